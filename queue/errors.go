@@ -1,0 +1,101 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+)
+
+// Sentinels, to be tested with errors.Is. Messages of the errors that wrap them name the rule and the remedy.
+var (
+	// ErrInvalidType: a type name breaks the rule. The error is a *TypeError.
+	ErrInvalidType = errors.New("invalid type name")
+	// ErrInvalidHeader: a header cannot be stored. The error is a *HeaderError.
+	ErrInvalidHeader = errors.New("invalid header")
+	// ErrInvalidID: a text is no message ID, or a message to be inserted has none.
+	ErrInvalidID = errors.New("invalid message ID")
+	// ErrTooLarge: a message exceeds a limit. The error is a *SizeError.
+	ErrTooLarge = errors.New("message too large")
+	// ErrInvalidURL: the address of a queue cannot be understood.
+	ErrInvalidURL = errors.New("invalid queue URL")
+	// ErrUnreachable: the server cannot be reached now. It may pass by itself.
+	ErrUnreachable = errors.New("queue unreachable")
+	// ErrPermission: the server or the file system does not allow it (wrong credentials, missing role, read-only file).
+	ErrPermission = errors.New("not permitted by the queue")
+	// ErrUnsupported: the server lacks something that is needed, or refuses a message by a rule of its own.
+	ErrUnsupported = errors.New("refused by the queue")
+	// ErrClosed: the queue or the publisher was closed.
+	ErrClosed = errors.New("closed")
+	// ErrUnknown: the message may or may not be stored. Publishing it again as a new message could store it twice.
+	ErrUnknown = errors.New("publish outcome unknown, the message may be stored")
+)
+
+// TypeError tells why a type name is invalid. errors.Is(err, ErrInvalidType) holds.
+type TypeError struct {
+	Type   string
+	Reason string
+}
+
+func (e *TypeError) Error() string {
+	return fmt.Sprintf("%v %q: %s; a type has 1 to %d characters, a-z or 0-9 first, then a-z, 0-9, '.', '_' or '-' (example: orders.v2)",
+		ErrInvalidType, clip(e.Type), e.Reason, MaxTypeLen)
+}
+
+// Unwrap returns ErrInvalidType.
+func (e *TypeError) Unwrap() error { return ErrInvalidType }
+
+// SizeError tells which limit a message exceeds. errors.Is(err, ErrTooLarge) holds.
+type SizeError struct {
+	What string // "payload" or "headers"
+	Size int    // bytes
+	Max  int    // bytes
+}
+
+func (e *SizeError) Error() string {
+	remedy := "store the data elsewhere and publish a reference, or split it into several messages"
+	if e.What == "headers" {
+		remedy = "move the data into the payload"
+	}
+	return fmt.Sprintf("%v: %s of %d bytes, at most %d are allowed; %s", ErrTooLarge, e.What, e.Size, e.Max, remedy)
+}
+
+// Unwrap returns ErrTooLarge.
+func (e *SizeError) Unwrap() error { return ErrTooLarge }
+
+// HeaderError tells which header cannot be stored. errors.Is(err, ErrInvalidHeader) holds.
+type HeaderError struct {
+	Key    string
+	Reason string
+}
+
+func (e *HeaderError) Error() string {
+	return fmt.Sprintf("%v %q: %s; keys and values are UTF-8 text, keys are not empty and hold no NUL (put binary data into the payload)",
+		ErrInvalidHeader, clip(e.Key), e.Reason)
+}
+
+// Unwrap returns ErrInvalidHeader.
+func (e *HeaderError) Unwrap() error { return ErrInvalidHeader }
+
+// InsertError is the error of Queue.Insert. It divides the messages into three parts: stored for certain, refused for
+// certain, and unclear.
+type InsertError struct {
+	// Stored counts the messages from the front that are durable for certain.
+	Stored int
+	// Refused: none of the others has been or ever will be stored by this call. Without it some of them may be stored
+	// already, or may still be stored later by a server that received them.
+	Refused bool
+	// Temporary goes with Refused: the cause may pass by itself (nothing was sent because no server could be reached, the
+	// database was busy, the disk is full), so repeating makes sense.
+	Temporary bool
+	Err       error
+}
+
+func (e *InsertError) Error() string {
+	rest := "the others may or may not be stored; insert the same messages again to find out"
+	if e.Refused {
+		rest = "the others are not stored"
+	}
+	return fmt.Sprintf("insert: %v (%d stored; %s)", e.Err, e.Stored, rest)
+}
+
+// Unwrap returns the cause.
+func (e *InsertError) Unwrap() error { return e.Err }

@@ -1,0 +1,106 @@
+// Package queue publishes typed messages and hands them to a consumer in order. It holds what all backends share: the
+// message and its ID, the Queue interface, the Publisher and the errors.
+//
+// A queue is a set of messages per type, sorted by ID. Publishing inserts, fetching reads a range, acknowledging deletes;
+// no message carries a state, and nothing is claimed. Who may consume a type is decided elsewhere (a lock), and that
+// a message is consumed once is decided by the consumer's own file, which refuses a second copy. What the queue
+// guarantees in return is what Publisher documents.
+package queue
+
+import (
+	"context"
+	"time"
+)
+
+// Limits of a message. A backend accepts every message within them.
+const (
+	// MaxPayload is the largest payload of one message, in bytes.
+	MaxPayload = 16 << 20
+	// MaxHeaders bounds the sum of all header key and value lengths of one message, in bytes.
+	MaxHeaders = 64 << 10
+	// MaxTypeLen is the longest type name, in bytes.
+	MaxTypeLen = 64
+)
+
+// Message is one message of a type. Backends own nothing of it after a call returns; a fetched message
+// belongs to the caller.
+type Message struct {
+	Type    string
+	ID      ID
+	Payload []byte
+	Headers map[string]string // nil when there are none
+
+	// Incomplete is set by Fetch when the backend holds only some pieces of a message that it stores in several
+	// (a publish in progress, or an acknowledgement cut off half way). Payload is then empty. An incomplete message
+	// is treated as "not here yet", unless the consumer knows its ID already: then it is acknowledged like any other.
+	Incomplete bool
+}
+
+// Limit bounds one Fetch. At least one message is returned when there is one, however large.
+type Limit struct {
+	Messages int   // at most this many, > 0
+	Bytes    int64 // stop after the message that reaches this many payload bytes; 0 = no bound
+}
+
+// Queue is what a backend provides. All methods are safe for concurrent use. Every method returns ctx's error when
+// ctx ends; errors that need a person (no permission, wrong server) wrap a sentinel of this package and name the remedy.
+type Queue interface {
+	// Insert stores messages of one type, in order, durably (MongoDB: majority; SQLite: synced). It is idempotent by
+	// ID: a message that is stored already counts as stored, so after an unclear answer the caller repeats the
+	// same messages. The error, if any, is an *InsertError.
+	//
+	// The messages become visible in order: at no instant is one visible while an earlier one of the call has never been
+	// stored. A consumer relies on it, also across repetitions and attempts that a server carries out late: were n+1
+	// visible without n, and the publisher gone, the consumer would declare a gap and later refuse n.
+	Insert(ctx context.Context, typ string, msgs []Message) error
+
+	// Fetch returns pending messages with ID > after (the zero ID = from the start), in ID order. It neither claims nor
+	// hides them: a message is pending until Ack. An empty result means nothing is pending behind after.
+	Fetch(ctx context.Context, typ string, after ID, limit Limit) ([]Message, error)
+
+	// Ack removes messages. IDs that are gone already are no error. It needs no durability: a lost Ack redelivers, and
+	// the file refuses the copy.
+	Ack(ctx context.Context, typ string, ids []ID) error
+
+	// RegisterType makes typ known to Types; registering twice is no error.
+	RegisterType(ctx context.Context, typ string) error
+
+	// Types lists the registered types and those that merely have messages (a foreign publisher), sorted by name.
+	// Its cost grows with the number of types, never with the number of messages.
+	Types(ctx context.Context) ([]string, error)
+
+	// Depth tells how much is pending of a type without scanning more than max messages.
+	Depth(ctx context.Context, typ string, max int) (Depth, error)
+
+	// File returns the registry entry of the type's file; ok is false when no file was registered yet.
+	File(ctx context.Context, typ string) (f File, ok bool, err error)
+
+	// RegisterFile records f as the file of the type if none is registered yet, durably, and returns the entry that is
+	// now registered: the caller compares FileID with its own.
+	RegisterFile(ctx context.Context, typ string, f File) (File, error)
+
+	// UpdateFile raises Epoch and DurableIndex of the entry whose FileID is f.FileID; lower values change nothing.
+	// updated is false when the registered entry has another FileID (or none is registered).
+	UpdateFile(ctx context.Context, typ string, f File) (updated bool, err error)
+
+	// Now is the backend's clock: the server's for MongoDB (as read at connect and advanced by the local monotonic
+	// clock), this machine's for SQLite. It only feeds ID times, which order messages of different producers loosely.
+	Now(ctx context.Context) (time.Time, error)
+
+	Close() error
+}
+
+// Depth is the backlog of one type.
+type Depth struct {
+	Pending int  // number of pending messages, at most the max asked for
+	Capped  bool // there are more than Pending
+	Oldest  ID   // the first pending message; zero when Pending is 0
+}
+
+// File is the registry entry of a type's file: which file is the one, and how much of it is known to be durable. It
+// protects against a second volume mounted at the same path and against an old copy restored in place.
+type File struct {
+	FileID       [16]byte // set once
+	Epoch        uint64   // highest epoch known to have opened the file
+	DurableIndex uint64   // records below this index are durable in the file
+}

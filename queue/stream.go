@@ -1,0 +1,342 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// item is one accepted message on its way. Fields below the line are guarded by Publisher.mu.
+type item struct {
+	msg      Message
+	size     int   // Message.Size
+	cost     int64 // space taken
+	since    time.Time
+	callback func(Result) // Send
+	call     *call        // PublishAll
+	index    int          // in call
+	// ---
+	state  itemState
+	result Result // once settled
+}
+
+type itemState int8
+
+const (
+	itemWaiting   itemState = iota
+	itemWithdrawn           // its caller gave up before it was sent
+	itemSent                // has an ID, is part of a batch
+	itemSettled
+)
+
+// stream publishes the messages of one type, batch after batch.
+type stream struct {
+	p    *Publisher
+	typ  string
+	wake chan struct{} // capacity 1
+
+	// guarded by p.mu
+	waiting   []*item // may contain withdrawn items
+	live      int     // waiting and not withdrawn
+	liveBytes int
+	producer  uint64    // rule: random, and new after every failure
+	n         uint64    // last counter given out under producer
+	lastMS    int64     // last ID time given out
+	notBefore time.Time // earliest next batch
+	stored    time.Time // when messages were last stored
+}
+
+func newStream(p *Publisher, typ string) *stream {
+	return &stream{p: p, typ: typ, wake: make(chan struct{}, 1), producer: newProducerNumber()}
+}
+
+func (s *stream) signal() {
+	select {
+	case s.wake <- struct{}{}:
+	default:
+	}
+}
+
+// withdraw takes an item back that was never sent. Called with p.mu held.
+func (s *stream) withdraw(it *item) {
+	it.state = itemWithdrawn
+	s.live--
+	s.liveBytes -= it.size
+	s.p.stats.Buffered--
+	s.p.stats.Rejected++
+	s.p.space.Release(it.cost)
+	if len(s.waiting) > 64 && s.live < len(s.waiting)/2 { // during an outage, callers come and go
+		kept := make([]*item, 0, s.live)
+		for _, it := range s.waiting {
+			if it.state == itemWaiting {
+				kept = append(kept, it)
+			}
+		}
+		s.waiting = kept
+	}
+}
+
+// run is the stream's goroutine. It ends when the publisher is closed and nothing is left, or when the type was idle.
+func (s *stream) run() {
+	for {
+		batch := s.next()
+		if batch == nil {
+			return
+		}
+		if s.p.mutant.severalInFlight {
+			s.p.streamsWG.Go(func() { s.send(batch) })
+			continue
+		}
+		// rule: one batch in flight per (producer, type): the next one is not even formed before this one is settled
+		s.send(batch)
+	}
+}
+
+// next waits for messages and forms a batch. nil means: the stream is over.
+func (s *stream) next() []*item {
+	p := s.p
+	idleSince := time.Now()
+	for {
+		p.mu.Lock()
+		var wait time.Duration
+		switch {
+		case s.live > 0:
+			if wait = s.hold(); wait <= 0 {
+				batch := s.take()
+				p.mu.Unlock()
+				return batch
+			}
+		case p.closed:
+			delete(p.streams, s.typ)
+			p.mu.Unlock()
+			return nil
+		default:
+			// rule: an idle stream ends, and with it its producer number, long before a consumer forgets the number
+			if wait = max(p.opt.IdleRotate-time.Since(idleSince), s.hold()); wait <= 0 {
+				delete(p.streams, s.typ)
+				p.mu.Unlock()
+				return nil
+			}
+		}
+		p.mu.Unlock()
+		timer := time.NewTimer(wait)
+		select {
+		case <-s.wake:
+		case <-timer.C:
+		case <-p.sending.Done(): // Close gave up: send rejects what waits
+		}
+		timer.Stop()
+	}
+}
+
+// hold tells how long the next batch has to wait. Called with p.mu held.
+func (s *stream) hold() time.Duration {
+	if s.p.sending.Err() != nil {
+		return 0
+	}
+	pause := time.Until(s.notBefore) // after a failure: not even Close shortens it, for the sake of order
+	if s.live == 0 || s.p.closed || s.live >= s.p.opt.BatchMessages || s.liveBytes >= s.p.opt.BatchBytes {
+		return pause
+	}
+	oldest := s.waiting[0].since // of a withdrawn item perhaps: then the batch leaves a little early
+	return max(pause, time.Until(oldest.Add(s.p.opt.Linger)))
+}
+
+// take forms the next batch and gives it IDs. Called with p.mu held and s.live > 0.
+func (s *stream) take() []*item {
+	now := max(s.p.clock.now().UnixMilli(), s.lastMS) // rule: ID time never decreases within a stream
+	s.lastMS = now
+	batch := make([]*item, 0, min(s.live, s.p.opt.BatchMessages))
+	size := 0
+	for len(s.waiting) > 0 && len(batch) < s.p.opt.BatchMessages {
+		it := s.waiting[0]
+		if it.state == itemWaiting {
+			if len(batch) > 0 && size+it.size > s.p.opt.BatchBytes {
+				break
+			}
+			size += it.size
+			s.n++ // rule: n is dense; withdrawn items never get one
+			it.msg.ID = NewID(time.UnixMilli(now), s.producer, s.n)
+			it.state = itemSent
+			batch = append(batch, it)
+		}
+		s.waiting[0] = nil
+		s.waiting = s.waiting[1:]
+	}
+	s.live -= len(batch)
+	s.liveBytes -= size
+	return batch
+}
+
+// send inserts a batch until every message of it is settled.
+func (s *stream) send(batch []*item) {
+	p := s.p
+	msgs := make([]Message, len(batch))
+	for i, it := range batch {
+		msgs[i] = it.msg
+	}
+	defer s.settledBatch()
+	deadline := time.Now().Add(p.opt.RepeatFor)
+	mayHaveLanded := false // an attempt with the unsettled messages ended unclear
+	for attempt := 1; ; attempt++ {
+		err := s.attempt(msgs)
+		if err == nil {
+			s.settle(batch, Stored, nil)
+			s.register()
+			return
+		}
+		done := min(err.Stored, len(batch))
+		s.settle(batch[:done], Stored, nil)
+		batch, msgs = batch[done:], msgs[done:]
+		if len(batch) == 0 {
+			return
+		}
+		mayHaveLanded = (mayHaveLanded && !p.mutant.lastAnswerOnly) || !err.Refused
+		wait := repeatWait(attempt)
+		if err.Refused && !err.Temporary || p.sending.Err() != nil || time.Until(deadline) <= wait {
+			s.giveUp(batch, mayHaveLanded, err)
+			return
+		}
+		p.mu.Lock()
+		p.stats.Repeats++
+		p.mu.Unlock()
+		if p.opt.OnRepeat != nil {
+			p.opt.OnRepeat(Repeat{Type: s.typ, Attempt: attempt, Messages: len(batch), Wait: wait, Err: err})
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-p.sending.Done():
+		}
+		timer.Stop()
+		if p.mutant.freshIDs {
+			p.mu.Lock()
+			for i := range msgs {
+				s.n++
+				msgs[i].ID = NewID(msgs[i].ID.Time(), s.producer, s.n)
+			}
+			p.mu.Unlock()
+		}
+		// rule: the repetition carries the same documents with the same IDs, so what landed before is recognised
+	}
+}
+
+func (s *stream) settledBatch() {
+	s.p.mu.Lock()
+	s.p.stats.Batches++
+	s.p.mu.Unlock()
+}
+
+// attempt makes one Insert and reduces its error to the three parts of an InsertError.
+func (s *stream) attempt(msgs []Message) *InsertError {
+	if err := context.Cause(s.p.sending); err != nil {
+		return &InsertError{Refused: true, Err: err}
+	}
+	ctx, cancel := context.WithTimeoutCause(s.p.sending, s.p.opt.AttemptTimeout,
+		fmt.Errorf("no answer to an insert of %d messages in time", len(msgs)))
+	defer cancel()
+	err := s.p.q.Insert(ctx, s.typ, msgs)
+	if err == nil {
+		return nil
+	}
+	var ie *InsertError
+	if !errors.As(err, &ie) {
+		ie = &InsertError{Err: err} // rule: what is not known to be refused is unclear
+	}
+	return ie
+}
+
+// giveUp reports the rest of a batch that could not be stored.
+func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
+	if mayHaveLanded { // rule: never Rejected for a message that may have landed, however clear the last answer was
+		s.settle(batch, Unknown, unknownError(err.Err))
+	} else {
+		s.settle(batch, Rejected, fmt.Errorf("publish: not stored: %w", err.Err))
+	}
+	if s.p.mutant.keepNumber {
+		return
+	}
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	// rule: after anything but "all stored" a new producer number, so that the numbers of the lost rest leave no gap
+	s.producer, s.n = newProducerNumber(), 0
+	// rule: a new number sorts behind everything of the old one, whatever the random number is
+	if !s.p.mutant.keepTime {
+		s.lastMS++
+	}
+	// rule: order across the change of numbers, see rotationPause
+	if !s.stored.IsZero() && !s.p.mutant.noPause {
+		s.notBefore = s.stored.Add(rotationPause)
+	}
+	s.p.stats.Rotations++
+}
+
+// settle reports the outcome of messages, in order.
+func (s *stream) settle(batch []*item, status Status, err error) {
+	if len(batch) == 0 {
+		return
+	}
+	var space int64
+	s.p.mu.Lock()
+	if status == Stored {
+		s.stored = time.Now()
+	}
+	for _, it := range batch {
+		it.state = itemSettled
+		it.result = Result{Status: status, Err: err}
+		if status != Rejected {
+			it.result.ID = it.msg.ID
+		}
+		space += it.cost
+	}
+	st := &s.p.stats
+	st.Buffered -= len(batch)
+	switch status {
+	case Stored:
+		st.Stored += uint64(len(batch))
+	case Unknown:
+		st.Unknown += uint64(len(batch))
+	case Rejected:
+		st.Rejected += uint64(len(batch))
+	}
+	s.p.mu.Unlock()
+	s.p.space.Release(space)
+	for _, it := range batch {
+		if it.call != nil {
+			it.call.settle(it.index, it.result)
+		}
+		if it.callback != nil {
+			it.callback(it.result)
+		}
+	}
+}
+
+// register makes the type known, once, after the first stored batch. It is a convenience for Types, which finds types
+// that merely have messages too: a failure is tried again after the next batch and never delays an outcome.
+func (s *stream) register() {
+	p := s.p
+	p.mu.Lock()
+	known := p.registered[s.typ]
+	p.mu.Unlock()
+	if known {
+		return
+	}
+	ctx, cancel := context.WithTimeout(p.sending, p.opt.AttemptTimeout)
+	defer cancel()
+	if err := p.q.RegisterType(ctx, s.typ); err == nil {
+		p.mu.Lock()
+		p.registered[s.typ] = true
+		p.mu.Unlock()
+	}
+}
+
+// repeatWait is the pause after the given attempt: doubling, with jitter over its upper half.
+func repeatWait(attempt int) time.Duration {
+	d := RepeatWaitMax
+	if attempt < 16 {
+		d = min(d, RepeatWaitMin<<(attempt-1))
+	}
+	return d/2 + rand.N(d/2+1)
+}

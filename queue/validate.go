@@ -1,0 +1,118 @@
+package queue
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"unicode/utf8"
+)
+
+// ValidateType checks a type name against [a-z0-9][a-z0-9._-]{0,63}. The error is a *TypeError.
+func ValidateType(typ string) error {
+	switch {
+	case typ == "":
+		return &TypeError{typ, "it is empty"}
+	case len(typ) > MaxTypeLen:
+		return &TypeError{typ, fmt.Sprintf("it has %d characters", len(typ))}
+	}
+	for i := range len(typ) {
+		c := typ[i]
+		switch {
+		case 'a' <= c && c <= 'z', '0' <= c && c <= '9':
+		case i > 0 && (c == '.' || c == '_' || c == '-'):
+		case i == 0:
+			return &TypeError{typ, "it starts with another character"}
+		case 'A' <= c && c <= 'Z':
+			return &TypeError{typ, "it has an upper-case letter"}
+		default:
+			r, _ := utf8.DecodeRuneInString(typ[i:])
+			return &TypeError{typ, fmt.Sprintf("it contains %q", r)}
+		}
+	}
+	return nil
+}
+
+// Validate checks type, sizes and headers. The error is a *TypeError, *SizeError or *HeaderError.
+func (m *Message) Validate() error {
+	if err := ValidateType(m.Type); err != nil {
+		return err
+	}
+	return m.validateBody()
+}
+
+func (m *Message) validateBody() error {
+	if len(m.Payload) > MaxPayload {
+		return &SizeError{"payload", len(m.Payload), MaxPayload}
+	}
+	size := 0
+	for k, v := range m.Headers {
+		switch {
+		case k == "":
+			return &HeaderError{k, "the key is empty"}
+		case !utf8.ValidString(k):
+			return &HeaderError{k, "the key is not valid UTF-8"}
+		case strings.IndexByte(k, 0) >= 0:
+			return &HeaderError{k, "the key contains a NUL byte"}
+		case !utf8.ValidString(v):
+			return &HeaderError{k, "the value is not valid UTF-8"}
+		}
+		size += len(k) + len(v)
+	}
+	if size > MaxHeaders {
+		return &SizeError{"headers", size, MaxHeaders}
+	}
+	return nil
+}
+
+// CheckInsert is what every backend calls first in Insert: the type is valid and every message is within the limits,
+// has an ID and is of that type (an empty Message.Type stands for typ). The error is a refusing *InsertError, and
+// nothing may be stored then.
+func CheckInsert(typ string, msgs []Message) error {
+	refuse := func(err error) error { return &InsertError{Refused: true, Err: err} }
+	if err := ValidateType(typ); err != nil {
+		return refuse(err)
+	}
+	for i := range msgs {
+		m := &msgs[i]
+		if m.Type != "" && m.Type != typ {
+			return refuse(fmt.Errorf("message %d is of type %q, not %q; insert each type by itself", i, clip(m.Type), typ))
+		}
+		if m.ID.IsZero() {
+			return refuse(fmt.Errorf("message %d: %w: it is zero; a Publisher assigns IDs", i, ErrInvalidID))
+		}
+		if m.Incomplete {
+			return refuse(fmt.Errorf("message %d: %w", i, errIncomplete))
+		}
+		if err := m.validateBody(); err != nil {
+			return refuse(fmt.Errorf("message %d: %w", i, err))
+		}
+	}
+	return nil
+}
+
+// CheckFetch is what every backend calls first in Fetch: the type is valid and the limit makes sense.
+func CheckFetch(typ string, limit Limit) error {
+	if limit.Messages < 1 || limit.Bytes < 0 {
+		return fmt.Errorf("fetch: limit of %d messages and %d bytes, want at least 1 message and no negative bytes", limit.Messages, limit.Bytes)
+	}
+	return ValidateType(typ)
+}
+
+// CheckDepth is what every backend calls first in Depth: the type is valid and max makes sense.
+func CheckDepth(typ string, most int) error {
+	if most < 0 {
+		return fmt.Errorf("depth: max is %d, want 0 or more", most)
+	}
+	return ValidateType(typ)
+}
+
+var errIncomplete = errors.New("it is incomplete and cannot be inserted; fetch it again first")
+
+// Size is what a message counts for in byte limits: payload, header keys and header values.
+func (m *Message) Size() int {
+	n := len(m.Payload)
+	for k, v := range m.Headers {
+		n += len(k) + len(v)
+	}
+	return n
+}
