@@ -1,0 +1,89 @@
+package storage
+
+// startAtLastCheckpoint positions the scanner at the last checkpoint below its limit, or leaves it at the start of the
+// file when there is none. reread is called for each range before it is read.
+//
+// Walking back it searches for the sync marker. An open record or checkpoint that carries its own position was written by a
+// writer that knew everything before it, so it is part of the view, if nothing is damaged; the scan that follows
+// passes over it and notices when it is not.
+func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
+	off, err := s.lastCheckpoint(reread)
+	if err != nil || off == 0 {
+		return err
+	}
+	ok, err := s.startAt(off)
+	if err == nil && !ok {
+		err = &CorruptError{Path: s.path, Offset: off, End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
+			Reason: "a later record names this the place of a checkpoint, and there is none"}
+	}
+	return err
+}
+
+// walkStep is how much is read at once on the way back, bytes; a multiple of every page size, and with an anchor's
+// header behind it within the scanner's window.
+const walkStep = 128 << 10
+
+// lastCheckpoint returns the offset of the last checkpoint below the limit, 0 when there is none.
+func (s *scanner) lastCheckpoint(reread func(off, n int64) error) (int64, error) {
+	hi := s.limit
+	n := int64(0) // of the first range: to the end of the file
+	for hi > headerSize {
+		lo := (hi - 1) &^ (walkStep - 1)
+		if err := reread(lo, n); err != nil {
+			return 0, err
+		}
+		s.forget()
+		h, body, err := s.lastAnchorIn(max(lo, headerSize), hi)
+		if err != nil {
+			return 0, err
+		}
+		switch h.kind {
+		case kindCheckpoint:
+			return h.offset, nil
+		case kindOpen:
+			o, err := decodeOpen(body)
+			if err != nil {
+				return 0, undecodable(s.path, &h)
+			}
+			from := o.prevCheckpoint &^ (walkStep - 1)
+			if err := s.rereadBelow(from, lo, reread); err != nil {
+				return 0, err
+			}
+			return o.prevCheckpoint, nil
+		}
+		hi, n = lo, walkStep
+	}
+	return 0, nil
+}
+
+func (s *scanner) rereadBelow(from, to int64, reread func(off, n int64) error) error {
+	if from >= to {
+		return nil
+	}
+	s.forget()
+	return reread(from, to-from)
+}
+
+// lastAnchorIn returns the last open record or checkpoint that starts in [lo, hi), of kind kindNone when there is none.
+func (s *scanner) lastAnchorIn(lo, hi int64) (recHeader, []byte, error) {
+	b, err := s.peek(lo, int(hi-lo)+markerSize+recHeaderSize, false)
+	if err != nil {
+		return recHeader{}, nil, err
+	}
+	var found []int64
+	for i := int64(0); i < hi-lo && i+markerSize <= int64(len(b)); i += recAlign {
+		if le64(b[i:]) == s.header.markerLo && le64(b[i+8:]) == s.header.markerHi {
+			found = append(found, lo+i)
+		}
+	}
+	for i := len(found) - 1; i >= 0; i-- {
+		h, body, v, err := s.recordAt(found[i])
+		if err != nil {
+			return recHeader{}, nil, err
+		}
+		if v == whole && (h.kind == kindOpen || h.kind == kindCheckpoint) {
+			return h, body, nil
+		}
+	}
+	return recHeader{}, nil, nil
+}

@@ -1,0 +1,339 @@
+package storage
+
+import (
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+)
+
+// Categories. Every error of this package that is about the file, its place or its writer matches exactly one of them
+// with errors.Is; what is left are errors of the operating system, of the caller's context, registry or callbacks.
+var (
+	// ErrIntegrity: the file is not what it should be: damage below the durable end, missing records, another file than
+	// the registered one. A person has to look; nothing was changed. Exit code 3.
+	ErrIntegrity = errors.New("storage: integrity violation")
+
+	// ErrFenced: another writer took over, or holds a newer epoch. Give the lock back and come again with a new epoch.
+	// Exit code 5.
+	ErrFenced = errors.New("storage: fenced by another writer")
+
+	// ErrNoSpace: no room for the bytes: full disk, quota, or file size limit. Exit code 1.
+	ErrNoSpace = errors.New("storage: no space")
+
+	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a newer format, an
+	// unsuitable file system. Nothing was changed. Exit code 1.
+	ErrRefused = errors.New("storage: refused")
+
+	// ErrLimit: an argument exceeds a limit of the format. Nothing was written. Exit code 2.
+	ErrLimit = errors.New("storage: limit exceeded")
+
+	// ErrClosed: the writer or reader was closed.
+	ErrClosed = errors.New("storage: closed")
+)
+
+// FencedError says that the file's end is not where this writer left it: another writer appended to the file. What the
+// writer appended since its last successful Sync may or may not be in the file; the successor decides.
+type FencedError struct {
+	Path     string
+	Op       string // what noticed it: "append", "sync", "open record", ...
+	Expected int64  // where the end should be, a byte offset
+	Found    int64  // where it is
+}
+
+func (e *FencedError) Error() string {
+	return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: another writer took over; "+
+		"release the lock, acquire it again and open with the new epoch", e.Path, e.Op, e.Found, e.Expected)
+}
+
+func (e *FencedError) Is(target error) bool { return target == ErrFenced }
+
+// EpochError says that the epoch offered to Open is not higher than every epoch the file has seen. Raise the lock's
+// token above InFile and open again.
+type EpochError struct {
+	Path    string
+	Offered uint64 // the epoch given to Open
+	InFile  uint64 // the highest epoch in the file or its registry entry
+}
+
+func (e *EpochError) Error() string {
+	return fmt.Sprintf("%s: epoch %d is not above epoch %d, which the file has seen already: the lock's token went back "+
+		"or is held elsewhere; raise the token above %d and open again", e.Path, e.Offered, e.InFile, e.InFile)
+}
+
+func (e *EpochError) Is(target error) bool { return target == ErrFenced }
+
+// PoisonedError is what every call on a dead Writer returns, starting with the call that killed it. Nothing is retried:
+// after a failed write or fdatasync the page cache and the device may disagree, and only a new writer, which drops the
+// cache and reads again, can tell what is there. It matches the category of its cause.
+type PoisonedError struct {
+	Path  string
+	Op    string // the operation that failed
+	Cause error
+}
+
+func (e *PoisonedError) Error() string {
+	return fmt.Sprintf("%s: writer is dead since %s failed: %v; close it, release the lock and open again with a new epoch",
+		e.Path, e.Op, e.Cause)
+}
+
+func (e *PoisonedError) Unwrap() error { return e.Cause }
+
+// ShortWriteError says that write(2) took only a part of a record. The part is a torn tail for every reader.
+type ShortWriteError struct {
+	Offset      int64 // where the record starts
+	Want, Wrote int   // bytes
+}
+
+func (e *ShortWriteError) Error() string {
+	return fmt.Sprintf("only %d of %d bytes were written at byte %d (disk full, file size limit, or the process is being killed)",
+		e.Wrote, e.Want, e.Offset)
+}
+
+// ReplacedError says that the path does not name the open file any more: it was removed, or another file was moved over
+// it. Bytes appended now would disappear with the last descriptor.
+type ReplacedError struct {
+	Path string
+}
+
+func (e *ReplacedError) Error() string {
+	return e.Path + ": the file was removed or replaced while open; put the original back (it is still readable through " +
+		"the open descriptor in /proc/<pid>/fd while the process runs) or check what cleans that directory"
+}
+
+func (e *ReplacedError) Is(target error) bool { return target == ErrIntegrity }
+
+// ForeignFileError says that the file is not a Fencepost file.
+type ForeignFileError struct {
+	Path  string
+	Found []byte // its first bytes, at most 8
+}
+
+func (e *ForeignFileError) Error() string {
+	return fmt.Sprintf("%s: not a Fencepost file: it starts with %s instead of %s; move it away or choose another directory",
+		e.Path, hexBytes(e.Found), hexBytes([]byte(fileMagic)))
+}
+
+func (e *ForeignFileError) Is(target error) bool { return target == ErrRefused }
+
+// VersionError says that the file needs a newer reader or writer.
+type VersionError struct {
+	Path         string
+	Major, Minor uint16
+	Incompat     uint32 // unknown required features, as bits
+	Feature      string // what is not supported, if it is a single record that asks for it
+}
+
+func (e *VersionError) Error() string {
+	what := fmt.Sprintf("format %d.%d", e.Major, e.Minor)
+	if e.Incompat != 0 {
+		what += fmt.Sprintf(" with unknown required features %#x", e.Incompat)
+	}
+	if e.Feature != "" {
+		what += " with " + e.Feature
+	}
+	return fmt.Sprintf("%s: %s is newer than this program, which knows %d.%d; use a newer fencepost", e.Path, what, majorVersion, minorVersion)
+}
+
+func (e *VersionError) Is(target error) bool { return target == ErrRefused }
+
+// HeaderError says that the file's header, its first 4096 bytes, is damaged.
+type HeaderError struct {
+	Path   string
+	Reason string
+}
+
+func (e *HeaderError) Error() string {
+	return fmt.Sprintf("%s: the file header is damaged: %s; the records behind it are untouched: restore the first %d bytes "+
+		"from a copy of this file", e.Path, e.Reason, headerSize)
+}
+
+func (e *HeaderError) Is(target error) bool { return target == ErrIntegrity }
+
+// WrongTypeError says that the file holds another type than its name says.
+type WrongTypeError struct {
+	Path        string
+	Want, Found string
+}
+
+func (e *WrongTypeError) Error() string {
+	return fmt.Sprintf("%s: the file holds type %q, not %q: it was renamed or copied; move it back to %s",
+		e.Path, e.Found, e.Want, FileName(e.Found))
+}
+
+func (e *WrongTypeError) Is(target error) bool { return target == ErrRefused }
+
+// SealedError says that the file was closed for good and names its successor.
+type SealedError struct {
+	Path       string
+	Successor  FileID
+	Generation uint64
+}
+
+func (e *SealedError) Error() string {
+	return fmt.Sprintf("%s: the file is sealed; its successor is generation %d, file %s", e.Path, e.Generation, e.Successor)
+}
+
+func (e *SealedError) Is(target error) bool { return target == ErrRefused }
+
+// RegistryMismatch says that the file at the path is not the file, or not the state of the file, that the registry
+// knows. Exactly one of the reasons applies.
+type RegistryMismatch struct {
+	Path       string
+	Registered Entry
+
+	Missing bool   // there is no file at the path
+	FileID  FileID // another file is at the path (zero otherwise)
+	Epoch   uint64 // the file's highest epoch, when it is below the registered one: an old copy
+	Next    uint64 // the file's next index, when it is below the registered DurableIndex: an old copy
+}
+
+func (e *RegistryMismatch) Error() string {
+	switch {
+	case e.Missing:
+		return fmt.Sprintf("%s does not exist, but file %s is registered for this type: this is another volume or directory than "+
+			"the one in use; mount the right one at this path, or restore the file there", e.Path, e.Registered.FileID)
+	case e.FileID != FileID{}:
+		return fmt.Sprintf("%s is file %s, but file %s is registered for this type: two replicas use different volumes at the same "+
+			"path; mount the volume that holds the registered file, and move this one away", e.Path, e.FileID, e.Registered.FileID)
+	case e.Next < e.Registered.DurableIndex:
+		return fmt.Sprintf("%s ends at index %d, but records below index %d were durable: an old copy was restored or the disk "+
+			"lost data; restore the newest copy before anything is appended", e.Path, e.Next, e.Registered.DurableIndex)
+	default:
+		return fmt.Sprintf("%s has seen epoch %d, but epoch %d wrote to it: an old copy was restored; restore the newest copy before "+
+			"anything is appended", e.Path, e.Epoch, e.Registered.Epoch)
+	}
+}
+
+func (e *RegistryMismatch) Is(target error) bool { return target == ErrIntegrity }
+
+// FileSystemError says that a directory is on a file system that a Writer must not use.
+type FileSystemError struct {
+	Path   string
+	Name   string // of the file system
+	Reason string
+	Remedy string
+}
+
+func (e *FileSystemError) Error() string {
+	return fmt.Sprintf("%s is on %s: %s; %s", e.Path, e.Name, e.Reason, e.Remedy)
+}
+
+func (e *FileSystemError) Is(target error) bool { return target == ErrRefused }
+
+// CorruptError says that bytes below the durable end are damaged, or that records which were durable are missing. The
+// records with indexes in [LostFirst, LostNext) are not readable; LostNext is LostFirst when no index is missing or
+// when nothing behind the damage tells.
+type CorruptError struct {
+	Path                string
+	Offset, End         int64 // the damage lies within these bytes
+	LostFirst, LostNext uint64
+	Reason              string
+}
+
+func (e *CorruptError) Error() string {
+	lost := ""
+	if e.LostNext > e.LostFirst {
+		lost = fmt.Sprintf(", records %d to %d are not readable", e.LostFirst, e.LostNext-1)
+	}
+	return fmt.Sprintf("%s: corruption in bytes %d to %d: %s%s; take a copy, check the disk, restore these bytes from a copy or a replica",
+		e.Path, e.Offset, e.End, e.Reason, lost)
+}
+
+func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
+
+// RetractedError says that records which a reader has accepted were not there for the writer that took over: they were
+// never durable, and their indexes were used again. Whoever only read the file reads it again from the start; a
+// verification of a file at rest that reports it has found damage.
+type RetractedError struct {
+	Path        string
+	Offset      int64 // of the open record that retracts
+	First, Next uint64
+}
+
+func (e *RetractedError) Error() string {
+	return fmt.Sprintf("%s: records %d to %d were read before they were durable and were lost in a failed write; read the file again "+
+		"(the writer that says so opened at byte %d)", e.Path, e.First, e.Next-1, e.Offset)
+}
+
+func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
+
+// NoSpaceError says that there is no room for the bytes that were to be appended. When it comes by itself not a single
+// byte was written and the Writer goes on working: free some space and append the same records again. When it is
+// the cause of a PoisonedError the room could not be reserved beforehand on this file system.
+type NoSpaceError struct {
+	Path string
+	Need int64 // bytes; 0 when it is about a directory entry
+	Err  error // ENOSPC, EDQUOT or EFBIG
+}
+
+func (e *NoSpaceError) Error() string {
+	remedy := "free some space on that volume"
+	switch {
+	case errors.Is(e.Err, syscall.EDQUOT):
+		remedy = "raise the disk quota of this user"
+	case errors.Is(e.Err, syscall.EFBIG):
+		remedy = "raise the file size limit (ulimit -f) or use a file system with larger files"
+	}
+	need := ""
+	if e.Need > 0 {
+		need = fmt.Sprintf(" for %d more bytes", e.Need)
+	}
+	return fmt.Sprintf("%s: no room%s: %v; %s, nothing acknowledged is lost", e.Path, need, e.Err, remedy)
+}
+
+func (e *NoSpaceError) Unwrap() error        { return e.Err }
+func (e *NoSpaceError) Is(target error) bool { return target == ErrNoSpace }
+
+// LimitError says that an argument exceeds a limit of the format.
+type LimitError struct {
+	What     string
+	Got, Max int64
+	Record   int // position in the slice given to Append, -1 when it is about the batch
+}
+
+func (e *LimitError) Error() string {
+	where := ""
+	if e.Record >= 0 {
+		where = fmt.Sprintf("record %d: ", e.Record)
+	}
+	return fmt.Sprintf("storage: %s%s is %d, allowed is at most %d (and at least 1 for an ID)", where, e.What, e.Got, e.Max)
+}
+
+func (e *LimitError) Is(target error) bool { return target == ErrLimit }
+
+// ioError adds the file, the operation and, for errors an operator can do something about, the remedy. It keeps
+// the cause for errors.Is.
+func ioError(op, path string, err error) error {
+	if err == nil {
+		return nil
+	}
+	remedy := ""
+	switch {
+	case isNoSpace(err):
+		return &NoSpaceError{Path: path, Err: err}
+	case errors.Is(err, syscall.EROFS):
+		remedy = "; the file system is read-only (after a disk error ext4 remounts itself so: see the kernel log)"
+	case errors.Is(err, syscall.ELOOP):
+		remedy = "; it is a symbolic link, which is not followed: name the real file"
+	case errors.Is(err, fs.ErrPermission):
+		remedy = "; run as the user that owns the file, or give that user access"
+	case errors.Is(err, syscall.EIO):
+		remedy = "; the disk reports errors: see the kernel log"
+	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
+		remedy = "; too many open files: raise the limit (ulimit -n)"
+	}
+	return fmt.Errorf("storage: %s %s: %w%s", op, path, err, remedy)
+}
+
+func isNoSpace(err error) bool {
+	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+}
+
+func hexBytes(b []byte) string {
+	if len(b) == 0 {
+		return "nothing"
+	}
+	return hex.EncodeToString(b)
+}

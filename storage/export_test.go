@@ -1,0 +1,175 @@
+package storage
+
+import (
+	"context"
+	"io"
+	"time"
+)
+
+// Mutant names a safety rule that a test switches off.
+type Mutant string
+
+const (
+	NoMutant        Mutant = ""
+	NoHeadCRC       Mutant = "header CRC"
+	NoBodyCRC       Mutant = "body CRC"
+	NoOffset        Mutant = "self-offset"
+	NoLandingCheck  Mutant = "landing check"
+	NoSync          Mutant = "fsync before ack"
+	RetrySync       Mutant = "no fsync retry"
+	NoSizeCheck     Mutant = "size check after sync"
+	ScanBeforeFence Mutant = "fence before scan"
+	NoFenceSync     Mutant = "fence sync"
+	NoReread        Mutant = "device re-read"
+	NoEpochRule     Mutant = "epochs increase"
+)
+
+func (m Mutant) mutant() mutant {
+	return mutant{
+		noHeadCRC: m == NoHeadCRC, noBodyCRC: m == NoBodyCRC, noOffset: m == NoOffset, noLandingCheck: m == NoLandingCheck,
+		noSync: m == NoSync, retrySync: m == RetrySync, noSizeCheck: m == NoSizeCheck, scanBeforeFence: m == ScanBeforeFence,
+		noFenceSync: m == NoFenceSync, noReread: m == NoReread, noEpochRule: m == NoEpochRule,
+	}
+}
+
+// Without returns o with a safety rule switched off.
+func (o Options) Without(m Mutant) Options {
+	o.mutant = m.mutant()
+	return o
+}
+
+// Without returns o with a safety rule switched off.
+func (o ReaderOptions) Without(m Mutant) ReaderOptions {
+	o.mutant = m.mutant()
+	return o
+}
+
+// Without returns o with a safety rule switched off.
+func (o VerifyOptions) Without(m Mutant) VerifyOptions {
+	o.mutant = m.mutant()
+	return o
+}
+
+// NewHeaderBytes returns the header of a new file.
+func NewHeaderBytes(typ string, id FileID, marker [16]byte) []byte {
+	h := fileHeader{major: majorVersion, minor: minorVersion, fileID: id, marker: marker, generation: 1,
+		createdNs: time.Unix(1_700_000_000, 0).UnixNano(), typ: typ, schema: "text"}
+	return h.encode()
+}
+
+// RecordSpec describes a record that BuildRecord encodes.
+type RecordSpec struct {
+	Magic              string
+	Offset             int64
+	Epoch, Base        uint64
+	Count              uint32
+	Flags              uint16
+	DurableEnd, Anchor int64
+	Chain, Session     uint64
+	BaseTime           int64
+	Body               []byte
+}
+
+// BuildRecord encodes a record of the file with the given header page, and returns the chain value of the next one.
+func BuildRecord(header []byte, s RecordSpec) (record []byte, link uint64) {
+	fh, err := decodeFileHeader("", header)
+	if err != nil {
+		panic(err)
+	}
+	h := recHeader{offset: s.Offset, epoch: s.Epoch, base: s.Base, count: s.Count, flags: s.Flags, headerLen: recHeaderSize,
+		storedLen: uint32(len(s.Body)), rawLen: uint32(len(s.Body)), durableEnd: s.DurableEnd, anchorOff: s.Anchor, session: s.Session,
+		chain: s.Chain, baseTime: s.BaseTime}
+	for k := kindBatch; k <= kindSeal; k++ {
+		if k.magic() == s.Magic {
+			h.kind = k
+		}
+	}
+	b := make([]byte, h.size())
+	copy(b[h.lead()+recHeaderSize:], s.Body)
+	h.encode(fh, b)
+	return b, h.link()
+}
+
+// Encoders of bodies, for FORMAT.md's example and for building files by hand.
+func BatchBody(recs []Record) []byte {
+	size, headers, err := checkRecords(recs)
+	if err != nil {
+		panic(err)
+	}
+	b := make([]byte, size)
+	return b[:encodeRecords(b, recs, recs[0].Time, headers)]
+}
+
+func OpenBody(acceptedEnd, fenceOff, prevCheckpoint int64) []byte {
+	return openBody{acceptedEnd, fenceOff, prevCheckpoint, fenceOff - acceptedEnd}.encode()
+}
+
+func FenceBody(h Holder) []byte { return encodeHolder(h) }
+
+func SealBody(successor FileID, generation uint64, reason string) []byte {
+	return sealBody{successor, generation, reason}.encode()
+}
+
+func CheckpointBody(prev int64, state []byte) []byte { return appendCheckpoint(nil, prev, nil, state) }
+
+// VerifyBytes runs Verify on bytes that are in memory.
+func VerifyBytes(b []byte, o VerifyOptions) (*Report, error) {
+	return Verify(context.Background(), "fuzz.fpl", withFS(o, bytesFS(b)))
+}
+
+func withFS(o VerifyOptions, f FS) VerifyOptions {
+	o.FS = f
+	return o
+}
+
+// BytesFS is a file system whose only file has the given content.
+func BytesFS(b []byte) FS { return bytesFS(b) }
+
+type bytesFS []byte
+
+func (b bytesFS) Open(string, Mode) (File, error) { return bytesFile(b), nil }
+func (b bytesFS) Link(string, string) error       { panic("not for reading") }
+func (b bytesFS) Remove(string) error             { panic("not for reading") }
+func (b bytesFS) Mkdir(string) error              { panic("not for reading") }
+func (b bytesFS) SyncDir(string) error            { panic("not for reading") }
+func (b bytesFS) Stat(string) (Info, error)       { panic("not for reading") }
+func (b bytesFS) Type(string) (FSType, error)     { panic("not for reading") }
+
+type bytesFile []byte
+
+func (b bytesFile) ReadAt(p []byte, off int64) (int, error) {
+	if off >= int64(len(b)) {
+		return 0, io.EOF
+	}
+	n := copy(p, b[off:])
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+func (b bytesFile) Append([]byte) (int, int64, error) { panic("not for reading") }
+func (b bytesFile) Datasync() error                   { panic("not for reading") }
+func (b bytesFile) Allocate(int64, int64) error       { panic("not for reading") }
+func (b bytesFile) DropCache(int64, int64) error      { panic("not for reading") }
+func (b bytesFile) Stat() (Info, error)               { return Info{Size: int64(len(b)), Nlink: 1}, nil }
+func (b bytesFile) Close() error                      { return nil }
+
+// CheckFileSystem is the decision about a file system.
+func CheckFileSystem(t FSType, allowOverlay bool) error {
+	return checkFileSystem("/data", t, allowOverlay)
+}
+
+// DecodeFileHeader decodes a header page.
+func DecodeFileHeader(b []byte) error {
+	_, err := decodeFileHeader("fuzz.fpl", b)
+	return err
+}
+
+// DecodeBodies runs every body decoder over b.
+func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
+	decodeHolder(b)
+	decodeOpen(b)
+	decodeCheckpoint(b)
+	decodeSeal(b)
+	return decodeRecords(nil, &recHeader{count: count, flags: flags}, b)
+}

@@ -1,0 +1,531 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"os"
+	"path/filepath"
+	"time"
+)
+
+// Options of Open. The zero value works.
+type Options struct {
+	FS           FS       // defaults to OS()
+	Registry     Registry // defaults to none: no check for a wrong volume or an old copy (tools, tests)
+	Holder       Holder   // for the fence record; Host, PID and Wall default to this process's
+	Schema       string   // of the payloads, free text for tools; kept when the file is created
+	AllowOverlay bool     // accept overlayfs, whose data may be lost with its container
+
+	// Restore is called once with the state of the last checkpoint, if there is one; then Replay is called for every
+	// record accepted behind it, in order. Their arguments are valid during the call only. Together they rebuild what the
+	// caller keeps about the file's contents, for exactly the records that every reader sees. They have been called
+	// partially when Open fails: begin again with fresh state. Their errors fail Open.
+	Restore func(state []byte) error
+	Replay  func(Record) error
+
+	// A checkpoint is due after this many bytes or batches: what an Open has to read at most.
+	CheckpointBytes   int64 // defaults to 64 MiB
+	CheckpointBatches int   // defaults to 4096
+
+	mutant mutant
+}
+
+const (
+	defaultCheckpointBytes   = 64 << 20
+	defaultCheckpointBatches = 4096
+
+	fenceAttempts = 16
+	fenceBackoff  = 2 * time.Millisecond // times the attempt, times a random factor below 1
+)
+
+func (o Options) withDefaults() Options {
+	if o.FS == nil {
+		o.FS = OS()
+	}
+	if o.Registry == nil {
+		o.Registry = noRegistry{}
+	}
+	if o.Holder.Host == "" {
+		o.Holder.Host, _ = os.Hostname()
+	}
+	if o.Holder.PID == 0 {
+		o.Holder.PID = os.Getpid()
+	}
+	if o.Holder.Wall.IsZero() {
+		o.Holder.Wall = time.Now()
+	}
+	if o.CheckpointBytes <= 0 {
+		o.CheckpointBytes = defaultCheckpointBytes
+	}
+	if o.CheckpointBatches <= 0 {
+		o.CheckpointBatches = defaultCheckpointBatches
+	}
+	return o
+}
+
+// Open makes the caller the writer of the file of type typ in dir, creating both when they are missing. epoch is the
+// fencing token of the lock that the caller holds; it must be above every epoch the file has seen (*EpochError
+// otherwise). From the moment Open has appended its fence, whoever wrote before can add nothing that counts.
+//
+// It reads one checkpoint interval, not the file. It fails with an error of category ErrRefused, ErrIntegrity,
+// ErrFenced or ErrNoSpace, of the operating system, of ctx, the registry or the callbacks.
+func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Writer, error) {
+	if !validType(typ) {
+		return nil, fmt.Errorf("%w: %q is not a type name: use 1 to %d of a-z 0-9 . _ - and begin with a letter or digit", ErrRefused, typ, MaxType)
+	}
+	if len(o.Schema) > MaxSchema {
+		return nil, &LimitError{What: "schema length in bytes", Got: int64(len(o.Schema)), Max: MaxSchema, Record: -1}
+	}
+	if epoch == 0 {
+		return nil, &EpochError{Path: filepath.Join(dir, FileName(typ))}
+	}
+	w := &Writer{typ: typ, dir: filepath.Clean(dir), path: filepath.Join(dir, FileName(typ)), epoch: epoch, opts: o.withDefaults()}
+	w.fs, w.mutant = w.opts.FS, w.opts.mutant
+	if err := w.open(ctx); err != nil {
+		if w.file != nil {
+			w.file.Close()
+		}
+		return nil, err
+	}
+	return w, nil
+}
+
+// open runs the steps of taking over, in the only order that is safe.
+func (w *Writer) open(ctx context.Context) error {
+	registered, err := w.openFile(ctx)
+	if err != nil {
+		return err
+	}
+	if registered.Epoch >= w.epoch {
+		// Courtesy, not safety: a fence that cannot win would only disturb the rightful writer.
+		return &EpochError{Path: w.path, Offered: w.epoch, InFile: registered.Epoch}
+	}
+	if err := fillRandom(&w.session); err != nil {
+		return err
+	}
+	var v view
+	if w.mutant.scanBeforeFence {
+		info, err := w.file.Stat()
+		if err != nil {
+			return err
+		}
+		if v, err = w.scan(ctx, info.Size); err != nil {
+			return err
+		}
+	}
+	if err := w.fence(ctx); err != nil {
+		return err
+	}
+	if err := w.settle(); err != nil {
+		return err
+	}
+	if !w.mutant.scanBeforeFence {
+		// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps
+		// acknowledged, and unknown to this writer.
+		if v, err = w.scan(ctx, w.fenceOff); err != nil {
+			return err
+		}
+	}
+	if err := w.checkView(&v, registered); err != nil {
+		return err
+	}
+	if err := w.writeOpen(&v); err != nil {
+		return err
+	}
+	return w.UpdateRegistry(ctx)
+}
+
+// openFile opens the file, creates it if it may be created, and checks that it is the right one.
+func (w *Writer) openFile(ctx context.Context) (Entry, error) {
+	// rule: ask the registry before creating anything: a registered file that is not here means a wrong volume.
+	registered, known, err := w.opts.Registry.Lookup(ctx, w.typ)
+	if err != nil {
+		return Entry{}, fmt.Errorf("storage: look up the registered file of type %s: %w", w.typ, err)
+	}
+	if err := w.checkPlace(); err != nil {
+		return Entry{}, err
+	}
+	w.file, err = w.fs.Open(w.path, ModeAppend)
+	if errors.Is(err, fs.ErrNotExist) {
+		if known {
+			return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
+		}
+		if err := w.create(); err != nil {
+			return Entry{}, err
+		}
+		w.file, err = w.fs.Open(w.path, ModeAppend)
+	}
+	if err != nil {
+		return Entry{}, ioError("open", w.path, err)
+	}
+	if w.header, err = readFileHeader(w.path, w.file); err != nil {
+		return Entry{}, err
+	}
+	if err := w.checkHeader(); err != nil {
+		return Entry{}, err
+	}
+	if !known {
+		registered, err = w.opts.Registry.Register(ctx, w.typ, Entry{FileID: w.header.fileID})
+		if err != nil {
+			return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
+		}
+	}
+	if registered.FileID != w.header.fileID {
+		return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
+	}
+	// rule: the name must be durable before anything in the file is. Whoever created it may have died before it synced
+	// the directory, so every opener does; it costs nothing when the directory is clean.
+	if err := w.fs.SyncDir(w.dir); err != nil {
+		return Entry{}, ioError("sync directory", w.dir, err)
+	}
+	return registered, nil
+}
+
+// checkPlace refuses unsuitable file systems before anything is created on them. A directory that does not exist yet
+// will be on the file system of the nearest parent that does.
+func (w *Writer) checkPlace() error {
+	for dir := w.dir; ; dir = filepath.Dir(dir) {
+		t, err := w.fs.Type(dir)
+		if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+			continue
+		}
+		if err != nil {
+			return ioError("examine the file system of", dir, err)
+		}
+		return checkFileSystem(dir, t, w.opts.AllowOverlay)
+	}
+}
+
+func readFileHeader(path string, f File) (*fileHeader, error) {
+	info, err := f.Stat()
+	if err != nil {
+		return nil, ioError("stat", path, err)
+	}
+	b := make([]byte, min(info.Size, headerSize))
+	if _, err := f.ReadAt(b, 0); err != nil {
+		return nil, ioError("read the header of", path, err)
+	}
+	return decodeFileHeader(path, b)
+}
+
+func (w *Writer) checkHeader() error {
+	if w.header.typ != w.typ {
+		return &WrongTypeError{Path: w.path, Want: w.typ, Found: w.header.typ}
+	}
+	if unknown := w.header.roCompat &^ knownROCompat; unknown != 0 {
+		return &VersionError{Path: w.path, Major: w.header.major, Minor: w.header.minor, Incompat: unknown}
+	}
+	return nil
+}
+
+// create makes the file appear whole or not at all. When several processes create it at once one of them wins, and all
+// of them go on with its file.
+func (w *Writer) create() error {
+	made, err := w.mkdirs(w.dir)
+	if err != nil {
+		return err
+	}
+	h, err := w.newHeader()
+	if err != nil {
+		return err
+	}
+	tmp := filepath.Join(w.dir, "."+FileName(w.typ)+"."+hex.EncodeToString(h.fileID[:4])+".tmp")
+	if err := w.writeTemp(tmp, h.encode()); err != nil {
+		return errors.Join(err, ignoreNotExist(w.fs.Remove(tmp)))
+	}
+	// rule: link(2), never rename: it fails when somebody else was first, and never replaces a file.
+	err = w.fs.Link(tmp, w.path)
+	if errors.Is(err, fs.ErrExist) {
+		err = nil
+	}
+	if err != nil {
+		return errors.Join(ioError("create", w.path, err), ignoreNotExist(w.fs.Remove(tmp)))
+	}
+	if err := w.fs.Remove(tmp); err != nil {
+		return ioError("remove", tmp, err)
+	}
+	// rule: a new directory is durable when its parent is synced.
+	for _, dir := range made {
+		if err := w.fs.SyncDir(filepath.Dir(dir)); err != nil {
+			return ioError("sync directory", filepath.Dir(dir), err)
+		}
+	}
+	return nil
+}
+
+func (w *Writer) newHeader() (*fileHeader, error) {
+	h := &fileHeader{major: majorVersion, minor: minorVersion, generation: 1, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.opts.Schema}
+	if _, err := rand.Read(h.fileID[:]); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	if _, err := rand.Read(h.marker[:]); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	return h, nil
+}
+
+func (w *Writer) writeTemp(tmp string, header []byte) error {
+	f, err := w.fs.Open(tmp, ModeCreate)
+	if err != nil {
+		return ioError("create", tmp, err)
+	}
+	n, _, err := f.Append(header)
+	if err == nil && n < len(header) {
+		err = &ShortWriteError{Want: len(header), Wrote: n}
+	}
+	if err == nil {
+		err = f.Datasync()
+	}
+	if cerr := f.Close(); err == nil {
+		err = cerr
+	}
+	return ioError("write", tmp, err)
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
+
+// mkdirs creates dir and its missing parents and returns those it created or found just created by somebody else.
+func (w *Writer) mkdirs(dir string) (made []string, err error) {
+	err = w.fs.Mkdir(dir)
+	switch {
+	case err == nil:
+		return []string{dir}, nil
+	case errors.Is(err, fs.ErrExist):
+		return nil, nil
+	case errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir:
+		made, err := w.mkdirs(filepath.Dir(dir))
+		if err != nil {
+			return nil, err
+		}
+		if err := w.fs.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
+			return nil, ioError("create directory", dir, err)
+		}
+		return append(made, dir), nil
+	default:
+		return nil, ioError("create directory", dir, err)
+	}
+}
+
+// fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several may fence at once,
+// and an old writer may still append.
+func (w *Writer) fence(ctx context.Context) error {
+	body := encodeHolder(w.opts.Holder)
+	var want, got int64
+	for attempt := range fenceAttempts {
+		if attempt > 0 {
+			if err := sleep(ctx, time.Duration(float64(attempt)*mathrand.Float64()*float64(fenceBackoff))); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		info, err := w.file.Stat()
+		if err != nil {
+			return ioError("stat", w.path, err)
+		}
+		h := recHeader{kind: kindFence, offset: align8(info.Size), epoch: w.epoch, session: w.session, durableEnd: headerSize}
+		b := make([]byte, h.offset-info.Size) // zeros up to the alignment, written with the fence
+		b = append(b, encodeAnchor(w.header, &h, body)...)
+		if err := w.reserve(info.Size, len(b)); err != nil {
+			return err
+		}
+		n, end, err := w.file.Append(b)
+		if err != nil {
+			return ioError("append the fence to", w.path, err)
+		}
+		want, got = info.Size+int64(len(b)), end
+		if n == len(b) && end == want {
+			w.fenceOff, w.end = h.offset, end
+			return nil
+		}
+	}
+	return &FencedError{Path: w.path, Op: "fence", Expected: want, Found: got}
+}
+
+// settle makes what is in the file up to the fence the truth: on the device, and read from there.
+func (w *Writer) settle() error {
+	if !w.mutant.noFenceSync {
+		// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
+		// records of its that the scan accepts may be acknowledged by this writer without another sync.
+		if err := w.file.Datasync(); err != nil {
+			return ioError("sync the fence of", w.path, err)
+		}
+	}
+	named, err := w.fs.Stat(w.path)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return ioError("stat", w.path, err)
+	}
+	info, ferr := w.file.Stat()
+	if ferr != nil {
+		return ioError("stat", w.path, ferr)
+	}
+	// rule: the path must still name this file, or its successors would open another one.
+	if err != nil || !named.same(info) || info.Nlink == 0 {
+		return &ReplacedError{Path: w.path}
+	}
+	return nil
+}
+
+// scan reads the valid prefix below limit from the last checkpoint on and hands it to the caller.
+func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
+	s := newScanner(w.path, w.file, w.header, limit)
+	s.mutant = w.mutant
+	if err := s.startAtLastCheckpoint(w.reread); err != nil {
+		return view{}, err
+	}
+	w.sinceCheckpoint = s.pos
+	var recs []Record
+	for {
+		if err := ctx.Err(); err != nil {
+			return view{}, err
+		}
+		it, err := s.step()
+		switch {
+		case err != nil:
+			return view{}, err
+		case it.kind == itemEnd:
+			return s.view, nil
+		case it.kind == itemDamage:
+			return view{}, it.err
+		case it.kind != itemRecord:
+		case it.head.kind == kindBatch:
+			w.noteBatch(&it.head)
+			if recs, err = w.replay(recs[:0], &it); err != nil {
+				return view{}, err
+			}
+		case it.head.kind == kindCheckpoint:
+			w.noteCheckpoint(it.head.end())
+			if err := w.restore(&it); err != nil {
+				return view{}, err
+			}
+		case it.head.kind == kindSeal:
+			return view{}, sealedError(w.path, &it)
+		}
+	}
+}
+
+// reread makes the next reads of [off, off+n) come from the device.
+//
+// rule: after a failed fdatasync of somebody else the page cache shows data that the device does not have, and a new
+// descriptor is not told. Records of that kind must not be taken for accepted.
+func (w *Writer) reread(off, n int64) error {
+	if w.mutant.noReread {
+		return nil
+	}
+	return ioError("drop the page cache of", w.path, w.file.DropCache(off, n))
+}
+
+// restore hands the state of the checkpoint the scan started with to the caller. The state of a later one, which only a
+// scan that found it on its way can meet, is what the caller has built itself by then.
+func (w *Writer) restore(it *item) error {
+	if w.restored || w.opts.Restore == nil {
+		return nil
+	}
+	w.restored = true
+	c, err := decodeCheckpoint(it.body)
+	if err != nil {
+		return undecodable(w.path, &it.head)
+	}
+	return w.opts.Restore(c.state)
+}
+
+func (w *Writer) replay(recs []Record, it *item) ([]Record, error) {
+	if w.opts.Replay == nil {
+		return recs, nil
+	}
+	recs, err := decodeItem(recs, w.path, it)
+	if err != nil {
+		return recs, err
+	}
+	for i := range recs {
+		if err := w.opts.Replay(recs[i]); err != nil {
+			return recs, err
+		}
+	}
+	return recs, nil
+}
+
+// checkView decides whether this writer may go on behind what the scan found.
+func (w *Writer) checkView(v *view, registered Entry) error {
+	switch {
+	case v.epoch >= w.epoch && !w.mutant.noEpochRule:
+		// rule: a fence counts only if its epoch is above all before it; readers ignore mine, so nothing may follow it.
+		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}
+	case v.next < registered.DurableIndex:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Next: v.next}
+	case v.epoch < registered.Epoch:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next}
+	}
+	return nil
+}
+
+// writeOpen appends the open record, which says what counts before the fence and starts the region's records.
+func (w *Writer) writeOpen(v *view) error {
+	w.next, w.chain, w.anchor, w.checkpoint = v.next, v.chain, v.anchor, v.checkpoint
+	w.durableEnd, w.durableIndex = w.end, v.next // the fence was synced after everything the scan accepted
+	body := openBody{acceptedEnd: v.end, fenceOff: w.fenceOff, prevCheckpoint: v.checkpoint, skipped: w.fenceOff - v.end}
+	h := w.head(kindOpen)
+	err := w.land("open record", encodeAnchor(w.header, &h, body.encode()), &h)
+	if w.dead != nil {
+		return w.dead.Cause // there is no writer yet that could be called dead
+	}
+	return err
+}
+
+func fillRandom(v *uint64) error {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return fmt.Errorf("storage: %w", err)
+	}
+	*v = binary.LittleEndian.Uint64(b[:])
+	return nil
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func undecodable(path string, h *recHeader) error {
+	return &CorruptError{Path: path, Offset: h.offset, End: h.end(), LostFirst: h.base, LostNext: h.base + uint64(h.count),
+		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode"}
+}
+
+func sealedError(path string, it *item) error {
+	b, err := decodeSeal(it.body)
+	if err != nil {
+		return undecodable(path, &it.head)
+	}
+	return &SealedError{Path: path, Successor: b.successor, Generation: b.generation}
+}
+
+// decodeItem appends the records of an accepted batch to recs.
+func decodeItem(recs []Record, path string, it *item) ([]Record, error) {
+	if it.head.codec() != 0 || it.head.flags&^flagsKnown != 0 {
+		return recs, &VersionError{Path: path, Major: majorVersion, Minor: minorVersion,
+			Feature: fmt.Sprintf("batch flags %#x (compression is not supported yet)", it.head.flags)}
+	}
+	recs, err := decodeRecords(recs, &it.head, it.body)
+	if err != nil {
+		return recs, undecodable(path, &it.head)
+	}
+	return recs, nil
+}

@@ -1,0 +1,231 @@
+package storage
+
+import (
+	"encoding/binary"
+	"math/bits"
+	"time"
+)
+
+// Kind says what a record stands for.
+type Kind uint8
+
+const (
+	KindMessage  Kind = 0 // a message
+	KindSkipped  Kind = 1 // a message that was put aside (dead-lettered); its ID counts, its payload says why
+	KindAfterGap Kind = 2 // a message appended although one before it is missing: a declared gap
+
+	kindCount = 3
+)
+
+func (k Kind) String() string {
+	if k < kindCount {
+		return [...]string{"message", "skipped", "after-gap"}[k]
+	}
+	return "unknown"
+}
+
+// Header is a key with a value that travels with a record. Keys may repeat; order is kept.
+type Header struct{ Key, Value string }
+
+// Record is one entry of a file.
+type Record struct {
+	Kind    Kind
+	ID      []byte // 1 to MaxID bytes
+	Time    int64  // nanoseconds since 1970, see When
+	Payload []byte // up to MaxPayload bytes
+	Headers []Header
+
+	Index uint64 // its place in the file, from the file's first index on; set by readers
+	Epoch uint64 // of the writer that appended it; set by readers
+}
+
+// When returns Time as a time.Time in UTC.
+func (r *Record) When() time.Time { return time.Unix(0, r.Time).UTC() }
+
+// RecordSize returns an upper bound, at most 24 bytes too high, of the bytes that a record takes in a batch. Batches whose
+// sum of RecordSize is within MaxBatchBytes are never refused for their size.
+func RecordSize(r *Record) int {
+	n := 2 + len(r.ID) + binary.MaxVarintLen64 + uvarintLen(uint64(len(r.Payload))) + len(r.Payload) + 1
+	if len(r.Headers) > 0 {
+		n += headersSize(r.Headers)
+	}
+	return n
+}
+
+func headersSize(hs []Header) int {
+	n := uvarintLen(uint64(len(hs)))
+	for i := range hs {
+		n += uvarintLen(uint64(len(hs[i].Key))) + len(hs[i].Key) + uvarintLen(uint64(len(hs[i].Value))) + len(hs[i].Value)
+	}
+	return n
+}
+
+func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
+
+// checkRecords validates recs against the limits and returns an upper bound of the body's size and whether any record
+// has headers.
+func checkRecords(recs []Record) (size int, headers bool, err error) {
+	if len(recs) > MaxBatchRecords {
+		return 0, false, &LimitError{What: "number of records in a batch", Got: int64(len(recs)), Max: MaxBatchRecords, Record: -1}
+	}
+	for i := range recs {
+		r := &recs[i]
+		switch {
+		case len(r.ID) < 1 || len(r.ID) > MaxID:
+			return 0, false, &LimitError{What: "ID length in bytes", Got: int64(len(r.ID)), Max: MaxID, Record: i}
+		case len(r.Payload) > MaxPayload:
+			return 0, false, &LimitError{What: "payload length in bytes", Got: int64(len(r.Payload)), Max: MaxPayload, Record: i}
+		case r.Kind >= kindCount:
+			return 0, false, &LimitError{What: "kind", Got: int64(r.Kind), Max: kindCount - 1, Record: i}
+		}
+		size += RecordSize(r)
+		if len(r.Headers) > 0 {
+			headers = true
+			total := 0
+			for j := range r.Headers {
+				total += len(r.Headers[j].Key) + len(r.Headers[j].Value)
+			}
+			if total > MaxHeaders {
+				return 0, false, &LimitError{What: "length of all headers in bytes", Got: int64(total), Max: MaxHeaders, Record: i}
+			}
+			// With distinct keys the sum above bounds their number; this is for empty keys that repeat.
+			if len(r.Headers) > MaxHeaders+1 {
+				return 0, false, &LimitError{What: "number of headers", Got: int64(len(r.Headers)), Max: MaxHeaders + 1, Record: i}
+			}
+		}
+		if size > MaxBatchBytes {
+			return 0, false, &LimitError{What: "size of a batch in bytes", Got: int64(size), Max: MaxBatchBytes, Record: -1}
+		}
+	}
+	return size, headers, nil
+}
+
+// encodeRecords writes the body of a batch into b, which has room for the size that checkRecords returned, and returns
+// its length.
+func encodeRecords(b []byte, recs []Record, baseTime int64, headers bool) int {
+	p := 0
+	for i := range recs {
+		r := &recs[i]
+		b[p] = byte(r.Kind)
+		b[p+1] = byte(len(r.ID))
+		p += 2
+		p += copy(b[p:], r.ID)
+		p += binary.PutVarint(b[p:], r.Time-baseTime)
+		p += binary.PutUvarint(b[p:], uint64(len(r.Payload)))
+		p += copy(b[p:], r.Payload)
+		if headers {
+			p += putHeaders(b[p:], r.Headers)
+		}
+	}
+	return p
+}
+
+func putHeaders(b []byte, hs []Header) int {
+	p := binary.PutUvarint(b, uint64(len(hs)))
+	for i := range hs {
+		p += binary.PutUvarint(b[p:], uint64(len(hs[i].Key)))
+		p += copy(b[p:], hs[i].Key)
+		p += binary.PutUvarint(b[p:], uint64(len(hs[i].Value)))
+		p += copy(b[p:], hs[i].Value)
+	}
+	return p
+}
+
+// decodeRecords appends the records of a batch to dst. They point into body.
+func decodeRecords(dst []Record, h *recHeader, body []byte) ([]Record, error) {
+	hasHeaders := h.flags&flagHeaders != 0
+	for i := range h.count {
+		if len(dst) < cap(dst) {
+			dst = dst[:len(dst)+1]
+		} else {
+			dst = append(dst, Record{})
+		}
+		r := &dst[len(dst)-1]
+		rest, ok := decodeRecord(r, body, h.baseTime)
+		if !ok {
+			return dst, errBody
+		}
+		if body = rest; hasHeaders {
+			if body, ok = decodeHeaders(r, body); !ok {
+				return dst, errBody
+			}
+		} else {
+			r.Headers = r.Headers[:0]
+		}
+		r.Index = h.base + uint64(i)
+		r.Epoch = h.epoch
+	}
+	if len(body) != 0 {
+		return dst, errBody
+	}
+	return dst, nil
+}
+
+func decodeRecord(r *Record, b []byte, baseTime int64) (rest []byte, ok bool) {
+	if len(b) < 2 || b[0] >= kindCount || b[1] == 0 || len(b) < 2+int(b[1]) {
+		return nil, false
+	}
+	r.Kind = Kind(b[0])
+	p := 2 + int(b[1])
+	r.ID = b[2:p:p]
+	dt, k := binary.Varint(b[p:])
+	if k <= 0 {
+		return nil, false
+	}
+	r.Time = baseTime + dt
+	p += k
+	n, k := binary.Uvarint(b[p:])
+	if k <= 0 || n > MaxPayload || n > uint64(len(b)-p-k) {
+		return nil, false
+	}
+	p += k
+	end := p + int(n)
+	r.Payload = b[p:end:end]
+	return b[end:], true
+}
+
+// decodeHeaders reads a record's headers. All its texts share one allocation.
+func decodeHeaders(r *Record, b []byte) (rest []byte, ok bool) {
+	n, k := binary.Uvarint(b)
+	if k <= 0 || n > MaxHeaders+1 {
+		return nil, false
+	}
+	b = b[k:]
+	r.Headers = r.Headers[:0]
+	if n == 0 {
+		return b, true
+	}
+	end, ok := headersEnd(b, n)
+	if !ok {
+		return nil, false
+	}
+	all := string(b[:end])
+	p := 0
+	text := func() string {
+		l, k := binary.Uvarint(b[p:])
+		s := all[p+k : p+k+int(l)]
+		p += k + int(l)
+		return s
+	}
+	for range n {
+		key := text()
+		r.Headers = append(r.Headers, Header{Key: key, Value: text()})
+	}
+	return b[end:], true
+}
+
+// headersEnd checks that n pairs of texts start at b, within the limits, and returns where they end.
+func headersEnd(b []byte, n uint64) (int, bool) {
+	p, total := 0, uint64(0)
+	for range 2 * n {
+		l, k := binary.Uvarint(b[p:])
+		if k <= 0 || l > MaxHeaders || l > uint64(len(b)-p-k) {
+			return 0, false
+		}
+		if total += l; total > MaxHeaders {
+			return 0, false
+		}
+		p += k + int(l)
+	}
+	return p, true
+}

@@ -1,0 +1,52 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+)
+
+// Registry remembers, outside the file, which file is the one of a type and how far it has come. It catches what a file
+// cannot know about itself: another volume mounted at the same path, an old copy restored in place.
+type Registry interface {
+	// Lookup returns the entry of a type; ok is false when there is none.
+	Lookup(ctx context.Context, typ string) (e Entry, ok bool, err error)
+	// Register stores e if there is no entry yet, durably, and returns the entry that is stored now.
+	Register(ctx context.Context, typ string, e Entry) (Entry, error)
+	// Update raises Epoch and DurableIndex of the entry whose FileID is e.FileID; lower values change nothing. It returns
+	// false when the entry has another FileID or there is none.
+	Update(ctx context.Context, typ string, e Entry) (updated bool, err error)
+}
+
+// Entry is what a Registry remembers of a type.
+type Entry struct {
+	FileID       FileID
+	Epoch        uint64 // highest epoch known to have fenced the file
+	DurableIndex uint64 // records below this index are durable
+}
+
+// noRegistry is the registry of tools and tests: it knows nothing.
+type noRegistry struct{}
+
+func (noRegistry) Lookup(context.Context, string) (Entry, bool, error) { return Entry{}, false, nil }
+func (noRegistry) Register(_ context.Context, _ string, e Entry) (Entry, error) {
+	return e, nil
+}
+func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return true, nil }
+
+// UpdateRegistry tells the registry how far the file is durable. The worker calls it every few seconds; Close calls it
+// too. It is safe for concurrent use, and it does not poison the writer when it fails.
+func (w *Writer) UpdateRegistry(ctx context.Context) error {
+	e := Entry{FileID: w.header.fileID, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
+	ok, err := w.opts.Registry.Update(ctx, w.typ, e)
+	if err != nil {
+		return fmt.Errorf("storage: update the registry entry of %s: %w", w.path, err)
+	}
+	if ok {
+		return nil
+	}
+	registered, _, err := w.opts.Registry.Lookup(ctx, w.typ)
+	if err != nil {
+		return fmt.Errorf("storage: read the registry entry of %s: %w", w.path, err)
+	}
+	return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
+}

@@ -1,0 +1,550 @@
+package storage_test
+
+import (
+	"errors"
+	"fmt"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+// TestEachRuleIsNeeded shows for every safety rule a scenario in which the oracle finds a lost, repeated or wrong
+// record when the rule is switched off, and none when it is kept.
+func TestEachRuleIsNeeded(t *testing.T) {
+	for _, c := range []struct {
+		rule     storage.Mutant
+		scenario func(t *testing.T, rule storage.Mutant) error
+		what     string // the violation without the rule
+	}{
+		{storage.NoLandingCheck, shortWriteFilledUpByAFence, "lost"},
+		{storage.NoSync, powerFailsAfterTheAck, "lost"},
+		{storage.RetrySync, syncFailsOnce, "lost"},
+		{storage.NoFenceSync, successorAcksWhatItFinds, "lost"},
+		{storage.NoReread, predecessorsSyncFailed, "records 6 to 23 are not readable"},
+		{storage.NoSizeCheck, successorsSyncTookMyError, "lost"},
+		{storage.ScanBeforeFence, holderAppendsDuringTakeover, "read before they were durable"},
+		{storage.NoEpochRule, lockGivesOutALowerToken, "lost"},
+		{storage.NoBodyCRC, blocksOfABatchAreLost, "record"},
+		{storage.NoHeadCRC, aBitRotsInAHeader, "another payload or time"},
+		{storage.NoOffset, payloadEmbedsALog, "lost"},
+	} {
+		t.Run(string(c.rule), func(t *testing.T) {
+			if err := c.scenario(t, storage.NoMutant); err != nil {
+				t.Errorf("with the rule: %v", err)
+			}
+			err := c.scenario(t, c.rule)
+			var v *violation
+			if !errors.As(err, &v) || !strings.Contains(v.what, c.what) {
+				t.Errorf("without the rule the oracle says %q; the scenario or the oracle is too weak, want %q", err, c.what)
+			}
+		})
+	}
+}
+
+// must fails the test: the scenario itself does not work.
+func must(t *testing.T, err error) {
+	t.Helper()
+	if err != nil {
+		t.Fatalf("scenario: %v", err)
+	}
+}
+
+// fenced tells whether a step failed the way a rule makes it fail; then the holder is out and the scenario goes on.
+func fenced(t *testing.T, err error) {
+	t.Helper()
+	var p *storage.PoisonedError
+	if err != nil && !errors.As(err, &p) {
+		t.Fatalf("scenario: %v", err)
+	}
+}
+
+// A's write is cut short by exactly the length of a fence, and a successor's fence fills the file up to where A
+// expects its end.
+func shortWriteFilledUpByAFence(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	x.mutant = rule
+	fence := fenceLength(t, mem, x)
+	tap := &storagetest.Tap{FS: mem}
+	a, err := x.open(tap)
+	must(t, err)
+	cut := false
+	tap.Before = func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpAppend && !cut {
+			cut = true
+			return &storagetest.Fault{Short: int(c.Len - fence)}
+		}
+		return nil
+	}
+	fenced(t, a.append(3)) // with the rule A stops here
+
+	succ := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpDatasync { // the successor has fenced
+			fenced(t, a.ack())
+		}
+		return nil
+	}}
+	_, err = x.open(succ)
+	must(t, err)
+	mem.Crash(storagetest.Crash{})
+	return x.finish(mem)
+}
+
+// fenceLength returns the length of the fence that x's next writer will append.
+func fenceLength(t *testing.T, mem *storagetest.Mem, x *world) int64 {
+	t.Helper()
+	var n int64
+	probe := &storagetest.Tap{FS: mem.Clone(), Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpAppend && n == 0 {
+			n = c.Len
+		}
+		return nil
+	}}
+	_, err := x.clone().open(probe)
+	must(t, err)
+	if n%8 != 0 || n == 0 {
+		t.Fatalf("the fence has %d bytes", n)
+	}
+	return n
+}
+
+// The power fails right after an acknowledgement.
+func powerFailsAfterTheAck(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	x.mutant = rule
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(3))
+	must(t, a.ack())
+	mem.Crash(storagetest.Crash{})
+	x.mutant = storage.NoMutant
+	return x.finish(mem)
+}
+
+// The device refuses A's blocks once; the page cache marks them clean.
+func syncFailsOnce(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	x.mutant = rule
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(3))
+	mem.FailWriteback(x.path(), nil)
+	fenced(t, a.ack())
+	mem.Crash(storagetest.Crash{})
+	x.mutant = storage.NoMutant
+	return x.finish(mem)
+}
+
+// A dies before it syncs; B finds A's batch, acknowledges its messages as duplicates; the power fails.
+func successorAcksWhatItFinds(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	x.mutant = rule
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(3)) // and A's process is killed
+	tap := &storagetest.Tap{FS: mem}
+	b, err := x.open(tap)
+	must(t, err)
+	tap.Before = func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpDatasync {
+			mem.Crash(storagetest.Crash{}) // B acknowledged the duplicates without a sync of its own
+		}
+		return nil
+	}
+	b.fetch(2)
+	_ = b.ack()
+	x.mutant = storage.NoMutant
+	mem.Crash(storagetest.Crash{})
+	return x.finish(mem)
+}
+
+// A's sync fails and A stops; its batch is still in the page cache when B takes over.
+func predecessorsSyncFailed(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	x.mutant = rule
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.ack())
+	for range 6 {
+		must(t, a.append(3)) // more than a page, or the fence would be written together with it
+	}
+	mem.FailWriteback(x.path(), nil)
+	if err := a.ack(); err == nil {
+		t.Fatal("scenario: A's sync did not fail")
+	}
+	b, err := x.open(mem)
+	must(t, err)
+	b.fetch(2)
+	must(t, b.ack())
+	mem.Crash(storagetest.Crash{})
+	x.mutant = storage.NoMutant
+	return x.finish(mem)
+}
+
+// B's sync of its fence fails and loses A's blocks too, and the error is reported to B only, as after a journal abort
+// on ext4; A's sync then finds nothing to do and succeeds.
+func successorsSyncTookMyError(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	mem.ErrorOnce = true
+	x.mutant = rule
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(3))
+	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpDatasync {
+			mem.FailWriteback(x.path(), nil)
+		}
+		return nil
+	}}
+	if _, err := x.open(tap); err == nil {
+		t.Fatal("scenario: B's sync did not fail")
+	}
+	fenced(t, a.ack())
+	mem.Crash(storagetest.Crash{})
+	x.mutant = storage.NoMutant
+	return x.finish(mem)
+}
+
+// A appends, syncs and acknowledges while B takes over.
+func holderAppendsDuringTakeover(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	a, err := x.open(mem)
+	must(t, err)
+	x.mutant = rule
+	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpAppend && len(c.Data) > 0 {
+			fenced(t, a.append(2)) // lands: B's fence was not there when A looked
+			fenced(t, a.ack())
+		}
+		return nil
+	}}
+	b, err := x.open(tap)
+	if err == nil {
+		must(t, b.append(2))
+		must(t, b.ack())
+	}
+	x.mutant = storage.NoMutant
+	return x.check(mem)
+}
+
+// The lock forgets its token: a new writer comes with an epoch below the holder's.
+func lockGivesOutALowerToken(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 4096)
+	x.epoch = 9
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(3))
+	must(t, a.ack())
+	x.mutant = rule
+	x.registered = false // the registry was rolled back as well
+	b, err := x.openEpoch(mem, 5)
+	var low *storage.EpochError
+	switch {
+	case err == nil:
+		must(t, b.append(3))
+		must(t, b.ack())
+	case !errors.As(err, &low) || low.InFile != 10:
+		t.Fatalf("scenario: %v", err)
+	}
+	x.mutant = storage.NoMutant
+	return x.finish(mem)
+}
+
+// The power fails while a batch is being written: its first block reaches the device, the others do not.
+func blocksOfABatchAreLost(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.ack())
+	must(t, a.append(6))
+	first := mem.Dirty(x.path())[0]
+	mem.Crash(storagetest.Crash{
+		Keep:     func(_ string, b int64) bool { return b <= first+1 },
+		KeepSize: func(string) bool { return true },
+	})
+	return x.checkWith(mem, rule)
+}
+
+// A bit of a batch header flips, in its base time.
+func aBitRotsInAHeader(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	data := mem.ReadFile(x.path())
+	off := strings.Index(string(data), "FPB1")
+	data[off+80] ^= 4
+	mem.WriteFile(x.path(), data)
+	err := x.checkWith(mem, rule)
+	if err != nil && strings.Contains(err.Error(), "corruption in bytes") {
+		return nil // reported, as it should be
+	}
+	return err
+}
+
+// A message's payload is a copy of a log with the same identity that is further on (a clone of the volume). The batch that
+// carries it is torn, so that a reader looks for the next fence inside the payload.
+func payloadEmbedsALog(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	twin, twinFS := x.clone(), mem.Clone()
+	twin.epoch = 100
+	h, err := twin.open(twinFS)
+	must(t, err)
+	must(t, h.w.Append([]storage.Record{{ID: []byte("from the twin"), Payload: []byte("x")}}))
+	must(t, h.w.Close())
+	twinLog := twinFS.ReadFile(x.path())
+
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.ack())
+	rec := message(x.published)
+	for shift := range 8 { // one of them puts the copy's records on aligned positions
+		r := rec
+		r.Payload = append(make([]byte, 8+shift), twinLog...)
+		must(t, a.w.Append([]storage.Record{r}))
+	}
+	first := mem.Dirty(x.path())[0]
+	mem.Crash(storagetest.Crash{
+		Keep:     func(_ string, b int64) bool { return b > first+1 },
+		KeepSize: func(string) bool { return true },
+	})
+	must(t, x.finish(mem))
+	return x.checkWith(mem, rule)
+}
+
+// TestFaultsPoison: whatever goes wrong in a write or a sync ends the writer, every later call says the same, nothing is
+// tried again, and the next writer goes on.
+func TestFaultsPoison(t *testing.T) {
+	for _, c := range []struct {
+		name  string
+		op    storagetest.Op
+		fault storagetest.Fault
+		is    error
+	}{
+		{"EIO on write", storagetest.OpAppend, storagetest.Fault{Err: syscall.EIO}, syscall.EIO},
+		{"EIO in the middle of a write", storagetest.OpAppend, storagetest.Fault{Err: syscall.EIO, Short: 50}, syscall.EIO},
+		{"short write", storagetest.OpAppend, storagetest.Fault{Short: 50}, nil},
+		{"short write of nothing", storagetest.OpAppend, storagetest.Fault{}, nil},
+		{"ENOSPC on write", storagetest.OpAppend, storagetest.Fault{Err: syscall.ENOSPC}, storage.ErrNoSpace},
+		{"EIO on fdatasync", storagetest.OpDatasync, storagetest.Fault{Err: syscall.EIO}, syscall.EIO},
+		{"EROFS on fdatasync", storagetest.OpDatasync, storagetest.Fault{Err: syscall.EROFS}, syscall.EROFS},
+		{"EIO on fallocate", storagetest.OpAllocate, storagetest.Fault{Err: syscall.EIO}, syscall.EIO},
+		{"EIO on fstat", storagetest.OpFileStat, storagetest.Fault{Err: syscall.EIO}, syscall.EIO},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			x, mem := newMemWorld(t, 4096)
+			calls := map[storagetest.Op]int{}
+			tap := &storagetest.Tap{FS: mem}
+			a, err := x.open(tap)
+			must(t, err)
+			tap.Before = func(call storagetest.Call) *storagetest.Fault {
+				if calls[call.Op]++; call.Op == c.op {
+					return &c.fault
+				}
+				return nil
+			}
+			if c.op == storagetest.OpAllocate {
+				for range 5 { // use up the reserved room
+					if err = a.w.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err != nil {
+						break
+					}
+				}
+			} else {
+				err = errors.Join(a.append(3))
+				if err == nil {
+					err = a.ack()
+				}
+			}
+			var dead *storage.PoisonedError
+			if !errors.As(err, &dead) || c.is != nil && !errors.Is(err, c.is) {
+				t.Fatalf("got %v", err)
+			}
+			made := calls[c.op]
+			_, syncErr := a.w.Sync()
+			for i, later := range []error{a.w.Append(messages(0, 1)), syncErr, a.w.Checkpoint(nil), a.w.Close(), a.w.Append(messages(0, 1))} {
+				if later != error(dead) {
+					t.Errorf("later call %d: %v", i, later)
+				}
+			}
+			if calls[c.op] != made {
+				t.Errorf("%s was tried again", c.op)
+			}
+			if c.op != storagetest.OpAllocate { // whose big records are unknown to the oracle
+				if err := x.finish(mem); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+}
+
+// TestNoSpaceBeforeAnyByte: a full disk refuses a batch as a whole, leaves the writer alive, and work goes on when
+// there is room.
+func TestNoSpaceBeforeAnyByte(t *testing.T) {
+	for _, errno := range []syscall.Errno{syscall.ENOSPC, syscall.EDQUOT, syscall.EFBIG} {
+		t.Run(errno.Error(), func(t *testing.T) {
+			x, mem := newMemWorld(t, 4096)
+			tap := &storagetest.Tap{FS: mem}
+			a, err := x.open(tap)
+			must(t, err)
+			must(t, a.ack())
+			size := a.w.Size()
+			full := true
+			tap.Before = func(c storagetest.Call) *storagetest.Fault {
+				if c.Op == storagetest.OpAllocate && full {
+					return &storagetest.Fault{Err: errno}
+				}
+				return nil
+			}
+			big := []storage.Record{{ID: []byte("id-000099"), Payload: make([]byte, 3<<20)}}
+			err = a.w.Append(big)
+			var ns *storage.NoSpaceError
+			var dead *storage.PoisonedError
+			if !errors.As(err, &ns) || errors.As(err, &dead) || !errors.Is(err, storage.ErrNoSpace) || ns.Need < 3<<20 || !strings.Contains(err.Error(), x.path()) {
+				t.Fatalf("got %v", err)
+			}
+			if got := len(mem.ReadFile(x.path())); int64(got) != size {
+				t.Errorf("%d bytes were written", int64(got)-size)
+			}
+			full = false
+			must(t, a.append(3))
+			must(t, a.ack())
+			must(t, a.w.Close())
+			if err := x.finish(mem); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}
+
+// TestNoFallocate: a file system without fallocate works; a full disk is then noticed by a short write, which is a torn
+// tail and ends the writer, and loses nothing.
+func TestNoFallocate(t *testing.T) {
+	x, mem := newMemWorld(t, 4096, func(m *storagetest.Mem) { m.NoAllocate = true })
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(3))
+	must(t, a.ack())
+	mem.SetFree(100)
+	err = a.append(30)
+	var short *storage.ShortWriteError
+	if !errors.As(err, &short) {
+		t.Fatalf("got %v", err)
+	}
+	if _, err := x.open(mem); !errors.Is(err, storage.ErrNoSpace) {
+		t.Errorf("opening on a full disk: %v", err)
+	}
+	mem.SetFree(1 << 30)
+	if err := x.finish(mem); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestReplacedFile: bytes appended to a file that was removed or replaced land where they are expected, and must not be
+// acknowledged.
+func TestReplacedFile(t *testing.T) {
+	for _, how := range []string{"removed", "replaced"} {
+		t.Run(how, func(t *testing.T) {
+			x, mem := newMemWorld(t, 4096)
+			a, err := x.open(mem)
+			must(t, err)
+			must(t, a.append(3))
+			if how == "removed" {
+				must(t, mem.Remove(x.path()))
+			} else {
+				mem.WriteFile(x.dir+"/other", []byte("another file"))
+				must(t, mem.Rename(x.dir+"/other", x.path()))
+			}
+			acked := len(x.acked)
+			err = a.ack()
+			var replaced *storage.ReplacedError
+			if !errors.As(err, &replaced) || !errors.Is(err, storage.ErrIntegrity) || len(x.acked) != acked {
+				t.Errorf("got %v, acked %d", err, len(x.acked)-acked)
+			}
+		})
+	}
+	t.Run("moved away while opening", func(t *testing.T) {
+		x, mem := newMemWorld(t, 4096)
+		tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpDatasync {
+				must(t, mem.Rename(x.path(), x.dir+"/elsewhere"))
+			}
+			return nil
+		}}
+		var replaced *storage.ReplacedError
+		if _, err := x.open(tap); !errors.As(err, &replaced) {
+			t.Errorf("got %v", err)
+		}
+	})
+}
+
+// TestFenceIsTriedAgain: a fence that does not land where it should is void and is tried again.
+func TestFenceIsTriedAgain(t *testing.T) {
+	for _, fault := range []string{"foreign bytes come between", "short write"} {
+		t.Run(fault, func(t *testing.T) {
+			x, mem := newMemWorld(t, 4096)
+			old, err := x.open(mem)
+			must(t, err)
+			n := 0
+			tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+				if c.Op == storagetest.OpAppend {
+					if n++; n == 1 && fault == "short write" {
+						return &storagetest.Fault{Short: 13}
+					} else if n == 1 {
+						must(t, old.append(1))
+					}
+				}
+				return nil
+			}}
+			b, err := x.open(tap)
+			must(t, err)
+			if n != 3 { // two fences, one open record
+				t.Errorf("%d appends", n)
+			}
+			must(t, b.append(1))
+			must(t, b.ack())
+			if err := x.finish(mem); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	t.Run("but not for ever", func(t *testing.T) {
+		x, mem := newMemWorld(t, 4096)
+		tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpAppend {
+				return &storagetest.Fault{Short: 13}
+			}
+			return nil
+		}}
+		if _, err := x.open(tap); !errors.Is(err, storage.ErrFenced) {
+			t.Errorf("got %v", err)
+		}
+		if err := x.finish(mem); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestOpenFaults: whatever call fails while opening, the file is none the worse, and the next worker goes on.
+func TestOpenFaults(t *testing.T) {
+	x, mem := newMemWorld(t, 4096)
+	probe := &storagetest.Tap{FS: mem.Clone()}
+	_, err := x.clone().open(probe)
+	must(t, err)
+	for k := range probe.Calls() {
+		t.Run(fmt.Sprint(k), func(t *testing.T) {
+			x, mem := x.clone(), mem.Clone()
+			tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+				if c.N == k {
+					return &storagetest.Fault{Err: syscall.EIO}
+				}
+				return nil
+			}}
+			if _, err := x.open(tap); !errors.Is(err, syscall.EIO) {
+				t.Errorf("call %d failed, and Open said %v", k, err)
+			}
+			if err := x.finish(mem); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+}

@@ -1,0 +1,447 @@
+package storage
+
+import (
+	"errors"
+	"hash/crc32"
+	"io"
+)
+
+// This file decides what is in a log: the view. It is a pure function of the bytes, and the only one: Writer, Reader and
+// Verify all run it.
+//
+// A log is a sequence of regions, each begun by the fence of one writer and its open record, and continued by that
+// writer's batches and checkpoints. At each position exactly one record fits:
+//
+//	closed ──fence, epoch above all before──▶ fenced ──its open record──▶ open ─┬─batch, checkpoint─▶ open
+//	  ▲                                                                         └─seal──────────────▶ closed for good
+//	  └──────────────────── anything else (also a higher fence: straight to fenced)
+//
+// The first thing that does not fit ends the region. From there the scanner hunts for the next fence; the bytes between
+// are void. They are void in health: a torn write, a batch that landed behind somebody's fence. They are damage if a
+// record behind them proves that they had been good: a durable end or an accepted end above them.
+
+// mutant switches safety rules off, for tests that show what each rule is needed for. Its zero value keeps them all.
+type mutant struct {
+	noHeadCRC, noBodyCRC, noOffset bool // scanner
+
+	noLandingCheck, noSync, retrySync, noSizeCheck      bool // writer
+	scanBeforeFence, noFenceSync, noReread, noEpochRule bool // open
+}
+
+// phase says which record may come next.
+type phase uint8
+
+const (
+	closed phase = iota // only a fence
+	fenced              // the open record of the fence before
+	opened              // a batch, a checkpoint or a seal of the region
+)
+
+// view is all that the rest of the log depends on.
+type view struct {
+	phase      phase
+	sealed     bool   // no region is opened any more
+	epoch      uint64 // of the last accepted fence: the highest
+	session    uint64
+	next       uint64 // index of the next record
+	chain      uint64 // link of the last accepted record that is not a fence
+	end        int64  // of that record: the accepted end
+	fenceOff   int64  // of the last accepted fence
+	anchor     int64  // last accepted open or checkpoint, 0 = none
+	checkpoint int64  // last accepted checkpoint, 0 = none
+	durable    int64  // highest durable end that an accepted record told
+}
+
+// item is one step of the scanner: an accepted record, a void range before one, or an error in between.
+type item struct {
+	kind itemKind
+	head recHeader // itemRecord
+	body []byte    // itemRecord: the stored body; valid until the next step
+	off  int64     // itemVoid: the range
+	end  int64
+	err  error // itemDamage: *CorruptError or *RetractedError
+}
+
+type itemKind uint8
+
+const (
+	itemEnd    itemKind = iota // nothing more up to the limit
+	itemRecord                 // accepted
+	itemVoid                   // bytes that a later open record confirms to be nothing
+	itemDamage                 // integrity violation; the scan goes on behind it
+)
+
+// verdict is what the bytes at a position are by themselves, without any context.
+type verdict uint8
+
+const (
+	notRecord  verdict = iota
+	incomplete         // a good header, or the start of one, and then the limit
+	headOnly           // a good header, and a body that does not match it
+	whole
+)
+
+const (
+	scanWindow = 256 << 10 // bytes read at once: within the second-level cache, so that the checksum reads it from there
+)
+
+// scanner runs over a log from pos up to limit.
+type scanner struct {
+	path   string
+	src    io.ReaderAt
+	header *fileHeader
+	limit  int64 // bytes from here on do not exist for the scanner
+	view   view
+	pos    int64 // of the next record expected
+	mutant mutant
+
+	buf    []byte // window of the file at bufOff
+	bufOff int64
+
+	judged  int64 // the open record at this offset was judged already
+	hunting bool  // the region ended at pos
+	huntPos int64 // where the hunt goes on
+	proof   *CorruptError
+	proven  bool // proof was returned already
+	budget  int64
+}
+
+// newScanner starts at the first record.
+func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scanner {
+	s := &scanner{path: path, src: src, header: h, pos: headerSize, buf: make([]byte, 0, scanWindow)}
+	s.view = view{next: h.firstIndex, end: headerSize, durable: headerSize}
+	s.setLimit(limit)
+	return s
+}
+
+// setLimit moves the limit, which only grows. The budget bounds the checksums spent on candidates that turn out to be
+// none, so that no input makes a scan more than linear.
+func (s *scanner) setLimit(limit int64) {
+	s.budget += 4 * (limit - s.limit)
+	s.limit = limit
+}
+
+// startAt starts at a checkpoint instead, whose view it takes over. It reports false when there is none at off.
+func (s *scanner) startAt(off int64) (bool, error) {
+	h, _, v, err := s.recordAt(off)
+	if err != nil || v != whole || h.kind != kindCheckpoint {
+		return false, err
+	}
+	s.adopt(&h)
+	return true, nil
+}
+
+// adopt makes the record h the next one that fits, whatever came before.
+func (s *scanner) adopt(h *recHeader) {
+	s.view.phase, s.view.sealed = opened, false
+	s.view.epoch, s.view.session = h.epoch, h.session
+	s.view.next, s.view.chain = h.base, h.chain
+	s.view.end = h.offset
+	s.view.anchor = h.anchorOff
+	s.pos = h.offset
+	s.hunting, s.proof, s.proven = false, nil, false
+}
+
+// step returns the next item. Errors are those of reading; the scan can go on after itemEnd once the limit was moved.
+func (s *scanner) step() (item, error) {
+	for {
+		if s.hunting {
+			if it, done, err := s.hunt(); done || err != nil {
+				return it, err
+			}
+		}
+		h, body, v, err := s.recordAt(s.pos)
+		if err != nil {
+			return item{}, err
+		}
+		if v != whole || !s.fits(&h, body) {
+			s.hunting, s.huntPos = true, align8(max(s.pos, s.huntPos))
+			continue
+		}
+		if h.kind == kindOpen && s.judged != h.offset {
+			s.judged = h.offset
+			if it, ok := s.judge(&h, body); ok {
+				return it, nil
+			}
+		}
+		s.accept(&h)
+		return item{kind: itemRecord, head: h, body: body}, nil
+	}
+}
+
+// fits tells whether h, a whole record at pos, continues the view.
+func (s *scanner) fits(h *recHeader, body []byte) bool {
+	w := &s.view
+	if h.kind == kindFence {
+		// rule: epochs of accepted fences strictly increase.
+		return h.epoch > w.epoch || s.mutant.noEpochRule
+	}
+	if h.epoch != w.epoch || h.session != w.session {
+		return false
+	}
+	if h.kind == kindOpen {
+		o, err := decodeOpen(body)
+		return w.phase == fenced && !w.sealed && err == nil && o.fenceOff == w.fenceOff
+	}
+	return w.phase == opened && h.base == w.next && h.chain == w.chain
+}
+
+// accept moves the view behind h.
+func (s *scanner) accept(h *recHeader) {
+	w := &s.view
+	s.pos, s.huntPos = h.end(), 0
+	if h.kind != kindFence {
+		s.proof, s.proven = nil, false
+	}
+	w.durable = max(w.durable, h.durableEnd)
+	switch h.kind {
+	case kindFence:
+		w.phase, w.epoch, w.session, w.fenceOff = fenced, h.epoch, h.session, h.offset
+		return // the open record tells what counts before it; the chain goes past the fence
+	case kindOpen:
+		w.phase, w.anchor, w.next = opened, h.offset, h.base
+	case kindBatch:
+		w.next += uint64(h.count)
+	case kindCheckpoint:
+		w.anchor, w.checkpoint = h.offset, h.offset
+	case kindSeal:
+		w.phase, w.sealed = closed, true
+	}
+	w.chain, w.end = h.link(), h.end()
+}
+
+// judge compares what a new writer says it found before its fence with what the scanner found. There is nothing to
+// say when they agree and nothing is between.
+func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
+	w := &s.view
+	o, err := decodeOpen(body)
+	switch {
+	case err != nil:
+		return item{}, false
+	case o.acceptedEnd > w.end || h.base > w.next:
+		return s.damage(&CorruptError{Offset: w.end, End: max(o.acceptedEnd, w.end), LostFirst: w.next, LostNext: max(h.base, w.next),
+			Reason: "the writer of the next epoch read valid records here"}), true
+	case s.proof != nil && !s.proven:
+		return s.damage(s.proof), true
+	case o.acceptedEnd < w.end || h.base < w.next:
+		return item{kind: itemDamage, err: &RetractedError{Path: s.path, Offset: h.offset, First: h.base, Next: w.next}}, true
+	case h.chain != w.chain:
+		return s.damage(&CorruptError{Offset: w.end, End: h.offset, LostFirst: w.next, LostNext: w.next,
+			Reason: "the records before are not those that the writer of the next epoch read"}), true
+	case o.fenceOff > w.end:
+		return item{kind: itemVoid, off: w.end, end: o.fenceOff}, true
+	}
+	return item{}, false
+}
+
+func (s *scanner) damage(e *CorruptError) item {
+	e.Path = s.path
+	return item{kind: itemDamage, err: e}
+}
+
+// hunt looks for the record that goes on after the region ended at pos: the next fence with a higher epoch. Only
+// 8-aligned positions count, and only records that carry their own position, so that no payload is taken for one.
+//
+// On the way it looks for proof of damage: a record of the same region, or of a later one whose fence is gone, that was
+// written when the bytes at pos were known to be durable. The scan resumes at the first such record that is whole.
+func (s *scanner) hunt() (it item, done bool, err error) {
+	for {
+		if s.huntPos, err = s.nextCandidate(s.huntPos); err != nil {
+			return item{}, true, err
+		}
+		if s.huntPos+recHeaderSize > s.limit {
+			return s.huntEnd(), true, nil
+		}
+		h, body, v, err := s.recordAt(s.huntPos)
+		switch {
+		case err != nil:
+			return item{}, true, err
+		case v == whole && h.kind == kindFence && s.fits(&h, body):
+			s.resume(&h)
+			return item{}, false, nil
+		case s.proves(&h, v):
+			s.prove(&h)
+			if v == whole && h.kind != kindOpen {
+				e := *s.proof
+				e.LostNext = max(h.base, e.LostFirst)
+				s.adopt(&h)
+				return s.damage(&e), true, nil
+			}
+			if o, err := decodeOpen(body); v == whole && err == nil { // its fence is what is damaged; judge says more
+				s.view.phase, s.view.epoch, s.view.session, s.view.fenceOff = fenced, h.epoch, h.session, o.fenceOff
+				s.resume(&h)
+				return item{}, false, nil
+			}
+		}
+		if v == incomplete {
+			return s.huntEnd(), true, nil // rule: it may be a write in progress; look again when the file has grown
+		}
+		s.huntPos += recAlign
+	}
+}
+
+// resume ends the hunt at h, which fits. What has been proved about the bytes before is told with the next open record.
+func (s *scanner) resume(h *recHeader) {
+	s.pos, s.hunting = h.offset, false
+	if s.proof != nil {
+		s.proof.End = h.offset
+	}
+}
+
+// proves tells whether h, found behind pos, was written when the bytes at pos were durable and good.
+func (s *scanner) proves(h *recHeader, v verdict) bool {
+	if v == notRecord || h.kind == kindFence || h.kind == kindNone || h.offset <= s.pos {
+		return false
+	}
+	sameRegion := h.epoch == s.view.epoch && h.session == s.view.session && s.view.phase != closed
+	return (sameRegion || h.epoch > s.view.epoch) && h.durableEnd > s.pos
+}
+
+func (s *scanner) prove(h *recHeader) {
+	if s.proof == nil {
+		s.proof = &CorruptError{Offset: s.pos, End: h.offset, LostFirst: s.view.next, LostNext: s.view.next,
+			Reason: "a " + h.kind.String() + " record behind it was written when these bytes were durable"}
+	}
+}
+
+// huntEnd reports proven damage that nothing follows, once, and then the end.
+func (s *scanner) huntEnd() item {
+	if s.proof != nil && !s.proven {
+		s.proven = true
+		e := *s.proof
+		return s.damage(&e)
+	}
+	s.hunting = false // rule: what is incomplete at pos may have been completed when the file has grown
+	return item{kind: itemEnd}
+}
+
+// nextCandidate returns the first 8-aligned position from p on where a record may start, or the limit.
+func (s *scanner) nextCandidate(p int64) (int64, error) {
+	for p+recHeaderSize <= s.limit {
+		b, err := s.peek(p, recHeaderSize, true)
+		if err != nil {
+			return 0, err
+		}
+		if i := s.header.findCandidate(b); i >= 0 {
+			return p + int64(i), nil
+		}
+		p += int64(len(b)-recHeaderSize)&^(recAlign-1) + recAlign
+	}
+	return p, nil
+}
+
+// findCandidate returns the first aligned offset in b, with a whole header behind it, where a record may start, or -1.
+func (fh *fileHeader) findCandidate(b []byte) int {
+	const batch = uint32('F') | 'P'<<8 | 'B'<<16 | '1'<<24
+	for i := 0; i+recHeaderSize <= len(b); i += recAlign {
+		if v := le64(b[i:]); v == fh.markerLo && le64(b[i+8:]) == fh.markerHi || uint32(v) == batch {
+			return i
+		}
+	}
+	return -1
+}
+
+// recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid for headOnly (no
+// body) and whole.
+func (s *scanner) recordAt(p int64) (h recHeader, body []byte, v verdict, err error) {
+	b, err := s.peek(p, markerSize+recHeaderSize, false)
+	if err != nil {
+		return h, nil, notRecord, err
+	}
+	if len(b) < recHeaderSize {
+		return h, nil, incomplete, nil
+	}
+	kind, hb := s.header.kindAt(b)
+	if kind == kindNone {
+		return h, nil, notRecord, nil
+	}
+	if len(hb) < recHeaderSize {
+		return h, nil, incomplete, nil
+	}
+	h = decodeRecHeader(kind, hb)
+	if h.headCRC != headCRC(s.header.seed, hb) && !s.mutant.noHeadCRC {
+		return h, nil, notRecord, nil
+	}
+	// rule: a record that is not where its writer put it is void.
+	if h.offset != p && !s.mutant.noOffset {
+		return h, nil, notRecord, nil
+	}
+	h.offset = p
+	if !h.inRange() {
+		return h, nil, notRecord, nil
+	}
+	if h.end() > s.limit {
+		return h, nil, incomplete, nil
+	}
+	return s.bodyOf(h, p)
+}
+
+// bodyOf completes recordAt: it reads and checks what the header covers.
+func (s *scanner) bodyOf(h recHeader, p int64) (recHeader, []byte, verdict, error) {
+	if s.hunting {
+		if s.budget -= h.size(); s.budget < 0 {
+			return h, nil, headOnly, nil
+		}
+	}
+	b, err := s.peek(p, int(h.size()), false)
+	if err != nil {
+		return h, nil, notRecord, err
+	}
+	b = b[h.lead():]
+	if crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC && !s.mutant.noBodyCRC {
+		return h, nil, headOnly, nil
+	}
+	n := int(h.headerLen)
+	return h, b[n : n+int(h.storedLen)], whole, nil
+}
+
+var errShrunk = errors.New("the file became shorter than it was")
+
+// peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds behind them. They are
+// valid until the next peek.
+func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
+	n = int(min(int64(n), s.limit-p))
+	if n <= 0 {
+		return nil, nil
+	}
+	at := p - s.bufOff
+	if at < 0 || at+int64(n) > int64(len(s.buf)) {
+		if err := s.fill(p, n); err != nil {
+			return nil, err
+		}
+		at = 0
+	}
+	if more {
+		return s.buf[at:], nil
+	}
+	return s.buf[at : at+int64(n)], nil
+}
+
+// fill moves the window to p, with at least n bytes in it.
+func (s *scanner) fill(p int64, n int) error {
+	kept := 0
+	if at := p - s.bufOff; at >= 0 && at < int64(len(s.buf)) {
+		kept = copy(s.buf, s.buf[at:])
+	}
+	if n > cap(s.buf) { // n is bounded by the file's size and by the limit of a record
+		grown := make([]byte, kept, n+n/4)
+		copy(grown, s.buf[:kept])
+		s.buf = grown
+	}
+	want := int(min(int64(cap(s.buf)), s.limit-p))
+	s.buf = s.buf[:want]
+	s.bufOff = p
+	got, err := s.src.ReadAt(s.buf[kept:want], p+int64(kept))
+	if kept+got < want {
+		s.buf = s.buf[:0] // never leave bytes in the window that were not read
+		if err == io.EOF || err == nil {
+			return &CorruptError{Path: s.path, Offset: p + int64(kept+got), End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
+				Reason: errShrunk.Error()}
+		}
+		return ioError("read", s.path, err)
+	}
+	return nil
+}
+
+// forget drops the window, so that the next bytes are read again.
+func (s *scanner) forget() { s.buf, s.bufOff = s.buf[:0], 0 }

@@ -1,0 +1,544 @@
+// Package storagetest has file systems for tests of package storage: one in memory that forgets what was not synced, as a
+// real one does when the power fails, and a tap that stops before and after every call of any file system to inject a fault
+// or to let somebody else run.
+//
+// Mem keeps two views of each file. Reads and writes go to the page cache; Datasync, Writeback and a failed writeback
+// move blocks to the device, or lose them:
+//
+//	Append ──▶ cache, block dirty ──Datasync──▶ cache and device, block clean
+//	                  │    └────FailWriteback──▶ cache only, block clean: readable, and gone with the cache
+//	                  └────────────Crash───────▶ any subset of the dirty blocks is on the device, all else is forgotten
+package storagetest
+
+import (
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"sync"
+	"syscall"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+// ErrCrashed is what a file that was open when Crash was called returns for ever.
+var ErrCrashed = errors.New("storagetest: the machine crashed")
+
+const pageSize = 4096 // of the cache
+
+// Mem is a file system in memory. Its methods are safe for concurrent use.
+type Mem struct {
+	mu        sync.Mutex
+	block     int64
+	names     map[string]*inode // as programs see them
+	diskNames map[string]*inode // as they are after a crash
+	dirs      map[string]bool
+	diskDirs  map[string]bool
+	inodes    []*inode
+	life      int // number of crashes
+	free      int64
+
+	// The file system that Type reports; defaults to ext4.
+	FSType storage.FSType
+	// NoAllocate makes Allocate report that it is not supported.
+	NoAllocate bool
+	// ErrorOnce reports a failed writeback to one descriptor only, as ext4 may after a journal abort. Otherwise every
+	// descriptor that was open before reports it once, as Linux does since 4.13.
+	ErrorOnce bool
+}
+
+type inode struct {
+	ino      uint64
+	nlink    uint64
+	cache    []byte // its length is the size that programs see
+	disk     []byte // its length is the size that survives
+	dirty    map[int64]bool
+	reserved int64
+	errors   int // failed writebacks
+	seen     int // of them reported to anybody
+}
+
+// NewMem returns an empty file system whose device writes blocks of the given size, 512 or 4096 bytes, atomically. It has
+// the root directory "/".
+func NewMem(block int64) *Mem {
+	return &Mem{block: block, names: map[string]*inode{}, diskNames: map[string]*inode{}, dirs: map[string]bool{"/": true},
+		diskDirs: map[string]bool{"/": true}, free: 1 << 50, FSType: storage.FSType{Magic: 0xEF53, Name: "ext4"}}
+}
+
+func pathError(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
+
+// Open implements storage.FS.
+func (m *Mem) Open(name string, mode storage.Mode) (storage.File, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	switch {
+	case mode == storage.ModeCreate && n != nil:
+		return nil, pathError("open", name, syscall.EEXIST)
+	case mode == storage.ModeCreate && !m.dirs[filepath.Dir(name)], mode != storage.ModeCreate && n == nil:
+		return nil, pathError("open", name, syscall.ENOENT)
+	case mode == storage.ModeCreate:
+		n = &inode{ino: uint64(len(m.inodes) + 1), nlink: 1, dirty: map[int64]bool{}}
+		m.inodes = append(m.inodes, n)
+		m.names[name] = n
+	}
+	// An error that nobody has seen yet is reported to who opens now, too.
+	return &memFile{m: m, n: n, name: name, life: m.life, writable: mode != storage.ModeRead, seen: n.seen}, nil
+}
+
+// Link implements storage.FS.
+func (m *Mem) Link(oldname, newname string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.names[oldname] == nil:
+		return pathError("link", oldname, syscall.ENOENT)
+	case m.names[newname] != nil:
+		return pathError("link", newname, syscall.EEXIST)
+	}
+	m.names[newname] = m.names[oldname]
+	m.names[newname].nlink++
+	return nil
+}
+
+// Remove implements storage.FS.
+func (m *Mem) Remove(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.names[name] == nil {
+		return pathError("unlink", name, syscall.ENOENT)
+	}
+	m.names[name].nlink--
+	delete(m.names, name)
+	return nil
+}
+
+// Rename moves a file over another one, if there is one. Package storage never does that; administrators do.
+func (m *Mem) Rename(oldname, newname string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[oldname]
+	if n == nil {
+		return pathError("rename", oldname, syscall.ENOENT)
+	}
+	if over := m.names[newname]; over != nil {
+		over.nlink--
+	}
+	delete(m.names, oldname)
+	m.names[newname] = n
+	return nil
+}
+
+// Mkdir implements storage.FS.
+func (m *Mem) Mkdir(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case m.dirs[name] || m.names[name] != nil:
+		return pathError("mkdir", name, syscall.EEXIST)
+	case !m.dirs[filepath.Dir(name)]:
+		return pathError("mkdir", name, syscall.ENOENT)
+	}
+	m.dirs[name] = true
+	return nil
+}
+
+// SyncDir implements storage.FS.
+func (m *Mem) SyncDir(name string) error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.dirs[name] {
+		return pathError("open", name, syscall.ENOENT)
+	}
+	syncNames(m.diskNames, m.names, name)
+	syncNames(m.diskDirs, m.dirs, name)
+	return nil
+}
+
+func syncNames[T any](disk, now map[string]T, dir string) {
+	for name := range disk {
+		if _, ok := now[name]; !ok && filepath.Dir(name) == dir {
+			delete(disk, name)
+		}
+	}
+	for name, n := range now {
+		if filepath.Dir(name) == dir {
+			disk[name] = n
+		}
+	}
+}
+
+// Stat implements storage.FS.
+func (m *Mem) Stat(name string) (storage.Info, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	if n == nil {
+		return storage.Info{}, pathError("stat", name, syscall.ENOENT)
+	}
+	return n.info(), nil
+}
+
+// Type implements storage.FS.
+func (m *Mem) Type(dir string) (storage.FSType, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.dirs[dir] {
+		return storage.FSType{}, pathError("statfs", dir, syscall.ENOENT)
+	}
+	return m.FSType, nil
+}
+
+// SetFree sets how many more bytes fit on the device, counting what is reserved.
+func (m *Mem) SetFree(n int64) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.free = n
+}
+
+// WriteFile creates a file, or replaces its content, durably.
+func (m *Mem) WriteFile(name string, data []byte) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	if n == nil {
+		n = &inode{ino: uint64(len(m.inodes) + 1), nlink: 1}
+		m.inodes = append(m.inodes, n)
+	}
+	n.cache, n.disk, n.dirty = slices.Clone(data), slices.Clone(data), map[int64]bool{}
+	m.names[name], m.diskNames[name] = n, n
+}
+
+// ReadFile returns what programs see of a file now, nil when there is none.
+func (m *Mem) ReadFile(name string) []byte {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.names[name]; n != nil {
+		return slices.Clone(n.cache)
+	}
+	return nil
+}
+
+// Names returns the names of all files, sorted.
+func (m *Mem) Names() []string {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	var names []string
+	for name := range m.names {
+		names = append(names, name)
+	}
+	slices.Sort(names)
+	return names
+}
+
+// Dirty returns the numbers of the blocks of a file that are in the cache only and would be written by Datasync.
+func (m *Mem) Dirty(name string) []int64 {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	if n == nil {
+		return nil
+	}
+	return n.dirtyBlocks()
+}
+
+// Writeback writes some dirty blocks of a file to the device, as the kernel may at any time.
+func (m *Mem) Writeback(name string, choose func(block int64) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if n := m.names[name]; n != nil {
+		for _, b := range n.dirtyBlocks() {
+			if choose(b) {
+				n.flush(b, m.block)
+				delete(n.dirty, b)
+			}
+		}
+	}
+}
+
+// FailWriteback fails to write the dirty blocks of a file that lose chooses, nil for all. They are clean from then on: still
+// in the cache, not on the device. The next Datasync of the descriptors that are open now reports EIO.
+func (m *Mem) FailWriteback(name string, lose func(block int64) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	n := m.names[name]
+	if n == nil {
+		return
+	}
+	for _, b := range n.dirtyBlocks() {
+		if lose == nil || lose(b) {
+			delete(n.dirty, b)
+		}
+	}
+	n.errors++
+}
+
+// Crash says what survives a power failure of what was not synced. Nil functions answer no.
+type Crash struct {
+	Keep     func(name string, block int64) bool // this dirty block reached the device
+	KeepSize func(name string) bool              // the file's length reached the device, whatever its blocks did
+	KeepName func(name string) bool              // this new name is in its directory, or this removed one is gone
+}
+
+// Crash cuts the power and starts again. Files that are open return ErrCrashed from then on.
+func (m *Mem) Crash(c Crash) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	yes := func(f func(string) bool, name string) bool { return f != nil && f(name) }
+	for name, n := range m.names {
+		for _, b := range n.dirtyBlocks() {
+			if c.Keep != nil && c.Keep(name, b) {
+				n.flush(b, m.block)
+			}
+			delete(n.dirty, b)
+		}
+		if len(n.disk) < len(n.cache) && yes(c.KeepSize, name) {
+			n.extend(int64(len(n.cache)))
+		}
+	}
+	survive(m.diskNames, m.names, func(name string) bool { return yes(c.KeepName, name) })
+	survive(m.diskDirs, m.dirs, func(name string) bool { return yes(c.KeepName, name) })
+	for name := range m.diskNames {
+		if !m.diskDirs[filepath.Dir(name)] {
+			delete(m.diskNames, name)
+		}
+	}
+	m.names, m.dirs = clone(m.diskNames), clone(m.diskDirs)
+	for _, n := range m.inodes {
+		n.cache, n.dirty, n.nlink, n.errors, n.seen, n.reserved = slices.Clone(n.disk), map[int64]bool{}, 0, 0, 0, 0
+	}
+	for _, n := range m.names {
+		n.nlink++
+	}
+	m.life++
+}
+
+// survive lets each change of names that was not synced reach the device if keep says so.
+func survive[T any](disk, now map[string]T, keep func(string) bool) {
+	for name := range disk {
+		if _, ok := now[name]; !ok && keep(name) {
+			delete(disk, name)
+		}
+	}
+	for name, n := range now {
+		if _, ok := disk[name]; !ok && keep(name) {
+			disk[name] = n
+		}
+	}
+}
+
+func clone[T any](m map[string]T) map[string]T {
+	c := make(map[string]T, len(m))
+	for k, v := range m {
+		c[k] = v
+	}
+	return c
+}
+
+// Clone returns an independent copy without open files, so that several futures of one moment can be tried.
+func (m *Mem) Clone() *Mem {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := NewMem(m.block)
+	c.free, c.FSType, c.NoAllocate, c.ErrorOnce = m.free, m.FSType, m.NoAllocate, m.ErrorOnce
+	c.dirs, c.diskDirs = clone(m.dirs), clone(m.diskDirs)
+	copies := map[*inode]*inode{}
+	for _, n := range m.inodes {
+		k := *n
+		k.cache, k.disk, k.dirty = slices.Clone(n.cache), slices.Clone(n.disk), map[int64]bool{}
+		for b := range n.dirty {
+			k.dirty[b] = true
+		}
+		copies[n] = &k
+		c.inodes = append(c.inodes, &k)
+	}
+	for name, n := range m.names {
+		c.names[name] = copies[n]
+	}
+	for name, n := range m.diskNames {
+		c.diskNames[name] = copies[n]
+	}
+	return c
+}
+
+func (n *inode) info() storage.Info {
+	return storage.Info{Size: int64(len(n.cache)), Dev: 1, Ino: n.ino, Nlink: n.nlink}
+}
+
+func (n *inode) dirtyBlocks() []int64 {
+	var blocks []int64
+	for b := range n.dirty {
+		blocks = append(blocks, b)
+	}
+	slices.Sort(blocks)
+	return blocks
+}
+
+// flush copies block b from the cache to the device.
+func (n *inode) flush(b, size int64) {
+	from, to := b*size, min((b+1)*size, int64(len(n.cache)))
+	n.extend(to)
+	copy(n.disk[from:to], n.cache[from:to])
+}
+
+func (n *inode) extend(size int64) {
+	if int64(len(n.disk)) < size {
+		n.disk = append(n.disk, make([]byte, size-int64(len(n.disk)))...)
+	}
+}
+
+// memFile is an open file.
+type memFile struct {
+	m        *Mem
+	n        *inode
+	name     string
+	life     int
+	writable bool
+	closed   bool
+	seen     int // failed writebacks that this descriptor has reported
+}
+
+// begin locks the file system and tells whether f can be used. The caller unlocks.
+func (f *memFile) begin(op string) error {
+	f.m.mu.Lock()
+	switch {
+	case f.life != f.m.life:
+		return pathError(op, f.name, ErrCrashed)
+	case f.closed:
+		return pathError(op, f.name, syscall.EBADF)
+	}
+	return nil
+}
+
+func (f *memFile) Append(p []byte) (int, int64, error) {
+	defer f.m.mu.Unlock()
+	if err := f.begin("write"); err != nil {
+		return 0, 0, err
+	}
+	if !f.writable {
+		return 0, 0, pathError("write", f.name, syscall.EBADF)
+	}
+	n := f.n
+	if room := f.m.free + n.reserved - int64(len(n.cache)); int64(len(p)) > room {
+		if room <= 0 {
+			return 0, 0, pathError("write", f.name, syscall.ENOSPC)
+		}
+		p = p[:room] // as Linux does: a short write, and the error on the next one
+	}
+	from := int64(len(n.cache))
+	n.cache = append(n.cache, p...)
+	end := int64(len(n.cache))
+	for b := from / f.m.block; b*f.m.block < end; b++ {
+		n.dirty[b] = true
+	}
+	f.m.reserve(n, end)
+	return len(p), end, nil
+}
+
+// reserve moves what n has of the device up to end.
+func (m *Mem) reserve(n *inode, end int64) {
+	if end > n.reserved {
+		m.free -= end - n.reserved
+		n.reserved = end
+	}
+}
+
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	defer f.m.mu.Unlock()
+	if err := f.begin("read"); err != nil {
+		return 0, err
+	}
+	if off >= int64(len(f.n.cache)) {
+		return 0, io.EOF
+	}
+	k := copy(p, f.n.cache[off:])
+	if k < len(p) {
+		return k, io.EOF
+	}
+	return k, nil
+}
+
+func (f *memFile) Datasync() error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("fdatasync"); err != nil {
+		return err
+	}
+	n := f.n
+	for _, b := range n.dirtyBlocks() {
+		n.flush(b, f.m.block)
+		delete(n.dirty, b)
+	}
+	if f.seen == n.errors || f.m.ErrorOnce && n.seen == n.errors {
+		n.extend(int64(len(n.cache)))
+		return nil
+	}
+	f.seen, n.seen = n.errors, n.errors
+	return pathError("fdatasync", f.name, syscall.EIO)
+}
+
+func (f *memFile) Allocate(off, n int64) error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("fallocate"); err != nil {
+		return err
+	}
+	switch {
+	case f.m.NoAllocate:
+		return pathError("fallocate", f.name, syscall.EOPNOTSUPP)
+	case off+n-f.n.reserved > f.m.free:
+		return pathError("fallocate", f.name, syscall.ENOSPC)
+	}
+	f.m.reserve(f.n, off+n)
+	return nil
+}
+
+// DropCache forgets the whole clean pages within the range, as Linux does: the first one is not dropped if the range
+// begins in its middle.
+func (f *memFile) DropCache(off, n int64) error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("fadvise"); err != nil {
+		return err
+	}
+	size := int64(len(f.n.cache))
+	first, last := (off+pageSize-1)/pageSize, (off+n)/pageSize
+	if n == 0 {
+		last = (size + pageSize - 1) / pageSize
+	}
+	for page := first; page < last; page++ {
+		f.dropPage(page*pageSize, min((page+1)*pageSize, size))
+	}
+	return nil
+}
+
+func (f *memFile) dropPage(from, to int64) {
+	if from >= to {
+		return
+	}
+	for b := from / f.m.block; b*f.m.block < to; b++ {
+		if f.n.dirty[b] {
+			return
+		}
+	}
+	page := f.n.cache[from:to]
+	clear(page)
+	if from < int64(len(f.n.disk)) {
+		copy(page, f.n.disk[from:])
+	}
+}
+
+func (f *memFile) Stat() (storage.Info, error) {
+	defer f.m.mu.Unlock()
+	if err := f.begin("stat"); err != nil {
+		return storage.Info{}, err
+	}
+	return f.n.info(), nil
+}
+
+func (f *memFile) Close() error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("close"); err != nil && !errors.Is(err, ErrCrashed) {
+		return err
+	}
+	f.closed = true
+	return nil
+}

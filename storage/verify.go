@@ -1,0 +1,333 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"hash/maphash"
+	"io"
+	"slices"
+	"time"
+)
+
+// VerifyOptions of Verify. The zero value checks everything but duplicate IDs.
+type VerifyOptions struct {
+	FS   FS     // defaults to OS()
+	Type string // the type the file must hold; empty = any
+
+	// Deep also looks for IDs that occur twice, at 8 bytes of memory per record.
+	Deep bool
+
+	// Visit is called for every record in order; its argument is valid during the call only. Its error ends Verify.
+	Visit func(Record) error
+
+	// Progress is called now and then with the number of bytes checked so far, out of total.
+	Progress func(done, total int64)
+
+	mutant mutant
+}
+
+// Report is what Verify found.
+type Report struct {
+	Path       string
+	Type       string
+	Schema     string
+	FileID     FileID
+	Generation uint64
+	Created    time.Time
+
+	FirstIndex uint64 // of the file; the first record's, if there is one
+	NextIndex  uint64 // behind the last record
+	Messages   uint64 // records, of any kind
+	Skipped    uint64 // of them: of KindSkipped
+	Gaps       uint64 // of them: of KindAfterGap (declared gaps)
+	Batches    uint64
+
+	Checkpoints uint64
+	Regions     []Region
+	Size        int64 // of the file when Verify started, bytes
+	DurableEnd  int64 // everything below this offset is known to be durable
+	Duration    time.Duration
+
+	// Healthy leftovers of crashes and takeovers, which no reader sees.
+	Void []Range // between two regions: torn writes, batches of writers that had been fenced
+	Torn Range   // at the end: a batch that was not completed, or is being written; empty if End is 0
+
+	// Violations.
+	Corrupt        []error     // *CorruptError, *RetractedError, in file order
+	Duplicates     []Duplicate // with Deep: the first of them
+	DuplicateCount uint64      // with Deep: all of them
+
+	Sealed *SealedError // the file was closed for good
+}
+
+// Region is the part of a file that one writer wrote.
+type Region struct {
+	Epoch, Session uint64
+	Holder         Holder
+	First, Next    uint64 // indexes: [First, Next)
+	Offset, End    int64  // bytes, from the fence to the last accepted record
+	Opened         bool   // false: the writer fenced and did not come to write its open record
+}
+
+// Range is a range of bytes: [Offset, End).
+type Range struct{ Offset, End int64 }
+
+// Duplicate is an ID that two records have.
+type Duplicate struct {
+	ID            []byte
+	First, Second uint64 // indexes
+}
+
+// maxDuplicates bounds the list in a report; all of them are counted.
+const maxDuplicates = 1000
+
+// Err returns nil when the file is healthy, and otherwise an error of category ErrIntegrity that names the first
+// violation.
+func (r *Report) Err() error {
+	n := len(r.Corrupt) + int(r.DuplicateCount)
+	switch {
+	case n == 0:
+		return nil
+	case len(r.Corrupt) > 0:
+		if n == 1 {
+			return r.Corrupt[0]
+		}
+		return fmt.Errorf("%w (and %d more violations)", r.Corrupt[0], n-1)
+	default:
+		d := r.Duplicates[0]
+		return fmt.Errorf("%w: %s: ID %q is at index %d and again at %d (%d duplicates in all): the writer's check for duplicates failed",
+			ErrIntegrity, r.Path, d.ID, d.First, d.Second, r.DuplicateCount)
+	}
+}
+
+// Verify checks the whole file at path as it is now. It only reads, and works on a file that is being written to.
+//
+// What is wrong with the contents is in the report; see Report.Err. The error is for what kept Verify from finishing:
+// a header that cannot be used (ErrIntegrity or ErrRefused), reading, ctx, Visit. The report, nil only when the header
+// could not be used, then says how far it came.
+func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) {
+	if o.FS == nil {
+		o.FS = OS()
+	}
+	f, err := o.FS.Open(path, ModeRead)
+	if err != nil {
+		return nil, ioError("open", path, err)
+	}
+	defer f.Close()
+	h, err := readFileHeader(path, f)
+	if err != nil {
+		return nil, err
+	}
+	if o.Type != "" && h.typ != o.Type {
+		return nil, &WrongTypeError{Path: path, Want: o.Type, Found: h.typ}
+	}
+	info, err := f.Stat()
+	if err != nil {
+		return nil, ioError("stat", path, err)
+	}
+	v := &verifier{o: o, src: f, header: h, size: info.Size}
+	v.report = &Report{Path: path, Type: h.typ, Schema: h.schema, FileID: h.fileID, Generation: h.generation,
+		Created: time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
+	start := time.Now()
+	err = v.run(ctx)
+	v.report.Duration = time.Since(start)
+	return v.report, err
+}
+
+type verifier struct {
+	o      VerifyOptions
+	src    io.ReaderAt
+	header *fileHeader
+	size   int64
+	report *Report
+	recs   []Record
+
+	seed   maphash.Seed
+	hashes []uint64 // of all IDs, with Deep
+}
+
+const progressStep = 16 << 20 // bytes
+
+func (v *verifier) scanner() *scanner {
+	s := newScanner(v.report.Path, v.src, v.header, v.size)
+	s.mutant = v.o.mutant
+	return s
+}
+
+func (v *verifier) run(ctx context.Context) error {
+	if v.o.Deep {
+		v.seed = maphash.MakeSeed()
+	}
+	s := v.scanner()
+	told := int64(0)
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		it, err := s.step()
+		if err == nil {
+			err = v.note(&it)
+		}
+		v.report.NextIndex, v.report.DurableEnd = s.view.next, s.view.durable
+		if err != nil {
+			return err
+		}
+		if v.o.Progress != nil && (s.pos-told >= progressStep || it.kind == itemEnd) {
+			told = s.pos
+			v.o.Progress(min(s.pos, v.size), v.size)
+		}
+		if it.kind == itemEnd {
+			if s.view.end < v.size {
+				v.report.Torn = Range{s.view.end, v.size}
+			}
+			return v.findDuplicates(ctx)
+		}
+	}
+}
+
+// note adds an item to the report.
+func (v *verifier) note(it *item) error {
+	r := v.report
+	switch it.kind {
+	case itemVoid:
+		r.Void = append(r.Void, Range{it.off, it.end})
+	case itemDamage:
+		r.Corrupt = append(r.Corrupt, it.err)
+	case itemRecord:
+		err := v.noteRecord(it)
+		if damage, ok := err.(*CorruptError); ok {
+			r.Corrupt = append(r.Corrupt, damage)
+			return nil
+		}
+		return err
+	}
+	return nil
+}
+
+func (v *verifier) noteRecord(it *item) error {
+	h := &it.head
+	if h.kind == kindFence {
+		return v.noteFence(it)
+	}
+	g := v.region(h)
+	g.End = h.end()
+	switch h.kind {
+	case kindOpen:
+		g.Opened, g.First, g.Next = true, h.base, h.base
+	case kindBatch:
+		v.report.Batches++
+		v.report.Messages += uint64(h.count)
+		g.Next = h.base + uint64(h.count)
+		return v.noteBatch(it)
+	case kindCheckpoint:
+		v.report.Checkpoints++
+		if _, err := decodeCheckpoint(it.body); err != nil {
+			return undecodable(v.report.Path, h)
+		}
+	case kindSeal:
+		b, err := decodeSeal(it.body)
+		if err != nil {
+			return undecodable(v.report.Path, h)
+		}
+		v.report.Sealed = &SealedError{Path: v.report.Path, Successor: b.successor, Generation: b.generation}
+	}
+	return nil
+}
+
+func (v *verifier) noteFence(it *item) error {
+	holder, err := decodeHolder(it.body)
+	v.report.Regions = append(v.report.Regions, Region{Epoch: it.head.epoch, Session: it.head.session, Holder: holder,
+		First: v.report.NextIndex, Next: v.report.NextIndex, Offset: it.head.offset, End: it.head.end()})
+	if err != nil {
+		return undecodable(v.report.Path, &it.head)
+	}
+	return nil
+}
+
+// region returns the region that h belongs to. It is the last one, unless its fence was damaged.
+func (v *verifier) region(h *recHeader) *Region {
+	r := v.report
+	if k := len(r.Regions); k == 0 || r.Regions[k-1].Epoch != h.epoch || r.Regions[k-1].Session != h.session {
+		r.Regions = append(r.Regions, Region{Epoch: h.epoch, Session: h.session, First: h.base, Next: h.base, Offset: h.offset, Opened: true})
+	}
+	return &r.Regions[len(r.Regions)-1]
+}
+
+func (v *verifier) noteBatch(it *item) (err error) {
+	if v.recs, err = decodeItem(v.recs[:0], v.report.Path, it); err != nil {
+		return err
+	}
+	for i := range v.recs {
+		rec := &v.recs[i]
+		switch rec.Kind {
+		case KindSkipped:
+			v.report.Skipped++
+		case KindAfterGap:
+			v.report.Gaps++
+		}
+		if v.o.Deep {
+			v.hashes = append(v.hashes, maphash.Bytes(v.seed, rec.ID))
+		}
+		if v.o.Visit != nil {
+			if err := v.o.Visit(*rec); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// findDuplicates reports IDs that occur twice. Hashes that are equal are candidates; a second pass over the file, only
+// if there are some, compares the IDs themselves.
+func (v *verifier) findDuplicates(ctx context.Context) error {
+	slices.Sort(v.hashes)
+	suspect := map[uint64][]Duplicate{}
+	for i := 1; i < len(v.hashes); i++ {
+		if v.hashes[i] == v.hashes[i-1] {
+			suspect[v.hashes[i]] = nil
+		}
+	}
+	v.hashes = nil
+	if len(suspect) == 0 {
+		return nil
+	}
+	s := v.scanner()
+	for {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		it, err := s.step()
+		switch {
+		case err != nil:
+			return err
+		case it.kind == itemEnd:
+			return nil
+		case it.kind == itemRecord && it.head.kind == kindBatch:
+			if v.recs, err = decodeItem(v.recs[:0], v.report.Path, &it); err == nil {
+				v.compare(suspect)
+			}
+		}
+	}
+}
+
+// compare looks for the IDs of the current batch among those with the same hash that were seen before.
+func (v *verifier) compare(suspect map[uint64][]Duplicate) {
+	for i := range v.recs {
+		rec := &v.recs[i]
+		hash := maphash.Bytes(v.seed, rec.ID)
+		seen, ok := suspect[hash]
+		if !ok {
+			continue
+		}
+		k := slices.IndexFunc(seen, func(d Duplicate) bool { return bytes.Equal(d.ID, rec.ID) })
+		if k < 0 {
+			suspect[hash] = append(seen, Duplicate{ID: bytes.Clone(rec.ID), First: rec.Index})
+			continue
+		}
+		v.report.DuplicateCount++
+		if len(v.report.Duplicates) < maxDuplicates {
+			v.report.Duplicates = append(v.report.Duplicates, Duplicate{ID: seen[k].ID, First: seen[k].First, Second: rec.Index})
+		}
+	}
+}

@@ -1,0 +1,313 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+// world is a queue, a registry and the rule book: workers of any number take messages from the queue, append them to
+// one file and acknowledge them, as package worker does; check is the oracle.
+type world struct {
+	dir   string
+	epoch uint64
+
+	published int
+	acked     map[int]uint64 // message number → its index in the file, as the acknowledging worker knew it
+	mutant    storage.Mutant
+
+	entry      storage.Entry
+	registered bool
+}
+
+func newWorld(dir string) *world { return &world{dir: dir, acked: map[int]uint64{}} }
+
+func (x *world) path() string { return filepath.Join(x.dir, "orders.fpl") }
+
+// Registry implementation: the simplest correct one.
+
+func (x *world) Lookup(context.Context, string) (storage.Entry, bool, error) {
+	return x.entry, x.registered, nil
+}
+
+func (x *world) Register(_ context.Context, _ string, e storage.Entry) (storage.Entry, error) {
+	if !x.registered {
+		x.entry, x.registered = e, true
+	}
+	return x.entry, nil
+}
+
+func (x *world) Update(_ context.Context, _ string, e storage.Entry) (bool, error) {
+	if !x.registered || x.entry.FileID != e.FileID {
+		return false, nil
+	}
+	x.entry.Epoch = max(x.entry.Epoch, e.Epoch)
+	x.entry.DurableIndex = max(x.entry.DurableIndex, e.DurableIndex)
+	return true, nil
+}
+
+// holder is one worker's session. It keeps the file's state the way package worker does: which messages are in it.
+type holder struct {
+	x     *world
+	w     *storage.Writer
+	index map[int]uint64 // messages in the file, as far as this holder knows
+	tail  []int          // appended, not known to be durable
+	read  int            // next message to take from the queue
+	dups  []int          // redelivered messages that the file has already
+}
+
+// open opens the file with the next epoch, as a worker that was granted the lock does.
+func (x *world) open(fsys storage.FS) (*holder, error) {
+	x.epoch++
+	return x.openEpoch(fsys, x.epoch)
+}
+
+func (x *world) openEpoch(fsys storage.FS, epoch uint64) (*holder, error) {
+	h := &holder{x: x, index: map[int]uint64{}}
+	o := storage.Options{FS: fsys, Registry: x, CheckpointBatches: 3, Restore: h.restore, Replay: h.replay}
+	w, err := storage.Open(context.Background(), x.dir, "orders", epoch, o.Without(x.mutant))
+	h.w = w
+	return h, err
+}
+
+// The state is the list of messages in the file: one line "number index" each.
+func (h *holder) state() []byte {
+	var b []byte
+	for _, n := range sortedKeys(h.index) {
+		b = fmt.Appendf(b, "%d %d\n", n, h.index[n])
+	}
+	return b
+}
+
+func (h *holder) restore(state []byte) error {
+	for line := range strings.Lines(string(state)) {
+		var n int
+		var index uint64
+		if _, err := fmt.Sscanf(line, "%d %d\n", &n, &index); err != nil {
+			return err
+		}
+		h.index[n] = index
+	}
+	return nil
+}
+
+func (h *holder) replay(r storage.Record) error {
+	h.index[number(r.ID)] = r.Index
+	return nil
+}
+
+func number(id []byte) int {
+	var n int
+	if _, err := fmt.Sscanf(string(id), "id-%06d", &n); err != nil {
+		return -1
+	}
+	return n
+}
+
+// fetch takes up to k messages from the queue that are not acknowledged: those the file has are duplicates, which the
+// next ack removes from the queue; the others are returned for appending.
+func (h *holder) fetch(k int) []storage.Record {
+	var recs []storage.Record
+	for ; k > 0 && h.read < h.x.published; h.read++ {
+		if _, ok := h.x.acked[h.read]; ok {
+			continue
+		}
+		if _, ok := h.index[h.read]; ok {
+			h.dups = append(h.dups, h.read)
+			continue
+		}
+		recs = append(recs, message(h.read))
+		k--
+	}
+	return recs
+}
+
+func message(n int) storage.Record {
+	// Some are large enough to cross blocks.
+	r := messages(n, 1)[0]
+	if n%3 == 2 {
+		r.Payload = append(r.Payload, strings.Repeat(fmt.Sprintf("%07d,", n), 100)...)
+	}
+	return r
+}
+
+// append fetches k messages and appends them as one batch.
+func (h *holder) append(k int) error {
+	recs := h.fetch(k)
+	if len(recs) == 0 {
+		return nil
+	}
+	next := h.w.NextIndex()
+	if err := h.w.Append(recs); err != nil {
+		h.read = 0
+		return err
+	}
+	for i, r := range recs {
+		n := number(r.ID)
+		h.index[n] = next + uint64(i)
+		h.tail = append(h.tail, n)
+	}
+	return nil
+}
+
+// ack syncs, and acknowledges what may be acknowledged: duplicates of what was in the file when it was opened at once.
+func (h *holder) ack() error {
+	for _, n := range h.dups {
+		if !slices.Contains(h.tail, n) {
+			h.x.acked[n] = h.index[n]
+		}
+	}
+	h.dups = nil
+	next, err := h.w.Sync()
+	if err != nil {
+		return err
+	}
+	for len(h.tail) > 0 && h.index[h.tail[0]] < next {
+		h.x.acked[h.tail[0]] = h.index[h.tail[0]]
+		h.tail = h.tail[1:]
+	}
+	return nil
+}
+
+func (h *holder) checkpoint() error { return h.w.Checkpoint(h.state()) }
+
+// work is a whole session: two batches one behind the other, a checkpoint, another batch, the end.
+func (h *holder) work() error {
+	steps := []func() error{
+		func() error { return h.append(2) }, func() error { return h.append(1) }, h.ack,
+		h.checkpoint, func() error { return h.append(3) }, h.ack, h.w.Close,
+	}
+	for _, step := range steps {
+		if err := step(); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// violation is what the oracle found.
+type violation struct{ what string }
+
+func (v *violation) Error() string { return v.what }
+
+func violated(format string, args ...any) error { return &violation{fmt.Sprintf(format, args...)} }
+
+// check is the oracle: every acknowledged message is in the file, at the index it had, whole; nothing is in it twice;
+// the messages of the one producer are in order; and Verify finds nothing wrong.
+func (x *world) check(fsys storage.FS) error { return x.checkWith(fsys, storage.NoMutant) }
+
+// checkWith is check with the eyes of a reader that lacks a rule.
+func (x *world) checkWith(fsys storage.FS, rule storage.Mutant) error {
+	r, err := storage.OpenReader(x.path(), storage.ReaderOptions{FS: fsys}.Without(rule))
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	at := map[int]uint64{}
+	last := -1
+	for i := uint64(0); ; i++ {
+		rec, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return violated("record %d: %v", i, err)
+		}
+		n := number(rec.ID)
+		switch {
+		case rec.Index != i:
+			return violated("record %d has index %d", i, rec.Index)
+		case n < 0 || n >= x.published:
+			return violated("record %d was never published: ID %q", i, rec.ID)
+		case string(rec.Payload) != string(message(n).Payload) || rec.Time != message(n).Time:
+			return violated("record %d, message %d, has another payload or time", i, n)
+		case n <= last:
+			return violated("message %d is behind message %d", n, last)
+		}
+		at[n], last = i, n
+	}
+	for _, n := range sortedKeys(x.acked) {
+		if i, ok := at[n]; !ok {
+			return violated("message %d was acknowledged at index %d and is lost", n, x.acked[n])
+		} else if i != x.acked[n] {
+			return violated("message %d was acknowledged at index %d and is at %d", n, x.acked[n], i)
+		}
+	}
+	rep, err := storage.Verify(context.Background(), x.path(), storage.VerifyOptions{FS: fsys, Deep: true}.Without(rule))
+	if err == nil {
+		err = rep.Err()
+	}
+	if err != nil {
+		return violated("verify: %v", err)
+	}
+	if rep.Messages != uint64(len(at)) {
+		return violated("verify counts %d messages, the reader %d", rep.Messages, len(at))
+	}
+	return nil
+}
+
+// finish lets a new worker complete everything that is published, and checks that it can.
+func (x *world) finish(fsys storage.FS) error {
+	h, err := x.open(fsys)
+	if err != nil {
+		return violated("the last worker cannot open: %v", err)
+	}
+	for len(x.acked) < x.published {
+		if err := errors.Join(h.append(2), h.ack()); err != nil {
+			return violated("the last worker cannot work: %v", err)
+		}
+	}
+	if err := h.w.Close(); err != nil {
+		return violated("the last worker cannot close: %v", err)
+	}
+	return x.check(fsys)
+}
+
+func (x *world) clone() *world {
+	c := *x
+	c.acked = map[int]uint64{}
+	for k, v := range x.acked {
+		c.acked[k] = v
+	}
+	return &c
+}
+
+func sortedKeys[V any](m map[int]V) []int {
+	keys := make([]int, 0, len(m))
+	for k := range m {
+		keys = append(keys, k)
+	}
+	slices.Sort(keys)
+	return keys
+}
+
+// newMemWorld returns a world over a new memory file system, with a file that has been written to by one session.
+func newMemWorld(t testing.TB, block int64, prepare ...func(*storagetest.Mem)) (*world, *storagetest.Mem) {
+	t.Helper()
+	mem := storagetest.NewMem(block)
+	for _, f := range prepare {
+		f(mem)
+	}
+	x := newWorld("/data/files")
+	x.published = 6
+	h, err := x.open(mem)
+	if err == nil {
+		err = h.work()
+	}
+	if err == nil {
+		err = x.check(mem)
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	x.published = 40
+	return x, mem
+}

@@ -1,0 +1,366 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"math"
+	"sync"
+	"time"
+)
+
+// Writer appends to the file of one type. Open returns it.
+//
+// Append and Checkpoint are called by one goroutine, Sync by the same or by another one, so that a batch is written while
+// the one before is being synced. All methods are safe for concurrent use beyond that; Append and Checkpoint then wait for
+// each other.
+//
+// A writer is dead ("poisoned") after any I/O error and after anything landed where it was not expected. Then every call
+// returns the same *PoisonedError: nothing that was appended since the last successful Sync may be acknowledged, and the
+// way on is Close, a new epoch, and Open. Errors of category ErrLimit and a bare *NoSpaceError kill nothing.
+type Writer struct {
+	typ, dir, path string
+	fs             FS
+	file           File
+	header         *fileHeader
+	opts           Options
+	mutant         mutant
+	epoch, session uint64
+	fenceOff       int64
+	restored       bool
+
+	appendMu sync.Mutex // one append at a time; taken before mu
+	room     int64      // bytes below this offset are reserved
+	buf      []byte
+	marks    []mark // sparse index of the batches since the last checkpoint
+
+	syncMu sync.Mutex // one sync at a time; taken before mu, never held with appendMu taken after it
+
+	// mu covers a write together with the check where it landed, and the check of the size after a sync: a size seen in
+	// the middle of a write would look like somebody else's. It is never held during a sync.
+	mu              sync.Mutex
+	dead            *PoisonedError
+	closed          bool
+	closeErr        error
+	end             int64 // where the file must end; the next record's offset
+	next            uint64
+	chain           uint64
+	anchor          int64 // last open record or checkpoint
+	checkpoint      int64 // last checkpoint, 0 = none
+	sinceCheckpoint int64 // where the bytes begin that a checkpoint written now would spare a reader
+	batches         int   // since then
+	durableEnd      int64
+	durableIndex    uint64
+}
+
+const (
+	minRoom = 1 << 20  // reserve at least so many bytes beyond what is needed now
+	maxRoom = 64 << 20 // and at most so many
+	markGap = 64 << 10 // bytes between two entries of the sparse index, at least
+	keepBuf = 8 << 20  // a larger encoding buffer is given back after use
+
+	registryTimeout = 3 * time.Second // for the last update of the registry in Close
+)
+
+// Path returns the file's path.
+func (w *Writer) Path() string { return w.path }
+
+// FileID returns the file's identity.
+func (w *Writer) FileID() FileID { return w.header.fileID }
+
+// Epoch returns the epoch given to Open.
+func (w *Writer) Epoch() uint64 { return w.epoch }
+
+// NextIndex returns the index that the next record will get.
+func (w *Writer) NextIndex() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.next
+}
+
+// DurableIndex returns the index below which every record is durable.
+func (w *Writer) DurableIndex() uint64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.durableIndex
+}
+
+// Size returns the length of the file as far as this writer wrote it, bytes.
+func (w *Writer) Size() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.end
+}
+
+// Append appends recs as one batch: after a crash either all of them are in the file or none. When it returns nil the
+// batch has landed, but nothing is durable before a Sync that was called after it. Nothing of recs is kept.
+//
+// A *LimitError or a bare *NoSpaceError means that nothing was written and the writer is as before.
+func (w *Writer) Append(recs []Record) error {
+	w.appendMu.Lock()
+	defer w.appendMu.Unlock()
+	if err := w.usable(); err != nil || len(recs) == 0 {
+		return err
+	}
+	size, headers, err := checkRecords(recs)
+	if err != nil {
+		return err
+	}
+	h := w.head(kindBatch)
+	h.count, h.baseTime = uint32(len(recs)), recs[0].Time
+	if headers {
+		h.flags |= flagHeaders
+	}
+	b := w.buffer(recHeaderSize + size + recAlign)
+	n := encodeRecords(b[recHeaderSize:], recs, h.baseTime, headers)
+	h.headerLen, h.storedLen, h.rawLen = recHeaderSize, uint32(n), uint32(n)
+	b = b[:h.size()]
+	clear(b[recHeaderSize+n:])
+	h.encode(w.header, b)
+	return w.land("append", b, &h)
+}
+
+// CheckpointDue tells whether a checkpoint should be written now, so that the next Open has little to read.
+func (w *Writer) CheckpointDue() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.batches > 0 && (w.end-w.sinceCheckpoint >= w.opts.CheckpointBytes || w.batches >= w.opts.CheckpointBatches)
+}
+
+// Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must stand for every record
+// appended so far: the next Open hands it to Restore instead of those records. It first makes them durable, with a Sync if
+// need be. The checkpoint itself is durable after the next Sync.
+func (w *Writer) Checkpoint(state []byte) error {
+	w.appendMu.Lock()
+	defer w.appendMu.Unlock()
+	if err := w.usable(); err != nil {
+		return err
+	}
+	if len(state) > MaxState {
+		return &LimitError{What: "checkpoint state in bytes", Got: int64(len(state)), Max: MaxState, Record: -1}
+	}
+	// rule: only when everything before it is durable: whoever finds a checkpoint reads nothing before it.
+	if _, err := w.Sync(); err != nil {
+		return err
+	}
+	h := w.head(kindCheckpoint)
+	body := appendCheckpoint(w.buffer(len(state) + 64 + 30*len(w.marks))[:0], w.checkpoint, w.marks, state)
+	return w.land("checkpoint", encodeAnchor(w.header, &h, body), &h)
+}
+
+// Sync makes everything that was appended before the call durable, and returns the index below which every record is
+// durable and not fenced off: these, and only these, may be acknowledged. It may run while Append runs.
+func (w *Writer) Sync() (next uint64, err error) {
+	w.syncMu.Lock()
+	defer w.syncMu.Unlock()
+	w.mu.Lock()
+	end, next, pending, err := w.end, w.next, w.end != w.durableEnd, w.usableLocked()
+	w.mu.Unlock()
+	if err != nil {
+		return 0, err
+	}
+	var syncErr error
+	if pending && !w.mutant.noSync {
+		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
+		syncErr = w.file.Datasync()
+		if syncErr != nil && w.mutant.retrySync {
+			syncErr = w.file.Datasync()
+		}
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if syncErr != nil {
+		return 0, w.poison("sync", ioError("fdatasync", w.path, syncErr))
+	}
+	if err := w.usableLocked(); err != nil {
+		return 0, err
+	}
+	if err := w.checkSize(); err != nil {
+		return 0, err
+	}
+	w.durableEnd, w.durableIndex = end, next
+	return next, nil
+}
+
+// checkSize finds out whether somebody fenced this writer while it synced.
+//
+// rule: acknowledge nothing then. The error of our sync may have been reported to the other one's descriptor (a journal
+// abort on ext4 is); what counts is what the successor reads back.
+func (w *Writer) checkSize() error {
+	if w.mutant.noSizeCheck {
+		return nil
+	}
+	info, err := w.file.Stat()
+	switch {
+	case err != nil:
+		return w.poison("sync", ioError("stat", w.path, err))
+	case info.Nlink == 0:
+		// rule: a removed or replaced file takes appends exactly where they are expected, and then disappears.
+		return w.poison("sync", &ReplacedError{Path: w.path})
+	case info.Size != w.end:
+		return w.poison("sync", &FencedError{Path: w.path, Op: "sync", Expected: w.end, Found: info.Size})
+	}
+	return nil
+}
+
+// Close makes what was appended durable, tells the registry, and closes the file. It writes no checkpoint: that needs
+// the caller's state. On a dead writer it only closes the file and returns the *PoisonedError. Later calls return what
+// the first one returned; every other method returns ErrClosed (or still the *PoisonedError).
+//
+// Room that was reserved beyond the end of the file stays reserved for the next writer. There is no way to give it
+// back: between looking at the size and truncating to it, a successor's fence may come, and would be cut off.
+func (w *Writer) Close() error {
+	w.appendMu.Lock()
+	defer w.appendMu.Unlock()
+	w.mu.Lock()
+	closed, dead := w.closed, w.dead
+	w.mu.Unlock()
+	if closed {
+		return w.closeErr
+	}
+	var err error
+	if dead != nil {
+		err = dead
+	} else if _, err = w.Sync(); err == nil {
+		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
+		err = w.UpdateRegistry(ctx)
+		cancel()
+	}
+	w.syncMu.Lock()
+	defer w.syncMu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.closed = true
+	if cerr := w.file.Close(); err == nil {
+		err = ioError("close", w.path, cerr)
+	}
+	w.closeErr, w.buf, w.marks = err, nil, nil
+	return err
+}
+
+func (w *Writer) usable() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.usableLocked()
+}
+
+func (w *Writer) usableLocked() error {
+	switch {
+	case w.dead != nil:
+		return w.dead
+	case w.closed:
+		return ErrClosed
+	}
+	return nil
+}
+
+// poison ends this writer for good. mu is held. The descriptor stays open until Close: a sync in another goroutine may
+// be using it.
+func (w *Writer) poison(op string, cause error) error {
+	if w.dead == nil {
+		w.dead = &PoisonedError{Path: w.path, Op: op, Cause: cause}
+	}
+	return w.dead
+}
+
+// head returns the header of the next record, as far as it does not depend on the record.
+func (w *Writer) head(k recKind) recHeader {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return recHeader{kind: k, offset: w.end, epoch: w.epoch, session: w.session, base: w.next, durableEnd: w.durableEnd,
+		anchorOff: w.anchor, chain: w.chain}
+}
+
+// land appends the encoded record b, and finds out whether it became real. appendMu is held, or nobody else knows w yet.
+func (w *Writer) land(op string, b []byte, h *recHeader) error {
+	if err := w.reserve(h.offset, len(b)); err != nil {
+		if errors.Is(err, ErrNoSpace) {
+			return err
+		}
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		return w.poison(op, err)
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.usableLocked(); err != nil {
+		return err
+	}
+	// rule: one write(2), no loop: after a short write foreign bytes may come between.
+	n, end, err := w.file.Append(b)
+	switch {
+	case err != nil && isNoSpace(err):
+		return w.poison(op, &NoSpaceError{Path: w.path, Need: int64(len(b)), Err: err})
+	case err != nil:
+		return w.poison(op, ioError("append to", w.path, err))
+	case w.mutant.noLandingCheck:
+	case end != h.offset+int64(n):
+		// rule: a record that is not where it was meant to be is void for every reader.
+		return w.poison(op, &FencedError{Path: w.path, Op: op, Expected: h.offset + int64(n), Found: end})
+	case n != len(b):
+		return w.poison(op, &ShortWriteError{Offset: h.offset, Want: len(b), Wrote: n})
+	}
+	w.end = h.end()
+	w.chain = h.link()
+	switch h.kind {
+	case kindBatch:
+		w.next += uint64(h.count)
+		w.noteBatch(h)
+	case kindCheckpoint:
+		w.checkpoint, w.anchor = h.offset, h.offset
+		w.noteCheckpoint(h.end())
+	case kindOpen:
+		w.anchor = h.offset
+	}
+	return nil
+}
+
+// noteBatch counts a batch towards the next checkpoint and its index.
+func (w *Writer) noteBatch(h *recHeader) {
+	w.batches++
+	if k := len(w.marks); k == 0 || h.offset-w.marks[k-1].offset >= markGap {
+		w.marks = append(w.marks, mark{index: h.base, offset: h.offset, time: h.baseTime})
+	}
+}
+
+func (w *Writer) noteCheckpoint(end int64) {
+	w.batches, w.sinceCheckpoint, w.marks = 0, end, w.marks[:0]
+}
+
+// reserve makes sure that there is room for n bytes at off, so that a full disk is noticed before a single byte of a
+// record is written. It reserves ahead, in proportion to the file.
+func (w *Writer) reserve(off int64, n int) error {
+	need := off + int64(n)
+	if need <= w.room {
+		return nil
+	}
+	ahead := min(max(off/4, minRoom), maxRoom)
+	err := w.file.Allocate(off, int64(n)+ahead)
+	if err != nil && isNoSpace(err) {
+		ahead = 0
+		err = w.file.Allocate(off, int64(n))
+	}
+	switch {
+	case err == nil:
+		w.room = need + ahead
+		return nil
+	case errors.Is(err, errors.ErrUnsupported):
+		w.room = math.MaxInt64 // the write itself will tell; a short one is a torn tail, and poisons
+		return nil
+	case isNoSpace(err):
+		return &NoSpaceError{Path: w.path, Need: int64(n), Err: err}
+	default:
+		return ioError("reserve room in", w.path, err)
+	}
+}
+
+// buffer returns n bytes of scratch space.
+func (w *Writer) buffer(n int) []byte {
+	if n <= cap(w.buf) {
+		return w.buf[:n]
+	}
+	b := make([]byte, n, n+n/4)
+	if cap(b) <= keepBuf {
+		w.buf = b
+	}
+	return b
+}
