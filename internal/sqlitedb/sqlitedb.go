@@ -1,0 +1,336 @@
+// Package sqlitedb opens the embedded database file that several worker and producer processes of one machine share.
+//
+// SQLite runs in WAL mode: readers never wait for a writer, writers exclude each other. The package adds what many
+// processes on one file need and SQLite leaves to its caller:
+//
+//   - Every write transaction starts with BEGIN IMMEDIATE, so it either owns the write lock before its first statement
+//     or has changed nothing. No transaction of this package can fail with "database is locked" half way.
+//   - SQLite's own busy handler is off: it sleeps where no context can reach it. A handle that finds the lock taken
+//     tries again with jitter until its context ends, and then returns within milliseconds (see [ErrBusy]).
+//   - Writers of one handle queue up in the process and only one of them contends with the other processes.
+//   - After a write, a handle leaves the lock alone for a moment every few milliseconds, so that a process that writes
+//     back to back cannot starve the others (see courtesy).
+//
+// Durability: [DB.Write] returns after the write-ahead log is synced (synchronous=FULL). [DB.WriteRelaxed] skips the
+// sync (synchronous=NORMAL): atomic and visible at once to every process, kept over a crash of the process, but a power
+// failure may undo it, together with every other unsynced commit behind the last synced one. A later Write makes it
+// durable as well.
+//
+// The file must be on a local file system: WAL needs shared memory between its users.
+package sqlitedb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	_ "modernc.org/sqlite" // the driver "sqlite"
+)
+
+const (
+	// SchemaVersion is stored in the file (PRAGMA user_version). A file with a higher one was written by a newer
+	// Fencepost and is refused.
+	SchemaVersion = 1
+
+	// applicationID ("FNPT", PRAGMA application_id) tells our file from another program's SQLite file.
+	applicationID = 0x464E5054
+
+	// minFreeBusy and maxFreeBusy bound the uniformly distributed pause before the next try for a lock that another
+	// process holds. A write transaction with its fsync takes 0.1 to 10 ms, so a longer pause wastes a free lock and a
+	// shorter one burns the CPU that the holder needs.
+	minBusyPause = 200 * time.Microsecond
+	maxBusyPause = 4 * time.Millisecond
+
+	// courtesy: after courtesyEvery of uninterrupted writing a handle lets the lock rest for courtesyPause, longer
+	// than a waiter's longest pause between two tries, so every waiting process finds it free once.
+	courtesyEvery = 50 * time.Millisecond
+	courtesyPause = maxBusyPause + time.Millisecond
+
+	// maxStatements bounds the prepared statements kept per connection.
+	maxStatements = 64
+
+	// walLimit is the size in bytes that the write-ahead log is cut back to after a checkpoint.
+	walLimit = 64 << 20
+)
+
+// Options configures [Open]. The zero value is ready to use.
+type Options struct {
+	// Readers is the number of read transactions that may run at the same time in this handle. Defaults to 4.
+	Readers int
+
+	// AllowUnsafeFileSystem opens the file on a network or FUSE file system too. It is safe only if one machine uses
+	// the file and the file system supports shared memory maps and byte-range locks.
+	AllowUnsafeFileSystem bool
+}
+
+// DB is a handle on the shared file. All methods are safe for concurrent use. A process may open several handles on
+// one file; each has its own connections, so the waits of one never delay the other by more than a transaction.
+type DB struct {
+	path    string
+	pool    *sql.DB    // opens connections; keeps none idle, so closing a connection really closes it
+	readers chan *conn // connections not in use; nil = not opened yet
+	writer  chan *writer
+	closing chan struct{}
+	once    sync.Once
+	busy    atomic.Int64
+}
+
+// writer is the right to write: whoever took it out of DB.writer may contend for the file's lock.
+type writer struct {
+	full, relaxed *conn
+	since         time.Time // start of the current run of back-to-back writes
+	last          time.Time // end of the last write
+}
+
+// Open opens the file at path, creating it (mode 0640) and its directory (mode 0750) when they are missing. It waits
+// until ctx ends for other processes that hold the file. The error wraps one of the sentinels of this package where a
+// person has to act, and says what to do.
+func Open(ctx context.Context, path string, o Options) (*DB, error) {
+	abs, err := locate(path)
+	if err != nil {
+		return nil, fmt.Errorf("open embedded database: %w", err)
+	}
+	if err := create(abs, o); err != nil {
+		return nil, fmt.Errorf("open embedded database: %w", err)
+	}
+	if o.Readers <= 0 {
+		o.Readers = 4
+	}
+	dsn := (&url.URL{Scheme: "file", Path: abs, RawQuery: "_pragma=busy_timeout(0)" +
+		fmt.Sprintf("&_pragma=journal_size_limit(%d)", walLimit)}).String()
+	pool, err := sql.Open("sqlite", dsn)
+	if err != nil {
+		return nil, fmt.Errorf("open embedded database %s: %w", abs, err)
+	}
+	pool.SetMaxIdleConns(-1)
+	db := &DB{
+		path:    abs,
+		pool:    pool,
+		readers: make(chan *conn, o.Readers),
+		writer:  make(chan *writer, 1),
+		closing: make(chan struct{}),
+	}
+	for range o.Readers {
+		db.readers <- nil
+	}
+	db.writer <- &writer{}
+	if err := db.initialize(ctx); err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("open embedded database: %w", err)
+	}
+	return db, nil
+}
+
+// Path is the absolute path of the file.
+func (db *DB) Path() string { return db.path }
+
+// BusyRetries counts the tries that found the file locked by another process since Open.
+func (db *DB) BusyRetries() int64 { return db.busy.Load() }
+
+// locate checks path and makes it absolute.
+func locate(path string) (string, error) {
+	switch {
+	case path == "":
+		return "", errors.New("the path is empty: give a file, for example ./data/fencepost.db")
+	case strings.Contains(path, ":memory:"), strings.HasPrefix(path, "file:"):
+		return "", fmt.Errorf("%q is no file: the embedded database is shared by processes; give a plain path, "+
+			"for example ./data/fencepost.db", path)
+	case strings.ContainsRune(path, 0):
+		return "", fmt.Errorf("%q contains a zero byte: give a plain path", path)
+	}
+	abs, err := filepath.Abs(path)
+	if err != nil {
+		return "", fmt.Errorf("%s: cannot tell the working directory: %w; give an absolute path", path, err)
+	}
+	return abs, nil
+}
+
+// create makes sure that the file exists on a file system that can hold it.
+func create(path string, o Options) error {
+	dir := filepath.Dir(path)
+	if err := mkdirAll(dir); err != nil {
+		return describePath(path, err)
+	}
+	if !o.AllowUnsafeFileSystem {
+		if name, unsafe := unsafeFileSystem(dir); unsafe {
+			return fmt.Errorf("%w: %s is on %s, where processes cannot share the memory that SQLite's write-ahead log "+
+				"needs; use a local disk, or MongoDB when several machines work together", ErrUnsafeFileSystem, dir, name)
+		}
+	}
+	switch fi, err := os.Stat(path); {
+	case err == nil && fi.IsDir():
+		return fmt.Errorf("%s is a directory: name a file in it, for example %s", path, filepath.Join(path, "fencepost.db"))
+	case err == nil && !fi.Mode().IsRegular():
+		return fmt.Errorf("%s is not a regular file (%s): name a file on a local disk", path, fi.Mode().Type())
+	case err == nil:
+		return nil
+	case !errors.Is(err, os.ErrNotExist):
+		return describePath(path, err)
+	}
+	// rule: never open and close the database file itself: closing any descriptor of it drops every POSIX lock that
+	// this process holds on it through SQLite. So the empty file is made under another name and linked.
+	f, err := os.CreateTemp(dir, ".fencepost-new-*")
+	if err != nil {
+		return describePath(path, err)
+	}
+	defer os.Remove(f.Name())
+	err = errors.Join(f.Chmod(0o640), f.Close())
+	if err != nil {
+		return describePath(path, err)
+	}
+	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, os.ErrExist) {
+		return describePath(path, err)
+	}
+	return syncDir(dir)
+}
+
+// mkdirAll creates dir and its missing parents (0750) and syncs the directories that got a new entry.
+func mkdirAll(dir string) error {
+	if fi, err := os.Stat(dir); err == nil {
+		if !fi.IsDir() {
+			return &os.PathError{Op: "mkdir", Path: dir, Err: errors.New("not a directory")}
+		}
+		return nil
+	}
+	parent := filepath.Dir(dir)
+	if parent != dir {
+		if err := mkdirAll(parent); err != nil {
+			return err
+		}
+	}
+	if err := os.Mkdir(dir, 0o750); err != nil && !errors.Is(err, os.ErrExist) {
+		return err
+	}
+	return syncDir(parent)
+}
+
+// syncDir makes new directory entries durable. A directory that we may not read cannot be synced; the entry is then as
+// durable as the file system's own journal makes it.
+func syncDir(dir string) error {
+	d, err := os.Open(dir)
+	if errors.Is(err, os.ErrPermission) {
+		return nil
+	}
+	if err != nil {
+		return err
+	}
+	return errors.Join(d.Sync(), d.Close())
+}
+
+// initialize checks whose file this is and switches it to WAL. It is idempotent and safe against other processes that
+// do the same.
+func (db *DB) initialize(ctx context.Context) error {
+	w, err := db.takeWriter(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.returnWriter(w)
+	err = db.retry(ctx, func() (err error) {
+		if w.full == nil {
+			if w.full, err = db.connect(ctx, "FULL"); err != nil {
+				return err
+			}
+		}
+		c := w.full
+		id, err := identify(ctx, c)
+		if err != nil {
+			return err
+		}
+		if err := id.check(); err != nil {
+			return err
+		}
+		// The mode is stored in the file. The switch needs the file exclusively, hence the retries.
+		var mode string
+		if err := c.c.QueryRowContext(ctx, "PRAGMA journal_mode=WAL").Scan(&mode); err != nil {
+			return err
+		}
+		if mode != "wal" {
+			return fmt.Errorf("%w: the file stays in journal mode %q instead of WAL; move it to a local disk that "+
+				"supports shared memory maps", ErrUnsafeFileSystem, mode)
+		}
+		return nil
+	})
+	if err != nil {
+		return db.describe(ctx, "open", err)
+	}
+	// A write even when there is nothing to change: a file that we may only read is found out now.
+	return db.transact(ctx, w, &w.full, "FULL", func(tx *Tx) error {
+		id, err := identify(ctx, tx.c)
+		if err != nil {
+			return err
+		}
+		if err := id.check(); err != nil {
+			return err
+		}
+		if id.app == applicationID && id.version >= 1 {
+			// PRAGMA user_version writes the header page even when the value stays.
+			return nil
+		}
+		if _, err := tx.Exec(fmt.Sprintf("PRAGMA application_id=%d", applicationID)); err != nil {
+			return err
+		}
+		_, err = tx.Exec(fmt.Sprintf("PRAGMA user_version=%d", SchemaVersion))
+		return err
+	})
+}
+
+// identity tells whose database a file is.
+type identity struct {
+	app, version, tables int64
+}
+
+func identify(ctx context.Context, c *conn) (id identity, err error) {
+	for _, q := range []struct {
+		sql string
+		to  *int64
+	}{
+		{"PRAGMA application_id", &id.app},
+		{"PRAGMA user_version", &id.version},
+		{"SELECT count(*) FROM sqlite_schema", &id.tables},
+	} {
+		if err := c.c.QueryRowContext(ctx, q.sql).Scan(q.to); err != nil {
+			return id, err
+		}
+	}
+	return id, nil
+}
+
+func (id identity) check() error {
+	switch {
+	case id.app == applicationID && id.version > SchemaVersion:
+		return fmt.Errorf("%w: it has schema version %d and this program knows up to %d; upgrade this program, "+
+			"or give another path", ErrNewerSchema, id.version, SchemaVersion)
+	case id.app != applicationID && (id.app != 0 || id.version != 0 || id.tables != 0):
+		return fmt.Errorf("%w: it is a SQLite database of another program (application id %#x, %d tables); give "+
+			"another path", ErrForeign, id.app, id.tables)
+	}
+	return nil
+}
+
+// Close waits for the transactions in progress and closes the file. Callers that still wait for the lock get
+// [ErrClosed]. Closing twice is no error.
+func (db *DB) Close() error {
+	var err error
+	db.once.Do(func() {
+		close(db.closing)
+		w := <-db.writer
+		err = errors.Join(w.full.close(), w.relaxed.close())
+		for range cap(db.readers) {
+			c := <-db.readers
+			err = errors.Join(err, c.close())
+		}
+		err = errors.Join(err, db.pool.Close())
+	})
+	if err != nil {
+		return fmt.Errorf("close embedded database %s: %w", db.path, err)
+	}
+	return nil
+}

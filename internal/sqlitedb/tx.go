@@ -1,0 +1,392 @@
+package sqlitedb
+
+import (
+	"context"
+	"database/sql"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// Tx is a running transaction. It is valid during the function it was handed to and not safe for concurrent use.
+// Statements are prepared once per connection and kept, keyed by their text: use parameters, not text, for values.
+type Tx struct {
+	ctx  context.Context
+	c    *conn
+	rows []*sql.Rows
+}
+
+// Exec runs a statement and returns the number of rows it changed.
+func (tx *Tx) Exec(query string, args ...any) (int64, error) {
+	stmt, err := tx.c.prepare(tx.ctx, query)
+	if err != nil {
+		return 0, err
+	}
+	res, err := stmt.ExecContext(tx.ctx, args...)
+	if err != nil {
+		return 0, err
+	}
+	return res.RowsAffected()
+}
+
+// Query runs a statement that returns rows. They are closed with the transaction at the latest.
+func (tx *Tx) Query(query string, args ...any) (*sql.Rows, error) {
+	stmt, err := tx.c.prepare(tx.ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	rows, err := stmt.QueryContext(tx.ctx, args...)
+	if err != nil {
+		return nil, err
+	}
+	tx.rows = append(tx.rows, rows)
+	return rows, nil
+}
+
+// Get runs a statement that returns at most one row and scans it into dest. found is false when there is no row.
+func (tx *Tx) Get(dest []any, query string, args ...any) (found bool, err error) {
+	stmt, err := tx.c.prepare(tx.ctx, query)
+	if err != nil {
+		return false, err
+	}
+	err = stmt.QueryRowContext(tx.ctx, args...).Scan(dest...)
+	if errors.Is(err, sql.ErrNoRows) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// Context is the context the transaction was started with.
+func (tx *Tx) Context() context.Context { return tx.ctx }
+
+// Migrate runs idempotent definitions (CREATE TABLE IF NOT EXISTS …) in one transaction. Every package of the product
+// creates its own tables so.
+func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
+	return db.Write(ctx, func(tx *Tx) error {
+		for _, q := range ddl {
+			// Not through the statement cache: a definition runs once.
+			if _, err := tx.c.c.ExecContext(ctx, q); err != nil {
+				return fmt.Errorf("create tables: %w", err)
+			}
+		}
+		return nil
+	})
+}
+
+// Write runs fn in a write transaction and commits it durably; an error of fn rolls back and is returned. fn runs
+// at most once, with the file's write lock held, so it must not wait for anything but the database.
+//
+// When ctx ends first, the error wraps ctx's error; if it also wraps [ErrBusy], fn did not run. Once fn has returned nil
+// the commit is carried through whatever ctx does. An error of the commit itself leaves the outcome unknown until the
+// data is read again, which is the only unclear case.
+func (db *DB) Write(ctx context.Context, fn func(*Tx) error) error {
+	w, err := db.takeWriter(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.returnWriter(w)
+	return db.transact(ctx, w, &w.full, "FULL", fn)
+}
+
+// WriteRelaxed is Write without waiting for the disk: see the package comment.
+func (db *DB) WriteRelaxed(ctx context.Context, fn func(*Tx) error) error {
+	w, err := db.takeWriter(ctx)
+	if err != nil {
+		return err
+	}
+	defer db.returnWriter(w)
+	return db.transact(ctx, w, &w.relaxed, "NORMAL", fn)
+}
+
+// Read runs fn on one consistent snapshot of the database. It neither waits for writers nor stops them; changing data
+// in it fails. fn runs at most once.
+func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
+	var c *conn
+	select {
+	case c = <-db.readers:
+	case <-ctx.Done():
+		return fmt.Errorf("embedded database %s: waiting for one of %d read connections: %w", db.path, cap(db.readers),
+			context.Cause(ctx))
+	case <-db.closing:
+		return db.closedError()
+	}
+	defer func() { db.readers <- c }()
+	if db.isClosing() {
+		return db.closedError()
+	}
+	err := db.retry(ctx, func() (err error) {
+		if c == nil {
+			if c, err = db.connect(ctx, "FULL"); err != nil {
+				return err
+			}
+			if _, err = c.c.ExecContext(context.Background(), "PRAGMA query_only=1"); err != nil {
+				c.discard(&c)
+				return err
+			}
+		}
+		return c.begin(beginRead)
+	})
+	if err != nil {
+		return db.describe(ctx, "begin reading", err)
+	}
+	tx := &Tx{ctx: ctx, c: c}
+	err = runFunc(tx, fn, &c)
+	// Nothing was changed, so the end of the transaction cannot matter to the caller; a connection that cannot end it
+	// is replaced.
+	if e := c.exec("COMMIT"); e != nil {
+		c.discard(&c)
+	}
+	return db.describe(ctx, "read", err)
+}
+
+// takeWriter waits for this process's turn to write.
+func (db *DB) takeWriter(ctx context.Context) (*writer, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, fmt.Errorf("embedded database %s: %w: %w", db.path, ErrBusy, context.Cause(ctx))
+	}
+	select {
+	case w := <-db.writer:
+		if db.isClosing() {
+			db.writer <- w
+			return nil, db.closedError()
+		}
+		return w, nil
+	case <-ctx.Done():
+		return nil, fmt.Errorf("embedded database %s: %w: waiting for other writers of this process: %w", db.path,
+			ErrBusy, context.Cause(ctx))
+	case <-db.closing:
+		return nil, db.closedError()
+	}
+}
+
+func (db *DB) returnWriter(w *writer) { db.writer <- w }
+
+func (db *DB) isClosing() bool {
+	select {
+	case <-db.closing:
+		return true
+	default:
+		return false
+	}
+}
+
+// transact runs fn between BEGIN IMMEDIATE and COMMIT on the connection in slot, opening it when needed.
+func (db *DB) transact(ctx context.Context, w *writer, slot **conn, sync string, fn func(*Tx) error) error {
+	start := time.Now()
+	if err := w.courtesy(ctx, start); err != nil {
+		return fmt.Errorf("embedded database %s: %w: %w", db.path, ErrBusy, err)
+	}
+	tries := 0
+	err := db.retry(ctx, func() (err error) {
+		tries++
+		if *slot == nil {
+			if *slot, err = db.connect(ctx, sync); err != nil {
+				return err
+			}
+		}
+		return (*slot).begin(beginWrite)
+	})
+	if err != nil {
+		return db.describe(ctx, "begin writing", err)
+	}
+	if tries > 1 {
+		w.since = time.Now() // the lock was somebody else's a moment ago: a new run begins
+	}
+	c := *slot
+	tx := &Tx{ctx: ctx, c: c}
+	if err := runFunc(tx, fn, slot); err != nil {
+		if e := c.exec("ROLLBACK"); e != nil {
+			// SQLite ends a transaction by itself on an interrupt or a full disk; it then has nothing to roll back. In
+			// any case the connection's state is in doubt, and closing it rolls back for sure.
+			c.discard(slot)
+		}
+		w.last = time.Now()
+		return db.describe(ctx, "write", err)
+	}
+	// The context does not reach the commit: its outcome must be known.
+	if err := c.exec("COMMIT"); err != nil {
+		_ = c.exec("ROLLBACK")
+		c.discard(slot)
+		return db.describe(ctx, "commit", err)
+	}
+	w.last = time.Now()
+	return nil
+}
+
+// courtesy lets other processes have the file's lock now and then. Without it a process that writes back to back
+// leaves it free for some 20 µs at a time, which those who try every few milliseconds hardly ever hit.
+func (w *writer) courtesy(ctx context.Context, now time.Time) error {
+	if now.Sub(w.last) >= courtesyPause {
+		w.since = now
+		return nil
+	}
+	if now.Sub(w.since) < courtesyEvery {
+		return nil
+	}
+	if err := sleep(ctx, courtesyPause); err != nil {
+		return err
+	}
+	w.since = time.Now()
+	return nil
+}
+
+// runFunc calls fn, closes the rows it left open, and on a panic drops the connection before it goes on panicking.
+func runFunc(tx *Tx, fn func(*Tx) error, slot **conn) error {
+	done := false
+	closeRows := func() {
+		for _, r := range tx.rows {
+			_ = r.Close()
+		}
+	}
+	defer func() {
+		if !done {
+			closeRows()
+			tx.c.discard(slot)
+		}
+	}()
+	err := fn(tx)
+	closeRows()
+	if err == nil {
+		err = tx.ctx.Err()
+	}
+	done = true
+	return err
+}
+
+// retry calls f until it succeeds, fails with something else than "busy", or ctx ends.
+func (db *DB) retry(ctx context.Context, f func() error) error {
+	for {
+		if err := ctx.Err(); err != nil {
+			return fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
+		}
+		err := f()
+		if err == nil || !isBusy(err) {
+			return err
+		}
+		db.busy.Add(1)
+		pause := minBusyPause + rand.N(maxBusyPause-minBusyPause)
+		timer := time.NewTimer(pause)
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return fmt.Errorf("%w by another process: %w", ErrBusy, context.Cause(ctx))
+		case <-db.closing:
+			timer.Stop()
+			return db.closedError()
+		}
+	}
+}
+
+func sleep(ctx context.Context, d time.Duration) error {
+	timer := time.NewTimer(d)
+	defer timer.Stop()
+	select {
+	case <-timer.C:
+		return nil
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+}
+
+// conn is one SQLite connection with its prepared statements.
+type conn struct {
+	c     *sql.Conn
+	stmts map[string]*sql.Stmt
+}
+
+const (
+	beginWrite = "BEGIN IMMEDIATE" // owns the write lock from here on, or fails with "busy"
+	beginRead  = "BEGIN"
+	// pinSnapshot makes BEGIN's deferred read lock real, so that "busy" (possible while another process recovers or
+	// resets the log) is met before the caller's function and not in it.
+	pinSnapshot = "SELECT 1 FROM sqlite_schema LIMIT 1"
+)
+
+// connect opens a connection.
+func (db *DB) connect(ctx context.Context, synchronous string) (*conn, error) {
+	sc, err := db.pool.Conn(ctx)
+	if err != nil {
+		return nil, err
+	}
+	c := &conn{c: sc, stmts: make(map[string]*sql.Stmt)}
+	// FULL syncs the log at every commit, NORMAL only before a checkpoint.
+	if err := c.exec("PRAGMA synchronous=" + synchronous); err != nil {
+		_ = c.close()
+		return nil, err
+	}
+	return c, nil
+}
+
+// exec runs a statement that no context may interrupt: the driver reports an interrupted statement as not done even
+// when it was.
+func (c *conn) exec(query string) error {
+	_, err := c.c.ExecContext(context.Background(), query)
+	return err
+}
+
+func (c *conn) begin(how string) error {
+	stmt, err := c.prepare(context.Background(), how)
+	if err != nil {
+		return err
+	}
+	if _, err := stmt.ExecContext(context.Background()); err != nil {
+		return err
+	}
+	if how != beginRead {
+		return nil
+	}
+	stmt, err = c.prepare(context.Background(), pinSnapshot)
+	if err == nil {
+		var one int
+		if err = stmt.QueryRowContext(context.Background()).Scan(&one); errors.Is(err, sql.ErrNoRows) {
+			err = nil
+		}
+	}
+	if err != nil {
+		_ = c.exec("ROLLBACK")
+	}
+	return err
+}
+
+// prepare returns the statement for query, from the cache when it is there.
+func (c *conn) prepare(ctx context.Context, query string) (*sql.Stmt, error) {
+	if s := c.stmts[query]; s != nil {
+		return s, nil
+	}
+	if len(c.stmts) >= maxStatements {
+		c.forget()
+	}
+	s, err := c.c.PrepareContext(ctx, query)
+	if err != nil {
+		return nil, err
+	}
+	c.stmts[query] = s
+	return s, nil
+}
+
+func (c *conn) forget() {
+	for q, s := range c.stmts {
+		_ = s.Close()
+		delete(c.stmts, q)
+	}
+}
+
+// close closes the connection for good; the pool keeps none. A nil conn is closed already.
+func (c *conn) close() error {
+	if c == nil {
+		return nil
+	}
+	c.forget()
+	return c.c.Close()
+}
+
+// discard closes a connection in a doubtful state and empties its slot, so that the next user opens a new one.
+func (c *conn) discard(slot **conn) {
+	if c == nil {
+		return
+	}
+	_ = c.close()
+	*slot = nil
+}

@@ -1,0 +1,382 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+)
+
+// maxRaces bounds how often TryAcquire starts again after somebody else was faster.
+const maxRaces = 8
+
+var errWaited = errors.New("the time of WithWait is over")
+
+// attempt is one logical acquisition.
+type attempt struct {
+	l    *Locker
+	name string
+	hold Hold // rule: one id for all tries of an attempt, so that a try whose answer got lost is recognized as ours
+	try  bool
+
+	unclear  bool // a write of this attempt may have been applied, or may still be
+	races    int
+	began    time.Duration
+	poll     jitter
+	last     observation // of the holder, if one was seen
+	lastHold HoldID
+
+	// Failures of the store since its last answer.
+	failures     int
+	failingSince time.Duration
+	failure      error
+	retry        jitter
+
+	mu    sync.Mutex
+	over  bool   // run has returned
+	lease *Lease // what it returned
+}
+
+// grant is the answer of an operation that takes or confirms a lock.
+type grant struct {
+	token int64
+	ok    bool
+}
+
+// step is what an attempt does next.
+type step int
+
+const (
+	stepFree     step = iota // acquire a record that is believed to be free
+	stepRead                 // find out what the record says
+	stepCreate               // there is no record
+	stepTakeOver             // the holder is dead
+	stepConfirm              // an answer was lost: is the lock ours?
+)
+
+func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bool) (*Lease, error) {
+	c := config{lease: l.opts.Lease}
+	for _, o := range opts {
+		o(&c)
+	}
+	if err := c.check(name); err != nil {
+		return nil, err
+	}
+	if err := l.enter(); err != nil {
+		return nil, fmt.Errorf("acquire lock %q: %w", name, err)
+	}
+	defer l.wg.Done()
+
+	wait, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
+	if c.waitSet && !try {
+		var stop context.CancelFunc
+		wait, stop = context.WithTimeoutCause(wait, c.wait, errWaited)
+		defer stop()
+	}
+	a := &attempt{
+		l: l, name: name, try: try, began: l.valid(),
+		hold:  Hold{ID: NewHoldID(), Lease: c.lease, Owner: l.opts.Owner, Why: c.why},
+		retry: jitter{ceiling: min(time.Second, c.lease/20)},
+	}
+	le, err := a.run(wait, ctx)
+	a.mu.Lock()
+	a.over, a.lease = true, le
+	a.mu.Unlock()
+	if err != nil && a.unclear {
+		l.abandon(name, a.hold)
+	}
+	return le, err
+}
+
+func (c *config) check(name string) error {
+	if err := checkName(name); err != nil {
+		return err
+	}
+	if err := checkLease(c.lease); err != nil {
+		return err
+	}
+	if c.waitSet && c.wait <= 0 {
+		return &InvalidError{What: "wait", Value: c.wait.String(), Problem: "it must be positive; to not wait use TryAcquire"}
+	}
+	// Stores keep whole milliseconds; a holder must not count on more than others see.
+	c.lease = c.lease.Truncate(time.Millisecond)
+	return checkText("text of WithWhy", c.why)
+}
+
+// run goes from step to step until the lock is held or given up. wait bounds it; caller is the context of the caller.
+func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
+	next := stepFree
+	if a.l.seen.look(a.name).record.Hold != nil {
+		next = stepRead // rule: read first; a write that is bound to fail costs the server more than a read
+	}
+	for {
+		if wait.Err() != nil {
+			return nil, a.ended(wait, caller)
+		}
+		var (
+			g    grant
+			err  error
+			now  = next
+			sent = a.l.valid() // rule: a lease counts from the sending of the operation that got or renewed it
+		)
+		switch now {
+		case stepRead:
+			next, err = a.read(wait)
+		case stepFree:
+			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
+				token, ok, err := a.l.store.Acquire(ctx, a.name, a.hold, NewVersion())
+				return grant{token, ok}, err
+			})
+		case stepCreate:
+			// rule: the first token of a record is above every token of a record that was deleted before.
+			seed := max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, 1)
+			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
+				ok, err := a.l.store.Create(ctx, a.name, seed, a.hold, NewVersion())
+				return grant{seed, ok}, err
+			})
+		case stepTakeOver:
+			// rule: takeover is a compare-and-swap on the version that stood still.
+			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
+				token, ok, err := a.l.store.TakeOver(ctx, a.name, a.last.record.Version, a.hold, NewVersion())
+				return grant{token, ok}, err
+			})
+		case stepConfirm:
+			// rule: after an unclear answer the lock is ours only if a write bound to our id is acknowledged.
+			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
+				token, ok, err := a.l.store.Confirm(ctx, a.name, a.hold.ID, 0, NewVersion())
+				return grant{token, ok}, err
+			})
+		}
+		switch {
+		case err != nil:
+			if next, err = a.failed(wait, caller, now, sent, err); err != nil {
+				return nil, err
+			}
+			continue
+		case now == stepRead:
+			a.failures = 0
+			if next == stepDone {
+				return nil, a.held(nil)
+			}
+			continue
+		}
+		a.failures = 0
+		if !g.ok {
+			if a.races++; a.try && a.races > maxRaces {
+				return nil, a.held(nil)
+			}
+			next = stepRead
+			continue
+		}
+		if wait.Err() != nil {
+			a.unclear = true // have it released: rule: a caller whose context ended gets no lock
+			return nil, a.ended(wait, caller)
+		}
+		if a.l.opts.mutant&mutantDeadlineFromReply != 0 {
+			sent = a.l.valid()
+		}
+		if a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease) {
+			// rule: re-check before returning: the process was stopped so long that the lease may be over.
+			a.unclear, next = true, stepConfirm
+			continue
+		}
+		le, err := a.l.newLease(caller, a, g.token, sent)
+		if err != nil {
+			a.unclear = true
+			return nil, err
+		}
+		if now == stepTakeOver {
+			a.l.stats.takenOver.Add(1)
+		}
+		return le, nil
+	}
+}
+
+// stepDone ends an attempt that must not wait.
+const stepDone step = -1
+
+// read reads the record and decides what to do next; it sleeps when that is to wait.
+func (a *attempt) read(wait context.Context) (step, error) {
+	type reading struct {
+		r     Record
+		found bool
+		at    time.Duration
+	}
+	got, err := call(a.l, wait, opTimeout(a.hold.Lease), func(ctx context.Context) (reading, error) {
+		r, found, err := a.l.store.Read(ctx, a.name)
+		return reading{r, found, a.l.clock()}, err
+	}, nil)
+	if err != nil {
+		return 0, err
+	}
+	ob := a.l.seen.saw(a.name, got.r, got.found, got.at)
+	switch {
+	case !got.found:
+		return stepCreate, nil
+	case got.r.Hold == nil:
+		return stepFree, nil
+	case got.r.Hold.ID == a.hold.ID:
+		return stepConfirm, nil
+	}
+	a.last = ob
+	age, need := a.l.clock()-ob.version, a.l.patience(a, *got.r.Hold)
+	if age >= need {
+		return stepTakeOver, nil
+	}
+	if a.try {
+		return stepDone, nil
+	}
+	if a.lastHold != got.r.Hold.ID {
+		a.lastHold = got.r.Hold.ID
+		a.poll.reset() // the lock changes hands: it may be free soon
+	}
+	a.poll.ceiling = min(maxPoll, got.r.Hold.Lease/16)
+	a.l.stats.polls.Add(1)
+	pause(wait.Done(), min(a.poll.next(), need-age))
+	return stepRead, nil
+}
+
+// patience is how long a version of hold h must stand still before the lock may be taken over.
+func (l *Locker) patience(a *attempt, h Hold) time.Duration {
+	switch {
+	case l.opts.mutant&mutantEarlyTakeover != 0:
+		return 0
+	case l.opts.mutant&mutantOwnLease != 0:
+		return standstill(a.hold.Lease)
+	case l.seen.isDead(h.ID):
+		return 0 // our own, and no code relies on it any more
+	case provablyDead(l.opts.Owner, h.Owner):
+		return 0 // a process of this machine that is gone
+	}
+	return standstill(h.Lease)
+}
+
+// write runs an operation that may make the lock ours. If its result comes after the attempt is over it is undone, unless
+// the attempt got the lock in another way and still has it: both are the same hold then.
+func (a *attempt) write(wait context.Context, op func(context.Context) (grant, error)) (grant, error) {
+	return call(a.l, wait, opTimeout(a.hold.Lease), op, func(g grant, err error) {
+		a.mu.Lock()
+		unwanted := a.over && (a.lease == nil || a.lease.ctx.Err() != nil)
+		a.mu.Unlock()
+		if unwanted && (g.ok || unclear(err)) {
+			a.l.abandon(a.name, a.hold)
+		}
+	})
+}
+
+// unclear tells whether a write that returned err may have been, or may yet be, applied.
+func unclear(err error) bool {
+	return err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, errNotSent)
+}
+
+// failed decides what to do after the error of a step: which step comes next, or an error to give up with.
+func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
+	if now != stepRead && unclear(err) {
+		if now != stepConfirm {
+			a.l.stats.unclear.Add(1)
+		}
+		a.unclear = true
+	}
+	if wait.Err() != nil {
+		return 0, a.ended(wait, caller)
+	}
+	if errors.Is(err, ErrPermanent) {
+		return 0, fmt.Errorf("acquire lock %q: %w", a.name, err)
+	}
+	a.l.stats.storeFailures.Add(1)
+	a.failure = err
+	if a.failures++; a.failures == 1 {
+		a.failingSince = sent
+		a.retry.reset()
+	}
+	failing := a.l.valid() - a.failingSince
+	if failing >= a.l.opts.GiveUpAfter || a.try && a.failures >= 2 {
+		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}
+	}
+	pause(wait.Done(), a.retry.next())
+	switch {
+	case a.l.opts.mutant&mutantNoConfirm != 0:
+		a.hold.ID = NewHoldID()
+		return now, nil
+	case now == stepRead:
+		return stepRead, nil
+	}
+	return stepConfirm, nil
+}
+
+// ended is the error of an attempt whose wait is over.
+func (a *attempt) ended(wait, caller context.Context) error {
+	cause := context.Cause(wait)
+	if caller.Err() == nil && errors.Is(cause, ErrClosed) {
+		return fmt.Errorf("acquire lock %q: %w", a.name, ErrClosed)
+	}
+	waited := errors.Is(cause, errWaited)
+	if waited {
+		cause = nil
+	} else if e := caller.Err(); e != nil && !errors.Is(cause, e) {
+		cause = fmt.Errorf("%w: %w", e, cause)
+	}
+	switch {
+	case a.failures > 0:
+		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.failingSince,
+			Cause: errors.Join(a.failure, cause)}
+	case a.last.known:
+		return a.held(cause)
+	case waited:
+		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.began, Cause: errWaited}
+	}
+	return fmt.Errorf("acquire lock %q: %w", a.name, cause)
+}
+
+// held is the error of an attempt that found the lock held.
+func (a *attempt) held(cause error) error {
+	e := &HeldError{Name: a.name, Cause: cause}
+	if h := a.last.record.Hold; h != nil {
+		e.Owner, e.Why, e.Lease, e.Token = h.Owner, h.Why, h.Lease, a.last.record.Token
+		e.Observed = a.l.clock() - a.last.hold
+		a.l.mu.Lock()
+		_, e.Own = a.l.leases[h.ID]
+		a.l.mu.Unlock()
+	}
+	return e
+}
+
+// abandon undoes an attempt whose outcome is unknown, in the background, on its own context. Should the attempt be
+// applied even later, its hold is an orphan that nobody renews: gone after one lease, and at once for this Locker,
+// which remembers the id.
+//
+// The caller is counted in l.wg.
+func (l *Locker) abandon(name string, h Hold) {
+	l.stats.abandoned.Add(1)
+	l.seen.bury(h.ID)
+	l.wg.Add(1)
+	go func() {
+		defer l.wg.Done()
+		_, _ = l.release(name, h)
+	}()
+}
+
+// release removes the hold, repeating the operation until the first clear answer, for one lease at most. gone tells that
+// the record did not have the hold although no earlier try can have removed it.
+//
+// rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
+// the lock locked.
+func (l *Locker) release(name string, h Hold) (gone bool, err error) {
+	begin := l.valid()
+	retry := jitter{ceiling: min(time.Second, h.Lease/20)}
+	for try := 1; ; try++ {
+		ok, err := call(l, l.base, opTimeout(h.Lease), func(ctx context.Context) (bool, error) {
+			return l.store.Release(ctx, name, h.ID, NewVersion())
+		}, nil)
+		if err == nil {
+			return !ok && try == 1, nil
+		}
+		spent := l.valid() - begin
+		if spent >= h.Lease || errors.Is(err, ErrPermanent) || !pause(l.base.Done(), retry.next()) {
+			return false, &UnavailableError{Doing: "release", Name: name, For: spent, Cause: err}
+		}
+	}
+}

@@ -1,0 +1,225 @@
+package lock
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+	"unicode"
+	"unicode/utf8"
+)
+
+// Sentinels, for errors.Is.
+var (
+	// ErrHeld: somebody else holds the lock. See [HeldError].
+	ErrHeld = errors.New("lock is held")
+	// ErrLost: the lease ended without a release. See [LostError].
+	ErrLost = errors.New("lock was lost")
+	// ErrReleased: the lease was released. It is the cause of [Lease.Context] then.
+	ErrReleased = errors.New("lock was released")
+	// ErrTooShort: the lease is held, but not for as long as [Lease.Check] asked.
+	ErrTooShort = errors.New("lease ends too soon")
+	// ErrInvalid: an argument is out of range. See [InvalidError].
+	ErrInvalid = errors.New("invalid lock argument")
+	// ErrUnavailable: the store did not answer. See [UnavailableError].
+	ErrUnavailable = errors.New("lock store is unavailable")
+	// ErrClosed: the Locker was closed.
+	ErrClosed = errors.New("locker is closed")
+	// ErrPermanent is wrapped by a [Store] around errors that no repetition can cure (no permission, wrong server),
+	// and that say for sure that nothing was written.
+	ErrPermanent = errors.New("cannot be cured by trying again")
+
+	errLeft    = errors.New("left behind")
+	errNotSent = errors.New("not sent")
+)
+
+// HeldError tells who holds a lock that was not acquired. It is ErrHeld, and the context's error if that ended the wait.
+type HeldError struct {
+	Name     string
+	Owner    Owner
+	Why      string
+	Token    int64         // of the holder's grant; a later raise included
+	Lease    time.Duration // the holder's
+	Observed time.Duration // how long this Locker has known this acquisition
+	Own      bool          // the holder is this Locker itself
+	Cause    error         // the context's, nil if TryAcquire or WithWait gave up
+}
+
+func (e *HeldError) Error() string {
+	s := fmt.Sprintf("lock %q is held", e.Name)
+	switch {
+	case e.Own:
+		s += " by this process itself (locks are not re-entrant)"
+	case e.Owner != (Owner{}):
+		s += " by " + e.Owner.String()
+	}
+	if e.Why != "" {
+		s += ": " + e.Why
+	}
+	if e.Observed > 0 {
+		s += fmt.Sprintf(", seen for %v", e.Observed.Round(time.Millisecond))
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap makes the error ErrHeld and its cause.
+func (e *HeldError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrHeld}
+	}
+	return []error{ErrHeld, e.Cause}
+}
+
+// LostReason says how a lease was lost.
+type LostReason string
+
+const (
+	// LostExpired: no renewal was acknowledged in time. Nobody else needs to have the lock.
+	LostExpired LostReason = "expired"
+	// LostGone: the record does not carry this lease any more: somebody took the lock over, released it by force or
+	// deleted the record.
+	LostGone LostReason = "taken away"
+)
+
+// LostError is the cause of [Lease.Context] after a loss. It is ErrLost.
+type LostError struct {
+	Name   string
+	Token  int64
+	Reason LostReason
+	Cause  error // the last error of a renewal, if any
+}
+
+func (e *LostError) Error() string {
+	s := fmt.Sprintf("lock %q (token %d) was lost: ", e.Name, e.Token)
+	if e.Reason == LostGone {
+		return s + "the store does not have this lease any more; somebody took the lock over, released it by force or " +
+			"deleted its record"
+	}
+	s += "no renewal was acknowledged within the lease"
+	if e.Cause != nil {
+		s += "; the last one failed: " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap makes the error ErrLost and its cause.
+func (e *LostError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrLost}
+	}
+	return []error{ErrLost, e.Cause}
+}
+
+// InvalidError is a bad argument. It is ErrInvalid.
+type InvalidError struct {
+	What, Value, Problem string
+}
+
+func (e *InvalidError) Error() string {
+	return fmt.Sprintf("invalid %s %s: %s", e.What, e.Value, e.Problem)
+}
+
+// Unwrap makes the error ErrInvalid.
+func (e *InvalidError) Unwrap() error { return ErrInvalid }
+
+// UnavailableError means that the store gave no usable answer for a while. It is ErrUnavailable.
+type UnavailableError struct {
+	Doing string        // "acquire" or "release"
+	Name  string        // of the lock
+	For   time.Duration // how long
+	Cause error         // the last error
+}
+
+func (e *UnavailableError) Error() string {
+	s := fmt.Sprintf("%s lock %q: the lock store has not answered for %v; check that it runs, is reachable and that the "+
+		"URL is right", e.Doing, e.Name, e.For.Round(time.Millisecond))
+	if e.Doing == "release" {
+		s += "; the lock frees itself after one lease"
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Unwrap makes the error ErrUnavailable and its cause.
+func (e *UnavailableError) Unwrap() []error {
+	if e.Cause == nil {
+		return []error{ErrUnavailable}
+	}
+	return []error{ErrUnavailable, e.Cause}
+}
+
+// Limits of texts, in bytes.
+const (
+	// MaxName is the longest name of a lock.
+	MaxName = 255
+	// MaxWhy is the longest text of [WithWhy], and of each text in [Owner].
+	MaxWhy = 512
+)
+
+// checkName: 1 to MaxName bytes of UTF-8 without control characters, so that a name can be a key of every backend and a
+// word in every message. Names are compared byte by byte.
+func checkName(name string) error {
+	bad := func(problem string) error {
+		return &InvalidError{What: "lock name", Value: quote(name), Problem: problem}
+	}
+	switch {
+	case name == "":
+		return bad("it is empty")
+	case len(name) > MaxName:
+		return bad(fmt.Sprintf("it has %d bytes, at most %d are allowed", len(name), MaxName))
+	case !utf8.ValidString(name):
+		return bad("it is not UTF-8")
+	}
+	for _, r := range name {
+		if unicode.IsControl(r) {
+			return bad("it has control characters")
+		}
+	}
+	return nil
+}
+
+func checkText(what, s string) error {
+	switch {
+	case len(s) > MaxWhy:
+		return &InvalidError{What: what, Value: quote(s), Problem: fmt.Sprintf("it has %d bytes, at most %d are allowed",
+			len(s), MaxWhy)}
+	case !utf8.ValidString(s):
+		return &InvalidError{What: what, Value: quote(s), Problem: "it is not UTF-8"}
+	}
+	return nil
+}
+
+func checkOwner(o Owner) error {
+	for _, f := range [][2]string{{"owner host", o.Host}, {"owner instance", o.Instance}, {"owner boot", o.Boot},
+		{"owner pid namespace", o.PIDNamespace}, {"owner start", o.Started}} {
+		if err := checkText(f[0], f[1]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func checkLease(d time.Duration) error {
+	switch {
+	case d < MinLease:
+		return &InvalidError{What: "lease", Value: d.String(), Problem: "it must be at least " + MinLease.String() +
+			", for the safety margins and renewals to fit in"}
+	case d > MaxLease:
+		return &InvalidError{What: "lease", Value: d.String(), Problem: "it must be at most " + MaxLease.String() +
+			": a crashed holder blocks others for so long"}
+	}
+	return nil
+}
+
+func quote(s string) string {
+	const most = 60
+	if len(s) > most {
+		return strconv.Quote(s[:most]) + "…"
+	}
+	return strconv.Quote(s)
+}

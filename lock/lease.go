@@ -1,0 +1,354 @@
+package lock
+
+import (
+	"context"
+	"fmt"
+	"math"
+	"sync"
+	"time"
+)
+
+// Lease is a lock that is held, until it is released or lost. All methods are safe for concurrent use.
+type Lease struct {
+	l     *Locker
+	name  string
+	hold  Hold
+	stale bool // a second try of the acquisition may still arrive at the store
+
+	ctx      context.Context
+	cancel   context.CancelCauseFunc
+	lost     chan struct{} // closed at loss
+	stop     chan struct{} // closed when the lease ends in either way
+	released chan struct{} // closed when the release has its result
+
+	mu         sync.Mutex
+	state      leaseState
+	token      int64
+	deadline   time.Duration // on l.valid
+	timer      *time.Timer   // rule: an independent timer notices the deadline, whatever the renewer does
+	renewErr   error         // of the last renewal
+	lostErr    *LostError
+	cleaned    bool // the release after a loss has begun
+	releaseErr error
+}
+
+type leaseState int
+
+const (
+	leaseHeld leaseState = iota
+	leaseReleased
+	leaseLost
+)
+
+// newLease makes a granted attempt a lease and starts renewing it. sent is when the granting operation was sent.
+func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
+	le := &Lease{
+		l: l, name: a.name, hold: a.hold, stale: a.unclear, token: token,
+		deadline: sent + a.hold.Lease - margin(a.hold.Lease),
+		lost:     make(chan struct{}),
+		stop:     make(chan struct{}),
+		released: make(chan struct{}),
+	}
+	// The lease outlives the context of the acquisition, which may have been about the wait only.
+	le.ctx, le.cancel = context.WithCancelCause(context.WithoutCancel(caller))
+	l.mu.Lock()
+	if l.closed {
+		l.mu.Unlock()
+		le.cancel(ErrClosed)
+		return nil, fmt.Errorf("acquire lock %q: %w", a.name, ErrClosed)
+	}
+	l.leases[a.hold.ID] = le
+	l.wg.Add(1)
+	l.mu.Unlock()
+	l.seen.granted(a.name, token)
+	l.stats.acquired.Add(1)
+
+	if l.opts.mutant&mutantNoLossTimer == 0 {
+		le.mu.Lock()
+		le.timer = time.AfterFunc(le.nextCheck(l.valid()), le.checkDeadline)
+		le.mu.Unlock()
+	}
+	go le.renew(sent)
+	return le, nil
+}
+
+// Name is the name of the lock.
+func (le *Lease) Name() string { return le.name }
+
+// Token is the fencing token: greater than those of all earlier grants of the name. It changes only by RaiseToken.
+func (le *Lease) Token() int64 {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.token
+}
+
+// Context ends when the lease does. Its cause ([context.Cause]) is a [*LostError] after a loss and [ErrReleased] after a
+// release. It carries the values of the context given to Acquire, but not its end. Work that the lock protects runs on it.
+func (le *Lease) Context() context.Context { return le.ctx }
+
+// Lost is closed when the lease is lost; not when it is released.
+func (le *Lease) Lost() <-chan struct{} { return le.lost }
+
+// Remaining is how long the lease is certain to last if no further renewal succeeds; 0 when it has ended.
+func (le *Lease) Remaining() time.Duration {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.expire()
+	if le.state != leaseHeld {
+		return 0
+	}
+	return le.deadline - le.l.valid()
+}
+
+// Check returns nil if the lease is held and lasts at least need longer, even if no further renewal succeeds. Ask before
+// an effect that takes up to need. Otherwise the error is the [*LostError], [ErrReleased] or [ErrTooShort].
+//
+// An effect may be delayed after the check, by a pause of the process for example: where that matters the
+// resource must compare tokens.
+func (le *Lease) Check(need time.Duration) error {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.expire()
+	switch le.state {
+	case leaseLost:
+		return le.lostErr
+	case leaseReleased:
+		return fmt.Errorf("lock %q: %w", le.name, ErrReleased)
+	}
+	if left := le.deadline - le.l.valid(); left < need {
+		return fmt.Errorf("lock %q: %w: %v left, %v needed", le.name, ErrTooShort, left.Round(time.Millisecond), need)
+	}
+	return nil
+}
+
+// RaiseToken makes the token greater than floor, if it is not already, and returns it. It is for a resource that has
+// seen a higher token than this one: the lock's record was deleted, restored from a backup or lost by its server.
+// While the store fails it tries again until ctx ends or the lease is lost; the token may then be raised or not, and
+// calling again is safe.
+func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
+	if floor > math.MaxInt64/2 {
+		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no sane resource has seen such a " +
+			"token; it is probably damaged"}
+	}
+	if err := le.l.enter(); err != nil {
+		return 0, err
+	}
+	defer le.l.wg.Done()
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	defer context.AfterFunc(le.ctx, func() { cancel(context.Cause(le.ctx)) })()
+	retry := jitter{ceiling: le.hold.Lease / 20}
+	for {
+		sent := le.l.valid()
+		g, err := call(le.l, ctx, opTimeout(le.hold.Lease), func(ctx context.Context) (grant, error) {
+			token, ok, err := le.l.store.Confirm(ctx, le.name, le.hold.ID, floor, NewVersion())
+			return grant{token, ok}, err
+		}, nil)
+		switch {
+		case err == nil && g.ok:
+			return le.raised(g.token, sent)
+		case err == nil:
+			le.lose(LostGone)
+			return 0, le.Check(0)
+		}
+		if ctx.Err() != nil || !pause(ctx.Done(), retry.next()) {
+			return 0, fmt.Errorf("raise the token of lock %q above %d: %w (last answer of the lock store: %w)", le.name,
+				floor, context.Cause(ctx), err)
+		}
+	}
+}
+
+// Release gives the lock back; the token stays in the store. The lease ends at once, the store is told in the background,
+// with repetitions for one lease at most. ctx only bounds how long Release waits for that: it returns ctx's error then and
+// the release goes on. Calling it again returns the same result.
+//
+// It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last may have been
+// done without the lock. It returns an [*UnavailableError] if the store could not be told; the lock then frees
+// itself after one lease.
+func (le *Lease) Release(ctx context.Context) error {
+	if lost := le.beginRelease(false); lost != nil {
+		return lost
+	}
+	select {
+	case <-le.released:
+		return le.releaseErr
+	default:
+	}
+	select {
+	case <-le.released:
+		return le.releaseErr
+	case <-ctx.Done():
+		return fmt.Errorf("release of lock %q goes on in the background: %w", le.name, context.Cause(ctx))
+	}
+}
+
+// beginRelease ends the lease, if it has not ended, and starts to tell the store. It returns the error of a lost lease.
+// counted: the caller is counted in l.wg, so the Locker may be closing.
+func (le *Lease) beginRelease(counted bool) error {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.expire()
+	if le.state == leaseReleased || le.state == leaseLost && le.cleaned {
+		return le.lost_()
+	}
+	if !counted {
+		if err := le.l.enter(); err != nil {
+			return le.lost_() // Close releases everything that is held
+		}
+		defer le.l.wg.Done()
+	}
+	if le.state == leaseLost {
+		// The code that used the lease is done with it now: free the lock early if it is still ours.
+		le.cleaned = true
+		le.l.abandon(le.name, le.hold)
+		return le.lost_()
+	}
+	le.end(leaseReleased, ErrReleased)
+	le.l.stats.released.Add(1)
+	if le.stale {
+		le.l.seen.bury(le.hold.ID)
+	}
+	le.l.wg.Add(1)
+	go func() {
+		defer le.l.wg.Done()
+		defer close(le.released)
+		gone, err := le.l.release(le.name, le.hold)
+		switch {
+		case err != nil:
+			le.l.seen.bury(le.hold.ID)
+			le.releaseErr = err
+		case gone:
+			le.releaseErr = &LostError{Name: le.name, Token: le.token, Reason: LostGone}
+		}
+	}()
+	return nil
+}
+
+func (le *Lease) lost_() error {
+	if le.lostErr == nil {
+		return nil
+	}
+	return le.lostErr
+}
+
+// renew renews the lease every fifth of it, until it ends. sent is when the granting operation was sent.
+func (le *Lease) renew(sent time.Duration) {
+	defer le.l.wg.Done()
+	every := le.hold.Lease / 5
+	for pause(le.stop, sent+every-le.l.valid()) {
+		retry := jitter{ceiling: le.hold.Lease / 20}
+		for {
+			// rule: the deadline counts from the sending: the store may have applied the renewal right then.
+			sent = le.l.valid()
+			ok, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (bool, error) {
+				// rule: bound to the id, not to a version: the own earlier renewal, its answer lost, must not end the lease.
+				return le.l.store.Renew(ctx, le.name, le.hold.ID, NewVersion())
+			}, nil)
+			if le.l.opts.mutant&mutantDeadlineFromReply != 0 {
+				sent = le.l.valid()
+			}
+			if err == nil && !ok {
+				le.lose(LostGone)
+				return
+			}
+			if err == nil {
+				le.extend(sent)
+				break
+			}
+			// rule: a failed renewal is tried again until the deadline, and no longer.
+			le.l.stats.renewFailed.Add(1)
+			le.mu.Lock()
+			le.renewErr = err
+			le.mu.Unlock()
+			if !pause(le.stop, retry.next()) {
+				return
+			}
+		}
+	}
+}
+
+// extend moves the deadline after an acknowledged renewal that was sent at sent.
+func (le *Lease) extend(sent time.Duration) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.expire() // rule: an answer that comes after the deadline revives nothing
+	if le.state != leaseHeld {
+		return
+	}
+	le.l.stats.renewed.Add(1)
+	le.renewErr = nil
+	le.deadline = max(le.deadline, sent+le.hold.Lease-margin(le.hold.Lease))
+}
+
+// raised takes over the answer to RaiseToken.
+func (le *Lease) raised(token int64, sent time.Duration) (int64, error) {
+	le.extend(sent)
+	le.l.seen.granted(le.name, token)
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.token = max(le.token, token)
+	if le.state == leaseHeld {
+		return le.token, nil
+	}
+	if le.lostErr != nil {
+		return 0, le.lostErr
+	}
+	return 0, fmt.Errorf("lock %q: %w", le.name, ErrReleased)
+}
+
+// checkDeadline runs on the timer.
+func (le *Lease) checkDeadline() {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.expire()
+	if le.state == leaseHeld {
+		le.timer.Reset(le.nextCheck(le.l.valid()))
+	}
+}
+
+// nextCheck is when the timer looks at the clock again: at the deadline, or earlier because timers stand still while the
+// machine sleeps, and the clock does not.
+func (le *Lease) nextCheck(now time.Duration) time.Duration {
+	return min(le.deadline-now, le.hold.Lease/16)
+}
+
+// expire declares the lease lost if its deadline has passed. le.mu is held.
+func (le *Lease) expire() {
+	if le.state == leaseHeld && le.l.valid() >= le.deadline {
+		le.declareLost(LostExpired)
+	}
+}
+
+func (le *Lease) lose(reason LostReason) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.state == leaseHeld {
+		le.declareLost(reason)
+	}
+}
+
+// declareLost ends the lease as lost. le.mu is held.
+func (le *Lease) declareLost(reason LostReason) {
+	le.lostErr = &LostError{Name: le.name, Token: le.token, Reason: reason, Cause: le.renewErr}
+	if reason == LostGone {
+		le.lostErr.Cause = nil
+		le.l.stats.lostGone.Add(1)
+	} else {
+		le.l.stats.lostExpired.Add(1)
+	}
+	le.end(leaseLost, le.lostErr)
+	close(le.lost)
+}
+
+// end ends the lease. le.mu is held.
+func (le *Lease) end(state leaseState, cause error) {
+	le.state = state
+	le.cancel(cause)
+	close(le.stop)
+	if le.timer != nil {
+		le.timer.Stop()
+	}
+	le.l.mu.Lock()
+	delete(le.l.leases, le.hold.ID)
+	le.l.mu.Unlock()
+}

@@ -1,0 +1,376 @@
+// Package lock is a distributed mutex with fencing tokens over any store that can update one document atomically.
+//
+// A [Locker] acquires named locks; a [Lease] is one lock held for a while. The holder renews the lease in the background;
+// when it cannot, it is told so before anybody else may hold the lock.
+//
+//	              free                       held by another, renewing
+//	Acquire ──► Store.Acquire ──► held     ──► wait: read, sleep 5…250 ms, read …
+//	              │ no record               held by another, standing still for its whole lease
+//	              └► Store.Create ─► held   ──► Store.TakeOver(version seen) ──► held
+//
+//	held ──renewed every lease/5──► held
+//	held ──Release──► released            (Context ends with ErrReleased)
+//	held ──record is not ours any more──► lost  (Context ends with *LostError)
+//	held ──deadline──► lost
+//
+// # Guarantees
+//
+// Always, whatever clocks, networks and processes do: a grant is returned to at most one caller, and its token
+// ([Lease.Token]) is greater than those of all earlier grants of the name. A resource that refuses lower tokens than
+// it has seen (fencing) is therefore safe even from a holder that was paused and does not know it lost the lock.
+// The token counter lives in the store and survives release. When the record itself is deleted (an operator, the
+// garbage collection of names idle for weeks), it starts again at the wall clock in microseconds, which is above
+// every older token unless the clock was set back; [Lease.RaiseToken] covers even that for a resource that remembers.
+//
+// As long as the clock rates of two machines agree within 1/16 and holders honour [Lease.Context], at most one lease of a
+// name is valid at any time. No wall clock matters: nobody compares a stored date with a clock. A waiter takes a lock
+// over only after it has itself watched one record version stand still for the holder's whole lease (and 1/16 and
+// 250 ms more); the holder ends its lease 1/16 (at least 250 ms) early, counted from when it sent the last renewal
+// that was acknowledged.
+//
+// Not promised: fairness between processes.
+//
+// # Protocol
+//
+// The record of a name is the [Record]; the operations on it are those of [Store]. Every write sets a fresh random
+// record version. Writes of a holder are bound to its [HoldID], which is new for every acquisition; only the
+// taker is bound to the version. The reasoning behind each rule, with the failures of other systems it avoids, is in
+// docs/decisions/0200-lock-protocol.md. The observation scheme is that of the DynamoDB lock client; fencing tokens are
+// those of Chubby's sequencers (Burrows, OSDI 2006).
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"time"
+)
+
+// Bounds and defaults. They are part of the protocol: every process on one store may use another lease, but all use the
+// same rules about it.
+const (
+	// DefaultLease outlives an election of a new MongoDB primary (up to about 12 s) and one renewal interval.
+	DefaultLease = 20 * time.Second
+	// MinLease is the shortest lease: below it the safety margins would eat the lease.
+	MinLease = time.Second
+	// MaxLease bounds how long a crashed holder can block others.
+	MaxLease = 24 * time.Hour
+	// DefaultGiveUpAfter is how long Acquire goes on while the store answers nothing but errors.
+	DefaultGiveUpAfter = 30 * time.Second
+
+	minMargin  = 250 * time.Millisecond // least safety margin at each end of a lease
+	maxTimeout = 3 * time.Second        // longest single store operation
+	minPoll    = 5 * time.Millisecond   // first pause of a waiter
+	maxPoll    = 250 * time.Millisecond // longest pause of a waiter
+	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
+)
+
+// margin is what the holder gives up at the end of its lease, and what a taker waits beyond it (together with
+// another lease/16): the bound on disagreeing clock rates.
+func margin(lease time.Duration) time.Duration { return max(lease/16, minMargin) }
+
+// standstill is how long a version must stand still before its holder is presumed dead.
+//
+// rule: the holder's own lease counts, not the taker's (k8s#114872); ms·17/16 + 250 ms.
+func standstill(lease time.Duration) time.Duration { return lease + lease/16 + minMargin }
+
+// opTimeout bounds one store operation: several fit into a lease, so that one lost packet is no lost lock.
+func opTimeout(lease time.Duration) time.Duration { return min(lease/5, maxTimeout) }
+
+// Options configures [New]. The zero value is ready to use.
+type Options struct {
+	// Lease is how long a lock stays held when its holder dies: others wait so long before they take it over. A
+	// holder that cannot reach the store loses the lock after about this time. Defaults to [DefaultLease]; at least
+	// [MinLease], at most [MaxLease]. [WithLease] overrides it per lock.
+	Lease time.Duration
+
+	// GiveUpAfter is how long [Locker.Acquire] goes on while every answer of the store is an error, before it returns an
+	// [*UnavailableError]. Defaults to [DefaultGiveUpAfter]. TryAcquire gives up after two failed operations.
+	GiveUpAfter time.Duration
+
+	// Owner is shown to those who find the lock held. Defaults to [ThisProcess].
+	Owner Owner
+
+	// Clock reads a clock that never jumps and, where the system has one, goes on while the machine sleeps. It
+	// measures leases. Defaults to CLOCK_BOOTTIME on Linux. Meant for tests.
+	Clock func() time.Duration
+
+	// Wall is the clock that seeds the token of a name that has no record. Defaults to time.Now. Meant for tests.
+	Wall func() time.Time
+
+	mutant mutant // removal tests only: which rule to break
+}
+
+// mutant switches off one protocol rule, so that a test can show what the rule is for. Always 0 outside of tests.
+type mutant uint
+
+const (
+	mutantEarlyTakeover     mutant = 1 << iota // take over without having watched a full lease
+	mutantOwnLease                             // wait for the taker's lease instead of the holder's
+	mutantDeadlineFromReply                    // the lease counts from the reply of a renewal, not from its sending
+	mutantNoLossTimer                          // nobody but the renewer notices the deadline
+	mutantNoConfirm                            // after an unclear answer try again as if nothing had happened, with a new id
+)
+
+// Locker acquires locks in one store. It is safe for concurrent use. Close it to release what it still holds.
+type Locker struct {
+	store  Store
+	opts   Options
+	clock  func() time.Duration // for watching others: never runs ahead of true time
+	valid  func() time.Duration // for the own leases: never falls behind true time
+	base   context.Context      // of store operations: ends when Close has waited long enough
+	cancel context.CancelFunc
+	stats  stats
+
+	seen observations
+
+	open      context.Context // ends when Close begins
+	shut      context.CancelFunc
+	wg        sync.WaitGroup // everybody who may still use the store
+	closeOnce sync.Once
+	closeDone chan struct{} // closed when Close has its result
+	closeErr  error
+
+	mu     sync.Mutex // guards the fields below; taken after a Lease's
+	closed bool       // nobody new is counted in wg
+	leases map[HoldID]*Lease
+}
+
+// New returns a Locker on store, which it closes in [Locker.Close]. It does not touch the store yet. The error is an
+// [*InvalidError] for an option out of range.
+func New(store Store, opts Options) (*Locker, error) {
+	if store == nil {
+		return nil, &InvalidError{What: "store", Value: "nil", Problem: "open one with mongolock or sqlitelock"}
+	}
+	if opts.Lease == 0 {
+		opts.Lease = DefaultLease
+	}
+	if err := checkLease(opts.Lease); err != nil {
+		return nil, err
+	}
+	if opts.GiveUpAfter == 0 {
+		opts.GiveUpAfter = DefaultGiveUpAfter
+	}
+	if opts.GiveUpAfter < 0 {
+		return nil, &InvalidError{What: "give-up time", Value: opts.GiveUpAfter.String(), Problem: "it must be positive"}
+	}
+	if opts.Owner == (Owner{}) {
+		opts.Owner = ThisProcess()
+	}
+	if err := checkOwner(opts.Owner); err != nil {
+		return nil, err
+	}
+	if opts.Wall == nil {
+		opts.Wall = time.Now
+	}
+	l := &Locker{
+		store: store, opts: opts,
+		clock: opts.Clock, valid: opts.Clock,
+		closeDone: make(chan struct{}),
+		leases:    make(map[HoldID]*Lease),
+	}
+	if l.clock == nil {
+		l.clock, l.valid = observationClock, validityClock
+	}
+	l.base, l.cancel = context.WithCancel(context.Background())
+	l.open, l.shut = context.WithCancel(context.Background())
+	return l, nil
+}
+
+// Option changes one call of Acquire or TryAcquire.
+type Option func(*config)
+
+type config struct {
+	lease   time.Duration
+	wait    time.Duration // Acquire only
+	waitSet bool
+	why     string
+}
+
+// WithLease sets the lease of this lock instead of [Options.Lease].
+func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
+
+// WithWait bounds the wait of Acquire: after d it returns a [*HeldError]. It must be positive; use TryAcquire to not wait.
+func WithWait(d time.Duration) Option { return func(c *config) { c.wait, c.waitSet = d, true } }
+
+// WithWhy says what the lock is held for, in at most 512 bytes. It is shown to those who find it held.
+func WithWhy(why string) Option { return func(c *config) { c.why = why } }
+
+// Acquire takes the lock, waiting for its holder as long as needed, and returns within milliseconds when ctx ends.
+// While it waits it costs a read of one document every 5 to 250 ms and a parked goroutine.
+//
+// Errors: an [*InvalidError] for a bad name or option; a [*HeldError] when ctx or WithWait ended while somebody else
+// held the lock (it wraps ctx's error in the first case); an [*UnavailableError] when the store did not answer;
+// [ErrClosed]. After an error the caller holds nothing: an attempt whose outcome is unclear is undone in the background.
+//
+// Locks are not re-entrant: to acquire a name twice is to wait for oneself.
+func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
+	return l.acquire(ctx, name, opts, false)
+}
+
+// TryAcquire takes the lock if it is free, or held by a dead holder; otherwise it returns a [*HeldError] at once. What it
+// saw of the holder is remembered: repeated calls take a dead lease over as soon as a waiting Acquire would.
+func (l *Locker) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
+	return l.acquire(ctx, name, opts, true)
+}
+
+// List returns all locks the store knows, held and free, sorted by name. The dates in it are the server's, for people.
+func (l *Locker) List(ctx context.Context) ([]Record, error) {
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.wg.Done()
+	list, err := call(l, ctx, l.opts.GiveUpAfter, l.store.List, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list locks: %w", err)
+	}
+	return list, nil
+}
+
+// Close releases all leases, ends all waits with [ErrClosed], waits for the background work of this Locker, and closes
+// the store. When ctx ends first, what is left is cut off and the error says so; locks that could not be
+// released free themselves after one lease. Closing again waits for the same result.
+func (l *Locker) Close(ctx context.Context) error {
+	l.closeOnce.Do(func() {
+		l.mu.Lock()
+		l.closed = true
+		l.wg.Add(1)
+		held := slices.Collect(maps.Values(l.leases))
+		l.mu.Unlock()
+		l.shut()
+		go l.shutdown(ctx, held)
+	})
+	<-l.closeDone // shutdown ends by itself soon after its context does
+	return l.closeErr
+}
+
+// shutdown runs once, as the last goroutine of the Locker. It is counted in l.wg until all releases are under way.
+func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
+	defer close(l.closeDone)
+	for _, le := range held {
+		le.beginRelease(true)
+	}
+	l.wg.Done()
+	var errs []error
+	for _, le := range held {
+		if err := le.Release(ctx); err != nil && !errors.Is(err, ErrLost) {
+			errs = append(errs, err)
+		}
+	}
+	idle := make(chan error, 1)
+	go func() {
+		// rule: every release comes before the end of the store's client (bk-repo#1960).
+		l.wg.Wait()
+		l.cancel()
+		idle <- l.store.Close()
+	}()
+	var err error
+	select {
+	case err = <-idle:
+	case <-ctx.Done():
+		l.cancel() // whatever still runs ends now, unless the store ignores its context
+		select {
+		case err = <-idle:
+		case <-time.After(2 * hangGrace):
+			err = fmt.Errorf("an operation of the lock store does not end: %w", context.Cause(ctx))
+		}
+	}
+	if err = errors.Join(append(errs, err)...); err != nil {
+		l.closeErr = fmt.Errorf("close locker: %w", err)
+	}
+}
+
+// enter counts a caller in, so that Close waits for it. The caller calls l.wg.Done when it leaves.
+func (l *Locker) enter() error {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.closed {
+		return ErrClosed
+	}
+	l.wg.Add(1)
+	return nil
+}
+
+// call runs one store operation on its own goroutine and context, bounded by timeout. It returns early, with errLeft,
+// when ctx ends or the operation ignores its timeout; late then gets the result whenever it comes. So no caller ever
+// waits for a store that hangs, and the connection of an operation in flight is not torn down only because a caller
+// lost interest.
+//
+// The operation gets nothing of the caller's context: a database session in it must not swallow lock writes.
+//
+// The caller must be counted in l.wg.
+func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(context.Context) (T, error),
+	late func(T, error)) (T, error) {
+	type result struct {
+		v   T
+		err error
+	}
+	var (
+		zero    T
+		settled atomic.Bool // true: the result has been delivered or left behind
+		done    = make(chan result, 1)
+	)
+	if err := ctx.Err(); err != nil {
+		return zero, fmt.Errorf("%w: %w", errNotSent, context.Cause(ctx))
+	}
+	opCtx, cancel := context.WithTimeout(l.base, timeout)
+	l.wg.Add(1)
+	go func() {
+		defer l.wg.Done()
+		v, err := op(opCtx)
+		cancel()
+		if settled.CompareAndSwap(false, true) {
+			done <- result{v, err}
+		} else if late != nil {
+			late(v, err)
+		}
+	}()
+	hung := time.NewTimer(timeout + hangGrace)
+	defer hung.Stop()
+	var left error
+	select {
+	case r := <-done:
+		return r.v, r.err
+	case <-ctx.Done():
+		left = context.Cause(ctx)
+	case <-hung.C:
+		left = fmt.Errorf("no answer within %v", timeout)
+	}
+	if !settled.CompareAndSwap(false, true) {
+		r := <-done
+		return r.v, r.err
+	}
+	return zero, fmt.Errorf("%w: %w", errLeft, left)
+}
+
+// pause sleeps for d, or until stop is closed; it tells whether it slept to the end.
+func pause(stop <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(max(d, 0))
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-stop:
+		return false
+	}
+}
+
+// jitter is decorrelated jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015): each pause is uniform between
+// the floor and three times the one before, so waiters that started together drift apart.
+type jitter struct {
+	prev, ceiling time.Duration
+}
+
+func (j *jitter) next() time.Duration {
+	ceiling := max(j.ceiling, minPoll+time.Millisecond)
+	d := minPoll + rand.N(max(3*max(j.prev, minPoll)-minPoll, time.Millisecond))
+	j.prev = min(d, ceiling)
+	return j.prev
+}
+
+func (j *jitter) reset() { j.prev = 0 }

@@ -1,0 +1,362 @@
+package locktest
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// Memory is a lock store in memory that can be told to fail in the ways a database behind a network does. It works in
+// virtual time (testing/synctest). Several [lock.Store] handles, one per simulated process, share its records.
+// All methods are safe for concurrent use.
+type Memory struct {
+	mu      sync.Mutex
+	records map[string]lock.Record
+	ghosts  map[string]ghost
+	fault   func(Call) Fault
+	calls   map[Op]int
+	stopped chan struct{}
+	once    sync.Once
+	pending sync.WaitGroup
+}
+
+// ghost is what reads show of a write that was rolled back.
+type ghost struct {
+	record lock.Record
+	until  time.Time
+}
+
+// Op names an operation of a store.
+type Op string
+
+// The operations of [lock.Store].
+const (
+	Read     Op = "read"
+	Create   Op = "create"
+	Acquire  Op = "acquire"
+	TakeOver Op = "take over"
+	Renew    Op = "renew"
+	Confirm  Op = "confirm"
+	Release  Op = "release"
+	List     Op = "list"
+)
+
+// Call is one operation about to be run.
+type Call struct {
+	Op     Op
+	Name   string
+	Handle int // which handle it came through, counted from 0 in the order of Open
+	N      int // how many calls of this operation came before, over all handles
+}
+
+// Fault says what happens to a call. The zero value is a call that works at once.
+type Fault struct {
+	// Request and Reply delay the way there and the way back. A caller whose context ends meanwhile gets its
+	// error; the operation still happens when the request arrives, if it was sent.
+	Request, Reply time.Duration
+	// Refuse fails the call before it is applied.
+	Refuse bool
+	// LoseRequest: it never arrives; the caller waits until its context ends.
+	LoseRequest bool
+	// LoseReply applies the operation and lets the caller wait until its context ends.
+	LoseReply bool
+	// BreakReply applies the operation and returns an error at once, as a broken connection does.
+	BreakReply bool
+	// Late applies the operation so long after the caller has got an error (at once).
+	Late time.Duration
+	// Rollback shows the write to readers for so long, then it is gone; the caller gets an error at once. The write was
+	// never acknowledged.
+	Rollback time.Duration
+	// Hang blocks the caller whatever its context says, until the Memory is stopped. Nothing is applied.
+	Hang bool
+}
+
+// ErrInjected is the error of an injected fault.
+var ErrInjected = errors.New("injected fault")
+
+// NewMemory returns an empty store.
+func NewMemory() *Memory {
+	return &Memory{
+		records: make(map[string]lock.Record),
+		ghosts:  make(map[string]ghost),
+		calls:   make(map[Op]int),
+		stopped: make(chan struct{}),
+	}
+}
+
+// Open returns a new handle on the records.
+func (m *Memory) Open() lock.Store {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	h := &memoryHandle{m: m, number: m.calls["open"]}
+	m.calls["open"]++
+	return h
+}
+
+// Inject sets the function that is asked about every call. nil = no faults. It is called under a lock of the Memory, so
+// it must not use it.
+func (m *Memory) Inject(f func(Call) Fault) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.fault = f
+}
+
+// Calls tells how often op was called.
+func (m *Memory) Calls(op Op) int {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	return m.calls[op]
+}
+
+// Stop ends hanging calls and waits for late ones.
+func (m *Memory) Stop() {
+	m.once.Do(func() { close(m.stopped) })
+	m.pending.Wait()
+}
+
+// Get returns the record of name as it really is.
+func (m *Memory) Get(name string) (lock.Record, bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, ok := m.records[name]
+	return r, ok
+}
+
+// Edit changes a record as an operator with a database shell would. change returns false to delete it.
+func (m *Memory) Edit(name string, change func(*lock.Record) (keep bool)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r := m.records[name]
+	r.Name = name
+	if change(&r) {
+		m.records[name] = r
+	} else {
+		delete(m.records, name)
+	}
+}
+
+type memoryHandle struct {
+	m      *Memory
+	number int
+}
+
+// do runs f, which changes *record and returns whether it did, subject to faults. f sees exists = false when there is no
+// record.
+func (h *memoryHandle) do(ctx context.Context, op Op, name string, f func(r *lock.Record, exists bool) bool) (ok bool,
+	r lock.Record, err error) {
+	m := h.m
+	m.mu.Lock()
+	var fault Fault
+	if m.fault != nil {
+		fault = m.fault(Call{Op: op, Name: name, Handle: h.number, N: m.calls[op]})
+	}
+	m.calls[op]++
+	m.mu.Unlock()
+
+	failed := func(what string) error { return fmt.Errorf("%s %q: %w: %s", op, name, ErrInjected, what) }
+	switch {
+	case fault.Hang:
+		<-m.stopped
+		return false, r, failed("hung")
+	case fault.LoseRequest:
+		<-ctx.Done()
+		return false, r, ctx.Err()
+	case fault.Refuse:
+		return false, r, failed("refused")
+	case fault.Late > 0:
+		m.later(fault.Late, func() { m.apply(op, name, f) })
+		return false, r, failed("connection lost, request still on its way")
+	case fault.Rollback > 0:
+		m.rollBack(name, fault.Rollback, f)
+		return false, r, failed("connection lost, write rolled back")
+	}
+	type result struct {
+		ok bool
+		r  lock.Record
+	}
+	if fault.Request > 0 {
+		done := make(chan result, 1)
+		m.later(fault.Request, func() {
+			ok, r := m.apply(op, name, f)
+			done <- result{ok, r}
+		})
+		select {
+		case got := <-done:
+			ok, r = got.ok, got.r
+		case <-ctx.Done():
+			return false, r, ctx.Err()
+		case <-m.stopped:
+			return false, r, failed("stopped")
+		}
+	} else {
+		if ctx.Err() != nil {
+			return false, r, ctx.Err()
+		}
+		ok, r = m.apply(op, name, f)
+	}
+	if fault.LoseReply {
+		<-ctx.Done()
+		return false, lock.Record{}, ctx.Err()
+	}
+	if fault.BreakReply {
+		return false, lock.Record{}, failed("connection lost, request applied")
+	}
+	if fault.Reply > 0 {
+		t := time.NewTimer(fault.Reply)
+		defer t.Stop()
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			return false, lock.Record{}, ctx.Err()
+		}
+	}
+	return ok, r, nil
+}
+
+// later runs f after d, or never if the Memory is stopped first.
+func (m *Memory) later(d time.Duration, f func()) {
+	m.pending.Add(1)
+	go func() {
+		defer m.pending.Done()
+		t := time.NewTimer(d)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			f()
+		case <-m.stopped:
+		}
+	}()
+}
+
+// apply runs f on the record. A write is a real one: what readers saw of a write that was rolled back is gone with it.
+func (m *Memory) apply(op Op, name string, f func(*lock.Record, bool) bool) (bool, lock.Record) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, exists := m.records[name]
+	if op == Read {
+		if g, ok := m.ghosts[name]; ok && time.Now().Before(g.until) {
+			r, exists = g.record, true
+		}
+	}
+	r.Name = name
+	if !f(&r, exists) {
+		return false, r
+	}
+	if op == Read {
+		return true, r
+	}
+	r.At = time.Now()
+	m.records[name] = r
+	delete(m.ghosts, name)
+	return true, r
+}
+
+func (m *Memory) rollBack(name string, visible time.Duration, f func(*lock.Record, bool) bool) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	r, exists := m.records[name]
+	r.Name = name
+	if f(&r, exists) {
+		m.ghosts[name] = ghost{record: r, until: time.Now().Add(visible)}
+	}
+}
+
+func (h *memoryHandle) Read(ctx context.Context, name string) (lock.Record, bool, error) {
+	found, r, err := h.do(ctx, Read, name, func(_ *lock.Record, exists bool) bool { return exists })
+	if !found {
+		r = lock.Record{}
+	}
+	return r, found, err
+}
+
+func (h *memoryHandle) Create(ctx context.Context, name string, token int64, hold lock.Hold, v lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Create, name, func(r *lock.Record, exists bool) bool {
+		if exists {
+			return false
+		}
+		r.Token, r.Version, r.Hold, r.Since = token, v, &hold, time.Now()
+		return true
+	})
+	return ok, err
+}
+
+func (h *memoryHandle) Acquire(ctx context.Context, name string, hold lock.Hold, v lock.Version) (int64, bool, error) {
+	return token(h.do(ctx, Acquire, name, func(r *lock.Record, exists bool) bool {
+		if !exists || r.Hold != nil {
+			return false
+		}
+		r.Token, r.Version, r.Hold, r.Since = r.Token+1, v, &hold, time.Now()
+		return true
+	}))
+}
+
+func (h *memoryHandle) TakeOver(ctx context.Context, name string, seen lock.Version, hold lock.Hold, v lock.Version) (int64,
+	bool, error) {
+	return token(h.do(ctx, TakeOver, name, func(r *lock.Record, exists bool) bool {
+		if !exists || r.Version != seen {
+			return false
+		}
+		r.Token, r.Version, r.Hold, r.Since = r.Token+1, v, &hold, time.Now()
+		return true
+	}))
+}
+
+func (h *memoryHandle) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Renew, name, func(r *lock.Record, _ bool) bool {
+		if r.Hold == nil || r.Hold.ID != id {
+			return false
+		}
+		r.Version = v
+		return true
+	})
+	return ok, err
+}
+
+func (h *memoryHandle) Confirm(ctx context.Context, name string, id lock.HoldID, floor int64, v lock.Version) (int64, bool,
+	error) {
+	return token(h.do(ctx, Confirm, name, func(r *lock.Record, _ bool) bool {
+		if r.Hold == nil || r.Hold.ID != id {
+			return false
+		}
+		r.Token, r.Version = max(r.Token, floor+1), v
+		return true
+	}))
+}
+
+func (h *memoryHandle) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Release, name, func(r *lock.Record, _ bool) bool {
+		if r.Hold == nil || r.Hold.ID != id {
+			return false
+		}
+		r.Version, r.Hold = v, nil
+		return true
+	})
+	return ok, err
+}
+
+func (h *memoryHandle) List(ctx context.Context) ([]lock.Record, error) {
+	var list []lock.Record
+	_, _, err := h.do(ctx, List, "", func(*lock.Record, bool) bool {
+		for _, r := range h.m.records {
+			list = append(list, r)
+		}
+		return false
+	})
+	slices.SortFunc(list, func(a, b lock.Record) int { return cmp.Compare(a.Name, b.Name) })
+	return list, err
+}
+
+func (h *memoryHandle) Close() error { return nil }
+
+func token(ok bool, r lock.Record, err error) (int64, bool, error) {
+	if !ok {
+		return 0, false, err
+	}
+	return r.Token, true, err
+}

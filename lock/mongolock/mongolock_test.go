@@ -1,0 +1,245 @@
+package mongolock_test
+
+import (
+	"context"
+	"errors"
+	"net"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.uber.org/goleak"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/lock/mongolock"
+)
+
+func TestMain(m *testing.M) {
+	goleak.VerifyTestMain(m,
+		// The shared test server, when this process started it, lives as long as the process.
+		goleak.IgnoreAnyFunction("github.com/fencepost/fencepost/internal/mongotest.startForTests"))
+}
+
+func TestMongoConforms(t *testing.T) {
+	locktest.Run(t, func(t testing.TB) locktest.Backend {
+		uri, db := mongotest.Fresh(t)
+		return locktest.Backend{
+			Open: func() lock.Store {
+				s, err := mongolock.Open(t.Context(), uri, db.Name(), mongolock.Options{})
+				if err != nil {
+					t.Fatalf("open: %v", err)
+				}
+				return s
+			},
+			Delete: func(name string) error {
+				_, err := db.Collection(mongolock.DefaultCollection).DeleteOne(context.Background(), bson.D{{Key: "_id", Value: name}})
+				return err
+			},
+		}
+	})
+}
+
+// A store on the caller's client keeps to the same protocol and leaves the client open.
+func TestNewUsesTheCallersClient(t *testing.T) {
+	db := mongotest.Database(t)
+	s, err := mongolock.New(t.Context(), db, mongolock.Options{Collection: "other"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.New(s, lock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	le, err := l.TryAcquire(t.Context(), "n", lock.WithWhy("layout"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var doc bson.M
+	if err := db.Collection("other").FindOne(t.Context(), bson.D{{Key: "_id", Value: "n"}}).Decode(&doc); err != nil {
+		t.Fatal(err)
+	}
+	if doc["token"] != le.Token() {
+		t.Errorf("stored token %v, lease's %d", doc["token"], le.Token())
+	}
+	if _, ok := doc["v"].(bson.ObjectID); !ok {
+		t.Errorf("v is a %T, want an ObjectId", doc["v"])
+	}
+	if h, ok := doc["h"].(bson.D); !ok || len(h) != 4 {
+		t.Errorf("h is %v, want id, ms, owner and why", doc["h"])
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	doc = bson.M{}
+	if err := db.Collection("other").FindOne(t.Context(), bson.D{{Key: "_id", Value: "n"}}).Decode(&doc); err != nil {
+		t.Fatalf("the caller's client was closed: %v", err)
+	}
+	if _, ok := doc["h"]; ok {
+		t.Errorf("released, but h is %v", doc["h"])
+	}
+	if _, ok := doc["at"].(bson.DateTime); !ok {
+		t.Errorf("at is a %T after a release, want the server's date", doc["at"])
+	}
+}
+
+func TestTTLIndexIsMadeOnce(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	for _, retention := range []time.Duration{0, 0, 8 * 24 * time.Hour} {
+		var warned []error
+		s, err := mongolock.Open(t.Context(), uri, db.Name(), mongolock.Options{
+			Retention: retention,
+			Warn:      func(err error) { warned = append(warned, err) },
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if retention == 0 && len(warned) > 0 {
+			t.Errorf("warned: %v", warned)
+		}
+		if err := s.Close(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	specs, err := db.Collection(mongolock.DefaultCollection).Indexes().ListSpecifications(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := false
+	for _, sp := range specs {
+		if sp.Name == "at_ttl" {
+			found = true
+			if want := int32(mongolock.DefaultRetention / time.Second); sp.ExpireAfterSeconds == nil || *sp.ExpireAfterSeconds != want {
+				t.Errorf("expireAfterSeconds is %v, want %d", sp.ExpireAfterSeconds, want)
+			}
+		}
+	}
+	if !found {
+		t.Errorf("no TTL index among %d indexes", len(specs))
+	}
+}
+
+func TestOptionsAreChecked(t *testing.T) {
+	_, err := mongolock.Open(t.Context(), "mongodb://127.0.0.1:1", "db", mongolock.Options{Retention: time.Hour})
+	if !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("a retention of an hour: %v", err)
+	}
+	_, err = mongolock.Open(t.Context(), "postgres://x", "db", mongolock.Options{})
+	if err == nil || !strings.Contains(err.Error(), "mongodb://") {
+		t.Errorf("a wrong URL: %v", err)
+	}
+}
+
+func TestAnUnreachableServerIsABoundedErrorWithARemedy(t *testing.T) {
+	// A port that is surely closed: it was ours a moment ago.
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	addr := ln.Addr().String()
+	if err := ln.Close(); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+	defer cancel()
+	begin := time.Now()
+	_, err = mongolock.Open(ctx, "mongodb://user:secret@"+addr+"/", "db", mongolock.Options{})
+	if err == nil {
+		t.Fatal("opened")
+	}
+	if d := time.Since(begin); d > 2*time.Second {
+		t.Errorf("took %v for a context of 1 s", d)
+	}
+	if !strings.Contains(err.Error(), addr) || !strings.Contains(err.Error(), "check that it runs") ||
+		strings.Contains(err.Error(), "secret") {
+		t.Errorf("the error should name the address and the remedy, and not the password: %v", err)
+	}
+}
+
+// While the server does not answer, a waiting Acquire and a renewal end in time, and both work again afterwards.
+func TestAServerThatStopsAnswering(t *testing.T) {
+	srv := mongotest.NewServer(t)
+	s, err := mongolock.Open(t.Context(), srv.URI(), "locks_paused", mongolock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const lease = 3 * time.Second
+	l, err := lock.New(s, lock.Options{Lease: lease})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 20*time.Second)
+		defer cancel()
+		if err := l.Close(ctx); err != nil {
+			t.Errorf("close: %v", err)
+		}
+	})
+	le, err := l.TryAcquire(t.Context(), "held")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := srv.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	begin := time.Now()
+	_, err = l.TryAcquire(t.Context(), "other")
+	if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "check that it runs") {
+		t.Errorf("TryAcquire on a paused server: %v", err)
+	}
+	if d := time.Since(begin); d > lease {
+		t.Errorf("TryAcquire took %v", d)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
+	defer cancel()
+	begin = time.Now()
+	if _, err = l.Acquire(ctx, "other"); !errors.Is(err, context.DeadlineExceeded) {
+		t.Errorf("Acquire on a paused server: %v", err)
+	}
+	if d := time.Since(begin); d > 300*time.Millisecond {
+		t.Errorf("Acquire took %v for a context of 200 ms", d)
+	}
+	select {
+	case <-le.Lost():
+	case <-time.After(2 * lease):
+		t.Error("the lease was not lost while the server was paused")
+	}
+	if err := srv.Unpause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	_ = le.Release(t.Context())
+	for _, name := range []string{"held", "other"} {
+		got, err := l.Acquire(t.Context(), name)
+		if err != nil {
+			t.Fatalf("after the pause: %v", err)
+		}
+		if name == "held" && got.Token() <= le.Token() {
+			t.Errorf("token %d after %d", got.Token(), le.Token())
+		}
+	}
+}
+
+func BenchmarkAcquireRelease(b *testing.B) {
+	uri, db := mongotest.Fresh(b)
+	s, err := mongolock.Open(b.Context(), uri, db.Name(), mongolock.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	l, err := lock.New(s, lock.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close(context.Background())
+	b.ReportAllocs()
+	for b.Loop() {
+		le, err := l.Acquire(b.Context(), "n")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := le.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}

@@ -1,0 +1,114 @@
+package lock
+
+import (
+	"sync"
+	"time"
+)
+
+const (
+	maxObservations = 10_000 // names; forgetting one only makes a takeover wait anew
+	maxDead         = 1_000  // ids; forgetting one only makes this process wait out its own orphan
+)
+
+// observations is what a Locker has seen of the records it met. Every read feeds it, so a dead lease is found by
+// repeated TryAcquire as well as by one long Acquire. Safe for concurrent use.
+type observations struct {
+	mu    sync.Mutex
+	names map[string]*observation
+	// dead holds ids of this Locker that no code relies on any more, in the order they died: attempts given up with an
+	// unclear outcome, and lost leases that were released. A hold with such an id may be replaced at once.
+	dead      map[HoldID]struct{}
+	deadOrder []HoldID
+}
+
+// observation is what is known about one name. Times are readings of the Locker's clock.
+type observation struct {
+	record  Record
+	known   bool          // record is what the last reply showed
+	version time.Duration // when a reply first showed record.Version
+	hold    time.Duration // when a reply first showed record.Hold.ID
+	floor   int64         // greatest token ever seen
+}
+
+// saw records a reply that arrived at now, and returns what is known now.
+//
+// rule: the time that counts is that of the reply that first showed the version: it is later than the write.
+func (o *observations) saw(name string, r Record, found bool, now time.Duration) observation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ob := o.get(name)
+	if !found {
+		*ob = observation{floor: ob.floor}
+		return *ob
+	}
+	ob.floor = max(ob.floor, r.Token)
+	if !ob.known || ob.record.Version != r.Version {
+		ob.version = now
+	}
+	if !ob.known || ob.record.Hold == nil || r.Hold == nil || ob.record.Hold.ID != r.Hold.ID {
+		ob.hold = now
+	}
+	ob.known, ob.record = true, r
+	return *ob
+}
+
+// granted records the token of an own grant, after which the record is not known any more.
+func (o *observations) granted(name string, token int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	ob := o.get(name)
+	*ob = observation{floor: max(ob.floor, token)}
+}
+
+// look returns what is known without asking the store.
+func (o *observations) look(name string) observation {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ob := o.names[name]; ob != nil {
+		return *ob
+	}
+	return observation{}
+}
+
+func (o *observations) get(name string) *observation {
+	if ob := o.names[name]; ob != nil {
+		return ob
+	}
+	if o.names == nil {
+		o.names = make(map[string]*observation)
+	}
+	for victim := range o.names {
+		if len(o.names) < maxObservations {
+			break
+		}
+		delete(o.names, victim)
+	}
+	ob := &observation{}
+	o.names[name] = ob
+	return ob
+}
+
+// bury marks an own id as one that no code relies on.
+func (o *observations) bury(id HoldID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if _, ok := o.dead[id]; ok {
+		return
+	}
+	if o.dead == nil {
+		o.dead = make(map[HoldID]struct{})
+	}
+	if len(o.deadOrder) >= maxDead {
+		delete(o.dead, o.deadOrder[0])
+		o.deadOrder = o.deadOrder[1:]
+	}
+	o.dead[id] = struct{}{}
+	o.deadOrder = append(o.deadOrder, id)
+}
+
+func (o *observations) isDead(id HoldID) bool {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	_, ok := o.dead[id]
+	return ok
+}

@@ -1,0 +1,57 @@
+package lock
+
+import (
+	"bytes"
+	"errors"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// processIdentity returns what identifies pid over the life of this machine, or empty strings where /proc does not tell.
+func processIdentity(pid int) (boot, namespace, started string) {
+	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
+	if err != nil {
+		return "", "", ""
+	}
+	ns, err := os.Readlink("/proc/self/ns/pid")
+	if err != nil {
+		return "", "", ""
+	}
+	started, _, ok := processStarted(pid)
+	if !ok || started == "" {
+		return "", "", ""
+	}
+	return strings.TrimSpace(string(b)), ns, started
+}
+
+// processStarted returns field 22 of /proc/<pid>/stat (proc_pid_stat(5)): the start time in clock ticks since boot.
+// known is false when /proc cannot tell, for example where it hides other users' processes.
+func processStarted(pid int) (started string, gone, known bool) {
+	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
+	if errors.Is(err, os.ErrNotExist) {
+		// With hidepid the processes of others look as if they did not exist; then ours do not tell either.
+		return "", true, !procHidden()
+	}
+	if err != nil {
+		return "", false, false
+	}
+	// The command name is in parentheses and may contain anything: count from the last one.
+	i := bytes.LastIndexByte(stat, ')')
+	if i < 0 {
+		return "", false, false
+	}
+	f := strings.Fields(string(stat[i+1:])) // f[0] is field 3
+	if len(f) < 20 {
+		return "", false, false
+	}
+	// A zombie does not run any more, unless only its first thread has ended (field 20 counts the threads).
+	zombie := (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
+	return f[19], zombie, true
+}
+
+// procHidden tells whether /proc may hide processes of other users (hidepid): then process 1 is invisible to all but root.
+func procHidden() bool {
+	_, err := os.Stat("/proc/1/stat")
+	return err != nil
+}

@@ -1,0 +1,137 @@
+package sqlitelock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"go.uber.org/goleak"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/lock/sqlitelock"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+func openAt(t testing.TB, path string) lock.Store {
+	t.Helper()
+	s, err := sqlitelock.Open(t.Context(), path)
+	if err != nil {
+		t.Fatalf("open: %v", err)
+	}
+	return s
+}
+
+func TestSQLiteConforms(t *testing.T) {
+	locktest.Run(t, func(t testing.TB) locktest.Backend {
+		path := filepath.Join(t.TempDir(), "fencepost.db")
+		return locktest.Backend{
+			Open: func() lock.Store { return openAt(t, path) },
+			Delete: func(name string) error {
+				db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
+				if err != nil {
+					return err
+				}
+				err = db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
+					_, err := tx.Exec("DELETE FROM locks WHERE name = ?", name)
+					return err
+				})
+				return errors.Join(err, db.Close())
+			},
+		}
+	})
+}
+
+func TestTokensSurviveReopening(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fencepost.db")
+	var last int64
+	for i := range 3 {
+		l, err := lock.New(openAt(t, path), lock.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		le, err := l.TryAcquire(t.Context(), "n")
+		if err != nil {
+			t.Fatalf("round %d: %v", i, err)
+		}
+		if le.Token() <= last {
+			t.Errorf("token %d after %d", le.Token(), last)
+		}
+		last = le.Token()
+		if err := l.Close(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestOpenErrorsNameTheRemedy(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "text")
+	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	_, err := sqlitelock.Open(t.Context(), path)
+	if err == nil || !strings.Contains(err.Error(), "another path") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestAClosedStoreIsAPermanentError(t *testing.T) {
+	s := openAt(t, filepath.Join(t.TempDir(), "fencepost.db"))
+	if err := s.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if _, _, err := s.Read(t.Context(), "n"); !errors.Is(err, lock.ErrPermanent) {
+		t.Errorf("got %v, want ErrPermanent", err)
+	}
+}
+
+func BenchmarkAcquireRelease(b *testing.B) {
+	l, err := lock.New(openAt(b, filepath.Join(b.TempDir(), "fencepost.db")), lock.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer l.Close(context.Background())
+	b.ReportAllocs()
+	for b.Loop() {
+		le, err := l.Acquire(b.Context(), "n")
+		if err != nil {
+			b.Fatal(err)
+		}
+		if err := le.Release(b.Context()); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
+
+func ExampleOpen() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "fencepost")
+	if err != nil {
+		panic(err)
+	}
+	defer os.RemoveAll(dir)
+	store, err := sqlitelock.Open(ctx, filepath.Join(dir, "fencepost.db"))
+	if err != nil {
+		panic(err)
+	}
+	locker, err := lock.New(store, lock.Options{})
+	if err != nil {
+		panic(err)
+	}
+	defer locker.Close(ctx)
+
+	lease, err := locker.Acquire(ctx, "orders", lock.WithWhy("nightly export"))
+	if err != nil {
+		panic(err)
+	}
+	defer lease.Release(ctx)
+	// Work on lease.Context(), and hand lease.Token() to whatever you write to.
+	fmt.Println(lease.Name(), lease.Token() > 0, context.Cause(lease.Context()))
+	// Output: orders true <nil>
+}
