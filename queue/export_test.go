@@ -10,7 +10,6 @@ var Mutants = map[string]mutant{
 	"one batch in flight per producer and type": {severalInFlight: true},
 	"repeat the same documents":                 {freshIDs: true},
 	"new producer number after a failure":       {keepNumber: true},
-	"a new number sorts behind the old one":     {keepTime: true, noPause: true},
 	"never rejected what may have landed":       {lastAnswerOnly: true},
 }
 

@@ -187,7 +187,6 @@ type mutant struct {
 	severalInFlight bool // start the next batch while one is unsettled
 	freshIDs        bool // repeat a batch under new IDs
 	keepNumber      bool // keep the producer number after a failure
-	keepTime        bool // let a new number start in the millisecond in which the old one ended
 	noPause         bool // publish under a new number at once
 	lastAnswerOnly  bool // judge a batch by its last answer and forget unclear ones before it
 }
@@ -215,7 +214,8 @@ func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publishe
 	return p, nil
 }
 
-// clock is the queue's clock as read once, advanced by the local monotonic clock: no wall clock of a producer matters.
+// clock is the queue's clock as read once, advanced by the local monotonic clock: no wall clock of a producer matters, and
+// it never goes back.
 type clock struct{ base, start time.Time }
 
 func (c clock) now() time.Time { return c.base.Add(time.Since(c.start)) }

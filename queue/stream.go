@@ -43,7 +43,6 @@ type stream struct {
 	liveBytes int
 	producer  uint64    // rule: random, and new after every failure
 	n         uint64    // last counter given out under producer
-	lastMS    int64     // last ID time given out
 	notBefore time.Time // earliest next batch
 	stored    time.Time // when messages were last stored
 }
@@ -146,8 +145,7 @@ func (s *stream) hold() time.Duration {
 
 // take forms the next batch and gives it IDs. Called with p.mu held and s.live > 0.
 func (s *stream) take() []*item {
-	now := max(s.p.clock.now().UnixMilli(), s.lastMS) // rule: ID time never decreases within a stream
-	s.lastMS = now
+	now := s.p.clock.now() // rule: ID time never decreases within a stream, as the clock is monotonic
 	batch := make([]*item, 0, min(s.live, s.p.opt.BatchMessages))
 	size := 0
 	for len(s.waiting) > 0 && len(batch) < s.p.opt.BatchMessages {
@@ -158,7 +156,7 @@ func (s *stream) take() []*item {
 			}
 			size += it.size
 			s.n++ // rule: n is dense; withdrawn items never get one
-			it.msg.ID = NewID(time.UnixMilli(now), s.producer, s.n)
+			it.msg.ID = NewID(now, s.producer, s.n)
 			it.state = itemSent
 			batch = append(batch, it)
 		}
@@ -262,11 +260,8 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	defer s.p.mu.Unlock()
 	// rule: after anything but "all stored" a new producer number, so that the numbers of the lost rest leave no gap
 	s.producer, s.n = newProducerNumber(), 0
-	// rule: a new number sorts behind everything of the old one, whatever the random number is
-	if !s.p.mutant.keepTime {
-		s.lastMS++
-	}
-	// rule: order across the change of numbers, see rotationPause
+	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new
+	// number sort behind those of the old one
 	if !s.stored.IsZero() && !s.p.mutant.noPause {
 		s.notBefore = s.stored.Add(rotationPause)
 	}

@@ -1,0 +1,22 @@
+// Package mongoqueue keeps a queue in MongoDB, or in a server that speaks its protocol.
+//
+// One collection, messages, holds everything that is pending, with no index but the one on _id:
+//
+//	{_id: "<type>/<32 characters of the ID>", b: BinData, h?: {…}}                  a message
+//	{_id: "<type>/<ID>", p: <pieces>, s: <bytes>, h?: {…}}                          the head of a large message
+//	{_id: "<type>#<ID>+<k>", b: BinData}                                            its k-th piece, k = 1, 2, …
+//
+// '/' and '#' occur in no type name, so the messages of a type are the range ("<type>/", "<type>0"), whatever other types
+// there are, and pieces lie outside of every such range: limits, counts and oldest entries see messages only. A message
+// exists if and only if its head exists. Pieces are inserted before the head and deleted before the head.
+//
+// Headers are a document; if a key contains '.' or starts with '$', which servers treat in different ways, they are an
+// array [key, value, key, value, …] instead. Messages of foreign publishers may have b as a string or not at all.
+//
+// types holds {_id: "<type>"} per registered type, files holds {_id: "<type>", file_id, epoch, durable_index}.
+//
+// Only find, insert, update, delete, count and hello are used, with classic operators: standalone servers, replica sets,
+// sharded clusters (shard key _id) and compatible servers all work. What has to be durable is written with w:majority.
+// The driver's own retries of writes are off: the protocol repeats by itself, and an error means what it says only if
+// nothing was sent twice behind its back.
+package mongoqueue

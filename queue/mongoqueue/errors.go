@@ -1,0 +1,117 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Error codes of the server, from https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
+const (
+	codeBadValue                  = 2
+	codeFailedToParse             = 9
+	codeUnauthorized              = 13
+	codeTypeMismatch              = 14
+	codeInvalidLength             = 16
+	codeAuthenticationFailed      = 18
+	codeIllegalOperation          = 20
+	codeInvalidBSON               = 22
+	codeDollarPrefixedFieldName   = 52
+	codeDottedFieldName           = 57
+	codeCommandNotFound           = 59
+	codeInvalidNamespace          = 73
+	codeCommandNotSupported       = 115
+	codeDocumentValidationFailure = 121
+	codeCommandNotSupportedOnView = 166
+	codeAPIVersion                = 322
+	codeAPIStrict                 = 323
+	codeAPIDeprecation            = 324
+	codeAtlas                     = 8000
+	codeBSONObjectTooLarge        = 10334
+	codeDuplicateKey              = 11000
+	codeKeyTooLong                = 17280
+)
+
+// verdict is what an error says about the documents that it concerns.
+type verdict struct {
+	refused   bool // not stored, for certain
+	temporary bool // … but the cause may pass
+	sentinel  error
+}
+
+// judge tells what an error means. rule: whatever is not known to be a refusal is unclear.
+func judge(err error) verdict {
+	if errors.Is(err, mongo.ErrClientDisconnected) {
+		return verdict{refused: true, sentinel: queue.ErrClosed}
+	}
+	// No server was found: nothing was sent. An error inside can only stem from the search.
+	var selection topology.ServerSelectionError
+	if errors.As(err, &selection) {
+		return verdict{refused: true, temporary: true, sentinel: queue.ErrUnreachable}
+	}
+	if code := errorCode(err); code != 0 {
+		return judgeCode(code)
+	}
+	if mongo.IsNetworkError(err) {
+		return verdict{sentinel: queue.ErrUnreachable} // it was sent perhaps
+	}
+	return verdict{}
+}
+
+// judgeCode tells what a server's answer means. The codes listed are given before anything is written.
+func judgeCode(code int) verdict {
+	switch code {
+	case codeUnauthorized, codeAuthenticationFailed:
+		return verdict{refused: true, sentinel: queue.ErrPermission}
+	case codeBadValue, codeFailedToParse, codeTypeMismatch, codeInvalidLength, codeIllegalOperation, codeInvalidBSON,
+		codeDollarPrefixedFieldName, codeDottedFieldName, codeCommandNotFound, codeInvalidNamespace, codeCommandNotSupported,
+		codeDocumentValidationFailure, codeCommandNotSupportedOnView, codeAPIVersion, codeAPIStrict, codeAPIDeprecation,
+		codeAtlas, codeBSONObjectTooLarge, codeKeyTooLong:
+		return verdict{refused: true, sentinel: queue.ErrUnsupported}
+	}
+	return verdict{}
+}
+
+// errorCode is the server's code, or 0. Authentication fails while a connection is made, with the code inside.
+func errorCode(err error) int {
+	var server mongo.ServerError
+	if !errors.As(err, &server) {
+		return 0
+	}
+	if codes := server.ErrorCodes(); len(codes) > 0 {
+		return codes[0]
+	}
+	return 0
+}
+
+func hasCode(err error, code int) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && server.HasErrorCode(code)
+}
+
+// explain says what failed and what to do about it. The driver's errors name hosts, never credentials.
+func (q *Queue) explain(ctx context.Context, op string, err error) error {
+	if err == nil {
+		return nil
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("mongoqueue: %s: %w (%w)", op, context.Cause(ctx), err)
+	}
+	switch sentinel := judge(err).sentinel; sentinel {
+	case nil:
+		return fmt.Errorf("mongoqueue: %s: %w", op, err)
+	case queue.ErrUnreachable:
+		return fmt.Errorf("mongoqueue: %s: %w: no answer from %s within %v; check that the server runs, that host and port are right, and that replicaSet and tls in the URI fit it: %w",
+			op, sentinel, q.name, q.connectFor, err)
+	case queue.ErrPermission:
+		return fmt.Errorf("mongoqueue: %s: %w: %s; check user name and password, that authSource names the database in which the user is defined (often admin), and that it has the role readWrite: %w",
+			op, sentinel, q.name, err)
+	default:
+		return fmt.Errorf("mongoqueue: %s: %w: %w", op, sentinel, err)
+	}
+}

@@ -1,0 +1,343 @@
+package mongoqueue
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+const (
+	maxBatch     = 10_000 // documents per reply
+	ackKeys      = 10_000 // keys per delete command: well below 16 MiB
+	sweepEvery   = 10 * time.Minute
+	sweepLimit   = 100            // pieces looked at per sweep
+	orphanPieces = 24 * time.Hour // no publisher repeats for so long (queue.RepeatForMax)
+)
+
+// typeRange is the range of keys of a type's messages behind the given ID.
+func typeRange(typ string, after queue.ID) bson.D {
+	from := typ + headSeparator
+	if !after.IsZero() {
+		from = headKey(typ, after)
+	}
+	return keyRange(from, typ+headEnd)
+}
+
+// keyRange is the filter for from < _id < to. Strings compare bytewise.
+func keyRange(from, to string) bson.D {
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}, {Key: "$lt", Value: to}}}}
+}
+
+var byKey = bson.D{{Key: "_id", Value: 1}}
+
+// Fetch implements queue.Queue.
+//
+//	find {_id: {$gt: "<type>/<after>", $lt: "<type>0"}}, sort {_id: 1}, limit; index: _id, no sort stage. Nothing matched:
+//	nothing is pending behind after. Not a snapshot: a message that lands behind the cursor's place is seen by the next
+//	sweep.
+func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	if err := queue.CheckFetch(typ, limit); err != nil {
+		return nil, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return nil, err
+	}
+	if after.IsZero() {
+		q.sweepOrphans(ctx, typ)
+	}
+	filter := typeRange(typ, after)
+	for {
+		out, read, last, err := q.fetch(ctx, typ, filter, limit)
+		if err != nil {
+			return nil, q.explain(ctx, "fetch "+typ, err)
+		}
+		if len(out) > 0 || read < limit.Messages {
+			return out, nil
+		}
+		filter = keyRange(last, typ+headEnd) // nothing but foreign keys: go on behind them
+	}
+}
+
+// fetch runs one find. read counts the documents seen, last is the key of the last one.
+func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (out []queue.Message, read int, last string, err error) {
+	find := options.Find().SetSort(byKey).SetLimit(int64(limit.Messages)).SetBatchSize(q.batchSize(typ, limit))
+	cursor, err := q.messages.Find(ctx, filter, find)
+	if err != nil {
+		return nil, 0, "", err
+	}
+	defer cursor.Close(ctx)
+	var bytes int64
+	for cursor.Next(ctx) {
+		read++
+		last, _ = cursor.Current.Lookup("_id").StringValueOK()
+		h, ok := decodeHead(typ, cursor.Current)
+		if !ok {
+			continue
+		}
+		if h.pieces > 0 && !h.Incomplete {
+			if err := q.assemble(ctx, &h); err != nil {
+				return nil, 0, "", err
+			}
+		}
+		if h.Incomplete {
+			h.Payload, h.Headers = nil, nil
+		}
+		out = append(out, h.Message)
+		if bytes += int64(len(h.Payload)); limit.Bytes > 0 && bytes >= limit.Bytes {
+			break
+		}
+	}
+	if err := cursor.Err(); err != nil {
+		return nil, 0, "", err
+	}
+	q.learnSize(typ, len(out), bytes)
+	return out, read, last, nil
+}
+
+// batchSize asks for about as much as the limit allows in one reply, going by the size of the type's recent messages: more
+// would be read again by the next Fetch.
+func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
+	n := int64(min(limit.Messages, maxBatch))
+	if limit.Bytes > 0 {
+		q.mu.Lock()
+		mean := q.size[typ]
+		q.mu.Unlock()
+		n = min(n, limit.Bytes/max(mean, 1)+1)
+	}
+	return int32(n)
+}
+
+func (q *Queue) learnSize(typ string, messages int, bytes int64) {
+	if messages == 0 {
+		return
+	}
+	q.mu.Lock()
+	q.size[typ] = bytes / int64(messages)
+	q.mu.Unlock()
+}
+
+// assemble reads the pieces of a large message.
+//
+//	find {_id: {$in: ["<type>#<ID>+1", …]}}, sort {_id: 1}; index: _id. Fewer than said, or of another length: an
+//	acknowledgement was cut off half way, the message is incomplete.
+func (q *Queue) assemble(ctx context.Context, h *head) error {
+	q.mu.Lock()
+	q.pieces[headKey(h.Type, h.ID)] = h.pieces // Ack needs to know
+	q.mu.Unlock()
+	cursor, err := q.messages.Find(ctx, in(pieceKeys(h.Type, h.ID, h.pieces)), options.Find().SetSort(byKey))
+	if err != nil {
+		return err
+	}
+	defer cursor.Close(ctx)
+	payload := make([]byte, 0, h.size)
+	found := 0
+	for cursor.Next(ctx) {
+		_, data, ok := cursor.Current.Lookup("b").BinaryOK()
+		if !ok || len(payload)+len(data) > h.size {
+			h.Incomplete = true
+			return nil
+		}
+		payload = append(payload, data...)
+		found++
+	}
+	h.Incomplete = found != h.pieces || len(payload) != h.size
+	h.Payload = payload
+	return cursor.Err()
+}
+
+func in(keys []string) bson.D {
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
+}
+
+// Ack implements queue.Queue.
+//
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, w: 1; index: _id. Fewer deleted than asked: they were gone.
+//
+// Pieces go first, so that what is left of an acknowledgement that was cut off is a head, which Fetch reports as
+// incomplete. Whether a message has pieces is known from its Fetch: nobody can acknowledge what was not fetched, except by
+// hand, and then sweepOrphans removes them a day later.
+func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	for len(ids) > 0 {
+		n := min(len(ids), ackKeys)
+		heads := make([]string, n)
+		var pieces, large []string
+		for i, id := range ids[:n] {
+			heads[i] = headKey(typ, id)
+		}
+		q.mu.Lock()
+		if len(q.pieces) > 0 {
+			for i, key := range heads {
+				if k := q.pieces[key]; k > 0 {
+					large = append(large, key)
+					pieces = append(pieces, pieceKeys(typ, ids[i], k)...)
+				}
+			}
+		}
+		q.mu.Unlock()
+		if err := q.delete(ctx, pieces); err != nil {
+			return q.explain(ctx, "ack "+typ, err)
+		}
+		if err := q.delete(ctx, heads); err != nil {
+			return q.explain(ctx, "ack "+typ, err)
+		}
+		q.mu.Lock()
+		for _, key := range large {
+			delete(q.pieces, key)
+		}
+		q.mu.Unlock()
+		ids = ids[n:]
+	}
+	return nil
+}
+
+// delete removes documents of messages. rule: no durability needed, a lost deletion only redelivers.
+func (q *Queue) delete(ctx context.Context, keys []string) error {
+	if len(keys) == 0 {
+		return nil
+	}
+	_, err := q.relaxed.DeleteMany(ctx, in(keys))
+	return err
+}
+
+// sweepMark is where the search for orphans of a type stands.
+type sweepMark struct {
+	next time.Time
+	from string // key of the last piece looked at
+}
+
+// sweepOrphans removes pieces without a head, which only a publisher that died within a batch can leave behind, once they
+// are a day old. It looks at a few pieces at a time, seldom. An error is no matter: there is a next time.
+func (q *Queue) sweepOrphans(ctx context.Context, typ string) {
+	q.mu.Lock()
+	mark := q.swept[typ]
+	due := time.Now().After(mark.next)
+	if due {
+		mark.next = time.Now().Add(sweepEvery)
+		q.swept[typ] = mark
+	}
+	q.mu.Unlock()
+	if !due {
+		return
+	}
+	from, err := q.sweep(ctx, typ, max(mark.from, typ+pieceSeparator))
+	if err != nil {
+		return
+	}
+	mark.from = from
+	q.mu.Lock()
+	q.swept[typ] = mark
+	q.mu.Unlock()
+}
+
+// sweep looks at the pieces behind from and returns where to go on, "" for the beginning.
+//
+//	find {_id: {$gt: from, $lt: "<type>#<a day ago>"}} → _id only, sort {_id: 1}, limit 100; index: _id.
+//	find {_id: {$in: their heads}} → _id only; index: _id. Missing ones: their pieces are orphans.
+//	deleteMany {_id: {$in: orphans}}, w: 1.
+func (q *Queue) sweep(ctx context.Context, typ, from string) (string, error) {
+	old := queue.NewID(q.now().Add(-orphanPieces), 0, 0)
+	cursor, err := q.messages.Find(ctx, keyRange(from, typ+pieceSeparator+old.String()),
+		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(sweepLimit))
+	if err != nil {
+		return from, err
+	}
+	var pieces, heads []string
+	last := ""
+	headOf := func(piece string) string { return typ + headSeparator + piece[len(typ)+1:len(typ)+1+queue.IDLen] }
+	err = eachKey(ctx, cursor, func(key string) {
+		last = key
+		if len(key) == len(typ)+1+queue.IDLen+2 {
+			pieces, heads = append(pieces, key), append(heads, headOf(key))
+		}
+	})
+	if err != nil || len(pieces) == 0 {
+		return last, err
+	}
+	cursor, err = q.messages.Find(ctx, in(heads), options.Find().SetProjection(idOnly))
+	if err != nil {
+		return from, err
+	}
+	alive := map[string]bool{}
+	if err := eachKey(ctx, cursor, func(key string) { alive[key] = true }); err != nil {
+		return from, err
+	}
+	var orphans []string
+	for _, key := range pieces {
+		if !alive[headOf(key)] {
+			orphans = append(orphans, key)
+		}
+	}
+	return last, q.delete(ctx, orphans)
+}
+
+// Depth implements queue.Queue.
+//
+//	count {_id: the type's range}, limit max+1; index: _id, at most max+1 keys.
+//	find the first key of the range: the oldest.
+func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	if err := queue.CheckDepth(typ, most); err != nil {
+		return queue.Depth{}, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return queue.Depth{}, err
+	}
+	var reply struct {
+		N int64 `bson:"n"`
+	}
+	err := q.messages.Database().RunCommand(ctx, bson.D{
+		{Key: "count", Value: q.messages.Name()},
+		{Key: "query", Value: typeRange(typ, queue.ID{})},
+		{Key: "limit", Value: int64(most) + 1},
+	}).Decode(&reply)
+	if err != nil {
+		return queue.Depth{}, q.explain(ctx, "depth of "+typ, err)
+	}
+	d := queue.Depth{Pending: min(int(reply.N), most), Capped: reply.N > int64(most)}
+	if reply.N == 0 {
+		return d, nil
+	}
+	if d.Oldest, err = q.oldest(ctx, typ); err != nil {
+		return queue.Depth{}, q.explain(ctx, "oldest of "+typ, err)
+	}
+	return d, nil
+}
+
+func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
+	filter := typeRange(typ, queue.ID{})
+	for {
+		key, err := q.firstKey(ctx, filter)
+		if key == "" || err != nil {
+			return queue.ID{}, err
+		}
+		if id, err := queue.ParseID(key[len(typ)+1:]); err == nil {
+			return id, nil
+		}
+		filter = keyRange(key, typ+headEnd) // a foreign key
+	}
+}
+
+// firstKey is the first string _id that the filter matches, or "".
+//
+//	find filter → _id only, sort {_id: 1}, limit 1; index: _id, one key.
+func (q *Queue) firstKey(ctx context.Context, filter bson.D) (string, error) {
+	var doc struct {
+		ID string `bson:"_id"`
+	}
+	err := q.messages.FindOne(ctx, filter, options.FindOne().SetProjection(idOnly).SetSort(byKey)).Decode(&doc)
+	if err != nil && err != mongo.ErrNoDocuments {
+		return "", fmt.Errorf("first key: %w", err)
+	}
+	return doc.ID, nil
+}

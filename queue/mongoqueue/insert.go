@@ -1,0 +1,163 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Bounds of one insert command. A server takes 48 MB and 100,000 documents.
+const (
+	commandDocuments = 2000
+	commandBytes     = 24 << 20
+)
+
+// Insert implements queue.Queue.
+//
+// The documents go out in order, in one command as a rule, and a duplicate key means: this document landed before. That
+// is a proof of durability too, as the server waits for the write concern after failed writes as well, up to its
+// latest operation (LastOpFixer in its write_ops_exec.cpp). Behind the first duplicate there are more as a rule (an
+// earlier attempt landed), so what is there is read, and only what is missing is inserted.
+func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
+	if err := queue.CheckInsert(typ, msgs); err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return &queue.InsertError{Refused: true, Err: err}
+	}
+	return insert(ctx, q, documents(typ, msgs), func(err error) error { return q.explain(ctx, "insert "+typ, err) })
+}
+
+// inserter is what Insert needs of a server.
+type inserter interface {
+	// insertOrdered inserts documents in order. landed counts those from the front that are durable for certain;
+	// duplicate says that the next one was there already, durably. Otherwise err tells why the rest is not.
+	insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error)
+	// present tells which of the documents are there durably, as far as it can.
+	present(ctx context.Context, docs []document) (map[string]bool, error)
+}
+
+func insert(ctx context.Context, to inserter, pending []document, explain func(error) error) error {
+	for len(pending) > 0 {
+		command := pending[:commandLen(pending)]
+		// rule: only ever in order, and the next command only after the answer to this one. At no instant is n+1 visible
+		// and n not: a publisher may die at any point, and a consumer would declare n a gap and refuse it later.
+		landed, duplicate, err := to.insertOrdered(ctx, command)
+		pending = pending[landed:]
+		switch {
+		case duplicate:
+			pending = pending[1:]
+			if len(pending) == 0 {
+				return nil
+			}
+			there, err := to.present(ctx, pending)
+			if err != nil {
+				return insertError(pending, fmt.Errorf("read what is stored: %w", explain(err)), verdict{})
+			}
+			missing := pending[:0:0]
+			for _, d := range pending {
+				if !there[d.key] {
+					missing = append(missing, d)
+				}
+			}
+			pending = missing
+		case err != nil:
+			return insertError(pending, explain(err), judgeInsert(err))
+		}
+	}
+	return nil
+}
+
+// insertError counts the messages before the first pending document as stored.
+func insertError(pending []document, err error, v verdict) *queue.InsertError {
+	return &queue.InsertError{Stored: pending[0].message, Refused: v.refused, Temporary: v.temporary, Err: err}
+}
+
+// commandLen is how many documents fit into one command; at least one.
+func commandLen(docs []document) int {
+	size := 0
+	for i, d := range docs {
+		size += d.size
+		if i == commandDocuments || (i > 0 && size > commandBytes) {
+			return i
+		}
+	}
+	return len(docs)
+}
+
+// judgeInsert judges the error of an insert command, which comes in two forms: for the command, or per document.
+func judgeInsert(err error) verdict {
+	var bulk mongo.BulkWriteException
+	if !errors.As(err, &bulk) {
+		return judge(err)
+	}
+	if bulk.WriteConcernError != nil || len(bulk.WriteErrors) == 0 {
+		return verdict{} // rule: written, but not yet where it is safe: unclear
+	}
+	return judgeCode(bulk.WriteErrors[0].Code)
+}
+
+// insertOrdered implements inserter.
+//
+//	insert, ordered: true, w: majority; index: _id.
+//	Write error i: documents before i are in, i and all behind it are not inserted by this command. Duplicate key (11000):
+//	document i was there. A write concern error: nothing is certain, not even what no write error concerns.
+func (q *Queue) insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error) {
+	bodies := make([]any, len(docs))
+	for i, d := range docs {
+		bodies[i] = d.body
+	}
+	_, err = q.messages.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(true))
+	if err == nil {
+		return len(docs), false, nil
+	}
+	var bulk mongo.BulkWriteException
+	if errors.As(err, &bulk) && bulk.WriteConcernError == nil && len(bulk.WriteErrors) > 0 {
+		first := bulk.WriteErrors[0]
+		if first.Index >= 0 && first.Index < len(docs) {
+			return first.Index, first.HasErrorCode(codeDuplicateKey), err
+		}
+	}
+	return 0, false, err
+}
+
+// present implements inserter.
+//
+//	find {_id: {$in: keys}} → _id only, read concern majority: what it returns survives a fail-over, so it is stored. Index:
+//	_id. What it does not return may still be there: then inserting it again is a duplicate.
+//	A server that knows no read concern ignores it, or refuses (then nothing is known, and duplicates tell one by one).
+func (q *Queue) present(ctx context.Context, docs []document) (map[string]bool, error) {
+	keys := make(bson.A, len(docs))
+	for i, d := range docs {
+		keys[i] = d.key
+	}
+	there := make(map[string]bool, len(docs))
+	cursor, err := q.majority.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}},
+		options.Find().SetProjection(idOnly).SetBatchSize(int32(len(docs)+1)))
+	if err == nil {
+		err = eachKey(ctx, cursor, func(key string) { there[key] = true })
+	}
+	if err != nil && ctx.Err() == nil && errorCode(err) != 0 {
+		return there, nil
+	}
+	return there, err
+}
+
+var idOnly = bson.D{{Key: "_id", Value: 1}}
+
+// eachKey calls f with the _id of every document that has a string there, and closes the cursor.
+func eachKey(ctx context.Context, cursor *mongo.Cursor, f func(string)) error {
+	defer cursor.Close(ctx)
+	for cursor.Next(ctx) {
+		if key, ok := cursor.Current.Lookup("_id").StringValueOK(); ok {
+			f(key)
+		}
+	}
+	return cursor.Err()
+}

@@ -1,0 +1,199 @@
+package mongoqueue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Defaults of Options.
+const (
+	// ConnectTimeoutDefault bounds the search for a server.
+	ConnectTimeoutDefault = 5 * time.Second
+	// DatabaseDefault is the database when the URI names none.
+	DatabaseDefault = "fencepost"
+
+	closeTimeout = 5 * time.Second
+)
+
+// Options adjusts Open. The zero value is good.
+type Options struct {
+	// AppName is what the server's logs call this client. Defaults to the URI's appName, or "fencepost".
+	AppName string
+	// ConnectTimeout is how long Open and every later operation look for a server before they fail with ErrUnreachable.
+	// Defaults to the URI's serverSelectionTimeoutMS, or 5 s.
+	ConnectTimeout time.Duration
+	// Monitor, if set, sees every command: for tracing and metrics.
+	Monitor *event.CommandMonitor
+}
+
+// Queue is a queue.Queue in MongoDB. Safe for concurrent use.
+type Queue struct {
+	client *mongo.Client
+	name   string // the URI without credentials and options, for messages
+
+	messages   *mongo.Collection // w:majority
+	relaxed    *mongo.Collection // messages, w:1
+	majority   *mongo.Collection // messages, read concern majority
+	types      *mongo.Collection // w:majority
+	files      *mongo.Collection // w:majority
+	connectFor time.Duration
+
+	clockAt   time.Time // monotonic time of …
+	clockBase time.Time // … this server time
+
+	mu     sync.Mutex
+	closed bool
+	pieces map[string]int       // head _id → pieces, of fetched and not yet acknowledged large messages
+	swept  map[string]sweepMark // per type, see sweepPieces
+	size   map[string]int64     // per type, recent mean payload, see Fetch
+}
+
+var _ queue.Queue = (*Queue)(nil)
+
+// Open connects to the server that uri names (mongodb:// or mongodb+srv://, with the database as path, by default
+// "fencepost") and checks that it answers. Errors wrap queue.ErrInvalidURL, queue.ErrUnreachable or
+// queue.ErrPermission, and never contain a password.
+func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
+	if opt.ConnectTimeout < 0 {
+		return nil, errors.New("mongoqueue options: ConnectTimeout must not be negative")
+	}
+	co, database, err := parseURI(uri)
+	if err != nil {
+		return nil, err
+	}
+	uriTimeout := ConnectTimeoutDefault
+	if co.ServerSelectionTimeout != nil && *co.ServerSelectionTimeout > 0 {
+		uriTimeout = *co.ServerSelectionTimeout
+	}
+	wait := cmp.Or(opt.ConnectTimeout, uriTimeout)
+	co.SetServerSelectionTimeout(wait).SetConnectTimeout(wait)
+	// rule: an error tells about the one attempt that was made; repeating is the publisher's business
+	co.SetRetryWrites(false)
+	// rule: reads see everything that is acknowledged, whatever the URI asks for
+	co.SetReadPreference(readpref.Primary())
+	appName := "fencepost"
+	if co.AppName != nil {
+		appName = *co.AppName
+	}
+	co.SetAppName(cmp.Or(opt.AppName, appName))
+	if opt.Monitor != nil {
+		co.SetMonitor(opt.Monitor)
+	}
+	client, err := mongo.Connect(co)
+	if err != nil {
+		return nil, fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, displayURI(uri), scrub(err, uri))
+	}
+	q := newQueue(client, database, durable)
+	q.name, q.connectFor = displayURI(uri), wait
+	if err := q.hello(ctx); err != nil {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
+		defer cancel()
+		_ = client.Disconnect(closing) // nothing was sent that could be lost
+		return nil, err
+	}
+	return q, nil
+}
+
+// durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over.
+var durable = writeconcern.Majority()
+
+func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConcern) *Queue {
+	db := client.Database(database)
+	must := options.Collection().SetWriteConcern(wc)
+	return &Queue{
+		client:   client,
+		messages: db.Collection("messages", must),
+		relaxed:  db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
+		majority: db.Collection("messages", options.Collection().SetReadConcern(readconcern.Majority())),
+		types:    db.Collection("types", must),
+		files:    db.Collection("files", must),
+		pieces:   map[string]int{},
+		swept:    map[string]sweepMark{},
+		size:     map[string]int64{},
+	}
+}
+
+// hello checks that the server answers and takes writes, and reads its clock.
+//
+//	runCommand {hello: 1} on admin; index: none. localTime is the server's wall clock in ms. Before MongoDB 4.4.2 the
+//	command is unknown (59) and called isMaster.
+func (q *Queue) hello(ctx context.Context) error {
+	var reply struct {
+		LocalTime         time.Time `bson:"localTime"`
+		IsWritablePrimary *bool     `bson:"isWritablePrimary"`
+	}
+	admin := q.client.Database("admin")
+	begin := time.Now()
+	err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply)
+	if hasCode(err, codeCommandNotFound) {
+		begin = time.Now()
+		err = admin.RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&reply)
+	}
+	if err != nil {
+		return q.explain(ctx, "connect", err)
+	}
+	if reply.IsWritablePrimary != nil && !*reply.IsWritablePrimary {
+		return fmt.Errorf("%w: %s is not the primary; name the replica set in the URI (?replicaSet=…) and leave out directConnection",
+			queue.ErrUnreachable, q.name)
+	}
+	q.clockAt = time.Now()
+	q.clockBase = reply.LocalTime.Add(q.clockAt.Sub(begin) / 2) // it was read about half way
+	if reply.LocalTime.IsZero() {
+		q.clockBase = q.clockAt
+	}
+	return nil
+}
+
+// Now implements queue.Queue: the server's clock as read by Open, advanced by the local monotonic clock.
+func (q *Queue) Now(ctx context.Context) (time.Time, error) {
+	if err := q.enter(ctx); err != nil {
+		return time.Time{}, err
+	}
+	return q.now(), nil
+}
+
+func (q *Queue) now() time.Time { return q.clockBase.Add(time.Since(q.clockAt)) }
+
+// enter refuses to begin an operation on a closed queue or with an ended context.
+func (q *Queue) enter(ctx context.Context) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if q.closed {
+		return fmt.Errorf("mongoqueue: %w", queue.ErrClosed)
+	}
+	if ctx.Err() != nil {
+		return fmt.Errorf("mongoqueue: %w", context.Cause(ctx))
+	}
+	return nil
+}
+
+// Close implements queue.Queue. It waits a few seconds for operations that are under way. Closing twice is no error.
+func (q *Queue) Close() error {
+	q.mu.Lock()
+	closed := q.closed
+	q.closed = true
+	q.mu.Unlock()
+	if closed {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if err := q.client.Disconnect(ctx); err != nil {
+		return fmt.Errorf("mongoqueue: close: %w", err)
+	}
+	return nil
+}

@@ -1,0 +1,199 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"unicode/utf8"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// RegisterType implements queue.Queue.
+//
+//	insertOne {_id: "<type>"} into types, w: majority; index: _id. Duplicate key: registered already.
+func (q *Queue) RegisterType(ctx context.Context, typ string) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	_, err := q.types.InsertOne(ctx, bson.D{{Key: "_id", Value: typ}})
+	if err != nil && !isDuplicate(err) {
+		return q.explain(ctx, "register type "+typ, err)
+	}
+	return nil
+}
+
+// isDuplicate reports whether an insertOne failed because the document is there, durably.
+func isDuplicate(err error) bool {
+	var write mongo.WriteException
+	return errors.As(err, &write) && write.WriteConcernError == nil && write.HasErrorCode(codeDuplicateKey)
+}
+
+// Types implements queue.Queue.
+//
+//	find {} in types → _id only: one document per registered type.
+//	A skip scan over messages: the first key, then the first behind that type's range, and so on; one find of one key each.
+func (q *Queue) Types(ctx context.Context) ([]string, error) {
+	if err := q.enter(ctx); err != nil {
+		return nil, err
+	}
+	found := map[string]bool{}
+	cursor, err := q.types.Find(ctx, bson.D{}, options.Find().SetProjection(idOnly))
+	if err == nil {
+		err = eachKey(ctx, cursor, func(key string) {
+			if queue.ValidateType(key) == nil {
+				found[key] = true
+			}
+		})
+	}
+	if err != nil {
+		return nil, q.explain(ctx, "list types", err)
+	}
+	for from := ""; ; {
+		key, err := q.firstKey(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}}}})
+		if err != nil {
+			return nil, q.explain(ctx, "list types", err)
+		}
+		if key == "" {
+			return slices.Sorted(maps.Keys(found)), nil
+		}
+		typ, next := skip(key)
+		if typ != "" {
+			found[typ] = true
+		}
+		from = max(next, key) // always forward
+	}
+}
+
+// skip splits a key of messages into its type, if it is a message's, and a key below which everything else is of the same
+// kind. A foreign key has no type, and what follows is the next key that begins otherwise: never is a message walked.
+func skip(key string) (typ, next string) {
+	n := 0
+	for n < len(key) && isTypeByte(key[n]) {
+		n++
+	}
+	if n == len(key) {
+		return "", key // no separator at all
+	}
+	switch name := key[:n]; key[n] {
+	case headSeparator[0]:
+		if queue.ValidateType(name) == nil {
+			typ = name
+		}
+		return typ, name + headEnd
+	case pieceSeparator[0]:
+		return "", name + pieceEnd
+	}
+	r, _ := utf8.DecodeRuneInString(key[n:])
+	if !utf8.ValidRune(r + 1) {
+		return "", key
+	}
+	return "", key[:n] + string(r+1)
+}
+
+func isTypeByte(c byte) bool {
+	return 'a' <= c && c <= 'z' || '0' <= c && c <= '9' || c == '.' || c == '_' || c == '-'
+}
+
+// fileDoc is a document of files.
+type fileDoc struct {
+	Type         string      `bson:"_id"`
+	FileID       bson.Binary `bson:"file_id"`       // set once
+	Epoch        int64       `bson:"epoch"`         // only grows
+	DurableIndex int64       `bson:"durable_index"` // only grows
+}
+
+func encodeFile(typ string, f queue.File) (fileDoc, error) {
+	if f.Epoch > math.MaxInt64 || f.DurableIndex > math.MaxInt64 {
+		return fileDoc{}, fmt.Errorf("mongoqueue: file of %s: epoch %d or durable index %d exceeds 63 bits", typ, f.Epoch, f.DurableIndex)
+	}
+	return fileDoc{Type: typ, FileID: bson.Binary{Data: f.FileID[:]}, Epoch: int64(f.Epoch), DurableIndex: int64(f.DurableIndex)}, nil
+}
+
+// File implements queue.Queue.
+//
+//	find {_id: "<type>"} in files; index: _id. Nothing matched: no file was registered.
+func (q *Queue) File(ctx context.Context, typ string) (queue.File, bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, false, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return queue.File{}, false, err
+	}
+	var doc fileDoc
+	err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Decode(&doc)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return queue.File{}, false, nil
+	}
+	if err != nil {
+		return queue.File{}, false, q.explain(ctx, "read the file entry of "+typ, err)
+	}
+	f := queue.File{Epoch: uint64(max(doc.Epoch, 0)), DurableIndex: uint64(max(doc.DurableIndex, 0))}
+	if n := copy(f.FileID[:], doc.FileID.Data); n != len(f.FileID) || len(doc.FileID.Data) != n {
+		return queue.File{}, false, fmt.Errorf("mongoqueue: the file entry of %s is damaged: file_id has %d bytes, want %d", typ, len(doc.FileID.Data), len(f.FileID))
+	}
+	return f, true, nil
+}
+
+// RegisterFile implements queue.Queue.
+//
+//	insertOne into files, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
+//	two processes at the same instant cannot both win.
+func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (queue.File, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return queue.File{}, err
+	}
+	doc, err := encodeFile(typ, f)
+	if err != nil {
+		return queue.File{}, err
+	}
+	_, err = q.files.InsertOne(ctx, doc)
+	switch {
+	case err == nil:
+		return f, nil
+	case !isDuplicate(err):
+		return queue.File{}, q.explain(ctx, "register the file of "+typ, err)
+	}
+	registered, ok, err := q.File(ctx, typ)
+	if err == nil && !ok {
+		err = fmt.Errorf("mongoqueue: register the file of %s: the entry was removed at the same moment; try again", typ)
+	}
+	return registered, err
+}
+
+// UpdateFile implements queue.Queue.
+//
+//	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}} in files, w: majority; index: _id.
+//	Nothing matched: none is registered, or another file.
+func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return false, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return false, err
+	}
+	doc, err := encodeFile(typ, f)
+	if err != nil {
+		return false, err
+	}
+	result, err := q.files.UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}},
+		bson.D{{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}}})
+	if err != nil {
+		return false, q.explain(ctx, "update the file entry of "+typ, err)
+	}
+	return result.MatchedCount == 1, nil
+}

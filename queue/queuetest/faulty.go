@@ -1,0 +1,251 @@
+package queuetest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Op names an operation of a queue.
+type Op string
+
+// The operations that Faulty can disturb.
+const (
+	OpInsert       Op = "insert"
+	OpFetch        Op = "fetch"
+	OpAck          Op = "ack"
+	OpRegisterType Op = "registerType"
+	OpTypes        Op = "types"
+	OpDepth        Op = "depth"
+	OpFile         Op = "file"
+	OpRegisterFile Op = "registerFile"
+	OpUpdateFile   Op = "updateFile"
+	OpNow          Op = "now"
+)
+
+// Kind is a way in which an operation goes wrong.
+type Kind int
+
+// Kinds of faults. Inserts report them as a server would: everything is unclear unless stated otherwise.
+const (
+	// None: the operation works.
+	None Kind = iota
+	// LostAnswer: performed, but the answer is an error.
+	LostAnswer
+	// Lost: not performed, and the answer is the same error as for LostAnswer.
+	Lost
+	// Partial: performed for the first Keep messages or IDs, then as Lost. Other operations: as Lost.
+	Partial
+	// Late: the answer is an error at once; an Insert is performed after Delay, message by message, Step apart.
+	Late
+	// Hang: not performed; blocks until the context ends.
+	Hang
+	// HangPerformed: performed, then blocks until the context ends.
+	HangPerformed
+	// Refused: an Insert is performed for the first Keep messages and refused for certain for the others. Other operations
+	// fail with ErrPermission.
+	Refused
+	// Unreachable: not performed, for certain, but worth another attempt.
+	Unreachable
+)
+
+// ErrFault is wrapped by every injected error.
+var ErrFault = errors.New("injected fault")
+
+// Fault is one disturbance.
+type Fault struct {
+	Kind  Kind
+	Keep  int
+	Delay time.Duration
+	Step  time.Duration
+}
+
+// Faulty disturbs the operations of another queue. It is safe for concurrent use.
+type Faulty struct {
+	queue.Queue
+
+	// Next decides about each operation; n is the number of messages or IDs. nil means no faults. It may be called
+	// concurrently.
+	Next func(op Op, typ string, n int) Fault
+
+	mu    sync.Mutex
+	calls map[Op]int
+	late  sync.WaitGroup
+}
+
+var _ queue.Queue = (*Faulty)(nil)
+
+// Calls tells how many operations of a kind were begun.
+func (f *Faulty) Calls(op Op) int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.calls[op]
+}
+
+// Wait returns when all late inserts are done.
+func (f *Faulty) Wait() { f.late.Wait() }
+
+// Close waits for late inserts and closes the queue.
+func (f *Faulty) Close() error {
+	f.late.Wait()
+	return f.Queue.Close()
+}
+
+func (f *Faulty) next(op Op, typ string, n int) Fault {
+	f.mu.Lock()
+	if f.calls == nil {
+		f.calls = map[Op]int{}
+	}
+	f.calls[op]++
+	f.mu.Unlock()
+	if f.Next == nil {
+		return Fault{}
+	}
+	return f.Next(op, typ, n)
+}
+
+// Insert implements queue.Queue.
+func (f *Faulty) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
+	fault := f.next(OpInsert, typ, len(msgs))
+	keep := min(fault.Keep, len(msgs))
+	perform := func(ctx context.Context, msgs []queue.Message) error {
+		if len(msgs) == 0 {
+			return nil
+		}
+		return f.Queue.Insert(ctx, typ, msgs)
+	}
+	unclear := &queue.InsertError{Err: fmt.Errorf("%w: the answer was lost", ErrFault)}
+	switch fault.Kind {
+	case LostAnswer:
+		_ = perform(ctx, msgs)
+		return unclear
+	case Lost:
+		return unclear
+	case Partial:
+		_ = perform(ctx, msgs[:keep])
+		return unclear
+	case Late:
+		// The server has the messages: what the caller does from here on neither stops it nor changes them.
+		lateCtx, msgs := context.WithoutCancel(ctx), slices.Clone(msgs)
+		for i := range msgs {
+			msgs[i].Payload, msgs[i].Headers = bytes.Clone(msgs[i].Payload), maps.Clone(msgs[i].Headers)
+		}
+		f.late.Go(func() {
+			time.Sleep(fault.Delay)
+			for i := range msgs {
+				if perform(lateCtx, msgs[i:i+1]) != nil {
+					return
+				}
+				time.Sleep(fault.Step)
+			}
+		})
+		return unclear
+	case Hang, HangPerformed:
+		if fault.Kind == HangPerformed {
+			_ = perform(ctx, msgs)
+		}
+		<-ctx.Done()
+		return &queue.InsertError{Err: context.Cause(ctx)}
+	case Refused:
+		if err := perform(ctx, msgs[:keep]); err != nil {
+			return err
+		}
+		return &queue.InsertError{Stored: keep, Refused: true, Err: fmt.Errorf("%w: %w", ErrFault, queue.ErrPermission)}
+	case Unreachable:
+		return &queue.InsertError{Refused: true, Temporary: true, Err: fmt.Errorf("%w: %w", ErrFault, queue.ErrUnreachable)}
+	}
+	return f.Queue.Insert(ctx, typ, msgs)
+}
+
+// disturb performs an operation other than Insert, or not, as the next fault says.
+func disturb[T any](ctx context.Context, f *Faulty, op Op, typ string, n int, perform func(keep int) (T, error)) (T, error) {
+	var zero T
+	fault := f.next(op, typ, n)
+	switch fault.Kind {
+	case LostAnswer:
+		_, _ = perform(n)
+		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
+	case Partial:
+		if op == OpAck {
+			_, _ = perform(min(fault.Keep, n))
+		}
+		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
+	case Lost, Late:
+		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
+	case Hang, HangPerformed:
+		if fault.Kind == HangPerformed {
+			_, _ = perform(n)
+		}
+		<-ctx.Done()
+		return zero, context.Cause(ctx)
+	case Refused:
+		return zero, fmt.Errorf("%s: %w: %w", op, ErrFault, queue.ErrPermission)
+	case Unreachable:
+		return zero, fmt.Errorf("%s: %w: %w", op, ErrFault, queue.ErrUnreachable)
+	}
+	return perform(n)
+}
+
+// Fetch implements queue.Queue.
+func (f *Faulty) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	return disturb(ctx, f, OpFetch, typ, limit.Messages, func(int) ([]queue.Message, error) {
+		return f.Queue.Fetch(ctx, typ, after, limit)
+	})
+}
+
+// Ack implements queue.Queue.
+func (f *Faulty) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	_, err := disturb(ctx, f, OpAck, typ, len(ids), func(keep int) (struct{}, error) {
+		return struct{}{}, f.Queue.Ack(ctx, typ, ids[:keep])
+	})
+	return err
+}
+
+// RegisterType implements queue.Queue.
+func (f *Faulty) RegisterType(ctx context.Context, typ string) error {
+	_, err := disturb(ctx, f, OpRegisterType, typ, 1, func(int) (struct{}, error) {
+		return struct{}{}, f.Queue.RegisterType(ctx, typ)
+	})
+	return err
+}
+
+// Types implements queue.Queue.
+func (f *Faulty) Types(ctx context.Context) ([]string, error) {
+	return disturb(ctx, f, OpTypes, "", 1, func(int) ([]string, error) { return f.Queue.Types(ctx) })
+}
+
+// Depth implements queue.Queue.
+func (f *Faulty) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	return disturb(ctx, f, OpDepth, typ, most, func(int) (queue.Depth, error) { return f.Queue.Depth(ctx, typ, most) })
+}
+
+// File implements queue.Queue.
+func (f *Faulty) File(ctx context.Context, typ string) (file queue.File, ok bool, err error) {
+	file, err = disturb(ctx, f, OpFile, typ, 1, func(int) (r queue.File, err error) {
+		r, ok, err = f.Queue.File(ctx, typ)
+		return r, err
+	})
+	return file, ok && err == nil, err
+}
+
+// RegisterFile implements queue.Queue.
+func (f *Faulty) RegisterFile(ctx context.Context, typ string, file queue.File) (queue.File, error) {
+	return disturb(ctx, f, OpRegisterFile, typ, 1, func(int) (queue.File, error) { return f.Queue.RegisterFile(ctx, typ, file) })
+}
+
+// UpdateFile implements queue.Queue.
+func (f *Faulty) UpdateFile(ctx context.Context, typ string, file queue.File) (bool, error) {
+	return disturb(ctx, f, OpUpdateFile, typ, 1, func(int) (bool, error) { return f.Queue.UpdateFile(ctx, typ, file) })
+}
+
+// Now implements queue.Queue.
+func (f *Faulty) Now(ctx context.Context) (time.Time, error) {
+	return disturb(ctx, f, OpNow, "", 1, func(int) (time.Time, error) { return f.Queue.Now(ctx) })
+}

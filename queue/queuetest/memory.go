@@ -1,0 +1,243 @@
+package queuetest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Memory is a queue in memory: for tests of code that uses a queue, and the yardstick of the conformance suite. It keeps
+// nothing beyond the process. Use NewMemory.
+type Memory struct {
+	// OnStore, if set before the first use, is called for every message that Insert adds, in order, with the queue
+	// locked: an Oracle's Observe, for example.
+	OnStore func(queue.Message)
+
+	mu     sync.Mutex
+	closed bool
+	types  map[string]bool            // registered
+	files  map[string]queue.File      //
+	msgs   map[string][]queue.Message // per type, sorted by ID
+}
+
+var _ queue.Queue = (*Memory)(nil)
+
+// NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
+func NewMemory() *Memory {
+	return &Memory{types: map[string]bool{}, files: map[string]queue.File{}, msgs: map[string][]queue.Message{}}
+}
+
+// enter locks, if the queue is open and ctx has not ended.
+func (m *Memory) enter(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return context.Cause(ctx)
+	}
+	m.mu.Lock()
+	if m.closed {
+		m.mu.Unlock()
+		return fmt.Errorf("memory queue: %w", queue.ErrClosed)
+	}
+	return nil
+}
+
+func byID(m queue.Message, id queue.ID) int { return m.ID.Compare(id) }
+
+// Insert implements queue.Queue.
+func (m *Memory) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
+	if err := queue.CheckInsert(typ, msgs); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return &queue.InsertError{Refused: true, Err: err}
+	}
+	defer m.mu.Unlock()
+	list := m.msgs[typ]
+	for _, msg := range msgs {
+		if i, found := slices.BinarySearchFunc(list, msg.ID, byID); !found {
+			msg.Type, msg.Payload, msg.Headers = typ, bytes.Clone(msg.Payload), maps.Clone(msg.Headers)
+			list = slices.Insert(list, i, msg)
+			if m.OnStore != nil {
+				m.OnStore(msg)
+			}
+		}
+	}
+	m.msgs[typ] = list
+	return nil
+}
+
+// Fetch implements queue.Queue.
+func (m *Memory) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	if err := queue.CheckFetch(typ, limit); err != nil {
+		return nil, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	list := m.msgs[typ]
+	i, found := slices.BinarySearchFunc(list, after, byID)
+	if found {
+		i++
+	}
+	var out []queue.Message
+	var size int64
+	for ; i < len(list) && len(out) < limit.Messages; i++ {
+		msg := list[i]
+		msg.Payload, msg.Headers = bytes.Clone(msg.Payload), maps.Clone(msg.Headers)
+		out = append(out, msg)
+		if size += int64(len(msg.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+			break
+		}
+	}
+	return out, nil
+}
+
+// Ack implements queue.Queue.
+func (m *Memory) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	if len(ids) == 0 {
+		return nil
+	}
+	gone := make(map[queue.ID]bool, len(ids))
+	for _, id := range ids {
+		gone[id] = true
+	}
+	list := m.msgs[typ]
+	lowest, highest := slices.MinFunc(ids, queue.ID.Compare), slices.MaxFunc(ids, queue.ID.Compare)
+	from, _ := slices.BinarySearchFunc(list, lowest, byID)
+	to, found := slices.BinarySearchFunc(list, highest, byID)
+	if found {
+		to++
+	}
+	kept := slices.DeleteFunc(list[from:to], func(msg queue.Message) bool { return gone[msg.ID] })
+	if from == 0 && len(kept) == 0 {
+		list = list[to:] // the usual case, at the cost of what is deleted and not of what is left
+	} else {
+		list = slices.Delete(list, from+len(kept), to)
+	}
+	if len(list) == 0 {
+		delete(m.msgs, typ)
+		return nil
+	}
+	m.msgs[typ] = list
+	return nil
+}
+
+// RegisterType implements queue.Queue.
+func (m *Memory) RegisterType(ctx context.Context, typ string) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.types[typ] = true
+	return nil
+}
+
+// Types implements queue.Queue.
+func (m *Memory) Types(ctx context.Context) ([]string, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	all := maps.Clone(m.types)
+	for t := range m.msgs {
+		all[t] = true
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}
+
+// Depth implements queue.Queue.
+func (m *Memory) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	if err := queue.CheckDepth(typ, most); err != nil {
+		return queue.Depth{}, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.Depth{}, err
+	}
+	defer m.mu.Unlock()
+	list := m.msgs[typ]
+	d := queue.Depth{Pending: min(len(list), most), Capped: len(list) > most}
+	if len(list) > 0 {
+		d.Oldest = list[0].ID
+	}
+	return d, nil
+}
+
+// File implements queue.Queue.
+func (m *Memory) File(ctx context.Context, typ string) (queue.File, bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, false, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.File{}, false, err
+	}
+	defer m.mu.Unlock()
+	f, ok := m.files[typ]
+	return f, ok, nil
+}
+
+// RegisterFile implements queue.Queue.
+func (m *Memory) RegisterFile(ctx context.Context, typ string, f queue.File) (queue.File, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.File{}, err
+	}
+	defer m.mu.Unlock()
+	if old, ok := m.files[typ]; ok {
+		return old, nil
+	}
+	m.files[typ] = f
+	return f, nil
+}
+
+// UpdateFile implements queue.Queue.
+func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return false, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return false, err
+	}
+	defer m.mu.Unlock()
+	old, ok := m.files[typ]
+	if !ok || old.FileID != f.FileID {
+		return false, nil
+	}
+	old.Epoch, old.DurableIndex = max(old.Epoch, f.Epoch), max(old.DurableIndex, f.DurableIndex)
+	m.files[typ] = old
+	return true, nil
+}
+
+// Now implements queue.Queue.
+func (m *Memory) Now(ctx context.Context) (time.Time, error) {
+	if err := m.enter(ctx); err != nil {
+		return time.Time{}, err
+	}
+	defer m.mu.Unlock()
+	return time.Now(), nil
+}
+
+// Close implements queue.Queue.
+func (m *Memory) Close() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.closed = true
+	return nil
+}
