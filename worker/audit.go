@@ -1,0 +1,120 @@
+package worker
+
+import (
+	"cmp"
+	"fmt"
+	"slices"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// Audit checks what a file of messages must keep besides being undamaged: every message once, and each producer's messages in
+// order and without gaps. Feed it every accepted record of a file, in file order; the zero value is ready. It holds a few
+// words per producer, not per message. Not safe for concurrent use.
+type Audit struct {
+	producers map[uint64]*Producer
+	problems  []error
+	nProblems int
+}
+
+// Producer is what a file holds of one producer.
+type Producer struct {
+	Number   uint64
+	Messages uint64
+	Ranges   []Range // of the counter n, ascending; one range 1..last unless gaps were declared
+	lastN    uint64
+	lastID   queue.ID
+}
+
+// Range is a closed range of counters.
+type Range struct{ From, To uint64 }
+
+const maxProblems = 20 // described; the others are counted
+
+// Record takes in one accepted record. It returns an error only for a record that is not a worker's.
+func (a *Audit) Record(r storage.Record) error {
+	id, err := recordID(r)
+	if err != nil {
+		return err
+	}
+	if a.producers == nil {
+		a.producers = make(map[uint64]*Producer)
+	}
+	p := a.producers[id.Producer()]
+	if p == nil {
+		p = &Producer{Number: id.Producer()}
+		a.producers[id.Producer()] = p
+	}
+	n := id.N()
+	declared := r.Kind == storage.KindAfterGap
+	switch {
+	case p.has(n):
+		a.problem("record %d (%s): message %d of its producer is in the file twice", r.Index, id, n)
+	case n == p.lastN+1, declared:
+	case n > p.lastN:
+		a.problem("record %d (%s): messages %d to %d of its producer are missing, and no gap is declared", r.Index, id, p.lastN+1, n-1)
+	default:
+		a.problem("record %d (%s): message %d of its producer comes after %d", r.Index, id, n, p.lastN)
+	}
+	if n == p.lastN+1 && id.Compare(p.lastID) < 0 {
+		a.problem("record %d (%s): its ID is lower than that of its producer's previous message", r.Index, id)
+	}
+	p.add(n)
+	p.lastN, p.lastID = max(p.lastN, n), id
+	p.Messages++
+	return nil
+}
+
+func (a *Audit) problem(format string, args ...any) {
+	a.nProblems++
+	if len(a.problems) < maxProblems {
+		a.problems = append(a.problems, fmt.Errorf(format, args...))
+	}
+}
+
+// Problems returns the violations found so far (the first 20), and how many there are in all.
+func (a *Audit) Problems() ([]error, int) { return a.problems, a.nProblems }
+
+// Producers returns what the file holds of each producer, by number.
+func (a *Audit) Producers() []*Producer {
+	ps := make([]*Producer, 0, len(a.producers))
+	for _, p := range a.producers {
+		ps = append(ps, p)
+	}
+	slices.SortFunc(ps, func(x, y *Producer) int { return cmp.Compare(x.Number, y.Number) })
+	return ps
+}
+
+func (p *Producer) has(n uint64) bool {
+	for i := len(p.Ranges) - 1; i >= 0; i-- {
+		if r := p.Ranges[i]; n >= r.From {
+			return n <= r.To
+		}
+	}
+	return false
+}
+
+func (p *Producer) add(n uint64) {
+	if last := len(p.Ranges) - 1; last >= 0 && p.Ranges[last].To+1 == n {
+		p.Ranges[last].To = n // the usual case
+		return
+	}
+	if p.has(n) {
+		return
+	}
+	i := 0
+	for i < len(p.Ranges) && p.Ranges[i].From < n {
+		i++
+	}
+	p.Ranges = slices.Insert(p.Ranges, i, Range{n, n})
+	merged := p.Ranges[:1]
+	for _, r := range p.Ranges[1:] {
+		if last := &merged[len(merged)-1]; last.To+1 == r.From {
+			last.To = r.To
+		} else {
+			merged = append(merged, r)
+		}
+	}
+	p.Ranges = merged
+}

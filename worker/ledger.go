@@ -1,0 +1,284 @@
+package worker
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// verdict is what the ledger says of one fetched message.
+type verdict uint8
+
+const (
+	appendNow      verdict = iota // the next one of its producer
+	appendAfterGap                // follows a gap that outlasted the gap timeout
+	appendLate                    // was inside a declared gap and turned up after all
+	duplicate                     // in the file already: acknowledge, do not append
+	hold                          // an earlier one of its producer is missing: read again later
+)
+
+// ledger is the contiguity check: for each producer, the last counter value that is in the file. It is what makes the
+// file refuse second copies (G1) and keep each producer's order (G2). It is rebuilt from the file alone (checkpoint
+// state + the records behind it), so it is exactly as durable as the messages it speaks of. Not safe for concurrent
+// use: the append stage owns it.
+type ledger struct {
+	gapTimeout time.Duration
+	now        func() time.Time // monotonic
+
+	last map[uint64]*producerEntry // by producer number
+	held map[uint64]heldEntry      // by producer number; never persisted
+
+	noContiguity bool // mutant: accept whatever comes
+}
+
+// producerEntry is what the file knows of one producer.
+type producerEntry struct {
+	n       uint64 // highest counter in the file
+	seenAt  int64  // backend clock, ms, of its last append or duplicate; only ages entries, see forget
+	missing []span // declared gaps below n: numbers that were never appended
+}
+
+// span is the closed range of counters [from, to].
+type span struct{ from, to uint64 }
+
+// heldEntry remembers since when a producer's next message has been missing.
+type heldEntry struct {
+	since time.Time
+	id    queue.ID // the first message that waits behind the gap
+}
+
+func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
+	return &ledger{
+		gapTimeout: gapTimeout,
+		now:        now,
+		last:       make(map[uint64]*producerEntry),
+		held:       make(map[uint64]heldEntry),
+	}
+}
+
+// judge decides what to do with a fetched message. For the three append verdicts the ledger has counted the message
+// as appended when judge returns: a session whose append fails afterwards never uses the ledger again.
+func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
+	producer, n := m.ID.Producer(), m.ID.N()
+	entry := l.last[producer]
+	var last uint64
+	if entry != nil {
+		last = entry.n
+	}
+	if l.noContiguity && !m.Incomplete {
+		l.note(m.ID, seenAt)
+		return appendNow
+	}
+	switch {
+	case n == 0:
+		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in the queue.
+		l.holdBack(producer, m.ID)
+		return hold
+	case n <= last:
+		entry.seenAt = seenAt
+		if m.Incomplete || !entry.isMissing(n) {
+			return duplicate
+		}
+		// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
+		entry.fill(n)
+		return appendLate
+	case m.Incomplete:
+		// rule: an incomplete message is not here yet, and what is not here is never appended, not even as a gap's end.
+		l.holdBack(producer, m.ID)
+		return hold
+	case n == last+1:
+		l.note(m.ID, seenAt)
+		return appendNow
+	}
+	if since := l.holdBack(producer, m.ID); l.now().Sub(since) < l.gapTimeout {
+		return hold
+	}
+	l.note(m.ID, seenAt)
+	return appendAfterGap
+}
+
+// note counts id as appended; a jump over last+1 is recorded as missing.
+func (l *ledger) note(id queue.ID, seenAt int64) {
+	producer, n := id.Producer(), id.N()
+	delete(l.held, producer)
+	entry := l.last[producer]
+	if entry == nil {
+		entry = &producerEntry{}
+		l.last[producer] = entry
+	}
+	entry.seenAt = max(entry.seenAt, seenAt)
+	switch {
+	case n <= entry.n:
+		entry.fill(n)
+		return
+	case n > entry.n+1:
+		entry.missing = append(entry.missing, span{entry.n + 1, n - 1})
+	}
+	entry.n = n
+}
+
+// holdBack starts (or keeps) the clock of a producer whose next message is missing, and returns when it started.
+func (l *ledger) holdBack(producer uint64, id queue.ID) time.Time {
+	h, ok := l.held[producer]
+	if !ok {
+		h = heldEntry{since: l.now(), id: id}
+	} else if id.Compare(h.id) < 0 {
+		h.id = id
+	}
+	l.held[producer] = h
+	return h.since
+}
+
+// firstHeld returns the smallest ID that waits behind a gap; ok is false when none does.
+func (l *ledger) firstHeld() (id queue.ID, ok bool) {
+	for _, h := range l.held {
+		if !ok || h.id.Compare(id) < 0 {
+			id, ok = h.id, true
+		}
+	}
+	return id, ok
+}
+
+// overdue reports whether every held producer has been waiting for longer than the gap timeout: what is still
+// pending then can only be messages that never became complete.
+func (l *ledger) overdue() bool {
+	for _, h := range l.held {
+		if l.now().Sub(h.since) < l.gapTimeout {
+			return false
+		}
+	}
+	return true
+}
+
+// forget drops producers that have been silent for longer than retention. It may only be called after a sweep over all
+// pending messages that found nothing of these producers, because a lost acknowledgement may still redeliver them.
+func (l *ledger) forget(now int64, retention time.Duration) (dropped int) {
+	for producer, e := range l.last {
+		if now-e.seenAt > retention.Milliseconds() {
+			delete(l.last, producer)
+			dropped++
+		}
+	}
+	return dropped
+}
+
+func (e *producerEntry) isMissing(n uint64) bool {
+	for _, s := range e.missing {
+		if s.from <= n && n <= s.to {
+			return true
+		}
+	}
+	return false
+}
+
+// fill takes n out of the missing ranges.
+func (e *producerEntry) fill(n uint64) {
+	for i, s := range e.missing {
+		if n < s.from || n > s.to {
+			continue
+		}
+		var rest []span
+		if s.from < n {
+			rest = append(rest, span{s.from, n - 1})
+		}
+		if n < s.to {
+			rest = append(rest, span{n + 1, s.to})
+		}
+		e.missing = slices.Replace(e.missing, i, i+1, rest...)
+		return
+	}
+}
+
+// The state blob inside a checkpoint, little endian:
+//
+//	version u8 = 1 · uvarint producers · per producer, ascending:
+//	  producer u64 · uvarint n · uvarint seenAt (ms) · uvarint gaps · gaps × (uvarint from, uvarint to)
+const stateVersion = 1
+
+var errState = errors.New("checkpoint state is not readable by this version of the worker")
+
+// state encodes the ledger for a checkpoint.
+func (l *ledger) state() []byte {
+	producers := make([]uint64, 0, len(l.last))
+	for p := range l.last {
+		producers = append(producers, p)
+	}
+	slices.Sort(producers)
+	b := make([]byte, 0, 1+10+len(producers)*24)
+	b = append(b, stateVersion)
+	b = binary.AppendUvarint(b, uint64(len(producers)))
+	for _, p := range producers {
+		e := l.last[p]
+		b = binary.LittleEndian.AppendUint64(b, p)
+		b = binary.AppendUvarint(b, e.n)
+		b = binary.AppendUvarint(b, uint64(max(e.seenAt, 0)))
+		b = binary.AppendUvarint(b, uint64(len(e.missing)))
+		for _, s := range e.missing {
+			b = binary.AppendUvarint(b, s.from)
+			b = binary.AppendUvarint(b, s.to)
+		}
+	}
+	return b
+}
+
+// restore replaces the ledger by a checkpoint's state.
+func (l *ledger) restore(state []byte) error {
+	d := stateDecoder{b: state}
+	if v := d.byte(); v != stateVersion {
+		return fmt.Errorf("%w: version %d, known is %d", errState, v, stateVersion)
+	}
+	clear(l.last)
+	for range d.uvarint() {
+		if d.err != nil {
+			break
+		}
+		producer := d.uint64()
+		e := &producerEntry{n: d.uvarint(), seenAt: int64(d.uvarint())}
+		for range d.uvarint() {
+			if d.err != nil {
+				break
+			}
+			e.missing = append(e.missing, span{d.uvarint(), d.uvarint()})
+		}
+		l.last[producer] = e
+	}
+	if d.err == nil && len(d.b) > 0 {
+		d.err = fmt.Errorf("%w: %d bytes left over", errState, len(d.b))
+	}
+	return d.err
+}
+
+// stateDecoder reads the state blob; after the first error every read returns zero.
+type stateDecoder struct {
+	b   []byte
+	err error
+}
+
+func (d *stateDecoder) take(n int) []byte {
+	if d.err != nil || n <= 0 || len(d.b) < n {
+		if d.err == nil {
+			d.err = fmt.Errorf("%w: cut short", errState)
+		}
+		return make([]byte, 8)
+	}
+	b := d.b[:n]
+	d.b = d.b[n:]
+	return b
+}
+
+func (d *stateDecoder) byte() byte     { return d.take(1)[0] }
+func (d *stateDecoder) uint64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
+
+func (d *stateDecoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.take(0)
+		return 0
+	}
+	d.take(n)
+	return v
+}

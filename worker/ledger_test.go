@@ -1,0 +1,199 @@
+package worker
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"pgregory.net/rapid"
+)
+
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// message is producer's n-th message, published n ms after the epoch.
+func message(producer, n uint64) *queue.Message {
+	return &queue.Message{Type: "t", ID: queue.NewID(epoch.Add(time.Duration(n)*time.Millisecond), producer, n)}
+}
+
+// clock is a monotonic clock that tests move by hand.
+type clock struct{ t time.Time }
+
+func (c *clock) now() time.Time { return c.t }
+
+func testLedger() (*ledger, *clock) {
+	c := &clock{epoch}
+	return newLedger(30*time.Second, c.now), c
+}
+
+func expect(t *testing.T, l *ledger, m *queue.Message, want verdict) {
+	t.Helper()
+	if got := l.judge(m, 1); got != want {
+		t.Fatalf("judge(producer %d, n %d) = %v, want %v", m.ID.Producer(), m.ID.N(), got, want)
+	}
+}
+
+func TestLedgerAppendsInOrderAndRefusesCopies(t *testing.T) {
+	l, _ := testLedger()
+	expect(t, l, message(1, 1), appendNow)
+	expect(t, l, message(1, 2), appendNow)
+	expect(t, l, message(2, 1), appendNow)
+	expect(t, l, message(1, 1), duplicate)
+	expect(t, l, message(1, 2), duplicate)
+	expect(t, l, message(1, 3), appendNow)
+}
+
+func TestLedgerHoldsBackUntilTheMissingMessageArrives(t *testing.T) {
+	l, c := testLedger()
+	expect(t, l, message(1, 1), appendNow)
+	expect(t, l, message(1, 3), hold)
+	expect(t, l, message(1, 4), hold)
+	if first, ok := l.firstHeld(); !ok || first != message(1, 3).ID {
+		t.Fatalf("firstHeld = %v, %v; want message 3", first, ok)
+	}
+	c.t = c.t.Add(29 * time.Second)
+	expect(t, l, message(1, 3), hold)
+	expect(t, l, message(1, 2), appendNow)
+	if _, ok := l.firstHeld(); ok {
+		t.Fatal("still holding back although the missing message came")
+	}
+	expect(t, l, message(1, 3), appendNow)
+	expect(t, l, message(1, 4), appendNow)
+}
+
+func TestLedgerDeclaresAGapAfterTheTimeoutAndTakesTheMissingMessageLate(t *testing.T) {
+	l, c := testLedger()
+	expect(t, l, message(1, 1), appendNow)
+	expect(t, l, message(1, 5), hold)
+	c.t = c.t.Add(30 * time.Second)
+	expect(t, l, message(1, 5), appendAfterGap)
+	expect(t, l, message(1, 6), appendNow)
+	expect(t, l, message(1, 3), appendLate) // a confirmed message that turns up late is not lost …
+	expect(t, l, message(1, 3), duplicate)  // … and not doubled
+	expect(t, l, message(1, 2), appendLate)
+	expect(t, l, message(1, 4), appendLate)
+	expect(t, l, message(1, 4), duplicate)
+	if gaps := l.last[1].missing; len(gaps) != 0 {
+		t.Fatalf("gaps left over: %v", gaps)
+	}
+}
+
+func TestLedgerUnknownProducerThatStartsLateWaitsToo(t *testing.T) {
+	l, c := testLedger()
+	expect(t, l, message(9, 7), hold)
+	c.t = c.t.Add(31 * time.Second)
+	expect(t, l, message(9, 7), appendAfterGap)
+}
+
+func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
+	l, c := testLedger()
+	incomplete := message(1, 1)
+	incomplete.Incomplete = true
+	expect(t, l, incomplete, hold)
+	c.t = c.t.Add(time.Hour)
+	expect(t, l, incomplete, hold)
+	if !l.overdue() {
+		t.Fatal("an incomplete message that waits for an hour is not overdue")
+	}
+	expect(t, l, message(1, 1), appendNow)
+	expect(t, l, incomplete, duplicate) // its remains are acknowledged
+}
+
+func TestLedgerLeavesMessagesWithoutACounterInTheQueue(t *testing.T) {
+	l, c := testLedger()
+	expect(t, l, message(1, 0), hold)
+	c.t = c.t.Add(time.Hour)
+	expect(t, l, message(1, 0), hold)
+}
+
+func TestLedgerForgetsOnlySilentProducers(t *testing.T) {
+	l, _ := testLedger()
+	l.judge(message(1, 1), 1000)
+	l.judge(message(2, 1), 5000)
+	l.judge(message(1, 1), 2000) // a duplicate is a sign of life
+	if n := l.forget(6001, 4*time.Second); n != 1 {
+		t.Fatalf("forgot %d producers, want 1", n)
+	}
+	expect(t, l, message(2, 1), duplicate)
+	expect(t, l, message(1, 1), appendNow)
+}
+
+func TestLedgerStateRoundTrip(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, c := testLedger()
+		steps := rapid.SliceOfN(rapid.Custom(func(t *rapid.T) [2]uint64 {
+			return [2]uint64{rapid.Uint64Range(1, 4).Draw(t, "producer"), rapid.Uint64Range(1, 9).Draw(t, "n")}
+		}), 0, 40).Draw(t, "messages")
+		for i, s := range steps {
+			c.t = c.t.Add(20 * time.Second)
+			l.judge(message(s[0], s[1]), int64(i))
+		}
+		restored, _ := testLedger()
+		if err := restored.restore(l.state()); err != nil {
+			t.Fatal(err)
+		}
+		if a, b := l.state(), restored.state(); !slices.Equal(a, b) {
+			t.Fatalf("state changed by a round trip:\n%x\n%x", a, b)
+		}
+		for cut := range l.state() {
+			if restored.restore(l.state()[:cut]) == nil {
+				t.Fatalf("a state cut to %d bytes was accepted", cut)
+			}
+		}
+	})
+}
+
+// Whatever arrives in whatever order and however often, nothing is appended twice, and without a declared gap a producer's
+// messages are appended in order.
+func TestLedgerAppendsEachMessageAtMostOnce(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		l, c := testLedger()
+		times := map[queue.ID]int{}
+		last := map[uint64]uint64{}
+		for range rapid.IntRange(0, 200).Draw(t, "deliveries") {
+			m := message(rapid.Uint64Range(1, 3).Draw(t, "producer"), rapid.Uint64Range(1, 12).Draw(t, "n"))
+			c.t = c.t.Add(time.Duration(rapid.IntRange(0, 20).Draw(t, "seconds")) * time.Second)
+			if rapid.Bool().Draw(t, "restart") {
+				next, _ := testLedger()
+				next.now = c.now
+				if err := next.restore(l.state()); err != nil {
+					t.Fatal(err)
+				}
+				next.held = l.held // as if the gap's clock had gone on; a real restart only waits longer
+				l = next
+			}
+			v := l.judge(m, 0)
+			if v == duplicate && times[m.ID] == 0 {
+				t.Fatalf("%v refused as a copy, but it was never appended", m.ID)
+			}
+			if v == hold || v == duplicate {
+				continue
+			}
+			if times[m.ID]++; times[m.ID] > 1 {
+				t.Fatalf("%v appended twice", m.ID)
+			}
+			p, n := m.ID.Producer(), m.ID.N()
+			if v == appendNow && n != last[p]+1 {
+				t.Fatalf("n = %d of producer %d appended after %d without a declared gap", n, p, last[p])
+			}
+			last[p] = max(last[p], n)
+		}
+	})
+}
+
+func FuzzLedgerState(f *testing.F) {
+	l, _ := testLedger()
+	l.judge(message(1, 1), 1)
+	f.Add(l.state())
+	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
+	f.Fuzz(func(t *testing.T, b []byte) {
+		l, _ := testLedger()
+		if l.restore(b) != nil {
+			return
+		}
+		again, _ := testLedger()
+		if err := again.restore(l.state()); err != nil || !slices.Equal(again.state(), l.state()) {
+			t.Fatalf("an accepted state does not survive a round trip: %v", err)
+		}
+	})
+}

@@ -1,0 +1,399 @@
+package worker
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"math"
+	mrand "math/rand/v2"
+	"os"
+	"path"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
+)
+
+const (
+	discoverEvery = 2 * time.Second        // how often globs are matched against the known types
+	watchMin      = 5 * time.Millisecond   // polling for backlog: first interval …
+	watchMax      = 500 * time.Millisecond // … and the longest
+	acquireSlice  = time.Second            // a waiting replica looks whether there is still backlog this often
+	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
+	retryMax      = 30 * time.Second       // … and longest
+)
+
+// Pool serves types until it is stopped. Create it with New, run it with Run, once.
+type Pool struct {
+	cfg      Config
+	log      zerolog.Logger
+	instance string
+	slots    *semaphore.Weighted // nil: no bound
+	waiting  atomic.Int32        // types that wait for a slot
+	stopping chan struct{}
+	stopOnce sync.Once
+
+	mu      sync.Mutex
+	refused map[string]error // types whose file cannot be used, until it can
+	served  map[string]bool
+	stats   Stats
+}
+
+// Stats counts what a Pool has done since it was created.
+type Stats struct {
+	Types      int    // types served so far
+	Sessions   uint64 // times a file was opened under its lock
+	Appended   uint64 // messages made durable and acknowledged
+	Bytes      uint64 // their payload bytes
+	Duplicates uint64 // redelivered messages that the files refused
+	Gaps       uint64 // declared gaps
+	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
+}
+
+// New checks the configuration and creates a pool. It does not touch the network or the disk.
+func New(cfg Config) (*Pool, error) {
+	cfg = cfg.withDefaults()
+	if err := cfg.validate(); err != nil {
+		return nil, err
+	}
+	var id [6]byte
+	rand.Read(id[:])
+	p := &Pool{
+		cfg:      cfg,
+		instance: hex.EncodeToString(id[:]),
+		stopping: make(chan struct{}),
+		refused:  make(map[string]error),
+		served:   make(map[string]bool),
+	}
+	p.log = cfg.Logger.With().Str("worker", p.instance).Logger()
+	if cfg.MaxTypes > 0 {
+		p.slots = semaphore.NewWeighted(int64(cfg.MaxTypes))
+	}
+	return p, nil
+}
+
+// Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was fetched, release
+// the locks. Run returns when that is done. Safe to call more than once and from any goroutine.
+func (p *Pool) Stop() { p.stopOnce.Do(func() { close(p.stopping) }) }
+
+// Stats returns the counters so far. Safe for concurrent use.
+func (p *Pool) Stats() Stats {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	s := p.stats
+	s.Types = len(p.served)
+	return s
+}
+
+func (p *Pool) count(f func(*Stats)) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	f(&p.stats)
+}
+
+// Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx ends, which gives
+// everything up at once; nothing is lost by that either, the next holder goes on. It returns nil after a stop and when
+// all types were drained; an error if ctx ended it, or if files could not be used: with UntilEmpty after all other
+// types were drained, otherwise only when no type is left that can be served.
+func (p *Pool) Run(ctx context.Context) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	var types sync.WaitGroup
+	serve := func(typ string) {
+		p.mu.Lock()
+		known := p.served[typ]
+		p.served[typ] = true
+		p.mu.Unlock()
+		if !known {
+			types.Go(func() { p.serve(ctx, typ, cancel) })
+		}
+	}
+	err := p.discover(ctx, serve, types.Wait)
+	types.Wait()
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return errors.Join(err, p.refusals())
+}
+
+// discover starts a server for every type that the configuration names or matches. It returns when the pool stops, or,
+// with UntilEmpty, when all servers are done and no new type has appeared meanwhile.
+func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) error {
+	globs := false
+	for _, t := range p.cfg.Types {
+		if isGlob(t) {
+			globs = true
+		} else {
+			serve(t)
+		}
+	}
+	if !globs {
+		if p.cfg.UntilEmpty {
+			return nil
+		}
+		p.pause(ctx, math.MaxInt64)
+		return nil
+	}
+	var outage outage
+	for {
+		known, err := p.cfg.Queue.Types(ctx)
+		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
+			return err
+		}
+		fresh := 0
+		for _, t := range known {
+			if p.matches(t) && !p.isServed(t) {
+				fresh++
+				serve(t)
+			}
+		}
+		if p.cfg.UntilEmpty && err == nil {
+			if fresh == 0 {
+				return nil
+			}
+			wait()
+			continue
+		}
+		if !p.pause(ctx, discoverEvery) {
+			return nil
+		}
+	}
+}
+
+func (p *Pool) matches(typ string) bool {
+	for _, t := range p.cfg.Types {
+		if ok, _ := path.Match(t, typ); ok {
+			return true
+		}
+	}
+	return false
+}
+
+func (p *Pool) isServed(typ string) bool {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.served[typ]
+}
+
+// serve is the life of one type in this pool: watch, acquire, run a session, again.
+func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCauseFunc) {
+	log := p.log.With().Str("type", typ).Logger()
+	retry := backoff{min: retryMin, max: retryMax}
+	for !p.stopped(ctx) {
+		if !p.awaitBacklog(ctx, typ, &log) {
+			return
+		}
+		drained, err := p.hold(ctx, typ, &log)
+		switch {
+		case drained && p.cfg.UntilEmpty:
+			return
+		case err == nil:
+			p.setRefused(typ, nil)
+			retry.reset()
+			continue
+		case ctx.Err() != nil:
+			return
+		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
+			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
+			p.count(func(s *Stats) { s.Lost++ })
+			log.Warn().Err(err).Msg("lock lost, another worker may go on with this type")
+			retry.reset()
+		case fatal(err):
+			p.setRefused(typ, err)
+			log.Error().Err(err).Msg("type cannot be served")
+			if p.cfg.UntilEmpty {
+				return
+			}
+			if all := p.allRefused(); all != nil {
+				giveUp(all)
+				return
+			}
+		case p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
+			p.setRefused(typ, err)
+			return
+		default:
+			log.Error().Err(err).Msg("session failed, will be tried again")
+		}
+		if !p.pause(ctx, retry.next()) {
+			return
+		}
+	}
+}
+
+// awaitBacklog returns true when the type has something pending, false when the pool stops or, with UntilEmpty, when
+// it has nothing.
+func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger) bool {
+	poll := backoff{min: watchMin, max: watchMax}
+	var outage outage
+	for {
+		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
+		switch {
+		case p.stopped(ctx):
+			return false
+		case outage.note(log, err, "look for messages"):
+		case d.Pending > 0:
+			return true
+		case p.cfg.UntilEmpty:
+			return false
+		}
+		if !p.pause(ctx, poll.next()) {
+			return false
+		}
+	}
+}
+
+// hold takes a slot and the type's lock, and runs one session. Without an error the session ended in order, or there was
+// no backlog any more when the lock came free; drained tells that the session saw the type empty.
+func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drained bool, err error) {
+	stopCtx, done := p.untilStop(ctx)
+	defer done()
+	if p.slots != nil {
+		p.waiting.Add(1)
+		err := p.slots.Acquire(stopCtx, 1)
+		p.waiting.Add(-1)
+		if err != nil {
+			return false, nil
+		}
+		defer p.slots.Release(1)
+	}
+	lease, err := p.cfg.Locker.Acquire(stopCtx, typ,
+		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("worker "+p.instance))
+	switch {
+	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
+		return false, nil // back to watching: the holder may have drained the type meanwhile
+	case err != nil:
+		return false, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
+	}
+	defer func() {
+		// Released on a context of its own: the session's is over by now, and the next holder must not wait for the lease.
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease/5)
+		defer cancel()
+		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
+			log.Warn().Err(rerr).Msg("lock not released, it will expire")
+		}
+	}()
+	if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
+		return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
+	}
+	s := &session{pool: p, typ: typ, lease: lease, log: log.With().Int64("epoch", lease.Token()).Logger()}
+	return s.run(ctx)
+}
+
+// untilStop returns a context that also ends when the pool is asked to stop.
+func (p *Pool) untilStop(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-p.stopping:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
+}
+
+func (p *Pool) stopped(ctx context.Context) bool {
+	select {
+	case <-p.stopping:
+		return true
+	case <-ctx.Done():
+		return true
+	default:
+		return false
+	}
+}
+
+// pause waits for d; false when the pool stopped meanwhile.
+func (p *Pool) pause(ctx context.Context, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return true
+	case <-p.stopping:
+	case <-ctx.Done():
+	}
+	return false
+}
+
+func (p *Pool) setRefused(typ string, err error) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if err == nil {
+		delete(p.refused, typ)
+	} else {
+		p.refused[typ] = err
+	}
+}
+
+// allRefused returns the refusals if no type is left that this pool could serve, else nil.
+func (p *Pool) allRefused() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, t := range p.cfg.Types {
+		if isGlob(t) || p.refused[t] == nil {
+			return nil
+		}
+	}
+	return p.refusalsLocked()
+}
+
+func (p *Pool) refusals() error {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.refusalsLocked()
+}
+
+func (p *Pool) refusalsLocked() error {
+	var errs []error
+	for _, err := range p.refused {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// fatal reports whether err needs a person: trying again cannot help.
+func fatal(err error) bool {
+	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, errState, queue.ErrPermission, os.ErrPermission} {
+		if errors.Is(err, sentinel) {
+			return true
+		}
+	}
+	return false
+}
+
+// backoff yields growing, jittered pauses.
+type backoff struct {
+	min, max, cur time.Duration
+}
+
+func (b *backoff) next() time.Duration {
+	b.cur = min(max(2*b.cur, b.min), b.max)
+	return b.cur/2 + mrand.N(b.cur/2+1)
+}
+
+func (b *backoff) reset() { b.cur = 0 }
+
+// outage logs the beginning and the end of a failing operation, and nothing in between.
+type outage struct{ down bool }
+
+// note reports whether err is an error.
+func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
+	failed := err != nil && !errors.Is(err, context.Canceled)
+	if failed != o.down {
+		o.down = failed
+		if failed {
+			log.Warn().Err(err).Msgf("cannot %s, trying again until it works", what)
+		} else {
+			log.Info().Msgf("can %s again", what)
+		}
+	}
+	return err != nil
+}

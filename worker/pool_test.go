@@ -1,0 +1,771 @@
+package worker
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+	"github.com/rs/zerolog"
+)
+
+const (
+	typ      = "orders"
+	dir      = "/data"
+	testFile = dir + "/orders.fpl"
+)
+
+// rig is a queue, a lock service and a disk in memory, under virtual time.
+type rig struct {
+	t     *testing.T
+	queue *queuetest.Faulty
+	locks *locktest.Memory
+	disk  *storagetest.Mem
+	log   syncLog
+	sent  map[string][]string // payloads by type, in publish order
+	pools []*runningPool
+	pub   *queue.Publisher
+	fault atomic.Pointer[func(queuetest.Op, int) queuetest.Fault]
+}
+
+// disturb makes f decide about every operation of the queue.
+func (r *rig) disturb(f func(op queuetest.Op, n int) queuetest.Fault) { r.fault.Store(&f) }
+
+type syncLog struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (l *syncLog) Write(p []byte) (int, error) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.Write(p)
+}
+
+func (l *syncLog) String() string {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.b.String()
+}
+
+// onRig runs f in a bubble of virtual time.
+func onRig(t *testing.T, f func(t *testing.T, r *rig)) {
+	synctest.Test(t, func(t *testing.T) {
+		r := &rig{t: t, queue: &queuetest.Faulty{Queue: queuetest.NewMemory()}, locks: locktest.NewMemory(),
+			disk: storagetest.NewMem(4096), sent: map[string][]string{}}
+		r.queue.Next = func(op queuetest.Op, _ string, n int) queuetest.Fault {
+			if f := r.fault.Load(); f != nil {
+				return (*f)(op, n)
+			}
+			return queuetest.Fault{}
+		}
+		defer func() {
+			for _, p := range r.pools {
+				p.cancel()
+				<-p.done
+			}
+			if r.pub != nil {
+				r.pub.Close(context.Background())
+			}
+			r.locks.Stop()
+			if t.Failed() {
+				t.Log(r.log.String())
+			}
+		}()
+		f(t, r)
+	})
+}
+
+// runningPool is a pool and the goroutine that runs it.
+type runningPool struct {
+	*Pool
+	t      *testing.T
+	cancel context.CancelFunc
+	done   chan struct{}
+	err    error
+	locker *lock.Locker
+}
+
+// start starts a worker replica; change adjusts its configuration.
+func (r *rig) start(change func(*Config)) *runningPool {
+	r.t.Helper()
+	began := time.Now()
+	locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(began) }})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	log := zerolog.New(&r.log)
+	cfg := Config{Queue: r.queue, Locker: locker, Dir: dir, Types: []string{typ}, Lease: 5 * time.Second, Logger: &log,
+		Storage: storage.Options{FS: r.disk}}
+	if change != nil {
+		change(&cfg)
+	}
+	pool, err := New(cfg)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	p := &runningPool{Pool: pool, t: r.t, cancel: cancel, done: make(chan struct{}), locker: locker}
+	r.pools = append(r.pools, p)
+	go func() {
+		defer close(p.done)
+		p.err = pool.Run(ctx)
+		if err := locker.Close(context.Background()); err != nil {
+			r.t.Errorf("close the locker: %v", err)
+		}
+	}()
+	return p
+}
+
+// end waits for the pool to end by itself.
+func (p *runningPool) end() error {
+	p.t.Helper()
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Minute):
+		p.t.Fatal("the pool did not end within 10 minutes of virtual time")
+	}
+	p.cancel()
+	return p.err
+}
+
+// stop stops the pool gracefully and expects that to work.
+func (p *runningPool) stop() {
+	p.t.Helper()
+	p.Stop()
+	if err := p.end(); err != nil {
+		p.t.Errorf("a graceful stop returned %v", err)
+	}
+}
+
+// drain runs one replica until everything is empty.
+func (r *rig) drain(change func(*Config)) error {
+	r.t.Helper()
+	return r.start(func(c *Config) {
+		c.UntilEmpty = true
+		if change != nil {
+			change(c)
+		}
+	}).end()
+}
+
+// publish publishes n messages of a type, all through the same publisher.
+func (r *rig) publish(typ string, n int) {
+	r.t.Helper()
+	if r.pub == nil {
+		p, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})
+		if err != nil {
+			r.t.Fatal(err)
+		}
+		r.pub = p
+	}
+	var msgs []queue.Message
+	for range n {
+		payload := fmt.Sprintf("%s %d", typ, len(r.sent[typ]))
+		r.sent[typ] = append(r.sent[typ], payload)
+		msgs = append(msgs, queue.Message{Type: typ, Payload: []byte(payload)})
+	}
+	for i, res := range r.pub.PublishAll(context.Background(), msgs) {
+		if res.Status != queue.Stored {
+			r.t.Fatalf("message %d is %v: %v", i, res.Status, res.Err)
+		}
+	}
+}
+
+// put stores messages with chosen counters, as a server that lost some in between would show them.
+func (r *rig) put(producer uint64, ns ...uint64) {
+	r.t.Helper()
+	for _, n := range ns {
+		m := *message(producer, n)
+		m.Type, m.Payload = typ, fmt.Appendf(nil, "%d/%d", producer, n)
+		if err := r.queue.Queue.Insert(context.Background(), typ, []queue.Message{m}); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+}
+
+// contents verifies a type's file and returns its payloads.
+func contents(t *testing.T, fs storage.FS, path string) []string {
+	t.Helper()
+	var audit Audit
+	var got []string
+	rep, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: fs, Deep: true, Visit: func(rec storage.Record) error {
+		got = append(got, string(rec.Payload))
+		return audit.Record(rec)
+	}})
+	if err == nil {
+		err = rep.Err()
+	}
+	if err != nil {
+		t.Fatalf("verify: %v", err)
+	}
+	if problems, n := audit.Problems(); n > 0 {
+		t.Fatalf("%d violations of a producer's sequence, the first: %v", n, problems[0])
+	}
+	return got
+}
+
+// complete checks that a type's file holds what was published, once and in order, and that nothing is pending.
+func (r *rig) complete(typ string) {
+	r.t.Helper()
+	got := contents(r.t, r.disk, dir+"/"+storage.FileName(typ))
+	if !slices.Equal(got, r.sent[typ]) {
+		r.t.Fatalf("the file holds %d messages, %d were published; they differ from %d on", len(got), len(r.sent[typ]), differ(got, r.sent[typ]))
+	}
+	if d, err := r.queue.Queue.Depth(context.Background(), typ, 1); err != nil || d.Pending > 0 {
+		r.t.Fatalf("messages are still pending (%v)", err)
+	}
+}
+
+func differ(a, b []string) int {
+	for i := range min(len(a), len(b)) {
+		if a[i] != b[i] {
+			return i
+		}
+	}
+	return min(len(a), len(b))
+}
+
+func TestPoolDrainsATypeInOrder(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 5000)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		r.complete(typ)
+		r.publish(typ, 10)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		r.complete(typ)
+	})
+}
+
+func TestPoolServesAllTypesIncludingNewOnes(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish("a", 10)
+		r.publish("b.c", 20)
+		p := r.start(func(c *Config) { c.Types, c.AllTypes, c.MaxTypes = nil, true, 2 })
+		time.Sleep(3 * time.Second)
+		for _, typ := range []string{"d", "e", "f"} {
+			r.publish(typ, 30)
+		}
+		time.Sleep(10 * time.Second)
+		p.stop()
+		for typ := range r.sent {
+			r.complete(typ)
+		}
+	})
+}
+
+func TestPoolUntilEmptyFindsTypesByPattern(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish("audit-a", 10)
+		r.publish("audit-b", 10)
+		r.publish("orders", 10)
+		if err := r.drain(func(c *Config) { c.Types = []string{"audit-*"} }); err != nil {
+			t.Fatal(err)
+		}
+		r.complete("audit-a")
+		r.complete("audit-b")
+		if d, _ := r.queue.Depth(context.Background(), "orders", 100); d.Pending != 10 {
+			t.Errorf("%d of 10 messages of a type that was not asked for are left", d.Pending)
+		}
+	})
+}
+
+// Crash row: the acknowledgement is lost. The messages are delivered again, and the file refuses them.
+func TestLostAcknowledgementsAreRefusedByTheFile(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		lost := 0
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpAck && lost == 0 {
+				lost++
+				return queuetest.Fault{Kind: queuetest.Hang}
+			}
+			return queuetest.Fault{}
+		})
+		p := r.start(nil)
+		time.Sleep(time.Second)
+		p.cancel() // the worker dies between sync and acknowledgement
+		<-p.done
+		if got := contents(t, r.disk, testFile); len(got) != 100 {
+			t.Fatalf("%d messages in the file, the test wants all 100 there and none acknowledged", len(got))
+		}
+		second := r.start(func(c *Config) { c.UntilEmpty = true })
+		if err := second.end(); err != nil {
+			t.Fatal(err)
+		}
+		r.complete(typ)
+		if s := second.Stats(); s.Duplicates != 100 || s.Appended != 0 {
+			t.Errorf("stats %+v, want 100 duplicates refused and nothing appended", s)
+		}
+	})
+}
+
+// Removing the contiguity check makes this scenario write messages twice.
+func TestMutantWithoutContiguityCheckDoublesMessages(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		first := true
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpAck && first {
+				first = false
+				return queuetest.Fault{Kind: queuetest.Hang}
+			}
+			return queuetest.Fault{}
+		})
+		p := r.start(nil)
+		time.Sleep(time.Second)
+		p.cancel()
+		<-p.done
+		if err := r.drain(func(c *Config) { c.mutant.noContiguity = true }); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := storage.Verify(context.Background(), testFile, storage.VerifyOptions{FS: r.disk, Deep: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if rep.DuplicateCount != 100 {
+			t.Fatalf("%d duplicates; without the check there should be 100, or this scenario proves nothing", rep.DuplicateCount)
+		}
+	})
+}
+
+// unackedAtPowerLoss runs a worker and cuts the power of a copy of its disk at every acknowledgement. It returns how many
+// acknowledged messages were not on the disk.
+func unackedAtPowerLoss(r *rig, change func(*Config)) (missing int) {
+	r.t.Helper()
+	var mu sync.Mutex
+	acked := map[queue.ID]bool{}
+	check := func(ids []queue.ID) {
+		mu.Lock()
+		defer mu.Unlock()
+		for _, id := range ids {
+			acked[id] = true
+		}
+		after := r.disk.Clone()
+		after.Crash(storagetest.Crash{})
+		onDisk := map[queue.ID]bool{}
+		rd, err := storage.OpenReader(testFile, storage.ReaderOptions{FS: after})
+		if err != nil {
+			missing = len(acked)
+			return
+		}
+		defer rd.Close()
+		for {
+			rec, err := rd.Next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			if err != nil {
+				r.t.Error(err)
+				return
+			}
+			onDisk[queue.ID(rec.ID)] = true
+		}
+		for id := range acked {
+			if !onDisk[id] {
+				missing++
+			}
+		}
+	}
+	if err := r.drain(func(c *Config) {
+		c.Queue = ackWatch{r.queue, check}
+		c.Batch = 50
+		if change != nil {
+			change(c)
+		}
+	}); err != nil {
+		r.t.Fatal(err)
+	}
+	return missing
+}
+
+// ackWatch calls check before every acknowledgement.
+type ackWatch struct {
+	queue.Queue
+	check func([]queue.ID)
+}
+
+func (w ackWatch) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	w.check(ids)
+	return w.Queue.Ack(ctx, typ, ids)
+}
+
+// Crash row: the power fails at any moment. What was acknowledged is on the disk.
+func TestEveryAcknowledgedMessageSurvivesAPowerLoss(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1000)
+		if n := unackedAtPowerLoss(r, nil); n > 0 {
+			t.Fatalf("%d acknowledged messages were not on the disk", n)
+		}
+		r.complete(typ)
+	})
+}
+
+// Removing the rule "sync before acknowledge" makes the scenario above lose messages.
+func TestMutantThatAcknowledgesBeforeSyncLosesMessages(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1000)
+		// Let the acknowledgement overtake the sync, as it may.
+		slow := &storagetest.Tap{FS: r.disk, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpDatasync {
+				time.Sleep(10 * time.Millisecond)
+			}
+			return nil
+		}}
+		n := unackedAtPowerLoss(r, func(c *Config) { c.mutant.ackBeforeSync = true; c.Storage.FS = slow })
+		if n == 0 {
+			t.Fatal("nothing was lost; without the rule something should be, or the scenario proves nothing")
+		}
+	})
+}
+
+// Crash row: two replicas of one type; the holder stops. The other goes on at once, and nothing is doubled.
+func TestStandbyTakesOverAfterACleanStop(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		first := r.start(nil)
+		r.publish(typ, 500)
+		time.Sleep(time.Second)
+		second := r.start(nil)
+		r.publish(typ, 500)
+		first.stop()
+		stopped := time.Now()
+		r.publish(typ, 500)
+		for {
+			if d, _ := r.queue.Depth(context.Background(), typ, 1); d.Pending == 0 {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(stopped); took > 2*time.Second {
+			t.Errorf("the standby needed %v after a clean stop", took)
+		}
+		second.stop()
+		r.complete(typ)
+	})
+}
+
+// Crash row: the holder's lock is lost while it works (expired, deleted, forced). It stops by itself; another session goes on.
+func TestLostLockEndsTheSessionAndNothingIsLost(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		for range 5 {
+			r.publish(typ, 200)
+			time.Sleep(time.Second)
+			r.locks.Edit(typ, func(*lock.Record) bool { return false })
+			r.publish(typ, 200)
+			time.Sleep(20 * time.Second)
+		}
+		p.stop()
+		r.complete(typ)
+		if s := p.Stats(); s.Lost < 5 {
+			t.Errorf("%d sessions noticed the loss, want 5", s.Lost)
+		}
+	})
+}
+
+// Crash row: the holder is paused for longer than its lease in the middle of an append, and goes on afterwards. Its write
+// lands behind the successor's fence and is void.
+func TestPausedHolderIsFencedByTheFile(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		paused := make(chan struct{})
+		resume := make(chan struct{})
+		var once sync.Once
+		tap := &storagetest.Tap{FS: r.disk, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpAppend && bytes.Contains(c.Data, []byte("orders 50")) {
+				once.Do(func() { close(paused); <-resume })
+			}
+			return nil
+		}}
+		// The zombie's locker is paused with it: its clock stands still, so that it believes in its lock.
+		var frozen sync.Map
+		began := time.Now()
+		locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration {
+			if at, ok := frozen.Load("at"); ok {
+				return at.(time.Duration)
+			}
+			return time.Since(began)
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		zombie := r.start(func(c *Config) { c.Storage.FS, c.Locker = tap, locker })
+		<-paused
+		frozen.Store("at", time.Since(began))
+		r.locks.Edit(typ, func(rec *lock.Record) bool { rec.Hold = nil; rec.Version = lock.NewVersion(); return true })
+		heir := r.start(func(c *Config) { c.UntilEmpty = true })
+		if err := heir.end(); err != nil {
+			t.Fatal(err)
+		}
+		close(resume)
+		time.Sleep(time.Minute)
+		zombie.stop()
+		locker.Close(context.Background())
+		r.complete(typ)
+		if s := heir.Stats(); s.Appended != 100 {
+			t.Errorf("the successor appended %d messages, want all 100", s.Appended)
+		}
+		if log := r.log.String(); !strings.Contains(log, "lock lost") {
+			t.Error("the zombie's fencing is not in the log")
+		}
+	})
+}
+
+// A message whose predecessor is missing waits, and is appended with a declared gap only after the gap timeout.
+func TestMissingMessageIsAwaitedAndThenDeclared(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.put(1, 1, 2, 4, 5)
+		r.put(2, 1)
+		p := r.start(nil)
+		time.Sleep(10 * time.Second)
+		if got := contents(t, r.disk, testFile); !slices.Equal(slices.Sorted(slices.Values(got)), []string{"1/1", "1/2", "2/1"}) {
+			t.Fatalf("after 10 s the file holds %q", got)
+		}
+		r.put(1, 3)
+		time.Sleep(5 * time.Second)
+		r.put(1, 8)
+		time.Sleep(25 * time.Second)
+		if got := contents(t, r.disk, testFile); len(got) != 6 {
+			t.Fatalf("the file holds %q", got)
+		}
+		time.Sleep(15 * time.Second)
+		if got := contents(t, r.disk, testFile); got[len(got)-1] != "1/8" {
+			t.Fatalf("after the gap timeout the file holds %q", got)
+		}
+		if s := p.Stats(); s.Gaps != 1 {
+			t.Errorf("%d gaps declared, want 1", s.Gaps)
+		}
+		r.put(1, 6, 7) // late, but not lost
+		time.Sleep(time.Minute)
+		p.stop()
+		got := contents(t, r.disk, testFile)
+		if want := []string{"1/6", "1/7"}; !slices.Equal(got[len(got)-2:], want) {
+			t.Errorf("the file ends with %q, want %q", got[len(got)-2:], want)
+		}
+		if d, _ := r.queue.Depth(context.Background(), typ, 10); d.Pending != 0 {
+			t.Errorf("%d messages are still pending", d.Pending)
+		}
+	})
+}
+
+// A message that arrives with a lower ID than what was fetched already is found by the sweeps.
+func TestLateArrivalIsFound(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		r.put(2, 100_000, 100_001)
+		time.Sleep(time.Minute) // long caught up with those (a declared gap for producer 2)
+		r.put(1, 1)
+		time.Sleep(fullSweepEvery + 5*time.Second)
+		p.stop()
+		if got := contents(t, r.disk, testFile); !slices.Contains(got, "1/1") {
+			t.Fatalf("the late message is not in the file: %q", got)
+		}
+	})
+}
+
+func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.put(1, 1)
+		short := func(c *Config) { c.Retention = time.Hour; c.UntilEmpty = true }
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		// Given an acknowledgement that was lost and found a day later …
+		time.Sleep(24 * time.Hour)
+		r.put(1, 1)
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		if got := contents(t, r.disk, testFile); len(got) != 1 {
+			t.Fatalf("the file holds %q: a silent producer was forgotten while its message was pending", got)
+		}
+		// … and a producer that is silent for long and has nothing pending.
+		time.Sleep(24 * time.Hour)
+		r.put(2, 1)
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(r.log.String(), "forgot producers") {
+			t.Error("a silent producer was never forgotten")
+		}
+	})
+}
+
+// A type whose file cannot be used does not keep the others from being served.
+func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.disk.WriteFile(dir+"/bad.fpl", []byte("not one of ours"))
+		r.publish("bad", 10)
+		r.publish("good", 10)
+		err := r.drain(func(c *Config) { c.Types = []string{"bad", "good"} })
+		if !errors.Is(err, storage.ErrRefused) {
+			t.Errorf("the pool ended with %v, want a refusal", err)
+		}
+		r.complete("good")
+		if d, _ := r.queue.Depth(context.Background(), "bad", 100); d.Pending != 10 {
+			t.Errorf("%d of 10 messages of the refused type are left", d.Pending)
+		}
+
+		// Without UntilEmpty the pool goes on with what it can serve, and picks the refused type up when it is mended.
+		p := r.start(func(c *Config) { c.Types = []string{"bad", "good"} })
+		r.publish("good", 10)
+		time.Sleep(time.Minute)
+		r.complete("good")
+		if err := r.disk.Remove(dir + "/bad.fpl"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		p.stop()
+		r.complete("bad")
+
+		// And it gives up when nothing is left to serve.
+		r.disk.WriteFile(dir+"/worse.fpl", []byte("not one of ours"))
+		r.publish("worse", 1)
+		if err := r.start(func(c *Config) { c.Types = []string{"worse"} }).end(); !errors.Is(err, storage.ErrRefused) {
+			t.Errorf("a pool with nothing to serve ended with %v", err)
+		}
+	})
+}
+
+// A file that has seen a higher epoch than the lock grants raises the lock's token.
+func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		before, _ := r.locks.Get(typ)
+		r.locks.Edit(typ, func(rec *lock.Record) bool { rec.Token = 1; return true }) // as a restored database would
+		r.publish(typ, 10)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		r.complete(typ)
+		if after, _ := r.locks.Get(typ); after.Token <= before.Token {
+			t.Errorf("the lock's token is %d, the file had seen %d", after.Token, before.Token)
+		}
+	})
+}
+
+// Crash row: the disk fails. Every error poisons the writer; the next session goes on, nothing is lost or doubled.
+func TestDiskErrorsLoseNothing(t *testing.T) {
+	for _, op := range []storagetest.Op{storagetest.OpAppend, storagetest.OpDatasync, storagetest.OpAllocate, storagetest.OpFileStat} {
+		t.Run(string(op), func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				n := 0
+				tap := &storagetest.Tap{FS: r.disk, Before: func(c storagetest.Call) *storagetest.Fault {
+					if c.Op != op {
+						return nil
+					}
+					if n++; n%5 == 3 && n < 40 {
+						return &storagetest.Fault{Err: errors.New("input/output error"), Short: 100}
+					}
+					return nil
+				}}
+				p := r.start(func(c *Config) { c.Storage.FS = tap; c.Batch = 50 })
+				for range 20 {
+					r.publish(typ, 100)
+					time.Sleep(time.Second)
+				}
+				time.Sleep(5 * time.Minute)
+				p.stop()
+				r.complete(typ)
+			})
+		})
+	}
+}
+
+// Crash row: the queue fails in every way at random. Nothing is lost or doubled.
+func TestQueueFaultsLoseNothing(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		n := 0
+		var mu sync.Mutex
+		r.disturb(func(op queuetest.Op, k int) queuetest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			n++
+			switch {
+			case op == queuetest.OpInsert, op == queuetest.OpRegisterType, op == queuetest.OpNow, n > 3000: // the publisher's
+				return queuetest.Fault{}
+			case n%7 == 3:
+				return queuetest.Fault{Kind: queuetest.LostAnswer}
+			case n%11 == 5:
+				return queuetest.Fault{Kind: queuetest.Partial, Keep: k / 2}
+			case n%13 == 7:
+				return queuetest.Fault{Kind: queuetest.Lost}
+			}
+			return queuetest.Fault{}
+		})
+		a, b := r.start(nil), r.start(nil)
+		for range 30 {
+			r.publish(typ, 100)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(5 * time.Minute)
+		a.stop()
+		b.stop()
+		r.complete(typ)
+	})
+}
+
+func TestStopBeforeRunAndTwice(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		p.Stop()
+		p.stop()
+	})
+}
+
+func TestConfigErrorsSayWhatToDo(t *testing.T) {
+	q := queuetest.NewMemory()
+	locker, err := lock.New(locktest.NewMemory().Open(), lock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer locker.Close(context.Background())
+	good := Config{Queue: q, Locker: locker, Dir: "d", Types: []string{"t"}}
+	for _, c := range []struct {
+		change func(*Config)
+		words  string
+	}{
+		{func(c *Config) { c.Queue = nil }, "Queue"},
+		{func(c *Config) { c.Locker = nil }, "Locker"},
+		{func(c *Config) { c.Dir = "" }, "directory"},
+		{func(c *Config) { c.Types = nil }, "no type"},
+		{func(c *Config) { c.Types = []string{"T"} }, `"T"`},
+		{func(c *Config) { c.Types = []string{"["} }, "malformed"},
+		{func(c *Config) { c.Lease = time.Millisecond }, "Lease"},
+		{func(c *Config) { c.Linger = -1 }, "Linger"},
+		{func(c *Config) { c.Batch = -1 }, "Batch"},
+		{func(c *Config) { c.BatchBytes = 1 << 40 }, "BatchBytes"},
+		{func(c *Config) { c.Prefetch = 1000 }, "Prefetch"},
+		{func(c *Config) { c.MaxTypes = -1 }, "MaxTypes"},
+	} {
+		cfg := good
+		c.change(&cfg)
+		if _, err := New(cfg); err == nil || !strings.Contains(err.Error(), c.words) {
+			t.Errorf("error %v does not say %q", err, c.words)
+		}
+	}
+	if _, err := New(good); err != nil {
+		t.Error(err)
+	}
+}
