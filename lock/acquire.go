@@ -21,7 +21,8 @@ type attempt struct {
 	try  bool
 
 	unclear  bool // a write of this attempt may have been applied, or may still be
-	races    int
+	races    int  // writes in a row that matched nothing
+	race     jitter
 	began    time.Duration
 	poll     jitter
 	last     observation // of the holder, if one was seen
@@ -80,6 +81,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		l: l, name: name, try: try, began: l.valid(),
 		hold:  Hold{ID: NewHoldID(), Lease: c.lease, Owner: l.opts.Owner, Why: c.why},
 		retry: jitter{ceiling: min(time.Second, c.lease/20)},
+		race:  jitter{ceiling: maxPoll},
 	}
 	le, err := a.run(wait, ctx)
 	a.mu.Lock()
@@ -168,6 +170,10 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			if a.races++; a.try && a.races > maxRaces {
 				return nil, a.held(nil)
 			}
+			if a.races > 1 {
+				// Either others are faster again and again, or reads are stale and keep promising what is not so.
+				pause(wait.Done(), a.race.next())
+			}
 			next = stepRead
 			continue
 		}
@@ -221,7 +227,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	case got.r.Hold.ID == a.hold.ID:
 		return stepConfirm, nil
 	}
-	a.last = ob
+	a.last, a.races = ob, 0
 	age, need := a.l.clock()-ob.version, a.l.patience(a, *got.r.Hold)
 	if age >= need {
 		return stepTakeOver, nil

@@ -11,6 +11,7 @@ import (
 	mathrand "math/rand/v2"
 	"os"
 	"path/filepath"
+	"syscall"
 	"time"
 )
 
@@ -170,6 +171,10 @@ func (w *Writer) openFile(ctx context.Context) (Entry, error) {
 	if err := w.checkHeader(); err != nil {
 		return Entry{}, err
 	}
+	if err := w.syncNames(); err != nil {
+		return Entry{}, err
+	}
+	// rule: register what is durable only: a registered file that a crash made disappear would look like a wrong volume.
 	if !known {
 		registered, err = w.opts.Registry.Register(ctx, w.typ, Entry{FileID: w.header.fileID})
 		if err != nil {
@@ -179,12 +184,34 @@ func (w *Writer) openFile(ctx context.Context) (Entry, error) {
 	if registered.FileID != w.header.fileID {
 		return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
 	}
-	// rule: the name must be durable before anything in the file is. Whoever created it may have died before it synced
-	// the directory, so every opener does; it costs nothing when the directory is clean.
-	if err := w.fs.SyncDir(w.dir); err != nil {
-		return Entry{}, ioError("sync directory", w.dir, err)
-	}
 	return registered, nil
+}
+
+// syncNames makes the file's name durable.
+//
+// rule: names come before content. Whoever created the file, or a directory above it, may have died before it synced
+// the directory, or be about to: so every opener syncs the file's directory, and who finds no fence in the file yet syncs
+// all directories above. A fence therefore proves that they are durable.
+func (w *Writer) syncNames() error {
+	if err := w.fs.SyncDir(w.dir); err != nil {
+		return ioError("sync directory", w.dir, err)
+	}
+	info, err := w.file.Stat()
+	if err != nil {
+		return ioError("stat", w.path, err)
+	}
+	if info.Size > headerSize {
+		return nil
+	}
+	for dir := w.dir; filepath.Dir(dir) != dir; {
+		dir = filepath.Dir(dir)
+		err := w.fs.SyncDir(dir)
+		// A parent that this user cannot read, or of a kind that has nothing to sync, was not made by one of us.
+		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
+			return ioError("sync directory", dir, err)
+		}
+	}
+	return nil
 }
 
 // checkPlace refuses unsuitable file systems before anything is created on them. A directory that does not exist yet
@@ -227,8 +254,7 @@ func (w *Writer) checkHeader() error {
 // create makes the file appear whole or not at all. When several processes create it at once one of them wins, and all
 // of them go on with its file.
 func (w *Writer) create() error {
-	made, err := w.mkdirs(w.dir)
-	if err != nil {
+	if err := w.mkdirs(w.dir); err != nil {
 		return err
 	}
 	h, err := w.newHeader()
@@ -247,16 +273,7 @@ func (w *Writer) create() error {
 	if err != nil {
 		return errors.Join(ioError("create", w.path, err), ignoreNotExist(w.fs.Remove(tmp)))
 	}
-	if err := w.fs.Remove(tmp); err != nil {
-		return ioError("remove", tmp, err)
-	}
-	// rule: a new directory is durable when its parent is synced.
-	for _, dir := range made {
-		if err := w.fs.SyncDir(filepath.Dir(dir)); err != nil {
-			return ioError("sync directory", filepath.Dir(dir), err)
-		}
-	}
-	return nil
+	return ioError("remove", tmp, w.fs.Remove(tmp))
 }
 
 func (w *Writer) newHeader() (*fileHeader, error) {
@@ -295,26 +312,19 @@ func ignoreNotExist(err error) error {
 	return err
 }
 
-// mkdirs creates dir and its missing parents and returns those it created or found just created by somebody else.
-func (w *Writer) mkdirs(dir string) (made []string, err error) {
-	err = w.fs.Mkdir(dir)
-	switch {
-	case err == nil:
-		return []string{dir}, nil
-	case errors.Is(err, fs.ErrExist):
-		return nil, nil
-	case errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir:
-		made, err := w.mkdirs(filepath.Dir(dir))
-		if err != nil {
-			return nil, err
+// mkdirs creates dir and its missing parents.
+func (w *Writer) mkdirs(dir string) error {
+	err := w.fs.Mkdir(dir)
+	if errors.Is(err, fs.ErrNotExist) && filepath.Dir(dir) != dir {
+		if err := w.mkdirs(filepath.Dir(dir)); err != nil {
+			return err
 		}
-		if err := w.fs.Mkdir(dir); err != nil && !errors.Is(err, fs.ErrExist) {
-			return nil, ioError("create directory", dir, err)
-		}
-		return append(made, dir), nil
-	default:
-		return nil, ioError("create directory", dir, err)
+		err = w.fs.Mkdir(dir)
 	}
+	if errors.Is(err, fs.ErrExist) {
+		return nil
+	}
+	return ioError("create directory", dir, err)
 }
 
 // fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several may fence at once,

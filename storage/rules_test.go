@@ -3,6 +3,7 @@ package storage_test
 import (
 	"errors"
 	"fmt"
+	"io"
 	"strings"
 	"syscall"
 	"testing"
@@ -546,5 +547,55 @@ func TestOpenFaults(t *testing.T) {
 				t.Error(err)
 			}
 		})
+	}
+}
+
+// TestFenceInsideATornBatch: the header of a torn batch announces more bytes than there are, and what successors append
+// comes to stand within them.
+func TestFenceInsideATornBatch(t *testing.T) {
+	x, mem := newMemWorld(t, 4096)
+	tap := &storagetest.Tap{FS: mem}
+	a, err := x.open(tap)
+	must(t, err)
+	must(t, a.append(1))
+	must(t, a.ack())
+	r, err := storage.OpenReader(x.path(), storage.ReaderOptions{FS: mem})
+	must(t, err)
+	defer r.Close()
+	count := func() (n int) {
+		for {
+			if _, err := r.Next(); err == io.EOF {
+				return n
+			} else if err != nil {
+				t.Fatal(err)
+			}
+			n++
+		}
+	}
+	before := count()
+	tap.Before = func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpAppend {
+			return &storagetest.Fault{Short: 1000}
+		}
+		return nil
+	}
+	if err := a.w.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err == nil {
+		t.Fatal("scenario: the write was not short")
+	}
+	if n := count(); n != 0 {
+		t.Errorf("a reader got %d records of a torn batch", n)
+	}
+	b, err := x.open(mem)
+	must(t, err)
+	must(t, b.append(2))
+	must(t, b.ack())
+	if n := count(); n != 2 {
+		t.Errorf("the reader that waited for the torn batch got %d records of the successor, want 2", n)
+	}
+	if all := readAll(t, mem, x.path()); len(all) != before+2 {
+		t.Errorf("a new reader got %d records, want %d", len(all), before+2)
+	}
+	if err := x.finish(mem); err != nil {
+		t.Error(err)
 	}
 }

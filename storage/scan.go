@@ -245,11 +245,15 @@ func (s *scanner) damage(e *CorruptError) item {
 // On the way it looks for proof of damage: a record of the same region, or of a later one whose fence is gone, that was
 // written when the bytes at pos were known to be durable. The scan resumes at the first such record that is whole.
 func (s *scanner) hunt() (it item, done bool, err error) {
+	again := int64(0) // the first record that is only partly there
 	for {
 		if s.huntPos, err = s.nextCandidate(s.huntPos); err != nil {
 			return item{}, true, err
 		}
 		if s.huntPos+recHeaderSize > s.limit {
+			if again != 0 {
+				s.huntPos = again
+			}
 			return s.huntEnd(), true, nil
 		}
 		h, body, v, err := s.recordAt(s.huntPos)
@@ -273,10 +277,10 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 				return item{}, false, nil
 			}
 		}
-		if v == incomplete {
-			return s.huntEnd(), true, nil // rule: it may be a write in progress; look again when the file has grown
+		if v == incomplete && again == 0 && s.huntPos != s.pos {
+			again = s.huntPos // rule: it may be a write in progress; look again when the file has grown
 		}
-		s.huntPos += recAlign
+		s.huntPos += recAlign // rule: a fence may be inside a record that its length announces and that was never completed
 	}
 }
 

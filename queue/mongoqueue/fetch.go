@@ -321,7 +321,7 @@ func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
 		if key == "" || err != nil {
 			return queue.ID{}, err
 		}
-		if id, err := queue.ParseID(key[len(typ)+1:]); err == nil {
+		if id, err := queue.ParseID(key[len(typ)+1:]); err == nil && !id.IsZero() {
 			return id, nil
 		}
 		filter = keyRange(key, typ+headEnd) // a foreign key

@@ -113,7 +113,7 @@ func (q *Queue) insertOrdered(ctx context.Context, docs []document) (landed int,
 	for i, d := range docs {
 		bodies[i] = d.body
 	}
-	_, err = q.messages.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(true))
+	_, err = q.messages.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(!q.mutant.unordered))
 	if err == nil {
 		return len(docs), false, nil
 	}

@@ -60,6 +60,13 @@ type Queue struct {
 	pieces map[string]int       // head _id → pieces, of fetched and not yet acknowledged large messages
 	swept  map[string]sweepMark // per type, see sweepPieces
 	size   map[string]int64     // per type, recent mean payload, see Fetch
+
+	mutant mutant
+}
+
+// mutant drops one safety rule each, for the tests that prove that the rule is needed.
+type mutant struct {
+	unordered bool // insert in any order
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -107,6 +114,9 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	}
 	return q, nil
 }
+
+// Database is the name of the database, from the URI or DatabaseDefault.
+func (q *Queue) Database() string { return q.messages.Database().Name() }
 
 // durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over.
 var durable = writeconcern.Majority()

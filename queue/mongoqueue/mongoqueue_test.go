@@ -1,7 +1,22 @@
 package mongoqueue_test
 
 import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"net"
+	"slices"
+	"strings"
+	"sync"
 	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.uber.org/goleak"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/queue"
@@ -23,9 +38,674 @@ func open(t testing.TB, uri string, opt mongoqueue.Options) *mongoqueue.Queue {
 	return q
 }
 
+// leakCheck fails the test if it leaves goroutines behind that it did not find. Call it before anything else.
+func leakCheck(t *testing.T) {
+	t.Helper()
+	before := goleak.IgnoreCurrent()
+	t.Cleanup(func() { goleak.VerifyNone(t, before) })
+}
+
+func message(typ string, n int, payload []byte) queue.Message {
+	return queue.Message{Type: typ, ID: queue.NewID(time.UnixMilli(1_700_000_000_000), 7, uint64(n)), Payload: payload}
+}
+
+func fetchAll(t *testing.T, q queue.Queue, typ string) []queue.Message {
+	t.Helper()
+	msgs, err := q.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 10_000})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return msgs
+}
+
+func mustInsert(t *testing.T, q queue.Queue, typ string, msgs ...queue.Message) {
+	t.Helper()
+	if err := q.Insert(t.Context(), typ, msgs); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func count(t *testing.T, db *mongo.Database) int {
+	t.Helper()
+	n, err := db.Collection("messages").CountDocuments(t.Context(), bson.D{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return int(n)
+}
+
 func TestMongoDBConforms(t *testing.T) {
 	queuetest.Run(t, func(t *testing.T) func(*testing.T) queue.Queue {
 		uri, _ := mongotest.Fresh(t)
 		return func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{}) }
 	})
+}
+
+// wire records the commands that are sent.
+type wire struct {
+	mu       sync.Mutex
+	commands []bson.Raw
+	names    []string
+}
+
+func (w *wire) monitor() *event.CommandMonitor {
+	return &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.commands = append(w.commands, slices.Clone(e.Command))
+		w.names = append(w.names, e.CommandName)
+	}}
+}
+
+func (w *wire) take() (names []string, commands []bson.Raw) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	names, commands = w.names, w.commands
+	w.names, w.commands = nil, nil
+	return names, commands
+}
+
+// checkWrites exercises every operation and tells which write on the wire breaks a rule of durability or order.
+func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
+	t.Helper()
+	ctx := t.Context()
+	w.take()
+	file := queue.File{FileID: [16]byte{1}, Epoch: 1}
+	mustInsert(t, q, "orders", message("orders", 1, nil))
+	mustInsert(t, q, "orders", message("orders", 1, nil), message("orders", 2, nil), message("orders", 3, nil))
+	mustInsert(t, q, "orders", message("orders", 4, make([]byte, 9<<20)))
+	for _, err := range []error{
+		q.RegisterType(ctx, "orders"), q.RegisterType(ctx, "orders"),
+		second(q.RegisterFile(ctx, "orders", file)), second(q.RegisterFile(ctx, "orders", file)), second(q.UpdateFile(ctx, "orders", file)),
+		second(q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
+		q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID, message("", 4, nil).ID}),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	seen := map[string]int{}
+	names, commands := w.take()
+	for i, c := range commands {
+		level := ""
+		if wc, ok := c.Lookup("writeConcern").DocumentOK(); ok {
+			if s, ok := wc.Lookup("w").StringValueOK(); ok {
+				level = s
+			} else if n, ok := wc.Lookup("w").AsInt64OK(); ok {
+				level = fmt.Sprint(n)
+			}
+		}
+		switch names[i] {
+		case "insert":
+			if ordered, ok := c.Lookup("ordered").BooleanOK(); ok && !ordered {
+				broken = append(broken, "insert is not ordered")
+			}
+			fallthrough
+		case "update":
+			if level != "majority" {
+				broken = append(broken, fmt.Sprintf("%s into %s with w: %q", names[i], c.Lookup(names[i]).StringValue(), level))
+			}
+		case "delete":
+			if level != "1" {
+				broken = append(broken, "delete waits for more than it needs: w: "+level)
+			}
+		case "findAndModify", "aggregate", "bulkWrite":
+			broken = append(broken, names[i]+" is not among the operations that all servers have")
+		}
+		if _, err := c.LookupErr("txnNumber"); err == nil {
+			broken = append(broken, names[i]+" is repeated by the driver")
+		}
+		seen[names[i]]++
+	}
+	for _, name := range []string{"insert", "update", "delete", "find"} {
+		if seen[name] == 0 {
+			t.Errorf("no %s was seen: this test proves nothing", name)
+		}
+	}
+	return broken
+}
+
+func second[T any](_ T, err error) error { return err }
+
+// Everything that must not be lost is written with w: majority, in order, and sent once. Checked on the wire, as a
+// server without replicas cannot show the difference.
+func TestWritesAreDurableAndOrderedOnTheWire(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	w := &wire{}
+	if broken := checkWrites(t, open(t, uri, mongoqueue.Options{Monitor: w.monitor()}), w); len(broken) > 0 {
+		t.Errorf("%s", strings.Join(broken, "\n"))
+	}
+}
+
+// … whatever the URI asks for.
+func TestTheURICannotWeakenWrites(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	w := &wire{}
+	sep := "?"
+	if strings.Contains(uri, "?") {
+		sep = "&"
+	}
+	q := open(t, uri+sep+"w=0&journal=false&retryWrites=true&readPreference=secondaryPreferred", mongoqueue.Options{Monitor: w.monitor()})
+	if broken := checkWrites(t, q, w); len(broken) > 0 {
+		t.Errorf("%s", strings.Join(broken, "\n"))
+	}
+}
+
+func TestWriteRulesAreNeeded(t *testing.T) {
+	for name, m := range map[string]struct{ weak, unordered bool }{
+		"majority":        {weak: true},
+		"ordered inserts": {unordered: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			uri, _ := mongotest.Fresh(t)
+			w := &wire{}
+			broken := checkWrites(t, mongoqueue.OpenMutant(t, uri, w.monitor(), m.weak, m.unordered), w)
+			if len(broken) == 0 {
+				t.Error("the rule was dropped, and nobody noticed")
+			}
+			t.Logf("%s", strings.Join(broken, "; "))
+		})
+	}
+}
+
+func TestOneRoundTripEach(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	w := &wire{}
+	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
+	var msgs []queue.Message
+	var ids []queue.ID
+	for n := 1; n <= 1000; n++ {
+		msgs = append(msgs, message("orders", n, make([]byte, 256)))
+		ids = append(ids, msgs[n-1].ID)
+	}
+	w.take()
+	mustInsert(t, q, "orders", msgs...)
+	for _, limit := range []queue.Limit{{Messages: 1000}, {Messages: 1000, Bytes: 4 << 20}, {Messages: 2000}, {Messages: 10}} {
+		q.SweepNow()
+		if _, err := q.Fetch(t.Context(), "orders", message("", 0, nil).ID, limit); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := q.Ack(t.Context(), "orders", ids); err != nil {
+		t.Fatal(err)
+	}
+	if names, _ := w.take(); !slices.Equal(names, []string{"insert", "find", "find", "find", "find", "delete"}) {
+		t.Errorf("commands %v", names)
+	}
+	if names, err := q.Types(t.Context()); err != nil || len(names) != 0 {
+		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// Listing types costs one command per type, however many messages there are.
+func TestTypesDoesNotWalkMessages(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	w := &wire{}
+	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
+	for _, typ := range []string{"a", "b", "c"} {
+		var msgs []queue.Message
+		for n := 1; n <= 500; n++ {
+			msgs = append(msgs, message(typ, n, nil))
+		}
+		mustInsert(t, q, typ, msgs...)
+		mustInsert(t, q, typ, message(typ, 501, make([]byte, 9<<20)))
+	}
+	w.take()
+	types, err := q.Types(t.Context())
+	if err != nil || !slices.Equal(types, []string{"a", "b", "c"}) {
+		t.Fatalf("Types = %v, %v", types, err)
+	}
+	// types, then per type: its pieces, its messages; and the end.
+	if names, _ := w.take(); len(names) > 1+2*3+1 {
+		t.Errorf("%d commands: %v", len(names), names)
+	}
+}
+
+func large(n int) queue.Message {
+	p := make([]byte, 12<<20)
+	for i := range p {
+		p[i] = byte(i*n) + byte(i>>12)
+	}
+	return message("orders", n, p)
+}
+
+// An acknowledgement or a publish of a large message that was cut off at any point.
+func TestLargeMessagesCutOffHalfWay(t *testing.T) {
+	head := func(n int) string { return "orders/" + message("", n, nil).ID.String() }
+	piece := func(n, k int) string { return fmt.Sprintf("orders#%v+%d", message("", n, nil).ID, k) }
+	uri, db := mongotest.Fresh(t)
+	messages := db.Collection("messages")
+	writer := open(t, uri, mongoqueue.Options{})
+	for name, tc := range map[string]struct {
+		lose       []string
+		visible    bool
+		incomplete bool
+		repeated   bool // the publisher repeats afterwards
+	}{
+		"complete":             {nil, true, false, false},
+		"ack: one piece gone":  {[]string{piece(2, 1)}, true, true, false},
+		"ack: the other piece": {[]string{piece(2, 2)}, true, true, false},
+		"ack: all pieces gone": {[]string{piece(2, 1), piece(2, 2)}, true, true, false},
+		"publish: no head yet": {[]string{head(2)}, false, false, false},
+		"publish: one piece":   {[]string{head(2), piece(2, 2)}, false, false, false},
+		"repeated publish":     {[]string{head(2), piece(2, 2)}, true, false, true},
+		"repeated over an ack": {[]string{piece(2, 1)}, true, false, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if _, err := messages.DeleteMany(t.Context(), bson.D{}); err != nil {
+				t.Fatal(err)
+			}
+			mustInsert(t, writer, "orders", message("orders", 1, []byte("before")), large(2), message("orders", 3, []byte("behind")))
+			if len(tc.lose) > 0 {
+				r, err := messages.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: tc.lose}}}})
+				if err != nil || r.DeletedCount != int64(len(tc.lose)) {
+					t.Fatal(r, err)
+				}
+			}
+			if tc.repeated {
+				mustInsert(t, writer, "orders", large(2))
+			}
+			q := open(t, uri, mongoqueue.Options{}) // another process, which knows nothing
+			q.SetClock(message("", 1, nil).ID.Time())
+			got := fetchAll(t, q, "orders")
+			want := 2
+			if tc.visible {
+				want = 3
+			}
+			if len(got) != want || got[0].Incomplete || string(got[want-1].Payload) != "behind" {
+				t.Fatalf("got %d messages, want %d", len(got), want)
+			}
+			if d, err := q.Depth(t.Context(), "orders", 10); err != nil || d.Pending != want {
+				t.Errorf("Depth = %+v, %v", d, err)
+			}
+			if tc.visible {
+				m := got[1]
+				if m.ID != large(2).ID || m.Incomplete != tc.incomplete || tc.incomplete && m.Payload != nil || !tc.incomplete && !bytes.Equal(m.Payload, large(2).Payload) {
+					t.Errorf("got %v incomplete=%v with %d bytes", m.ID, m.Incomplete, len(m.Payload))
+				}
+				if err := q.Ack(t.Context(), "orders", []queue.ID{got[0].ID, got[1].ID, got[2].ID}); err != nil {
+					t.Fatal(err)
+				}
+				if n := count(t, db); n != 0 {
+					t.Errorf("%d documents are left after the acknowledgement", n)
+				}
+			}
+		})
+	}
+}
+
+// What a publisher that died within a large message left behind goes after a day; nothing else does.
+func TestOrphanedPiecesAreSwept(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	born := message("", 1, nil).ID.Time()
+	mustInsert(t, q, "orders", large(1), large(2), message("orders", 3, nil))
+	mustInsert(t, q, "orders-x", message("orders-x", 1, make([]byte, 9<<20)))
+	if _, err := db.Collection("messages").DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "orders/" + large(1).ID.String()}}); err != nil {
+		t.Fatal(err)
+	}
+	total := count(t, db) // 2 orphans among them
+	for _, step := range []struct {
+		age  time.Duration
+		want int
+	}{{23 * time.Hour, total}, {25 * time.Hour, total - 2}, {25 * time.Hour, total - 2}} {
+		q.SetClock(born.Add(step.age))
+		q.SweepNow()
+		if got := fetchAll(t, q, "orders"); len(got) != 2 || got[0].Incomplete {
+			t.Fatalf("got %d messages", len(got))
+		}
+		if n := count(t, db); n != step.want {
+			t.Errorf("%d documents after %v, want %d", n, step.age, step.want)
+		}
+	}
+}
+
+// What others put into the collection neither blocks a type nor disappears.
+func TestForeignDocuments(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	key := func(n int) string { return "orders/" + message("", n, nil).ID.String() }
+	for _, doc := range []bson.D{
+		{{Key: "_id", Value: key(1)}, {Key: "b", Value: "a string"}},
+		{{Key: "_id", Value: key(2)}},
+		{{Key: "_id", Value: key(3)}, {Key: "b", Value: nil}, {Key: "h", Value: bson.D{{Key: "k", Value: "v"}}}, {Key: "note", Value: "whatever"}},
+		{{Key: "_id", Value: key(4)}, {Key: "b", Value: 42}},
+		{{Key: "_id", Value: key(5)}, {Key: "b", Value: "x"}, {Key: "h", Value: bson.D{{Key: "k", Value: 42}}}},
+		{{Key: "_id", Value: key(6)}, {Key: "b", Value: "x"}, {Key: "h", Value: "k=v"}},
+		{{Key: "_id", Value: key(7)}, {Key: "p", Value: "two"}},
+		{{Key: "_id", Value: key(8)}, {Key: "b", Value: bson.Binary{Subtype: 0x80, Data: []byte("custom")}}},
+		// No message IDs: not ours.
+		{{Key: "_id", Value: bson.NewObjectID()}, {Key: "b", Value: "x"}},
+		{{Key: "_id", Value: 42}},
+		{{Key: "_id", Value: "orders"}},
+		{{Key: "_id", Value: "orders/"}},
+		{{Key: "_id", Value: "orders/1"}},
+		{{Key: "_id", Value: "orders/" + strings.Repeat("Z", 32)}},
+		{{Key: "_id", Value: strings.ToUpper(key(1))}},
+		{{Key: "_id", Value: key(1) + "x"}},
+		{{Key: "_id", Value: "orders/" + strings.Repeat("0", 32)}},
+		{{Key: "_id", Value: "Bad Type/" + message("", 1, nil).ID.String()}},
+		{{Key: "_id", Value: "grüße/1"}},
+		{{Key: "_id", Value: "~"}},
+		{{Key: "_id", Value: "a\U0010ffff/1"}},
+		{{Key: "_id", Value: ""}},
+	} {
+		if _, err := db.Collection("messages").InsertOne(t.Context(), doc); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, limit := range []int{1, 2, 3, 100} { // a page of nothing but foreign keys is no end
+		var got []queue.Message
+		for after := (queue.ID{}); ; after = got[len(got)-1].ID {
+			page, err := q.Fetch(t.Context(), "orders", after, queue.Limit{Messages: limit})
+			if err != nil {
+				t.Fatal(err)
+			}
+			if len(page) == 0 {
+				break
+			}
+			got = append(got, page...)
+		}
+		var shown []string
+		for _, m := range got {
+			shown = append(shown, fmt.Sprintf("%d:%s:%v:%v", m.ID.N(), m.Payload, m.Headers, m.Incomplete))
+		}
+		want := []string{"1:a string:map[]:false", "2::map[]:false", "3::map[k:v]:false", "4::map[]:true", "5::map[]:true", "6::map[]:true", "7::map[]:true", "8:custom:map[]:false"}
+		if !slices.Equal(shown, want) {
+			t.Errorf("limit %d: got %q", limit, shown)
+		}
+	}
+	d, err := q.Depth(t.Context(), "orders", 1)
+	if err != nil || d.Oldest != message("", 1, nil).ID {
+		t.Errorf("Depth = %+v, %v", d, err)
+	}
+	if types, err := q.Types(t.Context()); err != nil || !slices.Equal(types, []string{"orders"}) {
+		t.Errorf("Types = %v, %v", types, err)
+	}
+}
+
+func TestSkipAlwaysGoesForward(t *testing.T) {
+	for key, want := range map[string][2]string{
+		"orders/abc":                   {"orders", "orders0"},
+		"orders#abc":                   {"", "orders$"},
+		"orders":                       {"", "orders"},
+		"orders x/1":                   {"", "orders!"},
+		"/x":                           {"", "0"},
+		"":                             {"", ""},
+		"a\U0010ffffb":                 {"", "a\U0010ffffb"},
+		"ä/1":                          {"", "å"},
+		"-a/1":                         {"", "-a0"},
+		strings.Repeat("a", 65) + "/1": {"", strings.Repeat("a", 65) + "0"},
+	} {
+		if typ, next := mongoqueue.Skip(key); typ != want[0] || next != want[1] {
+			t.Errorf("skip(%q) = %q, %q, want %q", key, typ, next, want)
+		}
+	}
+}
+
+func TestOpenRefusesBadURIsWithoutTellingThePassword(t *testing.T) {
+	const secret = "s3cr3t-pa55"
+	for name, uri := range map[string]string{
+		"scheme":               "postgres://user:" + secret + "@host/db",
+		"no scheme":            "user:" + secret + "@host/db",
+		"no host":              "mongodb://user:" + secret + "@/db",
+		"empty":                "",
+		"unescaped at":         "mongodb://user:" + secret + "@@host/db",
+		"unescaped slash":      "mongodb://user:" + secret + "/x@host/db",
+		"bad escape":           "mongodb://user:" + secret + "%zz@host/db",
+		"bad port":             "mongodb://user:" + secret + "@host:port/db",
+		"port range":           "mongodb://user:" + secret + "@host:99999/db",
+		"bad option":           "mongodb://user:" + secret + "@host/db?w=-5",
+		"bad timeout":          "mongodb://user:" + secret + "@host/db?serverSelectionTimeoutMS=" + secret + "x",
+		"database with a dot":  "mongodb://user:" + secret + "@host/a.b",
+		"database with spaces": "mongodb://user:" + secret + "@host/a%20b",
+		"long database":        "mongodb://user:" + secret + "@host/" + strings.Repeat("a", 64),
+		"session token":        "mongodb://host/db?authMechanism=MONGODB-AWS&authMechanismProperties=AWS_SESSION_TOKEN:" + secret,
+		"two direct hosts":     "mongodb://user:" + secret + "@a,b/db?directConnection=true",
+	} {
+		q, err := mongoqueue.Open(t.Context(), uri, mongoqueue.Options{ConnectTimeout: time.Second})
+		if err == nil {
+			q.Close()
+			t.Errorf("%s: opened", name)
+			continue
+		}
+		if !errors.Is(err, queue.ErrInvalidURL) {
+			t.Errorf("%s: %v", name, err)
+		}
+		if name != "bad timeout" && strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: the error tells the password: %v", name, err)
+		}
+	}
+	if _, err := mongoqueue.Open(t.Context(), "mongodb://host/", mongoqueue.Options{ConnectTimeout: -1}); err == nil {
+		t.Error("negative timeout")
+	}
+}
+
+func TestDisplayURI(t *testing.T) {
+	for uri, want := range map[string]string{
+		"mongodb://h1,h2:1/db?replicaSet=rs&x=y":               "mongodb://h1,h2:1/db",
+		"mongodb://u:p@h/db":                                   "mongodb://h/db",
+		"mongodb://u:p@x@h/db?tlsCertificateKeyFilePassword=x": "mongodb://h/db",
+		"mongodb+srv://u:p@h":                                  "mongodb+srv://h",
+		"u:p@h?x":                                              `"h"`,
+	} {
+		if got := mongoqueue.DisplayURI(uri); got != want {
+			t.Errorf("%s: got %s, want %s", uri, got, want)
+		}
+	}
+}
+
+func TestUnreachableServer(t *testing.T) {
+	leakCheck(t)
+	refusing, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	nobody := refusing.Addr().String()
+	refusing.Close()
+	silent, err := net.Listen("tcp", "127.0.0.1:0") // accepts and says nothing
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	for name, host := range map[string]string{"nobody listens": nobody, "nobody answers": silent.Addr().String()} {
+		begin := time.Now()
+		_, err := mongoqueue.Open(t.Context(), "mongodb://user:s3cr3t@"+host+"/db?authSource=admin", mongoqueue.Options{ConnectTimeout: 300 * time.Millisecond})
+		if !errors.Is(err, queue.ErrUnreachable) || !strings.Contains(err.Error(), "mongodb://"+host+"/db") || !strings.Contains(err.Error(), "check that the server runs") {
+			t.Errorf("%s: %v", name, err)
+		}
+		if strings.Contains(fmt.Sprint(err), "s3cr3t") {
+			t.Errorf("%s: the error tells the password: %v", name, err)
+		}
+		if d := time.Since(begin); d > 3*time.Second {
+			t.Errorf("%s: took %v", name, d)
+		}
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Millisecond)
+	defer cancel()
+	begin := time.Now()
+	if _, err := mongoqueue.Open(ctx, "mongodb://"+nobody+"/db", mongoqueue.Options{ConnectTimeout: time.Minute}); !errors.Is(err, context.DeadlineExceeded) || time.Since(begin) > time.Second {
+		t.Errorf("%v after %v", err, time.Since(begin))
+	}
+}
+
+func TestWrongCredentials(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	if strings.Contains(uri, "@") {
+		t.Skip("the test's server was given with credentials")
+	}
+	bad := strings.Replace(uri, "mongodb://", "mongodb://nobody:s3cr3t@", 1)
+	_, err := mongoqueue.Open(t.Context(), bad, mongoqueue.Options{})
+	if !errors.Is(err, queue.ErrPermission) || !strings.Contains(err.Error(), "authSource") {
+		t.Errorf("got %v", err)
+	}
+	if strings.Contains(fmt.Sprint(err), "s3cr3t") {
+		t.Errorf("the error tells the password: %v", err)
+	}
+}
+
+func TestPartitionedServer(t *testing.T) {
+	leakCheck(t)
+	uri, _ := mongotest.Fresh(t)
+	p, through := newProxy(t, uri)
+	q := open(t, through, mongoqueue.Options{})
+	mustInsert(t, q, "orders", message("orders", 1, nil))
+	p.stall()
+	for name, op := range map[string]func(ctx context.Context) error{
+		"Insert": func(ctx context.Context) error {
+			return q.Insert(ctx, "orders", []queue.Message{message("orders", 2, nil)})
+		},
+		"Fetch": func(ctx context.Context) error {
+			return second(q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1}))
+		},
+		"Ack":          func(ctx context.Context) error { return q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID}) },
+		"Types":        func(ctx context.Context) error { return second(q.Types(ctx)) },
+		"Depth":        func(ctx context.Context) error { return second(q.Depth(ctx, "orders", 1)) },
+		"RegisterFile": func(ctx context.Context) error { return second(q.RegisterFile(ctx, "orders", queue.File{})) },
+		"UpdateFile":   func(ctx context.Context) error { return second(q.UpdateFile(ctx, "orders", queue.File{})) },
+	} {
+		for how, start := range map[string]func() (context.Context, context.CancelFunc){
+			"deadline": func() (context.Context, context.CancelFunc) {
+				return context.WithTimeout(t.Context(), 50*time.Millisecond)
+			},
+			"cancel": func() (context.Context, context.CancelFunc) {
+				ctx, cancel := context.WithCancel(t.Context())
+				stop := time.AfterFunc(50*time.Millisecond, cancel)
+				return ctx, func() { stop.Stop(); cancel() }
+			},
+		} {
+			ctx, cancel := start()
+			begin := time.Now()
+			err := op(ctx)
+			if d := time.Since(begin); d > 150*time.Millisecond {
+				t.Errorf("%s took %v to notice the %s", name, d-50*time.Millisecond, how)
+			}
+			if !errors.Is(err, context.DeadlineExceeded) && !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: %v", name, how, err)
+			}
+			var ie *queue.InsertError
+			if errors.As(err, &ie) && ie.Refused && !ie.Temporary {
+				t.Errorf("%s, %s: nobody knows, but it says refused: %v", name, how, err)
+			}
+			cancel()
+		}
+	}
+	p.cut()
+}
+
+// The connection breaks after the server has performed an insert: the answer is unclear, and the repetition finds out.
+func TestLostAnswerOnTheWire(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	p, through := newProxy(t, uri)
+	q := open(t, through, mongoqueue.Options{})
+	msgs := []queue.Message{message("orders", 1, []byte("a")), message("orders", 2, []byte("b")), message("orders", 3, []byte("c"))}
+	if err := q.Ping(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	p.muteNext.Store(1)
+	err := q.Insert(t.Context(), "orders", msgs)
+	var ie *queue.InsertError
+	if !errors.As(err, &ie) || ie.Stored != 0 || ie.Refused {
+		t.Fatalf("got %v, want an unclear InsertError", err)
+	}
+	if got := fetchAll(t, open(t, uri, mongoqueue.Options{}), "orders"); len(got) != 3 {
+		t.Fatalf("%d messages landed: this test proves nothing", len(got))
+	}
+	mustInsert(t, q, "orders", msgs...)
+	if got := fetchAll(t, q, "orders"); len(got) != 3 {
+		t.Errorf("%d messages", len(got))
+	}
+}
+
+// A publisher over a bad line: connections break and answers vanish, everything is stored once and in order.
+func TestPublisherOverABadLine(t *testing.T) {
+	leakCheck(t)
+	uri, _ := mongotest.Fresh(t)
+	p, through := newProxy(t, uri)
+	q := open(t, through, mongoqueue.Options{})
+	repeats := 0
+	pub, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{BatchMessages: 20, OnRepeat: func(queue.Repeat) { repeats++ }})
+	if err != nil {
+		t.Fatal(err)
+	}
+	const total = 360
+	var oracle queuetest.Oracle
+	rng := rand.New(rand.NewPCG(1, 2))
+	var settled sync.WaitGroup
+	for i := range total {
+		payload := fmt.Appendf(nil, "payload %d", i)
+		settled.Add(1)
+		if err := pub.Send(t.Context(), queue.Message{Type: "orders", Payload: payload}, func(r queue.Result) {
+			oracle.Report("test", "orders", payload, r)
+			settled.Done()
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if i%60 == 59 {
+			switch rng.IntN(2) {
+			case 0:
+				p.cut()
+			case 1:
+				p.muteNext.Store(1)
+			}
+			settled.Wait()
+		}
+	}
+	if err := pub.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	got := fetchAll(t, open(t, uri, mongoqueue.Options{}), "orders")
+	for i, m := range got {
+		oracle.Observe(m)
+		if string(m.Payload) != fmt.Sprintf("payload %d", i) {
+			t.Fatalf("at %d: %s", i, m.Payload)
+		}
+	}
+	if err := oracle.Check(); err != nil || len(got) != total {
+		t.Errorf("%d messages, %v", len(got), err)
+	}
+	if st := pub.Stats(); st.Stored != total || repeats == 0 {
+		t.Errorf("stats %+v, %d repeats: was the line bad at all?", st, repeats)
+	}
+}
+
+func TestCloseLeavesNothingRunning(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	leakCheck(t)
+	q, err := mongoqueue.Open(t.Context(), uri, mongoqueue.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	mustInsert(t, q, "orders", message("orders", 1, nil))
+	if err := q.Close(); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestClockIsTheServersAndMonotonic(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	var hello struct {
+		LocalTime time.Time `bson:"localTime"`
+	}
+	before, err := q.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := db.Client().Database("admin").RunCommand(t.Context(), bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
+		t.Fatal(err)
+	}
+	after, err := q.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Both were read half a round trip apart from the truth.
+	const slack = 2 * time.Second
+	if hello.LocalTime.Before(before.Add(-slack)) || hello.LocalTime.After(after.Add(slack)) {
+		t.Errorf("the server says %v, the queue %v to %v", hello.LocalTime, before, after)
+	}
+	q.SetClock(time.UnixMilli(0))
+	if now, err := q.Now(t.Context()); err != nil || now.Sub(time.UnixMilli(0)) > time.Minute || now.Before(time.UnixMilli(0)) {
+		t.Errorf("%v, %v: the local wall clock must not matter", now, err)
+	}
 }

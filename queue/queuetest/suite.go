@@ -347,8 +347,8 @@ func testLargest(t *testing.T, q queue.Queue) {
 	mustInsert(t, q, "orders", msgs[:3])
 	mustInsert(t, q, "orders", msgs) // the repetition of a batch that landed in part
 	wantMessages(t, fetchAll(t, q, "orders"), msgs)
-	for i := range msgs { // no limit cuts a message in two
-		wantMessages(t, mustFetch(t, q, "orders", queue.ID{}, queue.Limit{Messages: i + 1}), msgs[:i+1])
+	for _, n := range []int{1, 2, 4} { // no limit cuts a message in two
+		wantMessages(t, mustFetch(t, q, "orders", queue.ID{}, queue.Limit{Messages: n}), msgs[:n])
 	}
 	wantMessages(t, mustFetch(t, q, "orders", msgs[1].ID, queue.Limit{Messages: 10, Bytes: 8 << 20}), msgs[2:3])
 	wantMessages(t, mustFetch(t, q, "orders", msgs[0].ID, queue.Limit{Messages: 10, Bytes: 1}), msgs[1:2])

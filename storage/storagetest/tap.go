@@ -44,12 +44,13 @@ type Fault struct {
 	Short int
 }
 
-// Tap is a file system around another one. Before and After, if set, are called around every call, in the goroutine of the
+// Tap is a file system around another one. Before, After and Failed, if set, are called around every call, in the goroutine of the
 // caller and without any lock held: they may use the underlying file system, and let other writers run to any point.
 type Tap struct {
 	FS     storage.FS
 	Before func(Call) *Fault // non-nil: the call is not made
 	After  func(Call)
+	Failed func(Call, error) // after a call that was made and returned an error
 
 	n atomic.Int64
 }
@@ -66,6 +67,9 @@ func (t *Tap) call(c Call, f func() error) error {
 		}
 	}
 	err := f()
+	if err != nil && t.Failed != nil {
+		t.Failed(c, err)
+	}
 	if t.After != nil {
 		t.After(c)
 	}
@@ -136,7 +140,9 @@ func (f *tapFile) Append(p []byte) (n int, end int64, err error) {
 	}
 	switch {
 	case fault == nil:
-		n, end, err = f.f.Append(p)
+		if n, end, err = f.f.Append(p); err != nil && f.t.Failed != nil {
+			f.t.Failed(c, err)
+		}
 	case fault.Short == 0 && fault.Err != nil:
 		return 0, 0, fault.Err
 	default:

@@ -1,0 +1,57 @@
+# Fencepost's build. `make` alone lists the targets.
+
+# Not in go.mod: tools of ours must not become dependencies of users.
+STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+
+# Starts one MongoDB server for all the tests of a command, building one where none can be pulled; see
+# internal/mongotest. It says so and goes on when no server can be had.
+WITHSERVER := go run ./internal/mongotest/withserver --
+
+# Arguments for go test, for example: make test ARGS='-run TestLock ./lock/...'
+ARGS ?= ./...
+
+# How a user runs the binaries should not depend on where they were built.
+GOBUILD := go build -trimpath
+
+.DEFAULT_GOAL := help
+
+.PHONY: help
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(firstword $(MAKEFILE_LIST))
+
+.PHONY: build
+build: ## build bin/worker, bin/producer and bin/fencepost
+	$(GOBUILD) -o bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
+
+.PHONY: demo
+demo: build ## build, then watch two workers fight for one file (20 seconds)
+	bin/fencepost demo
+
+.PHONY: test
+test: ## run all tests, with a MongoDB server of their own
+	$(WITHSERVER) go test -count=1 -timeout 30m $(ARGS)
+
+.PHONY: check
+check: format vet staticcheck race ## run everything that must be clean: gofmt, go vet, staticcheck, race detector
+
+# All Go files below, also those of other modules, which go fmt ./... does not see.
+.PHONY: format
+format:
+	@files=$$(gofmt -l .); if [ -n "$$files" ]; then echo "gofmt would change:"; echo "$$files"; exit 1; fi
+
+.PHONY: vet
+vet:
+	go vet ./...
+
+.PHONY: staticcheck
+staticcheck:
+	go run $(STATICCHECK) ./...
+
+# -short: the race detector is about interleavings, which the long fault tests repeat rather than widen.
+.PHONY: race
+race:
+	$(WITHSERVER) go test -race -short -count=1 -timeout 15m $(ARGS)
+
+.PHONY: clean
+clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)
+	rm -rf bin

@@ -1,0 +1,553 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/rand"
+	"crypto/sha256"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"syscall"
+	"text/tabwriter"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	demoTimeout = 5 * time.Minute       // the whole demo
+	demoPoll    = 10 * time.Millisecond // looking for a worker to kill
+	pathHeader  = "path"
+)
+
+func demoCommand() *cobra.Command {
+	d := &demo{}
+	cmd := &cobra.Command{
+		Use:   "demo",
+		Short: "Publish a source tree, drain it with workers, kill one of them, and check every byte",
+		Long: `Demo publishes every file of a source tree (the installed Go toolchain's by default), one message per file, its type taken
+from the file's extension. It starts worker processes over all types, kills one with SIGKILL while it holds a lock and is
+in the middle of appending, and lets the others finish. Then it verifies every file, and compares path and SHA-256 of
+every message in them with the originals.
+
+Without --url it runs embedded, with no server. With --url mongodb://… it uses a database of its own on that server, and
+drops it at the end.
+
+` + cli.ExitHelp,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error {
+			if err := cli.FromEnv(cmd); err != nil {
+				return err
+			}
+			ctx, cancel := context.WithTimeoutCause(cmd.Context(), demoTimeout,
+				fmt.Errorf("the demo did not finish within %v", demoTimeout))
+			defer cancel()
+			defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+			d.out, d.err = cmd.OutOrStdout(), cmd.ErrOrStderr()
+			err := d.run(ctx)
+			if cause := context.Cause(ctx); err != nil && cause != nil {
+				err = fmt.Errorf("%w (%w)", cause, err)
+			}
+			return err
+		},
+	}
+	f := cmd.Flags()
+	f.StringVar(&d.url, "url", "", "backend: mongodb://host/ for a server; embedded if empty")
+	f.StringVar(&d.dir, "dir", "", "directory of files and logs; must not exist or be empty (default: a temporary one)")
+	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
+	f.IntVar(&d.workers, "workers", 4, "worker processes, at least 2")
+	f.DurationVar(&d.lease, "lease", 2*time.Second, "lease of the workers' locks")
+	f.BoolVar(&d.keep, "keep", false, "keep the files and the database")
+	return cmd
+}
+
+// demo is one run of the demo.
+type demo struct {
+	url, dir, source string
+	workers          int
+	lease            time.Duration
+	keep             bool
+	out, err         io.Writer
+
+	originals map[string]original // by path relative to the source
+	types     []string
+	bytes     int64
+	procs     []*exec.Cmd
+	exited    []chan struct{} // closed when the process of that number has been waited for
+}
+
+type original struct {
+	typ  string
+	size int64
+	sum  [sha256.Size]byte
+}
+
+func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
+
+func (d *demo) run(ctx context.Context) (err error) {
+	if d.workers < 2 {
+		return cli.Usagef("--workers %d: one worker is killed, so it takes at least 2", d.workers)
+	}
+	cleanup, err := d.prepare()
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, cleanup()) }()
+	start := time.Now()
+	if err := d.scan(); err != nil {
+		return err
+	}
+	b, err := fencepost.Open(ctx, d.url)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, b.Close(closeCtx))
+	}()
+	for _, step := range []func(context.Context, *fencepost.Backend) error{d.publish, d.drain, d.check} {
+		if err := step(ctx, b); err != nil {
+			return err
+		}
+	}
+	d.say("\nNothing lost, nothing doubled, nothing changed. The whole demo took %.1f s.", time.Since(start).Seconds())
+	if d.keep {
+		d.say("Kept: %s; try  fencepost verify %s", d.dir, filepath.Join(d.dir, "go.fpl"))
+	}
+	return nil
+}
+
+// prepare decides where everything goes, and returns what cleans it up.
+func (d *demo) prepare() (cleanup func() error, err error) {
+	if d.source == "" {
+		out, err := exec.Command("go", "env", "GOROOT").Output()
+		root := strings.TrimSpace(string(out))
+		if err != nil || root == "" {
+			return nil, cli.Usagef("cannot find the Go toolchain's sources (go env GOROOT); name a directory with --source")
+		}
+		d.source = filepath.Join(root, "src")
+	}
+	if info, err := os.Stat(d.source); err != nil || !info.IsDir() {
+		return nil, cli.Usagef("--source %s is not a readable directory", d.source)
+	}
+	made := d.dir == ""
+	if made {
+		if d.dir, err = os.MkdirTemp("", "fencepost-demo-"); err != nil {
+			return nil, err
+		}
+	} else {
+		if names, err := os.ReadDir(d.dir); err == nil && len(names) > 0 {
+			return nil, cli.Usagef("--dir %s is not empty; the demo wants a directory of its own", d.dir)
+		}
+		if err := os.MkdirAll(d.dir, 0o750); err != nil {
+			return nil, cli.Usagef("--dir: %w", err)
+		}
+	}
+	drop := func() error { return nil }
+	if d.url == "" {
+		d.url = "sqlite://" + filepath.Join(d.dir, "fencepost.db")
+	} else if d.url, drop, err = ownDatabase(d.url); err != nil {
+		return nil, err
+	}
+	return func() error {
+		d.killAll()
+		if d.keep {
+			return nil
+		}
+		err := drop()
+		if made {
+			err = errors.Join(err, os.RemoveAll(d.dir))
+		}
+		return err
+	}, nil
+}
+
+// ownDatabase puts a fresh database name into a MongoDB URL, so that the demo meets no messages and no registered files
+// of others, and returns what drops it.
+func ownDatabase(rawURL string) (string, func() error, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || (u.Scheme != "mongodb" && u.Scheme != "mongodb+srv") {
+		return rawURL, func() error { return nil }, nil // fencepost.Open says what is wrong with it
+	}
+	if u.Path != "" && u.Path != "/" {
+		return "", nil, cli.Usagef("--url %s: the demo makes a database of its own; leave the name %q out", fencepost.Redact(rawURL), u.Path[1:])
+	}
+	var r [4]byte
+	rand.Read(r[:])
+	name := "fencepost_demo_" + hex.EncodeToString(r[:])
+	u.Path = "/" + name
+	return u.String(), func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(5 * time.Second))
+		if err != nil {
+			return err
+		}
+		defer client.Disconnect(ctx)
+		if err := client.Database(name).Drop(ctx); err != nil {
+			return fmt.Errorf("drop the demo's database %s: %w", name, err)
+		}
+		return nil
+	}, nil
+}
+
+// scan reads the source tree: which files there are, and their checksums.
+func (d *demo) scan() error {
+	d.originals = make(map[string]original)
+	err := filepath.WalkDir(d.source, func(path string, e fs.DirEntry, err error) error {
+		if err != nil || !e.Type().IsRegular() {
+			return err
+		}
+		content, err := os.ReadFile(path)
+		if err != nil {
+			return err
+		}
+		if len(content) > queue.MaxPayload {
+			return nil
+		}
+		rel, err := filepath.Rel(d.source, path)
+		if err != nil {
+			return err
+		}
+		d.originals[rel] = original{typeOf(rel), int64(len(content)), sha256.Sum256(content)}
+		d.bytes += int64(len(content))
+		return nil
+	})
+	if err != nil {
+		return fmt.Errorf("read the source tree: %w", err)
+	}
+	if len(d.originals) == 0 {
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no files", d.source)}
+	}
+	for _, o := range d.originals {
+		d.types = append(d.types, o.typ)
+	}
+	slices.Sort(d.types)
+	d.types = slices.Compact(d.types)
+	return nil
+}
+
+// typeOf makes a type out of a file's extension.
+func typeOf(path string) string {
+	ext := strings.ToLower(strings.TrimPrefix(filepath.Ext(path), "."))
+	if queue.ValidateType(ext) != nil {
+		return "other"
+	}
+	return ext
+}
+
+// publish publishes every file, in the order of their paths.
+func (d *demo) publish(ctx context.Context, b *fencepost.Backend) error {
+	start := time.Now()
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+	paths := make([]string, 0, len(d.originals))
+	for path := range d.originals {
+		paths = append(paths, path)
+	}
+	slices.Sort(paths)
+	var stored atomic.Int64
+	for _, path := range paths {
+		content, err := os.ReadFile(filepath.Join(d.source, path))
+		if err != nil {
+			return err
+		}
+		m := queue.Message{Type: d.originals[path].typ, Payload: content, Headers: map[string]string{pathHeader: path}}
+		if err := p.Send(ctx, m, func(r queue.Result) {
+			if r.Status == queue.Stored {
+				stored.Add(1)
+			}
+		}); err != nil {
+			return fmt.Errorf("publish %s: %w", path, err)
+		}
+	}
+	if err := p.Close(ctx); err != nil {
+		return err
+	}
+	if n := int(stored.Load()); n != len(paths) {
+		return fmt.Errorf("only %d of %d messages were confirmed", n, len(paths))
+	}
+	took := time.Since(start).Seconds()
+	d.say("publish   %s files of %s, %s, as %d types (one per file extension), all confirmed after %.1f s",
+		humanize.Comma(int64(len(paths))), d.source, humanize.IBytes(uint64(d.bytes)), len(d.types), took)
+	d.say("          to %s", b.Name)
+	return nil
+}
+
+// drain starts the workers, kills one at work, and waits for the others.
+func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
+	start := time.Now()
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
+	var pids []string
+	for i := range d.workers {
+		log, err := os.Create(d.logFile(i))
+		if err != nil {
+			return err
+		}
+		defer log.Close()
+		cmd := exec.Command(self, "worker", "--url", d.url, "--dir", d.dir, "--all-types", "--until-empty",
+			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
+		cmd.Stderr = log
+		// The workers are in a group of their own: Ctrl-C is for the demo, which ends them.
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		if err := cmd.Start(); err != nil {
+			return fmt.Errorf("start worker %d: %w", i+1, err)
+		}
+		done := make(chan struct{})
+		go func() { cmd.Wait(); close(done) }()
+		d.procs, d.exited = append(d.procs, cmd), append(d.exited, done)
+		pids = append(pids, strconv.Itoa(cmd.Process.Pid))
+	}
+	d.say("drain     %d worker processes over all types, lease %v (pids %s)", d.workers, d.lease, strings.Join(pids, ", "))
+
+	victim, typ, err := d.killOne(ctx, b)
+	if err != nil {
+		return err
+	}
+	killed := time.Now()
+	depth, err := b.Queue.Depth(ctx, typ, len(d.originals))
+	if err != nil {
+		return err
+	}
+	d.say("kill -9   worker %d, which held the lock of type %q and had %s of its messages still to append",
+		victim+1, typ, humanize.Comma(int64(depth.Pending)))
+
+	var g errgroup.Group
+	for i, cmd := range d.procs {
+		if i == victim {
+			continue
+		}
+		g.Go(func() error {
+			select {
+			case <-d.exited[i]:
+			case <-ctx.Done():
+				return ctx.Err()
+			}
+			if code := cmd.ProcessState.ExitCode(); code != 0 {
+				return fmt.Errorf("worker %d ended with exit code %d; the end of its log:\n%s", i+1, code, d.logTail(i))
+			}
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	if heir, after, ok := d.heir(victim, typ, killed); ok {
+		d.say("take over worker %d got the lock after %.1f s, fenced the dead writer off and went on with %q", heir+1, after.Seconds(), typ)
+	}
+	d.say("          everything drained %.1f s after the workers started", time.Since(start).Seconds())
+	return nil
+}
+
+// killOne waits until a worker holds a lock with work left to do, and kills it. It freezes the worker first, so that what
+// it saw is still so when the signal arrives.
+func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, typ string, err error) {
+	for {
+		held, err := b.Locker.List(ctx)
+		if err != nil {
+			return 0, "", err
+		}
+		for _, h := range held {
+			i := slices.IndexFunc(d.procs, func(c *exec.Cmd) bool { return h.Hold != nil && h.Hold.Owner.PID == c.Process.Pid })
+			if i < 0 || !d.worthKilling(ctx, b, h.Name) {
+				continue
+			}
+			proc := d.procs[i].Process
+			if err := proc.Signal(syscall.SIGSTOP); err != nil {
+				return 0, "", err
+			}
+			if d.stillHeldBy(ctx, b, h.Name, proc.Pid) && d.worthKilling(ctx, b, h.Name) {
+				return i, h.Name, proc.Signal(syscall.SIGKILL)
+			}
+			if err := proc.Signal(syscall.SIGCONT); err != nil {
+				return 0, "", err
+			}
+		}
+		select {
+		case <-time.After(demoPoll):
+		case <-ctx.Done():
+			return 0, "", ctx.Err()
+		}
+		if d.allExited() {
+			return 0, "", errors.New("the workers were done before one could be killed; try a larger --source")
+		}
+	}
+}
+
+// worthKilling reports whether a type is the largest one and in the middle of being drained: its file has some of its
+// messages, and the queue has others.
+func (d *demo) worthKilling(ctx context.Context, b *fencepost.Backend, typ string) bool {
+	counts := make(map[string]int)
+	for _, o := range d.originals {
+		counts[o.typ]++
+	}
+	total := counts[typ]
+	for _, n := range counts {
+		if n > total {
+			return false
+		}
+	}
+	depth, err := b.Queue.Depth(ctx, typ, total)
+	return err == nil && depth.Pending > 0 && (depth.Pending < total*9/10 || total < 10)
+}
+
+func (d *demo) stillHeldBy(ctx context.Context, b *fencepost.Backend, name string, pid int) bool {
+	held, err := b.Locker.List(ctx)
+	if err != nil {
+		return false
+	}
+	for _, h := range held {
+		if h.Name == name {
+			return h.Hold != nil && h.Hold.Owner.PID == pid
+		}
+	}
+	return false
+}
+
+func (d *demo) allExited() bool {
+	for _, done := range d.exited {
+		select {
+		case <-done:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (d *demo) killAll() {
+	for i, cmd := range d.procs {
+		cmd.Process.Kill()
+		<-d.exited[i]
+	}
+}
+
+func (d *demo) logFile(i int) string { return filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", i+1)) }
+
+func (d *demo) logTail(i int) string {
+	b, _ := os.ReadFile(d.logFile(i))
+	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
+	return string(bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
+}
+
+// heir finds out of the logs which worker got the dead one's type, and how long after the kill.
+func (d *demo) heir(victim int, typ string, killed time.Time) (worker int, after time.Duration, ok bool) {
+	for i := range d.procs {
+		if i == victim {
+			continue
+		}
+		f, err := os.Open(d.logFile(i))
+		if err != nil {
+			continue
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			var line struct {
+				Type    string    `json:"type"`
+				Message string    `json:"message"`
+				Time    time.Time `json:"time"`
+			}
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Type == typ && line.Message == "holding the type" {
+				if t := line.Time.Sub(killed); t > -time.Second && (!ok || t < after) {
+					worker, after, ok = i, max(t, 0), true
+				}
+			}
+		}
+		f.Close()
+	}
+	return worker, after, ok
+}
+
+// check verifies every file and compares every message in them with its original.
+func (d *demo) check(ctx context.Context, _ *fencepost.Backend) error {
+	start := time.Now()
+	found := make(map[string]int, len(d.originals))
+	var reports []*fileReport
+	var wrong []string
+	var bytes int64
+	for _, typ := range d.types {
+		path := filepath.Join(d.dir, storage.FileName(typ))
+		rep := verifyFile(ctx, path, verifyOptions{})
+		if rep.err != nil {
+			return rep.err
+		}
+		reports = append(reports, rep)
+		bytes += rep.report.Size
+		err := eachRecord(path, func(r *storage.Record) error {
+			var rel string
+			for _, h := range r.Headers {
+				if h.Key == pathHeader {
+					rel = h.Value
+				}
+			}
+			found[rel]++
+			if o, ok := d.originals[rel]; !ok || o.typ != typ || sha256.Sum256(r.Payload) != o.sum {
+				wrong = append(wrong, rel)
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	for rel := range d.originals {
+		if n := found[rel]; n != 1 {
+			wrong = append(wrong, fmt.Sprintf("%s (%d times)", rel, n))
+		}
+	}
+	if len(wrong) > 0 {
+		return &cli.Error{Code: cli.ExitIntegrity, Err: fmt.Errorf("%d messages are not what was published, the first is %s", len(wrong), wrong[0])}
+	}
+	d.say("verify    %d files, %s, all good", len(reports), humanize.IBytes(uint64(bytes)))
+	d.say("compare   %s of %s messages have the path and SHA-256 of their original, each exactly once (%.1f s)\n",
+		humanize.Comma(int64(len(found))), humanize.Comma(int64(len(d.originals))), time.Since(start).Seconds())
+	d.table(reports)
+	return nil
+}
+
+// table prints the largest files, and those that show traces of the kill.
+func (d *demo) table(reports []*fileReport) {
+	slices.SortStableFunc(reports, func(a, b *fileReport) int { return int(b.report.Messages) - int(a.report.Messages) })
+	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "FILE\tMESSAGES\tBYTES\tEPOCHS\tTORN OR VOID\tVERDICT")
+	hidden := 0
+	for i, r := range reports {
+		if i >= 8 && tornBytes(r.report)+voidBytes(r.report) == 0 {
+			hidden++
+			continue
+		}
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\tok\n", filepath.Base(r.path), humanize.Comma(int64(r.report.Messages)),
+			humanize.IBytes(uint64(r.report.Size)), len(r.report.Regions), humanize.IBytes(uint64(tornBytes(r.report)+voidBytes(r.report))))
+	}
+	w.Flush()
+	if hidden > 0 {
+		d.say("and %d smaller ones, all ok", hidden)
+	}
+}

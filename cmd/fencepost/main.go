@@ -1,0 +1,34 @@
+// Command fencepost inspects files, types and locks, and runs the demo. See fencepost --help.
+package main
+
+import (
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/cli/workercmd"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/spf13/cobra"
+)
+
+func main() { cli.Main(root()) }
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "fencepost",
+		Short: "Exactly-once, ordered, single-writer binary logs, fed from a queue by as many workers as you like",
+		Long: `Fencepost inspects what producers publish and workers write: the files, the types in the queue and the locks.
+
+` + cli.ExitHelp,
+		Example: `  fencepost demo                       # the whole thing on this machine, with a worker killed in the middle
+  fencepost verify data/*.fpl
+  fencepost cat data/orders.fpl
+  fencepost types ls
+  fencepost locks ls`,
+		Version: worker.Version(),
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	// The demo starts worker processes from this very program.
+	w := workercmd.New()
+	w.Hidden = true
+	cmd.AddCommand(demoCommand(), verifyCommand(), catCommand(), typesCommand(), locksCommand(), w)
+	return cmd
+}

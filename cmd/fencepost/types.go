@@ -1,0 +1,232 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// withBackend opens the backend for one command, and ends everything on the first signal.
+func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	defer cli.OnSignals(ctx, cancel, cancel)()
+	b, err := fencepost.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		b.Close(closeCtx)
+	}()
+	return f(ctx, b)
+}
+
+func typesCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "types",
+		Short: "Show the types in the queue",
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(typesLsCommand())
+	return cmd
+}
+
+// typeRow is one type in the json output of types ls.
+type typeRow struct {
+	Type          string  `json:"type"`
+	Pending       int     `json:"pending"`
+	PendingCapped bool    `json:"pending_capped,omitempty"` // there are more
+	OldestSeconds float64 `json:"oldest_seconds"`
+	DurableIndex  uint64  `json:"durable_index"`
+	Epoch         uint64  `json:"epoch"`
+	FileID        string  `json:"file_id,omitempty"`
+}
+
+func typesLsCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	var most int
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the types: backlog, age of the oldest message, what is durable in the file",
+		Example: `  fencepost types ls
+  fencepost types ls --url mongodb://localhost/shop -o json`,
+		Args: cli.NoArgs,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.Flags().IntVar(&most, "count-up-to", 100_000, "count at most this many messages per type")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if most < 1 {
+			return cli.Usagef("--count-up-to %d: count at least 1", most)
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			rows, err := typeRows(ctx, b, most)
+			if err != nil {
+				return err
+			}
+			if output.Value == "json" {
+				return printJSON(cmd, rows)
+			}
+			if len(rows) == 0 {
+				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "TYPE\tPENDING\tOLDEST\tIN FILE\tEPOCH")
+			for _, r := range rows {
+				pending, oldest := fmt.Sprint(r.Pending), "-"
+				if r.PendingCapped {
+					pending += "+"
+				}
+				if r.Pending > 0 {
+					oldest = time.Duration(r.OldestSeconds * float64(time.Second)).Round(time.Second / 10).String()
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", r.Type, pending, oldest, r.DurableIndex, r.Epoch)
+			}
+			return w.Flush()
+		})
+	}
+	return cmd
+}
+
+func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, error) {
+	types, err := b.Queue.Types(ctx)
+	if err != nil {
+		return nil, err
+	}
+	now, err := b.Queue.Now(ctx)
+	if err != nil {
+		return nil, err
+	}
+	rows := make([]typeRow, 0, len(types))
+	for _, t := range types {
+		depth, err := b.Queue.Depth(ctx, t, most)
+		if err != nil {
+			return nil, err
+		}
+		file, known, err := b.Queue.File(ctx, t)
+		if err != nil {
+			return nil, err
+		}
+		row := typeRow{Type: t, Pending: depth.Pending, PendingCapped: depth.Capped, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
+		if depth.Pending > 0 {
+			row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
+		}
+		if known {
+			row.FileID = fmt.Sprintf("%x", file.FileID)
+		}
+		rows = append(rows, row)
+	}
+	return rows, nil
+}
+
+func printJSON(cmd *cobra.Command, v any) error {
+	e := json.NewEncoder(cmd.OutOrStdout())
+	e.SetIndent("", "  ")
+	return e.Encode(v)
+}
+
+func locksCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "locks",
+		Short: "Show the locks",
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(locksLsCommand())
+	return cmd
+}
+
+// lockRow is one lock in the json output of locks ls.
+type lockRow struct {
+	Name         string    `json:"name"`
+	Token        int64     `json:"token"`
+	Held         bool      `json:"held"`
+	Host         string    `json:"host,omitempty"`
+	PID          int       `json:"pid,omitempty"`
+	Instance     string    `json:"instance,omitempty"`
+	Why          string    `json:"why,omitempty"`
+	LeaseSeconds float64   `json:"lease_seconds,omitempty"`
+	Since        time.Time `json:"since,omitzero"`
+	Renewed      time.Time `json:"renewed,omitzero"`
+}
+
+func locksLsCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the locks: holder, fencing token, lease, last renewal",
+		Long: `Ls lists the locks that are held. A lock whose holder has died stays held until somebody wants it: the dates are the
+server's and only for people to read, no program decides by them.`,
+		Example: `  fencepost locks ls
+  fencepost locks ls --all -o json`,
+		Args: cli.NoArgs,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.Flags().BoolVar(&all, "all", false, "list free locks too")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			records, err := b.Locker.List(ctx)
+			if err != nil {
+				return err
+			}
+			rows := make([]lockRow, 0, len(records))
+			for _, r := range records {
+				row := lockRow{Name: r.Name, Token: r.Token, Held: r.Hold != nil, Since: r.Since, Renewed: r.At}
+				if h := r.Hold; h != nil {
+					row.Host, row.PID, row.Instance, row.Why = h.Owner.Host, h.Owner.PID, h.Owner.Instance, h.Why
+					row.LeaseSeconds = h.Lease.Seconds()
+				}
+				if row.Held || all {
+					rows = append(rows, row)
+				}
+			}
+			if output.Value == "json" {
+				return printJSON(cmd, rows)
+			}
+			if len(rows) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "no lock is held")
+				return nil
+			}
+			now, err := b.Queue.Now(ctx)
+			if err != nil {
+				return err
+			}
+			ago := func(t time.Time) string {
+				if t.IsZero() {
+					return "-"
+				}
+				return max(now.Sub(t), 0).Round(time.Second/10).String() + " ago"
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tTOKEN\tHOLDER\tLEASE\tSINCE\tRENEWED\tWHY")
+			for _, r := range rows {
+				holder, lease := "-", "-"
+				if r.Held {
+					holder = fmt.Sprintf("%s pid %d", r.Host, r.PID)
+					lease = time.Duration(r.LeaseSeconds * float64(time.Second)).String()
+				}
+				fmt.Fprintln(w, strings.Join([]string{r.Name, fmt.Sprint(r.Token), holder, lease, ago(r.Since), ago(r.Renewed), r.Why}, "\t"))
+			}
+			return w.Flush()
+		})
+	}
+	return cmd
+}

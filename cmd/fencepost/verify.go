@@ -1,0 +1,329 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+func verifyCommand() *cobra.Command {
+	var o verifyOptions
+	var asJSON, quiet bool
+	cmd := &cobra.Command{
+		Use:   "verify FILE|DIRECTORY…",
+		Short: "Check that files are undamaged and complete: every record, every producer's sequence",
+		Long: `Verify reads whole files and checks every byte and, per producer, that no message is missing, doubled or out of order. It
+only reads, and works on files that are being written to. A directory stands for all .fpl files in it.
+
+Torn and void bytes are healthy traces of crashes and takeovers; no reader sees them. A declared gap is healthy too, but tells
+that messages were deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
+
+` + cli.ExitHelp,
+		Example: `  fencepost verify data/orders.fpl
+  fencepost verify --deep --json /srv/fencepost | jq .producers`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.FromEnv(cmd); err != nil {
+				return err
+			}
+			paths, err := verifyPaths(args)
+			if err != nil {
+				return err
+			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+			if !quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
+				o.progress = newByteProgress(cmd.ErrOrStderr(), paths)
+			}
+			reports := verifyFiles(ctx, paths, o)
+			if o.progress != nil {
+				o.progress.clear()
+			}
+			var errs []error
+			for _, r := range reports {
+				if asJSON {
+					if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r.json()); err != nil {
+						return err
+					}
+				} else if r.report != nil {
+					r.print(cmd.OutOrStdout())
+				}
+				if r.err != nil {
+					errs = append(errs, r.err)
+				}
+			}
+			return errors.Join(errs...)
+		},
+	}
+	cmd.Flags().BoolVar(&o.deep, "deep", false, "also look for IDs that occur twice anywhere (8 bytes of memory per message)")
+	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per file")
+	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")
+	return cmd
+}
+
+type verifyOptions struct {
+	deep     bool
+	progress *byteProgress
+}
+
+func verifyPaths(args []string) ([]string, error) {
+	if len(args) == 0 {
+		return nil, cli.Usagef("no file; name the files to verify, as in fencepost verify data/orders.fpl")
+	}
+	var paths []string
+	for _, arg := range args {
+		info, err := os.Stat(arg)
+		if err != nil || !info.IsDir() {
+			paths = append(paths, arg) // opening it tells what is wrong
+			continue
+		}
+		found, err := filepath.Glob(filepath.Join(arg, "*"+storage.FileName("")))
+		if err != nil {
+			return nil, err
+		}
+		if len(found) == 0 {
+			return nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no %s files in %s", storage.FileName(""), arg)}
+		}
+		paths = append(paths, found...)
+	}
+	return paths, nil
+}
+
+// fileReport is what verify found out of one file.
+type fileReport struct {
+	path   string
+	report *storage.Report // nil if the header cannot be read
+	audit  worker.Audit
+	err    error // what is wrong with the file, or kept verify from finishing
+}
+
+// verifyFiles verifies several files at once; the reports are in the order of paths.
+func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileReport {
+	reports := make([]*fileReport, len(paths))
+	var g errgroup.Group
+	g.SetLimit(runtime.GOMAXPROCS(0))
+	for i, path := range paths {
+		g.Go(func() error {
+			reports[i] = verifyFile(ctx, path, o)
+			return nil
+		})
+	}
+	g.Wait()
+	return reports
+}
+
+func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
+	r := &fileReport{path: path}
+	so := storage.VerifyOptions{Deep: o.deep, Visit: r.audit.Record}
+	if o.progress != nil {
+		so.Progress = o.progress.file()
+	}
+	r.report, r.err = storage.Verify(ctx, path, so)
+	if r.err != nil {
+		return r
+	}
+	r.err = r.report.Err()
+	if problems, n := r.audit.Problems(); n > 0 && r.err == nil {
+		r.err = fmt.Errorf("%w: %s: %w (%d violations of a producer's sequence in all)", storage.ErrIntegrity, path, problems[0], n)
+	}
+	return r
+}
+
+func voidBytes(r *storage.Report) (n int64) {
+	for _, v := range r.Void {
+		n += v.End - v.Offset
+	}
+	return n
+}
+
+func tornBytes(r *storage.Report) int64 { return r.Torn.End - r.Torn.Offset }
+
+// print prints one line per file, and a line for everything unusual.
+func (r *fileReport) print(w io.Writer) {
+	rep := r.report
+	verdict := "OK"
+	if r.err != nil {
+		verdict = "BAD"
+	}
+	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(rep.Messages)))
+	if rep.Messages > 0 {
+		fmt.Fprintf(w, "  index %d..%d", rep.FirstIndex, rep.NextIndex-1)
+	}
+	producers := r.audit.Producers()
+	contiguous := 0
+	for _, p := range producers {
+		if len(p.Ranges) == 1 && p.Ranges[0].From == 1 {
+			contiguous++
+		}
+	}
+	fmt.Fprintf(w, "  producers %d", len(producers))
+	if contiguous == len(producers) {
+		fmt.Fprint(w, " (contiguous)")
+	}
+	fmt.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", len(rep.Regions), rep.Gaps, rep.Skipped, tornBytes(rep),
+		voidBytes(rep), humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
+	for _, p := range producers {
+		if len(p.Ranges) != 1 || p.Ranges[0].From != 1 {
+			fmt.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
+		}
+	}
+	for _, c := range rep.Corrupt {
+		fmt.Fprintf(w, "  %v\n", c)
+	}
+	problems, n := r.audit.Problems()
+	for _, p := range problems {
+		fmt.Fprintf(w, "  %v\n", p)
+	}
+	if n > len(problems) {
+		fmt.Fprintf(w, "  and %d more\n", n-len(problems))
+	}
+}
+
+func rangesText(ranges []worker.Range) string {
+	var s []string
+	for i, r := range ranges {
+		if i == 10 {
+			s = append(s, fmt.Sprintf("and %d more ranges", len(ranges)-i))
+			break
+		}
+		s = append(s, fmt.Sprintf("%d..%d", r.From, r.To))
+	}
+	return strings.Join(s, ", ")
+}
+
+// The json output of verify.
+type (
+	verifyJSON struct {
+		File        string         `json:"file"`
+		OK          bool           `json:"ok"`
+		Error       string         `json:"error,omitempty"`
+		Type        string         `json:"type,omitempty"`
+		FileID      string         `json:"file_id,omitempty"`
+		Messages    uint64         `json:"messages"`
+		FirstIndex  uint64         `json:"first_index"`
+		NextIndex   uint64         `json:"next_index"`
+		Skipped     uint64         `json:"skipped"`
+		Gaps        uint64         `json:"declared_gaps"`
+		Size        int64          `json:"size"`
+		DurableEnd  int64          `json:"durable_end"`
+		TornBytes   int64          `json:"torn_bytes"`
+		VoidBytes   int64          `json:"void_bytes"`
+		Corruptions []string       `json:"corruptions,omitempty"`
+		Duplicates  uint64         `json:"duplicates"`
+		Violations  int            `json:"sequence_violations"`
+		Producers   []producerJSON `json:"producers"`
+		Regions     []regionJSON   `json:"regions"`
+		Seconds     float64        `json:"seconds"`
+	}
+	producerJSON struct {
+		Producer string      `json:"producer"`
+		Messages uint64      `json:"messages"`
+		Ranges   [][2]uint64 `json:"n"`
+	}
+	regionJSON struct {
+		Epoch  uint64 `json:"epoch"`
+		Host   string `json:"host"`
+		PID    int    `json:"pid"`
+		First  uint64 `json:"first_index"`
+		Next   uint64 `json:"next_index"`
+		Offset int64  `json:"offset"`
+		End    int64  `json:"end"`
+	}
+)
+
+func (r *fileReport) json() verifyJSON {
+	j := verifyJSON{File: r.path, OK: r.err == nil, Producers: []producerJSON{}, Regions: []regionJSON{}}
+	if r.err != nil {
+		j.Error = r.err.Error()
+	}
+	rep := r.report
+	if rep == nil {
+		return j
+	}
+	j.Type, j.FileID = rep.Type, rep.FileID.String()
+	j.Messages, j.FirstIndex, j.NextIndex, j.Skipped, j.Gaps = rep.Messages, rep.FirstIndex, rep.NextIndex, rep.Skipped, rep.Gaps
+	j.Size, j.DurableEnd, j.TornBytes, j.VoidBytes = rep.Size, rep.DurableEnd, tornBytes(rep), voidBytes(rep)
+	j.Duplicates, j.Seconds = rep.DuplicateCount, rep.Duration.Seconds()
+	for _, c := range rep.Corrupt {
+		j.Corruptions = append(j.Corruptions, c.Error())
+	}
+	_, j.Violations = r.audit.Problems()
+	for _, p := range r.audit.Producers() {
+		pj := producerJSON{Producer: fmt.Sprintf("%016x", p.Number), Messages: p.Messages}
+		for _, x := range p.Ranges {
+			pj.Ranges = append(pj.Ranges, [2]uint64{x.From, x.To})
+		}
+		j.Producers = append(j.Producers, pj)
+	}
+	for _, g := range rep.Regions {
+		j.Regions = append(j.Regions, regionJSON{g.Epoch, g.Holder.Host, g.Holder.PID, g.First, g.Next, g.Offset, g.End})
+	}
+	return j
+}
+
+// eachRecord calls f for every message of a file.
+func eachRecord(path string, f func(*storage.Record) error) error {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err == nil {
+			err = f(&rec)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+// byteProgress is one progress bar over the bytes of several files.
+type byteProgress struct {
+	mu  sync.Mutex
+	bar *progressbar.ProgressBar
+}
+
+func newByteProgress(w io.Writer, paths []string) *byteProgress {
+	total := int64(0)
+	for _, p := range paths {
+		if info, err := os.Stat(p); err == nil {
+			total += info.Size()
+		}
+	}
+	return &byteProgress{bar: progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription("verify"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetWidth(30))}
+}
+
+// file returns the progress callback for one of the files.
+func (p *byteProgress) file() func(done, total int64) {
+	before := int64(0)
+	return func(done, _ int64) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		p.bar.Add64(done - before)
+		before = done
+	}
+}
+
+func (p *byteProgress) clear() { p.bar.Clear() }

@@ -1,0 +1,22 @@
+// Command producer publishes typed messages to a Fencepost queue. See producer publish --help.
+package main
+
+import (
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/spf13/cobra"
+)
+
+func main() { cli.Main(root()) }
+
+func root() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "producer",
+		Short:   "Publish typed messages",
+		Version: worker.Version(),
+		Args:    cli.NoArgs,
+		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(publishCommand())
+	return cmd
+}

@@ -1,0 +1,400 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+)
+
+// closeTimeout bounds the wait for outcomes after a signal.
+const closeTimeout = 10 * time.Second
+
+type publishFlags struct {
+	url      string
+	typ      string
+	format   *cli.OneOf
+	messages []string
+	headers  []string
+	rate     cli.Count
+	count    cli.Count
+	size     cli.Size
+	seed     uint64
+	dryRun   bool
+	linger   time.Duration
+	output   *cli.OneOf
+	quiet    bool
+}
+
+func publishCommand() *cobra.Command {
+	f := &publishFlags{
+		format: cli.NewOneOf("lines", "ndjson", "len32", "raw"),
+		output: cli.NewOneOf("text", "json"),
+		size:   256,
+	}
+	cmd := &cobra.Command{
+		Use:   "publish --type TYPE [FILE|-]…",
+		Short: "Publish messages from files, standard input, arguments or a generator",
+		Long: `Publish reads messages and publishes them to one type, in order. It waits until every message is stored for certain,
+and says so in its last line on stdout:
+
+  published=… unknown=… rejected=… bytes=… elapsed=… rate=…/s
+
+published: stored durably. unknown: the server never gave a clear answer, they may be stored or not. rejected: not stored,
+and never will be.
+
+Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
+message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
+
+Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, …
+` + cli.ExitHelp,
+		Example: `  producer publish --type words /usr/share/dict/words
+  kubectl logs app | producer publish --type applog
+  producer publish --type orders --format ndjson --header source=import orders.ndjson
+  producer publish --type images --format raw *.png
+  producer publish --type hello --message 'hello, world'
+  producer publish --type load --count 1e6 --size 256 --seed 7 --rate 50k/s`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.FromEnv(cmd); err != nil {
+				return err
+			}
+			return publish(cmd, f, args)
+		},
+	}
+	fl := cmd.Flags()
+	fl.StringVar(&f.url, "url", fencepost.DefaultURL, "backend: mongodb://host/database, mongodb+srv://… or sqlite://path (embedded, one machine)")
+	fl.StringVarP(&f.typ, "type", "t", "", "type of the messages (required)")
+	fl.Var(f.format, "format", "how messages are read")
+	fl.StringArrayVarP(&f.messages, "message", "m", nil, "publish this text; repeatable, instead of FILE")
+	fl.StringArrayVar(&f.headers, "header", nil, "header key=value of every message; repeatable")
+	fl.Var(&f.rate, "rate", "at most this many messages per second, as in 5k/s; 0 is no bound")
+	fl.Var(&f.count, "count", "publish this many generated messages, instead of FILE")
+	fl.Var(&f.size, "size", "payload of a generated message")
+	fl.Uint64Var(&f.seed, "seed", 1, "the same seed generates the same messages")
+	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
+	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
+	fl.VarP(f.output, "output", "o", "format of the last line")
+	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
+	return cmd
+}
+
+// input is one thing to publish from.
+type input struct {
+	name string
+	size int64 // bytes, -1 unknown
+	open func() (source, io.Closer, error)
+}
+
+// inputs checks the arguments before anything is published.
+func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error) {
+	given := 0
+	for _, is := range []bool{len(args) > 0, len(f.messages) > 0, f.count > 0} {
+		if is {
+			given++
+		}
+	}
+	switch {
+	case given > 1:
+		return nil, cli.Usagef("files, --message and --count exclude each other; give one of them")
+	case len(f.messages) > 0:
+		return []input{{"--message", -1, func() (source, io.Closer, error) { return &arguments{messages: f.messages}, io.NopCloser(nil), nil }}}, nil
+	case f.count > 0:
+		if f.size > queue.MaxPayload {
+			return nil, cli.Usagef("--size: %w", &queue.SizeError{What: "payload", Size: int(f.size), Max: queue.MaxPayload})
+		}
+		g := func() (source, io.Closer, error) {
+			return newGenerator(int64(f.count), int(f.size), f.seed), io.NopCloser(nil), nil
+		}
+		return []input{{"--count", int64(f.count) * int64(f.size), g}}, nil
+	case len(args) == 0:
+		if file, ok := cmd.InOrStdin().(*os.File); ok && cli.IsTerminal(file) {
+			return nil, cli.Usagef("nothing to publish; name a FILE, or - for standard input, or give --message or --count")
+		}
+		args = []string{"-"}
+	}
+	var ins []input
+	for _, name := range args {
+		if name == "-" {
+			ins = append(ins, input{"standard input", -1, func() (source, io.Closer, error) {
+				return newSource(f.format.Value, cmd.InOrStdin()), io.NopCloser(nil), nil
+			}})
+			continue
+		}
+		info, err := os.Stat(name)
+		switch {
+		case err != nil:
+			return nil, cli.Usagef("cannot read the input: %w", err)
+		case info.IsDir():
+			return nil, cli.Usagef("%s is a directory; name the files in it", name)
+		case f.format.Value == "raw" && info.Size() > queue.MaxPayload:
+			return nil, cli.Usagef("%s: %w", name, &queue.SizeError{What: "payload", Size: int(info.Size()), Max: queue.MaxPayload})
+		}
+		ins = append(ins, input{name, info.Size(), func() (source, io.Closer, error) {
+			file, err := os.Open(name)
+			if err != nil {
+				return nil, nil, err
+			}
+			return newSource(f.format.Value, file), file, nil
+		}})
+	}
+	return ins, nil
+}
+
+func (f *publishFlags) headerMap() (map[string]string, error) {
+	if len(f.headers) == 0 {
+		return nil, nil
+	}
+	m := make(map[string]string, len(f.headers))
+	for _, h := range f.headers {
+		k, v, ok := strings.Cut(h, "=")
+		if !ok || k == "" {
+			return nil, cli.Usagef("--header %q: write it as key=value", h)
+		}
+		m[k] = v
+	}
+	return m, nil
+}
+
+// tally counts outcomes. Its methods are called from the publisher's goroutines.
+type tally struct {
+	mu                              sync.Mutex
+	published, unknown, rejected    int64
+	bytes                           int64
+	firstUnknown, firstRejected     error
+	firstUnknownIn, firstRejectedIn string
+	progress                        *progressbar.ProgressBar
+}
+
+func (t *tally) note(r queue.Result, size int, where string) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch r.Status {
+	case queue.Stored:
+		t.published++
+		t.bytes += int64(size)
+		if t.progress != nil {
+			t.progress.Describe(fmt.Sprintf("%d stored", t.published))
+			t.progress.Add64(int64(size))
+		}
+	case queue.Unknown:
+		if t.unknown++; t.firstUnknown == nil {
+			t.firstUnknown, t.firstUnknownIn = r.Err, where
+		}
+	default:
+		if t.rejected++; t.firstRejected == nil {
+			t.firstRejected, t.firstRejectedIn = r.Err, where
+		}
+	}
+}
+
+func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
+	if f.typ == "" {
+		return cli.Usagef("no type; name it with --type")
+	}
+	if err := queue.ValidateType(f.typ); err != nil {
+		return err
+	}
+	headers, err := f.headerMap()
+	if err != nil {
+		return err
+	}
+	ins, err := f.inputs(cmd, args)
+	if err != nil {
+		return err
+	}
+	if err := (&queue.Message{Type: f.typ, Headers: headers}).Validate(); err != nil {
+		return cli.Usagef("%w", err)
+	}
+
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+
+	t := &tally{progress: f.progressBar(cmd, ins)}
+	send := func(context.Context, queue.Message, func(queue.Result)) error { return nil }
+	finish := func() error { return nil }
+	if f.dryRun {
+		send = func(_ context.Context, m queue.Message, done func(queue.Result)) error {
+			if err := m.Validate(); err != nil {
+				return err
+			}
+			done(queue.Result{Status: queue.Stored})
+			return nil
+		}
+	} else {
+		b, err := fencepost.Open(ctx, f.url)
+		if err != nil {
+			return err
+		}
+		defer func() {
+			closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+			defer cancel()
+			b.Close(closeCtx)
+		}()
+		p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Linger: f.linger})
+		if err != nil {
+			return err
+		}
+		send = p.Send
+		finish = func() error {
+			// Wait for every outcome, as long as the publisher repeats; after a signal only a moment longer.
+			closeCtx, stop := context.WithCancel(context.Background())
+			defer stop()
+			defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, stop) })()
+			return p.Close(closeCtx)
+		}
+	}
+
+	start := time.Now()
+	readErr := f.sendAll(ctx, ins, headers, send, t)
+	closeErr := finish()
+	if t.progress != nil {
+		t.progress.Finish()
+		fmt.Fprintln(cmd.ErrOrStderr())
+	}
+	f.printSummary(cmd.OutOrStdout(), t, time.Since(start))
+	return t.outcome(ctx, f.dryRun, readErr, closeErr)
+}
+
+// sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: what comes
+// after it must not overtake it.
+func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[string]string,
+	send func(context.Context, queue.Message, func(queue.Result)) error, t *tally) error {
+	pace := pacer{rate: int64(f.rate)}
+	for _, in := range ins {
+		src, closer, err := in.open()
+		if err != nil {
+			return err
+		}
+		for {
+			payload, where, err := src.next()
+			if errors.Is(err, io.EOF) {
+				break
+			}
+			var bad *inputError
+			if errors.As(err, &bad) {
+				closer.Close()
+				return cli.Usagef("%s, %w", in.name, err)
+			} else if err != nil {
+				closer.Close()
+				return fmt.Errorf("read %s: %w", in.name, err)
+			}
+			if err := pace.wait(ctx); err != nil {
+				closer.Close()
+				return err
+			}
+			size, where := len(payload), in.name+", "+where
+			m := queue.Message{Type: f.typ, Payload: payload, Headers: headers}
+			if err := send(ctx, m, func(r queue.Result) { t.note(r, size, where) }); err != nil {
+				closer.Close()
+				return fmt.Errorf("%s: %w", where, err)
+			}
+		}
+		if err := closer.Close(); err != nil {
+			return fmt.Errorf("read %s: %w", in.name, err)
+		}
+	}
+	return nil
+}
+
+// outcome is the error, and so the exit code, of the whole run.
+func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := readErr
+	switch {
+	case t.firstRejected != nil:
+		err = fmt.Errorf("%s was not stored: %w", t.firstRejectedIn, t.firstRejected)
+	case t.firstUnknown != nil:
+		err = fmt.Errorf("%s may be stored or not: %w", t.firstUnknownIn, t.firstUnknown)
+	case err == nil:
+		err = closeErr
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return &cli.Error{Code: cli.ExitStopped, Err: fmt.Errorf("stopped after %d messages", t.published)}
+	case t.published == 0 || dryRun:
+		return err
+	}
+	return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%w; the %d messages before it are published", err, t.published)}
+}
+
+func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	published, checked := t.published, int64(0)
+	if f.dryRun {
+		published, checked = 0, t.published
+	}
+	rate := int64(float64(published) / max(elapsed.Seconds(), 1e-6))
+	if f.output.Value == "json" {
+		fmt.Fprintf(w, `{"published":%d,"unknown":%d,"rejected":%d,"checked":%d,"bytes":%d,"elapsed_seconds":%.3f,"rate":%d}`+"\n",
+			published, t.unknown, t.rejected, checked, t.bytes, elapsed.Seconds(), rate)
+		return
+	}
+	if f.dryRun {
+		fmt.Fprintf(w, "published=0 checked=%d bytes=%d (dry run)\n", checked, t.bytes)
+		return
+	}
+	fmt.Fprintf(w, "published=%d unknown=%d rejected=%d bytes=%d elapsed=%s rate=%d/s\n",
+		published, t.unknown, t.rejected, t.bytes, elapsed.Round(time.Millisecond), rate)
+}
+
+func (f *publishFlags) progressBar(cmd *cobra.Command, ins []input) *progressbar.ProgressBar {
+	if f.quiet || !cli.IsTerminal(cmd.ErrOrStderr()) {
+		return nil
+	}
+	total := int64(0)
+	for _, in := range ins {
+		if in.size < 0 {
+			total = -1
+			break
+		}
+		total += in.size
+	}
+	return progressbar.NewOptions64(total, progressbar.OptionSetWriter(cmd.ErrOrStderr()), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription(f.typ), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetPredictTime(total > 0),
+		progressbar.OptionSetWidth(30))
+}
+
+// pacer keeps a rate: it lets the n-th message go not before n/rate seconds after the first.
+type pacer struct {
+	rate  int64
+	start time.Time
+	n     int64
+}
+
+func (p *pacer) wait(ctx context.Context) error {
+	if err := ctx.Err(); err != nil || p.rate == 0 {
+		return err
+	}
+	if p.n == 0 {
+		p.start = time.Now()
+	}
+	due := p.start.Add(time.Duration(float64(p.n) / float64(p.rate) * float64(time.Second)))
+	p.n++
+	d := time.Until(due)
+	if d <= 0 {
+		return nil
+	}
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

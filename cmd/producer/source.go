@@ -1,0 +1,193 @@
+package main
+
+import (
+	"bufio"
+	"encoding/binary"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// source yields the payloads of messages. next returns io.EOF after the last one. The payload is valid until the next
+// call; where says where it came from, for error messages ("line 17").
+type source interface {
+	next() (payload []byte, where string, err error)
+}
+
+// inputError is an error of the data, not of the reading.
+type inputError struct {
+	where string
+	err   error
+}
+
+func (e *inputError) Error() string { return e.where + ": " + e.err.Error() }
+func (e *inputError) Unwrap() error { return e.err }
+
+// newSource reads payloads from r in one of the formats.
+func newSource(format string, r io.Reader) source {
+	b := bufio.NewReaderSize(r, 1<<20)
+	switch format {
+	case "lines":
+		return &lineSource{r: b}
+	case "ndjson":
+		return &lineSource{r: b, json: true}
+	case "len32":
+		return &len32Source{r: b}
+	case "raw":
+		return &rawSource{r: b}
+	}
+	panic("format " + format + " was not checked")
+}
+
+// lineSource: one message per line, without its newline; the last line needs none. A carriage return is payload. In JSON
+// mode every line must be a JSON value, and blank lines are skipped.
+type lineSource struct {
+	r    *bufio.Reader
+	json bool
+	line int
+	buf  []byte
+}
+
+func (s *lineSource) next() ([]byte, string, error) {
+	for {
+		s.line++
+		where := fmt.Sprintf("line %d", s.line)
+		payload, err := s.readLine(where)
+		if err != nil {
+			return nil, where, err
+		}
+		if s.json {
+			if isBlank(payload) {
+				continue
+			}
+			if !json.Valid(payload) {
+				return nil, where, &inputError{where, errors.New("not a JSON value; use --format lines for plain text")}
+			}
+		}
+		return payload, where, nil
+	}
+}
+
+func (s *lineSource) readLine(where string) ([]byte, error) {
+	s.buf = s.buf[:0]
+	for {
+		part, err := s.r.ReadSlice('\n')
+		s.buf = append(s.buf, part...)
+		switch {
+		case err == nil:
+			return s.buf[:len(s.buf)-1], nil
+		case errors.Is(err, bufio.ErrBufferFull):
+			if len(s.buf) > queue.MaxPayload+1 {
+				return nil, &inputError{where, &queue.SizeError{What: "payload", Size: len(s.buf), Max: queue.MaxPayload}}
+			}
+		case errors.Is(err, io.EOF) && len(s.buf) > 0:
+			return s.buf, nil
+		default:
+			return nil, err
+		}
+	}
+}
+
+func isBlank(b []byte) bool {
+	for _, c := range b {
+		if c != ' ' && c != '\t' && c != '\r' {
+			return false
+		}
+	}
+	return true
+}
+
+// len32Source: each message is preceded by its length as a 32 bit big-endian number.
+type len32Source struct {
+	r   *bufio.Reader
+	n   int
+	buf []byte
+}
+
+func (s *len32Source) next() ([]byte, string, error) {
+	s.n++
+	where := fmt.Sprintf("message %d", s.n)
+	var head [4]byte
+	switch _, err := io.ReadFull(s.r, head[:]); {
+	case errors.Is(err, io.EOF):
+		return nil, where, io.EOF
+	case errors.Is(err, io.ErrUnexpectedEOF):
+		return nil, where, &inputError{where, errors.New("the input ends inside a length prefix")}
+	case err != nil:
+		return nil, where, err
+	}
+	size := int(binary.BigEndian.Uint32(head[:]))
+	if size > queue.MaxPayload {
+		return nil, where, &inputError{where, &queue.SizeError{What: "payload", Size: size, Max: queue.MaxPayload}}
+	}
+	if cap(s.buf) < size {
+		s.buf = make([]byte, size)
+	}
+	s.buf = s.buf[:size]
+	if _, err := io.ReadFull(s.r, s.buf); err != nil {
+		if errors.Is(err, io.EOF) || errors.Is(err, io.ErrUnexpectedEOF) {
+			err = &inputError{where, fmt.Errorf("the input ends inside the message, which should have %d bytes", size)}
+		}
+		return nil, where, err
+	}
+	return s.buf, where, nil
+}
+
+// rawSource: the whole input is one message.
+type rawSource struct {
+	r    io.Reader
+	done bool
+}
+
+func (s *rawSource) next() ([]byte, string, error) {
+	if s.done {
+		return nil, "", io.EOF
+	}
+	s.done = true
+	b, err := io.ReadAll(io.LimitReader(s.r, queue.MaxPayload+1))
+	if err == nil && len(b) > queue.MaxPayload {
+		err = &inputError{"the whole input", &queue.SizeError{What: "payload", Size: len(b), Max: queue.MaxPayload}}
+	}
+	return b, "the whole input", err
+}
+
+// generator yields count payloads of size bytes, the same ones for the same seed.
+type generator struct {
+	rng   *rand.ChaCha8
+	count int64
+	n     int64
+	buf   []byte
+}
+
+func newGenerator(count int64, size int, seed uint64) *generator {
+	var key [32]byte
+	binary.LittleEndian.PutUint64(key[:], seed)
+	return &generator{rng: rand.NewChaCha8(key), count: count, buf: make([]byte, size)}
+}
+
+func (g *generator) next() ([]byte, string, error) {
+	if g.n == g.count {
+		return nil, "", io.EOF
+	}
+	g.n++
+	g.rng.Read(g.buf)
+	return g.buf, fmt.Sprintf("generated message %d", g.n), nil
+}
+
+// arguments yields the messages given on the command line.
+type arguments struct {
+	messages []string
+	n        int
+}
+
+func (a *arguments) next() ([]byte, string, error) {
+	if a.n == len(a.messages) {
+		return nil, "", io.EOF
+	}
+	a.n++
+	return []byte(a.messages[a.n-1]), fmt.Sprintf("--message %d", a.n), nil
+}

@@ -1,0 +1,9 @@
+// Command worker runs one replica of a Fencepost worker pool. See worker --help.
+package main
+
+import (
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/cli/workercmd"
+)
+
+func main() { cli.Main(workercmd.New()) }

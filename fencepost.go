@@ -1,0 +1,114 @@
+// Package fencepost opens the two things everything else is built from, by URL: a queue of typed messages and a
+// distributed lock with fencing tokens.
+//
+//	b, err := fencepost.Open(ctx, "mongodb://db1,db2,db3/fencepost?replicaSet=rs0")
+//	…
+//	defer b.Close(ctx)
+//	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})      // publish
+//	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, …}) // drain
+//
+// With no URL, or sqlite://path, everything runs embedded: one SQLite database shared by any number of worker and
+// producer processes of one machine, no server. Who outgrows one machine changes only the URL.
+package fencepost
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/mongolock"
+	"github.com/fencepost/fencepost/lock/sqlitelock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/mongoqueue"
+	"github.com/fencepost/fencepost/queue/sqlitequeue"
+)
+
+// DefaultURL is what an empty URL stands for: the embedded backend.
+const DefaultURL = "sqlite://data/fencepost.db"
+
+// ErrURL is wrapped by Open's errors about a URL that no backend understands.
+var ErrURL = errors.New("backend URL")
+
+// Backend is an open queue and an open lock service of the same URL. Both are safe for concurrent use.
+type Backend struct {
+	Queue  queue.Queue
+	Locker *lock.Locker
+	Name   string // what to call it in logs and messages: the URL without credentials
+}
+
+// Open opens the backend that rawURL names and checks that it answers. mongodb:// and mongodb+srv:// mean MongoDB, with
+// the database name as path (default "fencepost"); sqlite://path means the embedded database at that path, relative
+// to the working directory unless it starts with a slash; "" means DefaultURL. Errors wrap ErrURL,
+// queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a password.
+func Open(ctx context.Context, rawURL string) (*Backend, error) {
+	if rawURL == "" {
+		rawURL = DefaultURL
+	}
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	switch {
+	case ok && scheme == "sqlite":
+		return openSQLite(ctx, rest)
+	case ok && (scheme == "mongodb" || scheme == "mongodb+srv"):
+		return openMongo(ctx, rawURL)
+	}
+	return nil, fmt.Errorf("%w %q: use mongodb://host/database, mongodb+srv://host/database or sqlite://path", ErrURL, Redact(rawURL))
+}
+
+func openSQLite(ctx context.Context, path string) (*Backend, error) {
+	if path == "" {
+		return nil, fmt.Errorf("%w %q: name the database file, as in %s", ErrURL, "sqlite://", DefaultURL)
+	}
+	q, err := sqlitequeue.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	store, err := sqlitelock.Open(ctx, path)
+	if err != nil {
+		return nil, errors.Join(err, q.Close())
+	}
+	return newBackend(q, store, "sqlite://"+path)
+}
+
+func openMongo(ctx context.Context, uri string) (*Backend, error) {
+	q, err := mongoqueue.Open(ctx, uri, mongoqueue.Options{})
+	if err != nil {
+		return nil, err
+	}
+	// The lock has a client of its own: its renewals must never wait behind the queue's bulk work for a connection.
+	store, err := mongolock.Open(ctx, uri, q.Database(), mongolock.Options{})
+	if err != nil {
+		return nil, errors.Join(err, q.Close())
+	}
+	return newBackend(q, store, Redact(uri))
+}
+
+func newBackend(q queue.Queue, store lock.Store, name string) (*Backend, error) {
+	locker, err := lock.New(store, lock.Options{})
+	if err != nil {
+		return nil, errors.Join(err, store.Close(), q.Close())
+	}
+	return &Backend{Queue: q, Locker: locker, Name: name}, nil
+}
+
+// Close releases the locks still held, and disconnects.
+func (b *Backend) Close(ctx context.Context) error {
+	return errors.Join(b.Locker.Close(ctx), b.Queue.Close())
+}
+
+// Redact returns rawURL without user, password and options, for logs and messages. It cuts by hand, because MongoDB's
+// lists of hosts are no proper URLs and because what is to be redacted may be malformed.
+func Redact(rawURL string) string {
+	scheme, rest, ok := strings.Cut(rawURL, "://")
+	if !ok {
+		scheme, rest = "", rawURL
+	} else {
+		scheme += "://"
+	}
+	rest, _, _ = strings.Cut(rest, "?")
+	if at := strings.LastIndex(rest, "@"); at >= 0 {
+		rest = rest[at+1:]
+	}
+	return scheme + rest
+}

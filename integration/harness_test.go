@@ -1,0 +1,270 @@
+package integration
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// bin is where the programs under test were built.
+var bin string
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "integration:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "fencepost-integration-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	bin = dir
+	args := []string{"build", "-o", dir + string(filepath.Separator), "../cmd/worker", "../cmd/producer", "../cmd/fencepost"}
+	if raceEnabled {
+		args = append([]string{"build", "-race"}, args[1:]...)
+	}
+	build := exec.Command("go", args...)
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return m.Run(), nil
+}
+
+// backend is where a test's programs connect to, and a directory for their files.
+type backend struct {
+	url    string
+	dir    string
+	server *mongotest.Server // nil for the embedded backend and for a shared server
+}
+
+// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server.
+func onEachBackend(t *testing.T, f func(t *testing.T, b backend)) {
+	t.Run("sqlite", func(t *testing.T) {
+		f(t, embedded(t))
+	})
+	t.Run("mongodb", func(t *testing.T) {
+		uri, _ := mongotest.Fresh(t)
+		f(t, backend{url: uri, dir: filepath.Join(t.TempDir(), "data")})
+	})
+}
+
+func embedded(t *testing.T) backend {
+	dir := t.TempDir()
+	return backend{url: "sqlite://" + filepath.Join(dir, "queue.db"), dir: filepath.Join(dir, "data")}
+}
+
+// result is how a program ended.
+type result struct {
+	code           int
+	stdout, stderr string
+}
+
+func (r result) String() string {
+	return fmt.Sprintf("exit code %d\nstdout: %s\nstderr: %s", r.code, r.stdout, r.stderr)
+}
+
+const runTimeout = 3 * time.Minute
+
+// run runs a program to its end.
+func run(t *testing.T, stdin io.Reader, program string, args ...string) result {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
+	cmd.Env = cleanEnv()
+	var stdout, stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
+	err := cmd.Run()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		t.Fatalf("run %s: %v", program, err)
+	}
+	if ctx.Err() != nil {
+		t.Fatalf("%s %q did not end within %v\nstderr: %s", program, args, runTimeout, stderr.String())
+	}
+	return result{cmd.ProcessState.ExitCode(), stdout.String(), stderr.String()}
+}
+
+// mustRun is run that expects exit code 0.
+func mustRun(t *testing.T, stdin io.Reader, program string, args ...string) result {
+	t.Helper()
+	r := run(t, stdin, program, args...)
+	if r.code != 0 {
+		t.Fatalf("%s %q: %v", program, args, r)
+	}
+	return r
+}
+
+// cleanEnv is the environment without the settings of whoever runs the tests.
+func cleanEnv() []string {
+	var env []string
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "FENCEPOST_") {
+			env = append(env, e)
+		}
+	}
+	// The tests' temporary directory may be a container's own layer.
+	return append(env, "FENCEPOST_ALLOW_OVERLAY=true")
+}
+
+// process is a program that runs beside the test.
+type process struct {
+	*exec.Cmd
+	name   string
+	stderr syncBuffer
+	done   chan struct{} // closed when it has ended
+}
+
+type syncBuffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *syncBuffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *syncBuffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
+
+// start starts a program; it is killed at the end of the test if it is still there.
+func start(t *testing.T, name, program string, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(filepath.Join(bin, program), args...), name: name, done: make(chan struct{})}
+	p.Env = cleanEnv()
+	p.Stderr = &p.stderr
+	if err := p.Start(); err != nil {
+		t.Fatal(err)
+	}
+	go func() { p.Wait(); close(p.done) }()
+	t.Cleanup(func() {
+		p.Process.Kill()
+		<-p.done
+		if t.Failed() {
+			t.Logf("log of %s (pid %d):\n%s", name, p.Process.Pid, tail(p.stderr.String(), 60))
+		}
+	})
+	return p
+}
+
+func (p *process) signal(t *testing.T, s syscall.Signal) {
+	t.Helper()
+	if err := p.Process.Signal(s); err != nil {
+		t.Fatalf("signal %v to %s: %v", s, p.name, err)
+	}
+}
+
+// wait waits for the end of the process and returns its exit code.
+func (p *process) wait(t *testing.T, within time.Duration) int {
+	t.Helper()
+	select {
+	case <-p.done:
+		return p.ProcessState.ExitCode()
+	case <-time.After(within):
+		t.Fatalf("%s did not end within %v; its log:\n%s", p.name, within, tail(p.stderr.String(), 30))
+		return -1
+	}
+}
+
+func tail(s string, lines int) string {
+	l := strings.Split(strings.TrimSpace(s), "\n")
+	return strings.Join(l[max(0, len(l)-lines):], "\n")
+}
+
+// eventually polls until f is true.
+func eventually(t *testing.T, within time.Duration, what string, f func() bool) {
+	t.Helper()
+	deadline := time.Now().Add(within)
+	for !f() {
+		if time.Now().After(deadline) {
+			t.Fatalf("not within %v: %s", within, what)
+		}
+		time.Sleep(20 * time.Millisecond)
+	}
+}
+
+// heldLock is one line of fencepost locks ls -o json.
+type heldLock struct {
+	Name  string `json:"name"`
+	PID   int    `json:"pid"`
+	Token int64  `json:"token"`
+}
+
+func heldLocks(t *testing.T, b backend) []heldLock {
+	t.Helper()
+	r := run(t, nil, "fencepost", "locks", "ls", "--url", b.url, "-o", "json")
+	if r.code != 0 {
+		return nil // the server is paused, or so
+	}
+	var locks []heldLock
+	if err := json.Unmarshal([]byte(r.stdout), &locks); err != nil {
+		t.Fatalf("locks ls: %v\n%s", err, r.stdout)
+	}
+	return locks
+}
+
+// pending returns the backlog of every type.
+func pending(t *testing.T, b backend) map[string]int {
+	t.Helper()
+	r := mustRun(t, nil, "fencepost", "types", "ls", "--url", b.url, "-o", "json")
+	var rows []struct {
+		Type    string `json:"type"`
+		Pending int    `json:"pending"`
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
+		t.Fatalf("types ls: %v\n%s", err, r.stdout)
+	}
+	m := make(map[string]int)
+	for _, row := range rows {
+		m[row.Type] = row.Pending
+	}
+	return m
+}
+
+// payloads reads all messages of a type's file.
+func payloads(t *testing.T, b backend, typ string) [][]byte {
+	t.Helper()
+	r, err := storage.OpenReader(filepath.Join(b.dir, storage.FileName(typ)), storage.ReaderOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	var all [][]byte
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return all
+		}
+		if err != nil {
+			t.Fatalf("type %s, after %d messages: %v", typ, len(all), err)
+		}
+		all = append(all, bytes.Clone(rec.Payload))
+	}
+}

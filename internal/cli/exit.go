@@ -1,0 +1,103 @@
+// Package cli is what Fencepost's programs share: exit codes, flags that fall back to environment variables, logging,
+// the first and the second signal, and how errors are printed.
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"strings"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/spf13/cobra"
+)
+
+// Exit codes of all programs.
+const (
+	ExitOK        = 0   // done
+	ExitFailed    = 1   // failed
+	ExitUsage     = 2   // wrong flag, argument or input
+	ExitIntegrity = 3   // a file is damaged, foreign or not the registered one
+	ExitNothing   = 4   // nothing matched
+	ExitHeld      = 5   // lock held elsewhere, or fenced by another writer
+	ExitPartial   = 7   // some of it was done
+	ExitStopped   = 130 // stopped by a signal
+)
+
+// ExitHelp documents the exit codes in every program's help.
+const ExitHelp = `Exit codes: 0 ok · 1 failed · 2 usage · 3 integrity violation · 4 nothing matched · 5 lock held elsewhere or fenced ·
+7 partial · 130 stopped`
+
+// Error is an error that decides the exit code itself.
+type Error struct {
+	Code int
+	Err  error
+}
+
+func (e *Error) Error() string { return e.Err.Error() }
+func (e *Error) Unwrap() error { return e.Err }
+
+// Usagef returns an error about how the program was called.
+func Usagef(format string, args ...any) error {
+	return &Error{ExitUsage, fmt.Errorf(format, args...)}
+}
+
+// Code maps an error to the exit code.
+func Code(err error) int {
+	var (
+		e       *Error
+		foreign *storage.ForeignFileError
+		other   *storage.WrongTypeError
+	)
+	switch {
+	case err == nil:
+		return ExitOK
+	case errors.As(err, &e):
+		return e.Code
+	case errors.Is(err, queue.ErrInvalidType), errors.Is(err, fencepost.ErrURL), errors.Is(err, queue.ErrInvalidURL), errors.Is(err, worker.ErrConfig),
+		errors.Is(err, queue.ErrTooLarge), errors.Is(err, queue.ErrInvalidHeader), errors.Is(err, storage.ErrLimit):
+		return ExitUsage
+	case errors.Is(err, storage.ErrIntegrity), errors.As(err, &foreign), errors.As(err, &other):
+		return ExitIntegrity
+	case errors.Is(err, lock.ErrHeld), errors.Is(err, storage.ErrFenced), errors.Is(err, lock.ErrLost):
+		return ExitHeld
+	case errors.Is(err, context.Canceled):
+		return ExitStopped
+	}
+	return ExitFailed
+}
+
+// Main runs a program's root command and exits with the right code. Errors are printed once, on stderr.
+func Main(root *cobra.Command) {
+	os.Exit(Run(context.Background(), root))
+}
+
+// Run is Main without the exit.
+func Run(ctx context.Context, root *cobra.Command) int {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
+	})
+	err := root.ExecuteContext(ctx)
+	code := Code(err)
+	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
+		code = ExitUsage
+	}
+	if err != nil && !(code == ExitStopped && errors.Is(err, context.Canceled)) {
+		fmt.Fprintf(root.ErrOrStderr(), "error: %v\n", err)
+	}
+	return code
+}
+
+// NoArgs refuses arguments with an error that names them.
+func NoArgs(cmd *cobra.Command, args []string) error {
+	if len(args) > 0 {
+		return Usagef("unknown argument %q; see '%s --help'", args[0], cmd.CommandPath())
+	}
+	return nil
+}

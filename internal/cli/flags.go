@@ -1,0 +1,109 @@
+package cli
+
+import (
+	"fmt"
+	"math"
+	"os"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+// EnvPrefix starts the name of every environment variable that stands for a flag: --batch-bytes is
+// FENCEPOST_BATCH_BYTES. A flag on the command line wins over the variable.
+const EnvPrefix = "FENCEPOST_"
+
+// URLFlag adds --url.
+func URLFlag(cmd *cobra.Command) *string {
+	return cmd.Flags().String("url", fencepost.DefaultURL,
+		"backend: mongodb://host/database, mongodb+srv://… or sqlite://path (embedded, one machine)")
+}
+
+// FromEnv sets every flag that was not given from its environment variable. Call it first in RunE.
+func FromEnv(cmd *cobra.Command) error {
+	var failed error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		name := EnvPrefix + strings.ToUpper(strings.ReplaceAll(f.Name, "-", "_"))
+		v, ok := os.LookupEnv(name)
+		if !ok || f.Changed || failed != nil || f.Name == "help" {
+			return
+		}
+		var err error
+		if list, isList := f.Value.(pflag.SliceValue); isList {
+			err = list.Replace(strings.Split(v, ","))
+			f.Changed = true
+		} else {
+			err = cmd.Flags().Set(f.Name, v)
+		}
+		if err != nil {
+			failed = Usagef("environment variable %s: %w", name, err)
+		}
+	})
+	return failed
+}
+
+// Size is a flag value in bytes: 4096, 64KiB, 4MiB, 1MB.
+type Size int64
+
+func (s *Size) String() string { return strings.ReplaceAll(humanize.IBytes(uint64(*s)), " ", "") }
+func (s *Size) Type() string   { return "size" }
+
+// Set parses a size.
+func (s *Size) Set(v string) error {
+	n, err := humanize.ParseBytes(v)
+	if err != nil || n > math.MaxInt64 {
+		return fmt.Errorf("%q is not a size; write bytes as in 4096, 64KiB or 4MiB", v)
+	}
+	*s = Size(n)
+	return nil
+}
+
+// Count is a flag value that counts: 1000, 5k, 1e6, 2.5M. It may end in /s where a rate is meant.
+type Count int64
+
+func (c *Count) String() string { return strconv.FormatInt(int64(*c), 10) }
+func (c *Count) Type() string   { return "count" }
+
+// Set parses a count.
+func (c *Count) Set(v string) error {
+	num, factor := strings.TrimSuffix(v, "/s"), 1.0
+	switch {
+	case strings.HasSuffix(num, "k"):
+		num, factor = strings.TrimSuffix(num, "k"), 1e3
+	case strings.HasSuffix(num, "M"):
+		num, factor = strings.TrimSuffix(num, "M"), 1e6
+	}
+	f, err := strconv.ParseFloat(num, 64)
+	if f *= factor; err != nil || f < 0 || f > 1e15 || f != math.Trunc(f) {
+		return fmt.Errorf("%q is not a whole number; write it as in 1000, 5k or 1e6", v)
+	}
+	*c = Count(f)
+	return nil
+}
+
+// OneOf is a flag value out of a fixed set; the first is the default.
+type OneOf struct {
+	Value  string
+	values []string
+}
+
+// NewOneOf returns a OneOf whose value is the first of values.
+func NewOneOf(values ...string) *OneOf { return &OneOf{values[0], values} }
+
+func (o *OneOf) String() string { return o.Value }
+func (o *OneOf) Type() string   { return strings.Join(o.values, "|") }
+
+// Set accepts one of the values.
+func (o *OneOf) Set(v string) error {
+	for _, known := range o.values {
+		if v == known {
+			o.Value = v
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is none of %s", v, strings.Join(o.values, ", "))
+}

@@ -1,0 +1,45 @@
+package cli
+
+import (
+	"fmt"
+	"io"
+	"os"
+
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+	"golang.org/x/term"
+)
+
+// LogFlags are --log-format and --log-level.
+type LogFlags struct {
+	format *OneOf
+	level  *OneOf
+}
+
+// AddLogFlags adds the logging flags.
+func AddLogFlags(cmd *cobra.Command) *LogFlags {
+	l := &LogFlags{NewOneOf("auto", "text", "json"), NewOneOf("info", "debug", "warn", "error")}
+	cmd.Flags().Var(l.format, "log-format", "log format on stderr; auto is text on a terminal and json otherwise")
+	cmd.Flags().Var(l.level, "log-level", "lowest level that is logged")
+	return l
+}
+
+// Logger returns the logger that the flags ask for.
+func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
+	level, err := zerolog.ParseLevel(l.level.Value)
+	if err != nil {
+		panic(fmt.Sprintf("log level %q was not checked", l.level.Value)) // the flag accepts known levels only
+	}
+	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
+	out := stderr
+	if l.format.Value == "text" || l.format.Value == "auto" && IsTerminal(stderr) {
+		out = zerolog.ConsoleWriter{Out: stderr, TimeFormat: "15:04:05.000", NoColor: !IsTerminal(stderr) || os.Getenv("NO_COLOR") != ""}
+	}
+	return zerolog.New(out).Level(level).With().Timestamp().Logger()
+}
+
+// IsTerminal reports whether w is a terminal.
+func IsTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	return ok && term.IsTerminal(int(f.Fd()))
+}

@@ -1,0 +1,32 @@
+package cli
+
+import (
+	"context"
+	"os"
+	"os/signal"
+	"syscall"
+)
+
+// OnSignals calls first on the first SIGINT or SIGTERM and second on the next one. done ends the watching.
+func OnSignals(ctx context.Context, first, second func()) (done func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	c := make(chan os.Signal, 2)
+	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
+	finished := make(chan struct{})
+	go func() {
+		defer close(finished)
+		for _, act := range []func(){first, second} {
+			select {
+			case <-c:
+				act()
+			case <-ctx.Done():
+				return
+			}
+		}
+	}()
+	return func() {
+		signal.Stop(c)
+		cancel()
+		<-finished
+	}
+}

@@ -1,0 +1,143 @@
+// Package workercmd is the worker program: cmd/worker runs it, and the demo starts it as processes of its own.
+package workercmd
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/spf13/cobra"
+)
+
+const closeTimeout = 5 * time.Second
+
+// errGrace is the cause of a session that was still busy when the grace was over.
+var errGrace = errors.New("stopped before everything fetched was appended; the next worker goes on from there")
+
+// New returns the worker command.
+func New() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "worker --type TYPE [--type TYPE]…",
+		Short: "Run a worker replica: append the messages of some types to their files",
+		Long: `Worker is one replica of a Fencepost worker pool. It takes the lock of each of its types, appends that type's messages to
+<dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like, on as many
+machines as share the directory's storage; no type ever has two writers.
+
+SIGTERM or SIGINT finishes what was fetched, releases the locks and exits 0; a second one exits at once (130). Nothing is
+lost either way.
+
+Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=orders,audit, FENCEPOST_BATCH_BYTES, …
+` + cli.ExitHelp,
+		Example: `  worker --type orders                                   # embedded: ./data/fencepost.db and ./data/orders.fpl
+  worker --url mongodb://db1,db2,db3/shop --dir /srv/logs --type orders --type 'audit-*'
+  worker --all-types --until-empty                       # drain everything there is, then exit`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 0 {
+				return cli.Usagef("unexpected argument %q; types are given as --type %s", args[0], args[0])
+			}
+			return nil
+		},
+	}
+	var cfg worker.Config
+	batchBytes := cli.Size(worker.DefaultBatchBytes)
+	url := cli.URLFlag(cmd)
+	logs := cli.AddLogFlags(cmd)
+	f := cmd.Flags()
+	f.StringSliceVarP(&cfg.Types, "type", "t", nil, "type to serve, or a glob such as 'audit-*'; repeatable")
+	f.BoolVar(&cfg.AllTypes, "all-types", false, "serve every type there is")
+	f.StringVar(&cfg.Dir, "dir", "data", "directory of the files; created if missing")
+	f.IntVar(&cfg.MaxTypes, "max-types", 0, "hold at most this many types at once; 0 is no bound")
+	f.DurationVar(&cfg.Lease, "lease", worker.DefaultLease, "how long a type stays locked after its holder died")
+	f.IntVar(&cfg.Batch, "batch", worker.DefaultBatch, "messages per batch, at most")
+	f.Var(&batchBytes, "batch-bytes", "payload bytes per batch, at most (one message may be larger)")
+	f.IntVar(&cfg.Prefetch, "prefetch", worker.DefaultPrefetch, "batches read ahead per type")
+	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "wait this long for more messages when a fetch came back short")
+	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "append behind a missing message of the same producer after this long, with a declared gap")
+	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "give a type back after this long without messages")
+	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
+	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
+	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		cfg.BatchBytes = int64(batchBytes)
+		if len(cfg.Types) == 0 && !cfg.AllTypes {
+			return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
+		}
+		log := logs.Logger(cmd.ErrOrStderr())
+		cfg.Logger = &log
+		return run(cmd.Context(), *url, cfg, *grace)
+	}
+	return cmd
+}
+
+func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration) (err error) {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	// Until the pool runs, the first signal already ends the program.
+	var pool *worker.Pool
+	stop := make(chan struct{})
+	done := cli.OnSignals(ctx, func() { close(stop) }, func() { cancel(context.Canceled) })
+	defer done()
+
+	openCtx, opened := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-stop:
+			opened()
+		case <-openCtx.Done():
+		}
+	}()
+	b, err := fencepost.Open(openCtx, url)
+	opened()
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		if cerr := b.Close(closeCtx); cerr != nil && err == nil {
+			cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly")
+		}
+	}()
+	cfg.Queue, cfg.Locker = b.Queue, b.Locker
+	if pool, err = worker.New(cfg); err != nil {
+		return err
+	}
+	log := *cfg.Logger
+	log.Info().Str("url", b.Name).Str("dir", cfg.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
+		Str("version", worker.Version()).Msg("worker started; SIGTERM or SIGINT: finish and exit, again: exit at once")
+	stopped := make(chan struct{})
+	defer close(stopped)
+	go func() {
+		select {
+		case <-stop:
+		case <-stopped:
+			return
+		}
+		log.Info().Dur("grace", grace).Msg("stopping: finishing what was fetched")
+		pool.Stop()
+		t := time.NewTimer(grace)
+		defer t.Stop()
+		select {
+		case <-t.C:
+			cancel(errGrace)
+		case <-stopped:
+		}
+	}()
+	err = pool.Run(ctx)
+	s := pool.Stats()
+	log.Info().Int("types", s.Types).Uint64("sessions", s.Sessions).Uint64("appended", s.Appended).Uint64("bytes", s.Bytes).
+		Uint64("duplicates", s.Duplicates).Uint64("gaps", s.Gaps).Uint64("lost", s.Lost).Msg("worker done")
+	var needSpace *storage.NoSpaceError
+	if errors.As(err, &needSpace) {
+		return fmt.Errorf("%w (nothing is lost: what is not in the file is still in the queue)", err)
+	}
+	return err
+}

@@ -1,0 +1,37 @@
+// Package mongotest gives tests a real MongoDB, or a MongoDB-compatible server, without any set-up by whoever runs them.
+//
+// # Which server
+//
+// The first of these that can be had:
+//
+//  1. The one that FENCEPOST_TEST_MONGODB_URI names. `go run ./internal/mongotest/withserver -- go test ./...` starts
+//     one server for a whole run and sets it.
+//  2. A container of the image FENCEPOST_TEST_MONGO_IMAGE, started by testcontainers-go; when that is not set, of
+//     mongo:8 as a replica set of one, so that majority acknowledgements are real.
+//  3. Where mongo:8 can be neither found nor pulled, a container of the image that integration/mongo-image/build.sh
+//     makes from Debian's packages and the Go module proxy (FerretDB in front of PostgreSQL).
+//  4. Where there is no Docker, for root on Debian: the same tree of files in a chroot.
+//
+// Images of step 3 and trees of step 4 are used when they are there. They are *built* (minutes, with apt-get and
+// debootstrap) only when somebody asked for a server in so many words: by withserver, which `make test` uses, or by
+// FENCEPOST_TEST_REQUIRE_MONGODB=1. A bare `go test ./...` never installs anything.
+//
+// When no server can be had, tests that need one are skipped after one loud line per process, or fail if
+// FENCEPOST_TEST_REQUIRE_MONGODB=1. `go test` with package patterns shows the output of failed packages only, so the
+// line is certain to be seen from withserver and with -v.
+//
+// # Which function
+//
+//	URI(t)        the shared server: one per test process, started by the first call
+//	Database(t)   a fresh database on it, dropped when the test ends, as a driver handle
+//	Fresh(t)      the same, with the URI that has the database in its path, as the product wants it
+//	NewServer(t)  a server of the test's own, to pause, kill and start again
+//
+// # What is cleaned up, and by whom
+//
+// Databases and private servers end with their test. The shared server has no such moment, as packages need not have a
+// TestMain. So each server has a small guard process (see guard) that waits for the end of the test process, however it
+// comes, and removes the server then. Servers whose guard did not live either are removed by the next process that
+// starts one: every container is labelled with its owner (see owner) and goes only when that owner is surely gone.
+// Containers without that label are never touched.
+package mongotest

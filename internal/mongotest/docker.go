@@ -1,0 +1,248 @@
+package mongotest
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"net"
+	"net/netip"
+	"os"
+	"os/exec"
+	"strings"
+	"time"
+
+	"github.com/containerd/errdefs"
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	tclog "github.com/testcontainers/testcontainers-go/log"
+)
+
+const (
+	mongoPort      = "27017"
+	replicaSetName = "rs0"
+	// ownerLabel holds the owner of a container; see owner.
+	ownerLabel = "com.github.fencepost.test.owner"
+)
+
+// docker is a Docker daemon that answered.
+type docker struct {
+	api client.APIClient
+	// host is where published ports are reached, publish on which address they are published.
+	host, publish string
+}
+
+// newDocker finds the Docker daemon the way testcontainers-go does.
+func newDocker(ctx context.Context) (*docker, error) {
+	disableReaper()
+	provider, err := testcontainers.NewDockerProvider(testcontainers.WithLogger(tclog.NewNoopLogger()))
+	if err != nil {
+		return nil, err
+	}
+	d := &docker{api: provider.Client()}
+	if want := os.Getenv(client.EnvOverrideHost); want != "" && d.api.DaemonHost() != want {
+		// testcontainers-go goes on to the usual places then. But who names a daemon means that one.
+		return nil, fmt.Errorf("%s=%s does not answer", client.EnvOverrideHost, want)
+	}
+	defer d.idle()
+	info, err := d.api.Info(ctx, client.InfoOptions{})
+	if err != nil {
+		return nil, err
+	}
+	if err := d.findHost(ctx, provider, info.Info.Name); err != nil {
+		return nil, err
+	}
+	return d, nil
+}
+
+// disableReaper keeps testcontainers-go from starting its reaper first, whose image can be pulled only where images can
+// be pulled. The guard does the same work without an image. testcontainers-go reads its configuration once, when first
+// used, so it has to be known before; and there is no other way in than the environment.
+func disableReaper() {
+	const disabled = "TESTCONTAINERS_RYUK_DISABLED"
+	if _, set := os.LookupEnv(disabled); !set {
+		os.Setenv(disabled, "true")
+	}
+}
+
+// findHost finds out where published ports are. In something that looks like a container testcontainers-go assumes that
+// the daemon is outside and takes the address of the gateway, which is wrong where the daemon runs inside too: its
+// name for its machine then is ours.
+func (d *docker) findHost(ctx context.Context, provider *testcontainers.DockerProvider, daemonName string) error {
+	const override = "TESTCONTAINERS_HOST_OVERRIDE"
+	hostname, err := os.Hostname()
+	if _, set := os.LookupEnv(override); !set && err == nil && hostname == daemonName && strings.HasPrefix(d.api.DaemonHost(), "unix:") {
+		os.Setenv(override, "localhost") // for testcontainers-go itself, which asks again and again
+	}
+	if d.host, err = provider.DaemonHost(ctx); err != nil {
+		return err
+	}
+	d.publish = "0.0.0.0"
+	if d.host == "localhost" || d.host == "127.0.0.1" {
+		// The server wants no password, so nobody else on the network should see it; and "localhost" may be IPv6.
+		d.host, d.publish = "127.0.0.1", "127.0.0.1"
+	}
+	return nil
+}
+
+// idle closes connections to the daemon that are not in use, whose goroutines leak detectors would find. The next
+// request opens another.
+func (d *docker) idle() { _ = d.api.Close() }
+
+func (d *docker) startServer(ctx context.Context, o Options) (*Server, error) {
+	defer d.idle()
+	d.removeLeftovers(ctx, o)
+	image, err := d.image(ctx, o)
+	if err != nil {
+		return nil, fmt.Errorf("%w: %w", ErrNone, err)
+	}
+	for attempt := 1; ; attempt++ {
+		port, err := freePort()
+		if err != nil {
+			return nil, err
+		}
+		replicaSet := isMongo(image)
+		s := &Server{
+			addr:       net.JoinHostPort(d.host, port),
+			replicaSet: replicaSet,
+			engine:     &containerEngine{docker: d, image: image, replicaSet: replicaSet, port: port},
+		}
+		if err = launch(ctx, s); err == nil {
+			o.logf("%s runs at %s", image, s.addr)
+			return s, nil
+		}
+		if attempt == 3 || !portTaken(err) {
+			return nil, fmt.Errorf("start a container of %s: %w", image, err)
+		}
+	}
+}
+
+// isMongo says whether an image is MongoDB itself, whose server can be told to be a replica set. FerretDB's cannot.
+func isMongo(image string) bool {
+	name := image[strings.LastIndex(image, "/")+1:]
+	name, _, _ = strings.Cut(name, ":")
+	name, _, _ = strings.Cut(name, "@")
+	return name == "mongo" || strings.HasPrefix(name, "mongodb-") || strings.HasPrefix(name, "percona-server-mongodb")
+}
+
+func portTaken(err error) bool {
+	s := err.Error()
+	return strings.Contains(s, "port is already allocated") || strings.Contains(s, "address already in use")
+}
+
+// removeLeftovers removes containers whose owner is gone. Best effort: a daemon in trouble shows soon enough.
+func (d *docker) removeLeftovers(ctx context.Context, o Options) {
+	list, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", ownerLabel)})
+	if err != nil {
+		return
+	}
+	for _, c := range list.Items {
+		if !ownerGone(c.Labels[ownerLabel]) {
+			continue
+		}
+		o.logf("removing container %.12s, left by a dead test process", c.ID)
+		_, _ = d.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	}
+}
+
+// containerEngine runs a server in a container.
+type containerEngine struct {
+	docker     *docker
+	image      string
+	replicaSet bool
+	port       string // on the host
+	id         string // empty until created
+}
+
+func (e *containerEngine) start(ctx context.Context) error {
+	defer e.docker.idle()
+	if e.id != "" {
+		_, err := e.docker.api.ContainerStart(ctx, e.id, client.ContainerStartOptions{})
+		return err
+	}
+	options := []testcontainers.ContainerCustomizer{
+		testcontainers.WithLogger(tclog.NewNoopLogger()),
+		testcontainers.WithExposedPorts(mongoPort + "/tcp"),
+		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
+			c.PortBindings = network.PortMap{
+				network.MustParsePort(mongoPort + "/tcp"): {{HostIP: netip.MustParseAddr(e.docker.publish), HostPort: e.port}},
+			}
+		}),
+		testcontainers.WithLabels(map[string]string{ownerLabel: owner()}),
+	}
+	if e.replicaSet {
+		options = append(options, testcontainers.WithCmd("--replSet", replicaSetName, "--bind_ip_all"))
+	}
+	ctr, err := testcontainers.Run(ctx, e.image, options...)
+	if ctr != nil {
+		e.id = ctr.GetContainerID() // also of one that could not start: it has to be removed
+	}
+	return err
+}
+
+func (e *containerEngine) pause(ctx context.Context) error {
+	defer e.docker.idle()
+	_, err := e.docker.api.ContainerPause(ctx, e.id, client.ContainerPauseOptions{})
+	return err
+}
+
+func (e *containerEngine) unpause(ctx context.Context) error {
+	defer e.docker.idle()
+	_, err := e.docker.api.ContainerUnpause(ctx, e.id, client.ContainerUnpauseOptions{})
+	return err
+}
+
+func (e *containerEngine) kill(ctx context.Context) error {
+	defer e.docker.idle()
+	if _, err := e.docker.api.ContainerKill(ctx, e.id, client.ContainerKillOptions{Signal: "SIGKILL"}); err != nil {
+		return err
+	}
+	// A frozen process takes a signal only when it is thawed. Not paused, or thawed by Docker already, is fine.
+	_ = e.unpause(ctx)
+	for e.alive(ctx) {
+		if err := pollPause(ctx, 20*time.Millisecond); err != nil {
+			return fmt.Errorf("it is still there: %w", err)
+		}
+	}
+	return ctx.Err()
+}
+
+func (e *containerEngine) remove(ctx context.Context) error {
+	defer e.docker.idle()
+	if e.id == "" {
+		return nil
+	}
+	_ = e.unpause(ctx) // some daemons cannot remove a paused container
+	_, err := e.docker.api.ContainerRemove(ctx, e.id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	if errdefs.IsNotFound(err) {
+		return nil
+	}
+	return err
+}
+
+func (e *containerEngine) removeCommand() string {
+	if _, err := exec.LookPath("docker"); err != nil {
+		return "" // the next process that starts a server removes it
+	}
+	// The id is hexadecimal; the daemon's address comes from our own environment, but may be from a properties file.
+	return "docker --host '" + e.docker.api.DaemonHost() + "' rm --force --volumes " + e.id
+}
+
+func (e *containerEngine) alive(ctx context.Context) bool {
+	defer e.docker.idle()
+	r, err := e.docker.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})
+	return err == nil && r.Container.State != nil && r.Container.State.Running
+}
+
+func (e *containerEngine) logs(ctx context.Context) string {
+	ctx, cancel := context.WithTimeout(ctx, 5*time.Second)
+	defer cancel()
+	r, err := e.docker.api.ContainerLogs(ctx, e.id, client.ContainerLogsOptions{ShowStdout: true, ShowStderr: true, Tail: "20"})
+	if err != nil {
+		return "(no logs: " + err.Error() + ")"
+	}
+	defer r.Close()
+	b, _ := io.ReadAll(io.LimitReader(r, 64<<10))
+	return string(b)
+}

@@ -1,0 +1,54 @@
+package mongotest
+
+import (
+	"os"
+	"os/exec"
+	"sync"
+)
+
+// guard is a process that removes a server when this process has ended, be it by SIGKILL.
+//
+// It reads from a pipe whose other end only this process holds. The kernel closes that end when the process is gone,
+// the read returns, and the guard acts. No polling, no network, no image to pull.
+type guard struct {
+	cmd  *exec.Cmd
+	held *os.File // its being open is the message
+}
+
+// guards keeps the guards on duty reachable. The garbage collector closes an *os.File that nobody refers to, and whoever
+// has a server's URI need not have the server: that guard would act on a process that is well alive.
+var guards sync.Map // of *guard to nothing
+
+// newGuard returns nil, which is a guard that does nothing, if there is no command or no shell.
+func newGuard(command string) *guard {
+	if command == "" {
+		return nil
+	}
+	r, w, err := os.Pipe() // close-on-exec: no other child of ours gets the writing end
+	if err != nil {
+		return nil
+	}
+	defer r.Close()
+	cmd := exec.Command("sh", "-c", "cat >/dev/null; "+command)
+	cmd.Stdin = r // and its output goes nowhere: `go test` would wait for it
+	cmd.Dir = os.TempDir()
+	detach(cmd) // Ctrl-C in a terminal must not reach it
+	if err := cmd.Start(); err != nil {
+		w.Close()
+		return nil
+	}
+	g := &guard{cmd: cmd, held: w}
+	guards.Store(g, nil)
+	return g
+}
+
+// dismiss ends the guard without its acting.
+func (g *guard) dismiss() {
+	if g == nil {
+		return
+	}
+	killGroup(g.cmd) // first: closing the pipe is the signal to act
+	g.held.Close()
+	_ = g.cmd.Wait()
+	guards.Delete(g)
+}

@@ -1,0 +1,14 @@
+//go:build unix
+
+package mongotest
+
+import (
+	"os/exec"
+	"syscall"
+)
+
+// detach gives a command a session, and so a process group, of its own.
+func detach(cmd *exec.Cmd) { cmd.SysProcAttr = &syscall.SysProcAttr{Setsid: true} }
+
+// killGroup ends a detached command with its children.
+func killGroup(cmd *exec.Cmd) { _ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) }

@@ -1,0 +1,1068 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+)
+
+func TestAcquireReleaseTokens(t *testing.T) {
+	virtually(t, func(w *world) {
+		a, b := w.locker(lock.Options{}), w.locker(lock.Options{})
+		var last int64
+		for i := range 10 {
+			l := []*lock.Locker{a, b}[i%2]
+			le := w.acquire(l)
+			if le.Token() <= last {
+				t.Errorf("token %d after %d", le.Token(), last)
+			}
+			if i > 0 && le.Token() != last+1 {
+				t.Errorf("token jumped from %d to %d without a reason", last, le.Token())
+			}
+			last = le.Token()
+			if le.Name() != "n" || le.Context().Err() != nil || le.Check(time.Second) != nil {
+				t.Errorf("a fresh lease: name %q, context %v, check %v", le.Name(), le.Context().Err(), le.Check(time.Second))
+			}
+			w.between("remaining", le.Remaining(), lease-lock.Margin(lease), lease-lock.Margin(lease))
+			w.must(le.Release(w.Context()))
+			if le.Remaining() != 0 {
+				t.Errorf("%v remain after release", le.Remaining())
+			}
+		}
+		if got := w.mem.Calls(locktest.Read); got != 1 {
+			t.Errorf("%d reads for 10 uncontended acquisitions, want 1: only the first finds no record", got)
+		}
+	})
+}
+
+func TestMutualExclusionOfSixteenLockers(t *testing.T) {
+	virtually(t, func(w *world) {
+		var (
+			wg      sync.WaitGroup
+			holders int // guarded by the lock under test; the race detector watches
+			tokens  []int64
+		)
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			return locktest.Fault{Request: time.Duration(c.N%7) * time.Millisecond, Reply: time.Duration(c.N%3) * time.Millisecond}
+		})
+		for range 16 {
+			l := w.locker(lock.Options{})
+			wg.Go(func() {
+				for range 20 {
+					le := w.acquire(l)
+					holders++
+					if holders != 1 {
+						t.Errorf("%d holders", holders)
+					}
+					tokens = append(tokens, le.Token())
+					time.Sleep(3 * time.Millisecond)
+					holders--
+					w.must(le.Release(w.Context()))
+				}
+			})
+		}
+		wg.Wait()
+		for i := 1; i < len(tokens); i++ {
+			if tokens[i] <= tokens[i-1] {
+				t.Fatalf("token %d after %d", tokens[i], tokens[i-1])
+			}
+		}
+		if len(tokens) != 16*20 {
+			t.Errorf("%d grants", len(tokens))
+		}
+	})
+}
+
+func TestARenewingHolderIsNeverTakenOver(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder := w.acquire(w.locker(lock.Options{}))
+		for _, l := range []time.Duration{lock.MinLease, lease, time.Hour} {
+			waiter := w.locker(lock.Options{Lease: l})
+			_, err := waiter.Acquire(w.Context(), "n", lock.WithWait(30*time.Minute))
+			if !errors.Is(err, lock.ErrHeld) {
+				t.Fatalf("a waiter with a lease of %v got: %v", l, err)
+			}
+		}
+		w.must(holder.Check(0))
+	})
+}
+
+func TestTakeoverNeedsAFullObservedLease(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder := w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(isolate(0)) // the holder dies right after its acquisition
+		time.Sleep(time.Minute)  // nobody looks: this time does not count
+		begin := w.now()
+		waiter := w.locker(lock.Options{Lease: lock.MinLease})
+		next := w.acquire(waiter)
+		w.between("wait of the first observer", w.now()-begin, lock.Standstill(lease), lock.Standstill(lease)+time.Millisecond)
+		if next.Token() != holder.Token()+1 {
+			t.Errorf("token %d after %d", next.Token(), holder.Token())
+		}
+		if got := waiter.Stats().TakenOver; got != 1 {
+			t.Errorf("counted %d takeovers", got)
+		}
+	})
+}
+
+func TestRepeatedTriesEndADeadLease(t *testing.T) {
+	virtually(t, func(w *world) {
+		w.acquire(w.locker(lock.Options{}), lock.WithWhy("first"))
+		w.mem.Inject(isolate(0))
+		l := w.locker(lock.Options{})
+		begin := w.now()
+		var held *lock.HeldError
+		for {
+			le, err := l.TryAcquire(w.Context(), "n")
+			if err == nil {
+				w.between("dead lease ended after", w.now()-begin, lock.Standstill(lease), lock.Standstill(lease)+time.Second)
+				if held.Observed < lease || held.Why != "first" {
+					t.Errorf("the last refusal knew %+v", held)
+				}
+				w.must(le.Check(0))
+				return
+			}
+			if !errors.As(err, &held) {
+				t.Fatal(err)
+			}
+			time.Sleep(time.Second)
+		}
+	})
+}
+
+func TestANewVersionStartsTheWaitAgain(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(isolate(0))
+		l := w.locker(lock.Options{})
+		w.refused(l)
+		time.Sleep(lock.Standstill(lease) - time.Second)
+		w.refused(l)
+		// A sign of life at the last moment, a renewal that was long under way for example.
+		w.mem.Inject(nil)
+		ok, err := w.store().Renew(w.Context(), "n", lock.HoldOf(le), lock.NewVersion())
+		w.must(err)
+		if !ok {
+			t.Fatal("not renewed")
+		}
+		w.mem.Inject(isolate(0))
+		time.Sleep(2 * time.Second)
+		w.refused(l)
+		time.Sleep(lock.Standstill(lease) - time.Millisecond)
+		w.refused(l)
+		time.Sleep(time.Millisecond)
+		w.try(l)
+	})
+}
+
+// After a release the lock goes to a waiter within one poll.
+func TestHandOff(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		waiter := w.locker(lock.Options{})
+		var wg sync.WaitGroup
+		var got time.Duration
+		wg.Go(func() {
+			w.acquire(waiter)
+			got = w.now()
+		})
+		time.Sleep(time.Minute)
+		released := w.now()
+		w.must(le.Release(w.Context()))
+		wg.Wait()
+		w.between("hand-off", got-released, 0, 250*time.Millisecond)
+		w.between("reads per minute of a waiter", time.Duration(waiter.Stats().Polls), 240, 1000)
+	})
+}
+
+func TestLostAtTheDeadlineWhateverTheRenewerDoes(t *testing.T) {
+	for name, fault := range map[string]locktest.Fault{
+		"requests lost":                {LoseRequest: true},
+		"replies lost":                 {LoseReply: true},
+		"connections broken":           {BreakReply: true},
+		"refused":                      {Refuse: true},
+		"calls that ignore everything": {Hang: true},
+		"rolled back":                  {Rollback: time.Minute},
+		"very late":                    {Late: time.Minute},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) { lostAtTheDeadline(w, fault) })
+		})
+	}
+}
+
+func lostAtTheDeadline(w *world, fault locktest.Fault) {
+	le := w.acquire(w.locker(lock.Options{}))
+	renewed := lease / 5 * 3 // the third renewal is the last one that works
+	time.Sleep(renewed + time.Millisecond)
+	w.mem.Inject(only(locktest.Renew, fault))
+	deadline := renewed + lease - lock.Margin(lease)
+	w.between("remaining", w.now()+le.Remaining(), deadline, deadline)
+	select {
+	case <-le.Lost():
+	case <-time.After(2 * lease):
+		w.Errorf("not lost %v after the deadline", w.now()-deadline)
+	}
+	w.between("Lost", w.now(), deadline, deadline+50*time.Millisecond)
+	lost, ok := errors.AsType[*lock.LostError](context.Cause(le.Context()))
+	if !ok || lost.Reason != lock.LostExpired || lost.Token != le.Token() || lost.Name != "n" || lost.Cause == nil {
+		w.Errorf("cause: %v", context.Cause(le.Context()))
+	}
+	if err := le.Check(0); !errors.Is(err, lock.ErrLost) {
+		w.Errorf("check: %v", err)
+	}
+	if le.Remaining() != 0 {
+		w.Errorf("%v remain", le.Remaining())
+	}
+	w.mem.Inject(nil)
+	if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
+		w.Errorf("release: %v", err)
+	}
+	w.mem.Stop()
+}
+
+// Renewals that fail more often than not are tried again: the lock is kept.
+func TestFailingRenewalsAreRepeated(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			if c.Op != locktest.Renew || c.N%4 == 3 {
+				return locktest.Fault{}
+			}
+			return []locktest.Fault{{Refuse: true}, {LoseReply: true}, {BreakReply: true}}[c.N%4]
+		})
+		time.Sleep(30 * time.Minute)
+		w.must(le.Check(lease / 4))
+	})
+}
+
+func TestTheDeadlineCountsFromTheSending(t *testing.T) {
+	virtually(t, func(w *world) { deadlineFromSending(w) })
+}
+
+// deadlineFromSending: the answers to all operations take two seconds, during which the store has already counted.
+func deadlineFromSending(w *world) {
+	const slow = 2 * time.Second
+	w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{Reply: slow} })
+	le := w.acquire(w.locker(lock.Options{}))
+	w.between("remaining after a slow acquisition", le.Remaining(), 0, lease-lock.Margin(lease)-slow)
+	for range 5 {
+		time.Sleep(lease / 5) // one renewal is answered in each of these
+		w.between("remaining after a slow renewal", le.Remaining(), lease/2, lease-lock.Margin(lease)-slow)
+	}
+}
+
+// Store and network do what they like with one operation of an acquisition: the caller gets the lock anyway, nobody
+// else does, and nothing is left locked afterwards.
+func TestUnclearAnswersOfAnAcquisition(t *testing.T) {
+	faults := map[string]locktest.Fault{
+		"reply lost":       {LoseReply: true},
+		"reply broken":     {BreakReply: true},
+		"request lost":     {LoseRequest: true},
+		"refused":          {Refuse: true},
+		"late by a moment": {Late: 3 * time.Millisecond},
+		"late by a lot":    {Late: 7 * time.Second},
+		"rolled back":      {Rollback: 10 * time.Second},
+		"hung":             {Hang: true},
+	}
+	for _, op := range []locktest.Op{locktest.Create, locktest.Acquire, locktest.TakeOver, locktest.Confirm} {
+		for name, fault := range faults {
+			t.Run(fmt.Sprint(op, " ", name), func(t *testing.T) {
+				virtually(t, func(w *world) { unclearAcquisition(w, op, fault) })
+			})
+		}
+	}
+}
+
+func unclearAcquisition(w *world, op locktest.Op, fault locktest.Fault) {
+	var before int64
+	if op != locktest.Create {
+		first := w.acquire(w.locker(lock.Options{}))
+		before = first.Token()
+		if op == locktest.TakeOver {
+			w.mem.Inject(isolate(0))
+			time.Sleep(time.Second)
+		} else {
+			w.must(first.Release(w.Context()))
+		}
+	}
+	l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+	isolated := op == locktest.TakeOver
+	faulty := 3 // operations of the kind under test that fail
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		switch {
+		case isolated && c.Handle == 0:
+			return locktest.Fault{LoseRequest: true}
+		case op == locktest.Confirm && c.Op == locktest.Acquire && faulty == 3:
+			faulty--
+			return locktest.Fault{BreakReply: true} // to have something to confirm
+		case c.Op == op && faulty > 0:
+			faulty--
+			return fault
+		}
+		return locktest.Fault{}
+	})
+	le := w.acquire(l)
+	if le.Token() <= before {
+		w.Errorf("token %d after %d", le.Token(), before)
+	}
+	r, _ := w.mem.Get("n")
+	if r.Hold == nil || r.Hold.ID != lock.HoldOf(le) || r.Token != le.Token() {
+		w.Fatalf("a lease with token %d, but the record says %+v", le.Token(), r)
+	}
+	if held := w.refused(other); held.Token != le.Token() {
+		w.Errorf("others see token %d, want %d", held.Token, le.Token())
+	}
+	time.Sleep(3 * lease) // everything that was late has arrived
+	w.must(le.Check(lease / 2))
+	w.refused(other)
+	w.must(le.Release(w.Context()))
+	next := w.try(other) // at once
+	if next.Token() <= le.Token() {
+		w.Errorf("token %d after %d", next.Token(), le.Token())
+	}
+	if fault.Hang {
+		w.mem.Stop()
+	}
+}
+
+// The caller's context ends while the outcome is unclear: it gets the context's error, and the lock is freed behind it.
+func TestAnAbandonedAttemptIsUndone(t *testing.T) {
+	for name, tc := range map[string]struct {
+		fault locktest.Fault
+		free  time.Duration // after the end of the context
+	}{
+		"reply lost":    {locktest.Fault{LoseReply: true}, lock.OpTimeout(lease)},
+		"reply broken":  {locktest.Fault{BreakReply: true}, 50 * time.Millisecond},
+		"reply slow":    {locktest.Fault{Reply: 2 * time.Second}, 2 * time.Second},
+		"request slow":  {locktest.Fault{Request: 2 * time.Second}, 2 * time.Second},
+		"never arrived": {locktest.Fault{LoseRequest: true}, 0},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+				w.must(w.acquire(other).Release(w.Context()))
+				ctx, cancel := context.WithTimeout(w.Context(), 100*time.Millisecond)
+				defer cancel()
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					switch {
+					case c.Handle == 0 && c.Op == locktest.Acquire:
+						return tc.fault
+					case c.Handle == 0 && c.Op == locktest.Confirm:
+						return locktest.Fault{Refuse: true}
+					}
+					return locktest.Fault{}
+				})
+				begin := w.now()
+				_, err := l.Acquire(ctx, "n")
+				if !errors.Is(err, context.DeadlineExceeded) {
+					t.Fatalf("got %v, want the context's error", err)
+				}
+				w.between("the wait", w.now()-begin, 100*time.Millisecond, 100*time.Millisecond)
+				ended := w.now()
+				w.acquire(other)
+				w.between("freed after", w.now()-ended, 0, tc.free+300*time.Millisecond)
+			})
+		})
+	}
+}
+
+// An attempt that arrives after it was undone is an orphan: this Locker takes it over at once, others after one lease.
+func TestAnOrphan(t *testing.T) {
+	orphan := func(w *world) (own, other *lock.Locker) {
+		own, other = w.locker(lock.Options{}), w.locker(lock.Options{})
+		w.must(w.acquire(other).Release(w.Context()))
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			switch c.Op {
+			case locktest.Acquire:
+				return locktest.Fault{Late: 5 * time.Second}
+			case locktest.Confirm:
+				return locktest.Fault{Refuse: true}
+			}
+			return locktest.Fault{}
+		})
+		if _, err := own.TryAcquire(w.Context(), "n"); !errors.Is(err, lock.ErrUnavailable) {
+			w.Fatalf("got %v", err)
+		}
+		w.mem.Inject(nil)
+		time.Sleep(6 * time.Second)
+		if r, _ := w.mem.Get("n"); r.Hold == nil {
+			w.Fatal("the late attempt has not arrived: this test tests nothing")
+		}
+		return own, other
+	}
+	t.Run("own", func(t *testing.T) {
+		virtually(t, func(w *world) {
+			own, _ := orphan(w)
+			w.try(own)
+		})
+	})
+	t.Run("other", func(t *testing.T) {
+		virtually(t, func(w *world) {
+			_, other := orphan(w)
+			begin := w.now()
+			w.acquire(other)
+			w.between("wait", w.now()-begin, lock.Standstill(lease), lock.Standstill(lease)+time.Millisecond)
+		})
+	})
+}
+
+// No wait outlives its context, whatever the store does.
+func TestWaitsEndWithTheirContext(t *testing.T) {
+	for name, fault := range map[string]locktest.Fault{
+		"held":         {},
+		"no answer":    {LoseRequest: true},
+		"hung":         {Hang: true},
+		"failing":      {Refuse: true},
+		"slow replies": {Reply: 2 * time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				w.acquire(w.locker(lock.Options{}))
+				l := w.locker(lock.Options{})
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					if c.Handle == 1 {
+						return fault
+					}
+					return locktest.Fault{}
+				})
+				ctx, cancel := context.WithCancelCause(w.Context())
+				boom := errors.New("boom")
+				time.AfterFunc(7777*time.Millisecond, func() { cancel(boom) })
+				begin := w.now()
+				_, err := l.Acquire(ctx, "n")
+				w.between("returned after", w.now()-begin, 7777*time.Millisecond, 7777*time.Millisecond)
+				if !errors.Is(err, context.Canceled) || !errors.Is(err, boom) {
+					t.Errorf("got %v, want the context's error and its cause", err)
+				}
+				if name == "held" && !errors.Is(err, lock.ErrHeld) {
+					t.Errorf("got %v, want it to say that the lock is held", err)
+				}
+				if name == "failing" && !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("got %v, want it to say that the store fails", err)
+				}
+				w.mem.Inject(nil)
+				w.mem.Stop()
+			})
+		})
+	}
+}
+
+func TestAnEndedContextSendsNothing(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		if _, err := l.Acquire(ctx, "n"); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		if n := w.mem.Calls(locktest.Acquire) + w.mem.Calls(locktest.Read); n != 0 {
+			t.Errorf("%d operations were sent", n)
+		}
+	})
+}
+
+func TestTimedWait(t *testing.T) {
+	virtually(t, func(w *world) {
+		w.acquire(w.locker(lock.Options{}), lock.WithWhy("export"))
+		l := w.locker(lock.Options{})
+		begin := w.now()
+		_, err := l.Acquire(w.Context(), "n", lock.WithWait(3*time.Second))
+		w.between("waited", w.now()-begin, 3*time.Second, 3*time.Second)
+		held, ok := errors.AsType[*lock.HeldError](err)
+		if !ok || errors.Is(err, context.DeadlineExceeded) {
+			t.Fatalf("got %v, want a HeldError that is no context error", err)
+		}
+		if held.Why != "export" || held.Own || held.Owner.PID == 0 || held.Lease != lease || held.Observed < 2*time.Second {
+			t.Errorf("the error knows %+v", held)
+		}
+		for _, part := range []string{`"n"`, "export", held.Owner.Instance} {
+			if !strings.Contains(err.Error(), part) {
+				t.Errorf("%q does not say %q", err, part)
+			}
+		}
+	})
+}
+
+func TestAProcessThatWaitsForItselfIsToldSo(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.acquire(l)
+		if held := w.refused(l); !held.Own || !strings.Contains(held.Error(), "itself") {
+			t.Errorf("%v", held)
+		}
+	})
+}
+
+func TestAnUnavailableStoreIsABoundedError(t *testing.T) {
+	for name, fault := range map[string]locktest.Fault{"no answer": {LoseRequest: true}, "refused": {Refuse: true}, "hung": {Hang: true}} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				l := w.locker(lock.Options{})
+				w.mem.Inject(func(locktest.Call) locktest.Fault { return fault })
+				begin := w.now()
+				_, err := l.TryAcquire(w.Context(), "n")
+				unavailable, ok := errors.AsType[*lock.UnavailableError](err)
+				if !ok || !strings.Contains(err.Error(), "check that it runs") || unavailable.Cause == nil {
+					t.Errorf("TryAcquire: %v", err)
+				}
+				w.between("TryAcquire", w.now()-begin, 0, 2*lock.OpTimeout(lease)+time.Second)
+				begin = w.now()
+				_, err = l.Acquire(w.Context(), "n")
+				if !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("Acquire: %v", err)
+				}
+				w.between("Acquire", w.now()-begin, lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+lock.OpTimeout(lease)+2*time.Second)
+				w.mem.Inject(nil)
+				w.mem.Stop()
+			})
+		})
+	}
+}
+
+func TestAcquireSurvivesAnElection(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			if w.now() < 12*time.Second {
+				return locktest.Fault{Refuse: true}
+			}
+			return locktest.Fault{}
+		})
+		w.acquire(l)
+		w.between("acquired", w.now(), 12*time.Second, 14*time.Second)
+	})
+}
+
+func TestAPermanentErrorIsNotRepeated(t *testing.T) {
+	virtually(t, func(w *world) {
+		denied := fmt.Errorf("no role: %w", lock.ErrPermanent)
+		w.wrap = func(s lock.Store) lock.Store { return denying{s, denied} }
+		_, err := w.locker(lock.Options{}).Acquire(w.Context(), "n")
+		if !errors.Is(err, denied) || w.now() != 0 {
+			t.Errorf("after %v: %v", w.now(), err)
+		}
+		w.wrap = nil
+	})
+}
+
+type denying struct {
+	lock.Store
+	err error
+}
+
+func (d denying) Acquire(context.Context, string, lock.Hold, lock.Version) (int64, bool, error) {
+	return 0, false, d.err
+}
+
+func TestReleaseIsIdempotent(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		le := w.acquire(l)
+		w.mem.Inject(only(locktest.Release, locktest.Fault{Request: time.Second}))
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() { w.must(le.Release(w.Context())) })
+		}
+		wg.Wait()
+		w.must(le.Release(w.Context()))
+		if n := w.mem.Calls(locktest.Release); n != 1 {
+			t.Errorf("released %d times", n)
+		}
+		if err := le.Check(0); !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("check after release: %v", err)
+		}
+		if cause := context.Cause(le.Context()); !errors.Is(cause, lock.ErrReleased) {
+			t.Errorf("cause after release: %v", cause)
+		}
+		if w.lost(le) {
+			t.Error("released is not lost")
+		}
+		if _, err := le.RaiseToken(w.Context(), 5); !errors.Is(err, lock.ErrReleased) {
+			t.Errorf("raise after release: %v", err)
+		}
+		time.Sleep(2 * lease)
+		if n := w.mem.Calls(locktest.Renew); n != 0 {
+			t.Errorf("renewed %d times after release", n)
+		}
+	})
+}
+
+func TestReleaseRunsOnItsOwnContext(t *testing.T) {
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(l)
+		w.mem.Inject(only(locktest.Release, locktest.Fault{Request: time.Second}))
+		ctx, cancel := context.WithCancel(w.Context())
+		cancel()
+		if err := le.Release(ctx); !errors.Is(err, context.Canceled) {
+			t.Errorf("got %v", err)
+		}
+		w.between("returned", w.now(), 0, 0)
+		w.acquire(other)
+		w.between("free", w.now(), time.Second, time.Second+250*time.Millisecond)
+		w.must(le.Release(w.Context())) // by now it has a result
+	})
+}
+
+func TestReleaseRepeatsUntilAnswered(t *testing.T) {
+	for name, fault := range map[string]locktest.Fault{
+		"reply lost": {LoseReply: true}, "reply broken": {BreakReply: true}, "refused": {Refuse: true},
+		"request lost": {LoseRequest: true}, "hung": {Hang: true}, "rolled back": {Rollback: time.Second},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				le := w.acquire(w.locker(lock.Options{}))
+				other := w.locker(lock.Options{})
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					if c.Op == locktest.Release && c.N < 3 {
+						return fault
+					}
+					return locktest.Fault{}
+				})
+				w.must(le.Release(w.Context()))
+				w.between("released", w.now(), 0, 3*lock.OpTimeout(lease)+2*time.Second)
+				w.try(other)
+				w.mem.Stop()
+			})
+		})
+	}
+}
+
+func TestReleaseGivesUpAfterOneLease(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		le := w.acquire(l)
+		w.mem.Inject(only(locktest.Release, locktest.Fault{Refuse: true}))
+		err := le.Release(w.Context())
+		if !errors.Is(err, lock.ErrUnavailable) || !strings.Contains(err.Error(), "frees itself") {
+			t.Errorf("got %v", err)
+		}
+		w.between("gave up", w.now(), lease, lease+2*time.Second)
+		// The process itself knows that the hold is dead.
+		w.try(l)
+	})
+}
+
+func TestReleaseAfterLossFreesTheLockEarly(t *testing.T) {
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(l)
+		w.mem.Inject(isolate(0))
+		<-le.Lost()
+		w.mem.Inject(nil)
+		// Until the code that used the lease says that it is done, the lock stays as it is, even for the same process.
+		w.refused(l)
+		w.refused(other)
+		err := le.Release(w.Context())
+		lost, ok := errors.AsType[*lock.LostError](err)
+		if !ok || lost.Reason != lock.LostExpired {
+			t.Errorf("release after loss: %v", err)
+		}
+		if !errors.Is(le.Release(w.Context()), lock.ErrLost) {
+			t.Error("a second release after loss must say so too")
+		}
+		begin := w.now()
+		w.acquire(other)
+		w.between("free", w.now()-begin, 0, 250*time.Millisecond)
+	})
+}
+
+func TestAZombieNeverTouchesItsSuccessor(t *testing.T) {
+	virtually(t, func(w *world) { zombie(w) })
+}
+
+// zombie: a holder is cut off for so long that another takes over; then everything it still has to say arrives.
+func zombie(w *world) {
+	old := w.acquire(w.locker(lock.Options{}))
+	w.mem.Inject(isolate(0))
+	next := w.acquire(w.locker(lock.Options{}))
+	if next.Token() <= old.Token() {
+		w.Errorf("token %d after %d", next.Token(), old.Token())
+	}
+	w.mem.Inject(nil)
+	before, _ := w.mem.Get("n")
+	ok, err := w.store().Renew(w.Context(), "n", lock.HoldOf(old), lock.NewVersion())
+	w.must(err)
+	if ok {
+		w.Errorf("the zombie's late renewal matched")
+	}
+	if after, _ := w.mem.Get("n"); after.Version != before.Version {
+		w.Errorf("the zombie prolonged its successor's lease")
+	}
+	if err := old.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
+		w.Errorf("the zombie's release: %v", err)
+	}
+	time.Sleep(lease)
+	after, _ := w.mem.Get("n")
+	if after.Hold == nil || after.Hold.ID != lock.HoldOf(next) {
+		w.Errorf("the zombie released its successor's lock")
+	}
+	if err := next.Check(lease / 2); err != nil {
+		w.Errorf("the successor: %v", err)
+	}
+}
+
+// A holder that lost the lock without a deadline (forced release, an operator) notices at its next renewal.
+func TestAHolderNoticesThatItsHoldIsGone(t *testing.T) {
+	for name, edit := range map[string]func(*lock.Record) bool{
+		"deleted":  func(*lock.Record) bool { return false },
+		"released": func(r *lock.Record) bool { r.Hold = nil; return true },
+		"replaced": func(r *lock.Record) bool {
+			r.Hold = &lock.Hold{ID: lock.NewHoldID(), Lease: lease}
+			r.Token++
+			return true
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				l := w.locker(lock.Options{})
+				le := w.acquire(l)
+				w.mem.Edit("n", edit)
+				<-le.Lost()
+				w.between("noticed", w.now(), 0, lease/5)
+				lost, ok := errors.AsType[*lock.LostError](context.Cause(le.Context()))
+				if !ok || lost.Reason != lock.LostGone {
+					t.Errorf("cause: %v", context.Cause(le.Context()))
+				}
+				if l.Stats().LostGone != 1 {
+					t.Errorf("stats: %+v", l.Stats())
+				}
+			})
+		})
+	}
+}
+
+func TestReleaseOfAHoldThatIsGone(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		w.mem.Edit("n", func(r *lock.Record) bool { r.Hold = nil; return true })
+		if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("got %v, want ErrLost: somebody else may have held the lock meanwhile", err)
+		}
+	})
+}
+
+func TestTokensGrowOverDeletionOfTheRecord(t *testing.T) {
+	virtually(t, func(w *world) {
+		a, b := w.locker(lock.Options{}), w.locker(lock.Options{})
+		var last int64
+		for i := range 6 {
+			l := []*lock.Locker{a, b, b}[i%3]
+			le := w.acquire(l)
+			if le.Token() <= last {
+				t.Errorf("token %d after %d", le.Token(), last)
+			}
+			last = le.Token()
+			time.Sleep(time.Millisecond)
+			w.mem.Edit("n", func(*lock.Record) bool { return false })
+			_ = le.Release(w.Context())
+		}
+	})
+}
+
+// The wall clock only seeds the token of a name without a record. It may jump, and be wrong by years.
+func TestWallClockJumpsDoNotMatter(t *testing.T) {
+	virtually(t, func(w *world) {
+		wall := time.Date(2026, 1, 1, 0, 0, 0, 0, time.UTC)
+		o := lock.Options{Wall: func() time.Time { return wall }}
+		l, other := w.locker(o), w.locker(o)
+		le := w.acquire(l)
+		for _, jump := range []time.Duration{time.Hour, -3 * time.Hour, 87600 * time.Hour, -200000 * time.Hour} {
+			wall = wall.Add(jump)
+			time.Sleep(lease)
+			w.must(le.Check(lease / 2))
+			w.refused(other)
+		}
+		// The wall clock is now in 2013. A process that has seen the name goes on above what it has seen.
+		last := le.Token()
+		w.mem.Edit("n", func(*lock.Record) bool { return false })
+		_ = le.Release(w.Context())
+		for i, l := range []*lock.Locker{l, other} {
+			le := w.acquire(l)
+			if le.Token() <= last {
+				t.Errorf("token %d after %d", le.Token(), last)
+			}
+			last = le.Token()
+			w.refused([]*lock.Locker{other, l}[i]) // the other one sees it
+			w.mem.Edit("n", func(*lock.Record) bool { return false })
+			_ = le.Release(w.Context())
+		}
+		// One that has not must be told by whoever remembers, for example the file.
+		fresh := w.acquire(w.locker(o))
+		token, err := fresh.RaiseToken(w.Context(), last)
+		w.must(err)
+		if token != last+1 || fresh.Token() != token {
+			t.Errorf("raised to %d (%d), want %d", token, fresh.Token(), last+1)
+		}
+	})
+}
+
+func TestRaiseToken(t *testing.T) {
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(l)
+		first := le.Token()
+		token, err := le.RaiseToken(w.Context(), first-1)
+		w.must(err)
+		if token != first {
+			t.Errorf("a floor below the token changed it from %d to %d", first, token)
+		}
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			return locktest.Fault{BreakReply: c.Op == locktest.Confirm && c.N%3 != 0} // tried again
+		})
+		token, err = le.RaiseToken(w.Context(), first+1000)
+		w.must(err)
+		if token != first+1001 || le.Token() != token {
+			t.Errorf("raised to %d, lease says %d, want %d", token, le.Token(), first+1001)
+		}
+		if _, err := le.RaiseToken(w.Context(), math.MaxInt64); !errors.Is(err, lock.ErrInvalid) {
+			t.Errorf("a senseless floor: %v", err)
+		}
+		w.mem.Inject(nil)
+		time.Sleep(lease)
+		w.must(le.Release(w.Context()))
+		if next := w.acquire(other); next.Token() <= token {
+			t.Errorf("token %d after %d", next.Token(), token)
+		}
+	})
+}
+
+func TestRaiseTokenEndsWithItsContextAndTheLease(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(isolate(0))
+		ctx, cancel := context.WithTimeout(w.Context(), 5*time.Second)
+		defer cancel()
+		if _, err := le.RaiseToken(ctx, 1<<61); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		w.between("gave up", w.now(), 5*time.Second, 5*time.Second)
+		if _, err := le.RaiseToken(w.Context(), 1<<61); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("got %v", err)
+		}
+		w.between("gave up", w.now(), lease-lock.Margin(lease), lease-lock.Margin(lease))
+	})
+}
+
+func TestCheck(t *testing.T) {
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}))
+		all := lease - lock.Margin(lease)
+		w.must(le.Check(all))
+		if err := le.Check(all + 1); !errors.Is(err, lock.ErrTooShort) {
+			t.Errorf("got %v", err)
+		}
+		w.must(le.Check(-time.Hour))
+	})
+}
+
+// The process stands still (SIGSTOP, a suspended machine) while the clock goes on. When it runs again it knows at once.
+func TestAPauseBeyondTheLease(t *testing.T) {
+	virtually(t, func(w *world) {
+		var paused time.Duration
+		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + paused }})
+		le := w.acquire(l)
+		time.Sleep(time.Second)
+		paused = time.Minute
+		// Before any timer has fired:
+		if err := le.Check(0); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("check: %v", err)
+		}
+		if !w.lost(le) {
+			t.Error("not lost")
+		}
+		other := w.acquire(w.locker(lock.Options{}))
+		w.must(other.Check(0))
+	})
+}
+
+// As before, but nobody asks: the timer sees the clock at its next look, not only when it would have fired anyway.
+func TestASuspendedMachine(t *testing.T) {
+	virtually(t, func(w *world) {
+		var suspended time.Duration
+		le := w.acquire(w.locker(lock.Options{Clock: func() time.Duration { return w.now() + suspended }}))
+		w.mem.Inject(isolate(0))
+		time.Sleep(time.Second)
+		begin := w.now()
+		suspended = time.Hour
+		<-le.Lost()
+		w.between("noticed", w.now()-begin, 0, lease/16)
+	})
+}
+
+// The answer to an acquisition is so old when it is looked at that the lease may be over.
+func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
+	virtually(t, func(w *world) {
+		var paused time.Duration
+		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + paused }})
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			if c.Op == locktest.Create {
+				paused = time.Minute // the process stands still while its request is under way
+			}
+			return locktest.Fault{}
+		})
+		le := w.acquire(l)
+		if n := w.mem.Calls(locktest.Confirm); n != 1 {
+			t.Errorf("confirmed %d times, want once", n)
+		}
+		w.must(le.Check(lease / 2))
+	})
+}
+
+func TestLeaseOutlivesTheContextOfTheAcquisition(t *testing.T) {
+	virtually(t, func(w *world) {
+		type key struct{}
+		ctx, cancel := context.WithTimeout(context.WithValue(w.Context(), key{}, "v"), time.Second)
+		le, err := w.locker(lock.Options{}).Acquire(ctx, "n")
+		w.must(err)
+		cancel()
+		time.Sleep(10 * lease)
+		w.must(le.Check(lease / 2))
+		if le.Context().Value(key{}) != "v" {
+			t.Error("the values of the context are gone")
+		}
+	})
+}
+
+func TestInvalidArguments(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		names := []string{"", strings.Repeat("x", lock.MaxName+1), "a\x00b", "line\nbreak", "\xff", "del\x7f"}
+		for _, name := range names {
+			_, err := l.Acquire(w.Context(), name)
+			bad, ok := errors.AsType[*lock.InvalidError](err)
+			if !ok || !errors.Is(err, lock.ErrInvalid) || bad.What != "lock name" {
+				t.Errorf("name %q: %v", name, err)
+			}
+			if _, err := l.TryAcquire(w.Context(), name); !errors.Is(err, lock.ErrInvalid) {
+				t.Errorf("name %q: %v", name, err)
+			}
+		}
+		for what, opt := range map[string]lock.Option{
+			"zero lease":      lock.WithLease(0),
+			"negative lease":  lock.WithLease(-time.Second),
+			"short lease":     lock.WithLease(lock.MinLease - 1),
+			"long lease":      lock.WithLease(lock.MaxLease + 1),
+			"zero wait":       lock.WithWait(0),
+			"negative wait":   lock.WithWait(-1),
+			"long why":        lock.WithWhy(strings.Repeat("x", lock.MaxWhy+1)),
+			"why not in utf8": lock.WithWhy("\xff"),
+		} {
+			if _, err := l.Acquire(w.Context(), "n", opt); !errors.Is(err, lock.ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		for what, o := range map[string]lock.Options{
+			"short lease":      {Lease: time.Millisecond},
+			"negative lease":   {Lease: -1},
+			"negative give up": {GiveUpAfter: -1},
+			"long host":        {Owner: lock.Owner{Host: strings.Repeat("x", lock.MaxWhy+1)}},
+		} {
+			if _, err := lock.New(w.store(), o); !errors.Is(err, lock.ErrInvalid) {
+				t.Errorf("%s: %v", what, err)
+			}
+		}
+		if _, err := lock.New(nil, lock.Options{}); !errors.Is(err, lock.ErrInvalid) {
+			t.Errorf("no store: %v", err)
+		}
+		if n := w.mem.Calls(locktest.Acquire); n != 0 {
+			t.Errorf("%d operations were sent for invalid arguments", n)
+		}
+		w.must(w.acquire(l, lock.WithLease(lock.MinLease)).Check(lock.MinLease / 2))
+	})
+}
+
+func TestCloseReleasesAndEndsWaits(t *testing.T) {
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(l)
+		second, err := l.Acquire(w.Context(), "m")
+		w.must(err)
+		w.must(func() error { _, err := other.Acquire(w.Context(), "o"); return err }())
+		var wg sync.WaitGroup
+		wg.Go(func() {
+			if _, err := l.Acquire(w.Context(), "o"); !errors.Is(err, lock.ErrClosed) {
+				t.Errorf("a waiter got %v", err)
+			}
+		})
+		time.Sleep(time.Second)
+		w.must(l.Close(w.Context()))
+		wg.Wait()
+		w.between("closed", w.now(), time.Second, time.Second)
+		for _, le := range []*lock.Lease{le, second} {
+			if !errors.Is(context.Cause(le.Context()), lock.ErrReleased) {
+				t.Errorf("cause: %v", context.Cause(le.Context()))
+			}
+			w.must(le.Release(w.Context())) // no error after the fact
+		}
+		w.try(other)
+		for what, f := range map[string]func() error{
+			"acquire": func() error { _, err := l.Acquire(w.Context(), "n"); return err },
+			"try":     func() error { _, err := l.TryAcquire(w.Context(), "n"); return err },
+			"list":    func() error { _, err := l.List(w.Context()); return err },
+			"raise":   func() error { _, err := le.RaiseToken(w.Context(), 1); return err },
+		} {
+			if err := f(); !errors.Is(err, lock.ErrClosed) {
+				t.Errorf("%s after close: %v", what, err)
+			}
+		}
+		w.must(l.Close(w.Context()))
+	})
+}
+
+func TestCloseIsBoundedByItsContext(t *testing.T) {
+	for name, fault := range map[string]locktest.Fault{"no answer": {LoseRequest: true}, "hung": {Hang: true}, "failing": {Refuse: true}} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				l, err := lock.New(w.store(), lock.Options{Clock: w.now})
+				w.must(err)
+				w.acquire(l)
+				w.mem.Inject(func(locktest.Call) locktest.Fault { return fault })
+				ctx, cancel := context.WithTimeout(w.Context(), 2*time.Second)
+				defer cancel()
+				if err := l.Close(ctx); err == nil {
+					t.Error("no error, although the lock could not be released")
+				}
+				w.between("closed", w.now(), 2*time.Second, 2*time.Second+100*time.Millisecond)
+				w.mem.Stop()
+			})
+		})
+	}
+}
+
+func TestList(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{Owner: lock.Owner{Host: "h", PID: 1, Instance: "i"}})
+		w.acquire(l, lock.WithWhy("because"))
+		le, err := l.Acquire(w.Context(), "a")
+		w.must(err)
+		w.must(le.Release(w.Context()))
+		list, err := l.List(w.Context())
+		w.must(err)
+		if len(list) != 2 || list[0].Name != "a" || list[0].Hold != nil || list[1].Hold == nil ||
+			list[1].Hold.Why != "because" || list[1].Hold.Owner.String() != "h/1 (i)" {
+			t.Errorf("list: %+v", list)
+		}
+	})
+}
+
+func TestLeasePerLock(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder := w.locker(lock.Options{})
+		w.acquire(holder, lock.WithLease(2*time.Second+999*time.Microsecond))
+		w.mem.Inject(isolate(0))
+		begin := w.now()
+		w.acquire(w.locker(lock.Options{}))
+		// Stores keep milliseconds: the holder counts on no more than others see.
+		w.between("wait", w.now()-begin, lock.Standstill(2*time.Second), lock.Standstill(2*time.Second)+time.Millisecond)
+	})
+}

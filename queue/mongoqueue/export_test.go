@@ -1,0 +1,49 @@
+package mongoqueue
+
+import (
+	"context"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/event"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+)
+
+// OpenMutant opens a queue with weak writes or unordered inserts.
+func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, unordered bool) *Queue {
+	t.Helper()
+	_, database, err := parseURI(uri)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q, err := Open(t.Context(), uri, Options{Monitor: monitor})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = q.Close() })
+	if weak {
+		weakened := newQueue(q.client, database, writeconcern.W1())
+		weakened.name, weakened.clockAt, weakened.clockBase = q.name, q.clockAt, q.clockBase
+		q = weakened
+	}
+	q.mutant.unordered = unordered
+	return q
+}
+
+// SweepNow lets the next Fetch from the start look for orphans.
+func (q *Queue) SweepNow() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	clear(q.swept)
+}
+
+// SetClock sets the server's clock as seen by q.
+func (q *Queue) SetClock(now time.Time) { q.clockAt, q.clockBase = time.Now(), now }
+
+// Ping makes a cheap round trip.
+func (q *Queue) Ping(ctx context.Context) error { return q.client.Ping(ctx, nil) }
+
+var (
+	DisplayURI = displayURI
+	Skip       = skip
+)

@@ -1,0 +1,383 @@
+// Package sqlitequeue keeps a queue in an embedded SQLite database that several worker and producer processes of one
+// machine share. It needs no server and keeps the same promises as the queue in MongoDB.
+//
+//	queue_messages  type, id (the 20 bytes), payload, headers (JSON); unique on (type, id)
+//	queue_types     type
+//	queue_files     type, file_id, epoch, durable_index
+//
+// The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
+// insertion, which is also the order of deletion (docs/decisions/0302).
+//
+// A batch is one transaction: it becomes visible as a whole, so a reader never sees a message without those before it.
+// Insert is synced to disk before it returns; Ack is not synced, as a power failure that undoes it only redelivers.
+package sqlitequeue
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"maps"
+	"math"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+)
+
+var ddl = []string{
+	`CREATE TABLE IF NOT EXISTS queue_messages (
+		type    TEXT NOT NULL,
+		id      BLOB NOT NULL,
+		payload BLOB NOT NULL,
+		headers TEXT, -- JSON object; null without headers
+		UNIQUE (type, id)
+	) STRICT`,
+	`CREATE TABLE IF NOT EXISTS queue_types (type TEXT PRIMARY KEY) STRICT, WITHOUT ROWID`,
+	`CREATE TABLE IF NOT EXISTS queue_files (
+		type          TEXT PRIMARY KEY,
+		file_id       BLOB NOT NULL,    -- set once
+		epoch         INTEGER NOT NULL, -- only grows
+		durable_index INTEGER NOT NULL  -- only grows
+	) STRICT, WITHOUT ROWID`,
+}
+
+// rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is gained (0302).
+const rowsPerStatement = 20
+
+var (
+	insertOne  = insertRows(1)
+	insertMany = insertRows(rowsPerStatement)
+	deleteOne  = deleteRows(1)
+	deleteMany = deleteRows(rowsPerStatement)
+)
+
+// insertRows leaves a message alone that is there already: rule: Insert is idempotent by ID.
+func insertRows(n int) string {
+	return `INSERT OR IGNORE INTO queue_messages (type, id, payload, headers) VALUES ` + strings.Repeat(`, (?, ?, ?, ?)`, n)[2:]
+}
+
+func deleteRows(n int) string {
+	return `DELETE FROM queue_messages WHERE type = ? AND id IN (` + strings.Repeat(`, ?`, n)[2:] + `)`
+}
+
+// Queue is a queue.Queue in a SQLite database. Safe for concurrent use, and by any number of processes at a time.
+type Queue struct {
+	db     *sqlitedb.DB
+	opened time.Time
+}
+
+var _ queue.Queue = (*Queue)(nil)
+
+// Open opens the database at path, creating it and its directory when they are missing. The same file may hold the locks
+// of sqlitelock. Errors name the file and the remedy, and wrap queue.ErrPermission where it applies.
+func Open(ctx context.Context, path string) (*Queue, error) {
+	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
+	if err != nil {
+		return nil, explain("open", err)
+	}
+	if err := db.Migrate(ctx, ddl...); err != nil {
+		_ = db.Close()
+		return nil, explain("open", err)
+	}
+	return &Queue{db: db, opened: time.Now()}, nil
+}
+
+// Close implements queue.Queue. It waits for transactions that are under way. Closing twice is no error.
+func (q *Queue) Close() error { return explain("close", q.db.Close()) }
+
+// Now implements queue.Queue: this machine's clock as read by Open, advanced by the monotonic clock.
+func (q *Queue) Now(ctx context.Context) (time.Time, error) {
+	// A read, so that an ended context and a closed database answer as everywhere.
+	if err := q.db.Read(ctx, func(*sqlitedb.Tx) error { return nil }); err != nil {
+		return time.Time{}, explain("read the clock", err)
+	}
+	return q.opened.Add(time.Since(q.opened)), nil
+}
+
+// Insert implements queue.Queue: one transaction, synced to disk.
+func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
+	if err := queue.CheckInsert(typ, msgs); err != nil {
+		return err
+	}
+	rows := make([]any, 0, 4*len(msgs))
+	for i := range msgs {
+		m := &msgs[i]
+		payload := m.Payload
+		if payload == nil {
+			payload = []byte{} // nil would be NULL
+		}
+		var headers any
+		if len(m.Headers) > 0 {
+			b, err := json.Marshal(m.Headers)
+			if err != nil {
+				return &queue.InsertError{Refused: true, Err: fmt.Errorf("sqlitequeue: headers of message %d: %w", i, err)}
+			}
+			headers = string(b)
+		}
+		rows = append(rows, typ, m.ID[:], payload, headers)
+	}
+	written := false
+	err := q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		for len(rows) > 0 {
+			statement, n := insertOne, 4
+			if len(rows) >= 4*rowsPerStatement {
+				statement, n = insertMany, 4*rowsPerStatement
+			}
+			if _, err := tx.Exec(statement, rows[:n]...); err != nil {
+				return err
+			}
+			rows = rows[n:]
+		}
+		written = true
+		return nil
+	})
+	if err == nil {
+		return nil
+	}
+	ie := &queue.InsertError{Err: explain("insert "+typ, err)}
+	switch {
+	case errors.Is(err, sqlitedb.ErrBusy), errors.Is(err, sqlitedb.ErrDiskFull): // rolled back, or never begun
+		ie.Refused, ie.Temporary = true, true
+	case !written: // the transaction was rolled back
+		ie.Refused, ie.Temporary = true, ctx.Err() != nil
+	}
+	return ie // rule: an error of the commit is unclear
+}
+
+// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot.
+func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	if err := queue.CheckFetch(typ, limit); err != nil {
+		return nil, err
+	}
+	var out []queue.Message
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		rows, err := tx.Query(`SELECT id, payload, headers FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, after[:], limit.Messages)
+		if err != nil {
+			return err
+		}
+		var size int64
+		for rows.Next() {
+			m := queue.Message{Type: typ}
+			var id []byte
+			var headers *string
+			if err := rows.Scan(&id, &m.Payload, &headers); err != nil {
+				return err
+			}
+			if copy(m.ID[:], id) != len(m.ID) || len(id) != len(m.ID) {
+				return fmt.Errorf("the database holds a message of %s with an ID of %d bytes, want %d: it was not written by Fencepost; remove it", typ, len(id), len(m.ID))
+			}
+			if headers != nil {
+				if err := json.Unmarshal([]byte(*headers), &m.Headers); err != nil {
+					m = queue.Message{Type: typ, ID: m.ID, Incomplete: true}
+				}
+			}
+			out = append(out, m)
+			if size += int64(len(m.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+				return nil
+			}
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, explain("fetch "+typ, err)
+	}
+	return out, nil
+}
+
+// Ack implements queue.Queue: deletes by (type, id) in one transaction, not synced. rule: a lost acknowledgement only
+// redelivers.
+func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	args := make([]any, 1+rowsPerStatement)
+	args[0] = typ
+	err := q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+		for len(ids) > 0 {
+			statement, n := deleteOne, 1
+			if len(ids) >= rowsPerStatement {
+				statement, n = deleteMany, rowsPerStatement
+			}
+			for i := range n {
+				args[1+i] = ids[i][:]
+			}
+			if _, err := tx.Exec(statement, args[:1+n]...); err != nil {
+				return err
+			}
+			ids = ids[n:]
+		}
+		return nil
+	})
+	return explain("ack "+typ, err)
+}
+
+// Depth implements queue.Queue: at most max+1 entries of the index.
+func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	if err := queue.CheckDepth(typ, most); err != nil {
+		return queue.Depth{}, err
+	}
+	var d queue.Depth
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		var n int64
+		if _, err := tx.Get([]any{&n}, `SELECT count(*) FROM (SELECT 1 FROM queue_messages WHERE type = ? LIMIT ?)`, typ, int64(most)+1); err != nil {
+			return err
+		}
+		d = queue.Depth{Pending: int(min(n, int64(most))), Capped: n > int64(most)}
+		var oldest []byte
+		if _, err := tx.Get([]any{&oldest}, `SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT 1`, typ); err != nil {
+			return err
+		}
+		copy(d.Oldest[:], oldest)
+		return nil
+	})
+	if err != nil {
+		return queue.Depth{}, explain("depth of "+typ, err)
+	}
+	return d, nil
+}
+
+// RegisterType implements queue.Queue. It writes only if the type is new.
+func (q *Queue) RegisterType(ctx context.Context, typ string) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	known := false
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
+		var one int
+		known, err = tx.Get([]any{&one}, `SELECT 1 FROM queue_types WHERE type = ?`, typ)
+		return err
+	})
+	if err == nil && !known {
+		err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+			_, err := tx.Exec(`INSERT OR IGNORE INTO queue_types (type) VALUES (?)`, typ)
+			return err
+		})
+	}
+	return explain("register type "+typ, err)
+}
+
+// Types implements queue.Queue: the registered ones and a skip scan of the index, one lookup per type.
+func (q *Queue) Types(ctx context.Context) ([]string, error) {
+	found := map[string]bool{}
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		rows, err := tx.Query(`SELECT type FROM queue_types`)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var typ string
+			if err := rows.Scan(&typ); err != nil {
+				return err
+			}
+			found[typ] = true
+		}
+		if err := rows.Err(); err != nil {
+			return err
+		}
+		for typ := ""; ; found[typ] = true {
+			more, err := tx.Get([]any{&typ}, `SELECT type FROM queue_messages WHERE type > ? ORDER BY type LIMIT 1`, typ)
+			if err != nil || !more {
+				return err
+			}
+		}
+	})
+	if err != nil {
+		return nil, explain("list types", err)
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// File implements queue.Queue.
+func (q *Queue) File(ctx context.Context, typ string) (f queue.File, ok bool, err error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, false, err
+	}
+	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		f, ok, err = readFile(tx, typ)
+		return err
+	})
+	if err != nil {
+		return queue.File{}, false, explain("read the file entry of "+typ, err)
+	}
+	return f, ok, nil
+}
+
+func readFile(tx *sqlitedb.Tx, typ string) (f queue.File, ok bool, err error) {
+	var id []byte
+	var epoch, index int64
+	ok, err = tx.Get([]any{&id, &epoch, &index}, `SELECT file_id, epoch, durable_index FROM queue_files WHERE type = ?`, typ)
+	if err != nil || !ok {
+		return queue.File{}, false, err
+	}
+	if len(id) != len(f.FileID) {
+		return queue.File{}, false, fmt.Errorf("the entry is damaged: file_id has %d bytes, want %d", len(id), len(f.FileID))
+	}
+	copy(f.FileID[:], id)
+	f.Epoch, f.DurableIndex = uint64(epoch), uint64(index)
+	return f, true, nil
+}
+
+// RegisterFile implements queue.Queue: insert or read in one transaction, synced.
+func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (registered queue.File, err error) {
+	if err := checkFile(typ, f); err != nil {
+		return queue.File{}, err
+	}
+	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_files (type, file_id, epoch, durable_index) VALUES (?, ?, ?, ?)`,
+			typ, f.FileID[:], int64(f.Epoch), int64(f.DurableIndex)); err != nil {
+			return err
+		}
+		registered, _, err = readFile(tx, typ)
+		return err
+	})
+	if err != nil {
+		return queue.File{}, explain("register the file of "+typ, err)
+	}
+	return registered, nil
+}
+
+// UpdateFile implements queue.Queue: one update by type and file_id, synced. No row: none is registered, or another file.
+func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (updated bool, err error) {
+	if err := checkFile(typ, f); err != nil {
+		return false, err
+	}
+	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		n, err := tx.Exec(`UPDATE queue_files SET epoch = max(epoch, ?), durable_index = max(durable_index, ?) WHERE type = ? AND file_id = ?`,
+			int64(f.Epoch), int64(f.DurableIndex), typ, f.FileID[:])
+		updated = n == 1
+		return err
+	})
+	if err != nil {
+		return false, explain("update the file entry of "+typ, err)
+	}
+	return updated, nil
+}
+
+func checkFile(typ string, f queue.File) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if f.Epoch > math.MaxInt64 || f.DurableIndex > math.MaxInt64 {
+		return fmt.Errorf("sqlitequeue: file of %s: epoch %d or durable index %d exceeds 63 bits", typ, f.Epoch, f.DurableIndex)
+	}
+	return nil
+}
+
+// explain adds the operation and the sentinel of package queue. What to do is in sqlitedb's text.
+func explain(op string, err error) error {
+	switch {
+	case err == nil:
+		return nil
+	case errors.Is(err, sqlitedb.ErrClosed):
+		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrClosed, err)
+	case errors.Is(err, sqlitedb.ErrPermission), errors.Is(err, sqlitedb.ErrReadOnly):
+		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrPermission, err)
+	case errors.Is(err, sqlitedb.ErrNotDatabase), errors.Is(err, sqlitedb.ErrForeign), errors.Is(err, sqlitedb.ErrNewerSchema),
+		errors.Is(err, sqlitedb.ErrUnsafeFileSystem):
+		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrUnsupported, err)
+	}
+	return fmt.Errorf("sqlitequeue: %s: %w", op, err)
+}
