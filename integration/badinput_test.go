@@ -62,13 +62,14 @@ func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 		words []string
 	}{
 		{"worker", []string{"--type"}},
-		{"worker --type Orders", []string{`"Orders"`, "lower"}},
+		{"worker --type Orders", []string{`"Orders"`, "a-z"}},
 		{"worker --type ../../etc/passwd", []string{"../../etc/passwd"}},
 		{"worker --typ orders", []string{"--typ", "--help"}},
 		{"worker orders", []string{"--type orders"}},
 		{"worker --type orders --lease 10ms", []string{"Lease"}},
 		{"worker --type orders --lease soon", []string{"--lease"}},
-		{"worker --type orders --batch 0", []string{"Batch"}},
+		{"worker --type orders --batch 0", []string{"--batch"}},
+		{"worker --type orders --batch 1000000", []string{"Batch"}},
 		{"worker --type orders --batch-bytes many", []string{"4MiB"}},
 		{"worker --type [a", []string{"[a"}},
 		{"worker --type orders --url postgres://user:secret@host/db", []string{"postgres://host/db", "mongodb://", "sqlite://"}},

@@ -21,6 +21,7 @@ type attempt struct {
 	try  bool
 
 	unclear  bool // a write of this attempt may have been applied, or may still be
+	unseeded bool // the record has no token yet
 	races    int  // writes in a row that matched nothing
 	race     jitter
 	began    time.Duration
@@ -133,11 +134,9 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 				return grant{token, ok}, err
 			})
 		case stepCreate:
-			// rule: the first token of a record is above every token of a record that was deleted before.
-			seed := max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, 1)
 			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
-				ok, err := a.l.store.Create(ctx, a.name, seed, a.hold, NewVersion())
-				return grant{seed, ok}, err
+				ok, err := a.l.store.Create(ctx, a.name, a.hold, NewVersion())
+				return grant{0, ok}, err
 			})
 		case stepTakeOver:
 			// rule: takeover is a compare-and-swap on the version that stood still.
@@ -147,8 +146,12 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			})
 		case stepConfirm:
 			// rule: after an unclear answer the lock is ours only if a write bound to our id is acknowledged.
+			var floor int64
+			if a.unseeded {
+				floor = a.seed() - 1
+			}
 			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
-				token, ok, err := a.l.store.Confirm(ctx, a.name, a.hold.ID, 0, NewVersion())
+				token, ok, err := a.l.store.Confirm(ctx, a.name, a.hold.ID, floor, NewVersion())
 				return grant{token, ok}, err
 			})
 		}
@@ -177,6 +180,12 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			next = stepRead
 			continue
 		}
+		if g.token < minToken {
+			// rule: a record is made without a token; who holds it draws one. A token drawn before an insert that was
+			// long under way could be below those of a record that came and went meanwhile.
+			a.unseeded, a.unclear, next = true, true, stepConfirm
+			continue
+		}
 		if wait.Err() != nil {
 			a.unclear = true // have it released: rule: a caller whose context ended gets no lock
 			return nil, a.ended(wait, caller)
@@ -199,6 +208,17 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		}
 		return le, nil
 	}
+}
+
+// minToken is the least token that is granted: 13 January 1970 in microseconds. A record below it has no token yet.
+const minToken = 1 << 40
+
+// seed is the first token of a record, drawn while we hold it.
+//
+// rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, so more slowly than
+// the clock in microseconds that the first of them was taken from. What this Locker has seen bounds it as well.
+func (a *attempt) seed() int64 {
+	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
 }
 
 // stepDone ends an attempt that must not wait.
@@ -227,7 +247,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	case got.r.Hold.ID == a.hold.ID:
 		return stepConfirm, nil
 	}
-	a.last, a.races = ob, 0
+	a.last = ob
 	age, need := a.l.clock()-ob.version, a.l.patience(a, *got.r.Hold)
 	if age >= need {
 		return stepTakeOver, nil
@@ -235,6 +255,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	if a.try {
 		return stepDone, nil
 	}
+	a.races = 0
 	if a.lastHold != got.r.Hold.ID {
 		a.lastHold = got.r.Hold.ID
 		a.poll.reset() // the lock changes hands: it may be free soon

@@ -7,6 +7,7 @@ import (
 	"math"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -868,11 +869,11 @@ func TestCheck(t *testing.T) {
 // The process stands still (SIGSTOP, a suspended machine) while the clock goes on. When it runs again it knows at once.
 func TestAPauseBeyondTheLease(t *testing.T) {
 	virtually(t, func(w *world) {
-		var paused time.Duration
-		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + paused }})
+		var paused atomic.Int64
+		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(paused.Load()) }})
 		le := w.acquire(l)
 		time.Sleep(time.Second)
-		paused = time.Minute
+		paused.Store(int64(time.Minute))
 		// Before any timer has fired:
 		if err := le.Check(0); !errors.Is(err, lock.ErrLost) {
 			t.Errorf("check: %v", err)
@@ -888,12 +889,12 @@ func TestAPauseBeyondTheLease(t *testing.T) {
 // As before, but nobody asks: the timer sees the clock at its next look, not only when it would have fired anyway.
 func TestASuspendedMachine(t *testing.T) {
 	virtually(t, func(w *world) {
-		var suspended time.Duration
-		le := w.acquire(w.locker(lock.Options{Clock: func() time.Duration { return w.now() + suspended }}))
+		var suspended atomic.Int64
+		le := w.acquire(w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(suspended.Load()) }}))
 		w.mem.Inject(isolate(0))
 		time.Sleep(time.Second)
 		begin := w.now()
-		suspended = time.Hour
+		suspended.Store(int64(time.Hour))
 		<-le.Lost()
 		w.between("noticed", w.now()-begin, 0, lease/16)
 	})
@@ -902,11 +903,11 @@ func TestASuspendedMachine(t *testing.T) {
 // The answer to an acquisition is so old when it is looked at that the lease may be over.
 func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
 	virtually(t, func(w *world) {
-		var paused time.Duration
-		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + paused }})
+		var paused atomic.Int64
+		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(paused.Load()) }})
 		w.mem.Inject(func(c locktest.Call) locktest.Fault {
 			if c.Op == locktest.Create {
-				paused = time.Minute // the process stands still while its request is under way
+				paused.Store(int64(time.Minute)) // the process stands still while its request is under way
 			}
 			return locktest.Fault{}
 		})

@@ -24,5 +24,12 @@ func Standstill(lease time.Duration) time.Duration { return standstill(lease) }
 func Margin(lease time.Duration) time.Duration     { return margin(lease) }
 func OpTimeout(lease time.Duration) time.Duration  { return opTimeout(lease) }
 
-// Hold is the id of a lease.
+// DeadlineOf is when a lease ends or has ended if no renewal moved it, on its Locker's clock.
+func DeadlineOf(le *Lease) time.Duration {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.deadline
+}
+
+// HoldOf is the id of a lease.
 func HoldOf(le *Lease) HoldID { return le.hold.ID }

@@ -21,8 +21,8 @@ type Store interface {
 	// Read returns the record of name; found is false when there is none. It may be stale: it is a hint.
 	Read(ctx context.Context, name string) (r Record, found bool, err error)
 
-	// Create inserts a held record if name has none.
-	Create(ctx context.Context, name string, token int64, h Hold, v Version) (ok bool, err error)
+	// Create inserts a held record, with token 0, if name has none.
+	Create(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
 
 	// Acquire sets the hold of a free record, incrementing its token, which it returns.
 	Acquire(ctx context.Context, name string, h Hold, v Version) (token int64, ok bool, err error)
@@ -50,7 +50,7 @@ type Store interface {
 // Record is the state of one name in a store.
 type Record struct {
 	Name    string
-	Token   int64   // last granted fencing token; only ever grows, survives release
+	Token   int64   // last granted fencing token; only ever grows, survives release; 0 = none granted yet
 	Version Version // changes with every write
 	Hold    *Hold   // nil = free
 

@@ -30,7 +30,7 @@ type world struct {
 	mem    *locktest.Memory
 	start  time.Time
 	wrap   func(lock.Store) lock.Store // breaks a rule of the store, for removal tests
-	break_ lock.Mutant                 // breaks a rule of the engine, for removal tests
+	mutant lock.Mutant                 // breaks a rule of the engine, for removal tests
 }
 
 func newWorld(t testing.TB) *world {
@@ -56,7 +56,7 @@ func (w *world) locker(o lock.Options) *lock.Locker {
 	if o.Clock == nil {
 		o.Clock = w.now
 	}
-	l, err := lock.New(w.store(), lock.Mutate(o, w.break_))
+	l, err := lock.New(w.store(), lock.Mutate(o, w.mutant))
 	w.must(err)
 	w.Cleanup(func() {
 		w.mem.Inject(nil)

@@ -29,7 +29,6 @@ const (
 
 	flagCodecMask = 0b0111
 	flagHeaders   = 0b1000
-	flagsKnown    = flagCodecMask | flagHeaders
 
 	knownIncompat = 0
 	knownROCompat = 0

@@ -235,8 +235,10 @@ func readFileHeader(path string, f File) (*fileHeader, error) {
 		return nil, ioError("stat", path, err)
 	}
 	b := make([]byte, min(info.Size, headerSize))
-	if _, err := f.ReadAt(b, 0); err != nil {
-		return nil, ioError("read the header of", path, err)
+	if len(b) > 0 {
+		if _, err := f.ReadAt(b, 0); err != nil {
+			return nil, ioError("read the header of", path, err)
+		}
 	}
 	return decodeFileHeader(path, b)
 }
@@ -529,13 +531,21 @@ func sealedError(path string, it *item) error {
 
 // decodeItem appends the records of an accepted batch to recs.
 func decodeItem(recs []Record, path string, it *item) ([]Record, error) {
-	if it.head.codec() != 0 || it.head.flags&^flagsKnown != 0 {
-		return recs, &VersionError{Path: path, Major: majorVersion, Minor: minorVersion,
-			Feature: fmt.Sprintf("batch flags %#x (compression is not supported yet)", it.head.flags)}
+	if err := checkCodec(path, &it.head); err != nil {
+		return recs, err
 	}
 	recs, err := decodeRecords(recs, &it.head, it.body)
 	if err != nil {
 		return recs, undecodable(path, &it.head)
 	}
 	return recs, nil
+}
+
+// checkCodec tells whether this version can decode the body of the batch h.
+func checkCodec(path string, h *recHeader) error {
+	if h.flags&^flagHeaders == 0 {
+		return nil
+	}
+	return &VersionError{Path: path, Major: majorVersion, Minor: minorVersion,
+		Feature: fmt.Sprintf("batch flags %#x (compression is not supported yet)", h.flags)}
 }

@@ -133,27 +133,16 @@ func putHeaders(b []byte, hs []Header) int {
 
 // decodeRecords appends the records of a batch to dst. They point into body.
 func decodeRecords(dst []Record, h *recHeader, body []byte) ([]Record, error) {
-	hasHeaders := h.flags&flagHeaders != 0
 	for i := range h.count {
 		if len(dst) < cap(dst) {
-			dst = dst[:len(dst)+1]
+			dst = dst[:len(dst)+1] // with the Headers of an earlier use, whose room is used again
 		} else {
 			dst = append(dst, Record{})
 		}
-		r := &dst[len(dst)-1]
-		rest, ok := decodeRecord(r, body, h.baseTime)
-		if !ok {
+		var ok bool
+		if body, ok = decodeRecord(&dst[len(dst)-1], h, i, body); !ok {
 			return dst, errBody
 		}
-		if body = rest; hasHeaders {
-			if body, ok = decodeHeaders(r, body); !ok {
-				return dst, errBody
-			}
-		} else {
-			r.Headers = r.Headers[:0]
-		}
-		r.Index = h.base + uint64(i)
-		r.Epoch = h.epoch
 	}
 	if len(body) != 0 {
 		return dst, errBody
@@ -161,27 +150,47 @@ func decodeRecords(dst []Record, h *recHeader, body []byte) ([]Record, error) {
 	return dst, nil
 }
 
-func decodeRecord(r *Record, b []byte, baseTime int64) (rest []byte, ok bool) {
+// decodeRecord decodes record i of the batch h, which b starts with, into r, and returns what follows it.
+func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (rest []byte, ok bool) {
 	if len(b) < 2 || b[0] >= kindCount || b[1] == 0 || len(b) < 2+int(b[1]) {
 		return nil, false
 	}
-	r.Kind = Kind(b[0])
+	r.Kind, r.Index, r.Epoch, r.Headers = Kind(b[0]), h.base+uint64(i), h.epoch, r.Headers[:0]
 	p := 2 + int(b[1])
 	r.ID = b[2:p:p]
-	dt, k := binary.Varint(b[p:])
-	if k <= 0 {
+	dt, p := uvarint(b, p)
+	if p < 0 {
 		return nil, false
 	}
-	r.Time = baseTime + dt
-	p += k
-	n, k := binary.Uvarint(b[p:])
-	if k <= 0 || n > MaxPayload || n > uint64(len(b)-p-k) {
+	r.Time = h.baseTime + (int64(dt>>1) ^ -int64(dt&1)) // zigzag
+	n, p := uvarint(b, p)
+	if p < 0 || n > MaxPayload || n > uint64(len(b)-p) {
 		return nil, false
 	}
-	p += k
 	end := p + int(n)
 	r.Payload = b[p:end:end]
+	if h.flags&flagHeaders != 0 {
+		return decodeHeaders(r, b[end:])
+	}
 	return b[end:], true
+}
+
+// uvarint decodes the number at b[p:] and returns the position behind it, -1 when there is none. The lengths that are most
+// frequent take the short way.
+func uvarint(b []byte, p int) (uint64, int) {
+	if p+1 < len(b) {
+		if b[p] < 0x80 {
+			return uint64(b[p]), p + 1
+		}
+		if b[p+1] < 0x80 {
+			return uint64(b[p]&0x7f) | uint64(b[p+1])<<7, p + 2
+		}
+	}
+	v, k := binary.Uvarint(b[p:])
+	if k <= 0 {
+		return 0, -1
+	}
+	return v, p + k
 }
 
 // decodeHeaders reads a record's headers. All its texts share one allocation.
@@ -191,7 +200,6 @@ func decodeHeaders(r *Record, b []byte) (rest []byte, ok bool) {
 		return nil, false
 	}
 	b = b[k:]
-	r.Headers = r.Headers[:0]
 	if n == 0 {
 		return b, true
 	}

@@ -141,7 +141,7 @@ type verifier struct {
 	header *fileHeader
 	size   int64
 	report *Report
-	recs   []Record
+	rec    Record
 
 	seed   maphash.Seed
 	hashes []uint64 // of all IDs, with Deep
@@ -254,12 +254,17 @@ func (v *verifier) region(h *recHeader) *Region {
 	return &r.Regions[len(r.Regions)-1]
 }
 
-func (v *verifier) noteBatch(it *item) (err error) {
-	if v.recs, err = decodeItem(v.recs[:0], v.report.Path, it); err != nil {
+// noteBatch decodes one record after the other, so that the current one stays in the first-level cache.
+func (v *verifier) noteBatch(it *item) error {
+	if err := checkCodec(v.report.Path, &it.head); err != nil {
 		return err
 	}
-	for i := range v.recs {
-		rec := &v.recs[i]
+	rec, body := &v.rec, it.body
+	for i := range it.head.count {
+		var ok bool
+		if body, ok = decodeRecord(rec, &it.head, i, body); !ok {
+			return undecodable(v.report.Path, &it.head)
+		}
 		switch rec.Kind {
 		case KindSkipped:
 			v.report.Skipped++
@@ -274,6 +279,9 @@ func (v *verifier) noteBatch(it *item) (err error) {
 				return err
 			}
 		}
+	}
+	if len(body) != 0 {
+		return undecodable(v.report.Path, &it.head)
 	}
 	return nil
 }
@@ -293,6 +301,7 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		return nil
 	}
 	s := v.scanner()
+	var recs []Record
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -304,17 +313,17 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		case it.kind == itemEnd:
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindBatch:
-			if v.recs, err = decodeItem(v.recs[:0], v.report.Path, &it); err == nil {
-				v.compare(suspect)
+			if recs, err = decodeItem(recs[:0], v.report.Path, &it); err == nil {
+				v.compare(recs, suspect)
 			}
 		}
 	}
 }
 
-// compare looks for the IDs of the current batch among those with the same hash that were seen before.
-func (v *verifier) compare(suspect map[uint64][]Duplicate) {
-	for i := range v.recs {
-		rec := &v.recs[i]
+// compare looks for the IDs of a batch among those with the same hash that were seen before.
+func (v *verifier) compare(recs []Record, suspect map[uint64][]Duplicate) {
+	for i := range recs {
+		rec := &recs[i]
 		hash := maphash.Bytes(v.seed, rec.ID)
 		seen, ok := suspect[hash]
 		if !ok {

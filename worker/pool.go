@@ -12,6 +12,7 @@ import (
 	"path"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
@@ -361,7 +362,8 @@ func (p *Pool) refusalsLocked() error {
 
 // fatal reports whether err needs a person: trying again cannot help.
 func fatal(err error) bool {
-	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, errState, queue.ErrPermission, os.ErrPermission} {
+	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, errState, queue.ErrPermission, os.ErrPermission,
+		syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, sentinel) {
 			return true
 		}

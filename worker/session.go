@@ -58,17 +58,14 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
 	if err := s.open(ctx); err != nil {
-		return false, err
+		return false, withCause(ctx, err)
 	}
 	s.pool.count(func(st *Stats) { st.Sessions++ })
 	s.log.Info().Uint64("index", s.writer.NextIndex()).Int("producers", len(s.ledger.last)).Str("file", s.writer.Path()).
 		Msg("holding the type")
 
 	drained, err = s.pipeline(ctx)
-	if cause := context.Cause(ctx); cause != nil && (err == nil || errors.Is(err, context.Canceled)) {
-		err = cause
-	}
-	if err == nil {
+	if err = withCause(ctx, err); err == nil {
 		err = s.finish()
 	}
 	// Close never makes an acknowledged message depend on it: everything acknowledged is durable.
@@ -388,6 +385,14 @@ func mergeContext(a, b context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(a)
 	stop := context.AfterFunc(b, func() { cancel(context.Cause(b)) })
 	return ctx, func() { stop(); cancel(nil) }
+}
+
+// withCause replaces the bare end of a context, which any operation may have returned, by the reason for it.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil && (err == nil || errors.Is(err, context.Canceled)) {
+		return cause
+	}
+	return err
 }
 
 func sleep(ctx context.Context, d time.Duration) error {

@@ -287,20 +287,12 @@ type identity struct {
 	app, version, tables int64
 }
 
+// identify reads the identity with one statement, and so from one snapshot: another process may be making the file ours
+// at this moment, and half of that would look like another program's database.
 func identify(ctx context.Context, c *conn) (id identity, err error) {
-	for _, q := range []struct {
-		sql string
-		to  *int64
-	}{
-		{"PRAGMA application_id", &id.app},
-		{"PRAGMA user_version", &id.version},
-		{"SELECT count(*) FROM sqlite_schema", &id.tables},
-	} {
-		if err := c.c.QueryRowContext(ctx, q.sql).Scan(q.to); err != nil {
-			return id, err
-		}
-	}
-	return id, nil
+	err = c.c.QueryRowContext(ctx, `SELECT a.application_id, v.user_version, (SELECT count(*) FROM sqlite_schema)
+		FROM pragma_application_id a, pragma_user_version v`).Scan(&id.app, &id.version, &id.tables)
+	return id, err
 }
 
 func (id identity) check() error {

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"go.uber.org/goleak"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 )
@@ -172,6 +173,27 @@ func TestCreatesDirectoryAndFileWithTheirModes(t *testing.T) {
 	for _, e := range left {
 		if strings.HasPrefix(e.Name(), ".fencepost-new") {
 			t.Errorf("left behind: %s", e.Name())
+		}
+	}
+}
+
+// Processes that start together all make the same new file theirs.
+func TestConcurrentFirstOpens(t *testing.T) {
+	for range 100 {
+		path := filepath.Join(t.TempDir(), "new.db")
+		var g errgroup.Group
+		for i := range 8 {
+			g.Go(func() error {
+				time.Sleep(time.Duration(i) * 500 * time.Microsecond) // so that each meets another step of the first one
+				db, err := sqlitedb.Open(context.Background(), path, sqlitedb.Options{})
+				if err != nil {
+					return err
+				}
+				return db.Close()
+			})
+		}
+		if err := g.Wait(); err != nil {
+			t.Fatal(err)
 		}
 	}
 }

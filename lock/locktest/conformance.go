@@ -118,9 +118,12 @@ func unchanged(t testing.TB, s lock.Store, before lock.Record, what string) {
 func create(t testing.TB, s lock.Store, name string, token int64) (lock.Hold, lock.Record) {
 	t.Helper()
 	h := newHold(20 * time.Second)
-	ok, err := s.Create(t.Context(), name, token, h, lock.NewVersion())
+	ok, err := s.Create(t.Context(), name, h, lock.NewVersion())
 	must(t, err)
 	want(t, "created", ok, true)
+	_, ok, err = s.Confirm(t.Context(), name, h.ID, token-1, lock.NewVersion())
+	must(t, err)
+	want(t, "confirmed", ok, true)
 	return h, read(t, s, name)
 }
 
@@ -131,12 +134,12 @@ func checkCreate(t testing.TB, b Backend) {
 	want(t, "found before create", found, false)
 	before := time.Now()
 	h, v := newHold(1500*time.Millisecond), lock.NewVersion()
-	ok, err := s.Create(t.Context(), "n", 42, h, v)
+	ok, err := s.Create(t.Context(), "n", h, v)
 	must(t, err)
 	want(t, "created", ok, true)
 	r := read(t, other, "n")
 	want(t, "name", r.Name, "n")
-	want(t, "token", r.Token, int64(42))
+	want(t, "token", r.Token, int64(0))
 	want(t, "version", r.Version, v)
 	want(t, "hold", *r.Hold, h)
 	// The server's clock may differ from ours, but a date that was not set at all shows.
@@ -149,7 +152,7 @@ func checkCreate(t testing.TB, b Backend) {
 	if d := r.At.Sub(before); d < -24*time.Hour || d > 24*time.Hour {
 		t.Fatalf("at is %v after a renewal", r.At)
 	}
-	ok, err = other.Create(t.Context(), "n", 43, newHold(time.Second), lock.NewVersion())
+	ok, err = other.Create(t.Context(), "n", newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "created twice", ok, false)
 	unchanged(t, s, r, "a second create")
@@ -392,7 +395,7 @@ func checkConcurrent(t testing.TB, b Backend) {
 	for round := range rounds {
 		name := fmt.Sprint("n", round)
 		n := race(t, racers, func(i int) (bool, error) {
-			return stores[i%len(stores)].Create(ctx, name, 1, newHold(time.Second), lock.NewVersion())
+			return stores[i%len(stores)].Create(ctx, name, newHold(time.Second), lock.NewVersion())
 		})
 		want(t, "winners of create", n, int64(1))
 		seen := read(t, s, name).Version
@@ -411,7 +414,7 @@ func checkConcurrent(t testing.TB, b Backend) {
 			return ok, err
 		})
 		want(t, "winners of acquire", n, int64(1))
-		want(t, "token after create, take over and acquire", read(t, s, name).Token, int64(3))
+		want(t, "token after create, take over and acquire", read(t, s, name).Token, int64(2))
 	}
 }
 
@@ -423,7 +426,7 @@ func checkContext(t testing.TB, b Backend) {
 	id, v := lock.NewHoldID(), lock.NewVersion()
 	for what, f := range map[string]func() error{
 		"read":      func() error { _, _, err := s.Read(ctx, "n"); return err },
-		"create":    func() error { _, err := s.Create(ctx, "m", 1, newHold(time.Second), v); return err },
+		"create":    func() error { _, err := s.Create(ctx, "m", newHold(time.Second), v); return err },
 		"acquire":   func() error { _, _, err := s.Acquire(ctx, "n", newHold(time.Second), v); return err },
 		"take over": func() error { _, _, err := s.TakeOver(ctx, "n", v, newHold(time.Second), v); return err },
 		"renew":     func() error { _, err := s.Renew(ctx, "n", id, v); return err },

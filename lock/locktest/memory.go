@@ -275,12 +275,12 @@ func (h *memoryHandle) Read(ctx context.Context, name string) (lock.Record, bool
 	return r, found, err
 }
 
-func (h *memoryHandle) Create(ctx context.Context, name string, token int64, hold lock.Hold, v lock.Version) (bool, error) {
+func (h *memoryHandle) Create(ctx context.Context, name string, hold lock.Hold, v lock.Version) (bool, error) {
 	ok, _, err := h.do(ctx, Create, name, func(r *lock.Record, exists bool) bool {
 		if exists {
 			return false
 		}
-		r.Token, r.Version, r.Hold, r.Since = token, v, &hold, time.Now()
+		r.Version, r.Hold, r.Since = v, &hold, time.Now()
 		return true
 	})
 	return ok, err

@@ -221,11 +221,11 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 // Create inserts the document. Index: _id, the arbiter: a duplicate key = somebody was first, or an earlier try of the
 // driver was applied (the engine finds its own id then). There is no upsert anywhere: MongoDB can retry one by itself
 // only if the filter is the unique key alone, and compatible servers report the conflict as another error.
-func (s *store) Create(ctx context.Context, name string, token int64, h lock.Hold, v lock.Version) (bool, error) {
+func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	// No at: an insert cannot ask for the server's date, and a wrong one could have the TTL sweep the lock.
 	_, err := s.locks.InsertOne(ctx, bson.D{
 		{Key: "_id", Value: name},
-		{Key: "token", Value: token},
+		{Key: "token", Value: int64(0)},
 		{Key: "v", Value: bson.ObjectID(v)},
 		{Key: "h", Value: held(h)},
 		{Key: "since", Value: time.Now()},

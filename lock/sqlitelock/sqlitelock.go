@@ -70,10 +70,10 @@ func (s *store) Read(ctx context.Context, name string) (r lock.Record, found boo
 }
 
 // Create inserts the row; no row inserted = the name has one.
-func (s *store) Create(ctx context.Context, name string, token int64, h lock.Hold, v lock.Version) (bool, error) {
+func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	created, _, err := s.write(ctx, s.db.Write, `INSERT INTO locks (token, version, hold_id, lease_ms, host, pid, instance,
-		boot, pid_namespace, started, why, since_us, at_us, name) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT DO NOTHING`, "", append(append([]any{token}, held(h, v)...), name)...)
+		boot, pid_namespace, started, why, since_us, at_us, name) VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+		ON CONFLICT DO NOTHING`, "", append(held(h, v), name)...)
 	return created, err
 }
 

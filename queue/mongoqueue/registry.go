@@ -71,7 +71,7 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 		if typ != "" {
 			found[typ] = true
 		}
-		from = max(next, key) // always forward
+		from = next // >= key: always forward
 	}
 }
 
@@ -95,8 +95,8 @@ func skip(key string) (typ, next string) {
 		return "", name + pieceEnd
 	}
 	r, _ := utf8.DecodeRuneInString(key[n:])
-	if !utf8.ValidRune(r + 1) {
-		return "", key
+	if r == utf8.RuneError || !utf8.ValidRune(r+1) {
+		return "", key // the next key, whatever it is
 	}
 	return "", key[:n] + string(r+1)
 }

@@ -13,6 +13,7 @@ package storagetest
 import (
 	"errors"
 	"io"
+	"maps"
 	"os"
 	"path/filepath"
 	"slices"
@@ -299,12 +300,17 @@ func (m *Mem) Crash(c Crash) {
 	}
 	survive(m.diskNames, m.names, func(name string) bool { return yes(c.KeepName, name) })
 	survive(m.diskDirs, m.dirs, func(name string) bool { return yes(c.KeepName, name) })
+	for _, dir := range slices.Sorted(maps.Keys(m.diskDirs)) { // parents first
+		if !m.diskDirs[filepath.Dir(dir)] {
+			delete(m.diskDirs, dir)
+		}
+	}
 	for name := range m.diskNames {
 		if !m.diskDirs[filepath.Dir(name)] {
 			delete(m.diskNames, name)
 		}
 	}
-	m.names, m.dirs = clone(m.diskNames), clone(m.diskDirs)
+	m.names, m.dirs = maps.Clone(m.diskNames), maps.Clone(m.diskDirs)
 	for _, n := range m.inodes {
 		n.cache, n.dirty, n.nlink, n.errors, n.seen, n.reserved = slices.Clone(n.disk), map[int64]bool{}, 0, 0, 0, 0
 	}
@@ -328,21 +334,13 @@ func survive[T any](disk, now map[string]T, keep func(string) bool) {
 	}
 }
 
-func clone[T any](m map[string]T) map[string]T {
-	c := make(map[string]T, len(m))
-	for k, v := range m {
-		c[k] = v
-	}
-	return c
-}
-
 // Clone returns an independent copy without open files, so that several futures of one moment can be tried.
 func (m *Mem) Clone() *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := NewMem(m.block)
 	c.free, c.FSType, c.NoAllocate, c.ErrorOnce = m.free, m.FSType, m.NoAllocate, m.ErrorOnce
-	c.dirs, c.diskDirs = clone(m.dirs), clone(m.diskDirs)
+	c.dirs, c.diskDirs = maps.Clone(m.dirs), maps.Clone(m.diskDirs)
 	copies := map[*inode]*inode{}
 	for _, n := range m.inodes {
 		k := *n

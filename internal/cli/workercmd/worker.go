@@ -70,6 +70,13 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 		if len(cfg.Types) == 0 && !cfg.AllTypes {
 			return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
 		}
+		// A zero in worker.Config means the default; a zero on the command line is a mistake.
+		for name, positive := range map[string]bool{"batch": cfg.Batch > 0, "batch-bytes": batchBytes > 0, "prefetch": cfg.Prefetch > 0,
+			"lease": cfg.Lease > 0, "linger": cfg.Linger > 0, "gap-timeout": cfg.GapTimeout > 0, "idle-timeout": cfg.IdleTimeout > 0, "grace": *grace > 0} {
+			if !positive {
+				return cli.Usagef("--%s must be greater than 0", name)
+			}
+		}
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
 		return run(cmd.Context(), *url, cfg, *grace)

@@ -1,0 +1,390 @@
+package lock_test
+
+import (
+	"context"
+	"fmt"
+	"runtime"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+)
+
+// A test that cannot fail is a defect. Each rule of the protocol is removed here, and the scenario that it is for must
+// then fail; with the rule it must pass.
+func TestEveryRuleIsNeeded(t *testing.T) {
+	for _, tc := range []struct {
+		rule     string
+		scenario func(w *world)
+		engine   lock.Mutant
+		store    func(w *world, s lock.Store) lock.Store
+	}{
+		{rule: "takeover only after a full observed lease", scenario: renewingHolder, engine: lock.MutantEarlyTakeover},
+		{rule: "the observed lease is the holder's, not the taker's", scenario: renewingHolder, engine: lock.MutantOwnLease},
+		{rule: "the deadline counts from the sending (acquisition and renewal)", scenario: deadlineFromSending,
+			engine: lock.MutantDeadlineFromReply},
+		{rule: "the deadline counts from the sending (no two valid leases)", scenario: slowReplies,
+			engine: lock.MutantDeadlineFromReply},
+		{rule: "an independent timer notices the deadline", scenario: hungRenewals, engine: lock.MutantNoLossTimer},
+		{rule: "one id per acquisition, and confirmation after an unclear answer", scenario: lostReply, engine: lock.MutantNoConfirm},
+		{rule: "renewal is bound to the id of the acquisition", scenario: zombie,
+			store: func(w *world, s lock.Store) lock.Store { return renewByName{s} }},
+		{rule: "release is bound to the id of the acquisition", scenario: zombie,
+			store: func(w *world, s lock.Store) lock.Store { return releaseByName{s} }},
+		{rule: "renewal is not bound to the version", scenario: lostRenewalReply,
+			store: func(w *world, s lock.Store) lock.Store { return &renewByVersion{Store: s} }},
+		{rule: "takeover is a compare-and-swap on the version", scenario: twoTakers,
+			store: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
+		{rule: "the token survives release", scenario: tokensOverRelease,
+			store: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
+		{rule: "the token is raised by an acquisition", scenario: tokensOverRelease,
+			store: func(w *world, s lock.Store) lock.Store { return sameToken{s} }},
+		{rule: "the version is random, not a counter", scenario: rolledBackRenewal,
+			store: func(w *world, s lock.Store) lock.Store { return countedVersions{s, w.mem} }},
+		{rule: "every renewal changes the version", scenario: renewingHolder,
+			store: func(w *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},
+	} {
+		t.Run(tc.rule, func(t *testing.T) {
+			if failure := outcome(t, tc.scenario, 0, nil); failure != "" {
+				t.Errorf("with the rule the scenario fails: %s", failure)
+			}
+			failure := outcome(t, tc.scenario, tc.engine, tc.store)
+			if failure == "" {
+				t.Error("without the rule the scenario passes: it does not test the rule")
+			}
+			t.Logf("without the rule: %s", failure)
+		})
+	}
+}
+
+// outcome runs a scenario in virtual time and returns its first failure, or "".
+func outcome(t *testing.T, scenario func(w *world), engine lock.Mutant,
+	store func(*world, lock.Store) lock.Store) (failure string) {
+	synctest.Test(t, func(t *testing.T) {
+		rec := &recorder{TB: t}
+		w := newWorld(rec)
+		w.mutant = engine
+		if store != nil {
+			w.wrap = func(s lock.Store) lock.Store { return store(w, s) }
+		}
+		done := make(chan struct{})
+		go func() { // FailNow ends its goroutine
+			defer close(done)
+			scenario(w)
+		}()
+		<-done
+		failure = rec.end()
+	})
+	return failure
+}
+
+// recorder takes down the first failure of a scenario instead of failing the test.
+type recorder struct {
+	testing.TB
+	mu      sync.Mutex
+	failure string
+	over    bool // a broken protocol may well fail to clean up
+}
+
+func (r *recorder) end() string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.over = true
+	return r.failure
+}
+
+func (r *recorder) Errorf(format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.failure == "" && !r.over {
+		r.failure = fmt.Sprintf(format, args...)
+	}
+}
+
+func (r *recorder) Fatalf(format string, args ...any) {
+	r.Errorf(format, args...)
+	runtime.Goexit()
+}
+
+func (r *recorder) Error(args ...any) { r.Errorf("%s", fmt.Sprint(args...)) }
+func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
+
+// The scenarios; zombie and deadlineFromSending are with the tests of the engine.
+
+// renewingHolder: a waiter with a short lease waits long for a holder with a long one that renews it; then it dies.
+func renewingHolder(w *world) {
+	holder := w.acquire(w.locker(lock.Options{Lease: time.Minute}))
+	waiter := w.locker(lock.Options{Lease: lock.MinLease})
+	if le, err := waiter.Acquire(w.Context(), "n", lock.WithWait(10*time.Minute)); err == nil {
+		w.Fatalf("at %v: token %d was granted although the holder of token %d has renewed all the time", w.now(), le.Token(),
+			holder.Token())
+	}
+	w.must(holder.Check(0))
+	w.mem.Inject(isolate(0))
+	w.acquire(waiter)
+	if !w.lost(holder) {
+		w.Errorf("taken over while the holder still believed in its lease: %v remain", holder.Remaining())
+	}
+}
+
+// slowReplies: the holder's renewals are applied at once, but their answers take nearly the whole timeout. Then it
+// dies. Its lease must be over when another one begins.
+func slowReplies(w *world) {
+	const lease = 60 * time.Second // margin 3.75 s; the taker waits 4 s more than the lease
+	holder := w.locker(lock.Options{Lease: lease})
+	waiter := w.locker(lock.Options{})
+	le := w.acquire(holder)
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		if c.Handle == 0 && c.Op == locktest.Renew {
+			if c.N > 5 {
+				return locktest.Fault{LoseRequest: true}
+			}
+			return locktest.Fault{Reply: lock.OpTimeout(lease) - time.Millisecond}
+		}
+		return locktest.Fault{}
+	})
+	next := w.acquire(waiter)
+	w.must(next.Check(0))
+	// The margins are for clocks, not for slow answers: all of them must still be there.
+	r, _ := w.mem.Get("n")
+	if r.Hold.ID != lock.HoldOf(next) {
+		w.Fatalf("the waiter does not hold the lock")
+	}
+	<-le.Lost()
+	least := lock.Standstill(lease) - (lease - lock.Margin(lease))
+	if gap := lostFor(le, w); gap < least {
+		w.Errorf("the old lease ended %v before the new one began, want at least %v", gap, least)
+	}
+}
+
+// lostFor is how long ago a lease with unrenewed deadline ended, by its own account of when it must have.
+func lostFor(le *lock.Lease, w *world) time.Duration { return w.now() - lock.DeadlineOf(le) }
+
+// hungRenewals: see lostAtTheDeadline.
+func hungRenewals(w *world) { lostAtTheDeadline(w, locktest.Fault{Hang: true}) }
+
+// lostReply: the answer to an acquisition gets lost. The caller must get the lock soon, not after its own orphan's lease.
+func lostReply(w *world) {
+	l := w.locker(lock.Options{})
+	w.must(w.acquire(l).Release(w.Context()))
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		return locktest.Fault{BreakReply: c.Op == locktest.Acquire && c.N == 1}
+	})
+	begin := w.now()
+	le := w.acquire(l)
+	w.must(le.Check(0))
+	w.between("acquired", w.now()-begin, 0, time.Second)
+}
+
+// lostRenewalReply: a renewal is applied and its answer lost. The holder must keep the lock.
+func lostRenewalReply(w *world) {
+	le := w.acquire(w.locker(lock.Options{}))
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		return locktest.Fault{BreakReply: c.Op == locktest.Renew && c.N%2 == 0}
+	})
+	time.Sleep(5 * lease)
+	w.must(le.Check(lease / 2))
+}
+
+// twoTakers: two waiters see the holder die. One of them is slow: its takeover arrives when the other has the lock.
+func twoTakers(w *world) {
+	w.acquire(w.locker(lock.Options{}))
+	first, second := w.locker(lock.Options{}), w.locker(lock.Options{})
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		return locktest.Fault{LoseRequest: c.Handle == 0}
+	})
+	w.refused(first)
+	w.refused(second)
+	time.Sleep(lock.Standstill(lease))
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		switch {
+		case c.Handle == 0:
+			return locktest.Fault{LoseRequest: true}
+		case c.Handle == 2 && c.Op == locktest.TakeOver:
+			return locktest.Fault{Request: time.Second}
+		}
+		return locktest.Fault{}
+	})
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if le, err := second.TryAcquire(context.WithoutCancel(w.Context()), "n"); err == nil {
+			w.Errorf("a second taker got the lock with token %d", le.Token())
+		}
+	})
+	time.Sleep(time.Millisecond)
+	le := w.try(first)
+	time.Sleep(2 * time.Second)
+	if err := le.Check(0); err != nil {
+		w.Errorf("the first taker: %v", err)
+	}
+	time.Sleep(lease)
+	if err := le.Check(0); err != nil {
+		w.Errorf("the first taker: %v", err)
+	}
+	wg.Wait()
+}
+
+// tokensOverRelease: several processes acquire and release in turn.
+func tokensOverRelease(w *world) {
+	var last int64
+	for range 3 {
+		for _, l := range []*lock.Locker{w.locker(lock.Options{}), w.locker(lock.Options{})} {
+			le := w.acquire(l)
+			if le.Token() <= last {
+				w.Errorf("token %d was granted after %d", le.Token(), last)
+			}
+			last = le.Token()
+			w.must(le.Release(w.Context()))
+		}
+	}
+}
+
+// rolledBackRenewal: a waiter sees a renewal on a primary that is about to be deposed. The renewal is rolled back; the
+// holder, told nothing, renews again on the new primary. What the waiter sees then is a new sign of life, and must not
+// look like the old one.
+func rolledBackRenewal(w *world) {
+	le := w.acquire(w.locker(lock.Options{}))
+	waiter := w.locker(lock.Options{})
+	time.Sleep(time.Second)
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		switch {
+		case c.Op != locktest.Renew:
+			return locktest.Fault{}
+		case c.N == 0:
+			return locktest.Fault{Rollback: time.Minute} // readers see it for a while
+		case w.now() < 15*time.Second:
+			return locktest.Fault{Refuse: true}
+		case w.now() < 17*time.Second:
+			return locktest.Fault{}
+		}
+		return locktest.Fault{LoseRequest: true}
+	})
+	w.acquire(waiter)
+	if gap := lostFor(le, w); gap < lock.Margin(lease) {
+		w.Errorf("taken over %v after the end of the holder's lease, want at least %v", gap, lock.Margin(lease))
+	}
+}
+
+// The stores below lack one rule each.
+
+type renewByName struct{ lock.Store }
+
+func (s renewByName) Renew(ctx context.Context, name string, _ lock.HoldID, v lock.Version) (bool, error) {
+	r, _, err := s.Read(ctx, name)
+	if err != nil || r.Hold == nil {
+		return false, err
+	}
+	return s.Store.Renew(ctx, name, r.Hold.ID, v)
+}
+
+type releaseByName struct{ lock.Store }
+
+func (s releaseByName) Release(ctx context.Context, name string, _ lock.HoldID, v lock.Version) (bool, error) {
+	r, _, err := s.Read(ctx, name)
+	if err != nil || r.Hold == nil {
+		return false, err
+	}
+	return s.Store.Release(ctx, name, r.Hold.ID, v)
+}
+
+// takeOverByName takes whatever it finds when the request arrives.
+type takeOverByName struct {
+	lock.Store
+	mem *locktest.Memory
+}
+
+func (s takeOverByName) TakeOver(ctx context.Context, name string, _ lock.Version, h lock.Hold, v lock.Version) (token int64,
+	ok bool, err error) {
+	if _, _, err := s.Store.TakeOver(ctx, name, lock.NewVersion(), h, v); err != nil { // the way there
+		return 0, false, err
+	}
+	s.mem.Edit(name, func(r *lock.Record) bool {
+		r.Token++
+		r.Hold, r.Version, token = &h, v, r.Token
+		return true
+	})
+	return token, true, nil
+}
+
+// renewByVersion: the holder remembers the version it knows to be its own.
+type renewByVersion struct {
+	lock.Store
+	known lock.Version
+}
+
+func (s *renewByVersion) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
+	s.known = v
+	return s.Store.Create(ctx, name, h, v)
+}
+
+func (s *renewByVersion) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+	if r, _, err := s.Read(ctx, name); err != nil || r.Version != s.known {
+		return false, err
+	}
+	ok, err := s.Store.Renew(ctx, name, id, v)
+	if err == nil && ok {
+		s.known = v
+	}
+	return ok, err
+}
+
+// deleteOnRelease is the lock of many libraries: the record goes, and the token with it.
+type deleteOnRelease struct {
+	lock.Store
+	mem *locktest.Memory
+}
+
+func (s deleteOnRelease) Confirm(ctx context.Context, name string, id lock.HoldID, _ int64, v lock.Version) (int64, bool, error) {
+	token, ok, err := s.Store.Confirm(ctx, name, id, 0, v)
+	return token + 1<<41, ok, err // each record counts its acquisitions, from the same number on
+}
+
+func (s deleteOnRelease) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+	ok, err := s.Store.Release(ctx, name, id, v)
+	if ok {
+		s.mem.Edit(name, func(*lock.Record) bool { return false })
+	}
+	return ok, err
+}
+
+// sameToken returns the token of before the acquisition.
+type sameToken struct{ lock.Store }
+
+func (s sameToken) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
+	token, ok, err := s.Store.Acquire(ctx, name, h, v)
+	return token - 1, ok, err
+}
+
+// countedVersions numbers the versions of a record instead of drawing them.
+type countedVersions struct {
+	lock.Store
+	mem *locktest.Memory
+}
+
+func (s countedVersions) next(name string) lock.Version {
+	r, _ := s.mem.Get(name)
+	r.Version[0]++
+	return r.Version
+}
+
+func (s countedVersions) Create(ctx context.Context, name string, h lock.Hold, _ lock.Version) (bool, error) {
+	return s.Store.Create(ctx, name, h, s.next(name))
+}
+
+func (s countedVersions) Renew(ctx context.Context, name string, id lock.HoldID, _ lock.Version) (bool, error) {
+	return s.Store.Renew(ctx, name, id, s.next(name))
+}
+
+// readOnlyRenewal looks whether the lock is still ours, and changes nothing.
+type readOnlyRenewal struct{ lock.Store }
+
+func (s readOnlyRenewal) Renew(ctx context.Context, name string, id lock.HoldID, _ lock.Version) (bool, error) {
+	r, found, err := s.Read(ctx, name)
+	if err != nil {
+		return false, err
+	}
+	return found && r.Hold != nil && r.Hold.ID == id, nil
+}

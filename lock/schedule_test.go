@@ -1,0 +1,419 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+)
+
+// schedule is one random history: a few processes with clocks of their own acquire, use, raise, release and forget locks
+// for some virtual minutes, over a store that is slow, fails and is cut off from them at random.
+type schedule struct {
+	seed uint64
+	// operator deletes records and releases holds by force. Then two leases may believe to be valid for a moment; tokens
+	// must grow all the same.
+	operator bool
+	// skew is the bound on how far the clock rates of two processes differ; the protocol allows for 1/16.
+	skew   float64
+	mutant lock.Mutant
+	wrap   func(*world, lock.Store) lock.Store
+}
+
+const simulated = 3 * time.Minute
+
+func TestRandomSchedules(t *testing.T) {
+	seeds := uint64(120)
+	if testing.Short() {
+		seeds = 20
+	}
+	for _, tc := range []struct {
+		name string
+		schedule
+	}{
+		{"honest", schedule{skew: 1.0 / 16}},
+		{"with an operator", schedule{operator: true, skew: 1.0 / 16}},
+		{"clocks at random speed", schedule{operator: true, skew: 0.9}}, // overlap is possible; tokens must grow all the same
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var total history
+			for seed := range seeds {
+				s := tc.schedule
+				s.seed = seed
+				h := s.run(t)
+				if h.failure != "" {
+					t.Fatalf("seed %d: %s", seed, h.failure)
+				}
+				total.add(h)
+			}
+			t.Logf("%d histories of %v: %v", seeds, simulated, &total)
+			if total.grants == 0 || total.lost == 0 || total.takenOver == 0 || total.unclear == 0 || total.abandoned == 0 ||
+				total.raised == 0 {
+				t.Errorf("the schedules do not exercise the protocol: %v", &total)
+			}
+		})
+	}
+}
+
+// The oracle sees what happens when a rule is missing, in some of the same schedules.
+func TestRandomSchedulesCatchMissingRules(t *testing.T) {
+	for name, s := range map[string]schedule{
+		"early takeover":   {mutant: lock.MutantEarlyTakeover},
+		"own lease":        {mutant: lock.MutantOwnLease},
+		"release by name":  {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
+		"takeover by name": {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
+		"token forgotten":  {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
+		"read-only renew":  {wrap: func(_ *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.skew = 1.0 / 16
+			const seeds = 100
+			for s.seed = range uint64(seeds) {
+				if h := s.run(t); h.failure != "" {
+					t.Logf("seed %d: %s", s.seed, h.failure)
+					return
+				}
+			}
+			t.Errorf("%d histories without this rule look right", seeds)
+		})
+	}
+}
+
+// history is what happened in a schedule.
+type history struct {
+	failure                                                      string
+	grants, lost, takenOver, unclear, abandoned, raised, refused int64
+}
+
+func (h *history) add(o *history) {
+	h.grants += o.grants
+	h.lost += o.lost
+	h.takenOver += o.takenOver
+	h.unclear += o.unclear
+	h.abandoned += o.abandoned
+	h.raised += o.raised
+	h.refused += o.refused
+}
+
+func (h *history) String() string {
+	return fmt.Sprintf("%d grants, %d leases lost, %d takeovers, %d unclear answers, %d attempts abandoned, %d tokens raised, "+
+		"%d refused", h.grants, h.lost, h.takenOver, h.unclear, h.abandoned, h.raised, h.refused)
+}
+
+// run plays the schedule and returns what happened.
+func (s schedule) run(t *testing.T) *history {
+	h := &history{}
+	synctest.Test(t, func(t *testing.T) {
+		rec := &recorder{TB: t}
+		w := newWorld(rec)
+		w.mutant = s.mutant
+		if s.wrap != nil {
+			w.wrap = func(st lock.Store) lock.Store { return s.wrap(w, st) }
+		}
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			s.play(w, h)
+		}()
+		<-done
+		h.failure = rec.end()
+	})
+	return h
+}
+
+func (s schedule) play(w *world, h *history) {
+	rng := rand.New(rand.NewPCG(s.seed, 1))
+	o := &oracle{w: w, overlap: !s.operator && s.skew <= 1.0/16, names: make(map[string]*history1)}
+	ctx, stop := context.WithTimeout(w.Context(), simulated)
+	defer stop()
+
+	processes := 3 + rng.IntN(3)
+	net := newNetwork(rng.Uint64(), processes)
+	w.mem.Inject(net.fault)
+	var lockers []*lock.Locker
+	var wg sync.WaitGroup
+	for i := range processes {
+		// Rates between 1-skew/2 and 1+skew/2 differ by no more than skew, as near as makes no difference to the margins.
+		rate := 1 + s.skew*(rng.Float64()-0.5)*0.97
+		offset := time.Duration(rng.Int64N(int64(time.Hour)))
+		lease := []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 20 * time.Second}[rng.IntN(4)]
+		l := w.locker(lock.Options{
+			Lease: lease,
+			Owner: lock.Owner{Host: "h", PID: i + 1},
+			Clock: func() time.Duration { return offset + time.Duration(float64(w.now())*rate) },
+		})
+		lockers = append(lockers, l)
+		p := &process{w: w, o: o, l: l, rng: rand.New(rand.NewPCG(s.seed, uint64(i)+2)), number: i}
+		wg.Go(func() { p.live(ctx) })
+	}
+	wg.Go(func() { o.watch(ctx) })
+	if s.operator {
+		wg.Go(func() { meddle(ctx, w, rand.New(rand.NewPCG(s.seed, 99))) })
+	}
+	wg.Wait()
+
+	// When all is well again everybody can have every lock.
+	w.mem.Inject(nil)
+	last := w.locker(lock.Options{})
+	for name := range o.names {
+		end, cancel := context.WithTimeout(w.Context(), 3*lock.Standstill(20*time.Second))
+		le, err := last.Acquire(end, name)
+		cancel()
+		if err != nil {
+			w.Errorf("after all faults are over lock %q cannot be had: %v", name, err)
+			continue
+		}
+		o.granted(name, le)
+		w.must(le.Release(w.Context()))
+	}
+	for _, l := range lockers {
+		st := l.Stats()
+		h.grants += st.Acquired
+		h.lost += st.LostExpired + st.LostGone
+		h.takenOver += st.TakenOver
+		h.unclear += st.Unclear
+		h.abandoned += st.Abandoned
+	}
+	h.raised, h.refused = o.raised, o.refused
+}
+
+// process does what a user of the package does, in random order.
+type process struct {
+	w      *world
+	o      *oracle
+	l      *lock.Locker
+	rng    *rand.Rand
+	number int
+}
+
+func (p *process) upTo(d time.Duration) time.Duration { return time.Duration(p.rng.Int64N(int64(d))) }
+
+func (p *process) live(ctx context.Context) {
+	for ctx.Err() == nil {
+		name := []string{"n", "n", "m"}[p.rng.IntN(3)]
+		var le *lock.Lease
+		var err error
+		if p.rng.IntN(3) == 0 {
+			le, err = p.l.TryAcquire(ctx, name)
+		} else {
+			wait, cancel := context.WithTimeout(ctx, p.upTo(time.Minute))
+			le, err = p.l.Acquire(wait, name)
+			cancel()
+		}
+		if err != nil {
+			p.o.refusal(err)
+			pauseFor(ctx, p.upTo(3*time.Second))
+			continue
+		}
+		p.o.granted(name, le)
+		p.work(ctx, name, le)
+		// Sometimes the release has to do without its caller.
+		rel, cancel := context.WithTimeout(p.w.Context(), p.upTo(2*time.Second))
+		_ = le.Release(rel)
+		cancel()
+	}
+}
+
+// work uses the lock for a while.
+func (p *process) work(ctx context.Context, name string, le *lock.Lease) {
+	end := p.w.now() + p.upTo(15*time.Second)
+	if p.rng.IntN(5) == 0 {
+		end += time.Minute
+	}
+	for p.w.now() < end && le.Context().Err() == nil {
+		p.o.effect(name, le)
+		if p.rng.IntN(20) == 0 {
+			floor := le.Token() + p.rng.Int64N(4) - 1
+			token, err := le.RaiseToken(ctx, floor)
+			if err == nil {
+				p.o.raise(name, token, floor)
+			}
+		}
+		pauseFor(le.Context(), p.upTo(time.Second))
+	}
+	if p.rng.IntN(4) == 0 {
+		<-le.Context().Done() // uses it to the end, which without a release only a loss brings
+		return
+	}
+}
+
+func pauseFor(ctx context.Context, d time.Duration) {
+	select {
+	case <-time.After(d):
+	case <-ctx.Done():
+	}
+}
+
+// oracle knows what must be true of all leases together.
+type oracle struct {
+	w       *world
+	overlap bool // leases must not overlap
+	mu      sync.Mutex
+	names   map[string]*history1
+	raised  int64
+	refused int64
+}
+
+// history1 is the history of one name.
+type history1 struct {
+	token   int64 // greatest granted
+	fence   int64 // greatest seen by a resource that refuses lower ones
+	leases  []*lock.Lease
+	granted int
+}
+
+func (o *oracle) name(n string) *history1 {
+	if o.names[n] == nil {
+		o.names[n] = &history1{}
+	}
+	return o.names[n]
+}
+
+// granted: the token is above all earlier ones, and no earlier lease is valid.
+func (o *oracle) granted(name string, le *lock.Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.name(name)
+	if le.Token() <= n.token {
+		o.w.Errorf("at %v: token %d of %q was granted after %d", o.w.now(), le.Token(), name, n.token)
+	}
+	n.token = le.Token()
+	n.granted++
+	n.leases = append(n.leases, le)
+	o.exclusive(name)
+}
+
+// exclusive drops ended leases and checks that at most one is left. o.mu is held.
+func (o *oracle) exclusive(name string) {
+	n := o.name(name)
+	valid := n.leases[:0]
+	for _, le := range n.leases {
+		if le.Remaining() > 0 {
+			valid = append(valid, le)
+		}
+	}
+	n.leases = valid
+	if o.overlap && len(valid) > 1 {
+		o.w.Errorf("at %v: %d valid leases of %q: tokens %d and %d, for %v and %v", o.w.now(), len(valid), name,
+			valid[0].Token(), valid[1].Token(), valid[0].Remaining(), valid[1].Remaining())
+	}
+}
+
+// effect: the holder writes to a resource that refuses tokens below those it has seen.
+func (o *oracle) effect(name string, le *lock.Lease) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	n := o.name(name)
+	token, err := le.Token(), le.Check(0)
+	if token < n.fence {
+		if err == nil && o.overlap {
+			o.w.Errorf("at %v: the valid holder of %q writes with token %d, the resource has seen %d", o.w.now(), name, token, n.fence)
+		}
+		return // fenced
+	}
+	if err == nil {
+		n.fence = token
+	}
+}
+
+func (o *oracle) raise(name string, token, floor int64) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.raised++
+	if token <= floor {
+		o.w.Errorf("at %v: raised to %d, asked for more than %d", o.w.now(), token, floor)
+	}
+	o.name(name).token = max(o.name(name).token, token)
+}
+
+func (o *oracle) refusal(err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.refused++
+	if !errors.Is(err, lock.ErrHeld) && !errors.Is(err, lock.ErrUnavailable) && !errors.Is(err, context.DeadlineExceeded) {
+		o.w.Errorf("at %v: unexpected error: %v", o.w.now(), err)
+	}
+}
+
+// watch looks at all leases all the time.
+func (o *oracle) watch(ctx context.Context) {
+	for ctx.Err() == nil {
+		o.mu.Lock()
+		for name := range o.names {
+			o.exclusive(name)
+		}
+		o.mu.Unlock()
+		pauseFor(ctx, 50*time.Millisecond)
+	}
+}
+
+// meddle is an operator with a database shell.
+func meddle(ctx context.Context, w *world, rng *rand.Rand) {
+	for ctx.Err() == nil {
+		pauseFor(ctx, time.Duration(rng.Int64N(int64(20*time.Second))))
+		w.mem.Edit([]string{"n", "m"}[rng.IntN(2)], func(r *lock.Record) bool {
+			switch {
+			case r.Token == 0: // there is no such record
+				return false
+			case rng.IntN(2) == 0:
+				return false
+			}
+			r.Hold, r.Version = nil, lock.NewVersion()
+			return true
+		})
+	}
+}
+
+// network decides the fate of every operation. Its state is guarded by the Memory that asks it.
+type network struct {
+	rng  *rand.Rand
+	cuts []time.Time // until when a process is cut off
+}
+
+func newNetwork(seed uint64, processes int) *network {
+	return &network{rng: rand.New(rand.NewPCG(seed, 7)), cuts: make([]time.Time, processes)}
+}
+
+func (n *network) upTo(d time.Duration) time.Duration {
+	return 1 + time.Duration(n.rng.Int64N(int64(d)))
+}
+
+func (n *network) fault(c locktest.Call) locktest.Fault {
+	now := time.Now()
+	if c.Handle < len(n.cuts) {
+		if now.Before(n.cuts[c.Handle]) {
+			return locktest.Fault{LoseRequest: true}
+		}
+		if n.rng.IntN(300) == 0 {
+			n.cuts[c.Handle] = now.Add(n.upTo(40 * time.Second))
+		}
+	}
+	f := locktest.Fault{Request: n.upTo(8 * time.Millisecond), Reply: n.upTo(8 * time.Millisecond)}
+	write := c.Op != locktest.Read
+	switch k := n.rng.IntN(100); {
+	case k < 3:
+		f.Refuse = true
+	case k < 6:
+		f.BreakReply = true
+	case k < 8:
+		f.LoseReply = true
+	case k < 10:
+		f.LoseRequest = true
+	case k < 13:
+		f.Reply = n.upTo(4 * time.Second)
+	case k < 15:
+		f.Request = n.upTo(4 * time.Second)
+	case k < 17 && write:
+		f = locktest.Fault{Late: n.upTo(30 * time.Second)}
+	case k < 19 && write:
+		f = locktest.Fault{Rollback: n.upTo(10 * time.Second)}
+	}
+	return f
+}

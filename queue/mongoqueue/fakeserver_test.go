@@ -1,0 +1,278 @@
+package mongoqueue_test
+
+import (
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/mongoqueue"
+)
+
+// fakeServer speaks enough of the wire protocol to answer as a real server would in situations that are hard to bring
+// about with one. https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
+type fakeServer struct {
+	answer func(command string) bson.D
+
+	mu       sync.Mutex
+	commands []string
+}
+
+const (
+	opReply = 1
+	opQuery = 2004
+	opMsg   = 2013
+)
+
+func startFakeServer(t *testing.T, answer func(command string) bson.D) (*fakeServer, string) {
+	t.Helper()
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &fakeServer{answer: answer}
+	var conns sync.WaitGroup
+	conns.Go(func() {
+		for {
+			c, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conns.Go(func() { s.serve(c) })
+		}
+	})
+	t.Cleanup(func() { l.Close(); conns.Wait() }) // the queue was closed before: its cleanup came later
+	return s, "mongodb://" + l.Addr().String() + "/db?directConnection=true&heartbeatFrequencyMS=100000"
+}
+
+func (s *fakeServer) serve(c net.Conn) {
+	defer c.Close()
+	for {
+		var head [16]byte
+		if _, err := io.ReadFull(c, head[:]); err != nil {
+			return
+		}
+		body := make([]byte, binary.LittleEndian.Uint32(head[:])-16)
+		if _, err := io.ReadFull(c, body); err != nil {
+			return
+		}
+		request, opcode := head[4:8], binary.LittleEndian.Uint32(head[12:])
+		var document bson.Raw
+		switch opcode {
+		case opQuery: // flags, collection, skip, limit, document
+			end := 4 + slices.Index(body[4:], 0) + 1
+			document = bson.Raw(body[end+8:])
+		case opMsg: // flags, section of kind 0
+			document = bson.Raw(body[5:])
+		}
+		elements, err := document[:binary.LittleEndian.Uint32(document)].Elements()
+		if err != nil || len(elements) == 0 {
+			return
+		}
+		name := elements[0].Key()
+		reply, err := bson.Marshal(s.reply(name))
+		if err != nil {
+			panic(err)
+		}
+		prefix := []byte{0, 0, 0, 0, 0} // OP_MSG: flags, kind
+		answerCode := uint32(opMsg)
+		if opcode == opQuery {
+			answerCode = opReply
+			prefix = append(make([]byte, 16), 1, 0, 0, 0)[:20] // flags, cursor, starting from, number
+		}
+		out := binary.LittleEndian.AppendUint32(nil, uint32(16+len(prefix)+len(reply)))
+		out = append(out, 0, 0, 0, 0)
+		out = append(out, request...)
+		out = binary.LittleEndian.AppendUint32(out, answerCode)
+		out = append(append(out, prefix...), reply...)
+		if _, err := c.Write(out); err != nil {
+			return
+		}
+	}
+}
+
+func helloReply(changes ...bson.E) bson.D {
+	return append(bson.D{
+		{Key: "ok", Value: 1}, {Key: "maxBsonObjectSize", Value: 16 << 20}, {Key: "maxMessageSizeBytes", Value: 48_000_000},
+		{Key: "maxWriteBatchSize", Value: 100_000}, {Key: "minWireVersion", Value: 0}, {Key: "maxWireVersion", Value: 21},
+	}, changes...)
+}
+
+func (s *fakeServer) reply(command string) bson.D {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if reply := s.answer(command); reply != nil {
+		s.commands = append(s.commands, command)
+		return reply
+	}
+	switch {
+	case strings.EqualFold(command, "hello"), strings.EqualFold(command, "isMaster"):
+		return helloReply(bson.E{Key: "isWritablePrimary", Value: true}, bson.E{Key: "ismaster", Value: true}, bson.E{Key: "localTime", Value: time.UnixMilli(1_700_000_000_000)})
+	}
+	return bson.D{{Key: "ok", Value: 1}}
+}
+
+var (
+	good         = bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 3}}
+	concernError = bson.E{Key: "writeConcernError", Value: bson.D{{Key: "code", Value: 64}, {Key: "errmsg", Value: "waiting for replication timed out"}}}
+)
+
+func writeError(index, code int) bson.E {
+	return bson.E{Key: "writeErrors", Value: bson.A{bson.D{{Key: "index", Value: index}, {Key: "code", Value: code}, {Key: "errmsg", Value: "no"}}}}
+}
+
+func commandError(code int) bson.D {
+	return bson.D{{Key: "ok", Value: 0}, {Key: "code", Value: code}, {Key: "errmsg", Value: "no"}}
+}
+
+// What Insert makes of a server's answers to a batch of three.
+func TestInsertAnswers(t *testing.T) {
+	found := func(keys ...int) bson.D {
+		batch := bson.A{}
+		for _, n := range keys {
+			batch = append(batch, bson.D{{Key: "_id", Value: "orders/" + message("", n, nil).ID.String()}})
+		}
+		return bson.D{{Key: "ok", Value: 1}, {Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "db.messages"}, {Key: "firstBatch", Value: batch}}}}
+	}
+	duplicate := func(i int) bson.D { return bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: i}, writeError(i, 11000)} }
+	type answers []bson.D
+	for name, tc := range map[string]struct {
+		answers
+		commands []string
+		want     *queue.InsertError
+		sentinel error
+	}{
+		"stored":                     {answers{good}, []string{"insert"}, nil, nil},
+		"write concern timed out":    {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 3}, concernError}}, []string{"insert"}, &queue.InsertError{}, nil},
+		"duplicate, not replicated":  {answers{append(duplicate(1), concernError)}, []string{"insert"}, &queue.InsertError{}, nil},
+		"duplicate, rest is there":   {answers{duplicate(0), found(2, 3)}, []string{"insert", "find"}, nil, nil},
+		"duplicate, rest is missing": {answers{duplicate(0), found(), good}, []string{"insert", "find", "insert"}, nil, nil},
+		"last one is a duplicate":    {answers{duplicate(2)}, []string{"insert"}, nil, nil},
+		"one by one": {answers{duplicate(0), commandError(148), duplicate(0), commandError(148), duplicate(0)},
+			[]string{"insert", "find", "insert", "find", "insert"}, nil, nil},
+		"reading fails": {answers{duplicate(0), commandError(10107), commandError(10107), good}, // the driver repeats reads
+			[]string{"insert", "find", "find", "insert"}, nil, nil},
+		"refused in the middle":         {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(1, 121)}}, []string{"insert"}, &queue.InsertError{Stored: 1, Refused: true}, queue.ErrUnsupported},
+		"refused behind a duplicate":    {answers{duplicate(0), found(2), {{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 121)}}, []string{"insert", "find", "insert"}, &queue.InsertError{Stored: 2, Refused: true}, queue.ErrUnsupported},
+		"refused, and not replicated":   {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(1, 121), concernError}}, []string{"insert"}, &queue.InsertError{}, nil},
+		"an odd error in the middle":    {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(1, 1)}}, []string{"insert"}, &queue.InsertError{Stored: 1}, nil},
+		"not permitted":                 {answers{commandError(13)}, []string{"insert"}, &queue.InsertError{Refused: true}, queue.ErrPermission},
+		"no primary":                    {answers{commandError(10107)}, []string{"insert"}, &queue.InsertError{}, nil},
+		"an unknown error":              {answers{commandError(424242)}, []string{"insert"}, &queue.InsertError{}, nil},
+		"an answer that makes no sense": {answers{{{Key: "ok", Value: 1}, {Key: "n", Value: 1}, writeError(77, 11000)}}, []string{"insert"}, &queue.InsertError{}, nil},
+	} {
+		t.Run(name, func(t *testing.T) {
+			left := tc.answers
+			s, uri := startFakeServer(t, func(command string) bson.D {
+				if command != "insert" && command != "find" || len(left) == 0 {
+					return nil
+				}
+				a := left[0]
+				left = left[1:]
+				return a
+			})
+			q := open(t, uri, mongoqueue.Options{})
+			err := q.Insert(t.Context(), "orders", []queue.Message{message("orders", 1, nil), message("orders", 2, nil), message("orders", 3, nil)})
+			var ie *queue.InsertError
+			switch {
+			case tc.want == nil:
+				if err != nil {
+					t.Errorf("got %v", err)
+				}
+			case !errors.As(err, &ie) || ie.Stored != tc.want.Stored || ie.Refused != tc.want.Refused || ie.Temporary != tc.want.Temporary:
+				t.Errorf("got %#v, want %#v", err, tc.want)
+			case tc.sentinel != nil && !errors.Is(err, tc.sentinel):
+				t.Errorf("got %v, want %v", err, tc.sentinel)
+			}
+			s.mu.Lock()
+			defer s.mu.Unlock()
+			if !slices.Equal(s.commands, tc.commands) {
+				t.Errorf("commands %v, want %v", s.commands, tc.commands)
+			}
+		})
+	}
+}
+
+// An entry that is not replicated yet could be rolled back: it registers nothing.
+func TestRegistryNeedsTheMajority(t *testing.T) {
+	for name, answer := range map[string]bson.D{
+		"stored":    {{Key: "ok", Value: 1}, {Key: "n", Value: 1}, concernError},
+		"duplicate": {{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 11000), concernError},
+	} {
+		_, uri := startFakeServer(t, func(command string) bson.D {
+			if command == "insert" || command == "update" {
+				return answer
+			}
+			return nil
+		})
+		q := open(t, uri, mongoqueue.Options{})
+		if _, err := q.RegisterFile(t.Context(), "orders", queue.File{}); err == nil {
+			t.Errorf("%s: RegisterFile took it for durable", name)
+		}
+		if err := q.RegisterType(t.Context(), "orders"); err == nil {
+			t.Errorf("%s: RegisterType took it for durable", name)
+		}
+		if updated, err := q.UpdateFile(t.Context(), "orders", queue.File{}); err == nil || updated {
+			t.Errorf("%s: UpdateFile took it for durable", name)
+		}
+	}
+}
+
+func TestOpenExaminesTheServer(t *testing.T) {
+	for name, tc := range map[string]struct {
+		hello  bson.D
+		want   error
+		remedy string
+	}{
+		"primary":   {nil, nil, ""},
+		"secondary": {helloReply(bson.E{Key: "isWritablePrimary", Value: false}, bson.E{Key: "secondary", Value: true}, bson.E{Key: "setName", Value: "rs"}), queue.ErrUnreachable, "replicaSet="},
+		"no rights": {commandError(13), queue.ErrPermission, "authSource"},
+		"old":       {commandError(59), nil, ""}, // isMaster works
+		"no clock":  {helloReply(bson.E{Key: "isWritablePrimary", Value: true}), nil, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			handshakes := 0
+			_, uri := startFakeServer(t, func(command string) bson.D {
+				// The driver's own greetings are isMaster; ours is hello.
+				if command == "hello" {
+					handshakes++
+					return tc.hello
+				}
+				return nil
+			})
+			q, err := mongoqueue.Open(t.Context(), uri, mongoqueue.Options{ConnectTimeout: 2 * time.Second})
+			if err == nil {
+				defer q.Close()
+			}
+			if !errors.Is(err, tc.want) || (err == nil) != (tc.want == nil) || !strings.Contains(fmt.Sprint(err), tc.remedy) {
+				t.Fatalf("got %v, want %v with %q", err, tc.want, tc.remedy)
+			}
+			if handshakes == 0 {
+				t.Error("the server was not examined")
+			}
+			if err != nil {
+				return
+			}
+			now, err := q.Now(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			base := time.UnixMilli(1_700_000_000_000)
+			if name == "no clock" {
+				base = time.Now()
+			}
+			if d := now.Sub(base); d.Abs() > time.Minute {
+				t.Errorf("the clock is %v off", d)
+			}
+		})
+	}
+}

@@ -1,0 +1,416 @@
+package storage_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+// sample is a file with all that a file can have: two complete regions, a torn batch, a batch that landed behind a
+// fence, a fence without an open record, checkpoints, skipped records, a declared gap, headers.
+type sample struct {
+	data    []byte
+	report  *storage.Report
+	records []storage.Record
+	durable int64 // everything below is proved durable by what follows
+}
+
+func newSample(t testing.TB) *sample {
+	t.Helper()
+	x, mem := newMemWorld(t, 512)
+	if err := errors.Join(func() error {
+		a, err := x.open(mem)
+		if err != nil {
+			return err
+		}
+		recs := messages(6, 3)
+		recs[0].Kind, recs[1].Kind = storage.KindSkipped, storage.KindAfterGap
+		recs[2].Headers = []storage.Header{{Key: "a", Value: "b"}, {Key: "empty"}}
+		if err := errors.Join(a.w.Append(recs), a.ack(), a.checkpoint()); err != nil {
+			return err
+		}
+		// A dies in the middle of a write; a successor dies between its fence and its open record; A writes once more,
+		// behind that fence.
+		cut := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpDatasync {
+				return &storagetest.Fault{Err: io.ErrUnexpectedEOF}
+			}
+			return nil
+		}}
+		x.epoch++
+		if _, err := x.openEpoch(cut, x.epoch); err == nil {
+			return errors.New("the successor did not die")
+		}
+		if err := a.w.Append(messages(9, 1)); !errors.Is(err, storage.ErrFenced) {
+			return fmt.Errorf("A is not fenced: %v", err)
+		}
+		b, err := x.open(mem)
+		if err != nil {
+			return err
+		}
+		if err := errors.Join(b.w.Append(messages(9, 2)), b.w.Append(messages(11, 1)), b.ack(), b.checkpoint(), b.w.Append(messages(12, 2)), b.w.Close()); err != nil {
+			return err
+		}
+		c, err := x.open(mem)
+		if err != nil {
+			return err
+		}
+		return c.w.Close()
+	}()); err != nil {
+		t.Fatal(err)
+	}
+	s := &sample{data: mem.ReadFile(x.path())}
+	s.report = verifyBytes(t, s.data)
+	s.records, _ = salvage(t, s.data)
+	s.durable = s.report.DurableEnd
+	if s.report.Err() != nil || len(s.records) != 14 {
+		t.Fatalf("the sample is not healthy: %d records, %v", len(s.records), s.report.Err())
+	}
+	return s
+}
+
+func verifyBytes(t testing.TB, b []byte) *storage.Report {
+	t.Helper()
+	rep, err := storage.VerifyBytes(b, storage.VerifyOptions{Deep: true})
+	if err != nil {
+		t.Fatalf("verify: %v", err)
+	}
+	return rep
+}
+
+// salvage reads everything that can be read, going on behind damage, and returns it with the errors.
+func salvage(t testing.TB, b []byte) (recs []storage.Record, errs []error) {
+	t.Helper()
+	r, err := storage.OpenReader("sample.fpl", storage.ReaderOptions{FS: storage.BytesFS(b)})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		rec, err := r.Next()
+		switch {
+		case err == io.EOF:
+			return recs, errs
+		case err != nil:
+			errs = append(errs, err)
+			if len(errs) > 1000 {
+				t.Fatalf("the reader does not come to an end: %v", err)
+			}
+		default:
+			recs = append(recs, copyOf(rec))
+		}
+	}
+}
+
+func copyOf(r storage.Record) storage.Record {
+	r.ID, r.Payload = bytes.Clone(r.ID), bytes.Clone(r.Payload)
+	r.Headers = append([]storage.Header(nil), r.Headers...)
+	return r
+}
+
+func equal(a, b storage.Record) bool {
+	if len(a.Headers) != len(b.Headers) {
+		return false
+	}
+	for i := range a.Headers {
+		if a.Headers[i] != b.Headers[i] {
+			return false
+		}
+	}
+	return a.Kind == b.Kind && bytes.Equal(a.ID, b.ID) && bytes.Equal(a.Payload, b.Payload) && a.Time == b.Time && a.Index == b.Index && a.Epoch == b.Epoch
+}
+
+// void tells whether the bytes at off are nothing for every reader.
+func (s *sample) void(off int64) bool {
+	for _, r := range s.report.Void {
+		if off >= r.Offset && off < r.End {
+			return true
+		}
+	}
+	return false
+}
+
+// checkDamaged is what must hold for a damaged copy of the sample: nothing wrong is ever returned, and damage of what is
+// durable is reported.
+func (s *sample) checkDamaged(t *testing.T, data []byte, from, to int64) {
+	t.Helper()
+	recs, errs := salvage(t, data)
+	for _, r := range recs {
+		if r.Index >= uint64(len(s.records)) || !equal(r, s.records[r.Index]) {
+			t.Fatalf("damage at %d: a wrong record was returned: %+v", from, r)
+		}
+	}
+	rep := verifyBytes(t, data)
+	reported := rep.Err() != nil
+	if reported != (len(errs) > 0) || rep.Messages != uint64(len(recs)) {
+		t.Fatalf("damage at %d: verify finds %d records and says %v, the reader %d and %v", from, rep.Messages, rep.Err(), len(recs), errs)
+	}
+	needed := false
+	for off := from; off < to; off++ {
+		needed = needed || off < s.durable && !s.void(off)
+	}
+	switch {
+	case needed && !reported:
+		t.Fatalf("damage in bytes %d to %d, below the durable end %d, is not reported; %d of %d records", from, to, s.durable, len(recs), len(s.records))
+	case !needed && reported && to <= s.durable:
+		t.Fatalf("damage in void bytes %d to %d is reported as %v", from, to, rep.Err())
+	case !needed && to <= s.durable && len(recs) != len(s.records):
+		t.Fatalf("damage in void bytes %d to %d costs records", from, to)
+	case reported && !errors.Is(rep.Err(), storage.ErrIntegrity):
+		t.Fatalf("%v is no integrity error", rep.Err())
+	}
+}
+
+// TestEveryBit flips each bit of a file, one at a time.
+func TestEveryBit(t *testing.T) {
+	s := newSample(t)
+	data := bytes.Clone(s.data)
+	step := 1
+	if raceEnabled || testing.Short() {
+		step = 7
+	}
+	for bit := 4096 * 8; bit < len(data)*8; bit += step {
+		data[bit/8] ^= 1 << (bit % 8)
+		s.checkDamaged(t, data, int64(bit/8), int64(bit/8)+1)
+		data[bit/8] ^= 1 << (bit % 8)
+	}
+}
+
+// TestEveryBlock loses each run of blocks: zeros, the content of another block, noise.
+func TestEveryBlock(t *testing.T) {
+	s := newSample(t)
+	for _, size := range []int{64, 512, 4096} {
+		for from := 4096; from < len(s.data); from += size {
+			to := min(from+size, len(s.data))
+			for how, fill := range map[string][]byte{
+				"zeros": make([]byte, to-from),
+				"other": bytes.Repeat(s.data[4096:4096+64], size/64)[:to-from],
+				"noise": bytes.Repeat([]byte{0xa5, 0x5a, 0xff}, size)[:to-from],
+			} {
+				data := append(append(bytes.Clone(s.data[:from]), fill...), s.data[to:]...)
+				if bytes.Equal(data, s.data) {
+					continue
+				}
+				t.Run(fmt.Sprintf("%s of %d at %d", how, size, from), func(t *testing.T) { s.checkChanged(t, data) })
+			}
+		}
+	}
+}
+
+// checkChanged is checkDamaged for damage in several places.
+func (s *sample) checkChanged(t *testing.T, data []byte) {
+	t.Helper()
+	first, last := int64(-1), int64(0)
+	needed := false
+	for i := range data {
+		if data[i] != s.data[i] {
+			if first < 0 {
+				first = int64(i)
+			}
+			last = int64(i) + 1
+			needed = needed || int64(i) < s.durable && !s.void(int64(i))
+		}
+	}
+	recs, errs := salvage(t, data)
+	for _, r := range recs {
+		if r.Index >= uint64(len(s.records)) || !equal(r, s.records[r.Index]) {
+			t.Fatalf("a wrong record was returned: %+v", r)
+		}
+	}
+	// What proves the damage may be damaged too, when it reaches the end of the file.
+	if needed && len(errs) == 0 && last < s.durable {
+		t.Fatalf("damage in bytes %d to %d, below the durable end %d, is not reported", first, last, s.durable)
+	}
+	if !needed && last <= s.durable && (len(errs) > 0 || len(recs) != len(s.records)) {
+		t.Fatalf("damage in void bytes %d to %d: %d records, %v", first, last, len(recs), errs)
+	}
+}
+
+// TestEveryLength cuts the file at each length. What is left is a prefix; that it was longer is for the registry to know.
+func TestEveryLength(t *testing.T) {
+	s := newSample(t)
+	for n := 4096; n < len(s.data); n++ {
+		recs, errs := salvage(t, s.data[:n])
+		for i, r := range recs {
+			if !equal(r, s.records[i]) {
+				t.Fatalf("length %d: record %d is %+v", n, i, r)
+			}
+		}
+		if len(errs) > 0 {
+			t.Fatalf("length %d: %v", n, errs)
+		}
+		if rep := verifyBytes(t, s.data[:n]); rep.Err() != nil || rep.Messages != uint64(len(recs)) {
+			t.Fatalf("length %d: %+v", n, rep)
+		}
+	}
+}
+
+// TestGrowingFile shows a reader the file byte by byte: it returns the same records as a reader of the whole.
+func TestGrowingFile(t *testing.T) {
+	s := newSample(t)
+	mem := storagetest.NewMem(512)
+	mem.WriteFile("/f", s.data[:4096])
+	r, err := storage.OpenReader("/f", storage.ReaderOptions{FS: mem})
+	must(t, err)
+	defer r.Close()
+	n := 0
+	for size := 4096; size <= len(s.data); size++ {
+		mem.WriteFile("/f", s.data[:size])
+		for {
+			rec, err := r.Next()
+			if err == io.EOF {
+				break
+			}
+			if err != nil {
+				t.Fatalf("at length %d: %v", size, err)
+			}
+			if !equal(rec, s.records[n]) {
+				t.Fatalf("at length %d: record %d is %+v", size, n, rec)
+			}
+			n++
+		}
+	}
+	if n != len(s.records) {
+		t.Errorf("%d of %d records", n, len(s.records))
+	}
+	if r.DurableEnd() != s.report.DurableEnd {
+		t.Errorf("durable end %d, want %d", r.DurableEnd(), s.report.DurableEnd)
+	}
+	mem.WriteFile("/f", s.data[:len(s.data)-8])
+	if _, err := r.Next(); !errors.Is(err, storage.ErrIntegrity) {
+		t.Errorf("the file became shorter: %v", err)
+	}
+}
+
+// TestReport: what Verify says about the sample.
+func TestReport(t *testing.T) {
+	s := newSample(t)
+	rep := s.report
+	if rep.Type != "orders" || rep.FirstIndex != 0 || rep.NextIndex != 14 || rep.Messages != 14 || rep.Skipped != 1 || rep.Gaps != 1 ||
+		rep.Checkpoints != 3 || rep.Size != int64(len(s.data)) || rep.DurableEnd <= 4096 || rep.Created.IsZero() {
+		t.Errorf("%+v", rep)
+	}
+	type region struct {
+		epoch, first, next uint64
+		opened             bool
+	}
+	var got []region
+	for i, g := range rep.Regions {
+		got = append(got, region{g.Epoch, g.First, g.Next, g.Opened})
+		if g.Holder.Host == "" || g.Holder.PID == 0 || g.Holder.Wall.IsZero() || g.End <= g.Offset || i > 0 && g.Offset < rep.Regions[i-1].End {
+			t.Errorf("region %d: %+v", i, g)
+		}
+	}
+	want := []region{{1, 0, 6, true}, {2, 6, 9, true}, {3, 9, 9, false}, {4, 9, 14, true}, {5, 14, 14, true}}
+	if fmt.Sprint(got) != fmt.Sprint(want) {
+		t.Errorf("regions %v, want %v", got, want)
+	}
+	if len(rep.Void) != 1 || rep.Void[0].Offset != rep.Regions[1].End || rep.Void[0].End != rep.Regions[3].Offset {
+		t.Errorf("void %v", rep.Void)
+	}
+	if rep.Torn.End != 0 {
+		t.Errorf("torn %v", rep.Torn)
+	}
+	var seen []uint64
+	var done, total int64
+	_, err := storage.VerifyBytes(s.data, storage.VerifyOptions{
+		Visit:    func(r storage.Record) error { seen = append(seen, r.Index); return nil },
+		Progress: func(d, n int64) { done, total = d, n },
+	})
+	if err != nil || len(seen) != 14 || seen[13] != 13 || done != total || total != int64(len(s.data)) {
+		t.Errorf("visited %v, progress %d of %d, %v", seen, done, total, err)
+	}
+	stop := errors.New("stop")
+	if _, err := storage.VerifyBytes(s.data, storage.VerifyOptions{Visit: func(storage.Record) error { return stop }}); err != stop {
+		t.Errorf("Visit's error: %v", err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	cancel()
+	if _, err := storage.Verify(ctx, "f", storage.VerifyOptions{FS: storage.BytesFS(s.data)}); err != context.Canceled {
+		t.Errorf("canceled: %v", err)
+	}
+	if _, err := storage.VerifyBytes(s.data, storage.VerifyOptions{Type: "audit"}); !errors.Is(err, storage.ErrRefused) {
+		t.Errorf("another type: %v", err)
+	}
+}
+
+// TestDuplicates: a writer appends what it is given; Verify with Deep finds an ID that is there twice.
+func TestDuplicates(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
+	mustAppend(t, w, messages(0, 5))
+	mustAppend(t, w, messages(3, 3))
+	must(t, w.Close())
+	rep := mustVerify(t, mem, "/d/orders.fpl")
+	if rep.DuplicateCount != 2 || len(rep.Duplicates) != 2 || string(rep.Duplicates[0].ID) != "id-000003" || rep.Duplicates[0].First != 3 || rep.Duplicates[0].Second != 5 {
+		t.Errorf("%+v", rep.Duplicates)
+	}
+	if err := rep.Err(); !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "id-000003") {
+		t.Errorf("%v", err)
+	}
+	shallow, err := storage.Verify(context.Background(), "/d/orders.fpl", storage.VerifyOptions{FS: mem})
+	if err != nil || shallow.Err() != nil {
+		t.Errorf("%v, %v", shallow.Err(), err)
+	}
+}
+
+// TestRetracted: a reader has returned records that the device then refused; the successor uses their indexes again, and the
+// reader says so.
+func TestRetracted(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.ack())
+	for range 6 {
+		must(t, a.append(3))
+	}
+	r, err := storage.OpenReader(x.path(), storage.ReaderOptions{FS: mem})
+	must(t, err)
+	defer r.Close()
+	n := 0
+	for ; err == nil; n++ {
+		_, err = r.Next()
+	}
+	mem.FailWriteback(x.path(), nil)
+	if err := a.ack(); err == nil {
+		t.Fatal("scenario: A's sync did not fail")
+	}
+	b, err := x.open(mem)
+	must(t, err)
+	must(t, b.append(1))
+	must(t, b.ack())
+	_, err = r.Next()
+	var gone *storage.RetractedError
+	if !errors.As(err, &gone) || gone.First != b.w.NextIndex()-1 || gone.Next != uint64(n-1) {
+		t.Fatalf("got %v", err)
+	}
+	if rec, err := r.Next(); err != nil || rec.Index != gone.First {
+		t.Errorf("behind the retraction: %+v, %v", rec, err)
+	}
+	if err := x.finish(mem); err != nil {
+		t.Error(err)
+	}
+}
+
+// TestWriterRefusesDamage: damage in what a new writer has to read keeps it from going on.
+func TestWriterRefusesDamage(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, errors.Join(a.append(3), a.ack(), a.append(3), a.ack(), a.w.Close()))
+	data := mem.ReadFile(x.path())
+	data[strings.LastIndex(string(data[:strings.LastIndex(string(data), "FPB1")]), "FPB1")+200] ^= 1
+	mem.WriteFile(x.path(), data)
+	_, err = x.open(mem)
+	var damage *storage.CorruptError
+	if !errors.As(err, &damage) || !errors.Is(err, storage.ErrIntegrity) || damage.LostNext <= damage.LostFirst {
+		t.Errorf("got %v", err)
+	}
+}
