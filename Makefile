@@ -24,7 +24,7 @@ build: ## build bin/worker, bin/producer and bin/fencepost
 	$(GOBUILD) -o bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
 
 .PHONY: demo
-demo: build ## build, then watch two workers fight for one file (20 seconds)
+demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte
 	bin/fencepost demo
 
 .PHONY: test

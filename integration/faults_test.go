@@ -189,3 +189,26 @@ func checkFile(t *testing.T, b backend, typ string, producers, n int) {
 		}
 	}
 }
+
+// Given a producer that is killed in the middle of its work, what is in the file is a contiguous prefix of what it read, in
+// order and without a gap, and holds at least what had been confirmed.
+func TestKilledProducerLeavesAContiguousPrefix(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		lines := filepath.Join(t.TempDir(), "lines")
+		writeLines(t, lines, 0, 100_000)
+		p := start(t, "producer", "producer", "publish", "--url", b.url, "--type", "orders", lines)
+		eventually(t, time.Minute, "some messages are published", func() bool {
+			r := run(t, nil, "fencepost", "types", "ls", "--url", b.url, "--count-up-to", "5000", "-o", "json")
+			return r.code == 0 && strings.Contains(r.stdout, `"pending": 5000`)
+		})
+		p.signal(t, syscall.SIGKILL)
+		<-p.done
+		confirmed := pending(t, b)["orders"]
+		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--until-empty")
+		got := len(payloads(t, b, "orders"))
+		if got < confirmed || got >= 100_000 {
+			t.Fatalf("%d messages in the file, want at least the %d that were visible after the kill, and not all 100000", got, confirmed)
+		}
+		checkFile(t, b, "orders", 1, got)
+	})
+}

@@ -15,19 +15,24 @@ var errWaited = errors.New("the time of WithWait is over")
 
 // attempt is one logical acquisition.
 type attempt struct {
-	l    *Locker
-	name string
-	hold Hold // rule: one id for all tries of an attempt, so that a try whose answer got lost is recognized as ours
-	try  bool
+	l     *Locker
+	name  string
+	hold  Hold // rule: one id for all tries of an attempt, so that a try whose answer got lost is recognized as ours
+	try   bool // do not wait
+	began time.Duration
 
-	unclear  bool // a write of this attempt may have been applied, or may still be
-	unseeded bool // the record has no token yet
-	races    int  // writes in a row that matched nothing
-	race     jitter
-	began    time.Duration
-	poll     jitter
-	last     observation // of the holder, if one was seen
+	// What became of the writes so far.
+	unclear    bool  // one may have been applied without our knowing, or may be yet
+	unseeded   bool  // the record has no token yet
+	takingOver bool  // the latest one took the lock from a dead holder
+	drawn      int64 // for mutantEarlySeed: a first token, drawn before the insert
+	races      int   // how many in a row matched nothing
+	race       jitter
+
+	// What is known of the holder.
+	last     observation
 	lastHold HoldID
+	poll     jitter
 
 	// Failures of the store since its last answer.
 	failures     int
@@ -35,9 +40,10 @@ type attempt struct {
 	failure      error
 	retry        jitter
 
+	// For results that come after the attempt.
 	mu    sync.Mutex
-	over  bool   // run has returned
-	lease *Lease // what it returned
+	over  bool
+	lease *Lease // what the attempt led to
 }
 
 // grant is the answer of an operation that takes or confirms a lock.
@@ -134,12 +140,16 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 				return grant{token, ok}, err
 			})
 		case stepCreate:
+			if a.drawn == 0 {
+				a.drawn = a.seed() - 1
+			}
 			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
 				ok, err := a.l.store.Create(ctx, a.name, a.hold, NewVersion())
 				return grant{0, ok}, err
 			})
 		case stepTakeOver:
 			// rule: takeover is a compare-and-swap on the version that stood still.
+			a.takingOver = true
 			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
 				token, ok, err := a.l.store.TakeOver(ctx, a.name, a.last.record.Version, a.hold, NewVersion())
 				return grant{token, ok}, err
@@ -149,6 +159,9 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			var floor int64
 			if a.unseeded {
 				floor = a.seed() - 1
+				if a.l.opts.mutant&mutantEarlySeed != 0 {
+					floor = a.drawn
+				}
 			}
 			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
 				token, ok, err := a.l.store.Confirm(ctx, a.name, a.hold.ID, floor, NewVersion())
@@ -170,6 +183,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		}
 		a.failures = 0
 		if !g.ok {
+			a.takingOver = false
 			if a.races++; a.try && a.races > maxRaces {
 				return nil, a.held(nil)
 			}
@@ -203,7 +217,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			a.unclear = true
 			return nil, err
 		}
-		if now == stepTakeOver {
+		if a.takingOver {
 			a.l.stats.takenOver.Add(1)
 		}
 		return le, nil

@@ -87,7 +87,7 @@ func TestARenewingHolderIsNeverTakenOver(t *testing.T) {
 		holder := w.acquire(w.locker(lock.Options{}))
 		for _, l := range []time.Duration{lock.MinLease, lease, time.Hour} {
 			waiter := w.locker(lock.Options{Lease: l})
-			_, err := waiter.Acquire(w.Context(), "n", lock.WithWait(30*time.Minute))
+			_, err := waiter.Acquire(w.Context(), "n", lock.WithWait(5*time.Minute))
 			if !errors.Is(err, lock.ErrHeld) {
 				t.Fatalf("a waiter with a lease of %v got: %v", l, err)
 			}

@@ -8,6 +8,7 @@ const (
 	MutantOwnLease          = mutantOwnLease
 	MutantDeadlineFromReply = mutantDeadlineFromReply
 	MutantNoLossTimer       = mutantNoLossTimer
+	MutantEarlySeed         = mutantEarlySeed
 	MutantNoConfirm         = mutantNoConfirm
 )
 
@@ -33,3 +34,28 @@ func DeadlineOf(le *Lease) time.Duration {
 
 // HoldOf is the id of a lease.
 func HoldOf(le *Lease) HoldID { return le.hold.ID }
+
+// OwnerOf describes the process pid as it would describe itself.
+func OwnerOf(pid int) Owner {
+	o := ThisProcess()
+	o.PID = pid
+	o.Boot, o.PIDNamespace, o.Started = processIdentity(pid)
+	return o
+}
+
+// ProvablyDead is what the engine asks about a holder.
+func ProvablyDead(self, holder Owner) bool { return provablyDead(self, holder) }
+
+// Limits of what a Locker remembers.
+const (
+	MaxObservations = maxObservations
+	MaxDead         = maxDead
+)
+
+// Observations is the memory of a Locker.
+type Observations struct{ o observations }
+
+func (o *Observations) Saw(name string, r Record) { o.o.saw(name, r, true, 0) }
+func (o *Observations) Bury(id HoldID)            { o.o.bury(id) }
+func (o *Observations) IsDead(id HoldID) bool     { return o.o.isDead(id) }
+func (o *Observations) Names() int                { return len(o.o.names) }

@@ -114,6 +114,7 @@ const (
 	mutantOwnLease                             // wait for the taker's lease instead of the holder's
 	mutantDeadlineFromReply                    // the lease counts from the reply of a renewal, not from its sending
 	mutantNoLossTimer                          // nobody but the renewer notices the deadline
+	mutantEarlySeed                            // the first token of a record is drawn before the record is made
 	mutantNoConfirm                            // after an unclear answer try again as if nothing had happened, with a new id
 )
 

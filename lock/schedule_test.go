@@ -1,10 +1,14 @@
 package lock_test
 
 import (
+	"cmp"
 	"context"
 	"errors"
+	"flag"
 	"fmt"
 	"math/rand/v2"
+	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
@@ -27,12 +31,14 @@ type schedule struct {
 	wrap   func(*world, lock.Store) lock.Store
 }
 
+var schedules = flag.Uint64("schedules", 40, "number of random schedules per kind")
+
 const simulated = 3 * time.Minute
 
 func TestRandomSchedules(t *testing.T) {
-	seeds := uint64(120)
+	seeds := *schedules
 	if testing.Short() {
-		seeds = 20
+		seeds = min(seeds, 20)
 	}
 	for _, tc := range []struct {
 		name string
@@ -65,16 +71,17 @@ func TestRandomSchedules(t *testing.T) {
 // The oracle sees what happens when a rule is missing, in some of the same schedules.
 func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 	for name, s := range map[string]schedule{
-		"early takeover":   {mutant: lock.MutantEarlyTakeover},
-		"own lease":        {mutant: lock.MutantOwnLease},
-		"release by name":  {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
-		"takeover by name": {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
-		"token forgotten":  {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
-		"read-only renew":  {wrap: func(_ *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},
+		"early takeover":    {mutant: lock.MutantEarlyTakeover},
+		"own lease":         {mutant: lock.MutantOwnLease},
+		"release by name":   {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
+		"takeover by name":  {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
+		"token drawn early": {mutant: lock.MutantEarlySeed, operator: true},
+		"token forgotten":   {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
+		"read-only renew":   {wrap: func(_ *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},
 	} {
 		t.Run(name, func(t *testing.T) {
 			s.skew = 1.0 / 16
-			const seeds = 100
+			const seeds = 300
 			for s.seed = range uint64(seeds) {
 				if h := s.run(t); h.failure != "" {
 					t.Logf("seed %d: %s", s.seed, h.failure)
@@ -130,7 +137,9 @@ func (s schedule) run(t *testing.T) *history {
 
 func (s schedule) play(w *world, h *history) {
 	rng := rand.New(rand.NewPCG(s.seed, 1))
-	o := &oracle{w: w, overlap: !s.operator && s.skew <= 1.0/16, names: make(map[string]*history1)}
+	o := &oracle{w: w, overlap: !s.operator && s.skew <= 1.0/16, names: make(map[string]*history1),
+		written: make(map[written]int)}
+	w.mem.Observe(o.saw)
 	ctx, stop := context.WithTimeout(w.Context(), simulated)
 	defer stop()
 
@@ -233,7 +242,7 @@ func (p *process) work(ctx context.Context, name string, le *lock.Lease) {
 			floor := le.Token() + p.rng.Int64N(4) - 1
 			token, err := le.RaiseToken(ctx, floor)
 			if err == nil {
-				p.o.raise(name, token, floor)
+				p.o.raise(name, le, token, floor)
 			}
 		}
 		pauseFor(le.Context(), p.upTo(time.Second))
@@ -259,14 +268,30 @@ type oracle struct {
 	names   map[string]*history1
 	raised  int64
 	refused int64
+
+	log     sync.Mutex
+	written map[written]int // when the store first held this, counted in writes
+	trace   []string
+}
+
+// written is a token in the hands of an acquisition.
+type written struct {
+	id    lock.HoldID
+	token int64
 }
 
 // history1 is the history of one name.
 type history1 struct {
-	token   int64 // greatest granted
-	fence   int64 // greatest seen by a resource that refuses lower ones
-	leases  []*lock.Lease
-	granted int
+	token  int64 // greatest granted
+	fence  int64 // greatest seen by a resource that refuses lower ones
+	leases []*lock.Lease
+	grants []grant // in the order of the store
+}
+
+// grant is a token and when the store gave it.
+type grant struct {
+	at    int
+	token int64
 }
 
 func (o *oracle) name(n string) *history1 {
@@ -276,18 +301,62 @@ func (o *oracle) name(n string) *history1 {
 	return o.names[n]
 }
 
-// granted: the token is above all earlier ones, and no earlier lease is valid.
+// saw is told every write of the store.
+func (o *oracle) saw(op locktest.Op, r lock.Record) {
+	o.log.Lock()
+	defer o.log.Unlock()
+	var id lock.HoldID
+	if r.Hold != nil {
+		id = r.Hold.ID
+	}
+	o.trace = append(o.trace, fmt.Sprintf("%12v %-9s %s token %d hold %.6v", o.w.now(), op, r.Name, r.Token, id))
+	if _, ok := o.written[written{id, r.Token}]; !ok {
+		o.written[written{id, r.Token}] = len(o.trace)
+	}
+}
+
+// history is what happened to a name.
+func (o *oracle) history(name string) string {
+	o.log.Lock()
+	defer o.log.Unlock()
+	var b strings.Builder
+	for _, line := range o.trace {
+		if strings.Contains(line, " "+name+" token") && !strings.Contains(line, "renew") {
+			b.WriteString("\n" + line)
+		}
+	}
+	return b.String()
+}
+
+// granted: tokens grow in the order of the store's writes, and no earlier lease is valid.
 func (o *oracle) granted(name string, le *lock.Lease) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	n := o.name(name)
-	if le.Token() <= n.token {
+	o.token(n, le.Name(), lock.HoldOf(le), le.Token())
+	if o.overlap && le.Token() <= n.token { // then callers get them in that order as well
 		o.w.Errorf("at %v: token %d of %q was granted after %d", o.w.now(), le.Token(), name, n.token)
 	}
-	n.token = le.Token()
-	n.granted++
+	n.token = max(n.token, le.Token())
 	n.leases = append(n.leases, le)
 	o.exclusive(name)
+}
+
+// token puts a granted token where it belongs in the store's order. o.mu is held.
+func (o *oracle) token(n *history1, name string, id lock.HoldID, token int64) {
+	o.log.Lock()
+	at, ok := o.written[written{id, token}]
+	o.log.Unlock()
+	if !ok {
+		o.w.Errorf("at %v: token %d of %q was granted, but the store never had it", o.w.now(), token, name)
+		return
+	}
+	i, _ := slices.BinarySearchFunc(n.grants, at, func(g grant, at int) int { return cmp.Compare(g.at, at) })
+	n.grants = slices.Insert(n.grants, i, grant{at, token})
+	if i > 0 && n.grants[i-1].token >= token || i+1 < len(n.grants) && n.grants[i+1].token <= token {
+		o.w.Errorf("at %v: token %d of %q is out of order: %v%s", o.w.now(), token, name,
+			n.grants[max(0, i-1):min(len(n.grants), i+2)], o.history(name))
+	}
 }
 
 // exclusive drops ended leases and checks that at most one is left. o.mu is held.
@@ -323,14 +392,18 @@ func (o *oracle) effect(name string, le *lock.Lease) {
 	}
 }
 
-func (o *oracle) raise(name string, token, floor int64) {
+func (o *oracle) raise(name string, le *lock.Lease, token, floor int64) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.raised++
 	if token <= floor {
 		o.w.Errorf("at %v: raised to %d, asked for more than %d", o.w.now(), token, floor)
 	}
-	o.name(name).token = max(o.name(name).token, token)
+	n := o.name(name)
+	if token > n.token {
+		o.token(n, name, lock.HoldOf(le), token)
+		n.token = token
+	}
 }
 
 func (o *oracle) refusal(err error) {

@@ -260,6 +260,7 @@ func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 				continue
 			}
 		}
+		it.own()
 		c.expect()
 		accepted = append(accepted, it)
 	}
@@ -289,6 +290,7 @@ func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) erro
 			return err
 		}
 	}
+	it.own()
 	if err := p.push([]*item{it}); err != nil {
 		p.space.Release(it.cost)
 		return err
@@ -304,7 +306,8 @@ func (p *Publisher) Stats() PublisherStats {
 }
 
 // Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and for the publisher's
-// goroutines. When ctx ends first, it gives up: what was sent becomes Unknown, what was not becomes Rejected. The error
+// goroutines. That may take as long as the queue is out of reach (RepeatFor), and 10 s more after a failure (see
+// rotationPause): give it a context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what was not becomes Rejected. The error
 // then says how many. Closing twice is no error. Close leaves the queue open.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
@@ -331,7 +334,7 @@ func (p *Publisher) Close(ctx context.Context) error {
 	return fmt.Errorf("publisher: closed with %d messages unsettled: %w", left, context.Cause(ctx))
 }
 
-// prepare validates m and fills it with a copy of it.
+// prepare validates m and fills it. Nothing is copied before there is space for it.
 func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 	if err := m.Validate(); err != nil {
 		return err
@@ -342,11 +345,16 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish: not sent: %w", context.Cause(ctx))
 	}
-	// rule: a repetition sends the same bytes, even after the caller has gone and reuses its buffer
-	it.msg = Message{Type: m.Type, Payload: bytes.Clone(m.Payload), Headers: maps.Clone(m.Headers)}
+	it.msg = Message{Type: m.Type, Payload: m.Payload, Headers: m.Headers}
 	it.size = m.Size()
 	it.cost = min(int64(it.size)+messageOverhead, p.opt.BufferBytes)
 	return nil
+}
+
+// own copies what is the caller's. rule: a repetition sends the same bytes, even after the caller has gone and reuses its
+// buffer.
+func (it *item) own() {
+	it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)
 }
 
 // waitForSpace is the back-pressure: it waits, in order of arrival, until the buffer has room.

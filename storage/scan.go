@@ -98,6 +98,11 @@ type scanner struct {
 	buf    []byte // window of the file at bufOff
 	bufOff int64
 
+	readsAhead bool // let another goroutine read; stopAhead must be called in the end
+	ahead      *readAhead
+	chunk      []byte // the buffer that the window is in, when it came from ahead
+	direct     int64  // below this offset nothing is read ahead
+
 	judged  int64 // the open record at this offset was judged already
 	hunting bool  // the region ended at pos
 	huntPos int64 // where the hunt goes on
@@ -423,6 +428,9 @@ func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
 
 // fill moves the window to p, with at least n bytes in it.
 func (s *scanner) fill(p int64, n int) error {
+	if s.readsAhead && s.fillAhead(p, n) {
+		return nil
+	}
 	kept := 0
 	if at := p - s.bufOff; at >= 0 && at < int64(len(s.buf)) {
 		kept = copy(s.buf, s.buf[at:])

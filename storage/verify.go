@@ -151,7 +151,7 @@ const progressStep = 16 << 20 // bytes
 
 func (v *verifier) scanner() *scanner {
 	s := newScanner(v.report.Path, v.src, v.header, v.size)
-	s.mutant = v.o.mutant
+	s.mutant, s.readsAhead = v.o.mutant, false
 	return s
 }
 
@@ -160,6 +160,7 @@ func (v *verifier) run(ctx context.Context) error {
 		v.seed = maphash.MakeSeed()
 	}
 	s := v.scanner()
+	defer s.stopAhead()
 	told := int64(0)
 	for {
 		if err := ctx.Err(); err != nil {
@@ -301,6 +302,7 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		return nil
 	}
 	s := v.scanner()
+	defer s.stopAhead()
 	var recs []Record
 	for {
 		if err := ctx.Err(); err != nil {

@@ -3,7 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -15,6 +18,12 @@ import (
 
 // withBackend opens the backend for one command, and ends everything on the first signal.
 func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
+	// Looking must not create the embedded database.
+	if path, ok := strings.CutPrefix(url, "sqlite://"); ok && path != "" {
+		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
+			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is no database %s; publish something first, or name another one with --url", path)}
+		}
+	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	defer cli.OnSignals(ctx, cancel, cancel)()

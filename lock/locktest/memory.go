@@ -20,6 +20,7 @@ type Memory struct {
 	records map[string]lock.Record
 	ghosts  map[string]ghost
 	fault   func(Call) Fault
+	observe func(op Op, after lock.Record)
 	calls   map[Op]int
 	stopped chan struct{}
 	once    sync.Once
@@ -107,6 +108,14 @@ func (m *Memory) Inject(f func(Call) Fault) {
 	m.fault = f
 }
 
+// Observe sets a function that is told every write in the order in which they are applied. It is called under a lock of the
+// Memory, so it must not use it. An edit is Op "".
+func (m *Memory) Observe(f func(op Op, after lock.Record)) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.observe = f
+}
+
 // Calls tells how often op was called.
 func (m *Memory) Calls(op Op) int {
 	m.mu.Lock()
@@ -137,7 +146,11 @@ func (m *Memory) Edit(name string, change func(*lock.Record) (keep bool)) {
 	if change(&r) {
 		m.records[name] = r
 	} else {
+		r = lock.Record{Name: name}
 		delete(m.records, name)
+	}
+	if m.observe != nil {
+		m.observe("", r)
 	}
 }
 
@@ -254,6 +267,9 @@ func (m *Memory) apply(op Op, name string, f func(*lock.Record, bool) bool) (boo
 	r.At = time.Now()
 	m.records[name] = r
 	delete(m.ghosts, name)
+	if m.observe != nil {
+		m.observe(op, r)
+	}
 	return true, r
 }
 

@@ -118,8 +118,9 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 // Database is the name of the database, from the URI or DatabaseDefault.
 func (q *Queue) Database() string { return q.messages.Database().Name() }
 
-// durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over.
-var durable = writeconcern.Majority()
+// durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over
+// (majority), and on a standalone server, where a majority is that server's memory, a crash (journal).
+var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 
 func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConcern) *Queue {
 	db := client.Database(database)
