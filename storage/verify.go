@@ -151,7 +151,7 @@ const progressStep = 16 << 20 // bytes
 
 func (v *verifier) scanner() *scanner {
 	s := newScanner(v.report.Path, v.src, v.header, v.size)
-	s.mutant, s.readsAhead = v.o.mutant, false
+	s.mutant, s.readsAhead = v.o.mutant, true
 	return s
 }
 

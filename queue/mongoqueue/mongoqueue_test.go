@@ -127,13 +127,14 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	seen := map[string]int{}
 	names, commands := w.take()
 	for i, c := range commands {
-		level := ""
+		level, journal := "", false
 		if wc, ok := c.Lookup("writeConcern").DocumentOK(); ok {
 			if s, ok := wc.Lookup("w").StringValueOK(); ok {
 				level = s
 			} else if n, ok := wc.Lookup("w").AsInt64OK(); ok {
 				level = fmt.Sprint(n)
 			}
+			journal, _ = wc.Lookup("j").BooleanOK()
 		}
 		switch names[i] {
 		case "insert":
@@ -142,8 +143,8 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 			}
 			fallthrough
 		case "update":
-			if level != "majority" {
-				broken = append(broken, fmt.Sprintf("%s into %s with w: %q", names[i], c.Lookup(names[i]).StringValue(), level))
+			if level != "majority" || !journal {
+				broken = append(broken, fmt.Sprintf("%s into %s with w: %q, j: %v", names[i], c.Lookup(names[i]).StringValue(), level, journal))
 			}
 		case "delete":
 			if level != "1" {
