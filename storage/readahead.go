@@ -6,11 +6,12 @@ import (
 )
 
 // Reading a file from the page cache is a copy, which takes about as long as checking it. Verify therefore lets a second
-// goroutine read ahead of the scanner. Measured with one core each: from 0.47 to 0.9 of the speed of reading alone.
+// goroutine read ahead of the scanner. Measured (batches of 256, two free cores): from 0.55 to 0.85 of the speed of reading
+// alone; it gains nothing where there is one core only.
 
 const (
-	aheadChunk  = 2048 << 10 // bytes read at once
-	aheadBufs   = 6         // one with the scanner, one full, one being filled
+	aheadChunk  = 512 << 10 // bytes read at once
+	aheadBufs   = 6         // enough that neither side waits for the other at every chunk
 	aheadPause  = 16 << 20  // bytes read directly after a record that is larger than a chunk
 	aheadMin    = 8 << 20   // a shorter rest of a file is not worth a goroutine
 	aheadSpare  = aheadChunk

@@ -221,43 +221,16 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
 
 	t := &tally{progress: f.progressBar(cmd, ins)}
-	send := func(context.Context, queue.Message, func(queue.Result)) error { return nil }
-	finish := func() error { return nil }
-	if f.dryRun {
-		send = func(_ context.Context, m queue.Message, done func(queue.Result)) error {
-			if err := m.Validate(); err != nil {
-				return err
-			}
-			done(queue.Result{Status: queue.Stored})
-			return nil
-		}
-	} else {
-		b, err := fencepost.Open(ctx, f.url)
-		if err != nil {
+	to := dryRun()
+	if !f.dryRun {
+		if to, err = f.openQueue(ctx); err != nil {
 			return err
-		}
-		defer func() {
-			closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)
-			defer cancel()
-			b.Close(closeCtx)
-		}()
-		p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Linger: f.linger})
-		if err != nil {
-			return err
-		}
-		send = p.Send
-		finish = func() error {
-			// Wait for every outcome, as long as the publisher repeats; after a signal only a moment longer.
-			closeCtx, stop := context.WithCancel(context.Background())
-			defer stop()
-			defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, stop) })()
-			return p.Close(closeCtx)
 		}
 	}
 
 	start := time.Now()
-	readErr := f.sendAll(ctx, ins, headers, send, t)
-	closeErr := finish()
+	readErr := f.sendAll(ctx, ins, headers, to, t)
+	closeErr := to.finish()
 	if t.progress != nil {
 		t.progress.Finish()
 		fmt.Fprintln(cmd.ErrOrStderr())
@@ -266,10 +239,51 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	return t.outcome(ctx, f.dryRun, readErr, closeErr)
 }
 
+// target is where messages go. send may return before the outcome is known; finish waits for all outcomes.
+type target struct {
+	send   func(context.Context, queue.Message, func(queue.Result)) error
+	finish func() error
+}
+
+// dryRun only checks messages.
+func dryRun() target {
+	check := func(_ context.Context, m queue.Message, done func(queue.Result)) error {
+		if err := m.Validate(); err != nil {
+			return err
+		}
+		done(queue.Result{Status: queue.Stored})
+		return nil
+	}
+	return target{check, func() error { return nil }}
+}
+
+// openQueue connects a publisher.
+func (f *publishFlags) openQueue(ctx context.Context) (target, error) {
+	b, err := fencepost.Open(ctx, f.url)
+	if err != nil {
+		return target{}, err
+	}
+	disconnect := func() error {
+		closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		defer cancel()
+		return b.Close(closeCtx)
+	}
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Linger: f.linger})
+	if err != nil {
+		return target{}, errors.Join(err, disconnect())
+	}
+	return target{p.Send, func() error {
+		// Every outcome is waited for, as long as the publisher repeats; after a signal only a moment longer.
+		closeCtx, stop := context.WithCancel(context.Background())
+		defer stop()
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, stop) })()
+		return errors.Join(p.Close(closeCtx), disconnect())
+	}}, nil
+}
+
 // sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: what comes
 // after it must not overtake it.
-func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[string]string,
-	send func(context.Context, queue.Message, func(queue.Result)) error, t *tally) error {
+func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[string]string, to target, t *tally) error {
 	pace := pacer{rate: int64(f.rate)}
 	for _, in := range ins {
 		src, closer, err := in.open()
@@ -295,7 +309,7 @@ func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[str
 			}
 			size, where := len(payload), in.name+", "+where
 			m := queue.Message{Type: f.typ, Payload: payload, Headers: headers}
-			if err := send(ctx, m, func(r queue.Result) { t.note(r, size, where) }); err != nil {
+			if err := to.send(ctx, m, func(r queue.Result) { t.note(r, size, where) }); err != nil {
 				closer.Close()
 				return fmt.Errorf("%s: %w", where, err)
 			}
