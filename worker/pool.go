@@ -26,7 +26,8 @@ const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against the known types
 	watchMin      = 5 * time.Millisecond   // polling for backlog: first interval …
 	watchMax      = 500 * time.Millisecond // … and the longest
-	acquireSlice  = time.Second            // a waiting replica looks whether there is still backlog this often
+	acquireSlice  = time.Second            // a waiting replica looks whether there is still backlog this often …
+	acquireInSlot = 100 * time.Millisecond // … and if it blocks a slot for that, this often
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
 )
@@ -188,10 +189,14 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 	log := p.log.With().Str("type", typ).Logger()
 	retry := backoff{min: retryMin, max: retryMax}
 	for !p.stopped(ctx) {
-		if !p.awaitBacklog(ctx, typ, &log) {
+		pending, err := p.awaitBacklog(ctx, typ, &log)
+		drained := false
+		if err == nil && !pending {
 			return
 		}
-		drained, err := p.hold(ctx, typ, &log)
+		if err == nil {
+			drained, err = p.hold(ctx, typ, &log)
+		}
 		switch {
 		case drained && p.cfg.UntilEmpty:
 			return
@@ -229,23 +234,25 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 }
 
 // awaitBacklog returns true when the type has something pending, false when the pool stops or, with UntilEmpty, when
-// it has nothing.
-func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger) bool {
+// it has nothing. The error is one that waiting does not cure.
+func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger) (bool, error) {
 	poll := backoff{min: watchMin, max: watchMax}
 	var outage outage
 	for {
 		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
 		switch {
 		case p.stopped(ctx):
-			return false
+			return false, nil
+		case fatal(err):
+			return false, err
 		case outage.note(log, err, "look for messages"):
 		case d.Pending > 0:
-			return true
+			return true, nil
 		case p.cfg.UntilEmpty:
-			return false
+			return false, nil
 		}
 		if !p.pause(ctx, poll.next()) {
-			return false
+			return false, nil
 		}
 	}
 }
@@ -255,7 +262,9 @@ func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger
 func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drained bool, err error) {
 	stopCtx, done := p.untilStop(ctx)
 	defer done()
+	wait := acquireSlice
 	if p.slots != nil {
+		wait = acquireInSlot
 		p.waiting.Add(1)
 		err := p.slots.Acquire(stopCtx, 1)
 		p.waiting.Add(-1)
@@ -265,7 +274,7 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 		defer p.slots.Release(1)
 	}
 	lease, err := p.cfg.Locker.Acquire(stopCtx, typ,
-		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("worker "+p.instance))
+		lock.WithLease(p.cfg.Lease), lock.WithWait(wait), lock.WithWhy("worker "+p.instance))
 	switch {
 	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
 		return false, nil // back to watching: the holder may have drained the type meanwhile
@@ -283,7 +292,7 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 	if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
 		return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
 	}
-	s := &session{pool: p, typ: typ, lease: lease, log: log.With().Int64("epoch", lease.Token()).Logger()}
+	s := &session{pool: p, typ: typ, lease: lease, log: *log}
 	return s.run(ctx)
 }
 

@@ -645,6 +645,24 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
+// Wrong credentials do not get better by waiting.
+func TestMissingPermissionEndsThePool(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1)
+		for _, op := range []queuetest.Op{queuetest.OpDepth, queuetest.OpFetch} {
+			r.disturb(func(o queuetest.Op, _ int) queuetest.Fault {
+				if o == op {
+					return queuetest.Fault{Kind: queuetest.Refused}
+				}
+				return queuetest.Fault{}
+			})
+			if err := r.start(nil).end(); !errors.Is(err, queue.ErrPermission) {
+				t.Errorf("%s: the pool ended with %v", op, err)
+			}
+		}
+	})
+}
+
 // A file that has seen a higher epoch than the lock grants raises the lock's token.
 func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {

@@ -60,6 +60,7 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	if err := s.open(ctx); err != nil {
 		return false, withCause(ctx, err)
 	}
+	s.log = s.log.With().Uint64("epoch", s.writer.Epoch()).Logger()
 	s.pool.count(func(st *Stats) { st.Sessions++ })
 	s.log.Info().Uint64("index", s.writer.NextIndex()).Int("producers", len(s.ledger.last)).Str("file", s.writer.Path()).
 		Msg("holding the type")
@@ -114,7 +115,6 @@ func (s *session) open(ctx context.Context) error {
 		if token, err = s.lease.RaiseToken(ctx, int64(epoch.InFile)); err != nil {
 			return fmt.Errorf("raise the token of type %q above epoch %d: %w", s.typ, epoch.InFile, err)
 		}
-		s.log = s.log.With().Int64("epoch", token).Logger()
 	}
 }
 
