@@ -7,7 +7,9 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
+	"syscall"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/queue"
 )
@@ -317,6 +319,45 @@ func TestFullDiskLosesNothing(t *testing.T) {
 			t.Errorf("%d of 10000 messages in the file", got)
 		}
 	})
+}
+
+// A worker that runs for ever waits for room and goes on by itself.
+func TestFullDiskIsWaitedOut(t *testing.T) {
+	b := embedded(t)
+	b.dir = mountTmpfs(t, "4m")
+	drainable(t, b, 10_000)
+	w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s")
+	eventually(t, time.Minute, "the worker reports the full disk", func() bool { return strings.Contains(w.stderr.String(), "space") })
+	remount(t, b.dir, "size=64m")
+	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["t"] == 0 })
+	w.signal(t, syscall.SIGTERM)
+	if code := w.wait(t, 10*time.Second); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	if got := len(payloads(t, b, "t")); got != 10_000 {
+		t.Errorf("%d of 10000 messages in the file", got)
+	}
+}
+
+// A file is recognised by its ID, wherever it was moved.
+func TestMovedFileIsRecognised(t *testing.T) {
+	b := embedded(t)
+	drainable(t, b, 10)
+	if r := drain(t, b); r.code != 0 {
+		t.Fatal(r)
+	}
+	moved := filepath.Join(t.TempDir(), "moved")
+	if err := os.Rename(b.dir, moved); err != nil {
+		t.Fatal(err)
+	}
+	b.dir = moved
+	drainable(t, b, 10)
+	if r := drain(t, b); r.code != 0 {
+		t.Fatal(r)
+	}
+	if got := len(payloads(t, b, "t")); got != 20 {
+		t.Errorf("%d messages in the file, want 20", got)
+	}
 }
 
 // mountTmpfs mounts a small file system of its own. It needs root, as every machine that runs the MongoDB tests without an
