@@ -28,6 +28,8 @@ type Reader struct {
 	next int // position in recs
 	at   recHeader
 	seal *SealedError
+
+	ended bool // the scan came to its limit
 }
 
 // OpenReader opens the file at path for reading. It fails with an error of category ErrRefused or ErrIntegrity when the
@@ -116,27 +118,35 @@ func (r *Reader) NextBatch() ([]Record, error) {
 	}
 }
 
-// step returns the next item. Where the scan ends it looks once whether the file has grown.
+// step returns the next item. Where the scan ended it goes on only when the file has grown.
 func (r *Reader) step() (item, error) {
-	it, err := r.scan.step()
-	if err != nil || it.kind != itemEnd {
-		return it, err
+	for {
+		if r.ended {
+			if err := r.grow(); err != nil {
+				return item{}, err
+			}
+		}
+		it, err := r.scan.step()
+		if r.ended = err == nil && it.kind == itemEnd; !r.ended {
+			return it, err
+		}
 	}
+}
+
+// grow moves the scan's limit to the end of the file; it returns io.EOF when it is there already.
+func (r *Reader) grow() error {
 	info, err := r.file.Stat()
 	switch {
 	case err != nil:
-		return item{}, ioError("stat", r.path, err)
+		return ioError("stat", r.path, err)
 	case info.Size < r.scan.limit:
-		return item{}, &CorruptError{Path: r.path, Offset: info.Size, End: r.scan.limit, LostFirst: r.scan.view.next, LostNext: r.scan.view.next,
+		return &CorruptError{Path: r.path, Offset: info.Size, End: r.scan.limit, LostFirst: r.scan.view.next, LostNext: r.scan.view.next,
 			Reason: errShrunk.Error()}
 	case info.Size == r.scan.limit:
-		return item{}, io.EOF
+		return io.EOF
 	}
 	r.scan.setLimit(info.Size)
-	if it, err = r.scan.step(); err == nil && it.kind == itemEnd {
-		err = io.EOF
-	}
-	return it, err
+	return nil
 }
 
 func (r *Reader) decode(it *item) ([]Record, error) {

@@ -1,0 +1,203 @@
+package storagetest_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"path/filepath"
+	"syscall"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+func create(t *testing.T, fsys storage.FS, name string) storage.File {
+	t.Helper()
+	f, err := fsys.Open(name, storage.ModeCreate)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
+}
+
+func write(t *testing.T, f storage.File, p []byte) {
+	t.Helper()
+	if n, _, err := f.Append(p); n != len(p) || err != nil {
+		t.Fatalf("wrote %d of %d bytes: %v", n, len(p), err)
+	}
+}
+
+func block(c byte) []byte { return bytes.Repeat([]byte{c}, 512) }
+
+// TestSameAsTheRealOne: what both can do they do alike.
+func TestSameAsTheRealOne(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	for name, c := range map[string]struct {
+		fsys storage.FS
+		dir  string
+	}{"memory": {mem, "/"}, "real": {storage.OS(), t.TempDir()}} {
+		t.Run(name, func(t *testing.T) {
+			dir := filepath.Join(c.dir, "d")
+			a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
+			check := func(what string, err, want error) {
+				t.Helper()
+				if !errors.Is(err, want) || want == nil && err != nil {
+					t.Errorf("%s: %v, want %v", what, err, want)
+				}
+			}
+			_, err := c.fsys.Type(dir)
+			check("type of a missing directory", err, syscall.ENOENT)
+			_, err = c.fsys.Open(a, storage.ModeCreate)
+			check("create in a missing directory", err, syscall.ENOENT)
+			check("mkdir in a missing directory", c.fsys.Mkdir(filepath.Join(dir, "x", "y")), syscall.ENOENT)
+			check("mkdir", c.fsys.Mkdir(dir), nil)
+			check("mkdir again", c.fsys.Mkdir(dir), syscall.EEXIST)
+			_, err = c.fsys.Open(a, storage.ModeAppend)
+			check("open a missing file", err, syscall.ENOENT)
+			f := create(t, c.fsys, a)
+			_, err = c.fsys.Open(a, storage.ModeCreate)
+			check("create again", err, syscall.EEXIST)
+			check("link", c.fsys.Link(a, b), nil)
+			check("link again", c.fsys.Link(a, b), syscall.EEXIST)
+			check("remove", c.fsys.Remove(a), nil)
+			check("remove again", c.fsys.Remove(a), syscall.ENOENT)
+
+			write(t, f, []byte("hello"))
+			g, err := c.fsys.Open(b, storage.ModeAppend)
+			check("open", err, nil)
+			write(t, g, []byte(", "))
+			n, end, err := f.Append([]byte("world"))
+			if n != 5 || end != 12 || err != nil {
+				t.Errorf("append: %d bytes up to %d, %v", n, end, err)
+			}
+			p := make([]byte, 20)
+			if n, err := g.ReadAt(p, 0); string(p[:n]) != "hello, world" || err != io.EOF {
+				t.Errorf("read %q, %v", p[:n], err)
+			}
+			if n, err := g.ReadAt(p[:5], 7); n != 5 || err != nil {
+				t.Errorf("read %d bytes, %v", n, err)
+			}
+			check("reserve", g.Allocate(12, 5000), nil)
+			check("sync", errors.Join(g.Datasync(), g.DropCache(0, 0), c.fsys.SyncDir(dir)), nil)
+			info, err := g.Stat()
+			named, nerr := c.fsys.Stat(b)
+			if info.Size != 12 || info.Nlink != 1 || named != info || err != nil || nerr != nil {
+				t.Errorf("%+v, %+v, %v, %v", info, named, err, nerr)
+			}
+			r, err := c.fsys.Open(b, storage.ModeRead)
+			check("open for reading", err, nil)
+			_, _, err = r.Append([]byte("x"))
+			check("append while reading", err, syscall.EBADF)
+			check("remove", c.fsys.Remove(b), nil)
+			if info, err := f.Stat(); info.Nlink != 0 || info.Size != 12 || err != nil {
+				t.Errorf("removed: %+v, %v", info, err)
+			}
+			check("close", errors.Join(f.Close(), g.Close(), r.Close()), nil)
+		})
+	}
+}
+
+// TestPowerFailure: what was synced stays, of the rest any subset of blocks.
+func TestPowerFailure(t *testing.T) {
+	mem := storagetest.NewMem(512)
+	f := create(t, mem, "/f")
+	write(t, f, block(1))
+	if err := errors.Join(f.Datasync(), mem.SyncDir("/")); err != nil {
+		t.Fatal(err)
+	}
+	write(t, f, append(append(block(2), block(3)...), 4))
+	create(t, mem, "/unsynced")
+	if got := mem.Dirty("/f"); len(got) != 3 {
+		t.Errorf("dirty %v", got)
+	}
+	for _, c := range []struct {
+		crash storagetest.Crash
+		want  []byte
+		names int
+	}{
+		{storagetest.Crash{}, block(1), 1},
+		{storagetest.Crash{KeepName: func(string) bool { return true }}, block(1), 2},
+		{storagetest.Crash{Keep: func(_ string, b int64) bool { return b == 2 }}, append(append(block(1), block(0)...), block(3)...), 1},
+		{storagetest.Crash{KeepSize: func(string) bool { return true }}, append(append(append(block(1), block(0)...), block(0)...), 0), 1},
+		{storagetest.Crash{Keep: func(string, int64) bool { return true }}, append(append(append(block(1), block(2)...), block(3)...), 4), 1},
+	} {
+		after := mem.Clone()
+		after.Crash(c.crash)
+		if got := after.ReadFile("/f"); !bytes.Equal(got, c.want) || len(after.Names()) != c.names {
+			t.Errorf("%d bytes, want %d; files %v", len(got), len(c.want), after.Names())
+		}
+	}
+	mem.Crash(storagetest.Crash{})
+	if _, err := f.Stat(); !errors.Is(err, storagetest.ErrCrashed) {
+		t.Errorf("an open file after the crash: %v", err)
+	}
+}
+
+// TestFailedWriteback: the pages are clean, readable and not on the device; every descriptor from before is told once,
+// one from after is not.
+func TestFailedWriteback(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	f := create(t, mem, "/f")
+	write(t, f, block(1))
+	if err := errors.Join(f.Datasync(), mem.SyncDir("/")); err != nil {
+		t.Fatal(err)
+	}
+	g, err := mem.Open("/f", storage.ModeAppend)
+	if err != nil {
+		t.Fatal(err)
+	}
+	write(t, f, bytes.Repeat([]byte{7}, 10000))
+	mem.FailWriteback("/f", nil)
+	if err := f.Datasync(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("first sync: %v", err)
+	}
+	if err := f.Datasync(); err != nil {
+		t.Errorf("second sync: %v", err)
+	}
+	later, _ := mem.Open("/f", storage.ModeAppend)
+	if err := later.Datasync(); err != nil {
+		t.Errorf("a descriptor from after: %v", err)
+	}
+	if err := g.Datasync(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("another descriptor from before: %v", err)
+	}
+	read := func(off int64) byte {
+		var p [1]byte
+		if _, err := g.ReadAt(p[:], off); err != nil {
+			t.Fatal(err)
+		}
+		return p[0]
+	}
+	if read(5000) != 7 {
+		t.Error("the cache has forgotten")
+	}
+	if g.DropCache(100, 0); read(1000) != 7 || read(5000) != 0 {
+		t.Error("a range that begins within a page drops the whole pages behind it, and not that one")
+	}
+	if g.DropCache(0, 0); read(100) != 1 || read(1000) != 0 {
+		t.Error("the cache was not dropped")
+	}
+	write(t, f, []byte{9})
+	mem.FailWriteback("/f", nil)
+	last, _ := mem.Open("/f", storage.ModeAppend)
+	if err := last.Datasync(); !errors.Is(err, syscall.EIO) {
+		t.Errorf("an error that nobody was told of yet: %v", err)
+	}
+}
+
+// TestFullDevice: a write that does not fit is short, and the next one fails.
+func TestFullDevice(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	f := create(t, mem, "/f")
+	mem.SetFree(1000)
+	if err := f.Allocate(0, 1001); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("reserve: %v", err)
+	}
+	if n, end, err := f.Append(make([]byte, 1500)); n != 1000 || end != 1000 || err != nil {
+		t.Errorf("wrote %d up to %d, %v", n, end, err)
+	}
+	if _, _, err := f.Append([]byte{1}); !errors.Is(err, syscall.ENOSPC) {
+		t.Errorf("then: %v", err)
+	}
+}
