@@ -1,0 +1,78 @@
+package fencepost_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+)
+
+// Publish two messages, drain them into their type's file, and read the file.
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "fencepost-example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+
+	// The embedded backend; on MongoDB only the URL differs.
+	b, err := fencepost.Open(ctx, "sqlite://"+filepath.Join(dir, "queue.db"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Close(ctx)
+
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	for _, order := range []string{"two apples", "one pear"} {
+		// A nil error means that the message is stored durably.
+		if _, err := p.Publish(ctx, "orders", []byte(order), nil); err != nil {
+			log.Fatal(err)
+		}
+	}
+	if err := p.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	pool, err := worker.New(worker.Config{
+		Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, UntilEmpty: true,
+		Storage: storage.Options{AllowOverlay: true}, // a container's own layer is good enough for an example
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := pool.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+
+	r, err := storage.OpenReader(filepath.Join(dir, storage.FileName("orders")), storage.ReaderOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer r.Close()
+	for {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return
+		}
+		if err != nil {
+			log.Fatal(err)
+		}
+		fmt.Printf("%d: %s\n", rec.Index, rec.Payload)
+	}
+
+	// Output:
+	// 0: two apples
+	// 1: one pear
+}
