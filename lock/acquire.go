@@ -17,15 +17,16 @@ var errWaited = errors.New("the time of WithWait is over")
 type attempt struct {
 	l     *Locker
 	name  string
-	hold  Hold // rule: one id for all tries of an attempt, so that a try whose answer got lost is recognized as ours
+	hold  Hold // rule: the id stays over all tries, so that one whose answer got lost is recognized as ours; but see retire
 	try   bool // do not wait
 	began time.Duration
 
 	// What became of the writes so far.
 	unclear    bool  // one may have been applied without our knowing, or may be yet
-	unseeded   bool  // the record has no token yet
+	inserted   bool  // a record with the present id may have been inserted, or may be yet
+	unseeded   bool  // the record is known to be ours, and to have no token yet
 	takingOver bool  // the latest one took the lock from a dead holder
-	drawn      int64 // for mutantEarlySeed: a first token, drawn before the insert
+	drawn      int64 // for mutantEarlySeed: a first token, drawn too early
 	races      int   // how many in a row matched nothing
 	race       jitter
 
@@ -90,6 +91,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		retry: jitter{ceiling: min(time.Second, c.lease/20)},
 		race:  jitter{ceiling: maxPoll},
 	}
+	a.drawn = a.seed()
 	le, err := a.run(wait, ctx)
 	a.mu.Lock()
 	a.over, a.lease = true, le
@@ -131,42 +133,10 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			now  = next
 			sent = a.l.valid() // rule: a lease counts from the sending of the operation that got or renewed it
 		)
-		switch now {
-		case stepRead:
+		if now == stepRead {
 			next, err = a.read(wait)
-		case stepFree:
-			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
-				token, ok, err := a.l.store.Acquire(ctx, a.name, a.hold, NewVersion())
-				return grant{token, ok}, err
-			})
-		case stepCreate:
-			if a.drawn == 0 {
-				a.drawn = a.seed() - 1
-			}
-			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
-				ok, err := a.l.store.Create(ctx, a.name, a.hold, NewVersion())
-				return grant{0, ok}, err
-			})
-		case stepTakeOver:
-			// rule: takeover is a compare-and-swap on the version that stood still.
-			a.takingOver = true
-			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
-				token, ok, err := a.l.store.TakeOver(ctx, a.name, a.last.record.Version, a.hold, NewVersion())
-				return grant{token, ok}, err
-			})
-		case stepConfirm:
-			// rule: after an unclear answer the lock is ours only if a write bound to our id is acknowledged.
-			var floor int64
-			if a.unseeded {
-				floor = a.seed() - 1
-				if a.l.opts.mutant&mutantEarlySeed != 0 {
-					floor = a.drawn
-				}
-			}
-			g, err = a.write(wait, func(ctx context.Context) (grant, error) {
-				token, ok, err := a.l.store.Confirm(ctx, a.name, a.hold.ID, floor, NewVersion())
-				return grant{token, ok}, err
-			})
+		} else {
+			g, err = a.write(wait, now)
 		}
 		switch {
 		case err != nil:
@@ -183,45 +153,46 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		}
 		a.failures = 0
 		if !g.ok {
-			a.takingOver = false
-			if a.races++; a.try && a.races > maxRaces {
-				return nil, a.held(nil)
+			if next, err = a.beaten(wait); err != nil {
+				return nil, err
 			}
-			if a.races > 1 {
-				// Either others are faster again and again, or reads are stale and keep promising what is not so.
-				pause(wait.Done(), a.race.next())
-			}
-			next = stepRead
 			continue
-		}
-		if g.token < minToken {
-			// rule: a record is made without a token; who holds it draws one. A token drawn before an insert that was
-			// long under way could be below those of a record that came and went meanwhile.
-			a.unseeded, a.unclear, next = true, true, stepConfirm
-			continue
-		}
-		if wait.Err() != nil {
-			a.unclear = true // have it released: rule: a caller whose context ended gets no lock
-			return nil, a.ended(wait, caller)
 		}
 		if a.l.opts.mutant&mutantDeadlineFromReply != 0 {
 			sent = a.l.valid()
 		}
-		if a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease) {
+		switch {
+		case g.token < minToken:
+			// rule: a record is made without a token; who holds it draws one. A token drawn before an insert that was
+			// long under way could be below those of a record that came and went meanwhile.
+			a.unseeded, a.unclear, next = true, true, stepConfirm
+			continue
+		case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):
 			// rule: re-check before returning: the process was stopped so long that the lease may be over.
 			a.unclear, next = true, stepConfirm
 			continue
+		case wait.Err() != nil:
+			a.unclear = true // so that it is released. rule: a caller whose context ended gets no lock
+			return nil, a.ended(wait, caller)
 		}
 		le, err := a.l.newLease(caller, a, g.token, sent)
-		if err != nil {
-			a.unclear = true
-			return nil, err
-		}
-		if a.takingOver {
-			a.l.stats.takenOver.Add(1)
-		}
-		return le, nil
+		a.unclear = a.unclear || err != nil
+		return le, err
 	}
+}
+
+// beaten decides what to do after a write that matched nothing.
+func (a *attempt) beaten(wait context.Context) (step, error) {
+	a.takingOver, a.unseeded = false, false
+	a.races++
+	if a.try && a.races > maxRaces {
+		return 0, a.held(nil)
+	}
+	if a.races > 1 {
+		// Either others are faster again and again, or reads are stale and keep promising what is not so.
+		pause(wait.Done(), a.race.next())
+	}
+	return stepRead, nil
 }
 
 // minToken is the least token that is granted: 13 January 1970 in microseconds. A record below it has no token yet.
@@ -233,6 +204,19 @@ const minToken = 1 << 40
 // the clock in microseconds that the first of them was taken from. What this Locker has seen bounds it as well.
 func (a *attempt) seed() int64 {
 	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
+}
+
+// retire goes on with a new id, after an insert with the present one that had no effect so far.
+//
+// rule: an id is inserted once at most. Should the insert arrive after all, when the record has been made, granted and
+// deleted again, then nothing else of this attempt that is still under way, a first token in particular, applies to
+// it. It is an orphan like any other, which this Locker takes over at once.
+func (a *attempt) retire() {
+	a.l.seen.bury(a.hold.ID)
+	a.mu.Lock()
+	a.hold.ID = NewHoldID()
+	a.mu.Unlock()
+	a.inserted, a.unseeded = false, false
 }
 
 // stepDone ends an attempt that must not wait.
@@ -295,15 +279,58 @@ func (l *Locker) patience(a *attempt, h Hold) time.Duration {
 	return standstill(h.Lease)
 }
 
-// write runs an operation that may make the lock ours. If its result comes after the attempt is over it is undone, unless
-// the attempt got the lock in another way and still has it: both are the same hold then.
-func (a *attempt) write(wait context.Context, op func(context.Context) (grant, error)) (grant, error) {
-	return call(a.l, wait, opTimeout(a.hold.Lease), op, func(g grant, err error) {
+// write runs the operation of a step that may make the lock ours.
+func (a *attempt) write(wait context.Context, now step) (grant, error) {
+	if a.inserted && now != stepConfirm {
+		a.retire()
+	}
+	s, v := a.l.store, NewVersion()
+	switch now {
+	case stepFree:
+		return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
+			return s.Acquire(ctx, a.name, h, v)
+		})
+	case stepCreate:
+		a.inserted = true
+		return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
+			ok, err = s.Create(ctx, a.name, h, v)
+			return 0, ok, err
+		})
+	case stepTakeOver:
+		// rule: takeover is a compare-and-swap on the version that stood still.
+		a.takingOver = true
+		seen := a.last.record.Version
+		return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
+			return s.TakeOver(ctx, a.name, seen, h, v)
+		})
+	}
+	// rule: after an unclear answer the lock is ours only if a write bound to our id is acknowledged.
+	var floor int64
+	if a.unseeded {
+		floor = a.seed() - 1
+		if a.l.opts.mutant&mutantEarlySeed != 0 {
+			floor = a.drawn - 1
+		}
+	}
+	return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
+		return s.Confirm(ctx, a.name, h.ID, floor, v)
+	})
+}
+
+// send runs one operation of the attempt. If its result comes after the attempt is over it is undone, unless the attempt
+// got the lock in another way and still has it: both are the same hold then.
+func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int64, bool, error)) (grant, error) {
+	h := a.hold
+	return call(a.l, wait, opTimeout(h.Lease), func(ctx context.Context) (grant, error) {
+		token, ok, err := op(ctx, h)
+		return grant{token, ok}, err
+	}, func(g grant, err error) {
 		a.mu.Lock()
-		unwanted := a.over && (a.lease == nil || a.lease.ctx.Err() != nil)
+		retired := a.hold.ID != h.ID
+		ended := a.over && (a.lease == nil || a.lease.ctx.Err() != nil)
 		a.mu.Unlock()
-		if unwanted && (g.ok || unclear(err)) {
-			a.l.abandon(a.name, a.hold)
+		if (retired || ended) && (g.ok || unclear(err)) {
+			a.l.abandon(a.name, h)
 		}
 	})
 }
@@ -340,7 +367,9 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 	pause(wait.Done(), a.retry.next())
 	switch {
 	case a.l.opts.mutant&mutantNoConfirm != 0:
+		a.mu.Lock()
 		a.hold.ID = NewHoldID()
+		a.mu.Unlock()
 		return now, nil
 	case now == stepRead:
 		return stepRead, nil

@@ -62,6 +62,9 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 	l.mu.Unlock()
 	l.seen.granted(a.name, token)
 	l.stats.acquired.Add(1)
+	if a.takingOver {
+		l.stats.takenOver.Add(1)
+	}
 
 	if l.opts.mutant&mutantNoLossTimer == 0 {
 		le.mu.Lock()
@@ -189,11 +192,11 @@ func (le *Lease) beginRelease(counted bool) error {
 	defer le.mu.Unlock()
 	le.expire()
 	if le.state == leaseReleased || le.state == leaseLost && le.cleaned {
-		return le.lost_()
+		return le.lossError()
 	}
 	if !counted {
 		if err := le.l.enter(); err != nil {
-			return le.lost_() // Close releases everything that is held
+			return le.lossError() // Close releases everything that is held
 		}
 		defer le.l.wg.Done()
 	}
@@ -201,7 +204,7 @@ func (le *Lease) beginRelease(counted bool) error {
 		// The code that used the lease is done with it now: free the lock early if it is still ours.
 		le.cleaned = true
 		le.l.abandon(le.name, le.hold)
-		return le.lost_()
+		return le.lossError()
 	}
 	le.end(leaseReleased, ErrReleased)
 	le.l.stats.released.Add(1)
@@ -224,7 +227,8 @@ func (le *Lease) beginRelease(counted bool) error {
 	return nil
 }
 
-func (le *Lease) lost_() error {
+// lossError is the error of a lost lease, nil of another. le.mu is held.
+func (le *Lease) lossError() error {
 	if le.lostErr == nil {
 		return nil
 	}

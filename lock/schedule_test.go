@@ -31,7 +31,7 @@ type schedule struct {
 	wrap   func(*world, lock.Store) lock.Store
 }
 
-var schedules = flag.Uint64("schedules", 40, "number of random schedules per kind")
+var schedules = flag.Uint64("schedules", 30, "number of random schedules per kind")
 
 const simulated = 3 * time.Minute
 

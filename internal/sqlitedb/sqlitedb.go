@@ -8,8 +8,8 @@
 //   - SQLite's own busy handler is off: it sleeps where no context can reach it. A handle that finds the lock taken
 //     tries again with jitter until its context ends, and then returns within milliseconds (see [ErrBusy]).
 //   - Writers of one handle queue up in the process and only one of them contends with the other processes.
-//   - After a write, a handle leaves the lock alone for a moment every few milliseconds, so that a process that writes
-//     back to back cannot starve the others (see courtesy).
+//   - A handle that writes back to back leaves the lock alone for a moment now and then, more often when it has company,
+//     so that it cannot starve other processes (see courtesy).
 //
 // Durability: [DB.Write] returns after the write-ahead log is synced (synchronous=FULL). [DB.WriteRelaxed] skips the
 // sync (synchronous=NORMAL): atomic and visible at once to every process, kept over a crash of the process, but a power
@@ -43,16 +43,19 @@ const (
 	// applicationID ("FNPT", PRAGMA application_id) tells our file from another program's SQLite file.
 	applicationID = 0x464E5054
 
-	// minFreeBusy and maxFreeBusy bound the uniformly distributed pause before the next try for a lock that another
+	// minBusyPause and maxBusyPause bound the uniformly distributed pause before the next try for a lock that another
 	// process holds. A write transaction with its fsync takes 0.1 to 10 ms, so a longer pause wastes a free lock and a
 	// shorter one burns the CPU that the holder needs.
 	minBusyPause = 200 * time.Microsecond
 	maxBusyPause = 4 * time.Millisecond
 
-	// courtesy: after courtesyEvery of uninterrupted writing a handle lets the lock rest for courtesyPause, longer
-	// than a waiter's longest pause between two tries, so every waiting process finds it free once.
-	courtesyEvery = 50 * time.Millisecond
-	courtesyPause = maxBusyPause + time.Millisecond
+	// courtesy: after uninterrupted writing a handle lets the lock rest for courtesyPause, longer than a waiter's longest
+	// pause between two tries, so every waiting process finds it free once. It does so often for a while after it
+	// met others, which use the pause, and rarely when it seems to be alone, as the pause is lost then.
+	courtesyPause   = maxBusyPause + time.Millisecond
+	courtesyAlone   = 200 * time.Millisecond
+	courtesyAmong   = 5 * time.Millisecond
+	companyRemember = 500 * time.Millisecond
 
 	// maxStatements bounds the prepared statements kept per connection.
 	maxStatements = 64
@@ -88,6 +91,7 @@ type writer struct {
 	full, relaxed *conn
 	since         time.Time // start of the current run of back-to-back writes
 	last          time.Time // end of the last write
+	company       time.Time // when another process last had the lock
 }
 
 // Open opens the file at path, creating it (mode 0640) and its directory (mode 0750) when they are missing. It waits

@@ -192,6 +192,7 @@ func (db *DB) transact(ctx context.Context, w *writer, slot **conn, sync string,
 	}
 	if tries > 1 {
 		w.since = time.Now() // the lock was somebody else's a moment ago: a new run begins
+		w.company = w.since
 	}
 	c := *slot
 	tx := &Tx{ctx: ctx, c: c}
@@ -221,7 +222,11 @@ func (w *writer) courtesy(ctx context.Context, now time.Time) error {
 		w.since = now
 		return nil
 	}
-	if now.Sub(w.since) < courtesyEvery {
+	every := courtesyAlone
+	if now.Sub(w.company) < companyRemember {
+		every = courtesyAmong
+	}
+	if now.Sub(w.since) < every {
 		return nil
 	}
 	if err := sleep(ctx, courtesyPause); err != nil {

@@ -77,6 +77,10 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %w; it looks like mongodb://host:27017/database", err)
 	}
 	co.SetMaxPoolSize(poolSize)
+	// The engine repeats what failed and knows what that means; a driver that repeats a release on a server that does not
+	// recognize the repetition would report the second try's answer, "not yours". It also saves the server the images
+	// that it keeps of documents for repeated findAndModify commands.
+	co.SetRetryWrites(false)
 	if co.AppName == nil {
 		co.SetAppName("fencepost-locks")
 	}
