@@ -40,9 +40,9 @@ const (
 	// messageOverhead is what a buffered message counts for besides Message.Size.
 	messageOverhead = 256
 	// rotationPause is how long after its last stored message a stream waits before it publishes under a new producer
-	// number. A consumer that is reading right now sees the new number without the contiguity of the old one; it has
-	// read everything again long before (it sweeps the last minute every few seconds).
-	rotationPause = 10 * time.Second
+	// number. A consumer that is reading right now sees the new number without the contiguity of the old one; before it
+	// gets there it has read everything again from the start, as it does every 30 s.
+	rotationPause = 45 * time.Second
 )
 
 // PublisherOptions adjusts a Publisher. The zero value is good.
@@ -306,9 +306,9 @@ func (p *Publisher) Stats() PublisherStats {
 }
 
 // Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and for the publisher's
-// goroutines. That may take as long as the queue is out of reach (RepeatFor), and 10 s more after a failure (see
-// rotationPause): give it a context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what was not becomes Rejected. The error
-// then says how many. Closing twice is no error. Close leaves the queue open.
+// goroutines. That may take as long as the queue is out of reach (RepeatFor), and 45 s more after a failure (see
+// rotationPause): give it a context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what
+// was not becomes Rejected. The error then says how many. Closing twice is no error. Close leaves the queue open.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.mu.Lock()
 	p.closed = true

@@ -8,31 +8,36 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sweeps. Fetching walks forward over the pending messages in ID order. Because a slow producer's messages may turn up
-// behind the walker, it goes back whenever it has caught up: a little way every time, a minute every few seconds, to the
-// very start every half minute. Going back far each time would make the server walk over the index entries of everything
+// Sweeps. Fetching walks forward over the pending messages in ID order. Messages of a slow producer may turn up behind the
+// walker, so it goes back: a second's worth of IDs and a minute's worth when it is near the end of the queue, and to the very
+// start whatever its position. Going back far each time would make the server walk over the index entries of everything
 // deleted lately.
+//
+// rule: a fetch never begins longer than fullSweepEvery after the start of the last full sweep. A publisher that has to take
+// a new producer number after a failure waits for longer than that, so the messages under its old number are read first.
 const (
 	fullSweepEvery = 30 * time.Second
 	longRewind     = time.Minute
 	longEvery      = 2 * time.Second
 	shortRewind    = time.Second
+	shortEvery     = 250 * time.Millisecond
 	heldRetryMax   = 2 * time.Second
 )
 
 // fetcher is the fetch stage.
 type fetcher struct {
 	*session
-	after    queue.ID  // position of the walk
-	newest   queue.ID  // highest ID seen in this session
-	full     bool      // the current sweep started at the very start …
-	clean    bool      // … and has found nothing pending so far
-	lastFull time.Time // when the last full sweep started
-	lastLong time.Time
-	lastSeen time.Time // when a message was last fetched
+	after  queue.ID // position of the walk
+	newest queue.ID // highest ID seen in this session
+	short  bool     // the last fetch came back short: the walk is near the end of the queue
+	full   bool     // the current sweep started at the very start …
+	clean  bool     // … and has found nothing pending so far
 
+	lastFull, lastLong, lastShort time.Time // when sweeps of these kinds started
+
+	lastSeen time.Time // when a message was last fetched
 	heldPoll backoff
-	heldAt   time.Time // not to be re-read before
+	heldAt   time.Time // what is held back is not read again before
 }
 
 // run fetches until there is a reason to end the session; drained tells that a whole sweep found nothing pending.
@@ -41,27 +46,20 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 	poll := backoff{min: cfg.Linger, max: watchMax}
 	f.heldPoll = backoff{min: watchMin, max: heldRetryMax}
 	f.lastSeen = time.Now()
-	f.rewind(queue.ID{})
 	var outage outage
-	for {
-		if f.pool.stopped(ctx) {
-			return false, nil
+	for !f.pool.stopped(ctx) {
+		if err := f.goBack(ctx); err != nil {
+			return false, err
 		}
 		msgs, err := cfg.Queue.Fetch(ctx, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes})
-		if outage.note(&f.log, err, "fetch") {
+		switch {
+		case outage.note(&f.log, err, "fetch"):
 			if fatal(err) || ctx.Err() != nil {
 				return false, err
 			}
 			f.pool.pause(ctx, poll.next())
-			continue
-		}
-		if len(msgs) > 0 {
-			f.lastSeen = time.Now()
-			f.clean = false
-			f.after = msgs[len(msgs)-1].ID
-			if f.newest.Compare(f.after) < 0 {
-				f.newest = f.after
-			}
+		case len(msgs) > 0:
+			f.walked(msgs)
 			f.inflight.add(1)
 			select {
 			case out <- msgs:
@@ -69,95 +67,93 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 				return false, ctx.Err()
 			}
 			poll.reset()
-			if err := f.rereadHeld(ctx); err != nil {
+			if f.short {
+				f.pool.pause(ctx, cfg.Linger)
+			}
+		default:
+			f.short = true
+			if err := f.inflight.wait(ctx); err != nil {
 				return false, err
 			}
-			if len(msgs) < cfg.Batch && !f.pool.pause(ctx, cfg.Linger) {
-				return false, nil
-			}
-			if time.Since(f.lastFull) > fullSweepEvery {
-				if err := f.startOver(ctx, queue.ID{}); err != nil {
-					return false, err
-				}
-			}
-			continue
-		}
-
-		// Caught up: the sweep is over.
-		if err := f.inflight.wait(ctx); err != nil {
-			return false, err
-		}
-		held := f.held.Load()
-		nothing := f.full && f.clean
-		onlyIncomplete := f.full && held != nil && held.overdue
-		if nothing || onlyIncomplete {
-			if nothing {
-				f.forgetSilent(ctx)
-			}
-			if cfg.UntilEmpty {
+			wait := poll.next()
+			switch {
+			case f.emptied(ctx):
 				return true, nil
+			case f.held.Load() != nil:
+				wait = min(wait, max(time.Until(f.heldAt), 0))
+			case cfg.UntilEmpty:
+				wait = 0 // no reason to wait: look once more from the start, and be done if that finds nothing
 			}
-			if time.Since(f.lastSeen) > cfg.IdleTimeout || f.pool.waiting.Load() > 0 && time.Since(f.lastSeen) > watchMax {
-				return true, nil
-			}
-		}
-		switch now := time.Now(); {
-		case cfg.UntilEmpty, now.Sub(f.lastFull) > fullSweepEvery, f.pool.waiting.Load() > 0, now.Sub(f.lastSeen) > cfg.IdleTimeout:
-			f.rewind(queue.ID{})
-		case held != nil:
-			f.rewind(before(held.first, longRewind))
-		case now.Sub(f.lastLong) > longEvery:
-			f.lastLong = now
-			f.rewind(before(f.newest, longRewind))
-		default:
-			f.rewind(before(f.newest, shortRewind))
-		}
-		wait := poll.next()
-		switch {
-		case held != nil:
-			wait = f.heldPoll.next() // what is held is fetched every time and must not keep the polling busy
-		case cfg.UntilEmpty:
-			continue // no reason to wait: look once more from the start, and be done if that finds nothing
-		}
-		if !f.pool.pause(ctx, wait) {
-			return false, nil
+			f.pool.pause(ctx, wait)
 		}
 	}
+	return false, nil
 }
 
-// rewind sets the walk back. In-flight batches must be acknowledged by now, or they would be fetched a second time
-// (which the ledger would refuse: it would only be work for nothing).
-func (f *fetcher) rewind(to queue.ID) {
-	f.after = to
-	f.full = to == queue.ID{}
-	if f.full {
-		f.clean = true
-		f.lastFull = time.Now()
-		f.lastLong = f.lastFull
+// walked moves the walk behind msgs.
+func (f *fetcher) walked(msgs []queue.Message) {
+	f.lastSeen = time.Now()
+	f.clean = false
+	f.after = msgs[len(msgs)-1].ID
+	if f.newest.Compare(f.after) < 0 {
+		f.newest = f.after
 	}
+	var size int64
+	for i := range msgs {
+		size += int64(len(msgs[i].Payload))
+	}
+	f.short = len(msgs) < f.pool.cfg.Batch && size < f.pool.cfg.BatchBytes
 }
 
-// startOver waits until the pipeline has acknowledged everything fetched, then sets the walk back.
-func (f *fetcher) startOver(ctx context.Context, to queue.ID) error {
+// emptied decides, at the end of a sweep with everything acknowledged, whether the session may end: a full sweep has found
+// nothing that can be appended, and there is a reason not to stay.
+func (f *fetcher) emptied(ctx context.Context) bool {
+	held := f.held.Load()
+	nothing := f.full && f.clean
+	onlyIncomplete := f.full && held != nil && held.overdue
+	if nothing {
+		f.forgetSilent(ctx)
+	}
+	idle := time.Since(f.lastSeen)
+	cfg := &f.pool.cfg
+	unwanted := cfg.UntilEmpty || idle > cfg.IdleTimeout || f.pool.waiting.Load() > 0 && idle > watchMax
+	if unwanted && !nothing && !onlyIncomplete {
+		f.lastFull = time.Time{} // so the next sweep is a full one, and may answer the question
+	}
+	return unwanted && (nothing || onlyIncomplete)
+}
+
+// goBack sets the walk back if it is time for that. In-flight batches are acknowledged first, or they would be fetched a
+// second time (which the ledger would refuse: it would only be work for nothing).
+func (f *fetcher) goBack(ctx context.Context) error {
+	now := time.Now()
+	held := f.held.Load()
+	var to queue.ID
+	switch {
+	case now.Sub(f.lastFull) > fullSweepEvery:
+		f.lastFull, f.lastLong, f.lastShort = now, now, now
+	case held != nil && !now.Before(f.heldAt):
+		to = before(held.first, longRewind)
+	case f.short && now.Sub(f.lastLong) > longEvery:
+		f.lastLong, f.lastShort = now, now
+		to = before(f.newest, longRewind)
+	case f.short && now.Sub(f.lastShort) > shortEvery:
+		f.lastShort = now
+		to = before(f.newest, shortRewind)
+	default:
+		return nil
+	}
+	// What waits behind a missing message is read again less and less often while that stays missing.
+	if held == nil {
+		f.heldPoll.reset()
+	}
+	f.heldAt = now.Add(f.heldPoll.next())
 	if err := f.inflight.wait(ctx); err != nil {
 		return err
 	}
-	f.rewind(to)
+	f.after = to
+	f.full, f.clean = to.IsZero(), true
 	return nil
-}
-
-// rereadHeld goes back for a missing message in the middle of a walk, less and less often while it stays missing.
-func (f *fetcher) rereadHeld(ctx context.Context) error {
-	held := f.held.Load()
-	if held == nil {
-		f.heldPoll.reset()
-		return nil
-	}
-	if time.Now().Before(f.heldAt) {
-		return nil
-	}
-	f.heldAt = time.Now().Add(f.heldPoll.next())
-	return f.startOver(ctx, before(held.first, longRewind))
 }
 
 // forgetSilent ages the ledger. The append stage is idle: everything in flight is acknowledged and nothing is pending.

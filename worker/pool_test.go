@@ -581,6 +581,33 @@ func TestLateArrivalIsFound(t *testing.T) {
 	})
 }
 
+// … also while other producers keep the walk at the end of the queue and no fetch ever comes back empty.
+func TestLateArrivalIsFoundWhileOthersKeepPublishing(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		n := uint64(0)
+		more := func(count int) {
+			for range count {
+				n++
+				r.put(2, n)
+				time.Sleep(time.Millisecond)
+			}
+		}
+		more(2000)
+		r.put(1, 1500) // half a second behind the walk, …
+		r.put(1, 1501) // (a declared gap, after 30 s)
+		r.put(3, 1)    // … and two seconds
+		more(35_000)
+		p.stop()
+		got := contents(t, r.disk, testFile)
+		for payload, within := range map[string]int{"3/1": 2500, "1/1500": 31_500, "1/1501": 31_500} {
+			if at := slices.Index(got, payload); at < 0 || at > 2000+within {
+				t.Errorf("%s is at index %d; the walk had passed it at 2000, and it should be found within %d ms", payload, at, within)
+			}
+		}
+	})
+}
+
 func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.put(1, 1)
