@@ -1,0 +1,820 @@
+#!/usr/bin/env python3
+"""A second, independent reader of Fencepost files (.fpl).
+
+It was written from storage/FORMAT.md alone, without a look at the Go code, and shares nothing with it. Where the two
+agree on a file, that is because the page says so. Section numbers (§) in the comments are those of FORMAT.md.
+
+    read_fpl.py cat FILE [--format lines|len32|raw|json]    what `fencepost cat` prints
+    read_fpl.py verify FILE                                 what is in the file, as JSON
+    read_fpl.py batch                                       many of these in one process, see run_batch
+
+Exit codes: 0 ok, 1 cannot be read (no such file, or written by a newer version), 2 usage, 3 damaged or not a Fencepost file.
+
+It only reads. It needs Python 3.9 and its standard library.
+"""
+
+import argparse
+import base64
+import collections
+import datetime
+import io
+import json
+import mmap
+import os
+import re
+import stat
+import struct
+import sys
+
+EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTEGRITY = 0, 1, 2, 3
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# §1 Checksums: CRC32C
+
+POLYNOMIAL = 0x82F63B78  # 0x1EDC6F41 with its bits reversed
+
+
+def _make_tables():
+    """16 tables: TABLES[k][b] is the effect of byte b when k more bytes follow it in the same block."""
+    first = []
+    for byte in range(256):
+        c = byte
+        for _ in range(8):
+            c = c >> 1 ^ POLYNOMIAL if c & 1 else c >> 1
+        first.append(c)
+    tables = [first]
+    for _ in range(15):
+        tables.append([first[c & 255] ^ c >> 8 for c in tables[-1]])
+    return tables
+
+
+_TABLES = _make_tables()
+_BLOCK = struct.Struct("<I12B")  # 16 bytes: the first 4, which meet the register, as one number
+
+
+def crc_update(register, data):
+    """Feeds data into the bare shift register: no initial value, no final xor. 16 bytes a turn ("slicing by 16")."""
+    t0, t1, t2, t3, t4, t5, t6, t7, t8, t9, ta, tb, tc, td, te, tf = _TABLES
+    view = memoryview(data)
+    full = len(view) & ~15
+    c = register
+    for w, b4, b5, b6, b7, b8, b9, ba, bb, bc, bd, be, bf in _BLOCK.iter_unpack(view[:full]):
+        w ^= c
+        c = (tf[w & 255] ^ te[w >> 8 & 255] ^ td[w >> 16 & 255] ^ tc[w >> 24]
+             ^ tb[b4] ^ ta[b5] ^ t9[b6] ^ t8[b7] ^ t7[b8] ^ t6[b9]
+             ^ t5[ba] ^ t4[bb] ^ t3[bc] ^ t2[bd] ^ t1[be] ^ t0[bf])
+    for byte in view[full:]:
+        c = t0[(c ^ byte) & 255] ^ c >> 8
+    return c
+
+
+def crc32c(data):
+    return crc_update(0xFFFFFFFF, data) ^ 0xFFFFFFFF
+
+
+assert crc32c(b"123456789") == 0xE3069283
+
+
+class Checksum:
+    """crc(bytes…) = CRC32C(file_id ++ bytes…). The register behind file_id is computed once per file."""
+
+    def __init__(self, file_id):
+        self.seed = crc_update(0xFFFFFFFF, file_id)
+
+    def __call__(self, *parts):
+        c = self.seed
+        for part in parts:
+            c = crc_update(c, part)
+        return c ^ 0xFFFFFFFF
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# Errors
+
+class Stop(Exception):
+    """Why reading ends before the end of the file, and the exit code that says so."""
+
+    def __init__(self, code, text):
+        super().__init__(text)
+        self.code = code
+
+
+class NotReadable(Stop):
+    """The file cannot be used at all: its header."""
+
+
+class Damage(Stop):
+    """Bytes are damaged, or records missing: in [offset, end); the messages [lost_first, lost_next) cannot be read."""
+
+    def __init__(self, offset, end, lost_first, lost_next, reason):
+        text = "bytes %d to %d: %s" % (offset, end, reason)
+        if lost_next > lost_first:
+            text += "; messages %d to %d are lost" % (lost_first, lost_next - 1)
+        super().__init__(EXIT_INTEGRITY, text)
+        self.offset, self.end, self.lost_first, self.lost_next, self.reason = offset, end, lost_first, lost_next, reason
+        self.kind = "corruption"
+
+
+class Retraction(Damage):
+    """Messages [lost_first, lost_next) were accepted, and then taken back by the next writer's open record."""
+
+    def __init__(self, offset, end, lost_first, lost_next):
+        super().__init__(offset, end, lost_first, lost_next, "the next writer did not find what is there")
+        self.kind = "retraction"
+
+
+class TooNew(Stop):
+    """A record with good checksums uses something that this reader does not know (§8)."""
+
+    def __init__(self, text):
+        super().__init__(EXIT_FAILED, text)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# §2 File header
+
+HEADER_LEN = 4096
+MAGIC = b"\x89FPL\r\n\x1a\n"
+TYPE_PATTERN = re.compile(rb"[a-z0-9][a-z0-9._-]{0,63}\Z")
+
+FileHeader = collections.namedtuple(
+    "FileHeader", "major minor header_len file_id sync_marker generation first_index prev_file_id created_ns "
+                  "incompat ro_compat compat type schema")
+
+_FILE_HEADER = struct.Struct("<8sHHI16s16sQQ16sqIIIHH")
+assert _FILE_HEADER.size == 104
+
+
+def parse_file_header(page):
+    """Checks the first 4096 bytes of a file (or what there is of them), in the order of §2."""
+
+    def checksum_good(p):
+        return len(p) == HEADER_LEN and Checksum(p[16:32])(p[:4092]) == struct.unpack_from("<I", p, 4092)[0]
+
+    if page[:8] != MAGIC:
+        if checksum_good(MAGIC + page[8:]):
+            raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its magic")
+        raise NotReadable(EXIT_INTEGRITY, "not a Fencepost file")
+    if len(page) < HEADER_LEN:
+        raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: only %d bytes of it are there" % len(page))
+    (_, major, minor, header_len, file_id, sync_marker, generation, first_index, prev_file_id, created_ns,
+     incompat, ro_compat, compat, type_len, schema_len) = _FILE_HEADER.unpack_from(page)
+    if major > 1:
+        raise NotReadable(EXIT_FAILED, "version %d.%d of the format is too new" % (major, minor))
+    if not checksum_good(page):
+        raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its checksum")
+    if incompat != 0:
+        raise NotReadable(EXIT_FAILED, "the file needs features that this reader does not know: %#x" % incompat)
+    typ = page[104:104 + type_len]
+    schema = page[104 + type_len:104 + type_len + schema_len]
+    if major != 1 or header_len != HEADER_LEN:
+        raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: major or header_len")
+    if not 1 <= type_len <= 64 or schema_len > 1024 or not TYPE_PATTERN.match(typ):
+        raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its type or schema")
+    return FileHeader(major, minor, header_len, file_id, sync_marker, generation, first_index, prev_file_id, created_ns,
+                      incompat, ro_compat, compat, typ.decode("ascii"), schema.decode("utf-8", "replace"))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# §3 Record header
+
+BATCH, FENCE, OPEN, CHECKPOINT, SEAL = b"FPB1", b"FPF1", b"FPO1", b"FPC1", b"FPS1"
+ANCHORS = {FENCE, OPEN, CHECKPOINT, SEAL}
+MAX_BODY = {BATCH: 67108864, CHECKPOINT: 67108864, FENCE: 65536, OPEN: 65536, SEAL: 65536}
+
+_RECORD = struct.Struct("<4sIQQQIHHIIQQQQqII")
+assert _RECORD.size == 96
+
+_FIELDS = ("magic head_crc offset epoch base_index count flags header_len stored_len raw_len durable_end anchor_off chain "
+           "session base_time body_crc schema_id").split()
+
+
+class Record(collections.namedtuple("Record", _FIELDS + ["head_at"])):
+    """A record header that was checked; head_at is where it starts in the file (16 behind `offset` for an anchor)."""
+    __slots__ = ()
+
+    @property
+    def codec(self):
+        return self.flags & 7
+
+    @property
+    def has_headers(self):
+        return self.flags & 8 != 0
+
+    @property
+    def end(self):
+        return self.head_at + (self.header_len + self.stored_len + 7 & ~7)
+
+    @property
+    def chain_value(self):
+        """What the next record's `chain` must be."""
+        return self.body_crc << 32 | self.head_crc
+
+
+def in_range(r):
+    most = MAX_BODY[r.magic]
+    return (r.header_len >= 96 and r.header_len % 8 == 0
+            and r.stored_len <= most and r.raw_len <= most
+            and r.count <= 1048576 and (r.count >= 1) == (r.magic == BATCH)
+            and r.offset >= 4096 and 4096 <= r.durable_end <= r.offset and r.anchor_off < r.offset
+            and r.base_index <= 1 << 63
+            and (r.codec != 0 or r.raw_len == r.stored_len))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# §4 Bodies
+
+MESSAGE, SKIPPED, AFTER_GAP = 0, 1, 2
+
+Message = collections.namedtuple("Message", "index epoch kind id time payload headers")
+
+
+class Undecodable(Exception):
+    """A body with a good checksum that is not what §4 says."""
+
+
+class Cursor:
+    """Reads a body from the front. Whatever would go beyond its end is Undecodable."""
+
+    def __init__(self, data):
+        self.data, self.pos = data, 0
+
+    def take(self, n):
+        if n > len(self.data) - self.pos:
+            raise Undecodable("a length beyond the end of the body")
+        self.pos += n
+        return self.data[self.pos - n:self.pos]
+
+    def u8(self):
+        return self.take(1)[0]
+
+    def u64(self):
+        return int.from_bytes(self.take(8), "little")
+
+    def uvarint(self):
+        value = 0
+        for i in range(10):
+            byte = self.u8()
+            value |= (byte & 0x7F) << 7 * i
+            if byte < 0x80:
+                if value >= 1 << 64:
+                    break
+                return value
+        raise Undecodable("a number of more than 64 bits")
+
+    def varint(self):
+        u = self.uvarint()
+        return u >> 1 ^ -(u & 1)
+
+    def at_end(self):
+        return self.pos == len(self.data)
+
+
+def signed64(n):
+    """n modulo 2^64, as a two's complement number."""
+    n &= (1 << 64) - 1
+    return n - (1 << 64) if n >> 63 else n
+
+
+def decode_batch(r, body, first_index):
+    """The messages of a batch. Indexes count from first_index."""
+    c, messages = Cursor(body), []
+    for i in range(r.count):
+        kind = c.u8()
+        if kind not in (MESSAGE, SKIPPED, AFTER_GAP):
+            raise Undecodable("message %d is of unknown kind %d" % (i, kind))
+        id_len = c.u8()
+        if id_len == 0:
+            raise Undecodable("message %d has no ID" % i)
+        ident = c.take(id_len)
+        time = signed64(r.base_time + c.varint())
+        payload_len = c.uvarint()
+        if payload_len > 16777216:
+            raise Undecodable("message %d has a payload of %d bytes" % (i, payload_len))
+        payload = c.take(payload_len)
+        headers = []
+        if r.has_headers:
+            size, n = 0, c.uvarint()
+            if n > 65537:
+                raise Undecodable("message %d has %d headers" % (i, n))
+            for _ in range(n):
+                key = c.take(c.uvarint())
+                value = c.take(c.uvarint())
+                size += len(key) + len(value)
+                headers.append((key, value))
+            if size > 65536:
+                raise Undecodable("message %d has %d bytes of headers" % (i, size))
+        messages.append(Message(first_index + i, r.epoch, kind, ident, time, payload, headers))
+    if not c.at_end():
+        raise Undecodable("%d bytes are left over" % (len(body) - c.pos))
+    return messages
+
+
+def decode_fence(body):
+    """The tags of a fence that are known, for people."""
+    tags, c = {}, Cursor(body)
+    while not c.at_end():
+        tag = c.u8()
+        tags[tag] = c.take(c.u8())
+    text = {1: "holder", 2: "host", 4: "version"}
+    found = {name: tags[tag].decode("utf-8", "replace") for tag, name in text.items() if tag in tags}
+    if len(tags.get(3, b"")) == 8:
+        found["pid"] = int.from_bytes(tags[3], "little")
+    if len(tags.get(5, b"")) == 8:
+        found["wall_ns"] = int.from_bytes(tags[5], "little", signed=True)
+    return found
+
+
+OpenBody = collections.namedtuple("OpenBody", "accepted_end fence_off prev_checkpoint skipped")
+
+
+def decode_open(body):
+    if len(body) < 32:
+        raise Undecodable("the body of the open record has %d bytes" % len(body))
+    return OpenBody(*struct.unpack_from("<QQQQ", body))  # more may follow in later minor versions
+
+
+CheckpointBody = collections.namedtuple("CheckpointBody", "prev_checkpoint entries state_len")
+
+
+def decode_checkpoint(body):
+    """Its entries are (index, offset, time)."""
+    c = Cursor(body)
+    prev, entries = c.u64(), []
+    index = offset = time = 0
+    for _ in range(c.uvarint()):
+        index, offset, time = index + c.uvarint(), offset + c.uvarint(), signed64(time + c.varint())
+        entries.append((index, offset, time))
+    state = c.take(c.uvarint())
+    if not c.at_end():
+        raise Undecodable("%d bytes are left over" % (len(body) - c.pos))
+    return CheckpointBody(prev, entries, len(state))
+
+
+SealBody = collections.namedtuple("SealBody", "successor generation reason")
+
+
+def decode_seal(body):
+    c = Cursor(body)
+    return SealBody(c.take(16), c.u64(), c.take(c.u8()))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# §6 What is accepted
+
+CLOSED, FENCED, OPENED = "closed", "fenced", "open"
+
+# What Scan.run yields, in file order:
+Accepted = collections.namedtuple("Accepted", "record first_index void")  # void: range before the fence of an open record
+Damaged = collections.namedtuple("Damaged", "error")                      # the scan goes on behind the damage
+Rest = collections.namedtuple("Rest", "offset end")                       # [end, limit) at the end, if not empty
+
+
+class Scan:
+    """Runs §6 over the bytes of a file. The names are those of the pseudocode."""
+
+    def __init__(self, data):
+        self.data = data                          # the file as it was when we looked: everything below the limit
+        self.limit = len(data)
+        self.header = parse_file_header(data[:HEADER_LEN])
+        self.marker = self.header.sync_marker
+        self.crc = Checksum(self.header.file_id)
+        self.phase, self.sealed, self.epoch, self.session = CLOSED, False, 0, None
+        self.fence_off = None                     # offset of the last accepted fence
+        self.pending = None                       # a Damage that the next open record may know more about
+        self.next, self.chain, self.end = self.header.first_index, 0, 4096
+
+    # --- one position by itself
+
+    def header_at(self, p):
+        """The record header at p: its magic fits, head_crc is good, offset = p, and it is in range. Otherwise None.
+
+        head_crc is checked before any other field is looked at.
+        """
+        anchor = self.data[p:p + 16] == self.marker
+        at = p + 16 if anchor else p
+        raw = self.data[at:at + 96]
+        if len(raw) < 96:
+            return None
+        magic = raw[:4]
+        if (magic not in ANCHORS) if anchor else (magic != BATCH):
+            return None
+        if self.crc(raw[:4], raw[8:]) != int.from_bytes(raw[4:8], "little"):
+            return None
+        r = Record(*_RECORD.unpack(raw), at)
+        return r if r.offset == p and in_range(r) else None
+
+    def complete(self, r):
+        """The rest of being whole: the record ends at or below the limit, and body_crc is good."""
+        return r.end <= self.limit and self.crc(self.data[r.head_at + 96:r.end]) == r.body_crc
+
+    def whole(self, p):
+        r = self.header_at(p)
+        return r if r and self.complete(r) else None
+
+    def body(self, r):
+        start = r.head_at + r.header_len
+        return self.data[start:start + r.stored_len]
+
+    def positions(self, p):
+        """All q >= p, multiples of 8, at which a header could be: where the marker or a batch's magic stands."""
+        p = p + 7 & ~7
+        batch = anchor = p - 1                    # the next occurrence of each, once at or above p
+        while True:
+            if -1 < batch < p:
+                batch = self.data.find(BATCH, p)
+            if -1 < anchor < p:
+                anchor = self.data.find(self.marker, p)
+            found = [q for q in (batch, anchor) if q >= p]
+            if not found:
+                return
+            q = min(found)
+            if q % 8 == 0:
+                yield q
+            p = q + 1
+
+    # --- the loop
+
+    def run(self):
+        p = 4096
+        while True:
+            r = self.whole(p)
+            if not (r and (yield from self.accept_if_fits(r))):
+                r = yield from self.search(p)
+                if r is None:
+                    return
+                p = r.offset
+                continue
+            p = r.end
+
+    def accept_if_fits(self, r):
+        """fits(r) and accept(r)."""
+        if r.magic == FENCE:
+            if r.epoch <= self.epoch:
+                return False
+            self.phase, self.epoch, self.session, self.fence_off = FENCED, r.epoch, r.session, r.offset
+            yield Accepted(r, self.next, None)
+            return True
+
+        if r.epoch != self.epoch or r.session != self.session:
+            return False
+        if r.magic == OPEN:
+            if self.phase != FENCED or self.sealed:
+                return False
+            try:
+                body = decode_open(self.body(r))
+            except Undecodable:
+                return False
+            if body.fence_off != self.fence_off:
+                return False
+            void = None
+            damage = self.compare(r, body) or self.pending
+            if damage:                            # reported once, and no byte is reported as damaged and as void
+                yield Damaged(damage)
+            elif body.accepted_end < body.fence_off:
+                void = (body.accepted_end, body.fence_off)
+            self.pending = None
+            self.phase, self.next = OPENED, r.base_index
+            first = self.next
+        else:
+            if self.phase != OPENED or r.base_index != self.next or r.chain != self.chain:
+                return False
+            first, void = self.next, None
+            if r.magic == BATCH:
+                self.next += r.count
+            elif r.magic == SEAL:
+                self.phase, self.sealed = CLOSED, True
+        self.chain, self.end = r.chain_value, r.end
+        yield Accepted(r, first, void)
+        return True
+
+    def decode(self, r, first_index):
+        """What the body of an accepted record says. Raises Damage or TooNew."""
+        # §8: a reserved bit or an unknown codec is a newer version's. It matters here only: nothing but the bodies of open
+        # records decides what is accepted.
+        if r.magic == BATCH and (r.flags & 0xFFF0 or r.codec != 0):
+            raise TooNew("the batch at %d needs a newer reader: flags %#x" % (r.offset, r.flags))
+        try:
+            if r.magic == BATCH:
+                return decode_batch(r, self.body(r), first_index)
+            return {FENCE: decode_fence, OPEN: decode_open, CHECKPOINT: decode_checkpoint, SEAL: decode_seal}[r.magic](self.body(r))
+        except Undecodable as e:
+            raise Damage(r.offset, r.end, first_index, first_index + r.count,
+                         "damaged before the checksum was computed: %s" % e) from None
+
+    def compare(self, r, body):
+        """An open record that fits, against what was found before its fence. None: all equal."""
+        if body.accepted_end > self.end or r.base_index > self.next:
+            return Damage(self.end, max(body.accepted_end, self.end), self.next, r.base_index,
+                          "the next writer found valid records that are not there")
+        if body.accepted_end < self.end or r.base_index < self.next:
+            return Retraction(body.accepted_end, self.end, r.base_index, self.next)
+        if r.chain != self.chain:
+            return Damage(4096, self.end, self.next, self.next, "the next writer found other bytes before it")
+        return None
+
+    def search(self, bad):
+        """The region ends at bad. Returns the record to go on with; None: there is none.
+
+        Damage in front of a fence or an open record is not reported at once: the open record will be compared with what
+        was found, and that can tell exactly which bytes and messages were lost.
+        """
+        proof = None
+        for q in self.positions(bad):
+            r = self.header_at(q)
+            if r is None:
+                continue
+            if r.magic == FENCE:
+                if r.epoch > self.epoch and self.complete(r):
+                    if proof:
+                        self.pending = self.pending or self.damage(bad, q, proof)
+                    return r
+            elif q > bad and self.proves(r, bad):
+                proof = proof or r
+                if not self.complete(r):
+                    continue                      # it proves the damage, but is damaged itself
+                self.epoch, self.session, self.sealed = r.epoch, r.session, False
+                damage = self.pending or self.damage(bad, q, r)
+                if r.magic == OPEN:
+                    self.phase, self.fence_off, self.pending = FENCED, decode_open(self.body(r)).fence_off, damage
+                else:
+                    yield Damaged(damage)
+                    self.phase, self.next, self.chain, self.end, self.pending = OPENED, r.base_index, r.chain, q, None
+                return r
+        if proof:
+            self.pending = self.pending or self.damage(bad, proof.offset, proof)
+        if self.pending:
+            yield Damaged(self.pending)
+        if self.end < self.limit:
+            yield Rest(self.end, self.limit)
+        return None
+
+    def proves(self, r, bad):
+        return r.durable_end > bad and (
+            r.epoch == self.epoch and r.session == self.session and self.phase != CLOSED or r.epoch > self.epoch)
+
+    def damage(self, bad, end, proof):
+        return Damage(bad, end, self.next, max(self.next, proof.base_index),
+                      "the record at %d tells that these bytes were durable" % proof.offset)
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# cat: the same output as `fencepost cat`, byte for byte
+
+# In Go's encoding/json <, >, & and the line separators are escaped, too. A byte that is not UTF-8 becomes \ufffd; decoding
+# with surrogateescape makes it one of the code points DC80 to DCFF, which do not occur otherwise.
+_ESCAPES = {c: "\\u%04x" % c for c in [*range(0x20), ord("<"), ord(">"), ord("&"), 0x2028, 0x2029]}
+_ESCAPES.update({ord('"'): '\\"', ord("\\"): "\\\\", 8: "\\b", 9: "\\t", 10: "\\n", 12: "\\f", 13: "\\r"})
+_ESCAPES.update({0xDC00 + byte: "\\ufffd" for byte in range(0x80, 0x100)})
+
+
+def go_string(raw):
+    """A JSON string as Go's encoding/json writes it."""
+    return '"%s"' % raw.decode("utf-8", "surrogateescape").translate(_ESCAPES)
+
+
+def go_time(ns):
+    """RFC 3339 in UTC, with as many digits of the second's fraction as it takes."""
+    seconds, fraction = divmod(ns, 10**9)
+    text = (datetime.datetime(1970, 1, 1) + datetime.timedelta(seconds=seconds)).isoformat()
+    return text + (".%09d" % fraction).rstrip("0").rstrip(".") + "Z"
+
+
+_TO_BASE32HEX = bytes.maketrans(b"ABCDEFGHIJKLMNOPQRSTUVWXYZ234567", b"0123456789abcdefghijklmnopqrstuv")
+
+
+def id_text(ident):
+    """Message IDs, which have 20 bytes, in base32hex; others in hex."""
+    if len(ident) == 20:
+        return base64.b32encode(ident).translate(_TO_BASE32HEX).decode("ascii")
+    return ident.hex()
+
+
+def json_line(m):
+    fields = ['"index":%d,"id":"%s","time":"%s","epoch":%d' % (m.index, id_text(m.id), go_time(m.time), m.epoch)]
+    if m.kind == AFTER_GAP:
+        fields.append('"after_gap":true')
+    if m.headers:
+        # A key that occurs twice has its last value. Go sorts by the bytes of the keys.
+        headers = ",".join("%s:%s" % (go_string(k), go_string(v)) for k, v in sorted(dict(m.headers).items()))
+        fields.append('"headers":{%s}' % headers)
+    try:
+        m.payload.decode("utf-8")
+        fields.append('"payload":%s' % go_string(m.payload))
+    except UnicodeDecodeError:
+        fields.append('"payload_base64":"%s"' % base64.b64encode(m.payload).decode("ascii"))
+    return "{%s}\n" % ",".join(fields)
+
+
+FORMATS = {
+    "lines": lambda m: m.payload + b"\n",
+    "raw": lambda m: m.payload,
+    "len32": lambda m: struct.pack(">I", len(m.payload)) + m.payload,
+    "json": lambda m: json_line(m).encode("utf-8"),
+}
+
+
+def cat(data, fmt, out):
+    """Prints the messages up to the first damage, which it raises. Skipped records are not messages."""
+    scan = Scan(data)
+    for event in scan.run():
+        if isinstance(event, Damaged):
+            raise event.error
+        if isinstance(event, Accepted) and event.record.magic == BATCH:
+            messages = scan.decode(event.record, event.first_index)
+            out.write(b"".join(FORMATS[fmt](m) for m in messages if m.kind != SKIPPED))
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# verify
+
+def verify(data, path):
+    """What is in the file, as a dict. Fields that `fencepost verify --json` has too mean the same there."""
+    report = {"file": path, "ok": False}
+    try:
+        scan = Scan(data)
+    except NotReadable as e:
+        return dict(report, error=str(e), exit=e.code)
+    h = scan.header
+    messages = skipped = gaps = batches = 0
+    durable_end = 4096
+    void, torn, regions, checkpoints, errors, remarks = [], None, [], [], [], []
+    sealed = None
+    last_anchor = last_checkpoint = 0             # offsets of the latest open or checkpoint record, and checkpoint
+    since = {}                                    # batches since the last checkpoint: offset to (index, time)
+
+    def expect(r, what, found, wanted):
+        """Fields that acceptance does not depend on should be right all the same."""
+        if found != wanted:
+            remarks.append("record at %d: %s is %r, expected %r" % (r.offset, what, found, wanted))
+
+    for event in scan.run():
+        if isinstance(event, Damaged):
+            errors.append(event.error)
+            continue
+        if isinstance(event, Rest):
+            torn = (event.offset, event.end)
+            continue
+        r = event.record
+        durable_end = max(durable_end, r.durable_end)
+        try:
+            body = scan.decode(r, event.first_index)
+        except Stop as e:
+            errors.append(e)
+            body = None                           # accepted all the same: acceptance does not look into bodies
+
+        # Regions: what one writer wrote.
+        if r.magic == FENCE or not regions or regions[-1]["epoch"] != r.epoch:  # the latter: its fence is damaged
+            holder = body if r.magic == FENCE and body else {}
+            regions.append({
+                "epoch": r.epoch, "session": "%016x" % r.session, "holder": holder.get("holder", ""),
+                "host": holder.get("host", ""), "pid": holder.get("pid", 0),
+                "first_index": event.first_index, "next_index": event.first_index, "offset": r.offset, "end": r.end,
+                "opened": r.magic != FENCE})
+        region = regions[-1]
+        region["end"] = r.end
+        if r.magic == BATCH:
+            region["next_index"] = scan.next
+        if r.magic == OPEN:
+            region["first_index"] = region["next_index"] = r.base_index
+            region["opened"] = True
+
+        # Contents.
+        if event.void:
+            void.append(event.void)
+        if r.magic == BATCH:
+            batches += 1
+            messages += r.count
+            skipped += sum(m.kind == SKIPPED for m in body or [])
+            gaps += sum(m.kind == AFTER_GAP for m in body or [])
+        elif r.magic == CHECKPOINT and body:
+            checkpoints.append({"offset": r.offset, "next_index": r.base_index, "prev_checkpoint": body.prev_checkpoint,
+                                "entries": len(body.entries), "state_len": body.state_len})
+        elif r.magic == SEAL and body:
+            sealed = {"file_id": body.successor.hex(), "generation": body.generation}
+
+        # Fields that acceptance does not depend on.
+        if r.magic == FENCE:
+            for field in ("base_index", "count", "anchor_off", "chain", "base_time"):
+                expect(r, field, getattr(r, field), 0)
+            continue
+        expect(r, "anchor_off", r.anchor_off, last_anchor)
+        if r.magic == BATCH:
+            since[r.offset] = (event.first_index, r.base_time)
+            expect(r, "base_time", r.base_time, body[0].time if body else r.base_time)
+        if r.magic == OPEN:
+            expect(r, "skipped", body.skipped, body.fence_off - body.accepted_end)
+        if r.magic == CHECKPOINT and body:
+            for index, offset, time in body.entries:
+                expect(r, "entry for %d" % offset, (index, time), since.get(offset))
+        if r.magic in (OPEN, CHECKPOINT):
+            if body:
+                expect(r, "prev_checkpoint", body.prev_checkpoint, last_checkpoint)
+            last_anchor = r.offset
+            if r.magic == CHECKPOINT:
+                last_checkpoint = r.offset
+                since = {}
+
+    codes = [e.code for e in errors]
+    report.update({
+        "ok": not errors, "exit": EXIT_OK if not errors else EXIT_INTEGRITY if EXIT_INTEGRITY in codes else EXIT_FAILED,
+        "type": h.type, "schema": h.schema, "file_id": h.file_id.hex(), "generation": h.generation,
+        "messages": messages, "first_index": h.first_index, "next_index": scan.next,
+        "skipped": skipped, "declared_gaps": gaps, "batches": batches, "size": scan.limit, "durable_end": durable_end,
+        "torn": torn, "torn_bytes": torn[1] - torn[0] if torn else 0,
+        "void": void, "void_bytes": sum(end - offset for offset, end in void),
+        "corruptions": [describe(e) for e in errors if isinstance(e, Damage)],
+        "too_new": [str(e) for e in errors if isinstance(e, TooNew)], "regions": regions, "checkpoints": checkpoints,
+        "sealed": sealed, "remarks": remarks})
+    if errors:
+        report["error"] = str(errors[0])
+    return report
+
+
+def describe(e):
+    return {"kind": e.kind, "offset": e.offset, "end": e.end, "lost_first": e.lost_first, "lost_next": e.lost_next,
+            "reason": e.reason}
+
+
+# ---------------------------------------------------------------------------------------------------------------------
+# The command line
+
+def read_file(path):
+    """The bytes of a file, mapped. What is appended to it later is not seen."""
+    with open(path, "rb") as f:
+        info = os.fstat(f.fileno())
+        if not stat.S_ISREG(info.st_mode):
+            raise NotReadable(EXIT_FAILED, "not a regular file")
+        if info.st_size == 0:
+            return b""
+        return mmap.mmap(f.fileno(), info.st_size, access=mmap.ACCESS_READ)
+
+
+def run(args, out, err):
+    """Runs one command, and returns its exit code."""
+    try:
+        data = read_file(args.file)
+    except OSError as e:
+        print("error: %s" % e, file=err)
+        return EXIT_FAILED
+    except Stop as e:
+        print("error: %s: %s" % (args.file, e), file=err)
+        return e.code
+    try:
+        if args.command == "cat":
+            cat(data, args.format, out)
+            return EXIT_OK
+        report = verify(data, args.file)
+        code = report.pop("exit")
+        out.write(json.dumps(report).encode("ascii") + b"\n")
+        if code != EXIT_OK:
+            print("error: %s: %s" % (args.file, report["error"]), file=err)
+        return code
+    except Stop as e:
+        print("error: %s: %s" % (args.file, e), file=err)
+        return e.code
+    finally:
+        if data:
+            data.close()
+
+
+def run_batch(commands, out):
+    """Runs many commands in one process, for tests. Each line of stdin is a JSON list of arguments; each line of stdout
+    is the outcome of one: {"exit": …, "stdout": base64, "stderr": text}."""
+    for line in commands:
+        stdout, stderr = io.BytesIO(), io.StringIO()
+        code = run(parser().parse_args(json.loads(line)), stdout, stderr)
+        result = {"exit": code, "stdout": base64.b64encode(stdout.getvalue()).decode("ascii"), "stderr": stderr.getvalue()}
+        out.write(json.dumps(result).encode("ascii") + b"\n")
+    return EXIT_OK
+
+
+def parser():
+    p = argparse.ArgumentParser(prog="read_fpl.py", description="An independent reader of Fencepost files.")
+    commands = p.add_subparsers(dest="command", metavar="cat|verify|batch", required=True)
+    c = commands.add_parser("cat", help="print the messages of a file")
+    c.add_argument("file", metavar="FILE")
+    c.add_argument("--format", choices=sorted(FORMATS), default="lines", help="how messages are printed (default: lines)")
+    v = commands.add_parser("verify", help="print what is in a file, as JSON")
+    v.add_argument("file", metavar="FILE")
+    commands.add_parser("batch", help="run the commands on stdin, one JSON list of arguments a line")
+    return p
+
+
+def main():
+    args = parser().parse_args()
+    try:
+        if args.command == "batch":
+            code = run_batch(sys.stdin, sys.stdout.buffer)
+        else:
+            code = run(args, sys.stdout.buffer, sys.stderr)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:                       # whoever read our output has enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return EXIT_FAILED
+
+
+if __name__ == "__main__":
+    sys.exit(main())
