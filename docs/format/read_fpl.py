@@ -417,6 +417,13 @@ class Scan:
         start = r.head_at + r.header_len
         return self.data[start:start + r.stored_len]
 
+    def open_body(self, r):
+        """The body of an open record; None if it is another record or too short."""
+        try:
+            return decode_open(self.body(r)) if r.magic == OPEN else None
+        except Undecodable:
+            return None
+
     def positions(self, p):
         """All q >= p, multiples of 8, at which a header could be: where the marker or a batch's magic stands."""
         p = p + 7 & ~7
@@ -462,11 +469,8 @@ class Scan:
         if r.magic == OPEN:
             if self.phase != FENCED or self.sealed:
                 return False
-            try:
-                body = decode_open(self.body(r))
-            except Undecodable:
-                return False
-            if body.fence_off != self.fence_off:
+            body = self.open_body(r)
+            if not body or body.fence_off != self.fence_off:
                 return False
             void = None
             damage = self.compare(r, body) or self.pending
@@ -532,12 +536,13 @@ class Scan:
                     return r
             elif q > bad and self.proves(r, bad):
                 proof = proof or r
-                if not self.complete(r):
+                opened = self.open_body(r)
+                if not self.complete(r) or r.magic == OPEN and not opened:
                     continue                      # it proves the damage, but is damaged itself
                 self.epoch, self.session, self.sealed = r.epoch, r.session, False
                 damage = self.pending or self.damage(bad, q, r)
                 if r.magic == OPEN:
-                    self.phase, self.fence_off, self.pending = FENCED, decode_open(self.body(r)).fence_off, damage
+                    self.phase, self.fence_off, self.pending = FENCED, opened.fence_off, damage
                 else:
                     yield Damaged(damage)
                     self.phase, self.next, self.chain, self.end, self.pending = OPENED, r.base_index, r.chain, q, None
