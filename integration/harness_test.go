@@ -85,7 +85,7 @@ func (r result) String() string {
 	return fmt.Sprintf("exit code %d\nstdout: %s\nstderr: %s", r.code, r.stdout, r.stderr)
 }
 
-const runTimeout = time.Minute
+const runTimeout = 3 * time.Minute // generous: programs built with the race detector on a busy machine
 
 // run runs a program to its end.
 func run(t *testing.T, stdin io.Reader, program string, args ...string) result {
