@@ -68,6 +68,7 @@ type RecordSpec struct {
 	Chain, Session     uint64
 	BaseTime           int64
 	Body               []byte
+	RawLen             uint32 // defaults to the length of Body
 }
 
 // BuildRecord encodes a record of the file with the given header page, and returns the chain value of the next one.
@@ -79,6 +80,9 @@ func BuildRecord(header []byte, s RecordSpec) (record []byte, link uint64) {
 	h := recHeader{offset: s.Offset, epoch: s.Epoch, base: s.Base, count: s.Count, flags: s.Flags, headerLen: recHeaderSize,
 		storedLen: uint32(len(s.Body)), rawLen: uint32(len(s.Body)), durableEnd: s.DurableEnd, anchorOff: s.Anchor, session: s.Session,
 		chain: s.Chain, baseTime: s.BaseTime}
+	if s.RawLen != 0 {
+		h.rawLen = s.RawLen
+	}
 	for k := kindBatch; k <= kindSeal; k++ {
 		if k.magic() == s.Magic {
 			h.kind = k
@@ -98,6 +102,12 @@ func BatchBody(recs []Record) []byte {
 	}
 	b := make([]byte, size)
 	return b[:encodeRecords(b, recs, recs[0].Time, headers)]
+}
+
+// Compress compresses the body of a batch.
+func Compress(body []byte) []byte {
+	b, _ := compress(nil, body)
+	return b
 }
 
 func OpenBody(acceptedEnd, fenceOff, prevCheckpoint int64) []byte {

@@ -53,6 +53,10 @@ func FuzzVerify(f *testing.F) {
 	sealed.add("FPS1", storage.SealBody(storage.FileID{7}, 2, "size limit"), 0, 0, 0)
 	sealed.add("FPB1", []byte("compressed"), 5, 1, 0)
 	f.Add(sealed.data, true)
+	packed := newBuilder()
+	packed.region(3, 3000, storage.Holder{ID: "test"})
+	packed.packedBatch(messages(0, 200))
+	f.Add(packed.data, true)
 	f.Add([]byte(nil), false)
 	f.Fuzz(func(t *testing.T, b []byte, fix bool) {
 		if fix {
@@ -60,7 +64,7 @@ func FuzzVerify(f *testing.F) {
 			fixup(b)
 		}
 		rep, err := storage.VerifyBytes(b, storage.VerifyOptions{Deep: true, Visit: func(r storage.Record) error {
-			if len(r.ID) == 0 || len(r.ID) > storage.MaxID || len(r.Payload) > len(b) {
+			if len(r.ID) == 0 || len(r.ID) > storage.MaxID || len(r.Payload) > storage.MaxPayload {
 				t.Fatalf("record %+v", r)
 			}
 			return nil

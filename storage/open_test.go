@@ -484,12 +484,12 @@ func TestSealedFile(t *testing.T) {
 	}
 }
 
-// TestUnknownCodec: a compressed batch is valid, and cannot be read by this version. That is no damage.
+// TestUnknownCodec: a batch of a codec from the future is valid, and cannot be read by this version. That is no damage.
 func TestUnknownCodec(t *testing.T) {
 	b := newBuilder()
 	b.region(3, 3000, storage.Holder{ID: "test"})
 	b.batch(messages(0, 2), 0)
-	b.add("FPB1", []byte("compressed"), 5, 1, 0)
+	b.add("FPB1", []byte("compressed"), 5, 2, 0)
 	r, err := storage.OpenReader("f", storage.ReaderOptions{FS: storage.BytesFS(b.data)})
 	must(t, err)
 	defer r.Close()
@@ -534,11 +534,21 @@ func (b *builder) batch(recs []storage.Record, flags uint16) {
 	b.add("FPB1", storage.BatchBody(recs), uint32(len(recs)), flags, recs[0].Time)
 }
 
+// packedBatch appends a compressed batch.
+func (b *builder) packedBatch(recs []storage.Record) {
+	body := storage.BatchBody(recs)
+	b.addRaw("FPB1", storage.Compress(body), uint32(len(recs)), 1, recs[0].Time, uint32(len(body)))
+}
+
 // add appends a record that fits.
 func (b *builder) add(magic string, body []byte, count uint32, flags uint16, baseTime int64) {
+	b.addRaw(magic, body, count, flags, baseTime, 0)
+}
+
+func (b *builder) addRaw(magic string, body []byte, count uint32, flags uint16, baseTime int64, raw uint32) {
 	at := int64(len(b.data))
 	rec, link := storage.BuildRecord(b.data[:4096], storage.RecordSpec{Magic: magic, Offset: at, Epoch: b.epoch, Session: b.session,
-		Base: b.next, Count: count, Flags: flags, DurableEnd: b.synced, Anchor: b.anchor, Chain: b.chain, BaseTime: baseTime, Body: body})
+		Base: b.next, Count: count, Flags: flags, DurableEnd: b.synced, Anchor: b.anchor, Chain: b.chain, BaseTime: baseTime, Body: body, RawLen: raw})
 	b.data = append(b.data, rec...)
 	b.chain, b.next, b.end = link, b.next+uint64(count), int64(len(b.data))
 	if magic == "FPO1" || magic == "FPC1" {

@@ -20,14 +20,15 @@ type ReaderOptions struct {
 //
 // A Reader is not safe for concurrent use.
 type Reader struct {
-	path string
-	file File
-	scan *scanner
-	from uint64
-	recs []Record
-	next int // position in recs
-	at   recHeader
-	seal *SealedError
+	path   string
+	file   File
+	scan   *scanner
+	from   uint64
+	recs   []Record
+	next   int // position in recs
+	bodies bodyDecoder
+	at     recHeader
+	seal   *SealedError
 
 	ended bool // the scan came to its limit
 }
@@ -151,7 +152,7 @@ func (r *Reader) grow() error {
 
 func (r *Reader) decode(it *item) ([]Record, error) {
 	var err error
-	if r.recs, err = decodeItem(r.recs, r.path, it); err != nil {
+	if r.recs, err = r.bodies.decode(r.recs, r.path, it); err != nil {
 		r.recs = r.recs[:0]
 		return nil, err
 	}

@@ -142,6 +142,7 @@ type verifier struct {
 	size   int64
 	report *Report
 	rec    Record
+	bodies bodyDecoder
 
 	seed   maphash.Seed
 	hashes []uint64 // of all IDs, with Deep
@@ -257,10 +258,11 @@ func (v *verifier) region(h *recHeader) *Region {
 
 // noteBatch decodes one record after the other, so that the current one stays in the first-level cache.
 func (v *verifier) noteBatch(it *item) error {
-	if err := checkCodec(v.report.Path, &it.head); err != nil {
+	body, err := v.bodies.body(v.report.Path, it)
+	if err != nil {
 		return err
 	}
-	rec, body := &v.rec, it.body
+	rec := &v.rec
 	for i := range it.head.count {
 		var ok bool
 		if body, ok = decodeRecord(rec, &it.head, i, body); !ok {
@@ -315,7 +317,7 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		case it.kind == itemEnd:
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindBatch:
-			if recs, err = decodeItem(recs[:0], v.report.Path, &it); err == nil {
+			if recs, err = v.bodies.decode(recs[:0], v.report.Path, &it); err == nil {
 				v.compare(recs, suspect)
 			}
 		}

@@ -31,6 +31,8 @@ type Writer struct {
 	appendMu sync.Mutex // one append at a time; taken before mu
 	room     int64      // bytes below this offset are reserved
 	buf      []byte
+	packed   []byte // scratch of the compression
+	bodies   bodyDecoder
 	marks    []mark // sparse index of the batches since the last checkpoint
 
 	syncMu sync.Mutex // one sync at a time; taken before mu, never held with appendMu taken after it
@@ -113,6 +115,13 @@ func (w *Writer) Append(recs []Record) error {
 	b := w.buffer(recHeaderSize + size + recAlign)
 	n := encodeRecords(b[recHeaderSize:], recs, h.baseTime, headers)
 	h.headerLen, h.storedLen, h.rawLen = recHeaderSize, uint32(n), uint32(n)
+	if w.opts.Compress {
+		var ok bool
+		if w.packed, ok = compress(w.packed, b[recHeaderSize:recHeaderSize+n]); ok {
+			n = copy(b[recHeaderSize:], w.packed)
+			h.storedLen, h.flags = uint32(n), h.flags|codecZstd
+		}
+	}
 	b = b[:h.size()]
 	clear(b[recHeaderSize+n:])
 	h.encode(w.header, b)
@@ -233,7 +242,7 @@ func (w *Writer) Close() error {
 	if cerr := w.file.Close(); err == nil {
 		err = ioError("close", w.path, cerr)
 	}
-	w.closeErr, w.buf, w.marks = err, nil, nil
+	w.closeErr, w.buf, w.packed, w.marks, w.bodies = err, nil, nil, nil, bodyDecoder{}
 	return err
 }
 

@@ -1,0 +1,156 @@
+package storage_test
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"path/filepath"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+	"pgregory.net/rapid"
+)
+
+// TestCompressedIsRead: any mix of batches, compressible or not, large or small, reads as it was written, by Reader, by
+// Verify and by the next writer.
+func TestCompressedIsRead(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		fsys := storagetest.NewMem(512)
+		o := storage.Options{FS: fsys, Compress: true}
+		var want []storage.Record
+		for epoch := uint64(1); epoch <= 2; epoch++ {
+			replayed := 0
+			o.Replay = func(r storage.Record) error {
+				if !equal(r, want[replayed]) {
+					t.Fatalf("replayed %v, want %v", r, want[replayed])
+				}
+				replayed++
+				return nil
+			}
+			w, err := storage.Open(context.Background(), "/", "orders", epoch, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if replayed != len(want) {
+				t.Fatalf("replayed %d of %d", replayed, len(want))
+			}
+			for range rapid.IntRange(1, 4).Draw(t, "batches") {
+				recs := messages(len(want), rapid.IntRange(1, 60).Draw(t, "records"))
+				for i := range recs {
+					if rapid.Bool().Draw(t, "random") {
+						recs[i].Payload = rapid.SliceOfN(rapid.Byte(), 0, 200).Draw(t, "payload")
+					}
+					if rapid.IntRange(0, 9).Draw(t, "header") == 0 {
+						recs[i].Headers = []storage.Header{{Key: "k", Value: "v"}}
+					}
+				}
+				if err := w.Append(recs); err != nil {
+					t.Fatal(err)
+				}
+				for i := range recs {
+					recs[i].Index, recs[i].Epoch = uint64(len(want)), epoch
+					want = append(want, recs[i])
+				}
+			}
+			if err := w.Close(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		rep, err := storage.Verify(context.Background(), "/orders.fpl", storage.VerifyOptions{FS: fsys, Deep: true})
+		if err != nil || rep.Err() != nil || rep.Messages != uint64(len(want)) {
+			t.Fatalf("verify: %v, %v, %d messages", err, rep.Err(), rep.Messages)
+		}
+		r, err := storage.OpenReader("/orders.fpl", storage.ReaderOptions{FS: fsys})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for i := range want {
+			rec, err := r.Next()
+			if err != nil || !equal(rec, want[i]) {
+				t.Fatalf("record %d: %v, %v; want %v", i, rec, err, want[i])
+			}
+		}
+	})
+}
+
+// TestCompressionIsDecidedByGain: what does not become smaller by a tenth is stored as it is.
+func TestCompressionIsDecidedByGain(t *testing.T) {
+	noise := messages(0, 100)
+	for i := range noise {
+		noise[i].Payload = make([]byte, 200)
+		rand.Read(noise[i].Payload)
+	}
+	for _, test := range []struct {
+		name     string
+		recs     []storage.Record
+		compress bool
+		smaller  bool
+	}{
+		{"text", messages(0, 500), true, true},
+		{"text, off", messages(0, 500), false, false},
+		{"noise", noise, true, false},
+		{"too small", messages(0, 2), true, false},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			dir := t.TempDir()
+			w := mustOpen(t, dir, 1, storage.Options{Compress: test.compress})
+			before := w.Size()
+			mustAppend(t, w, test.recs)
+			grown, plain := w.Size()-before, int64(96+len(storage.BatchBody(test.recs))+7)&^7
+			if smaller := grown < plain; smaller != test.smaller || !smaller && grown != plain {
+				t.Errorf("the batch takes %d bytes, plain %d", grown, plain)
+			}
+			must(t, w.Close())
+			if got := readAll(t, nil, filepath.Join(dir, "orders.fpl")); len(got) != len(test.recs) {
+				t.Errorf("read %d records", len(got))
+			}
+		})
+	}
+}
+
+// TestBadCompression: a body with a good checksum that does not decompress to raw_len bytes is damage done before the
+// checksum; a body that announces little and holds much is not decompressed beyond what it announces.
+func TestBadCompression(t *testing.T) {
+	recs := messages(0, 200)
+	body := storage.BatchBody(recs)
+	packed := storage.Compress(body)
+	bomb := storage.Compress(make([]byte, 32<<20))
+	for _, test := range []struct {
+		name   string
+		stored []byte
+		raw    int
+	}{
+		{"not zstd", []byte("compressed"), 100},
+		{"cut", packed[:len(packed)-3], len(body)},
+		{"announces less", packed, len(body) - 1},
+		{"announces more", packed, len(body) + 1},
+		{"bomb", bomb, 4096},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			b := newBuilder()
+			b.region(3, 3000, storage.Holder{ID: "test"})
+			b.addRaw("FPB1", test.stored, uint32(len(recs)), 1, recs[0].Time, uint32(test.raw))
+			rep, err := storage.VerifyBytes(b.data, storage.VerifyOptions{})
+			must(t, err)
+			if len(rep.Corrupt) != 1 || !errors.Is(rep.Err(), storage.ErrIntegrity) {
+				t.Fatalf("verify: %v", rep.Corrupt)
+			}
+			r, err := storage.OpenReader("f", storage.ReaderOptions{FS: storage.BytesFS(b.data)})
+			must(t, err)
+			defer r.Close()
+			if _, err := r.Next(); !errors.Is(err, storage.ErrIntegrity) {
+				t.Errorf("read: %v", err)
+			}
+		})
+	}
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	b.packedBatch(recs)
+	all := readAll(t, storage.BytesFS(b.data), "f")
+	if len(all) != len(recs) || !bytes.Equal(all[7].Payload, recs[7].Payload) {
+		t.Errorf("read %d records of the good one", len(all))
+	}
+}
