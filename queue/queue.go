@@ -76,12 +76,18 @@ type Queue interface {
 	File(ctx context.Context, typ string) (f File, ok bool, err error)
 
 	// RegisterFile records f as the file of the type if none is registered yet, durably, and returns the entry that is
-	// now registered: the caller compares FileID with its own.
+	// now registered: the caller compares FileID with its own. Generation 0 counts as 1, here and in SucceedFile.
 	RegisterFile(ctx context.Context, typ string, f File) (File, error)
 
 	// UpdateFile raises Epoch and DurableIndex of the entry whose FileID is f.FileID; lower values change nothing.
 	// updated is false when the registered entry has another FileID (or none is registered).
 	UpdateFile(ctx context.Context, typ string, f File) (updated bool, err error)
+
+	// SucceedFile replaces the entry of the type by f if its FileID is still old, durably, and returns the entry that is
+	// registered now: f, or what somebody else put there; ok is false when there is none. A file that reached its size
+	// limit, was compacted or repaired goes on in a successor with another identity. Epoch and DurableIndex of the entry
+	// never go back by it. After an unclear answer it is repeated with the same arguments: what landed counts as done.
+	SucceedFile(ctx context.Context, typ string, old [16]byte, f File) (now File, ok bool, err error)
 
 	// Now is the backend's clock: the server's for MongoDB (as read at connect and advanced by the local monotonic
 	// clock), this machine's for SQLite. It only feeds ID times, which order messages of different producers loosely.
@@ -100,7 +106,8 @@ type Depth struct {
 // File is the registry entry of a type's file: which file is the one, and how much of it is known to be durable. It
 // protects against a second volume mounted at the same path and against an old copy restored in place.
 type File struct {
-	FileID       [16]byte // set once
-	Epoch        uint64   // highest epoch known to have opened the file
-	DurableIndex uint64   // records below this index are durable in the file
+	FileID       [16]byte // changed by SucceedFile only
+	Generation   uint64   // 1 for the first file, one more for each successor; an entry stored without it reads as 1
+	Epoch        uint64   // highest epoch known to have opened the file or one before it
+	DurableIndex uint64   // records below this index are durable in the file or one before it
 }

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io/fs"
 	"os"
+	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
@@ -59,6 +60,7 @@ type typeRow struct {
 	DurableIndex  uint64  `json:"durable_index"`
 	Epoch         uint64  `json:"epoch"`
 	FileID        string  `json:"file_id,omitempty"`
+	Generation    uint64  `json:"generation"` // of the file: 1 for the first one, 0 when there is none yet
 }
 
 func typesLsCommand() *cobra.Command {
@@ -93,7 +95,12 @@ func typesLsCommand() *cobra.Command {
 				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "TYPE\tPENDING\tOLDEST\tIN FILE\tEPOCH")
+			succeeded := slices.ContainsFunc(rows, func(r typeRow) bool { return r.Generation > 1 })
+			fmt.Fprint(w, "TYPE\tPENDING\tOLDEST\tIN FILE\tEPOCH")
+			if succeeded {
+				fmt.Fprint(w, "\tGENERATION")
+			}
+			fmt.Fprintln(w)
 			for _, r := range rows {
 				pending, oldest := fmt.Sprint(r.Pending), "-"
 				if r.PendingCapped {
@@ -102,7 +109,11 @@ func typesLsCommand() *cobra.Command {
 				if r.Pending > 0 {
 					oldest = time.Duration(r.OldestSeconds * float64(time.Second)).Round(time.Second / 10).String()
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\n", r.Type, pending, oldest, r.DurableIndex, r.Epoch)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d", r.Type, pending, oldest, r.DurableIndex, r.Epoch)
+				if succeeded {
+					fmt.Fprintf(w, "\t%d", r.Generation)
+				}
+				fmt.Fprintln(w)
 			}
 			return w.Flush()
 		})
@@ -134,7 +145,7 @@ func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, e
 			row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
 		}
 		if known {
-			row.FileID = fmt.Sprintf("%x", file.FileID)
+			row.FileID, row.Generation = fmt.Sprintf("%x", file.FileID), file.Generation
 		}
 		rows = append(rows, row)
 	}

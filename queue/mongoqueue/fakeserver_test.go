@@ -224,6 +224,9 @@ func TestRegistryNeedsTheMajority(t *testing.T) {
 		if updated, err := q.UpdateFile(t.Context(), "orders", queue.File{}); err == nil || updated {
 			t.Errorf("%s: UpdateFile took it for durable", name)
 		}
+		if _, ok, err := q.SucceedFile(t.Context(), "orders", [16]byte{}, queue.File{}); err == nil || ok {
+			t.Errorf("%s: SucceedFile took it for durable", name)
+		}
 	}
 }
 

@@ -117,6 +117,7 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	for _, err := range []error{
 		q.RegisterType(ctx, "orders"), q.RegisterType(ctx, "orders"),
 		second(q.RegisterFile(ctx, "orders", file)), second(q.RegisterFile(ctx, "orders", file)), second(q.UpdateFile(ctx, "orders", file)),
+		third(q.SucceedFile(ctx, "orders", file.FileID, queue.File{FileID: [16]byte{2}})),
 		second(q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
 		q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID, message("", 4, nil).ID}),
 	} {
@@ -166,7 +167,8 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	return broken
 }
 
-func second[T any](_ T, err error) error { return err }
+func second[T any](_ T, err error) error        { return err }
+func third[T, U any](_ T, _ U, err error) error { return err }
 
 // Everything that must not be lost is written with w: majority, in order, and sent once. Checked on the wire, as a
 // server without replicas cannot show the difference.
@@ -564,6 +566,7 @@ func TestPartitionedServer(t *testing.T) {
 		"Depth":        func(ctx context.Context) error { return second(q.Depth(ctx, "orders", 1)) },
 		"RegisterFile": func(ctx context.Context) error { return second(q.RegisterFile(ctx, "orders", queue.File{})) },
 		"UpdateFile":   func(ctx context.Context) error { return second(q.UpdateFile(ctx, "orders", queue.File{})) },
+		"SucceedFile":  func(ctx context.Context) error { return third(q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})) },
 	} {
 		for how, start := range map[string]func() (context.Context, context.CancelFunc){
 			"deadline": func() (context.Context, context.CancelFunc) {
@@ -708,5 +711,23 @@ func TestClockIsTheServersAndMonotonic(t *testing.T) {
 	q.SetClock(time.UnixMilli(0))
 	if now, err := q.Now(t.Context()); err != nil || now.Sub(time.UnixMilli(0)) > time.Minute || now.Before(time.UnixMilli(0)) {
 		t.Errorf("%v, %v: the local wall clock must not matter", now, err)
+	}
+}
+
+// An entry of a version that knew no generations is that of a first file, and can be succeeded.
+func TestFileEntryWithoutGeneration(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	first := queue.File{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
+	if _, err := db.Collection("files").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "orders"}, {Key: "file_id", Value: bson.Binary{Data: first.FileID[:]}},
+		{Key: "epoch", Value: 3}, {Key: "durable_index", Value: 4}}); err != nil {
+		t.Fatal(err)
+	}
+	if got, ok, err := q.File(t.Context(), "orders"); got != first || !ok || err != nil {
+		t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, first)
+	}
+	next := queue.File{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
+	if got, ok, err := q.SucceedFile(t.Context(), "orders", first.FileID, next); got != next || !ok || err != nil {
+		t.Errorf("SucceedFile = %+v, %v, %v, want %+v", got, ok, err, next)
 	}
 }

@@ -108,16 +108,18 @@ func isTypeByte(c byte) bool {
 // fileDoc is a document of files.
 type fileDoc struct {
 	Type         string      `bson:"_id"`
-	FileID       bson.Binary `bson:"file_id"`       // set once
+	FileID       bson.Binary `bson:"file_id"`       // changed by SucceedFile only
+	Generation   int64       `bson:"generation"`    // missing in entries of earlier versions: 1
 	Epoch        int64       `bson:"epoch"`         // only grows
 	DurableIndex int64       `bson:"durable_index"` // only grows
 }
 
 func encodeFile(typ string, f queue.File) (fileDoc, error) {
-	if f.Epoch > math.MaxInt64 || f.DurableIndex > math.MaxInt64 {
-		return fileDoc{}, fmt.Errorf("mongoqueue: file of %s: epoch %d or durable index %d exceeds 63 bits", typ, f.Epoch, f.DurableIndex)
+	if max(f.Generation, f.Epoch, f.DurableIndex) > math.MaxInt64 {
+		return fileDoc{}, fmt.Errorf("mongoqueue: file of %s: generation %d, epoch %d or durable index %d exceeds 63 bits", typ, f.Generation, f.Epoch, f.DurableIndex)
 	}
-	return fileDoc{Type: typ, FileID: bson.Binary{Data: f.FileID[:]}, Epoch: int64(f.Epoch), DurableIndex: int64(f.DurableIndex)}, nil
+	return fileDoc{Type: typ, FileID: bson.Binary{Data: f.FileID[:]}, Generation: int64(max(f.Generation, 1)), Epoch: int64(f.Epoch),
+		DurableIndex: int64(f.DurableIndex)}, nil
 }
 
 // File implements queue.Queue.
@@ -138,7 +140,7 @@ func (q *Queue) File(ctx context.Context, typ string) (queue.File, bool, error) 
 	if err != nil {
 		return queue.File{}, false, q.explain(ctx, "read the file entry of "+typ, err)
 	}
-	f := queue.File{Epoch: uint64(max(doc.Epoch, 0)), DurableIndex: uint64(max(doc.DurableIndex, 0))}
+	f := queue.File{Generation: uint64(max(doc.Generation, 1)), Epoch: uint64(max(doc.Epoch, 0)), DurableIndex: uint64(max(doc.DurableIndex, 0))}
 	if n := copy(f.FileID[:], doc.FileID.Data); n != len(f.FileID) || len(doc.FileID.Data) != n {
 		return queue.File{}, false, fmt.Errorf("mongoqueue: the file entry of %s is damaged: file_id has %d bytes, want %d", typ, len(doc.FileID.Data), len(f.FileID))
 	}
@@ -163,6 +165,7 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (que
 	_, err = q.files.InsertOne(ctx, doc)
 	switch {
 	case err == nil:
+		f.Generation = max(f.Generation, 1)
 		return f, nil
 	case !isDuplicate(err):
 		return queue.File{}, q.explain(ctx, "register the file of "+typ, err)
@@ -196,4 +199,32 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool,
 		return false, q.explain(ctx, "update the file entry of "+typ, err)
 	}
 	return result.MatchedCount == 1, nil
+}
+
+// SucceedFile implements queue.Queue.
+//
+//	updateOne {_id: "<type>", file_id: {$in: [old, f.FileID]}} → {$set: {file_id, generation}, $max: {epoch, durable_index}}
+//	in files, w: majority; index: _id. Then find {_id: "<type>"}. Matching f's own identity makes a repetition wait until what
+//	landed before is durable.
+func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (queue.File, bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, false, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return queue.File{}, false, err
+	}
+	doc, err := encodeFile(typ, f)
+	if err != nil {
+		return queue.File{}, false, err
+	}
+	_, err = q.files.UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: bson.D{{Key: "$in", Value: bson.A{bson.Binary{Data: old[:]}, doc.FileID}}}}},
+		bson.D{
+			{Key: "$set", Value: bson.D{{Key: "file_id", Value: doc.FileID}, {Key: "generation", Value: doc.Generation}}},
+			{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}},
+		})
+	if err != nil {
+		return queue.File{}, false, q.explain(ctx, "replace the file entry of "+typ, err)
+	}
+	return q.File(ctx, typ)
 }

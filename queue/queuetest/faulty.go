@@ -27,6 +27,7 @@ const (
 	OpFile         Op = "file"
 	OpRegisterFile Op = "registerFile"
 	OpUpdateFile   Op = "updateFile"
+	OpSucceedFile  Op = "succeedFile"
 	OpNow          Op = "now"
 )
 
@@ -243,6 +244,15 @@ func (f *Faulty) RegisterFile(ctx context.Context, typ string, file queue.File) 
 // UpdateFile implements queue.Queue.
 func (f *Faulty) UpdateFile(ctx context.Context, typ string, file queue.File) (bool, error) {
 	return disturb(ctx, f, OpUpdateFile, typ, 1, func(int) (bool, error) { return f.Queue.UpdateFile(ctx, typ, file) })
+}
+
+// SucceedFile implements queue.Queue.
+func (f *Faulty) SucceedFile(ctx context.Context, typ string, old [16]byte, file queue.File) (now queue.File, ok bool, err error) {
+	now, err = disturb(ctx, f, OpSucceedFile, typ, 1, func(int) (r queue.File, err error) {
+		r, ok, err = f.Queue.SucceedFile(ctx, typ, old, file)
+		return r, err
+	})
+	return now, ok && err == nil, err
 }
 
 // Now implements queue.Queue.

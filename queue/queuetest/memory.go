@@ -203,6 +203,7 @@ func (m *Memory) RegisterFile(ctx context.Context, typ string, f queue.File) (qu
 	if old, ok := m.files[typ]; ok {
 		return old, nil
 	}
+	f.Generation = max(f.Generation, 1)
 	m.files[typ] = f
 	return f, nil
 }
@@ -223,6 +224,24 @@ func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.File) (bool
 	old.Epoch, old.DurableIndex = max(old.Epoch, f.Epoch), max(old.DurableIndex, f.DurableIndex)
 	m.files[typ] = old
 	return true, nil
+}
+
+// SucceedFile implements queue.Queue.
+func (m *Memory) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (queue.File, bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.File{}, false, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.File{}, false, err
+	}
+	defer m.mu.Unlock()
+	now, ok := m.files[typ]
+	if !ok || now.FileID != old && now.FileID != f.FileID {
+		return now, ok, nil
+	}
+	now = queue.File{FileID: f.FileID, Generation: max(f.Generation, 1), Epoch: max(now.Epoch, f.Epoch), DurableIndex: max(now.DurableIndex, f.DurableIndex)}
+	m.files[typ] = now
+	return now, true, nil
 }
 
 // Now implements queue.Queue.

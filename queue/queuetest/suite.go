@@ -52,6 +52,9 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 		return func(t *testing.T) { test(t, fresh(t)) }
 	}
 	t.Run("FileRegistryRace", several(testFileRace))
+	t.Run("FileSuccession", one(testFileSuccession))
+	t.Run("FileSuccessionRace", several(testFileSuccessionRace))
+	t.Run("FileSuccessionUnderFaults", one(testFileSuccessionFaults))
 	t.Run("ConcurrentPublishersAndConsumer", several(testConcurrent))
 	t.Run("OrderIsVisibleInOrder", several(testVisibleInOrder))
 	t.Run("PublisherUnderLostAnswers", several(testPublisher))
@@ -491,7 +494,8 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		_, _, file := q.File(ctx, typ)
 		_, register := q.RegisterFile(ctx, typ, queue.File{})
 		_, update := q.UpdateFile(ctx, typ, queue.File{})
-		for i, err := range []error{fetch, depth, file, register, update, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
+		_, _, succeed := q.SucceedFile(ctx, typ, [16]byte{}, queue.File{})
+		for i, err := range []error{fetch, depth, file, register, update, succeed, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
 			}
@@ -531,7 +535,11 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 		"File":         func(ctx context.Context) error { _, _, err := q.File(ctx, "orders"); return err },
 		"RegisterFile": func(ctx context.Context) error { _, err := q.RegisterFile(ctx, "orders", queue.File{}); return err },
 		"UpdateFile":   func(ctx context.Context) error { _, err := q.UpdateFile(ctx, "orders", queue.File{}); return err },
-		"Now":          func(ctx context.Context) error { _, err := q.Now(ctx); return err },
+		"SucceedFile": func(ctx context.Context) error {
+			_, _, err := q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})
+			return err
+		},
+		"Now": func(ctx context.Context) error { _, err := q.Now(ctx); return err },
 	}
 }
 
@@ -578,7 +586,7 @@ func testClosed(t *testing.T, q queue.Queue) {
 
 func testFileRegistry(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
-	mine := queue.File{FileID: [16]byte{1, 0, 0xff}, Epoch: 5, DurableIndex: 100}
+	mine := queue.File{FileID: [16]byte{1, 0, 0xff}, Generation: 1, Epoch: 5, DurableIndex: 100}
 	if _, ok, err := q.File(ctx, "orders"); ok || err != nil {
 		t.Fatalf("File = %v, %v before it was registered", ok, err)
 	}
@@ -610,7 +618,7 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 		if !updated || err != nil {
 			t.Errorf("UpdateFile = %v, %v", updated, err)
 		}
-		want(queue.File{FileID: mine.FileID, Epoch: step.wantEpoch, DurableIndex: step.wantIndex})
+		want(queue.File{FileID: mine.FileID, Generation: 1, Epoch: step.wantEpoch, DurableIndex: step.wantIndex})
 	}
 	if _, ok, err := q.File(ctx, "orders0"); ok || err != nil {
 		t.Errorf("another type has a file: %v, %v", ok, err)
@@ -659,6 +667,121 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	f, ok, err := open(t).File(t.Context(), "orders")
 	if want := uint64(10*processes*each - 1); !ok || err != nil || f.Epoch != want || f.DurableIndex != 2*want {
 		t.Errorf("File = %+v, %v, %v, want the highest values, %d", f, ok, err, want)
+	}
+}
+
+// register registers a file and fails the test unless it is the one that is registered.
+func register(t *testing.T, q queue.Queue, f queue.File) {
+	t.Helper()
+	got, err := q.RegisterFile(t.Context(), "orders", f)
+	if f.Generation = max(f.Generation, 1); got != f || err != nil {
+		t.Fatalf("RegisterFile = %+v, %v, want %+v", got, err, f)
+	}
+}
+
+// A successor takes the entry over from the file it names, from no other; nothing goes back.
+func testFileSuccession(t *testing.T, q queue.Queue) {
+	ctx := t.Context()
+	id := func(b byte) [16]byte { return [16]byte{b, 0, 0xff} }
+	succeed := func(old byte, f, want queue.File) {
+		t.Helper()
+		now, ok, err := q.SucceedFile(ctx, "orders", id(old), f)
+		if now != want || !ok || err != nil {
+			t.Errorf("SucceedFile(%d, %+v) = %+v, %v, %v, want %+v", old, f, now, ok, err, want)
+		}
+		if now, ok, err := q.File(ctx, "orders"); now != want || !ok || err != nil {
+			t.Errorf("File = %+v, %v, %v after SucceedFile(%d, %+v), want %+v", now, ok, err, old, f, want)
+		}
+	}
+	second := queue.File{FileID: id(2), Generation: 2, Epoch: 7, DurableIndex: 120}
+	if now, ok, err := q.SucceedFile(ctx, "orders", id(1), second); ok || err != nil || now != (queue.File{}) {
+		t.Errorf("SucceedFile of a type without a file = %+v, %v, %v", now, ok, err)
+	}
+	if _, ok, err := q.File(ctx, "orders"); ok || err != nil {
+		t.Fatalf("it made an entry: %v, %v", ok, err)
+	}
+	register(t, q, queue.File{FileID: id(1), Epoch: 5, DurableIndex: 100}) // generation 1 by default
+	succeed(1, second, second)
+	succeed(1, second, second) // repeated after an unclear answer
+	succeed(1, queue.File{FileID: id(9), Generation: 2, Epoch: 99, DurableIndex: 999}, second)
+	succeed(8, queue.File{FileID: id(9), Generation: 3, Epoch: 99, DurableIndex: 999}, second)
+	if ok, err := q.UpdateFile(ctx, "orders", queue.File{FileID: id(1), Epoch: 99, DurableIndex: 999}); ok || err != nil {
+		t.Errorf("UpdateFile of the predecessor = %v, %v", ok, err)
+	}
+	if ok, err := q.UpdateFile(ctx, "orders", queue.File{FileID: id(2), Epoch: 8, DurableIndex: 150}); !ok || err != nil {
+		t.Errorf("UpdateFile of the successor = %v, %v", ok, err)
+	}
+	succeed(1, second, queue.File{FileID: id(2), Generation: 2, Epoch: 8, DurableIndex: 150}) // repeated late: nothing goes back
+	if got, err := q.RegisterFile(ctx, "orders", queue.File{FileID: id(1)}); got.FileID != id(2) || err != nil {
+		t.Errorf("RegisterFile of the predecessor = %+v, %v", got, err)
+	}
+	third := queue.File{FileID: id(3), Generation: 3, Epoch: 1, DurableIndex: 2}
+	succeed(2, third, queue.File{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150})
+	succeed(1, second, queue.File{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150}) // carried out much too late
+	succeed(3, queue.File{FileID: id(4)}, queue.File{FileID: id(4), Generation: 1, Epoch: 8, DurableIndex: 150})
+	if _, ok, err := q.File(ctx, "orders0"); ok || err != nil {
+		t.Errorf("another type has a file: %v, %v", ok, err)
+	}
+}
+
+// Of many successors of one file exactly one wins, and all learn which.
+func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
+	const processes, rounds = 4, 8
+	last := queue.File{Generation: 1}
+	register(t, open(t), last)
+	queues := make([]queue.Queue, processes)
+	for p := range queues {
+		queues[p] = open(t)
+	}
+	for round := range rounds {
+		var mu sync.Mutex
+		registered := map[queue.File]bool{}
+		var wg sync.WaitGroup
+		for p, q := range queues {
+			wg.Go(func() {
+				mine := queue.File{FileID: [16]byte{byte(p + 1), byte(round + 1)}, Generation: uint64(round + 2), Epoch: uint64(round), DurableIndex: uint64(round)}
+				now, ok, err := q.SucceedFile(t.Context(), "orders", last.FileID, mine)
+				if !ok || err != nil {
+					t.Errorf("SucceedFile = %v, %v", ok, err)
+				}
+				mu.Lock()
+				registered[now] = true
+				mu.Unlock()
+			})
+		}
+		wg.Wait()
+		now, ok, err := queues[0].File(t.Context(), "orders")
+		if len(registered) != 1 || !registered[now] || now.FileID == last.FileID || !ok || err != nil {
+			t.Fatalf("round %d: File = %+v, %v, %v, the callers were told %v", round, now, ok, err, registered)
+		}
+		last = now
+	}
+}
+
+// Whether the answer or the operation was lost: repeating it finds out.
+func testFileSuccessionFaults(t *testing.T, q queue.Queue) {
+	ctx := t.Context()
+	last := queue.File{Generation: 1}
+	register(t, q, last)
+	for i, kind := range []Kind{LostAnswer, Lost, HangPerformed, Hang, Unreachable} {
+		var used bool
+		faulty := &Faulty{Queue: q, Next: func(op Op, _ string, _ int) Fault {
+			if used || op != OpSucceedFile {
+				return Fault{}
+			}
+			used = true
+			return Fault{Kind: kind}
+		}}
+		next := queue.File{FileID: [16]byte{byte(i + 1)}, Generation: last.Generation + 1, Epoch: uint64(i), DurableIndex: uint64(i)}
+		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
+		if _, ok, err := faulty.SucceedFile(short, "orders", last.FileID, next); ok || err == nil {
+			t.Errorf("kind %d: SucceedFile = %v, %v", kind, ok, err)
+		}
+		cancel()
+		if now, ok, err := faulty.SucceedFile(ctx, "orders", last.FileID, next); now != next || !ok || err != nil {
+			t.Errorf("kind %d: repeated SucceedFile = %+v, %v, %v, want %+v", kind, now, ok, err, next)
+		}
+		last = next
 	}
 }
 

@@ -3,7 +3,7 @@
 //
 //	queue_messages  type, id (the 20 bytes), payload, headers (JSON); unique on (type, id)
 //	queue_types     type
-//	queue_files     type, file_id, epoch, durable_index
+//	queue_files     type, file_id, epoch, durable_index, generation
 //
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
 // insertion, which is also the order of deletion (docs/decisions/0302).
@@ -38,10 +38,37 @@ var ddl = []string{
 	`CREATE TABLE IF NOT EXISTS queue_types (type TEXT PRIMARY KEY) STRICT, WITHOUT ROWID`,
 	`CREATE TABLE IF NOT EXISTS queue_files (
 		type          TEXT PRIMARY KEY,
-		file_id       BLOB NOT NULL,    -- set once
+		file_id       BLOB NOT NULL,    -- changed by SucceedFile only
 		epoch         INTEGER NOT NULL, -- only grows
-		durable_index INTEGER NOT NULL  -- only grows
+		durable_index INTEGER NOT NULL, -- only grows
+		` + generationColumn + `
 	) STRICT, WITHOUT ROWID`,
+}
+
+// generationColumn came after the others: databases of earlier versions lack it, and those versions work with it.
+const generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
+
+// addGeneration adds the column where it is missing.
+func addGeneration(ctx context.Context, db *sqlitedb.DB) error {
+	has := func(tx *sqlitedb.Tx) (found bool, err error) {
+		var one int
+		return tx.Get([]any{&one}, `SELECT 1 FROM pragma_table_info('queue_files') WHERE name = 'generation'`)
+	}
+	found := false
+	err := db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
+		found, err = has(tx)
+		return err
+	})
+	if err != nil || found {
+		return err
+	}
+	return db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		found, err := has(tx) // another process may have been faster
+		if err == nil && !found {
+			_, err = tx.Exec(`ALTER TABLE queue_files ADD COLUMN ` + generationColumn)
+		}
+		return err
+	})
 }
 
 // rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is gained (0302).
@@ -78,7 +105,11 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	if err != nil {
 		return nil, explain("open", err)
 	}
-	if err := db.Migrate(ctx, ddl...); err != nil {
+	err = db.Migrate(ctx, ddl...)
+	if err == nil {
+		err = addGeneration(ctx, db)
+	}
+	if err != nil {
 		_ = db.Close()
 		return nil, explain("open", err)
 	}
@@ -307,8 +338,8 @@ func (q *Queue) File(ctx context.Context, typ string) (f queue.File, ok bool, er
 
 func readFile(tx *sqlitedb.Tx, typ string) (f queue.File, ok bool, err error) {
 	var id []byte
-	var epoch, index int64
-	ok, err = tx.Get([]any{&id, &epoch, &index}, `SELECT file_id, epoch, durable_index FROM queue_files WHERE type = ?`, typ)
+	var generation, epoch, index int64
+	ok, err = tx.Get([]any{&id, &generation, &epoch, &index}, `SELECT file_id, generation, epoch, durable_index FROM queue_files WHERE type = ?`, typ)
 	if err != nil || !ok {
 		return queue.File{}, false, err
 	}
@@ -316,7 +347,7 @@ func readFile(tx *sqlitedb.Tx, typ string) (f queue.File, ok bool, err error) {
 		return queue.File{}, false, fmt.Errorf("the entry is damaged: file_id has %d bytes, want %d", len(id), len(f.FileID))
 	}
 	copy(f.FileID[:], id)
-	f.Epoch, f.DurableIndex = uint64(epoch), uint64(index)
+	f.Generation, f.Epoch, f.DurableIndex = uint64(generation), uint64(epoch), uint64(index)
 	return f, true, nil
 }
 
@@ -326,8 +357,8 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (reg
 		return queue.File{}, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_files (type, file_id, epoch, durable_index) VALUES (?, ?, ?, ?)`,
-			typ, f.FileID[:], int64(f.Epoch), int64(f.DurableIndex)); err != nil {
+		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_files (type, file_id, generation, epoch, durable_index) VALUES (?, ?, ?, ?, ?)`,
+			typ, f.FileID[:], int64(max(f.Generation, 1)), int64(f.Epoch), int64(f.DurableIndex)); err != nil {
 			return err
 		}
 		registered, _, err = readFile(tx, typ)
@@ -356,12 +387,32 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (updat
 	return updated, nil
 }
 
+// SucceedFile implements queue.Queue: update and read in one transaction, synced.
+func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (now queue.File, ok bool, err error) {
+	if err := checkFile(typ, f); err != nil {
+		return queue.File{}, false, err
+	}
+	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		if _, err := tx.Exec(`UPDATE queue_files SET file_id = ?, generation = ?, epoch = max(epoch, ?), durable_index = max(durable_index, ?)
+			WHERE type = ? AND file_id IN (?, ?)`, f.FileID[:], int64(max(f.Generation, 1)), int64(f.Epoch), int64(f.DurableIndex),
+			typ, old[:], f.FileID[:]); err != nil {
+			return err
+		}
+		now, ok, err = readFile(tx, typ)
+		return err
+	})
+	if err != nil {
+		return queue.File{}, false, explain("replace the file entry of "+typ, err)
+	}
+	return now, ok, nil
+}
+
 func checkFile(typ string, f queue.File) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
-	if f.Epoch > math.MaxInt64 || f.DurableIndex > math.MaxInt64 {
-		return fmt.Errorf("sqlitequeue: file of %s: epoch %d or durable index %d exceeds 63 bits", typ, f.Epoch, f.DurableIndex)
+	if max(f.Generation, f.Epoch, f.DurableIndex) > math.MaxInt64 {
+		return fmt.Errorf("sqlitequeue: file of %s: generation %d, epoch %d or durable index %d exceeds 63 bits", typ, f.Generation, f.Epoch, f.DurableIndex)
 	}
 	return nil
 }

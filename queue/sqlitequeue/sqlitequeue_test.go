@@ -143,13 +143,42 @@ func TestOpenRefusesWithARemedy(t *testing.T) {
 
 func TestFileValuesBeyond63Bits(t *testing.T) {
 	q := open(t, filepath.Join(t.TempDir(), "queue.db"))
-	for _, f := range []queue.File{{Epoch: 1 << 63}, {DurableIndex: 1 << 63}} {
+	for _, f := range []queue.File{{Generation: 1 << 63}, {Epoch: 1 << 63}, {DurableIndex: 1 << 63}} {
 		if _, err := q.RegisterFile(t.Context(), "orders", f); err == nil {
 			t.Errorf("%+v was registered", f)
 		}
 		if _, err := q.UpdateFile(t.Context(), "orders", f); err == nil {
 			t.Errorf("%+v was updated", f)
 		}
+		if _, _, err := q.SucceedFile(t.Context(), "orders", f.FileID, f); err == nil {
+			t.Errorf("%+v succeeded", f)
+		}
+	}
+}
+
+// A database of a version that knew no generations: its entries are those of first files, and can be succeeded.
+func TestDatabaseWithoutGenerations(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue.db")
+	first := queue.File{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
+	if _, err := open(t, path).RegisterFile(t.Context(), "orders", first); err != nil {
+		t.Fatal(err)
+	}
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
+	if err == nil {
+		err = db.Migrate(t.Context(), `ALTER TABLE queue_files DROP COLUMN generation`)
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		q := open(t, path)
+		if got, ok, err := q.File(t.Context(), "orders"); got != first || !ok || err != nil {
+			t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, first)
+		}
+	}
+	next := queue.File{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
+	if got, ok, err := open(t, path).SucceedFile(t.Context(), "orders", first.FileID, next); got != next || !ok || err != nil {
+		t.Errorf("SucceedFile = %+v, %v, %v, want %+v", got, ok, err, next)
 	}
 }
 
