@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"path/filepath"
 	"syscall"
 )
 
@@ -151,18 +152,33 @@ func (e *HeaderError) Error() string {
 
 func (e *HeaderError) Is(target error) bool { return target == ErrIntegrity }
 
-// WrongTypeError says that the file holds another type than its name says.
+// WrongTypeError says that the file holds another type or generation than its name says.
 type WrongTypeError struct {
 	Path        string
 	Want, Found string
+	Generation  uint64 // that the file holds
 }
 
 func (e *WrongTypeError) Error() string {
-	return fmt.Sprintf("%s: the file holds type %q, not %q: it was renamed or copied; move it back to %s",
-		e.Path, e.Found, e.Want, FileName(e.Found))
+	name := GenerationName(e.Found, e.Generation)
+	if e.Found == e.Want {
+		return fmt.Sprintf("%s: the file is generation %d of its type: it was renamed or copied; move it back to %s", e.Path, e.Generation, name)
+	}
+	return fmt.Sprintf("%s: the file holds type %q, not %q: it was renamed or copied; move it back to %s", e.Path, e.Found, e.Want, name)
 }
 
 func (e *WrongTypeError) Is(target error) bool { return target == ErrRefused }
+
+// SupersededError says that another writer took over while this one was replacing its file by a successor.
+type SupersededError struct {
+	Path string // of the successor
+}
+
+func (e *SupersededError) Error() string {
+	return e.Path + ": another writer took over and made this file; release the lock, acquire it again and open with the new epoch"
+}
+
+func (e *SupersededError) Is(target error) bool { return target == ErrFenced }
 
 // SealedError says that the file was closed for good and names its successor.
 type SealedError struct {
@@ -185,6 +201,7 @@ type RegistryMismatch struct {
 
 	Missing bool   // there is no file at the path
 	FileID  FileID // another file is at the path (zero otherwise)
+	Older   uint64 // the newest generation that is there, when a later one is registered
 	Epoch   uint64 // the file's highest epoch, when it is below the registered one: an old copy
 	Next    uint64 // the file's next index, when it is below the registered DurableIndex: an old copy
 }
@@ -194,6 +211,9 @@ func (e *RegistryMismatch) Error() string {
 	case e.Missing:
 		return fmt.Sprintf("%s does not exist, but file %s is registered for this type: this is another volume or directory than "+
 			"the one in use; mount the right one at this path, or restore the file there", e.Path, e.Registered.FileID)
+	case e.Older != 0:
+		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type and not here: restore or mount "+
+			"the file %s", e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName())
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type: two replicas use different volumes at the same "+
 			"path; mount the volume that holds the registered file, and move this one away", e.Path, e.FileID, e.Registered.FileID)
@@ -204,6 +224,12 @@ func (e *RegistryMismatch) Error() string {
 		return fmt.Sprintf("%s has seen epoch %d, but epoch %d wrote to it: an old copy was restored; restore the newest copy before "+
 			"anything is appended", e.Path, e.Epoch, e.Registered.Epoch)
 	}
+}
+
+// registeredName is the registered file's name in the directory of Path.
+func (e *RegistryMismatch) registeredName() string {
+	typ, _, _ := ParseName(filepath.Base(e.Path))
+	return GenerationName(typ, e.Registered.Generation)
 }
 
 func (e *RegistryMismatch) Is(target error) bool { return target == ErrIntegrity }

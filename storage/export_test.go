@@ -22,13 +22,18 @@ const (
 	NoFenceSync     Mutant = "fence sync"
 	NoReread        Mutant = "device re-read"
 	NoEpochRule     Mutant = "epochs increase"
+	NoSealSync      Mutant = "seal durable before the successor has a name"
+	NoSuccession    Mutant = "successor registered before it is used"
+	NoStartRule     Mutant = "successor begins with a checkpoint"
+	SameTempName    Mutant = "temporary names are never used twice"
 )
 
 func (m Mutant) mutant() mutant {
 	return mutant{
 		noHeadCRC: m == NoHeadCRC, noBodyCRC: m == NoBodyCRC, noOffset: m == NoOffset, noLandingCheck: m == NoLandingCheck,
 		noSync: m == NoSync, retrySync: m == RetrySync, noSizeCheck: m == NoSizeCheck, scanBeforeFence: m == ScanBeforeFence,
-		noFenceSync: m == NoFenceSync, noReread: m == NoReread, noEpochRule: m == NoEpochRule,
+		noFenceSync: m == NoFenceSync, noReread: m == NoReread, noEpochRule: m == NoEpochRule, noSealSync: m == NoSealSync,
+		noSuccession: m == NoSuccession, noStartRule: m == NoStartRule, sameTempName: m == SameTempName,
 	}
 }
 
@@ -142,6 +147,7 @@ func (b bytesFS) Link(string, string) error       { panic("not for reading") }
 func (b bytesFS) Remove(string) error             { panic("not for reading") }
 func (b bytesFS) Mkdir(string) error              { panic("not for reading") }
 func (b bytesFS) SyncDir(string) error            { panic("not for reading") }
+func (b bytesFS) List(string) ([]string, error)   { panic("not for reading") }
 func (b bytesFS) Stat(string) (Info, error)       { panic("not for reading") }
 func (b bytesFS) Type(string) (FSType, error)     { panic("not for reading") }
 
@@ -164,6 +170,12 @@ func (b bytesFile) DropCache(int64, int64) error      { panic("not for reading")
 func (b bytesFile) Stat() (Info, error)               { return Info{Size: int64(len(b)), Nlink: 1}, nil }
 func (b bytesFile) Close() error                      { return nil }
 
+// IsGeneration tells whether name is that of a file of the type.
+func IsGeneration(name, typ string) bool {
+	t, _, ok := ParseName(name)
+	return ok && t == typ
+}
+
 // CheckFileSystem is the decision about a file system.
 func CheckFileSystem(t FSType, allowOverlay bool) error {
 	return checkFileSystem("/data", t, allowOverlay)
@@ -183,3 +195,6 @@ func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
 	decodeSeal(b)
 	return decodeRecords(nil, &recHeader{count: count, flags: flags}, b)
 }
+
+// Pos returns the offset of the record that the reader looks at next.
+func (r *Reader) Pos() int64 { return r.scan.pos }

@@ -53,9 +53,6 @@ type FileID [16]byte
 
 func (id FileID) String() string { return hex.EncodeToString(id[:]) }
 
-// FileName returns the name of the file of a type within its directory.
-func FileName(typ string) string { return typ + ".fpl" }
-
 // validType tells whether typ is a type name: [a-z0-9][a-z0-9._-]{0,63}.
 func validType(typ string) bool {
 	for i := range len(typ) {

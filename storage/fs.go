@@ -17,6 +17,8 @@ type FS interface {
 	Mkdir(name string) error
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
+	// List returns the names in a directory, in any order.
+	List(dir string) ([]string, error)
 	// Stat describes what a name stands for now, without following a symbolic link.
 	Stat(name string) (Info, error)
 	// Type tells which file system a directory is on.

@@ -33,7 +33,7 @@ func (osFS) Open(name string, mode Mode) (File, error) {
 		return nil, &os.PathError{Op: "open", Path: name, Err: err}
 	}
 	f := &osFile{fd: fd, name: name}
-	if err := f.init(); err != nil {
+	if err := f.init(mode); err != nil {
 		unix.Close(fd)
 		return nil, err
 	}
@@ -50,6 +50,15 @@ func (osFS) SyncDir(name string) error {
 		return err
 	}
 	return errors.Join(d.Sync(), d.Close())
+}
+
+func (osFS) List(dir string) ([]string, error) {
+	d, err := os.Open(dir)
+	if err != nil {
+		return nil, err
+	}
+	names, err := d.Readdirnames(-1)
+	return names, errors.Join(err, d.Close())
 }
 
 func (osFS) Stat(name string) (Info, error) {
@@ -75,7 +84,7 @@ type osFile struct {
 	probe bool // the file system hides journal aborts from fdatasync: ext4
 }
 
-func (f *osFile) init() error {
+func (f *osFile) init(mode Mode) error {
 	var st unix.Stat_t
 	if err := unix.Fstat(f.fd, &st); err != nil {
 		return &os.PathError{Op: "fstat", Path: f.name, Err: err}
@@ -87,7 +96,7 @@ func (f *osFile) init() error {
 	if err := unix.Fstatfs(f.fd, &sf); err != nil {
 		return &os.PathError{Op: "fstatfs", Path: f.name, Err: err}
 	}
-	f.probe = typeOf(&sf).Magic == magicExt
+	f.probe = typeOf(&sf).Magic == magicExt && mode != ModeRead // a reservation takes a descriptor that can write
 	return nil
 }
 

@@ -39,6 +39,7 @@ func (readOnlyFS) Link(string, string) error       { return errReadOnlyPlatform 
 func (readOnlyFS) Remove(string) error             { return errReadOnlyPlatform }
 func (readOnlyFS) Mkdir(string) error              { return errReadOnlyPlatform }
 func (readOnlyFS) SyncDir(string) error            { return errReadOnlyPlatform }
+func (readOnlyFS) List(string) ([]string, error)   { return nil, errReadOnlyPlatform }
 func (readOnlyFS) Type(dir string) (FSType, error) { return FSType{}, errReadOnlyPlatform }
 
 func (readOnlyFS) Stat(name string) (Info, error) {

@@ -4,7 +4,6 @@ import (
 	"context"
 	"crypto/rand"
 	"encoding/binary"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -23,12 +22,19 @@ type Options struct {
 	Schema       string   // of the payloads, free text for tools; kept when the file is created
 	AllowOverlay bool     // accept overlayfs, whose data may be lost with its container
 
-	// Restore is called once with the state of the last checkpoint, if there is one; then Replay is called for every
-	// record accepted behind it, in order. Their arguments are valid during the call only. Together they rebuild what the
-	// caller keeps about the file's contents, for exactly the records that every reader sees. They have been called
-	// partially when Open fails: begin again with fresh state. Their errors fail Open.
+	// Restore is called with the state of the last checkpoint, if there is one; then Replay is called for every record
+	// accepted behind it, in order. Their arguments are valid during the call only. Together they rebuild what the caller
+	// keeps about the file's contents, for exactly the records that every reader sees. A state replaces everything told
+	// before: Restore is called more than once with Salvage, and when a sealed file has got a successor meanwhile. They have
+	// been called partially when Open fails: begin again with fresh state. Their errors fail Open.
 	Restore func(state []byte) error
 	Replay  func(Record) error
+
+	// Salvage opens a damaged file, for Compact and nothing else: Open reads all of the file instead of its end, and goes on
+	// behind damage. AcceptLoss also gives up records that the registry knows to have been durable and that are gone from
+	// the end of the file, and opens an old copy.
+	Salvage    bool
+	AcceptLoss bool
 
 	// Compress stores batches with zstd where that saves a tenth or more. It is decided batch by batch; readers need not be
 	// told.
@@ -45,6 +51,7 @@ const (
 	defaultCheckpointBytes   = 64 << 20
 	defaultCheckpointBatches = 4096
 
+	openAttempts  = 3 // when others make the successor of a sealed file at the same time
 	fenceAttempts = 16
 	fenceBackoff  = 2 * time.Millisecond // times the attempt, times a random factor below 1
 )
@@ -90,105 +97,146 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 	if epoch == 0 {
 		return nil, &EpochError{Path: filepath.Join(dir, FileName(typ))}
 	}
-	w := &Writer{typ: typ, dir: filepath.Clean(dir), path: filepath.Join(dir, FileName(typ)), epoch: epoch, opts: o.withDefaults()}
-	w.fs, w.mutant = w.opts.FS, w.opts.mutant
-	if err := w.open(ctx); err != nil {
+	for attempt := 1; ; attempt++ {
+		w := &Writer{typ: typ, dir: filepath.Clean(dir), epoch: epoch, opts: o.withDefaults()}
+		w.path = filepath.Join(w.dir, FileName(typ))
+		w.fs, w.mutant = w.opts.FS, w.opts.mutant
+		next, err := w.open(ctx)
+		if err == nil && next == w {
+			return w, nil
+		}
 		if w.file != nil {
 			w.file.Close()
 		}
-		return nil, err
+		// The file was sealed, and while this writer made the successor another one did: look again.
+		if other := (*SupersededError)(nil); !errors.As(err, &other) || attempt == openAttempts {
+			return next, err
+		}
 	}
-	return w, nil
 }
 
-// open runs the steps of taking over, in the only order that is safe.
-func (w *Writer) open(ctx context.Context) error {
-	registered, err := w.openFile(ctx)
+// open runs the steps of taking over, in the only order that is safe. It returns the writer to go on with: w, or that of
+// the successor if the file is sealed.
+func (w *Writer) open(ctx context.Context) (*Writer, error) {
+	temps, registered, err := w.openFile(ctx)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	if registered.Epoch >= w.epoch {
 		// Courtesy, not safety: a fence that cannot win would only disturb the rightful writer.
-		return &EpochError{Path: w.path, Offered: w.epoch, InFile: registered.Epoch}
+		return nil, &EpochError{Path: w.path, Offered: w.epoch, InFile: registered.Epoch}
 	}
 	if err := fillRandom(&w.session); err != nil {
-		return err
+		return nil, err
 	}
 	var v view
 	if w.mutant.scanBeforeFence {
 		info, err := w.file.Stat()
 		if err != nil {
-			return err
+			return nil, err
 		}
 		if v, err = w.scan(ctx, info.Size); err != nil {
-			return err
+			return nil, err
 		}
 	}
 	if err := w.fence(ctx); err != nil {
-		return err
+		return nil, err
 	}
 	if err := w.settle(); err != nil {
-		return err
+		return nil, err
 	}
 	if !w.mutant.scanBeforeFence {
 		// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps
 		// acknowledged, and unknown to this writer.
-		if v, err = w.scan(ctx, w.fenceOff); err != nil {
-			return err
+		if w.opts.Salvage {
+			v, err = w.salvage(ctx, w.fenceOff)
+		} else {
+			v, err = w.scan(ctx, w.fenceOff)
+		}
+		if err != nil {
+			return nil, err
 		}
 	}
 	if err := w.checkView(&v, registered); err != nil {
-		return err
+		return nil, err
+	}
+	if err := w.removeTemps(temps); err != nil {
+		return nil, err
+	}
+	if v.sealed {
+		return w.continueSealed(ctx, &v)
 	}
 	if err := w.writeOpen(&v); err != nil {
-		return err
+		return nil, err
 	}
-	return w.UpdateRegistry(ctx)
+	return w, w.UpdateRegistry(ctx)
 }
 
-// openFile opens the file, creates it if it may be created, and checks that it is the right one.
-func (w *Writer) openFile(ctx context.Context) (Entry, error) {
+// openFile opens the newest file of the type, creates the first one if it may be created, and checks that it is the right
+// one. It also returns the names of temporary files that were there.
+func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry, err error) {
 	// rule: ask the registry before creating anything: a registered file that is not here means a wrong volume.
 	registered, known, err := w.opts.Registry.Lookup(ctx, w.typ)
 	if err != nil {
-		return Entry{}, fmt.Errorf("storage: look up the registered file of type %s: %w", w.typ, err)
+		return nil, Entry{}, fmt.Errorf("storage: look up the registered file of type %s: %w", w.typ, err)
 	}
 	if err := w.checkPlace(); err != nil {
-		return Entry{}, err
+		return nil, Entry{}, err
 	}
-	w.file, err = w.fs.Open(w.path, ModeAppend)
-	if errors.Is(err, fs.ErrNotExist) {
-		if known {
-			return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
-		}
-		if err := w.create(); err != nil {
-			return Entry{}, err
-		}
-		w.file, err = w.fs.Open(w.path, ModeAppend)
-	}
+	generation, temps, err := w.newest()
 	if err != nil {
-		return Entry{}, ioError("open", w.path, err)
+		return nil, Entry{}, err
+	}
+	switch {
+	case generation > 0:
+	case known:
+		w.path = filepath.Join(w.dir, GenerationName(w.typ, registered.Generation))
+		return nil, Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
+	default:
+		generation = 1
+		if err := w.create(); err != nil {
+			return nil, Entry{}, err
+		}
+	}
+	w.path = filepath.Join(w.dir, GenerationName(w.typ, generation))
+	if w.file, err = w.fs.Open(w.path, ModeAppend); err != nil {
+		return nil, Entry{}, ioError("open", w.path, err)
 	}
 	if w.header, err = readFileHeader(w.path, w.file); err != nil {
-		return Entry{}, err
+		return nil, Entry{}, err
 	}
-	if err := w.checkHeader(); err != nil {
-		return Entry{}, err
+	if err := w.checkHeader(generation); err != nil {
+		return nil, Entry{}, err
 	}
 	if err := w.syncNames(); err != nil {
-		return Entry{}, err
+		return nil, Entry{}, err
 	}
-	// rule: register what is durable only: a registered file that a crash made disappear would look like a wrong volume.
+	registered, err = w.checkRegistered(ctx, registered, known)
+	return temps, registered, err
+}
+
+// checkRegistered finds out whether the file is the one that the registry knows, and registers it if it knows none yet.
+//
+// rule: register what is durable only: a registered file that a crash made disappear would look like a wrong volume.
+func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bool) (Entry, error) {
+	e := Entry{FileID: w.header.fileID, Generation: w.header.generation}
 	if !known {
-		registered, err = w.opts.Registry.Register(ctx, w.typ, Entry{FileID: w.header.fileID})
-		if err != nil {
+		var err error
+		if registered, err = w.opts.Registry.Register(ctx, w.typ, e); err != nil {
 			return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 		}
 	}
-	if registered.FileID != w.header.fileID {
+	switch {
+	case registered.FileID == w.header.fileID:
+		return registered, nil
+	case registered.FileID == w.header.prevFileID:
+		// Who made this successor came no further.
+		return registered, w.register(ctx, registered.FileID, e)
+	case registered.Generation > w.header.generation:
+		return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, Older: w.header.generation}
+	default:
 		return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
 	}
-	return registered, nil
 }
 
 // syncNames makes the file's name durable.
@@ -247,9 +295,9 @@ func readFileHeader(path string, f File) (*fileHeader, error) {
 	return decodeFileHeader(path, b)
 }
 
-func (w *Writer) checkHeader() error {
-	if w.header.typ != w.typ {
-		return &WrongTypeError{Path: w.path, Want: w.typ, Found: w.header.typ}
+func (w *Writer) checkHeader(generation uint64) error {
+	if w.header.typ != w.typ || w.header.generation != generation {
+		return &WrongTypeError{Path: w.path, Want: w.typ, Found: w.header.typ, Generation: w.header.generation}
 	}
 	if unknown := w.header.roCompat &^ knownROCompat; unknown != 0 {
 		return &VersionError{Path: w.path, Major: w.header.major, Minor: w.header.minor, Incompat: unknown}
@@ -267,19 +315,19 @@ func (w *Writer) create() error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(w.dir, "."+FileName(w.typ)+"."+hex.EncodeToString(h.fileID[:4])+".tmp")
+	tmp := filepath.Join(w.dir, tempName(w.typ, h.generation, le64(h.fileID[:])))
 	if err := w.writeTemp(tmp, h.encode()); err != nil {
 		return errors.Join(err, ignoreNotExist(w.fs.Remove(tmp)))
 	}
 	// rule: link(2), never rename: it fails when somebody else was first, and never replaces a file.
 	err = w.fs.Link(tmp, w.path)
-	if errors.Is(err, fs.ErrExist) {
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // or who was first has removed the temporary file
 		err = nil
 	}
 	if err != nil {
 		return errors.Join(ioError("create", w.path, err), ignoreNotExist(w.fs.Remove(tmp)))
 	}
-	return ioError("remove", tmp, w.fs.Remove(tmp))
+	return ioError("remove", tmp, ignoreNotExist(w.fs.Remove(tmp)))
 }
 
 func (w *Writer) newHeader() (*fileHeader, error) {
@@ -298,10 +346,7 @@ func (w *Writer) writeTemp(tmp string, header []byte) error {
 	if err != nil {
 		return ioError("create", tmp, err)
 	}
-	n, _, err := f.Append(header)
-	if err == nil && n < len(header) {
-		err = &ShortWriteError{Want: len(header), Wrote: n}
-	}
+	err = appendWhole(f, header)
 	if err == nil {
 		err = f.Datasync()
 	}
@@ -309,6 +354,15 @@ func (w *Writer) writeTemp(tmp string, header []byte) error {
 		err = cerr
 	}
 	return ioError("write", tmp, err)
+}
+
+// appendWhole appends to a file that nobody else knows yet.
+func appendWhole(f File, b []byte) error {
+	n, _, err := f.Append(b)
+	if err == nil && n < len(b) {
+		err = &ShortWriteError{Want: len(b), Wrote: n}
+	}
+	return err
 }
 
 func ignoreNotExist(err error) error {
@@ -427,7 +481,9 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 				return view{}, err
 			}
 		case it.head.kind == kindSeal:
-			return view{}, sealedError(w.path, &it)
+			if w.sealed, err = decodeSeal(it.body); err != nil {
+				return view{}, undecodable(w.path, &it.head)
+			}
 		}
 	}
 }
@@ -475,7 +531,17 @@ func (w *Writer) replay(recs []Record, it *item) ([]Record, error) {
 
 // checkView decides whether this writer may go on behind what the scan found.
 func (w *Writer) checkView(v *view, registered Entry) error {
+	if w.opts.Salvage && w.opts.AcceptLoss && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
+		w.damage = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next})
+		v.next = max(v.next, registered.DurableIndex) // rule: no index is used twice, not even a lost one's
+		registered.Epoch = 0
+	}
 	switch {
+	case w.header.generation > 1 && v.checkpoint == 0 && !w.mutant.noStartRule && !(w.opts.Salvage && w.opts.AcceptLoss):
+		// rule: a successor had its first checkpoint before it had a name. Without it the copies of messages that are in the
+		// files before would not be known.
+		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
+			Reason: "the checkpoint that a successor begins with is not here"}
 	case v.epoch >= w.epoch && !w.mutant.noEpochRule:
 		// rule: a fence counts only if its epoch is above all before it; readers ignore mine, so nothing may follow it.
 		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}
@@ -523,12 +589,4 @@ func sleep(ctx context.Context, d time.Duration) error {
 func undecodable(path string, h *recHeader) error {
 	return &CorruptError{Path: path, Offset: h.offset, End: h.end(), LostFirst: h.base, LostNext: h.base + uint64(h.count),
 		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode"}
-}
-
-func sealedError(path string, it *item) error {
-	b, err := decodeSeal(it.body)
-	if err != nil {
-		return undecodable(path, &it.head)
-	}
-	return &SealedError{Path: path, Successor: b.successor, Generation: b.generation}
 }

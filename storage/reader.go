@@ -1,7 +1,10 @@
 package storage
 
 import (
+	"errors"
 	"io"
+	"math"
+	"time"
 )
 
 // ReaderOptions of OpenReader. The zero value reads everything.
@@ -9,21 +12,31 @@ type ReaderOptions struct {
 	FS   FS     // defaults to OS()
 	From uint64 // index of the first record to return; opening there reads at most one checkpoint interval more
 
+	// Since leaves out records whose time is before it; zero = none. Where there is a side index (see BuildIndex), what is
+	// before it need not be read; damage there is then not noticed, as with From.
+	Since time.Time
+
+	// Durable returns only what is durable, and so final: the reader syncs the file itself, and reads from the device what was
+	// appended lately. It takes Linux.
+	Durable bool
+
 	mutant mutant
 }
 
 // Reader returns the records of a file in order. It works on a file that is being written to.
 //
-// It returns everything that is accepted now, which includes records that are not durable yet: those at or above
-// DurableEnd may still be lost in a crash, and their indexes used again. If that happens under a Reader that has
-// returned them it says so with a *RetractedError.
+// Unless it was opened with Durable it returns everything that is accepted now, which includes records that are not durable
+// yet: those at or above DurableEnd may still be lost in a crash, and their indexes used again. If that happens under a
+// Reader that has returned them it says so with a *RetractedError.
 //
 // A Reader is not safe for concurrent use.
 type Reader struct {
 	path   string
 	file   File
 	scan   *scanner
+	sync   bool // make durable what is going to be read
 	from   uint64
+	since  int64 // nanoseconds since 1970; MinInt64 = from the start
 	recs   []Record
 	next   int // position in recs
 	bodies bodyDecoder
@@ -43,7 +56,7 @@ func OpenReader(path string, o ReaderOptions) (*Reader, error) {
 	if err != nil {
 		return nil, ioError("open", path, err)
 	}
-	r := &Reader{path: path, file: f, from: o.From}
+	r := &Reader{path: path, file: f, sync: o.Durable, from: o.From, since: sinceNs(o.Since)}
 	if err := r.init(o); err != nil {
 		f.Close()
 		return nil, err
@@ -62,13 +75,65 @@ func (r *Reader) init(o ReaderOptions) error {
 	}
 	r.scan = newScanner(r.path, r.file, h, info.Size)
 	r.scan.mutant = o.mutant
-	if o.From > h.firstIndex {
-		return r.scan.startBefore(o.From)
+	if r.sync {
+		if err := r.settle(); err != nil {
+			return err
+		}
+		// What is before a checkpoint was durable when that was written; what is behind it is read again on the way.
+		if _, err := r.scan.lastCheckpoint(r.dropCache); err != nil {
+			return err
+		}
 	}
-	return nil
+	return r.start(o.FS)
 }
 
-// startBefore positions the scanner at the last checkpoint at or before index, or leaves it at the start.
+// settle makes durable what is in the file.
+func (r *Reader) settle() error { return ioError("sync", r.path, r.file.Datasync()) }
+
+// dropCache makes the next reads come from the device: after a sync of somebody else that failed, the page cache shows
+// data that is not there, and this descriptor is not told.
+func (r *Reader) dropCache(off, n int64) error {
+	return ioError("drop the page cache of", r.path, r.file.DropCache(off, n))
+}
+
+// sinceNs is t in nanoseconds since 1970, or the nearest that there is.
+func sinceNs(t time.Time) int64 {
+	switch {
+	case t.IsZero() || t.Before(time.Unix(0, math.MinInt64)):
+		return math.MinInt64
+	case t.After(time.Unix(0, math.MaxInt64)):
+		return math.MaxInt64
+	}
+	return t.UnixNano()
+}
+
+// start positions the scanner so that as little as possible is read in vain: at an entry of the side index, or at a
+// checkpoint, before the first record that is asked for.
+func (r *Reader) start(fsys FS) error {
+	first := r.scan.header.firstIndex
+	if r.from <= first && r.since == math.MinInt64 {
+		return nil
+	}
+	var best indexEntry // the last one that nothing asked for is before
+	covered, err := readIndex(fsys, r.scan, func(e indexEntry) {
+		if e.index <= r.from || e.maxTime < r.since {
+			best = e
+		}
+	})
+	if err == nil && best.offset != 0 {
+		// rule: whatever is wrong with a side index, or with what it points to, the ordinary way is taken, and told nothing of it.
+		ok, err := r.scan.startAtBatch(&best)
+		if ok && err == nil && r.from < covered.next {
+			return nil
+		}
+	}
+	if r.from <= first {
+		return nil
+	}
+	return r.scan.startBefore(r.from)
+}
+
+// startBefore moves the scanner ahead to the last checkpoint at or before index, if there is one ahead of it.
 func (s *scanner) startBefore(index uint64) error {
 	off, err := s.lastCheckpoint(func(int64, int64) error { return nil })
 	for err == nil && off != 0 {
@@ -80,7 +145,9 @@ func (s *scanner) startBefore(index uint64) error {
 			return nil // damaged: the scan from the start tells what is wrong
 		}
 		if h.base <= index {
-			_, err := s.startAt(off)
+			if off > s.pos {
+				_, err = s.startAt(off)
+			}
 			return err
 		}
 		c, derr := decodeCheckpoint(body)
@@ -112,7 +179,9 @@ func (r *Reader) NextBatch() ([]Record, error) {
 			return nil, it.err
 		case it.kind != itemRecord:
 		case it.head.kind == kindBatch && it.head.base+uint64(it.head.count) > r.from:
-			return r.decode(&it)
+			if recs, err := r.decode(&it); err != nil || len(recs) > 0 {
+				return recs, err
+			}
 		case it.head.kind == kindSeal:
 			r.noteSeal(&it)
 		}
@@ -146,23 +215,46 @@ func (r *Reader) grow() error {
 	case info.Size == r.scan.limit:
 		return io.EOF
 	}
+	if r.sync {
+		if err := errors.Join(r.settle(), r.dropCache(r.scan.limit&^(walkStep-1), 0)); err != nil {
+			return err
+		}
+		r.scan.forget()
+	}
 	r.scan.setLimit(info.Size)
 	return nil
 }
 
 func (r *Reader) decode(it *item) ([]Record, error) {
 	var err error
-	if r.recs, err = r.bodies.decode(r.recs, r.path, it); err != nil {
+	if r.recs, err = r.bodies.decode(r.recs[:0], r.path, it); err != nil {
 		r.recs = r.recs[:0]
 		return nil, err
 	}
-	r.at = it.head
 	skip := 0
 	if r.from > it.head.base {
 		skip = int(r.from - it.head.base)
 	}
+	if r.since > math.MinInt64 {
+		r.recs = dropBefore(r.recs, skip, r.since)
+	}
+	if len(r.recs) > skip {
+		r.at = it.head
+	}
 	r.next = len(r.recs)
 	return r.recs[skip:], nil
+}
+
+// dropBefore drops those of recs[skip:] whose time is before since.
+func dropBefore(recs []Record, skip int, since int64) []Record {
+	n := skip
+	for i := skip; i < len(recs); i++ {
+		if recs[i].Time >= since {
+			recs[n], recs[i] = recs[i], recs[n] // not copied: each keeps the room of its own Headers
+			n++
+		}
+	}
+	return recs[:n]
 }
 
 func (r *Reader) noteSeal(it *item) {
@@ -201,6 +293,12 @@ func (r *Reader) BatchEnd() int64 {
 
 // Sealed returns the seal, with the file's successor, once it was passed; nil otherwise.
 func (r *Reader) Sealed() *SealedError { return r.seal }
+
+// FirstIndex returns the index that the file begins with: 0, or in a successor where the file before it ended.
+func (r *Reader) FirstIndex() uint64 { return r.scan.header.firstIndex }
+
+// Generation returns which file of its type this is, from 1 on.
+func (r *Reader) Generation() uint64 { return r.scan.header.generation }
 
 // Type returns the type of the records.
 func (r *Reader) Type() string { return r.scan.header.typ }

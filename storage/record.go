@@ -13,13 +13,14 @@ const (
 	KindMessage  Kind = 0 // a message
 	KindSkipped  Kind = 1 // a message that was put aside (dead-lettered); its ID counts, its payload says why
 	KindAfterGap Kind = 2 // a message appended although one before it is missing: a declared gap
+	KindLost     Kind = 3 // stands in for a record that a repair could not read; not for Append
 
-	kindCount = 3
+	kindCount = 4
 )
 
 func (k Kind) String() string {
 	if k < kindCount {
-		return [...]string{"message", "skipped", "after-gap"}[k]
+		return [...]string{"message", "skipped", "after-gap", "lost"}[k]
 	}
 	return "unknown"
 }

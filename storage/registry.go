@@ -12,6 +12,9 @@ type Registry interface {
 	Lookup(ctx context.Context, typ string) (e Entry, ok bool, err error)
 	// Register stores e if there is no entry yet, durably, and returns the entry that is stored now.
 	Register(ctx context.Context, typ string, e Entry) (Entry, error)
+	// Succeed replaces the entry by e, durably, if its FileID is still old, and returns the entry that is stored now; ok is
+	// false when there is none.
+	Succeed(ctx context.Context, typ string, old FileID, e Entry) (now Entry, ok bool, err error)
 	// Update raises Epoch and DurableIndex of the entry whose FileID is e.FileID; lower values change nothing. It returns
 	// false when the entry has another FileID or there is none.
 	Update(ctx context.Context, typ string, e Entry) (updated bool, err error)
@@ -20,6 +23,7 @@ type Registry interface {
 // Entry is what a Registry remembers of a type.
 type Entry struct {
 	FileID       FileID
+	Generation   uint64 // of that file, from 1 on; 0 = not known
 	Epoch        uint64 // highest epoch known to have fenced the file
 	DurableIndex uint64 // records below this index are durable
 }
@@ -31,12 +35,15 @@ func (noRegistry) Lookup(context.Context, string) (Entry, bool, error) { return 
 func (noRegistry) Register(_ context.Context, _ string, e Entry) (Entry, error) {
 	return e, nil
 }
+func (noRegistry) Succeed(_ context.Context, _ string, _ FileID, e Entry) (Entry, bool, error) {
+	return e, true, nil
+}
 func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return true, nil }
 
 // UpdateRegistry tells the registry how far the file is durable. The worker calls it every few seconds; Close calls it
 // too. It is safe for concurrent use, and it does not poison the writer when it fails.
 func (w *Writer) UpdateRegistry(ctx context.Context) error {
-	e := Entry{FileID: w.header.fileID, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
+	e := w.entry()
 	ok, err := w.opts.Registry.Update(ctx, w.typ, e)
 	if err != nil {
 		return fmt.Errorf("storage: update the registry entry of %s: %w", w.path, err)

@@ -31,6 +31,10 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		{storage.NoBodyCRC, blocksOfABatchAreLost, "record"},
 		{storage.NoHeadCRC, aBitRotsInAHeader, "another payload or time"},
 		{storage.NoOffset, payloadEmbedsALog, "lost"},
+		{storage.NoSealSync, powerFailsAfterRotation, "is not sealed"},
+		{storage.NoSuccession, archivedWhileAsleep, "lost"},
+		{storage.NoStartRule, firstCheckpointRots, "message 0 is behind message 11"},
+		{storage.SameTempName, halfASuccessorGetsTheName, "cannot open"},
 	} {
 		t.Run(string(c.rule), func(t *testing.T) {
 			if err := c.scenario(t, storage.NoMutant); err != nil {

@@ -26,6 +26,8 @@ type mutant struct {
 
 	noLandingCheck, noSync, retrySync, noSizeCheck      bool // writer
 	scanBeforeFence, noFenceSync, noReread, noEpochRule bool // open
+
+	noSealSync, noSuccession, noStartRule, sameTempName bool // generations
 }
 
 // phase says which record may come next.
@@ -136,6 +138,28 @@ func (s *scanner) startAt(off int64) (bool, error) {
 	return true, nil
 }
 
+// startAtBatch starts at a batch that a side index names. It reports false when the batch is not exactly the one named, or
+// when nothing proves that it is part of the view.
+func (s *scanner) startAtBatch(e *indexEntry) (bool, error) {
+	h, _, v, err := s.recordAt(e.offset)
+	if err != nil || v != whole || h.kind != kindBatch || h.base != e.index || h.epoch != e.epoch || h.session != e.session || h.chain != e.chain {
+		return false, err
+	}
+	// rule: whole is not enough. Behind a batch that was torn by a power failure there may be one that is whole, and void. Its
+	// writer tells, in a later record of the chain, that the batch was durable; a checkpoint tells it at the latest.
+	for r := h; ; {
+		next, _, err := s.headAt(r.end())
+		if err != nil || next.kind == kindNone || next.kind == kindFence || next.epoch != h.epoch || next.session != h.session || next.chain != r.link() {
+			return false, err
+		}
+		if next.durableEnd > h.offset {
+			s.adopt(&h)
+			return true, nil
+		}
+		r = next
+	}
+}
+
 // adopt makes the record h the next one that fits, whatever came before.
 func (s *scanner) adopt(h *recHeader) {
 	s.view.phase, s.view.sealed = opened, false
@@ -226,10 +250,10 @@ func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	case o.acceptedEnd > w.end || h.base > w.next:
 		return s.damage(&CorruptError{Offset: w.end, End: max(o.acceptedEnd, w.end), LostFirst: w.next, LostNext: max(h.base, w.next),
 			Reason: "the writer of the next epoch read valid records here"}), true
-	case s.proof != nil && !s.proven:
-		return s.damage(s.proof), true
 	case o.acceptedEnd < w.end || h.base < w.next:
 		return item{kind: itemDamage, err: &RetractedError{Path: s.path, Offset: h.offset, First: h.base, Next: w.next}}, true
+	case s.proof != nil && !s.proven:
+		return s.damage(s.proof), true
 	case h.chain != w.chain:
 		return s.damage(&CorruptError{Offset: w.end, End: h.offset, LostFirst: w.next, LostNext: w.next,
 			Reason: "the records before are not those that the writer of the next epoch read"}), true
@@ -353,36 +377,43 @@ func (fh *fileHeader) findCandidate(b []byte) int {
 // recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid for headOnly (no
 // body) and whole.
 func (s *scanner) recordAt(p int64) (h recHeader, body []byte, v verdict, err error) {
+	h, v, err = s.headAt(p)
+	if v != headOnly {
+		return h, nil, v, err
+	}
+	return s.bodyOf(h, p)
+}
+
+// headAt decodes the header of the record at p. It is good, and of a kind, for headOnly and, if all of it is there, for
+// incomplete; otherwise its kind is kindNone.
+func (s *scanner) headAt(p int64) (h recHeader, v verdict, err error) {
 	b, err := s.peek(p, markerSize+recHeaderSize, false)
 	if err != nil {
-		return h, nil, notRecord, err
+		return recHeader{}, notRecord, err
 	}
 	if len(b) < recHeaderSize {
-		return h, nil, incomplete, nil
+		return recHeader{}, incomplete, nil
 	}
 	kind, hb := s.header.kindAt(b)
 	if kind == kindNone {
-		return h, nil, notRecord, nil
+		return recHeader{}, notRecord, nil
 	}
 	if len(hb) < recHeaderSize {
-		return h, nil, incomplete, nil
+		return recHeader{}, incomplete, nil
 	}
 	h = decodeRecHeader(kind, hb)
-	if h.headCRC != headCRC(s.header.seed, hb) && !s.mutant.noHeadCRC {
-		return h, nil, notRecord, nil
-	}
 	// rule: a record that is not where its writer put it is void.
-	if h.offset != p && !s.mutant.noOffset {
-		return h, nil, notRecord, nil
+	if h.headCRC != headCRC(s.header.seed, hb) && !s.mutant.noHeadCRC || h.offset != p && !s.mutant.noOffset {
+		return recHeader{}, notRecord, nil
 	}
 	h.offset = p
 	if !h.inRange() {
-		return h, nil, notRecord, nil
+		return recHeader{}, notRecord, nil
 	}
 	if h.end() > s.limit {
-		return h, nil, incomplete, nil
+		return h, incomplete, nil
 	}
-	return s.bodyOf(h, p)
+	return h, headOnly, nil
 }
 
 // bodyOf completes recordAt: it reads and checks what the header covers.

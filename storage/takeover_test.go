@@ -177,7 +177,7 @@ func TestCrashAtEveryStep(t *testing.T) {
 			images := 0
 			x, mem := newMemWorld(t, block)
 			try := func(storagetest.Call) *storagetest.Fault {
-				for _, c := range crashes(mem, x.path()) {
+				for _, c := range crashes(mem) {
 					after := mem.Clone()
 					after.Crash(c)
 					y := x.clone()
@@ -197,11 +197,18 @@ func TestCrashAtEveryStep(t *testing.T) {
 }
 
 // crashes returns every crash image's description for at most six dirty blocks, and a sample otherwise.
-func crashes(mem *storagetest.Mem, path string) []storagetest.Crash {
-	dirty := mem.Dirty(path)
-	position := map[int64]int{}
-	for i, b := range dirty {
-		position[b] = i
+func crashes(mem *storagetest.Mem) []storagetest.Crash {
+	type block struct {
+		name string
+		b    int64
+	}
+	var dirty []block
+	position := map[block]int{}
+	for _, name := range mem.Names() {
+		for _, b := range mem.Dirty(name) {
+			position[block{name, b}] = len(dirty)
+			dirty = append(dirty, block{name, b})
+		}
 	}
 	rng := rand.New(rand.NewPCG(1, uint64(len(dirty))))
 	n := 1 << min(len(dirty), 6)
@@ -213,7 +220,7 @@ func crashes(mem *storagetest.Mem, path string) []storagetest.Crash {
 		}
 		for _, size := range []bool{false, true} {
 			all = append(all, storagetest.Crash{
-				Keep:     func(_ string, b int64) bool { return subset>>(position[b]%64)&1 == 1 },
+				Keep:     func(name string, b int64) bool { return subset>>(position[block{name, b}]%64)&1 == 1 },
 				KeepSize: func(string) bool { return size },
 			})
 		}
@@ -229,7 +236,7 @@ func TestCrashWhileCreating(t *testing.T) {
 	x.published = 5
 	try := func(storagetest.Call) *storagetest.Fault {
 		for names := range 16 {
-			for _, c := range crashes(mem, x.path()) {
+			for _, c := range crashes(mem) {
 				i := 0
 				c.KeepName = func(string) bool { i++; return names>>(i%4)&1 == 1 }
 				after := mem.Clone()
@@ -261,11 +268,13 @@ func TestRandomSchedules(t *testing.T) {
 			},
 			"ack":        func(rt *rapid.T) { s.step(rt, (*holder).ack) },
 			"checkpoint": func(rt *rapid.T) { s.step(rt, (*holder).checkpoint) },
+			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).rotate) },
+			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).compact) },
 			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.w.Close() }) },
 			"kill":       func(rt *rapid.T) { s.kill(rt) },
 			"crash":      func(rt *rapid.T) { s.crash(rt) },
-			"writeback":  func(rt *rapid.T) { mem.Writeback(x.path(), s.choose(rt)) },
-			"io error":   func(rt *rapid.T) { mem.FailWriteback(x.path(), s.choose(rt)) },
+			"writeback":  func(rt *rapid.T) { mem.Writeback(s.anyFile(rt), s.choose(rt)) },
+			"io error":   func(rt *rapid.T) { mem.FailWriteback(s.anyFile(rt), s.choose(rt)) },
 			"publish":    func(rt *rapid.T) { x.published += 3 },
 		})
 		s.check(mem.Clone())
@@ -299,10 +308,10 @@ func (s *schedule) tap() storage.FS {
 		case 4:
 			s.step(s.rt, (*holder).ack)
 		case 5:
-			s.mem.Writeback(s.x.path(), s.choose(s.rt))
+			s.mem.Writeback(s.anyFile(s.rt), s.choose(s.rt))
 		case 6:
 			if c.Op == storagetest.OpDatasync {
-				s.mem.FailWriteback(s.x.path(), s.choose(s.rt))
+				s.mem.FailWriteback(c.Name, s.choose(s.rt))
 			}
 		case 7:
 			if c.Op == storagetest.OpAppend {
@@ -322,6 +331,15 @@ var errNoSpace = fmt.Errorf("injected: %w", syscall.ENOSPC)
 func (s *schedule) choose(rt *rapid.T) func(int64) bool {
 	mask := rapid.Uint16().Draw(rt, "blocks")
 	return func(b int64) bool { return mask>>(b%16)&1 == 1 }
+}
+
+// anyFile returns the path of one of the files, also of those that are being made.
+func (s *schedule) anyFile(rt *rapid.T) string {
+	names := s.mem.Names()
+	if len(names) == 0 {
+		return ""
+	}
+	return rapid.SampledFrom(names).Draw(rt, "file")
 }
 
 func (s *schedule) open(rt *rapid.T) {
@@ -432,6 +450,12 @@ func (r *lockedRegistry) Register(ctx context.Context, typ string, e storage.Ent
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.x.Register(ctx, typ, e)
+}
+
+func (r *lockedRegistry) Succeed(ctx context.Context, typ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.x.Succeed(ctx, typ, old, e)
 }
 
 func (r *lockedRegistry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
@@ -547,7 +571,7 @@ func TestCreatedByManyAtOnce(t *testing.T) {
 	}
 	losers := 0
 	for _, err := range linked {
-		if errors.Is(err, os.ErrExist) {
+		if errors.Is(err, os.ErrExist) || errors.Is(err, os.ErrNotExist) { // the winner has cleaned up already
 			losers++
 		}
 	}

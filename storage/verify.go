@@ -3,10 +3,12 @@ package storage
 import (
 	"bytes"
 	"context"
+	"errors"
 	"fmt"
 	"hash/maphash"
 	"io"
 	"slices"
+	"syscall"
 	"time"
 )
 
@@ -17,6 +19,14 @@ type VerifyOptions struct {
 
 	// Deep also looks for IDs that occur twice, at 8 bytes of memory per record.
 	Deep bool
+
+	// Device reads the file from its device: what is not written yet is synced, and the page cache of the file is dropped.
+	// Memory that another program has mapped or locked stays.
+	Device bool
+
+	// Start is called with the state of a checkpoint that comes before any batch, as in a successor of another file: what
+	// the caller that wrote it knew about the records below FirstIndex. Its error ends Verify.
+	Start func(state []byte) error
 
 	// Visit is called for every record in order; its argument is valid during the call only. Its error ends Verify.
 	Visit func(Record) error
@@ -41,6 +51,8 @@ type Report struct {
 	Messages   uint64 // records, of any kind
 	Skipped    uint64 // of them: of KindSkipped
 	Gaps       uint64 // of them: of KindAfterGap (declared gaps)
+	Lost       uint64 // of them: of KindLost, given up by a repair
+	GapList    []Gap  // the first of the declared gaps
 	Batches    uint64
 
 	Checkpoints uint64
@@ -73,14 +85,23 @@ type Region struct {
 // Range is a range of bytes: [Offset, End).
 type Range struct{ Offset, End int64 }
 
+// Gap is a declared gap: the record behind it.
+type Gap struct {
+	Index uint64
+	ID    []byte
+}
+
 // Duplicate is an ID that two records have.
 type Duplicate struct {
 	ID            []byte
 	First, Second uint64 // indexes
 }
 
-// maxDuplicates bounds the list in a report; all of them are counted.
-const maxDuplicates = 1000
+// Bounds of the lists in a report; all of them are counted.
+const (
+	maxDuplicates = 1000
+	maxGaps       = 1000
+)
 
 // Err returns nil when the file is healthy, and otherwise an error of category ErrIntegrity that names the first
 // violation.
@@ -115,6 +136,11 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 		return nil, ioError("open", path, err)
 	}
 	defer f.Close()
+	if o.Device {
+		if err := dropCache(path, f); err != nil {
+			return nil, err
+		}
+	}
 	h, err := readFileHeader(path, f)
 	if err != nil {
 		return nil, err
@@ -133,6 +159,16 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 	err = v.run(ctx)
 	v.report.Duration = time.Since(start)
 	return v.report, err
+}
+
+// dropCache makes the next reads of the file come from the device.
+func dropCache(path string, f File) error {
+	// Pages that are not written yet cannot be dropped. A descriptor for reading may sync, but not everything that comes with
+	// it everywhere, as the probe of the journal on ext4.
+	if err := f.Datasync(); err != nil && !errors.Is(err, syscall.EBADF) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
+		return ioError("fdatasync", path, err)
+	}
+	return ioError("drop the page cache of", path, f.DropCache(0, 0))
 }
 
 type verifier struct {
@@ -224,8 +260,12 @@ func (v *verifier) noteRecord(it *item) error {
 		return v.noteBatch(it)
 	case kindCheckpoint:
 		v.report.Checkpoints++
-		if _, err := decodeCheckpoint(it.body); err != nil {
+		c, err := decodeCheckpoint(it.body)
+		if err != nil {
 			return undecodable(v.report.Path, h)
+		}
+		if v.o.Start != nil && v.report.Batches == 0 {
+			return v.o.Start(c.state)
 		}
 	case kindSeal:
 		b, err := decodeSeal(it.body)
@@ -271,10 +311,15 @@ func (v *verifier) noteBatch(it *item) error {
 		switch rec.Kind {
 		case KindSkipped:
 			v.report.Skipped++
+		case KindLost:
+			v.report.Lost++
 		case KindAfterGap:
 			v.report.Gaps++
+			if len(v.report.GapList) < maxGaps {
+				v.report.GapList = append(v.report.GapList, Gap{rec.Index, bytes.Clone(rec.ID)})
+			}
 		}
-		if v.o.Deep {
+		if v.o.Deep && rec.Kind != KindLost {
 			v.hashes = append(v.hashes, maphash.Bytes(v.seed, rec.ID))
 		}
 		if v.o.Visit != nil {
@@ -330,7 +375,7 @@ func (v *verifier) compare(recs []Record, suspect map[uint64][]Duplicate) {
 		rec := &recs[i]
 		hash := maphash.Bytes(v.seed, rec.ID)
 		seen, ok := suspect[hash]
-		if !ok {
+		if !ok || rec.Kind == KindLost {
 			continue
 		}
 		k := slices.IndexFunc(seen, func(d Duplicate) bool { return bytes.Equal(d.ID, rec.ID) })

@@ -31,7 +31,29 @@ type world struct {
 
 func newWorld(dir string) *world { return &world{dir: dir, acked: map[int]uint64{}} }
 
-func (x *world) path() string { return filepath.Join(x.dir, "orders.fpl") }
+// path is the path of the file that is registered: the newest, unless a successor was just made.
+func (x *world) path() string {
+	return filepath.Join(x.dir, storage.GenerationName("orders", x.entry.Generation))
+}
+
+// paths returns the paths of all files of the type that are there, oldest first.
+func (x *world) paths(fsys storage.FS) ([]string, error) {
+	if fsys == nil {
+		fsys = storage.OS()
+	}
+	names, err := fsys.List(x.dir)
+	if err != nil {
+		return nil, err
+	}
+	var paths []string
+	for _, name := range names {
+		if storage.IsGeneration(name, "orders") {
+			paths = append(paths, filepath.Join(x.dir, name))
+		}
+	}
+	slices.Sort(paths)
+	return paths, nil
+}
 
 // Registry implementation: the simplest correct one.
 
@@ -44,6 +66,14 @@ func (x *world) Register(_ context.Context, _ string, e storage.Entry) (storage.
 		x.entry, x.registered = e, true
 	}
 	return x.entry, nil
+}
+
+func (x *world) Succeed(_ context.Context, _ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
+	if x.registered && x.entry.FileID == old {
+		e.Epoch, e.DurableIndex = max(e.Epoch, x.entry.Epoch), max(e.DurableIndex, x.entry.DurableIndex)
+		x.entry = e
+	}
+	return x.entry, x.registered, nil
 }
 
 func (x *world) Update(_ context.Context, _ string, e storage.Entry) (bool, error) {
@@ -181,13 +211,42 @@ func (h *holder) ack() error {
 
 func (h *holder) checkpoint() error { return h.w.Checkpoint(h.state()) }
 
-// work is a whole session: two batches one behind the other, a checkpoint, another batch, the end.
-func (h *holder) work() error {
-	steps := []func() error{
-		func() error { return h.append(2) }, func() error { return h.append(1) }, h.ack,
-		h.checkpoint, func() error { return h.append(3) }, h.ack, h.w.Close,
+// rotate goes on in a successor file.
+func (h *holder) rotate() error {
+	next, err := h.w.Rotate(context.Background(), h.state())
+	if err == nil {
+		h.w = next
 	}
-	for _, step := range steps {
+	return err
+}
+
+// compact writes the file anew.
+func (h *holder) compact() error {
+	next, report, err := h.w.Compact(context.Background(), h.state(), storage.CompactOptions{BatchBytes: 300})
+	if err == nil {
+		h.w = next
+		if report.Lost != 0 || report.Records != report.NextIndex-report.FirstIndex || len(report.Damage) > 0 {
+			return violated("compaction: %+v", report)
+		}
+	}
+	return err
+}
+
+// work is a whole session: two batches one behind the other, a checkpoint, another batch, one in a successor file, one behind
+// a compaction, the end.
+func (h *holder) work() error {
+	one := func() error { return h.append(1) }
+	return steps(h.begin, h.rotate, one, h.ack, h.compact, one, h.ack, func() error { return h.w.Close() })
+}
+
+// begin is the part of work that is in one file.
+func (h *holder) begin() error {
+	return steps(func() error { return h.append(2) }, func() error { return h.append(1) }, h.ack,
+		h.checkpoint, func() error { return h.append(3) }, h.ack)
+}
+
+func steps(all ...func() error) error {
+	for _, step := range all {
 		if err := step(); err != nil {
 			return err
 		}
@@ -208,33 +267,19 @@ func (x *world) check(fsys storage.FS) error { return x.checkWith(fsys, storage.
 
 // checkWith is check with the eyes of a reader that lacks a rule.
 func (x *world) checkWith(fsys storage.FS, rule storage.Mutant) error {
-	r, err := storage.OpenReader(x.path(), storage.ReaderOptions{FS: fsys}.Without(rule))
+	paths, err := x.paths(fsys)
 	if err != nil {
 		return err
 	}
-	defer r.Close()
 	at := map[int]uint64{}
-	last := -1
-	for i := uint64(0); ; i++ {
-		rec, err := r.Next()
-		if err == io.EOF {
-			break
+	var seal *storage.SealedError
+	for i, path := range paths {
+		if seal == nil && i > 0 {
+			return violated("%s is not sealed, and %s is behind it", paths[i-1], path)
 		}
-		if err != nil {
-			return violated("record %d: %v", i, err)
+		if seal, err = x.checkFile(fsys, rule, path, seal, at); err != nil {
+			return err
 		}
-		n := number(rec.ID)
-		switch {
-		case rec.Index != i:
-			return violated("record %d has index %d", i, rec.Index)
-		case n < 0 || n >= x.published:
-			return violated("record %d was never published: ID %q", i, rec.ID)
-		case string(rec.Payload) != string(message(n).Payload) || rec.Time != message(n).Time:
-			return violated("record %d, message %d, has another payload or time", i, n)
-		case n <= last:
-			return violated("message %d is behind message %d", n, last)
-		}
-		at[n], last = i, n
 	}
 	for _, n := range sortedKeys(x.acked) {
 		if i, ok := at[n]; !ok {
@@ -243,17 +288,67 @@ func (x *world) checkWith(fsys storage.FS, rule storage.Mutant) error {
 			return violated("message %d was acknowledged at index %d and is at %d", n, x.acked[n], i)
 		}
 	}
-	rep, err := storage.Verify(context.Background(), x.path(), storage.VerifyOptions{FS: fsys, Deep: true}.Without(rule))
+	return nil
+}
+
+// checkFile checks one of the files, whose predecessor ended with the given seal, and adds the messages in it to at.
+func (x *world) checkFile(fsys storage.FS, rule storage.Mutant, path string, seal *storage.SealedError, at map[int]uint64) (*storage.SealedError, error) {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys}.Without(rule))
+	if err != nil {
+		return nil, err
+	}
+	defer r.Close()
+	if seal != nil && r.FileID() != seal.Successor {
+		return nil, violated("%s is not the successor that the file before it names", path)
+	}
+	first, last := r.FirstIndex(), -1
+	if first > uint64(len(at)) {
+		return nil, violated("%s begins with index %d, the file before it ends with %d", path, first, len(at))
+	}
+	for n, i := range at { // what is compacted is in two files
+		if i < first {
+			last = max(last, n)
+		}
+	}
+	next := first
+	for i := first; ; i++ {
+		rec, err := r.Next()
+		if err == io.EOF {
+			break
+		}
+		if err != nil {
+			return nil, violated("record %d: %v", i, err)
+		}
+		n := number(rec.ID)
+		switch {
+		case rec.Index != i:
+			return nil, violated("record %d has index %d", i, rec.Index)
+		case n < 0 || n >= x.published:
+			return nil, violated("record %d was never published: ID %q", i, rec.ID)
+		case string(rec.Payload) != string(message(n).Payload) || rec.Time != message(n).Time:
+			return nil, violated("record %d, message %d, has another payload or time", i, n)
+		case n <= last:
+			return nil, violated("message %d is behind message %d", n, last)
+		}
+		if before, ok := at[n]; ok && before != i {
+			return nil, violated("message %d is at %d, and at %d in the file before", n, i, before)
+		}
+		at[n], last, next = i, n, i+1
+	}
+	if next < uint64(len(at)) {
+		return nil, violated("%s ends at %d, the file before it with %d", path, next, len(at))
+	}
+	rep, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: fsys, Deep: true}.Without(rule))
 	if err == nil {
 		err = rep.Err()
 	}
 	if err != nil {
-		return violated("verify: %v", err)
+		return nil, violated("verify: %v", err)
 	}
-	if rep.Messages != uint64(len(at)) {
-		return violated("verify counts %d messages, the reader %d", rep.Messages, len(at))
+	if rep.Messages != next-first {
+		return nil, violated("verify counts %d messages, the reader %d", rep.Messages, next-first)
 	}
-	return nil
+	return r.Sealed(), nil
 }
 
 // finish lets a new worker complete everything that is published, and checks that it can.
@@ -305,7 +400,7 @@ func newMemWorld(t testing.TB, block int64, prepare ...func(*storagetest.Mem)) (
 	x.published = 6
 	h, err := x.open(mem)
 	if err == nil {
-		err = h.work()
+		err = errors.Join(h.begin(), h.w.Close())
 	}
 	if err == nil {
 		err = x.check(mem)

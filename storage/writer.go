@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"errors"
+	"fmt"
 	"math"
 	"sync"
 	"time"
@@ -27,6 +28,9 @@ type Writer struct {
 	epoch, session uint64
 	fenceOff       int64
 	restored       bool
+	sealed         sealBody     // what the scan found; only of use while the writer is being opened
+	damage         []error      // with Salvage: what the scan found …
+	retractions    []retraction // … and which of the records it came by do not count
 
 	appendMu sync.Mutex // one append at a time; taken before mu
 	room     int64      // bytes below this offset are reserved
@@ -98,6 +102,19 @@ func (w *Writer) Size() int64 {
 //
 // A *LimitError or a bare *NoSpaceError means that nothing was written and the writer is as before.
 func (w *Writer) Append(recs []Record) error {
+	if w.opts.Salvage {
+		return fmt.Errorf("%w: %s was opened to be salvaged; only Compact can follow", ErrRefused, w.path)
+	}
+	for i := range recs {
+		if recs[i].Kind == KindLost {
+			return &LimitError{What: "kind", Got: int64(KindLost), Max: int64(KindLost) - 1, Record: i}
+		}
+	}
+	return w.append(recs)
+}
+
+// append is Append of records of any kind.
+func (w *Writer) append(recs []Record) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
 	if err := w.usable(); err != nil || len(recs) == 0 {
@@ -141,6 +158,11 @@ func (w *Writer) CheckpointDue() bool {
 func (w *Writer) Checkpoint(state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
+	return w.writeCheckpoint(state)
+}
+
+// writeCheckpoint is Checkpoint while appendMu is held.
+func (w *Writer) writeCheckpoint(state []byte) error {
 	if err := w.usable(); err != nil {
 		return err
 	}

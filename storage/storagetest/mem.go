@@ -170,6 +170,23 @@ func syncNames[T any](disk, now map[string]T, dir string) {
 	}
 }
 
+// List implements storage.FS.
+func (m *Mem) List(dir string) ([]string, error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if !m.dirs[dir] {
+		return nil, pathError("open", dir, syscall.ENOENT)
+	}
+	var names []string
+	for name := range m.names {
+		if filepath.Dir(name) == dir {
+			names = append(names, filepath.Base(name))
+		}
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 // Stat implements storage.FS.
 func (m *Mem) Stat(name string) (storage.Info, error) {
 	m.mu.Lock()

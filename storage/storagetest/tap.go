@@ -16,6 +16,7 @@ const (
 	OpRemove    Op = "remove"
 	OpMkdir     Op = "mkdir"
 	OpSyncDir   Op = "syncdir"
+	OpList      Op = "list"
 	OpStat      Op = "stat"
 	OpType      Op = "type"
 	OpAppend    Op = "append"
@@ -106,6 +107,15 @@ func (t *Tap) Mkdir(name string) error {
 // SyncDir implements storage.FS.
 func (t *Tap) SyncDir(name string) error {
 	return t.call(Call{Op: OpSyncDir, Name: name}, func() error { return t.FS.SyncDir(name) })
+}
+
+// List implements storage.FS.
+func (t *Tap) List(dir string) (names []string, err error) {
+	err = t.call(Call{Op: OpList, Name: dir}, func() (err error) {
+		names, err = t.FS.List(dir)
+		return err
+	})
+	return names, err
 }
 
 // Stat implements storage.FS.

@@ -1,0 +1,294 @@
+package storage
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// CompactOptions of Compact. The zero value works.
+type CompactOptions struct {
+	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB
+	Progress   func(done, total int64) // called now and then with the number of bytes of the old file that are done
+}
+
+// CompactReport says what Compact did.
+type CompactReport struct {
+	Path        string // of the successor
+	Records     uint64 // of any kind, copied
+	Lost        uint64 // records of KindLost that stand in for unreadable ones, old and new
+	Batches     uint64 // in the old file
+	NewBatches  uint64
+	Size        int64 // of the old file, bytes
+	NewSize     int64
+	Damage      []error // with Salvage: what was wrong with the old file
+	FirstIndex  uint64
+	NextIndex   uint64
+	Compression bool
+}
+
+const (
+	defaultCompactBatch = 1 << 20
+	compactSyncBytes    = 64 << 20 // written between two syncs, so that the last one does not take for ever
+	lostPerBatch        = 1 << 16  // records of KindLost in one batch
+)
+
+// lostID is the ID of records of KindLost.
+var lostID = []byte{0}
+
+// Compact writes all records of the file into a successor, in batches of a good size, compressed if Options.Compress is set,
+// without the traces that crashes and takeovers left. Indexes stay. The old file is sealed, and not needed by anybody
+// from then on; nothing removes it. state is as for Checkpoint, and the errors are those of Rotate.
+//
+// A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records of KindLost stand in
+// for those that cannot be read, and the report lists the damage: this is how a file is repaired.
+func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*Writer, *CompactReport, error) {
+	if o.BatchBytes <= 0 {
+		o.BatchBytes = defaultCompactBatch
+	}
+	o.BatchBytes = min(o.BatchBytes, MaxBatchBytes)
+	reason := "compaction"
+	if w.opts.Salvage {
+		reason = "repair"
+	}
+	c := &compaction{w: w, o: o, report: &CompactReport{Damage: w.damage, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
+	next, err := w.succeed(ctx, state, reason, func() uint64 { return w.header.firstIndex }, func(n *Writer) error { return c.copy(ctx, n) })
+	if err != nil {
+		return nil, nil, err
+	}
+	c.report.Path, c.report.NewSize, c.report.NextIndex = next.path, next.Size(), next.NextIndex()
+	return next, c.report, nil
+}
+
+// compaction copies the records of w's file into another one.
+type compaction struct {
+	w, to  *Writer
+	o      CompactOptions
+	report *CompactReport
+
+	bodies bodyDecoder
+	in     []Record
+	out    []Record // the next batch
+	size   int      // of out, as RecordSize counts
+	arena  []byte   // what out points to
+	synced int64
+}
+
+// copy reads everything below w's end. succeed holds w's appendMu, and has written the checkpoint that comes before the seal:
+// whatever is in the file now is all there will be.
+func (c *compaction) copy(ctx context.Context, to *Writer) error {
+	c.to = to
+	limit := c.w.Size()
+	c.report.Size = limit
+	s := newScanner(c.w.path, c.w.file, c.w.header, limit)
+	s.mutant, s.readsAhead = c.w.mutant, true
+	defer s.stopAhead()
+	for told := int64(0); ; {
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		it, err := s.step()
+		if err != nil {
+			return err
+		}
+		if c.o.Progress != nil && (s.pos-told >= progressStep || it.kind == itemEnd) {
+			told = s.pos
+			c.o.Progress(min(told, limit), limit)
+		}
+		switch {
+		case it.kind == itemEnd:
+			return c.finish()
+		case it.kind == itemDamage && !c.w.opts.Salvage:
+			return it.err
+		case it.kind != itemRecord || c.w.retracted(&it.head):
+		case it.head.kind == kindCheckpoint && it.head.base == c.w.header.firstIndex && it.head.base > 0 && to.NextIndex() == it.head.base && len(c.out) == 0:
+			// What the file before this one left: a successor begins with it.
+			k, err := decodeCheckpoint(it.body)
+			if err != nil {
+				return undecodable(c.w.path, &it.head)
+			}
+			if err := to.Checkpoint(k.state); err != nil {
+				return err
+			}
+		case it.head.kind == kindBatch:
+			if err := c.batch(&it); err != nil {
+				return err
+			}
+		}
+	}
+}
+
+// batch adds the records of a batch.
+func (c *compaction) batch(it *item) error {
+	c.report.Batches++
+	recs, err := c.bodies.decode(c.in[:0], c.w.path, it)
+	c.in = recs
+	if corrupt := (*CorruptError)(nil); errors.As(err, &corrupt) && c.w.opts.Salvage {
+		c.report.Damage = append(c.report.Damage, err)
+		return nil // the next one finds that these are missing
+	}
+	if err != nil {
+		return err
+	}
+	if err := c.fill(it.head.base); err != nil {
+		return err
+	}
+	for i := range recs {
+		if recs[i].Index < c.next() { // only with Salvage: what went on behind damage is not always what had been behind it
+			continue
+		}
+		if err := c.add(&recs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// next is the index that the next record added will get.
+func (c *compaction) next() uint64 { return c.to.NextIndex() + uint64(len(c.out)) }
+
+// fill puts records of KindLost in the place of what is missing below index.
+func (c *compaction) fill(index uint64) error {
+	next := c.next()
+	if next != index && !c.w.opts.Salvage {
+		return fmt.Errorf("%w: %s: records %d and %d follow each other", ErrIntegrity, c.w.path, next, index)
+	}
+	for ; next < index; next++ {
+		if len(c.out) >= lostPerBatch {
+			if err := c.flush(); err != nil {
+				return err
+			}
+		}
+		if err := c.add(&Record{Kind: KindLost, ID: lostID}); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (c *compaction) add(r *Record) error {
+	n := RecordSize(r)
+	if len(c.out) > 0 && (c.size+n > c.o.BatchBytes || len(c.out) == MaxBatchRecords) {
+		if err := c.flush(); err != nil {
+			return err
+		}
+	}
+	if r.Kind == KindLost {
+		c.report.Lost++
+	}
+	c.report.Records++
+	c.size += n
+	kept := *r
+	kept.ID, kept.Payload = c.keep(r.ID), c.keep(r.Payload)
+	kept.Headers = append([]Header(nil), r.Headers...)
+	c.out = append(c.out, kept)
+	return nil
+}
+
+// keep copies b into the arena: what a record points to is valid only until the scanner's next step. A slice that was
+// handed out keeps its memory when the arena moves on to a larger one.
+func (c *compaction) keep(b []byte) []byte {
+	c.arena = append(c.arena, b...)
+	n := len(c.arena)
+	return c.arena[n-len(b) : n : n]
+}
+
+func (c *compaction) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	if err := c.to.append(c.out); err != nil {
+		return err
+	}
+	c.report.NewBatches++
+	c.out, c.size, c.arena = c.out[:0], 0, c.arena[:0]
+	if c.to.Size()-c.synced < compactSyncBytes {
+		return nil
+	}
+	c.synced = c.to.Size()
+	_, err := c.to.Sync()
+	return err
+}
+
+// finish completes the copy: the successor must come as far as the old file does.
+func (c *compaction) finish() error {
+	if err := c.fill(c.w.NextIndex()); err != nil {
+		return err
+	}
+	return c.flush()
+}
+
+// retraction says that what stood before a place in the file, from an index on, was not there for a later writer.
+type retraction struct {
+	off   int64
+	first uint64
+}
+
+// retracted tells whether the accepted record h, a batch or a checkpoint, was retracted later on.
+func (w *Writer) retracted(h *recHeader) bool {
+	for _, r := range w.retractions {
+		if h.offset < r.off && (h.base > r.first || h.base == r.first && h.kind == kindBatch) {
+			return true
+		}
+	}
+	return false
+}
+
+// salvage is scan for a damaged file: it begins at the start and goes on behind damage. What is retracted is known only at
+// the end, so it reads the file a second time to tell the caller what is in it.
+func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
+	if err := w.reread(0, 0); err != nil {
+		return view{}, err
+	}
+	v, err := w.eachItem(ctx, limit, func(it *item) error {
+		if it.kind == itemDamage {
+			w.damage = append(w.damage, it.err)
+			if r := (*RetractedError)(nil); errors.As(it.err, &r) {
+				w.retractions = append(w.retractions, retraction{r.Offset, r.First})
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return view{}, err
+	}
+	var recs []Record
+	_, err = w.eachItem(ctx, limit, func(it *item) (err error) {
+		switch {
+		case it.kind != itemRecord || w.retracted(&it.head):
+		case it.head.kind == kindBatch:
+			recs, err = w.replay(recs[:0], it)
+		case it.head.kind == kindCheckpoint:
+			w.restored = false
+			err = w.restore(it)
+		case it.head.kind == kindSeal:
+			if w.sealed, err = decodeSeal(it.body); err != nil {
+				err = undecodable(w.path, &it.head)
+			}
+		}
+		if c := (*CorruptError)(nil); errors.As(err, &c) {
+			w.damage = append(w.damage, err)
+			err = nil
+		}
+		return err
+	})
+	return v, err
+}
+
+func (w *Writer) eachItem(ctx context.Context, limit int64, f func(*item) error) (view, error) {
+	s := newScanner(w.path, w.file, w.header, limit)
+	s.mutant, s.readsAhead = w.mutant, true
+	defer s.stopAhead()
+	for {
+		if err := ctx.Err(); err != nil {
+			return view{}, err
+		}
+		it, err := s.step()
+		if err == nil {
+			err = f(&it)
+		}
+		if err != nil || it.kind == itemEnd {
+			return s.view, err
+		}
+	}
+}

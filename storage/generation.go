@@ -1,0 +1,319 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// Generations. A file is never truncated, rewritten or renamed; when it is to end (size limit, compaction, repair) it is
+// sealed, and goes on in a successor beside it, the next generation:
+//
+//	orders.fpl      … batch │ checkpoint S │ SEAL → id 7f3a…, generation 2
+//	orders@0002.fpl header (id 7f3a…, continues orders.fpl) │ FENCE │ OPEN │ checkpoint S │ batch …
+//
+// The order of the steps is what makes it safe, whoever dies or sleeps between any two of them:
+//
+//	1. checkpoint S in the old file, durable.
+//	2. The successor is written whole under a temporary name, and synced.
+//	3. SEAL in the old file, naming the successor's identity; synced, and not fenced off. From here on nothing more can be
+//	   appended to the old file by anybody.
+//	4. link(2) gives the successor its name. It fails if another one has that name: a later writer was faster.
+//	5. The registry's entry moves from the old identity to the new one. It fails if it names neither.
+//	6. Only now is anything appended to the successor that may be acknowledged.
+//
+// Whoever opens the type after 3 and finds no successor makes one with the identity that the seal names, and the state S.
+// Whoever finds a successor that the registry does not know yet does step 5.
+
+const fileSuffix = ".fpl"
+
+// FileName returns the name of the first file of a type within its directory.
+func FileName(typ string) string { return GenerationName(typ, 1) }
+
+// GenerationName returns the name of a generation of the file of a type within its directory. No type name contains an @,
+// and names sort by generation up to the 9999th.
+func GenerationName(typ string, generation uint64) string {
+	if generation <= 1 {
+		return typ + fileSuffix
+	}
+	return fmt.Sprintf("%s@%04d%s", typ, generation, fileSuffix)
+}
+
+// ParseName is the inverse of GenerationName; ok is false when name is not that of a file of a type.
+func ParseName(name string) (typ string, generation uint64, ok bool) {
+	typ, ok = strings.CutSuffix(name, fileSuffix)
+	if !ok {
+		return "", 0, false
+	}
+	generation = 1
+	if base, digits, found := strings.Cut(typ, "@"); found {
+		typ = base
+		if generation, _ = strconv.ParseUint(digits, 10, 64); generation < 2 {
+			return "", 0, false
+		}
+	}
+	return typ, generation, validType(typ) && name == GenerationName(typ, generation)
+}
+
+// tempName is the name of a file of the type while it is being made. nonce is random: a name must never be used twice, or
+// who slept before its link(2) would publish what somebody else has only begun to write.
+func tempName(typ string, generation, nonce uint64) string {
+	return fmt.Sprintf(".%s.%016x.tmp", GenerationName(typ, generation), nonce)
+}
+
+// isTempName tells whether name is a tempName of the type.
+func isTempName(name, typ string) bool {
+	name, ok := strings.CutPrefix(name, ".")
+	name, tmp := strings.CutSuffix(name, ".tmp")
+	dot := strings.LastIndexByte(name, '.')
+	if !ok || !tmp || dot < 0 {
+		return false
+	}
+	_, err := strconv.ParseUint(name[dot+1:], 16, 64)
+	t, _, parsed := ParseName(name[:dot])
+	return err == nil && len(name[dot+1:]) == 16 && parsed && t == typ
+}
+
+// newest returns the highest generation of the type in the directory, 0 when there is none, and the temporary files that
+// somebody left behind.
+func (w *Writer) newest() (generation uint64, temps []string, err error) {
+	names, err := w.fs.List(w.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 0, nil, nil
+	}
+	if err != nil {
+		return 0, nil, ioError("list directory", w.dir, err)
+	}
+	for _, name := range names {
+		if typ, g, ok := ParseName(name); ok && typ == w.typ {
+			generation = max(generation, g)
+		} else if isTempName(name, w.typ) {
+			temps = append(temps, name)
+		}
+	}
+	return generation, temps, nil
+}
+
+// removeTemps removes what died half made. Whoever is still making it is fenced off by now, and finds its name gone.
+func (w *Writer) removeTemps(names []string) error {
+	for _, name := range names {
+		path := filepath.Join(w.dir, name)
+		if err := ignoreNotExist(w.fs.Remove(path)); err != nil {
+			return ioError("remove", path, err)
+		}
+	}
+	return nil
+}
+
+// entry is what the registry should know of this writer's file.
+func (w *Writer) entry() Entry {
+	return Entry{FileID: w.header.fileID, Generation: w.header.generation, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
+}
+
+// Generation returns which file of its type this is, from 1 on.
+func (w *Writer) Generation() uint64 { return w.header.generation }
+
+// Rotate seals the file and returns the writer of its successor, which begins where this file ends. state is as for
+// Checkpoint, and is in the successor too, so that copies of messages are refused across files. This writer is closed, also
+// when Rotate fails: then nothing is lost, and the way on is a new epoch and Open, which completes what was begun.
+//
+// A bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing: this writer goes on.
+func (w *Writer) Rotate(ctx context.Context, state []byte) (*Writer, error) {
+	return w.succeed(ctx, state, "size limit", w.NextIndex, nil)
+}
+
+// succeed replaces this writer's file by a successor whose first record has the index that first returns; fill writes
+// what the successor begins with besides the state.
+func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first func() uint64, fill func(*Writer) error) (*Writer, error) {
+	w.appendMu.Lock()
+	defer w.appendMu.Unlock()
+	if err := w.writeCheckpoint(state); err != nil {
+		return nil, err
+	}
+	seal := sealBody{generation: w.header.generation + 1, reason: reason}
+	if _, err := rand.Read(seal.successor[:]); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	next, err := w.build(ctx, seal, first(), state, fill)
+	if err != nil {
+		return nil, err
+	}
+	if err := w.seal(seal); err != nil {
+		next.abandon()
+		return nil, err
+	}
+	err = next.publish(ctx, w.header.fileID)
+	w.retire(err)
+	if err != nil {
+		next.abandon()
+		return nil, err
+	}
+	return next, nil
+}
+
+// seal ends the file. appendMu is held.
+func (w *Writer) seal(seal sealBody) error {
+	h := w.head(kindSeal)
+	if err := w.land("seal", encodeAnchor(w.header, &h, seal.encode()), &h); err != nil {
+		return err
+	}
+	if w.mutant.noSealSync {
+		return nil
+	}
+	// rule: the successor gets its name only when the seal is durable: or a crash would leave two files that go on.
+	_, err := w.Sync()
+	return err
+}
+
+// retire closes a writer whose file is sealed. appendMu is held.
+func (w *Writer) retire(cause error) {
+	w.syncMu.Lock()
+	defer w.syncMu.Unlock()
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if cause != nil {
+		w.poison("rotate", cause)
+		return // the descriptor is closed by Close
+	}
+	w.closed = true
+	w.closeErr = ioError("close", w.path, w.file.Close())
+}
+
+// build writes the successor that seal names under a temporary name, up to and with the checkpoint that makes it complete.
+// It is durable then, and this writer's own region in it is open.
+func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
+	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, mutant: w.mutant, epoch: w.epoch}
+	n.opts.Salvage = false
+	n.header = &fileHeader{major: majorVersion, minor: minorVersion, fileID: seal.successor, generation: seal.generation, firstIndex: first,
+		prevFileID: w.header.fileID, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.header.schema}
+	if _, err := rand.Read(n.header.marker[:]); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	n.header.derive()
+	if err := fillRandom(&n.session); err != nil {
+		return nil, err
+	}
+	nonce := n.session
+	if n.mutant.sameTempName {
+		nonce = 1
+	}
+	n.path = filepath.Join(n.dir, tempName(n.typ, seal.generation, nonce))
+	if n.file, err = n.fs.Open(n.path, ModeCreate); err != nil {
+		return nil, ioError("create", n.path, err)
+	}
+	defer func() {
+		if err == nil {
+			return
+		}
+		n.abandon()
+		if replaced := (*ReplacedError)(nil); errors.As(err, &replaced) { // removeTemps, by who took over
+			err = &SupersededError{Path: filepath.Join(n.dir, GenerationName(n.typ, seal.generation))}
+		}
+	}()
+	if err := appendWhole(n.file, n.header.encode()); err != nil {
+		return nil, ioError("write", n.path, err)
+	}
+	if err := n.fence(ctx); err != nil {
+		return nil, err
+	}
+	if err := n.settle(); err != nil {
+		return nil, err
+	}
+	if err := n.writeOpen(&view{next: first, end: headerSize}); err != nil {
+		return nil, err
+	}
+	if fill != nil {
+		if err := fill(n); err != nil {
+			return nil, err
+		}
+	}
+	if err := n.Checkpoint(state); err != nil {
+		return nil, err
+	}
+	_, err = n.Sync()
+	return n, err
+}
+
+// publish gives a successor that build made its name, and tells the registry.
+func (n *Writer) publish(ctx context.Context, old FileID) error {
+	tmp, path := n.path, filepath.Join(n.dir, GenerationName(n.typ, n.header.generation))
+	// rule: link(2), never rename: whoever took over since then may have made the successor already.
+	err := n.fs.Link(tmp, path)
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		return &SupersededError{Path: path}
+	}
+	if err != nil {
+		return ioError("create", path, err)
+	}
+	n.path = path
+	if err := ignoreNotExist(n.fs.Remove(tmp)); err != nil {
+		return ioError("remove", tmp, err)
+	}
+	if err := n.fs.SyncDir(n.dir); err != nil {
+		return ioError("sync directory", n.dir, err)
+	}
+	return n.register(ctx, old, n.entry())
+}
+
+// register moves the registry's entry of the type from the file old to e, which stands for this one.
+func (w *Writer) register(ctx context.Context, old FileID, e Entry) error {
+	now, ok, err := w.opts.Registry.Succeed(ctx, w.typ, old, e)
+	switch {
+	case err != nil:
+		return fmt.Errorf("storage: register %s: %w", w.path, err)
+	case (!ok || now.FileID != e.FileID) && !w.mutant.noSuccession:
+		// rule: nothing is appended to a successor that the registry does not name. A writer that slept since its seal
+		// could otherwise fill a name that was free again, because the files of that time were moved to an archive.
+		return &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID}
+	}
+	return nil
+}
+
+// abandon gives up a file that has no name yet.
+func (n *Writer) abandon() {
+	n.file.Close()
+	if n.isTemp() {
+		n.fs.Remove(n.path) // or the next Open does
+	}
+}
+
+func (n *Writer) isTemp() bool { return isTempName(filepath.Base(n.path), n.typ) }
+
+// continueSealed makes the successor of a file that was sealed by somebody who came no further, and returns its writer.
+func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
+	state, err := w.stateAt(v.checkpoint, v.next)
+	if err != nil {
+		return nil, err
+	}
+	next, err := w.build(ctx, w.sealed, v.next, state, nil)
+	if err != nil {
+		return nil, err
+	}
+	if err := next.publish(ctx, w.header.fileID); err != nil {
+		next.abandon()
+		return nil, err
+	}
+	return next, nil
+}
+
+// stateAt returns the state of the checkpoint at off, which stands for all records below index next: a seal follows its checkpoint directly, so this is all there is to
+// know about a sealed file.
+func (w *Writer) stateAt(off int64, next uint64) ([]byte, error) {
+	s := newScanner(w.path, w.file, w.header, w.fenceOff)
+	h, body, v, err := s.recordAt(off)
+	if err != nil {
+		return nil, err
+	}
+	c, derr := decodeCheckpoint(body)
+	if off == 0 || v != whole || h.kind != kindCheckpoint || derr != nil || h.base != next {
+		return nil, &CorruptError{Path: w.path, Offset: off, End: w.fenceOff, LostFirst: next, LostNext: next,
+			Reason: "the file is sealed, and the checkpoint that belongs before a seal is not here"}
+	}
+	return c.state, nil
+}

@@ -1,0 +1,412 @@
+package storage_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math/rand/v2"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+	"pgregory.net/rapid"
+)
+
+// TestRotate: a file that is rotated is sealed and names its successor, in which indexes go on, and which has the state.
+func TestRotate(t *testing.T) {
+	x := newWorld(t.TempDir())
+	w := mustOpen(t, x.dir, 1, storage.Options{Registry: x, Schema: "text"})
+	mustAppend(t, w, messages(0, 10))
+	second, err := w.Rotate(context.Background(), []byte("state at 10"))
+	must(t, err)
+	if err := w.Append(messages(10, 1)); !errors.Is(err, storage.ErrClosed) {
+		t.Errorf("append to the sealed file: %v", err)
+	}
+	must(t, w.Close())
+	if second.NextIndex() != 10 || second.DurableIndex() != 10 || second.Generation() != 2 || filepath.Base(second.Path()) != "orders@0002.fpl" {
+		t.Errorf("the successor %s of generation %d begins at %d, durable %d", second.Path(), second.Generation(), second.NextIndex(), second.DurableIndex())
+	}
+	if x.entry.FileID != second.FileID() || x.entry.Generation != 2 {
+		t.Errorf("registered is %+v", x.entry)
+	}
+	mustAppend(t, second, messages(10, 5))
+	must(t, second.Close())
+
+	names, err := storage.OS().List(x.dir)
+	must(t, err)
+	slices.Sort(names)
+	if !slices.Equal(names, []string{"orders.fpl", "orders@0002.fpl"}) {
+		t.Errorf("the directory has %v", names)
+	}
+	r, err := storage.OpenReader(w.Path(), storage.ReaderOptions{})
+	must(t, err)
+	defer r.Close()
+	for range 10 {
+		_, err := r.Next()
+		must(t, err)
+	}
+	if _, err := r.Next(); err != io.EOF || r.Sealed() == nil || r.Sealed().Successor != second.FileID() {
+		t.Errorf("the first file ends with %v, %v", err, r.Sealed())
+	}
+
+	var state string
+	var replayed []uint64
+	third := mustOpen(t, x.dir, 2, storage.Options{Registry: x, Restore: func(s []byte) error { state = string(s); return nil },
+		Replay: func(r storage.Record) error { replayed = append(replayed, r.Index); return nil }})
+	defer third.Close()
+	if state != "state at 10" || len(replayed) != 5 || replayed[0] != 10 || third.Generation() != 2 {
+		t.Errorf("restored %q, replayed %v, from generation %d", state, replayed, third.Generation())
+	}
+	rep := mustVerify(t, nil, second.Path())
+	if rep.Err() != nil || rep.FirstIndex != 10 || rep.Messages != 5 || rep.Generation != 2 || rep.Schema != "text" {
+		t.Errorf("%+v", rep)
+	}
+}
+
+// TestWrongGeneration: the newest file must be the one that is registered, and be called what it is.
+func TestWrongGeneration(t *testing.T) {
+	x := newWorld("/d")
+	mem := storagetest.NewMem(512)
+	o := storage.Options{FS: mem, Registry: x}
+	w := mustOpen(t, "/d", 1, o)
+	mustAppend(t, w, messages(0, 3))
+	second, err := w.Rotate(context.Background(), nil)
+	must(t, err)
+	must(t, second.Close())
+	open := func() error {
+		w, err := storage.Open(context.Background(), "/d", "orders", 9, o)
+		if err == nil {
+			w.Close()
+		}
+		return err
+	}
+	must(t, mem.Rename("/d/orders@0002.fpl", "/d/away"))
+	checkError(t, open(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "generation 1", "generation 2", "orders@0002.fpl")
+	must(t, mem.Rename("/d/away", "/d/orders@0005.fpl"))
+	checkError(t, open(), new(*storage.WrongTypeError), storage.ErrRefused, "generation 2", "orders@0002.fpl")
+	must(t, mem.Rename("/d/orders@0005.fpl", "/d/orders@0002.fpl"))
+	must(t, mem.Rename("/d/orders.fpl", "/archive")) // old files may go
+	must(t, open())
+}
+
+// TestCompact: whatever happened to a file, its compaction has the same records at the same indexes, in fewer batches.
+func TestCompact(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		mem := storagetest.NewMem(512)
+		var want []storage.Record
+		epoch := uint64(0)
+		o := storage.Options{FS: mem, Compress: rapid.Bool().Draw(t, "compress")}
+		for range rapid.IntRange(1, 4).Draw(t, "writers") {
+			epoch++
+			w, err := storage.Open(context.Background(), "/d", "orders", epoch, o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			for range rapid.IntRange(0, 5).Draw(t, "batches") {
+				recs := messages(len(want), rapid.IntRange(1, 5).Draw(t, "records"))
+				recs[0].Kind = storage.Kind(rapid.IntRange(0, 2).Draw(t, "kind"))
+				if rapid.Bool().Draw(t, "headers") {
+					recs[0].Headers = []storage.Header{{Key: "a", Value: "b"}}
+				}
+				if err := w.Append(recs); err != nil {
+					t.Fatal(err)
+				}
+				for i := range recs {
+					recs[i].Index = uint64(len(want))
+					want = append(want, recs[i])
+				}
+			}
+			if rapid.Bool().Draw(t, "torn") {
+				before := mem.ReadFile(w.Path())
+				if err := w.Append(messages(len(want), 3)); err != nil {
+					t.Fatal(err)
+				}
+				all := mem.ReadFile(w.Path())
+				// Without its padding alone a record is whole again when the next fence is aligned.
+				mem.WriteFile(w.Path(), all[:rapid.IntRange(len(before), len(all)-9).Draw(t, "cut")])
+			}
+			if rapid.Bool().Draw(t, "rotate") && len(want) > 0 && rapid.Bool().Draw(t, "really") {
+				w.Close()
+				epoch++
+				if w, err = storage.Open(context.Background(), "/d", "orders", epoch, o); err != nil {
+					t.Fatal(err)
+				}
+				if w, err = w.Rotate(context.Background(), fmt.Appendf(nil, "state at %d", len(want))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w.Close()
+		}
+		epoch++
+		w, err := storage.Open(context.Background(), "/d", "orders", epoch, o)
+		if err != nil {
+			t.Fatal(err)
+		}
+		first := uint64(len(want)) - (w.NextIndex() - firstIndex(t, mem, w.Path()))
+		n, report, err := w.Compact(context.Background(), []byte("state at the end"), storage.CompactOptions{BatchBytes: rapid.IntRange(1, 2000).Draw(t, "batch")})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer n.Close()
+		if n.NextIndex() != uint64(len(want)) || report.Records != uint64(len(want))-first || report.Lost != 0 || report.NextIndex != n.NextIndex() {
+			t.Fatalf("%d records from %d on became %+v", len(want), first, report)
+		}
+		r, err := storage.OpenReader(n.Path(), storage.ReaderOptions{FS: mem})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		for i := first; i < uint64(len(want)); i++ {
+			rec, err := r.Next()
+			want[i].Epoch = rec.Epoch
+			if err != nil || !equal(rec, want[i]) {
+				t.Fatalf("record %d: %+v, %v; want %+v", i, rec, err, want[i])
+			}
+		}
+		if rec, err := r.Next(); err != io.EOF {
+			t.Fatalf("behind the end: %+v, %v", rec, err)
+		}
+		rep, err := storage.Verify(context.Background(), n.Path(), storage.VerifyOptions{FS: mem, Deep: true})
+		if err != nil || rep.Err() != nil || len(rep.Void) > 0 || len(rep.Regions) != 1 {
+			t.Fatalf("verify: %v, %+v", err, rep)
+		}
+	})
+}
+
+func firstIndex(t *rapid.T, fsys storage.FS, path string) uint64 {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer r.Close()
+	return r.FirstIndex()
+}
+
+// TestRepair damages a file anywhere behind its header. What a reader can still read, and nothing else, is in the repaired
+// file, at the same index; records of KindLost stand in for the others; the damaged file is as it was, but for what was
+// appended to it; and work goes on.
+func TestRepair(t *testing.T) {
+	s := newSample(t)
+	rng := rand.New(rand.NewPCG(7, 7))
+	lost, refused := 0, 0
+	for range 300 {
+		data := bytes.Clone(s.data)
+		for range 1 + rng.IntN(3) {
+			at := 4096 + rng.IntN(len(data)-4096)
+			if rng.IntN(2) == 0 {
+				data[at] ^= 1 << rng.IntN(8)
+			} else {
+				clear(data[at:min(len(data), at+512)])
+			}
+		}
+		mem := storagetest.NewMem(512)
+		must(t, mem.Mkdir("/d"))
+		mem.WriteFile("/d/orders.fpl", data)
+		readable, _ := salvage(t, data)
+		// The registry remembers how far the file was.
+		x := newWorld("/d")
+		x.entry, x.registered = storage.Entry{FileID: s.report.FileID, Generation: 1, Epoch: 4, DurableIndex: s.report.NextIndex}, true
+
+		var replayed []uint64
+		o := storage.Options{FS: mem, Registry: x, Salvage: true, AcceptLoss: true,
+			Replay: func(r storage.Record) error { replayed = append(replayed, r.Index); return nil }}
+		w, err := storage.Open(context.Background(), "/d", "orders", 100, o)
+		must(t, err)
+		if err := w.Append(messages(0, 1)); !errors.Is(err, storage.ErrRefused) {
+			t.Fatalf("append to a file that is being salvaged: %v", err)
+		}
+		n, report, err := w.Compact(context.Background(), []byte("state"), storage.CompactOptions{})
+		if err != nil {
+			t.Fatalf("compact: %v", err)
+		}
+		if !bytes.HasPrefix(mem.ReadFile("/d/orders.fpl"), data) {
+			t.Fatal("the damaged file was changed")
+		}
+		if n.NextIndex() < s.report.NextIndex {
+			t.Fatalf("repaired up to %d, but indexes below %d were durable", n.NextIndex(), s.report.NextIndex)
+		}
+		got := readAll(t, mem, n.Path())
+		want := map[uint64]storage.Record{}
+		for _, r := range readable {
+			want[r.Index] = r
+		}
+		for i, r := range got {
+			w, ok := want[r.Index]
+			switch {
+			case r.Index != uint64(i):
+				t.Fatalf("record %d has index %d", i, r.Index)
+			case r.Kind == storage.KindLost && ok:
+				t.Fatalf("record %d was given up, and is readable", i)
+			case r.Kind == storage.KindLost:
+				lost++
+				continue
+			}
+			if w.Epoch = r.Epoch; !ok || !equal(r, w) {
+				t.Fatalf("record %d is %+v, was %+v", i, r, w)
+			}
+		}
+		if uint64(len(got)) != n.NextIndex() || len(replayed) != len(readable) {
+			t.Fatalf("%d records, %d replayed, %d were readable, %+v", len(got), len(replayed), len(readable), report)
+		}
+		if len(report.Damage) == 0 && len(readable) < len(s.records) {
+			refused++
+			t.Errorf("%d of %d records are readable, and the report lists no damage", len(readable), len(s.records))
+		}
+		mustAppend(t, n, messages(1000, 2))
+		must(t, n.Close())
+		w = mustOpen(t, "/d", 101, storage.Options{FS: mem, Registry: x})
+		must(t, w.Close())
+		if rep := mustVerify(t, mem, w.Path()); rep.Err() != nil || rep.Lost != report.Lost {
+			t.Fatalf("the repaired file: %v, %d lost, want %d", rep.Err(), rep.Lost, report.Lost)
+		}
+	}
+	if lost == 0 {
+		t.Error("no damage lost a record")
+	}
+}
+
+// TestRepairIsAskedFor: damage is not repaired by accident, and what is missing at the end is not given up by accident.
+func TestRepairIsAskedFor(t *testing.T) {
+	s := newSample(t)
+	mem := storagetest.NewMem(512)
+	must(t, mem.Mkdir("/d"))
+	mem.WriteFile("/d/orders.fpl", s.data[:s.durable])
+	x := newWorld("/d")
+	x.entry, x.registered = storage.Entry{FileID: s.report.FileID, Generation: 1, DurableIndex: 40}, true
+	_, err := storage.Open(context.Background(), "/d", "orders", 100, storage.Options{FS: mem, Registry: x, Salvage: true})
+	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "old copy")
+
+	data := bytes.Clone(s.data)
+	i := bytes.Index(data, []byte("payload of message 1"))
+	data[i] ^= 1
+	mem.WriteFile("/d/orders.fpl", data)
+	x.registered = false
+	w := mustOpen(t, "/d", 101, storage.Options{FS: mem, Registry: x}) // the damage is before the last checkpoint
+	_, _, err = w.Compact(context.Background(), nil, storage.CompactOptions{})
+	checkError(t, err, new(*storage.CorruptError), storage.ErrIntegrity, "not readable")
+	mustAppend(t, w, messages(900, 1)) // a compaction that was refused changes nothing
+	must(t, w.Close())
+	for _, name := range mem.Names() {
+		if strings.HasSuffix(name, ".tmp") {
+			t.Errorf("%s was left behind", name)
+		}
+	}
+}
+
+// The scenarios below are for TestEachRuleIsNeeded.
+
+// A rotates, and the power fails: the seal must be there if the successor is.
+func powerFailsAfterRotation(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	x.mutant = rule
+	h, err := x.open(mem)
+	must(t, err)
+	must(t, steps(h.begin, h.rotate, func() error { return h.append(1) }, h.ack))
+	mem.Crash(storagetest.Crash{})
+	return x.finish(mem)
+}
+
+// A sleeps before it gives its successor a name. Meanwhile B makes the successor, works, goes on in a third file, and the
+// second one is moved to an archive. A wakes, and finds the name free.
+func archivedWhileAsleep(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	x.mutant = rule
+	slept := false
+	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpLink && !slept {
+			slept = true
+			temp := temporary(mem)
+			must(t, mem.Rename(temp, "/unseen")) // B listed the directory before A made it, and so does not remove it
+			defer func() { must(t, mem.Rename("/unseen", temp)) }()
+			b, err := x.open(mem)
+			must(t, err)
+			must(t, steps(func() error { return b.append(2) }, b.ack, b.rotate, func() error { return b.append(1) }, b.ack, func() error { return b.w.Close() }))
+			must(t, mem.Rename("/data/files/orders@0002.fpl", "/archive"))
+		}
+		return nil
+	}})
+	must(t, err)
+	must(t, h.begin())
+	if err := h.rotate(); err == nil {
+		must(t, steps(func() error { return h.append(3) }, h.ack)) // as far as it knows these were never seen
+	} else {
+		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
+	}
+	must(t, ignoreNotExist(mem.Remove("/data/files/orders@0002.fpl")))
+	must(t, mem.Rename("/archive", "/data/files/orders@0002.fpl"))
+	return x.finish(mem)
+}
+
+// The checkpoint that a successor begins with rots before anything is behind it.
+func firstCheckpointRots(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	x.mutant = rule
+	h, err := x.open(mem)
+	must(t, err)
+	must(t, steps(h.begin, h.rotate, func() error { return h.w.Close() }))
+	data := mem.ReadFile(h.w.Path())
+	data[len(data)-20] ^= 1
+	mem.WriteFile(h.w.Path(), data)
+	x.acked = map[int]uint64{} // the acknowledgements were lost on their way: everything is delivered again
+	x.entry.DurableIndex = 0
+	h, err = x.open(mem)
+	if err != nil {
+		checkError(t, err, new(*storage.CorruptError), storage.ErrIntegrity, "successor begins with")
+		return nil
+	}
+	must(t, steps(func() error { return h.append(2) }, h.ack, func() error { return h.w.Close() }))
+	return x.check(mem)
+}
+
+// A has made its successor and sleeps before it gives it a name. B, which takes over, removes what A made, begins to make
+// its own, and dies. A wakes.
+func halfASuccessorGetsTheName(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512)
+	x.mutant = rule
+	slept := false
+	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpLink && !slept {
+			slept = true
+			died := false
+			_, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+				if died = died || c.Op == storagetest.OpAppend && strings.HasSuffix(c.Name, ".tmp"); died {
+					return &storagetest.Fault{Err: io.ErrUnexpectedEOF}
+				}
+				return nil
+			}})
+			if err == nil {
+				t.Fatal("scenario: B did not die")
+			}
+		}
+		return nil
+	}})
+	must(t, err)
+	must(t, h.begin())
+	if err := h.rotate(); err != nil && !errors.Is(err, storage.ErrFenced) {
+		t.Fatalf("scenario: %v", err)
+	}
+	return x.finish(mem)
+}
+
+// temporary returns the path of the temporary file.
+func temporary(mem *storagetest.Mem) string {
+	for _, name := range mem.Names() {
+		if strings.HasSuffix(name, ".tmp") {
+			return name
+		}
+	}
+	return ""
+}
+
+func ignoreNotExist(err error) error {
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil
+	}
+	return err
+}
