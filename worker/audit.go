@@ -10,12 +10,13 @@ import (
 )
 
 // Audit checks what a file of messages must keep besides being undamaged: every message once, and each producer's messages in
-// order and without gaps. Feed it every accepted record of a file, in file order; the zero value is ready. It holds a few
-// words per producer, not per message. Not safe for concurrent use.
+// order and without gaps. Feed it every accepted record of a file, in file order, and before them the state that a successor
+// file begins with; the zero value is ready. It holds a few words per producer, not per message. Not safe for concurrent use.
 type Audit struct {
 	producers map[uint64]*Producer
 	problems  []error
 	nProblems int
+	lost      uint64 // records that a repair gave up
 }
 
 // Producer is what a file holds of one producer.
@@ -25,32 +26,62 @@ type Producer struct {
 	Ranges   []Range // of the counter n, ascending; one range 1..last unless gaps were declared
 	lastN    uint64
 	lastID   queue.ID
+	lost     uint64        // Audit.lost at its last message
+	before   producerEntry // what files before this one hold of it
 }
+
+// Contiguous tells whether the file holds one range of the producer's messages, which begins with the first one, or where the
+// file before this one ends.
+func (p *Producer) Contiguous() bool { return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.n+1 }
 
 // Range is a closed range of counters.
 type Range struct{ From, To uint64 }
 
 const maxProblems = 20 // described; the others are counted
 
+// Restore takes in the state that a successor file begins with: the producers' counters in the files before it.
+func (a *Audit) Restore(state []byte) error {
+	l := newLedger(0, nil)
+	if err := l.restore(state); err != nil {
+		return err
+	}
+	for number, e := range l.last {
+		p := a.producer(number)
+		p.before, p.lastN = *e, e.n
+	}
+	return nil
+}
+
+func (a *Audit) producer(number uint64) *Producer {
+	p := a.producers[number]
+	if p == nil {
+		p = &Producer{Number: number}
+		if a.producers == nil {
+			a.producers = make(map[uint64]*Producer)
+		}
+		a.producers[number] = p
+	}
+	return p
+}
+
 // Record takes in one accepted record. It returns an error only for a record that is not a worker's.
 func (a *Audit) Record(r storage.Record) error {
+	if r.Kind == storage.KindLost {
+		a.lost++ // nobody knows of which producer
+		return nil
+	}
 	id, err := recordID(r)
 	if err != nil {
 		return err
 	}
-	if a.producers == nil {
-		a.producers = make(map[uint64]*Producer)
-	}
-	p := a.producers[id.Producer()]
-	if p == nil {
-		p = &Producer{Number: id.Producer()}
-		a.producers[id.Producer()] = p
-	}
+	p := a.producer(id.Producer())
 	n := id.N()
-	declared := r.Kind == storage.KindAfterGap
+	declared := r.Kind == storage.KindAfterGap || n > p.lastN && p.lost != a.lost
 	switch {
 	case p.has(n):
 		a.problem("record %d (%s): message %d of its producer is in the file twice", r.Index, id, n)
+	case n <= p.before.n && !p.before.isMissing(n):
+		a.problem("record %d (%s): message %d of its producer is in a file before this one already", r.Index, id, n)
 	case n == p.lastN+1, declared:
 	case n > p.lastN:
 		a.problem("record %d (%s): messages %d to %d of its producer are missing, and no gap is declared", r.Index, id, p.lastN+1, n-1)
@@ -61,7 +92,7 @@ func (a *Audit) Record(r storage.Record) error {
 		a.problem("record %d (%s): its ID is lower than that of its producer's previous message", r.Index, id)
 	}
 	p.add(n)
-	p.lastN, p.lastID = max(p.lastN, n), id
+	p.lastN, p.lastID, p.lost = max(p.lastN, n), id, a.lost
 	p.Messages++
 	return nil
 }
@@ -80,7 +111,9 @@ func (a *Audit) Problems() ([]error, int) { return a.problems, a.nProblems }
 func (a *Audit) Producers() []*Producer {
 	ps := make([]*Producer, 0, len(a.producers))
 	for _, p := range a.producers {
-		ps = append(ps, p)
+		if p.Messages > 0 {
+			ps = append(ps, p)
+		}
 	}
 	slices.SortFunc(ps, func(x, y *Producer) int { return cmp.Compare(x.Number, y.Number) })
 	return ps

@@ -62,6 +62,11 @@ type Config struct {
 	// Retention is how long the file remembers a producer that has gone silent. Defaults to 24 h.
 	Retention time.Duration
 
+	// MaxFileBytes is the size at which a file is sealed and its type goes on in a new one, "orders@0002.fpl" and so on: after
+	// the batch that reached it. Defaults to no bound; at least 1 MiB, as every file begins with what is known about the
+	// producers.
+	MaxFileBytes int64
+
 	// UntilEmpty makes Run return once all types were seen empty.
 	UntilEmpty bool
 
@@ -129,6 +134,8 @@ func (c Config) validate() error {
 		return bad("BatchBytes is %d; use 1 B to 32 MiB", c.BatchBytes)
 	case c.Prefetch < 1 || c.Prefetch > 64:
 		return bad("Prefetch is %d; use 1 to 64 batches", c.Prefetch)
+	case c.MaxFileBytes != 0 && c.MaxFileBytes < 1<<20:
+		return bad("MaxFileBytes is %d; use at least 1 MiB, or 0 for no bound", c.MaxFileBytes)
 	case c.MaxTypes < 0:
 		return bad("MaxTypes is %d; use 0 for no bound", c.MaxTypes)
 	}

@@ -166,6 +166,13 @@ func (r *rig) drain(change func(*Config)) error {
 // publish publishes n messages of a type, all through the same publisher.
 func (r *rig) publish(typ string, n int) {
 	r.t.Helper()
+	before := len(r.sent[typ])
+	r.publishWith(typ, n, func(i int) string { return fmt.Sprintf("%s %d", typ, before+i) })
+}
+
+// publishWith publishes n messages with payloads of the caller's.
+func (r *rig) publishWith(typ string, n int, payload func(i int) string) {
+	r.t.Helper()
 	if r.pub == nil {
 		p, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})
 		if err != nil {
@@ -174,10 +181,10 @@ func (r *rig) publish(typ string, n int) {
 		r.pub = p
 	}
 	var msgs []queue.Message
-	for range n {
-		payload := fmt.Sprintf("%s %d", typ, len(r.sent[typ]))
-		r.sent[typ] = append(r.sent[typ], payload)
-		msgs = append(msgs, queue.Message{Type: typ, Payload: []byte(payload)})
+	for i := range n {
+		p := payload(i)
+		r.sent[typ] = append(r.sent[typ], p)
+		msgs = append(msgs, queue.Message{Type: typ, Payload: []byte(p)})
 	}
 	for i, res := range r.pub.PublishAll(context.Background(), msgs) {
 		if res.Status != queue.Stored {

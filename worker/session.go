@@ -30,8 +30,8 @@ type session struct {
 	typ    string
 	lease  *lock.Lease
 	log    zerolog.Logger
-	writer *storage.Writer
-	ledger *ledger // owned by the append stage; before and after the pipeline by run
+	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
+	ledger *ledger                        // owned by the append stage; before and after the pipeline by run
 
 	inflight inflight                  // batches fetched and not yet acknowledged
 	held     atomic.Pointer[heldState] // what waits behind a gap, told to the fetch stage
@@ -60,9 +60,9 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	if err := s.open(ctx); err != nil {
 		return false, withCause(ctx, err)
 	}
-	s.log = s.log.With().Uint64("epoch", s.writer.Epoch()).Logger()
+	s.log = s.log.With().Uint64("epoch", s.writer().Epoch()).Logger()
 	s.pool.count(func(st *Stats) { st.Sessions++ })
-	s.log.Info().Uint64("index", s.writer.NextIndex()).Int("producers", len(s.ledger.last)).Str("file", s.writer.Path()).
+	s.log.Info().Uint64("index", s.writer().NextIndex()).Int("producers", len(s.ledger.last)).Str("file", s.writer().Path()).
 		Msg("holding the type")
 
 	drained, err = s.pipeline(ctx)
@@ -70,17 +70,20 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 		err = s.finish()
 	}
 	// Close never makes an acknowledged message depend on it: everything acknowledged is durable.
-	if cerr := s.writer.Close(); cerr != nil && err == nil {
+	if cerr := s.writer().Close(); cerr != nil && err == nil {
 		err = cerr
 	}
 	event := s.log.Info()
 	if err != nil {
 		event = s.log.Warn().Err(err)
 	}
-	event.Uint64("index", s.writer.NextIndex()).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
+	event.Uint64("index", s.writer().NextIndex()).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
 		Uint64("gaps", s.gaps).Msg("gave the type back")
 	return drained, err
 }
+
+// writer is the file that is written to now.
+func (s *session) writer() *storage.Writer { return s.file.Load() }
 
 // open opens the file with the token as epoch. A file that has seen a higher epoch (the lock's collection was restored
 // or dropped) raises the token: the file is the judge.
@@ -99,13 +102,17 @@ func (s *session) open(ctx context.Context) error {
 		o.Holder = holder(s.pool.instance)
 		o.Restore = s.ledger.restore
 		o.Replay = func(r storage.Record) error {
+			if r.Kind == storage.KindLost {
+				return nil // a repair gave it up, and its ID with it
+			}
 			id, err := recordID(r)
 			if err == nil {
 				s.ledger.note(id, seenAt)
 			}
 			return err
 		}
-		s.writer, err = storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
+		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
+		s.file.Store(w)
 		var epoch *storage.EpochError
 		if !errors.As(err, &epoch) || attempt == openAttempts {
 			return err
@@ -146,7 +153,7 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 	for batch := range in {
 		var done group
 		var err error
-		before := s.writer.NextIndex()
+		before := s.writer().NextIndex()
 		for more := true; more; {
 			if records, err = s.appendBatch(ctx, batch, records[:0], &done); err != nil {
 				return err
@@ -169,16 +176,19 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 				return ctx.Err()
 			}
 		}
-		if s.writer.NextIndex() != before {
+		if s.writer().NextIndex() != before {
 			// rule: fsync before ack. Duplicates of this group wait for it too: their first copy may be in it.
-			if _, err := s.writer.Sync(); err != nil {
+			if _, err := s.writer().Sync(); err != nil {
 				return err
 			}
-			if s.writer.CheckpointDue() {
-				if err := s.writer.Checkpoint(s.ledger.state()); err != nil {
+			if s.writer().CheckpointDue() {
+				if err := s.writer().Checkpoint(s.ledger.state()); err != nil {
 					return err
 				}
 				s.sinceCheckpoint = 0
+			}
+			if err := s.rotate(ctx); err != nil {
+				return err
 			}
 		}
 		select {
@@ -234,7 +244,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err := s.lease.Check(0); err != nil {
 		return records, err
 	}
-	if err := s.writer.Append(records); err != nil {
+	if err := s.writer().Append(records); err != nil {
 		return records, err
 	}
 	s.appended += uint64(len(records))
@@ -242,6 +252,22 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	n, b := uint64(len(records)), payloadBytes(records)
 	s.pool.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
 	return records, nil
+}
+
+// rotate goes on in a new file if this one has reached the size limit. The ledger goes with it.
+func (s *session) rotate(ctx context.Context) error {
+	limit := s.pool.cfg.MaxFileBytes
+	if limit == 0 || s.writer().Size() < limit {
+		return nil
+	}
+	next, err := s.writer().Rotate(ctx, s.ledger.state())
+	if err != nil {
+		return err
+	}
+	s.file.Store(next)
+	s.sinceCheckpoint = 0
+	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its size limit, going on in a new one")
+	return nil
 }
 
 // tellHeld publishes what is held back, so that the fetch stage reads it again.
@@ -291,7 +317,7 @@ func (s *session) finish() error {
 	if s.sinceCheckpoint == 0 {
 		return nil
 	}
-	return s.writer.Checkpoint(s.ledger.state())
+	return s.writer().Checkpoint(s.ledger.state())
 }
 
 // updateRegistry tells the registry how much of the file is durable. It protects against restored old copies, and losing an
@@ -299,7 +325,7 @@ func (s *session) finish() error {
 func (s *session) updateRegistry(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, registryEvery)
 	defer cancel()
-	if err := s.writer.UpdateRegistry(ctx); err != nil && ctx.Err() == nil {
+	if err := s.writer().UpdateRegistry(ctx); err != nil && ctx.Err() == nil {
 		s.log.Debug().Err(err).Msg("registry not updated")
 	}
 }
@@ -326,16 +352,21 @@ func (r registry) Register(ctx context.Context, typ string, e storage.Entry) (st
 	return entry(f), err
 }
 
+func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
+	f, ok, err := r.q.SucceedFile(ctx, typ, old, file(e))
+	return entry(f), ok, err
+}
+
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
 	return r.q.UpdateFile(ctx, typ, file(e))
 }
 
 func entry(f queue.File) storage.Entry {
-	return storage.Entry{FileID: f.FileID, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
+	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
 }
 
 func file(e storage.Entry) queue.File {
-	return queue.File{FileID: e.FileID, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
+	return queue.File{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
 }
 
 // recordID reads the message ID of a record. A file of this type that holds other IDs was not written by a worker.

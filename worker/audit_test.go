@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+func auditRecord(a *Audit, kind storage.Kind, producer, n uint64) error {
+	id := queue.NewID(time.UnixMilli(1_700_000_000_000+int64(n)), producer, n)
+	return a.Record(storage.Record{Kind: kind, ID: id[:], Index: n})
+}
+
+// predecessor is the state that a file leaves which holds 1 to 3 and 6 of producer 1, and 1 to 9 of producer 2.
+func predecessor(t *testing.T) []byte {
+	t.Helper()
+	l := newLedger(0, time.Now)
+	for _, m := range [][2]uint64{{1, 1}, {1, 2}, {1, 3}, {1, 6}, {2, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}, {2, 6}, {2, 7}, {2, 8}, {2, 9}} {
+		l.note(queue.NewID(time.UnixMilli(1), m[0], m[1]), 1)
+	}
+	return l.state()
+}
+
+func TestAuditAcrossGenerations(t *testing.T) {
+	for name, c := range map[string]struct {
+		kind     storage.Kind
+		messages [][2]uint64 // producer, n
+		problem  string
+		ranges   []Range // of producer 1
+	}{
+		"goes on":             {0, [][2]uint64{{1, 7}, {1, 8}, {3, 1}}, "", []Range{{7, 8}}},
+		"a late message":      {storage.KindAfterGap, [][2]uint64{{1, 5}, {1, 7}}, "", []Range{{5, 5}, {7, 7}}},
+		"a declared gap":      {storage.KindAfterGap, [][2]uint64{{1, 9}}, "", []Range{{9, 9}}},
+		"a copy":              {0, [][2]uint64{{1, 3}}, "in a file before this one", []Range{{3, 3}}},
+		"a copy, as declared": {storage.KindAfterGap, [][2]uint64{{1, 3}}, "in a file before this one", []Range{{3, 3}}},
+		"twice in this file":  {0, [][2]uint64{{1, 7}, {1, 7}}, "in the file twice", []Range{{7, 7}}},
+		"a hole":              {0, [][2]uint64{{1, 8}}, "messages 7 to 7", []Range{{8, 8}}},
+		"a hole at the start": {0, [][2]uint64{{3, 2}}, "messages 1 to 1", nil},
+	} {
+		var a Audit
+		if err := a.Restore(predecessor(t)); err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range c.messages {
+			if err := auditRecord(&a, c.kind, m[0], m[1]); err != nil {
+				t.Fatal(err)
+			}
+		}
+		problems, n := a.Problems()
+		if c.problem == "" && n != 0 || c.problem != "" && (n != 1 || !strings.Contains(problems[0].Error(), c.problem)) {
+			t.Errorf("%s: %v", name, problems)
+		}
+		for _, p := range a.Producers() {
+			if p.Number == 2 {
+				t.Errorf("%s: a producer without a message in this file is listed", name)
+			}
+			if want := name == "goes on" || name == "twice in this file"; p.Number == 1 && (!slices.Equal(p.Ranges, c.ranges) || p.Contiguous() != want) {
+				t.Errorf("%s: ranges %v, contiguous %v", name, p.Ranges, p.Contiguous())
+			}
+		}
+	}
+	var a Audit
+	if err := a.Restore([]byte{99}); err == nil {
+		t.Error("an unknown state was taken in")
+	}
+}
+
+// What a repair gave up may have been anybody's: a hole behind it is nobody's fault, a hole later is.
+func TestAuditBehindLostRecords(t *testing.T) {
+	var a Audit
+	for _, err := range []error{
+		auditRecord(&a, 0, 1, 1),
+		a.Record(storage.Record{Kind: storage.KindLost, ID: []byte{0}}),
+		auditRecord(&a, 0, 1, 4),
+		auditRecord(&a, 0, 2, 3),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if problems, n := a.Problems(); n != 0 {
+		t.Errorf("%v", problems)
+	}
+	if err := auditRecord(&a, 0, 1, 6); err != nil {
+		t.Fatal(err)
+	}
+	if _, n := a.Problems(); n != 1 {
+		t.Errorf("%d problems, want the hole before 6", n)
+	}
+}
