@@ -20,7 +20,9 @@ const (
 	usage     = 2
 	integrity = 3
 	nothing   = 4
+	held      = 5
 	partial   = 7
+	stopped   = 130
 )
 
 // refused checks that a program ended with one clear error: the exit code, one "error:" line on stderr, nothing on stdout

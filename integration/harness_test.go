@@ -133,6 +133,7 @@ func cleanEnv() []string {
 type process struct {
 	*exec.Cmd
 	name   string
+	stdout syncBuffer
 	stderr syncBuffer
 	done   chan struct{} // closed when it has ended
 }
@@ -159,7 +160,7 @@ func start(t *testing.T, name, program string, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(filepath.Join(bin, program), args...), name: name, done: make(chan struct{})}
 	p.Env = cleanEnv()
-	p.Stderr = &p.stderr
+	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)
 	}

@@ -4,10 +4,15 @@ import (
 	"bufio"
 	"encoding/base64"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -18,20 +23,30 @@ import (
 )
 
 func catCommand() *cobra.Command {
-	format := cli.NewOneOf("lines", "json", "len32", "raw")
+	c := &catter{format: cli.NewOneOf("lines", "json", "len32", "raw")}
 	var limit cli.Count
-	var from uint64
+	var since cli.Since
+	var ids []string
 	cmd := &cobra.Command{
 		Use:   "cat FILE…",
 		Short: "Print the messages of files",
 		Long: `Cat prints the messages of files to stdout, in file order. It is safe on a file that is being written to: it prints what
-is there. At damage below what was known to be durable it stops with exit code 3.
+is there. At damage below what was known to be durable it stops with exit code 3; with --salvage it tells what cannot be
+read, goes on behind it, and ends with exit code 3.
 
 Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the payload behind its length, 32
 bit big endian: what producer publish --format len32 reads), json (one object per line with index, id, time, epoch, headers,
-and payload, or payload_base64 where it is not UTF-8 text).`,
+and payload, or payload_base64 where it is not UTF-8 text). What --salvage cannot read is a line {"gap":{…}} in the json
+format, with the indexes from from_index up to, not including, to_index that are gone as far as is known; in the other formats it
+is a line on stderr.
+
+--id looks through the whole file, for the ID as cat prints it. --from and --since find their place at once where fencepost index
+made a side index; what is before it is not read, and damage there not noticed: that is what fencepost verify is for.`,
 		Example: `  fencepost cat data/words.fpl | sort | uniq -c
   fencepost cat --format json --from 1000 --count 10 data/orders.fpl | jq .
+  fencepost cat --since 90m data/orders.fpl
+  fencepost cat --format json --id 065svpgc20000000000001o00000001a data/orders*.fpl
+  fencepost cat --salvage --format json damaged.fpl > readable.ndjson
   fencepost cat --format len32 data/orders.fpl | producer publish --type copy --format len32`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
@@ -40,42 +55,184 @@ and payload, or payload_base64 where it is not UTF-8 text).`,
 			if len(args) == 0 {
 				return cli.Usagef("no file; name the files to print, as in fencepost cat data/orders.fpl")
 			}
-			out := bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20)
-			left := int64(limit)
+			if err := c.want(ids); err != nil {
+				return err
+			}
+			c.out, c.notes = bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), cmd.ErrOrStderr()
+			c.limited, c.left, c.options.Since = limit > 0, int64(limit), since.Time
+			var err error
 			for _, path := range args {
-				if err := catFile(out, path, format.Value, from, &left, limit > 0); err != nil {
-					return errors.Join(err, out.Flush())
+				if err = c.file(path); err != nil {
+					break
 				}
 			}
-			return out.Flush()
+			if err == nil {
+				err = c.verdict()
+			}
+			return errors.Join(err, c.out.Flush())
 		},
 	}
-	cmd.Flags().VarP(format, "format", "f", "how messages are printed")
-	cmd.Flags().Uint64Var(&from, "from", 0, "start at this index")
+	cmd.Flags().VarP(c.format, "format", "f", "how messages are printed")
+	cmd.Flags().Uint64Var(&c.options.From, "from", 0, "start at this index")
+	cmd.Flags().Var(&since, "since", "leave out messages from before this time, or from longer ago than this duration: 2026-01-31T15:04:05Z, 90m")
+	cmd.Flags().StringArrayVar(&ids, "id", nil, "print only the message with this ID; repeatable")
+	cmd.Flags().BoolVar(&c.salvage, "salvage", false, "go on behind damage")
 	cmd.Flags().VarP(&limit, "count", "n", "print at most this many; 0 is no bound")
 	return cmd
 }
 
-func catFile(w *bufio.Writer, path, format string, from uint64, left *int64, limited bool) error {
-	r, err := storage.OpenReader(path, storage.ReaderOptions{From: from})
+// catter prints messages of several files.
+type catter struct {
+	options storage.ReaderOptions
+	format  *cli.OneOf
+	salvage bool
+	limited bool
+	left    int64           // messages still to be printed, if limited
+	wanted  map[string]bool // the IDs that --id names, as bytes; whether they were found
+	names   [][]string      // for each --id the wanted IDs that it can stand for
+
+	out     *bufio.Writer
+	notes   io.Writer // stderr
+	damage  error     // the first
+	damages int
+	last    string // damage that was told
+}
+
+// want takes in the values of --id. An ID of 32 characters may be a message's ID in its text form, or a foreign one in hex.
+func (c *catter) want(ids []string) error {
+	for _, id := range ids {
+		var forms []string
+		if b, err := queue.ParseID(id); err == nil {
+			forms = append(forms, string(b[:]))
+		}
+		if b, err := hex.DecodeString(id); err == nil && len(b) > 0 {
+			forms = append(forms, string(b))
+		}
+		if forms == nil {
+			return cli.Usagef("--id %q is no ID: write the 32 characters that fencepost cat --format json prints, or hex digits for an ID of other origin", id)
+		}
+		if c.wanted == nil {
+			c.wanted = map[string]bool{}
+		}
+		for _, f := range forms {
+			c.wanted[f] = false
+		}
+		c.names = append(c.names, append(forms, id))
+	}
+	return nil
+}
+
+func (c *catter) file(path string) error {
+	if info, err := os.Stat(path); err == nil && info.IsDir() {
+		return cli.Usagef("%s is a directory; name the files in it, as in fencepost cat %s", path, filepath.Join(path, storage.FileName("orders")))
+	}
+	r, err := storage.OpenReader(path, c.options)
 	if err != nil {
 		return err
 	}
 	defer r.Close()
-	for !limited || *left > 0 {
+	lost := 0
+	for here := 0; (!c.limited || c.left > 0) && (c.names == nil || here < len(c.names)); {
 		rec, err := r.Next()
 		switch {
 		case errors.Is(err, io.EOF):
+			if lost > 0 {
+				fmt.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them\n", path, lost)
+			}
+			if s := r.Sealed(); s != nil {
+				fmt.Fprintf(c.notes, "%s is sealed; it goes on in %s\n", path, successorPath(path, r.Type(), s))
+			}
 			return nil
 		case err != nil:
-			return err
-		case rec.Index < from, rec.Kind == storage.KindSkipped:
+			if err := c.gap(err); err != nil {
+				return err
+			}
+			continue
+		case rec.Index < c.options.From:
+			continue
+		case rec.Kind == storage.KindLost:
+			lost++
 			continue
 		}
-		if err := printRecord(w, format, &rec); err != nil {
+		if c.names != nil {
+			if _, ok := c.wanted[string(rec.ID)]; !ok {
+				continue
+			}
+			c.wanted[string(rec.ID)] = true
+			here++
+		}
+		if rec.Kind == storage.KindSkipped {
+			if c.names != nil {
+				fmt.Fprintf(c.notes, "%s: message %s, index %d, was put aside (dead-lettered): %q\n", path, idText(rec.ID), rec.Index, rec.Payload)
+			}
+			continue
+		}
+		if err := printRecord(c.out, c.format.Value, &rec); err != nil {
 			return err
 		}
-		*left--
+		c.left--
+	}
+	return nil
+}
+
+// gap tells of damage if it is to be passed over; otherwise it returns err.
+func (c *catter) gap(err error) error {
+	var (
+		corrupt   *storage.CorruptError
+		retracted *storage.RetractedError
+		g         gapLine
+	)
+	switch {
+	case !c.salvage, c.last == err.Error(): // the same again: there is no way on behind it, as in a file that became shorter
+		return err
+	case errors.As(err, &corrupt):
+		g = gapLine{corrupt.LostFirst, corrupt.LostNext, corrupt.Offset, corrupt.End, corrupt.Reason}
+	case errors.As(err, &retracted):
+		g = gapLine{retracted.First, retracted.Next, retracted.Offset, retracted.Offset, "these were printed, and were lost before they were durable"}
+	default:
+		return err
+	}
+	c.last = err.Error()
+	if c.damages++; c.damage == nil {
+		c.damage = err
+	}
+	if c.format.Value == "json" {
+		return json.NewEncoder(c.out).Encode(struct {
+			Gap gapLine `json:"gap"`
+		}{g})
+	}
+	_, err = fmt.Fprintf(c.notes, "gap: %v\n", err)
+	return err
+}
+
+// gapLine is what the json format prints in the place of what cannot be read.
+type gapLine struct {
+	FromIndex uint64 `json:"from_index"` // the first index that is gone
+	ToIndex   uint64 `json:"to_index"`   // the first one behind; from_index if nothing tells
+	Offset    int64  `json:"offset"`     // bytes: [offset, end)
+	End       int64  `json:"end"`
+	Reason    string `json:"reason"`
+}
+
+// verdict returns what is to be said of all files in the end.
+func (c *catter) verdict() error {
+	switch c.damages {
+	case 0:
+	case 1:
+		return fmt.Errorf("1 gap, everything else that can be read was printed: %w", c.damage)
+	default:
+		return fmt.Errorf("%d gaps, everything else that can be read was printed; the first: %w", c.damages, c.damage)
+	}
+	var missing []string
+	for _, forms := range c.names {
+		n := len(forms) - 1
+		if !slices.ContainsFunc(forms[:n], func(f string) bool { return c.wanted[f] }) {
+			missing = append(missing, forms[n])
+		}
+	}
+	if missing != nil {
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no message with ID %s; it may be pending still (fencepost types ls) or be in another generation of the file",
+			strings.Join(missing, ", "))}
 	}
 	return nil
 }

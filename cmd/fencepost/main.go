@@ -29,6 +29,6 @@ func root() *cobra.Command {
 	// The demo starts worker processes from this very program.
 	w := workercmd.New()
 	w.Hidden = true
-	cmd.AddCommand(demoCommand(), verifyCommand(), catCommand(), typesCommand(), locksCommand(), w)
+	cmd.AddCommand(demoCommand(), verifyCommand(), catCommand(), tailCommand(), indexCommand(), compactCommand(), repairCommand(), typesCommand(), locksCommand(), w)
 	return cmd
 }

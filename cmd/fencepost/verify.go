@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,7 +25,7 @@ import (
 
 func verifyCommand() *cobra.Command {
 	var o verifyOptions
-	var asJSON, quiet bool
+	var asJSON, quiet, verbose bool
 	cmd := &cobra.Command{
 		Use:   "verify FILE|DIRECTORY…",
 		Short: "Check that files are undamaged and complete: every record, every producer's sequence",
@@ -34,14 +35,20 @@ only reads, and works on files that are being written to. A directory stands for
 Torn and void bytes are healthy traces of crashes and takeovers; no reader sees them. A declared gap is healthy too, but tells
 that messages were deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
 
+What was written or read lately is in the machine's memory, and verify reads it there. With --device it has all of the file
+written out and dropped from memory first, so that the disk itself is read.
+
+A file that is the successor of another one, such as orders@0002.fpl, goes on with the producers' counters of that one.
+
 ` + cli.ExitHelp,
 		Example: `  fencepost verify data/orders.fpl
+  fencepost verify -v --device data/orders.fpl
   fencepost verify --deep --json /srv/fencepost | jq .producers`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
 			}
-			paths, err := verifyPaths(args)
+			paths, err := filePaths("verify", args)
 			if err != nil {
 				return err
 			}
@@ -49,12 +56,10 @@ that messages were deleted from the queue before they were appended. Everything 
 			defer cancel()
 			defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
 			if !quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
-				o.progress = newByteProgress(cmd.ErrOrStderr(), paths)
+				o.progress = newByteProgress(cmd.ErrOrStderr(), "verify", paths)
 			}
 			reports := verifyFiles(ctx, paths, o)
-			if o.progress != nil {
-				o.progress.clear()
-			}
+			o.progress.clear()
 			var errs []error
 			for _, r := range reports {
 				if asJSON {
@@ -63,6 +68,9 @@ that messages were deleted from the queue before they were appended. Everything 
 					}
 				} else if r.report != nil {
 					r.print(cmd.OutOrStdout())
+					if verbose {
+						r.printDetails(cmd.OutOrStdout())
+					}
 				}
 				if r.err != nil {
 					errs = append(errs, r.err)
@@ -72,19 +80,23 @@ that messages were deleted from the queue before they were appended. Everything 
 		},
 	}
 	cmd.Flags().BoolVar(&o.deep, "deep", false, "also look for IDs that occur twice anywhere (8 bytes of memory per message)")
+	cmd.Flags().BoolVar(&o.device, "device", false, "read from the disk, not from memory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per file")
+	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print who wrote which part, void bytes, declared gaps and all producers")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")
 	return cmd
 }
 
 type verifyOptions struct {
 	deep     bool
+	device   bool
 	progress *byteProgress
 }
 
-func verifyPaths(args []string) ([]string, error) {
+// filePaths returns the files that the arguments of a command stand for.
+func filePaths(command string, args []string) ([]string, error) {
 	if len(args) == 0 {
-		return nil, cli.Usagef("no file; name the files to verify, as in fencepost verify data/orders.fpl")
+		return nil, cli.Usagef("no file; name the files to %s, as in fencepost %s data/orders.fpl", command, command)
 	}
 	var paths []string
 	for _, arg := range args {
@@ -130,11 +142,15 @@ func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileRe
 
 func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 	r := &fileReport{path: path}
-	so := storage.VerifyOptions{Deep: o.deep, Visit: r.audit.Record}
-	if o.progress != nil {
-		so.Progress = o.progress.file()
+	so := storage.VerifyOptions{Deep: o.deep, Device: o.device, Visit: r.audit.Record, Progress: o.progress.file(path)}
+	so.Start = func(state []byte) error {
+		if err := r.audit.Restore(state); err != nil {
+			return fmt.Errorf("%s: the state that it begins with: %w; use the version of fencepost that wrote the file, or a newer one", path, err)
+		}
+		return nil
 	}
 	r.report, r.err = storage.Verify(ctx, path, so)
+	o.progress.finish(path)
 	if r.err != nil {
 		return r
 	}
@@ -143,6 +159,11 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 		r.err = fmt.Errorf("%w: %s: %w (%d violations of a producer's sequence in all)", storage.ErrIntegrity, path, problems[0], n)
 	}
 	return r
+}
+
+// successorPath is where the successor of a sealed file belongs.
+func successorPath(path, typ string, s *storage.SealedError) string {
+	return filepath.Join(filepath.Dir(path), storage.GenerationName(typ, s.Generation))
 }
 
 func voidBytes(r *storage.Report) (n int64) {
@@ -168,7 +189,7 @@ func (r *fileReport) print(w io.Writer) {
 	producers := r.audit.Producers()
 	contiguous := 0
 	for _, p := range producers {
-		if len(p.Ranges) == 1 && p.Ranges[0].From == 1 {
+		if p.Contiguous() {
 			contiguous++
 		}
 	}
@@ -178,10 +199,16 @@ func (r *fileReport) print(w io.Writer) {
 	}
 	fmt.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", len(rep.Regions), rep.Gaps, rep.Skipped, tornBytes(rep),
 		voidBytes(rep), humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
+	if rep.Lost > 0 {
+		fmt.Fprintf(w, "  lost %d: a repair could not read them\n", rep.Lost)
+	}
 	for _, p := range producers {
-		if len(p.Ranges) != 1 || p.Ranges[0].From != 1 {
+		if !p.Contiguous() {
 			fmt.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
 		}
+	}
+	if s := rep.Sealed; s != nil {
+		fmt.Fprintf(w, "  sealed; it goes on in %s\n", successorPath(r.path, rep.Type, s))
 	}
 	for _, c := range rep.Corrupt {
 		fmt.Fprintf(w, "  %v\n", c)
@@ -192,6 +219,45 @@ func (r *fileReport) print(w io.Writer) {
 	}
 	if n > len(problems) {
 		fmt.Fprintf(w, "  and %d more\n", n-len(problems))
+	}
+}
+
+// printDetails prints what --verbose adds.
+func (r *fileReport) printDetails(w io.Writer) {
+	rep := r.report
+	for _, g := range rep.Regions {
+		fmt.Fprintf(w, "  epoch %d  %s pid %d  %s  ", g.Epoch, cmp.Or(g.Holder.Host, "?"), g.Holder.PID, g.Holder.Wall.Format(time.RFC3339))
+		switch {
+		case !g.Opened:
+			fmt.Fprint(w, "fenced only")
+		case g.Next == g.First:
+			fmt.Fprint(w, "no messages")
+		default:
+			fmt.Fprintf(w, "index %d..%d", g.First, g.Next-1)
+		}
+		fmt.Fprintf(w, "  bytes %d..%d\n", g.Offset, g.End-1)
+	}
+	for _, v := range rep.Void {
+		fmt.Fprintf(w, "  void bytes %d..%d\n", v.Offset, v.End-1)
+	}
+	if t := rep.Torn; t.End > t.Offset {
+		fmt.Fprintf(w, "  torn bytes %d..%d\n", t.Offset, t.End-1)
+	}
+	for _, g := range rep.GapList {
+		fmt.Fprintf(w, "  declared gap before index %d, message %s\n", g.Index, idText(g.ID))
+	}
+	if n := rep.Gaps - uint64(len(rep.GapList)); n > 0 {
+		fmt.Fprintf(w, "  and %d more declared gaps\n", n)
+	}
+	fmt.Fprintf(w, "  batches %d  checkpoints %d  generation %d\n", rep.Batches, rep.Checkpoints, rep.Generation)
+	for i, p := range r.audit.Producers() {
+		if i == 100 {
+			fmt.Fprintf(w, "  and %d more producers\n", len(r.audit.Producers())-i)
+			break
+		}
+		if p.Contiguous() { // the others were printed already
+			fmt.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
+		}
 	}
 }
 
@@ -220,10 +286,18 @@ type (
 		NextIndex   uint64         `json:"next_index"`
 		Skipped     uint64         `json:"skipped"`
 		Gaps        uint64         `json:"declared_gaps"`
+		Lost        uint64         `json:"lost"` // a repair could not read them
 		Size        int64          `json:"size"`
 		DurableEnd  int64          `json:"durable_end"`
 		TornBytes   int64          `json:"torn_bytes"`
 		VoidBytes   int64          `json:"void_bytes"`
+		Void        [][2]int64     `json:"void_ranges"` // [from, to)
+		Torn        *[2]int64      `json:"torn_range,omitempty"`
+		GapList     []gapJSON      `json:"gaps"` // the declared ones; the first of them where there are very many
+		Generation  uint64         `json:"generation"`
+		Sealed      *sealedJSON    `json:"sealed,omitempty"`
+		Batches     uint64         `json:"batches"`
+		Checkpoints uint64         `json:"checkpoints"`
 		Corruptions []string       `json:"corruptions,omitempty"`
 		Duplicates  uint64         `json:"duplicates"`
 		Violations  int            `json:"sequence_violations"`
@@ -237,18 +311,29 @@ type (
 		Ranges   [][2]uint64 `json:"n"`
 	}
 	regionJSON struct {
-		Epoch  uint64 `json:"epoch"`
-		Host   string `json:"host"`
-		PID    int    `json:"pid"`
-		First  uint64 `json:"first_index"`
-		Next   uint64 `json:"next_index"`
-		Offset int64  `json:"offset"`
-		End    int64  `json:"end"`
+		Epoch  uint64    `json:"epoch"`
+		Host   string    `json:"host"`
+		PID    int       `json:"pid"`
+		First  uint64    `json:"first_index"`
+		Next   uint64    `json:"next_index"`
+		Offset int64     `json:"offset"`
+		End    int64     `json:"end"`
+		Wall   time.Time `json:"wall,omitzero"` // the holder's clock at its fence
+	}
+	// gapJSON is a declared gap: the message behind it.
+	gapJSON struct {
+		Index uint64 `json:"index"`
+		ID    string `json:"id"`
+	}
+	sealedJSON struct {
+		Successor  string `json:"successor"` // its file_id
+		Generation uint64 `json:"generation"`
+		File       string `json:"file"`
 	}
 )
 
 func (r *fileReport) json() verifyJSON {
-	j := verifyJSON{File: r.path, OK: r.err == nil, Producers: []producerJSON{}, Regions: []regionJSON{}}
+	j := verifyJSON{File: r.path, OK: r.err == nil, Producers: []producerJSON{}, Regions: []regionJSON{}, Void: [][2]int64{}, GapList: []gapJSON{}}
 	if r.err != nil {
 		j.Error = r.err.Error()
 	}
@@ -260,6 +345,19 @@ func (r *fileReport) json() verifyJSON {
 	j.Messages, j.FirstIndex, j.NextIndex, j.Skipped, j.Gaps = rep.Messages, rep.FirstIndex, rep.NextIndex, rep.Skipped, rep.Gaps
 	j.Size, j.DurableEnd, j.TornBytes, j.VoidBytes = rep.Size, rep.DurableEnd, tornBytes(rep), voidBytes(rep)
 	j.Duplicates, j.Seconds = rep.DuplicateCount, rep.Duration.Seconds()
+	j.Generation, j.Batches, j.Checkpoints, j.Lost = rep.Generation, rep.Batches, rep.Checkpoints, rep.Lost
+	for _, v := range rep.Void {
+		j.Void = append(j.Void, [2]int64{v.Offset, v.End})
+	}
+	if tornBytes(rep) > 0 {
+		j.Torn = &[2]int64{rep.Torn.Offset, rep.Torn.End}
+	}
+	for _, g := range rep.GapList {
+		j.GapList = append(j.GapList, gapJSON{g.Index, idText(g.ID)})
+	}
+	if s := rep.Sealed; s != nil {
+		j.Sealed = &sealedJSON{s.Successor.String(), s.Generation, successorPath(r.path, rep.Type, s)}
+	}
 	for _, c := range rep.Corrupt {
 		j.Corruptions = append(j.Corruptions, c.Error())
 	}
@@ -272,7 +370,7 @@ func (r *fileReport) json() verifyJSON {
 		j.Producers = append(j.Producers, pj)
 	}
 	for _, g := range rep.Regions {
-		j.Regions = append(j.Regions, regionJSON{g.Epoch, g.Holder.Host, g.Holder.PID, g.First, g.Next, g.Offset, g.End})
+		j.Regions = append(j.Regions, regionJSON{g.Epoch, g.Holder.Host, g.Holder.PID, g.First, g.Next, g.Offset, g.End, g.Holder.Wall})
 	}
 	return j
 }
@@ -298,32 +396,54 @@ func eachRecord(path string, f func(*storage.Record) error) error {
 	}
 }
 
-// byteProgress is one progress bar over the bytes of several files.
+// byteProgress is one progress bar over the bytes of several files; nil shows nothing. Safe for concurrent use.
 type byteProgress struct {
-	mu  sync.Mutex
-	bar *progressbar.ProgressBar
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	sizes map[string]int64 // of the files, when it started
+	done  map[string]int64
 }
 
-func newByteProgress(w io.Writer, paths []string) *byteProgress {
+func newByteProgress(w io.Writer, what string, paths []string) *byteProgress {
+	p := &byteProgress{sizes: map[string]int64{}, done: map[string]int64{}}
 	total := int64(0)
-	for _, p := range paths {
-		if info, err := os.Stat(p); err == nil {
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && p.sizes[path] == 0 {
+			p.sizes[path] = info.Size()
 			total += info.Size()
 		}
 	}
-	return &byteProgress{bar: progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true),
-		progressbar.OptionSetDescription("verify"), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetWidth(30))}
+	p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetWidth(30))
+	return p
 }
 
 // file returns the progress callback for one of the files.
-func (p *byteProgress) file() func(done, total int64) {
-	before := int64(0)
+func (p *byteProgress) file(path string) func(done, total int64) {
+	if p == nil {
+		return nil
+	}
 	return func(done, _ int64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		p.bar.Add64(done - before)
-		before = done
+		done = min(done, p.sizes[path]) // it may have grown
+		if more := done - p.done[path]; more > 0 {
+			p.bar.Add64(more)
+			p.done[path] = done
+		}
 	}
 }
 
-func (p *byteProgress) clear() { p.bar.Clear() }
+// finish counts a file as done, however far it was read.
+func (p *byteProgress) finish(path string) {
+	if p != nil {
+		p.file(path)(p.sizes[path], 0)
+	}
+}
+
+// clear takes the bar off the terminal, so that something else can be printed.
+func (p *byteProgress) clear() {
+	if p != nil {
+		p.bar.Clear()
+	}
+}

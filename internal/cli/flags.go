@@ -6,6 +6,7 @@ import (
 	"os"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
@@ -106,4 +107,29 @@ func (o *OneOf) Set(v string) error {
 		}
 	}
 	return fmt.Errorf("%q is none of %s", v, strings.Join(o.values, ", "))
+}
+
+// Since is a flag value that is a point in time: RFC 3339, or how long ago.
+type Since struct{ time.Time }
+
+func (s *Since) String() string {
+	if s.IsZero() {
+		return ""
+	}
+	return s.Format(time.RFC3339Nano)
+}
+func (s *Since) Type() string { return "time" }
+
+// Set parses a time or a duration.
+func (s *Since) Set(v string) error {
+	if d, err := time.ParseDuration(v); err == nil && d >= 0 {
+		s.Time = time.Now().Add(-d)
+		return nil
+	}
+	t, err := time.Parse(time.RFC3339Nano, v)
+	if err != nil {
+		return fmt.Errorf("%q is neither a time nor a duration; write it as in 2026-01-31T15:04:05Z or 90m", v)
+	}
+	s.Time = t
+	return nil
 }

@@ -45,6 +45,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 	}
 	var cfg worker.Config
 	batchBytes := cli.Size(worker.DefaultBatchBytes)
+	var maxFile cli.Size
 	url := cli.URLFlag(cmd)
 	logs := cli.AddLogFlags(cmd)
 	f := cmd.Flags()
@@ -59,6 +60,8 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "wait this long for more messages when a fetch came back short")
 	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "append behind a missing message of the same producer after this long, with a declared gap")
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "give a type back after this long without messages")
+	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size and go on in a new one; 0 is no bound")
+	f.BoolVar(&cfg.Storage.Compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
 	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
@@ -66,7 +69,10 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
-		cfg.BatchBytes = int64(batchBytes)
+		cfg.BatchBytes, cfg.MaxFileBytes = int64(batchBytes), int64(maxFile)
+		if maxFile != 0 && maxFile < 1<<20 {
+			return cli.Usagef("--max-file-size %s is too small; use at least 1MiB, or 0 for no bound", maxFile.String())
+		}
 		if len(cfg.Types) == 0 && !cfg.AllTypes {
 			return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
 		}

@@ -1,0 +1,155 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"path/filepath"
+
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/spf13/cobra"
+)
+
+func tailCommand() *cobra.Command {
+	format := cli.NewOneOf("lines", "json", "len32", "raw")
+	var follow, unsynced bool
+	lines := cli.Count(10)
+	var from uint64
+	cmd := &cobra.Command{
+		Use:   "tail FILE",
+		Short: "Print the last messages of a type, and with -f those that are appended from now on",
+		Long: `Tail prints the last messages of a file's type and, with --follow, waits for more until it is stopped. Where the file was sealed
+(size limit, compaction, repair) it goes on in the newest one. It prints durable messages only, which no crash takes back:
+to know it syncs the file itself; --unsynced prints sooner what a crash may still undo.
+
+It stops with exit code 3 when the file was removed or replaced, or is damaged. Formats are those of cat.`,
+		Example: `  fencepost tail data/orders.fpl
+  fencepost tail -f --format json data/orders.fpl | jq .payload
+  fencepost tail -f --from 0 data/orders.fpl        # everything, and then what comes`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if err := cli.FromEnv(cmd); err != nil {
+				return err
+			}
+			if len(args) != 1 {
+				return cli.Usagef("tail prints one file; name it, as in fencepost tail -f data/orders.fpl")
+			}
+			ctx, cancel := context.WithCancel(cmd.Context())
+			defer cancel()
+			defer cli.OnSignals(ctx, cancel, cancel)()
+			t := &tailer{out: bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), format: format.Value, unsynced: unsynced}
+			path := args[0]
+			if !cmd.Flags().Changed("from") {
+				var err error
+				if path, from, err = t.last(path, uint64(lines)); err != nil {
+					return err
+				}
+			}
+			if !follow {
+				return t.print(path, from)
+			}
+			return t.follow(ctx, path, from)
+		},
+	}
+	cmd.Flags().Var(format, "format", "how messages are printed")
+	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")
+	cmd.Flags().VarP(&lines, "lines", "n", "start with this many of the messages that are there")
+	cmd.Flags().Uint64Var(&from, "from", 0, "start at this index instead, in FILE or one of its successors")
+	cmd.Flags().BoolVar(&unsynced, "unsynced", false, "also print what is not durable yet")
+	return cmd
+}
+
+type tailer struct {
+	out      *bufio.Writer
+	format   string
+	unsynced bool
+}
+
+func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
+	return storage.OpenReader(path, storage.ReaderOptions{From: from, Durable: !t.unsynced})
+}
+
+// last finds the newest file of the type of path, and the index that is n before its end.
+func (t *tailer) last(path string, n uint64) (string, uint64, error) {
+	for {
+		r, err := t.open(path, math.MaxUint64)
+		if err != nil {
+			return "", 0, err
+		}
+		_, err = r.Next()
+		first, next, seal, typ := r.FirstIndex(), r.NextIndex(), r.Sealed(), r.Type()
+		r.Close()
+		if !errors.Is(err, io.EOF) {
+			return "", 0, err
+		}
+		if seal != nil {
+			successor := filepath.Join(filepath.Dir(path), storage.GenerationName(typ, seal.Generation))
+			if r, err := t.open(successor, math.MaxUint64); err == nil {
+				r.Close()
+				path = successor
+				continue
+			} else if !errors.Is(err, fs.ErrNotExist) {
+				return "", 0, err
+			}
+		}
+		return path, max(first, next-min(n, next)), nil
+	}
+}
+
+// print prints what is in the file from an index on.
+func (t *tailer) print(path string, from uint64) error {
+	r, err := t.open(path, from)
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		recs, err := r.NextBatch()
+		if errors.Is(err, io.EOF) {
+			return t.out.Flush()
+		}
+		if err == nil {
+			err = t.batch(recs)
+		}
+		if err != nil {
+			return errors.Join(err, t.out.Flush())
+		}
+	}
+}
+
+// follow prints what is in the file from an index on, and what comes.
+func (t *tailer) follow(ctx context.Context, path string, from uint64) error {
+	f, err := storage.Follow(path, storage.FollowOptions{From: from, Unsynced: t.unsynced})
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		recs, err := f.Next(ctx)
+		if err == nil {
+			err = errors.Join(t.batch(recs), t.out.Flush())
+		}
+		if retracted := (*storage.RetractedError)(nil); t.unsynced && errors.As(err, &retracted) {
+			return fmt.Errorf("%w; messages %d to %d printed above do not count", err, retracted.First, retracted.Next-1)
+		}
+		if err != nil {
+			return err
+		}
+	}
+}
+
+func (t *tailer) batch(recs []storage.Record) error {
+	for i := range recs {
+		if recs[i].Kind == storage.KindSkipped || recs[i].Kind == storage.KindLost {
+			continue
+		}
+		if err := printRecord(t.out, t.format, &recs[i]); err != nil {
+			return err
+		}
+	}
+	return nil
+}
