@@ -1,0 +1,147 @@
+package mongolock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// Classic is the MongoDB lock as it is usually written: insert a document under a unique index, delete it to release, let a
+// TTL index remove what a crashed holder left behind. It is here to be compared with, by benchmarks and by the tests that
+// show what it cannot do. Do not protect anything with it:
+//
+//   - A lock whose holder died stays until the server's sweeper comes by, which is up to a minute after the expiry.
+//   - The expiry is the holder's wall clock. A clock that is behind frees the lock under its holder's hands.
+//   - A holder that has outlived its expiry is not told, and its Release frees the lock of whoever holds it then.
+//   - The document is gone after a release, and a counter in it begins again: there is no fencing token to be had.
+//   - When the answer to an acquisition is lost the lock is held by nobody, until the expiry.
+//
+// The Locker of package lock over the store of this package has none of these failures, and is no slower.
+type Classic struct {
+	locks *mongo.Collection
+	o     ClassicOptions
+}
+
+// ClassicOptions of NewClassic. The zero value is ready to use.
+type ClassicOptions struct {
+	Collection string           // defaults to DefaultClassicCollection
+	Expiry     time.Duration    // defaults to a minute
+	Poll       time.Duration    // how often Acquire tries; defaults to 100 ms
+	Upsert     bool             // acquire by findOneAndUpdate with upsert instead of by insert
+	Clock      func() time.Time // for the expiry; defaults to time.Now
+}
+
+// DefaultClassicCollection is the collection of classic locks.
+const DefaultClassicCollection = "classic_locks"
+
+const (
+	classicExpiry = time.Minute
+	classicPoll   = 100 * time.Millisecond
+)
+
+// classicDocument stands for a lock that is held.
+type classicDocument struct {
+	Name     string    `bson:"_id"`
+	Token    int64     `bson:"token"`
+	ExpireAt time.Time `bson:"expireAt"`
+}
+
+// NewClassic returns the classic lock on a collection of db, with a TTL index on it.
+func NewClassic(ctx context.Context, db *mongo.Database, o ClassicOptions) (*Classic, error) {
+	if o.Collection == "" {
+		o.Collection = DefaultClassicCollection
+	}
+	if o.Expiry == 0 {
+		o.Expiry = classicExpiry
+	}
+	if o.Poll == 0 {
+		o.Poll = classicPoll
+	}
+	if o.Clock == nil {
+		o.Clock = time.Now
+	}
+	if o.Expiry < 0 || o.Poll < 0 {
+		return nil, &lock.InvalidError{What: "expiry or poll interval", Value: fmt.Sprint(o.Expiry, ", ", o.Poll), Problem: "it must be positive"}
+	}
+	c := &Classic{o: o, locks: db.Collection(o.Collection, options.Collection().SetWriteConcern(writeconcern.Majority()).SetReadPreference(readpref.Primary()))}
+	_, err := c.locks.Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "expireAt", Value: 1}}, Options: options.Index().SetExpireAfterSeconds(0)})
+	if err != nil {
+		return nil, fmt.Errorf("classic lock: create the TTL index: %w", err)
+	}
+	return c, nil
+}
+
+// ClassicLock is a lock that was acquired, and may not be held any more: there is no way to know.
+type ClassicLock struct {
+	c   *Classic
+	doc classicDocument
+}
+
+// TryAcquire takes the lock if there is no document of it; otherwise the error is lock.ErrHeld.
+func (c *Classic) TryAcquire(ctx context.Context, name string) (*ClassicLock, error) {
+	doc := classicDocument{Name: name, Token: 1, ExpireAt: c.o.Clock().Add(c.o.Expiry)}
+	var err error
+	if c.o.Upsert {
+		err = c.upsert(ctx, doc)
+	} else {
+		_, err = c.locks.InsertOne(ctx, doc)
+	}
+	switch {
+	case mongo.IsDuplicateKeyError(err): // with upsert: two were about to insert at the same time
+		return nil, fmt.Errorf("classic lock %q: %w", name, lock.ErrHeld)
+	case err != nil:
+		return nil, fmt.Errorf("classic lock %q: %w", name, err)
+	}
+	return &ClassicLock{c: c, doc: doc}, nil
+}
+
+// upsert inserts doc if there is none of that name; otherwise it returns lock.ErrHeld.
+func (c *Classic) upsert(ctx context.Context, doc classicDocument) error {
+	err := c.locks.FindOneAndUpdate(ctx, bson.D{{Key: "_id", Value: doc.Name}},
+		bson.D{{Key: "$setOnInsert", Value: bson.D{{Key: "token", Value: doc.Token}, {Key: "expireAt", Value: doc.ExpireAt}}}},
+		options.FindOneAndUpdate().SetUpsert(true).SetReturnDocument(options.Before)).Err()
+	switch {
+	case errors.Is(err, mongo.ErrNoDocuments):
+		return nil // there was none, so there is one now, and it is ours
+	case err != nil:
+		return err
+	}
+	return lock.ErrHeld
+}
+
+// Acquire tries again and again until the lock is free or ctx ends.
+func (c *Classic) Acquire(ctx context.Context, name string) (*ClassicLock, error) {
+	tick := time.NewTicker(c.o.Poll)
+	defer tick.Stop()
+	for {
+		l, err := c.TryAcquire(ctx, name)
+		if !errors.Is(err, lock.ErrHeld) {
+			return l, err
+		}
+		select {
+		case <-tick.C:
+		case <-ctx.Done():
+			return nil, errors.Join(err, ctx.Err())
+		}
+	}
+}
+
+// Token is a counter in the lock's document: 1, each time.
+func (l *ClassicLock) Token() int64 { return l.doc.Token }
+
+// Release deletes the lock's document, whoever it belongs to by now.
+func (l *ClassicLock) Release(ctx context.Context) error {
+	if _, err := l.c.locks.DeleteOne(ctx, bson.D{{Key: "_id", Value: l.doc.Name}}); err != nil {
+		return fmt.Errorf("classic lock %q: release: %w", l.doc.Name, err)
+	}
+	return nil
+}
