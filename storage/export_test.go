@@ -22,6 +22,7 @@ const (
 	NoFenceSync     Mutant = "fence sync"
 	NoReread        Mutant = "device re-read"
 	NoEpochRule     Mutant = "epochs increase"
+	NoFenceCheck    Mutant = "fence read back"
 	NoSealSync      Mutant = "seal durable before the successor has a name"
 	NoSuccession    Mutant = "successor registered before it is used"
 	NoStartRule     Mutant = "successor begins with a checkpoint"
@@ -33,6 +34,7 @@ func (m Mutant) mutant() mutant {
 		noHeadCRC: m == NoHeadCRC, noBodyCRC: m == NoBodyCRC, noOffset: m == NoOffset, noLandingCheck: m == NoLandingCheck,
 		noSync: m == NoSync, retrySync: m == RetrySync, noSizeCheck: m == NoSizeCheck, scanBeforeFence: m == ScanBeforeFence,
 		noFenceSync: m == NoFenceSync, noReread: m == NoReread, noEpochRule: m == NoEpochRule, noSealSync: m == NoSealSync,
+		noFenceCheck: m == NoFenceCheck,
 		noSuccession: m == NoSuccession, noStartRule: m == NoStartRule, sameTempName: m == SameTempName,
 	}
 }

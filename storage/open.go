@@ -153,6 +153,9 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		} else {
 			v, err = w.scan(ctx, w.fenceOff)
 		}
+		if err == nil {
+			err = w.checkFence()
+		}
 		if err != nil {
 			return nil, err
 		}
@@ -486,6 +489,25 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 			}
 		}
 	}
+}
+
+// checkFence reads the own fence back, after the scan has dropped the page cache.
+//
+// rule: a region counts only with its fence. The error of a failed write of it may have been told to another descriptor
+// and not to this one.
+func (w *Writer) checkFence() error {
+	if w.mutant.noFenceCheck {
+		return nil
+	}
+	s := newScanner(w.path, w.file, w.header, w.end)
+	h, _, v, err := s.recordAt(w.fenceOff)
+	if err != nil {
+		return err
+	}
+	if v != whole || h.kind != kindFence || h.session != w.session {
+		return ioError("read back the fence in", w.path, syscall.EIO)
+	}
+	return nil
 }
 
 // reread makes the next reads of [off, off+n) come from the device.

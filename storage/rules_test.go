@@ -26,6 +26,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 		{storage.NoFenceSync, successorAcksWhatItFinds, "lost"},
 		{storage.NoReread, predecessorsSyncFailed, "records 6 to 23 are not readable"},
 		{storage.NoSizeCheck, successorsSyncTookMyError, "lost"},
+		{storage.NoFenceCheck, fenceWasNotWritten, "cannot open"},
 		{storage.ScanBeforeFence, holderAppendsDuringTakeover, "read before they were durable"},
 		{storage.NoEpochRule, lockGivesOutALowerToken, "lost"},
 		{storage.NoBodyCRC, blocksOfABatchAreLost, "record"},
@@ -185,6 +186,33 @@ func predecessorsSyncFailed(t *testing.T, rule storage.Mutant) error {
 	must(t, b.ack())
 	mem.Crash(storagetest.Crash{})
 	x.mutant = storage.NoMutant
+	return x.finish(mem)
+}
+
+// B's fence is not written, and A's sync takes the error; B's finds nothing to do and succeeds.
+func fenceWasNotWritten(t *testing.T, rule storage.Mutant) error {
+	x, mem := newMemWorld(t, 512, func(m *storagetest.Mem) { m.ErrorOnce = true })
+	x.mutant = rule
+	a, err := x.open(mem)
+	must(t, err)
+	must(t, a.append(1))
+	failed := false
+	b, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpDatasync && !failed {
+			failed = true
+			mem.FailWriteback(x.path(), nil)
+			if err := a.ack(); !errors.Is(err, syscall.EIO) {
+				t.Fatalf("scenario: A was to be told, got %v", err)
+			}
+		}
+		return nil
+	}})
+	if err == nil {
+		must(t, errors.Join(b.append(2), b.ack()))
+	} else if !errors.Is(err, syscall.EIO) {
+		t.Fatalf("scenario: %v", err)
+	}
+	mem.Crash(storagetest.Crash{})
 	return x.finish(mem)
 }
 

@@ -24,8 +24,8 @@ import (
 type mutant struct {
 	noHeadCRC, noBodyCRC, noOffset bool // scanner
 
-	noLandingCheck, noSync, retrySync, noSizeCheck      bool // writer
-	scanBeforeFence, noFenceSync, noReread, noEpochRule bool // open
+	noLandingCheck, noSync, retrySync, noSizeCheck                    bool // writer
+	scanBeforeFence, noFenceSync, noReread, noEpochRule, noFenceCheck bool // open
 
 	noSealSync, noSuccession, noStartRule, sameTempName bool // generations
 }
