@@ -30,6 +30,14 @@ demo: build ## build, then publish 11,000 files, kill a worker in the middle, an
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
 	$(WITHSERVER) go test -count=1 -timeout 30m $(ARGS)
+	cd bench && go test -count=1 ./...
+
+# A module of its own: what it compares with never reaches users. BENCH chooses suites and flags: make bench BENCH='storage --quick'
+BENCH ?= storage
+
+.PHONY: bench
+bench: ## compare with others on this machine, and write bench/RESULTS.md (some minutes; best as root, on an idle machine)
+	cd bench && go run . $(BENCH)
 
 .PHONY: check
 check: format vet staticcheck race ## run everything that must be clean: gofmt, go vet, staticcheck, race detector
@@ -42,10 +50,12 @@ format:
 .PHONY: vet
 vet:
 	go vet ./...
+	cd bench && go vet ./...
 
 .PHONY: staticcheck
 staticcheck:
 	go run $(STATICCHECK) ./...
+	cd bench && go run $(STATICCHECK) ./...
 
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen.
 .PHONY: race

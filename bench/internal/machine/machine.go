@@ -1,0 +1,168 @@
+// Package machine describes the computer in words that identify its kind and nothing else: no names, no paths.
+package machine
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"runtime"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// Describe returns processor, memory and kernel.
+func Describe() string {
+	kernel := "unknown"
+	var u unix.Utsname
+	if unix.Uname(&u) == nil {
+		kernel = unix.ByteSliceToString(u.Release[:])
+	}
+	return fmt.Sprintf("%s, %d cores, %.0f GiB RAM, Linux %s", cpu(), runtime.NumCPU(), memory(), kernel)
+}
+
+func cpu() string {
+	b, _ := os.ReadFile("/proc/cpuinfo")
+	if v := field(string(b), "model name"); v != "" {
+		return v
+	}
+	return runtime.GOARCH
+}
+
+func memory() float64 {
+	var si unix.Sysinfo_t
+	if unix.Sysinfo(&si) != nil {
+		return 0
+	}
+	return float64(si.Totalram) * float64(si.Unit) / (1 << 30)
+}
+
+// AvailableMemory returns the bytes that can be used without swapping, and within a container's limit; 0 when that is unknown.
+func AvailableMemory() int64 {
+	b, _ := os.ReadFile("/proc/meminfo")
+	var kib, limit int64
+	fmt.Sscanf(field(string(b), "MemAvailable"), "%d", &kib)
+	b, _ = os.ReadFile("/sys/fs/cgroup/memory.max") // of the outermost group that this process sees; "max" means no limit
+	if n, _ := fmt.Sscanf(string(b), "%d", &limit); n == 1 {
+		return min(kib<<10, limit)
+	}
+	return kib << 10
+}
+
+// field returns the value of the first "name : value" line.
+func field(text, name string) string {
+	for line := range strings.Lines(text) {
+		k, v, ok := strings.Cut(line, ":")
+		if ok && strings.TrimSpace(k) == name {
+			return strings.TrimSpace(v)
+		}
+	}
+	return ""
+}
+
+// Load returns the load average of the last minute as the kernel writes it.
+func Load() string {
+	b, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return "unknown"
+	}
+	one, _, _ := strings.Cut(string(b), " ")
+	return one
+}
+
+// Elsewhere begins to measure how many cores something else than this process keeps busy; the function that it returns ends it.
+func Elsewhere() func() float64 {
+	start, before := time.Now(), busyElsewhere()
+	return func() float64 { return max(0, busyElsewhere()-before) / time.Since(start).Seconds() }
+}
+
+// busyElsewhere returns the seconds that all cores together have worked since the machine started, for others.
+func busyElsewhere() float64 {
+	const tick = .01 // of /proc/stat, seconds
+	b, _ := os.ReadFile("/proc/stat")
+	var user, nice, system, idle, wait, irq, soft, steal float64
+	fmt.Sscanf(string(b), "cpu %g %g %g %g %g %g %g %g", &user, &nice, &system, &idle, &wait, &irq, &soft, &steal)
+	var own unix.Rusage
+	unix.Getrusage(unix.RUSAGE_SELF, &own)
+	ours := time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
+	return (user+nice+system+irq+soft+steal)*tick - ours
+}
+
+// FileSystem describes what dir is on, for example "ext4 on a virtio disk", and tells whether that is memory.
+func FileSystem(dir string) (description string, inMemory bool) {
+	b, _ := os.ReadFile("/proc/self/mountinfo")
+	dir, err := filepath.Abs(dir)
+	if err == nil {
+		dir, err = filepath.EvalSymlinks(dir)
+	}
+	if err != nil {
+		return "an unknown file system", false
+	}
+	kind, source := mountOf(string(b), dir)
+	switch {
+	case kind == "tmpfs" || kind == "ramfs":
+		return kind + " in memory", true
+	case !strings.HasPrefix(source, "/dev/"):
+		return kind, false
+	}
+	block, err := filepath.EvalSymlinks("/sys/class/block/" + filepath.Base(source))
+	if err != nil {
+		return kind, false
+	}
+	return kind + " on a " + device(block), false
+}
+
+// mountOf returns the type and the source of the mount that the directory is in: the longest mount point wins, of equal
+// ones the last.
+func mountOf(mountinfo, dir string) (kind, source string) {
+	longest := -1
+	for line := range strings.Lines(mountinfo) {
+		mount, device, ok := strings.Cut(line, " - ")
+		m, d := strings.Fields(mount), strings.Fields(device)
+		if !ok || len(m) < 5 || len(d) < 2 {
+			continue
+		}
+		point := strings.ReplaceAll(m[4], `\040`, " ")
+		if (point == "/" || dir == point || strings.HasPrefix(dir, point+"/")) && len(point) >= longest {
+			longest, kind, source = len(point), d[0], d[1]
+		}
+	}
+	return kind, source
+}
+
+// device describes a block device by its directory in /sys.
+func device(block string) string {
+	what := "disk"
+	for _, kind := range []string{"virtio", "nvme", "loop", "mmc", "ata", "usb"} {
+		if strings.Contains(block, "/"+kind) {
+			what = kind + " disk"
+			break
+		}
+	}
+	for _, dir := range []string{block, filepath.Dir(block)} { // a partition's queue is its disk's
+		b, err := os.ReadFile(filepath.Join(dir, "queue/rotational"))
+		if err == nil {
+			return what + map[string]string{"0": ", flagged not rotational", "1": ", flagged rotational"}[strings.TrimSpace(string(b))]
+		}
+	}
+	return what
+}
+
+// Versions returns the versions of the modules that this program was built with, as far as they are asked for.
+func Versions(modules ...string) string {
+	var found []string
+	info, _ := debug.ReadBuildInfo()
+	for _, m := range modules {
+		version := "unknown version"
+		if info != nil {
+			if i := slices.IndexFunc(info.Deps, func(d *debug.Module) bool { return d.Path == m }); i >= 0 {
+				version = info.Deps[i].Version
+			}
+		}
+		found = append(found, m+" "+version)
+	}
+	return strings.Join(found, ", ")
+}

@@ -1,0 +1,17 @@
+// Package suite is what every suite of benchmarks gets and gives.
+package suite
+
+// Options come from the command line.
+type Options struct {
+	Dir    string // an empty directory of this run; the caller removes it
+	Rounds int
+	Quick  bool // sizes that show that everything works, and measure nothing
+	Large  bool // also what takes 10 GiB of disk
+	Logf   func(format string, args ...any)
+}
+
+// Result is a suite's section of RESULTS.md, without heading, and the plots that it shows.
+type Result struct {
+	Markdown string
+	Plots    map[string]string // file name below plots/ → SVG
+}

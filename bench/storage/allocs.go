@@ -1,0 +1,164 @@
+package storage
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+
+	"github.com/fencepost/fencepost/bench/internal/suite"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// allocCount is what a piece of work takes from the heap once it has warmed up.
+type allocCount struct {
+	what     string
+	messages uint64
+	mallocs  uint64
+	sites    []string // where, if that is more than nothing per message
+}
+
+// budget is the least number of allocations per message that counts as more than nothing: a buffer that grew is not a
+// thing that happens per message.
+const budget = 0.001
+
+func (a *allocCount) perMessage() float64 { return float64(a.mallocs) / float64(a.messages) }
+
+// measureAllocs counts allocations on the ways that every message goes.
+func measureAllocs(ctx context.Context, o suite.Options) ([]allocCount, error) {
+	dir, err := os.MkdirTemp(o.Dir, "allocs")
+	if err != nil {
+		return nil, err
+	}
+	defer os.RemoveAll(dir)
+	calls := 2000
+	if o.Quick {
+		calls = 20
+	}
+	var counts []allocCount
+	for _, batch := range []int{1, 256} {
+		for _, durable := range []bool{false, true} {
+			c, err := appendAllocs(filepath.Join(dir, fmt.Sprint(batch, durable)), batch, calls, durable)
+			if err != nil {
+				return nil, err
+			}
+			counts = append(counts, c)
+		}
+	}
+	f, err := buildFile(ctx, dir, "scan", 256, int64(calls)<<14, 0)
+	if err != nil {
+		return nil, err
+	}
+	for _, c := range []struct {
+		what string
+		work func() error
+	}{{"Reader, a whole file", f.scan}, {"Verify, a whole file", func() error { return f.verify(ctx) }}} {
+		count, err := countAllocs(c.what, f.records, c.work)
+		if err != nil {
+			return nil, err
+		}
+		counts = append(counts, count)
+	}
+	return counts, nil
+}
+
+func appendAllocs(dir string, batch, calls int, durable bool) (allocCount, error) {
+	w, err := storage.Open(context.Background(), dir, "allocs", 1, storage.Options{})
+	if err != nil {
+		return allocCount{}, err
+	}
+	defer w.Close()
+	what := fmt.Sprintf("append, batches of %d", batch)
+	if durable {
+		what += ", durable"
+	}
+	log := &fencepost{w: w, recs: records(newSource(batch)), durable: durable}
+	return countAllocs(what, uint64(batch*calls), func() error {
+		for range calls {
+			if err := log.append(0, batch); err != nil {
+				return err
+			}
+		}
+		return nil
+	})
+}
+
+// countAllocs counts what f allocates in its second run, and finds out where when that is too much.
+func countAllocs(what string, messages uint64, f func() error) (allocCount, error) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // nobody else allocates meanwhile
+	c := allocCount{what: what, messages: messages}
+	if err := f(); err != nil {
+		return c, err
+	}
+	var before, after runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&before)
+	err := f()
+	runtime.ReadMemStats(&after)
+	c.mallocs = after.Mallocs - before.Mallocs
+	if err == nil && c.perMessage() >= budget {
+		c.sites, err = allocSites(messages, f)
+	}
+	return c, err
+}
+
+// allocSites returns the lines of Fencepost that allocate the most in f, with allocations per message.
+func allocSites(messages uint64, f func() error) ([]string, error) {
+	defer func(rate int) { runtime.MemProfileRate = rate }(runtime.MemProfileRate)
+	runtime.MemProfileRate = 1
+	before := memProfile()
+	if err := f(); err != nil {
+		return nil, err
+	}
+	lines := map[string]int64{}
+	for stack, n := range memProfile() {
+		if n -= before[stack]; n > 0 {
+			lines[ourLine(stack)] += n
+		}
+	}
+	var top []string
+	for line := range lines {
+		top = append(top, line)
+	}
+	slices.SortFunc(top, func(a, b string) int { return int(lines[b] - lines[a]) })
+	top = top[:min(len(top), 4)]
+	for i, line := range top {
+		top[i] = fmt.Sprintf("%s: %.3f", line, float64(lines[line])/float64(messages))
+	}
+	return top, nil
+}
+
+// memProfile returns the number of objects allocated so far, by call stack.
+func memProfile() map[[32]uintptr]int64 {
+	runtime.GC() // the profile is that of the collection before the last
+	runtime.GC()
+	n, _ := runtime.MemProfile(nil, true)
+	recs := make([]runtime.MemProfileRecord, n+100)
+	n, _ = runtime.MemProfile(recs, true)
+	objects := map[[32]uintptr]int64{}
+	for i := range recs[:n] {
+		objects[recs[i].Stack0] += recs[i].AllocObjects
+	}
+	return objects
+}
+
+// ourLine returns the innermost line of the package under test, without the path to it.
+func ourLine(stack [32]uintptr) string {
+	end := slices.Index(stack[:], 0)
+	if end < 0 {
+		end = len(stack)
+	}
+	frames := runtime.CallersFrames(stack[:end])
+	for more := end > 0; more; {
+		var f runtime.Frame
+		f, more = frames.Next()
+		if strings.HasPrefix(f.Function, "github.com/fencepost/fencepost/storage.") {
+			return fmt.Sprintf("storage/%s:%d", path.Base(f.File), f.Line)
+		}
+	}
+	return "elsewhere"
+}
