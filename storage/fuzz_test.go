@@ -146,3 +146,40 @@ func FuzzBodies(f *testing.F) {
 		}
 	})
 }
+
+// FuzzCompressed lets a batch with good checksums hold any compressed body, and announce any length and count for it.
+func FuzzCompressed(f *testing.F) {
+	body := storage.BatchBody(messages(0, 200))
+	f.Add(storage.Compress(body), uint32(len(body)), uint32(200))
+	f.Add(append(storage.Compress(body), storage.Compress(body)...), uint32(2*len(body)), uint32(400))
+	f.Add(storage.Compress(make([]byte, 1<<20)), uint32(1000), uint32(1))
+	f.Add([]byte{0x28, 0xb5, 0x2f, 0xfd, 0xff}, uint32(0), uint32(1))
+	f.Fuzz(func(t *testing.T, stored []byte, raw, count uint32) {
+		raw, count = raw%(1<<20), 1+count%storage.MaxBatchRecords
+		b := newBuilder()
+		b.region(3, 3000, storage.Holder{ID: "test"})
+		b.addRaw("FPB1", stored, count, 1, 0, raw)
+		seen, bytes := uint64(0), 0
+		rep, err := storage.VerifyBytes(b.data, storage.VerifyOptions{Visit: func(r storage.Record) error {
+			seen++
+			bytes += len(r.ID) + len(r.Payload)
+			return nil
+		}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if bytes > int(raw) || rep.Messages != uint64(count) || rep.Err() == nil && seen != uint64(count) {
+			t.Fatalf("%d of %d records, %d of %d bytes, %v", seen, count, bytes, raw, rep.Err())
+		}
+		// A reader returns all of the batch or nothing of it.
+		r, err := storage.OpenReader("fuzz.fpl", storage.ReaderOptions{FS: storage.BytesFS(b.data)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer r.Close()
+		recs, err := r.NextBatch()
+		if (err == nil) != (rep.Err() == nil) || err == nil && len(recs) != int(count) || err != nil && !errors.Is(err, storage.ErrIntegrity) {
+			t.Fatalf("read %d of %d records, %v; verify says %v", len(recs), count, err, rep.Err())
+		}
+	})
+}

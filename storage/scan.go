@@ -115,7 +115,7 @@ type scanner struct {
 
 // newScanner starts at the first record.
 func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scanner {
-	s := &scanner{path: path, src: src, header: h, pos: headerSize, buf: make([]byte, 0, scanWindow)}
+	s := &scanner{path: path, src: src, header: h, pos: headerSize, buf: make([]byte, 0, min(scanWindow, limit))}
 	s.view = view{next: h.firstIndex, end: headerSize, durable: headerSize}
 	s.setLimit(limit)
 	return s
@@ -124,6 +124,9 @@ func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scann
 // setLimit moves the limit, which only grows. The budget bounds the checksums spent on candidates that turn out to be
 // none, so that no input makes a scan more than linear.
 func (s *scanner) setLimit(limit int64) {
+	if room := min(scanWindow, limit); int64(cap(s.buf)) < room { // the file was small when the scanner was made
+		s.buf = append(make([]byte, 0, room), s.buf...)
+	}
 	s.budget += 4 * (limit - s.limit)
 	s.limit = limit
 }
@@ -255,7 +258,7 @@ func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	case s.proof != nil && !s.proven:
 		return s.damage(s.proof), true
 	case h.chain != w.chain:
-		return s.damage(&CorruptError{Offset: w.end, End: h.offset, LostFirst: w.next, LostNext: w.next,
+		return s.damage(&CorruptError{Offset: headerSize, End: w.end, LostFirst: w.next, LostNext: w.next,
 			Reason: "the records before are not those that the writer of the next epoch read"}), true
 	case o.fenceOff > w.end:
 		return item{kind: itemVoid, off: w.end, end: o.fenceOff}, true

@@ -18,12 +18,17 @@ import (
 // and appended when there is room.
 func TestFullDisk(t *testing.T) {
 	dir := t.TempDir()
-	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=4m"); err != nil {
+	if err := unix.Mount("tmpfs", dir, "tmpfs", 0, "size=6m"); err != nil {
 		t.Skipf("mounting a small tmpfs needs root: %v; TestNoSpaceBeforeAnyByte covers the same with a memory file system", err)
 	}
 	t.Cleanup(func() { unix.Unmount(dir, unix.MNT_DETACH) })
+	testFullDisk(t, dir)
+}
+
+// testFullDisk fills the file system that dir is on.
+func testFullDisk(t *testing.T, dir string) {
 	ballast := filepath.Join(dir, "ballast")
-	must(t, writeBallast(ballast, 1<<20))
+	must(t, writeBallast(ballast))
 
 	files := filepath.Join(dir, "files")
 	w := mustOpen(t, files, 1, storage.Options{})
@@ -52,10 +57,19 @@ func TestFullDisk(t *testing.T) {
 	}
 }
 
-func writeBallast(path string, n int64) error {
+// writeBallast leaves 4 MiB free.
+func writeBallast(path string) error {
 	fd, err := unix.Open(path, unix.O_CREAT|unix.O_WRONLY, 0o600)
 	if err != nil {
 		return err
 	}
-	return errors.Join(unix.Fallocate(fd, 0, 0, n), unix.Close(fd))
+	var st unix.Statfs_t
+	if err := unix.Fstatfs(fd, &st); err != nil {
+		return err
+	}
+	n := int64(st.Bfree)*st.Bsize - 4<<20
+	for err = unix.Fallocate(fd, 0, 0, n); err == unix.ENOSPC; err = unix.Fallocate(fd, 0, 0, n) {
+		n -= 1 << 20 // the file system needs some of it for itself
+	}
+	return errors.Join(err, unix.Close(fd))
 }

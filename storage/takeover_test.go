@@ -258,6 +258,7 @@ func TestCrashWhileCreating(t *testing.T) {
 func TestRandomSchedules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mem := storagetest.NewMem(rapid.SampledFrom([]int64{512, 4096}).Draw(rt, "block"))
+		mem.NoAllocate = rapid.Bool().Draw(rt, "no fallocate")
 		x := newWorld("/data")
 		x.published = 30
 		s := &schedule{rt: rt, mem: mem, x: x}
@@ -276,6 +277,9 @@ func TestRandomSchedules(t *testing.T) {
 			"writeback":  func(rt *rapid.T) { mem.Writeback(s.anyFile(rt), s.choose(rt)) },
 			"io error":   func(rt *rapid.T) { mem.FailWriteback(s.anyFile(rt), s.choose(rt)) },
 			"publish":    func(rt *rapid.T) { x.published += 3 },
+			"full":       func(rt *rapid.T) { mem.SetFree(rapid.Int64Range(0, 3000).Draw(rt, "free")) },
+			"space":      func(rt *rapid.T) { mem.SetFree(1 << 40) },
+			"replace":    func(rt *rapid.T) { s.replace(rt) },
 		})
 		s.check(mem.Clone())
 		mem.Crash(storagetest.Crash{})
@@ -320,6 +324,10 @@ func (s *schedule) tap() storage.FS {
 		case 8:
 			if c.Op == storagetest.OpAllocate {
 				return &storagetest.Fault{Err: errNoSpace}
+			}
+		case 9:
+			if c.Op == storagetest.OpAppend {
+				return &storagetest.Fault{Err: syscall.EIO, Short: rapid.IntRange(0, int(c.Len)).Draw(s.rt, "written in spite of the error")}
 			}
 		}
 		return nil
@@ -375,6 +383,32 @@ func (s *schedule) expected(err error) {
 	}
 }
 
+// replace removes the file, or moves another one over it, under the workers' feet, and puts a copy back. Nobody acknowledges
+// anything that is only in the removed file, and nobody goes on in another one.
+func (s *schedule) replace(rt *rapid.T) {
+	path := s.x.path()
+	data := s.mem.ReadFile(path)
+	if data == nil || !s.x.registered {
+		return
+	}
+	if rapid.Bool().Draw(rt, "removed") {
+		s.mem.Remove(path)
+	} else {
+		s.mem.WriteFile("/data/other", []byte("another file"))
+		s.mem.Rename("/data/other", path)
+	}
+	s.depth += 2 // nothing else happens meanwhile
+	defer func() { s.depth -= 2 }()
+	for range s.holders {
+		s.step(rt, func(h *holder) error { return h.append(1) })
+		s.step(rt, (*holder).ack)
+	}
+	if _, err := s.x.open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
+		rt.Fatalf("opened in place of the file: %v", err)
+	}
+	s.mem.WriteFile(path, data)
+}
+
 // kill ends a worker's process: what it wrote stays in the page cache.
 func (s *schedule) kill(rt *rapid.T) {
 	if len(s.holders) > 0 {
@@ -398,6 +432,7 @@ func (s *schedule) crash(rt *rapid.T) {
 // check lets one more worker finish everything on what is there.
 func (s *schedule) check(mem *storagetest.Mem) {
 	y := s.x.clone()
+	mem.SetFree(1 << 40)
 	if err := y.finish(mem); err != nil {
 		s.rt.Fatal(err)
 	}

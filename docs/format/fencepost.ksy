@@ -42,6 +42,7 @@ enums:
     0: message
     1: skipped
     2: after_gap
+    3: lost
   fence_tag:
     1: holder_id
     2: host

@@ -10,7 +10,7 @@ agree on a file, that is because the page says so. Section numbers (§) in the c
 
 Exit codes: 0 ok, 1 cannot be read (no such file, or written by a newer version), 2 usage, 3 damaged or not a Fencepost file.
 
-It only reads. It needs Python 3.9 and its standard library.
+It only reads. It needs Python 3.9 and its standard library; for the bodies of compressed batches, Python 3.14.
 """
 
 import argparse
@@ -25,6 +25,11 @@ import re
 import stat
 import struct
 import sys
+
+try:
+    from compression import zstd
+except ImportError:                               # before Python 3.14
+    zstd = None
 
 EXIT_OK, EXIT_FAILED, EXIT_USAGE, EXIT_INTEGRITY = 0, 1, 2, 3
 
@@ -125,7 +130,7 @@ class Retraction(Damage):
 
 
 class TooNew(Stop):
-    """A record with good checksums uses something that this reader does not know (§8)."""
+    """An accepted batch uses something that this reader does not know (§8)."""
 
     def __init__(self, text):
         super().__init__(EXIT_FAILED, text)
@@ -225,9 +230,31 @@ def in_range(r):
 # ---------------------------------------------------------------------------------------------------------------------
 # §4 Bodies
 
-MESSAGE, SKIPPED, AFTER_GAP = 0, 1, 2
+MESSAGE, SKIPPED, AFTER_GAP, LOST = 0, 1, 2, 3
 
 Message = collections.namedtuple("Message", "index epoch kind id time payload headers")
+
+
+NONE, ZSTD = 0, 1  # codecs
+
+
+def decompress(r, stored):
+    """The body of a batch as its writer encoded it."""
+    if r.codec == NONE:
+        return stored
+    body, rest = b"", stored
+    try:
+        while rest:                               # one or more frames
+            frame = zstd.ZstdDecompressor()
+            body += frame.decompress(rest, r.raw_len + 1 - len(body))
+            if not frame.eof:
+                raise Undecodable("its compressed body is cut, or longer than its header says")
+            rest = frame.unused_data
+    except zstd.ZstdError as e:
+        raise Undecodable("its compressed body: %s" % e) from None
+    if len(body) != r.raw_len:
+        raise Undecodable("its compressed body has %d bytes, not %d" % (len(body), r.raw_len))
+    return body
 
 
 class Undecodable(Exception):
@@ -277,12 +304,13 @@ def signed64(n):
     return n - (1 << 64) if n >> 63 else n
 
 
-def decode_batch(r, body, first_index):
+def decode_batch(r, stored, first_index):
     """The messages of a batch. Indexes count from first_index."""
+    body = decompress(r, stored)
     c, messages = Cursor(body), []
     for i in range(r.count):
         kind = c.u8()
-        if kind not in (MESSAGE, SKIPPED, AFTER_GAP):
+        if kind not in (MESSAGE, SKIPPED, AFTER_GAP, LOST):
             raise Undecodable("message %d is of unknown kind %d" % (i, kind))
         id_len = c.u8()
         if id_len == 0:
@@ -313,17 +341,23 @@ def decode_batch(r, body, first_index):
 
 def decode_fence(body):
     """The tags of a fence that are known, for people."""
-    tags, c = {}, Cursor(body)
+    found, c = {}, Cursor(body)
     while not c.at_end():
-        tag = c.u8()
-        tags[tag] = c.take(c.u8())
-    text = {1: "holder", 2: "host", 4: "version"}
-    found = {name: tags[tag].decode("utf-8", "replace") for tag, name in text.items() if tag in tags}
-    if len(tags.get(3, b"")) == 8:
-        found["pid"] = int.from_bytes(tags[3], "little")
-    if len(tags.get(5, b"")) == 8:
-        found["wall_ns"] = int.from_bytes(tags[5], "little", signed=True)
+        tag, length = c.u8(), c.u8()
+        value = c.take(length)
+        if tag in (1, 2, 4):
+            found[{1: "holder", 2: "host", 4: "version"}[tag]] = printable(value)
+        elif tag in (3, 5):
+            if length != 8:
+                raise Undecodable("tag %d of the fence has %d bytes" % (tag, length))
+            found[{3: "pid", 5: "wall_ns"}[tag]] = int.from_bytes(value, "little", signed=True)
     return found
+
+
+def printable(raw):
+    """Text that is safe for a terminal."""
+    text = raw.decode("utf-8", "surrogateescape")
+    return "".join("?" if c < " " or c == "\x7f" else "\ufffd" if "\udc80" <= c <= "\udcff" else c for c in text)
 
 
 OpenBody = collections.namedtuple("OpenBody", "accepted_end fence_off prev_checkpoint skipped")
@@ -332,7 +366,10 @@ OpenBody = collections.namedtuple("OpenBody", "accepted_end fence_off prev_check
 def decode_open(body):
     if len(body) < 32:
         raise Undecodable("the body of the open record has %d bytes" % len(body))
-    return OpenBody(*struct.unpack_from("<QQQQ", body))  # more may follow in later minor versions
+    o = OpenBody(*struct.unpack_from("<QQQQ", body))  # more may follow in later minor versions
+    if not 4096 <= o.accepted_end <= o.fence_off < 1 << 63 or o.prev_checkpoint > o.fence_off or o.skipped != o.fence_off - o.accepted_end:
+        raise Undecodable("the body of the open record contradicts itself: %s" % (o,))
+    return o
 
 
 CheckpointBody = collections.namedtuple("CheckpointBody", "prev_checkpoint entries state_len")
@@ -342,6 +379,8 @@ def decode_checkpoint(body):
     """Its entries are (index, offset, time)."""
     c = Cursor(body)
     prev, entries = c.u64(), []
+    if prev >= 1 << 63:
+        raise Undecodable("its prev_checkpoint is no offset")
     index = offset = time = 0
     for _ in range(c.uvarint()):
         index, offset, time = index + c.uvarint(), offset + c.uvarint(), signed64(time + c.varint())
@@ -349,6 +388,8 @@ def decode_checkpoint(body):
     state = c.take(c.uvarint())
     if not c.at_end():
         raise Undecodable("%d bytes are left over" % (len(body) - c.pos))
+    if len(state) > 33554432:
+        raise Undecodable("its state has %d bytes" % len(state))
     return CheckpointBody(prev, entries, len(state))
 
 
@@ -418,7 +459,7 @@ class Scan:
         return self.data[start:start + r.stored_len]
 
     def open_body(self, r):
-        """The body of an open record; None if it is another record or too short."""
+        """The body of an open record; None if it is another record, or contradicts itself."""
         try:
             return decode_open(self.body(r)) if r.magic == OPEN else None
         except Undecodable:
@@ -473,7 +514,7 @@ class Scan:
             if not body or body.fence_off != self.fence_off:
                 return False
             void = None
-            damage = self.compare(r, body) or self.pending
+            damage = self.compare(r, body)
             if damage:                            # reported once, and no byte is reported as damaged and as void
                 yield Damaged(damage)
             elif body.accepted_end < body.fence_off:
@@ -495,10 +536,12 @@ class Scan:
 
     def decode(self, r, first_index):
         """What the body of an accepted record says. Raises Damage or TooNew."""
-        # §8: a reserved bit or an unknown codec is a newer version's. It matters here only: nothing but the bodies of open
-        # records decides what is accepted.
-        if r.magic == BATCH and (r.flags & 0xFFF0 or r.codec != 0):
+        # §8: a reserved bit or an unknown codec is a newer version's. It matters here only: what is accepted does not depend
+        # on the bodies of batches.
+        if r.magic == BATCH and (r.flags & 0xFFF0 or r.codec not in (NONE, ZSTD)):
             raise TooNew("the batch at %d needs a newer reader: flags %#x" % (r.offset, r.flags))
+        if r.magic == BATCH and r.codec == ZSTD and not zstd:
+            raise TooNew("the batch at %d is compressed: decoding it needs Python 3.14 or later" % r.offset)
         try:
             if r.magic == BATCH:
                 return decode_batch(r, self.body(r), first_index)
@@ -510,10 +553,12 @@ class Scan:
     def compare(self, r, body):
         """An open record that fits, against what was found before its fence. None: all equal."""
         if body.accepted_end > self.end or r.base_index > self.next:
-            return Damage(self.end, max(body.accepted_end, self.end), self.next, r.base_index,
+            return Damage(self.end, max(body.accepted_end, self.end), self.next, max(self.next, r.base_index),
                           "the next writer found valid records that are not there")
         if body.accepted_end < self.end or r.base_index < self.next:
             return Retraction(body.accepted_end, self.end, r.base_index, self.next)
+        if self.pending:
+            return self.pending
         if r.chain != self.chain:
             return Damage(4096, self.end, self.next, self.next, "the next writer found other bytes before it")
         return None
@@ -539,13 +584,16 @@ class Scan:
                 opened = self.open_body(r)
                 if not self.complete(r) or r.magic == OPEN and not opened:
                     continue                      # it proves the damage, but is damaged itself
-                self.epoch, self.session, self.sealed = r.epoch, r.session, False
-                damage = self.pending or self.damage(bad, q, r)
+                self.epoch, self.session = r.epoch, r.session
+                damage = self.damage(bad, q, r)
+                if self.pending:                  # it began there
+                    damage = self.damage(self.pending.offset, q, r)
                 if r.magic == OPEN:
                     self.phase, self.fence_off, self.pending = FENCED, opened.fence_off, damage
                 else:
                     yield Damaged(damage)
-                    self.phase, self.next, self.chain, self.end, self.pending = OPENED, r.base_index, r.chain, q, None
+                    self.phase, self.sealed, self.pending = OPENED, False, None
+                    self.next, self.chain, self.end = r.base_index, r.chain, q
                 return r
         if proof:
             self.pending = self.pending or self.damage(bad, proof.offset, proof)
@@ -621,14 +669,14 @@ FORMATS = {
 
 
 def cat(data, fmt, out):
-    """Prints the messages up to the first damage, which it raises. Skipped records are not messages."""
+    """Prints the messages up to the first damage, which it raises. Skipped and lost records are not messages."""
     scan = Scan(data)
     for event in scan.run():
         if isinstance(event, Damaged):
             raise event.error
         if isinstance(event, Accepted) and event.record.magic == BATCH:
             messages = scan.decode(event.record, event.first_index)
-            out.write(b"".join(FORMATS[fmt](m) for m in messages if m.kind != SKIPPED))
+            out.write(b"".join(FORMATS[fmt](m) for m in messages if m.kind not in (SKIPPED, LOST)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -642,7 +690,7 @@ def verify(data, path):
     except NotReadable as e:
         return dict(report, error=str(e), exit=e.code)
     h = scan.header
-    messages = skipped = gaps = batches = 0
+    messages = skipped = gaps = lost = batches = 0
     durable_end = 4096
     void, torn, regions, checkpoints, errors, remarks = [], None, [], [], [], []
     sealed = None
@@ -693,6 +741,7 @@ def verify(data, path):
             messages += r.count
             skipped += sum(m.kind == SKIPPED for m in body or [])
             gaps += sum(m.kind == AFTER_GAP for m in body or [])
+            lost += sum(m.kind == LOST for m in body or [])
         elif r.magic == CHECKPOINT and body:
             checkpoints.append({"offset": r.offset, "next_index": r.base_index, "prev_checkpoint": body.prev_checkpoint,
                                 "entries": len(body.entries), "state_len": body.state_len})
@@ -723,10 +772,11 @@ def verify(data, path):
 
     codes = [e.code for e in errors]
     report.update({
-        "ok": not errors, "exit": EXIT_OK if not errors else EXIT_INTEGRITY if EXIT_INTEGRITY in codes else EXIT_FAILED,
+        # §8: who does not know everything in a file can say neither that it is healthy nor that it is damaged.
+        "ok": not errors, "exit": EXIT_OK if not errors else EXIT_FAILED if EXIT_FAILED in codes else EXIT_INTEGRITY,
         "type": h.type, "schema": h.schema, "file_id": h.file_id.hex(), "generation": h.generation,
         "messages": messages, "first_index": h.first_index, "next_index": scan.next,
-        "skipped": skipped, "declared_gaps": gaps, "batches": batches, "size": scan.limit, "durable_end": durable_end,
+        "skipped": skipped, "declared_gaps": gaps, "lost": lost, "batches": batches, "size": scan.limit, "durable_end": durable_end,
         "torn": torn, "torn_bytes": torn[1] - torn[0] if torn else 0,
         "void": void, "void_bytes": sum(end - offset for offset, end in void),
         "corruptions": [describe(e) for e in errors if isinstance(e, Damage)],

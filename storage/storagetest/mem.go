@@ -47,6 +47,9 @@ type Mem struct {
 	// ErrorOnce reports a failed writeback to one descriptor only, as ext4 may after a journal abort. Otherwise every
 	// descriptor that was open before reports it once, as Linux does since 4.13.
 	ErrorOnce bool
+	// FailedStay keeps blocks whose writeback failed from the device until they were dropped from the cache, although later syncs
+	// succeed. ext4 does so with room that was reserved: the blocks are written, and remain marked as not written.
+	FailedStay bool
 }
 
 type inode struct {
@@ -55,6 +58,7 @@ type inode struct {
 	cache    []byte // its length is the size that programs see
 	disk     []byte // its length is the size that survives
 	dirty    map[int64]bool
+	failed   map[int64]bool // with FailedStay: blocks that do not reach the device
 	reserved int64
 	errors   int // failed writebacks
 	seen     int // of them reported to anybody
@@ -80,7 +84,7 @@ func (m *Mem) Open(name string, mode storage.Mode) (storage.File, error) {
 	case mode == storage.ModeCreate && !m.dirs[filepath.Dir(name)], mode != storage.ModeCreate && n == nil:
 		return nil, pathError("open", name, syscall.ENOENT)
 	case mode == storage.ModeCreate:
-		n = &inode{ino: uint64(len(m.inodes) + 1), nlink: 1, dirty: map[int64]bool{}}
+		n = &inode{ino: uint64(len(m.inodes) + 1), nlink: 1, dirty: map[int64]bool{}, failed: map[int64]bool{}}
 		m.inodes = append(m.inodes, n)
 		m.names[name] = n
 	}
@@ -208,6 +212,9 @@ func (m *Mem) Type(dir string) (storage.FSType, error) {
 	return m.FSType, nil
 }
 
+// Block returns the size of the device's blocks.
+func (m *Mem) Block() int64 { return m.block }
+
 // SetFree sets how many more bytes fit on the device, counting what is reserved.
 func (m *Mem) SetFree(n int64) {
 	m.mu.Lock()
@@ -224,7 +231,7 @@ func (m *Mem) WriteFile(name string, data []byte) {
 		n = &inode{ino: uint64(len(m.inodes) + 1), nlink: 1}
 		m.inodes = append(m.inodes, n)
 	}
-	n.cache, n.disk, n.dirty = slices.Clone(data), slices.Clone(data), map[int64]bool{}
+	n.cache, n.disk, n.dirty, n.failed = slices.Clone(data), slices.Clone(data), map[int64]bool{}, map[int64]bool{}
 	m.names[name], m.diskNames[name] = n, n
 }
 
@@ -268,7 +275,7 @@ func (m *Mem) Writeback(name string, choose func(block int64) bool) {
 	if n := m.names[name]; n != nil {
 		for _, b := range n.dirtyBlocks() {
 			if choose(b) {
-				n.flush(b, m.block)
+				n.flush(b, m.block, int64(len(n.cache)))
 				delete(n.dirty, b)
 			}
 		}
@@ -287,6 +294,7 @@ func (m *Mem) FailWriteback(name string, lose func(block int64) bool) {
 	for _, b := range n.dirtyBlocks() {
 		if lose == nil || lose(b) {
 			delete(n.dirty, b)
+			n.failed[b] = m.FailedStay
 		}
 	}
 	n.errors++
@@ -294,9 +302,11 @@ func (m *Mem) FailWriteback(name string, lose func(block int64) bool) {
 
 // Crash says what survives a power failure of what was not synced. Nil functions answer no.
 type Crash struct {
-	Keep     func(name string, block int64) bool // this dirty block reached the device
-	KeepSize func(name string) bool              // the file's length reached the device, whatever its blocks did
-	KeepName func(name string) bool              // this new name is in its directory, or this removed one is gone
+	Keep func(name string, block int64) bool // this dirty block reached the device
+	// At tells how long the file was when it did: what was appended to the block since then did not arrive. Nil: all did.
+	At       func(name string, block int64) int64
+	KeepSize func(name string) bool // the file's length reached the device, whatever its blocks did
+	KeepName func(name string) bool // this new name is in its directory, or this removed one is gone
 }
 
 // Crash cuts the power and starts again. Files that are open return ErrCrashed from then on.
@@ -307,7 +317,11 @@ func (m *Mem) Crash(c Crash) {
 	for name, n := range m.names {
 		for _, b := range n.dirtyBlocks() {
 			if c.Keep != nil && c.Keep(name, b) {
-				n.flush(b, m.block)
+				size := int64(len(n.cache))
+				if c.At != nil {
+					size = min(size, c.At(name, b))
+				}
+				n.flush(b, m.block, size)
 			}
 			delete(n.dirty, b)
 		}
@@ -329,7 +343,8 @@ func (m *Mem) Crash(c Crash) {
 	}
 	m.names, m.dirs = maps.Clone(m.diskNames), maps.Clone(m.diskDirs)
 	for _, n := range m.inodes {
-		n.cache, n.dirty, n.nlink, n.errors, n.seen, n.reserved = slices.Clone(n.disk), map[int64]bool{}, 0, 0, 0, 0
+		n.cache, n.dirty, n.failed = slices.Clone(n.disk), map[int64]bool{}, map[int64]bool{}
+		n.nlink, n.errors, n.seen, n.reserved = 0, 0, 0, 0
 	}
 	for _, n := range m.names {
 		n.nlink++
@@ -356,15 +371,12 @@ func (m *Mem) Clone() *Mem {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := NewMem(m.block)
-	c.free, c.FSType, c.NoAllocate, c.ErrorOnce = m.free, m.FSType, m.NoAllocate, m.ErrorOnce
+	c.free, c.FSType, c.NoAllocate, c.ErrorOnce, c.FailedStay = m.free, m.FSType, m.NoAllocate, m.ErrorOnce, m.FailedStay
 	c.dirs, c.diskDirs = maps.Clone(m.dirs), maps.Clone(m.diskDirs)
 	copies := map[*inode]*inode{}
 	for _, n := range m.inodes {
 		k := *n
-		k.cache, k.disk, k.dirty = slices.Clone(n.cache), slices.Clone(n.disk), map[int64]bool{}
-		for b := range n.dirty {
-			k.dirty[b] = true
-		}
+		k.cache, k.disk, k.dirty, k.failed = slices.Clone(n.cache), slices.Clone(n.disk), maps.Clone(n.dirty), maps.Clone(n.failed)
 		copies[n] = &k
 		c.inodes = append(c.inodes, &k)
 	}
@@ -390,11 +402,13 @@ func (n *inode) dirtyBlocks() []int64 {
 	return blocks
 }
 
-// flush copies block b from the cache to the device.
-func (n *inode) flush(b, size int64) {
-	from, to := b*size, min((b+1)*size, int64(len(n.cache)))
-	n.extend(to)
-	copy(n.disk[from:to], n.cache[from:to])
+// flush copies block b, as it was when the file had length bytes, from the cache to the device.
+func (n *inode) flush(b, size, length int64) {
+	from, to := b*size, min((b+1)*size, length)
+	if from < to && !n.failed[b] {
+		n.extend(to)
+		copy(n.disk[from:to], n.cache[from:to])
+	}
 }
 
 func (n *inode) extend(size int64) {
@@ -481,7 +495,7 @@ func (f *memFile) Datasync() error {
 	}
 	n := f.n
 	for _, b := range n.dirtyBlocks() {
-		n.flush(b, f.m.block)
+		n.flush(b, f.m.block, int64(len(n.cache)))
 		delete(n.dirty, b)
 	}
 	if f.seen == n.errors || f.m.ErrorOnce && n.seen == n.errors {
@@ -533,6 +547,9 @@ func (f *memFile) dropPage(from, to int64) {
 		if f.n.dirty[b] {
 			return
 		}
+	}
+	for b := from / f.m.block; b*f.m.block < to; b++ {
+		delete(f.n.failed, b)
 	}
 	page := f.n.cache[from:to]
 	clear(page)

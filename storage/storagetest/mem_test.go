@@ -128,6 +128,16 @@ func TestPowerFailure(t *testing.T) {
 			t.Errorf("%d bytes, want %d; files %v", len(got), len(c.want), after.Names())
 		}
 	}
+	older := mem.Clone()
+	if g, err := older.Open("/f", storage.ModeAppend); err != nil {
+		t.Fatal(err)
+	} else {
+		write(t, g, []byte{5, 6})
+	}
+	older.Crash(storagetest.Crash{Keep: func(string, int64) bool { return true }, At: func(string, int64) int64 { return 512 + 1024 + 2 }})
+	if got := older.ReadFile("/f"); !bytes.Equal(got[1536:], []byte{4, 5}) {
+		t.Errorf("the last block, as it was before the last byte was written, is %v", got[1536:])
+	}
 	mem.Crash(storagetest.Crash{})
 	if _, err := f.Stat(); !errors.Is(err, storagetest.ErrCrashed) {
 		t.Errorf("an open file after the crash: %v", err)
@@ -183,6 +193,32 @@ func TestFailedWriteback(t *testing.T) {
 	last, _ := mem.Open("/f", storage.ModeAppend)
 	if err := last.Datasync(); !errors.Is(err, syscall.EIO) {
 		t.Errorf("an error that nobody was told of yet: %v", err)
+	}
+}
+
+// TestFailedStay: a block that was refused once does not reach the device, whatever the syncs say, until it was dropped.
+func TestFailedStay(t *testing.T) {
+	mem := storagetest.NewMem(512)
+	mem.FailedStay = true
+	f := create(t, mem, "/f")
+	write(t, f, []byte{1})
+	mem.FailWriteback("/f", nil)
+	if err := f.Datasync(); !errors.Is(err, syscall.EIO) {
+		t.Fatal(err)
+	}
+	write(t, f, []byte{2})
+	if err := errors.Join(f.Datasync(), mem.SyncDir("/"), f.DropCache(0, 0)); err != nil {
+		t.Fatal(err)
+	}
+	if got := mem.ReadFile("/f"); !bytes.Equal(got, []byte{0, 0}) {
+		t.Errorf("%v", got)
+	}
+	write(t, f, []byte{3})
+	if err := f.Datasync(); err != nil {
+		t.Fatal(err)
+	}
+	if mem.Crash(storagetest.Crash{}); !bytes.Equal(mem.ReadFile("/f"), []byte{0, 0, 3}) {
+		t.Errorf("%v", mem.ReadFile("/f"))
 	}
 }
 

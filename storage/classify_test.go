@@ -1,0 +1,306 @@
+package storage_test
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+// specimen is a file that a Writer left on the real file system: batches that a later record proves durable, and behind them
+// some that nothing proves, as the process was killed.
+type specimen struct {
+	x       *world
+	data    []byte
+	durable int64
+	ends    []int64 // of the records, in order; the first is that of the header
+	records uint64
+}
+
+func newSpecimen(t *testing.T) *specimen {
+	t.Helper()
+	x := newWorld(filepath.Join(t.TempDir(), "files"))
+	x.published = 40
+	h, err := x.open(storage.OS())
+	must(t, err)
+	must(t, h.begin())
+	must(t, steps(appends(h, 2), h.ack, appends(h, 1), appends(h, 3), appends(h, 2)))
+	data, err := os.ReadFile(x.path())
+	must(t, err)
+	must(t, h.w.Close())
+	s := &specimen{x: x, data: data, ends: []int64{4096}}
+	rep := verifyBytes(t, data)
+	s.durable, s.records = rep.DurableEnd, rep.Messages
+	for p := 4096; p < len(data); {
+		head := p
+		if bytes.Equal(data[p:p+16], data[32:48]) {
+			head += 16
+		}
+		p = head + (int(binary.LittleEndian.Uint16(data[head+38:]))+int(binary.LittleEndian.Uint32(data[head+40:]))+7)&^7
+		s.ends = append(s.ends, int64(p))
+	}
+	if last := s.ends[len(s.ends)-1]; last != int64(len(data)) || rep.Err() != nil || s.durable < s.ends[len(s.ends)-4] || s.durable > s.ends[len(s.ends)-3] {
+		t.Fatalf("records end at %d, durable are %d, %v", s.ends, s.durable, rep.Err())
+	}
+	return s
+}
+
+// end returns the end of the last record that is whole when the file ends at n.
+func (s *specimen) end(n int64) int64 {
+	i, found := slices.BinarySearch(s.ends, n)
+	if !found {
+		i--
+	}
+	return s.ends[max(i, 0)]
+}
+
+// TestTruncated cuts a file at each length. Cut in its header it has none; cut behind that it is healthy, with a torn tail if
+// the cut is within a record: only the registry knows that there was more, and then nobody writes to it.
+func TestTruncated(t *testing.T) {
+	s := newSpecimen(t)
+	registered := s.x.entry
+	must(t, s.x.check(storage.OS()))
+	for n := range int64(len(s.data)) {
+		if n < s.ends[len(s.ends)-4]-200 && n%61 != 0 {
+			continue
+		}
+		rep, err := storage.VerifyBytes(s.data[:n], storage.VerifyOptions{Deep: true})
+		if n < 4096 {
+			var damaged *storage.HeaderError
+			var foreign *storage.ForeignFileError
+			if rep != nil || n >= 8 && !errors.As(err, &damaged) || n < 8 && !errors.As(err, &damaged) && !errors.As(err, &foreign) {
+				t.Fatalf("%d bytes: %v", n, err)
+			}
+			continue
+		}
+		end := s.end(n)
+		if end == s.ends[1] {
+			end = s.ends[0] // a fence by itself is nothing
+		}
+		want := storage.Range{}
+		if end < n {
+			want = storage.Range{Offset: end, End: n}
+		}
+		if err != nil || rep.Err() != nil || rep.Torn != want || len(rep.Void) > 0 {
+			t.Fatalf("%d bytes: torn %v, want %v; %v, %v", n, rep.Torn, want, err, rep.Err())
+		}
+	}
+	// Closed, the writer has told the registry how many records are durable.
+	for i, n := range s.ends {
+		must(t, os.WriteFile(s.x.path(), s.data[:n], 0o600))
+		x := s.x.clone()
+		x.entry = registered
+		h, err := x.open(storage.OS())
+		complete := n == int64(len(s.data))
+		if complete != (err == nil) || err != nil && !errors.Is(err, storage.ErrIntegrity) {
+			t.Errorf("cut behind record %d, at %d of %d: open says %v", i, n, len(s.data), err)
+		}
+		h.close()
+	}
+}
+
+// TestFlipped flips a bit of each byte of a file, and each bit of its first header fields and of one record header. What was durable is
+// corruption that names the place; what was not is a torn tail.
+func TestFlipped(t *testing.T) {
+	s := newSpecimen(t)
+	var bits []int
+	for i := range s.data {
+		switch {
+		case i < 104, int64(i) >= s.ends[2] && int64(i) < s.ends[2]+96: // a batch's header
+			for b := range 8 {
+				bits = append(bits, i*8+b)
+			}
+		case i < 4096-8 && i%13 != 0: // zeros, most of them
+		default:
+			bits = append(bits, i*8+i%8)
+		}
+	}
+	for _, bit := range bits {
+		at := int64(bit / 8)
+		s.data[at] ^= 1 << (bit % 8)
+		s.flipped(t, at)
+		s.data[at] ^= 1 << (bit % 8)
+	}
+}
+
+func (s *specimen) flipped(t *testing.T, at int64) {
+	t.Helper()
+	rep, err := storage.VerifyBytes(s.data, storage.VerifyOptions{Deep: true})
+	if at < 4096 {
+		var damaged *storage.HeaderError
+		var newer *storage.VersionError
+		version := (at == 8 || at == 9) && errors.As(err, &newer) // the major version is believed before the checksum
+		if rep != nil || !version && !errors.As(err, &damaged) {
+			t.Fatalf("header byte %d: %v", at, err)
+		}
+		return
+	}
+	if err != nil {
+		t.Fatalf("byte %d: %v", at, err)
+	}
+	if at >= s.durable {
+		if want := (storage.Range{Offset: s.end(at), End: int64(len(s.data))}); rep.Err() != nil || rep.Torn != want || rep.Messages >= s.records {
+			t.Fatalf("byte %d, above what is known to be durable: torn %v, want %v; %v", at, rep.Torn, want, rep.Err())
+		}
+		return
+	}
+	var damage *storage.CorruptError
+	if !errors.As(rep.Err(), &damage) || !errors.Is(rep.Err(), storage.ErrIntegrity) || damage.Offset > at || damage.End <= at || damage.Offset != s.end(at) ||
+		len(rep.Corrupt) != 1 || rep.Messages+damage.LostNext-damage.LostFirst != s.records {
+		t.Fatalf("byte %d: %d of %d messages, %v", at, rep.Messages, s.records, rep.Err())
+	}
+	if !strings.Contains(rep.Err().Error(), fmt.Sprint(damage.Offset)) {
+		t.Fatalf("byte %d: %q does not name the offset", at, rep.Err())
+	}
+}
+
+// TestMissingIndex: indexes are contiguous, or the gap is reported: with the messages that are missing where a later record
+// proves that they were there, and otherwise as a tail that nobody reads.
+func TestMissingIndex(t *testing.T) {
+	for _, proved := range []bool{false, true} {
+		b := newBuilder()
+		b.region(3, 3000, storage.Holder{ID: "test"})
+		b.batch(messages(0, 2), 0)
+		from := int64(len(b.data))
+		b.next += 3
+		b.batch(messages(5, 2), 0)
+		if b.synced = int64(len(b.data)); proved {
+			b.batch(messages(7, 1), 0)
+		}
+		rep := verifyBytes(t, b.data)
+		var gap *storage.CorruptError
+		switch {
+		case !proved && (rep.Err() != nil || rep.Messages != 2 || rep.Torn != storage.Range{Offset: from, End: int64(len(b.data))}):
+			t.Errorf("not proved: %d messages, torn %v, %v", rep.Messages, rep.Torn, rep.Err())
+		case proved && (!errors.As(rep.Err(), &gap) || gap.Offset != from || gap.LostFirst != 2 || gap.LostNext != 7 || rep.Messages != 3):
+			t.Errorf("proved: %d messages, %v", rep.Messages, rep.Err())
+		}
+	}
+}
+
+// TestExchangedRecord: a record that is good by itself, and not the one that the next writer read there, is damage in front of
+// that writer's region, which is read all the same.
+func TestExchangedRecord(t *testing.T) {
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	from := len(b.data)
+	other := *b
+	other.data = bytes.Clone(b.data)
+	b.batch(messages(0, 2), 0)
+	recs := messages(0, 2)
+	recs[0].Payload[0] ^= 1
+	other.batch(recs, 0)
+	b.region(4, 4000, storage.Holder{ID: "test"})
+	b.batch(messages(2, 1), 0)
+	copy(b.data[from:], other.data[from:])
+	rep := verifyBytes(t, b.data)
+	var damage *storage.CorruptError
+	if !errors.As(rep.Err(), &damage) || damage.Offset > int64(from) || damage.End != int64(len(other.data)) || rep.Messages != 3 || len(rep.Corrupt) != 1 {
+		t.Errorf("%d messages, %v; exchanged were bytes %d to %d", rep.Messages, rep.Err(), from, len(other.data))
+	}
+}
+
+// announce appends a record header that is good by itself and announces a body that is not there, or not all.
+func announce(data []byte, magic string, stored, raw, count uint32, flags uint16, body []byte) []byte {
+	table := crc32.MakeTable(crc32.Castagnoli)
+	seed := crc32.Checksum(data[16:32], table)
+	at := len(data)
+	if magic != "FPB1" {
+		data = append(data, data[32:48]...)
+	}
+	h := make([]byte, 96)
+	copy(h, magic)
+	le := binary.LittleEndian
+	le.PutUint64(h[8:], uint64(at))
+	le.PutUint64(h[16:], 3)
+	le.PutUint32(h[32:], count)
+	le.PutUint16(h[36:], flags)
+	le.PutUint16(h[38:], 96)
+	le.PutUint32(h[40:], stored)
+	le.PutUint32(h[44:], raw)
+	le.PutUint64(h[48:], 4096)
+	le.PutUint64(h[72:], 3000)
+	le.PutUint32(h[4:], crc32.Update(crc32.Update(seed, table, h[:4]), table, h[8:]))
+	return append(append(data, h...), body...)
+}
+
+// TestMemoryIsBounded: what a header announces costs no memory before it is there, and a compressed body costs what it is
+// allowed to have, once.
+func TestMemoryIsBounded(t *testing.T) {
+	const mib = 1 << 20
+	region := func() *builder {
+		b := newBuilder()
+		b.region(3, 3000, storage.Holder{ID: "test"})
+		return b
+	}
+	alone := announce(region().data, "FPB1", 64*mib, 64*mib, 1<<20, 0, make([]byte, 4096))
+	many := region().data
+	for range 2000 {
+		many = announce(many, "FPB1", 64*mib, 64*mib, 1<<20, 0, nil)
+		many = announce(many, "FPC1", 64*mib, 64*mib, 0, 0, nil)
+	}
+	counts := region()
+	for i := range 200 {
+		counts.add("FPB1", storage.BatchBody(messages(i, 1)), 1<<20, 0, 0) // one record where 2^20 are announced
+	}
+	bombs := region()
+	bomb := storage.Compress(make([]byte, 64*mib))
+	for range 3 {
+		bombs.addRaw("FPB1", bomb, 1, 1, 0, 64*mib)
+	}
+	liars := region()
+	for range 200 {
+		liars.addRaw("FPB1", bomb, 1, 1, 0, 1*mib) // 64 MiB where 1 MiB is announced
+	}
+	for _, c := range []struct {
+		name string
+		data []byte
+		most uint64
+	}{
+		{"a body of 64 MiB that is not there", alone, 2 * mib},
+		{"thousands of them", many, 8 * mib},
+		{"counts of 2^20", counts.data, 4 * mib},
+		{"bodies of 64 MiB, compressed", bombs.data, 110 * mib},
+		{"bodies of 64 MiB that should have one", liars.data, 24 * mib},
+	} {
+		for who, do := range map[string]func() error{
+			"verify": func() error {
+				_, err := storage.VerifyBytes(c.data, storage.VerifyOptions{Deep: true})
+				return err
+			},
+			"read": func() error {
+				r, err := storage.OpenReader("f", storage.ReaderOptions{FS: storage.BytesFS(c.data)})
+				if err != nil {
+					return err
+				}
+				defer r.Close()
+				for {
+					if _, err := r.NextBatch(); err == io.EOF {
+						return nil
+					} else if err != nil && !errors.Is(err, storage.ErrIntegrity) {
+						return err
+					}
+				}
+			},
+		} {
+			must(t, do()) // what is allocated once per process
+			var before, after runtime.MemStats
+			runtime.ReadMemStats(&before)
+			must(t, do())
+			runtime.ReadMemStats(&after)
+			if got := after.TotalAlloc - before.TotalAlloc; got > c.most {
+				t.Errorf("%s: %s allocates %d KiB for a file of %d KiB, allowed are %d", c.name, who, got>>10, len(c.data)>>10, c.most>>10)
+			}
+		}
+	}
+}

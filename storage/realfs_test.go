@@ -1,0 +1,304 @@
+//go:build linux
+
+package storage_test
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+// Tests on real ext4 and xfs volumes in loop devices. They need root, loop devices, and mkfs of the kind. Without these they
+// are skipped, unless the variable is 1.
+const envRequireRealFS = "FENCEPOST_TEST_REQUIRE_REALFS"
+
+// volume is a file system in an image file.
+type volume struct {
+	kind  string
+	image string
+	dir   string // where it is mounted
+}
+
+var volumes = []struct {
+	kind string
+	size int64
+	mkfs []string
+}{
+	// Without the lazy initialization all of the file system's own blocks exist in the image from the start.
+	{"ext4", 64 << 20, []string{"mkfs.ext4", "-q", "-F", "-m", "0", "-E", "lazy_journal_init=0,lazy_itable_init=0"}},
+	{"xfs", 300 << 20, []string{"mkfs.xfs", "-q"}}, // the smallest there is
+}
+
+// onVolumes runs a test on a new volume of each kind, whose image is in backing, or in a temporary directory if backing is nil.
+func onVolumes(t *testing.T, backing func(t *testing.T) string, test func(t *testing.T, v *volume)) {
+	for _, c := range volumes {
+		t.Run(c.kind, func(t *testing.T) {
+			dir := t.TempDir()
+			if backing != nil {
+				dir = backing(t)
+			}
+			v := &volume{kind: c.kind, image: filepath.Join(dir, "image"), dir: t.TempDir()}
+			must(t, os.WriteFile(v.image, nil, 0o600))
+			must(t, os.Truncate(v.image, c.size))
+			if err := command(t, c.mkfs[0], append(c.mkfs[1:], v.image)...); err != nil {
+				unavailable(t, err)
+			}
+			if err := v.mount(t); err != nil {
+				unavailable(t, err)
+			}
+			test(t, v)
+		})
+	}
+}
+
+// unavailable skips a test for want of something that the machine does not have.
+func unavailable(t *testing.T, err error) {
+	t.Helper()
+	if os.Getenv(envRequireRealFS) == "1" {
+		t.Fatalf("%s=1: %v", envRequireRealFS, err)
+	}
+	t.Skipf("no real file system to test on (root, loop devices and mkfs make one; %s=1 makes this a failure): %v", envRequireRealFS, err)
+}
+
+func command(t *testing.T, name string, args ...string) error {
+	t.Helper()
+	out, err := exec.CommandContext(t.Context(), name, args...).CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("%s %q: %w: %s", name, args, err, out)
+	}
+	return nil
+}
+
+// mount mounts the volume until the test ends. The loop device goes away with it.
+func (v *volume) mount(t *testing.T) error {
+	t.Helper()
+	// A long commit interval: what reaches the device is what syncs bring there.
+	options := "loop,commit=300"
+	if v.kind == "xfs" {
+		options = "loop,nouuid"
+	}
+	if err := command(t, "mount", "-t", v.kind, "-o", options, v.image, v.dir); err != nil {
+		return err
+	}
+	t.Cleanup(func() { unix.Unmount(v.dir, unix.MNT_DETACH) })
+	return nil
+}
+
+func (v *volume) unmount(t *testing.T) {
+	t.Helper()
+	must(t, unix.Unmount(v.dir, 0))
+}
+
+// afterPowerFailure returns a copy of the volume as its device is now, mounted: the journal is replayed.
+func (v *volume) afterPowerFailure(t *testing.T) *volume {
+	t.Helper()
+	c := &volume{kind: v.kind, image: v.image + ".copy", dir: t.TempDir()}
+	must(t, command(t, "cp", "--sparse=always", v.image, c.image))
+	must(t, c.mount(t))
+	return c
+}
+
+// TestRealTakeover: two writers, and one that goes on behind its successor's fence.
+func TestRealTakeover(t *testing.T) {
+	onVolumes(t, nil, func(t *testing.T, v *volume) {
+		x := newWorld(filepath.Join(v.dir, "files"))
+		x.published = 20
+		a, err := x.open(storage.OS())
+		must(t, err)
+		defer a.close()
+		must(t, steps(a.begin, appends(a, 2)))
+		b, err := x.open(storage.OS())
+		must(t, err)
+		defer b.close()
+		if n := b.w.NextIndex(); n != 8 {
+			t.Errorf("the successor found %d records, not 8", n)
+		}
+		if err := a.append(1); !errors.Is(err, storage.ErrFenced) {
+			t.Errorf("the old holder: %v", err)
+		}
+		if err := b.append(1); !errors.Is(err, storage.ErrFenced) { // the zombie's record is where b's was to be
+			t.Errorf("the successor, behind a zombie's record: %v", err)
+		}
+		if err := x.finish(storage.OS()); err != nil {
+			t.Error(err)
+		}
+		rep := mustVerify(t, nil, x.path())
+		if rep.Messages != 20 || len(rep.Void) != 1 || rep.Torn.End != 0 {
+			t.Errorf("%+v", rep)
+		}
+		x.published += 10
+		c, err := x.open(storage.OS())
+		must(t, err)
+		must(t, c.work()) // with a rotation and a compaction
+		if err := x.finish(storage.OS()); err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// TestRealFullDisk fills the volume.
+func TestRealFullDisk(t *testing.T) {
+	onVolumes(t, nil, func(t *testing.T, v *volume) { testFullDisk(t, v.dir) })
+}
+
+// TestRealPowerFailure copies the device of a mounted volume in the middle of a worker's session, time and again, and looks at
+// the copies: what was acknowledged is there, and the next worker goes on.
+func TestRealPowerFailure(t *testing.T) {
+	onVolumes(t, nil, func(t *testing.T, v *volume) {
+		x := newWorld(filepath.Join(v.dir, "files"))
+		x.published = 20
+		var a, b *holder
+		forgot := 0 // copies without records that readers saw before
+		open := func(h **holder) func() error {
+			return func() (err error) { *h, err = x.open(storage.OS()); return err }
+		}
+		for i, step := range []func() error{
+			open(&a),
+			func() error { return a.append(2) },
+			func() error { return a.ack() },
+			func() error { return a.append(3) },
+			func() error { return a.checkpoint() },
+			func() error { return steps(appends(a, 1), a.ack) },
+			func() error { return a.append(2) },
+			open(&b),
+			func() error { return may(a.append(1)) },
+			func() error { b.close(); a.close(); return open(&b)() },
+			func() error { return steps(appends(b, 2), b.ack) },
+			func() error { return b.rotate() },
+			func() error { return steps(appends(b, 1), b.ack) },
+		} {
+			must(t, step())
+			y := x.clone()
+			c := v.afterPowerFailure(t)
+			y.dir = filepath.Join(c.dir, "files")
+			if count(y.path()) < count(x.path()) {
+				forgot++
+			}
+			if err := y.check(storage.OS()); err != nil {
+				t.Errorf("power failure behind step %d: %v", i, err)
+			}
+			if err := y.finish(storage.OS()); err != nil {
+				t.Errorf("power failure behind step %d: %v", i, err)
+			}
+			c.unmount(t)
+		}
+		b.close()
+		if len(x.acked) < 8 || forgot < 3 {
+			t.Errorf("too easy: %d messages were acknowledged, %d failures cost records that were not", len(x.acked), forgot)
+		}
+	})
+}
+
+// TestRealIOError lets the device refuse writes: the image is on a tmpfs that has become full. The file system below reports
+// what it could not write when it is synced, and its page cache keeps showing it.
+func TestRealIOError(t *testing.T) {
+	var tmpfs string
+	small := func(t *testing.T) string {
+		tmpfs = t.TempDir()
+		if err := unix.Mount("tmpfs", tmpfs, "tmpfs", 0, "size=90m"); err != nil {
+			unavailable(t, fmt.Errorf("mount a tmpfs: %w", err))
+		}
+		t.Cleanup(func() { unix.Unmount(tmpfs, unix.MNT_DETACH) })
+		return tmpfs
+	}
+	onVolumes(t, small, func(t *testing.T, v *volume) {
+		x := newWorld(filepath.Join(v.dir, "files"))
+		x.published = 6
+		a, err := x.open(storage.OS())
+		must(t, err)
+		defer a.close()
+		must(t, a.begin())
+		must(t, command(t, "sync", "-f", v.dir))
+		acked, size := a.w.NextIndex(), a.w.Size()
+
+		ballast := fill(t, tmpfs)
+		var lost []storage.Record
+		for n := range 20 {
+			lost = append(lost, storage.Record{ID: fmt.Appendf(nil, "lost-%d", n), Payload: []byte(strings.Repeat("x", 100<<10))})
+		}
+		must(t, a.w.Append(lost)) // to the page cache
+		_, err = a.w.Sync()
+		var dead *storage.PoisonedError
+		if !errors.As(err, &dead) || !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.ENOSPC) {
+			t.Fatalf("the device did not take the bytes, and Sync said %v", err)
+		}
+		t.Logf("Sync: %v", dead.Cause)
+		_, again := a.w.Sync()
+		for i, err := range []error{a.w.Append(messages(0, 1)), again, a.w.Close()} {
+			if err != error(dead) {
+				t.Errorf("later call %d: %v", i, err)
+			}
+		}
+		must(t, os.Remove(ballast))
+
+		// Every reader of the page cache sees the batch; nothing of it is on the device, or not all.
+		info, err := os.Stat(x.path())
+		must(t, err)
+		cached := count(x.path())
+		t.Logf("%d records acknowledged, %d in the page cache, in %d bytes of which %d were synced", acked, cached, info.Size(), size)
+
+		if cached != acked+20 {
+			t.Errorf("the page cache does not lie, so this shows nothing: it has %d records", cached)
+		}
+		x.published = 20
+		b, err := x.open(storage.OS())
+		if errors.Is(err, syscall.EIO) { // ext4: the fence came to stand in a block that the device had refused
+			t.Logf("first takeover: %v", err)
+			b, err = x.open(storage.OS())
+		}
+		must(t, err)
+		if n := b.w.NextIndex(); n != acked {
+			t.Errorf("the successor found %d records, and %d are durable", n, acked)
+		}
+		must(t, steps(appends(b, 2), b.ack, b.w.Close))
+		v.unmount(t)
+		must(t, v.mount(t))
+		if err := x.check(storage.OS()); err != nil {
+			t.Errorf("after a remount: %v", err)
+		}
+		if err := x.finish(storage.OS()); err != nil {
+			t.Errorf("after a remount: %v", err)
+		}
+	})
+}
+
+// count returns how many records a reader gets.
+func count(path string) (n uint64) {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{})
+	if err != nil {
+		return 0
+	}
+	defer r.Close()
+	for {
+		if _, err := r.Next(); err != nil {
+			return n
+		}
+		n++
+	}
+}
+
+// fill writes until there is no room, and returns the path of what it wrote.
+func fill(t *testing.T, dir string) string {
+	t.Helper()
+	f, err := os.Create(filepath.Join(dir, "ballast"))
+	must(t, err)
+	defer f.Close()
+	if _, err := io.CopyN(f, zeros{}, 1<<30); !errors.Is(err, syscall.ENOSPC) {
+		t.Fatalf("the directory cannot be filled: %v", err)
+	}
+	return f.Name()
+}
+
+type zeros struct{}
+
+func (zeros) Read(p []byte) (int, error) { clear(p); return len(p), nil }
