@@ -3,6 +3,7 @@ module github.com/fencepost/fencepost
 go 1.26.0
 
 require (
+	github.com/anishathalye/porcupine v1.3.1
 	github.com/containerd/errdefs v1.0.0
 	github.com/dustin/go-humanize v1.0.1
 	github.com/klauspost/compress v1.19.2

@@ -25,6 +25,13 @@ import (
 var bin string
 
 func TestMain(m *testing.M) {
+	if backend := os.Getenv(envLocks); backend != "" {
+		if err := lockProcess(backend); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	code, err := buildAndRun(m)
 	if err != nil {
@@ -214,7 +221,7 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 // heldLock is one line of fencepost locks ls -o json.
 type heldLock struct {
 	Name  string `json:"name"`
-	PID   int    `json:"pid"`
+	PID   int    `json:"-"` // of the first holder
 	Token int64  `json:"token"`
 }
 
@@ -224,9 +231,17 @@ func heldLocks(t *testing.T, b backend) []heldLock {
 	if r.code != 0 {
 		return nil // the server is paused, or so
 	}
-	var locks []heldLock
-	if err := json.Unmarshal([]byte(r.stdout), &locks); err != nil {
+	var rows []struct {
+		heldLock
+		Holders []struct{ PID int }
+	}
+	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
 		t.Fatalf("locks ls: %v\n%s", err, r.stdout)
+	}
+	var locks []heldLock
+	for _, row := range rows {
+		row.PID = row.Holders[0].PID
+		locks = append(locks, row.heldLock)
 	}
 	return locks
 }

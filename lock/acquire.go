@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
+	"strconv"
 	"sync"
 	"time"
 )
@@ -17,15 +19,18 @@ var errWaited = errors.New("the time of WithWait is over")
 type attempt struct {
 	l     *Locker
 	name  string
-	hold  Hold // rule: the id stays over all tries, so that one whose answer got lost is recognized as ours; but see retire
-	try   bool // do not wait
+	hold  Hold    // rule: the id stays over all tries, so that one whose answer got lost is recognized as ours; but see retire
+	try   bool    // do not wait
+	w     *waiter // our place in the line; nil = do not wait
 	began time.Duration
+	begin step
 
 	// What became of the writes so far.
 	unclear    bool  // one may have been applied without our knowing, or may be yet
 	inserted   bool  // a record with the present id may have been inserted, or may be yet
 	unseeded   bool  // the record is known to be ours, and to have no token yet
 	takingOver bool  // the latest one took the lock from a dead holder
+	robbing    bool  // whose work may still be under way
 	drawn      int64 // for mutantEarlySeed: a first token, drawn too early
 	races      int   // how many in a row matched nothing
 	race       jitter
@@ -34,6 +39,13 @@ type attempt struct {
 	last     observation
 	lastHold HoldID
 	poll     jitter
+	gift     gift          // what a hand-over brought
+	hinted   time.Duration // when a Watcher last had us look
+
+	// Our place in the record's queue.
+	fair   bool
+	queued bool
+	beat   time.Duration // when it was last renewed
 
 	// Failures of the store since its last answer.
 	failures     int
@@ -85,21 +97,90 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		wait, stop = context.WithTimeoutCause(wait, c.wait, errWaited)
 		defer stop()
 	}
+	for {
+		le, err := l.once(ctx, wait, name, &c, try)
+		if err != nil {
+			return nil, err
+		}
+		if le.robbed && c.delay > 0 {
+			// rule: the lock is held, and renewed, while what the old holder sent runs out.
+			stop := context.AfterFunc(wait, func() { le.beginRelease(false) })
+			whole := pause(le.stop, c.delay)
+			if !stop() || !whole {
+				_ = le.beginRelease(false)
+				if err := wait.Err(); err != nil {
+					return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w", name, context.Cause(wait))
+				}
+				continue // lost meanwhile
+			}
+		}
+		if c.maxHoldSet {
+			le.bound(l.valid() + c.maxHold)
+		}
+		return le, nil
+	}
+}
+
+// once makes one attempt, when it is its turn in the line of this process.
+func (l *Locker) once(ctx, wait context.Context, name string, c *config, try bool) (*Lease, error) {
 	a := &attempt{
 		l: l, name: name, try: try, began: l.valid(),
-		hold:  Hold{ID: NewHoldID(), Lease: c.lease, Owner: l.opts.Owner, Why: c.why},
+		hold:  Hold{ID: NewHoldID(), Lease: c.lease, Owner: l.opts.Owner, Why: c.why, Permits: c.permits},
+		fair:  c.fair,
 		retry: jitter{ceiling: min(time.Second, c.lease/20)},
 		race:  jitter{ceiling: maxPoll},
+		poll:  jitter{ceiling: maxPoll},
+	}
+	if !try {
+		a.w = l.lines.join(wait, name, a.hold)
+		defer l.lines.leave(name, a.w)
+		var handed bool
+		if a.gift, handed = a.queueUp(wait); handed {
+			a.begin = stepHanded
+		}
+		if wait.Err() != nil {
+			if handed && (a.gift.ok || a.gift.unclear) {
+				l.abandon(name, a.hold)
+			}
+			a.last = l.seen.look(name)
+			return nil, a.ended(wait, ctx)
+		}
+		a.inherit()
 	}
 	a.drawn = a.seed()
 	le, err := a.run(wait, ctx)
 	a.mu.Lock()
 	a.over, a.lease = true, le
 	a.mu.Unlock()
+	if err != nil {
+		a.stepBack()
+	}
 	if err != nil && a.unclear {
 		l.abandon(name, a.hold)
 	}
+	if !try {
+		a.bequeath(err == nil && !a.gift.ok)
+	}
 	return le, err
+}
+
+// inherit goes on with the failures of the front before: the wait in line was a wait for the same store.
+func (a *attempt) inherit() {
+	a.l.lines.with(a.name, func(ln *line, _ *waiter) {
+		if ln.failing {
+			a.failures, a.failure, a.failingSince = 1, ln.failure, max(ln.failingSince, a.began)
+		}
+	})
+}
+
+// bequeath is the opposite of inherit. fresh: the lock comes from the store, not from hand to hand.
+func (a *attempt) bequeath(fresh bool) {
+	a.l.lines.with(a.name, func(ln *line, _ *waiter) {
+		if fresh {
+			ln.handed = 0
+		}
+		ln.failing, ln.failure, ln.failingSince = a.failures > 0, a.failure, a.failingSince
+	})
 }
 
 func (c *config) check(name string) error {
@@ -112,6 +193,16 @@ func (c *config) check(name string) error {
 	if c.waitSet && c.wait <= 0 {
 		return &InvalidError{What: "wait", Value: c.wait.String(), Problem: "it must be positive; to not wait use TryAcquire"}
 	}
+	if c.maxHoldSet && c.maxHold <= 0 {
+		return &InvalidError{What: "longest hold", Value: c.maxHold.String(), Problem: "it must be positive"}
+	}
+	if c.permitsSet && (c.permits < 1 || c.permits > MaxEntries) {
+		return &InvalidError{What: "number of permits", Value: strconv.Itoa(c.permits), Problem: fmt.Sprintf("it must be "+
+			"between 1 and %d", MaxEntries)}
+	}
+	if c.delay < 0 {
+		return &InvalidError{What: "takeover delay", Value: c.delay.String(), Problem: "it must not be negative"}
+	}
 	// Stores keep whole milliseconds; a holder must not count on more than others see.
 	c.lease = c.lease.Truncate(time.Millisecond)
 	return checkText("text of WithWhy", c.why)
@@ -119,8 +210,8 @@ func (c *config) check(name string) error {
 
 // run goes from step to step until the lock is held or given up. wait bounds it; caller is the context of the caller.
 func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
-	next := stepFree
-	if a.l.seen.look(a.name).record.Hold != nil {
+	next := a.begin
+	if r := a.l.seen.look(a.name).record; next == stepFree && (r.Held() || len(r.Queue) > 0) {
 		next = stepRead // rule: read first; a write that is bound to fail costs the server more than a read
 	}
 	for {
@@ -133,9 +224,11 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			now  = next
 			sent = a.l.valid() // rule: a lease counts from the sending of the operation that got or renewed it
 		)
-		if now == stepRead {
+		switch now {
+		case stepHanded:
+		case stepRead:
 			next, err = a.read(wait)
-		} else {
+		default:
 			g, err = a.write(wait, now)
 		}
 		switch {
@@ -144,11 +237,17 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 				return nil, err
 			}
 			continue
+		case next == stepDone:
+			return nil, a.held(nil)
+		case next == stepHanded:
+			g, sent = a.gift.grant, a.gift.sent
+			a.unclear = a.unclear || a.gift.unclear
+			if a.gift.unclear {
+				next = stepConfirm
+				continue
+			}
 		case now == stepRead:
 			a.failures = 0
-			if next == stepDone {
-				return nil, a.held(nil)
-			}
 			continue
 		}
 		a.failures = 0
@@ -183,7 +282,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 
 // beaten decides what to do after a write that matched nothing.
 func (a *attempt) beaten(wait context.Context) (step, error) {
-	a.takingOver, a.unseeded = false, false
+	a.takingOver, a.robbing, a.unseeded = false, false, false
 	a.races++
 	if a.try && a.races > maxRaces {
 		return 0, a.held(nil)
@@ -216,55 +315,179 @@ func (a *attempt) retire() {
 	a.mu.Lock()
 	a.hold.ID = NewHoldID()
 	a.mu.Unlock()
-	a.inserted, a.unseeded = false, false
+	a.inserted, a.unseeded, a.queued = false, false, false
 }
 
-// stepDone ends an attempt that must not wait.
-const stepDone step = -1
+const (
+	stepDone   step = -1 - iota // there is nothing to do but wait
+	stepHanded                  // the lock was handed over, or may have been
+)
 
 // read reads the record and decides what to do next; it sleeps when that is to wait.
 func (a *attempt) read(wait context.Context) (step, error) {
-	type reading struct {
-		r     Record
-		found bool
-		at    time.Duration
+	type timed struct {
+		reading
+		at time.Duration
 	}
-	got, err := call(a.l, wait, opTimeout(a.hold.Lease), func(ctx context.Context) (reading, error) {
+	if known := a.l.seen.look(a.name); !a.last.known && a.w != nil && known.record.Hold != nil && a.l.holds(known.record.Hold.ID) {
+		// Somebody in this process has it, and will hand it over: no need to ask.
+		a.last = known
+		var handed bool
+		if a.gift, handed = a.park(wait, a.poll.next()); handed {
+			return stepHanded, nil
+		}
+	}
+	got, err := call(a.l, wait, opTimeout(a.hold.Lease), func(ctx context.Context) (timed, error) {
 		r, found, err := a.l.store.Read(ctx, a.name)
-		return reading{r, found, a.l.clock()}, err
+		return timed{reading{r, found}, a.l.clock()}, err
 	}, nil)
 	if err != nil {
 		return 0, err
 	}
-	ob := a.l.seen.saw(a.name, got.r, got.found, got.at)
-	switch {
-	case !got.found:
+	ob := a.l.seen.saw(a.name, got.record, got.found, got.at)
+	if !got.found {
 		return stepCreate, nil
-	case got.r.Hold == nil:
-		return stepFree, nil
-	case got.r.Hold.ID == a.hold.ID:
-		return stepConfirm, nil
+	}
+	for _, h := range got.record.Holds() {
+		if h.ID == a.hold.ID {
+			return stepConfirm, nil
+		}
 	}
 	a.last = ob
-	age, need := a.l.clock()-ob.version, a.l.patience(a, *got.r.Hold)
-	if age >= need {
-		return stepTakeOver, nil
-	}
-	if a.try {
-		return stepDone, nil
+	v := a.judge()
+	switch {
+	case v.remove != nil:
+		return stepRead, v.remove(wait)
+	case v.next != stepDone || a.try:
+		return v.next, nil
 	}
 	a.races = 0
-	if a.lastHold != got.r.Hold.ID {
-		a.lastHold = got.r.Hold.ID
+	a.poll.ceiling = maxPoll
+	holder := HoldID{}
+	for _, h := range got.record.Holds() {
+		holder = h.ID
+		a.poll.ceiling = min(a.poll.ceiling, h.Lease/16)
+		if !a.l.holds(h.ID) {
+			a.l.lines.with(a.name, func(ln *line, _ *waiter) { ln.company = true })
+		}
+	}
+	if a.first() {
+		a.poll.ceiling = min(a.poll.ceiling, maxPoll/5) // everybody waits for us
+	}
+	if a.lastHold != holder {
+		a.lastHold = holder
 		a.poll.reset() // the lock changes hands: it may be free soon
 	}
-	a.poll.ceiling = min(maxPoll, got.r.Hold.Lease/16)
+	a.stand(wait)
 	a.l.stats.polls.Add(1)
-	pause(wait.Done(), min(a.poll.next(), need-age))
+	var handed bool
+	if a.gift, handed = a.park(wait, min(a.poll.next(), v.patience)); handed {
+		return stepHanded, nil
+	}
 	return stepRead, nil
 }
 
-// patience is how long a version of hold h must stand still before the lock may be taken over.
+// verdict is what a record means for an attempt.
+type verdict struct {
+	next     step                        // stepDone: wait
+	patience time.Duration               // how long at most: then somebody may be dead
+	remove   func(context.Context) error // takes a dead one out of the record first
+}
+
+// judge decides what the record that was last seen means.
+func (a *attempt) judge() verdict {
+	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
+	r := ob.record
+	dead := func(h Hold, since time.Duration) bool {
+		left := a.l.patience(a, h) - (now - since)
+		if left > 0 {
+			patience = min(patience, left)
+		}
+		return left <= 0
+	}
+	// rule: a place in the queue is itself a lease: a waiter that died costs that, not more.
+	for _, e := range r.Queue {
+		if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {
+			return verdict{remove: a.removing(func(ctx context.Context) (bool, error) {
+				return a.l.store.Dequeue(ctx, a.name, e.ID, e.Version)
+			})}
+		}
+	}
+	// rule: nobody but the first in the queue may acquire, whether he queues himself or not.
+	turn := len(r.Queue) == 0 || r.Queue[0].ID == a.hold.ID
+	switch {
+	case r.Hold != nil:
+		if dead(*r.Hold, ob.version) && turn {
+			return verdict{next: stepTakeOver}
+		}
+	case len(r.Shares) >= max(a.hold.Permits, 1):
+		// rule: each entry has a lease and a version of its own: a dead one does not live as long as any other is renewed.
+		for _, e := range r.Shares {
+			if dead(e.Hold, ob.entries[e.Version]) {
+				return verdict{remove: a.removing(func(ctx context.Context) (bool, error) {
+					return a.l.store.Expire(ctx, a.name, e, NewVersion())
+				})}
+			}
+		}
+	case turn:
+		return verdict{next: stepFree}
+	}
+	return verdict{next: stepDone, patience: patience}
+}
+
+func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
+	return func(wait context.Context) error {
+		_, err := call(a.l, wait, opTimeout(a.hold.Lease), op, nil)
+		return err
+	}
+}
+
+// queueLease is the lease of a place in the queue, queueBeat how often it is renewed.
+const (
+	queueLease = time.Second
+	queueBeat  = queueLease / 5
+)
+
+// stand takes or keeps a place in the record's queue: if the caller wants that, and if shared holders could else follow
+// one another for ever. A failure costs nothing but the place.
+func (a *attempt) stand(wait context.Context) {
+	now := a.l.valid()
+	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0 && a.l.opts.mutant&mutantNoWriterMark == 0
+	if !a.fair && !writer && !a.queued || a.queued && now-a.beat < queueBeat {
+		return
+	}
+	if a.inserted {
+		a.retire()
+	}
+	a.queued, a.beat = true, now
+	e := Entry{Hold: a.hold, Version: NewVersion()}
+	e.Lease = queueLease
+	_, _ = call(a.l, wait, queueLease/2, func(ctx context.Context) (bool, error) {
+		return a.l.store.Enqueue(ctx, a.name, e)
+	}, nil)
+}
+
+// stepBack leaves the queue, in the background.
+func (a *attempt) stepBack() {
+	if !a.queued {
+		return
+	}
+	id := a.hold.ID
+	a.l.wg.Add(1)
+	go func() {
+		defer a.l.wg.Done()
+		for range 2 {
+			_, err := call(a.l, a.l.base, queueLease, func(ctx context.Context) (bool, error) {
+				return a.l.store.Dequeue(ctx, a.name, id, Version{})
+			}, nil)
+			if err == nil {
+				return
+			}
+		}
+	}()
+}
+
+// patience is how long a version of hold h must stand still before its holder is presumed dead.
 func (l *Locker) patience(a *attempt, h Hold) time.Duration {
 	switch {
 	case l.opts.mutant&mutantEarlyTakeover != 0:
@@ -298,7 +521,7 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 		})
 	case stepTakeOver:
 		// rule: takeover is a compare-and-swap on the version that stood still.
-		a.takingOver = true
+		a.takingOver, a.robbing = true, !a.l.seen.isDead(a.last.record.Hold.ID)
 		seen := a.last.record.Version
 		return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
 			return s.TakeOver(ctx, a.name, seen, h, v)
@@ -313,7 +536,7 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 		}
 	}
 	return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
-		return s.Confirm(ctx, a.name, h.ID, floor, v)
+		return s.Confirm(ctx, a.name, h, floor, v)
 	})
 }
 
@@ -329,20 +552,20 @@ func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int
 		retired := a.hold.ID != h.ID
 		ended := a.over && (a.lease == nil || a.lease.ctx.Err() != nil)
 		a.mu.Unlock()
-		if (retired || ended) && (g.ok || unclear(err)) {
+		if (retired || ended) && (g.ok || unclearAnswer(err)) {
 			a.l.abandon(a.name, h)
 		}
 	})
 }
 
-// unclear tells whether a write that returned err may have been, or may yet be, applied.
-func unclear(err error) bool {
+// unclearAnswer tells whether a write that returned err may have been, or may yet be, applied.
+func unclearAnswer(err error) bool {
 	return err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, errNotSent)
 }
 
 // failed decides what to do after the error of a step: which step comes next, or an error to give up with.
 func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
-	if now != stepRead && unclear(err) {
+	if now != stepRead && unclearAnswer(err) {
 		if now != stepConfirm {
 			a.l.stats.unclear.Add(1)
 		}
@@ -393,7 +616,7 @@ func (a *attempt) ended(wait, caller context.Context) error {
 	case a.failures > 0:
 		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.failingSince,
 			Cause: errors.Join(a.failure, cause)}
-	case a.last.known:
+	case a.last.known || a.last.record.Held():
 		return a.held(cause)
 	case waited:
 		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.began, Cause: errWaited}
@@ -401,15 +624,22 @@ func (a *attempt) ended(wait, caller context.Context) error {
 	return fmt.Errorf("acquire lock %q: %w", a.name, cause)
 }
 
-// held is the error of an attempt that found the lock held.
+// held is the error of an attempt that found the lock held, or reserved.
 func (a *attempt) held(cause error) error {
-	e := &HeldError{Name: a.name, Cause: cause}
-	if h := a.last.record.Hold; h != nil {
-		e.Owner, e.Why, e.Lease, e.Token = h.Owner, h.Why, h.Lease, a.last.record.Token
+	r := a.last.record
+	e := &HeldError{Name: a.name, Token: r.Token, Cause: cause}
+	holds := r.Holds()
+	if e.Reserved = len(holds) < max(a.hold.Permits, 1) && r.Hold == nil && len(r.Queue) > 0; e.Reserved {
+		holds = []Hold{r.Queue[0].Hold}
+	}
+	for i, h := range holds {
+		if i == 0 {
+			e.Owner, e.Why, e.Lease = h.Owner, h.Why, h.Lease
+		}
+		e.Own = e.Own || a.l.holds(h.ID)
+	}
+	if r.Hold != nil && a.last.known {
 		e.Observed = a.l.clock() - a.last.hold
-		a.l.mu.Lock()
-		_, e.Own = a.l.leases[h.ID]
-		a.l.mu.Unlock()
 	}
 	return e
 }
@@ -425,7 +655,7 @@ func (l *Locker) abandon(name string, h Hold) {
 	l.wg.Add(1)
 	go func() {
 		defer l.wg.Done()
-		_, _ = l.release(name, h)
+		_, _ = l.giveUp(name, h)
 	}()
 }
 
@@ -439,7 +669,7 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 	retry := jitter{ceiling: min(time.Second, h.Lease/20)}
 	for try := 1; ; try++ {
 		ok, err := call(l, l.base, opTimeout(h.Lease), func(ctx context.Context) (bool, error) {
-			return l.store.Release(ctx, name, h.ID, NewVersion())
+			return l.store.Release(ctx, name, h, NewVersion())
 		}, nil)
 		if err == nil {
 			return !ok && try == 1, nil

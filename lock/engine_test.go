@@ -149,7 +149,7 @@ func TestANewVersionStartsTheWaitAgain(t *testing.T) {
 		w.refused(l)
 		// A sign of life at the last moment, a renewal that was long under way for example.
 		w.mem.Inject(nil)
-		ok, err := w.store().Renew(w.Context(), "n", lock.HoldOf(le), lock.NewVersion())
+		_, ok, err := w.store().Renew(w.Context(), "n", holdOf(le), lock.NewVersion())
 		w.must(err)
 		if !ok {
 			t.Fatal("not renewed")
@@ -691,7 +691,7 @@ func zombie(w *world) {
 	}
 	w.mem.Inject(nil)
 	before, _ := w.mem.Get("n")
-	ok, err := w.store().Renew(w.Context(), "n", lock.HoldOf(old), lock.NewVersion())
+	_, ok, err := w.store().Renew(w.Context(), "n", holdOf(old), lock.NewVersion())
 	w.must(err)
 	if ok {
 		w.Errorf("the zombie's late renewal matched")

@@ -17,6 +17,10 @@ var (
 	ErrLost = errors.New("lock was lost")
 	// ErrReleased: the lease was released. It is the cause of [Lease.Context] then.
 	ErrReleased = errors.New("lock was released")
+	// ErrNotHeld: nobody holds the lock that was to be released.
+	ErrNotHeld = errors.New("nobody holds the lock")
+	// ErrUnknown: nobody has ever used a lock of this name, or not for weeks.
+	ErrUnknown = errors.New("there is no lock of this name; check the spelling, or list the locks")
 	// ErrTooShort: the lease is held, but not for as long as [Lease.Check] asked.
 	ErrTooShort = errors.New("lease ends too soon")
 	// ErrInvalid: an argument is out of range. See [InvalidError].
@@ -42,12 +46,15 @@ type HeldError struct {
 	Lease    time.Duration // the holder's
 	Observed time.Duration // how long this Locker has known this acquisition
 	Own      bool          // the holder is this Locker itself
+	Reserved bool          // nobody holds it, but Owner stands in line for it
 	Cause    error         // the context's, nil if TryAcquire or WithWait gave up
 }
 
 func (e *HeldError) Error() string {
 	s := fmt.Sprintf("lock %q is held", e.Name)
 	switch {
+	case e.Reserved:
+		s = fmt.Sprintf("lock %q is reserved for %v, first in line", e.Name, e.Owner)
 	case e.Own:
 		s += " by this process itself (locks are not re-entrant)"
 	case e.Owner != (Owner{}):
@@ -79,9 +86,12 @@ type LostReason string
 const (
 	// LostExpired: no renewal was acknowledged in time. Nobody else needs to have the lock.
 	LostExpired LostReason = "expired"
-	// LostGone: the record does not carry this lease any more: somebody took the lock over, released it by force or
-	// deleted the record.
+	// LostGone: the record does not carry this lease any more: somebody took the lock over or deleted the record.
 	LostGone LostReason = "taken away"
+	// LostForced: somebody released it by force ([Locker.ForceRelease]).
+	LostForced LostReason = "released by force"
+	// LostMaxHold: it was held for as long as [WithMaxHold] allows.
+	LostMaxHold LostReason = "held too long"
 )
 
 // LostError is the cause of [Lease.Context] after a loss. It is ErrLost.
@@ -89,14 +99,19 @@ type LostError struct {
 	Name   string
 	Token  int64
 	Reason LostReason
-	Cause  error // the last error of a renewal, if any
+	Why    string // what the one who used force said
+	Cause  error  // the last error of a renewal, if any
 }
 
 func (e *LostError) Error() string {
 	s := fmt.Sprintf("lock %q (token %d) was lost: ", e.Name, e.Token)
-	if e.Reason == LostGone {
-		return s + "the store does not have this lease any more; somebody took the lock over, released it by force or " +
-			"deleted its record"
+	switch e.Reason {
+	case LostGone:
+		return s + "the store does not have this lease any more; somebody took the lock over or deleted its record"
+	case LostForced:
+		return s + "somebody released it by force: " + e.Why
+	case LostMaxHold:
+		return s + "it was held for as long as WithMaxHold allows"
 	}
 	s += "no renewal was acknowledged within the lease"
 	if e.Cause != nil {

@@ -10,6 +10,8 @@ const (
 	MutantNoLossTimer       = mutantNoLossTimer
 	MutantEarlySeed         = mutantEarlySeed
 	MutantNoConfirm         = mutantNoConfirm
+	MutantNoWriterMark      = mutantNoWriterMark
+	MutantSelfish           = mutantSelfish
 )
 
 type Mutant = mutant
@@ -35,6 +37,12 @@ func DeadlineOf(le *Lease) time.Duration {
 // HoldOf is the id of a lease.
 func HoldOf(le *Lease) HoldID { return le.hold.ID }
 
+// PermitsOf is how many may share a lease; 0 = exclusive.
+func PermitsOf(le *Lease) int { return le.hold.Permits }
+
+// QueueLease is the lease of a place in the line.
+const QueueLease = queueLease
+
 // OwnerOf describes the process pid as it would describe itself.
 func OwnerOf(pid int) Owner {
 	o := ThisProcess()
@@ -59,3 +67,9 @@ func (o *Observations) Saw(name string, r Record) { o.o.saw(name, r, true, 0) }
 func (o *Observations) Bury(id HoldID)            { o.o.bury(id) }
 func (o *Observations) IsDead(id HoldID) bool     { return o.o.isDead(id) }
 func (o *Observations) Names() int                { return len(o.o.names) }
+
+// InLine is how many goroutines wait for name.
+func InLine(l *Locker, name string) int { return l.lines.length(name) }
+
+// MaxHandOvers is how often in a row a lock stays in a process.
+const MaxHandOvers = maxHandOvers

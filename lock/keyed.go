@@ -2,6 +2,7 @@ package lock
 
 import (
 	"context"
+	"slices"
 	"sync"
 )
 
@@ -9,23 +10,28 @@ import (
 // callers with the same key take turns, in the order in which they came; callers with different keys do not meet. It costs
 // memory only for the keys that are in use. The zero value is ready. Safe for concurrent use; must not be copied.
 //
-// It excludes the goroutines of this process only. Across processes use a [Locker]; in front of one, Keyed keeps the
-// goroutines of a process from competing for the same name over the network.
+// It excludes the goroutines of this process only, and is not re-entrant. Across processes use a [Locker]; in front of
+// one, Keyed keeps the goroutines of a process from competing for the same name over the network.
 type Keyed[K comparable] struct {
-	mu    sync.Mutex
-	locks map[K]*keyedMutex
-	peak  int // most keys in use since the map was made
-}
-
-// keyedMutex is the mutex of one key.
-type keyedMutex struct {
-	sem   chan struct{} // holds one element while locked; blocked senders are served in order
-	users int           // holder and waiters; under Keyed.mu
+	mu     sync.Mutex
+	locked map[K][]chan struct{} // by key that is locked: who waits for it, in order
+	peak   int                   // most keys in use since the map was made
 }
 
 // shrinkAbove is the number of keys from which on the map is made anew once it is empty: Go's maps keep the memory of the
 // most keys they ever held.
 const shrinkAbove = 1024
+
+// Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or ctx's cause if ctx ended before its turn
+// came; then fn was not called.
+func (k *Keyed[K]) Do(ctx context.Context, key K, fn func() error) error {
+	unlock, err := k.Lock(ctx, key)
+	if err != nil {
+		return err
+	}
+	defer unlock()
+	return fn()
+}
 
 // Lock waits until key is free or ctx ends, and returns the function that unlocks it, which may be called more than once
 // and from any goroutine. The error is ctx's cause; then nothing is locked.
@@ -33,74 +39,92 @@ func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
 	}
-	m := k.enter(key)
+	turn := k.enter(key)
+	if turn == nil {
+		return k.unlocker(key), nil
+	}
 	select {
-	case m.sem <- struct{}{}:
-		return k.unlocker(key, m), nil
+	case <-turn:
+		return k.unlocker(key), nil
 	case <-ctx.Done():
-		k.leave(key, m)
+		k.giveUp(key, turn)
 		return nil, context.Cause(ctx)
 	}
 }
 
-// TryLock locks key if nobody has it or waits for it; ok tells whether it did.
+// TryLock locks key if nobody has it; ok tells whether it did.
 func (k *Keyed[K]) TryLock(key K) (unlock func(), ok bool) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	if k.locks[key] != nil {
+	if _, locked := k.locked[key]; locked {
 		return nil, false
 	}
-	m := k.add(key)
-	m.sem <- struct{}{}
-	return k.unlocker(key, m), true
+	k.lock(key)
+	return k.unlocker(key), true
 }
 
-// Len returns the number of keys in use: locked or waited for.
+// Len returns the number of keys in use.
 func (k *Keyed[K]) Len() int {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	return len(k.locks)
+	return len(k.locked)
 }
 
-// enter counts the caller as a user of key.
-func (k *Keyed[K]) enter(key K) *keyedMutex {
+// enter locks key if it is free. Otherwise it lines the caller up: turn is closed when key has been locked for it.
+func (k *Keyed[K]) enter(key K) (turn chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
-	m := k.locks[key]
-	if m == nil {
-		return k.add(key)
+	waiters, locked := k.locked[key]
+	if !locked {
+		k.lock(key)
+		return nil
 	}
-	m.users++
-	return m
+	turn = make(chan struct{})
+	k.locked[key] = append(waiters, turn)
+	return turn
 }
 
-// add makes the mutex of key, with the caller as its user. k.mu is held.
-func (k *Keyed[K]) add(key K) *keyedMutex {
-	if k.locks == nil {
-		k.locks, k.peak = make(map[K]*keyedMutex), 0
+// lock locks a free key. k.mu is held.
+func (k *Keyed[K]) lock(key K) {
+	if k.locked == nil {
+		k.locked, k.peak = make(map[K][]chan struct{}), 0
 	}
-	m := &keyedMutex{sem: make(chan struct{}, 1), users: 1}
-	k.locks[key] = m
-	k.peak = max(k.peak, len(k.locks))
-	return m
+	k.locked[key] = nil
+	k.peak = max(k.peak, len(k.locked))
 }
 
-// leave is the opposite of enter; the last user takes the mutex away.
-func (k *Keyed[K]) leave(key K, m *keyedMutex) {
-	k.mu.Lock()
-	defer k.mu.Unlock()
-	if m.users--; m.users > 0 {
+// pass gives key to who has waited longest, or frees it. k.mu is held.
+func (k *Keyed[K]) pass(key K) {
+	if waiters := k.locked[key]; len(waiters) > 0 {
+		close(waiters[0])
+		k.locked[key] = waiters[1:]
 		return
 	}
-	delete(k.locks, key)
-	if len(k.locks) == 0 && k.peak > shrinkAbove {
-		k.locks = nil
+	delete(k.locked, key)
+	if len(k.locked) == 0 && k.peak > shrinkAbove {
+		k.locked = nil
 	}
 }
 
-func (k *Keyed[K]) unlocker(key K, m *keyedMutex) func() {
-	return sync.OnceFunc(func() {
-		<-m.sem
-		k.leave(key, m)
-	})
+// giveUp leaves the line, or passes key on if the turn came at the same moment.
+func (k *Keyed[K]) giveUp(key K, turn chan struct{}) {
+	k.mu.Lock()
+	defer k.mu.Unlock()
+	if i := slices.Index(k.locked[key], turn); i >= 0 {
+		k.locked[key] = slices.Delete(k.locked[key], i, i+1)
+	} else {
+		k.pass(key)
+	}
+}
+
+func (k *Keyed[K]) unlocker(key K) func() {
+	locked := true
+	return func() {
+		k.mu.Lock()
+		defer k.mu.Unlock()
+		if locked {
+			locked = false
+			k.pass(key)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package lock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"slices"
 	"sync"
@@ -121,6 +122,7 @@ func TestKeyedDoesNotLeak(t *testing.T) {
 	}
 	var k lock.Keyed[int]
 	before := heap()
+	began := time.Now()
 	for i := range n {
 		unlock, err := k.Lock(context.Background(), i)
 		if err != nil {
@@ -128,6 +130,7 @@ func TestKeyedDoesNotLeak(t *testing.T) {
 		}
 		unlock()
 	}
+	t.Logf("%d keys in %v, heap %+d bytes", n, time.Since(began), int64(heap())-int64(before))
 	var unlocks []func()
 	for i := range 100_000 {
 		unlocks = append(unlocks, mustLock(t, &k, i))
@@ -136,12 +139,98 @@ func TestKeyedDoesNotLeak(t *testing.T) {
 		u()
 	}
 	unlocks = nil
+	if k.Len() != 0 {
+		t.Errorf("%d keys are still in use", k.Len())
+	}
 	if grown := int64(heap()) - int64(before); grown > 1<<20 {
 		t.Errorf("the heap grew by %d bytes", grown)
 	}
 	runtime.KeepAlive(&k)
 }
 
+// Those who give up leave the line without disturbing it, also when their turn comes at that moment.
+func TestKeyedSurvivesThoseWhoGiveUp(t *testing.T) {
+	var k lock.Keyed[int]
+	var inside atomic.Int32
+	var locked, gaveUp atomic.Int64
+	var g sync.WaitGroup
+	for i := range 8 {
+		g.Go(func() {
+			for j := range 2000 {
+				ctx, cancel := context.WithCancel(context.Background())
+				if (i+j)%2 == 0 {
+					go cancel()
+				}
+				unlock, err := k.Lock(ctx, 1)
+				cancel()
+				if err != nil {
+					gaveUp.Add(1)
+					continue
+				}
+				if inside.Add(1) != 1 {
+					t.Error("two goroutines hold the same key")
+				}
+				locked.Add(1)
+				inside.Add(-1)
+				unlock()
+			}
+		})
+	}
+	g.Wait()
+	if k.Len() != 0 || locked.Load() < 8*1000 {
+		t.Errorf("%d keys in use, locked %d times, gave up %d times", k.Len(), locked.Load(), gaveUp.Load())
+	}
+}
+
+// Who gives up when the turn has come already, and nobody has noticed yet, must pass the key on.
+func TestKeyedIsNotLostWithThoseWhoGiveUp(t *testing.T) {
+	var k lock.Keyed[int]
+	for range 1000 {
+		unlock := mustLock(t, &k, 1)
+		ctx, cancel := context.WithCancel(context.Background())
+		gone := make(chan struct{})
+		go func() {
+			defer close(gone)
+			if unlock, err := k.Lock(ctx, 1); err == nil {
+				unlock()
+			}
+		}()
+		runtime.Gosched() // it waits by now, mostly
+		cancel()
+		unlock() // before it runs, mostly
+		<-gone
+		if k.Len() != 0 {
+			t.Fatal("the key stays locked, and nobody has it")
+		}
+	}
+}
+
+func TestKeyedDo(t *testing.T) {
+	var k lock.Keyed[string]
+	failed := errors.New("fn failed")
+	if err := k.Do(t.Context(), "a", func() error {
+		if _, ok := k.TryLock("a"); ok {
+			t.Error("fn runs without the lock")
+		}
+		return failed
+	}); err != failed {
+		t.Errorf("got %v", err)
+	}
+	func() {
+		defer func() { _ = recover() }()
+		_ = k.Do(t.Context(), "a", func() error { panic("oops") })
+	}()
+	if k.Len() != 0 {
+		t.Error("the key is still locked")
+	}
+	ended, cancel := context.WithCancelCause(t.Context())
+	cancel(failed)
+	if err := k.Do(ended, "a", func() error { t.Error("fn was called"); return nil }); err != failed {
+		t.Errorf("with an ended context: got %v", err)
+	}
+}
+
+// One key after the other, each used once: what it costs to lock by id.
 func BenchmarkKeyed(b *testing.B) {
 	var k lock.Keyed[int]
 	b.ReportAllocs()
@@ -151,5 +240,25 @@ func BenchmarkKeyed(b *testing.B) {
 			b.Fatal(err)
 		}
 		unlock()
+	}
+}
+
+// All processors, on many keys or on one.
+func BenchmarkKeyedParallel(b *testing.B) {
+	for _, keys := range []int64{1, 1000} {
+		b.Run(fmt.Sprintf("keys=%d", keys), func(b *testing.B) {
+			var k lock.Keyed[int64]
+			var next atomic.Int64
+			b.ReportAllocs()
+			b.RunParallel(func(p *testing.PB) {
+				for p.Next() {
+					unlock, err := k.Lock(context.Background(), next.Add(1)%keys)
+					if err != nil {
+						b.Fatal(err)
+					}
+					unlock()
+				}
+			})
+		})
 	}
 }

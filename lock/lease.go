@@ -15,18 +15,25 @@ type Lease struct {
 	hold  Hold
 	stale bool // a second try of the acquisition may still arrive at the store
 
+	robbed bool // taken over from a holder whose work may still be under way
+
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	lost     chan struct{} // closed at loss
 	stop     chan struct{} // closed when the lease ends in either way
 	released chan struct{} // closed when the release has its result
+	asked    chan struct{} // closed when somebody asks for the release
 
 	mu         sync.Mutex
 	state      leaseState
 	token      int64
-	deadline   time.Duration // on l.valid
-	timer      *time.Timer   // rule: an independent timer notices the deadline, whatever the renewer does
-	renewErr   error         // of the last renewal
+	deadline   time.Duration // on l.valid; no later than last
+	last       time.Duration // of WithMaxHold, on l.valid
+	suspect    chan struct{} // closed while less than half of the lease is left
+	suspected  bool
+	why        string      // what who asked for the release said
+	timer      *time.Timer // rule: an independent timer notices the deadline, whatever the renewer does
+	renewErr   error       // of the last renewal
 	lostErr    *LostError
 	cleaned    bool // the release after a loss has begun
 	releaseErr error
@@ -43,11 +50,14 @@ const (
 // newLease makes a granted attempt a lease and starts renewing it. sent is when the granting operation was sent.
 func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
 	le := &Lease{
-		l: l, name: a.name, hold: a.hold, stale: a.unclear, token: token,
+		l: l, name: a.name, hold: a.hold, stale: a.unclear, robbed: a.robbing, token: token,
 		deadline: sent + a.hold.Lease - margin(a.hold.Lease),
 		lost:     make(chan struct{}),
 		stop:     make(chan struct{}),
 		released: make(chan struct{}),
+		asked:    make(chan struct{}),
+		suspect:  make(chan struct{}),
+		last:     math.MaxInt64,
 	}
 	// The lease outlives the context of the acquisition, which may have been about the wait only.
 	le.ctx, le.cancel = context.WithCancelCause(context.WithoutCancel(caller))
@@ -60,7 +70,7 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 	l.leases[a.hold.ID] = le
 	l.wg.Add(1)
 	l.mu.Unlock()
-	l.seen.granted(a.name, token)
+	l.seen.granted(a.name, token, a.hold)
 	l.stats.acquired.Add(1)
 	if a.takingOver {
 		l.stats.takenOver.Add(1)
@@ -91,6 +101,25 @@ func (le *Lease) Context() context.Context { return le.ctx }
 
 // Lost is closed when the lease is lost; not when it is released.
 func (le *Lease) Lost() <-chan struct{} { return le.lost }
+
+// Suspect is closed when half of the lease has passed without a renewal: the store does not answer, and unless it does
+// soon, the lease will be lost. A renewal that succeeds after all ends the suspicion: then Suspect returns another channel.
+// Whoever can stop at a good point does so now.
+func (le *Lease) Suspect() <-chan struct{} {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.suspect
+}
+
+// ReleaseRequested is closed when somebody asks for the release of the lock ([Locker.RequestRelease]).
+func (le *Lease) ReleaseRequested() <-chan struct{} { return le.asked }
+
+// RequestReason is what they said; empty before.
+func (le *Lease) RequestReason() string {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.why
+}
 
 // Remaining is how long the lease is certain to last if no further renewal succeeds; 0 when it has ended.
 func (le *Lease) Remaining() time.Duration {
@@ -144,14 +173,14 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	for {
 		sent := le.l.valid()
 		g, err := call(le.l, ctx, opTimeout(le.hold.Lease), func(ctx context.Context) (grant, error) {
-			token, ok, err := le.l.store.Confirm(ctx, le.name, le.hold.ID, floor, NewVersion())
+			token, ok, err := le.l.store.Confirm(ctx, le.name, le.hold, floor, NewVersion())
 			return grant{token, ok}, err
 		}, nil)
 		switch {
 		case err == nil && g.ok:
 			return le.raised(g.token, sent)
 		case err == nil:
-			le.lose(LostGone)
+			le.lose(le.whyGone())
 			return 0, le.Check(0)
 		}
 		if ctx.Err() != nil || !pause(ctx.Done(), retry.next()) {
@@ -208,20 +237,21 @@ func (le *Lease) beginRelease(counted bool) error {
 	}
 	le.end(leaseReleased, ErrReleased)
 	le.l.stats.released.Add(1)
-	if le.stale {
-		le.l.seen.bury(le.hold.ID)
-	}
 	le.l.wg.Add(1)
 	go func() {
 		defer le.l.wg.Done()
 		defer close(le.released)
-		gone, err := le.l.release(le.name, le.hold)
+		gone, err := le.l.giveUp(le.name, le.hold)
+		if le.stale {
+			le.l.seen.bury(le.hold.ID) // not earlier: others of this Locker would take it, and we would report a loss
+		}
 		switch {
 		case err != nil:
 			le.l.seen.bury(le.hold.ID)
 			le.releaseErr = err
 		case gone:
-			le.releaseErr = &LostError{Name: le.name, Token: le.token, Reason: LostGone}
+			reason, why := le.whyGone()
+			le.releaseErr = &LostError{Name: le.name, Token: le.token, Reason: reason, Why: why}
 		}
 	}()
 	return nil
@@ -239,24 +269,26 @@ func (le *Lease) lossError() error {
 func (le *Lease) renew(sent time.Duration) {
 	defer le.l.wg.Done()
 	every := le.hold.Lease / 5
-	for pause(le.stop, sent+every-le.l.valid()) {
+	for pause(le.stop, sent+every-le.l.valid()) && !le.enough() {
 		retry := jitter{ceiling: le.hold.Lease / 20}
 		for {
 			// rule: the deadline counts from the sending: the store may have applied the renewal right then.
 			sent = le.l.valid()
-			ok, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (bool, error) {
+			r, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (renewal, error) {
 				// rule: bound to the id, not to a version: the own earlier renewal, its answer lost, must not end the lease.
-				return le.l.store.Renew(ctx, le.name, le.hold.ID, NewVersion())
+				asked, ok, err := le.l.store.Renew(ctx, le.name, le.hold, NewVersion())
+				return renewal{asked, ok}, err
 			}, nil)
 			if le.l.opts.mutant&mutantDeadlineFromReply != 0 {
 				sent = le.l.valid()
 			}
-			if err == nil && !ok {
-				le.lose(LostGone)
+			if err == nil && !r.ok {
+				le.lose(le.whyGone())
 				return
 			}
 			if err == nil {
 				le.extend(sent)
+				le.hear(r.asked)
 				break
 			}
 			// rule: a failed renewal is tried again until the deadline, and no longer.
@@ -271,6 +303,53 @@ func (le *Lease) renew(sent time.Duration) {
 	}
 }
 
+// renewal is the answer to one.
+type renewal struct {
+	asked string
+	ok    bool
+}
+
+// enough tells that further renewals are not wanted: the lease lasts as long as it may.
+func (le *Lease) enough() bool {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.deadline >= le.last
+}
+
+// hear takes note of a request to release.
+func (le *Lease) hear(asked string) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if asked != "" && le.why == "" {
+		le.why = asked
+		close(le.asked)
+	}
+}
+
+// whyGone finds out why the record does not have the lease any more. It takes no longer than a lost answer may delay the
+// loss.
+func (le *Lease) whyGone() (reason LostReason, why string) {
+	got, err := call(le.l, le.l.base, min(opTimeout(le.hold.Lease), minMargin), func(ctx context.Context) (reading, error) {
+		r, found, err := le.l.store.Read(ctx, le.name)
+		return reading{r, found}, err
+	}, nil)
+	if f := got.record.Forced; err == nil && f != nil && f.ID == le.hold.ID {
+		return LostForced, f.Why
+	}
+	return LostGone, ""
+}
+
+// bound sets the end of WithMaxHold.
+func (le *Lease) bound(last time.Duration) {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.last = last
+	le.deadline = min(le.deadline, last)
+	if le.timer != nil && le.state == leaseHeld {
+		le.timer.Reset(le.nextCheck(le.l.valid()))
+	}
+}
+
 // extend moves the deadline after an acknowledged renewal that was sent at sent.
 func (le *Lease) extend(sent time.Duration) {
 	le.mu.Lock()
@@ -281,13 +360,21 @@ func (le *Lease) extend(sent time.Duration) {
 	}
 	le.l.stats.renewed.Add(1)
 	le.renewErr = nil
-	le.deadline = max(le.deadline, sent+le.hold.Lease-margin(le.hold.Lease))
+	le.deadline = max(le.deadline, min(le.last, sent+le.hold.Lease-margin(le.hold.Lease)))
+	if le.suspected && !le.half() {
+		le.suspected, le.suspect = false, make(chan struct{})
+	}
+}
+
+// half tells whether less than half of the lease is left, and not because it may not last longer. le.mu is held.
+func (le *Lease) half() bool {
+	return le.deadline < le.last && le.deadline-le.l.valid() < le.hold.Lease/2
 }
 
 // raised takes over the answer to RaiseToken.
 func (le *Lease) raised(token int64, sent time.Duration) (int64, error) {
 	le.extend(sent)
-	le.l.seen.granted(le.name, token)
+	le.l.seen.granted(le.name, token, le.hold)
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	le.token = max(le.token, token)
@@ -305,9 +392,15 @@ func (le *Lease) checkDeadline() {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	le.expire()
-	if le.state == leaseHeld {
-		le.timer.Reset(le.nextCheck(le.l.valid()))
+	if le.state != leaseHeld {
+		return
 	}
+	if !le.suspected && le.half() {
+		le.suspected = true
+		le.l.stats.suspected.Add(1)
+		close(le.suspect)
+	}
+	le.timer.Reset(le.nextCheck(le.l.valid()))
 }
 
 // nextCheck is when the timer looks at the clock again: at the deadline, or earlier because timers stand still while the
@@ -319,26 +412,37 @@ func (le *Lease) nextCheck(now time.Duration) time.Duration {
 // expire declares the lease lost if its deadline has passed. le.mu is held.
 func (le *Lease) expire() {
 	if le.state == leaseHeld && le.l.valid() >= le.deadline {
-		le.declareLost(LostExpired)
+		reason := LostExpired
+		if le.deadline >= le.last {
+			reason = LostMaxHold
+		}
+		le.declareLost(reason, "")
 	}
 }
 
-func (le *Lease) lose(reason LostReason) {
+func (le *Lease) lose(reason LostReason, why string) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	if le.state == leaseHeld {
-		le.declareLost(reason)
+		le.declareLost(reason, why)
 	}
 }
 
 // declareLost ends the lease as lost. le.mu is held.
-func (le *Lease) declareLost(reason LostReason) {
-	le.lostErr = &LostError{Name: le.name, Token: le.token, Reason: reason, Cause: le.renewErr}
-	if reason == LostGone {
-		le.lostErr.Cause = nil
-		le.l.stats.lostGone.Add(1)
-	} else {
+func (le *Lease) declareLost(reason LostReason, why string) {
+	le.lostErr = &LostError{Name: le.name, Token: le.token, Reason: reason, Why: why}
+	switch reason {
+	case LostExpired:
+		le.lostErr.Cause = le.renewErr
 		le.l.stats.lostExpired.Add(1)
+	case LostMaxHold:
+		le.l.stats.lostMaxHold.Add(1)
+	default:
+		le.l.stats.lostGone.Add(1)
+	}
+	if !le.suspected {
+		close(le.suspect) // what is lost is suspect
+		le.suspected = true
 	}
 	le.end(leaseLost, le.lostErr)
 	close(le.lost)
@@ -355,4 +459,5 @@ func (le *Lease) end(state leaseState, cause error) {
 	le.l.mu.Lock()
 	delete(le.l.leases, le.hold.ID)
 	le.l.mu.Unlock()
+	le.l.seen.ended(le.name, le.hold.ID)
 }

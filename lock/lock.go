@@ -115,6 +115,8 @@ const (
 	mutantDeadlineFromReply                    // the lease counts from the reply of a renewal, not from its sending
 	mutantNoLossTimer                          // nobody but the renewer notices the deadline
 	mutantEarlySeed                            // the first token of a record is drawn before the record is made
+	mutantNoWriterMark                         // readers overtake writers that wait
+	mutantSelfish                              // the lock goes from hand to hand in the process for ever
 	mutantNoConfirm                            // after an unclear answer try again as if nothing had happened, with a new id
 )
 
@@ -128,7 +130,10 @@ type Locker struct {
 	cancel context.CancelFunc
 	stats  stats
 
-	seen observations
+	seen  observations
+	lines lines
+
+	watchOnce sync.Once
 
 	open      context.Context // ends when Close begins
 	shut      context.CancelFunc
@@ -187,10 +192,16 @@ func New(store Store, opts Options) (*Locker, error) {
 type Option func(*config)
 
 type config struct {
-	lease   time.Duration
-	wait    time.Duration // Acquire only
-	waitSet bool
-	why     string
+	lease      time.Duration
+	wait       time.Duration // Acquire only
+	waitSet    bool
+	why        string
+	maxHold    time.Duration
+	maxHoldSet bool
+	delay      time.Duration
+	permits    int
+	permitsSet bool
+	fair       bool
 }
 
 // WithLease sets the lease of this lock instead of [Options.Lease].
@@ -198,6 +209,32 @@ func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } 
 
 // WithWait bounds the wait of Acquire: after d it returns a [*HeldError]. It must be positive; use TryAcquire to not wait.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait, c.waitSet = d, true } }
+
+// WithMaxHold bounds how long the lock is held: it is lost ([LostMaxHold]) after d, as nothing renews it beyond. It is a
+// net under holders that hang; a holder that is done releases.
+func WithMaxHold(d time.Duration) Option {
+	return func(c *config) { c.maxHold, c.maxHoldSet = d, true }
+}
+
+// WithShared shares the lock with all others who share it, and with nobody else: many readers, or one writer. A writer who
+// waits keeps later readers from overtaking. There may be [MaxEntries] readers.
+func WithShared() Option { return WithPermits(MaxEntries) }
+
+// WithPermits shares the lock with n-1 others at most: a semaphore. All who use the name should agree about n, as each heeds
+// his own. Tokens differ and grow from grant to grant; but as the holders of several permits act at the same time, a resource
+// that refuses lower tokens is of no use to them.
+func WithPermits(n int) Option { return func(c *config) { c.permits, c.permitsSet = n, true } }
+
+// WithFair has Acquire stand in line with the waiters of other processes, once it has found the lock held: in the line,
+// which is in the lock's record, each gets the lock in turn, and those who do not stand in it wait until it is empty. A
+// waiter that dies holds the line up for its place in it, about a second. While it waits it costs a write every fifth of a
+// second.
+func WithFair() Option { return func(c *config) { c.fair = true } }
+
+// WithTakeoverDelay has an acquisition that took the lock over from a holder presumed dead wait for d, holding the lock,
+// before it returns: for resources that cannot compare tokens, where what the old holder sent may still be under way. It
+// costs nothing after a release. TryAcquire waits as well.
+func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.delay = d } }
 
 // WithWhy says what the lock is held for, in at most 512 bytes. It is shown to those who find it held.
 func WithWhy(why string) Option { return func(c *config) { c.why = why } }
@@ -218,19 +255,6 @@ func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 // saw of the holder is remembered: repeated calls take a dead lease over as soon as a waiting Acquire would.
 func (l *Locker) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return l.acquire(ctx, name, opts, true)
-}
-
-// List returns all locks the store knows, held and free, sorted by name. The dates in it are the server's, for people.
-func (l *Locker) List(ctx context.Context) ([]Record, error) {
-	if err := l.enter(); err != nil {
-		return nil, err
-	}
-	defer l.wg.Done()
-	list, err := call(l, ctx, l.opts.GiveUpAfter, l.store.List, nil)
-	if err != nil {
-		return nil, fmt.Errorf("list locks: %w", err)
-	}
-	return list, nil
 }
 
 // Close releases all leases, ends all waits with [ErrClosed], waits for the background work of this Locker, and closes
@@ -295,6 +319,14 @@ func (l *Locker) enter() error {
 	}
 	l.wg.Add(1)
 	return nil
+}
+
+// holds tells whether a hold is one of this Locker's leases.
+func (l *Locker) holds(id HoldID) bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	_, own := l.leases[id]
+	return own
 }
 
 // call runs one store operation on its own goroutine and context, bounded by timeout. It returns early, with errLeft,

@@ -28,6 +28,9 @@ type observation struct {
 	version time.Duration // when a reply first showed record.Version
 	hold    time.Duration // when a reply first showed record.Hold.ID
 	floor   int64         // greatest token ever seen
+
+	// entries is when a reply first showed each version of the entries of the record. Never changed, only replaced.
+	entries map[Version]time.Duration
 }
 
 // saw records a reply that arrived at now, and returns what is known now.
@@ -48,16 +51,42 @@ func (o *observations) saw(name string, r Record, found bool, now time.Duration)
 	if !ob.known || ob.record.Hold == nil || r.Hold == nil || ob.record.Hold.ID != r.Hold.ID {
 		ob.hold = now
 	}
+	before := ob.entries
+	ob.entries = nil
+	for _, list := range [][]Entry{r.Shares, r.Queue} {
+		for _, e := range list {
+			if ob.entries == nil {
+				ob.entries = make(map[Version]time.Duration)
+			}
+			since, ok := before[e.Version]
+			if !ok {
+				since = now
+			}
+			ob.entries[e.Version] = since
+		}
+	}
 	ob.known, ob.record = true, r
 	return *ob
 }
 
-// granted records the token of an own grant, after which the record is not known any more.
-func (o *observations) granted(name string, token int64) {
+// granted records an own grant, after which the record is not known any more but for its hold, until ended.
+func (o *observations) granted(name string, token int64, h Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	ob := o.get(name)
-	*ob = observation{floor: max(ob.floor, token)}
+	ob.floor = max(ob.floor, token)
+	if !h.Shared() { // shared holders go on watching each other
+		*ob = observation{floor: ob.floor, record: Record{Name: name, Token: token, Hold: &h}}
+	}
+}
+
+// ended records the end of an own hold.
+func (o *observations) ended(name string, id HoldID) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if ob := o.names[name]; ob != nil && !ob.known && ob.record.Hold != nil && ob.record.Hold.ID == id {
+		*ob = observation{floor: ob.floor}
+	}
 }
 
 // look returns what is known without asking the store.

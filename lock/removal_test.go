@@ -46,6 +46,22 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			store: func(w *world, s lock.Store) lock.Store { return countedVersions{s, w.mem} }},
 		{rule: "every renewal changes the version", scenario: renewingHolder,
 			store: func(w *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},
+		{rule: "a hand-over is bound to the id of the acquisition", scenario: robbed,
+			store: func(w *world, s lock.Store) lock.Store { return handOverByName{s} }},
+		{rule: "a hand-over raises the token", scenario: handOvers,
+			store: func(w *world, s lock.Store) lock.Store { return handOverSameToken{s} }},
+		{rule: "hand-overs end after some, for other processes", scenario: crowd, engine: lock.MutantSelfish},
+		{rule: "an entry is removed only if it stood still", scenario: livingShares, engine: lock.MutantEarlyTakeover},
+		{rule: "the lease of an entry is its holder's", scenario: livingShares, engine: lock.MutantOwnLease},
+		{rule: "every renewal changes the version of the entry", scenario: livingShares,
+			store: func(w *world, s lock.Store) lock.Store { return recordRenewal{s, w.mem} }},
+		{rule: "a confirmed share gets a token of its own", scenario: shareTokens,
+			store: func(w *world, s lock.Store) lock.Store { return confirmByRecord{s, w.mem} }},
+		{rule: "writers who wait keep readers from overtaking", scenario: readers, engine: lock.MutantNoWriterMark},
+		{rule: "a request to release leaves the version alone", scenario: askedDead,
+			store: func(w *world, s lock.Store) lock.Store { return askByVersion{s, w.mem} }},
+		{rule: "a forced release raises the token", scenario: forced,
+			store: func(w *world, s lock.Store) lock.Store { return forceWithoutToken{s} }},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
 			if failure := outcome(t, tc.scenario, 0, nil); failure != "" {
@@ -272,22 +288,22 @@ func rolledBackRenewal(w *world) {
 
 type renewByName struct{ lock.Store }
 
-func (s renewByName) Renew(ctx context.Context, name string, _ lock.HoldID, v lock.Version) (bool, error) {
+func (s renewByName) Renew(ctx context.Context, name string, _ lock.Hold, v lock.Version) (string, bool, error) {
 	r, _, err := s.Read(ctx, name)
 	if err != nil || r.Hold == nil {
-		return false, err
+		return "", false, err
 	}
-	return s.Store.Renew(ctx, name, r.Hold.ID, v)
+	return s.Store.Renew(ctx, name, *r.Hold, v)
 }
 
 type releaseByName struct{ lock.Store }
 
-func (s releaseByName) Release(ctx context.Context, name string, _ lock.HoldID, v lock.Version) (bool, error) {
+func (s releaseByName) Release(ctx context.Context, name string, _ lock.Hold, v lock.Version) (bool, error) {
 	r, _, err := s.Read(ctx, name)
 	if err != nil || r.Hold == nil {
 		return false, err
 	}
-	return s.Store.Release(ctx, name, r.Hold.ID, v)
+	return s.Store.Release(ctx, name, *r.Hold, v)
 }
 
 // takeOverByName takes whatever it finds when the request arrives.
@@ -320,15 +336,15 @@ func (s *renewByVersion) Create(ctx context.Context, name string, h lock.Hold, v
 	return s.Store.Create(ctx, name, h, v)
 }
 
-func (s *renewByVersion) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+func (s *renewByVersion) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
 	if r, _, err := s.Read(ctx, name); err != nil || r.Version != s.known {
-		return false, err
+		return "", false, err
 	}
-	ok, err := s.Store.Renew(ctx, name, id, v)
+	asked, ok, err := s.Store.Renew(ctx, name, h, v)
 	if err == nil && ok {
 		s.known = v
 	}
-	return ok, err
+	return asked, ok, err
 }
 
 // deleteOnRelease is the lock of many libraries: the record goes, and the token with it.
@@ -337,13 +353,13 @@ type deleteOnRelease struct {
 	mem *locktest.Memory
 }
 
-func (s deleteOnRelease) Confirm(ctx context.Context, name string, id lock.HoldID, _ int64, v lock.Version) (int64, bool, error) {
-	token, ok, err := s.Store.Confirm(ctx, name, id, 0, v)
+func (s deleteOnRelease) Confirm(ctx context.Context, name string, h lock.Hold, _ int64, v lock.Version) (int64, bool, error) {
+	token, ok, err := s.Store.Confirm(ctx, name, h, 0, v)
 	return token + 1<<41, ok, err // each record counts its acquisitions, from the same number on
 }
 
-func (s deleteOnRelease) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	ok, err := s.Store.Release(ctx, name, id, v)
+func (s deleteOnRelease) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
+	ok, err := s.Store.Release(ctx, name, h, v)
 	if ok {
 		s.mem.Edit(name, func(*lock.Record) bool { return false })
 	}
@@ -374,17 +390,98 @@ func (s countedVersions) Create(ctx context.Context, name string, h lock.Hold, _
 	return s.Store.Create(ctx, name, h, s.next(name))
 }
 
-func (s countedVersions) Renew(ctx context.Context, name string, id lock.HoldID, _ lock.Version) (bool, error) {
-	return s.Store.Renew(ctx, name, id, s.next(name))
+func (s countedVersions) Renew(ctx context.Context, name string, h lock.Hold, _ lock.Version) (string, bool, error) {
+	return s.Store.Renew(ctx, name, h, s.next(name))
 }
 
 // readOnlyRenewal looks whether the lock is still ours, and changes nothing.
 type readOnlyRenewal struct{ lock.Store }
 
-func (s readOnlyRenewal) Renew(ctx context.Context, name string, id lock.HoldID, _ lock.Version) (bool, error) {
+func (s readOnlyRenewal) Renew(ctx context.Context, name string, h lock.Hold, _ lock.Version) (string, bool, error) {
 	r, found, err := s.Read(ctx, name)
 	if err != nil {
-		return false, err
+		return "", false, err
 	}
-	return found && r.Hold != nil && r.Hold.ID == id, nil
+	return "", found && r.Hold != nil && r.Hold.ID == h.ID, nil
+}
+
+// askByVersion writes a new version with the request, as all other writes do.
+type askByVersion struct {
+	lock.Store
+	mem *locktest.Memory
+}
+
+func (s askByVersion) Ask(ctx context.Context, name string, h lock.Hold, why string) (bool, error) {
+	ok, err := s.Store.Ask(ctx, name, h, why)
+	if ok {
+		s.mem.Edit(name, func(r *lock.Record) bool { r.Version = lock.NewVersion(); return true })
+	}
+	return ok, err
+}
+
+// forceWithoutToken releases somebody else's hold, as if he had done it himself.
+type forceWithoutToken struct{ lock.Store }
+
+func (s forceWithoutToken) Force(ctx context.Context, name string, h lock.Hold, _ string, v lock.Version) (bool, error) {
+	return s.Release(ctx, name, h, v)
+}
+
+type handOverByName struct{ lock.Store }
+
+func (s handOverByName) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
+	if r, _, err := s.Read(ctx, name); err == nil && r.Hold != nil {
+		from = r.Hold.ID
+	}
+	return s.Store.HandOver(ctx, name, from, h, v)
+}
+
+// handOverSameToken gives the lock on, and the token with it.
+type handOverSameToken struct{ lock.Store }
+
+func (s handOverSameToken) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool,
+	error) {
+	token, ok, err := s.Store.HandOver(ctx, name, from, h, v)
+	return token - 1, ok, err
+}
+
+// recordRenewal renews the record, not the entry: one lease for all who share the lock.
+type recordRenewal struct {
+	lock.Store
+	mem *locktest.Memory
+}
+
+func (s recordRenewal) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (asked string, ok bool, err error) {
+	s.mem.Edit(name, func(r *lock.Record) bool {
+		for _, e := range r.Shares {
+			ok = ok || e.ID == h.ID
+		}
+		r.Version = v
+		return true
+	})
+	return "", ok, nil
+}
+
+// confirmByRecord returns the token of the record for a share.
+type confirmByRecord struct {
+	lock.Store
+	mem *locktest.Memory
+}
+
+func (s confirmByRecord) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
+	token, ok, err := s.Store.Confirm(ctx, name, h, floor, v)
+	if ok && h.Shared() {
+		s.mem.Edit(name, func(r *lock.Record) bool {
+			r.Token = max(r.Token-1, floor+1)
+			token = r.Token
+			return true
+		})
+	}
+	return token, ok, err
+}
+
+// expireByID removes a share that gave a sign of life meanwhile, too.
+type expireByID struct{ lock.Store }
+
+func (s expireByID) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (bool, error) {
+	return s.Release(ctx, name, e.Hold, v)
 }

@@ -18,11 +18,12 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// schedule is one random history: a few processes with clocks of their own acquire, use, raise, release and forget locks
-// for some virtual minutes, over a store that is slow, fails and is cut off from them at random.
+// schedule is one random history: a few processes with clocks of their own, some with two goroutines, acquire (alone or
+// sharing, in line or not), use, raise, hand over, release and forget locks, and ask each other for them, for some virtual
+// minutes, over a store that is slow, fails and is cut off from them at random.
 type schedule struct {
 	seed uint64
-	// operator deletes records and releases holds by force. Then two leases may believe to be valid for a moment; tokens
+	// operator deletes records and releases holds by force, with and without a Locker. Then two leases may believe to be valid for a moment; tokens
 	// must grow all the same.
 	operator bool
 	// skew is the bound on how far the clock rates of two processes differ; the protocol allows for 1/16.
@@ -61,7 +62,7 @@ func TestRandomSchedules(t *testing.T) {
 			}
 			t.Logf("%d histories of %v: %v", seeds, simulated, &total)
 			if total.grants == 0 || total.lost == 0 || total.takenOver == 0 || total.unclear == 0 || total.abandoned == 0 ||
-				total.raised == 0 {
+				total.raised == 0 || total.handedOver == 0 || total.shared == 0 {
 				t.Errorf("the schedules do not exercise the protocol: %v", &total)
 			}
 		})
@@ -77,6 +78,10 @@ func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 		"takeover by name":  {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
 		"token drawn early": {mutant: lock.MutantEarlySeed, operator: true},
 		"token forgotten":   {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
+		"hand-over by name": {wrap: func(_ *world, s lock.Store) lock.Store { return handOverByName{s} }},
+		"one lease for all": {wrap: func(w *world, s lock.Store) lock.Store { return recordRenewal{s, w.mem} }},
+		"expiry by id":      {wrap: func(_ *world, s lock.Store) lock.Store { return expireByID{s} }},
+		"record's token":    {wrap: func(w *world, s lock.Store) lock.Store { return confirmByRecord{s, w.mem} }},
 		"read-only renew":   {wrap: func(_ *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -97,6 +102,7 @@ func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 type history struct {
 	failure                                                      string
 	grants, lost, takenOver, unclear, abandoned, raised, refused int64
+	handedOver, shared                                           int64
 }
 
 func (h *history) add(o *history) {
@@ -107,11 +113,13 @@ func (h *history) add(o *history) {
 	h.abandoned += o.abandoned
 	h.raised += o.raised
 	h.refused += o.refused
+	h.handedOver += o.handedOver
+	h.shared += o.shared
 }
 
 func (h *history) String() string {
 	return fmt.Sprintf("%d grants, %d leases lost, %d takeovers, %d unclear answers, %d attempts abandoned, %d tokens raised, "+
-		"%d refused", h.grants, h.lost, h.takenOver, h.unclear, h.abandoned, h.raised, h.refused)
+		"%d refused, %d handed over, %d shared", h.grants, h.lost, h.takenOver, h.unclear, h.abandoned, h.raised, h.refused, h.handedOver, h.shared)
 }
 
 // run plays the schedule and returns what happened.
@@ -161,10 +169,16 @@ func (s schedule) play(w *world, h *history) {
 		lockers = append(lockers, l)
 		p := &process{w: w, o: o, l: l, rng: rand.New(rand.NewPCG(s.seed, uint64(i)+2)), number: i}
 		wg.Go(func() { p.live(ctx) })
+		if i%2 == 0 {
+			twin := *p
+			twin.rng = rand.New(rand.NewPCG(s.seed, uint64(i)+50))
+			wg.Go(func() { twin.live(ctx) })
+		}
 	}
 	wg.Go(func() { o.watch(ctx) })
 	if s.operator {
-		wg.Go(func() { meddle(ctx, w, rand.New(rand.NewPCG(s.seed, 99))) })
+		admin := w.locker(lock.Options{Clock: w.now})
+		wg.Go(func() { meddle(ctx, w, admin, rand.New(rand.NewPCG(s.seed, 99))) })
 	}
 	wg.Wait()
 
@@ -185,12 +199,13 @@ func (s schedule) play(w *world, h *history) {
 	for _, l := range lockers {
 		st := l.Stats()
 		h.grants += st.Acquired
-		h.lost += st.LostExpired + st.LostGone
+		h.lost += st.LostExpired + st.LostGone + st.LostMaxHold
+		h.handedOver += st.HandedOver
 		h.takenOver += st.TakenOver
 		h.unclear += st.Unclear
 		h.abandoned += st.Abandoned
 	}
-	h.raised, h.refused = o.raised, o.refused
+	h.raised, h.refused, h.shared = o.raised, o.refused, o.shared
 }
 
 // process does what a user of the package does, in random order.
@@ -206,18 +221,36 @@ func (p *process) upTo(d time.Duration) time.Duration { return time.Duration(p.r
 
 func (p *process) live(ctx context.Context) {
 	for ctx.Err() == nil {
-		name := []string{"n", "n", "m"}[p.rng.IntN(3)]
+		name := []string{"n", "n", "m", "s"}[p.rng.IntN(4)]
 		var le *lock.Lease
 		var err error
+		var opts []lock.Option
+		if name == "s" && p.rng.IntN(3) > 0 {
+			opts = append(opts, lock.WithPermits(2))
+		}
 		if p.rng.IntN(3) == 0 {
-			le, err = p.l.TryAcquire(ctx, name)
+			opts = append(opts, lock.WithFair())
+		}
+		if p.rng.IntN(8) == 0 {
+			opts = append(opts, lock.WithMaxHold(1+p.upTo(20*time.Second)))
+		}
+		if p.rng.IntN(10) == 0 {
+			opts = append(opts, lock.WithTakeoverDelay(p.upTo(5*time.Second)))
+		}
+		if p.rng.IntN(3) == 0 {
+			le, err = p.l.TryAcquire(ctx, name, opts...)
 		} else {
 			wait, cancel := context.WithTimeout(ctx, p.upTo(time.Minute))
-			le, err = p.l.Acquire(wait, name)
+			le, err = p.l.Acquire(wait, name, opts...)
 			cancel()
 		}
 		if err != nil {
 			p.o.refusal(err)
+			if p.rng.IntN(5) == 0 {
+				ask, cancel := context.WithTimeout(ctx, time.Second)
+				_ = p.l.RequestRelease(ask, name, "please")
+				cancel()
+			}
 			pauseFor(ctx, p.upTo(3*time.Second))
 			continue
 		}
@@ -268,6 +301,7 @@ type oracle struct {
 	names   map[string]*history1
 	raised  int64
 	refused int64
+	shared  int64
 
 	log     sync.Mutex
 	written map[written]int // when the store first held this, counted in writes
@@ -283,6 +317,7 @@ type written struct {
 // history1 is the history of one name.
 type history1 struct {
 	token  int64 // greatest granted
+	alone  int64 // greatest granted to an exclusive holder
 	fence  int64 // greatest seen by a resource that refuses lower ones
 	leases []*lock.Lease
 	grants []grant // in the order of the store
@@ -309,6 +344,11 @@ func (o *oracle) saw(op locktest.Op, r lock.Record) {
 	if r.Hold != nil {
 		id = r.Hold.ID
 	}
+	for _, e := range r.Shares {
+		if e.Version == r.Version { // the write was about this one
+			id = e.ID
+		}
+	}
 	o.trace = append(o.trace, fmt.Sprintf("%12v %-9s %s token %d hold %.6v", o.w.now(), op, r.Name, r.Token, id))
 	if _, ok := o.written[written{id, r.Token}]; !ok {
 		o.written[written{id, r.Token}] = len(o.trace)
@@ -321,7 +361,7 @@ func (o *oracle) history(name string) string {
 	defer o.log.Unlock()
 	var b strings.Builder
 	for _, line := range o.trace {
-		if strings.Contains(line, " "+name+" token") && !strings.Contains(line, "renew") {
+		if strings.Contains(line, " "+name+" token") && !strings.Contains(line, "renew") && !strings.Contains(line, "queue ") {
 			b.WriteString("\n" + line)
 		}
 	}
@@ -334,8 +374,15 @@ func (o *oracle) granted(name string, le *lock.Lease) {
 	defer o.mu.Unlock()
 	n := o.name(name)
 	o.token(n, le.Name(), lock.HoldOf(le), le.Token())
-	if o.overlap && le.Token() <= n.token { // then callers get them in that order as well
-		o.w.Errorf("at %v: token %d of %q was granted after %d", o.w.now(), le.Token(), name, n.token)
+	before := n.token
+	if lock.PermitsOf(le) > 0 {
+		before = n.alone
+		o.shared++
+	} else {
+		n.alone = max(n.alone, le.Token())
+	}
+	if o.overlap && le.Token() <= before { // then callers get them in that order as well
+		o.w.Errorf("at %v: token %d of %q was granted after %d%s", o.w.now(), le.Token(), name, before, o.history(name))
 	}
 	n.token = max(n.token, le.Token())
 	n.leases = append(n.leases, le)
@@ -359,19 +406,24 @@ func (o *oracle) token(n *history1, name string, id lock.HoldID, token int64) {
 	}
 }
 
-// exclusive drops ended leases and checks that at most one is left. o.mu is held.
+// exclusive drops ended leases and checks that those which are left go together. o.mu is held.
 func (o *oracle) exclusive(name string) {
 	n := o.name(name)
 	valid := n.leases[:0]
+	permits := 1
 	for _, le := range n.leases {
 		if le.Remaining() > 0 {
 			valid = append(valid, le)
+			permits = lock.PermitsOf(le)
 		}
 	}
 	n.leases = valid
-	if o.overlap && len(valid) > 1 {
-		o.w.Errorf("at %v: %d valid leases of %q: tokens %d and %d, for %v and %v", o.w.now(), len(valid), name,
-			valid[0].Token(), valid[1].Token(), valid[0].Remaining(), valid[1].Remaining())
+	for _, le := range valid {
+		permits = min(permits, lock.PermitsOf(le))
+	}
+	if permits = max(permits, 1); o.overlap && len(valid) > permits {
+		o.w.Errorf("at %v: %d valid leases of %q where there may be %d: tokens %d and %d, for %v and %v%s", o.w.now(), len(valid), name,
+			permits, valid[0].Token(), valid[1].Token(), valid[0].Remaining(), valid[1].Remaining(), o.history(name))
 	}
 }
 
@@ -381,6 +433,9 @@ func (o *oracle) effect(name string, le *lock.Lease) {
 	defer o.mu.Unlock()
 	n := o.name(name)
 	token, err := le.Token(), le.Check(0)
+	if lock.PermitsOf(le) > 0 {
+		return // tokens are of no use to those who act at the same time
+	}
 	if token < n.fence {
 		if err == nil && o.overlap {
 			o.w.Errorf("at %v: the valid holder of %q writes with token %d, the resource has seen %d", o.w.now(), name, token, n.fence)
@@ -427,18 +482,25 @@ func (o *oracle) watch(ctx context.Context) {
 	}
 }
 
-// meddle is an operator with a database shell.
-func meddle(ctx context.Context, w *world, rng *rand.Rand) {
+// meddle is an operator with a database shell, who sometimes keeps to the tool.
+func meddle(ctx context.Context, w *world, admin *lock.Locker, rng *rand.Rand) {
 	for ctx.Err() == nil {
 		pauseFor(ctx, time.Duration(rng.Int64N(int64(20*time.Second))))
-		w.mem.Edit([]string{"n", "m"}[rng.IntN(2)], func(r *lock.Record) bool {
+		name := []string{"n", "m", "s"}[rng.IntN(3)]
+		if rng.IntN(2) == 0 {
+			end, cancel := context.WithTimeout(ctx, 5*time.Second)
+			_ = admin.ForceRelease(end, name, "it looks stuck")
+			cancel()
+			continue
+		}
+		w.mem.Edit(name, func(r *lock.Record) bool {
 			switch {
 			case r.Token == 0: // there is no such record
 				return false
 			case rng.IntN(2) == 0:
 				return false
 			}
-			r.Hold, r.Version = nil, lock.NewVersion()
+			r.Hold, r.Shares, r.Version = nil, nil, lock.NewVersion()
 			return true
 		})
 	}

@@ -137,3 +137,6 @@ func isolate(handle int) func(locktest.Call) locktest.Fault {
 		return locktest.Fault{LoseRequest: c.Handle == handle}
 	}
 }
+
+// holdOf is enough of the hold of a lease to find it in the store.
+func holdOf(le *lock.Lease) lock.Hold { return lock.Hold{ID: lock.HoldOf(le)} }

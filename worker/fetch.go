@@ -47,7 +47,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 	f.heldPoll = backoff{min: watchMin, max: heldRetryMax}
 	f.lastSeen = time.Now()
 	var outage outage
-	for !f.pool.stopped(ctx) {
+	for !f.pool.stopped(ctx) && !f.asked() {
 		if err := f.goBack(ctx); err != nil {
 			return false, err
 		}
@@ -133,7 +133,9 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	case now.Sub(f.lastFull) > fullSweepEvery:
 		f.lastFull, f.lastLong, f.lastShort = now, now, now
 	case held != nil && !now.Before(f.heldAt):
-		to = before(held.first, longRewind)
+		if !held.fromStart {
+			to = before(held.first, longRewind)
+		}
 	case f.short && now.Sub(f.lastLong) > longEvery:
 		f.lastLong, f.lastShort = now, now
 		to = before(f.newest, longRewind)
@@ -153,6 +155,9 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	}
 	f.after = to
 	f.full, f.clean = to.IsZero(), true
+	if f.full {
+		f.sweeps.Add(1)
+	}
 	return nil
 }
 

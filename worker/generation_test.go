@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -76,9 +77,9 @@ func TestSizeLimit(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		pad := strings.Repeat("x", 2000)
 		limit := func(c *Config) { c.MaxFileBytes, c.Batch = 1<<20, 50 }
-		n := 0
+		var calls atomic.Int64
 		r.disturb(func(op queuetest.Op, k int) queuetest.Fault {
-			if n++; op == queuetest.OpAck && n%3 == 0 {
+			if n := calls.Add(1); op == queuetest.OpAck && n%3 == 0 {
 				return queuetest.Fault{Kind: []queuetest.Kind{queuetest.Lost, queuetest.LostAnswer}[n%2]}
 			}
 			return queuetest.Fault{}
@@ -139,16 +140,21 @@ func TestRewrite(t *testing.T) {
 		p := r.start(nil)
 		r.publish(typ, 10)
 		time.Sleep(10 * time.Second)
-		if _, err := rewrite(RewriteOptions{Wait: time.Second}); !errors.Is(err, lock.ErrHeld) {
+		if _, err := rewrite(RewriteOptions{}); !errors.Is(err, lock.ErrHeld) {
 			t.Errorf("compaction beside a worker: %v", err)
 		}
+		other := r.start(nil) // stands by
+		if _, err := rewrite(RewriteOptions{Wait: time.Minute}); err != nil {
+			t.Errorf("compaction that asks the workers: %v", err)
+		}
+		other.stop()
 		r.publish(typ, 10)
 		time.Sleep(10 * time.Second)
 		p.stop()
 		r.completeChain(typ)
 
 		// Damage in a batch of the newest file.
-		path := r.generations(typ)[1]
+		path := r.generations(typ)[2]
 		data := r.disk.ReadFile(path)
 		data[5000] ^= 1
 		r.disk.WriteFile(path, bytes.Clone(data))

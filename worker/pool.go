@@ -10,6 +10,7 @@ import (
 	mrand "math/rand/v2"
 	"os"
 	"path"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"syscall"
@@ -36,7 +37,9 @@ const (
 type Pool struct {
 	cfg      Config
 	log      zerolog.Logger
+	handler  Handler // with all middleware; nil: the messages go to files
 	instance string
+	name     string              // instance, with host and process, for letters
 	slots    *semaphore.Weighted // nil: no bound
 	waiting  atomic.Int32        // types that wait for a slot
 	stopping chan struct{}
@@ -57,6 +60,9 @@ type Stats struct {
 	Duplicates uint64 // redelivered messages that the files refused
 	Gaps       uint64 // declared gaps
 	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
+	Handled    uint64 // messages that a Handler has handled
+	Retries    uint64 // calls of a Handler after one that failed
+	Dead       uint64 // messages put aside as dead letters
 }
 
 // New checks the configuration and creates a pool. It does not touch the network or the disk.
@@ -74,7 +80,15 @@ func New(cfg Config) (*Pool, error) {
 		refused:  make(map[string]error),
 		served:   make(map[string]bool),
 	}
+	host, _ := os.Hostname()
+	p.name = fmt.Sprintf("%s, %s pid %d", p.instance, host, os.Getpid())
 	p.log = cfg.Logger.With().Str("worker", p.instance).Logger()
+	if cfg.Handler != nil {
+		p.handler = withTimeout(cfg.Handler, cfg.Timeout)
+		for _, wrap := range slices.Backward(cfg.Use) {
+			p.handler = wrap(p.handler)
+		}
+	}
 	if cfg.MaxTypes > 0 {
 		p.slots = semaphore.NewWeighted(int64(cfg.MaxTypes))
 	}
@@ -184,6 +198,11 @@ func (p *Pool) isServed(typ string) bool {
 	return p.served[typ]
 }
 
+// errAsked ends a session whose type somebody else wants. Whoever that is comes first: this pool stands back for a while.
+var errAsked = errors.New("the type was asked for")
+
+const standBack = 2 * time.Second
+
 // serve is the life of one type in this pool: watch, acquire, run a session, again.
 func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCauseFunc) {
 	log := p.log.With().Str("type", typ).Logger()
@@ -206,6 +225,9 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			continue
 		case ctx.Err() != nil:
 			return
+		case errors.Is(err, errAsked):
+			p.pause(ctx, standBack)
+			continue
 		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
 			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
 			p.count(func(s *Stats) { s.Lost++ })
@@ -292,8 +314,23 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 	if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
 		return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
 	}
-	s := &session{pool: p, typ: typ, lease: lease, log: *log}
-	return s.run(ctx)
+	s := p.newSession(typ, lease, *log)
+	drained, err = s.run(ctx)
+	if err == nil && s.asked() {
+		log.Info().Str("reason", lease.RequestReason()).Msg("gave the type back because it was asked for")
+		err = errAsked
+	}
+	return drained, err
+}
+
+func (p *Pool) newSession(typ string, lease *lock.Lease, log zerolog.Logger) *session {
+	s := &session{pool: p, typ: typ, lease: lease, log: log}
+	if p.handler == nil {
+		s.sink = fileSink{s}
+	} else {
+		s.sink = &handlerSink{session: s, handler: p.handler}
+	}
+	return s
 }
 
 // untilStop returns a context that also ends when the pool is asked to stop.
@@ -388,6 +425,12 @@ type backoff struct {
 func (b *backoff) next() time.Duration {
 	b.cur = min(max(2*b.cur, b.min), b.max)
 	return b.cur/2 + mrand.N(b.cur/2+1)
+}
+
+// full yields pauses from nothing to the growing bound: many that failed together do not try again together.
+func (b *backoff) full() time.Duration {
+	b.cur = min(max(2*b.cur, b.min), b.max)
+	return mrand.N(b.cur + 1)
 }
 
 func (b *backoff) reset() { b.cur = 0 }

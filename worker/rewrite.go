@@ -14,7 +14,7 @@ import (
 type RewriteOptions struct {
 	Repair     bool          // the file is damaged: save what can be read
 	AcceptLoss bool          // with Repair: give up what the registry knows to have been there
-	Wait       time.Duration // for the type's lock; 0 = do not wait
+	Wait       time.Duration // for the type's lock, whose holder is asked to give it back; 0 = do not wait
 	Compact    storage.CompactOptions
 }
 
@@ -32,12 +32,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	if o.Repair {
 		why = "repair"
 	}
-	var lease *lock.Lease
-	if o.Wait > 0 {
-		lease, err = p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWait(o.Wait), lock.WithWhy(why))
-	} else {
-		lease, err = p.cfg.Locker.TryAcquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(why))
-	}
+	lease, err := p.askFor(ctx, typ, why, o.Wait)
 	if err != nil {
 		return nil, fmt.Errorf("lock type %q: %w", typ, err)
 	}
@@ -65,4 +60,18 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	}
 	s.file.Store(next)
 	return report, nil
+}
+
+// askFor acquires the type's lock within wait. Whoever holds it is asked to give it back: one worker after the other, as
+// long as there is one that was waiting for it.
+func (p *Pool) askFor(ctx context.Context, typ, why string, wait time.Duration) (*lock.Lease, error) {
+	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(why))
+	for end := time.Now().Add(wait); errors.Is(err, lock.ErrHeld) && time.Now().Before(end); {
+		if err := p.cfg.Locker.RequestRelease(ctx, typ, why); err != nil && !errors.Is(err, lock.ErrNotHeld) {
+			return nil, err
+		}
+		slice := min(time.Until(end), p.cfg.Lease/2)
+		lease, err = p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWait(max(slice, time.Millisecond)), lock.WithWhy(why))
+	}
+	return lease, err
 }

@@ -30,11 +30,16 @@ type session struct {
 	typ    string
 	lease  *lock.Lease
 	log    zerolog.Logger
+	sink   sink                           // the file, or the handler
 	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
 	ledger *ledger                        // owned by the append stage; before and after the pipeline by run
 
 	inflight inflight                  // batches fetched and not yet acknowledged
+	sweeps   atomic.Uint64             // full sweeps begun; a new one begins only when nothing is in flight
 	held     atomic.Pointer[heldState] // what waits behind a gap, told to the fetch stage
+
+	refused []queue.Letter      // append stage: skip entries are in the file for them, and they are not buried yet
+	skipped map[queue.ID]string // skip entries behind the last checkpoint when the file was opened, with the reasons
 
 	appended, duplicates, gaps, bytes uint64 // owned by the append stage
 	sinceCheckpoint                   uint64
@@ -42,8 +47,9 @@ type session struct {
 
 // heldState is what the fetch stage needs to know of messages that were held back.
 type heldState struct {
-	first   queue.ID // re-read from here
-	overdue bool     // all of them have outlasted the gap timeout: they are incomplete for good
+	first     queue.ID // re-read from here …
+	fromStart bool     // … or from the very start
+	overdue   bool     // all of them have outlasted the gap timeout: they are incomplete for good
 }
 
 // group is what the append stage hands to the ack stage: the messages of some batches that may be acknowledged.
@@ -57,29 +63,60 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	// The session lives on the lease's context: loss cancels everything with its cause.
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
-	if err := s.open(ctx); err != nil {
+	if err := s.sink.open(ctx); err != nil {
 		return false, withCause(ctx, err)
 	}
-	s.log = s.log.With().Uint64("epoch", s.writer().Epoch()).Logger()
+	s.log = s.log.With().Int64("epoch", s.lease.Token()).Logger()
 	s.pool.count(func(st *Stats) { st.Sessions++ })
-	s.log.Info().Uint64("index", s.writer().NextIndex()).Int("producers", len(s.ledger.last)).Str("file", s.writer().Path()).
-		Msg("holding the type")
+	s.sink.describe(s.log.Info()).Int("producers", len(s.ledger.last)).Msg("holding the type")
+	s.emit(Event{Kind: Acquired})
 
 	drained, err = s.pipeline(ctx)
-	if err = withCause(ctx, err); err == nil {
+	err = s.sink.close(withCause(ctx, err))
+	event := s.log.Info()
+	if err != nil {
+		event = s.log.Warn().Err(err)
+		s.emit(Event{Kind: Lost, Err: err})
+	} else {
+		s.emit(Event{Kind: Released})
+	}
+	s.sink.describe(event).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
+		Uint64("gaps", s.gaps).Msg("gave the type back")
+	return drained, err
+}
+
+// sink is where a session puts the messages of its type.
+type sink interface {
+	open(ctx context.Context) error
+	// stage turns fetched batches into groups that may be acknowledged.
+	stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error
+	// refresh is called every few seconds, from the ack stage.
+	refresh(ctx context.Context)
+	// close ends what open began, after the pipeline. It returns err, how the pipeline ended, or its own error.
+	close(err error) error
+	describe(*zerolog.Event) *zerolog.Event
+}
+
+// fileSink appends the messages to the type's file.
+type fileSink struct{ *session }
+
+func (s fileSink) stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error {
+	return s.appendStage(ctx, in, out)
+}
+func (s fileSink) refresh(ctx context.Context) { s.updateRegistry(ctx) }
+func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
+	return e.Uint64("index", s.writer().NextIndex()).Str("file", s.writer().Path())
+}
+
+func (s fileSink) close(err error) error {
+	if err == nil {
 		err = s.finish()
 	}
 	// Close never makes an acknowledged message depend on it: everything acknowledged is durable.
 	if cerr := s.writer().Close(); cerr != nil && err == nil {
 		err = cerr
 	}
-	event := s.log.Info()
-	if err != nil {
-		event = s.log.Warn().Err(err)
-	}
-	event.Uint64("index", s.writer().NextIndex()).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
-		Uint64("gaps", s.gaps).Msg("gave the type back")
-	return drained, err
+	return err
 }
 
 // writer is the file that is written to now.
@@ -109,10 +146,20 @@ func (s *session) open(ctx context.Context) error {
 			if err == nil {
 				s.ledger.note(id, seenAt)
 			}
+			if err == nil && r.Kind == storage.KindSkipped {
+				s.skipped[id] = string(r.Payload)
+			}
 			return err
 		}
+		s.skipped = map[queue.ID]string{}
 		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
+		if err == nil {
+			if err = s.burySkipped(ctx); err != nil {
+				return errors.Join(err, w.Close())
+			}
+			return nil
+		}
 		var epoch *storage.EpochError
 		if !errors.As(err, &epoch) || attempt == openAttempts {
 			return err
@@ -140,7 +187,7 @@ func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	})
 	g.Go(func() error {
 		defer close(durable)
-		return s.appendStage(ctx, fetched, durable)
+		return s.sink.stage(ctx, fetched, durable)
 	})
 	g.Go(func() error { return s.ackStage(ctx, durable) })
 	err = g.Wait()
@@ -152,6 +199,7 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 	var records []storage.Record
 	for batch := range in {
 		var done group
+		appended := s.appended
 		var err error
 		before := s.writer().NextIndex()
 		for more := true; more; {
@@ -178,7 +226,15 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 		}
 		if s.writer().NextIndex() != before {
 			// rule: fsync before ack. Duplicates of this group wait for it too: their first copy may be in it.
-			if _, err := s.writer().Sync(); err != nil {
+			durable, err := s.writer().Sync()
+			if err != nil {
+				return err
+			}
+			if s.appended > appended {
+				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
+			}
+			// rule: buried before they are acknowledged, and before a checkpoint, behind which nobody looks for them.
+			if err := s.buryRefused(ctx); err != nil {
 				return err
 			}
 			if s.writer().CheckpointDue() {
@@ -207,25 +263,12 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		return records, err
 	}
 	done.batches++
+	due := make([]*queue.Message, 0, len(batch))
 	for i := range batch {
 		m := &batch[i]
-		kind := storage.KindMessage
-		switch s.ledger.judge(m, seenAt) {
-		case hold:
+		kind, ok := s.due(m, seenAt, done)
+		if !ok {
 			continue
-		case duplicate:
-			s.duplicates++
-			s.pool.count(func(st *Stats) { st.Duplicates++ })
-			done.ids = append(done.ids, m.ID)
-			continue
-		case appendAfterGap:
-			kind = storage.KindAfterGap
-			s.gaps++
-			s.pool.count(func(st *Stats) { st.Gaps++ })
-			s.log.Warn().Stringer("id", m.ID).Msg("appending with a declared gap: earlier messages of this producer are gone from the queue")
-		case appendLate:
-			kind = storage.KindAfterGap
-			s.log.Warn().Stringer("id", m.ID).Msg("appending a message that was missing when its gap was declared")
 		}
 		records = append(records, storage.Record{
 			Kind:    kind,
@@ -234,8 +277,15 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 			Payload: m.Payload,
 			Headers: headers(m.Headers),
 		})
-		s.bytes += uint64(len(m.Payload))
+		due = append(due, m)
 		done.ids = append(done.ids, m.ID)
+		if err := s.filter(m); err != nil {
+			var p *PanicError
+			if errors.As(err, &p) && s.pool.cfg.OnError == Block {
+				return records, fmt.Errorf("filter message %s: %w\n%s", m.ID, err, p.Stack)
+			}
+			s.refuse(&records[len(records)-1], m, err)
+		}
 	}
 	if len(records) == 0 {
 		return records, nil
@@ -244,14 +294,38 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err := s.lease.Check(0); err != nil {
 		return records, err
 	}
-	if err := s.writer().Append(records); err != nil {
+	if err := s.write(records, due); err != nil {
 		return records, err
 	}
-	s.appended += uint64(len(records))
 	s.sinceCheckpoint += uint64(len(records))
-	n, b := uint64(len(records)), payloadBytes(records)
+	n, b := payloads(records)
+	s.appended += n
+	s.bytes += b
 	s.pool.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
 	return records, nil
+}
+
+// due judges one fetched message: ok tells that it is to be appended or handled now, and kind as what. Otherwise it waits, or
+// is a copy, which is acknowledged with done.
+func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage.Kind, ok bool) {
+	switch s.ledger.judge(m, seenAt) {
+	case hold:
+		return 0, false
+	case duplicate:
+		s.duplicates++
+		s.pool.count(func(st *Stats) { st.Duplicates++ })
+		done.ids = append(done.ids, m.ID)
+		return 0, false
+	case appendAfterGap:
+		s.gaps++
+		s.pool.count(func(st *Stats) { st.Gaps++ })
+		s.log.Warn().Stringer("id", m.ID).Msg("going on behind a declared gap: earlier messages of this producer are gone from the queue")
+		return storage.KindAfterGap, true
+	case appendLate:
+		s.log.Warn().Stringer("id", m.ID).Msg("taking a message that was missing when those behind it were taken")
+		return storage.KindAfterGap, true
+	}
+	return storage.KindMessage, true
 }
 
 // rotate goes on in a new file if this one has reached the size limit. The ledger goes with it.
@@ -267,6 +341,7 @@ func (s *session) rotate(ctx context.Context) error {
 	s.file.Store(next)
 	s.sinceCheckpoint = 0
 	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its size limit, going on in a new one")
+	s.emit(Event{Kind: Rotated, Index: next.NextIndex(), Path: next.Path()})
 	return nil
 }
 
@@ -277,7 +352,7 @@ func (s *session) tellHeld() {
 		s.held.Store(nil)
 		return
 	}
-	s.held.Store(&heldState{first: first, overdue: s.ledger.overdue()})
+	s.held.Store(&heldState{first: first, fromStart: s.ledger.newHeld(), overdue: s.ledger.overdue()})
 }
 
 // ackStage removes durable messages from the queue, and keeps the registry informed. It never gives up on its own: an
@@ -295,7 +370,7 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 				return nil
 			}
 		case <-tick.C:
-			s.updateRegistry(ctx)
+			s.sink.refresh(ctx)
 			continue
 		case <-ctx.Done():
 			return ctx.Err()
@@ -309,6 +384,16 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 			}
 		}
 		s.inflight.add(-g.batches)
+	}
+}
+
+// asked tells whether somebody wants the type to be given back (fencepost locks release --request, a compaction).
+func (s *session) asked() bool {
+	select {
+	case <-s.lease.ReleaseRequested():
+		return true
+	default:
+		return false
 	}
 }
 
@@ -404,11 +489,15 @@ func headers(m map[string]string) []storage.Header {
 	return hs
 }
 
-func payloadBytes(records []storage.Record) (n uint64) {
+// payloads counts the messages among the records, and their bytes.
+func payloads(records []storage.Record) (n, bytes uint64) {
 	for i := range records {
-		n += uint64(len(records[i].Payload))
+		if records[i].Kind != storage.KindSkipped {
+			n++
+			bytes += uint64(len(records[i].Payload))
+		}
 	}
-	return n
+	return n, bytes
 }
 
 // mergeContext returns a context that ends with a, with a's cause, or with b, with b's cause.

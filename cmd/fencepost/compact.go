@@ -32,7 +32,7 @@ type rewriteFlags struct {
 func (f *rewriteFlags) add(cmd *cobra.Command) {
 	f.url = cli.URLFlag(cmd)
 	f.batch = 1 << 20
-	cmd.Flags().DurationVar(&f.wait, "wait", 0, "wait this long for the lock of the type; 0 does not wait")
+	cmd.Flags().DurationVar(&f.wait, "wait", 0, "wait this long for the type, whose holder is asked to give it back; 0 does not wait")
 	cmd.Flags().DurationVar(&f.lease, "lease", worker.DefaultLease, "how long the type stays locked if this program dies")
 	cmd.Flags().Var(&f.batch, "batch-bytes", "size of the new batches, uncompressed")
 	cmd.Flags().BoolVar(&f.compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
@@ -78,7 +78,7 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 			Storage: storage.Options{Compress: f.compress, AllowOverlay: f.overlay}}
 		report, err = worker.Rewrite(ctx, cfg, f.typ, o)
 		if errors.Is(err, lock.ErrHeld) {
-			return fmt.Errorf("%w; stop the workers of type %s, or let this wait with --wait until they are idle", err, f.typ)
+			return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, f.typ)
 		}
 		return err
 	})

@@ -60,7 +60,7 @@ func Code(err error) int {
 	case errors.As(err, &e):
 		return e.Code
 	case errors.Is(err, queue.ErrInvalidType), errors.Is(err, fencepost.ErrURL), errors.Is(err, queue.ErrInvalidURL), errors.Is(err, worker.ErrConfig),
-		errors.Is(err, queue.ErrTooLarge), errors.Is(err, queue.ErrInvalidHeader), errors.Is(err, storage.ErrLimit):
+		errors.Is(err, queue.ErrTooLarge), errors.Is(err, queue.ErrInvalidHeader), errors.Is(err, storage.ErrLimit), errors.Is(err, lock.ErrInvalid):
 		return ExitUsage
 	case errors.Is(err, storage.ErrIntegrity), errors.As(err, &foreign), errors.As(err, &other):
 		return ExitIntegrity

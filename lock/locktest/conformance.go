@@ -48,6 +48,16 @@ var checks = []check{
 	{"renew and confirm are bound to the hold", checkRenew},
 	{"confirm raises the token", checkConfirm},
 	{"take over compares the version", checkTakeOver},
+	{"ask leaves the version", checkAsk},
+	{"force is bound to the hold and raises the token", checkForce},
+	{"hand over is bound to the hold and the line", checkHandOver},
+	{"shares are bounded and have versions of their own", checkShares},
+	{"the first in line has the turn", checkQueue},
+	{"of concurrent shares as many win as there are permits", checkConcurrentShares},
+	{"an operator asks and forces", checkAdministration},
+	{"goroutines of one process take turns", checkLine},
+	{"readers share and writers wait in line", checkSharing},
+	{"fair waiters get the lock in turn", checkFairness},
 	{"tokens are exact 64 bit integers", checkBigTokens},
 	{"names are compared byte by byte", checkNames},
 	{"list is sorted and complete", checkList},
@@ -109,8 +119,7 @@ func read(t testing.TB, s lock.Store, name string) lock.Record {
 func unchanged(t testing.TB, s lock.Store, before lock.Record, what string) {
 	t.Helper()
 	after := read(t, s, before.Name)
-	if after.Version != before.Version || after.Token != before.Token || (after.Hold == nil) != (before.Hold == nil) ||
-		after.Hold != nil && *after.Hold != *before.Hold {
+	if after.Version != before.Version || after.Token != before.Token || !slices.Equal(after.Holds(), before.Holds()) {
 		t.Fatalf("%s changed the record:\n%+v\n%+v", what, before, after)
 	}
 }
@@ -121,7 +130,7 @@ func create(t testing.TB, s lock.Store, name string, token int64) (lock.Hold, lo
 	ok, err := s.Create(t.Context(), name, h, lock.NewVersion())
 	must(t, err)
 	want(t, "created", ok, true)
-	_, ok, err = s.Confirm(t.Context(), name, h.ID, token-1, lock.NewVersion())
+	_, ok, err = s.Confirm(t.Context(), name, h, token-1, lock.NewVersion())
 	must(t, err)
 	want(t, "confirmed", ok, true)
 	return h, read(t, s, name)
@@ -146,7 +155,7 @@ func checkCreate(t testing.TB, b Backend) {
 	if d := r.Since.Sub(before); d < -24*time.Hour || d > 24*time.Hour {
 		t.Fatalf("since is %v", r.Since)
 	}
-	_, err = s.Renew(t.Context(), "n", h.ID, lock.NewVersion())
+	_, _, err = s.Renew(t.Context(), "n", h, lock.NewVersion())
 	must(t, err)
 	r = read(t, other, "n")
 	if d := r.At.Sub(before); d < -24*time.Hour || d > 24*time.Hour {
@@ -168,7 +177,7 @@ func checkAcquire(t testing.TB, b Backend) {
 	must(t, err)
 	want(t, "acquired a held lock", ok, false)
 	unchanged(t, s, r, "acquiring a held lock")
-	ok, err = s.Release(t.Context(), "n", h.ID, lock.NewVersion())
+	ok, err = s.Release(t.Context(), "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "released", ok, true)
 	h2, v2 := newHold(3*time.Second), lock.NewVersion()
@@ -184,16 +193,16 @@ func checkAcquire(t testing.TB, b Backend) {
 
 func checkRelease(t testing.TB, b Backend) {
 	s := use(t, b)
-	ok, err := s.Release(t.Context(), "n", lock.NewHoldID(), lock.NewVersion())
+	ok, err := s.Release(t.Context(), "n", newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "released without a record", ok, false)
 	h, r := create(t, s, "n", 7)
-	ok, err = s.Release(t.Context(), "n", lock.NewHoldID(), lock.NewVersion())
+	ok, err = s.Release(t.Context(), "n", newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "released with another id", ok, false)
 	unchanged(t, s, r, "a release with another id")
 	v := lock.NewVersion()
-	ok, err = s.Release(t.Context(), "n", h.ID, v)
+	ok, err = s.Release(t.Context(), "n", h, v)
 	must(t, err)
 	want(t, "released", ok, true)
 	r = read(t, s, "n")
@@ -202,7 +211,7 @@ func checkRelease(t testing.TB, b Backend) {
 	if r.Hold != nil {
 		t.Fatalf("held after release: %+v", r.Hold)
 	}
-	ok, err = s.Release(t.Context(), "n", h.ID, lock.NewVersion())
+	ok, err = s.Release(t.Context(), "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "released twice", ok, false)
 	unchanged(t, s, r, "a second release")
@@ -211,24 +220,24 @@ func checkRelease(t testing.TB, b Backend) {
 func checkRenew(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
-	ok, err := s.Renew(ctx, "n", lock.NewHoldID(), lock.NewVersion())
+	_, ok, err := s.Renew(ctx, "n", newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "renewed without a record", ok, false)
-	_, ok, err = s.Confirm(ctx, "n", lock.NewHoldID(), 0, lock.NewVersion())
+	_, ok, err = s.Confirm(ctx, "n", newHold(time.Second), 0, lock.NewVersion())
 	must(t, err)
 	want(t, "confirmed without a record", ok, false)
 	h, r := create(t, s, "n", 7)
-	ok, err = s.Renew(ctx, "n", lock.NewHoldID(), lock.NewVersion())
+	_, ok, err = s.Renew(ctx, "n", newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "renewed with another id", ok, false)
 	unchanged(t, s, r, "a renewal with another id")
-	_, ok, err = s.Confirm(ctx, "n", lock.NewHoldID(), 100, lock.NewVersion())
+	_, ok, err = s.Confirm(ctx, "n", newHold(time.Second), 100, lock.NewVersion())
 	must(t, err)
 	want(t, "confirmed with another id", ok, false)
 	unchanged(t, s, r, "a confirmation with another id")
 	for range 3 { // every renewal really changes the version
 		v := lock.NewVersion()
-		ok, err = s.Renew(ctx, "n", h.ID, v)
+		_, ok, err = s.Renew(ctx, "n", h, v)
 		must(t, err)
 		want(t, "renewed", ok, true)
 		got := read(t, s, "n")
@@ -236,13 +245,13 @@ func checkRenew(t testing.TB, b Backend) {
 		want(t, "token", got.Token, int64(7))
 		want(t, "hold", *got.Hold, h)
 	}
-	_, err = s.Release(ctx, "n", h.ID, lock.NewVersion())
+	_, err = s.Release(ctx, "n", h, lock.NewVersion())
 	must(t, err)
 	r = read(t, s, "n")
-	ok, err = s.Renew(ctx, "n", h.ID, lock.NewVersion())
+	_, ok, err = s.Renew(ctx, "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "renewed after release", ok, false)
-	_, ok, err = s.Confirm(ctx, "n", h.ID, 0, lock.NewVersion())
+	_, ok, err = s.Confirm(ctx, "n", h, 0, lock.NewVersion())
 	must(t, err)
 	want(t, "confirmed after release", ok, false)
 	unchanged(t, s, r, "a renewal after release")
@@ -255,7 +264,7 @@ func checkConfirm(t testing.TB, b Backend) {
 		{0, 7}, {3, 7}, {6, 7}, {7, 8}, {7, 8}, {1000, 1001}, {-5, 1001},
 	} {
 		v := lock.NewVersion()
-		token, ok, err := s.Confirm(t.Context(), "n", h.ID, step.floor, v)
+		token, ok, err := s.Confirm(t.Context(), "n", h, step.floor, v)
 		must(t, err)
 		want(t, "confirmed", ok, true)
 		want(t, fmt.Sprintf("token over %d", step.floor), token, step.token)
@@ -277,7 +286,7 @@ func checkTakeOver(t testing.TB, b Backend) {
 	must(t, err)
 	want(t, "taken over with another version", ok, false)
 	unchanged(t, s, r, "a takeover with another version")
-	_, err = s.Renew(ctx, "n", h.ID, lock.NewVersion())
+	_, _, err = s.Renew(ctx, "n", h, lock.NewVersion())
 	must(t, err)
 	_, ok, err = s.TakeOver(ctx, "n", r.Version, newHold(time.Second), lock.NewVersion())
 	must(t, err)
@@ -293,10 +302,10 @@ func checkTakeOver(t testing.TB, b Backend) {
 	want(t, "hold", *r.Hold, h2)
 	want(t, "stored token", r.Token, int64(8))
 	// The old holder finds out; it changes nothing.
-	ok, err = s.Renew(ctx, "n", h.ID, lock.NewVersion())
+	_, ok, err = s.Renew(ctx, "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "renewed after a takeover", ok, false)
-	ok, err = s.Release(ctx, "n", h.ID, lock.NewVersion())
+	ok, err = s.Release(ctx, "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "released after a takeover", ok, false)
 	unchanged(t, s, r, "the old holder")
@@ -307,13 +316,13 @@ func checkBigTokens(t testing.TB, b Backend) {
 	const big = math.MaxInt64/2 + 1 // no float64 can tell it from its neighbours
 	h, r := create(t, s, "n", big)
 	want(t, "token", r.Token, int64(big))
-	_, err := s.Release(t.Context(), "n", h.ID, lock.NewVersion())
+	_, err := s.Release(t.Context(), "n", h, lock.NewVersion())
 	must(t, err)
 	h = newHold(time.Second)
 	token, _, err := s.Acquire(t.Context(), "n", h, lock.NewVersion())
 	must(t, err)
 	want(t, "token", token, int64(big+1))
-	token, _, err = s.Confirm(t.Context(), "n", h.ID, big+1, lock.NewVersion())
+	token, _, err = s.Confirm(t.Context(), "n", h, big+1, lock.NewVersion())
 	must(t, err)
 	want(t, "raised token", token, int64(big+2))
 }
@@ -343,7 +352,7 @@ func checkList(t testing.TB, b Backend) {
 	for _, n := range []string{"c", "a", "b"} {
 		create(t, s, n, 5)
 	}
-	_, err = s.Release(t.Context(), "b", read(t, s, "b").Hold.ID, lock.NewVersion())
+	_, err = s.Release(t.Context(), "b", *read(t, s, "b").Hold, lock.NewVersion())
 	must(t, err)
 	list, err = s.List(t.Context())
 	must(t, err)
@@ -404,9 +413,9 @@ func checkConcurrent(t testing.TB, b Backend) {
 			return ok, err
 		})
 		want(t, "winners of take over", n, int64(1))
-		id := read(t, s, name).Hold.ID
+		h := *read(t, s, name).Hold
 		n = race(t, racers, func(i int) (bool, error) {
-			return stores[i%len(stores)].Release(ctx, name, id, lock.NewVersion())
+			return stores[i%len(stores)].Release(ctx, name, h, lock.NewVersion())
 		})
 		want(t, "winners of release", n, int64(1))
 		n = race(t, racers, func(i int) (bool, error) {
@@ -423,15 +432,21 @@ func checkContext(t testing.TB, b Backend) {
 	create(t, s, "n", 1)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	id, v := lock.NewHoldID(), lock.NewVersion()
+	h, v := newHold(time.Second), lock.NewVersion()
 	for what, f := range map[string]func() error{
 		"read":      func() error { _, _, err := s.Read(ctx, "n"); return err },
 		"create":    func() error { _, err := s.Create(ctx, "m", newHold(time.Second), v); return err },
 		"acquire":   func() error { _, _, err := s.Acquire(ctx, "n", newHold(time.Second), v); return err },
 		"take over": func() error { _, _, err := s.TakeOver(ctx, "n", v, newHold(time.Second), v); return err },
-		"renew":     func() error { _, err := s.Renew(ctx, "n", id, v); return err },
-		"confirm":   func() error { _, _, err := s.Confirm(ctx, "n", id, 0, v); return err },
-		"release":   func() error { _, err := s.Release(ctx, "n", id, v); return err },
+		"hand over": func() error { _, _, err := s.HandOver(ctx, "n", h.ID, h, v); return err },
+		"renew":     func() error { _, _, err := s.Renew(ctx, "n", h, v); return err },
+		"confirm":   func() error { _, _, err := s.Confirm(ctx, "n", h, 0, v); return err },
+		"release":   func() error { _, err := s.Release(ctx, "n", h, v); return err },
+		"expire":    func() error { _, err := s.Expire(ctx, "n", lock.Entry{Hold: h, Version: v}, v); return err },
+		"ask":       func() error { _, err := s.Ask(ctx, "n", h, "why"); return err },
+		"force":     func() error { _, err := s.Force(ctx, "n", h, "why", v); return err },
+		"enqueue":   func() error { _, err := s.Enqueue(ctx, "n", lock.Entry{Hold: h, Version: v}); return err },
+		"dequeue":   func() error { _, err := s.Dequeue(ctx, "n", h.ID, v); return err },
 		"list":      func() error { _, err := s.List(ctx); return err },
 	} {
 		if err := f(); !errors.Is(err, context.Canceled) {
@@ -517,18 +532,18 @@ func (c *cut) blocked(ctx context.Context) error {
 	}
 }
 
-func (c *cut) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+func (c *cut) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
 	if err := c.blocked(ctx); err != nil {
-		return false, err
+		return "", false, err
 	}
-	return c.Store.Renew(ctx, name, id, v)
+	return c.Store.Renew(ctx, name, h, v)
 }
 
-func (c *cut) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+func (c *cut) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	if err := c.blocked(ctx); err != nil {
 		return false, err
 	}
-	return c.Store.Release(ctx, name, id, v)
+	return c.Store.Release(ctx, name, h, v)
 }
 
 func checkTakeoverAfterDeath(t testing.TB, b Backend) {
@@ -581,7 +596,7 @@ func checkZombie(t testing.TB, b Backend) {
 	zombie, err := a.Acquire(ctx, "n")
 	must(t, err)
 	// Somebody releases it by force; the zombie has not noticed when the successor comes.
-	_, err = s.Release(ctx, "n", read(t, s, "n").Hold.ID, lock.NewVersion())
+	_, err = s.Release(ctx, "n", *read(t, s, "n").Hold, lock.NewVersion())
 	must(t, err)
 	next, err := successor.TryAcquire(ctx, "n")
 	must(t, err)

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/internal/transition"
 )
 
 // Memory is a lock store in memory that can be told to fail in the ways a database behind a network does. It works in
@@ -45,6 +46,12 @@ const (
 	Renew    Op = "renew"
 	Confirm  Op = "confirm"
 	Release  Op = "release"
+	HandOver Op = "hand over"
+	Expire   Op = "expire"
+	Ask      Op = "ask"
+	Force    Op = "force"
+	Enqueue  Op = "enqueue"
+	Dequeue  Op = "dequeue"
 	List     Op = "list"
 )
 
@@ -161,7 +168,7 @@ type memoryHandle struct {
 
 // do runs f, which changes *record and returns whether it did, subject to faults. f sees exists = false when there is no
 // record.
-func (h *memoryHandle) do(ctx context.Context, op Op, name string, f func(r *lock.Record, exists bool) bool) (ok bool,
+func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.Func) (ok bool,
 	r lock.Record, err error) {
 	m := h.m
 	m.mu.Lock()
@@ -248,7 +255,7 @@ func (m *Memory) later(d time.Duration, f func()) {
 }
 
 // apply runs f on the record. A write is a real one: what readers saw of a write that was rolled back is gone with it.
-func (m *Memory) apply(op Op, name string, f func(*lock.Record, bool) bool) (bool, lock.Record) {
+func (m *Memory) apply(op Op, name string, f transition.Func) (bool, lock.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, exists := m.records[name]
@@ -273,7 +280,7 @@ func (m *Memory) apply(op Op, name string, f func(*lock.Record, bool) bool) (boo
 	return true, r
 }
 
-func (m *Memory) rollBack(name string, visible time.Duration, f func(*lock.Record, bool) bool) {
+func (m *Memory) rollBack(name string, visible time.Duration, f transition.Func) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	r, exists := m.records[name]
@@ -292,67 +299,62 @@ func (h *memoryHandle) Read(ctx context.Context, name string) (lock.Record, bool
 }
 
 func (h *memoryHandle) Create(ctx context.Context, name string, hold lock.Hold, v lock.Version) (bool, error) {
-	ok, _, err := h.do(ctx, Create, name, func(r *lock.Record, exists bool) bool {
-		if exists {
-			return false
-		}
-		r.Version, r.Hold, r.Since = v, &hold, time.Now()
-		return true
-	})
+	ok, _, err := h.do(ctx, Create, name, transition.Create(hold, v, time.Now()))
 	return ok, err
 }
 
-func (h *memoryHandle) Acquire(ctx context.Context, name string, hold lock.Hold, v lock.Version) (int64, bool, error) {
-	return token(h.do(ctx, Acquire, name, func(r *lock.Record, exists bool) bool {
-		if !exists || r.Hold != nil {
-			return false
-		}
-		r.Token, r.Version, r.Hold, r.Since = r.Token+1, v, &hold, time.Now()
-		return true
-	}))
-}
-
-func (h *memoryHandle) TakeOver(ctx context.Context, name string, seen lock.Version, hold lock.Hold, v lock.Version) (int64,
-	bool, error) {
-	return token(h.do(ctx, TakeOver, name, func(r *lock.Record, exists bool) bool {
-		if !exists || r.Version != seen {
-			return false
-		}
-		r.Token, r.Version, r.Hold, r.Since = r.Token+1, v, &hold, time.Now()
-		return true
-	}))
-}
-
-func (h *memoryHandle) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	ok, _, err := h.do(ctx, Renew, name, func(r *lock.Record, _ bool) bool {
-		if r.Hold == nil || r.Hold.ID != id {
-			return false
-		}
-		r.Version = v
-		return true
-	})
-	return ok, err
-}
-
-func (h *memoryHandle) Confirm(ctx context.Context, name string, id lock.HoldID, floor int64, v lock.Version) (int64, bool,
+func (h *memoryHandle) Acquire(ctx context.Context, name string, hold lock.Hold, v lock.Version) (int64, bool,
 	error) {
-	return token(h.do(ctx, Confirm, name, func(r *lock.Record, _ bool) bool {
-		if r.Hold == nil || r.Hold.ID != id {
-			return false
-		}
-		r.Token, r.Version = max(r.Token, floor+1), v
-		return true
-	}))
+	return token(h.do(ctx, Acquire, name, transition.Acquire(hold, v, time.Now())))
 }
 
-func (h *memoryHandle) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	ok, _, err := h.do(ctx, Release, name, func(r *lock.Record, _ bool) bool {
-		if r.Hold == nil || r.Hold.ID != id {
-			return false
-		}
-		r.Version, r.Hold = v, nil
-		return true
-	})
+func (h *memoryHandle) TakeOver(ctx context.Context, name string, seen lock.Version, hold lock.Hold, v lock.Version) (int64, bool,
+	error) {
+	return token(h.do(ctx, TakeOver, name, transition.TakeOver(seen, hold, v, time.Now())))
+}
+
+func (h *memoryHandle) HandOver(ctx context.Context, name string, from lock.HoldID, hold lock.Hold, v lock.Version) (int64, bool,
+	error) {
+	return token(h.do(ctx, HandOver, name, transition.HandOver(from, hold, v, time.Now())))
+}
+
+func (h *memoryHandle) Renew(ctx context.Context, name string, hold lock.Hold, v lock.Version) (asked string, ok bool, err error) {
+	ok, r, err := h.do(ctx, Renew, name, transition.Renew(hold, v))
+	return transition.Asked(r, hold), ok, err
+}
+
+func (h *memoryHandle) Confirm(ctx context.Context, name string, hold lock.Hold, floor int64, v lock.Version) (int64, bool,
+	error) {
+	return token(h.do(ctx, Confirm, name, transition.Confirm(hold, floor, v)))
+}
+
+func (h *memoryHandle) Release(ctx context.Context, name string, hold lock.Hold, v lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Release, name, transition.Release(hold, v))
+	return ok, err
+}
+
+func (h *memoryHandle) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Expire, name, transition.Expire(e, v))
+	return ok, err
+}
+
+func (h *memoryHandle) Ask(ctx context.Context, name string, hold lock.Hold, why string) (bool, error) {
+	ok, _, err := h.do(ctx, Ask, name, transition.Ask(hold, why))
+	return ok, err
+}
+
+func (h *memoryHandle) Force(ctx context.Context, name string, hold lock.Hold, why string, v lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Force, name, transition.Force(hold, why, v))
+	return ok, err
+}
+
+func (h *memoryHandle) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	ok, _, err := h.do(ctx, Enqueue, name, transition.Enqueue(e))
+	return ok, err
+}
+
+func (h *memoryHandle) Dequeue(ctx context.Context, name string, id lock.HoldID, seen lock.Version) (bool, error) {
+	ok, _, err := h.do(ctx, Dequeue, name, transition.Dequeue(id, seen))
 	return ok, err
 }
 

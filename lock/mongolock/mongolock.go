@@ -4,7 +4,12 @@
 //	  token: int64,                       // last granted fencing token; only ever grows, survives release
 //	  v: ObjectId,                        // record version: random, new with every write
 //	  h: { id: ObjectId, ms: int64,       // present = held; id is new per acquisition, ms the holder's lease
-//	       owner: {host, pid, instance, boot, pidns, started}, why },
+//	       owner: {host, pid, instance, boot, pidns, started}, why,
+//	       rq },                          // why somebody asked for the release
+//	  s: [{ …as h, n: int64,              // the shared holders; n permits are there
+//	       v: ObjectId }],                // version of this entry
+//	  q: [{ …as s }],                     // who waits in line; nobody but the first may acquire
+//	  f: { id: ObjectId, why },           // the last forced release
 //	  since: Date, at: Date }             // last acquired, last written; for people and for garbage collection
 //
 // It needs atomic updates of single documents and classic operators, nothing else: standalone servers, replica sets,
@@ -23,6 +28,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -48,8 +54,9 @@ const (
 	// connectTimeout bounds how long Open waits for the server.
 	connectTimeout = 10 * time.Second
 	// poolSize is the number of connections of Open's own client. A lock operation is one short round trip; the point
-	// of the pool is that the application cannot use it up (rule: renewals never wait behind the application's work).
-	poolSize = 4
+	// of the pool is that the application cannot use it up (rule: renewals never wait behind the application's work). One
+	// connection more is for the change stream.
+	poolSize = 4 + 1
 )
 
 // Options configures [Open] and [New]. The zero value is ready to use.
@@ -61,6 +68,20 @@ type Options struct {
 	Retention time.Duration
 	// Warn, if set, is told what went wrong without doing harm: the TTL index could not be made.
 	Warn func(error)
+}
+
+func (o *Options) check() error {
+	if o.Collection == "" {
+		o.Collection = DefaultCollection
+	}
+	if o.Retention == 0 {
+		o.Retention = DefaultRetention
+	}
+	if o.Retention < MinRetention {
+		return &lock.InvalidError{What: "retention of locks", Value: o.Retention.String(),
+			Problem: "it must be at least " + MinRetention.String()}
+	}
+	return nil
 }
 
 type store struct {
@@ -108,15 +129,8 @@ func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error)
 }
 
 func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*store, error) {
-	if o.Collection == "" {
-		o.Collection = DefaultCollection
-	}
-	if o.Retention == 0 {
-		o.Retention = DefaultRetention
-	}
-	if o.Retention < MinRetention {
-		return nil, &lock.InvalidError{What: "retention of locks", Value: o.Retention.String(),
-			Problem: "it must be at least " + MinRetention.String()}
+	if err := o.check(); err != nil {
+		return nil, err
 	}
 	s := &store{
 		hosts: hosts,
@@ -132,14 +146,9 @@ func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*st
 		return nil, fmt.Errorf("lock store: MongoDB at %s does not answer: %w; check that it runs, that host, port and "+
 			"credentials in the URL are right, and that a replica set has a primary", hosts, err)
 	}
-	// rule: TTL is garbage collection of idle names, never the way a lock gets free. Safe to repeat; a server that
-	// cannot, or an index with another retention, is no reason not to lock.
-	_, err := s.locks.Indexes().CreateOne(ctx, mongo.IndexModel{
-		Keys:    bson.D{{Key: "at", Value: 1}},
-		Options: options.Index().SetName("at_ttl").SetExpireAfterSeconds(int32(min(o.Retention/time.Second, 1<<31-1))),
-	})
-	if err != nil && o.Warn != nil {
-		o.Warn(fmt.Errorf("lock store: no TTL index on %s.%s, idle names will stay: %w", db.Name(), o.Collection, err))
+	// Compatible with servers and users that cannot: a missing index is no reason not to lock. CheckSetup reports it.
+	if err := Setup(ctx, db, o); err != nil && o.Warn != nil {
+		o.Warn(fmt.Errorf("%w; idle names will stay", err))
 	}
 	return s, nil
 }
@@ -150,15 +159,27 @@ type document struct {
 	Token   int64         `bson:"token"`
 	Version bson.ObjectID `bson:"v"`
 	Hold    *hold         `bson:"h,omitempty"`
+	Shares  []hold        `bson:"s,omitempty"`
+	Queue   []hold        `bson:"q,omitempty"`
+	Forced  *forced       `bson:"f,omitempty"`
 	Since   time.Time     `bson:"since,omitempty"`
 	At      time.Time     `bson:"at,omitempty"`
 }
 
+// hold is one in h, s or q.
 type hold struct {
-	ID    bson.ObjectID `bson:"id"`
-	MS    int64         `bson:"ms"`
-	Owner owner         `bson:"owner"`
-	Why   string        `bson:"why,omitempty"`
+	ID      bson.ObjectID  `bson:"id"`
+	Version *bson.ObjectID `bson:"v,omitempty"` // not in h: it has the record's
+	MS      int64          `bson:"ms"`
+	Owner   owner          `bson:"owner"`
+	Why     string         `bson:"why,omitempty"`
+	Permits int            `bson:"n,omitempty"`
+	Asked   string         `bson:"rq,omitempty"`
+}
+
+type forced struct {
+	ID  bson.ObjectID `bson:"id"`
+	Why string        `bson:"why"`
 }
 
 type owner struct {
@@ -171,41 +192,121 @@ type owner struct {
 }
 
 func held(h lock.Hold) *hold {
-	return &hold{ID: bson.ObjectID(h.ID), MS: h.Lease.Milliseconds(), Owner: owner(h.Owner), Why: h.Why}
+	return &hold{ID: bson.ObjectID(h.ID), MS: h.Lease.Milliseconds(), Owner: owner(h.Owner), Why: h.Why, Permits: h.Permits,
+		Asked: h.Asked}
+}
+
+func entry(h lock.Hold, v lock.Version) *hold {
+	e := held(h)
+	e.Version = (*bson.ObjectID)(&v)
+	return e
+}
+
+func (h hold) hold() lock.Hold {
+	return lock.Hold{ID: lock.HoldID(h.ID), Lease: time.Duration(h.MS) * time.Millisecond, Owner: lock.Owner(h.Owner), Why: h.Why,
+		Permits: h.Permits, Asked: h.Asked}
+}
+
+func entries(list []hold) []lock.Entry {
+	var es []lock.Entry
+	for _, h := range list {
+		e := lock.Entry{Hold: h.hold()}
+		if h.Version != nil {
+			e.Version = lock.Version(*h.Version)
+		}
+		es = append(es, e)
+	}
+	return es
 }
 
 func (d document) record() lock.Record {
-	r := lock.Record{Name: d.ID, Token: d.Token, Version: lock.Version(d.Version), Since: d.Since, At: d.At}
+	r := lock.Record{Name: d.ID, Token: d.Token, Version: lock.Version(d.Version), Since: d.Since, At: d.At,
+		Shares: entries(d.Shares), Queue: entries(d.Queue)}
 	if d.Hold != nil {
-		r.Hold = &lock.Hold{ID: lock.HoldID(d.Hold.ID), Lease: time.Duration(d.Hold.MS) * time.Millisecond,
-			Owner: lock.Owner(d.Hold.Owner), Why: d.Hold.Why}
+		h := d.Hold.hold()
+		r.Hold = &h
+	}
+	if d.Forced != nil {
+		r.Forced = &lock.Forced{ID: lock.HoldID(d.Forced.ID), Why: d.Forced.Why}
 	}
 	return r
 }
 
+// and adds conditions on a name.
+func and(name string, conditions ...bson.D) bson.D {
+	d := bson.D{{Key: "_id", Value: name}}
+	for _, c := range conditions {
+		d = append(d, c...)
+	}
+	return d
+}
+
+func is(key string, value any) bson.D { return bson.D{{Key: key, Value: value}} }
+
+func absent(key string) bson.D { return is(key, is("$exists", false)) }
+
+// turn is the condition that nobody else is first in the queue.
+func turn(h lock.Hold) bson.D {
+	return is("$or", bson.A{absent("q.0"), is("q.0.id", bson.ObjectID(h.ID))})
+}
+
+// room is the condition that the entries leave room for h, and that it is not one of them (a request that arrives twice).
+func room(h lock.Hold) bson.D {
+	if !h.Shared() {
+		return absent("s.0")
+	}
+	return append(absent("s."+strconv.Itoa(h.Permits-1)), is("s.id", is("$ne", bson.ObjectID(h.ID)))...)
+}
+
 // take is the update of an acquisition: the new hold, a token above the last one, the server's dates.
 func take(h lock.Hold, v lock.Version) bson.D {
-	return bson.D{
-		{Key: "$set", Value: bson.D{{Key: "h", Value: held(h)}, {Key: "v", Value: bson.ObjectID(v)}}},
-		{Key: "$inc", Value: bson.D{{Key: "token", Value: int64(1)}}},
+	set := is("v", bson.ObjectID(v))
+	d := bson.D{
+		{Key: "$inc", Value: is("token", int64(1))},
 		{Key: "$currentDate", Value: bson.D{{Key: "at", Value: true}, {Key: "since", Value: true}}},
+		{Key: "$pull", Value: is("q", is("id", bson.ObjectID(h.ID)))},
 	}
+	if h.Shared() {
+		d = append(d, bson.E{Key: "$push", Value: is("s", entry(h, v))}, bson.E{Key: "$unset", Value: is("h", "")})
+	} else {
+		set = append(set, is("h", held(h))...)
+	}
+	return append(d, bson.E{Key: "$set", Value: set})
 }
 
 // touch is the update of a renewal.
-func touch(v lock.Version) bson.D {
-	return bson.D{
-		{Key: "$set", Value: bson.D{{Key: "v", Value: bson.ObjectID(v)}}},
-		{Key: "$currentDate", Value: bson.D{{Key: "at", Value: true}}},
+func touch(h lock.Hold, v lock.Version) bson.D {
+	set := is("v", bson.ObjectID(v))
+	if h.Shared() {
+		set = append(set, is("s.$.v", bson.ObjectID(v))...)
 	}
+	return bson.D{
+		{Key: "$set", Value: set},
+		{Key: "$currentDate", Value: is("at", true)},
+	}
+}
+
+// remove is the update of a release.
+func remove(h lock.Hold, v lock.Version) bson.D {
+	d := bson.D{
+		{Key: "$set", Value: is("v", bson.ObjectID(v))},
+		{Key: "$currentDate", Value: is("at", true)},
+	}
+	if h.Shared() {
+		return append(d, bson.E{Key: "$pull", Value: is("s", is("id", bson.ObjectID(h.ID)))})
+	}
+	return append(d, bson.E{Key: "$unset", Value: is("h", "")})
 }
 
 // mine is the filter of everything a holder does.
 //
 // rule: by the id of the acquisition, not by name alone (that would touch a successor), and not by version (a renewal
 // whose answer was lost would end the own lease).
-func mine(name string, id lock.HoldID) bson.D {
-	return bson.D{{Key: "_id", Value: name}, {Key: "h.id", Value: bson.ObjectID(id)}}
+func mine(name string, h lock.Hold) bson.D {
+	if h.Shared() {
+		return and(name, is("s.id", bson.ObjectID(h.ID)))
+	}
+	return and(name, is("h.id", bson.ObjectID(h.ID)))
 }
 
 // Read finds {_id: name}. Index: _id. Nothing found = the name has no record. On the primary, possibly a deposed one: a
@@ -227,56 +328,127 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 // only if the filter is the unique key alone, and compatible servers report the conflict as another error.
 func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	// No at: an insert cannot ask for the server's date, and a wrong one could have the TTL sweep the lock.
-	_, err := s.locks.InsertOne(ctx, bson.D{
+	d := bson.D{
 		{Key: "_id", Value: name},
 		{Key: "token", Value: int64(0)},
 		{Key: "v", Value: bson.ObjectID(v)},
-		{Key: "h", Value: held(h)},
 		{Key: "since", Value: time.Now()},
-	})
+	}
+	if h.Shared() {
+		d = append(d, is("s", bson.A{entry(h, v)})...)
+	} else {
+		d = append(d, is("h", held(h))...)
+	}
+	_, err := s.locks.InsertOne(ctx, d)
 	if mongo.IsDuplicateKeyError(err) {
 		return false, nil
 	}
 	return err == nil, s.explain("create", err)
 }
 
-// Acquire: {_id: name, h: null} → take. Index: _id. Nothing matched = held, or no record. One round trip.
+// Acquire: {_id: name, h: null}, room, turn → take. Index: _id. Nothing matched = held, not our turn, or no record. One
+// round trip.
 func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return s.update(ctx, "acquire", bson.D{{Key: "_id", Value: name}, {Key: "h", Value: nil}}, take(h, v))
+	return s.update(ctx, "acquire", and(name, is("h", nil), room(h), turn(h)), take(h, v))
 }
 
-// TakeOver: {_id: name, v: seen} → take. Index: _id. Nothing matched = somebody wrote the record since it was seen.
+// TakeOver: {_id: name, v: seen}, no entries, turn → take. Index: _id. Nothing matched = somebody wrote the record since.
 //
 // rule: the only write bound to the version: it must fail if the holder gave any sign of life.
 func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return s.update(ctx, "take over", bson.D{{Key: "_id", Value: name}, {Key: "v", Value: bson.ObjectID(seen)}}, take(h, v))
+	return s.update(ctx, "take over", and(name, is("v", bson.ObjectID(seen)), absent("s.0"), turn(h)), take(h, v))
 }
 
-// Renew: mine → touch. Index: _id. Nothing matched = lost. An updateOne, not a findAndModify: that would make the server
-// keep an image of the document for retries.
-func (s *store) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	res, err := s.locks.UpdateOne(ctx, mine(name, id), touch(v))
-	if err != nil {
-		return false, s.explain("renew", err)
+// HandOver: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours, or others are in line.
+func (s *store) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
+	return s.update(ctx, "hand over", and(name, is("h.id", bson.ObjectID(from)), turn(h)), take(h, v))
+}
+
+// Renew: mine → touch, returning the hold. Index: _id. Nothing matched = lost.
+func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
+	d, ok, err := s.modify(ctx, "renew", mine(name, h), touch(h, v), bson.D{{Key: "h.rq", Value: 1}, {Key: "s.id", Value: 1},
+		{Key: "s.rq", Value: 1}})
+	if !ok {
+		return "", false, err
 	}
-	return res.MatchedCount == 1, nil
+	if d.Hold != nil {
+		return d.Hold.Asked, true, nil
+	}
+	for _, e := range d.Shares {
+		if e.ID == bson.ObjectID(h.ID) {
+			return e.Asked, true, nil
+		}
+	}
+	return "", true, nil
 }
 
 // Confirm: mine → touch, and $max of token with floor+1. Index: _id. Nothing matched = not ours.
-func (s *store) Confirm(ctx context.Context, name string, id lock.HoldID, floor int64, v lock.Version) (int64, bool, error) {
-	return s.update(ctx, "confirm", mine(name, id),
-		append(touch(v), bson.E{Key: "$max", Value: bson.D{{Key: "token", Value: floor + 1}}}))
+//
+// The token of a shared record may be that of another entry by now, so an entry gets a new one: floor+1 if that is
+// greater than the present one, the next one otherwise.
+func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
+	if !h.Shared() {
+		return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$max", Value: is("token", floor+1)}))
+	}
+	up := touch(h, v)
+	up[0].Value = append(up[0].Value.(bson.D), is("token", floor+1)...)
+	token, ok, err := s.update(ctx, "confirm", append(mine(name, h), is("token", is("$lte", floor))...), up)
+	if ok || err != nil {
+		return token, ok, err
+	}
+	return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$inc", Value: is("token", int64(1))}))
 }
 
-// Release: mine → $unset h, new v, server's date. Index: _id. Nothing matched = lost before. The document stays, and with it
-// the token.
-func (s *store) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	res, err := s.locks.UpdateOne(ctx, mine(name, id),
-		append(touch(v), bson.E{Key: "$unset", Value: bson.D{{Key: "h", Value: ""}}}))
-	if err != nil {
-		return false, s.explain("release", err)
+// Release: mine → $unset h or $pull from s, new v, server's date. Index: _id. Nothing matched = lost before. The document
+// stays, and with it the token.
+func (s *store) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
+	return s.write(ctx, "release", mine(name, h), remove(h, v))
+}
+
+// Expire: an entry with id and version in s → $pull it. Index: _id.
+func (s *store) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (bool, error) {
+	return s.write(ctx, "expire", and(name, is("s", seen(e.ID, e.Version))), remove(e.Hold, v))
+}
+
+// Ask: mine → $set rq. Index: _id.
+func (s *store) Ask(ctx context.Context, name string, h lock.Hold, why string) (bool, error) {
+	key := "h.rq"
+	if h.Shared() {
+		key = "s.$.rq"
 	}
-	return res.MatchedCount == 1, nil
+	return s.write(ctx, "ask for", mine(name, h), is("$set", is(key, why)))
+}
+
+// Force: mine → as Release, token+1, $set f. Index: _id.
+func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string, v lock.Version) (bool, error) {
+	up := remove(h, v)
+	up[0].Value = append(up[0].Value.(bson.D), is("f", forced{ID: bson.ObjectID(h.ID), Why: why})...)
+	return s.write(ctx, "release by force", mine(name, h), append(up, bson.E{Key: "$inc", Value: is("token", int64(1))}))
+}
+
+// Enqueue: id in q → $set its v; else not in q, and q not full → $push. Index: _id.
+func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	id := bson.ObjectID(e.ID)
+	ok, err := s.write(ctx, "queue for", and(name, is("q.id", id)), is("$set", is("q.$.v", bson.ObjectID(e.Version))))
+	if ok || err != nil {
+		return ok, err
+	}
+	return s.write(ctx, "queue for", and(name, is("q.id", is("$ne", id)), absent("q."+strconv.Itoa(lock.MaxEntries-1))),
+		is("$push", is("q", entry(e.Hold, e.Version))))
+}
+
+// Dequeue: id (and version) in q → $pull it. Index: _id.
+func (s *store) Dequeue(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
+	filter := is("q.id", bson.ObjectID(id))
+	if v != (lock.Version{}) {
+		filter = is("q", seen(id, v))
+	}
+	return s.write(ctx, "leave the queue for", and(name, filter), is("$pull", is("q", is("id", bson.ObjectID(id)))))
+}
+
+// seen is the condition on an array that it has an entry with this version.
+func seen(id lock.HoldID, v lock.Version) bson.D {
+	return is("$elemMatch", bson.D{{Key: "id", Value: bson.ObjectID(id)}, {Key: "v", Value: bson.ObjectID(v)}})
 }
 
 // List finds all documents sorted by _id. Index: _id.
@@ -304,20 +476,33 @@ func (s *store) Close() error {
 	return disconnect(s.client)
 }
 
-// update runs a findOneAndUpdate, without upsert, and returns the token after it.
-func (s *store) update(ctx context.Context, doing string, filter, update bson.D) (int64, bool, error) {
-	var d struct {
-		Token int64 `bson:"token"`
+// write runs an updateOne, without upsert. It is used where no part of the document is wanted: a findAndModify would make
+// a server keep an image of it.
+func (s *store) write(ctx context.Context, doing string, filter, update bson.D) (bool, error) {
+	res, err := s.locks.UpdateOne(ctx, filter, update)
+	if err != nil {
+		return false, s.explain(doing, err)
 	}
-	err := s.locks.FindOneAndUpdate(ctx, filter, update, options.FindOneAndUpdate().
-		SetReturnDocument(options.After).SetProjection(bson.D{{Key: "token", Value: 1}})).Decode(&d)
+	return res.MatchedCount == 1, nil
+}
+
+// update is modify for operations that want the token.
+func (s *store) update(ctx context.Context, doing string, filter, update bson.D) (int64, bool, error) {
+	d, ok, err := s.modify(ctx, doing, filter, update, is("token", 1))
+	return d.Token, ok, err
+}
+
+// modify runs a findOneAndUpdate, without upsert, and returns the wanted parts of the document after it.
+func (s *store) modify(ctx context.Context, doing string, filter, update, want bson.D) (d document, ok bool, err error) {
+	err = s.locks.FindOneAndUpdate(ctx, filter, update, options.FindOneAndUpdate().
+		SetReturnDocument(options.After).SetProjection(want)).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
-		return 0, false, nil
+		return d, false, nil
 	}
 	if err != nil {
-		return 0, false, s.explain(doing, err)
+		return d, false, s.explain(doing, err)
 	}
-	return d.Token, true, nil
+	return d, true, nil
 }
 
 // The server's error codes for what no repetition cures. Source: mongodb/mongo, src/mongo/base/error_codes.yml.

@@ -3,12 +3,15 @@ package mongolock_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"strings"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.uber.org/goleak"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
@@ -118,6 +121,80 @@ func TestTTLIndexIsMadeOnce(t *testing.T) {
 	}
 	if !found {
 		t.Errorf("no TTL index among %d indexes", len(specs))
+	}
+}
+
+func TestSetup(t *testing.T) {
+	ctx, db := t.Context(), mongotest.Database(t)
+	o := mongolock.Options{Collection: "setup"}
+	if err := mongolock.CheckSetup(ctx, db, o); !errors.Is(err, mongolock.ErrSetup) || !strings.Contains(err.Error(), "run setup") {
+		t.Errorf("before setup: %v", err)
+	}
+	for range 2 {
+		if err := mongolock.Setup(ctx, db, o); err != nil {
+			t.Fatal(err)
+		}
+		if err := mongolock.CheckSetup(ctx, db, o); err != nil {
+			t.Error(err)
+		}
+	}
+	o.Retention = 8 * 24 * time.Hour
+	if err := mongolock.CheckSetup(ctx, db, o); !errors.Is(err, mongolock.ErrSetup) || !strings.Contains(err.Error(), "192h") {
+		t.Errorf("another retention: %v", err)
+	}
+	if err := mongolock.Setup(ctx, db, o); !errors.Is(err, mongolock.ErrSetup) {
+		t.Errorf("setup with another retention: %v", err)
+	}
+	// The server would sweep locks by the wrong field: held ones, for example.
+	if _, err := db.Collection("wrong").Indexes().CreateOne(ctx, mongo.IndexModel{Keys: bson.D{{Key: "since", Value: 1}},
+		Options: options.Index().SetExpireAfterSeconds(60)}); err != nil {
+		t.Fatal(err)
+	}
+	if err := mongolock.CheckSetup(ctx, db, mongolock.Options{Collection: "wrong"}); !errors.Is(err, mongolock.ErrSetup) ||
+		!strings.Contains(err.Error(), "drop it") {
+		t.Errorf("a wrong TTL index: %v", err)
+	}
+	if err := mongolock.Setup(ctx, db, mongolock.Options{Retention: time.Hour}); !errors.Is(err, lock.ErrInvalid) {
+		t.Errorf("a retention of an hour: %v", err)
+	}
+}
+
+// On a server with change streams a release is heard of; one without says so.
+func TestWatch(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	s, err := mongolock.Open(t.Context(), uri, db.Name(), mongolock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	names, err := s.(lock.Watcher).Watch(ctx)
+	if err != nil {
+		t.Skipf("this server has no change streams: %v", err)
+	}
+	defer func() {
+		cancel()
+		for range names {
+		}
+	}()
+	for _, permits := range []int{0, 2} {
+		name := fmt.Sprint("permits ", permits)
+		h := lock.Hold{ID: lock.NewHoldID(), Lease: time.Minute, Permits: permits}
+		if ok, err := s.Create(ctx, name, h, lock.NewVersion()); err != nil || !ok {
+			t.Fatalf("%v, %v", ok, err)
+		}
+		for range 3 { // renewals are not heard of
+			if _, _, err := s.Renew(ctx, name, h, lock.NewVersion()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if _, err := s.Release(ctx, name, h, lock.NewVersion()); err != nil {
+			t.Fatal(err)
+		}
+		if got := <-names; got != name {
+			t.Errorf("heard of %q, want %q", got, name)
+		}
 	}
 }
 

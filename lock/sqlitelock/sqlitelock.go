@@ -8,12 +8,14 @@ package sqlitelock
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/internal/transition"
 )
 
 // ddl creates the one table: a row per name. hold_id is null when the lock is free. Times are microseconds since 1970.
@@ -26,12 +28,21 @@ const ddl = `CREATE TABLE IF NOT EXISTS locks (
 	host          TEXT, pid INTEGER, instance TEXT, boot TEXT, pid_namespace TEXT, started TEXT,
 	why           TEXT,
 	since_us      INTEGER NOT NULL, -- last acquired; for people
-	at_us         INTEGER NOT NULL  -- last written; for people
+	at_us         INTEGER NOT NULL, -- last written; for people
+	more          TEXT              -- JSON: see type more; null when there is nothing of it
 ) STRICT, WITHOUT ROWID`
+
+// more is what few records have.
+type more struct {
+	Asked  string       `json:",omitempty"` // of the exclusive holder
+	Shares []lock.Entry `json:",omitempty"`
+	Queue  []lock.Entry `json:",omitempty"`
+	Forced *lock.Forced `json:",omitempty"`
+}
 
 const columns = `name, token, version, hold_id, coalesce(lease_ms, 0), coalesce(host, ''), coalesce(pid, 0),
 	coalesce(instance, ''), coalesce(boot, ''), coalesce(pid_namespace, ''), coalesce(started, ''), coalesce(why, ''),
-	since_us, at_us`
+	since_us, at_us, coalesce(more, '')`
 
 type store struct {
 	db *sqlitedb.DB
@@ -44,75 +55,137 @@ func Open(ctx context.Context, path string) (lock.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
-	if err := db.Migrate(ctx, ddl); err != nil {
+	if err := migrate(ctx, db); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
 	return &store{db: db}, nil
 }
 
+// migrate creates the table, and adds the column that the first ones lacked.
+func migrate(ctx context.Context, db *sqlitedb.DB) error {
+	if err := db.Migrate(ctx, ddl); err != nil {
+		return err
+	}
+	return db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		var n int
+		_, err := tx.Get([]any{&n}, "SELECT count(*) FROM pragma_table_info('locks') WHERE name = 'more'")
+		if err == nil && n == 0 {
+			_, err = tx.Exec("ALTER TABLE locks ADD COLUMN more TEXT")
+		}
+		return err
+	})
+}
+
 // Read selects by primary key.
 func (s *store) Read(ctx context.Context, name string) (r lock.Record, found bool, err error) {
-	err = s.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query("SELECT "+columns+" FROM locks WHERE name = ?", name)
-		if err != nil {
-			return err
-		}
-		for rows.Next() {
-			if r, err = scan(rows.Scan); err != nil {
-				return err
-			}
-			found = true
-		}
-		return rows.Err()
+	err = s.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
+		r, found, err = get(tx, name)
+		return err
 	})
 	return r, found, permanent(err)
 }
 
-// Create inserts the row; no row inserted = the name has one.
+func get(tx *sqlitedb.Tx, name string) (r lock.Record, found bool, err error) {
+	rows, err := tx.Query("SELECT "+columns+" FROM locks WHERE name = ?", name)
+	if err != nil {
+		return r, false, err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if r, err = scan(rows.Scan); err != nil {
+			return r, false, err
+		}
+		found = true
+	}
+	return r, found, rows.Err()
+}
+
+// do applies an operation to the row of name in one transaction.
+func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb.Tx) error) error, name string,
+	f transition.Func) (ok bool, r lock.Record, err error) {
+	err = how(ctx, func(tx *sqlitedb.Tx) error {
+		var exists bool
+		if r, exists, err = get(tx, name); err != nil {
+			return err
+		}
+		r.Name, r.At = name, time.Now()
+		if ok = f(&r, exists); !ok {
+			return nil
+		}
+		return put(tx, r)
+	})
+	if err != nil {
+		return false, r, permanent(err)
+	}
+	return ok, r, nil
+}
+
+// Create inserts the row.
 func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
-	created, _, err := s.write(ctx, s.db.Write, `INSERT INTO locks (token, version, hold_id, lease_ms, host, pid, instance,
-		boot, pid_namespace, started, why, since_us, at_us, name) VALUES (0, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
-		ON CONFLICT DO NOTHING`, "", append(held(h, v), name)...)
-	return created, err
-}
-
-// take is what an acquisition sets.
-const take = `UPDATE locks SET token = token + 1, version = ?, hold_id = ?, lease_ms = ?, host = ?, pid = ?, instance = ?,
-	boot = ?, pid_namespace = ?, started = ?, why = ?, since_us = ?, at_us = ? WHERE name = ? AND `
-
-// Acquire updates the row if it is free; no row = held, or no record.
-func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
-	ok, token, err := s.write(ctx, s.db.Write, take+"hold_id IS NULL", name, append(held(h, v), name)...)
-	return token, ok, err
-}
-
-// TakeOver updates the row if its version is the one seen; no row = somebody wrote it since.
-func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (int64, bool, error) {
-	ok, token, err := s.write(ctx, s.db.Write, take+"version = ?", name, append(held(h, v), name, seen[:])...)
-	return token, ok, err
-}
-
-// Renew sets a new version if the hold is ours; no row = lost.
-func (s *store) Renew(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	ok, _, err := s.write(ctx, s.db.WriteRelaxed, "UPDATE locks SET version = ?, at_us = ? WHERE name = ? AND hold_id = ?", "",
-		v[:], now(), name, id[:])
+	ok, _, err := s.do(ctx, s.db.Write, name, transition.Create(h, v, time.Now()))
 	return ok, err
 }
 
-// Confirm renews, raises the token to more than floor, and returns it; no row = not ours. It is synced, because it may
-// stand for a grant whose answer was lost, and because it may raise the token.
-func (s *store) Confirm(ctx context.Context, name string, id lock.HoldID, floor int64, v lock.Version) (int64, bool, error) {
-	ok, token, err := s.write(ctx, s.db.Write, `UPDATE locks SET version = ?, at_us = ?, token = max(token, ?)
-		WHERE name = ? AND hold_id = ?`, name, v[:], now(), floor+1, name, id[:])
-	return token, ok, err
+// Acquire is synced, as all grants are.
+func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
+	return token(s.do(ctx, s.db.Write, name, transition.Acquire(h, v, time.Now())))
 }
 
-// Release empties the hold if it is ours; no row = lost before. The row and its token stay.
-func (s *store) Release(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
-	ok, _, err := s.write(ctx, s.db.WriteRelaxed, `UPDATE locks SET version = ?, at_us = ?, hold_id = NULL, lease_ms = NULL,
-		host = NULL, pid = NULL, instance = NULL, boot = NULL, pid_namespace = NULL, started = NULL, why = NULL
-		WHERE name = ? AND hold_id = ?`, "", v[:], now(), name, id[:])
+// TakeOver is synced.
+func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (int64, bool, error) {
+	return token(s.do(ctx, s.db.Write, name, transition.TakeOver(seen, h, v, time.Now())))
+}
+
+// HandOver is synced.
+func (s *store) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
+	return token(s.do(ctx, s.db.Write, name, transition.HandOver(from, h, v, time.Now())))
+}
+
+// Renew is not synced.
+func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
+	ok, r, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Renew(h, v))
+	return transition.Asked(r, h), ok, err
+}
+
+// Confirm is synced: it may stand for a grant whose answer was lost, and may raise the token.
+func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
+	return token(s.do(ctx, s.db.Write, name, transition.Confirm(h, floor, v)))
+}
+
+// Release is not synced.
+func (s *store) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Release(h, v))
+	return ok, err
+}
+
+// Expire is not synced.
+func (s *store) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Expire(e, v))
+	return ok, err
+}
+
+// Ask is not synced.
+func (s *store) Ask(ctx context.Context, name string, h lock.Hold, why string) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Ask(h, why))
+	return ok, err
+}
+
+// Force is synced: it raises the token.
+func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string, v lock.Version) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.Write, name, transition.Force(h, why, v))
+	return ok, err
+}
+
+// Enqueue is not synced.
+func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Enqueue(e))
+	return ok, err
+}
+
+// Dequeue is not synced.
+func (s *store) Dequeue(ctx context.Context, name string, id lock.HoldID, seen lock.Version) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Dequeue(id, seen))
 	return ok, err
 }
 
@@ -137,57 +210,66 @@ func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 
 func (s *store) Close() error { return s.db.Close() }
 
-// write runs one statement in a transaction of its own. tokenOf names the lock whose token is wanted, or is empty.
-func (s *store) write(ctx context.Context, how func(context.Context, func(*sqlitedb.Tx) error) error, query, tokenOf string,
-	args ...any) (ok bool, token int64, err error) {
-	err = how(ctx, func(tx *sqlitedb.Tx) error {
-		n, err := tx.Exec(query, args...)
-		if err != nil || n == 0 {
+func token(ok bool, r lock.Record, err error) (int64, bool, error) {
+	if !ok {
+		return 0, false, err
+	}
+	return r.Token, true, err
+}
+
+// put writes the row of a record.
+func put(tx *sqlitedb.Tx, r lock.Record) error {
+	var (
+		hold = make([]any, 9) // null: free
+		text any
+		m    = more{Shares: r.Shares, Queue: r.Queue, Forced: r.Forced}
+	)
+	if h := r.Hold; h != nil {
+		hold = []any{h.ID[:], h.Lease.Milliseconds(), h.Owner.Host, h.Owner.PID, h.Owner.Instance, h.Owner.Boot,
+			h.Owner.PIDNamespace, h.Owner.Started, h.Why}
+		m.Asked = h.Asked
+	}
+	if m.Asked != "" || len(m.Shares) > 0 || len(m.Queue) > 0 || m.Forced != nil {
+		b, err := json.Marshal(m)
+		if err != nil {
 			return err
 		}
-		ok = true
-		if tokenOf == "" {
-			return nil
-		}
-		_, err = tx.Get([]any{&token}, "SELECT token FROM locks WHERE name = ?", tokenOf)
-		return err
-	})
-	if err != nil {
-		return false, 0, permanent(err)
+		text = string(b)
 	}
-	return ok, token, nil
+	args := append([]any{r.Name, r.Token, r.Version[:]}, hold...)
+	_, err := tx.Exec(`INSERT OR REPLACE INTO locks (name, token, version, hold_id, lease_ms, host, pid, instance, boot,
+		pid_namespace, started, why, since_us, at_us, more) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)`,
+		append(args, r.Since.UnixMicro(), r.At.UnixMicro(), text)...)
+	return err
 }
-
-// held are the values of an acquisition, in the order of the statements above.
-func held(h lock.Hold, v lock.Version) []any {
-	t := now()
-	return []any{v[:], h.ID[:], h.Lease.Milliseconds(), h.Owner.Host, h.Owner.PID, h.Owner.Instance, h.Owner.Boot,
-		h.Owner.PIDNamespace, h.Owner.Started, h.Why, t, t}
-}
-
-func now() int64 { return time.Now().UnixMicro() }
 
 func scan(into func(...any) error) (r lock.Record, err error) {
 	var (
 		version, id   []byte
 		ms, since, at int64
 		h             lock.Hold
+		text          string
+		m             more
 	)
 	err = into(&r.Name, &r.Token, &version, &id, &ms, &h.Owner.Host, &h.Owner.PID, &h.Owner.Instance, &h.Owner.Boot,
-		&h.Owner.PIDNamespace, &h.Owner.Started, &h.Why, &since, &at)
+		&h.Owner.PIDNamespace, &h.Owner.Started, &h.Why, &since, &at, &text)
 	if err != nil {
 		return r, err
 	}
-	if len(version) != len(r.Version) || id != nil && len(id) != len(h.ID) {
-		return r, fmt.Errorf("the record of lock %q is damaged: version of %d bytes, hold of %d; delete the row from table "+
-			"locks while nobody uses the lock", r.Name, len(version), len(id))
+	if text != "" {
+		err = json.Unmarshal([]byte(text), &m)
+	}
+	if err != nil || len(version) != len(r.Version) || id != nil && len(id) != len(h.ID) {
+		return r, fmt.Errorf("the record of lock %q is damaged: version of %d bytes, hold of %d, more %q; delete the row from "+
+			"table locks while nobody uses the lock", r.Name, len(version), len(id), text)
 	}
 	copy(r.Version[:], version)
 	if id != nil {
 		copy(h.ID[:], id)
-		h.Lease = time.Duration(ms) * time.Millisecond
+		h.Lease, h.Asked = time.Duration(ms)*time.Millisecond, m.Asked
 		r.Hold = &h
 	}
+	r.Shares, r.Queue, r.Forced = m.Shares, m.Queue, m.Forced
 	r.Since, r.At = time.UnixMicro(since), time.UnixMicro(at)
 	return r, nil
 }

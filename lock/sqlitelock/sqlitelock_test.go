@@ -70,6 +70,35 @@ func TestTokensSurviveReopening(t *testing.T) {
 	}
 }
 
+// A file of the first version, without the column for shares, queues and the rest, goes on being used.
+func TestAFileOfTheFirstVersion(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fencepost.db")
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = db.Migrate(t.Context(), `CREATE TABLE locks (name TEXT PRIMARY KEY, token INTEGER NOT NULL, version BLOB NOT NULL,
+		hold_id BLOB, lease_ms INTEGER, host TEXT, pid INTEGER, instance TEXT, boot TEXT, pid_namespace TEXT, started TEXT,
+		why TEXT, since_us INTEGER NOT NULL, at_us INTEGER NOT NULL) STRICT, WITHOUT ROWID`,
+		`INSERT INTO locks (name, token, version, since_us, at_us) VALUES ('n', 1234567890123456, zeroblob(12), 1, 1)`)
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	for range 2 {
+		l, err := lock.New(openAt(t, path), lock.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		le, err := l.TryAcquire(t.Context(), "n")
+		if err != nil || le.Token() <= 1234567890123456 {
+			t.Fatalf("%v, %v", le, err)
+		}
+		if err := errors.Join(l.RequestRelease(t.Context(), "n", "why"), l.Close(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func TestOpenErrorsNameTheRemedy(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "text")
 	if err := os.WriteFile(path, []byte(strings.Repeat("not a database ", 1000)), 0o600); err != nil {

@@ -1,0 +1,343 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/spf13/cobra"
+)
+
+func locksCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "locks",
+		Short: "Show the locks, and get one released whose holder hangs",
+		Args:  cli.NoArgs,
+		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(locksLsCommand(), locksShowCommand(), locksWatchCommand(), locksReleaseCommand())
+	return cmd
+}
+
+// The json output of locks. Dates are the server's.
+type (
+	lockRow struct {
+		Name      string      `json:"name"`
+		Token     int64       `json:"token"`
+		Held      bool        `json:"held"`
+		Holders   []holderRow `json:"holders"`
+		Waiting   []holderRow `json:"waiting"` // in line, first come first served
+		ForcedWhy string      `json:"forced_why,omitempty"`
+		Since     time.Time   `json:"since,omitzero"`
+		Renewed   time.Time   `json:"renewed,omitzero"`
+	}
+	holderRow struct {
+		Host         string  `json:"host,omitempty"`
+		PID          int     `json:"pid,omitempty"`
+		Instance     string  `json:"instance,omitempty"`
+		Why          string  `json:"why,omitempty"`
+		LeaseSeconds float64 `json:"lease_seconds"`
+		Permits      int     `json:"permits,omitempty"` // at most so many share the lock; none: exclusive
+		Asked        string  `json:"asked_to_release,omitempty"`
+	}
+)
+
+func lockRowOf(r lock.Record) lockRow {
+	row := lockRow{Name: r.Name, Token: r.Token, Held: r.Held(), Holders: []holderRow{}, Waiting: []holderRow{}, Since: r.Since, Renewed: r.At}
+	for _, h := range r.Holds() {
+		row.Holders = append(row.Holders, holderRowOf(h))
+	}
+	for _, e := range r.Queue {
+		row.Waiting = append(row.Waiting, holderRowOf(e.Hold))
+	}
+	if r.Forced != nil {
+		row.ForcedWhy = r.Forced.Why
+	}
+	return row
+}
+
+func holderRowOf(h lock.Hold) holderRow {
+	return holderRow{h.Owner.Host, h.Owner.PID, h.Owner.Instance, h.Why, h.Lease.Seconds(), h.Permits, h.Asked}
+}
+
+func (h holderRow) String() string { return fmt.Sprintf("%s pid %d", h.Host, h.PID) }
+
+func (h holderRow) lease() time.Duration {
+	return time.Duration(h.LeaseSeconds * float64(time.Second)).Round(time.Millisecond)
+}
+
+// ago prints how long before now a date of the server was.
+func ago(now, t time.Time) string {
+	if t.IsZero() {
+		return "-"
+	}
+	return max(now.Sub(t), 0).Round(time.Second/10).String() + " ago"
+}
+
+func locksLsCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	var all bool
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the locks: holder, fencing token, lease, last renewal",
+		Long: `Ls lists the locks that are held. A lock whose holder has died stays held until somebody wants it: the dates are the
+server's and only for people to read, no program decides by them.`,
+		Example: `  fencepost locks ls
+  fencepost locks ls --all -o json`,
+		Args: cli.NoArgs,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.Flags().BoolVar(&all, "all", false, "list free locks too")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			records, err := b.Locker.List(ctx)
+			if err != nil {
+				return err
+			}
+			rows := make([]lockRow, 0, len(records))
+			for _, r := range records {
+				if all || r.Held() {
+					rows = append(rows, lockRowOf(r))
+				}
+			}
+			if output.Value == "json" {
+				return printJSON(cmd, rows)
+			}
+			if len(rows) == 0 {
+				fmt.Fprintln(cmd.OutOrStdout(), "no lock is held")
+				return nil
+			}
+			now, err := b.Queue.Now(ctx)
+			if err != nil {
+				return err
+			}
+			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			fmt.Fprintln(w, "NAME\tTOKEN\tHOLDER\tLEASE\tSINCE\tRENEWED\tWAITING\tWHY")
+			for _, r := range rows {
+				holder, lease, why := "-", "-", "-"
+				if r.Held {
+					h := r.Holders[0]
+					holder, lease, why = h.String(), h.lease().String(), h.Why
+					if more := len(r.Holders) - 1; more > 0 {
+						holder += fmt.Sprintf(" and %d more", more)
+					}
+				}
+				fmt.Fprintln(w, strings.Join([]string{r.Name, fmt.Sprint(r.Token), holder, lease, ago(now, r.Since), ago(now, r.Renewed), fmt.Sprint(len(r.Waiting)), why}, "\t"))
+			}
+			return w.Flush()
+		})
+	}
+	return cmd
+}
+
+func locksShowCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	cmd := &cobra.Command{
+		Use:   "show NAME",
+		Short: "Show one lock: who holds it and why, who waits in line, what was done by force",
+		Example: `  fencepost locks show orders
+  fencepost locks show --url mongodb://localhost/shop -o json orders`,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if len(args) != 1 {
+			return cli.Usagef("name one lock, as in fencepost locks show orders")
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			r, err := b.Locker.Inspect(ctx, args[0])
+			if err != nil {
+				return nothingMatched(err)
+			}
+			row := lockRowOf(r)
+			if output.Value == "json" {
+				return printJSON(cmd, row)
+			}
+			now, err := b.Queue.Now(ctx)
+			if err != nil {
+				return err
+			}
+			row.print(cmd.OutOrStdout(), now)
+			return nil
+		})
+	}
+	return cmd
+}
+
+func (r lockRow) print(w io.Writer, now time.Time) {
+	state := "free"
+	if r.Held {
+		state = "held"
+	}
+	fmt.Fprintf(w, "%s  %s  token %d  acquired %s  renewed %s\n", r.Name, state, r.Token, ago(now, r.Since), ago(now, r.Renewed))
+	line := func(what string, h holderRow) {
+		fmt.Fprintf(w, "  %s: %s  instance %s  lease %v", what, h, h.Instance, h.lease())
+		if h.Permits > 0 {
+			fmt.Fprintf(w, "  shared by at most %d", h.Permits)
+		}
+		if h.Why != "" {
+			fmt.Fprintf(w, "  for %q", h.Why)
+		}
+		if h.Asked != "" {
+			fmt.Fprintf(w, "  asked to release: %q", h.Asked)
+		}
+		fmt.Fprintln(w)
+	}
+	for _, h := range r.Holders {
+		line("holder", h)
+	}
+	for _, h := range r.Waiting {
+		line("in line", h)
+	}
+	if r.ForcedWhy != "" {
+		fmt.Fprintf(w, "  released by force: %q\n", r.ForcedWhy)
+	}
+}
+
+// nothingMatched gives errors about what is not there their exit code.
+func nothingMatched(err error) error {
+	if errors.Is(err, lock.ErrUnknown) || errors.Is(err, lock.ErrNotHeld) {
+		return &cli.Error{Code: cli.ExitNothing, Err: err}
+	}
+	return err
+}
+
+func locksWatchCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	interval := time.Second
+	cmd := &cobra.Command{
+		Use:   "watch [NAME]…",
+		Short: "Print a line whenever a lock changes hands, until stopped",
+		Long: `Watch looks at the locks, all or the named ones, once per interval, and prints a line for each that was acquired, handed on or
+released since it looked before. Several changes between two looks are one; the token tells how many grants there were.`,
+		Example: `  fencepost locks watch
+  fencepost locks watch -o json orders audit | jq .holders`,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "how often to look")
+	cmd.RunE = func(cmd *cobra.Command, names []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if interval < 10*time.Millisecond {
+			return cli.Usagef("--interval must be at least 10ms")
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			seen := map[string]lock.Record{}
+			tick := time.NewTicker(interval)
+			defer tick.Stop()
+			for {
+				records, err := b.Locker.List(ctx)
+				if err != nil {
+					return err
+				}
+				for _, r := range records {
+					before, known := seen[r.Name]
+					if len(names) > 0 && !slices.Contains(names, r.Name) || known && sameHolders(before, r) {
+						continue
+					}
+					seen[r.Name] = r
+					if err := printChange(cmd.OutOrStdout(), output.Value, r); err != nil {
+						return err
+					}
+				}
+				select {
+				case <-tick.C:
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+			}
+		})
+	}
+	return cmd
+}
+
+// sameHolders tells whether nothing but renewals was between two looks at a lock.
+func sameHolders(a, b lock.Record) bool {
+	return a.Token == b.Token && slices.EqualFunc(a.Holds(), b.Holds(), func(x, y lock.Hold) bool { return x.ID == y.ID && x.Asked == y.Asked })
+}
+
+func printChange(w io.Writer, format string, r lock.Record) error {
+	row := lockRowOf(r)
+	if format == "json" {
+		return json.NewEncoder(w).Encode(row)
+	}
+	var holders []string
+	for _, h := range row.Holders {
+		text := h.String()
+		if h.Why != "" {
+			text += " (" + h.Why + ")"
+		}
+		if h.Asked != "" {
+			text += fmt.Sprintf(" asked to release: %q", h.Asked)
+		}
+		holders = append(holders, text)
+	}
+	state := "free"
+	if row.Held {
+		state = strings.Join(holders, ", ")
+	}
+	_, err := fmt.Fprintf(w, "%s  %s  token %d  %s\n", time.Now().Format(time.TimeOnly), row.Name, row.Token, state)
+	return err
+}
+
+func locksReleaseCommand() *cobra.Command {
+	var request, force bool
+	var why string
+	cmd := &cobra.Command{
+		Use:   "release (--request | --force) --why TEXT NAME",
+		Short: "Ask the holder of a lock to release it, or take it away",
+		Long: `With --request the holder is asked: a worker finishes what it has fetched and gives the type back, for others to take. With
+--force the lock is taken away. Its holder notices within a fifth of its lease; a worker's file refuses it as soon as the
+next holder has opened the file, so that nothing is lost or written twice. Use it when a holder hangs; one that is dead
+loses the lock by itself.`,
+		Example: `  fencepost locks release --request --why "maintenance of host 7" orders
+  fencepost locks release --force --why "pid 4711 hangs, INC-1234" orders`,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().BoolVar(&request, "request", false, "ask the holder")
+	cmd.Flags().BoolVar(&force, "force", false, "take the lock away")
+	cmd.Flags().StringVar(&why, "why", "", "the reason, for the holder's log and for locks show")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		switch {
+		case len(args) != 1:
+			return cli.Usagef("name one lock, as in fencepost locks release --request --why maintenance orders")
+		case request == force:
+			return cli.Usagef("say what to do: --request asks the holder, --force takes the lock away")
+		case why == "":
+			return cli.Usagef("give the reason with --why; the holder logs it")
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			do, done := b.Locker.RequestRelease, "the holder of %s is asked to release it; it sees that at its next renewal\n"
+			if force {
+				do, done = b.Locker.ForceRelease, "%s is free\n"
+			}
+			if err := do(ctx, args[0], why); err != nil {
+				return nothingMatched(err)
+			}
+			fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
+			return nil
+		})
+	}
+	return cmd
+}

@@ -1,0 +1,164 @@
+// Command approval makes an operation idempotent that is not when it runs twice at the same time: it approves a
+// transaction, which takes a while and ends with an e-mail.
+//
+//	approval --transaction 100 --url … --dir …
+//
+// The lock "TranApproval_100" is held for the approval of that transaction, so others go on undisturbed. Whoever finds it
+// held does not wait: the answer is on its way already. It quits at once and says who is at it.
+//
+//	exit code 0   the transaction is approved, by this call or by an earlier one
+//	exit code 5   somebody else is approving it, or the lock was lost meanwhile
+//
+// The lock has a duration. A caller that crashes or freezes leaves it behind for so long; then the next one that acquires it
+// takes it over. No cleaning job is involved. It cannot be too short for a slow approval, as a caller that lives renews
+// it. ([lock.WithMaxHold] would put an end to that.) Who takes over must have seen for itself that the lock was not renewed
+// for its duration, no clocks being compared: a service that gets many calls has, a program like this one needs --wait. On
+// the machine of a caller that is gone nobody has to wait.
+//
+// A caller that was frozen and wakes up finds its lock lost and quits. Should it be past that check, then the approval,
+// which is stored once per transaction whoever comes first, and the mail server, which delivers a message ID once, have the
+// last word. So the lock saves the work of doing things twice, and these two make sure.
+//
+// Without --transaction the program demonstrates all that.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/examples/internal/example"
+	"github.com/fencepost/fencepost/lock"
+)
+
+func main() { example.Main(run) }
+
+// approval is one call.
+type approval struct {
+	transaction          int
+	dir                  string
+	duration, work, wait time.Duration
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	var a approval
+	flags := flag.NewFlagSet("approval", flag.ContinueOnError)
+	url := example.URLFlag(flags)
+	flags.IntVar(&a.transaction, "transaction", 0, "the transaction to approve (default: demonstrate)")
+	flags.StringVar(&a.dir, "dir", "", "where approvals and mails are (default: a temporary directory)")
+	flags.DurationVar(&a.duration, "duration", time.Minute, "how long the lock outlives a caller that died; at least 1s")
+	flags.DurationVar(&a.work, "work", 500*time.Millisecond, "how long an approval takes")
+	flags.DurationVar(&a.wait, "wait", 0, "wait so long for the lock, instead of quitting at once")
+	if err := example.Parse(flags, args); err != nil {
+		return err
+	}
+	dir, dbURL, remove, err := example.Workspace(*url)
+	if err != nil {
+		return err
+	}
+	defer remove()
+	if a.dir == "" {
+		a.dir = dir
+	}
+	if a.transaction == 0 {
+		return demonstrate(ctx, out, dbURL, a.dir)
+	}
+	b, err := fencepost.Open(ctx, dbURL)
+	if err != nil {
+		return err
+	}
+	err = a.run(ctx, b.Locker, out)
+	return errors.Join(err, b.Close(context.WithoutCancel(ctx)))
+}
+
+// run approves the transaction if nobody else is at it.
+func (a *approval) run(ctx context.Context, l *lock.Locker, out io.Writer) (err error) {
+	name := fmt.Sprintf("TranApproval_%d", a.transaction)
+	acquire := l.TryAcquire
+	options := []lock.Option{lock.WithLease(a.duration), lock.WithWhy("approval")}
+	if a.wait > 0 {
+		acquire, options = l.Acquire, append(options, lock.WithWait(a.wait))
+	}
+	lease, err := acquire(ctx, name, options...)
+	if err != nil {
+		return err
+	}
+	defer func() {
+		if released := lease.Release(ctx); released != nil && !errors.Is(err, released) {
+			err = errors.Join(err, released)
+		}
+	}()
+
+	// Under the lock: who held it before us may have approved the transaction.
+	if a.approved() {
+		fmt.Fprintf(out, "transaction %d is approved already\n", a.transaction)
+		return a.mail() // in case that caller died before it
+	}
+	fmt.Fprintf(out, "approving transaction %d\n", a.transaction)
+	select {
+	case <-time.After(a.work):
+	case <-lease.Context().Done():
+	case <-ctx.Done():
+		return context.Cause(ctx)
+	}
+	if err := lease.Check(0); err != nil {
+		return err
+	}
+	if err := a.store(lease.Token()); err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "transaction %d is approved\n", a.transaction)
+	return a.mail()
+}
+
+func (a *approval) file(kind string) string {
+	return filepath.Join(a.dir, fmt.Sprintf("%s-%d.json", kind, a.transaction))
+}
+
+func (a *approval) approved() bool {
+	_, err := os.Stat(a.file("approval"))
+	return err == nil
+}
+
+// store stores the approval. It is there once, whoever comes first.
+func (a *approval) store(token int64) error {
+	err := create(a.file("approval"), map[string]any{"transaction": a.transaction, "token": token, "pid": os.Getpid()})
+	if errors.Is(err, os.ErrExist) {
+		return fmt.Errorf("transaction %d was approved by somebody else meanwhile: %w", a.transaction, lock.ErrLost)
+	}
+	return err
+}
+
+// mail sends the mail. The mail server, which is the directory here, delivers each message ID once.
+func (a *approval) mail() error {
+	err := create(a.file("mail"), map[string]any{"id": fmt.Sprintf("approval-%d", a.transaction), "pid": os.Getpid()})
+	if errors.Is(err, os.ErrExist) {
+		return nil
+	}
+	return err
+}
+
+// create creates a file with its content in one step; the error is os.ErrExist if there is one.
+func create(path string, content any) error {
+	data, err := json.Marshal(content)
+	if err != nil {
+		return err
+	}
+	f, err := os.CreateTemp(filepath.Dir(path), ".new-*")
+	if err != nil {
+		return err
+	}
+	defer os.Remove(f.Name()) //nolint:errcheck // it has a second name by then, or none
+	_, err = f.Write(data)
+	if err = errors.Join(err, f.Sync(), f.Close()); err != nil {
+		return err
+	}
+	return os.Link(f.Name(), path)
+}

@@ -1,0 +1,77 @@
+// Package exampletest runs the example programs in tests: as functions, or as processes of their own, which are the test
+// binary again.
+package exampletest
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/fencepost/fencepost/examples/internal/example"
+	"github.com/fencepost/fencepost/internal/mongotest"
+)
+
+// Main is for TestMain: it runs the tests or, in a child process, the example.
+func Main(m *testing.M, main func()) {
+	if os.Getenv(example.EnvChild) == "1" {
+		main()
+		return
+	}
+	goleak.VerifyTestMain(m)
+}
+
+// Backends runs f with the embedded backend and, if the environment names a server, with MongoDB.
+func Backends(t *testing.T, f func(t *testing.T, url string)) {
+	t.Run("embedded", func(t *testing.T) { f(t, "sqlite://"+filepath.Join(t.TempDir(), "locks.db")) })
+	t.Run("mongodb", func(t *testing.T) {
+		if os.Getenv(mongotest.EnvURI) == "" {
+			t.Skip(mongotest.EnvURI + " names no server")
+		}
+		url, _ := mongotest.Fresh(t)
+		f(t, url)
+	})
+}
+
+// Output runs the example as a function and returns what it prints.
+func Output(t *testing.T, run func(context.Context, []string, io.Writer) error, args ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	var out bytes.Buffer
+	err := run(ctx, args, &out)
+	t.Logf("%v\n%s", args, out.String())
+	return out.String(), err
+}
+
+// Process starts the example as a process that does not outlive the test.
+func Process(t *testing.T, args ...string) *exec.Cmd {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
+	cmd, err := example.Self(ctx, args...)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(cancel)
+	return cmd
+}
+
+// Code waits for a process and returns its exit code.
+func Code(t *testing.T, cmd *exec.Cmd) int {
+	t.Helper()
+	err := cmd.Wait()
+	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
+		return exit.ExitCode()
+	}
+	if err != nil {
+		t.Fatal(err)
+	}
+	return 0
+}

@@ -1,0 +1,127 @@
+// Command payment-notifications compares locks that are more or less scalable.
+//
+// A payment provider notifies a service that a payment has changed. The service reads the payment from its database, asks
+// the provider what has changed, which takes a second, and stores the sum. The provider tells only what has changed since
+// it was last asked: when two notifications of one payment overlap, one change is lost. So they need a lock. Which one?
+//
+// Twelve notifications arrive, one every 50 ms, for the payments 1,2,3,1,1,1,2,2,2,3,3,3. For each lock in turn the program
+// starts instances of the service as processes, plays the provider, the database and the sender, and tells how long the
+// calls took and which payments are wrong. The waterfall of the calls goes to a picture (--svg).
+//
+//	--scale 20   everything twenty times as fast
+package main
+
+import (
+	"context"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/examples/internal/example"
+	"github.com/fencepost/fencepost/internal/cli"
+)
+
+func main() { example.Main(run) }
+
+const (
+	interval = 50 * time.Millisecond // between notifications
+	service  = time.Second           // the provider's time to answer
+)
+
+var payments = []int{1, 2, 3, 1, 1, 1, 2, 2, 2, 3, 3, 3}
+
+// scenario is one way to lock.
+type scenario struct {
+	title     string
+	lock      string
+	instances int
+}
+
+var scenarios = []scenario{
+	{"no lock", lockNone, 1},
+	{"one lock for all, in the process", lockOne, 1},
+	{"a lock per payment, in the process", lockPerID, 1},
+	{"a lock per payment, in each of two processes", lockPerID, 2},
+	{"one lock for all, shared by two processes", lockOneShared, 2},
+	{"a lock per payment, shared by two processes", lockPerIDShared, 2},
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("payment-notifications", flag.ContinueOnError)
+	url := example.URLFlag(flags)
+	scale := flags.Float64("scale", 1, "how many times faster than described")
+	svg := flags.String("svg", "", "file for the picture")
+	world := flags.String("world", "", "be an instance of the service; this is where provider and database are (used by the program itself)")
+	how := flags.String("lock", lockNone, "the lock of the instance (used by the program itself)")
+	if err := example.Parse(flags, args); err != nil {
+		return err
+	}
+	if *world != "" {
+		return instance(ctx, *world, *how, *url, out)
+	}
+	if *scale <= 0 {
+		return cli.Usagef("--scale %v: it must be positive", *scale)
+	}
+	_, dbURL, remove, err := example.Workspace(*url)
+	if err != nil {
+		return err
+	}
+	defer remove()
+
+	fmt.Fprintln(out, "lock                                          longest call     total  wrong payments")
+	var results []*result
+	for _, s := range scenarios {
+		r, err := s.run(ctx, *scale, dbURL)
+		if err != nil {
+			return fmt.Errorf("%s: %w", s.title, err)
+		}
+		results = append(results, r)
+		fmt.Fprintf(out, "%-44s  %10.2f s  %6.2f s  %s\n", s.title, r.longest().Seconds(), r.total().Seconds(), r.wrongText())
+	}
+	if *svg == "" {
+		return nil
+	}
+	return os.WriteFile(*svg, []byte(waterfall(results)), 0o644)
+}
+
+// result is what happened in a scenario.
+type result struct {
+	scenario
+	scale float64
+	calls []call // in the order in which they were sent
+	wrong []int  // payments whose sum is not what the provider has
+}
+
+// call is one notification, in time since the first one.
+type call struct {
+	payment       int
+	start, locked time.Duration // locked: the service had the lock
+	end           time.Duration
+}
+
+func (r *result) longest() (d time.Duration) {
+	for _, c := range r.calls {
+		d = max(d, c.end-c.start)
+	}
+	return d
+}
+
+func (r *result) total() (d time.Duration) {
+	for _, c := range r.calls {
+		d = max(d, c.end)
+	}
+	return d
+}
+
+func (r *result) wrongText() string {
+	if len(r.wrong) == 0 {
+		return "none"
+	}
+	return strings.Trim(fmt.Sprint(r.wrong), "[]")
+}
+
+func (r *result) isWrong(payment int) bool { return slices.Contains(r.wrong, payment) }

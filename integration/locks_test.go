@@ -1,0 +1,84 @@
+package integration
+
+import (
+	"encoding/json"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// TestLockCommands: a person sees who holds a type, asks for it, and takes it away; workers go on and nothing is lost.
+func TestLockCommands(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		refused(t, run(t, nil, "fencepost", "locks", "show", "--url", b.url, "t"), nothing)
+		drainable(t, b, 100)
+		watch := start(t, "watch", "fencepost", "locks", "watch", "--url", b.url, "--interval", "50ms", "-o", "json", "t")
+		worker := start(t, "worker 1", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s", "--log-format", "json")
+		holds := func(p *process) func() bool {
+			return func() bool {
+				locks := heldLocks(t, b)
+				return len(locks) == 1 && locks[0].PID == p.Process.Pid
+			}
+		}
+		eventually(t, time.Minute, "the worker holds the type", holds(worker))
+		r := mustRun(t, nil, "fencepost", "locks", "show", "--url", b.url, "t")
+		if !strings.Contains(r.stdout, "held") || !strings.Contains(r.stdout, "worker ") || !strings.Contains(r.stdout, "token") {
+			t.Errorf("show: %v", r)
+		}
+
+		second := start(t, "worker 2", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s", "--log-format", "json")
+		drainable(t, b, 100)
+		time.Sleep(time.Second)
+		mustRun(t, nil, "fencepost", "locks", "release", "--url", b.url, "--request", "--why", "maintenance", "t")
+		eventually(t, time.Minute, "worker 1 gives the type back", func() bool { return strings.Contains(worker.stderr.String(), `"reason":"maintenance"`) })
+		drainable(t, b, 100)
+		eventually(t, time.Minute, "a worker holds the type again", func() bool { return len(heldLocks(t, b)) == 1 })
+
+		mustRun(t, nil, "fencepost", "locks", "release", "--url", b.url, "--force", "--why", "INC-1", "t")
+		drainable(t, b, 100)
+		eventually(t, time.Minute, "the force is told", func() bool {
+			return strings.Contains(mustRun(t, nil, "fencepost", "locks", "show", "--url", b.url, "t").stdout, "INC-1")
+		})
+		for _, p := range []*process{worker, second} {
+			p.signal(t, syscall.SIGTERM)
+			if code := p.wait(t, time.Minute); code != 0 {
+				t.Errorf("%s ended with %d", p.name, code)
+			}
+		}
+		if r := drain(t, b); r.code != 0 {
+			t.Fatal(r)
+		}
+		if got := len(payloads(t, b, "t")); got != 400 {
+			t.Errorf("%d messages in the file, want 400", got)
+		}
+		watch.signal(t, syscall.SIGINT)
+		if code := watch.wait(t, time.Minute); code != stopped {
+			t.Errorf("watch ended with %d", code)
+		}
+		tokens := map[int64]bool{}
+		for line := range strings.Lines(watch.stdout.String()) {
+			var row struct{ Token int64 }
+			if err := json.Unmarshal([]byte(line), &row); err != nil {
+				t.Fatalf("watch printed %q", line)
+			}
+			tokens[row.Token] = true
+		}
+		if len(tokens) < 3 {
+			t.Errorf("watch saw %d tokens:\n%s", len(tokens), watch.stdout.String())
+		}
+	})
+}
+
+func TestBadLockCommands(t *testing.T) {
+	b := embedded(t)
+	drainable(t, b, 1)
+	args := func(more ...string) []string { return append([]string{"locks", more[0], "--url", b.url}, more[1:]...) }
+	refused(t, run(t, nil, "fencepost", args("show")...), usage, "name one lock")
+	refused(t, run(t, nil, "fencepost", args("watch", "--interval", "1ms")...), usage, "--interval")
+	refused(t, run(t, nil, "fencepost", args("release", "t")...), usage, "--request", "--force")
+	refused(t, run(t, nil, "fencepost", args("release", "--force", "t")...), usage, "--why")
+	refused(t, run(t, nil, "fencepost", args("release", "--force", "--request", "--why", "x", "t")...), usage, "--request")
+	refused(t, run(t, nil, "fencepost", args("release", "--force", "--why", "x", "t")...), nothing, "nobody holds")
+	refused(t, run(t, nil, "fencepost", args("release", "--request", "--why", "x", strings.Repeat("n", 300))...), usage)
+}

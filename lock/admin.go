@@ -1,0 +1,128 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+)
+
+// List returns all locks the store knows, held and free, sorted by name. The dates in it are the server's, for people.
+func (l *Locker) List(ctx context.Context) ([]Record, error) {
+	if err := l.enter(); err != nil {
+		return nil, err
+	}
+	defer l.wg.Done()
+	list, err := call(l, ctx, l.opts.GiveUpAfter, l.store.List, nil)
+	if err != nil {
+		return nil, fmt.Errorf("list locks: %w", err)
+	}
+	return list, nil
+}
+
+// Inspect returns the record of one lock: who holds it, since when, who waits in line, what was done by force. It is
+// [ErrUnknown] for a name that nobody has used. The record may be some milliseconds old.
+func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
+	if err := checkName(name); err != nil {
+		return Record{}, err
+	}
+	if err := l.enter(); err != nil {
+		return Record{}, fmt.Errorf("inspect lock %q: %w", name, err)
+	}
+	defer l.wg.Done()
+	got, err := l.look(ctx, name)
+	switch {
+	case err != nil:
+		return Record{}, fmt.Errorf("inspect lock %q: %w", name, err)
+	case !got.found:
+		return Record{}, fmt.Errorf("inspect lock %q: %w", name, ErrUnknown)
+	}
+	return got.record, nil
+}
+
+// RequestRelease asks the holders of a lock to release it soon, and says why. They see it at their next renewal
+// ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply is up to them. It is ErrNotHeld when
+// nobody holds the lock.
+func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
+	if why == "" {
+		why = "no reason given" // a request must not look like none
+	}
+	// rule: a request leaves the version alone: it is no sign of life of the holder.
+	return l.administer(ctx, "request the release of", name, why, l.store.Ask)
+}
+
+// ForceRelease takes a lock away from its holders, and says why. Their leases are lost ([LostForced]) as soon as their
+// next renewals see it, within a fifth of the lease. Until then they may still act, but any later grant has a token
+// greater than theirs, and so has the record: a resource that compares tokens refuses them from the next grant on. It is
+// ErrNotHeld when nobody holds the lock.
+//
+// Use it on a lock whose holder hangs, having asked with RequestRelease before. A holder that is dead loses the lock
+// without it.
+func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
+	return l.administer(ctx, "force the release of", name, why,
+		func(ctx context.Context, name string, h Hold, why string) (bool, error) {
+			return l.store.Force(ctx, name, h, why, NewVersion())
+		})
+}
+
+// administer does op to all holds of a record.
+//
+// rule: bound to the holds that were read: one acquired since is not meant.
+func (l *Locker) administer(ctx context.Context, doing, name, why string,
+	op func(context.Context, string, Hold, string) (bool, error)) error {
+	if err := errors.Join(checkName(name), checkText("reason", why)); err != nil {
+		return err
+	}
+	if err := l.enter(); err != nil {
+		return fmt.Errorf("%s lock %q: %w", doing, name, err)
+	}
+	defer l.wg.Done()
+	got, err := l.look(ctx, name)
+	if err != nil {
+		return fmt.Errorf("%s lock %q: %w", doing, name, err)
+	}
+	done := false
+	for _, h := range got.record.Holds() {
+		tries := 0
+		ok, err := repeat(l, ctx, func(ctx context.Context) (bool, error) {
+			tries++
+			return op(ctx, name, h, why)
+		})
+		if err != nil {
+			return fmt.Errorf("%s lock %q: %w", doing, name, err)
+		}
+		done = done || ok || tries > 1 // the first of several tries may have been the one that found it
+	}
+	if !done {
+		return fmt.Errorf("%s lock %q: %w", doing, name, ErrNotHeld)
+	}
+	return nil
+}
+
+// reading is an answer of the store.
+type reading struct {
+	record Record
+	found  bool
+}
+
+// look reads a record and remembers what it says. The caller is counted in l.wg.
+func (l *Locker) look(ctx context.Context, name string) (reading, error) {
+	return repeat(l, ctx, func(ctx context.Context) (reading, error) {
+		r, found, err := l.store.Read(ctx, name)
+		if err == nil {
+			l.seen.saw(name, r, found, l.clock())
+		}
+		return reading{r, found}, err
+	})
+}
+
+// repeat runs an operation that may be repeated until the store answers.
+func repeat[T any](l *Locker, ctx context.Context, op func(context.Context) (T, error)) (T, error) {
+	begin, retry := l.valid(), jitter{ceiling: maxPoll}
+	for {
+		v, err := call(l, ctx, opTimeout(l.opts.Lease), op, nil)
+		if err == nil || errors.Is(err, ErrPermanent) || ctx.Err() != nil || l.valid()-begin >= l.opts.GiveUpAfter ||
+			!pause(ctx.Done(), retry.next()) {
+			return v, err
+		}
+	}
+}

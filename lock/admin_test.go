@@ -1,0 +1,262 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+)
+
+func TestRequestRelease(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder, admin := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(holder)
+		time.Sleep(time.Second)
+		w.must(admin.RequestRelease(w.Context(), "n", "upgrade"))
+		w.must(admin.RequestRelease(w.Context(), "n", "")) // the first reason is the one that counts for the holder
+		<-le.ReleaseRequested()
+		w.between("heard", w.now(), 0, lease/5)
+		if r := le.RequestReason(); r == "" {
+			t.Error("no reason")
+		}
+		w.must(le.Check(lease / 2))
+		w.must(le.Release(w.Context()))
+		next := w.acquire(holder)
+		time.Sleep(lease)
+		if next.RequestReason() != "" {
+			t.Errorf("the next holder was asked: %q", next.RequestReason())
+		}
+	})
+}
+
+func TestForceReleaseFencesTheVictim(t *testing.T) {
+	virtually(t, func(w *world) { forced(w) })
+}
+
+// forced: a holder hangs and is released by force.
+func forced(w *world) {
+	l, admin := w.locker(lock.Options{}), w.locker(lock.Options{})
+	le := w.acquire(l)
+	time.Sleep(time.Second)
+	w.must(admin.ForceRelease(w.Context(), "n", "it hangs"))
+	if r, _ := w.mem.Get("n"); r.Token <= le.Token() {
+		w.Errorf("the record has token %d, the victim %d: what is guarded by the record lets it through", r.Token, le.Token())
+	}
+	next := w.try(admin)
+	if next.Token() <= le.Token() {
+		w.Errorf("token %d after %d", next.Token(), le.Token())
+	}
+	<-le.Lost()
+	w.between("noticed", w.now(), time.Second, lease/5)
+	lost, ok := errors.AsType[*lock.LostError](context.Cause(le.Context()))
+	if !ok || lost.Reason != lock.LostForced || lost.Why != "it hangs" {
+		w.Errorf("cause: %v", context.Cause(le.Context()))
+	}
+	if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
+		w.Errorf("release: %v", err)
+	}
+	w.must(next.Check(0))
+}
+
+// Whoever releases before noticing is told, too.
+func TestReleaseAfterForce(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		le := w.acquire(l)
+		w.must(l.ForceRelease(w.Context(), "n", "it hangs"))
+		lost, ok := errors.AsType[*lock.LostError](le.Release(w.Context()))
+		if !ok || lost.Reason != lock.LostForced || lost.Why != "it hangs" {
+			t.Errorf("got %v", lost)
+		}
+	})
+}
+
+// askedDead: a dead holder that is asked to release again and again is taken over in time all the same.
+func askedDead(w *world) {
+	w.acquire(w.locker(lock.Options{}))
+	admin, waiter := w.locker(lock.Options{}), w.locker(lock.Options{})
+	w.mem.Inject(isolate(0))
+	ctx, cancel := context.WithCancel(w.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for ctx.Err() == nil {
+			_ = admin.RequestRelease(ctx, "n", "please")
+			pauseFor(ctx, time.Second)
+		}
+	}()
+	begin := w.now()
+	_, err := waiter.Acquire(w.Context(), "n", lock.WithWait(2*lock.Standstill(lease)))
+	cancel()
+	<-done
+	if err != nil {
+		w.Fatalf("a dead holder that was asked keeps the lock: %v", err)
+	}
+	w.between("taken over", w.now()-begin, lock.Standstill(lease)-lease/5, lock.Standstill(lease)+time.Second)
+}
+
+func TestAdministrationErrors(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		ctx := w.Context()
+		want := func(what string, err, want error) {
+			t.Helper()
+			if !errors.Is(err, want) {
+				t.Errorf("%s: %v, want %v", what, err, want)
+			}
+		}
+		_, err := l.Inspect(ctx, "")
+		want("inspect without a name", err, lock.ErrInvalid)
+		_, err = l.Inspect(ctx, "n")
+		want("inspect nothing", err, lock.ErrUnknown)
+		want("ask nobody", l.RequestRelease(ctx, "n", "x"), lock.ErrNotHeld)
+		want("force nobody", l.ForceRelease(ctx, "n", "x"), lock.ErrNotHeld)
+		want("long reason", l.ForceRelease(ctx, "n", string(make([]byte, lock.MaxWhy+1))), lock.ErrInvalid)
+		w.must(w.acquire(l).Release(ctx))
+		want("force a free lock", l.ForceRelease(ctx, "n", "x"), lock.ErrNotHeld)
+		r, err := l.Inspect(ctx, "n")
+		w.must(err)
+		if r.Held() || r.Token == 0 {
+			t.Errorf("inspected %+v", r)
+		}
+		w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{LoseRequest: true} })
+		short, cancel := context.WithTimeout(ctx, time.Second)
+		defer cancel()
+		begin := w.now()
+		_, err = l.Inspect(short, "n")
+		want("no answer", err, context.DeadlineExceeded)
+		w.between("inspect", w.now()-begin, time.Second, 1100*time.Millisecond)
+		w.mem.Inject(nil)
+		w.must(l.Close(ctx))
+		_, err = l.Inspect(ctx, "n")
+		want("closed", err, lock.ErrClosed)
+	})
+}
+
+// A request whose answer is lost is repeated; a forced release that was applied counts as one.
+func TestForceReleaseWithALostAnswer(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.acquire(l)
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			return locktest.Fault{BreakReply: c.Op == locktest.Force && c.N == 0}
+		})
+		w.must(l.ForceRelease(w.Context(), "n", "x"))
+	})
+}
+
+func TestSuspectBeforeLost(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		le := w.acquire(l)
+		first := le.Suspect()
+		time.Sleep(10 * lease)
+		select {
+		case <-first:
+			t.Fatal("suspect although all is well")
+		default:
+		}
+		w.mem.Inject(only(locktest.Renew, locktest.Fault{Refuse: true}))
+		cut := w.now()
+		<-first
+		w.between("left when suspected", le.Remaining(), lease/2-lease/16, lease/2)
+		w.between("suspected", w.now()-cut, lease/4, lease/2)
+		w.must(le.Check(0))
+		w.mem.Inject(nil)
+		time.Sleep(2 * time.Second)
+		again := le.Suspect()
+		select {
+		case <-again:
+			t.Fatal("suspect although a renewal succeeded")
+		default:
+		}
+		w.mem.Inject(only(locktest.Renew, locktest.Fault{LoseRequest: true}))
+		<-again
+		w.must(le.Check(0))
+		<-le.Lost()
+		if n := l.Stats().Suspected; n != 2 {
+			t.Errorf("suspected %d times, want 2", n)
+		}
+		w.mem.Inject(nil)
+	})
+}
+
+func TestMaxHold(t *testing.T) {
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		const most = 50 * time.Second
+		le := w.acquire(l, lock.WithMaxHold(most))
+		w.must(le.Check(lease / 2))
+		time.Sleep(most - time.Second)
+		w.between("remaining at the end", le.Remaining(), time.Second, time.Second)
+		select {
+		case <-le.Suspect():
+			t.Error("suspect although the store answers")
+		default:
+		}
+		<-le.Lost()
+		w.between("lost", w.now(), most, most+50*time.Millisecond)
+		lost, _ := errors.AsType[*lock.LostError](context.Cause(le.Context()))
+		if lost == nil || lost.Reason != lock.LostMaxHold || l.Stats().LostMaxHold != 1 {
+			t.Errorf("cause: %v", lost)
+		}
+		w.acquire(other) // the holder does not unwind; nobody waits for it for ever
+		w.between("the next one", w.now(), most, most+lock.Standstill(lease))
+		if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("release: %v", err)
+		}
+	})
+	virtually(t, func(w *world) { // shorter than a lease
+		le := w.acquire(w.locker(lock.Options{}), lock.WithMaxHold(time.Second))
+		<-le.Lost()
+		w.between("lost", w.now(), time.Second, time.Second)
+		w.between("renewals", time.Duration(w.mem.Calls(locktest.Renew)), 0, 0)
+	})
+}
+
+func TestTakeoverDelay(t *testing.T) {
+	const delay = 2 * lease // longer than a lease: it is renewed meanwhile
+	virtually(t, func(w *world) {
+		l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+		w.must(w.acquire(l).Release(w.Context()))
+		w.must(w.acquire(other, lock.WithTakeoverDelay(delay)).Release(w.Context()))
+		w.between("after a release", w.now(), 0, 0)
+		w.acquire(l)
+		w.mem.Inject(isolate(0))
+		le := w.acquire(other, lock.WithTakeoverDelay(delay), lock.WithMaxHold(time.Minute))
+		w.between("after a takeover", w.now(), lock.Standstill(lease)+delay, lock.Standstill(lease)+delay)
+		w.must(le.Check(lease / 2))
+		time.Sleep(59 * time.Second)
+		w.must(le.Check(0)) // it is held from now on
+	})
+	virtually(t, func(w *world) { // the context ends meanwhile
+		w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(isolate(0))
+		l := w.locker(lock.Options{})
+		end := lock.Standstill(lease) + time.Second
+		ctx, cancel := context.WithTimeout(w.Context(), end)
+		defer cancel()
+		_, err := l.Acquire(ctx, "n", lock.WithTakeoverDelay(delay))
+		if !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("got %v", err)
+		}
+		w.between("ended", w.now(), end, end+time.Millisecond)
+		time.Sleep(time.Second)
+		if r, _ := w.mem.Get("n"); r.Held() {
+			t.Error("still held")
+		}
+	})
+	virtually(t, func(w *world) { // the lock is lost meanwhile, and acquired again
+		w.acquire(w.locker(lock.Options{}))
+		w.mem.Inject(isolate(0))
+		l := w.locker(lock.Options{})
+		time.AfterFunc(lock.Standstill(lease)+time.Second, func() {
+			w.mem.Edit("n", func(r *lock.Record) bool { r.Hold, r.Version = nil, lock.NewVersion(); return true })
+		})
+		w.must(w.acquire(l, lock.WithTakeoverDelay(delay)).Check(0))
+		w.between("acquired", w.now(), lock.Standstill(lease)+time.Second, lock.Standstill(lease)+lease/5+time.Millisecond)
+	})
+}

@@ -1,0 +1,91 @@
+package lock_test
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+)
+
+// recorded runs a schedule and returns what its processes did to the store. Every process writes into the same buffer.
+func recorded(t *testing.T, s schedule) []locktest.Step {
+	t.Helper()
+	var mu sync.Mutex
+	var out bytes.Buffer
+	inner, n := s.wrap, 0
+	s.wrap = func(w *world, st lock.Store) lock.Store {
+		if inner != nil {
+			st = inner(w, st)
+		}
+		n++
+		return locktest.Record(st, fmt.Sprint("process ", n), func() int64 { return int64(time.Since(w.start)) }, &lockedWriter{mu: &mu, w: &out})
+	}
+	s.run(t) // what the schedule's own oracle says is not the matter here
+	steps, err := locktest.ReadHistory(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return steps
+}
+
+type lockedWriter struct {
+	mu *sync.Mutex
+	w  *bytes.Buffer
+}
+
+func (w *lockedWriter) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.w.Write(b)
+}
+
+// TestHistoriesAreLinearizable: whatever clocks and networks do, there is an order of all operations in which every answer was
+// right, and tokens grow.
+func TestHistoriesAreLinearizable(t *testing.T) {
+	var total locktest.Verdict
+	for _, skew := range []float64{1.0 / 16, 0.9} {
+		for seed := range min(*schedules, 15) {
+			v, err := locktest.Check(recorded(t, schedule{seed: seed, skew: skew}), 20*time.Second)
+			if err != nil {
+				t.Fatalf("seed %d, clocks %.0f %% apart: %v", seed, skew*100, err)
+			}
+			total.Operations += v.Operations
+			total.Grants += v.Grants
+			total.Unclear += v.Unclear
+			total.TakenOver += v.TakenOver
+			total.Undecided = append(total.Undecided, v.Undecided...)
+		}
+	}
+	t.Logf("%d operations, %d grants, %d takeovers, %d unclear answers, undecided %v", total.Operations, total.Grants, total.TakenOver, total.Unclear, total.Undecided)
+	if total.Grants == 0 || total.TakenOver == 0 || total.Unclear == 0 {
+		t.Error("the histories do not exercise the protocol")
+	}
+	if len(total.Undecided) > 3 {
+		t.Error("too many histories took too long to decide")
+	}
+}
+
+// TestHistoriesCatchMissingRules: without a rule some history has no such order.
+func TestHistoriesCatchMissingRules(t *testing.T) {
+	for name, s := range map[string]schedule{
+		"release by name":  {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
+		"takeover by name": {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
+		"token forgotten":  {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
+	} {
+		t.Run(name, func(t *testing.T) {
+			s.skew = 0.9
+			for s.seed = range uint64(100) {
+				if _, err := locktest.Check(recorded(t, s), 10*time.Second); errors.Is(err, locktest.ErrHistory) {
+					t.Logf("seed %d: %v", s.seed, err)
+					return
+				}
+			}
+			t.Error("100 histories without this rule look right")
+		})
+	}
+}

@@ -1,0 +1,342 @@
+package lock_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+)
+
+// queueUp has n goroutines wait for the lock, each started when the one before stands in line. Each that gets the lock
+// calls f with its number, and releases.
+func (w *world) queueUp(wg *sync.WaitGroup, l *lock.Locker, n int, f func(i int, le *lock.Lease)) {
+	w.Helper()
+	for i := range n {
+		wg.Go(func() {
+			le, err := l.Acquire(w.Context(), "n")
+			if err != nil {
+				w.Errorf("waiter %d: %v", i, err)
+				return
+			}
+			f(i, le)
+			if err := le.Release(w.Context()); err != nil {
+				w.Errorf("waiter %d: release: %v", i, err)
+			}
+		})
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestOneWaiterPerProcessFirstInFirstOut(t *testing.T) {
+	virtually(t, func(w *world) {
+		holder, l := w.locker(lock.Options{}), w.locker(lock.Options{})
+		le := w.acquire(holder)
+		var (
+			wg    sync.WaitGroup
+			order []int
+			last  int64
+		)
+		const n = 50
+		w.queueUp(&wg, l, n, func(i int, le *lock.Lease) {
+			order = append(order, i)
+			if le.Token() <= last {
+				t.Errorf("token %d after %d", le.Token(), last)
+			}
+			last = le.Token()
+			w.must(le.Check(lease / 2))
+			if r, _ := w.mem.Get("n"); r.Hold == nil || r.Hold.ID != lock.HoldOf(le) || r.Token != le.Token() {
+				t.Errorf("the record does not say so: %+v", r)
+			}
+			time.Sleep(10 * time.Second)
+		})
+		if got := lock.InLine(l, "n"); got != n {
+			t.Errorf("%d in line, want %d", got, n)
+		}
+		time.Sleep(time.Minute)
+		w.between("reads per minute of fifty waiters", time.Duration(w.mem.Calls(locktest.Read)), 240, 1000)
+		w.must(le.Release(w.Context()))
+		wg.Wait()
+		if !slices.IsSorted(order) || len(order) != n {
+			t.Errorf("order: %v", order)
+		}
+		if got := lock.InLine(l, "n"); got != 0 {
+			t.Errorf("%d in line at the end", got)
+		}
+	})
+}
+
+// A lock goes from hand to hand in one round trip.
+func TestHandOver(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		le := w.acquire(l)
+		var wg sync.WaitGroup
+		var got time.Duration
+		w.queueUp(&wg, l, 1, func(_ int, next *lock.Lease) {
+			got = w.now()
+			w.between("token", time.Duration(next.Token()), time.Duration(le.Token())+1, time.Duration(le.Token())+1)
+			w.between("remaining", next.Remaining(), lease-lock.Margin(lease), lease-lock.Margin(lease))
+		})
+		time.Sleep(time.Second)
+		ops := func() (n int) {
+			for _, op := range []locktest.Op{locktest.Acquire, locktest.TakeOver, locktest.Release, locktest.HandOver} {
+				n += w.mem.Calls(op)
+			}
+			return n
+		}
+		before := ops()
+		released := w.now()
+		w.must(le.Release(w.Context()))
+		wg.Wait()
+		w.between("handed over", got-released, 0, 0)
+		if n := ops() - before; n != 2 { // and the release of the second
+			t.Errorf("%d writes, want 2", n)
+		}
+		if s := l.Stats(); s.HandedOver != 1 || s.Acquired != 2 {
+			t.Errorf("stats: %+v", s)
+		}
+	})
+}
+
+func TestHandOversLeaveRoomForOtherProcesses(t *testing.T) {
+	virtually(t, func(w *world) { crowd(w) })
+}
+
+// crowd: a process has so much to do under a lock that somebody always waits for it; another process wants it, too.
+func crowd(w *world) {
+	l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+	ctx, cancel := context.WithCancel(w.Context())
+	defer cancel()
+	var wg sync.WaitGroup
+	defer wg.Wait()
+	for range 4 {
+		wg.Go(func() {
+			for ctx.Err() == nil {
+				le, err := l.Acquire(ctx, "n")
+				if err != nil {
+					return
+				}
+				time.Sleep(20 * time.Millisecond)
+				_ = le.Release(w.Context())
+			}
+		})
+	}
+	time.Sleep(time.Second)
+	for range 5 {
+		begin := w.now()
+		le, err := other.Acquire(ctx, "n", lock.WithWait(time.Minute))
+		if err != nil {
+			w.Errorf("another process does not get the lock: %v", err)
+			cancel()
+			return
+		}
+		w.between("wait", w.now()-begin, 0, time.Minute)
+		_ = le.Release(ctx)
+		time.Sleep(time.Second)
+	}
+	if l.Stats().HandedOver == 0 {
+		w.Errorf("nothing was handed over")
+	}
+	cancel()
+}
+
+// Whatever becomes of the answer to a hand-over: the next in line gets the lock soon, and only one has it.
+func TestUnclearAnswersOfAHandOver(t *testing.T) {
+	for name, fault := range map[string]locktest.Fault{
+		"refused":      {Refuse: true},
+		"request lost": {LoseRequest: true},
+		"reply lost":   {LoseReply: true},
+		"reply broken": {BreakReply: true},
+		"late":         {Late: 10 * time.Second},
+		"rolled back":  {Rollback: time.Second},
+		"slow":         {Request: time.Second, Reply: time.Second},
+		"hung":         {Hang: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			virtually(t, func(w *world) {
+				l := w.locker(lock.Options{})
+				le := w.acquire(l)
+				var wg sync.WaitGroup
+				inside, last := 0, le.Token()
+				w.queueUp(&wg, l, 3, func(i int, le *lock.Lease) {
+					if inside++; inside != 1 {
+						t.Error("two holders")
+					}
+					if le.Token() <= last {
+						t.Errorf("token %d after %d", le.Token(), last)
+					}
+					last = le.Token()
+					time.Sleep(3 * time.Second)
+					w.must(le.Check(0))
+					inside--
+				})
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					if c.Op == locktest.HandOver && c.N == 0 {
+						return fault
+					}
+					return locktest.Fault{}
+				})
+				w.must(le.Release(w.Context()))
+				wg.Wait()
+				w.between("all done", w.now(), 0, 3*3*time.Second+lease/2)
+				w.mem.Stop()
+			})
+		})
+	}
+}
+
+// A waiter whose context ends while the lock is being handed to it does not keep it.
+func TestAHandOverToOneWhoLeft(t *testing.T) {
+	for _, delay := range []locktest.Fault{{Request: time.Second}, {Reply: time.Second}} {
+		virtually(t, func(w *world) {
+			l := w.locker(lock.Options{})
+			le := w.acquire(l)
+			ctx, cancel := context.WithCancel(w.Context())
+			var wg sync.WaitGroup
+			wg.Go(func() {
+				begin := w.now()
+				if _, err := l.Acquire(ctx, "n"); !errors.Is(err, context.Canceled) {
+					t.Errorf("got %v", err)
+				}
+				w.between("ended", w.now()-begin, 600*time.Millisecond, 601*time.Millisecond)
+			})
+			time.Sleep(100 * time.Millisecond)
+			w.mem.Inject(only(locktest.HandOver, delay))
+			wg.Go(func() { w.must(le.Release(w.Context())) })
+			time.Sleep(500 * time.Millisecond)
+			cancel()
+			wg.Wait()
+			w.mem.Inject(nil)
+			begin := w.now()
+			w.acquire(w.locker(lock.Options{}))
+			w.between("free again", w.now()-begin, 0, 2*time.Second)
+		})
+	}
+}
+
+// The hold of a lease that was lost and released goes to the next in line at once, if nobody has taken it.
+func TestAnOwnUntouchedHoldIsReacquiredAtOnce(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		le := w.acquire(l)
+		w.mem.Inject(only(locktest.Renew, locktest.Fault{Refuse: true}))
+		var wg sync.WaitGroup
+		var got time.Duration
+		w.queueUp(&wg, l, 1, func(_ int, next *lock.Lease) {
+			got = w.now()
+			if next.Token() <= le.Token() {
+				t.Errorf("token %d after %d", next.Token(), le.Token())
+			}
+		})
+		<-le.Lost()
+		begin := w.now()
+		if err := le.Release(w.Context()); !errors.Is(err, lock.ErrLost) {
+			t.Errorf("release: %v", err)
+		}
+		w.mem.Inject(nil)
+		wg.Wait()
+		w.between("acquired again", got-begin, 0, 0)
+		if l.Stats().HandedOver != 1 {
+			t.Errorf("stats: %+v", l.Stats())
+		}
+		// Without anybody in line: one write.
+		le = w.acquire(l)
+		w.mem.Inject(only(locktest.Renew, locktest.Fault{Refuse: true}))
+		<-le.Lost()
+		_ = le.Release(w.Context())
+		w.mem.Inject(nil)
+		reads := w.mem.Calls(locktest.Read)
+		begin = w.now()
+		w.acquire(l)
+		w.between("acquired again", w.now()-begin, 0, time.Millisecond)
+		w.between("reads", time.Duration(w.mem.Calls(locktest.Read)-reads), 0, 1)
+	})
+}
+
+// robbed: a holder loses the lock to another process; then it releases, while somebody waits in its line.
+func robbed(w *world) {
+	l, other := w.locker(lock.Options{}), w.locker(lock.Options{})
+	le := w.acquire(l)
+	w.mem.Inject(isolate(0))
+	next := w.acquire(other)
+	w.mem.Inject(nil)
+	ctx, cancel := context.WithCancel(w.Context())
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		if le, err := l.Acquire(ctx, "n"); err == nil {
+			w.Errorf("a waiter got the lock from somebody who had lost it, token %d", le.Token())
+		}
+	})
+	time.Sleep(time.Second)
+	_ = le.Release(w.Context())
+	time.Sleep(lease)
+	if err := next.Check(0); err != nil {
+		w.Errorf("the successor: %v", err)
+	}
+	cancel()
+	wg.Wait()
+}
+
+// handOvers: every hand-over is a grant of its own.
+func handOvers(w *world) {
+	l := w.locker(lock.Options{})
+	le := w.acquire(l)
+	var wg sync.WaitGroup
+	last := le.Token()
+	w.queueUp(&wg, l, 3, func(_ int, le *lock.Lease) {
+		if le.Token() <= last {
+			w.Errorf("token %d after %d", le.Token(), last)
+		}
+		last = le.Token()
+	})
+	w.must(le.Release(w.Context()))
+	wg.Wait()
+}
+
+func TestWaitsInLineEndWithTheirContext(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.acquire(l)
+		var wg sync.WaitGroup
+		for i := range 5 {
+			wg.Go(func() {
+				begin, wait := w.now(), time.Duration(5-i)*time.Second
+				_, err := l.Acquire(w.Context(), "n", lock.WithWait(wait))
+				held, ok := errors.AsType[*lock.HeldError](err)
+				if !ok || !held.Own || held.Token == 0 {
+					t.Errorf("waiter %d: %v", i, err)
+				}
+				w.between(fmt.Sprint("waiter ", i), w.now()-begin, wait, wait+time.Millisecond)
+			})
+			time.Sleep(time.Millisecond)
+		}
+		wg.Wait()
+	})
+}
+
+// When the store does not answer, nobody waits longer because others wait before him.
+func TestALineAtAnUnavailableStore(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{LoseRequest: true} })
+		var wg sync.WaitGroup
+		for range 5 {
+			wg.Go(func() {
+				_, err := l.Acquire(w.Context(), "n")
+				if !errors.Is(err, lock.ErrUnavailable) {
+					t.Errorf("got %v", err)
+				}
+			})
+		}
+		wg.Wait()
+		w.between("all ended", w.now(), lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+6*lock.OpTimeout(lease)+2*time.Second)
+		w.mem.Inject(nil)
+		w.acquire(l)
+	})
+}

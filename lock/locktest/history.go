@@ -1,0 +1,407 @@
+package locktest
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"math"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/anishathalye/porcupine"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// A history is what some processes did to the locks of a store, written down by a Recorder in each of them. Check decides
+// whether it can have happened to locks that work: whether there is an order of all operations, each somewhere between its call
+// and its return, in which every answer is right. Time plays no part in it: a takeover names the hold that it replaced, and is
+// right only if that hold was there; so clocks and pauses may do what they like.
+
+// Step is one operation that changes who holds a lock, or the end of one.
+type Step struct {
+	Process string `json:"p"`
+	N       int64  `json:"n"`            // of this process
+	Done    bool   `json:"d,omitempty"`  // the operation returned; what follows is its answer
+	At      int64  `json:"at"`           // nanoseconds on a clock that all processes share
+	Op      Op     `json:"op,omitempty"` // at the call
+	Name    string `json:"name,omitempty"`
+	ID      string `json:"id,omitempty"`   // of the hold that acts
+	Prev    string `json:"prev,omitempty"` // the hold that it replaces, "" = none
+	Permits int    `json:"permits,omitempty"`
+	OK      bool   `json:"ok,omitempty"`
+	Token   int64  `json:"token,omitempty"`
+	Unclear bool   `json:"unclear,omitempty"` // the answer was an error
+}
+
+func (s Step) granting() bool {
+	return slices.Contains([]Op{Create, Acquire, TakeOver, HandOver}, s.Op)
+}
+
+// Delete is the operation of somebody who deleted a record: an administrator, a sweep, a restored backup.
+const Delete Op = "delete"
+
+// Recorder is a store that writes down what is done to another one. It is safe for concurrent use.
+type Recorder struct {
+	lock.Store
+	process string
+	clock   func() int64
+
+	mu   sync.Mutex
+	out  *json.Encoder
+	n    int64
+	seen map[lock.Version]string // whose hold a record of this version had
+}
+
+// Record returns store, with everything that is done to it written to out, a line per Step. clock is one that all processes of
+// the history share, such as CLOCK_MONOTONIC on one machine, in nanoseconds.
+func Record(store lock.Store, process string, clock func() int64, out io.Writer) *Recorder {
+	return &Recorder{Store: store, process: process, clock: clock, out: json.NewEncoder(out), seen: map[lock.Version]string{}}
+}
+
+// call writes down an operation before and after it.
+func (r *Recorder) call(s Step, do func() (token int64, ok bool, err error)) {
+	r.mu.Lock()
+	r.n++
+	s.Process, s.N, s.At = r.process, r.n, r.clock()
+	r.write(s)
+	r.mu.Unlock()
+	token, ok, err := do()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.write(Step{Process: r.process, N: s.N, Done: true, At: r.clock(), OK: ok, Token: token, Unclear: err != nil})
+}
+
+func (r *Recorder) write(s Step) {
+	if err := r.out.Encode(s); err != nil {
+		panic(fmt.Sprintf("locktest: the history cannot be written: %v", err))
+	}
+}
+
+func id(h lock.HoldID) string { return h.String()[:12] }
+
+// Read implements lock.Store. It is a hint, and not part of the history.
+func (r *Recorder) Read(ctx context.Context, name string) (lock.Record, bool, error) {
+	rec, found, err := r.Store.Read(ctx, name)
+	if found && err == nil {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.seen[rec.Version] = ""
+		if rec.Hold != nil {
+			r.seen[rec.Version] = id(rec.Hold.ID)
+		}
+	}
+	return rec, found, err
+}
+
+// Create implements lock.Store.
+func (r *Recorder) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (ok bool, err error) {
+	r.call(Step{Op: Create, Name: name, ID: id(h.ID), Permits: h.Permits}, func() (int64, bool, error) {
+		ok, err = r.Store.Create(ctx, name, h, v)
+		return 0, ok, err
+	})
+	return ok, err
+}
+
+// Acquire implements lock.Store.
+func (r *Recorder) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (token int64, ok bool, err error) {
+	r.call(Step{Op: Acquire, Name: name, ID: id(h.ID), Permits: h.Permits}, func() (int64, bool, error) {
+		token, ok, err = r.Store.Acquire(ctx, name, h, v)
+		return token, ok, err
+	})
+	return token, ok, err
+}
+
+// TakeOver implements lock.Store.
+func (r *Recorder) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (token int64, ok bool, err error) {
+	r.mu.Lock()
+	prev, known := r.seen[seen]
+	r.mu.Unlock()
+	if !known {
+		panic("locktest: a takeover of a version that was never read")
+	}
+	r.call(Step{Op: TakeOver, Name: name, ID: id(h.ID), Prev: prev, Permits: h.Permits}, func() (int64, bool, error) {
+		token, ok, err = r.Store.TakeOver(ctx, name, seen, h, v)
+		return token, ok, err
+	})
+	return token, ok, err
+}
+
+// HandOver implements lock.Store.
+func (r *Recorder) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (token int64, ok bool, err error) {
+	r.call(Step{Op: HandOver, Name: name, ID: id(h.ID), Prev: id(from)}, func() (int64, bool, error) {
+		token, ok, err = r.Store.HandOver(ctx, name, from, h, v)
+		return token, ok, err
+	})
+	return token, ok, err
+}
+
+// Renew implements lock.Store.
+func (r *Recorder) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (asked string, ok bool, err error) {
+	r.call(Step{Op: Renew, Name: name, ID: id(h.ID), Permits: h.Permits}, func() (int64, bool, error) {
+		asked, ok, err = r.Store.Renew(ctx, name, h, v)
+		return 0, ok, err
+	})
+	return asked, ok, err
+}
+
+// Confirm implements lock.Store.
+func (r *Recorder) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (token int64, ok bool, err error) {
+	r.call(Step{Op: Confirm, Name: name, ID: id(h.ID), Permits: h.Permits}, func() (int64, bool, error) {
+		token, ok, err = r.Store.Confirm(ctx, name, h, floor, v)
+		return token, ok, err
+	})
+	return token, ok, err
+}
+
+// Release implements lock.Store.
+func (r *Recorder) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (ok bool, err error) {
+	r.call(Step{Op: Release, Name: name, ID: id(h.ID), Permits: h.Permits}, func() (int64, bool, error) {
+		ok, err = r.Store.Release(ctx, name, h, v)
+		return 0, ok, err
+	})
+	return ok, err
+}
+
+// Expire implements lock.Store.
+func (r *Recorder) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (ok bool, err error) {
+	r.call(Step{Op: Expire, Name: name, ID: id(e.ID), Permits: e.Permits}, func() (int64, bool, error) {
+		ok, err = r.Store.Expire(ctx, name, e, v)
+		return 0, ok, err
+	})
+	return ok, err
+}
+
+// Force implements lock.Store.
+func (r *Recorder) Force(ctx context.Context, name string, h lock.Hold, why string, v lock.Version) (ok bool, err error) {
+	r.call(Step{Op: Force, Name: name, ID: id(h.ID), Permits: h.Permits}, func() (int64, bool, error) {
+		ok, err = r.Store.Force(ctx, name, h, why, v)
+		return 0, ok, err
+	})
+	return ok, err
+}
+
+// Deleted writes down that do deletes the record of name, or does not.
+func (r *Recorder) Deleted(name string, do func() error) (err error) {
+	r.call(Step{Op: Delete, Name: name}, func() (int64, bool, error) {
+		err = do()
+		return 0, true, err
+	})
+	return err
+}
+
+// ReadHistory reads what a Recorder wrote. A last line that was cut short is left out: its process was killed.
+func ReadHistory(in io.Reader) ([]Step, error) {
+	var steps []Step
+	lines := bufio.NewScanner(in)
+	lines.Buffer(nil, 1<<20)
+	for lines.Scan() {
+		var s Step
+		if err := json.Unmarshal(lines.Bytes(), &s); err != nil {
+			if lines.Scan() {
+				return nil, fmt.Errorf("locktest: history: %w", err)
+			}
+			break
+		}
+		steps = append(steps, s)
+	}
+	return steps, lines.Err()
+}
+
+// Verdict is what Check found.
+type Verdict struct {
+	Operations, Grants, Unclear, TakenOver int
+	Undecided                              []string // names whose histories took too long to decide
+}
+
+// ErrHistory is wrapped by Check's error about a history that no working lock has.
+var ErrHistory = errors.New("the history is not linearizable")
+
+// Check decides about the histories of some processes, taken together, within the given time for each name.
+func Check(steps []Step, within time.Duration) (*Verdict, error) {
+	v := &Verdict{}
+	byName := map[string][]porcupine.Operation{}
+	type key struct {
+		process string
+		n       int64
+	}
+	done := map[key]Step{}
+	for _, s := range steps {
+		if s.Done {
+			done[key{s.Process, s.N}] = s
+		}
+	}
+	// What is known of the holds, by ID: which were met, and how often they may have been granted (again, by a request that
+	// came late) without being known to have ended.
+	met, lives := map[string]bool{}, map[string]int{}
+	for _, s := range steps {
+		answer := done[key{s.Process, s.N}]
+		if !s.Done && s.granting() && (answer.OK || answer.Unclear || !answer.Done) {
+			lives[s.ID]++
+		}
+		if s.Done || !answer.OK {
+			continue
+		}
+		met[s.ID], met[s.Prev] = true, true
+		switch s.Op {
+		case Release, Force, Expire:
+			lives[s.ID]--
+		case TakeOver, HandOver:
+			lives[s.Prev]--
+		}
+	}
+	for _, s := range steps {
+		if s.Done {
+			continue
+		}
+		answer, returned := done[key{s.Process, s.N}]
+		v.Operations++
+		unclear := !returned || answer.Unclear
+		if unclear {
+			v.Unclear++
+			// rule: an operation whose answer was lost may take effect at any later time, or never.
+			answer = Step{At: math.MaxInt64, Unclear: true}
+			// These would only make the search longer: what has no effect that the model knows of, a grant that nobody has met
+			// (without it the lock is only more free), the end of a hold that was ended by another operation.
+			switch s.Op {
+			case Renew, Confirm:
+				continue
+			case Acquire, TakeOver:
+				if !met[s.ID] && (s.Prev == "" || lives[s.Prev] <= 0) {
+					continue
+				}
+			case Release, Force, Expire:
+				if lives[s.ID] <= 0 {
+					continue
+				}
+				lives[s.ID]--
+			}
+		}
+		if answer.OK && s.granting() {
+			v.Grants++
+			if s.Op == TakeOver {
+				v.TakenOver++
+			}
+		}
+		byName[s.Name] = append(byName[s.Name], porcupine.Operation{Input: s, Call: s.At, Output: answer, Return: answer.At})
+	}
+	model := porcupine.NondeterministicModel{
+		Init:              func() []any { return []any{lockState{}} },
+		Step:              func(state, in, out any) []any { return state.(lockState).step(in.(Step), out.(Step)) },
+		DescribeOperation: describe,
+	}
+	m := model.ToModel()
+	for name, ops := range byName {
+		switch porcupine.CheckOperationsTimeout(m, ops, within) {
+		case porcupine.Illegal:
+			return v, fmt.Errorf("%w: lock %q, %d operations", ErrHistory, name, len(ops))
+		case porcupine.Unknown:
+			v.Undecided = append(v.Undecided, name)
+		}
+	}
+	return v, nil
+}
+
+func describe(in, out any) string {
+	s, a := in.(Step), out.(Step)
+	return fmt.Sprintf("%s %s(%s, was %s) = %v %d unclear %v", s.Process, s.Op, s.ID, s.Prev, a.OK, a.Token, a.Unclear)
+}
+
+// lockState is all that the model knows of one lock.
+type lockState struct {
+	exists bool
+	hold   string // the exclusive holder
+	shares string // the others, each with a space behind it
+	token  int64  // the highest that was told to anybody; survives the deletion of the record
+}
+
+// step returns the states that the lock may be in after an operation with a given answer: none if the answer was wrong.
+func (s lockState) step(in, out Step) []any {
+	after, can := s.apply(in)
+	if out.Unclear {
+		if can {
+			return []any{s, after}
+		}
+		return []any{s}
+	}
+	switch in.Op {
+	case Delete:
+		return []any{after}
+	case Create, Renew, Release, Force, Confirm:
+		if out.OK != can {
+			return nil
+		}
+	default:
+		// That it did not work may be due to something that is not modelled: a renewal since, somebody first in line.
+		if out.OK && !can {
+			return nil
+		}
+	}
+	if !out.OK {
+		return []any{s}
+	}
+	switch in.Op {
+	case Acquire, TakeOver, HandOver:
+		// rule: each grant has a greater token than all before.
+		if out.Token <= s.token {
+			return nil
+		}
+		after.token = out.Token
+	case Confirm:
+		if out.Token < s.token || in.Permits > 0 && out.Token == s.token {
+			return nil
+		}
+		after.token = out.Token
+	}
+	return []any{after}
+}
+
+// apply is the operation without its answer; can is false when the lock is in no state for it.
+func (s lockState) apply(in Step) (after lockState, can bool) {
+	after = s
+	mine := s.hold == in.ID
+	if in.Permits > 0 {
+		mine = strings.Contains(s.shares, in.ID+" ")
+	}
+	free := s.exists && s.hold == "" && strings.Count(s.shares, " ") < max(in.Permits, 1)
+	if in.Permits == 0 {
+		free = s.exists && s.hold == "" && s.shares == ""
+	}
+	switch in.Op {
+	case Delete:
+		return lockState{token: s.token}, true
+	case Create:
+		after.exists = true
+		return after.taken(in), !s.exists
+	case Acquire:
+		return after.taken(in), free && !mine
+	case TakeOver:
+		after.hold = ""
+		return after.taken(in), s.exists && s.hold == in.Prev && s.shares == ""
+	case HandOver:
+		return after.taken(in), s.exists && s.hold == in.Prev && in.Prev != ""
+	case Renew, Confirm:
+		return after, mine
+	default: // Release, Force, Expire
+		if in.Permits > 0 {
+			after.shares = strings.Replace(s.shares, in.ID+" ", "", 1)
+		} else {
+			after.hold = ""
+		}
+		return after, mine
+	}
+}
+
+func (s lockState) taken(in Step) lockState {
+	if in.Permits > 0 {
+		s.shares += in.ID + " "
+	} else {
+		s.hold = in.ID
+	}
+	return s
+}

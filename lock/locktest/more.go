@@ -1,0 +1,504 @@
+package locktest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// share is a hold for one of n permits.
+func share(n int) lock.Hold {
+	h := newHold(20 * time.Second)
+	h.Permits = n
+	return h
+}
+
+// ids shows entries by the beginnings of their ids.
+func ids(entries []lock.Entry) string {
+	var s []string
+	for _, e := range entries {
+		s = append(s, e.ID.String()[:6])
+	}
+	return strings.Join(s, " ")
+}
+
+func checkAsk(t testing.TB, b Backend) {
+	s := use(t, b)
+	ctx := t.Context()
+	h, r := create(t, s, "n", 7)
+	ok, err := s.Ask(ctx, "n", newHold(time.Second), "you")
+	must(t, err)
+	want(t, "asked another hold", ok, false)
+	unchanged(t, s, r, "asking another hold")
+	ok, err = s.Ask(ctx, "n", h, "maintenance “now”")
+	must(t, err)
+	want(t, "asked", ok, true)
+	after := read(t, s, "n")
+	want(t, "version after asking", after.Version, r.Version)
+	want(t, "request", after.Hold.Asked, "maintenance “now”")
+	asked, ok, err := s.Renew(ctx, "n", h, lock.NewVersion())
+	must(t, err)
+	want(t, "renewed", ok, true)
+	want(t, "request in the answer", asked, "maintenance “now”")
+	_, err = s.Release(ctx, "n", h, lock.NewVersion())
+	must(t, err)
+	next := newHold(time.Second)
+	_, _, err = s.Acquire(ctx, "n", next, lock.NewVersion())
+	must(t, err)
+	asked, _, err = s.Renew(ctx, "n", next, lock.NewVersion())
+	must(t, err)
+	want(t, "request to the next holder", asked, "")
+}
+
+func checkForce(t testing.TB, b Backend) {
+	s := use(t, b)
+	ctx := t.Context()
+	h, r := create(t, s, "n", 7)
+	ok, err := s.Force(ctx, "n", newHold(time.Second), "you", lock.NewVersion())
+	must(t, err)
+	want(t, "forced another hold", ok, false)
+	unchanged(t, s, r, "forcing another hold")
+	v := lock.NewVersion()
+	ok, err = s.Force(ctx, "n", h, "it hangs", v)
+	must(t, err)
+	want(t, "forced", ok, true)
+	after := read(t, s, "n")
+	if after.Held() || after.Forced == nil || *after.Forced != (lock.Forced{ID: h.ID, Why: "it hangs"}) {
+		t.Fatalf("after force: %+v", after)
+	}
+	want(t, "token after force", after.Token, int64(8))
+	want(t, "version after force", after.Version, v)
+	_, ok, err = s.Renew(ctx, "n", h, lock.NewVersion())
+	must(t, err)
+	want(t, "renewed after force", ok, false)
+	token, ok, err := s.Acquire(ctx, "n", newHold(time.Second), lock.NewVersion())
+	must(t, err)
+	want(t, "acquired after force", ok, true)
+	want(t, "token of the next holder", token, int64(9))
+}
+
+func checkHandOver(t testing.TB, b Backend) {
+	s := use(t, b)
+	ctx := t.Context()
+	h, r := create(t, s, "n", 7)
+	_, ok, err := s.HandOver(ctx, "n", lock.NewHoldID(), newHold(time.Second), lock.NewVersion())
+	must(t, err)
+	want(t, "handed over another hold", ok, false)
+	unchanged(t, s, r, "handing over another hold")
+	next, v := newHold(3*time.Second), lock.NewVersion()
+	token, ok, err := s.HandOver(ctx, "n", h.ID, next, v)
+	must(t, err)
+	want(t, "handed over", ok, true)
+	want(t, "token", token, int64(8))
+	r = read(t, s, "n")
+	want(t, "hold", *r.Hold, next)
+	want(t, "version", r.Version, v)
+	_, ok, err = s.HandOver(ctx, "n", h.ID, newHold(time.Second), lock.NewVersion())
+	must(t, err)
+	want(t, "handed over twice", ok, false)
+	// Somebody waits in line: it is his.
+	in := newHold(time.Second)
+	ok, err = s.Enqueue(ctx, "n", lock.Entry{Hold: in, Version: lock.NewVersion()})
+	must(t, err)
+	want(t, "queued", ok, true)
+	_, ok, err = s.HandOver(ctx, "n", next.ID, newHold(time.Second), lock.NewVersion())
+	must(t, err)
+	want(t, "handed over past the line", ok, false)
+	_, ok, err = s.HandOver(ctx, "n", next.ID, in, lock.NewVersion())
+	must(t, err)
+	want(t, "handed over to the first in line", ok, true)
+	want(t, "queue", ids(read(t, s, "n").Queue), "")
+}
+
+func checkShares(t testing.TB, b Backend) {
+	s := use(t, b)
+	ctx := t.Context()
+	first := share(2)
+	v := lock.NewVersion()
+	ok, err := s.Create(ctx, "n", first, v)
+	must(t, err)
+	want(t, "created", ok, true)
+	r := read(t, s, "n")
+	if r.Hold != nil || len(r.Shares) != 1 || r.Shares[0] != (lock.Entry{Hold: first, Version: v}) {
+		t.Fatalf("created: %+v", r)
+	}
+	// A request that arrives twice is one share.
+	_, ok, err = s.Acquire(ctx, "n", first, lock.NewVersion())
+	must(t, err)
+	want(t, "the same share again", ok, false)
+	token, ok, err := s.Confirm(ctx, "n", first, 9, lock.NewVersion())
+	must(t, err)
+	want(t, "confirmed", ok, true)
+	want(t, "first token", token, int64(10))
+
+	second := share(2)
+	token, ok, err = s.Acquire(ctx, "n", second, lock.NewVersion())
+	must(t, err)
+	want(t, "second share", ok, true)
+	want(t, "second token", token, int64(11))
+	_, ok, err = s.Acquire(ctx, "n", share(2), lock.NewVersion())
+	must(t, err)
+	want(t, "third share of two", ok, false)
+	_, ok, err = s.Acquire(ctx, "n", newHold(time.Second), lock.NewVersion())
+	must(t, err)
+	want(t, "exclusive among shares", ok, false)
+	_, ok, err = s.TakeOver(ctx, "n", read(t, s, "n").Version, newHold(time.Second), lock.NewVersion())
+	must(t, err)
+	want(t, "takeover among shares", ok, false)
+
+	// Renewal and confirmation touch their own entry only; a confirmed token is nobody else's.
+	before := read(t, s, "n")
+	v = lock.NewVersion()
+	_, ok, err = s.Renew(ctx, "n", second, v)
+	must(t, err)
+	want(t, "renewed", ok, true)
+	r = read(t, s, "n")
+	want(t, "version of the other entry", r.Shares[0].Version, before.Shares[0].Version)
+	want(t, "version of the entry", r.Shares[1].Version, v)
+	want(t, "version of the record", r.Version, v)
+	token, ok, err = s.Confirm(ctx, "n", first, 3, lock.NewVersion())
+	must(t, err)
+	want(t, "confirmed again", ok, true)
+	want(t, "token", token, int64(12))
+	token, _, err = s.Confirm(ctx, "n", first, 99, lock.NewVersion())
+	must(t, err)
+	want(t, "raised token", token, int64(100))
+	_, ok, err = s.Renew(ctx, "n", share(2), lock.NewVersion())
+	must(t, err)
+	want(t, "renewed an unknown share", ok, false)
+
+	// A request to one is no request to the other.
+	ok, err = s.Ask(ctx, "n", second, "please")
+	must(t, err)
+	want(t, "asked", ok, true)
+	asked, _, err := s.Renew(ctx, "n", first, lock.NewVersion())
+	must(t, err)
+	want(t, "request to the first", asked, "")
+	asked, _, err = s.Renew(ctx, "n", second, lock.NewVersion())
+	must(t, err)
+	want(t, "request to the second", asked, "please")
+
+	// An entry expires only if it stood still.
+	r = read(t, s, "n")
+	_, _, err = s.Renew(ctx, "n", first, lock.NewVersion())
+	must(t, err)
+	ok, err = s.Expire(ctx, "n", r.Shares[0], lock.NewVersion())
+	must(t, err)
+	want(t, "expired a renewed share", ok, false)
+	ok, err = s.Expire(ctx, "n", r.Shares[1], lock.NewVersion())
+	must(t, err)
+	want(t, "expired", ok, true)
+	want(t, "shares", ids(read(t, s, "n").Shares), first.ID.String()[:6])
+	ok, err = s.Release(ctx, "n", second, lock.NewVersion())
+	must(t, err)
+	want(t, "released an expired share", ok, false)
+	third := share(2)
+	_, ok, err = s.Acquire(ctx, "n", third, lock.NewVersion())
+	must(t, err)
+	want(t, "acquired the place", ok, true)
+	ok, err = s.Force(ctx, "n", third, "hangs", lock.NewVersion())
+	must(t, err)
+	want(t, "forced", ok, true)
+	ok, err = s.Release(ctx, "n", first, lock.NewVersion())
+	must(t, err)
+	want(t, "released", ok, true)
+	r = read(t, s, "n")
+	if r.Held() {
+		t.Fatalf("held by nobody: %+v", r)
+	}
+	// And now for one alone; then a share takes over from him.
+	alone := newHold(time.Second)
+	_, ok, err = s.Acquire(ctx, "n", alone, lock.NewVersion())
+	must(t, err)
+	want(t, "exclusive", ok, true)
+	_, ok, err = s.Acquire(ctx, "n", share(2), lock.NewVersion())
+	must(t, err)
+	want(t, "share beside an exclusive hold", ok, false)
+	last := share(2)
+	_, ok, err = s.TakeOver(ctx, "n", read(t, s, "n").Version, last, lock.NewVersion())
+	must(t, err)
+	want(t, "taken over by a share", ok, true)
+	r = read(t, s, "n")
+	if r.Hold != nil || ids(r.Shares) != last.ID.String()[:6] {
+		t.Fatalf("taken over: %+v", r)
+	}
+}
+
+func checkQueue(t testing.TB, b Backend) {
+	s := use(t, b)
+	ctx := t.Context()
+	entry := func() lock.Entry { return lock.Entry{Hold: newHold(time.Second), Version: lock.NewVersion()} }
+	ok, err := s.Enqueue(ctx, "n", entry())
+	must(t, err)
+	want(t, "queued for nothing", ok, false)
+	h, before := create(t, s, "n", 7)
+	x, y, z := entry(), entry(), entry()
+	for _, e := range []lock.Entry{x, y, z, y} { // the last one renews
+		ok, err = s.Enqueue(ctx, "n", e)
+		must(t, err)
+		want(t, "queued", ok, true)
+	}
+	y2 := y
+	y2.Version = lock.NewVersion()
+	_, err = s.Enqueue(ctx, "n", y2)
+	must(t, err)
+	r := read(t, s, "n")
+	if !slices.Equal(r.Queue, []lock.Entry{x, y2, z}) {
+		t.Fatalf("queue: %+v", r.Queue)
+	}
+	want(t, "version of the record", r.Version, before.Version)
+	_, err = s.Release(ctx, "n", h, lock.NewVersion())
+	must(t, err)
+	for _, other := range []lock.Hold{y.Hold, newHold(time.Second), share(2)} {
+		_, ok, err = s.Acquire(ctx, "n", other, lock.NewVersion())
+		must(t, err)
+		want(t, "acquired out of turn", ok, false)
+		_, ok, err = s.TakeOver(ctx, "n", read(t, s, "n").Version, other, lock.NewVersion())
+		must(t, err)
+		want(t, "taken over out of turn", ok, false)
+	}
+	ok, err = s.Dequeue(ctx, "n", x.ID, lock.NewVersion())
+	must(t, err)
+	want(t, "removed with another version", ok, false)
+	ok, err = s.Dequeue(ctx, "n", x.ID, x.Version)
+	must(t, err)
+	want(t, "removed", ok, true)
+	_, ok, err = s.Acquire(ctx, "n", y.Hold, lock.NewVersion())
+	must(t, err)
+	want(t, "acquired in turn", ok, true)
+	want(t, "queue", ids(read(t, s, "n").Queue), z.ID.String()[:6])
+	ok, err = s.Dequeue(ctx, "n", z.ID, lock.Version{})
+	must(t, err)
+	want(t, "left", ok, true)
+	ok, err = s.Dequeue(ctx, "n", z.ID, lock.Version{})
+	must(t, err)
+	want(t, "left twice", ok, false)
+}
+
+func checkConcurrentShares(t testing.TB, b Backend) {
+	const racers, permits = 8, 3
+	stores := []lock.Store{use(t, b), use(t, b), use(t, b), use(t, b)}
+	ctx := t.Context()
+	for round := range 5 {
+		name := fmt.Sprint("n", round)
+		h, _ := create(t, stores[0], name, 1)
+		_, err := stores[0].Release(ctx, name, h, lock.NewVersion())
+		must(t, err)
+		n := race(t, racers, func(i int) (bool, error) {
+			_, ok, err := stores[i%4].Acquire(ctx, name, share(permits), lock.NewVersion())
+			return ok, err
+		})
+		want(t, "shares", n, int64(permits))
+		seen := read(t, stores[0], name).Shares
+		want(t, "entries", len(seen), permits)
+		n = race(t, racers, func(i int) (bool, error) {
+			return stores[i%4].Expire(ctx, name, seen[0], lock.NewVersion())
+		})
+		want(t, "winners of expire", n, int64(1))
+		id := newHold(time.Second)
+		race(t, racers, func(i int) (bool, error) {
+			return stores[i%4].Enqueue(ctx, name, lock.Entry{Hold: id, Version: lock.NewVersion()})
+		})
+		want(t, "places of one waiter", len(read(t, stores[0], name).Queue), 1)
+	}
+}
+
+// checkAdministration is the life of an operator.
+func checkAdministration(t testing.TB, b Backend) {
+	ctx := t.Context()
+	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 2 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	if _, err := admin.Inspect(ctx, "n"); !errors.Is(err, lock.ErrUnknown) {
+		t.Fatalf("inspecting nothing: %v", err)
+	}
+	le, err := holder.Acquire(ctx, "n", lock.WithWhy("work"))
+	must(t, err)
+	must(t, admin.RequestRelease(ctx, "n", "maintenance"))
+	select {
+	case <-le.ReleaseRequested():
+		want(t, "reason", le.RequestReason(), "maintenance")
+	case <-time.After(5 * time.Second):
+		t.Fatal("the holder does not hear of the request")
+	}
+	must(t, le.Check(0))
+	r, err := admin.Inspect(ctx, "n")
+	must(t, err)
+	if r.Hold == nil || r.Hold.Why != "work" || r.Hold.Asked != "maintenance" {
+		t.Fatalf("inspected: %+v", r)
+	}
+	must(t, admin.ForceRelease(ctx, "n", "it hangs"))
+	next, err := admin.TryAcquire(ctx, "n")
+	must(t, err)
+	if next.Token() <= le.Token() {
+		t.Fatalf("token %d after %d", next.Token(), le.Token())
+	}
+	select {
+	case <-le.Lost():
+	case <-time.After(5 * time.Second):
+		t.Fatal("the victim does not notice")
+	}
+	var lost *lock.LostError
+	if err := le.Check(0); !errors.As(err, &lost) || lost.Reason != lock.LostForced || lost.Why != "it hangs" {
+		t.Fatalf("the victim got %v", err)
+	}
+	must(t, next.Release(ctx))
+	if err := admin.ForceRelease(ctx, "n", "again"); !errors.Is(err, lock.ErrNotHeld) {
+		t.Fatalf("forcing a free lock: %v", err)
+	}
+}
+
+// checkLine: many goroutines of two lockers take turns; most of the time the lock goes from hand to hand.
+func checkLine(t testing.TB, b Backend) {
+	const lockers, goroutines, each = 2, 8, 5
+	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
+	defer cancel()
+	var (
+		inside atomic.Int64
+		mu     sync.Mutex
+		last   int64
+		wg     sync.WaitGroup
+		handed int64
+		all    []*lock.Locker
+	)
+	for range lockers {
+		l := newLocker(t, b.Open(), lock.Options{})
+		all = append(all, l)
+		for range goroutines {
+			wg.Go(func() {
+				for range each {
+					le, err := l.Acquire(ctx, "n")
+					if err != nil {
+						t.Errorf("acquire: %v", err)
+						return
+					}
+					if n := inside.Add(1); n != 1 {
+						t.Errorf("%d holders at once", n)
+					}
+					mu.Lock()
+					if le.Token() <= last {
+						t.Errorf("token %d after %d", le.Token(), last)
+					}
+					last = le.Token()
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					inside.Add(-1)
+					if err := le.Release(ctx); err != nil {
+						t.Errorf("release: %v", err)
+					}
+				}
+			})
+		}
+	}
+	wg.Wait()
+	for _, l := range all {
+		handed += l.Stats().HandedOver
+	}
+	if handed < lockers*goroutines*each/2 {
+		t.Errorf("only %d of %d grants were handed over", handed, lockers*goroutines*each)
+	}
+}
+
+// checkSharing: readers, a writer and a semaphore, with Lockers.
+func checkSharing(t testing.TB, b Backend) {
+	ctx := t.Context()
+	one, two := newLocker(t, b.Open(), lock.Options{Lease: 2 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	r1, err := one.Acquire(ctx, "n", lock.WithShared())
+	must(t, err)
+	r2, err := two.TryAcquire(ctx, "n", lock.WithShared())
+	must(t, err)
+	if r1.Token() == r2.Token() {
+		t.Errorf("two grants have token %d", r1.Token())
+	}
+	if _, err := two.TryAcquire(ctx, "n"); !errors.Is(err, lock.ErrHeld) {
+		t.Fatalf("a writer among readers: %v", err)
+	}
+	if _, err := two.TryAcquire(ctx, "n", lock.WithPermits(2)); !errors.Is(err, lock.ErrHeld) {
+		t.Fatalf("a third of two: %v", err)
+	}
+	time.Sleep(2500 * time.Millisecond) // renewals keep both
+	must(t, r1.Check(time.Second))
+	writer := make(chan *lock.Lease, 1)
+	go func() {
+		le, err := two.Acquire(ctx, "n", lock.WithWait(20*time.Second))
+		if err != nil {
+			t.Errorf("the writer: %v", err)
+		}
+		writer <- le
+	}()
+	// Once the writer stands in line nobody else comes in.
+	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+		r, err := one.Inspect(ctx, "n")
+		must(t, err)
+		if len(r.Queue) == 1 {
+			break
+		}
+		if time.Now().After(deadline) {
+			t.Fatal("the writer does not stand in line")
+		}
+	}
+	if _, err := one.TryAcquire(ctx, "n", lock.WithShared()); !errors.Is(err, lock.ErrHeld) {
+		t.Fatalf("a reader overtakes a writer: %v", err)
+	}
+	must(t, r1.Release(ctx))
+	must(t, r2.Release(ctx))
+	w := <-writer
+	if w == nil {
+		return
+	}
+	if w.Token() <= r2.Token() || w.Token() <= r1.Token() {
+		t.Errorf("the writer's token %d, the readers' %d and %d", w.Token(), r1.Token(), r2.Token())
+	}
+	must(t, w.Release(ctx))
+}
+
+// checkFairness: waiters of several lockers get the lock in the order in which they came.
+func checkFairness(t testing.TB, b Backend) {
+	ctx := t.Context()
+	le, err := newLocker(t, b.Open(), lock.Options{}).Acquire(ctx, "n")
+	must(t, err)
+	admin := newLocker(t, b.Open(), lock.Options{})
+	var (
+		mu    sync.Mutex
+		order []int
+		wg    sync.WaitGroup
+	)
+	const n = 4
+	for i := range n {
+		l := newLocker(t, b.Open(), lock.Options{})
+		wg.Go(func() {
+			le, err := l.Acquire(ctx, "n", lock.WithFair(), lock.WithWait(20*time.Second))
+			if err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+				return
+			}
+			mu.Lock()
+			order = append(order, i)
+			mu.Unlock()
+			if err := le.Release(ctx); err != nil {
+				t.Errorf("waiter %d: %v", i, err)
+			}
+		})
+		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
+			r, err := admin.Inspect(ctx, "n")
+			must(t, err)
+			if len(r.Queue) == i+1 {
+				break
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("%d in line, want %d", len(r.Queue), i+1)
+			}
+		}
+	}
+	must(t, le.Release(ctx))
+	wg.Wait()
+	if !slices.IsSorted(order) || len(order) != n {
+		t.Errorf("order: %v", order)
+	}
+}

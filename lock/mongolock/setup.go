@@ -1,0 +1,77 @@
+package mongolock
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// ttlIndex removes names that nobody touches.
+//
+// rule: TTL is garbage collection of idle names, never the way a lock gets free.
+const ttlIndex = "at_ttl"
+
+// ErrSetup: the collection of locks is not set up as [Setup] does it.
+var ErrSetup = errors.New("the lock collection is not set up")
+
+// Setup makes the collection of locks and its TTL index; [Open] and [New] do as well, as far as the server lets them. It is
+// safe to repeat. An index with another retention stays as it is, and is an error that says what to do.
+func Setup(ctx context.Context, db *mongo.Database, o Options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	_, err := db.Collection(o.Collection).Indexes().CreateOne(ctx, mongo.IndexModel{
+		Keys:    bson.D{{Key: "at", Value: 1}},
+		Options: options.Index().SetName(ttlIndex).SetExpireAfterSeconds(o.seconds()),
+	})
+	if err == nil {
+		return nil
+	}
+	if problem := CheckSetup(ctx, db, o); errors.Is(problem, ErrSetup) {
+		return fmt.Errorf("%w (%w)", problem, err)
+	}
+	return fmt.Errorf("lock store: no TTL index on %s.%s: %w", db.Name(), o.Collection, err)
+}
+
+// CheckSetup tells what Setup would have to do: nil, or an error that is [ErrSetup] and names the remedy. Locks work
+// without; names that nobody uses any more then stay.
+func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
+	if err := o.check(); err != nil {
+		return err
+	}
+	where := db.Name() + "." + o.Collection
+	cur, err := db.Collection(o.Collection).Indexes().List(ctx)
+	if err != nil {
+		return fmt.Errorf("lock store: list the indexes of %s: %w", where, err)
+	}
+	var indexes []struct {
+		Name         string `bson:"name"`
+		Key          bson.D `bson:"key"`
+		ExpireAfter  *int64 `bson:"expireAfterSeconds"`
+		HasCondition bson.D `bson:"partialFilterExpression"`
+	}
+	if err := cur.All(ctx, &indexes); err != nil {
+		return fmt.Errorf("lock store: list the indexes of %s: %w", where, err)
+	}
+	for _, x := range indexes {
+		switch {
+		case x.ExpireAfter == nil:
+			continue
+		case len(x.Key) != 1 || x.Key[0].Key != "at" || x.HasCondition != nil:
+			return fmt.Errorf("%w: a TTL index %s on %s removes locks by %v; drop it", ErrSetup, x.Name, where, x.Key)
+		case *x.ExpireAfter != int64(o.seconds()):
+			return fmt.Errorf("%w: index %s on %s removes idle names after %v, not %v; drop it and run setup, or configure that "+
+				"retention", ErrSetup, x.Name, where, time.Duration(*x.ExpireAfter)*time.Second, o.Retention)
+		}
+		return nil
+	}
+	return fmt.Errorf("%w: %s has no TTL index on at; run setup with a user who may create indexes", ErrSetup, where)
+}
+
+// seconds is the retention as the server wants it.
+func (o *Options) seconds() int32 { return int32(min(o.Retention/time.Second, 1<<31-1)) }

@@ -1,0 +1,57 @@
+package mongolock
+
+import (
+	"context"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+var _ lock.Watcher = (*store)(nil)
+
+// freed selects the events after which a record may be free: h is unset, entries are removed, the document is deleted. It
+// leaves out renewals (which set s.0.v, not s), which are most of what happens.
+var freed = mongo.Pipeline{
+	{{Key: "$match", Value: is("$or", bson.A{
+		is("operationType", "delete"),
+		is("updateDescription.removedFields", "h"),
+		is("updateDescription.updatedFields.s", is("$exists", true)),
+		is("updateDescription.truncatedArrays.field", "s"),
+	})}},
+	{{Key: "$project", Value: is("documentKey", 1)}},
+}
+
+// Watch opens a change stream. Standalone servers and most compatible ones have none: an error.
+func (s *store) Watch(ctx context.Context) (<-chan string, error) {
+	stream, err := s.locks.Watch(ctx, freed, options.ChangeStream())
+	if err != nil {
+		return nil, s.explain("watch", err)
+	}
+	names := make(chan string)
+	go func() {
+		defer close(names)
+		defer func() {
+			end, cancel := context.WithTimeout(context.WithoutCancel(ctx), connectTimeout)
+			defer cancel()
+			_ = stream.Close(end)
+		}()
+		for stream.Next(ctx) {
+			var event struct {
+				Key struct {
+					Name string `bson:"_id"`
+				} `bson:"documentKey"`
+			}
+			if stream.Decode(&event) != nil {
+				continue
+			}
+			select {
+			case names <- event.Key.Name:
+			case <-ctx.Done():
+			}
+		}
+	}()
+	return names, nil
+}
