@@ -109,7 +109,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 			if !stop() || !whole {
 				_ = le.beginRelease(false)
 				if err := wait.Err(); err != nil {
-					return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w", name, context.Cause(wait))
+					return nil, fmt.Errorf("acquire lock %q: during the takeover delay: %w: %w", name, err, context.Cause(wait))
 				}
 				continue // lost meanwhile
 			}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"runtime"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -1066,4 +1067,45 @@ func TestLeasePerLock(t *testing.T) {
 		// Stores keep milliseconds: the holder counts on no more than others see.
 		w.between("wait", w.now()-begin, lock.Standstill(2*time.Second), lock.Standstill(2*time.Second)+time.Millisecond)
 	})
+}
+
+// A hundred thousand acquisitions leave no goroutine, no timer and no record behind, but for one record per name.
+func TestManyCyclesLeaveNothing(t *testing.T) {
+	cycles := 100_000
+	if testing.Short() {
+		cycles /= 10
+	}
+	w := newWorld(t)
+	l := w.locker(lock.Options{})
+	names := []string{"a", "b", "c"}
+	cycle := func(n int) {
+		for i := range n {
+			var opts []lock.Option
+			if i%10 == 0 {
+				opts = append(opts, lock.WithShared())
+			}
+			le, err := l.Acquire(t.Context(), names[i%len(names)], opts...)
+			w.must(err)
+			w.must(le.Release(t.Context()))
+		}
+	}
+	cycle(1000)
+	runtime.GC()
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	goroutines := runtime.NumGoroutine()
+	cycle(cycles)
+	runtime.GC()
+	runtime.ReadMemStats(&after)
+	if now := runtime.NumGoroutine(); now > goroutines+2 {
+		t.Errorf("%d goroutines, were %d", now, goroutines)
+	}
+	if grown := int64(after.HeapAlloc) - int64(before.HeapAlloc); grown > 1<<20 {
+		t.Errorf("the heap grew by %d bytes", grown)
+	}
+	records, err := l.List(t.Context())
+	w.must(err)
+	if len(records) != len(names) {
+		t.Errorf("%d records of %d names", len(records), len(names))
+	}
 }

@@ -56,7 +56,7 @@ func (e *HeldError) Error() string {
 	case e.Reserved:
 		s = fmt.Sprintf("lock %q is reserved for %v, first in line", e.Name, e.Owner)
 	case e.Own:
-		s += " by this process itself (locks are not re-entrant)"
+		s += " by this process itself (Acquire is not re-entrant; Locker.Do is)"
 	case e.Owner != (Owner{}):
 		s += " by " + e.Owner.String()
 	}

@@ -10,8 +10,9 @@
 //
 //	held ──renewed every lease/5──► held
 //	held ──Release──► released            (Context ends with ErrReleased)
+//	held ──half of the lease without a renewal──► suspect ──a renewal──► held
 //	held ──record is not ours any more──► lost  (Context ends with *LostError)
-//	held ──deadline──► lost
+//	held ──deadline, or WithMaxHold──► lost
 //
 // # Guarantees
 //
@@ -28,14 +29,22 @@
 // 250 ms more); the holder ends its lease 1/16 (at least 250 ms) early, counted from when it sent the last renewal
 // that was acknowledged.
 //
-// Not promised: fairness between processes.
+// Goroutines of one process get a lock in the order in which they came; it goes from hand to hand in one round trip. Not
+// promised, unless all ask for it ([WithFair]): fairness between processes.
+//
+// A lock may be shared ([WithShared], [WithPermits]): each share is a lease of its own, which lives and dies by itself.
+//
+// # Several locks, nesting
+//
+// [Locker.Do] runs a function under a lock, [Locker.AcquireAll] holds several, [Graph] locks the roots of what depends on each
+// other; these three are re-entrant through the context. [Keyed] is for one process.
 //
 // # Protocol
 //
 // The record of a name is the [Record]; the operations on it are those of [Store]. Every write sets a fresh random
 // record version. Writes of a holder are bound to its [HoldID], which is new for every acquisition; only the
 // taker is bound to the version. The reasoning behind each rule, with the failures of other systems it avoids, is in
-// docs/decisions/0200-lock-protocol.md. The observation scheme is that of the DynamoDB lock client; fencing tokens are
+// docs/decisions/0200-lock-protocol.md and 0203. The observation scheme is that of the DynamoDB lock client; fencing tokens are
 // those of Chubby's sequencers (Burrows, OSDI 2006).
 package lock
 
@@ -240,13 +249,14 @@ func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.dela
 func WithWhy(why string) Option { return func(c *config) { c.why = why } }
 
 // Acquire takes the lock, waiting for its holder as long as needed, and returns within milliseconds when ctx ends.
-// While it waits it costs a read of one document every 5 to 250 ms and a parked goroutine.
+// While it waits it costs a parked goroutine, and the first of those in this Locker who wait for the same lock a read of one
+// document every 5 to 250 ms.
 //
 // Errors: an [*InvalidError] for a bad name or option; a [*HeldError] when ctx or WithWait ended while somebody else
 // held the lock (it wraps ctx's error in the first case); an [*UnavailableError] when the store did not answer;
 // [ErrClosed]. After an error the caller holds nothing: an attempt whose outcome is unclear is undone in the background.
 //
-// Locks are not re-entrant: to acquire a name twice is to wait for oneself.
+// It is not re-entrant, as [Locker.Do] is: to acquire a name twice is to wait for oneself.
 func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return l.acquire(ctx, name, opts, false)
 }

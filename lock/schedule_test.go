@@ -79,7 +79,6 @@ func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 		"token drawn early": {mutant: lock.MutantEarlySeed, operator: true},
 		"token forgotten":   {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
 		"hand-over by name": {wrap: func(_ *world, s lock.Store) lock.Store { return handOverByName{s} }},
-		"one lease for all": {wrap: func(w *world, s lock.Store) lock.Store { return recordRenewal{s, w.mem} }},
 		"expiry by id":      {wrap: func(_ *world, s lock.Store) lock.Store { return expireByID{s} }},
 		"record's token":    {wrap: func(w *world, s lock.Store) lock.Store { return confirmByRecord{s, w.mem} }},
 		"read-only renew":   {wrap: func(_ *world, s lock.Store) lock.Store { return readOnlyRenewal{s} }},

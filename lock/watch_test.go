@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -15,14 +16,14 @@ import (
 // watched is a store whose Watch runs a function until ctx ends.
 type watched struct {
 	lock.Store
-	calls *int
+	calls *atomic.Int64
 	watch watchFunc
 }
 
 type watchFunc func(ctx context.Context, names chan<- string)
 
 func (s watched) Watch(ctx context.Context) (<-chan string, error) {
-	*s.calls++
+	s.calls.Add(1)
 	names := make(chan string)
 	go func() {
 		defer close(names)
@@ -34,11 +35,11 @@ func (s watched) Watch(ctx context.Context) (<-chan string, error) {
 // unwatchable is a store whose server has no change streams.
 type unwatchable struct {
 	lock.Store
-	calls *int
+	calls *atomic.Int64
 }
 
 func (s unwatchable) Watch(context.Context) (<-chan string, error) {
-	*s.calls++
+	s.calls.Add(1)
 	return nil, errors.New("change streams are only supported on replica sets")
 }
 
@@ -102,7 +103,7 @@ func TestHintsAreHints(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			virtually(t, func(w *world) {
-				calls := 0
+				var calls atomic.Int64
 				watch := tc.watch(w)
 				holder := w.locker(lock.Options{})
 				w.wrap = func(s lock.Store) lock.Store { return watched{s, &calls, watch} }
@@ -125,7 +126,7 @@ func TestHintsAreHints(t *testing.T) {
 					wg.Wait()
 					w.between("hand-off", got-released, 0, tc.within)
 				}
-				w.between("calls of Watch in two minutes", time.Duration(calls), 1, 2*60)
+				w.between("calls of Watch in two minutes", time.Duration(calls.Load()), 1, 2*60)
 			})
 		})
 	}
@@ -133,12 +134,12 @@ func TestHintsAreHints(t *testing.T) {
 
 func TestAStoreThatCannotWatchIsAskedOnce(t *testing.T) {
 	virtually(t, func(w *world) {
-		calls := 0
+		var calls atomic.Int64
 		holder := w.locker(lock.Options{})
 		w.wrap = func(s lock.Store) lock.Store { return unwatchable{s, &calls} }
 		l := w.locker(lock.Options{})
 		w.must(w.acquire(l).Release(w.Context()))
-		if calls != 0 {
+		if calls.Load() != 0 {
 			t.Error("asked although nobody waits")
 		}
 		le := w.acquire(holder)
@@ -148,8 +149,8 @@ func TestAStoreThatCannotWatchIsAskedOnce(t *testing.T) {
 			}
 		}
 		time.Sleep(5 * time.Minute)
-		if calls != 1 {
-			t.Errorf("asked %d times", calls)
+		if calls.Load() != 1 {
+			t.Errorf("asked %d times", calls.Load())
 		}
 		w.must(le.Release(w.Context()))
 	})

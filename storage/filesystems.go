@@ -1,6 +1,9 @@
 package storage
 
-import "fmt"
+import (
+	"fmt"
+	"path/filepath"
+)
 
 // Magic numbers of statfs(2), from linux/magic.h and the file systems' sources.
 const (
@@ -63,4 +66,12 @@ func checkFileSystem(dir string, t FSType, allowOverlay bool) error {
 		}
 		return &FileSystemError{Path: dir, Name: name, Reason: "it was not tested for atomic appends and honest syncs", Remedy: useLocal}
 	}
+}
+
+// CheckDirectory tells whether a Writer would work in dir, which need not exist yet: nil, a *FileSystemError with the reason and
+// the remedy, or an error of the operating system. It changes nothing.
+func CheckDirectory(dir string, o Options) error {
+	o = o.withDefaults()
+	w := &Writer{dir: filepath.Clean(dir), fs: o.FS, opts: o}
+	return w.checkPlace()
 }
