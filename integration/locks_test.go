@@ -2,10 +2,15 @@ package integration
 
 import (
 	"encoding/json"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
 // TestLockCommands: a person sees who holds a type, asks for it, and takes it away; workers go on and nothing is lost.
@@ -81,4 +86,54 @@ func TestBadLockCommands(t *testing.T) {
 	refused(t, run(t, nil, "fencepost", args("release", "--force", "--request", "--why", "x", "t")...), usage, "--request")
 	refused(t, run(t, nil, "fencepost", args("release", "--force", "--why", "x", "t")...), nothing, "nobody holds")
 	refused(t, run(t, nil, "fencepost", args("release", "--request", "--why", "x", strings.Repeat("n", 300))...), usage)
+}
+
+// TestDoctorAndSetup: what is right is said to be right, and what is wrong is found, with a remedy.
+func TestDoctorAndSetup(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		drainable(t, b, 5)
+		doctor := func() result { return run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir) }
+		if r := doctor(); r.code != 0 || !strings.Contains(r.stdout, "does not exist yet") || strings.Contains(r.stdout, "bad ") {
+			t.Errorf("before anything was written: %v", r)
+		}
+		mustRun(t, nil, "fencepost", "setup", "--url", b.url)
+		mustRun(t, nil, "fencepost", "setup", "--check", "--url", b.url)
+		if r := drain(t, b); r.code != 0 {
+			t.Fatal(r)
+		}
+		r := doctor()
+		if r.code != 0 || !strings.Contains(r.stdout, "1 of 1 types") {
+			t.Errorf("a healthy system: %v", r)
+		}
+		if strings.HasPrefix(b.url, "mongodb") != strings.Contains(r.stdout, "indexes") {
+			t.Errorf("indexes: %v", r)
+		}
+		file := filepath.Join(b.dir, "t.fpl")
+		if err := os.Rename(file, file+".away"); err != nil {
+			t.Fatal(err)
+		}
+		refused(t, doctor(), integrity, "something is wrong")
+		if r := doctor(); !strings.Contains(r.stdout, "not there") {
+			t.Errorf("a missing file: %v", r)
+		}
+	})
+	b := embedded(t)
+	drainable(t, b, 1)
+	refused(t, run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", "/proc"), failed, "something is wrong")
+	refused(t, run(t, nil, "fencepost", "doctor", "--url", "mongodb://127.0.0.1:1/x?serverSelectionTimeoutMS=500"), failed, "something is wrong")
+}
+
+// TestSetupIsMissing: an index that somebody dropped is found, and made again.
+func TestSetupIsMissing(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	b := backend{url: uri, dir: filepath.Join(t.TempDir(), "data")}
+	drainable(t, b, 1)
+	if err := db.Collection(mongolock.DefaultCollection).Indexes().DropAll(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// Opening the backend makes the index where it may; a role that may not is what --check is for.
+	mustRun(t, nil, "fencepost", "setup", "--url", uri)
+	if err := mongolock.CheckSetup(t.Context(), db, mongolock.Options{}); err != nil {
+		t.Error(err)
+	}
 }

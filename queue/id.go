@@ -70,6 +70,17 @@ func (id ID) IsZero() bool { return id == ID{} }
 // Compare is negative if id sorts before other, positive if behind, 0 if equal.
 func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
+// Prev is the ID right before id: what is read behind it begins with id. The zero ID has none before it.
+func (id ID) Prev() ID {
+	for i := len(id) - 1; i >= 0; i-- {
+		id[i]--
+		if id[i] != 0xff {
+			break
+		}
+	}
+	return id
+}
+
 // String is the text form: 32 characters that sort like the bytes.
 func (id ID) String() string { return idEncoding.EncodeToString(id[:]) }
 

@@ -145,3 +145,17 @@ func FuzzParseID(f *testing.F) {
 		}
 	})
 }
+
+func TestPrevIsRightBefore(t *testing.T) {
+	for _, id := range []queue.ID{{19: 1}, {0: 1}, {18: 1}, {18: 1, 19: 1}, {0: 0xff, 19: 0xff}, queue.NewID(time.UnixMilli(1_700_000_000_000), 1<<40, queue.MaxN)} {
+		prev, next := id.Prev(), id.Prev()
+		for i := len(next) - 1; i >= 0; i-- { // one more
+			if next[i]++; next[i] != 0 {
+				break
+			}
+		}
+		if prev.Compare(id) >= 0 || next != id {
+			t.Errorf("before %x is %x", id, prev)
+		}
+	}
+}

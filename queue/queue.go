@@ -65,7 +65,7 @@ type Queue interface {
 	// RegisterType makes typ known to Types; registering twice is no error.
 	RegisterType(ctx context.Context, typ string) error
 
-	// Types lists the registered types and those that merely have messages (a foreign publisher), sorted by name.
+	// Types lists the registered types and those that merely have messages (a foreign publisher) or dead letters, sorted by name.
 	// Its cost grows with the number of types, never with the number of messages.
 	Types(ctx context.Context) ([]string, error)
 
@@ -92,6 +92,14 @@ type Queue interface {
 	// Now is the backend's clock: the server's for MongoDB (as read at connect and advanced by the local monotonic
 	// clock), this machine's for SQLite. It only feeds ID times, which order messages of different producers loosely.
 	Now(ctx context.Context) (time.Time, error)
+
+	// Mark returns what SetMark has stored last for the type, nil if nothing. It is the holder's note to the next one.
+	Mark(ctx context.Context, typ string) ([]byte, error)
+
+	// SetMark stores a few bytes of UTF-8 text for the type, durably.
+	SetMark(ctx context.Context, typ string, mark []byte) error
+
+	DeadLetters
 
 	Close() error
 }

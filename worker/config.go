@@ -23,17 +23,58 @@ const (
 	DefaultGapTimeout  = 30 * time.Second
 	DefaultIdleTimeout = time.Minute
 	DefaultRetention   = 24 * time.Hour
+	DefaultMaxAttempts = 5
+	DefaultRetryMin    = time.Second
+	DefaultRetryMax    = time.Minute
 )
 
 // ErrConfig is wrapped by every error about a Config that cannot work.
 var ErrConfig = errors.New("worker configuration")
 
-// Config says what a Pool serves and how. Queue, Locker, Dir and Types (or AllTypes) are required; the zero value of
-// everything else means its default.
+// Config says what a Pool serves and how. Queue, Locker, Types (or AllTypes), and either Dir or Handler are required; the zero
+// value of everything else means its default.
 type Config struct {
 	Queue  queue.Queue  // where messages come from
 	Locker *lock.Locker // the per-type mutex; usually of the same server
 	Dir    string       // directory of the files; created if missing; the same storage for every replica
+
+	// Handler, if set, gets the messages instead of a file; there is no Dir then. What holds:
+	//
+	//   - One pool at a time handles a type, as long as its lease holds. A holder that is paused beyond its lease does not know
+	//     that it has a successor: Lease.Token tells them apart wherever the effects go.
+	//   - Every message is handled at least once: it is acknowledged after Handle has returned nil for it, or put aside
+	//     (OnError). After a crash, a lost lease, a lost acknowledgement, or an error of a batch, messages are handled again. What must not
+	//     happen twice the handler has to recognise by the message's ID: within a producer number, N counts
+	//     1, 2, 3 … (Each, Keyed: the order holds per producer and, with Keyed, per key).
+	//   - Messages of a producer are handled in order, and a session handles none of them twice; what it has handled is not
+	//     known to the next session, as there is no file to keep it.
+	//   - A message whose predecessor is missing waits for GapTimeout. Without a file nobody knows what an earlier session had
+	//     handled, so the first message that a session sees of a producer waits until a look at the whole backlog has
+	//     shown that there is none before it.
+	//   - A stop finishes the batch that is being handled, and does not wait for one that fails.
+	Handler Handler
+	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the outermost. They are called for every
+	// attempt.
+	Use []Middleware
+	// Timeout bounds one call of the Handler. Defaults to no bound. A handler that ignores the end of its context holds its
+	// type back until the process ends.
+	Timeout time.Duration
+
+	// Filter, if set, is asked about every message before it goes to the file. One that it returns an error for is put aside: a
+	// skip entry with the reason stands in the file in its place, and the message becomes a dead letter. It is for what
+	// must never get into the file, and must always say the same of the same message.
+	Filter func(queue.Message) error
+
+	// OnError says what happens to a message that fails again and again, or that the file cannot take. Defaults to Block.
+	OnError OnError
+	// MaxAttempts is how often a message is tried, alone or blamed by name, before OnError DeadLetter puts it aside. Defaults to 5.
+	MaxAttempts int
+	// RetryMin and RetryMax bound the pause before a message that failed is tried again: random, from nothing up to a bound that
+	// doubles each time. The type waits meanwhile. Default to 1 s and 1 min.
+	RetryMin, RetryMax time.Duration
+
+	// Events, if set, is told what happens, from the pool's goroutines: it must be quick.
+	Events func(Event)
 
 	// Types are the types to serve: names, or globs such as "audit-*" that are matched against the known types every
 	// two seconds.
@@ -84,6 +125,12 @@ type Config struct {
 type mutant struct {
 	noContiguity  bool // append whatever comes, in whatever order
 	ackBeforeSync bool // acknowledge before the fsync
+
+	forgetSkipped   bool // do not look for skip entries whose messages were not buried
+	ackBeforeHandle bool // acknowledge before the handler is called
+	noCare          bool // never hand messages over one by one after a crash
+	judgeWhenOver   bool // go on judging messages after a batch was given up
+	noSecondLook    bool // handle a producer's first message at first sight
 }
 
 func (c Config) withDefaults() Config {
@@ -95,6 +142,9 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.GapTimeout, DefaultGapTimeout)
 	setDefault(&c.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&c.Retention, DefaultRetention)
+	setDefault(&c.MaxAttempts, DefaultMaxAttempts)
+	setDefault(&c.RetryMin, DefaultRetryMin)
+	setDefault(&c.RetryMax, max(DefaultRetryMax, c.RetryMin))
 	if c.AllTypes {
 		c.Types = []string{"*"}
 	}
@@ -124,8 +174,22 @@ func (c Config) validate() error {
 		return bad("Queue is missing")
 	case c.Locker == nil:
 		return bad("Locker is missing")
-	case c.Dir == "":
-		return bad("Dir is empty; name the directory that holds the files")
+	case c.Dir == "" && c.Handler == nil:
+		return bad("Dir is empty; name the directory that holds the files, or set Handler")
+	case c.Handler != nil && (c.Dir != "" || c.MaxFileBytes != 0):
+		return bad("with a Handler there are no files; leave out Dir and MaxFileBytes, or the Handler")
+	case c.Handler != nil && c.Filter != nil:
+		return bad("Filter is for files; use a Middleware with a Handler")
+	case c.Handler == nil && (len(c.Use) > 0 || c.Timeout != 0):
+		return bad("Use and Timeout are for a Handler, and there is none")
+	case c.OnError != Block && c.OnError != DeadLetter:
+		return bad("OnError is %d; use Block or DeadLetter", c.OnError)
+	case c.MaxAttempts < 1:
+		return bad("MaxAttempts is %d; use at least 1", c.MaxAttempts)
+	case c.RetryMin < 0 || c.RetryMax < c.RetryMin:
+		return bad("RetryMin is %v and RetryMax is %v; use 0 < RetryMin <= RetryMax", c.RetryMin, c.RetryMax)
+	case c.Timeout < 0:
+		return bad("Timeout is %v; use a positive duration, or 0 for no bound", c.Timeout)
 	case len(c.Types) == 0:
 		return bad("no type to serve; name at least one, or serve all types")
 	case c.Batch < 1 || c.Batch > 100_000:

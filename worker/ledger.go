@@ -32,7 +32,12 @@ type ledger struct {
 	last map[uint64]*producerEntry // by producer number
 	held map[uint64]heldEntry      // by producer number; never persisted
 
+	// sweep, if set, numbers the full sweeps: there is no file that tells what came before, so a producer's first message
+	// here may have any counter.
+	sweep func() uint64
+
 	noContiguity bool // mutant: accept whatever comes
+	noSecondLook bool // mutant: accept a producer's first message at first sight
 }
 
 // producerEntry is what the file knows of one producer.
@@ -49,6 +54,7 @@ type span struct{ from, to uint64 }
 type heldEntry struct {
 	since time.Time
 	id    queue.ID // the first message that waits behind the gap
+	sweep uint64   // the full sweep in which that began
 }
 
 func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
@@ -93,6 +99,15 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	case n == last+1:
 		l.note(m.ID, seenAt)
 		return appendNow
+	case entry == nil && l.sweep != nil:
+		// rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
+		// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session.
+		if h, ok := l.held[producer]; (!ok || h.sweep == l.sweep()) && !l.noSecondLook {
+			l.holdBack(producer, m.ID)
+			return hold
+		}
+		l.note(m.ID, seenAt) // those before count as missing: should one turn up after all, it is handled late and not refused
+		return appendNow
 	}
 	if since := l.holdBack(producer, m.ID); l.now().Sub(since) < l.gapTimeout {
 		return hold
@@ -126,6 +141,9 @@ func (l *ledger) holdBack(producer uint64, id queue.ID) time.Time {
 	h, ok := l.held[producer]
 	if !ok {
 		h = heldEntry{since: l.now(), id: id}
+		if l.sweep != nil {
+			h.sweep = l.sweep()
+		}
 	} else if id.Compare(h.id) < 0 {
 		h.id = id
 	}
@@ -141,6 +159,19 @@ func (l *ledger) firstHeld() (id queue.ID, ok bool) {
 		}
 	}
 	return id, ok
+}
+
+// newHeld reports whether any of what is held back is the first message of a producer here.
+func (l *ledger) newHeld() bool {
+	if l.sweep == nil {
+		return false
+	}
+	for producer := range l.held {
+		if l.last[producer] == nil {
+			return true
+		}
+	}
+	return false
 }
 
 // overdue reports whether every held producer has been waiting for longer than the gap timeout: what is still

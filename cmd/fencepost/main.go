@@ -21,7 +21,8 @@ func root() *cobra.Command {
   fencepost verify data/*.fpl
   fencepost cat data/orders.fpl
   fencepost types ls
-  fencepost locks ls`,
+  fencepost locks ls
+  fencepost dead ls`,
 		Version: worker.Version(),
 		Args:    cli.NoArgs,
 		RunE:    func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
@@ -29,6 +30,6 @@ func root() *cobra.Command {
 	// The demo starts worker processes from this very program.
 	w := workercmd.New()
 	w.Hidden = true
-	cmd.AddCommand(demoCommand(), verifyCommand(), catCommand(), tailCommand(), indexCommand(), compactCommand(), repairCommand(), typesCommand(), locksCommand(), w)
+	cmd.AddCommand(demoCommand(), verifyCommand(), catCommand(), tailCommand(), indexCommand(), compactCommand(), repairCommand(), typesCommand(), locksCommand(), setupCommand(), doctorCommand(), deadCommand(), w)
 	return cmd
 }

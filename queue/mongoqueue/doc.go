@@ -13,7 +13,10 @@
 // Headers are a document; if a key contains '.' or starts with '$', which servers treat in different ways, they are an
 // array [key, value, key, value, …] instead. Messages of foreign publishers may have b as a string or not at all.
 //
-// types holds {_id: "<type>"} per registered type, files holds {_id: "<type>", file_id, epoch, durable_index}.
+// dead holds the dead letters in the same form, each head with {reason, attempts, worker, at} besides.
+//
+// types holds {_id: "<type>"} per registered type, files holds {_id: "<type>", file_id, epoch, durable_index},
+// marks {_id: "<type>", mark}.
 //
 // Only find, insert, update, delete, count and hello are used, with classic operators: standalone servers, replica sets,
 // sharded clusters (shard key _id) and compatible servers all work. What has to be durable is written with w:majority.

@@ -26,7 +26,7 @@ func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, u
 		weakened.name, weakened.clockAt, weakened.clockBase = q.name, q.clockAt, q.clockBase
 		q = weakened
 	}
-	q.mutant.unordered = unordered
+	q.store.unordered = unordered
 	return q
 }
 

@@ -81,7 +81,10 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 			continue
 		}
 		if h.pieces > 0 && !h.Incomplete {
-			if err := q.assemble(ctx, &h); err != nil {
+			q.mu.Lock()
+			q.pieces[headKey(h.Type, h.ID)] = h.pieces // Ack needs to know
+			q.mu.Unlock()
+			if err := assemble(ctx, q.messages, &h); err != nil {
 				return nil, 0, "", err
 			}
 		}
@@ -126,11 +129,8 @@ func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 //
 //	find {_id: {$in: ["<type>#<ID>+1", …]}}, sort {_id: 1}; index: _id. Fewer than said, or of another length: an
 //	acknowledgement was cut off half way, the message is incomplete.
-func (q *Queue) assemble(ctx context.Context, h *head) error {
-	q.mu.Lock()
-	q.pieces[headKey(h.Type, h.ID)] = h.pieces // Ack needs to know
-	q.mu.Unlock()
-	cursor, err := q.messages.Find(ctx, in(pieceKeys(h.Type, h.ID, h.pieces)), options.Find().SetSort(byKey))
+func assemble(ctx context.Context, from *mongo.Collection, h *head) error {
+	cursor, err := from.Find(ctx, in(pieceKeys(h.Type, h.ID, h.pieces)), options.Find().SetSort(byKey))
 	if err != nil {
 		return err
 	}
@@ -317,7 +317,7 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
 	filter := typeRange(typ, queue.ID{})
 	for {
-		key, err := q.firstKey(ctx, filter)
+		key, err := firstKey(ctx, q.messages, filter)
 		if key == "" || err != nil {
 			return queue.ID{}, err
 		}
@@ -331,11 +331,11 @@ func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
 // firstKey is the first string _id that the filter matches, or "".
 //
 //	find filter → _id only, sort {_id: 1}, limit 1; index: _id, one key.
-func (q *Queue) firstKey(ctx context.Context, filter bson.D) (string, error) {
+func firstKey(ctx context.Context, in *mongo.Collection, filter bson.D) (string, error) {
 	var doc struct {
 		ID string `bson:"_id"`
 	}
-	err := q.messages.FindOne(ctx, filter, options.FindOne().SetProjection(idOnly).SetSort(byKey)).Decode(&doc)
+	err := in.FindOne(ctx, filter, options.FindOne().SetProjection(idOnly).SetSort(byKey)).Decode(&doc)
 	if err != nil && err != mongo.ErrNoDocuments {
 		return "", fmt.Errorf("first key: %w", err)
 	}

@@ -31,7 +31,7 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	if err := q.enter(ctx); err != nil {
 		return &queue.InsertError{Refused: true, Err: err}
 	}
-	return insert(ctx, q, documents(typ, msgs), func(err error) error { return q.explain(ctx, "insert "+typ, err) })
+	return insert(ctx, q.store, documents(typ, msgs), func(err error) error { return q.explain(ctx, "insert "+typ, err) })
 }
 
 // inserter is what Insert needs of a server.
@@ -103,17 +103,25 @@ func judgeInsert(err error) verdict {
 	return judgeCode(bulk.WriteErrors[0].Code)
 }
 
+// target is the collection that documents are inserted into.
+type target struct {
+	write    *mongo.Collection // w:majority
+	majority *mongo.Collection // read concern majority
+
+	unordered bool // mutant: insert in any order
+}
+
 // insertOrdered implements inserter.
 //
 //	insert, ordered: true, w: majority; index: _id.
 //	Write error i: documents before i are in, i and all behind it are not inserted by this command. Duplicate key (11000):
 //	document i was there. A write concern error: nothing is certain, not even what no write error concerns.
-func (q *Queue) insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error) {
+func (to target) insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error) {
 	bodies := make([]any, len(docs))
 	for i, d := range docs {
 		bodies[i] = d.body
 	}
-	_, err = q.messages.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(!q.mutant.unordered))
+	_, err = to.write.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(!to.unordered))
 	if err == nil {
 		return len(docs), false, nil
 	}
@@ -132,13 +140,13 @@ func (q *Queue) insertOrdered(ctx context.Context, docs []document) (landed int,
 //	find {_id: {$in: keys}} → _id only, read concern majority: what it returns survives a fail-over, so it is stored. Index:
 //	_id. What it does not return may still be there: then inserting it again is a duplicate.
 //	A server that knows no read concern ignores it, or refuses (then nothing is known, and duplicates tell one by one).
-func (q *Queue) present(ctx context.Context, docs []document) (map[string]bool, error) {
+func (to target) present(ctx context.Context, docs []document) (map[string]bool, error) {
 	keys := make(bson.A, len(docs))
 	for i, d := range docs {
 		keys[i] = d.key
 	}
 	there := make(map[string]bool, len(docs))
-	cursor, err := q.majority.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}},
+	cursor, err := to.majority.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}},
 		options.Find().SetProjection(idOnly).SetBatchSize(int32(len(docs)+1)))
 	if err == nil {
 		err = eachKey(ctx, cursor, func(key string) { there[key] = true })

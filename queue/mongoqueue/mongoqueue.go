@@ -47,9 +47,11 @@ type Queue struct {
 
 	messages   *mongo.Collection // w:majority
 	relaxed    *mongo.Collection // messages, w:1
-	majority   *mongo.Collection // messages, read concern majority
+	store      target            // messages, to insert
+	dead       target
 	types      *mongo.Collection // w:majority
 	files      *mongo.Collection // w:majority
+	marks      *mongo.Collection // w:majority
 	connectFor time.Duration
 
 	clockAt   time.Time // monotonic time of …
@@ -60,13 +62,6 @@ type Queue struct {
 	pieces map[string]int       // head _id → pieces, of fetched and not yet acknowledged large messages
 	swept  map[string]sweepMark // per type, see sweepPieces
 	size   map[string]int64     // per type, recent mean payload, see Fetch
-
-	mutant mutant
-}
-
-// mutant drops one safety rule each, for the tests that prove that the rule is needed.
-type mutant struct {
-	unordered bool // insert in any order
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -118,6 +113,9 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 // Database is the name of the database, from the URI or DatabaseDefault.
 func (q *Queue) Database() string { return q.messages.Database().Name() }
 
+// DB is the database on this queue's client, for tools that look at the server.
+func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
+
 // durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over
 // (majority), and on a standalone server, where a majority is that server's memory, a crash (journal).
 var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
@@ -125,13 +123,16 @@ var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConcern) *Queue {
 	db := client.Database(database)
 	must := options.Collection().SetWriteConcern(wc)
+	readMajority := options.Collection().SetReadConcern(readconcern.Majority())
 	return &Queue{
 		client:   client,
 		messages: db.Collection("messages", must),
 		relaxed:  db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
-		majority: db.Collection("messages", options.Collection().SetReadConcern(readconcern.Majority())),
+		store:    target{write: db.Collection("messages", must), majority: db.Collection("messages", readMajority)},
+		dead:     target{write: db.Collection("dead", must), majority: db.Collection("dead", readMajority)},
 		types:    db.Collection("types", must),
 		files:    db.Collection("files", must),
+		marks:    db.Collection("marks", must),
 		pieces:   map[string]int{},
 		swept:    map[string]sweepMark{},
 		size:     map[string]int64{},

@@ -120,6 +120,10 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 		third(q.SucceedFile(ctx, "orders", file.FileID, queue.File{FileID: [16]byte{2}})),
 		second(q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
 		q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID, message("", 4, nil).ID}),
+		q.Bury(ctx, "orders", []queue.Letter{{Message: message("orders", 2, nil)}, {Message: message("orders", 5, make([]byte, 9<<20))}}),
+		q.SetMark(ctx, "orders", []byte("{}")), q.SetMark(ctx, "orders", []byte("{}")), second(q.Mark(ctx, "orders")),
+		second(q.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
+		q.RemoveDead(ctx, "orders", []queue.ID{message("", 2, nil).ID, message("", 5, nil).ID}),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -148,7 +152,11 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 				broken = append(broken, fmt.Sprintf("%s into %s with w: %q, j: %v", names[i], c.Lookup(names[i]).StringValue(), level, journal))
 			}
 		case "delete":
-			if level != "1" {
+			if c.Lookup("delete").StringValue() == "dead" {
+				if level != "majority" || !journal {
+					broken = append(broken, "removal of a dead letter with w: "+level)
+				}
+			} else if level != "1" {
 				broken = append(broken, "delete waits for more than it needs: w: "+level)
 			}
 		case "findAndModify", "aggregate", "bulkWrite":
@@ -258,8 +266,8 @@ func TestTypesDoesNotWalkMessages(t *testing.T) {
 	if err != nil || !slices.Equal(types, []string{"a", "b", "c"}) {
 		t.Fatalf("Types = %v, %v", types, err)
 	}
-	// types, then per type: its pieces, its messages; and the end.
-	if names, _ := w.take(); len(names) > 1+2*3+1 {
+	// types, then per type: its pieces, its messages; and the end; and that there are no dead letters.
+	if names, _ := w.take(); len(names) > 1+2*3+1+1 {
 		t.Errorf("%d commands: %v", len(names), names)
 	}
 }

@@ -42,7 +42,8 @@ func isDuplicate(err error) bool {
 // Types implements queue.Queue.
 //
 //	find {} in types → _id only: one document per registered type.
-//	A skip scan over messages: the first key, then the first behind that type's range, and so on; one find of one key each.
+//	A skip scan over messages and one over dead: the first key, then the first behind that type's range, and so on; one find of
+//	one key each.
 func (q *Queue) Types(ctx context.Context) ([]string, error) {
 	if err := q.enter(ctx); err != nil {
 		return nil, err
@@ -56,16 +57,23 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 			}
 		})
 	}
+	for _, c := range []*mongo.Collection{q.messages, q.dead.write} {
+		if err == nil {
+			err = skipScan(ctx, c, found)
+		}
+	}
 	if err != nil {
 		return nil, q.explain(ctx, "list types", err)
 	}
+	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// skipScan adds the types that have a head in c.
+func skipScan(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
 	for from := ""; ; {
-		key, err := q.firstKey(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}}}})
-		if err != nil {
-			return nil, q.explain(ctx, "list types", err)
-		}
-		if key == "" {
-			return slices.Sorted(maps.Keys(found)), nil
+		key, err := firstKey(ctx, c, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}}}})
+		if key == "" || err != nil {
+			return err
 		}
 		typ, next := skip(key)
 		if typ != "" {

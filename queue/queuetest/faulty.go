@@ -29,6 +29,11 @@ const (
 	OpUpdateFile   Op = "updateFile"
 	OpSucceedFile  Op = "succeedFile"
 	OpNow          Op = "now"
+	OpBury         Op = "bury"
+	OpDead         Op = "dead"
+	OpRemoveDead   Op = "removeDead"
+	OpMark         Op = "mark"
+	OpSetMark      Op = "setMark"
 )
 
 // Kind is a way in which an operation goes wrong.
@@ -174,7 +179,7 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, typ string, n int, pe
 		_, _ = perform(n)
 		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
 	case Partial:
-		if op == OpAck {
+		if op == OpAck || op == OpBury || op == OpRemoveDead {
 			_, _ = perform(min(fault.Keep, n))
 		}
 		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
@@ -258,4 +263,36 @@ func (f *Faulty) SucceedFile(ctx context.Context, typ string, old [16]byte, file
 // Now implements queue.Queue.
 func (f *Faulty) Now(ctx context.Context) (time.Time, error) {
 	return disturb(ctx, f, OpNow, "", 1, func(int) (time.Time, error) { return f.Queue.Now(ctx) })
+}
+
+// Bury implements queue.Queue. Partial leaves the others where they are.
+func (f *Faulty) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+	_, err := disturb(ctx, f, OpBury, typ, len(letters), func(keep int) (struct{}, error) {
+		return struct{}{}, f.Queue.Bury(ctx, typ, letters[:keep])
+	})
+	return err
+}
+
+// Dead implements queue.Queue.
+func (f *Faulty) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+	return disturb(ctx, f, OpDead, typ, limit.Messages, func(int) ([]queue.Letter, error) { return f.Queue.Dead(ctx, typ, after, limit) })
+}
+
+// RemoveDead implements queue.Queue.
+func (f *Faulty) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
+	_, err := disturb(ctx, f, OpRemoveDead, typ, len(ids), func(keep int) (struct{}, error) {
+		return struct{}{}, f.Queue.RemoveDead(ctx, typ, ids[:keep])
+	})
+	return err
+}
+
+// Mark implements queue.Queue.
+func (f *Faulty) Mark(ctx context.Context, typ string) ([]byte, error) {
+	return disturb(ctx, f, OpMark, typ, 1, func(int) ([]byte, error) { return f.Queue.Mark(ctx, typ) })
+}
+
+// SetMark implements queue.Queue.
+func (f *Faulty) SetMark(ctx context.Context, typ string, mark []byte) error {
+	_, err := disturb(ctx, f, OpSetMark, typ, 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.SetMark(ctx, typ, mark) })
+	return err
 }

@@ -24,13 +24,16 @@ type Memory struct {
 	types  map[string]bool            // registered
 	files  map[string]queue.File      //
 	msgs   map[string][]queue.Message // per type, sorted by ID
+	dead   map[string][]queue.Letter  // per type, sorted by ID
+	marks  map[string][]byte
 }
 
 var _ queue.Queue = (*Memory)(nil)
 
 // NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
 func NewMemory() *Memory {
-	return &Memory{types: map[string]bool{}, files: map[string]queue.File{}, msgs: map[string][]queue.Message{}}
+	return &Memory{types: map[string]bool{}, files: map[string]queue.File{}, msgs: map[string][]queue.Message{},
+		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}}
 }
 
 // enter locks, if the queue is open and ctx has not ended.
@@ -71,6 +74,16 @@ func (m *Memory) Insert(ctx context.Context, typ string, msgs []queue.Message) e
 	return nil
 }
 
+// Plant adds a message as a publisher that is not ours might: nothing is checked.
+func (m *Memory) Plant(typ string, msg queue.Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	msg.Type = typ
+	if i, found := slices.BinarySearchFunc(m.msgs[typ], msg.ID, byID); !found {
+		m.msgs[typ] = slices.Insert(m.msgs[typ], i, msg)
+	}
+}
+
 // Fetch implements queue.Queue.
 func (m *Memory) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
@@ -107,8 +120,14 @@ func (m *Memory) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 		return err
 	}
 	defer m.mu.Unlock()
+	m.remove(typ, ids)
+	return nil
+}
+
+// remove takes messages away. m is locked.
+func (m *Memory) remove(typ string, ids []queue.ID) {
 	if len(ids) == 0 {
-		return nil
+		return
 	}
 	gone := make(map[queue.ID]bool, len(ids))
 	for _, id := range ids {
@@ -129,9 +148,76 @@ func (m *Memory) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	}
 	if len(list) == 0 {
 		delete(m.msgs, typ)
-		return nil
+		return
 	}
 	m.msgs[typ] = list
+}
+
+// Bury implements queue.Queue.
+func (m *Memory) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+	letters, err := queue.CheckBury(typ, letters, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	ids := make([]queue.ID, 0, len(letters))
+	for _, l := range letters {
+		ids = append(ids, l.ID)
+		list := m.dead[typ]
+		if i, found := slices.BinarySearchFunc(list, l.ID, letterByID); !found {
+			l.Payload, l.Headers = bytes.Clone(l.Payload), maps.Clone(l.Headers)
+			m.dead[typ] = slices.Insert(list, i, l)
+		}
+	}
+	m.remove(typ, ids)
+	return nil
+}
+
+func letterByID(l queue.Letter, id queue.ID) int { return l.ID.Compare(id) }
+
+// Dead implements queue.Queue.
+func (m *Memory) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+	if err := queue.CheckFetch(typ, limit); err != nil {
+		return nil, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	list := m.dead[typ]
+	i, found := slices.BinarySearchFunc(list, after, letterByID)
+	if found {
+		i++
+	}
+	var out []queue.Letter
+	var size int64
+	for ; i < len(list) && len(out) < limit.Messages; i++ {
+		l := list[i]
+		l.Payload, l.Headers = bytes.Clone(l.Payload), maps.Clone(l.Headers)
+		out = append(out, l)
+		if size += int64(len(l.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+			break
+		}
+	}
+	return out, nil
+}
+
+// RemoveDead implements queue.Queue.
+func (m *Memory) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.dead[typ] = slices.DeleteFunc(m.dead[typ], func(l queue.Letter) bool { return slices.Contains(ids, l.ID) })
+	if len(m.dead[typ]) == 0 {
+		delete(m.dead, typ)
+	}
 	return nil
 }
 
@@ -156,6 +242,9 @@ func (m *Memory) Types(ctx context.Context) ([]string, error) {
 	defer m.mu.Unlock()
 	all := maps.Clone(m.types)
 	for t := range m.msgs {
+		all[t] = true
+	}
+	for t := range m.dead {
 		all[t] = true
 	}
 	return slices.Sorted(maps.Keys(all)), nil
@@ -242,6 +331,31 @@ func (m *Memory) SucceedFile(ctx context.Context, typ string, old [16]byte, f qu
 	now = queue.File{FileID: f.FileID, Generation: max(f.Generation, 1), Epoch: max(now.Epoch, f.Epoch), DurableIndex: max(now.DurableIndex, f.DurableIndex)}
 	m.files[typ] = now
 	return now, true, nil
+}
+
+// Mark implements queue.Queue.
+func (m *Memory) Mark(ctx context.Context, typ string) ([]byte, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return nil, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	return bytes.Clone(m.marks[typ]), nil
+}
+
+// SetMark implements queue.Queue.
+func (m *Memory) SetMark(ctx context.Context, typ string, mark []byte) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	m.marks[typ] = bytes.Clone(mark)
+	return nil
 }
 
 // Now implements queue.Queue.

@@ -55,6 +55,13 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("FileSuccession", one(testFileSuccession))
 	t.Run("FileSuccessionRace", several(testFileSuccessionRace))
 	t.Run("FileSuccessionUnderFaults", one(testFileSuccessionFaults))
+	t.Run("Bury", one(testBury))
+	t.Run("BuryRefusesInvalid", one(testBuryInvalid))
+	t.Run("BuryLargestMessages", one(testBuryLargest))
+	t.Run("BuryUnderFaults", one(testBuryFaults))
+	t.Run("Letters", one(testLetters))
+	t.Run("Requeue", one(testRequeue))
+	t.Run("Marks", several(testMarks))
 	t.Run("ConcurrentPublishersAndConsumer", several(testConcurrent))
 	t.Run("OrderIsVisibleInOrder", several(testVisibleInOrder))
 	t.Run("PublisherUnderLostAnswers", several(testPublisher))
@@ -495,7 +502,12 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		_, register := q.RegisterFile(ctx, typ, queue.File{})
 		_, update := q.UpdateFile(ctx, typ, queue.File{})
 		_, _, succeed := q.SucceedFile(ctx, typ, [16]byte{}, queue.File{})
-		for i, err := range []error{fetch, depth, file, register, update, succeed, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
+		_, dead := q.Dead(ctx, typ, queue.ID{}, queue.Limit{Messages: 1})
+		bury := q.Bury(ctx, typ, []queue.Letter{{Message: queue.Message{ID: id(1, 1, 1)}}})
+		_, mark := q.Mark(ctx, typ)
+		setMark := q.SetMark(ctx, typ, nil)
+		remove := q.RemoveDead(ctx, typ, []queue.ID{id(1, 1, 1)})
+		for i, err := range []error{fetch, depth, file, register, update, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
 			}
@@ -539,7 +551,15 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 			_, _, err := q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})
 			return err
 		},
-		"Now": func(ctx context.Context) error { _, err := q.Now(ctx); return err },
+		"Now":  func(ctx context.Context) error { _, err := q.Now(ctx); return err },
+		"Bury": func(ctx context.Context) error { return q.Bury(ctx, "orders", lettersOf(numbered("orders", 1, 3))) },
+		"Dead": func(ctx context.Context) error {
+			_, err := q.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1})
+			return err
+		},
+		"Mark":       func(ctx context.Context) error { _, err := q.Mark(ctx, "orders"); return err },
+		"SetMark":    func(ctx context.Context) error { return q.SetMark(ctx, "orders", []byte("{}")) },
+		"RemoveDead": func(ctx context.Context) error { return q.RemoveDead(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
 	}
 }
 

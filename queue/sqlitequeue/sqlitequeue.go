@@ -2,7 +2,9 @@
 // machine share. It needs no server and keeps the same promises as the queue in MongoDB.
 //
 //	queue_messages  type, id (the 20 bytes), payload, headers (JSON); unique on (type, id)
+//	queue_dead      the dead letters: the same, and reason, attempts, worker, at
 //	queue_types     type
+//	queue_marks     type, mark
 //	queue_files     type, file_id, epoch, durable_index, generation
 //
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
@@ -35,7 +37,19 @@ var ddl = []string{
 		headers TEXT, -- JSON object; null without headers
 		UNIQUE (type, id)
 	) STRICT`,
+	`CREATE TABLE IF NOT EXISTS queue_dead (
+		type     TEXT NOT NULL,
+		id       BLOB NOT NULL,
+		payload  BLOB NOT NULL,
+		headers  TEXT, -- JSON object; null without headers
+		reason   TEXT NOT NULL,
+		attempts INTEGER NOT NULL,
+		worker   TEXT NOT NULL,
+		at       INTEGER NOT NULL, -- milliseconds since 1970
+		UNIQUE (type, id)
+	) STRICT`,
 	`CREATE TABLE IF NOT EXISTS queue_types (type TEXT PRIMARY KEY) STRICT, WITHOUT ROWID`,
+	`CREATE TABLE IF NOT EXISTS queue_marks (type TEXT PRIMARY KEY, mark TEXT NOT NULL) STRICT, WITHOUT ROWID`,
 	`CREATE TABLE IF NOT EXISTS queue_files (
 		type          TEXT PRIMARY KEY,
 		file_id       BLOB NOT NULL,    -- changed by SucceedFile only
@@ -125,8 +139,10 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	if err := q.db.Read(ctx, func(*sqlitedb.Tx) error { return nil }); err != nil {
 		return time.Time{}, explain("read the clock", err)
 	}
-	return q.opened.Add(time.Since(q.opened)), nil
+	return q.now(), nil
 }
+
+func (q *Queue) now() time.Time { return q.opened.Add(time.Since(q.opened)) }
 
 // Insert implements queue.Queue: one transaction, synced to disk.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
@@ -140,13 +156,9 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 		if payload == nil {
 			payload = []byte{} // nil would be NULL
 		}
-		var headers any
-		if len(m.Headers) > 0 {
-			b, err := json.Marshal(m.Headers)
-			if err != nil {
-				return &queue.InsertError{Refused: true, Err: fmt.Errorf("sqlitequeue: headers of message %d: %w", i, err)}
-			}
-			headers = string(b)
+		headers, err := encodeHeaders(m.Headers)
+		if err != nil {
+			return &queue.InsertError{Refused: true, Err: fmt.Errorf("sqlitequeue: headers of message %d: %w", i, err)}
 		}
 		rows = append(rows, typ, m.ID[:], payload, headers)
 	}
@@ -178,6 +190,15 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	return ie // rule: an error of the commit is unclear
 }
 
+// encodeHeaders returns a JSON object, or nil, which is NULL.
+func encodeHeaders(headers map[string]string) (any, error) {
+	if len(headers) == 0 {
+		return nil, nil
+	}
+	b, err := json.Marshal(headers)
+	return string(b), err
+}
+
 // Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
@@ -197,13 +218,8 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 			if err := rows.Scan(&id, &m.Payload, &headers); err != nil {
 				return err
 			}
-			if copy(m.ID[:], id) != len(m.ID) || len(id) != len(m.ID) {
-				return fmt.Errorf("the database holds a message of %s with an ID of %d bytes, want %d: it was not written by Fencepost; remove it", typ, len(id), len(m.ID))
-			}
-			if headers != nil {
-				if err := json.Unmarshal([]byte(*headers), &m.Headers); err != nil {
-					m = queue.Message{Type: typ, ID: m.ID, Incomplete: true}
-				}
+			if err := decode(&m, id, headers); err != nil {
+				return err
 			}
 			out = append(out, m)
 			if size += int64(len(m.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
@@ -218,31 +234,46 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 	return out, nil
 }
 
+// decode completes a message that was read.
+func decode(m *queue.Message, id []byte, headers *string) error {
+	if copy(m.ID[:], id) != len(m.ID) || len(id) != len(m.ID) {
+		return fmt.Errorf("the database holds a message of %s with an ID of %d bytes, want %d: it was not written by Fencepost; remove it", m.Type, len(id), len(m.ID))
+	}
+	if headers != nil {
+		if err := json.Unmarshal([]byte(*headers), &m.Headers); err != nil {
+			*m = queue.Message{Type: m.Type, ID: m.ID, Incomplete: true}
+		}
+	}
+	return nil
+}
+
 // Ack implements queue.Queue: deletes by (type, id) in one transaction, not synced. rule: a lost acknowledgement only
 // redelivers.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
+	err := q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error { return deleteMessages(tx, typ, ids) })
+	return explain("ack "+typ, err)
+}
+
+func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	args := make([]any, 1+rowsPerStatement)
 	args[0] = typ
-	err := q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
-		for len(ids) > 0 {
-			statement, n := deleteOne, 1
-			if len(ids) >= rowsPerStatement {
-				statement, n = deleteMany, rowsPerStatement
-			}
-			for i := range n {
-				args[1+i] = ids[i][:]
-			}
-			if _, err := tx.Exec(statement, args[:1+n]...); err != nil {
-				return err
-			}
-			ids = ids[n:]
+	for len(ids) > 0 {
+		statement, n := deleteOne, 1
+		if len(ids) >= rowsPerStatement {
+			statement, n = deleteMany, rowsPerStatement
 		}
-		return nil
-	})
-	return explain("ack "+typ, err)
+		for i := range n {
+			args[1+i] = ids[i][:]
+		}
+		if _, err := tx.Exec(statement, args[:1+n]...); err != nil {
+			return err
+		}
+		ids = ids[n:]
+	}
+	return nil
 }
 
 // Depth implements queue.Queue: at most max+1 entries of the index.
@@ -290,7 +321,7 @@ func (q *Queue) RegisterType(ctx context.Context, typ string) error {
 	return explain("register type "+typ, err)
 }
 
-// Types implements queue.Queue: the registered ones and a skip scan of the index, one lookup per type.
+// Types implements queue.Queue: the registered ones and a skip scan of the indexes, one lookup per type.
 func (q *Queue) Types(ctx context.Context) ([]string, error) {
 	found := map[string]bool{}
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
@@ -308,17 +339,25 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 		if err := rows.Err(); err != nil {
 			return err
 		}
-		for typ := ""; ; found[typ] = true {
-			more, err := tx.Get([]any{&typ}, `SELECT type FROM queue_messages WHERE type > ? ORDER BY type LIMIT 1`, typ)
-			if err != nil || !more {
-				return err
-			}
+		if err := skipScan(tx, `SELECT type FROM queue_messages WHERE type > ? ORDER BY type LIMIT 1`, found); err != nil {
+			return err
 		}
+		return skipScan(tx, `SELECT type FROM queue_dead WHERE type > ? ORDER BY type LIMIT 1`, found)
 	})
 	if err != nil {
 		return nil, explain("list types", err)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
+}
+
+// skipScan adds the types that next, which returns the type behind a given one, leads to.
+func skipScan(tx *sqlitedb.Tx, next string, found map[string]bool) error {
+	for typ := ""; ; found[typ] = true {
+		more, err := tx.Get([]any{&typ}, next, typ)
+		if err != nil || !more {
+			return err
+		}
+	}
 }
 
 // File implements queue.Queue.

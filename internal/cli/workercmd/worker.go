@@ -62,6 +62,8 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "give a type back after this long without messages")
 	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size and go on in a new one; 0 is no bound")
 	f.BoolVar(&cfg.Storage.Compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
+	onError := cli.NewOneOf("block", "dead")
+	f.Var(onError, "on-error", "a message that the file cannot take: block holds its type back, dead puts it aside (fencepost dead ls)")
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
 	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
@@ -82,6 +84,9 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 			if !positive {
 				return cli.Usagef("--%s must be greater than 0", name)
 			}
+		}
+		if onError.Value == "dead" {
+			cfg.OnError = worker.DeadLetter
 		}
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
@@ -147,7 +152,7 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 	err = pool.Run(ctx)
 	s := pool.Stats()
 	log.Info().Int("types", s.Types).Uint64("sessions", s.Sessions).Uint64("appended", s.Appended).Uint64("bytes", s.Bytes).
-		Uint64("duplicates", s.Duplicates).Uint64("gaps", s.Gaps).Uint64("lost", s.Lost).Msg("worker done")
+		Uint64("duplicates", s.Duplicates).Uint64("gaps", s.Gaps).Uint64("dead", s.Dead).Uint64("lost", s.Lost).Msg("worker done")
 	var needSpace *storage.NoSpaceError
 	if errors.As(err, &needSpace) {
 		return fmt.Errorf("%w (nothing is lost: what is not in the file is still in the queue)", err)

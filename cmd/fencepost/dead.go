@@ -1,0 +1,433 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode/utf8"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/spf13/cobra"
+)
+
+func deadCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "dead",
+		Short: "Show the dead letters, publish them again, or remove them",
+		Long: `Dead letters are messages that workers gave up: a handler failed too often, or the file refuses the message. They stay until
+somebody publishes them again (requeue) or removes them (rm).`,
+		Args: cli.NoArgs,
+		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
+	}
+	cmd.AddCommand(deadLsCommand(), deadShowCommand(), deadRequeueCommand(), deadRmCommand())
+	return cmd
+}
+
+// deadSelection is what chooses letters in all four commands.
+type deadSelection struct {
+	url    *string
+	types  []string
+	reason string
+	since  cli.Since
+	ids    []queue.ID
+}
+
+func (s *deadSelection) add(cmd *cobra.Command) {
+	s.url = cli.URLFlag(cmd)
+	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only letters of this type; repeatable")
+	cmd.Flags().StringVar(&s.reason, "reason", "", "only letters whose reason contains this text")
+	cmd.Flags().Var(&s.since, "since", "only letters put aside since this time, or within this duration: 2026-01-31T15:04:05Z, 90m")
+}
+
+// parse takes environment and arguments in.
+func (s *deadSelection) parse(cmd *cobra.Command, args []string) error {
+	if err := cli.FromEnv(cmd); err != nil {
+		return err
+	}
+	for _, t := range s.types {
+		if err := queue.ValidateType(t); err != nil {
+			return err
+		}
+	}
+	for _, arg := range args {
+		id, err := queue.ParseID(arg)
+		if err != nil {
+			return cli.Usagef("%w; fencepost dead ls prints the IDs", err)
+		}
+		s.ids = append(s.ids, id)
+	}
+	return nil
+}
+
+// each calls f with every chosen letter, by type and ID.
+func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.Letter) error) error {
+	types := s.types
+	if len(types) == 0 {
+		types = []string{""} // all
+	}
+	for _, typ := range types {
+		for l, err := range queue.Letters(ctx, q, queue.DeadFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
+			if err == nil {
+				err = f(l)
+			}
+			if err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+func noDead(name string) error {
+	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no dead letter of %s matches", name)}
+}
+
+// letterRow is one letter in json output.
+type letterRow struct {
+	Type          string            `json:"type"`
+	ID            string            `json:"id"`
+	Published     time.Time         `json:"published"`
+	Died          time.Time         `json:"died"`
+	Reason        string            `json:"reason"`
+	Attempts      int               `json:"attempts"`
+	Worker        string            `json:"worker"`
+	Bytes         int               `json:"bytes"` // of the payload
+	Headers       map[string]string `json:"headers,omitempty"`
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+}
+
+func letterRowOf(l queue.Letter) letterRow {
+	return letterRow{Type: l.Type, ID: l.ID.String(), Published: l.ID.Time().UTC(), Died: l.Time.UTC(), Reason: l.Reason,
+		Attempts: l.Attempts, Worker: l.Worker, Bytes: len(l.Payload)}
+}
+
+func deadLsCommand() *cobra.Command {
+	var s deadSelection
+	output := cli.NewOneOf("text", "json")
+	limit := cli.Count(1000)
+	cmd := &cobra.Command{
+		Use:   "ls",
+		Short: "List the dead letters: type, ID, when, how often tried, why",
+		Example: `  fencepost dead ls
+  fencepost dead ls --type orders --since 24h --reason timeout
+  fencepost dead ls -o json | jq -r '.[].id'`,
+		Args: cli.NoArgs,
+	}
+	s.add(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.Flags().VarP(&limit, "count", "n", "list at most this many")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := s.parse(cmd, args); err != nil {
+			return err
+		}
+		if limit < 1 {
+			return cli.Usagef("--count %d: list at least 1", limit)
+		}
+		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
+			rows := []letterRow{}
+			more := errors.New("there are more")
+			err := s.each(ctx, b.Queue, func(l queue.Letter) error {
+				if len(rows) == int(limit) {
+					return more
+				}
+				rows = append(rows, letterRowOf(l))
+				return nil
+			})
+			if errors.Is(err, more) {
+				fmt.Fprintf(cmd.ErrOrStderr(), "there are more than %d; see --count\n", limit)
+			} else if err != nil {
+				return err
+			}
+			if output.Value == "json" {
+				return printJSON(cmd, rows)
+			}
+			if len(rows) == 0 {
+				return noDead(b.Name)
+			}
+			return printLetters(cmd.OutOrStdout(), rows)
+		})
+	}
+	return cmd
+}
+
+func printLetters(out io.Writer, rows []letterRow) error {
+	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "TYPE\tID\tDIED\tATTEMPTS\tSIZE\tREASON")
+	for _, r := range rows {
+		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Type, r.ID, r.Died.Local().Format(time.DateTime), r.Attempts, humanize.IBytes(uint64(r.Bytes)), oneLine(r.Reason))
+	}
+	return w.Flush()
+}
+
+// oneLine makes a reason fit into a table.
+func oneLine(s string) string {
+	s, _, cut := strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(s); len(r) > 100 {
+		s, cut = string(r[:100]), true
+	}
+	if s = strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return ' '
+		}
+		return r
+	}, s); cut {
+		s += " …"
+	}
+	return s
+}
+
+func deadShowCommand() *cobra.Command {
+	var s deadSelection
+	output := cli.NewOneOf("text", "json", "raw")
+	cmd := &cobra.Command{
+		Use:   "show ID",
+		Short: "Show one dead letter with its payload; raw prints the payload and nothing else",
+		Example: `  fencepost dead show 065svpgc20000000000001o00000001a
+  fencepost dead show -o raw 065svpgc20000000000001o00000001a > payload`,
+	}
+	s.add(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if len(args) != 1 {
+			return cli.Usagef("name one ID, as fencepost dead ls prints it")
+		}
+		if err := s.parse(cmd, args); err != nil {
+			return err
+		}
+		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
+			found := false
+			err := s.each(ctx, b.Queue, func(l queue.Letter) error {
+				found = true
+				return printLetter(cmd, output.Value, l)
+			})
+			if err == nil && !found {
+				return noDead(b.Name)
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+func printLetter(cmd *cobra.Command, format string, l queue.Letter) error {
+	out := cmd.OutOrStdout()
+	row := letterRowOf(l)
+	row.Headers = l.Headers
+	switch format {
+	case "raw":
+		_, err := out.Write(l.Payload)
+		return err
+	case "json":
+		if utf8.Valid(l.Payload) {
+			row.Payload = new(string(l.Payload))
+		} else {
+			row.PayloadBase64 = new(base64.StdEncoding.EncodeToString(l.Payload))
+		}
+		return printJSON(cmd, row)
+	}
+	fmt.Fprintf(out, "type       %s\nid         %s\npublished  %s\ndied       %s\nattempts   %d\nworker     %s\nreason     %s\n", row.Type, row.ID,
+		row.Published.Format(time.RFC3339Nano), row.Died.Format(time.RFC3339Nano), row.Attempts, row.Worker, strings.ReplaceAll(row.Reason, "\n", "\n           "))
+	for _, k := range slices.Sorted(maps.Keys(l.Headers)) {
+		fmt.Fprintf(out, "header     %q: %q\n", k, l.Headers[k])
+	}
+	switch {
+	case l.Incomplete:
+		fmt.Fprintln(out, "payload    gone in part: its removal was cut off; remove it again with fencepost dead rm")
+	case utf8.Valid(l.Payload):
+		fmt.Fprintf(out, "payload    %d bytes\n%s\n", len(l.Payload), l.Payload)
+	default:
+		fmt.Fprintf(out, "payload    %d bytes, not text; see --output raw\n", len(l.Payload))
+	}
+	return nil
+}
+
+// deadAction is what requeue and rm share: they work on the letters that were there when they began.
+type deadAction struct {
+	deadSelection
+	all, dryRun bool
+}
+
+func (a *deadAction) add(cmd *cobra.Command) {
+	a.deadSelection.add(cmd)
+	cmd.Flags().BoolVar(&a.all, "all", false, "letters of all types")
+	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "list the letters and do nothing")
+}
+
+func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
+	if err := a.deadSelection.parse(cmd, args); err != nil {
+		return err
+	}
+	switch {
+	case len(a.ids) == 0 && len(a.types) == 0 && !a.all:
+		return cli.Usagef("say which letters: their IDs, --type TYPE or --all")
+	case a.all && (len(a.ids) > 0 || len(a.types) > 0):
+		return cli.Usagef("--all means the letters of all types; leave it out, or leave out what else says which")
+	}
+	return nil
+}
+
+// run calls do with the chosen letters in portions, or lists them (dryRun).
+func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do func([]queue.Letter) error) error {
+	type key struct {
+		typ string
+		id  queue.ID
+	}
+	// rule: what dies meanwhile is not chosen, above all not what was requeued and has died again.
+	chosen := map[key]bool{}
+	var rows []letterRow
+	missing := map[queue.ID]bool{}
+	for _, id := range a.ids {
+		missing[id] = true
+	}
+	err := a.each(ctx, b.Queue, func(l queue.Letter) error {
+		chosen[key{l.Type, l.ID}] = true
+		delete(missing, l.ID)
+		if a.dryRun {
+			rows = append(rows, letterRowOf(l))
+		}
+		return nil
+	})
+	switch {
+	case err != nil:
+		return err
+	case len(chosen) == 0:
+		return noDead(b.Name)
+	case a.dryRun:
+		err = printLetters(cmd.OutOrStdout(), rows)
+	default:
+		err = a.inPortions(ctx, b, func(l queue.Letter) bool { return chosen[key{l.Type, l.ID}] }, do)
+	}
+	if err == nil && len(missing) > 0 {
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are no dead letters, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
+	}
+	return err
+}
+
+func (a *deadAction) inPortions(ctx context.Context, b *fencepost.Backend, chosen func(queue.Letter) bool, do func([]queue.Letter) error) error {
+	const letters, bytes = 500, 8 << 20
+	var portion []queue.Letter
+	size := 0
+	flush := func() error {
+		if len(portion) == 0 || ctx.Err() != nil {
+			return ctx.Err()
+		}
+		err := do(portion)
+		portion, size = portion[:0], 0
+		return err
+	}
+	err := a.each(ctx, b.Queue, func(l queue.Letter) error {
+		if !chosen(l) {
+			return nil
+		}
+		portion = append(portion, l)
+		if size += l.Size(); len(portion) == letters || size >= bytes {
+			return flush()
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	return flush()
+}
+
+func deadRequeueCommand() *cobra.Command {
+	var a deadAction
+	cmd := &cobra.Command{
+		Use:   "requeue (ID… | --type TYPE | --all)",
+		Short: "Publish dead letters again, as new messages at the end of their types",
+		Long: `Requeue publishes the chosen letters as new messages, with new IDs, in the order in which they were first published, and removes
+each letter once its message is stored. It takes the letters that are there when it begins: what dies again is left for the
+next time.
+
+Nothing is lost whenever it is stopped. A letter whose message was stored, and which was not removed because this program died in
+between, is still listed, and requeueing it again publishes it twice.
+
+The last line of the output is requeued=… left=…; exit code 7 if any chosen letter is left.`,
+		Example: `  fencepost dead requeue 065svpgc20000000000001o00000001a
+  fencepost dead requeue --type orders --reason "connection refused" --dry-run
+  fencepost dead requeue --all`,
+	}
+	a.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.parse(cmd, args); err != nil {
+			return err
+		}
+		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {
+			p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+			if err != nil {
+				return err
+			}
+			requeued, left := 0, 0
+			var failed error // the first
+			err = a.run(ctx, cmd, b, func(letters []queue.Letter) error {
+				n, err := queue.Requeue(ctx, b.Queue, p, letters)
+				requeued += n
+				left += len(letters) - n
+				if failed == nil {
+					failed = err
+				}
+				return nil
+			})
+			closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+			defer cancel()
+			_ = p.Close(closeCtx) // the outcomes are known, or unknown for good
+			if requeued+left > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "requeued=%d left=%d\n", requeued, left)
+			}
+			if err == nil && failed != nil {
+				err = &cli.Error{Code: cli.ExitPartial, Err: failed}
+			}
+			return err
+		})
+	}
+	return cmd
+}
+
+func deadRmCommand() *cobra.Command {
+	var a deadAction
+	cmd := &cobra.Command{
+		Use:   "rm (ID… | --type TYPE | --all)",
+		Short: "Remove dead letters for good",
+		Example: `  fencepost dead rm 065svpgc20000000000001o00000001a
+  fencepost dead rm --type orders --dry-run`,
+	}
+	a.add(cmd)
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := a.parse(cmd, args); err != nil {
+			return err
+		}
+		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {
+			removed := 0
+			err := a.run(ctx, cmd, b, func(letters []queue.Letter) error {
+				ids := map[string][]queue.ID{}
+				for _, l := range letters {
+					ids[l.Type] = append(ids[l.Type], l.ID)
+				}
+				for typ, ids := range ids {
+					if err := b.Queue.RemoveDead(ctx, typ, ids); err != nil {
+						return err
+					}
+					removed += len(ids)
+				}
+				return nil
+			})
+			if removed > 0 {
+				fmt.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
+			}
+			return err
+		})
+	}
+	return cmd
+}

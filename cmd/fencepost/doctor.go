@@ -1,0 +1,260 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/lock/mongolock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/spf13/cobra"
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+)
+
+// mongoBackend is implemented by a queue that is in MongoDB.
+type mongoBackend interface{ DB() *mongo.Database }
+
+func setupCommand() *cobra.Command {
+	var check bool
+	cmd := &cobra.Command{
+		Use:   "setup",
+		Short: "Make the collections and indexes that Fencepost uses; with --check only say what is missing",
+		Long: `Setup makes the collection of locks with its TTL index. Everything else is made when it is first used, and messages need no
+index but the one that every collection has. Workers and producers do the same as far as they are allowed to; setup is for
+databases where they are not. The embedded database needs nothing.`,
+		Example: `  fencepost setup --url mongodb://admin@db1/shop
+  fencepost setup --check --url mongodb://db1/shop`,
+		Args: cli.NoArgs,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().BoolVar(&check, "check", false, "change nothing, exit 1 if something is missing")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			m, ok := b.Queue.(mongoBackend)
+			if !ok {
+				fmt.Fprintln(cmd.OutOrStdout(), "the embedded database needs no setup")
+				return nil
+			}
+			do := mongolock.Setup
+			if check {
+				do = mongolock.CheckSetup
+			}
+			if err := do(ctx, m.DB(), mongolock.Options{}); err != nil {
+				return err
+			}
+			fmt.Fprintln(cmd.OutOrStdout(), "everything is set up")
+			return nil
+		})
+	}
+	return cmd
+}
+
+func doctorCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	var dir string
+	var overlay bool
+	cmd := &cobra.Command{
+		Use:   "doctor",
+		Short: "Check server, indexes, clocks, directory and files, and say what to do about what is wrong",
+		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits 1 if something would keep them from working, and 3
+if a file is not the one that is registered. A warning is about what works, but not as well as it could.`,
+		Example: `  fencepost doctor --dir /srv/fencepost
+  fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json`,
+		Args: cli.NoArgs,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.Flags().StringVar(&dir, "dir", "data", "directory of the files")
+	cmd.Flags().BoolVar(&overlay, "allow-overlay", false, "accept a directory on an overlay file system")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		d := &doctor{}
+		err := withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			d.good("server", "%s answers", b.Name)
+			d.examineServer(ctx, b)
+			d.examineDirectory(dir, overlay)
+			return d.examineFiles(ctx, b.Queue, dir)
+		})
+		if err != nil {
+			d.bad(cli.Code(err), "server", "%v", err)
+		}
+		if output.Value == "json" {
+			if err := printJSON(cmd, d.findings); err != nil {
+				return err
+			}
+		} else {
+			d.print(cmd.OutOrStdout())
+		}
+		if d.code != 0 {
+			return &cli.Error{Code: d.code, Err: errors.New("something is wrong, see above")}
+		}
+		return nil
+	}
+	return cmd
+}
+
+// finding is one line of the doctor's.
+type finding struct {
+	Verdict string `json:"verdict"` // ok, warning, bad
+	What    string `json:"what"`
+	Text    string `json:"text"`
+}
+
+type doctor struct {
+	findings []finding
+	code     int // the program's exit code
+}
+
+func (d *doctor) good(what, format string, args ...any) {
+	d.findings = append(d.findings, finding{"ok", what, fmt.Sprintf(format, args...)})
+}
+
+func (d *doctor) warn(what, format string, args ...any) {
+	d.findings = append(d.findings, finding{"warning", what, fmt.Sprintf(format, args...)})
+}
+
+func (d *doctor) bad(code int, what, format string, args ...any) {
+	d.findings = append(d.findings, finding{"bad", what, fmt.Sprintf(format, args...)})
+	d.code = max(d.code, code)
+}
+
+func (d *doctor) print(w io.Writer) {
+	for _, f := range d.findings {
+		fmt.Fprintf(w, "%-8s %-10s %s\n", f.Verdict, f.What, f.Text)
+	}
+}
+
+// examineServer looks at what kind of server it is, its indexes and its clock.
+func (d *doctor) examineServer(ctx context.Context, b *fencepost.Backend) {
+	if m, ok := b.Queue.(mongoBackend); ok {
+		d.examineMongo(ctx, m.DB())
+	}
+	before := time.Now()
+	now, err := b.Queue.Now(ctx)
+	if err != nil {
+		d.bad(cli.ExitFailed, "clock", "%v", err)
+		return
+	}
+	switch off := now.Sub(before).Round(time.Second); {
+	case off.Abs() > time.Minute:
+		d.warn("clock", "the server's is %v from this machine's; nothing depends on it but what people read", off)
+	default:
+		d.good("clock", "the server's is that of this machine, to the minute")
+	}
+}
+
+func (d *doctor) examineMongo(ctx context.Context, db *mongo.Database) {
+	var build struct {
+		Version  string `bson:"version"`
+		FerretDB struct {
+			Version string `bson:"version"`
+		} `bson:"ferretdb"`
+	}
+	var hello struct {
+		SetName string `bson:"setName"`
+		Msg     string `bson:"msg"`
+	}
+	if err := db.RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&build); err != nil {
+		d.warn("server", "does not tell its version: %v", err)
+	}
+	if err := db.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
+		d.warn("server", "does not tell what it is: %v", err)
+	}
+	switch {
+	case build.FerretDB.Version != "":
+		d.good("server", "FerretDB %s, compatible with MongoDB %s; durability is its PostgreSQL's", build.FerretDB.Version, build.Version)
+	case hello.Msg == "isdbgrid":
+		d.good("server", "MongoDB %s, sharded; shard the collections by _id", build.Version)
+	case hello.SetName != "":
+		d.good("server", "MongoDB %s, replica set %s", build.Version, hello.SetName)
+	default:
+		d.warn("server", "MongoDB %s, standalone: when it crashes it may lose messages that were confirmed; use a replica set", build.Version)
+	}
+	switch err := mongolock.CheckSetup(ctx, db, mongolock.Options{}); {
+	case errors.Is(err, mongolock.ErrSetup):
+		d.warn("indexes", "%v", err)
+	case err != nil:
+		d.bad(cli.ExitFailed, "indexes", "%v", err)
+	default:
+		d.good("indexes", "set up")
+	}
+}
+
+// examineDirectory looks at the file system that the files are on.
+func (d *doctor) examineDirectory(dir string, overlay bool) {
+	if err := storage.CheckDirectory(dir, storage.Options{AllowOverlay: overlay}); err != nil {
+		d.bad(cli.ExitFailed, "directory", "%v", err)
+		return
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		d.good("directory", "%s does not exist yet; the first worker makes it", dir)
+	case err != nil:
+		d.bad(cli.ExitFailed, "directory", "%v", err)
+	case !info.IsDir():
+		d.bad(cli.ExitFailed, "directory", "%s is not a directory; name another one with --dir", dir)
+	default:
+		f, err := os.CreateTemp(dir, ".doctor-*")
+		if err != nil {
+			d.bad(cli.ExitFailed, "directory", "nothing can be written in %s: %v; run as the user of the workers, or give that user access", dir, err)
+			return
+		}
+		f.Close()
+		os.Remove(f.Name())
+		d.good("directory", "%s can be written, on a file system that can be trusted", dir)
+	}
+}
+
+// examineFiles compares the registered files with those in the directory.
+func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) error {
+	types, err := q.Types(ctx)
+	if err != nil {
+		return err
+	}
+	right := 0
+	for _, typ := range types {
+		f, ok, err := q.File(ctx, typ)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			continue // nothing was written yet
+		}
+		path := filepath.Join(dir, storage.GenerationName(typ, f.Generation))
+		r, err := storage.OpenReader(path, storage.ReaderOptions{})
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			d.bad(cli.ExitIntegrity, "files", "%s is registered for type %s and not there: name the right directory with --dir, mount it, or restore the file", path, typ)
+		case err != nil:
+			d.bad(cli.Code(err), "files", "%v", err)
+		case r.FileID() != storage.FileID(f.FileID):
+			d.bad(cli.ExitIntegrity, "files", "%s is file %s, registered is %s: another volume is mounted here, or another file was put in its place", path, r.FileID(), storage.FileID(f.FileID))
+		default:
+			right++
+		}
+		if err == nil {
+			r.Close()
+		}
+	}
+	if right > 0 {
+		d.good("files", "%d of %d types have their registered files here; fencepost verify %s checks what is in them", right, len(types), dir)
+	} else if d.code == 0 {
+		d.good("files", "none is registered yet")
+	}
+	return nil
+}

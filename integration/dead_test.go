@@ -1,0 +1,181 @@
+package integration
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// bury publishes n messages of a type and gives them up.
+func bury(t *testing.T, b backend, typ string, n int, reason string) {
+	t.Helper()
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, "%s %d\n", typ, i)
+	}
+	mustRun(t, strings.NewReader(lines.String()), "producer", "publish", "--url", b.url, "--type", typ)
+	be, err := fencepost.Open(t.Context(), b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close(context.Background())
+	msgs, err := be.Queue.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: n + 1})
+	if err != nil || len(msgs) != n {
+		t.Fatalf("%d messages, %v", len(msgs), err)
+	}
+	var letters []queue.Letter
+	for _, m := range msgs {
+		letters = append(letters, queue.Letter{Message: m, Reason: reason, Attempts: 5, Worker: "a worker"})
+	}
+	if err := be.Queue.Bury(t.Context(), typ, letters); err != nil {
+		t.Fatal(err)
+	}
+}
+
+type deadRow struct{ Type, ID, Reason, Payload string }
+
+func deadRows(t *testing.T, b backend, args ...string) (rows []deadRow) {
+	t.Helper()
+	r := mustRun(t, nil, "fencepost", append([]string{"dead", "ls", "--url", b.url, "-o", "json"}, args...)...)
+	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
+		t.Fatalf("dead ls: %v\n%s", err, r.stdout)
+	}
+	return rows
+}
+
+// TestDeadCommands: a person looks at dead letters, publishes some again, which workers then append, and removes the others.
+func TestDeadCommands(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		dead := func(args ...string) []string {
+			return append([]string{"dead", args[0], "--url", b.url}, args[1:]...)
+		}
+		bury(t, b, "orders", 700, "connection refused")
+		bury(t, b, "audit", 3, "bad\nformat")
+		rows := deadRows(t, b)
+		if len(rows) != 703 || rows[0].Type != "audit" || rows[3].Reason != "connection refused" {
+			t.Fatalf("%d rows, the first: %+v", len(rows), rows[0])
+		}
+		if n := len(deadRows(t, b, "--type", "audit", "--type", "orders", "--reason", "format", "--since", "1h")); n != 3 {
+			t.Errorf("%d rows match", n)
+		}
+		r := mustRun(t, nil, "fencepost", dead("ls", "--count", "2")...)
+		if strings.Count(r.stdout, "\n") != 3 || !strings.Contains(r.stdout, "bad …") || !strings.Contains(r.stderr, "more than 2") {
+			t.Errorf("ls: %v", r)
+		}
+		r = mustRun(t, nil, "fencepost", dead("show", rows[0].ID)...)
+		if !strings.Contains(r.stdout, "audit 0\n") || !strings.Contains(r.stdout, "a worker") {
+			t.Errorf("show: %v", r)
+		}
+		if r := mustRun(t, nil, "fencepost", dead("show", "-o", "raw", rows[0].ID)...); r.stdout != "audit 0" {
+			t.Errorf("show raw: %v", r)
+		}
+		var row deadRow
+		if err := json.Unmarshal([]byte(mustRun(t, nil, "fencepost", dead("show", "-o", "json", rows[0].ID)...).stdout), &row); err != nil || row.Payload != "audit 0" {
+			t.Errorf("show json: %+v, %v", row, err)
+		}
+
+		r = mustRun(t, nil, "fencepost", dead("requeue", "--all", "--dry-run")...)
+		if strings.Count(r.stdout, "\n") != 704 || len(deadRows(t, b)) != 703 || pending(t, b)["orders"] != 0 {
+			t.Errorf("a dry run listed %d lines and left %d letters", strings.Count(r.stdout, "\n"), len(deadRows(t, b)))
+		}
+		if r := mustRun(t, nil, "fencepost", dead("requeue", rows[4].ID)...); r.stdout != "requeued=1 left=0\n" {
+			t.Errorf("requeue of one: %v", r)
+		}
+		if r := mustRun(t, nil, "fencepost", dead("requeue", "--type", "orders")...); r.stdout != "requeued=699 left=0\n" {
+			t.Errorf("requeue of a type: %v", r)
+		}
+		refused(t, run(t, nil, "fencepost", dead("requeue", "--type", "orders")...), nothing, "no dead letter")
+		if r := run(t, nil, "fencepost", dead("rm", rows[1].ID, rows[4].ID)...); r.code != partial || r.stdout != "removed=1\n" {
+			t.Errorf("rm of one that is there and one that is not: %v", r)
+		}
+		mustRun(t, nil, "fencepost", dead("rm", "--type", "audit", "--dry-run")...)
+		if r := mustRun(t, nil, "fencepost", dead("rm", "--all")...); r.stdout != "removed=2\n" {
+			t.Errorf("rm: %v", r)
+		}
+		refused(t, run(t, nil, "fencepost", dead("ls")...), nothing, "no dead letter")
+		refused(t, run(t, nil, "fencepost", dead("rm", rows[1].ID)...), nothing)
+		refused(t, run(t, nil, "fencepost", dead("show", rows[1].ID)...), nothing)
+
+		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--until-empty")
+		got := payloads(t, b, "orders")
+		if len(got) != 700 || string(got[0]) != "orders 1" || string(got[1]) != "orders 0" || string(got[699]) != "orders 699" {
+			t.Errorf("%d messages in the file, from %q to %q", len(got), got[0], got[len(got)-1])
+		}
+	})
+}
+
+// TestWorkerPutsAsideWhatTheFileCannotTake: a foreign publisher's message holds its type back, until a worker may put it aside.
+func TestWorkerPutsAsideWhatTheFileCannotTake(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	b := backend{url: uri, dir: filepath.Join(t.TempDir(), "data")}
+	drainable(t, b, 10)
+	be, err := fencepost.Open(t.Context(), b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer be.Close(context.Background())
+	now, err := be.Queue.Now(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	foreign := "t/" + queue.NewID(now, 4711, 1).String()
+	if _, err := db.Collection("messages").InsertOne(t.Context(), bson.D{{Key: "_id", Value: foreign}, {Key: "b", Value: "text"},
+		{Key: "h", Value: bson.D{{Key: "k", Value: strings.Repeat("v", 100_000)}}}}); err != nil {
+		t.Fatal(err)
+	}
+	w := start(t, "blocked worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--log-format", "json")
+	eventually(t, time.Minute, "the worker says what to do", func() bool { return strings.Contains(w.stderr.String(), "--on-error dead") })
+	w.signal(t, syscall.SIGTERM)
+	w.wait(t, time.Minute)
+	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--until-empty", "--on-error", "dead")
+	rows := deadRows(t, b)
+	if len(rows) != 1 || "t/"+rows[0].ID != foreign || !strings.Contains(rows[0].Reason, "headers") || pending(t, b)["t"] != 0 {
+		t.Errorf("dead letters %+v, pending %v", rows, pending(t, b))
+	}
+	if r := mustRun(t, nil, "fencepost", "cat", "--format", "json", filepath.Join(b.dir, "t.fpl")); strings.Count(r.stdout, "\n") != 10 {
+		t.Errorf("cat: %v", r)
+	}
+	mustRun(t, nil, "fencepost", "verify", filepath.Join(b.dir, "t.fpl"))
+	// It cannot be requeued as it is, and says why.
+	refused(t, run(t, nil, "fencepost", "dead", "requeue", "--url", b.url, "--all"), partial, "headers")
+	if r := run(t, nil, "worker", "--url", b.url, "--type", "t", "--on-error", "ignore"); r.code != usage {
+		t.Errorf("worker: %v", r)
+	}
+}
+
+func TestBadDeadCommands(t *testing.T) {
+	b := embedded(t)
+	mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "t", "--message", "m")
+	id := queue.NewID(queue.ID{}.Time(), 1, 1).String()
+	for _, c := range []struct {
+		args  []string
+		words string
+	}{
+		{[]string{"requeue"}, "--all"},
+		{[]string{"rm"}, "--all"},
+		{[]string{"rm", "--all", "--type", "t"}, "--all"},
+		{[]string{"requeue", "--all", id}, "--all"},
+		{[]string{"requeue", "xyz"}, "dead ls"},
+		{[]string{"rm", "--type", "T"}, `"T"`},
+		{[]string{"show"}, "one ID"},
+		{[]string{"show", id, id}, "one ID"},
+		{[]string{"ls", "--count", "0"}, "--count"},
+		{[]string{"ls", "--since", "soon"}, "soon"},
+		{[]string{"ls", "x"}, `"x"`},
+	} {
+		args := append([]string{"dead", c.args[0], "--url", b.url}, c.args[1:]...)
+		refused(t, run(t, nil, "fencepost", args...), usage, c.words)
+	}
+	refused(t, run(t, nil, "fencepost", "dead", "ls", "--url", "sqlite://"+t.TempDir()+"/no.db"), nothing, "no database")
+}

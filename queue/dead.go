@@ -1,0 +1,197 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"iter"
+	"slices"
+	"strings"
+	"time"
+)
+
+// MaxReason is the longest Reason of a letter, in bytes; Bury cuts off what is longer.
+const MaxReason = 4 << 10
+
+// Letter is a dead letter: a message that was given up and put aside, so that those behind it can go on. It keeps the
+// message's type and ID.
+type Letter struct {
+	Message
+	Reason   string    // why it was given up
+	Attempts int       // how often it was tried
+	Worker   string    // who gave it up
+	Time     time.Time // when, by the backend's clock, to the millisecond; set by Bury
+}
+
+// DeadLetters is the part of a Queue that keeps the letters. They stay until somebody requeues or removes them.
+type DeadLetters interface {
+	// Bury moves messages of one type to the dead letters: they are stored there, durably, and then removed from the
+	// messages. It is idempotent by ID, a letter that is there already stays as it is: after an error, which may
+	// be unclear, repeat it with the same letters. Until then a message may be in both places, never in neither.
+	Bury(ctx context.Context, typ string, letters []Letter) error
+
+	// Dead returns dead letters of a type with ID > after (the zero ID = from the start), in ID order.
+	Dead(ctx context.Context, typ string, after ID, limit Limit) ([]Letter, error)
+
+	// RemoveDead removes dead letters, durably. IDs that are gone already are no error.
+	RemoveDead(ctx context.Context, typ string, ids []ID) error
+}
+
+// CheckBury is what every backend calls first in Bury: the type is valid, and every letter is of that type and complete. It returns
+// the letters as they are to be stored, at the given time. Sizes are not checked: that a message is too large for a file
+// may be why it is buried.
+func CheckBury(typ string, letters []Letter, at time.Time) ([]Letter, error) {
+	if err := ValidateType(typ); err != nil {
+		return nil, fmt.Errorf("bury: %w", err)
+	}
+	letters = slices.Clone(letters)
+	for i := range letters {
+		l := &letters[i]
+		switch {
+		case l.Type != "" && l.Type != typ:
+			return nil, fmt.Errorf("bury: letter %d is of type %q, not %q; bury each type by itself", i, clip(l.Type), typ)
+		case l.ID.IsZero():
+			return nil, fmt.Errorf("bury: letter %d: %w: it is zero", i, ErrInvalidID)
+		case l.Incomplete:
+			return nil, fmt.Errorf("bury: letter %d: %w", i, errIncomplete)
+		}
+		l.Type, l.Time = typ, time.UnixMilli(at.UnixMilli())
+		l.Reason, l.Worker = text(l.Reason), text(l.Worker)
+	}
+	return letters, nil
+}
+
+// text makes s storable everywhere: valid UTF-8 without NUL, of at most MaxReason bytes.
+func text(s string) string {
+	s = strings.ReplaceAll(s[:min(len(s), MaxReason)], "\x00", " ")
+	return strings.ToValidUTF8(s, "")
+}
+
+// DeadFilter chooses dead letters. The zero value chooses all.
+type DeadFilter struct {
+	Type   string    // of this type only
+	IDs    []ID      // only these
+	Reason string    // only those whose reason contains this
+	Since  time.Time // only those put aside at this time or later …
+	Before time.Time // … and before this one
+}
+
+func (f *DeadFilter) matches(l *Letter) bool {
+	return strings.Contains(l.Reason, f.Reason) && !l.Time.Before(f.Since) && (f.Before.IsZero() || l.Time.Before(f.Before))
+}
+
+// deadPage bounds one read of Letters.
+var deadPage = Limit{Messages: 200, Bytes: 8 << 20}
+
+// Letters returns the dead letters that f chooses, by type and ID. They may be removed meanwhile. After an error there are
+// no more.
+func Letters(ctx context.Context, q Queue, f DeadFilter) iter.Seq2[Letter, error] {
+	return func(yield func(Letter, error) bool) {
+		types := []string{f.Type}
+		if f.Type == "" {
+			var err error
+			if types, err = q.Types(ctx); err != nil {
+				yield(Letter{}, err)
+				return
+			}
+		}
+		for _, typ := range types {
+			if !letters(ctx, q, typ, &f, yield) {
+				return
+			}
+		}
+	}
+}
+
+// letters yields those of one type; false ends it all.
+func letters(ctx context.Context, q Queue, typ string, f *DeadFilter, yield func(Letter, error) bool) bool {
+	page := func(after ID, limit Limit) (found []Letter, ok bool) {
+		found, err := q.Dead(ctx, typ, after, limit)
+		if err != nil {
+			yield(Letter{}, err)
+		}
+		return found, err == nil
+	}
+	if f.IDs != nil {
+		ids := slices.Clone(f.IDs)
+		slices.SortFunc(ids, ID.Compare)
+		for _, id := range slices.Compact(ids) {
+			found, ok := page(id.Prev(), Limit{Messages: 1})
+			if !ok || len(found) == 1 && found[0].ID == id && f.matches(&found[0]) && !yield(found[0], nil) {
+				return false
+			}
+		}
+		return true
+	}
+	for after := (ID{}); ; {
+		found, ok := page(after, deadPage)
+		if !ok {
+			return false
+		}
+		if len(found) == 0 {
+			return true
+		}
+		for i := range found {
+			if f.matches(&found[i]) && !yield(found[i], nil) {
+				return false
+			}
+		}
+		after = found[len(found)-1].ID
+	}
+}
+
+// Bounds of the removal at the end of Requeue, which must not be given up lightly.
+const (
+	removeAttempts = 5
+	removeTimeout  = 10 * time.Second
+)
+
+// Requeue publishes dead letters as new messages, behind all others of their type, and removes each of them once its
+// publish is confirmed. Letters of a type keep their order. It returns how many were published and removed.
+//
+// Nothing is lost by a crash or an error at any point: a letter is removed only when its new message is stored. Who dies in
+// between, or gets an outcome that is unknown, leaves a letter whose message is stored already: requeueing it once
+// more publishes it a second time, under another ID, which nothing recognises as a copy.
+func Requeue(ctx context.Context, q Queue, p *Publisher, letters []Letter) (requeued int, err error) {
+	msgs := make([]Message, len(letters))
+	for i := range letters {
+		msgs[i] = letters[i].Message
+	}
+	stored := map[string][]ID{}
+	var errs []error
+	for i, r := range p.PublishAll(ctx, msgs) {
+		l := &letters[i]
+		if r.Status == Stored {
+			stored[l.Type] = append(stored[l.Type], l.ID)
+			continue
+		}
+		errs = append(errs, fmt.Errorf("dead letter %s of type %s stays: %w", l.ID, l.Type, r.Err))
+	}
+	// Not bounded by ctx: what is published and not removed would be published twice.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
+	defer cancel()
+	for typ, ids := range stored {
+		if err := removeDead(ctx, q, typ, ids); err != nil {
+			errs = append(errs, fmt.Errorf("%d dead letters of type %s were published again and may still be listed, from %s to %s; remove them, "+
+				"requeueing them would publish them twice: %w", len(ids), typ, ids[0], ids[len(ids)-1], err))
+			continue
+		}
+		requeued += len(ids)
+	}
+	return requeued, errors.Join(errs...)
+}
+
+func removeDead(ctx context.Context, q Queue, typ string, ids []ID) (err error) {
+	for attempt := range removeAttempts {
+		if err = q.RemoveDead(ctx, typ, ids); err == nil || ctx.Err() != nil {
+			return err
+		}
+		t := time.NewTimer(RepeatWaitMin << attempt)
+		select {
+		case <-t.C:
+		case <-ctx.Done():
+			t.Stop()
+		}
+	}
+	return err
+}

@@ -1,0 +1,156 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// letterDoc is what the head of a dead letter has besides the message's fields.
+type letterDoc struct {
+	Reason   string    `bson:"reason"`
+	Attempts int64     `bson:"attempts"`
+	Worker   string    `bson:"worker"`
+	At       time.Time `bson:"at"`
+}
+
+// Bury implements queue.Queue.
+//
+//	insert into dead, as Insert does into messages: ordered, w: majority; duplicate key: it landed before. Then as Ack.
+func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+	letters, err := queue.CheckBury(typ, letters, q.now())
+	if err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	msgs := make([]queue.Message, len(letters))
+	ids := make([]queue.ID, len(letters))
+	for i := range letters {
+		msgs[i], ids[i] = letters[i].Message, letters[i].ID
+	}
+	docs := documents(typ, msgs)
+	for i := range docs {
+		if l := &letters[docs[i].message]; docs[i].key == headKey(typ, l.ID) {
+			docs[i].size += len(l.Reason) + len(l.Worker)
+			docs[i].body = append(docs[i].body, bson.E{Key: "reason", Value: l.Reason}, bson.E{Key: "attempts", Value: int64(l.Attempts)},
+				bson.E{Key: "worker", Value: l.Worker}, bson.E{Key: "at", Value: l.Time})
+		}
+	}
+	if err := insert(ctx, q.dead, docs, func(err error) error { return q.explain(ctx, "bury "+typ, err) }); err != nil {
+		return errors.Unwrap(err)
+	}
+	return q.Ack(ctx, typ, ids) // rule: only now, when the letters are durable
+}
+
+// Dead implements queue.Queue.
+//
+//	find in dead, as Fetch does in messages.
+func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+	if err := queue.CheckFetch(typ, limit); err != nil {
+		return nil, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return nil, err
+	}
+	letters, err := q.findDead(ctx, typ, typeRange(typ, after), limit)
+	if err != nil {
+		return nil, q.explain(ctx, "list the dead letters of "+typ, err)
+	}
+	return letters, nil
+}
+
+func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (letters []queue.Letter, err error) {
+	// Foreign documents do not count, so the limit is kept here and not by the server.
+	cursor, err := q.dead.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(limit.Messages, deadBatch))))
+	if err != nil {
+		return nil, err
+	}
+	defer cursor.Close(ctx)
+	var size int64
+	for cursor.Next(ctx) {
+		h, ok := decodeHead(typ, cursor.Current)
+		if !ok {
+			continue
+		}
+		if h.pieces > 0 && !h.Incomplete {
+			if err := assemble(ctx, q.dead.write, &h); err != nil {
+				return nil, err
+			}
+		}
+		if h.Incomplete {
+			h.Payload = nil
+		}
+		var doc letterDoc
+		if err := bson.Unmarshal(cursor.Current, &doc); err != nil {
+			return nil, fmt.Errorf("dead letter %s is damaged: %w", h.ID, err)
+		}
+		letters = append(letters, queue.Letter{Message: h.Message, Reason: doc.Reason, Attempts: int(doc.Attempts), Worker: doc.Worker, Time: doc.At})
+		if size += int64(len(h.Payload)); len(letters) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
+			break
+		}
+	}
+	return letters, cursor.Err()
+}
+
+// deadBatch is how many letters a server sends at a time.
+const deadBatch = 200
+
+// RemoveDead implements queue.Queue.
+//
+//	find {_id: {$in: ["<type>/<ID>", …]}, p: {$gt: 0}} → p in dead; index: _id. Then deleteMany of those pieces and deleteMany
+//	of the heads, by _id, w: majority. Fewer deleted than asked: they were gone.
+func (q *Queue) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	for len(ids) > 0 {
+		n := min(len(ids), ackKeys)
+		if err := q.removeDead(ctx, typ, ids[:n]); err != nil {
+			return q.explain(ctx, "remove dead letters of "+typ, err)
+		}
+		ids = ids[n:]
+	}
+	return nil
+}
+
+func (q *Queue) removeDead(ctx context.Context, typ string, ids []queue.ID) error {
+	heads := make([]string, len(ids))
+	for i, id := range ids {
+		heads[i] = headKey(typ, id)
+	}
+	large := append(in(heads), bson.E{Key: "p", Value: bson.D{{Key: "$gt", Value: 0}}})
+	cursor, err := q.dead.write.Find(ctx, large, options.Find().SetProjection(bson.D{{Key: "p", Value: 1}}))
+	if err != nil {
+		return err
+	}
+	defer cursor.Close(ctx)
+	var pieces []string
+	for cursor.Next(ctx) {
+		if h, ok := decodeHead(typ, cursor.Current); ok {
+			pieces = append(pieces, pieceKeys(typ, h.ID, h.pieces)...)
+		}
+	}
+	if err := cursor.Err(); err != nil {
+		return err
+	}
+	for _, keys := range [][]string{pieces, heads} { // what is left of a removal cut off half way is a head without its pieces
+		if len(keys) == 0 {
+			continue
+		}
+		if _, err := q.dead.write.DeleteMany(ctx, in(keys)); err != nil {
+			return err
+		}
+	}
+	return nil
+}

@@ -1,0 +1,57 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Mark implements queue.Queue.
+//
+//	find {_id: "<type>"} in marks; index: _id. Nothing matched: none.
+func (q *Queue) Mark(ctx context.Context, typ string) ([]byte, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return nil, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return nil, err
+	}
+	var doc struct {
+		Mark string `bson:"mark"`
+	}
+	err := q.marks.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Decode(&doc)
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, q.explain(ctx, "read the mark of "+typ, err)
+	}
+	return []byte(doc.Mark), nil
+}
+
+// SetMark implements queue.Queue.
+//
+//	updateOne {_id: "<type>"} → {$set: {mark}} in marks, w: majority; index: _id. Nothing matched: insertOne. Duplicate key:
+//	somebody else was first, and the update is repeated.
+func (q *Queue) SetMark(ctx context.Context, typ string, mark []byte) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	for {
+		result, err := q.marks.UpdateOne(ctx, bson.D{{Key: "_id", Value: typ}}, bson.D{{Key: "$set", Value: bson.D{{Key: "mark", Value: string(mark)}}}})
+		if err == nil && result.MatchedCount == 0 {
+			_, err = q.marks.InsertOne(ctx, bson.D{{Key: "_id", Value: typ}, {Key: "mark", Value: string(mark)}})
+			if isDuplicate(err) {
+				continue
+			}
+		}
+		return q.explain(ctx, "set the mark of "+typ, err)
+	}
+}

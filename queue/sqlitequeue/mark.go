@@ -1,0 +1,35 @@
+package sqlitequeue
+
+import (
+	"context"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Mark implements queue.Queue.
+func (q *Queue) Mark(ctx context.Context, typ string) (mark []byte, err error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return nil, err
+	}
+	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		_, err := tx.Get([]any{&mark}, `SELECT mark FROM queue_marks WHERE type = ?`, typ)
+		return err
+	})
+	if err != nil {
+		return nil, explain("read the mark of "+typ, err)
+	}
+	return mark, nil
+}
+
+// SetMark implements queue.Queue: one statement, synced.
+func (q *Queue) SetMark(ctx context.Context, typ string, mark []byte) error {
+	if err := queue.ValidateType(typ); err != nil {
+		return err
+	}
+	err := q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		_, err := tx.Exec(`INSERT OR REPLACE INTO queue_marks (type, mark) VALUES (?, ?)`, typ, string(mark))
+		return err
+	})
+	return explain("set the mark of "+typ, err)
+}

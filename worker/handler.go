@@ -1,0 +1,200 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime/debug"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Handler handles messages of a type, in the place of the file. See Config.Handler for what is promised and what is not.
+type Handler interface {
+	// Handle handles msgs, which are of one type and in order, and returns nil when all of them are handled: then they are
+	// acknowledged. After an error they are handed over again, all of them or in smaller batches, unless the error
+	// is a *BatchError, which tells what became of each. ctx ends when the lease is lost, with that as cause, and with
+	// Config.Timeout. A panic counts as an error.
+	//
+	// The messages are the handler's; the slice is not, beyond the call.
+	Handle(ctx context.Context, lease Lease, msgs []queue.Message) error
+}
+
+// HandlerFunc is a function as a Handler.
+type HandlerFunc func(ctx context.Context, lease Lease, msgs []queue.Message) error
+
+// Handle calls f.
+func (f HandlerFunc) Handle(ctx context.Context, lease Lease, msgs []queue.Message) error {
+	return f(ctx, lease, msgs)
+}
+
+// Lease is the type's lock as a handler sees it; *lock.Lease is one.
+//
+// Token is the fencing token: a number that is greater than those of all earlier holders of the type. A handler that writes
+// somewhere keeps the greatest token there and refuses what comes with a smaller one: then a holder that was paused for
+// longer than its lease does no harm.
+type Lease interface {
+	Name() string                   // the type
+	Token() int64                   // the fencing token
+	Check(need time.Duration) error // nil if the lease lasts at least need longer
+}
+
+var _ Lease = (*lock.Lease)(nil)
+
+// Middleware wraps a Handler, see Config.Use.
+type Middleware func(Handler) Handler
+
+// Each makes a Handler of a function for one message at a time. When f fails, the messages before are acknowledged, and only
+// the one that failed counts as failed.
+func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
+	one := HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error { return f(ctx, lease, msgs[0]) })
+	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+		for i := range msgs {
+			err := ErrNotTried
+			if ctx.Err() == nil {
+				err = call(ctx, one, lease, msgs[i:i+1])
+			}
+			if err != nil {
+				return batchError(len(msgs), i, err)
+			}
+		}
+		return nil
+	})
+}
+
+// Keyed makes a Handler that handles messages with different keys at the same time, concurrency of them at most, and messages
+// with the same key in order: h gets batches of one key each. It is finished with a batch of the type before it begins
+// the next one, so a slow key holds the others back by one batch at most. A message that fails holds back those of its key only,
+// as long as the batch lasts.
+func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
+	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+		groups := map[string][]int{}
+		var keys []string // in order of first appearance
+		for i := range msgs {
+			k := key(msgs[i])
+			if groups[k] == nil {
+				keys = append(keys, k)
+			}
+			groups[k] = append(groups[k], i)
+		}
+		errs := make([]error, len(msgs))
+		slots := make(chan struct{}, max(concurrency, 1))
+		var wg sync.WaitGroup
+		for _, k := range keys {
+			slots <- struct{}{}
+			wg.Go(func() {
+				defer func() { <-slots }()
+				// rule: one goroutine per key, so that its messages are handled in order.
+				group := make([]queue.Message, 0, len(groups[k]))
+				for _, i := range groups[k] {
+					group = append(group, msgs[i])
+				}
+				for j, err := range narrow(ctx, h, lease, group) {
+					errs[groups[k][j]] = err
+				}
+			})
+		}
+		wg.Wait()
+		for _, err := range errs {
+			if err != nil {
+				return &BatchError{errs}
+			}
+		}
+		return nil
+	})
+}
+
+// ErrNotTried stands in a BatchError for a message that was not handled because of another one.
+var ErrNotTried = errors.New("not tried")
+
+// BatchError tells what became of each message of a batch. Without it a batch that fails is divided until the message is found
+// that fails.
+type BatchError struct {
+	Errs []error // per message: nil = handled, ErrNotTried, or why it failed
+}
+
+func (e *BatchError) Error() string {
+	failed, first := 0, error(nil)
+	for _, err := range e.Errs {
+		if err != nil && !errors.Is(err, ErrNotTried) {
+			if failed++; first == nil {
+				first = err
+			}
+		}
+	}
+	return fmt.Sprintf("%d of %d messages failed, the first: %v", failed, len(e.Errs), first)
+}
+
+// Unwrap returns the errors of the messages.
+func (e *BatchError) Unwrap() []error { return e.Errs }
+
+// batchError says that of n messages those before i are handled, i failed with err, and the others were not tried.
+func batchError(n, i int, err error) *BatchError {
+	errs := make([]error, n)
+	errs[i] = err
+	for j := i + 1; j < n; j++ {
+		errs[j] = ErrNotTried
+	}
+	return &BatchError{errs}
+}
+
+// Permanent marks err as one that trying again cannot cure: with OnError DeadLetter the message is put aside at once.
+func Permanent(err error) error {
+	if err == nil {
+		return nil
+	}
+	return &permanentError{err}
+}
+
+type permanentError struct{ err error }
+
+func (e *permanentError) Error() string { return e.err.Error() }
+func (e *permanentError) Unwrap() error { return e.err }
+
+// PanicError is the error of a handler that panicked.
+type PanicError struct {
+	Value any
+	Stack []byte
+}
+
+func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
+
+// call calls h; a panic is an error.
+func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (err error) {
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{v, debug.Stack()}
+		}
+	}()
+	return h.Handle(ctx, lease, msgs)
+}
+
+// narrow hands msgs to h and returns what became of each, as in a BatchError. If they fail as a whole it hands over the first half
+// and, when that is handled, the second one, and so on, so that at most one message is blamed.
+func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) []error {
+	if ctx.Err() != nil {
+		return batchError(len(msgs), 0, ErrNotTried).Errs
+	}
+	err := call(ctx, h, lease, msgs)
+	var batch *BatchError
+	switch {
+	case err == nil:
+		return make([]error, len(msgs))
+	case errors.As(err, &batch) && len(batch.Errs) == len(msgs):
+		return batch.Errs
+	case len(msgs) == 1:
+		return []error{err}
+	}
+	mid := len(msgs) / 2
+	errs := narrow(ctx, h, lease, msgs[:mid])
+	for _, err := range errs {
+		if err != nil {
+			// rule: nothing behind a message that failed, or the order would be lost.
+			return append(errs, batchError(len(msgs)-mid, 0, ErrNotTried).Errs...)
+		}
+	}
+	return append(errs, narrow(ctx, h, lease, msgs[mid:])...)
+}

@@ -1,0 +1,683 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// record is what a handler was given.
+type record struct {
+	mu  sync.Mutex
+	got []string
+}
+
+func (r *record) add(msgs ...queue.Message) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, m := range msgs {
+		r.got = append(r.got, string(m.Payload))
+	}
+}
+
+func (r *record) all() []string {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.got)
+}
+
+func (r *record) handler() Handler {
+	return HandlerFunc(func(_ context.Context, _ Lease, msgs []queue.Message) error { r.add(msgs...); return nil })
+}
+
+// handle configures a replica with a handler.
+func handle(h Handler, more ...func(*Config)) func(*Config) {
+	return func(c *Config) {
+		c.Dir, c.Handler = "", h
+		for _, f := range more {
+			f(c)
+		}
+	}
+}
+
+func deadLetters(c *Config) { c.OnError, c.MaxAttempts = DeadLetter, 3 }
+
+func (r *rig) pending() int {
+	d, err := r.queue.Queue.Depth(context.Background(), typ, 1_000_000)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return d.Pending
+}
+
+func (r *rig) letters() (letters []queue.Letter) {
+	letters, err := r.queue.Queue.Dead(context.Background(), typ, queue.ID{}, queue.Limit{Messages: 1_000_000})
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	return letters
+}
+
+func TestHandlerGetsEveryMessageOnceInOrder(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var rec record
+		r.publish(typ, 5000)
+		for range 2 { // the second session begins in the middle of a producer
+			p := r.start(handle(rec.handler(), func(c *Config) { c.UntilEmpty = true }))
+			if err := p.end(); err != nil {
+				t.Fatal(err)
+			}
+			r.publish(typ, 500)
+		}
+		began := time.Now()
+		if err := r.drain(handle(rec.handler())); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("a session that begins in the middle of a producer took %v", d)
+		}
+		if got := rec.all(); !slices.Equal(got, r.sent[typ]) {
+			t.Errorf("%d messages were handled, %d published; they differ from %d on", len(got), len(r.sent[typ]), differ(got, r.sent[typ]))
+		}
+		if n := r.pending(); n > 0 {
+			t.Errorf("%d messages are pending", n)
+		}
+	})
+}
+
+// The process dies between handling and acknowledgement: the messages are handled again, those acknowledged are not.
+func TestHandledAndNotAcknowledgedIsHandledAgain(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		var rec record
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpAck {
+				return queuetest.Fault{Kind: queuetest.Hang}
+			}
+			return queuetest.Fault{}
+		})
+		p := r.start(handle(rec.handler()))
+		time.Sleep(time.Second)
+		p.cancel()
+		<-p.done
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+		if err := r.drain(handle(rec.handler())); err != nil {
+			t.Fatal(err)
+		}
+		if got := rec.all(); !slices.Equal(got, slices.Concat(r.sent[typ], r.sent[typ])) {
+			t.Errorf("%d messages were handled, want all 100 twice", len(got))
+		}
+	})
+}
+
+// crashInHandler runs a worker whose process dies in the handler, and then another one; it returns how many messages were never handled.
+func crashInHandler(r *rig, change func(*Config)) (lost int) {
+	r.publish(typ, 50)
+	died := make(chan struct{})
+	p := r.start(handle(HandlerFunc(func(ctx context.Context, _ Lease, _ []queue.Message) error {
+		close(died)
+		<-ctx.Done()
+		return ctx.Err()
+	}), change))
+	<-died
+	p.cancel()
+	<-p.done
+	var rec record
+	if err := r.drain(handle(rec.handler())); err != nil {
+		r.t.Fatal(err)
+	}
+	return len(r.sent[typ]) - len(rec.all())
+}
+
+func TestCrashInTheHandlerLosesNothing(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if n := crashInHandler(r, func(*Config) {}); n != 0 {
+			t.Errorf("%d messages are lost", n)
+		}
+	})
+}
+
+func TestMutantThatAcknowledgesBeforeHandlingLosesMessages(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if n := crashInHandler(r, func(c *Config) { c.mutant.ackBeforeHandle = true }); n == 0 {
+			t.Error("nothing is lost: the scenario proves nothing")
+		}
+	})
+}
+
+// passedBy is a queue whose first Fetch passed the place of a producer's first messages before they were there.
+type passedBy struct {
+	queue.Queue
+	hide int
+	used bool
+}
+
+func (q *passedBy) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	msgs, err := q.Queue.Fetch(ctx, typ, after, limit)
+	if !q.used && len(msgs) > q.hide {
+		q.used = true
+		msgs = msgs[q.hide:]
+	}
+	return msgs, err
+}
+
+func handledBehindPassedBy(r *rig, change func(*Config)) []string {
+	r.publish(typ, 10)
+	var first record
+	if err := r.drain(handle(first.handler())); err != nil { // so that the producer is in its middle
+		r.t.Fatal(err)
+	}
+	r.publish(typ, 10)
+	var rec record
+	if err := r.drain(handle(rec.handler(), change, func(c *Config) { c.Queue = &passedBy{Queue: c.Queue, hide: 3} })); err != nil {
+		r.t.Fatal(err)
+	}
+	return rec.all()
+}
+
+func TestFirstMessageOfAProducerWaitsForASecondLook(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if got := handledBehindPassedBy(r, func(*Config) {}); !slices.Equal(got, r.sent[typ][10:]) {
+			t.Errorf("handled in the order %q", got)
+		}
+	})
+}
+
+// Without the second look the order is wrong; but nothing is taken for a copy.
+func TestMutantWithoutSecondLookHandlesOutOfOrder(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		got := handledBehindPassedBy(r, func(c *Config) { c.mutant.noSecondLook = true })
+		if slices.Equal(got, r.sent[typ][10:]) {
+			t.Error("the order is right: the scenario proves nothing")
+		}
+		slices.Sort(got)
+		if !slices.Equal(got, slices.Sorted(slices.Values(r.sent[typ][10:]))) {
+			t.Errorf("handled %q: something is lost", got)
+		}
+	})
+}
+
+// shapes are the ways to write the same handler: f is called for one message after the other.
+func shapes(f func(m queue.Message) error) map[string]Handler {
+	each := Each(func(_ context.Context, _ Lease, m queue.Message) error { return f(m) })
+	batch := HandlerFunc(func(_ context.Context, _ Lease, msgs []queue.Message) error {
+		for _, m := range msgs {
+			if err := f(m); err != nil {
+				return fmt.Errorf("somewhere in a batch of %d: %w", len(msgs), err)
+			}
+		}
+		return nil
+	})
+	same := func(queue.Message) string { return "" }
+	return map[string]Handler{"each": each, "batch": batch, "keyed each": Keyed(same, 4, each), "keyed batch": Keyed(same, 4, batch)}
+}
+
+// firsts returns what was handled, every message at its first time.
+func firsts(got []string) (order []string) {
+	seen := map[string]bool{}
+	for _, p := range got {
+		if !seen[p] {
+			order = append(order, p)
+		}
+		seen[p] = true
+	}
+	return order
+}
+
+// A message that fails a few times holds those behind it back, and then they go on in order.
+func TestFailingMessageIsTriedAgainInPlace(t *testing.T) {
+	for name := range shapes(nil) {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publish(typ, 300)
+				var rec record
+				failures := 8 // more than MaxAttempts: OnError is Block
+				h := shapes(func(m queue.Message) error {
+					if string(m.Payload) == "orders 123" && failures > 0 {
+						failures--
+						return errors.New("not now")
+					}
+					rec.add(m)
+					return nil
+				})[name]
+				if err := r.drain(handle(h)); err != nil {
+					t.Fatal(err)
+				}
+				if got := firsts(rec.all()); !slices.Equal(got, r.sent[typ]) {
+					t.Errorf("handled %d messages, they differ from %d on", len(got), differ(got, r.sent[typ]))
+				}
+				if n := len(r.letters()); n != 0 || r.pending() != 0 {
+					t.Errorf("%d dead letters, %d pending", n, r.pending())
+				}
+			})
+		})
+	}
+}
+
+// Messages that fail for good are found in their batches and put aside; the others are handled, in order.
+func TestHopelessMessagesBecomeDeadLetters(t *testing.T) {
+	for name := range shapes(nil) {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publish(typ, 300)
+				var rec record
+				tries := map[string]int{}
+				h := shapes(func(m queue.Message) error {
+					switch p := string(m.Payload); p {
+					case "orders 0", "orders 100":
+						tries[p]++
+						return errors.New("never")
+					case "orders 101":
+						return Permanent(errors.New("malformed"))
+					case "orders 299":
+						panic("boom")
+					}
+					rec.add(m)
+					return nil
+				})[name]
+				var events []string
+				p := r.start(handle(h, deadLetters, func(c *Config) {
+					c.UntilEmpty = true
+					c.Events = func(e Event) {
+						if e.Kind == Dead {
+							events = append(events, string(e.Letter.Payload))
+						}
+					}
+				}))
+				if err := p.end(); err != nil {
+					t.Fatal(err)
+				}
+				want := slices.DeleteFunc(slices.Clone(r.sent[typ]), func(p string) bool {
+					return slices.Contains([]string{"orders 0", "orders 100", "orders 101", "orders 299"}, p)
+				})
+				if got := firsts(rec.all()); !slices.Equal(got, want) {
+					t.Errorf("handled %d messages, want %d; they differ from %d on", len(got), len(want), differ(got, want))
+				}
+				var dead []string
+				for _, l := range r.letters() {
+					dead = append(dead, fmt.Sprintf("%s/%d/%s", l.Payload, l.Attempts, l.Reason))
+				}
+				if len(dead) != 4 || !strings.HasPrefix(dead[0], "orders 0/3/") || !strings.Contains(dead[1], "never") ||
+					!strings.HasPrefix(dead[2], "orders 101/1/") || !strings.Contains(dead[3], "panic: boom") {
+					t.Errorf("dead letters: %q", dead)
+				}
+				if !slices.Equal(events, []string{"orders 0", "orders 100", "orders 101", "orders 299"}) {
+					t.Errorf("events: %q", events)
+				}
+				if s := p.Stats(); s.Dead != 4 || s.Handled != 296 || s.Retries == 0 || r.pending() != 0 {
+					t.Errorf("stats %+v, %d pending", s, r.pending())
+				}
+				if log := r.log.String(); !strings.Contains(log, "handler_test.go") {
+					t.Error("the log does not show where the handler panicked")
+				}
+			})
+		})
+	}
+}
+
+// Whatever is lost on the way to the queue, every message is handled or put aside, in order.
+func TestHandlerUnderQueueFaultsLosesNothing(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var mu sync.Mutex
+		rng := rand.New(rand.NewPCG(1, 2))
+		n := 0
+		r.disturb(func(op queuetest.Op, k int) queuetest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if n++; op == queuetest.OpInsert || op == queuetest.OpRegisterType || op == queuetest.OpNow || n > 4000 || rng.IntN(4) > 0 {
+				return queuetest.Fault{}
+			}
+			return queuetest.Fault{Kind: []queuetest.Kind{queuetest.LostAnswer, queuetest.Lost, queuetest.Partial}[rng.IntN(3)], Keep: k / 2}
+		})
+		var rec record
+		h := Each(func(_ context.Context, _ Lease, m queue.Message) error {
+			if strings.HasSuffix(string(m.Payload), "7") {
+				return Permanent(errors.New("ends in 7"))
+			}
+			rec.add(m)
+			return nil
+		})
+		a, b := r.start(handle(h, deadLetters)), r.start(handle(h, deadLetters))
+		for range 30 {
+			r.publish(typ, 100)
+			time.Sleep(time.Second)
+		}
+		time.Sleep(5 * time.Minute)
+		a.stop()
+		b.stop()
+		r.settledInOrder(firsts(rec.all()))
+	})
+}
+
+// settledInOrder checks that every published message was handled, in order, or is a dead letter, and that nothing is pending.
+func (r *rig) settledInOrder(handled []string) {
+	r.t.Helper()
+	dead := map[string]bool{}
+	for _, l := range r.letters() {
+		dead[string(l.Payload)] = true
+	}
+	want := slices.DeleteFunc(slices.Clone(r.sent[typ]), func(p string) bool { return dead[p] })
+	if !slices.Equal(handled, want) {
+		r.t.Errorf("%d messages were handled and %d are dead, %d were published; they differ from %d on", len(handled), len(dead), len(r.sent[typ]), differ(handled, want))
+	}
+	if n := r.pending(); n > 0 {
+		r.t.Errorf("%d messages are pending", n)
+	}
+}
+
+// Replicas stop, gracefully or not, and lose their locks at any moment: everything is handled all the same.
+func TestStoppingAtAnyMomentLosesNothing(t *testing.T) {
+	for seed := range uint64(20) {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				rng := rand.New(rand.NewPCG(seed, 1))
+				var rec record
+				tries := 0
+				h := Each(func(ctx context.Context, _ Lease, m queue.Message) error {
+					select {
+					case <-time.After(time.Millisecond):
+					case <-ctx.Done():
+						return ctx.Err()
+					}
+					if strings.HasSuffix(string(m.Payload), "99") {
+						if tries++; tries%4 > 0 {
+							return errors.New("not now")
+						}
+					}
+					rec.add(m)
+					return nil
+				})
+				for range 10 {
+					r.publish(typ, 200)
+					p := r.start(handle(h, func(c *Config) { c.Batch = 50 }))
+					time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+					switch rng.IntN(3) {
+					case 0:
+						p.stop()
+					case 1:
+						p.cancel()
+						<-p.done
+					case 2:
+						r.locks.Edit(typ, func(*lock.Record) bool { return false })
+						time.Sleep(time.Duration(rng.IntN(2000)) * time.Millisecond)
+						p.stop()
+					}
+				}
+				if err := r.drain(handle(h)); err != nil {
+					t.Fatal(err)
+				}
+				r.settledInOrder(firsts(rec.all()))
+			})
+		})
+	}
+}
+
+// A message that blocks its type does not hold up a stop, and is there for the next worker.
+func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		var rec record
+		h := Each(func(_ context.Context, _ Lease, m queue.Message) error {
+			if string(m.Payload) == "orders 5" {
+				return errors.New("never")
+			}
+			rec.add(m)
+			return nil
+		})
+		p := r.start(handle(h, func(c *Config) { c.RetryMin, c.RetryMax = time.Hour, time.Hour }))
+		time.Sleep(time.Minute)
+		began := time.Now()
+		p.stop()
+		if d := time.Since(began); d > time.Second {
+			t.Errorf("the stop took %v", d)
+		}
+		if n := r.pending(); n != 5 || len(rec.all()) != 5 {
+			t.Errorf("%d messages are pending, %d handled, want 5 and 5: what is handled is acknowledged", n, len(rec.all()))
+		}
+	})
+}
+
+// stopWhileBlocked stops a worker whose handler blocks, while the fetch stage is about to read everything again. It returns how
+// many messages were neither handled nor are left.
+func stopWhileBlocked(r *rig, change func(*Config)) (lost int) {
+	r.publish(typ, 10)
+	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+		if op == queuetest.OpFetch {
+			time.Sleep(2 * shortEvery)
+		}
+		return queuetest.Fault{}
+	})
+	p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return errors.New("never") }), change))
+	time.Sleep(time.Minute)
+	p.stop()
+	return 10 - r.pending()
+}
+
+func TestWhatWasGivenUpAtAStopIsNotTakenForACopy(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if n := stopWhileBlocked(r, func(*Config) {}); n != 0 {
+			t.Errorf("%d messages are lost", n)
+		}
+	})
+}
+
+func TestMutantThatJudgesWhenOverLosesMessages(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if n := stopWhileBlocked(r, func(c *Config) { c.mutant.judgeWhenOver = true }); n == 0 {
+			t.Error("nothing is lost: the scenario proves nothing")
+		}
+	})
+}
+
+func TestHandlerLearnsOfALostLock(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1)
+		cause := make(chan error, 1)
+		tokens := []int64{}
+		p := r.start(handle(HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+			tokens = append(tokens, lease.Token())
+			if lease.Name() != typ || lease.Check(time.Second) != nil && len(tokens) == 1 {
+				t.Error("the lease is not that of the type")
+			}
+			if len(tokens) > 1 {
+				return nil
+			}
+			<-ctx.Done()
+			cause <- context.Cause(ctx)
+			return ctx.Err()
+		})))
+		time.Sleep(time.Second)
+		r.locks.Edit(typ, func(rec *lock.Record) bool { rec.Hold = nil; rec.Version = lock.NewVersion(); return true })
+		if err := <-cause; !errors.Is(err, lock.ErrLost) {
+			t.Errorf("the context ended with %v", err)
+		}
+		time.Sleep(time.Minute)
+		p.stop()
+		if len(tokens) != 2 || tokens[1] <= tokens[0] || r.pending() != 0 {
+			t.Errorf("tokens %v, %d pending", tokens, r.pending())
+		}
+		if s := p.Stats(); s.Lost != 1 || s.Handled != 1 {
+			t.Errorf("stats %+v", s)
+		}
+	})
+}
+
+func TestTimeoutOfAHandler(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		slow := map[string]time.Duration{"orders 30": time.Hour}
+		for name, wrap := range map[string]func(Handler) Handler{
+			"each":  func(h Handler) Handler { return h },
+			"keyed": func(h Handler) Handler { return Keyed(func(queue.Message) string { return "" }, 2, h) },
+		} {
+			var rec record
+			h := wrap(Each(func(ctx context.Context, _ Lease, m queue.Message) error {
+				select {
+				case <-time.After(max(slow[string(m.Payload)], 100*time.Millisecond)): // 100 of them take longer than the timeout
+				case <-ctx.Done():
+					return ctx.Err()
+				}
+				rec.add(m)
+				return nil
+			}))
+			if err := r.drain(handle(h, deadLetters, func(c *Config) { c.Timeout = 3 * time.Second })); err != nil {
+				t.Fatal(err)
+			}
+			if l := r.letters(); len(l) != 1 || !strings.Contains(l[0].Reason, "Timeout of 3s") {
+				t.Errorf("%s: dead letters %v", name, l)
+			}
+			r.settledInOrder(firsts(rec.all()))
+			if err := r.queue.RemoveDead(context.Background(), typ, []queue.ID{r.letters()[0].ID}); err != nil {
+				t.Fatal(err)
+			}
+			r.sent[typ] = nil
+			r.publishWith(typ, 100, func(i int) string { return fmt.Sprintf("orders %d", i) })
+		}
+	})
+}
+
+func TestMiddlewareAndEvents(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		var calls []string
+		named := func(name string) Middleware {
+			return func(h Handler) Handler {
+				return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+					calls = append(calls, name)
+					return h.Handle(ctx, lease, msgs)
+				})
+			}
+		}
+		var rec record
+		var events []string
+		if err := r.drain(handle(rec.handler(), func(c *Config) {
+			c.Use = []Middleware{named("outer"), named("inner")}
+			c.Events = func(e Event) {
+				if e.Type != typ || e.Token == 0 {
+					t.Errorf("event %+v", e)
+				}
+				events = append(events, fmt.Sprintf("%v %d", e.Kind, e.Messages))
+			}
+		})); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(calls, []string{"outer", "inner"}) || !slices.Equal(events, []string{"acquired 0", "committed 10", "released 0"}) {
+			t.Errorf("calls %q, events %q", calls, events)
+		}
+		events = nil
+		r.publish("files", 10)
+		if err := r.drain(func(c *Config) {
+			c.Types = []string{"files"}
+			c.Events = func(e Event) { events = append(events, fmt.Sprintf("%v %d %d", e.Kind, e.Messages, e.Index)) }
+		}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(events, []string{"acquired 0 0", "committed 10 10", "released 0 0"}) {
+			t.Errorf("events %q", events)
+		}
+	})
+}
+
+// Keyed keeps the order of each key, handles keys at the same time, no more than it may, and a failing key holds back no other.
+func TestKeyed(t *testing.T) {
+	const keys, each, atOnce = 7, 40, 3
+	key := func(m queue.Message) string { k, _, _ := strings.Cut(string(m.Payload), "/"); return k }
+	for _, name := range []string{"each", "batch"} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publishWith(typ, keys*each, func(i int) string { return fmt.Sprintf("%d/%d", i%keys, i/keys) })
+				var mu sync.Mutex
+				handled, busy, running, most := map[string][]string{}, map[string]bool{}, 0, 0
+				tries := 0
+				one := func(m queue.Message) error {
+					k := key(m)
+					mu.Lock()
+					if busy[k] {
+						t.Errorf("two messages of key %s at the same time", k)
+					}
+					busy[k] = true
+					running++
+					most = max(most, running)
+					mu.Unlock()
+					time.Sleep(time.Millisecond)
+					mu.Lock()
+					defer mu.Unlock()
+					busy[k] = false
+					running--
+					if string(m.Payload) == "3/10" {
+						if tries++; tries < 10 { // one call of the batch handler is divided six times
+							panic("not now")
+						}
+						for other, got := range handled {
+							if other != "3" && len(got) < each {
+								t.Errorf("key %s was held back by another one", other)
+							}
+						}
+					}
+					handled[k] = append(handled[k], string(m.Payload))
+					return nil
+				}
+				if err := r.drain(handle(Keyed(key, atOnce, shapes(one)[name]))); err != nil {
+					t.Fatal(err)
+				}
+				if most != atOnce || len(handled) != keys {
+					t.Errorf("%d messages at the same time, %d keys; want %d and %d", most, len(handled), atOnce, keys)
+				}
+				for k, got := range handled {
+					for i, p := range firsts(got) {
+						if want := fmt.Sprintf("%s/%d", k, i); p != want {
+							t.Fatalf("key %s: %s in the place of %s", k, p, want)
+						}
+					}
+					if n := len(firsts(got)); n != each {
+						t.Errorf("key %s: %d messages", k, n)
+					}
+				}
+			})
+		})
+	}
+}
+
+// narrow blames exactly the first message that fails, and hands over nothing behind it.
+func TestNarrowFindsTheMessage(t *testing.T) {
+	for n := 1; n <= 33; n++ {
+		for bad := range n + 1 {
+			msgs := make([]queue.Message, n)
+			for i := range msgs {
+				msgs[i].Payload = []byte{byte(i)}
+			}
+			done := map[int]bool{}
+			errs := narrow(context.Background(), HandlerFunc(func(_ context.Context, _ Lease, msgs []queue.Message) error {
+				for _, m := range msgs {
+					if int(m.Payload[0]) == bad {
+						return errors.New("bad")
+					}
+				}
+				for _, m := range msgs {
+					done[int(m.Payload[0])] = true
+				}
+				return nil
+			}), nil, msgs)
+			for i, err := range errs {
+				switch {
+				case i < bad && err != nil, i == bad && (err == nil || errors.Is(err, ErrNotTried)), i > bad && !errors.Is(err, ErrNotTried):
+					t.Fatalf("%d messages, %d is bad: error of %d is %v", n, bad, i, err)
+				}
+			}
+			if len(errs) != n || len(done) != bad {
+				t.Fatalf("%d messages, %d is bad: %d errors, handled %v", n, bad, len(errs), slices.Collect(maps.Keys(done)))
+			}
+		}
+	}
+}

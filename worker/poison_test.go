@@ -1,0 +1,125 @@
+package worker
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// processes runs one worker process after the other until one has drained the type, most at most. A process in which kill says so ends
+// in the middle of handling that message: nothing is written any more. It returns how many ended so, and what was handled.
+func processes(r *rig, most int, kill func(m queue.Message) bool, change func(*Config)) (kills int, handled []string) {
+	var rec record
+	for range most {
+		var dead atomic.Bool
+		died := make(chan struct{})
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if dead.Load() {
+				return queuetest.Fault{Kind: queuetest.Lost}
+			}
+			return queuetest.Fault{}
+		})
+		h := HandlerFunc(func(ctx context.Context, _ Lease, msgs []queue.Message) error {
+			for _, m := range msgs {
+				if kill(m) {
+					dead.Store(true)
+					close(died)
+					<-ctx.Done()
+					return ctx.Err()
+				}
+			}
+			rec.add(msgs...)
+			return nil
+		})
+		p := r.start(handle(h, func(c *Config) { c.UntilEmpty, c.Batch = true, 10 }, change))
+		select {
+		case <-died:
+			kills++
+			p.cancel()
+			<-p.done
+		case <-p.done:
+			p.cancel()
+			if p.err != nil {
+				r.t.Fatal(p.err)
+			}
+			return kills, rec.all()
+		case <-time.After(time.Hour):
+			p.stop()
+			return kills, rec.all()
+		}
+	}
+	return kills, rec.all()
+}
+
+func isPoison(m queue.Message) bool { return string(m.Payload) == "orders 55" }
+
+// Crash row: a message kills the process. It is found, tried by itself, and put aside; nothing else is.
+func TestMessageThatKillsTheProcessIsPutAside(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		kills, handled := processes(r, 10, isPoison, deadLetters)
+		r.settledInOrder(firsts(handled))
+		l := r.letters()
+		if len(l) != 1 || string(l[0].Payload) != "orders 55" || !strings.Contains(l[0].Reason, "process ended") {
+			t.Errorf("letters %+v", l)
+		}
+		if kills > 3+aloneDeaths { // three times in a batch: an acknowledgement may be lost with the process
+			t.Errorf("the process was killed %d times", kills)
+		}
+	})
+}
+
+// With OnError Block it stays where it is, and what is before it is handled.
+func TestMessageThatKillsTheProcessBlocks(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		_, handled := processes(r, 10, isPoison, func(*Config) {})
+		if got := firsts(handled); !slices.Equal(got, r.sent[typ][:55]) || len(r.letters()) > 0 {
+			t.Errorf("%d messages were handled, want 55; %d letters", len(got), len(r.letters()))
+		}
+	})
+}
+
+func TestMutantWithoutCareIsKilledForEver(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		if kills, _ := processes(r, 10, isPoison, func(c *Config) { deadLetters(c); c.mutant.noCare = true }); kills < 10 {
+			t.Errorf("killed %d times and then drained: the scenario proves nothing", kills)
+		}
+	})
+}
+
+// A process that is killed for reasons of its own, again and again, accuses nobody.
+func TestKillsForOtherReasonsAccuseNoMessage(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		calls := 0
+		kills, handled := processes(r, 200, func(queue.Message) bool { calls++; return calls%7 == 0 }, deadLetters)
+		r.settledInOrder(firsts(handled))
+		if kills < 10 || len(r.letters()) > 0 {
+			t.Errorf("%d kills, %d letters", kills, len(r.letters()))
+		}
+	})
+}
+
+// The healthy path costs one read and one write of the mark per session.
+func TestMarkCostsOneWritePerSession(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for i := range 3 {
+			r.publish(typ, 1000)
+			var rec record
+			if err := r.drain(handle(rec.handler(), func(c *Config) { c.Batch = 10 })); err != nil {
+				t.Fatal(err)
+			}
+			if reads, writes := r.queue.Calls(queuetest.OpMark), r.queue.Calls(queuetest.OpSetMark); reads != i+1 || writes != i+1 {
+				t.Errorf("after %d sessions: %d reads, %d writes", i+1, reads, writes)
+			}
+		}
+	})
+}

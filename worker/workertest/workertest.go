@@ -1,0 +1,139 @@
+// Package workertest tests programs that publish messages and that handle them: without a server and, inside a bubble of
+// testing/synctest, without waiting.
+//
+//	b := workertest.Backend(t)
+//	PlaceOrder(ctx, b.Queue, "a chair")                          // your code publishes …
+//	workertest.RequirePublished(t, b.Queue, "orders", "a chair") // … what it should
+//
+//	stats := workertest.Drain(t, b, worker.Config{Handler: ship}) // your handler gets all there is
+//	workertest.RequireDead(t, b.Queue, "orders")                  // and could handle it
+//
+// A Backend is as good as any other that fencepost.Open returns: Publish, Drain and the checks work on those, too.
+package workertest
+
+import (
+	"context"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/worker"
+)
+
+// Backend returns a queue and a lock service in memory, which end with the test.
+func Backend(t testing.TB) *fencepost.Backend {
+	t.Helper()
+	locks := locktest.NewMemory()
+	began := time.Now()
+	locker, err := lock.New(locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(began) }})
+	if err != nil {
+		t.Fatalf("workertest: %v", err)
+	}
+	b := &fencepost.Backend{Queue: queuetest.NewMemory(), Locker: locker, Name: "memory"}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("workertest: close the backend: %v", err)
+		}
+		locks.Stop()
+	})
+	return b
+}
+
+// Publish publishes messages of a type, in order.
+func Publish(t testing.TB, q queue.Queue, typ string, payloads ...string) {
+	t.Helper()
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatalf("workertest: %v", err)
+	}
+	defer p.Close(t.Context())
+	var msgs []queue.Message
+	for _, payload := range payloads {
+		msgs = append(msgs, queue.Message{Type: typ, Payload: []byte(payload)})
+	}
+	for i, r := range p.PublishAll(t.Context(), msgs) {
+		if r.Err != nil {
+			t.Fatalf("workertest: publish message %d of type %s: %v", i, typ, r.Err)
+		}
+	}
+}
+
+// Drain runs a worker until the queue is empty: of all types, unless cfg names some, into files in a temporary directory,
+// unless cfg has a Handler or a Dir. What fails is tried again after milliseconds, and becomes a dead letter after
+// cfg.MaxAttempts; set OnError and RetryMin where that is what you test.
+func Drain(t testing.TB, b *fencepost.Backend, cfg worker.Config) worker.Stats {
+	t.Helper()
+	cfg.Queue, cfg.Locker, cfg.UntilEmpty = b.Queue, b.Locker, true
+	cfg.AllTypes = len(cfg.Types) == 0
+	if cfg.Handler == nil && cfg.Dir == "" {
+		cfg.Dir, cfg.Storage.AllowOverlay = t.TempDir(), true
+	}
+	if cfg.RetryMin == 0 && cfg.OnError == worker.Block {
+		cfg.RetryMin, cfg.RetryMax, cfg.OnError = time.Millisecond, 10*time.Millisecond, worker.DeadLetter
+	}
+	pool, err := worker.New(cfg)
+	if err == nil {
+		err = pool.Run(t.Context())
+	}
+	if err != nil {
+		t.Fatalf("workertest: drain: %v", err)
+	}
+	return pool.Stats()
+}
+
+// RequirePublished fails the test unless exactly these messages of a type are in the queue, in this order.
+func RequirePublished(t testing.TB, q queue.Queue, typ string, payloads ...string) {
+	t.Helper()
+	msgs, err := q.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: len(payloads) + 100})
+	if err != nil {
+		t.Fatalf("workertest: %v", err)
+	}
+	var got []string
+	for _, m := range msgs {
+		got = append(got, string(m.Payload))
+	}
+	require(t, "messages", typ, got, payloads)
+}
+
+// RequireDead fails the test unless exactly these messages of a type are dead letters, in this order.
+func RequireDead(t testing.TB, q queue.Queue, typ string, payloads ...string) {
+	t.Helper()
+	var got []string
+	for l, err := range queue.Letters(t.Context(), q, queue.DeadFilter{Type: typ}) {
+		if err != nil {
+			t.Fatalf("workertest: %v", err)
+		}
+		got = append(got, string(l.Payload))
+	}
+	require(t, "dead letters", typ, got, payloads)
+}
+
+func require(t testing.TB, what, typ string, got, want []string) {
+	t.Helper()
+	if !slices.Equal(got, want) {
+		t.Fatalf("%s of type %s: %.100q, want %.100q", what, typ, got, want)
+	}
+}
+
+// Lease is a lease for calling a Handler by hand.
+type Lease struct {
+	Type   string
+	Number int64 // the fencing token
+	Err    error // what Check returns: lock.ErrLost, for example
+}
+
+var _ worker.Lease = Lease{}
+
+// Name returns l.Type.
+func (l Lease) Name() string { return l.Type }
+
+// Token returns l.Number.
+func (l Lease) Token() int64 { return l.Number }
+
+// Check returns l.Err.
+func (l Lease) Check(time.Duration) error { return l.Err }
