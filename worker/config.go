@@ -48,9 +48,9 @@ type Config struct {
 	//     1, 2, 3 … (Each, Keyed: the order holds per producer and, with Keyed, per key).
 	//   - Messages of a producer are handled in order, and a session handles none of them twice; what it has handled is not
 	//     known to the next session, as there is no file to keep it.
-	//   - A message whose predecessor is missing waits for GapTimeout. Without a file nobody knows what an earlier session had
-	//     handled, so the first message that a session sees of a producer waits until a look at the whole backlog has
-	//     shown that there is none before it.
+	//   - Without a file nobody knows what an earlier session had handled. So a message whose predecessor is missing waits until
+	//     another look at the whole backlog has shown that it is not there, and is handled then: one that was lost, by
+	//     a server or an operator, is not noticed as it would be with a file. GapTimeout does not apply.
 	//   - A stop finishes the batch that is being handled, and does not wait for one that fails.
 	Handler Handler
 	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the outermost. They are called for every

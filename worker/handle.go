@@ -94,8 +94,16 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		size = min(size, len(msgs))
 		if h.poison.careful > 0 {
 			size = 1
-			if err := h.noteTrying(ctx, &msgs[0]); err != nil {
+			buried, err := h.buryKiller(ctx, &msgs[0])
+			if err == nil && !buried {
+				err = h.noteTrying(ctx, &msgs[0])
+			}
+			if err != nil {
 				return err
+			}
+			if buried {
+				msgs = msgs[1:]
+				continue
 			}
 		}
 		left, failed, err := h.attempt(ctx, msgs[:size], done)

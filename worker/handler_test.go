@@ -208,6 +208,42 @@ func TestMutantWithoutSecondLookHandlesOutOfOrder(t *testing.T) {
 	})
 }
 
+// A session leaves holes in the sequence of a producer (other keys, lost acknowledgements). The next one does not wait for what is
+// settled, and keeps the order.
+func TestHolesThatAnEarlierSessionLeft(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 200)
+		key := func(m queue.Message) string { return string(m.Payload[len(m.Payload)-1:]) }
+		var rec record
+		h := Keyed(key, 4, Each(func(_ context.Context, _ Lease, m queue.Message) error {
+			if k := key(m); k == "3" || k == "7" {
+				return errors.New("not now")
+			}
+			rec.add(m)
+			return nil
+		}))
+		p := r.start(handle(h))
+		time.Sleep(time.Minute)
+		p.stop()
+		if n := r.pending(); n != 40 {
+			t.Fatalf("%d messages are pending, want those of two keys", n)
+		}
+		r.publish(typ, 10)
+		began := time.Now()
+		var rest record
+		if err := r.drain(handle(rest.handler())); err != nil {
+			t.Fatal(err)
+		}
+		if d := time.Since(began); d > 5*time.Second {
+			t.Errorf("the next session took %v", d)
+		}
+		want := slices.DeleteFunc(slices.Clone(r.sent[typ][:200]), func(p string) bool { return !strings.HasSuffix(p, "3") && !strings.HasSuffix(p, "7") })
+		if got := rest.all(); !slices.Equal(got, append(want, r.sent[typ][200:]...)) {
+			t.Errorf("handled %q", got)
+		}
+	})
+}
+
 // shapes are the ways to write the same handler: f is called for one message after the other.
 func shapes(f func(m queue.Message) error) map[string]Handler {
 	each := Each(func(_ context.Context, _ Lease, m queue.Message) error { return f(m) })

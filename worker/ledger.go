@@ -32,9 +32,10 @@ type ledger struct {
 	last map[uint64]*producerEntry // by producer number
 	held map[uint64]heldEntry      // by producer number; never persisted
 
-	// sweep, if set, numbers the full sweeps: there is no file that tells what came before, so a producer's first message
-	// here may have any counter.
-	sweep func() uint64
+	// sweep, if set, numbers the full sweeps: there is no file that tells what came before, so missing messages may have been
+	// settled by an earlier session.
+	sweep  func() uint64
+	looked map[uint64]sight // by producer number
 
 	noContiguity bool // mutant: accept whatever comes
 	noSecondLook bool // mutant: accept a producer's first message at first sight
@@ -54,8 +55,10 @@ type span struct{ from, to uint64 }
 type heldEntry struct {
 	since time.Time
 	id    queue.ID // the first message that waits behind the gap
-	sweep uint64   // the full sweep in which that began
 }
+
+// sight is the highest counter of a producer that was seen in a full sweep behind missing ones.
+type sight struct{ n, sweep uint64 }
 
 func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 	return &ledger{
@@ -63,6 +66,7 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 		now:        now,
 		last:       make(map[uint64]*producerEntry),
 		held:       make(map[uint64]heldEntry),
+		looked:     make(map[uint64]sight),
 	}
 }
 
@@ -99,10 +103,15 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	case n == last+1:
 		l.note(m.ID, seenAt)
 		return appendNow
-	case entry == nil && l.sweep != nil:
+	case l.sweep != nil:
 		// rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
-		// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session.
-		if h, ok := l.held[producer]; (!ok || h.sweep == l.sweep()) && !l.noSecondLook {
+		// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session, or is lost.
+		now, look := l.sweep(), l.looked[producer]
+		if (look.sweep == now || n > look.n) && !l.noSecondLook {
+			if look.sweep == now {
+				n = max(n, look.n)
+			}
+			l.looked[producer] = sight{n, now}
 			l.holdBack(producer, m.ID)
 			return hold
 		}
@@ -141,9 +150,6 @@ func (l *ledger) holdBack(producer uint64, id queue.ID) time.Time {
 	h, ok := l.held[producer]
 	if !ok {
 		h = heldEntry{since: l.now(), id: id}
-		if l.sweep != nil {
-			h.sweep = l.sweep()
-		}
 	} else if id.Compare(h.id) < 0 {
 		h.id = id
 	}
@@ -161,13 +167,10 @@ func (l *ledger) firstHeld() (id queue.ID, ok bool) {
 	return id, ok
 }
 
-// newHeld reports whether any of what is held back is the first message of a producer here.
-func (l *ledger) newHeld() bool {
-	if l.sweep == nil {
-		return false
-	}
+// lookAgain reports whether anything of what is held back waits for a full sweep.
+func (l *ledger) lookAgain() bool {
 	for producer := range l.held {
-		if l.last[producer] == nil {
+		if look, ok := l.looked[producer]; ok && (l.last[producer] == nil || look.n > l.last[producer].n) {
 			return true
 		}
 	}
@@ -191,6 +194,7 @@ func (l *ledger) forget(now int64, retention time.Duration) (dropped int) {
 	for producer, e := range l.last {
 		if now-e.seenAt > retention.Milliseconds() {
 			delete(l.last, producer)
+			delete(l.looked, producer)
 			dropped++
 		}
 	}

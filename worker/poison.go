@@ -68,27 +68,19 @@ func (h *handlerSink) watchPoison(ctx context.Context) error {
 		h.poison.careful = 3 * h.pool.cfg.Batch
 		h.log.Warn().Int("starts", now.Starts).Msg("the session before this one got nowhere: handling messages one by one for a while")
 	}
-	for id, n := range now.Deaths {
-		if n < aloneDeaths || h.pool.cfg.OnError == Block {
-			continue
-		}
-		if err := h.buryKiller(ctx, id, n); err != nil {
-			return err
-		}
-		delete(now.Deaths, id)
-	}
 	h.poison.mark = now
 	return h.setMark(ctx)
 }
 
-// buryKiller puts the message aside that has killed the process, if it is still there.
-func (h *handlerSink) buryKiller(ctx context.Context, id queue.ID, deaths int) error {
-	msgs, err := h.lookUp(ctx, id)
-	if err != nil || len(msgs) == 0 || msgs[0].ID != id || msgs[0].Incomplete {
-		return err
+// buryKiller puts m aside if it has killed the process often enough.
+func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried bool, err error) {
+	n := h.poison.mark.Deaths[m.ID]
+	if n < aloneDeaths || h.pool.cfg.OnError == Block {
+		return false, nil
 	}
-	return h.bury(ctx, queue.Letter{Message: msgs[0], Attempts: deaths,
-		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", deaths)})
+	delete(h.poison.mark.Deaths, m.ID)
+	return true, h.bury(ctx, queue.Letter{Message: *m, Attempts: n,
+		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", n)})
 }
 
 func (h *handlerSink) setMark(ctx context.Context) error {

@@ -63,7 +63,11 @@ func isPoison(m queue.Message) bool { return string(m.Payload) == "orders 55" }
 func TestMessageThatKillsTheProcessIsPutAside(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
+		began := time.Now()
 		kills, handled := processes(r, 10, isPoison, deadLetters)
+		if d := time.Since(began); d > DefaultGapTimeout/2 {
+			t.Errorf("took %v: what other sessions have settled must not be waited for", d)
+		}
 		r.settledInOrder(firsts(handled))
 		l := r.letters()
 		if len(l) != 1 || string(l[0].Payload) != "orders 55" || !strings.Contains(l[0].Reason, "process ended") {

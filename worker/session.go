@@ -352,7 +352,7 @@ func (s *session) tellHeld() {
 		s.held.Store(nil)
 		return
 	}
-	s.held.Store(&heldState{first: first, fromStart: s.ledger.newHeld(), overdue: s.ledger.overdue()})
+	s.held.Store(&heldState{first: first, fromStart: s.ledger.lookAgain(), overdue: s.ledger.overdue()})
 }
 
 // ackStage removes durable messages from the queue, and keeps the registry informed. It never gives up on its own: an
