@@ -2,7 +2,6 @@ package storage
 
 import (
 	"fmt"
-	"sync"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -18,32 +17,27 @@ const (
 	minGainParts = 10      // compression that saves less than one part in so many is not worth a reader's time
 )
 
-// Both are made on first use, as few programs need them, and both are safe for concurrent use.
-var (
-	zstdEncoder = sync.OnceValue(func() *zstd.Encoder {
-		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderCRC(false)) // body_crc is enough
+// packer compresses bodies of batches. Its parts are made on first use, as few files need them, and kept, so that nothing is
+// allocated per batch.
+type packer struct {
+	zstd *zstd.Encoder
+	buf  []byte
+}
+
+// pack returns the compressed body, valid until the next call; ok is false when storing it as it is costs about as little.
+func (p *packer) pack(body []byte) (stored []byte, ok bool) {
+	if len(body) < minCompress {
+		return nil, false
+	}
+	if p.zstd == nil {
+		e, err := zstd.NewWriter(nil, zstd.WithEncoderLevel(zstd.SpeedFastest), zstd.WithEncoderConcurrency(1), zstd.WithEncoderCRC(false)) // body_crc is enough
 		if err != nil {
 			panic(err) // wrong options only
 		}
-		return e
-	})
-	zstdDecoder = sync.OnceValue(func() *zstd.Decoder {
-		// The output is bounded by the capacity of the buffer it is given: the record's raw_len.
-		d, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderConcurrency(0))
-		if err != nil {
-			panic(err)
-		}
-		return d
-	})
-)
-
-// compress appends the compressed body to dst; ok is false when storing it as it is costs about as little.
-func compress(dst, body []byte) (stored []byte, ok bool) {
-	if len(body) < minCompress {
-		return dst, false
+		p.zstd = e
 	}
-	stored = zstdEncoder().EncodeAll(body, dst[:0])
-	return stored, len(stored) <= len(body)-len(body)/minGainParts
+	p.buf = p.zstd.EncodeAll(body, p.buf[:0])
+	return p.buf, len(p.buf) <= len(body)-len(body)/minGainParts
 }
 
 // checkCodec tells whether this version can decode the body of the batch h.
@@ -59,9 +53,10 @@ func checkCodec(path string, h *recHeader) error {
 	return &VersionError{Path: path, Major: majorVersion, Minor: minorVersion, Feature: feature}
 }
 
-// bodyDecoder decompresses bodies of batches. It keeps its buffer, so that nothing is allocated per batch.
+// bodyDecoder decompresses bodies of batches, as packer compresses them.
 type bodyDecoder struct {
-	raw []byte
+	zstd *zstd.Decoder
+	raw  []byte
 }
 
 // body returns the body of the accepted batch it as its writer encoded it, valid until the next call or the scanner's next step.
@@ -76,7 +71,15 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 	if cap(d.raw) < n {
 		d.raw = make([]byte, n, n+n/4)
 	}
-	out, err := zstdDecoder().DecodeAll(it.body, d.raw[:0:n])
+	if d.zstd == nil {
+		// The output is bounded by the capacity of the buffer it is given: the record's raw_len.
+		z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderConcurrency(1))
+		if err != nil {
+			panic(err) // wrong options only
+		}
+		d.zstd = z
+	}
+	out, err := d.zstd.DecodeAll(it.body, d.raw[:0:n])
 	if err != nil || len(out) != n {
 		return nil, undecodable(path, &it.head)
 	}

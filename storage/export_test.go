@@ -113,7 +113,7 @@ func BatchBody(recs []Record) []byte {
 
 // Compress compresses the body of a batch.
 func Compress(body []byte) []byte {
-	b, _ := compress(nil, body)
+	b, _ := new(packer).pack(body)
 	return b
 }
 

@@ -35,7 +35,7 @@ type Writer struct {
 	appendMu sync.Mutex // one append at a time; taken before mu
 	room     int64      // bytes below this offset are reserved
 	buf      []byte
-	packed   []byte // scratch of the compression
+	packer   packer
 	bodies   bodyDecoder
 	marks    []mark // sparse index of the batches since the last checkpoint
 
@@ -133,9 +133,8 @@ func (w *Writer) append(recs []Record) error {
 	n := encodeRecords(b[recHeaderSize:], recs, h.baseTime, headers)
 	h.headerLen, h.storedLen, h.rawLen = recHeaderSize, uint32(n), uint32(n)
 	if w.opts.Compress {
-		var ok bool
-		if w.packed, ok = compress(w.packed, b[recHeaderSize:recHeaderSize+n]); ok {
-			n = copy(b[recHeaderSize:], w.packed)
+		if packed, ok := w.packer.pack(b[recHeaderSize : recHeaderSize+n]); ok {
+			n = copy(b[recHeaderSize:], packed)
 			h.storedLen, h.flags = uint32(n), h.flags|codecZstd
 		}
 	}
@@ -264,7 +263,7 @@ func (w *Writer) Close() error {
 	if cerr := w.file.Close(); err == nil {
 		err = ioError("close", w.path, cerr)
 	}
-	w.closeErr, w.buf, w.packed, w.marks, w.bodies = err, nil, nil, nil, bodyDecoder{}
+	w.closeErr, w.buf, w.marks, w.packer, w.bodies = err, nil, nil, packer{}, bodyDecoder{}
 	return err
 }
 

@@ -126,6 +126,7 @@ type mutant struct {
 	noContiguity  bool // append whatever comes, in whatever order
 	ackBeforeSync bool // acknowledge before the fsync
 
+	buryLate        bool // bury what is refused only after the checkpoint
 	forgetSkipped   bool // do not look for skip entries whose messages were not buried
 	ackBeforeHandle bool // acknowledge before the handler is called
 	noCare          bool // never hand messages over one by one after a crash

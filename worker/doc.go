@@ -1,4 +1,5 @@
-// Package worker drains typed messages from a queue into one binary file per type, with as many replicas as you like.
+// Package worker drains typed messages from a queue, into one binary file per type or through a [Handler], with as many replicas as
+// you like.
 //
 // A [Pool] serves a set of types. For each of them it waits for backlog, takes the type's lock, opens the type's file
 // with the lock's fencing token as epoch, and runs a session until the type is idle, the pool stops, or the lock is
@@ -17,4 +18,34 @@
 // Two rules make the pipeline exactly-once. A message is acknowledged only after the file said it is durable and nobody
 // has fenced the writer; and the ledger (last counter per producer, rebuilt from the file at every open) refuses what the
 // file has already. The lock only keeps replicas from wasting each other's time: if it fails, the file decides.
+//
+// # Handlers
+//
+// With [Config.Handler] the append stage hands the messages to your code instead:
+//
+//	pool, err := worker.New(worker.Config{
+//		Queue: b.Queue, Locker: b.Locker, Types: []string{"orders"},
+//		Handler: worker.Each(func(ctx context.Context, lease worker.Lease, m queue.Message) error { return ship(ctx, m.Payload) }),
+//		OnError: worker.DeadLetter,
+//	})
+//
+// Order per producer and one holder at a time are kept; exactly once becomes at least once, as there is no file that refuses
+// copies: Config.Handler says precisely what holds. A Handler gets batches; [Each] makes one of a function for single
+// messages, [Keyed] handles several keys of a type at the same time. What becomes of a message:
+//
+//	           nil                                      acknowledged
+//	Handle ────────────────────────────────────────────▶ (deleted from the queue)
+//	  ▲  │ error, panic, Timeout
+//	  │  └──▶ the batch is divided until the message is found ──▶ Block, or fewer than MaxAttempts: pause
+//	  │                                                    │                                           │
+//	  └────────────────────────────────────────────────────┼───────────────────────────────────────────┘
+//	                                                       └──▶ DeadLetter: dead letter (fencepost dead ls)
+//
+// A message that kills the process is found, too (docs/decisions/0003). Package workertest helps to test handlers.
+//
+// # Messages that do not get into a file
+//
+// A file takes all that a publisher of ours can publish. What Config.Filter refuses, or a foreign publisher stored beyond
+// the limits, leaves a skip entry in the file and becomes a dead letter, in this order, so that a crash in between
+// is made up for by the next holder.
 package worker

@@ -106,6 +106,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 				continue
 			}
 		}
+		before := h.handled
 		left, failed, err := h.attempt(ctx, msgs[:size], done)
 		if err != nil {
 			return err
@@ -119,8 +120,10 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			done.ids = nil
 		}
 		msgs = append(left, msgs[size:]...)
+		if n := h.handled - before; n > 0 {
+			h.emit(Event{Kind: Committed, Messages: int(n)})
+		}
 		if settled > 0 {
-			h.emit(Event{Kind: Committed, Messages: settled})
 			retry.reset()
 			size *= 2
 		} else {
@@ -198,7 +201,7 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 		if errors.As(err, &p) {
 			event = event.Bytes("stack", p.Stack)
 		}
-		event.Msg("a message failed, trying it again")
+		event.Msg("a message failed")
 	}
 	var permanent *permanentError
 	if h.pool.cfg.OnError == Block || n < h.pool.cfg.MaxAttempts && !errors.As(err, &permanent) {
@@ -267,8 +270,8 @@ func withTimeout(h Handler, d time.Duration) Handler {
 			}
 			return err
 		}
-		var batch *BatchError
-		if !errors.As(err, &batch) {
+		batch, ok := err.(*BatchError)
+		if !ok {
 			return explain(err)
 		}
 		for i, err := range batch.Errs {

@@ -44,7 +44,9 @@ type Lease interface {
 
 var _ Lease = (*lock.Lease)(nil)
 
-// Middleware wraps a Handler, see Config.Use.
+// Middleware wraps a Handler, see Config.Use. One that undoes what was done when Handle fails, by rolling a transaction back for example,
+// must not return a *BatchError as it got it, which would say that some messages are handled: it wraps it, as in
+// fmt.Errorf("rolled back: %w", err). The batch is then divided, and every part is a transaction of its own.
 type Middleware func(Handler) Handler
 
 // Each makes a Handler of a function for one message at a time. When f fails, the messages before are acknowledged, and only
@@ -110,8 +112,8 @@ func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 // ErrNotTried stands in a BatchError for a message that was not handled because of another one.
 var ErrNotTried = errors.New("not tried")
 
-// BatchError tells what became of each message of a batch. Without it a batch that fails is divided until the message is found
-// that fails.
+// BatchError tells what became of each message of a batch, if Handle returns it as it is: inside another error it is an error like
+// others. Without it a batch that fails is divided until the message is found that fails.
 type BatchError struct {
 	Errs []error // per message: nil = handled, ErrNotTried, or why it failed
 }
@@ -179,11 +181,12 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 		return batchError(len(msgs), 0, ErrNotTried).Errs
 	}
 	err := call(ctx, h, lease, msgs)
-	var batch *BatchError
+	// rule: a BatchError that somebody has wrapped is no promise any more that anything was handled.
+	batch, ok := err.(*BatchError)
 	switch {
 	case err == nil:
 		return make([]error, len(msgs))
-	case errors.As(err, &batch) && len(batch.Errs) == len(msgs):
+	case ok && len(batch.Errs) == len(msgs):
 		return batch.Errs
 	case len(msgs) == 1:
 		return []error{err}

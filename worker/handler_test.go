@@ -625,6 +625,38 @@ func TestMiddlewareAndEvents(t *testing.T) {
 	})
 }
 
+// A middleware that rolls back wraps the error: then nothing of the batch counts as handled.
+func TestWrappedBatchErrorPromisesNothing(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 100)
+		var committed, tx record
+		transaction := func(h Handler) Handler {
+			return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+				tx.got = nil
+				if err := h.Handle(ctx, lease, msgs); err != nil {
+					return fmt.Errorf("rolled back: %w", err)
+				}
+				committed.got = append(committed.got, tx.got...)
+				return nil
+			})
+		}
+		h := Each(func(_ context.Context, _ Lease, m queue.Message) error {
+			if strings.HasSuffix(string(m.Payload), "42") {
+				return Permanent(errors.New("never"))
+			}
+			tx.add(m)
+			return nil
+		})
+		if err := r.drain(handle(h, deadLetters, func(c *Config) { c.Use = []Middleware{transaction} })); err != nil {
+			t.Fatal(err)
+		}
+		r.settledInOrder(committed.all())
+		if l := r.letters(); len(l) != 1 || l[0].Attempts != 1 || l[0].Reason != "rolled back: 1 of 1 messages failed, the first: never" {
+			t.Errorf("letters %+v", l)
+		}
+	})
+}
+
 // Keyed keeps the order of each key, handles keys at the same time, no more than it may, and a failing key holds back no other.
 func TestKeyed(t *testing.T) {
 	const keys, each, atOnce = 7, 40, 3

@@ -95,8 +95,8 @@ func New(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was fetched, release
-// the locks. Run returns when that is done. Safe to call more than once and from any goroutine.
+// Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was fetched (with a Handler: finish
+// the batch that it has), release the locks. Run returns when that is done. Safe to call more than once and from any goroutine.
 func (p *Pool) Stop() { p.stopOnce.Do(func() { close(p.stopping) }) }
 
 // Stats returns the counters so far. Safe for concurrent use.

@@ -110,6 +110,51 @@ func TestMutantThatForgetsSkippedMessagesLosesThem(t *testing.T) {
 	})
 }
 
+// dieBeforeBuryingAtALimit is dieBeforeBurying when the file has reached its size limit with what it skipped: its successor would begin
+// with a checkpoint.
+func dieBeforeBuryingAtALimit(r *rig, change func(*Config)) (lost int) {
+	pad := strings.Repeat("x", 2000)
+	r.publishWith(typ, 1000, func(i int) string { return fmt.Sprintf("%s %d", pad, i) })
+	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+		if op == queuetest.OpBury {
+			return queuetest.Fault{Kind: queuetest.Hang}
+		}
+		return queuetest.Fault{}
+	})
+	limit := func(c *Config) { c.Filter, c.MaxFileBytes = no7, 1<<20 }
+	p := r.start(func(c *Config) { limit(c); change(c) })
+	time.Sleep(time.Second)
+	p.cancel()
+	<-p.done
+	r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+	if err := r.drain(limit); err != nil {
+		r.t.Fatal(err)
+	}
+	messages := 0
+	for _, p := range r.chain(typ) {
+		if strings.HasPrefix(p, pad) { // the others are reasons
+			messages++
+		}
+	}
+	return len(r.sent[typ]) - messages - len(r.letters())
+}
+
+func TestSkippedMessagesAreBuriedBeforeACheckpoint(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if n := dieBeforeBuryingAtALimit(r, func(*Config) {}); n != 0 {
+			t.Errorf("%d messages are lost", n)
+		}
+	})
+}
+
+func TestMutantThatBuriesBehindACheckpointLosesMessages(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if n := dieBeforeBuryingAtALimit(r, func(c *Config) { c.mutant.buryLate = true }); n == 0 {
+			t.Error("nothing is lost: the scenario proves nothing")
+		}
+	})
+}
+
 // Whatever the queue does, and with crashes, size limits and takeovers: every message is in the file or dead, in order.
 func TestRefusedMessagesUnderFaultsAreNotLost(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {

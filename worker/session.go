@@ -234,8 +234,10 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
 			}
 			// rule: buried before they are acknowledged, and before a checkpoint, behind which nobody looks for them.
-			if err := s.buryRefused(ctx); err != nil {
-				return err
+			if !s.pool.cfg.mutant.buryLate {
+				if err := s.buryRefused(ctx); err != nil {
+					return err
+				}
 			}
 			if s.writer().CheckpointDue() {
 				if err := s.writer().Checkpoint(s.ledger.state()); err != nil {
@@ -244,6 +246,9 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 				s.sinceCheckpoint = 0
 			}
 			if err := s.rotate(ctx); err != nil {
+				return err
+			}
+			if err := s.buryRefused(ctx); err != nil { // mutant
 				return err
 			}
 		}

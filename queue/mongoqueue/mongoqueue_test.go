@@ -175,6 +175,37 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	return broken
 }
 
+// A dead letter is stored, durably, before its message is deleted.
+func TestBuryStoresBeforeItDeletes(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	w := &wire{}
+	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
+	mustInsert(t, q, "orders", message("orders", 1, nil))
+	w.take()
+	letters := []queue.Letter{{Message: message("orders", 1, nil)}}
+	if err := q.Bury(t.Context(), "orders", letters); err != nil {
+		t.Fatal(err)
+	}
+	names, commands := w.take()
+	if !slices.Equal(names, []string{"insert", "delete"}) || commands[0].Lookup("insert").StringValue() != "dead" {
+		t.Fatalf("commands %v", names)
+	}
+	// And it is not deleted when the letter is not known to be stored.
+	mustInsert(t, q, "orders", message("orders", 2, nil))
+	ended, cancel := context.WithCancel(t.Context())
+	stop := mongoqueue.Options{Monitor: &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		if e.CommandName == "insert" {
+			cancel() // while it is on its way
+		}
+	}}}
+	if err := open(t, uri, stop).Bury(ended, "orders", []queue.Letter{{Message: message("orders", 2, nil)}}); err == nil {
+		t.Fatal("buried with an ended context")
+	}
+	if n := count(t, db); n != 1 {
+		t.Errorf("%d messages are left, want the one that was not buried for certain", n)
+	}
+}
+
 func second[T any](_ T, err error) error        { return err }
 func third[T, U any](_ T, _ U, err error) error { return err }
 
