@@ -335,7 +335,7 @@ func TestALineAtAnUnavailableStore(t *testing.T) {
 			})
 		}
 		wg.Wait()
-		w.between("all ended", w.now(), lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+6*lock.OpTimeout(lease)+2*time.Second)
+		w.between("all ended", w.now(), lock.DefaultGiveUpAfter, lock.DefaultGiveUpAfter+9*lock.OpTimeout(lease)) // not five times as long
 		w.mem.Inject(nil)
 		w.acquire(l)
 	})
