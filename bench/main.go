@@ -19,7 +19,9 @@ import (
 
 	"github.com/fencepost/fencepost/bench/internal/report"
 	"github.com/fencepost/fencepost/bench/internal/suite"
+	"github.com/fencepost/fencepost/bench/locks"
 	"github.com/fencepost/fencepost/bench/storage"
+	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 // A suite added here gets its own section of RESULTS.md.
@@ -28,9 +30,13 @@ var suites = []struct {
 	run         func(context.Context, suite.Options) (*suite.Result, error)
 }{
 	{"storage", "Storage", storage.Run},
+	{"lock", "Lock", locks.Run},
 }
 
 func main() {
+	if code, ok := locks.Worker(); ok {
+		os.Exit(code)
+	}
 	// Only the first signal counts: what is mounted must be unmounted.
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	os.Exit(run(ctx, os.Args[1:], os.Stdout, os.Stderr))
@@ -89,6 +95,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) (err er
 	flags.IntVar(&o.Rounds, "rounds", 21, "rounds of each measurement")
 	flags.BoolVar(&o.Quick, "quick", false, "sizes that show that everything works, and measure nothing")
 	flags.BoolVar(&o.Large, "large", true, "also measure with a file of 10 GiB, if the disk has room")
+	flags.StringVar(&o.MongoDB, "mongodb", "", "lock: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(stdout)
@@ -100,6 +107,9 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) (err er
 		return &usageError{fmt.Sprintf("unexpected argument %q", flags.Arg(0))}
 	case o.Rounds < 1 || o.Rounds > 1000:
 		return &usageError{"--rounds must be between 1 and 1000"}
+	}
+	if o.MongoDB == "" {
+		o.MongoDB = os.Getenv(mongotest.EnvURI)
 	}
 	if *out == "" && !o.Quick {
 		*out = "."
@@ -134,7 +144,7 @@ func command(name string, flags *flag.FlagSet) string {
 	c := "go run . " + name
 	flags.Visit(func(f *flag.Flag) {
 		value := f.Value.String()
-		if f.Name == "dir" || f.Name == "out" {
+		if slices.Contains([]string{"dir", "out", "mongodb"}, f.Name) {
 			value = "…"
 		}
 		c += " --" + f.Name + "=" + value

@@ -128,6 +128,11 @@ func Summarize(values []float64) Summary {
 	return Summary{Min: quantile(s, 0), Q1: quantile(s, .25), Median: quantile(s, .5), Q3: quantile(s, .75), Max: quantile(s, 1)}
 }
 
+// Quantile returns the value below which the share q of values is, as in Summarize.
+func Quantile(values []float64, q float64) float64 {
+	return quantile(slices.Sorted(slices.Values(values)), q)
+}
+
 func quantile(sorted []float64, q float64) float64 {
 	if len(sorted) == 0 {
 		return math.NaN()

@@ -7,7 +7,9 @@ type Options struct {
 	Rounds int
 	Quick  bool // sizes that show that everything works, and measure nothing
 	Large  bool // also what takes 10 GiB of disk
-	Logf   func(format string, args ...any)
+	// MongoDB is the URI of a server to use; empty: start one.
+	MongoDB string
+	Logf    func(format string, args ...any)
 }
 
 // Result is a suite's section of RESULTS.md, without heading, and the plots that it shows.

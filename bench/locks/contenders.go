@@ -1,0 +1,163 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/event"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/mongolock"
+	"github.com/fencepost/fencepost/lock/sqlitelock"
+)
+
+// Names of the contenders, as they are shown.
+const (
+	nameFencepost = "fencepost"
+	nameNewNames  = "fencepost, new names"
+	nameSQLite    = "fencepost, sqlite"
+	nameStore     = "fencepost's store alone"
+	nameLeast     = "least with a token"
+	nameInsert    = "classic insert"
+	nameAgain     = "classic insert again"
+	nameUpsert    = "classic upsert"
+)
+
+// locker is one way to lock.
+type locker interface {
+	// acquire waits for the lock; try does not, and its error is lock.ErrHeld if somebody has it.
+	acquire(ctx context.Context, name string) (held, error)
+	try(ctx context.Context, name string) (held, error)
+	close(ctx context.Context) error
+}
+
+type held interface {
+	release(ctx context.Context) error
+	token() int64
+}
+
+// terms are what a holder gets.
+type terms struct {
+	Lease     time.Duration // of Fencepost; expiry of Classic. 0: the defaults of both
+	Elsewhere bool          // say that this process is one of another machine, so that nobody can prove its death
+}
+
+func (t terms) owner() lock.Owner {
+	if !t.Elsewhere {
+		return lock.Owner{} // this process
+	}
+	return lock.Owner{Host: "another-host", PID: 1, Instance: "bench", Boot: "another-boot", PIDNamespace: "another", Started: "1"}
+}
+
+// pollOnly hides what a store can besides: change streams.
+type pollOnly struct{ lock.Store }
+
+// openLocker opens a contender on db.
+func openLocker(ctx context.Context, contender string, db *mongo.Database, t terms) (locker, error) {
+	switch contender {
+	case nameFencepost:
+		store, err := mongolock.New(ctx, db, mongolock.Options{})
+		if err != nil {
+			return nil, err
+		}
+		return openFencepost(store, t)
+	case nameInsert, nameUpsert:
+		c, err := mongolock.NewClassic(ctx, db, mongolock.ClassicOptions{Expiry: t.Lease, Upsert: contender == nameUpsert})
+		if err != nil {
+			return nil, err
+		}
+		return classic{c}, nil
+	case nameStore:
+		return openBareStore(ctx, db)
+	case nameLeast:
+		return openLeast(db), nil
+	}
+	return nil, fmt.Errorf("unknown contender %q", contender)
+}
+
+func openSQLite(ctx context.Context, path string) (locker, error) {
+	store, err := sqlitelock.Open(ctx, path)
+	if err != nil {
+		return nil, err
+	}
+	return openFencepost(store, terms{})
+}
+
+func openFencepost(store lock.Store, t terms) (locker, error) {
+	l, err := lock.New(pollOnly{store}, lock.Options{Lease: t.Lease, Owner: t.owner()})
+	if err != nil {
+		return nil, errors.Join(err, store.Close())
+	}
+	return fencepost{l}, nil
+}
+
+type fencepost struct{ l *lock.Locker }
+
+func (f fencepost) acquire(ctx context.Context, name string) (held, error) {
+	return lease(f.l.Acquire(ctx, name))
+}
+
+func (f fencepost) try(ctx context.Context, name string) (held, error) {
+	return lease(f.l.TryAcquire(ctx, name))
+}
+
+func (f fencepost) close(ctx context.Context) error { return f.l.Close(ctx) }
+
+type fencepostLease struct{ le *lock.Lease }
+
+func lease(le *lock.Lease, err error) (held, error) {
+	if err != nil {
+		return nil, err
+	}
+	return fencepostLease{le}, nil
+}
+
+func (f fencepostLease) release(ctx context.Context) error { return f.le.Release(ctx) }
+func (f fencepostLease) token() int64                      { return f.le.Token() }
+
+type classic struct{ c *mongolock.Classic }
+
+func (c classic) acquire(ctx context.Context, name string) (held, error) {
+	return classicHeld(c.c.Acquire(ctx, name))
+}
+
+func (c classic) try(ctx context.Context, name string) (held, error) {
+	return classicHeld(c.c.TryAcquire(ctx, name))
+}
+
+func (classic) close(context.Context) error { return nil }
+
+type classicLock struct{ l *mongolock.ClassicLock }
+
+func classicHeld(l *mongolock.ClassicLock, err error) (held, error) {
+	if err != nil {
+		return nil, err
+	}
+	return classicLock{l}, nil
+}
+
+func (c classicLock) release(ctx context.Context) error { return c.l.Release(ctx) }
+func (c classicLock) token() int64                      { return c.l.Token() }
+
+// dial returns a client like the one that mongolock.Open makes, for all contenders, and the commands that it has sent.
+func dial(uri string) (*mongo.Client, *atomic.Int64, error) {
+	sent := new(atomic.Int64)
+	co := options.Client().ApplyURI(uri).SetMaxPoolSize(5).SetRetryWrites(false).SetMonitor(&event.CommandMonitor{
+		Started: func(_ context.Context, e *event.CommandStartedEvent) {
+			if e.CommandName != "endSessions" {
+				sent.Add(1)
+			}
+		}})
+	client, err := mongo.Connect(co)
+	return client, sent, err
+}
+
+// undisturbed is a context for cleaning up.
+func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
+}

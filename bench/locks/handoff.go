@@ -1,0 +1,202 @@
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/bench/internal/measure"
+)
+
+// handOffContenders, the yardstick first.
+var handOffContenders = []string{nameInsert, nameFencepost}
+
+// hold is how long the lock is held between two hand-offs, on average, and how many are measured in a block.
+type hold struct {
+	name  string
+	mean  time.Duration
+	count int
+}
+
+// cell is one measurement of hand-offs: what it was with, and what it gave.
+type cell struct {
+	contender string
+	waiters   int
+	hold      string
+}
+
+// handOffs are the results, by round.
+type handOffs struct {
+	waiters   []int
+	holds     []hold
+	latencies map[cell][][]time.Duration
+	commands  map[cell][]float64 // per grant
+}
+
+func (h *handOffs) ratios(waiters int, hold string) (ratios []float64) {
+	classic, ours := h.latencies[cell{nameInsert, waiters, hold}], h.latencies[cell{nameFencepost, waiters, hold}]
+	for i := range classic {
+		ratios = append(ratios, measure.Summarize(millis(classic[i])).Median/measure.Summarize(millis(ours[i])).Median)
+	}
+	return ratios
+}
+
+func (h *handOffs) all(c cell) []float64 { return millis(slices.Concat(h.latencies[c]...)) }
+
+func millis(ds []time.Duration) (ms []float64) {
+	for _, d := range ds {
+		ms = append(ms, d.Seconds()*1e3)
+	}
+	return ms
+}
+
+// measureHandOffs runs all cells in random order, round after round.
+func (b *bench) measureHandOffs(ctx context.Context) (h handOffs, err error) {
+	h = handOffs{
+		waiters:   []int{1, 8, 32},
+		holds:     []hold{{"20 ms", 20 * time.Millisecond, 14}, {"600 ms", 600 * time.Millisecond, 6}},
+		latencies: map[cell][][]time.Duration{}, commands: map[cell][]float64{},
+	}
+	rounds := max(1, b.o.Rounds/3)
+	if b.o.Quick {
+		h.waiters, h.holds, rounds = []int{1, 2}, []hold{{"20 ms", 20 * time.Millisecond, 3}}, 1
+	}
+	c, err := b.newCrew(ctx, handOffContenders, make([]terms, 1+slices.Max(h.waiters))...)
+	if err != nil {
+		return h, err
+	}
+	defer c.stop()
+	block := 0
+	for round := range rounds {
+		b.o.Logf("hand-off: round %d of %d", round+1, rounds)
+		type job struct {
+			cell
+			hold hold
+		}
+		var jobs []job
+		for _, n := range h.waiters {
+			for _, hold := range h.holds {
+				for _, contender := range handOffContenders {
+					jobs = append(jobs, job{cell{contender, n, hold.name}, hold})
+				}
+			}
+		}
+		rand.Shuffle(len(jobs), func(i, j int) { jobs[i], jobs[j] = jobs[j], jobs[i] })
+		for _, j := range jobs {
+			block++
+			took, commands, err := c.handOffs(ctx, j.contender, fmt.Sprintf("hand-off-%d", block), j.waiters, j.hold)
+			if err != nil {
+				return h, fmt.Errorf("hand-off, %s, %d waiters: %w", j.contender, j.waiters, err)
+			}
+			h.latencies[j.cell] = append(h.latencies[j.cell], took)
+			h.commands[j.cell] = append(h.commands[j.cell], commands)
+		}
+	}
+	return h, nil
+}
+
+// notMeasured is how many hand-offs pass before those that count.
+const notMeasured = 2
+
+// handOffs has a lock go from worker to worker. It returns the times from the call of Release to the next grant, and how
+// many commands all workers together sent to the server per grant.
+//
+// Who has passed the lock on waits for it again at once, so that there are always so many waiters.
+func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int, h hold) (took []time.Duration, commands float64, err error) {
+	acquire := func(i int) error { return c.tell(i, "acquire %s %s", name, contender) }
+	if err := acquire(0); err != nil {
+		return nil, 0, err
+	}
+	granted, err := c.hear(ctx, 0, "granted", answerTimeout)
+	if err != nil {
+		return nil, 0, err
+	}
+	// They come at times of their own, so that those who poll at a fixed interval do not do it all at the same time.
+	const spread = 200 * time.Millisecond
+	for i := 1; i <= waiters; i++ {
+		if err := errors.Join(sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {
+			return nil, 0, err
+		}
+	}
+	if err := sleep(ctx, spread); err != nil {
+		return nil, 0, err
+	}
+	var before int64
+	for i := range notMeasured + h.count {
+		if i == notMeasured {
+			if before, err = c.commands(ctx, 1+waiters); err != nil {
+				return nil, 0, err
+			}
+		}
+		if err := sleep(ctx, h.mean/2+rand.N(h.mean)); err != nil {
+			return nil, 0, err
+		}
+		if err := c.quiet(); err != nil {
+			return nil, 0, err
+		}
+		holder := granted.from
+		if err := c.tell(holder, "release"); err != nil {
+			return nil, 0, err
+		}
+		last := granted
+		if granted, err = c.hear(ctx, anyone, "granted", answerTimeout); err != nil {
+			return nil, 0, err
+		}
+		released, err := c.hear(ctx, holder, "released", answerTimeout)
+		if err != nil {
+			return nil, 0, err
+		}
+		switch {
+		case granted.a < released.a:
+			return nil, 0, fmt.Errorf("two holders: granted %v before the release", time.Duration(released.a-granted.a))
+		case contender == nameFencepost && granted.b <= last.b:
+			return nil, 0, fmt.Errorf("token %d after %d", granted.b, last.b)
+		}
+		if i >= notMeasured {
+			took = append(took, time.Duration(granted.a-released.a))
+		}
+		if err := acquire(holder); err != nil {
+			return nil, 0, err
+		}
+	}
+	after, err := c.commands(ctx, 1+waiters)
+	if err != nil {
+		return nil, 0, err
+	}
+	for i := range 1 + waiters {
+		if i != granted.from {
+			if err := c.tell(i, "cancel"); err != nil {
+				return nil, 0, err
+			}
+			if _, err := c.hear(ctx, i, "cancelled", answerTimeout); err != nil {
+				return nil, 0, err
+			}
+		}
+	}
+	if err := c.tell(granted.from, "release"); err != nil {
+		return nil, 0, err
+	}
+	if _, err := c.hear(ctx, granted.from, "released", answerTimeout); err != nil {
+		return nil, 0, err
+	}
+	return took, float64(after-before) / float64(h.count), c.quiet()
+}
+
+// quiet fails if somebody said what was not to be expected: got the lock while another one had it.
+func (c *crew) quiet() error {
+	for {
+		select {
+		case m := <-c.said:
+			c.backlog = append(c.backlog, m)
+			continue
+		default:
+		}
+		if len(c.backlog) > 0 {
+			return fmt.Errorf("two holders, or a confused worker: worker %d says %q", c.backlog[0].from, c.backlog[0].text)
+		}
+		return nil
+	}
+}

@@ -1,0 +1,293 @@
+// Package locks measures package lock on MongoDB against the lock that is usually written (mongolock.Classic).
+package locks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"runtime"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/fencepost/fencepost/bench/internal/machine"
+	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/bench/internal/report"
+	"github.com/fencepost/fencepost/bench/internal/suite"
+	"github.com/fencepost/fencepost/internal/mongotest"
+)
+
+// databasePrefix begins the name of a run's database.
+const databasePrefix = "fencepost_bench_"
+
+// bench is a run of the suite.
+type bench struct {
+	o             suite.Options
+	uri, database string
+	server        string // what it calls itself
+
+	mu      sync.Mutex
+	clients []*mongo.Client
+
+	load      [2]string // before and after
+	elsewhere float64   // cores
+	alone     alone
+	handOffs  handOffs
+	waits     []idle
+	recovery  []*recovery
+}
+
+// Run runs the suite.
+func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
+	b := &bench{o: o}
+	if err := b.measure(ctx); err != nil {
+		if ctx.Err() != nil { // rather than what happened to fail because of it
+			err = ctx.Err()
+		}
+		return nil, err
+	}
+	return b.result(), nil
+}
+
+func (b *bench) measure(ctx context.Context) (err error) {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	b.uri = b.o.MongoDB
+	if b.uri == "" {
+		b.o.Logf("starting a server, as neither --mongodb nor %s names one", mongotest.EnvURI)
+		s, err := mongotest.Start(ctx, mongotest.Options{})
+		if err != nil {
+			return fmt.Errorf("no MongoDB can be had; name one with --mongodb or %s: %w", mongotest.EnvURI, err)
+		}
+		defer func() {
+			end, cancel := undisturbed(ctx)
+			defer cancel()
+			err = errors.Join(err, s.Terminate(end))
+		}()
+		b.uri = s.URI()
+	}
+	b.database = databasePrefix + bson.NewObjectID().Hex()
+	client, _, err := dial(b.uri)
+	if err != nil {
+		return fmt.Errorf("--mongodb: %w", err)
+	}
+	b.clients = []*mongo.Client{client}
+	if b.server, err = describe(ctx, client); err != nil {
+		return errors.Join(fmt.Errorf("--mongodb: no server answers: %w", err), client.Disconnect(context.WithoutCancel(ctx)))
+	}
+	defer func() {
+		end, cancel := undisturbed(ctx)
+		defer cancel()
+		err = errors.Join(err, drop(end, client.Database(b.database)))
+		for _, c := range b.clients {
+			err = errors.Join(err, c.Disconnect(end))
+		}
+	}()
+
+	b.load[0] = machine.Load()
+	b.o.Logf("uncontended")
+	elsewhere := machine.Elsewhere()
+	if b.alone, err = b.measureUncontended(ctx); err != nil {
+		return err
+	}
+	b.elsewhere = elsewhere()
+	if b.handOffs, err = b.measureHandOffs(ctx); err != nil {
+		return err
+	}
+	b.o.Logf("idle waiters")
+	if b.waits, err = b.measureIdle(ctx); err != nil {
+		return err
+	}
+	b.o.Logf("recovery")
+	if b.recovery, err = b.measureRecovery(ctx); err != nil {
+		return err
+	}
+	b.load[1] = machine.Load()
+	return nil
+}
+
+// drop drops a database until it stays away: what a killed worker, or an operation whose context ended, has sent to the
+// server may arrive after a drop and make it anew.
+func drop(ctx context.Context, db *mongo.Database) error {
+	for {
+		if err := db.Drop(ctx); err != nil {
+			return err
+		}
+		if err := sleep(ctx, 300*time.Millisecond); err != nil {
+			return err
+		}
+		names, err := db.Client().ListDatabaseNames(ctx, bson.D{})
+		if err != nil || !slices.Contains(names, db.Name()) {
+			return err
+		}
+	}
+}
+
+// describe asks a server what it is.
+func describe(ctx context.Context, client *mongo.Client) (string, error) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	var info struct {
+		Version  string   `bson:"version"`
+		FerretDB bson.Raw `bson:"ferretdb"`
+	}
+	if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&info); err != nil {
+		return "", err
+	}
+	var hello struct {
+		Set string `bson:"setName"`
+	}
+	if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
+		return "", err
+	}
+	if info.FerretDB != nil {
+		version, _ := info.FerretDB.Lookup("version").StringValueOK()
+		return strings.TrimSpace("FerretDB " + version + ", which claims to be MongoDB " + info.Version), nil
+	}
+	if hello.Set != "" {
+		return "MongoDB " + info.Version + ", replica set", nil
+	}
+	return "MongoDB " + info.Version + ", standalone", nil
+}
+
+func (b *bench) result() *suite.Result {
+	var s strings.Builder
+	fmt.Fprintf(&s, "%s; %s, GOMAXPROCS %d; %.1f cores busy with other processes than this one, the server among them, during the first measurement; load average %s before, %s after.\n\n",
+		machine.Describe(), runtime.Version(), runtime.GOMAXPROCS(0), b.elsewhere, b.load[0], b.load[1])
+	fmt.Fprintf(&s, "Server: %s; %s. %d rounds, of hand-offs %d. Ratios are medians of the rounds' ratios, with their quartiles; how far `%s` is from 1 shows what a difference means. Nobody used change streams. square/mongo-lock was not measured: [README.md](README.md) says why.\n\n",
+		b.server, machine.Versions("go.mongodb.org/mongo-driver/v2"), b.o.Rounds, b.rounds(), nameAgain)
+	s.WriteString("### Targets\n\n" + b.targets())
+	fmt.Fprintf(&s, "\n### Uncontended acquire and release\n\nSpeed, %s = 1. Each contender has a name of its own, which it uses again and again, but for `%s`, where each name is a new one. `%s`: the same commands as Fencepost's without package lock around them. `%s`: two updates of a document that stays, nothing else.\n\n%s",
+		nameInsert, nameNewNames, nameStore, nameLeast, b.aloneTable())
+	fmt.Fprintf(&s, "\n### Hand-off between processes\n\nTime from the holder's call of Release until the next holder has the lock, by polling alone. Classic polls every 100 ms. Each waiter is a process; the lock is held for the time in the first column on average (uniform, from half to one and a half times as long).\n\n![Hand-off](plots/%s)\n\n%s\nCommands sent to the server per grant, by all processes together: polls, renewals, acquisition and release.\n\n%s",
+		plotFile, b.handOffTable(), b.commandsTable())
+	s.WriteString("\n### Idle cost\n\nCommands per second, per waiter, while the lock stays held; all lines of the table at the same time, for 10 s.\n\n" + b.idleTable())
+	s.WriteString("\n### Recovery\n\nTime from SIGKILL of the holder until a process that waited gets the lock.\n\n" + b.recoveryTable())
+	return &suite.Result{Markdown: s.String(), Plots: map[string]string{plotFile: b.plot()}}
+}
+
+// rounds is how many there were of hand-offs.
+func (b *bench) rounds() int {
+	for _, l := range b.handOffs.latencies {
+		return len(l)
+	}
+	return 0
+}
+
+func (b *bench) targets() string {
+	var rows [][]string
+	s := measure.Summarize(b.alone.times.Ratios(nameInsert, nameFencepost))
+	rows = append(rows, []string{"uncontended acquire + release / " + nameInsert, "≥ 1.0", report.Spread(s), report.Verdict(s, true, 1)},
+		[]string{"control: " + nameInsert + " / " + nameAgain, "", report.Spread(measure.Summarize(b.alone.times.Ratios(nameInsert, nameAgain))), ""})
+	if slices.Contains(b.handOffs.waiters, 8) {
+		for _, hold := range b.handOffs.holds {
+			s := measure.Summarize(b.handOffs.ratios(8, hold.name))
+			rows = append(rows, []string{"hand-off, 8 waiters, held " + hold.name + ": median of " + nameInsert + " / of fencepost", "≥ 5", report.Spread(s), report.Verdict(s, true, 5)})
+		}
+	}
+	return report.Table([]string{"work", "target", "measured", ""}, rows)
+}
+
+func (b *bench) aloneTable() string {
+	var rows [][]string
+	for _, name := range uncontended {
+		commands := "none"
+		if n, ok := b.alone.commands[name]; ok {
+			commands = fmt.Sprintf("%.1f", n)
+		}
+		rows = append(rows, []string{name, fmt.Sprintf("%.2f ms", b.alone.each(name).Seconds()*1e3),
+			report.Spread(measure.Summarize(b.alone.times.Ratios(nameInsert, name))), report.Ratio(b.alone.times.Whole(nameInsert, name)), commands})
+	}
+	return report.Table([]string{"lock", "time", "speed", "of whole times", "commands to the server"}, rows)
+}
+
+func (b *bench) handOffTable() string {
+	var rows [][]string
+	h := &b.handOffs
+	for _, hold := range h.holds {
+		for _, n := range h.waiters {
+			row := []string{hold.name, fmt.Sprint(n)}
+			for _, contender := range handOffContenders {
+				all := h.all(cell{contender, n, hold.name})
+				row = append(row, fmt.Sprintf("%.1f ms", measure.Quantile(all, .5)), fmt.Sprintf("%.0f ms", measure.Quantile(all, .99)))
+			}
+			rows = append(rows, append(row, report.Spread(measure.Summarize(h.ratios(n, hold.name))), fmt.Sprint(len(h.all(cell{nameInsert, n, hold.name})))))
+		}
+	}
+	return report.Table([]string{"held", "waiters", "classic p50", "p99", "fencepost p50", "p99", "classic / fencepost", "hand-offs of each"}, rows)
+}
+
+func (b *bench) commandsTable() string {
+	var rows [][]string
+	for _, hold := range b.handOffs.holds {
+		for _, n := range b.handOffs.waiters {
+			row := []string{hold.name, fmt.Sprint(n)}
+			for _, contender := range handOffContenders {
+				s := measure.Summarize(b.handOffs.commands[cell{contender, n, hold.name}])
+				row = append(row, fmt.Sprintf("%.1f (%.1f–%.1f)", s.Median, s.Q1, s.Q3))
+			}
+			rows = append(rows, row)
+		}
+	}
+	return report.Table([]string{"held", "waiters", "classic", "fencepost"}, rows)
+}
+
+func (b *bench) idleTable() string {
+	var rows [][]string
+	n := len(b.waits) / len(handOffContenders)
+	for i := range n {
+		row := []string{b.waits[i].what}
+		for k := range handOffContenders {
+			row = append(row, fmt.Sprintf("%.2f", b.waits[k*n+i].perSecond))
+		}
+		rows = append(rows, row)
+	}
+	return report.Table([]string{"", "classic (failing inserts)", "fencepost (reads; the holder: renewals)"}, rows)
+}
+
+func (b *bench) recoveryTable() string {
+	var rows [][]string
+	for _, r := range b.recovery {
+		median, spread := "", ""
+		if len(r.took) > 0 {
+			var seconds []float64
+			for _, d := range r.took {
+				seconds = append(seconds, d.Seconds())
+			}
+			s := measure.Summarize(seconds)
+			median, spread = fmt.Sprintf("%.2f s", s.Median), fmt.Sprintf("%.2f–%.2f s", s.Min, s.Max)
+		}
+		never := ""
+		if r.never > 0 {
+			never = fmt.Sprintf("%d not within %v", r.never, r.patience)
+		}
+		rows = append(rows, []string{r.contender, r.what, median, spread, fmt.Sprint(r.times), never})
+	}
+	return report.Table([]string{"lock", "the holder was on", "median", "all", "times", ""}, rows)
+}
+
+const plotFile = "lock-handoff.svg"
+
+func (b *bench) plot() string {
+	p := report.Plot{Title: "Hand-off between processes, by polling", XLabel: "waiters", YLabel: "milliseconds (lower is better)", Line: 100, LineName: "classic's poll interval"}
+	for _, n := range b.handOffs.waiters {
+		p.X = append(p.X, fmt.Sprint(n))
+	}
+	for _, hold := range b.handOffs.holds {
+		panel := report.Panel{Title: "held " + hold.name}
+		for _, contender := range handOffContenders {
+			s := report.Series{Name: contender}
+			for _, n := range b.handOffs.waiters {
+				s.Values = append(s.Values, measure.Summarize(b.handOffs.all(cell{contender, n, hold.name})))
+			}
+			panel.Series = append(panel.Series, s)
+		}
+		p.Panels = append(p.Panels, panel)
+	}
+	return p.SVG()
+}
