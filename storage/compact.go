@@ -36,8 +36,8 @@ const (
 // lostID is the ID of records of KindLost.
 var lostID = []byte{0}
 
-// Compact writes all records of the file into a successor, in batches of a good size, compressed if Options.Compress is set,
-// without the traces that crashes and takeovers left. Indexes stay. The old file is sealed, and not needed by anybody
+// Compact writes all records of the file into a successor, in batches of a good size, compressed if Options.Compress is set or
+// they were compressed, without the traces that crashes and takeovers left. Indexes stay. The old file is sealed, and not needed by anybody
 // from then on; nothing removes it. state is as for Checkpoint, and the errors are those of Rotate.
 //
 // A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records of KindLost stand in
@@ -133,6 +133,7 @@ func (c *compaction) batch(it *item) error {
 	if err := c.fill(it.head.base); err != nil {
 		return err
 	}
+	c.to.opts.Compress = c.w.opts.Compress || it.head.codec() != codecNone
 	for i := range recs {
 		if recs[i].Index < c.next() { // only with Salvage: what went on behind damage is not always what had been behind it
 			continue
@@ -215,7 +216,9 @@ func (c *compaction) finish() error {
 	if err := c.fill(c.w.NextIndex()); err != nil {
 		return err
 	}
-	return c.flush()
+	err := c.flush()
+	c.to.opts.Compress = c.w.opts.Compress
+	return err
 }
 
 // retraction says that what stood before a place in the file, from an index on, was not there for a later writer.

@@ -410,3 +410,26 @@ func ignoreNotExist(err error) error {
 	}
 	return err
 }
+
+// TestCompactKeepsCompression: a compaction that is not told to compress does not make a compressed file larger.
+func TestCompactKeepsCompression(t *testing.T) {
+	dir := t.TempDir()
+	w := mustOpen(t, dir, 1, storage.Options{Compress: true})
+	for n := range 20 {
+		mustAppend(t, w, messages(n*100, 100))
+	}
+	must(t, w.Close())
+	w = mustOpen(t, dir, 2, storage.Options{})
+	before := w.Size()
+	n, report, err := w.Compact(context.Background(), nil, storage.CompactOptions{})
+	must(t, err)
+	if report.NewSize >= before || report.Records != 2000 {
+		t.Errorf("%d bytes became %d, %d records", before, report.NewSize, report.Records)
+	}
+	size := n.Size()
+	mustAppend(t, n, messages(2000, 100))
+	if grown := n.Size() - size; grown < int64(len(storage.BatchBody(messages(2000, 100)))) {
+		t.Errorf("the writer goes on compressing: %d bytes", grown)
+	}
+	must(t, n.Close())
+}

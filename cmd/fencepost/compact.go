@@ -89,7 +89,7 @@ func compactCommand() *cobra.Command {
 	var f rewriteFlags
 	cmd := &cobra.Command{
 		Use:   "compact FILE",
-		Short: "Write a type's file anew, beside the old one: larger batches, compressed if asked for, no traces of crashes",
+		Short: "Write a type's file anew, beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
 		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on, under the type's lock, so that
 workers stand by meanwhile. Indexes stay as they are. The old file is sealed, and says which file goes on; it is not removed:
 do that when the new one has been verified and copied to where backups are.
