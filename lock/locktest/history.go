@@ -312,6 +312,9 @@ func describe(in, out any) string {
 	return fmt.Sprintf("%s %s(%s, was %s) = %v %d unclear %v", s.Process, s.Op, s.ID, s.Prev, a.OK, a.Token, a.Unclear)
 }
 
+// firstToken is the least that is granted (package lock: minToken).
+const firstToken = 1 << 40
+
 // lockState is all that the model knows of one lock.
 type lockState struct {
 	exists bool
@@ -347,11 +350,15 @@ func (s lockState) step(in, out Step) []any {
 	}
 	switch in.Op {
 	case Acquire, TakeOver, HandOver:
-		// rule: each grant has a greater token than all before.
-		if out.Token <= s.token {
+		// rule: each grant has a greater token than all before. A record that was just made has none to give yet: who acquires
+		// it then, beside the shared holder that made it, draws one by Confirm.
+		switch {
+		case out.Token < firstToken:
+		case out.Token <= s.token:
 			return nil
+		default:
+			after.token = out.Token
 		}
-		after.token = out.Token
 	case Confirm:
 		if out.Token < s.token || in.Permits > 0 && out.Token == s.token {
 			return nil
