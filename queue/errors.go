@@ -25,6 +25,10 @@ var (
 	ErrUnsupported = errors.New("refused by the queue")
 	// ErrClosed: the queue or the publisher was closed.
 	ErrClosed = errors.New("closed")
+	// ErrPaused: an operator has paused publishing for the type.
+	ErrPaused = errors.New("publishing is paused")
+	// ErrBacklogFull: as many messages of the type are pending as its backlog limit allows.
+	ErrBacklogFull = errors.New("the backlog is full")
 	// ErrUnknown: the message may or may not be stored. Publishing it again as a new message could store it twice.
 	ErrUnknown = errors.New("publish outcome unknown, the message may be stored")
 )

@@ -19,21 +19,27 @@ type Memory struct {
 	// locked: an Oracle's Observe, for example.
 	OnStore func(queue.Message)
 
-	mu     sync.Mutex
-	closed bool
-	types  map[string]bool            // registered
-	files  map[string]queue.File      //
-	msgs   map[string][]queue.Message // per type, sorted by ID
-	dead   map[string][]queue.Letter  // per type, sorted by ID
-	marks  map[string][]byte
+	mu       sync.Mutex
+	closed   bool
+	types    map[string]bool            // registered
+	files    map[string]queue.File      //
+	msgs     map[string][]queue.Message // per type, sorted by ID
+	dead     map[string][]queue.Letter  // per type, sorted by ID
+	marks    map[string][]byte
+	settings map[string]queue.Settings
+	members  map[string]queue.Member // by ID
 }
 
-var _ queue.Queue = (*Memory)(nil)
+var (
+	_ queue.Queue    = (*Memory)(nil)
+	_ queue.Controls = (*Memory)(nil)
+	_ queue.Members  = (*Memory)(nil)
+)
 
 // NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
 func NewMemory() *Memory {
 	return &Memory{types: map[string]bool{}, files: map[string]queue.File{}, msgs: map[string][]queue.Message{},
-		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}}
+		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{}}
 }
 
 // enter locks, if the queue is open and ctx has not ended.
@@ -372,5 +378,87 @@ func (m *Memory) Close() error {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.closed = true
+	return nil
+}
+
+// Settings implements queue.Controls.
+func (m *Memory) Settings(ctx context.Context, typ string) (queue.Settings, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return queue.Settings{}, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.Settings{}, err
+	}
+	defer m.mu.Unlock()
+	return m.settings[typ], nil
+}
+
+// AllSettings implements queue.Controls.
+func (m *Memory) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	all := map[string]queue.Settings{}
+	for typ, s := range m.settings {
+		if !s.IsZero() {
+			all[typ] = s
+		}
+	}
+	return all, nil
+}
+
+// ChangeSettings implements queue.Controls.
+func (m *Memory) ChangeSettings(ctx context.Context, typ string, c queue.Change) (queue.Settings, error) {
+	c, err := queue.CheckChange(typ, c)
+	if err != nil {
+		return queue.Settings{}, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.Settings{}, err
+	}
+	defer m.mu.Unlock()
+	m.types[typ] = true
+	m.settings[typ] = c.Apply(m.settings[typ], time.Now())
+	return m.settings[typ], nil
+}
+
+// Heartbeat implements queue.Members.
+func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
+	member, err := queue.CheckHeartbeat(member, time.Now())
+	if err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	member.Types, member.Held = slices.Clone(member.Types), slices.Clone(member.Held)
+	m.members[member.ID] = member
+	return nil
+}
+
+// Members implements queue.Members.
+func (m *Memory) Members(ctx context.Context) ([]queue.Member, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	var all []queue.Member
+	for _, id := range slices.Sorted(maps.Keys(m.members)) {
+		member := m.members[id]
+		member.Types, member.Held = slices.Clone(member.Types), slices.Clone(member.Held)
+		all = append(all, member)
+	}
+	return all, nil
+}
+
+// Leave implements queue.Members.
+func (m *Memory) Leave(ctx context.Context, id string) error {
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	delete(m.members, id)
 	return nil
 }

@@ -1,0 +1,60 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Member is a running worker replica, as it describes itself in every heartbeat.
+type Member struct {
+	ID       string // the replica's instance
+	Host     string
+	PID      int
+	Version  string
+	Started  time.Time // by the backend's clock, to the millisecond
+	Types    []string  // the names and globs that it serves
+	MaxTypes int       // the most types that it holds at once; 0 = no bound
+	Held     []string  // the types that it holds now
+	Stopping bool      // it takes no new types
+
+	// Beat is another number with every heartbeat. Who watches members counts one as gone when its Beat has stood still for some
+	// heartbeats by the watcher's own monotonic clock: no clocks are compared.
+	Beat int64
+	// Seen is when the last heartbeat came, by the backend's clock, to the millisecond, set by Heartbeat. It is for people.
+	Seen time.Time
+}
+
+// MemberRetention is how long after its last heartbeat a member that did not leave is listed, at least. A backend may remove it then.
+const MemberRetention = 10 * time.Minute
+
+// Members is the part of a Queue through which worker replicas see each other, to share the types among them. Nothing rests on it but
+// how evenly types are spread: the lock decides who holds one.
+type Members interface {
+	// Heartbeat stores m in the place of what m.ID has stored before. It needs no durability.
+	Heartbeat(ctx context.Context, m Member) error
+
+	// Members returns all that have not left, sorted by ID, in one read. Some may have died.
+	Members(ctx context.Context) ([]Member, error)
+
+	// Leave removes a member. One that is gone already is no error.
+	Leave(ctx context.Context, id string) error
+}
+
+// MaxMemberID is the longest ID of a member, in bytes.
+const MaxMemberID = 64
+
+// CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
+func CheckHeartbeat(m Member, at time.Time) (Member, error) {
+	if m.ID == "" || len(m.ID) > MaxMemberID {
+		return m, fmt.Errorf("heartbeat: an ID of %d bytes; use 1 to %d", len(m.ID), MaxMemberID)
+	}
+	if m.MaxTypes < 0 {
+		return m, errors.New("heartbeat: MaxTypes is negative")
+	}
+	m.Host, m.Version = text(m.Host), text(m.Version)
+	m.Started = time.UnixMilli(m.Started.UnixMilli())
+	m.Seen = time.UnixMilli(at.UnixMilli())
+	return m, nil
+}

@@ -1,0 +1,75 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+)
+
+// Settings are what operators have said about a type. The zero value is a type about which nothing was said.
+type Settings struct {
+	DrainPaused   bool      // workers leave the type alone
+	PublishPaused bool      // publishers refuse its messages, with ErrPaused
+	MaxBacklog    int       // publishers wait while this many messages are pending, and give up with ErrBacklogFull; 0 = no bound
+	Why           string    // what the last change was for
+	Changed       time.Time // when, by the backend's clock, to the millisecond
+}
+
+// IsZero reports whether nothing is set. Why and Changed do not count.
+func (s Settings) IsZero() bool { return !s.DrainPaused && !s.PublishPaused && s.MaxBacklog == 0 }
+
+// Change changes some of a type's Settings; nil leaves a setting as it is.
+type Change struct {
+	DrainPaused   *bool
+	PublishPaused *bool
+	MaxBacklog    *int
+	Why           string // at most MaxReason bytes, the rest is cut off
+}
+
+// MaxBacklogLimit is the largest MaxBacklog: to see whether more is pending, so many messages are counted.
+const MaxBacklogLimit = 10_000_000
+
+// Controls is the part of a Queue that keeps what operators say about types. It tells publishers and workers, who look every few
+// seconds; it enforces nothing by itself.
+type Controls interface {
+	// Settings returns those of one type, the zero value if nothing was ever set.
+	Settings(ctx context.Context, typ string) (Settings, error)
+
+	// AllSettings returns those of all types for which something is set, in one read.
+	AllSettings(ctx context.Context) (map[string]Settings, error)
+
+	// ChangeSettings makes one change, durably and at once, and returns the settings behind it: two changes of different
+	// settings at the same time both hold. It registers the type.
+	ChangeSettings(ctx context.Context, typ string, c Change) (Settings, error)
+}
+
+// CheckChange is what every backend calls first in ChangeSettings. It returns c as it is to be stored.
+func CheckChange(typ string, c Change) (Change, error) {
+	if err := ValidateType(typ); err != nil {
+		return c, err
+	}
+	if c.DrainPaused == nil && c.PublishPaused == nil && c.MaxBacklog == nil {
+		return c, errors.New("change settings: nothing to change")
+	}
+	if c.MaxBacklog != nil && (*c.MaxBacklog < 0 || *c.MaxBacklog > MaxBacklogLimit) {
+		return c, fmt.Errorf("change settings of type %s: a backlog of %d; use 1 to %d messages, or 0 for no bound", typ, *c.MaxBacklog, MaxBacklogLimit)
+	}
+	c.Why = text(c.Why)
+	return c, nil
+}
+
+// Apply returns s as it is after c at the given time.
+func (c Change) Apply(s Settings, at time.Time) Settings {
+	set(&s.DrainPaused, c.DrainPaused)
+	set(&s.PublishPaused, c.PublishPaused)
+	set(&s.MaxBacklog, c.MaxBacklog)
+	s.Why, s.Changed = c.Why, time.UnixMilli(at.UnixMilli())
+	return s
+}
+
+func set[T any](v, to *T) {
+	if to != nil {
+		*v = *to
+	}
+}
