@@ -21,6 +21,8 @@ const (
 	headEnd        = "0" // the character behind it
 	pieceSeparator = "#" // between type and ID of a piece
 	pieceEnd       = "$" // the character behind it
+
+	typesEnd = "{" // behind all keys that begin as a type does: the character behind z
 )
 
 func headKey(typ string, id queue.ID) string { return typ + headSeparator + id.String() }

@@ -30,6 +30,9 @@ func typeRange(typ string, after queue.ID) bson.D {
 }
 
 // keyRange is the filter for from < _id < to. Strings compare bytewise.
+//
+// rule: every sorted find has both bounds. A planner that knows nothing of the collection (PostgreSQL behind FerretDB, whose
+// statistics are of the time when it was empty) expects much behind one bound, reads all of it and sorts it for one key.
 func keyRange(from, to string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}, {Key: "$lt", Value: to}}}}
 }
@@ -127,10 +130,12 @@ func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 
 // assemble reads the pieces of a large message.
 //
-//	find {_id: {$in: ["<type>#<ID>+1", …]}}, sort {_id: 1}; index: _id. Fewer than said, or of another length: an
-//	acknowledgement was cut off half way, the message is incomplete.
+//	find {_id: {$in: ["<type>#<ID>+1", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id. Fewer than said, or of
+//	another length: an acknowledgement was cut off half way, the message is incomplete.
 func assemble(ctx context.Context, from *mongo.Collection, h *head) error {
-	cursor, err := from.Find(ctx, in(pieceKeys(h.Type, h.ID, h.pieces)), options.Find().SetSort(byKey))
+	keys := pieceKeys(h.Type, h.ID, h.pieces)
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}, {Key: "$gte", Value: keys[0]}, {Key: "$lte", Value: keys[len(keys)-1]}}}}
+	cursor, err := from.Find(ctx, filter, options.Find().SetSort(byKey))
 	if err != nil {
 		return err
 	}

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.uber.org/goleak"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
@@ -77,12 +78,20 @@ func count(t *testing.T, db *mongo.Database) int {
 func TestMongoDBConforms(t *testing.T) {
 	queuetest.Run(t, func(t *testing.T) func(*testing.T) queue.Queue {
 		uri, _ := mongotest.Fresh(t)
-		return func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{}) }
+		w := &wire{only: "find"}
+		t.Cleanup(func() { // whatever the suite calls
+			if _, unbounded := w.sortedFinds(); unbounded != nil {
+				t.Errorf("sorted finds without both bounds: %v", unbounded)
+			}
+		})
+		return func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{Monitor: w.monitor()}) }
 	})
 }
 
 // wire records the commands that are sent.
 type wire struct {
+	only string // commands of this name; empty: all
+
 	mu       sync.Mutex
 	commands []bson.Raw
 	names    []string
@@ -90,6 +99,9 @@ type wire struct {
 
 func (w *wire) monitor() *event.CommandMonitor {
 	return &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+		if w.only != "" && w.only != e.CommandName {
+			return
+		}
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.commands = append(w.commands, slices.Clone(e.Command))
@@ -103,6 +115,77 @@ func (w *wire) take() (names []string, commands []bson.Raw) {
 	names, commands = w.names, w.commands
 	w.names, w.commands = nil, nil
 	return names, commands
+}
+
+// sortedFinds tells how many finds with a sort were sent to each collection, and which of them lack a bound.
+func (w *wire) sortedFinds() (sent map[string]int, unbounded []bson.Raw) {
+	sent = map[string]int{}
+	_, commands := w.take()
+	for _, c := range commands {
+		collection, isFind := c.Lookup("find").StringValueOK()
+		if _, err := c.LookupErr("sort"); !isFind || err != nil {
+			continue
+		}
+		sent[collection]++
+		if !bounded(c, "$gt", "$gte") || !bounded(c, "$lt", "$lte") {
+			unbounded = append(unbounded, c)
+		}
+	}
+	return sent, unbounded
+}
+
+func bounded(find bson.Raw, operators ...string) bool {
+	return slices.ContainsFunc(operators, func(op string) bool {
+		v, err := find.LookupErr("filter", "_id", op)
+		return err == nil && v.Type == bson.TypeString
+	})
+}
+
+// TestSortedFindsHaveBothBounds: with one bound, PostgreSQL behind FerretDB reads and sorts everything behind it for a single
+// key, if its statistics are of the time when the collection was empty.
+func TestSortedFindsHaveBothBounds(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	w := &wire{}
+	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
+	mustInsert(t, q, "orders", message("orders", 1, nil), message("orders", 2, make([]byte, 9<<20)))
+	w.take()
+	q.SweepNow()
+	some := queue.Limit{Messages: 10}
+	for _, err := range []error{
+		second(q.Fetch(t.Context(), "orders", queue.ID{}, some)),
+		second(q.Fetch(t.Context(), "orders", message("", 1, nil).ID, some)),
+		second(q.Depth(t.Context(), "orders", 1)), second(q.Types(t.Context())),
+		q.Bury(t.Context(), "orders", []queue.Letter{{Message: message("orders", 2, make([]byte, 9<<20))}}),
+		second(q.Dead(t.Context(), "orders", queue.ID{}, some)), second(q.Types(t.Context())),
+	} {
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	sent, unbounded := w.sortedFinds()
+	if sent["messages"] < 6 || sent["dead"] < 3 {
+		t.Errorf("sorted finds seen: %v", sent)
+	}
+	if unbounded != nil {
+		t.Errorf("without both bounds: %v", unbounded)
+	}
+
+	// This test can fail.
+	m := &wire{}
+	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetMonitor(m.monitor()))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Disconnect(context.Background())
+	for _, filter := range []bson.D{{}, {{Key: "_id", Value: bson.D{{Key: "$gt", Value: ""}}}}, {{Key: "_id", Value: bson.D{{Key: "$lt", Value: "{"}}}}} {
+		err := client.Database(db.Name()).Collection("messages").FindOne(t.Context(), filter, options.FindOne().SetSort(bson.D{{Key: "_id", Value: 1}})).Err()
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, unbounded := m.sortedFinds(); len(unbounded) != 1 {
+			t.Errorf("filter %v was not noticed", filter)
+		}
+	}
 }
 
 // checkWrites exercises every operation and tells which write on the wire breaks a rule of durability or order.

@@ -71,7 +71,7 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 // skipScan adds the types that have a head in c.
 func skipScan(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
 	for from := ""; ; {
-		key, err := firstKey(ctx, c, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}}}})
+		key, err := firstKey(ctx, c, keyRange(from, typesEnd))
 		if key == "" || err != nil {
 			return err
 		}
