@@ -47,8 +47,8 @@ const MaxMemberID = 64
 
 // CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
 func CheckHeartbeat(m Member, at time.Time) (Member, error) {
-	if m.ID == "" || len(m.ID) > MaxMemberID {
-		return m, fmt.Errorf("heartbeat: an ID of %d bytes; use 1 to %d", len(m.ID), MaxMemberID)
+	if m.ID == "" || len(m.ID) > MaxMemberID || text(m.ID) != m.ID {
+		return m, fmt.Errorf("heartbeat: ID %q; use 1 to %d bytes of UTF-8", clip(m.ID), MaxMemberID)
 	}
 	if m.MaxTypes < 0 {
 		return m, errors.New("heartbeat: MaxTypes is negative")

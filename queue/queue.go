@@ -100,6 +100,8 @@ type Queue interface {
 	SetMark(ctx context.Context, typ string, mark []byte) error
 
 	DeadLetters
+	Controls
+	Members
 
 	Close() error
 }

@@ -15,8 +15,8 @@
 //
 // dead holds the dead letters in the same form, each head with {reason, attempts, worker, at} besides.
 //
-// types holds {_id: "<type>"} per registered type, files holds {_id: "<type>", file_id, epoch, durable_index},
-// marks {_id: "<type>", mark}.
+// types holds {_id: "<type>", drain_paused?, publish_paused?, max_backlog?, why?, changed?} per registered type, files holds {_id: "<type>", file_id, epoch, durable_index},
+// marks {_id: "<type>", mark}, workers one document per running worker.
 //
 // Only find, insert, update, delete, count and hello are used, with classic operators: standalone servers, replica sets,
 // sharded clusters (shard key _id) and compatible servers all work. What has to be durable is written with w:majority.

@@ -44,14 +44,6 @@ func (q *Queue) SetMark(ctx context.Context, typ string, mark []byte) error {
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	for {
-		result, err := q.marks.UpdateOne(ctx, bson.D{{Key: "_id", Value: typ}}, bson.D{{Key: "$set", Value: bson.D{{Key: "mark", Value: string(mark)}}}})
-		if err == nil && result.MatchedCount == 0 {
-			_, err = q.marks.InsertOne(ctx, bson.D{{Key: "_id", Value: typ}, {Key: "mark", Value: string(mark)}})
-			if isDuplicate(err) {
-				continue
-			}
-		}
-		return q.explain(ctx, "set the mark of "+typ, err)
-	}
+	err := setFields(ctx, q.marks, typ, bson.D{{Key: "mark", Value: string(mark)}})
+	return q.explain(ctx, "set the mark of "+typ, err)
 }

@@ -52,6 +52,7 @@ type Queue struct {
 	types      *mongo.Collection // w:majority
 	files      *mongo.Collection // w:majority
 	marks      *mongo.Collection // w:majority
+	workers    *mongo.Collection // w:1
 	connectFor time.Duration
 
 	clockAt   time.Time // monotonic time of …
@@ -133,6 +134,7 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 		types:    db.Collection("types", must),
 		files:    db.Collection("files", must),
 		marks:    db.Collection("marks", must),
+		workers:  db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
 		pieces:   map[string]int{},
 		swept:    map[string]sweepMark{},
 		size:     map[string]int64{},

@@ -18,22 +18,28 @@ type Op string
 
 // The operations that Faulty can disturb.
 const (
-	OpInsert       Op = "insert"
-	OpFetch        Op = "fetch"
-	OpAck          Op = "ack"
-	OpRegisterType Op = "registerType"
-	OpTypes        Op = "types"
-	OpDepth        Op = "depth"
-	OpFile         Op = "file"
-	OpRegisterFile Op = "registerFile"
-	OpUpdateFile   Op = "updateFile"
-	OpSucceedFile  Op = "succeedFile"
-	OpNow          Op = "now"
-	OpBury         Op = "bury"
-	OpDead         Op = "dead"
-	OpRemoveDead   Op = "removeDead"
-	OpMark         Op = "mark"
-	OpSetMark      Op = "setMark"
+	OpInsert         Op = "insert"
+	OpFetch          Op = "fetch"
+	OpAck            Op = "ack"
+	OpRegisterType   Op = "registerType"
+	OpTypes          Op = "types"
+	OpDepth          Op = "depth"
+	OpFile           Op = "file"
+	OpRegisterFile   Op = "registerFile"
+	OpUpdateFile     Op = "updateFile"
+	OpSucceedFile    Op = "succeedFile"
+	OpNow            Op = "now"
+	OpBury           Op = "bury"
+	OpDead           Op = "dead"
+	OpRemoveDead     Op = "removeDead"
+	OpMark           Op = "mark"
+	OpSetMark        Op = "setMark"
+	OpSettings       Op = "settings"
+	OpAllSettings    Op = "allSettings"
+	OpChangeSettings Op = "changeSettings"
+	OpHeartbeat      Op = "heartbeat"
+	OpMembers        Op = "members"
+	OpLeave          Op = "leave"
 )
 
 // Kind is a way in which an operation goes wrong.
@@ -294,5 +300,37 @@ func (f *Faulty) Mark(ctx context.Context, typ string) ([]byte, error) {
 // SetMark implements queue.Queue.
 func (f *Faulty) SetMark(ctx context.Context, typ string, mark []byte) error {
 	_, err := disturb(ctx, f, OpSetMark, typ, 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.SetMark(ctx, typ, mark) })
+	return err
+}
+
+// Settings implements queue.Queue.
+func (f *Faulty) Settings(ctx context.Context, typ string) (queue.Settings, error) {
+	return disturb(ctx, f, OpSettings, typ, 1, func(int) (queue.Settings, error) { return f.Queue.Settings(ctx, typ) })
+}
+
+// AllSettings implements queue.Queue.
+func (f *Faulty) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
+	return disturb(ctx, f, OpAllSettings, "", 1, func(int) (map[string]queue.Settings, error) { return f.Queue.AllSettings(ctx) })
+}
+
+// ChangeSettings implements queue.Queue.
+func (f *Faulty) ChangeSettings(ctx context.Context, typ string, c queue.Change) (queue.Settings, error) {
+	return disturb(ctx, f, OpChangeSettings, typ, 1, func(int) (queue.Settings, error) { return f.Queue.ChangeSettings(ctx, typ, c) })
+}
+
+// Heartbeat implements queue.Queue.
+func (f *Faulty) Heartbeat(ctx context.Context, m queue.Member) error {
+	_, err := disturb(ctx, f, OpHeartbeat, "", 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.Heartbeat(ctx, m) })
+	return err
+}
+
+// Members implements queue.Queue.
+func (f *Faulty) Members(ctx context.Context) ([]queue.Member, error) {
+	return disturb(ctx, f, OpMembers, "", 1, func(int) ([]queue.Member, error) { return f.Queue.Members(ctx) })
+}
+
+// Leave implements queue.Queue.
+func (f *Faulty) Leave(ctx context.Context, id string) error {
+	_, err := disturb(ctx, f, OpLeave, "", 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.Leave(ctx, id) })
 	return err
 }

@@ -30,11 +30,7 @@ type Memory struct {
 	members  map[string]queue.Member // by ID
 }
 
-var (
-	_ queue.Queue    = (*Memory)(nil)
-	_ queue.Controls = (*Memory)(nil)
-	_ queue.Members  = (*Memory)(nil)
-)
+var _ queue.Queue = (*Memory)(nil)
 
 // NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
 func NewMemory() *Memory {
@@ -381,7 +377,7 @@ func (m *Memory) Close() error {
 	return nil
 }
 
-// Settings implements queue.Controls.
+// Settings implements queue.Queue.
 func (m *Memory) Settings(ctx context.Context, typ string) (queue.Settings, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return queue.Settings{}, err
@@ -393,7 +389,7 @@ func (m *Memory) Settings(ctx context.Context, typ string) (queue.Settings, erro
 	return m.settings[typ], nil
 }
 
-// AllSettings implements queue.Controls.
+// AllSettings implements queue.Queue.
 func (m *Memory) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, err
@@ -408,7 +404,7 @@ func (m *Memory) AllSettings(ctx context.Context) (map[string]queue.Settings, er
 	return all, nil
 }
 
-// ChangeSettings implements queue.Controls.
+// ChangeSettings implements queue.Queue.
 func (m *Memory) ChangeSettings(ctx context.Context, typ string, c queue.Change) (queue.Settings, error) {
 	c, err := queue.CheckChange(typ, c)
 	if err != nil {
@@ -423,7 +419,7 @@ func (m *Memory) ChangeSettings(ctx context.Context, typ string, c queue.Change)
 	return m.settings[typ], nil
 }
 
-// Heartbeat implements queue.Members.
+// Heartbeat implements queue.Queue.
 func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
 	member, err := queue.CheckHeartbeat(member, time.Now())
 	if err != nil {
@@ -438,7 +434,7 @@ func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
 	return nil
 }
 
-// Members implements queue.Members.
+// Members implements queue.Queue.
 func (m *Memory) Members(ctx context.Context) ([]queue.Member, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, err
@@ -453,7 +449,7 @@ func (m *Memory) Members(ctx context.Context) ([]queue.Member, error) {
 	return all, nil
 }
 
-// Leave implements queue.Members.
+// Leave implements queue.Queue.
 func (m *Memory) Leave(ctx context.Context, id string) error {
 	if err := m.enter(ctx); err != nil {
 		return err

@@ -62,6 +62,9 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("Letters", one(testLetters))
 	t.Run("Requeue", one(testRequeue))
 	t.Run("Marks", several(testMarks))
+	t.Run("Settings", several(testSettings))
+	t.Run("SettingsOfSeveralAtOnce", several(testSettingsRace))
+	t.Run("Members", several(testMembers))
 	t.Run("ConcurrentPublishersAndConsumer", several(testConcurrent))
 	t.Run("OrderIsVisibleInOrder", several(testVisibleInOrder))
 	t.Run("PublisherUnderLostAnswers", several(testPublisher))
@@ -507,7 +510,9 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		_, mark := q.Mark(ctx, typ)
 		setMark := q.SetMark(ctx, typ, nil)
 		remove := q.RemoveDead(ctx, typ, []queue.ID{id(1, 1, 1)})
-		for i, err := range []error{fetch, depth, file, register, update, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
+		_, settings := q.Settings(ctx, typ)
+		_, change := q.ChangeSettings(ctx, typ, queue.Change{DrainPaused: new(true)})
+		for i, err := range []error{settings, change, fetch, depth, file, register, update, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
 			}
@@ -557,9 +562,18 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 			_, err := q.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1})
 			return err
 		},
-		"Mark":       func(ctx context.Context) error { _, err := q.Mark(ctx, "orders"); return err },
-		"SetMark":    func(ctx context.Context) error { return q.SetMark(ctx, "orders", []byte("{}")) },
-		"RemoveDead": func(ctx context.Context) error { return q.RemoveDead(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
+		"Mark":        func(ctx context.Context) error { _, err := q.Mark(ctx, "orders"); return err },
+		"SetMark":     func(ctx context.Context) error { return q.SetMark(ctx, "orders", []byte("{}")) },
+		"RemoveDead":  func(ctx context.Context) error { return q.RemoveDead(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
+		"Settings":    func(ctx context.Context) error { _, err := q.Settings(ctx, "orders"); return err },
+		"AllSettings": func(ctx context.Context) error { _, err := q.AllSettings(ctx); return err },
+		"ChangeSettings": func(ctx context.Context) error {
+			_, err := q.ChangeSettings(ctx, "orders", queue.Change{DrainPaused: new(true)})
+			return err
+		},
+		"Heartbeat": func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{ID: "w"}) },
+		"Members":   func(ctx context.Context) error { _, err := q.Members(ctx); return err },
+		"Leave":     func(ctx context.Context) error { return q.Leave(ctx, "w") },
 	}
 }
 

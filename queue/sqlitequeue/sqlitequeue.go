@@ -6,6 +6,8 @@
 //	queue_types     type
 //	queue_marks     type, mark
 //	queue_files     type, file_id, epoch, durable_index, generation
+//	queue_settings  type, drain_paused, publish_paused, max_backlog, why, changed
+//	queue_members   id, member (JSON), seen
 //
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
 // insertion, which is also the order of deletion (docs/decisions/0302).
@@ -50,6 +52,19 @@ var ddl = []string{
 	) STRICT`,
 	`CREATE TABLE IF NOT EXISTS queue_types (type TEXT PRIMARY KEY) STRICT, WITHOUT ROWID`,
 	`CREATE TABLE IF NOT EXISTS queue_marks (type TEXT PRIMARY KEY, mark TEXT NOT NULL) STRICT, WITHOUT ROWID`,
+	`CREATE TABLE IF NOT EXISTS queue_settings (
+		type           TEXT PRIMARY KEY,
+		drain_paused   INTEGER NOT NULL DEFAULT 0, -- 0 or 1
+		publish_paused INTEGER NOT NULL DEFAULT 0, -- 0 or 1
+		max_backlog    INTEGER NOT NULL DEFAULT 0, -- messages; 0 = no bound
+		why            TEXT NOT NULL,
+		changed        INTEGER NOT NULL            -- milliseconds since 1970
+	) STRICT, WITHOUT ROWID`,
+	`CREATE TABLE IF NOT EXISTS queue_members (
+		id     TEXT PRIMARY KEY,
+		member TEXT NOT NULL,   -- JSON object
+		seen   INTEGER NOT NULL -- milliseconds since 1970
+	) STRICT, WITHOUT ROWID`,
 	`CREATE TABLE IF NOT EXISTS queue_files (
 		type          TEXT PRIMARY KEY,
 		file_id       BLOB NOT NULL,    -- changed by SucceedFile only

@@ -326,3 +326,44 @@ func TestProcessesShareTheFile(t *testing.T) {
 		}
 	}
 }
+
+// What somebody else wrote, or an earlier version, holds up nobody; members that are gone for long are forgotten.
+func TestMembersThatAreDamagedOrGone(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue.db")
+	q := open(t, path)
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer db.Close()
+	now := time.Now()
+	for id, seen := range map[string]time.Time{"damaged": now, "old": now.Add(-queue.MemberRetention - time.Minute), "young": now.Add(-queue.MemberRetention + time.Minute)} {
+		member := `{"beat": 1, "future": true}`
+		if id == "damaged" {
+			member = "["
+		}
+		err := db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
+			_, err := tx.Exec(`INSERT INTO queue_members (id, member, seen) VALUES (?, ?, ?)`, id, member, seen.UnixMilli())
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	want := func(want string) {
+		t.Helper()
+		members, err := q.Members(t.Context())
+		var got []string
+		for _, m := range members {
+			got = append(got, m.ID)
+		}
+		if err != nil || strings.Join(got, " ") != want {
+			t.Errorf("Members = %v, %v, want %s", got, err, want)
+		}
+	}
+	want("old young")
+	if err := q.Heartbeat(t.Context(), queue.Member{ID: "me"}); err != nil {
+		t.Fatal(err)
+	}
+	want("me young")
+}

@@ -1,0 +1,102 @@
+package mongoqueue
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// memberDoc is a document of workers.
+type memberDoc struct {
+	ID       string    `bson:"_id"`
+	Host     string    `bson:"host"`
+	PID      int64     `bson:"pid"`
+	Version  string    `bson:"version"`
+	Started  time.Time `bson:"started"`
+	Types    []string  `bson:"types"`
+	MaxTypes int64     `bson:"max_types"`
+	Held     []string  `bson:"held"`
+	Stopping bool      `bson:"stopping"`
+	Beat     int64     `bson:"beat"`
+	Seen     time.Time `bson:"seen"`
+}
+
+// Heartbeat implements queue.Queue.
+//
+//	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and
+//	insertOne, behind deleteMany {seen: {$lt: now - retention}}, w: 1; index: none, there are as many documents as workers.
+func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
+	m, err := queue.CheckHeartbeat(m, q.now())
+	if err != nil {
+		return err
+	}
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
+		Held: m.Held, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
+	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.ID}}, bson.D{{Key: "$set", Value: doc.fields()}})
+	if err == nil && result.MatchedCount == 0 {
+		gone := bson.D{{Key: "seen", Value: bson.D{{Key: "$lt", Value: m.Seen.Add(-queue.MemberRetention)}}}}
+		if _, err = q.workers.DeleteMany(ctx, gone); err == nil {
+			err = setFields(ctx, q.workers, m.ID, doc.fields())
+		}
+	}
+	return q.explain(ctx, "heartbeat of "+m.ID, err)
+}
+
+// fields are all but _id.
+func (d *memberDoc) fields() bson.D {
+	return bson.D{{Key: "host", Value: d.Host}, {Key: "pid", Value: d.PID}, {Key: "version", Value: d.Version}, {Key: "started", Value: d.Started},
+		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "stopping", Value: d.Stopping},
+		{Key: "beat", Value: d.Beat}, {Key: "seen", Value: d.Seen}}
+}
+
+// Members implements queue.Queue.
+//
+//	find {} in workers. A document that cannot be understood is no member.
+func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
+	if err := q.enter(ctx); err != nil {
+		return nil, err
+	}
+	var all []queue.Member
+	cursor, err := q.workers.Find(ctx, bson.D{})
+	if err == nil {
+		all, err = decodeMembers(ctx, cursor)
+	}
+	if err != nil {
+		return nil, q.explain(ctx, "list the members", err)
+	}
+	return all, nil
+}
+
+func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Member, err error) {
+	defer cursor.Close(ctx)
+	for cursor.Next(ctx) {
+		var d memberDoc
+		if bson.Unmarshal(cursor.Current, &d) != nil {
+			continue
+		}
+		all = append(all, queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
+			Held: d.Held, Stopping: d.Stopping, Beat: d.Beat, Seen: d.Seen})
+	}
+	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
+	return all, cursor.Err()
+}
+
+// Leave implements queue.Queue.
+//
+//	deleteOne {_id: "<ID>"} in workers, w: 1; index: _id. Nothing deleted: it was gone.
+func (q *Queue) Leave(ctx context.Context, id string) error {
+	if err := q.enter(ctx); err != nil {
+		return err
+	}
+	_, err := q.workers.DeleteOne(ctx, bson.D{{Key: "_id", Value: id}})
+	return q.explain(ctx, "leave of "+id, err)
+}

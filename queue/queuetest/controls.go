@@ -1,0 +1,223 @@
+package queuetest
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
+	q, ctx := open(t), t.Context()
+	want := func(typ string, w queue.Settings) {
+		t.Helper()
+		got, err := open(t).Settings(ctx, typ)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if age := time.Since(got.Changed); got.Changed.IsZero() != w.Changed.IsZero() || !got.Changed.IsZero() && age.Abs() > time.Hour {
+			t.Errorf("Settings(%s) changed at %v", typ, got.Changed)
+		}
+		got.Changed, w.Changed = time.Time{}, time.Time{}
+		if got != w {
+			t.Errorf("Settings(%s) = %+v, want %+v", typ, got, w)
+		}
+	}
+	wantAll := func(types ...string) {
+		t.Helper()
+		all, err := q.AllSettings(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(all) != len(types) {
+			t.Errorf("AllSettings = %v, want %q", all, types)
+		}
+		for _, typ := range types {
+			one, err := q.Settings(ctx, typ)
+			if err != nil || !one.Changed.Equal(all[typ].Changed) {
+				t.Errorf("AllSettings says %+v, Settings(%s) %+v, %v", all[typ], typ, one, err)
+			}
+			one.Changed = all[typ].Changed
+			if all[typ] != one {
+				t.Errorf("AllSettings says %+v, Settings(%s) %+v", all[typ], typ, one)
+			}
+		}
+	}
+	change := func(typ string, c queue.Change) {
+		t.Helper()
+		got, err := q.ChangeSettings(ctx, typ, c)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if now, err := q.Settings(ctx, typ); err != nil || !now.Changed.Equal(got.Changed) || got.Why != now.Why || got.MaxBacklog != now.MaxBacklog ||
+			got.DrainPaused != now.DrainPaused || got.PublishPaused != now.PublishPaused {
+			t.Errorf("ChangeSettings returns %+v, Settings %+v, %v", got, now, err)
+		}
+	}
+	some := time.Unix(1, 0)
+
+	want("orders", queue.Settings{})
+	wantAll()
+	for _, c := range []queue.Change{{}, {Why: "nothing"}, {MaxBacklog: new(-1)}, {MaxBacklog: new(queue.MaxBacklogLimit + 1)}} {
+		if _, err := q.ChangeSettings(ctx, "orders", c); err == nil {
+			t.Errorf("%+v must be refused", c)
+		}
+	}
+	want("orders", queue.Settings{})
+
+	// A type that was registered before, and one that nobody has heard of.
+	if err := q.RegisterType(ctx, "orders"); err != nil {
+		t.Fatal(err)
+	}
+	want("orders", queue.Settings{})
+	change("orders", queue.Change{DrainPaused: new(true), Why: "the ü disk"})
+	want("orders", queue.Settings{DrainPaused: true, Why: "the ü disk", Changed: some})
+	change("audit", queue.Change{MaxBacklog: new(queue.MaxBacklogLimit)})
+	want("audit", queue.Settings{MaxBacklog: queue.MaxBacklogLimit, Changed: some})
+	want("orders-b", queue.Settings{})
+	wantAll("orders", "audit")
+	if err := q.RegisterType(ctx, "orders"); err != nil { // changes nothing
+		t.Fatal(err)
+	}
+	if types, err := q.Types(ctx); err != nil || !slices.Equal(types, []string{"audit", "orders"}) {
+		t.Errorf("Types = %v, %v: a type about which something is said is known", types, err)
+	}
+
+	// One setting after the other; each leaves the others alone.
+	change("orders", queue.Change{PublishPaused: new(true)})
+	change("orders", queue.Change{MaxBacklog: new(7), Why: strings.Repeat("x", queue.MaxReason+1)})
+	want("orders", queue.Settings{DrainPaused: true, PublishPaused: true, MaxBacklog: 7, Why: strings.Repeat("x", queue.MaxReason), Changed: some})
+	change("orders", queue.Change{DrainPaused: new(false), PublishPaused: new(false)})
+	want("orders", queue.Settings{MaxBacklog: 7, Changed: some})
+	wantAll("orders", "audit")
+	change("orders", queue.Change{MaxBacklog: new(0), Why: "done"})
+	want("orders", queue.Settings{Why: "done", Changed: some})
+	wantAll("audit")
+
+	// What is set says nothing to the queue itself.
+	change("orders", queue.Change{DrainPaused: new(true), PublishPaused: new(true), MaxBacklog: new(1)})
+	mustInsert(t, q, "orders", numbered("orders", 1, 3))
+	wantMessages(t, fetchAll(t, q, "orders"), numbered("orders", 1, 3))
+}
+
+// Several operators change different settings of one new type at the same time: all of it holds.
+func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
+	changes := []queue.Change{{DrainPaused: new(true)}, {PublishPaused: new(true)}, {MaxBacklog: new(5)}}
+	queues := []queue.Queue{open(t), open(t), open(t), open(t)}
+	for round := range 5 {
+		typ := fmt.Sprintf("t%d", round)
+		var all sync.WaitGroup
+		for i, q := range queues {
+			all.Go(func() {
+				if i == len(changes) {
+					if err := q.RegisterType(t.Context(), typ); err != nil {
+						t.Error(err)
+					}
+				} else if _, err := q.ChangeSettings(t.Context(), typ, changes[i]); err != nil {
+					t.Error(err)
+				}
+			})
+		}
+		all.Wait()
+		got, err := queues[0].Settings(t.Context(), typ)
+		got.Changed = time.Time{}
+		if want := (queue.Settings{DrainPaused: true, PublishPaused: true, MaxBacklog: 5}); got != want || err != nil {
+			t.Errorf("Settings = %+v, %v, want %+v", got, err, want)
+		}
+	}
+}
+
+func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
+	q, ctx := open(t), t.Context()
+	now, err := q.Now(ctx)
+	if err != nil {
+		t.Fatal(err)
+	}
+	started := time.UnixMilli(now.UnixMilli())
+	want := func(members ...queue.Member) {
+		t.Helper()
+		got, err := open(t).Members(ctx)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i := range got {
+			if d := got[i].Seen.Sub(now); d < -time.Second || d > time.Hour {
+				t.Errorf("%s was seen at %v, now is %v", got[i].ID, got[i].Seen, now)
+			}
+			if !got[i].Started.Equal(started) {
+				t.Errorf("%s was started at %v, want %v", got[i].ID, got[i].Started, started)
+			}
+			got[i].Seen, got[i].Started = time.Time{}, started
+		}
+		if len(got) != len(members) {
+			t.Fatalf("%d members, want %d: %+v", len(got), len(members), got)
+		}
+		for i := range got {
+			// No types and a nil list are the same.
+			if len(got[i].Types) == 0 {
+				got[i].Types = nil
+			}
+			if len(got[i].Held) == 0 {
+				got[i].Held = nil
+			}
+			if !reflect.DeepEqual(got[i], members[i]) {
+				t.Errorf("got %+v, want %+v", got[i], members[i])
+			}
+		}
+	}
+	beat := func(m queue.Member) {
+		t.Helper()
+		if err := q.Heartbeat(ctx, m); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want()
+	for _, m := range []queue.Member{{}, {ID: strings.Repeat("x", queue.MaxMemberID+1)}, {ID: "a", MaxTypes: -1}, {ID: "\xff"}} {
+		if err := q.Heartbeat(ctx, m); err == nil {
+			t.Errorf("a heartbeat of %+v must be refused", m)
+		}
+	}
+	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"orders"}, Beat: 1 << 60}
+	b := queue.Member{ID: "b", Started: started}
+	beat(b)
+	beat(a)
+	want(a, b)
+	a.Held, a.Beat, a.Stopping, a.MaxTypes = nil, 2, true, 0 // everything is replaced
+	beat(a)
+	want(a, b)
+	for range 2 {
+		if err := q.Leave(ctx, "b"); err != nil {
+			t.Fatal(err)
+		}
+		want(a)
+	}
+	beat(b) // back again
+	want(a, b)
+
+	// Several at once, the same ones from several places.
+	var all sync.WaitGroup
+	for range 3 {
+		q := open(t)
+		all.Go(func() {
+			for i := range 5 {
+				if err := q.Heartbeat(ctx, queue.Member{ID: fmt.Sprint("m", i), Started: started}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	members := []queue.Member{a, b}
+	for i := range 5 {
+		members = append(members, queue.Member{ID: fmt.Sprint("m", i), Started: started})
+	}
+	want(members...)
+	if types, err := q.Types(ctx); err != nil || len(types) != 0 {
+		t.Errorf("Types = %v, %v: what members serve is no type yet", types, err)
+	}
+}

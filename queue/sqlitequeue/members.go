@@ -1,0 +1,84 @@
+package sqlitequeue
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// memberJSON is what the column member holds. Fields may be added; none may change its meaning.
+type memberJSON struct {
+	Host     string   `json:"host"`
+	PID      int      `json:"pid"`
+	Version  string   `json:"version"`
+	Started  int64    `json:"started"` // milliseconds since 1970
+	Types    []string `json:"types"`
+	MaxTypes int      `json:"max_types"`
+	Held     []string `json:"held"`
+	Stopping bool     `json:"stopping"`
+	Beat     int64    `json:"beat"`
+}
+
+// Heartbeat implements queue.Queue: one row, not synced. It removes members that have been gone for queue.MemberRetention.
+func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
+	m, err := queue.CheckHeartbeat(m, q.now())
+	if err != nil {
+		return err
+	}
+	b, err := json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
+		Held: m.Held, Stopping: m.Stopping, Beat: m.Beat})
+	if err != nil {
+		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
+	}
+	err = q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_members (id, member, seen) VALUES (?, ?, ?)`, m.ID, string(b), m.Seen.UnixMilli()); err != nil {
+			return err
+		}
+		_, err := tx.Exec(`DELETE FROM queue_members WHERE seen < ?`, m.Seen.Add(-queue.MemberRetention).UnixMilli())
+		return err
+	})
+	return explain("heartbeat of "+m.ID, err)
+}
+
+// Members implements queue.Queue. A row that cannot be understood is no member.
+func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
+	var all []queue.Member
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		rows, err := tx.Query(`SELECT id, member, seen FROM queue_members ORDER BY id`)
+		if err != nil {
+			return err
+		}
+		for rows.Next() {
+			var id string
+			var b []byte
+			var seen int64
+			if err := rows.Scan(&id, &b, &seen); err != nil {
+				return err
+			}
+			var m memberJSON
+			if json.Unmarshal(b, &m) != nil {
+				continue
+			}
+			all = append(all, queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
+				MaxTypes: m.MaxTypes, Held: m.Held, Stopping: m.Stopping, Beat: m.Beat, Seen: time.UnixMilli(seen)})
+		}
+		return rows.Err()
+	})
+	if err != nil {
+		return nil, explain("list the members", err)
+	}
+	return all, nil
+}
+
+// Leave implements queue.Queue: one row, not synced.
+func (q *Queue) Leave(ctx context.Context, id string) error {
+	err := q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+		_, err := tx.Exec(`DELETE FROM queue_members WHERE id = ?`, id)
+		return err
+	})
+	return explain("leave of "+id, err)
+}
