@@ -76,6 +76,10 @@ type Config struct {
 	// Events, if set, is told what happens, from the pool's goroutines: it must be quick.
 	Events func(Event)
 
+	// Observe, if set, is told how long what the pool does takes, from the pool's goroutines and many times a second: it must be
+	// quick. It is for metrics, see package worker/metrics; what has happened so far is in Pool.Status.
+	Observe func(Observation)
+
 	// Types are the types to serve: names, or globs such as "audit-*" that are matched against the known types every
 	// two seconds.
 	Types []string

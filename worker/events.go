@@ -36,8 +36,9 @@ type Event struct {
 
 // emit tells Config.Events.
 func (s *session) emit(e Event) {
+	e.Type, e.Token = s.typ, s.lease.Token()
+	s.pool.noteEvent(e)
 	if f := s.pool.cfg.Events; f != nil {
-		e.Type, e.Token = s.typ, s.lease.Token()
 		f(e)
 	}
 }

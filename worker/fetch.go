@@ -51,7 +51,9 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 		if err := f.goBack(ctx); err != nil {
 			return false, err
 		}
+		began := time.Now()
 		msgs, err := cfg.Queue.Fetch(ctx, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes})
+		f.observe(StepFetch, began, len(msgs), err)
 		switch {
 		case outage.note(&f.log, err, "fetch"):
 			if fatal(err) || ctx.Err() != nil {

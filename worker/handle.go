@@ -135,7 +135,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		if !failed && settled > 0 {
 			continue
 		}
-		h.pool.count(func(st *Stats) { st.Retries++ })
+		h.count(func(st *Stats) { st.Retries++ })
 		// What is handled is acknowledged now: the pause may be long.
 		if err := send(ctx, out, group{ids: done.ids}); err != nil {
 			return err
@@ -181,7 +181,7 @@ func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *g
 func (h *handlerSink) settled(m *queue.Message, done *group) {
 	done.ids = append(done.ids, m.ID)
 	h.handled++
-	h.pool.count(func(st *Stats) { st.Handled++ })
+	h.count(func(st *Stats) { st.Handled++ })
 	if n := h.attempts[m.ID]; n > 0 {
 		delete(h.attempts, m.ID)
 		h.log.Info().Stringer("id", m.ID).Int("attempts", n+1).Msg("handled a message that had failed")
@@ -194,6 +194,7 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 		h.attempts = map[queue.ID]int{}
 	}
 	h.attempts[m.ID]++
+	h.noteFailing(err)
 	n := h.attempts[m.ID]
 	if n == 1 {
 		event := h.log.Warn().Err(err).Stringer("id", m.ID)
@@ -223,7 +224,7 @@ func (s *session) bury(ctx context.Context, l queue.Letter) error {
 	}
 	s.log.Warn().Stringer("id", l.ID).Int("attempts", l.Attempts).Str("reason", l.Reason).
 		Msg("put a message aside as a dead letter; see fencepost dead ls")
-	s.pool.count(func(st *Stats) { st.Dead++ })
+	s.count(func(st *Stats) { st.Dead++ })
 	s.emit(Event{Kind: Dead, Letter: &l})
 	return nil
 }

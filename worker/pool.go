@@ -49,6 +49,7 @@ type Pool struct {
 	refused map[string]error // types whose file cannot be used, until it can
 	served  map[string]bool
 	stats   Stats
+	book    book // see status.go
 }
 
 // Stats counts what a Pool has done since it was created.
@@ -79,6 +80,7 @@ func New(cfg Config) (*Pool, error) {
 		stopping: make(chan struct{}),
 		refused:  make(map[string]error),
 		served:   make(map[string]bool),
+		book:     book{started: time.Now(), types: make(map[string]*typeRecord)},
 	}
 	host, _ := os.Hostname()
 	p.name = fmt.Sprintf("%s, %s pid %d", p.instance, host, os.Getpid())
@@ -108,12 +110,6 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-func (p *Pool) count(f func(*Stats)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f(&p.stats)
-}
-
 // Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx ends, which gives
 // everything up at once; nothing is lost by that either, the next holder goes on. It returns nil after a stop and when
 // all types were drained; an error if ctx ended it, or if files could not be used: with UntilEmpty after all other
@@ -121,11 +117,13 @@ func (p *Pool) count(f func(*Stats)) {
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
+	defer p.noteRunning()()
 	var types sync.WaitGroup
 	serve := func(typ string) {
 		p.mu.Lock()
 		known := p.served[typ]
 		p.served[typ] = true
+		p.record(typ)
 		p.mu.Unlock()
 		if !known {
 			types.Go(func() { p.serve(ctx, typ, cancel) })
@@ -160,6 +158,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	var outage outage
 	for {
 		known, err := p.cfg.Queue.Types(ctx)
+		p.noteOutage("", err)
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}
@@ -216,6 +215,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 		if err == nil {
 			drained, err = p.hold(ctx, typ, &log)
 		}
+		p.noteEnd(typ, err)
 		switch {
 		case drained && p.cfg.UntilEmpty:
 			return
@@ -230,7 +230,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			continue
 		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
 			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
-			p.count(func(s *Stats) { s.Lost++ })
+			p.countType(typ, func(s *Stats) { s.Lost++ })
 			log.Warn().Err(err).Msg("lock lost, another worker may go on with this type")
 			retry.reset()
 		case fatal(err):
@@ -262,6 +262,10 @@ func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger
 	var outage outage
 	for {
 		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
+		p.noteOutage(typ, err)
+		if err == nil && d.Pending == 0 {
+			p.wantsNoMore(typ)
+		}
 		switch {
 		case p.stopped(ctx):
 			return false, nil
@@ -295,6 +299,7 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 		}
 		defer p.slots.Release(1)
 	}
+	p.wants(typ)
 	lease, err := p.cfg.Locker.Acquire(stopCtx, typ,
 		lock.WithLease(p.cfg.Lease), lock.WithWait(wait), lock.WithWhy("worker "+p.instance))
 	switch {
@@ -303,7 +308,9 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 	case err != nil:
 		return false, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
 	}
+	p.noteHeld(typ, lease)
 	defer func() {
+		defer p.noteHeld(typ, nil)
 		// Released on a context of its own: the session's is over by now, and the next holder must not wait for the lease.
 		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
@@ -328,7 +335,7 @@ func (p *Pool) newSession(typ string, lease *lock.Lease, log zerolog.Logger) *se
 	if p.handler == nil {
 		s.sink = fileSink{s}
 	} else {
-		s.sink = &handlerSink{session: s, handler: p.handler}
+		s.sink = &handlerSink{session: s, handler: s.observed(p.handler)}
 	}
 	return s
 }
@@ -378,6 +385,7 @@ func (p *Pool) setRefused(typ string, err error) {
 	} else {
 		p.refused[typ] = err
 	}
+	p.restate(typ)
 }
 
 // allRefused returns the refusals if no type is left that this pool could serve, else nil.

@@ -60,6 +60,7 @@ type group struct {
 
 // run opens the file, drains, and closes it. drained tells that the type was seen empty.
 func (s *session) run(ctx context.Context) (drained bool, err error) {
+	defer func(pool context.Context) { s.noteLoss(pool, err) }(ctx)
 	// The session lives on the lease's context: loss cancels everything with its cause.
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
@@ -67,7 +68,7 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 		return false, withCause(ctx, err)
 	}
 	s.log = s.log.With().Int64("epoch", s.lease.Token()).Logger()
-	s.pool.count(func(st *Stats) { st.Sessions++ })
+	s.count(func(st *Stats) { st.Sessions++ })
 	s.sink.describe(s.log.Info()).Int("producers", len(s.ledger.last)).Msg("holding the type")
 	s.emit(Event{Kind: Acquired})
 
@@ -155,6 +156,7 @@ func (s *session) open(ctx context.Context) error {
 		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
+			s.noteFile(w.Path(), w.DurableIndex())
 			if err = s.burySkipped(ctx); err != nil {
 				return errors.Join(err, w.Close())
 			}
@@ -226,7 +228,9 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 		}
 		if s.writer().NextIndex() != before {
 			// rule: fsync before ack. Duplicates of this group wait for it too: their first copy may be in it.
+			began := time.Now()
 			durable, err := s.writer().Sync()
+			s.observe(StepSync, began, int(s.writer().NextIndex()-before), err)
 			if err != nil {
 				return err
 			}
@@ -299,14 +303,17 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err := s.lease.Check(0); err != nil {
 		return records, err
 	}
-	if err := s.write(records, due); err != nil {
+	began := time.Now()
+	err = s.write(records, due)
+	s.observe(StepAppend, began, len(records), err)
+	if err != nil {
 		return records, err
 	}
 	s.sinceCheckpoint += uint64(len(records))
 	n, b := payloads(records)
 	s.appended += n
 	s.bytes += b
-	s.pool.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
+	s.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
 	return records, nil
 }
 
@@ -318,12 +325,12 @@ func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage
 		return 0, false
 	case duplicate:
 		s.duplicates++
-		s.pool.count(func(st *Stats) { st.Duplicates++ })
+		s.count(func(st *Stats) { st.Duplicates++ })
 		done.ids = append(done.ids, m.ID)
 		return 0, false
 	case appendAfterGap:
 		s.gaps++
-		s.pool.count(func(st *Stats) { st.Gaps++ })
+		s.count(func(st *Stats) { st.Gaps++ })
 		s.log.Warn().Stringer("id", m.ID).Msg("going on behind a declared gap: earlier messages of this producer are gone from the queue")
 		return storage.KindAfterGap, true
 	case appendLate:
@@ -382,7 +389,7 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 		}
 		for ids := range slices.Chunk(g.ids, maxAckIDs) {
 			retry := backoff{min: watchMin, max: watchMax}
-			for outage.note(&s.log, s.pool.cfg.Queue.Ack(ctx, s.typ, ids), "acknowledge") {
+			for outage.note(&s.log, s.ack(ctx, ids), "acknowledge") {
 				if err := sleep(ctx, retry.next()); err != nil {
 					return err
 				}
@@ -390,6 +397,13 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 		}
 		s.inflight.add(-g.batches)
 	}
+}
+
+func (s *session) ack(ctx context.Context, ids []queue.ID) error {
+	began := time.Now()
+	err := s.pool.cfg.Queue.Ack(ctx, s.typ, ids)
+	s.observe(StepAck, began, len(ids), err)
+	return err
 }
 
 // asked tells whether somebody wants the type to be given back (fencepost locks release --request, a compaction).
