@@ -22,6 +22,14 @@ const (
 	MaxTypeLen = 64
 )
 
+// KeyHeader is the header that holds a message's idempotency key, 1 to 255 bytes: of messages of a type with the same key that are
+// published within the worker's dedupe window, one gets into the file. It is for programs that may publish the same thing
+// twice, such as one that was restarted; a Publisher's own repetitions are recognised without.
+const KeyHeader = "idempotency-key"
+
+// MaxKeyLen is the longest idempotency key, in bytes.
+const MaxKeyLen = 255
+
 // Message is one message of a type. Backends own nothing of it after a call returns; a fetched message
 // belongs to the caller.
 type Message struct {

@@ -55,6 +55,8 @@ func (m *Message) validateBody() error {
 			return &HeaderError{k, "the key contains a NUL byte"}
 		case !utf8.ValidString(v):
 			return &HeaderError{k, "the value is not valid UTF-8"}
+		case k == KeyHeader && (v == "" || len(v) > MaxKeyLen):
+			return &HeaderError{k, fmt.Sprintf("an idempotency key has 1 to %d bytes, not %d", MaxKeyLen, len(v))}
 		}
 		size += len(k) + len(v)
 	}

@@ -76,7 +76,7 @@ func (a *Audit) Record(r storage.Record) error {
 	}
 	p := a.producer(id.Producer())
 	n := id.N()
-	declared := r.Kind == storage.KindAfterGap || n > p.lastN && p.lost != a.lost
+	declared := r.Kind == storage.KindAfterGap || skippedAs(r, skipGap) || n > p.lastN && p.lost != a.lost
 	switch {
 	case p.has(n):
 		a.problem("record %d (%s): message %d of its producer is in the file twice", r.Index, id, n)

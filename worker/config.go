@@ -23,6 +23,7 @@ const (
 	DefaultGapTimeout  = 30 * time.Second
 	DefaultIdleTimeout = time.Minute
 	DefaultRetention   = 24 * time.Hour
+	DefaultDedupe      = time.Hour
 	DefaultMaxAttempts = 5
 	DefaultRetryMin    = time.Second
 	DefaultRetryMax    = time.Minute
@@ -107,6 +108,11 @@ type Config struct {
 	// Retention is how long the file remembers a producer that has gone silent. Defaults to 24 h.
 	Retention time.Duration
 
+	// DedupeWindow is for how long the file remembers the idempotency keys of its messages (queue.KeyHeader): of messages with the same
+	// key that were published within it, one is appended. Defaults to one hour. The last million keys of a type are remembered. A
+	// Handler gets all of them.
+	DedupeWindow time.Duration
+
 	// MaxFileBytes is the size at which a file is sealed and its type goes on in a new one, "orders@0002.fpl" and so on: after
 	// the batch that reached it. Defaults to no bound; at least 1 MiB, as every file begins with what is known about the
 	// producers.
@@ -131,6 +137,8 @@ type mutant struct {
 	ackBeforeSync bool // acknowledge before the fsync
 
 	buryLate        bool // bury what is refused only after the checkpoint
+	forgetKeys      bool // checkpoints without the idempotency keys
+	noSkipForCopies bool // acknowledge a second message with a key without an entry in the file
 	forgetSkipped   bool // do not look for skip entries whose messages were not buried
 	ackBeforeHandle bool // acknowledge before the handler is called
 	noCare          bool // never hand messages over one by one after a crash
@@ -147,6 +155,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.GapTimeout, DefaultGapTimeout)
 	setDefault(&c.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&c.Retention, DefaultRetention)
+	setDefault(&c.DedupeWindow, DefaultDedupe)
 	setDefault(&c.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&c.RetryMin, DefaultRetryMin)
 	setDefault(&c.RetryMax, max(DefaultRetryMax, c.RetryMin))
@@ -211,7 +220,8 @@ func (c Config) validate() error {
 	for _, d := range []struct {
 		name string
 		d    time.Duration
-	}{{"Lease", c.Lease}, {"Linger", c.Linger}, {"GapTimeout", c.GapTimeout}, {"IdleTimeout", c.IdleTimeout}, {"Retention", c.Retention}} {
+	}{{"Lease", c.Lease}, {"Linger", c.Linger}, {"GapTimeout", c.GapTimeout}, {"IdleTimeout", c.IdleTimeout}, {"Retention", c.Retention},
+		{"DedupeWindow", c.DedupeWindow}} {
 		if d.d <= 0 {
 			return bad("%s is %v; use a positive duration", d.name, d.d)
 		}

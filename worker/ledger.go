@@ -31,6 +31,7 @@ type ledger struct {
 
 	last map[uint64]*producerEntry // by producer number
 	held map[uint64]heldEntry      // by producer number; never persisted
+	keys keys                      // of the messages in the file, see keys.go
 
 	// sweep, if set, numbers the full sweeps: there is no file that tells what came before, so missing messages may have been
 	// settled by an earlier session.
@@ -67,6 +68,7 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 		last:       make(map[uint64]*producerEntry),
 		held:       make(map[uint64]heldEntry),
 		looked:     make(map[uint64]sight),
+		keys:       keys{most: maxKeys},
 	}
 }
 
@@ -230,9 +232,15 @@ func (e *producerEntry) fill(n uint64) {
 
 // The state blob inside a checkpoint, little endian:
 //
-//	version u8 = 1 · uvarint producers · per producer, ascending:
+//	version u8 · uvarint producers · per producer, ascending:
 //	  producer u64 · uvarint n · uvarint seenAt (ms) · uvarint gaps · gaps × (uvarint from, uvarint to)
-const stateVersion = 1
+//	version 2 only: idempotency keys, see keys.appendState
+//
+// Version 2 is written when there are keys, so that earlier workers go on reading files without.
+const (
+	stateVersion     = 1
+	stateVersionKeys = 2
+)
 
 var errState = errors.New("checkpoint state is not readable by this version of the worker")
 
@@ -243,8 +251,12 @@ func (l *ledger) state() []byte {
 		producers = append(producers, p)
 	}
 	slices.Sort(producers)
-	b := make([]byte, 0, 1+10+len(producers)*24)
-	b = append(b, stateVersion)
+	b := make([]byte, 0, 1+10+len(producers)*24+len(l.keys.at)*24)
+	version := byte(stateVersion)
+	if len(l.keys.at) > 0 && !l.keys.mutantForget {
+		version = stateVersionKeys
+	}
+	b = append(b, version)
 	b = binary.AppendUvarint(b, uint64(len(producers)))
 	for _, p := range producers {
 		e := l.last[p]
@@ -257,14 +269,18 @@ func (l *ledger) state() []byte {
 			b = binary.AppendUvarint(b, s.to)
 		}
 	}
+	if version == stateVersionKeys {
+		b = l.keys.appendState(b)
+	}
 	return b
 }
 
 // restore replaces the ledger by a checkpoint's state.
 func (l *ledger) restore(state []byte) error {
 	d := stateDecoder{b: state}
-	if v := d.byte(); v != stateVersion {
-		return fmt.Errorf("%w: version %d, known is %d", errState, v, stateVersion)
+	version := d.byte()
+	if version != stateVersion && version != stateVersionKeys {
+		return fmt.Errorf("%w: version %d, known are 1 to %d", errState, version, stateVersionKeys)
 	}
 	clear(l.last)
 	for range d.uvarint() {
@@ -280,6 +296,9 @@ func (l *ledger) restore(state []byte) error {
 			e.missing = append(e.missing, span{d.uvarint(), d.uvarint()})
 		}
 		l.last[producer] = e
+	}
+	if version == stateVersionKeys && d.err == nil {
+		l.keys.restore(&d)
 	}
 	if d.err == nil && len(d.b) > 0 {
 		d.err = fmt.Errorf("%w: %d bytes left over", errState, len(d.b))
@@ -298,7 +317,7 @@ func (d *stateDecoder) take(n int) []byte {
 		if d.err == nil {
 			d.err = fmt.Errorf("%w: cut short", errState)
 		}
-		return make([]byte, 8)
+		return make([]byte, max(n, 8))
 	}
 	b := d.b[:n]
 	d.b = d.b[n:]

@@ -59,6 +59,7 @@ type Stats struct {
 	Appended   uint64 // messages made durable and acknowledged
 	Bytes      uint64 // their payload bytes
 	Duplicates uint64 // redelivered messages that the files refused
+	Repeated   uint64 // messages that were not appended because of their idempotency key
 	Gaps       uint64 // declared gaps
 	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
 	Handled    uint64 // messages that a Handler has handled

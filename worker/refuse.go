@@ -37,7 +37,8 @@ func (s *session) filter(m *queue.Message) (err error) {
 func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason := why.Error()
 	reason = reason[:min(len(reason), queue.MaxReason)]
-	r.Kind, r.Payload, r.Headers = storage.KindSkipped, []byte(reason), nil
+	skip(r, reason, false)
+	s.ledger.keys.drop(m)
 	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 }
 

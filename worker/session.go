@@ -41,6 +41,8 @@ type session struct {
 	refused []queue.Letter      // append stage: skip entries are in the file for them, and they are not buried yet
 	skipped map[queue.ID]string // skip entries behind the last checkpoint when the file was opened, with the reasons
 
+	keysFull bool // append stage: it was said that keys are forgotten early
+
 	appended, duplicates, gaps, bytes uint64 // owned by the append stage
 	sinceCheckpoint                   uint64
 }
@@ -131,6 +133,7 @@ func (s *session) open(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		s.ledger = newLedger(cfg.GapTimeout, time.Now)
 		s.ledger.noContiguity = cfg.mutant.noContiguity
+		s.ledger.keys.window, s.ledger.keys.mutantForget = cfg.DedupeWindow, cfg.mutant.forgetKeys
 		seenAt, err := s.seenAt(ctx)
 		if err != nil {
 			return err
@@ -147,7 +150,10 @@ func (s *session) open(ctx context.Context) error {
 			if err == nil {
 				s.ledger.note(id, seenAt)
 			}
-			if err == nil && r.Kind == storage.KindSkipped {
+			if err == nil {
+				s.ledger.keys.replayKey(r, id)
+			}
+			if err == nil && r.Kind == storage.KindSkipped && !skippedAs(r, skipDuplicate) {
 				s.skipped[id] = string(r.Payload)
 			}
 			return err
@@ -288,13 +294,27 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		})
 		due = append(due, m)
 		done.ids = append(done.ids, m.ID)
+		if s.skipCopy(&records[len(records)-1], m) {
+			if cfg := &s.pool.cfg; cfg.mutant.noSkipForCopies {
+				records, due = records[:len(records)-1], due[:len(due)-1]
+			}
+			continue
+		}
 		if err := s.filter(m); err != nil {
 			var p *PanicError
 			if errors.As(err, &p) && s.pool.cfg.OnError == Block {
 				return records, fmt.Errorf("filter message %s: %w\n%s", m.ID, err, p.Stack)
 			}
 			s.refuse(&records[len(records)-1], m, err)
+			continue
 		}
+		if key, ok := m.Headers[queue.KeyHeader]; ok {
+			s.ledger.keys.note(key, m.ID)
+		}
+	}
+	if s.ledger.keys.forget(seenAt) && !s.keysFull {
+		s.keysFull = true
+		s.log.Warn().Int("keys", maxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
 	}
 	if len(records) == 0 {
 		return records, nil

@@ -26,6 +26,7 @@ type publishFlags struct {
 	format   *cli.OneOf
 	messages []string
 	headers  []string
+	keyFrom  string
 	rate     cli.Count
 	count    cli.Count
 	size     cli.Size
@@ -61,6 +62,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 		Example: `  producer publish --type words /usr/share/dict/words
   kubectl logs app | producer publish --type applog
   producer publish --type orders --format ndjson --header source=import orders.ndjson
+  producer publish --type orders --format ndjson --key-from json:id orders.ndjson   # run it twice: each order gets into the file once
   producer publish --type images --format raw *.png
   producer publish --type hello --message 'hello, world'
   producer publish --type load --count 1e6 --size 256 --seed 7 --rate 50k/s`,
@@ -77,6 +79,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.Var(f.format, "format", "how messages are read")
 	fl.StringArrayVarP(&f.messages, "message", "m", nil, "publish this text; repeatable, instead of FILE")
 	fl.StringArrayVar(&f.headers, "header", nil, "header key=value of every message; repeatable")
+	fl.StringVar(&f.keyFrom, "key-from", "", "idempotency key of every message: payload (its SHA-256), or json:FIELD (a text or number in it, as in json:order.id)")
 	fl.Var(&f.rate, "rate", "at most this many messages per second, as in 5k/s; 0 is no bound")
 	fl.Var(&f.count, "count", "publish this many generated messages, instead of FILE")
 	fl.Var(&f.size, "size", "payload of a generated message")
@@ -208,6 +211,10 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	if err != nil {
 		return err
 	}
+	key, err := keyFrom(f.keyFrom)
+	if err != nil {
+		return err
+	}
 	ins, err := f.inputs(cmd, args)
 	if err != nil {
 		return err
@@ -229,7 +236,7 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	}
 
 	start := time.Now()
-	readErr := f.sendAll(ctx, ins, headers, to, t)
+	readErr := f.sendAll(ctx, ins, headers, key, to, t)
 	closeErr := to.finish()
 	if t.progress != nil {
 		t.progress.Finish()
@@ -283,7 +290,7 @@ func (f *publishFlags) openQueue(ctx context.Context) (target, error) {
 
 // sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: what comes
 // after it must not overtake it.
-func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[string]string, to target, t *tally) error {
+func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[string]string, key keyFunc, to target, t *tally) error {
 	pace := pacer{rate: int64(f.rate)}
 	for _, in := range ins {
 		src, closer, err := in.open()
@@ -309,6 +316,14 @@ func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[str
 			}
 			size, where := len(payload), in.name+", "+where
 			m := queue.Message{Type: f.typ, Payload: payload, Headers: headers}
+			if key != nil {
+				k, err := key(payload)
+				if err != nil {
+					closer.Close()
+					return cli.Usagef("%s: --key-from %s: %w", where, f.keyFrom, err)
+				}
+				m.Headers = withKey(headers, k)
+			}
 			if err := to.send(ctx, m, func(r queue.Result) { t.note(r, size, where) }); err != nil {
 				closer.Close()
 				return fmt.Errorf("%s: %w", where, err)

@@ -60,6 +60,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "wait this long for more messages when a fetch came back short")
 	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "append behind a missing message of the same producer after this long, with a declared gap")
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "give a type back after this long without messages")
+	f.DurationVar(&cfg.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "of messages with the same idempotency key published within this time, append one")
 	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size and go on in a new one; 0 is no bound")
 	f.BoolVar(&cfg.Storage.Compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
 	onError := cli.NewOneOf("block", "dead")
@@ -80,7 +81,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 		}
 		// A zero in worker.Config means the default; a zero on the command line is a mistake.
 		for name, positive := range map[string]bool{"batch": cfg.Batch > 0, "batch-bytes": batchBytes > 0, "prefetch": cfg.Prefetch > 0,
-			"lease": cfg.Lease > 0, "linger": cfg.Linger > 0, "gap-timeout": cfg.GapTimeout > 0, "idle-timeout": cfg.IdleTimeout > 0, "grace": *grace > 0} {
+			"lease": cfg.Lease > 0, "linger": cfg.Linger > 0, "gap-timeout": cfg.GapTimeout > 0, "idle-timeout": cfg.IdleTimeout > 0, "dedupe-window": cfg.DedupeWindow > 0, "grace": *grace > 0} {
 			if !positive {
 				return cli.Usagef("--%s must be greater than 0", name)
 			}
@@ -152,7 +153,7 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 	err = pool.Run(ctx)
 	s := pool.Stats()
 	log.Info().Int("types", s.Types).Uint64("sessions", s.Sessions).Uint64("appended", s.Appended).Uint64("bytes", s.Bytes).
-		Uint64("duplicates", s.Duplicates).Uint64("gaps", s.Gaps).Uint64("dead", s.Dead).Uint64("lost", s.Lost).Msg("worker done")
+		Uint64("duplicates", s.Duplicates).Uint64("repeated", s.Repeated).Uint64("gaps", s.Gaps).Uint64("dead", s.Dead).Uint64("lost", s.Lost).Msg("worker done")
 	var needSpace *storage.NoSpaceError
 	if errors.As(err, &needSpace) {
 		return fmt.Errorf("%w (nothing is lost: what is not in the file is still in the queue)", err)
