@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"slices"
 	"sync"
 	"time"
 
@@ -69,6 +70,8 @@ type PublisherOptions struct {
 	// RepeatFor is how long a batch is repeated before its messages are reported as Unknown (or Rejected, if none of them
 	// can have been stored). No attempt starts later. At most 12 h. Defaults to 10 min.
 	RepeatFor time.Duration
+	// Use is shown the messages of every call before they are published, in this order. Without any it costs nothing.
+	Use []Middleware
 }
 
 // Repeat describes an attempt that is going to be repeated.
@@ -87,6 +90,7 @@ func (o PublisherOptions) withDefaults() PublisherOptions {
 	o.BufferBytes = cmp.Or(o.BufferBytes, BufferBytesDefault)
 	o.IdleRotate = cmp.Or(o.IdleRotate, IdleRotateDefault)
 	o.RepeatFor = cmp.Or(o.RepeatFor, RepeatForDefault)
+	o.Use = slices.Clone(o.Use)
 	return o
 }
 
@@ -102,6 +106,8 @@ func (o PublisherOptions) validate() error {
 		return fmt.Errorf("publisher options: BatchMessages is %d, want 1 to %d", o.BatchMessages, BatchMessagesDefault)
 	case o.BatchBytes < 1 || o.BufferBytes < 1:
 		return errors.New("publisher options: BatchBytes and BufferBytes must be positive")
+	case slices.ContainsFunc(o.Use, func(m Middleware) bool { return m == nil }):
+		return errors.New("publisher options: a Middleware of Use is nil")
 	}
 	return nil
 }
@@ -234,6 +240,13 @@ func (p *Publisher) Publish(ctx context.Context, typ string, payload []byte, hea
 // in the same order. Messages of a type are stored in the order of msgs. ID fields of msgs are ignored. For the end of
 // ctx see Publish.
 func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
+	if len(p.opt.Use) > 0 && len(msgs) > 0 {
+		return p.publishThrough(ctx, msgs)
+	}
+	return p.publishAll(ctx, msgs)
+}
+
+func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 	c := &call{results: make([]Result, len(msgs)), done: make(chan struct{})}
 	items := make([]item, len(msgs))
 	var accepted []*item // space is taken, not yet handed to the streams
@@ -281,6 +294,13 @@ func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 // Callbacks of a type run one at a time, in the order of acceptance, on the goroutine that publishes the type: they must
 // be quick, and must not call the publisher.
 func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) error {
+	if len(p.opt.Use) > 0 {
+		return p.sendThrough(ctx, m, done)
+	}
+	return p.send(ctx, m, done)
+}
+
+func (p *Publisher) send(ctx context.Context, m Message, done func(Result)) error {
 	it := &item{callback: done}
 	if err := p.prepare(ctx, it, &m); err != nil {
 		return err

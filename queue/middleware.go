@@ -1,0 +1,135 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+)
+
+// Middleware sees the messages of every Publish, PublishAll and Send before the publisher does anything with them: it may add
+// headers, replace payloads, refuse messages, and be told what became of them. See PublisherOptions.Use.
+//
+// It runs in the caller's goroutine, with the caller's context, and at the same time as others. What it cannot do is call the publisher
+// twice, or change the type or the place of a message. So whatever it does, the publisher keeps its promises: a message has no
+// number yet, and one that is refused never gets one and leaves no gap.
+type Middleware func(ctx context.Context, out *Outgoing)
+
+// Outgoing is the messages of one call on their way to the publisher. It belongs to one Middleware at a time, until that returns.
+type Outgoing struct {
+	msgs    []Message
+	cloned  []bool // whose headers are not the caller's any more; nil: none
+	refused []error
+	settled []func([]Result)
+}
+
+// Len is the number of messages, at least 1: those of a PublishAll, or one.
+func (o *Outgoing) Len() int { return len(o.msgs) }
+
+// Message returns message i of the call, as the Middlewares before have left it; it has no ID yet. Payload and Headers may be the
+// caller's: they are not to be written to.
+func (o *Outgoing) Message(i int) Message { return o.msgs[i] }
+
+// SetHeader adds a header to message i, or replaces it. The caller's map stays as it is.
+func (o *Outgoing) SetHeader(i int, key, value string) {
+	if o.cloned == nil {
+		o.cloned = make([]bool, len(o.msgs))
+	}
+	m := &o.msgs[i]
+	switch {
+	case m.Headers == nil:
+		m.Headers = map[string]string{}
+	case !o.cloned[i]: // rule: a map that the caller shares between messages and goroutines is never written to
+		m.Headers = maps.Clone(m.Headers)
+	}
+	o.cloned[i] = true
+	m.Headers[key] = value
+}
+
+// SetPayload replaces the payload of message i: compressed, encrypted. The publisher copies it, as always.
+func (o *Outgoing) SetPayload(i int, payload []byte) { o.msgs[i].Payload = payload }
+
+// Refuse settles message i as Rejected, with err as its error, unless it is refused already. It is not published.
+func (o *Outgoing) Refuse(i int, err error) {
+	if o.refused == nil {
+		o.refused = make([]error, len(o.msgs))
+	}
+	if err == nil {
+		err = errors.New("refused by a middleware")
+	}
+	if o.refused[i] == nil {
+		o.refused[i] = err
+	}
+}
+
+// Settled has f called with the outcomes of all messages of the call, exactly once, before the caller gets them; the last one that
+// asks for it is called first. For Publish and PublishAll that is in the caller's goroutine. For Send it is where done is called, with
+// the same rules: f must be quick, and must not call the publisher. f must not change or keep the results.
+func (o *Outgoing) Settled(f func([]Result)) { o.settled = append(o.settled, f) }
+
+// outgoing shows msgs to the middleware. The slice is not the caller's.
+func (p *Publisher) outgoing(ctx context.Context, msgs []Message) *Outgoing {
+	o := &Outgoing{msgs: msgs}
+	for _, use := range p.opt.Use {
+		use(ctx, o)
+	}
+	return o
+}
+
+// report tells the middleware what became of the messages.
+func (o *Outgoing) report(results []Result) {
+	for _, f := range slices.Backward(o.settled) {
+		f(results)
+	}
+}
+
+// refusal is the outcome of message i if it is refused, else nil.
+func (o *Outgoing) refusal(i int) error {
+	if o.refused == nil || o.refused[i] == nil {
+		return nil
+	}
+	return fmt.Errorf("publish: not sent: %w", o.refused[i])
+}
+
+// publishThrough is PublishAll with middleware.
+func (p *Publisher) publishThrough(ctx context.Context, msgs []Message) []Result {
+	o := p.outgoing(ctx, slices.Clone(msgs))
+	var results []Result
+	if o.refused == nil {
+		results = p.publishAll(ctx, o.msgs)
+	} else {
+		results = make([]Result, len(msgs))
+		left, at := make([]Message, 0, len(msgs)), make([]int, 0, len(msgs))
+		for i := range o.msgs {
+			if err := o.refusal(i); err != nil {
+				results[i] = Result{Status: Rejected, Err: err}
+				continue
+			}
+			left, at = append(left, o.msgs[i]), append(at, i)
+		}
+		for i, r := range p.publishAll(ctx, left) {
+			results[at[i]] = r
+		}
+	}
+	o.report(results)
+	return results
+}
+
+// sendThrough is Send with middleware.
+func (p *Publisher) sendThrough(ctx context.Context, m Message, done func(Result)) error {
+	o := p.outgoing(ctx, []Message{m})
+	err := o.refusal(0)
+	if err == nil {
+		err = p.send(ctx, o.msgs[0], func(r Result) {
+			o.report([]Result{r})
+			if done != nil {
+				done(r)
+			}
+		})
+	}
+	if err != nil {
+		o.report([]Result{{Status: Rejected, Err: err}})
+	}
+	return err
+}
