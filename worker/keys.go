@@ -192,7 +192,7 @@ func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 		return false
 	}
 	skip(r, string(duplicateReason(m)), true)
-	s.pool.count(func(st *Stats) { st.Repeated++ })
+	s.count(func(st *Stats) { st.Repeated++ })
 	s.log.Debug().Stringer("id", m.ID).Str("key", m.Headers[queue.KeyHeader]).Msg("a message with this idempotency key is in the file already")
 	return true
 }
