@@ -66,6 +66,10 @@ type Config struct {
 	// must never get into the file, and must always say the same of the same message.
 	Filter func(queue.Message) error
 
+	// Trace, if set, is told of every batch that goes to a file, for spans of tracing: see package otelfencepost. With a Handler a
+	// Middleware does that.
+	Trace Trace
+
 	// OnError says what happens to a message that fails again and again, or that the file cannot take. Defaults to Block.
 	OnError OnError
 	// MaxAttempts is how often a message is tried, alone or blamed by name, before OnError DeadLetter puts it aside. Defaults to 5.
@@ -74,7 +78,8 @@ type Config struct {
 	// doubles each time. The type waits meanwhile. Default to 1 s and 1 min.
 	RetryMin, RetryMax time.Duration
 
-	// Events, if set, is told what happens, from the pool's goroutines: it must be quick.
+	// Events, if set, is told what happens, from the pool's goroutines: it must be quick. Pool.Subscribe has a channel for those who
+	// are not.
 	Events func(Event)
 
 	// Observe, if set, is told how long what the pool does takes, from the pool's goroutines and many times a second: it must be
@@ -194,6 +199,8 @@ func (c Config) validate() error {
 		return bad("with a Handler there are no files; leave out Dir and MaxFileBytes, or the Handler")
 	case c.Handler != nil && c.Filter != nil:
 		return bad("Filter is for files; use a Middleware with a Handler")
+	case c.Handler != nil && c.Trace != nil:
+		return bad("Trace is for files; use a Middleware with a Handler")
 	case c.Handler == nil && (len(c.Use) > 0 || c.Timeout != 0):
 		return bad("Use and Timeout are for a Handler, and there is none")
 	case c.OnError != Block && c.OnError != DeadLetter:

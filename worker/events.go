@@ -32,12 +32,14 @@ type Event struct {
 	Path     string        // Rotated: the new file
 	Letter   *queue.Letter // Dead
 	Err      error         // Lost: why
+	Missed   uint64        // Pool.Subscribe: events that this channel has dropped so far
 }
 
 // emit tells Config.Events.
 func (s *session) emit(e Event) {
 	e.Type, e.Token = s.typ, s.lease.Token()
 	s.pool.noteEvent(e)
+	s.pool.subscriptions.tell(e)
 	if f := s.pool.cfg.Events; f != nil {
 		f(e)
 	}

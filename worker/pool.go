@@ -45,6 +45,8 @@ type Pool struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 
+	subscriptions subscriptions
+
 	mu      sync.Mutex
 	refused map[string]error // types whose file cannot be used, until it can
 	served  map[string]bool
@@ -119,6 +121,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer p.noteRunning()()
+	defer p.subscriptions.close()
 	var types sync.WaitGroup
 	serve := func(typ string) {
 		p.mu.Lock()

@@ -41,6 +41,8 @@ type session struct {
 	refused []queue.Letter      // append stage: skip entries are in the file for them, and they are not buried yet
 	skipped map[queue.ID]string // skip entries behind the last checkpoint when the file was opened, with the reasons
 
+	traced []func(error) // append stage: Config.Trace is to be told of their end
+
 	keysFull bool // append stage: it was said that keys are forgotten early
 
 	appended, duplicates, gaps, bytes uint64 // owned by the append stage
@@ -203,7 +205,8 @@ func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 }
 
 // appendStage turns fetched batches into durable records. All batches that are ready share one fsync.
-func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error {
+func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, out chan<- group) (err error) {
+	defer func() { s.endTrace(withCause(ctx, err)) }()
 	var records []storage.Record
 	for batch := range in {
 		var done group
@@ -240,6 +243,7 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 			if err != nil {
 				return err
 			}
+			s.endTrace(nil)
 			if s.appended > appended {
 				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
 			}
@@ -323,6 +327,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err := s.lease.Check(0); err != nil {
 		return records, err
 	}
+	s.trace(ctx, due)
 	began := time.Now()
 	err = s.write(records, due)
 	s.observe(StepAppend, began, len(records), err)
