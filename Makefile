@@ -10,6 +10,9 @@ WITHSERVER := go run ./internal/mongotest/withserver --
 # Arguments for go test, for example: make test ARGS='-run TestLock ./lock/...'
 ARGS ?= ./...
 
+# Without C everywhere, as in the image: one compilation of everything serves programs, tests and image.
+export CGO_ENABLED ?= 0
+
 # How a user runs the binaries should not depend on where they were built.
 GOBUILD := go build -trimpath
 
@@ -22,6 +25,25 @@ help: ## list the targets
 .PHONY: build
 build: ## build bin/worker, bin/producer and bin/fencepost
 	$(GOBUILD) -o bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
+
+# The container image: see deploy/Dockerfile.
+IMAGE ?= fencepost
+PLATFORM ?= linux/$(shell go env GOARCH)
+CONTEXT ?= bin/image
+
+.PHONY: image
+image: image-context ## build the container image fencepost (IMAGE=name:tag PLATFORM=linux/arm64)
+	docker build --tag $(IMAGE) --platform $(PLATFORM) $(CONTEXT)
+
+# What the image is built from, in CONTEXT. There is no C library in an image from scratch.
+.PHONY: image-context
+image-context: export CGO_ENABLED = 0
+image-context:
+	rm -rf $(CONTEXT)/bin
+	mkdir -p $(CONTEXT)/bin $(CONTEXT)/data
+	cp deploy/Dockerfile $(CONTEXT)/
+	GOOS=$(word 1,$(subst /, ,$(PLATFORM))) GOARCH=$(word 2,$(subst /, ,$(PLATFORM))) \
+		$(GOBUILD) -tags timetzdata -ldflags '-s -w' -o $(CONTEXT)/bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
 
 .PHONY: demo
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte
@@ -60,7 +82,7 @@ staticcheck:
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen.
 .PHONY: race
 race:
-	$(WITHSERVER) go test -race -short -count=1 -timeout 15m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 go test -race -short -count=1 -timeout 15m $(ARGS)
 
 .PHONY: clean
 clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)

@@ -26,6 +26,7 @@
 //	Database(t)   a fresh database on it, dropped when the test ends, as a driver handle
 //	Fresh(t)      the same, with the URI that has the database in its path, as the product wants it
 //	NewServer(t)  a server of the test's own, to pause, kill and start again
+//	Docker(t)     the Docker daemon itself, for tests of images
 //
 // # What is cleaned up, and by whom
 //

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"strings"
+	"testing"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -31,6 +32,24 @@ type docker struct {
 	api client.APIClient
 	// host is where published ports are reached, publish on which address they are published.
 	host, publish string
+}
+
+// Docker returns the client of a Docker daemon, for tests of images and containers, and the labels of everything such a test
+// makes: what a dead test process left behind is removed by the next one that asks. It skips the test, after a loud line, if there
+// is no daemon, and for no other reason. Containers reach the servers of this package in the network "host".
+func Docker(t testing.TB) (api client.APIClient, labels map[string]string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+	defer cancel()
+	d, err := newDocker(ctx)
+	if err != nil {
+		why := strings.Join(strings.Fields(err.Error()), " ")
+		fmt.Fprintf(os.Stderr, "!!! NOT RUN: %s of %s, as there is no Docker daemon (%s)\n", t.Name(), thisPackage(), why)
+		t.Skipf("no Docker daemon: %v", err)
+	}
+	t.Cleanup(d.idle)
+	d.removeLeftovers(ctx, Options{})
+	return d.api, map[string]string{ownerLabel: owner()}
 }
 
 // newDocker finds the Docker daemon the way testcontainers-go does.
@@ -131,18 +150,33 @@ func portTaken(err error) bool {
 	return strings.Contains(s, "port is already allocated") || strings.Contains(s, "address already in use")
 }
 
-// removeLeftovers removes containers whose owner is gone. Best effort: a daemon in trouble shows soon enough.
+// removeLeftovers removes containers whose owner is gone, and then their volumes and images. Best effort: a daemon in trouble
+// shows soon enough.
 func (d *docker) removeLeftovers(ctx context.Context, o Options) {
-	list, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: make(client.Filters).Add("label", ownerLabel)})
+	ours := make(client.Filters).Add("label", ownerLabel)
+	containers, err := d.api.ContainerList(ctx, client.ContainerListOptions{All: true, Filters: ours})
 	if err != nil {
 		return
 	}
-	for _, c := range list.Items {
-		if !ownerGone(c.Labels[ownerLabel]) {
-			continue
+	for _, c := range containers.Items {
+		if ownerGone(c.Labels[ownerLabel]) {
+			o.logf("removing container %.12s, left by a dead test process", c.ID)
+			_, _ = d.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
 		}
-		o.logf("removing container %.12s, left by a dead test process", c.ID)
-		_, _ = d.api.ContainerRemove(ctx, c.ID, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+	}
+	if volumes, err := d.api.VolumeList(ctx, client.VolumeListOptions{Filters: ours}); err == nil {
+		for _, v := range volumes.Items {
+			if ownerGone(v.Labels[ownerLabel]) {
+				_, _ = d.api.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
+			}
+		}
+	}
+	if images, err := d.api.ImageList(ctx, client.ImageListOptions{Filters: ours}); err == nil {
+		for _, i := range images.Items {
+			if ownerGone(i.Labels[ownerLabel]) {
+				_, _ = d.api.ImageRemove(ctx, i.ID, client.ImageRemoveOptions{Force: true, PruneChildren: true})
+			}
+		}
 	}
 }
 

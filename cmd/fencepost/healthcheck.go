@@ -1,0 +1,101 @@
+package main
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"net/netip"
+	"net/url"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+func healthcheckCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "healthcheck [URL]",
+		Short: "Ask a worker whether it is ready; for containers, which have no other program to do it",
+		Long: `Healthcheck gets the URL and exits 0 if the answer is 2xx, else 1, within --timeout. Without a URL it is /readyz of the worker
+whose --listen (or FENCEPOST_LISTEN) this command has too, on this machine.`,
+		Example: `  fencepost healthcheck
+  fencepost healthcheck http://127.0.0.1:9090/livez`,
+		Args: func(_ *cobra.Command, args []string) error {
+			if len(args) > 1 {
+				return cli.Usagef("unexpected argument %q; there is one URL", args[1])
+			}
+			return nil
+		},
+	}
+	listen := cmd.Flags().String("listen", ":9090", "the worker's --listen")
+	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "no answer within this long is a bad one")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if *timeout <= 0 {
+			return cli.Usagef("--timeout must be greater than 0")
+		}
+		var target string
+		if len(args) > 0 {
+			target = args[0]
+			if u, err := url.Parse(target); err != nil || u.Host == "" || u.Scheme != "http" && u.Scheme != "https" {
+				return cli.Usagef("%q is not a URL to check; write it as in http://127.0.0.1:9090/readyz", target)
+			}
+		} else {
+			var err error
+			if target, err = readyURL(*listen); err != nil {
+				return err
+			}
+		}
+		ctx, cancel := context.WithTimeout(cmd.Context(), *timeout)
+		defer cancel()
+		return checkHealth(ctx, target)
+	}
+	return cmd
+}
+
+// readyURL is where a worker of this machine that listens at addr says whether it is ready.
+func readyURL(addr string) (string, error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil {
+		return "", cli.Usagef("--listen %q is not an address; write it as in :9090 or 127.0.0.1:9090", addr)
+	}
+	if ip, err := netip.ParseAddr(host); host == "" || err == nil && ip.IsUnspecified() {
+		host = "127.0.0.1"
+		if ip.Is6() {
+			host = "::1"
+		}
+	}
+	return "http://" + net.JoinHostPort(host, port) + "/readyz", nil
+}
+
+// checkHealth returns nil if target answers 2xx. A redirect is somebody else's answer.
+func checkHealth(ctx context.Context, target string) error {
+	req, err := http.NewRequestWithContext(ctx, http.MethodGet, target, nil)
+	if err != nil {
+		return cli.Usagef("%w", err)
+	}
+	client := http.Client{
+		Transport:     &http.Transport{DisableKeepAlives: true}, // and no proxy: the worker is here
+		CheckRedirect: func(*http.Request, []*http.Request) error { return http.ErrUseLastResponse },
+	}
+	res, err := client.Do(req)
+	if err != nil {
+		if errors.Is(err, context.DeadlineExceeded) {
+			return fmt.Errorf("%s did not answer in time; is a worker with this --listen running?", target)
+		}
+		return fmt.Errorf("%w; is a worker with this --listen running?", err)
+	}
+	defer res.Body.Close()
+	if res.StatusCode/100 == 2 {
+		return nil
+	}
+	why, _ := bufio.NewReader(io.LimitReader(res.Body, 500)).ReadString('\n')
+	return fmt.Errorf("%s answers %s: %s", target, res.Status, strings.TrimSpace(why))
+}
