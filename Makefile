@@ -7,6 +7,10 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 # internal/mongotest. It says so and goes on when no server can be had.
 WITHSERVER := go run ./internal/mongotest/withserver --
 
+# Modules of their own: what they need never reaches users who do not use them. In each: $(call inmodules,COMMAND)
+MODULES := bench otelfencepost
+inmodules = @set -e; for m in $(MODULES); do echo "cd $$m && $(1)"; (cd $$m && $(1)); done
+
 # Arguments for go test, for example: make test ARGS='-run TestLock ./lock/...'
 ARGS ?= ./...
 
@@ -52,9 +56,9 @@ demo: build ## build, then publish 11,000 files, kill a worker in the middle, an
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
 	$(WITHSERVER) go test -count=1 -timeout 30m $(ARGS)
-	cd bench && go test -count=1 ./...
+	$(call inmodules,go test -count=1 ./...)
 
-# A module of its own: what it compares with never reaches users. BENCH chooses suites and flags: make bench BENCH='storage --quick'
+# BENCH chooses suites and flags: make bench BENCH='storage --quick'
 BENCH ?= storage
 
 .PHONY: bench
@@ -72,17 +76,18 @@ format:
 .PHONY: vet
 vet:
 	go vet ./...
-	cd bench && go vet ./...
+	$(call inmodules,go vet ./...)
 
 .PHONY: staticcheck
 staticcheck:
 	go run $(STATICCHECK) ./...
-	cd bench && go run $(STATICCHECK) ./...
+	$(call inmodules,go run $(STATICCHECK) ./...)
 
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen.
 .PHONY: race
 race:
 	$(WITHSERVER) env CGO_ENABLED=1 go test -race -short -count=1 -timeout 15m $(ARGS)
+	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
 
 .PHONY: clean
 clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)

@@ -1,0 +1,65 @@
+package otelfencepost_test
+
+import (
+	"context"
+	"fmt"
+	"log"
+	"os"
+	"path/filepath"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/otelfencepost"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+	sdk "go.opentelemetry.io/otel/sdk/trace"
+	"go.opentelemetry.io/otel/sdk/trace/tracetest"
+)
+
+// From the span of a request, over the publish, to the file.
+func Example() {
+	ctx := context.Background()
+	dir, err := os.MkdirTemp("", "fencepost-example-")
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer os.RemoveAll(dir)
+	b, err := fencepost.Open(ctx, "sqlite://"+filepath.Join(dir, "queue.db"))
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer b.Close(ctx)
+
+	spans := tracetest.NewInMemoryExporter() // yours sends them to a collector
+	provider := sdk.NewTracerProvider(sdk.WithSyncer(spans))
+	t := otelfencepost.New(otelfencepost.Options{TracerProvider: provider})
+
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Use: []queue.Middleware{t.Publish}})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(ctx)
+	request, span := provider.Tracer("shop").Start(ctx, "POST /orders")
+	if _, err := p.Publish(request, "orders", []byte("chair"), nil); err != nil {
+		log.Fatal(err)
+	}
+	span.End()
+
+	pool, err := worker.New(worker.Config{
+		Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, Trace: t.Append,
+		UntilEmpty: true, Storage: storage.Options{AllowOverlay: true}, // for an example
+	})
+	if err != nil {
+		log.Fatal(err)
+	}
+	if err := pool.Run(ctx); err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range spans.GetSpans() {
+		fmt.Println(s.Name, "of the request:", s.SpanContext.TraceID() == span.SpanContext().TraceID())
+	}
+	// Output:
+	// publish orders of the request: true
+	// POST /orders of the request: true
+	// append orders of the request: true
+}
