@@ -52,6 +52,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			return false, err
 		}
 		began := time.Now()
+		f.pool.noteAsking(f.typ)
 		msgs, err := cfg.Queue.Fetch(ctx, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes})
 		f.observe(StepFetch, began, len(msgs), err)
 		switch {

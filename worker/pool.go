@@ -161,6 +161,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	}
 	var outage outage
 	for {
+		p.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
 		p.noteOutage("", err)
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
@@ -265,6 +266,7 @@ func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger
 	poll := backoff{min: watchMin, max: watchMax}
 	var outage outage
 	for {
+		p.noteAsking(typ)
 		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
 		p.noteOutage(typ, err)
 		if err == nil && d.Pending == 0 {

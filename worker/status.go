@@ -86,7 +86,11 @@ type typeRecord struct {
 	wanted   time.Time // since when the lock is wanted; zero: it is not
 	outage   error     // of the last look at the queue
 	asked    bool      // the queue has been looked at
+	asking   time.Time // since when an answer of the queue is waited for; zero: it is not
 }
+
+// silence is how long a question to the server may stay without an answer before it counts as away.
+const silence = 10 * time.Second
 
 // Status returns what the pool is doing. It asks neither the server nor the disk. Safe for concurrent use.
 func (p *Pool) Status() Status {
@@ -101,12 +105,16 @@ func (p *Pool) Status() Status {
 	}
 	asked, answered := 0, 0
 	for typ, r := range p.book.types {
-		if r.asked {
+		outage := r.outage
+		if !r.asking.IsZero() && time.Since(r.asking) > silence {
+			outage = fmt.Errorf("the server has not answered for %v", time.Since(r.asking).Round(time.Second))
+		}
+		if r.asked || outage != nil {
 			asked++
-			if r.outage == nil {
+			if outage == nil {
 				answered++
 			} else {
-				s.Outage = r.outage
+				s.Outage = outage
 			}
 		}
 		if typ == "" {
@@ -241,14 +249,22 @@ func (p *Pool) wantsNoMore(typ string) (since time.Time) {
 
 // noteOutage tells how a look at the queue has ended; the type is "" where it is about all of them.
 func (p *Pool) noteOutage(typ string, err error) {
-	if errors.Is(err, context.Canceled) {
-		return
-	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	r := p.record(typ)
-	r.asked, r.outage = true, err
+	if errors.Is(err, context.Canceled) {
+		r.asking = time.Time{}
+		return
+	}
+	r.asked, r.outage, r.asking = true, err, time.Time{}
 	r.failed(err)
+}
+
+// noteAsking tells that the queue is being asked about a type.
+func (p *Pool) noteAsking(typ string) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.record(typ).asking = time.Now()
 }
 
 // noteEnd tells how a session, or the attempt at one, has ended.
@@ -314,6 +330,9 @@ func (p *Pool) progress(o Observation) {
 	defer p.mu.Unlock()
 	r := p.record(o.Type)
 	r.beat = time.Now()
+	if o.Step == StepFetch {
+		r.asking = time.Time{}
+	}
 	switch {
 	case o.Step == StepFetch && !errors.Is(o.Err, context.Canceled):
 		r.asked, r.outage = true, o.Err

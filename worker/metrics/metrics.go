@@ -1,0 +1,288 @@
+// Package metrics tells Prometheus what a worker.Pool does.
+//
+//	m := metrics.New()
+//	cfg.Observe = m.Observe // durations and batch sizes
+//	pool, err := worker.New(cfg)
+//	…
+//	m.Attach(pool, cfg) // counters, states, backlog
+//	registry.MustRegister(m)
+//
+// The registry, and how it is served, is yours (promhttp.HandlerFor). All names begin with fencepost_, and README.md lists them. The only label is
+// type, and cause for lost sessions. A type that the pool does not serve any more is dropped, with what was counted of it.
+//
+// A scrape asks the server for the backlog of the served types, at most once in 5 s, with a few questions at a time, and waits at
+// most one second for the answers; nothing else waits for anything. What is not known is absent, and never 0: backlog and age
+// while the server is away, token and index of a type that is not held.
+package metrics
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/fencepost/fencepost/internal/backlog"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// BacklogMax is how many pending messages are counted per type, at most: a greater backlog is told as this.
+const BacklogMax = backlog.DefaultMax
+
+// Buckets, in seconds and in messages.
+var (
+	quick   = []float64{.0001, .00025, .0005, .001, .0025, .005, .01, .025, .05, .1, .25, 1, 5}
+	handled = []float64{.001, .005, .01, .025, .05, .1, .25, .5, 1, 2.5, 10, 60}
+	waited  = []float64{.001, .0025, .005, .01, .025, .05, .1, .25, 1, 5, 20, 60}
+	sizes   = []float64{1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 5000}
+)
+
+// steps are the histograms of Observe.
+var steps = map[worker.Step]struct {
+	name, help string
+	buckets    []float64
+}{
+	worker.StepFetch:   {"fencepost_fetch_duration_seconds", "Time of a read from the queue, also of one that found nothing.", quick},
+	worker.StepAppend:  {"fencepost_append_duration_seconds", "Time of writing one record batch to the file, without the fsync.", quick},
+	worker.StepSync:    {"fencepost_fsync_duration_seconds", "Time of making what was written durable.", quick},
+	worker.StepAck:     {"fencepost_ack_duration_seconds", "Time of removing durable messages from the queue.", quick},
+	worker.StepHandle:  {"fencepost_handle_duration_seconds", "Time of one call of the handler.", handled},
+	worker.StepAcquire: {"fencepost_acquire_wait_seconds", "Time from wanting a type's lock to having it.", waited},
+}
+
+// Metrics is a prometheus.Collector of one Pool. Safe for concurrent use.
+type Metrics struct {
+	vecs  map[worker.Step]*prometheus.HistogramVec
+	batch *prometheus.HistogramVec
+
+	mu     sync.RWMutex
+	types  map[string]*histograms
+	pool   *worker.Pool
+	locker *lock.Locker
+	depths *backlog.Sampler
+}
+
+// histograms are those of one type.
+type histograms struct {
+	steps [worker.StepHandle + 1]prometheus.Observer
+	batch prometheus.Observer
+}
+
+// New returns Metrics that know of no pool yet.
+func New() *Metrics {
+	m := &Metrics{vecs: map[worker.Step]*prometheus.HistogramVec{}, types: map[string]*histograms{}}
+	vec := func(name, help string, buckets []float64) *prometheus.HistogramVec {
+		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
+	}
+	for step, s := range steps {
+		m.vecs[step] = vec(s.name, s.help, s.buckets)
+	}
+	m.batch = vec("fencepost_batch_messages", "Messages per record batch, or per call of the handler.", sizes)
+	return m
+}
+
+// Attach says which pool to tell about, and the configuration that it was made with. Until then there are no samples.
+func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.pool, m.locker, m.depths = pool, cfg.Locker, &backlog.Sampler{Queue: cfg.Queue}
+}
+
+// Close ends what a scrape may have left under way. Call it before the queue is closed.
+func (m *Metrics) Close() {
+	m.mu.RLock()
+	depths := m.depths
+	m.mu.RUnlock()
+	if depths != nil {
+		depths.Close()
+	}
+}
+
+// Backlog returns the backlog of types as a scrape sees it; one that is not known is missing.
+func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlog.Sample {
+	m.mu.RLock()
+	depths := m.depths
+	m.mu.RUnlock()
+	if depths == nil {
+		return nil
+	}
+	return depths.Samples(ctx, types)
+}
+
+// Observe is for worker.Config.Observe. It allocates nothing but at the first observation of a type.
+func (m *Metrics) Observe(o worker.Observation) {
+	if errors.Is(o.Err, context.Canceled) || o.Step < worker.StepAcquire || o.Step > worker.StepHandle {
+		return
+	}
+	h := m.of(o.Type)
+	h.steps[o.Step].Observe(o.Took.Seconds())
+	if o.Step == worker.StepAppend || o.Step == worker.StepHandle {
+		h.batch.Observe(float64(o.Messages))
+	}
+}
+
+func (m *Metrics) of(typ string) *histograms {
+	m.mu.RLock()
+	h := m.types[typ]
+	m.mu.RUnlock()
+	if h != nil {
+		return h
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if h := m.types[typ]; h != nil {
+		return h
+	}
+	h = &histograms{batch: m.batch.WithLabelValues(typ)}
+	for step, vec := range m.vecs {
+		h.steps[step] = vec.WithLabelValues(typ)
+	}
+	m.types[typ] = h
+	return h
+}
+
+func desc(name, help string, labels ...string) *prometheus.Desc {
+	return prometheus.NewDesc(name, help, labels, nil)
+}
+
+// perType are the samples of a type that come from its status.
+var perType = []perTypeSample{
+	counter("fencepost_appended_messages_total", "Messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Appended }),
+	counter("fencepost_appended_bytes_total", "Payload bytes of the messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Bytes }),
+	counter("fencepost_handled_messages_total", "Messages that the handler has handled.", func(s *worker.TypeStatus) uint64 { return s.Handled }),
+	counter("fencepost_duplicate_messages_total", "Redelivered messages that were refused as copies.", func(s *worker.TypeStatus) uint64 { return s.Duplicates }),
+	counter("fencepost_declared_gaps_total", "Messages taken although earlier ones of their producer were missing for good.", func(s *worker.TypeStatus) uint64 { return s.Gaps }),
+	counter("fencepost_dead_messages_total", "Messages put aside as dead letters.", func(s *worker.TypeStatus) uint64 { return s.Dead }),
+	counter("fencepost_retries_total", "Calls of the handler after one that failed.", func(s *worker.TypeStatus) uint64 { return s.Retries }),
+	counter("fencepost_sessions_total", "Times that a type was held and opened.", func(s *worker.TypeStatus) uint64 { return s.Sessions }),
+	counter("fencepost_fenced_writes_total", "Times that another writer's fence made writes of this pool void.", func(s *worker.TypeStatus) uint64 { return s.Losses[worker.CauseFenced] }),
+	gauge("fencepost_lock_held", "1 while this pool holds the lock of the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.Held), true }),
+	gauge("fencepost_lock_token", "Fencing token of the lock that this pool holds; absent while it holds none.", func(s *worker.TypeStatus) (float64, bool) {
+		return float64(s.Token), s.Held
+	}),
+	gauge("fencepost_durable_index", "Records of the file below this index are durable; absent while the type is not held.", func(s *worker.TypeStatus) (float64, bool) {
+		return float64(s.Index), s.Held && s.Path != ""
+	}),
+	gauge("fencepost_type_blocked", "1 while the type cannot go on: something fails again and again, or its file cannot be used.", func(s *worker.TypeStatus) (float64, bool) {
+		return truth(s.State == worker.Blocked || s.State == worker.Refused), true
+	}),
+	gauge("fencepost_type_paused", "1 while an operator has paused the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.State == worker.Paused), true }),
+	gauge("fencepost_last_commit_timestamp_seconds", "When this pool last made messages durable, or handled some; absent if it never has.", func(s *worker.TypeStatus) (float64, bool) {
+		return float64(s.LastCommit.UnixMilli()) / 1000, !s.LastCommit.IsZero()
+	}),
+}
+
+type perTypeSample struct {
+	desc *prometheus.Desc
+	kind prometheus.ValueType
+	// value returns ok = false where there is nothing to tell.
+	value func(*worker.TypeStatus) (v float64, ok bool)
+}
+
+func counter(name, help string, value func(*worker.TypeStatus) uint64) perTypeSample {
+	return perTypeSample{desc(name, help, "type"), prometheus.CounterValue, func(s *worker.TypeStatus) (float64, bool) { return float64(value(s)), true }}
+}
+
+func gauge(name, help string, value func(*worker.TypeStatus) (float64, bool)) perTypeSample {
+	return perTypeSample{desc(name, help, "type"), prometheus.GaugeValue, value}
+}
+
+func truth(b bool) float64 {
+	if b {
+		return 1
+	}
+	return 0
+}
+
+// perLocker are the counters of the pool's Locker. Those are not kept by type.
+var perLocker = []struct {
+	desc  *prometheus.Desc
+	value func(lock.Stats) int64
+}{
+	{desc("fencepost_lock_acquired_total", "Locks acquired."), func(s lock.Stats) int64 { return s.Acquired }},
+	{desc("fencepost_lock_takeovers_total", "Locks taken over from a holder presumed dead."), func(s lock.Stats) int64 { return s.TakenOver }},
+	{desc("fencepost_lock_renewals_total", "Renewals of leases that were acknowledged."), func(s lock.Stats) int64 { return s.Renewed }},
+	{desc("fencepost_lock_renewal_failures_total", "Renewals of leases that failed or stayed without an answer."), func(s lock.Stats) int64 { return s.RenewFailed }},
+}
+
+var (
+	lossesDesc  = desc("fencepost_sessions_lost_total", "Sessions that ended early, by cause.", "type", "cause")
+	ageDesc     = desc("fencepost_oldest_pending_age_seconds", "Age of the oldest message in the queue, 0 when it is empty; absent when not known.", "type")
+	backlogDesc = desc("fencepost_backlog_messages", "Messages in the queue, counted up to 10000; absent when not known.", "type")
+	upDesc      = desc("fencepost_server_up", "1 while the server answers the pool.")
+)
+
+// Describe implements prometheus.Collector.
+func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
+	for _, s := range perType {
+		ch <- s.desc
+	}
+	for _, s := range perLocker {
+		ch <- s.desc
+	}
+	for _, d := range []*prometheus.Desc{lossesDesc, ageDesc, backlogDesc, upDesc} {
+		ch <- d
+	}
+	for _, vec := range m.vecs {
+		vec.Describe(ch)
+	}
+	m.batch.Describe(ch)
+}
+
+// Collect implements prometheus.Collector. It returns within about a second, whatever the server does.
+func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
+	m.mu.RLock()
+	pool, locker := m.pool, m.locker
+	m.mu.RUnlock()
+	if pool == nil {
+		return
+	}
+	status := pool.Status()
+	types := make([]string, 0, len(status.Types))
+	for i := range status.Types {
+		s := &status.Types[i]
+		types = append(types, s.Type)
+		for _, p := range perType {
+			if v, ok := p.value(s); ok {
+				ch <- prometheus.MustNewConstMetric(p.desc, p.kind, v, s.Type)
+			}
+		}
+		for cause, n := range s.Losses {
+			ch <- prometheus.MustNewConstMetric(lossesDesc, prometheus.CounterValue, float64(n), s.Type, string(cause))
+		}
+	}
+	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, truth(status.Outage == nil))
+	stats := locker.Stats()
+	for _, p := range perLocker {
+		ch <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(p.value(stats)))
+	}
+	m.keepOnly(types)
+	for _, vec := range m.vecs {
+		vec.Collect(ch)
+	}
+	m.batch.Collect(ch)
+	for typ, sample := range m.Backlog(context.Background(), types) {
+		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, sample.Age.Seconds(), typ)
+		ch <- prometheus.MustNewConstMetric(backlogDesc, prometheus.GaugeValue, float64(sample.Pending), typ)
+	}
+}
+
+// keepOnly drops the histograms of all other types.
+func (m *Metrics) keepOnly(types []string) {
+	served := make(map[string]bool, len(types))
+	for _, typ := range types {
+		served[typ] = true
+	}
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for typ := range m.types {
+		if served[typ] {
+			continue
+		}
+		delete(m.types, typ)
+		for _, vec := range m.vecs {
+			vec.DeleteLabelValues(typ)
+		}
+		m.batch.DeleteLabelValues(typ)
+	}
+}

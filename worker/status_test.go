@@ -1,0 +1,238 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"os"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// of returns the status of one type, which must be there.
+func (s Status) of(t *testing.T, typ string) TypeStatus {
+	t.Helper()
+	for _, ts := range s.Types {
+		if ts.Type == typ {
+			return ts
+		}
+	}
+	t.Fatalf("no status of %s: %+v", typ, s)
+	return TypeStatus{}
+}
+
+func TestStatusTellsWhoHoldsAndWhoWaits(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		began := time.Now()
+		first := r.start(nil)
+		r.publish(typ, 10)
+		time.Sleep(time.Second)
+		second := r.start(func(c *Config) { c.Types = []string{typ, "quiet"} })
+		time.Sleep(time.Second)
+		r.publish(typ, 1) // both see it, one holds
+		time.Sleep(time.Second)
+
+		s := first.Status()
+		if got := s.of(t, typ); got.State != Held || !got.Held || got.Token == 0 || got.Index != 11 || got.Path != testFile ||
+			got.LastCommit.Before(began) || got.Appended != 11 || got.Sessions != 1 || got.LastError != "" || got.Stuck {
+			t.Errorf("the holder: %+v", got)
+		}
+		if !s.Running || s.Stopping || s.Outage != nil || s.Instance == "" {
+			t.Errorf("the holder's pool: %+v", s)
+		}
+		s = second.Status()
+		if got := s.of(t, typ); got.State != Waiting || got.Held || got.Token != 0 || got.Appended != 0 {
+			t.Errorf("the standby: %+v", got)
+		}
+		if s.of(t, "quiet").State != Waiting || len(s.Types) != 2 {
+			t.Errorf("the standby's pool: %+v", s)
+		}
+		first.stop()
+		if s := first.Status(); s.Running || !s.Stopping || s.of(t, typ).State != Waiting || s.of(t, typ).Held {
+			t.Errorf("stopped: %+v", s)
+		}
+	})
+}
+
+func TestStatusOfAMessageThatFails(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var works atomic.Bool
+		p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error {
+			if !works.Load() {
+				return errors.New("the shop is closed")
+			}
+			return nil
+		})))
+		r.publish(typ, 1)
+		time.Sleep(10 * time.Second)
+		got := p.Status().of(t, typ)
+		if got.State != Blocked || !got.Held || !strings.Contains(got.LastError, "the shop is closed") || got.LastErrorAt.IsZero() || got.Retries == 0 {
+			t.Errorf("while it fails: %+v", got)
+		}
+		works.Store(true)
+		time.Sleep(2 * time.Minute)
+		if got := p.Status().of(t, typ); got.State == Blocked || got.Handled != 1 || got.LastCommit.IsZero() || got.LastError == "" {
+			t.Errorf("after it: %+v", got)
+		}
+		p.stop()
+	})
+}
+
+func TestStatusOfAFileThatCannotBeUsed(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if err := r.disk.Mkdir(dir); err != nil && !errors.Is(err, os.ErrExist) {
+			t.Fatal(err)
+		}
+		r.disk.WriteFile(testFile, []byte("this is somebody else's file"))
+		p := r.start(func(c *Config) { c.Types = []string{typ, "audit"} })
+		r.publish(typ, 1)
+		r.publish("audit", 1)
+		time.Sleep(5 * time.Second)
+		s := p.Status()
+		if got := s.of(t, typ); got.State != Refused || got.LastError == "" || got.Held {
+			t.Errorf("the damaged one: %+v", got)
+		}
+		if got := s.of(t, "audit"); got.State != Held || got.Appended != 1 {
+			t.Errorf("the other one: %+v", got)
+		}
+		p.Stop()
+		p.end()
+	})
+}
+
+func TestStatusCountsLossesByCause(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		r.publish(typ, 1)
+		time.Sleep(time.Second)
+		if err := p.locker.ForceRelease(context.Background(), typ, "a test"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(10 * time.Second)
+		r.publish(typ, 1)
+		time.Sleep(10 * time.Second)
+		r.locks.Edit(typ, func(rec *lock.Record) bool { // another one took it
+			if rec.Hold != nil {
+				other := *rec.Hold
+				other.ID = lock.NewHoldID()
+				rec.Hold, rec.Version = &other, lock.NewVersion()
+			}
+			return true
+		})
+		time.Sleep(time.Minute)
+		got := p.Status().of(t, typ)
+		if got.Losses[CauseForced] != 1 || got.Losses[CauseGone] != 1 || len(got.Losses) != 2 || got.Stats.Lost != 2 || got.Appended != 2 {
+			t.Errorf("%+v", got)
+		}
+		p.stop()
+		if after := p.Status().of(t, typ); len(after.Losses) != len(got.Losses) {
+			t.Errorf("a stop counts as a loss: %v", after.Losses)
+		}
+	})
+}
+
+// A session in which nothing ends for minutes is stuck; a handler that takes its time is not, nor is a server that is away.
+func TestStatusTellsWhatIsStuck(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		slow := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error {
+			time.Sleep(time.Hour)
+			return nil
+		})))
+		r.publish(typ, 1)
+		time.Sleep(30 * time.Minute)
+		if got := slow.Status().of(t, typ); got.State != Held || got.Stuck {
+			t.Errorf("while the handler works: %+v", got)
+		}
+		time.Sleep(time.Hour)
+		slow.stop()
+
+		hung := make(chan struct{})
+		p := r.start(func(c *Config) { c.Filter = func(queue.Message) error { <-hung; return nil } })
+		r.publish(typ, 1)
+		time.Sleep(30 * time.Minute)
+		if got := p.Status().of(t, typ); !got.Stuck {
+			t.Errorf("while a step hangs: %+v", got)
+		}
+		close(hung)
+		time.Sleep(time.Second)
+		if got := p.Status().of(t, typ); got.Stuck {
+			t.Errorf("after that: %+v", got)
+		}
+		p.stop()
+	})
+}
+
+func TestStatusTellsOfAnOutage(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for _, kind := range []queuetest.Kind{queuetest.Unreachable, queuetest.Hang} {
+			p := r.start(func(c *Config) { c.Types = []string{typ, "audit"} })
+			time.Sleep(time.Second)
+			if s := p.Status(); s.Outage != nil {
+				t.Errorf("%v while the server answers", s.Outage)
+			}
+			r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+				if op == queuetest.OpDepth || op == queuetest.OpFetch {
+					return queuetest.Fault{Kind: kind}
+				}
+				return queuetest.Fault{}
+			})
+			time.Sleep(time.Minute)
+			if s := p.Status(); s.Outage == nil {
+				t.Errorf("no outage while the server does not answer (fault %v)", kind)
+			}
+			r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+			if kind != queuetest.Hang { // what hangs is ended by its context only
+				time.Sleep(time.Minute)
+				if s := p.Status(); s.Outage != nil {
+					t.Errorf("%v after the outage", s.Outage)
+				}
+			}
+			p.cancel()
+			<-p.done
+		}
+	})
+}
+
+func TestObservationsTellEveryStep(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var mu sync.Mutex
+		messages, times := map[Step]int{}, map[Step]int{}
+		observe := func(c *Config) {
+			c.Observe = func(o Observation) {
+				mu.Lock()
+				defer mu.Unlock()
+				if o.Type != typ || o.Took < 0 || o.Err != nil {
+					t.Errorf("%+v", o)
+				}
+				messages[o.Step] += o.Messages
+				times[o.Step]++
+			}
+		}
+		r.publish(typ, 10)
+		if err := r.drain(observe); err != nil {
+			t.Fatal(err)
+		}
+		for _, step := range []Step{StepFetch, StepAppend, StepSync, StepAck} {
+			if messages[step] != 10 {
+				t.Errorf("%v: %d messages, want 10", step, messages[step])
+			}
+		}
+		if times[StepAcquire] != 1 || times[StepHandle] != 0 {
+			t.Errorf("%d acquisitions, %d calls of a handler", times[StepAcquire], times[StepHandle])
+		}
+		r.publish(typ, 5)
+		var got record
+		if err := r.drain(handle(got.handler(), observe)); err != nil {
+			t.Fatal(err)
+		}
+		if messages[StepHandle] != 5 || messages[StepAck] != 15 || messages[StepAppend] != 10 {
+			t.Errorf("with a handler: %v", messages)
+		}
+	})
+}
