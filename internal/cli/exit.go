@@ -80,6 +80,7 @@ func Main(root *cobra.Command) {
 // Run is Main without the exit.
 func Run(ctx context.Context, root *cobra.Command) int {
 	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentFlags().String("config", "", configHelp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
 		return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
 	})

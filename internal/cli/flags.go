@@ -15,7 +15,7 @@ import (
 )
 
 // EnvPrefix starts the name of every environment variable that stands for a flag: --batch-bytes is
-// FENCEPOST_BATCH_BYTES. A flag on the command line wins over the variable.
+// FENCEPOST_BATCH_BYTES. A flag on the command line wins over the variable, which wins over the configuration file.
 const EnvPrefix = "FENCEPOST_"
 
 // URLFlag adds --url.
@@ -24,7 +24,8 @@ func URLFlag(cmd *cobra.Command) *string {
 		"backend: mongodb://host/database, mongodb+srv://… or sqlite://path (embedded, one machine)")
 }
 
-// FromEnv sets every flag that was not given from its environment variable. Call it first in RunE.
+// FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
+// configuration file (--config). Call it first in RunE. Effective then tells where each value comes from.
 func FromEnv(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -43,8 +44,15 @@ func FromEnv(cmd *cobra.Command) error {
 		if err != nil {
 			failed = Usagef("environment variable %s: %w", name, err)
 		}
+		setSource(f, "env "+name)
 	})
-	return failed
+	if failed != nil {
+		return failed
+	}
+	if f := cmd.Flags().Lookup("config"); f != nil && f.Value.String() != "" {
+		return fromFile(cmd, f.Value.String())
+	}
+	return nil
 }
 
 // Size is a flag value in bytes: 4096, 64KiB, 4MiB, 1MB.

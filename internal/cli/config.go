@@ -1,0 +1,304 @@
+package cli
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"regexp"
+	"slices"
+	"strings"
+
+	"github.com/fencepost/fencepost"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+	"go.yaml.in/yaml/v3"
+)
+
+// configHelp documents the configuration file in --config's help.
+const configHelp = "YAML file of settings: every flag's name is a key, the same under 'worker:', 'producer:' or 'fencepost:' for one program only"
+
+// maxConfig is the size of a file that is no configuration.
+const maxConfig = 1 << 20
+
+// programs are the sections of a configuration file.
+var programs = []string{"worker", "producer", "fencepost"}
+
+// notInFiles are flags that are about one call of a program.
+var notInFiles = []string{"config", "help", "version"}
+
+// sourceKey is the annotation of a flag that tells where its value comes from.
+const sourceKey = "fencepost_source"
+
+func setSource(f *pflag.Flag, source string) {
+	if f.Annotations == nil {
+		f.Annotations = map[string][]string{}
+	}
+	f.Annotations[sourceKey] = []string{source}
+}
+
+// Setting is the effective value of a flag.
+type Setting struct {
+	Name   string `json:"name"`
+	Value  string `json:"value"` // without secrets
+	Source string `json:"source"`
+}
+
+// Effective lists all settings of a command, once FromEnv has found them, sorted by name. It shows no secrets.
+func Effective(cmd *cobra.Command) []Setting {
+	var list []Setting
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		if f.Name == "help" || f.Name == "version" {
+			return
+		}
+		s := Setting{f.Name, f.Value.String(), "default"}
+		if list, ok := f.Value.(pflag.SliceValue); ok {
+			s.Value = strings.Join(list.GetSlice(), ",")
+		}
+		if f.Name == "url" {
+			s.Value = fencepost.Redact(s.Value)
+		}
+		switch source := f.Annotations[sourceKey]; {
+		case len(source) > 0:
+			s.Source = source[0]
+		case f.Changed:
+			s.Source = "flag"
+		}
+		list = append(list, s)
+	})
+	return list
+}
+
+// fromFile sets the flags that neither the command line nor the environment has set from the configuration file.
+func fromFile(cmd *cobra.Command, path string) error {
+	doc, err := readConfig(path)
+	if err != nil || doc == nil {
+		return err
+	}
+	known := knownFlags(cmd.Root())
+	read := func(section string, node *yaml.Node) (map[string]*yaml.Node, error) {
+		values, err := pairs(path, node)
+		if err != nil {
+			return nil, err
+		}
+		for key, n := range values {
+			switch {
+			case section == "" && slices.Contains(programs, key):
+				continue
+			case slices.Contains(notInFiles, key):
+				return nil, Usagef("config file %s:%d: %q cannot be set in a file", path, n.Line, key)
+			case !known[key]:
+				hint := ""
+				if near := nearest(key, known); near != "" {
+					hint = fmt.Sprintf("; did you mean %q?", near)
+				} else if section == "" {
+					hint = fmt.Sprintf("; what only another program knows belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
+				}
+				return nil, Usagef("config file %s:%d: unknown key %q%s", path, n.Line, key, hint)
+			}
+		}
+		return values, nil
+	}
+	values, err := read("", doc)
+	if err != nil {
+		return err
+	}
+	for _, section := range programs {
+		node := values[section]
+		if node == nil || section != cmd.Root().Name() && section != cmd.Name() {
+			continue
+		}
+		own, err := read(section, node)
+		if err != nil {
+			return err
+		}
+		for key, n := range own {
+			values[key] = n // a program's own section wins
+		}
+	}
+	var failed error
+	cmd.Flags().VisitAll(func(f *pflag.Flag) {
+		n := values[f.Name]
+		if n == nil || f.Changed || failed != nil || slices.Contains(notInFiles, f.Name) {
+			return
+		}
+		where := fmt.Sprintf("%s:%d", path, n.Line)
+		if err := setFromNode(cmd, f, n); err != nil {
+			failed = Usagef("config file %s: %s: %w", where, f.Name, err)
+			return
+		}
+		setSource(f, where)
+	})
+	return failed
+}
+
+// readConfig returns the mapping in the file; nil if there is none.
+func readConfig(path string) (*yaml.Node, error) {
+	file, err := os.Open(path)
+	if err == nil {
+		defer file.Close()
+	}
+	var data []byte
+	if err == nil {
+		data, err = io.ReadAll(io.LimitReader(file, maxConfig+1))
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	switch {
+	case err != nil:
+		return nil, Usagef("config file %s cannot be read: %w", path, err)
+	case len(data) > maxConfig:
+		return nil, Usagef("config file %s is larger than %d bytes; is it the right one?", path, maxConfig)
+	}
+	decoder := yaml.NewDecoder(bytes.NewReader(data))
+	var doc, more yaml.Node
+	switch err := decoder.Decode(&doc); {
+	case errors.Is(err, io.EOF):
+		return nil, nil
+	case err != nil:
+		return nil, syntaxError(path, err)
+	}
+	switch err := decoder.Decode(&more); {
+	case errors.Is(err, io.EOF):
+	case err != nil:
+		return nil, syntaxError(path, err)
+	default:
+		return nil, Usagef("config file %s:%d: a second document; use one", path, more.Line)
+	}
+	root := doc.Content[0]
+	if root.Kind == yaml.ScalarNode && root.Tag == "!!null" {
+		return nil, nil
+	}
+	return root, nil
+}
+
+// yamlLine is how the parser begins an error.
+var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+
+func syntaxError(path string, err error) error {
+	text := err.Error()
+	if m := yamlLine.FindStringSubmatch(text); m != nil && m[1] != "" {
+		path += ":" + m[1]
+	}
+	return Usagef("config file %s: no valid YAML: %s", path, yamlLine.ReplaceAllString(text, ""))
+}
+
+// pairs returns the values of a mapping by key. Keys are as they are written.
+func pairs(path string, node *yaml.Node) (map[string]*yaml.Node, error) {
+	if node.Kind == yaml.AliasNode {
+		node = node.Alias
+	}
+	if node.Kind != yaml.MappingNode {
+		return nil, Usagef("config file %s:%d: expected lines such as 'lease: 30s'", path, node.Line)
+	}
+	values := map[string]*yaml.Node{}
+	for i := 0; i+1 < len(node.Content); i += 2 {
+		key, value := node.Content[i], node.Content[i+1]
+		if key.Kind != yaml.ScalarNode {
+			return nil, Usagef("config file %s:%d: a key must be the name of a flag", path, key.Line)
+		}
+		if values[key.Value] != nil {
+			return nil, Usagef("config file %s:%d: key %q is there twice", path, key.Line, key.Value)
+		}
+		if value.Kind == yaml.AliasNode {
+			value = value.Alias
+		}
+		values[key.Value] = value
+	}
+	return values, nil
+}
+
+// setFromNode sets a flag to the text of a value, as if it stood on the command line, or to a list of texts.
+func setFromNode(cmd *cobra.Command, f *pflag.Flag, n *yaml.Node) error {
+	list, isList := f.Value.(pflag.SliceValue)
+	switch {
+	case n.Kind == yaml.MappingNode:
+		return errors.New("expected a value, found keys")
+	case n.Kind == yaml.SequenceNode && !isList:
+		return errors.New("expected one value, found a list")
+	case n.Kind == yaml.SequenceNode:
+		var values []string
+		for _, item := range n.Content {
+			if item.Kind != yaml.ScalarNode || item.Tag == "!!null" {
+				return errors.New("expected a list of plain values")
+			}
+			values = append(values, item.Value)
+		}
+		f.Changed = true
+		return list.Replace(values)
+	case n.Tag == "!!null":
+		return errors.New("has no value; give one, or leave the key out")
+	case isList && f.Value.Type() == "stringArray":
+		f.Changed = true
+		return list.Replace([]string{n.Value})
+	case isList:
+		f.Changed = true
+		return list.Replace(strings.Split(n.Value, ","))
+	}
+	return cmd.Flags().Set(f.Name, n.Value)
+}
+
+// knownFlags are the names of all flags of a program.
+func knownFlags(root *cobra.Command) map[string]bool {
+	known := map[string]bool{}
+	var visit func(*cobra.Command)
+	visit = func(c *cobra.Command) {
+		for _, set := range []*pflag.FlagSet{c.Flags(), c.PersistentFlags()} {
+			set.VisitAll(func(f *pflag.Flag) { known[f.Name] = true })
+		}
+		for _, sub := range c.Commands() {
+			visit(sub)
+		}
+	}
+	visit(root)
+	return known
+}
+
+// others are the other programs' sections.
+func others(cmd *cobra.Command) []string {
+	return slices.DeleteFunc(slices.Clone(programs), func(p string) bool { return p == cmd.Root().Name() })
+}
+
+// nearest returns the known name that differs from key by a slip of the finger, "" if there is none.
+func nearest(key string, known map[string]bool) string {
+	best, least := "", max(len(key)/3, 1)+1
+	for _, name := range sorted(known) {
+		if d := distance(strings.ToLower(strings.ReplaceAll(key, "_", "-")), name); d < least {
+			best, least = name, d
+		}
+	}
+	return best
+}
+
+func sorted(names map[string]bool) []string {
+	var list []string
+	for name := range names {
+		list = append(list, name)
+	}
+	slices.Sort(list)
+	return list
+}
+
+// distance is Levenshtein's: how many letters are to be inserted, removed or replaced.
+func distance(a, b string) int {
+	row := make([]int, len(b)+1)
+	for j := range row {
+		row[j] = j
+	}
+	for i := range len(a) {
+		diagonal := row[0]
+		row[0] = i + 1
+		for j := range len(b) {
+			cost := 1
+			if a[i] == b[j] {
+				cost = 0
+			}
+			diagonal, row[j+1] = row[j+1], min(diagonal+cost, row[j]+1, row[j+1]+1)
+		}
+	}
+	return row[len(b)]
+}
