@@ -13,6 +13,8 @@ var (
 	ErrInvalidHeader = errors.New("invalid header")
 	// ErrInvalidID: a text is no message ID, or a message to be inserted has none.
 	ErrInvalidID = errors.New("invalid message ID")
+	// ErrInvalidDue: a message cannot be delayed until then.
+	ErrInvalidDue = errors.New("invalid due time")
 	// ErrTooLarge: a message exceeds a limit. The error is a *SizeError.
 	ErrTooLarge = errors.New("message too large")
 	// ErrInvalidURL: the address of a queue cannot be understood.

@@ -365,7 +365,12 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish: not sent: %w", context.Cause(ctx))
 	}
-	it.msg = Message{Type: m.Type, Payload: m.Payload, Headers: m.Headers}
+	if !m.Due.IsZero() {
+		if err := CheckDue(m.Due); err != nil {
+			return fmt.Errorf("publish: %w", err)
+		}
+	}
+	it.msg = Message{Type: m.Type, Payload: m.Payload, Headers: m.Headers, Due: p.delayUntil(m.Due)}
 	it.size = m.Size()
 	it.cost = min(int64(it.size)+messageOverhead, p.opt.BufferBytes)
 	return nil
@@ -400,10 +405,11 @@ func (p *Publisher) push(items []*item) error {
 	}
 	now := time.Now()
 	for _, it := range items {
-		s := p.streams[it.msg.Type]
+		key := streamKey(it.msg.Type, !it.msg.Due.IsZero())
+		s := p.streams[key]
 		if s == nil {
-			s = newStream(p, it.msg.Type)
-			p.streams[it.msg.Type] = s
+			s = newStream(p, it.msg.Type, !it.msg.Due.IsZero())
+			p.streams[key] = s
 			p.streamsWG.Go(s.run)
 		}
 		it.since = now
@@ -431,7 +437,7 @@ func (p *Publisher) abandon(ctx context.Context, c *call, items []item) {
 		}
 		switch it.state {
 		case itemWaiting:
-			p.streams[it.msg.Type].withdraw(it)
+			p.streams[streamKey(it.msg.Type, !it.msg.Due.IsZero())].withdraw(it)
 			c.results[i] = Result{Status: Rejected, Err: fmt.Errorf("publish: withdrawn before it was sent: %w", cause)}
 		case itemSettled: // the stream is about to report it
 			c.results[i] = it.result

@@ -38,6 +38,10 @@ type Message struct {
 	Payload []byte
 	Headers map[string]string // nil when there are none
 
+	// Due, if set, delays a message that is published: it becomes a normal one at that time, by the queue's clock, see
+	// Publisher.PublishAt. It is set in delayed messages only, never in what Fetch returns.
+	Due time.Time
+
 	// Incomplete is set by Fetch when the backend holds only some pieces of a message that it stores in several
 	// (a publish in progress, or an acknowledgement cut off half way). Payload is then empty. An incomplete message
 	// is treated as "not here yet", unless the consumer knows its ID already: then it is acknowledged like any other.
@@ -110,6 +114,7 @@ type Queue interface {
 	DeadLetters
 	Controls
 	Members
+	Delays
 
 	Close() error
 }

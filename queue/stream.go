@@ -33,9 +33,10 @@ const (
 
 // stream publishes the messages of one type, batch after batch.
 type stream struct {
-	p    *Publisher
-	typ  string
-	wake chan struct{} // capacity 1
+	p       *Publisher
+	typ     string
+	delayed bool          // of messages with a Due
+	wake    chan struct{} // capacity 1
 
 	// guarded by p.mu
 	waiting   []*item // may contain withdrawn items
@@ -47,8 +48,8 @@ type stream struct {
 	stored    time.Time // when messages were last stored
 }
 
-func newStream(p *Publisher, typ string) *stream {
-	return &stream{p: p, typ: typ, wake: make(chan struct{}, 1), producer: newProducerNumber()}
+func newStream(p *Publisher, typ string, delayed bool) *stream {
+	return &stream{p: p, typ: typ, delayed: delayed, wake: make(chan struct{}, 1), producer: newProducerNumber()}
 }
 
 func (s *stream) signal() {
@@ -108,13 +109,13 @@ func (s *stream) next() []*item {
 				return batch
 			}
 		case p.closed:
-			delete(p.streams, s.typ)
+			delete(p.streams, streamKey(s.typ, s.delayed))
 			p.mu.Unlock()
 			return nil
 		default:
 			// rule: an idle stream ends, and with it its producer number, long before a consumer forgets the number
 			if wait = max(p.opt.IdleRotate-time.Since(idleSince), s.hold()); wait <= 0 {
-				delete(p.streams, s.typ)
+				delete(p.streams, streamKey(s.typ, s.delayed))
 				p.mu.Unlock()
 				return nil
 			}
@@ -235,7 +236,12 @@ func (s *stream) attempt(msgs []Message) *InsertError {
 	ctx, cancel := context.WithTimeoutCause(s.p.sending, s.p.opt.AttemptTimeout,
 		fmt.Errorf("no answer to an insert of %d messages in time", len(msgs)))
 	defer cancel()
-	err := s.p.q.Insert(ctx, s.typ, msgs)
+	var err error
+	if s.delayed {
+		err = s.p.q.Delay(ctx, msgs)
+	} else {
+		err = s.p.q.Insert(ctx, s.typ, msgs)
+	}
 	if err == nil {
 		return nil
 	}
@@ -262,7 +268,11 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	s.producer, s.n = newProducerNumber(), 0
 	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new
 	// number sort behind those of the old one
-	if !s.stored.IsZero() && !s.p.mutant.noPause {
+	switch {
+	case s.stored.IsZero() || s.p.mutant.noPause:
+	case s.delayed: // nobody reads them before they are promoted: it is enough that the new IDs sort behind the old ones
+		s.notBefore = time.Now().Add(2 * time.Millisecond)
+	default:
 		s.notBefore = s.stored.Add(rotationPause)
 	}
 	s.p.stats.Rotations++

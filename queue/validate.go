@@ -85,6 +85,9 @@ func CheckInsert(typ string, msgs []Message) error {
 		if m.Incomplete {
 			return refuse(fmt.Errorf("message %d: %w", i, errIncomplete))
 		}
+		if !m.Due.IsZero() {
+			return refuse(fmt.Errorf("message %d has a Due; use Delay", i))
+		}
 		if err := m.validateBody(); err != nil {
 			return refuse(fmt.Errorf("message %d: %w", i, err))
 		}

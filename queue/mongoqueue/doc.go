@@ -15,6 +15,8 @@
 //
 // dead holds the dead letters in the same form, each head with {reason, attempts, worker, at} besides.
 //
+// scheduled holds the delayed messages, see schedule.go, and how they are promoted, see promote.go.
+//
 // types holds {_id: "<type>", drain_paused?, publish_paused?, max_backlog?, why?, changed?} per registered type, files holds {_id: "<type>", file_id, epoch, durable_index},
 // marks {_id: "<type>", mark}, workers one document per running worker.
 //

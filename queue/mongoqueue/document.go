@@ -102,7 +102,21 @@ type head struct {
 // decodeHead reads a document of a type's range. ok is false if its _id is no message ID: not ours, and not pending. What
 // a foreign publisher wrote in another form than promised is an incomplete message.
 func decodeHead(typ string, raw bson.Raw) (h head, ok bool) {
-	h.Type = typ
+	var id queue.ID
+	h, ok = decodeDocument(raw, func(key string) bool {
+		if len(key) != len(typ)+1+queue.IDLen {
+			return false
+		}
+		var err error
+		id, err = queue.ParseID(key[len(typ)+1:])
+		return err == nil && !id.IsZero()
+	})
+	h.Type, h.ID = typ, id
+	return h, ok
+}
+
+// decodeDocument reads a document whose _id isOurs accepts, except for its type and ID.
+func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h head, ok bool) {
 	elements, err := raw.Elements()
 	if err != nil {
 		return h, false
@@ -112,10 +126,7 @@ func decodeHead(typ string, raw bson.Raw) (h head, ok bool) {
 		switch e.Key() {
 		case "_id":
 			key, isString := v.StringValueOK()
-			if !isString || len(key) != len(typ)+1+queue.IDLen {
-				return h, false
-			}
-			if h.ID, err = queue.ParseID(key[len(typ)+1:]); err != nil || h.ID.IsZero() {
+			if !isString || !isOurs(key) {
 				return h, false
 			}
 			ok = true

@@ -133,7 +133,10 @@ func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 //	find {_id: {$in: ["<type>#<ID>+1", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id. Fewer than said, or of
 //	another length: an acknowledgement was cut off half way, the message is incomplete.
 func assemble(ctx context.Context, from *mongo.Collection, h *head) error {
-	keys := pieceKeys(h.Type, h.ID, h.pieces)
+	return assembleOf(ctx, from, h, pieceKeys(h.Type, h.ID, h.pieces))
+}
+
+func assembleOf(ctx context.Context, from *mongo.Collection, h *head, keys []string) error {
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}, {Key: "$gte", Value: keys[0]}, {Key: "$lte", Value: keys[len(keys)-1]}}}}
 	cursor, err := from.Find(ctx, filter, options.Find().SetSort(byKey))
 	if err != nil {

@@ -49,6 +49,8 @@ type Queue struct {
 	relaxed    *mongo.Collection // messages, w:1
 	store      target            // messages, to insert
 	dead       target
+	scheduled  target // of delayed messages, and the plan
+	promoter   *promoter
 	types      *mongo.Collection // w:majority
 	files      *mongo.Collection // w:majority
 	marks      *mongo.Collection // w:majority
@@ -63,6 +65,9 @@ type Queue struct {
 	pieces map[string]int       // head _id → pieces, of fetched and not yet acknowledged large messages
 	swept  map[string]sweepMark // per type, see sweepPieces
 	size   map[string]int64     // per type, recent mean payload, see Fetch
+
+	promotedTypes map[string]bool // registered by Promote
+	tidied        time.Time       // when scheduled was
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -125,20 +130,25 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 	db := client.Database(database)
 	must := options.Collection().SetWriteConcern(wc)
 	readMajority := options.Collection().SetReadConcern(readconcern.Majority())
-	return &Queue{
-		client:   client,
-		messages: db.Collection("messages", must),
-		relaxed:  db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
-		store:    target{write: db.Collection("messages", must), majority: db.Collection("messages", readMajority)},
-		dead:     target{write: db.Collection("dead", must), majority: db.Collection("dead", readMajority)},
-		types:    db.Collection("types", must),
-		files:    db.Collection("files", must),
-		marks:    db.Collection("marks", must),
-		workers:  db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
-		pieces:   map[string]int{},
-		swept:    map[string]sweepMark{},
-		size:     map[string]int64{},
+	q := &Queue{
+		client:    client,
+		messages:  db.Collection("messages", must),
+		relaxed:   db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
+		store:     target{write: db.Collection("messages", must), majority: db.Collection("messages", readMajority)},
+		dead:      target{write: db.Collection("dead", must), majority: db.Collection("dead", readMajority)},
+		scheduled: target{write: db.Collection("scheduled", must), majority: db.Collection("scheduled", readMajority)},
+		types:     db.Collection("types", must),
+		files:     db.Collection("files", must),
+		marks:     db.Collection("marks", must),
+		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
+		pieces:    map[string]int{},
+		swept:     map[string]sweepMark{},
+		size:      map[string]int64{},
+
+		promotedTypes: map[string]bool{},
 	}
+	q.promoter = &promoter{store: planned{q}}
+	return q
 }
 
 // hello checks that the server answers and takes writes, and reads its clock.

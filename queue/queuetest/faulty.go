@@ -185,7 +185,7 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, typ string, n int, pe
 		_, _ = perform(n)
 		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
 	case Partial:
-		if op == OpAck || op == OpBury || op == OpRemoveDead {
+		if op == OpAck || op == OpBury || op == OpRemoveDead || op == OpPromote || op == OpCancelDelayed {
 			_, _ = perform(min(fault.Keep, n))
 		}
 		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)

@@ -28,6 +28,7 @@ type Memory struct {
 	marks    map[string][]byte
 	settings map[string]queue.Settings
 	members  map[string]queue.Member // by ID
+	delays   delays
 }
 
 var _ queue.Queue = (*Memory)(nil)
@@ -62,6 +63,12 @@ func (m *Memory) Insert(ctx context.Context, typ string, msgs []queue.Message) e
 		return &queue.InsertError{Refused: true, Err: err}
 	}
 	defer m.mu.Unlock()
+	m.insert(typ, msgs)
+	return nil
+}
+
+// insert adds messages. m is locked.
+func (m *Memory) insert(typ string, msgs []queue.Message) {
 	list := m.msgs[typ]
 	for _, msg := range msgs {
 		if i, found := slices.BinarySearchFunc(list, msg.ID, byID); !found {
@@ -73,7 +80,6 @@ func (m *Memory) Insert(ctx context.Context, typ string, msgs []queue.Message) e
 		}
 	}
 	m.msgs[typ] = list
-	return nil
 }
 
 // Plant adds a message as a publisher that is not ours might: nothing is checked.

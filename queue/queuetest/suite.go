@@ -68,6 +68,13 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("ConcurrentPublishersAndConsumer", several(testConcurrent))
 	t.Run("OrderIsVisibleInOrder", several(testVisibleInOrder))
 	t.Run("PublisherUnderLostAnswers", several(testPublisher))
+	t.Run("Delayed", one(testDelayed))
+	t.Run("DelayedNeverEarly", one(testDelayedNeverEarly))
+	t.Run("DelayRefusesInvalid", one(testDelayInvalid))
+	t.Run("DelayedLargest", one(testDelayedLargest))
+	t.Run("CancelDelayed", one(testCancelDelayed))
+	t.Run("PromoteConcurrently", several(testPromoteConcurrently))
+	t.Run("DelayedUnderLostAnswers", several(testDelayedUnderLostAnswers))
 }
 
 var epoch = time.UnixMilli(1_700_000_000_000)

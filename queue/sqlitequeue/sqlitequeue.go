@@ -8,6 +8,7 @@
 //	queue_files     type, file_id, epoch, durable_index, generation
 //	queue_settings  type, drain_paused, publish_paused, max_backlog, why, changed
 //	queue_members   id, member (JSON), seen
+//	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled and queue_sequences go with it
 //
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
 // insertion, which is also the order of deletion (docs/decisions/0302).
@@ -134,7 +135,7 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	if err != nil {
 		return nil, explain("open", err)
 	}
-	err = db.Migrate(ctx, ddl...)
+	err = db.Migrate(ctx, slices.Concat(ddl, delayedDDL)...)
 	if err == nil {
 		err = addGeneration(ctx, db)
 	}
@@ -192,17 +193,7 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 		written = true
 		return nil
 	})
-	if err == nil {
-		return nil
-	}
-	ie := &queue.InsertError{Err: explain("insert "+typ, err)}
-	switch {
-	case errors.Is(err, sqlitedb.ErrBusy), errors.Is(err, sqlitedb.ErrDiskFull): // rolled back, or never begun
-		ie.Refused, ie.Temporary = true, true
-	case !written: // the transaction was rolled back
-		ie.Refused, ie.Temporary = true, ctx.Err() != nil
-	}
-	return ie // rule: an error of the commit is unclear
+	return insertError(ctx, "insert "+typ, err, written)
 }
 
 // encodeHeaders returns a JSON object, or nil, which is NULL.

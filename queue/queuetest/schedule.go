@@ -1,0 +1,204 @@
+package queuetest
+
+import (
+	"bytes"
+	"context"
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// delays are the delayed messages of a Memory.
+type delays struct {
+	list      []queue.Message // sorted by slot
+	sequences map[string]*queue.Sequence
+	settled   map[queue.ID]bool // promoted or cancelled; kept for ever
+}
+
+func bySlot(m queue.Message, s queue.Slot) int { return queue.SlotOf(&m).Compare(s) }
+
+// Delay implements queue.Queue.
+func (m *Memory) Delay(ctx context.Context, msgs []queue.Message) error {
+	msgs, err := queue.CheckDelay(msgs)
+	if err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return &queue.InsertError{Refused: true, Err: err}
+	}
+	defer m.mu.Unlock()
+	for _, msg := range msgs {
+		i, found := slices.BinarySearchFunc(m.delays.list, queue.SlotOf(&msg), bySlot)
+		if found || m.delays.settled[msg.ID] {
+			continue
+		}
+		msg.Payload, msg.Headers = bytes.Clone(msg.Payload), maps.Clone(msg.Headers)
+		m.delays.list = slices.Insert(m.delays.list, i, msg)
+	}
+	return nil
+}
+
+// Promote implements queue.Queue.
+func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
+	if err := queue.CheckPromote(limit); err != nil {
+		return queue.Promotion{}, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return queue.Promotion{}, err
+	}
+	defer m.mu.Unlock()
+	d := &m.delays
+	if d.sequences == nil {
+		d.sequences, d.settled = map[string]*queue.Sequence{}, map[queue.ID]bool{}
+	}
+	p := queue.Promotion{Now: time.Now()}
+	var size int64
+	for len(d.list) > 0 && !d.list[0].Due.After(p.Now) && p.Messages < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes) {
+		msg := d.list[0]
+		d.list = d.list[1:]
+		d.settled[msg.ID] = true
+		s := d.sequences[msg.Type]
+		if s == nil {
+			s = &queue.Sequence{}
+			d.sequences[msg.Type] = s
+		}
+		msg.ID, msg.Due = s.Next(p.Now), time.Time{}
+		m.types[msg.Type] = true
+		m.insert(msg.Type, []queue.Message{msg})
+		p.Messages++
+		size += int64(len(msg.Payload))
+	}
+	if len(d.list) > 0 {
+		p.Next = d.list[0].Due
+	}
+	return p, nil
+}
+
+// NextDue implements queue.Queue.
+func (m *Memory) NextDue(ctx context.Context) (time.Time, bool, error) {
+	if err := m.enter(ctx); err != nil {
+		return time.Time{}, false, err
+	}
+	defer m.mu.Unlock()
+	if len(m.delays.list) == 0 {
+		return time.Time{}, false, nil
+	}
+	return m.delays.list[0].Due, true, nil
+}
+
+// Delayed implements queue.Queue.
+func (m *Memory) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit) ([]queue.Message, error) {
+	if err := queue.CheckPromote(limit); err != nil {
+		return nil, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	i := 0
+	if after != (queue.Slot{}) {
+		var found bool
+		if i, found = slices.BinarySearchFunc(m.delays.list, after, bySlot); found {
+			i++
+		}
+	}
+	var out []queue.Message
+	var size int64
+	for ; i < len(m.delays.list) && len(out) < limit.Messages; i++ {
+		msg := m.delays.list[i]
+		msg.Payload, msg.Headers = bytes.Clone(msg.Payload), maps.Clone(msg.Headers)
+		out = append(out, msg)
+		if size += int64(len(msg.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+			break
+		}
+	}
+	return out, nil
+}
+
+// CancelDelayed implements queue.Queue.
+func (m *Memory) CancelDelayed(ctx context.Context, slots []queue.Slot) (int, error) {
+	if err := m.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer m.mu.Unlock()
+	n := 0
+	for _, s := range slots {
+		if i, found := slices.BinarySearchFunc(m.delays.list, s, bySlot); found {
+			m.delays.list = slices.Delete(m.delays.list, i, i+1)
+			if m.delays.settled == nil {
+				m.delays.settled = map[queue.ID]bool{}
+			}
+			m.delays.settled[s.ID] = true
+			n++
+		}
+	}
+	return n, nil
+}
+
+// Delay implements queue.Queue. It goes wrong as Insert does, except that what is Late is lost.
+func (f *Faulty) Delay(ctx context.Context, msgs []queue.Message) error {
+	fault := f.next(OpDelay, "", len(msgs))
+	keep := min(fault.Keep, len(msgs))
+	unclear := &queue.InsertError{Err: ErrFault}
+	switch fault.Kind {
+	case LostAnswer:
+		_ = f.Queue.Delay(ctx, msgs)
+		return unclear
+	case Partial:
+		_ = f.Queue.Delay(ctx, msgs[:keep])
+		return unclear
+	case Lost, Late:
+		return unclear
+	case Hang, HangPerformed:
+		if fault.Kind == HangPerformed {
+			_ = f.Queue.Delay(ctx, msgs)
+		}
+		<-ctx.Done()
+		return &queue.InsertError{Err: context.Cause(ctx)}
+	case Refused:
+		if err := f.Queue.Delay(ctx, msgs[:keep]); err != nil {
+			return err
+		}
+		return &queue.InsertError{Stored: keep, Refused: true, Err: ErrFault}
+	case Unreachable:
+		return &queue.InsertError{Refused: true, Temporary: true, Err: ErrFault}
+	}
+	return f.Queue.Delay(ctx, msgs)
+}
+
+// Promote implements queue.Queue. Partial promotes the first Keep.
+func (f *Faulty) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
+	return disturb(ctx, f, OpPromote, "", limit.Messages, func(keep int) (queue.Promotion, error) {
+		return f.Queue.Promote(ctx, queue.Limit{Messages: max(keep, 1), Bytes: limit.Bytes})
+	})
+}
+
+// NextDue implements queue.Queue.
+func (f *Faulty) NextDue(ctx context.Context) (due time.Time, ok bool, err error) {
+	due, err = disturb(ctx, f, OpNextDue, "", 1, func(int) (due time.Time, err error) {
+		due, ok, err = f.Queue.NextDue(ctx)
+		return due, err
+	})
+	return due, ok && err == nil, err
+}
+
+// Delayed implements queue.Queue.
+func (f *Faulty) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit) ([]queue.Message, error) {
+	return disturb(ctx, f, OpDelayed, "", limit.Messages, func(int) ([]queue.Message, error) { return f.Queue.Delayed(ctx, after, limit) })
+}
+
+// CancelDelayed implements queue.Queue.
+func (f *Faulty) CancelDelayed(ctx context.Context, slots []queue.Slot) (int, error) {
+	return disturb(ctx, f, OpCancelDelayed, "", len(slots), func(keep int) (int, error) { return f.Queue.CancelDelayed(ctx, slots[:keep]) })
+}
+
+// The operations on delayed messages that Faulty can disturb.
+const (
+	OpDelay         Op = "delay"
+	OpPromote       Op = "promote"
+	OpNextDue       Op = "nextDue"
+	OpDelayed       Op = "delayed"
+	OpCancelDelayed Op = "cancelDelayed"
+)

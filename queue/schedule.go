@@ -1,0 +1,178 @@
+package queue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+)
+
+// MaxDue is the latest Message.Due, more than 8,000 years from now.
+var MaxDue = time.UnixMilli(1<<48 - 1).UTC()
+
+// Slot is the place of a delayed message: they are sorted by due time, type, and ID, which is the order of insertion.
+type Slot struct {
+	Due  time.Time // to the millisecond
+	Type string
+	ID   ID // of the delayed message; as a normal one it has another
+}
+
+// SlotOf is where a delayed message lies.
+func SlotOf(m *Message) Slot { return Slot{Due: m.Due, Type: m.Type, ID: m.ID} }
+
+// Compare is negative if s lies before other, positive if behind, 0 if they are the same.
+func (s Slot) Compare(other Slot) int {
+	return cmp.Or(cmp.Compare(s.Due.UnixMilli(), other.Due.UnixMilli()), strings.Compare(s.Type, other.Type), s.ID.Compare(other.ID))
+}
+
+// Promotion is what one call of Promote did and saw.
+type Promotion struct {
+	Messages int       // promoted by this call
+	Next     time.Time // when the first of those that are left is due, by the backend's clock; zero: there is none
+	Now      time.Time // the backend's clock, so Next.Sub(Now) is how long to wait
+}
+
+// Delays is the part of a Queue that keeps messages which are not due yet. They are no messages of their type before they are
+// promoted: Fetch, Depth and Ack do not know them.
+type Delays interface {
+	// Delay stores messages, of one or several types, in order and durably, until their Due. It is idempotent by ID, as
+	// Insert is, for SettledFor after the time of the ID: also a message that was promoted or cancelled meanwhile counts as stored, and does not come
+	// back. The error, if any, is an *InsertError.
+	Delay(ctx context.Context, msgs []Message) error
+
+	// Promote makes messages that are due by the backend's clock normal ones: at the end of their types' messages, durably,
+	// in the order of their slots, under new IDs (see Sequence). It stops at the limit. However many
+	// callers there are at a time, and wherever one of them dies, each message is promoted under one ID only, those of a
+	// type get consecutive numbers in the order of their slots, and no number is left out. After an error, which may be unclear,
+	// repeat it. Who acknowledges a promoted message at once may see it a second time under the same ID, as after any
+	// repeated Insert.
+	Promote(ctx context.Context, limit Limit) (Promotion, error)
+
+	// NextDue is when the first delayed message is due; ok is false when there is none. It costs one read of one index entry.
+	NextDue(ctx context.Context) (due time.Time, ok bool, err error)
+
+	// Delayed returns delayed messages behind a slot (the zero Slot: from the start), in order.
+	Delayed(ctx context.Context, after Slot, limit Limit) ([]Message, error)
+
+	// CancelDelayed removes delayed messages, durably, and tells how many. A message that it has removed is never promoted. Those
+	// that are gone already, or are being promoted, do not count.
+	CancelDelayed(ctx context.Context, slots []Slot) (cancelled int, err error)
+}
+
+// SettledFor is how long a backend remembers, counted from the time of its ID, that a delayed message was promoted or cancelled. A
+// Publisher repeats for RepeatForMax, and a late repetition must not make it a second message.
+const SettledFor = 24 * time.Hour
+
+// CheckDelay is what every backend calls first in Delay: every message is valid, has an ID and a Due, and is complete. It returns the
+// messages as they are to be stored. The error is a refusing *InsertError, and nothing may be stored then.
+func CheckDelay(msgs []Message) ([]Message, error) {
+	out := make([]Message, len(msgs))
+	for i, m := range msgs {
+		err := m.Validate()
+		switch {
+		case err != nil:
+		case m.ID.IsZero():
+			err = fmt.Errorf("%w: it is zero; a Publisher assigns IDs", ErrInvalidID)
+		case m.Incomplete:
+			err = errIncomplete
+		case m.Due.IsZero():
+			err = errors.New("it has no Due; use Insert")
+		default:
+			err = CheckDue(m.Due)
+		}
+		if err != nil {
+			return nil, &InsertError{Refused: true, Err: fmt.Errorf("delayed message %d: %w", i, err)}
+		}
+		m.Due = time.UnixMilli(m.Due.UnixMilli())
+		out[i] = m
+	}
+	return out, nil
+}
+
+// CheckDue tells whether a message can be delayed until t.
+func CheckDue(t time.Time) error {
+	if t.UnixMilli() < 0 || t.After(MaxDue) {
+		return fmt.Errorf("%w: %s; use a time from 1970 to %s", ErrInvalidDue, t.UTC().Format(time.RFC3339), MaxDue.Format(time.RFC3339))
+	}
+	return nil
+}
+
+// CheckPromote is what every backend calls first in Promote and Delayed.
+func CheckPromote(limit Limit) error {
+	if limit.Messages < 1 || limit.Bytes < 0 {
+		return fmt.Errorf("delayed messages: limit of %d messages and %d bytes, want at least 1 message and no negative bytes", limit.Messages, limit.Bytes)
+	}
+	return nil
+}
+
+// Sequence is the numbers under which the delayed messages of one type are promoted: one for all who promote. A backend keeps it as
+// durably as the messages, and changes it in the same step that decides which messages get the numbers.
+//
+// rule: it is stored, and not each promoter's own. A consumer sees a new producer number without the contiguity of the old one
+// (docs/decisions/0304), so a change of promoters would cost the order, or a pause; and a number that was given away in
+// memory only could be given to two messages, or to none.
+type Sequence struct {
+	Producer uint64
+	N        uint64 // given last
+	At       int64  // backend's clock, ms, of that
+}
+
+// sequenceIdle is how long a Sequence stands still before it takes a new producer number. It is far longer than a consumer's sweep
+// (order across numbers), and far shorter than the time after which a consumer forgets a producer.
+const sequenceIdle = 10 * time.Minute
+
+// Stale reports whether the sequence would begin anew at the given time: it need not be kept.
+func (s *Sequence) Stale(now time.Time) bool {
+	idle := now.UnixMilli() - s.At
+	return s.N == 0 || s.N >= MaxN || idle > sequenceIdle.Milliseconds() || -idle > sequenceIdle.Milliseconds()
+}
+
+// Next gives the next ID.
+func (s *Sequence) Next(now time.Time) ID {
+	if s.Stale(now) {
+		*s = Sequence{Producer: newProducerNumber()}
+	}
+	s.At = max(s.At, now.UnixMilli()) // rule: ID time never decreases within a producer number
+	s.N++
+	return NewID(time.UnixMilli(s.At), s.Producer, s.N)
+}
+
+// PublishAt is Publish for a message that becomes a normal one at the given time, by the queue's clock: at the end of its type, so its
+// place in the order is that of all messages that are promoted then. What is due at the same time keeps the order in
+// which it was published. A time in the past means: as soon as possible. See Message.Due.
+//
+// The ID is that of the delayed message, to find or cancel it; as a normal one it gets another.
+func (p *Publisher) PublishAt(ctx context.Context, due time.Time, typ string, payload []byte, headers map[string]string) (ID, error) {
+	if due.IsZero() {
+		due = time.UnixMilli(0)
+	}
+	r := p.PublishAll(ctx, []Message{{Type: typ, Payload: payload, Headers: headers, Due: due}})[0]
+	return r.ID, r.Err
+}
+
+// PublishAfter is PublishAt for a time from now.
+func (p *Publisher) PublishAfter(ctx context.Context, delay time.Duration, typ string, payload []byte, headers map[string]string) (ID, error) {
+	return p.PublishAt(ctx, p.Now().Add(delay), typ, payload, headers)
+}
+
+// Now is the queue's clock, as read by NewPublisher and advanced by the local monotonic clock.
+func (p *Publisher) Now() time.Time { return p.clock.now() }
+
+// delayUntil is the due time of an accepted message, zero for a normal one. What is past counts as now: so the due times of a run that was
+// meant for the past are in the order of its messages.
+func (p *Publisher) delayUntil(due time.Time) time.Time {
+	if now := p.clock.now(); !due.IsZero() && due.Before(now) {
+		return now
+	}
+	return due
+}
+
+// streamKey tells the stream of a type's delayed messages from that of the others.
+func streamKey(typ string, delayed bool) string {
+	if delayed {
+		return typ + "@" // in no type name
+	}
+	return typ
+}
