@@ -4,9 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/rs/zerolog"
 )
 
@@ -154,7 +156,12 @@ func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *g
 			_ = h.pool.cfg.Queue.Ack(ctx, h.typ, []queue.ID{msgs[i].ID})
 		}
 	}
-	for i, err := range narrow(ctx, h.handler, h.lease, msgs) {
+	errs := narrow(ctx, h.handler, h.lease, msgs)
+	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, storage.ErrFenced) }); i >= 0 {
+		// rule: a holder that has a successor judges no message.
+		return nil, false, fmt.Errorf("the handler: %w", errs[i])
+	}
+	for i, err := range errs {
 		m := &msgs[i]
 		switch {
 		case err == nil:

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // Handler handles messages of a type, in the place of the file. See Config.Handler for what is promised and what is not.
@@ -34,8 +35,8 @@ func (f HandlerFunc) Handle(ctx context.Context, lease Lease, msgs []queue.Messa
 // Lease is the type's lock as a handler sees it; *lock.Lease is one.
 //
 // Token is the fencing token: a number that is greater than those of all earlier holders of the type. A handler that writes
-// somewhere keeps the greatest token there and refuses what comes with a smaller one: then a holder that was paused for
-// longer than its lease does no harm.
+// somewhere keeps the greatest token there, refuses what comes with a smaller one, and returns ErrFenced: then a holder that was paused
+// for longer than its lease does no harm. examples/custom-sink does that.
 type Lease interface {
 	Name() string                   // the type
 	Token() int64                   // the fencing token
@@ -112,6 +113,15 @@ func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 // ErrNotTried stands in a BatchError for a message that was not handled because of another one.
 var ErrNotTried = errors.New("not tried")
 
+// ErrFenced is what a handler returns, wrapped, when the destination refuses its token because it has seen a greater one: another holder
+// is at work. The session ends as one that has lost its lock. No message is blamed or put aside: it is the successor's.
+var ErrFenced error = fencedError{}
+
+type fencedError struct{}
+
+func (fencedError) Error() string        { return "fenced by a later holder" }
+func (fencedError) Is(target error) bool { return target == storage.ErrFenced }
+
 // BatchError tells what became of each message of a batch, if Handle returns it as it is: inside another error it is an error like
 // others. Without it a batch that fails is divided until the message is found that fails.
 type BatchError struct {
@@ -186,6 +196,8 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 	switch {
 	case err == nil:
 		return make([]error, len(msgs))
+	case !ok && errors.Is(err, storage.ErrFenced):
+		return batchError(len(msgs), 0, err).Errs // no smaller batch would be let in
 	case ok && len(batch.Errs) == len(msgs):
 		return batch.Errs
 	case len(msgs) == 1:

@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // record is what a handler was given.
@@ -747,5 +748,42 @@ func TestNarrowFindsTheMessage(t *testing.T) {
 				t.Fatalf("%d messages, %d is bad: %d errors, handled %v", n, bad, len(errs), slices.Collect(maps.Keys(done)))
 			}
 		}
+	}
+}
+
+// A handler whose destination has a later holder ends the session. It is asked once, and no message pays for it.
+func TestFencedHandlerBlamesNoMessage(t *testing.T) {
+	for name, fenced := range map[string]func(n int) error{
+		"batch": func(int) error { return fmt.Errorf("refused by the store: %w", ErrFenced) },
+		"one of many": func(n int) error {
+			errs := make([]error, n)
+			errs[0], errs[n-1] = errors.New("cannot be shipped"), storage.ErrFenced
+			return &BatchError{errs}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.publish(typ, 10)
+				var rec record
+				first, calls := int64(0), 0
+				p := r.start(handle(HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+					if first == 0 || first == lease.Token() {
+						first = lease.Token()
+						calls++
+						return fenced(len(msgs))
+					}
+					return rec.handler().Handle(ctx, lease, msgs)
+				}), func(c *Config) { c.UntilEmpty, c.OnError, c.MaxAttempts = true, DeadLetter, 1 }))
+				if err := p.end(); err != nil {
+					t.Fatal(err)
+				}
+				if got := rec.all(); !slices.Equal(got, r.sent[typ]) || len(r.letters()) != 0 {
+					t.Errorf("handled %q, %d dead letters", got, len(r.letters()))
+				}
+				if s := p.Stats(); s.Lost != 1 || s.Sessions != 2 || calls != 1 {
+					t.Errorf("%d calls, stats %+v", calls, s)
+				}
+			})
+		})
 	}
 }

@@ -1,4 +1,4 @@
-// Package example is what the example programs share: where their locks are, and how they start themselves as further
+// Package example is what the example programs share: where their queues and locks are, and how they start themselves as further
 // processes.
 package example
 
@@ -49,7 +49,7 @@ func Parse(flags *flag.FlagSet, args []string) error {
 
 // URLFlag adds --url.
 func URLFlag(flags *flag.FlagSet) *string {
-	return flags.String("url", "", "where the locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	return flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 }
 
 // Workspace returns a temporary directory, and url or, if that is empty, a database in it.
