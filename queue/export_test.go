@@ -11,6 +11,8 @@ var Mutants = map[string]mutant{
 	"repeat the same documents":                 {freshIDs: true},
 	"new producer number after a failure":       {keepNumber: true},
 	"never rejected what may have landed":       {lastAnswerOnly: true},
+	"a pause rejects only what was never sent":  {pauseSent: true},
+	"what is refused uses no number":            {numberRefused: true},
 }
 
 // NoPauseMutant publishes under a new producer number at once.

@@ -27,16 +27,19 @@ const (
 	RepeatForDefault = 10 * time.Minute
 	// AttemptTimeoutDefault bounds one attempt to insert a batch.
 	AttemptTimeoutDefault = 30 * time.Second
+	// BacklogWaitDefault is how long messages wait for room in a full backlog.
+	BacklogWaitDefault = 10 * time.Minute
 	// IdleRotateDefault is how long a type may be idle before its stream ends.
 	IdleRotateDefault = time.Hour
 	// RepeatWaitMin and RepeatWaitMax bound the pause between two attempts, which doubles each time and is jittered.
 	RepeatWaitMin = 50 * time.Millisecond
 	RepeatWaitMax = 5 * time.Second
-	// RepeatForMax and IdleRotateMax keep both far below the 24 h for which a consumer remembers a producer;
+	// RepeatForMax, BacklogWaitMax and IdleRotateMax keep all far below the 24 h for which a consumer remembers a producer;
 	// IdleRotateMin is long enough for a consumer to have read everything again.
-	RepeatForMax  = 12 * time.Hour
-	IdleRotateMax = 12 * time.Hour
-	IdleRotateMin = time.Minute
+	RepeatForMax   = 12 * time.Hour
+	BacklogWaitMax = 12 * time.Hour
+	IdleRotateMax  = 12 * time.Hour
+	IdleRotateMin  = time.Minute
 
 	// messageOverhead is what a buffered message counts for besides Message.Size.
 	messageOverhead = 256
@@ -51,6 +54,10 @@ type PublisherOptions struct {
 	// AttemptTimeout bounds one attempt to insert a batch; an attempt that takes longer is unclear and repeated.
 	// Defaults to 30 s.
 	AttemptTimeout time.Duration
+	// BacklogWait is how long messages wait for room when as many of their type are pending as its Settings.MaxBacklog allows; then they
+	// are Rejected with ErrBacklogFull. A negative one refuses them at once. At most 12 h. Defaults to 10 min. Callers who do not
+	// want to wait so long end their ctx.
+	BacklogWait time.Duration
 	// BatchBytes closes a batch at this many bytes (Message.Size). Defaults to 4 MiB.
 	BatchBytes int
 	// BatchMessages closes a batch at this many messages. Defaults to, and is at most, 1000.
@@ -64,6 +71,9 @@ type PublisherOptions struct {
 	// Linger is how long the first message of a batch waits for company. Even at 0, the default, concurrent callers share
 	// batches: one forms while the previous one is on its way.
 	Linger time.Duration
+	// OnBacklogFull, if set, is called when messages of a type begin to wait because as many are pending as its limit allows, from the
+	// stream's goroutine. It must not block.
+	OnBacklogFull func(typ string, limit int)
 	// OnRepeat, if set, is called after every attempt that did not settle a batch, from the stream's goroutine: for a log
 	// line and a counter. It must not block.
 	OnRepeat func(Repeat)
@@ -85,6 +95,7 @@ type Repeat struct {
 
 func (o PublisherOptions) withDefaults() PublisherOptions {
 	o.AttemptTimeout = cmp.Or(o.AttemptTimeout, AttemptTimeoutDefault)
+	o.BacklogWait = cmp.Or(o.BacklogWait, BacklogWaitDefault)
 	o.BatchBytes = cmp.Or(o.BatchBytes, BatchBytesDefault)
 	o.BatchMessages = cmp.Or(o.BatchMessages, BatchMessagesDefault)
 	o.BufferBytes = cmp.Or(o.BufferBytes, BufferBytesDefault)
@@ -100,6 +111,8 @@ func (o PublisherOptions) validate() error {
 		return errors.New("publisher options: durations must not be negative")
 	case o.IdleRotate < IdleRotateMin || o.IdleRotate > IdleRotateMax:
 		return fmt.Errorf("publisher options: IdleRotate is %v, want %v to %v", o.IdleRotate, IdleRotateMin, IdleRotateMax)
+	case o.BacklogWait > BacklogWaitMax:
+		return fmt.Errorf("publisher options: BacklogWait is %v, at most %v", o.BacklogWait, BacklogWaitMax)
 	case o.RepeatFor > RepeatForMax:
 		return fmt.Errorf("publisher options: RepeatFor is %v, at most %v", o.RepeatFor, RepeatForMax)
 	case o.BatchMessages < 1 || o.BatchMessages > BatchMessagesDefault:
@@ -165,6 +178,10 @@ type PublisherStats struct {
 // will be; Stored messages of one type are in the queue in the order in which they were passed in, whatever failed in
 // between; a repetition never stores a message twice. One batch per type is in flight at a time, types go in parallel.
 //
+// Before a batch is formed its type's Settings are looked at, which are read every two seconds while there is something to send: when
+// publishing is paused its messages are Rejected with ErrPaused; when the backlog has reached its limit they wait (see
+// BacklogWait). Several publishers together exceed a limit by what they send in two seconds at most.
+//
 // Payload and headers are copied, so the caller may reuse them as soon as a method returns. All methods are safe for
 // concurrent use.
 type Publisher struct {
@@ -184,6 +201,7 @@ type Publisher struct {
 	streams    map[string]*stream
 	registered map[string]bool
 	stats      PublisherStats
+	controls   controls
 
 	mutant mutant
 }
@@ -195,6 +213,8 @@ type mutant struct {
 	keepNumber      bool // keep the producer number after a failure
 	noPause         bool // publish under a new number at once
 	lastAnswerOnly  bool // judge a batch by its last answer and forget unclear ones before it
+	numberRefused   bool // give numbers to messages that are refused before they are sent
+	pauseSent       bool // let a pause reject what was sent and is not settled
 }
 
 // NewPublisher reads the queue's clock and returns a publisher. ctx bounds only that. The queue stays the caller's: close
@@ -326,7 +346,7 @@ func (p *Publisher) Stats() PublisherStats {
 }
 
 // Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and for the publisher's
-// goroutines. That may take as long as the queue is out of reach (RepeatFor), and 45 s more after a failure (see
+// goroutines. That may take as long as the queue is out of reach (RepeatFor) or a backlog is full (BacklogWait), and 45 s more after a failure (see
 // rotationPause): give it a context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what
 // was not becomes Rejected. The error then says how many. Closing twice is no error. Close leaves the queue open.
 func (p *Publisher) Close(ctx context.Context) error {

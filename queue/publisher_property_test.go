@@ -64,13 +64,14 @@ func scenario(t *testing.T, faults []queuetest.Fault, seed uint64, m queue.Mutan
 		}}
 		p, err := queue.NewPublisher(ctx, &slow{Queue: faulty, rng: rand.New(rand.NewPCG(seed, 1))}, queue.PublisherOptions{
 			BatchMessages: 7, BufferBytes: 20 * 300, RepeatFor: 5 * time.Second, AttemptTimeout: time.Second,
-			Linger: time.Duration(seed%3) * time.Millisecond,
+			Linger: time.Duration(seed%3) * time.Millisecond, BacklogWait: 2 * time.Second,
 		})
 		if err != nil {
 			t.Fatal(err)
 		}
 		p.Mutate(m)
 
+		stop := operator(ctx, t, mem, rand.New(rand.NewPCG(seed, 99)), seed%2 == 0)
 		var callers sync.WaitGroup
 		for c := range 3 {
 			callers.Go(func() { caller(ctx, p, oracle, fmt.Sprint("caller-", c), rand.New(rand.NewPCG(seed, uint64(c+2)))) })
@@ -80,6 +81,7 @@ func scenario(t *testing.T, faults []queuetest.Fault, seed uint64, m queue.Mutan
 		defer cancel()
 		closeErr := p.Close(closing)
 		faulty.Wait()
+		stop()
 		verdict = oracle.Check()
 		if st := p.Stats(); st.Buffered != 0 {
 			verdict = errors.Join(verdict, fmt.Errorf("%d messages are still counted as buffered", st.Buffered))
@@ -89,6 +91,35 @@ func scenario(t *testing.T, faults []queuetest.Fault, seed uint64, m queue.Mutan
 		}
 	})
 	return verdict
+}
+
+// operator pauses and resumes the types, limits them, and drains what is pending, until it is stopped.
+func operator(ctx context.Context, t *testing.T, mem *queuetest.Memory, rng *rand.Rand, works bool) (stop func()) {
+	if !works {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	var done sync.WaitGroup
+	done.Go(func() {
+		for {
+			select {
+			case <-ctx.Done():
+				return
+			case <-time.After(time.Duration(rng.IntN(1000)) * time.Millisecond):
+			}
+			typ := []string{"orders", "orders-x"}[rng.IntN(2)]
+			_, err := mem.ChangeSettings(ctx, typ, queue.Change{PublishPaused: new(rng.IntN(3) == 0), MaxBacklog: new(rng.IntN(40))})
+			msgs, fetched := mem.Fetch(ctx, typ, queue.ID{}, queue.Limit{Messages: 1 + rng.IntN(30)})
+			var ids []queue.ID
+			for _, m := range msgs {
+				ids = append(ids, m.ID)
+			}
+			if err := errors.Join(err, fetched, mem.Ack(ctx, typ, ids)); err != nil && ctx.Err() == nil {
+				t.Error(err)
+			}
+		}
+	})
+	return func() { cancel(); done.Wait() }
 }
 
 // caller publishes messages of two types, one after the other, by all three methods.

@@ -46,6 +46,7 @@ type stream struct {
 	n         uint64    // last counter given out under producer
 	notBefore time.Time // earliest next batch
 	stored    time.Time // when messages were last stored
+	backlog   backlog
 }
 
 func newStream(p *Publisher, typ string, delayed bool) *stream {
@@ -103,11 +104,26 @@ func (s *stream) next() []*item {
 		var wait time.Duration
 		switch {
 		case s.live > 0:
-			if wait = s.hold(); wait <= 0 {
-				batch := s.take()
+			if wait = s.hold(); wait > 0 {
+				break
+			}
+			a := s.admit()
+			switch {
+			case a.room > 0:
+				batch := s.take(a.room)
 				p.mu.Unlock()
 				return batch
+			case a.refused != nil:
+				refused := s.refuse(a.items, a.refused)
+				p.mu.Unlock()
+				s.report(refused)
+				continue
+			case a.ask != nil:
+				p.mu.Unlock()
+				a.ask()
+				continue
 			}
+			wait = a.wait
 		case p.closed:
 			delete(p.streams, streamKey(s.typ, s.delayed))
 			p.mu.Unlock()
@@ -144,12 +160,19 @@ func (s *stream) hold() time.Duration {
 	return max(pause, time.Until(oldest.Add(s.p.opt.Linger)))
 }
 
-// take forms the next batch and gives it IDs. Called with p.mu held and s.live > 0.
-func (s *stream) take() []*item {
+// take forms the next batch, of at most so many messages, and gives it IDs. Called with p.mu held and s.live > 0.
+func (s *stream) take(most int) []*item {
 	now := s.p.clock.now() // rule: ID time never decreases within a stream, as the clock is monotonic
-	batch := make([]*item, 0, min(s.live, s.p.opt.BatchMessages))
+	// rule: nor does a stream that could not send for long keep its number, see next. No pause is needed: everybody has read
+	// what it stored.
+	if s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate && !s.p.mutant.keepNumber {
+		s.producer, s.n = newProducerNumber(), 0
+	}
+	most = min(most, s.live, s.p.opt.BatchMessages)
+	s.backlog.room -= most // one without a limit has none
+	batch := make([]*item, 0, most)
 	size := 0
-	for len(s.waiting) > 0 && len(batch) < s.p.opt.BatchMessages {
+	for len(s.waiting) > 0 && len(batch) < most {
 		it := s.waiting[0]
 		if it.state == itemWaiting {
 			if len(batch) > 0 && size+it.size > s.p.opt.BatchBytes {
@@ -190,6 +213,10 @@ func (s *stream) send(batch []*item) {
 		s.settle(batch[:done], Stored, nil)
 		batch, msgs = batch[done:], msgs[done:]
 		if len(batch) == 0 {
+			return
+		}
+		if p.mutant.pauseSent && p.paused(s.typ) {
+			s.settle(batch, Rejected, ErrPaused)
 			return
 		}
 		mayHaveLanded = (mayHaveLanded && !p.mutant.lastAnswerOnly) || !err.Refused
@@ -283,8 +310,14 @@ func (s *stream) settle(batch []*item, status Status, err error) {
 	if len(batch) == 0 {
 		return
 	}
-	var space int64
 	s.p.mu.Lock()
+	s.mark(batch, status, err)
+	s.p.mu.Unlock()
+	s.report(batch)
+}
+
+// mark settles messages. Called with p.mu held; report follows.
+func (s *stream) mark(batch []*item, status Status, err error) {
 	if status == Stored {
 		s.stored = time.Now()
 	}
@@ -294,7 +327,6 @@ func (s *stream) settle(batch []*item, status Status, err error) {
 		if status != Rejected {
 			it.result.ID = it.msg.ID
 		}
-		space += it.cost
 	}
 	st := &s.p.stats
 	st.Buffered -= len(batch)
@@ -306,7 +338,14 @@ func (s *stream) settle(batch []*item, status Status, err error) {
 	case Rejected:
 		st.Rejected += uint64(len(batch))
 	}
-	s.p.mu.Unlock()
+}
+
+// report tells callers the outcomes that mark has noted.
+func (s *stream) report(batch []*item) {
+	var space int64
+	for _, it := range batch {
+		space += it.cost
+	}
 	s.p.space.Release(space)
 	for _, it := range batch {
 		if it.call != nil {

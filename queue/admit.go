@@ -1,0 +1,198 @@
+package queue
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"time"
+)
+
+// How a publisher follows what operators say about types, see Controls.
+const (
+	// settingsEvery is how long settings that were read are followed, and how long room in a backlog that was counted may be used.
+	settingsEvery = 2 * time.Second
+	// settingsTimeout bounds a read of the settings, while which batches wait.
+	settingsTimeout = time.Second
+	// countTimeout bounds a count of the backlog.
+	countTimeout = 10 * time.Second
+	// countShare: after a count a publisher waits this many times as long as it took, so that a large backlog, which costs a
+	// server a scan, is not counted all the time.
+	countShare = 9
+	// fullWaitMin and fullWaitMax bound the pause between two looks at a full backlog, which doubles each time and is jittered.
+	fullWaitMin = 50 * time.Millisecond
+	fullWaitMax = time.Second
+)
+
+// controls is what a publisher knows about the settings of all types, guarded by Publisher.mu.
+type controls struct {
+	known   map[string]Settings
+	until   time.Time     // then they have to be read again
+	reading chan struct{} // closed when the read that is under way has ended
+}
+
+// backlog is what a stream knows about the backlog of its type, guarded by Publisher.mu.
+type backlog struct {
+	room      int       // so many messages may be sent …
+	until     time.Time // … before this
+	next      time.Time // no count before this
+	fullSince time.Time // zero: there was room
+	looks     int       // since then
+}
+
+// admission is what the next batch may do.
+type admission struct {
+	room    int           // send this many
+	wait    time.Duration // or wait
+	ask     func()        // or ask the queue, without Publisher.mu, and try again
+	refused error         // or be refused: the first items
+	items   int           // so many
+}
+
+// admit decides about the next batch, before it is formed. rule: what is refused here was never sent, so it is Rejected for certain, uses no
+// number and so leaves no gap. Called with p.mu held and s.live > 0.
+func (s *stream) admit() admission {
+	p := s.p
+	if p.sending.Err() != nil {
+		return admission{room: s.live} // Close gave up: send rejects them
+	}
+	now := time.Now()
+	if !now.Before(p.controls.until) {
+		return admission{ask: p.readSettings}
+	}
+	set := p.controls.known[s.typ]
+	if set.PublishPaused {
+		return admission{refused: pausedError(s.typ, set), items: len(s.waiting)}
+	}
+	b := &s.backlog
+	switch {
+	case set.MaxBacklog == 0:
+		*b = backlog{}
+		return admission{room: s.live}
+	case b.room > 0 && now.Before(b.until):
+		return admission{room: b.room}
+	}
+	wait := b.next.Sub(now)
+	if wait <= 0 {
+		return admission{ask: func() { s.count(set.MaxBacklog) }}
+	}
+	if !b.fullSince.IsZero() { // as of a moment ago
+		late := 0
+		for late < len(s.waiting) {
+			since := s.waiting[late].since
+			if since.Before(b.fullSince) {
+				since = b.fullSince
+			}
+			if now.Sub(since) < p.opt.BacklogWait {
+				break
+			}
+			late++
+		}
+		if late > 0 {
+			return admission{refused: fullError(s.typ, set), items: late}
+		}
+	}
+	return admission{wait: wait}
+}
+
+func pausedError(typ string, set Settings) error {
+	why := ""
+	if set.Why != "" {
+		why = fmt.Sprintf(" (%s)", clip(set.Why))
+	}
+	return fmt.Errorf("publish: not stored: %w for type %s%s; when it may go on: fencepost types resume %s", ErrPaused, typ, why, typ)
+}
+
+func fullError(typ string, set Settings) error {
+	return fmt.Errorf("publish: not stored: %w: %d messages of type %s are pending, which is its limit; start a worker for it, or raise the limit: fencepost types limit %s --max-backlog N",
+		ErrBacklogFull, set.MaxBacklog, typ, typ)
+}
+
+// readSettings reads the settings of all types, or waits for the one who does. rule: settings that cannot be read hold nobody up, what was
+// known last holds.
+func (p *Publisher) readSettings() {
+	p.mu.Lock()
+	if done := p.controls.reading; done != nil {
+		p.mu.Unlock()
+		<-done // bounded by settingsTimeout
+		return
+	}
+	done := make(chan struct{})
+	p.controls.reading = done
+	p.mu.Unlock()
+
+	ctx, cancel := context.WithTimeout(p.sending, settingsTimeout)
+	all, err := p.q.AllSettings(ctx)
+	cancel()
+
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	c := &p.controls
+	if err == nil {
+		c.known = all
+	}
+	c.until, c.reading = time.Now().Add(settingsEvery), nil
+	close(done)
+}
+
+// count finds out how much room there is below the limit.
+func (s *stream) count(limit int) {
+	p := s.p
+	begin := time.Now()
+	ctx, cancel := context.WithTimeout(p.sending, countTimeout)
+	d, err := p.q.Depth(ctx, s.typ, limit)
+	cancel()
+
+	now := time.Now()
+	rest := countShare * now.Sub(begin)
+	p.mu.Lock()
+	b := &s.backlog
+	b.until, b.next = now.Add(max(settingsEvery, rest)), now.Add(rest)
+	room := limit - d.Pending
+	if err != nil { // as with settings: the last answer holds
+		room = 0
+		if b.fullSince.IsZero() {
+			room = p.opt.BatchMessages
+		}
+	}
+	if b.room = room; room > 0 {
+		b.fullSince, b.looks = time.Time{}, 0
+		p.mu.Unlock()
+		return
+	}
+	first := b.looks == 0
+	if first {
+		b.fullSince = now
+	}
+	pause := min(fullWaitMin<<min(b.looks, 10), fullWaitMax)
+	b.looks++
+	b.next = now.Add(max(rest, pause/2+rand.N(pause/2+1)))
+	p.mu.Unlock()
+	if first && p.opt.OnBacklogFull != nil {
+		p.opt.OnBacklogFull(s.typ, limit)
+	}
+}
+
+// refuse takes the first items of the queue, which were never sent, and marks them as Rejected. Called with p.mu held; report follows.
+func (s *stream) refuse(items int, err error) []*item {
+	var refused []*item
+	for _, it := range s.waiting[:items] {
+		if it.state == itemWaiting {
+			s.live--
+			s.liveBytes -= it.size
+			if s.p.mutant.numberRefused {
+				s.n++
+			}
+			refused = append(refused, it)
+		}
+	}
+	clear(s.waiting[:items])
+	s.waiting = s.waiting[items:]
+	s.mark(refused, Rejected, err)
+	return refused
+}
+
+// paused is for a mutant.
+func (p *Publisher) paused(typ string) bool {
+	s, err := p.q.Settings(p.sending, typ)
+	return err == nil && s.PublishPaused
+}
