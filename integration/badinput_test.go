@@ -21,6 +21,7 @@ const (
 	integrity = 3
 	nothing   = 4
 	held      = 5
+	notNow    = 6
 	partial   = 7
 	stopped   = 130
 )
@@ -91,6 +92,25 @@ func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 		{"producer publish --type x /does/not/exist", []string{"/does/not/exist"}},
 		{"producer publish --type x " + filepath.Dir(big), []string{"directory"}},
 		{"producer publsh", []string{"publsh"}},
+		{"producer publish --type x --message y --backlog-wait -1s", []string{"--backlog-wait"}},
+		{"producer publish --type x --message y --backlog-wait 13h", []string{"--backlog-wait", "12h"}},
+		{"fencepost types pause", []string{"TYPE"}},
+		{"fencepost types pause Orders", []string{"Orders", "a-z"}},
+		{"fencepost types resume [a", []string{"[a"}},
+		{"fencepost types limit x", []string{"--max-backlog"}},
+		{"fencepost types limit x --max-backlog 1e9", []string{"10000000"}},
+		{"fencepost types limit x --max-backlog many", []string{"100"}},
+		{"fencepost types purge --yes", []string{"TYPE"}},
+		{"fencepost types purge ../x --yes", []string{"../x"}},
+		{"fencepost types purge x", []string{"--dry-run", "--yes"}},
+		{"fencepost types purge x --yes --dry-run", []string{"--dry-run", "--yes"}},
+		{"fencepost types purge x --yes --before yesterday", []string{"yesterday", "2026-01-31"}},
+		{"fencepost types purge x --yes --older -1h", []string{"--older"}},
+		{"fencepost types purge x --yes --older 1h --before 2026-01-31", []string{"exclude"}},
+		{"fencepost types peek", []string{"TYPE"}},
+		{"fencepost types peek X", []string{"a-z"}},
+		{"fencepost types peek x --from 12", []string{"--from", "12"}},
+		{"fencepost types peek x -n 0", []string{"--count"}},
 		{"fencepost verfy", []string{"verfy"}},
 		{"fencepost verify", []string{"no file"}},
 		{"fencepost cat", []string{"no file"}},

@@ -43,11 +43,11 @@ func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencep
 func typesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "types",
-		Short: "Show the types in the queue",
+		Short: "Show the types in the queue, pause, limit, purge them, look at what is pending",
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(typesLsCommand())
+	cmd.AddCommand(typesLsCommand(), typesPauseCommand(), typesResumeCommand(), typesLimitCommand(), typesPurgeCommand(), typesPeekCommand())
 	return cmd
 }
 
@@ -61,6 +61,12 @@ type typeRow struct {
 	Epoch         uint64  `json:"epoch"`
 	FileID        string  `json:"file_id,omitempty"`
 	Generation    uint64  `json:"generation"` // of the file: 1 for the first one, 0 when there is none yet
+	DrainPaused   bool    `json:"drain_paused,omitempty"`
+	PublishPaused bool    `json:"publish_paused,omitempty"`
+	MaxBacklog    int     `json:"max_backlog,omitempty"`
+	Why           string  `json:"why,omitempty"` // of the last change of the three above
+
+	state string
 }
 
 func typesLsCommand() *cobra.Command {
@@ -68,7 +74,7 @@ func typesLsCommand() *cobra.Command {
 	var most int
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the types: backlog, age of the oldest message, what is durable in the file",
+		Short: "List the types: backlog, age of the oldest message, what is durable in the file, what is set",
 		Example: `  fencepost types ls
   fencepost types ls --url mongodb://localhost/shop -o json`,
 		Args: cli.NoArgs,
@@ -96,7 +102,7 @@ func typesLsCommand() *cobra.Command {
 			}
 			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
 			succeeded := slices.ContainsFunc(rows, func(r typeRow) bool { return r.Generation > 1 })
-			fmt.Fprint(w, "TYPE\tPENDING\tOLDEST\tIN FILE\tEPOCH")
+			fmt.Fprint(w, "TYPE\tPENDING\tOLDEST\tIN FILE\tEPOCH\tSTATE")
 			if succeeded {
 				fmt.Fprint(w, "\tGENERATION")
 			}
@@ -109,7 +115,7 @@ func typesLsCommand() *cobra.Command {
 				if r.Pending > 0 {
 					oldest = time.Duration(r.OldestSeconds * float64(time.Second)).Round(time.Second / 10).String()
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d", r.Type, pending, oldest, r.DurableIndex, r.Epoch)
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s", r.Type, pending, oldest, r.DurableIndex, r.Epoch, r.state)
 				if succeeded {
 					fmt.Fprintf(w, "\t%d", r.Generation)
 				}
@@ -130,6 +136,10 @@ func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, e
 	if err != nil {
 		return nil, err
 	}
+	settings, err := b.Queue.AllSettings(ctx)
+	if err != nil {
+		return nil, err
+	}
 	rows := make([]typeRow, 0, len(types))
 	for _, t := range types {
 		depth, err := b.Queue.Depth(ctx, t, most)
@@ -141,6 +151,11 @@ func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, e
 			return nil, err
 		}
 		row := typeRow{Type: t, Pending: depth.Pending, PendingCapped: depth.Capped, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
+		set := settings[t]
+		row.DrainPaused, row.PublishPaused, row.MaxBacklog, row.Why = set.DrainPaused, set.PublishPaused, set.MaxBacklog, set.Why
+		if row.state = stateOf(set); set.Why != "" {
+			row.state += " (" + oneLine(set.Why) + ")"
+		}
 		if depth.Pending > 0 {
 			row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
 		}

@@ -20,6 +20,9 @@ import (
 // closeTimeout bounds the wait for outcomes after a signal.
 const closeTimeout = 10 * time.Second
 
+// readerTimeout bounds the wait for a reader that was told to stop.
+const readerTimeout = time.Second
+
 type publishFlags struct {
 	url      string
 	typ      string
@@ -35,6 +38,8 @@ type publishFlags struct {
 	linger   time.Duration
 	output   *cli.OneOf
 	quiet    bool
+
+	backlogWait time.Duration
 }
 
 func publishCommand() *cobra.Command {
@@ -52,7 +57,10 @@ and says so in its last line on stdout:
   published=… unknown=… rejected=… bytes=… elapsed=… rate=…/s
 
 published: stored durably. unknown: the server never gave a clear answer, they may be stored or not. rejected: not stored,
-and never will be.
+and never will be; nothing behind the first of them is read any more.
+
+When an operator has limited the backlog of the type (fencepost types limit) and it is full, publish waits for room, for up to
+--backlog-wait without any progress. Then, and when publishing is paused (fencepost types pause), it ends with exit code 6.
 
 Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
 message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
@@ -86,6 +94,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.Uint64Var(&f.seed, "seed", 1, "the same seed generates the same messages")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
 	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
+	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "wait this long for room when the backlog of the type is full; 0 gives up at once")
 	fl.VarP(f.output, "output", "o", "format of the last line")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 	return cmd
@@ -176,6 +185,7 @@ type tally struct {
 	firstUnknown, firstRejected     error
 	firstUnknownIn, firstRejectedIn string
 	progress                        *progressbar.ProgressBar
+	stop                            func() // ends the reading
 }
 
 func (t *tally) note(r queue.Result, size int, where string) {
@@ -196,6 +206,7 @@ func (t *tally) note(r queue.Result, size int, where string) {
 	default:
 		if t.rejected++; t.firstRejected == nil {
 			t.firstRejected, t.firstRejectedIn = r.Err, where
+			t.stop() // what comes after it must not overtake it
 		}
 	}
 }
@@ -223,20 +234,28 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 		return cli.Usagef("%w", err)
 	}
 
+	if f.backlogWait < 0 || f.backlogWait > queue.BacklogWaitMax {
+		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.BacklogWaitMax)
+	}
+
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
 
-	t := &tally{progress: f.progressBar(cmd, ins)}
+	reading, stop := context.WithCancel(ctx)
+	defer stop()
+	t := &tally{progress: f.progressBar(cmd, ins), stop: stop}
 	to := dryRun()
 	if !f.dryRun {
-		if to, err = f.openQueue(ctx); err != nil {
+		if to, err = f.openQueue(ctx, cmd.ErrOrStderr()); err != nil {
 			return err
 		}
 	}
 
 	start := time.Now()
-	readErr := f.sendAll(ctx, ins, headers, key, to, t)
+	sent := make(chan error, 1)
+	go func() { sent <- f.sendAll(reading, ins, headers, key, to, t) }()
+	readErr := awaitReader(reading, sent)
 	closeErr := to.finish()
 	if t.progress != nil {
 		t.progress.Finish()
@@ -244,6 +263,22 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	}
 	f.printSummary(cmd.OutOrStdout(), t, time.Since(start))
 	return t.outcome(ctx, f.dryRun, readErr, closeErr)
+}
+
+// awaitReader waits until everything is handed over, or reading has ended. A read of a pipe cannot be called off, so it is not waited for
+// long: after the end of reading nothing more is handed over.
+func awaitReader(reading context.Context, sent <-chan error) error {
+	select {
+	case err := <-sent:
+		return err
+	case <-reading.Done():
+	}
+	select {
+	case err := <-sent:
+		return err
+	case <-time.After(readerTimeout):
+		return reading.Err()
+	}
 }
 
 // target is where messages go. send may return before the outcome is known; finish waits for all outcomes.
@@ -265,7 +300,7 @@ func dryRun() target {
 }
 
 // openQueue connects a publisher.
-func (f *publishFlags) openQueue(ctx context.Context) (target, error) {
+func (f *publishFlags) openQueue(ctx context.Context, log io.Writer) (target, error) {
 	b, err := fencepost.Open(ctx, f.url)
 	if err != nil {
 		return target{}, err
@@ -275,7 +310,15 @@ func (f *publishFlags) openQueue(ctx context.Context) (target, error) {
 		defer cancel()
 		return b.Close(closeCtx)
 	}
-	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Linger: f.linger})
+	wait := f.backlogWait
+	if wait == 0 {
+		wait = -1 // at once
+	}
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Linger: f.linger, BacklogWait: wait, OnBacklogFull: func(typ string, limit int) {
+		if wait > 0 {
+			fmt.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
+		}
+	}})
 	if err != nil {
 		return target{}, errors.Join(err, disconnect())
 	}
@@ -357,7 +400,11 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 	case t.published == 0 || dryRun:
 		return err
 	}
-	return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%w; the %d messages before it are published", err, t.published)}
+	code := cli.ExitPartial
+	if c := cli.Code(err); c == cli.ExitNotNow {
+		code = c // what is left may be published later
+	}
+	return &cli.Error{Code: code, Err: fmt.Errorf("%w; the %d messages before it are published", err, t.published)}
 }
 
 func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration) {

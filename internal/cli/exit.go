@@ -25,13 +25,14 @@ const (
 	ExitIntegrity = 3   // a file is damaged, foreign or not the registered one
 	ExitNothing   = 4   // nothing matched
 	ExitHeld      = 5   // lock held elsewhere, or fenced by another writer
+	ExitNotNow    = 6   // the backlog is full or the type is paused
 	ExitPartial   = 7   // some of it was done
 	ExitStopped   = 130 // stopped by a signal
 )
 
 // ExitHelp documents the exit codes in every program's help.
 const ExitHelp = `Exit codes: 0 ok · 1 failed · 2 usage · 3 integrity violation · 4 nothing matched · 5 lock held elsewhere or fenced ·
-7 partial · 130 stopped`
+6 backlog full or paused · 7 partial · 130 stopped`
 
 // Error is an error that decides the exit code itself.
 type Error struct {
@@ -66,6 +67,8 @@ func Code(err error) int {
 		return ExitIntegrity
 	case errors.Is(err, lock.ErrHeld), errors.Is(err, storage.ErrFenced), errors.Is(err, lock.ErrLost):
 		return ExitHeld
+	case errors.Is(err, queue.ErrPaused), errors.Is(err, queue.ErrBacklogFull):
+		return ExitNotNow
 	case errors.Is(err, context.Canceled):
 		return ExitStopped
 	}

@@ -1,0 +1,447 @@
+package main
+
+import (
+	"context"
+	"encoding/base64"
+	"errors"
+	"fmt"
+	"maps"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"time"
+	"unicode"
+	"unicode/utf8"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/spf13/cobra"
+)
+
+// stateOf is what is set for a type, in a few words; "-" if nothing is.
+func stateOf(s queue.Settings) string {
+	var parts []string
+	switch {
+	case s.DrainPaused && s.PublishPaused:
+		parts = append(parts, "paused")
+	case s.DrainPaused:
+		parts = append(parts, "drain paused")
+	case s.PublishPaused:
+		parts = append(parts, "publish paused")
+	}
+	if s.MaxBacklog > 0 {
+		parts = append(parts, fmt.Sprintf("limit %d", s.MaxBacklog))
+	}
+	if len(parts) == 0 {
+		return "-"
+	}
+	return strings.Join(parts, ", ")
+}
+
+// chooseTypes finds the known types that args name, by name or glob. create makes names that are not known good as well.
+func chooseTypes(ctx context.Context, b *fencepost.Backend, args []string, create bool) ([]string, error) {
+	known, err := b.Queue.Types(ctx)
+	if err != nil {
+		return nil, err
+	}
+	var chosen []string
+	for _, arg := range args {
+		if !strings.ContainsAny(arg, `*?[\`) {
+			if !create && !slices.Contains(known, arg) {
+				return nil, unknownType(b, arg)
+			}
+			chosen = append(chosen, arg)
+			continue
+		}
+		before := len(chosen)
+		for _, typ := range known {
+			if ok, _ := path.Match(arg, typ); ok {
+				chosen = append(chosen, typ)
+			}
+		}
+		if len(chosen) == before {
+			return nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no type of %s matches %s; fencepost types ls lists them", b.Name, arg)}
+		}
+	}
+	slices.Sort(chosen)
+	return slices.Compact(chosen), nil
+}
+
+func unknownType(b *fencepost.Backend, typ string) error {
+	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s knows no type %s; fencepost types ls lists them", b.Name, typ)}
+}
+
+// checkTypeArgs checks names and globs.
+func checkTypeArgs(args []string) error {
+	if len(args) == 0 {
+		return cli.Usagef("name at least one TYPE; fencepost types ls lists them")
+	}
+	for _, arg := range args {
+		if strings.ContainsAny(arg, `*?[\`) {
+			if _, err := path.Match(arg, ""); err != nil {
+				return cli.Usagef("%s is no glob: %w", arg, err)
+			}
+		} else if err := queue.ValidateType(arg); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// changeCommand completes a command that changes the settings of types.
+func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cobra.Command {
+	url := cli.URLFlag(cmd)
+	var why string
+	var create bool
+	cmd.Flags().StringVar(&why, "why", "", "the reason, for types ls and the errors that publishers get")
+	cmd.Flags().BoolVar(&create, "create", false, "also for a type that is not known yet")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := checkTypeArgs(args); err != nil {
+			return err
+		}
+		c, err := change()
+		if err != nil {
+			return err
+		}
+		c.Why = why
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			types, err := chooseTypes(ctx, b, args, create)
+			if err != nil {
+				return err
+			}
+			for i, typ := range types {
+				s, err := b.Queue.ChangeSettings(ctx, typ, c)
+				if err != nil && i > 0 {
+					return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("type %s and those behind it stay as they are: %w", typ, err)}
+				} else if err != nil {
+					return err
+				}
+				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, strings.Replace(stateOf(s), "-", "nothing is set", 1))
+			}
+			return nil
+		})
+	}
+	return cmd
+}
+
+// pauseFlags says which half of a type is meant; both if neither is said.
+func pauseFlags(cmd *cobra.Command, to bool) func() (queue.Change, error) {
+	var drain, publish bool
+	cmd.Flags().BoolVar(&drain, "drain", false, "only what workers do")
+	cmd.Flags().BoolVar(&publish, "publish", false, "only what publishers do")
+	return func() (c queue.Change, err error) {
+		if drain || !publish {
+			c.DrainPaused = &to
+		}
+		if publish || !drain {
+			c.PublishPaused = &to
+		}
+		return c, nil
+	}
+}
+
+func typesPauseCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "pause TYPE…",
+		Short: "Make workers leave types alone, and publishers refuse their messages",
+		Long: `Pause sets what workers and publishers look at every few seconds. With --drain workers give the types back and leave them alone, while
+messages pile up; with --publish publishers refuse new messages with an error that names this pause; without either, both. Nothing
+that is pending is lost, and what a publisher has sent already is still stored. A TYPE may be a glob.`,
+		Example: `  fencepost types pause orders --why "moving the file"
+  fencepost types pause 'orders.*' --drain --why "disk is being replaced"`,
+	}
+	return changeCommand(cmd, pauseFlags(cmd, true))
+}
+
+func typesResumeCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:     "resume TYPE…",
+		Short:   "End a pause",
+		Long:    `Resume ends a pause, or with --drain or --publish that half of it. Workers and publishers notice within seconds. A TYPE may be a glob.`,
+		Example: `  fencepost types resume orders`,
+	}
+	return changeCommand(cmd, pauseFlags(cmd, false))
+}
+
+func typesLimitCommand() *cobra.Command {
+	most := cli.Count(-1)
+	cmd := &cobra.Command{
+		Use:   "limit TYPE… --max-backlog N",
+		Short: "Hold publishers back while a backlog is too long",
+		Long: `Limit sets how many messages of a type may be pending: publishers then wait for room before they send more, and give up after a while
+(producer publish: --backlog-wait, exit code 6). 0 takes the limit away. Several publishers together may exceed it by what they
+send in two seconds. A server counts so many index entries to compare, so set no larger limit than is needed.`,
+		Example: `  fencepost types limit orders --max-backlog 100k
+  fencepost types limit orders --max-backlog 0`,
+	}
+	cmd.Flags().Var(&most, "max-backlog", "pending messages, as in 1000 or 100k; 0 is no bound")
+	return changeCommand(cmd, func() (queue.Change, error) {
+		if most < 0 {
+			return queue.Change{}, cli.Usagef("say how many messages may be pending: --max-backlog N, or 0 for no bound")
+		}
+		if most > queue.MaxBacklogLimit {
+			return queue.Change{}, cli.Usagef("--max-backlog %d: use at most %d", most, queue.MaxBacklogLimit)
+		}
+		return queue.Change{MaxBacklog: new(int(most))}, nil
+	})
+}
+
+// moment is a flag value that is a point in time.
+type moment struct{ time.Time }
+
+func (m *moment) Type() string { return "time" }
+
+func (m *moment) String() string {
+	if m.IsZero() {
+		return ""
+	}
+	return m.Format(time.RFC3339Nano)
+}
+
+// Set parses a time.
+func (m *moment) Set(v string) error {
+	for _, layout := range []string{time.RFC3339Nano, time.DateOnly} {
+		if t, err := time.Parse(layout, v); err == nil {
+			m.Time = t
+			return nil
+		}
+	}
+	return fmt.Errorf("%q is no time; write it as in 2026-01-31T15:04:05Z or 2026-01-31 (UTC)", v)
+}
+
+func typesPurgeCommand() *cobra.Command {
+	var dryRun, yes bool
+	var before moment
+	var older time.Duration
+	cmd := &cobra.Command{
+		Use:   "purge TYPE (--dry-run | --yes)",
+		Short: "Remove pending messages for good",
+		Long: `Purge removes the pending messages of a type, or those published --before a time or longer ago than --older. What is published while it
+runs stays, and so do the messages in the file.
+
+Nothing remembers what was purged. A worker waits --gap-timeout for the messages that its producers numbered in between, and then
+declares a gap in the file. What a worker has fetched already it may still append: to be exact, pause draining, wait
+until types ls shows no change, purge, resume.
+
+The last line of the output is purged=… bytes=…; exit code 4 if nothing matched.`,
+		Example: `  fencepost types purge orders --dry-run
+  fencepost types pause orders --drain && fencepost types purge orders --older 24h --yes; fencepost types resume orders --drain`,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, remove nothing")
+	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
+	cmd.Flags().Var(&before, "before", "only messages published before this time: 2026-01-31T15:04:05Z")
+	cmd.Flags().DurationVar(&older, "older", 0, "only messages published longer ago than this: 24h")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		switch {
+		case len(args) != 1:
+			return cli.Usagef("name one TYPE; fencepost types ls lists them")
+		case older < 0:
+			return cli.Usagef("--older %v: it is negative", older)
+		case older > 0 && !before.IsZero():
+			return cli.Usagef("--before and --older exclude each other; give one of them")
+		case dryRun == yes:
+			return cli.Usagef("purged messages are gone for good: look first with --dry-run, then say --yes")
+		}
+		typ := args[0]
+		if err := queue.ValidateType(typ); err != nil {
+			return err
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			if older > 0 {
+				now, err := b.Queue.Now(ctx)
+				if err != nil {
+					return err
+				}
+				before.Time = now.Add(-older) // by the clock that the messages' times are of
+			}
+			return purge(ctx, cmd, b, typ, before.Time, dryRun)
+		})
+	}
+	return cmd
+}
+
+func purge(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, before time.Time, dryRun bool) error {
+	if _, err := chooseTypes(ctx, b, []string{typ}, false); err != nil {
+		return err
+	}
+	p, err := queue.Purge(ctx, b.Queue, typ, before, dryRun)
+	switch {
+	case p.Messages == 0 && err == nil:
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no pending message of type %s matches", typ)}
+	case dryRun && err == nil:
+		fmt.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d bytes=%d published from %s to %s (dry run)\n", p.Messages, p.Bytes,
+			p.First.Time().UTC().Format(time.RFC3339), p.Last.Time().UTC().Format(time.RFC3339))
+	case !dryRun:
+		fmt.Fprintf(cmd.OutOrStdout(), "purged=%d bytes=%d\n", p.Messages, p.Bytes)
+	}
+	if err != nil && p.Messages > 0 && !dryRun {
+		code := cli.ExitPartial
+		if ctx.Err() != nil {
+			code = cli.ExitStopped
+		}
+		return &cli.Error{Code: code, Err: err}
+	}
+	return err
+}
+
+// pendingRow is one message in the json output of types peek.
+type pendingRow struct {
+	ID            string            `json:"id"`
+	Producer      string            `json:"producer"`
+	N             uint64            `json:"n"`
+	Published     time.Time         `json:"published"`
+	AgeSeconds    float64           `json:"age_seconds"`
+	Bytes         int               `json:"bytes"` // of the payload
+	Headers       map[string]string `json:"headers,omitempty"`
+	Payload       *string           `json:"payload,omitempty"`
+	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	Incomplete    bool              `json:"incomplete,omitempty"`
+
+	preview string
+}
+
+func typesPeekCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	limit := cli.Count(10)
+	var from string
+	cmd := &cobra.Command{
+		Use:   "peek TYPE",
+		Short: "Show the oldest pending messages without consuming them",
+		Long: `Peek reads pending messages and leaves them where they are. They are listed in the order in which workers append them; the number is
+the message's place among its producer's.`,
+		Example: `  fencepost types peek orders
+  fencepost types peek orders -n 100 --from 065svpgc20000000000001o00000001a -o json`,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format; json has the whole payloads")
+	cmd.Flags().VarP(&limit, "count", "n", "show at most this many")
+	cmd.Flags().StringVar(&from, "from", "", "begin with this ID, or the next one behind it")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if len(args) != 1 {
+			return cli.Usagef("name one TYPE; fencepost types ls lists them")
+		}
+		if err := queue.ValidateType(args[0]); err != nil {
+			return err
+		}
+		if limit < 1 || limit > 10_000 {
+			return cli.Usagef("--count %d: show 1 to 10000", limit)
+		}
+		var after queue.ID
+		if from != "" {
+			id, err := queue.ParseID(from)
+			if err != nil {
+				return cli.Usagef("--from: %w; types peek prints the IDs", err)
+			}
+			after = id.Prev()
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			return peek(ctx, cmd, b, args[0], after, int(limit), output.Value == "json")
+		})
+	}
+	return cmd
+}
+
+func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, after queue.ID, limit int, whole bool) error {
+	now, err := b.Queue.Now(ctx)
+	if err != nil {
+		return err
+	}
+	rows := []pendingRow{}
+	for len(rows) < limit {
+		msgs, err := b.Queue.Fetch(ctx, typ, after, queue.Limit{Messages: min(limit-len(rows), 500), Bytes: 8 << 20})
+		if err != nil {
+			return err
+		}
+		if len(msgs) == 0 {
+			break
+		}
+		for i := range msgs {
+			rows = append(rows, pendingRowOf(&msgs[i], now, whole))
+		}
+		after = msgs[len(msgs)-1].ID
+	}
+	if whole {
+		return printJSON(cmd, rows)
+	}
+	if len(rows) == 0 {
+		if _, err := chooseTypes(ctx, b, []string{typ}, false); err != nil {
+			return err
+		}
+		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("nothing is pending there")}
+	}
+	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+	fmt.Fprintln(w, "ID\tNUMBER\tAGE\tSIZE\tHEADERS\tPAYLOAD")
+	for _, r := range rows {
+		age := time.Duration(r.AgeSeconds * float64(time.Second)).Round(time.Second / 10)
+		fmt.Fprintf(w, "%s\t%d\t%v\t%s\t%s\t%s\n", r.ID, r.N, age, humanize.IBytes(uint64(r.Bytes)), headersOf(r.Headers), r.preview)
+	}
+	return w.Flush()
+}
+
+func pendingRowOf(m *queue.Message, now time.Time, whole bool) pendingRow {
+	r := pendingRow{ID: m.ID.String(), Producer: fmt.Sprintf("%016x", m.ID.Producer()), N: m.ID.N(), Published: m.ID.Time().UTC(),
+		AgeSeconds: max(now.Sub(m.ID.Time()).Seconds(), 0), Bytes: len(m.Payload), Headers: m.Headers, Incomplete: m.Incomplete}
+	switch {
+	case m.Incomplete:
+		r.preview = "(incomplete: stored or acknowledged in part)"
+	case whole && utf8.Valid(m.Payload):
+		r.Payload = new(string(m.Payload))
+	case whole:
+		r.PayloadBase64 = new(base64.StdEncoding.EncodeToString(m.Payload))
+	default:
+		r.preview = preview(m.Payload)
+	}
+	return r
+}
+
+// preview is the beginning of a payload that fits into a line.
+func preview(payload []byte) string {
+	const most = 60
+	part := payload[:min(len(payload), most)]
+	for len(part) < len(payload) && len(part) > 0 && !utf8.RuneStart(payload[len(part)]) {
+		part = part[:len(part)-1] // not in the middle of a character
+	}
+	text := string(part)
+	if !utf8.Valid(part) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && !unicode.IsSpace(r) }) {
+		return "(not text)"
+	}
+	text = strings.Map(func(r rune) rune {
+		if unicode.IsSpace(r) {
+			return ' '
+		}
+		return r
+	}, text)
+	if len(part) < len(payload) {
+		text += " …"
+	}
+	return text
+}
+
+func headersOf(headers map[string]string) string {
+	if len(headers) == 0 {
+		return "-"
+	}
+	var parts []string
+	for _, k := range slices.Sorted(maps.Keys(headers)) {
+		v := headers[k]
+		if strings.ContainsFunc(k+v, func(r rune) bool { return !unicode.IsPrint(r) || r == ' ' || r == '"' }) {
+			k, v = strconv.Quote(k), strconv.Quote(v)
+		}
+		parts = append(parts, k+"="+v)
+	}
+	return oneLine(strings.Join(parts, " "))
+}
