@@ -1,0 +1,157 @@
+// Command publish-and-drain is the shortest way through the library: it opens a queue by URL, publishes one message, many, and a stream of
+// them, drains them into a file per type while it listens to the worker's events, and reads the files.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"path/filepath"
+	"sync/atomic"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/examples/internal/example"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+)
+
+func main() { example.Main(run) }
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("publish-and-drain", flag.ContinueOnError)
+	url := example.URLFlag(flags)
+	stream := flags.Int("stream", 10_000, "messages of the stream")
+	if err := example.Parse(flags, args); err != nil {
+		return err
+	}
+	dir, dbURL, remove, err := example.Workspace(*url)
+	if err != nil {
+		return err
+	}
+	defer remove()
+
+	b, err := fencepost.Open(ctx, dbURL)
+	if err != nil {
+		return err
+	}
+	defer b.Close(context.WithoutCancel(ctx))
+	if err := publish(ctx, b.Queue, *stream, out); err != nil {
+		return err
+	}
+	if err := drain(ctx, b, dir, out); err != nil {
+		return err
+	}
+	for _, typ := range []string{"audit", "orders", "readings"} {
+		if err := read(filepath.Join(dir, storage.FileName(typ)), out); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// publish publishes in the three ways there are. One publisher serves a whole program.
+func publish(ctx context.Context, q queue.Queue, stream int, out io.Writer) error {
+	p, err := queue.NewPublisher(ctx, q, queue.PublisherOptions{})
+	if err != nil {
+		return err
+	}
+
+	// One, and wait. No error means that it is stored for good.
+	id, err := p.Publish(ctx, "orders", []byte("chair"), map[string]string{"customer": "ann"})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "published order %d\n", id.N())
+
+	// Many, of any types, and wait for all. Each has its own outcome.
+	results := p.PublishAll(ctx, []queue.Message{
+		{Type: "orders", Payload: []byte("table")},
+		{Type: "orders", Payload: []byte("lamp")},
+		{Type: "audit", Payload: []byte("ann ordered three things")},
+		{Type: "No Type", Payload: []byte("x")},
+	})
+	for i, r := range results {
+		fmt.Fprintf(out, "message %d is %v\n", i, r.Status)
+	}
+
+	// A stream, without waiting for each: Send waits only when too much is under way, and reports each outcome later.
+	var stored, failed atomic.Int64
+	for i := range stream {
+		m := queue.Message{Type: "readings", Payload: fmt.Appendf(nil, "reading %d", i)}
+		if err := p.Send(ctx, m, func(r queue.Result) {
+			if r.Err != nil {
+				failed.Add(1)
+			} else {
+				stored.Add(1)
+			}
+		}); err != nil {
+			return errors.Join(err, p.Close(ctx))
+		}
+	}
+	if err := p.Close(ctx); err != nil { // after it all outcomes are known
+		return err
+	}
+	fmt.Fprintf(out, "%d readings are stored, %d are not\n", stored.Load(), failed.Load())
+	return nil
+}
+
+// drain moves everything into files. A worker that goes on for ever is the same without UntilEmpty.
+func drain(ctx context.Context, b *fencepost.Backend, dir string, out io.Writer) error {
+	pool, err := worker.New(worker.Config{
+		Queue: b.Queue, Locker: b.Locker,
+		Dir: dir, Types: []string{"orders", "audit", "read*"},
+		UntilEmpty: true,
+		Storage:    storage.Options{AllowOverlay: true}, // a container's own layer is good enough for an example
+	})
+	if err != nil {
+		return err
+	}
+	// The pool does not wait for this: who is too slow for the 100 misses the oldest, and is told how many.
+	events, cancel := pool.Subscribe(100, worker.Acquired, worker.Lost, worker.Dead)
+	defer cancel()
+	ended := make(chan error, 1)
+	go func() { ended <- pool.Run(ctx) }()
+	held := map[string]bool{}
+	for e := range events { // closed when Run returns
+		switch e.Kind {
+		case worker.Acquired:
+			held[e.Type] = true
+		case worker.Lost:
+			fmt.Fprintf(out, "%s: %v, it will be tried again\n", e.Type, e.Err)
+		case worker.Dead:
+			fmt.Fprintf(out, "%s: message %s was put aside: %s\n", e.Type, e.Letter.ID, e.Letter.Reason)
+		}
+	}
+	if err := <-ended; err != nil {
+		return err
+	}
+	fmt.Fprintf(out, "%d types were held and drained\n", len(held))
+	return nil
+}
+
+// read reads a file from its beginning. It can be done while the file is written to, and sees what is durable.
+func read(path string, out io.Writer) error {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	n := 0
+	for ; ; n++ {
+		rec, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return err
+		}
+		if n < 3 {
+			fmt.Fprintf(out, "%s %d: %s\n", filepath.Base(path), rec.Index, rec.Payload)
+		}
+	}
+	fmt.Fprintf(out, "%s holds %d\n", filepath.Base(path), n)
+	return nil
+}
