@@ -5,6 +5,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 	"testing"
 
@@ -47,6 +48,37 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 			if !strings.Contains(code.String(), "func "+m[1]+end) {
 				t.Errorf("%s names %s, which does not exist", doc, m[1])
 			}
+		}
+	}
+}
+
+// The Go code in the README stands in library_test.go, line by line, where the compiler sees it.
+func TestGoInTheREADMECompiles(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	compiled, err := os.ReadFile("library_test.go")
+	if err != nil {
+		t.Fatal(err)
+	}
+	spaces := regexp.MustCompile(`\s+`)
+	trim := func(line string) string { return spaces.ReplaceAllString(strings.TrimSpace(line), " ") }
+	rest := strings.Split(string(compiled), "\n")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
+	if len(blocks) == 0 {
+		t.Fatal("the README has no Go code")
+	}
+	for _, block := range blocks {
+		for line := range strings.Lines(block[1]) {
+			if trim(line) == "" {
+				continue
+			}
+			i := slices.IndexFunc(rest, func(l string) bool { return trim(l) == trim(line) })
+			if i < 0 {
+				t.Fatalf("the README says %q, which is not in library_test.go at its place", trim(line))
+			}
+			rest = rest[i+1:]
 		}
 	}
 }

@@ -8,11 +8,14 @@
 //	stats := workertest.Drain(t, b, worker.Config{Handler: ship}) // your handler gets all there is
 //	workertest.RequireDead(t, b.Queue, "orders")                  // and could handle it
 //
-// A Backend is as good as any other that fencepost.Open returns: Publish, Drain and the checks work on those, too.
+// Backend is in memory, SQLite on disk. Both are as good as any other that fencepost.Open returns: Publish, Drain and the checks work
+// on those, too. A Lease is for calling a handler by hand.
 package workertest
 
 import (
 	"context"
+	"fmt"
+	"path/filepath"
 	"slices"
 	"testing"
 	"time"
@@ -40,6 +43,22 @@ func Backend(t testing.TB) *fencepost.Backend {
 			t.Errorf("workertest: close the backend: %v", err)
 		}
 		locks.Stop()
+	})
+	return b
+}
+
+// SQLite returns the embedded backend on a database of its own, which is gone at the end of the test: what a program gets without a
+// server, with its files, its transactions and its pace. It is not for bubbles of testing/synctest.
+func SQLite(t testing.TB) *fencepost.Backend {
+	t.Helper()
+	b, err := fencepost.Open(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "fencepost.db"))
+	if err != nil {
+		t.Fatalf("workertest: %v", err)
+	}
+	t.Cleanup(func() {
+		if err := b.Close(context.Background()); err != nil {
+			t.Errorf("workertest: close the backend: %v", err)
+		}
 	})
 	return b
 }
@@ -115,9 +134,24 @@ func RequireDead(t testing.TB, q queue.Queue, typ string, payloads ...string) {
 
 func require(t testing.TB, what, typ string, got, want []string) {
 	t.Helper()
-	if !slices.Equal(got, want) {
+	if slices.Equal(got, want) {
+		return
+	}
+	const whole = 10 // longer lists are not shown
+	if len(got) <= whole && len(want) <= whole {
 		t.Fatalf("%s of type %s: %.100q, want %.100q", what, typ, got, want)
 	}
+	at := func(s []string, i int) string {
+		if i < len(s) {
+			return fmt.Sprintf("%.100q", s[i])
+		}
+		return "none"
+	}
+	i := 0
+	for i < len(got) && i < len(want) && got[i] == want[i] {
+		i++
+	}
+	t.Fatalf("%d %s of type %s, want %d; the first difference is at [%d]: %s, want %s", len(got), what, typ, len(want), i, at(got, i), at(want, i))
 }
 
 // Lease is a lease for calling a Handler by hand.

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -64,7 +65,7 @@ func TestDrain(t *testing.T) {
 		defer b.Close(context.Background())
 		drainOn(t, b)
 	}
-	t.Run("sqlite", func(t *testing.T) { onURL(t, "sqlite://"+t.TempDir()+"/queue.db") })
+	t.Run("sqlite", func(t *testing.T) { drainOn(t, workertest.SQLite(t)) })
 	t.Run("mongodb", func(t *testing.T) {
 		uri, _ := mongotest.Fresh(t)
 		onURL(t, uri)
@@ -87,8 +88,11 @@ func TestRequireFails(t *testing.T) {
 	workertest.Publish(t, b.Queue, "orders", "chair")
 	for words, check := range map[string]func(t testing.TB){
 		`messages of type orders: ["chair"], want ["table"]`: func(t testing.TB) { workertest.RequirePublished(t, b.Queue, "orders", "table") },
-		`want []`:                     func(t testing.TB) { workertest.RequirePublished(t, b.Queue, "orders") },
-		`want ["chair" "chair"]`:      func(t testing.TB) { workertest.RequirePublished(t, b.Queue, "orders", "chair", "chair") },
+		`want []`:                func(t testing.TB) { workertest.RequirePublished(t, b.Queue, "orders") },
+		`want ["chair" "chair"]`: func(t testing.TB) { workertest.RequirePublished(t, b.Queue, "orders", "chair", "chair") },
+		`1 messages of type orders, want 12; the first difference is at [1]: none, want "chair"`: func(t testing.TB) {
+			workertest.RequirePublished(t, b.Queue, "orders", slices.Repeat([]string{"chair"}, 12)...)
+		},
 		`dead letters of type orders`: func(t testing.TB) { workertest.RequireDead(t, b.Queue, "orders", "chair") },
 		`"T"`:                         func(t testing.TB) { workertest.Publish(t, b.Queue, "T", "x") },
 		`worker configuration`:        func(t testing.TB) { workertest.Drain(t, b, worker.Config{Batch: -1}) },
