@@ -163,7 +163,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	for {
 		p.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
-		p.noteOutage("", err)
+		p.noteAnswer("", err)
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}
@@ -268,7 +268,7 @@ func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger
 	for {
 		p.noteAsking(typ)
 		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-		p.noteOutage(typ, err)
+		p.noteAnswer(typ, err)
 		if err == nil && d.Pending == 0 {
 			p.wantsNoMore(typ)
 		}

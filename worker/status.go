@@ -84,13 +84,14 @@ type typeRecord struct {
 	handling bool      // the Handler is at work
 	beat     time.Time // when the session last got a step done
 	wanted   time.Time // since when the lock is wanted; zero: it is not
-	outage   error     // of the last look at the queue
-	asked    bool      // the queue has been looked at
 	asking   time.Time // since when an answer of the queue is waited for; zero: it is not
 }
 
-// silence is how long a question to the server may stay without an answer before it counts as away.
-const silence = 10 * time.Second
+// The server counts as away when this pool had no good answer for this long.
+const (
+	failing = 2 * time.Second  // if the last answer was an error
+	silence = 10 * time.Second // if there is none to a question
+)
 
 // Status returns what the pool is doing. It asks neither the server nor the disk. Safe for concurrent use.
 func (p *Pool) Status() Status {
@@ -103,19 +104,13 @@ func (p *Pool) Status() Status {
 		s.Stopping = true
 	default:
 	}
-	asked, answered := 0, 0
+	unanswered := time.Since(p.book.answered)
+	if p.book.failure != nil && unanswered > failing {
+		s.Outage = p.book.failure
+	}
 	for typ, r := range p.book.types {
-		outage := r.outage
-		if !r.asking.IsZero() && time.Since(r.asking) > silence {
-			outage = fmt.Errorf("the server has not answered for %v", time.Since(r.asking).Round(time.Second))
-		}
-		if r.asked || outage != nil {
-			asked++
-			if outage == nil {
-				answered++
-			} else {
-				s.Outage = outage
-			}
+		if s.Outage == nil && !r.asking.IsZero() && min(time.Since(r.asking), unanswered) > silence {
+			s.Outage = fmt.Errorf("the server has not answered for %v", time.Since(r.asking).Round(time.Second))
 		}
 		if typ == "" {
 			continue // the list of types
@@ -124,9 +119,6 @@ func (p *Pool) Status() Status {
 		t.Losses = maps.Clone(r.Losses)
 		t.Stuck = t.Held && !r.handling && time.Since(r.beat) > stuckAfter
 		s.Types = append(s.Types, t)
-	}
-	if asked == 0 || answered > 0 {
-		s.Outage = nil
 	}
 	slices.SortFunc(s.Types, func(a, b TypeStatus) int { return strings.Compare(a.Type, b.Type) })
 	return s
@@ -137,6 +129,9 @@ type book struct {
 	started time.Time
 	running bool
 	types   map[string]*typeRecord // "" for the list of types
+
+	answered time.Time // when the queue last answered without an error
+	failure  error     // the last answer, if that was an error
 }
 
 // note changes what is known about a type.
@@ -247,17 +242,24 @@ func (p *Pool) wantsNoMore(typ string) (since time.Time) {
 	return since
 }
 
-// noteOutage tells how a look at the queue has ended; the type is "" where it is about all of them.
-func (p *Pool) noteOutage(typ string, err error) {
+// noteAnswer tells how a look at the queue has ended; the type is "" where it is about all of them.
+func (p *Pool) noteAnswer(typ string, err error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	r := p.record(typ)
-	if errors.Is(err, context.Canceled) {
-		r.asking = time.Time{}
-		return
+	p.answer(p.record(typ), err)
+}
+
+// answer is noteAnswer; p.mu is held.
+func (p *Pool) answer(r *typeRecord, err error) {
+	r.asking = time.Time{}
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err == nil:
+		p.book.answered, p.book.failure = time.Now(), nil
+	default:
+		p.book.failure = err
+		r.failed(err)
 	}
-	r.asked, r.outage, r.asking = true, err, time.Time{}
-	r.failed(err)
 }
 
 // noteAsking tells that the queue is being asked about a type.
@@ -330,13 +332,9 @@ func (p *Pool) progress(o Observation) {
 	defer p.mu.Unlock()
 	r := p.record(o.Type)
 	r.beat = time.Now()
-	if o.Step == StepFetch {
-		r.asking = time.Time{}
-	}
 	switch {
-	case o.Step == StepFetch && !errors.Is(o.Err, context.Canceled):
-		r.asked, r.outage = true, o.Err
-		r.failed(o.Err)
+	case o.Step == StepFetch:
+		p.answer(r, o.Err)
 	case o.Step == StepAck && o.Err == nil && o.Messages > 0:
 		r.failing = false // nothing goes on but what could be handled, or is in the file
 		p.restate(o.Type)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"maps"
 	"os"
 	"regexp"
 	"slices"
@@ -83,7 +84,9 @@ func fromFile(cmd *cobra.Command, path string) error {
 		if err != nil {
 			return nil, err
 		}
-		for key, n := range values {
+		// In the order of the file, so that the same file always gives the same error.
+		for _, key := range slices.SortedFunc(maps.Keys(values), func(a, b string) int { return values[a].Line - values[b].Line }) {
+			n := values[key]
 			switch {
 			case section == "" && slices.Contains(programs, key):
 				continue
@@ -266,21 +269,12 @@ func others(cmd *cobra.Command) []string {
 // nearest returns the known name that differs from key by a slip of the finger, "" if there is none.
 func nearest(key string, known map[string]bool) string {
 	best, least := "", max(len(key)/3, 1)+1
-	for _, name := range sorted(known) {
+	for _, name := range slices.Sorted(maps.Keys(known)) {
 		if d := distance(strings.ToLower(strings.ReplaceAll(key, "_", "-")), name); d < least {
 			best, least = name, d
 		}
 	}
 	return best
-}
-
-func sorted(names map[string]bool) []string {
-	var list []string
-	for name := range names {
-		list = append(list, name)
-	}
-	slices.Sort(list)
-	return list
 }
 
 // distance is Levenshtein's: how many letters are to be inserted, removed or replaced.

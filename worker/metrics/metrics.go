@@ -52,32 +52,31 @@ var steps = map[worker.Step]struct {
 
 // Metrics is a prometheus.Collector of one Pool. Safe for concurrent use.
 type Metrics struct {
-	vecs  map[worker.Step]*prometheus.HistogramVec
-	batch *prometheus.HistogramVec
+	vecs map[worker.Step]*prometheus.HistogramVec // by step, and 0 for the batch size
 
 	mu     sync.RWMutex
-	types  map[string]*histograms
+	seen   map[series]prometheus.Observer
 	pool   *worker.Pool
 	locker *lock.Locker
 	depths *backlog.Sampler
 }
 
-// histograms are those of one type.
-type histograms struct {
-	steps [worker.StepHandle + 1]prometheus.Observer
-	batch prometheus.Observer
+// series is a histogram of one type; step 0 stands for the batch size.
+type series struct {
+	typ  string
+	step worker.Step
 }
 
 // New returns Metrics that know of no pool yet.
 func New() *Metrics {
-	m := &Metrics{vecs: map[worker.Step]*prometheus.HistogramVec{}, types: map[string]*histograms{}}
+	m := &Metrics{vecs: map[worker.Step]*prometheus.HistogramVec{}, seen: map[series]prometheus.Observer{}}
 	vec := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
 	}
 	for step, s := range steps {
 		m.vecs[step] = vec(s.name, s.help, s.buckets)
 	}
-	m.batch = vec("fencepost_batch_messages", "Messages per record batch, or per call of the handler.", sizes)
+	m.vecs[0] = vec("fencepost_batch_messages", "Messages per record batch, or per call of the handler.", sizes)
 	return m
 }
 
@@ -109,36 +108,28 @@ func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlo
 	return depths.Samples(ctx, types)
 }
 
-// Observe is for worker.Config.Observe. It allocates nothing but at the first observation of a type.
+// Observe is for worker.Config.Observe. It allocates nothing but at the first observation of its kind and type.
 func (m *Metrics) Observe(o worker.Observation) {
-	if errors.Is(o.Err, context.Canceled) || o.Step < worker.StepAcquire || o.Step > worker.StepHandle {
+	if errors.Is(o.Err, context.Canceled) || m.vecs[o.Step] == nil {
 		return
 	}
-	h := m.of(o.Type)
-	h.steps[o.Step].Observe(o.Took.Seconds())
+	m.histogram(series{o.Type, o.Step}).Observe(o.Took.Seconds())
 	if o.Step == worker.StepAppend || o.Step == worker.StepHandle {
-		h.batch.Observe(float64(o.Messages))
+		m.histogram(series{o.Type, 0}).Observe(float64(o.Messages))
 	}
 }
 
-func (m *Metrics) of(typ string) *histograms {
+func (m *Metrics) histogram(s series) prometheus.Observer {
 	m.mu.RLock()
-	h := m.types[typ]
+	h := m.seen[s]
 	m.mu.RUnlock()
 	if h != nil {
 		return h
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if h := m.types[typ]; h != nil {
-		return h
-	}
-	h = &histograms{batch: m.batch.WithLabelValues(typ)}
-	for step, vec := range m.vecs {
-		h.steps[step] = vec.WithLabelValues(typ)
-	}
-	m.types[typ] = h
-	return h
+	m.seen[s] = m.vecs[s.step].WithLabelValues(s.typ)
+	return m.seen[s]
 }
 
 func desc(name, help string, labels ...string) *prometheus.Desc {
@@ -151,6 +142,7 @@ var perType = []perTypeSample{
 	counter("fencepost_appended_bytes_total", "Payload bytes of the messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Bytes }),
 	counter("fencepost_handled_messages_total", "Messages that the handler has handled.", func(s *worker.TypeStatus) uint64 { return s.Handled }),
 	counter("fencepost_duplicate_messages_total", "Redelivered messages that were refused as copies.", func(s *worker.TypeStatus) uint64 { return s.Duplicates }),
+	counter("fencepost_repeated_messages_total", "Messages not appended because one with their idempotency key was.", func(s *worker.TypeStatus) uint64 { return s.Repeated }),
 	counter("fencepost_declared_gaps_total", "Messages taken although earlier ones of their producer were missing for good.", func(s *worker.TypeStatus) uint64 { return s.Gaps }),
 	counter("fencepost_dead_messages_total", "Messages put aside as dead letters.", func(s *worker.TypeStatus) uint64 { return s.Dead }),
 	counter("fencepost_retries_total", "Calls of the handler after one that failed.", func(s *worker.TypeStatus) uint64 { return s.Retries }),
@@ -212,6 +204,9 @@ var (
 	upDesc      = desc("fencepost_server_up", "1 while the server answers the pool.")
 )
 
+// causes are the values of the label cause.
+var causes = []worker.Cause{worker.CauseExpired, worker.CauseGone, worker.CauseForced, worker.CauseMaxHold, worker.CauseFenced, worker.CauseError}
+
 // Describe implements prometheus.Collector.
 func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range perType {
@@ -226,7 +221,6 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, vec := range m.vecs {
 		vec.Describe(ch)
 	}
-	m.batch.Describe(ch)
 }
 
 // Collect implements prometheus.Collector. It returns within about a second, whatever the server does.
@@ -247,8 +241,8 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 				ch <- prometheus.MustNewConstMetric(p.desc, p.kind, v, s.Type)
 			}
 		}
-		for cause, n := range s.Losses {
-			ch <- prometheus.MustNewConstMetric(lossesDesc, prometheus.CounterValue, float64(n), s.Type, string(cause))
+		for _, cause := range causes { // also those at 0, so that the first one is an increase
+			ch <- prometheus.MustNewConstMetric(lossesDesc, prometheus.CounterValue, float64(s.Losses[cause]), s.Type, string(cause))
 		}
 	}
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, truth(status.Outage == nil))
@@ -260,7 +254,6 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	for _, vec := range m.vecs {
 		vec.Collect(ch)
 	}
-	m.batch.Collect(ch)
 	for typ, sample := range m.Backlog(context.Background(), types) {
 		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, sample.Age.Seconds(), typ)
 		ch <- prometheus.MustNewConstMetric(backlogDesc, prometheus.GaugeValue, float64(sample.Pending), typ)
@@ -275,14 +268,10 @@ func (m *Metrics) keepOnly(types []string) {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	for typ := range m.types {
-		if served[typ] {
-			continue
+	for h := range m.seen {
+		if !served[h.typ] {
+			delete(m.seen, h)
+			m.vecs[h.step].DeleteLabelValues(h.typ)
 		}
-		delete(m.types, typ)
-		for _, vec := range m.vecs {
-			vec.DeleteLabelValues(typ)
-		}
-		m.batch.DeleteLabelValues(typ)
 	}
 }

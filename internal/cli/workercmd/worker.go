@@ -5,10 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/cli/ops"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
@@ -21,6 +23,12 @@ var errGrace = errors.New("stopped before everything fetched was appended; the n
 
 // New returns the worker command.
 func New() *cobra.Command {
+	cmd := newCommand()
+	cmd.AddCommand(configCommand())
+	return cmd
+}
+
+func newCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "worker --type TYPE [--type TYPE]…",
 		Short: "Run a worker replica: append the messages of some types to their files",
@@ -31,7 +39,8 @@ machines as share the directory's storage; no type ever has two writers.
 SIGTERM or SIGINT finishes what was fetched, releases the locks and exits 0; a second one exits at once (130). Nothing is
 lost either way.
 
-Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=orders,audit, FENCEPOST_BATCH_BYTES, …
+Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=orders,audit, FENCEPOST_BATCH_BYTES, …, or in a
+file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and where it comes from.
 ` + cli.ExitHelp,
 		Example: `  worker --type orders                                   # embedded: ./data/fencepost.db and ./data/orders.fpl
   worker --url mongodb://db1,db2,db3/shop --dir /srv/logs --type orders --type 'audit-*'
@@ -68,6 +77,8 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
 	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
+	listen := f.String("listen", "", "answer HTTP here, as in :9090: /metrics, /livez, /readyz, /statusz. Not for the open network: there is no password")
+	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -86,17 +97,28 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=o
 				return cli.Usagef("--%s must be greater than 0", name)
 			}
 		}
+		if *profile && *listen == "" {
+			return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")
+		}
 		if onError.Value == "dead" {
 			cfg.OnError = worker.DeadLetter
 		}
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, cfg, *grace)
+		return run(cmd.Context(), *url, cfg, *grace, ops.Options{Addr: *listen, Pprof: *profile, URL: fencepost.Redact(*url),
+			Settings: cli.Effective(cmd), Secret: secret(*url)})
 	}
 	return cmd
 }
 
-func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration) (err error) {
+// secret returns user and password of a URL, "" if there are none.
+func secret(url string) string {
+	_, rest, _ := strings.Cut(url, "://")
+	rest, _, _ = strings.Cut(rest, "?")
+	return rest[:max(strings.LastIndex(rest, "@"), 0)]
+}
+
+func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration, o ops.Options) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// Until the pool runs, the first signal already ends the program.
@@ -105,6 +127,15 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 	done := cli.OnSignals(ctx, func() { close(stop) }, func() { cancel(context.Canceled) })
 	defer done()
 
+	var answers *ops.Server // nil: nobody asked for it
+	if o.Addr != "" {
+		if answers, err = ops.Listen(o); err != nil {
+			return err
+		}
+		defer answers.Close()
+		cfg.Observe = answers.Observe
+		cfg.Logger.Info().Str("addr", answers.Addr()).Bool("pprof", o.Pprof).Msg("answering HTTP: /metrics, /livez, /readyz, /statusz")
+	}
 	openCtx, opened := context.WithCancel(ctx)
 	go func() {
 		select {
@@ -129,6 +160,9 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 	if pool, err = worker.New(cfg); err != nil {
 		return err
 	}
+	if answers != nil {
+		answers.Attach(pool, cfg)
+	}
 	log := *cfg.Logger
 	log.Info().Str("url", b.Name).Str("dir", cfg.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
 		Str("version", worker.Version()).Msg("worker started; SIGTERM or SIGINT: finish and exit, again: exit at once")
@@ -141,6 +175,9 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 			return
 		}
 		log.Info().Dur("grace", grace).Msg("stopping: finishing what was fetched")
+		if answers != nil {
+			answers.Stopping()
+		}
 		pool.Stop()
 		t := time.NewTimer(grace)
 		defer t.Stop()
@@ -151,6 +188,9 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 		}
 	}()
 	err = pool.Run(ctx)
+	if answers != nil {
+		answers.Close() // before the queue is closed
+	}
 	s := pool.Stats()
 	log.Info().Int("types", s.Types).Uint64("sessions", s.Sessions).Uint64("appended", s.Appended).Uint64("bytes", s.Bytes).
 		Uint64("duplicates", s.Duplicates).Uint64("repeated", s.Repeated).Uint64("gaps", s.Gaps).Uint64("dead", s.Dead).Uint64("lost", s.Lost).Msg("worker done")

@@ -1,0 +1,134 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/spf13/cobra"
+)
+
+// program is a worker-like program that prints its settings. It has a second command with a flag of its own.
+func program(name string) (*cobra.Command, *bytes.Buffer) {
+	var out bytes.Buffer
+	root := &cobra.Command{Use: name, Args: NoArgs}
+	root.Flags().Duration("lease", 20*time.Second, "")
+	root.Flags().StringSlice("type", nil, "")
+	root.Flags().StringArray("header", nil, "")
+	root.Flags().Bool("compress", false, "")
+	root.Flags().Int("batch", 1000, "")
+	URLFlag(root)
+	root.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := FromEnv(cmd); err != nil {
+			return err
+		}
+		for _, s := range Effective(cmd) {
+			if s.Source != "default" && s.Name != "config" {
+				fmt.Fprintf(&out, "%s=%s (%s)\n", s.Name, s.Value, s.Source)
+			}
+		}
+		return nil
+	}
+	other := &cobra.Command{Use: "other", RunE: func(*cobra.Command, []string) error { return nil }}
+	other.Flags().Int("depth", 0, "")
+	root.AddCommand(other)
+	return root, &out
+}
+
+func TestConfigFile(t *testing.T) {
+	for _, test := range []struct {
+		name, file string
+		env        map[string]string
+		args       []string
+		want       string // lines on stdout
+		code       int
+		says       []string // of the error
+	}{
+		{name: "values", file: "lease: 30s\ntype: [orders, 'audit-*']\ncompress: true\nbatch: 10\n",
+			want: "batch=10 (F:4)\ncompress=true (F:3)\nlease=30s (F:1)\ntype=orders,audit-* (F:2)\n"},
+		{name: "a list as one text", file: "type: orders,audit", want: "type=orders,audit (F:1)\n"},
+		{name: "a text with a comma in a list of texts", file: "header: a=1,b=2", want: "header=a=1,b=2 (F:1)\n"},
+		{name: "words that YAML knows", file: "type: [no, 'on', 1e3]", want: "type=no,on,1e3 (F:1)\n"},
+		{name: "an alias", file: "worker:\n  lease: &d 3s\ntype: *d", want: "lease=3s (F:2)\ntype=3s (F:2)\n"},
+		{name: "the environment wins", file: "lease: 30s\nbatch: 5", env: map[string]string{"FENCEPOST_LEASE": "40s"},
+			want: "batch=5 (F:2)\nlease=40s (env FENCEPOST_LEASE)\n"},
+		{name: "the command line wins", file: "lease: 30s", env: map[string]string{"FENCEPOST_LEASE": "40s"}, args: []string{"--lease", "50s"},
+			want: "lease=50s (flag)\n"},
+		{name: "sections", file: "lease: 30s\nproducer:\n  rate: 5k/s\nworker:\n  lease: 3s\n", want: "lease=3s (F:5)\n"},
+		{name: "another command's flag", file: "depth: 3", want: ""},
+		{name: "nothing in it", file: "# nothing\n", want: ""},
+		{name: "empty", file: "", want: ""},
+		{name: "secrets", file: "url: mongodb://bob:s3cret@h/db?x=s3cret", want: "url=mongodb://h/db (F:1)\n"},
+
+		{name: "unknown key", file: "batch: 1\nleese: 3s\nxx: 1", code: ExitUsage, says: []string{"F:2", `"leese"`, `did you mean "lease"?`}},
+		{name: "underscore", file: "worker:\n  ba_tch: 3", code: ExitUsage, says: []string{"F:2", `"batch"`}},
+		{name: "another program's", file: "rate: 3s", code: ExitUsage, says: []string{"F:1", `"rate"`, "'producer:'"}},
+		{name: "unlike anything", file: "worker:\n  zzzzzz: 3s", code: ExitUsage, says: []string{"F:2", `unknown key "zzzzzz"`}},
+		{name: "wrong type", file: "batch: many", code: ExitUsage, says: []string{"F:1", "batch", "many"}},
+		{name: "no unit", file: "\nlease: 30", code: ExitUsage, says: []string{"F:2", "lease", "missing unit"}},
+		{name: "list for one", file: "lease: [1s, 2s]", code: ExitUsage, says: []string{"F:1", "lease", "one value"}},
+		{name: "keys for one", file: "lease: {a: b}", code: ExitUsage, says: []string{"F:1", "lease", "value"}},
+		{name: "no value", file: "lease:", code: ExitUsage, says: []string{"F:1", "lease", "no value"}},
+		{name: "lists in lists", file: "type: [[a]]", code: ExitUsage, says: []string{"F:1", "type", "plain values"}},
+		{name: "twice", file: "lease: 1s\nlease: 2s", code: ExitUsage, says: []string{"F:2", `"lease"`, "twice"}},
+		{name: "no mapping", file: "lease", code: ExitUsage, says: []string{"F:1", "lease: 30s"}},
+		{name: "section without keys", file: "worker: 1", code: ExitUsage, says: []string{"F:1"}},
+		{name: "no YAML", file: "a: b\nlease: [", code: ExitUsage, says: []string{"F:2", "YAML"}},
+		{name: "two documents", file: "batch: 1\n---\nbatch: 2", code: ExitUsage, says: []string{"F:2", "second document"}},
+		{name: "about one call", file: "config: other.yaml", code: ExitUsage, says: []string{"F:1", `"config"`}},
+		{name: "wrong environment", file: "", env: map[string]string{"FENCEPOST_BATCH": "many"}, code: ExitUsage, says: []string{"FENCEPOST_BATCH"}},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "f.yaml")
+			if err := os.WriteFile(path, []byte(test.file), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			for k, v := range test.env {
+				t.Setenv(k, v)
+			}
+			t.Setenv("FENCEPOST_CONFIG", path)
+			check(t, path, test.args, test.want, test.code, test.says)
+			os.Unsetenv("FENCEPOST_CONFIG")
+			check(t, path, append([]string{"--config", path}, test.args...), test.want, test.code, test.says)
+		})
+	}
+}
+
+// check runs the program; F in what is expected stands for the file.
+func check(t *testing.T, path string, args []string, want string, code int, says []string) {
+	t.Helper()
+	root, out := program("worker")
+	var stderr bytes.Buffer
+	root.SetErr(&stderr)
+	root.SetArgs(args)
+	if got := Run(context.Background(), root); got != code {
+		t.Errorf("%q: exit code %d, want %d; %s", args, got, code, stderr.String())
+	}
+	if got := strings.ReplaceAll(out.String(), path, "F"); got != want {
+		t.Errorf("%q: got\n%s\nwant\n%s", args, got, want)
+	}
+	if strings.Count(stderr.String(), "error:") > 1 || strings.Contains(out.String()+stderr.String(), "s3cret") {
+		t.Errorf("%q: more than one error, or a secret: %s", args, stderr.String())
+	}
+	for _, w := range says {
+		if !strings.Contains(strings.ReplaceAll(stderr.String(), path, "F"), w) {
+			t.Errorf("%q: the error does not say %q: %s", args, w, stderr.String())
+		}
+	}
+}
+
+func TestConfigFileThatCannotBeRead(t *testing.T) {
+	dir := t.TempDir()
+	big := filepath.Join(dir, "big")
+	if err := os.WriteFile(big, bytes.Repeat([]byte("#\n"), maxConfig), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, word := range map[string]string{filepath.Join(dir, "none"): "no such file", dir: "is a directory", big: "larger than"} {
+		check(t, path, []string{"--config", path}, "", ExitUsage, []string{"config file F", word})
+	}
+}

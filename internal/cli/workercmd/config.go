@@ -1,0 +1,51 @@
+package workercmd
+
+import (
+	"encoding/json"
+	"fmt"
+	"text/tabwriter"
+
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+// configCommand takes every flag that the worker takes, and prints instead of running.
+func configCommand() *cobra.Command {
+	cmd := newCommand()
+	cmd.Use = "config"
+	cmd.Short = "Print every effective setting and where it comes from; run nothing"
+	cmd.Long = `Config takes the same flags, environment variables and file as the worker. It prints the value that each setting has by them, and where
+that comes from: flag, the environment variable's name, file:line, or default. Passwords are not shown.`
+	cmd.Example = `  worker config --config /etc/fencepost.yaml
+  worker config -o json`
+	cmd.Args = cli.NoArgs
+	output := cli.NewOneOf("text", "json")
+	cmd.Flags().VarP(output, "output", "o", "output format")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		var settings []cli.Setting
+		for _, s := range cli.Effective(cmd) {
+			if s.Name != "output" {
+				settings = append(settings, s)
+			}
+		}
+		if output.Value == "json" {
+			e := json.NewEncoder(cmd.OutOrStdout())
+			e.SetIndent("", "  ")
+			return e.Encode(settings)
+		}
+		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+		fmt.Fprintln(w, "SETTING\tVALUE\tSOURCE")
+		for _, s := range settings {
+			value := s.Value
+			if value == "" {
+				value = "-"
+			}
+			fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, value, s.Source)
+		}
+		return w.Flush()
+	}
+	return cmd
+}
