@@ -20,6 +20,7 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/report"
 	"github.com/fencepost/fencepost/bench/internal/suite"
 	"github.com/fencepost/fencepost/bench/locks"
+	"github.com/fencepost/fencepost/bench/queues"
 	"github.com/fencepost/fencepost/bench/storage"
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
@@ -31,6 +32,7 @@ var suites = []struct {
 }{
 	{"storage", "Storage", storage.Run},
 	{"lock", "Lock", locks.Run},
+	{"queue", "Queue", queues.Run},
 }
 
 func main() {
@@ -95,7 +97,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) (err er
 	flags.IntVar(&o.Rounds, "rounds", 21, "rounds of each measurement")
 	flags.BoolVar(&o.Quick, "quick", false, "sizes that show that everything works, and measure nothing")
 	flags.BoolVar(&o.Large, "large", true, "also measure with a file of 10 GiB, if the disk has room")
-	flags.StringVar(&o.MongoDB, "mongodb", "", "lock: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
+	flags.StringVar(&o.MongoDB, "mongodb", "", "lock, queue: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(stdout)

@@ -4,12 +4,9 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/mongolock"
@@ -143,21 +140,3 @@ func classicHeld(l *mongolock.ClassicLock, err error) (held, error) {
 
 func (c classicLock) release(ctx context.Context) error { return c.l.Release(ctx) }
 func (c classicLock) token() int64                      { return c.l.Token() }
-
-// dial returns a client like the one that mongolock.Open makes, for all contenders, and the commands that it has sent.
-func dial(uri string) (*mongo.Client, *atomic.Int64, error) {
-	sent := new(atomic.Int64)
-	co := options.Client().ApplyURI(uri).SetMaxPoolSize(5).SetRetryWrites(false).SetMonitor(&event.CommandMonitor{
-		Started: func(_ context.Context, e *event.CommandStartedEvent) {
-			if e.CommandName != "endSessions" {
-				sent.Add(1)
-			}
-		}})
-	client, err := mongo.Connect(co)
-	return client, sent, err
-}
-
-// undisturbed is a context for cleaning up.
-func undisturbed(ctx context.Context) (context.Context, context.CancelFunc) {
-	return context.WithTimeout(context.WithoutCancel(ctx), 15*time.Second)
-}

@@ -166,15 +166,3 @@ func (c *crew) commands(ctx context.Context, n int) (sum int64, err error) {
 	}
 	return sum, nil
 }
-
-// sleep returns the context's error if it ends first.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

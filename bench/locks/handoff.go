@@ -9,6 +9,8 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/bench/internal/measure"
+
+	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
 // handOffContenders, the yardstick first.
@@ -117,11 +119,11 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 	// They come at times of their own, so that those who poll at a fixed interval do not do it all at the same time.
 	const spread = 200 * time.Millisecond
 	for i := 1; i <= waiters; i++ {
-		if err := errors.Join(sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {
+		if err := errors.Join(server.Sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {
 			return nil, 0, err
 		}
 	}
-	if err := sleep(ctx, spread); err != nil {
+	if err := server.Sleep(ctx, spread); err != nil {
 		return nil, 0, err
 	}
 	var before int64
@@ -131,7 +133,7 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 				return nil, 0, err
 			}
 		}
-		if err := sleep(ctx, h.mean/2+rand.N(h.mean)); err != nil {
+		if err := server.Sleep(ctx, h.mean/2+rand.N(h.mean)); err != nil {
 			return nil, 0, err
 		}
 		if err := c.quiet(); err != nil {

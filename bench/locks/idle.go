@@ -5,8 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"sync"
-	"sync/atomic"
 	"time"
+
+	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
 // idle is what a wait costs the server.
@@ -42,7 +43,7 @@ func (b *bench) measureIdle(ctx context.Context) ([]idle, error) {
 }
 
 func (b *bench) idle(ctx context.Context, name string, of *idle, settle, span time.Duration) (err error) {
-	end, cancelEnd := undisturbed(ctx)
+	end, cancelEnd := server.Undisturbed(ctx)
 	defer cancelEnd()
 	holder, holderSent, err := b.open(ctx, of.contender, terms{})
 	if err != nil {
@@ -54,7 +55,7 @@ func (b *bench) idle(ctx context.Context, name string, of *idle, settle, span ti
 		return err
 	}
 	defer func() { err = errors.Join(err, h.release(end)) }()
-	counters := []*atomic.Int64{holderSent}
+	counters := []*server.Sent{holderSent}
 	wait, cancel := context.WithCancel(ctx)
 	defer cancel()
 	results := make(chan error, of.lockers*of.each)
@@ -86,18 +87,18 @@ func (b *bench) idle(ctx context.Context, name string, of *idle, settle, span ti
 			err = errors.Join(err, <-results)
 		}
 	}()
-	if err := sleep(ctx, settle); err != nil {
+	if err := server.Sleep(ctx, settle); err != nil {
 		return err
 	}
 	before, start := total(counters), time.Now()
-	if err := sleep(ctx, span); err != nil {
+	if err := server.Sleep(ctx, span); err != nil {
 		return err
 	}
 	of.perSecond = float64(total(counters)-before) / time.Since(start).Seconds() / float64(max(1, of.lockers*of.each))
 	return nil
 }
 
-func total(counters []*atomic.Int64) (sum int64) {
+func total(counters []*server.Sent) (sum int64) {
 	for _, c := range counters {
 		sum += c.Load()
 	}

@@ -9,8 +9,7 @@ import (
 	"testing"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-
+	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/bench/internal/suite"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/lock"
@@ -49,6 +48,14 @@ func TestQuick(t *testing.T) {
 	noneLeft(t, uri, before)
 }
 
+func databases(t *testing.T, uri string) []string {
+	names, err := server.Databases(t.Context(), uri, "lock")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
 // noneLeft fails if a run on the server has left its database behind. before are those that were there before, as others may
 // be using the server.
 func noneLeft(t *testing.T, uri string, before []string) {
@@ -57,20 +64,6 @@ func noneLeft(t *testing.T, uri string, before []string) {
 			t.Errorf("database %s was left behind", name)
 		}
 	}
-}
-
-// databases are those that runs have made.
-func databases(t *testing.T, uri string) []string {
-	client, _, err := dial(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer client.Disconnect(context.Background())
-	names, err := client.ListDatabaseNames(t.Context(), bson.D{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.DeleteFunc(names, func(name string) bool { return !strings.HasPrefix(name, databasePrefix) })
 }
 
 func TestCancelledRunEnds(t *testing.T) {
@@ -138,8 +131,8 @@ func TestProveNoticesLocksThatAreNone(t *testing.T) {
 
 // TestRefereeNoticesTwoHolders: two processes that use locks of different names, and one referee.
 func TestRefereeNoticesTwoHolders(t *testing.T) {
-	b := &bench{o: suite.Options{Dir: t.TempDir()}, uri: mongotest.URI(t), database: databasePrefix + bson.NewObjectID().Hex()}
-	client, _, err := dial(b.uri)
+	b := &bench{o: suite.Options{Dir: t.TempDir()}, uri: mongotest.URI(t), database: server.NewDatabase("lock")}
+	client, _, err := server.Dial(b.uri)
 	if err != nil {
 		t.Fatal(err)
 	}

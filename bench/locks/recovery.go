@@ -7,6 +7,8 @@ import (
 	"math/rand/v2"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
 // recovery is how long a lock stays locked after its holder was killed.
@@ -56,7 +58,7 @@ func (b *bench) measureRecovery(ctx context.Context) ([]*recovery, error) {
 		if r == classic {
 			for k := range r.times {
 				wg.Go(func() {
-					_ = sleep(ctx, time.Duration(k)*10*time.Second) // so that the sweep finds them at different ages
+					_ = server.Sleep(ctx, time.Duration(k)*10*time.Second) // so that the sweep finds them at different ages
 					one(r, fmt.Sprintf("recovery-%d-%d", i, k))
 				})
 			}
@@ -89,7 +91,7 @@ func (b *bench) recover(ctx context.Context, r *recovery, name string) (time.Dur
 	if err := c.tell(waiter, "acquire %s %s", name, r.contender); err != nil {
 		return 0, err
 	}
-	if err := sleep(ctx, 500*time.Millisecond+rand.N(500*time.Millisecond)); err != nil {
+	if err := server.Sleep(ctx, 500*time.Millisecond+rand.N(500*time.Millisecond)); err != nil {
 		return 0, err
 	}
 	if err := c.quiet(); err != nil {

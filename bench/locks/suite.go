@@ -9,20 +9,15 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/bench/internal/machine"
 	"github.com/fencepost/fencepost/bench/internal/measure"
 	"github.com/fencepost/fencepost/bench/internal/report"
+	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/bench/internal/suite"
-	"github.com/fencepost/fencepost/internal/mongotest"
 )
-
-// databasePrefix begins the name of a run's database.
-const databasePrefix = "fencepost_bench_"
 
 // bench is a run of the suite.
 type bench struct {
@@ -57,33 +52,25 @@ func (b *bench) measure(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	b.uri = b.o.MongoDB
-	if b.uri == "" {
-		b.o.Logf("starting a server, as neither --mongodb nor %s names one", mongotest.EnvURI)
-		s, err := mongotest.Start(ctx, mongotest.Options{})
-		if err != nil {
-			return fmt.Errorf("no MongoDB can be had; name one with --mongodb or %s: %w", mongotest.EnvURI, err)
-		}
-		defer func() {
-			end, cancel := undisturbed(ctx)
-			defer cancel()
-			err = errors.Join(err, s.Terminate(end))
-		}()
-		b.uri = s.URI()
+	uri, stop, err := server.Start(ctx, b.o.MongoDB, b.o.Logf)
+	if err != nil {
+		return err
 	}
-	b.database = databasePrefix + bson.NewObjectID().Hex()
-	client, _, err := dial(b.uri)
+	defer func() { err = errors.Join(err, stop()) }()
+	b.uri = uri
+	b.database = server.NewDatabase("lock")
+	client, _, err := server.Dial(b.uri)
 	if err != nil {
 		return fmt.Errorf("--mongodb: %w", err)
 	}
 	b.clients = []*mongo.Client{client}
-	if b.server, err = describe(ctx, client); err != nil {
+	if b.server, err = server.Describe(ctx, client); err != nil {
 		return errors.Join(fmt.Errorf("--mongodb: no server answers: %w", err), client.Disconnect(context.WithoutCancel(ctx)))
 	}
 	defer func() {
-		end, cancel := undisturbed(ctx)
+		end, cancel := server.Undisturbed(ctx)
 		defer cancel()
-		err = errors.Join(err, drop(end, client.Database(b.database)))
+		err = errors.Join(err, server.Drop(end, client, b.database))
 		for _, c := range b.clients {
 			err = errors.Join(err, c.Disconnect(end))
 		}
@@ -109,50 +96,6 @@ func (b *bench) measure(ctx context.Context) (err error) {
 	}
 	b.load[1] = machine.Load()
 	return nil
-}
-
-// drop drops a database until it stays away: what a killed worker, or an operation whose context ended, has sent to the
-// server may arrive after a drop and make it anew.
-func drop(ctx context.Context, db *mongo.Database) error {
-	for {
-		if err := db.Drop(ctx); err != nil {
-			return err
-		}
-		if err := sleep(ctx, 300*time.Millisecond); err != nil {
-			return err
-		}
-		names, err := db.Client().ListDatabaseNames(ctx, bson.D{})
-		if err != nil || !slices.Contains(names, db.Name()) {
-			return err
-		}
-	}
-}
-
-// describe asks a server what it is.
-func describe(ctx context.Context, client *mongo.Client) (string, error) {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	var info struct {
-		Version  string   `bson:"version"`
-		FerretDB bson.Raw `bson:"ferretdb"`
-	}
-	if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "buildInfo", Value: 1}}).Decode(&info); err != nil {
-		return "", err
-	}
-	var hello struct {
-		Set string `bson:"setName"`
-	}
-	if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
-		return "", err
-	}
-	if info.FerretDB != nil {
-		version, _ := info.FerretDB.Lookup("version").StringValueOK()
-		return strings.TrimSpace("FerretDB " + version + ", which claims to be MongoDB " + info.Version), nil
-	}
-	if hello.Set != "" {
-		return "MongoDB " + info.Version + ", replica set", nil
-	}
-	return "MongoDB " + info.Version + ", standalone", nil
 }
 
 func (b *bench) result() *suite.Result {

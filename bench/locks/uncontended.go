@@ -6,11 +6,12 @@ import (
 	"fmt"
 	"path/filepath"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/fencepost/fencepost/bench/internal/measure"
 	"github.com/fencepost/fencepost/lock"
+
+	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
 // uncontended are the contenders, the yardstick first.
@@ -32,7 +33,7 @@ type single struct {
 	name      string
 	main      locker
 	rival     locker // that of somebody else on the same server
-	sent      *atomic.Int64
+	sent      *server.Sent
 	fresh     bool // a name of its own for each acquisition
 	increment int64
 	count     int64 // acquisitions
@@ -100,7 +101,7 @@ func (b *bench) measureUncontended(ctx context.Context) (a alone, err error) {
 			return a, fmt.Errorf("%s: %w", name, openErr)
 		}
 		defer func() {
-			end, cancel := undisturbed(ctx)
+			end, cancel := server.Undisturbed(ctx)
 			defer cancel()
 			err = errors.Join(err, s.main.close(end), s.rival.close(end))
 		}()
@@ -161,8 +162,8 @@ func (b *bench) openSingle(ctx context.Context, name string) (s *single, err err
 }
 
 // open opens a contender with a client of its own, which lives until the end of the run.
-func (b *bench) open(ctx context.Context, contender string, t terms) (locker, *atomic.Int64, error) {
-	client, sent, err := dial(b.uri)
+func (b *bench) open(ctx context.Context, contender string, t terms) (locker, *server.Sent, error) {
+	client, sent, err := server.Dial(b.uri)
 	if err != nil {
 		return nil, nil, err
 	}

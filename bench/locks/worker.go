@@ -9,9 +9,10 @@ import (
 	"os"
 	"strings"
 	"sync"
-	"sync/atomic"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
 // workerEnv has the workerConfig of a process that is a worker.
@@ -48,7 +49,7 @@ func Worker() (code int, ok bool) {
 // Times are those of CLOCK_MONOTONIC, which is the same for all processes.
 type worker struct {
 	lockers map[string]locker
-	sent    []*atomic.Int64
+	sent    []*server.Sent
 	referee *os.File
 
 	mu     sync.Mutex // of what follows, and of out
@@ -68,7 +69,7 @@ func work(ctx context.Context, text string, in io.Reader, out io.Writer) error {
 		return err
 	}
 	for _, name := range c.Contenders {
-		client, sent, err := dial(c.URI)
+		client, sent, err := server.Dial(c.URI)
 		if err != nil {
 			return err
 		}

@@ -17,6 +17,7 @@ type Contender struct {
 	Name    string
 	Prepare func() error // before each Run, outside the measured time; may be nil
 	Run     func() error // what is measured
+	Check   func() error // after each Run, outside the measured time; may be nil
 }
 
 // Plan says how often. A round consists of Blocks runs of every contender; the order within a block is random.
@@ -75,7 +76,13 @@ func once(ctx context.Context, c *Contender) (time.Duration, error) {
 	if err := c.Run(); err != nil {
 		return 0, fmt.Errorf("%s: %w", c.Name, err)
 	}
-	return time.Since(start), nil
+	took := time.Since(start)
+	if c.Check != nil {
+		if err := c.Check(); err != nil {
+			return 0, fmt.Errorf("check %s: %w", c.Name, err)
+		}
+	}
+	return took, nil
 }
 
 // Ratios returns how many times as long a took as b, for each round: the median of a's blocks over the median of b's.

@@ -1,0 +1,173 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/worker"
+)
+
+// backlog is the rate within a window, with little and with much behind it.
+type backlog struct {
+	window      int
+	small, big  int
+	rates       map[string][]float64 // of each round, by contender and size
+	left, taken int                  // of the big backlog
+}
+
+const (
+	small = "small"
+	big   = "big"
+)
+
+func (l *backlog) ratios(a, b string) []float64 {
+	ratios := make([]float64, len(l.rates[a]))
+	for i := range ratios {
+		ratios[i] = l.rates[a][i] / l.rates[b][i]
+	}
+	return ratios
+}
+
+// clocked notes when how many messages had been taken out.
+type clocked struct {
+	mu     sync.Mutex
+	total  int
+	window int
+	first  int       // messages of the first batch, or 0 if that one filled the window
+	start  time.Time // its end, or when the clock was made
+	rate   float64
+	full   chan struct{}
+}
+
+func newClocked(window int) *clocked { return &clocked{window: window, full: make(chan struct{})} }
+
+// note counts a batch. The rate is that from the end of the first one to the end of the one that fills the window.
+func (c *clocked) note(n int) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	now, before := time.Now(), c.total
+	c.total += n
+	switch full := c.total >= c.window; {
+	case before == 0 && !full:
+		c.first, c.start = n, now
+	case before < c.window && full:
+		c.rate = float64(c.total-c.first) / now.Sub(c.start).Seconds()
+		close(c.full)
+	}
+}
+
+// fencepostWindow drains at least a window and stops. What it took is counted in drained.
+func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (float64, error) {
+	c := newClocked(window)
+	pool, err := worker.New(worker.Config{Queue: p.backend.Queue, Locker: p.backend.Locker, Dir: p.dir, Types: []string{typ}, Events: func(e worker.Event) {
+		if e.Kind == worker.Committed {
+			c.note(e.Messages)
+		}
+	}})
+	if err != nil {
+		return 0, err
+	}
+	done := make(chan error, 1)
+	go func() { done <- pool.Run(ctx) }()
+	select {
+	case <-c.full:
+		pool.Stop()
+		err = <-done
+	case err = <-done:
+		err = errors.Join(err, errors.New("the pool ended before its window was full"))
+	}
+	p.drained[typ] += int(pool.Stats().Appended)
+	return c.rate, err
+}
+
+// bareWindow is the same of the bare loop.
+func (p *place) bareWindow(ctx context.Context, typ string, window int) (float64, error) {
+	c := newClocked(window)
+	err := p.bare(ctx, typ, window, c.note)
+	return c.rate, err
+}
+
+// loadBatches is load with a producer of its own for each batch, so that whoever takes out whole batches leaves nothing behind
+// that misses its predecessor. A batch begins in a millisecond of its own, as producer numbers are random.
+func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
+	for ; n > 0; n -= batchSize {
+		begin := time.Now()
+		if err := p.load(ctx, min(n, batchSize), typ); err != nil {
+			return err
+		}
+		time.Sleep(2*time.Millisecond - time.Since(begin))
+	}
+	return nil
+}
+
+// measureBacklog: bare loop and Fencepost take windows from the front of the same big backlog, in turns, and of small backlogs of
+// exactly a window.
+func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
+	l = backlog{window: b.sized(10_000, 4000), big: b.sized(1_000_000, 50_000), rates: map[string][]float64{}}
+	l.small = l.window
+	bare, err := b.newPlace("small_bare")
+	if err != nil {
+		return l, err
+	}
+	ours, err := b.newBackend(ctx, "small_fencepost")
+	if err != nil {
+		return l, err
+	}
+	shared, err := b.newBackend(ctx, "big")
+	if err != nil {
+		return l, err
+	}
+	rounds := b.few()
+	begin := time.Now()
+	// More than is called big by what is going to be taken, so that it never is less.
+	if err := errors.Join(shared.clear(ctx), shared.loadBatches(ctx, l.big+rounds*3*l.window, oneType)); err != nil {
+		return l, err
+	}
+	b.o.Logf("backlog: loaded %d messages in %v", shared.given[oneType], time.Since(begin).Round(time.Second))
+	note := func(name, size string) func(float64, error) error {
+		return func(rate float64, err error) error {
+			l.rates[name+size] = append(l.rates[name+size], rate)
+			if err != nil {
+				err = fmt.Errorf("%s, %s backlog: %w", name, size, err)
+			}
+			return err
+		}
+	}
+	for range rounds {
+		if err := errors.Join(bare.clear(ctx), bare.load(ctx, l.small, oneType), ours.clear(ctx), ours.load(ctx, l.small, oneType)); err != nil {
+			return l, err
+		}
+		for _, step := range []func() error{
+			func() error { return note(nameBare, small)(bare.bareWindow(ctx, oneType, l.window)) },
+			func() error { return note(nameBare, big)(shared.bareWindow(ctx, oneType, l.window)) },
+			func() error { return note(nameFencepost, small)(ours.fencepostWindow(ctx, oneType, l.window)) },
+			func() error { return note(nameFencepost, big)(shared.fencepostWindow(ctx, oneType, l.window)) },
+		} {
+			if err := step(); err != nil {
+				return l, err
+			}
+		}
+	}
+	l.taken = shared.drained[oneType]
+	l.left = shared.given[oneType] - l.taken
+	if err := errors.Join(bare.empty(ctx), ours.empty(ctx), verifyAll(ctx, bare, ours)); err != nil {
+		return l, err
+	}
+	// What both took from the big one: together the first of what was given, each once.
+	seen := map[int]bool{}
+	if err := shared.journals[oneType].each(asSet(seen)); err != nil {
+		return l, err
+	}
+	if err := shared.visit(ctx, oneType, asSet(seen)); err != nil {
+		return l, err
+	}
+	for i := range l.taken {
+		if !seen[i] {
+			return l, fmt.Errorf("message %d of the big backlog is missing", i)
+		}
+	}
+	return l, complete("what was taken from the big backlog", len(seen), l.taken)
+}

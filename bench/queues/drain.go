@@ -1,0 +1,306 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Names of the contenders, as they are shown.
+const (
+	nameBare      = "bare loop"
+	nameAgain     = "bare loop again"
+	nameFencepost = "fencepost"
+	nameSend      = "fencepost, Send"
+
+	nameInsertMany = "raw insertMany" // the bare loop's other half
+
+	oneType = "orders"
+)
+
+// timed is a measurement of contenders in turns.
+type timed struct {
+	times measure.Times
+	n     int // messages of a block
+}
+
+func (t *timed) rate(name string) float64 { return float64(t.n) / t.times.Median(name).Seconds() }
+
+func (t *timed) speed(name string) measure.Summary {
+	return measure.Summarize(t.times.Ratios(nameBare, name))
+}
+
+// drainers are the contenders of a drain of n messages of each of the types.
+func (b *bench) drainers(ctx context.Context, name string, n int, types []string, again bool) (list []measure.Contender, places []*place, err error) {
+	contender := func(name string, p *place, drain func(context.Context) error) {
+		places = append(places, p)
+		list = append(list, measure.Contender{
+			Name:    name,
+			Prepare: func() error { return errors.Join(p.clear(ctx), p.load(ctx, n, types...)) },
+			Run:     func() error { return drain(ctx) },
+			Check:   func() error { return p.empty(ctx) },
+		})
+	}
+	bare := func(p *place) func(context.Context) error {
+		return func(ctx context.Context) error {
+			for _, typ := range types {
+				if err := p.bare(ctx, typ, 0, nil); err != nil {
+					return err
+				}
+			}
+			return nil
+		}
+	}
+	p, err := b.newPlace(name + "_bare")
+	if err != nil {
+		return nil, nil, err
+	}
+	contender(nameBare, p, bare(p))
+	if again {
+		if p, err = b.newPlace(name + "_again"); err != nil {
+			return nil, nil, err
+		}
+		contender(nameAgain, p, bare(p))
+	}
+	if p, err = b.newBackend(ctx, name+"_fencepost"); err != nil {
+		return nil, nil, err
+	}
+	contender(nameFencepost, p, func(ctx context.Context) error { return p.fencepost(ctx, types...) })
+	return list, places, nil
+}
+
+func (b *bench) measureDrain(ctx context.Context) (t timed, err error) {
+	t.n = b.sized(30_000, 3000)
+	list, places, err := b.drainers(ctx, "drain", t.n, []string{oneType}, true)
+	if err != nil {
+		return t, err
+	}
+	if t.times, err = measure.Run(ctx, measure.Plan{Rounds: b.o.Rounds, Blocks: 1}, list); err != nil {
+		return t, err
+	}
+	return t, verifyAll(ctx, places...)
+}
+
+// byType is a drain of the same number of messages, of more and more types.
+type byType struct {
+	types int
+	timed
+}
+
+func (b *bench) measureTypes(ctx context.Context) (all []byType, err error) {
+	counts, total := []int{1, 16, 256}, 25_600
+	if b.o.Quick {
+		counts, total = []int{1, 4, 16}, 1600
+	}
+	for _, n := range counts {
+		b.o.Logf("drain: %d types", n)
+		var types []string
+		for i := range n {
+			types = append(types, fmt.Sprintf("t%03d", i))
+		}
+		list, places, err := b.drainers(ctx, fmt.Sprintf("types%d", n), total/n, types, false)
+		if err != nil {
+			return nil, err
+		}
+		times, err := measure.Run(ctx, measure.Plan{Rounds: b.few(), Blocks: 1}, list)
+		if err == nil {
+			err = verifyAll(ctx, places...)
+		}
+		if err != nil {
+			return nil, fmt.Errorf("%d types: %w", n, err)
+		}
+		all = append(all, byType{n, timed{times, total}})
+	}
+	return all, nil
+}
+
+// single is what the articles' way does: one message at a time.
+type single struct {
+	backlog int
+	names   []string
+	rates   map[string][]float64 // messages per second, of each round
+	ratios  map[string][]float64 // Fencepost's rate, of a drain of the whole backlog in the same round / this one's
+}
+
+// The articles' way, and the same with everything left out that can be.
+const (
+	nameOrdered   = "one by one: findOneAndDelete of the first, write, fdatasync"
+	nameUnordered = "the same of any one, without fdatasync"
+)
+
+func (b *bench) measureSingle(ctx context.Context) (s single, err error) {
+	s = single{backlog: b.sized(40_000, 2000), names: []string{nameOrdered, nameUnordered}, rates: map[string][]float64{}, ratios: map[string][]float64{}}
+	most, span := b.sized(200, 10), 2*time.Second
+	p, err := b.newPlace("single")
+	if err != nil {
+		return s, err
+	}
+	f, err := b.newBackend(ctx, "single_fencepost")
+	if err != nil {
+		return s, err
+	}
+	for range b.few() {
+		if err := errors.Join(p.clear(ctx), p.load(ctx, s.backlog, oneType), f.clear(ctx), f.load(ctx, s.backlog, oneType)); err != nil {
+			return s, err
+		}
+		j, err := p.journal(oneType)
+		if err != nil {
+			return s, err
+		}
+		rates := map[string]float64{}
+		for _, name := range s.names {
+			n, begin := 0, time.Now()
+			for n < most && time.Since(begin) < span {
+				if err := p.takeOne(ctx, j, name == nameOrdered); err != nil {
+					return s, fmt.Errorf("%s: %w", name, err)
+				}
+				n++
+			}
+			rates[name] = float64(n) / time.Since(begin).Seconds()
+		}
+		begin := time.Now()
+		if err := f.fencepost(ctx, oneType); err != nil {
+			return s, err
+		}
+		rate := float64(s.backlog) / time.Since(begin).Seconds()
+		for name, r := range rates {
+			s.rates[name] = append(s.rates[name], r)
+			s.ratios[name] = append(s.ratios[name], rate/r)
+		}
+	}
+	seen := map[int]bool{}
+	if err := p.journals[oneType].each(asSet(seen)); err != nil {
+		return s, err
+	}
+	return s, errors.Join(complete("what was taken one by one", len(seen), p.drained[oneType]), f.empty(ctx), f.verify(ctx))
+}
+
+// takeOne takes one message out.
+func (p *place) takeOne(ctx context.Context, j *journal, ordered bool) error {
+	o := options.FindOneAndDelete()
+	if ordered {
+		o.SetSort(bson.D{{Key: "_id", Value: 1}})
+	}
+	raw, err := p.messages.FindOneAndDelete(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}}, o).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return errors.New("nothing is left")
+	}
+	if err != nil {
+		return err
+	}
+	_, b := raw.Lookup("b").Binary()
+	p.drained[oneType]++
+	if !ordered {
+		_, err = j.f.Write(b)
+		return err
+	}
+	return j.append(b)
+}
+
+func (b *bench) measurePublish(ctx context.Context) (t timed, err error) {
+	t.n = b.sized(20_000, 2000)
+	var list []measure.Contender
+	contender := func(name string, p *place, publish func() error) {
+		list = append(list, measure.Contender{Name: name, Prepare: func() error { return p.clear(ctx) }, Run: publish, Check: func() error {
+			return p.checkPublished(ctx, t.n)
+		}})
+	}
+	for _, name := range []string{nameBare, nameAgain} {
+		p, err := b.newPlace(fmt.Sprintf("publish%d", len(list)))
+		if err != nil {
+			return t, err
+		}
+		from := newSource()
+		contender(name, p, func() error {
+			for range t.n / batchSize {
+				if _, err := p.messages.InsertMany(ctx, p.documents(from, oneType, batchSize)); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	for _, name := range []string{nameFencepost, nameSend} {
+		p, err := b.newBackend(ctx, fmt.Sprintf("publish%d", len(list)))
+		if err != nil {
+			return t, err
+		}
+		publisher, err := queue.NewPublisher(ctx, p.backend.Queue, queue.PublisherOptions{})
+		if err != nil {
+			return t, err
+		}
+		defer func() { err = errors.Join(err, publisher.Close(context.WithoutCancel(ctx))) }()
+		publish := p.publishAll
+		if name == nameSend {
+			publish = p.send
+		}
+		contender(name, p, func() error { return publish(ctx, publisher, t.n) })
+	}
+	t.times, err = measure.Run(ctx, measure.Plan{Rounds: b.o.Rounds, Blocks: 1}, list)
+	return t, err
+}
+
+// publishAll publishes n messages in calls of a batch each.
+func (p *place) publishAll(ctx context.Context, publisher *queue.Publisher, n int) error {
+	for ; n > 0; n -= batchSize {
+		msgs := make([]queue.Message, min(n, batchSize))
+		for i := range msgs {
+			msgs[i] = queue.Message{Type: oneType, Payload: payload(p.given[oneType])}
+			p.given[oneType]++
+		}
+		for _, r := range publisher.PublishAll(ctx, msgs) {
+			if r.Err != nil {
+				return r.Err
+			}
+		}
+	}
+	return nil
+}
+
+// send publishes n messages, one call each, and waits for all.
+func (p *place) send(ctx context.Context, publisher *queue.Publisher, n int) error {
+	results := make(chan error, n)
+	for range n {
+		m := queue.Message{Type: oneType, Payload: payload(p.given[oneType])}
+		p.given[oneType]++
+		if err := publisher.Send(ctx, m, func(r queue.Result) { results <- r.Err }); err != nil {
+			return err
+		}
+	}
+	for range n {
+		if err := <-results; err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// checkPublished reads back the last n messages that were given: all there, in the order of their keys.
+func (p *place) checkPublished(ctx context.Context, n int) error {
+	cursor, err := p.messages.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}},
+		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
+	if err != nil {
+		return err
+	}
+	defer cursor.Close(ctx)
+	next := p.given[oneType] - n
+	for cursor.Next(ctx) {
+		_, b := cursor.Current.Lookup("b").Binary()
+		i, err := number(b)
+		if err == nil {
+			err = inOrder(&next)(i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return errors.Join(cursor.Err(), complete("the collection", next, p.given[oneType]))
+}

@@ -1,0 +1,155 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// embedded is Fencepost without a server, and the least that SQLite could do: one table, found by its key.
+type embedded struct {
+	drain, publish timed
+}
+
+// newEmbedded makes a place of Fencepost on SQLite.
+func (b *bench) newEmbedded(ctx context.Context, name string) (p *place, err error) {
+	p = &place{dir: filepath.Join(b.o.Dir, name), given: map[string]int{}, drained: map[string]int{}}
+	if err := os.Mkdir(p.dir, 0o755); err != nil {
+		return nil, err
+	}
+	if p.backend, err = fencepost.Open(ctx, "sqlite://"+filepath.Join(p.dir, "fencepost.db")); err != nil {
+		return nil, err
+	}
+	b.places = append(b.places, p)
+	return p, nil
+}
+
+// bareSQLite is the bare loop's table.
+type bareSQLite struct {
+	db   *sqlitedb.DB
+	j    *journal
+	next int // message to be loaded
+	done int
+}
+
+func openBareSQLite(ctx context.Context, dir, name string) (*bareSQLite, error) {
+	db, err := sqlitedb.Open(ctx, filepath.Join(dir, name+".db"), sqlitedb.Options{})
+	if err != nil {
+		return nil, err
+	}
+	j, err := openJournal(dir, name)
+	if err == nil {
+		err = db.Migrate(ctx, `CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, payload BLOB NOT NULL) STRICT`)
+	}
+	if err != nil {
+		return nil, errors.Join(err, db.Close())
+	}
+	return &bareSQLite{db: db, j: j}, nil
+}
+
+func (s *bareSQLite) close() error { return errors.Join(s.db.Close(), s.j.f.Close()) }
+
+// publish inserts n rows, a batch in a synced transaction.
+func (s *bareSQLite) publish(ctx context.Context, n int) error {
+	for end := s.next + n; s.next < end; {
+		err := s.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+			for range min(batchSize, end-s.next) {
+				if _, err := tx.Exec(`INSERT INTO bare (id, payload) VALUES (?, ?)`, s.next, payload(s.next)); err != nil {
+					return err
+				}
+				s.next++
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// drain selects a batch, writes it, syncs it and deletes it, the deletion not synced, until nothing is left.
+func (s *bareSQLite) drain(ctx context.Context) error {
+	for last := s.done - 1; ; {
+		var buf []byte
+		first := last + 1
+		err := s.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+			rows, err := tx.Query(`SELECT id, payload FROM bare WHERE id > ? ORDER BY id LIMIT ?`, last, batchSize)
+			if err != nil {
+				return err
+			}
+			for rows.Next() {
+				var p []byte
+				if err := rows.Scan(&last, &p); err != nil {
+					return err
+				}
+				buf = append(buf, p...)
+			}
+			return rows.Err()
+		})
+		if err != nil || len(buf) == 0 {
+			return err
+		}
+		if err := s.j.append(buf); err != nil {
+			return err
+		}
+		err = s.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+			_, err := tx.Exec(`DELETE FROM bare WHERE id BETWEEN ? AND ?`, first, last)
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		s.done = last + 1
+	}
+}
+
+func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
+	n := b.sized(20_000, 2000)
+	bare, err := openBareSQLite(ctx, b.o.Dir, "bare")
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, bare.close()) }()
+	ours, err := b.newEmbedded(ctx, "embedded")
+	if err != nil {
+		return e, err
+	}
+	publisher, err := queue.NewPublisher(ctx, ours.backend.Queue, queue.PublisherOptions{})
+	if err != nil {
+		return e, err
+	}
+	defer func() { err = errors.Join(err, publisher.Close(context.WithoutCancel(ctx))) }()
+
+	e = embedded{drain: timed{n: n, times: measure.Times{}}, publish: timed{n: n, times: measure.Times{}}}
+	note := func(t *timed, name string, f func() error) error {
+		begin := time.Now()
+		err := f()
+		t.times[name] = append(t.times[name], []time.Duration{time.Since(begin)})
+		return err
+	}
+	for range b.o.Rounds {
+		for _, err := range []error{
+			note(&e.publish, nameBare, func() error { return bare.publish(ctx, n) }),
+			note(&e.publish, nameFencepost, func() error { return ours.publishAll(ctx, publisher, n) }),
+			note(&e.drain, nameBare, func() error { return bare.drain(ctx) }),
+			note(&e.drain, nameFencepost, func() error { return ours.fencepost(ctx, oneType) }),
+			complete("what the bare SQLite loop drained", bare.done, bare.next),
+		} {
+			if err != nil {
+				return e, err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return e, err
+		}
+	}
+	return e, errors.Join(bare.j.check(bare.next), ours.verify(ctx))
+}

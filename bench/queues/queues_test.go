@@ -1,0 +1,216 @@
+package queues
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/bench/internal/server"
+	"github.com/fencepost/fencepost/bench/internal/suite"
+	"github.com/fencepost/fencepost/internal/mongotest"
+)
+
+func databases(t *testing.T, uri string) []string {
+	names, err := server.Databases(t.Context(), uri, "queue")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return names
+}
+
+// noneLeft fails if a run on the server has left a database behind. before are those that were there before, as others may be
+// using the server.
+func noneLeft(t *testing.T, uri string, before []string) {
+	for _, name := range databases(t, uri) {
+		if !slices.Contains(before, name) {
+			t.Errorf("database %s was left behind", name)
+		}
+	}
+}
+
+// TestQuick runs the whole suite on tiny sizes. What is measured is checked by the suite itself: every message, once, in order.
+func TestQuick(t *testing.T) {
+	uri := mongotest.URI(t)
+	before := databases(t, uri)
+	dir, err := os.MkdirTemp("", "fencepost-bench-test-") // not t.TempDir, which nobody else can enter: PostgreSQL does not run as root
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	o := suite.Options{Dir: dir, Rounds: 1, Quick: true, Logf: t.Logf, MongoDB: uri}
+	res, err := Run(t.Context(), o)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"≥ 0.9", "≥ 20", nameAgain, nameSend, nameOrdered, nameUnordered, "| 16 | 100 |", "control: the same of the bare loop",
+		"### Embedded", namePeerSQLite, "River, 1 worker", "River, 100 workers", "Asynq, 1 worker", "everysec", "### Idle", "the holder is stopped", "asked to give it back"} {
+		if !strings.Contains(res.Markdown, want) {
+			t.Errorf("%q is not in the results:\n%s", want, res.Markdown)
+		}
+	}
+	address, _, _ := strings.Cut(strings.TrimPrefix(uri, "mongodb://"), "/")
+	for _, unwanted := range []string{o.Dir, address, "NaN", "| n/a", "(n/a", "Inf"} {
+		if strings.Contains(res.Markdown, unwanted) {
+			t.Errorf("%q is in the results:\n%s", unwanted, res.Markdown)
+		}
+	}
+	for _, plot := range []string{plotTypes, plotBacklog, plotPeers} {
+		if !strings.HasPrefix(res.Plots[plot], "<svg") || strings.Contains(res.Plots[plot], "NaN") {
+			t.Errorf("plot %s: %.100q", plot, res.Plots[plot])
+		}
+	}
+	noneLeft(t, uri, before)
+}
+
+func TestCancelledRunEnds(t *testing.T) {
+	uri := mongotest.URI(t)
+	before := databases(t, uri)
+	for _, at := range []string{"drain", "backlog", "idle", "hand-over"} {
+		b := &bench{o: suite.Options{Dir: t.TempDir(), Rounds: 1, Quick: true, Logf: t.Logf, MongoDB: uri}}
+		ctx, cancel := context.WithCancel(t.Context())
+		err := b.with(ctx, []part{{at, func() error {
+			time.AfterFunc(20*time.Millisecond, cancel)
+			return map[string]func(context.Context) error{
+				"drain":     func(ctx context.Context) error { _, err := b.measureDrain(ctx); return err },
+				"backlog":   func(ctx context.Context) error { _, err := b.measureBacklog(ctx); return err },
+				"idle":      func(ctx context.Context) error { _, err := b.measureIdle(ctx); return err },
+				"hand-over": func(ctx context.Context) error { _, err := b.measureHandOver(ctx); return err },
+			}[at](ctx)
+		}}})
+		if err == nil || ctx.Err() == nil {
+			t.Errorf("%s: got %v", at, err)
+		}
+		cancel()
+	}
+	noneLeft(t, uri, before)
+}
+
+func TestNoServer(t *testing.T) {
+	o := suite.Options{Dir: t.TempDir(), Rounds: 1, Quick: true, Logf: t.Logf, MongoDB: "mongodb://127.0.0.1:1/?directConnection=true&serverSelectionTimeoutMS=200"}
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--mongodb: no server answers") {
+		t.Errorf("got %v", err)
+	}
+	o.MongoDB = "http://nowhere"
+	if _, err := Run(t.Context(), o); err == nil || !strings.Contains(err.Error(), "--mongodb") {
+		t.Errorf("got %v", err)
+	}
+}
+
+// TestPeerThatCannotBeHad: a row says why, and the run goes on.
+func TestPeerThatCannotBeHad(t *testing.T) {
+	t.Setenv("PATH", t.TempDir())
+	_, err := startRedis(t.Context(), t.TempDir(), nil)
+	if !errors.Is(err, errNone) || !strings.Contains(err.Error(), "not measured: Redis is not installed") {
+		t.Errorf("got %v", err)
+	}
+	script := filepath.Join(os.Getenv("PATH"), "redis-server")
+	if err := os.WriteFile(script, []byte("#!/bin/sh\necho it has a cold\n"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	_, err = startRedis(t.Context(), t.TempDir(), func(context.Context, string) error { return errors.New("nobody there") })
+	if !errors.Is(err, errNone) || !strings.Contains(err.Error(), "it has a cold") {
+		t.Errorf("got %v", err)
+	}
+	b := &bench{peers: peers{list: []*peer{{name: "River", why: err}}}}
+	if row := b.peersTable(); !strings.Contains(row, "| River | not measured: redis-server ended: it has a cold |") {
+		t.Errorf("got %s", row)
+	}
+}
+
+func TestJournalNoticesWhatIsWrong(t *testing.T) {
+	write := func(messages ...[]byte) *journal {
+		j, err := openJournal(t.TempDir(), "test")
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { j.f.Close() })
+		for _, m := range messages {
+			if err := j.append(m); err != nil {
+				t.Fatal(err)
+			}
+		}
+		return j
+	}
+	damaged := payload(1)
+	damaged[100]++
+	if err := write(payload(0), payload(1)).check(2); err != nil {
+		t.Error(err)
+	}
+	for want, j := range map[string]*journal{
+		"message 2 where 1 belongs": write(payload(0), payload(2)),
+		"message 0 where 1 belongs": write(payload(0), payload(0)),
+		"has 1 messages, want 2":    write(payload(0)),
+		"damaged":                   write(payload(0), damaged),
+		"ends within a message":     write(payload(0), payload(1)[:8]),
+	} {
+		if err := j.check(2); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("got %v, want %s", err, want)
+		}
+	}
+	if err := write(payload(1), payload(0), payload(1)).each(asSet(map[int]bool{})); err == nil || !strings.Contains(err.Error(), "twice") {
+		t.Errorf("got %v", err)
+	}
+}
+
+func TestGroupFile(t *testing.T) {
+	j, err := openJournal(t.TempDir(), "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer j.f.Close()
+	g := newGroupFile(j)
+	var all sync.WaitGroup
+	for i := range 500 {
+		all.Go(func() {
+			if err := g.append(payload(i)); err != nil {
+				t.Error(err)
+			}
+		})
+	}
+	all.Wait()
+	if err := checkUnordered(j)(500); err != nil {
+		t.Error(err)
+	}
+	j.f.Close()
+	if err := g.append(payload(500)); err == nil {
+		t.Error("nobody was told that the file cannot be written")
+	}
+}
+
+func TestClocked(t *testing.T) {
+	for _, batches := range [][]int{{5}, {1, 4}, {1, 1, 1, 9, 1}} {
+		c := newClocked(5)
+		for _, n := range batches {
+			time.Sleep(time.Millisecond)
+			c.note(n)
+		}
+		select {
+		case <-c.full:
+		default:
+			t.Errorf("%v: not full", batches)
+		}
+		if !(c.rate > 0 && c.rate < 20_000) {
+			t.Errorf("%v: rate %v", batches, c.rate)
+		}
+	}
+}
+
+func TestWithDatabase(t *testing.T) {
+	for uri, want := range map[string]string{
+		"mongodb://h:1":                "mongodb://h:1/db",
+		"mongodb://h:1/":               "mongodb://h:1/db",
+		"mongodb://h:1/other?a=b/c":    "mongodb://h:1/db?a=b/c",
+		"mongodb://u:p@h:1,i:2?x=y":    "mongodb://u:p@h:1,i:2/db?x=y",
+		"mongodb+srv://h.example/?x=y": "mongodb+srv://h.example/db?x=y",
+	} {
+		if got := withDatabase(uri, "db"); got != want {
+			t.Errorf("%s: got %s", uri, got)
+		}
+	}
+}
