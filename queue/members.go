@@ -17,6 +17,7 @@ type Member struct {
 	Types    []string  // the names and globs that it serves
 	MaxTypes int       // the most types that it holds at once; 0 = no bound
 	Held     []string  // the types that it holds now
+	Idle     []string  // those of Held that have had no message for a while
 	Stopping bool      // it takes no new types
 
 	// Beat is another number with every heartbeat. Who watches members counts one as gone when its Beat has stood still for some

@@ -22,6 +22,7 @@ const (
 	DefaultLinger      = 5 * time.Millisecond
 	DefaultGapTimeout  = 30 * time.Second
 	DefaultIdleTimeout = time.Minute
+	DefaultHandOver    = 5 * time.Second
 	DefaultRetention   = 24 * time.Hour
 	DefaultDedupe      = time.Hour
 	DefaultMaxAttempts = 5
@@ -110,6 +111,9 @@ type Config struct {
 	GapTimeout time.Duration
 	// IdleTimeout is how long a session without messages keeps its lock. Defaults to one minute.
 	IdleTimeout time.Duration
+	// HandOver is how long a pool that stops goes on serving a type with traffic, until another replica has come for it: the
+	// type's service is not interrupted then. Without other replicas it stops at once. Defaults to 5 s; negative for none.
+	HandOver time.Duration
 	// Retention is how long the file remembers a producer that has gone silent. Defaults to 24 h.
 	Retention time.Duration
 
@@ -149,6 +153,10 @@ type mutant struct {
 	noCare          bool // never hand messages over one by one after a crash
 	judgeWhenOver   bool // go on judging messages after a batch was given up
 	noSecondLook    bool // handle a producer's first message at first sight
+
+	immortal   bool // members whose beat stands still are counted
+	noStarving bool // leave types to those whom they fall to, even if they do not come
+	restless   bool // move types for a difference of one
 }
 
 func (c Config) withDefaults() Config {
@@ -159,6 +167,7 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Linger, DefaultLinger)
 	setDefault(&c.GapTimeout, DefaultGapTimeout)
 	setDefault(&c.IdleTimeout, DefaultIdleTimeout)
+	setDefault(&c.HandOver, DefaultHandOver)
 	setDefault(&c.Retention, DefaultRetention)
 	setDefault(&c.DedupeWindow, DefaultDedupe)
 	setDefault(&c.MaxAttempts, DefaultMaxAttempts)

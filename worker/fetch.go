@@ -47,7 +47,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 	f.heldPoll = backoff{min: watchMin, max: heldRetryMax}
 	f.lastSeen = time.Now()
 	var outage outage
-	for !f.pool.stopped(ctx) && !f.asked() {
+	for !f.ending(ctx) {
 		if err := f.goBack(ctx); err != nil {
 			return false, err
 		}
@@ -60,7 +60,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			if fatal(err) || ctx.Err() != nil {
 				return false, err
 			}
-			f.pool.pause(ctx, poll.next())
+			f.pause(ctx, poll.next())
 		case len(msgs) > 0:
 			f.walked(msgs)
 			f.inflight.add(1)
@@ -71,7 +71,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			}
 			poll.reset()
 			if f.short {
-				f.pool.pause(ctx, cfg.Linger)
+				f.pause(ctx, cfg.Linger)
 			}
 		default:
 			f.short = true
@@ -87,7 +87,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			case cfg.UntilEmpty:
 				wait = 0 // no reason to wait: look once more from the start, and be done if that finds nothing
 			}
-			f.pool.pause(ctx, wait)
+			f.pause(ctx, wait)
 		}
 	}
 	return false, nil
@@ -96,6 +96,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 // walked moves the walk behind msgs.
 func (f *fetcher) walked(msgs []queue.Message) {
 	f.lastSeen = time.Now()
+	f.touch()
 	f.clean = false
 	f.after = msgs[len(msgs)-1].ID
 	if f.newest.Compare(f.after) < 0 {

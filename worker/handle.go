@@ -143,7 +143,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			return err
 		}
 		done.ids = nil
-		h.pauseRetry(ctx, retry.full())
+		h.pause(ctx, retry.full())
 	}
 	h.over = len(msgs) > 0
 	return ctx.Err()
@@ -234,20 +234,6 @@ func (s *session) bury(ctx context.Context, l queue.Letter) error {
 	s.count(func(st *Stats) { st.Dead++ })
 	s.emit(Event{Kind: Dead, Letter: &l})
 	return nil
-}
-
-// ending tells whether the session is to end at the next occasion.
-func (s *session) ending(ctx context.Context) bool { return s.pool.stopped(ctx) || s.asked() }
-
-// pauseRetry waits for d, or until the session is to end.
-func (s *session) pauseRetry(ctx context.Context, d time.Duration) {
-	ctx, cancel := context.WithTimeout(ctx, d)
-	defer cancel()
-	select {
-	case <-ctx.Done():
-	case <-s.pool.stopping:
-	case <-s.lease.ReleaseRequested():
-	}
 }
 
 // send hands a group to the ack stage.

@@ -9,7 +9,6 @@ import (
 	"math"
 	mrand "math/rand/v2"
 	"os"
-	"path"
 	"slices"
 	"sync"
 	"sync/atomic"
@@ -39,6 +38,8 @@ type Pool struct {
 	log      zerolog.Logger
 	handler  Handler // with all middleware; nil: the messages go to files
 	instance string
+	began    time.Time
+	spread   *spread
 	name     string              // instance, with host and process, for letters
 	slots    *semaphore.Weighted // nil: no bound
 	waiting  atomic.Int32        // types that wait for a slot
@@ -80,6 +81,7 @@ func New(cfg Config) (*Pool, error) {
 	p := &Pool{
 		cfg:      cfg,
 		instance: hex.EncodeToString(id[:]),
+		began:    time.Now(),
 		stopping: make(chan struct{}),
 		refused:  make(map[string]error),
 		served:   make(map[string]bool),
@@ -88,6 +90,7 @@ func New(cfg Config) (*Pool, error) {
 	host, _ := os.Hostname()
 	p.name = fmt.Sprintf("%s, %s pid %d", p.instance, host, os.Getpid())
 	p.log = cfg.Logger.With().Str("worker", p.instance).Logger()
+	p.spread = newSpread(p)
 	if cfg.Handler != nil {
 		p.handler = withTimeout(cfg.Handler, cfg.Timeout)
 		for _, wrap := range slices.Backward(cfg.Use) {
@@ -122,6 +125,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer p.noteRunning()()
 	defer p.subscriptions.close()
+	leave := p.spread.begin(ctx)
+	defer leave()
 	var types sync.WaitGroup
 	serve := func(typ string) {
 		p.mu.Lock()
@@ -187,14 +192,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	}
 }
 
-func (p *Pool) matches(typ string) bool {
-	for _, t := range p.cfg.Types {
-		if ok, _ := path.Match(t, typ); ok {
-			return true
-		}
-	}
-	return false
-}
+func (p *Pool) matches(typ string) bool { return matchesAny(p.cfg.Types, typ) }
 
 func (p *Pool) isServed(typ string) bool {
 	p.mu.Lock()
@@ -210,15 +208,17 @@ const standBack = 2 * time.Second
 // serve is the life of one type in this pool: watch, acquire, run a session, again.
 func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCauseFunc) {
 	log := p.log.With().Str("type", typ).Logger()
+	p.spread.join(typ)
+	defer p.spread.drop(typ)
 	retry := backoff{min: retryMin, max: retryMax}
 	for !p.stopped(ctx) {
-		pending, err := p.awaitBacklog(ctx, typ, &log)
+		t, err := p.awaitTurn(ctx, typ, &log)
 		drained := false
-		if err == nil && !pending {
+		if err == nil && t == turnNone {
 			return
 		}
 		if err == nil {
-			drained, err = p.hold(ctx, typ, &log)
+			drained, err = p.hold(ctx, typ, t, &log)
 		}
 		p.noteEnd(typ, err)
 		switch {
@@ -233,6 +233,9 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 		case errors.Is(err, errAsked):
 			p.pause(ctx, standBack)
 			continue
+		case errors.Is(err, ErrPaused):
+			p.setRefused(typ, err)
+			return
 		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
 			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
 			p.countType(typ, func(s *Stats) { s.Lost++ })
@@ -260,12 +263,24 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 	}
 }
 
-// awaitBacklog returns true when the type has something pending, false when the pool stops or, with UntilEmpty, when
-// it has nothing. The error is one that waiting does not cure.
-func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger) (bool, error) {
+// awaitTurn returns when something is to be done about the type: mostly because it has backlog, and falls to this pool. It returns
+// turnNone when the pool stops or, with UntilEmpty, when the type has nothing. The error is one that waiting does not cure.
+func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (turn, error) {
 	poll := backoff{min: watchMin, max: watchMax}
 	var outage outage
-	for {
+	for !p.stopped(ctx) {
+		ask, wait := p.spread.next(typ)
+		paused := p.spread.isPaused(typ)
+		switch {
+		case paused && !p.cfg.UntilEmpty:
+			wait = math.MaxInt64 // it is woken
+		case ask:
+			return turnAsk, nil
+		}
+		if wait > 0 {
+			p.spread.pause(ctx, typ, wait)
+			continue
+		}
 		p.noteAsking(typ)
 		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
 		p.noteAnswer(typ, err)
@@ -274,28 +289,43 @@ func (p *Pool) awaitBacklog(ctx context.Context, typ string, log *zerolog.Logger
 		}
 		switch {
 		case p.stopped(ctx):
-			return false, nil
+			return turnNone, nil
 		case fatal(err):
-			return false, err
+			return turnNone, err
 		case outage.note(log, err, "look for messages"):
+			wait = poll.next()
+		case d.Pending > 0 && paused:
+			return turnNone, pausedError(typ)
 		case d.Pending > 0:
-			return true, nil
+			var t turn
+			if t, wait = p.spread.turn(typ); t != turnNone {
+				return t, nil
+			}
 		case p.cfg.UntilEmpty:
-			return false, nil
+			return turnNone, nil
+		default:
+			wait = max(poll.next(), p.spread.empty(typ))
 		}
-		if !p.pause(ctx, poll.next()) {
-			return false, nil
-		}
+		p.spread.pause(ctx, typ, wait)
 	}
+	return turnNone, nil
 }
 
 // hold takes a slot and the type's lock, and runs one session. Without an error the session ended in order, or there was
 // no backlog any more when the lock came free; drained tells that the session saw the type empty.
-func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drained bool, err error) {
+func (p *Pool) hold(ctx context.Context, typ string, t turn, log *zerolog.Logger) (drained bool, err error) {
+	defer p.spread.freed(typ)
 	stopCtx, done := p.untilStop(ctx)
 	defer done()
 	wait := acquireSlice
-	if p.slots != nil {
+	switch {
+	case p.slots == nil:
+	case t == turnStandBy:
+		if !p.slots.TryAcquire(1) {
+			return false, nil
+		}
+		defer p.slots.Release(1)
+	default:
 		wait = acquireInSlot
 		p.waiting.Add(1)
 		err := p.slots.Acquire(stopCtx, 1)
@@ -306,8 +336,7 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 		defer p.slots.Release(1)
 	}
 	p.wants(typ)
-	lease, err := p.cfg.Locker.Acquire(stopCtx, typ,
-		lock.WithLease(p.cfg.Lease), lock.WithWait(wait), lock.WithWhy("worker "+p.instance))
+	lease, err := p.acquire(stopCtx, typ, t, wait)
 	switch {
 	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
 		return false, nil // back to watching: the holder may have drained the type meanwhile
@@ -324,10 +353,13 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 			log.Warn().Err(rerr).Msg("lock not released, it will expire")
 		}
 	}()
-	if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
-		return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
+	if t != turnAsk { // what was asked for has traffic
+		if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
+			return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
+		}
 	}
 	s := p.newSession(typ, lease, *log)
+	p.spread.holds(s)
 	drained, err = s.run(ctx)
 	if err == nil && s.asked() {
 		log.Info().Str("reason", lease.RequestReason()).Msg("gave the type back because it was asked for")
@@ -336,8 +368,22 @@ func (p *Pool) hold(ctx context.Context, typ string, log *zerolog.Logger) (drain
 	return drained, err
 }
 
+// acquire takes the type's lock in the way of a turn.
+func (p *Pool) acquire(ctx context.Context, typ string, t turn, wait time.Duration) (*lock.Lease, error) {
+	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(why(p.instance))}
+	switch t {
+	case turnAsk:
+		return p.takeShare(ctx, typ)
+	case turnStandBy:
+		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
+	}
+	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
+}
+
 func (p *Pool) newSession(typ string, lease *lock.Lease, log zerolog.Logger) *session {
-	s := &session{pool: p, typ: typ, lease: lease, log: log}
+	s := &session{pool: p, typ: typ, lease: lease, log: log, halted: make(chan struct{}), ended: make(chan struct{})}
+	s.halt = sync.OnceFunc(func() { close(s.halted) })
+	s.touch()
 	if p.handler == nil {
 		s.sink = fileSink{s}
 	} else {

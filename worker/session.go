@@ -8,6 +8,7 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -33,6 +34,11 @@ type session struct {
 	sink   sink                           // the file, or the handler
 	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
 	ledger *ledger                        // owned by the append stage; before and after the pipeline by run
+
+	touched atomic.Int64  // when there was a message, in ns since the pool began
+	halted  chan struct{} // closed by halt: the session is to end
+	halt    func()
+	ended   chan struct{} // closed when it ends, for whatever reason of watch
 
 	inflight inflight                  // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64             // full sweeps begun; a new one begins only when nothing is in flight
@@ -76,7 +82,12 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	s.sink.describe(s.log.Info()).Int("producers", len(s.ledger.last)).Msg("holding the type")
 	s.emit(Event{Kind: Acquired})
 
+	var watching sync.WaitGroup
+	watched, stopWatching := context.WithCancel(ctx)
+	watching.Go(func() { s.watch(watched) })
 	drained, err = s.pipeline(ctx)
+	stopWatching()
+	watching.Wait()
 	err = s.sink.close(withCause(ctx, err))
 	event := s.log.Info()
 	if err != nil {

@@ -67,7 +67,7 @@ func Code(err error) int {
 		return ExitIntegrity
 	case errors.Is(err, lock.ErrHeld), errors.Is(err, storage.ErrFenced), errors.Is(err, lock.ErrLost):
 		return ExitHeld
-	case errors.Is(err, queue.ErrPaused), errors.Is(err, queue.ErrBacklogFull):
+	case errors.Is(err, queue.ErrPaused), errors.Is(err, queue.ErrBacklogFull), errors.Is(err, worker.ErrPaused):
 		return ExitNotNow
 	case errors.Is(err, context.Canceled):
 		return ExitStopped

@@ -22,6 +22,7 @@ type memberDoc struct {
 	Types    []string  `bson:"types"`
 	MaxTypes int64     `bson:"max_types"`
 	Held     []string  `bson:"held"`
+	Idle     []string  `bson:"idle"`
 	Stopping bool      `bson:"stopping"`
 	Beat     int64     `bson:"beat"`
 	Seen     time.Time `bson:"seen"`
@@ -40,7 +41,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
-		Held: m.Held, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
+		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
 	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.ID}}, bson.D{{Key: "$set", Value: doc.fields()}})
 	if err == nil && result.MatchedCount == 0 {
 		gone := bson.D{{Key: "seen", Value: bson.D{{Key: "$lt", Value: m.Seen.Add(-queue.MemberRetention)}}}}
@@ -54,7 +55,8 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 // fields are all but _id.
 func (d *memberDoc) fields() bson.D {
 	return bson.D{{Key: "host", Value: d.Host}, {Key: "pid", Value: d.PID}, {Key: "version", Value: d.Version}, {Key: "started", Value: d.Started},
-		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "stopping", Value: d.Stopping},
+		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "idle", Value: d.Idle},
+		{Key: "stopping", Value: d.Stopping},
 		{Key: "beat", Value: d.Beat}, {Key: "seen", Value: d.Seen}}
 }
 
@@ -84,7 +86,7 @@ func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Membe
 			continue
 		}
 		all = append(all, queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
-			Held: d.Held, Stopping: d.Stopping, Beat: d.Beat, Seen: d.Seen})
+			Held: d.Held, Idle: d.Idle, Stopping: d.Stopping, Beat: d.Beat, Seen: d.Seen})
 	}
 	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
 	return all, cursor.Err()

@@ -165,6 +165,9 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			if len(got[i].Held) == 0 {
 				got[i].Held = nil
 			}
+			if len(got[i].Idle) == 0 {
+				got[i].Idle = nil
+			}
 			if !reflect.DeepEqual(got[i], members[i]) {
 				t.Errorf("got %+v, want %+v", got[i], members[i])
 			}
@@ -182,12 +185,12 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("a heartbeat of %+v must be refused", m)
 		}
 	}
-	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"orders"}, Beat: 1 << 60}
+	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Beat: 1 << 60}
 	b := queue.Member{ID: "b", Started: started}
 	beat(b)
 	beat(a)
 	want(a, b)
-	a.Held, a.Beat, a.Stopping, a.MaxTypes = nil, 2, true, 0 // everything is replaced
+	a.Held, a.Idle, a.Beat, a.Stopping, a.MaxTypes = nil, nil, 2, true, 0 // everything is replaced
 	beat(a)
 	want(a, b)
 	for range 2 {

@@ -435,7 +435,7 @@ func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	member.Types, member.Held = slices.Clone(member.Types), slices.Clone(member.Held)
+	member.Types, member.Held, member.Idle = slices.Clone(member.Types), slices.Clone(member.Held), slices.Clone(member.Idle)
 	m.members[member.ID] = member
 	return nil
 }
@@ -449,7 +449,7 @@ func (m *Memory) Members(ctx context.Context) ([]queue.Member, error) {
 	var all []queue.Member
 	for _, id := range slices.Sorted(maps.Keys(m.members)) {
 		member := m.members[id]
-		member.Types, member.Held = slices.Clone(member.Types), slices.Clone(member.Held)
+		member.Types, member.Held, member.Idle = slices.Clone(member.Types), slices.Clone(member.Held), slices.Clone(member.Idle)
 		all = append(all, member)
 	}
 	return all, nil

@@ -19,6 +19,7 @@ type memberJSON struct {
 	Types    []string `json:"types"`
 	MaxTypes int      `json:"max_types"`
 	Held     []string `json:"held"`
+	Idle     []string `json:"idle"`
 	Stopping bool     `json:"stopping"`
 	Beat     int64    `json:"beat"`
 }
@@ -30,7 +31,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	b, err := json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
-		Held: m.Held, Stopping: m.Stopping, Beat: m.Beat})
+		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat})
 	if err != nil {
 		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
 	}
@@ -64,7 +65,7 @@ func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
 				continue
 			}
 			all = append(all, queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
-				MaxTypes: m.MaxTypes, Held: m.Held, Stopping: m.Stopping, Beat: m.Beat, Seen: time.UnixMilli(seen)})
+				MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Seen: time.UnixMilli(seen)})
 		}
 		return rows.Err()
 	})

@@ -147,7 +147,15 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 	b, err := fencepost.Open(openCtx, url)
 	opened()
 	if err != nil {
-		return err
+		select {
+		case <-stop: // asked to stop before there was anything to stop
+			if !cfg.UntilEmpty && ctx.Err() == nil {
+				return nil
+			}
+			return &cli.Error{Code: cli.ExitStopped, Err: context.Canceled}
+		default:
+			return err
+		}
 	}
 	defer func() {
 		closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)

@@ -1,0 +1,575 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// fleet is several pools and the traffic of their types.
+type fleet struct {
+	*rig
+	types []string
+
+	mu        sync.Mutex
+	commits   map[string][]commit // by type
+	handovers int                 // sessions begun
+}
+
+// commit is when and by whom messages became durable.
+type commit struct {
+	pool *runningPool
+	at   time.Time
+}
+
+// newFleet names n types.
+func newFleet(r *rig, n int) *fleet {
+	f := &fleet{rig: r, commits: map[string][]commit{}}
+	for i := range n {
+		f.types = append(f.types, fmt.Sprintf("type-%03d", i))
+	}
+	return f
+}
+
+// member starts a pool that serves everything.
+func (f *fleet) member(change func(*Config)) *runningPool {
+	f.t.Helper()
+	var p *runningPool
+	started := make(chan struct{})
+	p = f.start(func(c *Config) {
+		c.Types, c.AllTypes = nil, true
+		c.Events = func(e Event) {
+			<-started
+			f.mu.Lock()
+			defer f.mu.Unlock()
+			switch e.Kind {
+			case Acquired:
+				f.handovers++
+			case Committed:
+				f.commits[e.Type] = append(f.commits[e.Type], commit{p, time.Now()})
+			}
+		}
+		if change != nil {
+			change(c)
+		}
+	})
+	close(started)
+	return p
+}
+
+// traffic publishes a message of every type, every second, for d.
+func (f *fleet) traffic(d time.Duration) {
+	f.t.Helper()
+	for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(time.Second) {
+		for _, typ := range f.types {
+			f.publish(typ, 1)
+		}
+	}
+}
+
+func (f *fleet) begun() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.handovers
+}
+
+// held lists the types of which a pool has a session.
+func held(p *runningPool) (types []string) {
+	p.spread.mu.Lock()
+	defer p.spread.mu.Unlock()
+	for typ, it := range p.spread.types {
+		if it.session != nil {
+			types = append(types, typ)
+		}
+	}
+	slices.Sort(types)
+	return types
+}
+
+func counts(pools ...*runningPool) (n []int, sum int) {
+	for _, p := range pools {
+		n = append(n, len(held(p)))
+		sum += n[len(n)-1]
+	}
+	return n, sum
+}
+
+// balance expects that all types are held and the pools within one of each other, within a time of traffic.
+func (f *fleet) balance(within time.Duration, pools ...*runningPool) {
+	f.t.Helper()
+	for end := time.Now().Add(within); ; f.traffic(time.Second) {
+		n, sum := counts(pools...)
+		if sum == len(f.types) && slices.Max(n)-slices.Min(n) <= 1 {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("after %v the pools hold %v of %d types", within, n, len(f.types))
+		}
+	}
+}
+
+// drained stops all pools and checks that every message is in its file once.
+func (f *fleet) drained(pools ...*runningPool) {
+	f.t.Helper()
+	for _, p := range pools {
+		p.stop()
+	}
+	if err := f.drain(func(c *Config) { c.Types = f.types }); err != nil {
+		f.t.Fatal(err)
+	}
+	for _, typ := range f.types {
+		f.complete(typ)
+	}
+}
+
+func TestTypesAreSharedEvenlyAndStay(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 100)
+		f.traffic(time.Second)
+		a, b, c := f.member(nil), f.member(nil), f.member(nil)
+		f.balance(time.Minute, a, b, c)
+		f.traffic(10 * time.Second)
+		before := f.begun()
+		f.traffic(3 * time.Minute)
+		if n := f.begun() - before; n > 0 {
+			t.Errorf("%d types changed hands in three minutes of balance", n)
+		}
+		f.balance(0, a, b, c)
+		f.drained(a, b, c)
+	})
+}
+
+// Removing the difference that it takes to move a type makes them move for ever.
+func TestMutantWithoutHysteresisMovesTypesForEver(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 7) // 3, 2 and 2
+		f.traffic(time.Second)
+		restless := func(c *Config) { c.mutant.restless = true }
+		a, b, c := f.member(restless), f.member(restless), f.member(restless)
+		f.traffic(time.Minute)
+		before := f.begun()
+		f.traffic(3 * time.Minute)
+		if n := f.begun() - before; n < 5 {
+			t.Errorf("%d types changed hands; without the rule there should be more, or the test above proves nothing", n)
+		}
+		f.drained(a, b, c)
+	})
+}
+
+func TestAReplicaThatJoinsGetsItsShare(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 50)
+		a := f.member(nil)
+		f.balance(10*time.Second, a)
+		b := f.member(nil)
+		f.balance(3*time.Minute, a, b)
+		c := f.member(nil)
+		f.balance(3*time.Minute, a, b, c)
+		if n, most := f.begun(), 50+25+17; n > most+5 {
+			t.Errorf("%d sessions; %d would have done", n, most)
+		}
+		f.drained(a, b, c)
+	})
+}
+
+func TestAReplicaThatLeavesIsReplacedAtOnce(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 30)
+		f.traffic(time.Second)
+		a, b, c := f.member(nil), f.member(nil), f.member(nil)
+		f.balance(time.Minute, a, b, c)
+		began := time.Now()
+		a.stop()
+		if took := time.Since(began); took > DefaultHandOver+time.Second {
+			t.Errorf("the stop took %v", took)
+		}
+		f.balance(5*time.Second, b, c)
+		f.drained(b, c)
+	})
+}
+
+// dying makes a pool whose machine can be cut off: its queue and its locks answer no more.
+func (f *fleet) dying(change func(*Config)) (p *runningPool, die func()) {
+	f.t.Helper()
+	gone := make(chan struct{})
+	handle := len(f.pools)
+	f.locks.Inject(func(c locktest.Call) locktest.Fault {
+		select {
+		case <-gone:
+			if c.Handle == handle {
+				return locktest.Fault{LoseRequest: true}
+			}
+		default:
+		}
+		return locktest.Fault{}
+	})
+	p = f.member(func(c *Config) {
+		c.Queue = cutOff{c.Queue, gone}
+		if change != nil {
+			change(c)
+		}
+	})
+	return p, func() { close(gone); p.cancel() }
+}
+
+// cutOff is a queue that can be cut off.
+type cutOff struct {
+	queue.Queue
+	gone chan struct{}
+}
+
+func (q cutOff) Heartbeat(ctx context.Context, m queue.Member) error {
+	select {
+	case <-q.gone:
+		<-ctx.Done()
+		return ctx.Err()
+	default:
+		return q.Queue.Heartbeat(ctx, m)
+	}
+}
+
+func (q cutOff) Leave(ctx context.Context, id string) error {
+	select {
+	case <-q.gone:
+		<-ctx.Done()
+		return ctx.Err()
+	default:
+		return q.Queue.Leave(ctx, id)
+	}
+}
+
+func TestTheTypesOfADeadReplicaAreTakenWithinALease(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 30)
+		f.traffic(time.Second)
+		a, die := f.dying(nil)
+		b, c := f.member(nil), f.member(nil)
+		f.balance(time.Minute, a, b, c)
+		f.traffic(10 * time.Second)
+		his := held(a)
+		die()
+		died := time.Now()
+		f.traffic(15 * time.Second)
+		f.mu.Lock()
+		for _, typ := range his {
+			i := slices.IndexFunc(f.commits[typ], func(c commit) bool { return c.at.After(died) && c.pool != a })
+			if i < 0 {
+				t.Errorf("%s has not been served since its holder died", typ)
+			} else if gap := f.commits[typ][i].at.Sub(died); gap > a.cfg.Lease*17/16+4*time.Second {
+				t.Errorf("%s was served %v after its holder died, the lease is %v", typ, gap, a.cfg.Lease)
+			}
+		}
+		f.mu.Unlock()
+		f.balance(time.Minute, b, c)
+		f.drained(b, c)
+	})
+}
+
+// slowestWake tells how long new types wait for their first commit.
+func (f *fleet) slowestWake(n int) (slowest time.Duration) {
+	f.t.Helper()
+	began := time.Now()
+	var fresh []string
+	for i := range n {
+		fresh = append(fresh, fmt.Sprintf("fresh-%03d", i))
+	}
+	f.types = append(f.types, fresh...)
+	f.traffic(20 * time.Second)
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, typ := range fresh {
+		if len(f.commits[typ]) == 0 {
+			return time.Hour
+		}
+		slowest = max(slowest, f.commits[typ][0].at.Sub(began))
+	}
+	return slowest
+}
+
+// afterDeath measures how long new types wait after one of two replicas has died.
+func afterDeath(t *testing.T, r *rig, change func(*Config)) time.Duration {
+	t.Helper()
+	f := newFleet(r, 10)
+	f.traffic(time.Second)
+	a, die := f.dying(change)
+	b := f.member(change)
+	f.balance(time.Minute, a, b)
+	die()
+	f.traffic(30 * time.Second)
+	took := f.slowestWake(30)
+	f.drained(b)
+	return took
+}
+
+// New types are found within seconds, also right after a replica has died, although the list of workers still has it.
+func TestNewTypesDoNotWaitForTheDead(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if took := afterDeath(t, r, nil); took > discoverEvery+500*time.Millisecond {
+			t.Errorf("a new type waited for %v", took)
+		}
+	})
+}
+
+// Removing the rule that a member lives by its beat makes new types wait for the dead.
+func TestMutantThatCountsTheDeadMakesTypesWait(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if took := afterDeath(t, r, func(c *Config) { c.mutant.immortal = true }); took < starveAfter {
+			t.Errorf("new types waited for %v; without the rule it should be longer, or the test above proves nothing", took)
+		}
+	})
+}
+
+// besideALoafer runs a pool beside a member that lives, serves everything as it says, and takes nothing.
+func besideALoafer(t *testing.T, r *rig, change func(*Config)) (took time.Duration) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for beat := int64(1); ctx.Err() == nil; beat++ {
+			_ = r.queue.Queue.Heartbeat(ctx, queue.Member{ID: "loafer", Types: []string{"*"}, Beat: beat})
+			_ = sleep(ctx, time.Second)
+		}
+	}()
+	f := newFleet(r, 4)
+	p := f.member(change)
+	f.traffic(10 * time.Second)
+	took = f.slowestWake(10)
+	p.stop()
+	cancel()
+	<-done
+	return took
+}
+
+func TestNoTypeWaitsForAMemberThatDoesNotCome(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if took := besideALoafer(t, r, nil); took > discoverEvery+starveAfter+time.Second {
+			t.Errorf("a type waited for %v", took)
+		}
+	})
+}
+
+// Removing the rule lets types starve.
+func TestMutantWithoutStarvationRuleStarvesTypes(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		if took := besideALoafer(t, r, func(c *Config) { c.mutant.noStarving = true }); took != time.Hour {
+			t.Errorf("all types were served after %v; without the rule some should not be, or the test above proves nothing", took)
+		}
+	})
+}
+
+// Who cannot see the others serves everything that it can.
+func TestAPoolThatCannotReadTheMembersServesEverything(t *testing.T) {
+	for _, kind := range []queuetest.Kind{queuetest.Unreachable, queuetest.Hang} {
+		onRig(t, func(t *testing.T, r *rig) {
+			f := newFleet(r, 10)
+			f.traffic(time.Second)
+			r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+				switch op {
+				case queuetest.OpHeartbeat, queuetest.OpMembers, queuetest.OpAllSettings, queuetest.OpLeave:
+					return queuetest.Fault{Kind: kind}
+				}
+				return queuetest.Fault{}
+			})
+			a := f.member(nil)
+			time.Sleep(firstLook + time.Second)
+			f.balance(0, a)
+			b := f.member(nil)
+			f.traffic(20 * time.Second)
+			if took := f.slowestWake(10); took > discoverEvery+2*time.Second {
+				t.Errorf("a new type waited for %v", took)
+			}
+			f.drained(a, b)
+		})
+	}
+}
+
+// Types go only to those who serve them, and to nobody more than it has room for.
+func TestTypesAreSharedAmongUnequalMembers(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 40)
+		f.traffic(time.Second)
+		all := f.member(nil)
+		few := f.member(func(c *Config) { c.MaxTypes = 5 })
+		low := f.member(func(c *Config) { c.AllTypes, c.Types = false, []string{"type-00?"} }) // ten types
+		for end := time.Now().Add(2 * time.Minute); ; f.traffic(time.Second) {
+			n, _ := counts(all, few, low)
+			if slices.Equal(n, []int{25, 5, 10}) {
+				break
+			}
+			if time.Now().After(end) {
+				t.Fatalf("they hold %v, want [25 5 10]", n)
+			}
+		}
+		for _, typ := range held(low) {
+			if !slices.Contains(f.types[:10], typ) {
+				t.Errorf("a pool serves %s, which is none of its types", typ)
+			}
+		}
+		f.drained(all, few, low)
+	})
+}
+
+// Pools that are to drain everything do that, and end, whoever else is at work.
+func TestUntilEmptyBesideOthers(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 30)
+		f.traffic(time.Second)
+		a := f.member(nil)
+		f.traffic(5 * time.Second)
+		untilEmpty := func(c *Config) { c.UntilEmpty = true }
+		b, c := f.member(untilEmpty), f.member(untilEmpty)
+		f.traffic(5 * time.Second)
+		for _, p := range []*runningPool{b, c} {
+			if err := p.end(); err != nil {
+				t.Error(err)
+			}
+		}
+		f.drained(a)
+	})
+}
+
+func TestAPausedTypeIsLeftAlone(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		f := newFleet(r, 3)
+		f.traffic(time.Second)
+		a, b := f.member(nil), f.member(nil)
+		f.traffic(10 * time.Second)
+		typ := f.types[1]
+		pause := func(on bool) {
+			t.Helper()
+			if _, err := r.queue.ChangeSettings(context.Background(), typ, queue.Change{DrainPaused: &on, Why: "migration"}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		pending := func() int {
+			d, err := r.queue.Queue.Depth(context.Background(), typ, 1000)
+			if err != nil {
+				t.Fatal(err)
+			}
+			return d.Pending
+		}
+		pause(true)
+		f.traffic(5 * time.Second)
+		before := pending()
+		// What cannot be read changes nothing.
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpAllSettings {
+				return queuetest.Fault{Kind: queuetest.Unreachable}
+			}
+			return queuetest.Fault{}
+		})
+		f.traffic(time.Minute)
+		if n := pending() - before; n != 60 {
+			t.Errorf("%d of 60 messages are pending", n)
+		}
+		if rec, ok := r.locks.Get(typ); ok && rec.Held() {
+			t.Error("its lock is held")
+		}
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+
+		// With UntilEmpty the others are drained, and the error says what to do.
+		err := r.drain(func(c *Config) { c.Types = f.types })
+		if !errors.Is(err, ErrPaused) {
+			t.Errorf("the pool ended with %v", err)
+		}
+
+		pause(false)
+		f.traffic(10 * time.Second)
+		time.Sleep(time.Second)
+		if n := pending(); n > 0 {
+			t.Errorf("%d messages are pending after it was resumed", n)
+		}
+		f.drained(a, b)
+	})
+}
+
+// slow is a queue whose operations take some milliseconds.
+type slow struct {
+	queue.Queue
+	by time.Duration
+}
+
+func (q slow) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	time.Sleep(q.by)
+	return q.Queue.Fetch(ctx, typ, after, limit)
+}
+
+func (q slow) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	time.Sleep(q.by)
+	return q.Queue.Ack(ctx, typ, ids)
+}
+
+func (q slow) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	time.Sleep(q.by)
+	return q.Queue.Depth(ctx, typ, most)
+}
+
+func (q slow) File(ctx context.Context, typ string) (queue.File, bool, error) {
+	time.Sleep(q.by)
+	return q.Queue.File(ctx, typ)
+}
+
+func (q slow) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+	time.Sleep(q.by)
+	return q.Queue.UpdateFile(ctx, typ, f)
+}
+
+// Handing a type over interrupts its service for less than 100 ms, with a server that takes 4 ms for everything: when its
+// holder stops, and when another replica takes its share.
+func TestAHandOverTakesLessThan100ms(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.locks.Inject(func(locktest.Call) locktest.Fault {
+			return locktest.Fault{Request: 2 * time.Millisecond, Reply: 2 * time.Millisecond}
+		})
+		f := newFleet(r, 4)
+		server := func(c *Config) { c.Queue = slow{c.Queue, 4 * time.Millisecond}; c.Lease = lock.DefaultLease }
+		publish := func(d time.Duration) {
+			for end := time.Now().Add(d); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+				for _, typ := range f.types {
+					f.publish(typ, 1)
+				}
+			}
+		}
+		a := f.member(server)
+		publish(3 * time.Second)
+		b := f.member(server)
+		publish(30 * time.Second)
+		if n, _ := counts(a, b); !slices.Equal(n, []int{2, 2}) {
+			t.Fatalf("the pools hold %v", n)
+		}
+		a.Stop()
+		publish(8 * time.Second)
+		if err := a.end(); err != nil {
+			t.Error(err)
+		}
+		f.mu.Lock()
+		handed := 0
+		for _, typ := range f.types {
+			for i, c := range f.commits[typ][1:] {
+				if before := f.commits[typ][i]; before.pool != c.pool {
+					handed++
+					gap := c.at.Sub(before.at)
+					t.Logf("%s: %v", typ, gap)
+					if gap > 100*time.Millisecond {
+						t.Errorf("%s was not served for %v when it changed hands", typ, gap)
+					}
+				}
+			}
+		}
+		f.mu.Unlock()
+		if handed < 4 {
+			t.Errorf("%d hand-overs, want 4", handed)
+		}
+		f.drained(b)
+	})
+}
