@@ -271,6 +271,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 	for !p.stopped(ctx) {
 		ask, wait := p.spread.next(typ)
 		paused := p.spread.isPaused(typ)
+		p.notePaused(typ, paused)
 		switch {
 		case paused && !p.cfg.UntilEmpty:
 			wait = math.MaxInt64 // it is woken
