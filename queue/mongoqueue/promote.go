@@ -169,12 +169,12 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	if p.mutant.numbersInMemory {
 		clear(next.sequences)
 	}
-	var drop []queue.Slot
+	var drop []delayed
 	for i := range due {
 		m := &due[i]
 		// rule: a repetition that landed after its message was promoted or cancelled is not another message
 		if m.cancelled || known[m.ID] {
-			drop = append(drop, queue.SlotOf(&m.Message))
+			drop = append(drop, *m)
 			continue
 		}
 		s := next.sequences[m.Type]
@@ -188,6 +188,14 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	return len(next.items), true, p.finish(ctx, next, due, drop)
 }
 
+func slotsOf(msgs []delayed) []queue.Slot {
+	slots := make([]queue.Slot, len(msgs))
+	for i := range msgs {
+		slots[i] = queue.SlotOf(&msgs[i].Message)
+	}
+	return slots
+}
+
 // noted returns the IDs of those messages whose settling is noted: their publishers may still repeat them.
 func noted(msgs []delayed, now time.Time) (ids []queue.ID) {
 	for i := range msgs {
@@ -198,14 +206,14 @@ func noted(msgs []delayed, now time.Time) (ids []queue.ID) {
 	return ids
 }
 
-// finish publishes what is left of a plan, removes it, and removes drop.
-func (p *promoter) finish(ctx context.Context, plan plan, there []delayed, drop []queue.Slot) error {
+// finish publishes what is left of a plan, and removes that and drop.
+func (p *promoter) finish(ctx context.Context, plan plan, there, drop []delayed) error {
 	bySlot := make(map[queue.Slot]*delayed, len(there))
 	for i := range there {
 		bySlot[queue.SlotOf(&there[i].Message)] = &there[i]
 	}
 	byType := map[string][]queue.Message{}
-	var left []delayed
+	left := drop
 	for _, item := range plan.items {
 		d := bySlot[item.slot]
 		if d == nil {
@@ -216,10 +224,7 @@ func (p *promoter) finish(ctx context.Context, plan plan, there []delayed, drop 
 			byType[d.Type] = append(byType[d.Type], queue.Message{Type: d.Type, ID: item.as, Payload: d.Payload, Headers: d.Headers})
 		}
 	}
-	remove := drop
-	for i := range left {
-		remove = append(remove, queue.SlotOf(&left[i].Message))
-	}
+	remove := slotsOf(left)
 	if p.mutant.removeFirst {
 		if err := p.store.remove(ctx, remove); err != nil {
 			return err
@@ -261,14 +266,23 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.Slot) (cancelled in
 	there = slices.DeleteFunc(there, func(d delayed) bool {
 		return slices.ContainsFunc(head.items, func(item planItem) bool { return item.slot == queue.SlotOf(&d.Message) })
 	})
-	if err := p.store.settle(ctx, noted(there, p.store.now())); err != nil {
+	ids := noted(there, p.store.now())
+	known, err := p.store.settled(ctx, ids)
+	if err != nil {
 		return 0, err
 	}
-	remove := make([]queue.Slot, len(there))
-	for i := range there {
-		remove[i] = queue.SlotOf(&there[i].Message)
+	if err := p.store.settle(ctx, ids); err != nil {
+		return 0, err
 	}
-	return len(there), p.store.remove(ctx, remove)
+	for i := range there {
+		if !known[there[i].ID] { // else it is a late repetition of what was promoted or cancelled before
+			cancelled++
+		}
+	}
+	if err := p.store.remove(ctx, slotsOf(there)); err != nil {
+		return 0, err
+	}
+	return cancelled, nil
 }
 
 // fence replaces the plan by itself: no plan that was made of what was read before can follow it.

@@ -1,0 +1,401 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// planWorld is a server, a consumer with its files, and the publisher of the delayed messages, all in one goroutine: what goes wrong, and
+// who else does something meanwhile, is decided before every operation of a promoter.
+type planWorld struct {
+	clock     time.Time
+	plan      *plan
+	delayed   map[queue.Slot]delayed
+	notes     map[queue.ID]bool
+	messages  map[string]map[queue.ID]string // by type: payloads
+	files     map[string]*modelFile
+	published []queue.Message   // delayed messages, in the order of their slots
+	cancelled map[queue.ID]bool // for certain
+	uncertain map[queue.ID]bool // perhaps
+	dropped   map[queue.ID]bool // removed because of a mark
+	inserted  map[string]bool   // payloads that were messages at some time
+	faults    []string
+
+	before func(w *planWorld) fault // nil: nothing happens
+}
+
+// modelFile is a file with its ledger.
+type modelFile struct {
+	last map[uint64]uint64
+	got  []string
+}
+
+type fault int
+
+const (
+	works      fault = iota
+	lost             // not performed, and the answer is an error
+	lostAnswer       // performed, and the answer is an error
+	half             // performed for the first half, and the answer is an error
+)
+
+var errNoAnswer = errors.New("the answer was lost")
+
+func newPlanWorld() *planWorld {
+	w := &planWorld{clock: time.UnixMilli(1_800_000_000_000), delayed: map[queue.Slot]delayed{}, notes: map[queue.ID]bool{},
+		messages: map[string]map[queue.ID]string{}, files: map[string]*modelFile{}, cancelled: map[queue.ID]bool{},
+		uncertain: map[queue.ID]bool{}, dropped: map[queue.ID]bool{}, inserted: map[string]bool{}}
+	for n := range 12 {
+		typ := []string{"audit", "orders"}[n%2]
+		due := w.clock.Add(time.Duration(n/4-1) * time.Minute) // the last four are due in a minute
+		m := queue.Message{Type: typ, ID: queue.NewID(w.clock, 7, uint64(n+1)), Payload: fmt.Appendf(nil, "%02d", n), Due: due}
+		w.published = append(w.published, m)
+	}
+	slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.SlotOf(&a).Compare(queue.SlotOf(&b)) })
+	w.publish()
+	return w
+}
+
+// publish stores the delayed messages, or repeats that.
+func (w *planWorld) publish() {
+	for _, m := range w.published {
+		if _, there := w.delayed[queue.SlotOf(&m)]; !there {
+			w.delayed[queue.SlotOf(&m)] = delayed{Message: m}
+		}
+	}
+}
+
+// consume appends what is pending and acknowledges it, as a worker does.
+func (w *planWorld) consume() {
+	for typ, pending := range w.messages {
+		f := w.files[typ]
+		if f == nil {
+			f = &modelFile{last: map[uint64]uint64{}}
+			w.files[typ] = f
+		}
+		for _, id := range slices.SortedFunc(maps.Keys(pending), queue.ID.Compare) {
+			switch last := f.last[id.Producer()]; {
+			case id.N() > last+1:
+				continue // held back
+			case id.N() == last+1:
+				f.last[id.Producer()] = id.N()
+				f.got = append(f.got, pending[id])
+			}
+			delete(pending, id)
+		}
+	}
+}
+
+// check tells what is wrong at the end, when everything was due, promoted and consumed.
+func (w *planWorld) check() error {
+	w.consume()
+	for typ, pending := range w.messages {
+		if len(pending) > 0 {
+			w.faults = append(w.faults, fmt.Sprintf("%d messages of %s wait behind a number that never came", len(pending), typ))
+		}
+	}
+	for _, typ := range []string{"audit", "orders"} {
+		var got, want []string
+		if f := w.files[typ]; f != nil {
+			got = f.got
+		}
+		for _, m := range w.published {
+			gone := w.cancelled[m.ID] || w.uncertain[m.ID] && !slices.Contains(got, string(m.Payload))
+			if m.Type == typ && !gone {
+				want = append(want, string(m.Payload))
+			}
+		}
+		if !slices.Equal(got, want) {
+			w.faults = append(w.faults, fmt.Sprintf("the file of %s has %v, want %v", typ, got, want))
+		}
+	}
+	for slot, d := range w.delayed {
+		if !d.cancelled {
+			w.faults = append(w.faults, fmt.Sprintf("%v is still there", slot))
+		}
+	}
+	if len(w.faults) > 0 {
+		return fmt.Errorf("%v", w.faults)
+	}
+	return nil
+}
+
+// step decides what happens to one operation; n is the number of things that it is about.
+func (w *planWorld) step(n int) (keep int, err error) {
+	if w.before == nil {
+		return n, nil
+	}
+	switch w.before(w) {
+	case lost:
+		return -1, errNoAnswer
+	case lostAnswer:
+		return n, errNoAnswer
+	case half:
+		return n / 2, errNoAnswer
+	}
+	return n, nil
+}
+
+func (w *planWorld) now() time.Time { return w.clock }
+
+func (w *planWorld) readPlan(context.Context) (plan, bool, error) {
+	if _, err := w.step(1); err != nil || w.plan == nil {
+		return plan{}, false, err
+	}
+	p := *w.plan
+	p.items, p.sequences = slices.Clone(p.items), maps.Clone(p.sequences)
+	return p, true, nil
+}
+
+func (w *planWorld) createPlan(_ context.Context, p plan) error {
+	keep, err := w.step(1)
+	if keep > 0 && w.plan == nil {
+		w.plan = &p
+	}
+	return err
+}
+
+func (w *planWorld) swapPlan(_ context.Context, version string, p plan) (bool, error) {
+	keep, err := w.step(1)
+	swapped := keep > 0 && w.plan.version == version
+	if swapped {
+		w.plan = &p
+	}
+	return swapped && err == nil, err
+}
+
+func (w *planWorld) dueUntil(_ context.Context, until time.Time, limit queue.Limit) (out []delayed, err error) {
+	if _, err := w.step(1); err != nil {
+		return nil, err
+	}
+	for _, slot := range slices.SortedFunc(maps.Keys(w.delayed), queue.Slot.Compare) {
+		if !slot.Due.After(until) && len(out) < limit.Messages {
+			out = append(out, w.delayed[slot])
+		}
+	}
+	return out, nil
+}
+
+func (w *planWorld) delayedAt(_ context.Context, slots []queue.Slot) (out []delayed, err error) {
+	if _, err := w.step(1); err != nil {
+		return nil, err
+	}
+	for _, slot := range slots {
+		if d, ok := w.delayed[slot]; ok {
+			out = append(out, d)
+		}
+	}
+	return out, nil
+}
+
+func (w *planWorld) settled(_ context.Context, ids []queue.ID) (map[queue.ID]bool, error) {
+	if _, err := w.step(1); err != nil {
+		return nil, err
+	}
+	known := map[queue.ID]bool{}
+	for _, id := range ids {
+		known[id] = w.notes[id]
+	}
+	return known, nil
+}
+
+func (w *planWorld) settle(_ context.Context, ids []queue.ID) error {
+	keep, err := w.step(len(ids))
+	for _, id := range ids[:max(keep, 0)] {
+		w.notes[id] = true
+	}
+	return err
+}
+
+func (w *planWorld) cancel(_ context.Context, slots []queue.Slot) error {
+	keep, err := w.step(len(slots))
+	for _, slot := range slots[:max(keep, 0)] {
+		if d, ok := w.delayed[slot]; ok {
+			d.cancelled = true
+			w.delayed[slot] = d
+		}
+	}
+	return err
+}
+
+func (w *planWorld) remove(_ context.Context, slots []queue.Slot) error {
+	keep, err := w.step(len(slots))
+	for _, slot := range slots[:max(keep, 0)] {
+		planned := w.plan != nil && slices.ContainsFunc(w.plan.items, func(item planItem) bool { return item.slot == slot })
+		if d := w.delayed[slot]; d.cancelled && !planned && !w.inserted[string(d.Payload)] {
+			w.dropped[slot.ID] = true
+		}
+		delete(w.delayed, slot)
+	}
+	return err
+}
+
+// planStore cannot have two methods called publish.
+type planWorldStore struct{ *planWorld }
+
+func (w planWorldStore) publish(_ context.Context, typ string, msgs []queue.Message) error {
+	keep, err := w.step(len(msgs))
+	if w.messages[typ] == nil {
+		w.messages[typ] = map[queue.ID]string{}
+	}
+	for _, m := range msgs[:max(keep, 0)] {
+		w.messages[typ][m.ID] = string(m.Payload)
+		w.inserted[string(m.Payload)] = true
+		for _, p := range w.published {
+			if string(p.Payload) == string(m.Payload) && p.Due.After(w.clock) {
+				w.faults = append(w.faults, fmt.Sprintf("%s was promoted early", m.Payload))
+			}
+		}
+	}
+	return err
+}
+
+func (w *planWorld) promoter(m promoteMutant) *promoter {
+	return &promoter{store: planWorldStore{w}, mutant: m}
+}
+
+// promoteAll lets one promoter work until nothing is due. An error does not stop it, unless it dies of it.
+func (w *planWorld) promoteAll(p *promoter, dies bool) {
+	for range 50 {
+		n, err := p.promote(context.Background(), queue.Limit{Messages: 3})
+		if err == nil && n == 0 || err != nil && dies {
+			return
+		}
+	}
+}
+
+// end lets everything become due and go through.
+func (w *planWorld) end(m promoteMutant) error {
+	w.before = nil
+	w.clock = w.clock.Add(2 * time.Minute)
+	w.promoteAll(w.promoter(m), false)
+	w.publish() // the latest repetition of all
+	w.promoteAll(w.promoter(m), false)
+	return w.check()
+}
+
+// interruptions are all the ways in which the operations of one promoter go wrong, one each, until there is no such operation any more.
+func interruptions(m promoteMutant) (scenarios int, err error) {
+	for _, f := range []fault{works, lost, lostAnswer, half} {
+		for _, dies := range []bool{false, true} {
+			for _, others := range []bool{false, true} {
+				for at := 0; ; at++ {
+					w := newPlanWorld()
+					operation := 0
+					w.before = func(w *planWorld) fault {
+						if operation++; operation-1 != at {
+							return works
+						}
+						if others { // this promoter is paused: another one does everything, and the files get it
+							w.before = nil
+							w.promoteAll(w.promoter(m), false)
+							w.consume()
+							w.publish()
+						}
+						return f
+					}
+					w.promoteAll(w.promoter(m), dies)
+					if operation <= at {
+						break
+					}
+					w.consume()
+					scenarios++
+					if err := w.end(m); err != nil {
+						return scenarios, fmt.Errorf("operation %d, fault %d, dies %v, others %v: %w", at, f, dies, others, err)
+					}
+				}
+			}
+		}
+	}
+	return scenarios, nil
+}
+
+// turmoil lets promoters, a canceller, the publisher and the consumer get into each other's way at random.
+func turmoil(seed uint64, m promoteMutant) error {
+	rng := rand.New(rand.NewPCG(seed, 1))
+	w := newPlanWorld()
+	depth := 0
+	cancel := func() {
+		victim := w.published[rng.IntN(len(w.published))]
+		n, err := w.promoter(m).cancel(context.Background(), []queue.Slot{queue.SlotOf(&victim)})
+		switch {
+		case err != nil:
+			w.uncertain[victim.ID] = true
+		case n == 1, w.dropped[victim.ID]: // a promoter that saw the mark may be faster, and then it is not counted
+			w.cancelled[victim.ID] = true
+		}
+	}
+	promoters := []*promoter{w.promoter(m), w.promoter(m), w.promoter(m)}
+	w.before = func(w *planWorld) fault {
+		if depth < 3 && rng.IntN(6) == 0 {
+			depth++
+			switch rng.IntN(5) {
+			case 0, 1:
+				w.promoteAll(promoters[rng.IntN(3)], rng.IntN(2) == 0)
+			case 2:
+				cancel()
+			case 3:
+				w.consume()
+			case 4:
+				w.publish()
+			}
+			depth--
+		}
+		if rng.IntN(8) == 0 {
+			return fault(rng.IntN(4))
+		}
+		return works
+	}
+	for range 4 {
+		w.promoteAll(promoters[rng.IntN(3)], rng.IntN(2) == 0)
+		w.clock = w.clock.Add(20 * time.Second)
+	}
+	if err := w.end(m); err != nil {
+		return fmt.Errorf("seed %d: %w", seed, err)
+	}
+	return nil
+}
+
+// TestPromotingSurvivesEveryInterruption: an operation of a promoter fails, with and without effect, or half; it dies of it or goes on; it
+// is paused there while another one does its work. Every delayed message is in its file once, in order, without a gap, and not early.
+func TestPromotingSurvivesEveryInterruption(t *testing.T) {
+	n, err := interruptions(promoteMutant{})
+	if err != nil || n < 300 {
+		t.Fatalf("%d scenarios, %v", n, err)
+	}
+	for seed := range uint64(2000) {
+		if err := turmoil(seed, promoteMutant{}); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// TestPromoterRulesAreNeeded drops each rule and expects a message to be lost, doubled, or out of order.
+func TestPromoterRulesAreNeeded(t *testing.T) {
+	for name, m := range map[string]promoteMutant{
+		"insert without the plan":   {insertUnplanned: true},
+		"numbers in memory":         {numbersInMemory: true},
+		"leave a plan unfinished":   {leaveUnfinished: true},
+		"remove before the insert":  {removeFirst: true},
+		"do not note what is done":  {noNote: true},
+		"cancel without a new plan": {removeAtOnce: true},
+	} {
+		_, err := interruptions(m)
+		for seed := uint64(0); err == nil && seed < 2000; seed++ {
+			err = turmoil(seed, m)
+		}
+		if err == nil {
+			t.Errorf("%s: nothing went wrong without the rule", name)
+		} else {
+			t.Logf("%s: %v", name, err)
+		}
+	}
+}
