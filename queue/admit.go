@@ -65,7 +65,7 @@ func (s *stream) admit() admission {
 	}
 	b := &s.backlog
 	switch {
-	case set.MaxBacklog == 0:
+	case set.MaxBacklog == 0 || s.delayed: // what is delayed is not pending
 		*b = backlog{}
 		return admission{room: s.live}
 	case b.room > 0 && now.Before(b.until):

@@ -127,8 +127,12 @@ type Config struct {
 	// producers.
 	MaxFileBytes int64
 
-	// UntilEmpty makes Run return once all types were seen empty.
+	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due are not waited for.
 	UntilEmpty bool
+
+	// NoScheduler keeps the pool from promoting delayed messages (of all types, also those that it does not serve). Some pool has to, or
+	// they stay where they are.
+	NoScheduler bool
 
 	// Storage carries options of the files, such as the permission to use an overlay file system. Registry, Holder,
 	// Restore and Replay are set by the pool.
@@ -137,7 +141,8 @@ type Config struct {
 	// Logger gets one line per change of state, never one per batch. Defaults to no logging.
 	Logger *zerolog.Logger
 
-	mutant mutant // test only: drops a safety rule
+	promoteLimit queue.Limit // test only; the scheduler's
+	mutant       mutant      // test only: drops a safety rule
 }
 
 // mutant switches a safety rule off, to prove that the tests notice.

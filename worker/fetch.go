@@ -171,6 +171,11 @@ func (f *fetcher) forgetSilent(ctx context.Context) {
 	if err != nil {
 		return
 	}
+	// rule: a delayed message that is being promoted counts as pending. One that has been due for so long may have been promoted and
+	// appended by somebody who died before it was removed, and who goes on with it would insert it once more.
+	if f.pool.promotesLate(ctx, f.pool.cfg.Retention) {
+		return
+	}
 	if n := f.ledger.forget(now, f.pool.cfg.Retention); n > 0 {
 		f.log.Debug().Int("producers", n).Msg("forgot producers that have gone silent")
 	}

@@ -68,6 +68,7 @@ type Stats struct {
 	Handled    uint64 // messages that a Handler has handled
 	Retries    uint64 // calls of a Handler after one that failed
 	Dead       uint64 // messages put aside as dead letters
+	Promoted   uint64 // delayed messages of any type that this pool made normal ones
 }
 
 // New checks the configuration and creates a pool. It does not touch the network or the disk.
@@ -138,8 +139,10 @@ func (p *Pool) Run(ctx context.Context) error {
 			types.Go(func() { p.serve(ctx, typ, cancel) })
 		}
 	}
+	stopScheduler := p.startScheduler(ctx)
 	err := p.discover(ctx, serve, types.Wait)
 	types.Wait()
+	stopScheduler()
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}

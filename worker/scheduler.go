@@ -1,0 +1,153 @@
+package worker
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// The scheduler promotes delayed messages: when they are due, they become normal messages of their types. Every pool looks, with one
+// read of one index entry, when the next one is due. Only when one is, it asks for the lock, so that one pool promotes at a time.
+//
+// rule: the lock saves the others the work, and nothing else rests on it. Queue.Promote is right for any number of callers, and for one
+// that was paused and goes on long after it lost the lock.
+const (
+	schedulerLock = "_scheduler"           // no type has such a name
+	scheduleMin   = 100 * time.Millisecond // pause between two looks: first …
+	scheduleMax   = time.Second            // … and longest
+
+	promoteTimeout = 30 * time.Second // of one promotion, and of one look: who gets no answer must not keep the lock
+)
+
+// promoteLimit bounds one promotion, so what a scheduler holds in memory.
+var promoteLimit = queue.Limit{Messages: 1000, Bytes: 8 << 20}
+
+// startScheduler starts the scheduler and returns what stops it. With UntilEmpty it first promotes what is due already: that shall be
+// drained too.
+func (p *Pool) startScheduler(ctx context.Context) (stop func()) {
+	if p.cfg.NoScheduler {
+		return func() {}
+	}
+	ctx, cancel := p.untilStop(ctx)
+	if p.cfg.UntilEmpty {
+		for {
+			done, err := p.promote(ctx)
+			if err != nil && ctx.Err() == nil {
+				p.log.Warn().Err(err).Msg("cannot promote delayed messages that are due")
+			}
+			if done.Messages == 0 {
+				break
+			}
+		}
+	}
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		p.schedule(ctx)
+	}()
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// schedule looks for due messages until ctx ends.
+func (p *Pool) schedule(ctx context.Context) {
+	poll := backoff{min: scheduleMin, max: scheduleMax}
+	var outage outage
+	for ctx.Err() == nil {
+		wait, err := p.nextDue(ctx)
+		if err == nil && wait <= 0 {
+			var promoted int
+			if promoted, err = p.promoteUnderLock(ctx); promoted > 0 {
+				poll.reset()
+			}
+		}
+		if ctx.Err() != nil {
+			return
+		}
+		outage.note(&p.log, err, "promote delayed messages")
+		pause := poll.next()
+		if wait > 0 {
+			pause = min(pause, wait)
+		}
+		p.pause(ctx, pause)
+	}
+}
+
+// nextDue tells how long it is until the first delayed message is due. Without any it is long.
+func (p *Pool) nextDue(ctx context.Context) (time.Duration, error) {
+	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
+	defer cancel()
+	due, ok, err := p.cfg.Queue.NextDue(ctx)
+	if err != nil || !ok {
+		return time.Hour, err
+	}
+	now, err := p.cfg.Queue.Now(ctx)
+	return due.Sub(now), err
+}
+
+// promoteUnderLock promotes for as long as there is something to promote, or will be shortly. That another pool does is no error.
+func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
+	lease, err := p.cfg.Locker.Acquire(ctx, schedulerLock,
+		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("scheduler of worker "+p.instance))
+	if errors.Is(err, lock.ErrHeld) || lease == nil && ctx.Err() != nil {
+		return 0, nil
+	}
+	if err != nil {
+		return 0, err
+	}
+	defer func() {
+		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease/5)
+		defer cancel()
+		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
+			p.log.Warn().Err(rerr).Msg("lock of the scheduler not released, it will expire")
+		}
+	}()
+	ctx, stop := context.WithCancel(ctx)
+	defer stop()
+	defer context.AfterFunc(lease.Context(), stop)()
+	for ctx.Err() == nil {
+		done, err := p.promote(ctx)
+		promoted += done.Messages
+		if ctx.Err() != nil {
+			break // lost, or stopped: another one goes on
+		}
+		if err != nil {
+			return promoted, err
+		}
+		wait := done.Next.Sub(done.Now)
+		switch {
+		case done.Messages > 0 && wait <= 0 && !done.Next.IsZero():
+			continue
+		case done.Next.IsZero() || wait <= 0 || wait > scheduleMax:
+			return promoted, nil
+		}
+		p.pause(ctx, wait)
+	}
+	return promoted, nil
+}
+
+// promote promotes once and counts.
+func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
+	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
+	defer cancel()
+	done, err := p.cfg.Queue.Promote(ctx, cmp.Or(p.cfg.promoteLimit, promoteLimit))
+	if done.Messages > 0 {
+		p.mu.Lock()
+		p.stats.Promoted += uint64(done.Messages)
+		p.mu.Unlock()
+		p.log.Debug().Int("messages", done.Messages).Msg("promoted delayed messages")
+	}
+	return done, err
+}
+
+// promotesLate reports whether delayed messages have been due for longer than d, or whether that cannot be known.
+func (p *Pool) promotesLate(ctx context.Context, d time.Duration) bool {
+	wait, err := p.nextDue(ctx)
+	return err != nil || -wait > d
+}

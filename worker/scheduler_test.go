@@ -1,0 +1,193 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// delay publishes n messages that are due after d.
+func (r *rig) delay(typ string, n int, d time.Duration) {
+	r.t.Helper()
+	r.publish(typ, 0) // makes the publisher
+	var msgs []queue.Message
+	for i := range n {
+		p := fmt.Sprintf("%s after %v: %d", typ, d, i)
+		r.sent[typ] = append(r.sent[typ], p)
+		msgs = append(msgs, queue.Message{Type: typ, Payload: []byte(p), Due: r.pub.Now().Add(d)})
+	}
+	for i, res := range r.pub.PublishAll(context.Background(), msgs) {
+		if res.Status != queue.Stored {
+			r.t.Fatalf("message %d is %v: %v", i, res.Status, res.Err)
+		}
+	}
+}
+
+func TestDelayedMessagesComeWhenTheyAreDue(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.delay(typ, 3, 20*time.Second)
+		late := r.sent[typ]
+		r.sent[typ] = nil
+		r.delay(typ, 2000, 10*time.Second)
+		r.delay(typ, 0, 0)
+		p := r.start(func(c *Config) { c.Types, c.AllTypes = nil, true }) // the type has nothing pending: it has to be found
+		time.Sleep(9900 * time.Millisecond)
+		if types, _ := r.queue.Types(context.Background()); len(types) != 1 { // registered by the publisher
+			t.Errorf("types: %v", types)
+		}
+		if slices.Contains(r.disk.Names(), testFile) {
+			t.Fatal("there is a file before anything is due")
+		}
+		time.Sleep(2 * time.Second)
+		if got := contents(t, r.disk, testFile); !slices.Equal(got, r.sent[typ]) {
+			t.Fatalf("%d messages in the file 2 s after they were due, want %d", len(got), len(r.sent[typ]))
+		}
+		r.publish(typ, 5)
+		time.Sleep(7 * time.Second)
+		if got := contents(t, r.disk, testFile); len(got) != 2005 {
+			t.Fatalf("%d messages in the file before the others are due", len(got))
+		}
+		time.Sleep(3 * time.Second)
+		r.sent[typ] = append(r.sent[typ], late...)
+		p.stop()
+		r.complete(typ)
+		if s := p.Stats(); s.Promoted != 2003 {
+			t.Errorf("%d promoted", s.Promoted)
+		}
+	})
+}
+
+func TestUntilEmptyDrainsWhatIsDueAndWaitsForNothing(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.delay(typ, 1500, time.Second)
+		due := r.sent[typ]
+		r.delay(typ, 1, time.Hour)
+		time.Sleep(2 * time.Second)
+		off := func(c *Config) { c.NoScheduler = true }
+		if err := r.drain(off); err != nil {
+			t.Fatal(err)
+		}
+		began := time.Now()
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		if got := contents(t, r.disk, testFile); !slices.Equal(got, due) {
+			t.Errorf("%d messages in the file, want %d", len(got), len(due))
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}
+
+// TestSchedulersUnderFaults: promotions fail in every way, are paused for longer than the lease, the pools die, the lock is taken away.
+// Every message is in the file once, in the order of the due times, without a gap.
+func TestSchedulersUnderFaults(t *testing.T) {
+	for seed := range uint64(6) {
+		onRig(t, func(t *testing.T, r *rig) {
+			rng := rand.New(rand.NewPCG(seed, 5))
+			var mu sync.Mutex
+			r.disturb(func(op queuetest.Op, n int) queuetest.Fault {
+				mu.Lock()
+				defer mu.Unlock()
+				switch op {
+				case queuetest.OpPromote, queuetest.OpDelay:
+					if rng.IntN(3) == 0 {
+						kinds := []queuetest.Kind{queuetest.LostAnswer, queuetest.Lost, queuetest.Partial, queuetest.Hang, queuetest.HangPerformed}
+						return queuetest.Fault{Kind: kinds[rng.IntN(len(kinds))], Keep: rng.IntN(n + 1)}
+					}
+				case queuetest.OpNextDue:
+					if rng.IntN(10) == 0 {
+						return queuetest.Fault{Kind: queuetest.Unreachable}
+					}
+				}
+				return queuetest.Fault{}
+			})
+			few := promoteLimit
+			few.Messages = 7
+			start := func() *runningPool { return r.start(func(c *Config) { c.promoteLimit = few }) }
+			pools := []*runningPool{start(), start(), start()}
+			for i := range 20 {
+				r.delay(typ, 10, time.Duration(i)*3*time.Second)
+			}
+			for range 30 {
+				time.Sleep(time.Duration(rng.IntN(5)) * time.Second)
+				switch i := rng.IntN(len(pools)); rng.IntN(3) {
+				case 0:
+					pools[i].cancel()
+					<-pools[i].done
+					pools[i] = start()
+				case 1:
+					_ = pools[i].locker.ForceRelease(context.Background(), schedulerLock, "test")
+				}
+			}
+			time.Sleep(2 * time.Minute)
+			r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+			time.Sleep(time.Minute)
+			for _, p := range pools {
+				p.stop()
+			}
+			slices.SortStableFunc(r.sent[typ], func(a, b string) int { return int(afterOf(a) - afterOf(b)) })
+			got := contents(t, r.disk, testFile)
+			slices.SortStableFunc(got, func(a, b string) int { return int(afterOf(a) - afterOf(b)) }) // publishing took time too
+			if !slices.Equal(got, r.sent[typ]) {
+				t.Fatalf("%d messages in the file, want %d; they differ at %d", len(got), len(r.sent[typ]), differ(got, r.sent[typ]))
+			}
+			for _, p := range r.pools {
+				if s := p.Stats(); s.Gaps != 0 {
+					t.Errorf("%d declared gaps", s.Gaps)
+				}
+			}
+		})
+	}
+}
+
+// afterOf is the delay that a payload names.
+func afterOf(payload string) time.Duration {
+	_, rest, _ := strings.Cut(payload, " after ")
+	d, _, _ := strings.Cut(rest, ":")
+	after, _ := time.ParseDuration(d)
+	return after
+}
+
+// A producer that is silent for long is not forgotten while a delayed message may be on its way under its number.
+func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.put(1, 1)
+		short := func(c *Config) { c.Retention, c.UntilEmpty, c.NoScheduler = time.Hour, true, true }
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		r.delay("other", 1, 0)
+		time.Sleep(3 * time.Hour)
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		r.put(2, 1)
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		if strings.Contains(r.log.String(), "forgot producers") {
+			t.Error("a producer was forgotten")
+		}
+		if _, err := r.queue.Promote(context.Background(), promoteLimit); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		r.put(3, 1)
+		if err := r.drain(short); err != nil {
+			t.Fatal(err)
+		}
+		if !strings.Contains(r.log.String(), "forgot producers") {
+			t.Error("a silent producer was never forgotten")
+		}
+	})
+}
