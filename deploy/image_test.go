@@ -114,18 +114,36 @@ func (d *docker) testDrain(t *testing.T) {
 	d.stop(t, second)
 }
 
-// Without any server and without a network: everything is in the volume.
+// Without any server and without a network: everything is in the volume. The worker becomes healthy as in compose.yaml, and has the
+// pages that the manifests ask for.
 func (d *docker) testEmbedded(t *testing.T) {
 	d = d.with(d.volume(t), "none")
 	if r := d.run(t, "producer", "publish", "--type", "greetings", "--message", "hello"); r.code != 0 {
 		t.Fatalf("producer: %v", r)
 	}
-	if r := d.run(t, "worker", "--type", "greetings", "--until-empty"); r.code != 0 {
-		t.Fatalf("worker: %v", r)
+	health := &container.HealthConfig{Test: []string{"CMD", "fencepost", "healthcheck"}, Interval: 200 * time.Millisecond, Timeout: within, Retries: 1000}
+	worker := d.start(t, health, "worker", "--all-types", "--listen=:9090")
+	d.eventually(t, "the worker is healthy", func() bool {
+		c, err := d.api.ContainerInspect(d.ctx(t), worker, client.ContainerInspectOptions{})
+		if err != nil || !c.Container.State.Running {
+			t.Fatalf("the worker has ended (%v): %v", err, d.logs(t, worker))
+		}
+		return c.Container.State.Health != nil && c.Container.State.Health.Status == container.Healthy
+	})
+	beside := *d
+	beside.network = container.NetworkMode("container:" + worker)
+	for _, page := range []string{"livez", "readyz", "metrics"} {
+		if r := beside.run(t, "fencepost", "healthcheck", "--timeout", within.String(), "http://127.0.0.1:9090/"+page); r.code != 0 {
+			t.Errorf("/%s: %v", page, r)
+		}
 	}
-	if r := d.run(t, "fencepost", "cat", "/data/greetings.fpl"); r.code != 0 || r.stdout != "hello\n" {
-		t.Errorf("cat: %v; want hello", r)
+	if r := beside.run(t, "fencepost", "healthcheck", "http://127.0.0.1:9090/nothing"); r.code != 1 {
+		t.Errorf("a page that does not exist: %v; want exit code 1", r)
 	}
+	d.eventually(t, "hello is in the file", func() bool {
+		return d.run(t, "fencepost", "cat", "/data/greetings.fpl").stdout == "hello\n"
+	})
+	d.stop(t, worker)
 }
 
 // docker runs containers of the image under test.

@@ -82,11 +82,7 @@ func Main(root *cobra.Command) {
 
 // Run is Main without the exit.
 func Run(ctx context.Context, root *cobra.Command) int {
-	root.SilenceErrors, root.SilenceUsage = true, true
-	root.PersistentFlags().String("config", "", configHelp)
-	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
-	})
+	Prepare(root)
 	err := root.ExecuteContext(ctx)
 	code := Code(err)
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
@@ -96,6 +92,15 @@ func Run(ctx context.Context, root *cobra.Command) int {
 		fmt.Fprintf(root.ErrOrStderr(), "error: %v\n", err)
 	}
 	return code
+}
+
+// Prepare gives a root command what all programs have in common. Run calls it.
+func Prepare(root *cobra.Command) {
+	root.SilenceErrors, root.SilenceUsage = true, true
+	root.PersistentFlags().String("config", "", configHelp)
+	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
+		return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
+	})
 }
 
 // NoArgs refuses arguments with an error that names them.

@@ -166,6 +166,7 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 		}
 	}()
 	cfg.Queue, cfg.Locker = b.Queue, b.Locker
+	cfg.HandOver = min(worker.DefaultHandOver, grace/4)
 	if pool, err = worker.New(cfg); err != nil {
 		return err
 	}

@@ -1,0 +1,209 @@
+package deploy_test
+
+import (
+	"encoding/json"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+var metricName = regexp.MustCompile(`\bfencepost_[a-z_]+\b`)
+
+// Every metric that dashboards, alerts and scaling ask for is one that the programs have.
+func TestMetricsExist(t *testing.T) {
+	known := knownMetrics()
+	if len(known) < 20 {
+		t.Fatalf("only %d metrics found in worker/metrics: has the format of prometheus.Desc changed?", len(known))
+	}
+	used := 0
+	for _, file := range filesThatAsk(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, name := range metricName.FindAllString(string(b), -1) {
+			used++
+			if !metricExists(known, name) {
+				t.Errorf("%s asks for %s, which no program has", file, name)
+			}
+		}
+	}
+	if used < 30 {
+		t.Errorf("only %d uses of metrics found", used)
+	}
+	for _, wrong := range []string{"fencepost_no_such_total", "fencepost_lock_held_bucket"} {
+		if metricExists(known, wrong) {
+			t.Errorf("%s passes for a metric", wrong)
+		}
+	}
+}
+
+// filesThatAsk are the files of this directory with queries.
+func filesThatAsk(t *testing.T) (files []string) {
+	err := filepath.WalkDir(".", func(path string, d fs.DirEntry, err error) error {
+		if ext := filepath.Ext(path); err == nil && (ext == ".yaml" || ext == ".yml" || ext == ".json") {
+			files = append(files, path)
+		}
+		return err
+	})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return files
+}
+
+// knownMetrics maps the name of each metric to its description.
+func knownMetrics() map[string]string {
+	known := map[string]string{}
+	name := regexp.MustCompile(`fqName: "([^"]+)"`)
+	for _, c := range []prometheus.Collector{metrics.New(), metrics.Publisher(func() queue.PublisherStats { return queue.PublisherStats{} })} {
+		ch := make(chan *prometheus.Desc)
+		go func() {
+			c.Describe(ch)
+			close(ch)
+		}()
+		for d := range ch {
+			known[name.FindStringSubmatch(d.String())[1]] = d.String()
+		}
+	}
+	return known
+}
+
+// metricExists also knows the series of histograms.
+func metricExists(known map[string]string, name string) bool {
+	if _, ok := known[name]; ok {
+		return true
+	}
+	for _, suffix := range []string{"_bucket", "_sum", "_count"} {
+		if base, cut := strings.CutSuffix(name, suffix); cut && known[base] != "" {
+			return strings.HasSuffix(base, "_duration_seconds") || strings.HasSuffix(base, "_wait_seconds") || base == "fencepost_batch_messages" // the histograms
+		}
+	}
+	return false
+}
+
+// Counters are asked for their rate, and only counters and histograms are.
+func TestRatesAreOfCounters(t *testing.T) {
+	rate := regexp.MustCompile(`(rate|increase)\((fencepost_[a-z_]+)`)
+	for _, file := range filesThatAsk(t) {
+		b, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text := string(b)
+		for _, m := range rate.FindAllStringSubmatch(text, -1) {
+			if !regexp.MustCompile(`_(total|bucket|sum|count)$`).MatchString(m[2]) {
+				t.Errorf("%s: %s of %s, which is no counter", file, m[1], m[2])
+			}
+		}
+		for _, name := range metricName.FindAllString(rate.ReplaceAllString(text, ""), -1) {
+			if strings.HasSuffix(name, "_total") {
+				t.Errorf("%s: %s is a counter, ask for its rate or increase", file, name)
+			}
+		}
+	}
+}
+
+// Panels of the dashboard are where nobody else is, and ask for something.
+func TestDashboard(t *testing.T) {
+	b, err := os.ReadFile("grafana/fencepost.json")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var d struct {
+		UID    string
+		Panels []struct {
+			ID      int
+			Type    string
+			Title   string
+			GridPos struct{ H, W, X, Y int }
+			Targets []struct{ Expr string }
+		}
+	}
+	if err := json.Unmarshal(b, &d); err != nil {
+		t.Fatal(err)
+	}
+	if d.UID == "" || len(d.Panels) == 0 {
+		t.Fatal("no panels, or no uid, without which each import makes another dashboard")
+	}
+	ids := map[int]bool{}
+	taken := map[[2]int]string{}
+	for _, p := range d.Panels {
+		if ids[p.ID] {
+			t.Errorf("panel %q: id %d is taken", p.Title, p.ID)
+		}
+		ids[p.ID] = true
+		if p.Type != "row" && (len(p.Targets) == 0 || p.Targets[0].Expr == "") {
+			t.Errorf("panel %q asks for nothing", p.Title)
+		}
+		for x := p.GridPos.X; x < p.GridPos.X+p.GridPos.W; x++ {
+			for y := p.GridPos.Y; y < p.GridPos.Y+p.GridPos.H; y++ {
+				if other, ok := taken[[2]int{x, y}]; ok || x >= 24 {
+					t.Fatalf("panel %q lies over %q, or beside the page", p.Title, other)
+				}
+				taken[[2]int{x, y}] = p.Title
+			}
+		}
+	}
+}
+
+// Every runbook that an alert names is a section of that document.
+func TestRunbooksExist(t *testing.T) {
+	b, err := os.ReadFile("prometheus/alerts.yml")
+	if err != nil {
+		t.Fatal(err)
+	}
+	alerts := regexp.MustCompile(`(?m)- alert: `).FindAll(b, -1)
+	runbooks := regexp.MustCompile(`(?m)runbook: (\S+)#(\S+)$`).FindAllStringSubmatch(string(b), -1)
+	if len(runbooks) == 0 || len(runbooks) != len(alerts) {
+		t.Errorf("%d alerts, %d runbooks", len(alerts), len(runbooks))
+	}
+	for _, m := range runbooks {
+		if !hasSection(t, "../"+m[1], m[2]) {
+			t.Errorf("%s has no section %s", m[1], m[2])
+		}
+	}
+	if hasSection(t, "../docs/operations.md", "no-such-section") {
+		t.Error("every section passes for one that is there")
+	}
+	// And the links inside the documents.
+	link := regexp.MustCompile(`\]\(([^)#:]*)#([a-z0-9-]+)\)`)
+	for _, doc := range []string{"README.md", "kubernetes/README.md", "../docs/operations.md"} {
+		b, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range link.FindAllStringSubmatch(string(b), -1) {
+			target := doc
+			if m[1] != "" {
+				target = filepath.Join(filepath.Dir(doc), m[1])
+			}
+			if !hasSection(t, target, m[2]) {
+				t.Errorf("%s: %s has no section %s", doc, target, m[2])
+			}
+		}
+	}
+}
+
+// hasSection looks for a heading by the anchor that Markdown renderers make of it.
+func hasSection(t *testing.T, doc, anchor string) bool {
+	t.Helper()
+	b, err := os.ReadFile(doc)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, h := range regexp.MustCompile(`(?m)^#+ (.*)$`).FindAllStringSubmatch(string(b), -1) {
+		slug := regexp.MustCompile(`[^a-z0-9 -]`).ReplaceAllString(strings.ToLower(h[1]), "")
+		if strings.ReplaceAll(slug, " ", "-") == anchor {
+			return true
+		}
+	}
+	return false
+}
