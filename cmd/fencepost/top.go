@@ -1,0 +1,447 @@
+package main
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/backlog"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+	"golang.org/x/term"
+)
+
+const (
+	lookTimeout = 10 * time.Second // of looking at everything once
+	lookers     = 4                // questions to the server at a time
+	rateWindow  = 20 * time.Second // workers tell every 5 s how far their files are
+)
+
+func topCommand() *cobra.Command {
+	output := cli.NewOneOf("text", "json")
+	var once bool
+	var refresh time.Duration
+	var most int
+	cmd := &cobra.Command{
+		Use:   "top",
+		Short: "Watch the types: backlog, age, rate, who holds them",
+		Long: `Top shows all types in a table that is refreshed, those with the oldest backlog first; q ends it. Without a terminal, or with --once, it
+prints one plain table.
+
+BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as far as its worker has told. RENEWED is when the holder of the lock
+last gave a sign of life: within a fifth of its lease while it lives. A worker's last error is in its log and, with --listen, in its /statusz.
+
+Top costs the server two reads of index entries per type and refresh, a few at a time.`,
+		Example: `  fencepost top
+  fencepost top --once
+  fencepost top --once -o json --url mongodb://localhost/shop`,
+		Args: cli.NoArgs,
+	}
+	url := cli.URLFlag(cmd)
+	cmd.Flags().VarP(output, "output", "o", "output format; json goes with --once")
+	cmd.Flags().BoolVar(&once, "once", false, "print one table and exit")
+	cmd.Flags().DurationVar(&refresh, "refresh", 2*time.Second, "look again after this long")
+	cmd.Flags().IntVar(&most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		live := !once && cli.IsTerminal(cmd.OutOrStdout())
+		switch {
+		case most < 1:
+			return cli.Usagef("--count-up-to %d: count at least 1", most)
+		case refresh < 100*time.Millisecond:
+			return cli.Usagef("--refresh %v is too often; use at least 100ms", refresh)
+		case live && output.Value == "json":
+			return cli.Usagef("-o json goes with --once")
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			v := newView(b, most, refresh)
+			defer v.depths.Close()
+			if live {
+				return watchTop(ctx, v, cmd.OutOrStdout().(*os.File), refresh)
+			}
+			s, err := v.look(ctx)
+			if err != nil {
+				return err
+			}
+			if output.Value == "json" {
+				return printJSON(cmd, s.Rows)
+			}
+			if len(s.Rows) == 0 {
+				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
+			}
+			return s.table(cmd.OutOrStdout())
+		})
+	}
+	return cmd
+}
+
+// topRow is one type. What is not known is left out.
+type topRow struct {
+	Type          string   `json:"type"`
+	Backlog       *int     `json:"backlog,omitempty"`
+	BacklogCapped bool     `json:"backlog_capped,omitempty"` // there is more
+	OldestSeconds *float64 `json:"oldest_seconds,omitempty"`
+	Rate          *float64 `json:"rate,omitempty"` // messages per second into the file
+	DurableIndex  uint64   `json:"durable_index"`
+	Holder        string   `json:"holder,omitempty"`
+	Instance      string   `json:"instance,omitempty"` // of the holder
+	Token         int64    `json:"token,omitempty"`
+	RenewedAgo    *float64 `json:"renewed_seconds_ago,omitempty"`
+	LeaseSeconds  float64  `json:"lease_seconds,omitempty"`
+	State         string   `json:"state"`
+	Why           string   `json:"why,omitempty"`
+}
+
+// snapshot is everything as it was at one time.
+type snapshot struct {
+	Rows    []topRow
+	workers int
+	at      time.Time
+}
+
+// view looks at a backend again and again.
+type view struct {
+	b      *fencepost.Backend
+	depths *backlog.Sampler
+	files  map[string]growth
+}
+
+// growth is how a file has grown, within the rateWindow. It is seen whenever its worker tells.
+type growth struct {
+	began   time.Time // first look
+	index   uint64    // at the last look
+	changes []progress
+}
+
+// progress is how far a file was when that was first seen.
+type progress struct {
+	index uint64
+	at    time.Time
+}
+
+func newView(b *fencepost.Backend, most int, refresh time.Duration) *view {
+	return &view{b: b, files: map[string]growth{},
+		depths: &backlog.Sampler{Queue: b.Queue, Max: most, Every: refresh / 2, Patience: lookTimeout / 2}}
+}
+
+// look asks the server about all types, a few at a time.
+func (v *view) look(ctx context.Context) (*snapshot, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("%s did not answer within %v", v.b.Name, lookTimeout))
+	defer cancel()
+	types, err := v.b.Queue.Types(ctx)
+	if err != nil {
+		return nil, withCause(ctx, err)
+	}
+	var (
+		g        errgroup.Group
+		now      time.Time
+		settings map[string]queue.Settings
+		members  []queue.Member
+		records  []lock.Record
+		files    = make([]queue.File, len(types))
+		depths   map[string]backlog.Sample
+	)
+	g.SetLimit(lookers)
+	g.Go(func() (err error) { now, err = v.b.Queue.Now(ctx); return err })
+	g.Go(func() (err error) { settings, err = v.b.Queue.AllSettings(ctx); return err })
+	g.Go(func() (err error) { members, err = v.b.Queue.Members(ctx); return err })
+	g.Go(func() (err error) { records, err = v.b.Locker.List(ctx); return err })
+	if err := g.Wait(); err != nil {
+		return nil, withCause(ctx, err)
+	}
+	for i, typ := range types {
+		g.Go(func() (err error) { files[i], _, err = v.b.Queue.File(ctx, typ); return err })
+	}
+	if err := g.Wait(); err != nil {
+		return nil, withCause(ctx, err)
+	}
+	depths = v.depths.Samples(ctx, types)
+	locks := make(map[string]lock.Record, len(records))
+	for _, r := range records {
+		locks[r.Name] = r
+	}
+	s := &snapshot{Rows: make([]topRow, len(types)), workers: len(members), at: time.Now()}
+	kept := make(map[string]growth, len(types))
+	for i, typ := range types {
+		row := &s.Rows[i]
+		*row = topRow{Type: typ, DurableIndex: files[i].DurableIndex}
+		if d, ok := depths[typ]; ok {
+			age := d.Age.Seconds()
+			row.Backlog, row.BacklogCapped, row.OldestSeconds = &d.Pending, d.Capped, &age
+		}
+		kept[typ] = v.files[typ].look(files[i].DurableIndex, s.at)
+		row.Rate = kept[typ].rate(s.at)
+		row.describe(locks[typ], settings[typ], now)
+	}
+	v.files = kept
+	slices.SortStableFunc(s.Rows, func(a, b topRow) int {
+		return cmp.Or(cmp.Compare(b.age(), a.age()), strings.Compare(a.Type, b.Type))
+	})
+	return s, nil
+}
+
+// withCause tells why a context ended, where that is what failed.
+func withCause(ctx context.Context, err error) error {
+	if cause := context.Cause(ctx); cause != nil {
+		return cause
+	}
+	return err
+}
+
+// look adds what is seen now. How far the file was at the first look is old by an unknown time, so it only counts as a change later on.
+func (g growth) look(index uint64, now time.Time) growth {
+	switch {
+	case g.began.IsZero() || index < g.index: // a database that was restored goes back
+		return growth{began: now, index: index}
+	case index > g.index:
+		g.changes = append(slices.Clone(g.changes), progress{index, now})
+	}
+	g.index = index
+	for len(g.changes) > 2 && now.Sub(g.changes[1].at) >= rateWindow {
+		g.changes = g.changes[1:]
+	}
+	return g
+}
+
+// rate is in messages per second, nil while it is not known.
+func (g growth) rate(now time.Time) *float64 {
+	perSecond := 0.0
+	last := g.began
+	if n := len(g.changes); n > 0 {
+		last = g.changes[n-1].at
+	}
+	if now.Sub(last) < rateWindow/2 { // twice as long as it takes a worker to tell
+		if len(g.changes) < 2 {
+			return nil
+		}
+		first, last := g.changes[0], g.changes[len(g.changes)-1]
+		perSecond = float64(last.index-first.index) / last.at.Sub(first.at).Seconds()
+	}
+	return &perSecond
+}
+
+func (r *topRow) age() float64 {
+	if r.OldestSeconds == nil {
+		return -1
+	}
+	return *r.OldestSeconds
+}
+
+// describe tells who holds the type, and what state that makes.
+func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
+	var notes []string
+	if set := stateOf(s); set != "-" {
+		notes, r.Why = append(notes, set), s.Why
+	}
+	if holds := l.Holds(); len(holds) > 0 {
+		h := holds[0]
+		r.Holder, r.Instance, r.Token, r.LeaseSeconds = fmt.Sprintf("%s pid %d", h.Owner.Host, h.Owner.PID), h.Owner.Instance, l.Token, h.Lease.Seconds()
+		if !l.At.IsZero() {
+			ago := max(now.Sub(l.At), 0).Seconds()
+			r.RenewedAgo = &ago
+			if ago > h.Lease.Seconds() {
+				notes = append(notes, "holder silent")
+			}
+		}
+		if h.Asked != "" {
+			notes = append(notes, "asked to release: "+oneLine(h.Asked))
+		}
+	} else if r.Backlog != nil && *r.Backlog > 0 && !s.DrainPaused {
+		notes = append(notes, "nobody drains it")
+	}
+	if r.State = strings.Join(notes, ", "); r.State == "" {
+		r.State = "idle"
+		if r.Holder != "" {
+			r.State = "held"
+		}
+	}
+}
+
+// table prints the rows.
+func (s *snapshot) table(w io.Writer) error {
+	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
+	fmt.Fprintln(t, "TYPE\tBACKLOG\tOLDEST\tRATE\tHOLDER\tTOKEN\tRENEWED\tSTATE")
+	for _, r := range s.Rows {
+		count, oldest, perSecond, holder, token, renewed, state := "?", "?", "-", "-", "-", "-", r.State
+		if r.Backlog != nil {
+			count, oldest = fmt.Sprint(*r.Backlog), "-"
+			if r.BacklogCapped {
+				count += "+"
+			}
+			if *r.Backlog > 0 {
+				oldest = seconds(*r.OldestSeconds)
+			}
+		}
+		if r.Rate != nil {
+			perSecond = fmt.Sprintf("%.0f/s", *r.Rate)
+		}
+		if r.Holder != "" {
+			holder, token = r.Holder, fmt.Sprint(r.Token)
+		}
+		if r.RenewedAgo != nil {
+			renewed = seconds(*r.RenewedAgo) + " ago"
+		}
+		if r.Why != "" {
+			state += " (" + oneLine(r.Why) + ")"
+		}
+		fmt.Fprintln(t, strings.Join([]string{r.Type, count, oldest, perSecond, holder, token, renewed, state}, "\t"))
+	}
+	return t.Flush()
+}
+
+// seconds prints an age, the more roughly the older it is.
+func seconds(s float64) string {
+	d := time.Duration(s * float64(time.Second))
+	if d < time.Minute {
+		return d.Round(time.Second / 10).String()
+	}
+	return d.Round(time.Second).String()
+}
+
+// What the terminal understands.
+const (
+	enterScreen = "\x1b[?1049h\x1b[?25l" // a screen of its own, without a cursor
+	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	home        = "\x1b[H"
+	clearLine   = "\x1b[K"
+	clearBelow  = "\x1b[J"
+)
+
+// watchTop refreshes the table on the terminal until q, Ctrl-C or a signal.
+func watchTop(ctx context.Context, v *view, out *os.File, refresh time.Duration) error {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	keys := make(chan byte)
+	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
+		before, err := term.MakeRaw(in)
+		if err != nil {
+			return fmt.Errorf("set up the terminal: %w", err)
+		}
+		defer term.Restore(in, before)
+		go readKeys(ctx, keys) // it ends with the program: a read of a terminal cannot be called off
+	}
+	io.WriteString(out, enterScreen)
+	defer io.WriteString(out, leaveScreen)
+
+	type result struct {
+		s   *snapshot
+		err error
+	}
+	results := make(chan result, 1)
+	look := func() {
+		go func() {
+			s, err := v.look(ctx)
+			results <- result{s, err}
+		}()
+	}
+	looking := true
+	look()
+	defer func() { // the looker must not outlive the backend
+		cancel()
+		if looking {
+			<-results
+		}
+	}()
+	ticker := time.NewTicker(refresh)
+	defer ticker.Stop()
+	var last *snapshot
+	var failed error
+	draw(out, v, last, failed)
+	for {
+		select {
+		case r := <-results:
+			if looking, failed = false, r.err; r.err == nil {
+				last = r.s
+			}
+		case <-ticker.C:
+			if !looking {
+				looking = true
+				look()
+			}
+		case key := <-keys:
+			switch key {
+			case 'q', 'Q', 3, 4: // Ctrl-C, Ctrl-D
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		draw(out, v, last, failed)
+	}
+}
+
+func readKeys(ctx context.Context, keys chan<- byte) {
+	buf := make([]byte, 1)
+	for {
+		if n, err := os.Stdin.Read(buf); err != nil || n == 0 {
+			return
+		}
+		select {
+		case keys <- buf[0]:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// draw fills the screen, and no more than the screen.
+func draw(out *os.File, v *view, s *snapshot, failed error) {
+	width, height, err := term.GetSize(int(out.Fd()))
+	if err != nil || width < 20 || height < 4 {
+		width, height = 80, 24
+	}
+	io.WriteString(out, screen(v.b.Name, s, failed, width, height, time.Now()))
+}
+
+// screen is what draw writes.
+func screen(name string, s *snapshot, failed error, width, height int, now time.Time) string {
+	title := fmt.Sprintf("fencepost top  %s  %s", name, now.Format("15:04:05"))
+	var body bytes.Buffer
+	if s != nil {
+		title += fmt.Sprintf("  %d types  %d workers", len(s.Rows), s.workers)
+		s.table(&body)
+	} else if failed == nil {
+		title += "  looking …"
+	}
+	lines := []string{title + "  (q: quit)"}
+	if failed != nil {
+		message := "cannot look: " + oneLine(failed.Error())
+		if s != nil {
+			message += fmt.Sprintf("; as of %s ago:", now.Sub(s.at).Round(time.Second))
+		}
+		lines = append(lines, message)
+	} else {
+		lines = append(lines, "")
+	}
+	lines = append(lines, strings.Split(strings.TrimRight(body.String(), "\n"), "\n")...)
+	if len(lines) > height {
+		more := len(lines) - height + 1
+		lines = append(lines[:height-1], fmt.Sprintf("… and %d more types", more))
+	}
+	var b strings.Builder
+	b.WriteString(home)
+	for i, line := range lines {
+		if r := []rune(line); len(r) > width {
+			line = string(r[:width-1]) + "…"
+		}
+		b.WriteString(line + clearLine)
+		if i < len(lines)-1 {
+			b.WriteString("\r\n")
+		}
+	}
+	b.WriteString(clearBelow)
+	return b.String()
+}
