@@ -8,12 +8,14 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/mongoqueue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -22,6 +24,22 @@ import (
 
 // mongoBackend is implemented by a queue that is in MongoDB.
 type mongoBackend interface{ DB() *mongo.Database }
+
+// withQueue is withBackend without a Locker, which would set up what is only to be looked at.
+func withQueue(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
+	if !strings.HasPrefix(url, "mongodb") {
+		return withBackend(cmd, url, f)
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	defer cli.OnSignals(ctx, cancel, cancel)()
+	q, err := mongoqueue.Open(ctx, url, mongoqueue.Options{})
+	if err != nil {
+		return err
+	}
+	defer q.Close()
+	return f(ctx, &fencepost.Backend{Queue: q, Name: fencepost.Redact(url)})
+}
 
 func setupCommand() *cobra.Command {
 	var check bool
@@ -41,7 +59,7 @@ databases where they are not. The embedded database needs nothing.`,
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
-		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+		return withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			m, ok := b.Queue.(mongoBackend)
 			if !ok {
 				fmt.Fprintln(cmd.OutOrStdout(), "the embedded database needs no setup")
@@ -83,7 +101,7 @@ if a file is not the one that is registered. A warning is about what works, but 
 			return err
 		}
 		d := &doctor{}
-		err := withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			d.good("server", "%s answers", b.Name)
 			d.examineServer(ctx, b)
 			d.examineDirectory(dir, overlay)
@@ -181,9 +199,11 @@ func (d *doctor) examineMongo(ctx context.Context, db *mongo.Database) {
 		d.good("server", "MongoDB %s, sharded; shard the collections by _id", build.Version)
 	case hello.SetName != "":
 		d.good("server", "MongoDB %s, replica set %s", build.Version, hello.SetName)
+		d.examineMajority(ctx, db)
 	default:
 		d.warn("server", "MongoDB %s, standalone: when it crashes it may lose messages that were confirmed; use a replica set", build.Version)
 	}
+	d.good("writes", "publishes, dead letters, files and locks are acknowledged by a majority, whatever write concern the URL has")
 	switch err := mongolock.CheckSetup(ctx, db, mongolock.Options{}); {
 	case errors.Is(err, mongolock.ErrSetup):
 		d.warn("indexes", "%v", err)
@@ -191,6 +211,42 @@ func (d *doctor) examineMongo(ctx context.Context, db *mongo.Database) {
 		d.bad(cli.ExitFailed, "indexes", "%v", err)
 	default:
 		d.good("indexes", "set up")
+	}
+}
+
+// examineMajority looks whether a majority of the replica set can acknowledge writes, and one more could fail.
+func (d *doctor) examineMajority(ctx context.Context, db *mongo.Database) {
+	var status struct {
+		Majority int `bson:"writeMajorityCount"`
+		Members  []struct {
+			Name  string `bson:"name"`
+			State string `bson:"stateStr"`
+		} `bson:"members"`
+	}
+	err := db.Client().Database("admin").RunCommand(ctx, bson.D{{Key: "replSetGetStatus", Value: 1}}).Decode(&status)
+	if err != nil || status.Majority == 0 {
+		d.good("writes", "which members are up was not told to this user")
+		return
+	}
+	bearing := 0
+	var down []string
+	for _, m := range status.Members {
+		switch {
+		case m.State == "PRIMARY" || m.State == "SECONDARY":
+			bearing++
+		case m.State != "ARBITER":
+			down = append(down, m.Name+" "+m.State)
+		}
+	}
+	switch {
+	case bearing < status.Majority:
+		d.bad(cli.ExitFailed, "writes", "%d members can acknowledge writes, a majority is %d: nothing can be published or locked; %s", bearing, status.Majority, strings.Join(down, ", "))
+	case len(down) > 0:
+		d.warn("writes", "%s: the others are enough for now", strings.Join(down, ", "))
+	case bearing == status.Majority:
+		d.warn("writes", "when one of the %d data-bearing members is down, nothing can be published or locked; three of them bear one failure", bearing)
+	default:
+		d.good("writes", "%d members can acknowledge writes, a majority is %d", bearing, status.Majority)
 	}
 }
 

@@ -14,6 +14,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
 
@@ -47,7 +48,7 @@ func typesCommand() *cobra.Command {
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
-	cmd.AddCommand(typesLsCommand(), typesPauseCommand(), typesResumeCommand(), typesLimitCommand(), typesPurgeCommand(), typesPeekCommand())
+	cmd.AddCommand(typesLsCommand(), typesShowCommand(), typesPauseCommand(), typesResumeCommand(), typesLimitCommand(), typesPurgeCommand(), typesPeekCommand())
 	return cmd
 }
 
@@ -142,29 +143,36 @@ func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, e
 	}
 	rows := make([]typeRow, 0, len(types))
 	for _, t := range types {
-		depth, err := b.Queue.Depth(ctx, t, most)
+		row, err := oneTypeRow(ctx, b, t, most, now, settings[t])
 		if err != nil {
 			return nil, err
-		}
-		file, known, err := b.Queue.File(ctx, t)
-		if err != nil {
-			return nil, err
-		}
-		row := typeRow{Type: t, Pending: depth.Pending, PendingCapped: depth.Capped, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
-		set := settings[t]
-		row.DrainPaused, row.PublishPaused, row.MaxBacklog, row.Why = set.DrainPaused, set.PublishPaused, set.MaxBacklog, set.Why
-		if row.state = stateOf(set); set.Why != "" {
-			row.state += " (" + oneLine(set.Why) + ")"
-		}
-		if depth.Pending > 0 {
-			row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
-		}
-		if known {
-			row.FileID, row.Generation = fmt.Sprintf("%x", file.FileID), file.Generation
 		}
 		rows = append(rows, row)
 	}
 	return rows, nil
+}
+
+func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int, now time.Time, set queue.Settings) (typeRow, error) {
+	depth, err := b.Queue.Depth(ctx, typ, most)
+	if err != nil {
+		return typeRow{}, err
+	}
+	file, known, err := b.Queue.File(ctx, typ)
+	if err != nil {
+		return typeRow{}, err
+	}
+	row := typeRow{Type: typ, Pending: depth.Pending, PendingCapped: depth.Capped, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
+	row.DrainPaused, row.PublishPaused, row.MaxBacklog, row.Why = set.DrainPaused, set.PublishPaused, set.MaxBacklog, set.Why
+	if row.state = stateOf(set); set.Why != "" {
+		row.state += " (" + oneLine(set.Why) + ")"
+	}
+	if depth.Pending > 0 {
+		row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
+	}
+	if known {
+		row.FileID, row.Generation = fmt.Sprintf("%x", file.FileID), file.Generation
+	}
+	return row, nil
 }
 
 func printJSON(cmd *cobra.Command, v any) error {
