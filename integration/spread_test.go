@@ -1,0 +1,96 @@
+package integration
+
+import (
+	"bytes"
+	"fmt"
+	"slices"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// Three workers share the types within one of each other; when one is killed the others go on, and every message is in its file
+// once, in order.
+func TestWorkersShareTypes(t *testing.T) {
+	b := embedded(t)
+	const types, batch = 30, 4
+	var names []string
+	for i := range types {
+		names = append(names, fmt.Sprintf("t%02d", i))
+	}
+	sent := 0
+	publish := func() {
+		t.Helper()
+		var lines bytes.Buffer
+		for range batch {
+			sent++
+			fmt.Fprintf(&lines, "message %d\n", sent)
+		}
+		for _, typ := range names {
+			mustRun(t, bytes.NewReader(lines.Bytes()), "producer", "publish", "--url", b.url, "--type", typ)
+		}
+	}
+	publish()
+	workers := map[int]*process{} // by PID
+	for i := range 3 {
+		p := start(t, fmt.Sprintf("worker %d", i), "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--lease", "3s", "--log-format", "json")
+		workers[p.Process.Pid] = p
+	}
+	balanced := func() bool {
+		held, all := map[int]int{}, 0
+		for _, l := range heldLocks(t, b) {
+			held[l.PID]++
+			all++
+		}
+		var n []int
+		for pid := range workers {
+			n = append(n, held[pid])
+		}
+		return all == types && slices.Max(n)-slices.Min(n) <= 1
+	}
+	published := time.Now()
+	eventually(t, 3*time.Minute, "the workers hold the types evenly", func() bool {
+		if time.Since(published) > 10*time.Second { // types without messages do not count
+			publish()
+			published = time.Now()
+		}
+		time.Sleep(200 * time.Millisecond)
+		return balanced()
+	})
+
+	for pid, p := range workers {
+		p.Process.Kill()
+		<-p.done
+		delete(workers, pid)
+		break
+	}
+	publish()
+	eventually(t, time.Minute, "everything is drained", func() bool {
+		for _, n := range pending(t, b) {
+			if n > 0 {
+				return false
+			}
+		}
+		return true
+	})
+	for _, p := range workers {
+		p.signal(t, syscall.SIGTERM)
+	}
+	for _, p := range workers {
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Errorf("%s ended with %d", p.name, code)
+		}
+	}
+	for _, typ := range names {
+		got := payloads(t, b, typ)
+		for i, m := range got {
+			if want := fmt.Sprintf("message %d", i+1); strings.TrimSpace(string(m)) != want {
+				t.Fatalf("%s: message %d of the file is %q, want %q", typ, i, m, want)
+			}
+		}
+		if len(got) != sent {
+			t.Errorf("%s: %d messages in the file, want %d", typ, len(got), sent)
+		}
+	}
+}
