@@ -86,7 +86,7 @@ func TestDeadCommands(t *testing.T) {
 		}
 
 		r = mustRun(t, nil, "fencepost", dead("requeue", "--all", "--dry-run")...)
-		if strings.Count(r.stdout, "\n") != 704 || len(deadRows(t, b)) != 703 || pending(t, b)["orders"] != 0 {
+		if strings.Count(r.stdout, "\n") != 704 || !strings.Contains(r.stderr, "703 letters are chosen, nothing was done") || len(deadRows(t, b)) != 703 || pending(t, b)["orders"] != 0 {
 			t.Errorf("a dry run listed %d lines and left %d letters", strings.Count(r.stdout, "\n"), len(deadRows(t, b)))
 		}
 		if r := mustRun(t, nil, "fencepost", dead("requeue", rows[4].ID)...); r.stdout != "requeued=1 left=0\n" {
@@ -164,6 +164,8 @@ func TestBadDeadCommands(t *testing.T) {
 	}{
 		{[]string{"requeue"}, "--all"},
 		{[]string{"rm"}, "--all"},
+		{[]string{"rm", "--reason", "x"}, "--all and the same filter"},
+		{[]string{"requeue", "--since", "1h"}, "--all and the same filter"},
 		{[]string{"rm", "--all", "--type", "t"}, "--all"},
 		{[]string{"requeue", "--all", id}, "--all"},
 		{[]string{"requeue", "xyz"}, "dead ls"},

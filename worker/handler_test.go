@@ -787,3 +787,57 @@ func TestFencedHandlerBlamesNoMessage(t *testing.T) {
 		})
 	}
 }
+
+// The pauses before a message is tried again are anything from nothing to a bound that doubles, up to RetryMax.
+func TestPausesGrowAndAreJittered(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		const attempts, lowest, highest = 60, time.Second, 10 * time.Second
+		r.publish(typ, 1)
+		var tried []time.Time
+		h := Each(func(context.Context, Lease, queue.Message) error {
+			if tried = append(tried, time.Now()); len(tried) < attempts {
+				return errors.New("not now")
+			}
+			return nil
+		})
+		if err := r.drain(handle(h, func(c *Config) { c.RetryMin, c.RetryMax = lowest, highest })); err != nil {
+			t.Fatal(err)
+		}
+		bound, short, long := lowest, 0, 0
+		for i := 1; i < len(tried); i++ {
+			pause := tried[i].Sub(tried[i-1])
+			if pause > bound {
+				t.Errorf("pause %d is %v, at most %v is allowed", i, pause, bound)
+			}
+			if bound == highest && pause < highest/2 {
+				short++
+			}
+			if pause > highest/2 {
+				long++
+			}
+			bound = min(2*bound, highest)
+		}
+		// Of 55 pauses up to 10 s, that all are in the same half has a chance of 2^-54.
+		if len(tried) != attempts || short == 0 || long == 0 {
+			t.Errorf("%d attempts; of the pauses up to %v, %d are in the lower half and %d in the upper one", len(tried), highest, short, long)
+		}
+	})
+}
+
+// What was handled before a message that fails is acknowledged while that one is waited for.
+func TestHandledMessagesDoNotWaitForTheAcknowledgementOfOthers(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		p := r.start(handle(Each(func(_ context.Context, _ Lease, m queue.Message) error {
+			if string(m.Payload) == "orders 4" {
+				return errors.New("never")
+			}
+			return nil
+		})))
+		time.Sleep(time.Minute)
+		if n := r.pending(); n != 6 {
+			t.Errorf("%d messages are pending, want the one that fails and the 5 behind it", n)
+		}
+		p.stop()
+	})
+}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
@@ -42,9 +43,13 @@ func TestTraceFollowsBatchesToTheDisk(t *testing.T) {
 				}
 			}
 		}
-		if err := r.drain(func(c *Config) { c.Batch, c.Trace = 50, trace }); err != nil {
-			t.Fatal(err)
+		p := r.start(func(c *Config) { c.Batch, c.Trace = 50, trace })
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if ended != 10 {
+			t.Errorf("told of the end of %d batches, while the session goes on", ended)
 		}
+		p.stop()
 		r.complete(typ)
 		if !slices.Equal(seen, r.sent[typ]) || open != 0 || ended != 10 {
 			t.Errorf("saw %d messages in %d batches, %d of them are open", len(seen), ended, open)

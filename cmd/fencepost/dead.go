@@ -269,6 +269,8 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 		return err
 	}
 	switch {
+	case len(a.ids) == 0 && len(a.types) == 0 && !a.all && (a.reason != "" || !a.since.IsZero()):
+		return cli.Usagef("say of which types: --type TYPE, or --all and the same filter for the letters of all types")
 	case len(a.ids) == 0 && len(a.types) == 0 && !a.all:
 		return cli.Usagef("say which letters: their IDs, --type TYPE or --all")
 	case a.all && (len(a.ids) > 0 || len(a.types) > 0):
@@ -305,6 +307,7 @@ func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 		return noDead(b.Name)
 	case a.dryRun:
 		err = printLetters(cmd.OutOrStdout(), rows)
+		fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
 	default:
 		err = a.inPortions(ctx, b, func(l queue.Letter) bool { return chosen[key{l.Type, l.ID}] }, do)
 	}
