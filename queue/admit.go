@@ -46,14 +46,22 @@ type admission struct {
 	ask     func()        // or ask the queue, without Publisher.mu, and try again
 	refused error         // or be refused: the first items
 	items   int           // so many
+	unsent  error         // or what was to be sent again is not: its outcome stays unknown
 }
 
 // admit decides about the next batch, before it is formed. rule: what is refused here was never sent, so it is Rejected for certain, uses no
 // number and so leaves no gap. Called with p.mu held and s.live > 0.
 func (s *stream) admit() admission {
 	p := s.p
-	if p.sending.Err() != nil {
-		return admission{room: s.live} // Close gave up: send rejects them
+	switch all := len(s.waiting); {
+	case s.repeat > 0 && (p.sending.Err() != nil || s.awaitRepeat()): // closed before they came, or Close gave up
+		return admission{unsent: fmt.Errorf("publisher %w before they were sent again", ErrClosed)}
+	case p.sending.Err() != nil:
+		return admission{refused: fmt.Errorf("publish: not stored: %w", context.Cause(p.sending)), items: all}
+	case s.broken != nil:
+		return admission{refused: brokenError(s.broken), items: all}
+	case s.repeat > 0: // rule: never refused, they may have landed
+		return admission{room: s.repeat}
 	}
 	now := time.Now()
 	if !now.Before(p.controls.until) {
@@ -188,6 +196,9 @@ func (s *stream) refuse(items int, err error) []*item {
 	clear(s.waiting[:items])
 	s.waiting = s.waiting[items:]
 	s.mark(refused, Rejected, err)
+	if s.p.opt.Resume != nil && s.broken == nil {
+		s.broken = err
+	}
 	return refused
 }
 

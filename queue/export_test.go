@@ -15,6 +15,12 @@ var Mutants = map[string]mutant{
 	"what is refused uses no number":            {numberRefused: true},
 }
 
+// ResumeMutants drop rules of Resume.
+var ResumeMutants = map[string]mutant{
+	"numbers are saved before they are used": {noCheckpoint: true},
+	"a repetition has the same IDs":          {freshIDsAgain: true},
+}
+
 // NoPauseMutant publishes under a new producer number at once.
 var NoPauseMutant = mutant{noPause: true}
 

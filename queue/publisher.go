@@ -80,6 +80,8 @@ type PublisherOptions struct {
 	// RepeatFor is how long a batch is repeated before its messages are reported as Unknown (or Rejected, if none of them
 	// can have been stored). No attempt starts later. At most 12 h. Defaults to 10 min.
 	RepeatFor time.Duration
+	// Resume, if set, makes the stream one that another process can continue.
+	Resume *Resume
 	// Use is shown the messages of every call before they are published, in this order. Without any it costs nothing.
 	Use []Middleware
 }
@@ -121,6 +123,8 @@ func (o PublisherOptions) validate() error {
 		return errors.New("publisher options: BatchBytes and BufferBytes must be positive")
 	case slices.ContainsFunc(o.Use, func(m Middleware) bool { return m == nil }):
 		return errors.New("publisher options: a Middleware of Use is nil")
+	case o.Resume != nil:
+		return o.Resume.validate()
 	}
 	return nil
 }
@@ -202,6 +206,7 @@ type Publisher struct {
 	registered map[string]bool
 	stats      PublisherStats
 	controls   controls
+	resumed    bool // Resume.From was handed to a stream
 
 	mutant mutant
 }
@@ -214,6 +219,8 @@ type mutant struct {
 	noPause         bool // publish under a new number at once
 	lastAnswerOnly  bool // judge a batch by its last answer and forget unclear ones before it
 	numberRefused   bool // give numbers to messages that are refused before they are sent
+	noCheckpoint    bool // send a batch before its numbers are saved
+	freshIDsAgain   bool // repeat what a checkpoint says under new IDs
 	pauseSent       bool // let a pause reject what was sent and is not settled
 }
 
@@ -227,6 +234,11 @@ func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publishe
 	now, err := q.Now(ctx)
 	if err != nil {
 		return nil, fmt.Errorf("publisher: read the queue's clock: %w", err)
+	}
+	if opt.Resume != nil {
+		if err := opt.Resume.checkAge(now); err != nil {
+			return nil, err
+		}
 	}
 	p := &Publisher{
 		q: q, opt: opt,
@@ -381,6 +393,9 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 	}
 	if m.Incomplete {
 		return fmt.Errorf("publish: %w", errIncomplete)
+	}
+	if err := p.opt.Resume.accepts(m); err != nil {
+		return err
 	}
 	if err := ctx.Err(); err != nil {
 		return fmt.Errorf("publish: not sent: %w", context.Cause(ctx))

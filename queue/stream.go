@@ -47,10 +47,15 @@ type stream struct {
 	notBefore time.Time // earliest next batch
 	stored    time.Time // when messages were last stored
 	backlog   backlog
+	floor     time.Time // ID time must not be before this
+	repeat    int       // the first batch, and its size: it was sent before, see Resume
+	broken    error     // why a stream with Resume takes no more messages
 }
 
 func newStream(p *Publisher, typ string, delayed bool) *stream {
-	return &stream{p: p, typ: typ, delayed: delayed, wake: make(chan struct{}, 1), producer: newProducerNumber()}
+	s := &stream{p: p, typ: typ, delayed: delayed, wake: make(chan struct{}, 1), producer: newProducerNumber()}
+	s.begin()
+	return s
 }
 
 func (s *stream) signal() {
@@ -90,8 +95,12 @@ func (s *stream) run() {
 			s.p.streamsWG.Go(func() { s.send(batch) })
 			continue
 		}
+		if !s.checkpoint(batch) { // rule: the numbers are known before they are used
+			continue
+		}
 		// rule: one batch in flight per (producer, type): the next one is not even formed before this one is settled
 		s.send(batch)
+		s.sent()
 	}
 }
 
@@ -117,6 +126,12 @@ func (s *stream) next() []*item {
 				refused := s.refuse(a.items, a.refused)
 				p.mu.Unlock()
 				s.report(refused)
+				continue
+			case a.unsent != nil:
+				batch := s.takeRepeat()
+				s.repeat, s.broken = 0, a.unsent
+				p.mu.Unlock()
+				s.settle(batch, Unknown, unknownError(a.unsent))
 				continue
 			case a.ask != nil:
 				p.mu.Unlock()
@@ -152,6 +167,9 @@ func (s *stream) hold() time.Duration {
 	if s.p.sending.Err() != nil {
 		return 0
 	}
+	if s.awaitRepeat() && !s.p.closed {
+		return time.Hour // until they come
+	}
 	pause := time.Until(s.notBefore) // after a failure: not even Close shortens it, for the sake of order
 	if s.live == 0 || s.p.closed || s.live >= s.p.opt.BatchMessages || s.liveBytes >= s.p.opt.BatchBytes {
 		return pause
@@ -162,7 +180,13 @@ func (s *stream) hold() time.Duration {
 
 // take forms the next batch, of at most so many messages, and gives it IDs. Called with p.mu held and s.live > 0.
 func (s *stream) take(most int) []*item {
+	if s.repeat > 0 {
+		return s.takeRepeat()
+	}
 	now := s.p.clock.now() // rule: ID time never decreases within a stream, as the clock is monotonic
+	if now.Before(s.floor) {
+		now = s.floor // … and as another process's clock may have been ahead
+	}
 	// rule: nor does a stream that could not send for long keep its number, see next. No pause is needed: everybody has read
 	// what it stored.
 	if s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate && !s.p.mutant.keepNumber {
@@ -201,7 +225,7 @@ func (s *stream) send(batch []*item) {
 	}
 	defer s.settledBatch()
 	deadline := time.Now().Add(p.opt.RepeatFor)
-	mayHaveLanded := false // an attempt with the unsettled messages ended unclear
+	mayHaveLanded := s.repeat > 0 // an attempt with the unsettled messages ended unclear, perhaps in another process
 	for attempt := 1; ; attempt++ {
 		err := s.attempt(msgs)
 		if err == nil {
@@ -291,6 +315,10 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	}
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
+	if s.p.opt.Resume != nil {
+		s.broken = err.Err // whoever continues goes on with the same number
+		return
+	}
 	// rule: after anything but "all stored" a new producer number, so that the numbers of the lost rest leave no gap
 	s.producer, s.n = newProducerNumber(), 0
 	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new

@@ -1,0 +1,246 @@
+package queue_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// notebook keeps the last checkpoint, as a file would.
+type notebook struct {
+	mu   sync.Mutex
+	last queue.Checkpoint
+	fail error
+}
+
+func (n *notebook) save(c queue.Checkpoint) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if n.fail == nil {
+		n.last = c
+	}
+	return n.fail
+}
+
+func (n *notebook) read() queue.Checkpoint {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.last
+}
+
+// generations publishes messages by one process after the other, each of which dies at some time and knows of the one before nothing but its
+// last checkpoint, under faults, while a consumer drains. It returns what is wrong at the end.
+func generations(t *testing.T, faults []queuetest.Fault, seed uint64, m queue.Mutant) (verdict error) {
+	synctest.Test(t, func(t *testing.T) {
+		rng := rand.New(rand.NewPCG(seed, 7))
+		oracle := &queuetest.Oracle{}
+		mem := queuetest.NewMemory()
+		ids := map[string]queue.ID{} // of everything that was ever stored
+		mem.OnStore = func(m queue.Message) { oracle.Observe(m); ids[string(m.Payload)] = m.ID }
+		var mu sync.Mutex
+		faulty := &queuetest.Faulty{Queue: mem, Next: func(op queuetest.Op, _ string, _ int) queuetest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if op != queuetest.OpInsert || len(faults) == 0 {
+				return queuetest.Fault{}
+			}
+			f := faults[0]
+			faults = faults[1:]
+			return f
+		}}
+		msgs := messages("orders", 100)
+		var book notebook
+		for range 50 {
+			from := book.read()
+			p, err := queue.NewPublisher(t.Context(), faulty, queue.PublisherOptions{BatchMessages: 7, BufferBytes: 20 * 300, RepeatFor: 5 * time.Second,
+				AttemptTimeout: time.Second, Resume: &queue.Resume{Type: "orders", From: from, Save: book.save}})
+			if err != nil {
+				t.Fatal(err)
+			}
+			p.Mutate(m)
+			life, die := context.WithTimeout(t.Context(), time.Duration(rng.IntN(8000))*time.Millisecond)
+			sent := 0
+			for _, m := range msgs[from.N:] {
+				if p.Send(life, m, func(queue.Result) {}) != nil {
+					break
+				}
+				sent++
+				if rng.IntN(5) == 0 {
+					time.Sleep(time.Duration(rng.IntN(200)) * time.Millisecond)
+				}
+			}
+			whole := int(from.N)+sent == len(msgs)
+			closing := life
+			if rng.IntN(2) == 0 { // it ends by itself
+				closing = t.Context()
+			}
+			closed := p.Close(closing) == nil
+			die()
+			st := p.Stats()
+			if whole && closed && st.Stored == uint64(sent) {
+				break
+			}
+			pending, _ := mem.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1 + rng.IntN(30)})
+			var drained []queue.ID
+			for _, m := range pending {
+				drained = append(drained, m.ID)
+			}
+			if err := mem.Ack(t.Context(), "orders", drained); err != nil {
+				t.Error(err)
+			}
+		}
+		faulty.Wait()
+		verdict = oracle.Check()
+		var last queue.ID
+		for i, m := range msgs {
+			id, ok := ids[string(m.Payload)]
+			if !ok || id.Compare(last) <= 0 || id.N() != uint64(i+1) {
+				verdict = errors.Join(verdict, fmt.Errorf("message %d: stored %v, as %v, n=%d", i, ok, id, id.N()))
+				return
+			}
+			last = id
+		}
+	})
+	return verdict
+}
+
+// Whenever a process dies, the next one goes on: every message is stored once, in order, without a gap.
+func TestResumeLosesAndDoublesNothing(t *testing.T) {
+	rapid.Check(t, func(rt *rapid.T) {
+		if err := generations(t, drawFaults.Draw(rt, "faults"), rapid.Uint64().Draw(rt, "seed"), queue.Mutant{}); err != nil {
+			rt.Fatal(err)
+		}
+	})
+}
+
+func TestResumeRulesAreNeeded(t *testing.T) {
+	for rule, mutant := range queue.ResumeMutants {
+		t.Run(rule, func(t *testing.T) {
+			for i := range 300 {
+				if err := generations(t, drawFaults.Example(i), uint64(i), mutant); err != nil {
+					t.Logf("scenario %d: %v", i, err)
+					return
+				}
+			}
+			t.Error("300 scenarios without the rule, and nobody noticed")
+		})
+	}
+}
+
+// resumed runs a test with a publisher that continues from c.
+func resumed(t *testing.T, c queue.Checkpoint, book *notebook, test func(t *testing.T, b *bench)) {
+	opt := queue.PublisherOptions{RepeatFor: time.Second, Resume: &queue.Resume{Type: "orders", From: c, Save: book.save}}
+	onVirtualTime(t, opt, 0, test)
+}
+
+func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
+	var book notebook
+	old := queue.Checkpoint{Producer: 42, N: 10, InFlight: 3, Time: time.UnixMilli(946_684_800_000)} // when bubbles begin
+	resumed(t, old, &book, func(t *testing.T, b *bench) {
+		var results []queue.Result
+		var publishing sync.WaitGroup
+		publishing.Go(func() { results = b.PublishAll(t.Context(), messages("orders", 2)) })
+		time.Sleep(10 * time.Minute)
+		if n := b.faulty.Calls(queuetest.OpInsert); n != 0 {
+			t.Errorf("%d inserts before the batch is complete", n)
+		}
+		// A pause does not refuse what may be there already.
+		b.change(t, "orders", queue.Change{PublishPaused: new(true)})
+		if err := b.Send(t.Context(), messages("orders", 3)[2], func(queue.Result) {}); err != nil {
+			t.Fatal(err)
+		}
+		publishing.Wait()
+		wantStatus(t, results, queue.Stored, queue.Stored)
+		for i, m := range stored(t, b.mem, "orders") {
+			if want := queue.NewID(old.Time, 42, uint64(11+i)); m.ID != want {
+				t.Errorf("message %d has ID %v, want %v", i, m.ID, want)
+			}
+		}
+		if (book.read() != queue.Checkpoint{}) {
+			t.Errorf("saved %+v: what is repeated is saved already", book.read())
+		}
+		b.change(t, "orders", queue.Change{PublishPaused: new(false)})
+		time.Sleep(reread)
+		id, err := b.Publish(t.Context(), "orders", nil, nil)
+		if err != nil || id.Producer() != 42 || id.N() != 14 || book.read() != (queue.Checkpoint{Producer: 42, N: 13, InFlight: 1, Time: id.Time()}) {
+			t.Errorf("%v, producer %d, n %d, saved %+v", err, id.Producer(), id.N(), book.read())
+		}
+	})
+}
+
+func TestResumeTakesNothingBehindALostMessage(t *testing.T) {
+	for name, tc := range map[string]struct {
+		from  queue.Checkpoint
+		fault queuetest.Kind
+		fail  error
+		want  queue.Status
+	}{
+		"unknown":                    {queue.Checkpoint{}, queuetest.Lost, nil, queue.Unknown},
+		"refused":                    {queue.Checkpoint{}, queuetest.Refused, nil, queue.Rejected},
+		"refused, but sent before":   {queue.Checkpoint{Producer: 1, InFlight: 1, Time: time.UnixMilli(946_684_800_000)}, queuetest.Refused, nil, queue.Unknown},
+		"checkpoint cannot be saved": {queue.Checkpoint{}, queuetest.None, errors.New("disk full"), queue.Rejected},
+	} {
+		t.Run(name, func(t *testing.T) {
+			book := notebook{fail: tc.fail}
+			resumed(t, tc.from, &book, func(t *testing.T, b *bench) {
+				b.failInserts(slices.Repeat([]queuetest.Fault{{Kind: tc.fault}}, 50)...)
+				results := b.PublishAll(t.Context(), messages("orders", 1))
+				wantStatus(t, results, tc.want)
+				if tc.fail != nil && (!errors.Is(results[0].Err, tc.fail) || b.faulty.Calls(queuetest.OpInsert) > 0) {
+					t.Errorf("%v, %d inserts", results[0].Err, b.faulty.Calls(queuetest.OpInsert))
+				}
+				b.failInserts()
+				_, err := b.Publish(t.Context(), "orders", nil, nil)
+				if err == nil || errors.Is(err, queue.ErrUnknown) || !strings.Contains(err.Error(), "before it") {
+					t.Errorf("the next message: %v", err)
+				}
+				if _, err := b.Publish(t.Context(), "audit", nil, nil); err == nil {
+					t.Error("a message of another type was taken")
+				}
+			})
+		})
+	}
+}
+
+func TestResumeRefusesWhatNobodyRemembers(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		try := func(r queue.Resume) error {
+			p, err := queue.NewPublisher(t.Context(), queuetest.NewMemory(), queue.PublisherOptions{Resume: &r})
+			if err == nil {
+				err = p.Close(t.Context())
+			}
+			return err
+		}
+		save := func(queue.Checkpoint) error { return nil }
+		now := time.UnixMilli(time.Now().UnixMilli())
+		time.Sleep(queue.CheckpointMaxAge)
+		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, InFlight: 1, Time: now}}); err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Minute)
+		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, InFlight: 1, Time: now}}); !errors.Is(err, queue.ErrCheckpointTooOld) {
+			t.Errorf("got %v", err)
+		}
+		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, Time: now}}); err != nil {
+			t.Errorf("nothing is in flight: %v", err)
+		}
+		for _, bad := range []queue.Resume{{Type: "orders"}, {Type: "Orders", Save: save}, {Type: "orders", Save: save, From: queue.Checkpoint{N: 3}},
+			{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, InFlight: -1}}, {Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, InFlight: 1001}}} {
+			if try(bad) == nil {
+				t.Errorf("%+v must be refused", bad)
+			}
+		}
+	})
+}
