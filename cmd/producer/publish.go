@@ -40,6 +40,7 @@ type publishFlags struct {
 	quiet    bool
 
 	backlogWait time.Duration
+	resume      string
 }
 
 func publishCommand() *cobra.Command {
@@ -65,12 +66,17 @@ When an operator has limited the backlog of the type (fencepost types limit) and
 Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
 message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
 
+With --resume STATEFILE a publish of one FILE that was ended by anything, kill -9 and power failures included, goes on where it ended when the same
+command is given again: every message gets into the file once and in order. The state file keeps how far it has come; it is replaced before
+each batch is sent. Go on within 12 hours: for so long it is certain that what was under way is recognised.
+
 Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, …
 ` + cli.ExitHelp,
 		Example: `  producer publish --type words /usr/share/dict/words
   kubectl logs app | producer publish --type applog
   producer publish --type orders --format ndjson --header source=import orders.ndjson
   producer publish --type orders --format ndjson --key-from json:id orders.ndjson   # run it twice: each order gets into the file once
+  producer publish --type orders --resume orders.state orders.txt   # after any crash: the same again
   producer publish --type images --format raw *.png
   producer publish --type hello --message 'hello, world'
   producer publish --type load --count 1e6 --size 256 --seed 7 --rate 50k/s`,
@@ -95,6 +101,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
 	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
 	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "wait this long for room when the backlog of the type is full; 0 gives up at once")
+	fl.StringVar(&f.resume, "resume", "", "keep the progress of publishing one FILE in this file, and go on where it ended")
 	fl.VarP(f.output, "output", "o", "format of the last line")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 	return cmd
@@ -116,6 +123,8 @@ func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error
 		}
 	}
 	switch {
+	case f.resume != "" && (len(args) != 1 || args[0] == "-" || f.format.Value == "raw" || f.dryRun):
+		return nil, cli.Usagef("--resume is for one FILE of the formats lines, ndjson and len32, without --dry-run")
 	case given > 1:
 		return nil, cli.Usagef("files, --message and --count exclude each other; give one of them")
 	case len(f.messages) > 0:
@@ -186,9 +195,13 @@ type tally struct {
 	firstUnknownIn, firstRejectedIn string
 	progress                        *progressbar.ProgressBar
 	stop                            func() // ends the reading
+	journal                         *journal
 }
 
 func (t *tally) note(r queue.Result, size int, where string) {
+	if t.journal != nil {
+		t.journal.settled(r)
+	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	switch r.Status {
@@ -204,9 +217,10 @@ func (t *tally) note(r queue.Result, size int, where string) {
 			t.firstUnknown, t.firstUnknownIn = r.Err, where
 		}
 	default:
-		if t.rejected++; t.firstRejected == nil {
+		t.rejected++
+		t.stop() // what comes after it must not overtake it
+		if t.firstRejected == nil && t.firstUnknown == nil {
 			t.firstRejected, t.firstRejectedIn = r.Err, where
-			t.stop() // what comes after it must not overtake it
 		}
 	}
 }
@@ -238,16 +252,34 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.BacklogWaitMax)
 	}
 
+	var j *journal
+	if f.resume != "" {
+		if j, err = f.openJournal(ins, headers); err != nil {
+			return err
+		}
+		defer j.unlock()
+		if s := &j.state; s.Done {
+			fmt.Fprintf(cmd.ErrOrStderr(), "%s is published already, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
+			f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
+			return nil
+		} else if s.Offset > 0 {
+			fmt.Fprintf(cmd.ErrOrStderr(), "going on behind line %d of %s\n", s.Line, s.Input.Path)
+		}
+		name := ins[0].name
+		ins[0].size -= j.state.Offset
+		ins[0].open = func() (source, io.Closer, error) { return j.openAt(name, f.format.Value) }
+	}
+
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
 	defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
 
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	t := &tally{progress: f.progressBar(cmd, ins), stop: stop}
+	t := &tally{progress: f.progressBar(cmd, ins), stop: stop, journal: j}
 	to := dryRun()
 	if !f.dryRun {
-		if to, err = f.openQueue(ctx, cmd.ErrOrStderr()); err != nil {
+		if to, err = f.openQueue(ctx, cmd.ErrOrStderr(), j); err != nil {
 			return err
 		}
 	}
@@ -257,6 +289,9 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	go func() { sent <- f.sendAll(reading, ins, headers, key, to, t) }()
 	readErr := awaitReader(reading, sent)
 	closeErr := to.finish()
+	if j != nil {
+		closeErr = errors.Join(closeErr, j.finish())
+	}
 	if t.progress != nil {
 		t.progress.Finish()
 		fmt.Fprintln(cmd.ErrOrStderr())
@@ -300,7 +335,7 @@ func dryRun() target {
 }
 
 // openQueue connects a publisher.
-func (f *publishFlags) openQueue(ctx context.Context, log io.Writer) (target, error) {
+func (f *publishFlags) openQueue(ctx context.Context, log io.Writer, j *journal) (target, error) {
 	b, err := fencepost.Open(ctx, f.url)
 	if err != nil {
 		return target{}, err
@@ -314,11 +349,20 @@ func (f *publishFlags) openQueue(ctx context.Context, log io.Writer) (target, er
 	if wait == 0 {
 		wait = -1 // at once
 	}
-	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Linger: f.linger, BacklogWait: wait, OnBacklogFull: func(typ string, limit int) {
+	opt := queue.PublisherOptions{Linger: f.linger, BacklogWait: wait, OnBacklogFull: func(typ string, limit int) {
 		if wait > 0 {
 			fmt.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
 		}
-	}})
+	}}
+	if j != nil {
+		if opt.Resume, err = j.attach(b.Name); err != nil {
+			return target{}, errors.Join(err, disconnect())
+		}
+	}
+	p, err := queue.NewPublisher(ctx, b.Queue, opt)
+	if errors.Is(err, queue.ErrCheckpointTooOld) {
+		err = j.tooOld(err)
+	}
 	if err != nil {
 		return target{}, errors.Join(err, disconnect())
 	}
@@ -343,6 +387,9 @@ func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[str
 		for {
 			payload, where, err := src.next()
 			if errors.Is(err, io.EOF) {
+				if t.journal != nil {
+					t.journal.readAll(src.(positioned).position())
+				}
 				break
 			}
 			var bad *inputError
@@ -356,6 +403,9 @@ func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[str
 			if err := pace.wait(ctx); err != nil {
 				closer.Close()
 				return err
+			}
+			if t.journal != nil {
+				t.journal.handOver(src.(positioned).position())
 			}
 			size, where := len(payload), in.name+", "+where
 			m := queue.Message{Type: f.typ, Payload: payload, Headers: headers}
@@ -396,7 +446,11 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 	case err == nil:
 		return nil
 	case ctx.Err() != nil:
-		return &cli.Error{Code: cli.ExitStopped, Err: fmt.Errorf("stopped after %d messages", t.published)}
+		hint := ""
+		if t.journal != nil {
+			hint = "; the same command goes on behind them"
+		}
+		return &cli.Error{Code: cli.ExitStopped, Err: fmt.Errorf("stopped after %d messages%s", t.published, hint)}
 	case t.published == 0 || dryRun:
 		return err
 	}

@@ -43,6 +43,18 @@ func newSource(format string, r io.Reader) source {
 	panic("format " + format + " was not checked")
 }
 
+// newSourceAt is newSource for r that was moved to a Position of an earlier reading. The formats are those that have positions.
+func newSourceAt(format string, r io.Reader, p Position) source {
+	src := newSource(format, r)
+	switch s := src.(type) {
+	case *lineSource:
+		s.line, s.offset = p.Line, p.Offset
+	case *len32Source:
+		s.n, s.offset = p.Line, p.Offset
+	}
+	return src
+}
+
 // lineSource: one message per line, without its newline; the last line needs none. A carriage return is payload. In JSON
 // mode every line must be a JSON value, and blank lines are skipped.
 type lineSource struct {
@@ -50,13 +62,20 @@ type lineSource struct {
 	json bool
 	line int
 	buf  []byte
+
+	offset int64 // bytes read
 }
+
+func (s *lineSource) position() Position { return Position{s.offset, s.line} }
 
 func (s *lineSource) next() ([]byte, string, error) {
 	for {
 		s.line++
 		where := fmt.Sprintf("line %d", s.line)
 		payload, err := s.readLine(where)
+		if errors.Is(err, io.EOF) {
+			s.line--
+		}
 		if err != nil {
 			return nil, where, err
 		}
@@ -77,6 +96,7 @@ func (s *lineSource) readLine(where string) ([]byte, error) {
 	for {
 		part, err := s.r.ReadSlice('\n')
 		s.buf = append(s.buf, part...)
+		s.offset += int64(len(part))
 		switch {
 		case err == nil:
 			return s.buf[:len(s.buf)-1], nil
@@ -106,7 +126,11 @@ type len32Source struct {
 	r   *bufio.Reader
 	n   int
 	buf []byte
+
+	offset int64 // bytes read
 }
+
+func (s *len32Source) position() Position { return Position{s.offset, s.n} }
 
 func (s *len32Source) next() ([]byte, string, error) {
 	s.n++
@@ -114,6 +138,7 @@ func (s *len32Source) next() ([]byte, string, error) {
 	var head [4]byte
 	switch _, err := io.ReadFull(s.r, head[:]); {
 	case errors.Is(err, io.EOF):
+		s.n--
 		return nil, where, io.EOF
 	case errors.Is(err, io.ErrUnexpectedEOF):
 		return nil, where, &inputError{where, errors.New("the input ends inside a length prefix")}
@@ -134,6 +159,7 @@ func (s *len32Source) next() ([]byte, string, error) {
 		}
 		return nil, where, err
 	}
+	s.offset += int64(len(head) + size)
 	return s.buf, where, nil
 }
 

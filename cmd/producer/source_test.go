@@ -1,0 +1,58 @@
+package main
+
+import (
+	"encoding/binary"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+// Reading goes on at every position as if it had never stopped.
+func TestSourcesGoOnAtEveryPosition(t *testing.T) {
+	var len32 []byte
+	for _, s := range []string{"", "abc", strings.Repeat("x", 70_000), "d"} {
+		len32 = append(binary.BigEndian.AppendUint32(len32, uint32(len(s))), s...)
+	}
+	long := strings.Repeat("y", 3<<20) // longer than the buffer
+	for format, inputs := range map[string][]string{
+		"lines":  {"", "a", "a\n", "a\nb", "\n\n", "a\r\n" + long + "\nb\n", "a\n\nb\n"},
+		"ndjson": {"", "1\n2\n", "1\n\n  \n2\n\n", "\n[1]\n\"" + long + "\"\n3"},
+		"len32":  {"", string(len32)},
+	} {
+		for _, input := range inputs {
+			type read struct {
+				payload, where string
+				behind         Position
+			}
+			all := func(from Position) (found []read, end Position) {
+				src := newSourceAt(format, strings.NewReader(input[from.Offset:]), from)
+				for {
+					payload, where, err := src.next()
+					p := src.(positioned).position()
+					if errors.Is(err, io.EOF) {
+						return found, p
+					} else if err != nil {
+						t.Fatalf("%s %.20q: %v", format, input, err)
+					}
+					found = append(found, read{string(payload), where, p})
+				}
+			}
+			whole, end := all(Position{})
+			if end.Offset != int64(len(input)) {
+				t.Errorf("%s %.20q ends at %+v, it has %d bytes", format, input, end, len(input))
+			}
+			for i := range whole {
+				rest, restEnd := all(whole[i].behind)
+				if len(rest) != len(whole)-i-1 || restEnd != end {
+					t.Fatalf("%s %.20q behind message %d: %d messages to %+v, want %d to %+v", format, input, i, len(rest), restEnd, len(whole)-i-1, end)
+				}
+				for k := range rest {
+					if rest[k] != whole[i+1+k] {
+						t.Errorf("%s %.20q behind message %d: message %d differs: %s, %+v", format, input, i, k, rest[k].where, rest[k].behind)
+					}
+				}
+			}
+		}
+	}
+}
