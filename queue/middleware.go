@@ -8,7 +8,7 @@ import (
 	"slices"
 )
 
-// Middleware sees the messages of every Publish, PublishAll and Send before the publisher does anything with them: it may add
+// Middleware sees the messages of every Publish, PublishAt, PublishAll and Send before the publisher does anything with them: it may add
 // headers, replace payloads, refuse messages, and be told what became of them. See PublisherOptions.Use.
 //
 // It runs in the caller's goroutine, with the caller's context, and at the same time as others. What it cannot do is call the publisher

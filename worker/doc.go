@@ -41,7 +41,9 @@
 //	  └────────────────────────────────────────────────────┼───────────────────────────────────────────┘
 //	                                                       └──▶ DeadLetter: dead letter (fencepost dead ls)
 //
-// A message that kills the process is found, too (docs/decisions/0003). Package workertest helps to test handlers.
+// A message that kills the process is found, too (docs/decisions/0003). A handler whose destination refuses an old token returns
+// [ErrFenced], and the session ends without blaming a message; examples/custom-sink has such a destination. Package workertest helps
+// to test handlers.
 //
 // # Messages that do not get into a file
 //
