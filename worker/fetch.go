@@ -46,6 +46,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 	poll := backoff{min: cfg.Linger, max: watchMax}
 	f.heldPoll = backoff{min: watchMin, max: heldRetryMax}
 	f.lastSeen = time.Now()
+	first := true // nothing was fetched yet
 	var outage outage
 	for !f.ending(ctx) {
 		if err := f.goBack(ctx); err != nil {
@@ -70,9 +71,13 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 				return false, ctx.Err()
 			}
 			poll.reset()
-			if f.short {
+			switch {
+			case first && f.short && cfg.UntilEmpty:
+				f.lastFull = time.Time{} // that may have been all: the next look, from the start, tells
+			case f.short:
 				f.pause(ctx, cfg.Linger)
 			}
+			first = false
 		default:
 			f.short = true
 			if err := f.inflight.wait(ctx); err != nil {

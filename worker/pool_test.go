@@ -262,6 +262,32 @@ func TestPoolDrainsATypeInOrder(t *testing.T) {
 	})
 }
 
+// What draining a small type asks of the queue: with many small types nothing else matters.
+func TestASmallTypeCostsFewOperations(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for range 2 { // also when the file exists
+			r.publish(typ, 10)
+			counts := map[queuetest.Op]int{}
+			var mu sync.Mutex
+			r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+				mu.Lock()
+				defer mu.Unlock()
+				counts[op]++
+				return queuetest.Fault{}
+			})
+			if err := r.drain(nil); err != nil {
+				t.Fatal(err)
+			}
+			mu.Lock()
+			if counts[queuetest.OpFetch] != 2 || counts[queuetest.OpAck] != 1 || counts[queuetest.OpDepth] > 2 {
+				t.Errorf("a look from the start that finds everything, one that finds nothing more, one acknowledgement; got %v", counts)
+			}
+			mu.Unlock()
+			r.complete(typ)
+		}
+	})
+}
+
 func TestPoolServesAllTypesIncludingNewOnes(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish("a", 10)

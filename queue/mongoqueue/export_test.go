@@ -35,6 +35,7 @@ func (q *Queue) SweepNow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.swept)
+	q.sweepAtOnce = true
 }
 
 // SetClock sets the server's clock as seen by q.

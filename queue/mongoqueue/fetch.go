@@ -3,6 +3,7 @@ package mongoqueue
 import (
 	"context"
 	"fmt"
+	"math/rand/v2"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -17,6 +18,7 @@ const (
 	ackKeys      = 10_000 // keys per delete command: well below 16 MiB
 	sweepEvery   = 10 * time.Minute
 	sweepLimit   = 100            // pieces looked at per sweep
+	sweepFirst   = 16             // one in so many first fetches of a type looks
 	orphanPieces = 24 * time.Hour // no publisher repeats for so long (queue.RepeatForMax)
 )
 
@@ -75,6 +77,7 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 		return nil, 0, "", err
 	}
 	defer cursor.Close(ctx)
+	out = make([]queue.Message, 0, cursor.RemainingBatchLength())
 	var bytes int64
 	for cursor.Next(ctx) {
 		read++
@@ -231,6 +234,13 @@ func (q *Queue) sweepOrphans(ctx context.Context, typ string) {
 	q.mu.Lock()
 	mark := q.swept[typ]
 	due := time.Now().After(mark.next)
+	if mark.next.IsZero() && !q.sweepAtOnce && rand.N(sweepFirst) != 0 {
+		// The first fetch of a type does not look, as a rule: a worker that drains many small types and ends would spend one
+		// command of ten on it. Sometimes it does, as there may be no other workers.
+		mark.next = time.Now().Add(sweepEvery)
+		q.swept[typ] = mark
+		due = false
+	}
 	if due {
 		mark.next = time.Now().Add(sweepEvery)
 		q.swept[typ] = mark
@@ -292,8 +302,8 @@ func (q *Queue) sweep(ctx context.Context, typ, from string) (string, error) {
 
 // Depth implements queue.Queue.
 //
-//	count {_id: the type's range}, limit max+1; index: _id, at most max+1 keys.
-//	find the first key of the range: the oldest.
+//	find {_id: the type's range} → _id only, sort {_id: 1}, limit max+1; index: _id, at most max+1 keys; the first is the oldest.
+//	With a large max: count {_id: the type's range}, limit max+1, and find the first key.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	if err := queue.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
@@ -301,25 +311,48 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	if err := q.enter(ctx); err != nil {
 		return queue.Depth{}, err
 	}
+	n, oldest, err := q.firstKeys(ctx, typ, min(most, depthKeys)+1)
+	if err == nil && n > depthKeys && most > depthKeys {
+		n, err = q.count(ctx, typ, most+1)
+	}
+	if err == nil && n > 0 && oldest.IsZero() { // foreign keys before it
+		oldest, err = q.oldest(ctx, typ)
+	}
+	if err != nil {
+		return queue.Depth{}, q.explain(ctx, "depth of "+typ, err)
+	}
+	return queue.Depth{Pending: min(n, most), Capped: n > most, Oldest: oldest}, nil
+}
+
+// depthKeys is how many keys are read rather than counted, to save a round trip.
+const depthKeys = 100
+
+// firstKeys counts the first keys of a type, up to limit, and returns the first that is a message's.
+func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n int, oldest queue.ID, err error) {
+	cursor, err := q.messages.Find(ctx, typeRange(typ, queue.ID{}),
+		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(int64(limit)).SetBatchSize(int32(limit)))
+	if err != nil {
+		return 0, queue.ID{}, err
+	}
+	err = eachKey(ctx, cursor, func(key string) {
+		n++
+		if id, err := queue.ParseID(key[len(typ)+1:]); err == nil && oldest.IsZero() {
+			oldest = id
+		}
+	})
+	return n, oldest, err
+}
+
+func (q *Queue) count(ctx context.Context, typ string, limit int) (int, error) {
 	var reply struct {
 		N int64 `bson:"n"`
 	}
 	err := q.messages.Database().RunCommand(ctx, bson.D{
 		{Key: "count", Value: q.messages.Name()},
 		{Key: "query", Value: typeRange(typ, queue.ID{})},
-		{Key: "limit", Value: int64(most) + 1},
+		{Key: "limit", Value: int64(limit)},
 	}).Decode(&reply)
-	if err != nil {
-		return queue.Depth{}, q.explain(ctx, "depth of "+typ, err)
-	}
-	d := queue.Depth{Pending: min(int(reply.N), most), Capped: reply.N > int64(most)}
-	if reply.N == 0 {
-		return d, nil
-	}
-	if d.Oldest, err = q.oldest(ctx, typ); err != nil {
-		return queue.Depth{}, q.explain(ctx, "oldest of "+typ, err)
-	}
-	return d, nil
+	return int(reply.N), err
 }
 
 func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {

@@ -66,6 +66,8 @@ type Queue struct {
 	swept  map[string]sweepMark // per type, see sweepPieces
 	size   map[string]int64     // per type, recent mean payload, see Fetch
 
+	sweepAtOnce bool // tests: also at the first fetch of a type
+
 	promotedTypes map[string]bool // registered by Promote
 	tidied        time.Time       // when scheduled was
 }

@@ -356,14 +356,36 @@ func TestOneRoundTripEach(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
+	for typ, want := range map[string]queue.Depth{"orders": {Pending: 1, Capped: true, Oldest: ids[0]}, "none": {}} {
+		if d, err := q.Depth(t.Context(), typ, 1); err != nil || d != want {
+			t.Errorf("depth of %s: %+v, %v", typ, d, err)
+		}
+	}
 	if err := q.Ack(t.Context(), "orders", ids); err != nil {
 		t.Fatal(err)
 	}
-	if names, _ := w.take(); !slices.Equal(names, []string{"insert", "find", "find", "find", "find", "delete"}) {
+	if names, _ := w.take(); !slices.Equal(names, []string{"insert", "find", "find", "find", "find", "find", "find", "delete"}) {
 		t.Errorf("commands %v", names)
 	}
 	if names, err := q.Types(t.Context()); err != nil || len(names) != 0 {
 		t.Errorf("%v, %v", names, err)
+	}
+}
+
+// Depth reads some keys, and counts where there are more.
+func TestDepthBeyondWhatIsRead(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	var msgs []queue.Message
+	for n := 1; n <= 150; n++ {
+		msgs = append(msgs, message("orders", n, nil))
+	}
+	mustInsert(t, q, "orders", msgs...)
+	for _, most := range []int{0, 1, 99, 100, 101, 149, 150, 151, 1000} {
+		want := queue.Depth{Pending: min(most, 150), Capped: most < 150, Oldest: msgs[0].ID}
+		if d, err := q.Depth(t.Context(), "orders", most); err != nil || d != want {
+			t.Errorf("Depth(%d) = %+v, %v", most, d, err)
+		}
 	}
 }
 
