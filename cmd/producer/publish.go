@@ -41,6 +41,7 @@ type publishFlags struct {
 
 	backlogWait time.Duration
 	resume      string
+	delay       delay
 }
 
 func publishCommand() *cobra.Command {
@@ -63,6 +64,9 @@ and never will be; nothing behind the first of them is read any more.
 When an operator has limited the backlog of the type (fencepost types limit) and it is full, publish waits for room, for up to
 --backlog-wait without any progress. Then, and when publishing is paused (fencepost types pause), it ends with exit code 6.
 
+With --delay or --at the messages are kept apart until they are due by the queue's clock; then a worker puts them at the end of their type
+(fencepost scheduled ls). Those that are due at the same time keep their order.
+
 Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
 message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
 
@@ -79,6 +83,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
   producer publish --type orders --resume orders.state orders.txt   # after any crash: the same again
   producer publish --type images --format raw *.png
   producer publish --type hello --message 'hello, world'
+  producer publish --type reminders --delay 24h --message 'order 4711 is still open'
   producer publish --type load --count 1e6 --size 256 --seed 7 --rate 50k/s`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
@@ -102,6 +107,8 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
 	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "wait this long for room when the backlog of the type is full; 0 gives up at once")
 	fl.StringVar(&f.resume, "resume", "", "keep the progress of publishing one FILE in this file, and go on where it ended")
+	fl.Var(&f.delay, "delay", "make each message a normal one of its type this long after it was published, as in 10m")
+	fl.Var(&f.delay.at, "at", "make the messages normal ones of their type at this time, as in 2026-01-31T15:04:05Z; a past one means at once")
 	fl.VarP(f.output, "output", "o", "format of the last line")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 	return cmd
@@ -248,6 +255,9 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 		return cli.Usagef("%w", err)
 	}
 
+	if err := f.delay.check(f.resume); err != nil {
+		return err
+	}
 	if f.backlogWait < 0 || f.backlogWait > queue.BacklogWaitMax {
 		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.BacklogWaitMax)
 	}
@@ -366,7 +376,7 @@ func (f *publishFlags) openQueue(ctx context.Context, log io.Writer, j *journal)
 	if err != nil {
 		return target{}, errors.Join(err, disconnect())
 	}
-	return target{p.Send, func() error {
+	return target{f.delay.through(p, log), func() error {
 		// Every outcome is waited for, as long as the publisher repeats; after a signal only a moment longer.
 		closeCtx, stop := context.WithCancel(context.Background())
 		defer stop()

@@ -1,0 +1,96 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// delay says when the messages of a run become normal ones. It is the value of --delay; at that of --at.
+type delay struct {
+	after time.Duration
+	at    atTime
+}
+
+func (d *delay) String() string {
+	if d.after == 0 {
+		return ""
+	}
+	return d.after.String()
+}
+
+func (d *delay) Type() string { return "duration" }
+
+// Set parses a duration.
+func (d *delay) Set(v string) error {
+	after, err := time.ParseDuration(v)
+	if err != nil {
+		return fmt.Errorf("%q is not a duration; write it as in 90s, 10m or 24h", v)
+	}
+	if after < 0 {
+		return fmt.Errorf("%s is negative; write it as in 90s, 10m or 24h", v)
+	}
+	d.after = after
+	return nil
+}
+
+// atTime is the value of --at.
+type atTime struct{ time.Time }
+
+func (t *atTime) String() string {
+	if t.IsZero() {
+		return ""
+	}
+	return t.Format(time.RFC3339Nano)
+}
+
+func (t *atTime) Type() string { return "time" }
+
+// Set parses a time.
+func (t *atTime) Set(v string) error {
+	at, err := time.Parse(time.RFC3339Nano, v)
+	if err != nil {
+		return fmt.Errorf("%q is not a time; write it as in 2026-01-31T15:04:05Z or 2026-01-31T15:04:05+01:00", v)
+	}
+	if epoch := time.UnixMilli(0); at.Before(epoch) {
+		at = epoch // the zero time is none
+	}
+	t.Time = at
+	return nil
+}
+
+// check is told --resume.
+func (d *delay) check(resume string) error {
+	delayed := d.after > 0 || !d.at.IsZero()
+	switch {
+	case d.after > 0 && !d.at.IsZero():
+		return cli.Usagef("--delay and --at exclude each other; give one of them")
+	case delayed && resume != "":
+		return cli.Usagef("--resume is for messages that are published at once; leave it out, or --delay and --at")
+	}
+	return nil
+}
+
+// through returns p.Send for messages with this delay.
+func (d *delay) through(p *queue.Publisher, log io.Writer) func(context.Context, queue.Message, func(queue.Result)) error {
+	switch {
+	case d.after > 0:
+		return func(ctx context.Context, m queue.Message, done func(queue.Result)) error {
+			m.Due = p.Now().Add(d.after) // counts from now, message by message
+			return p.Send(ctx, m, done)
+		}
+	case !d.at.IsZero():
+		if now := p.Now(); d.at.Before(now) {
+			fmt.Fprintf(log, "--at %s is past, by the queue's clock it is %s: the messages are due at once\n", d.at.String(), now.UTC().Format(time.RFC3339))
+		}
+		return func(ctx context.Context, m queue.Message, done func(queue.Result)) error {
+			m.Due = d.at.Time
+			return p.Send(ctx, m, done)
+		}
+	}
+	return p.Send
+}
