@@ -369,6 +369,8 @@ func (sp *spread) seek() {
 	}
 }
 
+const leftAlone = "the type is paused, leaving it alone until 'fencepost types resume %s'"
+
 // setPaused takes note of what operators say.
 func (sp *spread) setPaused(settings map[string]queue.Settings) {
 	sp.mu.Lock()
@@ -387,7 +389,7 @@ func (sp *spread) setPaused(settings map[string]queue.Settings) {
 		}
 		log := sp.p.log.With().Str("type", typ).Logger()
 		if paused[typ] {
-			log.Info().Str("why", settings[typ].Why).Msgf("the type is paused, leaving it alone until 'fencepost types resume %s'", typ)
+			log.Info().Str("why", settings[typ].Why).Msgf(leftAlone, typ)
 			if it.session != nil {
 				it.session.halt()
 			}
@@ -409,6 +411,9 @@ func (sp *spread) join(typ string) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	sp.types[typ] = &interest{wake: make(chan struct{}, 1)}
+	if sp.paused[typ] {
+		sp.p.log.Info().Str("type", typ).Msgf(leftAlone, typ)
+	}
 }
 
 // drop is the opposite.

@@ -1,0 +1,71 @@
+package worker
+
+import (
+	"math/rand/v2"
+	"slices"
+	"testing"
+)
+
+// Whatever is held at first: everything that can be held is, by somebody who serves it and has room, nothing can be evened
+// out further by moving a type, and a second time nothing moves.
+func TestBalance(t *testing.T) {
+	rnd := rand.New(rand.NewPCG(1, 2))
+	for range 500 {
+		serves := make([]map[string]bool, 1+rnd.IntN(5))
+		members := make([]sharer, len(serves))
+		var names []string
+		for i := range rnd.IntN(30) {
+			names = append(names, string(rune('a'+i%26))+string(rune('a'+i/26)))
+		}
+		for i := range members {
+			serves[i] = map[string]bool{}
+			for _, typ := range names {
+				serves[i][typ] = rnd.IntN(4) > 0
+			}
+			members[i] = sharer{func(typ string) bool { return serves[i][typ] }, 1 + rnd.IntN(20)}
+		}
+		load := make([]int, len(members))
+		claims := make([]claim, len(names))
+		for i, typ := range names {
+			by := rnd.IntN(len(members)+1) - 1
+			if by != nobody && (!serves[by][typ] || load[by] == members[by].room) {
+				by = nobody
+			}
+			if by != nobody {
+				load[by]++
+			}
+			claims[i] = claim{typ, by}
+		}
+		owner := balance(members, claims, apart)
+		clear(load)
+		for _, o := range owner {
+			if o != nobody {
+				load[o]++
+			}
+		}
+		for i, o := range owner {
+			if o != nobody && !serves[o][names[i]] {
+				t.Fatalf("%s goes to a member that does not serve it", names[i])
+			}
+			for m := range members {
+				if !serves[m][names[i]] || load[m] >= members[m].room {
+					continue
+				}
+				if o == nobody || load[o]-load[m] >= apart {
+					t.Fatalf("%s should go from %d to %d, loads are %v", names[i], o, m, load)
+				}
+			}
+		}
+		for m := range members {
+			if load[m] > members[m].room {
+				t.Fatalf("member %d has room for %d and holds %d", m, members[m].room, load[m])
+			}
+		}
+		for i := range claims {
+			claims[i].by = owner[i]
+		}
+		if again := balance(members, claims, apart); !slices.Equal(again, owner) {
+			t.Fatalf("balanced again it is %v, not %v", again, owner)
+		}
+	}
+}
