@@ -193,13 +193,6 @@ func (p *Pool) notePaused(typ string, paused bool) {
 	})
 }
 
-// forget drops a type that this pool serves no more, and what it has counted of it.
-func (p *Pool) forget(typ string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	delete(p.book.types, typ)
-}
-
 // noteRunning tells that Run has begun, and the function that it returns that it has ended.
 func (p *Pool) noteRunning() (ended func()) {
 	set := func(running bool) {
