@@ -1,0 +1,105 @@
+package backlog
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// slow is a queue whose Depth takes a while, or until its context ends.
+type slow struct {
+	queue.Queue
+	takes            time.Duration
+	asked            atomic.Int32
+	now, mostAtATime atomic.Int32
+}
+
+func (s *slow) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	s.asked.Add(1)
+	n := s.now.Add(1)
+	defer s.now.Add(-1)
+	s.mostAtATime.Store(max(s.mostAtATime.Load(), n))
+	select {
+	case <-time.After(s.takes):
+		return s.Queue.Depth(ctx, typ, most)
+	case <-ctx.Done():
+		return queue.Depth{}, ctx.Err()
+	}
+}
+
+func names(n int) (types []string) {
+	for i := range n {
+		types = append(types, fmt.Sprint("t", i))
+	}
+	return types
+}
+
+func TestSamplerIsBounded(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &slow{Queue: queuetest.NewMemory(), takes: 100 * time.Millisecond}
+		s := &Sampler{Queue: q}
+		defer s.Close()
+		for range 3 { // those who ask while a round is under way share it, and its result for 5 s
+			if got := s.Samples(t.Context(), names(20)); len(got) != 20 {
+				t.Errorf("%d samples of 20", len(got))
+			}
+		}
+		if q.asked.Load() != 20 || q.mostAtATime.Load() != parallel {
+			t.Errorf("asked %d times, %d at a time", q.asked.Load(), q.mostAtATime.Load())
+		}
+		time.Sleep(DefaultEvery)
+		s.Samples(t.Context(), names(20))
+		if q.asked.Load() != 40 {
+			t.Errorf("asked %d times in two rounds", q.asked.Load())
+		}
+	})
+}
+
+// Types that a round was too short for come first in the next one.
+func TestSamplerLeavesNoneOutForEver(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &Sampler{Queue: &slow{Queue: queuetest.NewMemory(), takes: time.Second}}
+		defer s.Close()
+		began := time.Now()
+		if got := s.Samples(t.Context(), names(30)); len(got) >= 30 || time.Since(began) > DefaultPatience {
+			t.Errorf("%d samples after %v", len(got), time.Since(began))
+		}
+		seen := map[string]bool{}
+		for range 4 {
+			time.Sleep(roundTimeout + time.Second)
+			for typ := range s.Samples(t.Context(), names(30)) {
+				seen[typ] = true
+			}
+		}
+		if len(seen) != 30 {
+			t.Errorf("%d of 30 types were ever seen", len(seen))
+		}
+	})
+}
+
+// Close ends a round whose questions are never answered; nothing is asked after it.
+func TestSamplerCloses(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &slow{Queue: queuetest.NewMemory(), takes: time.Hour}
+		s := &Sampler{Queue: q}
+		if got := s.Samples(t.Context(), names(2)); len(got) != 0 {
+			t.Errorf("samples that nobody knows: %v", got)
+		}
+		began := time.Now()
+		s.Close()
+		if time.Since(began) > 0 {
+			t.Errorf("Close took %v", time.Since(began))
+		}
+		time.Sleep(time.Minute)
+		asked := q.asked.Load()
+		if got := s.Samples(t.Context(), names(2)); len(got) != 0 || q.asked.Load() != asked {
+			t.Errorf("asked after Close: %v", got)
+		}
+	})
+}
