@@ -94,6 +94,7 @@ func TestSchedulersUnderFaults(t *testing.T) {
 	for seed := range uint64(6) {
 		onRig(t, func(t *testing.T, r *rig) {
 			rng := rand.New(rand.NewPCG(seed, 5))
+			own := rand.New(rand.NewPCG(seed, 6)) // of this goroutine
 			var mu sync.Mutex
 			r.disturb(func(op queuetest.Op, n int) queuetest.Fault {
 				mu.Lock()
@@ -119,8 +120,8 @@ func TestSchedulersUnderFaults(t *testing.T) {
 				r.delay(typ, 10, time.Duration(i)*3*time.Second)
 			}
 			for range 30 {
-				time.Sleep(time.Duration(rng.IntN(5)) * time.Second)
-				switch i := rng.IntN(len(pools)); rng.IntN(3) {
+				time.Sleep(time.Duration(own.IntN(5)) * time.Second)
+				switch i := own.IntN(len(pools)); own.IntN(3) {
 				case 0:
 					pools[i].cancel()
 					<-pools[i].done
