@@ -1,0 +1,105 @@
+package integration
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/cli"
+)
+
+var publishedField = regexp.MustCompile(`published=(\d+) unknown=(\d+) rejected=(\d+)`)
+
+// Given producers and workers that are told to stop, or killed, at random moments from their start on, then what a producer said it
+// has published is in the files once and in order, nobody needs longer than its grace, and the exit codes tell what happened.
+func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
+	rounds := 10
+	if testing.Short() {
+		rounds = 4
+	}
+	onEachBackend(t, func(t *testing.T, b backend) {
+		seed := rand.Uint64()
+		t.Logf("seed %d", seed)
+		rng := rand.New(rand.NewPCG(seed, 0))
+		const lines = 30_000
+		input := filepath.Join(t.TempDir(), "input")
+		confirmed := make([]int, rounds)
+		for i := range rounds {
+			var sb strings.Builder
+			for n := range lines {
+				fmt.Fprintf(&sb, "%d %d %s\n", i, n, strings.Repeat("x", rng.IntN(100)))
+			}
+			if err := os.WriteFile(input, []byte(sb.String()), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			publish := []string{"publish", "--url", b.url, "--type", "orders"}
+			if i%2 == 1 {
+				publish = append(publish, "--key-from", "payload")
+			}
+			work := []string{"--url", b.url, "--dir", b.dir, "--lease", "2s", "--max-file-size", "4MiB", "--type", "orders", "--log-format", "json"}
+			untilEmpty := i%3 == 2
+			if untilEmpty {
+				work = append(work, "--until-empty")
+			}
+			p := start(t, fmt.Sprint("producer ", i), "producer", append(publish, input)...)
+			w := start(t, fmt.Sprint("worker ", i), "worker", work...)
+			wait := time.Duration(rng.IntN([]int{20, 200, 1500}[rng.IntN(3)])) * time.Millisecond
+			time.Sleep(wait) // the moment
+			kill := i%4 == 3
+			if kill {
+				w.signal(t, syscall.SIGKILL)
+			} else {
+				_ = w.Process.Signal(syscall.SIGTERM) // with --until-empty it may have ended
+			}
+			time.Sleep(time.Duration(rng.IntN(300)) * time.Millisecond)
+			_ = p.Process.Signal(syscall.SIGTERM) // it may have ended
+			code := p.wait(t, time.Minute)
+			if m := publishedField.FindStringSubmatch(p.stdout.String()); m != nil {
+				confirmed[i], _ = strconv.Atoi(m[1])
+			}
+			early := code == -1 && p.stdout.String() == ""
+			if done := confirmed[i] == lines; code != 0 && code != cli.ExitStopped && !early || code == 0 && !done {
+				t.Errorf("round %d: the producer ended with exit code %d after %v: %s", i, code, wait, p.stdout.String())
+			}
+			code = w.wait(t, time.Minute)
+			early := code == -1 && w.stderr.String() == "" // before the program was there to notice
+			if want := map[bool]int{true: -1, false: 0}[kill]; code != want && !early && !(untilEmpty && code == cli.ExitStopped) {
+				t.Errorf("round %d: the worker ended with exit code %d after %v", i, code, wait)
+			}
+		}
+		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--until-empty", "--lease", "2s")
+		mustRun(t, nil, "fencepost", "verify", "--deep", b.dir)
+		next := make([]int, rounds)
+		for _, line := range allPayloads(t, b) {
+			var i, n int
+			if _, err := fmt.Sscanf(line, "%d %d", &i, &n); err != nil || n != next[i] {
+				t.Fatalf("round %d: message %d where %d is due (%v)", i, n, next[i], err)
+			}
+			next[i]++
+		}
+		for i, n := range next {
+			if n < confirmed[i] {
+				t.Errorf("round %d: %d messages are in the files, %d were confirmed", i, n, confirmed[i])
+			}
+		}
+		t.Logf("confirmed and in the files: %v %v", confirmed, next)
+	})
+}
+
+// allPayloads prints all files of a directory, in their order.
+func allPayloads(t *testing.T, b backend) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(b.dir, "*.fpl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	out := mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...).stdout
+	return strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+}
