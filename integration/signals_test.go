@@ -40,11 +40,14 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 				t.Fatal(err)
 			}
 			publish := []string{"publish", "--url", b.url, "--type", "orders"}
-			if i%2 == 1 {
+			switch i % 3 {
+			case 1:
 				publish = append(publish, "--key-from", "payload")
+			case 2:
+				publish = append(publish, "--delay", "300ms")
 			}
 			work := []string{"--url", b.url, "--dir", b.dir, "--lease", "2s", "--max-file-size", "4MiB", "--type", "orders", "--log-format", "json"}
-			untilEmpty := i%3 == 2
+			untilEmpty := i%4 == 2
 			if untilEmpty {
 				work = append(work, "--until-empty")
 			}
@@ -69,12 +72,17 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 				t.Errorf("round %d: the producer ended with exit code %d after %v: %s", i, code, wait, p.stdout.String())
 			}
 			code = w.wait(t, time.Minute)
-			early := code == -1 && w.stderr.String() == "" // before the program was there to notice
+			early = code == -1 && w.stderr.String() == "" // before the program was there to notice
 			if want := map[bool]int{true: -1, false: 0}[kill]; code != want && !early && !(untilEmpty && code == cli.ExitStopped) {
 				t.Errorf("round %d: the worker ended with exit code %d after %v", i, code, wait)
 			}
 		}
-		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--until-empty", "--lease", "2s")
+		last := start(t, "last worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--lease", "2s")
+		eventually(t, 2*time.Minute, "everything drained", func() bool {
+			return run(t, nil, "fencepost", "scheduled", "ls", "--url", b.url).code == cli.ExitNothing && pending(t, b)["orders"] == 0
+		})
+		last.signal(t, syscall.SIGTERM)
+		last.wait(t, time.Minute)
 		mustRun(t, nil, "fencepost", "verify", "--deep", b.dir)
 		next := make([]int, rounds)
 		for _, line := range allPayloads(t, b) {
