@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -19,6 +21,9 @@ type Member struct {
 	Held     []string  // the types that it holds now
 	Idle     []string  // those of Held that have had no message for a while
 	Stopping bool      // it takes no new types
+
+	// Errors is what keeps it from draining types now, by type: for people. At most MaxMemberErrors of at most MaxMemberError bytes.
+	Errors map[string]string
 
 	// Beat is another number with every heartbeat. Who watches members counts one as gone when its Beat has stood still for some
 	// heartbeats by the watcher's own monotonic clock: no clocks are compared.
@@ -43,8 +48,12 @@ type Members interface {
 	Leave(ctx context.Context, id string) error
 }
 
-// MaxMemberID is the longest ID of a member, in bytes.
-const MaxMemberID = 64
+// Limits of a member.
+const (
+	MaxMemberID     = 64  // bytes of an ID
+	MaxMemberErrors = 50  // types with an error; Heartbeat leaves out the others
+	MaxMemberError  = 500 // bytes of an error; Heartbeat cuts off the rest
+)
 
 // CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
 func CheckHeartbeat(m Member, at time.Time) (Member, error) {
@@ -57,5 +66,24 @@ func CheckHeartbeat(m Member, at time.Time) (Member, error) {
 	m.Host, m.Version = text(m.Host), text(m.Version)
 	m.Started = time.UnixMilli(m.Started.UnixMilli())
 	m.Seen = time.UnixMilli(at.UnixMilli())
+	m.Errors = memberErrors(m.Errors)
 	return m, nil
+}
+
+// memberErrors makes errors storable, always the same ones of too many; nil if there are none.
+func memberErrors(errs map[string]string) map[string]string {
+	var out map[string]string
+	for _, typ := range slices.Sorted(maps.Keys(errs)) {
+		if len(out) == MaxMemberErrors {
+			break
+		}
+		if ValidateType(typ) != nil {
+			continue
+		}
+		if out == nil {
+			out = make(map[string]string)
+		}
+		out[typ] = text(errs[typ][:min(len(errs[typ]), MaxMemberError)])
+	}
+	return out
 }

@@ -182,11 +182,12 @@ func (sp *spread) round(ctx context.Context) {
 // me describes this pool.
 func (sp *spread) me(ctx context.Context) queue.Member {
 	host, _ := os.Hostname()
+	troubles := sp.p.troubles()
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	sp.beat++
 	m := queue.Member{ID: sp.p.instance, Host: host, PID: os.Getpid(), Version: Version(), Started: sp.started, Types: sp.p.cfg.Types,
-		MaxTypes: sp.p.cfg.MaxTypes, Beat: sp.beat, Stopping: sp.p.stopped(ctx)}
+		MaxTypes: sp.p.cfg.MaxTypes, Beat: sp.beat, Stopping: sp.p.stopped(ctx), Errors: troubles}
 	for _, typ := range slices.Sorted(maps.Keys(sp.types)) {
 		if s := sp.types[typ].session; s != nil {
 			m.Held = append(m.Held, typ)

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"strings"
 	"sync"
 	"testing"
 	"time"
@@ -571,5 +572,31 @@ func TestAHandOverTakesLessThan100ms(t *testing.T) {
 			t.Errorf("%d hand-overs, want 4", handed)
 		}
 		f.drained(b)
+	})
+}
+
+// What keeps a replica from draining a type is in its heartbeats, until it is over.
+func TestHeartbeatsTellWhatIsWrong(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.disk.WriteFile(testFile, []byte("not one of ours"))
+		r.publish(typ, 10)
+		r.publish("audit", 10)
+		p := r.start(func(c *Config) { c.Types = []string{typ, "audit"} })
+		time.Sleep(time.Minute)
+		members, err := r.queue.Members(t.Context())
+		if err != nil || len(members) != 1 {
+			t.Fatalf("%+v, %v", members, err)
+		}
+		if errs := members[0].Errors; len(errs) != 1 || !strings.Contains(errs[typ], testFile) {
+			t.Errorf("the heartbeat says %q", errs)
+		}
+		if err := r.disk.Remove(testFile); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		if members, err = r.queue.Members(t.Context()); err != nil || len(members[0].Errors) != 0 {
+			t.Errorf("%+v, %v; it is over", members, err)
+		}
+		p.stop()
 	})
 }

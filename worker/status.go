@@ -366,3 +366,20 @@ func lossCause(err error) Cause {
 		return CauseGone
 	}
 }
+
+// troubles is what keeps this pool from draining types now, by type.
+func (p *Pool) troubles() map[string]string {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	var errs map[string]string
+	for typ, r := range p.book.types {
+		if typ == "" || r.LastError == "" || r.State != Blocked && r.State != Refused {
+			continue
+		}
+		if errs == nil {
+			errs = make(map[string]string)
+		}
+		errs[typ] = r.LastError
+	}
+	return errs
+}

@@ -23,9 +23,10 @@ import (
 )
 
 const (
-	lookTimeout = 10 * time.Second // of looking at everything once
-	lookers     = 4                // questions to the server at a time
-	rateWindow  = 20 * time.Second // workers tell every 5 s how far their files are
+	lookTimeout  = 10 * time.Second // of looking at everything once
+	lookers      = 4                // questions to the server at a time
+	memberSilent = 30 * time.Second // a worker that was not seen for so long is not believed any more
+	rateWindow   = 20 * time.Second // workers tell every 5 s how far their files are
 )
 
 func topCommand() *cobra.Command {
@@ -40,7 +41,8 @@ func topCommand() *cobra.Command {
 prints one plain table.
 
 BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as far as its worker has told. RENEWED is when the holder of the lock
-last gave a sign of life: within a fifth of its lease while it lives. A worker's last error is in its log and, with --listen, in its /statusz.
+last gave a sign of life: within a fifth of its lease while it lives. LAST ERROR is what keeps a worker from draining the type; what is over
+is in its log and, with --listen, in its /statusz.
 
 Top costs the server two reads of index entries per type and refresh, a few at a time.`,
 		Example: `  fencepost top
@@ -103,6 +105,7 @@ type topRow struct {
 	LeaseSeconds  float64  `json:"lease_seconds,omitempty"`
 	State         string   `json:"state"`
 	Why           string   `json:"why,omitempty"`
+	LastError     string   `json:"last_error,omitempty"` // what keeps a worker from draining it
 }
 
 // snapshot is everything as it was at one time.
@@ -185,12 +188,27 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		kept[typ] = v.files[typ].look(files[i].DurableIndex, s.at)
 		row.Rate = kept[typ].rate(s.at)
 		row.describe(locks[typ], settings[typ], now)
+		row.LastError = lastError(typ, members, now)
 	}
 	v.files = kept
 	slices.SortStableFunc(s.Rows, func(a, b topRow) int {
 		return cmp.Or(cmp.Compare(b.age(), a.age()), strings.Compare(a.Type, b.Type))
 	})
 	return s, nil
+}
+
+// lastError is what a worker says about a type: the one that holds it, or else any that lives.
+func lastError(typ string, members []queue.Member, now time.Time) string {
+	found := ""
+	for _, m := range members {
+		if e := m.Errors[typ]; e != "" && now.Sub(m.Seen) < memberSilent {
+			if slices.Contains(m.Held, typ) {
+				return oneLine(e)
+			}
+			found = oneLine(e)
+		}
+	}
+	return found
 }
 
 // withCause tells why a context ended, where that is what failed.
@@ -273,7 +291,7 @@ func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 // table prints the rows.
 func (s *snapshot) table(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TYPE\tBACKLOG\tOLDEST\tRATE\tHOLDER\tTOKEN\tRENEWED\tSTATE")
+	fmt.Fprintln(t, "TYPE\tBACKLOG\tOLDEST\tRATE\tHOLDER\tTOKEN\tRENEWED\tSTATE\tLAST ERROR")
 	for _, r := range s.Rows {
 		count, oldest, perSecond, holder, token, renewed, state := "?", "?", "-", "-", "-", "-", r.State
 		if r.Backlog != nil {
@@ -297,7 +315,11 @@ func (s *snapshot) table(w io.Writer) error {
 		if r.Why != "" {
 			state += " (" + oneLine(r.Why) + ")"
 		}
-		fmt.Fprintln(t, strings.Join([]string{r.Type, count, oldest, perSecond, holder, token, renewed, state}, "\t"))
+		failed := r.LastError
+		if failed == "" {
+			failed = "-"
+		}
+		fmt.Fprintln(t, strings.Join([]string{r.Type, count, oldest, perSecond, holder, token, renewed, state, failed}, "\t"))
 	}
 	return t.Flush()
 }

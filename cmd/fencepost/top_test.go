@@ -92,3 +92,28 @@ func TestTopScreen(t *testing.T) {
 		t.Errorf("rows left out are not told:\n%s", got)
 	}
 }
+
+func TestTopLastError(t *testing.T) {
+	now := time.Unix(2000, 0)
+	said := func(id string, ago time.Duration, held []string, what string) queue.Member {
+		return queue.Member{ID: id, Seen: now.Add(-ago), Held: held, Errors: map[string]string{"orders": what}}
+	}
+	for _, c := range []struct {
+		members []queue.Member
+		want    string
+	}{
+		{nil, ""},
+		{[]queue.Member{{ID: "a", Seen: now}}, ""},
+		{[]queue.Member{said("a", time.Second, nil, "two\nlines")}, "two …"},
+		{[]queue.Member{said("a", time.Second, []string{"orders"}, "the disk is full"), said("b", time.Second, nil, "no permission")}, "the disk is full"},
+		{[]queue.Member{said("a", time.Hour, []string{"orders"}, "long ago")}, ""},
+	} {
+		if got := lastError("orders", c.members, now); got != c.want {
+			t.Errorf("%+v: %q, want %q", c.members, got, c.want)
+		}
+	}
+	var out strings.Builder
+	if err := (&snapshot{Rows: []topRow{{Type: "orders", State: "held", LastError: "the disk is full"}}}).table(&out); err != nil || !strings.Contains(out.String(), "the disk is full") {
+		t.Errorf("%q, %v", out.String(), err)
+	}
+}

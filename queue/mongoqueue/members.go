@@ -2,6 +2,7 @@ package mongoqueue
 
 import (
 	"context"
+	"maps"
 	"slices"
 	"strings"
 	"time"
@@ -24,8 +25,15 @@ type memberDoc struct {
 	Held     []string  `bson:"held"`
 	Idle     []string  `bson:"idle"`
 	Stopping bool      `bson:"stopping"`
-	Beat     int64     `bson:"beat"`
-	Seen     time.Time `bson:"seen"`
+	// A list, as types may have dots, which names of fields should not.
+	Errors []memberError `bson:"errors"`
+	Beat   int64         `bson:"beat"`
+	Seen   time.Time     `bson:"seen"`
+}
+
+type memberError struct {
+	Type  string `bson:"type"`
+	Error string `bson:"error"`
 }
 
 // Heartbeat implements queue.Queue.
@@ -42,6 +50,9 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	}
 	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
 		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
+	for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
+		doc.Errors = append(doc.Errors, memberError{typ, m.Errors[typ]})
+	}
 	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.ID}}, bson.D{{Key: "$set", Value: doc.fields()}})
 	if err == nil && result.MatchedCount == 0 {
 		gone := bson.D{{Key: "seen", Value: bson.D{{Key: "$lt", Value: m.Seen.Add(-queue.MemberRetention)}}}}
@@ -56,7 +67,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 func (d *memberDoc) fields() bson.D {
 	return bson.D{{Key: "host", Value: d.Host}, {Key: "pid", Value: d.PID}, {Key: "version", Value: d.Version}, {Key: "started", Value: d.Started},
 		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "idle", Value: d.Idle},
-		{Key: "stopping", Value: d.Stopping},
+		{Key: "stopping", Value: d.Stopping}, {Key: "errors", Value: d.Errors},
 		{Key: "beat", Value: d.Beat}, {Key: "seen", Value: d.Seen}}
 }
 
@@ -85,8 +96,15 @@ func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Membe
 		if bson.Unmarshal(cursor.Current, &d) != nil {
 			continue
 		}
+		var errs map[string]string
+		for _, e := range d.Errors {
+			if errs == nil {
+				errs = make(map[string]string, len(d.Errors))
+			}
+			errs[e.Type] = e.Error
+		}
 		all = append(all, queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
-			Held: d.Held, Idle: d.Idle, Stopping: d.Stopping, Beat: d.Beat, Seen: d.Seen})
+			Held: d.Held, Idle: d.Idle, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen})
 	}
 	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
 	return all, cursor.Err()

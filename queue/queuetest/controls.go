@@ -185,11 +185,13 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("a heartbeat of %+v must be refused", m)
 		}
 	}
-	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Beat: 1 << 60}
+	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"},
+		Errors: map[string]string{"orders": "the disk is full", "v1.audit": "öops"}, Beat: 1 << 60}
 	b := queue.Member{ID: "b", Started: started}
 	beat(b)
 	beat(a)
 	want(a, b)
+	a.Errors = nil
 	a.Held, a.Idle, a.Beat, a.Stopping, a.MaxTypes = nil, nil, 2, true, 0 // everything is replaced
 	beat(a)
 	want(a, b)

@@ -435,7 +435,7 @@ func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
 		return err
 	}
 	defer m.mu.Unlock()
-	member.Types, member.Held, member.Idle = slices.Clone(member.Types), slices.Clone(member.Held), slices.Clone(member.Idle)
+	member = cloneMember(member)
 	m.members[member.ID] = member
 	return nil
 }
@@ -449,7 +449,7 @@ func (m *Memory) Members(ctx context.Context) ([]queue.Member, error) {
 	var all []queue.Member
 	for _, id := range slices.Sorted(maps.Keys(m.members)) {
 		member := m.members[id]
-		member.Types, member.Held, member.Idle = slices.Clone(member.Types), slices.Clone(member.Held), slices.Clone(member.Idle)
+		member = cloneMember(member)
 		all = append(all, member)
 	}
 	return all, nil
@@ -463,4 +463,9 @@ func (m *Memory) Leave(ctx context.Context, id string) error {
 	defer m.mu.Unlock()
 	delete(m.members, id)
 	return nil
+}
+
+func cloneMember(m queue.Member) queue.Member {
+	m.Types, m.Held, m.Idle, m.Errors = slices.Clone(m.Types), slices.Clone(m.Held), slices.Clone(m.Idle), maps.Clone(m.Errors)
+	return m
 }

@@ -22,6 +22,8 @@ type memberJSON struct {
 	Idle     []string `json:"idle"`
 	Stopping bool     `json:"stopping"`
 	Beat     int64    `json:"beat"`
+
+	Errors map[string]string `json:"errors,omitempty"`
 }
 
 // Heartbeat implements queue.Queue: one row, not synced. It removes members that have been gone for queue.MemberRetention.
@@ -31,7 +33,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	b, err := json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
-		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat})
+		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
 	if err != nil {
 		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
 	}
@@ -65,7 +67,7 @@ func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
 				continue
 			}
 			all = append(all, queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
-				MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Seen: time.UnixMilli(seen)})
+				MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)})
 		}
 		return rows.Err()
 	})
