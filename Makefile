@@ -55,7 +55,7 @@ demo: build ## build, then publish 11,000 files, kill a worker in the middle, an
 
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
-	$(WITHSERVER) go test -count=1 -timeout 30m $(ARGS)
+	$(WITHSERVER) go test -count=1 -timeout 40m $(ARGS)
 	$(call inmodules,go test -count=1 ./...)
 
 # BENCH chooses suites and flags: make bench BENCH='storage --quick'
@@ -86,7 +86,7 @@ staticcheck:
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen.
 .PHONY: race
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 go test -race -short -count=1 -timeout 15m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 go test -race -short -count=1 -timeout 40m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
 
 .PHONY: clean
