@@ -3,6 +3,7 @@ package backlog
 import (
 	"context"
 	"fmt"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"testing/synctest"
@@ -15,22 +16,30 @@ import (
 // slow is a queue whose Depth takes a while, or until its context ends.
 type slow struct {
 	queue.Queue
-	takes            time.Duration
-	asked            atomic.Int32
-	now, mostAtATime atomic.Int32
+	takes time.Duration
+	asked atomic.Int32
+
+	mu               sync.Mutex
+	now, mostAtATime int
 }
 
 func (s *slow) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	s.asked.Add(1)
-	n := s.now.Add(1)
-	defer s.now.Add(-1)
-	s.mostAtATime.Store(max(s.mostAtATime.Load(), n))
+	s.enter(1)
+	defer s.enter(-1)
 	select {
 	case <-time.After(s.takes):
 		return s.Queue.Depth(ctx, typ, most)
 	case <-ctx.Done():
 		return queue.Depth{}, ctx.Err()
 	}
+}
+
+func (s *slow) enter(n int) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.now += n
+	s.mostAtATime = max(s.mostAtATime, s.now)
 }
 
 func names(n int) (types []string) {
@@ -50,8 +59,8 @@ func TestSamplerIsBounded(t *testing.T) {
 				t.Errorf("%d samples of 20", len(got))
 			}
 		}
-		if q.asked.Load() != 20 || q.mostAtATime.Load() != parallel {
-			t.Errorf("asked %d times, %d at a time", q.asked.Load(), q.mostAtATime.Load())
+		if q.asked.Load() != 20 || q.mostAtATime != parallel { // the round is over
+			t.Errorf("asked %d times, %d at a time", q.asked.Load(), q.mostAtATime)
 		}
 		time.Sleep(DefaultEvery)
 		s.Samples(t.Context(), names(20))

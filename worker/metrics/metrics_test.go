@@ -228,6 +228,7 @@ fencepost_server_up 0
 // Histograms of a type that the pool does not serve are dropped.
 func TestTypesThatAreNotServedAreDropped(t *testing.T) {
 	onWorld(t, func(*worker.Config) {}, func(t *testing.T, w *world) {
+		synctest.Wait() // now the pool serves its type
 		w.Observe(worker.Observation{Type: "gone", Step: worker.StepSync, Took: time.Second})
 		w.Observe(worker.Observation{Type: "orders", Step: worker.StepSync, Took: time.Second})
 		w.Observe(worker.Observation{Type: "orders", Step: worker.StepAck, Err: context.Canceled})
