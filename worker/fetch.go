@@ -163,6 +163,9 @@ func (f *fetcher) goBack(ctx context.Context) error {
 		return err
 	}
 	f.after = to
+	// rule: a walk that was set back is not near the end before a fetch says so. After a fetch that failed it would jump forward over what
+	// is between, and take that for gone.
+	f.short = f.short && f.pool.cfg.mutant.jumpForward
 	f.full, f.clean = to.IsZero(), true
 	if f.full {
 		f.sweeps.Add(1)

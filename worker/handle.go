@@ -34,7 +34,7 @@ type handlerSink struct {
 
 func (h *handlerSink) open(ctx context.Context) error {
 	h.ledger = newLedger(h.pool.cfg.GapTimeout, time.Now)
-	h.ledger.sweep = h.sweeps.Load
+	h.ledger.sweep, h.ledger.noFile = h.sweeps.Load, true
 	h.ledger.noSecondLook = h.pool.cfg.mutant.noSecondLook
 	return h.watchPoison(ctx)
 }

@@ -209,6 +209,51 @@ func TestMutantWithoutSecondLookHandlesOutOfOrder(t *testing.T) {
 	})
 }
 
+// jumpedOver is a queue that passes the place of a producer's first messages, as passedBy does, and then is away for a while.
+type jumpedOver struct {
+	passedBy
+	away time.Duration
+	back time.Time
+}
+
+func (q *jumpedOver) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	if time.Now().Before(q.back) {
+		return nil, errors.New("the server is away")
+	}
+	before := q.used
+	msgs, err := q.passedBy.Fetch(ctx, typ, after, limit)
+	if q.used && !before {
+		q.back = time.Now().Add(q.away)
+	}
+	return msgs, err
+}
+
+// A look from the start that fails is taken up where it failed: a walk that goes on near the end has not looked.
+func TestSecondLookThatFailsIsNoLook(t *testing.T) {
+	for _, mutant := range []bool{false, true} {
+		onRig(t, func(t *testing.T, r *rig) {
+			r.publish(typ, 10)
+			var first, rec record
+			if err := r.drain(handle(first.handler())); err != nil { // so that the producer is in its middle
+				t.Fatal(err)
+			}
+			r.publish(typ, 3)
+			time.Sleep(2 * longRewind)
+			r.publish(typ, 7)
+			err := r.drain(handle(rec.handler(), func(c *Config) {
+				c.mutant.jumpForward = mutant
+				c.Queue = &jumpedOver{passedBy: passedBy{Queue: c.Queue, hide: 3}, away: 20 * time.Second}
+			}))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if got := rec.all(); slices.Equal(got, r.sent[typ][10:]) == mutant {
+				t.Errorf("mutant %v: handled in the order %q", mutant, got)
+			}
+		})
+	}
+}
+
 // A session leaves holes in the sequence of a producer (other keys, lost acknowledgements). The next one does not wait for what is
 // settled, and keeps the order.
 func TestHolesThatAnEarlierSessionLeft(t *testing.T) {

@@ -33,13 +33,15 @@ type ledger struct {
 	held map[uint64]heldEntry      // by producer number; never persisted
 	keys keys                      // of the messages in the file, see keys.go
 
-	// sweep, if set, numbers the full sweeps: there is no file that tells what came before, so missing messages may have been
-	// settled by an earlier session.
-	sweep  func() uint64
+	sweep func() uint64 // numbers the full sweeps over what is pending
+
+	// noFile: there is no file that tells what came before, so missing messages may have been settled by an earlier session.
+	noFile bool
 	looked map[uint64]sight // by producer number
 
 	noContiguity bool // mutant: accept whatever comes
 	noSecondLook bool // mutant: accept a producer's first message at first sight
+	anyEndsGap   bool // mutant: whatever comes first after the timeout ends a gap
 }
 
 // producerEntry is what the file knows of one producer.
@@ -56,6 +58,11 @@ type span struct{ from, to uint64 }
 type heldEntry struct {
 	since time.Time
 	id    queue.ID // the first message that waits behind the gap
+	seen  uint64   // the sweep in which any of them was last seen
+	late  bool     // one that is not complete, or has no number, has outlasted the gap timeout
+
+	next     queue.ID // the first one that is complete; zero: none is
+	nextSeen uint64   // the sweep in which it was last seen
 }
 
 // sight is the highest counter of a producer that was seen in a full sweep behind missing ones.
@@ -65,6 +72,7 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 	return &ledger{
 		gapTimeout: gapTimeout,
 		now:        now,
+		sweep:      func() uint64 { return 0 },
 		last:       make(map[uint64]*producerEntry),
 		held:       make(map[uint64]heldEntry),
 		looked:     make(map[uint64]sight),
@@ -88,7 +96,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	switch {
 	case n == 0:
 		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in the queue.
-		l.holdBack(producer, m.ID)
+		l.holdIncomplete(producer, m.ID)
 		return hold
 	case n <= last:
 		entry.seenAt = seenAt
@@ -100,12 +108,12 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		return appendLate
 	case m.Incomplete:
 		// rule: an incomplete message is not here yet, and what is not here is never appended, not even as a gap's end.
-		l.holdBack(producer, m.ID)
+		l.holdIncomplete(producer, m.ID)
 		return hold
 	case n == last+1:
 		l.note(m.ID, seenAt)
 		return appendNow
-	case l.sweep != nil:
+	case l.noFile:
 		// rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
 		// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session, or is lost.
 		now, look := l.sweep(), l.looked[producer]
@@ -120,7 +128,8 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		l.note(m.ID, seenAt) // those before count as missing: should one turn up after all, it is handled late and not refused
 		return appendNow
 	}
-	if since := l.holdBack(producer, m.ID); l.now().Sub(since) < l.gapTimeout {
+	// rule: only the first message that waits ends a gap. Those behind it may be read just when the timeout is over, and would overtake it.
+	if h := l.holdBack(producer, m.ID); l.now().Sub(h.since) < l.gapTimeout || h.next != m.ID && !l.anyEndsGap {
 		return hold
 	}
 	l.note(m.ID, seenAt)
@@ -147,16 +156,33 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 	entry.n = n
 }
 
-// holdBack starts (or keeps) the clock of a producer whose next message is missing, and returns when it started.
-func (l *ledger) holdBack(producer uint64, id queue.ID) time.Time {
+// holdBack starts (or keeps) the clock of a producer whose next message is missing, while id waits.
+func (l *ledger) holdBack(producer uint64, id queue.ID) heldEntry {
+	h := l.holdAny(producer, id)
+	// A full sweep that has come to id and did not see next before, tells that next is gone.
+	if h.next.IsZero() || id.Compare(h.next) <= 0 || h.nextSeen != h.seen {
+		h.next, h.nextSeen = id, h.seen
+	}
+	l.held[producer] = h
+	return h
+}
+
+// holdIncomplete is for a message that cannot be appended however long it waits.
+func (l *ledger) holdIncomplete(producer uint64, id queue.ID) {
+	h := l.holdAny(producer, id)
+	h.late = l.now().Sub(h.since) >= l.gapTimeout
+	l.held[producer] = h
+}
+
+func (l *ledger) holdAny(producer uint64, id queue.ID) heldEntry {
 	h, ok := l.held[producer]
 	if !ok {
 		h = heldEntry{since: l.now(), id: id}
 	} else if id.Compare(h.id) < 0 {
 		h.id = id
 	}
-	l.held[producer] = h
-	return h.since
+	h.seen = l.sweep()
+	return h
 }
 
 // firstHeld returns the smallest ID that waits behind a gap; ok is false when none does.
@@ -179,11 +205,12 @@ func (l *ledger) lookAgain() bool {
 	return false
 }
 
-// overdue reports whether every held producer has been waiting for longer than the gap timeout: what is still
-// pending then can only be messages that never became complete.
+// overdue reports, at the end of a full sweep, whether all that is held back are messages that never became complete, and have
+// outlasted the gap timeout.
 func (l *ledger) overdue() bool {
+	sweep := l.sweep()
 	for _, h := range l.held {
-		if l.now().Sub(h.since) < l.gapTimeout {
+		if h.seen == sweep && (!h.late || !h.next.IsZero() && h.nextSeen == sweep) {
 			return false
 		}
 	}

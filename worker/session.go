@@ -145,6 +145,7 @@ func (s *session) open(ctx context.Context) error {
 	token := s.lease.Token()
 	for attempt := 1; ; attempt++ {
 		s.ledger = newLedger(cfg.GapTimeout, time.Now)
+		s.ledger.sweep = s.sweeps.Load
 		s.ledger.noContiguity = cfg.mutant.noContiguity
 		s.ledger.keys.window, s.ledger.keys.mutantForget = cfg.DedupeWindow, cfg.mutant.forgetKeys
 		seenAt, err := s.seenAt(ctx)

@@ -7,7 +7,8 @@ import (
 	"syscall"
 )
 
-// OnSignals calls first on the first SIGINT or SIGTERM and second on the next one. done ends the watching.
+// OnSignals calls first on the first SIGINT or SIGTERM and second on the next one. done ends the watching: from then on signals are
+// ignored. The program is at its end, has perhaps said so, and a signal that comes then must not change its exit code.
 func OnSignals(ctx context.Context, first, second func()) (done func()) {
 	ctx, cancel := context.WithCancel(ctx)
 	c := make(chan os.Signal, 2)
@@ -25,7 +26,6 @@ func OnSignals(ctx context.Context, first, second func()) (done func()) {
 		}
 	}()
 	return func() {
-		signal.Stop(c)
 		cancel()
 		<-finished
 	}

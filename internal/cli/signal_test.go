@@ -1,0 +1,32 @@
+//go:build unix
+
+package cli
+
+import (
+	"context"
+	"os/signal"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// A signal between a program's last line and its end does not kill it: what it said is its result.
+func TestSignalsAtTheEndAreIgnored(t *testing.T) {
+	t.Cleanup(func() { signal.Reset(syscall.SIGTERM) })
+	called := make(chan string, 2)
+	done := OnSignals(context.Background(), func() { called <- "first" }, func() { called <- "second" })
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
+		t.Fatal(err)
+	}
+	if what := <-called; what != "first" {
+		t.Fatalf("the first signal called %s", what)
+	}
+	done()
+	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil { // without the rule this ends the test binary
+		t.Fatal(err)
+	}
+	time.Sleep(50 * time.Millisecond)
+	if len(called) > 0 {
+		t.Fatal("a signal after the end was acted on")
+	}
+}
