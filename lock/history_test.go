@@ -89,3 +89,35 @@ func TestHistoriesCatchMissingRules(t *testing.T) {
 		})
 	}
 }
+
+// What nobody was told of may have happened all the same, and more may rest on it.
+func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
+	const token = 1 << 50
+	var steps []locktest.Step
+	var now int64
+	op := func(s, answer locktest.Step) {
+		now++
+		s.Process, s.N, s.Name, s.At = "p", now, "n", now
+		steps = append(steps, s)
+		if answer != (locktest.Step{}) {
+			now++
+			answer.Process, answer.N, answer.Done, answer.At = s.Process, s.N, true, now
+			steps = append(steps, answer)
+		}
+	}
+	ok, unclear := locktest.Step{OK: true}, locktest.Step{Unclear: true}
+	op(locktest.Step{Op: locktest.Create, ID: "a"}, ok)
+	op(locktest.Step{Op: locktest.Release, ID: "a"}, ok)
+	op(locktest.Step{Op: locktest.Acquire, ID: "b"}, locktest.Step{}) // its process is killed
+	op(locktest.Step{Op: locktest.TakeOver, ID: "c", Prev: "b"}, unclear)
+	op(locktest.Step{Op: locktest.TakeOver, ID: "d", Prev: "c"}, unclear)
+	op(locktest.Step{Op: locktest.Confirm, ID: "d"}, locktest.Step{OK: true, Token: token})
+	op(locktest.Step{Op: locktest.Renew, ID: "d"}, ok)
+	if _, err := locktest.Check(steps, time.Minute); err != nil {
+		t.Error(err)
+	}
+	op(locktest.Step{Op: locktest.Renew, ID: "b"}, ok) // but not this
+	if _, err := locktest.Check(steps, time.Minute); !errors.Is(err, locktest.ErrHistory) {
+		t.Errorf("two holders: %v", err)
+	}
+}

@@ -2,6 +2,7 @@ package locktest
 
 import (
 	"bufio"
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -243,6 +244,7 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 		answer := done[key{s.Process, s.N}]
 		if !s.Done && s.granting() && (answer.OK || answer.Unclear || !answer.Done) {
 			lives[s.ID]++
+			met[s.Prev] = true // also by a takeover whose answer was lost: it may be what made its own hold
 		}
 		if s.Done || !answer.OK {
 			continue
@@ -299,12 +301,26 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 	for name, ops := range byName {
 		switch porcupine.CheckOperationsTimeout(m, ops, within) {
 		case porcupine.Illegal:
-			return v, fmt.Errorf("%w: lock %q, %d operations", ErrHistory, name, len(ops))
+			return v, fmt.Errorf("%w: lock %q, %d operations:\n%s", ErrHistory, name, len(ops), list(ops))
 		case porcupine.Unknown:
 			v.Undecided = append(v.Undecided, name)
 		}
 	}
 	return v, nil
+}
+
+// list prints operations in the order of their calls.
+func list(ops []porcupine.Operation) string {
+	var b strings.Builder
+	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+	for _, op := range ops {
+		until := "…"
+		if op.Return != math.MaxInt64 {
+			until = fmt.Sprint(op.Return)
+		}
+		fmt.Fprintf(&b, "%d to %s: %s\n", op.Call, until, describe(op.Input, op.Output))
+	}
+	return b.String()
 }
 
 func describe(in, out any) string {
