@@ -216,6 +216,7 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 		return noDelayed(b.Name)
 	case dryRun:
 		err = printDelayed(cmd.OutOrStdout(), rows)
+		fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages are chosen, nothing was done\n", len(rows))
 		removed = len(slots)
 	default:
 		for some := range slices.Chunk(slots, 500) {

@@ -5,12 +5,34 @@ import (
 	"fmt"
 	"os"
 	"path"
+	"path/filepath"
 	"slices"
 	"strings"
+	"testing"
 
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/spf13/cobra"
 )
+
+// Documents fails the test if a command line of a program in the documents is wrong, or if there are fewer than atLeast. top is the
+// path of the module. newRoot returns the program's root command.
+func Documents(t testing.TB, top string, newRoot func() *cobra.Command, atLeast int) {
+	t.Helper()
+	total := 0
+	for _, doc := range []string{"README.md", "docs/operations.md", "deploy/README.md", "deploy/kubernetes/README.md"} {
+		checked, problems, err := CheckDocument(filepath.Join(top, doc), newRoot)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, p := range problems {
+			t.Error(p)
+		}
+		total += checked
+	}
+	if total < atLeast {
+		t.Errorf("only %d command lines found", total)
+	}
+}
 
 // CheckDocument returns how many command lines of a program a Markdown document has, and what is wrong with which. Looked at
 // are the lines that start with "$ " in fenced code blocks, and there each command of a pipeline or a list. A program
