@@ -118,6 +118,20 @@ func (f *fleet) balance(within time.Duration, pools ...*runningPool) {
 	}
 }
 
+// held expects that all types are held, within a time of traffic.
+func (f *fleet) held(within time.Duration, pools ...*runningPool) {
+	f.t.Helper()
+	for end := time.Now().Add(within); ; f.traffic(time.Second) {
+		n, sum := counts(pools...)
+		if sum == len(f.types) {
+			return
+		}
+		if time.Now().After(end) {
+			f.t.Fatalf("after %v the pools hold %v of %d types", within, n, len(f.types))
+		}
+	}
+}
+
 // drained stops all pools and checks that every message is in its file once.
 func (f *fleet) drained(pools ...*runningPool) {
 	f.t.Helper()
@@ -193,7 +207,8 @@ func TestAReplicaThatLeavesIsReplacedAtOnce(t *testing.T) {
 		if took := time.Since(began); took > DefaultHandOver+time.Second {
 			t.Errorf("the stop took %v", took)
 		}
-		f.balance(5*time.Second, b, c)
+		f.held(5*time.Second, b, c)
+		f.balance(time.Minute, b, c) // both take what is free, each by what it knew of the other
 		f.drained(b, c)
 	})
 }
