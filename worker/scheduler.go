@@ -34,15 +34,7 @@ func (p *Pool) startScheduler(ctx context.Context) (stop func()) {
 	}
 	ctx, cancel := p.untilStop(ctx)
 	if p.cfg.UntilEmpty {
-		for {
-			done, err := p.promote(ctx)
-			if err != nil && ctx.Err() == nil {
-				p.log.Warn().Err(err).Msg("cannot promote delayed messages that are due")
-			}
-			if done.Messages == 0 {
-				break
-			}
-		}
+		p.promoteDue(ctx)
 	}
 	ended := make(chan struct{})
 	go func() {
@@ -52,6 +44,22 @@ func (p *Pool) startScheduler(ctx context.Context) (stop func()) {
 	return func() {
 		cancel()
 		<-ended
+	}
+}
+
+// promoteDue promotes until nothing is due. Like the draining it tries again when the queue is away.
+func (p *Pool) promoteDue(ctx context.Context) {
+	retry := backoff{min: scheduleMin, max: scheduleMax}
+	var outage outage
+	for ctx.Err() == nil {
+		done, err := p.promote(ctx)
+		failed := outage.note(&p.log, err, "promote delayed messages that are due")
+		switch {
+		case failed && fatal(err), !failed && done.Messages == 0:
+			return
+		case failed:
+			p.pause(ctx, retry.next())
+		}
 	}
 }
 

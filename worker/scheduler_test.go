@@ -88,6 +88,36 @@ func TestUntilEmptyDrainsWhatIsDueAndWaitsForNothing(t *testing.T) {
 	})
 }
 
+func TestUntilEmptyTriesAgainToPromoteWhatIsDue(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.delay(typ, 1500, time.Second)
+		time.Sleep(2 * time.Second)
+		began := time.Now()
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpPromote && time.Since(began) < 10*time.Second {
+				return queuetest.Fault{Kind: queuetest.Unreachable}
+			}
+			return queuetest.Fault{}
+		})
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		r.complete(typ)
+		// Without the right to it the rest is drained all the same.
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpPromote {
+				return queuetest.Fault{Kind: queuetest.Refused}
+			}
+			return queuetest.Fault{}
+		})
+		r.publish(typ, 10)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		r.complete(typ)
+	})
+}
+
 // TestSchedulersUnderFaults: promotions fail in every way, are paused for longer than the lease, the pools die, the lock is taken away.
 // Every message is in the file once, in the order of the due times, without a gap.
 func TestSchedulersUnderFaults(t *testing.T) {
