@@ -324,14 +324,17 @@ func (d *deleter) delete(name string) {
 	if d.coll == nil {
 		return
 	}
-	err := d.rec.Deleted(name, func() error {
+	err := d.rec.Deleted(name, func() (bool, error) {
 		ctx, cancel := context.WithTimeout(d.t.Context(), 10*time.Second)
 		defer cancel()
-		_, err := d.coll.DeleteOne(ctx, bson.D{{Key: "_id", Value: name}})
-		return err
+		result, err := d.coll.DeleteOne(ctx, bson.D{{Key: "_id", Value: name}})
+		if err != nil {
+			return false, err
+		}
+		d.n += int(result.DeletedCount)
+		return result.DeletedCount > 0, nil
 	})
 	if err != nil {
 		d.t.Fatal(err)
 	}
-	d.n++
 }

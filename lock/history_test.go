@@ -121,3 +121,20 @@ func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 		t.Errorf("two holders: %v", err)
 	}
 }
+
+// A deletion that found nothing is none: the record goes on, also if it was there.
+func TestCheckerBelievesDeletions(t *testing.T) {
+	for _, deleted := range []bool{false, true} {
+		steps := []locktest.Step{{Op: locktest.Create, ID: "a"}, {OK: true}, {Op: locktest.Delete}, {OK: deleted}, {Op: locktest.Renew, ID: "a"}, {OK: true}}
+		for i := range steps {
+			s := &steps[i]
+			s.Process, s.N, s.At, s.Done = "p", int64(i/2), int64(i), i%2 == 1
+			if !s.Done {
+				s.Name = "n"
+			}
+		}
+		if _, err := locktest.Check(steps, time.Minute); (err != nil) != deleted {
+			t.Errorf("deleted %v, and renewed behind it: %v", deleted, err)
+		}
+	}
+}

@@ -187,11 +187,12 @@ func (r *Recorder) Force(ctx context.Context, name string, h lock.Hold, why stri
 	return ok, err
 }
 
-// Deleted writes down that do deletes the record of name, or does not.
-func (r *Recorder) Deleted(name string, do func() error) (err error) {
-	r.call(Step{Op: Delete, Name: name}, func() (int64, bool, error) {
-		err = do()
-		return 0, true, err
+// Deleted writes down that do deletes the record of name; did tells whether it found one. One that is written to at the same instant may
+// not be found: FerretDB on PostgreSQL deletes the version of a record that it has read, or nothing.
+func (r *Recorder) Deleted(name string, do func() (did bool, err error)) (err error) {
+	r.call(Step{Op: Delete, Name: name}, func() (_ int64, did bool, _ error) {
+		did, err = do()
+		return 0, did, err
 	})
 	return err
 }
@@ -350,7 +351,9 @@ func (s lockState) step(in, out Step) []any {
 	}
 	switch in.Op {
 	case Delete:
-		return []any{after}
+		if out.OK && !can {
+			return nil
+		}
 	case Create, Renew, Release, Force, Confirm:
 		if out.OK != can {
 			return nil
@@ -397,7 +400,7 @@ func (s lockState) apply(in Step) (after lockState, can bool) {
 	}
 	switch in.Op {
 	case Delete:
-		return lockState{token: s.token}, true
+		return lockState{token: s.token}, s.exists
 	case Create:
 		after.exists = true
 		return after.taken(in), !s.exists
