@@ -20,6 +20,7 @@ const (
 	scheduleMin   = 100 * time.Millisecond // pause between two looks: first …
 	scheduleMax   = time.Second            // … and longest
 
+	maxDueLooks    = 10               // with UntilEmpty: so often in a row at messages that are due and are not promoted
 	promoteTimeout = 30 * time.Second // of one promotion, and of one look: who gets no answer must not keep the lock
 )
 
@@ -47,19 +48,28 @@ func (p *Pool) startScheduler(ctx context.Context) (stop func()) {
 	}
 }
 
-// promoteDue promotes until nothing is due. Like the draining it tries again when the queue is away.
+// promoteDue promotes until nothing is due. Like the draining it tries again when the queue is away, or when another pool was faster, which
+// has perhaps not come to the end. What stays due all the same cannot be promoted now.
 func (p *Pool) promoteDue(ctx context.Context) {
 	retry := backoff{min: scheduleMin, max: scheduleMax}
 	var outage outage
-	for ctx.Err() == nil {
+	for looks := 0; ctx.Err() == nil && looks < maxDueLooks; {
 		done, err := p.promote(ctx)
 		failed := outage.note(&p.log, err, "promote delayed messages that are due")
 		switch {
-		case failed && fatal(err), !failed && done.Messages == 0:
+		case failed && fatal(err):
 			return
 		case failed:
-			p.pause(ctx, retry.next())
+		case done.Messages > 0:
+			looks = 0
+			retry.reset()
+			continue
+		case done.Next.IsZero() || done.Next.After(done.Now):
+			return
+		default:
+			looks++
 		}
+		p.pause(ctx, retry.next())
 	}
 }
 

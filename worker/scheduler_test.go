@@ -3,10 +3,12 @@ package worker
 import (
 	"context"
 	"fmt"
+	"math"
 	"math/rand/v2"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -115,6 +117,37 @@ func TestUntilEmptyTriesAgainToPromoteWhatIsDue(t *testing.T) {
 			t.Fatal(err)
 		}
 		r.complete(typ)
+	})
+}
+
+// beaten is a queue in which another promoter is faster for a while.
+type beaten struct {
+	queue.Queue
+	times atomic.Int32
+}
+
+func (q *beaten) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
+	if q.times.Add(-1) >= 0 {
+		now := time.Now()
+		return queue.Promotion{Next: now, Now: now}, nil
+	}
+	return q.Queue.Promote(ctx, limit)
+}
+
+func TestUntilEmptyGoesOnBehindAFasterPromoter(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for _, times := range []int32{3, math.MaxInt32} { // in the end it drains the rest
+			r.delay(typ, 100, time.Second)
+			time.Sleep(2 * time.Second)
+			q := &beaten{Queue: r.queue}
+			q.times.Store(times)
+			if err := r.drain(func(c *Config) { c.Queue = q }); err != nil {
+				t.Fatal(err)
+			}
+			if got := contents(t, r.disk, testFile); len(got) != 100 {
+				t.Errorf("%d times: %d messages in the file, want 100", times, len(got))
+			}
+		}
 	})
 }
 
