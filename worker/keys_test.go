@@ -111,9 +111,19 @@ func keysAcrossDeaths(r *rig, change func(*Config)) (got []string, keys int) {
 		<-p.done
 	}
 	r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
-	if err := r.drain(func(c *Config) { c.MaxFileBytes = 1 << 20; change(c) }); err != nil {
-		r.t.Fatal(err)
+	drain := func() {
+		if err := r.drain(func(c *Config) { c.MaxFileBytes = 1 << 20; change(c) }); err != nil {
+			r.t.Fatal(err)
+		}
 	}
+	drain()
+	// How far the others came is by chance; by now all keys are behind checkpoints.
+	var all []string
+	for k := range keys {
+		all = append(all, fmt.Sprint(k))
+	}
+	r.publishKeyed(pad, all...)
+	drain()
 	for _, payload := range r.chain(typ) {
 		if k, ok := strings.CutPrefix(payload, pad); ok {
 			got = append(got, k)
