@@ -16,7 +16,7 @@ import (
 // once, in order.
 func TestWorkersShareTypes(t *testing.T) {
 	b := embedded(t)
-	const types, batch = 30, 4
+	const types, batch = 12, 4
 	var names []string
 	for i := range types {
 		names = append(names, fmt.Sprintf("t%02d", i))
@@ -32,7 +32,7 @@ func TestWorkersShareTypes(t *testing.T) {
 	}
 	defer pub.Close(context.Background())
 	sent := 0
-	publish := func() { // not by 30 programs: while they start, the first types have become idle
+	publish := func() { // not by a program for each type: while they start, the first types become idle
 		t.Helper()
 		var msgs []queue.Message
 		for range batch {
@@ -50,7 +50,7 @@ func TestWorkersShareTypes(t *testing.T) {
 	publish()
 	workers := map[int]*process{} // by PID
 	for i := range 3 {
-		p := start(t, fmt.Sprintf("worker %d", i), "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--lease", "3s", "--log-format", "json")
+		p := start(t, fmt.Sprintf("worker %d", i), "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--log-format", "json") // a short lease would be lost on a busy machine, and types move for that
 		workers[p.Process.Pid] = p
 	}
 	balanced := func() bool {
@@ -66,7 +66,7 @@ func TestWorkersShareTypes(t *testing.T) {
 		return all == types && slices.Max(n)-slices.Min(n) <= 1
 	}
 	published := time.Now()
-	eventually(t, 3*time.Minute, "the workers hold the types evenly", func() bool {
+	eventually(t, 5*time.Minute, "the workers hold the types evenly", func() bool {
 		if time.Since(published) > 5*time.Second { // types without messages do not count
 			publish()
 			published = time.Now()
