@@ -197,23 +197,40 @@ func startLockUser(t *testing.T, backend, clock string) *lockUser {
 // and started again, while answers are lost, requests arrive late, the server pauses and records are deleted. In what they all
 // did there is an order in which every answer was right, and tokens grow.
 func TestLockHistoriesOfProcesses(t *testing.T) {
-	t.Run("sqlite", func(t *testing.T) { lockHistory(t, embedded(t), nil, false) })
+	t.Run("sqlite", func(t *testing.T) {
+		lockHistory(t, func() backend { return embedded(t) }, nil, false)
+	})
 	// A record that is deleted begins again with a token from the wall clock: that must not have been set back then.
 	t.Run("mongodb, records deleted", func(t *testing.T) {
-		uri, _ := mongotest.Fresh(t)
-		lockHistory(t, backend{url: uri}, nil, true)
+		lockHistory(t, func() backend {
+			uri, _ := mongotest.Fresh(t)
+			return backend{url: uri}
+		}, nil, true)
 	})
 	t.Run("mongodb, server paused", func(t *testing.T) {
 		if testing.Short() {
 			t.Skip("takes a server of its own; not with -short")
 		}
 		s := mongotest.NewServer(t)
-		uri, _ := s.Fresh(t)
-		lockHistory(t, backend{url: uri}, s, false)
+		lockHistory(t, func() backend {
+			uri, _ := s.Fresh(t)
+			return backend{url: uri}
+		}, s, false)
 	})
 }
 
-func lockHistory(t *testing.T, b backend, server *mongotest.Server, deletions bool) {
+// lockHistory plays histories until one has enough in it: a machine or a server may be too busy for that.
+func lockHistory(t *testing.T, fresh func() backend, server *mongotest.Server, deletions bool) {
+	for range 8 {
+		if playLockHistory(t, fresh(), server, deletions) {
+			return
+		}
+	}
+	t.Error("no history exercises the locks")
+}
+
+// playLockHistory reports whether the history exercises the locks.
+func playLockHistory(t *testing.T, b backend, server *mongotest.Server, deletions bool) (exercised bool) {
 	duration := 15 * time.Second
 	if testing.Short() {
 		duration = 8 * time.Second
@@ -284,12 +301,10 @@ func lockHistory(t *testing.T, b backend, server *mongotest.Server, deletions bo
 	}
 	t.Logf("%d processes, %d stopped, %d killed, %d pauses of the server, %d deletions: %d operations, %d grants, %d takeovers, %d unclear answers, undecided %v",
 		len(all), stops, kills, pauses, deleted.n, v.Operations, v.Grants, v.TakenOver, v.Unclear, v.Undecided)
-	if v.Grants < 100 || v.Unclear == 0 || kills == 0 && stops == 0 {
-		t.Error("the history does not exercise the locks")
-	}
 	if len(v.Undecided) > 1 {
 		t.Errorf("it took too long to decide about %v", v.Undecided)
 	}
+	return v.Grants >= 100 && v.Unclear > 0 && kills+stops > 0
 }
 
 // deleter deletes records of locks, as an administrator does, a sweep, or a restored backup.
