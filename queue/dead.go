@@ -159,13 +159,22 @@ func Requeue(ctx context.Context, q Queue, p *Publisher, letters []Letter) (requ
 	}
 	stored := map[string][]ID{}
 	var errs []error
+	stays, staysWhy := 0, error(nil) // how many, and of the first why: it is mostly the same for all, and one line says it
 	for i, r := range p.PublishAll(ctx, msgs) {
 		l := &letters[i]
 		if r.Status == Stored {
 			stored[l.Type] = append(stored[l.Type], l.ID)
 			continue
 		}
-		errs = append(errs, fmt.Errorf("dead letter %s of type %s stays: %w", l.ID, l.Type, r.Err))
+		if stays++; stays == 1 {
+			staysWhy = fmt.Errorf("dead letter %s of type %s stays: %w", l.ID, l.Type, r.Err)
+		}
+	}
+	switch {
+	case stays == 1:
+		errs = append(errs, staysWhy)
+	case stays > 1:
+		errs = append(errs, fmt.Errorf("%d dead letters stay; the first: %w", stays, staysWhy))
 	}
 	// Not bounded by ctx: what is published and not removed would be published twice.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
