@@ -254,7 +254,8 @@ func TestSettingsCostNextToNothing(t *testing.T) {
 		}
 		callers.Wait()
 		time.Sleep(30 * time.Minute)
-		if n := b.faulty.Calls(queuetest.OpAllSettings); n != 5 {
+		// After 0, 2, 4, 6 and 8 s, and after 10 s if one of the last messages gets there then.
+		if n := b.faulty.Calls(queuetest.OpAllSettings); n != 5 && n != 6 {
 			t.Errorf("%d reads of the settings in 10 s", n)
 		}
 		if n := b.faulty.Calls(queuetest.OpDepth); n != 0 {
