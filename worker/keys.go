@@ -120,7 +120,7 @@ func skip(r *storage.Record, reason string, duplicate bool) {
 	if duplicate {
 		hs = append(hs, storage.Header{Key: skipWhy, Value: skipDuplicate})
 	}
-	if r.Kind == storage.KindAfterGap || skippedAs(*r, skipGap) {
+	if r.Kind == storage.KindAfterGap {
 		hs = append(hs, storage.Header{Key: skipWhy, Value: skipGap})
 	}
 	r.Kind, r.Payload, r.Headers = storage.KindSkipped, []byte(reason), hs
@@ -181,17 +181,12 @@ func (k *keys) restore(d *stateDecoder) {
 	}
 }
 
-// duplicateReason is the payload of a skip entry for a second message with a key.
-func duplicateReason(m *queue.Message) []byte {
-	return fmt.Appendf(nil, "duplicate: a message with the idempotency key %q was published before", m.Headers[queue.KeyHeader])
-}
-
 // skipCopy makes r a skip entry if m is a second message with its key.
 func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 	if !s.ledger.keys.copied(m) {
 		return false
 	}
-	skip(r, string(duplicateReason(m)), true)
+	skip(r, fmt.Sprintf("duplicate: a message with the idempotency key %q was published before", m.Headers[queue.KeyHeader]), true)
 	s.count(func(st *Stats) { st.Repeated++ })
 	s.log.Debug().Stringer("id", m.ID).Str("key", m.Headers[queue.KeyHeader]).Msg("a message with this idempotency key is in the file already")
 	return true
