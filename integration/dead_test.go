@@ -146,7 +146,9 @@ func TestWorkerPutsAsideWhatTheFileCannotTake(t *testing.T) {
 	if r := mustRun(t, nil, "fencepost", "cat", "--format", "json", filepath.Join(b.dir, "t.fpl")); strings.Count(r.stdout, "\n") != 10 {
 		t.Errorf("cat: %v", r)
 	}
-	mustRun(t, nil, "fencepost", "verify", filepath.Join(b.dir, "t.fpl"))
+	if r := mustRun(t, nil, "fencepost", "verify", filepath.Join(b.dir, "t.fpl")); !strings.Contains(r.stdout, "  10 messages  index 0..10  ") || !strings.Contains(r.stdout, "  skipped 1  ") {
+		t.Errorf("verify: %v", r)
+	}
 	// It cannot be requeued as it is, and says why.
 	refused(t, run(t, nil, "fencepost", "dead", "requeue", "--url", b.url, "--all"), partial, "headers")
 	if r := run(t, nil, "worker", "--url", b.url, "--type", "t", "--on-error", "ignore"); r.code != usage {

@@ -32,6 +32,9 @@ func verifyCommand() *cobra.Command {
 		Long: `Verify reads whole files and checks every byte and, per producer, that no message is missing, doubled or out of order. It
 only reads, and works on files that are being written to. A directory stands for all .fpl files in it.
 
+Messages are what cat prints. Skipped are those that were put aside, as dead letters or for their idempotency key: they have an index, and
+their place in their producer's sequence.
+
 Torn and void bytes are healthy traces of crashes and takeovers; no reader sees them. A declared gap is healthy too, but tells
 that messages were deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
 
@@ -175,6 +178,9 @@ func voidBytes(r *storage.Report) (n int64) {
 
 func tornBytes(r *storage.Report) int64 { return r.Torn.End - r.Torn.Offset }
 
+// messages counts what cat prints: of the records, those that a repair could not read and those that were put aside are none.
+func messages(r *storage.Report) uint64 { return r.Messages - r.Skipped - r.Lost }
+
 // print prints one line per file, and a line for everything unusual.
 func (r *fileReport) print(w io.Writer) {
 	rep := r.report
@@ -182,7 +188,7 @@ func (r *fileReport) print(w io.Writer) {
 	if r.err != nil {
 		verdict = "BAD"
 	}
-	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(rep.Messages)))
+	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))
 	if rep.Messages > 0 {
 		fmt.Fprintf(w, "  index %d..%d", rep.FirstIndex, rep.NextIndex-1)
 	}
@@ -342,7 +348,7 @@ func (r *fileReport) json() verifyJSON {
 		return j
 	}
 	j.Type, j.FileID = rep.Type, rep.FileID.String()
-	j.Messages, j.FirstIndex, j.NextIndex, j.Skipped, j.Gaps = rep.Messages, rep.FirstIndex, rep.NextIndex, rep.Skipped, rep.Gaps
+	j.Messages, j.FirstIndex, j.NextIndex, j.Skipped, j.Gaps = messages(rep), rep.FirstIndex, rep.NextIndex, rep.Skipped, rep.Gaps
 	j.Size, j.DurableEnd, j.TornBytes, j.VoidBytes = rep.Size, rep.DurableEnd, tornBytes(rep), voidBytes(rep)
 	j.Duplicates, j.Seconds = rep.DuplicateCount, rep.Duration.Seconds()
 	j.Generation, j.Batches, j.Checkpoints, j.Lost = rep.Generation, rep.Batches, rep.Checkpoints, rep.Lost

@@ -690,7 +690,7 @@ def verify(data, path):
     except NotReadable as e:
         return dict(report, error=str(e), exit=e.code)
     h = scan.header
-    messages = skipped = gaps = lost = batches = 0
+    records = skipped = gaps = lost = batches = 0
     durable_end = 4096
     void, torn, regions, checkpoints, errors, remarks = [], None, [], [], [], []
     sealed = None
@@ -738,7 +738,7 @@ def verify(data, path):
             void.append(event.void)
         if r.magic == BATCH:
             batches += 1
-            messages += r.count
+            records += r.count
             skipped += sum(m.kind == SKIPPED for m in body or [])
             gaps += sum(m.kind == AFTER_GAP for m in body or [])
             lost += sum(m.kind == LOST for m in body or [])
@@ -775,7 +775,7 @@ def verify(data, path):
         # §8: who does not know everything in a file can say neither that it is healthy nor that it is damaged.
         "ok": not errors, "exit": EXIT_OK if not errors else EXIT_FAILED if EXIT_FAILED in codes else EXIT_INTEGRITY,
         "type": h.type, "schema": h.schema, "file_id": h.file_id.hex(), "generation": h.generation,
-        "messages": messages, "first_index": h.first_index, "next_index": scan.next,
+        "messages": records - skipped - lost, "first_index": h.first_index, "next_index": scan.next,
         "skipped": skipped, "declared_gaps": gaps, "lost": lost, "batches": batches, "size": scan.limit, "durable_end": durable_end,
         "torn": torn, "torn_bytes": torn[1] - torn[0] if torn else 0,
         "void": void, "void_bytes": sum(end - offset for offset, end in void),
