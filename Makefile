@@ -83,10 +83,11 @@ staticcheck:
 	go run $(STATICCHECK) ./...
 	$(call inmodules,go run $(STATICCHECK) ./...)
 
-# -short: the race detector is about interleavings, which the long fault tests repeat rather than widen.
+# -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. GORACE: without the second that
+# every process otherwise sleeps before it exits.
 .PHONY: race
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 go test -race -short -count=1 -timeout 40m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -short -count=1 -timeout 40m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
 
 .PHONY: clean

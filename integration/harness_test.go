@@ -126,7 +126,9 @@ func mustRun(t *testing.T, stdin io.Reader, program string, args ...string) resu
 
 // cleanEnv is the environment without the settings of whoever runs the tests.
 func cleanEnv() []string {
-	var env []string
+	// A program with the race detector sleeps for a second before it exits, to see races of what still runs: with hundreds of programs
+	// that is most of the time.
+	env := []string{"GORACE=atexit_sleep_ms=0"}
 	for _, e := range os.Environ() {
 		if !strings.HasPrefix(e, "FENCEPOST_") {
 			env = append(env, e)
