@@ -3,6 +3,7 @@ package integration
 import (
 	"fmt"
 	"math/rand/v2"
+	"net"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -110,4 +111,39 @@ func allPayloads(t *testing.T, b backend) []string {
 	}
 	out := mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...).stdout
 	return strings.Split(strings.TrimSuffix(out, "\n"), "\n")
+}
+
+// TestStoppedCommandsSaySo: a command that waits for its server ends on SIGTERM, with the exit code for that, and does not take the
+// end for something that it has found.
+func TestStoppedCommandsSaySo(t *testing.T) {
+	for _, args := range []string{"doctor", "setup --check", "top", "types ls", "types show t", "types peek t", "types purge t --yes", "locks ls", "locks watch",
+		"dead ls", "dead requeue --all", "scheduled ls", "scheduled rm --all"} {
+		t.Run(args, func(t *testing.T) {
+			silent, err := net.Listen("tcp", "127.0.0.1:0")
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer silent.Close()
+			p := start(t, args, "fencepost", append(strings.Fields(args), "--url", "mongodb://"+silent.Addr().String()+"/shop")...)
+			c, err := silent.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer c.Close()
+			if _, err := c.Read(make([]byte, 1)); err != nil { // now it has asked, and waits
+				t.Fatal(err)
+			}
+			p.signal(t, syscall.SIGTERM)
+			if code := p.wait(t, time.Minute); code != stopped || p.stdout.String() != "" {
+				t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, p.stdout.String(), p.stderr.String())
+			}
+			want := ""
+			if args == "doctor" {
+				want = "error: stopped before everything was looked at\n"
+			}
+			if got := p.stderr.String(); got != want {
+				t.Errorf("stderr: %s", got)
+			}
+		})
+	}
 }

@@ -105,8 +105,12 @@ if a file is not the one that is registered. A warning is about what works, but 
 			d.good("server", "%s answers", b.Name)
 			d.examineServer(ctx, b)
 			d.examineDirectory(dir, overlay)
-			return d.examineFiles(ctx, b.Queue, dir)
+			// What is found out while everything is called off says nothing.
+			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir))
 		})
+		if errors.Is(err, context.Canceled) {
+			return cli.Stoppedf("stopped before everything was looked at")
+		}
 		if err != nil {
 			d.bad(cli.Code(err), "server", "%v", err)
 		}

@@ -64,6 +64,7 @@ A file that is the successor of another one, such as orders@0002.fpl, goes on wi
 			reports := verifyFiles(ctx, paths, o)
 			o.progress.clear()
 			var errs []error
+			stopped := 0
 			for _, r := range reports {
 				if asJSON {
 					if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r.json()); err != nil {
@@ -75,9 +76,18 @@ A file that is the successor of another one, such as orders@0002.fpl, goes on wi
 						r.printDetails(cmd.OutOrStdout())
 					}
 				}
-				if r.err != nil {
+				if r.stopped() {
+					stopped++
+				} else if r.err != nil {
 					errs = append(errs, r.err)
 				}
+			}
+			if stopped > 0 {
+				err := fmt.Errorf("stopped: %d of %d files were not read to their end", stopped, len(reports))
+				if len(errs) == 0 {
+					return cli.Stoppedf("%w", err)
+				}
+				errs = append(errs, err)
 			}
 			return errors.Join(errs...)
 		},
@@ -127,6 +137,9 @@ type fileReport struct {
 	audit  worker.Audit
 	err    error // what is wrong with the file, or kept verify from finishing
 }
+
+// stopped tells that the file was not read to its end, as somebody called it off.
+func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) }
 
 // verifyFiles verifies several files at once; the reports are in the order of paths.
 func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileReport {
@@ -185,7 +198,10 @@ func messages(r *storage.Report) uint64 { return r.Messages - r.Skipped - r.Lost
 func (r *fileReport) print(w io.Writer) {
 	rep := r.report
 	verdict := "OK"
-	if r.err != nil {
+	switch {
+	case r.stopped():
+		verdict = "STOPPED"
+	case r.err != nil:
 		verdict = "BAD"
 	}
 	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))

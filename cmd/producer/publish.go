@@ -460,7 +460,7 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 		if t.journal != nil {
 			hint = "; the same command goes on behind them"
 		}
-		return &cli.Error{Code: cli.ExitStopped, Err: fmt.Errorf("stopped after %d messages%s", t.published, hint)}
+		return cli.Stoppedf("stopped after %d messages%s", t.published, hint)
 	case t.published == 0 || dryRun:
 		return err
 	}

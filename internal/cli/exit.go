@@ -48,6 +48,11 @@ func Usagef(format string, args ...any) error {
 	return &Error{ExitUsage, fmt.Errorf(format, args...)}
 }
 
+// Stoppedf returns an error of a command that a signal has ended before it was done.
+func Stoppedf(format string, args ...any) error {
+	return &Error{ExitStopped, fmt.Errorf(format, args...)}
+}
+
 // Code maps an error to the exit code.
 func Code(err error) int {
 	var (
