@@ -69,7 +69,9 @@ func (p *Pool) promoteDue(ctx context.Context) {
 		default:
 			looks++
 		}
-		p.pause(ctx, retry.next())
+		if !p.pause(ctx, retry.next()) {
+			return
+		}
 	}
 }
 
@@ -93,7 +95,9 @@ func (p *Pool) schedule(ctx context.Context) {
 		if wait > 0 {
 			pause = min(pause, wait)
 		}
-		p.pause(ctx, pause)
+		if !p.pause(ctx, pause) {
+			return // ctx follows, but not at once
+		}
 	}
 }
 
@@ -145,7 +149,9 @@ func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 		case done.Next.IsZero() || wait <= 0 || wait > scheduleMax:
 			return promoted, nil
 		}
-		p.pause(ctx, wait)
+		if !p.pause(ctx, wait) {
+			break
+		}
 	}
 	return promoted, nil
 }

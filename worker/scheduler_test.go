@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -31,6 +32,20 @@ func (r *rig) delay(typ string, n int, d time.Duration) {
 			r.t.Fatalf("message %d is %v: %v", i, res.Status, res.Err)
 		}
 	}
+}
+
+// The pause between two looks ends when the pool is asked to stop, a moment before the scheduler's context does.
+func TestStoppingSchedulerDoesNotLookAgain(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(1)) // the moment is longest if all take turns
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		time.Sleep(1500 * time.Millisecond)
+		before := r.queue.Calls(queuetest.OpNextDue)
+		p.stop()
+		if n := r.queue.Calls(queuetest.OpNextDue) - before; n > 1 {
+			t.Errorf("%d looks for delayed messages while the pool stopped, want 1 at most", n)
+		}
+	})
 }
 
 func TestDelayedMessagesComeWhenTheyAreDue(t *testing.T) {
