@@ -22,6 +22,7 @@ type Memory struct {
 	ghosts  map[string]ghost
 	fault   func(Call) Fault
 	observe func(op Op, after lock.Record)
+	around  func(Call) (after func())
 	calls   map[Op]int
 	stopped chan struct{}
 	once    sync.Once
@@ -115,6 +116,14 @@ func (m *Memory) Inject(f func(Call) Fault) {
 	m.fault = f
 }
 
+// Around sets a function that is called before each call, in the goroutine of the caller and without any lock held; what it returns
+// is called when the call is about to return. Both may take their time.
+func (m *Memory) Around(f func(Call) (after func())) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.around = f
+}
+
 // Observe sets a function that is told every write in the order in which they are applied. It is called under a lock of the
 // Memory, so it must not use it. An edit is Op "".
 func (m *Memory) Observe(f func(op Op, after lock.Record)) {
@@ -172,11 +181,18 @@ func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.
 	r lock.Record, err error) {
 	m := h.m
 	m.mu.Lock()
+	call := Call{Op: op, Name: name, Handle: h.number, N: m.calls[op]}
+	m.calls[op]++
+	around := m.around
+	m.mu.Unlock()
+	if around != nil {
+		defer around(call)()
+	}
+	m.mu.Lock()
 	var fault Fault
 	if m.fault != nil {
-		fault = m.fault(Call{Op: op, Name: name, Handle: h.number, N: m.calls[op]})
+		fault = m.fault(call)
 	}
-	m.calls[op]++
 	m.mu.Unlock()
 
 	failed := func(what string) error { return fmt.Errorf("%s %q: %w: %s", op, name, ErrInjected, what) }

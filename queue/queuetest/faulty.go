@@ -86,6 +86,9 @@ type Faulty struct {
 	// Next decides about each operation; n is the number of messages or IDs. nil means no faults. It may be called
 	// concurrently.
 	Next func(op Op, typ string, n int) Fault
+	// Around, if set, is called before Next, and what it returns when the operation is about to return: in the goroutine of the
+	// caller and without any lock held, so both may take their time.
+	Around func(op Op, typ string) (after func())
 
 	mu    sync.Mutex
 	calls map[Op]int
@@ -110,6 +113,14 @@ func (f *Faulty) Close() error {
 	return f.Queue.Close()
 }
 
+// around begins an operation; what it returns ends it.
+func (f *Faulty) around(op Op, typ string) (after func()) {
+	if f.Around == nil {
+		return func() {}
+	}
+	return f.Around(op, typ)
+}
+
 func (f *Faulty) next(op Op, typ string, n int) Fault {
 	f.mu.Lock()
 	if f.calls == nil {
@@ -125,6 +136,7 @@ func (f *Faulty) next(op Op, typ string, n int) Fault {
 
 // Insert implements queue.Queue.
 func (f *Faulty) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
+	defer f.around(OpInsert, typ)()
 	fault := f.next(OpInsert, typ, len(msgs))
 	keep := min(fault.Keep, len(msgs))
 	perform := func(ctx context.Context, msgs []queue.Message) error {
@@ -179,6 +191,7 @@ func (f *Faulty) Insert(ctx context.Context, typ string, msgs []queue.Message) e
 // disturb performs an operation other than Insert, or not, as the next fault says.
 func disturb[T any](ctx context.Context, f *Faulty, op Op, typ string, n int, perform func(keep int) (T, error)) (T, error) {
 	var zero T
+	defer f.around(op, typ)()
 	fault := f.next(op, typ, n)
 	switch fault.Kind {
 	case LostAnswer:

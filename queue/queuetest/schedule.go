@@ -139,6 +139,7 @@ func (m *Memory) CancelDelayed(ctx context.Context, slots []queue.Slot) (int, er
 
 // Delay implements queue.Queue. It goes wrong as Insert does, except that what is Late is lost.
 func (f *Faulty) Delay(ctx context.Context, msgs []queue.Message) error {
+	defer f.around(OpDelay, "")()
 	fault := f.next(OpDelay, "", len(msgs))
 	keep := min(fault.Keep, len(msgs))
 	unclear := &queue.InsertError{Err: ErrFault}
