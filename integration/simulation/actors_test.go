@@ -1,0 +1,438 @@
+package simulation
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/rs/zerolog"
+)
+
+var eio error = syscall.EIO
+
+// underMutex are the calls that a writer of package storage makes while it holds a mutex that another goroutine may want. The bubble's
+// time stands still as long as anybody waits for a mutex, so nobody may wait for time then, unless the runtime was told better.
+func underMutex(op storagetest.Op) bool {
+	return !patched && (op == storagetest.OpAppend || op == storagetest.OpFileStat || op == storagetest.OpClose)
+}
+
+// message is what a producer has in mind to publish, and what became of it.
+type message struct {
+	queue.Message
+	producer string // the process
+	key      string
+	delay    time.Duration
+	bad      bool
+	result   queue.Result
+}
+
+// script is what a producer publishes, call by call, over all its lives.
+func (w *world) script(slot int) (calls [][]*message) {
+	d := newDice(w.seed, number("script"), uint64(slot))
+	for call := range w.calls {
+		var msgs []*message
+		for i := range d.between(1, w.perCall) {
+			m := &message{}
+			payload := fmt.Sprintf("%d.%d.%d", slot, call, i)
+			if m.bad = d.chance(w.bad); m.bad {
+				payload = "bad " + payload
+			}
+			m.Type, m.Payload = pick(d, w.types...), []byte(payload)
+			if w.large {
+				m.Payload = append(m.Payload, bytes.Repeat([]byte{' '}, d.n(200<<10))...)
+			}
+			switch {
+			case m.bad:
+			case d.chance(w.delayed):
+				m.delay = d.span(1, w.storm)
+			case d.chance(w.keyed):
+				m.key = fmt.Sprint("key ", d.n(4))
+				m.Headers = map[string]string{queue.KeyHeader: m.key}
+			}
+			msgs = append(msgs, m)
+		}
+		calls = append(calls, msgs)
+	}
+	return calls
+}
+
+// produce publishes a script. A producer that is killed starts again behind the call that it was killed in.
+func (w *world) produce(slot int) {
+	script := w.script(slot)
+	for life := 0; len(script) > 0; life++ {
+		p := w.spawn("producer", slot, life)
+		d := newDice(w.seed, p.id, number("life"))
+		pub, err := queue.NewPublisher(p.ctx, p.open(), queue.PublisherOptions{AttemptTimeout: d.span(time.Second, 5*time.Second),
+			RepeatFor: d.span(2*time.Second, 30*time.Second), BatchMessages: pick(d, 1, 3, 1000), Linger: pick(d, 0, 10*time.Millisecond)})
+		if err != nil {
+			time.Sleep(d.span(100*time.Millisecond, time.Second))
+			continue
+		}
+		w.mutant.publisher(pub)
+		for len(script) > 0 && !p.isDead() {
+			time.Sleep(d.upTo(time.Duration(3) * w.storm / time.Duration(2*w.calls)))
+			p.publish(pub, script[0])
+			script = script[1:]
+		}
+		ctx, cancel := context.WithTimeout(p.ctx, 5*time.Minute)
+		if err := pub.Close(ctx); err != nil && !p.isDead() {
+			w.failf("%s: %v", p.name, err)
+		}
+		cancel()
+		p.cancel()
+		if len(script) > 0 {
+			time.Sleep(d.span(100*time.Millisecond, 3*time.Second))
+		}
+	}
+}
+
+// publish makes one call, and notes its outcomes.
+func (p *process) publish(pub *queue.Publisher, msgs []*message) {
+	w := p.w
+	call := make([]queue.Message, len(msgs))
+	w.mu.Lock()
+	for i, m := range msgs {
+		call[i], m.producer = m.Message, p.name
+		if m.delay > 0 {
+			call[i].Due = pub.Now().Add(m.delay)
+		}
+		w.sent = append(w.sent, m)
+	}
+	w.mu.Unlock()
+	outcome := map[queue.Status]int{}
+	for i, r := range pub.PublishAll(p.ctx, call) {
+		m := msgs[i]
+		m.result = r
+		outcome[r.Status]++
+		if m.delay == 0 {
+			w.oracle.Report(p.name, m.Type, m.Payload, r)
+		}
+		w.tell("%s: %s %s is %v", p.name, m.Type, brief(m.Payload), r.Status)
+	}
+}
+
+func brief(payload []byte) string {
+	return string(bytes.TrimRight(payload[:min(len(payload), 40)], " "))
+}
+
+// running is a worker's pool.
+type running struct {
+	*process
+	pool *worker.Pool
+	done chan struct{}
+	err  error
+}
+
+var errBad = errors.New("refused by the filter")
+
+// start starts a worker.
+func (w *world) start(slot, life int, untilEmpty bool) *running {
+	p := w.spawn("worker", slot, life)
+	locker, err := p.locker()
+	if err != nil {
+		panic(err)
+	}
+	cfg := worker.Config{Queue: p.open(), Locker: locker, Dir: dir, Types: w.types, Lease: w.lease, Batch: w.batch, Prefetch: w.prefetch,
+		MaxTypes: w.maxTypes, IdleTimeout: w.idle, UntilEmpty: untilEmpty, OnError: worker.DeadLetter,
+		Storage: storage.Options{FS: p.tap(), CheckpointBatches: w.checkpoint, Compress: w.compress, Holder: storage.Holder{Host: "host", PID: int(p.id & 0xffff)}},
+		Filter: func(m queue.Message) error {
+			if bytes.HasPrefix(m.Payload, []byte("bad ")) {
+				return errBad
+			}
+			return nil
+		},
+	}
+	if w.large {
+		cfg.MaxFileBytes = 1 << 20
+	}
+	if w.trace != nil {
+		log := zerolog.New(zerolog.ConsoleWriter{Out: tracer{p}, NoColor: true, PartsExclude: []string{"time"}})
+		cfg.Logger = &log
+	}
+	w.mutant.config(&cfg)
+	pool, err := worker.New(cfg)
+	if err != nil {
+		panic(err)
+	}
+	r := &running{process: p, pool: pool, done: make(chan struct{})}
+	go func() {
+		defer close(r.done)
+		r.err = pool.Run(p.ctx)
+		ctx, cancel := context.WithTimeout(p.ctx, 5*time.Second)
+		defer cancel()
+		_ = locker.Close(ctx) // what it could not release frees itself
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		s := pool.Stats()
+		w.seen.Sessions += int(s.Sessions)
+		w.seen.Fenced += int(s.Lost)
+		if s.Gaps > 0 {
+			w.failures = append(w.failures, fmt.Sprintf("%s declared %d gaps, and nobody has deleted messages", p.name, s.Gaps))
+		}
+		w.tellLocked(fmt.Sprintf("%s has ended: %v", p.name, r.err))
+	}()
+	return r
+}
+
+type tracer struct{ p *process }
+
+func (t tracer) Write(line []byte) (int, error) {
+	t.p.w.mu.Lock()
+	defer t.p.w.mu.Unlock()
+	t.p.w.trace(fmt.Sprintf("%10.4fs      %s: %s", t.p.w.now().Seconds(), t.p.name, bytes.TrimSpace(line)))
+	return len(line), nil
+}
+
+// replica keeps a worker running until the end: it is stopped now and then, and started again when it has died.
+func (w *world) replica(slot int, end <-chan struct{}) {
+	for life := 0; ; life++ {
+		r := w.start(slot, life, false)
+		d := newDice(w.seed, r.id, number("life"))
+		var roll <-chan time.Time
+		if d.chance(w.events * 200) {
+			roll = time.After(d.span(time.Second, w.storm))
+		}
+		select {
+		case <-r.done:
+		case <-roll:
+			w.tell("%s is asked to stop", r.name)
+			r.pool.Stop()
+			<-r.done
+		case <-end:
+			r.pool.Stop()
+			<-r.done
+			if r.err != nil && !r.isDead() {
+				w.failf("%s was stopped and returned %v", r.name, r.err)
+			}
+			return
+		}
+		if r.err != nil && !r.isDead() {
+			w.failf("%s gave up: %v", r.name, r.err)
+			return
+		}
+		w.mu.Lock()
+		w.seen.Restart++
+		w.mu.Unlock()
+		select {
+		case <-time.After(d.span(10*time.Millisecond, 3*time.Second)):
+		case <-end:
+			return
+		}
+	}
+}
+
+// operate is what operators, kernels and networks do during the storm.
+func (w *world) operate(ctx context.Context) {
+	p := w.spawn("operator", 0, 0)
+	admin, err := p.locker()
+	if err != nil {
+		panic(err)
+	}
+	defer func() {
+		p.cancel()
+		_ = admin.Close(context.Background())
+	}()
+	for i := uint64(0); ; i++ {
+		d := newDice(w.seed, p.id, i)
+		pause := time.Duration(math.MaxInt64)
+		if w.events > 0 {
+			pause = d.upTo(8 * time.Second / time.Duration(w.events))
+		}
+		select {
+		case <-time.After(pause):
+		case <-ctx.Done():
+			return
+		}
+		typ := pick(d, w.types...)
+		file := dir + "/" + storage.FileName(typ)
+		for_ := d.upTo(4 * time.Second)
+		switch d.n(14) {
+		case 0:
+			w.outrage("queue", for_)
+		case 1:
+			w.outrage("locks", for_)
+		case 2, 3:
+			w.mu.Lock()
+			c := w.processes[d.n(len(w.processes))]
+			c.cut = time.Now().Add(for_)
+			w.tellLocked(fmt.Sprintf("%s is cut off for %v", c.name, for_))
+			w.mu.Unlock()
+		case 4:
+			w.mu.Lock()
+			c := w.processes[d.n(len(w.processes))]
+			w.mu.Unlock()
+			c.stop(d.upTo(2*w.lease), "by hand")
+		case 5:
+			w.powerLoss(d, "by chance")
+		case 6:
+			w.tell("the disk is full for %v", for_)
+			w.disk.SetFree(int64(d.n(20_000)))
+			time.AfterFunc(for_, func() { w.disk.SetFree(1 << 50) })
+		case 7:
+			w.tell("what %s has in the cache is not written", file)
+			key := d.next()
+			w.disk.FailWriteback(file, func(b int64) bool { return newDice(key, uint64(b)).chance(5000) })
+		case 8:
+			key := d.next()
+			w.disk.Writeback(file, func(b int64) bool { return newDice(key, uint64(b)).chance(5000) })
+		case 9:
+			w.tell("the lock of %s is deleted", typ)
+			w.locks.Edit(typ, func(*lock.Record) bool { return false })
+		case 10:
+			w.tell("the lock of %s is taken away", typ)
+			_ = admin.ForceRelease(ctx, typ, "simulation")
+		case 11:
+			w.tell("%s is asked for", typ)
+			_ = admin.RequestRelease(ctx, typ, "simulation")
+		case 12:
+			w.pauseType(typ, d.chance(5000), for_)
+		case 13:
+			w.tell("the lock of %s is restored from a backup", typ)
+			w.locks.Edit(typ, func(r *lock.Record) bool {
+				r.Token -= min(r.Token/2, int64(d.n(3)))
+				r.Version = lock.NewVersion()
+				return r.Token > 0
+			})
+		}
+	}
+}
+
+func (w *world) outrage(server string, d time.Duration) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.outage[server] = time.Now().Add(d)
+	w.tellLocked(fmt.Sprintf("server %s is away for %v", server, d))
+}
+
+func (w *world) pauseType(typ string, publish bool, d time.Duration) {
+	w.tell("%s is paused for %v, publishing %t", typ, d, publish)
+	yes, no := true, false
+	change := func(v *bool) {
+		c := queue.Change{DrainPaused: v, Why: "simulation"}
+		if publish {
+			c = queue.Change{PublishPaused: v, Why: "simulation"}
+		}
+		if _, err := w.queue.ChangeSettings(context.Background(), typ, c); err != nil {
+			panic(err)
+		}
+	}
+	change(&yes)
+	time.AfterFunc(d, func() { change(&no) })
+}
+
+// play runs the schedule: a storm, then calm weather until everything is drained.
+func (w *world) play() {
+	w.tell("%+v", w.weather)
+	storm, over := context.WithTimeout(context.Background(), w.storm)
+	defer over()
+	end := make(chan struct{})
+	var producers, workers, others sync.WaitGroup
+	for slot := range w.producers {
+		producers.Go(func() { w.produce(slot) })
+	}
+	for slot := range w.workers {
+		workers.Go(func() { w.replica(slot, end) })
+	}
+	others.Go(func() { w.operate(storm) })
+	<-storm.Done()
+	others.Wait()
+	w.calmDown()
+	producers.Wait()
+	w.mu.Lock()
+	late := w.lateUntil
+	w.mu.Unlock()
+	time.Sleep(time.Until(late))
+	published := w.now()
+	if w.untilEmpty {
+		close(end)
+		workers.Wait()
+		for round := 0; w.left() > 0 && round < 20; round++ {
+			r, s := w.start(8, 2*round, true), w.start(9, 2*round+1, true)
+			<-r.done
+			<-s.done
+			if err := errors.Join(r.err, s.err); err != nil {
+				w.failf("drained in calm weather: %v", err)
+				break
+			}
+			// What became due while they were about to end is promoted by them perhaps, and not drained.
+			if n := w.left(); n > 0 && w.delayed == 0 {
+				w.failf("two workers with UntilEmpty have ended, and %d messages are left", n)
+				break
+			}
+			time.Sleep(5 * time.Second) // for delayed messages
+		}
+	} else {
+		for w.left() > 0 && w.now() < published+recoverWithin(w.lease) {
+			time.Sleep(250 * time.Millisecond)
+		}
+		w.seen.Recovery = w.now() - published
+		if n := w.left(); n > 0 {
+			w.failf("%d messages are left %v after all faults were over and all was published", n, w.seen.Recovery)
+		}
+		close(end)
+		workers.Wait()
+	}
+	w.mu.Lock()
+	for _, p := range w.processes {
+		p.cancel()
+	}
+	w.mu.Unlock()
+	w.locks.Stop()
+	w.seen.Virtual = w.now()
+}
+
+// recoverWithin is how long it may take from calm weather to an empty queue: a lease and what its observer adds, the longest pause
+// of a session that failed, the time until a worker reads everything again, and delayed messages that become due.
+func recoverWithin(lease time.Duration) time.Duration {
+	return lease + lease/16 + lease/16 + 250*time.Millisecond + 30*time.Second + 30*time.Second + 20*time.Second
+}
+
+// calmDown ends all faults.
+func (w *world) calmDown() {
+	w.mu.Lock()
+	w.tellLocked("the storm is over")
+	w.calm = true
+	for _, p := range w.processes {
+		p.proceedLocked(p.resume)
+	}
+	w.mu.Unlock()
+	w.disk.SetFree(1 << 50)
+	for _, typ := range w.types {
+		no := false
+		if _, err := w.queue.ChangeSettings(context.Background(), typ, queue.Change{DrainPaused: &no, PublishPaused: &no}); err != nil {
+			panic(err)
+		}
+	}
+}
+
+// left counts what is not drained.
+func (w *world) left() int {
+	n := w.waiting()
+	for _, typ := range w.types {
+		d, err := w.queue.Depth(context.Background(), typ, 1000)
+		if err != nil {
+			panic(err)
+		}
+		n += d.Pending
+	}
+	return n
+}
+
+// waiting counts delayed messages.
+func (w *world) waiting() int {
+	list, err := w.queue.Delayed(context.Background(), queue.Slot{}, queue.Limit{Messages: 1000})
+	if err != nil {
+		panic(err)
+	}
+	return len(list)
+}

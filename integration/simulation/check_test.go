@@ -1,0 +1,248 @@
+package simulation
+
+import (
+	"context"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// firstToken is the least that is granted (package lock: minToken).
+const firstToken = 1 << 40
+
+// lockRules watches the writes of the lock store, in their order.
+type lockRules struct {
+	w     *world
+	names map[string]*lockState
+}
+
+type lockState struct {
+	token   int64 // the greatest
+	holder  *lock.Hold
+	written time.Duration // when the holder's record last changed
+}
+
+// saw checks one write: a lock changes hands only after its record has stood still for the holder's whole lease, and tokens grow.
+func (l *lockRules) saw(op locktest.Op, after lock.Record) {
+	s := l.names[after.Name]
+	if s == nil {
+		s = &lockState{}
+		l.names[after.Name] = s
+	}
+	now := l.w.now()
+	switch op {
+	case "": // an operator's hand: what is deleted begins anew above, what is restored goes back
+		if after.Version != (lock.Version{}) {
+			s.token = after.Token
+		}
+	case locktest.TakeOver:
+		l.w.mu.Lock()
+		l.w.seen.Takeovers++
+		l.w.mu.Unlock()
+		// A process knows of its own holds whether they are over.
+		if s.holder != nil && now-s.written < s.holder.Lease && s.holder.Owner.Instance != after.Hold.Owner.Instance {
+			l.w.failf("lock %s was taken over from %s %v after its last renewal, and its lease is %v", after.Name, s.holder.Owner.Instance, now-s.written, s.holder.Lease)
+		}
+		fallthrough
+	case locktest.Acquire, locktest.HandOver, locktest.Create:
+		l.w.mu.Lock()
+		l.w.seen.Grants++
+		l.w.mu.Unlock()
+		if op != locktest.TakeOver && op != locktest.HandOver && s.holder != nil {
+			l.w.failf("lock %s was granted to %s while %s held it", after.Name, after.Hold.Owner.Instance, s.holder.Owner.Instance)
+		}
+		if after.Token >= firstToken && after.Token <= s.token {
+			l.w.failf("lock %s: token %d was granted after %d", after.Name, after.Token, s.token)
+		}
+	case locktest.Ask, locktest.Enqueue, locktest.Dequeue:
+		return
+	default:
+		if after.Token >= firstToken && after.Token < s.token {
+			l.w.failf("lock %s: the token went back from %d to %d by %s", after.Name, s.token, after.Token, op)
+		}
+	}
+	s.token = max(s.token, after.Token)
+	s.holder, s.written = nil, now
+	if after.Hold != nil {
+		h := *after.Hold
+		s.holder = &h
+	}
+}
+
+// check looks at what is left when all is over: first at that nothing depends on what was not synced.
+func (w *world) check() {
+	w.disk.Crash(lostPages(newDice(w.seed, number("end"))))
+	if err := w.oracle.Check(); err != nil {
+		w.failf("the publishers broke a promise: %v", err)
+	}
+	for _, typ := range w.types {
+		w.checkType(typ)
+	}
+}
+
+// place is where a message was found.
+type place struct {
+	index uint64
+	kind  storage.Kind
+}
+
+// contents is what the files of a type hold.
+type contents struct {
+	next     uint64
+	epoch    uint64
+	payloads map[string][]place // of messages
+	ids      map[queue.ID]place
+}
+
+func (w *world) checkType(typ string) {
+	ctx := context.Background()
+	f, registered, err := w.queue.File(ctx, typ)
+	if err != nil {
+		panic(err)
+	}
+	c := &contents{payloads: map[string][]place{}, ids: map[queue.ID]place{}}
+	if registered {
+		w.readFiles(typ, f, c)
+	}
+	dead := map[string]int{}
+	letters, err := w.queue.Dead(ctx, typ, queue.ID{}, queue.Limit{Messages: 10_000})
+	if err != nil {
+		panic(err)
+	}
+	for _, l := range letters {
+		dead[string(l.Payload)]++
+		w.seen.Dead++
+	}
+
+	known := map[string]bool{}
+	type keyed struct{ stored, found int }
+	keys := map[string]*keyed{}
+	last := map[string]uint64{} // per producer: the index of its last confirmed message, plus one
+	for _, m := range w.sent {
+		if m.Type != typ {
+			continue
+		}
+		payload := string(m.Payload)
+		known[payload] = true
+		found, buried := len(c.payloads[payload]), dead[payload]
+		w.count(m)
+		stored, sort := m.result.Status == queue.Stored, "message"
+		want, wantDead := 1, 0
+		switch {
+		case m.bad:
+			want, wantDead, sort = 0, 1, "message that the filter refuses"
+		case m.key != "":
+			k := keys[m.key]
+			if k == nil {
+				k = &keyed{}
+				keys[m.key] = k
+			}
+			k.found += found
+			if stored {
+				k.stored++
+			}
+			sort = "message with " + m.key
+		case m.delay > 0:
+			sort = "delayed message"
+		}
+		if found > want || buried > wantDead || m.result.Status == queue.Rejected && found+buried > 0 ||
+			stored && m.key == "" && (found != want || buried != wantDead) {
+			w.failf("%s: %s %.40q of %s, reported %v as %v, is in the file %d times and %d times among the dead letters",
+				typ, sort, payload, m.producer, m.result.Status, m.result.ID, found, buried)
+		}
+		if stored && m.delay == 0 && m.key == "" && !m.bad && found == 1 {
+			if at := c.payloads[payload][0].index + 1; at <= last[m.producer] {
+				w.failf("%s: message %.40q of %s is at index %d, not behind its predecessor at %d", typ, payload, m.producer, at-1, last[m.producer]-1)
+			} else {
+				last[m.producer] = at
+			}
+		}
+	}
+	for key, k := range keys {
+		if k.found > 1 || k.stored > 0 && k.found != 1 {
+			w.failf("%s: %d messages with %s were confirmed, and %d are in the file", typ, k.stored, key, k.found)
+		}
+	}
+	for payload := range c.payloads {
+		if !known[payload] {
+			w.failf("%s: %.40q is in the file, and nobody has published it", typ, payload)
+		}
+	}
+	for payload := range dead {
+		if !known[payload] {
+			w.failf("%s: %.40q is a dead letter, and nobody has published it", typ, payload)
+		}
+	}
+}
+
+func (w *world) count(m *message) {
+	switch m.result.Status {
+	case queue.Stored:
+		w.seen.Confirmed++
+	case queue.Unknown:
+		w.seen.Unknown++
+	default:
+		w.seen.Rejected++
+	}
+	if m.delay > 0 {
+		w.seen.Delayed++
+	}
+}
+
+// readFiles verifies all files of a type.
+func (w *world) readFiles(typ string, f queue.File, c *contents) {
+	var last *storage.Report
+	for g := uint64(1); g <= f.Generation; g++ {
+		path := dir + "/" + storage.GenerationName(typ, g)
+		r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.disk, Type: typ, Deep: true, Visit: func(r storage.Record) error {
+			w.visit(typ, r, c)
+			return nil
+		}})
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil {
+			w.failf("%s: %v", path, err)
+			return
+		}
+		for i, region := range r.Regions {
+			if region.Epoch < c.epoch || i > 0 && region.Epoch == c.epoch {
+				w.failf("%s: epoch %d comes behind %d", path, region.Epoch, c.epoch)
+			}
+			c.epoch = region.Epoch
+		}
+		w.seen.Void += len(r.Void)
+		w.seen.Gens++
+		last = r
+	}
+	switch {
+	case last.FileID != storage.FileID(f.FileID):
+		w.failf("%s: the file %v is not the registered one", typ, last.FileID)
+	case f.DurableIndex > last.NextIndex || f.Epoch > c.epoch:
+		w.failf("%s: the registry knows of index %d and epoch %d, the file of %d and %d", typ, f.DurableIndex, f.Epoch, last.NextIndex, c.epoch)
+	}
+}
+
+func (w *world) visit(typ string, r storage.Record, c *contents) {
+	if r.Index != c.next {
+		w.failf("%s: index %d follows %d", typ, r.Index, int64(c.next)-1)
+	}
+	c.next = r.Index + 1
+	id := queue.ID(r.ID)
+	at := place{r.Index, r.Kind}
+	if other, twice := c.ids[id]; twice {
+		w.failf("%s: %v is at index %d and at %d", typ, id, other.index, r.Index)
+	}
+	c.ids[id] = at
+	switch r.Kind {
+	case storage.KindMessage:
+		c.payloads[string(r.Payload)] = append(c.payloads[string(r.Payload)], at)
+	case storage.KindSkipped:
+		w.seen.Skipped++
+	default:
+		w.failf("%s: index %d is %v, and nobody has deleted messages", typ, r.Index, r.Kind)
+	}
+}

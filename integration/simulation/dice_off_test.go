@@ -1,0 +1,8 @@
+//go:build !dice
+
+package simulation
+
+// patched tells that the runtime's own dice are the seed's, see the package's documentation.
+const patched = false
+
+func seedRuntime(uint64) {}

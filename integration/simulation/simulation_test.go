@@ -1,0 +1,87 @@
+package simulation
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"reflect"
+	"strings"
+	"testing"
+	"testing/cryptotest"
+	"testing/synctest"
+	"time"
+)
+
+var (
+	count = flag.Uint64("schedules", 0, "number of schedules; 0 = a few hundred")
+	first = flag.Uint64("first", 1, "seed of the first schedule")
+	seed  = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
+)
+
+// outcome is what a schedule came to.
+type outcome struct {
+	failures []string
+	history  []string
+	digest   uint64
+	census
+}
+
+// run plays one schedule in a bubble of its own.
+func run(t *testing.T, seed uint64, m *mutant, trace func(string)) (o outcome) {
+	cryptotest.SetGlobalRandom(t, seed)
+	synctest.Test(t, func(t *testing.T) {
+		seedRuntime(seed)
+		w := newWorld(seed)
+		w.trace = trace
+		if m != nil {
+			w.mutant = m
+		}
+		w.play()
+		w.check()
+		w.mu.Lock()
+		defer w.mu.Unlock()
+		w.seen.Steps = w.steps
+		o = outcome{w.failures, w.last, w.digest, w.seen}
+	})
+	return o
+}
+
+func TestSimulation(t *testing.T) {
+	if *seed != 0 {
+		o := run(t, *seed, nil, func(line string) { fmt.Fprintln(os.Stderr, line) })
+		for _, f := range o.failures {
+			t.Error(f)
+		}
+		t.Logf("digest %016x, %+v", o.digest, o.census)
+		return
+	}
+	n := *count
+	if n == 0 {
+		n = 300
+		if testing.Short() {
+			n = 30
+		}
+	}
+	var total census
+	began := time.Now()
+	for s := *first; s < *first+n; s++ {
+		o := run(t, s, nil, nil)
+		if len(o.failures) > 0 {
+			t.Fatalf("seed %d:\n%s\nthe last events:\n%s\nto see it again:\n  go test ./integration/simulation -run TestSimulation -seed %d", s, strings.Join(o.failures, "\n"), strings.Join(o.history, "\n"), s)
+		}
+		total.add(o.census)
+	}
+	d := time.Since(began)
+	t.Logf("%d schedules, %v each, %v of virtual time: %+v", n, d/time.Duration(n), total.Virtual, total)
+}
+
+func (c *census) add(o census) {
+	sum, one := reflect.ValueOf(c).Elem(), reflect.ValueOf(o)
+	for i := range sum.NumField() {
+		if sum.Type().Field(i).Name == "Recovery" {
+			c.Recovery = max(c.Recovery, o.Recovery)
+			continue
+		}
+		sum.Field(i).SetInt(sum.Field(i).Int() + one.Field(i).Int())
+	}
+}

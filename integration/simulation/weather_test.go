@@ -1,0 +1,56 @@
+package simulation
+
+import "time"
+
+// weather is what a seed chooses before anything happens: who is there, how they are configured, and how bad it gets. Chances are in
+// 10,000.
+type weather struct {
+	workers, producers int
+	types              []string
+	calls, perCall     int           // of each producer: publishes, and messages at most in each
+	storm              time.Duration // for how long things go wrong
+	lease              time.Duration
+	block              int64 // of the disk
+
+	latency         time.Duration // of one way, most of the time
+	slow            int           // chance of one that is up to a second
+	lost            int           // of a request, or a reply
+	late            int           // of a request that is carried out long after its caller has given up
+	crash, stall    int           // at a step of a party
+	diskError       int           // at a step on the disk
+	power           int           // chance that a crash is one of the whole host
+	events          int           // of operators, hosts, networks
+	delayed, keyed  int           // messages
+	bad             int           // messages that the workers' filter refuses
+	large           bool          // messages that fill a file
+	skew            float64       // of clocks
+	prefetch, batch int
+	checkpoint      int // batches
+	maxTypes        int
+	idle            time.Duration
+	compress        bool
+	untilEmpty      bool // at the end, fresh workers drain
+}
+
+func newWeather(seed uint64) weather {
+	d := newDice(seed, number("weather"))
+	// One in four schedules is mild, so that what takes long without a fault is reached as well.
+	rough := d.n(4)
+	scale := func(most int) int { return d.n(most*rough/3 + 1) }
+	w := weather{
+		workers: pick(d, 1, 2, 2, 3), producers: pick(d, 1, 1, 2), types: []string{"orders", "audit"}[:pick(d, 1, 1, 2)],
+		calls: d.between(3, 10), perCall: pick(d, 1, 4, 12),
+		storm: d.span(4*time.Second, 16*time.Second), lease: pick(d, 2*time.Second, 3*time.Second, 5*time.Second),
+		block: pick[int64](d, 512, 4096), latency: pick(d, 0, time.Millisecond, 20*time.Millisecond),
+		slow: scale(400), lost: scale(500), late: scale(300), crash: scale(60), stall: scale(60), diskError: scale(60),
+		power: pick(d, 0, 2000, 6000), events: scale(8),
+		delayed: pick(d, 0, 0, 1500), keyed: pick(d, 0, 0, 3000), bad: pick(d, 0, 0, 1000),
+		large: d.chance(150), skew: pick(d, 0, 1.0/32, 1.0/16),
+		prefetch: d.between(1, 3), batch: pick(d, 2, 7, 1000), checkpoint: pick(d, 1, 3, 4096),
+		maxTypes: pick(d, 0, 0, 1), idle: pick(d, 2*time.Second, time.Minute), compress: d.chance(1000), untilEmpty: d.chance(5000),
+	}
+	if w.large {
+		w.calls, w.perCall = min(w.calls, 4), 3
+	}
+	return w
+}

@@ -1,0 +1,426 @@
+package simulation
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+const dir = "/data"
+
+// errKilled is what every operation of a process that was killed comes back with. Nobody outside sees anything of it from then on.
+var errKilled = errors.New("simulation: this process was killed")
+
+// world is one schedule: what all processes share, and what is known about them. All of it is in one bubble of virtual time.
+type world struct {
+	weather
+	seed   uint64
+	mutant *mutant
+	began  time.Time
+
+	queue  *queuetest.Memory
+	locks  *locktest.Memory
+	disk   *storagetest.Mem
+	oracle *queuetest.Oracle
+	rules  lockRules
+
+	opening   sync.Mutex
+	mu        sync.Mutex
+	calm      bool // the storm is over
+	closing   bool // nobody starts again
+	processes []*process
+	handles   []*process // of the lock store
+	sent      []*message
+	outage    map[string]time.Time // of a server: until when
+	lateUntil time.Time            // when the last insert that is late will have arrived
+	digest    uint64
+	steps     int
+	last      []string // the latest events
+	trace     func(string)
+	failures  []string
+	seen      census
+}
+
+// census counts what happened, to know that it does happen.
+type census struct {
+	Steps, Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Takeovers, Grants                        int
+	Confirmed, Unknown, Rejected, Delayed, Skipped, Repeated, Dead, Sessions, Fenced, Void, Gens, Restart int
+	Virtual, Recovery                                                                                     time.Duration
+}
+
+func newWorld(seed uint64) *world {
+	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), queue: queuetest.NewMemory(), locks: locktest.NewMemory(),
+		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, mutant: &mutant{}}
+	w.disk = storagetest.NewMem(w.block)
+	w.disk.ErrorOnce = seed%3 == 0
+	w.disk.FailedStay = seed%5 == 0
+	w.queue.OnStore = w.oracle.Observe
+	w.rules = lockRules{w: w, names: map[string]*lockState{}}
+	w.locks.Observe(w.rules.saw)
+	w.locks.Inject(w.lockFault)
+	w.locks.Around(func(c locktest.Call) func() {
+		w.mu.Lock()
+		p := w.handles[c.Handle]
+		w.mu.Unlock()
+		return p.around("lock "+string(c.Op), c.Name)
+	})
+	return w
+}
+
+func (w *world) now() time.Duration { return time.Since(w.began) }
+
+func (w *world) failf(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if len(w.failures) < 10 {
+		w.failures = append(w.failures, text)
+	}
+	w.tellLocked("FAILURE: " + text)
+}
+
+// tell notes an event for the history. The digest counts every step, the history only what is told.
+func (w *world) tell(format string, args ...any) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.tellLocked(fmt.Sprintf(format, args...))
+}
+
+func (w *world) tellLocked(text string) {
+	line := fmt.Sprintf("%10.4fs  %s", w.now().Seconds(), text)
+	w.digest = mix(w.digest ^ number(line))
+	if w.trace != nil {
+		w.trace(line)
+	}
+	if len(w.last) == 60 {
+		w.last = w.last[1:]
+	}
+	w.last = append(w.last, line)
+}
+
+// process is one life of a worker or a producer: what a restart starts anew.
+type process struct {
+	w    *world
+	name string
+	id   uint64 // the same in every run of the schedule
+
+	ctx    context.Context // ends when the process is killed
+	cancel context.CancelFunc
+
+	// Guarded by w.mu.
+	dead   bool
+	resume chan struct{} // not nil: stopped; closed by a continuation
+	counts map[string]uint64
+	cut    time.Time // cut off from all servers until then
+}
+
+func (w *world) spawn(role string, slot, life int) *process {
+	p := &process{w: w, name: fmt.Sprintf("%s%d.%d", role, slot, life), id: number(role)<<16 + uint64(slot)<<12 + uint64(life), counts: map[string]uint64{}}
+	p.ctx, p.cancel = context.WithCancel(context.Background())
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.processes = append(w.processes, p)
+	return p
+}
+
+// kill ends a process where it stands: nothing that it does from now on has an effect.
+func (p *process) kill(why string) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.killLocked(why)
+}
+
+func (p *process) killLocked(why string) {
+	if p.dead {
+		return
+	}
+	p.dead = true
+	p.w.seen.Crashes++
+	p.w.tellLocked(p.name + " is killed: " + why)
+	if p.resume != nil {
+		close(p.resume)
+		p.resume = nil
+	}
+	p.cancel()
+}
+
+func (p *process) isDead() bool {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	return p.dead
+}
+
+// stop keeps the process from going beyond its next step for d, as SIGSTOP does.
+func (p *process) stop(d time.Duration, why string) {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if p.dead || p.resume != nil || w.calm {
+		return
+	}
+	w.seen.Stalls++
+	w.tellLocked(fmt.Sprintf("%s is stopped for %v: %s", p.name, d, why))
+	c := make(chan struct{})
+	p.resume = c
+	time.AfterFunc(d, func() { p.proceed(c) })
+}
+
+func (p *process) proceed(c chan struct{}) {
+	p.w.mu.Lock()
+	defer p.w.mu.Unlock()
+	p.proceedLocked(c)
+}
+
+func (p *process) proceedLocked(c chan struct{}) {
+	if c != nil && p.resume == c {
+		p.w.tellLocked(p.name + " is continued")
+		close(c)
+		p.resume = nil
+	}
+}
+
+// wait waits while the process is stopped.
+func (p *process) wait() {
+	for {
+		p.w.mu.Lock()
+		c := p.resume
+		p.w.mu.Unlock()
+		if c == nil {
+			return
+		}
+		<-c
+	}
+}
+
+// idle are the operations of those who have nothing to do. They are so many that all else would drown in crashes during them.
+var idle = []string{"depth", "heartbeat", "members", "allSettings", "settings", "nextDue", "types", "now", "fetch", "lock read"}
+
+// step counts an operation, and may end or stop the process there.
+func (p *process) step(op, about string, still bool) *dice {
+	w := p.w
+	w.mu.Lock()
+	n := p.counts[op]
+	p.counts[op]++
+	w.steps++
+	w.digest = mix(w.digest ^ p.id ^ number(op) ^ uint64(w.now()))
+	if w.trace != nil {
+		state := ""
+		if p.dead {
+			state = " (killed)"
+		}
+		w.trace(fmt.Sprintf("%10.4fs    %s %s %s%s", w.now().Seconds(), p.name, op, about, state))
+	}
+	calm := w.calm || p.dead
+	w.mu.Unlock()
+	d := newDice(w.seed, p.id, number(op), n)
+	if calm {
+		return d
+	}
+	rarely := 1
+	if slices.Contains(idle, op) {
+		rarely = 10
+	}
+	if d.chance(w.crash) && d.n(rarely) == 0 {
+		p.crash(d, op)
+	}
+	if d.chance(w.stall) && d.n(rarely) == 0 && !still {
+		p.stop(d.upTo(2*w.lease), op)
+	}
+	return d
+}
+
+// crash kills the process, or the whole host with it.
+func (p *process) crash(d *dice, op string) {
+	if strings.HasPrefix(p.name, "worker") && d.chance(p.w.power) {
+		p.w.powerLoss(d, "at "+op+" of "+p.name)
+		return
+	}
+	p.kill("at " + op)
+}
+
+// powerLoss ends all workers, and what was not synced survives or not.
+func (w *world) powerLoss(d *dice, why string) {
+	w.mu.Lock()
+	w.seen.PowerLosses++
+	w.tellLocked("the host loses power: " + why)
+	for _, p := range w.processes {
+		if strings.HasPrefix(p.name, "worker") {
+			p.killLocked("no power")
+		}
+	}
+	w.mu.Unlock()
+	w.disk.Crash(lostPages(d))
+}
+
+// lostPages lets a random part of what was not synced survive.
+func lostPages(d *dice) storagetest.Crash {
+	chance := pick(d, 0, 5000, 10_000)
+	key := d.next()
+	return storagetest.Crash{
+		Keep:     func(name string, block int64) bool { return newDice(key, number(name), uint64(block)).chance(chance) },
+		KeepSize: func(name string) bool { return newDice(key, number(name), 1<<40).chance(5000) },
+		KeepName: func(name string) bool { return newDice(key, number(name), 1<<41).chance(5000) },
+	}
+}
+
+// around is a step at a server: there and back.
+func (p *process) around(op, about string) (after func()) {
+	p.travel(p.step(op, about, false))
+	return func() { p.travel(p.step(op+" done", about, false)) }
+}
+
+// travel takes the time of one way.
+func (p *process) travel(d *dice) {
+	p.wait()
+	p.w.mu.Lock()
+	calm := p.w.calm || p.dead
+	p.w.mu.Unlock()
+	t := d.upTo(p.w.latency)
+	if !calm && d.chance(p.w.slow) {
+		t += d.upTo(time.Second)
+	}
+	if t > 0 && !p.isDead() {
+		time.Sleep(t)
+	}
+	p.wait()
+}
+
+// down tells whether p cannot reach a server.
+func (p *process) downLocked(server string) bool {
+	now := time.Now()
+	return !p.w.calm && (now.Before(p.w.outage[server]) || now.Before(p.cut))
+}
+
+// queueFault decides what happens to an operation of the queue.
+func (p *process) queueFault(op queuetest.Op, _ string, n int) queuetest.Fault {
+	w := p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	switch {
+	case p.dead, p.downLocked("queue"):
+		return queuetest.Fault{Kind: queuetest.Unreachable}
+	case w.calm:
+		return queuetest.Fault{}
+	}
+	d := newDice(w.seed, p.id, number("fault"), number(string(op)), p.counts[string(op)])
+	insert := op == queuetest.OpInsert || op == queuetest.OpDelay
+	switch {
+	case d.chance(w.lost):
+		w.seen.Lost++
+		f := queuetest.Fault{Kind: pick(d, queuetest.Lost, queuetest.LostAnswer, queuetest.LostAnswer, queuetest.Partial, queuetest.Unreachable), Keep: d.n(n + 1)}
+		if insert && d.chance(2000) {
+			f.Kind = pick(d, queuetest.Hang, queuetest.HangPerformed)
+		}
+		w.tellLocked(fmt.Sprintf("%s %s: fault %d", p.name, op, f.Kind))
+		return f
+	case insert && d.chance(w.late):
+		w.seen.Late++
+		f := queuetest.Fault{Kind: queuetest.Late, Delay: d.upTo(10 * time.Second), Step: d.upTo(200 * time.Millisecond)}
+		if at := time.Now().Add(f.Delay + time.Duration(n)*f.Step); at.After(w.lateUntil) {
+			w.lateUntil = at
+		}
+		w.tellLocked(fmt.Sprintf("%s %s: late by %v", p.name, op, f.Delay))
+		return f
+	}
+	return queuetest.Fault{}
+}
+
+// lockFault decides what happens to an operation of the lock store. Read is a hint and may show what is rolled back.
+func (w *world) lockFault(c locktest.Call) locktest.Fault {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := w.handles[c.Handle]
+	switch {
+	case p.dead:
+		return locktest.Fault{Refuse: true}
+	case w.calm:
+		return locktest.Fault{}
+	}
+	d := newDice(w.seed, p.id, number("fault"), number(string(c.Op)), p.counts["lock "+string(c.Op)])
+	switch {
+	case p.downLocked("locks"):
+		return locktest.Fault{Refuse: d.chance(5000), LoseRequest: true}
+	case d.chance(w.lost):
+		w.seen.Lost++
+		w.tellLocked(fmt.Sprintf("%s lock %s %s: lost", p.name, c.Op, c.Name))
+		return pick(d, locktest.Fault{Refuse: true}, locktest.Fault{LoseRequest: true}, locktest.Fault{LoseReply: true}, locktest.Fault{BreakReply: true},
+			locktest.Fault{Rollback: d.upTo(time.Second)})
+	case d.chance(w.late):
+		w.seen.Late++
+		late := d.upTo(10 * time.Second)
+		w.tellLocked(fmt.Sprintf("%s lock %s %s: late by %v", p.name, c.Op, c.Name, late))
+		return pick(d, locktest.Fault{Late: late}, locktest.Fault{Request: late}, locktest.Fault{Reply: late})
+	}
+	return locktest.Fault{}
+}
+
+// tap is the disk as a process sees it.
+func (p *process) tap() *storagetest.Tap {
+	w := p.w
+	return &storagetest.Tap{FS: w.disk,
+		Before: func(c storagetest.Call) *storagetest.Fault {
+			d := p.step("disk "+string(c.Op), c.Name, underMutex(c.Op))
+			if !underMutex(c.Op) {
+				p.wait()
+			}
+			w.mu.Lock()
+			defer w.mu.Unlock()
+			fault := &storagetest.Fault{Err: errKilled}
+			if c.Op == storagetest.OpAppend && d.chance(5000) {
+				fault.Short = d.n(int(c.Len))
+			}
+			switch {
+			case p.dead && w.calm, p.dead && p.counts["disk after death"] > 0:
+				return &storagetest.Fault{Err: errKilled}
+			case p.dead:
+				p.counts["disk after death"]++ // it may be in the middle of a write
+				return fault
+			case w.calm || !d.chance(w.diskError):
+				return nil
+			}
+			w.seen.DiskErrors++
+			w.tellLocked(fmt.Sprintf("%s disk %s fails", p.name, c.Op))
+			fault.Err = eio
+			return fault
+		},
+		After: func(c storagetest.Call) {
+			p.step("disk "+string(c.Op)+" done", c.Name, underMutex(c.Op))
+			if !underMutex(c.Op) {
+				p.wait()
+			}
+		},
+	}
+}
+
+// lockClock is the clock of a process: it began at any time, and goes a little fast or slow.
+func (p *process) lockClock() func() time.Duration {
+	d := newDice(p.w.seed, p.id, number("clock"))
+	// Rates between 1-skew/2 and 1+skew/2 differ by no more than skew, as near as makes no difference to the margins.
+	offset, rate := d.upTo(time.Hour), 1+p.w.skew*(float64(d.n(1000))/1000-0.5)*0.97
+	return func() time.Duration { return offset + time.Duration(float64(p.w.now())*rate) }
+}
+
+func (p *process) locker() (*lock.Locker, error) {
+	o := lock.Options{Lease: p.w.lease, Owner: lock.Owner{Host: "host", PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
+	p.w.mutant.lock(&o)
+	p.w.opening.Lock() // the store numbers its handles
+	defer p.w.opening.Unlock()
+	p.w.mu.Lock()
+	p.w.handles = append(p.w.handles, p)
+	p.w.mu.Unlock()
+	return lock.New(p.w.locks.Open(), o)
+}
+
+func (p *process) open() queue.Queue {
+	return &queuetest.Faulty{Queue: p.w.mutant.queue(p.w), Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
+}
