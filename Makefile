@@ -65,6 +65,11 @@ BENCH ?= storage
 bench: ## compare with others on this machine, and write bench/RESULTS.md (some minutes; best as root, on an idle machine)
 	cd bench && go run . $(BENCH)
 
+# SOAK chooses flags: make soak SOAK='--duration 5m --types 50'
+.PHONY: soak
+soak: ## half an hour of 200 types on both backends: fails if memory, files, connections or documents grow
+	$(WITHSERVER) go run ./integration/soak $(SOAK)
+
 .PHONY: check
 check: format vet staticcheck race ## run everything that must be clean: gofmt, go vet, staticcheck, race detector
 
