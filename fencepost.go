@@ -17,6 +17,7 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/lock/sqlitelock"
@@ -97,18 +98,5 @@ func (b *Backend) Close(ctx context.Context) error {
 	return errors.Join(b.Locker.Close(ctx), b.Queue.Close())
 }
 
-// Redact returns rawURL without user, password and options, for logs and messages. It cuts by hand, because MongoDB's
-// lists of hosts are no proper URLs and because what is to be redacted may be malformed.
-func Redact(rawURL string) string {
-	scheme, rest, ok := strings.Cut(rawURL, "://")
-	if !ok {
-		scheme, rest = "", rawURL
-	} else {
-		scheme += "://"
-	}
-	rest, _, _ = strings.Cut(rest, "?")
-	if at := strings.LastIndex(rest, "@"); at >= 0 {
-		rest = rest[at+1:]
-	}
-	return scheme + rest
-}
+// Redact returns rawURL without user, password and options, for logs and messages.
+func Redact(rawURL string) string { return redact.URL(rawURL) }

@@ -248,6 +248,7 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/shared/worker.yaml", "--all-types,", "--every-type,", "unknown flag: --every-type"},
 		{"kubernetes/shared/worker.yaml", "--grace=30s", "--grace=50s", "more than --grace"},
 		{"kubernetes/shared/worker.yaml", "name: FENCEPOST_URL", "name: FENCEPOST_URI", "FENCEPOST_URI"},
+		{"kubernetes/shared/worker.yaml", "--listen=0.0.0.0:9090", "--listen=:9090", "--listen"},
 		{"kubernetes/shared/worker.yaml", "containerPort: 9090", "containerPort: 9091", "--listen"},
 		{"kubernetes/shared/worker.yaml", "path: /readyz, port: metrics", "path: /readyz, port: http", "no port"},
 		{"kubernetes/shared/worker.yaml", "runAsUser: 65532", "runAsUser: 0", "user"},
@@ -382,8 +383,8 @@ func (f *findings) workerArgs(args []string, env []string, i image, killedAfter 
 	if grace, err := w.Flags().GetDuration("grace"); err != nil || killedAfter < grace+5*time.Second {
 		f.add("killed after %v, which should be 5 s more than --grace %v", killedAfter, grace)
 	}
-	if !slices.Contains(args, "--listen=:"+i.port) {
-		f.add("worker %q: want --listen=:%s, the image's port", args, i.port)
+	if want := "--listen=0.0.0.0:" + i.port; !slices.Contains(args, want) { // who asks is outside the container
+		f.add("worker %q: want %s, the image's port", args, want)
 	}
 	return w.Flags()
 }

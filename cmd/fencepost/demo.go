@@ -73,7 +73,7 @@ drops it at the end.
 		},
 	}
 	f := cmd.Flags()
-	f.StringVar(&d.url, "url", "", "backend: mongodb://host/ for a server; embedded if empty")
+	cli.URLVar(cmd, &d.url, "", "backend: mongodb://host/ for a server; embedded if empty")
 	f.StringVar(&d.dir, "dir", "", "directory of files and logs; must not exist or be empty (default: a temporary one)")
 	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
 	f.IntVar(&d.workers, "workers", 4, "worker processes, at least 2")
@@ -312,8 +312,9 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 			return err
 		}
 		defer log.Close()
-		cmd := exec.Command(self, "worker", "--url", d.url, "--dir", d.dir, "--all-types", "--until-empty",
+		cmd := exec.Command(self, "worker", "--dir", d.dir, "--all-types", "--until-empty",
 			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
+		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url) // ps need not show it
 		cmd.Stderr = log
 		// The workers are in a group of their own: Ctrl-C is for the demo, which ends them.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

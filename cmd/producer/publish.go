@@ -93,7 +93,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 		},
 	}
 	fl := cmd.Flags()
-	fl.StringVar(&f.url, "url", fencepost.DefaultURL, "backend: mongodb://host/database, mongodb+srv://… or sqlite://path (embedded, one machine)")
+	cli.URLVar(cmd, &f.url, fencepost.DefaultURL, cli.URLUsage)
 	fl.StringVarP(&f.typ, "type", "t", "", "type of the messages (required)")
 	fl.Var(f.format, "format", "how messages are read")
 	fl.StringArrayVarP(&f.messages, "message", "m", nil, "publish this text; repeatable, instead of FILE")

@@ -139,23 +139,9 @@ func fromFile(cmd *cobra.Command, path string) error {
 
 // readConfig returns the mapping in the file; nil if there is none.
 func readConfig(path string) (*yaml.Node, error) {
-	file, err := os.Open(path)
-	if err == nil {
-		defer file.Close()
-	}
-	var data []byte
-	if err == nil {
-		data, err = io.ReadAll(io.LimitReader(file, maxConfig+1))
-	}
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		err = p.Err
-	}
-	switch {
-	case err != nil:
-		return nil, Usagef("config file %s cannot be read: %w", path, err)
-	case len(data) > maxConfig:
-		return nil, Usagef("config file %s is larger than %d bytes; is it the right one?", path, maxConfig)
+	data, err := readFile(path, maxConfig)
+	if err != nil {
+		return nil, Usagef("config file %s: %w", path, err)
 	}
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
@@ -177,6 +163,27 @@ func readConfig(path string) (*yaml.Node, error) {
 		return nil, nil
 	}
 	return root, nil
+}
+
+// readFile reads a small file.
+func readFile(path string, most int64) ([]byte, error) {
+	file, err := os.Open(path)
+	var data []byte
+	if err == nil {
+		defer file.Close()
+		data, err = io.ReadAll(io.LimitReader(file, most+1))
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	switch {
+	case err != nil:
+		return nil, fmt.Errorf("cannot be read: %w", err)
+	case int64(len(data)) > most:
+		return nil, fmt.Errorf("is larger than %d bytes; is it the right one?", most)
+	}
+	return data, nil
 }
 
 // yamlLine is how the parser begins an error.

@@ -122,6 +122,66 @@ func check(t *testing.T, path string, args []string, want string, code int, says
 	}
 }
 
+// The URL's password may be in a file of its own. Where the URL is given twice the stronger place wins.
+func TestURLFile(t *testing.T) {
+	const inFile, url = "mongodb://bob:s3cret@filed/db?x=s3cret\n", "mongodb://bob:s3cret@given/db"
+	for name, test := range map[string]struct {
+		content, config string
+		env             map[string]string // F is the file
+		args            []string
+		want            string
+		code            int
+		says            []string
+	}{
+		"by flag":                  {content: inFile, args: []string{"--url-file", "F"}, want: "url-file=F (flag)\nurl=mongodb://filed/db (file F)\n"},
+		"by environment":           {content: inFile, env: map[string]string{"FENCEPOST_URL_FILE": "F"}, want: "url-file=F (env FENCEPOST_URL_FILE)\nurl=mongodb://filed/db (file F)\n"},
+		"by configuration":         {content: inFile, config: "url-file: F", want: "url-file=F (C:1)\nurl=mongodb://filed/db (file F)\n"},
+		"flag over environment":    {content: inFile, env: map[string]string{"FENCEPOST_URL": url}, args: []string{"--url-file", "F"}, want: "url-file=F (flag)\nurl=mongodb://filed/db (file F)\n"},
+		"flag over that":           {content: inFile, env: map[string]string{"FENCEPOST_URL_FILE": "F"}, args: []string{"--url", url}, want: "url-file=F (env FENCEPOST_URL_FILE)\nurl=mongodb://given/db (flag)\n"},
+		"environment over file":    {content: inFile, config: "url: " + url, env: map[string]string{"FENCEPOST_URL_FILE": "F"}, want: "url-file=F (env FENCEPOST_URL_FILE)\nurl=mongodb://filed/db (file F)\n"},
+		"both by flag":             {content: inFile, args: []string{"--url", url, "--url-file", "F"}, code: ExitUsage, says: []string{"--url", "--url-file", "exclude"}},
+		"both by environment":      {content: inFile, env: map[string]string{"FENCEPOST_URL": url, "FENCEPOST_URL_FILE": "F"}, code: ExitUsage, says: []string{"exclude"}},
+		"empty":                    {content: "\n", args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"--url-file F", "only line", "mongodb://"}},
+		"two lines":                {content: inFile + inFile, args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"--url-file F", "only line"}},
+		"far too large":            {content: strings.Repeat("x", maxURLFile+1), args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"larger than"}},
+		"nothing there":            {args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"--url-file F", "no such file"}},
+		"an argument that is none": {content: inFile, args: []string{url}, code: ExitUsage, says: []string{"mongodb://***@given/db"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			path := filepath.Join(t.TempDir(), "url")
+			if test.content != "" {
+				write(t, path, test.content)
+			}
+			for i, arg := range test.args {
+				if arg == "F" {
+					test.args[i] = path
+				}
+			}
+			if test.config != "" {
+				config := filepath.Join(t.TempDir(), "c.yaml")
+				write(t, config, strings.ReplaceAll(test.config, "F", path))
+				test.args = append(test.args, "--config", config)
+				test.want = strings.ReplaceAll(test.want, "C:", config+":")
+			}
+			for k, v := range test.env {
+				t.Setenv(k, strings.ReplaceAll(v, "F", path))
+			}
+			// Settings are listed by name: url before url-file.
+			if a, b, ok := strings.Cut(test.want, "\n"); ok {
+				test.want = b + a + "\n"
+			}
+			check(t, path, test.args, test.want, test.code, test.says)
+		})
+	}
+}
+
+func write(t *testing.T, path, content string) {
+	t.Helper()
+	if err := os.WriteFile(path, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+}
+
 func TestConfigFileThatCannotBeRead(t *testing.T) {
 	dir := t.TempDir()
 	big := filepath.Join(dir, "big")

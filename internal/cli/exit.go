@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -94,7 +95,7 @@ func Run(ctx context.Context, root *cobra.Command) int {
 		code = ExitUsage
 	}
 	if err != nil && !(code == ExitStopped && errors.Is(err, context.Canceled)) {
-		fmt.Fprintf(root.ErrOrStderr(), "error: %v\n", err)
+		fmt.Fprintf(root.ErrOrStderr(), "error: %s\n", redact.Text(err.Error()))
 	}
 	return code
 }

@@ -18,10 +18,66 @@ import (
 // FENCEPOST_BATCH_BYTES. A flag on the command line wins over the variable, which wins over the configuration file.
 const EnvPrefix = "FENCEPOST_"
 
-// URLFlag adds --url.
+// URLUsage describes --url.
+const URLUsage = "backend: mongodb://host/database, mongodb+srv://… or sqlite://path (embedded, one machine)"
+
+// URLFlag adds --url and --url-file.
 func URLFlag(cmd *cobra.Command) *string {
-	return cmd.Flags().String("url", fencepost.DefaultURL,
-		"backend: mongodb://host/database, mongodb+srv://… or sqlite://path (embedded, one machine)")
+	url := new(string)
+	URLVar(cmd, url, fencepost.DefaultURL, URLUsage)
+	return url
+}
+
+// URLVar is URLFlag for a variable, a default and a description of one's own.
+func URLVar(cmd *cobra.Command, url *string, byDefault, usage string) {
+	cmd.Flags().StringVar(url, "url", byDefault, usage+"; with a password rather by --url-file or FENCEPOST_URL: ps shows command lines to everybody")
+	cmd.Flags().String(urlFile, "", "file whose only line is the URL")
+}
+
+const (
+	urlFile    = "url-file"
+	maxURLFile = 64 << 10 // bytes; more is no URL
+)
+
+// fromURLFile sets --url from the file that --url-file names. Where both are given, the command line wins over the environment, and
+// that over the configuration file.
+func fromURLFile(cmd *cobra.Command) error {
+	file := cmd.Flags().Lookup(urlFile)
+	if file == nil || file.Value.String() == "" {
+		return nil
+	}
+	url := cmd.Flags().Lookup("url")
+	switch a, b := rank(url), rank(file); {
+	case a > b:
+		return nil
+	case a == b:
+		return Usagef("--url and --%s exclude each other; give one of them", urlFile)
+	}
+	path := file.Value.String()
+	text, err := readFile(path, maxURLFile)
+	if err != nil {
+		return Usagef("--%s %s: %w", urlFile, path, err)
+	}
+	line := strings.TrimSpace(string(text))
+	if line == "" || strings.ContainsAny(line, "\r\n") {
+		return Usagef("--%s %s: its only line must be the backend's URL, as in mongodb://user:password@host/database", urlFile, path)
+	}
+	setSource(url, "file "+path)
+	return cmd.Flags().Set("url", line)
+}
+
+// rank tells how strong the source of a flag's value is.
+func rank(f *pflag.Flag) int {
+	source := f.Annotations[sourceKey]
+	switch {
+	case !f.Changed:
+		return 0
+	case len(source) == 0:
+		return 3 // the command line
+	case strings.HasPrefix(source[0], "env "):
+		return 2
+	}
+	return 1
 }
 
 // FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
@@ -50,9 +106,11 @@ func FromEnv(cmd *cobra.Command) error {
 		return failed
 	}
 	if f := cmd.Flags().Lookup("config"); f != nil && f.Value.String() != "" {
-		return fromFile(cmd, f.Value.String())
+		if err := fromFile(cmd, f.Value.String()); err != nil {
+			return err
+		}
 	}
-	return nil
+	return fromURLFile(cmd)
 }
 
 // Size is a flag value in bytes: 4096, 64KiB, 4MiB, 1MB.

@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
 	"golang.org/x/term"
@@ -31,9 +32,9 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 		panic(fmt.Sprintf("log level %q was not checked", l.level.Value)) // the flag accepts known levels only
 	}
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
-	out := stderr
+	out := redact.Writer(stderr)
 	if l.format.Value == "text" || l.format.Value == "auto" && IsTerminal(stderr) {
-		out = zerolog.ConsoleWriter{Out: stderr, TimeFormat: "15:04:05.000", NoColor: !IsTerminal(stderr) || os.Getenv("NO_COLOR") != ""}
+		out = zerolog.ConsoleWriter{Out: out, TimeFormat: "15:04:05.000", NoColor: !IsTerminal(stderr) || os.Getenv("NO_COLOR") != ""}
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
 }

@@ -44,7 +44,4 @@ func (q *Queue) SetClock(now time.Time) { q.clockAt, q.clockBase = time.Now(), n
 // Ping makes a cheap round trip.
 func (q *Queue) Ping(ctx context.Context) error { return q.client.Ping(ctx, nil) }
 
-var (
-	DisplayURI = displayURI
-	Skip       = skip
-)
+var Skip = skip

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -105,10 +106,10 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	}
 	client, err := mongo.Connect(co)
 	if err != nil {
-		return nil, fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, displayURI(uri), scrub(err, uri))
+		return nil, fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, redact.URL(uri), redact.Password(err.Error(), uri))
 	}
 	q := newQueue(client, database, durable)
-	q.name, q.connectFor = displayURI(uri), wait
+	q.name, q.connectFor = redact.URL(uri), wait
 	if err := q.hello(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()

@@ -7,6 +7,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -14,17 +15,17 @@ import (
 func parseURI(uri string) (*options.ClientOptions, string, error) {
 	scheme, _, ok := strings.Cut(uri, "://")
 	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
-		return nil, "", fmt.Errorf("%w %s: want mongodb://host:port/database or mongodb+srv://host/database", queue.ErrInvalidURL, displayURI(uri))
+		return nil, "", fmt.Errorf("%w %s: want mongodb://host:port/database or mongodb+srv://host/database", queue.ErrInvalidURL, redact.URL(uri))
 	}
 	co := options.Client().ApplyURI(uri)
 	if err := co.Validate(); err != nil {
 		// The driver's text may quote what it cannot parse, and that may be the password.
 		bare := withoutSecrets(uri)
 		if bareErr := options.Client().ApplyURI(bare).Validate(); bareErr != nil {
-			return nil, "", fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, displayURI(uri), bareErr)
+			return nil, "", fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, redact.URL(uri), bareErr)
 		}
 		return nil, "", fmt.Errorf("%w %s: the credentials are malformed; percent-encode special characters in user name and password (%%40 for @, %%3A for :, %%2F for /, %%25 for %%)",
-			queue.ErrInvalidURL, displayURI(uri))
+			queue.ErrInvalidURL, redact.URL(uri))
 	}
 	_, rest, _ := strings.Cut(uri, "://")
 	rest, _, _ = strings.Cut(rest, "?")
@@ -37,27 +38,9 @@ func parseURI(uri string) (*options.ClientOptions, string, error) {
 	}
 	database, err := url.PathUnescape(database)
 	if err != nil || strings.ContainsAny(database, "/\\. \"$*<>:|?\x00") || len(database) > 63 {
-		return nil, "", fmt.Errorf("%w %s: the path must be a database name of at most 63 bytes without / \\ . \" $ * < > : | ? or a space", queue.ErrInvalidURL, displayURI(uri))
+		return nil, "", fmt.Errorf("%w %s: the path must be a database name of at most 63 bytes without / \\ . \" $ * < > : | ? or a space", queue.ErrInvalidURL, redact.URL(uri))
 	}
 	return co, database, nil
-}
-
-// displayURI is a connection string fit for logs and messages: scheme, hosts and database, nothing else.
-func displayURI(uri string) string {
-	scheme, rest, ok := strings.Cut(uri, "://")
-	if !ok {
-		if at := strings.LastIndexByte(uri, '@'); at >= 0 {
-			uri = uri[at+1:] // whatever this is, it may begin with a password
-		}
-		uri, _, _ = strings.Cut(uri, "?")
-		return fmt.Sprintf("%q", uri)
-	}
-	// A password may contain anything if it is not encoded as it should: what counts is the last '@'.
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		rest = rest[at+1:]
-	}
-	rest, _, _ = strings.Cut(rest, "?")
-	return scheme + "://" + rest
 }
 
 // withoutSecrets removes the user and the options that can be secret.
@@ -80,20 +63,4 @@ func withoutSecrets(uri string) string {
 		rest += "?" + strings.Join(kept, "&")
 	}
 	return scheme + "://" + rest
-}
-
-// scrub is err's text without the secrets of uri.
-func scrub(err error, uri string) string {
-	text := err.Error()
-	_, rest, _ := strings.Cut(uri, "://")
-	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
-		_, password, ok := strings.Cut(rest[:at], ":")
-		if ok && password != "" {
-			text = strings.ReplaceAll(text, password, "***")
-			if plain, err := url.PathUnescape(password); err == nil && plain != "" {
-				text = strings.ReplaceAll(text, plain, "***")
-			}
-		}
-	}
-	return text
 }

@@ -10,6 +10,7 @@
 package ops
 
 import (
+	"cmp"
 	"context"
 	"encoding/json"
 	"errors"
@@ -24,6 +25,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/fencepost/fencepost/worker/metrics"
 	"github.com/prometheus/client_golang/prometheus"
@@ -34,9 +36,12 @@ import (
 // closeTimeout bounds the wait for answers under way when the server closes.
 const closeTimeout = 2 * time.Second
 
+// addrHelp says what an address looks like.
+const addrHelp = ":9090 (this machine only) or 0.0.0.0:9090 (all its addresses)"
+
 // Options of a Server.
 type Options struct {
-	Addr     string // host:port; port 0 takes a free one
+	Addr     string // host:port, without a host 127.0.0.1; port 0 takes a free one
 	Pprof    bool
 	URL      string // of the backend, without secrets
 	Settings []cli.Setting
@@ -59,10 +64,12 @@ type Server struct {
 
 // Listen opens the address and answers from then on: that the worker is not ready yet.
 func Listen(o Options) (*Server, error) {
-	if _, port, err := net.SplitHostPort(o.Addr); err != nil || port == "" {
-		return nil, cli.Usagef("--listen %q is not an address; write it as in :9090 or 127.0.0.1:9090", o.Addr)
+	host, port, err := net.SplitHostPort(o.Addr)
+	if err != nil || port == "" {
+		return nil, cli.Usagef("--listen %q is not an address; write it as in %s", o.Addr, addrHelp)
 	}
-	l, err := net.Listen("tcp", o.Addr)
+	// rule: without a host this machine only. Go would take all its addresses, and nothing here asks for a password.
+	l, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
 	if err != nil {
 		return nil, listenError(o.Addr, err)
 	}
@@ -99,7 +106,7 @@ func listenError(addr string, err error) error {
 	case errors.Is(err, syscall.EADDRINUSE):
 		return fmt.Errorf("--listen %s: the port is in use; choose another one, or stop who has it: %w", addr, err)
 	case errors.As(err, &dns), errors.As(err, &wrong), errors.Is(err, syscall.EADDRNOTAVAIL):
-		return cli.Usagef("--listen %s: this machine has no such address or port; write it as in :9090 or 127.0.0.1:9090: %w", addr, err)
+		return cli.Usagef("--listen %s: this machine has no such address or port; write it as in %s: %w", addr, addrHelp, err)
 	}
 	return fmt.Errorf("--listen %s: %w", addr, err)
 }
@@ -158,7 +165,7 @@ func (s *Server) answer(check func() error) http.HandlerFunc {
 
 // clean makes one line of a text, without what must not be told.
 func (s *Server) clean(text string) string {
-	text = strings.Join(strings.Fields(text), " ")
+	text = redact.Text(strings.Join(strings.Fields(text), " "))
 	if s.opts.Secret != "" {
 		text = strings.ReplaceAll(text, s.opts.Secret, "***")
 	}

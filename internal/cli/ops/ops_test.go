@@ -7,6 +7,7 @@ import (
 	"io"
 	"net"
 	"net/http"
+	"net/netip"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -188,6 +189,21 @@ func TestProfilesOnlyIfAskedFor(t *testing.T) {
 	// The command line may hold a password.
 	if code, _ := get(t, with, "/debug/pprof/cmdline"); code != 404 {
 		t.Errorf("the command line is told: %d", code)
+	}
+}
+
+// Without a host nobody but this machine can ask.
+func TestWithoutAHostOnlyThisMachineIsAnswered(t *testing.T) {
+	for addr, loopback := range map[string]bool{":0": true, "127.0.0.1:0": true, "localhost:0": true, "0.0.0.0:0": false, "[::]:0": false} {
+		s, err := Listen(Options{Addr: addr})
+		if err != nil {
+			t.Fatal(err)
+		}
+		at, err := netip.ParseAddrPort(s.Addr())
+		if err != nil || at.Addr().IsLoopback() != loopback || loopback == at.Addr().IsUnspecified() {
+			t.Errorf("%s listens at %s, %v", addr, s.Addr(), err)
+		}
+		s.Close()
 	}
 }
 

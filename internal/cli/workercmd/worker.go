@@ -5,12 +5,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/cli/ops"
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
@@ -78,7 +78,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
 	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
-	listen := f.String("listen", "", "answer HTTP here, as in :9090: /metrics, /livez, /readyz, /statusz. Not for the open network: there is no password")
+	listen := f.String("listen", "", "answer HTTP here, as in :9090 (this machine only) or 0.0.0.0:9090: /metrics, /livez, /readyz, /statusz. Not for the open network: there is no password")
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -107,16 +107,9 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
 		return run(cmd.Context(), *url, cfg, *grace, ops.Options{Addr: *listen, Pprof: *profile, URL: fencepost.Redact(*url),
-			Settings: cli.Effective(cmd), Secret: secret(*url)})
+			Settings: cli.Effective(cmd), Secret: redact.Userinfo(*url)})
 	}
 	return cmd
-}
-
-// secret returns user and password of a URL, "" if there are none.
-func secret(url string) string {
-	_, rest, _ := strings.Cut(url, "://")
-	rest, _, _ = strings.Cut(rest, "?")
-	return rest[:max(strings.LastIndex(rest, "@"), 0)]
 }
 
 func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration, o ops.Options) (err error) {

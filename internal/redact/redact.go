@@ -1,0 +1,85 @@
+// Package redact keeps credentials out of what people and machines get to read: logs, errors, status pages.
+package redact
+
+import (
+	"io"
+	"net/url"
+	"regexp"
+	"strings"
+)
+
+// URL returns a backend's URL without user, password and options. It cuts by hand, because MongoDB's lists of hosts are no proper
+// URLs and because what is to be redacted may be malformed: a password may contain anything if it is not encoded as
+// it should be, so what counts is the last '@'.
+func URL(raw string) string {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	switch {
+	case !ok:
+		scheme, rest = "", raw
+	case scheme == "sqlite":
+		return raw // a path
+	default:
+		scheme += "://"
+	}
+	at, options := strings.LastIndexByte(rest, '@'), strings.IndexByte(rest, '?')
+	if options >= 0 && options < at {
+		return scheme + "***" // the end of a password that is not encoded, or of a secret option? Nobody can tell
+	}
+	rest, _, _ = strings.Cut(rest[at+1:], "?")
+	return scheme + rest
+}
+
+// Userinfo returns user and password of a URL as they are written there, "" if there are none.
+func Userinfo(raw string) string {
+	_, rest, ok := strings.Cut(raw, "://")
+	if !ok {
+		return ""
+	}
+	return rest[:max(strings.LastIndexByte(rest, '@'), 0)]
+}
+
+// Password returns text without the password of a URL, as it is written there and decoded.
+func Password(text, raw string) string {
+	_, password, ok := strings.Cut(Userinfo(raw), ":")
+	if !ok || password == "" {
+		return text
+	}
+	text = strings.ReplaceAll(text, password, "***")
+	if plain, err := url.PathUnescape(password); err == nil && plain != "" {
+		text = strings.ReplaceAll(text, plain, "***")
+	}
+	return text
+}
+
+// userinfo is what stands before the last '@' of a word with "://", and secretOption an option of a MongoDB URL that nobody
+// should see.
+var (
+	userinfo     = regexp.MustCompile(`://[^\s"'<>]*@`)
+	secretOption = regexp.MustCompile(`(?i)\b((?:tlsCertificateKeyFile|sslClientCertificateKey|proxy)Password|authMechanismProperties)=[^\s"'&<>]*`)
+)
+
+// Text returns text without the credentials of any URL in it. It is the last line of defence, for texts that others have put
+// together, such as an argument that was a URL by mistake.
+func Text(text string) string {
+	if strings.Contains(text, "://") {
+		text = userinfo.ReplaceAllString(text, "://***@")
+	}
+	if strings.Contains(text, "=") {
+		text = secretOption.ReplaceAllString(text, "$1=***")
+	}
+	return text
+}
+
+// Writer applies Text to all that is written, each Write by itself: for logs, whose lines are written at once.
+func Writer(w io.Writer) io.Writer { return writer{w} }
+
+type writer struct{ w io.Writer }
+
+func (w writer) Write(p []byte) (int, error) {
+	text := string(p)
+	if clean := Text(text); clean != text {
+		_, err := io.WriteString(w.w, clean)
+		return len(p), err
+	}
+	return w.w.Write(p)
+}
