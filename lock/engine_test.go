@@ -901,6 +901,27 @@ func TestASuspendedMachine(t *testing.T) {
 	})
 }
 
+// The machine sleeps past the deadline while a renewal is under way, and its answer is looked at before the timer goes off.
+func TestAnAnswerAfterTheDeadlineRevivesNothing(t *testing.T) {
+	virtually(t, func(w *world) {
+		var suspended atomic.Int64
+		le := w.acquire(w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(suspended.Load()) }}))
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			if c.Op == locktest.Renew {
+				suspended.CompareAndSwap(0, int64(lease-lease/5)) // the lease is over, and one that counts from the renewal is not
+			}
+			return locktest.Fault{}
+		})
+		time.Sleep(lease/5 + time.Millisecond)
+		if suspended.Load() == 0 {
+			t.Fatal("not renewed yet")
+		}
+		if !w.lost(le) || le.Check(0) == nil {
+			t.Errorf("the lease lasts for another %v", le.Remaining())
+		}
+	})
+}
+
 // The answer to an acquisition is so old when it is looked at that the lease may be over.
 func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
 	virtually(t, func(w *world) {

@@ -180,6 +180,18 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 	})
 }
 
+// The clock of the queue that the process before has read was ahead of what it is now.
+func TestResumeGoesOnBehindTheTimeOfTheCheckpoint(t *testing.T) {
+	var book notebook
+	old := queue.Checkpoint{Producer: 42, N: 10, Time: time.UnixMilli(946_684_800_000).Add(time.Hour)}
+	resumed(t, old, &book, func(t *testing.T, b *bench) {
+		id, err := b.Publish(t.Context(), "orders", nil, nil)
+		if want := queue.NewID(old.Time, 42, 11); err != nil || id != want {
+			t.Errorf("%v, ID of producer %d, n %d and time %v, want %v", err, id.Producer(), id.N(), id.Time(), old.Time)
+		}
+	})
+}
+
 func TestResumeTakesNothingBehindALostMessage(t *testing.T) {
 	for name, tc := range map[string]struct {
 		from  queue.Checkpoint

@@ -30,12 +30,12 @@ func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, u
 	return q
 }
 
-// SweepNow lets the next Fetch from the start look for orphans.
+// SweepNow lets the next Fetch from the start, and the next Promote, look for orphans.
 func (q *Queue) SweepNow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	clear(q.swept)
-	q.sweepAtOnce = true
+	q.sweepAtOnce, q.tidied = true, time.Time{}
 }
 
 // SetClock sets the server's clock as seen by q.

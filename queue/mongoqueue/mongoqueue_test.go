@@ -512,6 +512,62 @@ func TestOrphanedPiecesAreSwept(t *testing.T) {
 	}
 }
 
+// Promoting removes what promoted and half published messages leave behind, once nobody can need it: notes of settled ones, and pieces
+// without a head.
+func TestTidyingDelayedMessages(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	scheduled := db.Collection("scheduled")
+	born := message("", 1, nil).ID.Time()
+	delay := func(m queue.Message, after time.Duration) string {
+		t.Helper()
+		m.Due = born.Add(after)
+		if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+			t.Fatal(err)
+		}
+		return fmt.Sprintf("%015d/%s/%v", m.Due.UnixMilli(), m.Type, m.ID)
+	}
+	settled := bson.D{{Key: "_id", Value: "settled/" + message("", 1, nil).ID.String()}}
+	pieces := func(slot string) bson.D {
+		return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: bson.A{"#" + slot + "+1", "#" + slot + "+2"}}}}}
+	}
+
+	delay(message("orders", 1, nil), 0)
+	orphan := delay(large(2), time.Hour)
+	if _, err := scheduled.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: orphan}}); err != nil {
+		t.Fatal(err)
+	}
+	for n, step := range []struct {
+		age            time.Duration
+		notes, orphans int64
+	}{
+		{time.Minute, 1, 2},
+		{queue.SettledFor + 30*time.Minute, 1, 2},
+		{queue.SettledFor + 2*time.Hour, 0, 0},
+	} {
+		q.SetClock(born.Add(step.age))
+		q.SweepNow()
+		// Whole, and as old as the orphan: it came late.
+		whole := large(10 + n)
+		delay(whole, time.Minute)
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages == 0 {
+			t.Fatalf("%v: promoted %d messages, %v", step.age, p.Messages, err)
+		}
+		got := fetchAll(t, q, "orders")
+		if last := got[len(got)-1]; !bytes.Equal(last.Payload, whole.Payload) {
+			t.Errorf("%v: a message that is whole lost its pieces", step.age)
+		}
+		for what, c := range map[string]struct {
+			filter bson.D
+			want   int64
+		}{"notes": {settled, step.notes}, "pieces without a head": {pieces(orphan), step.orphans}} {
+			if n, err := scheduled.CountDocuments(t.Context(), c.filter); err != nil || n != c.want {
+				t.Errorf("%v: %d %s, want %d (%v)", step.age, n, what, c.want, err)
+			}
+		}
+	}
+}
+
 // What others put into the collection neither blocks a type nor disappears.
 func TestForeignDocuments(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
