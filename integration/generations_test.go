@@ -77,7 +77,7 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		}
 		i := bytes.LastIndex(content, []byte("FPB1")) // the 100 messages behind the compaction
 		content[i+200] ^= 1
-		write(t, newest, content)
+		flip(t, newest, int64(i+200), content[i+200]) // in place: tail has the file open
 		refused(t, run(t, nil, "fencepost", "compact", "--url", b.url, newest), integrity, "corruption")
 		refused(t, run(t, nil, "fencepost", "repair", "--dry-run", "--url", b.url, newest), integrity, "corruption")
 		r = run(t, nil, "fencepost", "repair", "--url", b.url, newest)
@@ -99,6 +99,19 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 			t.Errorf("tail ended with %d", code)
 		}
 	})
+}
+
+// flip writes one byte of a file.
+func flip(t *testing.T, path string, at int64, b byte) {
+	t.Helper()
+	f, err := os.OpenFile(path, os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if _, err := f.WriteAt([]byte{b}, at); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func TestRewritingIsRefused(t *testing.T) {
