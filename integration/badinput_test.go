@@ -245,7 +245,14 @@ func TestRestoredOldCopyIsRefused(t *testing.T) {
 	drainable(t, b, 10)
 	write(t, fpl, old)
 	refused(t, drain(t, b), integrity, fpl, "copy")
+	doctor := func() result { return run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir) }
+	if r := doctor(); r.code != integrity || !strings.Contains(r.stdout, "restore the newest copy") || !strings.Contains(r.stdout, fpl) {
+		t.Errorf("doctor does not find it: %v", r)
+	}
 	stillThere(t, b, 10, func() { write(t, fpl, current) })
+	if r := doctor(); r.code != 0 {
+		t.Errorf("doctor after the remedy: %v", r)
+	}
 	if got := len(payloads(t, b, "t")); got != 30 {
 		t.Errorf("%d messages in the file, want 30", got)
 	}

@@ -114,7 +114,7 @@ func TestDoctorAndSetup(t *testing.T) {
 			t.Fatal(err)
 		}
 		refused(t, doctor(), integrity, "something is wrong")
-		if r := doctor(); !strings.Contains(r.stdout, "not there") {
+		if r := doctor(); !strings.Contains(r.stdout, "does not exist") {
 			t.Errorf("a missing file: %v", r)
 		}
 	})

@@ -219,10 +219,11 @@ func (e *RegistryMismatch) Error() string {
 			"path; mount the volume that holds the registered file, and move this one away", e.Path, e.FileID, e.Registered.FileID)
 	case e.Next < e.Registered.DurableIndex:
 		return fmt.Sprintf("%s ends at index %d, but records below index %d were durable: an old copy was restored or the disk "+
-			"lost data; restore the newest copy before anything is appended", e.Path, e.Next, e.Registered.DurableIndex)
+			"lost data; restore the newest copy before anything is appended, or give up what is missing with fencepost repair --accept-loss",
+			e.Path, e.Next, e.Registered.DurableIndex)
 	default:
 		return fmt.Sprintf("%s has seen epoch %d, but epoch %d wrote to it: an old copy was restored; restore the newest copy before "+
-			"anything is appended", e.Path, e.Epoch, e.Registered.Epoch)
+			"anything is appended, or give up what is missing with fencepost repair --accept-loss", e.Path, e.Epoch, e.Registered.Epoch)
 	}
 }
 

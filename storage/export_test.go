@@ -200,3 +200,6 @@ func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
 
 // Pos returns the offset of the record that the reader looks at next.
 func (r *Reader) Pos() int64 { return r.scan.pos }
+
+// CheckRegisteredIn is CheckRegistered in a file system.
+var CheckRegisteredIn = checkRegistered

@@ -229,16 +229,24 @@ func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bo
 			return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 		}
 	}
-	switch {
-	case registered.FileID == w.header.fileID:
-		return registered, nil
-	case registered.FileID == w.header.prevFileID:
-		// Who made this successor came no further.
+	if err := w.checkIdentity(registered); err != nil {
+		return Entry{}, err
+	}
+	if registered.FileID != w.header.fileID { // who made this successor came no further
 		return registered, w.register(ctx, registered.FileID, e)
+	}
+	return registered, nil
+}
+
+// checkIdentity refuses a file that is neither the registered one nor its successor.
+func (w *Writer) checkIdentity(registered Entry) error {
+	switch {
+	case registered.FileID == w.header.fileID, registered.FileID == w.header.prevFileID:
+		return nil
 	case registered.Generation > w.header.generation:
-		return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, Older: w.header.generation}
+		return &RegistryMismatch{Path: w.path, Registered: registered, Older: w.header.generation}
 	default:
-		return Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
+		return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
 	}
 }
 

@@ -168,13 +168,37 @@ func TestRefusedPaths(t *testing.T) {
 	}
 }
 
-// TestRegistry: the registry tells a wrong volume and an old copy.
+// TestRegistry: the registry tells a wrong volume and an old copy. CheckRegistered finds the same, and changes nothing.
 func TestRegistry(t *testing.T) {
+	refused := func(t *testing.T, x *world, fsys storage.FS, texts ...string) {
+		t.Helper()
+		checkError(t, storage.CheckRegisteredIn(fsys, x.dir, "orders", x.entry), new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
+		_, err := x.open(fsys)
+		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
+	}
+	t.Run("the registered file", func(t *testing.T) {
+		x, mem := newMemWorld(t, 4096)
+		must(t, x.finish(mem))
+		before := mem.ReadFile(x.path())
+		must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
+		if !bytes.Equal(before, mem.ReadFile(x.path())) {
+			t.Error("looking has changed the file")
+		}
+	})
+	t.Run("a successor that is not registered yet", func(t *testing.T) {
+		x, mem := newMemWorld(t, 4096)
+		old := x.entry
+		h, err := x.open(mem)
+		must(t, err)
+		next, err := h.w.Rotate(context.Background(), h.state())
+		must(t, err)
+		must(t, next.Close())
+		must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", old))
+	})
 	t.Run("the registered file is missing", func(t *testing.T) {
 		x, _ := newMemWorld(t, 4096)
 		empty := storagetest.NewMem(4096)
-		_, err := x.open(empty)
-		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "does not exist", "mount")
+		refused(t, x, empty, "does not exist", "mount")
 		if len(empty.Names()) > 0 || empty.Mkdir("/data") != nil {
 			t.Errorf("something was created on the wrong volume")
 		}
@@ -183,8 +207,7 @@ func TestRegistry(t *testing.T) {
 		x, _ := newMemWorld(t, 4096)
 		_, other := newMemWorld(t, 4096)
 		before := other.ReadFile(x.path())
-		_, err := x.open(other)
-		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "different volumes")
+		refused(t, x, other, "different volumes")
 		if !bytes.Equal(before, other.ReadFile(x.path())) {
 			t.Error("the other file was changed")
 		}
@@ -193,16 +216,14 @@ func TestRegistry(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		copied := mem.Clone()
 		must(t, x.finish(mem))
-		_, err := x.open(copied)
-		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "ends at index 6", "below index 40", "old copy")
+		refused(t, x, copied, "ends at index 6", "below index 40", "old copy")
 	})
 	t.Run("an old copy with as many records", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		x.published = 6
 		copied := mem.Clone()
 		must(t, x.finish(mem))
-		_, err := x.open(copied)
-		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "seen epoch 1", "epoch 2 wrote", "old copy")
+		refused(t, x, copied, "seen epoch 1", "epoch 2 wrote", "old copy")
 	})
 	t.Run("a newer epoch is registered: not even a fence is written", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)

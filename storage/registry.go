@@ -1,8 +1,13 @@
 package storage
 
 import (
+	"cmp"
 	"context"
+	"errors"
 	"fmt"
+	"io"
+	"math"
+	"path/filepath"
 )
 
 // Registry remembers, outside the file, which file is the one of a type and how far it has come. It catches what a file
@@ -26,6 +31,38 @@ type Entry struct {
 	Generation   uint64 // of that file, from 1 on; 0 = not known
 	Epoch        uint64 // highest epoch known to have fenced the file
 	DurableIndex uint64 // records below this index are durable
+}
+
+// CheckRegistered tells whether Open would accept what is in a directory as the file of a type of which a registry has this entry. It reads the
+// newest file from its last checkpoint on, and changes nothing. Its error is the one that Open would fail with: a *RegistryMismatch, or what
+// is wrong with the file.
+func CheckRegistered(dir, typ string, registered Entry) error {
+	return checkRegistered(OS(), dir, typ, registered)
+}
+
+func checkRegistered(fsys FS, dir, typ string, registered Entry) error {
+	w := &Writer{fs: fsys, dir: dir, typ: typ, epoch: math.MaxUint64} // of an epoch that no file refuses
+	generation, _, err := w.newest()
+	if err != nil {
+		return err
+	}
+	w.path = filepath.Join(dir, GenerationName(typ, cmp.Or(generation, registered.Generation)))
+	if generation == 0 {
+		return &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
+	}
+	r, err := OpenReader(w.path, ReaderOptions{FS: fsys, From: math.MaxUint64}) // no record is asked for
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	w.header = r.scan.header
+	if err := errors.Join(w.checkHeader(generation), w.checkIdentity(registered)); err != nil {
+		return err
+	}
+	if _, err := r.NextBatch(); err != io.EOF {
+		return err
+	}
+	return w.checkView(&r.scan.view, registered)
 }
 
 // noRegistry is the registry of tools and tests: it knows nothing.

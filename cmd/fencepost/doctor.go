@@ -7,7 +7,6 @@ import (
 	"io"
 	"io/fs"
 	"os"
-	"path/filepath"
 	"strings"
 	"time"
 
@@ -295,20 +294,12 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 		if !ok {
 			continue // nothing was written yet
 		}
-		path := filepath.Join(dir, storage.GenerationName(typ, f.Generation))
-		r, err := storage.OpenReader(path, storage.ReaderOptions{})
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			d.bad(cli.ExitIntegrity, "files", "%s is registered for type %s and not there: name the right directory with --dir, mount it, or restore the file", path, typ)
-		case err != nil:
+		// As workers do; what is only older than it was is found by nothing else.
+		e := storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
+		if err := storage.CheckRegistered(dir, typ, e); err != nil {
 			d.bad(cli.Code(err), "files", "%v", err)
-		case r.FileID() != storage.FileID(f.FileID):
-			d.bad(cli.ExitIntegrity, "files", "%s is file %s, registered is %s: another volume is mounted here, or another file was put in its place", path, r.FileID(), storage.FileID(f.FileID))
-		default:
+		} else {
 			right++
-		}
-		if err == nil {
-			r.Close()
 		}
 	}
 	if right > 0 {
