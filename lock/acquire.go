@@ -45,6 +45,7 @@ type attempt struct {
 	// Our place in the record's queue.
 	fair   bool
 	queued bool
+	ahead  int           // how often it was seen to be the first one
 	beat   time.Duration // when it was last renewed
 
 	// Failures of the store since its last answer.
@@ -372,7 +373,12 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	if a.first() {
-		a.poll.ceiling = min(a.poll.ceiling, maxPoll/5) // everybody waits for us
+		// Everybody waits for us. A holder that has waited for somebody to come gives the lock up within this first second.
+		if a.ahead++; a.ahead <= eagerPolls {
+			a.poll.ceiling = min(a.poll.ceiling, eagerPoll)
+		} else {
+			a.poll.ceiling = min(a.poll.ceiling, maxPoll/5)
+		}
 	}
 	if a.lastHold != holder {
 		a.lastHold = holder

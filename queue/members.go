@@ -20,7 +20,8 @@ type Member struct {
 	MaxTypes int       // the most types that it holds at once; 0 = no bound
 	Held     []string  // the types that it holds now
 	Idle     []string  // those of Held that have had no message for a while
-	Stopping bool      // it takes no new types
+	Leaving  []string  // those of Held that it gives back to whoever comes for them
+	Stopping bool      // it takes no new types, and leaves all that it holds
 
 	// Errors is what keeps it from draining types now, by type: for people. At most MaxMemberErrors of at most MaxMemberError bytes.
 	Errors map[string]string

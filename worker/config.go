@@ -111,8 +111,9 @@ type Config struct {
 	GapTimeout time.Duration
 	// IdleTimeout is how long a session without messages keeps its lock. Defaults to one minute.
 	IdleTimeout time.Duration
-	// HandOver is how long a pool that stops goes on serving a type with traffic, until another replica has come for it: the
-	// type's service is not interrupted then. Without other replicas it stops at once. Defaults to 5 s; negative for none.
+	// HandOver is how long a pool that stops, or is asked to give a type with traffic back, goes on serving it until another replica
+	// has come for it: the type's service is not interrupted then. Without other replicas it ends at once. Defaults to 5 s;
+	// negative for none.
 	HandOver time.Duration
 	// Retention is how long the file remembers a producer that has gone silent. Defaults to 24 h.
 	Retention time.Duration

@@ -71,7 +71,7 @@ func (p *Pool) askFor(ctx context.Context, typ, why string, wait time.Duration) 
 			return nil, err
 		}
 		slice := min(time.Until(end), p.cfg.Lease/2)
-		lease, err = p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWait(max(slice, time.Millisecond)), lock.WithWhy(why))
+		lease, err = p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWait(max(slice, time.Millisecond)), lock.WithWhy(why), lock.WithFair())
 	}
 	return lease, err
 }

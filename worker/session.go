@@ -39,6 +39,7 @@ type session struct {
 	halted  chan struct{} // closed by halt: the session is to end
 	halt    func()
 	ended   chan struct{} // closed when it ends, for whatever reason of watch
+	leaving bool          // the type is to be had; guarded by spread.mu
 
 	inflight inflight                  // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64             // full sweeps begun; a new one begins only when nothing is in flight

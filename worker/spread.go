@@ -73,6 +73,7 @@ type spread struct {
 	mu       sync.Mutex
 	types    map[string]*interest
 	beat     int64
+	news     chan struct{}       // the others should know at once
 	readAt   time.Time           // when the members were last read; zero: never
 	sights   map[string]sighting // by ID
 	others   []queue.Member      // as last read, without this pool
@@ -97,6 +98,9 @@ type interest struct {
 	askedAt time.Time
 }
 
+// leaving tells that this pool is about to give the type back.
+func (it *interest) leaving() bool { return it.session != nil && it.session.leaving }
+
 // sighting is when a member last showed a new beat.
 type sighting struct {
 	beat int64
@@ -108,10 +112,12 @@ type holding struct {
 	by    string
 	since time.Time // as seen here; zero: since before this pool came
 	idle  bool
+
+	leaving bool // it waits for somebody to come for it
 }
 
 func newSpread(p *Pool) *spread {
-	return &spread{p: p, ready: make(chan struct{}), types: map[string]*interest{}, sights: map[string]sighting{}}
+	return &spread{p: p, ready: make(chan struct{}), news: make(chan struct{}, 1), types: map[string]*interest{}, sights: map[string]sighting{}}
 }
 
 // begin starts the heartbeats and waits for the first look at the others. end stops them and leaves.
@@ -149,6 +155,7 @@ func (sp *spread) run(ctx context.Context) {
 		t := time.NewTimer(every)
 		select {
 		case <-t.C:
+		case <-sp.news:
 		case <-stopping:
 			stopping, every = nil, lastBeatEvery
 		case <-ctx.Done():
@@ -194,6 +201,9 @@ func (sp *spread) me(ctx context.Context) queue.Member {
 			if s.quietFor() > busyFor {
 				m.Idle = append(m.Idle, typ)
 			}
+			if s.leaving {
+				m.Leaving = append(m.Leaving, typ)
+			}
 		}
 	}
 	return m
@@ -228,7 +238,7 @@ func (sp *spread) learn(members []queue.Member) {
 					h.since = now
 				}
 			}
-			h.idle = false
+			h.idle, h.leaving = false, m.Stopping || slices.Contains(m.Leaving, typ)
 			claims[typ] = h
 		}
 		for _, typ := range m.Idle {
@@ -268,20 +278,37 @@ func (sp *spread) sharing(now time.Time) (all []queue.Member, alone bool) {
 	select {
 	case <-sp.p.stopping:
 	default:
-		all = append(all, queue.Member{ID: sp.p.instance, Types: sp.p.cfg.Types, MaxTypes: sp.p.cfg.MaxTypes})
+		me := queue.Member{ID: sp.p.instance, Types: sp.p.cfg.Types, MaxTypes: sp.p.cfg.MaxTypes}
+		for typ, it := range sp.types {
+			if it.leaving() {
+				me.Leaving = append(me.Leaving, typ)
+			}
+		}
+		all = append(all, me)
 		slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
 	}
 	return all, alone
 }
 
-// holder returns who is known to hold a type; ok is false if nobody is. sp.mu is held.
-func (sp *spread) holder(typ string, now time.Time) (h holding, stopping, ok bool) {
+// holder returns who is known to hold a type, and whether it is leaving it; ok is false if nobody is. sp.mu is held.
+func (sp *spread) holder(typ string, now time.Time) (h holding, leaving, ok bool) {
 	h, ok = sp.claims[typ]
 	if !ok || now.Sub(sp.readAt) >= deadAfter || !sp.lives(sp.sights[h.by], now, silentAfter) {
 		return h, false, false
 	}
-	i := slices.IndexFunc(sp.others, func(m queue.Member) bool { return m.ID == h.by })
-	return h, i >= 0 && sp.others[i].Stopping, true
+	return h, h.leaving, true
+}
+
+// leave tells the others that a type is to be had.
+func (sp *spread) leave(s *session) {
+	sp.mu.Lock()
+	s.leaving = true
+	sp.nextPlan = time.Time{}
+	sp.mu.Unlock()
+	select {
+	case sp.news <- struct{}{}:
+	default:
+	}
 }
 
 // plan computes who should hold which of the active types. sp.mu is held.
@@ -293,7 +320,7 @@ func (sp *spread) plan(now time.Time) {
 	members := make([]sharer, len(all))
 	index := map[string]int{}
 	for i, m := range all {
-		members[i] = sharer{func(typ string) bool { return matchesAny(m.Types, typ) }, m.MaxTypes}
+		members[i] = sharer{func(typ string) bool { return matchesAny(m.Types, typ) && !slices.Contains(m.Leaving, typ) }, m.MaxTypes}
 		if m.MaxTypes == 0 {
 			members[i].room = math.MaxInt
 		}
@@ -301,12 +328,12 @@ func (sp *spread) plan(now time.Time) {
 	}
 	var claims []claim
 	for typ := range sp.claims {
-		h, stopping, ok := sp.holder(typ, now)
+		h, leaving, ok := sp.holder(typ, now)
 		if it := sp.types[typ]; !ok || h.idle || sp.paused[typ] || it != nil && (it.session != nil || it.taking) {
 			continue // or it is counted below
 		}
 		by := nobody
-		if !stopping {
+		if !leaving {
 			by = index[h.by]
 		}
 		claims = append(claims, claim{typ, by})
@@ -316,6 +343,8 @@ func (sp *spread) plan(now time.Time) {
 		switch {
 		case sp.paused[typ]:
 		case it.session != nil && it.session.quietFor() > busyFor:
+		case it.leaving():
+			claims = append(claims, claim{typ, nobody})
 		case (it.session != nil || it.taking) && serving:
 			claims = append(claims, claim{typ, me})
 		case !it.free.IsZero():
@@ -351,18 +380,18 @@ func (sp *spread) seek() {
 	}
 	for _, typ := range slices.Sorted(maps.Keys(sp.types)) {
 		it := sp.types[typ]
-		h, stopping, held := sp.holder(typ, now)
+		h, leaving, held := sp.holder(typ, now)
 		if !held || sp.shares[typ] != sp.p.instance || it.session != nil || it.taking {
 			it.wanted = 0
 			continue
 		}
 		it.wanted++
-		// rule: who stops waits for us. Nobody else is asked on the ground of one look, which may be an old one, …
+		// rule: who leaves a type waits for us. Nobody else is asked on the ground of one look, which may be an old one, …
 		ripe := it.wanted > 1 && asks < maxAsks
 		// … nor for a type that has just moved: with what others know of that, it would move on and on.
 		ripe = ripe && (h.since.IsZero() || now.Sub(h.since) > settle)
 		ripe = ripe && (it.askedAt.IsZero() || now.Sub(it.askedAt) > askAgain)
-		if (ripe || stopping) && !it.ask && !it.asking {
+		if (ripe || leaving) && !it.ask && !it.asking {
 			it.ask, it.askedAt = true, now
 			asks++
 			sp.wake(typ)
@@ -547,7 +576,8 @@ func (sp *spread) pause(ctx context.Context, typ string, d time.Duration) bool {
 // why is what the lock's record says about a holder.
 func why(instance string) string { return "worker " + instance }
 
-// takeShare asks the holder of a type for it, and waits in the lock's queue. It returns ErrHeld if that did not work.
+// takeShare asks the holder of a type for it, if it does not leave it anyway, and waits in the lock's queue. It returns ErrHeld if that
+// did not work.
 func (p *Pool) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 	p.spread.mu.Lock()
 	h := p.spread.claims[typ]
@@ -561,8 +591,11 @@ func (p *Pool) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 		wait = rec.Hold.Lease / 5
 		reason := why(p.instance) + " takes its share"
 		switch {
-		case rec.Hold.Why != why(h.by) || rec.Hold.Asked != "" && rec.Hold.Asked != reason:
-			return nil, lock.ErrHeld // it has moved on, or is promised to somebody else
+		case rec.Hold.Why != why(h.by):
+			return nil, lock.ErrHeld // it has moved on
+		case h.leaving:
+		case rec.Hold.Asked != "" && rec.Hold.Asked != reason:
+			return nil, lock.ErrHeld // it is promised to somebody else
 		case rec.Hold.Asked == "":
 			if err := p.cfg.Locker.RequestRelease(ctx, typ, reason); err != nil && !errors.Is(err, lock.ErrNotHeld) {
 				return nil, err
@@ -578,8 +611,10 @@ func (s *session) watch(ctx context.Context) {
 	select {
 	case <-ctx.Done():
 		return
-	case <-s.lease.ReleaseRequested():
 	case <-s.halted:
+	case <-s.lease.ReleaseRequested():
+		s.pool.spread.leave(s)
+		s.awaitHeir(ctx)
 	case <-s.pool.stopping:
 		s.awaitHeir(ctx)
 	}
@@ -592,21 +627,17 @@ func (s *session) awaitHeir(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.pool.cfg.HandOver)
 	defer cancel()
 	for s.pool.cfg.HandOver > 0 && s.quietFor() < trafficFor && s.pool.spread.hasHeir(s.typ) {
+		if rec, err := s.pool.cfg.Locker.Inspect(ctx, s.typ); err == nil && len(rec.Queue) > 0 {
+			return
+		}
 		t := time.NewTimer(jittered(max(heirPoll, s.pool.spread.heldStretch())))
 		select {
 		case <-t.C:
-		case <-s.lease.ReleaseRequested():
-			t.Stop()
-			return
 		case <-s.halted:
 			t.Stop()
 			return
 		case <-ctx.Done():
 			t.Stop()
-			return
-		}
-		// A request is seen by every renewal, but that takes too long here.
-		if rec, err := s.pool.cfg.Locker.Inspect(ctx, s.typ); err == nil && (len(rec.Queue) > 0 || rec.Hold != nil && rec.Hold.Asked != "") {
 			return
 		}
 	}

@@ -540,8 +540,8 @@ func (q slow) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, e
 	return q.Queue.UpdateFile(ctx, typ, f)
 }
 
-// Handing a type over interrupts its service for less than 100 ms, with a server that takes 4 ms for everything: when its
-// holder stops, and when another replica takes its share.
+// Handing a type over interrupts its service for less than 100 ms, with a server that takes 4 ms for everything: when another replica
+// takes its share, when an operator asks for it, and when its holder stops.
 func TestAHandOverTakesLessThan100ms(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.locks.Inject(func(locktest.Call) locktest.Fault {
@@ -563,6 +563,15 @@ func TestAHandOverTakesLessThan100ms(t *testing.T) {
 		if n, _ := counts(a, b); !slices.Equal(n, []int{2, 2}) {
 			t.Fatalf("the pools hold %v", n)
 		}
+		asked := held(a)[0]
+		if err := b.locker.RequestRelease(t.Context(), asked, "a test"); err != nil {
+			t.Fatal(err)
+		}
+		publish(8 * time.Second)
+		if !slices.Contains(held(b), asked) {
+			t.Errorf("%s was asked for, and the other pool holds %q", asked, held(b))
+		}
+		publish(20 * time.Second)
 		a.Stop()
 		publish(8 * time.Second)
 		if err := a.end(); err != nil {
@@ -583,8 +592,8 @@ func TestAHandOverTakesLessThan100ms(t *testing.T) {
 			}
 		}
 		f.mu.Unlock()
-		if handed < 4 {
-			t.Errorf("%d hand-overs, want 4", handed)
+		if handed < 5 {
+			t.Errorf("%d hand-overs, want 5", handed)
 		}
 		f.drained(b)
 	})

@@ -24,6 +24,7 @@ type memberDoc struct {
 	MaxTypes int64     `bson:"max_types"`
 	Held     []string  `bson:"held"`
 	Idle     []string  `bson:"idle"`
+	Leaving  []string  `bson:"leaving"`
 	Stopping bool      `bson:"stopping"`
 	// A list, as types may have dots, which names of fields should not.
 	Errors []memberError `bson:"errors"`
@@ -49,7 +50,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
-		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
+		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
 	for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
 		doc.Errors = append(doc.Errors, memberError{typ, m.Errors[typ]})
 	}
@@ -67,7 +68,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 func (d *memberDoc) fields() bson.D {
 	return bson.D{{Key: "host", Value: d.Host}, {Key: "pid", Value: d.PID}, {Key: "version", Value: d.Version}, {Key: "started", Value: d.Started},
 		{Key: "types", Value: d.Types}, {Key: "max_types", Value: d.MaxTypes}, {Key: "held", Value: d.Held}, {Key: "idle", Value: d.Idle},
-		{Key: "stopping", Value: d.Stopping}, {Key: "errors", Value: d.Errors},
+		{Key: "leaving", Value: d.Leaving}, {Key: "stopping", Value: d.Stopping}, {Key: "errors", Value: d.Errors},
 		{Key: "beat", Value: d.Beat}, {Key: "seen", Value: d.Seen}}
 }
 
@@ -104,7 +105,7 @@ func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Membe
 			errs[e.Type] = e.Error
 		}
 		all = append(all, queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
-			Held: d.Held, Idle: d.Idle, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen})
+			Held: d.Held, Idle: d.Idle, Leaving: d.Leaving, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen})
 	}
 	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
 	return all, cursor.Err()

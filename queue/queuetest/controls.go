@@ -168,6 +168,9 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			if len(got[i].Idle) == 0 {
 				got[i].Idle = nil
 			}
+			if len(got[i].Leaving) == 0 {
+				got[i].Leaving = nil
+			}
 			if !reflect.DeepEqual(got[i], members[i]) {
 				t.Errorf("got %+v, want %+v", got[i], members[i])
 			}
@@ -185,14 +188,14 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("a heartbeat of %+v must be refused", m)
 		}
 	}
-	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"},
+	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Leaving: []string{"audit-1"},
 		Errors: map[string]string{"orders": "the disk is full", "v1.audit": "öops"}, Beat: 1 << 60}
 	b := queue.Member{ID: "b", Started: started}
 	beat(b)
 	beat(a)
 	want(a, b)
 	a.Errors = nil
-	a.Held, a.Idle, a.Beat, a.Stopping, a.MaxTypes = nil, nil, 2, true, 0 // everything is replaced
+	a.Held, a.Idle, a.Leaving, a.Beat, a.Stopping, a.MaxTypes = nil, nil, nil, 2, true, 0 // everything is replaced
 	beat(a)
 	want(a, b)
 	for range 2 {

@@ -466,6 +466,6 @@ func (m *Memory) Leave(ctx context.Context, id string) error {
 }
 
 func cloneMember(m queue.Member) queue.Member {
-	m.Types, m.Held, m.Idle, m.Errors = slices.Clone(m.Types), slices.Clone(m.Held), slices.Clone(m.Idle), maps.Clone(m.Errors)
+	m.Types, m.Held, m.Idle, m.Leaving, m.Errors = slices.Clone(m.Types), slices.Clone(m.Held), slices.Clone(m.Idle), slices.Clone(m.Leaving), maps.Clone(m.Errors)
 	return m
 }

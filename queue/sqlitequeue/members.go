@@ -20,6 +20,7 @@ type memberJSON struct {
 	MaxTypes int      `json:"max_types"`
 	Held     []string `json:"held"`
 	Idle     []string `json:"idle"`
+	Leaving  []string `json:"leaving"`
 	Stopping bool     `json:"stopping"`
 	Beat     int64    `json:"beat"`
 
@@ -33,7 +34,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	b, err := json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
-		Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
+		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
 	if err != nil {
 		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
 	}
@@ -67,7 +68,7 @@ func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
 				continue
 			}
 			all = append(all, queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
-				MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)})
+				MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)})
 		}
 		return rows.Err()
 	})
