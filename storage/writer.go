@@ -254,6 +254,10 @@ func (w *Writer) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 		err = w.UpdateRegistry(ctx)
 		cancel()
+		// A successor of this file may have been registered since the sync, by the next holder of the lock.
+		if other := (*RegistryMismatch)(nil); errors.As(err, &other) && other.Registered.Generation > w.header.generation {
+			err = nil
+		}
 	}
 	w.syncMu.Lock()
 	defer w.syncMu.Unlock()

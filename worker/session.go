@@ -117,8 +117,15 @@ type sink interface {
 // fileSink appends the messages to the type's file.
 type fileSink struct{ *session }
 
+// stage ends with the checkpoint that spares the next holder the reading; the last messages are being acknowledged meanwhile.
 func (s fileSink) stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error {
-	return s.appendStage(ctx, in, out)
+	if err := s.appendStage(ctx, in, out); err != nil {
+		return err
+	}
+	if s.sinceCheckpoint == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.writer().Checkpoint(s.ledger.state())
 }
 func (s fileSink) refresh(ctx context.Context) { s.updateRegistry(ctx) }
 func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
@@ -127,7 +134,13 @@ func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 
 func (s fileSink) close(err error) error {
 	if err == nil {
-		err = s.finish()
+		_, err = s.writer().Sync()
+	}
+	if err == nil {
+		// The next holder may come while the registry is being told how far this one came. rule: nothing is written from here on.
+		begun, cancel := context.WithCancel(context.Background())
+		cancel()
+		_ = s.lease.Release(begun) // hold hears of the outcome
 	}
 	// Close never makes an acknowledged message depend on it: everything acknowledged is durable.
 	if cerr := s.writer().Close(); cerr != nil && err == nil {
@@ -452,14 +465,6 @@ func (s *session) asked() bool {
 	default:
 		return false
 	}
-}
-
-// finish writes the session's last checkpoint, so that the successor reads one anchor interval and no more.
-func (s *session) finish() error {
-	if s.sinceCheckpoint == 0 {
-		return nil
-	}
-	return s.writer().Checkpoint(s.ledger.state())
 }
 
 // updateRegistry tells the registry how much of the file is durable. It protects against restored old copies, and losing an
