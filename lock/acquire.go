@@ -45,8 +45,11 @@ type attempt struct {
 	// Our place in the record's queue.
 	fair   bool
 	queued bool
-	ahead  int           // how often it was seen to be the first one
 	beat   time.Duration // when it was last renewed
+
+	// When we are the first in it.
+	ahead   int     // reads since there was a reason to be eager
+	version Version // of the last one
 
 	// Failures of the store since its last answer.
 	failures     int
@@ -373,7 +376,12 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	if a.first() {
-		// Everybody waits for us. A holder that has waited for somebody to come gives the lock up within this first second.
+		// Everybody waits for us. Now is when the lock is given up by a holder that waited for somebody to come, or that has heard
+		// of a request, which it does when it renews.
+		if renewed := a.version != got.record.Version; renewed && got.record.Hold != nil && got.record.Hold.Asked != "" {
+			a.ahead = 0
+		}
+		a.version = got.record.Version
 		if a.ahead++; a.ahead <= eagerPolls {
 			a.poll.ceiling = min(a.poll.ceiling, eagerPoll)
 		} else {

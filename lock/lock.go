@@ -77,7 +77,7 @@ const (
 	minPoll    = 5 * time.Millisecond   // first pause of a waiter
 	maxPoll    = 250 * time.Millisecond // longest pause of a waiter
 	eagerPoll  = 10 * time.Millisecond  // … of one that has become the first in the record's queue
-	eagerPolls = 100                    // … for so many reads
+	eagerPolls = 100                    // … for so many reads, about a second
 	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
 )
 

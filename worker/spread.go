@@ -74,6 +74,8 @@ type spread struct {
 	types    map[string]*interest
 	beat     int64
 	news     chan struct{}       // the others should know at once
+	lookedAt time.Time           // when the last round began that is over …
+	looked   chan struct{}       // … which closes this
 	readAt   time.Time           // when the members were last read; zero: never
 	sights   map[string]sighting // by ID
 	others   []queue.Member      // as last read, without this pool
@@ -117,7 +119,7 @@ type holding struct {
 }
 
 func newSpread(p *Pool) *spread {
-	return &spread{p: p, ready: make(chan struct{}), news: make(chan struct{}, 1), types: map[string]*interest{}, sights: map[string]sighting{}}
+	return &spread{p: p, ready: make(chan struct{}), news: make(chan struct{}, 1), looked: make(chan struct{}), types: map[string]*interest{}, sights: map[string]sighting{}}
 }
 
 // begin starts the heartbeats and waits for the first look at the others. end stops them and leaves.
@@ -168,6 +170,7 @@ func (sp *spread) run(ctx context.Context) {
 
 // round writes one heartbeat and reads what there is to know.
 func (sp *spread) round(ctx context.Context) {
+	defer sp.noteRound(time.Now())
 	ctx, cancel := context.WithTimeout(ctx, heartbeatEvery)
 	defer cancel()
 	q := sp.p.cfg.Queue
@@ -184,6 +187,39 @@ func (sp *spread) round(ctx context.Context) {
 		sp.setPaused(settings)
 	}
 	sp.seek()
+}
+
+func (sp *spread) noteRound(began time.Time) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.lookedAt = began
+	close(sp.looked)
+	sp.looked = make(chan struct{})
+}
+
+// exchange tells the others at once what has changed here, and waits until it is known who they are now: for firstLook at most.
+//
+// rule: told first, and looked then. Of two replicas that do this at the same time, one sees the other.
+func (sp *spread) exchange(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, firstLook)
+	defer cancel()
+	for began := time.Now(); ; {
+		sp.mu.Lock()
+		at, looked := sp.lookedAt, sp.looked
+		sp.mu.Unlock()
+		if !at.Before(began) {
+			return
+		}
+		select {
+		case sp.news <- struct{}{}:
+		default:
+		}
+		select {
+		case <-looked:
+		case <-ctx.Done():
+			return
+		}
+	}
 }
 
 // me describes this pool.
@@ -299,16 +335,12 @@ func (sp *spread) holder(typ string, now time.Time) (h holding, leaving, ok bool
 	return h, h.leaving, true
 }
 
-// leave tells the others that a type is to be had.
+// leave notes that a type is to be had.
 func (sp *spread) leave(s *session) {
 	sp.mu.Lock()
+	defer sp.mu.Unlock()
 	s.leaving = true
 	sp.nextPlan = time.Time{}
-	sp.mu.Unlock()
-	select {
-	case sp.news <- struct{}{}:
-	default:
-	}
 }
 
 // plan computes who should hold which of the active types. sp.mu is held.
@@ -626,7 +658,11 @@ func (s *session) watch(ctx context.Context) {
 func (s *session) awaitHeir(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.pool.cfg.HandOver)
 	defer cancel()
-	for s.pool.cfg.HandOver > 0 && s.quietFor() < trafficFor && s.pool.spread.hasHeir(s.typ) {
+	serves := func() bool { return s.pool.cfg.HandOver > 0 && s.quietFor() < trafficFor }
+	if serves() {
+		s.pool.spread.exchange(ctx)
+	}
+	for serves() && s.pool.spread.hasHeir(s.typ) {
 		if rec, err := s.pool.cfg.Locker.Inspect(ctx, s.typ); err == nil && len(rec.Queue) > 0 {
 			return
 		}

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -530,6 +531,16 @@ func (q slow) Depth(ctx context.Context, typ string, most int) (queue.Depth, err
 	return q.Queue.Depth(ctx, typ, most)
 }
 
+func (q slow) Heartbeat(ctx context.Context, m queue.Member) error {
+	time.Sleep(q.by)
+	return q.Queue.Heartbeat(ctx, m)
+}
+
+func (q slow) Members(ctx context.Context) ([]queue.Member, error) {
+	time.Sleep(q.by)
+	return q.Queue.Members(ctx)
+}
+
 func (q slow) File(ctx context.Context, typ string) (queue.File, bool, error) {
 	time.Sleep(q.by)
 	return q.Queue.File(ctx, typ)
@@ -597,6 +608,104 @@ func TestAHandOverTakesLessThan100ms(t *testing.T) {
 		}
 		f.drained(b)
 	})
+}
+
+// So it does when the other replica has come just before the stop, or comes at the same time: whichever looks last sees the other one.
+func TestAStandbyThatHasJustComeGoesOn(t *testing.T) {
+	for _, early := range []time.Duration{-20 * time.Millisecond, -5 * time.Millisecond, 0, 3 * time.Millisecond, 10 * time.Millisecond,
+		100 * time.Millisecond, time.Second, 1900 * time.Millisecond} {
+		t.Run(early.String(), func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.locks.Inject(func(locktest.Call) locktest.Fault {
+					return locktest.Fault{Request: 2 * time.Millisecond, Reply: 2 * time.Millisecond}
+				})
+				f := newFleet(r, 1)
+				server := func(c *Config) { c.Queue = slow{c.Queue, 4 * time.Millisecond}; c.Lease = lock.DefaultLease }
+				stop := make(chan struct{})
+				go func() {
+					for {
+						select {
+						case <-stop:
+							return
+						case <-time.After(10 * time.Millisecond):
+							f.publish(f.types[0], 1)
+						}
+					}
+				}()
+				a := f.member(server)
+				time.Sleep(5*time.Second + 300*time.Millisecond)
+				var b *runningPool
+				if early < 0 {
+					a.Stop()
+					time.Sleep(-early)
+					b = f.member(server)
+				} else {
+					b = f.member(server)
+					time.Sleep(early)
+					a.Stop()
+				}
+				time.Sleep(6 * time.Second)
+				close(stop)
+				if err := a.end(); err != nil {
+					t.Error(err)
+				}
+				time.Sleep(time.Second)
+				f.mu.Lock()
+				commits := slices.Clone(f.commits[f.types[0]])
+				f.mu.Unlock()
+				i := slices.IndexFunc(commits, func(c commit) bool { return c.pool == b })
+				if i < 1 {
+					t.Fatal("the other replica did not go on")
+				}
+				gap := commits[i].at.Sub(commits[i-1].at)
+				t.Log(gap)
+				if gap > 100*time.Millisecond {
+					t.Errorf("not served for %v", gap)
+				}
+				f.drained(b)
+			})
+		})
+	}
+}
+
+// The next holder need not wait until the registry was told how far this one came.
+func TestTheLockIsFreeBeforeTheRegistryKnows(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		stuck := stuckRegistry{Queue: r.queue, told: make(chan struct{}, 1), goOn: make(chan struct{})}
+		p := r.start(func(c *Config) { c.Queue = &stuck })
+		time.Sleep(time.Second)
+		stuck.now.Store(true)
+		p.Stop()
+		<-stuck.told
+		time.Sleep(100 * time.Millisecond)
+		if rec, ok := r.locks.Get(typ); !ok || rec.Held() {
+			t.Errorf("%+v; it should be free", rec)
+		}
+		close(stuck.goOn)
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+		r.complete(typ)
+		if f, ok, err := r.queue.File(t.Context(), typ); err != nil || !ok || f.DurableIndex != 10 {
+			t.Errorf("the registry has %+v, %v", f, err)
+		}
+	})
+}
+
+// stuckRegistry is a queue whose registry of files stops answering.
+type stuckRegistry struct {
+	queue.Queue
+	now        atomic.Bool
+	told, goOn chan struct{}
+}
+
+func (q *stuckRegistry) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+	if q.now.Load() {
+		q.told <- struct{}{}
+		<-q.goOn
+	}
+	return q.Queue.UpdateFile(ctx, typ, f)
 }
 
 // What keeps a replica from draining a type is in its heartbeats, until it is over.
