@@ -58,6 +58,15 @@ test: ## run all tests, with a MongoDB server of their own
 	$(WITHSERVER) go test -count=1 -timeout 40m $(ARGS)
 	$(call inmodules,go test -count=1 ./...)
 
+# N schedules from SEED on. One of them, with everything that happens in it: make sim ARGS=-seed=47
+N ?= 100000
+SEED ?= 1
+
+.PHONY: sim
+sim: ARGS =
+sim: ## play 100,000 random schedules of faults in virtual time (N=1000 SEED=1)
+	go run ./integration/simulation/sim -schedules $(N) -first $(SEED) $(ARGS)
+
 # BENCH chooses suites and flags: make bench BENCH='storage --quick'
 BENCH ?= storage
 

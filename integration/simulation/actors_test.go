@@ -78,7 +78,7 @@ func (w *world) produce(slot int) {
 			time.Sleep(d.span(100*time.Millisecond, time.Second))
 			continue
 		}
-		w.mutant.publisher(pub)
+		w.mutant.changePublisher(pub)
 		for len(script) > 0 && !p.isDead() {
 			time.Sleep(d.upTo(time.Duration(3) * w.storm / time.Duration(2*w.calls)))
 			p.publish(pub, script[0])
@@ -159,7 +159,7 @@ func (w *world) start(slot, life int, untilEmpty bool) *running {
 		log := zerolog.New(zerolog.ConsoleWriter{Out: tracer{p}, NoColor: true, PartsExclude: []string{"time"}})
 		cfg.Logger = &log
 	}
-	w.mutant.config(&cfg)
+	w.mutant.changeWorker(&cfg)
 	pool, err := worker.New(cfg)
 	if err != nil {
 		panic(err)

@@ -412,7 +412,7 @@ func (p *process) lockClock() func() time.Duration {
 
 func (p *process) locker() (*lock.Locker, error) {
 	o := lock.Options{Lease: p.w.lease, Owner: lock.Owner{Host: "host", PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
-	p.w.mutant.lock(&o)
+	p.w.mutant.changeLock(&o)
 	p.w.opening.Lock() // the store numbers its handles
 	defer p.w.opening.Unlock()
 	p.w.mu.Lock()
@@ -422,5 +422,5 @@ func (p *process) locker() (*lock.Locker, error) {
 }
 
 func (p *process) open() queue.Queue {
-	return &queuetest.Faulty{Queue: p.w.mutant.queue(p.w), Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
+	return &queuetest.Faulty{Queue: p.w.queue, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
 }

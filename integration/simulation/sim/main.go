@@ -1,0 +1,70 @@
+// Command sim plays schedules of the simulation: as many at a time as there are processors, in a process each, on a standard library
+// whose dice are the seed's.
+//
+//	go run ./integration/simulation/sim -schedules 100000
+//	go run ./integration/simulation/sim -seed 47           # one, with everything that happens in it
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"runtime"
+	"sync"
+	"time"
+)
+
+func main() {
+	if err := run(); err != nil {
+		fmt.Fprintln(os.Stderr, "sim:", err)
+		os.Exit(1)
+	}
+}
+
+func run() error {
+	var (
+		schedules = flag.Uint64("schedules", 100_000, "number of schedules")
+		first     = flag.Uint64("first", 1, "seed of the first one; the others follow")
+		seed      = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
+		processes = flag.Int("processes", runtime.NumCPU(), "how many to play at a time")
+		dir       = flag.String("dir", "bin/sim", "where to build")
+		tests     = flag.String("run", "^TestSimulation$", "which tests to run")
+	)
+	flag.Parse()
+	if flag.NArg() > 0 || *processes < 1 || *schedules < 1 {
+		return errors.New("usage: sim [-schedules N] [-first SEED] [-seed SEED] [-processes N]")
+	}
+	program, err := build(*dir)
+	if err != nil {
+		return err
+	}
+	play := func(args ...string) error {
+		cmd := exec.Command(program, append([]string{"-test.run", *tests, "-test.v", "-test.timeout", "12h"}, args...)...)
+		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
+		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+		return cmd.Run()
+	}
+	if *seed != 0 {
+		return play("-seed", fmt.Sprint(*seed))
+	}
+	began := time.Now()
+	var all sync.WaitGroup
+	failed := make([]error, *processes)
+	share := (*schedules + uint64(*processes) - 1) / uint64(*processes)
+	for i := range uint64(*processes) {
+		from := *first + i*share
+		n := min(share, *first+*schedules-min(from, *first+*schedules))
+		if n == 0 {
+			continue
+		}
+		all.Go(func() { failed[i] = play("-schedules", fmt.Sprint(n), "-first", fmt.Sprint(from)) })
+	}
+	all.Wait()
+	if err := errors.Join(failed...); err != nil {
+		return err
+	}
+	fmt.Printf("%d schedules in %v\n", *schedules, time.Since(began).Round(time.Second))
+	return nil
+}
