@@ -71,7 +71,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 	if err != nil {
 		return nil, err
 	}
-	times, settle := max(b.o.Rounds/2, 2), time.Second
+	times, settle := max(b.o.Rounds, 2), time.Second
 	if b.o.Quick {
 		settle = 50 * time.Millisecond
 	}
