@@ -192,7 +192,7 @@ func ownDatabase(rawURL string) (string, func() error, error) {
 		return rawURL, func() error { return nil }, nil // fencepost.Open says what is wrong with it
 	}
 	if u.Path != "" && u.Path != "/" {
-		return "", nil, cli.Usagef("--url %s: the demo makes a database of its own; leave the name %q out", fencepost.Redact(rawURL), u.Path[1:])
+		return "", nil, cli.Usagef("--url %s: the demo makes a database of its own; leave the database's name out", fencepost.Redact(rawURL))
 	}
 	var r [4]byte
 	rand.Read(r[:])

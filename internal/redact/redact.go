@@ -51,17 +51,17 @@ func Password(text, raw string) string {
 	return text
 }
 
-// userinfo is what stands before the last '@' of a word with "://", and secretOption an option of a MongoDB URL that nobody
+// userinfo is what stands before the last '@' of a word with "://", or with one slash by mistake, and secretOption an option of a MongoDB URL that nobody
 // should see.
 var (
-	userinfo     = regexp.MustCompile(`://[^\s"'<>]*@`)
+	userinfo     = regexp.MustCompile(`:/+[^\s"'<>]*@`)
 	secretOption = regexp.MustCompile(`(?i)\b((?:tlsCertificateKeyFile|sslClientCertificateKey|proxy)Password|authMechanismProperties)=[^\s"'&<>]*`)
 )
 
 // Text returns text without the credentials of any URL in it. It is the last line of defence, for texts that others have put
 // together, such as an argument that was a URL by mistake.
 func Text(text string) string {
-	if strings.Contains(text, "://") {
+	if strings.Contains(text, ":/") {
 		text = userinfo.ReplaceAllString(text, "://***@")
 	}
 	if strings.Contains(text, "=") {

@@ -42,6 +42,7 @@ func TestText(t *testing.T) {
 	for in, want := range map[string]string{
 		`unexpected argument "mongodb://bob:secret@h/db"; see`:                  `unexpected argument "mongodb://***@h/db"; see`,
 		"mongodb://bob:sec@ret?@h/db?a=b":                                       "mongodb://***@h/db?a=b",
+		"one slash: mongodb:/bob:secret@h":                                      "one slash: mongodb://***@h",
 		"two: mongodb://a:secret@h and mongodb+srv://b:secret@i":                "two: mongodb://***@h and mongodb+srv://***@i",
 		"x://h/?tlsCertificateKeyFilePassword=secret&tls=true":                  "x://h/?tlsCertificateKeyFilePassword=***&tls=true",
 		"authmechanismproperties=AWS_SESSION_TOKEN:secret failed":               "authmechanismproperties=*** failed",

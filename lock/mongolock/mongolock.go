@@ -39,6 +39,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/auth"
 
+	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -95,7 +97,8 @@ type store struct {
 func Open(ctx context.Context, uri, database string, o Options) (lock.Store, error) {
 	co := options.Client().ApplyURI(uri)
 	if err := co.Validate(); err != nil {
-		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %w; it looks like mongodb://host:27017/database", err)
+		// The driver's text may quote what it cannot parse.
+		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", redact.Password(err.Error(), uri))
 	}
 	co.SetMaxPoolSize(poolSize)
 	// The engine repeats what failed and knows what that means; a driver that repeats a release on a server that does not
@@ -533,6 +536,9 @@ func (s *store) explain(doing string, err error) error {
 			return permanent("give the user the role readWrite on the database of " + s.locks.Database().Name() + "." +
 				s.locks.Name())
 		}
+	}
+	if remedy := mongoerr.TLS(err); remedy != "" {
+		return fmt.Errorf("%s lock on MongoDB at %s: %s: %w", doing, s.hosts, remedy, err)
 	}
 	return fmt.Errorf("%s lock on MongoDB at %s: %w", doing, s.hosts, err)
 }

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 
+	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -106,7 +107,10 @@ func (q *Queue) explain(ctx context.Context, op string, err error) error {
 	case nil:
 		return fmt.Errorf("mongoqueue: %s: %w", op, err)
 	case queue.ErrUnreachable:
-		return fmt.Errorf("mongoqueue: %s: %w: no answer from %s within %v; check that the server runs, that host and port are right, and that replicaSet and tls in the URI fit it: %w",
+		if remedy := mongoerr.TLS(err); remedy != "" {
+			return fmt.Errorf("mongoqueue: %s: %w: no connection to %s: %s: %w", op, sentinel, q.name, remedy, err)
+		}
+		return fmt.Errorf("mongoqueue: %s: %w: no answer from %s within %v; check that the server runs, that host and port are right, and that replicaSet and tls in the URI fit it (a server may want tls=true): %w",
 			op, sentinel, q.name, q.connectFor, err)
 	case queue.ErrPermission:
 		return fmt.Errorf("mongoqueue: %s: %w: %s; check user name and password, that authSource names the database in which the user is defined (often admin), and that it has the role readWrite: %w",

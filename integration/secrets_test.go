@@ -1,0 +1,142 @@
+package integration
+
+import (
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"net"
+)
+
+// commandsWithURL returns the words of every command of a program that takes --url, from its own help.
+func commandsWithURL(t *testing.T, program string, words ...string) (found []string) {
+	t.Helper()
+	help := mustRun(t, nil, program, append(slices.Clone(words), "--help")...).stdout
+	_, flags, _ := strings.Cut(help, "\nFlags:\n")
+	if strings.Contains(flags, " --url ") {
+		found = append(found, strings.Join(append([]string{program}, words...), " "))
+	}
+	_, list, _ := strings.Cut(help, "\nAvailable Commands:\n")
+	list, _, _ = strings.Cut(list, "\n\n")
+	for line := range strings.Lines(list) {
+		if name := strings.Fields(line)[0]; name != "help" && name != "completion" {
+			found = append(found, commandsWithURL(t, program, append(slices.Clone(words), name)...)...)
+		}
+	}
+	return found
+}
+
+// argumentsOf are what commands need beside the URL to come so far as to open it.
+var argumentsOf = map[string]string{
+	"worker":                  "--type t --until-empty --log-level debug",
+	"worker config":           "--type t",
+	"producer publish":        "--type t --message x",
+	"fencepost compact":       "data/t.fpl",
+	"fencepost repair":        "data/t.fpl",
+	"fencepost dead requeue":  "--type t",
+	"fencepost dead rm":       "--type t",
+	"fencepost dead show":     "00000000000000000000000000000000",
+	"fencepost locks release": "--force --why test t",
+	"fencepost locks show":    "t",
+	"fencepost locks watch":   "t",
+	"fencepost scheduled rm":  "--type t",
+	"fencepost top":           "--once",
+	"fencepost types limit":   "t --max-backlog 5",
+	"fencepost types pause":   "t",
+	"fencepost types peek":    "t",
+	"fencepost types purge":   "t --yes",
+	"fencepost types resume":  "t",
+	"fencepost types show":    "t",
+	"fencepost doctor":        "",
+	"fencepost setup":         "",
+	"fencepost demo":          "--source .",
+	"fencepost dead ls":       "",
+	"fencepost locks ls":      "",
+	"fencepost scheduled ls":  "",
+	"fencepost types ls":      "",
+}
+
+// No program tells a password, whatever is wrong: with the server, with the URL, or with where the URL stands.
+func TestNoCommandTellsThePassword(t *testing.T) {
+	hangsUp, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer hangsUp.Close()
+	go func() {
+		for {
+			c, err := hangsUp.Accept()
+			if err != nil {
+				return
+			}
+			c.Close()
+		}
+	}()
+	const options = "?serverSelectionTimeoutMS=200&tlsCertificateKeyFilePassword=secret-option&authSource=admin"
+	urls := map[string]string{
+		"nobody listens":    "mongodb://bob:secret-4711@127.0.0.1:1/" + options,
+		"hangs up":          "mongodb://bob:secret-4711@" + hangsUp.Addr().String() + "/" + options,
+		"encoded":           "mongodb://bob:secret%2F4711@127.0.0.1:1/" + options,
+		"question mark":     "mongodb://bob:secret-47?11secret@127.0.0.1:1/" + options,
+		"slash":             "mongodb://bob:secret/4711@127.0.0.1:1/" + options,
+		"at sign":           "mongodb://bob:secret@4711secret@127.0.0.1:1/" + options,
+		"percent sign":      "mongodb://bob:secret%zz@127.0.0.1:1/" + options,
+		"bad port":          "mongodb://bob:secret-4711@127.0.0.1:port/" + options,
+		"unknown scheme":    "postgres://bob:secret-4711@127.0.0.1:1/" + options,
+		"misspelled scheme": "mongodb:/bob:secret-4711@127.0.0.1:1/" + options,
+		"bad option":        "mongodb://bob:secret-4711@127.0.0.1:1/?w=-5&proxyPassword=secret-option",
+	}
+	dir := t.TempDir()
+	url := filepath.Join(dir, "url")
+	var commands []string
+	for _, program := range []string{"worker", "producer", "fencepost"} {
+		commands = append(commands, commandsWithURL(t, program)...)
+	}
+	if len(commands) < 20 {
+		t.Fatalf("only %d commands: %q", len(commands), commands)
+	}
+	files := []string{"compact", "repair"}
+	check := func(what string, args []string, env ...string) {
+		cmd := exec.Command(filepath.Join(bin, args[0]), args[1:]...)
+		cmd.Env, cmd.Dir = append(cleanEnv(), env...), dir
+		out, err := cmd.CombinedOutput()
+		if strings.Contains(string(out), "secret") || strings.Contains(string(out), "4711") {
+			t.Errorf("%s: %q tells the password:\n%s", what, args[0:min(3, len(args))], out)
+		}
+		if slices.Contains(files, args[min(1, len(args)-1)]) {
+			return // they fail at the file before
+		}
+		if what == "nobody listens" && args[1] != "config" && !strings.Contains(string(out), "127.0.0.1:1") {
+			t.Errorf("%q did not come so far as to open the URL:\n%s", args, out)
+		}
+		if err == nil && !slices.Contains(args, "config") {
+			t.Errorf("%s: %q succeeded:\n%s", what, args, out)
+		}
+	}
+	for _, command := range commands {
+		more, known := argumentsOf[command]
+		if !known {
+			t.Errorf("%q takes --url; say in argumentsOf how to call it", command)
+		}
+		args := slices.Concat(strings.Fields(command), strings.Fields(more))
+		t.Run(command, func(t *testing.T) {
+			for name, u := range urls {
+				check(name, args, "FENCEPOST_URL="+u)
+				if command != "worker" && name != "nobody listens" {
+					continue // one command is enough for the other ways to give it
+				}
+				check(name+", by flag", append(slices.Clone(args), "--url", u))
+				check(name+", as argument by mistake", append(slices.Clone(args), u, u))
+				if err := os.WriteFile(url, []byte(u), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				check(name+", by file", append(slices.Clone(args), "--url-file", url))
+				check(name+", as configuration file by mistake", append(slices.Clone(args), "--config", url))
+				check(name+", as name of a file by mistake", append(slices.Clone(args), "--url-file", u))
+			}
+		})
+	}
+}

@@ -1,0 +1,123 @@
+package mongotest
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"net/netip"
+	"os"
+	"testing"
+	"time"
+
+	"github.com/moby/moby/api/types/container"
+	"github.com/moby/moby/api/types/network"
+	"github.com/moby/moby/client"
+	"github.com/testcontainers/testcontainers-go"
+	tclog "github.com/testcontainers/testcontainers-go/log"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Secure says what a server of [NewSecure] demands of its clients.
+type Secure struct {
+	User, Password string // SCRAM; letters, digits and '-' only
+	Cert, Key, CA  []byte // PEM: its own certificate and key, and who signs its clients' certificates
+}
+
+// secureEntrypoint is entrypoint.sh of integration/mongo-image with authentication, TLS only to the outside, and a user.
+const secureEntrypoint = `set -euo pipefail
+sed -e 's/--no-auth //' /usr/local/bin/entrypoint.sh >/tmp/entrypoint.sh
+(
+  until psql -h /run/postgresql -U postgres -v ON_ERROR_STOP=1 -c "SELECT documentdb_api.create_user('{
+      \"createUser\": \"$SECURE_USER\", \"pwd\": \"$SECURE_PASSWORD\",
+      \"roles\": [{\"role\": \"readWriteAnyDatabase\", \"db\": \"admin\"}, {\"role\": \"clusterAdmin\", \"db\": \"admin\"}]}')" 2>/dev/null; do
+    sleep 0.2
+  done
+) &
+exec bash /tmp/entrypoint.sh
+`
+
+// NewSecure starts a server for this test alone that wants TLS, a client certificate and a password, and returns its host:port. The
+// certificate has to be good for 127.0.0.1. uri returns the URI by which it can be used, once it is ready. It takes the image of
+// integration/mongo-image in a Docker daemon on this machine; without, the test is skipped after a loud line.
+func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr string) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)
+	defer cancel()
+	skip := func(why any) {
+		fmt.Fprintf(os.Stderr, "!!! NOT RUN: %s of %s, as no server with authentication can be had (%v)\n", t.Name(), thisPackage(), why)
+		t.Skipf("no server with authentication: %v", why)
+	}
+	d, err := newDocker(ctx)
+	if err != nil {
+		skip(err)
+	}
+	defer d.idle()
+	if d.host != "127.0.0.1" {
+		skip("the Docker daemon is on another machine")
+	}
+	image, err := buildScript(ctx, nil, "--tag")
+	if err != nil || !d.hasImage(ctx, image) {
+		skip("integration/mongo-image/build.sh has not been run")
+	}
+	port, err := freePort()
+	if err != nil {
+		t.Fatal(err)
+	}
+	const dir = "/var/lib/secure/"
+	var files []testcontainers.ContainerFile
+	for name, content := range map[string][]byte{"cert": s.Cert, "key": s.Key, "ca": s.CA, "entrypoint": []byte(secureEntrypoint)} {
+		files = append(files, testcontainers.ContainerFile{Reader: bytes.NewReader(content), ContainerFilePath: dir + name, FileMode: 0o644})
+	}
+	ctr, err := testcontainers.Run(ctx, image,
+		testcontainers.WithLogger(tclog.NewNoopLogger()),
+		testcontainers.WithExposedPorts(mongoPort+"/tcp"),
+		testcontainers.WithFiles(files...),
+		testcontainers.WithEntrypoint("bash", dir+"entrypoint"),
+		testcontainers.WithEnv(map[string]string{
+			"SECURE_USER": s.User, "SECURE_PASSWORD": s.Password,
+			"FENCEPOST_LISTEN": "127.0.0.1:27018", "FERRETDB_LISTEN_TLS": "0.0.0.0:" + mongoPort,
+			"FERRETDB_LISTEN_TLS_CERT_FILE": dir + "cert", "FERRETDB_LISTEN_TLS_KEY_FILE": dir + "key", "FERRETDB_LISTEN_TLS_CA_FILE": dir + "ca",
+		}),
+		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
+			c.PortBindings = network.PortMap{
+				network.MustParsePort(mongoPort + "/tcp"): {{HostIP: netip.MustParseAddr(d.publish), HostPort: port}},
+			}
+		}),
+		testcontainers.WithLabels(map[string]string{ownerLabel: owner()}))
+	e := &containerEngine{docker: d}
+	if ctr != nil {
+		e.id = ctr.GetContainerID()
+		t.Cleanup(func() {
+			ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
+			defer cancel()
+			_, _ = d.api.ContainerRemove(ctx, e.id, client.ContainerRemoveOptions{Force: true, RemoveVolumes: true})
+			d.idle()
+		})
+	}
+	if err != nil {
+		t.Fatalf("mongotest: start a server with authentication: %v", err)
+	}
+	addr = net.JoinHostPort(d.host, port)
+	for {
+		err := ping(ctx, uri(addr))
+		if err == nil {
+			return addr
+		}
+		if perr := pollPause(ctx, 200*time.Millisecond); perr != nil || !e.alive(ctx) {
+			t.Fatalf("mongotest: the server with authentication does not answer: %v; its last words: %s", err, e.logs(context.WithoutCancel(ctx)))
+		}
+	}
+}
+
+// ping opens a connection that is authenticated.
+func ping(ctx context.Context, uri string) error {
+	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetServerSelectionTimeout(5 * time.Second))
+	if err != nil {
+		return err
+	}
+	defer client.Disconnect(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was checked out
+	_, err = client.ListDatabaseNames(ctx, struct{}{})
+	return err
+}
