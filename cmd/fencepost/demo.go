@@ -63,7 +63,7 @@ drops it at the end.
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), demoTimeout,
 				fmt.Errorf("the demo did not finish within %v", demoTimeout))
 			defer cancel()
-			defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
 			d.out, d.err = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			err := d.run(ctx)
 			if cause := context.Cause(ctx); err != nil && cause != nil {

@@ -31,7 +31,7 @@ func withQueue(cmd *cobra.Command, url string, f func(context.Context, *fencepos
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	defer cli.OnSignals(ctx, cancel, cancel)()
+	defer cli.OnSignals(cancel, cancel)()
 	q, err := mongoqueue.Open(ctx, url, mongoqueue.Options{})
 	if err != nil {
 		return err

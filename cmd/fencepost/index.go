@@ -40,7 +40,7 @@ it is wrong the file is read as if it were not there. --check compares all of it
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
 			var progress *byteProgress
 			if !quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
 				progress = newByteProgress(cmd.ErrOrStderr(), "index", paths)

@@ -40,7 +40,7 @@ It stops with exit code 3 when the file was removed or replaced, or is damaged. 
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			defer cli.OnSignals(ctx, cancel, cancel)()
+			defer cli.OnSignals(cancel, cancel)()
 			t := &tailer{out: bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), format: format.Value, unsynced: unsynced}
 			path := args[0]
 			if !cmd.Flags().Changed("from") {

@@ -28,7 +28,7 @@ func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencep
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	defer cli.OnSignals(ctx, cancel, cancel)()
+	defer cli.OnSignals(cancel, cancel)()
 	b, err := fencepost.Open(ctx, url)
 	if err != nil {
 		return err

@@ -57,7 +57,7 @@ A file that is the successor of another one, such as orders@0002.fpl, goes on wi
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
-			defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
 			if !quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
 				o.progress = newByteProgress(cmd.ErrOrStderr(), "verify", paths)
 			}

@@ -282,7 +282,7 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	defer cli.OnSignals(ctx, cancel, func() { os.Exit(cli.ExitStopped) })()
+	defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
 
 	reading, stop := context.WithCancel(ctx)
 	defer stop()

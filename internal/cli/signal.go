@@ -1,7 +1,6 @@
 package cli
 
 import (
-	"context"
 	"os"
 	"os/signal"
 	"syscall"
@@ -9,8 +8,8 @@ import (
 
 // OnSignals calls first on the first SIGINT or SIGTERM and second on the next one. done ends the watching: from then on signals are
 // ignored. The program is at its end, has perhaps said so, and a signal that comes then must not change its exit code.
-func OnSignals(ctx context.Context, first, second func()) (done func()) {
-	ctx, cancel := context.WithCancel(ctx)
+func OnSignals(first, second func()) (done func()) {
+	ended := make(chan struct{})
 	c := make(chan os.Signal, 2)
 	signal.Notify(c, os.Interrupt, syscall.SIGTERM)
 	finished := make(chan struct{})
@@ -20,13 +19,13 @@ func OnSignals(ctx context.Context, first, second func()) (done func()) {
 			select {
 			case <-c:
 				act()
-			case <-ctx.Done():
+			case <-ended:
 				return
 			}
 		}
 	}()
 	return func() {
-		cancel()
+		close(ended)
 		<-finished
 	}
 }

@@ -3,7 +3,6 @@
 package cli
 
 import (
-	"context"
 	"os/signal"
 	"syscall"
 	"testing"
@@ -14,7 +13,7 @@ import (
 func TestSignalsAtTheEndAreIgnored(t *testing.T) {
 	t.Cleanup(func() { signal.Reset(syscall.SIGTERM) })
 	called := make(chan string, 2)
-	done := OnSignals(context.Background(), func() { called <- "first" }, func() { called <- "second" })
+	done := OnSignals(func() { called <- "first" }, func() { called <- "second" })
 	if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
 		t.Fatal(err)
 	}
@@ -28,5 +27,21 @@ func TestSignalsAtTheEndAreIgnored(t *testing.T) {
 	time.Sleep(50 * time.Millisecond)
 	if len(called) > 0 {
 		t.Fatal("a signal after the end was acted on")
+	}
+}
+
+// The second signal is noticed however much the first one has called off.
+func TestSecondSignal(t *testing.T) {
+	t.Cleanup(func() { signal.Reset(syscall.SIGTERM) })
+	called := make(chan string)
+	done := OnSignals(func() { called <- "first" }, func() { called <- "second" })
+	defer done()
+	for _, want := range []string{"first", "second"} {
+		if err := syscall.Kill(syscall.Getpid(), syscall.SIGTERM); err != nil {
+			t.Fatal(err)
+		}
+		if what := <-called; what != want {
+			t.Fatalf("the %s signal called %s", want, what)
+		}
 	}
 }

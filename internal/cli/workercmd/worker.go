@@ -118,7 +118,7 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 	// Until the pool runs, the first signal already ends the program.
 	var pool *worker.Pool
 	stop := make(chan struct{})
-	done := cli.OnSignals(ctx, func() { close(stop) }, func() { cancel(context.Canceled) })
+	done := cli.OnSignals(func() { close(stop) }, func() { cancel(context.Canceled) })
 	defer done()
 
 	var answers *ops.Server // nil: nobody asked for it
