@@ -62,6 +62,8 @@ func (s *stream) admit() admission {
 		return admission{refused: brokenError(s.broken), items: all}
 	case s.repeat > 0: // rule: never refused, they may have landed
 		return admission{room: s.repeat}
+	case p.stopped:
+		return admission{refused: fmt.Errorf("publish: not sent: publisher %w", ErrClosed), items: all}
 	}
 	now := time.Now()
 	if !now.Before(p.controls.until) {

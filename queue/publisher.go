@@ -202,6 +202,7 @@ type Publisher struct {
 
 	mu         sync.Mutex
 	closed     bool
+	stopped    bool // closed, and what was not sent is not going to be
 	streams    map[string]*stream
 	registered map[string]bool
 	stats      PublisherStats
@@ -362,13 +363,7 @@ func (p *Publisher) Stats() PublisherStats {
 // rotationPause): give it a context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what
 // was not becomes Rejected. The error then says how many. Closing twice is no error. Close leaves the queue open.
 func (p *Publisher) Close(ctx context.Context) error {
-	p.mu.Lock()
-	p.closed = true
-	for _, s := range p.streams {
-		s.signal()
-	}
-	p.mu.Unlock()
-	p.refuse()
+	p.end(false)
 	finished := make(chan struct{})
 	go func() { p.streamsWG.Wait(); close(finished) }()
 	select {
@@ -384,6 +379,21 @@ func (p *Publisher) Close(ctx context.Context) error {
 		return nil
 	}
 	return fmt.Errorf("publisher: closed with %d messages unsettled: %w", left, context.Cause(ctx))
+}
+
+// Stop is for who does not want to wait as long as Close may take: it accepts no more messages, and those that were accepted and never sent are
+// Rejected. What was sent may have landed, so it goes on to be settled: Close waits for that.
+func (p *Publisher) Stop() { p.end(true) }
+
+// end accepts no more messages.
+func (p *Publisher) end(stop bool) {
+	p.mu.Lock()
+	p.closed, p.stopped = true, p.stopped || stop
+	for _, s := range p.streams {
+		s.signal()
+	}
+	p.mu.Unlock()
+	p.refuse()
 }
 
 // prepare validates m and fills it. Nothing is copied before there is space for it.

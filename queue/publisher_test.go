@@ -777,6 +777,55 @@ func TestCloseGivesUpWithItsContext(t *testing.T) {
 	})
 }
 
+// Stop refuses what was never sent, at once, and leaves alone what may have landed.
+func TestStop(t *testing.T) {
+	const s, r = queue.Stored, queue.Rejected
+	// stop stops a publisher that has accepted so many messages, and tells what became of them and how long that took.
+	stop := func(t *testing.T, b *bench, messages int) (got []queue.Status, took time.Duration) {
+		var last error
+		for range messages {
+			if err := b.Send(t.Context(), queue.Message{Type: "orders"}, func(r queue.Result) { got, last = append(got, r.Status), r.Err }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		time.Sleep(time.Second)
+		begin := time.Now()
+		b.Stop()
+		if err := b.Send(t.Context(), queue.Message{Type: "orders"}, nil); !errors.Is(err, queue.ErrClosed) {
+			t.Errorf("send after Stop: %v", err)
+		}
+		if err := b.Close(t.Context()); err != nil || !errors.Is(last, queue.ErrClosed) {
+			t.Errorf("%v; the last message: %v", err, last)
+		}
+		return got, time.Since(begin)
+	}
+	t.Run("in flight", func(t *testing.T) {
+		onVirtualTime(t, queue.PublisherOptions{BatchMessages: 2}, 0, func(t *testing.T, b *bench) {
+			b.failInserts(queuetest.Fault{Kind: queuetest.HangPerformed}, queuetest.Fault{Kind: queuetest.Lost}) // landed, and nobody knows
+			got, _ := stop(t, b, 5)
+			if !slices.Equal(got, []queue.Status{s, s, r, r, r}) || len(stored(t, b.mem, "orders")) != 2 {
+				t.Errorf("got %v, %d are stored", got, len(stored(t, b.mem, "orders")))
+			}
+		})
+	})
+	t.Run("full backlog", func(t *testing.T) {
+		onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
+			b.change(t, "orders", queue.Change{MaxBacklog: new(1)})
+			if got, took := stop(t, b, 3); !slices.Equal(got, []queue.Status{s, r, r}) || took > 0 {
+				t.Errorf("got %v after %v", got, took)
+			}
+		})
+	})
+	t.Run("pause after a failure", func(t *testing.T) {
+		onVirtualTime(t, queue.PublisherOptions{BatchMessages: 1}, 0, func(t *testing.T, b *bench) {
+			b.failInserts(queuetest.Fault{}, queuetest.Fault{Kind: queuetest.Refused})
+			if got, took := stop(t, b, 4); !slices.Equal(got, []queue.Status{s, r, r, r}) || took > 0 {
+				t.Errorf("got %v after %v", got, took)
+			}
+		})
+	})
+}
+
 func TestCloseReleasesThoseWhoWaitForSpace(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{BufferBytes: 256}, time.Second, func(t *testing.T, b *bench) {
 		var waiting sync.WaitGroup

@@ -164,7 +164,7 @@ func (s *stream) next() []*item {
 
 // hold tells how long the next batch has to wait. Called with p.mu held.
 func (s *stream) hold() time.Duration {
-	if s.p.sending.Err() != nil {
+	if s.p.sending.Err() != nil || s.p.stopped {
 		return 0
 	}
 	if s.awaitRepeat() && !s.p.closed {
