@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 var publishedField = regexp.MustCompile(`published=(\d+) unknown=(\d+) rejected=(\d+)`)
@@ -146,4 +147,59 @@ func TestStoppedCommandsSaySo(t *testing.T) {
 			}
 		})
 	}
+}
+
+// TestStoppedProducer: a producer that waits ends soon after a signal, and tells what is stored, what is not and what nobody knows.
+func TestStoppedProducer(t *testing.T) {
+	t.Run("full backlog", func(t *testing.T) {
+		onEachBackend(t, func(t *testing.T, b backend) {
+			drainable(t, b, 1)
+			mustRun(t, nil, "fencepost", "types", "limit", "t", "--max-backlog", "11", "--url", b.url)
+			p := start(t, "producer", "producer", "publish", "--type", "t", "--count", "50", "--url", b.url)
+			eventually(t, time.Minute, "it waits for room", func() bool { return strings.Contains(p.stderr.String(), "waiting for room") })
+			p.signal(t, syscall.SIGTERM)
+			if code := p.wait(t, time.Minute); code != stopped || !strings.HasPrefix(p.stdout.String(), "published=10 unknown=0 rejected=40 ") ||
+				!strings.HasSuffix(p.stderr.String(), "error: stopped after 10 messages\n") || pending(t, b)["t"] != 11 {
+				t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, p.stdout.String(), p.stderr.String())
+			}
+		})
+	})
+	// The server does not answer any more: whatever was sent may have landed.
+	t.Run("no answer", func(t *testing.T) {
+		if testing.Short() {
+			t.Skip("takes a server of its own; not with -short")
+		}
+		s := mongotest.NewServer(t)
+		b := backend{url: s.URI()}
+		p := start(t, "producer", "producer", "publish", "--type", "t", "--count", "1e6", "--rate", "1k", "--url", b.url)
+		eventually(t, time.Minute, "it publishes", func() bool { return pending(t, b)["t"] > 0 })
+		if err := s.Pause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second) // something is on its way
+		p.signal(t, syscall.SIGTERM)
+		waits := func() bool { return strings.Contains(p.stderr.String(), "a second signal ends at once") }
+		eventually(t, time.Minute, "it waits for the answer, or not any more", func() bool {
+			select {
+			case <-p.done:
+				return true
+			default:
+				return waits()
+			}
+		})
+		_ = p.Process.Signal(syscall.SIGTERM)
+		code := p.wait(t, time.Minute)
+		m := regexp.MustCompile(`published=(\d+) unknown=(\d+) `).FindStringSubmatch(p.stdout.String())
+		if code != stopped || m == nil || waits() && m[2] == "0" {
+			t.Fatalf("exit code %d\nstdout: %s\nstderr: %s", code, p.stdout.String(), p.stderr.String())
+		}
+		if err := s.Unpause(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		published, _ := strconv.Atoi(m[1])
+		unknown, _ := strconv.Atoi(m[2])
+		if n := pending(t, b)["t"]; n < published || n > published+unknown {
+			t.Errorf("%d are in the queue: %s", n, p.stdout.String())
+		}
+	})
 }

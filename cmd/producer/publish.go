@@ -17,11 +17,19 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// closeTimeout bounds the wait for outcomes after a signal.
-const closeTimeout = 10 * time.Second
-
-// readerTimeout bounds the wait for a reader that was told to stop.
-const readerTimeout = time.Second
+// After a signal.
+const (
+	// readerTimeout bounds the wait for a reader that was told to stop.
+	readerTimeout = time.Second
+	// flushTimeout is how long what was read already goes on to be sent.
+	flushTimeout = time.Second
+	// silenceTimeout is how long a server may say nothing before what was sent to it is reported as unknown.
+	silenceTimeout = 10 * time.Second
+	// closeTimeout bounds the disconnecting; nothing depends on it.
+	closeTimeout = time.Second
+	// hurryTimeout bounds everything after a second signal.
+	hurryTimeout = 5 * time.Second
+)
 
 type publishFlags struct {
 	url      string
@@ -63,6 +71,9 @@ and never will be; nothing behind the first of them is read any more.
 
 When an operator has limited the backlog of the type (fencepost types limit) and it is full, publish waits for room, for up to
 --backlog-wait without any progress. Then, and when publishing is paused (fencepost types pause), it ends with exit code 6.
+
+On SIGTERM or SIGINT it goes on with what it has read for a second, and then waits only for the answer about what was sent: at most until the
+server has been silent for 10 seconds, or until a second signal. What has no answer then is unknown. The exit code is 130.
 
 With --delay or --at the messages are kept apart until they are due by the queue's clock; then a worker puts them at the end of their type
 (fencepost scheduled ls). Those that are due at the same time keep their order.
@@ -201,7 +212,8 @@ type tally struct {
 	firstUnknown, firstRejected     error
 	firstUnknownIn, firstRejectedIn string
 	progress                        *progressbar.ProgressBar
-	stop                            func() // ends the reading
+	stop                            func()    // ends the reading
+	heard                           time.Time // when something was stored last, or the publishing began
 	journal                         *journal
 }
 
@@ -213,6 +225,7 @@ func (t *tally) note(r queue.Result, size int, where string) {
 	defer t.mu.Unlock()
 	switch r.Status {
 	case queue.Stored:
+		t.heard = time.Now()
 		t.published++
 		t.bytes += int64(size)
 		if t.progress != nil {
@@ -282,14 +295,19 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()
-	defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
+	patient, hurry := context.WithCancel(cmd.Context())
+	defer hurry()
+	defer cli.OnSignals(cancel, func() {
+		hurry()
+		time.AfterFunc(hurryTimeout, func() { os.Exit(cli.ExitStopped) }) // whatever holds it up
+	})()
 
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	t := &tally{progress: f.progressBar(cmd, ins), stop: stop, journal: j}
+	t := &tally{progress: f.progressBar(cmd, ins), stop: stop, journal: j, heard: time.Now()}
 	to := dryRun()
 	if !f.dryRun {
-		if to, err = f.openQueue(ctx, cmd.ErrOrStderr(), j); err != nil {
+		if to, err = f.openQueue(ctx, patient, cmd.ErrOrStderr(), t); err != nil {
 			return err
 		}
 	}
@@ -344,16 +362,24 @@ func dryRun() target {
 	return target{check, func() error { return nil }}
 }
 
-// openQueue connects a publisher.
-func (f *publishFlags) openQueue(ctx context.Context, log io.Writer, j *journal) (target, error) {
+// openQueue connects a publisher. ctx ends with the first signal, patient with the second one.
+func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t *tally) (target, error) {
 	b, err := fencepost.Open(ctx, f.url)
 	if err != nil {
 		return target{}, err
 	}
+	j := t.journal
 	disconnect := func() error {
-		closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		closeCtx, cancel := context.WithTimeout(patient, closeTimeout)
 		defer cancel()
-		return b.Close(closeCtx)
+		closed := make(chan error, 1)
+		go func() { closed <- b.Close(closeCtx) }()
+		select {
+		case err := <-closed:
+			return err
+		case <-closeCtx.Done():
+			return nil
+		}
 	}
 	wait := f.backlogWait
 	if wait == 0 {
@@ -377,12 +403,34 @@ func (f *publishFlags) openQueue(ctx context.Context, log io.Writer, j *journal)
 		return target{}, errors.Join(err, disconnect())
 	}
 	return target{f.delay.through(p, log), func() error {
-		// Every outcome is waited for, as long as the publisher repeats; after a signal only a moment longer.
-		closeCtx, stop := context.WithCancel(context.Background())
-		defer stop()
-		defer context.AfterFunc(ctx, func() { time.AfterFunc(closeTimeout, stop) })()
-		return errors.Join(p.Close(closeCtx), disconnect())
+		// Every outcome is waited for, as long as the publisher repeats; after a signal not much longer.
+		closing, giveUp := context.WithCancel(patient)
+		defer giveUp()
+		defer context.AfterFunc(ctx, func() { t.windDown(closing, p, log); giveUp() })()
+		return errors.Join(p.Close(closing), disconnect())
 	}}, nil
+}
+
+// windDown waits, after a signal, for as long as it makes sense to wait for outcomes.
+func (t *tally) windDown(closing context.Context, p *queue.Publisher, log io.Writer) {
+	pause := func(d time.Duration) (goOn bool) {
+		select {
+		case <-time.After(d):
+		case <-closing.Done():
+		}
+		return closing.Err() == nil
+	}
+	if !pause(flushTimeout) {
+		return
+	}
+	p.Stop()
+	t.mu.Lock()
+	left := time.Until(t.heard.Add(silenceTimeout)).Round(time.Second)
+	t.mu.Unlock()
+	if left > 0 && pause(100*time.Millisecond) { // enough for what was not sent
+		fmt.Fprintf(log, "waiting for the answer about what was sent, for up to %v; a second signal ends at once\n", left)
+		pause(left)
+	}
 }
 
 // sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: what comes
@@ -457,8 +505,11 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 		return nil
 	case ctx.Err() != nil:
 		hint := ""
+		if t.unknown > 0 {
+			hint = fmt.Sprintf("; %d more may be stored or not", t.unknown)
+		}
 		if t.journal != nil {
-			hint = "; the same command goes on behind them"
+			hint += "; the same command goes on behind them"
 		}
 		return cli.Stoppedf("stopped after %d messages%s", t.published, hint)
 	case t.published == 0 || dryRun:
