@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -924,20 +925,150 @@ func TestAnAnswerAfterTheDeadlineRevivesNothing(t *testing.T) {
 
 // The answer to an acquisition is so old when it is looked at that the lease may be over.
 func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
+	for _, op := range []locktest.Op{locktest.Create, locktest.Acquire} {
+		t.Run(string(op), func(t *testing.T) {
+			virtually(t, func(w *world) {
+				var paused atomic.Int64
+				l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(paused.Load()) }})
+				if op == locktest.Acquire {
+					w.must(w.acquire(l).Release(w.Context())) // there is a record
+				}
+				confirmed := w.mem.Calls(locktest.Confirm)
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					if c.Op == op {
+						paused.Store(int64(time.Minute)) // the process stands still while its request is under way
+					}
+					return locktest.Fault{}
+				})
+				le := w.acquire(l)
+				if n := w.mem.Calls(locktest.Confirm) - confirmed; n != 1 {
+					t.Errorf("confirmed %d times, want once", n)
+				}
+				w.must(le.Check(lease / 2))
+			})
+		})
+	}
+}
+
+// The context ends when the answer is there and nobody has looked at it yet.
+func TestACallerWhoseContextEndedGetsNoLock(t *testing.T) {
 	virtually(t, func(w *world) {
-		var paused atomic.Int64
-		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(paused.Load()) }})
+		ctx, cancel := context.WithCancel(w.Context())
+		defer cancel()
+		var armed, answered atomic.Bool
+		l := w.locker(lock.Options{Clock: func() time.Duration {
+			if answered.Load() {
+				cancel()
+			}
+			return w.now()
+		}})
+		w.must(w.acquire(l).Release(w.Context()))
 		w.mem.Inject(func(c locktest.Call) locktest.Fault {
-			if c.Op == locktest.Create {
-				paused.Store(int64(time.Minute)) // the process stands still while its request is under way
+			if armed.Load() && c.Op == locktest.Acquire {
+				answered.Store(true) // by the time that anybody looks at the clock again
 			}
 			return locktest.Fault{}
 		})
-		le := w.acquire(l)
-		if n := w.mem.Calls(locktest.Confirm); n != 1 {
-			t.Errorf("confirmed %d times, want once", n)
+		armed.Store(true)
+		if le, err := l.Acquire(ctx, "n"); !errors.Is(err, context.Canceled) {
+			t.Fatalf("got %v and a lease (%v), want the context's error", err, le != nil)
 		}
-		w.must(le.Check(lease / 2))
+		if !answered.Load() {
+			t.Fatal("the context ended too early: this shows nothing")
+		}
+		time.Sleep(lock.OpTimeout(lease))
+		w.must(w.try(w.locker(lock.Options{})).Release(w.Context()))
+	})
+}
+
+// hearsIDs is a store that notes under which ids records are made, and places in the queue taken.
+type hearsIDs struct {
+	lock.Store
+	created, queued *[]lock.HoldID
+}
+
+func (s hearsIDs) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
+	*s.created = append(*s.created, h.ID)
+	return s.Store.Create(ctx, name, h, v)
+}
+
+func (s hearsIDs) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	*s.queued = append(*s.queued, e.ID)
+	return s.Store.Enqueue(ctx, name, e)
+}
+
+// An insert whose answer was lost may arrive at any later time. Its id is then used by nothing else.
+func TestAnIDIsInsertedOnce(t *testing.T) {
+	for _, taken := range []bool{false, true} { // by another process meanwhile
+		t.Run(fmt.Sprintf("taken %v", taken), func(t *testing.T) {
+			virtually(t, func(w *world) {
+				var created, queued []lock.HoldID
+				w.wrap = func(s lock.Store) lock.Store { return hearsIDs{s, &created, &queued} }
+				l := w.locker(lock.Options{})
+				w.wrap = nil
+				other := w.locker(lock.Options{})
+				w.mem.Inject(func(c locktest.Call) locktest.Fault {
+					if c.Handle == 0 && c.Op == locktest.Create && len(created) == 1 {
+						return locktest.Fault{LoseRequest: true}
+					}
+					return locktest.Fault{}
+				})
+				ctx, cancel := context.WithTimeout(w.Context(), lease)
+				defer cancel()
+				done := make(chan error, 1)
+				go func() {
+					_, err := l.Acquire(ctx, "n", lock.WithFair())
+					done <- err
+				}()
+				time.Sleep(500 * time.Millisecond)
+				if taken {
+					w.try(other)
+				}
+				err := <-done
+				later := append(created[1:], queued...)
+				if (err == nil) == taken || len(later) == 0 || slices.Contains(later, created[0]) {
+					t.Errorf("%v; made the record as %v, then took %v", err, created[0], later)
+				}
+			})
+		})
+	}
+}
+
+// The clock of the holder is slow and that of the taker fast, each by a sixteenth: nobody gets the lock before it is lost.
+func TestClocksMayDisagreeByAnEighth(t *testing.T) {
+	virtually(t, func(w *world) {
+		slow := w.locker(lock.Options{Clock: func() time.Duration { return w.now() * 15 / 16 }})
+		fast := w.locker(lock.Options{Clock: func() time.Duration { return w.now() * 16 / 15 }})
+		le := w.acquire(slow)
+		w.mem.Inject(isolate(0))
+		w.acquire(fast)
+		if left := le.Remaining(); left > 0 {
+			t.Errorf("taken over after %v, and the holder believes in another %v", w.now(), left)
+		}
+	})
+}
+
+// What an attempt that was given up has left behind is undone before the store is closed.
+func TestCloseWaitsForWhatIsUndone(t *testing.T) {
+	virtually(t, func(w *world) {
+		l := w.locker(lock.Options{})
+		w.must(w.acquire(l).Release(w.Context()))
+		w.mem.Inject(func(c locktest.Call) locktest.Fault {
+			switch {
+			case c.Handle == 0 && c.Op == locktest.Acquire:
+				return locktest.Fault{Reply: time.Minute}
+			case c.Handle == 0 && c.Op == locktest.Release:
+				return locktest.Fault{Request: time.Second}
+			}
+			return locktest.Fault{}
+		})
+		ctx, cancel := context.WithTimeout(w.Context(), 100*time.Millisecond)
+		defer cancel()
+		if _, err := l.Acquire(ctx, "n"); err == nil {
+			t.Fatal("acquired without an answer")
+		}
+		w.must(l.Close(w.Context()))
+		w.must(w.try(w.locker(lock.Options{})).Release(w.Context()))
 	})
 }
 

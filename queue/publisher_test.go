@@ -541,6 +541,52 @@ func TestNewNumberWaitsUntilTheOldOneHasBeenSeen(t *testing.T) {
 	}
 }
 
+// Messages that are delayed are promoted in the order of their IDs, whatever their producer numbers.
+func TestDelayedMessagesSortBehindALostNumber(t *testing.T) {
+	for range 20 { // producer numbers are random
+		onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
+			failing := false
+			b.faulty.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
+				if op == queuetest.OpDelay && failing {
+					return queuetest.Fault{Kind: queuetest.Refused}
+				}
+				return queuetest.Fault{}
+			}
+			due := b.Now().Add(time.Hour)
+			first, err := b.PublishAt(t.Context(), due, "orders", nil, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			failing = true
+			if _, err := b.PublishAt(t.Context(), due, "orders", nil, nil); err == nil {
+				t.Fatal("stored although it was refused")
+			}
+			failing = false
+			second, err := b.PublishAt(t.Context(), due, "orders", nil, nil)
+			if err != nil || second.Producer() == first.Producer() || second.Compare(first) < 0 {
+				t.Errorf("%v behind %v: %v", second, first, err)
+			}
+		})
+	}
+}
+
+// The caller goes on with its payload and headers while the message waits to be sent.
+func TestWaitingMessagesAreTheirOwn(t *testing.T) {
+	onVirtualTime(t, queue.PublisherOptions{Linger: time.Second}, 0, func(t *testing.T, b *bench) {
+		payload, headers := []byte("as it was"), map[string]string{"k": "as it was"}
+		if err := b.Send(t.Context(), queue.Message{Type: "orders", Payload: payload, Headers: headers}, func(queue.Result) {}); err != nil {
+			t.Fatal(err)
+		}
+		copy(payload, "something")
+		headers["k"] = "something else"
+		time.Sleep(2 * time.Second)
+		got := stored(t, b.mem, "orders")
+		if len(got) != 1 || string(got[0].Payload) != "as it was" || got[0].Headers["k"] != "as it was" {
+			t.Errorf("stored %+v", got)
+		}
+	})
+}
+
 func TestIdleStreamEndsAndTheNextHasANewNumber(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
 		publish := func() queue.ID {

@@ -225,6 +225,12 @@ func TestRegistry(t *testing.T) {
 		must(t, x.finish(mem))
 		refused(t, x, copied, "seen epoch 1", "epoch 2 wrote", "old copy")
 	})
+	t.Run("the end is missing, in the epoch that is registered", func(t *testing.T) {
+		x, mem := newMemWorld(t, 4096)
+		x.entry.DurableIndex = 7
+		_, err := x.open(mem)
+		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "ends at index 6", "below index 7", "old copy")
+	})
 	t.Run("a newer epoch is registered: not even a fence is written", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		before := mem.ReadFile(x.path())
@@ -582,4 +588,55 @@ func (b *builder) addRaw(magic string, body []byte, count uint32, flags uint16, 
 	if magic == "FPO1" || magic == "FPC1" {
 		b.anchor = at
 	}
+}
+
+// TestSyncCoversWhatWasAppendedBefore: a batch that lands while a sync is under way may not be durable when that returns.
+func TestSyncCoversWhatWasAppendedBefore(t *testing.T) {
+	var w *storage.Writer
+	during := func() {}
+	tap := &storagetest.Tap{FS: storagetest.NewMem(4096), Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpDatasync {
+			during()
+		}
+		return nil
+	}}
+	w = mustOpen(t, "/d", 1, storage.Options{FS: tap})
+	mustAppend(t, w, messages(0, 3))
+	during = func() {
+		during = func() {}
+		mustAppend(t, w, messages(3, 2))
+	}
+	next, err := w.Sync()
+	if err != nil || next != 3 || w.DurableIndex() != 3 {
+		t.Errorf("Sync says %d, %v, and the durable index is %d, want 3", next, err, w.DurableIndex())
+	}
+	if next, err = w.Sync(); err != nil || next != 5 {
+		t.Errorf("the next one says %d, %v, want 5", next, err)
+	}
+}
+
+// TestWhoCreatesLateFindsTheFirst: while one makes the file, somebody else makes it, and writes to it.
+func TestWhoCreatesLateFindsTheFirst(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	first := true
+	w := mustOpen(t, "/d", 2, storage.Options{FS: &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if first && (c.Op == storagetest.OpLink || c.Op == storagetest.OpRemove) { // about to give the file its name
+			first = false
+			other := mustOpen(t, "/d", 1, storage.Options{FS: mem})
+			mustAppend(t, other, messages(0, 3))
+			must(t, other.Close())
+		}
+		return nil
+	}}})
+	if first || w.NextIndex() != 3 {
+		t.Errorf("found %d records, want 3", w.NextIndex())
+	}
+}
+
+// TestEqualEpochIsRefused: two who were given the same epoch do not both write, even without a registry.
+func TestEqualEpochIsRefused(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	must(t, mustOpen(t, "/d", 5, storage.Options{FS: mem}).Close())
+	_, err := storage.Open(context.Background(), "/d", "orders", 5, storage.Options{FS: mem})
+	checkError(t, err, new(*storage.EpochError), storage.ErrFenced, "above 5")
 }

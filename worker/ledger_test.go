@@ -132,6 +132,14 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 	}
 	expect(t, l, message(1, 1), appendNow)
 	expect(t, l, incomplete, duplicate) // its remains are acknowledged
+
+	expect(t, l, message(1, 3), hold)
+	c.t = c.t.Add(time.Hour)
+	expect(t, l, message(1, 3), appendAfterGap)
+	missing := message(1, 2)
+	missing.Incomplete = true
+	expect(t, l, missing, duplicate)
+	expect(t, l, message(1, 2), appendLate) // it was not taken for appended
 }
 
 func TestLedgerLeavesMessagesWithoutACounterInTheQueue(t *testing.T) {
@@ -169,6 +177,11 @@ func TestLedgerStateRoundTrip(t *testing.T) {
 		}
 		if a, b := l.state(), restored.state(); !slices.Equal(a, b) {
 			t.Fatalf("state changed by a round trip:\n%x\n%x", a, b)
+		}
+		for producer, e := range l.last {
+			if r := restored.last[producer]; r == nil || r.n != e.n || !slices.Equal(r.missing, e.missing) {
+				t.Fatalf("producer %d: %+v became %+v", producer, e, r)
+			}
 		}
 		for cut := range l.state() {
 			if restored.restore(l.state()[:cut]) == nil {

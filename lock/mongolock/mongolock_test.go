@@ -6,12 +6,15 @@ import (
 	"fmt"
 	"net"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 	"go.uber.org/goleak"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
@@ -85,6 +88,57 @@ func TestNewUsesTheCallersClient(t *testing.T) {
 	}
 	if _, ok := doc["at"].(bson.DateTime); !ok {
 		t.Errorf("at is a %T after a release, want the server's date", doc["at"])
+	}
+}
+
+// A grant that a fail-over takes back would be none: every write waits for the majority, whatever the client was told.
+func TestWritesWaitForTheMajority(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	var mu sync.Mutex
+	writes := map[string]int{}
+	client, err := mongo.Connect(options.Client().ApplyURI(uri).SetWriteConcern(writeconcern.W1()).SetMonitor(&event.CommandMonitor{
+		Started: func(_ context.Context, e *event.CommandStartedEvent) {
+			if e.CommandName != "insert" && e.CommandName != "update" && e.CommandName != "findAndModify" {
+				return
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			writes[e.CommandName]++
+			if w, _ := e.Command.Lookup("writeConcern", "w").StringValueOK(); w != "majority" {
+				t.Errorf("sent without w: majority: %v", e.Command)
+			}
+		}}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Disconnect(context.Background())
+	s, err := mongolock.New(t.Context(), client.Database(db.Name()), mongolock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := lock.New(s, lock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range 2 { // makes the record, and then acquires it
+		le, err := l.Acquire(t.Context(), "n")
+		if err == nil {
+			_, err = le.RaiseToken(t.Context(), le.Token()+10)
+		}
+		if err == nil {
+			err = le.Release(t.Context())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := l.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	for _, name := range []string{"insert", "update", "findAndModify"} {
+		if writes[name] == 0 {
+			t.Errorf("no %s was sent: this shows nothing of it", name)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -307,5 +308,24 @@ func TestDocumentsAreDeterministic(t *testing.T) {
 		if got := fmt.Sprint(documents("orders", []queue.Message{m})); got != want {
 			t.Fatalf("got %s, want %s", got, want)
 		}
+	}
+}
+
+// Who finds a head finds a whole message.
+func TestPiecesComeBeforeTheirHead(t *testing.T) {
+	msgs := []queue.Message{{Payload: []byte("small")}, {Payload: make([]byte, 2*pieceSize+1)}, {Payload: []byte("small")}}
+	var keys, want []string
+	for i := range msgs {
+		msgs[i].ID[19] = byte(i + 1)
+		if i == 1 {
+			want = append(want, pieceKeys("orders", msgs[i].ID, 3)...)
+		}
+		want = append(want, headKey("orders", msgs[i].ID))
+	}
+	for _, d := range documents("orders", msgs) {
+		keys = append(keys, d.key)
+	}
+	if !slices.Equal(keys, want) {
+		t.Errorf("documents in the order %q, want %q", keys, want)
 	}
 }

@@ -140,6 +140,9 @@ func testDelayed(t *testing.T, q queue.Queue) {
 	got := fetchAll(t, q, "orders")
 	wantPayloads(t, got, "already there", "orders 9", "orders 1", "orders 2", "orders 3")
 	wantPromoted(t, got)
+	if a, b := got[1].ID, got[4].ID; a.Producer() != b.Producer() {
+		t.Errorf("promoted under the producer numbers %016x and then %016x: nothing tells a consumer their order", a.Producer(), b.Producer())
+	}
 	if got[3].Headers["a.b"] != "dot" || len(got[2].Headers) != 0 {
 		t.Errorf("headers %v and %v", got[2].Headers, got[3].Headers)
 	}
