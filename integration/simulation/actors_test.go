@@ -73,7 +73,7 @@ func (w *world) produce(slot int) {
 		p := w.spawn("producer", slot, life)
 		d := newDice(w.seed, p.id, number("life"))
 		pub, err := queue.NewPublisher(p.ctx, p.open(), queue.PublisherOptions{AttemptTimeout: d.span(time.Second, 5*time.Second),
-			RepeatFor: d.span(2*time.Second, 30*time.Second), BatchMessages: pick(d, 1, 3, 1000), Linger: pick(d, 0, 10*time.Millisecond)})
+			RepeatFor: d.span(time.Second, 15*time.Second), BatchMessages: pick(d, 1, 3, 1000), Linger: pick(d, 0, 10*time.Millisecond)})
 		if err != nil {
 			time.Sleep(d.span(100*time.Millisecond, time.Second))
 			continue
@@ -175,7 +175,7 @@ func (w *world) start(slot, life int, untilEmpty bool) *running {
 		defer w.mu.Unlock()
 		s := pool.Stats()
 		w.seen.Sessions += int(s.Sessions)
-		w.seen.Fenced += int(s.Lost)
+		w.seen.SessionsLost += int(s.Lost)
 		if s.Gaps > 0 {
 			w.failures = append(w.failures, fmt.Sprintf("%s declared %d gaps, and nobody has deleted messages", p.name, s.Gaps))
 		}
@@ -199,7 +199,7 @@ func (w *world) replica(slot int, end <-chan struct{}) {
 		r := w.start(slot, life, false)
 		d := newDice(w.seed, r.id, number("life"))
 		var roll <-chan time.Time
-		if d.chance(w.events * 200) {
+		if d.chance(w.events * 150) {
 			roll = time.After(d.span(time.Second, w.storm))
 		}
 		select {
@@ -221,7 +221,7 @@ func (w *world) replica(slot int, end <-chan struct{}) {
 			return
 		}
 		w.mu.Lock()
-		w.seen.Restart++
+		w.seen.Restarts++
 		w.mu.Unlock()
 		select {
 		case <-time.After(d.span(10*time.Millisecond, 3*time.Second)):
@@ -255,7 +255,7 @@ func (w *world) operate(ctx context.Context) {
 		}
 		typ := pick(d, w.types...)
 		file := dir + "/" + storage.FileName(typ)
-		for_ := d.upTo(4 * time.Second)
+		for_ := d.upTo(pick(d, time.Second, 4*time.Second, 12*time.Second))
 		switch d.n(14) {
 		case 0:
 			w.outrage("queue", for_)

@@ -194,6 +194,7 @@ func (w *world) count(m *message) {
 
 // readFiles verifies all files of a type.
 func (w *world) readFiles(typ string, f queue.File, c *contents) {
+	w.seen.Rotations += int(f.Generation - 1)
 	var last *storage.Report
 	for g := uint64(1); g <= f.Generation; g++ {
 		path := dir + "/" + storage.GenerationName(typ, g)
@@ -215,7 +216,6 @@ func (w *world) readFiles(typ string, f queue.File, c *contents) {
 			c.epoch = region.Epoch
 		}
 		w.seen.Void += len(r.Void)
-		w.seen.Gens++
 		last = r
 	}
 	switch {

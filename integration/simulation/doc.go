@@ -1,2 +1,71 @@
-// Package simulation plays random schedules of faults against the whole of Fencepost in virtual time. It holds tests only.
+// Package simulation plays random schedules of faults against the whole of Fencepost, in one process and in virtual time. It holds tests
+// only.
+//
+//	make sim                  # 100,000 schedules, on all processors
+//	make sim N=1000 SEED=5000 # 1000 of them, from seed 5000 on
+//	make sim ARGS=-seed=47    # one, with everything that happens in it
+//
+// A schedule is a number, its seed. It chooses who is there (one to three workers on one host, one or two producers, one or two types), how
+// they are configured, and how rough it gets; then there is a storm of some seconds, in which anything may go wrong at any step; then
+// all faults end, the workers drain the queue, and what is left is checked.
+//
+//	producers ── queue.Publisher ─┐                       ┌─ worker.Pool, lock.Locker, storage ─┐
+//	                              ├─ faults ── queue, locks ── faults ─┤                        ├─ faults ── disk
+//	operator ─────────────────────┘   (in memory)         └─ another worker …                ─┘     (in memory)
+//
+// # What is real
+//
+// All code of packages queue, lock, storage and worker that a program uses: publishers, the lock's protocol, sessions, files, the
+// scheduler of delayed messages, the sharing of types. The three edges are models: queuetest.Memory, locktest.Memory and storagetest.Mem,
+// of which the first passes the conformance suite that MongoDB and SQLite pass, too.
+//
+// # What goes wrong
+//
+//   - A worker or a producer is killed before or after any operation on the queue, the locks or the disk, perhaps in the middle of a write, and
+//     starts again; or is stopped there for up to two leases, and goes on as if nothing had happened.
+//   - The host loses power: all workers die, and of what was not synced a random part survives, block by block, names and sizes, too.
+//   - A request or its answer is lost, slow, carried out for a part, or carried out long after its caller has given up and repeated it; a write
+//     to the lock store is seen and then rolled back.
+//   - A server is away, or cannot be reached by somebody.
+//   - A disk operation fails, a sync fails and leaves the cache as it is, the kernel fails to write in the background, the disk is full.
+//   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker.
+//   - Clocks go at different rates, within the 1/16 that the lock allows for.
+//
+// Among the messages are delayed ones, ones with idempotency keys and ones that the workers' filter refuses.
+//
+// # What is checked
+//
+//   - Every confirmed message is in the file of its type exactly once, what had an unknown outcome at most once, what was refused never; of those
+//     with the same key one; what the filter refuses is a dead letter, once, and nowhere else. This after one more loss of power, so that
+//     nothing rests on what was not synced.
+//   - The confirmed messages of a producer are in order; there is no gap.
+//   - storage.Verify finds nothing wrong; indexes are contiguous, epochs increase, the registry names this file and knows of no more than it holds.
+//   - A lock changes hands by takeover only after it has stood still for its holder's whole lease, is never granted while it is held, and its
+//     tokens increase.
+//   - What publishers report agrees with what was ever visible in the queue.
+//   - No worker gives up; the queue is empty in time after the faults are over; all goroutines end.
+//
+// TestMutants drops rules one by one, and expects that this notices.
+//
+// # The same again
+//
+// A fault depends on the seed, on who does what, and for the how manieth time: never on what others have done before. That is not
+// enough to see the same again, as Go itself leaves much to chance. So make sim builds with a few lines of the standard library
+// changed, see sim/runtime.go: the choice of a select, the order of a map, math/rand and the order of timers come from the seed; crypto/rand is
+// seeded as well (testing/cryptotest); there is one processor, a time slice does not end, and garbage is collected between schedules.
+// Then a seed is a history, to the nanosecond: TestSameSeedSameHistory plays schedules twice, in different order, and compares a digest of
+// all steps. Time never passes inside a step, so a schedule is a sequence of steps and not of instructions: what depends on two
+// goroutines being at the same instruction is for the race detector.
+//
+// Under plain go test nothing is changed: the same weather and the same script of each party, but perhaps another order of what happens at the
+// same instant, and other numbers of crypto/rand for each party. And a process cannot be stopped in the middle of a write or of a check of
+// the file's size, as the time of a bubble stands still while somebody waits for a mutex.
+//
+// # What is not covered
+//
+//   - The drivers of MongoDB and SQLite, real files, real processes, command lines: see package integration.
+//   - Handlers in place of files, shared and fair locks, repair and compaction.
+//   - A process that is stopped makes no progress at any of these operations; its timers go on. That it notices nothing between two
+//     of them is for the tests with SIGSTOP.
+//   - More than one host: a file system is of one host at a time.
 package simulation

@@ -85,6 +85,11 @@ func TestSimulation(t *testing.T) {
 		total.add(o.census)
 	}
 	d := time.Since(began)
+	for name, happened := range total.all() {
+		if happened == 0 && n >= 300 {
+			t.Errorf("%s: none in %d schedules", name, n)
+		}
+	}
 	t.Logf("%d schedules, %v each, %v of virtual time: %+v", n, d/time.Duration(n), total.Virtual, total)
 }
 
@@ -93,7 +98,7 @@ func TestSameSeedSameHistory(t *testing.T) {
 	if !patched {
 		t.Skip("what Go leaves to chance is the seed's only in the program that make sim builds")
 	}
-	const n = 200
+	const n = 100
 	var digests [n]uint64
 	for i := range uint64(n) {
 		digests[i] = run(t, *first+i, nil, nil).digest
@@ -111,13 +116,21 @@ func TestSameSeedSameHistory(t *testing.T) {
 	fmt.Printf("digest of %d schedules from %d on: %016x\n", n, *first, all)
 }
 
-func (c *census) add(o census) {
-	sum, one := reflect.ValueOf(c).Elem(), reflect.ValueOf(o)
-	for i := range sum.NumField() {
-		if sum.Type().Field(i).Name == "Recovery" {
-			c.Recovery = max(c.Recovery, o.Recovery)
-			continue
-		}
-		sum.Field(i).SetInt(sum.Field(i).Int() + one.Field(i).Int())
+// all returns the counters by name.
+func (c census) all() map[string]int64 {
+	v, all := reflect.ValueOf(c), map[string]int64{}
+	for i := range v.NumField() {
+		all[v.Type().Field(i).Name] = v.Field(i).Int()
 	}
+	return all
+}
+
+func (c *census) add(o census) {
+	longest := max(c.Recovery, o.Recovery)
+	v := reflect.ValueOf(c).Elem()
+	for name, n := range o.all() {
+		f := v.FieldByName(name)
+		f.SetInt(f.Int() + n)
+	}
+	c.Recovery = longest
 }

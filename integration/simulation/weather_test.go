@@ -18,6 +18,7 @@ type weather struct {
 	late            int           // of a request that is carried out long after its caller has given up
 	crash, stall    int           // at a step of a party
 	diskError       int           // at a step on the disk
+	syncError       int           // of a sync, which leaves the cache as it is and the device without a part of it
 	power           int           // chance that a crash is one of the whole host
 	events          int           // of operators, hosts, networks
 	delayed, keyed  int           // messages
@@ -42,9 +43,9 @@ func newWeather(seed uint64) weather {
 		calls: d.between(3, 10), perCall: pick(d, 1, 4, 12),
 		storm: d.span(4*time.Second, 16*time.Second), lease: pick(d, 2*time.Second, 3*time.Second, 5*time.Second),
 		block: pick[int64](d, 512, 4096), latency: pick(d, 0, time.Millisecond, 20*time.Millisecond),
-		slow: scale(400), lost: scale(500), late: scale(300), crash: scale(60), stall: scale(60), diskError: scale(60),
-		power: pick(d, 0, 2000, 6000), events: scale(8),
-		delayed: pick(d, 0, 0, 1500), keyed: pick(d, 0, 0, 3000), bad: pick(d, 0, 0, 1000),
+		slow: scale(400), lost: scale(500), late: scale(300), crash: scale(120), stall: scale(120), diskError: scale(150), syncError: scale(1500),
+		power: pick(d, 0, 2000, 6000), events: scale(12),
+		delayed: pick(d, 0, 0, 1500), keyed: pick(d, 0, 4000), bad: pick(d, 0, 2000),
 		large: d.chance(150), skew: pick(d, 0, 1.0/32, 1.0/16),
 		prefetch: d.between(1, 3), batch: pick(d, 2, 7, 1000), checkpoint: pick(d, 1, 3, 4096),
 		maxTypes: pick(d, 0, 0, 1), idle: pick(d, 2*time.Second, time.Minute), compress: d.chance(1000), untilEmpty: d.chance(5000),

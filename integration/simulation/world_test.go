@@ -53,9 +53,11 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Steps, Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Takeovers, Grants                        int
-	Confirmed, Unknown, Rejected, Delayed, Skipped, Repeated, Dead, Sessions, Fenced, Void, Gens, Restart int
-	Virtual, Recovery                                                                                     time.Duration
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors                 int // faults
+	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations int // and what came of them
+	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead                 int // messages
+	Steps                                                                int
+	Virtual, Recovery                                                    time.Duration
 }
 
 func newWorld(seed uint64) *world {
@@ -75,6 +77,12 @@ func newWorld(seed uint64) *world {
 		return p.around("lock "+string(c.Op), c.Name)
 	})
 	return w
+}
+
+func (w *world) isCalm() bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.calm
 }
 
 func (w *world) now() time.Duration { return time.Since(w.began) }
@@ -372,6 +380,11 @@ func (p *process) tap() *storagetest.Tap {
 			d := p.step("disk "+string(c.Op), c.Name, underMutex(c.Op))
 			if !underMutex(c.Op) {
 				p.wait()
+			}
+			if c.Op == storagetest.OpDatasync && !w.isCalm() && d.chance(w.syncError) {
+				key := d.next()
+				w.disk.FailWriteback(c.Name, func(b int64) bool { return newDice(key, uint64(b)).chance(5000) })
+				w.tell("%s sync of %s fails", p.name, c.Name)
 			}
 			w.mu.Lock()
 			defer w.mu.Unlock()
