@@ -46,6 +46,7 @@ image-context:
 	rm -rf $(CONTEXT)/bin
 	mkdir -p $(CONTEXT)/bin $(CONTEXT)/data
 	cp deploy/Dockerfile $(CONTEXT)/
+	go run ./internal/licences >$(CONTEXT)/LICENCES.txt
 	GOOS=$(word 1,$(subst /, ,$(PLATFORM))) GOARCH=$(word 2,$(subst /, ,$(PLATFORM))) \
 		$(GOBUILD) -tags timetzdata -ldflags '-s -w' -o $(CONTEXT)/bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
 
@@ -103,6 +104,24 @@ staticcheck:
 race:
 	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -short -count=1 -timeout 40m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
+
+# go run itself exits with 1 whatever its program does, so govulncheck is built first. Findings end it with 3; anything else that is not
+# 0 is about reaching its database or the program.
+GOVULNCHECK := golang.org/x/vuln/cmd/govulncheck@v1.9.0
+
+.PHONY: vulncheck
+vulncheck: ## look for known vulnerabilities in what the programs call; says so and goes on where the database is out of reach
+	@mkdir -p bin/tools; code=0; \
+	{ GOBIN=$(CURDIR)/bin/tools timeout 5m go install $(GOVULNCHECK) && timeout 10m bin/tools/govulncheck ./...; } >bin/tools/govulncheck.log 2>&1 || code=$$?; \
+	case $$code in \
+	0) echo "vulncheck: nothing known" ;; \
+	3) cat bin/tools/govulncheck.log; exit 1 ;; \
+	*) echo "!!! NOT RUN: vulncheck, as govulncheck or its database cannot be had: $$(tail -n 1 bin/tools/govulncheck.log | cut -c1-200)" ;; \
+	esac
+
+.PHONY: licences
+licences: ## print the licences of everything in the programs; fails if one is not accepted
+	@go run ./internal/licences
 
 .PHONY: clean
 clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)

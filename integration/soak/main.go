@@ -101,13 +101,13 @@ func optionsFor(o *settings, url, dir string) soakOptions {
 		every: max(o.duration/360, 250*time.Millisecond), rest: min(time.Minute, o.duration/8), out: os.Stdout}
 }
 
-// report prints what became of a run, and says whether it failed.
+// report prints what became of a run, also of one that failed, and says whether it did.
 func report(name string, out *outcome, err error) error {
-	if err != nil {
+	if out == nil {
 		return err
 	}
-	changes, err := growth(out.samples)
-	if err != nil {
+	changes, gerr := growth(out.samples)
+	if err := errors.Join(err, gerr); gerr != nil {
 		return err
 	}
 	fmt.Printf("%s: %d messages published and drained, %d in the files, %s sessions, %d samples\n", name, out.published, out.verified, out.sessions, len(out.samples))
@@ -119,6 +119,8 @@ func report(name string, out *outcome, err error) error {
 		}
 	}
 	switch {
+	case err != nil:
+		return err
 	case len(grown) > 0:
 		return fmt.Errorf("this grew: %s", strings.Join(grown, ", "))
 	case uint64(out.published) != out.verified:
