@@ -6,10 +6,15 @@ import (
 	"path/filepath"
 	"regexp"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // Every test that the documents name exists.
@@ -92,6 +97,44 @@ func TestRedactHidesSecrets(t *testing.T) {
 	} {
 		if got := fencepost.Redact(in); got != want {
 			t.Errorf("Redact(%q) = %q, want %q", in, got, want)
+		}
+	}
+}
+
+// The numbers in the table of limits are those of the code, and each row has tests, which TestDocumentsNameExistingTests finds.
+func TestLimitsAreThoseOfTheCode(t *testing.T) {
+	text, err := os.ReadFile("docs/limits.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	rows := map[string]string{}
+	for line := range strings.Lines(string(text)) {
+		cells := strings.Split(line, " | ")
+		if !strings.HasPrefix(line, "| ") || len(cells) < 4 || strings.HasPrefix(line, "| what |") {
+			continue
+		}
+		rows[strings.TrimPrefix(cells[0], "| ")] = cells[1]
+		if !strings.Contains(cells[3], "`Test") {
+			t.Errorf("no test: %s", line)
+		}
+	}
+	for row, limits := range map[string][]int64{
+		"type name":                              {queue.MaxTypeLen, storage.MaxType},
+		"payload of a message":                   {queue.MaxPayload, storage.MaxPayload},
+		"idempotency key":                        {queue.MaxKeyLen},
+		"record ID in a file":                    {storage.MaxID},
+		"checkpoint state":                       {storage.MaxState},
+		"backlog limit (`types limit`)":          {queue.MaxBacklogLimit},
+		"headers of a message, keys and values":  {queue.MaxHeaders, storage.MaxHeaders},
+		"holders and waiters of one lock record": {lock.MaxEntries},
+		"publish batch":                          {queue.BatchMessagesDefault, queue.BatchBytesDefault},
+		"record batch in a file":                 {storage.MaxBatchBytes, storage.MaxBatchRecords},
+	} {
+		for i, limit := range limits {
+			shown := []string{strconv.FormatInt(limit, 10), humanize.Comma(limit), strings.Replace(humanize.IBytes(uint64(limit)), ".0 ", " ", 1)}
+			if !slices.ContainsFunc(shown, func(s string) bool { return strings.Contains(rows[row], s) }) {
+				t.Errorf("%s: %q does not have limit %d, one of %q", row, rows[row], i+1, shown)
+			}
 		}
 	}
 }

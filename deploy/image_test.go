@@ -67,6 +67,9 @@ func (d *docker) testContents(t *testing.T) {
 			t.Errorf("%s --help: %v", program, r)
 		}
 	}
+	if licences, err := os.ReadFile(filepath.Join(d.context, "LICENCES.txt")); err != nil || !strings.Contains(string(licences), "go.mongodb.org/mongo-driver/v2 ") {
+		t.Errorf("the image has no licences of what is in it: %v", err)
+	}
 	if r := d.run(t, "worker"); r.code != 2 || !strings.Contains(r.stderr, "--type") {
 		t.Errorf("a worker without types: %v; want exit code 2", r)
 	}

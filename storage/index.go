@@ -3,6 +3,7 @@ package storage
 import (
 	"bytes"
 	"context"
+	"crypto/rand"
 	"errors"
 	"fmt"
 	"hash/crc32"
@@ -297,17 +298,19 @@ func decodeEntry(b []byte) indexEntry {
 // writeIndex replaces the side index of the file at path. The rename makes a reader see the old one or the new one.
 func writeIndex(path string, content []byte) (err error) {
 	name := IndexName(path)
-	f, err := os.CreateTemp(filepath.Dir(path), "."+filepath.Base(name)+".*.tmp")
+	// Not os.CreateTemp, whose files are for their owner only: a change of mode later would not heed the umask.
+	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(name)+"."+rand.Text()+".tmp")
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return ioError("write", name, err)
 	}
 	_, err = f.Write(content)
-	err = errors.Join(err, f.Chmod(0o640), f.Sync(), f.Close())
+	err = errors.Join(err, f.Sync(), f.Close())
 	if err == nil {
-		err = os.Rename(f.Name(), name)
+		err = os.Rename(temp, name)
 	}
 	if err != nil {
-		os.Remove(f.Name())
+		os.Remove(temp)
 		return ioError("write", name, err)
 	}
 	return nil

@@ -13,7 +13,7 @@ import (
 
 // lockFile keeps a second process from the same state file. The lock ends with the process; the empty file stays.
 func lockFile(path string) (unlock func(), err error) {
-	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE, 0o640)
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o640)
 	if err != nil {
 		return nil, cli.Usagef("--resume: %w", err)
 	}

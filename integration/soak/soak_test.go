@@ -40,7 +40,12 @@ func TestSoak(t *testing.T) {
 			if len(out.samples) == 0 {
 				t.Fatal("no sample")
 			}
-			for f, v := range out.samples[len(out.samples)-1].values {
+			last := out.samples[len(out.samples)-1].values
+			// docs/limits.md has these bounds.
+			if types := float64(o.types); last[heap] > (64+types)*(1<<20) || last[openFiles] > 64+3*types || last[connections] > 120 {
+				t.Errorf("a worker of %v types: heap %.0f MiB, %v open files, %v connections", types, last[heap]/(1<<20), last[openFiles], last[connections])
+			}
+			for f, v := range last {
 				if v == 0 && !(figure(f) == connections && name == "embedded") { // its only sockets are ours
 					t.Errorf("%s: nothing was seen of it", names[f])
 				}

@@ -21,6 +21,7 @@ package sqlitedb
 
 import (
 	"context"
+	"crypto/rand"
 	"database/sql"
 	"errors"
 	"fmt"
@@ -181,16 +182,17 @@ func create(path string, o Options) error {
 	}
 	// rule: never open and close the database file itself: closing any descriptor of it drops every POSIX lock that
 	// this process holds on it through SQLite. So the empty file is made under another name and linked.
-	f, err := os.CreateTemp(dir, ".fencepost-new-*")
+	// Not os.CreateTemp, whose files are for their owner only: a change of mode later would not heed the umask.
+	temp := filepath.Join(dir, ".fencepost-new-"+rand.Text())
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
 		return describePath(path, err)
 	}
-	defer os.Remove(f.Name())
-	err = errors.Join(f.Chmod(0o640), f.Close())
-	if err != nil {
+	defer os.Remove(temp)
+	if err := f.Close(); err != nil {
 		return describePath(path, err)
 	}
-	if err := os.Link(f.Name(), path); err != nil && !errors.Is(err, os.ErrExist) {
+	if err := os.Link(temp, path); err != nil && !errors.Is(err, os.ErrExist) {
 		return describePath(path, err)
 	}
 	return syncDir(dir)

@@ -353,6 +353,8 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 	if err != nil {
 		return nil, explain("list types", err)
 	}
+	// What a foreign program has put there under names that no type can have is nothing that anybody could serve.
+	maps.DeleteFunc(found, func(typ string, _ bool) bool { return queue.ValidateType(typ) != nil })
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
