@@ -68,6 +68,13 @@ sim: ARGS =
 sim: ## play 100,000 random schedules of faults in virtual time (N=1000 SEED=1)
 	go run ./integration/simulation/sim -schedules $(N) -first $(SEED) $(ARGS)
 
+# Everything that ARGS says is for chaos, for example: make chaos ARGS='--scenario kill --seed 7'
+.PHONY: chaos
+chaos: ARGS =
+chaos: ## break everything around workers and producers, and check every message (ARGS=--help)
+	go build -o bin/ ./integration/chaos
+	bin/chaos $(ARGS)
+
 # BENCH chooses suites and flags: make bench BENCH='storage --quick'
 BENCH ?= storage
 

@@ -1,0 +1,24 @@
+//go:build unix
+
+// Command chaos breaks everything around Fencepost while it works, and then checks every promise, message by message. It is for
+// whoever does not believe the README: `make chaos`, and `make chaos ARGS=--help`.
+//
+// # A run
+//
+//	            link ─┐                              ┌─ link
+//	producer ─────────┼──▶ server, or a SQLite file ◀┼───────── worker ──▶ orders.fpl
+//	   │        link ─┘        (its own, shared)     └─ link        ▲
+//	journal: sent, confirmed,                                       │ faults, by a seed's plan: scenario.go, faults.go
+//	unknown, refused                                                │ on processes (member.go), links (link.go), the disk
+//	   │                                                            │ (disk_linux.go), the server and through the product's own
+//	   └──────────────▶ check.go ◀──── cat, verify, read_fpl.py ────┘ commands
+//
+// Workers are the product's binaries, with a few options that the seed draws. Producers are this binary: a small user of the library that
+// writes down what it sends before it sends it, and what it was told. Everybody's way to the server is a link, a proxy that can lose
+// an answer to a request that was carried out, or deliver a request after its sender has given it up.
+//
+// A run's faults begin within three leases. Then everything is undone, the producers end, the backlog has to be drained, and the workers
+// have to end cleanly. What is checked then is in check.go and run.go, and check_test.go shows that each kind of damage is found.
+//
+// Bounds of time are far above what is promised, so that a busy machine is no violation; what was measured is in the results.
+package main

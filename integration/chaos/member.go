@@ -1,0 +1,210 @@
+//go:build unix
+
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// body is a running program: a process, or a container.
+type body interface {
+	kill() error      // SIGKILL
+	freeze() error    // it stands still
+	thaw() error      // it goes on
+	terminate() error // it is asked to end: SIGTERM for a worker, no more input for a producer
+	ended() <-chan struct{}
+	code() int // once it has ended; negative when a signal ended it
+	is(lock.Owner) bool
+	remove() // once it has ended
+}
+
+// member is one of the programs of a run. It is started again when it ends without being told to, as by a supervisor.
+//
+//	down ──up──▶ running ──freeze──▶ frozen ──thaw──▶ running ──stop──▶ down
+//	               │ ▲ ends, is killed
+//	               ▼ │ some 100 ms later
+//	             restarting
+type member struct {
+	name   string
+	link   *link // nil: none
+	launch func(start int) (body, error)
+	failed func(error) // told what must not happen
+
+	mu      sync.Mutex
+	body    body // nil: not running
+	wanted  bool // it is to run
+	frozen  int  // who wants it to stand still
+	starts  int
+	watched sync.WaitGroup
+}
+
+// restartAfter is how long a supervisor waits before it starts a program again.
+const restartAfter = 200 * time.Millisecond
+
+// up starts the member unless it runs.
+func (m *member) up() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.wanted = true
+	return m.start()
+}
+
+// start is up with mu held.
+func (m *member) start() error {
+	if m.body != nil || !m.wanted {
+		return nil
+	}
+	m.starts++
+	b, err := m.launch(m.starts)
+	if err != nil {
+		return fmt.Errorf("start %s: %w", m.name, err)
+	}
+	m.body = b
+	if m.frozen > 0 {
+		_ = b.freeze()
+	}
+	m.watched.Go(func() { m.watch(b) })
+	return nil
+}
+
+func (m *member) watch(b body) {
+	<-b.ended()
+	code := b.code()
+	b.remove()
+	m.mu.Lock()
+	m.body = nil
+	wanted := m.wanted
+	m.mu.Unlock()
+	// rule: no fault of a run makes a file another one than the registered one, or damages it. Who says so is wrong, or worse.
+	if code == exitIntegrity {
+		m.failed(fmt.Errorf("%s ended with exit code %d: integrity violation; see its log", m.name, code))
+	}
+	if !wanted {
+		return
+	}
+	time.Sleep(restartAfter)
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if err := m.start(); err != nil {
+		m.failed(err)
+	}
+}
+
+const exitIntegrity = 3
+
+// with calls f with the running body, if there is one.
+func (m *member) with(f func(body) error) (did bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.body == nil {
+		return false, nil
+	}
+	err = f(m.body)
+	return err == nil, err
+}
+
+func (m *member) kill() (bool, error) { return m.with(body.kill) }
+
+// freeze lets the member, and whoever takes its place, stand still until thaw.
+func (m *member) freeze() (did bool, err error) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.frozen++
+	if m.body == nil {
+		return false, nil
+	}
+	err = m.body.freeze()
+	return err == nil, err
+}
+
+func (m *member) thaw() error {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if m.frozen--; m.frozen > 0 || m.body == nil {
+		return nil
+	}
+	return m.body.thaw()
+}
+
+// stop lets the member end cleanly and returns its exit code; ok is false when it did not run, or had to be killed for it.
+func (m *member) stop(within time.Duration) (code int, ok bool) {
+	m.mu.Lock()
+	m.wanted = false
+	b := m.body
+	m.mu.Unlock()
+	if b == nil {
+		m.watched.Wait()
+		return 0, false
+	}
+	_ = b.terminate()
+	select {
+	case <-b.ended():
+		ok = true
+	case <-time.After(within):
+		_ = b.thaw()
+		_ = b.kill()
+		<-b.ended()
+	}
+	m.watched.Wait()
+	return b.code(), ok
+}
+
+// process is a body that is a process of this machine.
+type process struct {
+	cmd   *exec.Cmd
+	stdin io.Closer // nil: SIGTERM asks it to end
+	done  chan struct{}
+}
+
+// startProcess starts a program whose output goes to a file.
+func startProcess(cmd *exec.Cmd, logs, name string, input bool) (*process, error) {
+	log, err := os.OpenFile(filepath.Join(logs, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
+	if err != nil {
+		return nil, err
+	}
+	defer log.Close()
+	p := &process{cmd: cmd, done: make(chan struct{})}
+	cmd.Stdout, cmd.Stderr = log, log
+	cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true} // Ctrl-C is for us alone
+	if input {
+		if p.stdin, err = cmd.StdinPipe(); err != nil {
+			return nil, err
+		}
+	}
+	if err := cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() { _ = cmd.Wait(); close(p.done) }()
+	return p, nil
+}
+
+func (p *process) signal(s syscall.Signal) error {
+	if err := p.cmd.Process.Signal(s); !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	return nil
+}
+
+func (p *process) kill() error   { return p.signal(syscall.SIGKILL) }
+func (p *process) freeze() error { return p.signal(syscall.SIGSTOP) }
+func (p *process) thaw() error   { return p.signal(syscall.SIGCONT) }
+func (p *process) terminate() error {
+	if p.stdin != nil {
+		return p.stdin.Close()
+	}
+	return p.signal(syscall.SIGTERM)
+}
+func (p *process) ended() <-chan struct{}   { return p.done }
+func (p *process) code() int                { return p.cmd.ProcessState.ExitCode() }
+func (p *process) is(owner lock.Owner) bool { return owner.PID == p.cmd.Process.Pid }
+func (p *process) remove()                  {}

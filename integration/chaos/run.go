@@ -1,0 +1,565 @@
+//go:build unix
+
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/lock/mongolock"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// Bounds of a run. They are no measurements: a machine may be busy with other things, and only what never ends is a violation. What a run
+// really took is in its result.
+const (
+	startWithin   = time.Minute
+	endWithin     = 2 * time.Minute // producers, once there are no faults any more
+	recoverWithin = 4 * time.Minute // until all is drained: one lease and some seconds, says the README, after the faults
+	checkWithin   = 2 * time.Minute
+	connections   = 60 // of one member at once: the driver's pools of queue and locks, and its monitors
+)
+
+// result is what became of a run: a line of the results.
+type result struct {
+	Time      time.Time      `json:"time"`
+	Commit    string         `json:"commit"`
+	Machine   string         `json:"machine"`
+	Scenario  string         `json:"scenario"`
+	Backend   string         `json:"backend"`
+	Seed      uint64         `json:"seed"`
+	Faults    map[string]int `json:"faults"` // that were done, by name
+	Confirmed int            `json:"confirmed"`
+	Unknown   int            `json:"unknown"`
+	Refused   int            `json:"refused"`
+	InFiles   int            `json:"in_files"` // messages that were read and checked
+	Epochs    int            `json:"epochs"`   // sessions that wrote
+	Void      int64          `json:"void"`     // bytes of writers that came too late, or were killed in the middle of a write
+	Recovery  float64        `json:"recovery"` // seconds from the end of the faults until all was drained
+	Seconds   float64        `json:"seconds"`
+	Verdict   string         `json:"verdict"`
+	Found     []string       `json:"found,omitempty"`
+}
+
+// The verdicts.
+const (
+	held     = "held"     // no guarantee was violated
+	violated = "violated" // one was
+	notRun   = "not run"  // the run itself could not be made, or nothing happened in it
+)
+
+// errNotHere is wrapped by errors about what this machine cannot do.
+var errNotHere = errors.New("not available here")
+
+// run is one run of a scenario: its processes, their network and what is done to them.
+type run struct {
+	scenario scenario
+	backend  string
+	seed     uint64
+	lease    time.Duration
+
+	programs programs
+	dir      string // everything of the run is below it
+	data     string // the workers' --dir
+	url      string // of the backend, without a link
+	target   string // the server's host:port
+
+	types     []string
+	workers   []*member
+	producers []*member
+	links     []*link
+	direct    *fencepost.Backend // without a link
+	locks     *mongo.Collection  // nil: not with this backend
+	server    *mongotest.Server  // of this run alone; nil: it has none
+	disk      *disk              // of this run alone; nil: it has none
+	harming   sync.Mutex         // held by a fault of which there can be one at a time
+	cleanup   []func()
+
+	mu     sync.Mutex
+	log    *os.File
+	result result
+	found  violations
+	broken error // why the run itself could not be made
+}
+
+// logf writes a line to the run's log.
+func (r *run) logf(format string, args ...any) {
+	fmt.Fprintf(r.log, time.Now().UTC().Format("15:04:05.000 ")+format+"\n", args...)
+}
+
+// violate notes that a guarantee was violated.
+func (r *run) violate(kind, format string, args ...any) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.found.addf(kind, format, args...)
+	r.logf("VIOLATED: "+kind+": "+format, args...)
+}
+
+// failed notes that the run could not be made as it should.
+func (r *run) failed(err error) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.broken = errors.Join(r.broken, err)
+	r.logf("not run: %v", err)
+}
+
+// play makes the run and returns what became of it. The directory is kept unless all guarantees held.
+func (r *run) play(ctx context.Context) result {
+	begin := time.Now()
+	err := r.setUp(ctx)
+	if err == nil {
+		r.doHarm(ctx)
+		r.end(ctx)
+	}
+	for i := range r.cleanup {
+		r.cleanup[len(r.cleanup)-1-i]()
+	}
+	if err == nil {
+		err = ctx.Err()
+	}
+	if err != nil {
+		r.failed(err)
+	}
+	r.result.Time, r.result.Seconds = begin.UTC().Truncate(time.Second), seconds(time.Since(begin))
+	r.result.Scenario, r.result.Backend, r.result.Seed = r.scenario.name, r.backend, r.seed
+	r.result.Found = r.found.all()
+	switch {
+	case len(r.result.Found) > 0:
+		r.result.Verdict = violated
+	case r.broken != nil:
+		r.result.Verdict, r.result.Found = notRun, []string{r.broken.Error()}
+	case len(r.result.Faults) == 0 || r.result.Confirmed == 0:
+		r.result.Verdict, r.result.Found = notRun, []string{"nothing happened in it"}
+	default:
+		r.result.Verdict = held
+	}
+	return r.result
+}
+
+func seconds(d time.Duration) float64 { return float64(d.Milliseconds()) / 1000 }
+
+// setUp makes the backend and starts all members.
+func (r *run) setUp(ctx context.Context) (err error) {
+	if r.log, err = os.Create(filepath.Join(r.dir, "run.log")); err != nil {
+		return err
+	}
+	r.cleanup = append(r.cleanup, func() { r.log.Close() })
+	r.result.Faults = map[string]int{}
+	r.data = filepath.Join(r.dir, "data")
+	if r.scenario.disk {
+		if r.disk, err = newDisk(filepath.Join(r.dir, "disk.img"), r.data); err != nil {
+			return fmt.Errorf("%w: %w", errNotHere, err)
+		}
+		r.cleanup = append(r.cleanup, func() {
+			if err := r.disk.remove(len(r.found.list) > 0); err != nil {
+				r.failed(err)
+			}
+		})
+	}
+	if err := os.MkdirAll(r.data, 0o777); err != nil {
+		return err
+	}
+	opening, cancel := context.WithTimeout(ctx, startWithin)
+	defer cancel()
+	if r.direct, err = fencepost.Open(opening, r.url); err != nil {
+		return err
+	}
+	r.cleanup = append(r.cleanup, func() { bounded(ctx, r.direct.Close) })
+	if r.backend == "mongodb" {
+		client, err := mongo.Connect(options.Client().ApplyURI(r.url))
+		if err != nil {
+			return err
+		}
+		db := client.Database(databaseOf(r.url))
+		r.locks = db.Collection(mongolock.DefaultCollection)
+		r.cleanup = append(r.cleanup, func() {
+			bounded(ctx, db.Drop)
+			bounded(ctx, client.Disconnect)
+		})
+	}
+	return r.cast(rand.New(rand.NewPCG(r.seed, 1)))
+}
+
+// cast starts workers and producers, as many as the seed says.
+func (r *run) cast(rng *rand.Rand) error {
+	r.types = []string{"orders", "audit", "events"}[:1+rng.IntN(3)]
+	options := []string{"--lease", r.lease.String(), "--log-format", "json", "--grace", "10s"}
+	for _, o := range [][]string{{"--batch", "7"}, {"--batch", "100"}, {"--prefetch", "1"}, {"--compress"}, {"--max-file-size", "1MiB"}, {"--idle-timeout", "1s"}, {"--all-types"}} {
+		if rng.IntN(4) == 0 && (o[0] != "--compress" || r.programs.zstd) {
+			options = append(options, o...)
+		}
+	}
+	for i := range 2 + rng.IntN(2) {
+		m := r.member(fmt.Sprintf("worker-%d", i+1))
+		r.workers = append(r.workers, m)
+		if err := r.connect(m, func(url string, start int) (body, error) {
+			args := append([]string{"--url", url, "--dir", r.data}, options...)
+			for _, typ := range r.types {
+				args = append(args, "--type", typ)
+			}
+			cmd := exec.Command(r.programs.path("worker"), args...)
+			cmd.Env = cleanEnv()
+			return startProcess(cmd, r.dir, m.name, false)
+		}); err != nil {
+			return err
+		}
+	}
+	for i := range 1 + rng.IntN(3) {
+		m, seed := r.member(fmt.Sprintf("producer-%d", i+1)), rng.Uint64()
+		pause := []string{"5ms", "20ms", "80ms"}[rng.IntN(3)]
+		r.producers = append(r.producers, m)
+		if err := r.connect(m, func(url string, start int) (body, error) {
+			cmd := exec.Command(r.programs.self, "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
+				"--name", fmt.Sprintf("%s.%d", m.name, start), "--seed", fmt.Sprint(seed+uint64(start)), "--pause", pause)
+			cmd.Env = cleanEnv()
+			return startProcess(cmd, r.dir, m.name, true)
+		}); err != nil {
+			return err
+		}
+	}
+	r.logf("%s on %s, seed %d: types %v, %d workers %v, %d producers", r.scenario.name, r.backend, r.seed, r.types, len(r.workers), options, len(r.producers))
+	return nil
+}
+
+func (r *run) member(name string) *member {
+	return &member{name: name, failed: func(err error) { r.violate("refusal", "%v", err) }}
+}
+
+// connect gives a member its link, and starts it.
+func (r *run) connect(m *member, launch func(url string, start int) (body, error)) error {
+	url := r.url
+	if r.target != "" {
+		l, err := newLink("127.0.0.1", r.target)
+		if err != nil {
+			return err
+		}
+		m.link = l
+		r.links = append(r.links, l)
+		r.cleanup = append(r.cleanup, l.close)
+		url = through(r.url, l.addr())
+	}
+	m.launch = func(start int) (body, error) { return launch(url, start) }
+	r.cleanup = append(r.cleanup, func() { m.stop(0) }) // only what is left
+	return m.up()
+}
+
+// holder returns the worker that holds a type; nil if none does, or nobody tells.
+func (r *run) holder(ctx context.Context, typ string) *member {
+	ctx, cancel := context.WithTimeout(ctx, time.Second)
+	defer cancel()
+	rec, err := r.direct.Locker.Inspect(ctx, typ)
+	if err != nil || rec.Hold == nil {
+		return nil
+	}
+	for _, m := range r.workers {
+		if is, _ := m.with(func(b body) error {
+			if !b.is(rec.Hold.Owner) {
+				return errors.ErrUnsupported
+			}
+			return nil
+		}); is {
+			return m
+		}
+	}
+	return nil
+}
+
+// doHarm does what the seed says, and undoes all of it.
+func (r *run) doHarm(ctx context.Context) {
+	r.await(ctx, startWithin, func(ctx context.Context) bool {
+		for _, typ := range r.types {
+			if r.holder(ctx, typ) != nil {
+				return true
+			}
+		}
+		return false
+	})
+	harm, heal := context.WithCancel(ctx)
+	defer heal()
+	begin := time.Now()
+	var doing sync.WaitGroup
+	for _, e := range r.scenario.plan(r.backend, r.lease, rand.New(rand.NewPCG(r.seed, 2))) {
+		wait(harm, time.Until(begin.Add(e.at)))
+		doing.Go(func() {
+			what, err := e.do(harm, r, rand.New(rand.NewPCG(e.seed, 3)))
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			switch {
+			case err != nil:
+				r.broken = errors.Join(r.broken, fmt.Errorf("%s: %w", e.name, err))
+				r.logf("fault %s: %v", e.name, err)
+			case what != "":
+				r.result.Faults[e.name]++
+				r.logf("fault: %s", what)
+			}
+		})
+	}
+	wait(harm, time.Until(begin.Add((chaosLeases+1)*r.lease)))
+	heal()
+	doing.Wait()
+	for _, l := range r.links {
+		l.heal()
+	}
+	for _, m := range append(r.workers, r.producers...) {
+		if err := m.up(); err != nil {
+			r.failed(err)
+		}
+	}
+}
+
+// await polls until f is true, within a bound.
+func (r *run) await(ctx context.Context, within time.Duration, f func(context.Context) bool) bool {
+	ctx, cancel := context.WithTimeout(ctx, within)
+	defer cancel()
+	for !f(ctx) {
+		if ctx.Err() != nil {
+			return false
+		}
+		wait(ctx, 100*time.Millisecond)
+	}
+	return true
+}
+
+// end lets everything come to an end without faults: the producers first, then the backlog, then the workers. Then it looks at
+// what there is.
+func (r *run) end(ctx context.Context) {
+	healed := time.Now()
+	wait(ctx, r.lease/4)
+	var ending sync.WaitGroup
+	for _, m := range r.producers {
+		ending.Go(func() {
+			if code, ok := m.stop(endWithin); !ok || code != 0 {
+				r.violate("end", "%s did not end as it should, %v after the last fault: exit code %d", m.name, time.Since(healed).Round(time.Second), code)
+			}
+		})
+	}
+	ending.Wait()
+	r.logf("the producers have ended")
+	drained := 0
+	if r.await(ctx, recoverWithin, func(ctx context.Context) bool {
+		// Twice in a row: a request may still be on its way.
+		if r.pending(ctx) == 0 {
+			drained++
+		} else {
+			drained = 0
+		}
+		return drained >= 2
+	}) {
+		r.result.Recovery = seconds(time.Since(healed))
+	} else if ctx.Err() == nil {
+		r.violate("recovery", "%v after the last fault messages are still pending: %d", time.Since(healed).Round(time.Second), r.pending(ctx))
+	}
+	for _, m := range append(r.workers, r.producers...) {
+		if m.link == nil {
+			continue
+		}
+		if _, most := m.link.connections(); most > connections*m.starts {
+			r.violate("connections", "%s had %d connections at once in %d starts", m.name, most, m.starts)
+		}
+	}
+	for _, m := range r.workers {
+		ending.Go(func() {
+			if code, ok := m.stop(stopWithin); !ok || code != 0 {
+				r.violate("end", "%s did not end as it should on SIGTERM: exit code %d", m.name, code)
+			}
+		})
+	}
+	ending.Wait()
+	if ctx.Err() == nil {
+		r.check(ctx)
+	}
+}
+
+// pending is how many messages are waiting; negative when nobody tells.
+func (r *run) pending(ctx context.Context) (n int) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for _, typ := range r.types {
+		d, err := r.direct.Queue.Depth(ctx, typ, 100_000)
+		if err != nil {
+			return -1
+		}
+		n += d.Pending
+	}
+	return n
+}
+
+// check compares files, journals and registry, with the product's own tools and with a reader that is none of them.
+func (r *run) check(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, checkWithin)
+	defer cancel()
+	known, err := readJournals(r.dir)
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	r.result.Confirmed, r.result.Unknown, r.result.Refused = known.count(confirmed), known.count(unknown), known.count(refused)
+	for _, typ := range r.types {
+		r.checkFiles(ctx, typ, known)
+	}
+	if left := processesWith(r.dir); len(left) > 0 {
+		r.violate("end", "processes are left: %q", left)
+	}
+	if out, code, err := r.output(ctx, "doctor", "--url", r.url, "--dir", r.data); err != nil || code != 0 {
+		r.violate("registry", "fencepost doctor: exit code %d, %v\n%s", code, err, out)
+	}
+	for _, m := range append(r.workers, r.producers...) {
+		if m.link == nil {
+			continue
+		}
+		if !r.await(ctx, 10*time.Second, func(context.Context) bool { now, _ := m.link.connections(); return now == 0 }) {
+			now, _ := m.link.connections()
+			r.violate("connections", "%d connections of %s are left", now, m.name)
+		}
+	}
+}
+
+// checkFiles checks all generations of a type's file.
+func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
+	var file []entry
+	var last verified
+	for generation := uint64(1); ; generation++ {
+		path := filepath.Join(r.data, storage.GenerationName(typ, generation))
+		if _, err := os.Stat(path); err != nil {
+			break
+		}
+		out, code, err := r.output(ctx, "verify", "--deep", "--json", path)
+		if err != nil || code != 0 {
+			r.violate("verify", "%s: exit code %d, %v\n%s", path, code, err, out)
+		}
+		v := verified{}
+		if err := json.Unmarshal(out, &v); err != nil {
+			r.violate("verify", "%s: %v", path, err)
+		}
+		v.check(path, last, func(format string, args ...any) { r.violate("verify", format, args...) })
+		last = v
+		r.result.Epochs += len(v.Regions)
+		r.result.Void += v.Void + v.Torn
+		ours, code, err := r.output(ctx, "cat", "--format", "json", path)
+		if err != nil || code != 0 {
+			r.violate("cat", "%s: exit code %d, %v", path, code, err)
+		}
+		theirs, err := exec.CommandContext(ctx, r.programs.python, r.programs.reader, "cat", "--format", "json", path).Output()
+		if err != nil || !bytes.Equal(ours, theirs) {
+			r.violate("reader", "the independent reader sees another %s: %v", path, err)
+		}
+		entries, err := readEntries(ours)
+		if err != nil {
+			r.violate("cat", "%s: %v", path, err)
+		}
+		if len(entries) != v.Messages {
+			r.violate("cat", "%s: %d messages, verify counted %d", path, len(entries), v.Messages)
+		}
+		file = append(file, entries...)
+	}
+	r.mu.Lock()
+	checkType(typ, known, file, &r.found)
+	r.mu.Unlock()
+	r.result.InFiles += len(file)
+
+	var shown struct {
+		FileID  string `json:"file_id"`
+		Durable int    `json:"durable_index"`
+		Epoch   uint64 `json:"epoch"`
+		Pending int    `json:"pending"`
+		Dead    int    `json:"dead"`
+		Lock    struct {
+			Held bool `json:"held"`
+		} `json:"lock"`
+	}
+	out, code, err := r.output(ctx, "types", "show", typ, "--url", r.url, "-o", "json")
+	if err == nil && code == 0 {
+		err = json.Unmarshal(out, &shown)
+	}
+	switch {
+	case err != nil || code != 0:
+		if len(file) > 0 {
+			r.violate("registry", "types show %s: exit code %d, %v\n%s", typ, code, err, out)
+		}
+	case shown.FileID != last.FileID || shown.Durable > len(file) || shown.Epoch > last.epoch() || shown.Dead > 0 || shown.Lock.Held:
+		r.violate("registry", "%s: registered are %+v; the file is %s, with %d messages, epoch %d", typ, shown, last.FileID, len(file), last.epoch())
+	}
+}
+
+// processesWith returns the command lines of processes that mention a path, where the system tells.
+func processesWith(path string) (lines []string) {
+	all, _ := filepath.Glob("/proc/[0-9]*/cmdline")
+	for _, name := range all {
+		line, err := os.ReadFile(name)
+		if err == nil && bytes.Contains(line, []byte(path)) {
+			lines = append(lines, string(bytes.ReplaceAll(line, []byte{0}, []byte{' '})))
+		}
+	}
+	return lines
+}
+
+// verified is what `fencepost verify --json` says of a file.
+type verified struct {
+	OK         bool   `json:"ok"`
+	FileID     string `json:"file_id"`
+	Messages   int    `json:"messages"`
+	First      int    `json:"first_index"`
+	Next       int    `json:"next_index"`
+	Gaps       int    `json:"declared_gaps"`
+	Lost       int    `json:"lost"`
+	Skipped    int    `json:"skipped"`
+	Duplicates int    `json:"duplicates"`
+	Violations int    `json:"sequence_violations"`
+	Void       int64  `json:"void_bytes"`
+	Torn       int64  `json:"torn_bytes"`
+	Regions    []struct {
+		Epoch uint64 `json:"epoch"`
+	} `json:"regions"`
+}
+
+func (v verified) epoch() uint64 {
+	if len(v.Regions) == 0 {
+		return 0
+	}
+	return v.Regions[len(v.Regions)-1].Epoch
+}
+
+// check checks a file by itself, and as successor of the one before it.
+func (v verified) check(path string, before verified, bad func(format string, args ...any)) {
+	if !v.OK || v.Gaps+v.Lost+v.Skipped+v.Duplicates+v.Violations > 0 || v.Next-v.First != v.Messages || v.First != before.Next {
+		bad("%s: %+v, behind index %d", path, v, before.Next)
+	}
+	for i := 1; i < len(v.Regions); i++ {
+		if v.Regions[i].Epoch <= v.Regions[i-1].Epoch {
+			bad("%s: epoch %d behind epoch %d", path, v.Regions[i].Epoch, v.Regions[i-1].Epoch)
+		}
+	}
+	if len(v.Regions) > 0 && v.Regions[0].Epoch < before.epoch() {
+		bad("%s: epoch %d, its predecessor ends with %d", path, v.Regions[0].Epoch, before.epoch())
+	}
+}
+
+// output runs fencepost and returns what it prints on standard output.
+func (r *run) output(ctx context.Context, args ...string) (out []byte, code int, err error) {
+	cmd := exec.CommandContext(ctx, r.programs.path("fencepost"), args...)
+	cmd.Env = cleanEnv()
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
+	out, err = cmd.Output()
+	var exit *exec.ExitError
+	if errors.As(err, &exit) {
+		r.logf("fencepost %v: %s", args, stderr.String())
+		return out, exit.ExitCode(), nil
+	}
+	return out, 0, err
+}

@@ -1,0 +1,65 @@
+//go:build unix
+
+package main
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A URI of MongoDB is taken apart by hand: it may name several hosts, which net/url does not know.
+
+// splitURI returns what stands before, in and behind the hosts: "mongodb://user@", "a:1,b:2", "/db?options".
+func splitURI(uri string) (before, hosts, behind string, err error) {
+	rest, ok := strings.CutPrefix(uri, "mongodb://")
+	if !ok {
+		return "", "", "", fmt.Errorf("runs go through links, which have to know the hosts: use mongodb://host:port/…, not %q", uri)
+	}
+	before = "mongodb://"
+	authority := rest
+	if i := strings.IndexAny(rest, "/?"); i >= 0 {
+		authority, behind = rest[:i], rest[i:]
+	}
+	if at := strings.LastIndexByte(authority, '@'); at >= 0 {
+		before, authority = before+authority[:at+1], authority[at+1:]
+	}
+	return before, authority, behind, nil
+}
+
+// inDatabase returns the URI with a database in its path, and a direct connection.
+func inDatabase(uri, name string) (string, error) {
+	before, hosts, behind, err := splitURI(uri)
+	if err != nil {
+		return "", err
+	}
+	path, query, _ := strings.Cut(behind, "?")
+	add := func(option string) {
+		if key, _, _ := strings.Cut(option, "="); !strings.Contains(query, key+"=") {
+			query = strings.TrimPrefix(query+"&"+option, "&")
+		}
+	}
+	if database := strings.TrimPrefix(path, "/"); before != "mongodb://" {
+		if database == "" {
+			database = "admin"
+		}
+		add("authSource=" + database) // what the path said before
+	}
+	add("directConnection=true")
+	return before + hosts + "/" + name + "?" + query, nil
+}
+
+// through returns the URI with another host.
+func through(uri, host string) string {
+	before, _, behind, err := splitURI(uri)
+	if err != nil {
+		return uri // inDatabase has seen it before
+	}
+	return before + host + behind
+}
+
+// databaseOf returns the database in a URI's path.
+func databaseOf(uri string) string {
+	_, _, behind, _ := splitURI(uri)
+	path, _, _ := strings.Cut(behind, "?")
+	return strings.TrimPrefix(path, "/")
+}
