@@ -6,6 +6,7 @@ import (
 	"context"
 	"fmt"
 	"math/rand/v2"
+	"os"
 	"os/exec"
 	"time"
 
@@ -168,8 +169,12 @@ var (
 		if r.locks != nil && rng.IntN(2) == 0 {
 			bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
 			defer cancel()
-			result, err := r.locks.DeleteOne(bounded, bson.D{{Key: "_id", Value: typ}})
-			if err != nil || result.DeletedCount == 0 {
+			deleted := false
+			if err := r.administrator.Deleted(typ, func() (bool, error) {
+				result, err := r.locks.DeleteOne(bounded, bson.D{{Key: "_id", Value: typ}})
+				deleted = err == nil && result.DeletedCount > 0
+				return deleted, err
+			}); err != nil || !deleted {
 				return "", nil // out of reach, or nobody has locked it yet
 			}
 			return "lock of " + typ + " deleted", nil
@@ -222,6 +227,16 @@ var (
 		return fmt.Sprintf("%s stopped, started again after %v", m.name, d), m.up()
 	}}
 
+	clockJump = fault{"clock", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+		m, role := r.pick(ctx, rng)
+		by := rng.Int64N(7201) - 3600
+		if err := os.WriteFile(r.clock(m), fmt.Append(nil, by), 0o600); err != nil {
+			return "", err
+		}
+		wait(ctx, r.short(rng))
+		return fmt.Sprintf("wall clock of %s, %s, jumps to %+d s", m.name, role, by), nil
+	}}
+
 	diskFull = fault{"disk full", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		if r.disk == nil {
 			return "", nil
@@ -270,7 +285,7 @@ func (r *run) fencepost(ctx context.Context, args ...string) error {
 	ctx, cancel := context.WithTimeout(ctx, 30*time.Second)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, r.programs.path("fencepost"), append(args, "--url", r.url)...)
-	cmd.Env = cleanEnv()
+	cmd.Env = r.env(nil)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("fencepost %v: %w: %s", args, err, out)
 	}

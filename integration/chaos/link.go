@@ -177,6 +177,9 @@ func (l *link) pump(w *wire, direction int) {
 			return
 		case detained:
 			// The client's end breaks, the server's stays: the request is on its way, and nobody waits for it.
+			l.mu.Lock()
+			delete(l.conns, w)
+			l.mu.Unlock()
 			_ = w.ends[toClient].SetLinger(0)
 			w.ends[toClient].Close()
 			l.deliver(w, message)
@@ -241,7 +244,7 @@ func (l *link) deliver(w *wire, request []byte) {
 	case <-time.After(late):
 	case <-l.closed:
 	}
-	_ = w.ends[toServer].SetDeadline(time.Now().Add(30 * time.Second))
+	_ = w.ends[toServer].SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := w.ends[toServer].Write(request); err == nil {
 		_, _ = readMessage(w.ends[toServer])
 	}

@@ -9,6 +9,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -37,8 +38,13 @@ type session struct {
 	duration, lease     time.Duration
 	record, keep        string
 
+	without string
+
 	out      io.Writer
-	programs programs
+	base     programs // not built
+	bin      string   // where they are
+	building sync.Mutex
+	built    map[string]programs // by variant
 	dir      string
 	commit   string
 	machine  string
@@ -60,7 +66,7 @@ type session struct {
 }
 
 func root() *cobra.Command {
-	s := &session{counts: map[string]int{}, missing: map[string]bool{}}
+	s := &session{counts: map[string]int{}, missing: map[string]bool{}, built: map[string]programs{}}
 	var list bool
 	var report string
 	cmd := &cobra.Command{
@@ -79,6 +85,7 @@ Exit codes: 0 every guarantee held in every run · 1 one was violated, or nothin
 		Example: `  make chaos
   make chaos ARGS='--duration 10m'
   make chaos ARGS='--scenario kill --backend mongodb --seed 7 --runs 1'   # as a violation is told
+  make chaos ARGS='--without contiguity --scenario locks'                 # must fail
   make chaos ARGS='--runs 100 --record results.jsonl'
   make chaos ARGS='--report results.jsonl'                                # what was recorded, as a page`,
 		Args: cli.NoArgs,
@@ -108,6 +115,7 @@ Exit codes: 0 every guarantee held in every run · 1 one was violated, or nothin
 	f.DurationVar(&s.lease, "lease", 2*time.Second, "of the workers; faults last up to three")
 	f.StringVar(&s.record, "record", "", "add a line for each run to this file")
 	f.StringVar(&s.keep, "keep", "", "keep the files of all runs below this directory")
+	f.StringVar(&s.without, "without", "", "build the product without this safety rule, to see that it is missed: "+strings.Join(slices.Sorted(maps.Keys(rules)), ", "))
 	f.StringVar(&report, "report", "", "run nothing; print a page about the runs that this file has recorded")
 	f.BoolVar(&list, "list", false, "run nothing; list the scenarios")
 	cmd.AddCommand(producerCommand())
@@ -160,6 +168,10 @@ func (s *session) main(ctx context.Context) error {
 		return cli.Usagef("--runs and --duration must not be negative, --parallel must be positive")
 	case s.lease < time.Second || s.lease > time.Minute:
 		return cli.Usagef("--lease is %v; use 1s to 1m", s.lease)
+	case s.without != "" && rules[s.without].text == "":
+		return cli.Usagef("there is no rule %q to go without; there are %s", s.without, strings.Join(slices.Sorted(maps.Keys(rules)), ", "))
+	case s.without != "" && s.record != "":
+		return cli.Usagef("--record is for the product as it is, not --without %s", s.without)
 	case s.runs == 0 && s.duration == 0:
 		s.runs = len(jobs)
 	}
@@ -192,11 +204,13 @@ func (s *session) prepare(ctx context.Context, jobs []job) (err error) {
 	if err != nil {
 		return err
 	}
-	bin, err := os.MkdirTemp("", "fencepost-chaos-bin-")
-	if err != nil {
+	if s.base, err = findPrograms(); err != nil {
 		return err
 	}
-	if s.programs, err = build(bin); err != nil {
+	if s.bin, err = os.MkdirTemp("", "fencepost-chaos-bin-"); err != nil {
+		return err
+	}
+	if _, err := s.programs(""); err != nil {
 		return err
 	}
 	s.commit, s.machine = commit(), machine()
@@ -216,8 +230,24 @@ func (s *session) prepare(ctx context.Context, jobs []job) (err error) {
 	return nil
 }
 
+// programs returns a variant of the product, which is built when it is asked for first.
+func (s *session) programs(name string) (p programs, err error) {
+	s.building.Lock()
+	defer s.building.Unlock()
+	p, ok := s.built[name]
+	if ok {
+		return p, nil
+	}
+	v := variants[name]
+	v.edits = append(slices.Clone(v.edits), rules[s.without].edits...)
+	if p, err = s.base.build(s.bin, v); err == nil {
+		s.built[name] = p
+	}
+	return p, err
+}
+
 func (s *session) cleanUp() {
-	os.RemoveAll(s.programs.dir)
+	os.RemoveAll(s.bin)
 	os.Remove(s.dir) // unless something is kept in it
 	if s.own.server != nil {
 		bounded(context.Background(), s.own.server.Terminate)
@@ -266,7 +296,7 @@ func (s *session) play(ctx context.Context, jobs []job) {
 
 // one makes one run and tells its result.
 func (s *session) one(ctx context.Context, j job, seed uint64) {
-	r := &run{scenario: j.scenario, backend: j.backend, seed: seed, lease: s.lease, programs: s.programs}
+	r := &run{scenario: j.scenario, backend: j.backend, seed: seed, lease: s.lease}
 	r.dir = filepath.Join(s.dir, fmt.Sprintf("%s-%s-%d-%s", j.name, j.backend, seed, strings.ToLower(rand.Text()[:4])))
 	if err := s.place(ctx, r); err != nil {
 		s.lacks(j.name+" on "+j.backend, err)
@@ -285,6 +315,9 @@ func (s *session) one(ctx context.Context, j job, seed uint64) {
 
 // place finds a directory and a backend for a run.
 func (s *session) place(ctx context.Context, r *run) (err error) {
+	if r.programs, err = s.programs(r.scenario.variant); err != nil {
+		return err
+	}
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
@@ -336,8 +369,11 @@ func (s *session) tell(r *run, result result) {
 	}
 	switch {
 	case result.Verdict == violated:
-		fmt.Fprintf(s.out, "          again: make chaos ARGS='--scenario %s --backend %s --seed %d --runs 1 --lease %v'\n          files: %s\n",
-			result.Scenario, result.Backend, result.Seed, r.lease, r.dir)
+		again := fmt.Sprintf("--scenario %s --backend %s --seed %d --runs 1 --lease %v", result.Scenario, result.Backend, result.Seed, r.lease)
+		if s.without != "" {
+			again += " --without " + s.without
+		}
+		fmt.Fprintf(s.out, "          again: make chaos ARGS='%s'\n          files: %s\n", again, r.dir)
 	case s.keep == "":
 		os.RemoveAll(r.dir)
 	}

@@ -12,8 +12,8 @@ import (
 
 // programs are what runs are made with.
 type programs struct {
-	dir    string // worker and fencepost, as they were built
-	self   string // this program: also the producers'
+	dir    string // worker, fencepost, and this program as the producers'
+	module string // the source tree
 	python string
 	reader string // the independent reader of the file format
 	zstd   bool   // which knows compressed files
@@ -21,19 +21,14 @@ type programs struct {
 
 func (p programs) path(name string) string { return filepath.Join(p.dir, name) }
 
-// build builds the product's programs into dir.
-func build(dir string) (programs, error) {
-	p := programs{dir: dir}
-	var err error
-	if p.self, err = os.Executable(); err != nil {
-		return p, err
-	}
+// findPrograms finds what is not built.
+func findPrograms() (p programs, err error) {
 	root, err := exec.Command("go", "list", "-m", "-f", "{{.Dir}}").Output()
 	if err != nil {
 		return p, fmt.Errorf("chaos builds the product first: run it inside its source tree, with Go in PATH: %w", err)
 	}
-	module := strings.TrimSpace(string(root))
-	p.reader = filepath.Join(module, "docs", "format", "read_fpl.py")
+	p.module = strings.TrimSpace(string(root))
+	p.reader = filepath.Join(p.module, "docs", "format", "read_fpl.py")
 	if _, err := os.Stat(p.reader); err != nil {
 		return p, fmt.Errorf("this is not Fencepost's source tree: %w", err)
 	}
@@ -41,8 +36,26 @@ func build(dir string) (programs, error) {
 		return p, fmt.Errorf("the independent reader of the files needs python3: %w", err)
 	}
 	p.zstd = exec.Command(p.python, "-c", "from compression import zstd").Run() == nil
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "./cmd/worker", "./cmd/fencepost")
-	build.Dir = module
+	return p, nil
+}
+
+// build builds a variant of the product's programs into a new directory below dir.
+func (p programs) build(dir string, v variant) (programs, error) {
+	var err error
+	if p.dir, err = os.MkdirTemp(dir, "bin-"); err != nil {
+		return p, err
+	}
+	args := []string{"build", "-o", p.dir + string(filepath.Separator)}
+	if v.rewrite != nil || len(v.edits) > 0 {
+		overlay, err := v.overlay(p.dir, p.module)
+		if err != nil {
+			return p, err
+		}
+		args = append(args, "-overlay", overlay)
+	}
+	build := exec.Command("go", append(args, "./cmd/worker", "./cmd/fencepost", "./integration/chaos")...)
+	build.Dir = p.module
+	build.Env = append(os.Environ(), "CGO_ENABLED=0") // as the image has it
 	if out, err := build.CombinedOutput(); err != nil {
 		return p, fmt.Errorf("build the product: %w\n%s", err, out)
 	}

@@ -83,6 +83,9 @@ func writeReport(out io.Writer, path string) error {
 	}
 	for _, r := range violations {
 		fmt.Fprintf(&page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, r.Seed, strings.Join(r.Found, "; "))
+		if r.Note != "" {
+			fmt.Fprintf(&page, "  %s\n", r.Note)
+		}
 	}
 	_, err = out.Write(page.Bytes())
 	return err

@@ -18,9 +18,11 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -47,13 +49,15 @@ type result struct {
 	Confirmed int            `json:"confirmed"`
 	Unknown   int            `json:"unknown"`
 	Refused   int            `json:"refused"`
-	InFiles   int            `json:"in_files"` // messages that were read and checked
-	Epochs    int            `json:"epochs"`   // sessions that wrote
-	Void      int64          `json:"void"`     // bytes of writers that came too late, or were killed in the middle of a write
-	Recovery  float64        `json:"recovery"` // seconds from the end of the faults until all was drained
+	InFiles   int            `json:"in_files"`         // messages that were read and checked
+	Epochs    int            `json:"epochs"`           // sessions that wrote
+	Grants    int            `json:"grants,omitempty"` // in the history of the locks that was checked
+	Void      int64          `json:"void"`             // bytes of writers that came too late, or were killed in the middle of a write
+	Recovery  float64        `json:"recovery"`         // seconds from the end of the faults until all was drained
 	Seconds   float64        `json:"seconds"`
 	Verdict   string         `json:"verdict"`
 	Found     []string       `json:"found,omitempty"`
+	Note      string         `json:"note,omitempty"` // what a person found out about a violation
 }
 
 // The verdicts.
@@ -87,8 +91,10 @@ type run struct {
 	locks     *mongo.Collection  // nil: not with this backend
 	server    *mongotest.Server  // of this run alone; nil: it has none
 	disk      *disk              // of this run alone; nil: it has none
-	harming   sync.Mutex         // held by a fault of which there can be one at a time
-	cleanup   []func()
+	// administrator deletes locks, and writes that down.
+	administrator *locktest.Recorder
+	harming       sync.Mutex // held by a fault of which there can be one at a time
+	cleanup       []func()
 
 	mu     sync.Mutex
 	log    *os.File
@@ -160,6 +166,12 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	}
 	r.cleanup = append(r.cleanup, func() { r.log.Close() })
 	r.result.Faults = map[string]int{}
+	history, err := os.Create(filepath.Join(r.dir, "administrator.history"))
+	if err != nil {
+		return err
+	}
+	r.cleanup = append(r.cleanup, func() { history.Close() })
+	r.administrator = locktest.Record(nil, "administrator", monotonic, history)
 	r.data = filepath.Join(r.dir, "data")
 	if r.scenario.disk {
 		if r.disk, err = newDisk(filepath.Join(r.dir, "disk.img"), r.data); err != nil {
@@ -195,6 +207,18 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	return r.cast(rand.New(rand.NewPCG(r.seed, 1)))
 }
 
+// env is the environment of a member's programs, or of a tool's.
+func (r *run) env(m *member) []string {
+	env := append(cleanEnv(), historyDir+"="+r.dir)
+	if m != nil {
+		env = append(env, clockFile+"="+r.clock(m))
+	}
+	return env
+}
+
+// clock is the file that says by how much a member's clock is wrong.
+func (r *run) clock(m *member) string { return filepath.Join(r.dir, m.name+".clock") }
+
 // cast starts workers and producers, as many as the seed says.
 func (r *run) cast(rng *rand.Rand) error {
 	r.types = []string{"orders", "audit", "events"}[:1+rng.IntN(3)]
@@ -213,7 +237,7 @@ func (r *run) cast(rng *rand.Rand) error {
 				args = append(args, "--type", typ)
 			}
 			cmd := exec.Command(r.programs.path("worker"), args...)
-			cmd.Env = cleanEnv()
+			cmd.Env = r.env(m)
 			return startProcess(cmd, r.dir, m.name, false)
 		}); err != nil {
 			return err
@@ -224,9 +248,9 @@ func (r *run) cast(rng *rand.Rand) error {
 		pause := []string{"5ms", "20ms", "80ms"}[rng.IntN(3)]
 		r.producers = append(r.producers, m)
 		if err := r.connect(m, func(url string, start int) (body, error) {
-			cmd := exec.Command(r.programs.self, "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
+			cmd := exec.Command(r.programs.path("chaos"), "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
 				"--name", fmt.Sprintf("%s.%d", m.name, start), "--seed", fmt.Sprint(seed+uint64(start)), "--pause", pause)
-			cmd.Env = cleanEnv()
+			cmd.Env = r.env(m)
 			return startProcess(cmd, r.dir, m.name, true)
 		}); err != nil {
 			return err
@@ -412,6 +436,9 @@ func (r *run) check(ctx context.Context) {
 	for _, typ := range r.types {
 		r.checkFiles(ctx, typ, known)
 	}
+	if r.scenario.variant == "history" {
+		r.checkLocks()
+	}
 	if left := processesWith(r.dir); len(left) > 0 {
 		r.violate("end", "processes are left: %q", left)
 	}
@@ -427,6 +454,45 @@ func (r *run) check(ctx context.Context) {
 			r.violate("connections", "%d connections of %s are left", now, m.name)
 		}
 	}
+}
+
+// checkLocks checks what was done to the locks.
+func (r *run) checkLocks() {
+	var steps []locktest.Step
+	histories, err := filepath.Glob(filepath.Join(r.dir, "*.history"))
+	for _, path := range histories {
+		f, oerr := os.Open(path)
+		if oerr != nil {
+			err = errors.Join(err, oerr)
+			continue
+		}
+		some, herr := locktest.ReadHistory(f)
+		f.Close()
+		err = errors.Join(err, herr)
+		steps = append(steps, some...)
+	}
+	if err != nil {
+		r.failed(err)
+		return
+	}
+	v, err := locktest.Check(steps, 30*time.Second)
+	if err != nil {
+		r.violate("locks", "%v", err)
+		return
+	}
+	if r.result.Grants = v.Grants; v.Grants < len(r.types) {
+		r.failed(fmt.Errorf("the histories of the locks have %d grants", v.Grants))
+	}
+	r.logf("locks: %d histories, %+v", len(histories), *v)
+}
+
+// monotonic is the clock that all processes of a machine share.
+func monotonic() int64 {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
+		panic(err) // every system that this is built for has it
+	}
+	return ts.Nano()
 }
 
 // checkFiles checks all generations of a type's file.

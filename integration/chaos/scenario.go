@@ -14,10 +14,11 @@ import (
 type scenario struct {
 	name, text string
 	faults     []fault
-	together   int  // so many at a time
-	sqlite     bool // makes sense for the embedded backend, too
-	server     bool // needs a server of the run's own
-	disk       bool // needs a disk of the run's own
+	together   int    // so many at a time
+	sqlite     bool   // makes sense for the embedded backend, too
+	server     bool   // needs a server of the run's own
+	disk       bool   // needs a disk of the run's own
+	variant    string // of the product; "" is the product
 }
 
 // scenarios are all there are, in the order in which runs take turns.
@@ -31,6 +32,10 @@ var scenarios = []scenario{
 	{name: "types", text: "fencepost types pause and resume", faults: []fault{pause}, together: 2, sqlite: true},
 	{name: "scale", text: "replicas stopped and started, one by one or all in turn", faults: []fault{scale}, together: 1, sqlite: true},
 	{name: "disk", text: "the disk of the files full, stuck or slow", faults: []fault{diskFull, diskStuck}, together: 1, sqlite: true, disk: true},
+	{name: "clock", text: "wall clocks of workers and producers jump by up to an hour, both ways (a build in which the product's own time.Now is shifted), beside kill and freeze",
+		faults: []fault{clockJump, clockJump, kill, freeze}, together: 2, sqlite: true, variant: "clock"},
+	{name: "history", text: "locks under kill, freeze, network, answers and locks; what all did to them is checked to be linearizable (Porcupine)",
+		faults: []fault{kill, freeze, network, answers, release}, together: 2, sqlite: true, variant: "history"},
 	{name: "mix", text: "all of these that the run's backend allows, several at a time", faults: []fault{kill, freeze, network, answers, release, pause, scale},
 		together: 3, sqlite: true},
 	{name: "storm", text: "mix, with a server and a disk of the run's own that fail, too",
