@@ -177,7 +177,7 @@ func (s *session) main(ctx context.Context) error {
 	}
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer cli.OnSignals(ctx, func() { cancel(context.Canceled) }, func() { os.Exit(cli.ExitStopped) })()
+	defer cli.OnSignals(func() { cancel(context.Canceled) }, func() { os.Exit(cli.ExitStopped) })()
 	if err := s.prepare(ctx, jobs); err != nil {
 		return err
 	}
