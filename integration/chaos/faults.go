@@ -4,6 +4,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -225,6 +226,38 @@ var (
 		m.stop(stopWithin)
 		wait(ctx, d)
 		return fmt.Sprintf("%s stopped, started again after %v", m.name, d), m.up()
+	}}
+
+	unplug = fault{"unplug", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+		m, role := r.pick(ctx, rng)
+		d := r.lasting(rng)
+		var b *box
+		did, err := m.with(func(running body) (err error) {
+			var is bool
+			if b, is = running.(*box); !is {
+				return errNotHere
+			}
+			return b.unplug()
+		})
+		if !did {
+			if errors.Is(err, errNotHere) {
+				err = nil // a producer: it has no host of its own
+			}
+			return "", err
+		}
+		wait(ctx, d)
+		return fmt.Sprintf("host of %s, %s, off the network for %v", m.name, role, d), b.plug()
+	}}
+
+	stepDown = fault{"election", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+		if !r.harming.TryLock() {
+			return "", nil
+		}
+		defer r.harming.Unlock()
+		// The connection may go with the answer.
+		_ = r.locks.Database().Client().Database("admin").RunCommand(ctx, bson.D{{Key: "replSetStepDown", Value: 10}, {Key: "force", Value: true}}).Err()
+		wait(ctx, r.lasting(rng))
+		return "primary stepped down", nil
 	}}
 
 	clockJump = fault{"clock", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {

@@ -58,6 +58,12 @@ type session struct {
 		err    error
 	}
 
+	boxes struct { // where runs have hosts of their own
+		sync.Mutex
+		hosts *hosts
+		err   error
+	}
+
 	mu       sync.Mutex
 	counts   map[string]int // of verdicts
 	missing  map[string]bool
@@ -246,7 +252,20 @@ func (s *session) programs(name string) (p programs, err error) {
 	return p, err
 }
 
+// hosts makes the image when it is asked for first.
+func (s *session) hosts(ctx context.Context, p programs) (*hosts, error) {
+	s.boxes.Lock()
+	defer s.boxes.Unlock()
+	if s.boxes.hosts == nil && s.boxes.err == nil {
+		s.boxes.hosts, s.boxes.err = newHosts(ctx, p)
+	}
+	return s.boxes.hosts, s.boxes.err
+}
+
 func (s *session) cleanUp() {
+	if s.boxes.hosts != nil {
+		bounded(context.Background(), s.boxes.hosts.remove)
+	}
 	os.RemoveAll(s.bin)
 	os.Remove(s.dir) // unless something is kept in it
 	if s.own.server != nil {
@@ -294,6 +313,8 @@ func (s *session) play(ctx context.Context, jobs []job) {
 	playing.Wait()
 }
 
+const hangAfter = 20 * time.Minute
+
 // one makes one run and tells its result.
 func (s *session) one(ctx context.Context, j job, seed uint64) {
 	r := &run{scenario: j.scenario, backend: j.backend, seed: seed, lease: s.lease}
@@ -305,6 +326,9 @@ func (s *session) one(ctx context.Context, j job, seed uint64) {
 	if r.server != nil {
 		defer s.own.Unlock()
 	}
+	// Every wait of a run has a bound, far below this. One that has none is a defect, and must not keep CI waiting.
+	hung := time.AfterFunc(hangAfter, func() { panic(fmt.Sprintf("%s on %s, seed %d, hangs; files: %s", j.name, j.backend, seed, r.dir)) })
+	defer hung.Stop()
 	result := r.play(ctx)
 	if ctx.Err() != nil {
 		os.RemoveAll(r.dir)
@@ -326,6 +350,11 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 		return nil
 	}
 	uri := s.shared
+	if r.scenario.hosts {
+		if r.hosts, err = s.hosts(ctx, r.programs); err != nil {
+			return fmt.Errorf("%w: %w", errNotHere, err)
+		}
+	}
 	if r.scenario.server {
 		s.own.Lock()
 		if s.own.server == nil && s.own.err == nil {
@@ -346,7 +375,13 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 	if uri == "" {
 		return mongotest.ErrNone
 	}
-	if r.url, err = inDatabase(uri, "chaos_"+strings.ToLower(rand.Text()[:12])); err != nil {
+	database := "chaos_" + strings.ToLower(rand.Text()[:12])
+	if r.scenario.election {
+		// Without links: the driver has to find the members, and would go around them.
+		r.url, err = replicaSet(ctx, uri, database)
+		return err
+	}
+	if r.url, err = inDatabase(uri, database); err != nil {
 		return err
 	}
 	_, hosts, _, err := splitURI(r.url)
@@ -414,13 +449,13 @@ func (s *session) verdict(ctx context.Context) error {
 	return nil
 }
 
-// commit is the source's: "unknown" outside of git, with "+" when something was changed since.
+// commit is the last one that changed the product: "unknown" outside of git.
 func commit() string {
-	out, err := exec.Command("git", "describe", "--always", "--dirty=+", "--exclude=*").Output()
-	if err != nil {
-		return "unknown"
+	out, err := exec.Command("git", "log", "-1", "--format=%h", "--", ":/", ":!/integration", ":!/docs", ":!/.ci", ":!/Makefile").Output()
+	if hash := strings.TrimSpace(string(out)); err == nil && hash != "" {
+		return hash
 	}
-	return strings.TrimSpace(string(out))
+	return "unknown"
 }
 
 // machine says what the runs ran on.

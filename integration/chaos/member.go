@@ -40,12 +40,12 @@ type member struct {
 	launch func(start int) (body, error)
 	failed func(error) // told what must not happen
 
-	mu      sync.Mutex
-	body    body // nil: not running
-	wanted  bool // it is to run
-	frozen  int  // who wants it to stand still
-	starts  int
-	watched sync.WaitGroup
+	mu     sync.Mutex
+	body   body          // nil: not running
+	gone   chan struct{} // closed when body has ended, and nobody remembers it
+	wanted bool          // it is to run
+	frozen int           // who wants it to stand still
+	starts int
 }
 
 // restartAfter is how long a supervisor waits before it starts a program again.
@@ -69,15 +69,15 @@ func (m *member) start() error {
 	if err != nil {
 		return fmt.Errorf("start %s: %w", m.name, err)
 	}
-	m.body = b
+	m.body, m.gone = b, make(chan struct{})
 	if m.frozen > 0 {
 		_ = b.freeze()
 	}
-	m.watched.Go(func() { m.watch(b) })
+	go m.watch(b, m.gone)
 	return nil
 }
 
-func (m *member) watch(b body) {
+func (m *member) watch(b body, gone chan struct{}) {
 	<-b.ended()
 	code := b.code()
 	b.remove()
@@ -85,6 +85,7 @@ func (m *member) watch(b body) {
 	m.body = nil
 	wanted := m.wanted
 	m.mu.Unlock()
+	close(gone)
 	// rule: no fault of a run makes a file another one than the registered one, or damages it. Who says so is wrong, or worse.
 	if code == exitIntegrity {
 		m.failed(fmt.Errorf("%s ended with exit code %d: integrity violation; see its log", m.name, code))
@@ -136,14 +137,14 @@ func (m *member) thaw() error {
 	return m.body.thaw()
 }
 
-// stop lets the member end cleanly and returns its exit code; ok is false when it did not run, or had to be killed for it.
+// stop lets the member end cleanly and returns its exit code; ok is false when it did not run, or had to be killed for it. Who calls up
+// meanwhile starts it again.
 func (m *member) stop(within time.Duration) (code int, ok bool) {
 	m.mu.Lock()
 	m.wanted = false
-	b := m.body
+	b, gone := m.body, m.gone
 	m.mu.Unlock()
 	if b == nil {
-		m.watched.Wait()
 		return 0, false
 	}
 	_ = b.terminate()
@@ -155,7 +156,7 @@ func (m *member) stop(within time.Duration) (code int, ok bool) {
 		_ = b.kill()
 		<-b.ended()
 	}
-	m.watched.Wait()
+	<-gone
 	return b.code(), ok
 }
 

@@ -12,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -91,6 +92,7 @@ type run struct {
 	locks     *mongo.Collection  // nil: not with this backend
 	server    *mongotest.Server  // of this run alone; nil: it has none
 	disk      *disk              // of this run alone; nil: it has none
+	hosts     *hosts             // of the workers; nil: they are processes of this machine
 	// administrator deletes locks, and writes that down.
 	administrator *locktest.Recorder
 	harming       sync.Mutex // held by a fault of which there can be one at a time
@@ -228,13 +230,30 @@ func (r *run) cast(rng *rand.Rand) error {
 			options = append(options, o...)
 		}
 	}
+	network, gateway := "", loopback
+	if r.hosts != nil {
+		var err error
+		network, gateway, err = r.hosts.network(context.Background())
+		if network != "" {
+			r.cleanup = append(r.cleanup, func() {
+				bounded(context.Background(), func(ctx context.Context) error { return r.hosts.removeNetwork(ctx, network) })
+			})
+		}
+		if err != nil {
+			return err
+		}
+	}
 	for i := range 2 + rng.IntN(2) {
 		m := r.member(fmt.Sprintf("worker-%d", i+1))
 		r.workers = append(r.workers, m)
-		if err := r.connect(m, func(url string, start int) (body, error) {
+		if err := r.connect(m, gateway, func(url string, start int) (body, error) {
 			args := append([]string{"--url", url, "--dir", r.data}, options...)
 			for _, typ := range r.types {
 				args = append(args, "--type", typ)
+			}
+			if r.hosts != nil {
+				return r.hosts.start(network, fmt.Sprintf("%s-%d", m.name, start), r.data, filepath.Join(r.dir, m.name+".log"),
+					[]string{"FENCEPOST_ALLOW_OVERLAY=true"}, args)
 			}
 			cmd := exec.Command(r.programs.path("worker"), args...)
 			cmd.Env = r.env(m)
@@ -247,7 +266,7 @@ func (r *run) cast(rng *rand.Rand) error {
 		m, seed := r.member(fmt.Sprintf("producer-%d", i+1)), rng.Uint64()
 		pause := []string{"5ms", "20ms", "80ms"}[rng.IntN(3)]
 		r.producers = append(r.producers, m)
-		if err := r.connect(m, func(url string, start int) (body, error) {
+		if err := r.connect(m, loopback, func(url string, start int) (body, error) {
 			cmd := exec.Command(r.programs.path("chaos"), "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
 				"--name", fmt.Sprintf("%s.%d", m.name, start), "--seed", fmt.Sprint(seed+uint64(start)), "--pause", pause)
 			cmd.Env = r.env(m)
@@ -264,11 +283,13 @@ func (r *run) member(name string) *member {
 	return &member{name: name, failed: func(err error) { r.violate("refusal", "%v", err) }}
 }
 
-// connect gives a member its link, and starts it.
-func (r *run) connect(m *member, launch func(url string, start int) (body, error)) error {
+const loopback = "127.0.0.1"
+
+// connect gives a member its link, at an address of this machine, and starts it.
+func (r *run) connect(m *member, address string, launch func(url string, start int) (body, error)) error {
 	url := r.url
 	if r.target != "" {
-		l, err := newLink("127.0.0.1", r.target)
+		l, err := newLink(address, r.target)
 		if err != nil {
 			return err
 		}
@@ -446,7 +467,8 @@ func (r *run) check(ctx context.Context) {
 		r.violate("registry", "fencepost doctor: exit code %d, %v\n%s", code, err, out)
 	}
 	for _, m := range append(r.workers, r.producers...) {
-		if m.link == nil {
+		// The network of a container goes with it, and with the network the word that a connection has ended.
+		if m.link == nil || r.hosts != nil && slices.Contains(r.workers, m) {
 			continue
 		}
 		if !r.await(ctx, 10*time.Second, func(context.Context) bool { now, _ := m.link.connections(); return now == 0 }) {

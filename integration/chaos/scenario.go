@@ -18,6 +18,8 @@ type scenario struct {
 	sqlite     bool   // makes sense for the embedded backend, too
 	server     bool   // needs a server of the run's own
 	disk       bool   // needs a disk of the run's own
+	hosts      bool   // workers are in containers, each a host of its own
+	election   bool   // needs a replica set
 	variant    string // of the product; "" is the product
 }
 
@@ -32,6 +34,9 @@ var scenarios = []scenario{
 	{name: "types", text: "fencepost types pause and resume", faults: []fault{pause}, together: 2, sqlite: true},
 	{name: "scale", text: "replicas stopped and started, one by one or all in turn", faults: []fault{scale}, together: 1, sqlite: true},
 	{name: "disk", text: "the disk of the files full, stuck or slow", faults: []fault{diskFull, diskStuck}, together: 1, sqlite: true, disk: true},
+	{name: "hosts", text: "workers in containers of the product's image on a private network: killed, paused, taken off the network (one process per host: nobody sees that another is gone)",
+		faults: []fault{kill, freeze, unplug}, together: 2, hosts: true},
+	{name: "election", text: "the primary of a replica set steps down, beside kill", faults: []fault{stepDown, kill}, together: 1, election: true},
 	{name: "clock", text: "wall clocks of workers and producers jump by up to an hour, both ways (a build in which the product's own time.Now is shifted), beside kill and freeze",
 		faults: []fault{clockJump, clockJump, kill, freeze}, together: 2, sqlite: true, variant: "clock"},
 	{name: "history", text: "locks under kill, freeze, network, answers and locks; what all did to them is checked to be linearizable (Porcupine)",

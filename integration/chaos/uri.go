@@ -3,8 +3,16 @@
 package main
 
 import (
+	"context"
 	"fmt"
+	"net/url"
 	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 // A URI of MongoDB is taken apart by hand: it may name several hosts, which net/url does not know.
@@ -46,6 +54,35 @@ func inDatabase(uri, name string) (string, error) {
 	}
 	add("directConnection=true")
 	return before + hosts + "/" + name + "?" + query, nil
+}
+
+// replicaSet returns the URI of the replica set that the server belongs to, if there can be an election in it.
+func replicaSet(ctx context.Context, uri, database string) (string, error) {
+	one, err := inDatabase(uri, database)
+	if err != nil {
+		return "", err
+	}
+	client, err := mongo.Connect(options.Client().ApplyURI(one).SetServerSelectionTimeout(startWithin))
+	if err != nil {
+		return "", err
+	}
+	defer bounded(ctx, client.Disconnect)
+	var hello struct {
+		SetName string   `bson:"setName"`
+		Hosts   []string `bson:"hosts"`
+	}
+	if err := client.Database("admin").RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&hello); err != nil {
+		return "", err
+	}
+	if hello.SetName == "" || len(hello.Hosts) < 2 {
+		return "", fmt.Errorf("%w: the server is no replica set of several members; name one in %s", errNotHere, mongotest.EnvURI)
+	}
+	before, _, behind, err := splitURI(one)
+	if err != nil {
+		return "", err
+	}
+	behind = strings.Replace(behind, "directConnection=true", "replicaSet="+url.QueryEscape(hello.SetName), 1)
+	return before + strings.Join(hello.Hosts, ",") + behind, nil
 }
 
 // through returns the URI with another host.

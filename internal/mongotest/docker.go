@@ -52,6 +52,16 @@ func Docker(t testing.TB) (api client.APIClient, labels map[string]string) {
 	return d.api, map[string]string{ownerLabel: owner()}
 }
 
+// DockerClient is [Docker] for programs that are no tests. The caller closes the client.
+func DockerClient(ctx context.Context) (api client.APIClient, labels map[string]string, err error) {
+	d, err := newDocker(ctx)
+	if err != nil {
+		return nil, nil, err
+	}
+	d.removeLeftovers(ctx, Options{})
+	return d.api, map[string]string{ownerLabel: owner()}, nil
+}
+
 // newDocker finds the Docker daemon the way testcontainers-go does.
 func newDocker(ctx context.Context) (*docker, error) {
 	disableReaper()
@@ -150,7 +160,7 @@ func portTaken(err error) bool {
 	return strings.Contains(s, "port is already allocated") || strings.Contains(s, "address already in use")
 }
 
-// removeLeftovers removes containers whose owner is gone, and then their volumes and images. Best effort: a daemon in trouble
+// removeLeftovers removes containers whose owner is gone, and then their volumes, networks and images. Best effort: a daemon in trouble
 // shows soon enough.
 func (d *docker) removeLeftovers(ctx context.Context, o Options) {
 	ours := make(client.Filters).Add("label", ownerLabel)
@@ -168,6 +178,13 @@ func (d *docker) removeLeftovers(ctx context.Context, o Options) {
 		for _, v := range volumes.Items {
 			if ownerGone(v.Labels[ownerLabel]) {
 				_, _ = d.api.VolumeRemove(ctx, v.Name, client.VolumeRemoveOptions{})
+			}
+		}
+	}
+	if networks, err := d.api.NetworkList(ctx, client.NetworkListOptions{Filters: ours}); err == nil {
+		for _, n := range networks.Items {
+			if ownerGone(n.Labels[ownerLabel]) {
+				_, _ = d.api.NetworkRemove(ctx, n.ID, client.NetworkRemoveOptions{})
 			}
 		}
 	}
