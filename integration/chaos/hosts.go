@@ -16,6 +16,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/containerd/errdefs"
 	"github.com/moby/moby/api/pkg/stdcopy"
 	"github.com/moby/moby/api/types/container"
 	"github.com/moby/moby/api/types/mount"
@@ -168,7 +169,7 @@ func (b *box) request(f func(ctx context.Context) error) error {
 	defer cancel()
 	err := f(ctx)
 	r, ierr := b.api.ContainerInspect(ctx, b.id, client.ContainerInspectOptions{})
-	if ierr == nil && r.Container.State != nil && !r.Container.State.Running {
+	if errdefs.IsNotFound(ierr) || ierr == nil && r.Container.State != nil && !r.Container.State.Running {
 		return nil
 	}
 	return err
@@ -194,7 +195,8 @@ func (b *box) kill() error {
 func (b *box) freeze() error {
 	return b.request(func(ctx context.Context) (err error) {
 		for range 6 {
-			if _, err = b.api.ContainerPause(ctx, b.id, client.ContainerPauseOptions{}); err == nil {
+			_, err = b.api.ContainerPause(ctx, b.id, client.ContainerPauseOptions{})
+			if err == nil || strings.Contains(err.Error(), "already paused") { // by an attempt that had failed
 				return nil
 			}
 			time.Sleep(200 * time.Millisecond)
@@ -206,6 +208,9 @@ func (b *box) freeze() error {
 func (b *box) thaw() error {
 	return b.request(func(ctx context.Context) error {
 		_, err := b.api.ContainerUnpause(ctx, b.id, client.ContainerUnpauseOptions{})
+		if err != nil && strings.Contains(err.Error(), "is not paused") {
+			return nil
+		}
 		return err
 	})
 }

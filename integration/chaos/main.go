@@ -321,6 +321,7 @@ func (s *session) one(ctx context.Context, j job, seed uint64) {
 	r.dir = filepath.Join(s.dir, fmt.Sprintf("%s-%s-%d-%s", j.name, j.backend, seed, strings.ToLower(rand.Text()[:4])))
 	if err := s.place(ctx, r); err != nil {
 		s.lacks(j.name+" on "+j.backend, err)
+		os.RemoveAll(r.dir)
 		return
 	}
 	if r.server != nil {
