@@ -15,9 +15,10 @@ import (
 )
 
 var (
-	count = flag.Uint64("schedules", 0, "number of schedules; 0 = a few hundred")
-	first = flag.Uint64("first", 1, "seed of the first schedule")
-	seed  = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
+	count    = flag.Uint64("schedules", 0, "number of schedules; 0 = a few hundred")
+	first    = flag.Uint64("first", 1, "seed of the first schedule")
+	progress = flag.String("progress", "", "a file for the seed of the schedule that is played, for who starts this program")
+	seed     = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
 )
 
 // outcome is what a schedule came to.
@@ -37,6 +38,17 @@ func run(t *testing.T, seed uint64, m *mutant, trace func(string)) (o outcome) {
 	if runs++; runs%16 == 0 {
 		runtime.GC()
 	}
+	if *progress != "" {
+		if err := os.WriteFile(*progress, fmt.Append(nil, seed), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	defer func() {
+		if failure := recover(); failure != nil { // goroutines that do not end
+			fmt.Fprintln(os.Stderr, again(seed))
+			panic(failure)
+		}
+	}()
 	cryptotest.SetGlobalRandom(t, seed)
 	seedRuntime(seed)
 	synctest.Test(t, func(t *testing.T) {
@@ -53,6 +65,14 @@ func run(t *testing.T, seed uint64, m *mutant, trace func(string)) (o outcome) {
 		o = outcome{w.failures, w.last, w.digest, w.seen}
 	})
 	return o
+}
+
+// again tells how to see a schedule again.
+func again(seed uint64) string {
+	if patched {
+		return fmt.Sprintf("to see all of it again:\n  make sim ARGS=-seed=%d", seed)
+	}
+	return fmt.Sprintf("to see almost the same again (see the package's documentation):\n  go test ./integration/simulation -run TestSimulation -seed=%d", seed)
 }
 
 func TestSimulation(t *testing.T) {
@@ -76,11 +96,7 @@ func TestSimulation(t *testing.T) {
 	for s := *first; s < *first+n; s++ {
 		o := run(t, s, nil, nil)
 		if len(o.failures) > 0 {
-			again := fmt.Sprintf("make sim ARGS=-seed=%d", s)
-			if !patched {
-				again = fmt.Sprintf("go test ./integration/simulation -run TestSimulation -seed=%d # almost: see the package's documentation", s)
-			}
-			t.Fatalf("seed %d:\n%s\nthe last events:\n%s\nto see all of it again:\n  %s", s, strings.Join(o.failures, "\n"), strings.Join(o.history, "\n"), again)
+			t.Fatalf("seed %d:\n%s\nthe last events:\n%s\n%s", s, strings.Join(o.failures, "\n"), strings.Join(o.history, "\n"), again(s))
 		}
 		total.add(o.census)
 	}

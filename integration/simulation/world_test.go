@@ -37,7 +37,6 @@ type world struct {
 	opening   sync.Mutex
 	mu        sync.Mutex
 	calm      bool // the storm is over
-	closing   bool // nobody starts again
 	processes []*process
 	handles   []*process // of the lock store
 	sent      []*message

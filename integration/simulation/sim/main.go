@@ -11,6 +11,7 @@ import (
 	"fmt"
 	"os"
 	"os/exec"
+	"path/filepath"
 	"runtime"
 	"sync"
 	"time"
@@ -41,14 +42,20 @@ func run() error {
 	if err != nil {
 		return err
 	}
-	play := func(tests string, args ...string) error {
-		cmd := exec.Command(program, append([]string{"-test.run", tests, "-test.v", "-test.timeout", "12h"}, args...)...)
+	play := func(number uint64, tests string, args ...string) error {
+		progress := filepath.Join(*dir, fmt.Sprint("progress.", number))
+		cmd := exec.Command(program, append([]string{"-test.run", tests, "-test.v", "-test.timeout", "12h", "-progress", progress}, args...)...)
 		cmd.Env = append(os.Environ(), "GOMAXPROCS=1")
 		cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
-		return cmd.Run()
+		err := cmd.Run()
+		if err != nil {
+			at, _ := os.ReadFile(progress)
+			err = fmt.Errorf("process %d: %w; its last schedule was that of seed %s: make sim ARGS=-seed=%s", number, err, at, at)
+		}
+		return err
 	}
 	if *seed != 0 {
-		return play(simulation, "-seed", fmt.Sprint(*seed))
+		return play(0, simulation, "-seed", fmt.Sprint(*seed))
 	}
 	began := time.Now()
 	var all sync.WaitGroup
@@ -64,7 +71,7 @@ func run() error {
 		if i == 0 {
 			tests = "." // also that the same seed is the same history, and that mutants are noticed
 		}
-		all.Go(func() { failed[i] = play(tests, "-schedules", fmt.Sprint(n), "-first", fmt.Sprint(from)) })
+		all.Go(func() { failed[i] = play(i, tests, "-schedules", fmt.Sprint(n), "-first", fmt.Sprint(from)) })
 	}
 	all.Wait()
 	if err := errors.Join(failed...); err != nil {
