@@ -156,7 +156,7 @@ func (w *world) start(slot, life int, untilEmpty bool) *running {
 		cfg.MaxFileBytes = 1 << 20
 	}
 	if w.trace != nil {
-		log := zerolog.New(zerolog.ConsoleWriter{Out: tracer{p}, NoColor: true, PartsExclude: []string{"time"}})
+		log := zerolog.New(tracer{p}) // a prettier one would iterate over maps, and so take dice from the bubble
 		cfg.Logger = &log
 	}
 	w.mutant.changeWorker(&cfg)
