@@ -149,6 +149,22 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 	return ctx.Err()
 }
 
+// fenced is called when the destination refuses the token; nil means that the token was raised.
+//
+// rule: as with a file, the token is raised only while the lock is held: the store refuses whoever has a successor.
+func (h *handlerSink) fenced(ctx context.Context, err error) error {
+	var above *fencedAbove
+	if !errors.As(err, &above) || above.seen < h.lease.Token() {
+		return fmt.Errorf("the handler: %w", err)
+	}
+	h.log.Warn().Int64("seen", above.seen).Int64("token", h.lease.Token()).
+		Msg("the handler's destination has seen a higher token than the lock grants, raising the lock's token")
+	if _, err := h.lease.RaiseToken(ctx, above.seen); err != nil {
+		return fmt.Errorf("raise the token of type %q above %d: %w", h.typ, above.seen, err)
+	}
+	return nil
+}
+
 // attempt hands msgs to the handler once, and returns those that are not settled, in order, and whether one of them failed.
 func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *group) (left []queue.Message, failed bool, _ error) {
 	if h.pool.cfg.mutant.ackBeforeHandle {
@@ -159,7 +175,7 @@ func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *g
 	errs := narrow(ctx, h.handler, h.lease, msgs)
 	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, storage.ErrFenced) }); i >= 0 {
 		// rule: a holder that has a successor judges no message.
-		return nil, false, fmt.Errorf("the handler: %w", errs[i])
+		return msgs, false, h.fenced(ctx, errs[i])
 	}
 	for i, err := range errs {
 		m := &msgs[i]

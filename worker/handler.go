@@ -117,6 +117,19 @@ var ErrNotTried = errors.New("not tried")
 // is at work. The session ends as one that has lost its lock. No message is blamed or put aside: it is the successor's.
 var ErrFenced error = fencedError{}
 
+// FencedAbove is ErrFenced for a destination that tells the greatest token it has seen. Usually that is a later holder's, and all is as with
+// ErrFenced. But when the lock's record was restored from a backup, or lost, tokens have gone back: then the lock is still held, its token is
+// raised above seen, and the same messages are handed over again with that. Without it only a person can end this, see
+// docs/operations.md.
+func FencedAbove(seen int64) error { return &fencedAbove{seen} }
+
+type fencedAbove struct{ seen int64 }
+
+func (e *fencedAbove) Error() string { return fmt.Sprintf("fenced: token %d was seen before", e.seen) }
+func (e *fencedAbove) Is(target error) bool {
+	return target == ErrFenced || target == storage.ErrFenced
+}
+
 type fencedError struct{}
 
 func (fencedError) Error() string        { return "fenced by a later holder" }

@@ -799,7 +799,8 @@ func TestNarrowFindsTheMessage(t *testing.T) {
 // A handler whose destination has a later holder ends the session. It is asked once, and no message pays for it.
 func TestFencedHandlerBlamesNoMessage(t *testing.T) {
 	for name, fenced := range map[string]func(n int) error{
-		"batch": func(int) error { return fmt.Errorf("refused by the store: %w", ErrFenced) },
+		"batch":                    func(int) error { return fmt.Errorf("refused by the store: %w", ErrFenced) },
+		"by a token that is lower": func(int) error { return FencedAbove(1) },
 		"one of many": func(n int) error {
 			errs := make([]error, n)
 			errs[0], errs[n-1] = errors.New("cannot be shipped"), storage.ErrFenced
@@ -831,6 +832,33 @@ func TestFencedHandlerBlamesNoMessage(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A destination that has seen a higher token than the restored lock grants gets one above it, in the same session.
+func TestTokenIsRaisedAboveTheDestinations(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 10)
+		var rec record
+		seen := int64(0)
+		p := r.start(handle(HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+			if seen == 0 {
+				seen = lease.Token() + 1000
+			}
+			if lease.Token() <= seen {
+				return fmt.Errorf("refused by the store: %w", FencedAbove(seen))
+			}
+			return rec.handler().Handle(ctx, lease, msgs)
+		}), func(c *Config) { c.UntilEmpty, c.OnError, c.MaxAttempts = true, DeadLetter, 1 }))
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		if got := rec.all(); !slices.Equal(got, r.sent[typ]) || len(r.letters()) != 0 {
+			t.Errorf("handled %q, %d dead letters", got, len(r.letters()))
+		}
+		if s := p.Stats(); s.Lost != 0 || s.Sessions != 1 {
+			t.Errorf("stats %+v", s)
+		}
+	})
 }
 
 // The pauses before a message is tried again are anything from nothing to a bound that doubles, up to RetryMax.

@@ -45,7 +45,11 @@ func (s *store) claim(ctx context.Context, typ string, token int64) (*totals, er
 	var document []byte
 	switch err := s.db.QueryRowContext(ctx, claim, typ, token).Scan(&document); {
 	case errors.Is(err, sql.ErrNoRows):
-		return nil, errFenced
+		var seen int64
+		if err := s.db.QueryRowContext(ctx, `SELECT token FROM state WHERE type = ?`, typ).Scan(&seen); err != nil {
+			return nil, errors.Join(errFenced, err)
+		}
+		return nil, worker.FencedAbove(seen) // of a later holder; or locks were restored from a backup, and their tokens went back
 	case err != nil:
 		return nil, fmt.Errorf("claim type %q in the store: %w", typ, err)
 	}
