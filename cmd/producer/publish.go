@@ -389,6 +389,10 @@ func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t 
 		if wait > 0 {
 			fmt.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
 		}
+	}, OnRepeat: func(r queue.Repeat) {
+		if r.Attempt == 2 { // the first is not worth a word
+			fmt.Fprintf(log, "%d messages could not be stored, trying again for up to %v: %v\n", r.Messages, queue.RepeatForDefault, r.Err)
+		}
 	}}
 	if j != nil {
 		if opt.Resume, err = j.attach(b.Name); err != nil {
