@@ -234,17 +234,18 @@ var (
 		var b *box
 		did, err := m.with(func(running body) (err error) {
 			var is bool
-			if b, is = running.(*box); !is {
+			if b, is = running.(*box); !is || !b.off.TryLock() {
 				return errNotHere
 			}
 			return b.unplug()
 		})
 		if !did {
 			if errors.Is(err, errNotHere) {
-				err = nil // a producer: it has no host of its own
+				err = nil // a producer, which has no host of its own, or a host that is off the network already
 			}
 			return "", err
 		}
+		defer b.off.Unlock()
 		wait(ctx, d)
 		return fmt.Sprintf("host of %s, %s, off the network for %v", m.name, role, d), b.plug()
 	}}

@@ -14,6 +14,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/containerd/errdefs"
@@ -122,6 +123,7 @@ type box struct {
 	log               string // file
 	done              chan struct{}
 	exit              int
+	off               sync.Mutex // held while it is off the network
 }
 
 // start starts a worker in a container that has dir at the same path.

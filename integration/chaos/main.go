@@ -452,7 +452,7 @@ func (s *session) verdict(ctx context.Context) error {
 
 // commit is the last one that changed the product: "unknown" outside of git.
 func commit() string {
-	out, err := exec.Command("git", "log", "-1", "--format=%h", "--", ":/", ":!/integration", ":!/docs", ":!/internal/mongotest", ":!/.ci", ":!/Makefile").Output()
+	out, err := exec.Command("git", "log", "-1", "--format=%h", "--", ":/", ":!/integration", ":!/docs", ":!/*.md", ":!/internal/mongotest", ":!/.ci", ":!/Makefile").Output()
 	if hash := strings.TrimSpace(string(out)); err == nil && hash != "" {
 		return hash
 	}

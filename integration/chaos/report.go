@@ -93,7 +93,7 @@ func writeReport(out io.Writer, path string) error {
 
 const reportHead = `# What chaos has shown
 
-Made by ` + "`make chaos ARGS='--report FILE'`" + ` from what ` + "`--record FILE`" + ` wrote down, a line for each run; nothing is left out of it.
+Made by ` + "`make chaos ARGS='--report FILE'`" + ` from what ` + "`--record FILE`" + ` wrote down, a line for each run that was not interrupted.
 ` + "`make chaos`" + ` makes more runs, on any machine; ` + "`--help`" + ` says what a run does and checks, ` + "`--list`" + ` what the scenarios are.
 
 `

@@ -224,7 +224,7 @@ func (r *run) clock(m *member) string { return filepath.Join(r.dir, m.name+".clo
 // cast starts workers and producers, as many as the seed says.
 func (r *run) cast(rng *rand.Rand) error {
 	r.types = []string{"orders", "audit", "events"}[:1+rng.IntN(3)]
-	options := []string{"--lease", r.lease.String(), "--log-format", "json", "--grace", "10s"}
+	options := []string{"--lease", r.lease.String(), "--log-format", "json"}
 	for _, o := range [][]string{{"--batch", "7"}, {"--batch", "100"}, {"--prefetch", "1"}, {"--compress"}, {"--max-file-size", "1MiB"}, {"--idle-timeout", "1s"}, {"--all-types"}} {
 		if rng.IntN(4) == 0 && (o[0] != "--compress" || r.programs.zstd) {
 			options = append(options, o...)
