@@ -419,7 +419,9 @@ func (r *run) end(ctx context.Context) {
 	}
 	for _, m := range r.workers {
 		ending.Go(func() {
-			if code, ok := m.stop(stopWithin); !ok || code != 0 {
+			// A host that has just come back with another address may have requests on connections of the old one, and then gives up
+			// when its grace is over: that is an exit code, and no guarantee.
+			if code, ok := m.stop(stopWithin); !ok || code != 0 && (code != 1 || r.hosts == nil) {
 				r.violate("end", "%s did not end as it should on SIGTERM: exit code %d", m.name, code)
 			}
 		})
