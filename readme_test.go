@@ -108,7 +108,8 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	rows := map[string]string{}
-	for line := range strings.Lines(string(text)) {
+	table, _, _ := strings.Cut(string(text), "\n## ") // what is behind it are measurements
+	for line := range strings.Lines(table) {
 		cells := strings.Split(line, " | ")
 		if !strings.HasPrefix(line, "| ") || len(cells) < 4 || strings.HasPrefix(line, "| what |") {
 			continue
