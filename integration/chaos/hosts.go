@@ -65,6 +65,7 @@ func newHosts(ctx context.Context, p programs) (*hosts, error) {
 		add("Dockerfile", filepath.Join(p.module, "deploy", "Dockerfile"), 0o644),
 		add("bin/worker", p.path("worker"), 0o755),
 		add("bin/fencepost", p.path("fencepost"), 0o755),
+		add("LICENCES.txt", filepath.Join(p.module, "LICENSE"), 0o644), // the image is for nobody else
 		w.WriteHeader(&tar.Header{Name: "data/", Mode: 0o755, Typeflag: tar.TypeDir}),
 		w.Close(),
 	); err != nil {
@@ -81,7 +82,7 @@ func newHosts(ctx context.Context, p programs) (*hosts, error) {
 		if err := d.Decode(&line); errors.Is(err, io.EOF) {
 			return h, nil
 		} else if err != nil || line.Error != "" {
-			return nil, fmt.Errorf("build the image: %w %s", err, line.Error)
+			return nil, errors.Join(err, fmt.Errorf("build the image: %s", line.Error))
 		}
 	}
 }
