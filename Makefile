@@ -130,6 +130,11 @@ vulncheck: ## look for known vulnerabilities in what the programs call; says so 
 licences: ## print the licences of everything in the programs; fails if one is not accepted
 	@go run ./internal/licences
 
+.PHONY: mutants
+mutants: ARGS =
+mutants: ## drop one safety rule after the other, which tests must notice: docs/mutants.md (ARGS=-fast, ARGS='-run lock')
+	$(WITHSERVER) go run ./internal/mutants $(ARGS)
+
 .PHONY: clean
 clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)
 	rm -rf bin

@@ -405,37 +405,6 @@ func TestAKilledWriterLeavesNothingBehind(t *testing.T) {
 
 // Eight processes open one fresh file at the same moment and each increments one counter durably: every increment
 // counts, and nobody waits disproportionately long.
-// Closing any descriptor of a file drops all locks that the process has on it. Then another process that closes the database would
-// take itself for the last one, and remove the write-ahead log that this one goes on writing to.
-func TestOpeningTwiceKeepsTheLocks(t *testing.T) {
-	path := filepath.Join(t.TempDir(), "f.db")
-	db := open(t, path)
-	write := func() {
-		t.Helper()
-		if err := db.Write(t.Context(), increment); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write()
-	open(t, path)
-	_, out, cmd := startHelper(t, "increment "+path+" 1")
-	for out.Scan() {
-		if strings.HasPrefix(out.Text(), "error:") {
-			t.Error(out.Text())
-		}
-	}
-	if err := cmd.Wait(); err != nil {
-		t.Fatal(err)
-	}
-	if _, err := os.Stat(path + "-wal"); err != nil {
-		t.Errorf("the other process removed the log: %v", err)
-	}
-	write()
-	if n := counter(t, open(t, path)); n != 3 {
-		t.Errorf("the counter is %d, want 3", n)
-	}
-}
-
 func TestManyProcessesWriteOneFile(t *testing.T) {
 	const processes, each = 8, 60
 	path := filepath.Join(t.TempDir(), "f.db")
