@@ -80,7 +80,7 @@ func run(ctx context.Context, args []string) error {
 func onePerFile(all []rule) (some []rule) {
 	seen := map[string]bool{}
 	for _, r := range all {
-		if r.isMutant() && !seen[r.file] {
+		if r.isMutant() && !r.open && !seen[r.file] {
 			seen[r.file] = true
 			some = append(some, r)
 		}
@@ -100,6 +100,8 @@ func (r rule) shownBy() string {
 	switch {
 	case r.untested != "":
 		return "not tested: " + r.untested
+	case r.open:
+		return "open: no test is known to notice"
 	case r.isMutant():
 		return "fails without it: " + r.where() + " " + r.tests
 	default:

@@ -23,6 +23,7 @@ type rule struct {
 
 	in       string        // the package of the tests, when it is not that of the file
 	tests    string        // names of tests, joined by |, as for go test -run
+	open     bool          // no test is known to notice it: the next one to write, or the mutant changes nothing
 	long     bool          // without -short
 	hangs    bool          // without the rule the tests may wait for ever, so running out of time counts
 	timeout  time.Duration // defaults to two minutes
