@@ -56,7 +56,7 @@ func TestTable(t *testing.T) {
 
 func isProduct(path string) bool {
 	return strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go") &&
-		!strings.HasSuffix(filepath.Dir(path), "test") && !strings.Contains(path, "internal/mutants")
+		!strings.HasSuffix(filepath.Dir(path), "test") && !strings.Contains(path, "internal/mutants") && !strings.Contains(path, "/integration/")
 }
 
 func mentioned(rules []rule, comment string) bool {

@@ -70,6 +70,7 @@ var workerRules = []rule{
 		old: `case errors.Is(err, ErrNotTried), ctx.Err() != nil: // rule`, new: `case errors.Is(err, ErrNotTried): // rule`},
 	{file: "worker/handle.go", rule: "what was not tried has not failed", tests: "TestHopelessMessagesBecomeDeadLetters",
 		old: `case errors.Is(err, ErrNotTried), ctx.Err() != nil: // rule`, new: `case ctx.Err() != nil: // rule`},
+	{file: "worker/handle.go", rule: "as with a file, the token is raised only while the lock is held", untested: "the lock sees to it: TestRaiseTokenEndsWithItsContextAndTheLease"},
 	{file: "worker/poison.go", rule: "after a crash messages are handed over one by one", tests: "TestMutantWithoutCareIsKilledForEver"},
 	{file: "worker/poison.go", rule: "only a death while it was alone accuses a message", tests: "TestKillsForOtherReasonsAccuseNoMessage",
 		old: `if n < aloneDeaths || h.pool.cfg.OnError == Block {`, new: `if n < 1 || h.pool.cfg.OnError == Block {`},
