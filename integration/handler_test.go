@@ -45,7 +45,7 @@ func handlerProgram(job []string) error {
 		return err
 	}
 	log := zerolog.New(os.Stderr)
-	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"t"}, UntilEmpty: true, Lease: 2 * time.Second, Batch: 50,
+	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"t"}, UntilEmpty: true, Lease: 5 * time.Second, Batch: 50,
 		OnError: worker.DeadLetter, Logger: &log,
 		Handler: worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
 			if string(m.Payload) == job[2] {
@@ -98,7 +98,7 @@ func TestHandlerProgram(t *testing.T) {
 					p.signal(t, []syscall.Signal{syscall.SIGTERM, syscall.SIGKILL}[round%2])
 				}
 			}
-			code := p.wait(t, time.Minute)
+			code := p.wait(t, runTimeout)
 			if code == 3 {
 				killed++
 			}

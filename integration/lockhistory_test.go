@@ -112,9 +112,12 @@ func (u *unreliable) Release(ctx context.Context, name string, h lock.Hold, v lo
 func lockProcess(backend string) error {
 	ctx, stop := context.WithCancel(context.Background())
 	go func() { io.Copy(io.Discard, os.Stdin); stop() }() // the parent closes it
-	store, err := openLocks(ctx, backend)
-	if err != nil {
-		return err
+	var store lock.Store
+	for store == nil { // it may be stopped while it connects
+		var err error
+		if store, err = openLocks(ctx, backend); err != nil && ctx.Err() != nil {
+			return nil
+		}
 	}
 	u := &unreliable{Store: store}
 	recorder := locktest.Record(u, fmt.Sprint("pid ", os.Getpid()), monotonic, os.Stdout)
