@@ -57,8 +57,9 @@ const (
 	connectTimeout = 10 * time.Second
 	// poolSize is the number of connections of Open's own client. A lock operation is one short round trip; the point
 	// of the pool is that the application cannot use it up (rule: renewals never wait behind the application's work). One
-	// connection more is for the change stream.
-	poolSize = 4 + 1
+	// connection more is for the change stream. There are as many as are in use at the same time: hundreds of leases are renewed every
+	// few seconds.
+	poolSize = 16 + 1
 )
 
 // Options configures [Open] and [New]. The zero value is ready to use.
