@@ -210,6 +210,37 @@ func TestExchangedRecord(t *testing.T) {
 	}
 }
 
+// TestWhatDoesNotFitIsVoid: a record that is good by itself, and where it says it is, counts only if it goes on with its region, and a region
+// only if it has an epoch of its own.
+func TestWhatDoesNotFitIsVoid(t *testing.T) {
+	seal := func(b *builder) { b.add("FPS1", storage.SealBody(storage.FileID{7}, 2, "size limit"), 0, 0, 0) }
+	for name, add := range map[string]func(b *builder){
+		"a region of the same epoch": func(b *builder) { b.region(3, 3001, storage.Holder{ID: "another"}) },
+		"a batch of another session": func(b *builder) { b.session++ },
+		"a batch of another epoch":   func(b *builder) { b.epoch-- },
+		"a batch of another chain":   func(b *builder) { b.chain ^= 1 },
+		"a batch behind a seal":      seal,
+		"a region behind a seal":     func(b *builder) { seal(b); b.region(4, 4000, storage.Holder{ID: "another"}) },
+		"an open record of another fence": func(b *builder) {
+			before := *b
+			for epoch := range uint64(2) { // two fences
+				b.region(4+epoch, 4000, storage.Holder{ID: "another"})
+				b.data, b.end, b.chain, b.anchor = b.data[:b.synced], before.end, before.chain, before.anchor
+			}
+			b.add("FPO1", storage.OpenBody(before.end, before.end, 0), 0, 0, 0)
+		},
+	} {
+		b := newBuilder()
+		b.region(3, 3000, storage.Holder{ID: "test"})
+		b.batch(messages(0, 2), 0)
+		add(b)
+		b.batch(messages(2, 1), 0)
+		if rep := verifyBytes(t, b.data); rep.Err() != nil || rep.Messages != 2 {
+			t.Errorf("%s: %d messages, want 2; %v", name, rep.Messages, rep.Err())
+		}
+	}
+}
+
 // announce appends a record header that is good by itself and announces a body that is not there, or not all.
 func announce(data []byte, magic string, stored, raw, count uint32, flags uint16, body []byte) []byte {
 	table := crc32.MakeTable(crc32.Castagnoli)

@@ -88,14 +88,14 @@ var mongoqueueRules = []rule{
 		old: "		return verdict{refused: true, sentinel: queue.ErrUnsupported}\n\t}\n\treturn verdict{}", new: "		return verdict{refused: true, sentinel: queue.ErrUnsupported}\n\t}\n\treturn verdict{refused: true}"},
 	{file: "queue/mongoqueue/errors.go", rule: "whatever is not known to be a refusal is unclear", how: "a connection that broke", tests: "TestJudgeInsert",
 		old: `return verdict{sentinel: queue.ErrUnreachable} // it was sent perhaps`, new: `return verdict{refused: true, sentinel: queue.ErrUnreachable}`},
-	{file: "queue/mongoqueue/mongoqueue.go", rule: "an error tells about the one attempt that was made", open: true, tests: "TestInsertAnswers|TestWritesAreDurableAndOrderedOnTheWire|TestTheURICannotWeakenWrites|TestLostAnswerOnTheWire",
+	{file: "queue/mongoqueue/mongoqueue.go", rule: "an error tells about the one attempt that was made", tests: "TestTheURICannotChangeWhatAnAnswerMeans",
 		old: `co.SetRetryWrites(false)`, new: `co.SetRetryWrites(true)`},
-	{file: "queue/mongoqueue/mongoqueue.go", rule: "reads see everything that is acknowledged", tests: "TestTheURICannotWeakenWrites|TestWritesAreDurableAndOrderedOnTheWire",
+	{file: "queue/mongoqueue/mongoqueue.go", rule: "reads see everything that is acknowledged", tests: "TestTheURICannotChangeWhatAnAnswerMeans",
 		old: `co.SetReadPreference(readpref.Primary())`, new: `co.SetReadPreference(readpref.SecondaryPreferred())`},
 	{file: "queue/mongoqueue/mongoqueue.go", rule: "a confirmed message survives a fail-over", tests: "TestWriteRulesAreNeeded"},
 	{file: "queue/mongoqueue/mongoqueue.go", rule: "a confirmed message survives a fail-over", how: "without the journal", tests: "TestWritesAreDurableAndOrderedOnTheWire",
 		old: `&writeconcern.WriteConcern{W: "majority", Journal: new(true)}`, new: `&writeconcern.WriteConcern{W: "majority"}`},
-	{file: "queue/mongoqueue/mongoqueue.go", rule: "what is found to be there is there durably", open: true, tests: "TestWritesAreDurableAndOrderedOnTheWire|TestRepeatedInsertIsVisibleInOrder",
+	{file: "queue/mongoqueue/mongoqueue.go", rule: "what is found to be there is there durably", tests: "TestTheURICannotChangeWhatAnAnswerMeans",
 		old: `store:     target{write: db.Collection("messages", must), majority: db.Collection("messages", readMajority)}`, new: `store:     target{write: db.Collection("messages", must), majority: db.Collection("messages", must)}`},
 
 	// Promoting delayed messages.

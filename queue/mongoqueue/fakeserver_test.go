@@ -279,3 +279,47 @@ func TestOpenExaminesTheServer(t *testing.T) {
 		})
 	}
 }
+
+// What a URI may ask for otherwise: a driver that repeats writes by itself, reads from a secondary, reads of what a fail-over may take back.
+func TestTheURICannotChangeWhatAnAnswerMeans(t *testing.T) {
+	_, uri := startFakeServer(t, func(command string) bson.D {
+		switch command {
+		case "hello", "isMaster":
+			return helloReply(bson.E{Key: "isWritablePrimary", Value: true}, bson.E{Key: "ismaster", Value: true}, bson.E{Key: "setName", Value: "rs"},
+				bson.E{Key: "logicalSessionTimeoutMinutes", Value: 30}, bson.E{Key: "localTime", Value: time.UnixMilli(1_700_000_000_000)})
+		case "insert":
+			return bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 11000)} // it may have landed before
+		case "find":
+			return bson.D{{Key: "ok", Value: 1}, {Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: "db.messages"}, {Key: "firstBatch", Value: bson.A{}}}}}
+		}
+		return nil
+	})
+	w := &wire{}
+	q := open(t, uri+"&retryWrites=true&readPreference=secondaryPreferred&readConcernLevel=local", mongoqueue.Options{Monitor: w.monitor()})
+	// The first one was there; what else is there is read; the second one is not seen, and was there, too.
+	if err := q.Insert(t.Context(), "orders", []queue.Message{message("orders", 1, nil), message("orders", 2, nil)}); err != nil {
+		t.Error(err)
+	}
+	names, commands := w.take()
+	inserts, finds := 0, 0
+	for i, c := range commands {
+		switch names[i] {
+		case "insert":
+			inserts++
+			if _, err := c.LookupErr("txnNumber"); err == nil {
+				t.Error("the driver may repeat an insert by itself")
+			}
+		case "find":
+			finds++
+			if level, _ := c.Lookup("readConcern", "level").StringValueOK(); level != "majority" {
+				t.Errorf("what is found to be there was read with the read concern %q", level)
+			}
+			if mode, _ := c.Lookup("$readPreference", "mode").StringValueOK(); strings.HasPrefix(mode, "secondary") {
+				t.Errorf("reads go to a member that is %s", mode)
+			}
+		}
+	}
+	if inserts != 2 || finds != 1 {
+		t.Errorf("%q", names)
+	}
+}
