@@ -507,7 +507,12 @@ func (sp *spread) turn(typ string) (t turn, wait time.Duration) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	it, now := sp.types[typ], time.Now()
-	if _, _, held := sp.holder(typ, now); held {
+	if _, leaving, held := sp.holder(typ, now); held {
+		sp.plan(now)
+		if leaving && sp.shares[typ] == sp.p.instance && now.Sub(it.askedAt) > standbyEvery {
+			it.asking, it.taking, it.askedAt = true, true, now
+			return turnAsk, 0
+		}
 		it.tryAt = now.Add(jittered(max(standbyEvery, sp.stretch())))
 		return turnStandBy, 0
 	}
@@ -536,7 +541,7 @@ func (sp *spread) empty(typ string) (wait time.Duration) {
 	defer sp.mu.Unlock()
 	it, now := sp.types[typ], time.Now()
 	it.free = time.Time{}
-	if _, _, held := sp.holder(typ, now); held {
+	if _, leaving, held := sp.holder(typ, now); held && !leaving {
 		it.tryAt = now.Add(jittered(max(standbyEvery, sp.stretch())))
 	}
 	return sp.stretch()

@@ -81,7 +81,8 @@ var workerRules = []rule{
 	{file: "worker/spread.go", rule: "a member lives while its beat changes", tests: "TestMutantThatCountsTheDeadMakesTypesWait"},
 	{file: "worker/spread.go", rule: "who leaves a type waits for us", open: true, tests: "TestTypesAreSharedEvenlyAndStay|TestAReplicaThatJoinsGetsItsShare|TestAHandOverTakesLessThan100ms",
 		old: `ripe := it.wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
-	{file: "worker/spread.go", rule: "told first, and looked then", untested: "nothing but a faster hand-over rests on it"},
+	{file: "worker/spread.go", rule: "told first, and looked then", tests: "TestAStandbyThatHasJustComeGoesOn",
+		old: `		s.pool.spread.exchange(ctx)`, new: ``},
 	{file: "worker/spread.go", rule: "no type with backlog waits for somebody who does not come", tests: "TestMutantWithoutStarvationRuleStarvesTypes"},
 	{file: "worker/spread.go", rule: "types do not move for a difference of one", tests: "TestMutantWithoutHysteresisMovesTypesForEver"},
 }
