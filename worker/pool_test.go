@@ -632,10 +632,16 @@ func TestLateArrivalIsFoundWhileOthersKeepPublishing(t *testing.T) {
 		r.put(1, 1500) // half a second behind the walk, …
 		r.put(1, 1501) // (a declared gap, after 30 s)
 		r.put(3, 1)    // … and two seconds
+		old := *message(2, n)
+		old.ID = queue.NewID(old.ID.Time().Add(-2*time.Minute), 4, 1) // … and two minutes
+		old.Type, old.Payload = typ, []byte("4/1")
+		if err := r.queue.Queue.Insert(t.Context(), typ, []queue.Message{old}); err != nil {
+			t.Fatal(err)
+		}
 		more(35_000)
 		p.stop()
 		got := contents(t, r.disk, testFile)
-		for payload, within := range map[string]int{"3/1": 2500, "1/1500": 31_500, "1/1501": 31_500} {
+		for payload, within := range map[string]int{"3/1": 2500, "4/1": 31_500, "1/1500": 31_500, "1/1501": 31_500} {
 			if at := slices.Index(got, payload); at < 0 || at > 2000+within {
 				t.Errorf("%s is at index %d; the walk had passed it at 2000, and it should be found within %d ms", payload, at, within)
 			}
@@ -733,7 +739,7 @@ func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
 			t.Fatal(err)
 		}
 		before, _ := r.locks.Get(typ)
-		r.locks.Edit(typ, func(rec *lock.Record) bool { rec.Token = 1; return true }) // as a restored database would
+		r.locks.Edit(typ, func(rec *lock.Record) bool { rec.Token -= 10_000; return true }) // as a restored database would
 		r.publish(typ, 10)
 		if err := r.drain(nil); err != nil {
 			t.Fatal(err)
