@@ -326,13 +326,10 @@ func (sp *spread) sharing(now time.Time) (all []queue.Member, alone bool) {
 	return all, alone
 }
 
-// holder returns who is known to hold a type, and whether it is leaving it; ok is false if nobody is. sp.mu is held.
-func (sp *spread) holder(typ string, now time.Time) (h holding, leaving, ok bool) {
+// holder returns who is known to hold a type; ok is false if nobody is. sp.mu is held.
+func (sp *spread) holder(typ string, now time.Time) (h holding, ok bool) {
 	h, ok = sp.claims[typ]
-	if !ok || now.Sub(sp.readAt) >= deadAfter || !sp.lives(sp.sights[h.by], now, silentAfter) {
-		return h, false, false
-	}
-	return h, h.leaving, true
+	return h, ok && now.Sub(sp.readAt) < deadAfter && sp.lives(sp.sights[h.by], now, silentAfter)
 }
 
 // leave notes that a type is to be had.
@@ -360,12 +357,12 @@ func (sp *spread) plan(now time.Time) {
 	}
 	var claims []claim
 	for typ := range sp.claims {
-		h, leaving, ok := sp.holder(typ, now)
+		h, ok := sp.holder(typ, now)
 		if it := sp.types[typ]; !ok || h.idle || sp.paused[typ] || it != nil && (it.session != nil || it.taking) {
 			continue // or it is counted below
 		}
 		by := nobody
-		if !leaving {
+		if !h.leaving {
 			by = index[h.by]
 		}
 		claims = append(claims, claim{typ, by})
@@ -412,7 +409,7 @@ func (sp *spread) seek() {
 	}
 	for _, typ := range slices.Sorted(maps.Keys(sp.types)) {
 		it := sp.types[typ]
-		h, leaving, held := sp.holder(typ, now)
+		h, held := sp.holder(typ, now)
 		if !held || sp.shares[typ] != sp.p.instance || it.session != nil || it.taking {
 			it.wanted = 0
 			continue
@@ -423,7 +420,7 @@ func (sp *spread) seek() {
 		// … nor for a type that has just moved: with what others know of that, it would move on and on.
 		ripe = ripe && (h.since.IsZero() || now.Sub(h.since) > settle)
 		ripe = ripe && (it.askedAt.IsZero() || now.Sub(it.askedAt) > askAgain)
-		if (ripe || leaving) && !it.ask && !it.asking {
+		if (ripe || h.leaving) && !it.ask && !it.asking {
 			it.ask, it.askedAt = true, now
 			asks++
 			sp.wake(typ)
@@ -495,7 +492,7 @@ func (sp *spread) next(typ string) (ask bool, wait time.Duration) {
 		it.ask, it.asking, it.taking = false, true, true
 		return true, 0
 	}
-	if _, _, held := sp.holder(typ, now); held {
+	if _, held := sp.holder(typ, now); held {
 		it.free = time.Time{}
 		return false, it.tryAt.Sub(now)
 	}
@@ -507,11 +504,12 @@ func (sp *spread) turn(typ string) (t turn, wait time.Duration) {
 	sp.mu.Lock()
 	defer sp.mu.Unlock()
 	it, now := sp.types[typ], time.Now()
-	if _, leaving, held := sp.holder(typ, now); held {
-		sp.plan(now)
-		if leaving && sp.shares[typ] == sp.p.instance && now.Sub(it.askedAt) > standbyEvery {
-			it.asking, it.taking, it.askedAt = true, true, now
-			return turnAsk, 0
+	if h, held := sp.holder(typ, now); held {
+		if h.leaving && now.Sub(it.askedAt) > standbyEvery {
+			if sp.plan(now); sp.shares[typ] == sp.p.instance {
+				it.ask, it.askedAt = true, now
+				return turnNone, 0
+			}
 		}
 		it.tryAt = now.Add(jittered(max(standbyEvery, sp.stretch())))
 		return turnStandBy, 0
@@ -541,7 +539,7 @@ func (sp *spread) empty(typ string) (wait time.Duration) {
 	defer sp.mu.Unlock()
 	it, now := sp.types[typ], time.Now()
 	it.free = time.Time{}
-	if _, leaving, held := sp.holder(typ, now); held && !leaving {
+	if h, held := sp.holder(typ, now); held && !h.leaving {
 		it.tryAt = now.Add(jittered(max(standbyEvery, sp.stretch())))
 	}
 	return sp.stretch()
