@@ -16,7 +16,8 @@ import (
 const (
 	// MaxPayload is the largest payload of one message, in bytes.
 	MaxPayload = 16 << 20
-	// MaxHeaders bounds the sum of all header key and value lengths of one message, in bytes.
+	// MaxHeaders bounds the sum of all header key and value lengths of one message, in bytes. A delayed message has 82 bytes less: it gets
+	// a DelayedHeader when it is promoted.
 	MaxHeaders = 64 << 10
 	// MaxTypeLen is the longest type name, in bytes.
 	MaxTypeLen = 64

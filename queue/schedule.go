@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"strings"
 	"time"
 )
@@ -89,6 +90,39 @@ func CheckDelay(msgs []Message) ([]Message, error) {
 		out[i] = m
 	}
 	return out, nil
+}
+
+// DelayedHeader is the header by which a promoted message names the delayed message it comes from. Its value is the ID of the delayed message
+// and the ID of the promoted one, in their text forms, with a space between. The file remembers the first, so that a message
+// which a restored database promotes once more, under another ID, is not appended a second time. The second binds the header to its
+// message: in a copy of the headers that is published as another message it means nothing.
+const DelayedHeader = "fencepost-delayed"
+
+const delayedHeaderSize = len(DelayedHeader) + 2*IDLen + 1
+
+// PromotedHeaders returns the headers of the delayed message with the given ID for its promotion under another one. Headers that leave no room,
+// which Validate refuses and earlier versions did not, are returned as they are.
+func PromotedHeaders(headers map[string]string, delayed, as ID) map[string]string {
+	out := maps.Clone(headers)
+	if out == nil {
+		out = map[string]string{}
+	}
+	out[DelayedHeader] = delayed.String() + " " + as.String()
+	if m := (Message{Headers: out}); m.Size() > MaxHeaders {
+		return headers
+	}
+	return out
+}
+
+// DelayedID reads the value of a DelayedHeader: the ID of the delayed message that was promoted as the message with the ID as. ok is false if
+// the header is malformed or belongs to another message.
+func DelayedID(value string, as ID) (id ID, ok bool) {
+	delayed, promoted, ok := strings.Cut(value, " ")
+	if !ok || promoted != as.String() {
+		return ID{}, false
+	}
+	id, err := ParseID(delayed)
+	return id, err == nil
 }
 
 // CheckDue tells whether a message can be delayed until t.

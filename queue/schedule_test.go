@@ -1,6 +1,9 @@
 package queue_test
 
 import (
+	"errors"
+	"maps"
+	"strings"
 	"testing"
 	"time"
 
@@ -21,5 +24,44 @@ func TestSequence(t *testing.T) {
 	}
 	if late := s.Next(at.Add(20 * time.Minute)); late.N() != 1 || late.Producer() == first.Producer() {
 		t.Errorf("number %d of %016x after eleven minutes without any", late.N(), late.Producer())
+	}
+}
+
+// TestDelayedHeader: the header names the delayed message, and counts only in the message that it was made for.
+func TestDelayedHeader(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_000)
+	delayed, as, other := queue.NewID(at, 1, 7), queue.NewID(at.Add(time.Hour), 2, 1), queue.NewID(at.Add(time.Hour), 3, 1)
+	given := map[string]string{"k": "v"}
+	headers := queue.PromotedHeaders(given, delayed, as)
+	if !maps.Equal(given, map[string]string{"k": "v"}) || headers["k"] != "v" || len(headers) != 2 {
+		t.Errorf("%q became %q", given, headers)
+	}
+	value := headers[queue.DelayedHeader]
+	if id, ok := queue.DelayedID(value, as); !ok || id != delayed {
+		t.Errorf("%q is of %v, %v", value, id, ok)
+	}
+	for _, wrong := range []struct {
+		value string
+		as    queue.ID
+	}{{value, other}, {"", as}, {delayed.String(), as}, {value + " ", as}, {"x " + as.String(), as}, {delayed.String() + "  " + as.String(), as}} {
+		if id, ok := queue.DelayedID(wrong.value, wrong.as); ok {
+			t.Errorf("%q counts for %v, as %v", wrong.value, wrong.as, id)
+		}
+	}
+}
+
+// TestDelayedHeaderHasRoom: every delayed message that is accepted has room for it, to the byte.
+func TestDelayedHeaderHasRoom(t *testing.T) {
+	at := time.UnixMilli(1_700_000_000_000)
+	id, as := queue.NewID(at, 1, 1), queue.NewID(at, 2, 1)
+	m := queue.Message{Type: "orders", ID: id, Due: at}
+	for room := 81; room <= 82; room++ {
+		m.Headers = map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-1-room)}
+		_, err := queue.CheckDelay([]queue.Message{m})
+		promoted := queue.Message{Type: "orders", ID: as, Headers: queue.PromotedHeaders(m.Headers, id, as)}
+		_, named := promoted.Headers[queue.DelayedHeader]
+		if fits := room == 82; (err == nil) != fits || named != fits || promoted.Validate() != nil || !fits && !errors.Is(err, queue.ErrTooLarge) {
+			t.Errorf("%d bytes of room: accepted: %v, named: %v, promoted: %v", room, err, named, promoted.Validate())
+		}
 	}
 }

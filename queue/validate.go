@@ -60,8 +60,12 @@ func (m *Message) validateBody() error {
 		}
 		size += len(k) + len(v)
 	}
-	if size > MaxHeaders {
-		return &SizeError{"headers", size, MaxHeaders}
+	most := MaxHeaders
+	if !m.Due.IsZero() {
+		most -= delayedHeaderSize // of PromotedHeaders
+	}
+	if size > most {
+		return &SizeError{"headers", size, most}
 	}
 	return nil
 }

@@ -248,7 +248,8 @@ func testDelayedLargest(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	msgs := delayedMessages("orders", at, at, 1, 1, 4)
 	msgs[0].Payload = bytes.Repeat([]byte("0123456789abcdef"), queue.MaxPayload/16)
-	msgs[0].Headers = map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-1)}
+	const room = 82 // for the DelayedHeader of the promoted message
+	msgs[0].Headers = map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-room-1)}
 	msgs[1].Payload = nil
 	msgs[2].Payload = bytes.Repeat([]byte{0xff}, queue.MaxPayload-1)
 	mustDelay(t, q, msgs)
