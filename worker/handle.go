@@ -72,6 +72,9 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan []queue.Message, out 
 				due = append(due, batch[i])
 			}
 		}
+		if err := h.buryRefused(ctx); err != nil {
+			return err
+		}
 		h.tellHeld()
 		if err := h.settle(ctx, due, &done, out); err != nil {
 			return err

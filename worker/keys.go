@@ -154,6 +154,9 @@ func (k *keys) replayKey(r storage.Record, id queue.ID) {
 
 // appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys × (hash 16 B · uvarint ms).
 func (k *keys) appendState(b []byte) []byte {
+	if k.mutantForget {
+		return append(b, 0)
+	}
 	n := 0
 	for _, e := range k.order {
 		if k.at[e.key] == e.at {
@@ -181,13 +184,20 @@ func (k *keys) restore(d *stateDecoder) {
 	}
 }
 
-// skipCopy makes r a skip entry if m is a second message with its key.
+// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the delayed message that became m.
 func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
-	if !s.ledger.keys.copied(m) {
+	switch {
+	// rule: a delayed message that is promoted once more, by a database that was set back, is a copy
+	case s.ledger.delayed.copied(m):
+		id, _ := delayedID(m)
+		skip(r, fmt.Sprintf("duplicate: the delayed message %s was promoted before", id), true)
+		s.log.Debug().Stringer("id", m.ID).Stringer("delayed", id).Msg("this delayed message is in the file already")
+	case s.ledger.keys.copied(m):
+		skip(r, fmt.Sprintf("duplicate: a message with the idempotency key %q was published before", m.Headers[queue.KeyHeader]), true)
+		s.log.Debug().Stringer("id", m.ID).Str("key", m.Headers[queue.KeyHeader]).Msg("a message with this idempotency key is in the file already")
+	default:
 		return false
 	}
-	skip(r, fmt.Sprintf("duplicate: a message with the idempotency key %q was published before", m.Headers[queue.KeyHeader]), true)
 	s.count(func(st *Stats) { st.Repeated++ })
-	s.log.Debug().Stringer("id", m.ID).Str("key", m.Headers[queue.KeyHeader]).Msg("a message with this idempotency key is in the file already")
 	return true
 }

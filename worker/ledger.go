@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"time"
 
@@ -18,6 +19,7 @@ const (
 	appendAfterGap                // follows a gap that outlasted the gap timeout
 	appendLate                    // was inside a declared gap and turned up after all
 	duplicate                     // in the file already: acknowledge, do not append
+	reused                        // its number is in the file for another message: put aside, never acknowledge as a copy
 	hold                          // an earlier one of its producer is missing: read again later
 )
 
@@ -29,9 +31,10 @@ type ledger struct {
 	gapTimeout time.Duration
 	now        func() time.Time // monotonic
 
-	last map[uint64]*producerEntry // by producer number
-	held map[uint64]heldEntry      // by producer number; never persisted
-	keys keys                      // of the messages in the file, see keys.go
+	last    map[uint64]*producerEntry // by producer number
+	held    map[uint64]heldEntry      // by producer number; never persisted
+	keys    keys                      // of the messages in the file, see keys.go
+	delayed delayedIDs                // of the messages in the file, see delayed.go
 
 	sweep func() uint64 // numbers the full sweeps over what is pending
 
@@ -47,6 +50,7 @@ type ledger struct {
 // producerEntry is what the file knows of one producer.
 type producerEntry struct {
 	n       uint64 // highest counter in the file
+	at      int64  // time in that message's ID, ms; 0: unknown, the state is from an earlier version
 	seenAt  int64  // backend clock, ms, of its last append or duplicate; only ages entries, see forget
 	missing []span // declared gaps below n: numbers that were never appended
 }
@@ -77,6 +81,7 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 		held:       make(map[uint64]heldEntry),
 		looked:     make(map[uint64]sight),
 		keys:       keys{most: maxKeys},
+		delayed:    delayedIDs{most: maxDelayedSpans},
 	}
 }
 
@@ -99,13 +104,22 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		l.holdIncomplete(producer, m.ID)
 		return hold
 	case n <= last:
-		entry.seenAt = seenAt
-		if m.Incomplete || !entry.isMissing(n) {
+		entry.seenAt = max(entry.seenAt, seenAt)
+		switch missing := entry.isMissing(n); {
+		case missing && !m.Incomplete:
+			// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
+			entry.fill(n)
+			return appendLate
+		case missing, entry.at == 0, ms(m.ID) <= entry.at, l.delayed.copied(m):
 			return duplicate
 		}
-		// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
-		entry.fill(n)
-		return appendLate
+		// rule: ID times never decrease within a producer, so a message that is younger than the last one in the file is no copy. A database
+		// that was set back has given its number a second time.
+		if m.Incomplete {
+			l.holdIncomplete(producer, m.ID)
+			return hold
+		}
+		return reused
 	case m.Incomplete:
 		// rule: an incomplete message is not here yet, and what is not here is never appended, not even as a gap's end.
 		l.holdIncomplete(producer, m.ID)
@@ -153,7 +167,7 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 	case n > entry.n+1:
 		entry.missing = append(entry.missing, span{entry.n + 1, n - 1})
 	}
-	entry.n = n
+	entry.n, entry.at = n, ms(id)
 }
 
 // holdBack starts (or keeps) the clock of a producer whose next message is missing, while id waits.
@@ -227,77 +241,55 @@ func (l *ledger) forget(now int64, retention time.Duration) (dropped int) {
 			dropped++
 		}
 	}
+	l.delayed.forget(now, retention.Milliseconds())
 	return dropped
 }
 
 func (e *producerEntry) isMissing(n uint64) bool {
-	for _, s := range e.missing {
-		if s.from <= n && n <= s.to {
-			return true
-		}
-	}
-	return false
+	_, missing := find(e.missing, n)
+	return missing
 }
 
 // fill takes n out of the missing ranges.
-func (e *producerEntry) fill(n uint64) {
-	for i, s := range e.missing {
-		if n < s.from || n > s.to {
-			continue
-		}
-		var rest []span
-		if s.from < n {
-			rest = append(rest, span{s.from, n - 1})
-		}
-		if n < s.to {
-			rest = append(rest, span{n + 1, s.to})
-		}
-		e.missing = slices.Replace(e.missing, i, i+1, rest...)
-		return
-	}
-}
+func (e *producerEntry) fill(n uint64) { e.missing = without(e.missing, n) }
 
 // The state blob inside a checkpoint, little endian:
 //
 //	version u8 · uvarint producers · per producer, ascending:
-//	  producer u64 · uvarint n · uvarint seenAt (ms) · uvarint gaps · gaps × (uvarint from, uvarint to)
-//	version 2 only: idempotency keys, see keys.appendState
+//	  producer u64 · uvarint n · uvarint at (ms) · uvarint seenAt (ms) · uvarint gaps · gaps × (uvarint from, uvarint to)
+//	idempotency keys, see keys.appendState · delayed messages, see delayedIDs.appendState
 //
-// Version 2 is written when there are keys, so that earlier workers go on reading files without.
+// Earlier versions are read, too: 1 has neither at, nor keys, nor delayed messages; 2 has keys.
 const (
-	stateVersion     = 1
-	stateVersionKeys = 2
+	stateVersionFirst = 1
+	stateVersionKeys  = 2
+	stateVersion      = 3
 )
 
 var errState = errors.New("checkpoint state is not readable by this version of the worker")
 
 // state encodes the ledger for a checkpoint.
 func (l *ledger) state() []byte {
-	producers := make([]uint64, 0, len(l.last))
-	for p := range l.last {
-		producers = append(producers, p)
-	}
-	slices.Sort(producers)
-	b := make([]byte, 0, 1+10+len(producers)*24+len(l.keys.at)*24)
-	version := byte(stateVersion)
-	if len(l.keys.at) > 0 && !l.keys.mutantForget {
-		version = stateVersionKeys
-	}
-	b = append(b, version)
-	b = binary.AppendUvarint(b, uint64(len(producers)))
-	for _, p := range producers {
+	b := make([]byte, 0, 1+10+len(l.last)*30+len(l.keys.at)*24+l.delayed.spans*24)
+	b = append(b, stateVersion)
+	b = binary.AppendUvarint(b, uint64(len(l.last)))
+	for _, p := range slices.Sorted(maps.Keys(l.last)) {
 		e := l.last[p]
 		b = binary.LittleEndian.AppendUint64(b, p)
 		b = binary.AppendUvarint(b, e.n)
+		b = binary.AppendUvarint(b, uint64(e.at))
 		b = binary.AppendUvarint(b, uint64(max(e.seenAt, 0)))
-		b = binary.AppendUvarint(b, uint64(len(e.missing)))
-		for _, s := range e.missing {
-			b = binary.AppendUvarint(b, s.from)
-			b = binary.AppendUvarint(b, s.to)
-		}
+		b = appendSpans(b, e.missing)
 	}
-	if version == stateVersionKeys {
-		b = l.keys.appendState(b)
+	b = l.keys.appendState(b)
+	return l.delayed.appendState(b)
+}
+
+func appendSpans(b []byte, spans []span) []byte {
+	b = binary.AppendUvarint(b, uint64(len(spans)))
+	for _, s := range spans {
+		b = binary.AppendUvarint(b, s.from)
+		b = binary.AppendUvarint(b, s.to)
 	}
 	return b
 }
@@ -306,26 +298,27 @@ func (l *ledger) state() []byte {
 func (l *ledger) restore(state []byte) error {
 	d := stateDecoder{b: state}
 	version := d.byte()
-	if version != stateVersion && version != stateVersionKeys {
-		return fmt.Errorf("%w: version %d, known are 1 to %d", errState, version, stateVersionKeys)
+	if d.err == nil && (version < stateVersionFirst || version > stateVersion) {
+		return fmt.Errorf("%w: version %d, known are %d to %d; update this program", errState, version, stateVersionFirst, stateVersion)
 	}
 	clear(l.last)
 	for range d.uvarint() {
-		if d.err != nil {
-			break
-		}
 		producer := d.uint64()
-		e := &producerEntry{n: d.uvarint(), seenAt: int64(d.uvarint())}
-		for range d.uvarint() {
-			if d.err != nil {
-				break
-			}
-			e.missing = append(e.missing, span{d.uvarint(), d.uvarint()})
+		e := &producerEntry{n: d.uvarint()}
+		if version >= stateVersion {
+			e.at = int64(d.uvarint())
+		}
+		e.seenAt, e.missing = int64(d.uvarint()), d.spans()
+		if d.err != nil {
+			return d.err
 		}
 		l.last[producer] = e
 	}
-	if version == stateVersionKeys && d.err == nil {
+	if version >= stateVersionKeys {
 		l.keys.restore(&d)
+	}
+	if version >= stateVersion {
+		l.delayed.restore(&d)
 	}
 	if d.err == nil && len(d.b) > 0 {
 		d.err = fmt.Errorf("%w: %d bytes left over", errState, len(d.b))
@@ -362,4 +355,15 @@ func (d *stateDecoder) uvarint() uint64 {
 	}
 	d.take(n)
 	return v
+}
+
+func (d *stateDecoder) spans() (out []span) {
+	for range d.uvarint() {
+		s := span{d.uvarint(), d.uvarint()}
+		if d.err != nil {
+			return nil
+		}
+		out = append(out, s)
+	}
+	return out
 }

@@ -142,6 +142,18 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 	expect(t, l, message(1, 2), appendLate) // it was not taken for appended
 }
 
+// What is younger than the last message of its producer is none of those before, so it may not be acknowledged when it is not complete, either.
+func TestLedgerHoldsAReusedNumberThatIsNotComplete(t *testing.T) {
+	l, _ := testLedger()
+	expect(t, l, message(1, 1), appendNow)
+	expect(t, l, message(1, 2), appendNow)
+	incomplete := &queue.Message{Type: typ, ID: queue.NewID(epoch.Add(time.Hour), 1, 1), Incomplete: true}
+	expect(t, l, incomplete, hold)
+	complete := *incomplete
+	complete.Incomplete = false
+	expect(t, l, &complete, reused)
+}
+
 func TestLedgerLeavesMessagesWithoutACounterInTheQueue(t *testing.T) {
 	l, c := testLedger()
 	expect(t, l, message(1, 0), hold)

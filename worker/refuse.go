@@ -19,6 +19,13 @@ import (
 // whoever opens the file reads the skip entries behind the last checkpoint, as it does with all entries there, and buries
 // what is still in the queue; and no checkpoint is written before what was skipped is buried.
 
+// A message whose number is in use for another one (see ledger.judge) becomes a dead letter without an entry: the file cannot hold its number
+// a second time.
+
+// reasonReused is the reason of those letters.
+const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
+	"database is set back to an earlier state; this message is not in the file, requeue it to publish it under a new number"
+
 // filter asks Config.Filter.
 func (s *session) filter(m *queue.Message) (err error) {
 	f := s.pool.cfg.Filter
@@ -39,6 +46,7 @@ func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason = reason[:min(len(reason), queue.MaxReason)]
 	skip(r, reason, false)
 	s.ledger.keys.drop(m)
+	s.ledger.delayed.drop(m)
 	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 }
 
@@ -68,7 +76,7 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 	}
 }
 
-// buryRefused puts aside what was refused. The skip entries are durable.
+// buryRefused puts aside what was refused. Its skip entries are durable.
 func (s *session) buryRefused(ctx context.Context) error {
 	for _, l := range s.refused {
 		if err := s.bury(ctx, l); err != nil {

@@ -45,7 +45,7 @@ type session struct {
 	sweeps   atomic.Uint64             // full sweeps begun; a new one begins only when nothing is in flight
 	held     atomic.Pointer[heldState] // what waits behind a gap, told to the fetch stage
 
-	refused []queue.Letter      // append stage: skip entries are in the file for them, and they are not buried yet
+	refused []queue.Letter      // append stage: what is to be buried; all but those with reasonReused have skip entries in the file
 	skipped map[queue.ID]string // skip entries behind the last checkpoint when the file was opened, with the reasons
 
 	traced []func(error) // append stage: Config.Trace is to be told of their end
@@ -180,6 +180,7 @@ func (s *session) open(ctx context.Context) error {
 			}
 			if err == nil {
 				s.ledger.keys.replayKey(r, id)
+				s.ledger.delayed.replay(r, id, seenAt)
 			}
 			if err == nil && r.Kind == storage.KindSkipped && !skippedAs(r, skipDuplicate) {
 				s.skipped[id] = string(r.Payload)
@@ -288,9 +289,9 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 			if err := s.rotate(ctx); err != nil {
 				return err
 			}
-			if err := s.buryRefused(ctx); err != nil { // mutant
-				return err
-			}
+		}
+		if err := s.buryRefused(ctx); err != nil { // those that need no entry in the file
+			return err
 		}
 		select {
 		case out <- done:
@@ -341,6 +342,11 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		if key, ok := m.Headers[queue.KeyHeader]; ok {
 			s.ledger.keys.note(key, m.ID)
 		}
+		s.ledger.delayed.noteMessage(m, seenAt)
+	}
+	if s.ledger.delayed.bound() {
+		s.log.Warn().Int("delayed", maxDelayedSpans).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
+			"appended again if the database were set back to a time before their promotion")
 	}
 	if s.ledger.keys.forget(seenAt) && !s.keysFull {
 		s.keysFull = true
@@ -378,6 +384,10 @@ func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage
 		s.duplicates++
 		s.count(func(st *Stats) { st.Duplicates++ })
 		done.ids = append(done.ids, m.ID)
+		return 0, false
+	case reused:
+		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database set back to an earlier state?")
+		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reasonReused, Attempts: 1})
 		return 0, false
 	case appendAfterGap:
 		s.gaps++

@@ -1,0 +1,343 @@
+package worker
+
+import (
+	"context"
+	"encoding/binary"
+	"encoding/hex"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
+	"pgregory.net/rapid"
+)
+
+// promoted is the n-th message of a sequence, promoted the given time after the epoch from the k-th delayed message of a publisher.
+func promoted(sequence, n uint64, after time.Duration, publisher, k uint64) queue.Message {
+	as := queue.NewID(epoch.Add(after), sequence, n)
+	return queue.Message{Type: typ, ID: as, Payload: fmt.Appendf(nil, "%d/%d", publisher, k),
+		Headers: queue.PromotedHeaders(nil, queue.NewID(epoch.Add(time.Duration(k)*time.Millisecond), publisher, k), as)}
+}
+
+// insert stores messages as a promotion does.
+func (r *rig) insert(msgs ...queue.Message) {
+	r.t.Helper()
+	if err := r.queue.Queue.Insert(context.Background(), typ, msgs); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+const pad = "pad "
+
+// rotate makes the type's file go on in a new one, once.
+func (r *rig) rotate() {
+	r.t.Helper()
+	r.insert(queue.Message{Type: typ, ID: queue.NewID(epoch, 99, 1), Payload: []byte(pad + strings.Repeat("x", 1<<20))})
+	before := len(r.generations(typ))
+	r.mustDrain(func(c *Config) { c.MaxFileBytes = 1 << 20 })
+	if n := len(r.generations(typ)); n != before+1 {
+		r.t.Fatalf("%d files, want one more than %d", n, before)
+	}
+}
+
+// messages returns the payloads of the messages in the type's files, without those of rotate.
+func (r *rig) messages() (got []string) {
+	r.t.Helper()
+	for _, payload := range r.chain(typ) {
+		if !strings.HasPrefix(payload, pad) && !strings.HasPrefix(payload, "duplicate: ") { // the reason of a skip entry
+			got = append(got, payload)
+		}
+	}
+	return got
+}
+
+func (r *rig) mustDrain(change func(*Config)) {
+	r.t.Helper()
+	if err := r.drain(change); err != nil {
+		r.t.Fatal(err)
+	}
+}
+
+// A database that was set back gives a number a second time. The second message is no copy of the first: it becomes a dead letter, and the rest
+// goes on, whether the same session has appended the first one or an earlier one, from records or from a checkpoint.
+func TestReusedNumberIsPutAsideAndNeverTakenForACopy(t *testing.T) {
+	for name, between := range map[string]func(r *rig){
+		"the same session":  func(*rig) {},
+		"the next session":  func(r *rig) { r.mustDrain(nil) },
+		"behind a new file": func(r *rig) { r.rotate() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				r.insert(promoted(7, 1, time.Hour, 1, 1), promoted(7, 2, 2*time.Hour, 1, 2))
+				p := r.start(nil)
+				time.Sleep(time.Second)
+				if name != "the same session" {
+					p.stop()
+				}
+				between(r)
+				r.insert(promoted(7, 2, 3*time.Hour, 1, 3), promoted(7, 3, 4*time.Hour, 1, 4))
+				if name == "the same session" {
+					time.Sleep(time.Minute)
+					p.stop()
+				}
+				r.mustDrain(nil)
+				letters := r.letters()
+				if len(letters) != 1 || string(letters[0].Payload) != "1/3" || letters[0].Reason != reasonReused {
+					t.Errorf("letters %+v", letters)
+				}
+				if got := r.messages(); !slices.Equal(got, []string{"1/1", "1/2", "1/4"}) {
+					t.Errorf("the file holds %q", got)
+				}
+				if n := r.pending(); n != 0 {
+					t.Errorf("%d messages are pending", n)
+				}
+			})
+		})
+	}
+}
+
+// The letter is stored before the message is removed, also when the queue fails.
+func TestReusedNumberSurvivesFaults(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.insert(promoted(7, 1, time.Hour, 1, 1))
+		r.mustDrain(nil)
+		r.insert(promoted(7, 1, 2*time.Hour, 1, 2))
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpBury {
+				return queuetest.Fault{Kind: queuetest.Hang}
+			}
+			return queuetest.Fault{}
+		})
+		p := r.start(nil)
+		time.Sleep(5 * time.Second)
+		p.cancel()
+		<-p.done
+		if n := r.pending(); n != 1 {
+			t.Fatalf("%d messages are pending after a death before the letter was stored", n)
+		}
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+		r.mustDrain(nil)
+		if letters := r.letters(); len(letters) != 1 || string(letters[0].Payload) != "1/2" {
+			t.Errorf("letters %+v", letters)
+		}
+	})
+}
+
+// A handler has no file, but what its session knows it does not hand over twice, nor lose.
+func TestReusedNumberInAHandlersSession(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var got record
+		r.insert(promoted(7, 1, time.Hour, 1, 1))
+		p := r.start(handle(HandlerFunc(func(_ context.Context, _ Lease, msgs []queue.Message) error {
+			got.add(msgs...)
+			return nil
+		}), func(*Config) {}))
+		time.Sleep(time.Minute)
+		r.insert(promoted(7, 1, 2*time.Hour, 1, 2), promoted(7, 2, 3*time.Hour, 1, 3))
+		time.Sleep(time.Minute)
+		p.stop()
+		if all := got.all(); !slices.Equal(all, []string{"1/1", "1/3"}) || len(r.letters()) != 1 || r.pending() != 0 {
+			t.Errorf("handled %q, %d letters, %d pending", all, len(r.letters()), r.pending())
+		}
+	})
+}
+
+// A database that was set back promotes again what it had promoted since, under the same numbers or others: the file has it already.
+func TestDelayedMessageThatIsPromotedAgainIsACopy(t *testing.T) {
+	for name, again := range map[string]queue.Message{
+		"under the number it had":      promoted(7, 2, 3*time.Hour, 1, 2),
+		"under the next number":        promoted(7, 4, 3*time.Hour, 1, 2),
+		"under another number":         promoted(8, 1, 3*time.Hour, 1, 2),
+		"under the number of another":  promoted(7, 3, 3*time.Hour, 1, 2),
+		"under a number that is ahead": promoted(7, 6, 3*time.Hour, 1, 2),
+	} {
+		for _, newFile := range []bool{false, true} {
+			t.Run(name, func(t *testing.T) {
+				onRig(t, func(t *testing.T, r *rig) {
+					r.insert(promoted(7, 1, time.Hour, 1, 1), promoted(7, 2, time.Hour, 1, 2), promoted(7, 3, 2*time.Hour, 1, 3))
+					r.mustDrain(nil)
+					if newFile {
+						r.rotate()
+					}
+					r.insert(again)
+					r.insert(promoted(9, 1, 5*time.Hour, 1, 4))
+					p := r.start(nil)
+					time.Sleep(2 * time.Minute)
+					p.stop()
+					if got := r.messages(); !slices.Equal(got, []string{"1/1", "1/2", "1/3", "1/4"}) {
+						t.Errorf("the files hold %q", got)
+					}
+					if len(r.letters()) != 0 || r.pending() != 0 {
+						t.Errorf("%d letters, %d pending", len(r.letters()), r.pending())
+					}
+				})
+			})
+		}
+	}
+}
+
+// A message that was put aside is not in the file, so the delayed message counts as new when it comes again.
+func TestDelayedMessageThatWasPutAsideIsNotInTheFile(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.insert(promoted(7, 1, time.Hour, 1, 17))
+		r.mustDrain(func(c *Config) { c.Filter = no7 })
+		large := promoted(7, 2, time.Hour, 1, 18)
+		large.Headers["k"] = strings.Repeat("v", storage.MaxHeaders)
+		r.queue.Queue.(*queuetest.Memory).Plant(typ, large)
+		r.mustDrain(func(c *Config) { c.OnError = DeadLetter })
+		if n := len(r.letters()); n != 2 {
+			t.Fatalf("%d dead letters", n)
+		}
+		r.insert(promoted(8, 1, 2*time.Hour, 1, 17), promoted(8, 2, 2*time.Hour, 1, 18))
+		r.mustDrain(nil)
+		if got, _ := r.inFile(); !slices.Equal(got, []string{"1/17", "1/18"}) {
+			t.Errorf("the file holds %q", got)
+		}
+	})
+}
+
+// A copy of the headers in another message means nothing.
+func TestDelayedHeaderOfAnotherMessageIsIgnored(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		first := promoted(7, 1, time.Hour, 1, 1)
+		second := queue.Message{Type: typ, ID: queue.NewID(epoch, 9, 1), Payload: []byte("passed on"), Headers: maps.Clone(first.Headers)}
+		r.insert(first)
+		r.mustDrain(nil)
+		r.insert(second)
+		r.mustDrain(nil)
+		if got, _ := r.inFile(); !slices.Equal(got, []string{"1/1", "passed on"}) {
+			t.Errorf("the file holds %q", got)
+		}
+	})
+}
+
+// The set of spans behaves as a set of numbers, and stays ascending and joined.
+func TestSpans(t *testing.T) {
+	rapid.Check(t, func(t *rapid.T) {
+		var spans []span
+		want := map[uint64]bool{}
+		for range rapid.IntRange(0, 80).Draw(t, "steps") {
+			n := rapid.Uint64Range(1, 20).Draw(t, "n")
+			if rapid.Bool().Draw(t, "add") {
+				spans, want[n] = with(spans, n), true
+			} else {
+				spans = without(spans, n)
+				delete(want, n)
+			}
+			for n := range uint64(22) {
+				if _, in := find(spans, n); in != want[n] {
+					t.Fatalf("%v has %d: %v", spans, n, in)
+				}
+			}
+			for i := 1; i < len(spans); i++ {
+				if spans[i].from <= spans[i-1].to+1 || spans[i].from > spans[i].to {
+					t.Fatalf("%v is not ascending, or not joined", spans)
+				}
+			}
+		}
+	})
+}
+
+// Memory and checkpoints are bounded: producers that have been silent for longest are forgotten first.
+func TestDelayedIDsAreBounded(t *testing.T) {
+	l, _ := testLedger()
+	d := &l.delayed
+	d.most = 100
+	for i := range uint64(150) {
+		d.note(queue.NewID(epoch, i%3, 2*(i/3)+1), int64(i%3)) // every second number: a span for each
+		early := d.bound()
+		if d.spans > 100 || early != (d.spans < 76 && i >= 100) {
+			t.Fatalf("%d spans after %d messages, some forgotten: %v", d.spans, i+1, early)
+		}
+		if early {
+			break
+		}
+	}
+	if d.of[0] != nil || d.of[1] == nil || d.of[2] == nil {
+		t.Errorf("left are %v, want the two that were heard of last", slices.Collect(maps.Keys(d.of)))
+	}
+	d.forget(1001, 1000)
+	if d.of[1] == nil || d.of[2] == nil {
+		t.Error("forgotten before their time")
+	}
+	if d.forget(1002, 1000); d.of[1] != nil || d.of[2] == nil || d.spans != len(d.of[2].ns) {
+		t.Errorf("left are %v, %d spans", slices.Collect(maps.Keys(d.of)), d.spans)
+	}
+}
+
+// States that earlier versions have written are read: without the times of the last IDs nothing is taken for a reused number.
+func TestEarlierStatesAreRead(t *testing.T) {
+	key := hashKey("order-17")
+	last := message(5, 9)
+	body := binary.LittleEndian.AppendUint64([]byte{1}, 5)                // one producer
+	body = append(body, 9)                                                // n
+	body = binary.AppendUvarint(body, uint64(epoch.UnixMilli()))          // seenAt
+	body = append(body, 1, 3, 4)                                          // one gap, from 3 to 4
+	keys := append([]byte{1}, key[:]...)                                  // one key
+	keys = binary.AppendUvarint(keys, uint64(last.ID.Time().UnixMilli())) // and its message's time
+	for version, state := range map[int][]byte{1: append([]byte{1}, body...), 2: slices.Concat([]byte{2}, body, keys)} {
+		l, _ := testLedger()
+		l.keys.window = time.Hour
+		if err := l.restore(state); err != nil {
+			t.Fatalf("version %d: %v\n%s", version, err, hex.Dump(state))
+		}
+		e := l.last[5]
+		if e == nil || e.n != 9 || e.at != 0 || e.seenAt != epoch.UnixMilli() || !slices.Equal(e.missing, []span{{3, 4}}) {
+			t.Errorf("version %d: %+v", version, e)
+		}
+		copyOf := *message(6, 1)
+		copyOf.Headers = map[string]string{queue.KeyHeader: "order-17"}
+		if l.keys.copied(&copyOf) != (version == 2) {
+			t.Errorf("version %d: the key is known: %v", version, version != 2)
+		}
+		later := queue.Message{Type: typ, ID: queue.NewID(last.ID.Time().Add(time.Hour), 5, 9)}
+		expect(t, l, &later, duplicate) // as before: the time is unknown
+		expect(t, l, message(5, 10), appendNow)
+		later.ID = queue.NewID(last.ID.Time().Add(time.Hour), 5, 9)
+		expect(t, l, &later, reused)
+	}
+	l, _ := testLedger()
+	if err := l.restore([]byte{4, 0, 0, 0}); err == nil || !strings.Contains(err.Error(), "version 4") {
+		t.Errorf("a state of a later version: %v", err)
+	}
+}
+
+func TestAuditFindsADelayedMessageTwice(t *testing.T) {
+	for name, restored := range map[string]bool{"in one file": false, "in two": true} {
+		var a Audit
+		first := promoted(7, 1, time.Hour, 1, 1)
+		record := func(m queue.Message, kind storage.Kind) {
+			r := storage.Record{Kind: kind, ID: m.ID[:], Headers: headers(m.Headers)}
+			if kind == storage.KindSkipped {
+				skip(&r, "reason", true)
+			}
+			if err := a.Record(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if restored {
+			l, _ := testLedger()
+			l.note(first.ID, 1)
+			l.delayed.noteMessage(&first, 1)
+			if err := a.Restore(l.state()); err != nil {
+				t.Fatal(err)
+			}
+		} else {
+			record(first, storage.KindMessage)
+		}
+		record(promoted(7, 2, time.Hour, 1, 1), storage.KindSkipped)
+		record(promoted(7, 3, time.Hour, 1, 2), storage.KindMessage)
+		if problems, n := a.Problems(); n != 0 {
+			t.Errorf("%s: %v", name, problems)
+		}
+		record(promoted(8, 1, time.Hour, 1, 1), storage.KindMessage)
+		if problems, n := a.Problems(); n != 1 || !strings.Contains(problems[0].Error(), "delayed message") {
+			t.Errorf("%s: %v", name, problems)
+		}
+	}
+}
