@@ -153,14 +153,20 @@ type Sequence struct {
 	At       int64  // backend's clock, ms, of that
 }
 
-// sequenceIdle is how long a Sequence stands still before it takes a new producer number. It is far longer than a consumer's sweep
-// (order across numbers), and far shorter than the time after which a consumer forgets a producer.
-const sequenceIdle = 10 * time.Minute
+// How long a Sequence stands still before it takes a new producer number.
+const (
+	// sequenceIdle is longer than a consumer's sweep and the pause of docs/decisions/0304 (order across numbers), and far shorter than
+	// the time after which a consumer forgets a producer. It is no longer than that: a database that is restored from a backup has
+	// the numbers of the backup, and gives those again that were given since, unless the sequence has stood still.
+	sequenceIdle = time.Minute
+	// sequenceBack is how far a clock may be behind. The clocks of two promoters may differ by minutes.
+	sequenceBack = 10 * time.Minute
+)
 
 // Stale reports whether the sequence would begin anew at the given time: it need not be kept.
 func (s *Sequence) Stale(now time.Time) bool {
 	idle := now.UnixMilli() - s.At
-	return s.N == 0 || s.N >= MaxN || idle > sequenceIdle.Milliseconds() || -idle > sequenceIdle.Milliseconds()
+	return s.N == 0 || s.N >= MaxN || idle > sequenceIdle.Milliseconds() || -idle > sequenceBack.Milliseconds()
 }
 
 // Next gives the next ID.

@@ -19,11 +19,19 @@ func TestSequence(t *testing.T) {
 	if first.N() != 1 || back.N() != 2 || back.Producer() != first.Producer() || back.Compare(first) <= 0 {
 		t.Errorf("%v and then %v, a second before", first, back)
 	}
-	if next := s.Next(at.Add(9 * time.Minute)); next.N() != 3 || next.Producer() != first.Producer() {
-		t.Errorf("number %d of %016x after nine minutes, want 3 of %016x", next.N(), next.Producer(), first.Producer())
+	at = at.Add(time.Minute)
+	if next := s.Next(at); next.N() != 3 || next.Producer() != first.Producer() {
+		t.Errorf("number %d of %016x after a minute, want 3 of %016x", next.N(), next.Producer(), first.Producer())
 	}
-	if late := s.Next(at.Add(20 * time.Minute)); late.N() != 1 || late.Producer() == first.Producer() {
-		t.Errorf("number %d of %016x after eleven minutes without any", late.N(), late.Producer())
+	if back := s.Next(at.Add(-10 * time.Minute)); back.N() != 4 || back.Producer() != first.Producer() || !back.Time().Equal(at) {
+		t.Errorf("number %d of %016x at %v, by a clock that is ten minutes behind, want 4 of %016x at %v", back.N(), back.Producer(), back.Time(), first.Producer(), at)
+	}
+	late := s.Next(at.Add(time.Minute + time.Millisecond))
+	if late.N() != 1 || late.Producer() == first.Producer() {
+		t.Errorf("number %d of %016x after more than a minute without any", late.N(), late.Producer())
+	}
+	if back := s.Next(at.Add(-10 * time.Minute)); back.N() != 1 || back.Producer() == late.Producer() {
+		t.Errorf("number %d of %016x, by a clock that is eleven minutes behind", back.N(), back.Producer())
 	}
 }
 
