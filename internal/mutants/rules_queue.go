@@ -56,6 +56,10 @@ var queueRules = []rule{
 		old: `s.At = max(s.At, now.UnixMilli()) // rule`, new: `s.At = now.UnixMilli() // rule`},
 	{file: "queue/schedule.go", rule: "a sequence that stood still takes a new number", tests: "TestSequence",
 		old: `idle > sequenceIdle.Milliseconds() || -idle`, new: `-idle`},
+	{file: "queue/schedule.go", rule: "a sequence whose clock went back takes a new number", tests: "TestSequence",
+		old: `|| -idle > sequenceBack.Milliseconds()`, new: ``},
+	{file: "queue/schedule.go", rule: "a promoted message names its delayed one", in: "queue/sqlitequeue", tests: "TestSQLiteConforms/Delayed",
+		old: `out[DelayedHeader] = delayed.String()`, new: `out[DelayedHeader] = as.String()`},
 }
 
 var mongoqueueRules = []rule{

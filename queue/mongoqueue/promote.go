@@ -221,7 +221,8 @@ func (p *promoter) finish(ctx context.Context, plan plan, there, drop []delayed)
 		}
 		left = append(left, *d)
 		if !d.Incomplete { // … and as this one was about to be
-			byType[d.Type] = append(byType[d.Type], queue.Message{Type: d.Type, ID: item.as, Payload: d.Payload, Headers: d.Headers})
+			byType[d.Type] = append(byType[d.Type], queue.Message{Type: d.Type, ID: item.as, Payload: d.Payload,
+				Headers: queue.PromotedHeaders(d.Headers, d.ID, item.as)})
 		}
 	}
 	remove := slotsOf(left)

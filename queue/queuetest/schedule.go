@@ -64,7 +64,9 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 			s = &queue.Sequence{}
 			d.sequences[msg.Type] = s
 		}
-		msg.ID, msg.Due = s.Next(p.Now), time.Time{}
+		id := s.Next(p.Now)
+		msg.Headers = queue.PromotedHeaders(msg.Headers, msg.ID, id)
+		msg.ID, msg.Due = id, time.Time{}
 		m.types[msg.Type] = true
 		m.insert(msg.Type, []queue.Message{msg})
 		p.Messages++

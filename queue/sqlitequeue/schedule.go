@@ -106,8 +106,12 @@ func promote(tx *sqlitedb.Tx, due []queue.Message, now time.Time) error {
 			sequences[m.Type] = s
 		}
 		id := s.Next(now)
-		if _, err := tx.Exec(`INSERT INTO queue_messages (type, id, payload, headers) SELECT type, ?, payload, headers FROM queue_delayed
-			WHERE due = ? AND type = ? AND id = ?`, id[:], m.Due.UnixMilli(), m.Type, m.ID[:]); err != nil {
+		headers, err := encodeHeaders(queue.PromotedHeaders(m.Headers, m.ID, id))
+		if err != nil {
+			return err
+		}
+		if _, err := tx.Exec(`INSERT INTO queue_messages (type, id, payload, headers) SELECT type, ?, payload, ? FROM queue_delayed
+			WHERE due = ? AND type = ? AND id = ?`, id[:], headers, m.Due.UnixMilli(), m.Type, m.ID[:]); err != nil {
 			return err
 		}
 		if _, err := settleDelayed(tx, queue.SlotOf(m), now); err != nil {
@@ -137,9 +141,9 @@ func settleDelayed(tx *sqlitedb.Tx, s queue.Slot, now time.Time) (removed bool, 
 	return n > 0, err
 }
 
-// readDelayed reads what is due at the given time, without headers and payloads: those are moved inside the database.
+// readDelayed reads what is due at the given time, without payloads: those are moved inside the database.
 func readDelayed(tx *sqlitedb.Tx, after queue.Slot, until time.Time, limit queue.Limit) (out []queue.Message, err error) {
-	rows, err := tx.Query(`SELECT due, type, id, length(payload) FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) AND due <= ?
+	rows, err := tx.Query(`SELECT due, type, id, length(payload), headers FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) AND due <= ?
 		ORDER BY due, type, id LIMIT ?`, dueOf(after), after.Type, after.ID[:], until.UnixMilli(), limit.Messages)
 	if err != nil {
 		return nil, err
@@ -150,10 +154,11 @@ func readDelayed(tx *sqlitedb.Tx, after queue.Slot, until time.Time, limit queue
 		var m queue.Message
 		var due, length int64
 		var id []byte
-		if err := rows.Scan(&due, &m.Type, &id, &length); err != nil {
+		var headers *string
+		if err := rows.Scan(&due, &m.Type, &id, &length, &headers); err != nil {
 			return nil, err
 		}
-		if err := decode(&m, id, nil); err != nil {
+		if err := decode(&m, id, headers); err != nil {
 			return nil, err
 		}
 		m.Due = time.UnixMilli(due)
