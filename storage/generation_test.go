@@ -95,6 +95,33 @@ func TestWrongGeneration(t *testing.T) {
 	must(t, open())
 }
 
+// TestLateRotationFindsTheSuccessor: A sleeps before it gives its successor a name. B, which listed the directory before A
+// made that file, completes the rotation and works. A wakes: the name is taken, and what B has acknowledged stays.
+func TestLateRotationFindsTheSuccessor(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	slept := false
+	a, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpLink && !slept {
+			slept = true
+			temp := temporary(mem)
+			must(t, mem.Rename(temp, "/unseen"))
+			b, err := x.open(mem)
+			must(t, err)
+			must(t, mem.Rename("/unseen", temp))
+			must(t, steps(func() error { return b.append(2) }, b.ack, func() error { return b.w.Close() }))
+		}
+		return nil
+	}})
+	must(t, err)
+	must(t, a.begin())
+	checkError(t, a.rotate(), new(*storage.SupersededError), storage.ErrFenced, "orders@0002.fpl")
+	if !slept {
+		t.Fatal("A never came to give its successor a name")
+	}
+	must(t, x.check(mem))
+	must(t, x.finish(mem))
+}
+
 // TestCompact: whatever happened to a file, its compaction has the same records at the same indexes, in fewer batches.
 func TestCompact(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {

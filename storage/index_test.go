@@ -9,11 +9,13 @@ import (
 	"hash/crc32"
 	"io"
 	"io/fs"
+	"maps"
 	"math"
 	"math/rand/v2"
 	"os"
 	"path/filepath"
 	"slices"
+	"syscall"
 	"testing"
 	"time"
 
@@ -314,6 +316,54 @@ func TestIndexIntoVoid(t *testing.T) {
 		t.Errorf("check says %v", err)
 	}
 	x.build(t, storage.IndexRebuilt)
+}
+
+// TestIndexIntoUnreadableBytes: an index may lead a reader to bytes that the device cannot read, and that the ordinary way does
+// not need. The reader takes the ordinary way then, and reports no error.
+func TestIndexIntoUnreadableBytes(t *testing.T) {
+	x := newIndexed(t, 31)
+	var bad int64 // the byte that cannot be read
+	broken, touched := false, false
+	o := storage.ReaderOptions{FS: &storagetest.Tap{FS: storage.OS(), Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op != storagetest.OpRead || c.Name != x.path || bad < c.Off || bad >= c.Off+c.Len {
+			return nil
+		}
+		touched = true
+		if !broken {
+			return nil
+		}
+		return &storagetest.Fault{Err: syscall.EIO}
+	}}}
+	x.build(t, storage.IndexFresh)
+	led := map[uint64]int64{} // where the index leads a reader that starts here
+	for from := uint64(0); from < uint64(len(x.records)); from += 5 {
+		o.From = from
+		_, led[from] = x.read(t, o)
+	}
+	content, err := os.ReadFile(storage.IndexName(x.path))
+	must(t, err)
+	must(t, os.Remove(storage.IndexName(x.path)))
+	var starts []uint64 // of them, those from which the ordinary way does not come there
+	for _, from := range slices.Sorted(maps.Keys(led)) {
+		o.From, bad, touched = from, led[from], false
+		if x.read(t, o); !touched {
+			starts = append(starts, from)
+		}
+	}
+	must(t, os.WriteFile(storage.IndexName(x.path), content, 0o600))
+	broken = true
+	for _, from := range starts {
+		o.From, bad, touched = from, led[from], false
+		if got, _ := x.read(t, o); !slices.EqualFunc(got, x.records[from:], equal) {
+			t.Errorf("from %d: %d records, want %d", from, len(got), len(x.records[from:]))
+		}
+		if !touched {
+			t.Errorf("from %d: the reader did not follow the index", from)
+		}
+	}
+	if len(starts) == 0 {
+		t.Error("the ordinary way comes everywhere where the index leads")
+	}
 }
 
 // TestIndexOfDamagedFile: damage is told, and the index that is there stays.
