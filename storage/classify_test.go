@@ -13,6 +13,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
 )
@@ -333,5 +334,31 @@ func TestMemoryIsBounded(t *testing.T) {
 				t.Errorf("%s: %s allocates %d KiB for a file of %d KiB, allowed are %d", c.name, who, got>>10, len(c.data)>>10, c.most>>10)
 			}
 		}
+	}
+}
+
+// TestHuntIsLinear: where a region ends, each of 400,000 headers that are good by themselves announces a body up to the end of
+// the file. The checksums of all these bodies are of 8 TB, which takes minutes; those that the scan's budget allows take milliseconds.
+func TestHuntIsLinear(t *testing.T) {
+	const headers, size = 400_000, 96
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	b.batch(messages(0, 2), 0)
+	data := b.data
+	for left := uint32(headers) * size; left > 0; left -= size {
+		data = announce(data, "FPB1", left-size, left-size, 1, 0, nil)
+	}
+	done := make(chan *storage.Report, 1)
+	go func() {
+		rep, _ := storage.VerifyBytes(data, storage.VerifyOptions{})
+		done <- rep
+	}()
+	select {
+	case rep := <-done:
+		if rep.Err() != nil || rep.Messages != 2 {
+			t.Errorf("%d messages, want 2; %v", rep.Messages, rep.Err())
+		}
+	case <-time.After(20 * time.Second):
+		t.Error("no end after 20 s")
 	}
 }

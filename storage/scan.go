@@ -121,8 +121,9 @@ func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scann
 	return s
 }
 
-// setLimit moves the limit, which only grows. The budget bounds the checksums spent on candidates that turn out to be
-// none, so that no input makes a scan more than linear.
+// setLimit moves the limit, which only grows.
+//
+// rule: a hunt in any bytes takes linear time. The budget bounds the checksums spent on candidates that turn out to be none.
 func (s *scanner) setLimit(limit int64) {
 	if room := min(scanWindow, limit); int64(cap(s.buf)) < room { // the file was small when the scanner was made
 		s.buf = append(make([]byte, 0, room), s.buf...)
