@@ -148,6 +148,39 @@ func TestForceReleaseWithALostAnswer(t *testing.T) {
 	})
 }
 
+// The holder that an operator means gives the lock back right after its record was read, and another one acquires it. That one keeps
+// it, and hears nothing of the request.
+func TestAdministrationMeansTheHolderItRead(t *testing.T) {
+	for name, do := range map[string]func(*lock.Locker, context.Context) error{
+		"request": func(l *lock.Locker, ctx context.Context) error { return l.RequestRelease(ctx, "n", "upgrade") },
+		"force":   func(l *lock.Locker, ctx context.Context) error { return l.ForceRelease(ctx, "n", "it hangs") },
+	} {
+		virtually(t, func(w *world) {
+			l, other, admin := w.locker(lock.Options{}), w.locker(lock.Options{}), w.locker(lock.Options{})
+			meant := w.acquire(l)
+			var next *lock.Lease
+			w.mem.Around(func(c locktest.Call) func() {
+				if c.Op != locktest.Read {
+					return func() {}
+				}
+				return func() {
+					w.mem.Around(nil)
+					w.must(meant.Release(w.Context()))
+					next = w.acquire(other)
+				}
+			})
+			if err := do(admin, w.Context()); !errors.Is(err, lock.ErrNotHeld) {
+				t.Errorf("%s: %v, want %v", name, err, lock.ErrNotHeld)
+			}
+			time.Sleep(lease) // its renewals would have told it
+			w.must(next.Check(0))
+			if why := next.RequestReason(); why != "" {
+				t.Errorf("%s: the next holder was asked: %q", name, why)
+			}
+		})
+	}
+}
+
 func TestSuspectBeforeLost(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

@@ -68,9 +68,8 @@ var lockRules = []rule{
 	{file: "lock/line.go", rule: "nothing depends on hints", tests: "TestHintsAreHints", hangs: true,
 		old: `t := time.NewTimer(max(d, 0))`, new: "if _, ok := a.l.store.(Watcher); ok {\n\t\td = 1 << 60\n\t}\n\tt := time.NewTimer(max(d, 0))"},
 	{file: "lock/admin.go", rule: "a request leaves the version alone", tests: "TestEveryRuleIsNeeded"},
-	{file: "lock/admin.go", rule: "bound to the holds that were read", open: true, tests: "TestForceReleaseFencesTheVictim|TestForceReleaseWithALostAnswer|TestReleaseAfterForce|TestAdministrationErrors",
-		old: `return l.store.Force(ctx, name, h, why, NewVersion())`,
-		new: "if got, err := l.look(ctx, name); err == nil && got.record.Hold != nil {\n\t\t\t\th = *got.record.Hold\n\t\t\t}\n\t\t\treturn l.store.Force(ctx, name, h, why, NewVersion())"},
+	{file: "lock/admin.go", rule: "bound to the holds that were read", tests: "TestAdministrationMeansTheHolderItRead",
+		old: `return op(ctx, name, h, why)`, new: "if again, err := l.look(ctx, name); err == nil && again.record.Hold != nil {\n\t\t\t\th = *again.record.Hold\n\t\t\t}\n\t\t\treturn op(ctx, name, h, why)"},
 	{file: "lock/graph.go", rule: "what is locked was found without a lock", tests: "TestGraphFollowsAParentThatChangedDuringTheWait",
 		old: `if err == nil && slices.Equal(again.roots, r.roots) {`, new: `if err == nil {`},
 
