@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"strings"
 	"sync"
 	"syscall"
 	"time"
@@ -34,6 +35,7 @@ type message struct {
 	delay    time.Duration
 	bad      bool
 	result   queue.Result
+	safe     bool // when the queue is set back: it was confirmed before the backup, or is published after the restore
 }
 
 // script is what a producer publishes, call by call, over all its lives.
@@ -102,7 +104,7 @@ func (p *process) publish(pub *queue.Publisher, msgs []*message) {
 	call := make([]queue.Message, len(msgs))
 	w.mu.Lock()
 	for i, m := range msgs {
-		call[i], m.producer = m.Message, p.name
+		call[i], m.producer, m.safe = m.Message, p.name, w.restored
 		if m.delay > 0 {
 			call[i].Due = pub.Now().Add(m.delay)
 		}
@@ -112,7 +114,9 @@ func (p *process) publish(pub *queue.Publisher, msgs []*message) {
 	outcome := map[queue.Status]int{}
 	for i, r := range pub.PublishAll(p.ctx, call) {
 		m := msgs[i]
+		w.mu.Lock()
 		m.result = r
+		w.mu.Unlock()
 		outcome[r.Status]++
 		if m.delay == 0 {
 			w.oracle.Report(p.name, m.Type, m.Payload, r)
@@ -307,6 +311,45 @@ func (w *world) operate(ctx context.Context) {
 	}
 }
 
+// setBackQueue restores the queue from a backup, as the runbook says: while nobody runs. The files stay as they are.
+func (w *world) setBackQueue(storm context.Context) {
+	d := newDice(w.seed, number("set back"))
+	backupAt, restoreAt := d.upTo(w.storm/2), d.span(w.storm/2, w.storm)
+	select {
+	case <-time.After(backupAt):
+	case <-storm.Done():
+		return
+	}
+	w.mu.Lock()
+	backup := w.database.Clone()
+	for _, m := range w.sent {
+		m.safe = m.result.Status == queue.Stored
+	}
+	w.tellLocked("the queue is backed up")
+	w.mu.Unlock()
+	select {
+	case <-time.After(restoreAt - backupAt):
+	case <-storm.Done():
+		return
+	}
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for _, p := range w.processes {
+		if !strings.HasPrefix(p.name, "operator") {
+			p.killLocked("the queue is being restored")
+		}
+	}
+	backup.OnStore = func(m queue.Message) {
+		if m.Headers[queue.DelayedHeader] == "" { // those are promoted a second time, under other numbers
+			w.oracle.Observe(m)
+		}
+	}
+	// A request that is still under way reaches the old one.
+	w.database, w.restored = backup, true
+	w.seen.Restores++
+	w.tellLocked("the queue is restored")
+}
+
 func (w *world) outrage(server string, d time.Duration) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -322,7 +365,7 @@ func (w *world) pauseType(typ string, publish bool, d time.Duration) {
 		if publish {
 			c = queue.Change{PublishPaused: v, Why: "simulation"}
 		}
-		if _, err := w.queue.ChangeSettings(context.Background(), typ, c); err != nil {
+		if _, err := w.queue().ChangeSettings(context.Background(), typ, c); err != nil {
 			panic(err)
 		}
 	}
@@ -344,6 +387,9 @@ func (w *world) play() {
 		workers.Go(func() { w.replica(slot, end) })
 	}
 	others.Go(func() { w.operate(storm) })
+	if w.setBack {
+		others.Go(func() { w.setBackQueue(storm) })
+	}
 	<-storm.Done()
 	others.Wait()
 	w.calmDown()
@@ -410,7 +456,7 @@ func (w *world) calmDown() {
 	w.disk.SetFree(1 << 50)
 	for _, typ := range w.types {
 		no := false
-		if _, err := w.queue.ChangeSettings(context.Background(), typ, queue.Change{DrainPaused: &no, PublishPaused: &no}); err != nil {
+		if _, err := w.queue().ChangeSettings(context.Background(), typ, queue.Change{DrainPaused: &no, PublishPaused: &no}); err != nil {
 			panic(err)
 		}
 	}
@@ -420,7 +466,7 @@ func (w *world) calmDown() {
 func (w *world) left() int {
 	n := w.waiting()
 	for _, typ := range w.types {
-		d, err := w.queue.Depth(context.Background(), typ, 1000)
+		d, err := w.queue().Depth(context.Background(), typ, 1000)
 		if err != nil {
 			panic(err)
 		}
@@ -431,7 +477,7 @@ func (w *world) left() int {
 
 // waiting counts delayed messages.
 func (w *world) waiting() int {
-	list, err := w.queue.Delayed(context.Background(), queue.Slot{}, queue.Limit{Messages: 1000})
+	list, err := w.queue().Delayed(context.Background(), queue.Slot{}, queue.Limit{Messages: 1000})
 	if err != nil {
 		panic(err)
 	}

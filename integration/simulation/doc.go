@@ -29,6 +29,7 @@
 //   - A server is away, or cannot be reached by somebody.
 //   - A disk operation fails, a sync fails and leaves the cache as it is, the kernel fails to write in the background, the disk is full.
 //   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker.
+//   - Everybody is killed, and the queue is restored from a backup. The files stay.
 //   - Clocks go at different rates, within the 1/16 that the lock allows for.
 //
 // Among the messages are delayed ones, ones with idempotency keys and ones that the workers' filter refuses.
@@ -38,6 +39,8 @@
 //   - Every confirmed message is in the file of its type exactly once, what had an unknown outcome at most once, what was refused never; of those
 //     with the same key one; what the filter refuses is a dead letter, once, and nowhere else. This after one more loss of power, so that
 //     nothing rests on what was not synced.
+//   - After a restore this holds for what was confirmed before the backup or after the restore. What was confirmed between them is in the file at
+//     most once. A delayed message whose number is in use is a dead letter instead.
 //   - The confirmed messages of a producer are in order; there is no gap.
 //   - storage.Verify finds nothing wrong; indexes are contiguous, epochs increase, the registry names this file and knows of no more than it holds.
 //   - A lock changes hands by takeover only after it has stood still for its holder's whole lease, is never granted while it is held, and its

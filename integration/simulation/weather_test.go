@@ -31,6 +31,7 @@ type weather struct {
 	idle            time.Duration
 	compress        bool
 	untilEmpty      bool // at the end, fresh workers drain
+	setBack         bool // the queue is restored from a backup
 }
 
 func newWeather(seed uint64) weather {
@@ -52,6 +53,10 @@ func newWeather(seed uint64) weather {
 	}
 	if w.large {
 		w.calls, w.perCall = min(w.calls, 4), 3
+	}
+	if w.setBack = !w.large && d.chance(1000); w.setBack {
+		// Delayed messages, as their numbers go back. What became of dead letters and keys behind the backup is not promised.
+		w.delayed, w.bad, w.keyed = 5000, 0, 0
 	}
 	return w
 }

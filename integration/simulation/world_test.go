@@ -28,7 +28,6 @@ type world struct {
 	mutant *mutant
 	began  time.Time
 
-	queue  *queuetest.Memory
 	locks  *locktest.Memory
 	disk   *storagetest.Mem
 	oracle *queuetest.Oracle
@@ -36,7 +35,9 @@ type world struct {
 
 	opening   sync.Mutex
 	mu        sync.Mutex
-	calm      bool // the storm is over
+	database  *queuetest.Memory // what queue returns
+	restored  bool              // the queue was set back
+	calm      bool              // the storm is over
 	processes []*process
 	handles   []*process // of the lock store
 	sent      []*message
@@ -52,20 +53,20 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors                 int // faults
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores       int // faults
 	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations int // and what came of them
-	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead                 int // messages
+	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused         int // messages
 	Steps                                                                int
 	Virtual, Recovery                                                    time.Duration
 }
 
 func newWorld(seed uint64) *world {
-	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), queue: queuetest.NewMemory(), locks: locktest.NewMemory(),
+	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), database: queuetest.NewMemory(), locks: locktest.NewMemory(),
 		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, mutant: &mutant{}}
 	w.disk = storagetest.NewMem(w.block)
 	w.disk.ErrorOnce = seed%3 == 0
 	w.disk.FailedStay = seed%5 == 0
-	w.queue.OnStore = w.oracle.Observe
+	w.database.OnStore = w.oracle.Observe
 	w.rules = lockRules{w: w, names: map[string]*lockState{}}
 	w.locks.Observe(w.rules.saw)
 	w.locks.Inject(w.lockFault)
@@ -76,6 +77,13 @@ func newWorld(seed uint64) *world {
 		return p.around("lock "+string(c.Op), c.Name)
 	})
 	return w
+}
+
+// queue is the queue that there is now.
+func (w *world) queue() *queuetest.Memory {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.database
 }
 
 func (w *world) isCalm() bool {
@@ -434,5 +442,5 @@ func (p *process) locker() (*lock.Locker, error) {
 }
 
 func (p *process) open() queue.Queue {
-	return &queuetest.Faulty{Queue: p.w.queue, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
+	return &queuetest.Faulty{Queue: p.w.queue(), Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
 }

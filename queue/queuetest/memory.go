@@ -39,6 +39,31 @@ func NewMemory() *Memory {
 		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{}}
 }
 
+// Clone returns a queue with what this one holds now, as a database that is restored from a backup. What is done to either does not concern the
+// other. OnStore is not taken over.
+func (m *Memory) Clone() *Memory {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	c := &Memory{types: maps.Clone(m.types), files: maps.Clone(m.files), msgs: lists(m.msgs), dead: lists(m.dead), marks: maps.Clone(m.marks),
+		settings: maps.Clone(m.settings), members: maps.Clone(m.members)}
+	c.delays = delays{list: slices.Clone(m.delays.list), sequences: map[string]*queue.Sequence{}, settled: map[queue.ID]bool{}}
+	maps.Copy(c.delays.settled, m.delays.settled)
+	for typ, s := range m.delays.sequences {
+		at := *s
+		c.delays.sequences[typ] = &at
+	}
+	return c
+}
+
+// lists copies a map of slices.
+func lists[T any](m map[string][]T) map[string][]T {
+	c := maps.Clone(m)
+	for typ, list := range c {
+		c[typ] = slices.Clone(list)
+	}
+	return c
+}
+
 // enter locks, if the queue is open and ctx has not ended.
 func (m *Memory) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
