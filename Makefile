@@ -105,11 +105,13 @@ staticcheck:
 	go run $(STATICCHECK) ./...
 	$(call inmodules,go run $(STATICCHECK) ./...)
 
+# The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. GORACE: without the second that
 # every process otherwise sleeps before it exits.
 .PHONY: race
+race: ARGS = . ./internal/... ./lock/... ./queue/... ./storage/... ./worker/...
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -short -count=1 -timeout 40m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -short -count=1 -timeout 20m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
 
 # go run itself exits with 1 whatever its program does, so govulncheck is built first. Findings end it with 3; anything else that is not

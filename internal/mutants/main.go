@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path"
 	"regexp"
 	"runtime"
 	"slices"
@@ -36,7 +37,7 @@ func main() {
 func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("mutants", flag.ExitOnError)
 	list := flags.Bool("list", false, "print the table of rules, with what is not tested here and why")
-	fast := flags.Bool("fast", false, "try one rule of each file only")
+	fast := flags.Bool("fast", false, "try one rule of each package only")
 	pattern := flags.String("run", "", "try only rules whose file and text match this `regexp`")
 	parallel := flags.Int("p", runtime.GOMAXPROCS(0), "how many to try at a time")
 	flags.Parse(args)
@@ -56,7 +57,7 @@ func run(ctx context.Context, args []string) error {
 	}
 	chosen := slices.DeleteFunc(table(), func(r rule) bool { return !re.MatchString(r.String()) })
 	if *fast {
-		chosen = onePerFile(chosen)
+		chosen = onePerPackage(chosen)
 	}
 	if len(chosen) == 0 {
 		return fmt.Errorf("no rule matches -run %s; -list prints them", *pattern)
@@ -76,12 +77,12 @@ func run(ctx context.Context, args []string) error {
 	return try(ctx, root, chosen, *parallel)
 }
 
-// onePerFile returns the first mutant of each file.
-func onePerFile(all []rule) (some []rule) {
+// onePerPackage returns the first mutant of each package.
+func onePerPackage(all []rule) (some []rule) {
 	seen := map[string]bool{}
 	for _, r := range all {
-		if r.isMutant() && !r.open && !seen[r.file] {
-			seen[r.file] = true
+		if dir := path.Dir(r.file); r.isMutant() && !r.open && !seen[dir] {
+			seen[dir] = true
 			some = append(some, r)
 		}
 	}
