@@ -139,22 +139,22 @@ type running struct {
 
 var errBad = errors.New("refused by the filter")
 
-// start starts a worker.
-func (w *world) start(slot, life int, untilEmpty bool) *running {
-	p := w.spawn("worker", slot, life)
-	locker, err := p.locker()
-	if err != nil {
-		panic(err)
-	}
-	cfg := worker.Config{Queue: p.open(), Locker: locker, Dir: dir, Types: w.types, Lease: w.lease, Batch: w.batch, Prefetch: w.prefetch,
-		MaxTypes: w.maxTypes, IdleTimeout: w.idle, UntilEmpty: untilEmpty, OnError: worker.DeadLetter,
-		Storage: storage.Options{FS: p.tap(), CheckpointBatches: w.checkpoint, Compress: w.compress, Holder: storage.Holder{Host: "host", PID: int(p.id & 0xffff)}},
-		Filter: func(m queue.Message) error {
+// config is that of a worker.
+func (p *process) config(locker *lock.Locker) worker.Config {
+	w := p.w
+	cfg := worker.Config{Queue: p.open(), Locker: locker, Types: w.types, Lease: w.lease, Batch: w.batch, Prefetch: w.prefetch,
+		MaxTypes: w.maxTypes, IdleTimeout: w.idle, OnError: worker.DeadLetter}
+	if w.handlers {
+		cfg.Handler, cfg.MaxAttempts = p.handler(), 1_000_000 // only what is bad for good is put aside
+	} else {
+		cfg.Dir = dir
+		cfg.Storage = storage.Options{FS: p.tap(), CheckpointBatches: w.checkpoint, Compress: w.compress, Holder: storage.Holder{Host: "host", PID: int(p.id & 0xffff)}}
+		cfg.Filter = func(m queue.Message) error {
 			if bytes.HasPrefix(m.Payload, []byte("bad ")) {
 				return errBad
 			}
 			return nil
-		},
+		}
 	}
 	if w.large {
 		cfg.MaxFileBytes = 1 << 20
@@ -163,6 +163,41 @@ func (w *world) start(slot, life int, untilEmpty bool) *running {
 		log := zerolog.New(tracer{p}) // a prettier one would iterate over maps, and so take dice from the bubble
 		cfg.Logger = &log
 	}
+	return cfg
+}
+
+// compact writes a type's newest file anew, as fencepost compact does, and dies at any step as a worker does.
+func (w *world) compact(ctx context.Context, typ string, life int, wait time.Duration) {
+	p := w.spawn("worker", 7, life)
+	defer p.cancel()
+	locker, err := p.locker()
+	if err != nil {
+		panic(err)
+	}
+	ctx, cancel := context.WithCancel(ctx)
+	defer context.AfterFunc(p.ctx, cancel)()
+	defer cancel()
+	_, err = worker.Rewrite(ctx, p.config(locker), typ, worker.RewriteOptions{Wait: wait})
+	w.tell("%s has compacted %s: %v", p.name, typ, err)
+	if err == nil {
+		w.mu.Lock()
+		w.seen.Compactions++
+		w.mu.Unlock()
+	}
+	closing, done := context.WithTimeout(p.ctx, 5*time.Second)
+	defer done()
+	_ = locker.Close(closing)
+}
+
+// start starts a worker.
+func (w *world) start(slot, life int, untilEmpty bool) *running {
+	p := w.spawn("worker", slot, life)
+	locker, err := p.locker()
+	if err != nil {
+		panic(err)
+	}
+	cfg := p.config(locker)
+	cfg.UntilEmpty = untilEmpty
 	w.mutant.changeWorker(&cfg)
 	pool, err := worker.New(cfg)
 	if err != nil {
@@ -260,7 +295,7 @@ func (w *world) operate(ctx context.Context) {
 		typ := pick(d, w.types...)
 		file := dir + "/" + storage.FileName(typ)
 		for_ := d.upTo(pick(d, time.Second, 4*time.Second, 12*time.Second))
-		switch d.n(14) {
+		switch d.n(15) {
 		case 0:
 			w.outrage("queue", for_)
 		case 1:
@@ -307,6 +342,10 @@ func (w *world) operate(ctx context.Context) {
 				r.Version = lock.NewVersion()
 				return r.Token > 0
 			})
+		case 14:
+			if !w.handlers && !w.setBack { // a registry that is several files behind is not promised to be found again
+				w.compact(ctx, typ, int(i), for_)
+			}
 		}
 	}
 }

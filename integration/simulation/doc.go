@@ -28,11 +28,11 @@
 //     to the lock store is seen and then rolled back.
 //   - A server is away, or cannot be reached by somebody.
 //   - A disk operation fails, a sync fails and leaves the cache as it is, the kernel fails to write in the background, the disk is full.
-//   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker.
+//   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker; compacts a file.
 //   - Everybody is killed, and the queue is restored from a backup. The files stay.
 //   - Clocks go at different rates, within the 1/16 that the lock allows for.
 //
-// Among the messages are delayed ones, ones with idempotency keys and ones that the workers' filter refuses.
+// In some schedules the messages go to handlers, which store them in a destination that keeps tokens and IDs. Among the messages are delayed ones, ones with idempotency keys and ones that the workers' filter refuses.
 //
 // # What is checked
 //
@@ -67,7 +67,7 @@
 // # What is not covered
 //
 //   - The drivers of MongoDB and SQLite, real files, real processes, command lines: see package integration.
-//   - Handlers in place of files, shared and fair locks, repair and compaction.
+//   - Shared and fair locks; repair.
 //   - A process that is stopped makes no progress at any of these operations; its timers go on. That it notices nothing between two
 //     of them is for the tests with SIGSTOP.
 //   - More than one host: a file system is of one host at a time.

@@ -102,7 +102,11 @@ func TestSimulation(t *testing.T) {
 	}
 	d := time.Since(began)
 	for name, happened := range total.all() {
-		if happened == 0 && n >= 300 {
+		enough := uint64(300)
+		if name == "Reused" { // about one in a hundred schedules
+			enough = 3000
+		}
+		if happened == 0 && n >= enough {
 			t.Errorf("%s: none in %d schedules", name, n)
 		}
 	}

@@ -32,6 +32,7 @@ type weather struct {
 	compress        bool
 	untilEmpty      bool // at the end, fresh workers drain
 	setBack         bool // the queue is restored from a backup
+	handlers        bool // messages go to handlers, not to files
 }
 
 func newWeather(seed uint64) weather {
@@ -57,6 +58,9 @@ func newWeather(seed uint64) weather {
 	if w.setBack = !w.large && d.chance(1000); w.setBack {
 		// Delayed messages, as their numbers go back. What became of dead letters and keys behind the backup is not promised.
 		w.delayed, w.bad, w.keyed = 5000, 0, 0
+	}
+	if w.handlers = !w.large && !w.setBack && d.chance(1500); w.handlers {
+		w.keyed = 0 // a handler looks for copies itself
 	}
 	return w
 }

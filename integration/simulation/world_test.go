@@ -41,6 +41,7 @@ type world struct {
 	processes []*process
 	handles   []*process // of the lock store
 	sent      []*message
+	sinks     map[string]*sink     // by type
 	outage    map[string]time.Time // of a server: until when
 	lateUntil time.Time            // when the last insert that is late will have arrived
 	digest    uint64
@@ -53,16 +54,16 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores       int // faults
-	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations int // and what came of them
-	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused         int // messages
-	Steps                                                                int
-	Virtual, Recovery                                                    time.Duration
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores                    int // faults
+	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions int // and what came of them
+	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled             int // messages
+	Steps                                                                             int
+	Virtual, Recovery                                                                 time.Duration
 }
 
 func newWorld(seed uint64) *world {
 	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), database: queuetest.NewMemory(), locks: locktest.NewMemory(),
-		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, mutant: &mutant{}}
+		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, mutant: &mutant{}}
 	w.disk = storagetest.NewMem(w.block)
 	w.disk.ErrorOnce = seed%3 == 0
 	w.disk.FailedStay = seed%5 == 0

@@ -75,6 +75,8 @@ func (b *synctestBubble) roll() uint64 {
 	}
 	for _, child := range inOrder {
 `},
+	// An encoder has a map, which takes a die when it is made. One from the pool would take none.
+	{"encoding/json/encode.go", "	if v := encodeStatePool.Get(); v != nil {\n", "	if v := encodeStatePool.Get(); false {\n"},
 	// The number of the process is in the fences of files.
 	{"os/exec.go", "func Getpid() int { return syscall.Getpid() }\n", "func Getpid() int { return 4711 }\n"},
 }
