@@ -172,6 +172,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if err := w.writeOpen(&v); err != nil {
 		return nil, err
 	}
+	// rule: nothing is appended before the registry knows of the new epoch: a copy that was made before could be taken for the file.
 	return w, w.UpdateRegistry(ctx)
 }
 

@@ -120,6 +120,7 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	held := f.held.Load()
 	nothing := f.full && f.clean
 	onlyIncomplete := f.full && held != nil && held.overdue
+	// rule: nobody is forgotten while anything is pending: it may be a copy of what is in the file, and only the ledger can tell.
 	if nothing {
 		f.forgetSilent(ctx)
 	}

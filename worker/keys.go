@@ -141,6 +141,7 @@ func skippedAs(r storage.Record, what string) bool {
 
 // replayKey notes the key of a record that is in the file.
 func (k *keys) replayKey(r storage.Record, id queue.ID) {
+	// rule: what was skipped does not count as published.
 	if r.Kind == storage.KindSkipped {
 		return
 	}

@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
 	"pgregory.net/rapid"
 )
 
@@ -213,6 +214,19 @@ func TestDeadLetterDoesNotOccupyItsKey(t *testing.T) {
 			t.Errorf("the file holds %q", got)
 		}
 	})
+}
+
+// Today's skip entries have no message's headers; one that has them is no message all the same.
+func TestSkipEntryNotesNoKey(t *testing.T) {
+	m := message(1, 1)
+	m.Headers = map[string]string{queue.KeyHeader: "a"}
+	for kind, want := range map[storage.Kind]bool{storage.KindMessage: true, storage.KindAfterGap: true, storage.KindSkipped: false} {
+		k := keys{window: time.Hour, most: 10}
+		k.replayKey(storage.Record{Kind: kind, Headers: headers(m.Headers)}, m.ID)
+		if got := k.copied(m); got != want {
+			t.Errorf("after a record of kind %v: copied = %v, want %v", kind, got, want)
+		}
+	}
 }
 
 // Behind missing messages a skip entry says that they are missing, as a message would.

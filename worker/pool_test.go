@@ -452,6 +452,28 @@ func TestEveryAcknowledgedMessageSurvivesAPowerLoss(t *testing.T) {
 	})
 }
 
+// twice is a queue that hands out every message of a Fetch twice.
+type twice struct{ queue.Queue }
+
+func (q twice) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	msgs, err := q.Queue.Fetch(ctx, typ, after, limit)
+	return slices.Concat(msgs, msgs), err
+}
+
+// … also when the queue hands out a copy while the first one is not durable yet.
+func TestCopiesSurviveAPowerLoss(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1000)
+		if n := unackedAtPowerLoss(r, func(c *Config) { c.Queue = twice{c.Queue} }); n > 0 {
+			t.Errorf("%d acknowledged messages were not on the disk", n)
+		}
+		if s := r.pools[0].Stats(); s.Duplicates != 1000 {
+			t.Errorf("%d duplicates, want 1000: the scenario proves nothing", s.Duplicates)
+		}
+		r.complete(typ)
+	})
+}
+
 // Removing the rule "sync before acknowledge" makes the scenario above lose messages.
 func TestMutantThatAcknowledgesBeforeSyncLosesMessages(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
@@ -673,6 +695,44 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 		}
 		if !strings.Contains(r.log.String(), "forgot producers") {
 			t.Error("a silent producer was never forgotten")
+		}
+	})
+}
+
+// An acknowledgement is lost and found shortly before its producer would be forgotten, far behind the walk: no fetch finds the message
+// before the next sweep from the start, which must find its producer in the ledger.
+func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		const retention, producers = 10 * time.Minute, 20
+		p := r.start(func(c *Config) { c.Retention, c.IdleTimeout = retention, 24*time.Hour })
+		var copies []queue.Message
+		put := func(m queue.Message) {
+			t.Helper()
+			if err := r.queue.Queue.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
+				t.Fatal(err)
+			}
+		}
+		began := time.Now()
+		for i := range producers { // every few seconds, so that not for all of them a sweep begins in the last moment
+			time.Sleep(time.Until(began.Add(time.Duration(i) * 3 * time.Second)))
+			m := queue.Message{Type: typ, ID: queue.NewID(time.Now(), uint64(i+1), 1), Payload: fmt.Append(nil, i)}
+			copies = append(copies, m)
+			put(m)
+		}
+		time.Sleep(5 * time.Minute)
+		last := queue.Message{Type: typ, ID: queue.NewID(time.Now(), producers+1, 1), Payload: []byte("far ahead")}
+		put(last)
+		for i, m := range copies {
+			time.Sleep(time.Until(began.Add(retention + time.Duration(i)*3*time.Second - time.Second)))
+			put(m)
+		}
+		time.Sleep(retention + 5*time.Minute)
+		p.stop()
+		if got := contents(t, r.disk, testFile); len(got) != producers+1 {
+			t.Errorf("the file holds %d messages, want %d: %q", len(got), producers+1, got)
+		}
+		if !strings.Contains(r.log.String(), "forgot producers") {
+			t.Error("no producer was ever forgotten: the scenario proves nothing")
 		}
 	})
 }

@@ -45,7 +45,7 @@ func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason := why.Error()
 	reason = reason[:min(len(reason), queue.MaxReason)]
 	skip(r, reason, false)
-	s.ledger.keys.drop(m)
+	s.ledger.keys.drop(m) // rule: a dead letter does not occupy its key. It may be published again.
 	s.ledger.delayed.drop(m)
 	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 }

@@ -219,6 +219,33 @@ func TestMessageThatTheFileCannotTake(t *testing.T) {
 	})
 }
 
+// The key of what the file cannot take is free for a message that is published again, in the same session and for the next one.
+func TestMessageThatTheFileCannotTakeDoesNotOccupyItsKey(t *testing.T) {
+	for _, restart := range []bool{false, true} {
+		onRig(t, func(t *testing.T, r *rig) {
+			dead := func(c *Config) { c.OnError, c.IdleTimeout = DeadLetter, time.Hour }
+			m := queue.Message{ID: queue.NewID(time.Now(), 7, 1), Payload: []byte("too large"),
+				Headers: map[string]string{"k": strings.Repeat("v", storage.MaxHeaders+1), queue.KeyHeader: "7"}}
+			r.queue.Queue.(*queuetest.Memory).Plant(typ, m)
+			p := r.start(dead)
+			time.Sleep(5 * time.Second)
+			if l := r.letters(); len(l) != 1 || !strings.Contains(l[0].Reason, "headers") {
+				t.Fatalf("letters: %+v", l)
+			}
+			if restart {
+				p.stop()
+				p = r.start(dead)
+			}
+			r.publishKeyed("again", "7")
+			time.Sleep(5 * time.Second)
+			p.stop()
+			if got, skipped := r.inFile(); !slices.Equal(got, []string{"again 7"}) || skipped != 1 || r.pending() != 0 {
+				t.Errorf("restart %v: the file holds %q and %d skip entries, %d pending", restart, got, skipped, r.pending())
+			}
+		})
+	}
+}
+
 // Headers do not count in the limits of a fetch; the file's batches are smaller all the same.
 func TestBatchThatIsTooLargeByItsHeaders(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {

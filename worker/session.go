@@ -263,7 +263,8 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 			}
 		}
 		if s.writer().NextIndex() != before {
-			// rule: fsync before ack. Duplicates of this group wait for it too: their first copy may be in it.
+			// rule: fsync before ack.
+			// rule: a duplicate waits for the fsync too: its first copy may be in this group.
 			began := time.Now()
 			durable, err := s.writer().Sync()
 			s.observe(StepSync, began, int(s.writer().NextIndex()-before), err)

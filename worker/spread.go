@@ -696,6 +696,9 @@ func (sp *spread) heldStretch() time.Duration {
 }
 
 // ending tells whether the session is to end at the next occasion.
+//
+// rule: an end is final, also when the type is resumed meanwhile. What a stage has given up on because of it is left to the next session:
+// this one's ledger counts it as handled.
 func (s *session) ending(ctx context.Context) bool {
 	select {
 	case <-s.ended:

@@ -48,6 +48,8 @@ var storageRules = []rule{
 	{file: "storage/open.go", rule: "a fence counts only if its epoch is above all before it", tests: "TestEachRuleIsNeeded"},
 	{file: "storage/open.go", rule: "a fence counts only if its epoch is above all before it", how: "an equal one does, too", tests: "TestEqualEpochIsRefused",
 		old: `case v.epoch >= w.epoch &&`, new: `case v.epoch > w.epoch &&`},
+	{file: "storage/open.go", rule: "nothing is appended before the registry knows of the new epoch", in: "worker", tests: "TestNothingIsAppendedWithoutTheRegistry",
+		old: `return w, w.UpdateRegistry(ctx)`, new: "go w.UpdateRegistry(ctx)\n\treturn w, nil"},
 	{file: "storage/open.go", rule: "the file is the one that is registered", tests: "TestRegistry",
 		old: `case registered.FileID == w.header.fileID, registered.FileID == w.header.prevFileID:`, new: `case true:`},
 	{file: "storage/open.go", rule: "the file has all records that are registered as durable", tests: "TestRegistry",
