@@ -530,6 +530,31 @@ func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
 	})
 }
 
+// What a handler returns because its session is over is no failure of a message: nothing is logged against it, counted, or put aside.
+func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 5)
+		inHandler := make(chan struct{}, 5)
+		p := r.start(handle(Each(func(ctx context.Context, _ Lease, _ queue.Message) error {
+			inHandler <- struct{}{}
+			<-ctx.Done()
+			return ctx.Err()
+		}), func(c *Config) { c.OnError, c.MaxAttempts = DeadLetter, 1 }))
+		<-inHandler
+		p.cancel()
+		<-p.done
+		if n, log := len(r.letters()), r.log.String(); n > 0 || strings.Contains(log, "a message failed") {
+			t.Errorf("%d dead letters; a message is accused of what the stop did", n)
+		}
+		if s := p.Status().of(t, typ); s.LastError != "" {
+			t.Errorf("the status says %q", s.LastError)
+		}
+		if n := r.pending(); n != 5 {
+			t.Errorf("%d messages are pending, want 5", n)
+		}
+	})
+}
+
 // stopWhileBlocked stops a worker whose handler blocks, while the fetch stage is about to read everything again. It returns how
 // many messages were neither handled nor are left.
 func stopWhileBlocked(r *rig, change func(*Config)) (lost int) {

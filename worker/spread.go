@@ -415,12 +415,12 @@ func (sp *spread) seek() {
 			continue
 		}
 		it.wanted++
-		// rule: who leaves a type waits for us. Nobody else is asked on the ground of one look, which may be an old one, …
+		// rule: nobody is asked on the ground of one look, which may be an old one, …
 		ripe := it.wanted > 1 && asks < maxAsks
 		// … nor for a type that has just moved: with what others know of that, it would move on and on.
 		ripe = ripe && (h.since.IsZero() || now.Sub(h.since) > settle)
 		ripe = ripe && (it.askedAt.IsZero() || now.Sub(it.askedAt) > askAgain)
-		if (ripe || h.leaving) && !it.ask && !it.asking {
+		if (ripe || h.leaving) && !it.ask && !it.asking { // a holder that leaves waits for us: one look is enough
 			it.ask, it.askedAt = true, now
 			asks++
 			sp.wake(typ)

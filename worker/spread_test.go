@@ -384,6 +384,60 @@ func TestMutantWithoutStarvationRuleStarvesTypes(t *testing.T) {
 	})
 }
 
+// oldLooks is a queue whose list of members shows two more: "busy", which holds all the types in as many looks as are old, and a
+// second one that holds half of them from then on.
+type oldLooks struct {
+	queue.Queue
+	types []string
+	old   int64
+	looks atomic.Int64
+}
+
+func (q *oldLooks) Members(ctx context.Context) ([]queue.Member, error) {
+	members, err := q.Queue.Members(ctx)
+	n := q.looks.Add(1)
+	busy, second := queue.Member{ID: "busy", Types: q.types, Beat: n, Held: q.types}, queue.Member{ID: "second", Types: q.types, Beat: n}
+	if n > q.old {
+		half := len(q.types) / 2
+		busy.Held, second.Held = q.types[:half], q.types[half:]
+	}
+	return append(members, busy, second), err
+}
+
+// A replica that comes while types change hands sees who held them before. It asks for a type when two looks in a row say that it
+// should have it.
+func TestOneLookIsNoGroundToAsk(t *testing.T) {
+	for old, want := range map[int64]bool{2: false, 1000: true} { // the types are known from the second look on
+		onRig(t, func(t *testing.T, r *rig) {
+			f := newFleet(r, 2)
+			began := time.Now()
+			busy, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(began) }})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer busy.Close(context.Background())
+			for _, typ := range f.types {
+				if _, err := busy.Acquire(t.Context(), typ, lock.WithWhy(why("busy"))); err != nil {
+					t.Fatal(err)
+				}
+			}
+			f.traffic(time.Second)
+			q := &oldLooks{Queue: r.queue, types: f.types, old: old}
+			p := f.member(func(c *Config) { c.Queue = q })
+			time.Sleep(5 * heartbeatEvery)
+			asked := false
+			for _, typ := range f.types {
+				rec, _ := r.locks.Get(typ)
+				asked = asked || rec.Hold != nil && rec.Hold.Asked != ""
+			}
+			if asked != want || q.looks.Load() < 4 {
+				t.Errorf("asked = %v after %d looks of which %d are old, want %v", asked, q.looks.Load(), old, want)
+			}
+			p.stop()
+		})
+	}
+}
+
 // Who cannot see the others serves everything that it can.
 func TestAPoolThatCannotReadTheMembersServesEverything(t *testing.T) {
 	for _, kind := range []queuetest.Kind{queuetest.Unreachable, queuetest.Hang} {
