@@ -2,6 +2,8 @@ package integration
 
 import (
 	"bytes"
+	"encoding/json"
+	"errors"
 	"fmt"
 	"os"
 	"path/filepath"
@@ -9,6 +11,8 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/storage"
 )
 
 // TestSizeLimitCompactRepairTail takes one type through all that happens to its files: it goes on in a new file at the size
@@ -131,4 +135,141 @@ func TestRewritingIsRefused(t *testing.T) {
 	refused(t, run(t, nil, "fencepost", "tail", filepath.Join(b.dir, "x.fpl")), failed, "no such file")
 	refused(t, run(t, nil, "fencepost", "tail", file, file), usage, "one file")
 	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "4KiB"), usage, "at least 1MiB")
+}
+
+// TestBrokenChains: whatever happens to one of the files of a type, every program that reads them says which file and which messages
+// are missing, and ends with exit code 3; and a healthy series is healthy wherever it begins.
+func TestBrokenChains(t *testing.T) {
+	b := embedded(t)
+	const perLine = 1000
+	var lines strings.Builder
+	for n := range 12000 {
+		fmt.Fprintf(&lines, "%06d%s\n", n, strings.Repeat("x", perLine-7))
+	}
+	mustRun(t, strings.NewReader(lines.String()), "producer", "publish", "--url", b.url, "--type", "t", "-")
+	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "1MiB", "--until-empty")
+	mustRun(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir)
+	chain, err := storage.ReadChain(b.dir, "t")
+	if err != nil || len(chain) < 6 {
+		t.Fatalf("%d generations, %v", len(chain), err)
+	}
+	name := func(dir string, g int) string { return filepath.Join(dir, storage.GenerationName("t", uint64(g))) }
+	rename := func(dir string, from, to string) error {
+		return os.Rename(filepath.Join(dir, from), filepath.Join(dir, to))
+	}
+	missing := func(g int) string {
+		return fmt.Sprintf("messages %d to %d are missing", chain[g-1].First, chain[g-1].Next-1)
+	}
+	for _, c := range []struct {
+		name   string
+		damage func(dir string) error
+		says   []string
+		newest bool // it shows only where the newest file is asked for
+	}{
+		{"cut", func(dir string) error {
+			info, err := os.Stat(name(dir, 3))
+			return errors.Join(err, os.Truncate(name(dir, 3), info.Size()-100_000))
+		}, []string{"generation 3", "t@0003.fpl) is cut", fmt.Sprintf("to %d are missing", chain[2].Next-1)}, false},
+		{"removed", func(dir string) error { return os.Remove(name(dir, 4)) }, []string{"generation 4", "t@0004.fpl) is missing", missing(4)}, false},
+		{"swapped", func(dir string) error {
+			return errors.Join(rename(dir, "t@0003.fpl", "s"), rename(dir, "t@0004.fpl", "t@0003.fpl"), rename(dir, "s", "t@0004.fpl"))
+		}, []string{"t@0003.fpl and t@0004.fpl have swapped names"}, false},
+		{"copied", func(dir string) error {
+			data, err := os.ReadFile(name(dir, 3))
+			return errors.Join(err, os.WriteFile(name(dir, 4), data, 0o600))
+		}, []string{"generation 4", "t@0004.fpl is a copy of t@0003.fpl", missing(4)}, false},
+		{"the newest removed", func(dir string) error { return os.Remove(name(dir, len(chain))) },
+			[]string{"is sealed", storage.GenerationName("t", uint64(len(chain))), fmt.Sprintf("messages from %d on", chain[len(chain)-1].First), "mount or restore"}, true},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			dir := filepath.Join(t.TempDir(), "data")
+			if err := errors.Join(os.CopyFS(dir, os.DirFS(b.dir)), c.damage(dir)); err != nil {
+				t.Fatal(err)
+			}
+			files, err := filepath.Glob(filepath.Join(dir, "t*.fpl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			refused(t, run(t, nil, "fencepost", "verify", dir), integrity, c.says...)
+			r := run(t, nil, "fencepost", "verify", "--json", dir)
+			var bad int
+			for line := range strings.Lines(r.stdout) {
+				var j struct {
+					OK    bool
+					Chain []string
+				}
+				if err := json.Unmarshal([]byte(line), &j); err != nil || j.OK == (len(j.Chain) > 0) {
+					t.Errorf("%v: %s", err, line)
+				}
+				bad += len(j.Chain)
+			}
+			if bad == 0 || r.code != integrity {
+				t.Errorf("verify --json: %v", r)
+			}
+			refused(t, run(t, nil, "fencepost", "tail", files[0]), integrity, c.says...)
+			if c.newest {
+				// Of files that are named nothing is known of what comes before and after them.
+				mustRun(t, nil, "fencepost", append([]string{"verify"}, files...)...)
+				mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...)
+				if r := run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", dir); r.code != integrity || !strings.Contains(r.stdout, "registered for this type and not here") {
+					t.Errorf("doctor: %v", r)
+				}
+				return
+			}
+			refused(t, run(t, nil, "fencepost", append([]string{"verify"}, files...)...), integrity, c.says...)
+			r = run(t, nil, "fencepost", append([]string{"cat"}, files...)...)
+			refused(t, r, integrity, c.says...)
+			if r.stdout != "" {
+				t.Errorf("cat prints %d bytes of files that do not follow one another", len(r.stdout))
+			}
+			r = run(t, nil, "fencepost", append([]string{"cat", "--salvage", "--format", "json"}, files...)...)
+			if r.code != integrity || !strings.Contains(r.stdout, `{"gap":{"from_index":`) || !strings.Contains(r.stdout, `"payload":"011999`) {
+				t.Errorf("cat --salvage: exit code %d, stderr %s", r.code, r.stderr)
+			}
+			refused(t, run(t, nil, "fencepost", "tail", "--follow", "--from", "0", files[0]), integrity, c.says...)
+			r = run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", dir)
+			for _, s := range c.says {
+				if r.code != integrity || !strings.Contains(r.stdout, s) {
+					t.Errorf("doctor does not say %q: %v", s, r)
+				}
+			}
+			refused(t, run(t, nil, "fencepost", "repair", "--url", b.url, files[len(files)-1]), integrity, c.says...)
+			refused(t, run(t, nil, "fencepost", "repair", "--url", b.url, "--accept-loss", files[2]), integrity, c.says...)
+		})
+	}
+
+	// Older files may be archived, and files be named one by one.
+	mustRun(t, nil, "fencepost", "verify", name(b.dir, 2), name(b.dir, 3))
+	mustRun(t, nil, "fencepost", "verify", name(b.dir, 3))
+	mustRun(t, nil, "fencepost", "cat", name(b.dir, 3))
+	refused(t, run(t, nil, "fencepost", "cat", name(b.dir, 2), name(b.dir, 4)), integrity, "generation 3", missing(3))
+	for g := 1; g < 4; g++ {
+		if err := os.Remove(name(b.dir, g)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	r := mustRun(t, nil, "fencepost", "verify", b.dir)
+	if first := fmt.Sprintf("first kept: generation 4, from index %d\n", chain[3].First); strings.Count(r.stdout, first) != 1 {
+		t.Errorf("verify does not say %q: %v", first, r)
+	}
+	mustRun(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir)
+	files, err := filepath.Glob(filepath.Join(b.dir, "t*.fpl"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...).stdout; got != lines.String()[perLine*int(chain[3].First):] {
+		t.Errorf("cat prints %d bytes", len(got))
+	}
+
+	// What was compacted is printed once.
+	mustRun(t, nil, "fencepost", "compact", "--url", b.url, files[0])
+	mustRun(t, nil, "fencepost", "compact", "--url", b.url, files[0])
+	mustRun(t, nil, "fencepost", "verify", b.dir)
+	if files, err = filepath.Glob(filepath.Join(b.dir, "t*.fpl")); err != nil || len(files) != len(chain)-1 {
+		t.Fatalf("files %v, %v", files, err)
+	}
+	r = mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...)
+	if r.stdout != lines.String()[perLine*int(chain[3].First):] || !strings.Contains(r.stderr, "a compaction or repair replaced it") {
+		t.Errorf("cat prints %d bytes; stderr %s", len(r.stdout), r.stderr)
+	}
 }

@@ -203,3 +203,9 @@ func (r *Reader) Pos() int64 { return r.scan.pos }
 
 // CheckRegisteredIn is CheckRegistered in a file system.
 var CheckRegisteredIn = checkRegistered
+
+// ReadChainIn is ReadChain in a file system.
+var ReadChainIn = readChain
+
+// CheckEndIn is Chain.CheckEnd in a file system.
+var CheckEndIn = Chain.checkEnd

@@ -1,11 +1,13 @@
 package storage
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"io"
 	"io/fs"
 	"path/filepath"
+	"slices"
 	"time"
 )
 
@@ -27,6 +29,7 @@ type Follower struct {
 	o    FollowOptions
 	path string
 	r    *Reader
+	late bool // a successor has a name, and the file that is being read had no seal when it was last looked at
 }
 
 // Follow opens the file at path; errors are those of OpenReader.
@@ -54,7 +57,8 @@ func (f *Follower) open(path string, from uint64) (*Reader, error) {
 func (f *Follower) Path() string { return f.path }
 
 // Next waits for the next batch and returns its records, which are valid until the next call. It fails with ctx's error, with
-// the errors of Reader.NextBatch, and with a *ReplacedError when the path does not name the open file any more.
+// the errors of Reader.NextBatch, with a *ReplacedError when the path does not name the open file any more, and with a
+// *ChainError when the next file is not the one that continues this one, or is missing while later ones are there.
 func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -79,25 +83,76 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 
 // succeed goes on to the successor of a sealed file; false while there is none.
 func (f *Follower) succeed() (bool, error) {
-	seal := f.r.Sealed()
-	if seal == nil {
+	this := f.r.link()
+	if this.Sealed == nil {
+		if again, err := f.checkCut(&this); again || err != nil {
+			return again, err
+		}
 		return false, f.checkName()
 	}
-	path := filepath.Join(filepath.Dir(f.path), GenerationName(f.r.Type(), seal.Generation))
-	next, err := f.open(path, f.r.NextIndex())
+	path := this.sibling(this.Type, this.Sealed.Generation)
+	next, err := f.open(path, this.Next)
 	if errors.Is(err, fs.ErrNotExist) {
-		return false, nil // its writer, or the next one, is about to make it
+		if path, err = f.behindMissing(&this); path == "" || err != nil {
+			return false, err // its writer, or the next one, is about to make it
+		}
+		next, err = f.open(path, this.Next)
 	}
 	if err != nil {
 		return false, err
 	}
-	if next.FileID() != seal.Successor {
+	if err := this.continuedBy(next.link()); err != nil {
 		next.Close()
-		return false, &ReplacedError{Path: path}
+		return false, err
 	}
 	err = f.r.Close()
-	f.path, f.r = path, next
+	f.path, f.r, f.late = path, next, false
 	return true, err
+}
+
+// checkCut finds out whether a successor has a name although this file has no seal. again is true when the file is to be read
+// once more before that can be told.
+func (f *Follower) checkCut(this *Link) (again bool, err error) {
+	path := this.sibling(this.Type, this.Generation+1)
+	if _, err := f.o.FS.Stat(path); errors.Is(err, fs.ErrNotExist) || !this.named() {
+		return false, nil
+	} else if err != nil {
+		return false, ioError("stat", path, err)
+	}
+	// rule: the seal was there before the successor had a name, so what was appended until then is read first.
+	if !f.late {
+		f.late = true
+		return true, nil
+	}
+	next := readLink(f.o.FS, path)
+	return false, cmp.Or(this.continuedBy(next), next.Err)
+}
+
+// behindMissing returns the path of the next file that is here when the successor is not: a compaction replaced that, and it
+// was removed. It returns "" when there is no later file, and an error when messages are missing with it.
+func (f *Follower) behindMissing(this *Link) (string, error) {
+	dir := filepath.Dir(f.path)
+	names, err := f.o.FS.List(dir)
+	if err != nil {
+		return "", ioError("list directory", dir, err)
+	}
+	if !slices.ContainsFunc(names, func(name string) bool {
+		typ, g, ok := ParseName(name)
+		return ok && typ == this.Type && g > this.Generation
+	}) {
+		return "", nil
+	}
+	c, err := readChain(f.o.FS, dir, this.Type)
+	if err != nil {
+		return "", err
+	}
+	if wrong := c.From(this.Generation).Check(); len(wrong) > 0 {
+		return "", wrong[0]
+	}
+	if later := c.From(this.Generation + 1); len(later) > 0 {
+		return later[0].Path, nil
+	}
+	return "", nil
 }
 
 // checkName finds out whether the path still names the open file. A file that was replaced never grows again.

@@ -153,3 +153,87 @@ func TestFollowRealFile(t *testing.T) {
 		t.Fatalf("%d records, %v", len(recs), err)
 	}
 }
+
+// TestFollowBrokenChain: where the files do not follow one another a follower says so. It neither waits for what will not come
+// nor goes on in another file.
+func TestFollowBrokenChain(t *testing.T) {
+	for _, c := range []struct {
+		name   string
+		damage func(t *testing.T, mem *storagetest.Mem)
+		read   int // records before the error
+		says   []string
+	}{
+		{"removed", func(t *testing.T, mem *storagetest.Mem) { must(t, mem.Remove(generation(3))) }, 20, []string{"generation 3 (/d/orders@0003.fpl) is missing", "messages 20 to 29"}},
+		{"cut", func(t *testing.T, mem *storagetest.Mem) { cutAfter(t, mem, generation(3), 2) }, 25, []string{"generation 3 (/d/orders@0003.fpl) is cut", "messages 25 to 29"}},
+		{"swapped", func(t *testing.T, mem *storagetest.Mem) { swap(t, mem, generation(3), generation(4)) }, 20, []string{"orders@0003.fpl", "generation 4"}},
+		{"a copy", func(t *testing.T, mem *storagetest.Mem) { mem.WriteFile(generation(3), mem.ReadFile(generation(2))) }, 20, []string{"orders@0003.fpl is a copy of orders@0002.fpl"}},
+		{"another one", func(t *testing.T, mem *storagetest.Mem) {
+			mem.WriteFile(generation(3), chainMem(t, 5).ReadFile(generation(3)))
+		}, 20, []string{"another file than its predecessor names"}},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				mem := chainMem(t, 5)
+				c.damage(t, mem)
+				ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+				defer cancel()
+				out, failed := follow(t, ctx, mem, storage.FollowOptions{})
+				checkError(t, <-failed, new(*storage.ChainError), storage.ErrIntegrity, c.says...)
+				if len(out) != c.read {
+					t.Errorf("%d records were read, want %d", len(out), c.read)
+				}
+			})
+		})
+	}
+}
+
+// TestFollowLateName: between a look at a file and the look for its successor the writer seals one and names the other.
+func TestFollowLateName(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := storagetest.NewMem(512)
+		w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
+		mustAppend(t, w, messages(0, 5))
+		mustSync(t, w)
+		rotated := false
+		tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpStat && c.Name == generation(2) && !rotated {
+				rotated = true
+				mustAppend(t, w, messages(5, 5))
+				n, err := w.Rotate(context.Background(), nil)
+				must(t, err)
+				mustAppend(t, n, messages(10, 5))
+				must(t, n.Close())
+			}
+			return nil
+		}}
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		out, failed := follow(t, ctx, tap, storage.FollowOptions{})
+		if err := <-failed; !errors.Is(err, context.DeadlineExceeded) || len(out) != 15 || !rotated {
+			t.Errorf("%d records, %v", len(out), err)
+		}
+	})
+}
+
+// TestFollowPastWhatWasReplaced: a file that a compaction replaced may be removed; its successor has all its messages.
+func TestFollowPastWhatWasReplaced(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		mem := storagetest.NewMem(512)
+		w := mustOpen(t, "/d", 1, storage.Options{FS: mem})
+		mustAppend(t, w, messages(0, 10))
+		w, err := w.Rotate(context.Background(), nil)
+		must(t, err)
+		mustAppend(t, w, messages(10, 10))
+		w, _, err = w.Compact(context.Background(), nil, storage.CompactOptions{})
+		must(t, err)
+		mustAppend(t, w, messages(20, 10))
+		must(t, w.Close())
+		must(t, mem.Remove(generation(2)))
+		ctx, cancel := context.WithTimeout(context.Background(), time.Minute)
+		defer cancel()
+		out, failed := follow(t, ctx, mem, storage.FollowOptions{})
+		if err := <-failed; !errors.Is(err, context.DeadlineExceeded) || len(out) != 30 {
+			t.Errorf("%d records, %v", len(out), err)
+		}
+	})
+}

@@ -160,7 +160,7 @@ func decodeFileHeader(path string, b []byte) (*fileHeader, error) {
 		return nil, &VersionError{Path: path, Major: h.major, Minor: h.minor, Incompat: unknown}
 	}
 	typeLen, schemaLen := int(le16(b[100:])), int(le16(b[102:]))
-	if h.major == 0 || le32(b[12:]) != headerSize || typeLen > MaxType || schemaLen > MaxSchema {
+	if h.major == 0 || le32(b[12:]) != headerSize || typeLen > MaxType || schemaLen > MaxSchema || h.generation == 0 || h.generation == 1 && h.firstIndex > 0 {
 		return nil, damaged("its fields are out of range")
 	}
 	h.typ = string(b[104 : 104+typeLen])

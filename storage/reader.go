@@ -291,6 +291,13 @@ func (r *Reader) BatchEnd() int64 {
 	return r.at.end()
 }
 
+// link returns what is known of the file when the scan is at its end.
+func (r *Reader) link() Link {
+	h := r.scan.header
+	return Link{Path: r.path, Type: h.typ, FileID: h.fileID, PrevFileID: h.prevFileID, Generation: h.generation, First: h.firstIndex,
+		Next: r.NextIndex(), Sealed: r.seal}
+}
+
 // Sealed returns the seal, with the file's successor, once it was passed; nil otherwise.
 func (r *Reader) Sealed() *SealedError { return r.seal }
 

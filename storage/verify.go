@@ -43,6 +43,7 @@ type Report struct {
 	Type       string
 	Schema     string
 	FileID     FileID
+	PrevFileID FileID // the file that it continues; zeros if none
 	Generation uint64
 	Created    time.Time
 
@@ -153,8 +154,9 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 		return nil, ioError("stat", path, err)
 	}
 	v := &verifier{o: o, src: f, header: h, size: info.Size}
-	v.report = &Report{Path: path, Type: h.typ, Schema: h.schema, FileID: h.fileID, Generation: h.generation,
-		Created: time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
+	v.report = &Report{Path: path, Type: h.typ, Schema: h.schema, FileID: h.fileID, PrevFileID: h.prevFileID,
+		Generation: h.generation,
+		Created:    time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
 	start := time.Now()
 	err = v.run(ctx)
 	v.report.Duration = time.Since(start)

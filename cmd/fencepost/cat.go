@@ -9,6 +9,8 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
+	"math"
 	"os"
 	"path/filepath"
 	"slices"
@@ -33,6 +35,9 @@ func catCommand() *cobra.Command {
 		Long: `Cat prints the messages of files to stdout, in file order. It is safe on a file that is being written to: it prints what
 is there. At damage below what was known to be durable it stops with exit code 3; with --salvage it tells what cannot be
 read, goes on behind it, and ends with exit code 3.
+
+Of several files of one type it prints every message once: what a compaction or repair copied is printed from the newest file that has
+it. It prints nothing, with exit code 3, when one is missing between them, cut, renamed or a copy; with --salvage it tells and goes on.
 
 Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the payload behind its length, 32
 bit big endian: what producer publish --format len32 reads), json (one object per line with index, id, time, epoch, headers,
@@ -60,10 +65,10 @@ made a side index; what is before it is not read, and damage there not noticed: 
 			}
 			c.out, c.notes = bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), cmd.ErrOrStderr()
 			c.limited, c.left, c.options.Since = limit > 0, int64(limit), since.Time
-			var err error
+			err := c.chains(args)
 			for _, path := range args {
-				if err = c.file(path); err != nil {
-					break
+				if err == nil {
+					err = c.file(path)
 				}
 			}
 			if err == nil {
@@ -96,6 +101,42 @@ type catter struct {
 	damage  error     // the first
 	damages int
 	last    string // damage that was told
+
+	until  map[string]uint64  // for each of several files of a type: the index from which on later files have the messages
+	broken map[string][]error // what is wrong between a file and those before and after it, with --salvage
+}
+
+// chains checks the files of each type among paths against each other.
+func (c *catter) chains(paths []string) error {
+	byType, keys := map[chainKey][]string{}, []chainKey(nil)
+	for _, path := range paths {
+		path = filepath.Clean(path)
+		if k, ok := chainOf(path); ok && !slices.Contains(byType[k], path) {
+			if byType[k] = append(byType[k], path); len(byType[k]) == 2 { // one alone has nothing to be checked against
+				keys = append(keys, k)
+			}
+		}
+	}
+	c.until, c.broken = map[string]uint64{}, map[string][]error{}
+	var wrong []error
+	for _, k := range keys {
+		var chain storage.Chain
+		for _, path := range byType[k] {
+			chain = append(chain, storage.ReadLink(path))
+		}
+		found := chain.Check()
+		if len(found) == 0 {
+			maps.Copy(c.until, chain.Starts())
+		}
+		for _, e := range found {
+			wrong = append(wrong, e)
+			c.broken[e.Path] = append(c.broken[e.Path], e)
+		}
+	}
+	if c.salvage {
+		return nil
+	}
+	return errors.Join(wrong...)
 }
 
 // want takes in the values of --id. An ID of 32 characters may be a message's ID in its text form, or a foreign one in hex.
@@ -131,6 +172,16 @@ func (c *catter) file(path string) error {
 		return err
 	}
 	defer r.Close()
+	for _, err := range c.broken[filepath.Clean(path)] {
+		if err := c.gap(err); err != nil {
+			return err
+		}
+	}
+	until, ok := c.until[filepath.Clean(path)]
+	if ok && until <= r.FirstIndex() {
+		fmt.Fprintf(c.notes, "%s: a compaction or repair replaced it; its messages are in a later file\n", path)
+		return nil
+	}
 	lost := 0
 	for here := 0; (!c.limited || c.left > 0) && (c.names == nil || here < len(c.names)); {
 		rec, err := r.Next()
@@ -148,6 +199,8 @@ func (c *catter) file(path string) error {
 				return err
 			}
 			continue
+		case ok && rec.Index >= until:
+			return nil
 		case rec.Index < c.options.From:
 			continue
 		case rec.Kind == storage.KindLost:
@@ -180,6 +233,7 @@ func (c *catter) gap(err error) error {
 	var (
 		corrupt   *storage.CorruptError
 		retracted *storage.RetractedError
+		chain     *storage.ChainError
 		g         gapLine
 	)
 	switch {
@@ -189,6 +243,11 @@ func (c *catter) gap(err error) error {
 		g = gapLine{corrupt.LostFirst, corrupt.LostNext, corrupt.Offset, corrupt.End, corrupt.Reason}
 	case errors.As(err, &retracted):
 		g = gapLine{retracted.First, retracted.Next, retracted.Offset, retracted.Offset, "these were printed, and were lost before they were durable"}
+	case errors.As(err, &chain):
+		g = gapLine{FromIndex: chain.LostFirst, ToIndex: chain.LostNext, Reason: chain.Reason}
+		if chain.LostNext == math.MaxUint64 {
+			g.ToIndex = g.FromIndex
+		}
 	default:
 		return err
 	}

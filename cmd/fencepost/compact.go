@@ -126,7 +126,8 @@ its index; entries of kind "lost" stand in for those that cannot be read, and ev
 sealed and otherwise left as it is, and workers go on in the new one.
 
 First try to restore the damaged bytes from a copy: what is repaired here stays lost. Messages that are gone from the end of
-the file, although they were durable once, are given up only with --accept-loss.
+the file, although they were durable once, are given up only with --accept-loss. Where an older file is missing, cut, renamed or a
+copy there is nothing to repair: it exits 3 and says what to restore.
 
 It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 ` + cli.ExitHelp,
@@ -141,6 +142,13 @@ It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 			return err
 		}
 		out := cmd.OutOrStdout()
+		files, err := storage.ReadChain(f.dir, f.typ)
+		if err != nil {
+			return err
+		}
+		if wrong := files.Check(); len(wrong) > 0 {
+			return fmt.Errorf("%w; repair writes the newest file anew, and can do nothing about that", wrong[0])
+		}
 		found, err := storage.Verify(cmd.Context(), args[0], storage.VerifyOptions{})
 		if err != nil {
 			return err

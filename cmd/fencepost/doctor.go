@@ -86,7 +86,8 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor",
 		Short: "Check server, indexes, clocks, directory and files, and say what to do about what is wrong",
 		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits 1 if something would keep them from working, and 3
-if a file is not the one that is registered. A warning is about what works, but not as well as it could.`,
+if a file is not the one that is registered, or a file of a type is missing, cut, renamed or a copy. A warning is about what works, but
+not as well as it could.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json`,
 		Args: cli.NoArgs,
@@ -296,9 +297,14 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 		}
 		// As workers do; what is only older than it was is found by nothing else.
 		e := storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
-		if err := storage.CheckRegistered(dir, typ, e); err != nil {
+		wrong := []error{storage.CheckRegistered(dir, typ, e)}
+		if wrong[0] == nil {
+			wrong = checkChain(dir, typ)
+		}
+		for _, err := range wrong {
 			d.bad(cli.Code(err), "files", "%v", err)
-		} else {
+		}
+		if len(wrong) == 0 {
 			right++
 		}
 	}
@@ -308,4 +314,22 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 		d.good("files", "none is registered yet")
 	}
 	return nil
+}
+
+// checkChain looks whether the files of a type follow one another. It reads their headers and ends. That the newest is here was
+// checked before: the registry names it.
+func checkChain(dir, typ string) (wrong []error) {
+	chain, err := storage.ReadChain(dir, typ)
+	if err != nil {
+		return []error{err}
+	}
+	for i := range chain {
+		if chain[i].Err != nil {
+			wrong = append(wrong, chain[i].Err)
+		}
+	}
+	for _, e := range chain.Check() {
+		wrong = append(wrong, e)
+	}
+	return wrong
 }

@@ -34,7 +34,7 @@ it is wrong the file is read as if it were not there. --check compares all of it
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
 			}
-			paths, err := filePaths("index", args)
+			paths, _, err := filePaths("index", args)
 			if err != nil {
 				return err
 			}

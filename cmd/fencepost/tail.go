@@ -27,7 +27,8 @@ func tailCommand() *cobra.Command {
 (size limit, compaction, repair) it goes on in the newest one. It prints durable messages only, which no crash takes back:
 to know it syncs the file itself; --unsynced prints sooner what a crash may still undo.
 
-It stops with exit code 3 when the file was removed or replaced, or is damaged. Formats are those of cat.`,
+It stops with exit code 3 when the file was removed or replaced, is damaged, or is not continued: when of the files from FILE to the
+newest one is missing, cut, renamed or a copy. Formats are those of cat.`,
 		Example: `  fencepost tail data/orders.fpl
   fencepost tail -f --format json data/orders.fpl | jq .payload
   fencepost tail -f --from 0 data/orders.fpl        # everything, and then what comes`,
@@ -43,6 +44,9 @@ It stops with exit code 3 when the file was removed or replaced, or is damaged. 
 			defer cli.OnSignals(cancel, cancel)()
 			t := &tailer{out: bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), format: format.Value, unsynced: unsynced}
 			path := args[0]
+			if err := t.chain(path); err != nil {
+				return err
+			}
 			if !cmd.Flags().Changed("from") {
 				var err error
 				if path, from, err = t.last(path, uint64(lines)); err != nil {
@@ -50,7 +54,7 @@ It stops with exit code 3 when the file was removed or replaced, or is damaged. 
 				}
 			}
 			if !follow {
-				return t.print(path, from)
+				return errors.Join(t.print(path, from), t.files.CheckEnd(ctx))
 			}
 			return t.follow(ctx, path, from)
 		},
@@ -67,6 +71,25 @@ type tailer struct {
 	out      *bufio.Writer
 	format   string
 	unsynced bool
+	files    storage.Chain // from the one that was named on
+}
+
+// chain checks the files from path on against each other. A file under another name is looked at alone.
+func (t *tailer) chain(path string) error {
+	k, ok := chainOf(path)
+	if !ok {
+		return nil
+	}
+	files, err := storage.ReadChain(k.dir, k.typ)
+	if err != nil {
+		return err
+	}
+	_, generation, _ := storage.ParseName(filepath.Base(path))
+	t.files = files.From(generation)
+	if wrong := t.files.Check(); len(wrong) > 0 {
+		return wrong[0]
+	}
+	return nil
 }
 
 func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {

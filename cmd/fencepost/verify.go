@@ -10,6 +10,7 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -41,7 +42,9 @@ that messages were deleted from the queue before they were appended. Everything 
 What was written or read lately is in the machine's memory, and verify reads it there. With --device it has all of the file
 written out and dropped from memory first, so that the disk itself is read.
 
-A file that is the successor of another one, such as orders@0002.fpl, goes on with the producers' counters of that one.
+A file that is the successor of another one, such as orders@0002.fpl, goes on with the producers' counters of that one. Files of one
+type are checked against each other: that none is missing between them, cut, renamed or a copy. The oldest may be any generation. Of
+a directory also the newest must be there; of files that are named one by one those before and after them need not be.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost verify data/orders.fpl
@@ -51,7 +54,7 @@ A file that is the successor of another one, such as orders@0002.fpl, goes on wi
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
 			}
-			paths, err := filePaths("verify", args)
+			paths, dirs, err := filePaths("verify", args)
 			if err != nil {
 				return err
 			}
@@ -62,6 +65,7 @@ A file that is the successor of another one, such as orders@0002.fpl, goes on wi
 				o.progress = newByteProgress(cmd.ErrOrStderr(), "verify", paths)
 			}
 			reports := verifyFiles(ctx, paths, o)
+			verifyChains(ctx, reports, dirs)
 			o.progress.clear()
 			var errs []error
 			stopped := 0
@@ -78,13 +82,13 @@ A file that is the successor of another one, such as orders@0002.fpl, goes on wi
 				}
 				if r.stopped() {
 					stopped++
-				} else if r.err != nil {
-					errs = append(errs, r.err)
+				} else {
+					errs = append(errs, r.verdict())
 				}
 			}
 			if stopped > 0 {
 				err := fmt.Errorf("stopped: %d of %d files were not read to their end", stopped, len(reports))
-				if len(errs) == 0 {
+				if errors.Join(errs...) == nil {
 					return cli.Stoppedf("%w", err)
 				}
 				errs = append(errs, err)
@@ -106,12 +110,12 @@ type verifyOptions struct {
 	progress *byteProgress
 }
 
-// filePaths returns the files that the arguments of a command stand for.
-func filePaths(command string, args []string) ([]string, error) {
+// filePaths returns the files that the arguments of a command stand for, and the directories among the arguments.
+func filePaths(command string, args []string) (paths []string, dirs map[string]bool, err error) {
 	if len(args) == 0 {
-		return nil, cli.Usagef("no file; name the files to %s, as in fencepost %s data/orders.fpl", command, command)
+		return nil, nil, cli.Usagef("no file; name the files to %s, as in fencepost %s data/orders.fpl", command, command)
 	}
-	var paths []string
+	dirs = map[string]bool{}
 	for _, arg := range args {
 		info, err := os.Stat(arg)
 		if err != nil || !info.IsDir() {
@@ -120,14 +124,15 @@ func filePaths(command string, args []string) ([]string, error) {
 		}
 		found, err := filepath.Glob(filepath.Join(arg, "*"+storage.FileName("")))
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		if len(found) == 0 {
-			return nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no %s files in %s", storage.FileName(""), arg)}
+			return nil, nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no %s files in %s", storage.FileName(""), arg)}
 		}
+		dirs[filepath.Clean(arg)] = true
 		paths = append(paths, found...)
 	}
-	return paths, nil
+	return paths, dirs, nil
 }
 
 // fileReport is what verify found out of one file.
@@ -135,8 +140,14 @@ type fileReport struct {
 	path   string
 	report *storage.Report // nil if the header cannot be read
 	audit  worker.Audit
-	err    error // what is wrong with the file, or kept verify from finishing
+	err    error         // what is wrong with the file, or kept verify from finishing
+	whole  bool          // the file was read to its end
+	chain  []error       // what is wrong between it and the files before and after it
+	first  *storage.Link // the file itself, if older ones are not here
 }
+
+// verdict returns what is wrong with the file and around it.
+func (r *fileReport) verdict() error { return errors.Join(append([]error{r.err}, r.chain...)...) }
 
 // stopped tells that the file was not read to its end, as somebody called it off.
 func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) }
@@ -167,7 +178,7 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 	}
 	r.report, r.err = storage.Verify(ctx, path, so)
 	o.progress.finish(path)
-	if r.err != nil {
+	if r.whole = r.err == nil; !r.whole {
 		return r
 	}
 	r.err = r.report.Err()
@@ -175,6 +186,67 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 		r.err = fmt.Errorf("%w: %s: %w (%d violations of a producer's sequence in all)", storage.ErrIntegrity, path, problems[0], n)
 	}
 	return r
+}
+
+// chainKey names the files that may continue each other.
+type chainKey struct{ dir, typ string }
+
+// chainOf returns the chain that the name of a file says it is in.
+func chainOf(path string) (k chainKey, ok bool) {
+	k.dir = filepath.Dir(path)
+	k.typ, _, ok = storage.ParseName(filepath.Base(path))
+	return k, ok
+}
+
+// verifyChains checks the files of each type against each other where there are several, or all files of their directory are.
+func verifyChains(ctx context.Context, reports []*fileReport, dirs map[string]bool) {
+	byPath, chains := map[string]*fileReport{}, map[chainKey]storage.Chain{}
+	for _, r := range reports {
+		path := filepath.Clean(r.path)
+		if k, ok := chainOf(path); ok && byPath[path] == nil {
+			chains[k] = append(chains[k], r.link(path))
+			byPath[path] = r
+		}
+	}
+	var g errgroup.Group
+	for k, c := range chains {
+		if len(c) == 1 && !dirs[k.dir] || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() }) {
+			continue
+		}
+		for _, e := range c.Check() {
+			byPath[e.Path].chain = append(byPath[e.Path].chain, e)
+		}
+		if !dirs[k.dir] {
+			continue
+		}
+		first := slices.MinFunc(c, func(a, b storage.Link) int { return cmp.Compare(a.Generation, b.Generation) })
+		if first.Generation > 1 {
+			byPath[first.Path].first = &first
+		}
+		newest := byPath[slices.MaxFunc(c, func(a, b storage.Link) int { return cmp.Compare(a.Generation, b.Generation) }).Path]
+		g.Go(func() error { // it may wait
+			if err := c.CheckEnd(ctx); errors.Is(err, context.Canceled) {
+				newest.err = err
+			} else if err != nil {
+				newest.chain = append(newest.chain, err)
+			}
+			return nil
+		})
+	}
+	g.Wait()
+}
+
+// link returns what the files beside it are checked against.
+func (r *fileReport) link(path string) storage.Link {
+	if r.report == nil {
+		return storage.Link{Path: path, Err: r.err}
+	}
+	l := r.report.Link()
+	l.Path = path
+	if !r.whole {
+		l.Err = r.err
+	}
+	return l
 }
 
 // successorPath is where the successor of a sealed file belongs.
@@ -201,7 +273,7 @@ func (r *fileReport) print(w io.Writer) {
 	switch {
 	case r.stopped():
 		verdict = "STOPPED"
-	case r.err != nil:
+	case r.verdict() != nil:
 		verdict = "BAD"
 	}
 	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))
@@ -232,7 +304,10 @@ func (r *fileReport) print(w io.Writer) {
 	if s := rep.Sealed; s != nil {
 		fmt.Fprintf(w, "  sealed; it goes on in %s\n", successorPath(r.path, rep.Type, s))
 	}
-	for _, c := range rep.Corrupt {
+	if f := r.first; f != nil {
+		fmt.Fprintf(w, "  first kept: generation %d, from index %d\n", f.Generation, f.First)
+	}
+	for _, c := range slices.Concat(rep.Corrupt, r.chain) {
 		fmt.Fprintf(w, "  %v\n", c)
 	}
 	problems, n := r.audit.Problems()
@@ -321,6 +396,7 @@ type (
 		Batches     uint64         `json:"batches"`
 		Checkpoints uint64         `json:"checkpoints"`
 		Corruptions []string       `json:"corruptions,omitempty"`
+		Chain       []string       `json:"chain,omitempty"` // what is wrong between this file and those before and after it
 		Duplicates  uint64         `json:"duplicates"`
 		Violations  int            `json:"sequence_violations"`
 		Producers   []producerJSON `json:"producers"`
@@ -355,9 +431,13 @@ type (
 )
 
 func (r *fileReport) json() verifyJSON {
-	j := verifyJSON{File: r.path, OK: r.err == nil, Producers: []producerJSON{}, Regions: []regionJSON{}, Void: [][2]int64{}, GapList: []gapJSON{}}
-	if r.err != nil {
-		j.Error = r.err.Error()
+	err := r.verdict()
+	j := verifyJSON{File: r.path, OK: err == nil, Producers: []producerJSON{}, Regions: []regionJSON{}, Void: [][2]int64{}, GapList: []gapJSON{}}
+	if err != nil {
+		j.Error = err.Error()
+	}
+	for _, c := range r.chain {
+		j.Chain = append(j.Chain, c.Error())
 	}
 	rep := r.report
 	if rep == nil {

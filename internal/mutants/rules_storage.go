@@ -107,6 +107,26 @@ var storageRules = []rule{
 		old: `ok, err := r.scan.startAtBatch(&best)`, new: "if h, _, v, err := r.scan.recordAt(best.offset); err == nil && v == whole && h.kind == kindBatch {\n\t\t\tbest.index, best.epoch, best.session, best.chain = h.base, h.epoch, h.session, h.chain\n\t\t}\n\t\tok, err := r.scan.startAtBatch(&best)"},
 
 	// Generations.
+	{file: "storage/chain.go", rule: "a file is what its header says", tests: "TestBrokenChains",
+		old: `case l.Type != k.typ || !l.named():`, new: `case l.Type != k.typ:`},
+	{file: "storage/chain.go", rule: "a file that has a successor is sealed", tests: "TestBrokenChains",
+		old: `case ended && a.Sealed == nil:
+		*e`, new: `case false:
+		*e`},
+	{file: "storage/chain.go", rule: "the successor is the file that the seal names", tests: "TestBrokenChains",
+		old: `case ended && (a.Sealed.Successor != b.FileID || a.Sealed.Generation != b.Generation):`, new: `case false:`},
+	{file: "storage/chain.go", rule: "the successor names the file that it continues", tests: "TestForgedChains",
+		old: `case b.PrevFileID != a.FileID:`, new: `case false:`},
+	{file: "storage/chain.go", rule: "the successor begins where its predecessor ends", tests: "TestForgedChains",
+		old: `case ended && b.First != a.Next && b.First != a.First:`, new: `case false:`},
+	{file: "storage/chain.go", rule: "only what a compaction or repair replaced may be missing", how: "anything may", tests: "TestBrokenChains",
+		old: "		k.gap(a, b, ended)\n", new: ""},
+	{file: "storage/chain.go", rule: "only what a compaction or repair replaced may be missing", how: "another file may have replaced it", tests: "TestReplacedFileIsNotProved",
+		old: `case to == from && a.Sealed.Successor != b.PrevFileID:`, new: `case false:`},
+	{file: "storage/chain.go", rule: "look again before a missing successor", tests: "TestNewestIsMissing",
+		old: `if waited >= successorPatience {`, new: `if waited >= 0 {`},
+	{file: "storage/follow.go", rule: "the seal was there before the successor had a name", tests: "TestFollowLateName",
+		old: `	if !f.late {`, new: `	if false {`},
 	{file: "storage/generation.go", rule: "the successor gets its name only when the seal is durable", tests: "TestEachRuleIsNeeded|TestCrashExplorerNeedsTheRules"},
 	{file: "storage/generation.go", rule: "link(2), never rename: whoever took over since then", tests: "TestLateRotationFindsTheSuccessor",
 		old: `err := n.fs.Link(tmp, path)`, new: "err := n.fs.Link(tmp, path)\n\tif errors.Is(err, fs.ErrExist) {\n\t\tn.fs.Remove(path)\n\t\terr = n.fs.Link(tmp, path)\n\t}"},

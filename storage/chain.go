@@ -1,0 +1,403 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"math"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Chain is files of one type, each of which continues the one before it. What ties them together is in them: a seal names
+// the file that comes next, and a header the file before it, its own generation and the index it begins with. So it can be
+// proved that a file is missing, cut, renamed or a copy, and which messages are missing with it.
+//
+// A Chain may begin with any generation: older files may be archived or removed.
+type Chain []Link
+
+// Link is a file of a Chain: what its header and its end say.
+type Link struct {
+	Path       string
+	Type       string // "" if the header cannot be read
+	FileID     FileID
+	PrevFileID FileID // the file that it continues; zeros if none
+	Generation uint64
+	First      uint64       // index of its first message
+	Next       uint64       // index behind its last message
+	Sealed     *SealedError // names its successor; nil if it is not sealed
+	Err        error        // why its header or its end cannot be read; what is not known is not checked
+}
+
+// ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends from the last checkpoint on.
+func ReadChain(dir, typ string) (Chain, error) { return readChain(OS(), dir, typ) }
+
+func readChain(fsys FS, dir, typ string) (c Chain, err error) {
+	for range 3 {
+		names, err := fsys.List(dir)
+		if err != nil {
+			return nil, ioError("list directory", dir, err)
+		}
+		c = nil
+		gone := false
+		for _, name := range names {
+			if t, _, ok := ParseName(name); ok && t == typ {
+				l := readLink(fsys, filepath.Join(dir, name))
+				if gone = errors.Is(l.Err, fs.ErrNotExist); gone {
+					break
+				}
+				c = append(c, l)
+			}
+		}
+		if !gone { // otherwise files are being archived at this moment: look again
+			break
+		}
+	}
+	slices.SortFunc(c, func(a, b Link) int { return cmp.Compare(a.nameSays(), b.nameSays()) })
+	return c, nil
+}
+
+// From returns the files from a generation on, by their names.
+func (c Chain) From(generation uint64) Chain {
+	return slices.DeleteFunc(slices.Clone(c), func(l Link) bool { return l.nameSays() < generation })
+}
+
+// ReadLink reads the header of the file at path, and its end from the last checkpoint on.
+func ReadLink(path string) Link { return readLink(OS(), path) }
+
+func readLink(fsys FS, path string) (l Link) {
+	l.Path = path
+	f, err := fsys.Open(path, ModeRead)
+	if err != nil {
+		l.Err = ioError("open", path, err)
+		return l
+	}
+	defer f.Close()
+	h, err := readFileHeader(path, f)
+	if err != nil {
+		l.Err = err
+		return l
+	}
+	l.Type, l.FileID, l.PrevFileID, l.Generation, l.First = h.typ, h.fileID, h.prevFileID, h.generation, h.firstIndex
+	l.Err = l.readEnd(f, h)
+	return l
+}
+
+// readEnd takes in what the end of the file says.
+func (l *Link) readEnd(f File, h *fileHeader) error {
+	info, err := f.Stat()
+	if err != nil {
+		return ioError("stat", l.Path, err)
+	}
+	s := newScanner(l.Path, f, h, info.Size)
+	if err := s.startBefore(math.MaxUint64); err != nil {
+		return err
+	}
+	for {
+		it, err := s.step()
+		switch {
+		case err != nil:
+			return err
+		case it.kind == itemDamage:
+			return it.err
+		case it.kind == itemEnd:
+			l.Next = s.view.next
+			return nil
+		case it.kind == itemRecord && it.head.kind == kindSeal:
+			b, err := decodeSeal(it.body)
+			if err != nil {
+				return undecodable(l.Path, &it.head)
+			}
+			l.Sealed = &SealedError{Path: l.Path, Successor: b.successor, Generation: b.generation}
+		}
+	}
+}
+
+// Link returns what a Chain needs to know of the file.
+func (r *Report) Link() Link {
+	return Link{Path: r.Path, Type: r.Type, FileID: r.FileID, PrevFileID: r.PrevFileID, Generation: r.Generation, First: r.FirstIndex,
+		Next: r.NextIndex, Sealed: r.Sealed}
+}
+
+// nameSays returns the generation that the file's name says.
+func (l *Link) nameSays() uint64 {
+	_, g, _ := ParseName(filepath.Base(l.Path))
+	return g
+}
+
+// named tells whether the file's name is that of its type and generation.
+func (l *Link) named() bool { return filepath.Base(l.Path) == GenerationName(l.Type, l.Generation) }
+
+// continuedBy tells what is wrong between the file and the one that is called its successor.
+func (l *Link) continuedBy(next Link) error {
+	k := &chainCheck{typ: l.Type}
+	if k.follows(l, &next); l.named() {
+		k.wrong = Chain{*l, next}.Check()
+	}
+	if len(k.wrong) > 0 {
+		return k.wrong[0]
+	}
+	return nil
+}
+
+// sibling returns the path of another generation beside the file.
+func (l *Link) sibling(typ string, generation uint64) string {
+	return filepath.Join(filepath.Dir(l.Path), GenerationName(typ, generation))
+}
+
+// ChainError says that the files of a type do not follow one another: one is missing, cut, renamed, a copy or another file.
+// The messages with indexes in [LostFirst, LostNext) are not here; LostNext is LostFirst when none is known to be missing, and
+// math.MaxUint64 when nothing tells how many there are.
+type ChainError struct {
+	Path                string // of the file where it shows: the one behind what is missing, or the one that is wrong
+	Type                string
+	Generation          uint64 // the first that is missing or wrong
+	LostFirst, LostNext uint64
+	Reason              string
+	Remedy              string
+}
+
+func (e *ChainError) Error() string {
+	lost := "no message is missing"
+	switch {
+	case e.LostNext == math.MaxUint64:
+		lost = fmt.Sprintf("messages from %d on are not here", e.LostFirst)
+	case e.LostNext == e.LostFirst+1:
+		lost = fmt.Sprintf("message %d is missing", e.LostFirst)
+	case e.LostNext > e.LostFirst:
+		lost = fmt.Sprintf("messages %d to %d are missing", e.LostFirst, e.LostNext-1)
+	}
+	return fmt.Sprintf("%s: %s: %s; %s", e.Type, e.Reason, lost, e.Remedy)
+}
+
+func (e *ChainError) Is(target error) bool { return target == ErrIntegrity }
+
+// Check returns what is wrong between the files, in the order of generations. The names of all files are those of one type,
+// see ParseName. Whether the newest file has a successor elsewhere is for CheckEnd.
+func (c Chain) Check() []*ChainError {
+	k := c.place()
+	for i := 1; i < len(k.files); i++ {
+		k.follows(&k.files[i-1], &k.files[i])
+	}
+	k.misnamed()
+	slices.SortStableFunc(k.wrong, func(a, b *ChainError) int { return cmp.Compare(a.Generation, b.Generation) })
+	return k.wrong
+}
+
+// chainCheck is the state of Check.
+type chainCheck struct {
+	typ    string
+	files  []Link            // by the generation that their headers say, or, where that is not known, their names
+	wrong  []*ChainError     // found so far
+	other  map[uint64]*Link  // files whose header is not what their name says, by the generation in the name
+	copies map[FileID]string // path of the file with that ID that has the right name
+}
+
+// place puts each file where its header says that it belongs.
+func (c Chain) place() *chainCheck {
+	k := &chainCheck{other: map[uint64]*Link{}, copies: map[FileID]string{}}
+	if len(c) > 0 {
+		k.typ, _, _ = ParseName(filepath.Base(c[0].Path))
+	}
+	here := map[uint64]bool{}
+	for i := range c {
+		l := c[i]
+		switch {
+		case l.Type == "":
+			l.Generation = l.nameSays()
+		case l.Type != k.typ || !l.named():
+			// rule: a file is what its header says, whatever its name is.
+			k.other[l.nameSays()] = &c[i]
+			continue
+		}
+		here[l.Generation] = true
+		k.copies[l.FileID] = l.Path
+		k.files = append(k.files, l)
+	}
+	for _, l := range k.other {
+		if l.Type == k.typ && !here[l.Generation] {
+			here[l.Generation] = true
+			k.copies[l.FileID] = l.Path
+			k.files = append(k.files, *l)
+		}
+	}
+	slices.SortFunc(k.files, func(a, b Link) int { return cmp.Compare(a.Generation, b.Generation) })
+	return k
+}
+
+func (k *chainCheck) add(e *ChainError) {
+	e.Type = k.typ
+	k.wrong = append(k.wrong, e)
+}
+
+// follows checks b against a, the file before it among those that are here.
+func (k *chainCheck) follows(a, b *Link) {
+	known := a.Type != "" && b.Type != ""
+	ended := known && a.Err == nil
+	if b.Generation > a.Generation+1 {
+		k.gap(a, b, ended)
+		return
+	}
+	e := &ChainError{Path: b.Path, Generation: b.Generation, LostFirst: a.Next, LostNext: a.Next}
+	switch {
+	case !known:
+		return
+	// rule: a file that has a successor is sealed: the seal was durable before the successor had a name.
+	case ended && a.Sealed == nil:
+		*e = ChainError{Path: a.Path, Generation: a.Generation, LostFirst: a.Next, LostNext: max(a.Next, b.First),
+			Reason: fmt.Sprintf("generation %d (%s) is cut: it goes on in %s, and its end with its seal is missing", a.Generation, a.Path, filepath.Base(b.Path)),
+			Remedy: restoreIt}
+	// rule: the successor is the file that the seal names.
+	case ended && (a.Sealed.Successor != b.FileID || a.Sealed.Generation != b.Generation):
+		*e = ChainError{Path: b.Path, Generation: b.Generation, LostFirst: a.Next, LostNext: math.MaxUint64,
+			Reason: fmt.Sprintf("generation %d (%s) is another file than its predecessor names: it is file %s, the seal of %s names generation %d, file %s", b.Generation, b.Path,
+				b.FileID, filepath.Base(a.Path), a.Sealed.Generation, a.Sealed.Successor),
+			Remedy: "move it away and restore the file that is named"}
+	// rule: the successor names the file that it continues.
+	case b.PrevFileID != a.FileID:
+		e.Reason = fmt.Sprintf("generation %d (%s) continues file %s, and generation %d (%s) is file %s", b.Generation, b.Path, b.PrevFileID, a.Generation, a.Path, a.FileID)
+		e.Remedy = "move the one that does not belong here away and restore the right one from a copy"
+	// rule: the successor begins where its predecessor ends, or, after a compaction or repair, where that begins.
+	case ended && b.First != a.Next && b.First != a.First:
+		e.LostNext = max(a.Next, b.First)
+		e.Reason = fmt.Sprintf("generation %d (%s) begins at index %d, and generation %d (%s) has indexes %d to %d", b.Generation, b.Path, b.First, a.Generation, a.Path, a.First, a.Next-1)
+		e.Remedy = "restore the right files from a copy"
+	default:
+		return
+	}
+	k.add(e)
+}
+
+// gap checks b against a, which has generations between them that are not here.
+func (k *chainCheck) gap(a, b *Link, ended bool) {
+	from, to := a.Generation+1, b.Generation-1
+	name := func(g uint64) string { return b.sibling(k.typ, g) }
+	what := fmt.Sprintf("generation %d (%s) is missing", from, name(from))
+	if to > from {
+		what = fmt.Sprintf("generations %d to %d (%s to %s) are missing", from, to, name(from), filepath.Base(name(to)))
+	}
+	e := &ChainError{Path: b.Path, Generation: from, LostFirst: a.Next, LostNext: b.First, Remedy: restoreIt}
+	switch {
+	case ended && a.Sealed == nil:
+		what += fmt.Sprintf(", and so is the end of generation %d (%s) with its seal", a.Generation, a.Path)
+		e.LostNext = max(a.Next, b.First)
+	case !ended || b.Type == "":
+		e.LostNext = e.LostFirst
+		what += ", and which messages were in it is not known"
+	case a.Next < b.First:
+	// rule: only what a compaction or repair replaced may be missing between others: its successor has all its messages.
+	case to == from && a.Sealed.Successor != b.PrevFileID:
+		e.LostNext = e.LostFirst
+		what += fmt.Sprintf(", and %s does not continue the file that the seal of %s names", filepath.Base(b.Path), filepath.Base(a.Path))
+	default:
+		return
+	}
+	e.Reason = what
+	for g := from; g <= to; g++ {
+		if l := k.other[g]; l != nil {
+			e.Reason += ", " + k.isInstead(l)
+			delete(k.other, g)
+		}
+	}
+	k.add(e)
+}
+
+// isInstead says what a file is whose name is another's.
+func (k *chainCheck) isInstead(l *Link) string {
+	name := filepath.Base(l.Path)
+	switch original := k.copies[l.FileID]; {
+	case l.Type != k.typ:
+		return fmt.Sprintf("%s holds generation %d of type %s", name, l.Generation, l.Type)
+	case original != "" && original != l.Path:
+		return fmt.Sprintf("%s is a copy of %s", name, filepath.Base(original))
+	default:
+		return fmt.Sprintf("%s holds generation %d", name, l.Generation)
+	}
+}
+
+// misnamed reports the files that have another's name and were not reported with a generation that is missing.
+func (k *chainCheck) misnamed() {
+	var last uint64
+	if len(k.files) > 0 {
+		last = k.files[len(k.files)-1].Generation
+	}
+	for g, l := range k.other {
+		e := &ChainError{Path: l.Path, Generation: g}
+		right := GenerationName(l.Type, l.Generation)
+		switch other := k.other[l.Generation]; {
+		case l.Type == k.typ && other != nil && other.Type == k.typ && other.Generation == g:
+			if g > l.Generation {
+				continue // told with the other one
+			}
+			e.Reason = fmt.Sprintf("%s and %s have swapped names: they hold generations %d and %d", l.Path, filepath.Base(other.Path), l.Generation, g)
+			e.Remedy = "rename each to what the other one is called"
+		case l.Type == k.typ && k.copies[l.FileID] == l.Path:
+			e.Reason = fmt.Sprintf("%s holds generation %d: it was renamed", l.Path, l.Generation)
+			e.Remedy = "rename it to " + right
+		default:
+			e.Reason = fmt.Sprintf("%s is not generation %d: %s", l.Path, g, k.isInstead(l))
+			e.Remedy = "move it away and restore the right file from a copy"
+			if g == last+1 && last > 0 {
+				e.LostFirst, e.LostNext = k.files[len(k.files)-1].Next, math.MaxUint64
+			}
+		}
+		k.add(e)
+	}
+}
+
+const restoreIt = "restore the file from a copy; if it is lost for good, move the older generations to an archive"
+
+// successorPatience is how long CheckEnd waits for the successor of a sealed file: a writer that goes on in a new file
+// syncs the seal first, and gives the successor its name then.
+const (
+	successorPatience = 3 * time.Second
+	successorPoll     = 50 * time.Millisecond
+)
+
+// CheckEnd tells whether the newest file of a chain that is all the files of the type in its directory was sealed while its
+// successor is not there. A writer may be about to name the successor, so CheckEnd looks again for some seconds. The
+// error is a *ChainError, ctx's, or nil; what is wrong between the files is for Check.
+func (c Chain) CheckEnd(ctx context.Context) error { return c.checkEnd(ctx, OS()) }
+
+func (c Chain) checkEnd(ctx context.Context, fsys FS) error {
+	k := c.place()
+	if len(k.files) == 0 {
+		return nil
+	}
+	last := &k.files[len(k.files)-1]
+	if last.Sealed == nil || k.other[last.Sealed.Generation] != nil { // the latter Check reports
+		return nil
+	}
+	// rule: look again before a missing successor is reported.
+	for waited := time.Duration(0); ; waited += successorPoll {
+		next := readLink(fsys, last.sibling(k.typ, last.Sealed.Generation))
+		if !errors.Is(next.Err, fs.ErrNotExist) {
+			return last.continuedBy(next)
+		}
+		if waited >= successorPatience {
+			return &ChainError{Path: last.Path, Type: k.typ, Generation: last.Sealed.Generation, LostFirst: last.Next, LostNext: math.MaxUint64,
+				Reason: fmt.Sprintf("%s is sealed, and the file in which it goes on, generation %d (%s), is not here", last.Path, last.Sealed.Generation, next.Path),
+				Remedy: "mount or restore that file; if it never was here, because a writer was interrupted, the next writer of the type makes it"}
+		}
+		if err := sleep(ctx, successorPoll); err != nil {
+			return err
+		}
+	}
+}
+
+// Starts returns for each file of a chain in which Check finds nothing wrong the index at which a later file takes over: messages from
+// there on that it has, too, are in later files as well, as a compaction or repair leaves them. It is math.MaxUint64 for the newest.
+func (c Chain) Starts() map[string]uint64 {
+	starts, from := map[string]uint64{}, uint64(math.MaxUint64)
+	k := c.place()
+	for _, l := range slices.Backward(k.files) {
+		starts[l.Path] = from
+		if l.Type != "" {
+			from = min(from, l.First)
+		}
+	}
+	return starts
+}
