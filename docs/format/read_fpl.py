@@ -4,9 +4,11 @@
 It was written from storage/FORMAT.md alone, without a look at the Go code, and shares nothing with it. Where the two
 agree on a file, that is because the page says so. Section numbers (§) in the comments are those of FORMAT.md.
 
-    read_fpl.py cat FILE [--format lines|len32|raw|json]    what `fencepost cat` prints
-    read_fpl.py verify FILE                                 what is in the file, as JSON
+    read_fpl.py cat FILE… [--format lines|len32|raw|json]   what `fencepost cat` prints
+    read_fpl.py verify FILE…|DIRECTORY…                     what is in the files, as JSON, one line each
     read_fpl.py batch                                       many of these in one process, see run_batch
+
+Several files of one type are checked against each other (§7).
 
 Exit codes: 0 ok, 1 cannot be read (no such file, or written by a newer version), 2 usage, 3 damaged or not a Fencepost file.
 
@@ -25,6 +27,7 @@ import re
 import stat
 import struct
 import sys
+import time
 
 try:
     from compression import zstd
@@ -175,6 +178,8 @@ def parse_file_header(page):
     schema = page[104 + type_len:104 + type_len + schema_len]
     if major != 1 or header_len != HEADER_LEN:
         raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: major or header_len")
+    if generation == 0 or generation == 1 and first_index != 0:
+        raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: generation or first_index")
     if not 1 <= type_len <= 64 or schema_len > 1024 or not TYPE_PATTERN.match(typ):
         raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its type or schema")
     return FileHeader(major, minor, header_len, file_id, sync_marker, generation, first_index, prev_file_id, created_ns,
@@ -668,15 +673,18 @@ FORMATS = {
 }
 
 
-def cat(data, fmt, out):
-    """Prints the messages up to the first damage, which it raises. Skipped and lost records are not messages."""
+def cat(data, fmt, out, until=None):
+    """Prints the messages below index until, up to the first damage, which it raises. Skipped and lost records are not messages."""
     scan = Scan(data)
+    if until is not None and until <= scan.header.first_index:
+        return                                    # §7: a later file has all of them
     for event in scan.run():
         if isinstance(event, Damaged):
             raise event.error
         if isinstance(event, Accepted) and event.record.magic == BATCH:
             messages = scan.decode(event.record, event.first_index)
-            out.write(b"".join(FORMATS[fmt](m) for m in messages if m.kind not in (SKIPPED, LOST)))
+            out.write(b"".join(FORMATS[fmt](m) for m in messages
+                               if m.kind not in (SKIPPED, LOST) and (until is None or m.index < until)))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -793,6 +801,162 @@ def describe(e):
 
 
 # ---------------------------------------------------------------------------------------------------------------------
+# §7 The files of a type, against each other
+
+NAME_PATTERN = re.compile(r"([a-z0-9][a-z0-9._-]{0,63}?)(?:@([0-9]{4,}))?\.fpl\Z")
+
+# What the files beside it are checked against. header is None if it cannot be read. next: index behind its last message, None if
+# the file could not be read to its end. sealed: the body of its seal, or None.
+Link = collections.namedtuple("Link", "path generation header next sealed")
+
+# A hole, or a file that is not what it should be. Messages [lost_first, lost_next) are missing; lost_next is None: all from there on.
+Break = collections.namedtuple("Break", "path generation lost_first lost_next reason")
+
+
+def generation_name(typ, generation):
+    return "%s.fpl" % typ if generation == 1 else "%s@%04d.fpl" % (typ, generation)
+
+
+def parse_name(path):
+    """Type and generation as the file's name says, or None."""
+    name = os.path.basename(path)
+    found = NAME_PATTERN.match(name)
+    if not found:
+        return None
+    typ, generation = found.group(1), int(found.group(2) or 1)
+    return (typ, generation) if generation_name(typ, generation) == name else None
+
+
+def read_link(path):
+    generation = parse_name(path)[1]
+    header = None
+    try:
+        data = read_file(path)
+        try:
+            scan = Scan(data)
+            header, sealed = scan.header, None
+            for event in scan.run():
+                if isinstance(event, Accepted) and event.record.magic == SEAL:
+                    sealed = scan.decode(event.record, event.first_index)
+            return Link(path, generation, header, scan.next, sealed)
+        finally:
+            if data:
+                data.close()
+    except (OSError, Stop):
+        return Link(path, generation, header, None, None)
+
+
+def check_chain(typ, links):
+    """What is wrong between the files. Each counts as what its header says; only if that cannot be read, as what its name says."""
+    breaks, here, elsewhere = [], {}, {}
+    for link in links:
+        if link.header is None:
+            here[link.generation] = link
+        elif (link.header.type, link.header.generation) == (typ, link.generation):
+            here[link.generation] = link
+        else:
+            elsewhere[link.generation] = link
+    for link in elsewhere.values():
+        if link.header.type == typ:
+            here.setdefault(link.header.generation, link)
+
+    generations = sorted(here)
+    for older, newer in zip(generations, generations[1:]):
+        a, b = here[older], here[newer]
+        known = a.header is not None and b.header is not None
+        ended = known and a.next is not None
+        if newer > older + 1:
+            first, after = (a.next if a.next is not None else 0), (b.header.first_index if b.header else None)
+            if ended and a.sealed and after <= first and (newer > older + 2 or a.sealed.successor == b.header.prev_file_id):
+                continue                          # a compaction replaced it: all its messages are in b
+            if not ended:
+                after = first
+            reason = "missing" if not ended or a.sealed else "missing, and the end of generation %d" % older
+            for g in range(older + 1, newer):
+                if g in elsewhere:
+                    reason += "; under its name: %s" % describe_link(elsewhere.pop(g))
+            breaks.append(Break(b.path, older + 1, first, max(first, after), reason))
+        elif not known:
+            continue
+        elif ended and a.sealed is None:
+            breaks.append(Break(a.path, older, a.next, max(a.next, b.header.first_index), "cut: it has a successor and no seal"))
+        elif ended and (a.sealed.successor, a.sealed.generation) != (b.header.file_id, newer):
+            breaks.append(Break(b.path, newer, a.next, None, "not the file that the seal before it names"))
+        elif b.header.prev_file_id != a.header.file_id:
+            breaks.append(Break(b.path, newer, a.next or 0, a.next or 0, "continues another file than the one before it"))
+        elif ended and b.header.first_index not in (a.next, a.header.first_index):
+            breaks.append(Break(b.path, newer, a.next, max(a.next, b.header.first_index), "does not begin where the file before it ends"))
+
+    last = here[generations[-1]] if generations else None
+    for g, link in sorted(elsewhere.items()):
+        twin = elsewhere.get(link.header.generation)
+        if link.header.type == typ and twin and (twin.header.type, twin.header.generation) == (typ, g):
+            if g < link.header.generation:
+                breaks.append(Break(link.path, g, 0, 0, "names are swapped: " + describe_link(link)))
+        elif here.get(link.header.generation) is link:
+            breaks.append(Break(link.path, g, 0, 0, "renamed: " + describe_link(link)))
+        elif g == generations[-1] + 1:
+            breaks.append(Break(link.path, g, last.next, None, "missing; under its name: " + describe_link(link)))
+        else:
+            breaks.append(Break(link.path, g, 0, 0, "under its name: " + describe_link(link)))
+    return sorted(breaks, key=lambda b: b.generation), last, elsewhere
+
+
+def describe_link(link):
+    return "generation %d of %s, file %s" % (link.header.generation, link.header.type, link.header.file_id.hex())
+
+
+def check_newest(last, elsewhere):
+    """The newest file that is here has no successor, or the successor is here. A writer seals first, and then names the successor."""
+    if last is None or last.sealed is None or last.sealed.generation in elsewhere:
+        return []
+    typ, generation = last.header.type, last.sealed.generation
+    path = os.path.join(os.path.dirname(last.path), generation_name(typ, generation))
+    for _ in range(30):
+        if os.path.exists(path):
+            return check_chain(typ, [last, read_link(path)])[0]
+        time.sleep(0.1)
+    return [Break(last.path, generation, last.next, None, "not here: the newest file is sealed and goes on in it")]
+
+
+def break_text(b):
+    if b.lost_next is None:
+        lost = "messages from %d on" % b.lost_first
+    elif b.lost_next > b.lost_first:
+        lost = "messages %d to %d are missing" % (b.lost_first, b.lost_next - 1)
+    else:
+        lost = "no message is missing"
+    return "generation %d: %s: %s" % (b.generation, b.reason, lost)
+
+
+def examine_chains(paths, directories):
+    """Groups the files by directory and type. Returns path to what is wrong there, and path to the index from which on later files
+    have the messages."""
+    groups, wrong, until = {}, {}, {}
+    for path in dict.fromkeys(map(os.path.normpath, paths)):
+        named = parse_name(path)
+        if named:
+            groups.setdefault((os.path.dirname(path), named[0]), []).append(path)
+    for (directory, typ), members in groups.items():
+        whole = (directory or ".") in directories
+        if len(members) < 2 and not whole:
+            continue
+        links = [read_link(path) for path in members]
+        breaks, last, elsewhere = check_chain(typ, links)
+        if whole:
+            breaks = breaks + check_newest(last, elsewhere)
+        for b in breaks:
+            wrong.setdefault(b.path, []).append(b)
+        if not breaks:
+            later = None
+            for link in sorted(links, key=lambda link: -link.generation):
+                until[link.path] = later
+                if link.header:
+                    later = link.header.first_index if later is None else min(later, link.header.first_index)
+    return wrong, until
+
+
+# ---------------------------------------------------------------------------------------------------------------------
 # The command line
 
 def read_file(path):
@@ -808,26 +972,52 @@ def read_file(path):
 
 def run(args, out, err):
     """Runs one command, and returns its exit code."""
+    paths, directories = [], set()
+    for path in args.file:
+        if args.command == "verify" and os.path.isdir(path):
+            directories.add(os.path.normpath(path))
+            paths += sorted(os.path.join(path, name) for name in os.listdir(path) if name.endswith(".fpl"))
+        else:
+            paths.append(path)
+    wrong, until = examine_chains(paths, directories)
+    codes = []
+    if args.command == "cat" and wrong:
+        codes = [EXIT_INTEGRITY]
+        for path, breaks in wrong.items():
+            print("error: %s: %s" % (path, "; ".join(map(break_text, breaks))), file=err)
+        paths = []
+    for path in paths:
+        codes.append(run_file(args, path, wrong.get(os.path.normpath(path), []), until.get(os.path.normpath(path)), out, err))
+        if args.command == "cat" and codes[-1] != EXIT_OK:
+            break
+    return next((code for code in (EXIT_INTEGRITY, EXIT_FAILED) if code in codes), EXIT_OK)
+
+
+def run_file(args, path, breaks, until, out, err):
     try:
-        data = read_file(args.file)
+        data = read_file(path)
     except OSError as e:
         print("error: %s" % e, file=err)
         return EXIT_FAILED
     except Stop as e:
-        print("error: %s: %s" % (args.file, e), file=err)
+        print("error: %s: %s" % (path, e), file=err)
         return e.code
     try:
         if args.command == "cat":
-            cat(data, args.format, out)
+            cat(data, args.format, out, until)
             return EXIT_OK
-        report = verify(data, args.file)
+        report = verify(data, path)
         code = report.pop("exit")
+        if breaks:
+            report["ok"], report["chain"] = False, [b._asdict() for b in breaks]
+            report.setdefault("error", break_text(breaks[0]))
+            code = EXIT_INTEGRITY
         out.write(json.dumps(report).encode("ascii") + b"\n")
         if code != EXIT_OK:
-            print("error: %s: %s" % (args.file, report["error"]), file=err)
+            print("error: %s: %s" % (path, report["error"]), file=err)
         return code
     except Stop as e:
-        print("error: %s: %s" % (args.file, e), file=err)
+        print("error: %s: %s" % (path, e), file=err)
         return e.code
     finally:
         if data:
@@ -848,11 +1038,11 @@ def run_batch(commands, out):
 def parser():
     p = argparse.ArgumentParser(prog="read_fpl.py", description="An independent reader of Fencepost files.")
     commands = p.add_subparsers(dest="command", metavar="cat|verify|batch", required=True)
-    c = commands.add_parser("cat", help="print the messages of a file")
-    c.add_argument("file", metavar="FILE")
+    c = commands.add_parser("cat", help="print the messages of files")
+    c.add_argument("file", metavar="FILE", nargs="+")
     c.add_argument("--format", choices=sorted(FORMATS), default="lines", help="how messages are printed (default: lines)")
-    v = commands.add_parser("verify", help="print what is in a file, as JSON")
-    v.add_argument("file", metavar="FILE")
+    v = commands.add_parser("verify", help="print what is in files, as JSON")
+    v.add_argument("file", metavar="FILE", nargs="+")
     commands.add_parser("batch", help="run the commands on stdin, one JSON list of arguments a line")
     return p
 
