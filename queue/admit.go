@@ -130,7 +130,7 @@ func (p *Publisher) readSettings() {
 	p.controls.reading = done
 	p.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(p.sending, settingsTimeout)
+	ctx, cancel := context.WithTimeout(p.asking, settingsTimeout)
 	all, err := p.q.AllSettings(ctx)
 	cancel()
 
@@ -148,7 +148,7 @@ func (p *Publisher) readSettings() {
 func (s *stream) count(limit int) {
 	p := s.p
 	begin := time.Now()
-	ctx, cancel := context.WithTimeout(p.sending, countTimeout)
+	ctx, cancel := context.WithTimeout(p.asking, countTimeout)
 	d, err := p.q.Depth(ctx, s.typ, limit)
 	cancel()
 

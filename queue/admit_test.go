@@ -327,3 +327,73 @@ func TestNumberOfAStreamThatWaitsTooLong(t *testing.T) {
 		}
 	})
 }
+
+// A stop does not wait for an answer on which no outcome depends: how long the backlog is, what the settings are, that the type is registered.
+func TestStopDoesNotWaitForAQuestion(t *testing.T) {
+	for op, want := range map[queuetest.Op]queue.Status{queuetest.OpDepth: queue.Rejected, queuetest.OpAllSettings: queue.Rejected, queuetest.OpRegisterType: queue.Stored} {
+		t.Run(string(op), func(t *testing.T) {
+			onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
+				fail := b.failSwitch(op)
+				var asked atomic.Int64
+				next := b.faulty.Next
+				b.faulty.Next = func(is queuetest.Op, typ string, n int) queuetest.Fault {
+					if is == op {
+						asked.Add(1)
+					}
+					return next(is, typ, n)
+				}
+				if want == queue.Rejected {
+					b.change(t, "audit", queue.Change{MaxBacklog: new(1)})
+					if err := b.mem.Insert(t.Context(), "audit", []queue.Message{{ID: queue.NewID(time.Now(), 1, 1)}}); err != nil {
+						t.Fatal(err)
+					}
+				} else {
+					fail(queuetest.Hang)
+				}
+				results := make(chan queue.Result, 1)
+				if err := b.Send(t.Context(), queue.Message{Type: "audit"}, func(r queue.Result) { results <- r }); err != nil {
+					t.Fatal(err)
+				}
+				time.Sleep(5 * time.Second) // if it is not stored, it waits for room
+				if before := asked.Load(); want == queue.Rejected {
+					fail(queuetest.Hang)
+					for asked.Load() == before {
+						time.Sleep(time.Millisecond)
+					}
+				}
+				began := time.Now()
+				b.Stop()
+				if err := b.Close(t.Context()); err != nil {
+					t.Error(err)
+				}
+				if took := time.Since(began); took > 100*time.Millisecond {
+					t.Errorf("stopped after %v", took)
+				}
+				if r := <-results; r.Status != want {
+					t.Errorf("the message is %v: %v", r.Status, r.Err)
+				}
+			})
+		})
+	}
+}
+
+// What was sent is settled after a stop, however long that takes.
+func TestStopWaitsForWhatWasSent(t *testing.T) {
+	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
+		fail := b.failSwitch(queuetest.OpInsert)
+		fail(queuetest.Lost)
+		results := make(chan queue.Result, 1)
+		if err := b.Send(t.Context(), queue.Message{Type: "audit"}, func(r queue.Result) { results <- r }); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Second)
+		b.Stop()
+		time.AfterFunc(20*time.Second, func() { fail(queuetest.None) })
+		if err := b.Close(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if r := <-results; r.Status != queue.Stored {
+			t.Errorf("the message is %v: %v", r.Status, r.Err)
+		}
+	})
+}

@@ -198,6 +198,8 @@ type Publisher struct {
 	giveUp    context.CancelCauseFunc
 	accepting context.Context // ends when Close begins
 	refuse    context.CancelFunc
+	asking    context.Context // of requests that no outcome depends on; ends with Stop, too
+	askNoMore context.CancelFunc
 	streamsWG sync.WaitGroup
 
 	mu         sync.Mutex
@@ -250,6 +252,7 @@ func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publishe
 	}
 	p.sending, p.giveUp = context.WithCancelCause(context.Background())
 	p.accepting, p.refuse = context.WithCancel(context.Background())
+	p.asking, p.askNoMore = context.WithCancel(p.sending)
 	return p, nil
 }
 
@@ -382,8 +385,12 @@ func (p *Publisher) Close(ctx context.Context) error {
 }
 
 // Stop is for who does not want to wait as long as Close may take: it accepts no more messages, and those that were accepted and never sent are
-// Rejected. What was sent may have landed, so it goes on to be settled: Close waits for that.
-func (p *Publisher) Stop() { p.end(true) }
+// Rejected, without waiting for what the queue was asked about them (how long the backlog is). What was sent may have landed, so it goes on
+// to be settled: Close waits for that.
+func (p *Publisher) Stop() {
+	p.end(true)
+	p.askNoMore()
+}
 
 // end accepts no more messages.
 func (p *Publisher) end(stop bool) {

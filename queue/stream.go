@@ -395,7 +395,7 @@ func (s *stream) register() {
 	if known {
 		return
 	}
-	ctx, cancel := context.WithTimeout(p.sending, p.opt.AttemptTimeout)
+	ctx, cancel := context.WithTimeout(p.asking, p.opt.AttemptTimeout)
 	defer cancel()
 	if err := p.q.RegisterType(ctx, s.typ); err == nil {
 		p.mu.Lock()

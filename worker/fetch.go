@@ -48,13 +48,15 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 	f.lastSeen = time.Now()
 	first := true // nothing was fetched yet
 	var outage outage
+	asking, done := f.untilEnded(ctx) // what nothing depends on any more when the session is to end
+	defer done()
 	for !f.ending(ctx) {
 		if err := f.goBack(ctx); err != nil {
 			return false, err
 		}
 		began := time.Now()
 		f.pool.noteAsking(f.typ)
-		msgs, err := cfg.Queue.Fetch(ctx, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes})
+		msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes})
 		f.observe(StepFetch, began, len(msgs), err)
 		switch {
 		case outage.note(&f.log, err, "fetch"):
@@ -85,7 +87,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			}
 			wait := poll.next()
 			switch {
-			case f.emptied(ctx):
+			case f.emptied(asking):
 				return true, nil
 			case f.held.Load() != nil:
 				wait = min(wait, max(time.Until(f.heldAt), 0))

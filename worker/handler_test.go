@@ -555,6 +555,13 @@ func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
 	})
 }
 
+// deaf is a queue whose fetches go on when their context ends: a stop calls a fetch off, and the answer may come all the same.
+type deaf struct{ queue.Queue }
+
+func (d deaf) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
+	return d.Queue.Fetch(context.WithoutCancel(ctx), typ, after, limit)
+}
+
 // stopWhileBlocked stops a worker whose handler blocks, while the fetch stage is about to read everything again. It returns how
 // many messages were neither handled nor are left.
 func stopWhileBlocked(r *rig, change func(*Config)) (lost int) {
@@ -565,7 +572,10 @@ func stopWhileBlocked(r *rig, change func(*Config)) (lost int) {
 		}
 		return queuetest.Fault{}
 	})
-	p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return errors.New("never") }), change))
+	p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return errors.New("never") }), func(c *Config) {
+		c.Queue = deaf{r.queue}
+		change(c)
+	}))
 	time.Sleep(time.Minute)
 	p.stop()
 	return 10 - r.pending()

@@ -46,6 +46,8 @@ type Pool struct {
 	stopping chan struct{}
 	stopOnce sync.Once
 
+	stoppedAt time.Time // set before stopping is closed
+
 	subscriptions subscriptions
 
 	mu      sync.Mutex
@@ -105,8 +107,9 @@ func New(cfg Config) (*Pool, error) {
 }
 
 // Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was fetched (with a Handler: finish
-// the batch that it has), release the locks. Run returns when that is done. Safe to call more than once and from any goroutine.
-func (p *Pool) Stop() { p.stopOnce.Do(func() { close(p.stopping) }) }
+// the batch that it has), release the locks. Run returns when that is done. It does not wait for a queue that has stopped answering, unless
+// messages in hand depend on the answer; then the release of a lock goes on until the Locker is closed. Safe to call more than once and from any goroutine.
+func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); close(p.stopping) }) }
 
 // Stats returns the counters so far. Safe for concurrent use.
 func (p *Pool) Stats() Stats {
@@ -168,6 +171,8 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 		return nil
 	}
 	var outage outage
+	ctx, done := p.untilStop(ctx)
+	defer done()
 	for {
 		p.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
@@ -215,7 +220,9 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 	defer p.spread.drop(typ)
 	retry := backoff{min: retryMin, max: retryMax}
 	for !p.stopped(ctx) {
-		t, err := p.awaitTurn(ctx, typ, &log)
+		watching, done := p.untilStop(ctx) // nothing is in hand: a stop does not wait for an answer
+		t, err := p.awaitTurn(watching, typ, &log)
+		done()
 		drained := false
 		if err == nil && t == turnNone {
 			return
@@ -351,10 +358,10 @@ func (p *Pool) hold(ctx context.Context, typ string, t turn, log *zerolog.Logger
 	defer func() {
 		defer p.noteHeld(typ, nil)
 		// Released on a context of its own: the session's is over by now, and the next holder must not wait for the lease.
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease/5)
+		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
 		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
-			log.Warn().Err(rerr).Msg("lock not released, it will expire")
+			log.Warn().Err(rerr).Msg("lock not released yet; without an answer it will expire")
 		}
 	}()
 	if t != turnAsk { // what was asked for has traffic

@@ -124,10 +124,10 @@ func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 		return 0, err
 	}
 	defer func() {
-		rctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease/5)
+		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
 		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
-			p.log.Warn().Err(rerr).Msg("lock of the scheduler not released, it will expire")
+			p.log.Warn().Err(rerr).Msg("lock of the scheduler not released yet; without an answer it will expire")
 		}
 	}()
 	ctx, stop := context.WithCancel(ctx)

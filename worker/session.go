@@ -75,7 +75,14 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	// The session lives on the lease's context: loss cancels everything with its cause.
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
-	if err := s.sink.open(ctx); err != nil {
+	opening, opened := s.pool.untilStop(ctx) // nothing is in hand yet
+	err = s.sink.open(opening)
+	stopped := ctx.Err() == nil && opening.Err() != nil && errors.Is(err, context.Canceled)
+	opened()
+	switch {
+	case stopped:
+		return false, nil
+	case err != nil:
 		return false, withCause(ctx, err)
 	}
 	s.log = s.log.With().Int64("epoch", s.lease.Token()).Logger()
@@ -167,7 +174,7 @@ func (s *session) open(ctx context.Context) error {
 			return err
 		}
 		o := cfg.Storage
-		o.Registry = registry{cfg.Queue}
+		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = holder(s.pool.instance)
 		o.Restore = s.ledger.restore
 		o.Replay = func(r storage.Record) error {
@@ -498,7 +505,10 @@ func (s *session) seenAt(ctx context.Context) (int64, error) {
 }
 
 // registry lets the file check itself against the queue's registry of files.
-type registry struct{ q queue.Queue }
+type registry struct {
+	q    queue.Queue
+	pool *Pool
+}
 
 func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
 	f, ok, err := r.q.File(ctx, typ)
@@ -516,6 +526,8 @@ func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e
 }
 
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
+	ctx, done := r.pool.parting(ctx, registryEvery)
+	defer done()
 	return r.q.UpdateFile(ctx, typ, file(e))
 }
 

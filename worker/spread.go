@@ -52,6 +52,7 @@ const (
 	heirPoll    = 100 * time.Millisecond // a holder that stops looks for who wants its types
 	trafficFor  = time.Second            // … if there was a message within this time
 	leaveWithin = time.Second
+	silentStop  = 400 * time.Millisecond // a stopping pool takes the queue for silent after this long without an answer
 )
 
 // turn is what a pool may do about a type.
@@ -74,6 +75,7 @@ type spread struct {
 	types    map[string]*interest
 	beat     int64
 	news     chan struct{}       // the others should know at once
+	heardAt  time.Time           // when the queue last answered a round
 	lookedAt time.Time           // when the last round began that is over …
 	looked   chan struct{}       // … which closes this
 	readAt   time.Time           // when the members were last read; zero: never
@@ -138,7 +140,7 @@ func (sp *spread) begin(ctx context.Context) (end func()) {
 	return func() {
 		stop()
 		done.Wait()
-		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), leaveWithin)
+		ctx, cancel := sp.p.parting(context.WithoutCancel(ctx), leaveWithin)
 		defer cancel()
 		if err := sp.p.cfg.Queue.Leave(ctx, sp.p.instance); err != nil {
 			sp.p.log.Debug().Err(err).Msg("not taken off the list of workers")
@@ -177,16 +179,61 @@ func (sp *spread) round(ctx context.Context) {
 	if sp.started.IsZero() {
 		sp.started, _ = q.Now(ctx)
 	}
-	sp.beating.note(&sp.p.log, q.Heartbeat(ctx, sp.me(ctx)), "tell the other workers about this one")
+	err := q.Heartbeat(ctx, sp.me(ctx))
+	sp.hears(err)
+	sp.beating.note(&sp.p.log, err, "tell the other workers about this one")
 	members, err := q.Members(ctx)
+	sp.hears(err)
 	if !sp.reading.note(&sp.p.log, err, "read what other workers do") {
 		sp.learn(members)
 	}
 	settings, err := q.AllSettings(ctx)
+	sp.hears(err)
 	if !sp.setting.note(&sp.p.log, err, "read which types are paused") {
 		sp.setPaused(settings)
 	}
 	sp.seek()
+}
+
+// hears notes that the queue answers.
+func (sp *spread) hears(err error) {
+	if err != nil {
+		return
+	}
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	sp.heardAt = time.Now()
+}
+
+// silent tells whether the queue has answered nothing since then for silentStop. While a pool stops there is a round every lastBeatEvery.
+func (sp *spread) silent(since time.Time) bool {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	if since.Before(sp.heardAt) {
+		since = sp.heardAt
+	}
+	return time.Since(since) >= silentStop
+}
+
+// parting returns a context, of at most so long, for what a pool says when it has finished a type or all of them: how far the file has come,
+// that the lock is free, that it leaves. Nothing is lost without it. While the pool stops it ends early if the queue is silent: a server
+// that hangs must not hold up the stop of a replica that has nothing in hand.
+func (p *Pool) parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	ctx, cancel := context.WithTimeout(ctx, most)
+	go func() {
+		defer cancel()
+		select {
+		case <-p.stopping:
+		case <-ctx.Done():
+			return
+		}
+		for !p.spread.silent(p.stoppedAt) {
+			if sleep(ctx, lastBeatEvery/10) != nil {
+				return
+			}
+		}
+	}()
+	return ctx, cancel
 }
 
 func (sp *spread) noteRound(began time.Time) {
@@ -708,6 +755,19 @@ func (s *session) ending(ctx context.Context) bool {
 	default:
 		return false
 	}
+}
+
+// untilEnded returns a context that also ends when the session is to end.
+func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	go func() {
+		select {
+		case <-s.ended:
+			cancel()
+		case <-ctx.Done():
+		}
+	}()
+	return ctx, cancel
 }
 
 // pause waits for d, or until the session is to end.

@@ -1,0 +1,119 @@
+package worker
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// A replica with nothing in hand stops within a second and without an error, whichever request the queue leaves unanswered.
+func TestIdleReplicaStopsWhileTheQueueHangs(t *testing.T) {
+	for name, tc := range map[string]struct {
+		change  func(*Config)
+		publish int // messages that are drained before the queue hangs
+		hangs   []queuetest.Op
+		first   bool // the queue hangs from the start, with messages pending
+	}{
+		"watching":           {hangs: []queuetest.Op{queuetest.OpDepth}},
+		"looking for types":  {hangs: []queuetest.Op{queuetest.OpTypes}, change: func(c *Config) { c.Types = []string{"ord*"} }},
+		"opening":            {hangs: []queuetest.Op{queuetest.OpFile}, first: true, publish: 3},
+		"holding":            {hangs: []queuetest.Op{queuetest.OpFetch}, publish: 3},
+		"everything":         {publish: 3},
+		"everything, unheld": {},
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				hang := func() {
+					r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+						if tc.hangs == nil || slices.Contains(tc.hangs, op) {
+							return queuetest.Fault{Kind: queuetest.Hang}
+						}
+						return queuetest.Fault{}
+					})
+				}
+				if tc.publish > 0 {
+					r.publish(typ, tc.publish)
+				}
+				if tc.first {
+					hang()
+				}
+				p := r.start(func(c *Config) {
+					c.Lease = 20 * time.Second
+					if tc.change != nil {
+						tc.change(c)
+					}
+				})
+				time.Sleep(5*time.Second + 100*time.Millisecond)
+				hang()
+				time.Sleep(6 * time.Second) // also the registry is being told
+				began := time.Now()
+				p.stop()
+				if took := time.Since(began); took > time.Second {
+					t.Errorf("stopped after %v", took)
+				}
+				if rec, _ := r.locks.Get(typ); rec.Hold != nil {
+					t.Error("the lock is still held")
+				}
+			})
+		})
+	}
+}
+
+// The whole server hangs, and so does the store of the locks.
+func TestIdleReplicaStopsWhileTheServerHangs(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 3)
+		p := r.start(func(c *Config) { c.Lease = 20 * time.Second })
+		time.Sleep(5 * time.Second)
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{Kind: queuetest.Hang} })
+		r.locks.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{LoseRequest: true} })
+		time.Sleep(3 * time.Second)
+		began := time.Now()
+		p.Stop()
+		for p.Status().Running && time.Since(began) < time.Minute {
+			time.Sleep(10 * time.Millisecond)
+		}
+		if took := time.Since(began); took > time.Second {
+			t.Errorf("the pool ended after %v", took)
+		}
+		// The release goes on in the background: it is done when the server answers again.
+		r.locks.Inject(nil)
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+		if rec, _ := r.locks.Get(typ); rec.Hold != nil {
+			t.Error("the lock is still held")
+		}
+	})
+}
+
+// Messages in hand are finished, however long the queue takes to answer, and the lock is released.
+func TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpAck {
+				return queuetest.Fault{Kind: queuetest.Lost}
+			}
+			return queuetest.Fault{}
+		})
+		r.publish(typ, 100)
+		p := r.start(func(c *Config) { c.Lease = 20 * time.Second })
+		time.Sleep(3 * time.Second)
+		p.Stop()
+		time.Sleep(10 * time.Second)
+		if !p.Status().Running {
+			t.Fatalf("the pool ended with %d messages in hand", r.pending())
+		}
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+		r.complete(typ)
+		if rec, _ := r.locks.Get(typ); rec.Hold != nil {
+			t.Error("the lock is still held")
+		}
+	})
+}
