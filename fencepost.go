@@ -43,6 +43,9 @@ type Backend struct {
 // the database name as path (default "fencepost"); sqlite://path means the embedded database at that path, relative
 // to the working directory unless it starts with a slash; "" means DefaultURL. Errors wrap ErrURL,
 // queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a password.
+//
+// It looks for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS, and for no longer than ctx lasts. An election takes longer:
+// programs that may start during one call it again while the error is queue.ErrUnreachable.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if rawURL == "" {
 		rawURL = DefaultURL

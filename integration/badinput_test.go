@@ -136,8 +136,8 @@ func TestUnknownFileIsNotFound(t *testing.T) {
 
 func TestUnreachableServer(t *testing.T) {
 	url := "mongodb://user:secret@127.0.0.1:1/db?serverSelectionTimeoutMS=1000"
-	refused(t, run(t, nil, "worker", "--type", "orders", "--url", url), failed, "127.0.0.1:1")
-	refused(t, run(t, nil, "producer", "publish", "--type", "orders", "--message", "x", "--url", url), failed, "127.0.0.1:1")
+	refused(t, run(t, nil, "worker", "--type", "orders", "--connect-timeout", "2s", "--url", url), failed, "127.0.0.1:1", "connection refused", "--connect-timeout")
+	refused(t, run(t, nil, "producer", "publish", "--type", "orders", "--message", "x", "--connect-timeout", "2s", "--url", url), failed, "127.0.0.1:1", "connection refused", "--connect-timeout")
 }
 
 func TestEnvironmentVariablesStandForFlags(t *testing.T) {

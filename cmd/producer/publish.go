@@ -26,7 +26,7 @@ const (
 	// silenceTimeout is how long a server may say nothing before what was sent to it is reported as unknown.
 	silenceTimeout = 10 * time.Second
 	// closeTimeout bounds the disconnecting; nothing depends on it.
-	closeTimeout = time.Second
+	closeTimeout = 500 * time.Millisecond
 	// hurryTimeout bounds everything after a second signal.
 	hurryTimeout = 5 * time.Second
 )
@@ -46,6 +46,8 @@ type publishFlags struct {
 	linger   time.Duration
 	output   *cli.OneOf
 	quiet    bool
+
+	connectTimeout time.Duration
 
 	backlogWait time.Duration
 	resume      string
@@ -72,7 +74,7 @@ and never will be; nothing behind the first of them is read any more.
 When an operator has limited the backlog of the type (fencepost types limit) and it is full, publish waits for room, for up to
 --backlog-wait without any progress. Then, and when publishing is paused (fencepost types pause), it ends with exit code 6.
 
-On SIGTERM or SIGINT it goes on with what it has read for a second, and then waits only for the answer about what was sent: at most until the
+On SIGTERM or SIGINT it goes on with what it has read for a second, unless that waits for room in a full backlog, and then waits only for the answer about what was sent: at most until the
 server has been silent for 10 seconds, or until a second signal. What has no answer then is unknown. The exit code is 130.
 
 With --delay or --at the messages are kept apart until they are due by the queue's clock; then a worker puts them at the end of their type
@@ -117,6 +119,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
 	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
 	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "wait this long for room when the backlog of the type is full; 0 gives up at once")
+	fl.DurationVar(&f.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at the start, wait this long for a usable server while it restarts or its replica set elects a primary")
 	fl.StringVar(&f.resume, "resume", "", "keep the progress of publishing one FILE in this file, and go on where it ended")
 	fl.Var(&f.delay, "delay", "make each message a normal one of its type this long after it was published, as in 10m")
 	fl.Var(&f.delay.at, "at", "make the messages normal ones of their type at this time, as in 2026-01-31T15:04:05Z; a past one means at once")
@@ -214,6 +217,7 @@ type tally struct {
 	progress                        *progressbar.ProgressBar
 	stop                            func()    // ends the reading
 	heard                           time.Time // when something was stored last, or the publishing began
+	full                            bool      // the backlog was full when last looked at, and nothing has been stored since
 	journal                         *journal
 }
 
@@ -225,7 +229,7 @@ func (t *tally) note(r queue.Result, size int, where string) {
 	defer t.mu.Unlock()
 	switch r.Status {
 	case queue.Stored:
-		t.heard = time.Now()
+		t.heard, t.full = time.Now(), false
 		t.published++
 		t.bytes += int64(size)
 		if t.progress != nil {
@@ -273,6 +277,10 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	}
 	if f.backlogWait < 0 || f.backlogWait > queue.BacklogWaitMax {
 		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.BacklogWaitMax)
+	}
+
+	if f.connectTimeout <= 0 {
+		return cli.Usagef("--connect-timeout %v: a producer does not wait for ever; give it a time, as in 30s or 10m", f.connectTimeout)
 	}
 
 	var j *journal
@@ -364,7 +372,9 @@ func dryRun() target {
 
 // openQueue connects a publisher. ctx ends with the first signal, patient with the second one.
 func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t *tally) (target, error) {
-	b, err := fencepost.Open(ctx, f.url)
+	b, err := cli.Connect(ctx, f.url, f.connectTimeout, func(reason string) {
+		fmt.Fprintf(log, "waiting for a usable server at %s, for up to %v: %s\n", fencepost.Redact(f.url), f.connectTimeout, reason)
+	})
 	if err != nil {
 		return target{}, err
 	}
@@ -386,6 +396,9 @@ func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t 
 		wait = -1 // at once
 	}
 	opt := queue.PublisherOptions{Linger: f.linger, BacklogWait: wait, OnBacklogFull: func(typ string, limit int) {
+		t.mu.Lock()
+		t.full = true
+		t.mu.Unlock()
 		if wait > 0 {
 			fmt.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
 		}
@@ -424,7 +437,10 @@ func (t *tally) windDown(closing context.Context, p *queue.Publisher, log io.Wri
 		}
 		return closing.Err() == nil
 	}
-	if !pause(flushTimeout) {
+	t.mu.Lock()
+	full := t.full
+	t.mu.Unlock()
+	if !full && !pause(flushTimeout) { // for what waits for room, a second is no time
 		return
 	}
 	p.Stop()

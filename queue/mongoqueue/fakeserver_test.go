@@ -1,125 +1,27 @@
 package mongoqueue_test
 
 import (
-	"encoding/binary"
 	"errors"
 	"fmt"
-	"io"
-	"net"
 	"slices"
 	"strings"
-	"sync"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
+	"github.com/fencepost/fencepost/internal/mongotest/fake"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// fakeServer speaks enough of the wire protocol to answer as a real server would in situations that are hard to bring
-// about with one. https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
-type fakeServer struct {
-	answer func(command string) bson.D
-
-	mu       sync.Mutex
-	commands []string
-}
-
-const (
-	opReply = 1
-	opQuery = 2004
-	opMsg   = 2013
-)
-
-func startFakeServer(t *testing.T, answer func(command string) bson.D) (*fakeServer, string) {
+func startFakeServer(t *testing.T, answer func(command string) bson.D) (*fake.Server, string) {
 	t.Helper()
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	s := &fakeServer{answer: answer}
-	var conns sync.WaitGroup
-	conns.Go(func() {
-		for {
-			c, err := l.Accept()
-			if err != nil {
-				return
-			}
-			conns.Go(func() { s.serve(c) })
-		}
-	})
-	t.Cleanup(func() { l.Close(); conns.Wait() }) // the queue was closed before: its cleanup came later
-	return s, "mongodb://" + l.Addr().String() + "/db?directConnection=true&heartbeatFrequencyMS=100000"
+	s := fake.Start(t, answer)
+	return s, "mongodb://" + s.Addr() + "/db?directConnection=true&heartbeatFrequencyMS=100000"
 }
 
-func (s *fakeServer) serve(c net.Conn) {
-	defer c.Close()
-	for {
-		var head [16]byte
-		if _, err := io.ReadFull(c, head[:]); err != nil {
-			return
-		}
-		body := make([]byte, binary.LittleEndian.Uint32(head[:])-16)
-		if _, err := io.ReadFull(c, body); err != nil {
-			return
-		}
-		request, opcode := head[4:8], binary.LittleEndian.Uint32(head[12:])
-		var document bson.Raw
-		switch opcode {
-		case opQuery: // flags, collection, skip, limit, document
-			end := 4 + slices.Index(body[4:], 0) + 1
-			document = bson.Raw(body[end+8:])
-		case opMsg: // flags, section of kind 0
-			document = bson.Raw(body[5:])
-		}
-		elements, err := document[:binary.LittleEndian.Uint32(document)].Elements()
-		if err != nil || len(elements) == 0 {
-			return
-		}
-		name := elements[0].Key()
-		reply, err := bson.Marshal(s.reply(name))
-		if err != nil {
-			panic(err)
-		}
-		prefix := []byte{0, 0, 0, 0, 0} // OP_MSG: flags, kind
-		answerCode := uint32(opMsg)
-		if opcode == opQuery {
-			answerCode = opReply
-			prefix = append(make([]byte, 16), 1, 0, 0, 0)[:20] // flags, cursor, starting from, number
-		}
-		out := binary.LittleEndian.AppendUint32(nil, uint32(16+len(prefix)+len(reply)))
-		out = append(out, 0, 0, 0, 0)
-		out = append(out, request...)
-		out = binary.LittleEndian.AppendUint32(out, answerCode)
-		out = append(append(out, prefix...), reply...)
-		if _, err := c.Write(out); err != nil {
-			return
-		}
-	}
-}
-
-func helloReply(changes ...bson.E) bson.D {
-	return append(bson.D{
-		{Key: "ok", Value: 1}, {Key: "maxBsonObjectSize", Value: 16 << 20}, {Key: "maxMessageSizeBytes", Value: 48_000_000},
-		{Key: "maxWriteBatchSize", Value: 100_000}, {Key: "minWireVersion", Value: 0}, {Key: "maxWireVersion", Value: 21},
-	}, changes...)
-}
-
-func (s *fakeServer) reply(command string) bson.D {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if reply := s.answer(command); reply != nil {
-		s.commands = append(s.commands, command)
-		return reply
-	}
-	switch {
-	case strings.EqualFold(command, "hello"), strings.EqualFold(command, "isMaster"):
-		return helloReply(bson.E{Key: "isWritablePrimary", Value: true}, bson.E{Key: "ismaster", Value: true}, bson.E{Key: "localTime", Value: time.UnixMilli(1_700_000_000_000)})
-	}
-	return bson.D{{Key: "ok", Value: 1}}
-}
+func helloReply(changes ...bson.E) bson.D { return fake.Hello(changes...) }
 
 var (
 	good         = bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 3}}
@@ -130,9 +32,7 @@ func writeError(index, code int) bson.E {
 	return bson.E{Key: "writeErrors", Value: bson.A{bson.D{{Key: "index", Value: index}, {Key: "code", Value: code}, {Key: "errmsg", Value: "no"}}}}
 }
 
-func commandError(code int) bson.D {
-	return bson.D{{Key: "ok", Value: 0}, {Key: "code", Value: code}, {Key: "errmsg", Value: "no"}}
-}
+func commandError(code int) bson.D { return fake.Failed(code) }
 
 // What Insert makes of a server's answers to a batch of three.
 func TestInsertAnswers(t *testing.T) {
@@ -193,10 +93,8 @@ func TestInsertAnswers(t *testing.T) {
 			case tc.sentinel != nil && !errors.Is(err, tc.sentinel):
 				t.Errorf("got %v, want %v", err, tc.sentinel)
 			}
-			s.mu.Lock()
-			defer s.mu.Unlock()
-			if !slices.Equal(s.commands, tc.commands) {
-				t.Errorf("commands %v, want %v", s.commands, tc.commands)
+			if commands := s.Commands(); !slices.Equal(commands, tc.commands) {
+				t.Errorf("commands %v, want %v", commands, tc.commands)
 			}
 		})
 	}

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -57,6 +58,7 @@ type Queue struct {
 	marks      *mongo.Collection // w:majority
 	workers    *mongo.Collection // w:1
 	connectFor time.Duration
+	direct     bool // connected to one member, whatever it is
 
 	clockAt   time.Time // monotonic time of …
 	clockBase time.Time // … this server time
@@ -110,6 +112,7 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	}
 	q := newQueue(client, database, durable)
 	q.name, q.connectFor = redact.URL(uri), wait
+	q.direct = co.Direct != nil && *co.Direct
 	if err := q.hello(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)
 		defer cancel()
@@ -162,6 +165,7 @@ func (q *Queue) hello(ctx context.Context) error {
 	var reply struct {
 		LocalTime         time.Time `bson:"localTime"`
 		IsWritablePrimary *bool     `bson:"isWritablePrimary"`
+		Primary           string    `bson:"primary"` // as this member knows; "" during an election
 	}
 	admin := q.client.Database("admin")
 	begin := time.Now()
@@ -174,8 +178,12 @@ func (q *Queue) hello(ctx context.Context) error {
 		return q.explain(ctx, "connect", err)
 	}
 	if reply.IsWritablePrimary != nil && !*reply.IsWritablePrimary {
-		return fmt.Errorf("%w: %s is not the primary; name the replica set in the URI (?replicaSet=…) and leave out directConnection",
+		err := fmt.Errorf("%w: %s is not the primary; name the replica set in the URI (?replicaSet=…) and leave out directConnection",
 			queue.ErrUnreachable, q.name)
+		if reply.Primary == "" || !q.direct { // the driver finds the new primary
+			err = fmt.Errorf("%w: %w", err, mongoerr.ErrNoPrimary)
+		}
+		return err
 	}
 	q.clockAt = time.Now()
 	q.clockBase = reply.LocalTime.Add(q.clockAt.Sub(begin) / 2) // it was read about half way

@@ -59,6 +59,7 @@ type Server struct {
 
 	mu       sync.Mutex
 	pool     *worker.Pool
+	waiting  string // why there is no pool yet
 	stopping bool
 }
 
@@ -116,6 +117,13 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // Observe is for worker.Config.Observe.
 func (s *Server) Observe(o worker.Observation) { s.metrics.Observe(o) }
+
+// Waiting tells why there is no usable server yet.
+func (s *Server) Waiting(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = reason
+}
 
 // Attach tells which pool the answers are about: it is about to run.
 func (s *Server) Attach(pool *worker.Pool, cfg worker.Config) {
@@ -200,6 +208,11 @@ func (s *Server) ready() error {
 	case stopping:
 		return errors.New("stopping")
 	case pool == nil:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waiting != "" {
+			return fmt.Errorf("waiting for a usable server at %s: %s", s.opts.URL, s.waiting)
+		}
 		return fmt.Errorf("connecting to %s", s.opts.URL)
 	}
 	status := pool.Status()

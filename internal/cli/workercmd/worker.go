@@ -36,6 +36,8 @@ func newCommand() *cobra.Command {
 <dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like, on as many
 machines as share the directory's storage; no type ever has two writers.
 
+At the start it waits for a usable server for --connect-timeout, while the server restarts or its replica set elects a primary.
+
 SIGTERM or SIGINT finishes what was fetched, releases the locks and exits 0; a second one exits at once (130). Nothing is
 lost either way.
 
@@ -78,6 +80,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
 	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
+	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at the start, wait this long for a usable server while it restarts or its replica set elects a primary; 0 waits for ever")
 	listen := f.String("listen", "", "answer HTTP here, as in :9090 (this machine only) or 0.0.0.0:9090: /metrics, /livez, /readyz, /statusz. Not for the open network: there is no password")
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
@@ -98,6 +101,9 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 				return cli.Usagef("--%s must be greater than 0", name)
 			}
 		}
+		if *connectTimeout < 0 {
+			return cli.Usagef("--connect-timeout %v is negative; write it as in 30s, or 0 to wait for ever", *connectTimeout)
+		}
 		if *profile && *listen == "" {
 			return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")
 		}
@@ -106,13 +112,13 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		}
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, cfg, *grace, ops.Options{Addr: *listen, Pprof: *profile, URL: fencepost.Redact(*url),
+		return run(cmd.Context(), *url, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Pprof: *profile, URL: fencepost.Redact(*url),
 			Settings: cli.Effective(cmd), Secret: redact.Userinfo(*url)})
 	}
 	return cmd
 }
 
-func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration, o ops.Options) (err error) {
+func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeout time.Duration, o ops.Options) (err error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// Until the pool runs, the first signal already ends the program.
@@ -138,7 +144,14 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 		case <-openCtx.Done():
 		}
 	}()
-	b, err := fencepost.Open(openCtx, url)
+	waited := false
+	b, err := cli.Connect(openCtx, url, connectTimeout, func(reason string) {
+		waited = true
+		if answers != nil {
+			answers.Waiting(reason)
+		}
+		cfg.Logger.Warn().Str("url", fencepost.Redact(url)).Str("reason", reason).Stringer("connect_timeout", connectTimeout).Msg("waiting for a usable server")
+	})
 	opened()
 	if err != nil {
 		select {
@@ -167,6 +180,9 @@ func run(ctx context.Context, url string, cfg worker.Config, grace time.Duration
 		answers.Attach(pool, cfg)
 	}
 	log := *cfg.Logger
+	if waited {
+		log.Info().Msg("the server is usable now")
+	}
 	log.Info().Str("url", b.Name).Str("dir", cfg.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
 		Str("version", worker.Version()).Msg("worker started; SIGTERM or SIGINT: finish and exit, again: exit at once")
 	stopped := make(chan struct{})

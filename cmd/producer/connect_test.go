@@ -1,0 +1,147 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"regexp"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"syscall"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/mongotest/fake"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// whenSaid calls f once, when the text is written.
+type whenSaid struct {
+	text string
+	f    func()
+
+	mu   sync.Mutex
+	b    bytes.Buffer
+	once sync.Once
+}
+
+func (w *whenSaid) Write(b []byte) (int, error) {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.b.Write(b)
+	if w.f != nil && strings.Contains(w.b.String(), w.text) {
+		w.once.Do(func() { go w.f() })
+	}
+	return len(b), nil
+}
+
+func (w *whenSaid) String() string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.b.String()
+}
+
+// run runs the producer and returns its exit code and what it printed.
+func run(t *testing.T, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	return runUntil(t, &whenSaid{}, args...)
+}
+
+func runUntil(t *testing.T, errs *whenSaid, args ...string) (code int, stdout, stderr string) {
+	t.Helper()
+	var out bytes.Buffer
+	cmd := root()
+	cmd.SetArgs(args)
+	cmd.SetIn(strings.NewReader(""))
+	cmd.SetOut(&out)
+	cmd.SetErr(errs)
+	code = cli.Run(context.Background(), cmd)
+	return code, out.String(), errs.String()
+}
+
+// quick is how long a stop may take on a busy machine, where the rule is a second. Without the rule it is 5 s and more.
+const quick = 3 * time.Second
+
+// insertedOne is the answer to an insert of one message.
+var insertedOne = bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 1}}
+
+// A producer that starts during an election waits for the primary, says so once, and publishes.
+func TestProducerWaitsForAPrimary(t *testing.T) {
+	var elected atomic.Bool
+	var s *fake.Server
+	s = fake.Start(t, func(command string) bson.D {
+		switch {
+		case fake.IsHello(command):
+			return s.Member(elected.Load())
+		case !elected.Load():
+			return fake.Failed(10107)
+		case command == "insert":
+			return insertedOne
+		}
+		return nil
+	})
+	time.AfterFunc(2*time.Second, func() { elected.Store(true) })
+	code, out, errs := run(t, "publish", "--url", "mongodb://"+s.Addr()+"/db?replicaSet=rs0&serverSelectionTimeoutMS=500", "--type", "orders", "--message", "x")
+	if code != 0 || !strings.Contains(out, "published=1") {
+		t.Errorf("exit code %d: %s%s", code, out, errs)
+	}
+	if n := strings.Count(errs, "waiting for a usable server at mongodb://"+s.Addr()+"/db"); n != 1 || !strings.Contains(errs, "no primary") {
+		t.Errorf("it should say once what it waits for: %s", errs)
+	}
+}
+
+// A signal ends the wait for a server at once, and so does the end of --connect-timeout.
+func TestProducerEndsTheWaitForAServer(t *testing.T) {
+	publish := []string{"publish", "--url", "mongodb://127.0.0.1:1/db?serverSelectionTimeoutMS=100", "--type", "orders", "--message", "x"}
+	var signalled time.Time
+	code, out, errs := runUntil(t, &whenSaid{text: "waiting for a usable server", f: func() {
+		signalled = time.Now()
+		syscall.Kill(syscall.Getpid(), syscall.SIGTERM)
+	}}, publish...)
+	if took := time.Since(signalled); code != cli.ExitStopped || took > quick || out != "" {
+		t.Errorf("exit code %d after %v: %s%s", code, took, out, errs)
+	}
+	code, _, errs = run(t, append(publish, "--connect-timeout", "1s")...)
+	if code != cli.ExitFailed || !strings.Contains(errs, "within 1s (--connect-timeout)") || !strings.Contains(errs, "connection refused") {
+		t.Errorf("exit code %d: %s", code, errs)
+	}
+	for _, never := range []string{"0", "-1s"} {
+		code, _, errs = run(t, append(publish, "--connect-timeout", never)...)
+		if code != cli.ExitUsage || !strings.Contains(errs, "--connect-timeout") || strings.Contains(errs, "waiting") {
+			t.Errorf("--connect-timeout %s: exit code %d: %s", never, code, errs)
+		}
+	}
+}
+
+// A producer that waits for room in a full backlog has sent nothing: it stops at once, also while its server says nothing.
+func TestProducerThatWaitsForRoomStopsWhileTheServerIsSilent(t *testing.T) {
+	var s *fake.Server
+	s = fake.StartWith(t, func(command string, document bson.Raw) bson.D {
+		in, _ := document.Lookup("find").StringValueOK()
+		switch {
+		case fake.IsHello(command):
+			return s.Member(true)
+		case in == "types":
+			return fake.Found("db.types", bson.D{{Key: "_id", Value: "orders"}, {Key: "max_backlog", Value: 1}})
+		case in == "messages":
+			return fake.Found("db.messages", bson.D{{Key: "_id", Value: "orders/" + queue.NewID(time.Now(), 1, 1).String()}})
+		}
+		return nil
+	})
+	var signalled time.Time
+	code, out, errs := runUntil(t, &whenSaid{text: "waiting for room", f: func() {
+		s.Silent(true)
+		time.Sleep(2 * time.Second)
+		signalled = time.Now()
+		syscall.Kill(syscall.Getpid(), syscall.SIGTERM)
+	}}, "publish", "--url", "mongodb://"+s.Addr()+"/db?replicaSet=rs0", "--type", "orders", "--message", "a", "--message", "b")
+	if took := time.Since(signalled); code != cli.ExitStopped || took > quick {
+		t.Errorf("exit code %d after %v", code, took)
+	}
+	if !regexp.MustCompile(`^published=0 unknown=0 rejected=2 `).MatchString(out) || !strings.Contains(errs, "stopped after 0 messages") {
+		t.Errorf("the results: %s%s", out, errs)
+	}
+}

@@ -1,0 +1,65 @@
+package cli
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/mongoerr"
+)
+
+// ConnectTimeout is the default of --connect-timeout: an election takes 12 s and more.
+const ConnectTimeout = 30 * time.Second
+
+// connectEvery bounds the pause between two attempts, which is jittered. Each attempt itself waits for a server, for 5 s by default.
+const connectEvery = time.Second
+
+// errNoServer ends an attempt to connect.
+var errNoServer = errors.New("no usable server in time")
+
+// Connect opens the backend, and waits for a usable server if what is wrong passes by itself: an election, a restart, a machine that does
+// not answer. It waits for so long at most, 0 is for ever. waiting is called once, when the first attempt has failed.
+func Connect(ctx context.Context, url string, within time.Duration, waiting func(reason string)) (*fencepost.Backend, error) {
+	attempt := ctx
+	if within > 0 {
+		var cancel context.CancelFunc
+		attempt, cancel = context.WithTimeoutCause(ctx, within, errNoServer)
+		defer cancel()
+	}
+	said := ""
+	for {
+		b, err := fencepost.Open(attempt, url)
+		if err == nil || ctx.Err() != nil {
+			return b, err
+		}
+		reason, _ := mongoerr.Passing(err)
+		over := attempt.Err() != nil
+		switch {
+		case reason == "" && !over:
+			return nil, err
+		case reason == "":
+			reason = said
+		}
+		if said == "" && !over {
+			waiting(reason)
+		}
+		said = reason
+		if !over {
+			t := time.NewTimer(connectEvery/2 + rand.N(connectEvery/2))
+			select {
+			case <-t.C:
+				continue
+			case <-attempt.Done():
+			}
+			t.Stop()
+			if ctx.Err() != nil {
+				return nil, fmt.Errorf("connect: %w", context.Cause(ctx))
+			}
+		}
+		return nil, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
+			"and that the replica set has a majority of its members: %w", fencepost.Redact(url), within, said, err)
+	}
+}

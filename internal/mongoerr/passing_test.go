@@ -1,0 +1,78 @@
+package mongoerr_test
+
+import (
+	"context"
+	"crypto/x509"
+	"errors"
+	"fmt"
+	"io"
+	"net"
+	"os"
+	"strings"
+	"syscall"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+
+	"github.com/fencepost/fencepost/internal/mongoerr"
+)
+
+// What a start waits for, and what a person has to correct. The tests of the programs see some of it on the wire.
+func TestPassing(t *testing.T) {
+	down := func(err error) description.Server { return description.Server{Addr: "db1:27017", LastError: err} }
+	member := func(kind description.ServerKind) description.Server {
+		return description.Server{Addr: "db2:27017", Kind: kind}
+	}
+	none := func(servers ...description.Server) error {
+		return topology.ServerSelectionError{Wrapped: context.DeadlineExceeded, Desc: description.Topology{Servers: servers}}
+	}
+	refused := &net.OpError{Op: "dial", Err: os.NewSyscallError("connect", syscall.ECONNREFUSED)}
+	unknown := &net.OpError{Op: "dial", Err: &net.DNSError{Err: "no such host", Name: "db9", IsNotFound: true}}
+	for name, tc := range map[string]struct {
+		err    error
+		reason string // "" is not to be waited for
+		heard  bool
+	}{
+		"nothing":                   {nil, "", false},
+		"not the primary":           {mongo.CommandError{Code: 10107}, "not the primary", true},
+		"stepped down":              {mongo.CommandError{Code: 189}, "stepped down", true},
+		"interrupted":               {mongo.CommandError{Code: 11602}, "stepped down", true},
+		"read from no primary":      {mongo.CommandError{Code: 13435}, "not the primary", true},
+		"starting":                  {mongo.CommandError{Code: 13436}, "starting", true},
+		"shutting down":             {mongo.CommandError{Code: 91}, "shutting down", true},
+		"no rights":                 {mongo.CommandError{Code: 13}, "", false},
+		"wrong password":            {mongo.CommandError{Code: 18}, "", false},
+		"an unknown code":           {mongo.CommandError{Code: 424242}, "", false},
+		"no code, cut off":          {mongo.CommandError{Labels: []string{"NetworkError"}, Wrapped: topology.ConnectionError{Wrapped: io.EOF}}, "closed", true},
+		"no code, silent":           {mongo.CommandError{Wrapped: context.DeadlineExceeded}, "no answer", false},
+		"a secondary":               {mongoerr.ErrNoPrimary, "no primary", true},
+		"election":                  {none(down(refused), member(description.ServerKindRSSecondary)), "no primary", true},
+		"election, one is unknown":  {none(down(unknown), member(description.ServerKindRSSecondary)), "no primary", true},
+		"a member that recovers":    {none(member(description.ServerKindRSMember)), "no primary", true},
+		"a set that is not set up":  {none(member(description.ServerKindRSGhost)), "no primary", true},
+		"restart":                   {none(down(refused)), "db1:27017: connection refused", true},
+		"one of two restarts":       {none(down(unknown), down(refused)), "connection refused", true},
+		"silence":                   {none(down(os.ErrDeadlineExceeded)), "no answer", false},
+		"silence and a refusal":     {none(down(os.ErrDeadlineExceeded), down(refused)), "connection refused", true},
+		"not asked yet":             {none(down(nil)), "no answer", false},
+		"greeting while it ends":    {none(down(driver.Error{Code: 11600})), "shutting down", true},
+		"greeting is not permitted": {none(down(driver.Error{Code: 13})), "", false},
+		"unknown host":              {none(down(unknown)), "", false},
+		"name service is away":      {none(down(&net.DNSError{Err: "server misbehaving", IsTemporary: true})), "name service", false},
+		"host is off":               {none(down(os.NewSyscallError("connect", syscall.EHOSTUNREACH))), "unreachable", false},
+		"TLS":                       {none(down(refused), down(x509.UnknownAuthorityError{})), "", false},
+		"no member of this set":     {none(), "", false},
+		"something else":            {errors.New("no"), "", false},
+	} {
+		err := tc.err
+		if err != nil {
+			err = fmt.Errorf("mongoqueue: connect: %w", err)
+		}
+		if reason, heard := mongoerr.Passing(err); !strings.Contains(reason, tc.reason) || (reason == "") != (tc.reason == "") || heard != tc.heard {
+			t.Errorf("%s: %q, %v; want %q, %v", name, reason, heard, tc.reason, tc.heard)
+		}
+	}
+}
