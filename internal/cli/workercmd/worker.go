@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/fencepost/fencepost"
@@ -16,7 +17,12 @@ import (
 	"github.com/spf13/cobra"
 )
 
-const closeTimeout = 5 * time.Second
+// closeTimeout bounds the closing of the backend, unless more of the grace is left; hurryTimeout bounds it once the grace is over, or after
+// a second signal.
+const (
+	closeTimeout = 5 * time.Second
+	hurryTimeout = time.Second
+)
 
 // errGrace is the cause of a session that was still busy when the grace was over.
 var errGrace = errors.New("stopped before everything fetched was appended; the next worker goes on from there")
@@ -124,7 +130,8 @@ func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeo
 	// Until the pool runs, the first signal already ends the program.
 	var pool *worker.Pool
 	stop := make(chan struct{})
-	done := cli.OnSignals(func() { close(stop) }, func() { cancel(context.Canceled) })
+	var stoppedAt atomic.Pointer[time.Time]
+	done := cli.OnSignals(func() { stoppedAt.Store(new(time.Now())); close(stop) }, func() { cancel(context.Canceled) })
 	defer done()
 
 	var answers *ops.Server // nil: nobody asked for it
@@ -165,10 +172,18 @@ func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeo
 		}
 	}
 	defer func() {
-		closeCtx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+		closing, cancel := context.WithDeadline(context.Background(), closeBy(stoppedAt.Load(), grace))
 		defer cancel()
-		if cerr := b.Close(closeCtx); cerr != nil && err == nil {
-			cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly")
+		defer context.AfterFunc(ctx, func() { time.AfterFunc(hurryTimeout, cancel) })()
+		ask := func(ctx context.Context) error {
+			_, err := b.Queue.AllSettings(ctx)
+			return err
+		}
+		if cerr := closeBackend(closing, b.Close, ask); cerr != nil && err == nil {
+			if ctx.Err() != nil { // a second signal
+				err = &cli.Error{Code: cli.ExitStopped, Err: context.Canceled}
+			}
+			cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly; a lock that was not released expires by itself")
 		}
 	}()
 	cfg.Queue, cfg.Locker = b.Queue, b.Locker
