@@ -164,3 +164,39 @@ func TestPayloadsTellWhoseTheyAre(t *testing.T) {
 		}
 	}
 }
+
+// The registry may be behind the files, and never ahead of them.
+func TestRegistryIsNeverAhead(t *testing.T) {
+	file := func(id string, next int, epochs ...uint64) verified {
+		v := verified{FileID: id, Next: next}
+		for _, e := range epochs {
+			v.Regions = append(v.Regions, struct {
+				Epoch uint64 `json:"epoch"`
+			}{e})
+		}
+		return v
+	}
+	files := []verified{file("a", 10, 1, 3), file("b", 20, 3, 4)}
+	for name, tc := range map[string]struct {
+		shown shownType
+		ahead bool
+	}{
+		"level":                {shownType{FileID: "b", Durable: 20, Epoch: 4}, false},
+		"behind by messages":   {shownType{FileID: "b", Durable: 12, Epoch: 4}, false},
+		"behind by an epoch":   {shownType{FileID: "b", Durable: 12, Epoch: 3}, false},
+		"behind by a file":     {shownType{FileID: "a", Durable: 10, Epoch: 3}, false},
+		"more messages":        {shownType{FileID: "b", Durable: 21, Epoch: 4}, true},
+		"more than in a's":     {shownType{FileID: "a", Durable: 11, Epoch: 3}, true},
+		"a later epoch":        {shownType{FileID: "b", Durable: 20, Epoch: 5}, true},
+		"a later epoch of a's": {shownType{FileID: "a", Durable: 10, Epoch: 4}, true},
+		"another file":         {shownType{FileID: "c"}, true},
+		"no file":              {shownType{}, true},
+	} {
+		if problem := tc.shown.ahead(files); (problem != "") != tc.ahead {
+			t.Errorf("%s: %q", name, problem)
+		}
+	}
+	if problem := (shownType{}).ahead(nil); problem != "" {
+		t.Error(problem)
+	}
+}

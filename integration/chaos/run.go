@@ -522,6 +522,7 @@ func monotonic() int64 {
 // checkFiles checks all generations of a type's file.
 func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 	var file []entry
+	var files []verified
 	var last verified
 	for generation := uint64(1); ; generation++ {
 		path := filepath.Join(r.data, storage.GenerationName(typ, generation))
@@ -537,7 +538,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 			r.violate("verify", "%s: %v", path, err)
 		}
 		v.check(path, last, func(format string, args ...any) { r.violate("verify", format, args...) })
-		last = v
+		last, files = v, append(files, v)
 		r.result.Epochs += len(v.Regions)
 		r.result.Void += v.Void + v.Torn
 		ours, code, err := r.output(ctx, "cat", "--format", "json", path)
@@ -562,16 +563,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 	r.mu.Unlock()
 	r.result.InFiles += len(file)
 
-	var shown struct {
-		FileID  string `json:"file_id"`
-		Durable int    `json:"durable_index"`
-		Epoch   uint64 `json:"epoch"`
-		Pending int    `json:"pending"`
-		Dead    int    `json:"dead"`
-		Lock    struct {
-			Held bool `json:"held"`
-		} `json:"lock"`
-	}
+	var shown shownType
 	out, code, err := r.output(ctx, "types", "show", typ, "--url", r.url, "-o", "json")
 	if err == nil && code == 0 {
 		err = json.Unmarshal(out, &shown)
@@ -581,9 +573,48 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 		if len(file) > 0 {
 			r.violate("registry", "types show %s: exit code %d, %v\n%s", typ, code, err, out)
 		}
-	case shown.FileID != last.FileID || shown.Durable > len(file) || shown.Epoch > last.epoch() || shown.Dead > 0 || shown.Lock.Held:
-		r.violate("registry", "%s: registered are %+v; the file is %s, with %d messages, epoch %d", typ, shown, last.FileID, len(file), last.epoch())
+	case shown.Dead > 0:
+		r.violate("dead", "%s: %d dead letters", typ, shown.Dead)
+	case shown.Lock.Held:
+		r.violate("locks", "%s: every worker has ended, and the lock is still held", typ)
+	default:
+		if problem := shown.ahead(files); problem != "" {
+			r.violate("registry", "%s: %s", typ, problem)
+		}
 	}
+}
+
+// shownType is what `fencepost types show` says of a type.
+type shownType struct {
+	FileID  string `json:"file_id"`
+	Durable int    `json:"durable_index"`
+	Epoch   uint64 `json:"epoch"`
+	Pending int    `json:"pending"`
+	Dead    int    `json:"dead"`
+	Lock    struct {
+		Held bool `json:"held"`
+	} `json:"lock"`
+}
+
+// ahead tells what the registry says that the files do not hold. It may be behind them, by messages, by an epoch, by a file: it is told after
+// the file is durable, and not at all by a worker that an election keeps from it and that has to stop. The next holder catches up. Were it
+// ahead, a worker would refuse the file as an old copy.
+func (s shownType) ahead(files []verified) string {
+	for _, f := range files {
+		switch {
+		case f.FileID != s.FileID:
+		case s.Durable > f.Next:
+			return fmt.Sprintf("%d messages are registered as durable, file %s holds those below index %d", s.Durable, f.FileID, f.Next)
+		case s.Epoch > f.epoch():
+			return fmt.Sprintf("epoch %d is registered, file %s ends with epoch %d", s.Epoch, f.FileID, f.epoch())
+		default:
+			return ""
+		}
+	}
+	if len(files) == 0 && s.FileID == "" {
+		return ""
+	}
+	return fmt.Sprintf("file %q is registered, and none of the %d files is that", s.FileID, len(files))
 }
 
 // processesWith returns the command lines of processes that mention a path, where the system tells.
