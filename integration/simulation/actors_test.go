@@ -166,8 +166,8 @@ func (p *process) config(locker *lock.Locker) worker.Config {
 	return cfg
 }
 
-// compact writes a type's newest file anew, as fencepost compact does, and dies at any step as a worker does.
-func (w *world) compact(ctx context.Context, typ string, life int, wait time.Duration) {
+// compact writes a type's newest file anew, as fencepost compact and repair do, and dies at any step as a worker does.
+func (w *world) compact(ctx context.Context, typ string, life int, wait time.Duration, repair bool) {
 	p := w.spawn("worker", 7, life)
 	defer p.cancel()
 	locker, err := p.locker()
@@ -177,7 +177,7 @@ func (w *world) compact(ctx context.Context, typ string, life int, wait time.Dur
 	ctx, cancel := context.WithCancel(ctx)
 	defer context.AfterFunc(p.ctx, cancel)()
 	defer cancel()
-	_, err = worker.Rewrite(ctx, p.config(locker), typ, worker.RewriteOptions{Wait: wait})
+	_, err = worker.Rewrite(ctx, p.config(locker), typ, worker.RewriteOptions{Wait: wait, Repair: repair})
 	w.tell("%s has compacted %s: %v", p.name, typ, err)
 	if err == nil {
 		w.mu.Lock()
@@ -344,7 +344,7 @@ func (w *world) operate(ctx context.Context) {
 			})
 		case 14:
 			if !w.handlers && !w.setBack { // a registry that is several files behind is not promised to be found again
-				w.compact(ctx, typ, int(i), for_)
+				w.compact(ctx, typ, int(i), for_, d.chance(3000))
 			}
 		}
 	}
@@ -426,6 +426,9 @@ func (w *world) play() {
 		workers.Go(func() { w.replica(slot, end) })
 	}
 	others.Go(func() { w.operate(storm) })
+	for slot := range w.visitors {
+		others.Go(func() { w.visitor(slot, storm) })
+	}
 	if w.setBack {
 		others.Go(func() { w.setBackQueue(storm) })
 	}

@@ -30,6 +30,9 @@ type lockState struct {
 
 // saw checks one write: a lock changes hands only after its record has stood still for the holder's whole lease, and tokens grow.
 func (l *lockRules) saw(op locktest.Op, after lock.Record) {
+	if after.Name == hall || after.Name == desk { // see world.enter
+		return
+	}
 	s := l.names[after.Name]
 	if s == nil {
 		s = &lockState{}

@@ -28,7 +28,7 @@
 //     to the lock store is seen and then rolled back.
 //   - A server is away, or cannot be reached by somebody.
 //   - A disk operation fails, a sync fails and leaves the cache as it is, the kernel fails to write in the background, the disk is full.
-//   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker; compacts a file.
+//   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker; compacts or repairs a file.
 //   - Everybody is killed, and the queue is restored from a backup. The files stay.
 //   - Clocks go at different rates, within the 1/16 that the lock allows for.
 //
@@ -45,6 +45,7 @@
 //   - storage.Verify finds nothing wrong; indexes are contiguous, epochs increase, the registry names this file and knows of no more than it holds.
 //   - A lock changes hands by takeover only after it has stood still for its holder's whole lease, is never granted while it is held, and its
 //     tokens increase.
+//   - Locks that others take, alone, shared, with permits, fair: nobody is inside who excludes another one.
 //   - What publishers report agrees with what was ever visible in the queue.
 //   - No worker gives up; the queue is empty in time after the faults are over; all goroutines end.
 //
@@ -67,7 +68,7 @@
 // # What is not covered
 //
 //   - The drivers of MongoDB and SQLite, real files, real processes, command lines: see package integration.
-//   - Shared and fair locks; repair.
+//   - Repair of a file that is damaged: what is repaired here is healthy.
 //   - A process that is stopped makes no progress at any of these operations; its timers go on. That it notices nothing between two
 //     of them is for the tests with SIGSTOP.
 //   - More than one host: a file system is of one host at a time.

@@ -33,6 +33,7 @@ type weather struct {
 	untilEmpty      bool // at the end, fresh workers drain
 	setBack         bool // the queue is restored from a backup
 	handlers        bool // messages go to handlers, not to files
+	visitors        int  // processes that take other locks
 }
 
 func newWeather(seed uint64) weather {
@@ -62,5 +63,6 @@ func newWeather(seed uint64) weather {
 	if w.handlers = !w.large && !w.setBack && d.chance(1500); w.handlers {
 		w.keyed = 0 // a handler looks for copies itself
 	}
+	w.visitors = pick(d, 0, 0, 0, 0, 3)
 	return w
 }

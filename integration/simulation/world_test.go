@@ -42,6 +42,7 @@ type world struct {
 	handles   []*process // of the lock store
 	sent      []*message
 	sinks     map[string]*sink     // by type
+	visits    map[string][]*visit  // by room
 	outage    map[string]time.Time // of a server: until when
 	lateUntil time.Time            // when the last insert that is late will have arrived
 	digest    uint64
@@ -54,16 +55,16 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores                    int // faults
-	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions int // and what came of them
-	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled             int // messages
-	Steps                                                                             int
-	Virtual, Recovery                                                                 time.Duration
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores                                    int // faults
+	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared int // and what came of them
+	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                             int // messages
+	Steps                                                                                             int
+	Virtual, Recovery                                                                                 time.Duration
 }
 
 func newWorld(seed uint64) *world {
 	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), database: queuetest.NewMemory(), locks: locktest.NewMemory(),
-		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, mutant: &mutant{}}
+		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, visits: map[string][]*visit{}, mutant: &mutant{}}
 	w.disk = storagetest.NewMem(w.block)
 	w.disk.ErrorOnce = seed%3 == 0
 	w.disk.FailedStay = seed%5 == 0
@@ -96,9 +97,13 @@ func (w *world) isCalm() bool {
 func (w *world) now() time.Duration { return time.Since(w.began) }
 
 func (w *world) failf(format string, args ...any) {
-	text := fmt.Sprintf(format, args...)
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	w.failLocked(format, args...)
+}
+
+func (w *world) failLocked(format string, args ...any) {
+	text := fmt.Sprintf(format, args...)
 	if len(w.failures) < 10 {
 		w.failures = append(w.failures, text)
 	}
