@@ -30,6 +30,13 @@ const (
 	DefaultRetryMax    = time.Minute
 )
 
+// Bounds of Config.
+const (
+	MaxBatch      = 100_000
+	MaxBatchBytes = 32 << 20
+	MaxPrefetch   = 64
+)
+
 // ErrConfig is wrapped by every error about a Config that cannot work.
 var ErrConfig = errors.New("worker configuration")
 
@@ -229,12 +236,12 @@ func (c Config) validate() error {
 		return bad("Timeout is %v; use a positive duration, or 0 for no bound", c.Timeout)
 	case len(c.Types) == 0:
 		return bad("no type to serve; name at least one, or serve all types")
-	case c.Batch < 1 || c.Batch > 100_000:
-		return bad("Batch is %d; use 1 to 100000 messages", c.Batch)
-	case c.BatchBytes < 1 || c.BatchBytes > 32<<20:
+	case c.Batch < 1 || c.Batch > MaxBatch:
+		return bad("Batch is %d; use 1 to %d messages", c.Batch, MaxBatch)
+	case c.BatchBytes < 1 || c.BatchBytes > MaxBatchBytes:
 		return bad("BatchBytes is %d; use 1 B to 32 MiB", c.BatchBytes)
-	case c.Prefetch < 1 || c.Prefetch > 64:
-		return bad("Prefetch is %d; use 1 to 64 batches", c.Prefetch)
+	case c.Prefetch < 1 || c.Prefetch > MaxPrefetch:
+		return bad("Prefetch is %d; use 1 to %d batches", c.Prefetch, MaxPrefetch)
 	case c.MaxFileBytes != 0 && c.MaxFileBytes < 1<<20:
 		return bad("MaxFileBytes is %d; use at least 1 MiB, or 0 for no bound", c.MaxFileBytes)
 	case c.MaxTypes < 0:
@@ -252,10 +259,15 @@ func (c Config) validate() error {
 	if c.Lease < lock.MinLease {
 		return bad("Lease is %v; use at least %v", c.Lease, lock.MinLease)
 	}
-	for _, t := range c.Types {
+	return ValidateTypes(c.Types)
+}
+
+// ValidateTypes checks the names and patterns of Config.Types, as New does.
+func ValidateTypes(types []string) error {
+	for _, t := range types {
 		if isGlob(t) {
 			if _, err := path.Match(t, ""); err != nil {
-				return bad("type pattern %q is malformed", t)
+				return fmt.Errorf("%w: type pattern %q is malformed", ErrConfig, t)
 			}
 			continue
 		}

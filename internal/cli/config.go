@@ -129,7 +129,7 @@ func fromFile(cmd *cobra.Command, path string) error {
 		}
 		where := fmt.Sprintf("%s:%d", path, n.Line)
 		if err := setFromNode(cmd, f, n); err != nil {
-			failed = Usagef("config file %s: %s: %w", where, f.Name, err)
+			failed = Usagef("config file %s: %s: %w", where, f.Name, plain(err))
 			return
 		}
 		setSource(f, where)

@@ -105,7 +105,7 @@ func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentFlags().String("config", "", configHelp)
 	root.SetFlagErrorFunc(func(cmd *cobra.Command, err error) error {
-		return Usagef("%w; see '%s --help'", err, cmd.CommandPath())
+		return Usagef("%w; see '%s --help'", plain(err), cmd.CommandPath())
 	})
 }
 

@@ -98,7 +98,7 @@ func FromEnv(cmd *cobra.Command) error {
 			err = cmd.Flags().Set(f.Name, v)
 		}
 		if err != nil {
-			failed = Usagef("environment variable %s: %w", name, err)
+			failed = Usagef("environment variable %s: %w", name, plain(err))
 		}
 		setSource(f, "env "+name)
 	})
@@ -109,6 +109,9 @@ func FromEnv(cmd *cobra.Command) error {
 		if err := fromFile(cmd, f.Value.String()); err != nil {
 			return err
 		}
+	}
+	if err := notNegative(cmd); err != nil {
+		return err
 	}
 	return fromURLFile(cmd)
 }
@@ -146,7 +149,7 @@ func (c *Count) Set(v string) error {
 	}
 	f, err := strconv.ParseFloat(num, 64)
 	if f *= factor; err != nil || f < 0 || f > 1e15 || f != math.Trunc(f) {
-		return fmt.Errorf("%q is not a whole number; write it as in 1000, 5k or 1e6", v)
+		return fmt.Errorf("%q is not a whole number of 0 or more; write it as in 1000, 5k or 1e6", v)
 	}
 	*c = Count(f)
 	return nil

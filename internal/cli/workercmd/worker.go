@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -12,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/cli/ops"
 	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
@@ -97,18 +99,30 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if maxFile != 0 && maxFile < 1<<20 {
 			return cli.Usagef("--max-file-size %s is too small; use at least 1MiB, or 0 for no bound", maxFile.String())
 		}
-		if len(cfg.Types) == 0 && !cfg.AllTypes {
+		switch {
+		case len(cfg.Types) == 0 && !cfg.AllTypes:
 			return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
+		case len(cfg.Types) > 0 && cfg.AllTypes:
+			return cli.Usagef("--type and --all-types exclude each other; leave out --all-types to serve only %s", strings.Join(cfg.Types, ", "))
 		}
-		// A zero in worker.Config means the default; a zero on the command line is a mistake.
-		for name, positive := range map[string]bool{"batch": cfg.Batch > 0, "batch-bytes": batchBytes > 0, "prefetch": cfg.Prefetch > 0,
-			"lease": cfg.Lease > 0, "linger": cfg.Linger > 0, "gap-timeout": cfg.GapTimeout > 0, "idle-timeout": cfg.IdleTimeout > 0, "dedupe-window": cfg.DedupeWindow > 0, "grace": *grace > 0} {
-			if !positive {
-				return cli.Usagef("--%s must be greater than 0", name)
+		// A zero in worker.Config means the default; a zero on the command line is a mistake. All is checked before anything is waited for.
+		for _, err := range []error{
+			cli.Between(cmd, "batch", cfg.Batch, 1, worker.MaxBatch, "1 to 100000 messages"),
+			cli.Between(cmd, "batch-bytes", batchBytes, 1, worker.MaxBatchBytes, "1 B to 32 MiB"),
+			cli.Between(cmd, "prefetch", cfg.Prefetch, 1, worker.MaxPrefetch, "1 to 64 batches"),
+			cli.Between(cmd, "lease", cfg.Lease, lock.MinLease, lock.MaxLease, "1s to 24h"),
+			cli.Between(cmd, "linger", cfg.Linger, 1, 0, "more than 0"),
+			cli.Between(cmd, "gap-timeout", cfg.GapTimeout, 1, 0, "more than 0"),
+			cli.Between(cmd, "idle-timeout", cfg.IdleTimeout, 1, 0, "more than 0"),
+			cli.Between(cmd, "dedupe-window", cfg.DedupeWindow, 1, 0, "more than 0"),
+			cli.Between(cmd, "grace", *grace, 1, 0, "more than 0"),
+		} {
+			if err != nil {
+				return err
 			}
 		}
-		if *connectTimeout < 0 {
-			return cli.Usagef("--connect-timeout %v is negative; write it as in 30s, or 0 to wait for ever", *connectTimeout)
+		if err := worker.ValidateTypes(cfg.Types); err != nil {
+			return err
 		}
 		if *profile && *listen == "" {
 			return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")

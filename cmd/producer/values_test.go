@@ -1,0 +1,11 @@
+package main
+
+import (
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/cli/clitest"
+)
+
+func TestWrongFlagValues(t *testing.T) {
+	clitest.WrongValues(t, root, map[string]string{"producer publish": "--type t --message x"})
+}
