@@ -284,6 +284,7 @@ func (s *stream) attempt(msgs []Message) *InsertError {
 	if err := context.Cause(s.p.sending); err != nil {
 		return &InsertError{Refused: true, Err: err}
 	}
+	// rule: a stop calls off no attempt: what was sent may have landed, and is settled.
 	ctx, cancel := context.WithTimeoutCause(s.p.sending, s.p.opt.AttemptTimeout,
 		fmt.Errorf("no answer to an insert of %d messages in time", len(msgs)))
 	defer cancel()

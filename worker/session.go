@@ -470,6 +470,7 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 
 func (s *session) ack(ctx context.Context, ids []queue.ID) error {
 	began := time.Now()
+	// rule: a stop calls off no acknowledgement: what is in hand is finished within the grace.
 	err := s.pool.cfg.Queue.Ack(ctx, s.typ, ids)
 	s.observe(StepAck, began, len(ids), err)
 	return err

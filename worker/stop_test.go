@@ -1,11 +1,13 @@
 package worker
 
 import (
+	"context"
 	"slices"
 	"testing"
 	"time"
 
 	"github.com/fencepost/fencepost/lock/locktest"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
@@ -90,6 +92,17 @@ func TestIdleReplicaStopsWhileTheServerHangs(t *testing.T) {
 	})
 }
 
+// distant is a queue to which an acknowledgement takes a moment. It does not arrive if the context ends before.
+type distant struct{ queue.Queue }
+
+func (o distant) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	time.Sleep(10 * time.Millisecond)
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	return o.Queue.Ack(ctx, typ, ids)
+}
+
 // Messages in hand are finished, however long the queue takes to answer, and the lock is released.
 func TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
@@ -100,7 +113,7 @@ func TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain(t *testing.T) {
 			return queuetest.Fault{}
 		})
 		r.publish(typ, 100)
-		p := r.start(func(c *Config) { c.Lease = 20 * time.Second })
+		p := r.start(func(c *Config) { c.Lease, c.Queue = 20*time.Second, distant{r.queue} })
 		time.Sleep(3 * time.Second)
 		p.Stop()
 		time.Sleep(10 * time.Second)

@@ -30,23 +30,23 @@ func Connect(ctx context.Context, url string, within time.Duration, waiting func
 		defer cancel()
 	}
 	said := ""
+	var cause error // of the last attempt that was not cut short
 	for {
 		b, err := fencepost.Open(attempt, url)
 		if err == nil || ctx.Err() != nil {
 			return b, err
 		}
-		reason, _ := mongoerr.Passing(err)
 		over := attempt.Err() != nil
-		switch {
-		case reason == "" && !over:
+		reason, _ := mongoerr.Passing(err)
+		if reason == "" && (!over || cause == nil) {
 			return nil, err
-		case reason == "":
-			reason = said
 		}
 		if said == "" && !over {
 			waiting(reason)
 		}
-		said = reason
+		if cause == nil || !over {
+			said, cause = reason, err
+		}
 		if !over {
 			t := time.NewTimer(connectEvery/2 + rand.N(connectEvery/2))
 			select {
@@ -60,6 +60,6 @@ func Connect(ctx context.Context, url string, within time.Duration, waiting func
 			}
 		}
 		return nil, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
-			"and that the replica set has a majority of its members: %w", fencepost.Redact(url), within, said, err)
+			"and that the replica set has a majority of its members: %w", fencepost.Redact(url), within, said, cause)
 	}
 }

@@ -24,6 +24,8 @@ var queueRules = []rule{
 	{file: "queue/stream.go", rule: "never Rejected for a message that may have landed", how: "always", tests: "TestOutcomes",
 		old: `if mayHaveLanded { // rule`, new: `if false { // rule`},
 	{file: "queue/stream.go", rule: `after anything but "all stored" a new producer number`, tests: "TestPublisherRulesAreNeeded"},
+	{file: "queue/stream.go", rule: "a stop calls off no attempt", tests: "TestStopWaitsForWhatWasSent",
+		old: "context.WithTimeoutCause(s.p.sending, s.p.opt.AttemptTimeout,", new: "context.WithTimeoutCause(s.p.asking, s.p.opt.AttemptTimeout,"},
 	{file: "queue/stream.go", rule: "order across the change of numbers", tests: "TestNewNumberWaitsUntilTheOldOneHasBeenSeen"},
 	{file: "queue/stream.go", rule: "order across the change of numbers", how: "of delayed messages", tests: "TestDelayedMessagesSortBehindALostNumber",
 		old: `s.notBefore = time.Now().Add(2 * time.Millisecond)`, new: ``},

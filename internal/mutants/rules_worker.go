@@ -41,6 +41,8 @@ var workerRules = []rule{
 	{file: "worker/session.go", rule: "an opener buries what was skipped", tests: "TestMutantThatForgetsSkippedMessagesLosesThem"},
 	{file: "worker/session.go", rule: "the lease is checked before every write for efficiency's sake only",
 		untested: "it is no rule: without it all tests of the package pass. The lease's context ends the session, and the file refuses a late write; see TestLostLockEndsTheSessionAndNothingIsLost and TestPausedHolderIsFencedByTheFile"},
+	{file: "worker/session.go", rule: "a stop calls off no acknowledgement", tests: "TestStopFinishesWhatIsInHandWhenTheQueueAnswersAgain",
+		old: "	err := s.pool.cfg.Queue.Ack(ctx, s.typ, ids)\n", new: "	stopping, done := s.pool.untilStop(ctx)\n\tdefer done()\n\terr := s.pool.cfg.Queue.Ack(stopping, s.typ, ids)\n"},
 	{file: "worker/session.go", rule: "the token is above every epoch of the file", tests: "TestTokenIsRaisedAboveTheFilesEpoch",
 		old: `if !errors.As(err, &epoch) || attempt == openAttempts {`, new: `if true {`},
 	{file: "worker/session.go", rule: "nothing is written from here on", untested: "what came late would be void: the file refuses it, see TestPausedHolderIsFencedByTheFile"},
