@@ -217,3 +217,45 @@ func TestStoppedProducer(t *testing.T) {
 		}
 	})
 }
+
+// TestIdleWorkersStopWhileTheServerIsPaused: workers with nothing in hand, one that holds a type and one that stands by, stop at once, with 0. The
+// lock of the one is free when the server goes on, or its lease is over.
+func TestIdleWorkersStopWhileTheServerIsPaused(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes a server of its own; not with -short")
+	}
+	s := mongotest.NewServer(t)
+	b := backend{url: s.URI(), dir: t.TempDir()}
+	publish := func() {
+		mustRun(t, strings.NewReader(strings.Repeat("a line\n", 10)), "producer", "publish", "--type", "t", "--url", b.url)
+	}
+	publish()
+	var workers []*process
+	for i := range 2 {
+		workers = append(workers, start(t, fmt.Sprint("worker ", i), "worker", "--type", "t", "--dir", b.dir, "--url", b.url, "--log-format", "json"))
+	}
+	eventually(t, time.Minute, "everything is in the file, and a worker holds the type", func() bool {
+		return pending(t, b)["t"] == 0 && run(t, nil, "fencepost", "locks", "ls", "--url", b.url).code == 0
+	})
+	if err := s.Pause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	time.Sleep(3 * time.Second)
+	for i, w := range workers {
+		began := time.Now()
+		w.signal(t, syscall.SIGTERM)
+		// A second, and what a busy machine needs; without the rule it takes the grace of 20 s and more.
+		if code, took := w.wait(t, time.Minute), time.Since(began); code != 0 || took > 5*time.Second {
+			t.Errorf("worker %d: exit code %d after %v\n%s", i, code, took, w.stderr.String())
+		}
+		t.Logf("worker %d stopped after %v", i, time.Since(began))
+	}
+	if err := s.Unpause(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	publish()
+	mustRun(t, nil, "worker", "--type", "t", "--dir", b.dir, "--url", b.url, "--until-empty")
+	if n := len(allPayloads(t, b)); n != 20 {
+		t.Errorf("%d messages are in the file, want 20", n)
+	}
+}

@@ -96,12 +96,12 @@ func TestProducerWaitsForAPrimary(t *testing.T) {
 // A signal ends the wait for a server at once, and so does the end of --connect-timeout.
 func TestProducerEndsTheWaitForAServer(t *testing.T) {
 	publish := []string{"publish", "--url", "mongodb://127.0.0.1:1/db?serverSelectionTimeoutMS=100", "--type", "orders", "--message", "x"}
-	var signalled time.Time
+	var signalled atomic.Pointer[time.Time]
 	code, out, errs := runUntil(t, &whenSaid{text: "waiting for a usable server", f: func() {
-		signalled = time.Now()
+		signalled.Store(new(time.Now()))
 		syscall.Kill(syscall.Getpid(), syscall.SIGTERM)
 	}}, publish...)
-	if took := time.Since(signalled); code != cli.ExitStopped || took > quick || out != "" {
+	if took := time.Since(*signalled.Load()); code != cli.ExitStopped || took > quick || out != "" {
 		t.Errorf("exit code %d after %v: %s%s", code, took, out, errs)
 	}
 	code, _, errs = run(t, append(publish, "--connect-timeout", "1s")...)
@@ -131,14 +131,14 @@ func TestProducerThatWaitsForRoomStopsWhileTheServerIsSilent(t *testing.T) {
 		}
 		return nil
 	})
-	var signalled time.Time
+	var signalled atomic.Pointer[time.Time]
 	code, out, errs := runUntil(t, &whenSaid{text: "waiting for room", f: func() {
 		s.Silent(true)
 		time.Sleep(2 * time.Second)
-		signalled = time.Now()
+		signalled.Store(new(time.Now()))
 		syscall.Kill(syscall.Getpid(), syscall.SIGTERM)
 	}}, "publish", "--url", "mongodb://"+s.Addr()+"/db?replicaSet=rs0", "--type", "orders", "--message", "a", "--message", "b")
-	if took := time.Since(signalled); code != cli.ExitStopped || took > quick {
+	if took := time.Since(*signalled.Load()); code != cli.ExitStopped || took > quick {
 		t.Errorf("exit code %d after %v", code, took)
 	}
 	if !regexp.MustCompile(`^published=0 unknown=0 rejected=2 `).MatchString(out) || !strings.Contains(errs, "stopped after 0 messages") {

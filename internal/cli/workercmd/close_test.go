@@ -3,6 +3,7 @@ package workercmd
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,15 +63,15 @@ func TestLockThatWasLostInAnElectionIsReleasedOnStop(t *testing.T) {
 					t.Fatal(err)
 				}
 				stopped := time.Now()
-				electing := true
+				var over atomic.Bool
 				ask := func(ctx context.Context) error {
-					if electing {
+					if !over.Load() {
 						return tc.ask(ctx)
 					}
 					return nil
 				}
 				if tc.over > 0 {
-					time.AfterFunc(tc.over, func() { electing = false; store.Inject(nil) })
+					time.AfterFunc(tc.over, func() { over.Store(true); store.Inject(nil) })
 				}
 				closing, cancel := context.WithDeadline(context.Background(), closeBy(&stopped, grace))
 				defer cancel()
