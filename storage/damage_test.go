@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"strings"
 	"testing"
 
@@ -412,5 +413,126 @@ func TestWriterRefusesDamage(t *testing.T) {
 	var damage *storage.CorruptError
 	if !errors.As(err, &damage) || !errors.Is(err, storage.ErrIntegrity) || damage.LostNext <= damage.LostFirst {
 		t.Errorf("got %v", err)
+	}
+}
+
+// TestReportedBytesAreAll: whoever restores the bytes that are reported as damaged, as the report says, has restored all of them,
+// however many places are damaged, and also where the records that prove it are damaged themselves.
+func TestReportedBytesAreAll(t *testing.T) {
+	s := newSample(t)
+	last := s.report.Regions[len(s.report.Regions)-1].Offset // the fence of the region that is left as it is, and proves what was before
+	rng := rand.New(rand.NewPCG(4, 4))
+	several := 0
+	for round := range 3000 {
+		data := bytes.Clone(s.data)
+		for range 1 + rng.IntN(4) {
+			at := 4096 + rng.Int64N(last-4096)
+			if rng.IntN(2) == 0 {
+				data[at] ^= 1 << rng.IntN(8)
+			} else {
+				clear(data[at:min(last, at+1+rng.Int64N(300))])
+			}
+		}
+		rep := verifyBytes(t, data)
+		reported := func(off int64) bool {
+			for _, err := range rep.Corrupt {
+				if c := (*storage.CorruptError)(nil); errors.As(err, &c) && off >= c.Offset && off < c.End {
+					return true
+				}
+			}
+			return false
+		}
+		for off := range last {
+			if data[off] != s.data[off] && !s.void(off) && !reported(off) {
+				t.Fatalf("round %d: byte %d is damaged and in no report: %v", round, off, rep.Corrupt)
+			}
+		}
+		if len(rep.Corrupt) > 1 {
+			several++
+		}
+		if recs, errs := salvage(t, data); len(errs) != len(rep.Corrupt) || uint64(len(recs)) != rep.Messages {
+			t.Fatalf("round %d: the reader finds %d records and %v, verify %d and %v", round, len(recs), errs, rep.Messages, rep.Corrupt)
+		}
+	}
+	if several < 100 {
+		t.Errorf("only %d files had damage in several places", several)
+	}
+}
+
+// TestGrowingDamage shows a reader a damaged file piece by piece. It reports no damage twice, and all that a reader of the whole finds.
+func TestGrowingDamage(t *testing.T) {
+	s := newSample(t)
+	last := s.report.Regions[len(s.report.Regions)-1].Offset
+	rng := rand.New(rand.NewPCG(5, 5))
+	for round := range 300 {
+		data := bytes.Clone(s.data)
+		for range 1 + rng.IntN(3) {
+			at := 4096 + rng.Int64N(last-4096)
+			clear(data[at:min(last, at+1+rng.Int64N(200))])
+		}
+		mem := storagetest.NewMem(512)
+		mem.WriteFile("/f", data[:4096])
+		r, err := storage.OpenReader("/f", storage.ReaderOptions{FS: mem})
+		must(t, err)
+		var found []*storage.CorruptError
+		for size := 4096; size <= len(data); size += 8 {
+			mem.WriteFile("/f", data[:size])
+			for err = nil; err != io.EOF; {
+				_, err = r.Next()
+				if c := (*storage.CorruptError)(nil); errors.As(err, &c) {
+					found = append(found, c)
+				}
+			}
+		}
+		must(t, r.Close())
+		rep := verifyBytes(t, data)
+		for i, c := range found {
+			for _, d := range found[:i] {
+				if c.Offset < d.End && d.Offset < c.End || c.LostFirst < d.LostNext && d.LostFirst < c.LostNext {
+					t.Fatalf("round %d: reported twice:\n%v\n%v\nof the whole file: %v", round, d, c, rep.Corrupt)
+				}
+			}
+		}
+		lost := func(errs []*storage.CorruptError) (n uint64) {
+			for _, c := range errs {
+				n += c.LostNext - c.LostFirst
+			}
+			return n
+		}
+		var whole []*storage.CorruptError
+		for _, err := range rep.Corrupt {
+			if c := (*storage.CorruptError)(nil); errors.As(err, &c) {
+				whole = append(whole, c)
+			}
+		}
+		if (len(found) > 0) != (len(whole) > 0) || lost(found) != lost(whole) {
+			t.Fatalf("round %d: a growing file: %v\nthe whole: %v", round, found, whole)
+		}
+	}
+}
+
+// TestDamageUpToTheEnd: where nothing behind damage can be read, the report reaches to the end of what proves it, and names the messages
+// before that.
+func TestDamageUpToTheEnd(t *testing.T) {
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	b.batch(messages(0, 2), 0)
+	at := len(b.data)
+	b.batch(messages(2, 3), 0)
+	b.synced = int64(len(b.data))
+	for range 2 {
+		b.batch(messages(int(b.next), 2), 0)
+		b.data[len(b.data)-20] ^= 1
+	}
+	b.data[at+150] ^= 1
+	rep := verifyBytes(t, b.data)
+	want := &storage.CorruptError{Path: "fuzz.fpl", Offset: int64(at), End: int64(len(b.data)), LostFirst: 2, LostNext: 7}
+	if len(rep.Corrupt) != 1 {
+		t.Fatal(rep.Corrupt)
+	}
+	got := *rep.Corrupt[0].(*storage.CorruptError)
+	got.Reason = ""
+	if got != *want {
+		t.Errorf("got %+v, want %+v", got, *want)
 	}
 }

@@ -24,7 +24,8 @@ var (
 	ErrNoSpace = errors.New("storage: no space")
 
 	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a newer format, an
-	// unsuitable file system. Nothing was changed. Exit code 1.
+	// unsuitable file system. Nothing was changed. Exit code 1, but 3 for a *ForeignFileError and a *WrongTypeError: there, too, the
+	// file is not what it should be.
 	ErrRefused = errors.New("storage: refused")
 
 	// ErrLimit: an argument exceeds a limit of the format. Nothing was written. Exit code 2.
@@ -143,11 +144,15 @@ func (e *VersionError) Is(target error) bool { return target == ErrRefused }
 type HeaderError struct {
 	Path   string
 	Reason string
+	Cut    bool // the file ends within its header, so nothing is behind it
 }
 
 func (e *HeaderError) Error() string {
-	return fmt.Sprintf("%s: the file header is damaged: %s; the records behind it are untouched: restore the first %d bytes "+
-		"from a copy of this file", e.Path, e.Reason, headerSize)
+	remedy := fmt.Sprintf("the records behind it may be good: restore the first %d bytes from a copy of this file", headerSize)
+	if e.Cut {
+		remedy = "no record is left: restore the file from a copy"
+	}
+	return fmt.Sprintf("%s: the file header is damaged: %s; %s", e.Path, e.Reason, remedy)
 }
 
 func (e *HeaderError) Is(target error) bool { return target == ErrIntegrity }

@@ -131,7 +131,7 @@ func headerCRC(b []byte, id FileID) uint32 {
 // decodeFileHeader reads the first page of the file at path; b is shorter than a page when the file is.
 func decodeFileHeader(path string, b []byte) (*fileHeader, error) {
 	damaged := func(format string, args ...any) error {
-		return &HeaderError{Path: path, Reason: fmt.Sprintf(format, args...)}
+		return &HeaderError{Path: path, Reason: fmt.Sprintf(format, args...), Cut: len(b) < headerSize}
 	}
 	// rule: the magic is tested before the version, the version before anything whose place may depend on it.
 	if len(b) < 8 || string(b[:8]) != fileMagic {

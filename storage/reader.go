@@ -178,12 +178,14 @@ func (r *Reader) NextBatch() ([]Record, error) {
 		case it.kind == itemDamage:
 			return nil, it.err
 		case it.kind != itemRecord:
-		case it.head.kind == kindBatch && it.head.base+uint64(it.head.count) > r.from:
+		case it.head.kind != kindBatch:
+			if err := r.noteAnchor(&it); err != nil {
+				return nil, err
+			}
+		case it.head.base+uint64(it.head.count) > r.from:
 			if recs, err := r.decode(&it); err != nil || len(recs) > 0 {
 				return recs, err
 			}
-		case it.head.kind == kindSeal:
-			r.noteSeal(&it)
 		}
 	}
 }
@@ -257,10 +259,24 @@ func dropBefore(recs []Record, skip int, since int64) []Record {
 	return recs[:n]
 }
 
-func (r *Reader) noteSeal(it *item) {
-	if b, err := decodeSeal(it.body); err == nil {
-		r.seal = &SealedError{Path: r.path, Successor: b.successor, Generation: b.generation}
+// noteAnchor takes in a seal, and reports an accepted anchor whose body is not of its form.
+func (r *Reader) noteAnchor(it *item) error {
+	var err error
+	switch it.head.kind {
+	case kindFence:
+		_, err = decodeHolder(it.body)
+	case kindCheckpoint:
+		_, err = decodeCheckpoint(it.body)
+	case kindSeal:
+		var b sealBody
+		if b, err = decodeSeal(it.body); err == nil {
+			r.seal = &SealedError{Path: r.path, Successor: b.successor, Generation: b.generation}
+		}
 	}
+	if err != nil {
+		return undecodable(r.path, &it.head)
+	}
+	return nil
 }
 
 // Next returns the next record, valid until the next call. Ends and errors are those of NextBatch.

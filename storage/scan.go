@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"cmp"
 	"errors"
 	"hash/crc32"
 	"io"
@@ -105,11 +106,12 @@ type scanner struct {
 	chunk      []byte // the buffer that the window is in, when it came from ahead
 	direct     int64  // below this offset nothing is read ahead
 
-	judged  int64 // the open record at this offset was judged already
-	hunting bool  // the region ended at pos
-	huntPos int64 // where the hunt goes on
-	proof   *CorruptError
-	proven  bool // proof was returned already
+	judged  int64         // the open record at this offset was judged already
+	hunting bool          // the region ended at pos
+	huntPos int64         // where the hunt goes on
+	stop    int64         // where the first hunt behind the last accepted record that is not a fence began, 0 = none did
+	proof   *CorruptError // of damage that was not returned yet, or is told
+	told    *CorruptError // what was returned of proof, when nothing was there to go on with
 	budget  int64
 }
 
@@ -172,7 +174,7 @@ func (s *scanner) adopt(h *recHeader) {
 	s.view.end = h.offset
 	s.view.anchor = h.anchorOff
 	s.pos = h.offset
-	s.hunting, s.proof, s.proven = false, nil, false
+	s.hunting, s.proof, s.told, s.stop = false, nil, nil, 0
 }
 
 // step returns the next item. Errors are those of reading; the scan can go on after itemEnd once the limit was moved.
@@ -188,7 +190,7 @@ func (s *scanner) step() (item, error) {
 			return item{}, err
 		}
 		if v != whole || !s.fits(&h, body) {
-			s.hunting, s.huntPos = true, align8(max(s.pos, s.huntPos))
+			s.hunting, s.huntPos, s.stop = true, align8(max(s.pos, s.huntPos)), cmp.Or(s.stop, s.pos)
 			continue
 		}
 		if h.kind == kindOpen && s.judged != h.offset {
@@ -196,6 +198,9 @@ func (s *scanner) step() (item, error) {
 			if it, ok := s.judge(&h, body); ok {
 				return it, nil
 			}
+		}
+		if h.kind == kindOpen && s.proof != nil && s.told == nil { // a retraction came before it
+			return s.tell(), nil
 		}
 		s.accept(&h)
 		return item{kind: itemRecord, head: h, body: body}, nil
@@ -224,7 +229,7 @@ func (s *scanner) accept(h *recHeader) {
 	w := &s.view
 	s.pos, s.huntPos = h.end(), 0
 	if h.kind != kindFence {
-		s.proof, s.proven = nil, false
+		s.proof, s.told, s.stop = nil, nil, 0
 	}
 	w.durable = max(w.durable, h.durableEnd)
 	switch h.kind {
@@ -252,12 +257,20 @@ func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	case err != nil:
 		return item{}, false
 	case o.acceptedEnd > w.end || h.base > w.next:
-		return s.damage(&CorruptError{Offset: w.end, End: max(o.acceptedEnd, w.end), LostFirst: w.next, LostNext: max(h.base, w.next),
-			Reason: "the writer of the next epoch read valid records here"}), true
+		e := &CorruptError{Offset: w.end, End: max(o.acceptedEnd, w.end), LostFirst: w.next, LostNext: max(h.base, w.next),
+			Reason: "the writer of the next epoch read valid records here"}
+		if s.proof != nil { // one report for all damage before one open record
+			e.End = max(e.End, s.proof.End)
+		}
+		if !s.untold(e) {
+			return item{}, false
+		}
+		s.told = e
+		return s.damage(e), true
 	case o.acceptedEnd < w.end || h.base < w.next:
 		return item{kind: itemDamage, err: &RetractedError{Path: s.path, Offset: h.offset, First: h.base, Next: w.next}}, true
-	case s.proof != nil && !s.proven:
-		return s.damage(s.proof), true
+	case s.proof != nil && s.told == nil:
+		return s.tell(), true
 	case h.chain != w.chain:
 		return s.damage(&CorruptError{Offset: headerSize, End: w.end, LostFirst: w.next, LostNext: w.next,
 			Reason: "the records before are not those that the writer of the next epoch read"}), true
@@ -299,10 +312,8 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 		case s.proves(&h, v):
 			s.prove(&h)
 			if v == whole && h.kind != kindOpen {
-				e := *s.proof
-				e.LostNext = max(h.base, e.LostFirst)
-				s.adopt(&h)
-				return s.damage(&e), true, nil
+				it, more := s.goOn(&h)
+				return it, more, nil
 			}
 			if o, err := decodeOpen(body); v == whole && err == nil { // its fence is what is damaged; judge says more
 				s.view.phase, s.view.epoch, s.view.session, s.view.fenceOff = fenced, h.epoch, h.session, o.fenceOff
@@ -334,18 +345,55 @@ func (s *scanner) proves(h *recHeader, v verdict) bool {
 	return (sameRegion || h.epoch > s.view.epoch) && h.durableEnd > s.pos
 }
 
+// prove notes that h proves damage. As long as there is nothing to go on with, all up to the end of h may be damaged: what
+// makes it no record to go on with is in it.
 func (s *scanner) prove(h *recHeader) {
 	if s.proof == nil {
-		s.proof = &CorruptError{Offset: s.pos, End: h.offset, LostFirst: s.view.next, LostNext: s.view.next,
+		s.proof = &CorruptError{Offset: s.pos, LostFirst: s.view.next, LostNext: s.view.next,
 			Reason: "a " + h.kind.String() + " record behind it was written when these bytes were durable"}
 	}
+	s.proof.End = max(s.proof.End, min(h.end(), s.limit))
+	s.proof.LostNext = max(s.proof.LostNext, h.base)
+}
+
+// goOn ends the hunt at h, a whole record of a region that proves the damage before it, and returns the damage. There is nothing
+// to return if it was told before the file had grown.
+func (s *scanner) goOn(h *recHeader) (it item, more bool) {
+	e := *s.proof
+	// rule: without its open record nothing tells what was good before a region: also what was passed over before its fence may be
+	// damaged.
+	e.Offset, e.End, e.LostNext = s.stop, h.offset, max(h.base, e.LostFirst)
+	more = s.untold(&e)
+	s.adopt(h)
+	if !more {
+		return item{}, false
+	}
+	return s.damage(&e), true
+}
+
+// untold takes from e what was told already, and reports whether anything is left.
+func (s *scanner) untold(e *CorruptError) bool {
+	if s.told == nil {
+		return true
+	}
+	e.Offset, e.LostFirst = min(max(e.Offset, s.told.End), e.End), min(max(e.LostFirst, s.told.LostNext), e.LostNext)
+	return e.Offset < e.End || e.LostFirst < e.LostNext
+}
+
+// tell returns the damage that is proved before an open record by which no message is missing.
+func (s *scanner) tell() item {
+	e := *s.proof
+	e.LostNext = e.LostFirst
+	s.told = &e
+	return s.damage(&e)
 }
 
 // huntEnd reports proven damage that nothing follows, once, and then the end.
 func (s *scanner) huntEnd() item {
-	if s.proof != nil && !s.proven {
-		s.proven = true
+	if s.proof != nil && s.told == nil {
 		e := *s.proof
+		e.Offset = s.stop
+		s.told = &e
 		return s.damage(&e)
 	}
 	s.hunting = false // rule: what is incomplete at pos may have been completed when the file has grown

@@ -49,7 +49,7 @@ type Report struct {
 
 	FirstIndex uint64 // of the file; the first record's, if there is one
 	NextIndex  uint64 // behind the last record
-	Messages   uint64 // records, of any kind
+	Messages   uint64 // records, of any kind, of the batches that can be decoded
 	Skipped    uint64 // of them: of KindSkipped
 	Gaps       uint64 // of them: of KindAfterGap (declared gaps)
 	Lost       uint64 // of them: of KindLost, given up by a repair
@@ -179,7 +179,7 @@ type verifier struct {
 	header *fileHeader
 	size   int64
 	report *Report
-	rec    Record
+	recs   []Record // of the batch that is being looked at
 	bodies bodyDecoder
 
 	seed   maphash.Seed
@@ -257,7 +257,6 @@ func (v *verifier) noteRecord(it *item) error {
 		g.Opened, g.First, g.Next = true, h.base, h.base
 	case kindBatch:
 		v.report.Batches++
-		v.report.Messages += uint64(h.count)
 		g.Next = h.base + uint64(h.count)
 		return v.noteBatch(it)
 	case kindCheckpoint:
@@ -298,42 +297,40 @@ func (v *verifier) region(h *recHeader) *Region {
 	return &r.Regions[len(r.Regions)-1]
 }
 
-// noteBatch decodes one record after the other, so that the current one stays in the first-level cache.
+// noteBatch takes in the records of a batch, all of them or, if one does not decode, none.
 func (v *verifier) noteBatch(it *item) error {
-	body, err := v.bodies.body(v.report.Path, it)
-	if err != nil {
+	var err error
+	if v.recs, err = v.bodies.decode(v.recs[:0], v.report.Path, it); err != nil {
 		return err
 	}
-	rec := &v.rec
-	for i := range it.head.count {
-		var ok bool
-		if body, ok = decodeRecord(rec, &it.head, i, body); !ok {
-			return undecodable(v.report.Path, &it.head)
+	v.report.Messages += uint64(len(v.recs))
+	for i := range v.recs {
+		if err := v.noteMessage(&v.recs[i]); err != nil {
+			return err
 		}
-		switch rec.Kind {
-		case KindSkipped:
-			v.report.Skipped++
-		case KindLost:
-			v.report.Lost++
-		case KindAfterGap:
-			v.report.Gaps++
-			if len(v.report.GapList) < maxGaps {
-				v.report.GapList = append(v.report.GapList, Gap{rec.Index, bytes.Clone(rec.ID)})
-			}
-		}
-		if v.o.Deep && rec.Kind != KindLost {
-			v.hashes = append(v.hashes, maphash.Bytes(v.seed, rec.ID))
-		}
-		if v.o.Visit != nil {
-			if err := v.o.Visit(*rec); err != nil {
-				return err
-			}
-		}
-	}
-	if len(body) != 0 {
-		return undecodable(v.report.Path, &it.head)
 	}
 	return nil
+}
+
+func (v *verifier) noteMessage(rec *Record) error {
+	switch rec.Kind {
+	case KindSkipped:
+		v.report.Skipped++
+	case KindLost:
+		v.report.Lost++
+	case KindAfterGap:
+		v.report.Gaps++
+		if len(v.report.GapList) < maxGaps {
+			v.report.GapList = append(v.report.GapList, Gap{rec.Index, bytes.Clone(rec.ID)})
+		}
+	}
+	if v.o.Deep && rec.Kind != KindLost {
+		v.hashes = append(v.hashes, maphash.Bytes(v.seed, rec.ID))
+	}
+	if v.o.Visit == nil {
+		return nil
+	}
+	return v.o.Visit(*rec)
 }
 
 // findDuplicates reports IDs that occur twice. Hashes that are equal are candidates; a second pass over the file, only

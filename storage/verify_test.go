@@ -1,7 +1,9 @@
 package storage_test
 
 import (
+	"errors"
 	"fmt"
+	"strings"
 	"syscall"
 	"testing"
 
@@ -83,6 +85,77 @@ func TestVerifyReadsTheDevice(t *testing.T) {
 		}
 		if synced < 0 || dropped < synced && c.op != storagetest.OpDatasync {
 			t.Errorf("%v: %v", c, ops)
+		}
+	}
+}
+
+// TestMalformedBodies: an accepted record whose body is not of its form is damage for a reader as for Verify, and what is around it
+// is read.
+func TestMalformedBodies(t *testing.T) {
+	batch := storage.BatchBody(messages(2, 3))
+	for name, c := range map[string]struct {
+		magic string
+		body  []byte
+		count uint32
+		next  uint64 // index behind the malformed record
+	}{
+		"fence":              {"FPF1", []byte{3, 4, 1, 2, 3, 4}, 0, 2},
+		"checkpoint":         {"FPC1", storage.CheckpointBody(0, []byte("state"))[:12], 0, 2},
+		"seal":               {"FPS1", []byte("too short"), 0, 2},
+		"batch":              {"FPB1", batch[:len(batch)-1], 3, 5},
+		"batch with a rest":  {"FPB1", append(batch, 0), 3, 5},
+		"batch of one fewer": {"FPB1", batch, 4, 6},
+	} {
+		b := newBuilder()
+		b.region(3, 3000, storage.Holder{ID: "test"})
+		b.batch(messages(0, 2), 0)
+		at := int64(len(b.data))
+		if c.magic == "FPF1" {
+			b.epoch, b.session = 4, 4000
+			rec, _ := storage.BuildRecord(b.data[:4096], storage.RecordSpec{Magic: "FPF1", Offset: at, Epoch: 4, Session: 4000, DurableEnd: 4096, Body: c.body})
+			b.data = append(b.data, rec...)
+			b.add("FPO1", storage.OpenBody(b.end, at, 0), 0, 0, 0)
+		} else {
+			b.add(c.magic, c.body, c.count, 0, 0)
+		}
+		if c.magic != "FPS1" {
+			b.batch(messages(int(c.next), 2), 0)
+		}
+		var visited []uint64
+		rep, err := storage.VerifyBytes(b.data, storage.VerifyOptions{Visit: func(r storage.Record) error { visited = append(visited, r.Index); return nil }})
+		must(t, err)
+		recs, errs := salvage(t, b.data)
+		var damage *storage.CorruptError
+		if len(errs) != 1 || !errors.As(errs[0], &damage) || damage.Offset != at || strings.ReplaceAll(fmt.Sprint(errs), "sample.fpl", "fuzz.fpl") != fmt.Sprint(rep.Corrupt) {
+			t.Errorf("%s: the reader finds %v, verify %v", name, errs, rep.Corrupt)
+		}
+		var read []uint64
+		for _, r := range recs {
+			read = append(read, r.Index)
+		}
+		if fmt.Sprint(read) != fmt.Sprint(visited) || rep.Messages != uint64(len(read)) || len(read) < 2 || c.magic != "FPS1" && read[len(read)-1] != c.next+1 {
+			t.Errorf("%s: the reader returns %v, verify visits %v and counts %d", name, read, visited, rep.Messages)
+		}
+	}
+}
+
+// TestHeaderErrorSaysWhatIsLeft: behind a damaged header there may be good records, behind one that is cut there is nothing.
+func TestHeaderErrorSaysWhatIsLeft(t *testing.T) {
+	data := newBuilder().data
+	_, err := storage.VerifyBytes(data[:4000], storage.VerifyOptions{})
+	checkError(t, err, new(*storage.HeaderError), storage.ErrIntegrity, "only 4000 bytes", "no record is left: restore the file")
+	data[300] ^= 1
+	_, err = storage.VerifyBytes(data, storage.VerifyOptions{})
+	checkError(t, err, new(*storage.HeaderError), storage.ErrIntegrity, "checksum", "restore the first 4096 bytes")
+	for name, change := range map[string]func(b []byte){
+		"generation 0":                  func(b []byte) { b[48] = 0 },
+		"a first index in generation 1": func(b []byte) { b[56] = 1 },
+	} {
+		b := newBuilder().data
+		change(b)
+		_, err := storage.VerifyBytes(rehash(b), storage.VerifyOptions{})
+		if err == nil || !errors.Is(err, storage.ErrIntegrity) {
+			t.Errorf("%s: %v", name, err)
 		}
 	}
 }

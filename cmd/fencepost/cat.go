@@ -2,6 +2,7 @@ package main
 
 import (
 	"bufio"
+	"context"
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
@@ -167,6 +168,10 @@ func (c *catter) file(path string) error {
 	if info, err := os.Stat(path); err == nil && info.IsDir() {
 		return cli.Usagef("%s is a directory; name the files in it, as in fencepost cat %s", path, filepath.Join(path, storage.FileName("orders")))
 	}
+	taken, err := c.takenBack(path)
+	if err != nil {
+		return err
+	}
 	r, err := storage.OpenReader(path, c.options)
 	if err != nil {
 		return err
@@ -201,7 +206,7 @@ func (c *catter) file(path string) error {
 			continue
 		case ok && rec.Index >= until:
 			return nil
-		case rec.Index < c.options.From:
+		case rec.Index < c.options.From || taken.has(&rec, r.BatchEnd()):
 			continue
 		case rec.Kind == storage.KindLost:
 			lost++
@@ -228,6 +233,33 @@ func (c *catter) file(path string) error {
 	return nil
 }
 
+// retractions are what later writers of a file took back.
+type retractions []*storage.RetractedError
+
+// takenBack returns, with --salvage, what was taken back in the file: that is known only at its end.
+func (c *catter) takenBack(path string) (taken retractions, err error) {
+	if !c.salvage {
+		return nil, nil
+	}
+	report, err := storage.Verify(context.Background(), path, storage.VerifyOptions{})
+	if report == nil {
+		return nil, err
+	}
+	for _, err := range report.Corrupt {
+		if r := (*storage.RetractedError)(nil); errors.As(err, &r) {
+			taken = append(taken, r)
+		}
+	}
+	return taken, nil // what kept Verify from finishing keeps cat from it, too
+}
+
+// has tells whether rec, in a batch that ends at end, was taken back.
+func (t retractions) has(rec *storage.Record, end int64) bool {
+	return slices.ContainsFunc(t, func(r *storage.RetractedError) bool {
+		return end <= r.Offset && rec.Index >= r.First && rec.Index < r.Next
+	})
+}
+
 // gap tells of damage if it is to be passed over; otherwise it returns err.
 func (c *catter) gap(err error) error {
 	var (
@@ -242,7 +274,7 @@ func (c *catter) gap(err error) error {
 	case errors.As(err, &corrupt):
 		g = gapLine{corrupt.LostFirst, corrupt.LostNext, corrupt.Offset, corrupt.End, corrupt.Reason}
 	case errors.As(err, &retracted):
-		g = gapLine{retracted.First, retracted.Next, retracted.Offset, retracted.Offset, "these were printed, and were lost before they were durable"}
+		g = gapLine{retracted.First, retracted.Next, retracted.Offset, retracted.Offset, "a later writer did not find these: they were never durable, and are not printed"}
 	case errors.As(err, &chain):
 		g = gapLine{FromIndex: chain.LostFirst, ToIndex: chain.LostNext, Reason: chain.Reason}
 		if chain.LostNext == math.MaxUint64 {

@@ -172,17 +172,18 @@ func (f finding) String() string {
 type damage struct {
 	Kind   string `json:"kind"`
 	Offset int64  `json:"offset"`
+	End    int64  `json:"end"`
 	First  uint64 `json:"lost_first"`
 	Next   uint64 `json:"lost_next"`
 }
 
-// same tells whether two readers report the same damage: where it begins, and which messages are lost where both know it. Of
-// a retraction one tells the place of the record that says so.
+// same tells whether two readers report the same damage: its bytes, and which messages are lost. Of a retraction one tells the
+// place of the record that says so.
 func same(a, b damage) bool {
-	if a.Kind != b.Kind || a.First < a.Next && b.First < b.Next && (a.First != b.First || a.Next != b.Next) {
+	if a.Kind != b.Kind || (a.First < a.Next || b.First < b.Next) && (a.First != b.First || a.Next != b.Next) {
 		return false
 	}
-	return a.Offset == b.Offset || a.Kind == "retraction"
+	return a.Offset == b.Offset && a.End == b.End || a.Kind == "retraction"
 }
 
 func (want finding) differences(got finding) string {
@@ -244,9 +245,9 @@ func storageFinding(t *testing.T, path string) finding {
 		var gone *storage.RetractedError
 		switch {
 		case errors.As(err, &c):
-			f.damage = append(f.damage, damage{"corruption", c.Offset, c.LostFirst, c.LostNext})
+			f.damage = append(f.damage, damage{"corruption", c.Offset, c.End, c.LostFirst, c.LostNext})
 		case errors.As(err, &gone):
-			f.damage = append(f.damage, damage{"retraction", gone.Offset, gone.First, gone.Next})
+			f.damage = append(f.damage, damage{"retraction", gone.Offset, gone.Offset, gone.First, gone.Next})
 		}
 		f.sum.Corruptions = append(f.sum.Corruptions, json.RawMessage(err.Error()))
 	}

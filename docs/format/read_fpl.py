@@ -163,6 +163,8 @@ def parse_file_header(page):
     if page[:8] != MAGIC:
         if checksum_good(MAGIC + page[8:]):
             raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its magic")
+        if page[:4] == MAGIC[:4]:
+            raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: its magic, behind the first 4 bytes")
         raise NotReadable(EXIT_INTEGRITY, "not a Fencepost file")
     if len(page) < HEADER_LEN:
         raise NotReadable(EXIT_INTEGRITY, "the file's header is damaged: only %d bytes of it are there" % len(page))
@@ -429,6 +431,7 @@ class Scan:
         self.phase, self.sealed, self.epoch, self.session = CLOSED, False, 0, None
         self.fence_off = None                     # offset of the last accepted fence
         self.pending = None                       # a Damage that the next open record may know more about
+        self.stop = None                          # where the first search since the last accepted record, not a fence, began
         self.next, self.chain, self.end = self.header.first_index, 0, 4096
 
     # --- one position by itself
@@ -519,10 +522,9 @@ class Scan:
             if not body or body.fence_off != self.fence_off:
                 return False
             void = None
-            damage = self.compare(r, body)
-            if damage:                            # reported once, and no byte is reported as damaged and as void
-                yield Damaged(damage)
-            elif body.accepted_end < body.fence_off:
+            damages = self.compare(r, body)
+            yield from map(Damaged, damages)      # no byte is reported as damaged and as void
+            if not damages and body.accepted_end < body.fence_off:
                 void = (body.accepted_end, body.fence_off)
             self.pending = None
             self.phase, self.next = OPENED, r.base_index
@@ -535,7 +537,7 @@ class Scan:
                 self.next += r.count
             elif r.magic == SEAL:
                 self.phase, self.sealed = CLOSED, True
-        self.chain, self.end = r.chain_value, r.end
+        self.chain, self.end, self.stop = r.chain_value, r.end, None
         yield Accepted(r, first, void)
         return True
 
@@ -556,54 +558,55 @@ class Scan:
                          "damaged before the checksum was computed: %s" % e) from None
 
     def compare(self, r, body):
-        """An open record that fits, against what was found before its fence. None: all equal."""
+        """An open record that fits, against what was found before its fence. An empty list: all equal."""
         if body.accepted_end > self.end or r.base_index > self.next:
-            return Damage(self.end, max(body.accepted_end, self.end), self.next, max(self.next, r.base_index),
-                          "the next writer found valid records that are not there")
+            end = max(body.accepted_end, self.end, self.pending.end if self.pending else 0)
+            return [Damage(self.end, end, self.next, max(self.next, r.base_index), "the next writer found valid records that are not there")]
         if body.accepted_end < self.end or r.base_index < self.next:
-            return Retraction(body.accepted_end, self.end, r.base_index, self.next)
-        if self.pending:
-            return self.pending
-        if r.chain != self.chain:
-            return Damage(4096, self.end, self.next, self.next, "the next writer found other bytes before it")
-        return None
+            found = [Retraction(body.accepted_end, self.end, r.base_index, self.next)]
+        elif r.chain != self.chain and not self.pending:
+            found = [Damage(4096, self.end, self.next, self.next, "the next writer found other bytes before it")]
+        else:
+            found = []
+        return found + ([self.pending] if self.pending else [])
 
     def search(self, bad):
         """The region ends at bad. Returns the record to go on with; None: there is none.
 
         Damage in front of a fence or an open record is not reported at once: the open record will be compared with what
-        was found, and that can tell exactly which bytes and messages were lost.
+        was found, and that can tell exactly which bytes and messages were lost. Until then it is pending.
         """
-        proof = None
+        if self.stop is None:
+            self.stop = bad
+        proof = None                              # the first header that proves damage
+        proved, lost = 0, self.next               # how far such headers reach, and their indexes
         for q in self.positions(bad):
             r = self.header_at(q)
             if r is None:
                 continue
             if r.magic == FENCE:
                 if r.epoch > self.epoch and self.complete(r):
-                    if proof:
-                        self.pending = self.pending or self.damage(bad, q, proof)
+                    if self.pending or proof:
+                        self.pending = self.damage(self.pending.offset if self.pending else bad, q, self.next, proof)
                     return r
             elif q > bad and self.proves(r, bad):
                 proof = proof or r
+                proved, lost = max(proved, min(r.end, self.limit)), max(lost, r.base_index)
                 opened = self.open_body(r)
                 if not self.complete(r) or r.magic == OPEN and not opened:
                     continue                      # it proves the damage, but is damaged itself
                 self.epoch, self.session = r.epoch, r.session
-                damage = self.damage(bad, q, r)
-                if self.pending:                  # it began there
-                    damage = self.damage(self.pending.offset, q, r)
                 if r.magic == OPEN:
-                    self.phase, self.fence_off, self.pending = FENCED, opened.fence_off, damage
+                    start = self.pending.offset if self.pending else bad
+                    self.phase, self.fence_off, self.pending = FENCED, opened.fence_off, self.damage(start, q, self.next, r)
                 else:
-                    yield Damaged(damage)
-                    self.phase, self.sealed, self.pending = OPENED, False, None
+                    yield Damaged(self.damage(self.stop, q, max(self.next, r.base_index), r))
+                    self.phase, self.sealed, self.pending, self.stop = OPENED, False, None, None
                     self.next, self.chain, self.end = r.base_index, r.chain, q
                 return r
-        if proof:
-            self.pending = self.pending or self.damage(bad, proof.offset, proof)
-        if self.pending:
-            yield Damaged(self.pending)
+        if self.pending or proof:
+            proved = max(proved, self.pending.end if self.pending else 0)
+            yield Damaged(self.damage(self.stop, proved, lost, proof))
         if self.end < self.limit:
             yield Rest(self.end, self.limit)
         return None
@@ -612,9 +615,9 @@ class Scan:
         return r.durable_end > bad and (
             r.epoch == self.epoch and r.session == self.session and self.phase != CLOSED or r.epoch > self.epoch)
 
-    def damage(self, bad, end, proof):
-        return Damage(bad, end, self.next, max(self.next, proof.base_index),
-                      "the record at %d tells that these bytes were durable" % proof.offset)
+    def damage(self, start, end, lost_next, proof):
+        reason = "the record at %d tells that these bytes were durable" % proof.offset if proof else self.pending.reason
+        return Damage(start, end, self.next, lost_next, reason)
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -681,8 +684,10 @@ def cat(data, fmt, out, until=None):
     for event in scan.run():
         if isinstance(event, Damaged):
             raise event.error
-        if isinstance(event, Accepted) and event.record.magic == BATCH:
-            messages = scan.decode(event.record, event.first_index)
+        if not isinstance(event, Accepted):
+            continue
+        messages = scan.decode(event.record, event.first_index)  # of any record: its body may be damaged
+        if event.record.magic == BATCH:
             out.write(b"".join(FORMATS[fmt](m) for m in messages
                                if m.kind not in (SKIPPED, LOST) and (until is None or m.index < until)))
 
@@ -746,7 +751,7 @@ def verify(data, path):
             void.append(event.void)
         if r.magic == BATCH:
             batches += 1
-            records += r.count
+            records += len(body or [])            # of a batch that cannot be decoded, none
             skipped += sum(m.kind == SKIPPED for m in body or [])
             gaps += sum(m.kind == AFTER_GAP for m in body or [])
             lost += sum(m.kind == LOST for m in body or [])
