@@ -432,6 +432,7 @@ class Scan:
         self.fence_off = None                     # offset of the last accepted fence
         self.pending = None                       # a Damage that the next open record may know more about
         self.stop = None                          # where the first search since the last accepted record, not a fence, began
+        self.lost = 0                             # the highest base_index of the headers that have proved damage since then
         self.next, self.chain, self.end = self.header.first_index, 0, 4096
 
     # --- one position by itself
@@ -537,7 +538,7 @@ class Scan:
                 self.next += r.count
             elif r.magic == SEAL:
                 self.phase, self.sealed = CLOSED, True
-        self.chain, self.end, self.stop = r.chain_value, r.end, None
+        self.chain, self.end, self.stop, self.lost = r.chain_value, r.end, None, 0
         yield Accepted(r, first, void)
         return True
 
@@ -579,7 +580,7 @@ class Scan:
         if self.stop is None:
             self.stop = bad
         proof = None                              # the first header that proves damage
-        proved, lost = 0, self.next               # how far such headers reach, and their indexes
+        proved = 0                                # how far the records of such headers reach
         for q in self.positions(bad):
             r = self.header_at(q)
             if r is None:
@@ -591,7 +592,7 @@ class Scan:
                     return r
             elif q > bad and self.proves(r, bad):
                 proof = proof or r
-                proved, lost = max(proved, min(r.end, self.limit)), max(lost, r.base_index)
+                proved, self.lost = max(proved, min(r.end, self.limit)), max(self.lost, r.base_index)
                 opened = self.open_body(r)
                 if not self.complete(r) or r.magic == OPEN and not opened:
                     continue                      # it proves the damage, but is damaged itself
@@ -601,12 +602,12 @@ class Scan:
                     self.phase, self.fence_off, self.pending = FENCED, opened.fence_off, self.damage(start, q, self.next, r)
                 else:
                     yield Damaged(self.damage(self.stop, q, max(self.next, r.base_index), r))
-                    self.phase, self.sealed, self.pending, self.stop = OPENED, False, None, None
+                    self.phase, self.sealed, self.pending, self.stop, self.lost = OPENED, False, None, None, 0
                     self.next, self.chain, self.end = r.base_index, r.chain, q
                 return r
         if self.pending or proof:
             proved = max(proved, self.pending.end if self.pending else 0)
-            yield Damaged(self.damage(self.stop, proved, lost, proof))
+            yield Damaged(self.damage(self.stop, proved, max(self.next, self.lost), proof))
         if self.end < self.limit:
             yield Rest(self.end, self.limit)
         return None
