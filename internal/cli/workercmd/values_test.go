@@ -31,6 +31,7 @@ func TestValuesOutOfRange(t *testing.T) {
 		"--type Orders":                     {"Orders", "a-z"},
 		"--type orders,audit-* --all-types": {"--type and --all-types exclude each other", "leave out --all-types", "orders, audit-*"},
 		"":                                  {"--type", "--all-types"},
+		"--type t --dir=":                   {"--dir is empty", "--dir data"},
 		"--type t --pprof":                  {"--pprof", "--listen"},
 	} {
 		t.Run(args, func(t *testing.T) {

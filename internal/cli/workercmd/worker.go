@@ -124,6 +124,9 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if err := worker.ValidateTypes(cfg.Types); err != nil {
 			return err
 		}
+		if cfg.Dir == "" {
+			return cli.Usagef("--dir is empty; name the directory of the files, as in --dir data")
+		}
 		if *profile && *listen == "" {
 			return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")
 		}
