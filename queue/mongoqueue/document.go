@@ -78,7 +78,7 @@ func documents(typ string, msgs []queue.Message) []document {
 // encodeHeaders sorts by key, so that a repeated document is the same document.
 func encodeHeaders(headers map[string]string) any {
 	keys := slices.Sorted(maps.Keys(headers))
-	if !slices.ContainsFunc(keys, func(k string) bool { return k[0] == '$' || strings.Contains(k, ".") }) {
+	if !slices.ContainsFunc(keys, func(k string) bool { return strings.HasPrefix(k, "$") || strings.Contains(k, ".") }) {
 		doc := make(bson.D, 0, len(keys))
 		for _, k := range keys {
 			doc = append(doc, bson.E{Key: k, Value: headers[k]})

@@ -144,8 +144,9 @@ func testBuryInvalid(t *testing.T, q queue.Queue) {
 
 	// What the file cannot take, as a foreign publisher may have stored it.
 	large := queue.Letter{Message: queue.Message{Type: "audit", ID: id(1, 1, 1), Headers: map[string]string{"k": strings.Repeat("v", queue.MaxHeaders+1)}}}
-	mustBury(t, q, "audit", []queue.Letter{large})
-	wantLetters(t, dead(t, q, "audit"), []queue.Letter{large})
+	nameless := queue.Letter{Message: queue.Message{Type: "audit", ID: id(1, 1, 2), Headers: map[string]string{"": "v"}}}
+	mustBury(t, q, "audit", []queue.Letter{large, nameless})
+	wantLetters(t, dead(t, q, "audit"), []queue.Letter{large, nameless})
 
 	// What a handler says may be anything.
 	l := lettersOf(good)
