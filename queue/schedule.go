@@ -6,8 +6,10 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"strconv"
 	"strings"
 	"time"
+	"unicode/utf8"
 )
 
 // MaxDue is the latest Message.Due, more than 8,000 years from now.
@@ -31,6 +33,7 @@ func (s Slot) Compare(other Slot) int {
 // Promotion is what one call of Promote did and saw.
 type Promotion struct {
 	Messages int       // promoted by this call
+	Buried   int       // that this call made dead letters, as they cannot be promoted
 	Next     time.Time // when the first of those that are left is due, by the backend's clock; zero: there is none
 	Now      time.Time // the backend's clock, so Next.Sub(Now) is how long to wait
 }
@@ -49,12 +52,18 @@ type Delays interface {
 	// type get consecutive numbers in the order of their slots, and no number is left out. After an error, which may be unclear,
 	// repeat it. Who acknowledges a promoted message at once may see it a second time under the same ID, as after any
 	// repeated Insert.
+	//
+	// A message that cannot be promoted holds no other up. One that breaks a limit, or that the backend refuses for good while it takes
+	// others, becomes a dead letter under the ID of the delayed message, once, and durably before the delayed one is removed. One that
+	// cannot be read whole, or is not ours, stays where it is. See JudgeDelayed.
 	Promote(ctx context.Context, limit Limit) (Promotion, error)
 
-	// NextDue is when the first delayed message is due; ok is false when there is none. It costs one read of one index entry.
+	// NextDue is when the first delayed message is due; ok is false when there is none. It costs one read of one index entry, and of
+	// the message if that is due. Messages that are due and stay where they are do not count.
 	NextDue(ctx context.Context) (due time.Time, ok bool, err error)
 
-	// Delayed returns delayed messages behind a slot (the zero Slot: from the start), in order.
+	// Delayed returns delayed messages behind a slot (the zero Slot: from the start), in order: also those that can never be promoted,
+	// if a Slot can name them. Those that cannot be read whole are Incomplete.
 	Delayed(ctx context.Context, after Slot, limit Limit) ([]Message, error)
 
 	// CancelDelayed removes delayed messages, durably, and tells how many. A message that it has removed is never promoted. Those
@@ -81,7 +90,7 @@ func CheckDelay(msgs []Message) ([]Message, error) {
 		case m.Due.IsZero():
 			err = errors.New("it has no Due; use Insert")
 		default:
-			err = CheckDue(m.Due)
+			err = fitsPromotion(&m, len(m.Payload)) // rule: what is taken can be promoted
 		}
 		if err != nil {
 			return nil, &InsertError{Refused: true, Err: fmt.Errorf("delayed message %d: %w", i, err)}
@@ -123,6 +132,65 @@ func DelayedID(value string, as ID) (id ID, ok bool) {
 	}
 	id, err := ParseID(delayed)
 	return id, err == nil
+}
+
+// Fate is what becomes of a delayed message when it is due.
+type Fate int
+
+// The fates of a delayed message.
+const (
+	Promoted Fate = iota // it becomes a normal message
+	Buried               // it becomes a dead letter
+	Kept                 // it stays where it is
+)
+
+// JudgeDelayed decides the fate of a delayed message as a backend has read it, and says why it is not Promoted. size is the length of its payload, which
+// need not be read. Delay lets no message in that is not fit; what lies there was perhaps written by another version or another program.
+//
+// rule: what cannot be read whole, or is not ours, is Kept: it is not promoted as it is, and a dead letter of it would be damaged too. It
+// can be listed and cancelled.
+func JudgeDelayed(m *Message, size int) (Fate, error) {
+	if m.Incomplete {
+		return Kept, errors.New("it cannot be read whole")
+	}
+	if err := ValidateType(m.Type); err != nil {
+		return Kept, err
+	}
+	if m.ID.IsZero() {
+		return Kept, fmt.Errorf("%w: it is zero", ErrInvalidID)
+	}
+	if err := fitsPromotion(m, size); err != nil {
+		return Buried, err
+	}
+	return Promoted, nil
+}
+
+// fitsPromotion checks a message as it will be when it is promoted. Messages of earlier versions may have more headers than Delay takes:
+// they are promoted without a DelayedHeader.
+func fitsPromotion(m *Message, size int) error {
+	if m.ID.N() == 0 {
+		return fmt.Errorf("%w: its number is 0", ErrInvalidID)
+	}
+	if err := CheckDue(m.Due); err != nil {
+		return err
+	}
+	if size > MaxPayload {
+		return &SizeError{"payload", size, MaxPayload}
+	}
+	return (&Message{Headers: m.Headers}).validateBody()
+}
+
+// DelayedLetter is the dead letter that a delayed message becomes when it cannot be promoted. Its ID is that of the delayed message, so
+// there is one, however often it is buried.
+func DelayedLetter(m Message, why string) Letter {
+	m.Due = time.Time{}
+	return Letter{Message: m, Reason: "the delayed message cannot be promoted: " + why, Attempts: 1, Worker: "scheduler"}
+}
+
+// Listable reports whether a slot is listed. Foreign programs may have put anything in the place of the type, also what
+// would change the terminal that shows it.
+func (s Slot) Listable() bool {
+	return s.Type != "" && utf8.ValidString(s.Type) && !strings.ContainsFunc(s.Type, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
 // CheckDue tells whether a message can be delayed until t.

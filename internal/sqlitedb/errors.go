@@ -55,6 +55,9 @@ func isBusy(err error) bool {
 	return false
 }
 
+// IsRefusal tells whether the database refused the rows of one statement, by a constraint or a trigger. The transaction goes on without it.
+func IsRefusal(err error) bool { return code(err)&0xff == sqlite3.SQLITE_CONSTRAINT }
+
 // describe adds the file and the remedy to an error of SQLite. Errors of the caller's function pass unchanged.
 func (db *DB) describe(ctx context.Context, doing string, err error) error {
 	if err == nil {

@@ -31,10 +31,21 @@ func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) er
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	msgs := make([]queue.Message, len(letters))
+	if err := q.storeLetters(ctx, typ, letters); err != nil {
+		return errors.Unwrap(err)
+	}
 	ids := make([]queue.ID, len(letters))
 	for i := range letters {
-		msgs[i], ids[i] = letters[i].Message, letters[i].ID
+		ids[i] = letters[i].ID
+	}
+	return q.Ack(ctx, typ, ids) // rule: only now, when the letters are durable
+}
+
+// storeLetters inserts dead letters. The error, if any, is an *InsertError.
+func (q *Queue) storeLetters(ctx context.Context, typ string, letters []queue.Letter) error {
+	msgs := make([]queue.Message, len(letters))
+	for i := range letters {
+		msgs[i] = letters[i].Message
 	}
 	docs := documents(typ, msgs)
 	for i := range docs {
@@ -44,10 +55,7 @@ func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) er
 				bson.E{Key: "worker", Value: l.Worker}, bson.E{Key: "at", Value: l.Time})
 		}
 	}
-	if err := insert(ctx, q.dead, docs, func(err error) error { return q.explain(ctx, "bury "+typ, err) }); err != nil {
-		return errors.Unwrap(err)
-	}
-	return q.Ack(ctx, typ, ids) // rule: only now, when the letters are durable
+	return insert(ctx, q.dead, docs, func(err error) error { return q.explain(ctx, "bury "+typ, err) })
 }
 
 // Dead implements queue.Queue.

@@ -42,6 +42,7 @@ const (
 type verdict struct {
 	refused   bool // not stored, for certain
 	temporary bool // … but the cause may pass
+	document  bool // … and the cause is this document
 	sentinel  error
 }
 
@@ -76,6 +77,40 @@ func judgeCode(code int) verdict {
 		return verdict{refused: true, sentinel: queue.ErrUnsupported}
 	}
 	return verdict{}
+}
+
+// judgeDocument tells what it means that a server refuses one document of an insert, and has taken those before it.
+//
+// rule: only codes that are about the document may make a dead letter of it. What is not permitted, or not possible on this server, is not
+// for any document.
+func judgeDocument(code int) verdict {
+	v := judgeCode(code)
+	switch code {
+	case codeBadValue, codeInvalidLength, codeInvalidBSON, codeDollarPrefixedFieldName, codeDottedFieldName, codeDocumentValidationFailure,
+		codeBSONObjectTooLarge, codeKeyTooLong:
+		v.document = true
+	}
+	return v
+}
+
+// documentError is the refusal, for certain, of one document: the first that an *InsertError does not count as stored.
+type documentError struct {
+	why string // as the server says it
+	err error
+}
+
+func (e *documentError) Error() string { return e.err.Error() }
+func (e *documentError) Unwrap() error { return e.err }
+
+// refusedDocument tells whether an insert ended because the server refuses one document: of which message, and why. Those before it are stored, it
+// and those behind it are not.
+func refusedDocument(err error) (message int, why string, ok bool) {
+	var ie *queue.InsertError
+	var one *documentError
+	if !errors.As(err, &ie) || !ie.Refused || ie.Temporary || !errors.As(err, &one) {
+		return 0, "", false
+	}
+	return ie.Stored, one.why, true
 }
 
 // errorCode is the server's code, or 0. Authentication fails while a connection is made, with the code inside.

@@ -38,6 +38,15 @@ func (q *Queue) SweepNow() {
 	q.sweepAtOnce, q.tidied = true, time.Time{}
 }
 
+// ForgetKept lets the minute pass in which messages are passed over.
+func (q *Queue) ForgetKept() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	for key, since := range q.kept {
+		q.kept[key] = since.Add(-keptFor)
+	}
+}
+
 // SetClock sets the server's clock as seen by q.
 func (q *Queue) SetClock(now time.Time) { q.clockAt, q.clockBase = time.Now(), now }
 

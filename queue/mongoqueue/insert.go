@@ -68,7 +68,12 @@ func insert(ctx context.Context, to inserter, pending []document, explain func(e
 			}
 			pending = missing
 		case err != nil:
-			return insertError(pending, explain(err), judgeInsert(err))
+			v := judgeInsert(err)
+			explained := explain(err)
+			if v.document {
+				explained = &documentError{why: firstWriteError(err), err: explained}
+			}
+			return insertError(pending, explained, v)
 		}
 	}
 	return nil
@@ -100,7 +105,16 @@ func judgeInsert(err error) verdict {
 	if bulk.WriteConcernError != nil || len(bulk.WriteErrors) == 0 {
 		return verdict{} // rule: written, but not yet where it is safe: unclear
 	}
-	return judgeCode(bulk.WriteErrors[0].Code)
+	return judgeDocument(bulk.WriteErrors[0].Code)
+}
+
+// firstWriteError is what the server says of the document that it refuses.
+func firstWriteError(err error) string {
+	var bulk mongo.BulkWriteException
+	if !errors.As(err, &bulk) || len(bulk.WriteErrors) == 0 {
+		return err.Error()
+	}
+	return fmt.Sprintf("%s (code %d)", bulk.WriteErrors[0].Message, bulk.WriteErrors[0].Code)
 }
 
 // target is the collection that documents are inserted into.

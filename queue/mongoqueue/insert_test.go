@@ -243,8 +243,11 @@ func TestJudgeInsert(t *testing.T) {
 		err  error
 		want verdict
 	}{
-		"validation":              {bulk(121, nil), verdict{refused: true, sentinel: queue.ErrUnsupported}},
-		"too large":               {bulk(10334, nil), verdict{refused: true, sentinel: queue.ErrUnsupported}},
+		"validation":              {bulk(121, nil), verdict{refused: true, document: true, sentinel: queue.ErrUnsupported}},
+		"too large":               {bulk(10334, nil), verdict{refused: true, document: true, sentinel: queue.ErrUnsupported}},
+		"validation, not of one":  {command(121), verdict{refused: true, sentinel: queue.ErrUnsupported}},
+		"no right to one":         {bulk(13, nil), verdict{refused: true, sentinel: queue.ErrPermission}},
+		"quota at one":            {bulk(8000, nil), verdict{refused: true, sentinel: queue.ErrUnsupported}},
 		"validation and w error":  {bulk(121, &mongo.WriteConcernError{Code: 64}), verdict{}},
 		"write concern timeout":   {bulk(0, &mongo.WriteConcernError{Code: 64}), verdict{}},
 		"unknown write error":     {bulk(1, nil), verdict{}},

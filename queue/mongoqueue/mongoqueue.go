@@ -73,6 +73,9 @@ type Queue struct {
 
 	promotedTypes map[string]bool // registered by Promote
 	tidied        time.Time       // when scheduled was
+
+	kept     map[string]time.Time // keys of delayed messages that stay where they are → when that was seen
+	examined string               // key of the latest delayed message that was due and does not
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -152,6 +155,7 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 		size:      map[string]int64{},
 
 		promotedTypes: map[string]bool{},
+		kept:          map[string]time.Time{},
 	}
 	q.promoter = &promoter{store: planned{q}}
 	return q

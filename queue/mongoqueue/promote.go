@@ -2,9 +2,13 @@ package mongoqueue
 
 import (
 	"context"
-	"crypto/rand"
+	crand "crypto/rand"
+	"errors"
+	"fmt"
 	"maps"
+	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"time"
 
@@ -21,12 +25,22 @@ import (
 //	      replace the plan, if it is still the one that was read: these delayed messages, under these IDs
 //	           │                                                   └─ somebody else was faster: begin again another time
 //	           ▼
-//	finish:  insert the messages ──▶ note that they are settled ──▶ remove the delayed ones
+//	finish:  insert the messages ──▶ bury what cannot be promoted ──▶ note that they are settled ──▶ remove the delayed ones
+//	           │
+//	           └─ the server refuses one of them for good: replace the plan by one in which it is to be buried, and go on
 //
 // rule: a message gets its number by the replacement and by nothing else, so each gets one, and the numbers are dense, whoever dies where.
 // rule: a plan is replaced only by who knows that it is finished.
 // rule: what is removed without being promoted is marked first, and removed only after the plan was replaced. Who has read it unmarked
 // has read an older plan and cannot put it into the next one.
+//
+// What cannot be promoted is in the plan too, without a number: it is to be buried, under the ID of the delayed message, whoever finishes the
+// plan. If the server refuses a message that has a number, the number goes to the next one of its type, and so on, as long as it is certain that
+// nobody has inserted anything behind it:
+//
+// rule: only the promoter that has made a plan, and has had clear answers since, gives a number a second time. Whoever finishes somebody else's
+// plan has replaced it by itself before, under another version, so the maker's own replacement tells whether it was alone. The others
+// leave the number out: a consumer waits for it, and declares a gap, but no number has two messages.
 //
 // Finishing is idempotent: a promoter that was paused and goes on later inserts what was inserted before, under the same IDs, and the file
 // of the type refuses what it has.
@@ -35,6 +49,7 @@ import (
 type plan struct {
 	version   string // another one with every replacement
 	items     []planItem
+	letters   []planLetter              // what is to be buried
 	sequences map[string]queue.Sequence // by type: the numbers given so far
 }
 
@@ -44,10 +59,56 @@ type planItem struct {
 	as   queue.ID
 }
 
+// planLetter is a delayed message that becomes a dead letter.
+type planLetter struct {
+	slot queue.Slot
+	why  string
+}
+
+// slots are those of all delayed messages in the plan.
+func (p *plan) slots() []queue.Slot {
+	slots := make([]queue.Slot, 0, len(p.items)+len(p.letters))
+	for _, item := range p.items {
+		slots = append(slots, item.slot)
+	}
+	for _, l := range p.letters {
+		slots = append(slots, l.slot)
+	}
+	return slots
+}
+
+// bury is the plan in which item i is to be buried. If renumber is set, the ones behind it in its type get its number and those that follow;
+// otherwise its number is left out.
+func (p *plan) bury(i int, why string, renumber bool) plan {
+	item := p.items[i]
+	next := plan{version: newVersion(), items: slices.Delete(slices.Clone(p.items), i, i+1), sequences: maps.Clone(p.sequences),
+		letters: append(slices.Clone(p.letters), letterOf(item.slot, why))}
+	if !renumber {
+		return next
+	}
+	// rule: the number is given again, the ID is not. Pieces of the refused message may lie under it.
+	s := queue.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1}
+	for j := i; j < len(next.items); j++ {
+		if next.items[j].slot.Type == item.slot.Type {
+			next.items[j].as = s.Next(time.UnixMilli(s.At))
+		}
+	}
+	next.sequences[item.slot.Type] = s
+	return next
+}
+
+// maxWhy bounds what a plan says about each letter, in bytes.
+const maxWhy = 500
+
+func letterOf(slot queue.Slot, why string) planLetter {
+	return planLetter{slot, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
+}
+
 // delayed is a delayed message as it is stored.
 type delayed struct {
 	queue.Message
 	cancelled bool
+	unfit     error // why it becomes a dead letter; nil: it is promoted
 }
 
 // planStore is what promoting needs of a server. All writes are durable when they return.
@@ -58,7 +119,7 @@ type planStore interface {
 	createPlan(ctx context.Context, p plan) error
 	// swapPlan replaces the plan if its version is still the given one.
 	swapPlan(ctx context.Context, version string, p plan) (swapped bool, err error)
-	// dueUntil returns whole messages that are due, in order of their slots.
+	// dueUntil returns messages that are due, in order of their slots, except for those that are kept.
 	dueUntil(ctx context.Context, until time.Time, limit queue.Limit) ([]delayed, error)
 	// delayedAt returns the messages of some slots that are there, in order of their slots.
 	delayedAt(ctx context.Context, slots []queue.Slot) ([]delayed, error)
@@ -67,8 +128,14 @@ type planStore interface {
 	settle(ctx context.Context, ids []queue.ID) error
 	// cancel marks messages.
 	cancel(ctx context.Context, slots []queue.Slot) error
-	// publish inserts messages of a type, idempotent by ID.
+	// publish inserts messages of a type, idempotent by ID. See refusedDocument for its errors.
 	publish(ctx context.Context, typ string, msgs []queue.Message) error
+	// takes tells whether the server would take such a message.
+	takes(ctx context.Context, m *queue.Message) (bool, error)
+	// bury stores dead letters of a type, idempotent by ID.
+	bury(ctx context.Context, typ string, letters []queue.Letter) error
+	// keep passes a delayed message over for a while.
+	keep(slot queue.Slot)
 	// remove removes delayed messages. Those that are gone already are no error.
 	remove(ctx context.Context, slots []queue.Slot) error
 }
@@ -93,7 +160,7 @@ type promoteMutant struct {
 	removeAtOnce    bool // cancel without replacing the plan
 }
 
-func newVersion() string { return rand.Text() }
+func newVersion() string { return crand.Text() }
 
 // head returns the plan, finished.
 func (p *promoter) head(ctx context.Context) (plan, error) {
@@ -111,54 +178,70 @@ func (p *promoter) head(ctx context.Context) (plan, error) {
 		p.mu.Lock()
 		finished := p.finished == head.version
 		p.mu.Unlock()
-		if finished || len(head.items) == 0 || p.mutant.leaveUnfinished {
+		if finished || len(head.items)+len(head.letters) == 0 || p.mutant.leaveUnfinished {
 			return head, nil
 		}
 		// rule: what was read may still be taken back by a fail-over. A plan is durable for certain once it was replaced.
 		version := head.version
 		head.version = newVersion()
+		// rule: a sequence stands still from when its numbers were used, not only given. Under a new producer number the next messages
+		// could overtake those that are inserted only now.
+		for _, item := range head.items {
+			s := head.sequences[item.slot.Type]
+			s.At = max(s.At, p.store.now().UnixMilli())
+			head.sequences[item.slot.Type] = s
+		}
 		switch swapped, err := p.store.swapPlan(ctx, version, head); {
 		case err != nil:
 			return plan{}, err
 		case !swapped:
 			continue
 		}
-		slots := make([]queue.Slot, len(head.items))
-		for i, item := range head.items {
-			slots[i] = item.slot
-		}
-		there, err := p.store.delayedAt(ctx, slots)
+		there, err := p.store.delayedAt(ctx, head.slots())
 		if err != nil {
 			return plan{}, err
 		}
-		return head, p.finish(ctx, head, there, nil)
-	}
-}
-
-// promote makes and finishes a plan, or more if there was nothing but what is to be removed. It promotes none if nothing is due, and if
-// somebody else was faster.
-func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted int, err error) {
-	for {
-		promoted, more, err := p.promoteOnce(ctx, limit)
-		if promoted > 0 || !more || err != nil {
-			return promoted, err
+		// rule: a letter whose delayed message is noted as settled was buried. Perhaps it was requeued since.
+		letters := slices.DeleteFunc(slices.Clone(there), func(d delayed) bool {
+			return !slices.ContainsFunc(head.letters, func(l planLetter) bool { return l.slot == queue.SlotOf(&d.Message) })
+		})
+		buried, err := p.store.settled(ctx, noted(letters, p.store.now()))
+		if err != nil {
+			return plan{}, err
+		}
+		head.letters = slices.DeleteFunc(head.letters, func(l planLetter) bool { return buried[l.slot.ID] })
+		gone := slices.DeleteFunc(letters, func(d delayed) bool { return !buried[d.ID] })
+		if finished, err := p.finish(ctx, &head, there, gone, false); finished || err != nil {
+			return head, err
 		}
 	}
 }
 
-func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted int, more bool, err error) {
+// promote makes and finishes a plan, or more if there was nothing but what is to be removed or buried. It promotes none if nothing is due,
+// and if somebody else was faster.
+func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted, buried int, err error) {
+	for {
+		n, letters, more, err := p.promoteOnce(ctx, limit)
+		buried += letters
+		if n > 0 || !more || err != nil {
+			return n, buried, err
+		}
+	}
+}
+
+func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted, buried int, more bool, err error) {
 	head, err := p.head(ctx)
 	if err != nil {
-		return 0, false, err
+		return 0, 0, false, err
 	}
 	now := p.store.now()
 	due, err := p.store.dueUntil(ctx, now, limit)
 	if err != nil || len(due) == 0 {
-		return 0, false, err
+		return 0, 0, false, err
 	}
 	known, err := p.store.settled(ctx, noted(due, now))
 	if err != nil {
-		return 0, false, err
+		return 0, 0, false, err
 	}
 	next := plan{version: newVersion(), sequences: map[string]queue.Sequence{}}
 	for typ, s := range head.sequences {
@@ -177,15 +260,23 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 			drop = append(drop, *m)
 			continue
 		}
+		if m.unfit != nil {
+			next.letters = append(next.letters, letterOf(queue.SlotOf(&m.Message), m.unfit.Error()))
+			continue
+		}
 		s := next.sequences[m.Type]
 		next.items = append(next.items, planItem{queue.SlotOf(&m.Message), s.Next(now)})
 		next.sequences[m.Type] = s
 	}
 	swapped, err := p.store.swapPlan(ctx, head.version, next)
 	if err != nil || !swapped && !p.mutant.insertUnplanned {
-		return 0, false, err // rule: after an unclear answer the plan is read again, and finished if it is this one
+		return 0, 0, false, err // rule: after an unclear answer the plan is read again, and finished if it is this one
 	}
-	return len(next.items), true, p.finish(ctx, next, due, drop)
+	finished, err := p.finish(ctx, &next, due, drop, true)
+	if !finished {
+		return 0, 0, false, err
+	}
+	return len(next.items), len(next.letters), true, err
 }
 
 func slotsOf(msgs []delayed) []queue.Slot {
@@ -206,49 +297,155 @@ func noted(msgs []delayed, now time.Time) (ids []queue.ID) {
 	return ids
 }
 
-// finish publishes what is left of a plan, and removes that and drop.
-func (p *promoter) finish(ctx context.Context, plan plan, there, drop []delayed) error {
+// finish publishes and buries what is left of a plan, and removes that and drop. What it comes to in the end is in the plan then. alone says
+// that this promoter has made the plan just now. finished is false if another one has replaced it since.
+func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed, alone bool) (finished bool, err error) {
 	bySlot := make(map[queue.Slot]*delayed, len(there))
 	for i := range there {
 		bySlot[queue.SlotOf(&there[i].Message)] = &there[i]
 	}
-	byType := map[string][]queue.Message{}
-	left := drop
+	types := map[string]bool{}
 	for _, item := range plan.items {
-		d := bySlot[item.slot]
-		if d == nil {
-			continue // removed already, so all of the plan were inserted before
-		}
-		left = append(left, *d)
-		if !d.Incomplete { // … and as this one was about to be
-			byType[d.Type] = append(byType[d.Type], queue.Message{Type: d.Type, ID: item.as, Payload: d.Payload,
-				Headers: queue.PromotedHeaders(d.Headers, d.ID, item.as)})
-		}
+		types[item.slot.Type] = true
 	}
-	remove := slotsOf(left)
 	if p.mutant.removeFirst {
-		if err := p.store.remove(ctx, remove); err != nil {
-			return err
+		if err := p.store.remove(ctx, plan.slots()); err != nil {
+			return false, err
 		}
 	}
-	for _, typ := range slices.Sorted(maps.Keys(byType)) {
-		if err := p.store.publish(ctx, typ, byType[typ]); err != nil {
-			return err
+	for _, typ := range slices.Sorted(maps.Keys(types)) {
+		if finished, err := p.publish(ctx, plan, typ, bySlot, alone); !finished || err != nil {
+			return false, err
+		}
+	}
+	if finished, err := p.bury(ctx, plan, bySlot); !finished || err != nil {
+		return false, err
+	}
+	left := drop
+	for _, slot := range plan.slots() {
+		if d := bySlot[slot]; d != nil {
+			left = append(left, *d)
 		}
 	}
 	if !p.mutant.noNote {
 		if err := p.store.settle(ctx, noted(left, p.store.now())); err != nil {
-			return err
+			return false, err
 		}
 	}
-	// rule: only now, when the messages are durable and their delayed ones cannot come back unnoticed
-	if err := p.store.remove(ctx, remove); err != nil {
-		return err
+	// rule: only now, when the messages and letters are durable and their delayed ones cannot come back unnoticed
+	if err := p.store.remove(ctx, slotsOf(left)); err != nil {
+		return false, err
 	}
 	p.mu.Lock()
 	p.finished = plan.version
 	p.mu.Unlock()
-	return nil
+	return true, nil
+}
+
+// publish publishes what is left of a plan in one type. What the server refuses for good becomes one of the plan's letters.
+func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot map[queue.Slot]*delayed, alone bool) (finished bool, err error) {
+	stored := 0             // from the front
+	var suspect *queue.Slot // refused, and others are taken
+	for {
+		var msgs []queue.Message
+		var items []int
+		for i, item := range plan.items {
+			// One that is not there was removed already, so all of the plan were inserted before; one of which pieces are not
+			// there was about to be.
+			if d := bySlot[item.slot]; d != nil && !d.Incomplete && item.slot.Type == typ {
+				msgs = append(msgs, queue.Message{Type: typ, ID: item.as, Payload: d.Payload, Headers: queue.PromotedHeaders(d.Headers, d.ID, item.as)})
+				items = append(items, i)
+			}
+		}
+		if stored == len(msgs) {
+			return true, nil
+		}
+		err := p.store.publish(ctx, typ, msgs[stored:])
+		n, why, refused := refusedDocument(err)
+		if !refused {
+			return err == nil, err
+		}
+		stored += n
+		slot := plan.items[items[stored]].slot
+		// rule: a dead letter only of what is refused while others are taken, before and after it was seen that they are. What refuses
+		// everything is a mistake of an operator, and passes.
+		if suspect == nil || *suspect != slot {
+			takes, takesErr := p.takesOthers(ctx, plan, bySlot, slot)
+			switch {
+			case takesErr != nil:
+				return false, errors.Join(err, takesErr)
+			case !takes:
+				return false, fmt.Errorf("%w; it refuses other messages, too, so none becomes a dead letter: look at the validator of the collection messages", err)
+			}
+			suspect = &slot
+			continue
+		}
+		next := plan.bury(items[stored], "the server refuses it: "+why, alone)
+		if swapped, err := p.store.swapPlan(ctx, plan.version, next); !swapped || err != nil {
+			return false, err
+		}
+		*plan = next
+	}
+}
+
+// triedMost bounds how many messages of a plan takesOthers tries.
+const triedMost = 20
+
+// takesOthers tells whether the server takes an empty message, or one of some others of the plan: a validator may ask for something that
+// an empty one does not have.
+func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue.Slot]*delayed, refused queue.Slot) (bool, error) {
+	try := []queue.Message{{}}
+	for _, i := range rand.Perm(len(plan.items)) {
+		if d := bySlot[plan.items[i].slot]; d != nil && plan.items[i].slot != refused && len(try) <= triedMost {
+			try = append(try, queue.Message{Payload: d.Payload, Headers: queue.PromotedHeaders(d.Headers, d.ID, plan.items[i].as)})
+		}
+	}
+	for i := range try {
+		if takes, err := p.store.takes(ctx, &try[i]); takes || err != nil {
+			return takes, err
+		}
+	}
+	return false, nil
+}
+
+// bury stores the dead letters of a plan. What the server refuses as a letter, too, is kept, and leaves the plan, so that it can be cancelled.
+func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Slot]*delayed) (finished bool, err error) {
+	byType := map[string][]queue.Letter{}
+	slots := map[queue.ID]queue.Slot{}
+	for _, l := range plan.letters {
+		if d := bySlot[l.slot]; d != nil && !d.Incomplete {
+			byType[d.Type] = append(byType[d.Type], queue.DelayedLetter(d.Message, l.why))
+			slots[d.ID] = l.slot
+		}
+	}
+	next := *plan
+	next.version = newVersion()
+	for _, typ := range slices.Sorted(maps.Keys(byType)) {
+		letters := byType[typ]
+		err := p.store.bury(ctx, typ, letters)
+		if _, _, refused := refusedDocument(err); refused {
+			for i := range letters {
+				err = p.store.bury(ctx, typ, letters[i:i+1])
+				if _, _, refused = refusedDocument(err); refused {
+					slot := slots[letters[i].ID]
+					p.store.keep(slot)
+					next.letters, err = slices.DeleteFunc(slices.Clone(next.letters), func(l planLetter) bool { return l.slot == slot }), nil
+				}
+				if err != nil {
+					return false, err
+				}
+			}
+		}
+		if err != nil {
+			return false, err
+		}
+	}
+	if len(next.letters) == len(plan.letters) {
+		return true, nil
+	}
+	swapped, err := p.store.swapPlan(ctx, plan.version, next)
+	*plan = next
+	return swapped && err == nil, err
 }
 
 // cancel removes delayed messages that no plan contains.
@@ -265,7 +462,7 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.Slot) (cancelled in
 		return 0, err
 	}
 	there = slices.DeleteFunc(there, func(d delayed) bool {
-		return slices.ContainsFunc(head.items, func(item planItem) bool { return item.slot == queue.SlotOf(&d.Message) })
+		return slices.Contains(head.slots(), queue.SlotOf(&d.Message))
 	})
 	ids := noted(there, p.store.now())
 	known, err := p.store.settled(ctx, ids)

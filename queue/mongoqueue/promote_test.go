@@ -7,6 +7,7 @@ import (
 	"maps"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
@@ -28,6 +29,15 @@ type planWorld struct {
 	dropped   map[queue.ID]bool // removed because of a mark
 	inserted  map[string]bool   // payloads that were messages at some time
 	faults    []string
+
+	refused    map[string]bool     // payloads that the server refuses
+	refusesAll bool                // … and all others
+	lifted     bool                // what was refused is taken later: it may be in both places then
+	letters    map[queue.ID]string // payloads
+	under      map[queue.ID]string // ID → type and message that was sent under it
+	numbers    map[string]string   // type and number → payload that was a message under it
+	gaps       int                 // numbers that a consumer had to give up
+	undurable  *planWorld          // what a fail-over leads back to; nil: all is durable
 
 	before func(w *planWorld) fault // nil: nothing happens
 }
@@ -52,7 +62,8 @@ var errNoAnswer = errors.New("the answer was lost")
 func newPlanWorld() *planWorld {
 	w := &planWorld{clock: time.UnixMilli(1_800_000_000_000), delayed: map[queue.Slot]delayed{}, notes: map[queue.ID]bool{},
 		messages: map[string]map[queue.ID]string{}, files: map[string]*modelFile{}, cancelled: map[queue.ID]bool{},
-		uncertain: map[queue.ID]bool{}, dropped: map[queue.ID]bool{}, inserted: map[string]bool{}}
+		uncertain: map[queue.ID]bool{}, dropped: map[queue.ID]bool{}, inserted: map[string]bool{}, refused: map[string]bool{},
+		letters: map[queue.ID]string{}, under: map[queue.ID]string{}, numbers: map[string]string{}}
 	for n := range 12 {
 		typ := []string{"audit", "orders"}[n%2]
 		due := w.clock.Add(time.Duration(n/4-1) * time.Minute) // the last four are due in a minute
@@ -62,6 +73,31 @@ func newPlanWorld() *planWorld {
 	slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.SlotOf(&a).Compare(queue.SlotOf(&b)) })
 	w.publish()
 	return w
+}
+
+// newRefusingWorld has some messages that the server refuses, and some that are not fit.
+func newRefusingWorld() *planWorld {
+	w := newPlanWorld()
+	for i, m := range w.published {
+		switch i {
+		case 0, 3, 4, 10:
+			w.refused[string(m.Payload)] = true
+		case 2, 6:
+			w.published[i].Headers = map[string]string{"": "no key"}
+			w.delayed[queue.SlotOf(&m)] = delayed{Message: w.published[i]}
+		}
+	}
+	return w
+}
+
+// buried tells whether a message has to become a dead letter.
+func (w *planWorld) buried(m *queue.Message) bool {
+	return w.refused[string(m.Payload)] || m.Headers != nil
+}
+
+// refuses tells whether the server refuses a message now.
+func (w *planWorld) refuses(m *queue.Message) bool {
+	return w.refusesAll || w.refused[string(m.Payload)] && !w.lifted
 }
 
 // publish stores the delayed messages, or repeats that.
@@ -94,13 +130,24 @@ func (w *planWorld) consume() {
 	}
 }
 
+// declareGaps lets the files go on behind numbers that have not come.
+func (w *planWorld) declareGaps() {
+	for typ, pending := range w.messages {
+		for len(pending) > 0 {
+			first := slices.MinFunc(slices.Collect(maps.Keys(pending)), queue.ID.Compare)
+			w.gaps += int(first.N() - w.files[typ].last[first.Producer()] - 1)
+			w.files[typ].last[first.Producer()] = first.N() - 1
+			w.consume()
+		}
+	}
+}
+
 // check tells what is wrong at the end, when everything was due, promoted and consumed.
 func (w *planWorld) check() error {
 	w.consume()
-	for typ, pending := range w.messages {
-		if len(pending) > 0 {
-			w.faults = append(w.faults, fmt.Sprintf("%d messages of %s wait behind a number that never came", len(pending), typ))
-		}
+	w.declareGaps()
+	if w.gaps > len(w.letters) {
+		w.faults = append(w.faults, fmt.Sprintf("%d numbers are left out, with %d dead letters", w.gaps, len(w.letters)))
 	}
 	for _, typ := range []string{"audit", "orders"} {
 		var got, want []string
@@ -108,8 +155,25 @@ func (w *planWorld) check() error {
 			got = f.got
 		}
 		for _, m := range w.published {
-			gone := w.cancelled[m.ID] || w.uncertain[m.ID] && !slices.Contains(got, string(m.Payload))
-			if m.Type == typ && !gone {
+			if m.Type != typ {
+				continue
+			}
+			inFile := slices.Contains(got, string(m.Payload))
+			_, letter := w.letters[m.ID]
+			gone := w.cancelled[m.ID] || w.uncertain[m.ID] && !inFile
+			switch {
+			case w.buried(&m) && w.lifted:
+				if !inFile && !letter && !gone {
+					w.faults = append(w.faults, fmt.Sprintf("%s is neither in the file nor a dead letter", m.Payload))
+				}
+				if inFile {
+					want = append(want, string(m.Payload))
+				}
+			case letter && (!w.buried(&m) || w.cancelled[m.ID]):
+				w.faults = append(w.faults, fmt.Sprintf("%s is a dead letter", m.Payload))
+			case w.buried(&m) && !letter && !w.cancelled[m.ID] && !w.uncertain[m.ID]:
+				w.faults = append(w.faults, fmt.Sprintf("%s is no dead letter", m.Payload))
+			case !w.buried(&m) && !gone:
 				want = append(want, string(m.Payload))
 			}
 		}
@@ -144,6 +208,33 @@ func (w *planWorld) step(n int) (keep int, err error) {
 	return n, nil
 }
 
+// write is step for what changes something. What is not acknowledged may be taken back, until something later is.
+func (w *planWorld) write(n int) (keep int, err error) {
+	keep, err = w.step(n)
+	switch {
+	case err == nil:
+		w.undurable = nil
+	case keep > 0 && w.undurable == nil:
+		was := *w
+		was.delayed, was.notes, was.letters, was.dropped = maps.Clone(w.delayed), maps.Clone(w.notes), maps.Clone(w.letters), maps.Clone(w.dropped)
+		was.messages = map[string]map[queue.ID]string{}
+		for typ, pending := range w.messages {
+			was.messages[typ] = maps.Clone(pending)
+		}
+		w.undurable = &was
+	}
+	return keep, err
+}
+
+// failOver takes back what no majority has.
+func (w *planWorld) failOver() {
+	was := w.undurable
+	if was == nil {
+		return
+	}
+	w.plan, w.delayed, w.notes, w.letters, w.messages, w.dropped, w.undurable = was.plan, was.delayed, was.notes, was.letters, was.messages, was.dropped, nil
+}
+
 func (w *planWorld) now() time.Time { return w.clock }
 
 func (w *planWorld) readPlan(context.Context) (plan, bool, error) {
@@ -151,12 +242,12 @@ func (w *planWorld) readPlan(context.Context) (plan, bool, error) {
 		return plan{}, false, err
 	}
 	p := *w.plan
-	p.items, p.sequences = slices.Clone(p.items), maps.Clone(p.sequences)
+	p.items, p.letters, p.sequences = slices.Clone(p.items), slices.Clone(p.letters), maps.Clone(p.sequences)
 	return p, true, nil
 }
 
 func (w *planWorld) createPlan(_ context.Context, p plan) error {
-	keep, err := w.step(1)
+	keep, err := w.write(1)
 	if keep > 0 && w.plan == nil {
 		w.plan = &p
 	}
@@ -164,8 +255,8 @@ func (w *planWorld) createPlan(_ context.Context, p plan) error {
 }
 
 func (w *planWorld) swapPlan(_ context.Context, version string, p plan) (bool, error) {
-	keep, err := w.step(1)
-	swapped := keep > 0 && w.plan.version == version
+	keep, err := w.write(1)
+	swapped := keep > 0 && w.plan != nil && w.plan.version == version
 	if swapped {
 		w.plan = &p
 	}
@@ -178,7 +269,9 @@ func (w *planWorld) dueUntil(_ context.Context, until time.Time, limit queue.Lim
 	}
 	for _, slot := range slices.SortedFunc(maps.Keys(w.delayed), queue.Slot.Compare) {
 		if !slot.Due.After(until) && len(out) < limit.Messages {
-			out = append(out, w.delayed[slot])
+			d := w.delayed[slot]
+			_, d.unfit = queue.JudgeDelayed(&d.Message, len(d.Payload))
+			out = append(out, d)
 		}
 	}
 	return out, nil
@@ -208,7 +301,7 @@ func (w *planWorld) settled(_ context.Context, ids []queue.ID) (map[queue.ID]boo
 }
 
 func (w *planWorld) settle(_ context.Context, ids []queue.ID) error {
-	keep, err := w.step(len(ids))
+	keep, err := w.write(len(ids))
 	for _, id := range ids[:max(keep, 0)] {
 		w.notes[id] = true
 	}
@@ -216,7 +309,7 @@ func (w *planWorld) settle(_ context.Context, ids []queue.ID) error {
 }
 
 func (w *planWorld) cancel(_ context.Context, slots []queue.Slot) error {
-	keep, err := w.step(len(slots))
+	keep, err := w.write(len(slots))
 	for _, slot := range slots[:max(keep, 0)] {
 		if d, ok := w.delayed[slot]; ok {
 			d.cancelled = true
@@ -227,10 +320,11 @@ func (w *planWorld) cancel(_ context.Context, slots []queue.Slot) error {
 }
 
 func (w *planWorld) remove(_ context.Context, slots []queue.Slot) error {
-	keep, err := w.step(len(slots))
+	keep, err := w.write(len(slots))
 	for _, slot := range slots[:max(keep, 0)] {
-		planned := w.plan != nil && slices.ContainsFunc(w.plan.items, func(item planItem) bool { return item.slot == slot })
-		if d := w.delayed[slot]; d.cancelled && !planned && !w.inserted[string(d.Payload)] {
+		planned := w.plan != nil && slices.Contains(w.plan.slots(), slot)
+		_, letter := w.letters[slot.ID]
+		if d := w.delayed[slot]; d.cancelled && !planned && !letter && !w.inserted[string(d.Payload)] {
 			w.dropped[slot.ID] = true
 		}
 		delete(w.delayed, slot)
@@ -242,11 +336,27 @@ func (w *planWorld) remove(_ context.Context, slots []queue.Slot) error {
 type planWorldStore struct{ *planWorld }
 
 func (w planWorldStore) publish(_ context.Context, typ string, msgs []queue.Message) error {
-	keep, err := w.step(len(msgs))
+	keep, err := w.write(len(msgs))
 	if w.messages[typ] == nil {
 		w.messages[typ] = map[queue.ID]string{}
 	}
-	for _, m := range msgs[:max(keep, 0)] {
+	for i, m := range msgs[:max(keep, 0)] {
+		body := fmt.Sprint(typ, string(m.Payload), m.Headers)
+		if other, sent := w.under[m.ID]; sent && other != body {
+			w.faults = append(w.faults, fmt.Sprintf("%s was sent under the ID of %s", body, other))
+		}
+		w.under[m.ID] = body
+		if w.refuses(&m) {
+			if err != nil {
+				return err
+			}
+			return &queue.InsertError{Stored: i, Refused: true, Err: &documentError{why: "not this one", err: errNoAnswer}}
+		}
+		number := fmt.Sprint(typ, m.ID.Producer(), m.ID.N())
+		if other, given := w.numbers[number]; given && other != string(m.Payload) {
+			w.faults = append(w.faults, fmt.Sprintf("number %d of %s is that of %s and of %s", m.ID.N(), typ, other, m.Payload))
+		}
+		w.numbers[number] = string(m.Payload)
 		w.messages[typ][m.ID] = string(m.Payload)
 		w.inserted[string(m.Payload)] = true
 		for _, p := range w.published {
@@ -258,6 +368,23 @@ func (w planWorldStore) publish(_ context.Context, typ string, msgs []queue.Mess
 	return err
 }
 
+func (w planWorldStore) takes(_ context.Context, m *queue.Message) (bool, error) {
+	_, err := w.step(1)
+	return err == nil && !w.refuses(m), err
+}
+
+func (w planWorldStore) bury(_ context.Context, _ string, letters []queue.Letter) error {
+	keep, err := w.write(len(letters))
+	for _, l := range letters[:max(keep, 0)] {
+		w.letters[l.ID] = string(l.Payload)
+	}
+	return err
+}
+
+func (w planWorldStore) keep(slot queue.Slot) {
+	w.faults = append(w.faults, fmt.Sprintf("%v is kept", slot))
+}
+
 func (w *planWorld) promoter(m promoteMutant) *promoter {
 	return &promoter{store: planWorldStore{w}, mutant: m}
 }
@@ -265,7 +392,7 @@ func (w *planWorld) promoter(m promoteMutant) *promoter {
 // promoteAll lets one promoter work until nothing is due. An error does not stop it, unless it dies of it.
 func (w *planWorld) promoteAll(p *promoter, dies bool) {
 	for range 50 {
-		n, err := p.promote(context.Background(), queue.Limit{Messages: 3})
+		n, _, err := p.promote(context.Background(), queue.Limit{Messages: 3})
 		if err == nil && n == 0 || err != nil && dies {
 			return
 		}
@@ -276,6 +403,8 @@ func (w *planWorld) promoteAll(p *promoter, dies bool) {
 func (w *planWorld) end(m promoteMutant) error {
 	w.before = nil
 	w.clock = w.clock.Add(2 * time.Minute)
+	w.consume()
+	w.declareGaps() // half a minute
 	w.promoteAll(w.promoter(m), false)
 	w.publish() // the latest repetition of all
 	w.promoteAll(w.promoter(m), false)
@@ -284,11 +413,24 @@ func (w *planWorld) end(m promoteMutant) error {
 
 // interruptions are all the ways in which the operations of one promoter go wrong, one each, until there is no such operation any more.
 func interruptions(m promoteMutant) (scenarios int, err error) {
+	for _, world := range []func() *planWorld{newPlanWorld, newRefusingWorld} {
+		for _, lifts := range []bool{false, true} {
+			n, err := interruptionsOf(world, lifts, m)
+			if scenarios += n; err != nil {
+				return scenarios, err
+			}
+		}
+	}
+	return scenarios, nil
+}
+
+// interruptionsOf are those of one world. lifts: the server takes everything after the interruption.
+func interruptionsOf(world func() *planWorld, lifts bool, m promoteMutant) (scenarios int, err error) {
 	for _, f := range []fault{works, lost, lostAnswer, half} {
 		for _, dies := range []bool{false, true} {
 			for _, others := range []bool{false, true} {
 				for at := 0; ; at++ {
-					w := newPlanWorld()
+					w := world()
 					operation := 0
 					w.before = func(w *planWorld) fault {
 						if operation++; operation-1 != at {
@@ -300,6 +442,9 @@ func interruptions(m promoteMutant) (scenarios int, err error) {
 							w.consume()
 							w.publish()
 						}
+						if lifts && len(w.refused) > 0 {
+							w.lifted = true
+						}
 						return f
 					}
 					w.promoteAll(w.promoter(m), dies)
@@ -309,7 +454,10 @@ func interruptions(m promoteMutant) (scenarios int, err error) {
 					w.consume()
 					scenarios++
 					if err := w.end(m); err != nil {
-						return scenarios, fmt.Errorf("operation %d, fault %d, dies %v, others %v: %w", at, f, dies, others, err)
+						return scenarios, fmt.Errorf("operation %d, fault %d, dies %v, others %v, lifted %v: %w", at, f, dies, others, lifts, err)
+					}
+					if f == works && !others && w.gaps > 0 {
+						return scenarios, fmt.Errorf("%d numbers are left out, and nothing has gone wrong", w.gaps)
 					}
 				}
 			}
@@ -322,6 +470,9 @@ func interruptions(m promoteMutant) (scenarios int, err error) {
 func turmoil(seed uint64, m promoteMutant) error {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := newPlanWorld()
+	if seed%2 == 1 {
+		w = newRefusingWorld()
+	}
 	depth := 0
 	cancel := func() {
 		victim := w.published[rng.IntN(len(w.published))]
@@ -337,7 +488,7 @@ func turmoil(seed uint64, m promoteMutant) error {
 	w.before = func(w *planWorld) fault {
 		if depth < 3 && rng.IntN(6) == 0 {
 			depth++
-			switch rng.IntN(5) {
+			switch rng.IntN(6) {
 			case 0, 1:
 				w.promoteAll(promoters[rng.IntN(3)], rng.IntN(2) == 0)
 			case 2:
@@ -346,6 +497,8 @@ func turmoil(seed uint64, m promoteMutant) error {
 				w.consume()
 			case 4:
 				w.publish()
+			case 5:
+				w.failOver()
 			}
 			depth--
 		}
@@ -365,10 +518,12 @@ func turmoil(seed uint64, m promoteMutant) error {
 }
 
 // TestPromotingSurvivesEveryInterruption: an operation of a promoter fails, with and without effect, or half; it dies of it or goes on; it
-// is paused there while another one does its work. Every delayed message is in its file once, in order, without a gap, and not early.
+// is paused there while another one does its work. The server refuses some messages, for good or for a time, and a fail-over takes back what
+// no majority has. Every delayed message is in its file once, in order, and not early, or a dead letter once. No number has two messages,
+// and none is left out unless a message was refused after its promoter was interrupted.
 func TestPromotingSurvivesEveryInterruption(t *testing.T) {
 	n, err := interruptions(promoteMutant{})
-	if err != nil || n < 300 {
+	if err != nil || n < 1200 {
 		t.Fatalf("%d scenarios, %v", n, err)
 	}
 	for seed := range uint64(2000) {
@@ -397,5 +552,70 @@ func TestPromoterRulesAreNeeded(t *testing.T) {
 		} else {
 			t.Logf("%s: %v", name, err)
 		}
+	}
+}
+
+// TestRefusedEverythingBuriesNothing: a server that refuses every message has been set up wrong. Whenever it takes messages again, all are
+// promoted, in order.
+func TestRefusedEverythingBuriesNothing(t *testing.T) {
+	for at := 0; ; at++ {
+		w := newPlanWorld()
+		operation := 0
+		w.before = func(w *planWorld) fault {
+			w.refusesAll = operation < at
+			operation++
+			return works
+		}
+		p := w.promoter(promoteMutant{})
+		var err error
+		for looks := 0; looks < 3 && err == nil; looks++ {
+			_, _, err = p.promote(t.Context(), queue.Limit{Messages: 3})
+		}
+		if at > operation {
+			if err == nil || !strings.Contains(err.Error(), "validator") {
+				t.Errorf("while everything is refused: %v; want an error that names what to look at", err)
+			}
+			return
+		}
+		w.refusesAll = false
+		if err := w.end(promoteMutant{}); err != nil || len(w.letters) > 0 || w.gaps > 0 {
+			t.Fatalf("everything was refused before operation %d: %d dead letters, %d numbers are left out, %v", at, len(w.letters), w.gaps, err)
+		}
+	}
+}
+
+// TestRequeuedLetterIsNotBuriedAgain: a promoter dies before it has removed the delayed message, and the letter is requeued meanwhile.
+func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
+	requeued := 0
+	for at := 0; ; at++ {
+		w := newRefusingWorld()
+		operation := 0
+		w.before = func(*planWorld) fault {
+			if operation++; operation > at {
+				return lost
+			}
+			return works
+		}
+		w.promoteAll(w.promoter(promoteMutant{}), true)
+		if operation <= at {
+			break
+		}
+		gone := map[queue.ID]bool{}
+		for id := range w.letters {
+			if w.notes[id] {
+				gone[id] = true
+				delete(w.letters, id)
+				requeued++
+			}
+		}
+		_ = w.end(promoteMutant{}) // which misses those letters
+		for id := range w.letters {
+			if gone[id] {
+				t.Fatalf("%v is a dead letter again, after an interruption at operation %d", id, at)
+			}
+		}
+	}
+	if requeued == 0 {
+		t.Error("no letter was requeued")
 	}
 }

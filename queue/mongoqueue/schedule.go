@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 
 	"github.com/fencepost/fencepost/queue"
 )
@@ -20,7 +21,7 @@ import (
 //
 //	{_id: "<due, 15 digits of ms>/<type>/<ID>", b, h?}       a delayed message, or {…, p, s, h?} its head; x: true: cancelled
 //	{_id: "#<due>/<type>/<ID>+<k>", b}                       a piece of a large one
-//	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at}]} the plan, see promote.go
+//	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at}], dead: [{k, why}], of} the plan, see promote.go; dead counts if of = v
 //	{_id: "settled/<ID>"}                                    promoted or cancelled lately, see queue.SettledFor
 const (
 	slotFrom      = "0" // all slots lie between these
@@ -29,7 +30,15 @@ const (
 	settledPrefix = "settled/"
 
 	tidyEvery   = 10 * time.Minute
-	plannedMost = 500 // messages of one plan: its document stays below 100 KiB
+	plannedMost = 500 // messages of one plan: its document stays below 100 KiB, and below 400 KiB if none of them can be promoted
+
+	// probeKey is behind the keys of all types: nobody fetches it.
+	probeKey = "~probe"
+
+	// keptFor is how long a message that cannot be promoted is passed over before it is looked at again. Perhaps it was not complete.
+	keptFor  = time.Minute
+	keptMost = 10_000 // messages that are remembered for that
+	keysPage = 1000
 )
 
 func slotKey(s queue.Slot) string {
@@ -46,17 +55,17 @@ func slotPieceKeys(s queue.Slot, pieces int) []string {
 	return keys
 }
 
-// parseSlot reads a key; ok is false if it is no slot, or one that no message may have.
+// parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is another question, see queue.JudgeDelayed.
 func parseSlot(key string) (s queue.Slot, ok bool) {
 	due, rest, _ := strings.Cut(key, "/")
-	typ, id, ok := strings.Cut(rest, "/")
+	end := max(len(rest)-queue.IDLen-1, 0)
 	ms, err := strconv.ParseUint(due, 10, 48)
-	if !ok || err != nil || len(due) != 15 || queue.ValidateType(typ) != nil {
+	if err != nil || !strings.HasPrefix(rest[end:], "/") {
 		return s, false
 	}
-	s = queue.Slot{Due: time.UnixMilli(int64(ms)), Type: typ}
-	s.ID, err = queue.ParseID(id)
-	return s, err == nil && !s.ID.IsZero()
+	s = queue.Slot{Due: time.UnixMilli(int64(ms)), Type: rest[:end]}
+	s.ID, err = queue.ParseID(rest[end+1:])
+	return s, err == nil && slotKey(s) == key
 }
 
 // Delay implements queue.Queue.
@@ -100,7 +109,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 	next, ok, err := q.NextDue(ctx)
 	if p.Now = q.now(); err == nil && ok && !next.After(p.Now) {
 		q.tidy(ctx)
-		if p.Messages, err = q.promoter.promote(ctx, limit); err != nil {
+		if p.Messages, p.Buried, err = q.promoter.promote(ctx, limit); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "promote delayed messages", err)
 		}
 		next, _, err = q.NextDue(ctx)
@@ -110,26 +119,91 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 	return p, err
 }
 
-// NextDue implements queue.Queue.
-//
-//	find {_id: {$gt: "0", $lt: ":"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. Keys that are no slots are passed over.
+// NextDue implements queue.Queue. See firstDelayed.
 func (q *Queue) NextDue(ctx context.Context) (time.Time, bool, error) {
 	if err := q.enter(ctx); err != nil {
 		return time.Time{}, false, err
 	}
-	for from := slotFrom; ; {
-		key, err := firstKey(ctx, q.scheduled.write, keyRange(from, slotTo))
-		if err != nil {
-			return time.Time{}, false, q.explain(ctx, "look for delayed messages", err)
-		}
-		if key == "" {
-			return time.Time{}, false, nil
-		}
-		if s, ok := parseSlot(key); ok {
-			return s.Due, true, nil
-		}
-		from = key
+	s, ok, err := q.firstDelayed(ctx)
+	if err != nil {
+		return time.Time{}, false, q.explain(ctx, "look for delayed messages", err)
 	}
+	return s.Due, ok, nil
+}
+
+// firstDelayed is the slot of the first message that is due and not kept, or that will be due.
+//
+//	find {_id: {$gt: "0", $lt: ":"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. Keys that are no slots, and those that are
+//	kept, are passed over, in pages.
+//	If it is due, it is read once as well, as delayedAt does, to see whether it can be.
+func (q *Queue) firstDelayed(ctx context.Context) (queue.Slot, bool, error) {
+	from := slotFrom
+	for page := int64(1); ; page = keysPage {
+		cursor, err := q.scheduled.write.Find(ctx, keyRange(from, slotTo), options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(page).SetBatchSize(int32(page)))
+		if err != nil {
+			return queue.Slot{}, false, err
+		}
+		var keys []string
+		if err := eachKey(ctx, cursor, func(key string) { keys = append(keys, key) }); err != nil {
+			return queue.Slot{}, false, err
+		}
+		for _, key := range keys {
+			s, ok := parseSlot(key)
+			if !ok || q.isKept(key) {
+				continue
+			}
+			if s.Due.After(q.now()) {
+				return s, true, nil
+			}
+			if ok, err := q.examine(ctx, s); ok || err != nil {
+				return s, ok, err
+			}
+		}
+		if int64(len(keys)) < page {
+			return queue.Slot{}, false, nil
+		}
+		from = keys[len(keys)-1]
+	}
+}
+
+// examine tells whether a message that is due can be promoted, buried or removed. If not, it is kept.
+func (q *Queue) examine(ctx context.Context, s queue.Slot) (bool, error) {
+	key := slotKey(s)
+	q.mu.Lock()
+	known := q.examined == key
+	q.mu.Unlock()
+	if known {
+		return true, nil
+	}
+	found, err := planned{q}.delayedAt(ctx, []queue.Slot{s})
+	if err != nil || len(found) == 0 { // promoted, or cancelled, just now
+		return false, err
+	}
+	if fate, _ := queue.JudgeDelayed(&found[0].Message, len(found[0].Payload)); fate == queue.Kept && !found[0].cancelled {
+		q.keep(key)
+		return false, nil
+	}
+	q.mu.Lock()
+	q.examined = key
+	q.mu.Unlock()
+	return true, nil
+}
+
+// keep passes a key over for a while.
+func (q *Queue) keep(key string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if len(q.kept) >= keptMost {
+		clear(q.kept)
+	}
+	q.kept[key] = time.Now()
+}
+
+func (q *Queue) isKept(key string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	since, ok := q.kept[key]
+	return ok && time.Since(since) < keptFor
 }
 
 // Delayed implements queue.Queue.
@@ -149,7 +223,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 	var out []queue.Message
 	var size int64
 	err := q.eachDelayed(ctx, keyRange(from, slotTo), limit.Messages, func(d delayed) bool {
-		if !d.cancelled {
+		if s := queue.SlotOf(&d.Message); !d.cancelled && s.Listable() {
 			out = append(out, d.Message)
 			size += int64(len(d.Payload))
 		}
@@ -193,17 +267,27 @@ type planDoc struct {
 		N        int64  `bson:"n"`
 		At       int64  `bson:"at"` // ms
 	} `bson:"seq"`
+	Dead []struct {
+		Key string `bson:"k"`
+		Why string `bson:"why"`
+	} `bson:"dead"`
+	// rule: the letters of a plan are of its version. Earlier versions of this program replace the other fields only.
+	DeadOf string `bson:"of"`
 }
 
 func (p plan) fields() bson.D {
-	items, sequences := make(bson.A, 0, len(p.items)), make(bson.A, 0, len(p.sequences))
+	items, sequences, dead := make(bson.A, 0, len(p.items)), make(bson.A, 0, len(p.sequences)), make(bson.A, 0, len(p.letters))
+	for _, l := range p.letters {
+		dead = append(dead, bson.D{{Key: "k", Value: slotKey(l.slot)}, {Key: "why", Value: l.why}})
+	}
 	for _, item := range p.items {
 		items = append(items, bson.D{{Key: "k", Value: slotKey(item.slot)}, {Key: "as", Value: item.as.String()}})
 	}
 	for typ, s := range p.sequences {
 		sequences = append(sequences, bson.D{{Key: "t", Value: typ}, {Key: "p", Value: int64(s.Producer)}, {Key: "n", Value: int64(s.N)}, {Key: "at", Value: s.At}})
 	}
-	return bson.D{{Key: "v", Value: p.version}, {Key: "items", Value: items}, {Key: "seq", Value: sequences}}
+	return bson.D{{Key: "v", Value: p.version}, {Key: "items", Value: items}, {Key: "seq", Value: sequences},
+		{Key: "dead", Value: dead}, {Key: "of", Value: p.version}}
 }
 
 var errPlan = errors.New("the document \"plan\" in the collection scheduled is damaged: delayed messages cannot be promoted; restore it, or remove it, " +
@@ -236,6 +320,16 @@ func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
 	if p.version == "" {
 		return plan{}, false, errPlan
 	}
+	if doc.DeadOf != p.version {
+		return p, true, nil
+	}
+	for _, l := range doc.Dead {
+		slot, ok := parseSlot(l.Key)
+		if !ok {
+			return plan{}, false, errPlan
+		}
+		p.letters = append(p.letters, planLetter{slot, l.Why})
+	}
 	return p, true, nil
 }
 
@@ -252,7 +346,7 @@ func (q planned) createPlan(ctx context.Context, p plan) error {
 
 // swapPlan implements planStore.
 //
-//	updateOne {_id: "plan", v: <version>} → {$set: {v, items, seq}}, w: majority; index: _id. Nothing matched: somebody was first.
+//	updateOne {_id: "plan", v: <version>} → {$set: {v, items, seq, dead, of}}, w: majority; index: _id. Nothing matched: somebody was first.
 func (q planned) swapPlan(ctx context.Context, version string, p plan) (bool, error) {
 	result, err := q.scheduled.write.UpdateOne(ctx, bson.D{{Key: "_id", Value: planKey}, {Key: "v", Value: version}}, bson.D{{Key: "$set", Value: p.fields()}})
 	return err == nil && result.MatchedCount == 1, err
@@ -260,12 +354,22 @@ func (q planned) swapPlan(ctx context.Context, version string, p plan) (bool, er
 
 // dueUntil implements planStore.
 //
-//	find {_id: {$gt: "0", $lt: "<until + 1 ms>"}}, sort {_id: 1}; index: _id.
+//	find {_id: {$gte: "<the first slot that is not kept>", $lt: "<until + 1 ms>"}}, sort {_id: 1}; index: _id.
 func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limit) (out []delayed, err error) {
+	first, ok, err := q.firstDelayed(ctx)
+	if err != nil || !ok || first.Due.After(until) {
+		return nil, err
+	}
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: slotKey(first)}, {Key: "$lt", Value: dueKey(until.Add(time.Millisecond))}}}}
 	var size int64
-	err = q.eachDelayed(ctx, keyRange(slotFrom, dueKey(until.Add(time.Millisecond))), limit.Messages, func(d delayed) bool {
-		// What cannot be read whole, or is too large for any file, stays where it is, and holds nobody up.
-		if check := d.Message; d.Incomplete || check.Validate() != nil {
+	err = q.eachDelayed(ctx, filter, limit.Messages, func(d delayed) bool {
+		fate, why := queue.JudgeDelayed(&d.Message, len(d.Payload))
+		switch d.unfit = why; {
+		case d.cancelled: // and is removed, whatever it is
+		case fate == queue.Kept:
+			q.Queue.keep(slotKey(queue.SlotOf(&d.Message)))
+			return true
+		case q.isKept(slotKey(queue.SlotOf(&d.Message))):
 			return true
 		}
 		out = append(out, d)
@@ -274,6 +378,9 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 	})
 	return out, err
 }
+
+// keep implements planStore.
+func (q planned) keep(slot queue.Slot) { q.Queue.keep(slotKey(slot)) }
 
 // delayedAt implements planStore.
 //
@@ -303,15 +410,10 @@ func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f fun
 	}
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {
-		var slot queue.Slot
-		h, ok := decodeDocument(cursor.Current, func(key string) (ok bool) {
-			slot, ok = parseSlot(key)
-			return ok
-		})
+		h, slot, ok := decodeDelayed(cursor.Current)
 		if !ok {
 			continue
 		}
-		h.Type, h.ID, h.Due = slot.Type, slot.ID, slot.Due
 		if h.pieces > 0 && !h.Incomplete {
 			if err := assembleOf(ctx, q.scheduled.write, &h, slotPieceKeys(slot, h.pieces)); err != nil {
 				return err
@@ -320,13 +422,26 @@ func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f fun
 		if h.Incomplete {
 			h.Payload, h.Headers = nil, nil
 		}
-		d := delayed{Message: h.Message}
-		d.cancelled, _ = cursor.Current.Lookup("x").BooleanOK()
-		if !f(d) {
+		if !f(delayed{Message: h.Message, cancelled: isCancelled(cursor.Current)}) {
 			return nil
 		}
 	}
 	return cursor.Err()
+}
+
+// decodeDelayed reads the head of a delayed message. ok is false if it has no slot.
+func decodeDelayed(raw bson.Raw) (h head, slot queue.Slot, ok bool) {
+	h, ok = decodeDocument(raw, func(key string) (ok bool) {
+		slot, ok = parseSlot(key)
+		return ok
+	})
+	h.Type, h.ID, h.Due = slot.Type, slot.ID, slot.Due
+	return h, slot, ok
+}
+
+func isCancelled(raw bson.Raw) bool {
+	cancelled, _ := raw.Lookup("x").BooleanOK()
+	return cancelled
 }
 
 // settled implements planStore.
@@ -379,7 +494,8 @@ func (q planned) cancel(ctx context.Context, slots []queue.Slot) error {
 
 // publish implements planStore: Insert, and the type is registered, once per process, as a publisher does.
 func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) error {
-	if err := q.Insert(ctx, typ, msgs); err != nil {
+	err := q.Insert(ctx, typ, msgs)
+	if stored, _, refused := refusedDocument(err); err != nil && (!refused || stored == 0) {
 		return err
 	}
 	q.mu.Lock()
@@ -390,13 +506,46 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 		q.promotedTypes[typ] = true
 		q.mu.Unlock()
 	}
-	return nil
+	return err
+}
+
+// takes implements planStore.
+//
+//	insertOne {_id: "~probe", …} into messages, w: majority. Duplicate key: taken too, and not removed yet. Then deleteOne.
+func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
+	docs := documents("", []queue.Message{*m})
+	head := docs[len(docs)-1]
+	head.key, head.body[0].Value = probeKey, probeKey
+	head.message = 0
+	err := insert(ctx, q.store, []document{head}, func(err error) error { return q.explain(ctx, "try what the server takes", err) })
+	if _, _, refused := refusedDocument(err); refused {
+		return false, nil
+	}
+	if err == nil {
+		err = q.delete(ctx, []string{probeKey})
+	}
+	return err == nil, err
+}
+
+// bury implements planStore. A refusal of any kind counts as one of the document: what is not buried stays where it is, so it need not be
+// certain which document is meant.
+func (q planned) bury(ctx context.Context, typ string, letters []queue.Letter) error {
+	letters, err := queue.CheckBury(typ, letters, q.now())
+	if err != nil {
+		return err
+	}
+	err = q.storeLetters(ctx, typ, letters)
+	var ie *queue.InsertError
+	if errors.Is(err, driver.ErrDocumentTooLarge) || errors.As(err, &ie) && ie.Refused && !ie.Temporary && errors.Is(err, queue.ErrUnsupported) {
+		return &queue.InsertError{Refused: true, Err: &documentError{why: err.Error(), err: err}}
+	}
+	return err
 }
 
 // remove implements planStore.
 //
-//	deleteMany {_id: {$in: ["<slot>", …]}} and then deleteMany of their pieces in scheduled, w: majority; index: _id. A head without its
-//	pieces would never be whole again; pieces without a head are removed a day later.
+//	deleteMany {_id: {$in: ["<slot>", …]}} and then deleteMany of their pieces in scheduled, w: majority; index: _id. Whatever is left
+//	when that is cut off is removed later: heads are in the plan still, or marked as cancelled; pieces without a head go after a day.
 func (q planned) remove(ctx context.Context, slots []queue.Slot) error {
 	if len(slots) == 0 {
 		return nil

@@ -216,6 +216,7 @@ func testDelayInvalid(t *testing.T, q queue.Queue) {
 		"type":     change(func(m *queue.Message) { m.Type = "Orders" }),
 		"no type":  change(func(m *queue.Message) { m.Type = "" }),
 		"ID":       change(func(m *queue.Message) { m.ID = queue.ID{} }),
+		"number 0": change(func(m *queue.Message) { m.ID = queue.NewID(at, 1, 0) }),
 		"no due":   change(func(m *queue.Message) { m.Due = time.Time{} }),
 		"past due": change(func(m *queue.Message) { m.Due = time.UnixMilli(-1) }),
 		"far due":  change(func(m *queue.Message) { m.Due = queue.MaxDue.Add(time.Second) }),

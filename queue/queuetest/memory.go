@@ -196,6 +196,12 @@ func (m *Memory) Bury(ctx context.Context, typ string, letters []queue.Letter) e
 		return err
 	}
 	defer m.mu.Unlock()
+	m.bury(typ, letters)
+	return nil
+}
+
+// bury moves messages to the dead letters. m is locked.
+func (m *Memory) bury(typ string, letters []queue.Letter) {
 	ids := make([]queue.ID, 0, len(letters))
 	for _, l := range letters {
 		ids = append(ids, l.ID)
@@ -206,7 +212,6 @@ func (m *Memory) Bury(ctx context.Context, typ string, letters []queue.Letter) e
 		}
 	}
 	m.remove(typ, ids)
-	return nil
 }
 
 func letterByID(l queue.Letter, id queue.ID) int { return l.ID.Compare(id) }

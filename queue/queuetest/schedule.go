@@ -55,10 +55,27 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 	}
 	p := queue.Promotion{Now: time.Now()}
 	var size int64
-	for len(d.list) > 0 && !d.list[0].Due.After(p.Now) && p.Messages < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes) {
-		msg := d.list[0]
-		d.list = d.list[1:]
+	for p.Messages < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes) {
+		i := d.next(p.Now)
+		if i < 0 || d.list[i].Due.After(p.Now) {
+			break
+		}
+		msg := d.list[i]
+		if i == 0 {
+			d.list = d.list[1:] // the usual case, at no cost
+		} else {
+			d.list = slices.Delete(d.list, i, i+1)
+		}
 		d.settled[msg.ID] = true
+		if fate, why := queue.JudgeDelayed(&msg, len(msg.Payload)); fate == queue.Buried {
+			letters, err := queue.CheckBury(msg.Type, []queue.Letter{queue.DelayedLetter(msg, why.Error())}, p.Now)
+			if err != nil {
+				return p, err
+			}
+			m.bury(msg.Type, letters)
+			p.Buried++
+			continue
+		}
 		s := d.sequences[msg.Type]
 		if s == nil {
 			s = &queue.Sequence{}
@@ -72,10 +89,30 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 		p.Messages++
 		size += int64(len(msg.Payload))
 	}
-	if len(d.list) > 0 {
-		p.Next = d.list[0].Due
+	if i := d.next(p.Now); i >= 0 {
+		p.Next = d.list[i].Due
 	}
 	return p, nil
+}
+
+// next is the index of the first message that is due or will be, -1 if there is none.
+func (d *delays) next(now time.Time) int {
+	return slices.IndexFunc(d.list, func(msg queue.Message) bool {
+		if msg.Due.After(now) {
+			return true
+		}
+		fate, _ := queue.JudgeDelayed(&msg, len(msg.Payload))
+		return fate != queue.Kept
+	})
+}
+
+// PlantDelayed adds a delayed message as an earlier version or another program might: only whether it was settled is checked.
+func (m *Memory) PlantDelayed(msg queue.Message) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i, found := slices.BinarySearchFunc(m.delays.list, queue.SlotOf(&msg), bySlot); !found && !m.delays.settled[msg.ID] {
+		m.delays.list = slices.Insert(m.delays.list, i, msg)
+	}
 }
 
 // NextDue implements queue.Queue.
@@ -84,10 +121,10 @@ func (m *Memory) NextDue(ctx context.Context) (time.Time, bool, error) {
 		return time.Time{}, false, err
 	}
 	defer m.mu.Unlock()
-	if len(m.delays.list) == 0 {
-		return time.Time{}, false, nil
+	if i := m.delays.next(time.Now()); i >= 0 {
+		return m.delays.list[i].Due, true, nil
 	}
-	return m.delays.list[0].Due, true, nil
+	return time.Time{}, false, nil
 }
 
 // Delayed implements queue.Queue.

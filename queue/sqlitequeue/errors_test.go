@@ -53,7 +53,7 @@ func TestOldNotesAreRemoved(t *testing.T) {
 		var notes int
 		back := errors.New("undo it")
 		err := q.db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
-			if err := promote(tx, nil, now.Add(age)); err != nil {
+			if _, _, err := promote(tx, nil, now.Add(age)); err != nil {
 				return err
 			}
 			if _, err := tx.Get([]any{&notes}, `SELECT count(*) FROM queue_delayed_settled`); err != nil {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
@@ -74,15 +75,14 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		p = queue.Promotion{Now: q.now()}
-		due, err := readDelayed(tx, queue.Slot{}, p.Now, limit)
+		due, err := readDelayed(tx, p.Now, limit)
 		if err != nil {
 			return err
 		}
-		if err := promote(tx, due, p.Now); err != nil {
+		if p.Messages, p.Buried, err = promote(tx, due, p.Now); err != nil {
 			return err
 		}
-		p.Messages = len(due)
-		p.Next, _, err = nextDue(tx)
+		p.Next, _, err = nextDue(tx, p.Now)
 		return err
 	})
 	if err != nil {
@@ -91,44 +91,108 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	return p, nil
 }
 
-func promote(tx *sqlitedb.Tx, due []queue.Message, now time.Time) error {
+// due is a delayed message that is due, without its payload.
+type due struct {
+	queue.Message
+	unfit error // why it becomes a dead letter; nil: it is promoted
+}
+
+func promote(tx *sqlitedb.Tx, msgs []due, now time.Time) (promoted, buried int, err error) {
 	sequences := map[string]*queue.Sequence{}
-	for i := range due {
-		m := &due[i]
+	var refused error
+	for i := range msgs {
+		m := &msgs[i]
+		if m.unfit != nil {
+			continue
+		}
 		s := sequences[m.Type]
 		if s == nil {
 			s = &queue.Sequence{}
 			var producer, n int64
 			if _, err := tx.Get([]any{&producer, &n, &s.At}, `SELECT producer, n, at FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
-				return err
+				return 0, 0, err
 			}
 			s.Producer, s.N = uint64(producer), uint64(n)
 			sequences[m.Type] = s
 		}
+		before := *s
 		id := s.Next(now)
 		headers, err := encodeHeaders(queue.PromotedHeaders(m.Headers, m.ID, id))
 		if err != nil {
-			return err
+			return 0, 0, err
 		}
-		if _, err := tx.Exec(`INSERT INTO queue_messages (type, id, payload, headers) SELECT type, ?, payload, ? FROM queue_delayed
-			WHERE due = ? AND type = ? AND id = ?`, id[:], headers, m.Due.UnixMilli(), m.Type, m.ID[:]); err != nil {
-			return err
+		_, err = tx.Exec(`INSERT INTO queue_messages (type, id, payload, headers) SELECT type, ?, payload, ? FROM queue_delayed
+			WHERE due = ? AND type = ? AND id = ?`, id[:], headers, m.Due.UnixMilli(), m.Type, m.ID[:])
+		switch {
+		case sqlitedb.IsRefusal(err):
+			*s = before // the next one gets the number
+			m.unfit = fmt.Errorf("the database refuses it: %w", err)
+			refused = err
+			continue
+		case err != nil:
+			return 0, 0, err
 		}
-		if _, err := settleDelayed(tx, queue.SlotOf(m), now); err != nil {
-			return err
+		promoted++
+		if _, err := settleDelayed(tx, queue.SlotOf(&m.Message), now); err != nil {
+			return 0, 0, err
+		}
+	}
+	if refused != nil && promoted == 0 {
+		if err := takesOthers(tx); err != nil {
+			return 0, 0, fmt.Errorf("the database refuses every message, so none becomes a dead letter; remove the trigger or constraint on queue_messages: %w", err)
+		}
+	}
+	for i := range msgs {
+		if msgs[i].unfit == nil {
+			continue
+		}
+		switch err := buryDelayed(tx, &msgs[i], now); {
+		case sqlitedb.IsRefusal(err): // the dead letters do not take it either: it stays where it is
+		case err != nil:
+			return 0, 0, err
+		default:
+			buried++
 		}
 	}
 	for typ, s := range sequences {
 		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_sequences (type, producer, n, at) VALUES (?, ?, ?, ?)`,
 			typ, int64(s.Producer), int64(s.N), s.At); err != nil {
-			return err
+			return 0, 0, err
 		}
 		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_types (type) VALUES (?)`, typ); err != nil {
-			return err
+			return 0, 0, err
 		}
 	}
 	old := queue.NewID(now.Add(-queue.SettledFor), 0, 0)
-	_, err := tx.Exec(`DELETE FROM queue_delayed_settled WHERE id < ?`, old[:])
+	_, err = tx.Exec(`DELETE FROM queue_delayed_settled WHERE id < ?`, old[:])
+	return promoted, buried, err
+}
+
+// takesOthers tells by an error that the database refuses even an empty message.
+//
+// rule: a refused message becomes a dead letter only if the database takes others. What refuses everything is a mistake of an operator.
+func takesOthers(tx *sqlitedb.Tx) error {
+	const probe = "~probe" // no type has such a name
+	if _, err := tx.Exec(`INSERT INTO queue_messages (type, id, payload) VALUES (?, ?, ?)`, probe, make([]byte, len(queue.ID{})), []byte{}); err != nil {
+		return err
+	}
+	_, err := tx.Exec(`DELETE FROM queue_messages WHERE type = ?`, probe)
+	return err
+}
+
+// buryDelayed moves a delayed message to the dead letters.
+func buryDelayed(tx *sqlitedb.Tx, m *due, now time.Time) error {
+	letters, err := queue.CheckBury(m.Type, []queue.Letter{queue.DelayedLetter(m.Message, m.unfit.Error())}, now)
+	if err != nil {
+		return err
+	}
+	l := &letters[0]
+	if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_dead (type, id, payload, headers, reason, attempts, worker, at)
+		SELECT type, id, payload, headers, ?, ?, ?, ? FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`,
+		l.Reason, int64(l.Attempts), l.Worker, l.Time.UnixMilli(), m.Due.UnixMilli(), m.Type, m.ID[:]); err != nil {
+		return err
+	}
+	_, err = settleDelayed(tx, queue.SlotOf(&m.Message), now)
 	return err
 }
 
@@ -141,58 +205,78 @@ func settleDelayed(tx *sqlitedb.Tx, s queue.Slot, now time.Time) (removed bool, 
 	return n > 0, err
 }
 
-// readDelayed reads what is due at the given time, without payloads: those are moved inside the database.
-func readDelayed(tx *sqlitedb.Tx, after queue.Slot, until time.Time, limit queue.Limit) (out []queue.Message, err error) {
-	rows, err := tx.Query(`SELECT due, type, id, length(payload), headers FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) AND due <= ?
-		ORDER BY due, type, id LIMIT ?`, dueOf(after), after.Type, after.ID[:], until.UnixMilli(), limit.Messages)
+// readDelayed reads what is due at the given time, except for what stays where it is.
+func readDelayed(tx *sqlitedb.Tx, until time.Time, limit queue.Limit) (out []due, err error) {
+	var size int64
+	err = eachDue(tx, until, func(m due, length int64) bool {
+		out = append(out, m)
+		size += length
+		return len(out) < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes)
+	})
+	return out, err
+}
+
+// eachDue calls f with the messages that are due at the given time, in order, until it returns false. Payloads are not read: they are moved
+// inside the database.
+func eachDue(tx *sqlitedb.Tx, until time.Time, f func(m due, size int64) bool) error {
+	rows, err := tx.Query(`SELECT due, type, id, length(payload), headers FROM queue_delayed WHERE due <= ? ORDER BY due, type, id`, until.UnixMilli())
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer rows.Close() // before anything is changed
-	var size int64
 	for rows.Next() {
-		var m queue.Message
-		var due, length int64
+		var m due
+		var at, size int64
 		var id []byte
 		var headers *string
-		if err := rows.Scan(&due, &m.Type, &id, &length, &headers); err != nil {
-			return nil, err
+		if err := rows.Scan(&at, &m.Type, &id, &size, &headers); err != nil {
+			return err
 		}
-		if err := decode(&m, id, headers); err != nil {
-			return nil, err
+		if err := decode(&m.Message, id, headers); err != nil {
+			return err
 		}
-		m.Due = time.UnixMilli(due)
-		out = append(out, m)
-		if size += length; limit.Bytes > 0 && size >= limit.Bytes {
-			return out, nil
+		m.Due = time.UnixMilli(at)
+		fate, why := queue.JudgeDelayed(&m.Message, int(size))
+		if fate == queue.Kept {
+			continue
+		}
+		if m.unfit = why; !f(m, size) {
+			return nil
 		}
 	}
-	return out, rows.Err()
+	return rows.Err()
 }
 
 // dueOf is the due time of a slot as it is stored; the zero slot lies before all others.
 func dueOf(s queue.Slot) int64 {
 	if s == (queue.Slot{}) {
-		return -1
+		return math.MinInt64
 	}
 	return s.Due.UnixMilli()
 }
 
-// NextDue implements queue.Queue: the first entry of the unique index.
+// NextDue implements queue.Queue: the first entry of the unique index that is not due, or the first message that is.
 func (q *Queue) NextDue(ctx context.Context) (due time.Time, ok bool, err error) {
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
-		due, ok, err = nextDue(tx)
+		due, ok, err = nextDue(tx, q.now())
 		return err
 	})
 	return due, ok && err == nil, explain("look for delayed messages", err)
 }
 
-func nextDue(tx *sqlitedb.Tx) (due time.Time, ok bool, err error) {
-	var ms int64
-	if ok, err = tx.Get([]any{&ms}, `SELECT due FROM queue_delayed ORDER BY due, type, id LIMIT 1`); ok {
-		due = time.UnixMilli(ms)
+func nextDue(tx *sqlitedb.Tx, now time.Time) (next time.Time, ok bool, err error) {
+	err = eachDue(tx, now, func(m due, _ int64) bool {
+		next, ok = m.Due, true
+		return false
+	})
+	if ok || err != nil {
+		return next, ok, err
 	}
-	return due, ok, err
+	var ms int64
+	if ok, err = tx.Get([]any{&ms}, `SELECT due FROM queue_delayed WHERE due > ? ORDER BY due, type, id LIMIT 1`, now.UnixMilli()); ok {
+		next = time.UnixMilli(ms)
+	}
+	return next, ok, err
 }
 
 // Delayed implements queue.Queue: a range of the unique index, in its order, on one snapshot.
@@ -201,8 +285,8 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 		return nil, err
 	}
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT due, type, id, payload, headers FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) ORDER BY due, type, id LIMIT ?`,
-			dueOf(after), after.Type, after.ID[:], limit.Messages)
+		rows, err := tx.Query(`SELECT due, type, id, payload, headers FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) ORDER BY due, type, id`,
+			dueOf(after), after.Type, after.ID[:])
 		if err != nil {
 			return err
 		}
@@ -219,8 +303,11 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 				return err
 			}
 			m.Due = time.UnixMilli(due)
+			if s := queue.SlotOf(&m); !s.Listable() {
+				continue
+			}
 			out = append(out, m)
-			if size += int64(len(m.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+			if size += int64(len(m.Payload)); len(out) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
 				return nil
 			}
 		}

@@ -1,0 +1,151 @@
+package mongoqueue
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// refusing is a server with a validator on the collection messages: it takes no payload that begins with "bad". The pieces of a large
+// message it takes, as they are no messages.
+type refusing struct{ planned }
+
+func (q refusing) publish(ctx context.Context, typ string, msgs []queue.Message) error {
+	i := slices.IndexFunc(msgs, func(m queue.Message) bool { return bytes.HasPrefix(m.Payload, []byte("bad")) })
+	if i < 0 {
+		return q.planned.publish(ctx, typ, msgs)
+	}
+	if err := q.planned.publish(ctx, typ, msgs[:i]); err != nil {
+		return err
+	}
+	docs := documents(typ, msgs[i:i+1])
+	if err := insert(ctx, q.store, docs[:len(docs)-1], func(err error) error { return err }); err != nil {
+		return err
+	}
+	return &queue.InsertError{Stored: i, Refused: true, Err: &documentError{why: "Document failed validation (code 121)", err: queue.ErrUnsupported}}
+}
+
+// TestServerRefusesOne: what the server refuses for good becomes a dead letter, and nothing else waits for it.
+func TestServerRefusesOne(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q, err := Open(t.Context(), uri, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	q.promoter = &promoter{store: refusing{planned{q}}}
+	at := q.now().Add(-time.Minute)
+	large := func(s string) string { return s + strings.Repeat("x", pieceSize) }
+	n := uint64(0)
+	delay := func(typ string, due time.Time, payloads ...string) {
+		t.Helper()
+		var msgs []queue.Message
+		for _, p := range payloads {
+			n++
+			msgs = append(msgs, queue.Message{Type: typ, ID: queue.NewID(at, 7, n), Payload: []byte(p), Due: due, Headers: map[string]string{"k": "v"}})
+		}
+		if err := q.Delay(t.Context(), msgs); err != nil {
+			t.Fatal(err)
+		}
+	}
+	delay("audit", at, "a1", "a2")
+	delay("orders", at, "o1", large("bad 1"), large("o2"), "bad 2", "o3")
+	delay("refunds", at, "bad 3")
+	delay("zebra", at, "z1")
+	delay("audit", at.Add(time.Second), "bad 4", "a3", "a4")
+	messages, buried := 0, 0
+	for range 5 {
+		p, err := q.Promote(t.Context(), queue.Limit{Messages: 9})
+		if err != nil {
+			t.Fatal(err)
+		}
+		messages, buried = messages+p.Messages, buried+p.Buried
+	}
+	if messages != 8 || buried != 4 {
+		t.Errorf("promoted %d, buried %d; want 8 and 4", messages, buried)
+	}
+	if due, ok, err := q.NextDue(t.Context()); ok || err != nil {
+		t.Errorf("the next is due at %v, %v", due, err)
+	}
+	brief := func(payload []byte) string { return string(payload[:min(len(payload), 5)]) }
+	var letters []queue.Letter
+	for typ, want := range map[string][2]string{"audit": {"1 a1 2 a2 3 a3 4 a4", "bad 4"}, "orders": {"1 o1 2 o2xxx 3 o3", "bad 1 bad 2"}, "refunds": {"", "bad 3"}, "zebra": {"1 z1", ""}} {
+		msgs, err := q.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got, dead []string
+		for _, m := range msgs {
+			got = append(got, fmt.Sprint(m.ID.N()), brief(m.Payload))
+			if m.ID.Producer() != msgs[0].ID.Producer() || m.Incomplete || m.Payload[0] == 'o' && len(m.Payload) > 5 && string(m.Payload) != large("o2") {
+				t.Errorf("%s is number %d of %016x, with %d bytes, incomplete: %v", brief(m.Payload), m.ID.N(), m.ID.Producer(), len(m.Payload), m.Incomplete)
+			}
+		}
+		of, err := q.Dead(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, l := range of {
+			dead = append(dead, brief(l.Payload))
+			if !strings.Contains(l.Reason, "Document failed validation") || l.Headers["k"] != "v" || l.ID.Producer() != 7 {
+				t.Errorf("the letter %v of %s says %q, with the headers %v", l.ID, brief(l.Payload), l.Reason, l.Headers)
+			}
+		}
+		letters = append(letters, of...)
+		if got, dead := strings.Join(got, " "), strings.Join(dead, " "); got != want[0] || dead != want[1] {
+			t.Errorf("%s: messages %q, dead letters %q; want %q, %q", typ, got, dead, want[0], want[1])
+		}
+	}
+	if n, err := db.Collection("messages").CountDocuments(t.Context(), bson.D{{Key: "_id", Value: probeKey}}); n != 0 || err != nil {
+		t.Errorf("%d messages for trying are left (%v)", n, err)
+	}
+
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	if n, err := queue.Requeue(t.Context(), q, p, letters); n != 4 || err != nil {
+		t.Errorf("requeued %d, %v", n, err)
+	}
+	got, err := q.Fetch(t.Context(), "refunds", queue.ID{}, queue.Limit{Messages: 100})
+	if err != nil || len(got) != 1 || len(got[0].Headers) != 1 {
+		t.Errorf("%d messages of refunds, %v", len(got), err)
+	}
+}
+
+// TestLettersOfAnotherPlan: a version of this program that knows no letters in plans replaces the other fields and leaves those.
+func TestLettersOfAnotherPlan(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q, err := Open(t.Context(), uri, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	m := queue.Message{Type: "orders", ID: queue.NewID(q.now(), 7, 1), Payload: []byte("x"), Due: q.now().Add(-time.Minute)}
+	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	old := plan{version: "1", letters: []planLetter{letterOf(queue.SlotOf(&m), "it was refused")}}
+	if err := (planned{q}).createPlan(t.Context(), old); err != nil {
+		t.Fatal(err)
+	}
+	if read, _, err := (planned{q}).readPlan(t.Context()); err != nil || len(read.letters) != 1 || read.letters[0].why != "it was refused" {
+		t.Fatalf("the plan has %v, %v", read.letters, err)
+	}
+	if _, err := db.Collection("scheduled").UpdateByID(t.Context(), planKey, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: "2"}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 || p.Buried != 0 {
+		t.Errorf("promoted %+v, %v", p, err)
+	}
+}

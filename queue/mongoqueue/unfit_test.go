@@ -1,0 +1,131 @@
+package mongoqueue_test
+
+import (
+	"bytes"
+	"fmt"
+	"strings"
+	"testing"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/mongoqueue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+func slotKey(s queue.Slot) string { return fmt.Sprintf("%015d/%s/%v", s.Due.UnixMilli(), s.Type, s.ID) }
+
+func TestUnfitInMongoDB(t *testing.T) {
+	queuetest.RunUnfit(t, func(t *testing.T) queuetest.UnfitStore {
+		uri, db := mongotest.Fresh(t)
+		put := func(t *testing.T, key any, fields ...bson.E) {
+			t.Helper()
+			if _, err := db.Collection("scheduled").InsertOne(t.Context(), append(bson.D{{Key: "_id", Value: key}}, fields...)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		doc := func(fields ...bson.E) func(*testing.T, queue.Slot) {
+			return func(t *testing.T, s queue.Slot) { put(t, slotKey(s), fields...) }
+		}
+		key := func(keys ...any) func(*testing.T) {
+			return func(t *testing.T) {
+				for _, k := range keys {
+					put(t, k, bson.E{Key: "b", Value: "x"})
+				}
+			}
+		}
+		past := time.UnixMilli(1_700_000_000_000)
+		large := func(t *testing.T, s queue.Slot, said int, pieces ...int) {
+			put(t, slotKey(s), bson.E{Key: "p", Value: 2}, bson.E{Key: "s", Value: said})
+			for k, size := range pieces {
+				put(t, fmt.Sprintf("#%s+%d", slotKey(s), k+1), bson.E{Key: "b", Value: bytes.Repeat([]byte("x"), size)})
+			}
+		}
+		return queuetest.UnfitStore{
+			Open: func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{}) },
+			Plant: func(t *testing.T, m queue.Message) {
+				headers := bson.D{}
+				for k, v := range m.Headers {
+					headers = append(headers, bson.E{Key: k, Value: v})
+				}
+				if len(m.Payload) > queue.MaxPayload {
+					return // no document can hold it
+				}
+				put(t, slotKey(queue.SlotOf(&m)), bson.E{Key: "b", Value: m.Payload}, bson.E{Key: "h", Value: headers})
+			},
+			Foreign: map[string]func(*testing.T, queue.Slot){
+				"the payload is a number": doc(bson.E{Key: "b", Value: 7}),
+				"a header is a number":    doc(bson.E{Key: "b", Value: "x"}, bson.E{Key: "h", Value: bson.D{{Key: "k", Value: 7}}}),
+				"headers are a text":      doc(bson.E{Key: "b", Value: "x"}, bson.E{Key: "h", Value: "k=v"}),
+				"too many pieces":         doc(bson.E{Key: "p", Value: 10}, bson.E{Key: "s", Value: 100 << 20}),
+				"all pieces are missing":  func(t *testing.T, s queue.Slot) { large(t, s, 9<<20) },
+				"a piece is missing":      func(t *testing.T, s queue.Slot) { large(t, s, 9<<20, 8<<20) },
+				"a piece is too short":    func(t *testing.T, s queue.Slot) { large(t, s, 9<<20, 8<<20, 1) },
+				"larger than a message":   func(t *testing.T, s queue.Slot) { large(t, s, 17<<20, 8<<20, 9<<20) },
+			},
+			Unnamed: map[string]func(*testing.T){
+				"keys that are no slots": key("0", "0000000000/what", fmt.Sprintf("%015d/orders", past.UnixMilli()), fmt.Sprintf("%015d/orders/1", past.UnixMilli()), int64(7),
+					fmt.Sprintf("%d/orders/%v", past.UnixMilli(), queue.NewID(past, 1, 1)), fmt.Sprintf("%015d/%v", past.UnixMilli(), queue.NewID(past, 1, 1))),
+				"a type that would change a terminal": key(slotKey(queue.Slot{Due: past, Type: "\x1b[2J", ID: queue.NewID(past, 1, 1)})),
+			},
+		}
+	})
+}
+
+// TestKeptMessagesAreLookedAtAgain: what was not complete may be so later.
+func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	m := large(1)
+	m.Due = m.ID.Time()
+	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	piece := bson.D{{Key: "_id", Value: "#" + slotKey(queue.SlotOf(&m)) + "+1"}}
+	taken, err := db.Collection("scheduled").FindOneAndDelete(t.Context(), piece).Raw()
+	if err != nil {
+		t.Fatal(err)
+	}
+	promote := func(want int) {
+		t.Helper()
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != want || !p.Next.IsZero() {
+			t.Fatalf("promoted %+v, %v; want %d, and nothing left that is due", p, err, want)
+		}
+	}
+	promote(0)
+	if _, err := db.Collection("scheduled").InsertOne(t.Context(), taken); err != nil {
+		t.Fatal(err)
+	}
+	promote(0) // it is passed over for a while
+	q.ForgetKept()
+	promote(1)
+}
+
+// TestNoRoomForADeadLetter: it has a reason besides, which is more than a document can hold. The message stays where it is, and holds no
+// other up.
+func TestNoRoomForADeadLetter(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q := open(t, uri, mongoqueue.Options{})
+	good, bad := message("orders", 1, []byte("good")), message("orders", 2, nil)
+	good.Due = good.ID.Time()
+	bad.Due = good.Due
+	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: slotKey(queue.SlotOf(&bad))}, {Key: "b", Value: "x"},
+		{Key: "h", Value: bson.D{{Key: "k", Value: strings.Repeat("v", 16<<20-200)}}}}); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.Delay(t.Context(), []queue.Message{good}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 || p.Buried != 0 || !p.Next.IsZero() {
+		t.Errorf("promoted %+v, %v; want 1, and nothing left that is due", p, err)
+	}
+	list, err := q.Delayed(t.Context(), queue.Slot{}, queue.Limit{Messages: 10})
+	if err != nil || len(list) != 1 || list[0].ID != bad.ID {
+		t.Errorf("%d delayed messages are left, %v", len(list), err)
+	}
+	if n, err := q.CancelDelayed(t.Context(), []queue.Slot{queue.SlotOf(&bad)}); n != 1 || err != nil {
+		t.Errorf("cancelled %d, %v", n, err)
+	}
+}

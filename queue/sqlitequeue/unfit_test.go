@@ -1,0 +1,162 @@
+package sqlitequeue
+
+import (
+	"encoding/json"
+	"fmt"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+func mustExec(t *testing.T, q *Queue, statement string, args ...any) {
+	t.Helper()
+	if err := q.db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
+		_, err := tx.Exec(statement, args...)
+		return err
+	}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+const plantDelayed = `INSERT INTO queue_delayed (due, type, id, payload, headers) SELECT ?, ?, ?, ?, ?
+	WHERE NOT EXISTS (SELECT 1 FROM queue_delayed_settled WHERE id = ?3)`
+
+func TestUnfitInSQLite(t *testing.T) {
+	queuetest.RunUnfit(t, func(t *testing.T) queuetest.UnfitStore {
+		q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { q.Close() })
+		row := func(headers any) func(*testing.T, queue.Slot) {
+			return func(t *testing.T, s queue.Slot) {
+				mustExec(t, q, plantDelayed, s.Due.UnixMilli(), s.Type, s.ID[:], []byte("x"), headers)
+			}
+		}
+		return queuetest.UnfitStore{
+			Open: func(*testing.T) queue.Queue { return q },
+			Plant: func(t *testing.T, m queue.Message) {
+				headers, err := json.Marshal(m.Headers)
+				if err != nil {
+					t.Fatal(err)
+				}
+				mustExec(t, q, plantDelayed, m.Due.UnixMilli(), m.Type, m.ID[:], m.Payload, string(headers))
+			},
+			Oversized: true,
+			Foreign: map[string]func(*testing.T, queue.Slot){
+				"headers are no JSON":   row("k=v"),
+				"headers are a list":    row(`["k", "v"]`),
+				"a header is no string": row(`{"k": 7}`),
+			},
+			Unnamed: map[string]func(*testing.T){
+				"a type that would change a terminal": func(t *testing.T) {
+					id := queue.NewID(time.Now(), 9, 1)
+					mustExec(t, q, plantDelayed, int64(1), "\x1b[2J", id[:], []byte("x"), nil)
+				},
+			},
+		}
+	})
+}
+
+// TestBadDueTimes: no message of ours can have them.
+func TestBadDueTimes(t *testing.T) {
+	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	early, late := queue.NewID(time.Now(), 9, 1), queue.NewID(time.Now(), 9, 2)
+	mustExec(t, q, plantDelayed, int64(-5), "orders", early[:], []byte("x"), nil)
+	mustExec(t, q, plantDelayed, queue.MaxDue.UnixMilli()+1, "orders", late[:], []byte("x"), nil)
+	if list, err := q.Delayed(t.Context(), queue.Slot{}, queue.Limit{Messages: 10}); len(list) != 2 || err != nil {
+		t.Errorf("%d are listed, want 2 (%v)", len(list), err)
+	}
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); p.Messages != 0 || p.Buried != 1 || !p.Next.After(p.Now) || err != nil {
+		t.Errorf("%+v, %v; want the one from before 1970 buried, and nothing due", p, err)
+	}
+	letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
+	if err != nil || len(letters) != 1 || letters[0].ID != early {
+		t.Errorf("%d letters, %v", len(letters), err)
+	}
+}
+
+// TestDatabaseRefusesOne: a trigger lets some messages not in. They become dead letters, and their numbers go to those behind them. A trigger
+// that refuses everything buries nothing.
+func TestDatabaseRefusesOne(t *testing.T) {
+	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	at := q.now().Add(-time.Minute)
+	n := uint64(0)
+	delay := func(payloads ...string) {
+		t.Helper()
+		for _, p := range payloads {
+			n++
+			if err := q.Delay(t.Context(), []queue.Message{{Type: "orders", ID: queue.NewID(at, 7, n), Payload: []byte(p), Due: at}}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	promote := func(messages, buried int) {
+		t.Helper()
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); p.Messages != messages || p.Buried != buried || err != nil {
+			t.Errorf("%+v, %v; want %d promoted and %d buried", p, err, messages, buried)
+		}
+	}
+	trigger := func(when string) {
+		t.Helper()
+		mustExec(t, q, `DROP TRIGGER IF EXISTS refuse`)
+		mustExec(t, q, fmt.Sprintf(`CREATE TRIGGER refuse BEFORE INSERT ON queue_messages WHEN %s BEGIN SELECT RAISE(ABORT, 'not this one'); END`, when))
+	}
+
+	trigger(`NEW.payload = x'626164'`) // bad
+	delay("bad", "1", "bad", "2", "3", "bad")
+	promote(3, 3)
+	delay("bad")
+	promote(0, 1)
+	trigger(`true`)
+	delay("4", "5")
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err == nil || !strings.Contains(err.Error(), "every message") || !strings.Contains(err.Error(), "trigger") {
+		t.Errorf("%+v, %v; want an error that names the cause", p, err)
+	}
+	mustExec(t, q, `DROP TRIGGER refuse`)
+	promote(2, 0)
+
+	got, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i, m := range got {
+		if want := fmt.Sprint(i + 1); string(m.Payload) != want || m.ID.N() != uint64(i+1) || m.ID.Producer() != got[0].ID.Producer() {
+			t.Errorf("message %s has number %d of %016x, want %s, and all of one producer number", m.Payload, m.ID.N(), m.ID.Producer(), want)
+		}
+	}
+	letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 100})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range letters {
+		if string(l.Payload) != "bad" || !strings.Contains(l.Reason, "not this one") {
+			t.Errorf("the dead letter of %s says %q", l.Payload, l.Reason)
+		}
+	}
+	left, err := q.Delayed(t.Context(), queue.Slot{}, queue.Limit{Messages: 100})
+	if len(got) != 5 || len(letters) != 4 || len(left) != 0 || err != nil {
+		t.Errorf("%d messages, %d dead letters, %d delayed; want 5, 4, 0 (%v)", len(got), len(letters), len(left), err)
+	}
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer p.Close(t.Context())
+	if n, err := queue.Requeue(t.Context(), q, p, letters); n != 4 || err != nil {
+		t.Errorf("requeued %d, %v", n, err)
+	}
+}
