@@ -60,7 +60,7 @@ func (p *Pool) promoteDue(ctx context.Context) {
 		case failed && fatal(err):
 			return
 		case failed:
-		case done.Messages > 0:
+		case done.Messages+done.Buried > 0:
 			looks = 0
 			retry.reset()
 			continue
@@ -144,7 +144,7 @@ func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 		}
 		wait := done.Next.Sub(done.Now)
 		switch {
-		case done.Messages > 0 && wait <= 0 && !done.Next.IsZero():
+		case done.Messages+done.Buried > 0 && wait <= 0 && !done.Next.IsZero():
 			continue
 		case done.Next.IsZero() || wait <= 0 || wait > scheduleMax:
 			return promoted, nil
@@ -166,6 +166,9 @@ func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
 		p.stats.Promoted += uint64(done.Messages)
 		p.mu.Unlock()
 		p.log.Debug().Int("messages", done.Messages).Msg("promoted delayed messages")
+	}
+	if done.Buried > 0 {
+		p.log.Warn().Int("messages", done.Buried).Msg("delayed messages cannot be promoted and are dead letters now; fencepost dead ls says why")
 	}
 	return done, err
 }

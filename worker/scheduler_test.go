@@ -270,3 +270,40 @@ func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 		}
 	})
 }
+
+// Delayed messages that cannot be promoted, and those that cannot even be read: they keep no scheduler busy, hold nothing up, and producers
+// that are silent for long are forgotten all the same.
+func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.put(1, 1)
+		short := func(c *Config) { c.Retention = time.Hour }
+		p := r.start(short)
+		time.Sleep(10 * time.Second)
+		memory := r.queue.Queue.(*queuetest.Memory)
+		due := time.Now().Add(-time.Second)
+		memory.PlantDelayed(queue.Message{Type: typ, ID: queue.NewID(due, 5, 1), Due: due, Incomplete: true})
+		memory.PlantDelayed(queue.Message{Type: typ, ID: queue.NewID(due, 5, 2), Due: due, Headers: map[string]string{"": "v"}})
+		r.delay(typ, 3, time.Second)
+		time.Sleep(time.Minute)
+		if got := contents(t, r.disk, testFile); len(got) != 4 {
+			t.Errorf("%d messages in the file, want 4", len(got))
+		}
+		if letters, err := r.queue.Dead(context.Background(), typ, queue.ID{}, promoteLimit); err != nil || len(letters) != 1 {
+			t.Errorf("%d dead letters, want 1 (%v)", len(letters), err)
+		}
+		if !strings.Contains(r.log.String(), "are dead letters now") {
+			t.Error("the log does not say that there is a dead letter")
+		}
+		before := r.queue.Calls(queuetest.OpPromote)
+		time.Sleep(3 * time.Hour)
+		if n := r.queue.Calls(queuetest.OpPromote) - before; n > 0 {
+			t.Errorf("%d promotions in three hours in which nothing could be promoted", n)
+		}
+		r.put(3, 1)
+		time.Sleep(time.Minute)
+		p.stop()
+		if !strings.Contains(r.log.String(), "forgot producers") {
+			t.Error("a silent producer was never forgotten")
+		}
+	})
+}
