@@ -7,6 +7,7 @@ import (
 	"math/rand/v2"
 	"slices"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
@@ -272,6 +273,51 @@ func TestJudgeInsert(t *testing.T) {
 		if got := judgeInsert(tc.err); got != tc.want {
 			t.Errorf("%s: got %+v, want %+v", name, got, tc.want)
 		}
+	}
+}
+
+// answers is a server that gives one answer.
+type answers struct {
+	landed int
+	err    error
+}
+
+func (s answers) insertOrdered(context.Context, []document) (int, bool, error) {
+	return s.landed, false, s.err
+}
+func (s answers) present(context.Context, []document) (map[string]bool, error) { return nil, nil }
+
+// TestRefusedDocument: only an answer about one document, which is certain, says that the server refuses this one message.
+func TestRefusedDocument(t *testing.T) {
+	bulk := func(code int, wc *mongo.WriteConcernError) error {
+		return mongo.BulkWriteException{WriteConcernError: wc, WriteErrors: []mongo.BulkWriteError{{WriteError: mongo.WriteError{Index: 1, Code: code, Message: "Document failed validation"}}}}
+	}
+	var msgs []queue.Message
+	for n := range uint64(3) {
+		msgs = append(msgs, queue.Message{ID: queue.NewID(time.UnixMilli(1), 7, n+1)})
+	}
+	for name, tc := range map[string]struct {
+		err  error
+		want bool
+	}{
+		"validation":             {bulk(121, nil), true},
+		"validation and w error": {bulk(121, &mongo.WriteConcernError{Code: 64}), false},
+		"no right":               {bulk(13, nil), false},
+		"disk full":              {bulk(14031, nil), false},
+		"quota":                  {bulk(8000, nil), false},
+		"of the command":         {mongo.CommandError{Code: 121}, false},
+		"not primary":            {bulk(10107, nil), false},
+		"no server":              {topology.ServerSelectionError{Wrapped: context.DeadlineExceeded}, false},
+		"no answer":              {context.DeadlineExceeded, false},
+	} {
+		err := insert(t.Context(), answers{1, tc.err}, documents("orders", msgs), func(err error) error { return err })
+		message, why, ok := refusedDocument(err)
+		if ok != tc.want || ok && (message != 1 || why != "Document failed validation (code 121)") {
+			t.Errorf("%s: refused: %v, message %d, %q", name, ok, message, why)
+		}
+	}
+	if _, _, ok := refusedDocument(nil); ok {
+		t.Error("no error is a refusal")
 	}
 }
 
