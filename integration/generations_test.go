@@ -273,3 +273,53 @@ func TestBrokenChains(t *testing.T) {
 		t.Errorf("cat prints %d bytes; stderr %s", len(r.stdout), r.stderr)
 	}
 }
+
+// TestFilesGoOnWhileTheyAreChecked: a worker that goes on in one file after the other, with a seal in one before the next has its name,
+// leaves nothing that looks broken to whoever checks the files meanwhile.
+func TestFilesGoOnWhileTheyAreChecked(t *testing.T) {
+	b := embedded(t)
+	if err := os.Mkdir(b.dir, 0o750); err != nil {
+		t.Fatal(err)
+	}
+	worker := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "1MiB")
+	lines := filepath.Join(t.TempDir(), "lines")
+	if err := os.WriteFile(lines, []byte(strings.Repeat(strings.Repeat("x", 999)+"\n", 1500)), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	generations, checks := 0, 0
+	for round := 0; generations < 6; round++ {
+		if round == 100 {
+			t.Fatalf("only %d generations", generations)
+		}
+		producer := start(t, "producer", "producer", "publish", "--url", b.url, "--type", "t", lines)
+		for published := false; !published; {
+			select {
+			case <-producer.done:
+				published = true
+			default:
+			}
+			files, err := filepath.Glob(filepath.Join(b.dir, "t*.fpl"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if generations = len(files); generations == 0 {
+				continue
+			}
+			checks++
+			mustRun(t, nil, "fencepost", "verify", b.dir)
+			mustRun(t, nil, "fencepost", append([]string{"cat"}, files...)...)
+			mustRun(t, nil, "fencepost", "tail", files[0])
+			if r := run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir); r.code == integrity {
+				t.Fatal(r)
+			}
+		}
+		if code := producer.wait(t, time.Minute); code != 0 {
+			t.Fatalf("publishing ended with %d", code)
+		}
+	}
+	worker.signal(t, syscall.SIGTERM)
+	if code := worker.wait(t, time.Minute); code != 0 {
+		t.Errorf("the worker ended with %d", code)
+	}
+	t.Logf("%d generations, %d checks", generations, checks)
+}
