@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"maps"
 	"math"
 	"path/filepath"
 	"slices"
@@ -36,24 +37,22 @@ type Link struct {
 func ReadChain(dir, typ string) (Chain, error) { return readChain(OS(), dir, typ) }
 
 func readChain(fsys FS, dir, typ string) (c Chain, err error) {
-	for range 3 {
+	gone := true
+	for try := 0; gone && try < 3; try++ { // files may be archived at this moment: look again
 		names, err := fsys.List(dir)
 		if err != nil {
 			return nil, ioError("list directory", dir, err)
 		}
-		c = nil
-		gone := false
+		c, gone = nil, false
 		for _, name := range names {
-			if t, _, ok := ParseName(name); ok && t == typ {
-				l := readLink(fsys, filepath.Join(dir, name))
-				if gone = errors.Is(l.Err, fs.ErrNotExist); gone {
-					break
-				}
+			if t, _, ok := ParseName(name); !ok || t != typ {
+				continue
+			}
+			if l := readLink(fsys, filepath.Join(dir, name)); errors.Is(l.Err, fs.ErrNotExist) {
+				gone = true
+			} else {
 				c = append(c, l)
 			}
-		}
-		if !gone { // otherwise files are being archived at this moment: look again
-			break
 		}
 	}
 	slices.SortFunc(c, func(a, b Link) int { return cmp.Compare(a.nameSays(), b.nameSays()) })
@@ -134,8 +133,10 @@ func (l *Link) named() bool { return filepath.Base(l.Path) == GenerationName(l.T
 // continuedBy tells what is wrong between the file and the one that is called its successor.
 func (l *Link) continuedBy(next Link) error {
 	k := &chainCheck{typ: l.Type}
-	if k.follows(l, &next); l.named() {
+	if l.named() {
 		k.wrong = Chain{*l, next}.Check()
+	} else {
+		k.follows(l, &next) // whatever it is called
 	}
 	if len(k.wrong) > 0 {
 		return k.wrong[0]
@@ -156,6 +157,7 @@ type ChainError struct {
 	Type                string
 	Generation          uint64 // the first that is missing or wrong
 	LostFirst, LostNext uint64
+	Unknown             bool // nothing tells which messages are missing
 	Reason              string
 	Remedy              string
 }
@@ -163,6 +165,8 @@ type ChainError struct {
 func (e *ChainError) Error() string {
 	lost := "no message is missing"
 	switch {
+	case e.Unknown:
+		lost = "which messages are missing is not known"
 	case e.LostNext == math.MaxUint64:
 		lost = fmt.Sprintf("messages from %d on are not here", e.LostFirst)
 	case e.LostNext == e.LostFirst+1:
@@ -176,9 +180,13 @@ func (e *ChainError) Error() string {
 func (e *ChainError) Is(target error) bool { return target == ErrIntegrity }
 
 // Check returns what is wrong between the files, in the order of generations. The names of all files are those of one type,
-// see ParseName. Whether the newest file has a successor elsewhere is for CheckEnd.
+// see ParseName. Whether the newest file has a successor elsewhere is for CheckEnd. A file alone that has the name of a type of its own,
+// such as orders-old.fpl, is a copy that somebody keeps, and not checked.
 func (c Chain) Check() []*ChainError {
 	k := c.place()
+	if len(c) == 1 && c[0].Type != k.typ && c[0].nameSays() == 1 {
+		return nil
+	}
 	for i := 1; i < len(k.files); i++ {
 		k.follows(&k.files[i-1], &k.files[i])
 	}
@@ -217,8 +225,8 @@ func (c Chain) place() *chainCheck {
 		k.copies[l.FileID] = l.Path
 		k.files = append(k.files, l)
 	}
-	for _, l := range k.other {
-		if l.Type == k.typ && !here[l.Generation] {
+	for _, g := range slices.Sorted(maps.Keys(k.other)) {
+		if l := k.other[g]; l.Type == k.typ && !here[l.Generation] {
 			here[l.Generation] = true
 			k.copies[l.FileID] = l.Path
 			k.files = append(k.files, *l)
@@ -258,12 +266,13 @@ func (k *chainCheck) follows(a, b *Link) {
 			Remedy: "move it away and restore the file that is named"}
 	// rule: the successor names the file that it continues.
 	case b.PrevFileID != a.FileID:
+		e.Unknown = true
 		e.Reason = fmt.Sprintf("generation %d (%s) continues file %s, and generation %d (%s) is file %s", b.Generation, b.Path, b.PrevFileID, a.Generation, a.Path, a.FileID)
 		e.Remedy = "move the one that does not belong here away and restore the right one from a copy"
 	// rule: the successor begins where its predecessor ends, or, after a compaction or repair, where that begins.
 	case ended && b.First != a.Next && b.First != a.First:
 		e.LostNext = max(a.Next, b.First)
-		e.Reason = fmt.Sprintf("generation %d (%s) begins at index %d, and generation %d (%s) has indexes %d to %d", b.Generation, b.Path, b.First, a.Generation, a.Path, a.First, a.Next-1)
+		e.Reason = fmt.Sprintf("generation %d (%s) begins at index %d instead of %d, where generation %d (%s) ends", b.Generation, b.Path, b.First, a.Next, a.Generation, a.Path)
 		e.Remedy = "restore the right files from a copy"
 	default:
 		return
@@ -285,12 +294,11 @@ func (k *chainCheck) gap(a, b *Link, ended bool) {
 		what += fmt.Sprintf(", and so is the end of generation %d (%s) with its seal", a.Generation, a.Path)
 		e.LostNext = max(a.Next, b.First)
 	case !ended || b.Type == "":
-		e.LostNext = e.LostFirst
-		what += ", and which messages were in it is not known"
+		e.LostNext, e.Unknown = e.LostFirst, true
 	case a.Next < b.First:
 	// rule: only what a compaction or repair replaced may be missing between others: its successor has all its messages.
 	case to == from && a.Sealed.Successor != b.PrevFileID:
-		e.LostNext = e.LostFirst
+		e.LostNext, e.Unknown = e.LostFirst, true
 		what += fmt.Sprintf(", and %s does not continue the file that the seal of %s names", filepath.Base(b.Path), filepath.Base(a.Path))
 	default:
 		return
@@ -324,7 +332,8 @@ func (k *chainCheck) misnamed() {
 	if len(k.files) > 0 {
 		last = k.files[len(k.files)-1].Generation
 	}
-	for g, l := range k.other {
+	for _, g := range slices.Sorted(maps.Keys(k.other)) {
+		l := k.other[g]
 		e := &ChainError{Path: l.Path, Generation: g}
 		right := GenerationName(l.Type, l.Generation)
 		switch other := k.other[l.Generation]; {

@@ -163,8 +163,8 @@ func TestForgedChains(t *testing.T) {
 		change func(c storage.Chain)
 		says   string
 	}{
-		{"begins too late", func(c storage.Chain) { c[2].First = 23 }, "begins at index 23, and generation 2 (/d/orders@0002.fpl) has indexes 10 to 19: messages 20 to 22 are missing"},
-		{"begins too early", func(c storage.Chain) { c[2].First = 17 }, "begins at index 17, and generation 2 (/d/orders@0002.fpl) has indexes 10 to 19: no message is missing"},
+		{"begins too late", func(c storage.Chain) { c[2].First = 23 }, "begins at index 23 instead of 20, where generation 2 (/d/orders@0002.fpl) ends: messages 20 to 22 are missing"},
+		{"begins too early", func(c storage.Chain) { c[2].First = 17 }, "begins at index 17 instead of 20, where generation 2 (/d/orders@0002.fpl) ends: no message is missing"},
 		{"continues another one", func(c storage.Chain) { c[2].PrevFileID[3] ^= 1 }, "generation 3 (/d/orders@0003.fpl) continues file"},
 		{"another successor", func(c storage.Chain) { c[1].Sealed = &storage.SealedError{Successor: storage.FileID{1}, Generation: 3} }, "another file than its predecessor names"},
 		{"another generation", func(c storage.Chain) {
@@ -176,6 +176,10 @@ func TestForgedChains(t *testing.T) {
 		if wrong := changed.Check(); len(wrong) != 1 || !strings.Contains(wrong[0].Error(), c.says) {
 			t.Errorf("%s: %v", c.name, wrong)
 		}
+	}
+	chain[1].Err = errors.New("its end cannot be read")
+	if wrong := slices.Delete(slices.Clone(chain), 2, 3).Check(); len(wrong) != 1 || !strings.Contains(wrong[0].Error(), "generation 3 (/d/orders@0003.fpl) is missing: which messages are missing is not known") {
+		t.Errorf("a hole behind a file whose end cannot be read: %v", wrong)
 	}
 }
 
@@ -245,6 +249,16 @@ func TestHealthyChains(t *testing.T) {
 	check("all but the newest two are")
 	must(t, mem.Remove(generation(6)))
 	check("all but the newest are")
+
+	// A copy under a name of its own is in no chain.
+	mem.WriteFile("/d/orders-old.fpl", mem.ReadFile(generation(7)))
+	check("a copy")
+	c, err := storage.ReadChainIn(mem, "/d", "orders-old")
+	must(t, err)
+	if wrong := c.Check(); len(c) != 1 || len(wrong) > 0 {
+		t.Errorf("a copy alone: %v", wrong)
+	}
+	must(t, storage.CheckEndIn(c, ctx, mem))
 
 	// A file that cannot be read is a matter of its own, and is not missing.
 	mem = chainMem(t, 3)

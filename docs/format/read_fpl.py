@@ -815,8 +815,9 @@ NAME_PATTERN = re.compile(r"([a-z0-9][a-z0-9._-]{0,63}?)(?:@([0-9]{4,}))?\.fpl\Z
 # the file could not be read to its end. sealed: the body of its seal, or None.
 Link = collections.namedtuple("Link", "path generation header next sealed")
 
-# A hole, or a file that is not what it should be. Messages [lost_first, lost_next) are missing; lost_next is None: all from there on.
-Break = collections.namedtuple("Break", "path generation lost_first lost_next reason")
+# A hole, or a file that is not what it should be. Messages [lost_first, lost_next) are missing; lost_next is None: all from there on;
+# unknown: nothing tells which.
+Break = collections.namedtuple("Break", "path generation lost_first lost_next reason unknown", defaults=(False,))
 
 
 def generation_name(typ, generation):
@@ -855,6 +856,8 @@ def read_link(path):
 def check_chain(typ, links):
     """What is wrong between the files. Each counts as what its header says; only if that cannot be read, as what its name says."""
     breaks, here, elsewhere = [], {}, {}
+    if len(links) == 1 and links[0].generation == 1 and links[0].header and links[0].header.type != typ:
+        return [], None, {}                       # a copy that somebody keeps under a name of its own
     for link in links:
         if link.header is None:
             here[link.generation] = link
@@ -881,7 +884,8 @@ def check_chain(typ, links):
             for g in range(older + 1, newer):
                 if g in elsewhere:
                     reason += "; under its name: %s" % describe_link(elsewhere.pop(g))
-            breaks.append(Break(b.path, older + 1, first, max(first, after), reason))
+            unknown = not ended or a.sealed is not None and after <= first
+            breaks.append(Break(b.path, older + 1, first, max(first, after), reason, unknown))
         elif not known:
             continue
         elif ended and a.sealed is None:
@@ -889,7 +893,7 @@ def check_chain(typ, links):
         elif ended and (a.sealed.successor, a.sealed.generation) != (b.header.file_id, newer):
             breaks.append(Break(b.path, newer, a.next, None, "not the file that the seal before it names"))
         elif b.header.prev_file_id != a.header.file_id:
-            breaks.append(Break(b.path, newer, a.next or 0, a.next or 0, "continues another file than the one before it"))
+            breaks.append(Break(b.path, newer, a.next or 0, a.next or 0, "continues another file than the one before it", True))
         elif ended and b.header.first_index not in (a.next, a.header.first_index):
             breaks.append(Break(b.path, newer, a.next, max(a.next, b.header.first_index), "does not begin where the file before it ends"))
 
@@ -926,7 +930,9 @@ def check_newest(last, elsewhere):
 
 
 def break_text(b):
-    if b.lost_next is None:
+    if b.unknown:
+        lost = "which messages are missing is not known"
+    elif b.lost_next is None:
         lost = "messages from %d on" % b.lost_first
     elif b.lost_next > b.lost_first:
         lost = "messages %d to %d are missing" % (b.lost_first, b.lost_next - 1)
