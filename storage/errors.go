@@ -13,7 +13,7 @@ import (
 // with errors.Is; what is left are errors of the operating system, of the caller's context, registry or callbacks.
 var (
 	// ErrIntegrity: the file is not what it should be: damage below the durable end, missing records, another file than
-	// the registered one. A person has to look; nothing was changed. Exit code 3.
+	// the registered one, files of a type that do not follow one another. A person has to look; nothing was changed. Exit code 3.
 	ErrIntegrity = errors.New("storage: integrity violation")
 
 	// ErrFenced: another writer took over, or holds a newer epoch. Give the lock back and come again with a new epoch.
