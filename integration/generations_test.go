@@ -38,14 +38,14 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		eventually(t, time.Minute, "the first file appears", func() bool { _, err := os.Stat(first); return err == nil })
 		follower := start(t, "tail", "fencepost", "tail", "--follow", "--from", "0", first)
 		followed := func() bool { return follower.stdout.String() == want.String() }
-		eventually(t, time.Minute, "tail prints everything", followed)
+		eventually(t, runTimeout, "tail prints everything", followed)
 		publish(3000)
 		worker.signal(t, syscall.SIGKILL)
 		publish(3000)
 		if r := run(t, nil, "worker", append(args, "--until-empty")...); r.code != 0 {
 			t.Fatal(r)
 		}
-		eventually(t, time.Minute, "tail prints everything", followed)
+		eventually(t, runTimeout, "tail prints everything", followed)
 		files, err := filepath.Glob(filepath.Join(b.dir, "t*.fpl"))
 		if err != nil || len(files) < 3 {
 			t.Fatalf("files %v, %v", files, err)
@@ -65,7 +65,7 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		if r := drain(t, b); r.code != 0 {
 			t.Fatal(r)
 		}
-		eventually(t, time.Minute, "tail prints everything", followed)
+		eventually(t, runTimeout, "tail prints everything", followed)
 		newest := filepath.Join(b.dir, fmt.Sprintf("t@%04d.fpl", before+1))
 		if got := mustRun(t, nil, "fencepost", "tail", "-n", "5", first).stdout; got != tail(want.String(), 5)+"\n" {
 			t.Errorf("the last messages are %.200q", got)

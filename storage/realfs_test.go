@@ -12,6 +12,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -155,6 +156,7 @@ func TestRealFullDisk(t *testing.T) {
 // the copies: what was acknowledged is there, and the next worker goes on.
 func TestRealPowerFailure(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
+		began := time.Now()
 		x := newWorld(filepath.Join(v.dir, "files"))
 		x.published = 20
 		var a, b *holder
@@ -193,7 +195,8 @@ func TestRealPowerFailure(t *testing.T) {
 			c.unmount(t)
 		}
 		b.close()
-		if len(x.acked) < 8 || forgot < 3 {
+		// The kernel writes by itself every few seconds: on a machine that is so slow a failure may cost nothing.
+		if len(x.acked) < 8 || forgot < 3 && time.Since(began) < 4*time.Second {
 			t.Errorf("too easy: %d messages were acknowledged, %d failures cost records that were not", len(x.acked), forgot)
 		}
 	})
