@@ -22,8 +22,11 @@ func plain(err error) error {
 	return fmt.Errorf("--%s: %w", f.Name, wrongValue(f, bad.GetValue(), errors.Unwrap(bad)))
 }
 
-// wrongValue explains why a flag does not take a value. The flag types of this package explain that themselves; the others quote strconv.
+// wrongValue explains why a flag does not take a value. Our own flag types explain that themselves; those of pflag quote strconv.
 func wrongValue(f *pflag.Flag, value string, err error) error {
+	if !strings.HasPrefix(fmt.Sprintf("%T", f.Value), "*pflag.") {
+		return err
+	}
 	is := "is not"
 	if strings.Contains(err.Error(), "value out of range") || strings.Contains(err.Error(), "invalid duration") && isNumber(value) {
 		is = "is too large for"
