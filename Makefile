@@ -54,9 +54,10 @@ image-context:
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte
 	bin/fencepost demo
 
+# -parallel: the tests that may run beside others wait for most of their time.
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
-	$(WITHSERVER) go test -count=1 -timeout 40m $(ARGS)
+	$(WITHSERVER) go test -count=1 -parallel 8 -timeout 40m $(ARGS)
 	$(call inmodules,go test -count=1 ./...)
 
 # N schedules from SEED on. One of them, with everything that happens in it: make sim ARGS=-seed=47

@@ -30,6 +30,7 @@ var faultTypes = []string{"orders", "audit", "events"}
 // killed, one is paused for longer than its lease, and (where there is a server) the server is paused for some seconds,
 // then each file verifies and holds every confirmed message exactly once, in producer order.
 func TestEveryConfirmedMessageExactlyOnceInOrderUnderFaults(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	t.Run("sqlite", func(t *testing.T) {
 		underFaults(t, embedded(t))
 	})

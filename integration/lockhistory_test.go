@@ -200,6 +200,7 @@ func startLockUser(t *testing.T, backend, clock string) *lockUser {
 // and started again, while answers are lost, requests arrive late, the server pauses and records are deleted. In what they all
 // did there is an order in which every answer was right, and tokens grow.
 func TestLockHistoriesOfProcesses(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	t.Run("sqlite", func(t *testing.T) {
 		lockHistory(t, func() backend { return embedded(t) }, nil, false)
 	})

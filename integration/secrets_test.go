@@ -61,6 +61,7 @@ var argumentsOf = map[string]string{
 
 // No program tells a password, whatever is wrong: with the server, with the URL, or with where the URL stands.
 func TestNoCommandTellsThePassword(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	hangsUp, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)

@@ -22,6 +22,7 @@ var publishedField = regexp.MustCompile(`published=(\d+) unknown=(\d+) rejected=
 // Given producers and workers that are told to stop, or killed, at random moments from their start on, then what a producer said it
 // has published is in the files once and in order, nobody needs longer than its grace, and the exit codes tell what happened.
 func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
+	t.Parallel() // it waits for most of its time
 	rounds := 10
 	if testing.Short() {
 		rounds = 4
