@@ -11,7 +11,8 @@ import (
 
 // Audit checks what a file of messages must keep besides being undamaged: every message once, and each producer's messages in
 // order and without gaps. Feed it every accepted record of a file, in file order, and before them the state that a successor
-// file begins with; the zero value is ready. It holds a few words per producer, not per message, and no more than a worker of delayed messages. Not safe for concurrent use.
+// file begins with; the zero value is ready. It holds a few words per producer, not per message, and a few
+// more for each range of delayed messages that were promoted out of order. Not safe for concurrent use.
 type Audit struct {
 	producers map[uint64]*Producer
 	problems  []error
@@ -93,13 +94,11 @@ func (a *Audit) Record(r storage.Record) error {
 	if n == p.lastN+1 && id.Compare(p.lastID) < 0 {
 		a.problem("record %d (%s): its ID is lower than that of its producer's previous message", r.Index, id)
 	}
-	for _, h := range r.Headers {
-		if delayed, ok := queue.DelayedID(h.Value, id); ok && h.Key == queue.DelayedHeader {
-			if a.delayed.has(delayed) {
-				a.problem("record %d (%s): the delayed message %s is in the file twice", r.Index, id, delayed)
-			}
-			a.delayed.note(delayed, 0)
+	if delayed, ok := recordDelayedID(r, id); ok {
+		if a.delayed.has(delayed) {
+			a.problem("record %d (%s): the delayed message %s is in the file twice", r.Index, id, delayed)
 		}
+		a.delayed.note(delayed, 0)
 	}
 	p.add(n)
 	p.lastN, p.lastID, p.lost = max(p.lastN, n), id, a.lost

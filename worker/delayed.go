@@ -63,13 +63,14 @@ func (d *delayedIDs) noteMessage(m *queue.Message, seenAt int64) {
 	}
 }
 
-// replay remembers the delayed message of a record that is in the file. A skip entry does not have its message's headers.
-func (d *delayedIDs) replay(r storage.Record, id queue.ID, seenAt int64) {
+// recordDelayedID is delayedID for a record that is in the file. A skip entry does not have its message's headers.
+func recordDelayedID(r storage.Record, id queue.ID) (delayed queue.ID, ok bool) {
 	for _, h := range r.Headers {
-		if delayed, ok := queue.DelayedID(h.Value, id); ok && h.Key == queue.DelayedHeader {
-			d.note(delayed, seenAt)
+		if h.Key == queue.DelayedHeader {
+			return queue.DelayedID(h.Value, id)
 		}
 	}
+	return queue.ID{}, false
 }
 
 func (d *delayedIDs) note(id queue.ID, seenAt int64) {

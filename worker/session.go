@@ -187,7 +187,9 @@ func (s *session) open(ctx context.Context) error {
 			}
 			if err == nil {
 				s.ledger.keys.replayKey(r, id)
-				s.ledger.delayed.replay(r, id, seenAt)
+				if delayed, ok := recordDelayedID(r, id); ok {
+					s.ledger.delayed.note(delayed, seenAt)
+				}
 			}
 			if err == nil && r.Kind == storage.KindSkipped && !skippedAs(r, skipDuplicate) {
 				s.skipped[id] = string(r.Payload)
