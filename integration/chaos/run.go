@@ -225,10 +225,15 @@ func (r *run) clock(m *member) string { return filepath.Join(r.dir, m.name+".clo
 func (r *run) cast(rng *rand.Rand) error {
 	r.types = []string{"orders", "audit", "events"}[:1+rng.IntN(3)]
 	options := []string{"--lease", r.lease.String(), "--log-format", "json"}
-	for _, o := range [][]string{{"--batch", "7"}, {"--batch", "100"}, {"--prefetch", "1"}, {"--compress"}, {"--max-file-size", "1MiB"}, {"--idle-timeout", "1s"}, {"--all-types"}} {
+	for _, o := range [][]string{{"--batch", "7"}, {"--batch", "100"}, {"--prefetch", "1"}, {"--compress"}, {"--max-file-size", "1MiB"}, {"--idle-timeout", "1s"}} {
 		if rng.IntN(4) == 0 && (o[0] != "--compress" || r.programs.zstd) {
 			options = append(options, o...)
 		}
+	}
+	if rng.IntN(4) == 0 {
+		options = append(options, "--all-types")
+	} else {
+		options = append(options, "--type", strings.Join(r.types, ","))
 	}
 	network, gateway := "", loopback
 	if r.hosts != nil {
@@ -248,9 +253,6 @@ func (r *run) cast(rng *rand.Rand) error {
 		r.workers = append(r.workers, m)
 		if err := r.connect(m, gateway, func(url string, start int) (body, error) {
 			args := append([]string{"--url", url, "--dir", r.data}, options...)
-			for _, typ := range r.types {
-				args = append(args, "--type", typ)
-			}
 			if r.hosts != nil {
 				return r.hosts.start(network, fmt.Sprintf("%s-%d", m.name, start), r.data, filepath.Join(r.dir, m.name+".log"),
 					[]string{"FENCEPOST_ALLOW_OVERLAY=true"}, args)
