@@ -55,7 +55,7 @@ func refused(t *testing.T, r result, code int, words ...string) {
 func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 	b := embedded(t)
 	big := filepath.Join(t.TempDir(), "big")
-	if err := os.WriteFile(big, make([]byte, 17<<20), 0o600); err != nil {
+	if err := os.WriteFile(big, make([]byte, 15<<20+1), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	notJSON := filepath.Join(t.TempDir(), "x.ndjson")
@@ -83,8 +83,8 @@ func TestWrongArgumentsAreUsageErrors(t *testing.T) {
 		{"worker --type orders --log-level loud", []string{"loud"}},
 		{"producer publish --message x", []string{"--type"}},
 		{"producer publish --type ORDERS --message x", []string{"ORDERS"}},
-		{"producer publish --type big --format raw " + big, []string{big, "16"}},
-		{"producer publish --type big --count 1 --size 17MiB", []string{"16"}},
+		{"producer publish --type big --format raw " + big, []string{big, "15728641 bytes, at most 15728640"}},
+		{"producer publish --type big --count 1 --size 16MiB", []string{"16777216 bytes, at most 15728640", "publish a reference"}},
 		{"producer publish --type x --count 1 --message y", []string{"exclude"}},
 		{"producer publish --type x --format xml " + big, []string{"xml", "lines"}},
 		{"producer publish --type x --format ndjson " + notJSON, []string{"line 1", "JSON"}},

@@ -14,8 +14,9 @@ import (
 
 // Limits of a message. A backend accepts every message within them.
 const (
-	// MaxPayload is the largest payload of one message, in bytes.
-	MaxPayload = 16 << 20
+	// MaxPayload is the largest payload of one message, in bytes. With the largest headers there may be, and with what a dead letter has
+	// besides, it fits into one document of MongoDB, which has at most 16 MiB.
+	MaxPayload = 15 << 20
 	// MaxHeaders bounds the sum of all header key and value lengths of one message, in bytes. A delayed message has 82 bytes less: it gets
 	// a DelayedHeader when it is promoted.
 	MaxHeaders = 64 << 10
@@ -43,10 +44,11 @@ type Message struct {
 	// Publisher.PublishAt. It is set in delayed messages only, never in what Fetch returns.
 	Due time.Time
 
-	// Incomplete is set by Fetch when the backend holds only some pieces of a message that it stores in several
-	// (a publish in progress, or an acknowledgement cut off half way). Payload is then empty. An incomplete message
-	// is treated as "not here yet", unless the consumer knows its ID already: then it is acknowledged like any other.
+	// Incomplete is set by Fetch when the backend cannot read a message whole: an earlier version or a foreign program wrote it in
+	// another form. Payload is then empty. An incomplete message is treated as "not here yet", unless the consumer knows its ID already: then
+	// it is acknowledged like any other.
 	Incomplete bool
+	Why        string // what is wrong with an Incomplete message, as far as the backend knows
 }
 
 // Limit bounds one Fetch. At least one message is returned when there is one, however large.

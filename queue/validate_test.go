@@ -46,7 +46,7 @@ func TestValidateMessage(t *testing.T) {
 	}{
 		"empty payload":         {queue.Message{Type: "t"}, nil, ""},
 		"largest payload":       {queue.Message{Type: "t", Payload: make([]byte, queue.MaxPayload)}, nil, ""},
-		"payload too large":     {queue.Message{Type: "t", Payload: make([]byte, queue.MaxPayload+1)}, queue.ErrTooLarge, "16777217 bytes, at most 16777216"},
+		"payload too large":     {queue.Message{Type: "t", Payload: make([]byte, queue.MaxPayload+1)}, queue.ErrTooLarge, "15728641 bytes, at most 15728640"},
 		"bad type":              {queue.Message{Type: "T"}, queue.ErrInvalidType, "a-z"},
 		"header":                {header("k", ""), nil, ""},
 		"header $ and .":        {header("$a.b", "ü"), nil, ""},

@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// letterDoc is what the head of a dead letter has besides the message's fields.
+// letterDoc is what a dead letter has besides the message's fields.
 type letterDoc struct {
 	Reason   string    `bson:"reason"`
 	Attempts int64     `bson:"attempts"`
@@ -49,11 +49,10 @@ func (q *Queue) storeLetters(ctx context.Context, typ string, letters []queue.Le
 	}
 	docs := documents(typ, msgs)
 	for i := range docs {
-		if l := &letters[docs[i].message]; docs[i].key == headKey(typ, l.ID) {
-			docs[i].size += len(l.Reason) + len(l.Worker)
-			docs[i].body = append(docs[i].body, bson.E{Key: "reason", Value: l.Reason}, bson.E{Key: "attempts", Value: int64(l.Attempts)},
-				bson.E{Key: "worker", Value: l.Worker}, bson.E{Key: "at", Value: l.Time})
-		}
+		l := &letters[i]
+		docs[i].size += len(l.Reason) + len(l.Worker)
+		docs[i].body = append(docs[i].body, bson.E{Key: "reason", Value: l.Reason}, bson.E{Key: "attempts", Value: int64(l.Attempts)},
+			bson.E{Key: "worker", Value: l.Worker}, bson.E{Key: "at", Value: l.Time})
 	}
 	return insert(ctx, q.dead, docs, func(err error) error { return q.explain(ctx, "bury "+typ, err) })
 }
@@ -88,11 +87,6 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 		if !ok {
 			continue
 		}
-		if h.pieces > 0 && !h.Incomplete {
-			if err := assemble(ctx, q.dead.write, &h); err != nil {
-				return nil, err
-			}
-		}
 		if h.Incomplete {
 			h.Payload = nil
 		}
@@ -100,7 +94,7 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 		if err := bson.Unmarshal(cursor.Current, &doc); err != nil {
 			return nil, fmt.Errorf("dead letter %s is damaged: %w", h.ID, err)
 		}
-		letters = append(letters, queue.Letter{Message: h.Message, Reason: doc.Reason, Attempts: int(doc.Attempts), Worker: doc.Worker, Time: doc.At})
+		letters = append(letters, queue.Letter{Message: h, Reason: doc.Reason, Attempts: int(doc.Attempts), Worker: doc.Worker, Time: doc.At})
 		if size += int64(len(h.Payload)); len(letters) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
 			break
 		}
@@ -113,8 +107,7 @@ const deadBatch = 200
 
 // RemoveDead implements queue.Queue.
 //
-//	find {_id: {$in: ["<type>/<ID>", …]}, p: {$gt: 0}} → p in dead; index: _id. Then deleteMany of those pieces and deleteMany
-//	of the heads, by _id, w: majority. Fewer deleted than asked: they were gone.
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}} in dead, w: majority; index: _id. Fewer deleted than asked: they were gone.
 func (q *Queue) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
@@ -124,41 +117,10 @@ func (q *Queue) RemoveDead(ctx context.Context, typ string, ids []queue.ID) erro
 	}
 	for len(ids) > 0 {
 		n := min(len(ids), ackKeys)
-		if err := q.removeDead(ctx, typ, ids[:n]); err != nil {
+		if _, err := q.dead.write.DeleteMany(ctx, in(headKeys(typ, ids[:n]))); err != nil {
 			return q.explain(ctx, "remove dead letters of "+typ, err)
 		}
 		ids = ids[n:]
-	}
-	return nil
-}
-
-func (q *Queue) removeDead(ctx context.Context, typ string, ids []queue.ID) error {
-	heads := make([]string, len(ids))
-	for i, id := range ids {
-		heads[i] = headKey(typ, id)
-	}
-	large := append(in(heads), bson.E{Key: "p", Value: bson.D{{Key: "$gt", Value: 0}}})
-	cursor, err := q.dead.write.Find(ctx, large, options.Find().SetProjection(bson.D{{Key: "p", Value: 1}}))
-	if err != nil {
-		return err
-	}
-	defer cursor.Close(ctx)
-	var pieces []string
-	for cursor.Next(ctx) {
-		if h, ok := decodeHead(typ, cursor.Current); ok {
-			pieces = append(pieces, pieceKeys(typ, h.ID, h.pieces)...)
-		}
-	}
-	if err := cursor.Err(); err != nil {
-		return err
-	}
-	for _, keys := range [][]string{pieces, heads} { // what is left of a removal cut off half way is a head without its pieces
-		if len(keys) == 0 {
-			continue
-		}
-		if _, err := q.dead.write.DeleteMany(ctx, in(keys)); err != nil {
-			return err
-		}
 	}
 	return nil
 }

@@ -2,18 +2,16 @@
 //
 // One collection, messages, holds everything that is pending, with no index but the one on _id:
 //
-//	{_id: "<type>/<32 characters of the ID>", b: BinData, h?: {…}}                  a message
-//	{_id: "<type>/<ID>", p: <pieces>, s: <bytes>, h?: {…}}                          the head of a large message
-//	{_id: "<type>#<ID>+<k>", b: BinData}                                            its k-th piece, k = 1, 2, …
+//	{_id: "<type>/<32 characters of the ID>", b: BinData, h?: {…}}
 //
-// '/' and '#' occur in no type name, so the messages of a type are the range ("<type>/", "<type>0"), whatever other types
-// there are, and pieces lie outside of every such range: limits, counts and oldest entries see messages only. A message
-// exists if and only if its head exists. Pieces are inserted before the head and deleted before the head.
+// '/' occurs in no type name, so the messages of a type are the range ("<type>/", "<type>0"), whatever other types there are. A message is one
+// document. Earlier versions stored messages of more than 8 MiB in several: a document with a field p is one of those, which this
+// version cannot read, so it is an incomplete message.
 //
 // Headers are a document; if a key contains '.' or starts with '$', which servers treat in different ways, they are an
 // array [key, value, key, value, …] instead. Messages of foreign publishers may have b as a string or not at all.
 //
-// dead holds the dead letters in the same form, each head with {reason, attempts, worker, at} besides.
+// dead holds the dead letters in the same form, each with {reason, attempts, worker, at} besides.
 //
 // scheduled holds the delayed messages, see schedule.go, and how they are promoted, see promote.go.
 //

@@ -13,13 +13,9 @@ import (
 )
 
 const (
-	// pieceSize is the largest piece of a payload. A message up to it is one document: a document is limited to 16 MiB with
-	// all its fields.
-	pieceSize = 8 << 20
-
 	headSeparator  = "/" // between type and ID
 	headEnd        = "0" // the character behind it
-	pieceSeparator = "#" // between type and ID of a piece
+	pieceSeparator = "#" // between type and ID of a piece: earlier versions stored large messages in several documents
 	pieceEnd       = "$" // the character behind it
 
 	typesEnd = "{" // behind all keys that begin as a type does: the character behind z
@@ -27,20 +23,15 @@ const (
 
 func headKey(typ string, id queue.ID) string { return typ + headSeparator + id.String() }
 
-// pieceKey names the k-th piece, counted from 1. There are fewer than 10.
-func pieceKey(typ string, id queue.ID, k int) string {
-	return typ + pieceSeparator + id.String() + "+" + string(rune('0'+k))
-}
-
-func pieceKeys(typ string, id queue.ID, pieces int) []string {
-	keys := make([]string, 0, pieces)
-	for k := 1; k <= pieces; k++ {
-		keys = append(keys, pieceKey(typ, id, k))
+func headKeys(typ string, ids []queue.ID) []string {
+	keys := make([]string, len(ids))
+	for i, id := range ids {
+		keys[i] = headKey(typ, id)
 	}
 	return keys
 }
 
-// document is one document to be inserted, and the message that is stored once it and all before it are.
+// document is the document of one message.
 type document struct {
 	key     string
 	message int // index in the call
@@ -48,29 +39,18 @@ type document struct {
 	body    bson.D
 }
 
-// documents lays messages out as documents. rule: pieces come before their head, so a head means a whole message.
+// documents lays messages out as documents, one for each: a document may have 16 MiB, and a message within its limits has less. See
+// docs/decisions/0307.
 func documents(typ string, msgs []queue.Message) []document {
-	docs := make([]document, 0, len(msgs))
+	docs := make([]document, len(msgs))
 	for i := range msgs {
 		m := &msgs[i]
-		head := document{key: headKey(typ, m.ID), message: i, size: m.Size() + 64}
-		if len(m.Payload) <= pieceSize {
-			head.body = append(make(bson.D, 0, 3), bson.E{Key: "_id", Value: head.key}, bson.E{Key: "b", Value: bson.Binary{Data: m.Payload}})
-		} else {
-			k := 0
-			for piece := range slices.Chunk(m.Payload, pieceSize) {
-				k++
-				key := pieceKey(typ, m.ID, k)
-				docs = append(docs, document{key: key, message: i, size: len(piece) + 64,
-					body: bson.D{{Key: "_id", Value: key}, {Key: "b", Value: bson.Binary{Data: piece}}}})
-			}
-			head.size -= len(m.Payload)
-			head.body = bson.D{{Key: "_id", Value: head.key}, {Key: "p", Value: int32(k)}, {Key: "s", Value: int32(len(m.Payload))}}
-		}
+		key := headKey(typ, m.ID)
+		docs[i] = document{key: key, message: i, size: m.Size() + 64,
+			body: append(make(bson.D, 0, 3), bson.E{Key: "_id", Value: key}, bson.E{Key: "b", Value: bson.Binary{Data: m.Payload}})}
 		if len(m.Headers) > 0 {
-			head.body = append(head.body, bson.E{Key: "h", Value: encodeHeaders(m.Headers)})
+			docs[i].body = append(docs[i].body, bson.E{Key: "h", Value: encodeHeaders(m.Headers)})
 		}
-		docs = append(docs, head)
 	}
 	return docs
 }
@@ -92,16 +72,9 @@ func encodeHeaders(headers map[string]string) any {
 	return list
 }
 
-// head is a message as it was read, before its pieces are.
-type head struct {
-	queue.Message
-	pieces int
-	size   int // of the whole payload
-}
-
 // decodeHead reads a document of a type's range. ok is false if its _id is no message ID: not ours, and not pending. What
 // a foreign publisher wrote in another form than promised is an incomplete message.
-func decodeHead(typ string, raw bson.Raw) (h head, ok bool) {
+func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 	var id queue.ID
 	h, ok = decodeDocument(raw, func(key string) bool {
 		if len(key) != len(typ)+1+queue.IDLen {
@@ -116,7 +89,7 @@ func decodeHead(typ string, raw bson.Raw) (h head, ok bool) {
 }
 
 // decodeDocument reads a document whose _id isOurs accepts, except for its type and ID.
-func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h head, ok bool) {
+func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message, ok bool) {
 	elements, err := raw.Elements()
 	if err != nil {
 		return h, false
@@ -139,25 +112,13 @@ func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h head, ok bool
 				h.Incomplete = v.Type != bson.TypeNull
 			}
 		case "p":
-			if n, isInt := v.AsInt64OK(); isInt && n > 0 && n < 10 {
-				h.pieces = int(n)
-			} else {
-				h.Incomplete = true
-			}
-		case "s":
-			if n, isInt := v.AsInt64OK(); isInt && n >= 0 && n <= queue.MaxPayload {
-				h.size = int(n)
-			} else {
-				h.Incomplete = true
-			}
+			// rule: its payload lies in other documents, where an earlier version has put it
+			h.Incomplete, h.Why = true, "an earlier version stored it in pieces, which only that version can read: drain it with that one"
 		case "h":
 			if h.Headers, err = decodeHeaders(v); err != nil {
 				h.Incomplete = true
 			}
 		}
-	}
-	if h.pieces == 0 {
-		h.size = len(h.Payload)
 	}
 	return h, ok
 }

@@ -30,12 +30,11 @@ func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, u
 	return q
 }
 
-// SweepNow lets the next Fetch from the start, and the next Promote, look for orphans.
-func (q *Queue) SweepNow() {
+// TidyNow lets the next Promote remove old notes.
+func (q *Queue) TidyNow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	clear(q.swept)
-	q.sweepAtOnce, q.tidied = true, time.Time{}
+	q.tidied = time.Time{}
 }
 
 // ForgetKept lets the minute pass in which messages are passed over.

@@ -3,8 +3,6 @@ package mongoqueue
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -14,12 +12,8 @@ import (
 )
 
 const (
-	maxBatch     = 10_000 // documents per reply
-	ackKeys      = 10_000 // keys per delete command: well below 16 MiB
-	sweepEvery   = 10 * time.Minute
-	sweepLimit   = 100            // pieces looked at per sweep
-	sweepFirst   = 16             // one in so many first fetches of a type looks
-	orphanPieces = 24 * time.Hour // no publisher repeats for so long (queue.RepeatForMax)
+	maxBatch = 10_000 // documents per reply
+	ackKeys  = 10_000 // keys per delete command: well below 16 MiB
 )
 
 // typeRange is the range of keys of a type's messages behind the given ID.
@@ -53,9 +47,6 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 	if err := q.enter(ctx); err != nil {
 		return nil, err
 	}
-	if after.IsZero() {
-		q.sweepOrphans(ctx, typ)
-	}
 	filter := typeRange(typ, after)
 	for {
 		out, read, last, err := q.fetch(ctx, typ, filter, limit)
@@ -86,18 +77,10 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 		if !ok {
 			continue
 		}
-		if h.pieces > 0 && !h.Incomplete {
-			q.mu.Lock()
-			q.pieces[headKey(h.Type, h.ID)] = h.pieces // Ack needs to know
-			q.mu.Unlock()
-			if err := assemble(ctx, q.messages, &h); err != nil {
-				return nil, 0, "", err
-			}
-		}
 		if h.Incomplete {
 			h.Payload, h.Headers = nil, nil
 		}
-		out = append(out, h.Message)
+		out = append(out, h)
 		if bytes += int64(len(h.Payload)); limit.Bytes > 0 && bytes >= limit.Bytes {
 			break
 		}
@@ -131,37 +114,6 @@ func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 	q.mu.Unlock()
 }
 
-// assemble reads the pieces of a large message.
-//
-//	find {_id: {$in: ["<type>#<ID>+1", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id. Fewer than said, or of
-//	another length: an acknowledgement was cut off half way, the message is incomplete.
-func assemble(ctx context.Context, from *mongo.Collection, h *head) error {
-	return assembleOf(ctx, from, h, pieceKeys(h.Type, h.ID, h.pieces))
-}
-
-func assembleOf(ctx context.Context, from *mongo.Collection, h *head, keys []string) error {
-	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}, {Key: "$gte", Value: keys[0]}, {Key: "$lte", Value: keys[len(keys)-1]}}}}
-	cursor, err := from.Find(ctx, filter, options.Find().SetSort(byKey))
-	if err != nil {
-		return err
-	}
-	defer cursor.Close(ctx)
-	payload := make([]byte, 0, h.size)
-	found := 0
-	for cursor.Next(ctx) {
-		_, data, ok := cursor.Current.Lookup("b").BinaryOK()
-		if !ok || len(payload)+len(data) > h.size {
-			h.Incomplete = true
-			return nil
-		}
-		payload = append(payload, data...)
-		found++
-	}
-	h.Incomplete = found != h.pieces || len(payload) != h.size
-	h.Payload = payload
-	return cursor.Err()
-}
-
 func in(keys []string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
 }
@@ -169,10 +121,6 @@ func in(keys []string) bson.D {
 // Ack implements queue.Queue.
 //
 //	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, w: 1; index: _id. Fewer deleted than asked: they were gone.
-//
-// Pieces go first, so that what is left of an acknowledgement that was cut off is a head, which Fetch reports as
-// incomplete. Whether a message has pieces is known from its Fetch: nobody can acknowledge what was not fetched, except by
-// hand, and then sweepOrphans removes them a day later.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
@@ -182,32 +130,9 @@ func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	}
 	for len(ids) > 0 {
 		n := min(len(ids), ackKeys)
-		heads := make([]string, n)
-		var pieces, large []string
-		for i, id := range ids[:n] {
-			heads[i] = headKey(typ, id)
-		}
-		q.mu.Lock()
-		if len(q.pieces) > 0 {
-			for i, key := range heads {
-				if k := q.pieces[key]; k > 0 {
-					large = append(large, key)
-					pieces = append(pieces, pieceKeys(typ, ids[i], k)...)
-				}
-			}
-		}
-		q.mu.Unlock()
-		if err := q.delete(ctx, pieces); err != nil {
+		if err := q.delete(ctx, headKeys(typ, ids[:n])); err != nil {
 			return q.explain(ctx, "ack "+typ, err)
 		}
-		if err := q.delete(ctx, heads); err != nil {
-			return q.explain(ctx, "ack "+typ, err)
-		}
-		q.mu.Lock()
-		for _, key := range large {
-			delete(q.pieces, key)
-		}
-		q.mu.Unlock()
 		ids = ids[n:]
 	}
 	return nil
@@ -220,84 +145,6 @@ func (q *Queue) delete(ctx context.Context, keys []string) error {
 	}
 	_, err := q.relaxed.DeleteMany(ctx, in(keys))
 	return err
-}
-
-// sweepMark is where the search for orphans of a type stands.
-type sweepMark struct {
-	next time.Time
-	from string // key of the last piece looked at
-}
-
-// sweepOrphans removes pieces without a head, which only a publisher that died within a batch can leave behind, once they
-// are a day old. It looks at a few pieces at a time, seldom. An error is no matter: there is a next time.
-func (q *Queue) sweepOrphans(ctx context.Context, typ string) {
-	q.mu.Lock()
-	mark := q.swept[typ]
-	due := time.Now().After(mark.next)
-	if mark.next.IsZero() && !q.sweepAtOnce && rand.N(sweepFirst) != 0 {
-		// The first fetch of a type does not look, as a rule: a worker that drains many small types and ends would spend one
-		// command of ten on it. Sometimes it does, as there may be no other workers.
-		mark.next = time.Now().Add(sweepEvery)
-		q.swept[typ] = mark
-		due = false
-	}
-	if due {
-		mark.next = time.Now().Add(sweepEvery)
-		q.swept[typ] = mark
-	}
-	q.mu.Unlock()
-	if !due {
-		return
-	}
-	from, err := q.sweep(ctx, typ, max(mark.from, typ+pieceSeparator))
-	if err != nil {
-		return
-	}
-	mark.from = from
-	q.mu.Lock()
-	q.swept[typ] = mark
-	q.mu.Unlock()
-}
-
-// sweep looks at the pieces behind from and returns where to go on, "" for the beginning.
-//
-//	find {_id: {$gt: from, $lt: "<type>#<a day ago>"}} → _id only, sort {_id: 1}, limit 100; index: _id.
-//	find {_id: {$in: their heads}} → _id only; index: _id. Missing ones: their pieces are orphans.
-//	deleteMany {_id: {$in: orphans}}, w: 1.
-func (q *Queue) sweep(ctx context.Context, typ, from string) (string, error) {
-	old := queue.NewID(q.now().Add(-orphanPieces), 0, 0)
-	cursor, err := q.messages.Find(ctx, keyRange(from, typ+pieceSeparator+old.String()),
-		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(sweepLimit))
-	if err != nil {
-		return from, err
-	}
-	var pieces, heads []string
-	last := ""
-	headOf := func(piece string) string { return typ + headSeparator + piece[len(typ)+1:len(typ)+1+queue.IDLen] }
-	err = eachKey(ctx, cursor, func(key string) {
-		last = key
-		if len(key) == len(typ)+1+queue.IDLen+2 {
-			pieces, heads = append(pieces, key), append(heads, headOf(key))
-		}
-	})
-	if err != nil || len(pieces) == 0 {
-		return last, err
-	}
-	cursor, err = q.messages.Find(ctx, in(heads), options.Find().SetProjection(idOnly))
-	if err != nil {
-		return from, err
-	}
-	alive := map[string]bool{}
-	if err := eachKey(ctx, cursor, func(key string) { alive[key] = true }); err != nil {
-		return from, err
-	}
-	var orphans []string
-	for _, key := range pieces {
-		if !alive[headOf(key)] {
-			orphans = append(orphans, key)
-		}
-	}
-	return last, q.delete(ctx, orphans)
 }
 
 // Depth implements queue.Queue.

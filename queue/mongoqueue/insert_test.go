@@ -5,10 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"math/rand/v2"
-	"slices"
+	"strings"
 	"testing"
 	"time"
 
+	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 	"pgregory.net/rapid"
@@ -327,7 +328,7 @@ func TestCommandsStayWithinTheServersLimits(t *testing.T) {
 		docs = append(docs, document{size: 300})
 	}
 	for range 9 {
-		docs = append(docs, document{size: pieceSize + 64})
+		docs = append(docs, document{size: 8<<20 + 64})
 	}
 	docs = append(docs, document{size: commandBytes * 2}, document{size: 1})
 	total := 0
@@ -360,21 +361,47 @@ func TestDocumentsAreDeterministic(t *testing.T) {
 	}
 }
 
-// Who finds a head finds a whole message.
-func TestPiecesComeBeforeTheirHead(t *testing.T) {
-	msgs := []queue.Message{{Payload: []byte("small")}, {Payload: make([]byte, 2*pieceSize+1)}, {Payload: []byte("small")}}
-	var keys, want []string
-	for i := range msgs {
-		msgs[i].ID[19] = byte(i + 1)
-		if i == 1 {
-			want = append(want, pieceKeys("orders", msgs[i].ID, 3)...)
+// Whatever the limits allow is one document: the largest payload, with headers that take the most room beside it, promoted, and then a dead
+// letter with the longest reason.
+func TestLargestMessageIsOneDocument(t *testing.T) {
+	m := queue.Message{Type: strings.Repeat("x", queue.MaxTypeLen), Payload: make([]byte, queue.MaxPayload), Headers: map[string]string{}}
+	m.ID[19] = 1
+	// Many short keys take the most. One has a dot, so headers are stored as a list.
+	left := queue.MaxHeaders
+	add := func(key string) {
+		if _, there := m.Headers[key]; !there && len(key) <= left {
+			m.Headers[key] = ""
+			left -= len(key)
 		}
-		want = append(want, headKey("orders", msgs[i].ID))
 	}
-	for _, d := range documents("orders", msgs) {
-		keys = append(keys, d.key)
+	add(".")
+	for a := rune(1); a < 0x80; a++ {
+		add(string(a))
 	}
-	if !slices.Equal(keys, want) {
-		t.Errorf("documents in the order %q, want %q", keys, want)
+	for a := rune(1); a < 0x80; a++ {
+		for b := rune(1); b < 0x80; b++ {
+			add(string(a) + string(b))
+		}
+	}
+	for a := rune(0x80); a < 0x800; a++ {
+		add(string(a))
+	}
+	for a := rune(0x800); left >= 3; a++ {
+		add(string(a))
+	}
+	if err := m.Validate(); err != nil || left > 2 || len(m.Headers) < 25_000 {
+		t.Fatalf("%d headers, %d bytes are left: %v", len(m.Headers), left, err)
+	}
+	letter := documents(m.Type, []queue.Message{m})[0].body
+	text := strings.Repeat("x", queue.MaxReason)
+	raw, err := bson.Marshal(append(letter, bson.E{Key: "reason", Value: text}, bson.E{Key: "worker", Value: text}, bson.E{Key: "attempts", Value: int64(1)},
+		bson.E{Key: "at", Value: time.Now()}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	const most = 16 << 20 // bytes of a document
+	t.Logf("%d headers; %d bytes are left", len(m.Headers), most-len(raw))
+	if len(raw) > most {
+		t.Errorf("the document has %d bytes, at most %d are possible", len(raw), most)
 	}
 }

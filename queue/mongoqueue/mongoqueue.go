@@ -65,11 +65,7 @@ type Queue struct {
 
 	mu     sync.Mutex
 	closed bool
-	pieces map[string]int       // head _id → pieces, of fetched and not yet acknowledged large messages
-	swept  map[string]sweepMark // per type, see sweepPieces
-	size   map[string]int64     // per type, recent mean payload, see Fetch
-
-	sweepAtOnce bool // tests: also at the first fetch of a type
+	size   map[string]int64 // per type, recent mean payload, see Fetch
 
 	promotedTypes map[string]bool // registered by Promote
 	tidied        time.Time       // when scheduled was
@@ -150,8 +146,6 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 		files:     db.Collection("files", must),
 		marks:     db.Collection("marks", must),
 		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
-		pieces:    map[string]int{},
-		swept:     map[string]sweepMark{},
 		size:      map[string]int64{},
 
 		promotedTypes: map[string]bool{},

@@ -1,7 +1,6 @@
 package mongoqueue_test
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -148,15 +147,14 @@ func TestSortedFindsHaveBothBounds(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	w := &wire{}
 	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
-	mustInsert(t, q, "orders", message("orders", 1, nil), message("orders", 2, make([]byte, 9<<20)))
+	mustInsert(t, q, "orders", message("orders", 1, nil), message("orders", 2, nil))
 	w.take()
-	q.SweepNow()
 	some := queue.Limit{Messages: 10}
 	for _, err := range []error{
 		second(q.Fetch(t.Context(), "orders", queue.ID{}, some)),
 		second(q.Fetch(t.Context(), "orders", message("", 1, nil).ID, some)),
 		second(q.Depth(t.Context(), "orders", 1)), second(q.Types(t.Context())),
-		q.Bury(t.Context(), "orders", []queue.Letter{{Message: message("orders", 2, make([]byte, 9<<20))}}),
+		q.Bury(t.Context(), "orders", []queue.Letter{{Message: message("orders", 2, nil)}}),
 		second(q.Dead(t.Context(), "orders", queue.ID{}, some)), second(q.Types(t.Context())),
 	} {
 		if err != nil {
@@ -351,7 +349,6 @@ func TestOneRoundTripEach(t *testing.T) {
 	w.take()
 	mustInsert(t, q, "orders", msgs...)
 	for _, limit := range []queue.Limit{{Messages: 1000}, {Messages: 1000, Bytes: 4 << 20}, {Messages: 2000}, {Messages: 10}} {
-		q.SweepNow()
 		if _, err := q.Fetch(t.Context(), "orders", message("", 0, nil).ID, limit); err != nil {
 			t.Fatal(err)
 		}
@@ -391,7 +388,7 @@ func TestDepthBeyondWhatIsRead(t *testing.T) {
 
 // Listing types costs one command per type, however many messages there are.
 func TestTypesDoesNotWalkMessages(t *testing.T) {
-	uri, _ := mongotest.Fresh(t)
+	uri, db := mongotest.Fresh(t)
 	w := &wire{}
 	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
 	for _, typ := range []string{"a", "b", "c"} {
@@ -400,7 +397,10 @@ func TestTypesDoesNotWalkMessages(t *testing.T) {
 			msgs = append(msgs, message(typ, n, nil))
 		}
 		mustInsert(t, q, typ, msgs...)
-		mustInsert(t, q, typ, message(typ, 501, make([]byte, 9<<20)))
+		piece := bson.D{{Key: "_id", Value: fmt.Sprintf("%s#%v+1", typ, message(typ, 501, nil).ID)}} // of a large message of an earlier version
+		if _, err := db.Collection("messages").InsertOne(t.Context(), piece); err != nil {
+			t.Fatal(err)
+		}
 	}
 	w.take()
 	types, err := q.Types(t.Context())
@@ -413,157 +413,94 @@ func TestTypesDoesNotWalkMessages(t *testing.T) {
 	}
 }
 
-func large(n int) queue.Message {
-	p := make([]byte, 12<<20)
-	for i := range p {
-		p[i] = byte(i*n) + byte(i>>12)
-	}
-	return message("orders", n, p)
-}
-
-// An acknowledgement or a publish of a large message that was cut off at any point.
-func TestLargeMessagesCutOffHalfWay(t *testing.T) {
-	head := func(n int) string { return "orders/" + message("", n, nil).ID.String() }
-	piece := func(n, k int) string { return fmt.Sprintf("orders#%v+%d", message("", n, nil).ID, k) }
-	uri, db := mongotest.Fresh(t)
-	messages := db.Collection("messages")
-	writer := open(t, uri, mongoqueue.Options{})
-	for name, tc := range map[string]struct {
-		lose       []string
-		visible    bool
-		incomplete bool
-		repeated   bool // the publisher repeats afterwards
-	}{
-		"complete":             {nil, true, false, false},
-		"ack: one piece gone":  {[]string{piece(2, 1)}, true, true, false},
-		"ack: the other piece": {[]string{piece(2, 2)}, true, true, false},
-		"ack: all pieces gone": {[]string{piece(2, 1), piece(2, 2)}, true, true, false},
-		"publish: no head yet": {[]string{head(2)}, false, false, false},
-		"publish: one piece":   {[]string{head(2), piece(2, 2)}, false, false, false},
-		"repeated publish":     {[]string{head(2), piece(2, 2)}, true, false, true},
-		"repeated over an ack": {[]string{piece(2, 1)}, true, false, true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			if _, err := messages.DeleteMany(t.Context(), bson.D{}); err != nil {
-				t.Fatal(err)
-			}
-			mustInsert(t, writer, "orders", message("orders", 1, []byte("before")), large(2), message("orders", 3, []byte("behind")))
-			if len(tc.lose) > 0 {
-				r, err := messages.DeleteMany(t.Context(), bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: tc.lose}}}})
-				if err != nil || r.DeletedCount != int64(len(tc.lose)) {
-					t.Fatal(r, err)
-				}
-			}
-			if tc.repeated {
-				mustInsert(t, writer, "orders", large(2))
-			}
-			q := open(t, uri, mongoqueue.Options{}) // another process, which knows nothing
-			q.SetClock(message("", 1, nil).ID.Time())
-			got := fetchAll(t, q, "orders")
-			want := 2
-			if tc.visible {
-				want = 3
-			}
-			if len(got) != want || got[0].Incomplete || string(got[want-1].Payload) != "behind" {
-				t.Fatalf("got %d messages, want %d", len(got), want)
-			}
-			if d, err := q.Depth(t.Context(), "orders", 10); err != nil || d.Pending != want {
-				t.Errorf("Depth = %+v, %v", d, err)
-			}
-			if tc.visible {
-				m := got[1]
-				if m.ID != large(2).ID || m.Incomplete != tc.incomplete || tc.incomplete && m.Payload != nil || !tc.incomplete && !bytes.Equal(m.Payload, large(2).Payload) {
-					t.Errorf("got %v incomplete=%v with %d bytes", m.ID, m.Incomplete, len(m.Payload))
-				}
-				if err := q.Ack(t.Context(), "orders", []queue.ID{got[0].ID, got[1].ID, got[2].ID}); err != nil {
-					t.Fatal(err)
-				}
-				if n := count(t, db); n != 0 {
-					t.Errorf("%d documents are left after the acknowledgement", n)
-				}
-			}
-		})
-	}
-}
-
-// What a publisher that died within a large message left behind goes after a day; nothing else does.
-func TestOrphanedPiecesAreSwept(t *testing.T) {
+// Earlier versions stored a message of more than 8 MiB as a head and pieces. It is pending, and incomplete: its number is not given to the file,
+// and nothing of it goes but by its acknowledgement.
+func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
-	born := message("", 1, nil).ID.Time()
-	mustInsert(t, q, "orders", large(1), large(2), message("orders", 3, nil))
-	mustInsert(t, q, "orders-x", message("orders-x", 1, make([]byte, 9<<20)))
-	if _, err := db.Collection("messages").DeleteOne(t.Context(), bson.D{{Key: "_id", Value: "orders/" + large(1).ID.String()}}); err != nil {
+	id := message("", 2, nil).ID
+	plant := func(collection string, more ...bson.E) {
+		t.Helper()
+		if _, err := db.Collection(collection).InsertMany(t.Context(), []any{
+			bson.D{{Key: "_id", Value: fmt.Sprintf("orders#%v+1", id)}, {Key: "b", Value: []byte("half of")}},
+			bson.D{{Key: "_id", Value: fmt.Sprintf("orders#%v+2", id)}, {Key: "b", Value: []byte(" a payload")}},
+			append(bson.D{{Key: "_id", Value: fmt.Sprintf("orders/%v", id)}, {Key: "p", Value: int32(2)}, {Key: "s", Value: int32(17)},
+				{Key: "h", Value: bson.D{{Key: "k", Value: "v"}}}}, more...),
+		}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	plant("messages")
+	mustInsert(t, q, "orders", message("orders", 1, []byte("before")), message("orders", 3, []byte("behind")))
+	got := fetchAll(t, q, "orders")
+	if len(got) != 3 || got[0].Incomplete || got[1].ID != id || !got[1].Incomplete || !strings.Contains(got[1].Why, "earlier version") || got[1].Payload != nil || string(got[2].Payload) != "behind" || got[2].Incomplete {
+		t.Fatalf("got %+v", got)
+	}
+	if d, err := q.Depth(t.Context(), "orders", 10); err != nil || d.Pending != 3 {
+		t.Errorf("Depth = %+v, %v", d, err)
+	}
+	var ie *queue.InsertError
+	if err := q.Insert(t.Context(), "orders", got[1:2]); !errors.As(err, &ie) || !ie.Refused {
+		t.Errorf("inserted again: %v", err)
+	}
+	if err := q.Bury(t.Context(), "orders", []queue.Letter{{Message: got[1], Reason: "why not"}}); err == nil {
+		t.Error("it became a dead letter without its payload")
+	}
+	if n := count(t, db); n != 5 {
+		t.Errorf("%d documents are left, want all 5", n)
+	}
+
+	// A dead letter is not published again without its payload, and stays.
+	plant("dead", bson.E{Key: "reason", Value: "r"})
+	letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
+	if err != nil || len(letters) != 1 || !letters[0].Incomplete || letters[0].Reason != "r" {
+		t.Fatalf("letters %+v, %v", letters, err)
+	}
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
 		t.Fatal(err)
 	}
-	total := count(t, db) // 2 orphans among them
-	for _, step := range []struct {
-		age  time.Duration
-		want int
-	}{{23 * time.Hour, total}, {25 * time.Hour, total - 2}, {25 * time.Hour, total - 2}} {
-		q.SetClock(born.Add(step.age))
-		q.SweepNow()
-		if got := fetchAll(t, q, "orders"); len(got) != 2 || got[0].Incomplete {
-			t.Fatalf("got %d messages", len(got))
-		}
-		if n := count(t, db); n != step.want {
-			t.Errorf("%d documents after %v, want %d", n, step.age, step.want)
-		}
+	defer p.Close(t.Context())
+	if n, err := queue.Requeue(t.Context(), q, p, letters); n != 0 || err == nil {
+		t.Errorf("requeued %d, %v", n, err)
+	}
+	if letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10}); err != nil || len(letters) != 1 {
+		t.Errorf("%d letters are left, %v", len(letters), err)
+	}
+	if err := q.RemoveDead(t.Context(), "orders", []queue.ID{id}); err != nil {
+		t.Fatal(err)
+	}
+	if letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10}); err != nil || len(letters) != 0 {
+		t.Errorf("%d letters are left, %v", len(letters), err)
 	}
 }
 
-// Promoting removes what promoted and half published messages leave behind, once nobody can need it: notes of settled ones, and pieces
-// without a head.
+// Promoting removes the notes of what was settled, once nobody can need them.
 func TestTidyingDelayedMessages(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
-	scheduled := db.Collection("scheduled")
 	born := message("", 1, nil).ID.Time()
-	delay := func(m queue.Message, after time.Duration) string {
-		t.Helper()
-		m.Due = born.Add(after)
+	note := bson.D{{Key: "_id", Value: "settled/" + message("", 1, nil).ID.String()}}
+	for n, step := range []struct {
+		age   time.Duration
+		notes int64
+	}{
+		{time.Minute, 1},
+		{queue.SettledFor + 30*time.Minute, 1},
+		{queue.SettledFor + 2*time.Hour, 0},
+	} {
+		q.SetClock(born.Add(step.age))
+		q.TidyNow()
+		m := message("orders", n+1, nil)
+		m.Due = born
 		if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
 			t.Fatal(err)
 		}
-		return fmt.Sprintf("%015d/%s/%v", m.Due.UnixMilli(), m.Type, m.ID)
-	}
-	settled := bson.D{{Key: "_id", Value: "settled/" + message("", 1, nil).ID.String()}}
-	pieces := func(slot string) bson.D {
-		return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: bson.A{"#" + slot + "+1", "#" + slot + "+2"}}}}}
-	}
-
-	delay(message("orders", 1, nil), 0)
-	orphan := delay(large(2), time.Hour)
-	if _, err := scheduled.DeleteOne(t.Context(), bson.D{{Key: "_id", Value: orphan}}); err != nil {
-		t.Fatal(err)
-	}
-	for n, step := range []struct {
-		age            time.Duration
-		notes, orphans int64
-	}{
-		{time.Minute, 1, 2},
-		{queue.SettledFor + 30*time.Minute, 1, 2},
-		{queue.SettledFor + 2*time.Hour, 0, 0},
-	} {
-		q.SetClock(born.Add(step.age))
-		q.SweepNow()
-		// Whole, and as old as the orphan: it came late.
-		whole := large(10 + n)
-		delay(whole, time.Minute)
-		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages == 0 {
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
 			t.Fatalf("%v: promoted %d messages, %v", step.age, p.Messages, err)
 		}
-		got := fetchAll(t, q, "orders")
-		if last := got[len(got)-1]; !bytes.Equal(last.Payload, whole.Payload) {
-			t.Errorf("%v: a message that is whole lost its pieces", step.age)
-		}
-		for what, c := range map[string]struct {
-			filter bson.D
-			want   int64
-		}{"notes": {settled, step.notes}, "pieces without a head": {pieces(orphan), step.orphans}} {
-			if n, err := scheduled.CountDocuments(t.Context(), c.filter); err != nil || n != c.want {
-				t.Errorf("%v: %d %s, want %d (%v)", step.age, n, what, c.want, err)
-			}
+		if n, err := db.Collection("scheduled").CountDocuments(t.Context(), note); err != nil || n != step.notes {
+			t.Errorf("%v: %d notes, want %d (%v)", step.age, n, step.notes, err)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (p *plan) bury(i int, why string, renumber bool) plan {
 	if !renumber {
 		return next
 	}
-	// rule: the number is given again, the ID is not. Pieces of the refused message may lie under it.
+	// rule: the number is given again, the ID is not: no two messages ever have the same one.
 	s := queue.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1}
 	for j := i; j < len(next.items); j++ {
 		if next.items[j].slot.Type == item.slot.Type {
@@ -323,7 +323,8 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 	}
 	left := drop
 	for _, slot := range plan.slots() {
-		if d := bySlot[slot]; d != nil {
+		// rule: what cannot be read whole was not published, so it stays. An earlier version, which could read it, has planned it.
+		if d := bySlot[slot]; d != nil && !d.Incomplete {
 			left = append(left, *d)
 		}
 	}
@@ -350,8 +351,7 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 		var msgs []queue.Message
 		var items []int
 		for i, item := range plan.items {
-			// One that is not there was removed already, so all of the plan were inserted before; one of which pieces are not
-			// there was about to be.
+			// One that is not there was removed already, so all of the plan were inserted before.
 			if d := bySlot[item.slot]; d != nil && !d.Incomplete && item.slot.Type == typ {
 				msgs = append(msgs, queue.Message{Type: typ, ID: item.as, Payload: d.Payload, Headers: queue.PromotedHeaders(d.Headers, d.ID, item.as)})
 				items = append(items, i)

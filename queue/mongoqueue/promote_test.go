@@ -619,3 +619,32 @@ func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
 		t.Error("no letter was requeued")
 	}
 }
+
+// TestPlannedMessageThatCannotBeRead: an earlier version, which could read it, has planned it and died. It is neither promoted nor removed.
+func TestPlannedMessageThatCannotBeRead(t *testing.T) {
+	w := newPlanWorld()
+	whole, pieces := w.published[0], w.published[1]
+	if whole.Type != pieces.Type {
+		t.Fatal("they are of two types")
+	}
+	pieces.Incomplete, pieces.Payload = true, nil
+	w.delayed[queue.SlotOf(&pieces)] = delayed{Message: pieces}
+	s := queue.Sequence{}
+	w.plan = &plan{version: "1", sequences: map[string]queue.Sequence{}}
+	for _, m := range []queue.Message{whole, pieces} {
+		w.plan.items = append(w.plan.items, planItem{queue.SlotOf(&m), s.Next(w.clock)})
+	}
+	w.plan.sequences[whole.Type] = s
+	if _, err := w.promoter(promoteMutant{}).head(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if got := w.messages[whole.Type]; len(got) != 1 {
+		t.Errorf("%d messages, want the one that is whole", len(got))
+	}
+	if _, there := w.delayed[queue.SlotOf(&pieces)]; !there || w.notes[pieces.ID] {
+		t.Errorf("the message that cannot be read is there: %v, is noted as settled: %v", there, w.notes[pieces.ID])
+	}
+	if _, there := w.delayed[queue.SlotOf(&whole)]; there || !w.notes[whole.ID] {
+		t.Errorf("the message that is whole is there: %v, is noted as settled: %v", there, w.notes[whole.ID])
+	}
+}

@@ -19,8 +19,7 @@ import (
 
 // The collection scheduled, with no index but the one on _id:
 //
-//	{_id: "<due, 15 digits of ms>/<type>/<ID>", b, h?}       a delayed message, or {…, p, s, h?} its head; x: true: cancelled
-//	{_id: "#<due>/<type>/<ID>+<k>", b}                       a piece of a large one
+//	{_id: "<due, 15 digits of ms>/<type>/<ID>", b, h?}       a delayed message; x: true: cancelled
 //	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at}], dead: [{k, why}], of} the plan, see promote.go; dead counts if of = v
 //	{_id: "settled/<ID>"}                                    promoted or cancelled lately, see queue.SettledFor
 const (
@@ -47,10 +46,10 @@ func slotKey(s queue.Slot) string {
 
 func dueKey(due time.Time) string { return fmt.Sprintf("%015d", due.UnixMilli()) }
 
-func slotPieceKeys(s queue.Slot, pieces int) []string {
-	keys := make([]string, 0, pieces)
-	for k := 1; k <= pieces; k++ {
-		keys = append(keys, pieceSeparator+slotKey(s)+"+"+string(rune('0'+k)))
+func slotKeys(slots []queue.Slot) []string {
+	keys := make([]string, len(slots))
+	for i, s := range slots {
+		keys[i] = slotKey(s)
 	}
 	return keys
 }
@@ -81,20 +80,10 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	if err := q.enter(ctx); err != nil {
 		return &queue.InsertError{Refused: true, Err: err}
 	}
-	var docs []document
-	for i := range msgs {
-		m := &msgs[i]
-		head, k := headKey(m.Type, m.ID), 0
-		for _, d := range documents(m.Type, msgs[i:i+1]) {
-			if d.message = i; d.key == head {
-				d.key = slotKey(queue.SlotOf(m))
-			} else {
-				k++
-				d.key = slotPieceKeys(queue.SlotOf(m), k)[k-1]
-			}
-			d.body[0].Value = d.key
-			docs = append(docs, d)
-		}
+	docs := documents("", msgs)
+	for i := range docs {
+		docs[i].key = slotKey(queue.SlotOf(&msgs[i]))
+		docs[i].body[0].Value = docs[i].key
 	}
 	return insert(ctx, q.scheduled, docs, func(err error) error { return q.explain(ctx, "delay messages", err) })
 }
@@ -389,10 +378,7 @@ func (q planned) delayedAt(ctx context.Context, slots []queue.Slot) (out []delay
 	if len(slots) == 0 {
 		return nil, nil
 	}
-	keys := make([]string, len(slots))
-	for i, s := range slots {
-		keys[i] = slotKey(s)
-	}
+	keys := slotKeys(slots)
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}, {Key: "$gte", Value: slices.Min(keys)}, {Key: "$lte", Value: slices.Max(keys)}}}}
 	err = q.eachDelayed(ctx, filter, len(keys), func(d delayed) bool {
 		out = append(out, d)
@@ -410,19 +396,14 @@ func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f fun
 	}
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {
-		h, slot, ok := decodeDelayed(cursor.Current)
+		h, ok := decodeDelayed(cursor.Current)
 		if !ok {
 			continue
-		}
-		if h.pieces > 0 && !h.Incomplete {
-			if err := assembleOf(ctx, q.scheduled.write, &h, slotPieceKeys(slot, h.pieces)); err != nil {
-				return err
-			}
 		}
 		if h.Incomplete {
 			h.Payload, h.Headers = nil, nil
 		}
-		if !f(delayed{Message: h.Message, cancelled: isCancelled(cursor.Current)}) {
+		if !f(delayed{Message: h, cancelled: isCancelled(cursor.Current)}) {
 			return nil
 		}
 	}
@@ -430,13 +411,14 @@ func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f fun
 }
 
 // decodeDelayed reads the head of a delayed message. ok is false if it has no slot.
-func decodeDelayed(raw bson.Raw) (h head, slot queue.Slot, ok bool) {
+func decodeDelayed(raw bson.Raw) (h queue.Message, ok bool) {
+	var slot queue.Slot
 	h, ok = decodeDocument(raw, func(key string) (ok bool) {
 		slot, ok = parseSlot(key)
 		return ok
 	})
 	h.Type, h.ID, h.Due = slot.Type, slot.ID, slot.Due
-	return h, slot, ok
+	return h, ok
 }
 
 func isCancelled(raw bson.Raw) bool {
@@ -484,11 +466,7 @@ func (q planned) settle(ctx context.Context, ids []queue.ID) error {
 //
 //	updateMany {_id: {$in: ["<slot>", …]}} → {$set: {x: true}} in scheduled, w: majority; index: _id.
 func (q planned) cancel(ctx context.Context, slots []queue.Slot) error {
-	keys := make([]string, len(slots))
-	for i, s := range slots {
-		keys[i] = slotKey(s)
-	}
-	_, err := q.scheduled.write.UpdateMany(ctx, in(keys), bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: true}}}})
+	_, err := q.scheduled.write.UpdateMany(ctx, in(slotKeys(slots)), bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: true}}}})
 	return err
 }
 
@@ -514,10 +492,8 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 //	insertOne {_id: "~probe", …} into messages, w: majority. Duplicate key: taken too, and not removed yet. Then deleteOne.
 func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 	docs := documents("", []queue.Message{*m})
-	head := docs[len(docs)-1]
-	head.key, head.body[0].Value = probeKey, probeKey
-	head.message = 0
-	err := insert(ctx, q.store, []document{head}, func(err error) error { return q.explain(ctx, "try what the server takes", err) })
+	docs[0].key, docs[0].body[0].Value = probeKey, probeKey
+	err := insert(ctx, q.store, docs, func(err error) error { return q.explain(ctx, "try what the server takes", err) })
 	if _, _, refused := refusedDocument(err); refused {
 		return false, nil
 	}
@@ -544,48 +520,19 @@ func (q planned) bury(ctx context.Context, typ string, letters []queue.Letter) e
 
 // remove implements planStore.
 //
-//	deleteMany {_id: {$in: ["<slot>", …]}} and then deleteMany of their pieces in scheduled, w: majority; index: _id. Whatever is left
-//	when that is cut off is removed later: heads are in the plan still, or marked as cancelled; pieces without a head go after a day.
+//	deleteMany {_id: {$in: ["<slot>", …]}} in scheduled, w: majority; index: _id. Whatever is left when that is cut off is removed later: it is
+//	in the plan still, or marked as cancelled.
 func (q planned) remove(ctx context.Context, slots []queue.Slot) error {
 	if len(slots) == 0 {
 		return nil
 	}
-	heads := make([]string, len(slots))
-	for i, s := range slots {
-		heads[i] = slotKey(s)
-	}
-	large := append(in(heads), bson.E{Key: "p", Value: bson.D{{Key: "$gt", Value: 0}}})
-	cursor, err := q.scheduled.write.Find(ctx, large, options.Find().SetProjection(bson.D{{Key: "p", Value: 1}}))
-	if err != nil {
-		return err
-	}
-	defer cursor.Close(ctx)
-	var pieces []string
-	for cursor.Next(ctx) {
-		key, _ := cursor.Current.Lookup("_id").StringValueOK()
-		if n, isInt := cursor.Current.Lookup("p").AsInt64OK(); isInt && n < 10 {
-			if s, ok := parseSlot(key); ok {
-				pieces = append(pieces, slotPieceKeys(s, int(n))...)
-			}
-		}
-	}
-	if err := cursor.Err(); err != nil {
-		return err
-	}
-	if _, err := q.scheduled.write.DeleteMany(ctx, in(heads)); err != nil {
-		return err
-	}
-	if len(pieces) > 0 {
-		_, err = q.scheduled.write.DeleteMany(ctx, in(pieces))
-	}
+	_, err := q.scheduled.write.DeleteMany(ctx, in(slotKeys(slots)))
 	return err
 }
 
-// tidy removes, now and then, notes that are old enough, and pieces without a head. An error is no matter: there is a next time.
+// tidy removes, now and then, notes that are old enough. An error is no matter: there is a next time.
 //
 //	deleteMany {_id: {$gt: "settled/", $lt: "settled/<25 hours ago>"}} in scheduled; index: _id.
-//	find {_id: {$gt: "#", $lt: "#<a day ago>"}} → _id only, sort {_id: 1}, limit 100; then find {_id: {$in: heads}} → _id only, and
-//	deleteMany of those whose head is missing.
 func (q *Queue) tidy(ctx context.Context) {
 	q.mu.Lock()
 	due := time.Since(q.tidied) > tidyEvery
@@ -598,28 +545,4 @@ func (q *Queue) tidy(ctx context.Context) {
 	}
 	old := queue.NewID(q.now().Add(-queue.SettledFor-time.Hour), 0, 0)
 	_, _ = q.scheduled.write.DeleteMany(ctx, keyRange(settledPrefix, settledPrefix+old.String()))
-	cursor, err := q.scheduled.write.Find(ctx, keyRange(pieceSeparator, pieceSeparator+dueKey(q.now().Add(-orphanPieces))),
-		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(sweepLimit))
-	if err != nil {
-		return
-	}
-	orphans := map[string][]string{} // by head
-	var heads []string
-	err = eachKey(ctx, cursor, func(key string) {
-		head, _, _ := strings.Cut(key[1:], "+")
-		orphans[head] = append(orphans[head], key)
-		heads = append(heads, head)
-	})
-	if err != nil || len(heads) == 0 {
-		return
-	}
-	if cursor, err = q.scheduled.write.Find(ctx, in(heads), options.Find().SetProjection(idOnly)); err != nil {
-		return
-	}
-	if err := eachKey(ctx, cursor, func(key string) { delete(orphans, key) }); err != nil {
-		return
-	}
-	for _, keys := range orphans {
-		_, _ = q.scheduled.write.DeleteMany(ctx, in(keys))
-	}
 }

@@ -1,7 +1,6 @@
 package mongoqueue_test
 
 import (
-	"bytes"
 	"fmt"
 	"strings"
 	"testing"
@@ -37,12 +36,6 @@ func TestUnfitInMongoDB(t *testing.T) {
 			}
 		}
 		past := time.UnixMilli(1_700_000_000_000)
-		large := func(t *testing.T, s queue.Slot, said int, pieces ...int) {
-			put(t, slotKey(s), bson.E{Key: "p", Value: 2}, bson.E{Key: "s", Value: said})
-			for k, size := range pieces {
-				put(t, fmt.Sprintf("#%s+%d", slotKey(s), k+1), bson.E{Key: "b", Value: bytes.Repeat([]byte("x"), size)})
-			}
-		}
 		return queuetest.UnfitStore{
 			Open: func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{}) },
 			Plant: func(t *testing.T, m queue.Message) {
@@ -50,20 +43,17 @@ func TestUnfitInMongoDB(t *testing.T) {
 				for k, v := range m.Headers {
 					headers = append(headers, bson.E{Key: k, Value: v})
 				}
-				if len(m.Payload) > queue.MaxPayload {
-					return // no document can hold it
-				}
 				put(t, slotKey(queue.SlotOf(&m)), bson.E{Key: "b", Value: m.Payload}, bson.E{Key: "h", Value: headers})
 			},
 			Foreign: map[string]func(*testing.T, queue.Slot){
 				"the payload is a number": doc(bson.E{Key: "b", Value: 7}),
 				"a header is a number":    doc(bson.E{Key: "b", Value: "x"}, bson.E{Key: "h", Value: bson.D{{Key: "k", Value: 7}}}),
 				"headers are a text":      doc(bson.E{Key: "b", Value: "x"}, bson.E{Key: "h", Value: "k=v"}),
-				"too many pieces":         doc(bson.E{Key: "p", Value: 10}, bson.E{Key: "s", Value: 100 << 20}),
-				"all pieces are missing":  func(t *testing.T, s queue.Slot) { large(t, s, 9<<20) },
-				"a piece is missing":      func(t *testing.T, s queue.Slot) { large(t, s, 9<<20, 8<<20) },
-				"a piece is too short":    func(t *testing.T, s queue.Slot) { large(t, s, 9<<20, 8<<20, 1) },
-				"larger than a message":   func(t *testing.T, s queue.Slot) { large(t, s, 17<<20, 8<<20, 9<<20) },
+				"an earlier version stored it in pieces": func(t *testing.T, s queue.Slot) {
+					put(t, "#"+slotKey(s)+"+1", bson.E{Key: "b", Value: []byte("unf")})
+					put(t, "#"+slotKey(s)+"+2", bson.E{Key: "b", Value: []byte("it")})
+					put(t, slotKey(s), bson.E{Key: "p", Value: int32(2)}, bson.E{Key: "s", Value: int32(5)})
+				},
 			},
 			Unnamed: map[string]func(*testing.T){
 				"keys that are no slots": key("0", "0000000000/what", fmt.Sprintf("%015d/orders", past.UnixMilli()), fmt.Sprintf("%015d/orders/1", past.UnixMilli()), int64(7),
@@ -74,18 +64,13 @@ func TestUnfitInMongoDB(t *testing.T) {
 	})
 }
 
-// TestKeptMessagesAreLookedAtAgain: what was not complete may be so later.
+// TestKeptMessagesAreLookedAtAgain: who wrote it may correct it.
 func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
-	m := large(1)
+	m := message("orders", 1, nil)
 	m.Due = m.ID.Time()
-	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
-		t.Fatal(err)
-	}
-	piece := bson.D{{Key: "_id", Value: "#" + slotKey(queue.SlotOf(&m)) + "+1"}}
-	taken, err := db.Collection("scheduled").FindOneAndDelete(t.Context(), piece).Raw()
-	if err != nil {
+	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: slotKey(queue.SlotOf(&m))}, {Key: "b", Value: 7}}); err != nil {
 		t.Fatal(err)
 	}
 	promote := func(want int) {
@@ -95,7 +80,7 @@ func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 		}
 	}
 	promote(0)
-	if _, err := db.Collection("scheduled").InsertOne(t.Context(), taken); err != nil {
+	if _, err := db.Collection("scheduled").UpdateByID(t.Context(), slotKey(queue.SlotOf(&m)), bson.D{{Key: "$set", Value: bson.D{{Key: "b", Value: "seven"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	promote(0) // it is passed over for a while

@@ -22,9 +22,8 @@ func TestUnfitInMemory(t *testing.T) {
 	queuetest.RunUnfit(t, func(*testing.T) queuetest.UnfitStore {
 		q := queuetest.NewMemory()
 		return queuetest.UnfitStore{
-			Open:      func(*testing.T) queue.Queue { return q },
-			Plant:     func(_ *testing.T, m queue.Message) { q.PlantDelayed(m) },
-			Oversized: true,
+			Open:  func(*testing.T) queue.Queue { return q },
+			Plant: func(_ *testing.T, m queue.Message) { q.PlantDelayed(m) },
 			Foreign: map[string]func(*testing.T, queue.Slot){"incomplete": func(_ *testing.T, at queue.Slot) {
 				q.PlantDelayed(queue.Message{Type: at.Type, ID: at.ID, Due: at.Due, Incomplete: true})
 			}},

@@ -20,8 +20,6 @@ type UnfitStore struct {
 	Foreign map[string]func(t *testing.T, at queue.Slot)
 	// Unnamed puts, beside the first delayed messages, what no Slot can name.
 	Unnamed map[string]func(t *testing.T)
-	// Oversized: a payload beyond the limit can be read.
-	Oversized bool
 }
 
 // RunUnfit checks what becomes of delayed messages that cannot be promoted: each backend gives them the same fate, and they hold no other
@@ -39,11 +37,7 @@ func RunUnfit(t *testing.T, fresh func(t *testing.T) UnfitStore) {
 	} {
 		t.Run("Buried/"+name, func(t *testing.T) {
 			s := fresh(t)
-			m := unfit(t, s, change)
-			if len(m.Payload) > queue.MaxPayload && !s.Oversized {
-				t.Skip("no such payload can be read")
-			}
-			testUnfitIsBuried(t, s, m)
+			testUnfitIsBuried(t, s, unfit(t, s, change))
 		})
 	}
 	for name, change := range map[string]func(m *queue.Message){

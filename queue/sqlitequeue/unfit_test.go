@@ -47,7 +47,6 @@ func TestUnfitInSQLite(t *testing.T) {
 				}
 				mustExec(t, q, plantDelayed, m.Due.UnixMilli(), m.Type, m.ID[:], m.Payload, string(headers))
 			},
-			Oversized: true,
 			Foreign: map[string]func(*testing.T, queue.Slot){
 				"headers are no JSON":   row("k=v"),
 				"headers are a list":    row(`["k", "v"]`),
