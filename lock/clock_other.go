@@ -6,10 +6,6 @@ import "time"
 
 var processStart = time.Now()
 
-// observationClock is Go's monotonic clock. It may stand still while the machine sleeps, which only makes a taker wait
-// longer.
-func observationClock() time.Duration { return time.Since(processStart) }
-
 // validityClock must not stand still while the machine sleeps, so it also follows the wall clock forward. A wall clock
 // that is set forward costs the leases of this process, never their safety.
 func validityClock() time.Duration {

@@ -58,6 +58,8 @@ import (
 	"sync"
 	"sync/atomic"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/clock"
 )
 
 // Bounds and defaults. They are part of the protocol: every process on one store may use another lease, but all use the
@@ -192,7 +194,7 @@ func New(store Store, opts Options) (*Locker, error) {
 		leases:    make(map[HoldID]*Lease),
 	}
 	if l.clock == nil {
-		l.clock, l.valid = observationClock, validityClock
+		l.clock, l.valid = clock.Boot, validityClock // a taker that sleeps waits longer, at worst
 	}
 	l.base, l.cancel = context.WithCancel(context.Background())
 	l.open, l.shut = context.WithCancel(context.Background())

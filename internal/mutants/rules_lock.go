@@ -3,6 +3,12 @@ package main
 import "time"
 
 var lockRules = []rule{
+	{file: "internal/clock/clock.go", rule: "nothing happens early because one clock is ahead", how: "every reading is believed", tests: "TestServer",
+		old: `!first && at.Sub(s.agreed.now()) <= Tolerance:`, new: `!first:`},
+	{file: "internal/clock/clock.go", rule: "nothing happens early because one clock is ahead", how: "the first reading is believed", tests: "TestServer",
+		old: `first && second.IsZero(),`, new: `first,`},
+	{file: "internal/clock/clock.go", rule: "nothing happens early because one clock is ahead", how: "at the second reading", tests: "TestServer",
+		old: `case s.ahead.Elapsed() >= Patience:`, new: `default:`},
 	{file: "lock/lease.go", rule: "an independent timer notices the deadline", tests: "TestEveryRuleIsNeeded"},
 	{file: "lock/lease.go", rule: "the deadline counts from the sending", tests: "TestEveryRuleIsNeeded"},
 	{file: "lock/lease.go", rule: "bound to the id, not to a version", tests: "TestEveryRuleIsNeeded"},
