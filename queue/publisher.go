@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sync/semaphore"
+
+	"github.com/fencepost/fencepost/internal/clock"
 )
 
 // Bounds and defaults of PublisherOptions.
@@ -191,7 +193,7 @@ type PublisherStats struct {
 type Publisher struct {
 	q     Queue
 	opt   PublisherOptions
-	clock clock
+	clock queueClock
 	space *semaphore.Weighted // rule: what is accepted and not settled fits into BufferBytes
 
 	sending   context.Context // of all attempts; ends when Close gives up
@@ -245,7 +247,7 @@ func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publishe
 	}
 	p := &Publisher{
 		q: q, opt: opt,
-		clock:      clock{base: now, start: time.Now()},
+		clock:      queueClock{base: now, since: clock.Start()},
 		space:      semaphore.NewWeighted(opt.BufferBytes),
 		streams:    map[string]*stream{},
 		registered: map[string]bool{},
@@ -256,11 +258,13 @@ func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publishe
 	return p, nil
 }
 
-// clock is the queue's clock as read once, advanced by the local monotonic clock: no wall clock of a producer matters, and
-// it never goes back.
-type clock struct{ base, start time.Time }
+// queueClock is the queue's clock as read once, advanced by what has passed since: no wall clock of a producer matters.
+type queueClock struct {
+	base  time.Time
+	since clock.Watch
+}
 
-func (c clock) now() time.Time { return c.base.Add(time.Since(c.start)) }
+func (c queueClock) now() time.Time { return c.base.Add(c.since.Elapsed()) }
 
 // Publish publishes one message and waits for its outcome. A nil error means it is stored. An error that wraps ErrUnknown
 // means it may be, under the returned ID; any other error means it is not and never will be.

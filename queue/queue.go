@@ -104,8 +104,9 @@ type Queue interface {
 	// never go back by it. After an unclear answer it is repeated with the same arguments: what landed counts as done.
 	SucceedFile(ctx context.Context, typ string, old [16]byte, f File) (now File, ok bool, err error)
 
-	// Now is the backend's clock: the server's for MongoDB (as read at connect and advanced by the local monotonic
-	// clock), this machine's for SQLite. It only feeds ID times, which order messages of different producers loosely.
+	// Now is the backend's clock: the server's for MongoDB, this machine's for SQLite, as read at connect and with each Heartbeat and
+	// Promote, and advanced by what has passed since. It may go back. It feeds ID times, which order messages of different producers loosely, and what
+	// people read. What is due is decided by Promote, which does not believe a clock that is ahead of others.
 	Now(ctx context.Context) (time.Time, error)
 
 	// Mark returns what SetMark has stored last for the type, nil if nothing. It is the holder's note to the next one.

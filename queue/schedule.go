@@ -265,7 +265,7 @@ func (p *Publisher) PublishAfter(ctx context.Context, delay time.Duration, typ s
 	return p.PublishAt(ctx, p.Now().Add(delay), typ, payload, headers)
 }
 
-// Now is the queue's clock, as read by NewPublisher and advanced by the local monotonic clock.
+// Now is the queue's clock, as read by NewPublisher and advanced by what has passed since.
 func (p *Publisher) Now() time.Time { return p.clock.now() }
 
 // delayUntil is the due time of an accepted message, zero for a normal one. What is past counts as now: so the due times of a run that was

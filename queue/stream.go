@@ -183,10 +183,11 @@ func (s *stream) take(most int) []*item {
 	if s.repeat > 0 {
 		return s.takeRepeat()
 	}
-	now := s.p.clock.now() // rule: ID time never decreases within a stream, as the clock is monotonic
+	now := s.p.clock.now() // rule: ID time never decreases within a stream
 	if now.Before(s.floor) {
-		now = s.floor // … and as another process's clock may have been ahead
+		now = s.floor // another process's clock may have been ahead
 	}
+	s.floor = now
 	// rule: nor does a stream that could not send for long keep its number, see next. No pause is needed: everybody has read
 	// what it stored.
 	if s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate && !s.p.mutant.keepNumber {

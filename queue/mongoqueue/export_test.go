@@ -23,7 +23,10 @@ func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, u
 	t.Cleanup(func() { _ = q.Close() })
 	if weak {
 		weakened := newQueue(q.client, database, writeconcern.W1())
-		weakened.name, weakened.clockAt, weakened.clockBase = q.name, q.clockAt, q.clockBase
+		weakened.name = q.name
+		if err := weakened.hello(t.Context()); err != nil {
+			t.Fatal(err)
+		}
 		q = weakened
 	}
 	q.store.unordered = unordered
@@ -46,8 +49,8 @@ func (q *Queue) ForgetKept() {
 	}
 }
 
-// SetClock sets the server's clock as seen by q.
-func (q *Queue) SetClock(now time.Time) { q.clockAt, q.clockBase = time.Now(), now }
+// SetClock lets q read this from the server's clock, and from this machine's.
+func (q *Queue) SetClock(now time.Time) { q.clock.Read(now, now) }
 
 // Ping makes a cheap round trip.
 func (q *Queue) Ping(ctx context.Context) error { return q.client.Ping(ctx, nil) }

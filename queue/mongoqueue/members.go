@@ -40,7 +40,8 @@ type memberError struct {
 // Heartbeat implements queue.Queue.
 //
 //	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and
-//	insertOne, behind deleteMany {seen: {$lt: now - retention}}, w: 1; index: none, there are as many documents as workers.
+//	insertOne, behind deleteMany {seen: {$lt: now - retention}}, w: 1; index: none, there are as many documents as workers. Then hello, for the
+//	server's clock; an error of that is no matter, the next heartbeat reads it again.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	m, err := queue.CheckHeartbeat(m, q.now())
 	if err != nil {
@@ -60,6 +61,9 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		if _, err = q.workers.DeleteMany(ctx, gone); err == nil {
 			err = setFields(ctx, q.workers, m.ID, doc.fields())
 		}
+	}
+	if err == nil {
+		_, _ = q.readClock(ctx)
 	}
 	return q.explain(ctx, "heartbeat of "+m.ID, err)
 }

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
+	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
@@ -60,8 +61,7 @@ type Queue struct {
 	connectFor time.Duration
 	direct     bool // connected to one member, whatever it is
 
-	clockAt   time.Time // monotonic time of …
-	clockBase time.Time // … this server time
+	clock clock.Server
 
 	mu     sync.Mutex
 	closed bool
@@ -156,22 +156,8 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 }
 
 // hello checks that the server answers and takes writes, and reads its clock.
-//
-//	runCommand {hello: 1} on admin; index: none. localTime is the server's wall clock in ms. Before MongoDB 4.4.2 the
-//	command is unknown (59) and called isMaster.
 func (q *Queue) hello(ctx context.Context) error {
-	var reply struct {
-		LocalTime         time.Time `bson:"localTime"`
-		IsWritablePrimary *bool     `bson:"isWritablePrimary"`
-		Primary           string    `bson:"primary"` // as this member knows; "" during an election
-	}
-	admin := q.client.Database("admin")
-	begin := time.Now()
-	err := admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply)
-	if hasCode(err, codeCommandNotFound) {
-		begin = time.Now()
-		err = admin.RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&reply)
-	}
+	reply, err := q.readClock(ctx)
 	if err != nil {
 		return q.explain(ctx, "connect", err)
 	}
@@ -183,15 +169,40 @@ func (q *Queue) hello(ctx context.Context) error {
 		}
 		return err
 	}
-	q.clockAt = time.Now()
-	q.clockBase = reply.LocalTime.Add(q.clockAt.Sub(begin) / 2) // it was read about half way
-	if reply.LocalTime.IsZero() {
-		q.clockBase = q.clockAt
-	}
 	return nil
 }
 
-// Now implements queue.Queue: the server's clock as read by Open, advanced by the local monotonic clock.
+type helloReply struct {
+	LocalTime         time.Time `bson:"localTime"`
+	IsWritablePrimary *bool     `bson:"isWritablePrimary"`
+	Primary           string    `bson:"primary"` // as this member knows; "" during an election
+}
+
+// readClock reads the server's clock, and what else hello says.
+//
+//	runCommand {hello: 1} on admin; index: none. localTime is the server's wall clock in ms. Before MongoDB 4.4.2 the
+//	command is unknown (59) and called isMaster.
+func (q *Queue) readClock(ctx context.Context) (reply helloReply, err error) {
+	admin := q.client.Database("admin")
+	begin := time.Now()
+	err = admin.RunCommand(ctx, bson.D{{Key: "hello", Value: 1}}).Decode(&reply)
+	if hasCode(err, codeCommandNotFound) {
+		begin = time.Now()
+		err = admin.RunCommand(ctx, bson.D{{Key: "isMaster", Value: 1}}).Decode(&reply)
+	}
+	if err != nil {
+		return reply, err
+	}
+	now := time.Now()
+	server := reply.LocalTime.Add(now.Sub(begin) / 2) // it was read about half way
+	if reply.LocalTime.IsZero() {
+		server = now
+	}
+	q.clock.Read(server, now)
+	return reply, nil
+}
+
+// Now implements queue.Queue: the server's clock as read by Open or by the last Heartbeat or Promote, advanced by what has passed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	if err := q.enter(ctx); err != nil {
 		return time.Time{}, err
@@ -199,7 +210,7 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	return q.now(), nil
 }
 
-func (q *Queue) now() time.Time { return q.clockBase.Add(time.Since(q.clockAt)) }
+func (q *Queue) now() time.Time { return q.clock.Now() }
 
 // enter refuses to begin an operation on a closed queue or with an ended context.
 func (q *Queue) enter(ctx context.Context) error {

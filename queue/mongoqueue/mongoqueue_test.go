@@ -505,6 +505,43 @@ func TestTidyingDelayedMessages(t *testing.T) {
 	}
 }
 
+// A process that connected while the clocks were two days ahead promotes nothing two days early, and reads the server's clock again.
+func TestClockIsReadAgain(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	const ahead = 48 * time.Hour
+	for name, f := range map[string]func(q *mongoqueue.Queue) error{
+		"promote":   func(q *mongoqueue.Queue) error { return second(q.Promote(t.Context(), queue.Limit{Messages: 10})) },
+		"heartbeat": func(q *mongoqueue.Queue) error { return q.Heartbeat(t.Context(), queue.Member{ID: "me"}) },
+	} {
+		t.Run(name, func(t *testing.T) {
+			q := open(t, uri, mongoqueue.Options{})
+			at, err := q.Now(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := message("orders", 1, nil)
+			m.ID, m.Due = queue.NewID(at, 7, 1), at.Add(ahead/2)
+			if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+				t.Fatal(err)
+			}
+			q.SetClock(at.Add(ahead))
+			if err := f(q); err != nil {
+				t.Fatal(err)
+			}
+			if now, err := q.Now(t.Context()); err != nil || now.Sub(at) > ahead/2 {
+				t.Errorf("it is %v, %v; it was %v at first", now, err, at)
+			}
+			p, err := q.Promote(t.Context(), queue.Limit{Messages: 10})
+			if err != nil || p.Messages != 0 || p.Now.Sub(at) > ahead/2 || p.Next.UnixMilli() != m.Due.UnixMilli() {
+				t.Errorf("promoted %+v, %v; it is due at %v", p, err, m.Due)
+			}
+			if msgs := fetchAll(t, q, "orders"); len(msgs) != 0 {
+				t.Errorf("%d messages were promoted a day early", len(msgs))
+			}
+		})
+	}
+}
+
 // What others put into the collection neither blocks a type nor disappears.
 func TestForeignDocuments(t *testing.T) {
 	uri, db := mongotest.Fresh(t)

@@ -96,13 +96,19 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 	limit.Messages = min(limit.Messages, plannedMost)
 	var p queue.Promotion
 	next, ok, err := q.NextDue(ctx)
-	if p.Now = q.now(); err == nil && ok && !next.After(p.Now) {
+	// rule: the clock is read now, not once and for all: a server's clock that was wrong when this process connected is right again
+	if err == nil && ok && !next.After(q.clock.Agreed()) {
+		if _, err := q.readClock(ctx); err != nil {
+			return queue.Promotion{}, q.explain(ctx, "read the server's clock", err)
+		}
+	}
+	if p.Now = q.clock.Agreed(); err == nil && ok && !next.After(p.Now) {
 		q.tidy(ctx)
 		if p.Messages, p.Buried, err = q.promoter.promote(ctx, limit); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "promote delayed messages", err)
 		}
 		next, _, err = q.NextDue(ctx)
-		p.Now = q.now()
+		p.Now = q.clock.Agreed()
 	}
 	p.Next = next
 	return p, err
@@ -141,7 +147,7 @@ func (q *Queue) firstDelayed(ctx context.Context) (queue.Slot, bool, error) {
 			if !ok || q.isKept(key) {
 				continue
 			}
-			if s.Due.After(q.now()) {
+			if s.Due.After(q.clock.Agreed()) {
 				return s, true, nil
 			}
 			if ok, err := q.examine(ctx, s); ok || err != nil {
@@ -243,6 +249,8 @@ func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.Slot) (cancelle
 
 // planned is the planStore of a server.
 type planned struct{ *Queue }
+
+func (q planned) now() time.Time { return q.clock.Agreed() }
 
 type planDoc struct {
 	Version string `bson:"v"`

@@ -29,6 +29,7 @@ type memberJSON struct {
 
 // Heartbeat implements queue.Queue: one row, not synced. It removes members that have been gone for queue.MemberRetention.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
+	q.readClock()
 	m, err := queue.CheckHeartbeat(m, q.now())
 	if err != nil {
 		return err

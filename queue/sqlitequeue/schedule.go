@@ -69,12 +69,13 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 		return queue.Promotion{}, err
 	}
 	// Who looks often must not write: the file has one writer at a time.
+	q.readClock() // rule: now, not once and for all: it may have been wrong when this process began
 	next, ok, err := q.NextDue(ctx)
-	if now := q.now(); err != nil || !ok || next.After(now) {
+	if now := q.clock.Agreed(); err != nil || !ok || next.After(now) {
 		return queue.Promotion{Next: next, Now: now}, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		p = queue.Promotion{Now: q.now()}
+		p = queue.Promotion{Now: q.clock.Agreed()}
 		due, err := readDelayed(tx, p.Now, limit)
 		if err != nil {
 			return err
@@ -258,7 +259,7 @@ func dueOf(s queue.Slot) int64 {
 // NextDue implements queue.Queue: the first entry of the unique index that is not due, or the first message that is.
 func (q *Queue) NextDue(ctx context.Context) (due time.Time, ok bool, err error) {
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
-		due, ok, err = nextDue(tx, q.now())
+		due, ok, err = nextDue(tx, q.clock.Agreed())
 		return err
 	})
 	return due, ok && err == nil, explain("look for delayed messages", err)

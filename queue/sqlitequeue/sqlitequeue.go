@@ -28,6 +28,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -122,8 +123,8 @@ func deleteRows(n int) string {
 
 // Queue is a queue.Queue in a SQLite database. Safe for concurrent use, and by any number of processes at a time.
 type Queue struct {
-	db     *sqlitedb.DB
-	opened time.Time
+	db    *sqlitedb.DB
+	clock clock.Server // this machine's
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -143,13 +144,15 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 		_ = db.Close()
 		return nil, explain("open", err)
 	}
-	return &Queue{db: db, opened: time.Now()}, nil
+	q := &Queue{db: db}
+	q.readClock()
+	return q, nil
 }
 
 // Close implements queue.Queue. It waits for transactions that are under way. Closing twice is no error.
 func (q *Queue) Close() error { return explain("close", q.db.Close()) }
 
-// Now implements queue.Queue: this machine's clock as read by Open, advanced by the monotonic clock.
+// Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or Promote, advanced by what has passed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	// A read, so that an ended context and a closed database answer as everywhere.
 	if err := q.db.Read(ctx, func(*sqlitedb.Tx) error { return nil }); err != nil {
@@ -158,7 +161,10 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	return q.now(), nil
 }
 
-func (q *Queue) now() time.Time { return q.opened.Add(time.Since(q.opened)) }
+func (q *Queue) now() time.Time { return q.clock.Now() }
+
+// readClock reads this machine's clock. There is no second one: what it must agree with is what has passed since it was read before.
+func (q *Queue) readClock() { q.clock.Read(time.Now(), time.Time{}) }
 
 // Insert implements queue.Queue: one transaction, synced to disk.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
