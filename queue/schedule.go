@@ -42,7 +42,7 @@ type Promotion struct {
 // promoted: Fetch, Depth and Ack do not know them.
 type Delays interface {
 	// Delay stores messages, of one or several types, in order and durably, until their Due. It is idempotent by ID, as
-	// Insert is, for SettledFor after the time of the ID: also a message that was promoted or cancelled meanwhile counts as stored, and does not come
+	// Insert is; for SettledFor, also a message that was promoted or cancelled meanwhile counts as stored, and does not come
 	// back. The error, if any, is an *InsertError.
 	Delay(ctx context.Context, msgs []Message) error
 
@@ -71,7 +71,7 @@ type Delays interface {
 	CancelDelayed(ctx context.Context, slots []Slot) (cancelled int, err error)
 }
 
-// SettledFor is how long a backend remembers, counted from the time of its ID, that a delayed message was promoted or cancelled. A
+// SettledFor is how long a backend remembers that a delayed message was promoted or cancelled, at least, counted as Moment.Passed is. A
 // Publisher repeats for RepeatForMax, and a late repetition must not make it a second message.
 const SettledFor = 24 * time.Hour
 
@@ -218,31 +218,50 @@ func CheckPromote(limit Limit) error {
 type Sequence struct {
 	Producer uint64
 	N        uint64 // given last
-	At       int64  // backend's clock, ms, of that
+	At       int64  // ID time of that, ms
+	Used     int64  // Moment.Passed of that, ms
 }
 
-// How long a Sequence stands still before it takes a new producer number.
+// Moment is what a promoter knows about time when it gives numbers.
+type Moment struct {
+	Now time.Time // the backend's clock
+	// Passed is a count of the time that has passed, which a backend keeps with the sequences. Each promoter adds what it has itself seen pass, by a clock
+	// that cannot be set, since it saw that there was nothing left to do for the one before; compare-and-set decides who adds. So it lags behind
+	// when promoters change or none runs, and is never ahead of the time that has passed.
+	Passed time.Duration
+	// Watched: nobody else has promoted since this promoter did, so nothing that has passed since then is missing in Passed.
+	Watched bool
+}
+
 const (
-	// sequenceIdle is longer than a consumer's sweep and the pause of docs/decisions/0304 (order across numbers), and far shorter than
+	// sequenceIdle is how long a Sequence rests before it takes a new producer number: longer than a consumer's sweep and the pause of
+	// docs/decisions/0304 (order across numbers), and far shorter than
 	// the time after which a consumer forgets a producer. It is no longer than that: a database that is restored from a backup has
-	// the numbers of the backup, and gives those again that were given since, unless the sequence has stood still.
+	// the numbers of the backup, and gives those again that were given since, unless the sequence has rested.
 	sequenceIdle = time.Minute
-	// sequenceBack is how far a clock may be behind. The clocks of two promoters may differ by minutes.
-	sequenceBack = 10 * time.Minute
+	// sequenceKept is how long a sequence is kept that rests, for its At.
+	sequenceKept = 24 * time.Hour
 )
 
-// Stale reports whether the sequence would begin anew at the given time: it need not be kept.
-func (s *Sequence) Stale(now time.Time) bool {
-	idle := now.UnixMilli() - s.At
-	return s.N == 0 || s.N >= MaxN || idle > sequenceIdle.Milliseconds() || -idle > sequenceBack.Milliseconds()
+// rested reports whether the sequence would begin anew.
+func (s *Sequence) rested(m Moment) bool {
+	return s.N == 0 || s.N >= MaxN || m.Passed.Milliseconds()-s.Used > sequenceIdle.Milliseconds() ||
+		// rule: who has seen how long it has rested does not ask a clock, which may have been set
+		!m.Watched && m.Now.UnixMilli()-s.At > sequenceIdle.Milliseconds()
+}
+
+// Stale reports whether the sequence need not be kept. rule: one that rests is kept for its At, until clocks have gone on for a day.
+func (s *Sequence) Stale(m Moment) bool {
+	return s.rested(m) && m.Now.UnixMilli()-s.At > sequenceKept.Milliseconds()
 }
 
 // Next gives the next ID.
-func (s *Sequence) Next(now time.Time) ID {
-	if s.Stale(now) {
-		*s = Sequence{Producer: newProducerNumber()}
+func (s *Sequence) Next(m Moment) ID {
+	if s.rested(m) {
+		*s = Sequence{Producer: newProducerNumber(), At: s.At + 1} // rule: ID time grows with a new producer number, whatever the clock says
 	}
-	s.At = max(s.At, now.UnixMilli()) // rule: ID time never decreases within a producer number
+	s.At = max(s.At, m.Now.UnixMilli()) // rule: ID time never decreases within a producer number
+	s.Used = m.Passed.Milliseconds()
 	s.N++
 	return NewID(time.UnixMilli(s.At), s.Producer, s.N)
 }

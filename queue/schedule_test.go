@@ -10,28 +10,45 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// TestSequence: IDs grow, whatever the clock says, and a sequence that stood still for long begins anew.
+// TestSequence: IDs grow, whatever the clock says, and a sequence that has rested begins anew: by the time that was seen to pass, or by the clock if nobody has
+// watched.
 func TestSequence(t *testing.T) {
 	var s queue.Sequence
-	at := time.UnixMilli(1_700_000_000_000)
-	first := s.Next(at)
-	back := s.Next(at.Add(-time.Second))
-	if first.N() != 1 || back.N() != 2 || back.Producer() != first.Producer() || back.Compare(first) <= 0 {
-		t.Errorf("%v and then %v, a second before", first, back)
+	at, passed := time.UnixMilli(1_700_000_000_000), time.Hour
+	var last queue.ID
+	next := func(what string, now time.Time, watched, anew bool) {
+		t.Helper()
+		id := s.Next(queue.Moment{Now: now, Passed: passed, Watched: watched})
+		if id.Compare(last) <= 0 || last.Producer() != id.Producer() && !last.IsZero() && !id.Time().After(last.Time()) {
+			t.Errorf("%s: %v behind %v", what, id, last)
+		}
+		if anew != (id.Producer() != last.Producer()) || anew != (id.N() == 1) {
+			t.Errorf("%s: number %d of %016x behind %d of %016x", what, id.N(), id.Producer(), last.N(), last.Producer())
+		}
+		last = id
 	}
+	next("the first", at, true, true)
+	next("a second before", at.Add(-time.Second), false, false)
 	at = at.Add(time.Minute)
-	if next := s.Next(at); next.N() != 3 || next.Producer() != first.Producer() {
-		t.Errorf("number %d of %016x after a minute, want 3 of %016x", next.N(), next.Producer(), first.Producer())
+	next("a minute", at, false, false)
+	next("the clock is far behind", at.Add(-100*time.Hour), false, false)
+	next("more than a minute, by the clock", at.Add(time.Minute+time.Millisecond), true, false)
+	at = at.Add(time.Minute + time.Millisecond)
+	next("more than a minute, and nobody has watched", at.Add(time.Minute+time.Millisecond), false, true)
+	passed += time.Minute
+	next("a minute has passed", at.Add(-time.Hour), true, false)
+	passed += time.Minute + time.Millisecond
+	next("more than a minute has passed", at.Add(-time.Hour), true, true)
+	passed += time.Minute + time.Millisecond
+	next("once more, by whoever", at.Add(-2*time.Hour), false, true)
+	if m := (queue.Moment{Now: last.Time().Add(time.Hour), Passed: passed + time.Hour}); s.Stale(m) {
+		t.Error("it need not be kept, after an hour")
 	}
-	if back := s.Next(at.Add(-10 * time.Minute)); back.N() != 4 || back.Producer() != first.Producer() || !back.Time().Equal(at) {
-		t.Errorf("number %d of %016x at %v, by a clock that is ten minutes behind, want 4 of %016x at %v", back.N(), back.Producer(), back.Time(), first.Producer(), at)
+	if m := (queue.Moment{Now: last.Time().Add(-time.Hour), Passed: passed + 100*time.Hour}); s.Stale(m) {
+		t.Error("it need not be kept, while the clock is behind its last ID")
 	}
-	late := s.Next(at.Add(time.Minute + time.Millisecond))
-	if late.N() != 1 || late.Producer() == first.Producer() {
-		t.Errorf("number %d of %016x after more than a minute without any", late.N(), late.Producer())
-	}
-	if back := s.Next(at.Add(-10 * time.Minute)); back.N() != 1 || back.Producer() == late.Producer() {
-		t.Errorf("number %d of %016x, by a clock that is eleven minutes behind", back.N(), back.Producer())
+	if m := (queue.Moment{Now: last.Time().Add(25 * time.Hour), Passed: passed + time.Hour}); !s.Stale(m) {
+		t.Error("it has to be kept for longer than a day")
 	}
 }
 

@@ -33,11 +33,11 @@ func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, u
 	return q
 }
 
-// TidyNow lets the next Promote remove old notes.
-func (q *Queue) TidyNow() {
+// ForgetNow lets the next Promote remove old notes.
+func (q *Queue) ForgetNow() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	q.tidied = time.Time{}
+	q.forgot = time.Time{}
 }
 
 // ForgetKept lets the minute pass in which messages are passed over.

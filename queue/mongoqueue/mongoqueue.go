@@ -68,7 +68,7 @@ type Queue struct {
 	size   map[string]int64 // per type, recent mean payload, see Fetch
 
 	promotedTypes map[string]bool // registered by Promote
-	tidied        time.Time       // when scheduled was
+	forgot        time.Time       // when old notes were removed
 
 	kept     map[string]time.Time // keys of delayed messages that stay where they are → when that was seen
 	examined string               // key of the latest delayed message that was due and does not

@@ -475,45 +475,50 @@ func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 	}
 }
 
-// Promoting removes the notes of what was settled, once nobody can need them.
-func TestTidyingDelayedMessages(t *testing.T) {
+// Promoting removes the notes of what was settled, once promoters have seen that nobody can need them; those of earlier versions, too, which have no time.
+func TestOldNotesAreRemoved(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
-	born := message("", 1, nil).ID.Time()
-	note := bson.D{{Key: "_id", Value: "settled/" + message("", 1, nil).ID.String()}}
+	scheduled := db.Collection("scheduled")
+	notes := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: "settled/"}, {Key: "$lt", Value: "settled0"}}}}
+	if _, err := scheduled.InsertOne(t.Context(), bson.D{{Key: "_id", Value: "settled/" + message("", 99, nil).ID.String()}}); err != nil {
+		t.Fatal(err)
+	}
 	for n, step := range []struct {
-		age   time.Duration
-		notes int64
+		passed time.Duration
+		notes  int64
 	}{
-		{time.Minute, 1},
-		{queue.SettledFor + 30*time.Minute, 1},
-		{queue.SettledFor + 2*time.Hour, 0},
+		{0, 2},
+		{queue.SettledFor + 30*time.Minute, 3},
+		{queue.SettledFor + 2*time.Hour, 2}, // this one and the one before
 	} {
-		q.SetClock(born.Add(step.age))
-		q.TidyNow()
+		if _, err := scheduled.UpdateByID(t.Context(), "plan", bson.D{{Key: "$set", Value: bson.D{{Key: "passed", Value: step.passed.Milliseconds()}}}}); err != nil {
+			t.Fatal(err)
+		}
+		q.ForgetNow()
 		m := message("orders", n+1, nil)
-		m.Due = born
+		m.Due = m.ID.Time()
 		if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
 			t.Fatal(err)
 		}
 		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
-			t.Fatalf("%v: promoted %d messages, %v", step.age, p.Messages, err)
+			t.Fatalf("%v: promoted %d messages, %v", step.passed, p.Messages, err)
 		}
-		if n, err := db.Collection("scheduled").CountDocuments(t.Context(), note); err != nil || n != step.notes {
-			t.Errorf("%v: %d notes, want %d (%v)", step.age, n, step.notes, err)
+		if n, err := scheduled.CountDocuments(t.Context(), notes); err != nil || n != step.notes {
+			t.Errorf("%v: %d notes, want %d (%v)", step.passed, n, step.notes, err)
 		}
 	}
 }
 
 // A process that connected while the clocks were two days ahead promotes nothing two days early, and reads the server's clock again.
 func TestClockIsReadAgain(t *testing.T) {
-	uri, _ := mongotest.Fresh(t)
 	const ahead = 48 * time.Hour
 	for name, f := range map[string]func(q *mongoqueue.Queue) error{
 		"promote":   func(q *mongoqueue.Queue) error { return second(q.Promote(t.Context(), queue.Limit{Messages: 10})) },
 		"heartbeat": func(q *mongoqueue.Queue) error { return q.Heartbeat(t.Context(), queue.Member{ID: "me"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
+			uri, _ := mongotest.Fresh(t)
 			q := open(t, uri, mongoqueue.Options{})
 			at, err := q.Now(t.Context())
 			if err != nil {

@@ -51,6 +51,7 @@ type plan struct {
 	items     []planItem
 	letters   []planLetter              // what is to be buried
 	sequences map[string]queue.Sequence // by type: the numbers given so far
+	passed    time.Duration             // see queue.Moment
 }
 
 // planItem is one delayed message and its ID as a normal one.
@@ -82,15 +83,16 @@ func (p *plan) slots() []queue.Slot {
 func (p *plan) bury(i int, why string, renumber bool) plan {
 	item := p.items[i]
 	next := plan{version: newVersion(), items: slices.Delete(slices.Clone(p.items), i, i+1), sequences: maps.Clone(p.sequences),
-		letters: append(slices.Clone(p.letters), letterOf(item.slot, why))}
+		letters: append(slices.Clone(p.letters), letterOf(item.slot, why)), passed: p.passed}
 	if !renumber {
 		return next
 	}
 	// rule: the number is given again, the ID is not: no two messages ever have the same one.
-	s := queue.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1}
+	m := queue.Moment{Passed: p.passed, Watched: true}
+	s := queue.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1, Used: m.Passed.Milliseconds()}
 	for j := i; j < len(next.items); j++ {
 		if next.items[j].slot.Type == item.slot.Type {
-			next.items[j].as = s.Next(time.UnixMilli(s.At))
+			next.items[j].as = s.Next(m)
 		}
 	}
 	next.sequences[item.slot.Type] = s
@@ -114,6 +116,8 @@ type delayed struct {
 // planStore is what promoting needs of a server. All writes are durable when they return.
 type planStore interface {
 	now() time.Time
+	// steady is a clock that goes on from somewhere and cannot be set.
+	steady() time.Duration
 	readPlan(ctx context.Context) (p plan, ok bool, err error)
 	// createPlan stores the first plan unless there is one.
 	createPlan(ctx context.Context, p plan) error
@@ -123,9 +127,11 @@ type planStore interface {
 	dueUntil(ctx context.Context, until time.Time, limit queue.Limit) ([]delayed, error)
 	// delayedAt returns the messages of some slots that are there, in order of their slots.
 	delayedAt(ctx context.Context, slots []queue.Slot) ([]delayed, error)
-	// settled tells which delayed messages were settled lately; settle notes that they are.
+	// settled tells which delayed messages were settled lately; settle notes that they are, and when: how much time had passed. forget removes, now and
+	// then, notes of before then.
 	settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool, error)
-	settle(ctx context.Context, ids []queue.ID) error
+	settle(ctx context.Context, ids []queue.ID, passed time.Duration) error
+	forget(ctx context.Context, before time.Duration)
 	// cancel marks messages.
 	cancel(ctx context.Context, slots []queue.Slot) error
 	// publish inserts messages of a type, idempotent by ID. See refusedDocument for its errors.
@@ -145,7 +151,8 @@ type promoter struct {
 	store planStore
 
 	mu       sync.Mutex
-	finished string // version of a plan that this promoter has finished
+	finished string        // version of a plan that this promoter has finished
+	since    time.Duration // when it had, by the steady clock
 
 	mutant promoteMutant
 }
@@ -162,59 +169,70 @@ type promoteMutant struct {
 
 func newVersion() string { return crand.Text() }
 
-// head returns the plan, finished.
-func (p *promoter) head(ctx context.Context) (plan, error) {
+// head returns the plan, finished, and the moment for the next one.
+func (p *promoter) head(ctx context.Context) (plan, queue.Moment, error) {
 	for {
 		head, ok, err := p.store.readPlan(ctx)
 		if err != nil {
-			return plan{}, err
+			return plan{}, queue.Moment{}, err
 		}
 		if !ok {
 			if err := p.store.createPlan(ctx, plan{version: newVersion()}); err != nil {
-				return plan{}, err
+				return plan{}, queue.Moment{}, err
 			}
 			continue
 		}
-		p.mu.Lock()
-		finished := p.finished == head.version
-		p.mu.Unlock()
-		if finished || len(head.items)+len(head.letters) == 0 || p.mutant.leaveUnfinished {
-			return head, nil
+		if passed, watched := p.watched(&head); watched || len(head.items)+len(head.letters) == 0 || p.mutant.leaveUnfinished {
+			return head, queue.Moment{Now: p.store.now(), Passed: head.passed + passed, Watched: watched}, nil
 		}
 		// rule: what was read may still be taken back by a fail-over. A plan is durable for certain once it was replaced.
 		version := head.version
 		head.version = newVersion()
-		// rule: a sequence stands still from when its numbers were used, not only given. Under a new producer number the next messages
+		// rule: a sequence rests from when its numbers were used, not only given. Under a new producer number the next messages
 		// could overtake those that are inserted only now.
 		for _, item := range head.items {
 			s := head.sequences[item.slot.Type]
-			s.At = max(s.At, p.store.now().UnixMilli())
+			s.At, s.Used = max(s.At, p.store.now().UnixMilli()), head.passed.Milliseconds()
 			head.sequences[item.slot.Type] = s
 		}
 		switch swapped, err := p.store.swapPlan(ctx, version, head); {
 		case err != nil:
-			return plan{}, err
+			return plan{}, queue.Moment{}, err
 		case !swapped:
 			continue
 		}
 		there, err := p.store.delayedAt(ctx, head.slots())
 		if err != nil {
-			return plan{}, err
+			return plan{}, queue.Moment{}, err
 		}
 		// rule: a letter whose delayed message is noted as settled was buried. Perhaps it was requeued since.
 		letters := slices.DeleteFunc(slices.Clone(there), func(d delayed) bool {
 			return !slices.ContainsFunc(head.letters, func(l planLetter) bool { return l.slot == queue.SlotOf(&d.Message) })
 		})
-		buried, err := p.store.settled(ctx, noted(letters, p.store.now()))
+		buried, err := p.store.settled(ctx, idsOf(letters))
 		if err != nil {
-			return plan{}, err
+			return plan{}, queue.Moment{}, err
 		}
 		head.letters = slices.DeleteFunc(head.letters, func(l planLetter) bool { return buried[l.slot.ID] })
 		gone := slices.DeleteFunc(letters, func(d delayed) bool { return !buried[d.ID] })
 		if finished, err := p.finish(ctx, &head, there, gone, false); finished || err != nil {
-			return head, err
+			// Who has finished somebody else's plan has not seen how long the sequences had rested before
+			return head, queue.Moment{Now: p.store.now(), Passed: head.passed}, err
 		}
 	}
+}
+
+// watched tells whether this promoter has finished a plan, or seen before that there is nothing to finish in it, and how much time has passed since.
+func (p *promoter) watched(of *plan) (passed time.Duration, watched bool) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if watched = p.finished == of.version; watched {
+		return p.store.steady() - p.since, true
+	}
+	if len(of.items)+len(of.letters) == 0 {
+		p.finished, p.since = of.version, p.store.steady()
+	}
+	return 0, false
 }
 
 // promote makes and finishes a plan, or more if there was nothing but what is to be removed or buried. It promotes none if nothing is due,
@@ -230,22 +248,21 @@ func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted, bu
 }
 
 func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted, buried int, more bool, err error) {
-	head, err := p.head(ctx)
+	head, moment, err := p.head(ctx)
 	if err != nil {
 		return 0, 0, false, err
 	}
-	now := p.store.now()
-	due, err := p.store.dueUntil(ctx, now, limit)
+	due, err := p.store.dueUntil(ctx, moment.Now, limit)
 	if err != nil || len(due) == 0 {
 		return 0, 0, false, err
 	}
-	known, err := p.store.settled(ctx, noted(due, now))
+	known, err := p.store.settled(ctx, idsOf(due)) // rule: of all, whatever the time of the ID and a clock say
 	if err != nil {
 		return 0, 0, false, err
 	}
-	next := plan{version: newVersion(), sequences: map[string]queue.Sequence{}}
+	next := plan{version: newVersion(), sequences: map[string]queue.Sequence{}, passed: moment.Passed}
 	for typ, s := range head.sequences {
-		if !s.Stale(now) {
+		if !s.Stale(moment) {
 			next.sequences[typ] = s
 		}
 	}
@@ -265,7 +282,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 			continue
 		}
 		s := next.sequences[m.Type]
-		next.items = append(next.items, planItem{queue.SlotOf(&m.Message), s.Next(now)})
+		next.items = append(next.items, planItem{queue.SlotOf(&m.Message), s.Next(moment)})
 		next.sequences[m.Type] = s
 	}
 	swapped, err := p.store.swapPlan(ctx, head.version, next)
@@ -276,6 +293,8 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	if !finished {
 		return 0, 0, false, err
 	}
+	// rule: only notes that are old enough are removed, counted by time that promoters have seen pass
+	p.store.forget(ctx, next.passed-queue.SettledFor-time.Hour)
 	return len(next.items), len(next.letters), true, err
 }
 
@@ -287,12 +306,10 @@ func slotsOf(msgs []delayed) []queue.Slot {
 	return slots
 }
 
-// noted returns the IDs of those messages whose settling is noted: their publishers may still repeat them.
-func noted(msgs []delayed, now time.Time) (ids []queue.ID) {
+func idsOf(msgs []delayed) []queue.ID {
+	ids := make([]queue.ID, len(msgs))
 	for i := range msgs {
-		if now.Sub(msgs[i].ID.Time()) < queue.SettledFor {
-			ids = append(ids, msgs[i].ID)
-		}
+		ids[i] = msgs[i].ID
 	}
 	return ids
 }
@@ -329,7 +346,7 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 		}
 	}
 	if !p.mutant.noNote {
-		if err := p.store.settle(ctx, noted(left, p.store.now())); err != nil {
+		if err := p.store.settle(ctx, idsOf(left), plan.passed); err != nil {
 			return false, err
 		}
 	}
@@ -338,7 +355,7 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 		return false, err
 	}
 	p.mu.Lock()
-	p.finished = plan.version
+	p.finished, p.since = plan.version, p.store.steady()
 	p.mu.Unlock()
 	return true, nil
 }
@@ -464,12 +481,12 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.Slot) (cancelled in
 	there = slices.DeleteFunc(there, func(d delayed) bool {
 		return slices.Contains(head.slots(), queue.SlotOf(&d.Message))
 	})
-	ids := noted(there, p.store.now())
+	ids := idsOf(there)
 	known, err := p.store.settled(ctx, ids)
 	if err != nil {
 		return 0, err
 	}
-	if err := p.store.settle(ctx, ids); err != nil {
+	if err := p.store.settle(ctx, ids, head.passed); err != nil {
 		return 0, err
 	}
 	for i := range there {

@@ -20,7 +20,7 @@ type planWorld struct {
 	clock     time.Time
 	plan      *plan
 	delayed   map[queue.Slot]delayed
-	notes     map[queue.ID]bool
+	notes     map[queue.ID]time.Duration
 	messages  map[string]map[queue.ID]string // by type: payloads
 	files     map[string]*modelFile
 	published []queue.Message   // delayed messages, in the order of their slots
@@ -60,7 +60,7 @@ const (
 var errNoAnswer = errors.New("the answer was lost")
 
 func newPlanWorld() *planWorld {
-	w := &planWorld{clock: time.UnixMilli(1_800_000_000_000), delayed: map[queue.Slot]delayed{}, notes: map[queue.ID]bool{},
+	w := &planWorld{clock: time.UnixMilli(1_800_000_000_000), delayed: map[queue.Slot]delayed{}, notes: map[queue.ID]time.Duration{},
 		messages: map[string]map[queue.ID]string{}, files: map[string]*modelFile{}, cancelled: map[queue.ID]bool{},
 		uncertain: map[queue.ID]bool{}, dropped: map[queue.ID]bool{}, inserted: map[string]bool{}, refused: map[string]bool{},
 		letters: map[queue.ID]string{}, under: map[queue.ID]string{}, numbers: map[string]string{}}
@@ -235,7 +235,7 @@ func (w *planWorld) failOver() {
 	w.plan, w.delayed, w.notes, w.letters, w.messages, w.dropped, w.undurable = was.plan, was.delayed, was.notes, was.letters, was.messages, was.dropped, nil
 }
 
-func (w *planWorld) now() time.Time { return w.clock }
+func (w *planWorld) steady() time.Duration { return time.Duration(w.clock.UnixNano()) }
 
 func (w *planWorld) readPlan(context.Context) (plan, bool, error) {
 	if _, err := w.step(1); err != nil || w.plan == nil {
@@ -295,17 +295,23 @@ func (w *planWorld) settled(_ context.Context, ids []queue.ID) (map[queue.ID]boo
 	}
 	known := map[queue.ID]bool{}
 	for _, id := range ids {
-		known[id] = w.notes[id]
+		_, known[id] = w.notes[id]
 	}
 	return known, nil
 }
 
-func (w *planWorld) settle(_ context.Context, ids []queue.ID) error {
+func (w *planWorld) settle(_ context.Context, ids []queue.ID, passed time.Duration) error {
 	keep, err := w.write(len(ids))
 	for _, id := range ids[:max(keep, 0)] {
-		w.notes[id] = true
+		if _, noted := w.notes[id]; !noted {
+			w.notes[id] = passed
+		}
 	}
 	return err
+}
+
+func (w *planWorld) forget(_ context.Context, before time.Duration) {
+	maps.DeleteFunc(w.notes, func(_ queue.ID, passed time.Duration) bool { return passed < before })
 }
 
 func (w *planWorld) cancel(_ context.Context, slots []queue.Slot) error {
@@ -332,8 +338,13 @@ func (w *planWorld) remove(_ context.Context, slots []queue.Slot) error {
 	return err
 }
 
-// planStore cannot have two methods called publish.
-type planWorldStore struct{ *planWorld }
+// planWorldStore is the world as one promoter sees it.
+type planWorldStore struct {
+	*planWorld
+	ahead *time.Duration // its clock
+}
+
+func (w planWorldStore) now() time.Time { return w.clock.Add(*w.ahead) }
 
 func (w planWorldStore) publish(_ context.Context, typ string, msgs []queue.Message) error {
 	keep, err := w.write(len(msgs))
@@ -386,7 +397,7 @@ func (w planWorldStore) keep(slot queue.Slot) {
 }
 
 func (w *planWorld) promoter(m promoteMutant) *promoter {
-	return &promoter{store: planWorldStore{w}, mutant: m}
+	return &promoter{store: planWorldStore{w, new(time.Duration)}, mutant: m}
 }
 
 // promoteAll lets one promoter work until nothing is due. An error does not stop it, unless it dies of it.
@@ -602,7 +613,7 @@ func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
 		}
 		gone := map[queue.ID]bool{}
 		for id := range w.letters {
-			if w.notes[id] {
+			if _, noted := w.notes[id]; noted {
 				gone[id] = true
 				delete(w.letters, id)
 				requeued++
@@ -629,22 +640,116 @@ func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 	}
 	pieces.Incomplete, pieces.Payload = true, nil
 	w.delayed[queue.SlotOf(&pieces)] = delayed{Message: pieces}
-	s := queue.Sequence{}
+	var s queue.Sequence
 	w.plan = &plan{version: "1", sequences: map[string]queue.Sequence{}}
 	for _, m := range []queue.Message{whole, pieces} {
-		w.plan.items = append(w.plan.items, planItem{queue.SlotOf(&m), s.Next(w.clock)})
+		w.plan.items = append(w.plan.items, planItem{queue.SlotOf(&m), s.Next(queue.Moment{Now: w.clock})})
 	}
 	w.plan.sequences[whole.Type] = s
-	if _, err := w.promoter(promoteMutant{}).head(t.Context()); err != nil {
+	if _, _, err := w.promoter(promoteMutant{}).head(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.messages[whole.Type]; len(got) != 1 {
 		t.Errorf("%d messages, want the one that is whole", len(got))
 	}
-	if _, there := w.delayed[queue.SlotOf(&pieces)]; !there || w.notes[pieces.ID] {
-		t.Errorf("the message that cannot be read is there: %v, is noted as settled: %v", there, w.notes[pieces.ID])
+	for m, settled := range map[*queue.Message]bool{&whole: true, &pieces: false} {
+		_, there := w.delayed[queue.SlotOf(m)]
+		if _, noted := w.notes[m.ID]; there == settled || noted != settled {
+			t.Errorf("message %s (%v): it is there: %v, it is noted as settled: %v", m.Payload, settled, there, noted)
+		}
 	}
-	if _, there := w.delayed[queue.SlotOf(&whole)]; there || !w.notes[whole.ID] {
-		t.Errorf("the message that is whole is there: %v, is noted as settled: %v", there, w.notes[whole.ID])
+}
+
+// TestClocksOfPromotersDoNotMatter: promoters whose clocks are minutes or days apart and are set again and again, promoters that begin anew, publishers that repeat
+// for hours: nothing is promoted twice, and everything in order.
+func TestClocksOfPromotersDoNotMatter(t *testing.T) {
+	aheads := []time.Duration{-48 * time.Hour, -15 * time.Minute, 0, 0, 15 * time.Minute, 48 * time.Hour}
+	for seed := range uint64(200) {
+		rng := rand.New(rand.NewPCG(seed, 2))
+		w := newPlanWorld()
+		clear(w.delayed)
+		for i := range w.published {
+			w.published[i].Due = w.clock.Add(-100 * time.Hour) // by all clocks
+		}
+		slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.SlotOf(&a).Compare(queue.SlotOf(&b)) })
+		w.publish()
+		end := w.clock.Add(queue.RepeatForMax)
+		var promoters []*promoter
+		for w.clock.Before(end) {
+			if len(promoters) == 0 || rng.IntN(10) == 0 {
+				promoters = append(promoters, w.promoter(promoteMutant{}))
+			}
+			p := promoters[rng.IntN(len(promoters))]
+			if rng.IntN(2) == 0 {
+				*p.store.(planWorldStore).ahead = aheads[rng.IntN(len(aheads))]
+			}
+			if _, _, err := p.promote(t.Context(), queue.Limit{Messages: 1}); err != nil {
+				t.Fatal(err)
+			}
+			switch rng.IntN(6) {
+			case 0:
+				w.consume()
+			case 1:
+				w.publish()
+			}
+			w.clock = w.clock.Add([]time.Duration{time.Millisecond, time.Second, 2 * time.Minute, time.Hour}[rng.IntN(4)])
+		}
+		w.publish()
+		w.promoteAll(w.promoter(promoteMutant{}), false)
+		if err := w.check(); err != nil {
+			t.Fatalf("seed %d: %v", seed, err)
+		}
+	}
+}
+
+// TestPromoterCountsTheTimeThatPasses: a promoter that has seen how long the numbers have rested asks no clock; one that
+// comes new does, unless it has to finish what another one has begun.
+func TestPromoterCountsTheTimeThatPasses(t *testing.T) {
+	w := newPlanWorld()
+	for i := range w.published {
+		w.published[i].Type, w.published[i].Due = "orders", w.clock.Add(-100*time.Hour)
+	}
+	clear(w.delayed)
+	w.publish()
+	last := map[uint64]uint64{} // number by producer number
+	promote := func(p *promoter, ahead time.Duration) (producer uint64) {
+		t.Helper()
+		*p.store.(planWorldStore).ahead = ahead
+		if n, _, err := p.promote(t.Context(), queue.Limit{Messages: 1}); n != 1 || err != nil {
+			t.Fatalf("promoted %d, %v", n, err)
+		}
+		id := slices.MaxFunc(slices.Collect(maps.Keys(w.messages["orders"])), queue.ID.Compare)
+		if id.N() != last[id.Producer()]+1 {
+			t.Fatalf("the last one is number %d of %016x, want %d", id.N(), id.Producer(), last[id.Producer()]+1)
+		}
+		last[id.Producer()]++
+		return id.Producer()
+	}
+	a, b := w.promoter(promoteMutant{}), w.promoter(promoteMutant{})
+	first := promote(a, 0)
+	w.clock = w.clock.Add(time.Second)
+	if p := promote(a, time.Hour); p != first {
+		t.Error("another producer number after a second, as the clock was set an hour ahead")
+	}
+	w.clock = w.clock.Add(2 * time.Minute)
+	second := promote(a, 0)
+	if second == first {
+		t.Error("the same producer number after two minutes, as the clock was set an hour back")
+	}
+	w.clock = w.clock.Add(time.Second)
+	if p := promote(b, -time.Hour); p != second {
+		t.Error("another producer number, as another promoter's clock is behind")
+	}
+	w.clock = w.clock.Add(2 * time.Minute)
+	if p := promote(a, 0); p != second {
+		t.Error("another producer number from one that had to finish the plan of another one")
+	}
+	w.clock = w.clock.Add(2 * time.Hour)
+	w.plan.version, w.plan.items = "another", nil
+	if p := promote(b, 0); p == second {
+		t.Error("the same producer number after two hours by the clock")
+	}
+	if seen := 2*time.Minute + time.Second; w.plan.passed != seen {
+		t.Errorf("%v are counted, want %v: nothing that only a clock says", w.plan.passed, seen)
 	}
 }

@@ -14,21 +14,22 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver"
 
+	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/queue"
 )
 
 // The collection scheduled, with no index but the one on _id:
 //
 //	{_id: "<due, 15 digits of ms>/<type>/<ID>", b, h?}       a delayed message; x: true: cancelled
-//	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at}], dead: [{k, why}], of} the plan, see promote.go; dead counts if of = v
-//	{_id: "settled/<ID>"}                                    promoted or cancelled lately, see queue.SettledFor
+//	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at, used?}], dead: [{k, why}], of, passed?} the plan, see promote.go; dead counts if of = v
+//	{_id: "settled/<ID>", passed?}                           promoted or cancelled lately, see queue.SettledFor; earlier versions note no time
 const (
 	slotFrom      = "0" // all slots lie between these
 	slotTo        = ":"
 	planKey       = "plan"
 	settledPrefix = "settled/"
 
-	tidyEvery   = 10 * time.Minute
+	forgetEvery = time.Hour
 	plannedMost = 500 // messages of one plan: its document stays below 100 KiB, and below 400 KiB if none of them can be promoted
 
 	// probeKey is behind the keys of all types: nobody fetches it.
@@ -103,7 +104,6 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 		}
 	}
 	if p.Now = q.clock.Agreed(); err == nil && ok && !next.After(p.Now) {
-		q.tidy(ctx)
 		if p.Messages, p.Buried, err = q.promoter.promote(ctx, limit); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "promote delayed messages", err)
 		}
@@ -252,6 +252,10 @@ type planned struct{ *Queue }
 
 func (q planned) now() time.Time { return q.clock.Agreed() }
 
+var started = clock.Start()
+
+func (q planned) steady() time.Duration { return started.Elapsed() }
+
 type planDoc struct {
 	Version string `bson:"v"`
 	Items   []struct {
@@ -262,7 +266,8 @@ type planDoc struct {
 		Type     string `bson:"t"`
 		Producer int64  `bson:"p"`
 		N        int64  `bson:"n"`
-		At       int64  `bson:"at"` // ms
+		At       int64  `bson:"at"`   // ms
+		Used     *int64 `bson:"used"` // ms
 	} `bson:"seq"`
 	Dead []struct {
 		Key string `bson:"k"`
@@ -270,6 +275,7 @@ type planDoc struct {
 	} `bson:"dead"`
 	// rule: the letters of a plan are of its version. Earlier versions of this program replace the other fields only.
 	DeadOf string `bson:"of"`
+	Passed int64  `bson:"passed"` // ms
 }
 
 func (p plan) fields() bson.D {
@@ -281,10 +287,11 @@ func (p plan) fields() bson.D {
 		items = append(items, bson.D{{Key: "k", Value: slotKey(item.slot)}, {Key: "as", Value: item.as.String()}})
 	}
 	for typ, s := range p.sequences {
-		sequences = append(sequences, bson.D{{Key: "t", Value: typ}, {Key: "p", Value: int64(s.Producer)}, {Key: "n", Value: int64(s.N)}, {Key: "at", Value: s.At}})
+		sequences = append(sequences, bson.D{{Key: "t", Value: typ}, {Key: "p", Value: int64(s.Producer)}, {Key: "n", Value: int64(s.N)}, {Key: "at", Value: s.At},
+			{Key: "used", Value: s.Used}})
 	}
 	return bson.D{{Key: "v", Value: p.version}, {Key: "items", Value: items}, {Key: "seq", Value: sequences},
-		{Key: "dead", Value: dead}, {Key: "of", Value: p.version}}
+		{Key: "dead", Value: dead}, {Key: "of", Value: p.version}, {Key: "passed", Value: p.passed.Milliseconds()}}
 }
 
 var errPlan = errors.New("the document \"plan\" in the collection scheduled is damaged: delayed messages cannot be promoted; restore it, or remove it, " +
@@ -302,7 +309,7 @@ func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
 	if err != nil {
 		return plan{}, false, err
 	}
-	p := plan{version: doc.Version, sequences: map[string]queue.Sequence{}}
+	p := plan{version: doc.Version, sequences: map[string]queue.Sequence{}, passed: time.Duration(doc.Passed) * time.Millisecond}
 	for _, item := range doc.Items {
 		slot, ok := parseSlot(item.Key)
 		id, err := queue.ParseID(item.As)
@@ -312,7 +319,10 @@ func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
 		p.items = append(p.items, planItem{slot, id})
 	}
 	for _, s := range doc.Sequences {
-		p.sequences[s.Type] = queue.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At}
+		if s.Used == nil { // an earlier version has used it: just now, perhaps
+			s.Used = &doc.Passed
+		}
+		p.sequences[s.Type] = queue.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At, Used: *s.Used}
 	}
 	if p.version == "" {
 		return plan{}, false, errPlan
@@ -343,7 +353,7 @@ func (q planned) createPlan(ctx context.Context, p plan) error {
 
 // swapPlan implements planStore.
 //
-//	updateOne {_id: "plan", v: <version>} → {$set: {v, items, seq, dead, of}}, w: majority; index: _id. Nothing matched: somebody was first.
+//	updateOne {_id: "plan", v: <version>} → {$set: {v, items, seq, dead, of, passed}}, w: majority; index: _id. Nothing matched: somebody was first.
 func (q planned) swapPlan(ctx context.Context, version string, p plan) (bool, error) {
 	result, err := q.scheduled.write.UpdateOne(ctx, bson.D{{Key: "_id", Value: planKey}, {Key: "v", Value: version}}, bson.D{{Key: "$set", Value: p.fields()}})
 	return err == nil && result.MatchedCount == 1, err
@@ -460,12 +470,12 @@ func (q planned) settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool
 
 // settle implements planStore.
 //
-//	insert {_id: "settled/<ID>"} into scheduled, w: majority. Duplicate key: noted before.
-func (q planned) settle(ctx context.Context, ids []queue.ID) error {
+//	insert {_id: "settled/<ID>", passed} into scheduled, w: majority. Duplicate key: noted before.
+func (q planned) settle(ctx context.Context, ids []queue.ID, passed time.Duration) error {
 	docs := make([]document, len(ids))
 	for i, id := range ids {
 		key := settledPrefix + id.String()
-		docs[i] = document{key: key, message: i, size: 64, body: bson.D{{Key: "_id", Value: key}}}
+		docs[i] = document{key: key, message: i, size: 64, body: bson.D{{Key: "_id", Value: key}, {Key: "passed", Value: passed.Milliseconds()}}}
 	}
 	return insert(ctx, q.scheduled, docs, func(err error) error { return err })
 }
@@ -538,19 +548,21 @@ func (q planned) remove(ctx context.Context, slots []queue.Slot) error {
 	return err
 }
 
-// tidy removes, now and then, notes that are old enough. An error is no matter: there is a next time.
+// forget implements planStore. An error is no matter: there is a next time.
 //
-//	deleteMany {_id: {$gt: "settled/", $lt: "settled/<25 hours ago>"}} in scheduled; index: _id.
-func (q *Queue) tidy(ctx context.Context) {
+//	deleteMany {_id: {$gt: "settled/", $lt: "settled/<a day ago>"}, passed: {$not: {$gte: before}}} in scheduled; index: _id. The bound of the ID
+//	only spares the server the look at most of them: it is never the reason that one goes.
+func (q planned) forget(ctx context.Context, before time.Duration) {
 	q.mu.Lock()
-	due := time.Since(q.tidied) > tidyEvery
+	due := before > 0 && time.Since(q.forgot) > forgetEvery
 	if due {
-		q.tidied = time.Now()
+		q.forgot = time.Now()
 	}
 	q.mu.Unlock()
 	if !due {
 		return
 	}
-	old := queue.NewID(q.now().Add(-queue.SettledFor-time.Hour), 0, 0)
-	_, _ = q.scheduled.write.DeleteMany(ctx, keyRange(settledPrefix, settledPrefix+old.String()))
+	filter := keyRange(settledPrefix, settledPrefix+queue.NewID(q.now().Add(-queue.SettledFor), 0, 0).String())
+	young := bson.D{{Key: "$gte", Value: before.Milliseconds()}}
+	_, _ = q.scheduled.write.DeleteMany(ctx, append(filter, bson.E{Key: "passed", Value: bson.D{{Key: "$not", Value: young}}}))
 }

@@ -208,6 +208,27 @@ func testDelayedNeverEarly(t *testing.T, q queue.Queue) {
 	}
 }
 
+// Whether a late repetition is recognised is no matter of how old the ID is: that compares the clocks of two processes.
+func testDelayedLongAgo(t *testing.T, q queue.Queue) {
+	at := now(t, q)
+	for producer, age := range map[uint64]time.Duration{1: 0, 2: 48 * time.Hour, 3: -48 * time.Hour, 4: 1000 * time.Hour} {
+		typ := fmt.Sprintf("orders%d", producer)
+		msgs := delayedMessages(typ, at.Add(-time.Second), at.Add(-age), producer, 1, 3)
+		mustDelay(t, q, msgs)
+		if n, err := q.CancelDelayed(t.Context(), []queue.Slot{queue.SlotOf(&msgs[1])}); n != 1 || err != nil {
+			t.Fatalf("cancelled %d, %v", n, err)
+		}
+		for n := range 2 {
+			promoteAll(t, q)
+			wantPayloads(t, fetchAll(t, q, typ), typ+" 1", typ+" 3")
+			if left := listDelayed(t, q); len(left) != 0 {
+				t.Errorf("IDs of %v ago, promotion %d: %d are delayed", age, n+1, len(left))
+			}
+			mustDelay(t, q, msgs)
+		}
+	}
+}
+
 func testDelayInvalid(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	good := delayedMessages("orders", at, at, 1, 1, 1)[0]

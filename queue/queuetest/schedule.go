@@ -51,9 +51,13 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 	defer m.mu.Unlock()
 	d := &m.delays
 	if d.sequences == nil {
-		d.sequences, d.settled = map[string]*queue.Sequence{}, map[queue.ID]bool{}
+		d.sequences = map[string]*queue.Sequence{}
+	}
+	if d.settled == nil {
+		d.settled = map[queue.ID]bool{}
 	}
 	p := queue.Promotion{Now: time.Now()}
+	moment := queue.Moment{Now: p.Now} // the clock of a bubble is right
 	var size int64
 	for p.Messages < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes) {
 		i := d.next(p.Now)
@@ -81,7 +85,7 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 			s = &queue.Sequence{}
 			d.sequences[msg.Type] = s
 		}
-		id := s.Next(p.Now)
+		id := s.Next(moment)
 		msg.Headers = queue.PromotedHeaders(msg.Headers, msg.ID, id)
 		msg.ID, msg.Due = id, time.Time{}
 		m.types[msg.Type] = true

@@ -70,6 +70,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("PublisherUnderLostAnswers", several(testPublisher))
 	t.Run("Delayed", one(testDelayed))
 	t.Run("DelayedNeverEarly", one(testDelayedNeverEarly))
+	t.Run("DelayedLongAgo", one(testDelayedLongAgo))
 	t.Run("DelayRefusesInvalid", one(testDelayInvalid))
 	t.Run("DelayedLargest", one(testDelayedLargest))
 	t.Run("CancelDelayed", one(testCancelDelayed))

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -35,34 +36,88 @@ func TestInsertErrors(t *testing.T) {
 	}
 }
 
-// TestOldNotesAreRemoved: what was settled is remembered for as long as a publisher may repeat it, and not longer.
+// TestOldNotesAreRemoved: what was settled is remembered for as long as a publisher may repeat it, counted by what promoters have seen pass; what earlier versions
+// have noted, too, which is without a time.
 func TestOldNotesAreRemoved(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	now := q.now()
-	if err := q.Delay(t.Context(), []queue.Message{{Type: "orders", ID: queue.NewID(now, 7, 1), Due: now.Add(-time.Second)}}); err != nil {
-		t.Fatal(err)
-	}
-	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
-		t.Fatalf("promoted %d, %v", p.Messages, err)
-	}
-	for age, want := range map[time.Duration]int{queue.SettledFor - time.Minute: 1, queue.SettledFor + time.Minute: 0} {
-		var notes int
-		back := errors.New("undo it")
-		err := q.db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
-			if _, _, err := promote(tx, nil, now.Add(age)); err != nil {
-				return err
-			}
-			if _, err := tx.Get([]any{&notes}, `SELECT count(*) FROM queue_delayed_settled`); err != nil {
-				return err
-			}
-			return back
-		})
-		if !errors.Is(err, back) || notes != want {
-			t.Errorf("%d notes after %v, want %d (%v)", notes, age, want, err)
+	at := time.UnixMilli(1_700_000_000_000)
+	old := queue.NewID(at, 8, 1)
+	mustExec(t, q, `INSERT INTO queue_delayed_settled (id) VALUES (?)`, old[:])
+	for n, step := range []struct {
+		passed time.Duration
+		notes  int
+	}{
+		{0, 2},
+		{queue.SettledFor + 30*time.Minute, 3},
+		{queue.SettledFor + 2*time.Hour, 2}, // this one and the one before
+	} {
+		mustExec(t, q, `UPDATE queue_delayed_passed SET passed = ?`, step.passed.Milliseconds())
+		if err := q.Delay(t.Context(), []queue.Message{{Type: "orders", ID: queue.NewID(at, 7, uint64(n+1)), Due: at}}); err != nil {
+			t.Fatal(err)
 		}
+		q.forgot = time.Time{}
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
+			t.Fatalf("promoted %d, %v", p.Messages, err)
+		}
+		notes := 0
+		if err := q.db.Read(t.Context(), func(tx *sqlitedb.Tx) error {
+			_, err := tx.Get([]any{&notes}, `SELECT count(*) FROM queue_delayed_settled`)
+			return err
+		}); err != nil || notes != step.notes {
+			t.Errorf("%v: %d notes, want %d (%v)", step.passed, notes, step.notes, err)
+		}
+	}
+}
+
+// TestPassedIsWhatWasSeen: a promoter adds what has passed since its own promotion, if nobody has promoted since.
+func TestPassedIsWhatWasSeen(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "q.db")
+	var qs []*Queue
+	for range 2 {
+		q, err := Open(t.Context(), path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer q.Close()
+		qs = append(qs, q)
+	}
+	n := uint64(0)
+	promote := func(q *Queue) (passed time.Duration) {
+		t.Helper()
+		n++
+		if err := q.Delay(t.Context(), []queue.Message{{Type: "orders", ID: queue.NewID(time.Now(), 7, n), Due: time.UnixMilli(1)}}); err != nil {
+			t.Fatal(err)
+		}
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
+			t.Fatalf("promoted %d, %v", p.Messages, err)
+		}
+		if err := q.db.Read(t.Context(), func(tx *sqlitedb.Tx) (err error) {
+			_, passed, err = readPassed(tx)
+			return err
+		}); err != nil {
+			t.Fatal(err)
+		}
+		return passed
+	}
+	if passed := promote(qs[0]); passed != 0 {
+		t.Errorf("%v before the first promotion", passed)
+	}
+	seen := clock.Start()
+	for seen.Elapsed() < 20*time.Millisecond {
+		time.Sleep(time.Millisecond)
+	}
+	passed := promote(qs[0])
+	if passed < 20*time.Millisecond || passed > seen.Elapsed()+time.Second {
+		t.Errorf("%v passed, by the count %v", seen.Elapsed(), passed)
+	}
+	if other := promote(qs[1]); other != passed {
+		t.Errorf("who comes new counts %v, want %v", other, passed)
+	}
+	if again := promote(qs[0]); again != passed {
+		t.Errorf("who was not the last counts %v, want %v", again, passed)
 	}
 }

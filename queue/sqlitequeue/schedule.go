@@ -5,8 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"math"
+	"math/rand/v2"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -22,14 +24,27 @@ var delayedDDL = []string{
 		UNIQUE (due, type, id)
 	) STRICT`,
 	// What was promoted or cancelled lately, so that a late repetition of its publisher does not bring it back.
-	`CREATE TABLE IF NOT EXISTS queue_delayed_settled (id BLOB PRIMARY KEY) STRICT, WITHOUT ROWID`,
+	`CREATE TABLE IF NOT EXISTS queue_delayed_settled (id BLOB PRIMARY KEY, ` + settledColumn + `) STRICT, WITHOUT ROWID`,
+	// How much time has passed, see queue.Moment: one row, with another version after each promotion.
+	`CREATE TABLE IF NOT EXISTS queue_delayed_passed (
+		one     INTEGER PRIMARY KEY CHECK (one = 1),
+		version INTEGER NOT NULL,
+		passed  INTEGER NOT NULL -- milliseconds
+	) STRICT`,
 	`CREATE TABLE IF NOT EXISTS queue_sequences (
 		type     TEXT PRIMARY KEY,
 		producer INTEGER NOT NULL, -- 64 bits without sign
 		n        INTEGER NOT NULL,
-		at       INTEGER NOT NULL  -- milliseconds since 1970
+		at       INTEGER NOT NULL, -- milliseconds since 1970
+		` + usedColumn + `
 	) STRICT, WITHOUT ROWID`,
 }
+
+// These columns came later: databases of earlier versions lack them, and those versions leave them out.
+const (
+	settledColumn = `passed INTEGER` // milliseconds, as in queue_delayed_passed: when it was settled
+	usedColumn    = `used INTEGER`   // milliseconds, as in queue_delayed_passed: when the number was given
+)
 
 // Delay implements queue.Queue: one transaction, synced.
 func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
@@ -74,13 +89,24 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	if now := q.clock.Agreed(); err != nil || !ok || next.After(now) {
 		return queue.Promotion{Next: next, Now: now}, err
 	}
+	version := rand.Int64()
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		p = queue.Promotion{Now: q.clock.Agreed()}
 		due, err := readDelayed(tx, p.Now, limit)
 		if err != nil {
 			return err
 		}
-		if p.Messages, p.Buried, err = promote(tx, due, p.Now); err != nil {
+		m, err := q.moment(tx, p.Now)
+		if err != nil {
+			return err
+		}
+		if p.Messages, p.Buried, err = promote(tx, due, m); err != nil {
+			return err
+		}
+		if err := q.forget(tx, m); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_delayed_passed (one, version, passed) VALUES (1, ?, ?)`, version, m.Passed.Milliseconds()); err != nil {
 			return err
 		}
 		p.Next, _, err = nextDue(tx, p.Now)
@@ -89,8 +115,47 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	if err != nil {
 		return queue.Promotion{}, explain("promote delayed messages", err)
 	}
+	q.mu.Lock()
+	q.last, q.since = version, clock.Start() // rule: the numbers rest from when they can be seen
+	q.mu.Unlock()
 	return p, nil
 }
+
+// moment is the moment of a promotion.
+func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queue.Moment, error) {
+	version, passed, err := readPassed(tx)
+	m := queue.Moment{Now: now, Passed: passed}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	// rule: only what this process has itself seen pass is added, and only if nobody else has promoted since
+	if m.Watched = version != 0 && version == q.last; m.Watched {
+		m.Passed += q.since.Elapsed()
+	}
+	return m, err
+}
+
+// readPassed returns how much time had passed at the last promotion. There was none if version is 0.
+func readPassed(tx *sqlitedb.Tx) (version int64, passed time.Duration, err error) {
+	var ms int64
+	_, err = tx.Get([]any{&version, &ms}, `SELECT version, passed FROM queue_delayed_passed`)
+	return version, time.Duration(ms) * time.Millisecond, err
+}
+
+// forget removes, now and then, notes that are old enough, counted by time that promoters have seen pass. The bound of the ID only spares a look at most of them.
+func (q *Queue) forget(tx *sqlitedb.Tx, m queue.Moment) error {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	before := m.Passed - queue.SettledFor - time.Hour
+	if before <= 0 || time.Since(q.forgot) < forgetEvery {
+		return nil
+	}
+	q.forgot = time.Now()
+	old := queue.NewID(m.Now.Add(-queue.SettledFor), 0, 0)
+	_, err := tx.Exec(`DELETE FROM queue_delayed_settled WHERE id < ? AND (passed IS NULL OR passed < ?)`, old[:], before.Milliseconds())
+	return err
+}
+
+const forgetEvery = time.Hour
 
 // due is a delayed message that is due, without its payload.
 type due struct {
@@ -98,7 +163,7 @@ type due struct {
 	unfit error // why it becomes a dead letter; nil: it is promoted
 }
 
-func promote(tx *sqlitedb.Tx, msgs []due, now time.Time) (promoted, buried int, err error) {
+func promote(tx *sqlitedb.Tx, msgs []due, now queue.Moment) (promoted, buried int, err error) {
 	sequences := map[string]*queue.Sequence{}
 	var refused error
 	for i := range msgs {
@@ -110,8 +175,12 @@ func promote(tx *sqlitedb.Tx, msgs []due, now time.Time) (promoted, buried int, 
 		if s == nil {
 			s = &queue.Sequence{}
 			var producer, n int64
-			if _, err := tx.Get([]any{&producer, &n, &s.At}, `SELECT producer, n, at FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
+			var used *int64 // null: an earlier version has used it: just now, perhaps
+			if _, err := tx.Get([]any{&producer, &n, &s.At, &used}, `SELECT producer, n, at, used FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
 				return 0, 0, err
+			}
+			if s.Used = now.Passed.Milliseconds(); used != nil {
+				s.Used = *used
 			}
 			s.Producer, s.N = uint64(producer), uint64(n)
 			sequences[m.Type] = s
@@ -134,7 +203,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now time.Time) (promoted, buried int, 
 			return 0, 0, err
 		}
 		promoted++
-		if _, err := settleDelayed(tx, queue.SlotOf(&m.Message), now); err != nil {
+		if _, err := settleDelayed(tx, queue.SlotOf(&m.Message), now.Passed); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -156,17 +225,15 @@ func promote(tx *sqlitedb.Tx, msgs []due, now time.Time) (promoted, buried int, 
 		}
 	}
 	for typ, s := range sequences {
-		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_sequences (type, producer, n, at) VALUES (?, ?, ?, ?)`,
-			typ, int64(s.Producer), int64(s.N), s.At); err != nil {
+		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_sequences (type, producer, n, at, used) VALUES (?, ?, ?, ?, ?)`,
+			typ, int64(s.Producer), int64(s.N), s.At, s.Used); err != nil {
 			return 0, 0, err
 		}
 		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_types (type) VALUES (?)`, typ); err != nil {
 			return 0, 0, err
 		}
 	}
-	old := queue.NewID(now.Add(-queue.SettledFor), 0, 0)
-	_, err = tx.Exec(`DELETE FROM queue_delayed_settled WHERE id < ?`, old[:])
-	return promoted, buried, err
+	return promoted, buried, nil
 }
 
 // takesOthers tells by an error that the database refuses even an empty message.
@@ -182,8 +249,8 @@ func takesOthers(tx *sqlitedb.Tx) error {
 }
 
 // buryDelayed moves a delayed message to the dead letters.
-func buryDelayed(tx *sqlitedb.Tx, m *due, now time.Time) error {
-	letters, err := queue.CheckBury(m.Type, []queue.Letter{queue.DelayedLetter(m.Message, m.unfit.Error())}, now)
+func buryDelayed(tx *sqlitedb.Tx, m *due, now queue.Moment) error {
+	letters, err := queue.CheckBury(m.Type, []queue.Letter{queue.DelayedLetter(m.Message, m.unfit.Error())}, now.Now)
 	if err != nil {
 		return err
 	}
@@ -193,15 +260,15 @@ func buryDelayed(tx *sqlitedb.Tx, m *due, now time.Time) error {
 		l.Reason, int64(l.Attempts), l.Worker, l.Time.UnixMilli(), m.Due.UnixMilli(), m.Type, m.ID[:]); err != nil {
 		return err
 	}
-	_, err = settleDelayed(tx, queue.SlotOf(&m.Message), now)
+	_, err = settleDelayed(tx, queue.SlotOf(&m.Message), now.Passed)
 	return err
 }
 
 // settleDelayed removes a delayed message and remembers that, as long as its publisher may repeat it.
-func settleDelayed(tx *sqlitedb.Tx, s queue.Slot, now time.Time) (removed bool, err error) {
+func settleDelayed(tx *sqlitedb.Tx, s queue.Slot, passed time.Duration) (removed bool, err error) {
 	n, err := tx.Exec(`DELETE FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`, s.Due.UnixMilli(), s.Type, s.ID[:])
-	if err == nil && n > 0 && now.Sub(s.ID.Time()) < queue.SettledFor {
-		_, err = tx.Exec(`INSERT OR IGNORE INTO queue_delayed_settled (id) VALUES (?)`, s.ID[:])
+	if err == nil && n > 0 { // rule: whatever the time of the ID and a clock say
+		_, err = tx.Exec(`INSERT OR IGNORE INTO queue_delayed_settled (id, passed) VALUES (?, ?)`, s.ID[:], passed.Milliseconds())
 	}
 	return n > 0, err
 }
@@ -324,8 +391,12 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.Slot) (cancelled int, err error) {
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		cancelled = 0
+		_, passed, err := readPassed(tx)
+		if err != nil {
+			return err
+		}
 		for _, s := range slots {
-			removed, err := settleDelayed(tx, s, q.now())
+			removed, err := settleDelayed(tx, s, passed)
 			if err != nil {
 				return err
 			}

@@ -8,7 +8,7 @@
 //	queue_files     type, file_id, epoch, durable_index, generation
 //	queue_settings  type, drain_paused, publish_paused, max_backlog, why, changed
 //	queue_members   id, member (JSON), seen
-//	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled and queue_sequences go with it
+//	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences go with it
 //
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
 // insertion, which is also the order of deletion (docs/decisions/0302).
@@ -26,6 +26,7 @@ import (
 	"math"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/clock"
@@ -79,11 +80,12 @@ var ddl = []string{
 // generationColumn came after the others: databases of earlier versions lack it, and those versions work with it.
 const generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
 
-// addGeneration adds the column where it is missing.
-func addGeneration(ctx context.Context, db *sqlitedb.DB) error {
+// addColumn adds a column, of which the definition begins with the name, where it is missing.
+func addColumn(ctx context.Context, db *sqlitedb.DB, table, column string) error {
+	name, _, _ := strings.Cut(column, " ")
 	has := func(tx *sqlitedb.Tx) (found bool, err error) {
 		var one int
-		return tx.Get([]any{&one}, `SELECT 1 FROM pragma_table_info('queue_files') WHERE name = 'generation'`)
+		return tx.Get([]any{&one}, `SELECT 1 FROM pragma_table_info(?) WHERE name = ?`, table, name)
 	}
 	found := false
 	err := db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
@@ -96,7 +98,7 @@ func addGeneration(ctx context.Context, db *sqlitedb.DB) error {
 	return db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		found, err := has(tx) // another process may have been faster
 		if err == nil && !found {
-			_, err = tx.Exec(`ALTER TABLE queue_files ADD COLUMN ` + generationColumn)
+			_, err = tx.Exec(`ALTER TABLE ` + table + ` ADD COLUMN ` + column)
 		}
 		return err
 	})
@@ -125,6 +127,11 @@ func deleteRows(n int) string {
 type Queue struct {
 	db    *sqlitedb.DB
 	clock clock.Server // this machine's
+
+	mu     sync.Mutex
+	last   int64       // version of queue_delayed_passed that this process has stored …
+	since  clock.Watch // … and since when
+	forgot time.Time   // when old notes were removed
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -138,7 +145,13 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	}
 	err = db.Migrate(ctx, slices.Concat(ddl, delayedDDL)...)
 	if err == nil {
-		err = addGeneration(ctx, db)
+		err = addColumn(ctx, db, "queue_files", generationColumn)
+	}
+	if err == nil {
+		err = addColumn(ctx, db, "queue_delayed_settled", settledColumn)
+	}
+	if err == nil {
+		err = addColumn(ctx, db, "queue_sequences", usedColumn)
 	}
 	if err != nil {
 		_ = db.Close()
