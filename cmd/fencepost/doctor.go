@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
@@ -171,11 +172,14 @@ func (d *doctor) examineServer(ctx context.Context, b *fencepost.Backend) {
 		d.bad(cli.ExitFailed, "clock", "%v", err)
 		return
 	}
-	switch off := now.Sub(before).Round(time.Second); {
-	case off.Abs() > time.Minute:
-		d.warn("clock", "the server's is %v from this machine's; nothing depends on it but what people read", off)
+	switch off := now.Round(0).Sub(before.Round(0)); {
+	case off > clock.Tolerance:
+		d.warn("clock", "the server's is %v ahead of this machine's, more than %v; correct the one that is wrong. A worker on this machine promotes delayed messages by its own clock "+
+			"at first, and by the server's after %v", off.Round(time.Second), clock.Tolerance, clock.Patience)
+	case off < -clock.Tolerance:
+		d.warn("clock", "the server's is %v behind this machine's, more than %v; correct the one that is wrong. Delayed messages are promoted by the server's", -off.Round(time.Second), clock.Tolerance)
 	default:
-		d.good("clock", "the server's is that of this machine, to the minute")
+		d.good("clock", "the server's and this machine's are at most %v apart", clock.Tolerance)
 	}
 }
 

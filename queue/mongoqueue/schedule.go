@@ -30,7 +30,7 @@ const (
 	settledPrefix = "settled/"
 
 	forgetEvery = time.Hour
-	plannedMost = 500 // messages of one plan: its document stays below 100 KiB, and below 400 KiB if none of them can be promoted
+	plannedMost = 500 // messages of one plan: its document stays below 100 KiB and 150 bytes per type of the last day; below 400 KiB if none can be promoted
 
 	// probeKey is behind the keys of all types: nobody fetches it.
 	probeKey = "~probe"
