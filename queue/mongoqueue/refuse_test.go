@@ -144,3 +144,32 @@ func TestLettersOfAnotherPlan(t *testing.T) {
 		t.Errorf("promoted %+v, %v", p, err)
 	}
 }
+
+// TestPlanOfAVersionThatCountedNoTime: its sequences were used just now, perhaps, and go on; its count is kept by those who do not know it.
+func TestPlanOfAVersionThatCountedNoTime(t *testing.T) {
+	uri, db := mongotest.Fresh(t)
+	q, err := Open(t.Context(), uri, Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	m := queue.Message{Type: "orders", ID: queue.NewID(q.now(), 7, 1), Payload: []byte("x"), Due: q.now().Add(-time.Minute)}
+	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+		t.Fatal(err)
+	}
+	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: planKey}, {Key: "v", Value: "1"}, {Key: "items", Value: bson.A{}},
+		{Key: "seq", Value: bson.A{bson.D{{Key: "t", Value: "orders"}, {Key: "p", Value: int64(5)}, {Key: "n", Value: int64(41)}, {Key: "at", Value: q.now().UnixMilli()}}}},
+		{Key: "dead", Value: bson.A{}}, {Key: "of", Value: "1"}, {Key: "passed", Value: time.Hour.Milliseconds()}}); err != nil {
+		t.Fatal(err)
+	}
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
+		t.Fatalf("promoted %+v, %v", p, err)
+	}
+	got, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
+	if err != nil || len(got) != 1 || got[0].ID.Producer() != 5 || got[0].ID.N() != 42 {
+		t.Errorf("%+v, %v; want number 42 of 5", got, err)
+	}
+	if p, ok, err := (planned{q}).readPlan(t.Context()); err != nil || !ok || p.passed != time.Hour || p.sequences["orders"].Used != time.Hour.Milliseconds() {
+		t.Errorf("the plan is %+v, %v", p, err)
+	}
+}

@@ -182,6 +182,41 @@ func TestDatabaseWithoutGenerations(t *testing.T) {
 	}
 }
 
+// A database of a version that noted no time with what is settled and with numbers: what it noted still counts, and its numbers go on.
+func TestDatabaseOfAVersionThatCountedNoTime(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "queue.db")
+	q := open(t, path)
+	delay := func(q *sqlitequeue.Queue, ns ...uint64) {
+		t.Helper()
+		for _, n := range ns {
+			m := queue.Message{Type: "orders", ID: queue.NewID(time.Now().Truncate(time.Hour), 7, n), Payload: []byte(fmt.Sprint(n)), Due: time.UnixMilli(1)}
+			if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	delay(q, 1)
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
+	if err == nil {
+		err = db.Migrate(t.Context(), `ALTER TABLE queue_delayed_settled DROP COLUMN passed`, `ALTER TABLE queue_sequences DROP COLUMN used`, `DROP TABLE queue_delayed_passed`)
+	}
+	if err := errors.Join(err, db.Close()); err != nil {
+		t.Fatal(err)
+	}
+	q = open(t, path)
+	delay(q, 1, 2)
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 {
+		t.Fatalf("%+v, %v", p, err)
+	}
+	got, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
+	if err != nil || len(got) != 2 || string(got[1].Payload) != "2" || got[1].ID.N() != 2 || got[1].ID.Producer() != got[0].ID.Producer() {
+		t.Errorf("%d messages: %+v, %v", len(got), got, err)
+	}
+}
+
 // publishProcess publishes numbered messages and prints "stored N" after every batch that is certain.
 func publishProcess(job []string) error {
 	ctx := context.Background()
