@@ -6,6 +6,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/clock"
 )
 
 // item is one accepted message on its way. Fields below the line are guarded by Publisher.mu.
@@ -225,7 +227,8 @@ func (s *stream) send(batch []*item) {
 		msgs[i] = it.msg
 	}
 	defer s.settledBatch()
-	deadline := time.Now().Add(p.opt.RepeatFor)
+	// rule: time goes on while the machine sleeps. A consumer that has appended these messages may have forgotten them when it wakes up.
+	began := clock.Start()
 	mayHaveLanded := s.repeat > 0 // an attempt with the unsettled messages ended unclear, perhaps in another process
 	for attempt := 1; ; attempt++ {
 		err := s.attempt(msgs)
@@ -246,7 +249,7 @@ func (s *stream) send(batch []*item) {
 		}
 		mayHaveLanded = (mayHaveLanded && !p.mutant.lastAnswerOnly) || !err.Refused
 		wait := repeatWait(attempt)
-		if err.Refused && !err.Temporary || p.sending.Err() != nil || time.Until(deadline) <= wait {
+		if err.Refused && !err.Temporary || p.sending.Err() != nil || p.opt.RepeatFor-began.Elapsed() <= wait {
 			s.giveUp(batch, mayHaveLanded, err)
 			return
 		}

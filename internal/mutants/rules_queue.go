@@ -20,6 +20,7 @@ var queueRules = []rule{
 	{file: "queue/stream.go", rule: "the repetition carries the same documents with the same IDs", tests: "TestPublisherRulesAreNeeded"},
 	{file: "queue/stream.go", rule: "what is not known to be refused is unclear", tests: "TestPlainErrorIsUnclear",
 		old: `ie = &InsertError{Err: err} // rule`, new: `ie = &InsertError{Err: err, Refused: true} // rule`},
+	{file: "queue/stream.go", rule: "time goes on while the machine sleeps", untested: "a machine would have to sleep for a day"},
 	{file: "queue/stream.go", rule: "never Rejected for a message that may have landed", how: "by the last answer", tests: "TestPublisherRulesAreNeeded"},
 	{file: "queue/stream.go", rule: "never Rejected for a message that may have landed", how: "always", tests: "TestOutcomes",
 		old: `if mayHaveLanded { // rule`, new: `if false { // rule`},
