@@ -81,17 +81,18 @@ func readLink(fsys FS, path string) (l Link) {
 		return l
 	}
 	l.Type, l.FileID, l.PrevFileID, l.Generation, l.First = h.typ, h.fileID, h.prevFileID, h.generation, h.firstIndex
-	l.Err = l.readEnd(f, h)
+	info, err := f.Stat()
+	if err != nil {
+		l.Err = ioError("stat", path, err)
+		return l
+	}
+	l.Err = l.readEnd(f, h, info.Size)
 	return l
 }
 
-// readEnd takes in what the end of the file says.
-func (l *Link) readEnd(f File, h *fileHeader) error {
-	info, err := f.Stat()
-	if err != nil {
-		return ioError("stat", l.Path, err)
-	}
-	s := newScanner(l.Path, f, h, info.Size)
+// readEnd takes in what the end of the file says, which is at limit.
+func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
+	s := newScanner(l.Path, f, h, limit)
 	if err := s.startBefore(math.MaxUint64); err != nil {
 		return err
 	}

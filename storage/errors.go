@@ -45,11 +45,42 @@ type FencedError struct {
 }
 
 func (e *FencedError) Error() string {
+	if e.Found < e.Expected { // no writer ever makes a file shorter
+		return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: its end was cut off by somebody else, but nothing that was "+
+			"durable; open it again with a new epoch, and find out who cuts it", e.Path, e.Op, e.Found, e.Expected)
+	}
 	return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: another writer took over; "+
 		"release the lock, acquire it again and open with the new epoch", e.Path, e.Op, e.Found, e.Expected)
 }
 
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
+
+// CutError says that the file was made shorter, by somebody else than a writer, than what this writer knows to have been durable. The
+// messages with indexes in [LostFirst, LostNext) were acknowledged, and are not in the file any more.
+type CutError struct {
+	Path                string
+	Op                  string // what noticed it
+	Durable             int64  // below this byte everything had been durable
+	Found               int64  // where the file ends, or ended when something was appended
+	LostFirst, LostNext uint64
+	Unknown             bool // what is left cannot be read, so nothing tells which messages are lost
+}
+
+func (e *CutError) Error() string {
+	lost := "no message is lost"
+	switch {
+	case e.Unknown:
+		lost = "which messages are lost is not known"
+	case e.LostNext == e.LostFirst+1:
+		lost = fmt.Sprintf("message %d is lost", e.LostFirst)
+	case e.LostNext > e.LostFirst:
+		lost = fmt.Sprintf("messages %d to %d are lost", e.LostFirst, e.LostNext-1)
+	}
+	return fmt.Sprintf("%s: %s: the file was cut to %d bytes, below byte %d, to which it was durable: %s; stop its workers and restore the newest copy, "+
+		"or give up what is missing with fencepost repair --accept-loss; and find out who cut it", e.Path, e.Op, e.Found, e.Durable, lost)
+}
+
+func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
 
 // EpochError says that the epoch offered to Open is not higher than every epoch the file has seen. Raise the lock's
 // token above InFile and open again.
@@ -93,15 +124,23 @@ func (e *ShortWriteError) Error() string {
 		e.Wrote, e.Want, e.Offset)
 }
 
-// ReplacedError says that the path does not name the open file any more: it was removed, or another file was moved over
-// it. Bytes appended now would disappear with the last descriptor.
+// ReplacedError says that the path does not name the open file any more: the file was removed or moved, its directory was
+// renamed, or another file is in its place. Whoever looks at the path would not find what is appended now.
 type ReplacedError struct {
-	Path string
+	Path  string
+	Moved bool // the file has another name now
+	Other bool // another file is at the path
 }
 
 func (e *ReplacedError) Error() string {
-	return e.Path + ": the file was removed or replaced while open; put the original back (it is still readable through " +
-		"the open descriptor in /proc/<pid>/fd while the process runs) or check what cleans that directory"
+	switch {
+	case e.Other:
+		return e.Path + ": the file was replaced by another one while it was open; stop who does that, and put the original back at this path"
+	case e.Moved:
+		return e.Path + ": the file was moved, or its directory was renamed, while it was open; stop who does that, and move it back to this path"
+	default:
+		return e.Path + ": the file was removed while it was open; find out what cleans that directory, and restore the file from the newest copy"
+	}
 }
 
 func (e *ReplacedError) Is(target error) bool { return target == ErrIntegrity }

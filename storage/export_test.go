@@ -209,3 +209,10 @@ var ReadChainIn = readChain
 
 // CheckEndIn is Chain.CheckEnd in a file system.
 var CheckEndIn = Chain.checkEnd
+
+// DurableEnd returns the byte below which everything is durable.
+func (w *Writer) DurableEnd() int64 {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return w.durableEnd
+}

@@ -161,14 +161,7 @@ func (f *Follower) checkName() error {
 	if err != nil {
 		return ioError("stat", f.path, err)
 	}
-	named, err := f.o.FS.Stat(f.path)
-	switch {
-	case errors.Is(err, fs.ErrNotExist), err == nil && !named.same(open):
-		return &ReplacedError{Path: f.path}
-	case err != nil:
-		return ioError("stat", f.path, err)
-	}
-	return nil
+	return checkNamed(f.o.FS, f.path, open)
 }
 
 // Close closes the file.

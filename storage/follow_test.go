@@ -130,7 +130,7 @@ func TestFollowNoticesReplacement(t *testing.T) {
 			_, failed := follow(t, ctx, mem, storage.FollowOptions{})
 			time.Sleep(time.Second)
 			must(t, replace(mem))
-			checkError(t, <-failed, new(*storage.ReplacedError), storage.ErrIntegrity, "replaced")
+			checkError(t, <-failed, new(*storage.ReplacedError), storage.ErrIntegrity, "while it was open")
 		})
 	}
 }

@@ -159,6 +159,9 @@ func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first
 
 // seal ends the file. appendMu is held.
 func (w *Writer) seal(seal sealBody) error {
+	if err := w.checkBeforeSeal(); err != nil {
+		return err
+	}
 	h := w.head(kindSeal)
 	if err := w.land("seal", encodeAnchor(w.header, &h, seal.encode()), &h); err != nil {
 		return err
@@ -169,6 +172,19 @@ func (w *Writer) seal(seal sealBody) error {
 	// rule: the successor gets its name only when the seal is durable: or a crash would leave two files that go on.
 	_, err := w.Sync()
 	return err
+}
+
+// checkBeforeSeal is for what happened while the successor was built, which may take minutes: a file that was moved away is not
+// sealed, so that it goes on when it is back. appendMu is held.
+//
+// rule: what the path does not name is not sealed.
+func (w *Writer) checkBeforeSeal() error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if err := w.usableLocked(); err != nil {
+		return err
+	}
+	return w.checkFile("seal")
 }
 
 // retire closes a writer whose file is sealed. appendMu is held.

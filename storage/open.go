@@ -445,17 +445,24 @@ func (w *Writer) settle() error {
 			return ioError("sync the fence of", w.path, err)
 		}
 	}
-	named, err := w.fs.Stat(w.path)
-	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+	info, err := w.file.Stat()
+	if err != nil {
 		return ioError("stat", w.path, err)
 	}
-	info, ferr := w.file.Stat()
-	if ferr != nil {
-		return ioError("stat", w.path, ferr)
-	}
-	// rule: the path must still name this file, or its successors would open another one.
-	if err != nil || !named.same(info) || info.Nlink == 0 {
-		return &ReplacedError{Path: w.path}
+	// rule: the path must still name this file when it is opened, or its successors would open another one.
+	return checkNamed(w.fs, w.path, info)
+}
+
+// checkNamed finds out whether path names the open file that info describes.
+func checkNamed(fsys FS, path string, info Info) error {
+	named, err := fsys.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &ReplacedError{Path: path, Moved: info.Nlink > 0}
+	case err != nil:
+		return ioError("stat", path, err)
+	case !named.same(info):
+		return &ReplacedError{Path: path, Other: true}
 	}
 	return nil
 }

@@ -1,9 +1,12 @@
 package storage_test
 
 import (
+	"bytes"
 	"errors"
 	"fmt"
 	"io"
+	"os"
+	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
@@ -475,23 +478,21 @@ func TestNoFallocate(t *testing.T) {
 // TestReplacedFile: bytes appended to a file that was removed or replaced land where they are expected, and must not be
 // acknowledged.
 func TestReplacedFile(t *testing.T) {
-	for _, how := range []string{"removed", "replaced"} {
-		t.Run(how, func(t *testing.T) {
+	for _, c := range replacements {
+		t.Run(c.how, func(t *testing.T) {
 			x, mem := newMemWorld(t, 4096)
 			a, err := x.open(mem)
 			must(t, err)
 			must(t, a.append(3))
-			if how == "removed" {
-				must(t, mem.Remove(x.path()))
-			} else {
-				mem.WriteFile(x.dir+"/other", []byte("another file"))
-				must(t, mem.Rename(x.dir+"/other", x.path()))
-			}
+			must(t, c.do(mem, x.path()))
 			acked := len(x.acked)
 			err = a.ack()
-			var replaced *storage.ReplacedError
-			if !errors.As(err, &replaced) || !errors.Is(err, storage.ErrIntegrity) || len(x.acked) != acked {
-				t.Errorf("got %v, acked %d", err, len(x.acked)-acked)
+			checkError(t, err, new(*storage.ReplacedError), storage.ErrIntegrity, c.says)
+			if len(x.acked) != acked {
+				t.Errorf("%d were acknowledged", len(x.acked)-acked)
+			}
+			if err := a.append(1); !errors.As(err, new(*storage.PoisonedError)) {
+				t.Errorf("the writer goes on: %v", err)
 			}
 		})
 	}
@@ -507,6 +508,128 @@ func TestReplacedFile(t *testing.T) {
 		if _, err := x.open(tap); !errors.As(err, &replaced) {
 			t.Errorf("got %v", err)
 		}
+	})
+}
+
+// replacements are what somebody does to the file of a running worker, so that its path does not name it any more.
+var replacements = []struct {
+	how, says string
+	do        func(mem *storagetest.Mem, path string) error
+}{
+	{"removed", "was removed", func(mem *storagetest.Mem, path string) error { return mem.Remove(path) }},
+	{"moved", "was moved", func(mem *storagetest.Mem, path string) error { return mem.Rename(path, "/elsewhere") }},
+	{"removed, with a second name", "was moved", func(mem *storagetest.Mem, path string) error {
+		return errors.Join(mem.Link(path, "/elsewhere"), mem.Remove(path))
+	}},
+	{"replaced", "replaced by another", func(mem *storagetest.Mem, path string) error {
+		mem.WriteFile("/other", []byte("another file"))
+		return mem.Rename("/other", path)
+	}},
+	{"replaced by a copy, with a second name", "replaced by another", func(mem *storagetest.Mem, path string) error {
+		mem.WriteFile("/copy", mem.ReadFile(path))
+		return errors.Join(mem.Link(path, "/elsewhere"), mem.Rename("/copy", path))
+	}},
+}
+
+// TestReplacedFileIsNotSealed: a file that is moved away while its successor is built is not sealed. Back at its place it goes on.
+func TestReplacedFileIsNotSealed(t *testing.T) {
+	for _, c := range replacements {
+		t.Run(c.how, func(t *testing.T) {
+			x, mem := newMemWorld(t, 4096)
+			tap := &storagetest.Tap{FS: mem}
+			a, err := x.open(tap)
+			must(t, err)
+			must(t, errors.Join(a.append(3), a.ack()))
+			path := x.path()
+			var content []byte
+			tap.Before = func(call storagetest.Call) *storagetest.Fault {
+				if content == nil && call.Op == storagetest.OpOpen && strings.HasSuffix(call.Name, ".tmp") {
+					content = mem.ReadFile(path)
+					must(t, mem.Link(path, "/kept"))
+					must(t, c.do(mem, path))
+				}
+				return nil
+			}
+			checkError(t, a.rotate(), new(*storage.ReplacedError), storage.ErrIntegrity)
+			if content == nil {
+				t.Fatal("no successor was begun")
+			}
+			if !bytes.Equal(mem.ReadFile("/kept"), content) {
+				t.Error("something was appended to the file that was moved away")
+			}
+			a.w.Close()
+			must(t, ignoreNotExist(mem.Remove(path)))
+			must(t, mem.Rename("/kept", path))
+			must(t, x.finish(mem))
+		})
+	}
+}
+
+// TestRenamedDirectory: as TestReplacedFile, for a directory of the real file system.
+func TestRenamedDirectory(t *testing.T) {
+	x := newWorld(filepath.Join(t.TempDir(), "files"))
+	x.published = 5
+	a, err := x.open(storage.OS())
+	must(t, err)
+	must(t, errors.Join(a.append(3), a.ack()))
+	must(t, os.Rename(x.dir, x.dir+".old"))
+	must(t, os.Mkdir(x.dir, 0o750))
+	checkError(t, a.rotate(), new(*storage.ReplacedError), storage.ErrIntegrity, "directory was renamed")
+	must(t, errors.Join(os.Remove(x.dir), os.Rename(x.dir+".old", x.dir)))
+	must(t, x.finish(storage.OS()))
+}
+
+// TestCutFile: a file whose durable end somebody cuts off is no lost race with another writer, after which the indexes of what is lost would be
+// used again: it is an error that says what is lost. What was not durable yet is lost with nobody noticing, and is appended again.
+func TestCutFile(t *testing.T) {
+	lost := func(e *storage.CutError) [2]uint64 { return [2]uint64{e.LostFirst, e.LostNext} }
+	for _, c := range []struct {
+		name  string
+		cut   func(durable []byte) int // bytes that are left
+		first uint64                   // that is lost
+	}{
+		{"the last 8 bytes", func(b []byte) int { return len(b) - 8 }, 10},
+		{"two batches", func(b []byte) int { return bytes.LastIndex(b, []byte("FPB1")) - 1 }, 8},
+		{"everything", func([]byte) int { return 0 }, 0},
+		{"all records", func([]byte) int { return 4096 }, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			for _, noticed := range []string{"append", "sync"} {
+				x, mem := newMemWorld(t, 4096) // it has 6 messages
+				a, err := x.open(mem)
+				must(t, err)
+				must(t, steps(func() error { return a.append(2) }, a.ack, func() error { return a.append(2) }, a.ack, func() error { return a.append(1) }, a.ack))
+				if noticed == "sync" {
+					must(t, a.append(2))
+				}
+				all := mem.ReadFile(x.path())
+				durable := all[:a.w.DurableEnd()]
+				mem.WriteFile(x.path(), all[:c.cut(durable)])
+				acked := len(x.acked)
+				if noticed == "append" {
+					err = a.append(2)
+				} else {
+					err = a.ack()
+				}
+				var cut *storage.CutError
+				checkError(t, err, &cut, storage.ErrIntegrity, noticed, "restore the newest copy", "--accept-loss")
+				if errors.As(err, &cut) && (lost(cut) != [2]uint64{c.first, 11} || cut.Unknown) || len(x.acked) != acked {
+					t.Errorf("noticed in %s: lost %v, want %d to 10; %d acknowledged", noticed, lost(cut), c.first, len(x.acked)-acked)
+				}
+				a.w.Close()
+				mem.WriteFile(x.path(), all) // the newest copy
+				must(t, x.finish(mem))
+			}
+		})
+	}
+	t.Run("what was not durable", func(t *testing.T) {
+		x, mem := newMemWorld(t, 4096)
+		a, err := x.open(mem)
+		must(t, err)
+		must(t, steps(func() error { return a.append(2) }, a.ack, func() error { return a.append(2) }))
+		mem.WriteFile(x.path(), mem.ReadFile(x.path())[:a.w.DurableEnd()])
+		checkError(t, a.ack(), new(*storage.FencedError), storage.ErrFenced, "cut off by somebody else")
+		must(t, x.finish(mem))
 	})
 }
 

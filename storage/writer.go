@@ -204,32 +204,46 @@ func (w *Writer) Sync() (next uint64, err error) {
 	if err := w.usableLocked(); err != nil {
 		return 0, err
 	}
-	if err := w.checkSize(); err != nil {
+	if err := w.checkFile("sync"); err != nil {
 		return 0, err
 	}
 	w.durableEnd, w.durableIndex = end, next
 	return next, nil
 }
 
-// checkSize finds out whether somebody fenced this writer while it synced.
-//
-// rule: acknowledge nothing then. The error of our sync may have been reported to the other one's descriptor (a journal
-// abort on ext4 is); what counts is what the successor reads back.
-func (w *Writer) checkSize() error {
-	if w.mutant.noSizeCheck {
-		return nil
-	}
+// checkFile finds out whether the file is still this writer's: whether somebody fenced it off, cut it, or put another file in its
+// place. mu is held.
+func (w *Writer) checkFile(op string) error {
 	info, err := w.file.Stat()
 	switch {
 	case err != nil:
-		return w.poison("sync", ioError("stat", w.path, err))
-	case info.Nlink == 0:
-		// rule: a removed or replaced file takes appends exactly where they are expected, and then disappears.
-		return w.poison("sync", &ReplacedError{Path: w.path})
-	case info.Size != w.end:
-		return w.poison("sync", &FencedError{Path: w.path, Op: "sync", Expected: w.end, Found: info.Size})
+		return w.poison(op, ioError("stat", w.path, err))
+	case info.Size != w.end && !w.mutant.noSizeCheck:
+		// rule: acknowledge nothing then. The error of our sync may have been reported to the other one's descriptor (a journal
+		// abort on ext4 is); what counts is what the successor reads back.
+		return w.poison(op, w.endError(op, w.end, info.Size, info.Size))
+	}
+	// rule: acknowledge nothing in a file that the path does not name. A file that was moved, removed or replaced takes
+	// appends exactly where they are expected, and nobody finds them.
+	if err := checkNamed(w.fs, w.path, info); err != nil {
+		return w.poison(op, err)
 	}
 	return nil
+}
+
+// endError says why the file ends at found and not at expected; limit is where it ended before this writer appended. mu is held.
+//
+// rule: a file that is shorter than what was durable was cut, and has lost messages. That is no other writer, whose fence makes it longer:
+// whoever opened it again would use the indexes of what is lost a second time.
+func (w *Writer) endError(op string, expected, found, limit int64) error {
+	if limit >= w.durableEnd {
+		return &FencedError{Path: w.path, Op: op, Expected: expected, Found: found}
+	}
+	e := &CutError{Path: w.path, Op: op, Durable: w.durableEnd, Found: limit, LostNext: w.durableIndex}
+	l := Link{Path: w.path}
+	e.Unknown = l.readEnd(w.file, w.header, limit) != nil
+	e.LostFirst = min(l.Next, e.LostNext)
+	return e
 }
 
 // Close makes what was appended durable, tells the registry, and closes the file. It writes no checkpoint: that needs
@@ -329,7 +343,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	case w.mutant.noLandingCheck:
 	case end != h.offset+int64(n):
 		// rule: a record that is not where it was meant to be is void for every reader.
-		return w.poison(op, &FencedError{Path: w.path, Op: op, Expected: h.offset + int64(n), Found: end})
+		return w.poison(op, w.endError(op, h.offset+int64(n), end, end-int64(n)))
 	case n != len(b):
 		return w.poison(op, &ShortWriteError{Offset: h.offset, Want: len(b), Wrote: n})
 	}
