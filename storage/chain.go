@@ -29,6 +29,7 @@ type Link struct {
 	Generation uint64
 	First      uint64       // index of its first message
 	Next       uint64       // index behind its last message
+	Epoch      uint64       // the highest that has opened it; 0 if that is not known
 	Sealed     *SealedError // names its successor; nil if it is not sealed
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
 }
@@ -104,7 +105,7 @@ func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 		case it.kind == itemDamage:
 			return it.err
 		case it.kind == itemEnd:
-			l.Next = s.view.next
+			l.Next, l.Epoch = s.view.next, s.view.epoch
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindSeal:
 			b, err := decodeSeal(it.body)
@@ -246,7 +247,9 @@ func (k *chainCheck) add(e *ChainError) {
 func (k *chainCheck) follows(a, b *Link) {
 	known := a.Type != "" && b.Type != ""
 	ended := known && a.Err == nil
-	if b.Generation > a.Generation+1 {
+	// rule: generations between two are skipped only where the seal names the one that comes next: a repair has given them up.
+	skipped := ended && a.Sealed != nil && a.Sealed.Successor == b.FileID && a.Sealed.Generation == b.Generation
+	if b.Generation > a.Generation+1 && !skipped {
 		k.gap(a, b, ended)
 		return
 	}
@@ -410,4 +413,16 @@ func (c Chain) Starts() map[string]uint64 {
 		}
 	}
 	return starts
+}
+
+// Replaced returns the files of a chain in which Check finds nothing wrong that are not needed any more: a compaction or repair left all that
+// they have in a later file, and what it could not read is marked as lost there.
+func (c Chain) Replaced() (files Chain) {
+	starts := c.Starts()
+	for _, l := range c {
+		if l.Type != "" && starts[l.Path] <= l.First {
+			files = append(files, l)
+		}
+	}
+	return files
 }

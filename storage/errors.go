@@ -50,7 +50,8 @@ func (e *FencedError) Error() string {
 			"durable; open it again with a new epoch, and find out who cuts it", e.Path, e.Op, e.Found, e.Expected)
 	}
 	return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: another writer took over; "+
-		"release the lock, acquire it again and open with the new epoch", e.Path, e.Op, e.Found, e.Expected)
+		"release the lock, acquire it again and open with the new epoch (again and again, while nobody else holds the lock: workers of another database "+
+		"use this directory, too)", e.Path, e.Op, e.Found, e.Expected)
 }
 
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
@@ -238,29 +239,41 @@ func (e *SealedError) Error() string {
 func (e *SealedError) Is(target error) bool { return target == ErrRefused }
 
 // RegistryMismatch says that the file at the path is not the file, or not the state of the file, that the registry
-// knows. Exactly one of the reasons applies.
+// knows.
 type RegistryMismatch struct {
 	Path       string
 	Registered Entry
 
-	Missing bool   // there is no file at the path
-	FileID  FileID // another file is at the path (zero otherwise)
-	Older   uint64 // the newest generation that is there, when a later one is registered
-	Epoch   uint64 // the file's highest epoch, when it is below the registered one: an old copy
-	Next    uint64 // the file's next index, when it is below the registered DurableIndex: an old copy
+	Missing      bool   // there is no file at the path
+	Unregistered bool   // the registry has no entry any more
+	FileID       FileID // another file is at the path (zero otherwise)
+	Older        uint64 // the newest generation that is there, when a later one is registered
+	Newer        uint64 // the generation that is there, when an earlier one is registered to which the files do not lead back
+	Epoch        uint64 // the file's highest epoch, when it is below the registered one: an old copy
+	Next         uint64 // the file's next index, when it is below the registered DurableIndex: an old copy
 }
 
 func (e *RegistryMismatch) Error() string {
 	switch {
+	case e.Unregistered:
+		return fmt.Sprintf("%s: the database has no entry of the file of this type any more: the collection of files was dropped, or the database was "+
+			"set back to a time before the file; if it is the right database, start the workers again: they register the file that is here", e.Path)
 	case e.Missing:
 		return fmt.Sprintf("%s does not exist, but file %s is registered for this type: this is another volume or directory than "+
-			"the one in use; mount the right one at this path, or restore the file there", e.Path, e.Registered.FileID)
+			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it with "+
+			"fencepost repair --accept-loss", e.Path, e.Registered.FileID)
 	case e.Older != 0:
 		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type and not here: restore or mount "+
-			"the file %s", e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName())
+			"the file %s; if it is lost for good, give up what was in it with fencepost repair --accept-loss",
+			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName())
+	case e.Newer != 0:
+		return fmt.Sprintf("%s is generation %d, file %s, but the database names generation %d, file %s, and the files here do not lead back to that one: "+
+			"the database is older than the files, or this is another directory than the one in use; move and remove nothing; if the database was set "+
+			"back, restore the files between the two, or register this one with fencepost repair --adopt",
+			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type: two replicas use different volumes at the same "+
-			"path; mount the volume that holds the registered file, and move this one away", e.Path, e.FileID, e.Registered.FileID)
+			"path, or two databases the same directory; mount the volume that holds the registered file, or use the database of this one", e.Path, e.FileID, e.Registered.FileID)
 	case e.Next < e.Registered.DurableIndex:
 		return fmt.Sprintf("%s ends at index %d, but records below index %d were durable: an old copy was restored or the disk "+
 			"lost data; restore the newest copy before anything is appended, or give up what is missing with fencepost repair --accept-loss",

@@ -136,7 +136,11 @@ func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first
 	if err := w.writeCheckpoint(state); err != nil {
 		return nil, err
 	}
-	seal := sealBody{generation: w.header.generation + 1, reason: reason}
+	seal, old := sealBody{generation: w.header.generation + 1, reason: reason}, w.header.fileID
+	if w.instead != nil {
+		// rule: no generation is made twice: what is lost may turn up.
+		seal.generation, old = w.instead.Generation+1, w.instead.FileID
+	}
 	if _, err := rand.Read(seal.successor[:]); err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
@@ -148,7 +152,7 @@ func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first
 		next.abandon()
 		return nil, err
 	}
-	err = next.publish(ctx, w.header.fileID)
+	err = next.publish(ctx, old)
 	w.retire(err)
 	if err != nil {
 		next.abandon()
@@ -274,21 +278,33 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	if err := n.fs.SyncDir(n.dir); err != nil {
 		return ioError("sync directory", n.dir, err)
 	}
-	return n.register(ctx, old, n.entry())
+	e := n.entry()
+	now, err := n.register(ctx, old, e)
+	if err == nil && now.FileID == e.FileID && (now.Epoch > e.Epoch || now.DurableIndex > e.DurableIndex) {
+		// rule: a successor that was in use already is not made a second time. Who makes the successor of a sealed file gives it the identity
+		// that the seal names, so the registry may name it since others made it, filled it, and it was moved away.
+		err = &RegistryMismatch{Path: n.path, Registered: now, Epoch: e.Epoch, Next: e.DurableIndex}
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.checkFile("register") != nil { // it is this very file, and another writer took over
+			err = n.dead.Cause
+		}
+	}
+	return err
 }
 
-// register moves the registry's entry of the type from the file old to e, which stands for this one.
-func (w *Writer) register(ctx context.Context, old FileID, e Entry) error {
+// register moves the registry's entry of the type from the file old to e, which stands for this one, and returns what is registered now.
+func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, error) {
 	now, ok, err := w.opts.Registry.Succeed(ctx, w.typ, old, e)
 	switch {
 	case err != nil:
-		return fmt.Errorf("storage: register %s: %w", w.path, err)
+		return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 	case (!ok || now.FileID != e.FileID) && !w.mutant.noSuccession:
 		// rule: nothing is appended to a successor that the registry does not name. A writer that slept since its seal
 		// could otherwise fill a name that was free again, because the files of that time were moved to an archive.
-		return &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID}
+		return Entry{}, &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID, Unregistered: !ok}
 	}
-	return nil
+	return now, nil
 }
 
 // abandon gives up a file that has no name yet.
@@ -311,7 +327,11 @@ func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := next.publish(ctx, w.header.fileID); err != nil {
+	old := w.header.fileID
+	if w.instead != nil { // who repaired it came no further
+		old = w.instead.FileID
+	}
+	if err := next.publish(ctx, old); err != nil {
 		next.abandon()
 		return nil, err
 	}

@@ -460,3 +460,277 @@ func TestCompactKeepsCompression(t *testing.T) {
 	}
 	must(t, n.Close())
 }
+
+// TestRegistrySetBack: a registry that was set back by any number of generations is told the newest file again, if the files lead from that
+// back to the one it names. Nothing is lost, and no index is used twice. Otherwise the file is refused, and adopted only when asked.
+func TestRegistrySetBack(t *testing.T) {
+	// series makes generations that end in different ways, and returns what was registered when the first of each was opened.
+	series := func(t *testing.T) (x *world, mem *storagetest.Mem, entries []storage.Entry) {
+		x, mem = newMemWorld(t, 512)
+		h, err := x.open(mem)
+		must(t, err)
+		one := func() error { return h.append(1) }
+		for _, end := range []func() error{h.rotate, h.rotate, h.compact, h.compact} {
+			must(t, steps(one, h.ack))
+			entries = append(entries, x.entry)
+			must(t, end())
+		}
+		must(t, steps(one, h.ack, func() error { return h.w.Close() }))
+		return x, mem, entries
+	}
+	_, _, entries := series(t)
+	for i := range entries {
+		t.Run(fmt.Sprintf("to generation %d", i+1), func(t *testing.T) {
+			x, mem, entries := series(t)
+			newest := x.entry
+			x.entry = entries[i]
+			must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
+			h, err := x.open(mem)
+			must(t, err)
+			if h.w.Generation() != 5 || x.entry.FileID != newest.FileID || x.entry.Generation != 5 || h.w.NextIndex() < newest.DurableIndex {
+				t.Errorf("generation %d from index %d; registered is %+v, before it was set back %+v", h.w.Generation(), h.w.NextIndex(), x.entry, newest)
+			}
+			must(t, h.w.Close())
+			must(t, x.finish(mem))
+		})
+		t.Run(fmt.Sprintf("to generation %d, while the file is open", i+1), func(t *testing.T) {
+			x, mem, entries := series(t)
+			h, err := x.open(mem)
+			must(t, err)
+			newest := x.entry
+			x.entry = entries[i]
+			must(t, h.w.UpdateRegistry(context.Background()))
+			if x.entry != newest {
+				t.Errorf("registered is %+v, want %+v", x.entry, newest)
+			}
+			must(t, h.w.Close())
+		})
+		t.Run(fmt.Sprintf("to generation %d, whose successor is not here", i+1), func(t *testing.T) {
+			if i == len(entries)-1 {
+				t.Skip("it is the newest file")
+			}
+			x, mem, entries := series(t)
+			x.entry = entries[i]
+			must(t, mem.Rename(generationIn(x, uint64(i+2)), "/archive"))
+			_, err := x.open(mem)
+			for _, err := range []error{err, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry)} {
+				checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "older than the files", "--adopt", "move and remove nothing")
+				if strings.Contains(err.Error(), "move this one away") {
+					t.Errorf("%v", err)
+				}
+			}
+			if x.entry != entries[i] {
+				t.Errorf("registered is %+v", x.entry)
+			}
+		})
+	}
+}
+
+func generationIn(x *world, g uint64) string {
+	return filepath.Join(x.dir, storage.GenerationName("orders", g))
+}
+
+// TestAdopt: only who asks for it gets a file registered that does not continue the registered one, and never one that lacks what was durable.
+func TestAdopt(t *testing.T) {
+	ctx := context.Background()
+	x, mem := newMemWorld(t, 512)
+	h, err := x.open(mem)
+	must(t, err)
+	must(t, steps(h.rotate, func() error { return h.append(1) }, h.ack, h.rotate, func() error { return h.w.Close() }))
+	newest := x.entry
+	o := storage.Options{FS: mem, Registry: x, Adopt: true}
+	adopt := func() error {
+		x.epoch++
+		w, err := storage.Open(ctx, x.dir, "orders", x.epoch, o)
+		if err == nil {
+			err = w.Close()
+		}
+		return err
+	}
+	for _, other := range []storage.Entry{
+		{FileID: storage.FileID{1}, Generation: 1, Epoch: 2, DurableIndex: 3},
+		{FileID: storage.FileID{1}, Generation: 3, Epoch: 50, DurableIndex: 7},
+	} {
+		x.entry, x.epoch = other, max(x.epoch, other.Epoch)
+		_, err := x.open(mem)
+		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
+		must(t, adopt())
+		if x.entry.FileID != newest.FileID || x.entry.Generation != 3 {
+			t.Errorf("registered is %+v", x.entry)
+		}
+		must(t, x.finish(mem))
+	}
+	other := storage.Entry{FileID: storage.FileID{1}, Generation: 3, Epoch: x.epoch, DurableIndex: 41}
+	x.entry = other
+	checkError(t, adopt(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "below index 41")
+	if x.entry != other {
+		t.Errorf("registered is %+v", x.entry)
+	}
+	other.Generation, other.DurableIndex = 4, 1
+	x.entry = other
+	checkError(t, adopt(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "generation 4")
+	if x.entry != other {
+		t.Errorf("registered is %+v", x.entry)
+	}
+}
+
+// TestSuccessorIsNotMadeTwice: A and B find a sealed file without a successor. A makes it and fills it, and it is moved away while B sleeps.
+// B's would have the same identity, and use the indexes of what is in A's again.
+func TestSuccessorIsNotMadeTwice(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	died := false
+	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if died = died || c.Op == storagetest.OpLink; died {
+			return &storagetest.Fault{Err: io.ErrUnexpectedEOF} // behind the seal
+		}
+		return nil
+	}})
+	must(t, err)
+	must(t, h.begin())
+	if err := h.rotate(); err == nil {
+		t.Fatal("it was to die")
+	}
+	slept := false
+	_, err = x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpLink && !slept {
+			slept = true
+			temp := temporary(mem)
+			must(t, mem.Rename(temp, "/unseen"))
+			defer func() { must(t, mem.Rename("/unseen", temp)) }()
+			a, err := x.open(mem)
+			must(t, err)
+			must(t, steps(func() error { return a.append(2) }, a.ack, func() error { return a.w.Close() }))
+			must(t, mem.Rename(generationIn(x, 2), "/moved"))
+		}
+		return nil
+	}})
+	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "restore the newest copy")
+	must(t, ignoreNotExist(mem.Remove(generationIn(x, 2))))
+	must(t, mem.Rename("/moved", generationIn(x, 2)))
+	must(t, x.finish(mem))
+}
+
+// TestEntryIsGone: a registry that lost its entry while a file is in use is not another file's.
+func TestEntryIsGone(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	h, err := x.open(mem)
+	must(t, err)
+	x.registered, x.entry = false, storage.Entry{}
+	checkError(t, h.w.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
+	checkError(t, h.rotate(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
+	must(t, x.finish(mem))
+}
+
+// TestGiveUp: when the registered file is lost, whatever is left of the files before it, nobody goes on until somebody asks for it; then a new
+// file takes its place above the index up to which it was durable, what is lost is marked, and the series is sound.
+func TestGiveUp(t *testing.T) {
+	for _, c := range []struct {
+		name        string
+		generations int // that there were
+		lose        func(x *world, mem *storagetest.Mem)
+		says        string
+		first       uint64 // that is lost
+		last        uint64 // and the first that is not
+		kept        uint64 // the first index that is left
+	}{
+		{"the newest of three", 3, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 3)) }, "generation 3", 10, 12, 0},
+		{"the two newest of three", 3, func(x *world, mem *storagetest.Mem) {
+			mem.Remove(generationIn(x, 2))
+			mem.Remove(generationIn(x, 3))
+		}, "generation 3", 8, 12, 0},
+		{"all but a copy of the first that is older than its seal", 3, func(x *world, mem *storagetest.Mem) {
+			mem.WriteFile(generationIn(x, 1), mem.ReadFile("/copy"))
+			mem.Remove(generationIn(x, 2))
+			mem.Remove(generationIn(x, 3))
+		}, "generation 3", 6, 12, 0},
+		{"all of two but the first, which is a copy that is older than its seal", 2, func(x *world, mem *storagetest.Mem) {
+			mem.WriteFile(generationIn(x, 1), mem.ReadFile("/copy"))
+			mem.Remove(generationIn(x, 2))
+		}, "generation 2", 6, 10, 0},
+		{"all of three", 3, func(x *world, mem *storagetest.Mem) {
+			for g := range 3 {
+				mem.Remove(generationIn(x, uint64(g+1)))
+			}
+		}, "does not exist", 12, 12, 12},
+		{"the only one", 1, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 1)) }, "does not exist", 0, 8, 0},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			ctx := context.Background()
+			x, mem := newMemWorld(t, 512) // with 6 messages
+			mem.WriteFile("/copy", mem.ReadFile(generationIn(x, 1)))
+			h, err := x.open(mem)
+			must(t, err)
+			for g := range c.generations {
+				if g > 0 {
+					must(t, h.rotate())
+				}
+				must(t, steps(func() error { return h.append(2) }, h.ack))
+			}
+			must(t, h.w.Close())
+			was := x.entry
+			c.lose(x, mem)
+			_, err = x.open(mem)
+			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, c.says, "repair --accept-loss")
+			names := mem.Names()
+			x.epoch++
+			o := storage.Options{FS: mem, Registry: x, Salvage: true, Empty: []byte("empty")}
+			_, err = storage.Open(ctx, x.dir, "orders", x.epoch, o)
+			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
+			if got := mem.Names(); !slices.Equal(got, names) {
+				t.Fatalf("nobody accepted a loss, and there are %v instead of %v", got, names)
+			}
+
+			o.AcceptLoss = true
+			x.epoch++
+			w, err := storage.Open(ctx, x.dir, "orders", x.epoch, o)
+			must(t, err)
+			given, ok := w.GivenUp()
+			if !ok {
+				n, report, err := w.Compact(ctx, []byte("state of what is left"), storage.CompactOptions{})
+				must(t, err)
+				w, given = n, storage.GivenUp{First: report.NextIndex - report.Lost, Next: report.NextIndex}
+			}
+			if given.First != c.first || given.Next != c.last || given.All != (c.kept > 0) {
+				t.Errorf("given up is %+v", given)
+			}
+			if w.Generation() != was.Generation+1 || w.NextIndex() != c.last || x.entry.FileID != w.FileID() || x.entry.Generation != was.Generation+1 ||
+				x.entry.DurableIndex != c.last {
+				t.Errorf("generation %d goes on at %d, registered is %+v", w.Generation(), w.NextIndex(), x.entry)
+			}
+			mustAppend(t, w, messages(20, 3))
+			must(t, w.Close())
+
+			chain, err := storage.ReadChainIn(mem, x.dir, "orders")
+			must(t, err)
+			if wrong := chain.Check(); len(wrong) > 0 {
+				t.Errorf("the series: %v", wrong)
+			}
+			must(t, storage.CheckEndIn(chain, ctx, mem))
+			must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
+			starts, next := chain.Starts(), c.kept
+			for _, l := range chain {
+				if starts[l.Path] <= l.First {
+					continue // replaced
+				}
+				rep := mustVerify(t, mem, l.Path)
+				must(t, rep.Err())
+				for _, r := range readAll(t, mem, l.Path) {
+					lost := r.Index >= c.first && r.Index < c.last
+					if r.Index != next || lost != (r.Kind == storage.KindLost) {
+						t.Errorf("record %d has index %d and kind %d", next, r.Index, r.Kind)
+					}
+					next++
+				}
+			}
+			if next != c.last+3 {
+				t.Errorf("the files end at %d", next)
+			}
+			var state string
+			w = mustOpen(t, x.dir, x.epoch+1, storage.Options{FS: mem, Registry: x, Restore: func(s []byte) error { state = string(s); return nil }})
+			must(t, w.Close())
+			if (state == "empty") != (c.kept > 0 || c.generations == 1) || state == "" {
+				t.Errorf("the state is %q", state)
+			}
+		})
+	}
+}

@@ -32,9 +32,17 @@ type Options struct {
 
 	// Salvage opens a damaged file, for Compact and nothing else: Open reads all of the file instead of its end, and goes on
 	// behind damage. AcceptLoss also gives up records that the registry knows to have been durable and that are gone from
-	// the end of the file, and opens an old copy.
+	// the end of the file, and opens an old copy. If the registered generation is not here at all, and the newest that is here is sealed or
+	// there is none, Open makes the file that takes its place, and returns the writer of that: see Writer.GivenUp. Empty is
+	// the caller's state of a file without records, for the case that no file is left.
 	Salvage    bool
 	AcceptLoss bool
+	Empty      []byte
+
+	// Adopt makes the newest file of the type in the directory the registered one, also if the files do not lead back to the one that
+	// the registry names. It is for a registry that was lost or set back. A file of an earlier generation than the registered one,
+	// and one that lacks messages which the registry knows to be durable, are refused all the same.
+	Adopt bool
 
 	// Compress stores batches with zstd where that saves a tenth or more. It is decided batch by batch; readers need not be
 	// told.
@@ -126,6 +134,9 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		// Courtesy, not safety: a fence that cannot win would only disturb the rightful writer.
 		return nil, &EpochError{Path: w.path, Offered: w.epoch, InFile: registered.Epoch}
 	}
+	if w.file == nil { // openFile leaves that to AcceptLoss alone
+		return w.giveUpAll(ctx, temps)
+	}
 	if err := fillRandom(&w.session); err != nil {
 		return nil, err
 	}
@@ -160,17 +171,24 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 			return nil, err
 		}
 	}
+	next := v.next
 	if err := w.checkView(&v, registered); err != nil {
 		return nil, err
 	}
 	if err := w.removeTemps(temps); err != nil {
 		return nil, err
 	}
-	if v.sealed {
+	switch {
+	case v.sealed && w.instead != nil && w.sealed.generation <= w.instead.Generation:
+		return w.giveUp(ctx, &v, next)
+	case v.sealed:
 		return w.continueSealed(ctx, &v)
 	}
 	if err := w.writeOpen(&v); err != nil {
 		return nil, err
+	}
+	if w.instead != nil {
+		return w, nil // Compact moves the registry's entry
 	}
 	// rule: nothing is appended before the registry knows of the new epoch: a copy that was made before could be taken for the file.
 	return w, w.UpdateRegistry(ctx)
@@ -193,6 +211,9 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 	}
 	switch {
 	case generation > 0:
+	case known && w.givesUp():
+		w.instead = &registered
+		return temps, registered, nil
 	case known:
 		w.path = filepath.Join(w.dir, GenerationName(w.typ, registered.Generation))
 		return nil, Entry{}, &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
@@ -230,25 +251,90 @@ func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bo
 			return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 		}
 	}
-	if err := w.checkIdentity(registered); err != nil {
-		return Entry{}, err
+	if w.givesUp() && registered.Generation > w.header.generation {
+		w.instead = &registered
+		return registered, nil
 	}
-	if registered.FileID != w.header.fileID { // who made this successor came no further
-		return registered, w.register(ctx, registered.FileID, e)
+	if err := w.checkIdentity(registered); err != nil {
+		if err = w.adopts(registered, err); err != nil {
+			return Entry{}, err
+		}
+	}
+	if registered.FileID != w.header.fileID { // who made this successor came no further, or the registry was set back
+		return w.register(ctx, registered.FileID, e)
 	}
 	return registered, nil
 }
 
-// checkIdentity refuses a file that is neither the registered one nor its successor.
+// checkIdentity refuses a file that is neither the registered one nor one that continues it.
 func (w *Writer) checkIdentity(registered Entry) error {
 	switch {
-	case registered.FileID == w.header.fileID, registered.FileID == w.header.prevFileID:
+	case registered.FileID == w.header.fileID:
 		return nil
 	case registered.Generation > w.header.generation:
 		return &RegistryMismatch{Path: w.path, Registered: registered, Older: w.header.generation}
+	}
+	// rule: a file of a later generation is the file only if its predecessors lead back to the registered one.
+	switch ok, err := w.continues(registered); {
+	case err != nil:
+		return err
+	case ok:
+		return nil
+	case registered.Generation < w.header.generation:
+		return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID, Newer: w.header.generation}
 	default:
 		return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
 	}
+}
+
+// continues tells whether the files that are here lead from this one back to the registered one, which need not be here itself.
+func (w *Writer) continues(registered Entry) (bool, error) {
+	if w.header.prevFileID == registered.FileID {
+		return true, nil
+	}
+	names, err := w.fs.List(w.dir)
+	if err != nil {
+		return false, ioError("list directory", w.dir, err)
+	}
+	before := map[FileID]FileID{}
+	for _, name := range names {
+		if typ, g, ok := ParseName(name); !ok || typ != w.typ || g <= registered.Generation || g >= w.header.generation {
+			continue
+		}
+		// One that cannot be read leads nowhere.
+		if h, err := readHeaderAt(w.fs, filepath.Join(w.dir, name)); err == nil && h.typ == w.typ {
+			before[h.fileID] = h.prevFileID
+		}
+	}
+	id := w.header.prevFileID
+	for range before {
+		prev, ok := before[id]
+		switch {
+		case !ok:
+			return false, nil
+		case prev == registered.FileID:
+			return true, nil
+		}
+		id = prev
+	}
+	return false, nil
+}
+
+// adopts returns nil if Options.Adopt makes this file, which checkIdentity refused with mismatch, the registered one.
+//
+// rule: a file is adopted only if it has all that the registry knows to be durable, and no later one is registered.
+func (w *Writer) adopts(registered Entry, mismatch error) error {
+	var m *RegistryMismatch
+	if !w.opts.Adopt || !errors.As(mismatch, &m) || m.Older != 0 {
+		return mismatch
+	}
+	switch l := readLink(w.fs, w.path); {
+	case l.Err != nil:
+		return l.Err
+	case l.Next < registered.DurableIndex:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Next: l.Next}
+	}
+	return nil
 }
 
 // syncNames makes the file's name durable.
@@ -267,6 +353,11 @@ func (w *Writer) syncNames() error {
 	if info.Size > headerSize {
 		return nil
 	}
+	return w.syncParents()
+}
+
+// syncParents makes the names of the directory and of those above it durable.
+func (w *Writer) syncParents() error {
 	for dir := w.dir; filepath.Dir(dir) != dir; {
 		dir = filepath.Dir(dir)
 		err := w.fs.SyncDir(dir)
@@ -291,6 +382,15 @@ func (w *Writer) checkPlace() error {
 		}
 		return checkFileSystem(dir, t, w.opts.AllowOverlay)
 	}
+}
+
+func readHeaderAt(fsys FS, path string) (*fileHeader, error) {
+	f, err := fsys.Open(path, ModeRead)
+	if err != nil {
+		return nil, ioError("open", path, err)
+	}
+	defer f.Close()
+	return readFileHeader(path, f)
 }
 
 func readFileHeader(path string, f File) (*fileHeader, error) {
@@ -570,13 +670,13 @@ func (w *Writer) replay(recs []Record, it *item) ([]Record, error) {
 
 // checkView decides whether this writer may go on behind what the scan found.
 func (w *Writer) checkView(v *view, registered Entry) error {
-	if w.opts.Salvage && w.opts.AcceptLoss && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
+	if w.givesUp() && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
 		w.damage = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next})
 		v.next = max(v.next, registered.DurableIndex) // rule: no index is used twice, not even a lost one's
 		registered.Epoch = 0
 	}
 	switch {
-	case w.header.generation > 1 && v.checkpoint == 0 && !w.mutant.noStartRule && !(w.opts.Salvage && w.opts.AcceptLoss):
+	case w.header.generation > 1 && v.checkpoint == 0 && !w.mutant.noStartRule && !w.givesUp():
 		// rule: a successor had its first checkpoint before it had a name. Without it the copies of messages that are in the
 		// files before would not be known.
 		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
@@ -586,7 +686,7 @@ func (w *Writer) checkView(v *view, registered Entry) error {
 		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}
 	case v.next < registered.DurableIndex:
 		return &RegistryMismatch{Path: w.path, Registered: registered, Next: v.next}
-	case v.epoch < registered.Epoch:
+	case v.epoch < registered.Epoch && !w.opts.Adopt:
 		return &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next}
 	}
 	return nil

@@ -88,9 +88,19 @@ func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	if ok {
 		return nil
 	}
-	registered, _, err := w.opts.Registry.Lookup(ctx, w.typ)
+	registered, known, err := w.opts.Registry.Lookup(ctx, w.typ)
 	if err != nil {
 		return fmt.Errorf("storage: read the registry entry of %s: %w", w.path, err)
 	}
-	return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
+	switch {
+	case !known:
+		return &RegistryMismatch{Path: w.path, FileID: w.header.fileID, Unregistered: true}
+	case registered.FileID == w.header.fileID:
+		return fmt.Errorf("storage: update the registry entry of %s: it was changed at the same moment; try again", w.path)
+	}
+	if err := w.checkIdentity(registered); err != nil {
+		return err
+	}
+	_, err = w.register(ctx, registered.FileID, e) // it was set back while the file was in use
+	return err
 }

@@ -31,6 +31,8 @@ type Writer struct {
 	sealed         sealBody     // what the scan found; only of use while the writer is being opened
 	damage         []error      // with Salvage: what the scan found …
 	retractions    []retraction // … and which of the records it came by do not count
+	instead        *Entry       // with AcceptLoss: the registered file, of a later generation, which is not here
+	given          *GivenUp     // this file was made in the place of one that is lost
 
 	appendMu sync.Mutex // one append at a time; taken before mu
 	room     int64      // bytes below this offset are reserved

@@ -113,6 +113,18 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 			}
 		}, 1, false},
 		{"the newest removed", func(t *testing.T, dir string) { remove(t, dir, files) }, 1, true},
+		{"the newest given up", func(t *testing.T, dir string) {
+			lost := storage.ReadLink(name(dir, files))
+			remove(t, dir, files)
+			giveUp(t, dir, storage.Entry{FileID: lost.FileID, Generation: files, DurableIndex: lost.First})
+		}, 0, false},
+		{"later ones given up behind an old copy", func(t *testing.T, dir string) {
+			giveUp(t, dir, storage.Entry{FileID: storage.FileID{1}, Generation: files + 2})
+		}, 0, false},
+		{"the next one given up behind an old copy", func(t *testing.T, dir string) {
+			giveUp(t, dir, storage.Entry{FileID: storage.FileID{1}, Generation: files + 1})
+			remove(t, dir, 6)
+		}, 1, false},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			t.Parallel()
@@ -234,4 +246,43 @@ func writeChain(t *testing.T, dir string, n int) {
 		w.must(err)
 	}
 	w.must(writer.Close())
+}
+
+// giveUp makes a file in the place of the registered one, which is lost.
+func giveUp(t *testing.T, dir string, registered storage.Entry) {
+	t.Helper()
+	w := newWorld(t)
+	r := &oneEntry{e: registered}
+	writer, err := storage.Open(context.Background(), dir, "orders", 9, storage.Options{AllowOverlay: true, Registry: r, Salvage: true, AcceptLoss: true})
+	w.must(err)
+	if _, ok := writer.GivenUp(); !ok {
+		writer, _, err = writer.Compact(context.Background(), []byte("state"), storage.CompactOptions{})
+		w.must(err)
+	}
+	w.must(writer.Append(w.messages(3)))
+	w.must(writer.Close())
+	if r.e.Generation != registered.Generation+1 {
+		t.Errorf("registered is %+v", r.e)
+	}
+}
+
+// oneEntry is a registry of one type.
+type oneEntry struct{ e storage.Entry }
+
+func (r *oneEntry) Lookup(context.Context, string) (storage.Entry, bool, error) {
+	return r.e, true, nil
+}
+func (r *oneEntry) Register(context.Context, string, storage.Entry) (storage.Entry, error) {
+	return r.e, nil
+}
+
+func (r *oneEntry) Succeed(_ context.Context, _ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
+	if r.e.FileID == old {
+		r.e = e
+	}
+	return r.e, true, nil
+}
+
+func (r *oneEntry) Update(_ context.Context, _ string, e storage.Entry) (bool, error) {
+	return r.e.FileID == e.FileID, nil
 }

@@ -874,7 +874,8 @@ def check_chain(typ, links):
         a, b = here[older], here[newer]
         known = a.header is not None and b.header is not None
         ended = known and a.next is not None
-        if newer > older + 1:
+        skipped = ended and a.sealed and (a.sealed.successor, a.sealed.generation) == (b.header.file_id, newer)
+        if newer > older + 1 and not skipped:     # those between were given up by the repair that made b
             first, after = (a.next if a.next is not None else 0), (b.header.first_index if b.header else None)
             if ended and a.sealed and after <= first and (newer > older + 2 or a.sealed.successor == b.header.prev_file_id):
                 continue                          # a compaction replaced it: all its messages are in b

@@ -1,0 +1,98 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"fmt"
+	"path/filepath"
+)
+
+// A registered file that is lost is given up, when somebody asks for it, as one of which a repair could read nothing: its successor is made,
+// of the next generation, with records of KindLost for what was in it, and goes on at the index up to which the registry knows it to have been
+// durable. The lost file is not touched should it turn up, and belongs to nobody.
+//
+//	what is here                      the new file begins with
+//	a sealed earlier generation       that one's next index and its state
+//	an earlier one, not sealed        that one's first index and all its records (Compact makes it)
+//	nothing, generation 1 is lost     index 0
+//	nothing, a later one is lost      where it goes on: nothing tells what was in it, and what in files that were archived
+
+// GivenUp says what was given up with a file that is lost: the records with indexes in [First, Next), which are of KindLost now.
+type GivenUp struct {
+	First, Next uint64
+	All         bool // no file of the type is left, and how far back the lost ones went is not known
+}
+
+// GivenUp returns what was given up when Open made this file in the place of one that is lost; ok is false if it did not. The file is
+// complete then, and Compact has nothing to add.
+func (w *Writer) GivenUp() (g GivenUp, ok bool) {
+	if w.given == nil {
+		return GivenUp{}, false
+	}
+	return *w.given, true
+}
+
+// givesUp tells whether what is missing is to be given up.
+func (w *Writer) givesUp() bool { return w.opts.Salvage && w.opts.AcceptLoss }
+
+// giveUp makes the file that takes the place of the registered one, behind this one, which is sealed and ends before next.
+func (w *Writer) giveUp(ctx context.Context, v *view, next uint64) (*Writer, error) {
+	state, err := w.stateAt(v.checkpoint, next)
+	if err != nil {
+		return nil, err
+	}
+	return w.takePlace(ctx, state, GivenUp{First: next, Next: max(next, w.instead.DurableIndex)}, w.header.schema)
+}
+
+// giveUpAll makes the file that takes the place of the registered one where no file of the type is.
+func (w *Writer) giveUpAll(ctx context.Context, temps []string) (*Writer, error) {
+	// The directory itself is not made: a mistyped name, or a volume that is not mounted, is no loss.
+	if err := w.syncParents(); err != nil {
+		return nil, err
+	}
+	if err := w.removeTemps(temps); err != nil {
+		return nil, err
+	}
+	g := GivenUp{Next: w.instead.DurableIndex}
+	if w.instead.Generation > 1 {
+		// rule: what is in an archive is not marked as lost.
+		g.First, g.All = g.Next, true
+	}
+	return w.takePlace(ctx, w.opts.Empty, g, w.opts.Schema)
+}
+
+// takePlace makes the successor of the registered file, which is lost, with the state of what is before it.
+func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, schema string) (*Writer, error) {
+	lost := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, mutant: w.mutant, epoch: w.epoch,
+		header: &fileHeader{fileID: w.instead.FileID, generation: w.instead.Generation, schema: schema}}
+	lost.path = filepath.Join(w.dir, GenerationName(w.typ, w.instead.Generation))
+	seal := sealBody{generation: w.instead.Generation + 1}
+	if _, err := rand.Read(seal.successor[:]); err != nil {
+		return nil, fmt.Errorf("storage: %w", err)
+	}
+	next, err := lost.build(ctx, seal, g.First, state, func(n *Writer) error {
+		if g.First > 0 {
+			if err := n.Checkpoint(state); err != nil { // as a compaction keeps it, for who checks the file by itself
+				return err
+			}
+		}
+		compress := n.opts.Compress
+		n.opts.Compress = true // they are all alike
+		c := &compaction{w: lost, to: n, o: CompactOptions{BatchBytes: defaultCompactBatch}, report: new(CompactReport)}
+		if err := c.fill(g.Next); err != nil {
+			return err
+		}
+		err := c.flush()
+		n.opts.Compress = compress
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	if err := next.publish(ctx, w.instead.FileID); err != nil {
+		next.abandon()
+		return nil, err
+	}
+	next.given = &g
+	return next, nil
+}
