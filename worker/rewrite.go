@@ -13,7 +13,8 @@ import (
 // RewriteOptions of Rewrite.
 type RewriteOptions struct {
 	Repair     bool          // the file is damaged: save what can be read
-	AcceptLoss bool          // with Repair: give up what the registry knows to have been there
+	AcceptLoss bool          // with Repair: give up what the registry knows to have been there, also the registered file if it is lost
+	Adopt      bool          // only make the newest file the registered one, whichever is registered
 	Wait       time.Duration // for the type's lock, whose holder is asked to give it back; 0 = do not wait
 	Compact    storage.CompactOptions
 }
@@ -21,9 +22,12 @@ type RewriteOptions struct {
 // Rewrite writes the newest file of a type anew, as a compaction or a repair, under the type's lock: workers of the type
 // stand by meanwhile and go on in the new file. The old file is sealed and stays. Of cfg, Queue, Locker, Dir, Lease,
 // Storage and Logger are used.
+//
+// With AcceptLoss, if the registered file is not here, a new one takes its place instead, and the report says what is lost. With Adopt
+// nothing is written anew.
 func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *storage.CompactReport, err error) {
 	cfg.Types, cfg.AllTypes = []string{typ}, false
-	cfg.Storage.Salvage, cfg.Storage.AcceptLoss = o.Repair, o.Repair && o.AcceptLoss
+	cfg.Storage.Salvage, cfg.Storage.AcceptLoss, cfg.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
 	p, err := New(cfg)
 	if err != nil {
 		return nil, err
@@ -54,6 +58,11 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 			err = cerr
 		}
 	}()
+	if w := s.writer(); o.Adopt {
+		return &storage.CompactReport{Path: w.Path(), NextIndex: w.NextIndex()}, nil
+	} else if g, ok := w.GivenUp(); ok {
+		return &storage.CompactReport{Path: w.Path(), Records: g.Next - g.First, Lost: g.Next - g.First, FirstIndex: g.First, NextIndex: g.Next}, nil
+	}
 	next, report, err := s.writer().Compact(ctx, s.ledger.state(), o.Compact)
 	if err != nil {
 		return nil, withCause(ctx, err)

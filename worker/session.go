@@ -176,6 +176,7 @@ func (s *session) open(ctx context.Context) error {
 		o := cfg.Storage
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = holder(s.pool.instance)
+		o.Empty = s.ledger.state()
 		o.Restore = s.ledger.restore
 		o.Replay = func(r storage.Record) error {
 			if r.Kind == storage.KindLost {
@@ -211,7 +212,8 @@ func (s *session) open(ctx context.Context) error {
 			return err
 		}
 		s.log.Warn().Uint64("file_epoch", epoch.InFile).Int64("token", token).
-			Msg("the file has seen a higher epoch than the lock grants, raising the lock's token")
+			Msg("the file has seen a higher epoch than the lock grants, raising the lock's token: the database was set back, or workers of another " +
+				"database use this directory, too")
 		if token, err = s.lease.RaiseToken(ctx, int64(epoch.InFile)); err != nil {
 			return fmt.Errorf("raise the token of type %q above epoch %d: %w", s.typ, epoch.InFile, err)
 		}

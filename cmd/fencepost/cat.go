@@ -193,7 +193,7 @@ func (c *catter) file(path string) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if lost > 0 {
-				fmt.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them\n", path, lost)
+				fmt.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them, or gave them up\n", path, lost)
 			}
 			if s := r.Sealed(); s != nil {
 				fmt.Fprintf(c.notes, "%s is sealed; it goes on in %s\n", path, successorPath(path, r.Type(), s))

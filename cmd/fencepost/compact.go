@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
+	"os"
 	"path/filepath"
 	"time"
 
@@ -27,6 +29,8 @@ type rewriteFlags struct {
 	quiet    bool
 	typ, dir string
 	path     string
+
+	maybeLost bool // the file need not be there
 }
 
 func (f *rewriteFlags) add(cmd *cobra.Command) {
@@ -58,6 +62,10 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) error {
 	}
 	// Nothing may be created by a mistyped name.
 	r, err := storage.OpenReader(args[0], storage.ReaderOptions{})
+	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
+		_, err := os.Stat(f.dir) // the database knows the type, or it is refused
+		return err
+	}
 	if err != nil {
 		return err
 	}
@@ -117,7 +125,7 @@ do that when the new one has been verified and copied to where backups are.
 
 func repairCommand() *cobra.Command {
 	var f rewriteFlags
-	var acceptLoss, dryRun bool
+	var acceptLoss, adopt, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "repair FILE",
 		Short: "Save what can be read of a damaged file into a new one beside it",
@@ -126,20 +134,30 @@ its index; entries of kind "lost" stand in for those that cannot be read, and ev
 sealed and otherwise left as it is, and workers go on in the new one.
 
 First try to restore the damaged bytes from a copy: what is repaired here stays lost. Messages that are gone from the end of
-the file, although they were durable once, are given up only with --accept-loss. Where an older file is missing, cut, renamed or a
-copy there is nothing to repair: it exits 3 and says what to restore.
+the file, although they were durable once, are given up only with --accept-loss. So are those in a file that is lost: if the registered
+one is not here, a new file takes its place, and workers go on in that; look for it on other volumes and in backups first.
+Where an older file is missing, cut, renamed or a copy there is nothing to repair: it exits 3 and says what to restore.
+
+With --adopt nothing is written anew. It makes the newest file here the one that workers go on with, where the database names another one
+because it was lost or set back. Be sure that it is the right directory.
 
 It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 ` + cli.ExitHelp,
 		Example: `  fencepost repair --dry-run data/orders.fpl
-  fencepost repair data/orders.fpl`,
+  fencepost repair data/orders.fpl
+  fencepost repair --accept-loss --dry-run data/orders@0003.fpl`,
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up messages that are gone from the end of the file, or open an old copy of it")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up messages that are gone from the end of the file, or with a file that is lost, or open an old copy of it")
+	cmd.Flags().BoolVar(&adopt, "adopt", false, "only make the newest file of the type the registered one, after the database was lost or set back")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what is wrong")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		f.maybeLost = acceptLoss
 		if err := f.parse(cmd, args); err != nil {
 			return err
+		}
+		if adopt && acceptLoss {
+			return cli.Usagef("use --adopt or --accept-loss, one after the other if need be")
 		}
 		out := cmd.OutOrStdout()
 		files, err := storage.ReadChain(f.dir, f.typ)
@@ -148,6 +166,16 @@ It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 		}
 		if wrong := files.Check(); len(wrong) > 0 {
 			return fmt.Errorf("%w; repair writes the newest file anew, and can do nothing about that", wrong[0])
+		}
+		switch {
+		case adopt:
+			return f.adopt(cmd, dryRun)
+		case acceptLoss:
+			if lost, err := f.lost(cmd); err != nil {
+				return err
+			} else if lost != nil {
+				return f.giveUp(cmd, lost, files, dryRun)
+			}
 		}
 		found, err := storage.Verify(cmd.Context(), args[0], storage.VerifyOptions{})
 		if err != nil {
@@ -179,4 +207,90 @@ It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 		return nil
 	}
 	return cmd
+}
+
+// registered compares what the database knows of the type's file with what is here.
+func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMismatch, err error) {
+	err = withQueue(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
+		e, ok, err := b.Queue.File(ctx, f.typ)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s: a worker registers the one that it finds in its directory; "+
+				"is it the right database?", b.Name, f.typ)}
+		}
+		err = storage.CheckRegistered(f.dir, f.typ, storage.Entry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex})
+		if !errors.As(err, &wrong) {
+			return err
+		}
+		return nil
+	})
+	return wrong, err
+}
+
+// lost returns what says that the registered file is not here, nil if it is.
+func (f *rewriteFlags) lost(cmd *cobra.Command) (*storage.RegistryMismatch, error) {
+	wrong, err := f.registered(cmd)
+	switch {
+	case wrong != nil && (wrong.Missing || wrong.Older != 0):
+		return wrong, nil
+	case err == nil, errors.Is(err, storage.ErrIntegrity): // damage is told in more words by who repairs it
+		return nil, nil
+	}
+	if _, serr := os.Stat(f.path); serr == nil && cli.Code(err) == cli.ExitNothing { // what is not registered is repaired, too
+		return nil, nil
+	}
+	return nil, err
+}
+
+// giveUp makes a file that takes the place of the registered one, which is lost.
+func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch, files storage.Chain, dryRun bool) error {
+	durable := lost.Registered.DurableIndex
+	if dryRun {
+		what := fmt.Sprintf("below index %d, but for those in older files that are elsewhere,", durable)
+		switch {
+		case len(files) > 0:
+			what = fmt.Sprintf("from index %d to below %d", files[len(files)-1].Next, durable)
+		case lost.Registered.Generation == 1:
+			what = fmt.Sprintf("below index %d", durable)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "with --accept-loss and without --dry-run, messages %s are given up\n", what)
+		return lost
+	}
+	r, err := f.run(cmd, worker.RewriteOptions{Repair: true, AcceptLoss: true})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s  takes the place of a file that is lost, %s records lost, workers go on at index %d\n", r.Path, humanize.Comma(int64(r.Lost)), r.NextIndex)
+	switch {
+	case r.Lost > 0:
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records of type %s are lost and marked as such: those with indexes from %d to %d",
+			r.Lost, f.typ, r.NextIndex-r.Lost, r.NextIndex-1)}
+	case len(files) == 0 && r.NextIndex > 0:
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("of type %s all records with indexes below %d are lost that are in no older file elsewhere", f.typ, r.NextIndex)}
+	}
+	return nil
+}
+
+// adopt makes the newest file the registered one.
+func (f *rewriteFlags) adopt(cmd *cobra.Command, dryRun bool) error {
+	wrong, err := f.registered(cmd)
+	switch {
+	case err != nil:
+		return err
+	case wrong == nil:
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: the newest file of type %s is the registered one, or continues it: workers go on with it", f.dir, f.typ)}
+	case wrong.FileID == storage.FileID{}:
+		return fmt.Errorf("%w; that is not for --adopt", wrong)
+	case dryRun:
+		return wrong
+	}
+	r, err := f.run(cmd, worker.RewriteOptions{Adopt: true})
+	if err != nil {
+		return err
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "%s  is the registered file now, instead of file %s of generation %d; workers go on in it at index %d\n",
+		r.Path, wrong.Registered.FileID, wrong.Registered.Generation, r.NextIndex)
+	return nil
 }

@@ -303,7 +303,13 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 		e := storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
 		wrong := []error{storage.CheckRegistered(dir, typ, e)}
 		if wrong[0] == nil {
-			wrong = checkChain(dir, typ)
+			var chain storage.Chain
+			if chain, wrong = checkChain(dir, typ); len(chain) > 0 {
+				d.tellWhatIsKept(typ, dir, chain)
+				if err := d.compareNewest(ctx, q, typ, &chain[len(chain)-1]); err != nil {
+					return err
+				}
+			}
 		}
 		for _, err := range wrong {
 			d.bad(cli.Code(err), "files", "%v", err)
@@ -320,20 +326,55 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 	return nil
 }
 
-// checkChain looks whether the files of a type follow one another. It reads their headers and ends. That the newest is here was
-// checked before: the registry names it.
-func checkChain(dir, typ string) (wrong []error) {
+// tellWhatIsKept says which generations are not here, so that what a repair gave up is looked for.
+func (d *doctor) tellWhatIsKept(typ, dir string, chain storage.Chain) {
+	if newest := chain[len(chain)-1].Generation; newest > uint64(len(chain)) {
+		d.good("files", "%s: %d of %d generations are here; the others were archived, replaced by a compaction, or given up by a repair: fencepost verify %s says "+
+			"what is lost, and where what is kept begins", typ, len(chain), newest, dir)
+	}
+}
+
+// compareNewest looks for signs that the newest file of a type is used with another database, too, or that this one was set back. Workers may be
+// at work, so what the database knows is read after the file.
+func (d *doctor) compareNewest(ctx context.Context, q queue.Queue, typ string, newest *storage.Link) error {
+	if newest.Err != nil {
+		return nil
+	}
+	f, ok, err := q.File(ctx, typ)
+	if err != nil || !ok {
+		return err
+	}
+	switch {
+	case f.Generation < newest.Generation:
+		d.warn("files", "%s is registered as generation %d: the database was set back, or a worker was interrupted; the next worker of the type registers %s",
+			typ, f.Generation, newest.Path)
+	case f.FileID == newest.FileID && f.Epoch < newest.Epoch:
+		d.warn("files", "%s was opened with epoch %d, and this database knows of epoch %d: it was set back, or workers of another database use this directory, "+
+			"too, and take the files from one another for ever; fencepost verify -v says which host and process opened it last", newest.Path, newest.Epoch, f.Epoch)
+	}
+	return nil
+}
+
+// checkChain looks whether the files of a type follow one another, and returns them. It reads their headers and ends. That the newest is
+// here was checked before: the registry names it.
+func checkChain(dir, typ string) (chain storage.Chain, wrong []error) {
 	chain, err := storage.ReadChain(dir, typ)
 	if err != nil {
-		return []error{err}
-	}
-	for i := range chain {
-		if chain[i].Err != nil {
-			wrong = append(wrong, chain[i].Err)
-		}
+		return nil, []error{err}
 	}
 	for _, e := range chain.Check() {
 		wrong = append(wrong, e)
 	}
-	return wrong
+	replaced := map[string]bool{}
+	if len(wrong) == 0 {
+		for _, l := range chain.Replaced() {
+			replaced[l.Path] = true // damage in it does not matter any more
+		}
+	}
+	for i := range chain {
+		if l := &chain[i]; l.Err != nil && !replaced[l.Path] {
+			wrong = append(wrong, l.Err)
+		}
+	}
+	return chain, wrong
 }

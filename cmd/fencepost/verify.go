@@ -34,7 +34,8 @@ func verifyCommand() *cobra.Command {
 only reads, and works on files that are being written to. A directory stands for all .fpl files in it.
 
 Messages are what cat prints. Skipped are those that were put aside, as dead letters or for their idempotency key: they have an index, and
-their place in their producer's sequence.
+their place in their producer's sequence. Lost are those that a repair could not read or gave up. A file that a compaction or repair has replaced may be
+damaged: that is said, and does not count, if the file that has its messages is checked with it.
 
 Torn and void bytes are healthy traces of crashes and takeovers; no reader sees them. A declared gap is healthy too, but tells
 that messages were deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
@@ -144,10 +145,19 @@ type fileReport struct {
 	whole  bool          // the file was read to its end
 	chain  []error       // what is wrong between it and the files before and after it
 	first  *storage.Link // the file itself, if older ones are not here
+
+	replaced bool // a compaction or repair replaced it: all that it had is in a later file
 }
 
-// verdict returns what is wrong with the file and around it.
-func (r *fileReport) verdict() error { return errors.Join(append([]error{r.err}, r.chain...)...) }
+// verdict returns what is wrong with the file and around it. Damage in a file that nobody needs any more is told and does not count.
+func (r *fileReport) verdict() error {
+	if r.passedOver() {
+		return errors.Join(r.chain...)
+	}
+	return errors.Join(append([]error{r.err}, r.chain...)...)
+}
+
+func (r *fileReport) passedOver() bool { return r.replaced && errors.Is(r.err, storage.ErrIntegrity) }
 
 // stopped tells that the file was not read to its end, as somebody called it off.
 func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) }
@@ -213,8 +223,12 @@ func verifyChains(ctx context.Context, reports []*fileReport, dirs map[string]bo
 		if len(c) == 1 && !dirs[k.dir] || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() }) {
 			continue
 		}
-		for _, e := range c.Check() {
+		wrong := c.Check()
+		for _, e := range wrong {
 			byPath[e.Path].chain = append(byPath[e.Path].chain, e)
+		}
+		for _, l := range c.Replaced() {
+			byPath[l.Path].replaced = len(wrong) == 0
 		}
 		if !dirs[k.dir] {
 			continue
@@ -275,6 +289,8 @@ func (r *fileReport) print(w io.Writer) {
 		verdict = "STOPPED"
 	case r.verdict() != nil:
 		verdict = "BAD"
+	case r.passedOver():
+		verdict = "REPLACED"
 	}
 	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))
 	if rep.Messages > 0 {
@@ -294,7 +310,10 @@ func (r *fileReport) print(w io.Writer) {
 	fmt.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", len(rep.Regions), rep.Gaps, rep.Skipped, tornBytes(rep),
 		voidBytes(rep), humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
 	if rep.Lost > 0 {
-		fmt.Fprintf(w, "  lost %d: a repair could not read them\n", rep.Lost)
+		fmt.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
+	}
+	if r.passedOver() {
+		fmt.Fprint(w, "  damaged, which does not count: a repair or compaction replaced it, and what is lost is marked in the later file\n")
 	}
 	for _, p := range producers {
 		if !p.Contiguous() {
@@ -383,7 +402,8 @@ type (
 		NextIndex   uint64         `json:"next_index"`
 		Skipped     uint64         `json:"skipped"`
 		Gaps        uint64         `json:"declared_gaps"`
-		Lost        uint64         `json:"lost"` // a repair could not read them
+		Lost        uint64         `json:"lost"`               // a repair could not read them, or gave them up
+		Replaced    bool           `json:"replaced,omitempty"` // by a compaction or repair: damage in it does not count
 		Size        int64          `json:"size"`
 		DurableEnd  int64          `json:"durable_end"`
 		TornBytes   int64          `json:"torn_bytes"`
@@ -439,6 +459,7 @@ func (r *fileReport) json() verifyJSON {
 	for _, c := range r.chain {
 		j.Chain = append(j.Chain, c.Error())
 	}
+	j.Replaced = r.replaced
 	rep := r.report
 	if rep == nil {
 		return j
