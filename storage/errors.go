@@ -261,16 +261,16 @@ func (e *RegistryMismatch) Error() string {
 	case e.Missing:
 		return fmt.Sprintf("%s does not exist, but file %s is registered for this type: this is another volume or directory than "+
 			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it with "+
-			"fencepost repair --accept-loss", e.Path, e.Registered.FileID)
+			"fencepost repair --accept-loss %s", e.Path, e.Registered.FileID, e.Path)
 	case e.Older != 0:
 		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type and not here: restore or mount "+
-			"the file %s; if it is lost for good, give up what was in it with fencepost repair --accept-loss",
-			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName())
+			"the file %s; if it is lost for good, give up what was in it with fencepost repair --accept-loss %s",
+			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName(), e.Path)
 	case e.Newer != 0:
 		return fmt.Sprintf("%s is generation %d, file %s, but the database names generation %d, file %s, and the files here do not lead back to that one: "+
 			"the database is older than the files, or this is another directory than the one in use; move and remove nothing; if the database was set "+
-			"back, restore the files between the two, or register this one with fencepost repair --adopt",
-			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
+			"back, restore the files between the two, or register this one with fencepost repair --adopt %s",
+			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID, e.Path)
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type: two replicas use different volumes at the same "+
 			"path, or two databases the same directory; mount the volume that holds the registered file, or use the database of this one", e.Path, e.FileID, e.Registered.FileID)

@@ -262,7 +262,7 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s  takes the place of a file that is lost, %s records lost, workers go on at index %d\n", r.Path, humanize.Comma(int64(r.Lost)), r.NextIndex)
+	fmt.Fprintf(cmd.OutOrStdout(), "%s  takes the place of a file that is lost, workers go on at index %d\n", r.Path, r.NextIndex)
 	switch {
 	case r.Lost > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records of type %s are lost and marked as such: those with indexes from %d to %d",
