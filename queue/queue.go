@@ -98,6 +98,11 @@ type Queue interface {
 	// updated is false when the registered entry has another FileID (or none is registered).
 	UpdateFile(ctx context.Context, typ string, f File) (updated bool, err error)
 
+	// AckFile removes messages whose records are in f below f.DurableIndex: it raises Epoch and DurableIndex as UpdateFile does, and then does
+	// what Ack does. No failure, of the server or of a fail-over, keeps the removal and loses what was raised. ok is false, and nothing was changed,
+	// when the registered entry has another FileID or a higher Epoch (or none is registered): another writer took over.
+	AckFile(ctx context.Context, typ string, f File, ids []ID) (ok bool, err error)
+
 	// SucceedFile replaces the entry of the type by f if its FileID is still old, durably, and returns the entry that is
 	// registered now: f, or what somebody else put there; ok is false when there is none. A file that reached its size
 	// limit, was compacted or repaired goes on in a successor with another identity. Epoch and DurableIndex of the entry

@@ -106,9 +106,12 @@ func TestRegistryNeedsTheMajority(t *testing.T) {
 		"stored":    {{Key: "ok", Value: 1}, {Key: "n", Value: 1}, concernError},
 		"duplicate": {{Key: "ok", Value: 1}, {Key: "n", Value: 0}, writeError(0, 11000), concernError},
 	} {
-		_, uri := startFakeServer(t, func(command string) bson.D {
-			if command == "insert" || command == "update" {
+		s, uri := startFakeServer(t, func(command string) bson.D {
+			switch command {
+			case "insert", "update":
 				return answer
+			case "delete":
+				return bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 1}}
 			}
 			return nil
 		})
@@ -124,6 +127,12 @@ func TestRegistryNeedsTheMajority(t *testing.T) {
 		}
 		if _, ok, err := q.SucceedFile(t.Context(), "orders", [16]byte{}, queue.File{}); err == nil || ok {
 			t.Errorf("%s: SucceedFile took it for durable", name)
+		}
+		if ok, err := q.AckFile(t.Context(), "orders", queue.File{}, []queue.ID{message("", 1, nil).ID}); err == nil || ok {
+			t.Errorf("%s: AckFile took it for durable", name)
+		}
+		if commands := s.Commands(); slices.Contains(commands, "delete") {
+			t.Errorf("%s: messages were deleted before the entry was durable: %v", name, commands)
 		}
 	}
 }

@@ -199,6 +199,7 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	for _, err := range []error{
 		q.RegisterType(ctx, "orders"), q.RegisterType(ctx, "orders"),
 		second(q.RegisterFile(ctx, "orders", file)), second(q.RegisterFile(ctx, "orders", file)), second(q.UpdateFile(ctx, "orders", file)),
+		second(q.AckFile(ctx, "orders", file, []queue.ID{message("", 3, nil).ID})),
 		third(q.SucceedFile(ctx, "orders", file.FileID, queue.File{FileID: [16]byte{2}})),
 		second(q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
 		q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID, message("", 4, nil).ID}),
@@ -737,6 +738,7 @@ func TestPartitionedServer(t *testing.T) {
 		"Depth":        func(ctx context.Context) error { return second(q.Depth(ctx, "orders", 1)) },
 		"RegisterFile": func(ctx context.Context) error { return second(q.RegisterFile(ctx, "orders", queue.File{})) },
 		"UpdateFile":   func(ctx context.Context) error { return second(q.UpdateFile(ctx, "orders", queue.File{})) },
+		"AckFile":      func(ctx context.Context) error { return second(q.AckFile(ctx, "orders", queue.File{}, nil)) },
 		"SucceedFile":  func(ctx context.Context) error { return third(q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})) },
 	} {
 		for how, start := range map[string]func() (context.Context, context.CancelFunc){

@@ -209,6 +209,40 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool,
 	return result.MatchedCount == 1, nil
 }
 
+// AckFile implements queue.Queue.
+//
+//	updateOne {_id: "<type>", file_id: f.FileID, epoch: {$lte: f.Epoch}} → {$max: {epoch, durable_index}} in files, w: majority; index: _id.
+//	Nothing matched: another writer's. Then as Ack.
+//
+// rule: the majority has the entry before a message is deleted, as the two may be on different shards: a fail-over could undo one and keep the
+// other.
+func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return false, err
+	}
+	if err := q.enter(ctx); err != nil {
+		return false, err
+	}
+	doc, err := encodeFile(typ, f)
+	if err != nil {
+		return false, err
+	}
+	result, err := q.files.UpdateOne(ctx,
+		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}, {Key: "epoch", Value: bson.D{{Key: "$lte", Value: doc.Epoch}}}},
+		bson.D{{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}}})
+	if err != nil {
+		return false, q.explain(ctx, "update the file entry of "+typ, err)
+	}
+	// rule: nothing is removed for a writer that is not the registered one.
+	if result.MatchedCount == 0 {
+		return false, nil
+	}
+	if err := q.Ack(ctx, typ, ids); err != nil {
+		return false, err
+	}
+	return true, nil
+}
+
 // SucceedFile implements queue.Queue.
 //
 //	updateOne {_id: "<type>", file_id: {$in: [old, f.FileID]}} → {$set: {file_id, generation}, $max: {epoch, durable_index}}

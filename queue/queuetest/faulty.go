@@ -233,6 +233,11 @@ func (f *Faulty) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	return err
 }
 
+// AckFile implements queue.Queue. It counts as OpAck. Partial removes only some of the messages.
+func (f *Faulty) AckFile(ctx context.Context, typ string, file queue.File, ids []queue.ID) (bool, error) {
+	return disturb(ctx, f, OpAck, typ, len(ids), func(keep int) (bool, error) { return f.Queue.AckFile(ctx, typ, file, ids[:keep]) })
+}
+
 // RegisterType implements queue.Queue.
 func (f *Faulty) RegisterType(ctx context.Context, typ string) error {
 	_, err := disturb(ctx, f, OpRegisterType, typ, 1, func(int) (struct{}, error) {

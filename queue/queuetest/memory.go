@@ -353,6 +353,25 @@ func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.File) (bool
 	return true, nil
 }
 
+// AckFile implements queue.Queue.
+func (m *Memory) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return false, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return false, err
+	}
+	defer m.mu.Unlock()
+	old, ok := m.files[typ]
+	if !ok || old.FileID != f.FileID || old.Epoch > f.Epoch {
+		return false, nil
+	}
+	old.Epoch, old.DurableIndex = f.Epoch, max(old.DurableIndex, f.DurableIndex)
+	m.files[typ] = old
+	m.remove(typ, ids)
+	return true, nil
+}
+
 // SucceedFile implements queue.Queue.
 func (m *Memory) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (queue.File, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {

@@ -52,6 +52,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 		return func(t *testing.T) { test(t, fresh(t)) }
 	}
 	t.Run("FileRegistryRace", several(testFileRace))
+	t.Run("AckFile", several(testAckFile))
 	t.Run("FileSuccession", one(testFileSuccession))
 	t.Run("FileSuccessionRace", several(testFileSuccessionRace))
 	t.Run("FileSuccessionUnderFaults", one(testFileSuccessionFaults))
@@ -512,6 +513,7 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		_, _, file := q.File(ctx, typ)
 		_, register := q.RegisterFile(ctx, typ, queue.File{})
 		_, update := q.UpdateFile(ctx, typ, queue.File{})
+		_, ackFile := q.AckFile(ctx, typ, queue.File{}, nil)
 		_, _, succeed := q.SucceedFile(ctx, typ, [16]byte{}, queue.File{})
 		_, dead := q.Dead(ctx, typ, queue.ID{}, queue.Limit{Messages: 1})
 		bury := q.Bury(ctx, typ, []queue.Letter{{Message: queue.Message{ID: id(1, 1, 1)}}})
@@ -520,7 +522,7 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		remove := q.RemoveDead(ctx, typ, []queue.ID{id(1, 1, 1)})
 		_, settings := q.Settings(ctx, typ)
 		_, change := q.ChangeSettings(ctx, typ, queue.Change{DrainPaused: new(true)})
-		for i, err := range []error{settings, change, fetch, depth, file, register, update, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
+		for i, err := range []error{settings, change, fetch, depth, file, register, update, ackFile, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
 			}
@@ -560,6 +562,10 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 		"File":         func(ctx context.Context) error { _, _, err := q.File(ctx, "orders"); return err },
 		"RegisterFile": func(ctx context.Context) error { _, err := q.RegisterFile(ctx, "orders", queue.File{}); return err },
 		"UpdateFile":   func(ctx context.Context) error { _, err := q.UpdateFile(ctx, "orders", queue.File{}); return err },
+		"AckFile": func(ctx context.Context) error {
+			_, err := q.AckFile(ctx, "orders", queue.File{}, []queue.ID{id(1, 1, 1)})
+			return err
+		},
 		"SucceedFile": func(ctx context.Context) error {
 			_, _, err := q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})
 			return err
@@ -709,6 +715,54 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	f, ok, err := open(t).File(t.Context(), "orders")
 	if want := uint64(10*processes*each - 1); !ok || err != nil || f.Epoch != want || f.DurableIndex != 2*want {
 		t.Errorf("File = %+v, %v, %v, want the highest values, %d", f, ok, err, want)
+	}
+}
+
+// What the registry learns of a file, and the removal of messages from the queue, are one step, and that of the registered writer only.
+func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
+	ctx, q, other := t.Context(), open(t), open(t)
+	file := func(id byte, epoch, index uint64) queue.File {
+		return queue.File{FileID: [16]byte{id, 0, 0xff}, Generation: 1, Epoch: epoch, DurableIndex: index}
+	}
+	msgs := numbered("orders", 1, 60)
+	mustInsert(t, q, "orders", msgs)
+	mustInsert(t, q, "orders0", numbered("orders0", 1, 1))
+	left := 60
+	ack := func(q queue.Queue, f queue.File, n int, wantOK bool, want queue.File) {
+		t.Helper()
+		if ok, err := q.AckFile(ctx, "orders", f, ids(msgs[:n])); ok != wantOK || err != nil {
+			t.Fatalf("AckFile(%+v) = %v, %v, want %v", f, ok, err, wantOK)
+		}
+		if wantOK {
+			msgs, left = msgs[n:], left-n
+		}
+		if got := fetchAll(t, other, "orders"); len(got) != left {
+			t.Errorf("%d messages are pending after AckFile(%+v), want %d", len(got), f, left)
+		}
+		if got, _, err := other.File(ctx, "orders"); got != want || err != nil {
+			t.Errorf("File = %+v, %v after AckFile(%+v), want %+v", got, err, f, want)
+		}
+	}
+	ack(q, file(1, 5, 10), 10, false, queue.File{}) // none is registered, and none is by that
+	register(t, q, file(1, 5, 0))
+	ack(q, file(1, 5, 10), 10, true, file(1, 5, 10))
+	ack(q, file(1, 5, 20), 25, true, file(1, 5, 20))
+	ack(q, file(1, 5, 3), 1, true, file(1, 5, 20)) // a lower index changes nothing
+	ack(q, file(2, 9, 99), 3, false, file(1, 5, 20))
+	ack(other, file(1, 6, 21), 1, true, file(1, 6, 21)) // a later writer …
+	ack(q, file(1, 5, 99), 3, false, file(1, 6, 21))    // … and from then on no earlier one
+	ack(q, file(1, 6, 22), 0, true, file(1, 6, 22))
+	if ok, err := q.AckFile(ctx, "orders", file(1, 6, 22), ids(numbered("orders", 1, 5))); !ok || err != nil {
+		t.Errorf("AckFile of messages that are gone = %v, %v", ok, err)
+	}
+	next := file(2, 7, 22)
+	if _, ok, err := q.SucceedFile(ctx, "orders", file(1, 0, 0).FileID, next); !ok || err != nil {
+		t.Fatal(ok, err)
+	}
+	ack(q, file(1, 7, 99), 3, false, next) // the file's successor is registered
+	ack(q, file(2, 7, 40), len(msgs), true, file(2, 7, 40))
+	if got := fetchAll(t, q, "orders0"); len(got) != 1 {
+		t.Errorf("%d messages of another type, want 1", len(got))
 	}
 }
 

@@ -453,6 +453,27 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (updat
 	return updated, nil
 }
 
+// AckFile implements queue.Queue: one update by type, file_id and epoch, and the deletions, in one transaction. It is not synced: a power failure
+// undoes both or none.
+func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (ok bool, err error) {
+	if err := checkFile(typ, f); err != nil {
+		return false, err
+	}
+	err = q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+		n, err := tx.Exec(`UPDATE queue_files SET epoch = ?, durable_index = max(durable_index, ?) WHERE type = ? AND file_id = ? AND epoch <= ?`,
+			int64(f.Epoch), int64(f.DurableIndex), typ, f.FileID[:], int64(f.Epoch))
+		// rule: nothing is removed for a writer that is not the registered one.
+		if ok = n == 1; err != nil || !ok {
+			return err
+		}
+		return deleteMessages(tx, typ, ids)
+	})
+	if err != nil {
+		return false, explain("ack "+typ, err)
+	}
+	return ok, nil
+}
+
 // SucceedFile implements queue.Queue: update and read in one transaction, synced.
 func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (now queue.File, ok bool, err error) {
 	if err := checkFile(typ, f); err != nil {

@@ -150,6 +150,9 @@ func TestFileValuesBeyond63Bits(t *testing.T) {
 		if _, err := q.UpdateFile(t.Context(), "orders", f); err == nil {
 			t.Errorf("%+v was updated", f)
 		}
+		if _, err := q.AckFile(t.Context(), "orders", f, nil); err == nil {
+			t.Errorf("%+v was updated by an acknowledgement", f)
+		}
 		if _, _, err := q.SucceedFile(t.Context(), "orders", f.FileID, f); err == nil {
 			t.Errorf("%+v succeeded", f)
 		}
