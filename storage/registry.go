@@ -77,8 +77,12 @@ func (noRegistry) Succeed(_ context.Context, _ string, _ FileID, e Entry) (Entry
 }
 func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return true, nil }
 
-// UpdateRegistry tells the registry how far the file is durable. The worker calls it every few seconds; Close calls it
-// too. It is safe for concurrent use, and it does not poison the writer when it fails.
+// Entry returns what the registry should know of the file by now. It is safe for concurrent use. Whoever takes messages for settled that are in the
+// file, and removes them elsewhere, makes sure before that the registry has it.
+func (w *Writer) Entry() Entry { return w.entry() }
+
+// UpdateRegistry tells the registry how far the file is durable. Open and Close call it, too. It is safe for concurrent use, and it does not
+// poison the writer when it fails.
 func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	e := w.entry()
 	ok, err := w.opts.Registry.Update(ctx, w.typ, e)

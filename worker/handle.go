@@ -39,7 +39,9 @@ func (h *handlerSink) open(ctx context.Context) error {
 	return h.watchPoison(ctx)
 }
 
-func (h *handlerSink) refresh(context.Context) {}
+func (h *handlerSink) ack(ctx context.Context, ids []queue.ID) error {
+	return h.pool.cfg.Queue.Ack(ctx, h.typ, ids)
+}
 
 func (h *handlerSink) close(err error) error {
 	h.endWatch(err)

@@ -51,7 +51,8 @@ type Pool struct {
 	subscriptions subscriptions
 
 	mu      sync.Mutex
-	refused map[string]error // types whose file cannot be used, until it can
+	refused map[string]error         // types whose file cannot be used, until it can
+	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
 	served  map[string]bool
 	stats   Stats
 	book    book // see status.go
@@ -87,6 +88,7 @@ func New(cfg Config) (*Pool, error) {
 		began:    time.Now(),
 		stopping: make(chan struct{}),
 		refused:  make(map[string]error),
+		durable:  make(map[string]storage.Entry),
 		served:   make(map[string]bool),
 		book:     book{started: time.Now(), types: make(map[string]*typeRecord)},
 	}
@@ -392,7 +394,7 @@ func (p *Pool) acquire(ctx context.Context, typ string, t turn, wait time.Durati
 }
 
 func (p *Pool) newSession(typ string, lease *lock.Lease, log zerolog.Logger) *session {
-	s := &session{pool: p, typ: typ, lease: lease, log: log, halted: make(chan struct{}), ended: make(chan struct{})}
+	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
 	s.touch()
 	if p.handler == nil {

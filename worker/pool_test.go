@@ -436,9 +436,9 @@ type ackWatch struct {
 	check func([]queue.ID)
 }
 
-func (w ackWatch) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+func (w ackWatch) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
 	w.check(ids)
-	return w.Queue.Ack(ctx, typ, ids)
+	return w.Queue.AckFile(ctx, typ, f, ids)
 }
 
 // Crash row: the power fails at any moment. What was acknowledged is on the disk.

@@ -78,6 +78,13 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 
 // buryRefused puts aside what was refused. Its skip entries are durable.
 func (s *session) buryRefused(ctx context.Context) error {
+	if len(s.refused) == 0 {
+		return nil
+	}
+	// rule: the registry knows of a skip entry before its message is buried, which takes it out of the queue as an acknowledgement does.
+	if err := s.acknowledge(ctx, nil, &outage{}); err != nil {
+		return err
+	}
 	for _, l := range s.refused {
 		if err := s.bury(ctx, l); err != nil {
 			return err

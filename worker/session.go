@@ -20,9 +20,9 @@ import (
 )
 
 const (
-	openAttempts  = 5               // how often a token is raised above a file that has seen a higher epoch
-	registryEvery = 5 * time.Second // how often the registry learns how much of the file is durable
-	maxAckIDs     = 5000            // messages per acknowledgement
+	openAttempts    = 5               // how often a token is raised above a file that has seen a higher epoch
+	registryTimeout = 5 * time.Second // for what a session tells the registry of files at its end
+	maxAckIDs       = 5000            // messages per acknowledgement
 )
 
 // session is one holder's time with one type's file: from the grant of the lock to its release.
@@ -33,6 +33,7 @@ type session struct {
 	log    zerolog.Logger
 	sink   sink                           // the file, or the handler
 	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
+	filing chan struct{}                  // full while the file is being replaced, and while the registry is told how far it has come
 	ledger *ledger                        // owned by the append stage; before and after the pipeline by run
 
 	touched atomic.Int64  // when there was a message, in ns since the pool began
@@ -114,8 +115,8 @@ type sink interface {
 	open(ctx context.Context) error
 	// stage turns fetched batches into groups that may be acknowledged.
 	stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error
-	// refresh is called every few seconds, from the ack stage.
-	refresh(ctx context.Context)
+	// ack removes settled messages from the queue.
+	ack(ctx context.Context, ids []queue.ID) error
 	// close ends what open began, after the pipeline. It returns err, how the pipeline ended, or its own error.
 	close(err error) error
 	describe(*zerolog.Event) *zerolog.Event
@@ -134,7 +135,35 @@ func (s fileSink) stage(ctx context.Context, in <-chan []queue.Message, out chan
 	}
 	return s.writer().Checkpoint(s.ledger.state())
 }
-func (s fileSink) refresh(ctx context.Context) { s.updateRegistry(ctx) }
+
+// ack tells the registry of files before how much of the file is durable.
+//
+// rule: the registry knows of a record before its message is acknowledged. Otherwise a copy of the file from a moment before would pass for the
+// file, and the message would be gone.
+func (s fileSink) ack(ctx context.Context, ids []queue.ID) error {
+	keep, err := s.keepFile(ctx)
+	if err != nil {
+		return err
+	}
+	defer keep()
+	e := s.writer().Entry() // at least up to the last record of these messages, and of those that they are copies of
+	ok, err := s.pool.cfg.Queue.AckFile(ctx, s.typ, file(e), ids)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: the registry of files does not name %s, file %s, with epoch %d any more; nothing was acknowledged", storage.ErrFenced, s.writer().Path(), e.FileID, e.Epoch)
+	}
+	return err
+}
+
+// keepFile keeps the file from being replaced until the function that it returns is called.
+func (s *session) keepFile(ctx context.Context) (done func(), err error) {
+	select {
+	case s.filing <- struct{}{}:
+		return func() { <-s.filing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
 func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 	return e.Uint64("index", s.writer().NextIndex()).Str("file", s.writer().Path())
 }
@@ -150,7 +179,15 @@ func (s fileSink) close(err error) error {
 		_ = s.lease.Release(begun) // hold hears of the outcome
 	}
 	// Close never makes an acknowledged message depend on it: everything acknowledged is durable.
-	if cerr := s.writer().Close(); cerr != nil && err == nil {
+	cerr := s.writer().Close()
+	if dead := (*storage.PoisonedError)(nil); errors.As(cerr, &dead) {
+		// What a dead writer has made durable is durable, and Close has not told the registry.
+		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
+		defer cancel()
+		_ = s.writer().UpdateRegistry(ctx) // no message depends on it
+	}
+	s.pool.sawDurable(s.typ, s.writer().Entry())
+	if cerr != nil && err == nil {
 		err = cerr
 	}
 	return err
@@ -419,6 +456,11 @@ func (s *session) rotate(ctx context.Context) error {
 	if limit == 0 || s.writer().Size() < limit {
 		return nil
 	}
+	done, err := s.keepFile(ctx)
+	if err != nil {
+		return err
+	}
+	defer done()
 	next, err := s.writer().Rotate(ctx, s.ledger.state())
 	if err != nil {
 		return err
@@ -440,11 +482,9 @@ func (s *session) tellHeld() {
 	s.held.Store(&heldState{first: first, fromStart: s.ledger.lookAgain(), overdue: s.ledger.overdue()})
 }
 
-// ackStage removes durable messages from the queue, and keeps the registry informed. It never gives up on its own: an
-// acknowledgement that cannot be delivered holds the pipeline back, and is given up with the lease or the stop's grace.
+// ackStage removes settled messages from the queue. It never gives up on its own: an acknowledgement that cannot be delivered
+// holds the pipeline back, and is given up with the lease or the stop's grace.
 func (s *session) ackStage(ctx context.Context, in <-chan group) error {
-	tick := time.NewTicker(registryEvery)
-	defer tick.Stop()
 	var outage outage
 	for {
 		var g group
@@ -454,30 +494,43 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 			if !ok {
 				return nil
 			}
-		case <-tick.C:
-			s.sink.refresh(ctx)
-			continue
 		case <-ctx.Done():
 			return ctx.Err()
 		}
+		// Groups that are ready share one acknowledgement, as they do one fsync.
+		for more := true; more && len(g.ids) < maxAckIDs; {
+			var next group
+			select {
+			case next, more = <-in:
+				g.ids, g.batches = append(g.ids, next.ids...), g.batches+next.batches
+			default:
+				more = false
+			}
+		}
 		for ids := range slices.Chunk(g.ids, maxAckIDs) {
-			retry := backoff{min: watchMin, max: watchMax}
-			for outage.note(&s.log, s.ack(ctx, ids), "acknowledge") {
-				if err := sleep(ctx, retry.next()); err != nil {
-					return err
-				}
+			if err := s.acknowledge(ctx, ids, &outage); err != nil {
+				return err
 			}
 		}
 		s.inflight.add(-g.batches)
 	}
 }
 
-func (s *session) ack(ctx context.Context, ids []queue.ID) error {
-	began := time.Now()
-	// rule: a stop calls off no acknowledgement: what is in hand is finished within the grace.
-	err := s.pool.cfg.Queue.Ack(ctx, s.typ, ids)
-	s.observe(StepAck, began, len(ids), err)
-	return err
+// acknowledge removes settled messages from the queue, and tries again until it has or the session is over.
+func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outage) error {
+	retry := backoff{min: watchMin, max: watchMax}
+	for {
+		began := time.Now()
+		// rule: a stop calls off no acknowledgement: what is in hand is finished within the grace.
+		err := s.sink.ack(ctx, ids)
+		s.observe(StepAck, began, len(ids), err)
+		if errors.Is(err, storage.ErrFenced) || !outage.note(&s.log, err, "acknowledge") {
+			return err
+		}
+		if err := sleep(ctx, retry.next()); err != nil {
+			return err
+		}
+	}
 }
 
 // asked tells whether somebody wants the type to be given back (fencepost locks release --request, a compaction).
@@ -487,16 +540,6 @@ func (s *session) asked() bool {
 		return true
 	default:
 		return false
-	}
-}
-
-// updateRegistry tells the registry how much of the file is durable. It protects against restored old copies, and losing an
-// update only weakens that check, so errors are not the session's.
-func (s *session) updateRegistry(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, registryEvery)
-	defer cancel()
-	if err := s.writer().UpdateRegistry(ctx); err != nil && ctx.Err() == nil {
-		s.log.Debug().Err(err).Msg("registry not updated")
 	}
 }
 
@@ -517,12 +560,12 @@ type registry struct {
 
 func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
 	f, ok, err := r.q.File(ctx, typ)
-	return entry(f), ok, err
+	return r.pool.atLeast(typ, entry(f)), ok, err
 }
 
 func (r registry) Register(ctx context.Context, typ string, e storage.Entry) (storage.Entry, error) {
 	f, err := r.q.RegisterFile(ctx, typ, file(e))
-	return entry(f), err
+	return r.pool.atLeast(typ, entry(f)), err
 }
 
 func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
@@ -531,9 +574,28 @@ func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e
 }
 
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
-	ctx, done := r.pool.parting(ctx, registryEvery)
+	ctx, done := r.pool.parting(ctx, registryTimeout)
 	defer done()
 	return r.q.UpdateFile(ctx, typ, file(e))
+}
+
+// sawDurable remembers how far a type's file was durable when a session of this pool ended.
+func (p *Pool) sawDurable(typ string, e storage.Entry) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.durable[typ] = e
+}
+
+// atLeast raises what the registry says of a type's file to what this pool has seen itself.
+func (p *Pool) atLeast(typ string, e storage.Entry) storage.Entry {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	// rule: a pool does not go on with a file that ends below what it has seen durable, also if the registry was set back with the file. A later
+	// generation is somebody's who had the lock, a repair perhaps that has given something up: it stands as it is.
+	if seen := p.durable[typ]; e.Generation <= seen.Generation {
+		e.DurableIndex = max(e.DurableIndex, seen.DurableIndex)
+	}
+	return e
 }
 
 func entry(f queue.File) storage.Entry {

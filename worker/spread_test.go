@@ -575,9 +575,9 @@ func (q slow) Fetch(ctx context.Context, typ string, after queue.ID, limit queue
 	return q.Queue.Fetch(ctx, typ, after, limit)
 }
 
-func (q slow) Ack(ctx context.Context, typ string, ids []queue.ID) error {
-	time.Sleep(q.by)
-	return q.Queue.Ack(ctx, typ, ids)
+func (q slow) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+	time.Sleep(2 * q.by)
+	return q.Queue.AckFile(ctx, typ, f, ids)
 }
 
 func (q slow) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {

@@ -50,7 +50,7 @@ func TestIdleReplicaStopsWhileTheQueueHangs(t *testing.T) {
 				})
 				time.Sleep(5*time.Second + 100*time.Millisecond)
 				hang()
-				time.Sleep(6 * time.Second) // also the registry is being told
+				time.Sleep(6 * time.Second)
 				began := time.Now()
 				p.stop()
 				if took := time.Since(began); took > time.Second {
@@ -95,12 +95,12 @@ func TestIdleReplicaStopsWhileTheServerHangs(t *testing.T) {
 // distant is a queue to which an acknowledgement takes a moment. It does not arrive if the context ends before.
 type distant struct{ queue.Queue }
 
-func (o distant) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+func (o distant) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
 	time.Sleep(10 * time.Millisecond)
 	if err := ctx.Err(); err != nil {
-		return err
+		return false, err
 	}
-	return o.Queue.Ack(ctx, typ, ids)
+	return o.Queue.AckFile(ctx, typ, f, ids)
 }
 
 // Messages in hand are finished, however long the queue takes to answer, and the lock is released.

@@ -271,6 +271,9 @@ func (w *world) visit(typ string, r storage.Record, c *contents) {
 		w.failf("%s: %v is at index %d and at %d", typ, id, other.index, r.Index)
 	}
 	c.ids[id] = at
+	if durable, gone := w.gone[exit{typ, id}]; gone && r.Index >= durable {
+		w.failf("%s: %v is at index %d, and left the queue when the registry knew of those below %d", typ, id, r.Index, durable)
+	}
 	switch r.Kind {
 	case storage.KindMessage:
 		c.payloads[string(r.Payload)] = append(c.payloads[string(r.Payload)], at)

@@ -43,6 +43,7 @@ type world struct {
 	sent      []*message
 	sinks     map[string]*sink     // by type
 	visits    map[string][]*visit  // by room
+	gone      map[exit]uint64      // what has left the queue → below which index the registry knew the file to be durable then
 	outage    map[string]time.Time // of a server: until when
 	lateUntil time.Time            // when the last insert that is late will have arrived
 	digest    uint64
@@ -64,7 +65,7 @@ type census struct {
 
 func newWorld(seed uint64) *world {
 	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), database: queuetest.NewMemory(), locks: locktest.NewMemory(),
-		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, visits: map[string][]*visit{}, mutant: &mutant{}}
+		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, visits: map[string][]*visit{}, gone: map[exit]uint64{}, mutant: &mutant{}}
 	w.disk = storagetest.NewMem(w.block)
 	w.disk.ErrorOnce = seed%3 == 0
 	w.disk.FailedStay = seed%5 == 0
@@ -447,6 +448,53 @@ func (p *process) locker() (*lock.Locker, error) {
 	return lock.New(p.w.locks.Open(), o)
 }
 
+// exit is a message that was acknowledged or put aside.
+type exit struct {
+	typ string
+	id  queue.ID
+}
+
+// exits is a queue that notes what leaves it.
+type exits struct {
+	*queuetest.Memory
+	w *world
+}
+
+func (q exits) note(ctx context.Context, typ string, ids ...queue.ID) {
+	f, _, err := q.File(ctx, typ)
+	if err != nil {
+		return // nor does the operation itself succeed
+	}
+	q.w.mu.Lock()
+	defer q.w.mu.Unlock()
+	for _, id := range ids {
+		e := exit{typ, id}
+		if before, known := q.w.gone[e]; !known || f.DurableIndex < before {
+			q.w.gone[e] = f.DurableIndex
+		}
+	}
+}
+
+func (q exits) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	q.note(ctx, typ, ids...)
+	return q.Memory.Ack(ctx, typ, ids)
+}
+
+func (q exits) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+	ok, err := q.Memory.AckFile(ctx, typ, f, ids)
+	if ok {
+		q.note(ctx, typ, ids...)
+	}
+	return ok, err
+}
+
+func (q exits) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+	for _, l := range letters {
+		q.note(ctx, typ, l.ID)
+	}
+	return q.Memory.Bury(ctx, typ, letters)
+}
+
 func (p *process) open() queue.Queue {
-	return &queuetest.Faulty{Queue: p.w.queue(), Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
+	return &queuetest.Faulty{Queue: exits{p.w.queue(), p.w}, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
 }
