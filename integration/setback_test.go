@@ -1,18 +1,27 @@
 package integration
 
 import (
+	"bytes"
+	"encoding/json"
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 )
 
 // fileLines returns the messages in a type's file.
 func fileLines(t *testing.T, b backend, typ string) []string {
 	t.Helper()
 	return strings.Split(strings.TrimSuffix(mustRun(t, nil, "fencepost", "cat", filepath.Join(b.dir, typ+".fpl")).stdout, "\n"), "\n")
+}
+
+func letterPayload(t *testing.T, b backend, l deadRow) string {
+	t.Helper()
+	return mustRun(t, nil, "fencepost", "dead", "show", "--url", b.url, "-o", "raw", l.ID).stdout
 }
 
 // TestCopyFromAMomentBeforeIsRefused: messages are acknowledged right after a copy of the file was made, their worker dies at once, and the copy is
@@ -54,4 +63,64 @@ func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 		}
 		mustRun(t, nil, "fencepost", "verify", b.dir)
 	})
+}
+
+// TestStateFileThatIsSetBackLosesNothing: a producer's state file is put back to an earlier state, and the input was edited where nobody looks
+// for it. The producer gives numbers a second time: what it publishes becomes dead letters and is never taken for copies, drained or not.
+func TestStateFileThatIsSetBackLosesNothing(t *testing.T) {
+	t.Parallel()
+	for name, drained := range map[string]bool{"drained": true, "pending": false} {
+		t.Run(name, func(t *testing.T) {
+			b := embedded(t)
+			input, state := filepath.Join(t.TempDir(), "input"), filepath.Join(t.TempDir(), "state")
+			const lines, width, before = 500, 8 << 10, 200
+			var text bytes.Buffer
+			for i := range lines {
+				fmt.Fprintf(&text, "%-*d\n", width-1, i)
+			}
+			must(t, os.WriteFile(input, text.Bytes(), 0o600))
+			publish := func() result {
+				return mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "t", "--resume", state, input)
+			}
+			drain := func() {
+				mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--until-empty")
+			}
+			publish()
+			if drained {
+				drain()
+			}
+			// The state as it was behind the first 200 lines.
+			var earlier map[string]any
+			saved, err := os.ReadFile(state)
+			must(t, err)
+			must(t, json.Unmarshal(saved, &earlier))
+			earlier["done"], earlier["offset"], earlier["line"], earlier["messages"], earlier["n"] = false, before*width, before, before, before
+			saved, err = json.Marshal(earlier)
+			must(t, err)
+			must(t, os.WriteFile(state, saved, 0o600))
+			edited := text.Bytes()
+			copy(edited[250*width:], "edited")
+			must(t, os.WriteFile(input, edited, 0o600))
+			time.Sleep(2 * time.Millisecond) // what is published now has later times
+
+			if r := publish(); !strings.Contains(r.stdout, fmt.Sprintf("published=%d ", lines-before)) {
+				t.Errorf("%v", r)
+			}
+			drain()
+			got := fileLines(t, b, "t")
+			for i := range got {
+				if strings.TrimSpace(got[i]) != fmt.Sprint(i) {
+					t.Fatalf("line %d of the file is %.20q", i, got[i])
+				}
+			}
+			letters := deadRows(t, b, "--count", "1000")
+			if len(got) != lines || len(letters) != lines-before || pending(t, b)["t"] != 0 {
+				t.Fatalf("%d lines in the file, %d letters; want %d and %d", len(got), len(letters), lines, lines-before)
+			}
+			slices.SortFunc(letters, func(a, b deadRow) int { return strings.Compare(a.ID, b.ID) })
+			if payload := letterPayload(t, b, letters[250-before]); !strings.HasPrefix(payload, "edited") {
+				t.Errorf("the letter of the line that was edited is %.20q", payload)
+			}
+		})
+	}
 }

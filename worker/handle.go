@@ -240,20 +240,25 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 	return true, h.bury(ctx, queue.Letter{Message: *m, Reason: err.Error(), Attempts: n})
 }
 
-// bury puts a message aside. It does not give up before the session ends: until the letter is stored the message stays.
-func (s *session) bury(ctx context.Context, l queue.Letter) error {
-	l.Worker = s.pool.name
+// bury puts messages aside. It does not give up before the session ends: until the letters are stored the messages stay.
+func (s *session) bury(ctx context.Context, letters ...queue.Letter) error {
+	for i := range letters {
+		letters[i].Worker = s.pool.name
+	}
 	retry := backoff{min: watchMin, max: watchMax}
 	var outage outage
-	for outage.note(&s.log, s.pool.cfg.Queue.Bury(ctx, s.typ, []queue.Letter{l}), "put a message aside") {
+	for outage.note(&s.log, s.pool.cfg.Queue.Bury(ctx, s.typ, letters), "put a message aside") {
 		if err := sleep(ctx, retry.next()); err != nil {
-			return fmt.Errorf("put message %s aside: %w", l.ID, err)
+			return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
 		}
 	}
-	s.log.Warn().Stringer("id", l.ID).Int("attempts", l.Attempts).Str("reason", l.Reason).
-		Msg("put a message aside as a dead letter; see fencepost dead ls")
-	s.count(func(st *Stats) { st.Dead++ })
-	s.emit(Event{Kind: Dead, Letter: &l})
+	for i := range letters {
+		l := letters[i]
+		s.log.Warn().Stringer("id", l.ID).Int("attempts", l.Attempts).Str("reason", l.Reason).
+			Msg("put a message aside as a dead letter; see fencepost dead ls")
+		s.count(func(st *Stats) { st.Dead++ })
+		s.emit(Event{Kind: Dead, Letter: &l})
+	}
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"runtime/debug"
+	"slices"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -22,9 +23,11 @@ import (
 // A message whose number is in use for another one (see ledger.judge) becomes a dead letter without an entry: the file cannot hold its number
 // a second time.
 
-// reasonReused is the reason of those letters.
+// reasonReused is the reason of those letters. A producer whose state file was set back has sent again what is in the file.
 const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
-	"database is set back to an earlier state; this message is not in the file, requeue it to publish it under a new number"
+	"database, or a producer's --resume file, is set back to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
+
+const maxBury = 100 // messages that are put aside in one step
 
 // filter asks Config.Filter.
 func (s *session) filter(m *queue.Message) (err error) {
@@ -85,8 +88,8 @@ func (s *session) buryRefused(ctx context.Context) error {
 	if err := s.acknowledge(ctx, nil, &outage{}); err != nil {
 		return err
 	}
-	for _, l := range s.refused {
-		if err := s.bury(ctx, l); err != nil {
+	for letters := range slices.Chunk(s.refused, maxBury) {
+		if err := s.bury(ctx, letters...); err != nil {
 			return err
 		}
 	}

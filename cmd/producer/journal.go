@@ -36,6 +36,7 @@ type journalState struct {
 	N        uint64    `json:"n"`         // the last of them in the producer's count
 	InFlight int       `json:"in_flight"` // so many behind them may be stored
 	Time     int64     `json:"time"`      // of their IDs, milliseconds since 1970
+	Flight   *flight   `json:"flight,omitempty"`
 	Done     bool      `json:"done"`
 	Updated  time.Time `json:"updated"` // for people
 }
@@ -44,6 +45,26 @@ type journalState struct {
 type Position struct {
 	Offset int64 `json:"offset"` // bytes
 	Line   int   `json:"line"`   // lines, or messages of len32, before it
+}
+
+// flight recognises the messages in flight: they are sent again under the same numbers, so they must be the same. State files of earlier versions
+// do without.
+type flight struct {
+	End  int64  `json:"end"`  // their last byte is before it; the first one is at the Position
+	Hash string `json:"hash"` // SHA-256 of these bytes
+}
+
+func flightOf(path string, from, end int64) (*flight, error) {
+	f, err := os.Open(path)
+	if err != nil {
+		return nil, err
+	}
+	defer f.Close()
+	h := sha256.New()
+	if _, err := io.Copy(h, io.NewSectionReader(f, from, end-from)); err != nil {
+		return nil, err
+	}
+	return &flight{end, hex.EncodeToString(h.Sum(nil))}, nil
 }
 
 // fingerprint recognises an input.
@@ -82,6 +103,7 @@ func fingerprintOf(path string) (fingerprint, error) {
 // journal keeps the state file of one run.
 type journal struct {
 	path   string
+	input  string
 	unlock func()
 
 	mu      sync.Mutex
@@ -103,7 +125,7 @@ func (f *publishFlags) openJournal(ins []input, headers map[string]string) (*jou
 	if err != nil {
 		return nil, err
 	}
-	j := &journal{path: f.resume, unlock: unlock}
+	j := &journal{path: f.resume, input: ins[0].name, unlock: unlock}
 	fresh := journalState{Version: 1, Type: f.typ, Format: f.format.Value, Headers: headers, KeyFrom: f.keyFrom, Input: input}
 	b, err := os.ReadFile(f.resume)
 	switch {
@@ -146,7 +168,15 @@ func (j *journal) load(b []byte, fresh journalState) error {
 	case s.Offset < 0 || s.Offset > s.Input.Size || s.Line < 0 || s.InFlight < 0:
 		return cli.Usagef("--resume: %s is damaged; name another one", j.path)
 	}
-	return nil
+	if s.InFlight == 0 || s.Flight == nil {
+		return nil
+	}
+	// rule: what may be stored is sent again as it was: another message under its number would be taken for a copy, and be lost.
+	is, err := flightOf(j.input, s.Offset, s.Flight.End)
+	if err == nil && *is != *s.Flight {
+		err = cli.Usagef("--resume: %s was changed behind line %d, where %d messages may be stored as they were; restore it", fresh.Input.Path, s.Line, s.InFlight)
+	}
+	return err
 }
 
 // attach ties the journal to a queue, and returns what the publisher needs.
@@ -181,6 +211,10 @@ func (j *journal) save(c queue.Checkpoint) error {
 	defer j.mu.Unlock()
 	j.state.Producer = fmt.Sprintf("%016x", c.Producer)
 	j.state.N, j.state.InFlight, j.state.Time = c.N, c.InFlight, c.Time.UnixMilli()
+	var err error
+	if j.state.Flight, err = flightOf(j.input, j.state.Offset, j.sent[c.InFlight-1].Offset); err != nil {
+		return err
+	}
 	j.stored = 0
 	return j.write()
 }
@@ -223,7 +257,7 @@ func (j *journal) finish() error {
 		return nil // rule: what the file says of the messages in flight holds
 	}
 	s.N += uint64(j.stored)
-	s.InFlight = 0
+	s.InFlight, s.Flight = 0, nil
 	if j.ended && len(j.sent) == 0 {
 		if j.end.Offset != s.Input.Size {
 			return fmt.Errorf("%s was changed while it was published: it had %d bytes, and %d were read", s.Input.Path, s.Input.Size, j.end.Offset)

@@ -1,18 +1,24 @@
 package main
 
 import (
+	"bytes"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 )
 
 // TestJournalOfAnUnclearOutcome: whoever goes on has to send the batch again, as it was.
 func TestJournalOfAnUnclearOutcome(t *testing.T) {
 	for last, changed := range map[queue.Status]bool{queue.Stored: true, queue.Unknown: false} {
-		j := &journal{path: filepath.Join(t.TempDir(), "state"), unlock: func() {}}
+		j := &journal{path: filepath.Join(t.TempDir(), "state"), input: filepath.Join(t.TempDir(), "input"), unlock: func() {}}
+		if err := os.WriteFile(j.input, []byte("message 1\nmessage 2\n"), 0o600); err != nil {
+			t.Fatal(err)
+		}
 		j.state.Queue = "sqlite://q.db"
 		for line := 1; line <= 2; line++ {
 			j.handOver(Position{Offset: int64(10 * line), Line: line})
@@ -35,6 +41,61 @@ func TestJournalOfAnUnclearOutcome(t *testing.T) {
 		}
 		if (string(before) != string(after)) != changed {
 			t.Errorf("the last message is %v; before:\n%s\nafter:\n%s", last, before, after)
+		}
+	}
+}
+
+// TestChangedFlightIsRefused: what may be stored is sent again under the numbers that it had, so an input that has other messages there now is not
+// gone on with, although its size, its beginning and its end are the same. What is behind that may have been changed.
+func TestChangedFlightIsRefused(t *testing.T) {
+	dir := t.TempDir()
+	f := &publishFlags{typ: "t", resume: filepath.Join(dir, "state"), format: cli.NewOneOf("lines")}
+	ins := []input{{name: filepath.Join(dir, "input")}}
+	const line = 1 << 19
+	text := bytes.Repeat(append(bytes.Repeat([]byte{'x'}, line-1), '\n'), 8)
+	write := func(change int) {
+		t.Helper()
+		b := bytes.Clone(text)
+		b[change] = 'y'
+		if err := os.WriteFile(ins[0].name, b, 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open := func() error {
+		j, err := f.openJournal(ins, nil)
+		if err == nil {
+			j.unlock()
+		}
+		return err
+	}
+	write(3 * line)
+	j, err := f.openJournal(ins, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	j.state.Queue = "sqlite://q.db"
+	for i := range 5 {
+		j.handOver(Position{Offset: int64(line * (i + 1)), Line: i + 1})
+	}
+	for range 3 {
+		j.settled(queue.Result{Status: queue.Stored})
+	}
+	if err := j.save(queue.Checkpoint{Producer: 7, N: 3, InFlight: 1, Time: time.UnixMilli(1000)}); err != nil { // and then it is killed
+		t.Fatal(err)
+	}
+	j.unlock()
+	if err := open(); err != nil {
+		t.Errorf("nothing was changed: %v", err)
+	}
+	write(3*line + 1)
+	if err := open(); err == nil || cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), "changed behind line 3, where 1 messages may be stored") {
+		t.Errorf("a message in flight was changed: %v", err)
+	}
+	text[3*line] = 'y'
+	for _, other := range []int{2*line + 5, 4*line + 5} { // before and behind the one in flight
+		write(other)
+		if err := open(); err != nil {
+			t.Errorf("byte %d was changed: %v", other, err)
 		}
 	}
 }

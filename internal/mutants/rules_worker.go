@@ -141,6 +141,8 @@ var formatRules = []rule{
 var otherRules = []rule{
 	{file: "cmd/fencepost/dead.go", rule: "what dies meanwhile is not chosen", tests: "TestDeadActionIsAboutWhatWasThere",
 		old: "if !chosen(l) {", new: `if false {`},
+	{file: "cmd/producer/journal.go", rule: "what may be stored is sent again as it was", tests: "TestChangedFlightIsRefused",
+		old: `if err == nil && *is != *s.Flight {`, new: `if false {`},
 	{file: "cmd/producer/journal.go", rule: "what the file says of the messages in flight holds", tests: "TestJournalOfAnUnclearOutcome",
 		old: `if j.unclear || s.Queue`, new: `if s.Queue`},
 	{file: "internal/cli/ops/ops.go", rule: "without a host this machine only", tests: "TestWithoutAHostOnlyThisMachineIsAnswered",
