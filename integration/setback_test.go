@@ -11,6 +11,9 @@ import (
 	"syscall"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
 )
 
 // fileLines returns the messages in a type's file.
@@ -63,6 +66,40 @@ func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 		}
 		mustRun(t, nil, "fencepost", "verify", b.dir)
 	})
+}
+
+// TestRestoredDatabaseKeepsDeadLetters: the database is set back to before a message became a dead letter. It becomes one again, and the two beside
+// it are copies.
+func TestRestoredDatabaseKeepsDeadLetters(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	mustRun(t, strings.NewReader("one\ntwo\nthree\n"), "producer", "publish", "--url", b.url, "--type", "t", "--header", "a=b")
+	db, err := sqlitedb.Open(t.Context(), strings.TrimPrefix(b.url, "sqlite://"), sqlitedb.Options{})
+	must(t, err)
+	headers, err := json.Marshal(map[string]string{"a": strings.Repeat("b", queue.MaxHeaders)}) // no file takes that
+	must(t, err)
+	must(t, db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
+		n, err := tx.Exec(`UPDATE queue_messages SET headers = ? WHERE payload = ?`, string(headers), []byte("two"))
+		if err == nil && n != 1 {
+			err = fmt.Errorf("%d messages", n)
+		}
+		return err
+	}))
+	must(t, db.Close())
+	restore := b.snapshot(t)
+	for _, want := range []string{`"duplicates":0,`, `"duplicates":2,`} {
+		r := mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--until-empty", "--on-error", "dead")
+		if !strings.Contains(r.stderr, want) {
+			t.Errorf("%v; want %s", r, want)
+		}
+		if letters := deadRows(t, b); len(letters) != 1 || letterPayload(t, b, letters[0]) != "two" {
+			t.Errorf("letters %+v", letters)
+		}
+		if got := fileLines(t, b, "t"); !slices.Equal(got, []string{"one", "three"}) || pending(t, b)["t"] != 0 {
+			t.Errorf("the file holds %q", got)
+		}
+		restore()
+	}
 }
 
 // TestStateFileThatIsSetBackLosesNothing: a producer's state file is put back to an earlier state, and the input was edited where nobody looks

@@ -158,10 +158,8 @@ type mutant struct {
 	noContiguity  bool // append whatever comes, in whatever order
 	ackBeforeSync bool // acknowledge before the fsync
 
-	buryLate        bool // bury what is refused only after the checkpoint
 	forgetKeys      bool // checkpoints without the idempotency keys
 	noSkipForCopies bool // acknowledge a second message with a key without an entry in the file
-	forgetSkipped   bool // do not look for skip entries whose messages were not buried
 	ackBeforeHandle bool // acknowledge before the handler is called
 	noCare          bool // never hand messages over one by one after a crash
 	judgeWhenOver   bool // go on judging messages after a batch was given up

@@ -301,8 +301,17 @@ func TestEarlierStatesAreRead(t *testing.T) {
 		later.ID = queue.NewID(last.ID.Time().Add(time.Hour), 5, 9)
 		expect(t, l, &later, reused)
 	}
+	third := binary.LittleEndian.AppendUint64([]byte{3, 1}, 5)
+	third = binary.AppendUvarint(append(third, 9), uint64(ms(last.ID)))       // n and the time of its ID
+	third = binary.AppendUvarint(third, uint64(epoch.UnixMilli()))            // seenAt
+	third = binary.LittleEndian.AppendUint64(append(third, 0, 0, 1), 6)       // no gap, no key, one publisher of delayed messages
+	third = append(binary.AppendUvarint(third, uint64(epoch.UnixMilli())), 0) // seenAt, no span
 	l, _ := testLedger()
-	if err := l.restore([]byte{4, 0, 0, 0}); err == nil || !strings.Contains(err.Error(), "version 4") {
+	if err := l.restore(third); err != nil || l.last[5].n != 9 || l.last[5].at != ms(last.ID) || l.last[5].skipped != nil || l.delayed.of[6] == nil {
+		t.Errorf("version 3: %+v, %v", l.last[5], err)
+	}
+	expect(t, l, last, duplicate)
+	if err := l.restore([]byte{5, 0, 0, 0}); err == nil || !strings.Contains(err.Error(), "version 5") {
 		t.Errorf("a state of a later version: %v", err)
 	}
 }

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -20,6 +21,7 @@ const (
 	appendLate                    // was inside a declared gap and turned up after all
 	duplicate                     // in the file already: acknowledge, do not append
 	reused                        // its number is in the file for another message: put aside, never acknowledge as a copy
+	putAside                      // the file has a skip entry in its place: put aside again
 	hold                          // an earlier one of its producer is missing: read again later
 )
 
@@ -35,6 +37,9 @@ type ledger struct {
 	held    map[uint64]heldEntry      // by producer number; never persisted
 	keys    keys                      // of the messages in the file, see keys.go
 	delayed delayedIDs                // of the messages in the file, see delayed.go
+
+	skipped     int // spans of all producers
+	mostSkipped int
 
 	sweep func() uint64 // numbers the full sweeps over what is pending
 
@@ -53,6 +58,7 @@ type producerEntry struct {
 	at      int64  // time in that message's ID, ms; 0: unknown, the state is from an earlier version
 	seenAt  int64  // backend clock, ms, of its last append or duplicate; only ages entries, see forget
 	missing []span // declared gaps below n: numbers that were never appended
+	skipped []span // numbers up to n with skip entries: their messages were put aside, see refuse.go
 }
 
 // span is the closed range of counters [from, to].
@@ -82,6 +88,8 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 		looked:     make(map[uint64]sight),
 		keys:       keys{most: maxKeys},
 		delayed:    delayedIDs{most: maxDelayedSpans},
+
+		mostSkipped: maxSkippedSpans,
 	}
 }
 
@@ -110,6 +118,10 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 			// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
 			entry.fill(n)
 			return appendLate
+		// rule: a number that was skipped has no message in the file. Its message is back in the queue if the database was set back, or if who was to
+		// put it aside has died. What is left of one that is not complete was put aside: the rest of it was removed behind that.
+		case !m.Incomplete && entry.isSkipped(n):
+			return putAside
 		case missing, entry.at == 0, ms(m.ID) <= entry.at, l.delayed.copied(m):
 			return duplicate
 		}
@@ -236,6 +248,7 @@ func (l *ledger) overdue() bool {
 func (l *ledger) forget(now int64, retention time.Duration) (dropped int) {
 	for producer, e := range l.last {
 		if now-e.seenAt > retention.Milliseconds() {
+			l.skipped -= len(e.skipped)
 			delete(l.last, producer)
 			delete(l.looked, producer)
 			dropped++
@@ -250,6 +263,38 @@ func (e *producerEntry) isMissing(n uint64) bool {
 	return missing
 }
 
+func (e *producerEntry) isSkipped(n uint64) bool {
+	_, skipped := find(e.skipped, n)
+	return skipped
+}
+
+// maxSkippedSpans bounds what one type's file remembers of the messages that were put aside, and so the checkpoint state (4 MB). Messages that
+// follow each other take one span.
+const maxSkippedSpans = 250_000
+
+// noteSkipped remembers that the file has a skip entry for a message that was put aside. note has counted it.
+func (l *ledger) noteSkipped(id queue.ID) {
+	e := l.last[id.Producer()]
+	l.skipped -= len(e.skipped)
+	e.skipped = with(e.skipped, id.N())
+	l.skipped += len(e.skipped)
+}
+
+// boundSkipped forgets a quarter, those of the producers that have been silent for longest, if there are more than the most there may be.
+func (l *ledger) boundSkipped() (early bool) {
+	if l.skipped <= l.mostSkipped {
+		return false
+	}
+	byAge := slices.SortedFunc(maps.Keys(l.last), func(a, b uint64) int { return cmp.Compare(l.last[a].seenAt, l.last[b].seenAt) })
+	for _, producer := range byAge {
+		e := l.last[producer]
+		n := min(len(e.skipped), l.skipped-l.mostSkipped*3/4)
+		e.skipped = slices.Delete(e.skipped, 0, n)
+		l.skipped -= n
+	}
+	return true
+}
+
 // fill takes n out of the missing ranges.
 func (e *producerEntry) fill(n uint64) { e.missing = without(e.missing, n) }
 
@@ -257,20 +302,22 @@ func (e *producerEntry) fill(n uint64) { e.missing = without(e.missing, n) }
 //
 //	version u8 · uvarint producers · per producer, ascending:
 //	  producer u64 · uvarint n · uvarint at (ms) · uvarint seenAt (ms) · uvarint gaps · gaps × (uvarint from, uvarint to)
+//	  uvarint ranges of skipped numbers · ranges × (uvarint from, uvarint to)
 //	idempotency keys, see keys.appendState · delayed messages, see delayedIDs.appendState
 //
-// Earlier versions are read, too: 1 has neither at, nor keys, nor delayed messages; 2 has keys.
+// Earlier versions are read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed messages; 2 has keys; 3 has all but skipped numbers.
 const (
 	stateVersionFirst = 1
 	stateVersionKeys  = 2
-	stateVersion      = 3
+	stateVersionTimes = 3
+	stateVersion      = 4
 )
 
 var errState = errors.New("checkpoint state is not readable by this version of the worker")
 
 // state encodes the ledger for a checkpoint.
 func (l *ledger) state() []byte {
-	b := make([]byte, 0, 1+10+len(l.last)*30+len(l.keys.at)*24+l.delayed.spans*24)
+	b := make([]byte, 0, 1+10+len(l.last)*31+l.skipped*16+len(l.keys.at)*24+l.delayed.spans*24)
 	b = append(b, stateVersion)
 	b = binary.AppendUvarint(b, uint64(len(l.last)))
 	for _, p := range slices.Sorted(maps.Keys(l.last)) {
@@ -280,6 +327,7 @@ func (l *ledger) state() []byte {
 		b = binary.AppendUvarint(b, uint64(e.at))
 		b = binary.AppendUvarint(b, uint64(max(e.seenAt, 0)))
 		b = appendSpans(b, e.missing)
+		b = appendSpans(b, e.skipped)
 	}
 	b = l.keys.appendState(b)
 	return l.delayed.appendState(b)
@@ -302,13 +350,18 @@ func (l *ledger) restore(state []byte) error {
 		return fmt.Errorf("%w: version %d, known are %d to %d; update this program", errState, version, stateVersionFirst, stateVersion)
 	}
 	clear(l.last)
+	l.skipped = 0
 	for range d.uvarint() {
 		producer := d.uint64()
 		e := &producerEntry{n: d.uvarint()}
-		if version >= stateVersion {
+		if version >= stateVersionTimes {
 			e.at = int64(d.uvarint())
 		}
 		e.seenAt, e.missing = int64(d.uvarint()), d.spans()
+		if version >= stateVersion {
+			e.skipped = d.spans()
+			l.skipped += len(e.skipped)
+		}
 		if d.err != nil {
 			return d.err
 		}
@@ -317,7 +370,7 @@ func (l *ledger) restore(state []byte) error {
 	if version >= stateVersionKeys {
 		l.keys.restore(&d)
 	}
-	if version >= stateVersion {
+	if version >= stateVersionTimes {
 		l.delayed.restore(&d)
 	}
 	if d.err == nil && len(d.b) > 0 {

@@ -173,6 +173,47 @@ func TestLedgerForgetsOnlySilentProducers(t *testing.T) {
 	expect(t, l, message(1, 1), appendNow)
 }
 
+// What was skipped has no copy in the file; it is put aside however often it comes, unless it is what is left of one that was removed.
+func TestLedgerPutsAsideAgainWhatWasSkipped(t *testing.T) {
+	l, _ := testLedger()
+	for n := range uint64(3) {
+		expect(t, l, message(1, n+1), appendNow)
+	}
+	l.noteSkipped(message(1, 2).ID)
+	for range 2 {
+		expect(t, l, message(1, 1), duplicate)
+		expect(t, l, message(1, 2), putAside)
+		expect(t, l, message(1, 3), duplicate)
+	}
+	part := *message(1, 2)
+	part.Incomplete = true
+	expect(t, l, &part, duplicate)
+}
+
+// Memory and checkpoints are bounded: producers that have been silent for longest are forgotten first, and of each one its earliest messages.
+func TestSkippedNumbersAreBounded(t *testing.T) {
+	l, _ := testLedger()
+	l.mostSkipped = 100
+	for i := range uint64(101) {
+		id := message(i%3, 2*(i/3)+1).ID // every second number: a range for each
+		l.note(id, int64(i%3))
+		l.noteSkipped(id)
+		if early := l.boundSkipped(); early != (i == 100) {
+			t.Fatalf("forgotten behind %d messages: %v", i+1, early)
+		}
+	}
+	if silent, next, last := len(l.last[0].skipped), len(l.last[1].skipped), len(l.last[2].skipped); l.skipped != 75 || silent != 8 || next != 34 || last != 33 {
+		t.Errorf("%d ranges are left: %d, %d and %d", l.skipped, silent, next, last)
+	}
+	if first := l.last[0].skipped[0].from; first != 53 {
+		t.Errorf("the earliest number that is left is %d", first)
+	}
+	l.forget(1002, time.Second)
+	if l.last[1] != nil || l.skipped != 33 {
+		t.Errorf("%d ranges are left", l.skipped)
+	}
+}
+
 func TestLedgerStateRoundTrip(t *testing.T) {
 	rapid.Check(t, func(t *rapid.T) {
 		l, c := testLedger()
@@ -181,7 +222,10 @@ func TestLedgerStateRoundTrip(t *testing.T) {
 		}), 0, 40).Draw(t, "messages")
 		for i, s := range steps {
 			c.t = c.t.Add(20 * time.Second)
-			l.judge(message(s[0], s[1]), int64(i))
+			m := message(s[0], s[1])
+			if v := l.judge(m, int64(i)); v < duplicate && s[1]%3 == 0 {
+				l.noteSkipped(m.ID)
+			}
 		}
 		restored, _ := testLedger()
 		if err := restored.restore(l.state()); err != nil {
@@ -191,9 +235,12 @@ func TestLedgerStateRoundTrip(t *testing.T) {
 			t.Fatalf("state changed by a round trip:\n%x\n%x", a, b)
 		}
 		for producer, e := range l.last {
-			if r := restored.last[producer]; r == nil || r.n != e.n || !slices.Equal(r.missing, e.missing) {
+			if r := restored.last[producer]; r == nil || r.n != e.n || !slices.Equal(r.missing, e.missing) || !slices.Equal(r.skipped, e.skipped) {
 				t.Fatalf("producer %d: %+v became %+v", producer, e, r)
 			}
+		}
+		if restored.skipped != l.skipped {
+			t.Fatalf("%d skipped ranges became %d", l.skipped, restored.skipped)
 		}
 		for cut := range l.state() {
 			if restored.restore(l.state()[:cut]) == nil {

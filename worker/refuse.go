@@ -16,9 +16,9 @@ import (
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint
 //
-// Who dies before the dead letter leaves a message that the file would refuse as a copy, and so would be acknowledged: lost. So
-// whoever opens the file reads the skip entries behind the last checkpoint, as it does with all entries there, and buries
-// what is still in the queue; and no checkpoint is written before what was skipped is buried.
+// Who dies before the dead letter leaves a message whose number is in the file, and a database that is set back brings such messages back. They are no
+// copies of anything in the file: it remembers which numbers it has skipped, in the records and in the checkpoint state, and their messages become
+// dead letters again.
 
 // A message whose number is in use for another one (see ledger.judge) becomes a dead letter without an entry: the file cannot hold its number
 // a second time.
@@ -28,6 +28,10 @@ const reasonReused = "its number is in use: the file has an earlier message with
 	"database, or a producer's --resume file, is set back to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
 
 const maxBury = 100 // messages that are put aside in one step
+
+// reasonPutAside is the reason of a message that is put aside again and whose first reason is not at hand.
+const reasonPutAside = "it was put aside before, and is in the queue again: the database was set back to an earlier state, or its publisher has repeated it; " +
+	"it is in the file only if that dead letter was requeued meanwhile"
 
 // filter asks Config.Filter.
 func (s *session) filter(m *queue.Message) (err error) {
@@ -50,6 +54,7 @@ func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	skip(r, reason, false)
 	s.ledger.keys.drop(m) // rule: a dead letter does not occupy its key. It may be published again.
 	s.ledger.delayed.drop(m)
+	s.ledger.noteSkipped(m.ID)
 	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 }
 
@@ -95,39 +100,4 @@ func (s *session) buryRefused(ctx context.Context) error {
 	}
 	s.refused = nil
 	return nil
-}
-
-// burySkipped puts aside what a session before this one has skipped in the file and left in the queue.
-func (s *session) burySkipped(ctx context.Context) error {
-	if s.pool.cfg.mutant.forgetSkipped {
-		return nil
-	}
-	for id, reason := range s.skipped {
-		msgs, err := s.lookUp(ctx, id)
-		if err != nil {
-			return fmt.Errorf("look for message %s, which the file has skipped: %w", id, err)
-		}
-		if len(msgs) == 0 || msgs[0].ID != id || msgs[0].Incomplete {
-			continue
-		}
-		if err := s.bury(ctx, queue.Letter{Message: msgs[0], Reason: reason, Attempts: 1}); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// lookUp reads the message with the given ID or, if it is not in the queue, the one behind it.
-func (s *session) lookUp(ctx context.Context, id queue.ID) ([]queue.Message, error) {
-	retry := backoff{min: watchMin, max: watchMax}
-	var outage outage
-	for {
-		msgs, err := s.pool.cfg.Queue.Fetch(ctx, s.typ, id.Prev(), queue.Limit{Messages: 1})
-		if !outage.note(&s.log, err, "look for a message") || fatal(err) {
-			return msgs, err
-		}
-		if err := sleep(ctx, retry.next()); err != nil {
-			return nil, err
-		}
-	}
 }

@@ -68,9 +68,10 @@ func TestFilteredMessagesAreSkippedAndBuried(t *testing.T) {
 	})
 }
 
-// dieBeforeBurying runs a worker that dies between the skip entry and the dead letter, and another one after it. It returns how many
-// messages are neither in the file nor dead.
-func dieBeforeBurying(r *rig, change func(*Config)) (lost int) {
+// Crash row: between the skip entry and the dead letter. The next holder buries the message, for the same reason; it needs no filter for that.
+func TestSkippedMessageIsBuriedByTheNextHolder(t *testing.T) { onRig(t, dieBeforeBurying) }
+
+func dieBeforeBurying(t *testing.T, r *rig) {
 	r.publish(typ, 100)
 	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
 		if op == queuetest.OpBury {
@@ -86,73 +87,97 @@ func dieBeforeBurying(r *rig, change func(*Config)) (lost int) {
 		r.t.Fatalf("%d skip entries, %d letters: this is not the moment meant", skipped, len(r.letters()))
 	}
 	r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
-	if err := r.drain(change); err != nil { // it needs no filter for that
-		r.t.Fatal(err)
-	}
+	r.mustDrain(nil)
 	got, _ := r.inFile()
-	return len(r.sent[typ]) - len(got) - len(r.letters())
-}
-
-// Crash row: between the skip entry and the dead letter. The next holder buries the message.
-func TestSkippedMessageIsBuriedByTheNextHolder(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if n := dieBeforeBurying(r, func(*Config) {}); n != 0 {
-			t.Errorf("%d messages are lost", n)
-		}
-	})
-}
-
-func TestMutantThatForgetsSkippedMessagesLosesThem(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if n := dieBeforeBurying(r, func(c *Config) { c.mutant.forgetSkipped = true }); n == 0 {
-			t.Error("nothing is lost: the scenario proves nothing")
-		}
-	})
-}
-
-// dieBeforeBuryingAtALimit is dieBeforeBurying when the file has reached its size limit with what it skipped: its successor would begin
-// with a checkpoint.
-func dieBeforeBuryingAtALimit(r *rig, change func(*Config)) (lost int) {
-	pad := strings.Repeat("x", 2000)
-	r.publishWith(typ, 1000, func(i int) string { return fmt.Sprintf("%s %d", pad, i) })
-	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-		if op == queuetest.OpBury {
-			return queuetest.Fault{Kind: queuetest.Hang}
-		}
-		return queuetest.Fault{}
-	})
-	limit := func(c *Config) { c.Filter, c.MaxFileBytes = no7, 1<<20 }
-	p := r.start(func(c *Config) { limit(c); change(c) })
-	time.Sleep(time.Second)
-	p.cancel()
-	<-p.done
-	r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
-	if err := r.drain(limit); err != nil {
-		r.t.Fatal(err)
+	r.settledInOrder(got)
+	if letters := r.letters(); len(letters) != 10 || letters[9].Reason != "ends in 7" {
+		t.Errorf("letters %+v", letters)
 	}
-	messages := 0
-	for _, p := range r.chain(typ) {
-		if strings.HasPrefix(p, pad) { // the others are reasons
-			messages++
+}
+
+// So it does when the file has reached its size limit with what it skipped: what the next holder knows of that is in a checkpoint.
+func TestSkippedMessageIsBuriedByTheNextHolderBehindACheckpoint(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		pad := strings.Repeat("x", 2000)
+		r.publishWith(typ, 1000, func(i int) string { return fmt.Sprintf("%s %d", pad, i) })
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpBury {
+				return queuetest.Fault{Kind: queuetest.Hang}
+			}
+			return queuetest.Fault{}
+		})
+		limit := func(c *Config) { c.Filter, c.MaxFileBytes = no7, 1<<20 }
+		p := r.start(limit)
+		time.Sleep(time.Second)
+		p.cancel()
+		<-p.done
+		if n := len(r.generations(typ)); n < 2 || len(r.letters()) > 0 {
+			t.Fatalf("%d files, %d letters: this is not the moment meant", n, len(r.letters()))
 		}
+		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+		r.mustDrain(limit)
+		messages := slices.DeleteFunc(r.chain(typ), func(p string) bool { return !strings.HasPrefix(p, pad) }) // the others are reasons
+		r.settledInOrder(messages)
+	})
+}
+
+// A database that is set back to before a message was put aside brings it back: it becomes a dead letter again, and not a copy of what is in
+// the file. Whoever has skipped it: this session, an earlier one whose records are read, or one before the last checkpoint.
+func TestMessageThatWasPutAsideIsPutAsideAgain(t *testing.T) {
+	for name, between := range map[string]func(r *rig){
+		"the same session":    func(*rig) {},
+		"the next session":    func(*rig) {},
+		"behind a checkpoint": func(r *rig) { r.rotate() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				same := name == "the same session"
+				var msgs []queue.Message
+				for n := range uint64(3) {
+					msgs = append(msgs, queue.Message{Type: typ, ID: message(7, n+6).ID, Payload: fmt.Appendf(nil, "message %d", n+6)})
+				}
+				r.put(7, 1, 2, 3, 4, 5)
+				r.insert(msgs...)
+				p := r.start(func(c *Config) { c.Filter, c.OnError, c.IdleTimeout = no7, DeadLetter, time.Hour })
+				time.Sleep(5 * time.Second)
+				switch name {
+				case "the next session": // which finds no checkpoint
+					p.cancel()
+					<-p.done
+				case "behind a checkpoint":
+					p.stop()
+				}
+				if l := r.letters(); len(l) != 1 || l[0].Reason != "ends in 7" {
+					t.Fatalf("letters %+v", l)
+				}
+				between(r)
+				if err := r.queue.RemoveDead(t.Context(), typ, []queue.ID{msgs[1].ID}); err != nil {
+					t.Fatal(err)
+				}
+				r.insert(msgs...)
+				if same {
+					time.Sleep(time.Minute)
+					p.stop()
+				} else {
+					p = r.start(func(c *Config) { c.UntilEmpty = true })
+					if err := p.end(); err != nil {
+						t.Fatal(err)
+					}
+				}
+				l := r.letters()
+				if len(l) != 1 || string(l[0].Payload) != "message 7" || name == "the next session" && l[0].Reason != "ends in 7" ||
+					name != "the next session" && l[0].Reason != reasonPutAside {
+					t.Errorf("letters %+v", l)
+				}
+				if s := p.Stats(); s.Duplicates != 2 || r.pending() != 0 {
+					t.Errorf("%+v, %d pending", s, r.pending())
+				}
+				if got := slices.DeleteFunc(r.messages(), func(p string) bool { return p == "ends in 7" }); !slices.Equal(got, []string{"7/1", "7/2", "7/3", "7/4", "7/5", "message 6", "message 8"}) {
+					t.Errorf("the files hold %q", got)
+				}
+			})
+		})
 	}
-	return len(r.sent[typ]) - messages - len(r.letters())
-}
-
-func TestSkippedMessagesAreBuriedBeforeACheckpoint(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if n := dieBeforeBuryingAtALimit(r, func(*Config) {}); n != 0 {
-			t.Errorf("%d messages are lost", n)
-		}
-	})
-}
-
-func TestMutantThatBuriesBehindACheckpointLosesMessages(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if n := dieBeforeBuryingAtALimit(r, func(c *Config) { c.mutant.buryLate = true }); n == 0 {
-			t.Error("nothing is lost: the scenario proves nothing")
-		}
-	})
 }
 
 // Whatever the queue does, and with crashes, size limits and takeovers: every message is in the file or dead, in order.

@@ -47,7 +47,7 @@ type session struct {
 	held     atomic.Pointer[heldState] // what waits behind a gap, told to the fetch stage
 
 	refused []queue.Letter      // append stage: what is to be buried; all but those with reasonReused have skip entries in the file
-	skipped map[queue.ID]string // skip entries behind the last checkpoint when the file was opened, with the reasons
+	reasons map[queue.ID]string // of the skip entries that were behind the last checkpoint when the file was opened
 
 	traced []func(error) // append stage: Config.Trace is to be told of their end
 
@@ -230,18 +230,16 @@ func (s *session) open(ctx context.Context) error {
 				}
 			}
 			if err == nil && r.Kind == storage.KindSkipped && !skippedAs(r, skipDuplicate) {
-				s.skipped[id] = string(r.Payload)
+				s.ledger.noteSkipped(id)
+				s.reasons[id] = string(r.Payload)
 			}
 			return err
 		}
-		s.skipped = map[queue.ID]string{}
+		s.reasons = map[queue.ID]string{}
 		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
 			s.noteFile(w.Path(), w.DurableIndex())
-			if err = s.burySkipped(ctx); err != nil {
-				return errors.Join(err, w.Close())
-			}
 			return nil
 		}
 		var epoch *storage.EpochError
@@ -323,12 +321,6 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 			if s.appended > appended {
 				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
 			}
-			// rule: buried before they are acknowledged, and before a checkpoint, behind which nobody looks for them.
-			if !s.pool.cfg.mutant.buryLate {
-				if err := s.buryRefused(ctx); err != nil {
-					return err
-				}
-			}
 			if s.writer().CheckpointDue() {
 				if err := s.writer().Checkpoint(s.ledger.state()); err != nil {
 					return err
@@ -339,7 +331,8 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 				return err
 			}
 		}
-		if err := s.buryRefused(ctx); err != nil { // those that need no entry in the file
+		// rule: buried before they are acknowledged, and behind their skip entries.
+		if err := s.buryRefused(ctx); err != nil {
 			return err
 		}
 		select {
@@ -393,6 +386,10 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		}
 		s.ledger.delayed.noteMessage(m, seenAt)
 	}
+	if s.ledger.boundSkipped() {
+		s.log.Warn().Int("ranges", maxSkippedSpans).Msg("more messages were put aside out of order than the file remembers: the oldest are forgotten, and would be " +
+			"taken for copies of what is in the file if the database were set back to a time before they were put aside")
+	}
 	if s.ledger.delayed.bound() {
 		s.log.Warn().Int("delayed", maxDelayedSpans).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
 			"appended again if the database were set back to a time before their promotion")
@@ -435,8 +432,15 @@ func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage
 		done.ids = append(done.ids, m.ID)
 		return 0, false
 	case reused:
-		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database set back to an earlier state?")
+		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database, or a producer's --resume file, set back to an earlier state?")
 		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reasonReused, Attempts: 1})
+		return 0, false
+	case putAside:
+		reason, known := s.reasons[m.ID]
+		if !known {
+			reason = reasonPutAside
+		}
+		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 		return 0, false
 	case appendAfterGap:
 		s.gaps++

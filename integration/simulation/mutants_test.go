@@ -27,10 +27,8 @@ const enough = 5000
 var mutants = map[string]mutant{
 	"acknowledged before the sync":         {worker: "ackBeforeSync"},
 	"any order":                            {worker: "noContiguity"},
-	"buried after the checkpoint":          {worker: "buryLate"},
 	"acknowledged before it is handled":    {worker: "ackBeforeHandle"},
 	"keys are not in checkpoints":          {worker: "forgetKeys"},
-	"skipped and not buried":               {worker: "forgetSkipped"},
 	"no sync":                              {storage: "noSync"},
 	"failed sync is tried again":           {storage: "retrySync"},
 	"landing is not checked, nor the size": {storage: "noLandingCheck noSizeCheck"},

@@ -57,8 +57,8 @@ func newWeather(seed uint64) weather {
 		w.calls, w.perCall = min(w.calls, 4), 3
 	}
 	if w.setBack = !w.large && d.chance(1000); w.setBack {
-		// Delayed messages, as their numbers go back. What became of dead letters and keys behind the backup is not promised.
-		w.delayed, w.bad, w.keyed = 5000, 0, 0
+		// Delayed messages, as their numbers go back. What became of keys behind the backup is not promised.
+		w.delayed, w.keyed = 5000, 0
 	}
 	if w.handlers = !w.large && !w.setBack && d.chance(1500); w.handlers {
 		w.keyed = 0 // a handler looks for copies itself
