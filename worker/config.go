@@ -122,7 +122,8 @@ type Config struct {
 	// has come for it: the type's service is not interrupted then. Without other replicas it ends at once. Defaults to 5 s;
 	// negative for none.
 	HandOver time.Duration
-	// Retention is how long the file remembers a producer that has gone silent. Defaults to 24 h.
+	// Retention is how long the file remembers a producer that has gone silent, at least, by the monotonic clock of the pool. Of what a pool has not
+	// watched for so long, it forgets what is that old by the queue's clock, but none of the last 2,000. Defaults to 24 h.
 	Retention time.Duration
 
 	// DedupeWindow is for how long the file remembers the idempotency keys of its messages (queue.KeyHeader): of messages with the same

@@ -5,6 +5,7 @@ import (
 	"encoding/binary"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -28,8 +29,8 @@ type delayedIDs struct {
 
 // delayedEntry is what the file has of one producer's delayed messages.
 type delayedEntry struct {
-	ns     []span // their counters, ascending
-	seenAt int64  // backend clock, ms, of the last append; only ages entries
+	ns   []span // their counters, ascending
+	life        // of the last append; only ages entries
 }
 
 // delayedID returns the ID of the delayed message that became m; ok is false if m was not delayed.
@@ -82,7 +83,7 @@ func (d *delayedIDs) note(id queue.ID, seenAt int64) {
 		e = &delayedEntry{}
 		d.of[id.Producer()] = e
 	}
-	e.seenAt = max(e.seenAt, seenAt)
+	e.heard(seenAt)
 	d.spans -= len(e.ns)
 	e.ns = with(e.ns, id.N())
 	d.spans += len(e.ns)
@@ -98,12 +99,10 @@ func (d *delayedIDs) drop(m *queue.Message) {
 	}
 }
 
-// forget drops producers that have been silent for longer than retention, in ms. See ledger.forget for when.
-func (d *delayedIDs) forget(now, retention int64) {
-	for producer, e := range d.of {
-		if now-e.seenAt > retention {
-			d.remove(producer)
-		}
+// forget drops producers that have been silent for longer than retention. See ledger.forget for when.
+func (d *delayedIDs) forget(now int64, retention time.Duration) {
+	for _, producer := range silent(d.of, now, retention) {
+		d.remove(producer)
 	}
 }
 
@@ -189,7 +188,7 @@ func (d *delayedIDs) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
 	for range s.uvarint() {
 		producer := s.uint64()
-		e := &delayedEntry{seenAt: int64(s.uvarint()), ns: s.spans()}
+		e := &delayedEntry{life: readLife(int64(s.uvarint())), ns: s.spans()}
 		if s.err != nil {
 			return
 		}

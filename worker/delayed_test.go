@@ -261,11 +261,11 @@ func TestDelayedIDsAreBounded(t *testing.T) {
 	if d.of[0] != nil || d.of[1] == nil || d.of[2] == nil {
 		t.Errorf("left are %v, want the two that were heard of last", slices.Collect(maps.Keys(d.of)))
 	}
-	d.forget(1001, 1000)
-	if d.of[1] == nil || d.of[2] == nil {
+	if d.forget(1, time.Hour); d.of[1] == nil || d.of[2] == nil {
 		t.Error("forgotten before their time")
 	}
-	if d.forget(1002, 1000); d.of[1] != nil || d.of[2] == nil || d.spans != len(d.of[2].ns) {
+	d.of[1].since = d.of[1].since.Add(-time.Hour)
+	if d.forget(1, time.Hour); d.of[1] != nil || d.of[2] == nil || d.spans != len(d.of[2].ns) {
 		t.Errorf("left are %v, %d spans", slices.Collect(maps.Keys(d.of)), d.spans)
 	}
 }

@@ -56,9 +56,9 @@ type ledger struct {
 type producerEntry struct {
 	n       uint64 // highest counter in the file
 	at      int64  // time in that message's ID, ms; 0: unknown, the state is from an earlier version
-	seenAt  int64  // backend clock, ms, of its last append or duplicate; only ages entries, see forget
 	missing []span // declared gaps below n: numbers that were never appended
 	skipped []span // numbers up to n with skip entries: their messages were put aside, see refuse.go
+	life           // of its last append or duplicate; only ages entries, see forget
 }
 
 // span is the closed range of counters [from, to].
@@ -112,7 +112,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		l.holdIncomplete(producer, m.ID)
 		return hold
 	case n <= last:
-		entry.seenAt = max(entry.seenAt, seenAt)
+		entry.heard(seenAt)
 		switch missing := entry.isMissing(n); {
 		case missing && !m.Incomplete:
 			// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
@@ -171,7 +171,7 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 		entry = &producerEntry{}
 		l.last[producer] = entry
 	}
-	entry.seenAt = max(entry.seenAt, seenAt)
+	entry.heard(seenAt)
 	switch {
 	case n <= entry.n:
 		entry.fill(n)
@@ -246,16 +246,14 @@ func (l *ledger) overdue() bool {
 // forget drops producers that have been silent for longer than retention. It may only be called after a sweep over all
 // pending messages that found nothing of these producers, because a lost acknowledgement may still redeliver them.
 func (l *ledger) forget(now int64, retention time.Duration) (dropped int) {
-	for producer, e := range l.last {
-		if now-e.seenAt > retention.Milliseconds() {
-			l.skipped -= len(e.skipped)
-			delete(l.last, producer)
-			delete(l.looked, producer)
-			dropped++
-		}
+	producers := silent(l.last, now, retention)
+	for _, producer := range producers {
+		l.skipped -= len(l.last[producer].skipped)
+		delete(l.last, producer)
+		delete(l.looked, producer)
 	}
-	l.delayed.forget(now, retention.Milliseconds())
-	return dropped
+	l.delayed.forget(now, retention)
+	return len(producers)
 }
 
 func (e *producerEntry) isMissing(n uint64) bool {
@@ -357,7 +355,7 @@ func (l *ledger) restore(state []byte) error {
 		if version >= stateVersionTimes {
 			e.at = int64(d.uvarint())
 		}
-		e.seenAt, e.missing = int64(d.uvarint()), d.spans()
+		e.life, e.missing = readLife(int64(d.uvarint())), d.spans()
 		if version >= stateVersion {
 			e.skipped = d.spans()
 			l.skipped += len(e.skipped)

@@ -3,6 +3,7 @@ package worker
 import (
 	"slices"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
@@ -162,15 +163,22 @@ func TestLedgerLeavesMessagesWithoutACounterInTheQueue(t *testing.T) {
 }
 
 func TestLedgerForgetsOnlySilentProducers(t *testing.T) {
-	l, _ := testLedger()
-	l.judge(message(1, 1), 1000)
-	l.judge(message(2, 1), 5000)
-	l.judge(message(1, 1), 2000) // a duplicate is a sign of life
-	if n := l.forget(6001, 4*time.Second); n != 1 {
-		t.Fatalf("forgot %d producers, want 1", n)
-	}
-	expect(t, l, message(2, 1), duplicate)
-	expect(t, l, message(1, 1), appendNow)
+	synctest.Test(t, func(t *testing.T) {
+		l, _ := testLedger()
+		l.judge(message(1, 1), 1)
+		l.judge(message(2, 1), 1)
+		l.judge(message(3, 1), 1)
+		time.Sleep(2 * time.Second)
+		l.judge(message(2, 2), 1)
+		l.judge(message(3, 1), 1) // a duplicate is a sign of life
+		time.Sleep(3 * time.Second)
+		if n := l.forget(1, 4*time.Second); n != 1 {
+			t.Fatalf("forgot %d producers, want 1", n)
+		}
+		expect(t, l, message(2, 2), duplicate)
+		expect(t, l, message(3, 1), duplicate)
+		expect(t, l, message(1, 1), appendNow)
+	})
 }
 
 // What was skipped has no copy in the file; it is put aside however often it comes, unless it is what is left of one that was removed.

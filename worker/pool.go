@@ -53,6 +53,7 @@ type Pool struct {
 	mu      sync.Mutex
 	refused map[string]error         // types whose file cannot be used, until it can
 	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
+	lives   map[string]lives         // by type
 	served  map[string]bool
 	stats   Stats
 	book    book // see status.go
@@ -89,6 +90,7 @@ func New(cfg Config) (*Pool, error) {
 		stopping: make(chan struct{}),
 		refused:  make(map[string]error),
 		durable:  make(map[string]storage.Entry),
+		lives:    make(map[string]lives),
 		served:   make(map[string]bool),
 		book:     book{started: time.Now(), types: make(map[string]*typeRecord)},
 	}

@@ -687,13 +687,21 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 		if got := contents(t, r.disk, testFile); len(got) != 1 {
 			t.Fatalf("the file holds %q: a silent producer was forgotten while its message was pending", got)
 		}
-		// … and a producer that is silent for long and has nothing pending.
+		// … and a producer that is silent for long and has nothing pending, in a pool that has short sessions.
 		time.Sleep(24 * time.Hour)
-		r.put(2, 1)
-		if err := r.drain(short); err != nil {
-			t.Fatal(err)
+		p := r.start(func(c *Config) { c.Retention = time.Hour })
+		for range 4 {
+			if strings.Contains(r.log.String(), "forgot producers") {
+				t.Error("a producer was forgotten on the ground of the queue's clock")
+			}
+			r.publish(typ, 1)
+			time.Sleep(20 * time.Minute)
 		}
-		if !strings.Contains(r.log.String(), "forgot producers") {
+		p.stop()
+		if p.Stats().Sessions != 4 {
+			t.Errorf("%d sessions, want 4 short ones", p.Stats().Sessions)
+		}
+		if !strings.Contains(r.log.String(), `"producers":1,"message":"forgot producers`) {
 			t.Error("a silent producer was never forgotten")
 		}
 	})

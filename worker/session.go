@@ -170,6 +170,7 @@ func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 
 func (s fileSink) close(err error) error {
 	if err == nil {
+	s.pool.remember(s.typ, s.ledger)
 		_, err = s.writer().Sync()
 	}
 	if err == nil {
@@ -240,6 +241,7 @@ func (s *session) open(ctx context.Context) error {
 		s.file.Store(w)
 		if err == nil {
 			s.noteFile(w.Path(), w.DurableIndex())
+			s.ledger.recall(s.pool.recalled(s.typ))
 			return nil
 		}
 		var epoch *storage.EpochError
