@@ -165,7 +165,6 @@ type mutant struct {
 	noCare          bool // never hand messages over one by one after a crash
 	judgeWhenOver   bool // go on judging messages after a batch was given up
 	noSecondLook    bool // handle a producer's first message at first sight
-	jumpForward     bool // take a walk that was set back for one near the end
 
 	immortal   bool // members whose beat stands still are counted
 	noStarving bool // leave types to those whom they fall to, even if they do not come

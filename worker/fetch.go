@@ -11,7 +11,8 @@ import (
 // Sweeps. Fetching walks forward over the pending messages in ID order. Messages of a slow producer may turn up behind the
 // walker, so it goes back: a second's worth of IDs and a minute's worth when it is near the end of the queue, and to the very
 // start whatever its position. Going back far each time would make the server walk over the index entries of everything
-// deleted lately.
+// deleted lately. But one ID of a clock that is ahead says nothing about where the others are: when the newest ID stays the same, the walk goes
+// back to the very start instead of a minute.
 //
 // rule: a fetch never begins longer than fullSweepEvery after the start of the last full sweep. A publisher that has to take
 // a new producer number after a failure waits for longer than that, so the messages under its old number are read first.
@@ -28,12 +29,14 @@ const (
 type fetcher struct {
 	*session
 	after  queue.ID // position of the walk
-	newest queue.ID // highest ID seen in this session
+	newest queue.ID // highest ID seen since the last full sweep began
+	mark   queue.ID // what newest was when the walk last went far back
 	short  bool     // the last fetch came back short: the walk is near the end of the queue
 	full   bool     // the current sweep started at the very start …
 	clean  bool     // … and has found nothing pending so far
 
 	lastFull, lastLong, lastShort time.Time // when sweeps of these kinds started
+	lastAged                      time.Time // when the ledger was last aged
 
 	lastSeen time.Time // when a message was last fetched
 	heldPoll backoff
@@ -123,7 +126,8 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	nothing := f.full && f.clean
 	onlyIncomplete := f.full && held != nil && held.overdue
 	// rule: nobody is forgotten while anything is pending: it may be a copy of what is in the file, and only the ledger can tell.
-	if nothing {
+	if now := time.Now(); nothing && now.Sub(f.lastAged) >= fullSweepEvery {
+		f.lastAged = now
 		f.forgetSilent(ctx)
 	}
 	idle := time.Since(f.lastSeen)
@@ -141,6 +145,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	now := time.Now()
 	held := f.held.Load()
 	var to queue.ID
+	again := true // also if the walk is not behind to
 	switch {
 	case now.Sub(f.lastFull) > fullSweepEvery:
 		f.lastFull, f.lastLong, f.lastShort = now, now, now
@@ -150,11 +155,18 @@ func (f *fetcher) goBack(ctx context.Context) error {
 		}
 	case f.short && now.Sub(f.lastLong) > longEvery:
 		f.lastLong, f.lastShort = now, now
-		to = before(f.newest, longRewind)
+		if again = false; f.mark.Compare(f.newest) < 0 {
+			f.mark, to = f.newest, before(f.newest, longRewind)
+		} // else it may be of a clock that is ahead, and nobody knows where the others are
 	case f.short && now.Sub(f.lastShort) > shortEvery:
 		f.lastShort = now
-		to = before(f.newest, shortRewind)
+		to, again = before(f.newest, shortRewind), false
 	default:
+		return nil
+	}
+	// rule: back never means forward. The walk would jump over what is between, and take that for gone: what everybody else publishes, if
+	// the newest ID is that of a clock that is ahead.
+	if to = earlier(to, f.after); to == f.after && !again {
 		return nil
 	}
 	// What waits behind a missing message is read again less and less often while that stays missing.
@@ -166,11 +178,10 @@ func (f *fetcher) goBack(ctx context.Context) error {
 		return err
 	}
 	f.after = to
-	// rule: a walk that was set back is not near the end before a fetch says so. After a fetch that failed it would jump forward over what
-	// is between, and take that for gone.
-	f.short = f.short && f.pool.cfg.mutant.jumpForward
 	f.full, f.clean = to.IsZero(), true
 	if f.full {
+		f.lastFull = now
+		f.mark, f.newest = f.newest, queue.ID{}
 		f.sweeps.Add(1)
 	}
 	return nil
@@ -190,6 +201,14 @@ func (f *fetcher) forgetSilent(ctx context.Context) {
 	if n := f.ledger.forget(now, f.pool.cfg.Retention); n > 0 {
 		f.log.Debug().Int("producers", n).Msg("forgot producers that have gone silent")
 	}
+}
+
+// earlier returns the smaller ID.
+func earlier(a, b queue.ID) queue.ID {
+	if a.Compare(b) < 0 {
+		return a
+	}
+	return b
 }
 
 // before returns the smallest ID of the time d before id's.

@@ -707,8 +707,8 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 	})
 }
 
-// An acknowledgement is lost and found shortly before its producer would be forgotten, far behind the walk: no fetch finds the message
-// before the next sweep from the start, which must find its producer in the ledger.
+// An acknowledgement is lost and found shortly before its producer would be forgotten, far behind the walk, which others keep near the end: no
+// fetch finds the message before the next sweep from the start, which must find its producer in the ledger.
 func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		const retention, producers = 10 * time.Minute, 20
@@ -728,16 +728,19 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 			put(m)
 		}
 		time.Sleep(5 * time.Minute)
-		last := queue.Message{Type: typ, ID: queue.NewID(time.Now(), producers+1, 1), Payload: []byte("far ahead")}
-		put(last)
-		for i, m := range copies {
-			time.Sleep(time.Until(began.Add(retention + time.Duration(i)*3*time.Second - time.Second)))
-			put(m)
+		others := 0
+		for at := 5 * time.Minute; at < retention+2*time.Minute; at += time.Second {
+			time.Sleep(time.Until(began.Add(at)))
+			others++
+			put(queue.Message{Type: typ, ID: queue.NewID(time.Now(), producers+1, uint64(others)), Payload: []byte("far ahead")})
+			if i := (at - retention + time.Second) / time.Second; i >= 0 && i%3 == 0 && int(i/3) < producers {
+				put(copies[i/3])
+			}
 		}
 		time.Sleep(retention + 5*time.Minute)
 		p.stop()
-		if got := contents(t, r.disk, testFile); len(got) != producers+1 {
-			t.Errorf("the file holds %d messages, want %d: %q", len(got), producers+1, got)
+		if got := contents(t, r.disk, testFile); len(got) != producers+others {
+			t.Errorf("the file holds %d messages, want %d", len(got), producers+others)
 		}
 		if !strings.Contains(r.log.String(), "forgot producers") {
 			t.Error("no producer was ever forgotten: the scenario proves nothing")
