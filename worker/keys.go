@@ -4,6 +4,7 @@ import (
 	"crypto/sha256"
 	"encoding/binary"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
@@ -15,7 +16,8 @@ import (
 // its number counts there, and is acknowledged.
 //
 // Two messages are compared by the times in their IDs, when they were published, and not by when they are drained: so it makes no
-// difference how long a backlog has been waiting, or which worker drains it.
+// difference how long a backlog has been waiting, or which worker drains it. A message whose ID is of a time to come shows that clocks disagree,
+// that of its publisher and that of the worker: it has two times then, that of its ID and that of the worker's clock, and both count.
 
 const (
 	// maxKeys bounds what one type's file remembers, and so memory (about 60 MB) and checkpoints (22 MB). Beyond it the oldest
@@ -34,7 +36,7 @@ func hashKey(key string) keyHash {
 	return keyHash(sum[:])
 }
 
-// keyEntry is a key and when its message was published, in ms.
+// keyEntry is a key and a time at which its message was published, in ms.
 type keyEntry struct {
 	key keyHash
 	at  int64
@@ -44,9 +46,14 @@ type keyEntry struct {
 type keys struct {
 	window time.Duration // 0: nothing is a copy, nothing is forgotten
 	most   int
-	at     map[keyHash]int64
-	order  []keyEntry // as they were noted: about by time
-	newest int64      // the latest time noted
+	now    int64 // the queue's clock, in ms, as this worker has read it last
+
+	at     map[keyHash]int64   // a time of each key …
+	more   map[keyHash][]int64 // … and the others, of the few keys that have several
+	drawn  map[keyEntry]int64  // of what was from the future: now, when it was noted
+	order  []keyEntry          // as they were noted: about by time
+	ahead  []keyEntry          // those of them that were from the future when they came to the front
+	newest int64               // the latest time noted that was not from the future
 
 	mutantForget bool // checkpoints do without
 }
@@ -57,49 +64,113 @@ func (k *keys) copied(m *queue.Message) bool {
 	if !ok || k.window == 0 {
 		return false
 	}
-	at, known := k.at[hashKey(key)]
-	return known && max(at-ms(m.ID), ms(m.ID)-at) <= k.window.Milliseconds()
+	h, at := hashKey(key), ms(m.ID)
+	// rule: what is from the future was published before it was read, or the worker's clock is behind. Nobody knows which, and one of the
+	// two times being near is enough.
+	near := func(t int64) bool {
+		apart := min(distance(t, at), distance(t, min(at, k.now)))
+		if drawn, ok := k.drawn[keyEntry{h, t}]; ok {
+			apart = min(apart, distance(drawn, at))
+		}
+		return apart <= k.window.Milliseconds()
+	}
+	t, known := k.at[h]
+	return known && (near(t) || slices.ContainsFunc(k.more[h], near))
 }
+
+func distance(a, b int64) int64 { return max(a-b, b-a) }
 
 // note remembers the key of a message that gets into the file.
 func (k *keys) note(key string, id queue.ID) {
-	h, at := hashKey(key), ms(id)
-	if last, known := k.at[h]; known && last >= at {
-		return
-	}
-	k.add(keyEntry{h, at})
+	e := keyEntry{hashKey(key), ms(id)}
+	k.add(e, min(e.at, k.now))
 }
 
-func (k *keys) add(e keyEntry) {
-	if k.at == nil {
-		k.at = make(map[keyHash]int64)
+func (k *keys) add(e keyEntry, drawn int64) {
+	if k.has(e) {
+		return
 	}
-	k.at[e.key] = e.at
+	if k.at == nil {
+		k.at, k.more, k.drawn = make(map[keyHash]int64), make(map[keyHash][]int64), make(map[keyEntry]int64)
+	}
+	// rule: a later time does not take the place of an earlier one. The next copy may be one of that.
+	if _, known := k.at[e.key]; known {
+		k.more[e.key] = append(k.more[e.key], e.at)
+	} else {
+		k.at[e.key] = e.at
+	}
 	k.order = append(k.order, e)
-	k.newest = max(k.newest, e.at)
+	switch {
+	case drawn < e.at:
+		k.drawn[e] = drawn
+	case e.at <= k.now: // rule: a message from the future makes nothing forgotten
+		k.newest = max(k.newest, e.at)
+	}
+}
+
+func (k *keys) has(e keyEntry) bool {
+	at, known := k.at[e.key]
+	return known && (at == e.at || slices.Contains(k.more[e.key], e.at))
+}
+
+func (k *keys) remove(e keyEntry) {
+	if !k.has(e) {
+		return
+	}
+	delete(k.drawn, e)
+	more := k.more[e.key]
+	switch i := slices.Index(more, e.at); {
+	case i >= 0:
+		more = slices.Delete(more, i, i+1)
+	case len(more) > 0:
+		k.at[e.key], more = more[0], more[1:]
+	default:
+		delete(k.at, e.key)
+	}
+	if k.more[e.key] = more; len(more) == 0 {
+		delete(k.more, e.key)
+	}
 }
 
 // drop undoes the note of a message that did not get into the file after all.
 func (k *keys) drop(m *queue.Message) {
-	if key, ok := m.Headers[queue.KeyHeader]; ok && k.at[hashKey(key)] == ms(m.ID) {
-		delete(k.at, hashKey(key))
+	if key, ok := m.Headers[queue.KeyHeader]; ok {
+		k.remove(keyEntry{hashKey(key), ms(m.ID)})
 	}
 }
 
-// forget drops keys that no message to come can be a copy of, and the oldest beyond the most there may be. now is the backend's clock
-// in ms: a message from the future makes nothing forgotten. early tells that some were forgotten before their time.
-func (k *keys) forget(now int64) (early bool) {
+// forget drops keys that no message to come can be a copy of, and the oldest beyond the most there may be. early tells that some were forgotten
+// before their time.
+func (k *keys) forget() (early bool) {
 	if k.window == 0 {
 		return false
 	}
 	// rule: by the newest message in the file and not by the clock alone, as the copies may be in a backlog that is hours old.
-	oldest := min(k.newest, now) - (k.window + keySlack).Milliseconds()
-	for len(k.order) > 0 && (k.order[0].at < oldest || len(k.at) > k.most) {
-		e := k.order[0]
-		k.order = k.order[1:]
-		if at, known := k.at[e.key]; known && at == e.at {
-			delete(k.at, e.key)
-			early = early || e.at >= oldest
+	oldest := k.newest - (k.window + keySlack).Milliseconds()
+	pop := func(list *[]keyEntry) {
+		e := (*list)[0]
+		*list = (*list)[1:]
+		early = early || e.at >= oldest && k.has(e)
+		k.remove(e)
+	}
+	for len(k.order) > 0 {
+		if e := k.order[0]; e.at < oldest {
+			pop(&k.order)
+		} else if e.at > k.now {
+			// rule: what is from the future keeps nothing else from being forgotten.
+			k.order, k.ahead = k.order[1:], append(k.ahead, e)
+		} else {
+			break
+		}
+	}
+	for len(k.ahead) > 0 && k.ahead[0].at < oldest {
+		pop(&k.ahead)
+	}
+	for len(k.order)+len(k.ahead) > k.most {
+		if len(k.order) >= len(k.ahead) {
+			pop(&k.order)
+		} else {
+			pop(&k.ahead)
 		}
 	}
 	return early
@@ -153,35 +224,52 @@ func (k *keys) replayKey(r storage.Record, id queue.ID) {
 	}
 }
 
-// appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys × (hash 16 B · uvarint ms).
+// appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys × (hash 16 B · uvarint ms). Behind a hash of zeros,
+// which no key has, come those that were from the future, two for each: the time at which it was noted, and that of its ID.
 func (k *keys) appendState(b []byte) []byte {
 	if k.mutantForget {
 		return append(b, 0)
 	}
-	n := 0
-	for _, e := range k.order {
-		if k.at[e.key] == e.at {
-			n++
+	var all, future []keyEntry
+	for _, e := range slices.Concat(k.ahead, k.order) {
+		drawn, ok := k.drawn[e]
+		switch {
+		case !k.has(e):
+		case ok:
+			future = append(future, keyEntry{e.key, drawn}, e)
+		default:
+			all = append(all, e)
 		}
 	}
-	b = binary.AppendUvarint(b, uint64(n))
-	for _, e := range k.order {
-		if k.at[e.key] == e.at {
-			b = append(b, e.key[:]...)
-			b = binary.AppendUvarint(b, uint64(max(e.at, 0)))
-		}
+	if len(future) > 0 {
+		all = append(append(all, keyEntry{}), future...)
+	}
+	b = binary.AppendUvarint(b, uint64(len(all)))
+	for _, e := range all {
+		b = append(b, e.key[:]...)
+		b = binary.AppendUvarint(b, uint64(max(e.at, 0)))
 	}
 	return b
 }
 
 func (k *keys) restore(d *stateDecoder) {
-	k.at, k.order, k.newest = nil, nil, 0
-	for range d.uvarint() {
-		e := keyEntry{key: keyHash(d.take(len(keyHash{}))), at: int64(d.uvarint())}
-		if d.err != nil {
-			return
+	k.at, k.more, k.drawn, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
+	future := false
+	read := func() keyEntry { return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: int64(d.uvarint())} }
+	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+		e := read()
+		drawn := e.at
+		if future && n > 1 {
+			e = read()
+			n--
 		}
-		k.add(e)
+		switch {
+		case d.err != nil:
+		case e.key == keyHash{}:
+			future = true
+		default:
+			k.add(e, drawn)
+		}
 	}
 }
 

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -259,30 +260,38 @@ func TestKeysAgainstAModel(t *testing.T) {
 		const window = time.Hour
 		l, _ := testLedger()
 		l.keys.window = window
-		model := map[string]int64{}
+		type noted struct{ at, drawn int64 }
+		model := map[string][]noted{}
 		var n uint64
 		at := epoch
 		for range rapid.IntRange(0, 100).Draw(t, "messages") {
 			at = at.Add(time.Duration(rapid.IntRange(0, 40).Draw(t, "minutes")) * time.Minute)
 			late := time.Duration(rapid.IntRange(0, 14).Draw(t, "late")) * time.Minute
+			drained := time.Duration(rapid.IntRange(0, 300).Draw(t, "drained later")) * time.Minute
+			l.keys.now = max(l.keys.now, at.Add(drained).UnixMilli())
+			if rapid.IntRange(0, 9).Draw(t, "clock") == 7 { // of the future
+				late = at.Sub(time.UnixMilli(l.keys.now)) - time.Duration(rapid.IntRange(1, 300).Draw(t, "ahead"))*time.Minute
+			}
 			key := rapid.SampledFrom([]string{"a", "b", "c", "d"}).Draw(t, "key")
 			n++
 			m := &queue.Message{ID: queue.NewID(at.Add(-late), 1, n), Headers: map[string]string{queue.KeyHeader: key}}
-			last, known := model[key]
-			want := known && max(last-ms(m.ID), ms(m.ID)-last) <= window.Milliseconds()
+			this := noted{ms(m.ID), min(ms(m.ID), l.keys.now)}
+			want := slices.ContainsFunc(model[key], func(n noted) bool {
+				return min(distance(n.at, this.at), distance(n.at, this.drawn), distance(n.drawn, this.at)) <= window.Milliseconds()
+			})
 			if got := l.keys.copied(m); got != want {
-				t.Fatalf("key %s published at %v: copied = %v, the last one was at %v", key, m.ID.Time(), got, time.UnixMilli(last))
+				t.Fatalf("key %s published at %v: copied = %v, the others were at %v", key, m.ID.Time(), got, model[key])
 			}
 			if !want {
 				l.keys.note(key, m.ID)
-				model[key] = max(last, ms(m.ID))
+				model[key] = append(model[key], this)
 			}
-			if l.keys.forget(at.Add(time.Duration(rapid.IntRange(0, 300).Draw(t, "drained later")) * time.Minute).UnixMilli()) {
+			if l.keys.forget() {
 				t.Fatal("forgotten early")
 			}
 			if rapid.Bool().Draw(t, "restart") {
 				next, _ := testLedger()
-				next.keys.window = window
+				next.keys.window, next.keys.now = window, l.keys.now
 				if err := next.restore(l.state()); err != nil {
 					t.Fatal(err)
 				}
@@ -299,17 +308,90 @@ func TestKeysAreBounded(t *testing.T) {
 	k := keys{window: time.Hour, most: 10}
 	early := false
 	for i := range 30 {
+		k.now = epoch.UnixMilli() + int64(i)*1000
 		k.note(fmt.Sprint(i), queue.NewID(epoch.Add(time.Duration(i)*time.Second), 1, uint64(i+1)))
-		early = k.forget(epoch.UnixMilli()+int64(i)*1000) || early
+		early = k.forget() || early
 	}
 	if len(k.at) != 10 || len(k.order) != 10 || !early {
 		t.Errorf("%d keys, %d in order, early %v; want the last 10", len(k.at), len(k.order), early)
 	}
 	k.note("much later", queue.NewID(epoch.Add(3*time.Hour), 1, 31))
-	if k.forget(epoch.Add(time.Minute).UnixMilli()); len(k.at) != 10 {
+	if k.forget(); len(k.at) != 10 || k.at[hashKey("20")] != 0 || k.at[hashKey("29")] == 0 {
 		t.Errorf("%d keys after a message from the future", len(k.at))
 	}
-	if k.forget(epoch.Add(3 * time.Hour).UnixMilli()); len(k.at) != 1 {
-		t.Errorf("%d keys are remembered for longer than the window and the slack", len(k.at))
+	k.now = epoch.Add(3 * time.Hour).UnixMilli()
+	k.note("a second later", queue.NewID(epoch.Add(3*time.Hour), 1, 32))
+	if k.forget(); len(k.at) != 2 {
+		t.Errorf("%d keys are remembered, some for longer than the window and the slack", len(k.at))
 	}
+}
+
+// One message from the future, and all from the future as the worker's clock is behind: memory is bounded, and others are forgotten in time.
+func TestKeysFromTheFutureAreBounded(t *testing.T) {
+	for _, ahead := range []int{1, 1000} { // of a thousand
+		k := keys{window: time.Hour, most: 100}
+		for i := range 1000 {
+			at := epoch.Add(time.Duration(i) * 10 * time.Minute)
+			k.now = at.UnixMilli()
+			if i < ahead {
+				at = at.Add(10000 * time.Hour)
+			}
+			k.note(fmt.Sprint(i), queue.NewID(at, 1, uint64(i+1)))
+			k.forget()
+			want := min(i+1, 100)
+			if ahead == 1 {
+				want = min(i+1, 9) // the one and those of 75 minutes
+			}
+			if n := len(k.at); n != want || len(k.order)+len(k.ahead) != n || len(k.drawn) != min(ahead, n) || len(k.more) != 0 {
+				t.Fatalf("%d of 1000 ahead: %d keys, %d and %d in order, %d of them from the future; want %d", ahead, n, len(k.order), len(k.ahead), len(k.drawn), want)
+			}
+		}
+	}
+}
+
+// Several publish the same thing within seconds, one by a clock that is an hour ahead: one message gets into the file, whoever comes first, and
+// whether they are drained by one worker or by one after the other.
+func TestKeyOfAPublisherWhoseClockIsAhead(t *testing.T) {
+	for _, ahead := range []int{0, 2} { // which of the publishers
+		for _, each := range []bool{true, false} {
+			onRig(t, func(t *testing.T, r *rig) {
+				var by atomic.Int64
+				right := r.queue.Queue
+				for i := range 5 {
+					if by.Store(0); i == ahead {
+						by.Store(int64(61 * time.Minute))
+					}
+					r.queue.Queue = offClock{right, &by}
+					r.publishKeyed(fmt.Sprint(i), "order-17")
+					r.queue.Queue = right
+					if each {
+						r.mustDrain(nil)
+					}
+					time.Sleep(time.Second)
+				}
+				r.mustDrain(nil)
+				if got, skipped := r.inFile(); len(got) != 1 || skipped != 4 {
+					t.Errorf("publisher %d is ahead, drained each: %v: the file holds %q and %d skip entries", ahead, each, got, skipped)
+				}
+			})
+		}
+	}
+}
+
+// A worker's clock that is behind makes no copies of messages that were published long after each other.
+func TestKeysOfAWorkerWhoseClockIsBehind(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for i := range 3 {
+			r.publishKeyed(fmt.Sprint(i), "order-17")
+			time.Sleep(61 * time.Minute)
+		}
+		var by atomic.Int64
+		by.Store(-int64(48 * time.Hour))
+		r.mustDrain(func(c *Config) { c.Queue = offClock{c.Queue, &by} })
+		r.publishKeyed("3", "order-17")
+		r.mustDrain(nil)
+		if got, _ := r.inFile(); len(got) != 4 {
+			t.Errorf("the file holds %q", got)
+		}
+	})
 }

@@ -926,3 +926,26 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		t.Error(err)
 	}
 }
+
+// Times that ns do not reach are the last one that they do.
+func TestRecordOfTheFarFuture(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		for i, year := range []int{1970, 2026, 2262, 2263, 9999} {
+			m := queue.Message{Type: typ, ID: queue.NewID(time.Date(year, 1, 1, 0, 0, 0, 0, time.UTC), uint64(i+1), 1), Payload: fmt.Append(nil, year)}
+			r.insert(m)
+		}
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		var years []int
+		if _, err := storage.Verify(t.Context(), testFile, storage.VerifyOptions{FS: r.disk, Deep: true, Visit: func(rec storage.Record) error {
+			years = append(years, rec.When().Year())
+			return nil
+		}}); err != nil {
+			t.Fatal(err)
+		}
+		if !slices.Equal(years, []int{1970, 2026, 2262, 2262, 2262}) {
+			t.Errorf("the records are of %v", years)
+		}
+	})
+}

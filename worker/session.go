@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"math"
 	"os"
 	"runtime/debug"
 	"slices"
@@ -169,8 +170,8 @@ func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 }
 
 func (s fileSink) close(err error) error {
-	if err == nil {
 	s.pool.remember(s.typ, s.ledger)
+	if err == nil {
 		_, err = s.writer().Sync()
 	}
 	if err == nil {
@@ -211,6 +212,7 @@ func (s *session) open(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		s.ledger.keys.now = seenAt
 		o := cfg.Storage
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = holder(s.pool.instance)
@@ -240,8 +242,8 @@ func (s *session) open(ctx context.Context) error {
 		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
-			s.noteFile(w.Path(), w.DurableIndex())
 			s.ledger.recall(s.pool.recalled(s.typ))
+			s.noteFile(w.Path(), w.DurableIndex())
 			return nil
 		}
 		var epoch *storage.EpochError
@@ -352,6 +354,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err != nil {
 		return records, err
 	}
+	s.ledger.keys.now = seenAt
 	done.batches++
 	due := make([]*queue.Message, 0, len(batch))
 	for i := range batch {
@@ -363,7 +366,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		records = append(records, storage.Record{
 			Kind:    kind,
 			ID:      m.ID[:],
-			Time:    m.ID.Time().UnixNano(),
+			Time:    recordTime(m.ID),
 			Payload: m.Payload,
 			Headers: headers(m.Headers),
 		})
@@ -396,7 +399,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		s.log.Warn().Int("delayed", maxDelayedSpans).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
 			"appended again if the database were set back to a time before their promotion")
 	}
-	if s.ledger.keys.forget(seenAt) && !s.keysFull {
+	if s.ledger.keys.forget() && !s.keysFull {
 		s.keysFull = true
 		s.log.Warn().Int("keys", maxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
 	}
@@ -610,6 +613,11 @@ func entry(f queue.File) storage.Entry {
 
 func file(e storage.Entry) queue.File {
 	return queue.File{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
+}
+
+// recordTime is the time of a message in a record, in ns. One beyond the year 2262, which ns do not reach, is moved there.
+func recordTime(id queue.ID) int64 {
+	return min(ms(id), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
 }
 
 // recordID reads the message ID of a record. A file of this type that holds other IDs was not written by a worker.
