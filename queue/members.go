@@ -33,7 +33,7 @@ type Member struct {
 	Seen time.Time
 }
 
-// MemberRetention is how long after its last heartbeat a member that did not leave is listed, at least. A backend may remove it then.
+// MemberRetention is how long after its last heartbeat a member that did not leave is listed, at least. Other members remove it then, by Leave.
 const MemberRetention = 10 * time.Minute
 
 // Members is the part of a Queue through which worker replicas see each other, to share the types among them. Nothing rests on it but

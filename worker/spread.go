@@ -186,6 +186,9 @@ func (sp *spread) round(ctx context.Context) {
 	sp.hears(err)
 	if !sp.reading.note(&sp.p.log, err, "read what other workers do") {
 		sp.learn(members)
+		for _, id := range sp.gone(members) {
+			_ = q.Leave(ctx, id) // if it lives after all, it comes back with its next heartbeat
+		}
 	}
 	settings, err := q.AllSettings(ctx)
 	sp.hears(err)
@@ -338,6 +341,26 @@ func (sp *spread) learn(members []queue.Member) {
 	}
 	sp.sights, sp.claims, sp.readAt = sights, claims, now
 	sp.nextPlan = now
+}
+
+// gone returns the members that have died long ago, and are to be taken off the list.
+//
+// rule: two clocks agree on that: a beat has stood still here, and the queue's clock says that it is MemberRetention old. Or it has stood still here
+// for all that time. A pool whose clock is ahead would drop the living.
+func (sp *spread) gone(members []queue.Member) (ids []string) {
+	sp.mu.Lock()
+	defer sp.mu.Unlock()
+	i := slices.IndexFunc(members, func(m queue.Member) bool { return m.ID == sp.p.instance })
+	if i < 0 {
+		return nil
+	}
+	for _, m := range members {
+		s, ok := sp.sights[m.ID]
+		if still := time.Since(s.at); ok && (still > queue.MemberRetention || still > deadAfter && members[i].Seen.Sub(m.Seen) > queue.MemberRetention) {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
 }
 
 func (sp *spread) lives(s sighting, now time.Time, within time.Duration) bool {

@@ -130,6 +130,8 @@ var workerRules = []rule{
 	// Who does what.
 	{file: "worker/scheduler.go", rule: "the lock saves the others the work", tests: "TestSchedulersUnderFaults"},
 	{file: "worker/spread.go", rule: "nothing but evenness rests on this", tests: "TestAPoolThatCannotReadTheMembersServesEverything"},
+	{file: "worker/spread.go", rule: "two clocks agree on that", tests: "TestDeadMembersGoOffTheList",
+		old: `still > deadAfter && members[i]`, new: `members[i]`},
 	{file: "worker/spread.go", rule: "a member lives while its beat changes", tests: "TestMutantThatCountsTheDeadMakesTypesWait"},
 	{file: "worker/spread.go", rule: "nobody is asked on the ground of one look", tests: "TestOneLookIsNoGroundToAsk",
 		old: `ripe := it.wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},

@@ -39,9 +39,8 @@ type memberError struct {
 
 // Heartbeat implements queue.Queue.
 //
-//	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and
-//	insertOne, behind deleteMany {seen: {$lt: now - retention}}, w: 1; index: none, there are as many documents as workers. Then hello, for the
-//	server's clock; an error of that is no matter, the next heartbeat reads it again.
+//	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and insertOne. Then
+//	hello, for the server's clock; an error of that is no matter, the next heartbeat reads it again.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	m, err := queue.CheckHeartbeat(m, q.now())
 	if err != nil {
@@ -57,10 +56,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	}
 	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.ID}}, bson.D{{Key: "$set", Value: doc.fields()}})
 	if err == nil && result.MatchedCount == 0 {
-		gone := bson.D{{Key: "seen", Value: bson.D{{Key: "$lt", Value: m.Seen.Add(-queue.MemberRetention)}}}}
-		if _, err = q.workers.DeleteMany(ctx, gone); err == nil {
-			err = setFields(ctx, q.workers, m.ID, doc.fields())
-		}
+		err = setFields(ctx, q.workers, m.ID, doc.fields())
 	}
 	if err == nil {
 		_, _ = q.readClock(ctx)

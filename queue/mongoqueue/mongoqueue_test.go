@@ -949,5 +949,5 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	want("me young")
+	want("me old young")
 }

@@ -27,7 +27,7 @@ type memberJSON struct {
 	Errors map[string]string `json:"errors,omitempty"`
 }
 
-// Heartbeat implements queue.Queue: one row, not synced. It removes members that have been gone for queue.MemberRetention.
+// Heartbeat implements queue.Queue: one row, not synced.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	q.readClock()
 	m, err := queue.CheckHeartbeat(m, q.now())
@@ -40,10 +40,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
 	}
 	err = q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
-		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_members (id, member, seen) VALUES (?, ?, ?)`, m.ID, string(b), m.Seen.UnixMilli()); err != nil {
-			return err
-		}
-		_, err := tx.Exec(`DELETE FROM queue_members WHERE seen < ?`, m.Seen.Add(-queue.MemberRetention).UnixMilli())
+		_, err := tx.Exec(`INSERT OR REPLACE INTO queue_members (id, member, seen) VALUES (?, ?, ?)`, m.ID, string(b), m.Seen.UnixMilli())
 		return err
 	})
 	return explain("heartbeat of "+m.ID, err)

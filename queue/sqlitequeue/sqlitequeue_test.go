@@ -365,7 +365,7 @@ func TestProcessesShareTheFile(t *testing.T) {
 	}
 }
 
-// What somebody else wrote, or an earlier version, holds up nobody; members that are gone for long are forgotten.
+// What somebody else wrote, or an earlier version, holds up nobody; whom no heartbeat has come from for long is for the other members to take off.
 func TestMembersThatAreDamagedOrGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
 	q := open(t, path)
@@ -403,5 +403,5 @@ func TestMembersThatAreDamagedOrGone(t *testing.T) {
 	if err := q.Heartbeat(t.Context(), queue.Member{ID: "me"}); err != nil {
 		t.Fatal(err)
 	}
-	want("me young")
+	want("me old young")
 }

@@ -1,0 +1,80 @@
+package worker
+
+import (
+	"context"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// The dead go off the list of workers, and not the living, whatever a clock says.
+func TestDeadMembersGoOffTheList(t *testing.T) {
+	for _, ahead := range []time.Duration{0, 11 * time.Minute, -24 * time.Hour} {
+		onRig(t, func(t *testing.T, r *rig) {
+			ctx, cancel := context.WithCancel(context.Background())
+			defer cancel()
+			beat := func(id string, n int64) {
+				if err := r.queue.Queue.Heartbeat(ctx, queue.Member{ID: id, Beat: n}); err != nil {
+					t.Error(err)
+				}
+			}
+			beat("dead", 1)
+			beat("alive", 1)
+			go func() {
+				for n := int64(2); sleep(ctx, heartbeatEvery) == nil; n++ {
+					beat("alive", n)
+				}
+			}()
+			q := &farewells{Queue: r.queue, ahead: ahead}
+			p := r.start(func(c *Config) { c.Queue = q })
+			time.Sleep(queue.MemberRetention - 2*heartbeatEvery)
+			want := ""
+			if ahead > 0 {
+				want = "dead"
+			}
+			if got := q.all(); got != want {
+				t.Errorf("clock %v ahead: %q were taken off the list before their time, want %q", ahead, got, want)
+			}
+			time.Sleep(4 * heartbeatEvery)
+			if got := q.all(); got != "dead" {
+				t.Errorf("clock %v ahead: %q were taken off the list", ahead, got)
+			}
+			p.stop()
+		})
+	}
+}
+
+// farewells is a queue that notes who is taken off the list, and whose clock is ahead.
+type farewells struct {
+	queue.Queue
+	ahead time.Duration
+
+	mu   sync.Mutex
+	left []string
+}
+
+func (q *farewells) all() string {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return strings.Join(q.left, " ")
+}
+
+func (q *farewells) Leave(ctx context.Context, id string) error {
+	q.mu.Lock()
+	q.left = append(q.left, id)
+	q.mu.Unlock()
+	return q.Queue.Leave(ctx, id)
+}
+
+func (q *farewells) Members(ctx context.Context) ([]queue.Member, error) {
+	members, err := q.Queue.Members(ctx)
+	for i := range members {
+		if id := members[i].ID; id != "dead" && id != "alive" {
+			members[i].Seen = members[i].Seen.Add(q.ahead)
+		}
+	}
+	return members, err
+}
