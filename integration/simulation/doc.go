@@ -31,6 +31,8 @@
 //   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker; compacts or repairs a file.
 //   - Everybody is killed, and the queue is restored from a backup. The files stay.
 //   - Clocks go at different rates, within the 1/16 that the lock allows for.
+//   - The queue's clock is off by two minutes, an hour or two days, ahead or behind, as one process reads it: for its whole life, or for a while. A process that
+//     is stopped was asleep: its clock of the queue has stood still, while that of its locks has not.
 //
 // In some schedules the messages go to handlers, which store them in a destination that keeps tokens and IDs. Among the messages are delayed ones, ones with idempotency keys and ones that the workers' filter refuses.
 //

@@ -1,6 +1,9 @@
 package simulation
 
-import "time"
+import (
+	"slices"
+	"time"
+)
 
 // weather is what a seed chooses before anything happens: who is there, how they are configured, and how bad it gets. Chances are in
 // 10,000.
@@ -30,10 +33,13 @@ type weather struct {
 	maxTypes        int
 	idle            time.Duration
 	compress        bool
-	untilEmpty      bool // at the end, fresh workers drain
-	setBack         bool // the queue is restored from a backup
-	handlers        bool // messages go to handlers, not to files
-	visitors        int  // processes that take other locks
+	untilEmpty      bool            // at the end, fresh workers drain
+	setBack         bool            // the queue is restored from a backup
+	handlers        bool            // messages go to handlers, not to files
+	visitors        int             // processes that take other locks
+	jumps           int             // of the queue's clock, when a process reads it
+	jumpers         []string        // whose clocks jump, by role …
+	jumpTo          []time.Duration // … and how far they are off then
 }
 
 func newWeather(seed uint64) weather {
@@ -64,5 +70,24 @@ func newWeather(seed uint64) weather {
 		w.keyed = 0 // a handler looks for copies itself
 	}
 	w.visitors = pick(d, 0, 0, 0, 0, 3)
+	w.clocks(d)
 	return w
+}
+
+// clocks chooses whose clocks jump.
+func (w *weather) clocks(d *dice) {
+	w.jumps = pick(d, 0, 0, 3000)
+	off := pick(d, 2*time.Minute, 61*time.Minute, 48*time.Hour)
+	switch {
+	case w.setBack, d.chance(4000): // what was confirmed behind the backup is told by times
+		w.jumpers, w.jumpTo = []string{"worker"}, []time.Duration{0, off, -off}
+	case w.keyed > 0: // publishers that are ahead by different times have no common one
+		w.jumpers, w.jumpTo = []string{"producer"}, []time.Duration{0, off}
+	default:
+		w.jumpers, w.jumpTo = []string{"worker", "producer"}, []time.Duration{0, 0, 2 * time.Minute, -2 * time.Minute, 61 * time.Minute, -61 * time.Minute,
+			48 * time.Hour, -48 * time.Hour}
+	}
+	if w.jumps > 0 && slices.Contains(w.jumpers, "producer") {
+		w.delayed = 0 // a publisher that is ahead delays for as long
+	}
 }

@@ -56,7 +56,7 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores                                    int // faults
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps                             int // faults
 	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared int // and what came of them
 	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                             int // messages
 	Steps                                                                                             int
@@ -143,7 +143,8 @@ type process struct {
 	dead   bool
 	resume chan struct{} // not nil: stopped; closed by a continuation
 	counts map[string]uint64
-	cut    time.Time // cut off from all servers until then
+	cut    time.Time     // cut off from all servers until then
+	off    time.Duration // how far its clock of the queue is off
 }
 
 func (w *world) spawn(role string, slot, life int) *process {
@@ -192,6 +193,9 @@ func (p *process) stop(d time.Duration, why string) {
 	}
 	w.seen.Stalls++
 	w.tellLocked(fmt.Sprintf("%s is stopped for %v: %s", p.name, d, why))
+	if w.jumps > 0 {
+		p.off -= d // the machine sleeps: the clock of its locks goes on, the one that it has advanced from the queue's stands still
+	}
 	c := make(chan struct{})
 	p.resume = c
 	time.AfterFunc(d, func() { p.proceed(c) })
@@ -496,5 +500,30 @@ func (q exits) Bury(ctx context.Context, typ string, letters []queue.Letter) err
 }
 
 func (p *process) open() queue.Queue {
-	return &queuetest.Faulty{Queue: exits{p.w.queue(), p.w}, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}
+	return jumping{&queuetest.Faulty{Queue: exits{p.w.queue(), p.w}, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}, p}
+}
+
+// jumping is a queue whose clock jumps: at connect, when a publisher reads it, and in between.
+type jumping struct {
+	queue.Queue
+	p *process
+}
+
+func (q jumping) Now(ctx context.Context) (time.Time, error) {
+	t, err := q.Queue.Now(ctx)
+	p, w := q.p, q.p.w
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	n := p.counts["clock"]
+	p.counts["clock"]++
+	d := newDice(w.seed, p.id, number("clock of the queue"), n)
+	if w.calm {
+		p.off = 0
+	}
+	if err == nil && !w.calm && d.chance(w.jumps) && slices.ContainsFunc(w.jumpers, func(role string) bool { return strings.HasPrefix(p.name, role) }) {
+		p.off = pick(d, w.jumpTo...)
+		w.seen.Jumps++
+		w.tellLocked(fmt.Sprintf("%s: the clock of the queue is off by %v", p.name, p.off))
+	}
+	return t.Add(p.off), err
 }
