@@ -114,3 +114,24 @@ func TestWhoIsSilent(t *testing.T) {
 		}
 	})
 }
+
+// A clock before 1970, which IDs and states do not reach.
+func TestClockBefore1970(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		var by atomic.Int64
+		by.Store(-int64(60 * 365 * 24 * time.Hour))
+		r.queue.Queue = offClock{r.queue.Queue, &by}
+		for range 2 {
+			r.publish(typ, 2)
+			r.publishKeyed("keyed", "order-17")
+			r.mustDrain(nil)
+			time.Sleep(time.Minute)
+		}
+		by.Store(0)
+		r.publish(typ, 1)
+		r.mustDrain(nil)
+		if got, skipped := r.inFile(); !slices.Equal(got, []string{"orders 0", "orders 1", "keyed order-17", "orders 2", "orders 3", "orders 4"}) || skipped != 1 {
+			t.Errorf("the file holds %q and %d skip entries", got, skipped)
+		}
+	})
+}
