@@ -8,6 +8,7 @@
 package queue
 
 import (
+	"cmp"
 	"context"
 	"time"
 )
@@ -45,16 +46,30 @@ type Message struct {
 	Due time.Time
 
 	// Incomplete is set by Fetch when the backend cannot read a message whole: an earlier version or a foreign program wrote it in
-	// another form. Payload is then empty. An incomplete message is treated as "not here yet", unless the consumer knows its ID already: then
-	// it is acknowledged like any other.
+	// another form, or somebody changed it. Payload is then empty. An incomplete message is treated as "not here yet", unless the consumer
+	// knows its ID already: then it is acknowledged like any other. It becomes complete when it is repaired.
 	Incomplete bool
-	Why        string // what is wrong with an Incomplete message, as far as the backend knows
+	Why        string // what is wrong with an Incomplete message, as far as the backend knows: which field, what it is, what it should be
+}
+
+// Unfit says why a pending message cannot be appended or handled as it is; "" if nothing is wrong with it.
+func (m *Message) Unfit() string {
+	switch {
+	case m.Incomplete:
+		return cmp.Or(m.Why, "it is stored in part only")
+	case m.ID.N() == 0:
+		return "its number is 0: publishers count from 1, so no publisher of ours sent it"
+	}
+	return ""
 }
 
 // Limit bounds one Fetch. At least one message is returned when there is one, however large.
 type Limit struct {
 	Messages int   // at most this many, > 0
 	Bytes    int64 // stop after the message that reaches this many payload bytes; 0 = no bound
+
+	// Foreign, if set, is called by Fetch for each foreign key that it passes, see ForeignKeys. That costs nothing: Fetch reads them anyway.
+	Foreign func(key string)
 }
 
 // Queue is what a backend provides. All methods are safe for concurrent use. Every method returns ctx's error when
@@ -84,7 +99,7 @@ type Queue interface {
 	// Its cost grows with the number of types, never with the number of messages.
 	Types(ctx context.Context) ([]string, error)
 
-	// Depth tells how much is pending of a type without scanning more than max messages.
+	// Depth tells how much is pending of a type without scanning more than max messages. Foreign keys are not pending.
 	Depth(ctx context.Context, typ string, max int) (Depth, error)
 
 	// File returns the registry entry of the type's file; ok is false when no file was registered yet.
@@ -124,6 +139,7 @@ type Queue interface {
 	Controls
 	Members
 	Delays
+	ForeignKeys
 
 	Close() error
 }
@@ -133,6 +149,7 @@ type Depth struct {
 	Pending int  // number of pending messages, at most the max asked for
 	Capped  bool // there are more than Pending
 	Oldest  ID   // the first pending message; zero when Pending is 0
+	Foreign int  // foreign keys that were seen on the way; there may be more, also when it is 0
 }
 
 // File is the registry entry of a type's file: which file is the one, and how much of it is known to be durable. It

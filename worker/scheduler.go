@@ -1,7 +1,6 @@
 package worker
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"time"
@@ -160,7 +159,11 @@ func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
 	defer cancel()
-	done, err := p.cfg.Queue.Promote(ctx, cmp.Or(p.cfg.promoteLimit, promoteLimit))
+	limit := promoteLimit
+	if p.cfg.promoteLimit.Messages > 0 {
+		limit = p.cfg.promoteLimit
+	}
+	done, err := p.cfg.Queue.Promote(ctx, limit)
 	if done.Messages > 0 {
 		p.mu.Lock()
 		p.stats.Promoted += uint64(done.Messages)

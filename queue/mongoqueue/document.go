@@ -2,7 +2,7 @@ package mongoqueue
 
 import (
 	"bytes"
-	"errors"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -108,19 +108,26 @@ func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message
 				h.Payload = bytes.Clone(data)
 			} else if s, isString := v.StringValueOK(); isString {
 				h.Payload = []byte(s)
-			} else {
-				h.Incomplete = v.Type != bson.TypeNull
+			} else if v.Type != bson.TypeNull {
+				setUnfit(&h, "the payload (field b) is of the type %v, want binary data", v.Type)
 			}
 		case "p":
 			// rule: its payload lies in other documents, where an earlier version has put it
-			h.Incomplete, h.Why = true, "an earlier version stored it in pieces, which only that version can read: drain it with that one"
+			setUnfit(&h, "an earlier version stored it in pieces, which only that version can read: drain it with that one")
 		case "h":
 			if h.Headers, err = decodeHeaders(v); err != nil {
-				h.Incomplete = true
+				setUnfit(&h, "%v", err)
 			}
 		}
 	}
 	return h, ok
+}
+
+// setUnfit says of a message that it cannot be decoded, and why.
+func setUnfit(m *queue.Message, why string, args ...any) {
+	if m.Incomplete = true; m.Why == "" {
+		m.Why = fmt.Sprintf(why, args...)
+	}
 }
 
 func decodeHeaders(v bson.RawValue) (map[string]string, error) {
@@ -128,13 +135,16 @@ func decodeHeaders(v bson.RawValue) (map[string]string, error) {
 	if list, ok := v.ArrayOK(); ok {
 		values, err := list.Values()
 		if err != nil || len(values)%2 != 0 {
-			return nil, errHeaders
+			return nil, fmt.Errorf("the headers (field h) are an array of %d elements, want keys and values in turn", len(values))
 		}
 		for i := 0; i < len(values); i += 2 {
 			key, okKey := values[i].StringValueOK()
 			value, okValue := values[i+1].StringValueOK()
-			if !okKey || !okValue {
-				return nil, errHeaders
+			if !okKey {
+				return nil, fmt.Errorf("header key %d (in field h) is of the type %v, want string", i/2+1, values[i].Type)
+			}
+			if !okValue {
+				return nil, headerError(key, values[i+1])
 			}
 			headers[key] = value
 		}
@@ -142,20 +152,22 @@ func decodeHeaders(v bson.RawValue) (map[string]string, error) {
 	}
 	doc, ok := v.DocumentOK()
 	if !ok {
-		return nil, errHeaders
+		return nil, fmt.Errorf("the headers (field h) are of the type %v, want embedded document", v.Type)
 	}
 	elements, err := doc.Elements()
 	if err != nil {
-		return nil, errHeaders
+		return nil, fmt.Errorf("the headers (field h) are damaged: %w", err)
 	}
 	for _, e := range elements {
 		value, ok := e.Value().StringValueOK()
 		if !ok {
-			return nil, errHeaders
+			return nil, headerError(e.Key(), e.Value())
 		}
 		headers[e.Key()] = value
 	}
 	return headers, nil
 }
 
-var errHeaders = errors.New("headers are neither a document nor an array of strings")
+func headerError(key string, value bson.RawValue) error {
+	return fmt.Errorf("the header %.80q (in field h) is of the type %v, want string", key, value.Type)
+}

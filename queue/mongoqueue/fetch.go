@@ -3,6 +3,7 @@ package mongoqueue
 import (
 	"context"
 	"fmt"
+	"regexp"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -75,6 +76,9 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 		last, _ = cursor.Current.Lookup("_id").StringValueOK()
 		h, ok := decodeHead(typ, cursor.Current)
 		if !ok {
+			if limit.Foreign != nil {
+				limit.Foreign(last)
+			}
 			continue
 		}
 		if h.Incomplete {
@@ -150,7 +154,7 @@ func (q *Queue) delete(ctx context.Context, keys []string) error {
 // Depth implements queue.Queue.
 //
 //	find {_id: the type's range} → _id only, sort {_id: 1}, limit max+1; index: _id, at most max+1 keys; the first is the oldest.
-//	With a large max: count {_id: the type's range}, limit max+1, and find the first key.
+//	With a large max, or foreign keys among those: count {_id: the type's range, and a message's key}, limit max+1; and find the first one.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	if err := queue.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
@@ -158,8 +162,8 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	if err := q.enter(ctx); err != nil {
 		return queue.Depth{}, err
 	}
-	n, oldest, err := q.firstKeys(ctx, typ, min(most, depthKeys)+1)
-	if err == nil && n > depthKeys && most > depthKeys {
+	n, foreign, oldest, err := q.firstKeys(ctx, typ, min(most, depthKeys)+1)
+	if err == nil && (foreign > 0 || n > depthKeys && most > depthKeys) {
 		n, err = q.count(ctx, typ, most+1)
 	}
 	if err == nil && n > 0 && oldest.IsZero() { // foreign keys before it
@@ -168,26 +172,30 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	if err != nil {
 		return queue.Depth{}, q.explain(ctx, "depth of "+typ, err)
 	}
-	return queue.Depth{Pending: min(n, most), Capped: n > most, Oldest: oldest}, nil
+	return queue.Depth{Pending: min(n, most), Capped: n > most, Oldest: oldest, Foreign: foreign}, nil
 }
 
 // depthKeys is how many keys are read rather than counted, to save a round trip.
 const depthKeys = 100
 
-// firstKeys counts the first keys of a type, up to limit, and returns the first that is a message's.
-func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n int, oldest queue.ID, err error) {
+// firstKeys counts the first keys of a type, up to limit, by whether they are messages', and returns the first that is.
+func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n, foreign int, oldest queue.ID, err error) {
 	cursor, err := q.messages.Find(ctx, typeRange(typ, queue.ID{}),
 		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(int64(limit)).SetBatchSize(int32(limit)))
 	if err != nil {
-		return 0, queue.ID{}, err
+		return 0, 0, queue.ID{}, err
 	}
 	err = eachKey(ctx, cursor, func(key string) {
-		n++
-		if id, err := queue.ParseID(key[len(typ)+1:]); err == nil && oldest.IsZero() {
+		id, err := queue.ParseID(key[len(typ)+1:])
+		if err != nil || id.IsZero() { // rule: a foreign key is no message: it is not counted, and holds no publisher back
+			foreign++
+			return
+		}
+		if n++; n == 1 {
 			oldest = id
 		}
 	})
-	return n, oldest, err
+	return n, foreign, oldest, err
 }
 
 func (q *Queue) count(ctx context.Context, typ string, limit int) (int, error) {
@@ -196,24 +204,28 @@ func (q *Queue) count(ctx context.Context, typ string, limit int) (int, error) {
 	}
 	err := q.messages.Database().RunCommand(ctx, bson.D{
 		{Key: "count", Value: q.messages.Name()},
-		{Key: "query", Value: typeRange(typ, queue.ID{})},
+		{Key: "query", Value: messageKeys(typ)},
 		{Key: "limit", Value: int64(limit)},
 	}).Decode(&reply)
 	return int(reply.N), err
 }
 
 func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
-	filter := typeRange(typ, queue.ID{})
-	for {
-		key, err := firstKey(ctx, q.messages, filter)
-		if key == "" || err != nil {
-			return queue.ID{}, err
-		}
-		if id, err := queue.ParseID(key[len(typ)+1:]); err == nil && !id.IsZero() {
-			return id, nil
-		}
-		filter = keyRange(key, typ+headEnd) // a foreign key
+	key, err := firstKey(ctx, q.messages, messageKeys(typ))
+	if key == "" || err != nil {
+		return queue.ID{}, err
 	}
+	return queue.ParseID(key[len(typ)+1:])
+}
+
+// messageKey matches the keys of a type's messages: exactly those whose ID queue.ParseID reads, and that is not zero.
+func messageKey(typ string) bson.Regex {
+	return bson.Regex{Pattern: fmt.Sprintf(`^%s/(?!0{%d})[0-9a-v]{%d}\z`, regexp.QuoteMeta(typ), queue.IDLen, queue.IDLen)}
+}
+
+// messageKeys is typeRange without the foreign keys. The server looks at every key in the range, in the index.
+func messageKeys(typ string) bson.D {
+	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: typ + headSeparator}, {Key: "$lt", Value: typ + headEnd}, {Key: "$regex", Value: messageKey(typ)}}}}
 }
 
 // firstKey is the first string _id that the filter matches, or "".

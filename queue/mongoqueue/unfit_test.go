@@ -64,6 +64,60 @@ func TestUnfitInMongoDB(t *testing.T) {
 	})
 }
 
+func TestSpoiledInMongoDB(t *testing.T) {
+	queuetest.RunSpoiled(t, func(t *testing.T) queuetest.SpoiledStore {
+		uri, db := mongotest.Fresh(t)
+		messages := db.Collection("messages")
+		among := queue.NewID(time.UnixMilli(1_700_000_000_000), 7, 1).String()
+		update := func(update func(m bson.M) bson.D) func(*testing.T, string, queue.ID) {
+			return func(t *testing.T, typ string, id queue.ID) {
+				key := bson.D{{Key: "_id", Value: typ + "/" + id.String()}}
+				var doc bson.M
+				if err := messages.FindOne(t.Context(), key).Decode(&doc); err != nil {
+					t.Fatal(err)
+				}
+				if r, err := messages.UpdateOne(t.Context(), key, update(doc)); err != nil || r.ModifiedCount != 1 {
+					t.Fatalf("%+v, %v", r, err)
+				}
+			}
+		}
+		set := func(field string, value any) bson.D {
+			return bson.D{{Key: "$set", Value: bson.D{{Key: field, Value: value}}}}
+		}
+		spoil := func(field string, value any, why ...string) queuetest.Spoiling {
+			var old any
+			return queuetest.Spoiling{Why: why,
+				Do:   update(func(doc bson.M) bson.D { old = doc[field]; return set(field, value) }),
+				Undo: update(func(bson.M) bson.D { return set(field, old) })}
+		}
+		return queuetest.SpoiledStore{
+			Open: func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{}) },
+			Spoil: map[string]queuetest.Spoiling{
+				"a header is a number": {Why: []string{`"attempts"`, "field h", "32-bit integer", "string"},
+					Do:   update(func(bson.M) bson.D { return set("h.attempts", int32(1)) }),
+					Undo: update(func(bson.M) bson.D { return bson.D{{Key: "$unset", Value: bson.D{{Key: "h.attempts", Value: 1}}}} })},
+				"a listed header is a number":     spoil("h", bson.A{"k", "v", "attempts", 1.5}, `"attempts"`, "field h", "double", "string"),
+				"a listed key is a number":        spoil("h", bson.A{7, "v"}, "field h", "key 1", "32-bit integer"),
+				"a key without a value":           spoil("h", bson.A{"k"}, "field h", "1 elements"),
+				"headers are a text":              spoil("h", "k=v", "field h", "string", "document"),
+				"the payload is a number":         spoil("b", int64(42), "field b", "64-bit integer", "binary"),
+				"the payload is a document":       spoil("b", bson.D{{Key: "x", Value: 1}}, "field b", "embedded document"),
+				"a key that changes the terminal": spoil("h", bson.D{{Key: "\x1b[2J", Value: 1}}, `"\x1b[2J"`),
+			},
+			Keys: []string{"orders/!", "orders/" + strings.Repeat("0", queue.IDLen), "orders/" + among + "\n", "orders/" + among + "x", "orders/1",
+				"orders/" + strings.Repeat("Z", queue.IDLen), "orders/note-1", "orders/zzz"},
+			PlantForeign: func(t *testing.T, _ string, keys ...string) {
+				for _, key := range keys {
+					if _, err := messages.InsertOne(t.Context(), bson.D{{Key: "_id", Value: key}, {Key: "b", Value: "x"}}); err != nil {
+						t.Fatal(err)
+					}
+				}
+			},
+			KeyOf: func(typ string, id queue.ID) string { return typ + "/" + id.String() },
+		}
+	})
+}
+
 // TestKeptMessagesAreLookedAtAgain: who wrote it may correct it.
 func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	uri, db := mongotest.Fresh(t)

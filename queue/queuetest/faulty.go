@@ -40,6 +40,8 @@ const (
 	OpHeartbeat      Op = "heartbeat"
 	OpMembers        Op = "members"
 	OpLeave          Op = "leave"
+	OpForeign        Op = "foreign"
+	OpRemoveForeign  Op = "removeForeign"
 )
 
 // Kind is a way in which an operation goes wrong.
@@ -345,6 +347,16 @@ func (f *Faulty) Heartbeat(ctx context.Context, m queue.Member) error {
 // Members implements queue.Queue.
 func (f *Faulty) Members(ctx context.Context) ([]queue.Member, error) {
 	return disturb(ctx, f, OpMembers, "", 1, func(int) ([]queue.Member, error) { return f.Queue.Members(ctx) })
+}
+
+// Foreign implements queue.Queue.
+func (f *Faulty) Foreign(ctx context.Context, typ, after string, most int) ([]string, error) {
+	return disturb(ctx, f, OpForeign, typ, most, func(int) ([]string, error) { return f.Queue.Foreign(ctx, typ, after, most) })
+}
+
+// RemoveForeign implements queue.Queue.
+func (f *Faulty) RemoveForeign(ctx context.Context, typ string, keys []string) (int, error) {
+	return disturb(ctx, f, OpRemoveForeign, typ, len(keys), func(int) (int, error) { return f.Queue.RemoveForeign(ctx, typ, keys) })
 }
 
 // Leave implements queue.Queue.

@@ -28,6 +28,7 @@ type Memory struct {
 	marks    map[string][]byte
 	settings map[string]queue.Settings
 	members  map[string]queue.Member // by ID
+	foreign  map[string][]string     // foreign keys per type, sorted
 	delays   delays
 }
 
@@ -36,7 +37,8 @@ var _ queue.Queue = (*Memory)(nil)
 // NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
 func NewMemory() *Memory {
 	return &Memory{types: map[string]bool{}, files: map[string]queue.File{}, msgs: map[string][]queue.Message{},
-		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{}}
+		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{},
+		foreign: map[string][]string{}}
 }
 
 // Clone returns a queue with what this one holds now, as a database that is restored from a backup. What is done to either does not concern the
@@ -45,7 +47,7 @@ func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &Memory{types: maps.Clone(m.types), files: maps.Clone(m.files), msgs: lists(m.msgs), dead: lists(m.dead), marks: maps.Clone(m.marks),
-		settings: maps.Clone(m.settings), members: maps.Clone(m.members)}
+		settings: maps.Clone(m.settings), members: maps.Clone(m.members), foreign: lists(m.foreign)}
 	c.delays = delays{list: slices.Clone(m.delays.list), sequences: map[string]*queue.Sequence{}, settled: map[queue.ID]bool{}}
 	maps.Copy(c.delays.settled, m.delays.settled)
 	for typ, s := range m.delays.sequences {
@@ -117,6 +119,60 @@ func (m *Memory) Plant(typ string, msg queue.Message) {
 	}
 }
 
+// Spoil makes a pending message one that cannot be decoded, for the given reason; without a reason it mends it.
+func (m *Memory) Spoil(typ string, id queue.ID, why string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if i, found := slices.BinarySearchFunc(m.msgs[typ], id, byID); found {
+		msg := &m.msgs[typ][i]
+		msg.Incomplete, msg.Why = why != "", why
+	}
+}
+
+// PlantForeign puts something under foreign keys of a type. They lie behind its messages.
+func (m *Memory) PlantForeign(typ string, keys ...string) {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	m.foreign[typ] = append(m.foreign[typ], keys...)
+	slices.Sort(m.foreign[typ])
+}
+
+// Foreign implements queue.Queue.
+func (m *Memory) Foreign(ctx context.Context, typ, after string, most int) ([]string, error) {
+	if err := queue.CheckForeign(typ, most); err != nil {
+		return nil, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	keys := slices.DeleteFunc(slices.Clone(m.foreign[typ]), func(key string) bool { return key <= after })
+	return keys[:min(len(keys), most)], nil
+}
+
+// RemoveForeign implements queue.Queue.
+func (m *Memory) RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error) {
+	if err := queue.ValidateType(typ); err != nil {
+		return 0, err
+	}
+	for _, key := range keys {
+		if id, err := queue.ParseID(key); err == nil && !id.IsZero() {
+			return 0, queue.NotForeign(typ, key)
+		}
+	}
+	if err := m.enter(ctx); err != nil {
+		return 0, err
+	}
+	defer m.mu.Unlock()
+	before := len(m.foreign[typ])
+	m.foreign[typ] = slices.DeleteFunc(m.foreign[typ], func(key string) bool { return slices.Contains(keys, key) })
+	removed = before - len(m.foreign[typ])
+	if len(m.foreign[typ]) == 0 {
+		delete(m.foreign, typ)
+	}
+	return removed, nil
+}
+
 // Fetch implements queue.Queue.
 func (m *Memory) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
@@ -136,9 +192,17 @@ func (m *Memory) Fetch(ctx context.Context, typ string, after queue.ID, limit qu
 	for ; i < len(list) && len(out) < limit.Messages; i++ {
 		msg := list[i]
 		msg.Payload, msg.Headers = bytes.Clone(msg.Payload), maps.Clone(msg.Headers)
+		if msg.Incomplete {
+			msg.Payload, msg.Headers = nil, nil
+		}
 		out = append(out, msg)
 		if size += int64(len(msg.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
 			break
+		}
+	}
+	if limit.Foreign != nil && i == len(list) && len(out) < limit.Messages {
+		for _, key := range m.foreign[typ] {
+			limit.Foreign(key)
 		}
 	}
 	return out, nil
@@ -285,6 +349,9 @@ func (m *Memory) Types(ctx context.Context) ([]string, error) {
 	for t := range m.dead {
 		all[t] = true
 	}
+	for t := range m.foreign {
+		all[t] = true
+	}
 	return slices.Sorted(maps.Keys(all)), nil
 }
 
@@ -298,7 +365,7 @@ func (m *Memory) Depth(ctx context.Context, typ string, most int) (queue.Depth, 
 	}
 	defer m.mu.Unlock()
 	list := m.msgs[typ]
-	d := queue.Depth{Pending: min(len(list), most), Capped: len(list) > most}
+	d := queue.Depth{Pending: min(len(list), most), Capped: len(list) > most, Foreign: min(len(m.foreign[typ]), max(most+1-len(list), 0))}
 	if len(list) > 0 {
 		d.Oldest = list[0].ID
 	}

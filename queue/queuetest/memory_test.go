@@ -18,6 +18,23 @@ func TestMemoryConforms(t *testing.T) {
 	})
 }
 
+func TestSpoiledInMemory(t *testing.T) {
+	queuetest.RunSpoiled(t, func(*testing.T) queuetest.SpoiledStore {
+		q := queuetest.NewMemory()
+		return queuetest.SpoiledStore{
+			Open: func(*testing.T) queue.Queue { return q },
+			Spoil: map[string]queuetest.Spoiling{"no payload": {
+				Do:   func(_ *testing.T, typ string, id queue.ID) { q.Spoil(typ, id, "no payload") },
+				Undo: func(_ *testing.T, typ string, id queue.ID) { q.Spoil(typ, id, "") },
+				Why:  []string{"payload"},
+			}},
+			Keys:         []string{"note-1", "note-2", "zzz"},
+			PlantForeign: func(_ *testing.T, typ string, keys ...string) { q.PlantForeign(typ, keys...) },
+			KeyOf:        func(_ string, id queue.ID) string { return id.String() },
+		}
+	})
+}
+
 func TestUnfitInMemory(t *testing.T) {
 	queuetest.RunUnfit(t, func(*testing.T) queuetest.UnfitStore {
 		q := queuetest.NewMemory()

@@ -504,6 +504,9 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 			t.Errorf("Fetch with limit %+v must fail", limit)
 		}
 	}
+	if _, err := q.Foreign(ctx, "orders", "", 0); err == nil {
+		t.Error("no more than 0 foreign keys must fail")
+	}
 	if _, err := q.Depth(ctx, "orders", -1); err == nil {
 		t.Error("Depth(-1) must fail")
 	}
@@ -522,7 +525,9 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 		remove := q.RemoveDead(ctx, typ, []queue.ID{id(1, 1, 1)})
 		_, settings := q.Settings(ctx, typ)
 		_, change := q.ChangeSettings(ctx, typ, queue.Change{DrainPaused: new(true)})
-		for i, err := range []error{settings, change, fetch, depth, file, register, update, ackFile, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
+		_, foreign := q.Foreign(ctx, typ, "", 1)
+		_, removeForeign := q.RemoveForeign(ctx, typ, nil)
+		for i, err := range []error{foreign, removeForeign, settings, change, fetch, depth, file, register, update, ackFile, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
 			}
@@ -585,9 +590,11 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 			_, err := q.ChangeSettings(ctx, "orders", queue.Change{DrainPaused: new(true)})
 			return err
 		},
-		"Heartbeat": func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{ID: "w"}) },
-		"Members":   func(ctx context.Context) error { _, err := q.Members(ctx); return err },
-		"Leave":     func(ctx context.Context) error { return q.Leave(ctx, "w") },
+		"Heartbeat":     func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{ID: "w"}) },
+		"Members":       func(ctx context.Context) error { _, err := q.Members(ctx); return err },
+		"Leave":         func(ctx context.Context) error { return q.Leave(ctx, "w") },
+		"Foreign":       func(ctx context.Context) error { _, err := q.Foreign(ctx, "orders", "", 1); return err },
+		"RemoveForeign": func(ctx context.Context) error { _, err := q.RemoveForeign(ctx, "orders", nil); return err },
 	}
 }
 

@@ -224,39 +224,61 @@ func encodeHeaders(headers map[string]string) (any, error) {
 	return string(b), err
 }
 
-// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot.
+// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. A page of nothing but foreign keys is no end.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	var out []queue.Message
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT id, payload, headers FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, after[:], limit.Messages)
-		if err != nil {
-			return err
+		from := any(after[:])
+		if after.IsZero() {
+			from = beforeBlobs
 		}
-		var size int64
-		for rows.Next() {
-			m := queue.Message{Type: typ}
-			var id []byte
-			var headers *string
-			if err := rows.Scan(&id, &m.Payload, &headers); err != nil {
+		for {
+			read, last, err := fetch(tx, typ, from, limit, &out)
+			if err != nil || len(out) > 0 || read < limit.Messages {
 				return err
 			}
-			if err := decode(&m, id, headers); err != nil {
-				return err
-			}
-			out = append(out, m)
-			if size += int64(len(m.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
-				return nil
-			}
+			from = last
 		}
-		return rows.Err()
 	})
 	if err != nil {
 		return nil, explain("fetch "+typ, err)
 	}
 	return out, nil
+}
+
+// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one.
+func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queue.Message) (read int, last []byte, err error) {
+	rows, err := tx.Query(`SELECT id, payload, headers FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, from, limit.Messages)
+	if err != nil {
+		return 0, nil, err
+	}
+	var size int64
+	for rows.Next() {
+		m := queue.Message{Type: typ}
+		var id []byte
+		var headers *string
+		if err := rows.Scan(&id, &m.Payload, &headers); err != nil {
+			return 0, nil, err
+		}
+		read, last = read+1, append([]byte{}, id...) // nil would be NULL
+		if isForeign(id) {
+			if limit.Foreign != nil {
+				limit.Foreign(foreignKey(id))
+			}
+			continue
+		}
+		if err := decode(&m, id, headers); err != nil {
+			return 0, nil, err
+		}
+		*out = append(*out, m)
+		if size += int64(len(m.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+			return read, last, nil
+		}
+	}
+	return read, last, rows.Err()
 }
 
 // decode completes a message that was read.
@@ -266,10 +288,44 @@ func decode(m *queue.Message, id []byte, headers *string) error {
 	}
 	if headers != nil {
 		if err := json.Unmarshal([]byte(*headers), &m.Headers); err != nil {
-			*m = queue.Message{Type: m.Type, ID: m.ID, Incomplete: true}
+			*m = queue.Message{Type: m.Type, ID: m.ID, Incomplete: true, Why: whyNoHeaders(*headers)}
 		}
 	}
 	return nil
+}
+
+// whyNoHeaders says what is wrong with headers that cannot be decoded.
+func whyNoHeaders(headers string) string {
+	var value any
+	if json.Unmarshal([]byte(headers), &value) != nil {
+		return "the headers (column headers) are no JSON, want a JSON object"
+	}
+	object, ok := value.(map[string]any)
+	if !ok {
+		return fmt.Sprintf("the headers (column headers) are of the JSON type %s, want object", jsonType(value))
+	}
+	for _, k := range slices.Sorted(maps.Keys(object)) {
+		if v := object[k]; v != nil && jsonType(v) != "string" {
+			return fmt.Sprintf("the header %.80q (in column headers) is of the JSON type %s, want string", k, jsonType(v))
+		}
+	}
+	return "the headers (column headers) cannot be read, want a JSON object of strings"
+}
+
+func jsonType(v any) string {
+	switch v.(type) {
+	case nil:
+		return "null"
+	case bool:
+		return "boolean"
+	case float64:
+		return "number"
+	case string:
+		return "string"
+	case []any:
+		return "array"
+	}
+	return "object"
 }
 
 // Ack implements queue.Queue: deletes by (type, id) in one transaction, not synced. rule: a lost acknowledgement only
@@ -301,20 +357,27 @@ func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	return nil
 }
 
-// Depth implements queue.Queue: at most max+1 entries of the index.
+// Depth implements queue.Queue: at most max+1 entries of the index; of all of them if there are foreign keys among those.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	if err := queue.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
 	}
 	var d queue.Depth
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		var n int64
-		if _, err := tx.Get([]any{&n}, `SELECT count(*) FROM (SELECT 1 FROM queue_messages WHERE type = ? LIMIT ?)`, typ, int64(most)+1); err != nil {
+		var n, foreign int64
+		if _, err := tx.Get([]any{&n, &foreign}, `SELECT count(*), coalesce(sum(NOT (`+isMessage+`)), 0) FROM
+			(SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT ?)`, typ, int64(most)+1); err != nil {
 			return err
 		}
-		d = queue.Depth{Pending: int(min(n, int64(most))), Capped: n > int64(most)}
+		// rule: a foreign key is no message: it is not counted, and holds no publisher back
+		if foreign > 0 {
+			if _, err := tx.Get([]any{&n}, `SELECT count(*) FROM (SELECT 1 FROM queue_messages WHERE type = ? AND `+isMessage+` LIMIT ?)`, typ, int64(most)+1); err != nil {
+				return err
+			}
+		}
+		d = queue.Depth{Pending: int(min(n, int64(most))), Capped: n > int64(most), Foreign: int(foreign)}
 		var oldest []byte
-		if _, err := tx.Get([]any{&oldest}, `SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT 1`, typ); err != nil {
+		if _, err := tx.Get([]any{&oldest}, `SELECT id FROM queue_messages WHERE type = ? AND `+isMessage+` ORDER BY id LIMIT 1`, typ); err != nil {
 			return err
 		}
 		copy(d.Oldest[:], oldest)

@@ -62,6 +62,42 @@ func TestUnfitInSQLite(t *testing.T) {
 	})
 }
 
+func TestSpoiledInSQLite(t *testing.T) {
+	queuetest.RunSpoiled(t, func(t *testing.T) queuetest.SpoiledStore {
+		q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { q.Close() })
+		exec := func(set string) func(*testing.T, string, queue.ID) {
+			return func(t *testing.T, typ string, id queue.ID) {
+				mustExec(t, q, `UPDATE queue_messages SET headers = `+set+` WHERE type = ? AND id = ?`, typ, id[:])
+			}
+		}
+		spoil := func(headers string, why ...string) queuetest.Spoiling {
+			return queuetest.Spoiling{Do: exec(headers), Undo: exec(`'{"k":"v"}'`), Why: append(why, "column headers")}
+		}
+		return queuetest.SpoiledStore{
+			Open: func(*testing.T) queue.Queue { return q },
+			Spoil: map[string]queuetest.Spoiling{
+				"a header is a number": {Do: exec(`json_set(headers, '$.attempts', 1)`), Undo: exec(`json_remove(headers, '$.attempts')`),
+					Why: []string{`"attempts"`, "number", "string", "column headers"}},
+				"a header is a list":              spoil(`'{"k": ["v"]}'`, `"k"`, "array", "string"),
+				"headers are no JSON":             spoil(`'k=v'`, "no JSON"),
+				"headers are a list":              spoil(`'["k", "v"]'`, "array", "object"),
+				"a key that changes the terminal": spoil(`'{"\u001b[2J": 1}'`, `"\x1b[2J"`),
+			},
+			Keys: []string{"x''", "x'0000'", "x'" + strings.Repeat("00", 20) + "'", "x'018b'", "x'6e6f7465'", "x'" + strings.Repeat("ff", 21) + "'"},
+			PlantForeign: func(t *testing.T, typ string, keys ...string) {
+				for _, key := range keys {
+					mustExec(t, q, `INSERT INTO queue_messages (type, id, payload) VALUES (?, `+key+`, x'78')`, typ)
+				}
+			},
+			KeyOf: func(_ string, id queue.ID) string { return foreignKey(id[:]) },
+		}
+	})
+}
+
 // TestBadDueTimes: no message of ours can have them.
 func TestBadDueTimes(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))

@@ -1,0 +1,165 @@
+package queuetest
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// SpoiledStore is an empty store in which a test can do to pending messages what a script of an operator might.
+type SpoiledStore struct {
+	Open  func(t *testing.T) queue.Queue
+	Spoil map[string]Spoiling // by what is wrong then
+
+	Keys         []string // some foreign keys as Foreign lists them, in order
+	PlantForeign func(t *testing.T, typ string, keys ...string)
+	KeyOf        func(typ string, id queue.ID) string // of a message, in the same form
+}
+
+// Spoiling makes a pending message one that cannot be decoded, and one that can again.
+type Spoiling struct {
+	Do, Undo func(t *testing.T, typ string, id queue.ID)
+	Why      []string // what Message.Why has to name: the field, what it is, what it should be
+}
+
+// RunSpoiled checks that messages that cannot be decoded stay pending, say what is wrong with them, and are as they were when they are repaired;
+// and that foreign keys neither count nor hold anything up, are listed, and are removed by RemoveForeign only.
+func RunSpoiled(t *testing.T, fresh func(t *testing.T) SpoiledStore) {
+	for name := range fresh(t).Spoil {
+		t.Run("Undecodable/"+name, func(t *testing.T) {
+			s := fresh(t)
+			testUndecodable(t, s.Open(t), s.Spoil[name])
+		})
+	}
+	t.Run("ForeignKeys", func(t *testing.T) {
+		for _, total := range []int{1, 5, 150} { // also more than a backend may want to read for a count
+			testForeignKeys(t, fresh(t), total)
+		}
+	})
+	t.Run("ForeignKeysOnly", func(t *testing.T) { testForeignKeysOnly(t, fresh(t)) })
+	t.Run("RemoveForeign", func(t *testing.T) { testRemoveForeign(t, fresh(t)) })
+}
+
+func testUndecodable(t *testing.T, q queue.Queue, s Spoiling) {
+	msgs := numbered("orders", 1, 3)
+	for i := range msgs {
+		msgs[i].Headers = map[string]string{"k": "v"}
+	}
+	mustInsert(t, q, "orders", msgs)
+	s.Do(t, "orders", msgs[1].ID)
+	got := fetchAll(t, q, "orders")
+	if len(got) != 3 || got[1].ID != msgs[1].ID || !got[1].Incomplete || len(got[1].Payload) != 0 {
+		t.Fatalf("%d messages, the second is %+v; want 3, and that one incomplete", len(got), got[1])
+	}
+	for _, part := range s.Why {
+		if !strings.Contains(got[1].Why, part) {
+			t.Errorf("the message says %q, which does not name %q", got[1].Why, part)
+		}
+	}
+	wantMessages(t, []queue.Message{got[0], got[2]}, []queue.Message{msgs[0], msgs[2]})
+	if d, err := q.Depth(t.Context(), "orders", 10); err != nil || d.Pending != 3 {
+		t.Errorf("Depth = %+v, %v; it is pending", d, err)
+	}
+	mustAck(t, q, "orders", []queue.ID{msgs[0].ID, msgs[2].ID})
+	s.Undo(t, "orders", msgs[1].ID)
+	got = fetchAll(t, q, "orders")
+	if len(got) != 1 || got[0].Why != "" || got[0].Unfit() != "" {
+		t.Fatalf("%d messages after the repair, the first is %+v", len(got), got)
+	}
+	wantMessages(t, got, msgs[1:2])
+}
+
+func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
+	q := s.Open(t)
+	msgs := numbered("orders", 1, total)
+	mustInsert(t, q, "orders", msgs)
+	mustInsert(t, q, "audit", numbered("audit", 1, 2))
+	s.PlantForeign(t, "orders", s.Keys...)
+	for _, limit := range []int{1, 2, 3, 1000} { // a page of nothing but foreign keys is no end
+		var got []queue.Message
+		passed := map[string]bool{}
+		for after := (queue.ID{}); ; after = got[len(got)-1].ID {
+			page := mustFetch(t, q, "orders", after, queue.Limit{Messages: limit, Foreign: func(key string) { passed[key] = true }})
+			if len(page) == 0 {
+				break
+			}
+			got = append(got, page...)
+		}
+		wantMessages(t, got, msgs)
+		for _, key := range s.Keys {
+			if !passed[key] {
+				t.Errorf("limit %d: Fetch did not tell of the foreign key %s", limit, key)
+			}
+		}
+		if len(passed) != len(s.Keys) {
+			t.Errorf("limit %d: Fetch told of %d foreign keys, want %d", limit, len(passed), len(s.Keys))
+		}
+	}
+	for _, most := range []int{0, 1, 4, 5, 6, 99, 100, 101, 149, 150, 151, 1000} {
+		d, err := q.Depth(t.Context(), "orders", most)
+		d.Foreign = 0 // as far as looked
+		if want := (queue.Depth{Pending: min(total, most), Capped: total > most, Oldest: msgs[0].ID}); err != nil || d != want {
+			t.Errorf("Depth(%d) = %+v, %v, want %+v", most, d, err, want)
+		}
+	}
+	var listed []string
+	for after := ""; ; after = listed[len(listed)-1] {
+		page, err := q.Foreign(t.Context(), "orders", after, 2)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if len(page) == 0 {
+			break
+		}
+		listed = append(listed, page...)
+	}
+	if !slices.Equal(listed, s.Keys) {
+		t.Errorf("listed are %q, want %q", listed, s.Keys)
+	}
+	if keys, err := q.Foreign(t.Context(), "audit", "", 10); err != nil || len(keys) > 0 {
+		t.Errorf("another type has foreign keys: %q, %v", keys, err)
+	}
+}
+
+func testForeignKeysOnly(t *testing.T, s SpoiledStore) {
+	q := s.Open(t)
+	s.PlantForeign(t, "orders", s.Keys...)
+	for _, most := range []int{0, 1, 1000} {
+		d, err := q.Depth(t.Context(), "orders", most)
+		if err != nil || d.Pending != 0 || d.Capped || !d.Oldest.IsZero() || d.Foreign == 0 {
+			t.Errorf("Depth(%d) = %+v, %v; want nothing pending, and that foreign keys were seen", most, d, err)
+		}
+	}
+	if types, err := q.Types(t.Context()); err != nil || !slices.Equal(types, []string{"orders"}) {
+		t.Errorf("the types are %q, %v: somebody has to find it", types, err)
+	}
+}
+
+func testRemoveForeign(t *testing.T, s SpoiledStore) {
+	q := s.Open(t)
+	msgs := numbered("orders", 1, 3)
+	mustInsert(t, q, "orders", msgs)
+	s.PlantForeign(t, "orders", s.Keys...)
+	remove := func(want int, keys ...string) {
+		t.Helper()
+		if n, err := q.RemoveForeign(t.Context(), "orders", keys); n != want || err != nil {
+			t.Errorf("removed %d of %q, %v; want %d", n, keys, err, want)
+		}
+	}
+	for _, key := range []string{s.KeyOf("orders", msgs[1].ID), s.KeyOf("orders", id(1, 99, 1))} {
+		if n, err := q.RemoveForeign(t.Context(), "orders", []string{s.Keys[0], key}); n != 0 || err == nil {
+			t.Errorf("removed %d under %s, which is a message's key (%v)", n, key, err)
+		}
+	}
+	remove(0)
+	remove(1, s.Keys[1])
+	remove(0, s.Keys[1])
+	if keys, err := q.Foreign(t.Context(), "orders", "", 100); err != nil || fmt.Sprint(keys) != fmt.Sprint(slices.Delete(slices.Clone(s.Keys), 1, 2)) {
+		t.Errorf("left are %q, %v", keys, err)
+	}
+	remove(len(s.Keys)-1, s.Keys...)
+	wantMessages(t, fetchAll(t, q, "orders"), msgs)
+}
