@@ -35,11 +35,15 @@ type ledger struct {
 
 	last    map[uint64]*producerEntry // by producer number
 	held    map[uint64]heldEntry      // by producer number; never persisted
+	stuck   map[uint64]heldEntry      // the same for messages that no others wait for, but that cannot be appended as they are
 	keys    keys                      // of the messages in the file, see keys.go
 	delayed delayedIDs                // of the messages in the file, see delayed.go
 
 	skipped     int // spans of all producers
 	mostSkipped int
+
+	passed span   // the numbers that the last declared gap has skipped …
+	unfit  uint64 // … and how many of them are pending, but incomplete
 
 	sweep func() uint64 // numbers the full sweeps over what is pending
 
@@ -71,6 +75,8 @@ type heldEntry struct {
 	seen  uint64   // the sweep in which any of them was last seen
 	late  bool     // one that is not complete, or has no number, has outlasted the gap timeout
 
+	incomplete []span // the numbers of those that are not complete
+
 	next     queue.ID // the first one that is complete; zero: none is
 	nextSeen uint64   // the sweep in which it was last seen
 }
@@ -85,6 +91,7 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 		sweep:      func() uint64 { return 0 },
 		last:       make(map[uint64]*producerEntry),
 		held:       make(map[uint64]heldEntry),
+		stuck:      make(map[uint64]heldEntry),
 		looked:     make(map[uint64]sight),
 		keys:       keys{most: maxKeys},
 		delayed:    delayedIDs{most: maxDelayedSpans},
@@ -109,26 +116,33 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	switch {
 	case n == 0:
 		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in the queue.
-		l.holdIncomplete(producer, m.ID)
+		l.holdStuck(producer, m.ID)
 		return hold
 	case n <= last:
 		entry.heard(seenAt)
 		switch missing := entry.isMissing(n); {
-		case missing && !m.Incomplete:
+		case missing && m.Incomplete:
+			// rule: a number inside a declared gap is not in the file, so its message is never acknowledged as a copy, whatever it looks like.
+			l.holdStuck(producer, m.ID)
+			return hold
+		case missing:
 			// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
 			entry.fill(n)
 			return appendLate
 		// rule: a number that was skipped has no message in the file. Its message is back in the queue if the database was set back, or if who was to
-		// put it aside has died. What is left of one that is not complete was put aside: the rest of it was removed behind that.
-		case !m.Incomplete && entry.isSkipped(n):
+		// put it aside has died.
+		case entry.isSkipped(n) && m.Incomplete:
+			l.holdStuck(producer, m.ID)
+			return hold
+		case entry.isSkipped(n):
 			return putAside
-		case missing, entry.at == 0, ms(m.ID) <= entry.at, l.delayed.copied(m):
+		case entry.at == 0, ms(m.ID) <= entry.at, l.delayed.copied(m):
 			return duplicate
 		}
 		// rule: ID times never decrease within a producer, so a message that is younger than the last one in the file is no copy. A database
 		// that was set back has given its number a second time.
 		if m.Incomplete {
-			l.holdIncomplete(producer, m.ID)
+			l.holdStuck(producer, m.ID)
 			return hold
 		}
 		return reused
@@ -139,7 +153,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	case n == last+1:
 		l.note(m.ID, seenAt)
 		return appendNow
-	case l.noFile:
+	case l.noFile && covered(l.held[producer].incomplete, n) == 0: // with those before it pending and incomplete, it waits as with a file
 		// rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
 		// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session, or is lost.
 		now, look := l.sweep(), l.looked[producer]
@@ -165,6 +179,13 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 // note counts id as appended; a jump over last+1 is recorded as missing.
 func (l *ledger) note(id queue.ID, seenAt int64) {
 	producer, n := id.Producer(), id.N()
+	h := l.held[producer]
+	if l.unfit = covered(h.incomplete, n); l.unfit > 0 { // nobody waits for them any more, but their own time goes on
+		if _, ok := l.stuck[producer]; !ok {
+			h.next, h.incomplete = queue.ID{}, nil
+			l.stuck[producer] = h
+		}
+	}
 	delete(l.held, producer)
 	entry := l.last[producer]
 	if entry == nil {
@@ -177,14 +198,16 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 		entry.fill(n)
 		return
 	case n > entry.n+1:
-		entry.missing = append(entry.missing, span{entry.n + 1, n - 1})
+		l.passed = span{entry.n + 1, n - 1}
+		entry.missing = append(entry.missing, l.passed)
 	}
 	entry.n, entry.at = n, ms(id)
 }
 
 // holdBack starts (or keeps) the clock of a producer whose next message is missing, while id waits.
 func (l *ledger) holdBack(producer uint64, id queue.ID) heldEntry {
-	h := l.holdAny(producer, id)
+	h := l.holdAny(l.held, producer, id)
+	h.incomplete = without(h.incomplete, id.N()) // it was repaired
 	// A full sweep that has come to id and did not see next before, tells that next is gone.
 	if h.next.IsZero() || id.Compare(h.next) <= 0 || h.nextSeen != h.seen {
 		h.next, h.nextSeen = id, h.seen
@@ -195,13 +218,23 @@ func (l *ledger) holdBack(producer uint64, id queue.ID) heldEntry {
 
 // holdIncomplete is for a message that cannot be appended however long it waits.
 func (l *ledger) holdIncomplete(producer uint64, id queue.ID) {
-	h := l.holdAny(producer, id)
+	h := l.holdAny(l.held, producer, id)
 	h.late = l.now().Sub(h.since) >= l.gapTimeout
+	h.incomplete = with(h.incomplete, id.N())
 	l.held[producer] = h
 }
 
-func (l *ledger) holdAny(producer uint64, id queue.ID) heldEntry {
-	h, ok := l.held[producer]
+// holdStuck is for one that no other message waits for.
+//
+// rule: it starts no gap's clock. A gap that opens later waits for its own missing messages.
+func (l *ledger) holdStuck(producer uint64, id queue.ID) {
+	h := l.holdAny(l.stuck, producer, id)
+	h.late = l.now().Sub(h.since) >= l.gapTimeout
+	l.stuck[producer] = h
+}
+
+func (l *ledger) holdAny(held map[uint64]heldEntry, producer uint64, id queue.ID) heldEntry {
+	h, ok := held[producer]
 	if !ok {
 		h = heldEntry{since: l.now(), id: id}
 	} else if id.Compare(h.id) < 0 {
@@ -211,10 +244,17 @@ func (l *ledger) holdAny(producer uint64, id queue.ID) heldEntry {
 	return h
 }
 
-// firstHeld returns the smallest ID that waits behind a gap; ok is false when none does.
+// firstHeld returns the smallest ID that waits; ok is false when none does.
 func (l *ledger) firstHeld() (id queue.ID, ok bool) {
 	for _, h := range l.held {
 		if !ok || h.id.Compare(id) < 0 {
+			id, ok = h.id, true
+		}
+	}
+	for producer, h := range l.stuck {
+		if h.seen+1 < l.sweep() { // gone, or appended after a repair
+			delete(l.stuck, producer)
+		} else if !ok || h.id.Compare(id) < 0 {
 			id, ok = h.id, true
 		}
 	}
@@ -240,7 +280,36 @@ func (l *ledger) overdue() bool {
 			return false
 		}
 	}
+	for _, h := range l.stuck {
+		if h.seen == sweep && !h.late {
+			return false
+		}
+	}
 	return true
+}
+
+// gone is how many messages of the last declared gap are not in the queue.
+func (l *ledger) gone() uint64 { return l.passed.to - l.passed.from + 1 - l.unfit }
+
+// gapText says of the last declared gap what is known of the messages in it.
+func (l *ledger) gapText() string {
+	switch {
+	case l.unfit == 0:
+		return "going on behind a declared gap: earlier messages of this producer are gone from the queue"
+	case l.gone() == 0:
+		return "going on behind a declared gap: earlier messages of this producer are in the queue, but cannot be appended as they are; once repaired they are appended late"
+	}
+	return "going on behind a declared gap: some earlier messages of this producer are gone from the queue, others are there, but cannot be appended as they are"
+}
+
+// covered counts the numbers below n in ascending spans.
+func covered(spans []span, n uint64) (count uint64) {
+	for _, s := range spans {
+		if s.from < n {
+			count += min(s.to, n-1) - s.from + 1
+		}
+	}
+	return count
 }
 
 // forget drops producers that have been silent for longer than retention. It may only be called after a sweep over all

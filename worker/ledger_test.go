@@ -2,6 +2,7 @@ package worker
 
 import (
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -137,10 +138,120 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 	expect(t, l, message(1, 3), hold)
 	c.t = c.t.Add(time.Hour)
 	expect(t, l, message(1, 3), appendAfterGap)
+	// The gap has skipped it, but it is in the queue and not in the file. A duplicate would be acknowledged: lost, when all it needs is a repair.
 	missing := message(1, 2)
 	missing.Incomplete = true
-	expect(t, l, missing, duplicate)
+	expect(t, l, missing, hold)
+	c.t = c.t.Add(time.Hour)
+	expect(t, l, missing, hold)
+	if first, ok := l.firstHeld(); !ok || first != missing.ID || !l.overdue() {
+		t.Fatalf("firstHeld = %v, %v, overdue = %v; want message 2, and that it is overdue", first, ok, l.overdue())
+	}
 	expect(t, l, message(1, 2), appendLate) // it was not taken for appended
+	expect(t, l, missing, duplicate)
+}
+
+// What is said of a gap has to be true: messages that are there, but cannot be decoded, are not gone.
+func TestLedgerTellsWhatIsGoneFromWhatIsIncomplete(t *testing.T) {
+	spoiled := func(n uint64) *queue.Message {
+		m := message(1, n)
+		m.Incomplete = true
+		return m
+	}
+	for name, tc := range map[string]struct {
+		incomplete  []uint64
+		next        uint64
+		gone, unfit uint64
+		says        string
+	}{
+		"gone":       {nil, 4, 2, 0, "are gone from the queue"},
+		"incomplete": {[]uint64{2, 3}, 4, 0, 2, "are in the queue, but cannot be appended"},
+		"both":       {[]uint64{3}, 4, 1, 1, "some earlier messages of this producer are gone"},
+		"behind it":  {[]uint64{5}, 4, 2, 0, "are gone from the queue"},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, c := testLedger()
+			expect(t, l, message(1, 1), appendNow)
+			for range 2 {
+				for _, n := range tc.incomplete {
+					expect(t, l, spoiled(n), hold)
+				}
+			}
+			expect(t, l, message(1, tc.next), hold)
+			c.t = c.t.Add(30 * time.Second)
+			expect(t, l, message(1, tc.next), appendAfterGap)
+			if l.gone() != tc.gone || l.unfit != tc.unfit || !strings.Contains(l.gapText(), tc.says) {
+				t.Errorf("%d are gone, %d are incomplete, %q; want %d, %d, %q", l.gone(), l.unfit, l.gapText(), tc.gone, tc.unfit, tc.says)
+			}
+			for _, n := range tc.incomplete { // and they have waited for long enough
+				if n < tc.next {
+					expect(t, l, spoiled(n), hold)
+				}
+			}
+			if tc.unfit > 0 && !l.overdue() {
+				t.Error("messages that had their time in front of the gap have to wait again")
+			}
+		})
+	}
+}
+
+// A message that nobody waits for starts no gap's clock: what is missing later gets its own gap timeout.
+func TestLedgerWaitsForMissingMessagesBesideAStuckOne(t *testing.T) {
+	stuck := map[string]*queue.Message{"without a number": message(1, 0), "in a gap that was declared": message(1, 2),
+		"with a reused number": {Type: typ, ID: queue.NewID(epoch.Add(time.Hour), 1, 1)}}
+	for name, m := range stuck {
+		t.Run(name, func(t *testing.T) {
+			m.Incomplete = true
+			l, c := testLedger()
+			expect(t, l, message(1, 1), appendNow)
+			expect(t, l, message(1, 3), hold)
+			c.t = c.t.Add(time.Hour)
+			expect(t, l, message(1, 3), appendAfterGap)
+			expect(t, l, m, hold)
+			c.t = c.t.Add(time.Hour)
+			expect(t, l, m, hold)
+			expect(t, l, message(1, 5), hold)
+			c.t = c.t.Add(29 * time.Second)
+			expect(t, l, message(1, 5), hold)
+			expect(t, l, message(1, 4), appendNow)
+			expect(t, l, message(1, 5), appendNow)
+			expect(t, l, m, hold)
+		})
+	}
+}
+
+// Without a file it waits for incomplete messages as with one.
+func TestLedgerWithoutAFileWaitsForIncompleteMessages(t *testing.T) {
+	l, c := testLedger()
+	sweep := uint64(1)
+	l.sweep, l.noFile = func() uint64 { return sweep }, true
+	first := message(1, 1)
+	first.Incomplete = true
+	for range 3 {
+		expect(t, l, first, hold)
+		expect(t, l, message(1, 2), hold)
+		sweep++
+	}
+	c.t = c.t.Add(30 * time.Second)
+	expect(t, l, first, hold)
+	expect(t, l, message(1, 2), appendAfterGap)
+	expect(t, l, message(1, 3), appendNow)
+	expect(t, l, first, hold)
+	first.Incomplete = false
+	expect(t, l, first, appendLate)
+	// And no longer than until they are repaired.
+	second := message(2, 5)
+	second.Incomplete = true
+	expect(t, l, second, hold)
+	expect(t, l, message(2, 6), hold)
+	for range 2 {
+		sweep++
+		second.Incomplete = false
+		l.judge(second, 1)
+		l.judge(message(2, 6), 1)
+	}
+	expect(t, l, second, duplicate)
+	expect(t, l, message(2, 7), appendNow)
 }
 
 // What is younger than the last message of its producer is none of those before, so it may not be acknowledged when it is not complete, either.

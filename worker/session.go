@@ -450,7 +450,7 @@ func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage
 	case appendAfterGap:
 		s.gaps++
 		s.count(func(st *Stats) { st.Gaps++ })
-		s.log.Warn().Stringer("id", m.ID).Msg("going on behind a declared gap: earlier messages of this producer are gone from the queue")
+		s.log.Warn().Stringer("id", m.ID).Uint64("gone", s.ledger.gone()).Uint64("not_appendable", s.ledger.unfit).Msg(s.ledger.gapText())
 		return storage.KindAfterGap, true
 	case appendLate:
 		s.log.Warn().Stringer("id", m.ID).Msg("taking a message that was missing when those behind it were taken")
