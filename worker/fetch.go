@@ -59,7 +59,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 		}
 		began := time.Now()
 		f.pool.noteAsking(f.typ)
-		msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes})
+		msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes, Foreign: f.noteForeign})
 		f.observe(StepFetch, began, len(msgs), err)
 		switch {
 		case outage.note(&f.log, err, "fetch"):
@@ -136,7 +136,11 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	if unwanted && !nothing && !onlyIncomplete {
 		f.lastFull = time.Time{} // so the next sweep is a full one, and may answer the question
 	}
-	return unwanted && (nothing || onlyIncomplete)
+	ends := unwanted && (nothing || onlyIncomplete)
+	if f.full {
+		f.reviewUnfit(ends)
+	}
+	return ends
 }
 
 // goBack sets the walk back if it is time for that. In-flight batches are acknowledged first, or they would be fetched a
@@ -183,6 +187,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 		f.lastFull = now
 		f.mark, f.newest = f.newest, queue.ID{}
 		f.sweeps.Add(1)
+		f.unfit.begin()
 	}
 	return nil
 }

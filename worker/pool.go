@@ -153,7 +153,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	return errors.Join(err, p.refusals())
+	return errors.Join(err, p.refusals(), p.leftBehind())
 }
 
 // discover starts a server for every type that the configuration names or matches. It returns when the pool stops, or,
@@ -235,6 +235,9 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			drained, err = p.hold(ctx, typ, t, &log)
 		}
 		p.noteEnd(typ, err)
+		if !drained {
+			p.setUnfit(typ, nil) // somebody else looks after it now, or nobody
+		}
 		switch {
 		case drained && p.cfg.UntilEmpty:
 			return
@@ -301,6 +304,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		p.noteAnswer(typ, err)
 		if err == nil && d.Pending == 0 {
 			p.wantsNoMore(typ)
+			err = p.lookAtForeign(ctx, typ, d.Foreign, log)
 		}
 		switch {
 		case p.stopped(ctx):
@@ -398,6 +402,7 @@ func (p *Pool) acquire(ctx context.Context, typ string, t turn, wait time.Durati
 func (p *Pool) newSession(typ string, lease *lock.Lease, log zerolog.Logger) *session {
 	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
+	s.unfit = p.unfitOf(typ)
 	s.touch()
 	if p.handler == nil {
 		s.sink = fileSink{s}

@@ -56,6 +56,8 @@ type session struct {
 
 	appended, duplicates, gaps, bytes uint64 // owned by the append stage
 	sinceCheckpoint                   uint64
+
+	unfit *unfit // of the type; outlasts the session
 }
 
 // heldState is what the fetch stage needs to know of messages that were held back.
@@ -430,6 +432,9 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage.Kind, ok bool) {
 	switch s.ledger.judge(m, seenAt) {
 	case hold:
+		if why := m.Unfit(); why != "" { // rule: what cannot be appended is not passed over in silence
+			s.noteUnfit(unfitKey{id: m.ID}, why)
+		}
 		return 0, false
 	case duplicate:
 		s.duplicates++

@@ -18,7 +18,7 @@ import (
 //	waiting ──lock──▶ held ──▶ waiting
 //	   │               │ ▲
 //	   │        failed ▼ │ done again
-//	   │             blocked: the next attempt is waited for
+//	   │             blocked: the next attempt is waited for, or a person who repairs a message
 //	   ├─▶ paused: an operator has stopped it; ◀── resumed
 //	   └─▶ refused: its file cannot be used, a person is needed; looked at again now and then
 type State string
@@ -27,7 +27,7 @@ type State string
 const (
 	Waiting State = "waiting" // for messages, or for the lock that another replica holds
 	Held    State = "held"    // this pool holds the lock and drains the type
-	Blocked State = "blocked" // a message, the disk or the server fails, and is tried again until it works
+	Blocked State = "blocked" // a message, the disk or the server fails, and is tried again until it works; or something in the queue cannot be appended
 	Paused  State = "paused"  // an operator has paused it
 	Refused State = "refused" // its file cannot be used, or an operation is forbidden
 )
@@ -80,11 +80,13 @@ type TypeStatus struct {
 // typeRecord is what a pool notes about a type. Guarded by Pool.mu, which is only ever held for moments.
 type typeRecord struct {
 	TypeStatus
-	failing  bool      // what the type waits for has failed, and is tried again
-	handling bool      // the Handler is at work
-	beat     time.Time // when the session last got a step done
-	wanted   time.Time // since when the lock is wanted; zero: it is not
-	asking   time.Time // since when an answer of the queue is waited for; zero: it is not
+	unfits   *unfit      // what is known of what cannot be appended
+	unfit    *UnfitError // what of it is overdue; nil: nothing
+	failing  bool        // what the type waits for has failed, and is tried again
+	handling bool        // the Handler is at work
+	beat     time.Time   // when the session last got a step done
+	wanted   time.Time   // since when the lock is wanted; zero: it is not
+	asking   time.Time   // since when an answer of the queue is waited for; zero: it is not
 }
 
 // The server counts as away when this pool had no good answer for this long.
@@ -148,7 +150,7 @@ func (p *Pool) restate(typ string) {
 	switch {
 	case p.refused[typ] != nil:
 		state = Refused
-	case r.failing:
+	case r.failing, r.unfit != nil:
 		state = Blocked
 	case r.Held:
 		state = Held
@@ -185,7 +187,7 @@ func (p *Pool) notePaused(typ string, paused bool) {
 	p.note(typ, func(r *typeRecord) {
 		switch {
 		case paused:
-			r.failing = false
+			r.failing, r.unfit = false, nil
 			r.enter(Paused)
 		case r.State == Paused:
 			r.enter(Waiting)

@@ -27,7 +27,7 @@ const (
 	ExitNothing   = 4   // nothing matched
 	ExitHeld      = 5   // lock held elsewhere, or fenced by another writer
 	ExitNotNow    = 6   // the backlog is full or the type is paused
-	ExitPartial   = 7   // some of it was done
+	ExitPartial   = 7   // some of it was done, what is left cannot be
 	ExitStopped   = 130 // stopped by a signal
 )
 
@@ -60,6 +60,7 @@ func Code(err error) int {
 		e       *Error
 		foreign *storage.ForeignFileError
 		other   *storage.WrongTypeError
+		unfit   *worker.UnfitError
 	)
 	switch {
 	case err == nil:
@@ -75,6 +76,8 @@ func Code(err error) int {
 		return ExitHeld
 	case errors.Is(err, queue.ErrPaused), errors.Is(err, queue.ErrBacklogFull), errors.Is(err, worker.ErrPaused):
 		return ExitNotNow
+	case errors.As(err, &unfit):
+		return ExitPartial
 	case errors.Is(err, context.Canceled):
 		return ExitStopped
 	}

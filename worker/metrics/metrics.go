@@ -155,7 +155,7 @@ var perType = []perTypeSample{
 	gauge("fencepost_durable_index", "Records of the file below this index are durable; absent while the type is not held.", func(s *worker.TypeStatus) (float64, bool) {
 		return float64(s.Index), s.Held && s.Path != ""
 	}),
-	gauge("fencepost_type_blocked", "1 while the type cannot go on: something fails again and again, or its file cannot be used.", func(s *worker.TypeStatus) (float64, bool) {
+	gauge("fencepost_type_blocked", "1 while the type needs a look: something fails again and again, its file cannot be used, or something in the queue cannot be appended.", func(s *worker.TypeStatus) (float64, bool) {
 		return truth(s.State == worker.Blocked || s.State == worker.Refused), true
 	}),
 	gauge("fencepost_type_paused", "1 while an operator has paused the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.State == worker.Paused), true }),

@@ -85,7 +85,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	onError := cli.NewOneOf("block", "dead")
 	f.Var(onError, "on-error", "a message that the file cannot take: block holds its type back, dead puts it aside (fencepost dead ls)")
 	f.BoolVar(&cfg.NoScheduler, "no-scheduler", false, "leave delayed messages, of all types, to other workers: without any they stay delayed")
-	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit 0 when all types are drained")
+	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit when all types are drained: 0, or 7 if something stays in the queue that cannot be appended")
 	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
 	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at the start, wait this long for a usable server while it restarts or its replica set elects a primary; 0 waits for ever")
