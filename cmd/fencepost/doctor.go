@@ -85,8 +85,9 @@ func doctorCommand() *cobra.Command {
 	var overlay bool
 	cmd := &cobra.Command{
 		Use:   "doctor",
-		Short: "Check server, indexes, clocks, directory and files, and say what to do about what is wrong",
-		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits 1 if something would keep them from working, and 3
+		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
+		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits 1 if something would keep them from working, or a
+message among the oldest 100 of a type cannot be appended, and 3
 if a file is not the one that is registered, or a file of a type is missing, cut, renamed or a copy. A warning is about what works, but
 not as well as it could.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
@@ -107,7 +108,7 @@ not as well as it could.`,
 			d.examineServer(ctx, b)
 			d.examineDirectory(dir, overlay)
 			// What is found out while everything is called off says nothing.
-			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir))
+			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
 		})
 		if errors.Is(err, context.Canceled) {
 			return cli.Stoppedf("stopped before everything was looked at")

@@ -58,6 +58,7 @@ type typeRow struct {
 	Pending       int     `json:"pending"`
 	PendingCapped bool    `json:"pending_capped,omitempty"` // there are more
 	OldestSeconds float64 `json:"oldest_seconds"`
+	ForeignKeys   int     `json:"foreign_keys,omitempty"` // seen when the messages were counted; there may be more
 	DurableIndex  uint64  `json:"durable_index"`
 	Epoch         uint64  `json:"epoch"`
 	FileID        string  `json:"file_id,omitempty"`
@@ -116,7 +117,11 @@ func typesLsCommand() *cobra.Command {
 				if r.Pending > 0 {
 					oldest = time.Duration(r.OldestSeconds * float64(time.Second)).Round(time.Second / 10).String()
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s", r.Type, pending, oldest, r.DurableIndex, r.Epoch, r.state)
+				state := r.state
+				if r.ForeignKeys > 0 {
+					state = strings.TrimPrefix(state+", foreign keys", "-, ")
+				}
+				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s", r.Type, pending, oldest, r.DurableIndex, r.Epoch, state)
 				if succeeded {
 					fmt.Fprintf(w, "\t%d", r.Generation)
 				}
@@ -161,7 +166,7 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 	if err != nil {
 		return typeRow{}, err
 	}
-	row := typeRow{Type: typ, Pending: depth.Pending, PendingCapped: depth.Capped, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
+	row := typeRow{Type: typ, Pending: depth.Pending, PendingCapped: depth.Capped, ForeignKeys: depth.Foreign, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
 	row.DrainPaused, row.PublishPaused, row.MaxBacklog, row.Why = set.DrainPaused, set.PublishPaused, set.MaxBacklog, set.Why
 	if row.state = stateOf(set); set.Why != "" {
 		row.state += " (" + oneLine(set.Why) + ")"

@@ -220,11 +220,13 @@ func typesPurgeCommand() *cobra.Command {
 	var dryRun, yes bool
 	var before moment
 	var older time.Duration
+	var foreign bool
 	cmd := &cobra.Command{
-		Use:   "purge TYPE (--dry-run | --yes)",
+		Use:   "purge TYPE [ID…] (--dry-run | --yes)",
 		Short: "Remove pending messages for good",
-		Long: `Purge removes the pending messages of a type, or those published --before a time or longer ago than --older. What is published while it
-runs stays, and so do the messages in the file.
+		Long: `Purge removes the pending messages of a type, or those published --before a time or longer ago than --older, or those that are named. What
+is published while it runs stays, and so do the messages in the file. With --foreign it removes no messages, but everything under keys in
+the range of the type's messages that hold no message ID: another program has put it there. types peek --foreign lists them.
 
 Nothing remembers what was purged. A worker waits --gap-timeout for the messages that its producers numbered in between, and then
 declares a gap in the file. What a worker has fetched already it may still append: to be exact, pause draining, wait
@@ -232,6 +234,8 @@ until types ls shows no change, purge, resume.
 
 The last line of the output is purged=… bytes=…; exit code 4 if nothing matched.`,
 		Example: `  fencepost types purge orders --dry-run
+  fencepost types purge orders 065svpgc20000000000001o00000001a --yes
+  fencepost types purge orders --foreign --dry-run
   fencepost types pause orders --drain && fencepost types purge orders --older 24h --yes; fencepost types resume orders --drain`,
 	}
 	url := cli.URLFlag(cmd)
@@ -239,12 +243,13 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.Flags().Var(&before, "before", "only messages published before this time: 2026-01-31T15:04:05Z")
 	cmd.Flags().DurationVar(&older, "older", 0, "only messages published longer ago than this: 24h")
+	cmd.Flags().BoolVar(&foreign, "foreign", false, "remove foreign keys, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
 		switch {
-		case len(args) != 1:
+		case len(args) == 0:
 			return cli.Usagef("name one TYPE; fencepost types ls lists them")
 		case older < 0:
 			return cli.Usagef("--older %v: it is negative", older)
@@ -257,7 +262,17 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		if err := queue.ValidateType(typ); err != nil {
 			return err
 		}
+		ids, err := parsePurge(args[1:], foreign, older > 0 || !before.IsZero())
+		if err != nil {
+			return err
+		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			switch {
+			case foreign:
+				return purgeForeign(ctx, cmd, b, typ, dryRun)
+			case len(ids) > 0:
+				return purgeIDs(ctx, cmd, b, typ, ids, dryRun)
+			}
 			if older > 0 {
 				now, err := b.Queue.Now(ctx)
 				if err != nil {
@@ -307,6 +322,7 @@ type pendingRow struct {
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
 	Incomplete    bool              `json:"incomplete,omitempty"`
+	Unfit         string            `json:"unfit,omitempty"` // why it cannot be appended as it is
 
 	preview string
 }
@@ -319,7 +335,8 @@ func typesPeekCommand() *cobra.Command {
 		Use:   "peek TYPE",
 		Short: "Show the oldest pending messages without consuming them",
 		Long: `Peek reads pending messages and leaves them where they are. They are listed in the order in which workers append them; the number is
-the message's place among its producer's.`,
+the message's place among its producer's. What cannot be appended as it is says why. With --foreign it lists the keys in the range of the
+type's messages that hold no message ID: another program has put something there, which is never appended.`,
 		Example: `  fencepost types peek orders
   fencepost types peek orders -n 100 --from 065svpgc20000000000001o00000001a -o json`,
 	}
@@ -327,6 +344,7 @@ the message's place among its producer's.`,
 	cmd.Flags().VarP(output, "output", "o", "output format; json has the whole payloads")
 	cmd.Flags().VarP(&limit, "count", "n", "show at most this many")
 	cmd.Flags().StringVar(&from, "from", "", "begin with this ID, or the next one behind it")
+	foreign := cmd.Flags().Bool("foreign", false, "list the foreign keys of the type, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -340,6 +358,9 @@ the message's place among its producer's.`,
 		if limit < 1 || limit > 10_000 {
 			return cli.Usagef("--count %d: show 1 to 10000", limit)
 		}
+		if *foreign && from != "" {
+			return cli.Usagef("--foreign and --from exclude each other; foreign keys hold no IDs")
+		}
 		var after queue.ID
 		if from != "" {
 			id, err := queue.ParseID(from)
@@ -349,6 +370,9 @@ the message's place among its producer's.`,
 			after = id.Prev()
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			if *foreign {
+				return peekForeign(ctx, cmd, b, args[0], int(limit), output.Value == "json")
+			}
 			return peek(ctx, cmd, b, args[0], after, int(limit), output.Value == "json")
 		})
 	}
@@ -381,6 +405,9 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 		if _, err := chooseTypes(ctx, b, []string{typ}, false); err != nil {
 			return err
 		}
+		if keys, err := b.Queue.Foreign(ctx, typ, "", 1); err == nil && len(keys) > 0 {
+			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("nothing is pending there but foreign keys; fencepost types peek --foreign %s lists them", typ)}
+		}
 		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("nothing is pending there")}
 	}
 	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
@@ -394,10 +421,11 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 
 func pendingRowOf(m *queue.Message, now time.Time, whole bool) pendingRow {
 	r := pendingRow{ID: m.ID.String(), Producer: fmt.Sprintf("%016x", m.ID.Producer()), N: m.ID.N(), Published: m.ID.Time().UTC(),
-		AgeSeconds: max(now.Sub(m.ID.Time()).Seconds(), 0), Bytes: len(m.Payload), Headers: m.Headers, Incomplete: m.Incomplete}
+		AgeSeconds: max(now.Sub(m.ID.Time()).Seconds(), 0), Bytes: len(m.Payload), Headers: m.Headers, Incomplete: m.Incomplete, Unfit: m.Unfit()}
 	switch {
-	case m.Incomplete:
-		r.preview = "(incomplete: stored or acknowledged in part)"
+	case m.Incomplete && whole:
+	case r.Unfit != "" && !whole:
+		r.preview = "(cannot be appended: " + r.Unfit + ")"
 	case whole && utf8.Valid(m.Payload):
 		r.Payload = new(string(m.Payload))
 	case whole:

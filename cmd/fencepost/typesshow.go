@@ -16,7 +16,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// lookAtMost bounds how many dead letters and delayed messages are read to count them.
+// lookAtMost bounds how many dead letters, delayed and pending messages are read to count them.
 var lookAtMost = queue.Limit{Messages: 1000, Bytes: 16 << 20}
 
 // typeDetails is everything there is to know about a type, in the json output of types show.
@@ -28,6 +28,9 @@ type typeDetails struct {
 	Dead       int         `json:"dead"`
 	DeadCapped bool        `json:"dead_capped,omitempty"` // there are more
 	NextDue    time.Time   `json:"next_due,omitzero"`     // of its delayed messages, as far as looked
+	Unfit      []unfitRow  `json:"unfit,omitempty"`       // what cannot be appended, of the oldest messages and of foreign keys
+
+	unfit unfit
 }
 
 // workerRow is a worker that serves a type.
@@ -137,6 +140,10 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 	if i := slices.IndexFunc(delayed, func(m queue.Message) bool { return m.Type == typ }); i >= 0 {
 		d.NextDue = delayed[i].Due
 	}
+	if d.unfit, err = findUnfit(ctx, b.Queue, typ, lookAtMost, 1000); err != nil {
+		return nil, err
+	}
+	d.Unfit = slices.Concat(d.unfit.messages, d.unfit.foreign)
 	return d, nil
 }
 
@@ -154,6 +161,9 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 		line("pending", "nothing")
 	} else {
 		line("pending", "%s, the oldest for %s", plus(d.Pending, d.PendingCapped), seconds(d.OldestSeconds))
+	}
+	for _, s := range d.unfit.lines(d.Type) {
+		line("unfit", "%s", s)
 	}
 	line("settings", "%s", d.state)
 	if !d.Changed.IsZero() {

@@ -1,0 +1,246 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/spf13/cobra"
+)
+
+// unfitRow is something in the queue that cannot be appended, in json output.
+type unfitRow struct {
+	ID  string `json:"id,omitempty"`  // of a message …
+	Key string `json:"key,omitempty"` // … or a foreign key
+	Why string `json:"why"`
+}
+
+func (r unfitRow) String() string {
+	if r.Key != "" {
+		return fmt.Sprintf("the key %q %s", r.Key, r.Why)
+	}
+	return r.ID + ": " + r.Why
+}
+
+// unfit is what was found in the queue of a type.
+type unfit struct {
+	messages, foreign []unfitRow
+	looked            int  // the oldest so many messages were looked at
+	more              bool // there are more foreign keys
+}
+
+// findUnfit looks at the oldest messages of a type, and lists some of its foreign keys.
+func findUnfit(ctx context.Context, q queue.Queue, typ string, look queue.Limit, mostKeys int) (u unfit, err error) {
+	msgs, err := q.Fetch(ctx, typ, queue.ID{}, look)
+	if err != nil {
+		return u, err
+	}
+	u.looked = len(msgs)
+	for i := range msgs {
+		if why := msgs[i].Unfit(); why != "" {
+			u.messages = append(u.messages, unfitRow{ID: msgs[i].ID.String(), Why: why})
+		}
+	}
+	keys, err := q.Foreign(ctx, typ, "", mostKeys+1)
+	if err != nil {
+		return u, err
+	}
+	u.more = len(keys) > mostKeys
+	for _, key := range keys[:min(len(keys), mostKeys)] {
+		u.foreign = append(u.foreign, unfitRow{Key: key, Why: "is no message's"})
+	}
+	return u, nil
+}
+
+// foreignCount is how many foreign keys there are, as far as known.
+func (u *unfit) foreignCount() string {
+	s := humanize.Comma(int64(len(u.foreign)))
+	if u.more {
+		s += " or more"
+	}
+	return s
+}
+
+// lines is what a person wants to read, the first few by name.
+func (u *unfit) lines(typ string) (lines []string) {
+	const named = 10
+	for _, r := range u.messages[:min(len(u.messages), named)] {
+		lines = append(lines, r.String())
+	}
+	if len(u.messages) > named {
+		lines = append(lines, fmt.Sprintf("… %d of the oldest %d messages cannot be appended; fencepost types peek %s -n %d", len(u.messages), u.looked, typ, u.looked))
+	}
+	for _, r := range u.foreign[:min(len(u.foreign), named)] {
+		lines = append(lines, r.String())
+	}
+	if len(u.foreign) > named {
+		lines = append(lines, fmt.Sprintf("… %s foreign keys; fencepost types peek --foreign %s", u.foreignCount(), typ))
+	}
+	return lines
+}
+
+// doctorLook bounds what doctor reads of each type. What cannot be appended is the oldest, when the rest is drained.
+var doctorLook = queue.Limit{Messages: 100, Bytes: 1 << 20}
+
+// examineMessages looks whether what is pending can be appended.
+func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
+	types, err := q.Types(ctx)
+	if err != nil {
+		return err
+	}
+	found := false
+	for _, typ := range types {
+		u, err := findUnfit(ctx, q, typ, doctorLook, 1000)
+		if err != nil {
+			return err
+		}
+		if n := len(u.messages); n > 0 {
+			d.bad(cli.ExitFailed, "messages", "%s: %d of the oldest %d pending messages cannot be appended, one is %v; repair it, and it is appended; "+
+				"fencepost types show %s lists them", typ, n, u.looked, u.messages[0], typ)
+		}
+		if len(u.foreign) > 0 {
+			d.warn("messages", "%s: %s foreign keys lie among its messages, and stay there: %v; fencepost types peek --foreign %s lists them, "+
+				"types purge --foreign removes them", typ, u.foreignCount(), u.foreign[0], typ)
+		}
+		found = found || len(u.messages)+len(u.foreign) > 0
+	}
+	if !found && len(types) > 0 {
+		d.good("messages", "the oldest pending ones of all types can be appended")
+	}
+	return nil
+}
+
+// allForeign lists all foreign keys of a type, up to a number.
+func allForeign(ctx context.Context, q queue.Queue, typ string, most int) (keys []string, err error) {
+	for after := ""; len(keys) < most; after = keys[len(keys)-1] {
+		page, err := q.Foreign(ctx, typ, after, min(most-len(keys), 1000))
+		if err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			break
+		}
+		keys = append(keys, page...)
+	}
+	return keys, nil
+}
+
+// peekForeign is types peek --foreign.
+func peekForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, limit int, json bool) error {
+	keys, err := allForeign(ctx, b.Queue, typ, limit)
+	switch {
+	case err != nil:
+		return err
+	case json:
+		return printJSON(cmd, slices.Concat([]string{}, keys))
+	case len(keys) == 0:
+		return noForeign(typ)
+	}
+	for _, key := range keys {
+		fmt.Fprintln(cmd.OutOrStdout(), quoted(key))
+	}
+	return nil
+}
+
+func noForeign(typ string) error {
+	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("type %s has no foreign keys", typ)}
+}
+
+// quoted is a key as it is, unless it would do something to a terminal.
+func quoted(key string) string {
+	if q := strconv.Quote(key); q[1:len(q)-1] != key || strings.Contains(key, " ") {
+		return q
+	}
+	return key
+}
+
+// purgeForeign is types purge --foreign.
+func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, dryRun bool) error {
+	keys, err := allForeign(ctx, b.Queue, typ, 1_000_000)
+	switch {
+	case err != nil:
+		return err
+	case len(keys) == 0:
+		return noForeign(typ)
+	case dryRun:
+		fmt.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d foreign keys (dry run)\n", len(keys))
+		return nil
+	}
+	removed := 0
+	for some := range slices.Chunk(keys, 1000) {
+		n, err := b.Queue.RemoveForeign(ctx, typ, some)
+		if removed += n; err != nil {
+			return purgedInPart(ctx, cmd, removed, err)
+		}
+	}
+	fmt.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
+	return nil
+}
+
+// purgedInPart prints what was done before an error.
+func purgedInPart(ctx context.Context, cmd *cobra.Command, removed int, err error) error {
+	fmt.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
+	switch {
+	case removed == 0:
+		return err
+	case ctx.Err() != nil:
+		return &cli.Error{Code: cli.ExitStopped, Err: err}
+	}
+	return &cli.Error{Code: cli.ExitPartial, Err: err}
+}
+
+// purgeIDs is types purge of messages that are named.
+func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool) error {
+	var found []queue.ID
+	var missing error
+	for _, id := range ids {
+		msgs, err := b.Queue.Fetch(ctx, typ, id.Prev(), queue.Limit{Messages: 1})
+		switch {
+		case err != nil:
+			return err
+		case len(msgs) == 1 && msgs[0].ID == id:
+			found = append(found, id)
+		default:
+			missing = fmt.Errorf("no message %s of type %s is pending", id, typ)
+		}
+	}
+	switch {
+	case len(found) == 0:
+		return &cli.Error{Code: cli.ExitNothing, Err: missing}
+	case dryRun:
+		fmt.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", len(found))
+	default:
+		if err := b.Queue.Ack(ctx, typ, found); err != nil {
+			return fmt.Errorf("perhaps some are removed: %w", err)
+		}
+		fmt.Fprintf(cmd.OutOrStdout(), "purged=%d\n", len(found))
+	}
+	if missing != nil {
+		return &cli.Error{Code: cli.ExitPartial, Err: missing}
+	}
+	return nil
+}
+
+// parsePurge reads the arguments of types purge behind the type.
+func parsePurge(args []string, foreign, bounded bool) (ids []queue.ID, err error) {
+	for _, arg := range args {
+		id, err := queue.ParseID(arg)
+		if err != nil {
+			return nil, cli.Usagef("%w; fencepost types peek prints the IDs", err)
+		}
+		if !slices.Contains(ids, id) {
+			ids = append(ids, id)
+		}
+	}
+	if foreign && (bounded || len(ids) > 0) || bounded && len(ids) > 0 {
+		return nil, &cli.Error{Code: cli.ExitUsage, Err: errors.New("IDs, --foreign and --before or --older exclude each other; give one of them")}
+	}
+	return ids, nil
+}
