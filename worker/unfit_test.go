@@ -228,3 +228,20 @@ func TestHandlerPassesSpoiledMessages(t *testing.T) {
 		}
 	})
 }
+
+func TestUnfitIsBounded(t *testing.T) {
+	u := &unfit{}
+	u.begin()
+	for n := range uint64(unfitMost + 1) {
+		u.note(unfitKey{id: message(1, n).ID}, badHeader, 0)
+	}
+	if err, _ := u.error(typ); err == nil || err.Messages != unfitMost || !err.Capped || !strings.Contains(err.Error(), "at least 10000 of") {
+		t.Errorf("%+v", err)
+	}
+	u.begin()
+	u.note(unfitKey{key: "note"}, whyForeign, 0)
+	u.note(unfitKey{id: message(1, 1).ID}, badHeader, 0)
+	if u.end(false); len(u.entries) != 1 || u.told != 1 || u.capped {
+		t.Errorf("%d are remembered, %d have had a warning, capped %v; want the one that the last sweep has seen", len(u.entries), u.told, u.capped)
+	}
+}

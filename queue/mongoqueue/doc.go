@@ -11,6 +11,8 @@
 // Headers are a document; if a key contains '.' or starts with '$', which servers treat in different ways, they are an
 // array [key, value, key, value, …] instead. Messages of foreign publishers may have b as a string or not at all.
 //
+// What others store in the range of a type's messages, under a key that is no message's, is passed over, see queue.ForeignKeys.
+//
 // dead holds the dead letters in the same form, each with {reason, attempts, worker, at} besides.
 //
 // scheduled holds the delayed messages, see schedule.go, and how they are promoted, see promote.go.

@@ -10,6 +10,8 @@
 //	queue_members   id, member (JSON), seen
 //	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences go with it
 //
+// Rows of queue_messages whose id is no message ID are passed over, see queue.ForeignKeys.
+//
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
 // insertion, which is also the order of deletion (docs/decisions/0302).
 //
