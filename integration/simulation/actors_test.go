@@ -429,6 +429,9 @@ func (w *world) play() {
 	for slot := range w.visitors {
 		others.Go(func() { w.visitor(slot, storm) })
 	}
+	if w.spoils {
+		others.Go(func() { w.spoil(storm) })
+	}
 	if w.setBack {
 		others.Go(func() { w.setBackQueue(storm) })
 	}

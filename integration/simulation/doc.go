@@ -29,6 +29,7 @@
 //   - A server is away, or cannot be reached by somebody.
 //   - A disk operation fails, a sync fails and leaves the cache as it is, the kernel fails to write in the background, the disk is full.
 //   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker; compacts or repairs a file.
+//   - A script makes pending messages undecodable, and is undone within the gap timeout.
 //   - Everybody is killed, and the queue is restored from a backup. The files stay.
 //   - Clocks go at different rates, within the 1/16 that the lock allows for.
 //   - The queue's clock is off by two minutes, an hour or two days, ahead or behind, as one process reads it: for its whole life, or for a while. A process that

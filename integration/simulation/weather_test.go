@@ -40,6 +40,7 @@ type weather struct {
 	jumps           int             // of the queue's clock, when a process reads it
 	jumpers         []string        // whose clocks jump, by role …
 	jumpTo          []time.Duration // … and how far they are off then
+	spoils          bool            // somebody makes messages undecodable, and undoes it
 }
 
 func newWeather(seed uint64) weather {
@@ -71,6 +72,8 @@ func newWeather(seed uint64) weather {
 	}
 	w.visitors = pick(d, 0, 0, 0, 0, 3)
 	w.clocks(d)
+	// A message that is spoiled between its skip entry and its dead letter is not promised to become one.
+	w.spoils = w.bad == 0 && newDice(seed, number("spoils")).chance(2500)
 	return w
 }
 
