@@ -136,7 +136,8 @@ type Config struct {
 	// producers.
 	MaxFileBytes int64
 
-	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due are not waited for.
+	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due are not waited for. What cannot be appended or
+	// handled is waited for until the GapTimeout is over; then Run returns an *UnfitError for its type.
 	UntilEmpty bool
 
 	// NoScheduler keeps the pool from promoting delayed messages (of all types, also those that it does not serve). Some pool has to, or

@@ -127,7 +127,8 @@ func (p *Pool) Stats() Stats {
 // Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx ends, which gives
 // everything up at once; nothing is lost by that either, the next holder goes on. It returns nil after a stop and when
 // all types were drained; an error if ctx ended it, or if files could not be used: with UntilEmpty after all other
-// types were drained, otherwise only when no type is left that can be served.
+// types were drained, otherwise only when no type is left that can be served. With UntilEmpty it returns an *UnfitError for each type in whose
+// queue something is left that cannot be appended.
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
