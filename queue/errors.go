@@ -27,6 +27,9 @@ var (
 	ErrUnsupported = errors.New("refused by the queue")
 	// ErrClosed: the queue or the publisher was closed.
 	ErrClosed = errors.New("closed")
+	// ErrReplaced: the database was removed or replaced while the Queue had it open. Every later call fails with it, too: stop everything
+	// that uses the database, put it back, start again.
+	ErrReplaced = errors.New("lost its database")
 	// ErrPaused: an operator has paused publishing for the type.
 	ErrPaused = errors.New("publishing is paused")
 	// ErrBacklogFull: as many messages of the type are pending as its backlog limit allows.

@@ -938,3 +938,40 @@ func TestPlainErrorIsUnclear(t *testing.T) {
 type plain struct{ *queuetest.Memory }
 
 func (*plain) Insert(context.Context, string, []queue.Message) error { return errors.New("boom") }
+
+// lostQueue is a queue whose database is replaced in its second Insert.
+type lostQueue struct {
+	queue.Queue
+	inserts int
+}
+
+func (l *lostQueue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
+	switch l.inserts++; l.inserts {
+	case 1:
+		return l.Queue.Insert(ctx, typ, msgs)
+	case 2:
+		return &queue.InsertError{Err: queue.ErrReplaced}
+	}
+	return &queue.InsertError{Refused: true, Err: queue.ErrReplaced}
+}
+
+// TestReplacedDatabaseIsReportedAtOnce: there is nothing to wait for behind a message that is in doubt, as nothing follows.
+func TestReplacedDatabaseIsReportedAtOnce(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p, err := queue.NewPublisher(t.Context(), &lostQueue{Queue: queuetest.NewMemory()}, queue.PublisherOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close(context.Background())
+		began := time.Now()
+		for i, want := range []queue.Status{queue.Stored, queue.Unknown, queue.Rejected} {
+			r := p.PublishAll(t.Context(), []queue.Message{{Type: "orders"}})[0]
+			if r.Status != want || want != queue.Stored && !errors.Is(r.Err, queue.ErrReplaced) {
+				t.Errorf("message %d is %v: %v; want %v", i, r.Status, r.Err, want)
+			}
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it took %v", took)
+		}
+	})
+}

@@ -330,6 +330,7 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	// number sort behind those of the old one
 	switch {
 	case s.stored.IsZero() || s.p.mutant.noPause:
+	case errors.Is(err.Err, ErrReplaced): // nothing follows: what is published from now on is refused, and nobody need wait for that
 	case s.delayed: // nobody reads them before they are promoted: it is enough that the new IDs sort behind the old ones
 		s.notBefore = time.Now().Add(2 * time.Millisecond)
 	default:

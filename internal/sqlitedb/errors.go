@@ -31,6 +31,9 @@ var (
 	ErrDiskFull = errors.New("disk is full")
 	// ErrCorrupt means that SQLite found the file damaged.
 	ErrCorrupt = errors.New("database is damaged")
+	// ErrReplaced means that the database, or its -wal or -shm file, was removed or replaced while it was open. It is for good: every later
+	// call of the handle fails with it. What a transaction that ends with it has committed is in the old file, which may have no name.
+	ErrReplaced = errors.New("database file was removed or replaced under this program")
 	// ErrUnsafeFileSystem means that the file system cannot keep the promises that several processes rely on.
 	ErrUnsafeFileSystem = errors.New("unsafe file system")
 )
@@ -72,6 +75,10 @@ func (db *DB) describe(ctx context.Context, doing string, err error) error {
 		}
 		return err
 	}
+	// Any error may come of that, as the names lead nowhere, or to something else.
+	if replaced := db.look(); errors.Is(replaced, ErrReplaced) {
+		return fmt.Errorf("%s: %w (%w)", doing, replaced, err)
+	}
 	wrap := func(kind error, remedy string) error {
 		return fmt.Errorf("%s %s: %w: %s (%w)", doing, db.path, kind, remedy, err)
 	}
@@ -89,7 +96,9 @@ func (db *DB) describe(ctx context.Context, doing string, err error) error {
 	case sqlite3.SQLITE_PERM, sqlite3.SQLITE_AUTH:
 		return wrap(ErrPermission, "run as the user that owns the file, or give that user read and write permission")
 	case sqlite3.SQLITE_CANTOPEN:
-		return db.describeCantOpen(doing, err)
+		// The file itself, or its -wal and -shm companions.
+		return wrap(ErrPermission, "this user must be able to read and write the file, its -wal and -shm companions and the directory "+dir+
+			"; change their owner or run as the user that owns them")
 	case sqlite3.SQLITE_FULL:
 		return wrap(ErrDiskFull, "nothing of this write was kept; free space on the disk of "+dir+", then try again")
 	case sqlite3.SQLITE_IOERR:
@@ -99,17 +108,6 @@ func (db *DB) describe(ctx context.Context, doing string, err error) error {
 			"backup or start with a new file")
 	}
 	return fmt.Errorf("%s %s: %w", doing, db.path, err)
-}
-
-// describeCantOpen finds out why SQLite cannot open the file or its -wal and -shm companions.
-func (db *DB) describeCantOpen(doing string, err error) error {
-	dir := filepath.Dir(db.path)
-	if _, e := os.Stat(db.path); errors.Is(e, os.ErrNotExist) {
-		return fmt.Errorf("%s %s: the file has been removed while it was in use: stop all processes that use it; they "+
-			"create a new one when they start (%w)", doing, db.path, err)
-	}
-	return fmt.Errorf("%s %s: %w: this user must be able to read and write the file, its -wal and -shm companions and "+
-		"the directory %s; change their owner or run as the user that owns them (%w)", doing, db.path, ErrPermission, dir, err)
 }
 
 // describePath adds the remedy to an error met while creating the file or its directory.

@@ -61,6 +61,9 @@ const (
 	// maxStatements bounds the prepared statements kept per connection.
 	maxStatements = 64
 
+	// openAttempts is how often a database is opened that is being replaced meanwhile.
+	openAttempts = 3
+
 	// walLimit is the size in bytes that the write-ahead log is cut back to after a checkpoint.
 	walLimit = 64 << 20
 )
@@ -85,6 +88,13 @@ type DB struct {
 	closing chan struct{}
 	once    sync.Once
 	busy    atomic.Int64
+
+	names    [3]string // of the database and its companions, see replaced.go
+	mu       sync.Mutex
+	files    found     // that are open; guarded by mu, as are those below
+	conns    int       // connections that have them open
+	looked   time.Time // when the names were last looked at
+	replaced error     // they stand for other files
 }
 
 // writer is the right to write: whoever took it out of DB.writer may contend for the file's lock.
@@ -103,13 +113,25 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	if err != nil {
 		return nil, fmt.Errorf("open embedded database: %w", err)
 	}
-	if err := create(abs, o); err != nil {
-		return nil, fmt.Errorf("open embedded database: %w", err)
-	}
 	if o.Readers <= 0 {
 		o.Readers = 4
 	}
-	dsn := (&url.URL{Scheme: "file", Path: abs, RawQuery: "_pragma=busy_timeout(0)" +
+	for attempt := 1; ; attempt++ {
+		db, err := open(ctx, abs, o)
+		// Somebody may be restoring a backup right now. And a file from a lower layer of a container gets another number when it is first
+		// opened for writing.
+		if !errors.Is(err, ErrReplaced) || attempt == openAttempts {
+			return db, err
+		}
+	}
+}
+
+func open(ctx context.Context, abs string, o Options) (*DB, error) {
+	if err := create(abs, o); err != nil {
+		return nil, fmt.Errorf("open embedded database: %w", err)
+	}
+	// mode=rw: create has made the file. One that was removed since is not made anew.
+	dsn := (&url.URL{Scheme: "file", Path: abs, RawQuery: "mode=rw&_pragma=busy_timeout(0)" +
 		fmt.Sprintf("&_pragma=journal_size_limit(%d)", walLimit)}).String()
 	pool, err := sql.Open("sqlite", dsn)
 	if err != nil {
@@ -127,6 +149,13 @@ func Open(ctx context.Context, path string, o Options) (*DB, error) {
 		db.readers <- nil
 	}
 	db.writer <- &writer{}
+	if db.names, err = names(abs); err == nil {
+		db.files[0], err = os.Stat(abs)
+	}
+	if err != nil {
+		_ = db.Close()
+		return nil, fmt.Errorf("open embedded database: %w", describePath(abs, err))
+	}
 	if err := db.initialize(ctx); err != nil {
 		_ = db.Close()
 		return nil, fmt.Errorf("open embedded database: %w", err)
@@ -194,6 +223,9 @@ func create(path string, o Options) error {
 	}
 	if err := os.Link(temp, path); err != nil && !errors.Is(err, os.ErrExist) {
 		return describePath(path, err)
+	}
+	if _, err := os.Stat(path); errors.Is(err, os.ErrNotExist) {
+		return fmt.Errorf("%s is a symbolic link that leads to no file: name the file itself", path)
 	}
 	return syncDir(dir)
 }

@@ -36,7 +36,7 @@ func TestMain(m *testing.M) {
 }
 
 // helper: "kind path n". increment: n durable increments of the counter, one line with each write's wait in µs.
-// hold: takes the write lock, says so, keeps it until standard input ends. crash: as hold, killed by the test.
+// count: prints the counter. hold: takes the write lock, says so, keeps it until standard input ends. crash: as hold, killed by the test.
 func helper(kind string) {
 	f := strings.Fields(kind)
 	n, err := strconv.Atoi(f[2])
@@ -70,6 +70,12 @@ func helper(kind string) {
 			fmt.Println("error:", err)
 			os.Exit(1)
 		}
+	case "count":
+		err := db.Read(ctx, func(tx *sqlitedb.Tx) error {
+			_, err := tx.Get([]any{&n}, "SELECT n FROM counter WHERE id = 1")
+			return err
+		})
+		fmt.Println(n, err)
 	case "hold":
 		err := db.Write(ctx, func(tx *sqlitedb.Tx) error {
 			if err := increment(tx); err != nil {

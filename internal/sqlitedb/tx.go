@@ -115,6 +115,9 @@ func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
 	if db.isClosing() {
 		return db.closedError()
 	}
+	if err := db.lookNowAndThen(); err != nil {
+		return err
+	}
 	err := db.retry(ctx, func() (err error) {
 		if c == nil {
 			if c, err = db.connect(ctx, "FULL"); err != nil {
@@ -147,9 +150,13 @@ func (db *DB) takeWriter(ctx context.Context) (*writer, error) {
 	}
 	select {
 	case w := <-db.writer:
+		err := db.lookNowAndThen()
 		if db.isClosing() {
+			err = db.closedError()
+		}
+		if err != nil {
 			db.writer <- w
-			return nil, db.closedError()
+			return nil, err
 		}
 		return w, nil
 	case <-ctx.Done():
@@ -212,7 +219,11 @@ func (db *DB) transact(ctx context.Context, w *writer, slot **conn, sync string,
 		return db.describe(ctx, "commit", err)
 	}
 	w.last = time.Now()
-	return nil
+	if slot == &w.relaxed {
+		return nil
+	}
+	// rule: a synced commit is reported only if those who open the database now find it.
+	return db.look()
 }
 
 // courtesy lets other processes have the file's lock now and then. Without it a process that writes back to back
@@ -297,8 +308,10 @@ func sleep(ctx context.Context, d time.Duration) error {
 
 // conn is one SQLite connection with its prepared statements.
 type conn struct {
-	c     *sql.Conn
-	stmts map[string]*sql.Stmt
+	db     *DB
+	c      *sql.Conn
+	stmts  map[string]*sql.Stmt
+	joined bool // counted in db.conns
 }
 
 const (
@@ -311,11 +324,14 @@ const (
 
 // connect opens a connection.
 func (db *DB) connect(ctx context.Context, synchronous string) (*conn, error) {
+	if err := db.look(); err != nil {
+		return nil, err
+	}
 	sc, err := db.pool.Conn(ctx)
 	if err != nil {
 		return nil, err
 	}
-	c := &conn{c: sc, stmts: make(map[string]*sql.Stmt)}
+	c := &conn{db: db, c: sc, stmts: make(map[string]*sql.Stmt)}
 	// FULL syncs the log at every commit, NORMAL only before a checkpoint.
 	if err := c.exec("PRAGMA synchronous=" + synchronous); err != nil {
 		_ = c.close()
@@ -339,18 +355,26 @@ func (c *conn) begin(how string) error {
 	if _, err := stmt.ExecContext(context.Background()); err != nil {
 		return err
 	}
-	if how != beginRead {
-		return nil
+	if how == beginRead {
+		err = c.pin()
 	}
-	stmt, err = c.prepare(context.Background(), pinSnapshot)
-	if err == nil {
-		var one int
-		if err = stmt.QueryRowContext(context.Background()).Scan(&one); errors.Is(err, sql.ErrNoRows) {
-			err = nil
-		}
+	if err == nil && !c.joined {
+		err = c.db.join(c)
 	}
 	if err != nil {
 		_ = c.exec("ROLLBACK")
+	}
+	return err
+}
+
+func (c *conn) pin() error {
+	stmt, err := c.prepare(context.Background(), pinSnapshot)
+	if err != nil {
+		return err
+	}
+	var one int
+	if err = stmt.QueryRowContext(context.Background()).Scan(&one); errors.Is(err, sql.ErrNoRows) {
+		err = nil
 	}
 	return err
 }
@@ -381,6 +405,11 @@ func (c *conn) forget() {
 // close closes the connection for good; the pool keeps none. A nil conn is closed already.
 func (c *conn) close() error {
 	if c == nil {
+		return nil
+	}
+	// rule: a connection is left open when another file has the name of its log. SQLite would write the one that it has into the database, and
+	// remove the other one, with what others have committed.
+	if !c.db.leave(c) {
 		return nil
 	}
 	c.forget()

@@ -115,7 +115,10 @@ func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb
 		}
 		return put(tx, r)
 	})
-	if err != nil {
+	switch {
+	case err != nil && ok && errors.Is(err, sqlitedb.ErrReplaced):
+		return false, r, err // rule: it may be written, in the old file, so it is not called permanent: that would mean it is not
+	case err != nil:
 		return false, r, permanent(err)
 	}
 	return ok, r, nil
@@ -276,7 +279,7 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 
 // permanent marks the errors that no repetition cures.
 func permanent(err error) error {
-	for _, kind := range []error{sqlitedb.ErrClosed, sqlitedb.ErrReadOnly, sqlitedb.ErrPermission, sqlitedb.ErrNotDatabase,
+	for _, kind := range []error{sqlitedb.ErrClosed, sqlitedb.ErrReplaced, sqlitedb.ErrReadOnly, sqlitedb.ErrPermission, sqlitedb.ErrNotDatabase,
 		sqlitedb.ErrForeign, sqlitedb.ErrNewerSchema, sqlitedb.ErrCorrupt} {
 		if errors.Is(err, kind) {
 			return fmt.Errorf("%w (%w)", err, lock.ErrPermanent)

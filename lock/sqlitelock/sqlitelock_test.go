@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"go.uber.org/goleak"
 
@@ -163,4 +164,20 @@ func ExampleOpen() {
 	// Work on lease.Context(), and hand lease.Token() to whatever you write to.
 	fmt.Println(lease.Name(), lease.Token() > 0, context.Cause(lease.Context()))
 	// Output: orders true <nil>
+}
+
+// TestReplacedDatabase: a grant that may be written, in the old file, is unclear. What comes after it is not written for certain.
+func TestReplacedDatabase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fencepost.db")
+	s := openAt(t, path)
+	defer s.Close()
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	for i, permanent := range []bool{false, true} {
+		h := lock.Hold{ID: lock.NewHoldID(), Lease: time.Second}
+		if _, err := s.Create(t.Context(), "n", h, lock.NewVersion()); !errors.Is(err, sqlitedb.ErrReplaced) || errors.Is(err, lock.ErrPermanent) != permanent {
+			t.Errorf("write %d: %v; want ErrReplaced, permanent: %t", i, err, permanent)
+		}
+	}
 }

@@ -3,6 +3,7 @@ package sqlitequeue
 import (
 	"context"
 	"errors"
+	"os"
 	"path/filepath"
 	"testing"
 	"time"
@@ -28,11 +29,47 @@ func TestInsertErrors(t *testing.T) {
 		"never begun":             {t.Context(), sqlitedb.ErrBusy, false, true, true},
 		"no room for the commit":  {t.Context(), sqlitedb.ErrDiskFull, true, true, true},
 		"the commit failed":       {t.Context(), broken, true, false, false},
+		"replaced before":         {t.Context(), sqlitedb.ErrReplaced, false, true, false},
+		"replaced meanwhile":      {t.Context(), sqlitedb.ErrReplaced, true, false, false},
 	} {
 		var ie *queue.InsertError
 		if err := insertError(c.ctx, "insert", c.err, c.written); !errors.As(err, &ie) || ie.Refused != c.refused || ie.Temporary != c.temporary {
 			t.Errorf("%s: %+v", name, ie)
 		}
+	}
+}
+
+// TestReplacedDatabase: what was written when the database was replaced is in doubt, and what comes after it is refused.
+func TestReplacedDatabase(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "q.db")
+	q, err := Open(t.Context(), path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	now := q.now()
+	insert := func(n uint64) (ie *queue.InsertError) {
+		t.Helper()
+		err := q.Insert(t.Context(), "orders", []queue.Message{{Type: "orders", ID: queue.NewID(now, 7, n)}})
+		if err != nil && (!errors.As(err, &ie) || !errors.Is(err, queue.ErrReplaced)) {
+			t.Fatal(err)
+		}
+		return ie
+	}
+	if err := insert(1); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Rename(path, path+".old"); err != nil {
+		t.Fatal(err)
+	}
+	if ie := insert(2); ie == nil || ie.Refused {
+		t.Errorf("the write in doubt: %v", ie)
+	}
+	if ie := insert(3); ie == nil || !ie.Refused || ie.Temporary {
+		t.Errorf("the write after it: %v", ie)
+	}
+	if _, err := q.Depth(t.Context(), "orders", 1); !errors.Is(err, queue.ErrReplaced) {
+		t.Errorf("a read: %v", err)
 	}
 }
 

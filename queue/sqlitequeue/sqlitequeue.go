@@ -576,6 +576,8 @@ func explain(op string, err error) error {
 		return nil
 	case errors.Is(err, sqlitedb.ErrClosed):
 		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrClosed, err)
+	case errors.Is(err, sqlitedb.ErrReplaced):
+		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrReplaced, err)
 	case errors.Is(err, sqlitedb.ErrPermission), errors.Is(err, sqlitedb.ErrReadOnly):
 		return fmt.Errorf("sqlitequeue: %s: %w: %w", op, queue.ErrPermission, err)
 	case errors.Is(err, sqlitedb.ErrNotDatabase), errors.Is(err, sqlitedb.ErrForeign), errors.Is(err, sqlitedb.ErrNewerSchema),
