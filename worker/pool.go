@@ -134,7 +134,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer p.noteRunning()()
 	defer p.subscriptions.close()
-	leave := p.spread.begin(ctx)
+	leave := p.spread.begin(ctx, cancel)
 	defer leave()
 	var types sync.WaitGroup
 	serve := func(typ string) {
@@ -489,7 +489,7 @@ func (p *Pool) refusalsLocked() error {
 
 // fatal reports whether err needs a person: trying again cannot help.
 func fatal(err error) bool {
-	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, errState, queue.ErrPermission, os.ErrPermission,
+	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, errState, queue.ErrPermission, queue.ErrReplaced, os.ErrPermission,
 		syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, sentinel) {
 			return true

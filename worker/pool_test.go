@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -946,6 +947,53 @@ func TestRecordOfTheFarFuture(t *testing.T) {
 		}
 		if !slices.Equal(years, []int{1970, 2026, 2262, 2262, 2262}) {
 			t.Errorf("the records are of %v", years)
+		}
+	})
+}
+
+// replacedQueue answers as one whose database was replaced, from a certain moment on.
+type replacedQueue struct {
+	queue.Queue
+	replaced atomic.Bool
+}
+
+func (q *replacedQueue) err() error {
+	if q.replaced.Load() {
+		return queue.ErrReplaced
+	}
+	return nil
+}
+
+func (q *replacedQueue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
+	return cmp.Or(q.err(), q.Queue.Ack(ctx, typ, ids))
+}
+
+func (q *replacedQueue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+	if err := q.err(); err != nil {
+		return false, err
+	}
+	return q.Queue.AckFile(ctx, typ, f, ids)
+}
+
+func (q *replacedQueue) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
+	s, err := q.Queue.AllSettings(ctx)
+	return s, cmp.Or(q.err(), err)
+}
+
+// Nobody goes on with a database that was replaced, also not one who has an acknowledgement to deliver, or looks for types for ever.
+func TestReplacedDatabaseEndsThePool(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		q := &replacedQueue{Queue: r.queue}
+		p := r.start(func(c *Config) { c.Queue, c.Types, c.Lease = q, []string{"*"}, time.Hour })
+		time.Sleep(10 * time.Second)
+		q.replaced.Store(true)
+		r.publish(typ, 10)
+		began := time.Now()
+		if err := p.end(); !errors.Is(err, queue.ErrReplaced) {
+			t.Errorf("the pool ended with %v", err)
+		}
+		if took := time.Since(began); took > 10*time.Second {
+			t.Errorf("it went on for %v", took)
 		}
 	})
 }

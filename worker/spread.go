@@ -70,6 +70,7 @@ type spread struct {
 	p       *Pool
 	started time.Time // by the queue's clock; owned by run
 	ready   chan struct{}
+	giveUp  context.CancelCauseFunc // ends the pool
 
 	mu       sync.Mutex
 	types    map[string]*interest
@@ -124,8 +125,9 @@ func newSpread(p *Pool) *spread {
 	return &spread{p: p, ready: make(chan struct{}), news: make(chan struct{}, 1), looked: make(chan struct{}), types: map[string]*interest{}, sights: map[string]sighting{}}
 }
 
-// begin starts the heartbeats and waits for the first look at the others. end stops them and leaves.
-func (sp *spread) begin(ctx context.Context) (end func()) {
+// begin starts the heartbeats and waits for the first look at the others. giveUp ends the pool. end stops them and leaves.
+func (sp *spread) begin(ctx context.Context, giveUp context.CancelCauseFunc) (end func()) {
+	sp.giveUp = giveUp
 	var done sync.WaitGroup
 	running, stop := context.WithCancel(ctx)
 	done.Go(func() { sp.run(running) })
@@ -200,6 +202,10 @@ func (sp *spread) round(ctx context.Context) {
 
 // hears notes that the queue answers.
 func (sp *spread) hears(err error) {
+	// rule: nothing goes on with a database that was replaced, whatever is in hand: nobody would ever see that it is acknowledged.
+	if errors.Is(err, queue.ErrReplaced) {
+		sp.giveUp(err)
+	}
 	if err != nil {
 		return
 	}

@@ -137,6 +137,8 @@ var workerRules = []rule{
 
 	// Who does what.
 	{file: "worker/scheduler.go", rule: "the lock saves the others the work", tests: "TestSchedulersUnderFaults"},
+	{file: "worker/spread.go", rule: "nothing goes on with a database that was replaced", tests: "TestReplacedDatabaseEndsThePool",
+		old: `		sp.giveUp(err)`, new: ``},
 	{file: "worker/spread.go", rule: "nothing but evenness rests on this", tests: "TestAPoolThatCannotReadTheMembersServesEverything"},
 	{file: "worker/spread.go", rule: "two clocks agree on that", tests: "TestDeadMembersGoOffTheList",
 		old: `still > deadAfter && members[i]`, new: `members[i]`},
