@@ -539,7 +539,11 @@ func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr erro
 	if c := cli.Code(err); c == cli.ExitNotNow {
 		code = c // what is left may be published later
 	}
-	return &cli.Error{Code: code, Err: fmt.Errorf("%w; the %d messages before it are published", err, t.published)}
+	where := "are published"
+	if errors.Is(err, queue.ErrReplaced) {
+		where = "were confirmed before, and are in the old database"
+	}
+	return &cli.Error{Code: code, Err: fmt.Errorf("%w; the %d messages before it %s", err, t.published, where)}
 }
 
 func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration) {
