@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -111,6 +113,64 @@ func TestDeadCommands(t *testing.T) {
 		got := payloads(t, b, "orders")
 		if len(got) != 700 || string(got[0]) != "orders 1" || string(got[1]) != "orders 0" || string(got[699]) != "orders 699" {
 			t.Errorf("%d messages in the file, from %q to %q", len(got), got[0], got[len(got)-1])
+		}
+	})
+}
+
+// TestRequeueAtOnce: of several who requeue the same letters at the same time, one publishes each.
+func TestRequeueAtOnce(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		const letters = 300
+		bury(t, b, "orders", letters, "connection refused")
+		var requeues []*process
+		for i := range 3 {
+			requeues = append(requeues, start(t, fmt.Sprint("requeue ", i), "fencepost", "dead", "requeue", "--url", b.url, "--type", "orders", "--wait", "3m"))
+		}
+		codes := map[int]int{}
+		for _, p := range requeues {
+			codes[p.wait(t, runTimeout)]++
+		}
+		if codes[0] != 1 || codes[nothing] != 2 {
+			t.Errorf("exit codes %v, want one 0, and %d where nothing was left", codes, nothing)
+		}
+		if n := pending(t, b)["orders"]; n != letters {
+			t.Errorf("%d letters became %d messages", letters, n)
+		}
+		refused(t, run(t, nil, "fencepost", "dead", "ls", "--url", b.url), nothing, "no dead letter")
+	})
+}
+
+// TestOneCommandAtATime: whoever is to change what somebody else is changing right now is told who that is.
+func TestOneCommandAtATime(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		bury(t, b, "orders", 1, "connection refused")
+		mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "orders", "--message", "m")
+		mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "orders", "--message", "m", "--delay", "1h")
+		be, err := fencepost.Open(t.Context(), b.url)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer be.Close(context.Background())
+		lease, err := be.Locker.Acquire(t.Context(), queue.AdminLock("orders"), lock.WithWhy("a program of ours"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		commands := [][]string{{"dead", "requeue", "--type", "orders"}, {"dead", "rm", "--all"}, {"scheduled", "rm", "--all"}, {"types", "purge", "orders", "--yes"}}
+		for _, c := range commands {
+			for _, wait := range []string{"0", "50ms"} {
+				refused(t, run(t, nil, "fencepost", append(c, "--url", b.url, "--wait", wait)...), held, "a program of ours", fmt.Sprint("pid ", os.Getpid()), ", since 20",
+					"fencepost locks release --force --why TEXT _admin.orders")
+			}
+		}
+		for _, c := range commands[:3] {
+			mustRun(t, nil, "fencepost", append(c[:2:2], "--all", "--dry-run", "--url", b.url)...)
+		}
+		mustRun(t, nil, "fencepost", "types", "purge", "orders", "--dry-run", "--url", b.url)
+		if err := lease.Release(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		for _, c := range [][]string{commands[0], commands[2], commands[3]} {
+			mustRun(t, nil, "fencepost", append(c, "--url", b.url, "--wait", "0")...)
 		}
 	})
 }

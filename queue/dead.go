@@ -152,6 +152,9 @@ const (
 // Nothing is lost by a crash or an error at any point: a letter is removed only when its new message is stored. Who dies in
 // between, or gets an outcome that is unknown, leaves a letter whose message is stored already: requeueing it once
 // more publishes it a second time, under another ID, which nothing recognises as a copy.
+//
+// It takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from before the letters are read
+// until it returns, and give it a ctx that ends with the lock: then it sends no more, and only what is under way is in doubt.
 func Requeue(ctx context.Context, q Queue, p *Publisher, letters []Letter) (requeued int, err error) {
 	msgs := make([]Message, len(letters))
 	for i := range letters {

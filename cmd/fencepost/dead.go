@@ -16,6 +16,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -76,13 +77,21 @@ func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.Le
 		types = []string{""} // all
 	}
 	for _, typ := range types {
-		for l, err := range queue.Letters(ctx, q, queue.DeadFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
-			if err == nil {
-				err = f(l)
-			}
-			if err != nil {
-				return err
-			}
+		if err := s.eachOf(ctx, q, typ, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// eachOf is each for one type.
+func (s *deadSelection) eachOf(ctx context.Context, q queue.Queue, typ string, f func(queue.Letter) error) error {
+	for l, err := range queue.Letters(ctx, q, queue.DeadFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
+		if err == nil {
+			err = f(l)
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -252,20 +261,25 @@ func printLetter(cmd *cobra.Command, format string, l queue.Letter) error {
 	return nil
 }
 
-// deadAction is what requeue and rm share: they work on the letters that were there when they began.
+// deadAction is what requeue and rm share: type by type, they work on the letters that were there when they began.
 type deadAction struct {
 	deadSelection
+	adminFlags
 	all, dryRun bool
 }
 
 func (a *deadAction) add(cmd *cobra.Command) {
 	a.deadSelection.add(cmd)
+	a.adminFlags.add(cmd)
 	cmd.Flags().BoolVar(&a.all, "all", false, "letters of all types")
 	cmd.Flags().BoolVar(&a.dryRun, "dry-run", false, "list the letters and do nothing")
 }
 
 func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 	if err := a.deadSelection.parse(cmd, args); err != nil {
+		return err
+	}
+	if err := a.check(); err != nil {
 		return err
 	}
 	switch {
@@ -280,57 +294,107 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 }
 
 // run calls do with the chosen letters in portions, or lists them (dryRun).
-func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do func([]queue.Letter) error) error {
-	type key struct {
-		typ string
-		id  queue.ID
-	}
-	// rule: what dies meanwhile is not chosen, above all not what was requeued and has died again.
-	chosen := map[key]bool{}
-	var rows []letterRow
+func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do func(context.Context, []queue.Letter) error) error {
 	missing := map[queue.ID]bool{}
 	for _, id := range a.ids {
 		missing[id] = true
 	}
-	err := a.each(ctx, b.Queue, func(l queue.Letter) error {
-		chosen[key{l.Type, l.ID}] = true
+	chosen := 0
+	choose := func(l queue.Letter) {
+		chosen++
 		delete(missing, l.ID)
-		if a.dryRun {
-			rows = append(rows, letterRowOf(l))
-		}
-		return nil
-	})
+	}
+	var err error
+	if a.dryRun {
+		err = a.list(ctx, cmd, b, choose)
+	} else {
+		err = a.act(ctx, cmd, b, choose, do)
+	}
 	switch {
 	case err != nil:
 		return err
-	case len(chosen) == 0:
+	case chosen == 0:
 		return noDead(b.Name)
-	case a.dryRun:
-		err = printLetters(cmd.OutOrStdout(), rows)
-		fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
-	default:
-		err = a.inPortions(ctx, b, func(l queue.Letter) bool { return chosen[key{l.Type, l.ID}] }, do)
-	}
-	if err == nil && len(missing) > 0 {
+	case len(missing) > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are no dead letters, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
 	}
+	return nil
+}
+
+func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.Letter)) error {
+	var rows []letterRow
+	err := a.each(ctx, b.Queue, func(l queue.Letter) error {
+		choose(l)
+		rows = append(rows, letterRowOf(l))
+		return nil
+	})
+	if err != nil || len(rows) == 0 {
+		return err
+	}
+	err = printLetters(cmd.OutOrStdout(), rows)
+	fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
 	return err
 }
 
-func (a *deadAction) inPortions(ctx context.Context, b *fencepost.Backend, chosen func(queue.Letter) bool, do func([]queue.Letter) error) error {
+// act works type by type.
+func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.Letter), do func(context.Context, []queue.Letter) error) error {
+	types := a.types
+	if len(types) == 0 {
+		var err error
+		if types, err = b.Queue.Types(ctx); err != nil {
+			return err
+		}
+	}
+	acted := false
+	for _, typ := range types {
+		one := errors.New("there is one")
+		err := a.eachOf(ctx, b.Queue, typ, func(queue.Letter) error { return one })
+		if err == nil {
+			continue // no lock for nothing
+		}
+		if errors.Is(err, one) {
+			err = a.alone(ctx, cmd, b, typ, func(ctx context.Context) error { return a.actOn(ctx, b, typ, choose, do) })
+		}
+		switch {
+		case err == nil:
+			acted = true
+		case acted && errors.Is(err, lock.ErrHeld):
+			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the letters of type %s and of those behind it stay: %w", typ, err)}
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// actOn works on one type.
+//
+// rule: the letters are chosen under the lock. Those that were chosen before it may be gone, and published, by now.
+func (a *deadAction) actOn(ctx context.Context, b *fencepost.Backend, typ string, choose func(queue.Letter), do func(context.Context, []queue.Letter) error) error {
+	// rule: what dies meanwhile is not chosen, above all not what was requeued and has died again.
+	chosen := map[queue.ID]bool{}
+	err := a.eachOf(ctx, b.Queue, typ, func(l queue.Letter) error {
+		choose(l)
+		chosen[l.ID] = true
+		return nil
+	})
+	if err != nil {
+		return err
+	}
 	const letters, bytes = 500, 8 << 20
 	var portion []queue.Letter
 	size := 0
 	flush := func() error {
+		// rule: nothing is begun without the lock.
 		if len(portion) == 0 || ctx.Err() != nil {
-			return ctx.Err()
+			return context.Cause(ctx)
 		}
-		err := do(portion)
+		err := do(ctx, portion)
 		portion, size = portion[:0], 0
 		return err
 	}
-	err := a.each(ctx, b.Queue, func(l queue.Letter) error {
-		if !chosen(l) {
+	err = a.eachOf(ctx, b.Queue, typ, func(l queue.Letter) error {
+		if !chosen[l.ID] {
 			return nil
 		}
 		portion = append(portion, l)
@@ -351,11 +415,13 @@ func deadRequeueCommand() *cobra.Command {
 		Use:   "requeue (ID… | --type TYPE | --all)",
 		Short: "Publish dead letters again, as new messages at the end of their types",
 		Long: `Requeue publishes the chosen letters as new messages, with new IDs, in the order in which they were first published, and removes
-each letter once its message is stored. It takes the letters that are there when it begins: what dies again is left for the
-next time.
+each letter once its message is stored. It takes the letters that are there when it begins with their type: what dies again is left for
+the next time.
 
 Nothing is lost whenever it is stopped. A letter whose message was stored, and which was not removed because this program died in
 between, is still listed, and requeueing it again publishes it twice.
+
+` + adminHelp + `
 
 The last line of the output is requeued=… left=…; exit code 7 if any chosen letter is left.`,
 		Example: `  fencepost dead requeue 065svpgc20000000000001o00000001a
@@ -374,7 +440,7 @@ The last line of the output is requeued=… left=…; exit code 7 if any chosen 
 			}
 			requeued, left := 0, 0
 			var failed error // the first
-			err = a.run(ctx, cmd, b, func(letters []queue.Letter) error {
+			err = a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.Letter) error {
 				n, err := queue.Requeue(ctx, b.Queue, p, letters)
 				requeued += n
 				left += len(letters) - n
@@ -403,6 +469,9 @@ func deadRmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
 		Short: "Remove dead letters for good",
+		Long: `Rm removes the chosen letters, with their messages: nobody can publish them again.
+
+` + adminHelp,
 		Example: `  fencepost dead rm 065svpgc20000000000001o00000001a
   fencepost dead rm --type orders --dry-run`,
 	}
@@ -413,7 +482,7 @@ func deadRmCommand() *cobra.Command {
 		}
 		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {
 			removed := 0
-			err := a.run(ctx, cmd, b, func(letters []queue.Letter) error {
+			err := a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.Letter) error {
 				ids := map[string][]queue.ID{}
 				for _, l := range letters {
 					ids[l.Type] = append(ids[l.Type], l.ID)

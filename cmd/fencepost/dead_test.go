@@ -1,42 +1,145 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"fmt"
+	"sync"
 	"testing"
 	"time"
 
 	"github.com/spf13/cobra"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
+// morgue is a backend in memory with dead letters of type orders.
+type morgue struct {
+	*fencepost.Backend
+	t *testing.T
+}
+
+func newMorgue(t *testing.T, letters int) morgue {
+	t.Helper()
+	locker, err := lock.New(locktest.NewMemory().Open(), lock.Options{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = locker.Close(context.Background()) })
+	m := morgue{&fencepost.Backend{Queue: queuetest.NewMemory(), Locker: locker}, t}
+	for n := range letters {
+		m.bury(n + 1)
+	}
+	return m
+}
+
+func (m morgue) bury(n int) {
+	m.t.Helper()
+	l := queue.Letter{Message: queue.Message{ID: queue.NewID(time.UnixMilli(1000), 1, uint64(n)), Payload: fmt.Append(nil, n)}}
+	if err := m.Queue.Bury(m.t.Context(), "orders", []queue.Letter{l}); err != nil {
+		m.t.Fatal(err)
+	}
+}
+
+const somePortions = 1200 // letters
+
 // TestDeadActionIsAboutWhatWasThere: what dies while letters are requeued is not requeued, or one that dies each time would be for ever.
 func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
-	const letters = 1200 // some portions
-	mem := queuetest.NewMemory()
-	bury := func(n int) {
-		t.Helper()
-		l := queue.Letter{Message: queue.Message{ID: queue.NewID(time.UnixMilli(1000), 1, uint64(n)), Payload: fmt.Append(nil, n)}}
-		if err := mem.Bury(t.Context(), "orders", []queue.Letter{l}); err != nil {
-			t.Fatal(err)
-		}
-	}
-	for n := range letters {
-		bury(n + 1)
-	}
+	m := newMorgue(t, somePortions)
 	a, done := deadAction{all: true}, 0
-	err := a.run(t.Context(), &cobra.Command{}, &fencepost.Backend{Queue: mem}, func(portion []queue.Letter) error {
+	err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(_ context.Context, portion []queue.Letter) error {
 		for _, l := range portion {
-			if done++; l.ID.N() > letters {
+			if done++; l.ID.N() > somePortions {
 				t.Errorf("letter %d was not there in the beginning", l.ID.N())
 			}
 		}
-		bury(letters + done)
+		m.bury(somePortions + done)
 		return nil
 	})
-	if err != nil || done != letters {
-		t.Errorf("%d letters, %v; want %d", done, err, letters)
+	if err != nil || done != somePortions {
+		t.Errorf("%d letters, %v; want %d", done, err, somePortions)
+	}
+}
+
+// TestDeadActionsTakeTurns: whoever waited for another one chooses among what that one has left.
+func TestDeadActionsTakeTurns(t *testing.T) {
+	m := newMorgue(t, somePortions)
+	var wg sync.WaitGroup
+	var mu sync.Mutex
+	taken := map[queue.ID]int{}
+	for range 3 {
+		wg.Go(func() {
+			a := deadAction{all: true, adminFlags: adminFlags{wait: 10 * time.Minute}}
+			_ = a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, portion []queue.Letter) error {
+				var ids []queue.ID
+				mu.Lock()
+				defer mu.Unlock()
+				for _, l := range portion {
+					taken[l.ID]++
+					ids = append(ids, l.ID)
+				}
+				return m.Queue.RemoveDead(ctx, "orders", ids)
+			})
+		})
+	}
+	wg.Wait()
+	for id, n := range taken {
+		if n != 1 {
+			t.Fatalf("letter %s was taken %d times", id, n)
+		}
+	}
+	if len(taken) != somePortions {
+		t.Errorf("%d letters were taken, want %d", len(taken), somePortions)
+	}
+}
+
+// slowDead is a queue that reads dead letters slowly.
+type slowDead struct {
+	queue.Queue
+	read func(ctx context.Context, found int) // called when letters were read
+}
+
+func (q slowDead) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+	letters, err := q.Queue.Dead(ctx, typ, after, limit)
+	q.read(ctx, len(letters))
+	return letters, err
+}
+
+// TestDeadActionEndsWithItsLock: nothing is begun when the lock is gone.
+func TestDeadActionEndsWithItsLock(t *testing.T) {
+	for letters, want := range map[int]int{somePortions: 1, 10: 0} {
+		t.Run(fmt.Sprint(letters, " letters"), func(t *testing.T) {
+			t.Parallel()
+			m := newMorgue(t, letters)
+			lose := func(ctx context.Context) {
+				if err := m.Locker.ForceRelease(ctx, queue.AdminLock("orders"), "a test"); err != nil {
+					t.Error(err)
+				}
+				<-ctx.Done()
+			}
+			ends := 0
+			m.Queue = slowDead{m.Queue, func(ctx context.Context, found int) {
+				if found > 0 {
+					return
+				}
+				if ends++; ends == 2 && want == 0 { // all are read, and nothing is done
+					lose(ctx)
+				}
+			}}
+			a, portions := deadAction{all: true, adminFlags: adminFlags{wait: time.Minute}}, 0
+			err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, _ []queue.Letter) error {
+				if portions++; portions == 1 {
+					lose(ctx)
+				}
+				return nil
+			})
+			if !errors.Is(err, lock.ErrLost) || portions != want {
+				t.Errorf("%d portions, %v; want %d, and the loss", portions, err, want)
+			}
+		})
 	}
 }

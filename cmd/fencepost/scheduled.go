@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"maps"
@@ -12,6 +13,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -165,20 +167,27 @@ func printDelayed(out io.Writer, rows []delayedRow) error {
 
 func scheduledRmCommand() *cobra.Command {
 	var s delayedSelection
+	var admin adminFlags
 	var all, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
 		Short: "Remove delayed messages for good",
 		Long: `Rm removes the chosen delayed messages; what it has removed never becomes a message. Those that workers are just making normal
-messages stay: then the exit code is 7.`,
+messages stay: then the exit code is 7.
+
+` + adminHelp,
 		Example: `  fencepost scheduled rm 065svpgc20000000000001o00000001a
   fencepost scheduled rm --type orders --dry-run`,
 	}
 	s.add(cmd)
+	admin.add(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "messages of all types")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list the messages and do nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := s.parse(cmd, args); err != nil {
+			return err
+		}
+		if err := admin.check(); err != nil {
 			return err
 		}
 		switch {
@@ -187,21 +196,23 @@ messages stay: then the exit code is 7.`,
 		case all && (len(s.ids) > 0 || len(s.types) > 0):
 			return cli.Usagef("--all means the messages of all types; leave it out, or leave out what else says which")
 		}
-		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error { return s.remove(ctx, cmd, b, dryRun) })
+		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error { return s.remove(ctx, cmd, b, admin, dryRun) })
 	}
 	return cmd
 }
 
-func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, dryRun bool) error {
+func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, admin adminFlags, dryRun bool) error {
 	now, err := b.Queue.Now(ctx)
 	if err != nil {
 		return err
 	}
-	var slots []queue.Slot
+	slots := map[string][]queue.Slot{} // by type
+	chosen := 0
 	var rows []delayedRow
 	missing := maps.Clone(s.ids)
 	err = s.each(ctx, b.Queue, func(m queue.Message) bool {
-		slots = append(slots, queue.SlotOf(&m))
+		slots[m.Type] = append(slots[m.Type], queue.SlotOf(&m))
+		chosen++
 		delete(missing, m.ID)
 		if dryRun {
 			rows = append(rows, delayedRowOf(m, now))
@@ -212,27 +223,36 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 	switch {
 	case err != nil:
 		return err
-	case len(slots) == 0:
+	case chosen == 0:
 		return noDelayed(b.Name)
 	case dryRun:
 		err = printDelayed(cmd.OutOrStdout(), rows)
 		fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages are chosen, nothing was done\n", len(rows))
-		removed = len(slots)
+		removed = chosen
 	default:
-		for some := range slices.Chunk(slots, 500) {
-			var n int
-			n, err = b.Queue.CancelDelayed(ctx, some)
-			if removed += n; err != nil {
+		for _, typ := range slices.Sorted(maps.Keys(slots)) {
+			err = admin.alone(ctx, cmd, b, typ, func(ctx context.Context) error {
+				for some := range slices.Chunk(slots[typ], 500) {
+					n, err := b.Queue.CancelDelayed(ctx, some)
+					if removed += n; err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+			if err != nil {
 				break
 			}
 		}
 		fmt.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
 	}
 	switch {
+	case removed > 0 && errors.Is(err, lock.ErrHeld):
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the other messages stay: %w", err)}
 	case err != nil:
 		return err
-	case removed < len(slots):
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the messages were not there any more: they were made normal messages meanwhile, or removed by somebody else", len(slots)-removed)}
+	case removed < chosen:
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the messages were not there any more: they were made normal messages meanwhile, or removed by somebody else", chosen-removed)}
 	case len(missing) > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are no delayed messages, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
 	}

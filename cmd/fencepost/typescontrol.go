@@ -218,6 +218,7 @@ func (m *moment) Set(v string) error {
 
 func typesPurgeCommand() *cobra.Command {
 	var dryRun, yes bool
+	var admin adminFlags
 	var before moment
 	var older time.Duration
 	var foreign bool
@@ -232,6 +233,8 @@ Nothing remembers what was purged. A worker waits --gap-timeout for the messages
 declares a gap in the file. What a worker has fetched already it may still append: to be exact, pause draining, wait
 until types ls shows no change, purge, resume.
 
+` + adminHelp + `
+
 The last line of the output is purged=… bytes=…; exit code 4 if nothing matched.`,
 		Example: `  fencepost types purge orders --dry-run
   fencepost types purge orders 065svpgc20000000000001o00000001a --yes
@@ -239,6 +242,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
   fencepost types pause orders --drain && fencepost types purge orders --older 24h --yes; fencepost types resume orders --drain`,
 	}
 	url := cli.URLFlag(cmd)
+	admin.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, remove nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.Flags().Var(&before, "before", "only messages published before this time: 2026-01-31T15:04:05Z")
@@ -246,6 +250,9 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 	cmd.Flags().BoolVar(&foreign, "foreign", false, "remove foreign keys, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := admin.check(); err != nil {
 			return err
 		}
 		switch {
@@ -280,7 +287,10 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 				}
 				before.Time = now.Add(-older) // by the clock that the messages' times are of
 			}
-			return purge(ctx, cmd, b, typ, before.Time, dryRun)
+			if dryRun {
+				return purge(ctx, cmd, b, typ, before.Time, dryRun)
+			}
+			return admin.alone(ctx, cmd, b, typ, func(ctx context.Context) error { return purge(ctx, cmd, b, typ, before.Time, dryRun) })
 		})
 	}
 	return cmd
@@ -302,7 +312,7 @@ func purge(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ st
 	}
 	if err != nil && p.Messages > 0 && !dryRun {
 		code := cli.ExitPartial
-		if ctx.Err() != nil {
+		if context.Cause(ctx) == context.Canceled { // and the lock was not lost
 			code = cli.ExitStopped
 		}
 		return &cli.Error{Code: code, Err: err}

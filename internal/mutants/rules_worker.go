@@ -180,7 +180,11 @@ var formatRules = []rule{
 
 var otherRules = []rule{
 	{file: "cmd/fencepost/dead.go", rule: "what dies meanwhile is not chosen", tests: "TestDeadActionIsAboutWhatWasThere",
-		old: "if !chosen(l) {", new: `if false {`},
+		old: "if !chosen[l.ID] {", new: `if false {`},
+	{file: "cmd/fencepost/dead.go", rule: "the letters are chosen under the lock", how: "no lock", tests: "TestDeadActionsTakeTurns",
+		old: `err = a.alone(ctx, cmd, b, typ, func(ctx context.Context) error { return a.actOn(ctx, b, typ, choose, do) })`, new: `err = a.actOn(ctx, b, typ, choose, do)`},
+	{file: "cmd/fencepost/dead.go", rule: "nothing is begun without the lock", tests: "TestDeadActionEndsWithItsLock",
+		old: `if len(portion) == 0 || ctx.Err() != nil {`, new: `if len(portion) == 0 {`},
 	{file: "cmd/producer/journal.go", rule: "what may be stored is sent again as it was", tests: "TestChangedFlightIsRefused",
 		old: `if err == nil && *is != *s.Flight {`, new: `if err == nil && is == nil {`},
 	{file: "cmd/producer/journal.go", rule: "what the file says of the messages in flight holds", tests: "TestJournalOfAnUnclearOutcome",
