@@ -1,13 +1,17 @@
 package integration
 
 import (
+	"database/sql"
 	"encoding/json"
+	"errors"
 	"os"
 	"path/filepath"
 	"strings"
 	"syscall"
 	"testing"
 	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/lock/mongolock"
@@ -74,6 +78,52 @@ func TestLockCommands(t *testing.T) {
 			t.Errorf("watch saw %d tokens:\n%s", len(tokens), watch.stdout.String())
 		}
 	})
+}
+
+// TestDamagedLock: a record that nobody can read is told from a server that does not answer, and does not hide the other locks.
+func TestDamagedLock(t *testing.T) {
+	for name, b := range map[string]backend{"sqlite": embedded(t), "mongodb": {}} {
+		t.Run(name, func(t *testing.T) {
+			damage := func() {
+				db, err := sql.Open("sqlite", b.path())
+				must(t, err)
+				_, err = db.Exec("UPDATE locks SET version = x'00' WHERE name = 't'")
+				must(t, errors.Join(err, db.Close()))
+			}
+			if name == "mongodb" {
+				uri, db := mongotest.Fresh(t)
+				b = backend{url: uri, dir: filepath.Join(t.TempDir(), "data")}
+				damage = func() {
+					_, err := db.Collection(mongolock.DefaultCollection).UpdateOne(t.Context(), bson.D{{Key: "_id", Value: "t"}}, bson.D{{Key: "$set", Value: bson.D{{Key: "q", Value: bson.A{"x"}}}}})
+					must(t, err)
+				}
+			}
+			locks := func(args ...string) result {
+				t.Helper()
+				return run(t, nil, "fencepost", append([]string{"locks", args[0], "--url", b.url}, args[1:]...)...)
+			}
+			const remedy = "fencepost locks release --force --why TEXT t"
+			drainable(t, b, 1)
+			if r := drain(t, b); r.code != 0 {
+				t.Fatal(r)
+			}
+			damage()
+			if r := locks("ls"); r.code != 0 || !strings.Contains(r.stdout, "(damaged)") || !strings.Contains(r.stderr, remedy) {
+				t.Errorf("locks ls: %v", r)
+			}
+			refused(t, locks("show", "t"), failed, "the record of lock", "is damaged", remedy)
+			drainable(t, b, 1)
+			w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--log-format", "json")
+			eventually(t, time.Minute, "the worker says what is wrong", func() bool { return strings.Contains(w.stderr.String(), remedy) })
+			if strings.Contains(w.stderr.String(), "has not answered") {
+				t.Error("the worker blames the server")
+			}
+			if r := locks("release", "--force", "--why", "INC-1", "t"); r.code != 0 || r.stdout != "t is free\n" {
+				t.Errorf("locks release: %v", r)
+			}
+			eventually(t, runTimeout, "the worker goes on", func() bool { return pending(t, b)["t"] == 0 })
+		})
+	}
 }
 
 func TestBadLockCommands(t *testing.T) {

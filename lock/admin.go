@@ -56,12 +56,25 @@ func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
 // ErrNotHeld when nobody holds the lock.
 //
 // Use it on a lock whose holder hangs, having asked with RequestRelease before. A holder that is dead loses the lock
-// without it.
+// without it. A record that is damaged ([DamagedError]) is removed; the next token is above those of before as after every removal.
 func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
-	return l.administer(ctx, "force the release of", name, why,
+	err := l.administer(ctx, "force the release of", name, why,
 		func(ctx context.Context, name string, h Hold, why string) (bool, error) {
 			return l.store.Force(ctx, name, h, why, NewVersion())
 		})
+	store, ok := l.store.(Remover)
+	if !ok || !errors.Is(err, ErrDamaged) {
+		return err
+	}
+	if err := l.enter(); err != nil {
+		return fmt.Errorf("force the release of lock %q: %w", name, err)
+	}
+	defer l.wg.Done()
+	_, err = repeat(l, ctx, func(ctx context.Context) (bool, error) { return store.RemoveDamaged(ctx, name) })
+	if err != nil {
+		return fmt.Errorf("remove the damaged record of lock %q: %w", name, err)
+	}
+	return nil
 }
 
 // administer does op to all holds of a record.

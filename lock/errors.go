@@ -27,6 +27,8 @@ var (
 	ErrInvalid = errors.New("invalid lock argument")
 	// ErrUnavailable: the store did not answer. See [UnavailableError].
 	ErrUnavailable = errors.New("lock store is unavailable")
+	// ErrDamaged: the record of a lock cannot be read. See [DamagedError].
+	ErrDamaged = errors.New("lock record is damaged")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("locker is closed")
 	// ErrPermanent is wrapped by a [Store] around errors that no repetition can cure (no permission, wrong server),
@@ -167,6 +169,20 @@ func (e *UnavailableError) Unwrap() []error {
 	}
 	return []error{ErrUnavailable, e.Cause}
 }
+
+// DamagedError is the error of a [Store] that cannot read a record: somebody else has written it. It is ErrDamaged, and ErrPermanent.
+type DamagedError struct {
+	Name  string // of the lock
+	Cause error  // what is wrong
+}
+
+func (e *DamagedError) Error() string {
+	return fmt.Sprintf("the record of lock %q is damaged: %v; remove it while nobody uses the lock: fencepost locks release --force --why TEXT %s",
+		e.Name, e.Cause, e.Name)
+}
+
+// Unwrap makes the error ErrDamaged, ErrPermanent and its cause.
+func (e *DamagedError) Unwrap() []error { return []error{ErrDamaged, ErrPermanent, e.Cause} }
 
 // Limits of texts, in bytes.
 const (

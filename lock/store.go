@@ -64,7 +64,7 @@ type Store interface {
 	// Dequeue removes id from the queue, if its version is seen; any, if that is zero.
 	Dequeue(ctx context.Context, name string, id HoldID, seen Version) (ok bool, err error)
 
-	// List returns all records, sorted by name.
+	// List returns all records, sorted by name. One that cannot be read has its Name, and Damaged says why.
 	List(ctx context.Context) ([]Record, error)
 
 	// Close frees the store's resources. No method is called during or after it.
@@ -79,6 +79,12 @@ type Watcher interface {
 	Watch(ctx context.Context) (<-chan string, error)
 }
 
+// Remover is what a [Store] may be besides: it removes what it cannot read.
+type Remover interface {
+	// RemoveDamaged removes the record of name if Read fails with a [DamagedError].
+	RemoveDamaged(ctx context.Context, name string) (ok bool, err error)
+}
+
 // Record is the state of one name in a store.
 type Record struct {
 	Name    string
@@ -88,6 +94,8 @@ type Record struct {
 	Shares  []Entry // the shared holders, oldest first; never together with Hold
 	Queue   []Entry // who waits in line, oldest first; nobody but the first may acquire
 	Forced  *Forced // the last forced release
+
+	Damaged *DamagedError // why the record cannot be read; in lists only. Everything else but Name is empty then
 
 	// Since is when the lock was last acquired, At when the record was last written, on the server's clock. For people
 	// and for garbage collection: no decision of the protocol looks at them. At may be zero until the first renewal.

@@ -37,6 +37,7 @@ type (
 		Holders   []holderRow `json:"holders"`
 		Waiting   []holderRow `json:"waiting"` // in line, first come first served
 		ForcedWhy string      `json:"forced_why,omitempty"`
+		Damaged   string      `json:"damaged,omitempty"` // why the record cannot be read
 		Since     time.Time   `json:"since,omitzero"`
 		Renewed   time.Time   `json:"renewed,omitzero"`
 	}
@@ -61,6 +62,9 @@ func lockRowOf(r lock.Record) lockRow {
 	}
 	if r.Forced != nil {
 		row.ForcedWhy = r.Forced.Why
+	}
+	if r.Damaged != nil {
+		row.Damaged = r.Damaged.Error()
 	}
 	return row
 }
@@ -109,8 +113,13 @@ server's and only for people to read, no program decides by them.`,
 			}
 			rows := make([]lockRow, 0, len(records))
 			for _, r := range records {
-				if all || r.Held() {
+				if all || r.Held() || r.Damaged != nil {
 					rows = append(rows, lockRowOf(r))
+				}
+			}
+			for _, r := range rows {
+				if r.Damaged != "" {
+					fmt.Fprintln(cmd.ErrOrStderr(), r.Damaged)
 				}
 			}
 			if output.Value == "json" {
@@ -128,6 +137,9 @@ server's and only for people to read, no program decides by them.`,
 			fmt.Fprintln(w, "NAME\tTOKEN\tHOLDER\tLEASE\tSINCE\tRENEWED\tWAITING\tWHY")
 			for _, r := range rows {
 				holder, lease, why := "-", "-", "-"
+				if r.Damaged != "" {
+					holder = "(damaged)"
+				}
 				if r.Held {
 					h := r.Holders[0]
 					holder, lease, why = h.String(), h.lease().String(), h.Why
@@ -271,7 +283,7 @@ released since it looked before. Several changes between two looks are one; the 
 
 // sameHolders tells whether nothing but renewals was between two looks at a lock.
 func sameHolders(a, b lock.Record) bool {
-	return a.Token == b.Token && slices.EqualFunc(a.Holds(), b.Holds(), func(x, y lock.Hold) bool { return x.ID == y.ID && x.Asked == y.Asked })
+	return a.Token == b.Token && (a.Damaged == nil) == (b.Damaged == nil) && slices.EqualFunc(a.Holds(), b.Holds(), func(x, y lock.Hold) bool { return x.ID == y.ID && x.Asked == y.Asked })
 }
 
 func printChange(w io.Writer, format string, r lock.Record) error {
@@ -291,8 +303,11 @@ func printChange(w io.Writer, format string, r lock.Record) error {
 		holders = append(holders, text)
 	}
 	state := "free"
-	if row.Held {
+	switch {
+	case row.Held:
 		state = strings.Join(holders, ", ")
+	case row.Damaged != "":
+		state = row.Damaged
 	}
 	_, err := fmt.Fprintf(w, "%s  %s  token %d  %s\n", time.Now().Format(time.TimeOnly), row.Name, row.Token, state)
 	return err
@@ -307,7 +322,7 @@ func locksReleaseCommand() *cobra.Command {
 		Long: `With --request the holder is asked: a worker finishes what it has fetched and gives the type back, for others to take. With
 --force the lock is taken away. Its holder notices within a fifth of its lease; a worker's file refuses it as soon as the
 next holder has opened the file, so that nothing is lost or written twice. Use it when a holder hangs; one that is dead
-loses the lock by itself.`,
+loses the lock by itself. A lock whose record is damaged is free after it, too.`,
 		Example: `  fencepost locks release --request --why "maintenance of host 7" orders
   fencepost locks release --force --why "pid 4711 hangs, INC-1234" orders`,
 	}

@@ -316,15 +316,47 @@ func mine(name string, h lock.Hold) bson.D {
 // Read finds {_id: name}. Index: _id. Nothing found = the name has no record. On the primary, possibly a deposed one: a
 // hint.
 func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error) {
-	var d document
-	err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Decode(&d)
+	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return lock.Record{}, false, nil
 	}
 	if err != nil {
 		return lock.Record{}, false, s.explain("read", err)
 	}
-	return d.record(), true, nil
+	r, err := decode(name, raw)
+	return r, err == nil, err
+}
+
+// decode reads a document. The error is a *lock.DamagedError.
+func decode(name string, raw bson.Raw) (lock.Record, error) {
+	var d document
+	if err := bson.Unmarshal(raw, &d); err != nil {
+		return lock.Record{}, &lock.DamagedError{Name: name, Cause: err}
+	}
+	return d.record(), nil
+}
+
+// RemoveDamaged finds and deletes {_id: name}. Index: _id. The version that was found bounds the deletion.
+func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
+	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return false, nil
+	}
+	if err != nil {
+		return false, s.explain("read", err)
+	}
+	if _, err := decode(name, raw); err == nil {
+		return false, nil
+	}
+	filter := and(name, absent("v"))
+	if v, err := raw.LookupErr("v"); err == nil {
+		filter = and(name, is("v", v))
+	}
+	res, err := s.locks.DeleteOne(ctx, filter)
+	if err != nil {
+		return false, s.explain("remove the damaged", err)
+	}
+	return res.DeletedCount == 1, nil
 }
 
 // Create inserts the document. Index: _id, the arbiter: a duplicate key = somebody was first, or an earlier try of the
@@ -461,13 +493,22 @@ func (s *store) List(ctx context.Context) ([]lock.Record, error) {
 	if err != nil {
 		return nil, s.explain("list", err)
 	}
-	var docs []document
+	var docs []bson.Raw
 	if err := cur.All(ctx, &docs); err != nil {
 		return nil, s.explain("list", err)
 	}
-	list := make([]lock.Record, len(docs))
-	for i, d := range docs {
-		list[i] = d.record()
+	list := make([]lock.Record, 0, len(docs))
+	for _, raw := range docs {
+		name, ok := raw.Lookup("_id").StringValueOK()
+		if !ok {
+			continue // of no lock: names are texts
+		}
+		r, err := decode(name, raw)
+		if err != nil {
+			r = lock.Record{Name: name}
+			errors.As(err, &r.Damaged)
+		}
+		list = append(list, r)
 	}
 	return list, nil
 }

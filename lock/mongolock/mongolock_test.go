@@ -352,6 +352,29 @@ func TestAServerThatStopsAnswering(t *testing.T) {
 	}
 }
 
+func TestDamagedRecord(t *testing.T) {
+	for what, set := range map[string]bson.D{
+		"version": {{Key: "v", Value: "none"}}, "hold": {{Key: "h", Value: int32(7)}}, "queue": {{Key: "q", Value: bson.A{"somebody"}}},
+	} {
+		t.Run(what, func(t *testing.T) {
+			db := mongotest.Database(t)
+			s, err := mongolock.New(t.Context(), db, mongolock.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			locktest.Damaged(t, s, func(name string) {
+				c := db.Collection(mongolock.DefaultCollection)
+				if _, err := c.UpdateOne(t.Context(), bson.D{{Key: "_id", Value: name}}, bson.D{{Key: "$set", Value: set}}); err != nil {
+					t.Fatal(err)
+				}
+				if _, err := c.InsertOne(t.Context(), bson.D{{Key: "_id", Value: 4711}}); err != nil { // not of a lock
+					t.Fatal(err)
+				}
+			})
+		})
+	}
+}
+
 func BenchmarkAcquireRelease(b *testing.B) {
 	uri, db := mongotest.Fresh(b)
 	s, err := mongolock.Open(b.Context(), uri, db.Name(), mongolock.Options{})

@@ -192,6 +192,19 @@ func (s *store) Dequeue(ctx context.Context, name string, id lock.HoldID, seen l
 	return ok, err
 }
 
+// RemoveDamaged is synced.
+func (s *store) RemoveDamaged(ctx context.Context, name string) (ok bool, err error) {
+	err = s.db.Write(ctx, func(tx *sqlitedb.Tx) error {
+		if _, _, err := get(tx, name); !errors.Is(err, lock.ErrDamaged) {
+			return err
+		}
+		_, err := tx.Exec("DELETE FROM locks WHERE name = ?", name)
+		ok = err == nil
+		return err
+	})
+	return ok && err == nil, permanent(err)
+}
+
 // List selects all rows, in the order of the primary key.
 func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 	err = s.db.Read(ctx, func(tx *sqlitedb.Tx) error {
@@ -201,7 +214,9 @@ func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 		}
 		for rows.Next() {
 			r, err := scan(rows.Scan)
-			if err != nil {
+			if errors.As(err, &r.Damaged) {
+				r = lock.Record{Name: r.Name, Damaged: r.Damaged}
+			} else if err != nil {
 				return err
 			}
 			list = append(list, r)
@@ -263,8 +278,7 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 		err = json.Unmarshal([]byte(text), &m)
 	}
 	if err != nil || len(version) != len(r.Version) || id != nil && len(id) != len(h.ID) {
-		return r, fmt.Errorf("the record of lock %q is damaged: version of %d bytes, hold of %d, more %q; delete the row from "+
-			"table locks while nobody uses the lock", r.Name, len(version), len(id), text)
+		return r, &lock.DamagedError{Name: r.Name, Cause: fmt.Errorf("version of %d bytes, hold of %d, more %q", len(version), len(id), text)}
 	}
 	copy(r.Version[:], version)
 	if id != nil {

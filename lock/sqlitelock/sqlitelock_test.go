@@ -181,3 +181,22 @@ func TestReplacedDatabase(t *testing.T) {
 		}
 	}
 }
+
+func TestDamagedRecord(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "fencepost.db")
+	s := openAt(t, path)
+	defer s.Close()
+	locktest.Damaged(t, s, func(name string) {
+		db, err := sqlitedb.Open(t.Context(), path, sqlitedb.Options{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		err = db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
+			_, err := tx.Exec("UPDATE locks SET more = '{' WHERE name = ?", name)
+			return err
+		})
+		if err := errors.Join(err, db.Close()); err != nil {
+			t.Fatal(err)
+		}
+	})
+}
