@@ -32,7 +32,8 @@ var (
 	// ErrCorrupt means that SQLite found the file damaged.
 	ErrCorrupt = errors.New("database is damaged")
 	// ErrReplaced means that the database, or its -wal or -shm file, was removed or replaced while it was open. It is for good: every later
-	// call of the handle fails with it. What a transaction that ends with it has committed is in the old file, which may have no name.
+	// call of the handle fails with it, and the process should end: only a new one is sure to see the new files. What a transaction that ends
+	// with it has committed is in the old file, which may have no name.
 	ErrReplaced = errors.New("database file was removed or replaced under this program")
 	// ErrUnsafeFileSystem means that the file system cannot keep the promises that several processes rely on.
 	ErrUnsafeFileSystem = errors.New("unsafe file system")

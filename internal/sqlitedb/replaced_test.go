@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -139,6 +140,19 @@ func TestALostHandleLeavesTheNewFilesAlone(t *testing.T) {
 				t.Errorf("counter %s, want 5 at least", last)
 			}
 		})
+	}
+}
+
+// TestCopiedInPlace: a copy into the same file replaces nothing.
+func TestCopiedInPlace(t *testing.T) {
+	db, path := opened(t)
+	// Another process: one that closes the file itself loses all of SQLite's locks on it.
+	if out, err := exec.Command("sh", "-c", `cp "$0" "$0.copy" && cat "$0.copy" >"$0"`, path).CombinedOutput(); err != nil {
+		t.Fatalf("%v: %s", err, out)
+	}
+	must(t, db.Write(t.Context(), increment))
+	if n := counter(t, db); n != 2 {
+		t.Errorf("counter %d, want 2", n)
 	}
 }
 
