@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -42,6 +43,9 @@ func (f *adminFlags) check() error {
 
 // alone runs do under the administrative lock of a type. Its context ends when the lock is lost.
 func (f *adminFlags) alone(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, do func(context.Context) error) error {
+	if queue.ValidateType(typ) != nil {
+		return do(ctx) // a foreign program has put something there, under a name that a lock may not have; it can only be removed
+	}
 	name := queue.AdminLock(typ)
 	err := b.Locker.Do(ctx, name, do, lock.WithLease(adminLease), lock.WithWait(max(f.wait, time.Nanosecond)), lock.WithWhy(cmd.CommandPath()))
 	var held *lock.HeldError
@@ -60,5 +64,5 @@ func (f *adminFlags) alone(ctx context.Context, cmd *cobra.Command, b *fencepost
 	}
 	return fmt.Errorf("type %s is being changed by %s, host %s, pid %d%s: try again when it has ended, or wait longer with --wait; "+
 		"if it hangs, end it, or take the lock away: fencepost locks release --force --why TEXT %s (%w)",
-		typ, held.Why, held.Owner.Host, held.Owner.PID, since, name, lock.ErrHeld)
+		typ, cmp.Or(held.Why, "another program"), held.Owner.Host, held.Owner.PID, since, name, lock.ErrHeld)
 }

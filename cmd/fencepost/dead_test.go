@@ -97,6 +97,15 @@ func TestDeadActionsTakeTurns(t *testing.T) {
 	}
 }
 
+// TestForeignTypesCanBeRemoved: no lock has the name of what no type can be called.
+func TestForeignTypesCanBeRemoved(t *testing.T) {
+	m, done := newMorgue(t, 0), false
+	err := new(adminFlags).alone(t.Context(), &cobra.Command{}, m.Backend, "a\x00b", func(context.Context) error { done = true; return nil })
+	if err != nil || !done {
+		t.Errorf("done %t, %v", done, err)
+	}
+}
+
 // slowDead is a queue that reads dead letters slowly.
 type slowDead struct {
 	queue.Queue
