@@ -50,7 +50,7 @@ type keys struct {
 
 	at     map[keyHash]int64   // a time of each key …
 	more   map[keyHash][]int64 // … and the others, of the few keys that have several
-	drawn  map[keyEntry]int64  // of what was from the future: now, when it was noted
+	seen   map[keyEntry]int64  // of what was from the future: when it was seen
 	order  []keyEntry          // as they were noted: about by time
 	ahead  []keyEntry          // those of them that were from the future when they came to the front
 	newest int64               // the latest time noted that was not from the future
@@ -69,8 +69,8 @@ func (k *keys) copied(m *queue.Message) bool {
 	// two times being near is enough.
 	near := func(t int64) bool {
 		apart := min(distance(t, at), distance(t, min(at, k.now)))
-		if drawn, ok := k.drawn[keyEntry{h, t}]; ok {
-			apart = min(apart, distance(drawn, at))
+		if seen, ok := k.seen[keyEntry{h, t}]; ok {
+			apart = min(apart, distance(seen, at))
 		}
 		return apart <= k.window.Milliseconds()
 	}
@@ -86,12 +86,12 @@ func (k *keys) note(key string, id queue.ID) {
 	k.add(e, min(e.at, k.now))
 }
 
-func (k *keys) add(e keyEntry, drawn int64) {
+func (k *keys) add(e keyEntry, seen int64) {
 	if k.has(e) {
 		return
 	}
 	if k.at == nil {
-		k.at, k.more, k.drawn = make(map[keyHash]int64), make(map[keyHash][]int64), make(map[keyEntry]int64)
+		k.at, k.more, k.seen = make(map[keyHash]int64), make(map[keyHash][]int64), make(map[keyEntry]int64)
 	}
 	// rule: a later time does not take the place of an earlier one. The next copy may be one of that.
 	if _, known := k.at[e.key]; known {
@@ -101,8 +101,8 @@ func (k *keys) add(e keyEntry, drawn int64) {
 	}
 	k.order = append(k.order, e)
 	switch {
-	case drawn < e.at:
-		k.drawn[e] = drawn
+	case seen < e.at:
+		k.seen[e] = seen
 	case e.at <= k.now: // rule: a message from the future makes nothing forgotten
 		k.newest = max(k.newest, e.at)
 	}
@@ -117,7 +117,7 @@ func (k *keys) remove(e keyEntry) {
 	if !k.has(e) {
 		return
 	}
-	delete(k.drawn, e)
+	delete(k.seen, e)
 	more := k.more[e.key]
 	switch i := slices.Index(more, e.at); {
 	case i >= 0:
@@ -232,11 +232,11 @@ func (k *keys) appendState(b []byte) []byte {
 	}
 	var all, future []keyEntry
 	for _, e := range slices.Concat(k.ahead, k.order) {
-		drawn, ok := k.drawn[e]
+		seen, ok := k.seen[e]
 		switch {
 		case !k.has(e):
 		case ok:
-			future = append(future, keyEntry{e.key, drawn}, e)
+			future = append(future, keyEntry{e.key, seen}, e)
 		default:
 			all = append(all, e)
 		}
@@ -253,12 +253,12 @@ func (k *keys) appendState(b []byte) []byte {
 }
 
 func (k *keys) restore(d *stateDecoder) {
-	k.at, k.more, k.drawn, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
+	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
 	future := false
 	read := func() keyEntry { return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: int64(d.uvarint())} }
 	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
 		e := read()
-		drawn := e.at
+		seen := e.at
 		if future && n > 1 {
 			e = read()
 			n--
@@ -268,7 +268,7 @@ func (k *keys) restore(d *stateDecoder) {
 		case e.key == keyHash{}:
 			future = true
 		default:
-			k.add(e, drawn)
+			k.add(e, seen)
 		}
 	}
 }

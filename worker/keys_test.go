@@ -260,7 +260,7 @@ func TestKeysAgainstAModel(t *testing.T) {
 		const window = time.Hour
 		l, _ := testLedger()
 		l.keys.window = window
-		type noted struct{ at, drawn int64 }
+		type noted struct{ at, seen int64 }
 		model := map[string][]noted{}
 		var n uint64
 		at := epoch
@@ -277,7 +277,7 @@ func TestKeysAgainstAModel(t *testing.T) {
 			m := &queue.Message{ID: queue.NewID(at.Add(-late), 1, n), Headers: map[string]string{queue.KeyHeader: key}}
 			this := noted{ms(m.ID), min(ms(m.ID), l.keys.now)}
 			want := slices.ContainsFunc(model[key], func(n noted) bool {
-				return min(distance(n.at, this.at), distance(n.at, this.drawn), distance(n.drawn, this.at)) <= window.Milliseconds()
+				return min(distance(n.at, this.at), distance(n.at, this.seen), distance(n.seen, this.at)) <= window.Milliseconds()
 			})
 			if got := l.keys.copied(m); got != want {
 				t.Fatalf("key %s published at %v: copied = %v, the others were at %v", key, m.ID.Time(), got, model[key])
@@ -342,8 +342,8 @@ func TestKeysFromTheFutureAreBounded(t *testing.T) {
 			if ahead == 1 {
 				want = min(i+1, 9) // the one and those of 75 minutes
 			}
-			if n := len(k.at); n != want || len(k.order)+len(k.ahead) != n || len(k.drawn) != min(ahead, n) || len(k.more) != 0 {
-				t.Fatalf("%d of 1000 ahead: %d keys, %d and %d in order, %d of them from the future; want %d", ahead, n, len(k.order), len(k.ahead), len(k.drawn), want)
+			if n := len(k.at); n != want || len(k.order)+len(k.ahead) != n || len(k.seen) != min(ahead, n) || len(k.more) != 0 {
+				t.Fatalf("%d of 1000 ahead: %d keys, %d and %d in order, %d of them from the future; want %d", ahead, n, len(k.order), len(k.ahead), len(k.seen), want)
 			}
 		}
 	}

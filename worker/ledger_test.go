@@ -149,6 +149,14 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 	}
 	expect(t, l, message(1, 2), appendLate) // it was not taken for appended
 	expect(t, l, missing, duplicate)
+
+	// Nor is one that was put aside: its dead letter may be gone with the database that was set back.
+	expect(t, l, message(1, 4), appendNow)
+	l.noteSkipped(message(1, 4).ID)
+	aside := message(1, 4)
+	aside.Incomplete = true
+	expect(t, l, aside, hold)
+	expect(t, l, message(1, 4), putAside)
 }
 
 // What is said of a gap has to be true: messages that are there, but cannot be decoded, are not gone.
