@@ -38,7 +38,9 @@ func scriptsFor(t *testing.T, b backend) scripts {
 			spoil: func(first int) {
 				exec(`UPDATE queue_messages SET headers = json_set(coalesce(headers, '{}'), '$.attempts', 1) WHERE id IN (SELECT id FROM queue_messages ORDER BY id LIMIT ?)`, first)
 			},
-			mend:    func() { exec(`UPDATE queue_messages SET headers = json_remove(headers, '$.attempts') WHERE headers IS NOT NULL`) },
+			mend: func() {
+				exec(`UPDATE queue_messages SET headers = json_remove(headers, '$.attempts') WHERE headers IS NOT NULL`)
+			},
 			foreign: []string{"x'6e6f74652d31'", "x'6e6f74652d32'"},
 			plant: func() {
 				exec(`INSERT INTO queue_messages (type, id, payload) VALUES ('orders', x'6e6f74652d31', x'78'), ('orders', x'6e6f74652d32', x'78')`)

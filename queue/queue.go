@@ -56,7 +56,7 @@ type Message struct {
 func (m *Message) Unfit() string {
 	switch {
 	case m.Incomplete:
-		return cmp.Or(m.Why, "it is stored in part only")
+		return cmp.Or(m.Why, "it cannot be read whole")
 	case m.ID.N() == 0:
 		return "its number is 0: publishers count from 1, so no publisher of ours sent it"
 	}

@@ -41,9 +41,8 @@ type ledger struct {
 
 	skipped     int // spans of all producers
 	mostSkipped int
-
-	passed span   // the numbers that the last declared gap has skipped …
-	unfit  uint64 // … and how many of them are pending, but incomplete
+	passed      span   // the numbers that the last declared gap has skipped …
+	unfit       uint64 // … and how many of them are pending, but incomplete
 
 	sweep func() uint64 // numbers the full sweeps over what is pending
 
@@ -121,8 +120,9 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	case n <= last:
 		entry.heard(seenAt)
 		switch missing := entry.isMissing(n); {
-		case missing && m.Incomplete:
-			// rule: a number inside a declared gap is not in the file, so its message is never acknowledged as a copy, whatever it looks like.
+		case m.Incomplete && (missing || entry.isSkipped(n)):
+			// rule: a number inside a declared gap, or that was skipped, is not in the file, so its message is never acknowledged as a copy, whatever it
+			// looks like.
 			l.holdStuck(producer, m.ID)
 			return hold
 		case missing:
@@ -131,9 +131,6 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 			return appendLate
 		// rule: a number that was skipped has no message in the file. Its message is back in the queue if the database was set back, or if who was to
 		// put it aside has died.
-		case entry.isSkipped(n) && m.Incomplete:
-			l.holdStuck(producer, m.ID)
-			return hold
 		case entry.isSkipped(n):
 			return putAside
 		case entry.at == 0, ms(m.ID) <= entry.at, l.delayed.copied(m):

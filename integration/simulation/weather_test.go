@@ -72,8 +72,7 @@ func newWeather(seed uint64) weather {
 	}
 	w.visitors = pick(d, 0, 0, 0, 0, 3)
 	w.clocks(d)
-	// A message that is spoiled between its skip entry and its dead letter is not promised to become one.
-	w.spoils = w.bad == 0 && newDice(seed, number("spoils")).chance(2500)
+	w.spoils = newDice(seed, number("spoils")).chance(2000)
 	return w
 }
 
