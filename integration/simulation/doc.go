@@ -49,6 +49,8 @@
 //   - A lock changes hands by takeover only after it has stood still for its holder's whole lease, is never granted while it is held, and its
 //     tokens increase.
 //   - Locks that others take, alone, shared, with permits, fair: nobody is inside who excludes another one.
+//   - A byte of a file is damaged when all is over: a repair keeps all that is before it, and what later writers wrote behind it, at its index, and marks
+//     the rest as lost; a worker goes on behind it.
 //   - What publishers report agrees with what was ever visible in the queue.
 //   - No worker gives up; the queue is empty in time after the faults are over; all goroutines end.
 //
@@ -71,7 +73,6 @@
 // # What is not covered
 //
 //   - The drivers of MongoDB and SQLite, real files, real processes, command lines: see package integration.
-//   - Repair of a file that is damaged: what is repaired here is healthy.
 //   - A process that is stopped makes no progress at any of these operations; its timers go on. That it notices nothing between two
 //     of them is for the tests with SIGSTOP.
 //   - More than one host: a file system is of one host at a time.

@@ -59,6 +59,7 @@ func run(t *testing.T, seed uint64, m *mutant, trace func(string)) (o outcome) {
 		}
 		w.play()
 		w.check()
+		w.damage()
 		w.mu.Lock()
 		defer w.mu.Unlock()
 		w.seen.Steps = w.steps

@@ -56,11 +56,11 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps, Spoiled                    int // faults
-	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared int // and what came of them
-	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                             int // messages
-	Steps                                                                                             int
-	Virtual, Recovery                                                                                 time.Duration
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps, Spoiled                                          int // faults
+	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared, Damages, LostRecords int // and what came of them
+	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                                                   int // messages
+	Steps                                                                                                                   int
+	Virtual, Recovery                                                                                                       time.Duration
 }
 
 func newWorld(seed uint64) *world {
