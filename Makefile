@@ -76,6 +76,12 @@ chaos: ## break everything around workers and producers, and check every message
 	go build -o bin/ ./integration/chaos
 	bin/chaos $(ARGS)
 
+# One sequence again: make drills ARGS='-first 7 -sequences 1'
+.PHONY: drills
+drills: ARGS = -sequences 100 -record $(CURDIR)/docs/drills.md
+drills: ## play 200 random sequences of what operators do to databases, files and hosts, and write docs/drills.md
+	$(WITHSERVER) go test -count=1 -timeout 12h ./integration/drills -run TestRandomDisasters $(ARGS)
+
 # BENCH chooses suites and flags: make bench BENCH='storage --quick'
 BENCH ?= storage
 

@@ -1,0 +1,127 @@
+package drills
+
+import (
+	"flag"
+	"fmt"
+	"os"
+	"os/exec"
+	"path"
+	"path/filepath"
+	"testing"
+	"time"
+)
+
+// programs is where the programs were built.
+var programs string
+
+var (
+	sequences = flag.Int("sequences", 2, "play so many random sequences on each backend")
+	firstSeed = flag.Uint64("first", 1, "seed of the first one")
+	length    = flag.Int("length", 25, "steps of each")
+	record    = flag.String("record", "", "write what was played to this file, as a page")
+)
+
+func TestMain(m *testing.M) {
+	flag.Parse()
+	code, err := buildAndRun(m)
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "drills:", err)
+		code = 1
+	}
+	os.Exit(code)
+}
+
+func buildAndRun(m *testing.M) (int, error) {
+	dir, err := os.MkdirTemp("", "fencepost-drills-")
+	if err != nil {
+		return 1, err
+	}
+	defer os.RemoveAll(dir)
+	programs = dir
+	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "../../cmd/worker", "../../cmd/producer", "../../cmd/fencepost")
+	if out, err := build.CombinedOutput(); err != nil {
+		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	began := time.Now()
+	code := m.Run()
+	if *record != "" {
+		return code, writeRecord(*record, began)
+	}
+	return code, nil
+}
+
+// runbooks are the situations of docs/operations.md, each as the steps that lead to it and out of it.
+var runbooks = []struct {
+	name  string
+	steps []string
+}{
+	{"host lost", []string{"publish", "drain, killed", "host lost", "publish", "drain", "go on with a killed publish"}},
+	{"newest copy of the files", []string{"publish", "drain", "back up the files", "publish", "files set back", "drain"}},
+	{"older copy of the files", []string{"publish", "drain", "back up the files", "publish", "drain", "publish", "files set back", "drain"}},
+	{"database set back", []string{"publish", "publish delayed messages", "drain", "publish", "back up the database", "publish delayed messages",
+		"publish", "drain", "publish", "database set back", "publish", "publish delayed messages", "drain", "dead letters"}},
+	{"database set back behind two generations", []string{"publish", "drain", "back up the database", "compact", "publish", "drain", "compact",
+		"publish", "drain", "database set back", "publish", "drain"}},
+	{"database lost", []string{"publish", "drain", "publish", "database lost", "publish", "drain", "database lost", "publish", "drain"}},
+	{"database and files set back, files older", []string{"publish", "drain", "back up the files", "publish", "drain", "back up the database",
+		"publish", "drain", "database and files set back", "publish", "drain"}},
+	{"database and files set back, files newer", []string{"publish", "drain", "publish", "back up the database", "publish", "drain",
+		"back up the files", "publish", "drain", "database and files set back", "publish", "drain"}},
+	{"parts of the database lost", []string{"publish", "drain", "publish", "part of the database lost", "drain", "publish",
+		"part of the database lost", "part of the database lost", "drain", "part of the database lost", "publish", "drain"}},
+	{"files moved", []string{"publish", "drain", "publish", "files moved", "drain"}},
+	{"files cloned", []string{"publish", "drain", "publish", "files cloned", "drain"}},
+	{"newest file lost", []string{"publish", "drain", "compact", "publish", "drain", "publish", "newest file lost", "drain", "publish", "drain"}},
+	{"all files lost", []string{"publish", "drain", "publish", "all files lost", "drain", "publish", "drain"}},
+	{"publisher set back", []string{"publish", "publish, killed", "drain", "publisher set back", "drain"}},
+}
+
+func TestRunbooks(t *testing.T) {
+	for i, book := range runbooks {
+		t.Run(book.name, func(t *testing.T) {
+			onEachBackend(t, uint64(i), func(t *testing.T, e *estate) {
+				for _, name := range book.steps {
+					e.play(stepNamed(name))
+				}
+				e.finish()
+			})
+		})
+	}
+}
+
+// play does a step, and checks the promise after it.
+func (e *estate) play(s step) bool {
+	e.t.Helper()
+	if !s.do(e) {
+		return false
+	}
+	e.played[s.name]++
+	e.keep(s.name)
+	return true
+}
+
+// TestRandomDisasters plays random sequences of steps. A failure tells all of them; the seed makes the same plan again.
+func TestRandomDisasters(t *testing.T) {
+	for seed := *firstSeed; seed < *firstSeed+uint64(*sequences); seed++ {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			onEachBackend(t, seed, func(t *testing.T, e *estate) {
+				defer func() { e.note(t, path.Base(t.Name())) }()
+				for range *length {
+					for !e.play(e.draw()) {
+					}
+				}
+				e.finish()
+			})
+		})
+	}
+}
+
+// draw draws a step: one of three is a disaster.
+func (e *estate) draw() step {
+	disaster := e.rng.IntN(3) == 0
+	for {
+		if s := steps[e.rng.IntN(len(steps))]; s.disaster == disaster {
+			return s
+		}
+	}
+}
