@@ -41,7 +41,7 @@ func (w *world) damage() {
 		return
 	}
 	before, whole := w.records(path)
-	if whole == nil {
+	if whole == nil || whole.Sealed != nil { // who sealed it was killed: the next worker goes on in another file, and this one stays as it is
 		return
 	}
 	at := int64(header + d.n(len(data)-header))
