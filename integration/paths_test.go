@@ -86,16 +86,23 @@ func TestForeignTypesLeadNowhere(t *testing.T) {
 		for _, typ := range hostileTypes {
 			insertForeign(t, b, typ)
 		}
-		mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--until-empty")
+		foreign := b.server == nil && strings.HasPrefix(b.url, "mongodb") // "a/b/ID" and "a/../../evil/ID" are of type "a" there, under keys that are no messages'
+		want := 0
+		if foreign {
+			want = 7
+		}
+		if r := run(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--until-empty"); r.code != want {
+			t.Errorf("exit code %d, want %d: %v", r.code, want, r)
+		}
 		if got := len(payloads(t, b, "t")); got != 10 {
 			t.Errorf("%d of 10 messages in the file", got)
 		}
-		want := []string{".", "deep", "deep/er", "deep/er/data", "deep/er/data/t.fpl"}
-		if b.server == nil && strings.HasPrefix(b.url, "mongodb") {
-			want = append(want, "deep/er/data/a.fpl") // "a/b/ID" and "a/../../evil/ID" are of type "a" there, whose IDs are none
+		made := []string{".", "deep", "deep/er", "deep/er/data", "deep/er/data/t.fpl"}
+		if foreign {
+			made = append(made, "deep/er/data/a.fpl")
 		}
 		for path := range tree(t, root) {
-			if !slices.Contains(want, path) {
+			if !slices.Contains(made, path) {
 				t.Errorf("the worker made %s", path)
 			}
 		}

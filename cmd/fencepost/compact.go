@@ -64,6 +64,10 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) error {
 	r, err := storage.OpenReader(args[0], storage.ReaderOptions{})
 	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
 		_, err := os.Stat(f.dir) // the database knows the type, or it is refused
+		if errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("directory %s does not exist; check the path, and that its volume is mounted; if it is lost with all files, create the directory and run "+
+				"this again", f.dir)
+		}
 		return err
 	}
 	if err != nil {

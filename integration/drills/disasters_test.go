@@ -68,11 +68,8 @@ func (e *estate) publishDelayed() bool {
 
 // publishKilled begins a publish with --resume, and kills it somewhere.
 func (e *estate) publishKilled() bool {
-	j := &journal{
-		input: filepath.Join(e.root, fmt.Sprintf("input-%d", len(e.journals))),
-		state: filepath.Join(e.root, fmt.Sprintf("state-%d", len(e.journals))),
-		lines: e.lines(20 + e.rng.IntN(40)),
-	}
+	j := &journal{lines: e.lines(20 + e.rng.IntN(40))}
+	j.input, j.state = filepath.Join(e.root, "input-"+j.lines[0]), filepath.Join(e.root, "state-"+j.lines[0])
 	e.must(os.WriteFile(j.input, []byte(strings.Join(j.lines, "\n")+"\n"), 0o600))
 	p := e.start(nil, "producer", "publish", "--quiet", "--type", typ, "--rate", "500", "--linger", "5ms", "--resume", j.state, j.input)
 	e.journals = append(e.journals, j)
@@ -370,6 +367,7 @@ func (e *estate) newDir() {
 // refusedIn sees that no worker serves the type from a directory where its files are not.
 func (e *estate) refusedIn(dir string) {
 	e.t.Helper()
+	e.publish(1)
 	if r := e.run("worker", "--type", typ, "--dir", dir, "--until-empty", "--log-format", "json"); r.code != 3 {
 		e.fatalf("a worker on %s, where the files are not: exit code %d, want 3\n%s", dir, r.code, r.stderr)
 	}
@@ -385,7 +383,6 @@ func (e *estate) cloneFiles() bool {
 	e.change("the files are cloned", func() { e.copyFiles(old, e.dir) })
 	e.publish(1)
 	e.serve()
-	e.publish(1)
 	e.refusedIn(old)
 	return true
 }

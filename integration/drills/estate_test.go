@@ -391,6 +391,9 @@ func (e *estate) change(what string, f func()) {
 // serve drains the type. A refusal is obeyed, to the letter.
 func (e *estate) serve() {
 	e.t.Helper()
+	if len(e.owed) > 0 {
+		e.publish(1) // a worker that has nothing to do does not look at the file; doctor does, see keep
+	}
 	for range 5 {
 		args := []string{"--type", typ, "--dir", e.dir, "--until-empty", "--gap-timeout", "200ms", "--log-format", "json"}
 		if e.rng.IntN(2) == 0 {
@@ -414,19 +417,28 @@ func (e *estate) serve() {
 }
 
 var (
-	namedFile = regexp.MustCompile(`\S*` + typ + `(@\d+)?\.fpl`)
-	lostCount = regexp.MustCompile(`([\d,]+) lost`)
+	advice    = regexp.MustCompile(`fencepost repair (--accept-loss|--adopt)(?: (\S+\.fpl))?`)
+	namedFile = regexp.MustCompile(`[^\s"]*` + typ + `(@\d+)?\.fpl`)
+	lostCount = regexp.MustCompile(`([\d,]+) (?:(?:records of type \S+ )?are )?lost`)
 )
 
-// obey does what a refusal says.
+// obey does what the last line of a refusal says.
 func (e *estate) obey(refusal string) {
 	e.t.Helper()
-	switch {
-	case strings.Contains(refusal, "fencepost repair --accept-loss"):
-		e.acceptLoss(namedFile.FindString(refusal))
-	default:
+	refusal = lastLine(refusal)
+	m := advice.FindStringSubmatch(refusal)
+	if m == nil {
 		e.fatalf("the refusal names nothing that can be done:\n%s", refusal)
 	}
+	path := m[2]
+	if path == "" {
+		path = namedFile.FindString(refusal)
+	}
+	if m[1] == "--adopt" {
+		e.mustRun("fencepost", "repair", "--quiet", "--adopt", path)
+		return
+	}
+	e.acceptLoss(path)
 }
 
 // acceptLoss gives up what is gone. It has to say how many messages that are.
@@ -436,6 +448,10 @@ func (e *estate) acceptLoss(path string) {
 		e.fatalf("the refusal names no file")
 	}
 	r := e.run("fencepost", "repair", "--quiet", "--accept-loss", path)
+	if r.code == 1 && strings.Contains(r.stderr, "create the directory") {
+		e.must(os.MkdirAll(filepath.Dir(path), 0o700))
+		r = e.run("fencepost", "repair", "--quiet", "--accept-loss", path)
+	}
 	if r.code != 7 && r.code != 0 {
 		e.fatalf("repair: exit code %d\n%s%s", r.code, r.stdout, r.stderr)
 	}
