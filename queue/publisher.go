@@ -241,7 +241,7 @@ func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publishe
 		return nil, fmt.Errorf("publisher: read the queue's clock: %w", err)
 	}
 	if opt.Resume != nil {
-		if err := opt.Resume.checkAge(now); err != nil {
+		if err := opt.Resume.checkAge(now, time.Now().Round(0)); err != nil {
 			return nil, err
 		}
 	}

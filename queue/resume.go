@@ -29,6 +29,7 @@ type Checkpoint struct {
 	N        uint64    // all up to this one are stored
 	InFlight int       // so many behind it may be stored
 	Time     time.Time // of their IDs, by the queue's clock, to the millisecond
+	Sent     time.Time // when it was saved before they were sent, by the clock of that machine, to the millisecond; zero: unknown
 }
 
 // CheckpointMaxAge is how old a Checkpoint with messages in flight may be. A consumer remembers a producer for 24 h, so until then a
@@ -52,9 +53,15 @@ func (r *Resume) validate() error {
 	return nil
 }
 
-// checkAge refuses a checkpoint whose messages consumers may have forgotten.
-func (r *Resume) checkAge(now time.Time) error {
-	if age := now.Sub(r.From.Time); r.From.InFlight > 0 && age > CheckpointMaxAge {
+// checkAge refuses a checkpoint whose messages consumers may have forgotten. now is the queue's clock, here that of this machine.
+//
+// rule: both clocks have to say that it is young: one may be behind now, or have been ahead when it was saved.
+func (r *Resume) checkAge(now, here time.Time) error {
+	age := now.Sub(r.From.Time)
+	if !r.From.Sent.IsZero() {
+		age = max(age, here.Sub(r.From.Sent))
+	}
+	if r.From.InFlight > 0 && age > CheckpointMaxAge {
 		return fmt.Errorf("publisher: %w: %d messages were sent %v ago and may be stored, and copies are recognised for %v only", ErrCheckpointTooOld,
 			r.From.InFlight, age.Round(time.Second), CheckpointMaxAge)
 	}
@@ -121,7 +128,8 @@ func (s *stream) checkpoint(batch []*item) bool {
 		return true
 	}
 	first := batch[0].msg.ID
-	err := r.Save(Checkpoint{Producer: first.Producer(), N: first.N() - 1, InFlight: len(batch), Time: first.Time()})
+	err := r.Save(Checkpoint{Producer: first.Producer(), N: first.N() - 1, InFlight: len(batch), Time: first.Time(),
+		Sent: time.Now().Round(0).Truncate(time.Millisecond)})
 	if err == nil {
 		return true
 	}

@@ -174,7 +174,7 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 		b.change(t, "orders", queue.Change{PublishPaused: new(false)})
 		time.Sleep(reread)
 		id, err := b.Publish(t.Context(), "orders", nil, nil)
-		if err != nil || id.Producer() != 42 || id.N() != 14 || book.read() != (queue.Checkpoint{Producer: 42, N: 13, InFlight: 1, Time: id.Time()}) {
+		if err != nil || id.Producer() != 42 || id.N() != 14 || book.read() != (queue.Checkpoint{Producer: 42, N: 13, InFlight: 1, Time: id.Time(), Sent: id.Time()}) {
 			t.Errorf("%v, producer %d, n %d, saved %+v", err, id.Producer(), id.N(), book.read())
 		}
 	})
@@ -244,6 +244,14 @@ func TestResumeRefusesWhatNobodyRemembers(t *testing.T) {
 		time.Sleep(time.Minute)
 		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, InFlight: 1, Time: now}}); !errors.Is(err, queue.ErrCheckpointTooOld) {
 			t.Errorf("got %v", err)
+		}
+		// The queue's clock was ahead when it was saved, or is behind now.
+		later := now.Add(48 * time.Hour)
+		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, InFlight: 1, Time: later, Sent: now}}); !errors.Is(err, queue.ErrCheckpointTooOld) {
+			t.Errorf("by this machine's clock it is too old: %v", err)
+		}
+		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, InFlight: 1, Time: later, Sent: now.Add(time.Minute)}}); err != nil {
+			t.Error(err)
 		}
 		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, Time: now}}); err != nil {
 			t.Errorf("nothing is in flight: %v", err)

@@ -196,6 +196,30 @@ func TestFileThatIsNoLongerRegisteredEndsTheSession(t *testing.T) {
 	}
 }
 
+// A copy is acknowledged for the sake of the first one, which is in the file. Where the file is not, nothing is acknowledged.
+func TestCopyIsNotAcknowledgedForAFileThatWasMoved(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		m := queue.Message{Type: typ, ID: queue.NewID(time.Now(), 7, 1)}
+		r.insert(m)
+		p := r.start(nil)
+		time.Sleep(time.Second)
+		if n := r.pending(); n != 0 {
+			t.Fatalf("%d messages are pending", n)
+		}
+		if err := r.disk.Rename(testFile, testFile+".aside"); err != nil {
+			t.Fatal(err)
+		}
+		r.insert(m)
+		time.Sleep(time.Minute)
+		if err := p.end(); !errors.Is(err, storage.ErrIntegrity) {
+			t.Errorf("the pool ended with %v", err)
+		}
+		if n := r.pending(); n != 1 {
+			t.Errorf("%d messages are pending, want the copy", n)
+		}
+	})
+}
+
 // A session that fails tells the registry what it has made durable, also what it could not acknowledge.
 func TestFailedSessionTellsTheRegistry(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {

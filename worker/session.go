@@ -336,6 +336,11 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 			if err := s.rotate(ctx); err != nil {
 				return err
 			}
+		} else if len(done.ids) > 0 {
+			// rule: copies, too, are acknowledged only while the path names the file that has the first ones. Nothing is synced here.
+			if _, err := s.writer().Sync(); err != nil {
+				return err
+			}
 		}
 		// rule: buried before they are acknowledged, and behind their skip entries.
 		if err := s.buryRefused(ctx); err != nil {

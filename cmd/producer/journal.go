@@ -37,6 +37,7 @@ type journalState struct {
 	InFlight int       `json:"in_flight"` // so many behind them may be stored
 	Time     int64     `json:"time"`      // of their IDs, milliseconds since 1970
 	Flight   *flight   `json:"flight,omitempty"`
+	Sent     int64     `json:"sent,omitempty"` // when they were first sent, by this machine's clock, milliseconds since 1970
 	Done     bool      `json:"done"`
 	Updated  time.Time `json:"updated"` // for people
 }
@@ -195,6 +196,9 @@ func (j *journal) attach(name string) (*queue.Resume, error) {
 			return nil, cli.Usagef("--resume: %s is damaged: producer %q", j.path, s.Producer)
 		}
 		r.From = queue.Checkpoint{Producer: producer, N: s.N, InFlight: s.InFlight, Time: time.UnixMilli(s.Time)}
+		if s.Sent != 0 {
+			r.From.Sent = time.UnixMilli(s.Sent)
+		}
 	}
 	return r, nil
 }
@@ -210,7 +214,7 @@ func (j *journal) save(c queue.Checkpoint) error {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	j.state.Producer = fmt.Sprintf("%016x", c.Producer)
-	j.state.N, j.state.InFlight, j.state.Time = c.N, c.InFlight, c.Time.UnixMilli()
+	j.state.N, j.state.InFlight, j.state.Time, j.state.Sent = c.N, c.InFlight, c.Time.UnixMilli(), c.Sent.UnixMilli()
 	var err error
 	if j.state.Flight, err = flightOf(j.input, j.state.Offset, j.sent[c.InFlight-1].Offset); err != nil {
 		return err

@@ -36,6 +36,8 @@ var queueRules = []rule{
 		old: `it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`, new: `_, _ = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`},
 	{file: "queue/publisher.go", rule: "a repetition sends the same bytes", how: "of headers", tests: "TestWaitingMessagesAreTheirOwn",
 		old: `it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`, new: `it.msg.Payload, _ = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`},
+	{file: "queue/resume.go", rule: "both clocks have to say that it is young", tests: "TestResumeRefusesWhatNobodyRemembers",
+		old: `age = max(age, here.Sub(r.From.Sent))`, new: `_ = here`},
 	{file: "queue/resume.go", rule: "the same IDs, so what landed is recognised", tests: "TestResumeRulesAreNeeded"},
 	{file: "queue/admit.go", rule: "nothing is sent behind a message that is lost", tests: "TestResumeTakesNothingBehindALostMessage",
 		old: `case s.broken != nil:`, new: `case false:`},

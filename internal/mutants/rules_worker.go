@@ -62,6 +62,8 @@ var workerRules = []rule{
 	{file: "worker/session.go", rule: "fsync before ack", tests: "TestMutantThatAcknowledgesBeforeSyncLosesMessages"},
 	{file: "worker/session.go", rule: "a duplicate waits for the fsync too", tests: "TestCopiesSurviveAPowerLoss",
 		old: "st.Duplicates++ })\n\t\tdone.ids = append(done.ids, m.ID)", new: "st.Duplicates++ })\n\t\t_ = s.sink.ack(context.Background(), []queue.ID{m.ID})"},
+	{file: "worker/session.go", rule: "copies, too, are acknowledged only while the path names the file", tests: "TestCopyIsNotAcknowledgedForAFileThatWasMoved",
+		old: `} else if len(done.ids) > 0 {`, new: `} else if false {`},
 	{file: "worker/session.go", rule: "buried before they are acknowledged", tests: "TestSkippedMessageIsBuriedByTheNextHolder",
 		old: "		if err := s.buryRefused(ctx); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tselect {\n",
 		new: "		out <- group{ids: done.ids}\n\t\tif err := s.buryRefused(ctx); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tselect {\n"},
