@@ -70,6 +70,9 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) error {
 		}
 		return err
 	}
+	if errors.Is(err, fs.ErrNotExist) && cmd.Name() == "repair" {
+		return fmt.Errorf("%s does not exist; check the path, and that its volume is mounted; if the file is lost for good, --accept-loss gives up what was in it", f.path)
+	}
 	if err != nil {
 		return err
 	}
