@@ -394,8 +394,8 @@ inline Sync(me) {
 	failed = false
 }
 
-/* checkSize, and the end of Sync. */
-inline checkSize(me) {
+/* checkFile, and the end of Sync. */
+inline checkFile(me) {
 	if
 #ifndef MUTANT_NO_SIZE_CHECK
 	:: size != w[me].end -> printf("epoch %d: fenced\n", me); die(me)
@@ -423,7 +423,7 @@ end:	do
 	:: atomic { w[me].step == WRITE_OPEN -> writeOpen(me); check() }
 	:: atomic { (w[me].step == RUN || w[me].step == CHECK_SIZE) && w[me].known != ALL -> Append(me); check() }
 	:: atomic { w[me].step == RUN && w[me].end != w[me].durableEnd -> Sync(me); check() }
-	:: atomic { w[me].step == CHECK_SIZE -> checkSize(me); check() }
+	:: atomic { w[me].step == CHECK_SIZE -> checkFile(me); check() }
 	od
 #undef me
 }
