@@ -80,7 +80,7 @@ chaos: ## break everything around workers and producers, and check every message
 .PHONY: drills
 drills: ARGS = -sequences 100 -record $(CURDIR)/docs/drills.md
 drills: ## play 200 random sequences of what operators do to databases, files and hosts, and write docs/drills.md
-	$(WITHSERVER) go test -count=1 -timeout 12h ./integration/drills -run TestRandomDisasters $(ARGS)
+	$(WITHSERVER) go test -count=1 -parallel 8 -timeout 12h ./integration/drills -run TestRandomDisasters $(ARGS)
 
 # BENCH chooses suites and flags: make bench BENCH='storage --quick'
 BENCH ?= storage

@@ -79,6 +79,7 @@ var runbooks = []struct {
 func TestRunbooks(t *testing.T) {
 	for i, book := range runbooks {
 		t.Run(book.name, func(t *testing.T) {
+			t.Parallel()
 			onEachBackend(t, uint64(i), func(t *testing.T, e *estate) {
 				for _, name := range book.steps {
 					e.play(stepNamed(name))
@@ -104,6 +105,7 @@ func (e *estate) play(s step) bool {
 func TestRandomDisasters(t *testing.T) {
 	for seed := *firstSeed; seed < *firstSeed+uint64(*sequences); seed++ {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			t.Parallel() // most of it is waiting for leases
 			onEachBackend(t, seed, func(t *testing.T, e *estate) {
 				defer func() { e.note(t, path.Base(t.Name())) }()
 				for range *length {
