@@ -205,7 +205,7 @@ func TestLostFilesAreGivenUp(t *testing.T) {
 		// A directory that is not there is no loss.
 		again()
 		must(t, os.RemoveAll(b.dir))
-		refused(t, repair(first), failed, "no such file")
+		refused(t, repair(first), failed, "does not exist")
 		if _, err := os.Stat(b.dir); err == nil {
 			t.Error("repair made the directory")
 		}

@@ -44,6 +44,9 @@ func (w *world) damage() {
 	if whole == nil || whole.Sealed != nil { // who sealed it was killed: the next worker goes on in another file, and this one stays as it is
 		return
 	}
+	if w.restored && f.DurableIndex < whole.NextIndex { // nobody has opened the file since: the end of it looks as if it had never been written
+		return
+	}
 	at := int64(header + d.n(len(data)-header))
 	// A reader of what is before the damage tells which records those are.
 	const part = "/part.fpl"
