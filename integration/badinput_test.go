@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -143,7 +144,7 @@ func TestUnreachableServer(t *testing.T) {
 func TestEnvironmentVariablesStandForFlags(t *testing.T) {
 	b := embedded(t)
 	t.Setenv("FENCEPOST_TYPE", "never")
-	env := append(cleanEnv(), "FENCEPOST_URL="+b.url, "FENCEPOST_TYPE=orders", "FENCEPOST_BATCH=nonsense")
+	env := append(kit.Env(), "FENCEPOST_URL="+b.url, "FENCEPOST_TYPE=orders", "FENCEPOST_BATCH=nonsense")
 	cmd := exec.Command(filepath.Join(bin, "producer"), "publish", "--message", "from the environment")
 	cmd.Env = env
 	if out, err := cmd.CombinedOutput(); err != nil {

@@ -14,6 +14,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/rs/zerolog"
@@ -67,7 +68,7 @@ func handlerProgram(job []string) error {
 func startHandler(t *testing.T, b backend, out, poison string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(os.Args[0]), name: "handler program", done: make(chan struct{})}
-	p.Env = append(cleanEnv(), envHandler+"="+strings.Join([]string{b.url, out, poison}, "|"))
+	p.Env = append(kit.Env(), envHandler+"="+strings.Join([]string{b.url, out, poison}, "|"))
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)

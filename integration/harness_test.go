@@ -12,11 +12,11 @@ import (
 	"os/exec"
 	"path/filepath"
 	"strings"
-	"sync"
 	"syscall"
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -48,13 +48,8 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	bin = dir
-	args := []string{"build", "-o", dir + string(filepath.Separator), "../cmd/worker", "../cmd/producer", "../cmd/fencepost"}
-	if raceEnabled {
-		args = append([]string{"build", "-race"}, args[1:]...)
-	}
-	build := exec.Command("go", args...)
-	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	if err := kit.Build(dir, raceEnabled); err != nil {
+		return 1, err
 	}
 	return m.Run(), nil
 }
@@ -63,6 +58,7 @@ func buildAndRun(m *testing.M) (int, error) {
 type backend struct {
 	url    string
 	dir    string
+	db     kit.Database      // nil where the test handles the server itself
 	server *mongotest.Server // nil for the embedded backend and for a shared server
 }
 
@@ -72,14 +68,15 @@ func onEachBackend(t *testing.T, f func(t *testing.T, b backend)) {
 		f(t, embedded(t))
 	})
 	t.Run("mongodb", func(t *testing.T) {
-		uri, _ := mongotest.Fresh(t)
-		f(t, backend{url: uri, dir: filepath.Join(t.TempDir(), "data")})
+		uri, db := mongotest.Fresh(t)
+		f(t, backend{url: uri, db: kit.Server{Database: db}, dir: filepath.Join(t.TempDir(), "data")})
 	})
 }
 
 func embedded(t *testing.T) backend {
 	dir := t.TempDir()
-	return backend{url: "sqlite://" + filepath.Join(dir, "queue.db"), dir: filepath.Join(dir, "data")}
+	path := filepath.Join(dir, "queue.db")
+	return backend{url: "sqlite://" + path, db: kit.Embedded{Path: path}, dir: filepath.Join(dir, "data")}
 }
 
 // result is how a program ended.
@@ -100,7 +97,7 @@ func run(t *testing.T, stdin io.Reader, program string, args ...string) result {
 	ctx, cancel := context.WithTimeout(context.Background(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
-	cmd.Env = cleanEnv()
+	cmd.Env = kit.Env()
 	var stdout, stderr bytes.Buffer
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = stdin, &stdout, &stderr
 	err := cmd.Run()
@@ -124,51 +121,20 @@ func mustRun(t *testing.T, stdin io.Reader, program string, args ...string) resu
 	return r
 }
 
-// cleanEnv is the environment without the settings of whoever runs the tests.
-func cleanEnv() []string {
-	// A program with the race detector sleeps for a second before it exits, to see races of what still runs: with hundreds of programs
-	// that is most of the time.
-	env := []string{"GORACE=atexit_sleep_ms=0"}
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "FENCEPOST_") {
-			env = append(env, e)
-		}
-	}
-	// The tests' temporary directory may be a container's own layer.
-	return append(env, "FENCEPOST_ALLOW_OVERLAY=true")
-}
-
 // process is a program that runs beside the test.
 type process struct {
 	*exec.Cmd
 	name   string
-	stdout syncBuffer
-	stderr syncBuffer
+	stdout kit.Buffer
+	stderr kit.Buffer
 	done   chan struct{} // closed when it has ended
-}
-
-type syncBuffer struct {
-	mu sync.Mutex
-	b  bytes.Buffer
-}
-
-func (b *syncBuffer) Write(p []byte) (int, error) {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.Write(p)
-}
-
-func (b *syncBuffer) String() string {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	return b.b.String()
 }
 
 // start starts a program; it is killed at the end of the test if it is still there.
 func start(t *testing.T, name, program string, args ...string) *process {
 	t.Helper()
 	p := &process{Cmd: exec.Command(filepath.Join(bin, program), args...), name: name, done: make(chan struct{})}
-	p.Env = cleanEnv()
+	p.Env = kit.Env()
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
 	if err := p.Start(); err != nil {
 		t.Fatal(err)

@@ -21,6 +21,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sys/unix"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
@@ -175,14 +176,14 @@ func useLock(ctx context.Context, l *lock.Locker) {
 type lockUser struct {
 	cmd   *exec.Cmd
 	stdin io.Closer
-	out   syncBuffer
-	err   syncBuffer
+	out   kit.Buffer
+	err   kit.Buffer
 }
 
 func startLockUser(t *testing.T, backend, clock string) *lockUser {
 	t.Helper()
 	u := &lockUser{cmd: exec.Command(os.Args[0])}
-	u.cmd.Env = append(cleanEnv(), envLocks+"="+backend, envClocks+"="+clock)
+	u.cmd.Env = append(kit.Env(), envLocks+"="+backend, envClocks+"="+clock)
 	u.cmd.Stdout, u.cmd.Stderr = &u.out, &u.err
 	stdin, err := u.cmd.StdinPipe()
 	if err != nil {

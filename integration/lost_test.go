@@ -258,28 +258,32 @@ func TestFileOfARunningWorkerIsTaken(t *testing.T) {
 			return errors.Join(err, os.WriteFile(aside, data, 0o600), os.Truncate(file, int64(len(data)-20_000)))
 		}, func(_, file, aside string) error { return os.Rename(aside, file) }, "was cut"},
 	} {
-		t.Run(c.name, func(t *testing.T) {
-			t.Parallel()
-			s := &series{b: embedded(t)}
-			file, aside := filepath.Join(s.b.dir, "t.fpl"), filepath.Join(t.TempDir(), "aside")
-			worker := start(t, "worker", "worker", "--url", s.b.url, "--dir", s.b.dir, "--type", "t", "--max-file-size", "1MiB")
-			s.publish(t, 100)
-			eventually(t, runTimeout, "the messages are in the file", func() bool { return pending(t, s.b)["t"] == 0 })
-			must(t, c.take(s.b.dir, file, aside))
-			s.publish(t, 1500)
-			if code := worker.wait(t, runTimeout); code != integrity || !strings.Contains(worker.stderr.String(), c.says) {
-				t.Errorf("the worker ended with %d: %s", code, worker.stderr.String())
-			}
-			if n := pending(t, s.b)["t"]; n != 1500 {
-				t.Errorf("%d messages are in the queue, want 1500", n)
-			}
-			must(t, c.back(s.b.dir, file, aside))
-			s.mustDrain(t)
-			s.sound(t)
-			if got := s.cat(t); got != s.want.String() {
-				t.Errorf("%d messages of %d", lines(got), s.n)
-			}
-		})
+		for _, limit := range []string{"0", "1MiB"} {
+			t.Run(c.name+", file size at most "+limit, func(t *testing.T) {
+				onEachBackend(t, func(t *testing.T, b backend) {
+					t.Parallel()
+					s := &series{b: b}
+					file, aside := filepath.Join(b.dir, "t.fpl"), filepath.Join(t.TempDir(), "aside")
+					worker := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", limit)
+					s.publish(t, 100)
+					eventually(t, runTimeout, "the messages are in the file", func() bool { return pending(t, b)["t"] == 0 })
+					must(t, c.take(b.dir, file, aside))
+					s.publish(t, 1500)
+					if code := worker.wait(t, runTimeout); code != integrity || !strings.Contains(worker.stderr.String(), c.says) {
+						t.Errorf("the worker ended with %d: %s", code, worker.stderr.String())
+					}
+					if n := pending(t, b)["t"]; n != 1500 {
+						t.Errorf("%d messages are in the queue, want 1500", n)
+					}
+					must(t, c.back(b.dir, file, aside))
+					s.mustDrain(t)
+					s.sound(t)
+					if got := s.cat(t); got != s.want.String() {
+						t.Errorf("%d messages of %d", lines(got), s.n)
+					}
+				})
+			})
+		}
 	}
 }
 

@@ -16,6 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -145,7 +146,7 @@ func TestFileModes(t *testing.T) {
 			} {
 				cmd := exec.Command("sh", "-c", fmt.Sprintf(`umask %03o; exec "$0" "$@"`, umask), filepath.Join(bin, args[0]))
 				cmd.Args = append(cmd.Args, args[1:]...)
-				cmd.Env = cleanEnv()
+				cmd.Env = kit.Env()
 				if out, err := cmd.CombinedOutput(); err != nil {
 					t.Fatalf("%q: %v\n%s", args, err, out)
 				}

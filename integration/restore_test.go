@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"errors"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -13,9 +12,7 @@ import (
 	"testing"
 	"time"
 
-	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"github.com/fencepost/fencepost/integration/kit"
 )
 
 // TestOperationsExamples runs the examples of docs/operations.md that say so, and compares what they print.
@@ -58,7 +55,7 @@ func runExample(t *testing.T, block string) (problem string) {
 		defer cancel()
 		cmd := exec.CommandContext(ctx, "bash", "-c", command)
 		cmd.Dir = dir
-		cmd.Env = append(cleanEnv(), "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
+		cmd.Env = append(kit.Env(), "PATH="+bin+string(filepath.ListSeparator)+os.Getenv("PATH"))
 		var stdout, stderr bytes.Buffer
 		cmd.Stdout, cmd.Stderr = &stdout, &stderr
 		if err := cmd.Run(); err != nil {
@@ -91,49 +88,9 @@ func TestMatches(t *testing.T) {
 // snapshot is a backup of the backend's database, taken while nothing runs. It returns what restores it.
 func (b backend) snapshot(t *testing.T) (restore func()) {
 	t.Helper()
-	if path, ok := strings.CutPrefix(b.url, "sqlite://"); ok {
-		data, err := os.ReadFile(path)
-		must(t, err)
-		return func() {
-			t.Helper()
-			for _, suffix := range []string{"", "-wal", "-shm"} {
-				if err := os.Remove(path + suffix); err != nil && !errors.Is(err, os.ErrNotExist) {
-					t.Fatal(err)
-				}
-			}
-			must(t, os.WriteFile(path, data, 0o600))
-		}
-	}
-	client, err := mongo.Connect(options.Client().ApplyURI(b.url))
+	back, err := b.db.BackUp()
 	must(t, err)
-	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
-	uri, err := regexp.Compile(`^mongodb://[^/]*/([^?]*)`)
-	must(t, err)
-	db := client.Database(uri.FindStringSubmatch(b.url)[1])
-	ctx := t.Context()
-	names, err := db.ListCollectionNames(ctx, bson.D{})
-	must(t, err)
-	saved := map[string][]bson.Raw{}
-	for _, name := range names {
-		cursor, err := db.Collection(name).Find(ctx, bson.D{})
-		must(t, err)
-		var docs []bson.Raw
-		must(t, cursor.All(ctx, &docs))
-		saved[name] = docs
-	}
-	return func() {
-		t.Helper()
-		names, err := db.ListCollectionNames(ctx, bson.D{})
-		must(t, err)
-		for _, name := range names {
-			_, err := db.Collection(name).DeleteMany(ctx, bson.D{})
-			must(t, err)
-			if len(saved[name]) > 0 {
-				_, err = db.Collection(name).InsertMany(ctx, saved[name])
-				must(t, err)
-			}
-		}
-	}
+	return func() { t.Helper(); must(t, back()) }
 }
 
 func must(t *testing.T, err error) {

@@ -9,6 +9,8 @@ import (
 	"testing"
 
 	"net"
+
+	"github.com/fencepost/fencepost/integration/kit"
 )
 
 // commandsWithURL returns the words of every command of a program that takes --url, from its own help.
@@ -102,7 +104,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 	files := []string{"compact", "repair"}
 	check := func(what string, args []string, env ...string) {
 		cmd := exec.Command(filepath.Join(bin, args[0]), args[1:]...)
-		cmd.Env, cmd.Dir = append(append(cleanEnv(), env...), "FENCEPOST_CONNECT_TIMEOUT=500ms"), dir
+		cmd.Env, cmd.Dir = append(append(kit.Env(), env...), "FENCEPOST_CONNECT_TIMEOUT=500ms"), dir
 		out, err := cmd.CombinedOutput()
 		if strings.Contains(string(out), "secret") || strings.Contains(string(out), "4711") {
 			t.Errorf("%s: %q tells the password:\n%s", what, args[0:min(3, len(args))], out)

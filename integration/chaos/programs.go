@@ -61,14 +61,3 @@ func (p programs) build(dir string, v variant) (programs, error) {
 	}
 	return p, nil
 }
-
-// cleanEnv is the environment without the settings of whoever runs this.
-func cleanEnv() []string {
-	var env []string
-	for _, e := range os.Environ() {
-		if !strings.HasPrefix(e, "FENCEPOST_") {
-			env = append(env, e)
-		}
-	}
-	return append(env, "FENCEPOST_ALLOW_OVERLAY=true") // temporary directories may be a container's own layer
-}

@@ -22,6 +22,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/lock/mongolock"
@@ -211,7 +212,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 
 // env is the environment of a member's programs, or of a tool's.
 func (r *run) env(m *member) []string {
-	env := append(cleanEnv(), historyDir+"="+r.dir)
+	env := append(kit.Env(), historyDir+"="+r.dir)
 	if m != nil {
 		env = append(env, clockFile+"="+r.clock(m))
 	}
@@ -675,7 +676,7 @@ func (v verified) check(path string, before verified, bad func(format string, ar
 // output runs fencepost and returns what it prints on standard output.
 func (r *run) output(ctx context.Context, args ...string) (out []byte, code int, err error) {
 	cmd := exec.CommandContext(ctx, r.programs.path("fencepost"), args...)
-	cmd.Env = cleanEnv()
+	cmd.Env = kit.Env()
 	var stderr bytes.Buffer
 	cmd.Stderr = &stderr
 	out, err = cmd.Output()

@@ -161,7 +161,9 @@ func (e *estate) backUpDatabase() bool {
 	for m := range in.letters {
 		published[m] = true
 	}
-	e.databases = append(e.databases, databaseBackup{e.db.backUp(e.t), published})
+	restore, err := e.db.BackUp()
+	e.must(err)
+	e.databases = append(e.databases, databaseBackup{restore, published})
 	return true
 }
 
@@ -172,7 +174,7 @@ func (e *estate) backUpFiles() bool {
 	dir := filepath.Join(e.root, fmt.Sprintf("backup-%d", len(e.files)))
 	e.logf("# files backup %d", len(e.files))
 	e.copyFiles(e.dir, dir)
-	e.files = append(e.files, filesBackup{dir})
+	e.files = append(e.files, dir)
 	return true
 }
 
@@ -212,7 +214,7 @@ func (e *estate) setBackDatabase() bool {
 		return false
 	}
 	i := e.rng.IntN(len(e.databases))
-	e.change(fmt.Sprintf("the database is set back to backup %d", i), func() { e.databases[i].restore(e.t) })
+	e.change(fmt.Sprintf("the database is set back to backup %d", i), func() { e.must(e.databases[i].restore()) })
 	e.blind = true
 	return true
 }
@@ -221,7 +223,7 @@ func (e *estate) loseDatabase() bool {
 	if len(e.owed) > 0 {
 		return false
 	}
-	e.change("the database is lost, and an empty one takes its place", func() { e.db.empty(e.t) })
+	e.change("the database is lost, and an empty one takes its place", func() { e.must(e.db.Empty()) })
 	e.blind = true
 	return true
 }
@@ -233,7 +235,7 @@ func (e *estate) losePart() bool {
 	}
 	parts := []string{"locks", "files", "types", "workers", "marks"}
 	part := parts[e.rng.IntN(len(parts))]
-	e.change("the database loses its "+part, func() { e.db.drop(e.t, part) })
+	e.change("the database loses its "+part, func() { e.must(e.db.Drop(part)) })
 	e.blind = e.blind || part == "files"
 	return true
 }
@@ -243,7 +245,7 @@ func (e *estate) setBackFiles() bool {
 		return false
 	}
 	i := e.rng.IntN(len(e.files))
-	e.withTraffic(fmt.Sprintf("the files are set back to backup %d", i), func() { e.copyFiles(e.files[i].dir, e.dir) })
+	e.withTraffic(fmt.Sprintf("the files are set back to backup %d", i), func() { e.copyFiles(e.files[i], e.dir) })
 	return true
 }
 
@@ -255,8 +257,8 @@ func (e *estate) setBackBoth() bool {
 	}
 	i, j := e.rng.IntN(len(e.databases)), e.rng.IntN(len(e.files))
 	e.change(fmt.Sprintf("the database is set back to backup %d, and the files to backup %d", i, j), func() {
-		e.databases[i].restore(e.t)
-		e.copyFiles(e.files[j].dir, e.dir)
+		e.must(e.databases[i].restore())
+		e.copyFiles(e.files[j], e.dir)
 	})
 	for m := range e.owed {
 		if !e.databases[i].published[m] {

@@ -4,11 +4,13 @@ import (
 	"flag"
 	"fmt"
 	"os"
-	"os/exec"
 	"path"
 	"path/filepath"
 	"testing"
 	"time"
+
+	"github.com/fencepost/fencepost/integration/kit"
+	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 // programs is where the programs were built.
@@ -38,9 +40,8 @@ func buildAndRun(m *testing.M) (int, error) {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
-	build := exec.Command("go", "build", "-o", dir+string(filepath.Separator), "../../cmd/worker", "../../cmd/producer", "../../cmd/fencepost")
-	if out, err := build.CombinedOutput(); err != nil {
-		return 1, fmt.Errorf("build the programs: %w\n%s", err, out)
+	if err := kit.Build(dir, false); err != nil {
+		return 1, err
 	}
 	began := time.Now()
 	code := m.Run()
@@ -48,6 +49,20 @@ func buildAndRun(m *testing.M) (int, error) {
 		return code, writeRecord(*record, began)
 	}
 	return code, nil
+}
+
+// onEachBackend runs f with an estate on the embedded backend and with one on a MongoDB server.
+func onEachBackend(t *testing.T, seed uint64, f func(t *testing.T, e *estate)) {
+	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
+		path := filepath.Join(t.TempDir(), "fencepost.db")
+		f(t, newEstate(t, seed, "sqlite://"+path, kit.Embedded{Path: path}))
+	})
+	t.Run("mongodb", func(t *testing.T) {
+		t.Parallel()
+		uri, db := mongotest.Fresh(t)
+		f(t, newEstate(t, seed, uri, kit.Server{Database: db}))
+	})
 }
 
 // runbooks are the situations of docs/operations.md, each as the steps that lead to it and out of it.
@@ -82,7 +97,9 @@ func TestRunbooks(t *testing.T) {
 			t.Parallel()
 			onEachBackend(t, uint64(i), func(t *testing.T, e *estate) {
 				for _, name := range book.steps {
-					e.play(stepNamed(name))
+					if s := stepNamed(name); !e.play(s) && s.disaster {
+						e.fatalf("%s cannot happen here", name)
+					}
 				}
 				e.finish()
 			})

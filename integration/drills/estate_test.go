@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math/rand/v2"
 	"os"
 	"os/exec"
@@ -19,6 +20,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -33,7 +35,7 @@ type estate struct {
 	t    testing.TB
 	rng  *rand.Rand
 	url  string
-	db   database
+	db   kit.Database
 	root string // everything of this estate on disk
 	dir  string // of the files, below root
 
@@ -45,29 +47,17 @@ type estate struct {
 	dirs      int               // directories that e.dir has been
 
 	databases []databaseBackup
-	files     []filesBackup
+	files     []string // directories with a copy each
 	journals  []*journal
 
 	played map[string]int // steps, by name
 	story  []string       // what has happened, for a failure
 }
 
-// database is a backend as an operator handles it.
-type database interface {
-	// backUp returns what puts the database back to what it is now. No program may be running, as for restore.
-	backUp(t testing.TB) (restore func(t testing.TB))
-	// empty makes it a new one.
-	empty(t testing.TB)
-	// drop removes one part of it: locks, files, types, workers or marks.
-	drop(t testing.TB, what string)
-}
-
 type databaseBackup struct {
-	restore   func(t testing.TB)
+	restore   func() error
 	published map[string]bool // what was in it or in the files
 }
-
-type filesBackup struct{ dir string }
 
 // journal is a publish with --resume that may have been interrupted.
 type journal struct {
@@ -82,7 +72,7 @@ type inventory struct {
 	letters map[string][]queue.ID
 }
 
-func newEstate(t testing.TB, seed uint64, url string, db database) *estate {
+func newEstate(t testing.TB, seed uint64, url string, db kit.Database) *estate {
 	e := &estate{
 		t: t, rng: rand.New(rand.NewPCG(seed, 0)), url: url, db: db, root: t.TempDir(),
 		confirmed: map[string]bool{}, missing: map[string]string{}, owed: map[string]bool{}, played: map[string]int{},
@@ -118,13 +108,7 @@ type result struct {
 func (e *estate) command(ctx context.Context, program string, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, filepath.Join(programs, program), args...)
 	cmd.Dir = e.root
-	for _, v := range os.Environ() {
-		if !strings.HasPrefix(v, "FENCEPOST_") {
-			cmd.Env = append(cmd.Env, v)
-		}
-	}
-	// The tests' temporary directory may be a container's own layer.
-	cmd.Env = append(cmd.Env, "FENCEPOST_URL="+e.url, "FENCEPOST_ALLOW_OVERLAY=true", "GORACE=atexit_sleep_ms=0")
+	cmd.Env = append(kit.Env(), "FENCEPOST_URL="+e.url)
 	return cmd
 }
 
@@ -205,7 +189,7 @@ func (e *estate) confirm(lines []string) {
 type began struct {
 	*exec.Cmd
 	e              *estate
-	stdout, stderr buffer
+	stdout, stderr kit.Buffer
 	done           chan struct{}
 }
 
@@ -474,7 +458,7 @@ func (e *estate) acceptLoss(path string) {
 func (e *estate) settle() {
 	e.t.Helper()
 	in := e.look()
-	for _, m := range sortedKeys(in.letters) {
+	for _, m := range slices.Sorted(maps.Keys(in.letters)) {
 		for _, id := range in.letters[m] {
 			action := "requeue"
 			if in.file[m] > 0 {

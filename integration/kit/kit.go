@@ -1,0 +1,58 @@
+// Package kit is what the suites that run the real programs have in common: the programs, their environment, what they print, and their
+// database as an operator handles it. Only tests and test programs import it.
+package kit
+
+import (
+	"bytes"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"sync"
+)
+
+// Build builds worker, producer and fencepost into dir, with the race detector if race is set.
+func Build(dir string, race bool) error {
+	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	if race {
+		args = append(args, "-race")
+	}
+	const cmd = "github.com/fencepost/fencepost/cmd/"
+	if out, err := exec.Command("go", append(args, cmd+"worker", cmd+"producer", cmd+"fencepost")...).CombinedOutput(); err != nil {
+		return fmt.Errorf("build the programs: %w\n%s", err, out)
+	}
+	return nil
+}
+
+// Env is the environment of programs under test: without the settings of whoever runs the tests.
+func Env() []string {
+	// A program with the race detector sleeps for a second before it exits, to see races of what still runs: with hundreds of programs
+	// that is most of the time.
+	env := []string{"GORACE=atexit_sleep_ms=0"}
+	for _, e := range os.Environ() {
+		if !strings.HasPrefix(e, "FENCEPOST_") {
+			env = append(env, e)
+		}
+	}
+	// The tests' temporary directory may be a container's own layer.
+	return append(env, "FENCEPOST_ALLOW_OVERLAY=true")
+}
+
+// Buffer is what a program that runs beside the test prints. It is safe for concurrent use.
+type Buffer struct {
+	mu sync.Mutex
+	b  bytes.Buffer
+}
+
+func (b *Buffer) Write(p []byte) (int, error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.Write(p)
+}
+
+func (b *Buffer) String() string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.b.String()
+}
