@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/queue"
@@ -118,18 +119,25 @@ func TestServerRefusesOne(t *testing.T) {
 	}
 }
 
-// TestLettersOfAnotherPlan: a version of this program that knows no letters in plans replaces the other fields and leaves those.
-func TestLettersOfAnotherPlan(t *testing.T) {
+// withOneDelayed returns a queue, its database, and the delayed message in it, which is due.
+func withOneDelayed(t *testing.T) (*Queue, *mongo.Database, queue.Message) {
+	t.Helper()
 	uri, db := mongotest.Fresh(t)
 	q, err := Open(t.Context(), uri, Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer q.Close()
+	t.Cleanup(func() { q.Close() })
 	m := queue.Message{Type: "orders", ID: queue.NewID(q.now(), 7, 1), Payload: []byte("x"), Due: q.now().Add(-time.Minute)}
 	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
 		t.Fatal(err)
 	}
+	return q, db, m
+}
+
+// TestLettersOfAnotherPlan: a version of this program that knows no letters in plans replaces the other fields and leaves those.
+func TestLettersOfAnotherPlan(t *testing.T) {
+	q, db, m := withOneDelayed(t)
 	old := plan{version: "1", letters: []planLetter{letterOf(queue.SlotOf(&m), "it was refused")}}
 	if err := (planned{q}).createPlan(t.Context(), old); err != nil {
 		t.Fatal(err)
@@ -147,16 +155,7 @@ func TestLettersOfAnotherPlan(t *testing.T) {
 
 // TestPlanOfAVersionThatCountedNoTime: its sequences were used just now, perhaps, and go on; its count is kept by those who do not know it.
 func TestPlanOfAVersionThatCountedNoTime(t *testing.T) {
-	uri, db := mongotest.Fresh(t)
-	q, err := Open(t.Context(), uri, Options{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer q.Close()
-	m := queue.Message{Type: "orders", ID: queue.NewID(q.now(), 7, 1), Payload: []byte("x"), Due: q.now().Add(-time.Minute)}
-	if err := q.Delay(t.Context(), []queue.Message{m}); err != nil {
-		t.Fatal(err)
-	}
+	q, db, _ := withOneDelayed(t)
 	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: planKey}, {Key: "v", Value: "1"}, {Key: "items", Value: bson.A{}},
 		{Key: "seq", Value: bson.A{bson.D{{Key: "t", Value: "orders"}, {Key: "p", Value: int64(5)}, {Key: "n", Value: int64(41)}, {Key: "at", Value: q.now().UnixMilli()}}}},
 		{Key: "dead", Value: bson.A{}}, {Key: "of", Value: "1"}, {Key: "passed", Value: time.Hour.Milliseconds()}}); err != nil {

@@ -190,6 +190,11 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (que
 //	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}} in files, w: majority; index: _id.
 //	Nothing matched: none is registered, or another file.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+	return q.raiseFile(ctx, typ, f)
+}
+
+// raiseFile raises epoch and durable index of the type's entry, if it is that of the same file and the guards hold.
+func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.File, guards ...bson.E) (found bool, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err
 	}
@@ -201,7 +206,7 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool,
 		return false, err
 	}
 	result, err := q.files.UpdateOne(ctx,
-		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}},
+		append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...),
 		bson.D{{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}}})
 	if err != nil {
 		return false, q.explain(ctx, "update the file entry of "+typ, err)
@@ -217,25 +222,10 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool,
 // rule: the majority has the entry before a message is deleted, as the two may be on different shards: a fail-over could undo one and keep the
 // other.
 func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
-	if err := queue.ValidateType(typ); err != nil {
-		return false, err
-	}
-	if err := q.enter(ctx); err != nil {
-		return false, err
-	}
-	doc, err := encodeFile(typ, f)
-	if err != nil {
-		return false, err
-	}
-	result, err := q.files.UpdateOne(ctx,
-		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}, {Key: "epoch", Value: bson.D{{Key: "$lte", Value: doc.Epoch}}}},
-		bson.D{{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}}})
-	if err != nil {
-		return false, q.explain(ctx, "update the file entry of "+typ, err)
-	}
+	ours, err := q.raiseFile(ctx, typ, f, bson.E{Key: "epoch", Value: bson.D{{Key: "$lte", Value: int64(f.Epoch)}}})
 	// rule: nothing is removed for a writer that is not the registered one.
-	if result.MatchedCount == 0 {
-		return false, nil
+	if err != nil || !ours {
+		return false, err
 	}
 	if err := q.Ack(ctx, typ, ids); err != nil {
 		return false, err
