@@ -49,6 +49,7 @@ image-context:
 	go run ./internal/licences >$(CONTEXT)/LICENCES.txt
 	GOOS=$(word 1,$(subst /, ,$(PLATFORM))) GOARCH=$(word 2,$(subst /, ,$(PLATFORM))) \
 		$(GOBUILD) -tags timetzdata -ldflags '-s -w' -o $(CONTEXT)/bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
+	go run ./internal/licences -sbom $(CONTEXT)/bin/* >$(CONTEXT)/SBOM.json
 
 .PHONY: demo
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte

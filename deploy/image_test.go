@@ -70,6 +70,9 @@ func (d *docker) testContents(t *testing.T) {
 	if licences, err := os.ReadFile(filepath.Join(d.context, "LICENCES.txt")); err != nil || !strings.Contains(string(licences), "go.mongodb.org/mongo-driver/v2 ") {
 		t.Errorf("the image has no licences of what is in it: %v", err)
 	}
+	if sbom, err := os.ReadFile(filepath.Join(d.context, "SBOM.json")); err != nil || !strings.Contains(string(sbom), `"pkg:golang/go.mongodb.org/mongo-driver/v2@`) {
+		t.Errorf("the image has no bill of materials: %v", err)
+	}
 	if r := d.run(t, "worker"); r.code != 2 || !strings.Contains(r.stderr, "--type") {
 		t.Errorf("a worker without types: %v; want exit code 2", r)
 	}

@@ -66,6 +66,7 @@ func newHosts(ctx context.Context, p programs) (*hosts, error) {
 		add("bin/worker", p.path("worker"), 0o755),
 		add("bin/fencepost", p.path("fencepost"), 0o755),
 		add("LICENCES.txt", filepath.Join(p.module, "LICENSE"), 0o644), // the image is for nobody else
+		add("SBOM.json", filepath.Join(p.module, "LICENSE"), 0o644),
 		w.WriteHeader(&tar.Header{Name: "data/", Mode: 0o755, Typeflag: tar.TypeDir}),
 		w.Close(),
 	); err != nil {

@@ -1,11 +1,13 @@
 // Program licences prints the licences of everything that is in the shipped programs, as their authors demand of who passes
-// copies on: `make image` puts the list into the image. It fails if one of them is not on the list of those that we accept.
+// copies on. It fails if one of them is not on the list of those that we accept. With -sbom and the paths of built programs it prints a
+// software bill of materials of them. `make image` puts both into the image.
 package main
 
 import (
 	"bytes"
 	"encoding/json"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"maps"
@@ -44,8 +46,14 @@ type module struct {
 }
 
 func main() {
+	sbom := flag.Bool("sbom", false, "print a bill of materials of these built programs, as CycloneDX")
+	flag.Parse()
 	mods, err := modules(programs...)
-	if err == nil {
+	switch {
+	case err != nil:
+	case *sbom:
+		err = writeBOM(os.Stdout, mods, flag.Args())
+	default:
 		err = write(os.Stdout, mods)
 	}
 	if err != nil {
