@@ -21,6 +21,7 @@ type Letter struct {
 	Attempts int       // how often it was tried
 	Worker   string    // who gave it up
 	Time     time.Time // when, by the backend's clock, to the millisecond; set by Bury
+	Damaged  string    // set by Dead: which of these fields cannot be decoded, if any; the message is as whole as Incomplete says
 }
 
 // DeadLetters is the part of a Queue that keeps the letters. They stay until somebody requeues or removes them.

@@ -30,6 +30,8 @@ var (
 	// ErrReplaced: the database was removed or replaced while the Queue had it open. Every later call fails with it, too: stop everything
 	// that uses the database, put it back, start again.
 	ErrReplaced = errors.New("lost its database")
+	// ErrDamaged: an entry of the registry cannot be decoded; something else has written it. Other types are not concerned.
+	ErrDamaged = errors.New("damaged entry")
 	// ErrPaused: an operator has paused publishing for the type.
 	ErrPaused = errors.New("publishing is paused")
 	// ErrBacklogFull: as many messages of the type are pending as its backlog limit allows.

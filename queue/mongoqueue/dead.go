@@ -4,21 +4,12 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
 )
-
-// letterDoc is what a dead letter has besides the message's fields.
-type letterDoc struct {
-	Reason   string    `bson:"reason"`
-	Attempts int64     `bson:"attempts"`
-	Worker   string    `bson:"worker"`
-	At       time.Time `bson:"at"`
-}
 
 // Bury implements queue.Queue.
 //
@@ -90,16 +81,35 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 		if h.Incomplete {
 			h.Payload = nil
 		}
-		var doc letterDoc
-		if err := bson.Unmarshal(cursor.Current, &doc); err != nil {
-			return nil, fmt.Errorf("dead letter %s is damaged: %w", h.ID, err)
-		}
-		letters = append(letters, queue.Letter{Message: h, Reason: doc.Reason, Attempts: int(doc.Attempts), Worker: doc.Worker, Time: doc.At})
+		l := queue.Letter{Message: h}
+		decodeLetter(cursor.Current, &l)
+		letters = append(letters, l)
 		if size += int64(len(h.Payload)); len(letters) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
 			break
 		}
 	}
 	return letters, cursor.Err()
+}
+
+// decodeLetter adds what a dead letter has besides the message's fields. What has another type is left out and said: whoever may write here
+// must not hide the other letters.
+func decodeLetter(doc bson.Raw, l *queue.Letter) {
+	field := func(name, want string, as func(bson.RawValue) bool) {
+		v, err := doc.LookupErr(name)
+		if err == nil && v.Type != bson.TypeNull && !as(v) && l.Damaged == "" {
+			l.Damaged = fmt.Sprintf("field %s is of the type %v, want %s", name, v.Type, want)
+		}
+	}
+	text := func(to *string) func(bson.RawValue) bool {
+		return func(v bson.RawValue) (ok bool) { *to, ok = v.StringValueOK(); return ok }
+	}
+	field("reason", "a text", text(&l.Reason))
+	field("worker", "a text", text(&l.Worker))
+	field("attempts", "a number", func(v bson.RawValue) bool { n, ok := v.AsInt64OK(); l.Attempts = int(n); return ok })
+	field("at", "a date", func(v bson.RawValue) (ok bool) {
+		l.Time, ok = v.TimeOK()
+		return ok
+	})
 }
 
 // deadBatch is how many letters a server sends at a time.

@@ -140,19 +140,32 @@ func (q *Queue) File(ctx context.Context, typ string) (queue.File, bool, error) 
 	if err := q.enter(ctx); err != nil {
 		return queue.File{}, false, err
 	}
-	var doc fileDoc
-	err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Decode(&doc)
+	raw, err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return queue.File{}, false, nil
 	}
 	if err != nil {
 		return queue.File{}, false, q.explain(ctx, "read the file entry of "+typ, err)
 	}
-	f := queue.File{Generation: uint64(max(doc.Generation, 1)), Epoch: uint64(max(doc.Epoch, 0)), DurableIndex: uint64(max(doc.DurableIndex, 0))}
-	if n := copy(f.FileID[:], doc.FileID.Data); n != len(f.FileID) || len(doc.FileID.Data) != n {
-		return queue.File{}, false, fmt.Errorf("mongoqueue: the file entry of %s is damaged: file_id has %d bytes, want %d", typ, len(doc.FileID.Data), len(f.FileID))
+	f, err := decodeFile(raw)
+	if err != nil {
+		return queue.File{}, false, fmt.Errorf("mongoqueue: %w: %w; mend the document %q in the collection files, or remove it: the next worker registers "+
+			"the file again", queue.ErrDamaged, err, typ)
 	}
 	return f, true, nil
+}
+
+func decodeFile(raw bson.Raw) (f queue.File, err error) {
+	var doc fileDoc
+	if err := bson.Unmarshal(raw, &doc); err != nil {
+		return f, err
+	}
+	if len(doc.FileID.Data) != len(f.FileID) {
+		return f, fmt.Errorf("file_id has %d bytes, want %d", len(doc.FileID.Data), len(f.FileID))
+	}
+	copy(f.FileID[:], doc.FileID.Data)
+	f.Generation, f.Epoch, f.DurableIndex = uint64(max(doc.Generation, 1)), uint64(max(doc.Epoch, 0)), uint64(max(doc.DurableIndex, 0))
+	return f, nil
 }
 
 // RegisterFile implements queue.Queue.

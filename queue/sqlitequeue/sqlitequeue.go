@@ -475,10 +475,11 @@ func readFile(tx *sqlitedb.Tx, typ string) (f queue.File, ok bool, err error) {
 		return queue.File{}, false, err
 	}
 	if len(id) != len(f.FileID) {
-		return queue.File{}, false, fmt.Errorf("the entry is damaged: file_id has %d bytes, want %d", len(id), len(f.FileID))
+		return queue.File{}, false, fmt.Errorf("%w: file_id has %d bytes, want %d; mend the row %q in the table queue_files, or remove it: the next worker "+
+			"registers the file again", queue.ErrDamaged, len(id), len(f.FileID), typ)
 	}
 	copy(f.FileID[:], id)
-	f.Generation, f.Epoch, f.DurableIndex = uint64(generation), uint64(epoch), uint64(index)
+	f.Generation, f.Epoch, f.DurableIndex = uint64(max(generation, 1)), uint64(max(epoch, 0)), uint64(max(index, 0))
 	return f, true, nil
 }
 
