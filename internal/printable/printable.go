@@ -1,0 +1,171 @@
+// Package printable makes what others have written safe to print. Names, reasons, hosts, headers, payloads, names of files and errors come
+// from whoever may write to the database, to a file or to the network. A terminal obeys some of their characters, and a line feed among
+// them makes a line that looks like ours.
+//
+// It is used where the programs print, not where errors and values are made: their texts are escaped at the edge, all of them, so none
+// can be forgotten. [Fprintf] prints lines, a [Table] prints cells, [Error] is for errors, and [EncodeJSON] and [JSONWriter] are for JSON.
+// What is printable stays as it is, in any language.
+package printable
+
+import (
+	"fmt"
+	"io"
+	"strconv"
+	"strings"
+	"text/tabwriter"
+	"unicode"
+	"unicode/utf8"
+)
+
+const (
+	mostMarks = 8   // combining marks on one character; no orthography needs more
+	mostCell  = 100 // characters of a table's cell
+
+	zeroWidthNonJoiner = '\u200c'
+	zeroWidthJoiner    = '\u200d'
+)
+
+// Text returns s with everything in it escaped that is not printable, as in a Go string: \n, \x1b, \u202e, and \xff for a byte that is not
+// UTF-8. Not printable are control characters, line and paragraph separators, characters that show nothing or change the direction of
+// others, combining marks without a character or more than 8 on one, and code points that are not assigned. The joiners U+200C and U+200D
+// stay between characters of scripts that use them, and of emoji. A backslash stays as it is.
+func Text(s string) string {
+	return escape(s, func(b []byte, r rune, raw string) []byte {
+		if r == utf8.RuneError {
+			return fmt.Appendf(b, `\x%02x`, raw)
+		}
+		q := strconv.QuoteRuneToASCII(r)
+		return append(b, q[1:len(q)-1]...)
+	})
+}
+
+// Short is Text of the first line of s, and of at most 100 characters of it. It tells when that is not all.
+func Short(s string) string {
+	s, _, cut := strings.Cut(strings.TrimSpace(s), "\n")
+	n := 0
+	for i := range s {
+		if n++; n > mostCell {
+			s, cut = s[:i], true
+			break
+		}
+	}
+	if s = Text(s); cut {
+		s += " …"
+	}
+	return s
+}
+
+// Safe is text that is printable already.
+type Safe string
+
+// Lines is Text of a text whose lines stay lines. Each but the first is indented, so that it cannot be taken for one of ours.
+func Lines(s, indent string) Safe {
+	lines := strings.Split(s, "\n")
+	for i, line := range lines {
+		lines[i] = Text(line)
+	}
+	return Safe(strings.Join(lines, "\n"+indent))
+}
+
+// escape returns s with all that is not printable passed through hidden, which appends it to b.
+func escape(s string, hidden func(b []byte, r rune, raw string) []byte) string {
+	var b []byte        // s[:copied], escaped
+	copied := 0         // all behind it is printable so far
+	before := rune(' ') // what a mark or a joiner would go with
+	marks := 0
+	for i, size := 0, 0; i < len(s); i += size {
+		var r rune
+		r, size = utf8.DecodeRuneInString(s[i:])
+		shown := false
+		switch {
+		case r < utf8.RuneSelf:
+			shown, marks = ' ' <= r && r <= '~', 0
+		case r == utf8.RuneError && size == 1: // not UTF-8
+		case r == zeroWidthJoiner || r == zeroWidthNonJoiner:
+			next, _ := utf8.DecodeRuneInString(s[i+size:])
+			shown = joins(before) && joins(next)
+		case unicode.Is(unicode.Other_Default_Ignorable_Code_Point, r): // fillers, among others
+		case unicode.In(r, unicode.Mn, unicode.Me):
+			marks++
+			shown = marks <= mostMarks && before != '"' && !unicode.IsSpace(before)
+		default:
+			shown, marks = unicode.IsGraphic(r), 0
+		}
+		if before = r; !shown {
+			before = ' '
+			b = hidden(append(b, s[copied:i]...), r, s[i:i+size])
+			copied = i + size
+		}
+	}
+	if copied == 0 {
+		return s
+	}
+	return string(append(b, s[copied:]...))
+}
+
+// joins tells whether a joiner beside r can mean something: in Arabic and all scripts behind it, and in emoji.
+func joins(r rune) bool { return r >= '\u0600' && r != utf8.RuneError && unicode.IsGraphic(r) }
+
+// Fprintf is fmt.Fprintf, but what stands in the place of each verb is made printable. The format is ours and printed as it is, and so is
+// an argument that is [Safe].
+func Fprintf(w io.Writer, format string, args ...any) (int, error) {
+	if false {
+		_ = fmt.Sprintf(format, args...) // so that go vet compares format and arguments
+	}
+	safe := make([]any, len(args))
+	for i, arg := range args {
+		safe[i] = argument{arg}
+	}
+	return fmt.Fprintf(w, format, safe...)
+}
+
+type argument struct{ value any }
+
+// Format implements fmt.Formatter.
+//
+// rule: what is printed in the place of a verb is ours, or made printable.
+func (a argument) Format(f fmt.State, verb rune) {
+	text := fmt.Sprintf(fmt.FormatString(f, verb), a.value)
+	if _, safe := a.value.(Safe); !safe {
+		text = Text(text)
+	}
+	io.WriteString(f, text)
+}
+
+// Table prints rows whose columns are aligned. Whatever a cell is made of, it stays on its line and in its column.
+type Table struct {
+	w     *tabwriter.Writer
+	whole bool
+}
+
+// NewTable begins a table of which each cell is [Short].
+func NewTable(w io.Writer, heads ...any) *Table { return newTable(w, false, heads) }
+
+// NewWholeTable begins a table of which no cell is shortened.
+func NewWholeTable(w io.Writer, heads ...any) *Table { return newTable(w, true, heads) }
+
+func newTable(w io.Writer, whole bool, heads []any) *Table {
+	t := &Table{tabwriter.NewWriter(w, 0, 0, 2, ' ', 0), whole}
+	if len(heads) > 0 {
+		t.Row(heads...)
+	}
+	return t
+}
+
+// Row adds a row.
+//
+// rule: what a cell is made of stays on its line and in its column.
+func (t *Table) Row(cells ...any) {
+	texts := make([]string, len(cells))
+	for i, cell := range cells {
+		if texts[i] = fmt.Sprint(cell); t.whole {
+			texts[i] = Text(texts[i])
+		} else {
+			texts[i] = Short(texts[i])
+		}
+	}
+	io.WriteString(t.w, strings.Join(texts, "\t")+"\n")
+}
+
+// Flush prints the rows, and returns the first error of printing any.
+func (t *Table) Flush() error { return t.w.Flush() }
