@@ -6,7 +6,6 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -20,6 +19,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
@@ -39,6 +39,8 @@ read, goes on behind it, and ends with exit code 3.
 
 Of several files of one type it prints every message once: what a compaction or repair copied is printed from the newest file that has
 it. It prints nothing, with exit code 3, when one is missing between them, cut, renamed or a copy; with --salvage it tells and goes on.
+
+On a terminal what a terminal would obey in a payload is escaped, as in \x1b or \n; into a pipe or a file payloads are written as they are.
 
 Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the payload behind its length, 32
 bit big endian: what producer publish --format len32 reads), json (one object per line with index, id, time, epoch, headers,
@@ -64,7 +66,7 @@ made a side index; what is before it is not read, and damage there not noticed: 
 			if err := c.want(ids); err != nil {
 				return err
 			}
-			c.out, c.notes = bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), cmd.ErrOrStderr()
+			c.out, c.notes = newMessageWriter(cmd.OutOrStdout(), c.format.Value), cmd.ErrOrStderr()
 			c.limited, c.left, c.options.Since = limit > 0, int64(limit), since.Time
 			err := c.chains(args)
 			for _, path := range args {
@@ -97,7 +99,7 @@ type catter struct {
 	wanted  map[string]bool // the IDs that --id names, as bytes; whether they were found
 	names   [][]string      // for each --id the wanted IDs that it can stand for
 
-	out     *bufio.Writer
+	out     *messageWriter
 	notes   io.Writer // stderr
 	damage  error     // the first
 	damages int
@@ -184,7 +186,7 @@ func (c *catter) file(path string) error {
 	}
 	until, ok := c.until[filepath.Clean(path)]
 	if ok && until <= r.FirstIndex() {
-		fmt.Fprintf(c.notes, "%s: a compaction or repair replaced it; its messages are in a later file\n", path)
+		printable.Fprintf(c.notes, "%s: a compaction or repair replaced it; its messages are in a later file\n", path)
 		return nil
 	}
 	lost := 0
@@ -193,10 +195,10 @@ func (c *catter) file(path string) error {
 		switch {
 		case errors.Is(err, io.EOF):
 			if lost > 0 {
-				fmt.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them, or gave them up\n", path, lost)
+				printable.Fprintf(c.notes, "%s: %d messages are missing: a repair could not read them, or gave them up\n", path, lost)
 			}
 			if s := r.Sealed(); s != nil {
-				fmt.Fprintf(c.notes, "%s is sealed; it goes on in %s\n", path, successorPath(path, r.Type(), s))
+				printable.Fprintf(c.notes, "%s is sealed; it goes on in %s\n", path, successorPath(path, r.Type(), s))
 			}
 			return nil
 		case err != nil:
@@ -221,11 +223,11 @@ func (c *catter) file(path string) error {
 		}
 		if rec.Kind == storage.KindSkipped {
 			if c.names != nil {
-				fmt.Fprintf(c.notes, "%s: message %s, index %d, was put aside (dead-lettered): %q\n", path, idText(rec.ID), rec.Index, rec.Payload)
+				printable.Fprintf(c.notes, "%s: message %s, index %d, was put aside (dead-lettered): %q\n", path, idText(rec.ID), rec.Index, rec.Payload)
 			}
 			continue
 		}
-		if err := printRecord(c.out, c.format.Value, &rec); err != nil {
+		if err := c.out.print(&rec); err != nil {
 			return err
 		}
 		c.left--
@@ -288,11 +290,11 @@ func (c *catter) gap(err error) error {
 		c.damage = err
 	}
 	if c.format.Value == "json" {
-		return json.NewEncoder(c.out).Encode(struct {
+		return printable.EncodeJSON(c.out, struct {
 			Gap gapLine `json:"gap"`
-		}{g})
+		}{g}, "")
 	}
-	_, err = fmt.Fprintf(c.notes, "gap: %v\n", err)
+	_, err = printable.Fprintf(c.notes, "gap: %v\n", err)
 	return err
 }
 
@@ -340,18 +342,27 @@ type jsonRecord struct {
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
 }
 
-func printRecord(w *bufio.Writer, format string, r *storage.Record) (err error) {
-	switch format {
+// messageWriter prints messages in one of the formats of cat.
+type messageWriter struct {
+	*bufio.Writer
+	format   string
+	terminal bool
+}
+
+func newMessageWriter(out io.Writer, format string) *messageWriter {
+	return &messageWriter{bufio.NewWriterSize(out, 1<<20), format, cli.IsTerminal(out)}
+}
+
+func (w *messageWriter) print(r *storage.Record) (err error) {
+	switch w.format {
 	case "raw":
-		_, err = w.Write(r.Payload)
+		err = w.bytes(r.Payload)
 	case "lines":
-		w.Write(r.Payload)
+		w.bytes(r.Payload)
 		err = w.WriteByte('\n')
 	case "len32":
-		var head [4]byte
-		binary.BigEndian.PutUint32(head[:], uint32(len(r.Payload)))
-		w.Write(head[:])
-		_, err = w.Write(r.Payload)
+		w.bytes(binary.BigEndian.AppendUint32(nil, uint32(len(r.Payload))))
+		err = w.bytes(r.Payload)
 	case "json":
 		j := jsonRecord{Index: r.Index, ID: idText(r.ID), Time: r.When().UTC(), Epoch: r.Epoch, AfterGap: r.Kind == storage.KindAfterGap}
 		if len(r.Headers) > 0 {
@@ -367,8 +378,19 @@ func printRecord(w *bufio.Writer, format string, r *storage.Record) (err error) 
 			text = base64.StdEncoding.EncodeToString(r.Payload)
 			j.PayloadBase64 = &text
 		}
-		err = json.NewEncoder(w).Encode(j)
+		err = printable.EncodeJSON(w, j, "")
 	}
+	return err
+}
+
+// bytes prints a payload as it is.
+//
+// rule: on a terminal no payload is obeyed, or begins a line.
+func (w *messageWriter) bytes(b []byte) error {
+	if w.terminal {
+		b = []byte(printable.Text(string(b)))
+	}
+	_, err := w.Write(b)
 	return err
 }
 

@@ -12,6 +12,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
@@ -122,7 +123,7 @@ do that when the new one has been verified and copied to where backups are.
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "%s  %s records  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)),
+		printable.Fprintf(cmd.OutOrStdout(), "%s  %s records  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)),
 			r.FirstIndex, max(r.NextIndex, 1)-1, humanize.Comma(int64(r.Batches)), humanize.Comma(int64(r.NewBatches)),
 			humanize.IBytes(uint64(r.Size)), humanize.IBytes(uint64(r.NewSize)))
 		return nil
@@ -193,7 +194,7 @@ It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 				storage.ErrRefused, found.Sealed, args[0])
 		}
 		for _, c := range found.Corrupt {
-			fmt.Fprintf(out, "%v\n", c)
+			printable.Fprintf(out, "%v\n", c)
 		}
 		if len(found.Corrupt) == 0 && !acceptLoss {
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: nothing is damaged; if workers refuse it because messages are missing at its end, "+
@@ -206,7 +207,7 @@ It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
 		if err != nil {
 			return err
 		}
-		fmt.Fprintf(out, "%s  %s records saved, %s lost, index %d..%d\n", r.Path, humanize.Comma(int64(r.Records-r.Lost)), humanize.Comma(int64(r.Lost)),
+		printable.Fprintf(out, "%s  %s records saved, %s lost, index %d..%d\n", r.Path, humanize.Comma(int64(r.Records-r.Lost)), humanize.Comma(int64(r.Lost)),
 			r.FirstIndex, max(r.NextIndex, 1)-1)
 		if r.Lost > 0 {
 			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for an expert to look at", r.Lost, args[0])}
@@ -262,14 +263,14 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 		case lost.Registered.Generation == 1:
 			what = fmt.Sprintf("below index %d", durable)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "with --accept-loss and without --dry-run, messages %s are given up\n", what)
+		printable.Fprintf(cmd.OutOrStdout(), "with --accept-loss and without --dry-run, messages %s are given up\n", what)
 		return lost
 	}
 	r, err := f.run(cmd, worker.RewriteOptions{Repair: true, AcceptLoss: true})
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s  takes the place of a file that is lost, workers go on at index %d\n", r.Path, r.NextIndex)
+	printable.Fprintf(cmd.OutOrStdout(), "%s  takes the place of a file that is lost, workers go on at index %d\n", r.Path, r.NextIndex)
 	switch {
 	case r.Lost > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records of type %s are lost and marked as such: those with indexes from %d to %d",
@@ -297,7 +298,7 @@ func (f *rewriteFlags) adopt(cmd *cobra.Command, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "%s  is the registered file now, instead of file %s of generation %d; workers go on in it at index %d\n",
+	printable.Fprintf(cmd.OutOrStdout(), "%s  is the registered file now, instead of file %s of generation %d; workers go on in it at index %d\n",
 		r.Path, wrong.Registered.FileID, wrong.Registered.Generation, r.NextIndex)
 	return nil
 }

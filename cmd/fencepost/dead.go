@@ -8,14 +8,13 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode/utf8"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
@@ -154,7 +153,7 @@ func deadLsCommand() *cobra.Command {
 				return nil
 			})
 			if errors.Is(err, more) {
-				fmt.Fprintf(cmd.ErrOrStderr(), "there are more than %d; see --count\n", limit)
+				printable.Fprintf(cmd.ErrOrStderr(), "there are more than %d; see --count\n", limit)
 			} else if err != nil {
 				return err
 			}
@@ -171,29 +170,11 @@ func deadLsCommand() *cobra.Command {
 }
 
 func printLetters(out io.Writer, rows []letterRow) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "TYPE\tID\tDIED\tATTEMPTS\tSIZE\tREASON")
+	t := printable.NewTable(out, "TYPE", "ID", "DIED", "ATTEMPTS", "SIZE", "REASON")
 	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\t%s\n", r.Type, r.ID, r.Died.Local().Format(time.DateTime), r.Attempts, humanize.IBytes(uint64(r.Bytes)), oneLine(r.Reason))
+		t.Row(r.Type, r.ID, r.Died.Local().Format(time.DateTime), r.Attempts, humanize.IBytes(uint64(r.Bytes)), r.Reason)
 	}
-	return w.Flush()
-}
-
-// oneLine makes a reason fit into a table.
-func oneLine(s string) string {
-	s, _, cut := strings.Cut(strings.TrimSpace(s), "\n")
-	if r := []rune(s); len(r) > 100 {
-		s, cut = string(r[:100]), true
-	}
-	if s = strings.Map(func(r rune) rune {
-		if r < ' ' || r == 0x7f {
-			return ' '
-		}
-		return r
-	}, s); cut {
-		s += " …"
-	}
-	return s
+	return t.Flush()
 }
 
 func deadShowCommand() *cobra.Command {
@@ -235,8 +216,8 @@ func printLetter(cmd *cobra.Command, format string, l queue.Letter) error {
 	row.Headers = l.Headers
 	switch format {
 	case "raw":
-		_, err := out.Write(l.Payload)
-		return err
+		w := newMessageWriter(out, format)
+		return errors.Join(w.bytes(l.Payload), w.Flush())
 	case "json":
 		if utf8.Valid(l.Payload) {
 			row.Payload = new(string(l.Payload))
@@ -245,18 +226,20 @@ func printLetter(cmd *cobra.Command, format string, l queue.Letter) error {
 		}
 		return printJSON(cmd, row)
 	}
-	fmt.Fprintf(out, "type       %s\nid         %s\npublished  %s\ndied       %s\nattempts   %d\nworker     %s\nreason     %s\n", row.Type, row.ID,
-		row.Published.Format(time.RFC3339Nano), row.Died.Format(time.RFC3339Nano), row.Attempts, row.Worker, strings.ReplaceAll(row.Reason, "\n", "\n           "))
+	printable.Fprintf(out, "type       %s\nid         %s\npublished  %s\ndied       %s\nattempts   %d\nworker     %s\nreason     %s\n", row.Type, row.ID,
+		row.Published.Format(time.RFC3339Nano), row.Died.Format(time.RFC3339Nano), row.Attempts, row.Worker, printable.Lines(row.Reason, "           "))
 	for _, k := range slices.Sorted(maps.Keys(l.Headers)) {
-		fmt.Fprintf(out, "header     %q: %q\n", k, l.Headers[k])
+		printable.Fprintf(out, "header     %q: %q\n", k, l.Headers[k])
 	}
 	switch {
 	case l.Incomplete:
-		fmt.Fprintln(out, "payload    gone in part: its removal was cut off; remove it again with fencepost dead rm")
-	case utf8.Valid(l.Payload):
-		fmt.Fprintf(out, "payload    %d bytes\n%s\n", len(l.Payload), l.Payload)
+		printable.Fprintf(out, "payload    gone in part: its removal was cut off; remove it again with fencepost dead rm\n")
+	case !utf8.Valid(l.Payload):
+		printable.Fprintf(out, "payload    %d bytes, not text; see --output raw\n", len(l.Payload))
+	case cli.IsTerminal(out):
+		printable.Fprintf(out, "payload    %d bytes\n  %s\n", len(l.Payload), printable.Lines(string(l.Payload), "  "))
 	default:
-		fmt.Fprintf(out, "payload    %d bytes, not text; see --output raw\n", len(l.Payload))
+		printable.Fprintf(out, "payload    %d bytes\n%s\n", len(l.Payload), printable.Safe(l.Payload))
 	}
 	return nil
 }
@@ -332,7 +315,7 @@ func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.
 		return err
 	}
 	err = printLetters(cmd.OutOrStdout(), rows)
-	fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
+	printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
 	return err
 }
 
@@ -453,7 +436,7 @@ The last line of the output is requeued=… left=…; exit code 7 if any chosen 
 			defer cancel()
 			_ = p.Close(closeCtx) // the outcomes are known, or unknown for good
 			if requeued+left > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "requeued=%d left=%d\n", requeued, left)
+				printable.Fprintf(cmd.OutOrStdout(), "requeued=%d left=%d\n", requeued, left)
 			}
 			if err == nil && failed != nil {
 				err = &cli.Error{Code: cli.ExitPartial, Err: failed}
@@ -496,7 +479,7 @@ func deadRmCommand() *cobra.Command {
 				return nil
 			})
 			if removed > 0 {
-				fmt.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
+				printable.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
 			}
 			return err
 		})

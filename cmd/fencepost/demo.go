@@ -21,12 +21,12 @@ import (
 	"strings"
 	"sync/atomic"
 	"syscall"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
@@ -103,7 +103,7 @@ type original struct {
 	sum  [sha256.Size]byte
 }
 
-func (d *demo) say(format string, args ...any) { fmt.Fprintf(d.out, format+"\n", args...) }
+func (d *demo) say(format string, args ...any) { printable.Fprintf(d.out, format+"\n", args...) }
 
 func (d *demo) run(ctx context.Context) (err error) {
 	if d.workers < 2 {
@@ -352,7 +352,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 				return ctx.Err()
 			}
 			if code := cmd.ProcessState.ExitCode(); code != 0 {
-				return fmt.Errorf("worker %d ended with exit code %d; the end of its log:\n%s", i+1, code, d.logTail(i))
+				return errors.Join(slices.Concat([]error{fmt.Errorf("worker %d ended with exit code %d; the end of its log:", i+1, code)}, d.logTail(i))...)
 			}
 			return nil
 		})
@@ -452,10 +452,13 @@ func (d *demo) killAll() {
 
 func (d *demo) logFile(i int) string { return filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", i+1)) }
 
-func (d *demo) logTail(i int) string {
+func (d *demo) logTail(i int) (tail []error) {
 	b, _ := os.ReadFile(d.logFile(i))
 	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
-	return string(bytes.Join(lines[max(0, len(lines)-5):], []byte("\n")))
+	for _, line := range lines[max(0, len(lines)-5):] {
+		tail = append(tail, errors.New(string(line)))
+	}
+	return tail
 }
 
 // heir finds out of the logs which worker got the dead one's type, and how long after the kill.
@@ -536,18 +539,17 @@ func (d *demo) check(ctx context.Context, _ *fencepost.Backend) error {
 // table prints the largest files, and those that show traces of the kill.
 func (d *demo) table(reports []*fileReport) {
 	slices.SortStableFunc(reports, func(a, b *fileReport) int { return int(b.report.Messages) - int(a.report.Messages) })
-	w := tabwriter.NewWriter(d.out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "FILE\tMESSAGES\tBYTES\tEPOCHS\tTORN OR VOID\tVERDICT")
+	t := printable.NewTable(d.out, "FILE", "MESSAGES", "BYTES", "EPOCHS", "TORN OR VOID", "VERDICT")
 	hidden := 0
 	for i, r := range reports {
 		if i >= 8 && tornBytes(r.report)+voidBytes(r.report) == 0 {
 			hidden++
 			continue
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%s\tok\n", filepath.Base(r.path), humanize.Comma(int64(r.report.Messages)),
-			humanize.IBytes(uint64(r.report.Size)), len(r.report.Regions), humanize.IBytes(uint64(tornBytes(r.report)+voidBytes(r.report))))
+		t.Row(filepath.Base(r.path), humanize.Comma(int64(r.report.Messages)),
+			humanize.IBytes(uint64(r.report.Size)), len(r.report.Regions), humanize.IBytes(uint64(tornBytes(r.report)+voidBytes(r.report))), "ok")
 	}
-	w.Flush()
+	t.Flush()
 	if hidden > 0 {
 		d.say("and %d smaller ones, all ok", hidden)
 	}

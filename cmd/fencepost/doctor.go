@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/clock"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock/mongolock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
@@ -62,7 +63,7 @@ databases where they are not. The embedded database needs nothing.`,
 		return withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			m, ok := b.Queue.(mongoBackend)
 			if !ok {
-				fmt.Fprintln(cmd.OutOrStdout(), "the embedded database needs no setup")
+				printable.Fprintf(cmd.OutOrStdout(), "the embedded database needs no setup\n")
 				return nil
 			}
 			do := mongolock.Setup
@@ -72,7 +73,7 @@ databases where they are not. The embedded database needs nothing.`,
 			if err := do(ctx, m.DB(), mongolock.Options{}); err != nil {
 				return err
 			}
-			fmt.Fprintln(cmd.OutOrStdout(), "everything is set up")
+			printable.Fprintf(cmd.OutOrStdout(), "everything is set up\n")
 			return nil
 		})
 	}
@@ -158,7 +159,7 @@ func (d *doctor) bad(code int, what, format string, args ...any) {
 
 func (d *doctor) print(w io.Writer) {
 	for _, f := range d.findings {
-		fmt.Fprintf(w, "%-8s %-10s %s\n", f.Verdict, f.What, f.Text)
+		printable.Fprintf(w, "%-8s %-10s %s\n", f.Verdict, f.What, f.Text)
 	}
 }
 

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )
@@ -59,7 +60,7 @@ it is wrong the file is read as if it were not there. --check compares all of it
 				if r.Reason != "" {
 					state += " (" + r.Reason + ")"
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s  %s entries  covers %s of %s bytes  %s\n", path, humanize.Comma(int64(r.Entries)),
+				printable.Fprintf(cmd.OutOrStdout(), "%s  %s entries  covers %s of %s bytes  %s\n", path, humanize.Comma(int64(r.Entries)),
 					humanize.Comma(r.Covered), humanize.Comma(r.Size), state)
 			}
 			return errors.Join(errs...)

@@ -2,17 +2,16 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/spf13/cobra"
 )
@@ -119,22 +118,21 @@ server's and only for people to read, no program decides by them.`,
 			}
 			for _, r := range rows {
 				if r.Damaged != "" {
-					fmt.Fprintln(cmd.ErrOrStderr(), r.Damaged)
+					printable.Fprintf(cmd.ErrOrStderr(), "%s\n", r.Damaged)
 				}
 			}
 			if output.Value == "json" {
 				return printJSON(cmd, rows)
 			}
 			if len(rows) == 0 {
-				fmt.Fprintln(cmd.OutOrStdout(), "no lock is held")
+				printable.Fprintf(cmd.OutOrStdout(), "no lock is held\n")
 				return nil
 			}
 			now, err := b.Queue.Now(ctx)
 			if err != nil {
 				return err
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-			fmt.Fprintln(w, "NAME\tTOKEN\tHOLDER\tLEASE\tSINCE\tRENEWED\tWAITING\tWHY")
+			t := printable.NewTable(cmd.OutOrStdout(), "NAME", "TOKEN", "HOLDER", "LEASE", "SINCE", "RENEWED", "WAITING", "WHY")
 			for _, r := range rows {
 				holder, lease, why := "-", "-", "-"
 				if r.Damaged != "" {
@@ -147,9 +145,9 @@ server's and only for people to read, no program decides by them.`,
 						holder += fmt.Sprintf(" and %d more", more)
 					}
 				}
-				fmt.Fprintln(w, strings.Join([]string{r.Name, fmt.Sprint(r.Token), holder, lease, ago(now, r.Since), ago(now, r.Renewed), fmt.Sprint(len(r.Waiting)), why}, "\t"))
+				t.Row(r.Name, r.Token, holder, lease, ago(now, r.Since), ago(now, r.Renewed), len(r.Waiting), why)
 			}
-			return w.Flush()
+			return t.Flush()
 		})
 	}
 	return cmd
@@ -197,19 +195,19 @@ func (r lockRow) print(w io.Writer, now time.Time) {
 	if r.Held {
 		state = "held"
 	}
-	fmt.Fprintf(w, "%s  %s  token %d  acquired %s  renewed %s\n", r.Name, state, r.Token, ago(now, r.Since), ago(now, r.Renewed))
+	printable.Fprintf(w, "%s  %s  token %d  acquired %s  renewed %s\n", r.Name, state, r.Token, ago(now, r.Since), ago(now, r.Renewed))
 	line := func(what string, h holderRow) {
-		fmt.Fprintf(w, "  %s: %s  instance %s  lease %v", what, h, h.Instance, h.lease())
+		printable.Fprintf(w, "  %s: %s  instance %s  lease %v", what, h, h.Instance, h.lease())
 		if h.Permits > 0 {
-			fmt.Fprintf(w, "  shared by at most %d", h.Permits)
+			printable.Fprintf(w, "  shared by at most %d", h.Permits)
 		}
 		if h.Why != "" {
-			fmt.Fprintf(w, "  for %q", h.Why)
+			printable.Fprintf(w, "  for %q", h.Why)
 		}
 		if h.Asked != "" {
-			fmt.Fprintf(w, "  asked to release: %q", h.Asked)
+			printable.Fprintf(w, "  asked to release: %q", h.Asked)
 		}
-		fmt.Fprintln(w)
+		printable.Fprintf(w, "\n")
 	}
 	for _, h := range r.Holders {
 		line("holder", h)
@@ -218,7 +216,7 @@ func (r lockRow) print(w io.Writer, now time.Time) {
 		line("in line", h)
 	}
 	if r.ForcedWhy != "" {
-		fmt.Fprintf(w, "  released by force: %q\n", r.ForcedWhy)
+		printable.Fprintf(w, "  released by force: %q\n", r.ForcedWhy)
 	}
 }
 
@@ -289,7 +287,7 @@ func sameHolders(a, b lock.Record) bool {
 func printChange(w io.Writer, format string, r lock.Record) error {
 	row := lockRowOf(r)
 	if format == "json" {
-		return json.NewEncoder(w).Encode(row)
+		return printable.EncodeJSON(w, row, "")
 	}
 	var holders []string
 	for _, h := range row.Holders {
@@ -309,7 +307,7 @@ func printChange(w io.Writer, format string, r lock.Record) error {
 	case row.Damaged != "":
 		state = row.Damaged
 	}
-	_, err := fmt.Fprintf(w, "%s  %s  token %d  %s\n", time.Now().Format(time.TimeOnly), row.Name, row.Token, state)
+	_, err := printable.Fprintf(w, "%s  %s  token %d  %s\n", time.Now().Format(time.TimeOnly), row.Name, row.Token, state)
 	return err
 }
 
@@ -350,7 +348,7 @@ loses the lock by itself. A lock whose record is damaged is free after it, too.`
 			if err := do(ctx, args[0], why); err != nil {
 				return nothingMatched(err)
 			}
-			fmt.Fprintf(cmd.OutOrStdout(), done, args[0])
+			printable.Fprintf(cmd.OutOrStdout(), done, args[0])
 			return nil
 		})
 	}

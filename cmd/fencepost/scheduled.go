@@ -7,12 +7,12 @@ import (
 	"io"
 	"maps"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
@@ -138,7 +138,7 @@ func scheduledLsCommand() *cobra.Command {
 				return err
 			}
 			if more {
-				fmt.Fprintf(cmd.ErrOrStderr(), "there are more than %d; see --count\n", limit)
+				printable.Fprintf(cmd.ErrOrStderr(), "there are more than %d; see --count\n", limit)
 			}
 			if output.Value == "json" {
 				return printJSON(cmd, rows)
@@ -153,16 +153,15 @@ func scheduledLsCommand() *cobra.Command {
 }
 
 func printDelayed(out io.Writer, rows []delayedRow) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "DUE\tIN\tTYPE\tID\tSIZE")
+	t := printable.NewTable(out, "DUE", "IN", "TYPE", "ID", "SIZE")
 	for _, r := range rows {
 		in := time.Duration(r.InSeconds * float64(time.Second)).Round(time.Second).String()
 		if r.InSeconds <= 0 {
 			in = "due"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\t%s\t%s\n", r.Due.Local().Format(time.DateTime), in, r.Type, r.ID, humanize.IBytes(uint64(r.Bytes)))
+		t.Row(r.Due.Local().Format(time.DateTime), in, r.Type, r.ID, humanize.IBytes(uint64(r.Bytes)))
 	}
-	return w.Flush()
+	return t.Flush()
 }
 
 func scheduledRmCommand() *cobra.Command {
@@ -227,7 +226,7 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 		return noDelayed(b.Name)
 	case dryRun:
 		err = printDelayed(cmd.OutOrStdout(), rows)
-		fmt.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages are chosen, nothing was done\n", len(rows))
+		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages are chosen, nothing was done\n", len(rows))
 		removed = chosen
 	default:
 		for _, typ := range slices.Sorted(maps.Keys(slots)) {
@@ -244,7 +243,7 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 				break
 			}
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
+		printable.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
 	}
 	switch {
 	case removed > 0 && errors.Is(err, lock.ErrHeld):

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bufio"
 	"context"
 	"errors"
 	"fmt"
@@ -42,7 +41,7 @@ newest one is missing, cut, renamed or a copy. Formats are those of cat.`,
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			defer cli.OnSignals(cancel, cancel)()
-			t := &tailer{out: bufio.NewWriterSize(cmd.OutOrStdout(), 1<<20), format: format.Value, unsynced: unsynced}
+			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), unsynced: unsynced}
 			path := args[0]
 			if err := t.chain(path); err != nil {
 				return err
@@ -68,8 +67,7 @@ newest one is missing, cut, renamed or a copy. Formats are those of cat.`,
 }
 
 type tailer struct {
-	out      *bufio.Writer
-	format   string
+	out      *messageWriter
 	unsynced bool
 	files    storage.Chain // from the one that was named on
 }
@@ -170,7 +168,7 @@ func (t *tailer) batch(recs []storage.Record) error {
 		if recs[i].Kind == storage.KindSkipped || recs[i].Kind == storage.KindLost {
 			continue
 		}
-		if err := printRecord(t.out, t.format, &recs[i]); err != nil {
+		if err := t.out.print(&recs[i]); err != nil {
 			return err
 		}
 	}

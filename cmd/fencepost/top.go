@@ -9,12 +9,12 @@ import (
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
@@ -203,9 +203,9 @@ func lastError(typ string, members []queue.Member, now time.Time) string {
 	for _, m := range members {
 		if e := m.Errors[typ]; e != "" && now.Sub(m.Seen) < memberSilent {
 			if slices.Contains(m.Held, typ) {
-				return oneLine(e)
+				return e
 			}
-			found = oneLine(e)
+			found = e
 		}
 	}
 	return found
@@ -275,7 +275,7 @@ func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 			}
 		}
 		if h.Asked != "" {
-			notes = append(notes, "asked to release: "+oneLine(h.Asked))
+			notes = append(notes, "asked to release: "+h.Asked)
 		}
 	} else if r.Backlog != nil && *r.Backlog > 0 && !s.DrainPaused {
 		notes = append(notes, "nobody drains it")
@@ -290,8 +290,7 @@ func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 
 // table prints the rows.
 func (s *snapshot) table(w io.Writer) error {
-	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(t, "TYPE\tBACKLOG\tOLDEST\tRATE\tHOLDER\tTOKEN\tRENEWED\tSTATE\tLAST ERROR")
+	t := printable.NewTable(w, "TYPE", "BACKLOG", "OLDEST", "RATE", "HOLDER", "TOKEN", "RENEWED", "STATE", "LAST ERROR")
 	for _, r := range s.Rows {
 		count, oldest, perSecond, holder, token, renewed, state := "?", "?", "-", "-", "-", "-", r.State
 		if r.Backlog != nil {
@@ -313,13 +312,13 @@ func (s *snapshot) table(w io.Writer) error {
 			renewed = seconds(*r.RenewedAgo) + " ago"
 		}
 		if r.Why != "" {
-			state += " (" + oneLine(r.Why) + ")"
+			state += " (" + r.Why + ")"
 		}
 		failed := r.LastError
 		if failed == "" {
 			failed = "-"
 		}
-		fmt.Fprintln(t, strings.Join([]string{r.Type, count, oldest, perSecond, holder, token, renewed, state, failed}, "\t"))
+		t.Row(r.Type, count, oldest, perSecond, holder, token, renewed, state, failed)
 	}
 	return t.Flush()
 }
@@ -335,8 +334,8 @@ func seconds(s float64) string {
 
 // What the terminal understands.
 const (
-	enterScreen = "\x1b[?1049h\x1b[?25l" // a screen of its own, without a cursor
-	leaveScreen = "\x1b[?25h\x1b[?1049l"
+	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // a screen of its own, without a cursor, that cuts lines: some characters are wider than one column
+	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
 	home        = "\x1b[H"
 	clearLine   = "\x1b[K"
 	clearBelow  = "\x1b[J"
@@ -430,7 +429,7 @@ func draw(out *os.File, v *view, s *snapshot, failed error) {
 
 // screen is what draw writes.
 func screen(name string, s *snapshot, failed error, width, height int, now time.Time) string {
-	title := fmt.Sprintf("fencepost top  %s  %s", name, now.Format("15:04:05"))
+	title := fmt.Sprintf("fencepost top  %s  %s", printable.Text(name), now.Format("15:04:05"))
 	var body bytes.Buffer
 	if s != nil {
 		title += fmt.Sprintf("  %d types  %d workers", len(s.Rows), s.workers)
@@ -440,7 +439,7 @@ func screen(name string, s *snapshot, failed error, width, height int, now time.
 	}
 	lines := []string{title + "  (q: quit)"}
 	if failed != nil {
-		message := "cannot look: " + oneLine(failed.Error())
+		message := "cannot look: " + printable.Short(failed.Error())
 		if s != nil {
 			message += fmt.Sprintf("; as of %s ago:", now.Sub(s.at).Round(time.Second))
 		}

@@ -104,7 +104,7 @@ func TestTopLastError(t *testing.T) {
 	}{
 		{nil, ""},
 		{[]queue.Member{{ID: "a", Seen: now}}, ""},
-		{[]queue.Member{said("a", time.Second, nil, "two\nlines")}, "two …"},
+		{[]queue.Member{said("a", time.Second, nil, "two\nlines")}, "two\nlines"},
 		{[]queue.Member{said("a", time.Second, []string{"orders"}, "the disk is full"), said("b", time.Second, nil, "no permission")}, "the disk is full"},
 		{[]queue.Member{said("a", time.Hour, []string{"orders"}, "long ago")}, ""},
 	} {
@@ -113,7 +113,7 @@ func TestTopLastError(t *testing.T) {
 		}
 	}
 	var out strings.Builder
-	if err := (&snapshot{Rows: []topRow{{Type: "orders", State: "held", LastError: "the disk is full"}}}).table(&out); err != nil || !strings.Contains(out.String(), "the disk is full") {
+	if err := (&snapshot{Rows: []topRow{{Type: "orders", State: "held", LastError: "the disk is full\nand more"}}}).table(&out); err != nil || !strings.HasSuffix(out.String(), "  the disk is full …\n") {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }

@@ -2,18 +2,17 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
 	"os"
 	"slices"
 	"strings"
-	"text/tabwriter"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -102,13 +101,12 @@ func typesLsCommand() *cobra.Command {
 			if len(rows) == 0 {
 				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
 			}
-			w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
+			heads := []any{"TYPE", "PENDING", "OLDEST", "IN FILE", "EPOCH", "STATE"}
 			succeeded := slices.ContainsFunc(rows, func(r typeRow) bool { return r.Generation > 1 })
-			fmt.Fprint(w, "TYPE\tPENDING\tOLDEST\tIN FILE\tEPOCH\tSTATE")
 			if succeeded {
-				fmt.Fprint(w, "\tGENERATION")
+				heads = append(heads, "GENERATION")
 			}
-			fmt.Fprintln(w)
+			table := printable.NewTable(cmd.OutOrStdout(), heads...)
 			for _, r := range rows {
 				pending, oldest := fmt.Sprint(r.Pending), "-"
 				if r.PendingCapped {
@@ -121,13 +119,13 @@ func typesLsCommand() *cobra.Command {
 				if r.ForeignKeys > 0 {
 					state = strings.TrimPrefix(state+", foreign keys", "-, ")
 				}
-				fmt.Fprintf(w, "%s\t%s\t%s\t%d\t%d\t%s", r.Type, pending, oldest, r.DurableIndex, r.Epoch, state)
+				row := []any{r.Type, pending, oldest, r.DurableIndex, r.Epoch, state}
 				if succeeded {
-					fmt.Fprintf(w, "\t%d", r.Generation)
+					row = append(row, r.Generation)
 				}
-				fmt.Fprintln(w)
+				table.Row(row...)
 			}
-			return w.Flush()
+			return table.Flush()
 		})
 	}
 	return cmd
@@ -169,7 +167,7 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 	row := typeRow{Type: typ, Pending: depth.Pending, PendingCapped: depth.Capped, ForeignKeys: depth.Foreign, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
 	row.DrainPaused, row.PublishPaused, row.MaxBacklog, row.Why = set.DrainPaused, set.PublishPaused, set.MaxBacklog, set.Why
 	if row.state = stateOf(set); set.Why != "" {
-		row.state += " (" + oneLine(set.Why) + ")"
+		row.state += " (" + set.Why + ")"
 	}
 	if depth.Pending > 0 {
 		row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
@@ -181,7 +179,5 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 }
 
 func printJSON(cmd *cobra.Command, v any) error {
-	e := json.NewEncoder(cmd.OutOrStdout())
-	e.SetIndent("", "  ")
-	return e.Encode(v)
+	return printable.EncodeJSON(cmd.OutOrStdout(), v, "  ")
 }

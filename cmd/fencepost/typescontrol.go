@@ -10,7 +10,6 @@ import (
 	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -18,6 +17,7 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -123,7 +123,7 @@ func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cob
 				} else if err != nil {
 					return err
 				}
-				fmt.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, strings.Replace(stateOf(s), "-", "nothing is set", 1))
+				printable.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, strings.Replace(stateOf(s), "-", "nothing is set", 1))
 			}
 			return nil
 		})
@@ -305,10 +305,10 @@ func purge(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ st
 	case p.Messages == 0 && err == nil:
 		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no pending message of type %s matches", typ)}
 	case dryRun && err == nil:
-		fmt.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d bytes=%d published from %s to %s (dry run)\n", p.Messages, p.Bytes,
+		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d bytes=%d published from %s to %s (dry run)\n", p.Messages, p.Bytes,
 			p.First.Time().UTC().Format(time.RFC3339), p.Last.Time().UTC().Format(time.RFC3339))
 	case !dryRun:
-		fmt.Fprintf(cmd.OutOrStdout(), "purged=%d bytes=%d\n", p.Messages, p.Bytes)
+		printable.Fprintf(cmd.OutOrStdout(), "purged=%d bytes=%d\n", p.Messages, p.Bytes)
 	}
 	if err != nil && p.Messages > 0 && !dryRun {
 		code := cli.ExitPartial
@@ -420,13 +420,12 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 		}
 		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("nothing is pending there")}
 	}
-	w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "ID\tNUMBER\tAGE\tSIZE\tHEADERS\tPAYLOAD")
+	t := printable.NewTable(cmd.OutOrStdout(), "ID", "NUMBER", "AGE", "SIZE", "HEADERS", "PAYLOAD")
 	for _, r := range rows {
 		age := time.Duration(r.AgeSeconds * float64(time.Second)).Round(time.Second / 10)
-		fmt.Fprintf(w, "%s\t%d\t%v\t%s\t%s\t%s\n", r.ID, r.N, age, humanize.IBytes(uint64(r.Bytes)), headersOf(r.Headers), r.preview)
+		t.Row(r.ID, r.N, age, humanize.IBytes(uint64(r.Bytes)), headersOf(r.Headers), r.preview)
 	}
-	return w.Flush()
+	return t.Flush()
 }
 
 func pendingRowOf(m *queue.Message, now time.Time, whole bool) pendingRow {
@@ -446,27 +445,9 @@ func pendingRowOf(m *queue.Message, now time.Time, whole bool) pendingRow {
 	return r
 }
 
-// preview is the beginning of a payload that fits into a line.
+// preview is the beginning of a payload, more than a table shows.
 func preview(payload []byte) string {
-	const most = 60
-	part := payload[:min(len(payload), most)]
-	for len(part) < len(payload) && len(part) > 0 && !utf8.RuneStart(payload[len(part)]) {
-		part = part[:len(part)-1] // not in the middle of a character
-	}
-	text := string(part)
-	if !utf8.Valid(part) || strings.ContainsFunc(text, func(r rune) bool { return !unicode.IsPrint(r) && !unicode.IsSpace(r) }) {
-		return "(not text)"
-	}
-	text = strings.Map(func(r rune) rune {
-		if unicode.IsSpace(r) {
-			return ' '
-		}
-		return r
-	}, text)
-	if len(part) < len(payload) {
-		text += " …"
-	}
-	return text
+	return strings.Join(strings.Fields(string(payload[:min(len(payload), 1000)])), " ")
 }
 
 func headersOf(headers map[string]string) string {
@@ -481,5 +462,5 @@ func headersOf(headers map[string]string) string {
 		}
 		parts = append(parts, k+"="+v)
 	}
-	return oneLine(strings.Join(parts, " "))
+	return strings.Join(parts, " ")
 }

@@ -6,12 +6,12 @@ import (
 	"io"
 	"path"
 	"slices"
-	"text/tabwriter"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -148,8 +148,8 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 }
 
 func (d *typeDetails) print(out io.Writer, now time.Time) error {
-	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	line := func(what, format string, args ...any) { fmt.Fprintf(w, what+"\t"+format+"\n", args...) }
+	t := printable.NewWholeTable(out)
+	line := func(what, format string, args ...any) { t.Row(what, fmt.Sprintf(format, args...)) }
 	plus := func(n int, capped bool) string {
 		if capped {
 			return humanize.Comma(int64(n)) + " or more"
@@ -204,5 +204,5 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 	if !d.NextDue.IsZero() {
 		line("delayed", "the next in %v", max(d.NextDue.Sub(now), 0).Round(time.Second))
 	}
-	return w.Flush()
+	return t.Flush()
 }

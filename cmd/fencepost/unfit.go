@@ -5,12 +5,11 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"strconv"
-	"strings"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -144,21 +143,13 @@ func peekForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, 
 		return noForeign(typ)
 	}
 	for _, key := range keys {
-		fmt.Fprintln(cmd.OutOrStdout(), quoted(key))
+		printable.Fprintf(cmd.OutOrStdout(), "%s\n", key)
 	}
 	return nil
 }
 
 func noForeign(typ string) error {
 	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("type %s has no foreign keys", typ)}
-}
-
-// quoted is a key as it is, unless it would do something to a terminal.
-func quoted(key string) string {
-	if q := strconv.Quote(key); q[1:len(q)-1] != key || strings.Contains(key, " ") {
-		return q
-	}
-	return key
 }
 
 // purgeForeign is types purge --foreign.
@@ -170,7 +161,7 @@ func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend,
 	case len(keys) == 0:
 		return noForeign(typ)
 	case dryRun:
-		fmt.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d foreign keys (dry run)\n", len(keys))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d foreign keys (dry run)\n", len(keys))
 		return nil
 	}
 	removed := 0
@@ -180,13 +171,13 @@ func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend,
 			return purgedInPart(ctx, cmd, removed, err)
 		}
 	}
-	fmt.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
+	printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
 	return nil
 }
 
 // purgedInPart prints what was done before an error.
 func purgedInPart(ctx context.Context, cmd *cobra.Command, removed int, err error) error {
-	fmt.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
+	printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
 	switch {
 	case removed == 0:
 		return err
@@ -215,12 +206,12 @@ func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ
 	case len(found) == 0:
 		return &cli.Error{Code: cli.ExitNothing, Err: missing}
 	case dryRun:
-		fmt.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", len(found))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", len(found))
 	default:
 		if err := b.Queue.Ack(ctx, typ, found); err != nil {
 			return fmt.Errorf("perhaps some are removed: %w", err)
 		}
-		fmt.Fprintf(cmd.OutOrStdout(), "purged=%d\n", len(found))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", len(found))
 	}
 	if missing != nil {
 		return &cli.Error{Code: cli.ExitPartial, Err: missing}

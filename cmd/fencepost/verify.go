@@ -3,7 +3,6 @@ package main
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,6 +16,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/schollz/progressbar/v3"
@@ -72,7 +72,7 @@ a directory also the newest must be there; of files that are named one by one th
 			stopped := 0
 			for _, r := range reports {
 				if asJSON {
-					if err := json.NewEncoder(cmd.OutOrStdout()).Encode(r.json()); err != nil {
+					if err := printable.EncodeJSON(cmd.OutOrStdout(), r.json(), ""); err != nil {
 						return err
 					}
 				} else if r.report != nil {
@@ -292,9 +292,9 @@ func (r *fileReport) print(w io.Writer) {
 	case r.passedOver():
 		verdict = "REPLACED"
 	}
-	fmt.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))
+	printable.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))
 	if rep.Messages > 0 {
-		fmt.Fprintf(w, "  index %d..%d", rep.FirstIndex, rep.NextIndex-1)
+		printable.Fprintf(w, "  index %d..%d", rep.FirstIndex, rep.NextIndex-1)
 	}
 	producers := r.audit.Producers()
 	contiguous := 0
@@ -303,38 +303,38 @@ func (r *fileReport) print(w io.Writer) {
 			contiguous++
 		}
 	}
-	fmt.Fprintf(w, "  producers %d", len(producers))
+	printable.Fprintf(w, "  producers %d", len(producers))
 	if contiguous == len(producers) {
-		fmt.Fprint(w, " (contiguous)")
+		printable.Fprintf(w, " (contiguous)")
 	}
-	fmt.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", len(rep.Regions), rep.Gaps, rep.Skipped, tornBytes(rep),
+	printable.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", len(rep.Regions), rep.Gaps, rep.Skipped, tornBytes(rep),
 		voidBytes(rep), humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
 	if rep.Lost > 0 {
-		fmt.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
+		printable.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
 	}
 	if r.passedOver() {
-		fmt.Fprint(w, "  damaged, which does not count: a repair or compaction replaced it, and what is lost is marked in the later file\n")
+		printable.Fprintf(w, "  damaged, which does not count: a repair or compaction replaced it, and what is lost is marked in the later file\n")
 	}
 	for _, p := range producers {
 		if !p.Contiguous() {
-			fmt.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
+			printable.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
 		}
 	}
 	if s := rep.Sealed; s != nil {
-		fmt.Fprintf(w, "  sealed; it goes on in %s\n", successorPath(r.path, rep.Type, s))
+		printable.Fprintf(w, "  sealed; it goes on in %s\n", successorPath(r.path, rep.Type, s))
 	}
 	if f := r.first; f != nil {
-		fmt.Fprintf(w, "  first kept: generation %d, from index %d\n", f.Generation, f.First)
+		printable.Fprintf(w, "  first kept: generation %d, from index %d\n", f.Generation, f.First)
 	}
 	for _, c := range slices.Concat(rep.Corrupt, r.chain) {
-		fmt.Fprintf(w, "  %v\n", c)
+		printable.Fprintf(w, "  %v\n", c)
 	}
 	problems, n := r.audit.Problems()
 	for _, p := range problems {
-		fmt.Fprintf(w, "  %v\n", p)
+		printable.Fprintf(w, "  %v\n", p)
 	}
 	if n > len(problems) {
-		fmt.Fprintf(w, "  and %d more\n", n-len(problems))
+		printable.Fprintf(w, "  and %d more\n", n-len(problems))
 	}
 }
 
@@ -342,37 +342,37 @@ func (r *fileReport) print(w io.Writer) {
 func (r *fileReport) printDetails(w io.Writer) {
 	rep := r.report
 	for _, g := range rep.Regions {
-		fmt.Fprintf(w, "  epoch %d  %s pid %d  %s  ", g.Epoch, cmp.Or(g.Holder.Host, "?"), g.Holder.PID, g.Holder.Wall.Format(time.RFC3339))
+		printable.Fprintf(w, "  epoch %d  %s pid %d  %s  ", g.Epoch, cmp.Or(g.Holder.Host, "?"), g.Holder.PID, g.Holder.Wall.Format(time.RFC3339))
 		switch {
 		case !g.Opened:
-			fmt.Fprint(w, "fenced only")
+			printable.Fprintf(w, "fenced only")
 		case g.Next == g.First:
-			fmt.Fprint(w, "no messages")
+			printable.Fprintf(w, "no messages")
 		default:
-			fmt.Fprintf(w, "index %d..%d", g.First, g.Next-1)
+			printable.Fprintf(w, "index %d..%d", g.First, g.Next-1)
 		}
-		fmt.Fprintf(w, "  bytes %d..%d\n", g.Offset, g.End-1)
+		printable.Fprintf(w, "  bytes %d..%d\n", g.Offset, g.End-1)
 	}
 	for _, v := range rep.Void {
-		fmt.Fprintf(w, "  void bytes %d..%d\n", v.Offset, v.End-1)
+		printable.Fprintf(w, "  void bytes %d..%d\n", v.Offset, v.End-1)
 	}
 	if t := rep.Torn; t.End > t.Offset {
-		fmt.Fprintf(w, "  torn bytes %d..%d\n", t.Offset, t.End-1)
+		printable.Fprintf(w, "  torn bytes %d..%d\n", t.Offset, t.End-1)
 	}
 	for _, g := range rep.GapList {
-		fmt.Fprintf(w, "  declared gap before index %d, message %s\n", g.Index, idText(g.ID))
+		printable.Fprintf(w, "  declared gap before index %d, message %s\n", g.Index, idText(g.ID))
 	}
 	if n := rep.Gaps - uint64(len(rep.GapList)); n > 0 {
-		fmt.Fprintf(w, "  and %d more declared gaps\n", n)
+		printable.Fprintf(w, "  and %d more declared gaps\n", n)
 	}
-	fmt.Fprintf(w, "  batches %d  checkpoints %d  generation %d\n", rep.Batches, rep.Checkpoints, rep.Generation)
+	printable.Fprintf(w, "  batches %d  checkpoints %d  generation %d\n", rep.Batches, rep.Checkpoints, rep.Generation)
 	for i, p := range r.audit.Producers() {
 		if i == 100 {
-			fmt.Fprintf(w, "  and %d more producers\n", len(r.audit.Producers())-i)
+			printable.Fprintf(w, "  and %d more producers\n", len(r.audit.Producers())-i)
 			break
 		}
 		if p.Contiguous() { // the others were printed already
-			fmt.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
+			printable.Fprintf(w, "  producer %016x: n %s\n", p.Number, rangesText(p.Ranges))
 		}
 	}
 }

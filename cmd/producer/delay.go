@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -85,7 +86,7 @@ func (d *delay) through(p *queue.Publisher, log io.Writer) func(context.Context,
 		}
 	case !d.at.IsZero():
 		if now := p.Now(); d.at.Before(now) {
-			fmt.Fprintf(log, "--at %s is past, by the queue's clock it is %s: the messages are due at once\n", d.at.String(), now.UTC().Format(time.RFC3339))
+			printable.Fprintf(log, "--at %s is past, by the queue's clock it is %s: the messages are due at once\n", d.at.String(), now.UTC().Format(time.RFC3339))
 		}
 		return func(ctx context.Context, m queue.Message, done func(queue.Result)) error {
 			m.Due = d.at.Time

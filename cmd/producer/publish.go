@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
@@ -290,11 +291,11 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 		}
 		defer j.unlock()
 		if s := &j.state; s.Done {
-			fmt.Fprintf(cmd.ErrOrStderr(), "%s is published already, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
+			printable.Fprintf(cmd.ErrOrStderr(), "%s is published already, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
 			f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
 			return nil
 		} else if s.Offset > 0 {
-			fmt.Fprintf(cmd.ErrOrStderr(), "going on behind line %d of %s\n", s.Line, s.Input.Path)
+			printable.Fprintf(cmd.ErrOrStderr(), "going on behind line %d of %s\n", s.Line, s.Input.Path)
 		}
 		name := ins[0].name
 		ins[0].size -= j.state.Offset
@@ -330,7 +331,7 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	}
 	if t.progress != nil {
 		t.progress.Finish()
-		fmt.Fprintln(cmd.ErrOrStderr())
+		printable.Fprintf(cmd.ErrOrStderr(), "\n")
 	}
 	f.printSummary(cmd.OutOrStdout(), t, time.Since(start))
 	return t.outcome(ctx, f.dryRun, readErr, closeErr)
@@ -373,7 +374,7 @@ func dryRun() target {
 // openQueue connects a publisher. ctx ends with the first signal, patient with the second one.
 func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t *tally) (target, error) {
 	b, err := cli.Connect(ctx, f.url, f.connectTimeout, func(reason string) {
-		fmt.Fprintf(log, "waiting for a usable server at %s, for up to %v: %s\n", fencepost.Redact(f.url), f.connectTimeout, reason)
+		printable.Fprintf(log, "waiting for a usable server at %s, for up to %v: %s\n", fencepost.Redact(f.url), f.connectTimeout, reason)
 	})
 	if err != nil {
 		return target{}, err
@@ -400,11 +401,11 @@ func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t 
 		t.full = true
 		t.mu.Unlock()
 		if wait > 0 {
-			fmt.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
+			printable.Fprintf(log, "%d messages of type %s are pending, which is its limit: waiting for room, for up to %v\n", limit, typ, wait)
 		}
 	}, OnRepeat: func(r queue.Repeat) {
 		if r.Attempt == 2 { // the first is not worth a word
-			fmt.Fprintf(log, "%d messages could not be stored, trying again for up to %v: %v\n", r.Messages, queue.RepeatForDefault, r.Err)
+			printable.Fprintf(log, "%d messages could not be stored, trying again for up to %v: %v\n", r.Messages, queue.RepeatForDefault, r.Err)
 		}
 	}}
 	if j != nil {
@@ -448,7 +449,7 @@ func (t *tally) windDown(closing context.Context, p *queue.Publisher, log io.Wri
 	left := time.Until(t.heard.Add(silenceTimeout)).Round(time.Second)
 	t.mu.Unlock()
 	if left > 0 && pause(100*time.Millisecond) { // enough for what was not sent
-		fmt.Fprintf(log, "waiting for the answer about what was sent, for up to %v; a second signal ends at once\n", left)
+		printable.Fprintf(log, "waiting for the answer about what was sent, for up to %v; a second signal ends at once\n", left)
 		pause(left)
 	}
 }
@@ -555,15 +556,15 @@ func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration
 	}
 	rate := int64(float64(published) / max(elapsed.Seconds(), 1e-6))
 	if f.output.Value == "json" {
-		fmt.Fprintf(w, `{"published":%d,"unknown":%d,"rejected":%d,"checked":%d,"bytes":%d,"elapsed_seconds":%.3f,"rate":%d}`+"\n",
+		printable.Fprintf(w, `{"published":%d,"unknown":%d,"rejected":%d,"checked":%d,"bytes":%d,"elapsed_seconds":%.3f,"rate":%d}`+"\n",
 			published, t.unknown, t.rejected, checked, t.bytes, elapsed.Seconds(), rate)
 		return
 	}
 	if f.dryRun {
-		fmt.Fprintf(w, "published=0 checked=%d bytes=%d (dry run)\n", checked, t.bytes)
+		printable.Fprintf(w, "published=0 checked=%d bytes=%d (dry run)\n", checked, t.bytes)
 		return
 	}
-	fmt.Fprintf(w, "published=%d unknown=%d rejected=%d bytes=%d elapsed=%s rate=%d/s\n",
+	printable.Fprintf(w, "published=%d unknown=%d rejected=%d bytes=%d elapsed=%s rate=%d/s\n",
 		published, t.unknown, t.rejected, t.bytes, elapsed.Round(time.Millisecond), rate)
 }
 

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -98,7 +99,8 @@ func Run(ctx context.Context, root *cobra.Command) int {
 		code = ExitUsage
 	}
 	if err != nil && !(code == ExitStopped && errors.Is(err, context.Canceled)) {
-		fmt.Fprintf(root.ErrOrStderr(), "error: %s\n", redact.Text(err.Error()))
+		text := redact.Text(printable.Error(err))
+		printable.Fprintf(root.ErrOrStderr(), "error: %s\n", printable.Safe(strings.ReplaceAll(text, "\n", "\nerror: ")))
 	}
 	return code
 }

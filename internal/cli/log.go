@@ -5,6 +5,7 @@ import (
 	"io"
 	"os"
 
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/rs/zerolog"
 	"github.com/spf13/cobra"
@@ -32,11 +33,24 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 		panic(fmt.Sprintf("log level %q was not checked", l.level.Value)) // the flag accepts known levels only
 	}
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
-	out := redact.Writer(stderr)
+	// rule: nothing in an event is obeyed by who reads the log on a terminal.
+	out := printable.JSONWriter(redact.Writer(stderr))
 	if l.format.Value == "text" || l.format.Value == "auto" && IsTerminal(stderr) {
-		out = zerolog.ConsoleWriter{Out: out, TimeFormat: "15:04:05.000", NoColor: !IsTerminal(stderr) || os.Getenv("NO_COLOR") != ""}
+		out = console(redact.Writer(stderr), !IsTerminal(stderr) || os.Getenv("NO_COLOR") != "")
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
+}
+
+// console is for logs as people read them. What it prints itself, colours among that, is added to texts that are printable already.
+func console(out io.Writer, noColor bool) io.Writer {
+	value := func(v any) string { return printable.Text(fmt.Sprintf("%s", v)) }
+	return zerolog.ConsoleWriter{Out: out, TimeFormat: "15:04:05.000", NoColor: noColor, FormatFieldValue: value, FormatErrFieldValue: value,
+		FormatPrepare: func(event map[string]any) error {
+			if message, ok := event[zerolog.MessageFieldName].(string); ok {
+				event[zerolog.MessageFieldName] = printable.Text(message)
+			}
+			return nil
+		}}
 }
 
 // IsTerminal reports whether w is a terminal.

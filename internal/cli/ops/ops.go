@@ -12,7 +12,6 @@ package ops
 import (
 	"cmp"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"net"
@@ -25,6 +24,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/fencepost/fencepost/worker/metrics"
@@ -84,7 +84,7 @@ func Listen(o Options) (*Server, error) {
 	mux.HandleFunc("GET /readyz", s.answer(s.ready))
 	mux.HandleFunc("GET /statusz", s.statusz)
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		fmt.Fprintln(w, "fencepost worker: /metrics /livez /readyz /statusz")
+		printable.Fprintf(w, "fencepost worker: /metrics /livez /readyz /statusz\n")
 	})
 	if o.Pprof { // without /cmdline: the URL on the command line may have a password
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
@@ -164,10 +164,10 @@ func (s *Server) answer(check func() error) http.HandlerFunc {
 		w.Header().Set("Cache-Control", "no-store")
 		if err := check(); err != nil {
 			w.WriteHeader(http.StatusServiceUnavailable)
-			fmt.Fprintln(w, s.clean(err.Error()))
+			printable.Fprintf(w, "%s\n", s.clean(err.Error()))
 			return
 		}
-		fmt.Fprintln(w, "ok")
+		printable.Fprintf(w, "ok\n")
 	}
 }
 
@@ -292,9 +292,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	e := json.NewEncoder(w)
-	e.SetIndent("", "  ")
-	e.Encode(j) // who asked may have gone
+	printable.EncodeJSON(w, j, "  ") // who asked may have gone
 }
 
 func (s *Server) addBacklog(ctx context.Context, types []typeJSON) {

@@ -1,11 +1,8 @@
 package workercmd
 
 import (
-	"encoding/json"
-	"fmt"
-	"text/tabwriter"
-
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/spf13/cobra"
 )
 
@@ -32,20 +29,17 @@ that comes from: flag, the environment variable's name, file:line, or default. P
 			}
 		}
 		if output.Value == "json" {
-			e := json.NewEncoder(cmd.OutOrStdout())
-			e.SetIndent("", "  ")
-			return e.Encode(settings)
+			return printable.EncodeJSON(cmd.OutOrStdout(), settings, "  ")
 		}
-		w := tabwriter.NewWriter(cmd.OutOrStdout(), 0, 0, 2, ' ', 0)
-		fmt.Fprintln(w, "SETTING\tVALUE\tSOURCE")
+		t := printable.NewWholeTable(cmd.OutOrStdout(), "SETTING", "VALUE", "SOURCE")
 		for _, s := range settings {
 			value := s.Value
 			if value == "" {
 				value = "-"
 			}
-			fmt.Fprintf(w, "%s\t%s\t%s\n", s.Name, value, s.Source)
+			t.Row(s.Name, value, s.Source)
 		}
-		return w.Flush()
+		return t.Flush()
 	}
 	return cmd
 }
