@@ -8,6 +8,7 @@ import (
 	"io"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 	"unicode/utf8"
 
@@ -109,7 +110,8 @@ type letterRow struct {
 	Reason        string            `json:"reason"`
 	Attempts      int               `json:"attempts"`
 	Worker        string            `json:"worker"`
-	Bytes         int               `json:"bytes"` // of the payload
+	Damaged       string            `json:"damaged,omitempty"` // which of the fields above cannot be read
+	Bytes         int               `json:"bytes"`             // of the payload
 	Headers       map[string]string `json:"headers,omitempty"`
 	Payload       *string           `json:"payload,omitempty"`
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
@@ -117,7 +119,7 @@ type letterRow struct {
 
 func letterRowOf(l queue.Letter) letterRow {
 	return letterRow{Type: l.Type, ID: l.ID.String(), Published: l.ID.Time().UTC(), Died: l.Time.UTC(), Reason: l.Reason,
-		Attempts: l.Attempts, Worker: l.Worker, Bytes: len(l.Payload)}
+		Attempts: l.Attempts, Worker: l.Worker, Damaged: l.Damaged, Bytes: len(l.Payload)}
 }
 
 func deadLsCommand() *cobra.Command {
@@ -172,7 +174,11 @@ func deadLsCommand() *cobra.Command {
 func printLetters(out io.Writer, rows []letterRow) error {
 	t := printable.NewTable(out, "TYPE", "ID", "DIED", "ATTEMPTS", "SIZE", "REASON")
 	for _, r := range rows {
-		t.Row(r.Type, r.ID, r.Died.Local().Format(time.DateTime), r.Attempts, humanize.IBytes(uint64(r.Bytes)), r.Reason)
+		reason := r.Reason
+		if r.Damaged != "" {
+			reason = strings.TrimSpace("damaged: " + r.Damaged + "; " + reason)
+		}
+		t.Row(r.Type, r.ID, r.Died.Local().Format(time.DateTime), r.Attempts, humanize.IBytes(uint64(r.Bytes)), reason)
 	}
 	return t.Flush()
 }
@@ -228,6 +234,9 @@ func printLetter(cmd *cobra.Command, format string, l queue.Letter) error {
 	}
 	printable.Fprintf(out, "type       %s\nid         %s\npublished  %s\ndied       %s\nattempts   %d\nworker     %s\nreason     %s\n", row.Type, row.ID,
 		row.Published.Format(time.RFC3339Nano), row.Died.Format(time.RFC3339Nano), row.Attempts, row.Worker, printable.Lines(row.Reason, "           "))
+	if row.Damaged != "" {
+		printable.Fprintf(out, "damaged    %s\n", row.Damaged)
+	}
 	for _, k := range slices.Sorted(maps.Keys(l.Headers)) {
 		printable.Fprintf(out, "header     %q: %q\n", k, l.Headers[k])
 	}

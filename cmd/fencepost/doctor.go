@@ -295,10 +295,13 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 	right := 0
 	for _, typ := range types {
 		f, ok, err := q.File(ctx, typ)
-		if err != nil {
+		switch {
+		case errors.Is(err, queue.ErrDamaged):
+			d.bad(cli.ExitFailed, "files", "%v", err)
+			continue
+		case err != nil:
 			return err
-		}
-		if !ok {
+		case !ok:
 			continue // nothing was written yet
 		}
 		// As workers do; what is only older than it was is found by nothing else.

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"cmp"
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"os"
@@ -155,6 +156,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		members  []queue.Member
 		records  []lock.Record
 		files    = make([]queue.File, len(types))
+		damaged  = make([]bool, len(types)) // the entry of the file
 		depths   map[string]backlog.Sample
 	)
 	g.SetLimit(lookers)
@@ -166,7 +168,12 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		return nil, withCause(ctx, err)
 	}
 	for i, typ := range types {
-		g.Go(func() (err error) { files[i], _, err = v.b.Queue.File(ctx, typ); return err })
+		g.Go(func() (err error) {
+			if files[i], _, err = v.b.Queue.File(ctx, typ); errors.Is(err, queue.ErrDamaged) {
+				damaged[i], err = true, nil
+			}
+			return err
+		})
 	}
 	if err := g.Wait(); err != nil {
 		return nil, withCause(ctx, err)
@@ -188,6 +195,9 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		kept[typ] = v.files[typ].look(files[i].DurableIndex, s.at)
 		row.Rate = kept[typ].rate(s.at)
 		row.describe(locks[typ], settings[typ], now)
+		if damaged[i] {
+			row.State += ", file entry damaged"
+		}
 		row.LastError = lastError(typ, members, now)
 	}
 	v.files = kept

@@ -65,7 +65,8 @@ type typeRow struct {
 	DrainPaused   bool    `json:"drain_paused,omitempty"`
 	PublishPaused bool    `json:"publish_paused,omitempty"`
 	MaxBacklog    int     `json:"max_backlog,omitempty"`
-	Why           string  `json:"why,omitempty"` // of the last change of the three above
+	FileDamaged   string  `json:"file_damaged,omitempty"` // why the entry of the file cannot be read
+	Why           string  `json:"why,omitempty"`          // of the last change of the three above
 
 	state string
 }
@@ -119,6 +120,9 @@ func typesLsCommand() *cobra.Command {
 				if r.ForeignKeys > 0 {
 					state = strings.TrimPrefix(state+", foreign keys", "-, ")
 				}
+				if r.FileDamaged != "" {
+					state = strings.TrimPrefix(state+", file entry damaged: fencepost types show "+r.Type, "-, ")
+				}
 				row := []any{r.Type, pending, oldest, r.DurableIndex, r.Epoch, state}
 				if succeeded {
 					row = append(row, r.Generation)
@@ -161,7 +165,8 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 		return typeRow{}, err
 	}
 	file, known, err := b.Queue.File(ctx, typ)
-	if err != nil {
+	damaged := errors.Is(err, queue.ErrDamaged)
+	if err != nil && !damaged {
 		return typeRow{}, err
 	}
 	row := typeRow{Type: typ, Pending: depth.Pending, PendingCapped: depth.Capped, ForeignKeys: depth.Foreign, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
@@ -171,6 +176,9 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 	}
 	if depth.Pending > 0 {
 		row.OldestSeconds = max(now.Sub(depth.Oldest.Time()).Seconds(), 0)
+	}
+	if damaged {
+		row.FileDamaged = err.Error()
 	}
 	if known {
 		row.FileID, row.Generation = fmt.Sprintf("%x", file.FileID), file.Generation

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
 	"path"
@@ -12,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -106,6 +108,8 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 	d := &typeDetails{typeRow: row, Changed: set.Changed, Workers: []workerRow{}}
 	switch r, err := b.Locker.Inspect(ctx, typ); {
 	case nothingMatched(err) != err: // nobody has used it yet
+	case errors.Is(err, lock.ErrDamaged):
+		d.Lock = &lockRow{Name: typ, Damaged: err.Error()}
 	case err != nil:
 		return nil, err
 	default:
@@ -169,7 +173,9 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 	if !d.Changed.IsZero() {
 		line("changed", "%s", ago(now, d.Changed))
 	}
-	if d.FileID == "" {
+	if d.FileDamaged != "" {
+		line("file", "%s", d.FileDamaged)
+	} else if d.FileID == "" {
 		line("file", "none yet")
 	} else {
 		line("file", "%s  generation %d  epoch %d  %s records durable", d.FileID, d.Generation, d.Epoch, humanize.Comma(int64(d.DurableIndex)))
@@ -177,6 +183,8 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 	switch {
 	case d.Lock == nil:
 		line("lock", "never used")
+	case d.Lock.Damaged != "":
+		line("lock", "%s", d.Lock.Damaged)
 	case !d.Lock.Held:
 		line("lock", "free  token %d", d.Lock.Token)
 	default:
