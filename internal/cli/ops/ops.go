@@ -41,7 +41,8 @@ const addrHelp = ":9090 (this machine only) or 0.0.0.0:9090 (all its addresses)"
 
 // Options of a Server.
 type Options struct {
-	Addr     string // host:port, without a host 127.0.0.1; port 0 takes a free one
+	Addr     string   // host:port, without a host 127.0.0.1; port 0 takes a free one
+	Hosts    []string // names under which it may be asked for, beside those of limits.go
 	Pprof    bool
 	URL      string // of the backend, without secrets
 	Settings []cli.Setting
@@ -74,6 +75,11 @@ func Listen(o Options) (*Server, error) {
 	if err != nil {
 		return nil, listenError(o.Addr, err)
 	}
+	return serve(l, host, o), nil
+}
+
+// serve answers at l, which was opened for host.
+func serve(l net.Listener, host string, o Options) *Server {
 	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(), started: time.Now()}
 	registry := prometheus.NewRegistry()
 	registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
@@ -92,12 +98,20 @@ func Listen(o Options) (*Server, error) {
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	s.http = http.Server{Handler: mux, ReadHeaderTimeout: 5 * time.Second, IdleTimeout: 2 * time.Minute, MaxHeaderBytes: 64 << 10}
+	s.http = http.Server{
+		Handler:           hostsOf(host, o.Hosts).check(mux),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout, // rule: who does not read its answer holds it for this long, and not for good
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         (&conns{since: map[net.Conn]uint64{}}).changed,
+	}
 	go func() {
 		defer close(s.served)
 		s.http.Serve(l) // it ends with Close
 	}()
-	return s, nil
+	return s
 }
 
 func listenError(addr string, err error) error {

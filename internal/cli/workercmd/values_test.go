@@ -33,6 +33,11 @@ func TestValuesOutOfRange(t *testing.T) {
 		"":                                  {"--type", "--all-types"},
 		"--type t --dir=":                   {"--dir is empty", "--dir data"},
 		"--type t --pprof":                  {"--pprof", "--listen"},
+		"--type t --listen-host a.b":        {"--listen-host", "--listen 0.0.0.0:9090"},
+
+		"--type t --listen :0 --listen-host a.b:9090":  {`"a.b:9090"`, "without port"},
+		"--type t --listen :0 --listen-host http://a/": {`"http://a/"`, "--listen-host worker.example.com"},
+		"--type t --listen :0 --listen-host *.a.b":     {`"*.a.b"`, "--listen-host worker.example.com"},
 	} {
 		t.Run(args, func(t *testing.T) {
 			var errs bytes.Buffer

@@ -90,6 +90,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
 	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at the start, wait this long for a usable server while it restarts or its replica set elects a primary; 0 waits for ever")
 	listen := f.String("listen", "", "answer HTTP here, as in :9090 (this machine only) or 0.0.0.0:9090: /metrics, /livez, /readyz, /statusz. Not for the open network: there is no password")
+	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a name with a dot by which clients reach it, as in worker.example.com; repeatable. IP addresses, names without a dot and this machine's name need none")
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -130,12 +131,20 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if *profile && *listen == "" {
 			return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")
 		}
+		if len(*listenHosts) > 0 && *listen == "" {
+			return cli.Usagef("--listen-host needs --listen, as in --listen 0.0.0.0:9090")
+		}
+		for _, name := range *listenHosts {
+			if name == "" || strings.ContainsAny(name, ":/*, ") {
+				return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
+			}
+		}
 		if onError.Value == "dead" {
 			cfg.OnError = worker.DeadLetter
 		}
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Pprof: *profile, URL: fencepost.Redact(*url),
+		return run(cmd.Context(), *url, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url),
 			Settings: cli.Effective(cmd), Secret: redact.Userinfo(*url)})
 	}
 	return cmd

@@ -1,0 +1,106 @@
+package ops
+
+import (
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"os"
+	"strings"
+	"sync"
+	"time"
+)
+
+// What one client can take from the others, and all clients together from the worker, is bounded. A client that hangs, whether or not it means
+// to, must not keep a probe from its answer: no answer to /livez gets the worker killed.
+const (
+	maxConns      = 64               // of all clients together; a worker has few: a scraper or two, probes, a person
+	headerTimeout = 5 * time.Second  // to send the head of a request
+	readTimeout   = 10 * time.Second // to send a whole request
+	writeTimeout  = 10 * time.Second // to take the answer; net/http/pprof adds the time that a profile takes
+	idleTimeout   = 2 * time.Minute  // between two requests: more than between two scrapes
+	maxHeader     = 16 << 10         // bytes
+)
+
+// conns closes connections when there are more than maxConns.
+type conns struct {
+	mu    sync.Mutex
+	since map[net.Conn]uint64 // grows with each change of a connection's state
+	last  uint64
+}
+
+// changed is for http.Server.ConnState.
+func (c *conns) changed(conn net.Conn, state http.ConnState) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	_, known := c.since[conn]
+	switch {
+	case state == http.StateClosed:
+		delete(c.since, conn)
+		return
+	case !known && state != http.StateNew:
+		return // it was closed here
+	}
+	c.last++
+	c.since[conn] = c.last
+	if len(c.since) <= maxConns {
+		return
+	}
+	// rule: the connection with which nothing has happened for longest makes room, and not the new one. A probe is new, and is answered at once.
+	oldest := conn
+	for other, since := range c.since {
+		if since < c.since[oldest] {
+			oldest = other
+		}
+	}
+	delete(c.since, oldest)
+	oldest.Close()
+}
+
+// hosts are the names under which a server may be asked for, in lower case.
+type hosts map[string]bool
+
+// hostsOf returns what the machine is called, the host of --listen and those of --listen-host.
+func hostsOf(listen string, more []string) hosts {
+	h := hosts{canonical(listen): true}
+	if name, err := os.Hostname(); err == nil {
+		h[canonical(name)] = true
+	}
+	for _, name := range more {
+		h[canonical(name)] = true
+	}
+	return h
+}
+
+// canonical is the one way of many to write a host name.
+func canonical(name string) string { return strings.ToLower(strings.TrimSuffix(name, ".")) }
+
+// allow tells whether a request with this Host header may be answered. A web page of a stranger can have its own name lead to this machine, and
+// would then be allowed by the browser to read the answers (DNS rebinding). No stranger has an address for a name, nor a name without a dot:
+// localhost, a service of Compose or of the same namespace. Browsers always send the header.
+func (h hosts) allow(header string) bool {
+	name := hostname(header)
+	_, err := netip.ParseAddr(name)
+	return err == nil || !strings.Contains(name, ".") || h[name]
+}
+
+// hostname returns the host of a Host header, without its port.
+func hostname(header string) string {
+	host, _, err := net.SplitHostPort(header)
+	if err != nil {
+		host = strings.Trim(header, "[]")
+	}
+	return canonical(host)
+}
+
+func (h hosts) check(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if !h.allow(r.Host) { // rule: a page of a stranger must not read what is answered here
+			name := hostname(r.Host)
+			http.Error(w, fmt.Sprintf("this worker does not answer for %q; if that is a name of its own, start it with --listen-host %s", name, name),
+				http.StatusMisdirectedRequest)
+			return
+		}
+		next.ServeHTTP(w, r)
+	})
+}
