@@ -153,8 +153,13 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 		db.files[0], err = os.Stat(abs)
 	}
 	if err != nil {
+		err = describePath(abs, err)
+	} else {
+		err = checkCompanions(db.names[1:])
+	}
+	if err != nil {
 		_ = db.Close()
-		return nil, fmt.Errorf("open embedded database: %w", describePath(abs, err))
+		return nil, fmt.Errorf("open embedded database: %w", err)
 	}
 	if err := db.initialize(ctx); err != nil {
 		_ = db.Close()
@@ -228,6 +233,16 @@ func create(path string, o Options) error {
 		return fmt.Errorf("%s is a symbolic link that leads to no file: name the file itself", path)
 	}
 	return syncDir(dir)
+}
+
+// checkCompanions refuses a log and a shared memory that SQLite would not open, and not explain: it makes them itself, and never through a link.
+func checkCompanions(names []string) error {
+	for _, name := range names {
+		if fi, err := os.Lstat(name); err == nil && !fi.Mode().IsRegular() {
+			return fmt.Errorf("%s is not a regular file (%s), and was not made by SQLite: remove it, or give another path", name, fi.Mode().Type())
+		}
+	}
+	return nil
 }
 
 // mkdirAll creates dir and its missing parents (0750) and syncs the directories that got a new entry.
