@@ -85,9 +85,6 @@ func fingerprintOf(path string) (fingerprint, error) {
 	if err != nil {
 		return fingerprint{}, err
 	}
-	if !info.Mode().IsRegular() {
-		return fingerprint{}, cli.Usagef("--resume: %s is no regular file; it could not be read again from the middle", path)
-	}
 	const part = 1 << 20
 	h := sha256.New()
 	for _, from := range []int64{0, max(info.Size()-part, 0)} {
@@ -118,6 +115,10 @@ type journal struct {
 
 // openJournal locks and reads the state file, and refuses one of another input. Without one it begins anew.
 func (f *publishFlags) openJournal(ins []input, headers map[string]string) (*journal, error) {
+	// A pipe would be waited for, for ever, and what is read of a device is no state.
+	if info, err := os.Stat(f.resume); err == nil && !info.Mode().IsRegular() {
+		return nil, cli.Usagef("--resume: %s is no regular file; name one, or a name that is free", f.resume)
+	}
 	input, err := fingerprintOf(ins[0].name)
 	if err != nil {
 		return nil, err

@@ -179,6 +179,8 @@ func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error
 			return nil, cli.Usagef("cannot read the input: %w", err)
 		case info.IsDir():
 			return nil, cli.Usagef("%s is a directory; name the files in it", name)
+		case f.resume != "" && !info.Mode().IsRegular():
+			return nil, cli.Usagef("--resume: %s is no regular file; it could not be read again from the middle", name)
 		case f.format.Value == "raw" && info.Size() > queue.MaxPayload:
 			return nil, cli.Usagef("%s: %w", name, &queue.SizeError{What: "payload", Size: int(info.Size()), Max: queue.MaxPayload})
 		}

@@ -3,6 +3,8 @@ package mongoqueue
 import (
 	"fmt"
 	"net/url"
+	"os"
+	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
@@ -16,6 +18,9 @@ func parseURI(uri string) (*options.ClientOptions, string, error) {
 	scheme, _, ok := strings.Cut(uri, "://")
 	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
 		return nil, "", fmt.Errorf("%w %s: want mongodb://host:port/database or mongodb+srv://host/database", queue.ErrInvalidURL, redact.URL(uri))
+	}
+	if err := checkFiles(uri); err != nil {
+		return nil, "", fmt.Errorf("%w %s: %w", queue.ErrInvalidURL, redact.URL(uri), err)
 	}
 	co := options.Client().ApplyURI(uri)
 	if err := co.Validate(); err != nil {
@@ -41,6 +46,26 @@ func parseURI(uri string) (*options.ClientOptions, string, error) {
 		return nil, "", fmt.Errorf("%w %s: the path must be a database name of at most 63 bytes without / \\ . \" $ * < > : | ? or a space", queue.ErrInvalidURL, redact.URL(uri))
 	}
 	return co, database, nil
+}
+
+// fileOptions are those that name files, in lower case. The driver reads them without a bound, and each client reads them again.
+var fileOptions = []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile", "tlscertificatefile",
+	"tlsprivatekeyfile"}
+
+// checkFiles refuses pipes and devices: reading one may never end. What cannot be looked at the driver reports.
+func checkFiles(uri string) error {
+	_, query, _ := strings.Cut(uri, "?")
+	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' }) {
+		key, value, _ := strings.Cut(pair, "=")
+		path, err := url.QueryUnescape(value)
+		if err != nil || !slices.Contains(fileOptions, strings.ToLower(key)) {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("%s=%s is no regular file; name one, it is read several times", key, path)
+		}
+	}
+	return nil
 }
 
 // withoutSecrets removes the user and the options that can be secret.
