@@ -91,6 +91,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		"unknown scheme":    "postgres://bob:secret-4711@127.0.0.1:1/" + options,
 		"misspelled scheme": "mongodb:/bob:secret-4711@127.0.0.1:1/" + options,
 		"bad option":        "mongodb://bob:secret-4711@127.0.0.1:1/?w=-5&proxyPassword=secret-option",
+		"wrong scheme":      "sqlite://bob:secret-4711@127.0.0.1:1/" + options,
 	}
 	dir := t.TempDir()
 	url := filepath.Join(dir, "url")
@@ -119,6 +120,13 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			t.Errorf("%s: %q succeeded:\n%s", what, args, out)
 		}
 	}
+	// What stands in a file that is no configuration, and may be one of passwords.
+	noConfigs := map[string]string{
+		"unknown anchor": "url: *secret-4711\n",
+		"shadow":         "root:$6$secret$4711:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
+		"private key":    "-----BEGIN PRIVATE KEY-----\nsecret4711==\n-----END PRIVATE KEY-----\n",
+		"unquoted":       "url: @secret-4711: x\n",
+	}
 	for _, command := range commands {
 		more, known := argumentsOf[command]
 		if !known {
@@ -126,6 +134,17 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		}
 		args := slices.Concat(strings.Fields(command), strings.Fields(more))
 		t.Run(command, func(t *testing.T) {
+			for name, text := range noConfigs {
+				if err := os.WriteFile(url, []byte(text), 0o600); err != nil {
+					t.Fatal(err)
+				}
+				cmd := exec.Command(filepath.Join(bin, args[0]), append(slices.Clone(args[1:]), "--config", url)...)
+				cmd.Env, cmd.Dir = cleanEnv(), dir
+				out, err := cmd.CombinedOutput()
+				if err == nil || !strings.Contains(string(out), url) || strings.Contains(string(out), "secret") || strings.Contains(string(out), "4711") {
+					t.Errorf("configuration file, %s: %v, %s", name, err, out)
+				}
+			}
 			for name, u := range urls {
 				check(name, args, "FENCEPOST_URL="+u)
 				if command != "worker" && name != "nobody listens" {

@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -20,7 +21,7 @@ import (
 // withBackend opens the backend for one command, and ends everything on the first signal.
 func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencepost.Backend) error) error {
 	// Looking must not create the embedded database.
-	if path, ok := strings.CutPrefix(url, "sqlite://"); ok && path != "" {
+	if path, ok := strings.CutPrefix(url, "sqlite://"); ok && path != "" && !redact.MistakenPath(path) {
 		if _, err := os.Stat(path); errors.Is(err, fs.ErrNotExist) {
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is no database %s; publish something first, or name another one with --url", path)}
 		}

@@ -5,9 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"maps"
-	"os"
 	"regexp"
 	"slices"
 	"strings"
@@ -74,7 +72,11 @@ func Effective(cmd *cobra.Command) []Setting {
 
 // fromFile sets the flags that neither the command line nor the environment has set from the configuration file.
 func fromFile(cmd *cobra.Command, path string) error {
-	doc, err := readConfig(path)
+	data, mode, err := readFile(path, maxConfig, fileWithin)
+	if err != nil {
+		return Usagef("config file %s: %w", path, err)
+	}
+	doc, err := parseConfig(path, data)
 	if err != nil || doc == nil {
 		return err
 	}
@@ -99,7 +101,7 @@ func fromFile(cmd *cobra.Command, path string) error {
 				} else if section == "" {
 					hint = fmt.Sprintf("; what only another program knows belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
 				}
-				return nil, Usagef("config file %s:%d: unknown key %q%s", path, n.Line, key, hint)
+				return nil, Usagef("config file %s:%d: unknown key%s%s", path, n.Line, quoted(key), hint)
 			}
 		}
 		return values, nil
@@ -121,6 +123,9 @@ func fromFile(cmd *cobra.Command, path string) error {
 			values[key] = n // a program's own section wins
 		}
 	}
+	if n := values["url"]; n != nil {
+		warnOfReaders(cmd, "config file "+path, mode, n.Value)
+	}
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		n := values[f.Name]
@@ -137,12 +142,8 @@ func fromFile(cmd *cobra.Command, path string) error {
 	return failed
 }
 
-// readConfig returns the mapping in the file; nil if there is none.
-func readConfig(path string) (*yaml.Node, error) {
-	data, err := readFile(path, maxConfig)
-	if err != nil {
-		return nil, Usagef("config file %s: %w", path, err)
-	}
+// parseConfig returns the mapping in a file; nil if there is none.
+func parseConfig(path string, data []byte) (*yaml.Node, error) {
 	decoder := yaml.NewDecoder(bytes.NewReader(data))
 	var doc, more yaml.Node
 	switch err := decoder.Decode(&doc); {
@@ -165,36 +166,32 @@ func readConfig(path string) (*yaml.Node, error) {
 	return root, nil
 }
 
-// readFile reads a small file.
-func readFile(path string, most int64) ([]byte, error) {
-	file, err := os.Open(path)
-	var data []byte
-	if err == nil {
-		defer file.Close()
-		data, err = io.ReadAll(io.LimitReader(file, most+1))
+// yamlError is how the parser begins its errors. What is wrong with the syntax alone starts with one of these words; its other errors quote the file.
+var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?((?:did not|could not|found|mapping|block|control) .*)?`)
+
+// syntaxError is an error of the parser. rule: what a line says is not told. --config may name another file by mistake, one with passwords, say.
+func syntaxError(path string, err error) error {
+	why := ""
+	if m := yamlError.FindStringSubmatch(err.Error()); m != nil {
+		if m[1] != "" {
+			path += ":" + m[1]
+		}
+		if m[2] != "" {
+			why = ": " + m[2]
+		}
 	}
-	var p *fs.PathError
-	if errors.As(err, &p) {
-		err = p.Err
-	}
-	switch {
-	case err != nil:
-		return nil, fmt.Errorf("cannot be read: %w", err)
-	case int64(len(data)) > most:
-		return nil, fmt.Errorf("is larger than %d bytes; is it the right one?", most)
-	}
-	return data, nil
+	return Usagef("config file %s: no valid YAML%s; write lines as in 'lease: 30s', and put texts with special characters in quotes", path, why)
 }
 
-// yamlLine is how the parser begins an error.
-var yamlLine = regexp.MustCompile(`^yaml: (?:line (\d+): )?`)
+// flagName is what a key looks like that was meant to be a flag's name.
+var flagName = regexp.MustCompile(`^[A-Za-z][A-Za-z0-9_-]{0,31}$`)
 
-func syntaxError(path string, err error) error {
-	text := err.Error()
-	if m := yamlLine.FindStringSubmatch(text); m != nil && m[1] != "" {
-		path += ":" + m[1]
+// quoted returns a key for an error. rule: nothing if it is a line of some other file, as those of /etc/shadow, which are keys for YAML.
+func quoted(key string) string {
+	if !flagName.MatchString(key) {
+		return ""
 	}
-	return Usagef("config file %s: no valid YAML: %s", path, yamlLine.ReplaceAllString(text, ""))
+	return fmt.Sprintf(" %q", key)
 }
 
 // pairs returns the values of a mapping by key. Keys are as they are written.
@@ -212,7 +209,7 @@ func pairs(path string, node *yaml.Node) (map[string]*yaml.Node, error) {
 			return nil, Usagef("config file %s:%d: a key must be the name of a flag", path, key.Line)
 		}
 		if values[key.Value] != nil {
-			return nil, Usagef("config file %s:%d: key %q is there twice", path, key.Line, key.Value)
+			return nil, Usagef("config file %s:%d: key%s is there twice", path, key.Line, quoted(key.Value))
 		}
 		if value.Kind == yaml.AliasNode {
 			value = value.Alias

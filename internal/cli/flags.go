@@ -31,7 +31,7 @@ func URLFlag(cmd *cobra.Command) *string {
 // URLVar is URLFlag for a variable, a default and a description of one's own.
 func URLVar(cmd *cobra.Command, url *string, byDefault, usage string) {
 	cmd.Flags().StringVar(url, "url", byDefault, usage+"; with a password rather by --url-file or FENCEPOST_URL: ps shows command lines to everybody")
-	cmd.Flags().String(urlFile, "", "file whose only line is the URL")
+	cmd.Flags().String(urlFile, "", "file whose only line is the URL, or a pipe, as in --url-file <(pass show db)")
 }
 
 const (
@@ -54,7 +54,7 @@ func fromURLFile(cmd *cobra.Command) error {
 		return Usagef("--url and --%s exclude each other; give one of them", urlFile)
 	}
 	path := file.Value.String()
-	text, err := readFile(path, maxURLFile)
+	text, mode, err := readFile(path, maxURLFile, fileWithin)
 	if err != nil {
 		return Usagef("--%s %s: %w", urlFile, path, err)
 	}
@@ -62,6 +62,7 @@ func fromURLFile(cmd *cobra.Command) error {
 	if line == "" || strings.ContainsAny(line, "\r\n") {
 		return Usagef("--%s %s: its only line must be the backend's URL, as in mongodb://user:password@host/database", urlFile, path)
 	}
+	warnOfReaders(cmd, "--"+urlFile+" "+path, mode, line)
 	setSource(url, "file "+path)
 	return cmd.Flags().Set("url", line)
 }

@@ -16,7 +16,7 @@ func URL(raw string) string {
 	switch {
 	case !ok:
 		scheme, rest = "", raw
-	case scheme == "sqlite":
+	case scheme == "sqlite" && !MistakenPath(rest):
 		return raw // a path
 	default:
 		scheme += "://"
@@ -27,6 +27,13 @@ func URL(raw string) string {
 	}
 	rest, _, _ = strings.Cut(rest[at+1:], "?")
 	return scheme + rest
+}
+
+// MistakenPath tells whether what follows sqlite:// is the user, the password and the host of another kind of URL. A file of such a name is
+// written as ./name.
+func MistakenPath(path string) bool {
+	user, rest, ok := strings.Cut(path, ":")
+	return ok && !strings.Contains(user, "/") && strings.Contains(rest, "@")
 }
 
 // Userinfo returns user and password of a URL as they are written there, "" if there are none.
@@ -50,6 +57,9 @@ func Password(text, raw string) string {
 	}
 	return text
 }
+
+// HasSecret tells whether a URL has a password or a secret option.
+func HasSecret(raw string) bool { return Password(raw, raw) != raw || secretOption.MatchString(raw) }
 
 // userinfo is what stands before the last '@' of a word with "://", or with one slash by mistake, and secretOption an option of a MongoDB URL that nobody
 // should see.

@@ -17,6 +17,9 @@ func TestURL(t *testing.T) {
 		"mongodb+srv://u:secret@h":                                 "mongodb+srv://h",
 		"user:secret@host?x":                                       "host",
 		"sqlite://data/x@y.db":                                     "sqlite://data/x@y.db",
+		"sqlite://./x:y@z.db":                                      "sqlite://./x:y@z.db",
+		"sqlite://u:secret@h/db":                                   "sqlite://h/db",
+		"sqlite://u:sec/ret@h/db":                                  "sqlite://h/db",
 		"":                                                         "",
 	} {
 		if got := redact.URL(in); got != want {
@@ -34,6 +37,20 @@ func TestPassword(t *testing.T) {
 	} {
 		if got := redact.Password(test.text, test.url); got != test.want {
 			t.Errorf("%q of %q: %q, want %q", test.text, test.url, got, test.want)
+		}
+	}
+}
+
+func TestHasSecret(t *testing.T) {
+	for in, want := range map[string]bool{
+		"mongodb://bob:secret@h/db":                           true,
+		"mongodb://h/db?tlsCertificateKeyFilePassword=secret": true,
+		"mongodb://bob@h/db":                                  false,
+		"mongodb://h/db?tls=true":                             false,
+		"sqlite://data/x.db":                                  false,
+	} {
+		if got := redact.HasSecret(in); got != want {
+			t.Errorf("HasSecret(%q) = %v", in, got)
 		}
 	}
 }
@@ -66,7 +83,7 @@ func FuzzURL(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
 		got := redact.URL(raw)
-		if strings.HasPrefix(raw, "sqlite://") {
+		if path, ok := strings.CutPrefix(raw, "sqlite://"); ok && !redact.MistakenPath(path) {
 			return
 		}
 		if strings.Contains(got, "@") || strings.Contains(got, "?") {

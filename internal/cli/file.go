@@ -1,0 +1,62 @@
+package cli
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"runtime"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/spf13/cobra"
+)
+
+// fileWithin bounds the reading of a small file. Most are read at once; in --url-file <(pass show db) somebody may have to type a passphrase first.
+const fileWithin = time.Minute
+
+// readFile reads a small file or a pipe. mode is that of a regular file, else 0.
+func readFile(path string, most int64, within time.Duration) (data []byte, mode fs.FileMode, err error) {
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		data, mode, err = readNow(path, most)
+	}()
+	select {
+	case <-done:
+	case <-time.After(within): // rule: a pipe may have nobody who writes to it. Who still waits to read it ends with the program.
+		return nil, 0, fmt.Errorf("cannot be read: it is not at its end after %v; if it is a pipe, some program has to write to it, and to close it", within)
+	}
+	var p *fs.PathError
+	if errors.As(err, &p) {
+		err = p.Err
+	}
+	switch {
+	case err != nil:
+		return nil, 0, fmt.Errorf("cannot be read: %w", err)
+	case int64(len(data)) > most:
+		return nil, 0, fmt.Errorf("is larger than %d bytes; is it the right one?", most)
+	}
+	return data, mode, nil
+}
+
+func readNow(path string, most int64) (data []byte, mode fs.FileMode, err error) {
+	file, err := os.Open(path)
+	if err != nil {
+		return nil, 0, err
+	}
+	defer file.Close()
+	if info, err := file.Stat(); err == nil && info.Mode().IsRegular() {
+		mode = info.Mode()
+	}
+	data, err = io.ReadAll(io.LimitReader(file, most+1))
+	return data, mode, err
+}
+
+// warnOfReaders says that every user of the machine can read the password of a URL in a file. It is no error: Kubernetes mounts secrets like that.
+func warnOfReaders(cmd *cobra.Command, file string, mode fs.FileMode, url string) {
+	if mode&0o004 != 0 && redact.HasSecret(url) && runtime.GOOS != "windows" { // which has no such modes
+		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s holds a password, and every user of this machine may read it (mode %04o); give it mode 0600 or 0640\n", file, mode.Perm())
+	}
+}
