@@ -147,6 +147,25 @@ type (
 		UnhealthyPodEvictionPolicy string `yaml:"unhealthyPodEvictionPolicy"`
 		Selector                   selector
 	}
+	peer struct {
+		NamespaceSelector selector `yaml:"namespaceSelector"`
+	}
+	networkPort struct {
+		Protocol string
+		Port     int
+	}
+	networkPolicy struct {
+		PodSelector selector `yaml:"podSelector"`
+		PolicyTypes []string `yaml:"policyTypes"`
+		Ingress     []struct {
+			From  []peer
+			Ports []networkPort
+		}
+		Egress []struct {
+			To    []peer
+			Ports []networkPort
+		}
+	}
 	scaledObject struct {
 		ScaleTargetRef  struct{ Name string } `yaml:"scaleTargetRef"`
 		MinReplicaCount int                   `yaml:"minReplicaCount"`
@@ -267,6 +286,14 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/addons/scaledobject.yaml", "name: fencepost-worker\n  minReplicaCount", "name: worker\n  minReplicaCount", "scale"},
 		{"kubernetes/addons/scaledobject.yaml", "minReplicaCount: 2", "minReplicaCount: 0", "age"},
 		{"kubernetes/addons/podmonitor.yaml", "port: metrics", "port: http", "port"},
+		{"kubernetes/networkpolicy.yaml", "port: 9090", "port: 9091", "--listen"},
+		{"kubernetes/networkpolicy.yaml", "component: worker", "component: producer", "select"},
+		{"kubernetes/networkpolicy.yaml", "policyTypes: [Ingress, Egress]", "policyTypes: [Ingress]", "Egress"},
+		{"kubernetes/networkpolicy.yaml", "matchLabels: {kubernetes.io/metadata.name: monitoring}", "matchLabels: {}", "everybody"},
+		{"kubernetes/networkpolicy.yaml", "matchLabels: {kubernetes.io/metadata.name: mongodb}", "matchLabels: {}", "everybody"},
+		{"kubernetes/networkpolicy.yaml", "protocol: UDP, port: 53", "protocol: UDP, port: 54", "DNS"},
+		{"kubernetes/networkpolicy.yaml", "port: 27017", "port: 27018", "MongoDB"},
+		{"kubernetes/networkpolicy.yaml", "podSelector:", "podselector:", "podselector not found"},
 		{"compose.yaml", "--all-types,", "--all,", "unknown flag: --all"},
 		{"compose.yaml", "FENCEPOST_URL:", "FENCEPOST_URI:", "FENCEPOST_URI"},
 		{"compose.yaml", "--grace=20s", "--grace=40s", "more than --grace"},
@@ -455,6 +482,46 @@ func (f *findings) kubernetes(i image) {
 	f.checkShared(shared)
 	f.checkShards(shards)
 	f.checkAddons(shared, shards)
+	f.checkNetwork(slices.Concat(shared.pods, shards.pods), i)
+}
+
+// checkNetwork checks that the policy is about the workers, lets the monitoring in at the port of --listen, and them out to MongoDB and DNS alone.
+func (f *findings) checkNetwork(workers []object[workload], i image) {
+	for _, doc := range f.documents("kubernetes/networkpolicy.yaml") {
+		p := typed[networkPolicy](f, doc, "networking.k8s.io/v1").Spec
+		for _, w := range workers {
+			if !p.PodSelector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
+				f.add("does not select %s", w.Metadata.Name)
+			}
+		}
+		if !slices.Equal(p.PolicyTypes, []string{"Ingress", "Egress"}) {
+			f.add("is about %v, want Ingress and Egress", p.PolicyTypes)
+		}
+		var in, out []string
+		for _, rule := range p.Ingress {
+			in = append(in, f.ports(rule.From, rule.Ports)...)
+		}
+		for _, rule := range p.Egress {
+			out = append(out, f.ports(rule.To, rule.Ports)...)
+		}
+		if !slices.Equal(in, []string{"TCP " + i.port}) {
+			f.add("lets in %v; --listen is at %s", in, i.port)
+		}
+		if !slices.Equal(out, []string{"UDP 53", "TCP 53", "TCP 27017"}) {
+			f.add("lets out %v; want DNS (53) and MongoDB (27017)", out)
+		}
+	}
+}
+
+// ports returns the ports of a rule, which has to say whose they are: a rule without peers, or with an empty selector, is about everybody.
+func (f *findings) ports(peers []peer, ports []networkPort) (list []string) {
+	if len(peers) == 0 || slices.ContainsFunc(peers, func(p peer) bool { return len(p.NamespaceSelector.MatchLabels) == 0 }) {
+		f.add("ports %v are open to everybody", ports)
+	}
+	for _, p := range ports {
+		list = append(list, fmt.Sprint(p.Protocol, " ", p.Port))
+	}
+	return list
 }
 
 // layout reads the files that a kustomization names.
