@@ -139,7 +139,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 					t.Fatal(err)
 				}
 				cmd := exec.Command(filepath.Join(bin, args[0]), append(slices.Clone(args[1:]), "--config", url)...)
-				cmd.Env, cmd.Dir = cleanEnv(), dir
+				cmd.Env, cmd.Dir = kit.Env(), dir
 				out, err := cmd.CombinedOutput()
 				if err == nil || !strings.Contains(string(out), url) || strings.Contains(string(out), "secret") || strings.Contains(string(out), "4711") {
 					t.Errorf("configuration file, %s: %v, %s", name, err, out)

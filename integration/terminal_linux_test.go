@@ -28,6 +28,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -49,14 +50,14 @@ func onTerminal(t *testing.T, until string, stop func(keyboard *os.File, p *os.P
 	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, program), args...)
-	cmd.Env = cleanEnv()
-	var stdout, stderr syncBuffer
+	cmd.Env = kit.Env()
+	var stdout, stderr kit.Buffer
 	var readers sync.WaitGroup
 	screen, errors := openTerminal(t), openTerminal(t)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = screen.program, screen.program, errors.program
 	for _, r := range []struct {
 		from *os.File
-		to   *syncBuffer
+		to   *kit.Buffer
 	}{{screen.person, &stdout}, {errors.person, &stderr}} {
 		readers.Go(func() { io.Copy(r.to, r.from) }) // until nobody has the other side
 		defer r.from.Close()
