@@ -32,6 +32,9 @@ func TestMain(m *testing.M) {
 		}
 		return
 	}
+	if file := os.Getenv(envPeak); file != "" {
+		os.Exit(peakProcess(file))
+	}
 	flag.Parse()
 	code, err := buildAndRun(m)
 	if err != nil {

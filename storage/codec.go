@@ -2,6 +2,7 @@ package storage
 
 import (
 	"fmt"
+	"unsafe"
 
 	"github.com/klauspost/compress/zstd"
 )
@@ -53,10 +54,96 @@ func checkCodec(path string, h *recHeader) error {
 	return &VersionError{Path: path, Major: majorVersion, Minor: minorVersion, Feature: feature}
 }
 
-// bodyDecoder decompresses bodies of batches, as packer compresses them.
+// bodyDecoder decodes batches, one after the other, in memory that has a bound whatever is in them: 64 MiB for a body that is
+// compressed, and pieceBytes and one record's headers for what is decoded of it.
 type bodyDecoder struct {
-	zstd *zstd.Decoder
-	raw  []byte
+	zstd  *zstd.Decoder
+	raw   []byte
+	large func() // if not nil: called before raw becomes larger than largeBatch
+
+	head    recHeader // of the batch
+	at      uint32    // the record in it that rest begins with
+	rest    []byte
+	recs    []Record // the piece that next returns next
+	headers []Header // of recs
+	text    int      // length of those headers as they are stored, bytes
+}
+
+const (
+	// pieceBytes is what the records of one piece take, beyond the body that they point to. Nearly all batches are one piece: it is
+	// room for 80,000 records without headers.
+	pieceBytes  = 8 << 20
+	largeBatch  = 8 << 20 // see VerifyOptions.Large
+	recordBytes = int(unsafe.Sizeof(Record{}))
+	pairBytes   = int(unsafe.Sizeof(Header{}))
+
+	zstdMostPerByte = 128 << 10 / 4 // of a compressed body: its shortest block has 4 bytes, and a block stands for 128 KiB at most
+)
+
+// begin takes the accepted batch it, whose records next returns. Where one of them does not decode it returns a *CorruptError, and next none.
+func (d *bodyDecoder) begin(path string, it *item) error {
+	d.head, d.at, d.rest, d.recs = it.head, it.head.count, nil, d.recs[:0]
+	body, err := d.body(path, it)
+	if err != nil {
+		return err
+	}
+	d.at, d.rest = 0, body
+	// rule: all of a batch decodes before any of it is returned.
+	if !d.piece() || !d.restDecodes() {
+		d.at, d.recs = it.head.count, d.recs[:0]
+		return undecodable(path, &it.head)
+	}
+	return nil
+}
+
+// next returns the next records of the batch, none behind the last. They are valid until the next call, begin, or the scanner's next step.
+func (d *bodyDecoder) next() []Record {
+	if len(d.recs) == 0 && d.at < d.head.count {
+		d.piece()
+	}
+	recs := d.recs
+	d.recs = d.recs[:0]
+	return recs
+}
+
+// piece decodes the records that come next, as many as there is room for.
+//
+// rule: each record and each pair of its headers has a price, so that no body makes much more of itself than it is. A body of 64 MiB can
+// have a million records, or 33 million pairs, in 100 MiB and 1 GiB of memory.
+func (d *bodyDecoder) piece() bool {
+	d.recs, d.headers, d.text = d.recs[:0], d.headers[:0], 0
+	for d.at < d.head.count && len(d.recs)*recordBytes+len(d.headers)*pairBytes+d.text < pieceBytes {
+		if len(d.recs) < cap(d.recs) {
+			d.recs = d.recs[:len(d.recs)+1]
+		} else {
+			d.recs = append(d.recs, Record{})
+		}
+		r := &d.recs[len(d.recs)-1]
+		hs, rest, ok := decodeRecord(r, &d.head, d.at, d.rest)
+		if !ok {
+			return false
+		}
+		if hs.n > 0 {
+			first := len(d.headers)
+			d.headers = hs.appendTo(d.headers)
+			r.Headers = d.headers[first:len(d.headers):len(d.headers)]
+			d.text += len(hs.b)
+		}
+		d.at, d.rest = d.at+1, rest
+	}
+	return true
+}
+
+// restDecodes checks what piece has left of the batch, and keeps nothing of it.
+func (d *bodyDecoder) restDecodes() bool {
+	var r Record
+	rest, ok := d.rest, true
+	for i := d.at; i < d.head.count; i++ {
+		if _, rest, ok = decodeRecord(&r, &d.head, i, rest); !ok {
+			return false
+		}
+	}
+	return len(rest) == 0
 }
 
 // body returns the body of the accepted batch it as its writer encoded it, valid until the next call or the scanner's next step.
@@ -68,12 +155,22 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 		return it.body, nil
 	}
 	n := int(it.head.rawLen)
+	// rule: a length that is only claimed takes no memory.
+	if n > len(it.body)*zstdMostPerByte {
+		return nil, undecodable(path, &it.head)
+	}
 	if cap(d.raw) < n {
-		d.raw = make([]byte, n, n+n/4)
+		if n > largeBatch && d.large != nil {
+			d.large()
+		}
+		d.raw = nil // before the next one is made
+		d.raw = make([]byte, 0, roomFor(n))
 	}
 	if d.zstd == nil {
-		// The output is bounded by the capacity of the buffer it is given: the record's raw_len.
-		z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderConcurrency(1))
+		// The output is bounded by the capacity of the buffer it is given: the record's raw_len. What came before in it is what later
+		// blocks refer to, so that a frame's window, however large it says it is, takes no memory of its own.
+		z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderMaxMemory(MaxBatchBytes),
+			zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(1))
 		if err != nil {
 			panic(err) // wrong options only
 		}
@@ -84,17 +181,4 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 		return nil, undecodable(path, &it.head)
 	}
 	return out, nil
-}
-
-// decode appends the records of an accepted batch to recs. They are valid as long as body's result is.
-func (d *bodyDecoder) decode(recs []Record, path string, it *item) ([]Record, error) {
-	body, err := d.body(path, it)
-	if err != nil {
-		return recs, err
-	}
-	recs, err = decodeRecords(recs, &it.head, body)
-	if err != nil {
-		return recs, undecodable(path, &it.head)
-	}
-	return recs, nil
 }

@@ -5,7 +5,9 @@ import (
 	"context"
 	"crypto/rand"
 	"errors"
+	"io"
 	"path/filepath"
+	"runtime"
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
@@ -152,5 +154,68 @@ func TestBadCompression(t *testing.T) {
 	all := readAll(t, storage.BytesFS(b.data), "f")
 	if len(all) != len(recs) || !bytes.Equal(all[7].Payload, recs[7].Payload) {
 		t.Errorf("read %d records of the good one", len(all))
+	}
+}
+
+// TestLargeBatchComesInPieces: what is decoded of a batch at once has a bound, however many records or headers it has; and none of it is
+// returned if not all of it decodes.
+func TestLargeBatchComesInPieces(t *testing.T) {
+	headers := make([]storage.Record, 40)
+	for i := range headers {
+		headers[i] = storage.Record{ID: []byte{1}, Headers: make([]storage.Header, storage.MaxHeaders+1)}
+	}
+	for name, recs := range map[string][]storage.Record{"headers": headers, "records": messages(0, 100_000)} {
+		t.Run(name, func(t *testing.T) {
+			body := storage.BatchBody(recs)
+			for _, cut := range []int{0, 1} {
+				flags := uint16(0)
+				if name == "headers" {
+					flags = 8
+				}
+				b := newBuilder()
+				b.region(3, 3000, storage.Holder{ID: "test"})
+				b.addRaw("FPB1", body[:len(body)-cut], uint32(len(recs)), flags, recs[0].Time, uint32(len(body)-cut))
+				r, err := storage.OpenReader("f", storage.ReaderOptions{FS: storage.BytesFS(b.data)})
+				must(t, err)
+				defer r.Close()
+				read, pieces := 0, 0
+				piece, err := r.NextBatch()
+				for ; err == nil; piece, err = r.NextBatch() {
+					cost := 0
+					for i := range piece {
+						if piece[i].Index != uint64(read) {
+							t.Fatalf("index %d behind %d", piece[i].Index, read)
+						}
+						read++
+						cost += 104 + 32*len(piece[i].Headers)
+					}
+					if cost > 11<<20 { // 8 MiB and one more record
+						t.Fatalf("a piece of %d records takes %d bytes", len(piece), cost)
+					}
+					pieces++
+				}
+				switch {
+				case cut == 0 && (err != io.EOF || read != len(recs) || pieces < 2):
+					t.Errorf("read %d of %d records in %d pieces, %v", read, len(recs), pieces, err)
+				case cut == 1 && (read > 0 || !errors.Is(err, storage.ErrIntegrity)):
+					t.Errorf("read %d records of a batch that does not decode, %v", read, err)
+				}
+			}
+		})
+	}
+}
+
+// TestClaimedLengthTakesNoMemory: a batch that says that it becomes 64 MiB, and has ten bytes, costs nothing.
+func TestClaimedLengthTakesNoMemory(t *testing.T) {
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	b.addRaw("FPB1", storage.Compress(make([]byte, 1<<20))[:10], 1, 1, 0, storage.MaxBatchBytes)
+	var before, after runtime.MemStats
+	runtime.ReadMemStats(&before)
+	rep, err := storage.VerifyBytes(b.data, storage.VerifyOptions{})
+	must(t, err)
+	runtime.ReadMemStats(&after)
+	if took := after.TotalAlloc - before.TotalAlloc; len(rep.Corrupt) != 1 || took > 32<<20 {
+		t.Errorf("%v; %d bytes were allocated", rep.Corrupt, took)
 	}
 }

@@ -8,7 +8,7 @@ import (
 
 // CompactOptions of Compact. The zero value works.
 type CompactOptions struct {
-	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB
+	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB, at most MaxPayload
 	Progress   func(done, total int64) // called now and then with the number of bytes of the old file that are done
 }
 
@@ -29,6 +29,7 @@ type CompactReport struct {
 
 const (
 	defaultCompactBatch = 1 << 20
+	compactMemory       = 16 << 20 // of the records and headers of one batch, beyond their bytes
 	compactSyncBytes    = 64 << 20 // written between two syncs, so that the last one does not take for ever
 	lostPerBatch        = 1 << 16  // records of KindLost in one batch
 )
@@ -46,7 +47,7 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = defaultCompactBatch
 	}
-	o.BatchBytes = min(o.BatchBytes, MaxBatchBytes)
+	o.BatchBytes = min(o.BatchBytes, MaxPayload) // a larger message is a batch by itself
 	reason := "compaction"
 	if w.opts.Salvage {
 		reason = "repair"
@@ -66,12 +67,12 @@ type compaction struct {
 	o      CompactOptions
 	report *CompactReport
 
-	bodies bodyDecoder
-	in     []Record
-	out    []Record // the next batch
-	size   int      // of out, as RecordSize counts
-	arena  []byte   // what out points to
-	synced int64
+	bodies  bodyDecoder
+	out     []Record // the next batch
+	size    int      // of out, as RecordSize counts
+	arena   []byte   // what out points to …
+	headers []Header // … and its headers
+	synced  int64
 }
 
 // copy reads everything below w's end. succeed holds w's appendMu, and has written the checkpoint that comes before the seal:
@@ -121,8 +122,7 @@ func (c *compaction) copy(ctx context.Context, to *Writer) error {
 // batch adds the records of a batch.
 func (c *compaction) batch(it *item) error {
 	c.report.Batches++
-	recs, err := c.bodies.decode(c.in[:0], c.w.path, it)
-	c.in = recs
+	err := c.bodies.begin(c.w.path, it)
 	if corrupt := (*CorruptError)(nil); errors.As(err, &corrupt) && c.w.opts.Salvage {
 		c.report.Damage = append(c.report.Damage, err)
 		return nil // the next one finds that these are missing
@@ -134,12 +134,14 @@ func (c *compaction) batch(it *item) error {
 		return err
 	}
 	c.to.opts.Compress = c.w.opts.Compress || it.head.codec() != codecNone
-	for i := range recs {
-		if recs[i].Index < c.next() { // only with Salvage: what went on behind damage is not always what had been behind it
-			continue
-		}
-		if err := c.add(&recs[i]); err != nil {
-			return err
+	for recs := c.bodies.next(); len(recs) > 0; recs = c.bodies.next() {
+		for i := range recs {
+			if recs[i].Index < c.next() { // only with Salvage: what went on behind damage is not always what had been behind it
+				continue
+			}
+			if err := c.add(&recs[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -169,7 +171,7 @@ func (c *compaction) fill(index uint64) error {
 
 func (c *compaction) add(r *Record) error {
 	n := RecordSize(r)
-	if len(c.out) > 0 && (c.size+n > c.o.BatchBytes || len(c.out) == MaxBatchRecords) {
+	if len(c.out) > 0 && (c.size+n > c.o.BatchBytes || len(c.out)*recordBytes+len(c.headers)*pairBytes > compactMemory) {
 		if err := c.flush(); err != nil {
 			return err
 		}
@@ -181,7 +183,9 @@ func (c *compaction) add(r *Record) error {
 	c.size += n
 	kept := *r
 	kept.ID, kept.Payload = c.keep(r.ID), c.keep(r.Payload)
-	kept.Headers = append([]Header(nil), r.Headers...)
+	first := len(c.headers)
+	c.headers = append(c.headers, r.Headers...)
+	kept.Headers = c.headers[first:len(c.headers):len(c.headers)]
 	c.out = append(c.out, kept)
 	return nil
 }
@@ -202,7 +206,7 @@ func (c *compaction) flush() error {
 		return err
 	}
 	c.report.NewBatches++
-	c.out, c.size, c.arena = c.out[:0], 0, c.arena[:0]
+	c.out, c.size, c.arena, c.headers = c.out[:0], 0, c.arena[:0], c.headers[:0]
 	if c.to.Size()-c.synced < compactSyncBytes {
 		return nil
 	}
@@ -255,12 +259,11 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	if err != nil {
 		return view{}, err
 	}
-	var recs []Record
 	_, err = w.eachItem(ctx, limit, func(it *item) (err error) {
 		switch {
 		case it.kind != itemRecord || w.retracted(&it.head):
 		case it.head.kind == kindBatch:
-			recs, err = w.replay(recs[:0], it)
+			err = w.replay(it)
 		case it.head.kind == kindCheckpoint:
 			w.restored = false
 			err = w.restore(it)

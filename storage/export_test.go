@@ -3,6 +3,7 @@ package storage
 import (
 	"context"
 	"io"
+	"slices"
 	"time"
 )
 
@@ -195,7 +196,15 @@ func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
 	decodeOpen(b)
 	decodeCheckpoint(b)
 	decodeSeal(b)
-	return decodeRecords(nil, &recHeader{count: count, flags: flags}, b)
+	var (
+		d    bodyDecoder
+		recs []Record
+	)
+	err := d.begin("fuzz.fpl", &item{head: recHeader{kind: kindBatch, count: count, flags: flags &^ flagCodecMask}, body: b})
+	for piece := d.next(); len(piece) > 0; piece = d.next() {
+		recs = append(recs, slices.Clone(piece)...)
+	}
+	return recs, err
 }
 
 // Pos returns the offset of the record that the reader looks at next.

@@ -33,6 +33,8 @@ const (
 	knownROCompat = 0
 
 	maxSmallBody = 64 << 10 // of fence, open and seal records, in bytes
+	maxPairs     = MaxHeaders + 1
+	maxRecord    = markerSize + 64<<10 + MaxBatchBytes // bytes of a whole record: the marker, the longest header, the largest body
 )
 
 // Limits of the format. Append refuses what exceeds them, readers treat it as damage.

@@ -23,6 +23,7 @@ const (
 	indexHeaderSize = 56
 	indexEntrySize  = 48
 	indexGap        = 64 << 10 // bytes between the starts of two entries' batches, at least
+	maxPoints       = 64 << 10 // a writer syncs, or writes a checkpoint, after 4096 batches
 )
 
 // IndexName returns the path of the side index of the file at path.
@@ -167,6 +168,7 @@ func (b *indexBuilder) check() error {
 	if err := b.build(func(p indexPoint) { met = met || p == old }); err != nil {
 		return err
 	}
+	met = met && old.end <= b.scan.view.durable
 	wrong := &IndexError{Path: IndexName(b.scan.path)}
 	for i, e := range entries {
 		if i >= len(b.entries) || e != b.entries[i] {
@@ -193,14 +195,14 @@ type indexBuilder struct {
 	maxTime int64
 	pending []indexEntry // of the region that is being read, not proved to be durable yet
 	points  []indexPoint // not known to be durable yet
+	passed  func(indexPoint)
 	bodies  bodyDecoder
-	recs    []Record
 }
 
-// build scans to the end of the file. passed, if not nil, is called for each point that is covered.
+// build scans to the end of the file. passed, if not nil, is called for the end of each record that is not a fence.
 func (b *indexBuilder) build(passed func(indexPoint)) error {
 	s := b.scan
-	s.readsAhead = true
+	s.readsAhead, b.passed = true, passed
 	defer s.stopAhead()
 	for told := s.pos; ; {
 		if err := b.ctx.Err(); err != nil {
@@ -226,9 +228,6 @@ func (b *indexBuilder) build(passed func(indexPoint)) error {
 		}
 		for len(b.points) > 0 && b.points[0].end <= s.view.durable {
 			b.covered, b.points = b.points[0], b.points[1:]
-			if passed != nil {
-				passed(b.covered)
-			}
 		}
 	}
 }
@@ -246,21 +245,37 @@ func (b *indexBuilder) note(it *item) error {
 	}
 	b.entries = append(b.entries, b.pending[:proved]...)
 	b.pending = b.pending[proved:]
-	b.points = append(b.points, indexPoint{b.scan.view.end, b.scan.view.next, b.scan.view.chain})
+	b.point(indexPoint{b.scan.view.end, b.scan.view.next, b.scan.view.chain})
 	if h.kind != kindBatch {
 		return nil
 	}
 	if h.offset-b.last() >= indexGap {
 		b.pending = append(b.pending, indexEntry{h.base, h.offset, h.epoch, h.session, b.maxTime, h.chain})
 	}
-	var err error
-	if b.recs, err = b.bodies.decode(b.recs[:0], b.scan.path, it); err != nil {
+	if err := b.bodies.begin(b.scan.path, it); err != nil {
 		return err
 	}
-	for i := range b.recs {
-		b.maxTime = max(b.maxTime, b.recs[i].Time)
+	for recs := b.bodies.next(); len(recs) > 0; recs = b.bodies.next() {
+		for i := range recs {
+			b.maxTime = max(b.maxTime, recs[i].Time)
+		}
 	}
 	return nil
+}
+
+// point notes that a record ends at p.
+func (b *indexBuilder) point(p indexPoint) {
+	if b.passed != nil {
+		b.passed(p)
+	}
+	if len(b.points) == maxPoints { // no writer leaves so many unproved: every second does, and the index covers a little less
+		kept := b.points[:0]
+		for i := 1; i < len(b.points); i += 2 {
+			kept = append(kept, b.points[i])
+		}
+		b.points = kept
+	}
+	b.points = append(b.points, p)
 }
 
 // last returns where the last batch starts that has an entry, or is about to get one; 0 when there is none.

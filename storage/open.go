@@ -164,6 +164,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		} else {
 			v, err = w.scan(ctx, w.fenceOff)
 		}
+		w.bodies = bodyDecoder{} // it may have become large, and is of no use any more
 		if err == nil {
 			err = w.checkFence()
 		}
@@ -575,7 +576,6 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 		return view{}, err
 	}
 	w.sinceCheckpoint = s.pos
-	var recs []Record
 	for {
 		if err := ctx.Err(); err != nil {
 			return view{}, err
@@ -591,7 +591,7 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 		case it.kind != itemRecord:
 		case it.head.kind == kindBatch:
 			w.noteBatch(&it.head)
-			if recs, err = w.replay(recs[:0], &it); err != nil {
+			if err := w.replay(&it); err != nil {
 				return view{}, err
 			}
 		case it.head.kind == kindCheckpoint:
@@ -652,20 +652,21 @@ func (w *Writer) restore(it *item) error {
 	return w.opts.Restore(c.state)
 }
 
-func (w *Writer) replay(recs []Record, it *item) ([]Record, error) {
+func (w *Writer) replay(it *item) error {
 	if w.opts.Replay == nil {
-		return recs, nil
+		return nil
 	}
-	recs, err := w.bodies.decode(recs, w.path, it)
-	if err != nil {
-		return recs, err
+	if err := w.bodies.begin(w.path, it); err != nil {
+		return err
 	}
-	for i := range recs {
-		if err := w.opts.Replay(recs[i]); err != nil {
-			return recs, err
+	for recs := w.bodies.next(); len(recs) > 0; recs = w.bodies.next() {
+		for i := range recs {
+			if err := w.opts.Replay(recs[i]); err != nil {
+				return err
+			}
 		}
 	}
-	return recs, nil
+	return nil
 }
 
 // checkView decides whether this writer may go on behind what the scan found.

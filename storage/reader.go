@@ -4,6 +4,7 @@ import (
 	"errors"
 	"io"
 	"math"
+	"slices"
 	"time"
 )
 
@@ -37,9 +38,8 @@ type Reader struct {
 	sync   bool // make durable what is going to be read
 	from   uint64
 	since  int64 // nanoseconds since 1970; MinInt64 = from the start
-	recs   []Record
-	next   int // position in recs
 	bodies bodyDecoder
+	left   []Record // what Next has not returned yet of the last piece
 	at     recHeader
 	seal   *SealedError
 
@@ -159,7 +159,8 @@ func (s *scanner) startBefore(index uint64) error {
 	return err
 }
 
-// NextBatch returns the next batch's records, at least one. They, and what they point to, are valid until the next call.
+// NextBatch returns the records of the next batch, at least one. They, and what they point to, are valid until the next call. A batch
+// of very many records or headers comes in several pieces, so that memory has a bound: see FORMAT.md, section 5.
 //
 // At the end it returns io.EOF: a batch that is only partly there, because it is being written or because its writer
 // died, is not there. Call it again later to go on with what was appended since.
@@ -169,8 +170,14 @@ func (r *Reader) NextBatch() ([]Record, error) {
 	if r.file == nil {
 		return nil, ErrClosed
 	}
-	r.recs, r.next = r.recs[:0], 0
+	r.left = nil
 	for {
+		for recs := r.bodies.next(); len(recs) > 0; recs = r.bodies.next() {
+			if recs = r.wanted(recs); len(recs) > 0 {
+				r.at = r.bodies.head
+				return recs, nil
+			}
+		}
 		it, err := r.step()
 		switch {
 		case err != nil:
@@ -183,11 +190,22 @@ func (r *Reader) NextBatch() ([]Record, error) {
 				return nil, err
 			}
 		case it.head.base+uint64(it.head.count) > r.from:
-			if recs, err := r.decode(&it); err != nil || len(recs) > 0 {
-				return recs, err
+			if err := r.bodies.begin(r.path, &it); err != nil {
+				return nil, err
 			}
 		}
 	}
+}
+
+// wanted returns those of recs that were asked for.
+func (r *Reader) wanted(recs []Record) []Record {
+	if first := recs[0].Index; r.from > first {
+		recs = recs[min(r.from-first, uint64(len(recs))):]
+	}
+	if r.since > math.MinInt64 {
+		recs = slices.DeleteFunc(recs, func(rec Record) bool { return rec.Time < r.since })
+	}
+	return recs
 }
 
 // step returns the next item. Where the scan ended it goes on only when the file has grown.
@@ -227,38 +245,6 @@ func (r *Reader) grow() error {
 	return nil
 }
 
-func (r *Reader) decode(it *item) ([]Record, error) {
-	var err error
-	if r.recs, err = r.bodies.decode(r.recs[:0], r.path, it); err != nil {
-		r.recs = r.recs[:0]
-		return nil, err
-	}
-	skip := 0
-	if r.from > it.head.base {
-		skip = int(r.from - it.head.base)
-	}
-	if r.since > math.MinInt64 {
-		r.recs = dropBefore(r.recs, skip, r.since)
-	}
-	if len(r.recs) > skip {
-		r.at = it.head
-	}
-	r.next = len(r.recs)
-	return r.recs[skip:], nil
-}
-
-// dropBefore drops those of recs[skip:] whose time is before since.
-func dropBefore(recs []Record, skip int, since int64) []Record {
-	n := skip
-	for i := skip; i < len(recs); i++ {
-		if recs[i].Time >= since {
-			recs[n], recs[i] = recs[i], recs[n] // not copied: each keeps the room of its own Headers
-			n++
-		}
-	}
-	return recs[:n]
-}
-
 // noteAnchor takes in a seal, and reports an accepted anchor whose body is not of its form.
 func (r *Reader) noteAnchor(it *item) error {
 	var err error
@@ -281,15 +267,16 @@ func (r *Reader) noteAnchor(it *item) error {
 
 // Next returns the next record, valid until the next call. Ends and errors are those of NextBatch.
 func (r *Reader) Next() (Record, error) {
-	if r.next >= len(r.recs) {
+	if len(r.left) == 0 {
 		recs, err := r.NextBatch()
 		if err != nil {
 			return Record{}, err
 		}
-		r.next = len(r.recs) - len(recs)
+		r.left = recs
 	}
-	r.next++
-	return r.recs[r.next-1], nil
+	rec := r.left[0]
+	r.left = r.left[1:]
+	return rec, nil
 }
 
 // NextIndex returns the index of the record that the scan comes to next.

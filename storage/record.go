@@ -90,8 +90,8 @@ func checkRecords(recs []Record) (size int, headers bool, err error) {
 				return 0, false, &LimitError{What: "length of all headers in bytes", Got: int64(total), Max: MaxHeaders, Record: i}
 			}
 			// With distinct keys the sum above bounds their number; this is for empty keys that repeat.
-			if len(r.Headers) > MaxHeaders+1 {
-				return 0, false, &LimitError{What: "number of headers", Got: int64(len(r.Headers)), Max: MaxHeaders + 1, Record: i}
+			if len(r.Headers) > maxPairs {
+				return 0, false, &LimitError{What: "number of headers", Got: int64(len(r.Headers)), Max: maxPairs, Record: i}
 			}
 		}
 		if size > MaxBatchBytes {
@@ -132,48 +132,35 @@ func putHeaders(b []byte, hs []Header) int {
 	return p
 }
 
-// decodeRecords appends the records of a batch to dst. They point into body.
-func decodeRecords(dst []Record, h *recHeader, body []byte) ([]Record, error) {
-	for i := range h.count {
-		if len(dst) < cap(dst) {
-			dst = dst[:len(dst)+1] // with the Headers of an earlier use, whose room is used again
-		} else {
-			dst = append(dst, Record{})
-		}
-		var ok bool
-		if body, ok = decodeRecord(&dst[len(dst)-1], h, i, body); !ok {
-			return dst, errBody
-		}
-	}
-	if len(body) != 0 {
-		return dst, errBody
-	}
-	return dst, nil
+// packedHeaders are a record's headers as they are stored: n pairs in b, which were checked.
+type packedHeaders struct {
+	n uint64
+	b []byte
 }
 
-// decodeRecord decodes record i of the batch h, which b starts with, into r, and returns what follows it.
-func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (rest []byte, ok bool) {
+// decodeRecord decodes record i of the batch h, which b starts with, into r, but for its headers, and returns what follows it.
+func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (hs packedHeaders, rest []byte, ok bool) {
 	if len(b) < 2 || b[0] >= kindCount || b[1] == 0 || len(b) < 2+int(b[1]) {
-		return nil, false
+		return hs, nil, false
 	}
-	r.Kind, r.Index, r.Epoch, r.Headers = Kind(b[0]), h.base+uint64(i), h.epoch, r.Headers[:0]
+	r.Kind, r.Index, r.Epoch, r.Headers = Kind(b[0]), h.base+uint64(i), h.epoch, nil
 	p := 2 + int(b[1])
 	r.ID = b[2:p:p]
 	dt, p := uvarint(b, p)
 	if p < 0 {
-		return nil, false
+		return hs, nil, false
 	}
 	r.Time = h.baseTime + (int64(dt>>1) ^ -int64(dt&1)) // zigzag
 	n, p := uvarint(b, p)
 	if p < 0 || n > MaxPayload || n > uint64(len(b)-p) {
-		return nil, false
+		return hs, nil, false
 	}
 	end := p + int(n)
 	r.Payload = b[p:end:end]
 	if h.flags&flagHeaders != 0 {
-		return decodeHeaders(r, b[end:])
+		return checkHeaders(b[end:])
 	}
-	return b[end:], true
+	return hs, b[end:], true
 }
 
 // uvarint decodes the number at b[p:] and returns the position behind it, -1 when there is none. The lengths that are most
@@ -194,33 +181,34 @@ func uvarint(b []byte, p int) (uint64, int) {
 	return v, p + k
 }
 
-// decodeHeaders reads a record's headers. All its texts share one allocation.
-func decodeHeaders(r *Record, b []byte) (rest []byte, ok bool) {
+// checkHeaders finds a record's headers, and where they end.
+func checkHeaders(b []byte) (hs packedHeaders, rest []byte, ok bool) {
 	n, k := binary.Uvarint(b)
-	if k <= 0 || n > MaxHeaders+1 {
-		return nil, false
+	if k <= 0 || n > maxPairs {
+		return hs, nil, false
 	}
 	b = b[k:]
-	if n == 0 {
-		return b, true
-	}
 	end, ok := headersEnd(b, n)
 	if !ok {
-		return nil, false
+		return hs, nil, false
 	}
-	all := string(b[:end])
-	p := 0
+	return packedHeaders{n, b[:end]}, b[end:], true
+}
+
+// appendTo appends the headers to dst. All their texts share one allocation.
+func (hs packedHeaders) appendTo(dst []Header) []Header {
+	all, p := string(hs.b), 0
 	text := func() string {
-		l, k := binary.Uvarint(b[p:])
+		l, k := binary.Uvarint(hs.b[p:])
 		s := all[p+k : p+k+int(l)]
 		p += k + int(l)
 		return s
 	}
-	for range n {
+	for range hs.n {
 		key := text()
-		r.Headers = append(r.Headers, Header{Key: key, Value: text()})
+		dst = append(dst, Header{Key: key, Value: text()})
 	}
-	return b[end:], true
+	return dst
 }
 
 // headersEnd checks that n pairs of texts start at b, within the limits, and returns where they end.

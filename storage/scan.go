@@ -100,6 +100,8 @@ type scanner struct {
 
 	buf    []byte // window of the file at bufOff
 	bufOff int64
+	own    []byte // what buf is in where a record is large; kept, as there may be more of them
+	large  func() // if not nil: called before the window becomes larger than largeBatch
 
 	readsAhead bool // let another goroutine read; stopAhead must be called in the end
 	ahead      *readAhead
@@ -519,11 +521,15 @@ func (s *scanner) fill(p int64, n int) error {
 		kept = copy(s.buf, s.buf[at:])
 	}
 	if n > cap(s.buf) { // n is bounded by the file's size and by the limit of a record
-		grown := make([]byte, kept, n+n/4)
-		copy(grown, s.buf[:kept])
-		s.buf = grown
+		if n > largeBatch && s.large != nil {
+			s.large()
+		}
+		if cap(s.own) < n {
+			s.own = make([]byte, roomFor(n))
+		}
+		s.buf = s.own[:copy(s.own, s.buf[:kept])]
 	}
-	want := int(min(int64(cap(s.buf)), s.limit-p))
+	want := int(min(max(int64(n), scanWindow), int64(cap(s.buf)), s.limit-p))
 	s.buf = s.buf[:want]
 	s.bufOff = p
 	got, err := s.src.ReadAt(s.buf[kept:want], p+int64(kept))
@@ -536,6 +542,17 @@ func (s *scanner) fill(p int64, n int) error {
 		return ioError("read", s.path, err)
 	}
 	return nil
+}
+
+// roomFor returns the size of a buffer for n bytes, which are at most maxRecord.
+//
+// Buffers grow by a factor of four: all that a reader has had take little more than the largest, however late the garbage collector comes.
+func roomFor(n int) int {
+	room := scanWindow
+	for room < n {
+		room *= 4
+	}
+	return max(n, min(room, maxRecord))
 }
 
 // forget drops the window, so that the next bytes are read again.

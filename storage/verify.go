@@ -28,6 +28,10 @@ type VerifyOptions struct {
 	// the caller that wrote it knew about the records below FirstIndex. Its error ends Verify.
 	Start func(state []byte) error
 
+	// Large, if not nil, is called once before memory for a batch of more than 8 MiB is taken. It may wait, so that who verifies several
+	// files at once has such a batch of one of them only in memory.
+	Large func()
+
 	// Visit is called for every record in order; its argument is valid during the call only. Its error ends Verify.
 	Visit func(Record) error
 
@@ -57,17 +61,20 @@ type Report struct {
 	Batches    uint64
 
 	Checkpoints uint64
-	Regions     []Region
-	Size        int64 // of the file when Verify started, bytes
-	DurableEnd  int64 // everything below this offset is known to be durable
+	Regions     []Region // the first of them, and the last
+	RegionCount uint64   // all of them
+	Size        int64    // of the file when Verify started, bytes
+	DurableEnd  int64    // everything below this offset is known to be durable
 	Duration    time.Duration
 
 	// Healthy leftovers of crashes and takeovers, which no reader sees.
-	Void []Range // between two regions: torn writes, batches of writers that had been fenced
-	Torn Range   // at the end: a batch that was not completed, or is being written; empty if End is 0
+	Void      []Range // between two regions: torn writes, batches of writers that had been fenced; the first of them
+	VoidBytes int64   // all of them
+	Torn      Range   // at the end: a batch that was not completed, or is being written; empty if End is 0
 
 	// Violations.
-	Corrupt        []error     // *CorruptError, *RetractedError, in file order
+	Corrupt        []error     // *CorruptError, *RetractedError, in file order; the first of them
+	CorruptCount   uint64      // all of them
 	Duplicates     []Duplicate // with Deep: the first of them
 	DuplicateCount uint64      // with Deep: all of them
 
@@ -100,6 +107,9 @@ type Duplicate struct {
 
 // Bounds of the lists in a report; all of them are counted.
 const (
+	maxRegions    = 10_000
+	maxVoid       = 10_000
+	maxCorrupt    = 10_000
 	maxDuplicates = 1000
 	maxGaps       = 1000
 )
@@ -107,7 +117,7 @@ const (
 // Err returns nil when the file is healthy, and otherwise an error of category ErrIntegrity that names the first
 // violation.
 func (r *Report) Err() error {
-	n := len(r.Corrupt) + int(r.DuplicateCount)
+	n := r.CorruptCount + r.DuplicateCount
 	switch {
 	case n == 0:
 		return nil
@@ -154,6 +164,7 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 		return nil, ioError("stat", path, err)
 	}
 	v := &verifier{o: o, src: f, header: h, size: info.Size}
+	v.bodies.large = v.tellLarge
 	v.report = &Report{Path: path, Type: h.typ, Schema: h.schema, FileID: h.fileID, PrevFileID: h.prevFileID,
 		Generation: h.generation,
 		Created:    time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
@@ -179,8 +190,8 @@ type verifier struct {
 	header *fileHeader
 	size   int64
 	report *Report
-	recs   []Record // of the batch that is being looked at
 	bodies bodyDecoder
+	window []byte // of the first scanner, for the second one
 
 	seed   maphash.Seed
 	hashes []uint64 // of all IDs, with Deep
@@ -190,8 +201,16 @@ const progressStep = 16 << 20 // bytes
 
 func (v *verifier) scanner() *scanner {
 	s := newScanner(v.report.Path, v.src, v.header, v.size)
-	s.mutant, s.readsAhead = v.o.mutant, true
+	s.mutant, s.readsAhead, s.large, s.own = v.o.mutant, true, v.tellLarge, v.window
 	return s
+}
+
+// tellLarge tells the caller of the first large batch.
+func (v *verifier) tellLarge() {
+	if tell := v.o.Large; tell != nil {
+		v.o.Large = nil
+		tell()
+	}
 }
 
 func (v *verifier) run(ctx context.Context) error {
@@ -221,6 +240,7 @@ func (v *verifier) run(ctx context.Context) error {
 			if s.view.end < v.size {
 				v.report.Torn = Range{s.view.end, v.size}
 			}
+			v.window = s.own
 			return v.findDuplicates(ctx)
 		}
 	}
@@ -231,18 +251,26 @@ func (v *verifier) note(it *item) error {
 	r := v.report
 	switch it.kind {
 	case itemVoid:
-		r.Void = append(r.Void, Range{it.off, it.end})
+		if r.VoidBytes += it.end - it.off; len(r.Void) < maxVoid {
+			r.Void = append(r.Void, Range{it.off, it.end})
+		}
 	case itemDamage:
-		r.Corrupt = append(r.Corrupt, it.err)
+		v.damage(it.err)
 	case itemRecord:
 		err := v.noteRecord(it)
 		if damage, ok := err.(*CorruptError); ok {
-			r.Corrupt = append(r.Corrupt, damage)
+			v.damage(damage)
 			return nil
 		}
 		return err
 	}
 	return nil
+}
+
+func (v *verifier) damage(err error) {
+	if v.report.CorruptCount++; len(v.report.Corrupt) < maxCorrupt {
+		v.report.Corrupt = append(v.report.Corrupt, err)
+	}
 }
 
 func (v *verifier) noteRecord(it *item) error {
@@ -280,7 +308,7 @@ func (v *verifier) noteRecord(it *item) error {
 
 func (v *verifier) noteFence(it *item) error {
 	holder, err := decodeHolder(it.body)
-	v.report.Regions = append(v.report.Regions, Region{Epoch: it.head.epoch, Session: it.head.session, Holder: holder,
+	v.begin(Region{Epoch: it.head.epoch, Session: it.head.session, Holder: holder,
 		First: v.report.NextIndex, Next: v.report.NextIndex, Offset: it.head.offset, End: it.head.end()})
 	if err != nil {
 		return undecodable(v.report.Path, &it.head)
@@ -288,25 +316,35 @@ func (v *verifier) noteFence(it *item) error {
 	return nil
 }
 
+// begin adds a region to the report. It takes the place of the last one where there are very many.
+func (v *verifier) begin(g Region) {
+	r := v.report
+	if r.RegionCount++; len(r.Regions) == maxRegions {
+		r.Regions = r.Regions[:maxRegions-1]
+	}
+	r.Regions = append(r.Regions, g)
+}
+
 // region returns the region that h belongs to. It is the last one, unless its fence was damaged.
 func (v *verifier) region(h *recHeader) *Region {
 	r := v.report
 	if k := len(r.Regions); k == 0 || r.Regions[k-1].Epoch != h.epoch || r.Regions[k-1].Session != h.session {
-		r.Regions = append(r.Regions, Region{Epoch: h.epoch, Session: h.session, First: h.base, Next: h.base, Offset: h.offset, Opened: true})
+		v.begin(Region{Epoch: h.epoch, Session: h.session, First: h.base, Next: h.base, Offset: h.offset, Opened: true})
 	}
 	return &r.Regions[len(r.Regions)-1]
 }
 
 // noteBatch takes in the records of a batch, all of them or, if one does not decode, none.
 func (v *verifier) noteBatch(it *item) error {
-	var err error
-	if v.recs, err = v.bodies.decode(v.recs[:0], v.report.Path, it); err != nil {
+	if err := v.bodies.begin(v.report.Path, it); err != nil {
 		return err
 	}
-	v.report.Messages += uint64(len(v.recs))
-	for i := range v.recs {
-		if err := v.noteMessage(&v.recs[i]); err != nil {
-			return err
+	v.report.Messages += uint64(it.head.count)
+	for recs := v.bodies.next(); len(recs) > 0; recs = v.bodies.next() {
+		for i := range recs {
+			if err := v.noteMessage(&recs[i]); err != nil {
+				return err
+			}
 		}
 	}
 	return nil
@@ -339,8 +377,12 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 	slices.Sort(v.hashes)
 	suspect := map[uint64][]Duplicate{}
 	for i := 1; i < len(v.hashes); i++ {
-		if v.hashes[i] == v.hashes[i-1] {
+		switch _, known := suspect[v.hashes[i]]; {
+		case v.hashes[i] != v.hashes[i-1]:
+		case known || len(suspect) < maxDuplicates:
 			suspect[v.hashes[i]] = nil
+		default:
+			v.report.DuplicateCount++ // their IDs are not compared: so many equal hashes are no accident
 		}
 	}
 	v.hashes = nil
@@ -349,7 +391,6 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 	}
 	s := v.scanner()
 	defer s.stopAhead()
-	var recs []Record
 	for {
 		if err := ctx.Err(); err != nil {
 			return err
@@ -361,7 +402,10 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		case it.kind == itemEnd:
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindBatch:
-			if recs, err = v.bodies.decode(recs[:0], v.report.Path, &it); err == nil {
+			if v.bodies.begin(v.report.Path, &it) != nil {
+				continue
+			}
+			for recs := v.bodies.next(); len(recs) > 0; recs = v.bodies.next() {
 				v.compare(recs, suspect)
 			}
 		}

@@ -14,6 +14,13 @@ import (
 // file begins with; the zero value is ready. It holds a few words per producer, not per message, and a few
 // more for each range of delayed messages that were promoted out of order. Not safe for concurrent use.
 type Audit struct {
+	// Grow, if not nil, is told how many bytes more, about, are going to be held. Its error is that of Restore or Record. So who checks files
+	// of others can bound the memory that it takes.
+	Grow func(bytes int64) error
+
+	told      int64 // to Grow
+	restored  int64 // bytes, of what Restore took in
+	ranges    int   // of all producers
 	producers map[uint64]*Producer
 	problems  []error
 	nProblems int
@@ -28,28 +35,105 @@ type Producer struct {
 	Ranges   []Range // of the counter n, ascending; one range 1..last unless gaps were declared
 	lastN    uint64
 	lastID   queue.ID
-	lost     uint64        // Audit.lost at its last message
-	before   producerEntry // what files before this one hold of it
+	lost     uint64         // Audit.lost at its last message
+	before   *producerEntry // what files before this one hold of it; nil: nothing
 }
 
 // Contiguous tells whether the file holds one range of the producer's messages, which begins with the first one, or where the
 // file before this one ends.
-func (p *Producer) Contiguous() bool { return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.n+1 }
+func (p *Producer) Contiguous() bool {
+	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.last()+1
+}
+
+// last is the highest counter, 0 if nothing is known.
+func (e *producerEntry) last() uint64 {
+	if e == nil {
+		return 0
+	}
+	return e.n
+}
 
 // Range is a closed range of counters.
 type Range struct{ From, To uint64 }
 
 const maxProblems = 20 // described; the others are counted
 
+// What an Audit holds takes so much, about, bytes.
+const (
+	producerMemory = 200 // Producer or producerEntry, its first range, its place in a map
+	rangeMemory    = 32  // Range or span, in a list that may have twice the room
+	keyMemory      = 100 // an idempotency key, while a state is read
+)
+
+// grow tells Grow of what is held, and was not told yet.
+func (a *Audit) grow() error {
+	held := a.restored + int64(len(a.producers)+len(a.delayed.of))*producerMemory + int64(a.ranges+a.delayed.spans)*rangeMemory
+	if a.Grow == nil || held <= a.told {
+		return nil
+	}
+	more := held - a.told
+	a.told = held
+	return a.Grow(more)
+}
+
+// stateMemory is what a state takes, read. It may be that of a file that nobody trusts: 16 million ranges fit in its 32 MiB.
+func stateMemory(state []byte) (need int64) {
+	d := stateDecoder{b: state}
+	version := d.byte()
+	numbers := func(n uint64) {
+		for ; n > 0 && d.err == nil; n-- {
+			d.uvarint()
+		}
+	}
+	spans := func() {
+		for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+			need += rangeMemory
+			numbers(2)
+		}
+	}
+	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+		need += producerMemory
+		d.uint64()
+		numbers(2)
+		if version >= stateVersionTimes {
+			numbers(1)
+		}
+		spans()
+		if version >= stateVersion {
+			spans()
+		}
+	}
+	if version >= stateVersionKeys {
+		for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+			need += keyMemory
+			d.take(len(keyHash{}))
+			numbers(1)
+		}
+	}
+	if version >= stateVersionTimes {
+		for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+			need += producerMemory
+			d.uint64()
+			numbers(1)
+			spans()
+		}
+	}
+	return need
+}
+
 // Restore takes in the state that a successor file begins with: the producers' counters in the files before it.
 func (a *Audit) Restore(state []byte) error {
+	a.restored = stateMemory(state)
+	if err := a.grow(); err != nil {
+		return err
+	}
 	l := newLedger(0, nil)
 	if err := l.restore(state); err != nil {
 		return err
 	}
 	for number, e := range l.last {
 		p := a.producer(number)
-		p.before, p.lastN = *e, e.n
+		p.before, p.lastN = e, e.n
 	}
 	a.delayed = l.delayed
 	return nil
@@ -67,7 +151,7 @@ func (a *Audit) producer(number uint64) *Producer {
 	return p
 }
 
-// Record takes in one accepted record. It returns an error only for a record that is not a worker's.
+// Record takes in one accepted record. It returns an error only for a record that is not a worker's, and that of Grow.
 func (a *Audit) Record(r storage.Record) error {
 	if r.Kind == storage.KindLost {
 		a.lost++ // nobody knows of which producer
@@ -83,7 +167,7 @@ func (a *Audit) Record(r storage.Record) error {
 	switch {
 	case p.has(n):
 		a.problem("record %d (%s): message %d of its producer is in the file twice", r.Index, id, n)
-	case n <= p.before.n && !p.before.isMissing(n):
+	case n <= p.before.last() && !p.before.isMissing(n):
 		a.problem("record %d (%s): message %d of its producer is in a file before this one already", r.Index, id, n)
 	case n == p.lastN+1, declared:
 	case n > p.lastN:
@@ -100,10 +184,12 @@ func (a *Audit) Record(r storage.Record) error {
 		}
 		a.delayed.note(delayed, 0)
 	}
+	before := len(p.Ranges)
 	p.add(n)
+	a.ranges += len(p.Ranges) - before
 	p.lastN, p.lastID, p.lost = max(p.lastN, n), id, a.lost
 	p.Messages++
-	return nil
+	return a.grow()
 }
 
 func (a *Audit) problem(format string, args ...any) {

@@ -6,6 +6,7 @@ import (
 	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -13,6 +14,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"time"
@@ -247,6 +249,11 @@ func (c *catter) takenBack(path string) (taken retractions, err error) {
 	if report == nil {
 		return nil, err
 	}
+	debug.FreeOSMemory() // what that took, before the reader takes as much
+	if n := len(report.Corrupt); report.CorruptCount > uint64(n) {
+		return nil, fmt.Errorf("%w: %s has %d damaged places, and only the first %d are known here: which messages were taken back cannot be told; "+
+			"repair the file, and print the new one", storage.ErrIntegrity, path, report.CorruptCount, n)
+	}
 	for _, err := range report.Corrupt {
 		if r := (*storage.RetractedError)(nil); errors.As(err, &r) {
 			taken = append(taken, r)
@@ -371,6 +378,9 @@ func (w *messageWriter) print(r *storage.Record) (err error) {
 				j.Headers[h.Key] = h.Value
 			}
 		}
+		if len(r.Payload) > jsonPiece {
+			return printLarge(w.Writer, j, r.Payload)
+		}
 		text := string(r.Payload)
 		if utf8.Valid(r.Payload) {
 			j.Payload = &text
@@ -391,6 +401,40 @@ func (w *messageWriter) bytes(b []byte) error {
 		b = []byte(printable.Text(string(b)))
 	}
 	_, err := w.Write(b)
+	return err
+}
+
+const jsonPiece = 64 << 10 // bytes of a payload that are encoded at once: some bytes become six
+
+// printLarge prints j with a large payload, piece by piece.
+func printLarge(w *bufio.Writer, j jsonRecord, payload []byte) error {
+	head, err := json.Marshal(j)
+	if err != nil {
+		return err
+	}
+	text := printable.JSONWriter(w)
+	text.Write(head[:len(head)-1])
+	if !utf8.Valid(payload) {
+		w.WriteString(`,"payload_base64":"`)
+		e := base64.NewEncoder(base64.StdEncoding, w)
+		e.Write(payload)
+		e.Close()
+	} else {
+		w.WriteString(`,"payload":"`)
+		for len(payload) > 0 {
+			n := min(jsonPiece, len(payload))
+			for n < len(payload) && !utf8.RuneStart(payload[n]) {
+				n--
+			}
+			piece, err := json.Marshal(string(payload[:n]))
+			if err != nil {
+				return err
+			}
+			text.Write(piece[1 : len(piece)-1])
+			payload = payload[n:]
+		}
+	}
+	_, err = w.WriteString("\"}\n")
 	return err
 }
 

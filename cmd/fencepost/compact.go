@@ -39,7 +39,7 @@ func (f *rewriteFlags) add(cmd *cobra.Command) {
 	f.batch = 1 << 20
 	cmd.Flags().DurationVar(&f.wait, "wait", 0, "wait this long for the type, whose holder is asked to give it back; 0 does not wait")
 	cmd.Flags().DurationVar(&f.lease, "lease", worker.DefaultLease, "how long the type stays locked if this program dies")
-	cmd.Flags().Var(&f.batch, "batch-bytes", "size of the new batches, uncompressed")
+	cmd.Flags().Var(&f.batch, "batch-bytes", "size of the new batches, uncompressed, at most 16MiB")
 	cmd.Flags().BoolVar(&f.compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
 	cmd.Flags().BoolVar(&f.overlay, "allow-overlay", false, "accept a directory on an overlay file system")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
@@ -58,8 +58,8 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) error {
 	if f.typ, _, ok = storage.ParseName(filepath.Base(args[0])); !ok {
 		return cli.Usagef("%s is not the name of a type's file; use one such as data/orders.fpl", args[0])
 	}
-	if f.lease < lock.MinLease || f.wait < 0 || f.batch < 1 || f.batch > storage.MaxBatchBytes {
-		return cli.Usagef("use a --lease of at least %v, a --wait that is not negative, and a --batch-bytes from 1B to 64MiB", lock.MinLease)
+	if f.lease < lock.MinLease || f.wait < 0 || f.batch < 1 || f.batch > storage.MaxPayload {
+		return cli.Usagef("use a --lease of at least %v, a --wait that is not negative, and a --batch-bytes from 1B to 16MiB", lock.MinLease)
 	}
 	// Nothing may be created by a mistyped name.
 	r, err := storage.OpenReader(args[0], storage.ReaderOptions{})

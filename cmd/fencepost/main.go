@@ -2,13 +2,25 @@
 package main
 
 import (
+	"os"
+	"runtime/debug"
+
 	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/cli/workercmd"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 )
 
-func main() { cli.Main(root()) }
+// memoryLimit is where the garbage collector begins to work harder, bytes: what commands keep of any file is well below it, and what they have
+// done with is not to add up to 256 MiB (docs/limits.md).
+const memoryLimit = 192 << 20
+
+func main() {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(memoryLimit)
+	}
+	cli.Main(root())
+}
 
 func root() *cobra.Command {
 	cmd := &cobra.Command{

@@ -9,9 +9,11 @@ import (
 	"os"
 	"path/filepath"
 	"runtime"
+	"runtime/debug"
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/dustin/go-humanize"
@@ -25,7 +27,7 @@ import (
 )
 
 func verifyCommand() *cobra.Command {
-	var o verifyOptions
+	o := verifyOptions{maxMemory: defaultMaxMemory}
 	var asJSON, quiet, verbose bool
 	cmd := &cobra.Command{
 		Use:   "verify FILE|DIRECTORY…",
@@ -58,6 +60,9 @@ a directory also the newest must be there; of files that are named one by one th
 			paths, dirs, err := filePaths("verify", args)
 			if err != nil {
 				return err
+			}
+			if more := o.maxMemory - defaultMaxMemory; more > 0 && os.Getenv("GOMEMLIMIT") == "" {
+				debug.SetMemoryLimit(memoryLimit + int64(more))
 			}
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
@@ -97,7 +102,8 @@ a directory also the newest must be there; of files that are named one by one th
 			return errors.Join(errs...)
 		},
 	}
-	cmd.Flags().BoolVar(&o.deep, "deep", false, "also look for IDs that occur twice anywhere (8 bytes of memory per message)")
+	cmd.Flags().BoolVar(&o.deep, "deep", false, "also look for IDs that occur twice anywhere (20 bytes of memory per message)")
+	cmd.Flags().Var(&o.maxMemory, "max-memory", "most memory for what is kept of each producer of a file (200 bytes), and with --deep of each message")
 	cmd.Flags().BoolVar(&o.device, "device", false, "read from the disk, not from memory")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per file")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print who wrote which part, void bytes, declared gaps and all producers")
@@ -106,10 +112,19 @@ a directory also the newest must be there; of files that are named one by one th
 }
 
 type verifyOptions struct {
-	deep     bool
-	device   bool
-	progress *byteProgress
+	deep      bool
+	device    bool
+	maxMemory cli.Size
+	progress  *byteProgress
+
+	large *sync.Mutex   // of several files that are verified at once, one only has large batches in memory
+	kept  *atomic.Int64 // bytes, for the producers of all files and the messages of those that are being read
 }
+
+const (
+	defaultMaxMemory = 96 << 20 // bytes
+	hashMemory       = 20       // bytes per message with --deep, in a list that grows
+)
 
 // filePaths returns the files that the arguments of a command stand for, and the directories among the arguments.
 func filePaths(command string, args []string) (paths []string, dirs map[string]bool, err error) {
@@ -165,6 +180,7 @@ func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) 
 // verifyFiles verifies several files at once; the reports are in the order of paths.
 func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileReport {
 	reports := make([]*fileReport, len(paths))
+	o.large, o.kept = new(sync.Mutex), new(atomic.Int64)
 	var g errgroup.Group
 	g.SetLimit(runtime.GOMAXPROCS(0))
 	for i, path := range paths {
@@ -179,15 +195,38 @@ func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileRe
 
 func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 	r := &fileReport{path: path}
+	r.audit.Grow = o.keep
 	so := storage.VerifyOptions{Deep: o.deep, Device: o.device, Visit: r.audit.Record, Progress: o.progress.file(path)}
-	so.Start = func(state []byte) error {
-		if err := r.audit.Restore(state); err != nil {
-			return fmt.Errorf("%s: the state that it begins with: %w; use the version of fencepost that wrote the file, or a newer one", path, err)
+	hashes := int64(0)
+	if o.deep {
+		so.Visit = func(rec storage.Record) error {
+			hashes += hashMemory
+			if err := o.keep(hashMemory); err != nil {
+				return err
+			}
+			return r.audit.Record(rec)
 		}
-		return nil
+	}
+	large := false
+	so.Large = func() { o.large.Lock(); large = true }
+	defer func() {
+		if large {
+			o.large.Unlock()
+		}
+	}()
+	so.Start = func(state []byte) error {
+		err := r.audit.Restore(state)
+		if _, ok := err.(*memoryError); err != nil && !ok {
+			err = fmt.Errorf("%s: the state that it begins with: %w; use the version of fencepost that wrote the file, or a newer one", path, err)
+		}
+		return err
 	}
 	r.report, r.err = storage.Verify(ctx, path, so)
+	o.kept.Add(-hashes)
 	o.progress.finish(path)
+	if errors.As(r.err, new(*memoryError)) {
+		r.err = fmt.Errorf("%s: byte %d, index %d: %w", path, r.report.Regions[len(r.report.Regions)-1].End, r.report.NextIndex, r.err)
+	}
 	if r.whole = r.err == nil; !r.whole {
 		return r
 	}
@@ -196,6 +235,22 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 		r.err = fmt.Errorf("%w: %s: %w (%d violations of a producer's sequence in all)", storage.ErrIntegrity, path, problems[0], n)
 	}
 	return r
+}
+
+// memoryError says that what is kept of the files would take more bytes than it may.
+type memoryError struct{ kept, most int64 }
+
+func (e *memoryError) Error() string {
+	return fmt.Sprintf("what is kept of producers, and with --deep of messages, takes %d bytes, and may take %d: allow more, as with --max-memory 1GiB, "+
+		"or verify fewer files at a time", e.kept, e.most)
+}
+
+// keep counts memory for what is kept of the files.
+func (o *verifyOptions) keep(bytes int64) error {
+	if kept := o.kept.Add(bytes); kept > int64(o.maxMemory) {
+		return &memoryError{kept, int64(o.maxMemory)}
+	}
+	return nil
 }
 
 // chainKey names the files that may continue each other.
@@ -268,12 +323,7 @@ func successorPath(path, typ string, s *storage.SealedError) string {
 	return filepath.Join(filepath.Dir(path), storage.GenerationName(typ, s.Generation))
 }
 
-func voidBytes(r *storage.Report) (n int64) {
-	for _, v := range r.Void {
-		n += v.End - v.Offset
-	}
-	return n
-}
+func voidBytes(r *storage.Report) int64 { return r.VoidBytes }
 
 func tornBytes(r *storage.Report) int64 { return r.Torn.End - r.Torn.Offset }
 
@@ -307,7 +357,7 @@ func (r *fileReport) print(w io.Writer) {
 	if contiguous == len(producers) {
 		printable.Fprintf(w, " (contiguous)")
 	}
-	printable.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", len(rep.Regions), rep.Gaps, rep.Skipped, tornBytes(rep),
+	printable.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", rep.RegionCount, rep.Gaps, rep.Skipped, tornBytes(rep),
 		voidBytes(rep), humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
 	if rep.Lost > 0 {
 		printable.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
@@ -328,6 +378,9 @@ func (r *fileReport) print(w io.Writer) {
 	}
 	for _, c := range slices.Concat(rep.Corrupt, r.chain) {
 		printable.Fprintf(w, "  %v\n", c)
+	}
+	if n := rep.CorruptCount - uint64(len(rep.Corrupt)); n > 0 {
+		printable.Fprintf(w, "  and %d more damaged places\n", n)
 	}
 	problems, n := r.audit.Problems()
 	for _, p := range problems {
@@ -352,6 +405,9 @@ func (r *fileReport) printDetails(w io.Writer) {
 			printable.Fprintf(w, "index %d..%d", g.First, g.Next-1)
 		}
 		printable.Fprintf(w, "  bytes %d..%d\n", g.Offset, g.End-1)
+	}
+	if n := rep.RegionCount - uint64(len(rep.Regions)); n > 0 {
+		printable.Fprintf(w, "  and %d more epochs, before the last one\n", n)
 	}
 	for _, v := range rep.Void {
 		printable.Fprintf(w, "  void bytes %d..%d\n", v.Offset, v.End-1)

@@ -243,25 +243,32 @@ Message = collections.namedtuple("Message", "index epoch kind id time payload he
 
 
 NONE, ZSTD = 0, 1  # codecs
+MOST_PER_BYTE = 32768  # §5: of a compressed body
 
 
 def decompress(r, stored):
     """The body of a batch as its writer encoded it."""
     if r.codec == NONE:
         return stored
-    body, rest = b"", stored
+    if r.raw_len > len(stored) * MOST_PER_BYTE:
+        raise Undecodable("its compressed body of %d bytes cannot have %d" % (len(stored), r.raw_len))
+    body, rest = bytearray(), stored
     try:
         while rest:                               # one or more frames
-            frame = zstd.ZstdDecompressor()
-            body += frame.decompress(rest, r.raw_len + 1 - len(body))
-            if not frame.eof:
-                raise Undecodable("its compressed body is cut, or longer than its header says")
+            frame = zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: 26})
+            data = rest
+            while not frame.eof:                  # in pieces: memory is taken for what is there, not for what a frame claims
+                piece = frame.decompress(data, 1 << 20)
+                data = b""
+                body += piece
+                if len(body) > r.raw_len or not piece and frame.needs_input:
+                    raise Undecodable("its compressed body is cut, or longer than its header says")
             rest = frame.unused_data
     except zstd.ZstdError as e:
         raise Undecodable("its compressed body: %s" % e) from None
     if len(body) != r.raw_len:
         raise Undecodable("its compressed body has %d bytes, not %d" % (len(body), r.raw_len))
-    return body
+    return bytes(body)
 
 
 class Undecodable(Exception):
@@ -312,9 +319,18 @@ def signed64(n):
 
 
 def decode_batch(r, stored, first_index):
-    """The messages of a batch. Indexes count from first_index."""
+    """The messages of a batch, one after the other: all together may take much more than the body (§5). Indexes count from first_index.
+
+    Before the first one is returned, all have been decoded once, so that none is returned of a batch that is Undecodable.
+    """
     body = decompress(r, stored)
-    c, messages = Cursor(body), []
+    for _ in decode_messages(r, body, first_index):
+        pass
+    return decode_messages(r, body, first_index)
+
+
+def decode_messages(r, body, first_index):
+    c = Cursor(body)
     for i in range(r.count):
         kind = c.u8()
         if kind not in (MESSAGE, SKIPPED, AFTER_GAP, LOST):
@@ -337,13 +353,12 @@ def decode_batch(r, stored, first_index):
                 key = c.take(c.uvarint())
                 value = c.take(c.uvarint())
                 size += len(key) + len(value)
+                if size > 65536:
+                    raise Undecodable("message %d has more than 65536 bytes of headers" % i)
                 headers.append((key, value))
-            if size > 65536:
-                raise Undecodable("message %d has %d bytes of headers" % (i, size))
-        messages.append(Message(first_index + i, r.epoch, kind, ident, time, payload, headers))
+        yield Message(first_index + i, r.epoch, kind, ident, time, payload, headers)
     if not c.at_end():
         raise Undecodable("%d bytes are left over" % (len(body) - c.pos))
-    return messages
 
 
 def decode_fence(body):
@@ -689,8 +704,9 @@ def cat(data, fmt, out, until=None):
             continue
         messages = scan.decode(event.record, event.first_index)  # of any record: its body may be damaged
         if event.record.magic == BATCH:
-            out.write(b"".join(FORMATS[fmt](m) for m in messages
-                               if m.kind not in (SKIPPED, LOST) and (until is None or m.index < until)))
+            for m in messages:
+                if m.kind not in (SKIPPED, LOST) and (until is None or m.index < until):
+                    out.write(FORMATS[fmt](m))
 
 
 # ---------------------------------------------------------------------------------------------------------------------
@@ -752,10 +768,14 @@ def verify(data, path):
             void.append(event.void)
         if r.magic == BATCH:
             batches += 1
-            records += len(body or [])            # of a batch that cannot be decoded, none
-            skipped += sum(m.kind == SKIPPED for m in body or [])
-            gaps += sum(m.kind == AFTER_GAP for m in body or [])
-            lost += sum(m.kind == LOST for m in body or [])
+            first_time = r.base_time
+            for m in body or []:                  # of a batch that cannot be decoded, none
+                if m.index == event.first_index:
+                    first_time = m.time
+                records += 1
+                skipped += m.kind == SKIPPED
+                gaps += m.kind == AFTER_GAP
+                lost += m.kind == LOST
         elif r.magic == CHECKPOINT and body:
             checkpoints.append({"offset": r.offset, "next_index": r.base_index, "prev_checkpoint": body.prev_checkpoint,
                                 "entries": len(body.entries), "state_len": body.state_len})
@@ -770,7 +790,7 @@ def verify(data, path):
         expect(r, "anchor_off", r.anchor_off, last_anchor)
         if r.magic == BATCH:
             since[r.offset] = (event.first_index, r.base_time)
-            expect(r, "base_time", r.base_time, body[0].time if body else r.base_time)
+            expect(r, "base_time", r.base_time, first_time)
         if r.magic == OPEN:
             expect(r, "skipped", body.skipped, body.fence_off - body.accepted_end)
         if r.magic == CHECKPOINT and body:

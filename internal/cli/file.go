@@ -9,6 +9,7 @@ import (
 	"runtime"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/spf13/cobra"
 )
@@ -57,6 +58,6 @@ func readNow(path string, most int64) (data []byte, mode fs.FileMode, err error)
 // warnOfReaders says that every user of the machine can read the password of a URL in a file. It is no error: Kubernetes mounts secrets like that.
 func warnOfReaders(cmd *cobra.Command, file string, mode fs.FileMode, url string) {
 	if mode&0o004 != 0 && redact.HasSecret(url) && runtime.GOOS != "windows" { // which has no such modes
-		fmt.Fprintf(cmd.ErrOrStderr(), "warning: %s holds a password, and every user of this machine may read it (mode %04o); give it mode 0600 or 0640\n", file, mode.Perm())
+		printable.Fprintf(cmd.ErrOrStderr(), "warning: %s holds a password, and every user of this machine may read it (mode %04o); give it mode 0600 or 0640\n", file, mode.Perm())
 	}
 }

@@ -24,6 +24,14 @@ var storageRules = []rule{
 	{file: "storage/writer.go", rule: "no error of a write but a lack of room leaves the writer alive", tests: "TestFaultsPoison",
 		old: `return w.poison(op, ioError("append to", w.path, err))`, new: `return ioError("append to", w.path, err)`},
 
+	// Decoding.
+	{file: "storage/codec.go", rule: "all of a batch decodes before any of it is returned", tests: "TestLargeBatchComesInPieces",
+		old: `if !d.piece() || !d.restDecodes() {`, new: `if !d.piece() {`},
+	{file: "storage/codec.go", rule: "each record and each pair of its headers has a price", tests: "TestLargeBatchComesInPieces",
+		old: `len(d.recs)*recordBytes+len(d.headers)*pairBytes+d.text < pieceBytes`, new: `len(d.recs)*recordBytes < pieceBytes`},
+	{file: "storage/codec.go", rule: "a length that is only claimed takes no memory", tests: "TestClaimedLengthTakesNoMemory",
+		old: `if n > len(it.body)*zstdMostPerByte {`, new: `if false {`},
+
 	// Taking over.
 	{file: "storage/open.go", rule: "scan after the fence", tests: "TestEachRuleIsNeeded|TestCrashExplorerNeedsTheRules"},
 	{file: "storage/open.go", rule: "ask the registry before creating anything", tests: "TestRegistry",

@@ -1,0 +1,387 @@
+package integration
+
+import (
+	"bufio"
+	"bytes"
+	"encoding/binary"
+	"fmt"
+	"hash/crc32"
+	"math/rand/v2"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/klauspost/compress/zstd"
+)
+
+// maxReaderRSS is what a program that reads a file may take, whatever is in it: docs/limits.md.
+const maxReaderRSS = 256 << 20
+
+const envPeak = "FENCEPOST_TEST_PEAK" // a process that runs its arguments, and writes their peak memory to this file
+
+// peakProcess runs a program. What the kernel counts for a process begins with what the one that started it has, so that is a small one.
+func peakProcess(file string) int {
+	cmd := exec.Command(os.Args[1], os.Args[2:]...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	cmd.Run()
+	peak := cmd.ProcessState.SysUsage().(*syscall.Rusage).Maxrss // KiB
+	os.WriteFile(file, strconv.AppendInt(nil, peak<<10, 10), 0o600)
+	return cmd.ProcessState.ExitCode()
+}
+
+// peakOf returns exit code, peak memory in bytes, and stderr of a program, whose output goes nowhere.
+func peakOf(t *testing.T, program string, args ...string) (code int, peak int64, stderr string) {
+	t.Helper()
+	file := filepath.Join(t.TempDir(), "peak")
+	if !filepath.IsAbs(program) {
+		program = filepath.Join(bin, program)
+	}
+	cmd := exec.Command(os.Args[0], append([]string{program}, args...)...)
+	cmd.Env = append(cleanEnv(), envPeak+"="+file)
+	var errs bytes.Buffer
+	cmd.Stderr = &errs
+	cmd.Run()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err, errs.String())
+	}
+	peak, err = strconv.ParseInt(string(text), 10, 64)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return cmd.ProcessState.ExitCode(), peak, errs.String()
+}
+
+// craftedFile writes files that no writer of ours would write, but whose checksums are right.
+type craftedFile struct {
+	t     *testing.T
+	path  string
+	f     *os.File
+	w     *bufio.Writer
+	seed  uint32
+	off   uint64
+	next  uint64 // index
+	chain uint64
+	epoch uint64
+
+	anchor, fence, end, durable uint64
+}
+
+var castagnoli = crc32.MakeTable(crc32.Castagnoli)
+
+var craftedMarker = bytes.Repeat([]byte{0xa5, 0x5a, 1, 2}, 4)
+
+func craft(t *testing.T, dir, typ string) *craftedFile {
+	t.Helper()
+	c := &craftedFile{t: t, path: filepath.Join(dir, typ+".fpl"), off: 4096, end: 4096, durable: 4096}
+	var err error
+	if c.f, err = os.Create(c.path); err != nil {
+		t.Fatal(err)
+	}
+	c.w = bufio.NewWriterSize(c.f, 1<<20)
+	le := binary.LittleEndian
+	h := make([]byte, 4096)
+	copy(h, "\x89FPL\r\n\x1a\n")
+	le.PutUint16(h[8:], 1)
+	le.PutUint32(h[12:], 4096)
+	copy(h[16:], "0123456789"+typ)
+	copy(h[32:], craftedMarker)
+	le.PutUint64(h[48:], 1)
+	le.PutUint16(h[100:], uint16(len(typ)))
+	copy(h[104:], typ)
+	c.seed = crc32.Checksum(h[16:32], castagnoli)
+	le.PutUint32(h[4092:], crc32.Update(c.seed, castagnoli, h[:4092]))
+	c.w.Write(h)
+	return c
+}
+
+// record appends one; count is 0 for anchors. raw is the length of the decompressed body, 0: it is not compressed.
+func (c *craftedFile) record(magic string, count, flags, raw int, body []byte) {
+	le := binary.LittleEndian
+	lead := 16
+	if count > 0 {
+		lead = 0
+	}
+	b := make([]byte, lead+(96+len(body)+7)&^7)
+	h := b[lead:]
+	if lead > 0 {
+		copy(b, craftedMarker)
+	}
+	copy(h, magic)
+	le.PutUint64(h[8:], c.off)
+	le.PutUint64(h[16:], c.epoch)
+	le.PutUint32(h[32:], uint32(count))
+	if raw == 0 {
+		raw = len(body)
+	} else {
+		flags |= 1
+	}
+	le.PutUint16(h[36:], uint16(flags))
+	le.PutUint16(h[38:], 96)
+	le.PutUint32(h[40:], uint32(len(body)))
+	le.PutUint32(h[44:], uint32(raw))
+	le.PutUint64(h[48:], c.durable)
+	if magic != "FPF1" {
+		le.PutUint64(h[24:], c.next)
+		le.PutUint64(h[56:], c.anchor)
+		le.PutUint64(h[64:], c.chain)
+	}
+	le.PutUint64(h[72:], c.epoch+77)
+	copy(h[96:], body)
+	bodyCRC := crc32.Update(c.seed, castagnoli, h[96:])
+	le.PutUint32(h[88:], bodyCRC)
+	headCRC := crc32.Update(crc32.Update(c.seed, castagnoli, h[:4]), castagnoli, h[8:96])
+	le.PutUint32(h[4:], headCRC)
+	if _, err := c.w.Write(b); err != nil {
+		c.t.Fatal(err)
+	}
+	switch magic {
+	case "FPF1":
+		c.fence = c.off
+	case "FPO1", "FPC1":
+		c.anchor = c.off
+	}
+	c.off += uint64(len(b))
+	c.next += uint64(count)
+	if magic != "FPF1" {
+		c.chain, c.end = uint64(bodyCRC)<<32|uint64(headCRC), c.off
+	}
+}
+
+// region begins one; what is before it is durable.
+func (c *craftedFile) region(holder string) {
+	c.epoch++
+	durable := c.durable
+	c.durable = 4096
+	c.record("FPF1", 0, 0, 0, append([]byte{1, byte(len(holder))}, holder...))
+	c.durable = durable
+	body := binary.LittleEndian.AppendUint64(nil, c.end)
+	body = binary.LittleEndian.AppendUint64(body, c.fence)
+	body = binary.LittleEndian.AppendUint64(body, 0)
+	body = binary.LittleEndian.AppendUint64(body, c.fence-c.end)
+	c.record("FPO1", 0, 0, 0, body)
+}
+
+// checkpoint has any state.
+func (c *craftedFile) checkpoint(state []byte) {
+	c.durable = c.off
+	body := make([]byte, 9, 32+len(state))
+	c.record("FPC1", 0, 0, 0, append(binary.AppendUvarint(body, uint64(len(state))), state...))
+}
+
+func (c *craftedFile) close() string {
+	c.t.Helper()
+	if err := c.w.Flush(); err != nil {
+		c.t.Fatal(err)
+	}
+	if err := c.f.Close(); err != nil {
+		c.t.Fatal(err)
+	}
+	return c.path
+}
+
+// craftedID is the ID of message n of a producer.
+func craftedID(producer, n uint64) []byte {
+	id := binary.BigEndian.AppendUint64([]byte{1, 2, 3, 4, 5, 6}, producer)
+	return append(id, byte(n>>40), byte(n>>32), byte(n>>24), byte(n>>16), byte(n>>8), byte(n))
+}
+
+// craftedMessage is one of a body: rest is the payload with its length, and headers if there are some.
+func craftedMessage(b []byte, producer, n uint64, rest []byte) []byte {
+	b = append(append(b, 0, 20), craftedID(producer, n)...)
+	return append(append(b, 0), rest...)
+}
+
+// headerBomb: 500 records in each batch with the most headers that a record can have, all empty.
+func headerBomb(c *craftedFile, pack *zstd.Encoder) {
+	rest := binary.AppendUvarint([]byte{0}, 65537)
+	rest = append(rest, make([]byte, 2*65537)...)
+	n := uint64(0)
+	for k := range 2 { // each in other places of its batch than those before
+		var body []byte
+		for range k * 500 {
+			n++
+			body = craftedMessage(body, 1, n, []byte{0, 0})
+		}
+		for range 500 {
+			n++
+			body = craftedMessage(body, 1, n, rest)
+		}
+		c.record("FPB1", k*500+500, 8, len(body), pack.EncodeAll(body, nil))
+	}
+}
+
+// recordBomb: as many records as a batch can have, 64 MiB, and then the same of as many producers.
+func recordBomb(c *craftedFile, pack *zstd.Encoder) {
+	rest := make([]byte, 64-23)
+	rest[0] = byte(len(rest) - 1)
+	for k := range uint64(2) {
+		var body []byte
+		for i := range uint64(1 << 20) {
+			if k < 1 {
+				body = craftedMessage(body, 1, k<<20+i+1, rest)
+			} else {
+				body = craftedMessage(body, k<<20+i+2, 1, rest)
+			}
+		}
+		c.record("FPB1", 1<<20, 0, len(body), pack.EncodeAll(body, nil))
+	}
+}
+
+// largeBatches: batches of up to 64 MiB as they are stored, and as they are decompressed, and one payload of which each byte is six in JSON.
+func largeBatches(c *craftedFile, pack *zstd.Encoder) {
+	r := rand.NewChaCha8([32]byte{})
+	n := uint64(0)
+	message := func(body []byte, size int, text bool) []byte {
+		rest := binary.AppendUvarint(nil, uint64(size))
+		rest = append(rest, make([]byte, size)...)
+		if !text {
+			r.Read(rest[5:])
+		}
+		n++
+		return craftedMessage(body, 1, n, rest)
+	}
+	body := message(nil, 16<<20, true)
+	c.record("FPB1", 1, 0, len(body), pack.EncodeAll(body, nil))
+	for _, mib := range []int{3, 17, 63, 64} {
+		body = body[:0]
+		for range mib {
+			body = message(body, 1<<20-64, false)
+		}
+		c.record("FPB1", mib, 0, 0, body)
+		c.record("FPB1", mib, 0, len(body), pack.EncodeAll(body, nil)) // random: about as long; its numbers come twice
+	}
+}
+
+// TestNoFileTakesDownAReader runs every program that reads files on files that were made to take much memory.
+func TestNoFileTakesDownAReader(t *testing.T) {
+	if raceEnabled {
+		t.Skip("the race detector takes memory of its own")
+	}
+	pack, err := zstd.NewWriter(nil, zstd.WithEncoderConcurrency(1))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for name, fill := range map[string]func(c *craftedFile){
+		"headers": func(c *craftedFile) { c.region("w1"); headerBomb(c, pack) },
+		"records": func(c *craftedFile) { c.region("w1"); recordBomb(c, pack) },
+		"large":   func(c *craftedFile) { c.region("w1"); largeBatches(c, pack) },
+		// 16 million gaps of one producer.
+		"gaps": func(c *craftedFile) {
+			c.region("w1")
+			state := binary.LittleEndian.AppendUint64([]byte{1, 1}, 7)
+			state = binary.AppendUvarint(state, 1<<40)
+			state = append(state, 1)
+			const spans = 32<<19 - 32
+			state = binary.AppendUvarint(state, spans)
+			c.checkpoint(append(state, bytes.Repeat([]byte{1}, 2*spans)...))
+		},
+		// A million producers in a checkpoint.
+		"producers": func(c *craftedFile) {
+			c.region("w1")
+			state := binary.AppendUvarint([]byte{4}, 1<<20)
+			for i := range uint64(1 << 20) {
+				state = binary.LittleEndian.AppendUint64(state, i)
+				state = append(state, 1, 1, 1, 0, 0)
+			}
+			c.checkpoint(append(state, 0, 0))
+		},
+		"fences": func(c *craftedFile) {
+			for i := range 60_000 {
+				c.region(fmt.Sprintf("%0250d", i))
+			}
+		},
+		// Fences that nobody opened, so that there are bytes that do not count between all regions.
+		"void": func(c *craftedFile) {
+			for range 40_000 {
+				c.region("w1")
+				c.w.Write(make([]byte, 8))
+				c.off += 8
+			}
+		},
+		// Nothing tells of any of these that it is durable.
+		"unproved": func(c *craftedFile) {
+			c.region("w1")
+			for i := range uint64(300_000) {
+				c.record("FPB1", 1, 0, 0, craftedMessage(nil, 1, i+1, []byte{0}))
+			}
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			c := craft(t, dir, "t")
+			fill(c)
+			readersStayWithin(t, dir, c.close())
+		})
+	}
+}
+
+// TestPythonReaderStaysSmall: a batch that is small as bytes is not much larger as messages.
+func TestPythonReaderStaysSmall(t *testing.T) {
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("no python3")
+	}
+	c := craft(t, t.TempDir(), "t")
+	c.region("w1")
+	rest := binary.AppendUvarint([]byte{0}, 65537)
+	rest = append(rest, make([]byte, 2*65537)...)
+	var body []byte
+	for n := range uint64(24) {
+		body = craftedMessage(body, 1, n+1, rest)
+	}
+	c.record("FPB1", 24, 8, 0, body)
+	c.record("FPB1", 1, 0, 64<<20, []byte("\x28\xb5\x2f\xfd")) // claims much, and does not decode, if this Python has zstd
+	path := c.close()
+	for _, command := range []string{"cat", "verify"} {
+		code, peak, stderr := peakOf(t, python, "../docs/format/read_fpl.py", command, path)
+		t.Logf("%s: exit code %d, %d MiB", command, code, peak>>20)
+		if code != 1 && code != 3 || strings.Contains(stderr, "Traceback") || peak > 64<<20 {
+			t.Errorf("%s: exit code %d, %d MiB: %s", command, code, peak>>20, stderr)
+		}
+	}
+}
+
+// readersStayWithin runs them on the one file of a directory.
+func readersStayWithin(t *testing.T, dir, path string) {
+	t.Helper()
+	url := "sqlite://" + filepath.Join(dir, "fencepost.db")
+	mustRun(t, nil, "producer", "publish", "--url", url, "--type", "t", "--message", "for a worker to open the file")
+	for _, args := range [][]string{
+		{"fencepost", "verify", "-v", path},
+		{"fencepost", "verify", "--json", "--deep", path},
+		{"fencepost", "cat", path},
+		{"fencepost", "cat", "--format", "json", "--salvage", path},
+		{"fencepost", "tail", "-n", "5", path},
+		{"fencepost", "index", path},
+		{"fencepost", "index", "--check", path},
+		{"worker", "--type", "t", "--dir", dir, "--url", url, "--until-empty", "--allow-overlay"},
+		{"fencepost", "doctor", "--dir", dir, "--url", url},
+		{"fencepost", "compact", "--allow-overlay", "--url", url, path},
+		{"fencepost", "repair", "--allow-overlay", "--url", url, path},
+		{"fencepost", "types", "show", "t", "--url", url},
+	} {
+		if args[0] == "worker" && (strings.HasSuffix(t.Name(), "/gaps") || strings.HasSuffix(t.Name(), "/producers")) {
+			break // what a worker makes of a checkpoint's state is not bounded here
+		}
+		start := time.Now()
+		code, peak, stderr := peakOf(t, args[0], args[1:]...)
+		t.Logf("%s: exit code %d, %d MiB, %v%s", strings.Join(args[:2], " "), code, peak>>20, time.Since(start).Round(time.Millisecond), firstLine(stderr))
+		if peak > maxReaderRSS {
+			t.Errorf("%s takes %d MiB", strings.Join(args, " "), peak>>20)
+		}
+		if code < 0 || strings.Contains(stderr, "panic") || strings.Contains(stderr, "fatal error") {
+			t.Errorf("%s: exit code %d: %s", strings.Join(args, " "), code, stderr)
+		}
+	}
+}
+
+func firstLine(s string) string {
+	line, _, _ := strings.Cut(s, "\n")
+	return ": " + line[:min(len(line), 200)]
+}
