@@ -352,7 +352,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 				return ctx.Err()
 			}
 			if code := cmd.ProcessState.ExitCode(); code != 0 {
-				return errors.Join(slices.Concat([]error{fmt.Errorf("worker %d ended with exit code %d; the end of its log:", i+1, code)}, d.logTail(i))...)
+				return errors.Join(slices.Concat([]error{fmt.Errorf("worker %d ended with exit code %d; the end of its log follows", i+1, code)}, d.logTail(i))...)
 			}
 			return nil
 		})
