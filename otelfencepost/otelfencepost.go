@@ -23,6 +23,7 @@ package otelfencepost
 import (
 	"context"
 	"fmt"
+	"maps"
 	"strings"
 
 	"github.com/fencepost/fencepost/queue"
@@ -92,7 +93,7 @@ func (t *Tracing) Publish(ctx context.Context, out *queue.Outgoing) {
 		carrier := propagation.MapCarrier{}
 		t.propagator.Inject(ctx, carrier)
 		for i := range out.Len() {
-			if !fits(out.Message(i).Headers, carrier) {
+			if !fits(out.Message(i), carrier) {
 				continue
 			}
 			for k, v := range carrier {
@@ -108,16 +109,14 @@ func (t *Tracing) Publish(ctx context.Context, out *queue.Outgoing) {
 	})
 }
 
-// fits tells whether the headers may grow by more. rule: a message is never refused because it is traced.
-func fits(headers map[string]string, more propagation.MapCarrier) bool {
-	size := 0
-	for k, v := range headers {
-		size += len(k) + len(v)
+// fits tells whether the message may get more headers. rule: a message is never refused because it is traced.
+func fits(m queue.Message, more propagation.MapCarrier) bool {
+	m.Payload, m.Headers = nil, maps.Clone(m.Headers)
+	if m.Headers == nil {
+		m.Headers = map[string]string{}
 	}
-	for k, v := range more {
-		size += len(k) + len(v)
-	}
-	return size <= queue.MaxHeaders
+	maps.Copy(m.Headers, more)
+	return m.Validate() == nil
 }
 
 // published says what became of the messages of a call.

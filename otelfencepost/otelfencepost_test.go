@@ -278,14 +278,21 @@ func TestNotSampledStaysNotSampled(t *testing.T) {
 
 // Tracing never makes a message too large.
 func TestMessageWithoutRoomForHeaders(t *testing.T) {
-	x := newTraced(t)
-	full := map[string]string{"k": strings.Repeat("x", queue.MaxHeaders-1)}
-	if _, err := x.pub.Publish(t.Context(), "orders", nil, full); err != nil {
-		t.Error(err)
+	many := map[string]string{}
+	for i := range queue.MaxHeaderCount {
+		many[fmt.Sprint(i)] = ""
 	}
-	workertest.Drain(t, x.Backend, worker.Config{Trace: x.Append})
-	if s := x.span("append orders"); s.Parent.IsValid() || len(s.Links) != 0 {
-		t.Errorf("below %v with links %v", s.Parent, s.Links)
+	for what, full := range map[string]map[string]string{"large": {"k": strings.Repeat("x", queue.MaxHeaders-1)}, "many": many} {
+		t.Run(what, func(t *testing.T) {
+			x := newTraced(t)
+			if _, err := x.pub.Publish(t.Context(), "orders", nil, full); err != nil {
+				t.Error(err)
+			}
+			workertest.Drain(t, x.Backend, worker.Config{Trace: x.Append})
+			if s := x.span("append orders"); s.Parent.IsValid() || len(s.Links) != 0 {
+				t.Errorf("below %v with links %v", s.Parent, s.Links)
+			}
+		})
 	}
 }
 

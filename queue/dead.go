@@ -24,6 +24,9 @@ type Letter struct {
 	Damaged  string    // set by Dead: which of these fields cannot be decoded, if any; the message is as whole as Incomplete says
 }
 
+// Size is what a letter counts for in byte limits: its message, and what it has besides.
+func (l *Letter) Size() int { return l.Message.Size() + len(l.Reason) + len(l.Worker) }
+
 // DeadLetters is the part of a Queue that keeps the letters. They stay until somebody requeues or removes them.
 type DeadLetters interface {
 	// Bury moves messages of one type to the dead letters: they are stored there, durably, and then removed from the

@@ -56,15 +56,18 @@ func (e *TypeError) Unwrap() error { return ErrInvalidType }
 
 // SizeError tells which limit a message exceeds. errors.Is(err, ErrTooLarge) holds.
 type SizeError struct {
-	What string // "payload" or "headers"
-	Size int    // bytes
-	Max  int    // bytes
+	What string // "payload", "headers", or "number of headers"
+	Size int    // bytes, or headers
+	Max  int
 }
 
 func (e *SizeError) Error() string {
 	remedy := "store the data elsewhere and publish a reference, or split it into several messages"
-	if e.What == "headers" {
+	switch e.What {
+	case "headers":
 		remedy = "move the data into the payload"
+	case "number of headers":
+		return fmt.Sprintf("%v: %d headers, at most %d are allowed; move the data into the payload", ErrTooLarge, e.Size, e.Max)
 	}
 	return fmt.Sprintf("%v: %s of %d bytes, at most %d are allowed; %s", ErrTooLarge, e.What, e.Size, e.Max, remedy)
 }

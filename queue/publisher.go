@@ -43,8 +43,6 @@ const (
 	IdleRotateMax  = 12 * time.Hour
 	IdleRotateMin  = time.Minute
 
-	// messageOverhead is what a buffered message counts for besides Message.Size.
-	messageOverhead = 256
 	// rotationPause is how long after its last stored message a stream waits before it publishes under a new producer
 	// number. A consumer that is reading right now sees the new number without the contiguity of the old one; before it
 	// gets there it has read everything again from the start, as it does every 30 s.
@@ -428,7 +426,7 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 	}
 	it.msg = Message{Type: m.Type, Payload: m.Payload, Headers: m.Headers, Due: p.delayUntil(m.Due)}
 	it.size = m.Size()
-	it.cost = min(int64(it.size)+messageOverhead, p.opt.BufferBytes)
+	it.cost = min(int64(it.size), p.opt.BufferBytes)
 	return nil
 }
 

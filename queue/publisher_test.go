@@ -236,13 +236,14 @@ func TestOneBatchInFlightPerTypeAndCallersShareTheNext(t *testing.T) {
 }
 
 func TestBatchBounds(t *testing.T) {
+	one := (&queue.Message{}).Size()
 	for name, tc := range map[string]struct {
 		opt  queue.PublisherOptions
 		size []int
 		want []int
 	}{
 		"messages":                  {queue.PublisherOptions{BatchMessages: 3}, []int{1, 1, 1, 1, 1, 1, 1}, []int{3, 3, 1}},
-		"bytes":                     {queue.PublisherOptions{BatchBytes: 100}, []int{50, 50, 1, 99, 2}, []int{2, 2, 1}},
+		"bytes":                     {queue.PublisherOptions{BatchBytes: 2*one + 100}, []int{50, 50, 1, 99, 2}, []int{2, 2, 1}},
 		"a large one travels alone": {queue.PublisherOptions{BatchBytes: 100}, []int{10, 500, 10}, []int{1, 1, 1}},
 		"larger than the buffer":    {queue.PublisherOptions{BufferBytes: 300}, []int{1000, 1000}, []int{1, 1}},
 		"default":                   {queue.PublisherOptions{}, make([]int, 2500), []int{1000, 1000, 500}},
@@ -676,10 +677,10 @@ func TestWithdrawnMessagesLeaveNothingBehind(t *testing.T) {
 }
 
 func TestBackPressure(t *testing.T) {
-	const cost = 256 + 44
+	m := queue.Message{Type: "orders", Payload: make([]byte, 44)}
+	cost := int64(m.Size())
 	opt := queue.PublisherOptions{BufferBytes: 3 * cost}
 	onVirtualTime(t, opt, time.Second, func(t *testing.T, b *bench) {
-		m := queue.Message{Type: "orders", Payload: make([]byte, 44)}
 		var results int
 		send := func(ctx context.Context) error { return b.Send(ctx, m, func(queue.Result) { results++ }) }
 		begin := time.Now()

@@ -21,9 +21,21 @@ const (
 	// MaxHeaders bounds the sum of all header key and value lengths of one message, in bytes. A delayed message has 82 bytes less: it gets
 	// a DelayedHeader when it is promoted.
 	MaxHeaders = 64 << 10
+	// MaxHeaderCount is how many headers a message has at most. A delayed message has one less, for the same reason.
+	MaxHeaderCount = 256
 	// MaxTypeLen is the longest type name, in bytes.
 	MaxTypeLen = 64
 )
+
+// What a message takes in memory besides its bytes, in bytes, see Message.Size. Measured: a map of 8 to 256 headers takes 44 to 82 bytes for each besides
+// long texts, and a file's record of it 32 more for a moment.
+const (
+	messageOverhead = 384 // with its ID, and a map with room for eight
+	headerOverhead  = 100
+)
+
+// MaxSize is the largest Message.Size of a message that a publisher takes.
+const MaxSize = MaxPayload + MaxHeaders + MaxHeaderCount*headerOverhead + messageOverhead
 
 // KeyHeader is the header that holds a message's idempotency key, 1 to 255 bytes: of messages of a type with the same key that are
 // published within the worker's dedupe window, one gets into the file. It is for programs that may publish the same thing
@@ -66,7 +78,7 @@ func (m *Message) Unfit() string {
 // Limit bounds one Fetch. At least one message is returned when there is one, however large.
 type Limit struct {
 	Messages int   // at most this many, > 0
-	Bytes    int64 // stop after the message that reaches this many payload bytes; 0 = no bound
+	Bytes    int64 // stop after the message with which they have this Size together; 0 = no bound
 
 	// Foreign, if set, is called by Fetch for each foreign key that it passes, see ForeignKeys. That costs nothing: Fetch reads them anyway.
 	Foreign func(key string)

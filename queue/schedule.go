@@ -117,7 +117,7 @@ func PromotedHeaders(headers map[string]string, delayed, as ID) map[string]strin
 		out = map[string]string{}
 	}
 	out[DelayedHeader] = delayed.String() + " " + as.String()
-	if m := (Message{Headers: out}); m.Size() > MaxHeaders {
+	if len(out) > MaxHeaderCount || headerBytes(out) > MaxHeaders {
 		return headers
 	}
 	return out
@@ -150,7 +150,7 @@ const (
 // rule: what cannot be read whole, or is not ours, is Kept: it is not promoted as it is, and a dead letter of it would be damaged too. It
 // can be listed and cancelled.
 func JudgeDelayed(m *Message, size int) (Fate, error) {
-	if m.Incomplete {
+	if m.Incomplete || TooManyHeaders(len(m.Headers)) != "" {
 		return Kept, errors.New("it cannot be read whole")
 	}
 	if err := ValidateType(m.Type); err != nil {

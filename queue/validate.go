@@ -44,7 +44,13 @@ func (m *Message) validateBody() error {
 	if len(m.Payload) > MaxPayload {
 		return &SizeError{"payload", len(m.Payload), MaxPayload}
 	}
-	size := 0
+	most, mostCount := MaxHeaders, MaxHeaderCount
+	if !m.Due.IsZero() {
+		most, mostCount = most-delayedHeaderSize, mostCount-1 // of PromotedHeaders
+	}
+	if n := len(m.Headers); n > mostCount {
+		return &SizeError{"number of headers", n, mostCount}
+	}
 	for k, v := range m.Headers {
 		switch {
 		case k == "":
@@ -58,13 +64,8 @@ func (m *Message) validateBody() error {
 		case k == KeyHeader && (v == "" || len(v) > MaxKeyLen):
 			return &HeaderError{k, fmt.Sprintf("an idempotency key has 1 to %d bytes, not %d", MaxKeyLen, len(v))}
 		}
-		size += len(k) + len(v)
 	}
-	most := MaxHeaders
-	if !m.Due.IsZero() {
-		most -= delayedHeaderSize // of PromotedHeaders
-	}
-	if size > most {
+	if size := headerBytes(m.Headers); size > most {
 		return &SizeError{"headers", size, most}
 	}
 	return nil
@@ -117,11 +118,24 @@ func CheckDepth(typ string, most int) error {
 
 var errIncomplete = errors.New("it is incomplete and cannot be inserted; fetch it again first")
 
-// Size is what a message counts for in byte limits: payload, header keys and header values.
+// Size is what a message counts for in all byte limits: what it takes in memory, or a little more. That is its payload, keys and values of its headers,
+// and a fixed number of bytes for itself and for each header.
 func (m *Message) Size() int {
-	n := len(m.Payload)
-	for k, v := range m.Headers {
+	return len(m.Payload) + headerBytes(m.Headers) + len(m.Headers)*headerOverhead + messageOverhead
+}
+
+func headerBytes(headers map[string]string) (n int) {
+	for k, v := range headers {
 		n += len(k) + len(v)
 	}
 	return n
+}
+
+// TooManyHeaders says what is wrong with a stored message that has n headers, "" if they are not too many. A backend asks it before it decodes them: such a
+// message is Incomplete, as what somebody else has stored must not take more memory than Size counts.
+func TooManyHeaders(n int) string {
+	if n <= MaxHeaderCount {
+		return ""
+	}
+	return fmt.Sprintf("it has %d headers, at most %d are allowed", n, MaxHeaderCount)
 }

@@ -2,10 +2,14 @@ package queue_test
 
 import (
 	"errors"
+	"fmt"
 	"regexp"
+	"runtime"
+	"strconv"
 	"strings"
 	"testing"
 	"time"
+	"unsafe"
 
 	"pgregory.net/rapid"
 
@@ -37,6 +41,46 @@ func TestValidateTypeIsTheDocumentedRule(t *testing.T) {
 	})
 }
 
+// TestSizeIsWhatAMessageTakes compares Message.Size with the memory that messages take.
+func TestSizeIsWhatAMessageTakes(t *testing.T) {
+	const messages = 2000
+	for _, n := range []int{0, 1, 2, 8, 9, 57, 113, 225, queue.MaxHeaderCount} { // a map grows behind some of them
+		t.Run(fmt.Sprint(n), func(t *testing.T) {
+			kept := make([]queue.Message, messages)
+			before := heap()
+			for i := range kept {
+				kept[i].Payload = make([]byte, 100)
+				if n > 0 {
+					kept[i].Headers = map[string]string{}
+				}
+				for k := range n {
+					kept[i].Headers[strings.Clone(strconv.Itoa(k))] = strings.Clone("v")
+				}
+			}
+			took := int(heap()-before) / messages
+			if took += int(unsafe.Sizeof(kept[0])); took > kept[0].Size() {
+				t.Errorf("a message with %d headers takes %d bytes and counts for %d", n, took, kept[0].Size())
+			}
+			runtime.KeepAlive(kept)
+		})
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+func headers(n int) map[string]string {
+	h := map[string]string{}
+	for i := range n {
+		h[strconv.Itoa(i)] = ""
+	}
+	return h
+}
+
 func TestValidateMessage(t *testing.T) {
 	header := func(k, v string) queue.Message { return queue.Message{Type: "t", Headers: map[string]string{k: v}} }
 	for name, tc := range map[string]struct {
@@ -56,6 +100,10 @@ func TestValidateMessage(t *testing.T) {
 		"header key not UTF-8":  {header("\xff", "v"), queue.ErrInvalidHeader, "UTF-8"},
 		"header value not UTF8": {header("k", "\xff"), queue.ErrInvalidHeader, "put binary data into the payload"},
 		"largest headers":       {header("k", strings.Repeat("v", queue.MaxHeaders-1)), nil, ""},
+		"most headers":          {queue.Message{Type: "t", Headers: headers(queue.MaxHeaderCount)}, nil, ""},
+		"too many headers":      {queue.Message{Type: "t", Headers: headers(queue.MaxHeaderCount + 1)}, queue.ErrTooLarge, "257 headers, at most 256 are allowed; move"},
+		"most when delayed":     {queue.Message{Type: "t", Headers: headers(queue.MaxHeaderCount - 1), Due: time.UnixMilli(1)}, nil, ""},
+		"too many when delayed": {queue.Message{Type: "t", Headers: headers(queue.MaxHeaderCount), Due: time.UnixMilli(1)}, queue.ErrTooLarge, "256 headers, at most 255"},
 		"headers too large":     {header("k", strings.Repeat("v", queue.MaxHeaders)), queue.ErrTooLarge, "move the data into the payload"},
 	} {
 		t.Run(name, func(t *testing.T) {

@@ -16,9 +16,9 @@ import (
 // promoted message names its delayed one in a header (queue.DelayedHeader), and the publisher has numbered the delayed ones, 1, 2, 3 …
 // A copy leaves a skip entry in the file, as a second message with an idempotency key does.
 
-// maxDelayedSpans bounds what one type's file remembers of delayed messages, and so the checkpoint state (6 MB). Messages that are promoted in
+// maxDelayedSpans bounds what one type's file remembers of delayed messages, and so the checkpoint state (4 MB). Messages that are promoted in
 // the order of their publishing take one span for each publisher.
-const maxDelayedSpans = 250_000
+const maxDelayedSpans = 150_000
 
 // delayedIDs are the IDs of the delayed messages that a file has. Part of the ledger, and as safe for concurrent use.
 type delayedIDs struct {
@@ -189,7 +189,7 @@ func (d *delayedIDs) restore(s *stateDecoder) {
 	for range s.uvarint() {
 		producer := s.uint64()
 		e := &delayedEntry{life: readLife(int64(s.uvarint())), ns: s.spans()}
-		if s.err != nil {
+		if s.spend(producerMemory); s.err != nil {
 			return
 		}
 		d.of[producer] = e

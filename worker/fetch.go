@@ -112,11 +112,14 @@ func (f *fetcher) walked(msgs []queue.Message) {
 	if f.newest.Compare(f.after) < 0 {
 		f.newest = f.after
 	}
-	var size int64
+	f.short = len(msgs) < f.pool.cfg.Batch && sizeOf(msgs) < f.pool.cfg.BatchBytes
+}
+
+func sizeOf(msgs []queue.Message) (size int64) {
 	for i := range msgs {
-		size += int64(len(msgs[i].Payload))
+		size += int64(msgs[i].Size())
 	}
-	f.short = len(msgs) < f.pool.cfg.Batch && size < f.pool.cfg.BatchBytes
+	return size
 }
 
 // emptied decides, at the end of a sweep with everything acknowledged, whether the session may end: a full sweep has found
@@ -151,7 +154,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	var to queue.ID
 	again := true // also if the walk is not behind to
 	switch {
-	case now.Sub(f.lastFull) > fullSweepEvery:
+	case now.Sub(f.lastFull) > fullSweepEvery, f.sweepNow.Swap(false):
 		f.lastFull, f.lastLong, f.lastShort = now, now, now
 	case held != nil && !now.Before(f.heldAt):
 		if !held.fromStart {

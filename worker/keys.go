@@ -166,7 +166,7 @@ func (k *keys) forget() (early bool) {
 	for len(k.ahead) > 0 && k.ahead[0].at < oldest {
 		pop(&k.ahead)
 	}
-	for len(k.order)+len(k.ahead) > k.most {
+	for len(k.order)+len(k.ahead)+len(k.seen) > k.most { // one from the future takes two places in a checkpoint
 		if len(k.order) >= len(k.ahead) {
 			pop(&k.order)
 		} else {
@@ -255,7 +255,10 @@ func (k *keys) appendState(b []byte) []byte {
 func (k *keys) restore(d *stateDecoder) {
 	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
 	future := false
-	read := func() keyEntry { return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: int64(d.uvarint())} }
+	read := func() keyEntry {
+		d.spend(keyMemory)
+		return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: int64(d.uvarint())}
+	}
 	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
 		e := read()
 		seen := e.at

@@ -41,8 +41,14 @@ type ledger struct {
 
 	skipped     int // spans of all producers
 	mostSkipped int
-	passed      span   // the numbers that the last declared gap has skipped …
-	unfit       uint64 // … and how many of them are pending, but incomplete
+
+	missing       int    // spans of all producers
+	mostProducers int    // and missing spans
+	walked        int64  // the latest time of an ID that was fetched in the full sweep …
+	walk          uint64 // … of this number, ms
+
+	passed span   // the numbers that the last declared gap has skipped …
+	unfit  uint64 // … and how many of them are pending, but incomplete
 
 	sweep func() uint64 // numbers the full sweeps over what is pending
 
@@ -62,6 +68,7 @@ type producerEntry struct {
 	missing []span // declared gaps below n: numbers that were never appended
 	skipped []span // numbers up to n with skip entries: their messages were put aside, see refuse.go
 	life           // of its last append or duplicate; only ages entries, see forget
+	walk    uint64 // the full sweep in which that was
 }
 
 // span is the closed range of counters [from, to].
@@ -95,7 +102,8 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 		keys:       keys{most: maxKeys},
 		delayed:    delayedIDs{most: maxDelayedSpans},
 
-		mostSkipped: maxSkippedSpans,
+		mostSkipped:   maxSkippedSpans,
+		mostProducers: maxProducers,
 	}
 }
 
@@ -103,6 +111,10 @@ func newLedger(gapTimeout time.Duration, now func() time.Time) *ledger {
 // as appended when judge returns: a session whose append fails afterwards never uses the ledger again.
 func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	producer, n := m.ID.Producer(), m.ID.N()
+	if now := l.sweep(); l.walk != now {
+		l.walk, l.walked = now, 0
+	}
+	l.walked = max(l.walked, ms(m.ID))
 	entry := l.last[producer]
 	var last uint64
 	if entry != nil {
@@ -118,7 +130,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		l.holdStuck(producer, m.ID)
 		return hold
 	case n <= last:
-		entry.heard(seenAt)
+		l.hear(entry, seenAt)
 		switch missing := entry.isMissing(n); {
 		case m.Incomplete && (missing || entry.isSkipped(n)):
 			// rule: a number inside a declared gap, or that was skipped, is not in the file, so its message is never acknowledged as a copy, whatever it
@@ -127,7 +139,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 			return hold
 		case missing:
 			// rule: a number inside a declared gap was never appended, so it is not a copy. Better late than lost.
-			entry.fill(n)
+			l.fill(entry, n)
 			return appendLate
 		// rule: a number that was skipped has no message in the file. Its message is back in the queue if the database was set back, or if who was to
 		// put it aside has died.
@@ -189,14 +201,15 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 		entry = &producerEntry{}
 		l.last[producer] = entry
 	}
-	entry.heard(seenAt)
+	l.hear(entry, seenAt)
 	switch {
 	case n <= entry.n:
-		entry.fill(n)
+		l.fill(entry, n)
 		return
 	case n > entry.n+1:
 		l.passed = span{entry.n + 1, n - 1}
 		entry.missing = append(entry.missing, l.passed)
+		l.missing++
 	}
 	entry.n, entry.at = n, ms(id)
 }
@@ -314,9 +327,7 @@ func covered(spans []span, n uint64) (count uint64) {
 func (l *ledger) forget(now int64, retention time.Duration) (dropped int) {
 	producers := silent(l.last, now, retention)
 	for _, producer := range producers {
-		l.skipped -= len(l.last[producer].skipped)
-		delete(l.last, producer)
-		delete(l.looked, producer)
+		l.drop(producer)
 	}
 	l.delayed.forget(now, retention)
 	return len(producers)
@@ -332,9 +343,9 @@ func (e *producerEntry) isSkipped(n uint64) bool {
 	return skipped
 }
 
-// maxSkippedSpans bounds what one type's file remembers of the messages that were put aside, and so the checkpoint state (4 MB). Messages that
+// maxSkippedSpans bounds what one type's file remembers of the messages that were put aside, and so the checkpoint state (2 MB). Messages that
 // follow each other take one span.
-const maxSkippedSpans = 250_000
+const maxSkippedSpans = 150_000
 
 // noteSkipped remembers that the file has a skip entry for a message that was put aside. note has counted it.
 func (l *ledger) noteSkipped(id queue.ID) {
@@ -360,7 +371,57 @@ func (l *ledger) boundSkipped() (early bool) {
 }
 
 // fill takes n out of the missing ranges.
-func (e *producerEntry) fill(n uint64) { e.missing = without(e.missing, n) }
+func (l *ledger) fill(e *producerEntry, n uint64) {
+	l.missing -= len(e.missing)
+	e.missing = without(e.missing, n)
+	l.missing += len(e.missing)
+}
+
+// hear notes a sign of life of a producer.
+func (l *ledger) hear(e *producerEntry, seenAt int64) {
+	e.heard(seenAt)
+	e.walk = l.sweep()
+}
+
+// drop forgets a producer.
+func (l *ledger) drop(producer uint64) {
+	e := l.last[producer]
+	l.skipped -= len(e.skipped)
+	l.missing -= len(e.missing)
+	delete(l.last, producer)
+	delete(l.looked, producer)
+}
+
+// maxProducers bounds what one type's file remembers of producers, a range of missing numbers counting as one, and so memory (about 15 MB) and
+// checkpoints (3 MB).
+const maxProducers = 100_000
+
+// boundProducers forgets a tenth, the producers that have been silent for longest, if there are more than the most there may be. full tells that there are
+// still too many: of the others something may be pending, and another full sweep is needed to tell.
+func (l *ledger) boundProducers() (forgotten int, full bool) {
+	if len(l.last)+l.missing <= l.mostProducers {
+		return 0, false
+	}
+	var idle []uint64
+	for producer, e := range l.last {
+		_, held := l.held[producer]
+		_, stuck := l.stuck[producer]
+		// rule: no producer is forgotten of which something may be pending that is in the file: a full sweep that began after the last sign of life has come
+		// behind its last message, and has not met any.
+		if e.walk < l.walk && e.at < l.walked && !held && !stuck {
+			idle = append(idle, producer)
+		}
+	}
+	slices.SortFunc(idle, func(a, b uint64) int { return l.last[a].compare(&l.last[b].life) })
+	for _, producer := range idle {
+		if len(l.last)+l.missing <= l.mostProducers*9/10 {
+			break
+		}
+		l.drop(producer)
+		forgotten++
+	}
+	return forgotten, len(l.last)+l.missing > l.mostProducers
+}
 
 // The state blob inside a checkpoint, little endian:
 //
@@ -414,7 +475,7 @@ func (l *ledger) restore(state []byte) error {
 		return fmt.Errorf("%w: version %d, known are %d to %d; update this program", errState, version, stateVersionFirst, stateVersion)
 	}
 	clear(l.last)
-	l.skipped = 0
+	l.skipped, l.missing = 0, 0
 	for range d.uvarint() {
 		producer := d.uint64()
 		e := &producerEntry{n: d.uvarint()}
@@ -426,7 +487,8 @@ func (l *ledger) restore(state []byte) error {
 			e.skipped = d.spans()
 			l.skipped += len(e.skipped)
 		}
-		if d.err != nil {
+		l.missing += len(e.missing)
+		if d.spend(producerMemory); d.err != nil {
 			return d.err
 		}
 		l.last[producer] = e
@@ -443,10 +505,27 @@ func (l *ledger) restore(state []byte) error {
 	return d.err
 }
 
+// What the parts of a state take in memory when they are decoded, in bytes, and how much they may take together. The bound is more than any worker has
+// ever written in a state that a file takes: the most are a million producers of versions that did not bound them.
+const (
+	producerMemory = 170
+	spanMemory     = 32 // while their slice grows
+	keyMemory      = 120
+	stateMemory    = 220 << 20
+)
+
 // stateDecoder reads the state blob; after the first error every read returns zero.
 type stateDecoder struct {
-	b   []byte
-	err error
+	b     []byte
+	spent int // memory of what was decoded
+	err   error
+}
+
+// spend counts memory. rule: what no worker writes is refused before it takes the memory of the worker that reads it.
+func (d *stateDecoder) spend(bytes int) {
+	if d.spent += bytes; d.spent > stateMemory && d.err == nil {
+		d.err = fmt.Errorf("%w: decoded it would take more than %d MiB of memory, which that of no worker does; put the file back from a backup", errState, stateMemory>>20)
+	}
 }
 
 func (d *stateDecoder) take(n int) []byte {
@@ -477,7 +556,7 @@ func (d *stateDecoder) uvarint() uint64 {
 func (d *stateDecoder) spans() (out []span) {
 	for range d.uvarint() {
 		s := span{d.uvarint(), d.uvarint()}
-		if d.err != nil {
+		if d.spend(spanMemory); d.err != nil {
 			return nil
 		}
 		out = append(out, s)

@@ -1,13 +1,19 @@
 package worker
 
 import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"runtime"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
 	"pgregory.net/rapid"
 )
 
@@ -335,6 +341,188 @@ func TestSkippedNumbersAreBounded(t *testing.T) {
 	if l.last[1] != nil || l.skipped != 33 {
 		t.Errorf("%d ranges are left", l.skipped)
 	}
+}
+
+// Producers are forgotten when there are too many, those first that have been silent for longest, and none that may have something pending.
+func TestProducersAreBounded(t *testing.T) {
+	l, _ := testLedger()
+	sweep := uint64(1)
+	l.sweep = func() uint64 { return sweep }
+	l.mostProducers = 100
+	for p := range uint64(100) {
+		expect(t, l, message(p+1, 1), appendNow)
+		l.last[p+1].since = epoch.Add(time.Duration(p) * time.Second)
+	}
+	late := func(producer, n uint64) *queue.Message {
+		m := message(producer, n)
+		m.ID = queue.NewID(epoch.Add(time.Hour), producer, n)
+		return m
+	}
+	expect(t, l, late(1000, 1), appendNow)
+	if n, full := l.boundProducers(); n != 0 || !full {
+		t.Fatalf("forgot %d in the sweep in which all were heard of, full %v: copies of them may be pending", n, full)
+	}
+	sweep++
+	expect(t, l, message(5, 1), duplicate)              // its acknowledgement was lost
+	if n, full := l.boundProducers(); n != 0 || !full { // the walk has not come behind the others
+		t.Fatalf("forgot %d before the sweep has passed their messages, full %v", n, full)
+	}
+	expect(t, l, late(7, 3), hold) // it goes on, and something is missing
+	expect(t, l, late(1001, 1), appendNow)
+	if n, full := l.boundProducers(); n != 12 || full || len(l.last) != 90 {
+		t.Fatalf("forgot %d, %d are left, full %v; want 90 left", n, len(l.last), full)
+	}
+	for p, want := range map[uint64]bool{1: false, 2: false, 5: true, 7: true, 14: false, 15: true, 100: true, 1000: true, 1001: true} {
+		if l.last[p] != nil != want {
+			t.Errorf("producer %d is remembered: %v, want %v", p, !want, want)
+		}
+	}
+}
+
+// A range of missing numbers counts as a producer.
+func TestGapsAreBounded(t *testing.T) {
+	l, c := testLedger()
+	sweep := uint64(1)
+	l.sweep = func() uint64 { return sweep }
+	l.mostProducers = 100
+	for n := uint64(2); n <= 120; n += 2 {
+		expect(t, l, message(1, n), hold)
+		c.t = c.t.Add(time.Minute)
+		expect(t, l, message(1, n), appendAfterGap)
+	}
+	sweep++
+	for p := range uint64(50) {
+		expect(t, l, message(p+2, 500), hold)
+	}
+	c.t = c.t.Add(time.Minute)
+	for p := range uint64(50) {
+		expect(t, l, message(p+2, 500), appendAfterGap)
+	}
+	if n, full := l.boundProducers(); n != 1 || full != false || l.missing != 50 || l.last[1] != nil {
+		t.Errorf("forgot %d, %d gaps are left, full %v; want the first producer forgotten", n, l.missing, full)
+	}
+}
+
+// fullLedger has as much of everything as there may be, in numbers that take as many bytes as publishers can make them take.
+func fullLedger() *ledger {
+	l := newLedger(time.Minute, time.Now)
+	seenAt := epoch.AddDate(300, 0, 0).UnixMilli()
+	const high = 1 << 42 // of a number
+	at := func(producer, n uint64) queue.ID { return queue.NewID(time.UnixMilli(seenAt), producer, n) }
+	for p := range uint64(maxProducers) {
+		l.note(at(p<<32+1, 1), seenAt)
+		l.last[p<<32+1].n = high
+	}
+	e := l.last[1]
+	for i := range uint64(maxSkippedSpans) {
+		e.skipped = append(e.skipped, span{high + 2*i, high + 2*i})
+	}
+	l.skipped = maxSkippedSpans
+	for i := range uint64(maxDelayedSpans) {
+		l.delayed.note(at(i<<32+1, high), seenAt)
+	}
+	l.keys.window = time.Hour
+	l.keys.now = seenAt - 1000 // so all keys are from the future, which takes most
+	for i := range uint64(maxKeys) {
+		l.keys.note(strconv.FormatUint(i, 10), at(1, i))
+	}
+	l.keys.forget()
+	return l
+}
+
+func TestFullStateFits(t *testing.T) {
+	l := fullLedger()
+	state := l.state()
+	if len(state) > storage.MaxState {
+		t.Errorf("a state with all there may be has %d bytes, a file takes %d", len(state), storage.MaxState)
+	}
+	l.keys = keys{window: time.Hour, most: maxKeys, now: 1 << 47}
+	for i := range uint64(maxKeys + 1) {
+		l.keys.note(strconv.FormatUint(i, 10), queue.NewID(time.UnixMilli(1<<45), 1, i))
+	}
+	l.keys.forget()
+	if state = l.state(); len(state) > storage.MaxState {
+		t.Errorf("a state with all there may be, and no key from the future, has %d bytes, a file takes %d", len(state), storage.MaxState)
+	}
+	restored, _ := testLedger()
+	if err := restored.restore(state); err != nil {
+		t.Errorf("a full state is refused: %v", err)
+	}
+}
+
+// What no worker writes is refused by the memory that it would take, whatever it is made of. What earlier versions have written is read.
+func TestStateThatNoWorkerWrites(t *testing.T) {
+	fill := func(b []byte, entry []byte) []byte { // to the largest state there is
+		count := (storage.MaxState - len(b) - 20) / len(entry)
+		b = binary.AppendUvarint(b, uint64(count))
+		return append(b, bytes.Repeat(entry, count)...)
+	}
+	numbered := func(b []byte, most int, tail []byte) []byte {
+		count := min((storage.MaxState-len(b)-20)/(8+len(tail)), most)
+		b = binary.AppendUvarint(b, uint64(count))
+		for p := range uint64(count) {
+			b = append(binary.LittleEndian.AppendUint64(b, p), tail...)
+		}
+		return b
+	}
+	ms := binary.AppendUvarint(nil, uint64(epoch.UnixMilli()))
+	producer := slices.Concat([]byte{5}, ms, ms, []byte{0, 0}) // n, at, seenAt, no gaps, nothing skipped
+	for name, tc := range map[string]struct {
+		state []byte
+		fits  bool
+	}{
+		"gaps":      {fill(append([]byte{4, 1}, make([]byte, 8+3)...), []byte{1, 1}), false},
+		"skipped":   {fill(append([]byte{4, 1}, make([]byte, 8+4)...), []byte{1, 1}), false},
+		"producers": {numbered([]byte{4}, 1<<30, make([]byte, 5)), false},
+		"delayed":   {numbered([]byte{4, 0, 0}, 1<<30, make([]byte, 2)), false},
+		"keys":      {append(numbered([]byte{4, 0}, 1<<30, append(make([]byte, 8), 1)), 0), false},
+		"a million producers of an earlier version": {append(numbered([]byte{4}, 1_340_000, producer), 0, 0), true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			l, _ := testLedger()
+			before := heap()
+			err := l.restore(tc.state)
+			took := int(heap()-before) + len(tc.state) // what it takes when it is read, and the state itself
+			if took > 256<<20 {
+				t.Errorf("a state of %d bytes takes %d MiB", len(tc.state), took>>20)
+			}
+			if tc.fits != (err == nil) || err != nil && (!errors.Is(err, errState) || !strings.Contains(err.Error(), "220 MiB") || !strings.Contains(err.Error(), "backup")) {
+				t.Errorf("%v", err)
+			}
+			runtime.KeepAlive(l)
+		})
+	}
+}
+
+func heap() uint64 {
+	var m runtime.MemStats
+	runtime.GC()
+	runtime.ReadMemStats(&m)
+	return m.HeapAlloc
+}
+
+// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each.
+func TestManyProducersAreDrained(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		const n = maxProducers + 30_000
+		msgs := make([]queue.Message, n)
+		for i := range msgs {
+			msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch.Add(time.Duration(i)*time.Millisecond), uint64(i+1), 1)
+		}
+		r.insert(msgs...)
+		p := r.start(func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 })
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		if s := p.Stats(); s.Appended != n || s.Forgotten < 30_000 || s.Forgotten > 60_000 {
+			t.Errorf("appended %d, forgot %d", s.Appended, s.Forgotten)
+		}
+		for _, text := range []string{"many producers", "more producers than the file remembers"} {
+			if c := strings.Count(r.log.String(), text); c != 1 {
+				t.Errorf("the log says %d times %q", c, text)
+			}
+		}
+	})
 }
 
 func TestLedgerStateRoundTrip(t *testing.T) {

@@ -68,6 +68,7 @@ type Stats struct {
 	Duplicates uint64 // redelivered messages that the files refused
 	Repeated   uint64 // messages that were not appended because of their idempotency key
 	Gaps       uint64 // declared gaps
+	Forgotten  uint64 // producers that were forgotten early, as they were more than a file remembers
 	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
 	Handled    uint64 // messages that a Handler has handled
 	Retries    uint64 // calls of a Handler after one that failed

@@ -54,6 +54,10 @@ type session struct {
 
 	keysFull bool // append stage: it was said that keys are forgotten early
 
+	producersMany, producersFull bool // append stage: it was said that producers are many, and that they are forgotten early
+
+	sweepNow atomic.Bool // the append stage wants a full sweep
+
 	appended, duplicates, gaps, bytes uint64 // owned by the append stage
 	sinceCheckpoint                   uint64
 
@@ -219,7 +223,12 @@ func (s *session) open(ctx context.Context) error {
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = holder(s.pool.instance)
 		o.Empty = s.ledger.state()
-		o.Restore = s.ledger.restore
+		o.Restore = func(state []byte) error {
+			if err := s.ledger.restore(state); err != nil {
+				return fmt.Errorf("the newest file of type %q in %s: %w", s.typ, cfg.Dir, err)
+			}
+			return nil
+		}
 		o.Replay = func(r storage.Record) error {
 			if r.Kind == storage.KindLost {
 				return nil // a repair gave it up, and its ID with it
@@ -410,6 +419,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		s.keysFull = true
 		s.log.Warn().Int("keys", maxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
 	}
+	s.boundProducers()
 	if len(records) == 0 {
 		return records, nil
 	}
@@ -430,6 +440,29 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	s.bytes += b
 	s.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
 	return records, nil
+}
+
+// boundProducers keeps the ledger from growing beyond what a checkpoint can hold.
+func (s *session) boundProducers() {
+	l := s.ledger
+	if many := len(l.last) + l.missing; many >= l.mostProducers/5*4 && !s.producersMany {
+		s.producersMany = true
+		s.log.Warn().Int("producers", many).Int("max", l.mostProducers).
+			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
+	}
+	forgotten, full := l.boundProducers()
+	if full {
+		s.sweepNow.Store(true)
+	}
+	if forgotten == 0 {
+		return
+	}
+	s.count(func(st *Stats) { st.Forgotten += uint64(forgotten) })
+	if !s.producersFull {
+		s.producersFull = true
+		s.log.Warn().Int("max", l.mostProducers).Msg("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
+			"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
+	}
 }
 
 // due judges one fetched message: ok tells that it is to be appended or handled now, and kind as what. Otherwise it waits, or

@@ -22,6 +22,19 @@ type life struct {
 // heard notes a sign of life.
 func (l *life) heard(seenAt int64) { *l = life{seenAt: max(l.seenAt, seenAt), since: time.Now()} }
 
+// compare is negative if l has been silent for longer than other, as far as this pool knows. What it has heard of itself comes behind what it knows from the file.
+func (l *life) compare(other *life) int {
+	switch {
+	case l.read && other.read:
+		return cmp.Compare(l.seenAt, other.seenAt)
+	case l.read:
+		return -1
+	case other.read:
+		return 1
+	}
+	return l.since.Compare(other.since)
+}
+
 func (l *life) lived() *life { return l }
 
 // readLife is that of an entry in a checkpoint's state.

@@ -84,7 +84,7 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 		l := queue.Letter{Message: h}
 		decodeLetter(cursor.Current, &l)
 		letters = append(letters, l)
-		if size += int64(len(h.Payload)); len(letters) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
+		if size += int64(l.Size()); len(letters) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
 			break
 		}
 	}

@@ -2,12 +2,15 @@ package mongoqueue
 
 import (
 	"bytes"
+	"errors"
 	"fmt"
+	"iter"
 	"maps"
 	"slices"
 	"strings"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/fencepost/fencepost/queue"
 )
@@ -46,7 +49,7 @@ func documents(typ string, msgs []queue.Message) []document {
 	for i := range msgs {
 		m := &msgs[i]
 		key := headKey(typ, m.ID)
-		docs[i] = document{key: key, message: i, size: m.Size() + 64,
+		docs[i] = document{key: key, message: i, size: m.Size(),
 			body: append(make(bson.D, 0, 3), bson.E{Key: "_id", Value: key}, bson.E{Key: "b", Value: bson.Binary{Data: m.Payload}})}
 		if len(m.Headers) > 0 {
 			docs[i].body = append(docs[i].body, bson.E{Key: "h", Value: encodeHeaders(m.Headers)})
@@ -90,11 +93,10 @@ func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 
 // decodeDocument reads a document whose _id isOurs accepts, except for its type and ID.
 func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message, ok bool) {
-	elements, err := raw.Elements()
-	if err != nil {
-		return h, false
-	}
-	for _, e := range elements {
+	for e, err := range elements(raw) {
+		if err != nil {
+			return h, false
+		}
 		v := e.Value()
 		switch e.Key() {
 		case "_id":
@@ -115,9 +117,11 @@ func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message
 			// rule: its payload lies in other documents, where an earlier version has put it
 			setUnfit(&h, "an earlier version stored it in pieces, which only that version can read: drain it with that one")
 		case "h":
-			if h.Headers, err = decodeHeaders(v); err != nil {
+			headers, err := decodeHeaders(v)
+			if err != nil {
 				setUnfit(&h, "%v", err)
 			}
+			h.Headers = headers
 		}
 	}
 	return h, ok
@@ -131,34 +135,18 @@ func setUnfit(m *queue.Message, why string, args ...any) {
 }
 
 func decodeHeaders(v bson.RawValue) (map[string]string, error) {
-	headers := map[string]string{}
 	if list, ok := v.ArrayOK(); ok {
-		values, err := list.Values()
-		if err != nil || len(values)%2 != 0 {
-			return nil, fmt.Errorf("the headers (field h) are an array of %d elements, want keys and values in turn", len(values))
-		}
-		for i := 0; i < len(values); i += 2 {
-			key, okKey := values[i].StringValueOK()
-			value, okValue := values[i+1].StringValueOK()
-			if !okKey {
-				return nil, fmt.Errorf("header key %d (in field h) is of the type %v, want string", i/2+1, values[i].Type)
-			}
-			if !okValue {
-				return nil, headerError(key, values[i+1])
-			}
-			headers[key] = value
-		}
-		return headers, nil
+		return decodeHeaderList(bson.Raw(list))
 	}
 	doc, ok := v.DocumentOK()
 	if !ok {
 		return nil, fmt.Errorf("the headers (field h) are of the type %v, want embedded document", v.Type)
 	}
-	elements, err := doc.Elements()
-	if err != nil {
-		return nil, fmt.Errorf("the headers (field h) are damaged: %w", err)
+	if _, err := countHeaders(doc, 1); err != nil {
+		return nil, err
 	}
-	for _, e := range elements {
+	headers := map[string]string{}
+	for e := range elements(doc) {
 		value, ok := e.Value().StringValueOK()
 		if !ok {
 			return nil, headerError(e.Key(), e.Value())
@@ -166,6 +154,74 @@ func decodeHeaders(v bson.RawValue) (map[string]string, error) {
 		headers[e.Key()] = value
 	}
 	return headers, nil
+}
+
+// decodeHeaderList decodes an array of keys and values in turn.
+func decodeHeaderList(list bson.Raw) (map[string]string, error) {
+	n, err := countHeaders(list, 2)
+	if err != nil {
+		return nil, err
+	}
+	if n%2 != 0 {
+		return nil, fmt.Errorf("the headers (field h) are an array of %d elements, want keys and values in turn", n)
+	}
+	headers := map[string]string{}
+	i, key := 0, ""
+	for e := range elements(list) {
+		text, ok := e.Value().StringValueOK()
+		switch i++; {
+		case !ok && i%2 == 1:
+			return nil, fmt.Errorf("header key %d (in field h) is of the type %v, want string", i/2+1, e.Value().Type)
+		case !ok:
+			return nil, headerError(key, e.Value())
+		case i%2 == 1:
+			key = text
+		default:
+			headers[key] = text
+		}
+	}
+	return headers, nil
+}
+
+// countHeaders counts the elements of the headers, each of which has so many. The error says what is wrong with them, or that they are too many.
+func countHeaders(headers bson.Raw, each int) (n int, err error) {
+	for _, err := range elements(headers) {
+		if err != nil {
+			return 0, fmt.Errorf("the headers (field h) are damaged: %w", err)
+		}
+		n++
+	}
+	// rule: headers are counted before they are decoded
+	if why := queue.TooManyHeaders(n / each); why != "" {
+		return 0, fmt.Errorf("%s (field h)", why)
+	}
+	return n, nil
+}
+
+// elements goes over those of a document, or of an array, which has the same form. It does not collect them: somebody may have stored millions. An
+// error is the last one.
+func elements(doc bson.Raw) iter.Seq2[bson.RawElement, error] {
+	return func(yield func(bson.RawElement, error) bool) {
+		size, rest, ok := bsoncore.ReadLength(doc)
+		if !ok || int(size) != len(doc) {
+			yield(nil, errors.New("its length is wrong"))
+			return
+		}
+		for len(rest) > 1 {
+			var e bsoncore.Element
+			if e, rest, ok = bsoncore.ReadElement(rest); !ok {
+				yield(nil, errors.New("it is cut short"))
+				return
+			}
+			if err := e.Validate(); err != nil {
+				yield(nil, err)
+				return
+			}
+			if !yield(bson.RawElement(e), nil) {
+				return
+			}
+		}
+	}
 }
 
 func headerError(key string, value bson.RawValue) error {

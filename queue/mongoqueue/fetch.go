@@ -85,7 +85,7 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 			h.Payload, h.Headers = nil, nil
 		}
 		out = append(out, h)
-		if bytes += int64(len(h.Payload)); limit.Bytes > 0 && bytes >= limit.Bytes {
+		if bytes += int64(h.Size()); limit.Bytes > 0 && bytes >= limit.Bytes {
 			break
 		}
 	}

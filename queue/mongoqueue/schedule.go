@@ -220,7 +220,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 	err := q.eachDelayed(ctx, keyRange(from, slotTo), limit.Messages, func(d delayed) bool {
 		if s := queue.SlotOf(&d.Message); !d.cancelled && s.Listable() {
 			out = append(out, d.Message)
-			size += int64(len(d.Payload))
+			size += int64(d.Size())
 		}
 		return len(out) < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes)
 	})
@@ -380,7 +380,7 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 			return true
 		}
 		out = append(out, d)
-		size += int64(len(d.Payload))
+		size += int64(d.Size())
 		return len(out) < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes)
 	})
 	return out, err

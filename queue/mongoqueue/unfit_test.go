@@ -106,6 +106,22 @@ func TestSpoiledInMongoDB(t *testing.T) {
 			},
 			Keys: []string{"orders/!", "orders/" + strings.Repeat("0", queue.IDLen), "orders/" + among + "\n", "orders/" + among + "x", "orders/1",
 				"orders/" + strings.Repeat("Z", queue.IDLen), "orders/note-1", "orders/zzz"},
+			PlantHeaders: func(t *testing.T, dead bool, m queue.Message) {
+				in, headers := messages, bson.A{}
+				if dead {
+					in = db.Collection("dead")
+				}
+				for k, v := range m.Headers {
+					headers = append(headers, k, v)
+				}
+				var stored any = headers
+				if len(m.Headers) < 1000 { // in the other form
+					stored = m.Headers
+				}
+				if _, err := in.InsertOne(t.Context(), bson.D{{Key: "_id", Value: m.Type + "/" + m.ID.String()}, {Key: "b", Value: m.Payload}, {Key: "h", Value: stored}}); err != nil {
+					t.Fatal(err)
+				}
+			},
 			PlantForeign: func(t *testing.T, _ string, keys ...string) {
 				for _, key := range keys {
 					if _, err := messages.InsertOne(t.Context(), bson.D{{Key: "_id", Value: key}, {Key: "b", Value: "x"}}); err != nil {

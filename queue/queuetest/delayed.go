@@ -242,6 +242,7 @@ func testDelayInvalid(t *testing.T, q queue.Queue) {
 		"past due": change(func(m *queue.Message) { m.Due = time.UnixMilli(-1) }),
 		"far due":  change(func(m *queue.Message) { m.Due = queue.MaxDue.Add(time.Second) }),
 		"size":     change(func(m *queue.Message) { m.Payload = make([]byte, queue.MaxPayload+1) }),
+		"headers":  change(func(m *queue.Message) { m.Headers = headersOf(queue.MaxHeaderCount, "") }), // no room for another one
 		"header":   change(func(m *queue.Message) { m.Headers = map[string]string{"": "v"} }),
 		"half":     change(func(m *queue.Message) { m.Incomplete = true }),
 	} {

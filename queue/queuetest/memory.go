@@ -196,7 +196,7 @@ func (m *Memory) Fetch(ctx context.Context, typ string, after queue.ID, limit qu
 			msg.Payload, msg.Headers = nil, nil
 		}
 		out = append(out, msg)
-		if size += int64(len(msg.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+		if size += int64(msg.Size()); limit.Bytes > 0 && size >= limit.Bytes {
 			break
 		}
 	}
@@ -300,7 +300,7 @@ func (m *Memory) Dead(ctx context.Context, typ string, after queue.ID, limit que
 		l := list[i]
 		l.Payload, l.Headers = bytes.Clone(l.Payload), maps.Clone(l.Headers)
 		out = append(out, l)
-		if size += int64(len(l.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+		if size += int64(l.Size()); limit.Bytes > 0 && size >= limit.Bytes {
 			break
 		}
 	}

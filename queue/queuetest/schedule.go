@@ -91,7 +91,7 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 		m.types[msg.Type] = true
 		m.insert(msg.Type, []queue.Message{msg})
 		p.Messages++
-		size += int64(len(msg.Payload))
+		size += int64(msg.Size())
 	}
 	if i := d.next(p.Now); i >= 0 {
 		p.Next = d.list[i].Due
@@ -153,7 +153,7 @@ func (m *Memory) Delayed(ctx context.Context, after queue.Slot, limit queue.Limi
 		msg := m.delays.list[i]
 		msg.Payload, msg.Headers = bytes.Clone(msg.Payload), maps.Clone(msg.Headers)
 		out = append(out, msg)
-		if size += int64(len(msg.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+		if size += int64(msg.Size()); limit.Bytes > 0 && size >= limit.Bytes {
 			break
 		}
 	}

@@ -14,7 +14,9 @@ type SpoiledStore struct {
 	Open  func(t *testing.T) queue.Queue
 	Spoil map[string]Spoiling // by what is wrong then
 
-	Keys         []string // some foreign keys as Foreign lists them, in order
+	Keys []string // some foreign keys as Foreign lists them, in order
+	// PlantHeaders stores a message, or a dead letter, as a program that knows no limits would.
+	PlantHeaders func(t *testing.T, dead bool, m queue.Message)
 	PlantForeign func(t *testing.T, typ string, keys ...string)
 	KeyOf        func(typ string, id queue.ID) string // of a message, in the same form
 }
@@ -34,6 +36,14 @@ func RunSpoiled(t *testing.T, fresh func(t *testing.T) SpoiledStore) {
 			testUndecodable(t, s.Open(t), s.Spoil[name])
 		})
 	}
+	t.Run("TooManyHeaders", func(t *testing.T) {
+		if fresh(t).PlantHeaders == nil {
+			t.Skip("it holds messages that were inserted, and nothing else")
+		}
+		for _, n := range []int{queue.MaxHeaderCount + 1, 100_000} {
+			testTooManyHeaders(t, fresh(t), n)
+		}
+	})
 	t.Run("ForeignKeys", func(t *testing.T) {
 		for _, total := range []int{1, 5, 150} { // also more than a backend may want to read for a count
 			testForeignKeys(t, fresh(t), total)
@@ -70,6 +80,27 @@ func testUndecodable(t *testing.T, q queue.Queue, s Spoiling) {
 		t.Fatalf("%d messages after the repair, the first is %+v", len(got), got)
 	}
 	wantMessages(t, got, msgs[1:2])
+}
+
+// testTooManyHeaders: such a message is held and named, such a dead letter is listed, and neither is decoded.
+func testTooManyHeaders(t *testing.T, s SpoiledStore, n int) {
+	q := s.Open(t)
+	many := queue.Message{Type: "orders", ID: id(1, 1, 2), Payload: []byte("x"), Headers: headersOf(n, "")}
+	mustInsert(t, q, "orders", numbered("orders", 1, 1))
+	s.PlantHeaders(t, false, many)
+	s.PlantHeaders(t, true, many)
+	want := fmt.Sprint(queue.MaxHeaderCount)
+	got := fetchAll(t, q, "orders")
+	if len(got) != 2 || !got[1].Incomplete || got[1].Headers != nil || !strings.Contains(got[1].Why, "header") || n < 1000 && !strings.Contains(got[1].Why, want) {
+		t.Errorf("%d messages, the last one has %d headers: %q; want it to be incomplete, and that this says why", len(got), len(got[len(got)-1].Headers), got[len(got)-1].Why)
+	}
+	letters := dead(t, q, "orders")
+	if len(letters) != 1 || letters[0].ID != many.ID || !letters[0].Incomplete || letters[0].Headers != nil {
+		t.Errorf("%d dead letters, want the one with too many headers", len(letters))
+	}
+	if err := q.RemoveDead(t.Context(), "orders", []queue.ID{many.ID}); err != nil || len(dead(t, q, "orders")) != 0 {
+		t.Errorf("it cannot be removed: %v", err)
+	}
 }
 
 func testForeignKeys(t *testing.T, s SpoiledStore, total int) {

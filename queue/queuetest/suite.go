@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -35,6 +36,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("FetchOrderAndBounds", one(testFetchOrder))
 	t.Run("FetchSeparatesTypes", one(testTypesApart))
 	t.Run("FetchLimits", one(testFetchLimits))
+	t.Run("LimitsCountHeaders", one(testLimitsCountHeaders))
 	t.Run("FetchIsRepeatable", one(testFetchRepeatable))
 	t.Run("Payloads", one(testPayloads))
 	t.Run("LargestMessages", one(testLargest))
@@ -202,6 +204,7 @@ func testInsertInvalid(t *testing.T, q queue.Queue) {
 		"type":           {"Orders", queue.Message{ID: id(1, 1, 1)}, queue.ErrInvalidType},
 		"path as type":   {"../orders", queue.Message{ID: id(1, 1, 1)}, queue.ErrInvalidType},
 		"no ID":          {"orders", queue.Message{}, queue.ErrInvalidID},
+		"header count":   {"orders", queue.Message{ID: id(1, 1, 1), Headers: headersOf(queue.MaxHeaderCount+1, "")}, queue.ErrTooLarge},
 		"payload":        {"orders", queue.Message{ID: id(1, 1, 1), Payload: make([]byte, queue.MaxPayload+1)}, queue.ErrTooLarge},
 		"header":         {"orders", queue.Message{ID: id(1, 1, 1), Headers: map[string]string{"": ""}}, queue.ErrInvalidHeader},
 		"another type's": {"orders", queue.Message{ID: id(1, 1, 1), Type: "audit"}, nil},
@@ -283,6 +286,7 @@ func testFetchLimits(t *testing.T, q queue.Queue) {
 		msgs = append(msgs, queue.Message{Type: "orders", ID: id(1, 1, uint64(n)), Payload: bytes.Repeat([]byte{byte(n)}, 100)})
 	}
 	mustInsert(t, q, "orders", msgs)
+	each := int64(msgs[0].Size())
 	for _, tc := range []struct {
 		limit queue.Limit
 		want  int
@@ -292,10 +296,10 @@ func testFetchLimits(t *testing.T, q queue.Queue) {
 		{queue.Limit{Messages: 30}, 30},
 		{queue.Limit{Messages: 31}, 30},
 		{queue.Limit{Messages: 30, Bytes: 1}, 1},
-		{queue.Limit{Messages: 30, Bytes: 100}, 1},
-		{queue.Limit{Messages: 30, Bytes: 101}, 2},
-		{queue.Limit{Messages: 30, Bytes: 1000}, 10},
-		{queue.Limit{Messages: 3, Bytes: 1000}, 3},
+		{queue.Limit{Messages: 30, Bytes: each}, 1},
+		{queue.Limit{Messages: 30, Bytes: each + 1}, 2},
+		{queue.Limit{Messages: 30, Bytes: 10 * each}, 10},
+		{queue.Limit{Messages: 3, Bytes: 10 * each}, 3},
 		{queue.Limit{Messages: 30, Bytes: 1 << 40}, 30},
 	} {
 		for range 3 { // a backend may learn from earlier calls, and must not learn wrongly
@@ -315,6 +319,51 @@ func testFetchLimits(t *testing.T, q queue.Queue) {
 		all = append(all, got...)
 	}
 	wantMessages(t, all, msgs)
+}
+
+// headersOf makes n headers, whose keys and values hold the text, too.
+func headersOf(n int, text string) map[string]string {
+	headers := map[string]string{}
+	for i := range n {
+		headers[strconv.Itoa(i)+text] = text
+	}
+	return headers
+}
+
+// testLimitsCountHeaders: whoever reads messages asks for bytes because of its memory, and headers take most of it if they are many.
+func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
+	headers := headersOf(queue.MaxHeaderCount-1, "") // a delayed message has one less
+	at := now(t, q)
+	delayed := delayedMessages("later", at.Add(time.Hour), at, 1, 1, 30)
+	var msgs []queue.Message
+	var letters []queue.Letter
+	for i := range delayed {
+		delayed[i].Payload, delayed[i].Headers = nil, headers
+		msgs = append(msgs, queue.Message{Type: "orders", ID: id(1, 1, uint64(i+1)), Headers: headers})
+		letters = append(letters, queue.Letter{Message: queue.Message{Type: "audit", ID: id(1, 1, uint64(i+1)), Headers: headers}})
+	}
+	mustInsert(t, q, "orders", msgs)
+	mustDelay(t, q, delayed)
+	if err := q.Bury(t.Context(), "audit", letters); err != nil {
+		t.Fatal(err)
+	}
+	limit := queue.Limit{Messages: 30, Bytes: 10 * 100 * int64(len(headers))} // that of 10 messages, and not of 10 with headers that count nothing
+	for range 2 {                                                             // a backend may learn
+		got := mustFetch(t, q, "orders", queue.ID{}, limit)
+		dead, err := q.Dead(t.Context(), "audit", queue.ID{}, limit)
+		later, err2 := q.Delayed(t.Context(), queue.Slot{}, limit)
+		if len(got) > 10 || len(dead) > 10 || len(later) > 10 || len(got) < 9 || err != nil || err2 != nil {
+			t.Errorf("%d messages, %d dead letters, %d delayed messages within %d bytes, %v, %v; want 9 or 10 of each", len(got), len(dead), len(later), limit.Bytes, err, err2)
+		}
+	}
+	due := delayedMessages("due", at.Add(-time.Minute), at, 2, 1, 30)
+	for i := range due {
+		due[i].Payload, due[i].Headers = nil, headers
+	}
+	mustDelay(t, q, due)
+	if p := mustPromote(t, q, limit); p.Messages > 10 || p.Messages < 9 {
+		t.Errorf("promoted %d messages within %d bytes, want 9 or 10", p.Messages, limit.Bytes)
+	}
 }
 
 func testFetchRepeatable(t *testing.T, q queue.Queue) {
@@ -391,7 +440,7 @@ func testLargest(t *testing.T, q queue.Queue) {
 
 func testHeaders(t *testing.T, q queue.Queue) {
 	many := map[string]string{}
-	for i := range 2000 {
+	for i := range 200 {
 		many[fmt.Sprintf("key %d", i)] = fmt.Sprint(i)
 	}
 	var msgs []queue.Message
@@ -406,6 +455,8 @@ func testHeaders(t *testing.T, q queue.Queue) {
 		{"k": strings.Repeat("v", queue.MaxHeaders-1)},
 		{strings.Repeat("k", 1000): "v"},
 		many,
+		headersOf(queue.MaxHeaderCount, ""),
+		headersOf(queue.MaxHeaderCount, ".,:"),
 	} {
 		msgs = append(msgs, queue.Message{Type: "orders", ID: id(1, 1, uint64(i+1)), Payload: []byte("p"), Headers: h})
 	}

@@ -43,6 +43,7 @@ func RunUnfit(t *testing.T, fresh func(t *testing.T) UnfitStore) {
 	for name, change := range map[string]func(m *queue.Message){
 		"type":    func(m *queue.Message) { m.Type = "Orders" },
 		"zero ID": func(m *queue.Message) { m.ID = queue.ID{} },
+		"headers": func(m *queue.Message) { m.Headers = headersOf(queue.MaxHeaderCount+1, "") },
 	} {
 		t.Run("Kept/"+name, func(t *testing.T) {
 			s := fresh(t)

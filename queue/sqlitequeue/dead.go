@@ -45,7 +45,7 @@ func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queu
 	}
 	var out []queue.Letter
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT id, payload, headers, reason, attempts, worker, at FROM queue_dead WHERE type = ? AND id > ? ORDER BY id LIMIT ?`,
+		rows, err := tx.Query(`SELECT id, payload, `+headersColumn+`, reason, attempts, worker, at FROM queue_dead WHERE type = ? AND id > ? ORDER BY id LIMIT ?`,
 			typ, after[:], limit.Messages)
 		if err != nil {
 			return err
@@ -64,7 +64,7 @@ func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queu
 			}
 			l.Time = time.UnixMilli(at)
 			out = append(out, l)
-			if size += int64(len(l.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+			if size += int64(l.Size()); limit.Bytes > 0 && size >= limit.Bytes {
 				return nil
 			}
 		}

@@ -278,7 +278,7 @@ func readDelayed(tx *sqlitedb.Tx, until time.Time, limit queue.Limit) (out []due
 	var size int64
 	err = eachDue(tx, until, func(m due, length int64) bool {
 		out = append(out, m)
-		size += length
+		size += int64(m.Size()) + length
 		return len(out) < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes)
 	})
 	return out, err
@@ -287,7 +287,7 @@ func readDelayed(tx *sqlitedb.Tx, until time.Time, limit queue.Limit) (out []due
 // eachDue calls f with the messages that are due at the given time, in order, until it returns false. Payloads are not read: they are moved
 // inside the database.
 func eachDue(tx *sqlitedb.Tx, until time.Time, f func(m due, size int64) bool) error {
-	rows, err := tx.Query(`SELECT due, type, id, length(payload), headers FROM queue_delayed WHERE due <= ? ORDER BY due, type, id`, until.UnixMilli())
+	rows, err := tx.Query(`SELECT due, type, id, length(payload), `+headersColumn+` FROM queue_delayed WHERE due <= ? ORDER BY due, type, id`, until.UnixMilli())
 	if err != nil {
 		return err
 	}
@@ -353,7 +353,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 		return nil, err
 	}
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT due, type, id, payload, headers FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) ORDER BY due, type, id`,
+		rows, err := tx.Query(`SELECT due, type, id, payload, `+headersColumn+` FROM queue_delayed WHERE (due, type, id) > (?, ?, ?) ORDER BY due, type, id`,
 			dueOf(after), after.Type, after.ID[:])
 		if err != nil {
 			return err
@@ -375,7 +375,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 				continue
 			}
 			out = append(out, m)
-			if size += int64(len(m.Payload)); len(out) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
+			if size += int64(m.Size()); len(out) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
 				return nil
 			}
 		}

@@ -253,7 +253,7 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 
 // fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one.
 func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queue.Message) (read int, last []byte, err error) {
-	rows, err := tx.Query(`SELECT id, payload, headers FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, from, limit.Messages)
+	rows, err := tx.Query(`SELECT id, payload, `+headersColumn+` FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, from, limit.Messages)
 	if err != nil {
 		return 0, nil, err
 	}
@@ -276,24 +276,75 @@ func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queu
 			return 0, nil, err
 		}
 		*out = append(*out, m)
-		if size += int64(len(m.Payload)); limit.Bytes > 0 && size >= limit.Bytes {
+		if size += int64(m.Size()); limit.Bytes > 0 && size >= limit.Bytes {
 			return read, last, nil
 		}
 	}
 	return read, last, rows.Err()
 }
 
+// maxHeaderText is how long the headers of a message can be in JSON, in bytes: each of theirs may take six, as \u0001.
+const maxHeaderText = 6*queue.MaxHeaders + 6*queue.MaxHeaderCount + 2
+
+// headersColumn reads headers, and not more than maxHeaderText of them: instead of what is longer it reads tooLong, which is no JSON, and the length.
+const tooLong = "more: "
+
+var headersColumn = fmt.Sprintf(`CASE WHEN octet_length(headers) > %d THEN '%s' || octet_length(headers) ELSE headers END`, maxHeaderText, tooLong)
+
 // decode completes a message that was read.
 func decode(m *queue.Message, id []byte, headers *string) error {
 	if copy(m.ID[:], id) != len(m.ID) || len(id) != len(m.ID) {
 		return fmt.Errorf("the database holds a message of %s with an ID of %d bytes, want %d: it was not written by Fencepost; remove it", m.Type, len(id), len(m.ID))
 	}
-	if headers != nil {
-		if err := json.Unmarshal([]byte(*headers), &m.Headers); err != nil {
-			*m = queue.Message{Type: m.Type, ID: m.ID, Incomplete: true, Why: whyNoHeaders(*headers)}
-		}
+	if headers == nil {
+		return nil
+	}
+	// rule: headers are counted before they are decoded
+	why := ""
+	if n, ok := strings.CutPrefix(*headers, tooLong); ok {
+		why = fmt.Sprintf("the headers are a text of %s bytes, those of a message have at most %d", n, maxHeaderText)
+	} else if strings.Count(*headers, ",") >= queue.MaxHeaderCount { // perhaps it has so many
+		why = queue.TooManyHeaders(countHeaders(*headers))
+	}
+	if why != "" {
+		why += " (column headers)"
+	} else if json.Unmarshal([]byte(*headers), &m.Headers) != nil {
+		why = whyNoHeaders(*headers)
+	}
+	if why != "" {
+		*m = queue.Message{Type: m.Type, ID: m.ID, Incomplete: true, Why: why}
 	}
 	return nil
+}
+
+// countHeaders counts the members of a JSON object up to where it is damaged, if it is; 0 for what is none.
+func countHeaders(headers string) (n int) {
+	d := json.NewDecoder(strings.NewReader(headers))
+	depth, key := 0, false // key: the next token at depth 1 is one
+	for {
+		t, err := d.Token()
+		if err != nil {
+			return n
+		}
+		switch t {
+		case json.Delim('{'), json.Delim('['):
+			if depth++; depth == 1 {
+				if t != json.Delim('{') {
+					return 0
+				}
+				key = true
+				continue
+			}
+		case json.Delim('}'), json.Delim(']'):
+			depth--
+		}
+		if depth == 1 {
+			if key {
+				n++
+			}
+			key = !key
+		}
+	}
 }
 
 // whyNoHeaders says what is wrong with headers that cannot be decoded.

@@ -88,6 +88,17 @@ func TestSpoiledInSQLite(t *testing.T) {
 				"a key that changes the terminal": spoil(`'{"\u001b[2J": 1}'`, `"\x1b[2J"`),
 			},
 			Keys: []string{"x''", "x'0000'", "x'" + strings.Repeat("00", 20) + "'", "x'018b'", "x'6e6f7465'", "x'" + strings.Repeat("ff", 21) + "'"},
+			PlantHeaders: func(t *testing.T, dead bool, m queue.Message) {
+				headers, err := json.Marshal(m.Headers)
+				if err != nil {
+					t.Fatal(err)
+				}
+				insert := `INSERT INTO queue_messages (type, id, payload, headers) VALUES (?, ?, ?, ?)`
+				if dead {
+					insert = `INSERT INTO queue_dead (type, id, payload, headers, reason, attempts, worker, at) VALUES (?, ?, ?, ?, '', 1, '', 0)`
+				}
+				mustExec(t, q, insert, m.Type, m.ID[:], m.Payload, string(headers))
+			},
 			PlantForeign: func(t *testing.T, typ string, keys ...string) {
 				for _, key := range keys {
 					mustExec(t, q, `INSERT INTO queue_messages (type, id, payload) VALUES (?, `+key+`, x'78')`, typ)

@@ -144,6 +144,7 @@ var perType = []perTypeSample{
 	counter("fencepost_duplicate_messages_total", "Redelivered messages that were refused as copies.", func(s *worker.TypeStatus) uint64 { return s.Duplicates }),
 	counter("fencepost_repeated_messages_total", "Messages not appended because one with their idempotency key was.", func(s *worker.TypeStatus) uint64 { return s.Repeated }),
 	counter("fencepost_declared_gaps_total", "Messages taken although earlier ones of their producer were missing for good.", func(s *worker.TypeStatus) uint64 { return s.Gaps }),
+	counter("fencepost_forgotten_producers_total", "Producers forgotten early, as they were more than a file remembers.", func(s *worker.TypeStatus) uint64 { return s.Forgotten }),
 	counter("fencepost_dead_messages_total", "Messages put aside as dead letters.", func(s *worker.TypeStatus) uint64 { return s.Dead }),
 	counter("fencepost_retries_total", "Calls of the handler after one that failed.", func(s *worker.TypeStatus) uint64 { return s.Retries }),
 	counter("fencepost_sessions_total", "Times that a type was held and opened.", func(s *worker.TypeStatus) uint64 { return s.Sessions }),
