@@ -181,7 +181,7 @@ var formatRules = []rule{
 		old: `if body.accepted_end > self.end or r.base_index > self.next:`, new: `if False:`},
 	{file: "docs/model/fencepost.pml", rule: "the rules of the model", tests: "TestModel"},
 	{file: "worker/ledger.go", rule: "no producer is forgotten of which something may be pending that is in the file", tests: "TestProducersAreBounded",
-		old: `if e.walk < l.walk && e.at < l.walked && !held && !stuck {`, new: `if true || held || stuck {`},
+		old: `if e.walk < l.walk && e.at < l.walked && !held && !stuck {`, new: `if e.n > 0 || held || stuck {`},
 	{file: "worker/ledger.go", rule: "what no worker writes is refused before it takes the memory of the worker that reads it", tests: "TestStateThatNoWorkerWrites",
 		old: `if d.spent += bytes; d.spent > stateMemory && d.err == nil {`, new: `if d.spent += bytes; false {`},
 }
