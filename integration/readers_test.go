@@ -16,6 +16,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/klauspost/compress/zstd"
 )
 
@@ -42,7 +43,7 @@ func peakOf(t *testing.T, program string, args ...string) (code int, peak int64,
 		program = filepath.Join(bin, program)
 	}
 	cmd := exec.Command(os.Args[0], append([]string{program}, args...)...)
-	cmd.Env = append(cleanEnv(), envPeak+"="+file)
+	cmd.Env = append(kit.Env(), envPeak+"="+file)
 	var errs bytes.Buffer
 	cmd.Stderr = &errs
 	cmd.Run()

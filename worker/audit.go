@@ -58,16 +58,9 @@ type Range struct{ From, To uint64 }
 
 const maxProblems = 20 // described; the others are counted
 
-// What an Audit holds takes so much, about, bytes.
-const (
-	producerMemory = 200 // Producer or producerEntry, its first range, its place in a map
-	rangeMemory    = 32  // Range or span, in a list that may have twice the room
-	keyMemory      = 100 // an idempotency key, while a state is read
-)
-
 // grow tells Grow of what is held, and was not told yet.
 func (a *Audit) grow() error {
-	held := a.restored + int64(len(a.producers)+len(a.delayed.of))*producerMemory + int64(a.ranges+a.delayed.spans)*rangeMemory
+	held := a.restored + int64(len(a.producers)+len(a.delayed.of))*producerMemory + int64(a.ranges+a.delayed.spans)*spanMemory
 	if a.Grow == nil || held <= a.told {
 		return nil
 	}
@@ -76,59 +69,13 @@ func (a *Audit) grow() error {
 	return a.Grow(more)
 }
 
-// stateMemory is what a state takes, read. It may be that of a file that nobody trusts: 16 million ranges fit in its 32 MiB.
-func stateMemory(state []byte) (need int64) {
-	d := stateDecoder{b: state}
-	version := d.byte()
-	numbers := func(n uint64) {
-		for ; n > 0 && d.err == nil; n-- {
-			d.uvarint()
-		}
-	}
-	spans := func() {
-		for n := d.uvarint(); n > 0 && d.err == nil; n-- {
-			need += rangeMemory
-			numbers(2)
-		}
-	}
-	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
-		need += producerMemory
-		d.uint64()
-		numbers(2)
-		if version >= stateVersionTimes {
-			numbers(1)
-		}
-		spans()
-		if version >= stateVersion {
-			spans()
-		}
-	}
-	if version >= stateVersionKeys {
-		for n := d.uvarint(); n > 0 && d.err == nil; n-- {
-			need += keyMemory
-			d.take(len(keyHash{}))
-			numbers(1)
-		}
-	}
-	if version >= stateVersionTimes {
-		for n := d.uvarint(); n > 0 && d.err == nil; n-- {
-			need += producerMemory
-			d.uint64()
-			numbers(1)
-			spans()
-		}
-	}
-	return need
-}
-
 // Restore takes in the state that a successor file begins with: the producers' counters in the files before it.
 func (a *Audit) Restore(state []byte) error {
-	a.restored = stateMemory(state)
-	if err := a.grow(); err != nil {
-		return err
-	}
 	l := newLedger(0, nil)
-	if err := l.restore(state); err != nil {
+	if err := l.restoreWithin(state, func(spent int) error {
+		a.restored = int64(spent)
+		return cmp.Or(a.grow(), stateMemoryBound(spent))
+	}); err != nil {
 		return err
 	}
 	for number, e := range l.last {

@@ -468,8 +468,11 @@ func appendSpans(b []byte, spans []span) []byte {
 }
 
 // restore replaces the ledger by a checkpoint's state.
-func (l *ledger) restore(state []byte) error {
-	d := stateDecoder{b: state}
+func (l *ledger) restore(state []byte) error { return l.restoreWithin(state, stateMemoryBound) }
+
+// restoreWithin is restore that ends with the error of within, which is told how much memory the state has taken so far, in bytes.
+func (l *ledger) restoreWithin(state []byte, within func(spent int) error) error {
+	d := stateDecoder{b: state, within: within}
 	version := d.byte()
 	if d.err == nil && (version < stateVersionFirst || version > stateVersion) {
 		return fmt.Errorf("%w: version %d, known are %d to %d; update this program", errState, version, stateVersionFirst, stateVersion)
@@ -516,16 +519,24 @@ const (
 
 // stateDecoder reads the state blob; after the first error every read returns zero.
 type stateDecoder struct {
-	b     []byte
-	spent int // memory of what was decoded
-	err   error
+	b      []byte
+	spent  int // memory of what was decoded
+	within func(spent int) error
+	err    error
 }
 
 // spend counts memory. rule: what no worker writes is refused before it takes the memory of the worker that reads it.
 func (d *stateDecoder) spend(bytes int) {
-	if d.spent += bytes; d.spent > stateMemory && d.err == nil {
-		d.err = fmt.Errorf("%w: decoded it would take more than %d MiB of memory, which that of no worker does; put the file back from a backup", errState, stateMemory>>20)
+	if d.spent += bytes; d.err == nil {
+		d.err = d.within(d.spent)
 	}
+}
+
+func stateMemoryBound(spent int) error {
+	if spent > stateMemory {
+		return fmt.Errorf("%w: decoded it would take more than %d MiB of memory, which that of no worker does; put the file back from a backup", errState, stateMemory>>20)
+	}
+	return nil
 }
 
 func (d *stateDecoder) take(n int) []byte {
