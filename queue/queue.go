@@ -107,7 +107,7 @@ type Queue interface {
 	// RegisterType makes typ known to Types; registering twice is no error.
 	RegisterType(ctx context.Context, typ string) error
 
-	// Types lists the registered types and those that merely have messages (a foreign publisher) or dead letters, sorted by name.
+	// Types lists the registered types and those that merely have messages (a foreign publisher), dead letters or a file, sorted by name.
 	// Its cost grows with the number of types, never with the number of messages.
 	Types(ctx context.Context) ([]string, error)
 

@@ -19,27 +19,34 @@ const fileWithin = time.Minute
 
 // readFile reads a small file or a pipe. mode is that of a regular file, else 0.
 func readFile(path string, most int64, within time.Duration) (data []byte, mode fs.FileMode, err error) {
-	done := make(chan struct{})
+	type file struct {
+		data []byte
+		mode fs.FileMode
+		err  error
+	}
+	read := make(chan file, 1)
 	go func() {
-		defer close(done)
-		data, mode, err = readNow(path, most)
+		var f file
+		f.data, f.mode, f.err = readNow(path, most)
+		read <- f
 	}()
+	var f file
 	select {
-	case <-done:
+	case f = <-read:
 	case <-time.After(within): // rule: a pipe may have nobody who writes to it. Who still waits to read it ends with the program.
 		return nil, 0, fmt.Errorf("cannot be read: it is not at its end after %v; if it is a pipe, some program has to write to it, and to close it", within)
 	}
 	var p *fs.PathError
-	if errors.As(err, &p) {
-		err = p.Err
+	if errors.As(f.err, &p) {
+		f.err = p.Err
 	}
 	switch {
-	case err != nil:
-		return nil, 0, fmt.Errorf("cannot be read: %w", err)
-	case int64(len(data)) > most:
+	case f.err != nil:
+		return nil, 0, fmt.Errorf("cannot be read: %w", f.err)
+	case int64(len(f.data)) > most:
 		return nil, 0, fmt.Errorf("is larger than %d bytes; is it the right one?", most)
 	}
-	return data, mode, nil
+	return f.data, f.mode, nil
 }
 
 func readNow(path string, most int64) (data []byte, mode fs.FileMode, err error) {

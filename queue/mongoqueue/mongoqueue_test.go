@@ -408,8 +408,8 @@ func TestTypesDoesNotWalkMessages(t *testing.T) {
 	if err != nil || !slices.Equal(types, []string{"a", "b", "c"}) {
 		t.Fatalf("Types = %v, %v", types, err)
 	}
-	// types, then per type: its pieces, its messages; and the end; and that there are no dead letters.
-	if names, _ := w.take(); len(names) > 1+2*3+1+1 {
+	// types and files, then per type: its pieces, its messages; and the end; and that there are no dead letters.
+	if names, _ := w.take(); len(names) > 2+2*3+1+1 {
 		t.Errorf("%d commands: %v", len(names), names)
 	}
 }

@@ -41,7 +41,7 @@ func isDuplicate(err error) bool {
 
 // Types implements queue.Queue.
 //
-//	find {} in types → _id only: one document per registered type.
+//	find {} in types and in files → _id only: at most one document per type.
 //	A skip scan over messages and one over dead: the first key, then the first behind that type's range, and so on; one find of
 //	one key each.
 func (q *Queue) Types(ctx context.Context) ([]string, error) {
@@ -49,13 +49,19 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	found := map[string]bool{}
-	cursor, err := q.types.Find(ctx, bson.D{}, options.Find().SetProjection(idOnly))
-	if err == nil {
-		err = eachKey(ctx, cursor, func(key string) {
-			if queue.ValidateType(key) == nil {
-				found[key] = true
-			}
-		})
+	var err error
+	for _, c := range []*mongo.Collection{q.types, q.files} {
+		var cursor *mongo.Cursor
+		if err == nil {
+			cursor, err = c.Find(ctx, bson.D{}, options.Find().SetProjection(idOnly))
+		}
+		if err == nil {
+			err = eachKey(ctx, cursor, func(key string) {
+				if queue.ValidateType(key) == nil {
+					found[key] = true
+				}
+			})
+		}
 	}
 	for _, c := range []*mongo.Collection{q.messages, q.dead.write} {
 		if err == nil {

@@ -349,6 +349,9 @@ func (m *Memory) Types(ctx context.Context) ([]string, error) {
 	for t := range m.dead {
 		all[t] = true
 	}
+	for t := range m.files {
+		all[t] = true
+	}
 	for t := range m.foreign {
 		all[t] = true
 	}

@@ -466,7 +466,7 @@ func (q *Queue) RegisterType(ctx context.Context, typ string) error {
 func (q *Queue) Types(ctx context.Context) ([]string, error) {
 	found := map[string]bool{}
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT type FROM queue_types`)
+		rows, err := tx.Query(`SELECT type FROM queue_types UNION SELECT type FROM queue_files`)
 		if err != nil {
 			return err
 		}
