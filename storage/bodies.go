@@ -55,11 +55,11 @@ func decodeHolder(b []byte) (h Holder, err error) {
 		b = b[2+len(v):]
 		switch tag {
 		case tagHolderID:
-			h.ID = string(v)
+			h.ID = printable(string(v))
 		case tagHost:
-			h.Host = string(v)
+			h.Host = printable(string(v))
 		case tagVersion:
-			h.Version = string(v)
+			h.Version = printable(string(v))
 		case tagPID, tagWall:
 			if len(v) != 8 {
 				return h, errBody
@@ -190,6 +190,6 @@ func decodeSeal(b []byte) (s sealBody, err error) {
 	if len(b) < 25 || len(b) < 25+int(b[24]) {
 		return s, errBody
 	}
-	s.successor, s.generation, s.reason = FileID(b[:16]), le64(b[16:]), string(b[25:25+int(b[24])])
+	s.successor, s.generation, s.reason = FileID(b[:16]), le64(b[16:]), printable(string(b[25:25+int(b[24])]))
 	return s, nil
 }

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/crc32"
+	"strings"
 )
 
 // The format's constants; FORMAT.md explains them.
@@ -329,4 +330,14 @@ func encodeAnchor(fh *fileHeader, h *recHeader, body []byte) []byte {
 	copy(b[markerSize+recHeaderSize:], body)
 	h.encode(fh, b)
 	return b
+}
+
+// printable makes text from a file safe for a terminal.
+func printable(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r < ' ' || r == 0x7f {
+			return '?'
+		}
+		return r
+	}, s)
 }

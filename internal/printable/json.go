@@ -1,23 +1,25 @@
 package printable
 
 import (
-	"bytes"
 	"encoding/json"
 	"fmt"
 	"io"
+	"slices"
 	"unicode/utf16"
 	"unicode/utf8"
 )
 
 // EncodeJSON prints v as JSON and a newline. Its strings have what is not printable as \u escapes, so it is the same value.
 func EncodeJSON(w io.Writer, v any, indent string) error {
-	var b bytes.Buffer
-	e := json.NewEncoder(&b)
-	e.SetIndent("", indent)
-	if err := e.Encode(v); err != nil {
+	marshal := json.Marshal
+	if indent != "" {
+		marshal = func(v any) ([]byte, error) { return json.MarshalIndent(v, "", indent) }
+	}
+	b, err := marshal(v)
+	if err != nil {
 		return err
 	}
-	_, err := io.WriteString(w, escapeJSON(b.String()))
+	_, err = JSONWriter(w).Write(append(b, '\n'))
 	return err
 }
 
@@ -28,12 +30,11 @@ func JSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 type jsonWriter struct{ w io.Writer }
 
 func (j jsonWriter) Write(p []byte) (int, error) {
-	text := string(p)
-	if clean := escapeJSON(text); clean != text {
-		_, err := io.WriteString(j.w, clean)
-		return len(p), err
+	if !slices.ContainsFunc(p, func(b byte) bool { return b > '~' }) {
+		return j.w.Write(p) // as most are
 	}
-	return j.w.Write(p)
+	_, err := io.WriteString(j.w, escapeJSON(string(p)))
+	return len(p), err
 }
 
 // escapeJSON escapes what is not printable in JSON. It can only stand in strings there.
