@@ -637,7 +637,7 @@ class Scan:
 
 
 # ---------------------------------------------------------------------------------------------------------------------
-# cat: the same output as `fencepost cat`, byte for byte
+# cat: the same output as `fencepost cat`: byte for byte, and as JSON the same values, of which fencepost escapes more characters
 
 # In Go's encoding/json <, >, & and the line separators are escaped, too. A byte that is not UTF-8 becomes \ufffd; decoding
 # with surrogateescape makes it one of the code points DC80 to DCFF, which do not occur otherwise.
