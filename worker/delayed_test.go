@@ -101,12 +101,13 @@ func TestReusedNumberIsPutAsideAndNeverTakenForACopy(t *testing.T) {
 	}
 }
 
-// The letter is stored before the message is removed, also when the queue fails.
+// The letter is stored before the message is removed, also when the queue fails; and before the next message of the same moment is in the file, whose
+// time would make the first one look like a copy.
 func TestReusedNumberSurvivesFaults(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.insert(promoted(7, 1, time.Hour, 1, 1))
 		r.mustDrain(nil)
-		r.insert(promoted(7, 1, 2*time.Hour, 1, 2))
+		r.insert(promoted(7, 1, 2*time.Hour, 1, 2), promoted(7, 2, 2*time.Hour, 1, 3))
 		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
 			if op == queuetest.OpBury {
 				return queuetest.Fault{Kind: queuetest.Hang}
@@ -117,13 +118,16 @@ func TestReusedNumberSurvivesFaults(t *testing.T) {
 		time.Sleep(5 * time.Second)
 		p.cancel()
 		<-p.done
-		if n := r.pending(); n != 1 {
+		if n := r.pending(); n != 2 {
 			t.Fatalf("%d messages are pending after a death before the letter was stored", n)
 		}
 		r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
 		r.mustDrain(nil)
 		if letters := r.letters(); len(letters) != 1 || string(letters[0].Payload) != "1/2" {
 			t.Errorf("letters %+v", letters)
+		}
+		if got := r.messages(); !slices.Equal(got, []string{"1/1", "1/3"}) {
+			t.Errorf("the file holds %q", got)
 		}
 	})
 }

@@ -21,7 +21,7 @@ import (
 // dead letters again.
 
 // A message whose number is in use for another one (see ledger.judge) becomes a dead letter without an entry: the file cannot hold its number
-// a second time.
+// a second time. Only its time tells it from a copy.
 
 // reasonReused is the reason of those letters. A producer whose state file was set back has sent again what is in the file.
 const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
@@ -93,11 +93,31 @@ func (s *session) buryRefused(ctx context.Context) error {
 	if err := s.acknowledge(ctx, nil, &outage{}); err != nil {
 		return err
 	}
-	for letters := range slices.Chunk(s.refused, maxBury) {
-		if err := s.bury(ctx, letters...); err != nil {
+	err := s.buryAll(ctx, s.refused)
+	s.refused = nil
+	return err
+}
+
+// buryReused puts aside the messages whose numbers are in use.
+//
+// rule: before anything later of their producers is in the file. Whoever came next would compare their times with that, and take them for copies.
+func (s *session) buryReused(ctx context.Context) error {
+	var reused []queue.Letter
+	s.refused = slices.DeleteFunc(s.refused, func(l queue.Letter) bool {
+		is := l.Reason == reasonReused
+		if is {
+			reused = append(reused, l)
+		}
+		return is
+	})
+	return s.buryAll(ctx, reused)
+}
+
+func (s *session) buryAll(ctx context.Context, letters []queue.Letter) error {
+	for some := range slices.Chunk(letters, maxBury) {
+		if err := s.bury(ctx, some...); err != nil {
 			return err
 		}
 	}
-	s.refused = nil
 	return nil
 }

@@ -420,6 +420,9 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		s.log.Warn().Int("keys", maxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
 	}
 	s.boundProducers()
+	if err := s.buryReused(ctx); err != nil {
+		return records, err
+	}
 	if len(records) == 0 {
 		return records, nil
 	}

@@ -67,6 +67,8 @@ var workerRules = []rule{
 	{file: "worker/session.go", rule: "buried before they are acknowledged", tests: "TestSkippedMessageIsBuriedByTheNextHolder",
 		old: "		if err := s.buryRefused(ctx); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tselect {\n",
 		new: "		out <- group{ids: done.ids}\n\t\tif err := s.buryRefused(ctx); err != nil {\n\t\t\treturn err\n\t\t}\n\t\tselect {\n"},
+	{file: "worker/session.go", rule: "before anything later of their producers is in the file", tests: "TestReusedNumberSurvivesFaults",
+		old: "	if err := s.buryReused(ctx); err != nil {\n\t\treturn records, err\n\t}\n", new: ""},
 	{file: "worker/session.go", rule: "the registry knows of a record before its message is acknowledged", tests: "TestTheRegistryKnowsBeforeAMessageIsGone",
 		old: `ok, err := s.pool.cfg.Queue.AckFile(ctx, s.typ, file(e), ids)`, new: `ok, err := true, s.pool.cfg.Queue.Ack(ctx, s.typ, ids)`},
 	{file: "worker/refuse.go", rule: "the registry knows of a skip entry before its message is buried", tests: "TestTheRegistryKnowsBeforeAMessageIsGone",
