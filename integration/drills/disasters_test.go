@@ -153,7 +153,11 @@ func (e *estate) backUpDatabase() bool {
 	e.logf("# database backup %d", len(e.databases))
 	in := e.look()
 	published := map[string]bool{}
-	for _, where := range []map[string]int{in.file, in.pending} {
+	known := []map[string]int{in.pending}
+	if !e.blind { // else it knows nothing of the files
+		known = append(known, in.file)
+	}
+	for _, where := range known {
 		for m := range where {
 			published[m] = true
 		}
@@ -350,7 +354,7 @@ func (e *estate) setBackPublisher() bool {
 }
 
 func (e *estate) moveFiles() bool {
-	if len(e.paths()) == 0 || e.blind {
+	if len(e.look().file) == 0 || e.blind { // a file that was just created may not be registered yet
 		return false
 	}
 	old := e.dir
@@ -377,7 +381,7 @@ func (e *estate) refusedIn(dir string) {
 
 // cloneFiles goes on with a copy of the directory. A worker that still has the original is refused.
 func (e *estate) cloneFiles() bool {
-	if len(e.paths()) == 0 || len(e.owed) > 0 || e.blind {
+	if len(e.look().file) == 0 || len(e.owed) > 0 || e.blind {
 		return false
 	}
 	old := e.dir

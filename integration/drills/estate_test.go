@@ -56,7 +56,7 @@ type estate struct {
 
 type databaseBackup struct {
 	restore   func() error
-	published map[string]bool // what was in it or in the files
+	published map[string]bool // what was in it, or in the files that it knew of
 }
 
 // journal is a publish with --resume that may have been interrupted.
@@ -476,6 +476,7 @@ func (e *estate) finish() {
 	for _, j := range e.journals {
 		e.resume(j)
 	}
+	e.publish(1) // so that a worker looks at the file
 	e.serve()
 	e.settle()
 	e.serve()
