@@ -430,7 +430,8 @@ func (w *Writer) create() error {
 	}
 	tmp := filepath.Join(w.dir, tempName(w.typ, h.generation, le64(h.fileID[:])))
 	if err := w.writeTemp(tmp, h.encode()); err != nil {
-		return errors.Join(err, ignoreNotExist(w.fs.Remove(tmp)))
+		_ = w.fs.Remove(tmp) // it may not be there, and why it was not written is what counts
+		return err
 	}
 	// rule: link(2), never rename: it fails when somebody else was first, and never replaces a file.
 	err = w.fs.Link(tmp, w.path)

@@ -431,6 +431,9 @@ func fullLedger() *ledger {
 }
 
 func TestFullStateFits(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
 	l := fullLedger()
 	state := l.state()
 	if len(state) > storage.MaxState {
@@ -452,6 +455,9 @@ func TestFullStateFits(t *testing.T) {
 
 // What no worker writes is refused by the memory that it would take, whatever it is made of. What earlier versions have written is read.
 func TestStateThatNoWorkerWrites(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
 	fill := func(b []byte, entry []byte) []byte { // to the largest state there is
 		count := (storage.MaxState - len(b) - 20) / len(entry)
 		b = binary.AppendUvarint(b, uint64(count))
@@ -503,6 +509,9 @@ func heap() uint64 {
 
 // TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each.
 func TestManyProducersAreDrained(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
 	onRig(t, func(t *testing.T, r *rig) {
 		const n = maxProducers + 30_000
 		msgs := make([]queue.Message, n)
