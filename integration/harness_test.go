@@ -255,3 +255,16 @@ func payloads(t *testing.T, b backend, typ string) [][]byte {
 		all = append(all, bytes.Clone(rec.Payload))
 	}
 }
+
+// says sees how a program ended, and that it said each of parts.
+func says(t testing.TB, r result, code int, parts ...string) {
+	t.Helper()
+	if r.code != code {
+		t.Errorf("want exit code %d: %v", code, r)
+	}
+	for _, part := range parts {
+		if !strings.Contains(r.stdout+r.stderr, part) {
+			t.Errorf("it does not say %q: %v", part, r)
+		}
+	}
+}

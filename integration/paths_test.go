@@ -129,6 +129,35 @@ func TestForeignTypesLeadNowhere(t *testing.T) {
 	})
 }
 
+// TestStraysAreReported: who lists the types, looks after the installation or reads the log of a worker is told of what has a name that no type has.
+func TestStraysAreReported(t *testing.T) {
+	onEachBackend(t, func(t *testing.T, b backend) {
+		drainable(t, b, 10)
+		if r := mustRun(t, nil, "fencepost", "types", "ls", "--url", b.url); r.stderr != "" {
+			t.Errorf("a warning without a cause: %v", r)
+		}
+		insertForeign(t, b, "EVIL")
+		for _, args := range [][]string{{"types", "ls", "--url", b.url}, {"types", "ls", "--url", b.url, "-o", "json"}, {"doctor", "--url", b.url, "--dir", b.dir}} {
+			r := mustRun(t, nil, "fencepost", args...)
+			out := r.stderr
+			if args[0] == "doctor" {
+				out = r.stdout
+			}
+			for _, part := range []string{"warning", "EVIL", "messages", "types", "removes them"} {
+				if !strings.Contains(out, part) {
+					t.Errorf("%v does not say %q: %v", args, part, r)
+				}
+			}
+			if strings.Contains(r.stderr+r.stdout, "error") {
+				t.Errorf("%v: %v", args, r)
+			}
+		}
+		if r := mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--until-empty"); strings.Count(r.stderr, "EVIL") != 2 {
+			t.Errorf("the worker says %v; want one warning of messages and one of types", r)
+		}
+	})
+}
+
 // Files are for their owner and group, directories too, whatever the umask allows; and the umask may take more away.
 func TestFileModes(t *testing.T) {
 	for _, umask := range []fs.FileMode{0o000, 0o022, 0o027, 0o077} {

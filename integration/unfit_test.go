@@ -97,17 +97,6 @@ func TestScriptThatSpoilsMessages(t *testing.T) {
 			return run(t, nil, "fencepost", append([]string{"types", args[0], "--url", b.url}, args[1:]...)...)
 		}
 		doctor := func() result { return run(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir) }
-		says := func(r result, code int, parts ...string) {
-			t.Helper()
-			if r.code != code {
-				t.Errorf("want exit code %d: %v", code, r)
-			}
-			for _, part := range parts {
-				if !strings.Contains(r.stdout+r.stderr, part) {
-					t.Errorf("it does not say %q: %v", part, r)
-				}
-			}
-		}
 		file := func() (lines []string) {
 			t.Helper()
 			for _, p := range payloads(t, b, "orders") {
@@ -126,7 +115,7 @@ func TestScriptThatSpoilsMessages(t *testing.T) {
 		s.spoil(59)
 
 		r := drain()
-		says(r, partial, "59 of its pending messages cannot be appended", `"attempts"`, "want string", "fencepost types show orders", "gone=0", "not_appendable=59", "duplicates=0")
+		says(t, r, partial, "59 of its pending messages cannot be appended", `"attempts"`, "want string", "fencepost types show orders", "gone=0", "not_appendable=59", "duplicates=0")
 		if strings.Contains(r.stderr, "gone from the queue") {
 			t.Errorf("the log says that messages are gone which are in the queue: %v", r)
 		}
@@ -134,31 +123,31 @@ func TestScriptThatSpoilsMessages(t *testing.T) {
 			t.Fatalf("the file has %d messages, want the 41 that can be decoded: %q", len(got), got)
 		}
 		s.plant()
-		says(types("ls"), 0, "foreign keys", "  59  ")
-		says(types("show", "orders"), 0, `the header "attempts"`, "59 of the oldest 59 messages", s.foreign[0], s.foreign[1])
-		says(types("peek", "orders", "-n", "1"), 0, `(cannot be appended: the header "attempts"`)
-		says(doctor(), failed, "bad      messages", `"attempts"`, "warning  messages", s.foreign[0], "types purge --foreign")
+		says(t, types("ls"), 0, "foreign keys", "  59  ")
+		says(t, types("show", "orders"), 0, `the header "attempts"`, "59 of the oldest 59 messages", s.foreign[0], s.foreign[1])
+		says(t, types("peek", "orders", "-n", "1"), 0, `(cannot be appended: the header "attempts"`)
+		says(t, doctor(), failed, "bad      messages", `"attempts"`, "warning  messages", s.foreign[0], "types purge --foreign")
 
 		// Foreign keys hold no publisher back.
-		says(types("limit", "orders", "--max-backlog", "60"), 0)
-		says(publish("101\n", "--backlog-wait", "0"), 0)
+		says(t, types("limit", "orders", "--max-backlog", "60"), 0)
+		says(t, publish("101\n", "--backlog-wait", "0"), 0)
 
 		s.mend()
-		says(drain(), partial, "2 foreign keys", s.foreign[0])
+		says(t, drain(), partial, "2 foreign keys", s.foreign[0])
 		got := file()
 		if want := slices.Concat(lines[59:], lines[:59], []string{"101"}); !slices.Equal(slices.Sorted(slices.Values(got)), slices.Sorted(slices.Values(want))) {
 			t.Fatalf("the file has %d messages, want each of %d once: %q", len(got), len(want), got)
 		}
 		mustRun(t, nil, "fencepost", "verify", "-q", b.dir)
 
-		says(types("peek", "orders"), nothing, "foreign keys", "types peek --foreign orders")
-		says(types("peek", "orders", "--foreign"), 0, s.foreign[0]+"\n"+s.foreign[1]+"\n")
-		says(types("purge", "orders", "--foreign", "--dry-run"), 0, "purged=0 matching=2")
-		says(types("purge", "orders", "--foreign", "--older", "1h", "--yes"), usage, "exclude each other")
-		says(types("purge", "orders", "--foreign", "--yes"), 0, "purged=2")
-		says(types("purge", "orders", "--foreign", "--yes"), nothing, "no foreign keys")
-		says(drain(), 0)
-		says(doctor(), 0, "ok       messages")
+		says(t, types("peek", "orders"), nothing, "foreign keys", "types peek --foreign orders")
+		says(t, types("peek", "orders", "--foreign"), 0, s.foreign[0]+"\n"+s.foreign[1]+"\n")
+		says(t, types("purge", "orders", "--foreign", "--dry-run"), 0, "purged=0 matching=2")
+		says(t, types("purge", "orders", "--foreign", "--older", "1h", "--yes"), usage, "exclude each other")
+		says(t, types("purge", "orders", "--foreign", "--yes"), 0, "purged=2")
+		says(t, types("purge", "orders", "--foreign", "--yes"), nothing, "no foreign keys")
+		says(t, drain(), 0)
+		says(t, doctor(), 0, "ok       messages")
 
 		// One message of several can be given up.
 		if r := publish("102\n103\n"); r.code != 0 {
@@ -169,10 +158,10 @@ func TestScriptThatSpoilsMessages(t *testing.T) {
 		if err := json.Unmarshal([]byte(types("peek", "orders", "-o", "json").stdout), &pending); err != nil || len(pending) != 2 || !strings.Contains(pending[0].Unfit, `"attempts"`) || pending[1].Unfit != "" {
 			t.Fatalf("peek: %+v, %v", pending, err)
 		}
-		says(types("purge", "orders", pending[0].ID, "--dry-run"), 0, "purged=0 matching=1")
-		says(types("purge", "orders", pending[0].ID, "--yes"), 0, "purged=1")
-		says(types("purge", "orders", pending[0].ID, "--yes"), nothing, pending[0].ID)
-		says(drain(), 0)
+		says(t, types("purge", "orders", pending[0].ID, "--dry-run"), 0, "purged=0 matching=1")
+		says(t, types("purge", "orders", pending[0].ID, "--yes"), 0, "purged=1")
+		says(t, types("purge", "orders", pending[0].ID, "--yes"), nothing, pending[0].ID)
+		says(t, drain(), 0)
 		if got := file(); len(got) != 102 || got[101] != "103" {
 			t.Errorf("the file has %d messages and ends with %q", len(got), got[len(got)-1:])
 		}

@@ -16,6 +16,31 @@ type ForeignKeys interface {
 	// RemoveForeign removes what is stored under foreign keys, durably, and tells how many there were. A key that is not one of
 	// the type's foreign keys is an error, and nothing is removed.
 	RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error)
+
+	// Strays tells what this Queue has passed over lately, in Types, NextDue and Promote. It asks nobody.
+	Strays() []Strays
+}
+
+// Strays are what others have stored in a collection or table of ours where no type is that it could be a foreign key of, or where it can never be
+// promoted. Nothing serves it, and nothing but a person removes it; passing over it takes time.
+type Strays struct {
+	In      string // the collection or table
+	What    string // what they are: "keys that are no message's"
+	Count   int    // how many were seen; there may be more
+	Example string // one of them
+	Remedy  string // what removes them
+}
+
+func (s Strays) String() string {
+	return fmt.Sprintf("%s: at least %d %s, one is %q: nothing serves or removes them, and passing over them takes time; find out whose they are; %s",
+		s.In, s.Count, s.What, clip(s.Example), s.Remedy)
+}
+
+// Add counts a key.
+func (s *Strays) Add(key string) {
+	if s.Count++; s.Count == 1 {
+		s.Example = clip(key)
+	}
 }
 
 // CheckForeign is what every backend calls first in Foreign.

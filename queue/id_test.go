@@ -146,6 +146,19 @@ func FuzzParseID(f *testing.F) {
 	})
 }
 
+// FuzzDelayedID: the header of a promoted message, which anybody can write. It names another message only together with its own.
+func FuzzDelayedID(f *testing.F) {
+	as := queue.NewID(time.UnixMilli(1_700_000_000_000), 1, 2)
+	for _, s := range []string{as.Prev().String() + " " + as.String(), as.String(), " " + as.String(), as.String() + "  " + as.String(), as.String() + " " + as.Prev().String()} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, value string) {
+		if id, ok := queue.DelayedID(value, as); ok && value != id.String()+" "+as.String() {
+			t.Errorf("%q is taken for %v as %v", value, id, as)
+		}
+	})
+}
+
 func TestPrevIsRightBefore(t *testing.T) {
 	for _, id := range []queue.ID{{19: 1}, {0: 1}, {18: 1}, {18: 1, 19: 1}, {0: 0xff, 19: 0xff}, queue.NewID(time.UnixMilli(1_700_000_000_000), 1<<40, queue.MaxN)} {
 		prev, next := id.Prev(), id.Prev()

@@ -108,7 +108,8 @@ type Queue interface {
 	RegisterType(ctx context.Context, typ string) error
 
 	// Types lists the registered types and those that merely have messages (a foreign publisher), dead letters or a file, sorted by name.
-	// Its cost grows with the number of types, never with the number of messages.
+	// Its cost grows with the number of types, never with the number of messages. What is not ours is passed over, up to a bound: of types
+	// behind that, only registered ones are listed, see Strays.
 	Types(ctx context.Context) ([]string, error)
 
 	// Depth tells how much is pending of a type without scanning more than max messages. Foreign keys are not pending.

@@ -51,7 +51,7 @@ type Delays interface {
 	// callers there are at a time, and wherever one of them dies, each message is promoted under one ID only, those of a
 	// type get consecutive numbers in the order of their slots, and no number is left out. After an error, which may be unclear,
 	// repeat it. Who acknowledges a promoted message at once may see it a second time under the same ID, as after any
-	// repeated Insert.
+	// repeated Insert. A message that is stored after it was due, among others that cannot be promoted, may wait some seconds longer.
 	//
 	// A message that cannot be promoted holds no other up. One that breaks a limit, or that the backend refuses for good while it takes
 	// others, becomes a dead letter under the ID of the delayed message, once, and durably before the delayed one is removed. One that
@@ -59,7 +59,8 @@ type Delays interface {
 	Promote(ctx context.Context, limit Limit) (Promotion, error)
 
 	// NextDue is when the first delayed message is due; ok is false when there is none. It costs one read of one index entry, and of
-	// the message if that is due. Messages that are due and stay where they are do not count.
+	// the message if that is due. Messages that are due and stay where they are do not count. If much lies before it that is not ours,
+	// NextDue may be a time before that: the look was cut off, and the next one goes on.
 	NextDue(ctx context.Context) (due time.Time, ok bool, err error)
 
 	// Delayed returns delayed messages behind a slot (the zero Slot: from the start), in order: also those that can never be promoted,

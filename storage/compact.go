@@ -53,7 +53,14 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 		reason = "repair"
 	}
 	c := &compaction{w: w, o: o, report: &CompactReport{Damage: w.damage, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
-	next, err := w.succeed(ctx, state, reason, func() uint64 { return w.header.firstIndex }, func(n *Writer) error { return c.copy(ctx, n) })
+	next, err := w.succeed(ctx, state, reason, func() uint64 { return w.header.firstIndex }, func(n *Writer) error {
+		// succeed holds w's appendMu, and has written the checkpoint that comes before the seal: whatever is in the file now is all there will be.
+		c.to, c.report.Size = n, w.Size()
+		if err := c.copy(ctx, c.report.Size); err != nil {
+			return err
+		}
+		return c.finish()
+	})
 	if err != nil {
 		return nil, nil, err
 	}
@@ -75,12 +82,8 @@ type compaction struct {
 	synced  int64
 }
 
-// copy reads everything below w's end. succeed holds w's appendMu, and has written the checkpoint that comes before the seal:
-// whatever is in the file now is all there will be.
-func (c *compaction) copy(ctx context.Context, to *Writer) error {
-	c.to = to
-	limit := c.w.Size()
-	c.report.Size = limit
+// copy adds the records of w's file that are before limit.
+func (c *compaction) copy(ctx context.Context, limit int64) error {
 	s := newScanner(c.w.path, c.w.file, c.w.header, limit)
 	s.mutant, s.readsAhead = c.w.mutant, true
 	defer s.stopAhead()
@@ -98,17 +101,17 @@ func (c *compaction) copy(ctx context.Context, to *Writer) error {
 		}
 		switch {
 		case it.kind == itemEnd:
-			return c.finish()
+			return nil
 		case it.kind == itemDamage && !c.w.opts.Salvage:
 			return it.err
 		case it.kind != itemRecord || c.w.retracted(&it.head):
-		case it.head.kind == kindCheckpoint && it.head.base == c.w.header.firstIndex && it.head.base > 0 && to.NextIndex() == it.head.base && len(c.out) == 0:
+		case it.head.kind == kindCheckpoint && it.head.base == c.w.header.firstIndex && it.head.base > 0 && c.next() == it.head.base:
 			// What the file before this one left: a successor begins with it.
 			k, err := decodeCheckpoint(it.body)
 			if err != nil {
 				return undecodable(c.w.path, &it.head)
 			}
-			if err := to.Checkpoint(k.state); err != nil {
+			if err := c.to.Checkpoint(k.state); err != nil {
 				return err
 			}
 		case it.head.kind == kindBatch:

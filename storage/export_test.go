@@ -1,7 +1,10 @@
 package storage
 
 import (
+	"bytes"
 	"context"
+	"encoding/binary"
+	"fmt"
 	"io"
 	"slices"
 	"time"
@@ -190,12 +193,37 @@ func DecodeFileHeader(b []byte) error {
 	return err
 }
 
-// DecodeBodies runs every body decoder over b.
+// DecodeAnchors runs the decoders of all bodies but those of batches over b, and says whose result is another one once it has been encoded.
+func DecodeAnchors(b []byte) error {
+	if h, err := decodeHolder(b); err == nil && !h.Wall.IsZero() && max(len(h.ID), len(h.Host), len(h.Version)) <= 255 {
+		if again, err := decodeHolder(encodeHolder(h)); err != nil || again != h {
+			return fmt.Errorf("holder %+v became %+v, %v", h, again, err)
+		}
+	}
+	if o, err := decodeOpen(b); err == nil && !bytes.Equal(o.encode(), b[:openBodySize]) {
+		return fmt.Errorf("open body %+v", o)
+	}
+	if c, err := decodeCheckpoint(b); err == nil {
+		n, rest := uint64(0), c.marks
+		for ; len(rest) > 0; n++ {
+			rest = skipUvarint(rest)
+		}
+		again := binary.AppendUvarint(binary.LittleEndian.AppendUint64(nil, uint64(c.prevCheckpoint)), n/3)
+		again = append(binary.AppendUvarint(append(again, c.marks...), uint64(len(c.state))), c.state...)
+		if d, err := decodeCheckpoint(again); err != nil || d.prevCheckpoint != c.prevCheckpoint || !bytes.Equal(d.marks, c.marks) || !bytes.Equal(d.state, c.state) || n%3 != 0 {
+			return fmt.Errorf("checkpoint body %+v became %+v, %v", c, d, err)
+		}
+	}
+	if s, err := decodeSeal(b); err == nil && len(s.reason) <= 255 {
+		if again, err := decodeSeal(s.encode()); err != nil || again != s {
+			return fmt.Errorf("seal %+v became %+v, %v", s, again, err)
+		}
+	}
+	return nil
+}
+
+// DecodeBodies runs the decoder of batches over b.
 func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
-	decodeHolder(b)
-	decodeOpen(b)
-	decodeCheckpoint(b)
-	decodeSeal(b)
 	var (
 		d    bodyDecoder
 		recs []Record
@@ -225,3 +253,6 @@ func (w *Writer) DurableEnd() int64 {
 	defer w.mu.Unlock()
 	return w.durableEnd
 }
+
+// KeptBuffers is the size of the buffers that a writer keeps, bytes.
+func (w *Writer) KeptBuffers() int { return cap(w.buf) + cap(w.packer.buf) }

@@ -6,13 +6,17 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
+	"os"
+	"slices"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
 )
 
 // No input may make a decoder panic, hang, or allocate beyond the limits. The fuzz targets run on their seeds in every
-// test run; `go test -fuzz FuzzVerify ./storage` looks further.
+// test run; `make fuzz` looks further: docs/fuzzing.md.
 
 // fixup puts the right checksums and offsets on everything in b that looks like a record, so that the fuzzer gets past
 // them.
@@ -133,6 +137,9 @@ func FuzzBodies(f *testing.F) {
 	f.Add(storage.CheckpointBody(4096, []byte("state")), uint32(1), uint16(0))
 	f.Add(storage.SealBody(storage.FileID{1}, 2, "r"), uint32(1), uint16(0))
 	f.Fuzz(func(t *testing.T, b []byte, count uint32, flags uint16) {
+		if err := storage.DecodeAnchors(b); err != nil {
+			t.Fatal(err)
+		}
 		got, err := storage.DecodeBodies(b, count%storage.MaxBatchRecords, flags)
 		if err != nil {
 			return
@@ -143,6 +150,17 @@ func FuzzBodies(f *testing.F) {
 		}
 		if total > len(b) {
 			t.Fatalf("%d bytes out of %d", total, len(b))
+		}
+		if len(got) == 0 {
+			return
+		}
+		has := slices.ContainsFunc(got, func(r storage.Record) bool { return len(r.Headers) > 0 })
+		again, err := storage.DecodeBodies(storage.BatchBody(got), uint32(len(got)), map[bool]uint16{true: 8}[has])
+		for i := range again {
+			again[i].Time += got[0].Time
+		}
+		if err != nil || !slices.EqualFunc(again, got, equal) {
+			t.Fatalf("%+v became %+v, %v", got, again, err)
 		}
 	})
 }
@@ -185,6 +203,55 @@ func FuzzCompressed(f *testing.F) {
 		}
 		if (err == io.EOF) != (rep.Err() == nil) || err == io.EOF && read != int(count) || err != io.EOF && (read > 0 || !errors.Is(err, storage.ErrIntegrity)) {
 			t.Fatalf("read %d of %d records, %v; verify says %v", read, count, err, rep.Err())
+		}
+	})
+}
+
+// FuzzSideIndex puts any side index beside a file: a reader returns what it returns without it. With seal it gets its checksum; then no time is asked for, as
+// nothing but the checksum vouches for the times.
+func FuzzSideIndex(f *testing.F) {
+	x := newIndexed(f, 11)
+	x.build(f, storage.IndexFresh)
+	good, err := os.ReadFile(storage.IndexName(x.path))
+	must(f, err)
+	f.Add(good, false, uint64(5), int64(3))
+	f.Add(good, true, uint64(len(x.records)-1), int64(0))
+	f.Add(good[:len(good)-48], true, uint64(len(x.records)/2), int64(0))
+	lies := bytes.Clone(good) // that what is before an entry is from long ago
+	for _, e := range entries(lies) {
+		binary.LittleEndian.PutUint64(e[32:], 1<<63)
+	}
+	f.Add(lies, false, uint64(0), int64(3))
+	f.Add(good[:56], true, uint64(1), int64(0))
+	f.Add([]byte(nil), false, uint64(1), int64(0))
+	f.Fuzz(func(t *testing.T, b []byte, seal bool, from uint64, since int64) {
+		o := storage.ReaderOptions{From: from % uint64(len(x.records)+3)}
+		if b = bytes.Clone(b); seal && len(b) > 60 {
+			copy(b[8:24], good[8:24])
+			b = reseal(b)
+		} else {
+			o.Since = indexEpoch.Add(time.Duration(since%int64(len(x.records)+120)) * time.Second)
+		}
+		must(t, os.WriteFile(storage.IndexName(x.path), b, 0o600))
+		want := slices.DeleteFunc(slices.Clone(x.records), func(r storage.Record) bool {
+			return r.Index < o.From || !o.Since.IsZero() && r.When().Before(o.Since)
+		})
+		if got, start := x.read(t, o); !slices.EqualFunc(got, want, equal) {
+			t.Fatalf("From %d, Since %v: %d records, want %d (started at byte %d)", o.From, o.Since, len(got), len(want), start)
+		}
+	})
+}
+
+// FuzzParseName: what is taken for the name of a type's file is the only name of that generation, and leads nowhere else.
+func FuzzParseName(f *testing.F) {
+	for _, name := range []string{"orders.fpl", "orders@0002.fpl", "orders@2.fpl", "orders@0001.fpl", "a.b@12345.fpl", "../x.fpl", "@0002.fpl", "a@18446744073709551615.fpl", ".fpl",
+		"a@+002.fpl", "a@00002.fpl"} {
+		f.Add(name)
+	}
+	f.Fuzz(func(t *testing.T, name string) {
+		typ, generation, ok := storage.ParseName(name)
+		if ok && (storage.GenerationName(typ, generation) != name || generation < 1 || strings.ContainsAny(name, "/\\") || strings.HasPrefix(name, ".")) {
+			t.Fatalf("%q is generation %d of %q, which is %q", name, generation, typ, storage.GenerationName(typ, generation))
 		}
 	})
 }

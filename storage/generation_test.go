@@ -632,27 +632,43 @@ func TestGiveUp(t *testing.T) {
 		first       uint64 // that is lost
 		last        uint64 // and the first that is not
 		kept        uint64 // the first index that is left
+		before      uint64 // how many were lost before, the ones before first
+		begins      uint64 // the new file
 	}{
-		{"the newest of three", 3, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 3)) }, "generation 3", 10, 12, 0},
+		{"the newest of three", 3, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 3)) }, "generation 3", 10, 12, 0, 0, 10},
 		{"the two newest of three", 3, func(x *world, mem *storagetest.Mem) {
 			mem.Remove(generationIn(x, 2))
 			mem.Remove(generationIn(x, 3))
-		}, "generation 3", 8, 12, 0},
+		}, "generation 3", 8, 12, 0, 0, 8},
 		{"all but a copy of the first that is older than its seal", 3, func(x *world, mem *storagetest.Mem) {
 			mem.WriteFile(generationIn(x, 1), mem.ReadFile("/copy"))
 			mem.Remove(generationIn(x, 2))
 			mem.Remove(generationIn(x, 3))
-		}, "generation 3", 6, 12, 0},
+		}, "generation 3", 6, 12, 0, 0, 0},
 		{"all of two but the first, which is a copy that is older than its seal", 2, func(x *world, mem *storagetest.Mem) {
 			mem.WriteFile(generationIn(x, 1), mem.ReadFile("/copy"))
 			mem.Remove(generationIn(x, 2))
-		}, "generation 2", 6, 10, 0},
+		}, "generation 2", 6, 10, 0, 0, 0},
+		{"what took the place of a file that was cut", 1, func(x *world, mem *storagetest.Mem) {
+			mem.WriteFile(generationIn(x, 1), mem.ReadFile("/copy"))
+			x.epoch++
+			w, err := storage.Open(context.Background(), x.dir, "orders", x.epoch, storage.Options{FS: mem, Registry: x, Salvage: true, AcceptLoss: true})
+			must(t, err)
+			n, _, err := w.Compact(context.Background(), []byte("state of what is left"), storage.CompactOptions{})
+			must(t, err)
+			mustAppend(t, n, messages(30, 2))
+			_, err = n.Sync()
+			must(t, err)
+			must(t, n.UpdateRegistry(context.Background()))
+			must(t, n.Close())
+			mem.Remove(generationIn(x, 2))
+		}, "generation 2", 8, 10, 0, 2, 0},
 		{"all of three", 3, func(x *world, mem *storagetest.Mem) {
 			for g := range 3 {
 				mem.Remove(generationIn(x, uint64(g+1)))
 			}
-		}, "does not exist", 12, 12, 12},
-		{"the only one", 1, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 1)) }, "does not exist", 0, 8, 0},
+		}, "does not exist", 12, 12, 12, 0, 12},
+		{"the only one", 1, func(x *world, mem *storagetest.Mem) { mem.Remove(generationIn(x, 1)) }, "does not exist", 0, 8, 0, 0, 0},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			ctx := context.Background()
@@ -667,8 +683,8 @@ func TestGiveUp(t *testing.T) {
 				must(t, steps(func() error { return h.append(2) }, h.ack))
 			}
 			must(t, h.w.Close())
-			was := x.entry
 			c.lose(x, mem)
+			was := x.entry
 			_, err = x.open(mem)
 			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, c.says, "repair --accept-loss")
 			names := mem.Names()
@@ -705,6 +721,9 @@ func TestGiveUp(t *testing.T) {
 			if wrong := chain.Check(); len(wrong) > 0 {
 				t.Errorf("the series: %v", wrong)
 			}
+			if got := chain[len(chain)-1].First; got != c.begins {
+				t.Errorf("the new file begins at index %d, want %d", got, c.begins)
+			}
 			must(t, storage.CheckEndIn(chain, ctx, mem))
 			must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
 			starts, next := chain.Starts(), c.kept
@@ -715,7 +734,7 @@ func TestGiveUp(t *testing.T) {
 				rep := mustVerify(t, mem, l.Path)
 				must(t, rep.Err())
 				for _, r := range readAll(t, mem, l.Path) {
-					lost := r.Index >= c.first && r.Index < c.last
+					lost := r.Index >= c.first-c.before && r.Index < c.last
 					if r.Index != next || lost != (r.Kind == storage.KindLost) {
 						t.Errorf("record %d has index %d and kind %d", next, r.Index, r.Kind)
 					}
@@ -728,7 +747,7 @@ func TestGiveUp(t *testing.T) {
 			var state string
 			w = mustOpen(t, x.dir, x.epoch+1, storage.Options{FS: mem, Registry: x, Restore: func(s []byte) error { state = string(s); return nil }})
 			must(t, w.Close())
-			if (state == "empty") != (c.kept > 0 || c.generations == 1) || state == "" {
+			if (state == "empty") != (c.kept > 0 || c.generations == 1 && c.before == 0) || state == "" {
 				t.Errorf("the state is %q", state)
 			}
 		})

@@ -13,6 +13,7 @@ import (
 //
 //	what is here                      the new file begins with
 //	a sealed earlier generation       that one's next index and its state
+//	a sealed one that is damaged      that one's first index and all its records, as the file that repaired it is lost, too
 //	an earlier one, not sealed        that one's first index and all its records (Compact makes it)
 //	nothing, generation 1 is lost     index 0
 //	nothing, a later one is lost      where it goes on: nothing tells what was in it, and what in files that were archived
@@ -35,13 +36,31 @@ func (w *Writer) GivenUp() (g GivenUp, ok bool) {
 // givesUp tells whether what is missing is to be given up.
 func (w *Writer) givesUp() bool { return w.opts.Salvage && w.opts.AcceptLoss }
 
-// giveUp makes the file that takes the place of the registered one, behind this one, which is sealed and ends before next.
-func (w *Writer) giveUp(ctx context.Context, v *view, next uint64) (*Writer, error) {
+// giveUp makes the file that takes the place of the registered one, behind this one, which is sealed, ends before next, and may be damaged.
+func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool) (*Writer, error) {
 	state, err := w.stateAt(v.checkpoint, next)
 	if err != nil {
 		return nil, err
 	}
-	return w.takePlace(ctx, state, GivenUp{First: next, Next: max(next, w.instead.DurableIndex)}, w.header.schema)
+	g := GivenUp{First: next, Next: max(next, w.instead.DurableIndex)}
+	if !damaged {
+		return w.takePlace(ctx, state, g, g.First, w.header.schema, startAfter(state))
+	}
+	// rule: what is damaged has a file that took its place. That one is lost, so this file's records are copied once more.
+	return w.takePlace(ctx, state, g, w.header.firstIndex, w.header.schema, func(c *compaction) error {
+		c.w = w
+		return c.copy(ctx, w.fenceOff)
+	})
+}
+
+// startAfter begins a file behind others that are kept, with their state, as a compaction keeps it: who checks the file by itself needs it.
+func startAfter(state []byte) func(*compaction) error {
+	return func(c *compaction) error {
+		if c.to.NextIndex() == 0 {
+			return nil
+		}
+		return c.to.Checkpoint(state)
+	}
 }
 
 // giveUpAll makes the file that takes the place of the registered one where no file of the type is.
@@ -58,11 +77,12 @@ func (w *Writer) giveUpAll(ctx context.Context, temps []string) (*Writer, error)
 		// rule: what is in an archive is not marked as lost.
 		g.First, g.All = g.Next, true
 	}
-	return w.takePlace(ctx, w.opts.Empty, g, w.opts.Schema)
+	return w.takePlace(ctx, w.opts.Empty, g, g.First, w.opts.Schema, startAfter(w.opts.Empty))
 }
 
-// takePlace makes the successor of the registered file, which is lost, with the state of what is before it.
-func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, schema string) (*Writer, error) {
+// takePlace makes the successor of the registered file, which is lost. It has the records from index first on that fill writes, then what is
+// given up; state is that of all of them.
+func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, first uint64, schema string, fill func(*compaction) error) (*Writer, error) {
 	lost := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, mutant: w.mutant, epoch: w.epoch,
 		header: &fileHeader{fileID: w.instead.FileID, generation: w.instead.Generation, schema: schema}}
 	lost.path = filepath.Join(w.dir, GenerationName(w.typ, w.instead.Generation))
@@ -70,15 +90,13 @@ func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, schema 
 	if _, err := rand.Read(seal.successor[:]); err != nil {
 		return nil, fmt.Errorf("storage: %w", err)
 	}
-	next, err := lost.build(ctx, seal, g.First, state, func(n *Writer) error {
-		if g.First > 0 {
-			if err := n.Checkpoint(state); err != nil { // as a compaction keeps it, for who checks the file by itself
-				return err
-			}
-		}
-		compress := n.opts.Compress
-		n.opts.Compress = true // they are all alike
+	next, err := lost.build(ctx, seal, first, state, func(n *Writer) error {
 		c := &compaction{w: lost, to: n, o: CompactOptions{BatchBytes: defaultCompactBatch}, report: new(CompactReport)}
+		compress := n.opts.Compress
+		if err := fill(c); err != nil {
+			return err
+		}
+		n.opts.Compress = true // they are all alike
 		if err := c.fill(g.Next); err != nil {
 			return err
 		}

@@ -30,7 +30,7 @@ type indexed struct {
 	records []storage.Record
 }
 
-func (x *indexed) write(t *testing.T, data []byte) {
+func (x *indexed) write(t testing.TB, data []byte) {
 	t.Helper()
 	must(t, os.WriteFile(x.path, data, 0o600))
 }
@@ -39,7 +39,7 @@ var indexEpoch = time.Unix(1_700_000_000, 0)
 
 // newIndexed writes a file of a few MiB: sessions that end in a power failure of which any blocks survive, large and small
 // batches, times out of order.
-func newIndexed(t *testing.T, seed uint64) *indexed {
+func newIndexed(t testing.TB, seed uint64) *indexed {
 	t.Helper()
 	rng := rand.New(rand.NewPCG(seed, 1))
 	mem := storagetest.NewMem(512)
@@ -87,7 +87,7 @@ func newIndexed(t *testing.T, seed uint64) *indexed {
 }
 
 // read returns what a Reader returns, and where it started.
-func (x *indexed) read(t *testing.T, o storage.ReaderOptions) (recs []storage.Record, start int64) {
+func (x *indexed) read(t testing.TB, o storage.ReaderOptions) (recs []storage.Record, start int64) {
 	t.Helper()
 	r, err := storage.OpenReader(x.path, o)
 	must(t, err)
@@ -107,7 +107,7 @@ func (x *indexed) read(t *testing.T, o storage.ReaderOptions) (recs []storage.Re
 
 // check compares what Readers return with all that is in the file, for many starts. It returns how many of them started
 // where an index led them.
-func (x *indexed) check(t *testing.T, rng *rand.Rand, n int) (used int) {
+func (x *indexed) check(t testing.TB, rng *rand.Rand, n int) (used int) {
 	t.Helper()
 	for range n {
 		var o storage.ReaderOptions
@@ -131,7 +131,7 @@ func (x *indexed) check(t *testing.T, rng *rand.Rand, n int) (used int) {
 	return used
 }
 
-func (x *indexed) build(t *testing.T, want storage.IndexState) *storage.IndexReport {
+func (x *indexed) build(t testing.TB, want storage.IndexState) *storage.IndexReport {
 	t.Helper()
 	r, err := storage.BuildIndex(t.Context(), x.path, storage.IndexOptions{})
 	must(t, err)

@@ -172,7 +172,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 			return nil, err
 		}
 	}
-	next := v.next
+	next, damaged := v.next, len(w.damage) > 0
 	if err := w.checkView(&v, registered); err != nil {
 		return nil, err
 	}
@@ -181,7 +181,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	}
 	switch {
 	case v.sealed && w.instead != nil && w.sealed.generation <= w.instead.Generation:
-		return w.giveUp(ctx, &v, next)
+		return w.giveUp(ctx, &v, next, damaged)
 	case v.sealed:
 		return w.continueSealed(ctx, &v)
 	}

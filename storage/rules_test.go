@@ -54,7 +54,7 @@ func TestEachRuleIsNeeded(t *testing.T) {
 }
 
 // must fails the test: the scenario itself does not work.
-func must(t *testing.T, err error) {
+func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
 		t.Fatalf("scenario: %v", err)

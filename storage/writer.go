@@ -64,7 +64,8 @@ const (
 	minRoom = 1 << 20  // reserve at least so many bytes beyond what is needed now
 	maxRoom = 64 << 20 // and at most so many
 	markGap = 64 << 10 // bytes between two entries of the sparse index, at least
-	keepBuf = 8 << 20  // a larger encoding buffer is given back after use
+	keepBuf = 1 << 20  // a larger encoding buffer is given back after use …
+	lendBuf = 8 << 20  // … and up to this size to whoever needs one next
 
 	registryTimeout = 3 * time.Second // for the last update of the registry in Close
 )
@@ -132,6 +133,7 @@ func (w *Writer) append(recs []Record) error {
 		h.flags |= flagHeaders
 	}
 	b := w.buffer(recHeaderSize + size + recAlign)
+	defer w.release()
 	n := encodeRecords(b[recHeaderSize:], recs, h.baseTime, headers)
 	h.headerLen, h.storedLen, h.rawLen = recHeaderSize, uint32(n), uint32(n)
 	if w.opts.Compress {
@@ -175,6 +177,7 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 		return err
 	}
 	h := w.head(kindCheckpoint)
+	defer w.release()
 	body := appendCheckpoint(w.buffer(len(state) + 64 + 30*len(w.marks))[:0], w.checkpoint, w.marks, state)
 	return w.land("checkpoint", encodeAnchor(w.header, &h, body), &h)
 }
@@ -403,14 +406,37 @@ func (w *Writer) reserve(off int64, n int) error {
 	}
 }
 
-// buffer returns n bytes of scratch space.
+// buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
+var buffers sync.Pool
+
+// buffer returns n bytes of scratch space, until release.
 func (w *Writer) buffer(n int) []byte {
-	if n <= cap(w.buf) {
-		return w.buf[:n]
+	if n > cap(w.buf) && n > keepBuf {
+		if b, ok := buffers.Get().(*[]byte); ok {
+			w.buf = *b
+		}
 	}
-	b := make([]byte, n, n+n/4)
-	if cap(b) <= keepBuf {
-		w.buf = b
+	if n > cap(w.buf) {
+		room := n + n/4
+		if room > lendBuf {
+			room = n // used once
+		}
+		w.buf = make([]byte, 0, room)
 	}
-	return b
+	return w.buf[:n]
+}
+
+// release ends the use of what buffer returned.
+func (w *Writer) release() {
+	if cap(w.packer.buf) > keepBuf {
+		w.packer.buf = nil
+	}
+	switch n := cap(w.buf); {
+	case n <= keepBuf:
+		return
+	case n <= lendBuf:
+		b := w.buf
+		buffers.Put(&b)
+	}
+	w.buf = nil
 }

@@ -1,14 +1,17 @@
 package storage_test
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"io"
+	"math/rand/v2"
 	"path/filepath"
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 // messages returns n records with IDs and payloads that tell their number, from first on.
@@ -129,5 +132,42 @@ func TestWhatIsWrittenIsRead(t *testing.T) {
 	}
 	if _, err := storage.Open(context.Background(), dir, "orders", 9, storage.Options{}); !errors.Is(err, storage.ErrFenced) {
 		t.Errorf("epoch 9 again: %v", err)
+	}
+}
+
+// Hundreds of files may be open, of which few are written to at a time: their buffers are not theirs.
+func TestWriterThatIsIdleKeepsNoLargeBuffer(t *testing.T) {
+	for _, compress := range []bool{false, true} {
+		mem := storagetest.NewMem(4096)
+		w, err := storage.Open(context.Background(), "/d", "orders", 1, storage.Options{FS: mem, Compress: compress})
+		if err != nil {
+			t.Fatal(err)
+		}
+		var want []storage.Record
+		random := rand.NewChaCha8([32]byte{})
+		for i, size := range []int{100, 3 << 20, 100, 10 << 20, 5 << 20, 2 << 20, 100, 1 << 19} {
+			recs := messages(i, 1)
+			recs[0].Payload = make([]byte, size)
+			random.Read(recs[0].Payload[size/4:]) // something to compress
+			if err := w.Append(recs); err != nil {
+				t.Fatal(err)
+			}
+			want = append(want, recs...)
+			if n := w.KeptBuffers(); n > 2<<20 {
+				t.Errorf("compress %v: %d bytes of buffers are kept after a batch of %d bytes", compress, n, size)
+			}
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		got := readAll(t, mem, w.Path())
+		if len(got) != len(want) {
+			t.Fatalf("%d records in the file, want %d", len(got), len(want))
+		}
+		for i := range got {
+			if !bytes.Equal(got[i].Payload, want[i].Payload) {
+				t.Errorf("record %d of %d bytes is another one", i, len(want[i].Payload))
+			}
+		}
 	}
 }

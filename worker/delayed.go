@@ -25,6 +25,7 @@ type delayedIDs struct {
 	of    map[uint64]*delayedEntry // by producer number of the delayed messages
 	spans int                      // of all entries
 	most  int
+	grown int // see ledger.growth
 }
 
 // delayedEntry is what the file has of one producer's delayed messages.
@@ -84,9 +85,10 @@ func (d *delayedIDs) note(id queue.ID, seenAt int64) {
 		d.of[id.Producer()] = e
 	}
 	e.heard(seenAt)
-	d.spans -= len(e.ns)
+	before := len(e.ns)
 	e.ns = with(e.ns, id.N())
-	d.spans += len(e.ns)
+	d.spans += len(e.ns) - before
+	d.grown += max(len(e.ns)-before, 0)
 }
 
 // drop undoes the note of a message that did not get into the file after all.
@@ -188,7 +190,8 @@ func (d *delayedIDs) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
 	for range s.uvarint() {
 		producer := s.uint64()
-		e := &delayedEntry{life: readLife(int64(s.uvarint())), ns: s.spans()}
+		e := &delayedEntry{life: readLife(s.ms()), ns: s.spans()}
+		s.once(producer, d.of[producer] != nil)
 		if s.spend(producerMemory); s.err != nil {
 			return
 		}

@@ -28,12 +28,13 @@ const (
 // fetcher is the fetch stage.
 type fetcher struct {
 	*session
-	after  queue.ID // position of the walk
-	newest queue.ID // highest ID seen since the last full sweep began
-	mark   queue.ID // what newest was when the walk last went far back
-	short  bool     // the last fetch came back short: the walk is near the end of the queue
-	full   bool     // the current sweep started at the very start …
-	clean  bool     // … and has found nothing pending so far
+	after   queue.ID // position of the walk
+	newest  queue.ID // highest ID seen since the last full sweep began
+	mark    queue.ID // what newest was when the walk last went far back
+	short   bool     // the last fetch came back short: the walk is near the end of the queue
+	nothing bool     // the last fetch brought nothing
+	full    bool     // the current sweep started at the very start …
+	clean   bool     // … and has found nothing pending so far
 
 	lastFull, lastLong, lastShort time.Time // when sweeps of these kinds started
 	lastAged                      time.Time // when the ledger was last aged
@@ -44,7 +45,7 @@ type fetcher struct {
 }
 
 // run fetches until there is a reason to end the session; drained tells that a whole sweep found nothing pending.
-func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained bool, err error) {
+func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
 	cfg := &f.pool.cfg
 	poll := backoff{min: cfg.Linger, max: watchMax}
 	f.heldPoll = backoff{min: watchMin, max: heldRetryMax}
@@ -57,10 +58,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 		if err := f.goBack(ctx); err != nil {
 			return false, err
 		}
-		began := time.Now()
-		f.pool.noteAsking(f.typ)
-		msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes, Foreign: f.noteForeign})
-		f.observe(StepFetch, began, len(msgs), err)
+		msgs, memory, err := f.fetch(ctx, asking)
 		switch {
 		case outage.note(&f.log, err, "fetch"):
 			if fatal(err) || ctx.Err() != nil {
@@ -69,10 +67,12 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			f.pause(ctx, poll.next())
 		case len(msgs) > 0:
 			f.walked(msgs)
+			f.nothing = false
 			f.inflight.add(1)
 			select {
-			case out <- msgs:
+			case out <- batch{msgs, memory}:
 			case <-ctx.Done():
+				memory.give()
 				return false, ctx.Err()
 			}
 			poll.reset()
@@ -84,7 +84,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 			}
 			first = false
 		default:
-			f.short = true
+			f.short, f.nothing = true, true
 			if err := f.inflight.wait(ctx); err != nil {
 				return false, err
 			}
@@ -101,6 +101,38 @@ func (f *fetcher) run(ctx context.Context, out chan<- []queue.Message) (drained 
 		}
 	}
 	return false, nil
+}
+
+// fetch takes memory for what comes, and fetches. asking may end before ctx, when the session is to end.
+func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, error) {
+	cfg, m := &f.pool.cfg, f.pool.memory
+	memory := m.try(m.fetch)
+	if memory == nil && f.nothing {
+		// rule: a type that has nothing does not stand in line. Keys take no memory.
+		if d, err := cfg.Queue.Depth(asking, f.typ, 1); err != nil || d.Pending+d.Foreign == 0 {
+			return nil, nil, err
+		}
+	}
+	if memory == nil {
+		var err error
+		if memory, err = m.take(asking, m.fetch, f.inflight.zero()); err != nil {
+			return nil, nil, err
+		}
+		if err := f.goBack(ctx); err != nil { // the wait may have been long
+			memory.give()
+			return nil, nil, err
+		}
+	}
+	began := time.Now()
+	f.pool.noteAsking(f.typ)
+	msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes, Foreign: f.noteForeign})
+	f.observe(StepFetch, began, len(msgs), err)
+	if err != nil || len(msgs) == 0 {
+		memory.give()
+		return nil, nil, err
+	}
+	memory.keep(sizeOf(msgs))
+	return msgs, memory, nil
 }
 
 // walked moves the walk behind msgs.
@@ -246,20 +278,26 @@ func (i *inflight) add(n int) {
 }
 
 func (i *inflight) wait(ctx context.Context) error {
-	i.mu.Lock()
-	if i.n == 0 {
-		i.mu.Unlock()
-		return nil
-	}
-	if i.idle == nil {
-		i.idle = make(chan struct{})
-	}
-	idle := i.idle
-	i.mu.Unlock()
 	select {
-	case <-idle:
+	case <-i.zero():
 		return nil
 	case <-ctx.Done():
 		return ctx.Err()
 	}
 }
+
+// zero returns a channel that is closed when n is 0.
+func (i *inflight) zero() <-chan struct{} {
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	if i.n == 0 {
+		return closed
+	}
+	if i.idle == nil {
+		i.idle = make(chan struct{})
+	}
+	return i.idle
+}
+
+// closed is for those that need not wait.
+var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

@@ -53,9 +53,11 @@ func (h *handlerSink) describe(e *zerolog.Event) *zerolog.Event {
 }
 
 // stage hands batch after batch to the handler.
-func (h *handlerSink) stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error {
+func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	var due []queue.Message
-	for batch := range in {
+	for next := range in {
+		next.memory.give() // rule: what the handler has is the handler's. It may be slow, or wait for somebody to look.
+		batch := next.msgs
 		if h.over && !h.pool.cfg.mutant.judgeWhenOver {
 			// rule: nothing is judged any more: the ledger counts what is left as handled, and would take it for a copy.
 			if err := send(ctx, out, group{batches: 1}); err != nil {
@@ -81,6 +83,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan []queue.Message, out 
 		if err := h.settle(ctx, due, &done, out); err != nil {
 			return err
 		}
+		clear(due) // as the file does
 		if err := send(ctx, out, done); err != nil {
 			return err
 		}

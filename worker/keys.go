@@ -257,7 +257,7 @@ func (k *keys) restore(d *stateDecoder) {
 	future := false
 	read := func() keyEntry {
 		d.spend(keyMemory)
-		return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: int64(d.uvarint())}
+		return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: d.ms()}
 	}
 	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
 		e := read()

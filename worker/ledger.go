@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -44,6 +45,7 @@ type ledger struct {
 
 	missing       int    // spans of all producers
 	mostProducers int    // and missing spans
+	grown         int    // what was added since the last checkpoint: producers, missing and skipped spans
 	walked        int64  // the latest time of an ID that was fetched in the full sweep …
 	walk          uint64 // … of this number, ms
 
@@ -200,6 +202,7 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 	if entry == nil {
 		entry = &producerEntry{}
 		l.last[producer] = entry
+		l.grown++
 	}
 	l.hear(entry, seenAt)
 	switch {
@@ -210,6 +213,7 @@ func (l *ledger) note(id queue.ID, seenAt int64) {
 		l.passed = span{entry.n + 1, n - 1}
 		entry.missing = append(entry.missing, l.passed)
 		l.missing++
+		l.grown++
 	}
 	entry.n, entry.at = n, ms(id)
 }
@@ -353,7 +357,13 @@ func (l *ledger) noteSkipped(id queue.ID) {
 	l.skipped -= len(e.skipped)
 	e.skipped = with(e.skipped, id.N())
 	l.skipped += len(e.skipped)
+	l.grown++
 }
+
+// growth is how much was added since the last checkpoint, in entries of some ten bytes each. A checkpoint makes it 0.
+func (l *ledger) growth() int { return l.grown + l.delayed.grown }
+
+func (l *ledger) checkpointed() { l.grown, l.delayed.grown = 0, 0 }
 
 // boundSkipped forgets a quarter, those of the producers that have been silent for longest, if there are more than the most there may be.
 func (l *ledger) boundSkipped() (early bool) {
@@ -483,14 +493,15 @@ func (l *ledger) restoreWithin(state []byte, within func(spent int) error) error
 		producer := d.uint64()
 		e := &producerEntry{n: d.uvarint()}
 		if version >= stateVersionTimes {
-			e.at = int64(d.uvarint())
+			e.at = d.ms()
 		}
-		e.life, e.missing = readLife(int64(d.uvarint())), d.spans()
+		e.life, e.missing = readLife(d.ms()), d.spans()
 		if version >= stateVersion {
 			e.skipped = d.spans()
 			l.skipped += len(e.skipped)
 		}
 		l.missing += len(e.missing)
+		d.once(producer, l.last[producer] != nil)
 		if d.spend(producerMemory); d.err != nil {
 			return d.err
 		}
@@ -512,7 +523,7 @@ func (l *ledger) restoreWithin(state []byte, within func(spent int) error) error
 // ever written in a state that a file takes: the most are a million producers of versions that did not bound them.
 const (
 	producerMemory = 170
-	spanMemory     = 32 // while their slice grows
+	spanMemory     = 32 // and as much when one is added or taken away
 	keyMemory      = 120
 	stateMemory    = 220 << 20
 )
@@ -541,14 +552,18 @@ func stateMemoryBound(spent int) error {
 
 func (d *stateDecoder) take(n int) []byte {
 	if d.err != nil || n <= 0 || len(d.b) < n {
-		if d.err == nil {
-			d.err = fmt.Errorf("%w: cut short", errState)
-		}
+		d.cutShort()
 		return make([]byte, max(n, 8))
 	}
 	b := d.b[:n]
 	d.b = d.b[n:]
 	return b
+}
+
+func (d *stateDecoder) cutShort() {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: cut short", errState)
+	}
 }
 
 func (d *stateDecoder) byte() byte     { return d.take(1)[0] }
@@ -564,13 +579,37 @@ func (d *stateDecoder) uvarint() uint64 {
 	return v
 }
 
-func (d *stateDecoder) spans() (out []span) {
-	for range d.uvarint() {
-		s := span{d.uvarint(), d.uvarint()}
-		if d.spend(spanMemory); d.err != nil {
-			return nil
-		}
-		out = append(out, s)
+// ms reads a time.
+func (d *stateDecoder) ms() int64 {
+	v := d.uvarint()
+	if v > math.MaxInt64 && d.err == nil {
+		d.err = fmt.Errorf("%w: a time of %d ms", errState, v)
+	}
+	return int64(v)
+}
+
+// once refuses a producer that has been read before: its ranges would count twice.
+func (d *stateDecoder) once(producer uint64, before bool) {
+	if before && d.err == nil {
+		d.err = fmt.Errorf("%w: producer %016x is in it twice", errState, producer)
+	}
+}
+
+func (d *stateDecoder) spans() []span {
+	count := d.uvarint()
+	if count > uint64(len(d.b))/2 { // each is two bytes at least
+		d.cutShort()
+		return nil
+	}
+	if d.spend(int(count) * spanMemory); d.err != nil || count == 0 {
+		return nil
+	}
+	out := make([]span, count)
+	for i := range out {
+		out[i] = span{d.uvarint(), d.uvarint()}
+	}
+	if d.err != nil {
+		return nil
 	}
 	return out
 }

@@ -607,20 +607,3 @@ func TestLedgerAppendsEachMessageAtMostOnce(t *testing.T) {
 		}
 	})
 }
-
-func FuzzLedgerState(f *testing.F) {
-	l, _ := testLedger()
-	l.judge(message(1, 1), 1)
-	f.Add(l.state())
-	f.Add([]byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l, _ := testLedger()
-		if l.restore(b) != nil {
-			return
-		}
-		again, _ := testLedger()
-		if err := again.restore(l.state()); err != nil || !slices.Equal(again.state(), l.state()) {
-			t.Fatalf("an accepted state does not survive a round trip: %v", err)
-		}
-	})
-}

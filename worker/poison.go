@@ -52,7 +52,7 @@ func (h *handlerSink) watchPoison(ctx context.Context) error {
 	}
 	now := mark{First: depth.Oldest, Starts: 1, Deaths: before.Deaths}
 	if before.First == now.First {
-		now.Starts = before.Starts + 1
+		now.Starts = max(before.Starts+1, 1)
 	}
 	if now.Deaths == nil || len(now.Deaths) >= maxSuspects {
 		now.Deaths = map[queue.ID]int{}

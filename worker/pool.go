@@ -43,6 +43,7 @@ type Pool struct {
 	name     string              // instance, with host and process, for letters
 	slots    *semaphore.Weighted // nil: no bound
 	waiting  atomic.Int32        // types that wait for a slot
+	memory   *memory
 	stopping chan struct{}
 	stopOnce sync.Once
 
@@ -56,7 +57,8 @@ type Pool struct {
 	lives   map[string]lives         // by type
 	served  map[string]bool
 	stats   Stats
-	book    book // see status.go
+	book    book            // see status.go
+	strays  map[string]bool // of which there was a warning
 }
 
 // Stats counts what a Pool has done since it was created.
@@ -99,6 +101,7 @@ func New(cfg Config) (*Pool, error) {
 	p.name = fmt.Sprintf("%s, %s pid %d", p.instance, host, os.Getpid())
 	p.log = cfg.Logger.With().Str("worker", p.instance).Logger()
 	p.spread = newSpread(p)
+	p.memory = newMemory(&p.cfg)
 	if cfg.Handler != nil {
 		p.handler = withTimeout(cfg.Handler, cfg.Timeout)
 		for _, wrap := range slices.Backward(cfg.Use) {
@@ -183,6 +186,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 		p.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
 		p.noteAnswer("", err)
+		p.warnStrays()
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}

@@ -110,6 +110,9 @@ func (s *session) buryReused(ctx context.Context) error {
 		}
 		return is
 	})
+	if len(reused) > 0 {
+		s.giveMemory() // rule: what may have to wait for an operator takes no memory from others
+	}
 	return s.buryAll(ctx, reused)
 }
 

@@ -79,7 +79,7 @@ func (p *Pool) schedule(ctx context.Context) {
 	poll := backoff{min: scheduleMin, max: scheduleMax}
 	var outage outage
 	for ctx.Err() == nil {
-		wait, err := p.nextDue(ctx)
+		wait, err := p.look(ctx)
 		if err == nil && wait <= 0 {
 			var promoted int
 			if promoted, err = p.promoteUnderLock(ctx); promoted > 0 {
@@ -89,6 +89,7 @@ func (p *Pool) schedule(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
+		p.warnStrays()
 		outage.note(&p.log, err, "promote delayed messages")
 		pause := poll.next()
 		if wait > 0 {
@@ -98,6 +99,16 @@ func (p *Pool) schedule(ctx context.Context) {
 			return // ctx follows, but not at once
 		}
 	}
+}
+
+// look is nextDue with memory for the first message, which the queue may have to read.
+func (p *Pool) look(ctx context.Context) (time.Duration, error) {
+	memory, err := p.memory.take(ctx, p.memory.promote, closed)
+	if err != nil {
+		return 0, err
+	}
+	defer memory.give()
+	return p.nextDue(ctx)
 }
 
 // nextDue tells how long it is until the first delayed message is due. Without any it is long.
@@ -159,6 +170,11 @@ func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
 	defer cancel()
+	memory, err := p.memory.take(ctx, p.memory.promote, closed)
+	if err != nil {
+		return queue.Promotion{}, err
+	}
+	defer memory.give()
 	limit := promoteLimit
 	if p.cfg.promoteLimit.Messages > 0 {
 		limit = p.cfg.promoteLimit
@@ -178,6 +194,11 @@ func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
 
 // promotesLate reports whether delayed messages have been due for longer than d, or whether that cannot be known.
 func (p *Pool) promotesLate(ctx context.Context, d time.Duration) bool {
+	memory := p.memory.try(p.memory.promote)
+	if memory == nil {
+		return true
+	}
+	defer memory.give()
 	wait, err := p.nextDue(ctx)
 	return err != nil || -wait > d
 }

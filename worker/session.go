@@ -47,6 +47,8 @@ type session struct {
 	sweeps   atomic.Uint64             // full sweeps begun; a new one begins only when nothing is in flight
 	held     atomic.Pointer[heldState] // what waits behind a gap, told to the fetch stage
 
+	memory []*grant // append stage: of the batches that it has
+
 	refused []queue.Letter      // append stage: what is to be buried; all but those with reasonReused have skip entries in the file
 	reasons map[queue.ID]string // of the skip entries that were behind the last checkpoint when the file was opened
 
@@ -69,6 +71,20 @@ type heldState struct {
 	first     queue.ID // re-read from here …
 	fromStart bool     // … or from the very start
 	overdue   bool     // all of them have outlasted the gap timeout: they are incomplete for good
+}
+
+// batch is what the fetch stage hands on.
+type batch struct {
+	msgs   []queue.Message
+	memory *grant // for as long as the pool has them
+}
+
+// giveMemory gives back what the append stage has, which keeps nothing of the batches.
+func (s *session) giveMemory() {
+	for _, c := range s.memory {
+		c.give()
+	}
+	s.memory = s.memory[:0]
 }
 
 // group is what the append stage hands to the ack stage: the messages of some batches that may be acknowledged.
@@ -121,7 +137,7 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 type sink interface {
 	open(ctx context.Context) error
 	// stage turns fetched batches into groups that may be acknowledged.
-	stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error
+	stage(ctx context.Context, in <-chan batch, out chan<- group) error
 	// ack removes settled messages from the queue.
 	ack(ctx context.Context, ids []queue.ID) error
 	// close ends what open began, after the pipeline. It returns err, how the pipeline ended, or its own error.
@@ -133,14 +149,14 @@ type sink interface {
 type fileSink struct{ *session }
 
 // stage ends with the checkpoint that spares the next holder the reading; the last messages are being acknowledged meanwhile.
-func (s fileSink) stage(ctx context.Context, in <-chan []queue.Message, out chan<- group) error {
+func (s fileSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	if err := s.appendStage(ctx, in, out); err != nil {
 		return err
 	}
 	if s.sinceCheckpoint == 0 || ctx.Err() != nil {
 		return ctx.Err()
 	}
-	return s.writer().Checkpoint(s.ledger.state())
+	return s.checkpoint()
 }
 
 // ack tells the registry of files before how much of the file is durable.
@@ -204,11 +220,21 @@ func (s fileSink) close(err error) error {
 // writer is the file that is written to now.
 func (s *session) writer() *storage.Writer { return s.file.Load() }
 
+// What a worker adds to its ledger between two checkpoints, see ledger.growth, before a batch of MaxBatch messages at most comes on top, each of which
+// may be a new producer's, delayed, behind a gap and put aside. And what it takes in from behind the last one when it opens a file: earlier versions
+// wrote checkpoints by the size of the file alone.
+const (
+	maxGrowth  = 100_000
+	maxReplay  = 800_000
+	maxReasons = 16 << 20 // bytes of the reasons of messages put aside; who has none is told so
+)
+
 // open opens the file with the token as epoch. A file that has seen a higher epoch (the lock's collection was restored
 // or dropped) raises the token: the file is the judge.
 func (s *session) open(ctx context.Context) error {
 	cfg := &s.pool.cfg
 	token := s.lease.Token()
+	reasons := 0 // bytes of them
 	for attempt := 1; ; attempt++ {
 		s.ledger = newLedger(cfg.GapTimeout, time.Now)
 		s.ledger.sweep = s.sweeps.Load
@@ -245,11 +271,17 @@ func (s *session) open(ctx context.Context) error {
 			}
 			if err == nil && r.Kind == storage.KindSkipped && !skippedAs(r, skipDuplicate) {
 				s.ledger.noteSkipped(id)
-				s.reasons[id] = string(r.Payload)
+				if reason := string(r.Payload[:min(len(r.Payload), queue.MaxReason)]); reasons+len(reason) <= maxReasons {
+					s.reasons[id], reasons = reason, reasons+len(reason)
+				}
+			}
+			if err == nil && s.ledger.growth() > maxReplay { // rule: what no worker writes takes no worker's memory
+				err = fmt.Errorf("%w: type %q: the newest file in %s has more than %d producers and gaps behind its last checkpoint: workers write one for every %d. "+
+					"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, cfg.Dir, maxReplay, maxGrowth)
 			}
 			return err
 		}
-		s.reasons = map[queue.ID]string{}
+		s.reasons, reasons = map[queue.ID]string{}, 0
 		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
@@ -273,7 +305,7 @@ func (s *session) open(ctx context.Context) error {
 // pipeline runs the three stages until the type is idle or empty, the pool stops, or something fails.
 func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	cfg := &s.pool.cfg
-	fetched := make(chan []queue.Message, cfg.Prefetch-1) // one more is in the fetch stage's hands
+	fetched := make(chan batch, cfg.Prefetch-1) // one more is in the fetch stage's hands
 	durable := make(chan group, 1)
 	g, ctx := errgroup.WithContext(ctx)
 	f := &fetcher{session: s}
@@ -289,27 +321,38 @@ func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	})
 	g.Go(func() error { return s.ackStage(ctx, durable) })
 	err = g.Wait()
+	for left := range fetched {
+		left.memory.give()
+	}
 	return drained, err
 }
 
 // appendStage turns fetched batches into durable records. All batches that are ready share one fsync.
-func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, out chan<- group) (err error) {
+func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- group) (err error) {
+	defer s.giveMemory()
 	defer func() { s.endTrace(withCause(ctx, err)) }()
 	var records []storage.Record
-	for batch := range in {
+	for next := range in {
 		var done group
 		appended := s.appended
 		var err error
 		before := s.writer().NextIndex()
 		for more := true; more; {
-			if records, err = s.appendBatch(ctx, batch, records[:0], &done); err != nil {
+			s.memory = append(s.memory, next.memory)
+			// rule: nothing is appended that a worker could not take in when it opens the file.
+			if s.ledger.growth() >= maxGrowth {
+				if err := s.checkpoint(); err != nil {
+					return err
+				}
+			}
+			if records, err = s.appendBatch(ctx, next.msgs, records[:0], &done); err != nil {
 				return err
 			}
 			if len(done.ids) >= maxAckIDs {
 				break
 			}
 			select {
-			case batch, more = <-in:
+			case next, more = <-in:
 			default:
 				more = false
 			}
@@ -337,10 +380,9 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
 			}
 			if s.writer().CheckpointDue() {
-				if err := s.writer().Checkpoint(s.ledger.state()); err != nil {
+				if err := s.checkpoint(); err != nil {
 					return err
 				}
-				s.sinceCheckpoint = 0
 			}
 			if err := s.rotate(ctx); err != nil {
 				return err
@@ -351,6 +393,8 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 				return err
 			}
 		}
+		next = batch{}
+		s.giveMemory()
 		// rule: buried before they are acknowledged, and behind their skip entries.
 		if err := s.buryRefused(ctx); err != nil {
 			return err
@@ -364,8 +408,11 @@ func (s *session) appendStage(ctx context.Context, in <-chan []queue.Message, ou
 	return nil
 }
 
-// appendBatch judges every message of one fetched batch and writes those that are due as one record batch.
+// appendBatch judges every message of one fetched batch and writes those that are due as one record batch. It returns the room of records for
+// the next one.
 func (s *session) appendBatch(ctx context.Context, batch []queue.Message, records []storage.Record, done *group) ([]storage.Record, error) {
+	// rule: an idle session keeps nothing of its last batch
+	defer func() { clear(records) }()
 	seenAt, err := s.seenAt(ctx)
 	if err != nil {
 		return records, err
@@ -505,6 +552,20 @@ func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage
 	return storage.KindMessage, true
 }
 
+// checkpoint spares whoever opens the file the reading of what is before it.
+func (s *session) checkpoint() error {
+	if err := s.writer().Checkpoint(s.ledger.state()); err != nil {
+		return err
+	}
+	s.checkpointed()
+	return nil
+}
+
+func (s *session) checkpointed() {
+	s.sinceCheckpoint = 0
+	s.ledger.checkpointed()
+}
+
 // rotate goes on in a new file if this one has reached the size limit. The ledger goes with it.
 func (s *session) rotate(ctx context.Context) error {
 	limit := s.pool.cfg.MaxFileBytes
@@ -521,7 +582,7 @@ func (s *session) rotate(ctx context.Context) error {
 		return err
 	}
 	s.file.Store(next)
-	s.sinceCheckpoint = 0
+	s.checkpointed()
 	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its size limit, going on in a new one")
 	s.emit(Event{Kind: Rotated, Index: next.NextIndex(), Path: next.Path()})
 	return nil

@@ -227,6 +227,23 @@ func (p *Pool) warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
 }
 
+// warnStrays warns of what the queue passes over, once of each kind.
+func (p *Pool) warnStrays() {
+	for _, s := range p.cfg.Queue.Strays() {
+		p.mu.Lock()
+		told := p.strays[s.In+s.What]
+		if p.strays == nil {
+			p.strays = map[string]bool{}
+		}
+		p.strays[s.In+s.What] = true
+		p.mu.Unlock()
+		if !told {
+			p.log.Warn().Str("in", s.In).Str("what", s.What).Int("at_least", s.Count).Str("one", s.Example).Str("remedy", s.Remedy).
+				Msg("the queue holds what is not ours, and passing over it takes time; find out whose it is, and remove it")
+		}
+	}
+}
+
 // reviewUnfit makes the state of a type what it is. count tells in the log how many there are if they are many.
 func (p *Pool) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
 	err, count := u.error(typ)

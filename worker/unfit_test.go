@@ -245,3 +245,36 @@ func TestUnfitIsBounded(t *testing.T) {
 		t.Errorf("%d are remembered, %d have had a warning, capped %v; want the one that the last sweep has seen", len(u.entries), u.told, u.capped)
 	}
 }
+
+// strayQueue has passed over something that is not ours.
+type strayQueue struct {
+	queue.Queue
+	strays []queue.Strays
+}
+
+func (q strayQueue) Strays() []queue.Strays { return q.strays }
+
+// TestStraysAreNamedOnce: the log says what the queue passes over, how much and what to do, once of each kind.
+func TestStraysAreNamedOnce(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		strays := []queue.Strays{{In: "the shelf", What: "shoes", Count: 60_000, Example: "left", Remedy: "a broom removes them"},
+			{In: "the shelf", What: "hats", Count: 1, Example: "bowler", Remedy: "wear it"}}
+		p := r.start(func(c *Config) { c.Queue = strayQueue{c.Queue, strays} })
+		q := r.start(func(c *Config) { // without a scheduler, which looks too
+			c.Queue, c.Types, c.AllTypes, c.NoScheduler = strayQueue{c.Queue, strays[1:]}, nil, true, true
+		})
+		time.Sleep(time.Minute)
+		p.stop()
+		q.stop()
+		for _, s := range strays {
+			fields := fmt.Sprintf(`"in":%q,"what":%q,"at_least":%d,"one":%q,"remedy":%q`, s.In, s.What, s.Count, s.Example, s.Remedy)
+			want := 1
+			if s.What == "hats" {
+				want = 2
+			}
+			if n := strings.Count(r.log.String(), fields); n != want {
+				t.Errorf("the log has %d lines with %s, want %d", n, fields, want)
+			}
+		}
+	})
+}

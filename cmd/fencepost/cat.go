@@ -337,16 +337,14 @@ func (c *catter) verdict() error {
 	return nil
 }
 
-// jsonRecord is cat's json format.
+// jsonRecord is what cat's json format begins with; the payload comes behind it.
 type jsonRecord struct {
-	Index         uint64            `json:"index"`
-	ID            string            `json:"id"`
-	Time          time.Time         `json:"time"`
-	Epoch         uint64            `json:"epoch"`
-	AfterGap      bool              `json:"after_gap,omitempty"`
-	Headers       map[string]string `json:"headers,omitempty"`
-	Payload       *string           `json:"payload,omitempty"`
-	PayloadBase64 *string           `json:"payload_base64,omitempty"`
+	Index    uint64            `json:"index"`
+	ID       string            `json:"id"`
+	Time     time.Time         `json:"time"`
+	Epoch    uint64            `json:"epoch"`
+	AfterGap bool              `json:"after_gap,omitempty"`
+	Headers  map[string]string `json:"headers,omitempty"`
 }
 
 // messageWriter prints messages in one of the formats of cat.
@@ -378,17 +376,7 @@ func (w *messageWriter) print(r *storage.Record) (err error) {
 				j.Headers[h.Key] = h.Value
 			}
 		}
-		if len(r.Payload) > jsonPiece {
-			return printLarge(w.Writer, j, r.Payload)
-		}
-		text := string(r.Payload)
-		if utf8.Valid(r.Payload) {
-			j.Payload = &text
-		} else {
-			text = base64.StdEncoding.EncodeToString(r.Payload)
-			j.PayloadBase64 = &text
-		}
-		err = printable.EncodeJSON(w, j, "")
+		err = printRecord(w.Writer, j, r.Payload)
 	}
 	return err
 }
@@ -406,8 +394,8 @@ func (w *messageWriter) bytes(b []byte) error {
 
 const jsonPiece = 64 << 10 // bytes of a payload that are encoded at once: some bytes become six
 
-// printLarge prints j with a large payload, piece by piece.
-func printLarge(w *bufio.Writer, j jsonRecord, payload []byte) error {
+// printRecord prints j and the payload, piece by piece.
+func printRecord(w *bufio.Writer, j jsonRecord, payload []byte) error {
 	head, err := json.Marshal(j)
 	if err != nil {
 		return err

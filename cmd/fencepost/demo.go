@@ -542,12 +542,12 @@ func (d *demo) table(reports []*fileReport) {
 	t := printable.NewTable(d.out, "FILE", "MESSAGES", "BYTES", "EPOCHS", "TORN OR VOID", "VERDICT")
 	hidden := 0
 	for i, r := range reports {
-		if i >= 8 && tornBytes(r.report)+voidBytes(r.report) == 0 {
+		if i >= 8 && tornBytes(r.report)+r.report.VoidBytes == 0 {
 			hidden++
 			continue
 		}
 		t.Row(filepath.Base(r.path), humanize.Comma(int64(r.report.Messages)),
-			humanize.IBytes(uint64(r.report.Size)), len(r.report.Regions), humanize.IBytes(uint64(tornBytes(r.report)+voidBytes(r.report))), "ok")
+			humanize.IBytes(uint64(r.report.Size)), r.report.RegionCount, humanize.IBytes(uint64(tornBytes(r.report)+r.report.VoidBytes)), "ok")
 	}
 	t.Flush()
 	if hidden > 0 {

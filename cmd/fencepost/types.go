@@ -97,6 +97,9 @@ func typesLsCommand() *cobra.Command {
 			if err != nil {
 				return err
 			}
+			for _, s := range b.Queue.Strays() {
+				printable.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", s)
+			}
 			if output.Value == "json" {
 				return printJSON(cmd, rows)
 			}

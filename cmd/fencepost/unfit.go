@@ -110,6 +110,12 @@ func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 		}
 		found = found || len(u.messages)+len(u.foreign) > 0
 	}
+	if _, _, err := q.NextDue(ctx); err != nil {
+		return err
+	}
+	for _, s := range q.Strays() {
+		d.warn("messages", "%v", s)
+	}
 	if !found && len(types) > 0 {
 		d.good("messages", "the oldest pending ones of all types can be appended")
 	}

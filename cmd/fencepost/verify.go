@@ -225,7 +225,7 @@ func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
 	o.kept.Add(-hashes)
 	o.progress.finish(path)
 	if errors.As(r.err, new(*memoryError)) {
-		r.err = fmt.Errorf("%s: byte %d, index %d: %w", path, r.report.Regions[len(r.report.Regions)-1].End, r.report.NextIndex, r.err)
+		r.err = fmt.Errorf("%s: at index %d: %w", path, r.report.NextIndex, r.err)
 	}
 	if r.whole = r.err == nil; !r.whole {
 		return r
@@ -323,8 +323,6 @@ func successorPath(path, typ string, s *storage.SealedError) string {
 	return filepath.Join(filepath.Dir(path), storage.GenerationName(typ, s.Generation))
 }
 
-func voidBytes(r *storage.Report) int64 { return r.VoidBytes }
-
 func tornBytes(r *storage.Report) int64 { return r.Torn.End - r.Torn.Offset }
 
 // messages counts what cat prints: of the records, those that a repair could not read and those that were put aside are none.
@@ -358,7 +356,7 @@ func (r *fileReport) print(w io.Writer) {
 		printable.Fprintf(w, " (contiguous)")
 	}
 	printable.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", rep.RegionCount, rep.Gaps, rep.Skipped, tornBytes(rep),
-		voidBytes(rep), humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
+		rep.VoidBytes, humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
 	if rep.Lost > 0 {
 		printable.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
 	}
@@ -522,7 +520,7 @@ func (r *fileReport) json() verifyJSON {
 	}
 	j.Type, j.FileID = rep.Type, rep.FileID.String()
 	j.Messages, j.FirstIndex, j.NextIndex, j.Skipped, j.Gaps = messages(rep), rep.FirstIndex, rep.NextIndex, rep.Skipped, rep.Gaps
-	j.Size, j.DurableEnd, j.TornBytes, j.VoidBytes = rep.Size, rep.DurableEnd, tornBytes(rep), voidBytes(rep)
+	j.Size, j.DurableEnd, j.TornBytes, j.VoidBytes = rep.Size, rep.DurableEnd, tornBytes(rep), rep.VoidBytes
 	j.Duplicates, j.Seconds = rep.DuplicateCount, rep.Duration.Seconds()
 	j.Generation, j.Batches, j.Checkpoints, j.Lost = rep.Generation, rep.Batches, rep.Checkpoints, rep.Lost
 	for _, v := range rep.Void {

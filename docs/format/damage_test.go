@@ -217,7 +217,7 @@ func (want finding) differences(got finding) string {
 }
 
 // storageFinding runs what `fencepost cat --format json` and `fencepost verify` run.
-func storageFinding(t *testing.T, path string) finding {
+func storageFinding(t testing.TB, path string) finding {
 	t.Helper()
 	var f finding
 	var out bytes.Buffer
@@ -289,20 +289,29 @@ func pythonFindings(python string, paths []string) ([]finding, error) {
 	}
 	var fs []finding
 	for o := range slices.Chunk(outcomes, 2) {
-		f := finding{cat: o[0].Exit, out: o[0].Stdout, verify: o[1].Exit, text: o[1].Stderr}
-		if err := json.Unmarshal(o[1].Stdout, &f.sum); err != nil {
-			return nil, fmt.Errorf("%w: %s %s", err, o[1].Stdout, o[1].Stderr)
-		}
-		for _, c := range f.sum.Corruptions {
-			var d damage
-			if err := json.Unmarshal(c, &d); err != nil {
-				return nil, err
-			}
-			f.damage = append(f.damage, d)
+		f, err := pythonFinding(o[0], o[1])
+		if err != nil {
+			return nil, err
 		}
 		fs = append(fs, f)
 	}
 	return fs, nil
+}
+
+// pythonFinding is what read_fpl.py cat and verify have said.
+func pythonFinding(cat, verify outcome) (finding, error) {
+	f := finding{cat: cat.Exit, out: cat.Stdout, verify: verify.Exit, text: verify.Stderr}
+	if err := json.Unmarshal(verify.Stdout, &f.sum); err != nil {
+		return f, fmt.Errorf("%w: %s %s", err, verify.Stdout, verify.Stderr)
+	}
+	for _, c := range f.sum.Corruptions {
+		var d damage
+		if err := json.Unmarshal(c, &d); err != nil {
+			return f, err
+		}
+		f.damage = append(f.damage, d)
+	}
+	return f, nil
 }
 
 // mutate does one thing to a file: what devices, file systems, administrators and newer or broken programs do.

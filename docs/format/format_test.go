@@ -107,7 +107,7 @@ func TestSalvageLeavesOutWhatWasTakenBack(t *testing.T) {
 	}
 }
 
-func findPython(t *testing.T) string {
+func findPython(t testing.TB) string {
 	t.Helper()
 	// Reading it here also tells go test's cache that the result depends on it.
 	if _, err := os.ReadFile(script); err != nil {
@@ -430,12 +430,12 @@ const typ = "orders"
 
 // world is a directory with one file, and the messages of one producer.
 type world struct {
-	t   *testing.T
+	t   testing.TB
 	dir string
 	n   uint64
 }
 
-func newWorld(t *testing.T) *world {
+func newWorld(t testing.TB) *world {
 	t.Helper()
 	return &world{t: t, dir: t.TempDir()}
 }
@@ -514,7 +514,7 @@ func (w *world) messages(n int) (recs []storage.Record) {
 }
 
 // healthyFile has several epochs, and everything that a record may hold.
-func healthyFile(t *testing.T) []byte {
+func healthyFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
 	w.must(a.Append(w.messages(3)))
@@ -582,7 +582,7 @@ func onAppend(n int, f func() *storagetest.Fault) storage.FS {
 
 // fencedFile is what a fight leaves: batches behind somebody else's fence, torn writes, fences that nobody opened, fences
 // with epochs that are too low.
-func fencedFile(t *testing.T) []byte {
+func fencedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	one := w.open(1, nil)
 	w.must(one.Append(w.messages(2)))
@@ -652,7 +652,7 @@ func fencedFile(t *testing.T) []byte {
 }
 
 // embeddingFile has payloads that are log files: another one, and at every alignment itself.
-func embeddingFile(t *testing.T) []byte {
+func embeddingFile(t testing.TB) []byte {
 	other := newWorld(t)
 	x := other.open(1, nil)
 	other.must(x.Append(other.messages(2)))
@@ -708,7 +708,7 @@ func (f *blindFile) ReadAt(p []byte, off int64) (int, error) {
 }
 
 // retractedFile has a batch that the second writer did not find.
-func retractedFile(t *testing.T) []byte {
+func retractedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
 	w.must(a.Append(w.messages(2)))
@@ -724,7 +724,7 @@ func retractedFile(t *testing.T) []byte {
 }
 
 // otherIDsFile has IDs that are no message's.
-func otherIDsFile(t *testing.T) []byte {
+func otherIDsFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
 	for _, n := range []int{1, 19, 21, 255} {
@@ -736,7 +736,7 @@ func otherIDsFile(t *testing.T) []byte {
 }
 
 // repairedFile is what a repair makes of a file with damage in two places.
-func repairedFile(t *testing.T) []byte {
+func repairedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	a := w.open(1, nil)
 	for range 8 {
@@ -762,7 +762,7 @@ func repairedFile(t *testing.T) []byte {
 }
 
 // compressedFile has batches of codec zstd among others.
-func compressedFile(t *testing.T) []byte {
+func compressedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	x, err := storage.Open(context.Background(), w.dir, typ, 1, storage.Options{Holder: holder, AllowOverlay: true, Compress: true})
 	w.must(err)
@@ -778,14 +778,14 @@ func compressedFile(t *testing.T) []byte {
 	return w.data()
 }
 
-func openedFile(t *testing.T) []byte {
+func openedFile(t testing.TB) []byte {
 	w := newWorld(t)
 	w.must(w.open(1, nil).Close())
 	return w.data()
 }
 
 // example returns the file that FORMAT.md prints.
-func example(t *testing.T) []byte {
+func example(t testing.TB) []byte {
 	t.Helper()
 	page, err := os.ReadFile("../../storage/FORMAT.md")
 	if err != nil {

@@ -232,6 +232,26 @@ func (e *containerEngine) start(ctx context.Context) error {
 	return err
 }
 
+// address returns host:port of the server inside the daemon's network if it can be reached from here.
+func (e *containerEngine) address(ctx context.Context) (addr string, ok bool) {
+	defer e.docker.idle()
+	r, err := e.docker.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})
+	if err != nil || r.Container.NetworkSettings == nil {
+		return "", false
+	}
+	for _, n := range r.Container.NetworkSettings.Networks {
+		if !n.IPAddress.IsValid() {
+			continue
+		}
+		addr = net.JoinHostPort(n.IPAddress.String(), mongoPort)
+		if conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", addr); err == nil {
+			conn.Close()
+			return addr, true
+		}
+	}
+	return "", false
+}
+
 func (e *containerEngine) pause(ctx context.Context) error {
 	defer e.docker.idle()
 	_, err := e.docker.api.ContainerPause(ctx, e.id, client.ContainerPauseOptions{})

@@ -114,7 +114,22 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 }
 
 // URI returns the server's URI without a database in its path.
-func (s *Server) URI() string { return "mongodb://" + s.addr + "/?directConnection=true" }
+func (s *Server) URI() string { return uriOf(s.addr) }
+
+func uriOf(addr string) string { return "mongodb://" + addr + "/?directConnection=true" }
+
+// SteadyURI returns the URI of a server that is never killed: past the process with which Docker forwards a port, where the server can be reached
+// without. Docker 20.10 lets such processes die when it has ended other containers (https://go.dev/issue/27505).
+func (s *Server) SteadyURI(ctx context.Context) string {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if e, ok := s.engine.(*containerEngine); ok {
+		if addr, ok := e.address(ctx); ok {
+			return uriOf(addr)
+		}
+	}
+	return s.URI()
+}
 
 // Addr returns host:port of the server, for proxies and the like.
 func (s *Server) Addr() string { return s.addr }

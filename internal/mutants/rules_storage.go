@@ -4,6 +4,8 @@ var storageRules = []rule{
 	// The writer.
 	{file: "storage/writer.go", rule: "only when everything before it is durable", tests: "TestCheckpointComesAfterASync",
 		old: "	if _, err := w.Sync(); err != nil {\n\t\treturn err\n\t}\n\th := w.head(kindCheckpoint)", new: "	h := w.head(kindCheckpoint)"},
+	{file: "storage/writer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
+		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", tests: "TestEachRuleIsNeeded|TestCrashExplorerNeedsTheRules"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "the writer goes on", tests: "TestFaultsPoison",
 		old: `return 0, w.poison("sync", ioError("fdatasync", w.path, syncErr))`, new: `return 0, ioError("fdatasync", w.path, syncErr)`},
@@ -166,6 +168,8 @@ var storageRules = []rule{
 		old: `seal.generation, old = w.instead.Generation+1, w.instead.FileID`, new: `old = w.instead.FileID`},
 	{file: "storage/giveup.go", rule: "what is in an archive is not marked as lost", tests: "TestGiveUp",
 		old: `g.First, g.All = g.Next, true`, new: `g.All = true`},
+	{file: "storage/giveup.go", rule: "what is damaged has a file that took its place", tests: "TestGiveUp",
+		old: `if !damaged {`, new: `if true {`},
 	{file: "storage/generation.go", rule: "a successor that was in use already is not made a second time", tests: "TestSuccessorIsNotMadeTwice",
 		old: `if err == nil && now.FileID == e.FileID && (now.Epoch > e.Epoch || now.DurableIndex > e.DurableIndex) {`, new: `if false {`},
 	{file: "storage/open.go", rule: "a file of a later generation is the file only if its predecessors lead back", tests: "TestRegistrySetBack",

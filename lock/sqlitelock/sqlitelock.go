@@ -11,6 +11,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"math"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
@@ -277,8 +278,8 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 	if text != "" {
 		err = json.Unmarshal([]byte(text), &m)
 	}
-	if err != nil || len(version) != len(r.Version) || id != nil && len(id) != len(h.ID) {
-		return r, &lock.DamagedError{Name: r.Name, Cause: fmt.Errorf("version of %d bytes, hold of %d, more %q", len(version), len(id), text)}
+	if err != nil || len(version) != len(r.Version) || id != nil && len(id) != len(h.ID) || ms < 0 || ms > math.MaxInt64/int64(time.Millisecond) {
+		return r, &lock.DamagedError{Name: r.Name, Cause: fmt.Errorf("version of %d bytes, hold of %d, lease of %d ms, more %q", len(version), len(id), ms, text)}
 	}
 	copy(r.Version[:], version)
 	if id != nil {

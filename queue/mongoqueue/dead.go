@@ -106,10 +106,7 @@ func decodeLetter(doc bson.Raw, l *queue.Letter) {
 	field("reason", "a text", text(&l.Reason))
 	field("worker", "a text", text(&l.Worker))
 	field("attempts", "a number", func(v bson.RawValue) bool { n, ok := v.AsInt64OK(); l.Attempts = int(n); return ok })
-	field("at", "a date", func(v bson.RawValue) (ok bool) {
-		l.Time, ok = v.TimeOK()
-		return ok
-	})
+	field("at", "a date", func(v bson.RawValue) (ok bool) { l.Time, ok = v.TimeOK(); return ok })
 }
 
 // deadBatch is how many letters a server sends at a time.

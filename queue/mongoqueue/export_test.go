@@ -40,13 +40,21 @@ func (q *Queue) ForgetNow() {
 	q.forgot = time.Time{}
 }
 
-// ForgetKept lets the minute pass in which messages are passed over.
+// ForgetKept lets the minute pass in which messages are passed over, and what is stored among them.
 func (q *Queue) ForgetKept() {
 	q.mu.Lock()
 	defer q.mu.Unlock()
+	q.walk.ended = time.Now().Add(-keptFor)
 	for key, since := range q.kept {
 		q.kept[key] = since.Add(-keptFor)
 	}
+}
+
+// HoldWalk lets no look begin anew, however slow the machine is.
+func (q *Queue) HoldWalk() {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.walk.ended = time.Now().Add(time.Hour)
 }
 
 // SetClock lets q read this from the server's clock, and from this machine's.
@@ -56,3 +64,9 @@ func (q *Queue) SetClock(now time.Time) { q.clock.Read(now, now) }
 func (q *Queue) Ping(ctx context.Context) error { return q.client.Ping(ctx, nil) }
 
 var Skip = skip
+
+const (
+	ScanMost = scanMost
+	WalkMost = walkMost
+	ReadCost = readCost
+)

@@ -49,11 +49,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	if err := q.enter(ctx); err != nil {
 		return err
 	}
-	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
-		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
-	for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
-		doc.Errors = append(doc.Errors, memberError{typ, m.Errors[typ]})
-	}
+	doc := encodeMember(m)
 	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.ID}}, bson.D{{Key: "$set", Value: doc.fields()}})
 	if err == nil && result.MatchedCount == 0 {
 		err = setFields(ctx, q.workers, m.ID, doc.fields())
@@ -62,6 +58,15 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		_, _ = q.readClock(ctx)
 	}
 	return q.explain(ctx, "heartbeat of "+m.ID, err)
+}
+
+func encodeMember(m queue.Member) memberDoc {
+	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
+		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
+	for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
+		doc.Errors = append(doc.Errors, memberError{typ, m.Errors[typ]})
+	}
+	return doc
 }
 
 // fields are all but _id.
@@ -93,22 +98,28 @@ func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
 func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Member, err error) {
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {
-		var d memberDoc
-		if bson.Unmarshal(cursor.Current, &d) != nil {
-			continue
+		if m, ok := decodeMember(cursor.Current); ok {
+			all = append(all, m)
 		}
-		var errs map[string]string
-		for _, e := range d.Errors {
-			if errs == nil {
-				errs = make(map[string]string, len(d.Errors))
-			}
-			errs[e.Type] = e.Error
-		}
-		all = append(all, queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
-			Held: d.Held, Idle: d.Idle, Leaving: d.Leaving, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen})
 	}
 	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
 	return all, cursor.Err()
+}
+
+func decodeMember(raw bson.Raw) (m queue.Member, ok bool) {
+	var d memberDoc
+	if bson.Unmarshal(raw, &d) != nil {
+		return m, false
+	}
+	var errs map[string]string
+	for _, e := range d.Errors {
+		if errs == nil {
+			errs = make(map[string]string, len(d.Errors))
+		}
+		errs[e.Type] = e.Error
+	}
+	return queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
+		Held: d.Held, Idle: d.Idle, Leaving: d.Leaving, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen}, true
 }
 
 // Leave implements queue.Queue.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
 	"sync"
 	"time"
 
@@ -70,8 +71,13 @@ type Queue struct {
 	promotedTypes map[string]bool // registered by Promote
 	forgot        time.Time       // when old notes were removed
 
-	kept     map[string]time.Time // keys of delayed messages that stay where they are → when that was seen
+	seed     maphash.Seed
+	kept     map[uint64]time.Time // hashes of keys of delayed messages that stay where they are → when that was seen
 	examined string               // key of the latest delayed message that was due and does not
+	walk     walk                 // past what cannot be promoted
+
+	scans  map[string]scan         // by collection: those that have not come to the end
+	strays map[string]queue.Strays // by collection and what they are
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -149,7 +155,10 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 		size:      map[string]int64{},
 
 		promotedTypes: map[string]bool{},
-		kept:          map[string]time.Time{},
+		seed:          maphash.MakeSeed(),
+		kept:          map[uint64]time.Time{},
+		scans:         map[string]scan{},
+		strays:        map[string]queue.Strays{},
 	}
 	q.promoter = &promoter{store: planned{q}}
 	return q

@@ -162,7 +162,7 @@ func TestSortedFindsHaveBothBounds(t *testing.T) {
 		}
 	}
 	sent, unbounded := w.sortedFinds()
-	if sent["messages"] < 6 || sent["dead"] < 3 {
+	if sent["messages"] < 5 || sent["dead"] < 3 {
 		t.Errorf("sorted finds seen: %v", sent)
 	}
 	if unbounded != nil {
@@ -625,7 +625,7 @@ func TestSkipAlwaysGoesForward(t *testing.T) {
 		"-a/1":                         {"", "-a0"},
 		strings.Repeat("a", 65) + "/1": {"", strings.Repeat("a", 65) + "0"},
 	} {
-		if typ, next := mongoqueue.Skip(key); typ != want[0] || next != want[1] {
+		if typ, next, _ := mongoqueue.Skip(key); typ != want[0] || next != want[1] {
 			t.Errorf("skip(%q) = %q, %q, want %q", key, typ, next, want)
 		}
 	}

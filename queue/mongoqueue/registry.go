@@ -42,77 +42,69 @@ func isDuplicate(err error) bool {
 // Types implements queue.Queue.
 //
 //	find {} in types and in files → _id only: at most one document per type.
-//	A skip scan over messages and one over dead: the first key, then the first behind that type's range, and so on; one find of
-//	one key each.
+//	A skip scan over messages and one over dead, see skipScan.
 func (q *Queue) Types(ctx context.Context) ([]string, error) {
 	if err := q.enter(ctx); err != nil {
 		return nil, err
 	}
 	found := map[string]bool{}
-	var err error
-	for _, c := range []*mongo.Collection{q.types, q.files} {
-		var cursor *mongo.Cursor
-		if err == nil {
-			cursor, err = c.Find(ctx, bson.D{}, options.Find().SetProjection(idOnly))
+	for _, look := range []struct {
+		in   *mongo.Collection
+		find func(context.Context, *mongo.Collection, map[string]bool) error
+	}{{q.types, q.listed}, {q.files, q.listed}, {q.messages, q.skipScan}, {q.dead.write, q.skipScan}} {
+		if err := look.find(ctx, look.in, found); err != nil {
+			return nil, q.explain(ctx, "list types", err)
 		}
-		if err == nil {
-			err = eachKey(ctx, cursor, func(key string) {
-				if queue.ValidateType(key) == nil {
-					found[key] = true
-				}
-			})
-		}
-	}
-	for _, c := range []*mongo.Collection{q.messages, q.dead.write} {
-		if err == nil {
-			err = skipScan(ctx, c, found)
-		}
-	}
-	if err != nil {
-		return nil, q.explain(ctx, "list types", err)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// skipScan adds the types that have a head in c.
-func skipScan(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
-	for from := ""; ; {
-		key, err := firstKey(ctx, c, keyRange(from, typesEnd))
-		if key == "" || err != nil {
-			return err
-		}
-		typ, next := skip(key)
-		if typ != "" {
-			found[typ] = true
-		}
-		from = next // >= key: always forward
+// listed adds the types that have a document in c.
+func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
+	cursor, err := c.Find(ctx, bson.D{}, options.Find().SetProjection(idOnly))
+	if err != nil {
+		return err
 	}
+	strays := straysOf(c, "documents that are no type's")
+	err = eachKey(ctx, cursor, func(key string) {
+		if queue.ValidateType(key) == nil {
+			found[key] = true
+		} else {
+			strays.Add(key)
+		}
+	})
+	if err == nil {
+		q.noteStrays(strays)
+	}
+	return err
 }
 
 // skip splits a key of messages into its type, if it is a message's, and a key below which everything else is of the same
 // kind. A foreign key has no type, and what follows is the next key that begins otherwise: never is a message walked.
-func skip(key string) (typ, next string) {
+func skip(key string) (typ, next string, stray bool) {
 	n := 0
 	for n < len(key) && isTypeByte(key[n]) {
 		n++
 	}
 	if n == len(key) {
-		return "", key // no separator at all
+		return "", key, true // no separator at all
 	}
-	switch name := key[:n]; key[n] {
+	name := key[:n]
+	valid := queue.ValidateType(name) == nil
+	switch key[n] {
 	case headSeparator[0]:
-		if queue.ValidateType(name) == nil {
+		if valid {
 			typ = name
 		}
-		return typ, name + headEnd
+		return typ, name + headEnd, !valid
 	case pieceSeparator[0]:
-		return "", name + pieceEnd
+		return "", name + pieceEnd, !valid
 	}
 	r, _ := utf8.DecodeRuneInString(key[n:])
 	if r == utf8.RuneError || !utf8.ValidRune(r+1) {
-		return "", key // the next key, whatever it is
+		return "", key, true // the next key, whatever it is
 	}
-	return "", key[:n] + string(r+1)
+	return "", name + string(r+1), true
 }
 
 func isTypeByte(c byte) bool {

@@ -4,6 +4,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/maphash"
+	"math"
 	"slices"
 	"strconv"
 	"strings"
@@ -24,8 +26,8 @@ import (
 //	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at, used?}], dead: [{k, why}], of, passed?} the plan, see promote.go; dead counts if of = v
 //	{_id: "settled/<ID>", passed?}                           promoted or cancelled lately, see queue.SettledFor; earlier versions note no time
 const (
-	slotFrom      = "0" // all slots lie between these
-	slotTo        = ":"
+	slotFrom      = "0"               // all slots lie between these
+	slotTo        = "281474976710656" // the millisecond behind queue.MaxDue
 	planKey       = "plan"
 	settledPrefix = "settled/"
 
@@ -37,8 +39,7 @@ const (
 
 	// keptFor is how long a message that cannot be promoted is passed over before it is looked at again. Perhaps it was not complete.
 	keptFor  = time.Minute
-	keptMost = 10_000 // messages that are remembered for that
-	keysPage = 1000
+	keptMost = 100_000 // messages that are remembered for that
 )
 
 func slotKey(s queue.Slot) string {
@@ -126,62 +127,109 @@ func (q *Queue) NextDue(ctx context.Context) (time.Time, bool, error) {
 	return s.Due, ok, nil
 }
 
-// firstDelayed is the slot of the first message that is due and not kept, or that will be due.
+// firstDelayed is the slot of the first message that is due and not kept, or that will be due. If others have stored so much before it that this
+// look does not reach it, it is a slot of no type: nothing is due before it, and the next look goes on from here.
 //
-//	find {_id: {$gt: "0", $lt: ":"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. Keys that are no slots, and those that are
-//	kept, are passed over, in pages.
+//	find {_id: {$gt: "0", $lt: "281474976710656"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. What cannot be promoted is passed over, in
+//	pages of 1000 keys, see walk.
 //	If it is due, it is read once as well, as delayedAt does, to see whether it can be.
 func (q *Queue) firstDelayed(ctx context.Context) (queue.Slot, bool, error) {
-	from := slotFrom
-	for page := int64(1); ; page = keysPage {
-		cursor, err := q.scheduled.write.Find(ctx, keyRange(from, slotTo), options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(page).SetBatchSize(int32(page)))
+	now := q.clock.Agreed()
+	w := q.beginWalk()
+	for from, page, cost := w.from, 1, 0; ; page = keysPage {
+		keys, more, err := readKeys(ctx, q.scheduled.write, from, slotTo, page)
 		if err != nil {
 			return queue.Slot{}, false, err
 		}
-		var keys []string
-		if err := eachKey(ctx, cursor, func(key string) { keys = append(keys, key) }); err != nil {
+		n, first, read, err := q.firstOf(ctx, keys, now, &w)
+		if err != nil {
 			return queue.Slot{}, false, err
 		}
-		for _, key := range keys {
-			s, ok := parseSlot(key)
-			if !ok || q.isKept(key) {
-				continue
-			}
-			if s.Due.After(q.clock.Agreed()) {
-				return s, true, nil
-			}
-			if ok, err := q.examine(ctx, s); ok || err != nil {
-				return s, ok, err
-			}
+		if n > 0 {
+			from = keys[n-1]
+			w.from = min(from, dueKey(now)) // rule: a message may yet be stored before what is not due
 		}
-		if int64(len(keys)) < page {
-			return queue.Slot{}, false, nil
+		cost += n + read*readCost
+		switch future := from > dueKey(now); {
+		case n < len(keys), !more:
+			q.endWalk(w, true)
+			return first, n < len(keys), nil
+		case cost >= walkMost || future && page > 1:
+			q.endWalk(w, future)
+			return queue.Slot{Due: dueFrom(from, now)}, true, nil
 		}
-		from = keys[len(keys)-1]
 	}
 }
 
-// examine tells whether a message that is due can be promoted, buried or removed. If not, it is kept.
-func (q *Queue) examine(ctx context.Context, s queue.Slot) (bool, error) {
-	key := slotKey(s)
-	q.mu.Lock()
-	known := q.examined == key
-	q.mu.Unlock()
-	if known {
+// firstOf is the first of some keys under which a message lies that can be promoted, buried or removed, or that is not due: how many keys are before
+// it, and its slot. All are before it if there is none. It also tells how many messages were read to know that.
+func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *walk) (n int, first queue.Slot, read int, err error) {
+	var due []queue.Slot
+	var at []int // of due in keys
+	flush := func() (bool, error) {
+		i, err := q.examine(ctx, due, w)
+		if read += len(due); err != nil || i == len(due) {
+			due, at = due[:0], at[:0]
+			return false, err
+		}
+		n, first = at[i], due[i]
 		return true, nil
 	}
-	found, err := planned{q}.delayedAt(ctx, []queue.Slot{s})
-	if err != nil || len(found) == 0 { // promoted, or cancelled, just now
-		return false, err
+	for i, key := range keys {
+		s, ok := parseSlot(key)
+		switch {
+		case !ok || s.ID.IsZero() || queue.ValidateType(s.Type) != nil: // rule: what its key tells is not read to know it
+			w.pass(key, now)
+		case q.isKept(key):
+			w.kept.Add(s.ID.String())
+		case s.Due.After(now):
+			if found, err := flush(); found || err != nil {
+				return n, first, read, err
+			}
+			return i, s, read, nil
+		default:
+			due, at = append(due, s), append(at, i)
+			if i == 0 || len(due) == deadBatch { // most often, the first one is what is looked for
+				if found, err := flush(); found || err != nil {
+					return n, first, read, err
+				}
+			}
+		}
 	}
-	if fate, _ := queue.JudgeDelayed(&found[0].Message, len(found[0].Payload)); fate == queue.Kept && !found[0].cancelled {
-		q.keep(key)
-		return false, nil
+	if found, err := flush(); found || err != nil {
+		return n, first, read, err
+	}
+	return len(keys), queue.Slot{}, read, nil
+}
+
+// examine is the index of the first of some messages that are due which can be promoted, buried or removed; len(slots) if there is none. Those before it are kept.
+func (q *Queue) examine(ctx context.Context, slots []queue.Slot, w *walk) (int, error) {
+	if len(slots) == 0 {
+		return 0, nil
 	}
 	q.mu.Lock()
-	q.examined = key
+	known := q.examined == slotKey(slots[0])
 	q.mu.Unlock()
-	return true, nil
+	if known {
+		return 0, nil
+	}
+	found := len(slots) // those that are not found were promoted, or cancelled, just now
+	err := q.eachAt(ctx, slots, func(d delayed) bool {
+		s := queue.SlotOf(&d.Message)
+		if fate, _ := queue.JudgeDelayed(&d.Message, len(d.Payload)); fate == queue.Kept && !d.cancelled {
+			q.keep(slotKey(s))
+			w.kept.Add(s.ID.String())
+			return true
+		}
+		found = slices.IndexFunc(slots, func(other queue.Slot) bool { return other.Compare(s) == 0 })
+		return false
+	})
+	if err == nil && found < len(slots) {
+		q.mu.Lock()
+		q.examined = slotKey(slots[found])
+		q.mu.Unlock()
+	}
+	return found, err
 }
 
 // keep passes a key over for a while.
@@ -191,13 +239,13 @@ func (q *Queue) keep(key string) {
 	if len(q.kept) >= keptMost {
 		clear(q.kept)
 	}
-	q.kept[key] = time.Now()
+	q.kept[maphash.String(q.seed, key)] = time.Now()
 }
 
 func (q *Queue) isKept(key string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	since, ok := q.kept[key]
+	since, ok := q.kept[maphash.String(q.seed, key)]
 	return ok && time.Since(since) < keptFor
 }
 
@@ -217,8 +265,8 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 	}
 	var out []queue.Message
 	var size int64
-	err := q.eachDelayed(ctx, keyRange(from, slotTo), limit.Messages, func(d delayed) bool {
-		if s := queue.SlotOf(&d.Message); !d.cancelled && s.Listable() {
+	err := q.eachDelayed(ctx, keyRange(from, slotTo), limit.Messages, func(d delayed, ok bool) bool {
+		if s := queue.SlotOf(&d.Message); ok && !d.cancelled && s.Listable() {
 			out = append(out, d.Message)
 			size += int64(d.Size())
 		}
@@ -301,20 +349,28 @@ var errPlan = errors.New("the document \"plan\" in the collection scheduled is d
 //
 //	find {_id: "plan"} in scheduled; index: _id.
 func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
-	var doc planDoc
-	err := q.scheduled.write.FindOne(ctx, bson.D{{Key: "_id", Value: planKey}}).Decode(&doc)
+	raw, err := q.scheduled.write.FindOne(ctx, bson.D{{Key: "_id", Value: planKey}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return plan{}, false, nil
 	}
 	if err != nil {
 		return plan{}, false, err
 	}
+	p, err := decodePlan(raw)
+	return p, err == nil, err
+}
+
+func decodePlan(raw bson.Raw) (plan, error) {
+	var doc planDoc
+	if err := bson.Unmarshal(raw, &doc); err != nil {
+		return plan{}, fmt.Errorf("%w: %w", errPlan, err)
+	}
 	p := plan{version: doc.Version, sequences: map[string]queue.Sequence{}, passed: time.Duration(doc.Passed) * time.Millisecond}
 	for _, item := range doc.Items {
 		slot, ok := parseSlot(item.Key)
 		id, err := queue.ParseID(item.As)
 		if !ok || err != nil {
-			return plan{}, false, errPlan
+			return plan{}, errPlan
 		}
 		p.items = append(p.items, planItem{slot, id})
 	}
@@ -324,20 +380,20 @@ func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
 		}
 		p.sequences[s.Type] = queue.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At, Used: *s.Used}
 	}
-	if p.version == "" {
-		return plan{}, false, errPlan
+	if p.version == "" || doc.Passed < 0 || doc.Passed > math.MaxInt64/int64(time.Millisecond) {
+		return plan{}, errPlan
 	}
 	if doc.DeadOf != p.version {
-		return p, true, nil
+		return p, nil
 	}
 	for _, l := range doc.Dead {
 		slot, ok := parseSlot(l.Key)
 		if !ok {
-			return plan{}, false, errPlan
+			return plan{}, errPlan
 		}
 		p.letters = append(p.letters, planLetter{slot, l.Why})
 	}
-	return p, true, nil
+	return p, nil
 }
 
 // createPlan implements planStore.
@@ -361,23 +417,26 @@ func (q planned) swapPlan(ctx context.Context, version string, p plan) (bool, er
 
 // dueUntil implements planStore.
 //
-//	find {_id: {$gte: "<the first slot that is not kept>", $lt: "<until + 1 ms>"}}, sort {_id: 1}; index: _id.
+//	find {_id: {$gte: "<the first slot that is not kept>", $lt: "<until + 1 ms>"}}, sort {_id: 1}; index: _id. Ends behind 1000 documents
+//	that cannot be promoted.
 func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limit) (out []delayed, err error) {
 	first, ok, err := q.firstDelayed(ctx)
-	if err != nil || !ok || first.Due.After(until) {
+	if err != nil || !ok || first.Type == "" || first.Due.After(until) {
 		return nil, err
 	}
 	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$gte", Value: slotKey(first)}, {Key: "$lt", Value: dueKey(until.Add(time.Millisecond))}}}}
 	var size int64
-	err = q.eachDelayed(ctx, filter, limit.Messages, func(d delayed) bool {
+	passed := 0
+	err = q.eachDelayed(ctx, filter, limit.Messages, func(d delayed, ok bool) bool {
 		fate, why := queue.JudgeDelayed(&d.Message, len(d.Payload))
 		switch d.unfit = why; {
-		case d.cancelled: // and is removed, whatever it is
-		case fate == queue.Kept:
-			q.Queue.keep(slotKey(queue.SlotOf(&d.Message)))
-			return true
-		case q.isKept(slotKey(queue.SlotOf(&d.Message))):
-			return true
+		case ok && d.cancelled: // and is removed, whatever it is
+		case !ok, fate == queue.Kept, q.isKept(slotKey(queue.SlotOf(&d.Message))):
+			if ok && fate == queue.Kept {
+				q.Queue.keep(slotKey(queue.SlotOf(&d.Message)))
+			}
+			passed++
+			return passed < keysPage // firstDelayed passes over the rest, and reads keys only
 		}
 		out = append(out, d)
 		size += int64(d.Size())
@@ -389,25 +448,29 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 // keep implements planStore.
 func (q planned) keep(slot queue.Slot) { q.Queue.keep(slotKey(slot)) }
 
-// delayedAt implements planStore.
-//
-//	find {_id: {$in: ["<slot>", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id.
+// delayedAt implements planStore. See eachAt.
 func (q planned) delayedAt(ctx context.Context, slots []queue.Slot) (out []delayed, err error) {
-	if len(slots) == 0 {
-		return nil, nil
-	}
-	keys := slotKeys(slots)
-	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}, {Key: "$gte", Value: slices.Min(keys)}, {Key: "$lte", Value: slices.Max(keys)}}}}
-	err = q.eachDelayed(ctx, filter, len(keys), func(d delayed) bool {
+	err = q.eachAt(ctx, slots, func(d delayed) bool {
 		out = append(out, d)
 		return true
 	})
 	return out, err
 }
 
-// eachDelayed calls f with the delayed messages that filter matches, in order, until it returns false. Documents that are none of ours are
-// passed over.
-func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f func(delayed) bool) error {
+// eachAt calls f with the messages of some slots that are there, in order, until it returns false.
+//
+//	find {_id: {$in: ["<slot>", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id.
+func (q *Queue) eachAt(ctx context.Context, slots []queue.Slot, f func(delayed) bool) error {
+	if len(slots) == 0 {
+		return nil
+	}
+	keys := slotKeys(slots)
+	filter := bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}, {Key: "$gte", Value: slices.Min(keys)}, {Key: "$lte", Value: slices.Max(keys)}}}}
+	return q.eachDelayed(ctx, filter, len(keys), func(d delayed, ok bool) bool { return !ok || f(d) })
+}
+
+// eachDelayed calls f with the documents that filter matches, in order, until it returns false. ok is false for those that are no delayed messages.
+func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f func(d delayed, ok bool) bool) error {
 	cursor, err := q.scheduled.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(batch, deadBatch))))
 	if err != nil {
 		return err
@@ -415,13 +478,10 @@ func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f fun
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {
 		h, ok := decodeDelayed(cursor.Current)
-		if !ok {
-			continue
-		}
 		if h.Incomplete {
 			h.Payload, h.Headers = nil, nil
 		}
-		if !f(delayed{Message: h, cancelled: isCancelled(cursor.Current)}) {
+		if !f(delayed{Message: h, cancelled: isCancelled(cursor.Current)}, ok) {
 			return nil
 		}
 	}

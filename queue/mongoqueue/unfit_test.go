@@ -2,6 +2,7 @@ package mongoqueue_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -38,12 +39,20 @@ func TestUnfitInMongoDB(t *testing.T) {
 		past := time.UnixMilli(1_700_000_000_000)
 		return queuetest.UnfitStore{
 			Open: func(t *testing.T) queue.Queue { return open(t, uri, mongoqueue.Options{}) },
-			Plant: func(t *testing.T, m queue.Message) {
-				headers := bson.D{}
-				for k, v := range m.Headers {
-					headers = append(headers, bson.E{Key: k, Value: v})
+			Plant: func(t *testing.T, msgs ...queue.Message) {
+				for some := range slices.Chunk(msgs, 500) {
+					var docs []any
+					for _, m := range some {
+						headers := bson.D{}
+						for k, v := range m.Headers {
+							headers = append(headers, bson.E{Key: k, Value: v})
+						}
+						docs = append(docs, bson.D{{Key: "_id", Value: slotKey(queue.SlotOf(&m))}, {Key: "b", Value: m.Payload}, {Key: "h", Value: headers}})
+					}
+					if _, err := db.Collection("scheduled").InsertMany(t.Context(), docs); err != nil {
+						t.Fatal(err)
+					}
 				}
-				put(t, slotKey(queue.SlotOf(&m)), bson.E{Key: "b", Value: m.Payload}, bson.E{Key: "h", Value: headers})
 			},
 			Foreign: map[string]func(*testing.T, queue.Slot){
 				"the payload is a number": doc(bson.E{Key: "b", Value: 7}),

@@ -150,6 +150,9 @@ func (m *Memory) Foreign(ctx context.Context, typ, after string, most int) ([]st
 	return keys[:min(len(keys), most)], nil
 }
 
+// Strays implements queue.Queue. It holds what was inserted, and nothing else.
+func (m *Memory) Strays() []queue.Strays { return nil }
+
 // RemoveForeign implements queue.Queue.
 func (m *Memory) RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error) {
 	if err := queue.ValidateType(typ); err != nil {

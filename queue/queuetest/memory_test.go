@@ -39,8 +39,12 @@ func TestUnfitInMemory(t *testing.T) {
 	queuetest.RunUnfit(t, func(*testing.T) queuetest.UnfitStore {
 		q := queuetest.NewMemory()
 		return queuetest.UnfitStore{
-			Open:  func(*testing.T) queue.Queue { return q },
-			Plant: func(_ *testing.T, m queue.Message) { q.PlantDelayed(m) },
+			Open: func(*testing.T) queue.Queue { return q },
+			Plant: func(_ *testing.T, msgs ...queue.Message) {
+				for _, m := range msgs {
+					q.PlantDelayed(m)
+				}
+			},
 			Foreign: map[string]func(*testing.T, queue.Slot){"incomplete": func(_ *testing.T, at queue.Slot) {
 				q.PlantDelayed(queue.Message{Type: at.Type, ID: at.ID, Due: at.Due, Incomplete: true})
 			}},

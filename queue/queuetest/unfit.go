@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"bytes"
+	"fmt"
 	"slices"
 	"strings"
 	"testing"
@@ -14,7 +15,7 @@ import (
 // may have stored them.
 type UnfitStore struct {
 	Open  func(t *testing.T) queue.Queue
-	Plant func(t *testing.T, m queue.Message) // stores m, as long as it was not settled
+	Plant func(t *testing.T, msgs ...queue.Message) // stores those that were not settled
 
 	// Foreign puts into the place of a delayed message what cannot be read whole. By what is wrong with it.
 	Foreign map[string]func(t *testing.T, at queue.Slot)
@@ -73,6 +74,7 @@ func RunUnfit(t *testing.T, fresh func(t *testing.T) UnfitStore) {
 	t.Run("HeadersOfEarlierVersions", func(t *testing.T) { testHeadersOfEarlierVersions(t, fresh(t)) })
 	t.Run("Cancelled", func(t *testing.T) { testUnfitIsCancelled(t, fresh(t)) })
 	t.Run("Many", func(t *testing.T) { testManyUnfit(t, fresh(t)) })
+	t.Run("AmongThousands", func(t *testing.T) { testAmongThousands(t, fresh(t)) })
 }
 
 // unfit is a delayed message that lies before all others.
@@ -190,13 +192,15 @@ func testUnfitIsCancelled(t *testing.T, s UnfitStore) {
 // testManyUnfit: more than a page of them, of both kinds.
 func testManyUnfit(t *testing.T, s UnfitStore) {
 	const each = 300
+	var many []queue.Message
 	for n := range uint64(each) {
 		for _, typ := range []string{"Orders", "orders"} {
-			s.Plant(t, unfit(t, s, func(m *queue.Message) {
+			many = append(many, unfit(t, s, func(m *queue.Message) {
 				m.Type, m.ID, m.Headers = typ, queue.NewID(m.ID.Time(), 9, n+1), map[string]string{"": "v"}
 			}))
 		}
 	}
+	s.Plant(t, many...)
 	q := s.Open(t)
 	if p := mustPromote(t, q, anyLimit); p.Messages != 0 || p.Buried != each {
 		t.Errorf("promoted %+v, want %d letters", p, each)
@@ -204,5 +208,47 @@ func testManyUnfit(t *testing.T, s UnfitStore) {
 	testOthersArePromoted(t, s, 0)
 	if letters := dead(t, q, "orders"); len(letters) != each {
 		t.Errorf("%d dead letters, want %d", len(letters), each)
+	}
+}
+
+// testAmongThousands: messages that are due before, between and behind thousands of others that cannot be promoted are promoted in order, and one that is
+// due later is known.
+func testAmongThousands(t *testing.T, s UnfitStore) {
+	q := s.Open(t)
+	at := now(t, q)
+	begin := at.Add(-time.Hour)
+	const most = 3000
+	many := make([]queue.Message, most)
+	for i := range many {
+		m := queue.Message{Type: "orders", ID: queue.NewID(begin, 9, uint64(i+1)), Payload: []byte("x"), Due: time.UnixMilli(begin.Add(time.Duration(i/5) * time.Second).UnixMilli())}
+		switch i % 3 {
+		case 0:
+			m.Type = "Orders"
+		case 1:
+			m.Type, m.ID = fmt.Sprintf("t%06d", i), queue.ID{}
+		default:
+			m.Headers = headersOf(queue.MaxHeaderCount+1, "")
+		}
+		many[i] = m
+	}
+	s.Plant(t, many...)
+	dues := []time.Time{begin.Add(-time.Second), begin.Add(most / 15 * time.Second), begin.Add(most/10*time.Second + time.Millisecond), begin.Add(most / 5 * time.Second), at.Add(-time.Minute)}
+	later := at.Add(time.Hour)
+	for i, due := range slices.Backward(dues) {
+		mustDelay(t, q, delayedMessages("orders", due, at, 1, i+1, i+1))
+	}
+	mustDelay(t, q, delayedMessages("orders", later, at, 2, 1, 1))
+	promoted := 0
+	var p queue.Promotion
+	for range 2 * len(dues) {
+		p = mustPromote(t, q, queue.Limit{Messages: 2})
+		promoted += p.Messages
+	}
+	if promoted != len(dues) || p.Next.UnixMilli() != later.UnixMilli() {
+		t.Errorf("promoted %d, the next is due at %v; want %d, %v", promoted, p.Next, len(dues), later)
+	}
+	wantPayloads(t, fetchAll(t, q, "orders"), "orders 1", "orders 2", "orders 3", "orders 4", "orders 5")
+	if n := len(listDelayed(t, q)); n != most+1 {
+		t.Errorf("%d delayed messages are left, want %d and the one that is not due", n, most)
 	}
 }

@@ -34,8 +34,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	if err != nil {
 		return err
 	}
-	b, err := json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
-		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
+	b, err := encodeMember(m)
 	if err != nil {
 		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
 	}
@@ -44,6 +43,21 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	})
 	return explain("heartbeat of "+m.ID, err)
+}
+
+// encodeMember returns the column member.
+func encodeMember(m queue.Member) ([]byte, error) {
+	return json.Marshal(memberJSON{Host: m.Host, PID: m.PID, Version: m.Version, Started: m.Started.UnixMilli(), Types: m.Types, MaxTypes: m.MaxTypes,
+		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
+}
+
+func decodeMember(id string, member []byte, seen int64) (queue.Member, bool) {
+	var m memberJSON
+	if json.Unmarshal(member, &m) != nil {
+		return queue.Member{}, false
+	}
+	return queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
+		MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)}, true
 }
 
 // Members implements queue.Queue. A row that cannot be understood is no member.
@@ -61,12 +75,9 @@ func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
 			if err := rows.Scan(&id, &b, &seen); err != nil {
 				return err
 			}
-			var m memberJSON
-			if json.Unmarshal(b, &m) != nil {
-				continue
+			if m, ok := decodeMember(id, b, seen); ok {
+				all = append(all, m)
 			}
-			all = append(all, queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
-				MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)})
 		}
 		return rows.Err()
 	})

@@ -90,9 +90,10 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 		return queue.Promotion{Next: next, Now: now}, err
 	}
 	version := rand.Int64()
+	var behind walk
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		p = queue.Promotion{Now: q.clock.Agreed()}
-		due, err := readDelayed(tx, p.Now, limit)
+		due, err := readDelayed(tx, q.beginWalk(), p.Now, limit)
 		if err != nil {
 			return err
 		}
@@ -109,12 +110,14 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 		if _, err := tx.Exec(`INSERT OR REPLACE INTO queue_delayed_passed (one, version, passed) VALUES (1, ?, ?)`, version, m.Passed.Milliseconds()); err != nil {
 			return err
 		}
-		p.Next, _, err = nextDue(tx, p.Now)
+		behind = q.beginWalk()
+		p.Next, _, err = nextDue(tx, &behind, p.Now)
 		return err
 	})
 	if err != nil {
 		return queue.Promotion{}, explain("promote delayed messages", err)
 	}
+	q.endWalk(behind) // not before the commit: if it fails, what was promoted is back
 	q.mu.Lock()
 	q.last, q.since = version, clock.Start() // rule: the numbers rest from when they can be seen
 	q.mu.Unlock()
@@ -274,9 +277,9 @@ func settleDelayed(tx *sqlitedb.Tx, s queue.Slot, passed time.Duration) (removed
 }
 
 // readDelayed reads what is due at the given time, except for what stays where it is.
-func readDelayed(tx *sqlitedb.Tx, until time.Time, limit queue.Limit) (out []due, err error) {
+func readDelayed(tx *sqlitedb.Tx, behind walk, until time.Time, limit queue.Limit) (out []due, err error) {
 	var size int64
-	err = eachDue(tx, until, func(m due, length int64) bool {
+	err = eachDue(tx, &behind, until, func(m due, length int64) bool {
 		out = append(out, m)
 		size += int64(m.Size()) + length
 		return len(out) < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes)
@@ -284,10 +287,11 @@ func readDelayed(tx *sqlitedb.Tx, until time.Time, limit queue.Limit) (out []due
 	return out, err
 }
 
-// eachDue calls f with the messages that are due at the given time, in order, until it returns false. Payloads are not read: they are moved
-// inside the database.
-func eachDue(tx *sqlitedb.Tx, until time.Time, f func(m due, size int64) bool) error {
-	rows, err := tx.Query(`SELECT due, type, id, length(payload), `+headersColumn+` FROM queue_delayed WHERE due <= ? ORDER BY due, type, id`, until.UnixMilli())
+// eachDue calls f with the messages behind w that are due at the given time, in order, until it returns false, and tells w what it passes over. Payloads are not
+// read: they are moved inside the database.
+func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64) bool) error {
+	rows, err := tx.Query(`SELECT due, type, id, length(payload), `+headersColumn+` FROM queue_delayed WHERE due <= ? AND (due, type, id) > (?, ?, ?) ORDER BY due, type, id`,
+		until.UnixMilli(), w.from, w.last.Type, w.last.ID[:])
 	if err != nil {
 		return err
 	}
@@ -306,6 +310,7 @@ func eachDue(tx *sqlitedb.Tx, until time.Time, f func(m due, size int64) bool) e
 		m.Due = time.UnixMilli(at)
 		fate, why := queue.JudgeDelayed(&m.Message, int(size))
 		if fate == queue.Kept {
+			w.pass(&m.Message, at)
 			continue
 		}
 		if m.unfit = why; !f(m, size) {
@@ -325,15 +330,20 @@ func dueOf(s queue.Slot) int64 {
 
 // NextDue implements queue.Queue: the first entry of the unique index that is not due, or the first message that is.
 func (q *Queue) NextDue(ctx context.Context) (due time.Time, ok bool, err error) {
+	var w walk
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
-		due, ok, err = nextDue(tx, q.clock.Agreed())
+		w = q.beginWalk()
+		due, ok, err = nextDue(tx, &w, q.clock.Agreed())
 		return err
 	})
+	if err == nil {
+		q.endWalk(w)
+	}
 	return due, ok && err == nil, explain("look for delayed messages", err)
 }
 
-func nextDue(tx *sqlitedb.Tx, now time.Time) (next time.Time, ok bool, err error) {
-	err = eachDue(tx, now, func(m due, _ int64) bool {
+func nextDue(tx *sqlitedb.Tx, w *walk, now time.Time) (next time.Time, ok bool, err error) {
+	err = eachDue(tx, w, now, func(m due, _ int64) bool {
 		next, ok = m.Due, true
 		return false
 	})

@@ -21,6 +21,7 @@ package sqlitequeue
 
 import (
 	"context"
+	"database/sql"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -134,6 +135,8 @@ type Queue struct {
 	last   int64       // version of queue_delayed_passed that this process has stored …
 	since  clock.Watch // … and since when
 	forgot time.Time   // when old notes were removed
+	walk   walk        // past what cannot be promoted
+	strays map[string]queue.Strays
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -159,7 +162,7 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 		_ = db.Close()
 		return nil, explain("open", err)
 	}
-	q := &Queue{db: db}
+	q := &Queue{db: db, strays: map[string]queue.Strays{}}
 	q.readClock()
 	return q, nil
 }
@@ -462,45 +465,55 @@ func (q *Queue) RegisterType(ctx context.Context, typ string) error {
 	return explain("register type "+typ, err)
 }
 
-// Types implements queue.Queue: the registered ones and a skip scan of the indexes, one lookup per type.
+// Types implements queue.Queue: the registered ones and a skip scan of two tables.
 func (q *Queue) Types(ctx context.Context) ([]string, error) {
 	found := map[string]bool{}
-	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT type FROM queue_types UNION SELECT type FROM queue_files`)
-		if err != nil {
-			return err
-		}
-		for rows.Next() {
-			var typ string
-			if err := rows.Scan(&typ); err != nil {
+	var strays [4]queue.Strays
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {
+		for i, look := range []struct {
+			table string
+			find  func(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error)
+		}{{"queue_types", listed}, {"queue_files", listed}, {"queue_messages", skipScan}, {"queue_dead", skipScan}} {
+			if strays[i], err = look.find(tx, look.table, found); err != nil {
 				return err
 			}
-			found[typ] = true
 		}
-		if err := rows.Err(); err != nil {
-			return err
-		}
-		if err := skipScan(tx, `SELECT type FROM queue_messages WHERE type > ? ORDER BY type LIMIT 1`, found); err != nil {
-			return err
-		}
-		return skipScan(tx, `SELECT type FROM queue_dead WHERE type > ? ORDER BY type LIMIT 1`, found)
+		return nil
 	})
 	if err != nil {
 		return nil, explain("list types", err)
 	}
-	// What a foreign program has put there under names that no type can have is nothing that anybody could serve.
-	maps.DeleteFunc(found, func(typ string, _ bool) bool { return queue.ValidateType(typ) != nil })
+	for _, s := range strays {
+		q.noteStrays(s)
+	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
 
-// skipScan adds the types that next, which returns the type behind a given one, leads to.
-func skipScan(tx *sqlitedb.Tx, next string, found map[string]bool) error {
-	for typ := ""; ; found[typ] = true {
-		more, err := tx.Get([]any{&typ}, next, typ)
-		if err != nil || !more {
+// listed adds the types that have a row in a table.
+func listed(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error) {
+	strays := straysOf(table, "rows that are no type's", noType)
+	rows, err := tx.Query(`SELECT type FROM ` + table)
+	if err != nil {
+		return strays, err
+	}
+	return strays, addTypes(rows, found, &strays)
+}
+
+// addTypes adds those that are types. What others have put there under names that no type can have is nothing that anybody could serve.
+func addTypes(rows *sql.Rows, found map[string]bool, strays *queue.Strays) error {
+	defer rows.Close()
+	for rows.Next() {
+		var typ string
+		if err := rows.Scan(&typ); err != nil {
 			return err
 		}
+		if queue.ValidateType(typ) == nil {
+			found[typ] = true
+		} else {
+			strays.Add(typ)
+		}
 	}
+	return rows.Err()
 }
 
 // File implements queue.Queue.

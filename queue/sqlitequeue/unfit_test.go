@@ -40,12 +40,21 @@ func TestUnfitInSQLite(t *testing.T) {
 		}
 		return queuetest.UnfitStore{
 			Open: func(*testing.T) queue.Queue { return q },
-			Plant: func(t *testing.T, m queue.Message) {
-				headers, err := json.Marshal(m.Headers)
-				if err != nil {
+			Plant: func(t *testing.T, msgs ...queue.Message) {
+				if err := q.db.Write(t.Context(), func(tx *sqlitedb.Tx) error {
+					for _, m := range msgs {
+						headers, err := json.Marshal(m.Headers)
+						if err != nil {
+							return err
+						}
+						if _, err := tx.Exec(plantDelayed, m.Due.UnixMilli(), m.Type, m.ID[:], m.Payload, string(headers)); err != nil {
+							return err
+						}
+					}
+					return nil
+				}); err != nil {
 					t.Fatal(err)
 				}
-				mustExec(t, q, plantDelayed, m.Due.UnixMilli(), m.Type, m.ID[:], m.Payload, string(headers))
 			},
 			Foreign: map[string]func(*testing.T, queue.Slot){
 				"headers are no JSON":   row("k=v"),

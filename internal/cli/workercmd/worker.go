@@ -151,6 +151,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 }
 
 func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeout time.Duration, o ops.Options) (err error) {
+	defer limitMemory()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	// Until the pool runs, the first signal already ends the program.

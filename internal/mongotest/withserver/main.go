@@ -71,7 +71,9 @@ func run(args []string) (code int, err error) {
 			env = append(env, mongotest.EnvUnavailable+"="+err.Error()) // or each test binary would try again
 		default:
 			defer stop(server)
-			env = append(env, mongotest.EnvURI+"="+server.URI())
+			ctx, cancel := context.WithTimeout(context.Background(), listTimeout)
+			env = append(env, mongotest.EnvURI+"="+server.SteadyURI(ctx))
+			cancel()
 		}
 	}
 	return runChild(args, env, signals)

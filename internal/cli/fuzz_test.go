@@ -1,0 +1,73 @@
+package cli
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+
+	"go.yaml.in/yaml/v3"
+)
+
+// FuzzConfig: configuration files. One that is refused is a usage error that names the file. The settings of one that is taken are the same in a file
+// that has them as plain texts.
+func FuzzConfig(f *testing.F) {
+	for _, s := range []string{"lease: 30s\ntype: [orders, 'audit-*']\ncompress: true\nbatch: 10\n", "type: orders,audit", "header: a=1,b=2", "type: [no, 'on', 1e3]",
+		"worker:\n  lease: &d 3s\ntype: *d", "lease: 30s\nproducer:\n  rate: 5k/s\nworker:\n  lease: 3s\n", "# nothing\n", "", "---", "batch: 1\n---\nbatch: 2", "a: b\nlease: [",
+		"lease:", "type: [[a]]", "lease: 1s\nlease: 2s", "? [a]\n: b", "worker: &w\n  worker: *w", "&a [*a]", "type: &t [*t]", "url: mongodb://bob:s3cret@h/db", "url: !!binary aGFsbG8=",
+		"\xff\xfeb\x00", "<<: {lease: 3s}", "batch: 0x10", "type: !!set {a, b}", "config: other.yaml", "leese: 3s", "{lease: 3s, batch: 1}"} {
+		f.Add([]byte(s))
+	}
+	path := filepath.Join(f.TempDir(), "config.yaml")
+	load := func(t *testing.T, file []byte) (out, errors string, code int) {
+		t.Helper()
+		if err := os.WriteFile(path, file, 0o600); err != nil {
+			t.Fatal(err)
+		}
+		cmd, stdout := program("worker")
+		var stderr bytes.Buffer
+		cmd.SetErr(&stderr)
+		cmd.SetArgs([]string{"--config", path})
+		code = Run(t.Context(), cmd)
+		return stdout.String(), stderr.String(), code
+	}
+	set := regexp.MustCompile(`(?m)^([a-z-]+)=((?s:.*?)) \(` + regexp.QuoteMeta(path) + `:\d+\)$`)
+	f.Fuzz(func(t *testing.T, file []byte) {
+		out, says, code := load(t, file)
+		if code != ExitOK {
+			if code != ExitUsage || !strings.Contains(says, path) || strings.Count(says, "error: ") != 1 {
+				t.Fatalf("%q: exit code %d: %s", file, code, says)
+			}
+			return
+		}
+		if strings.Contains(string(file), "url") {
+			return // is shown without its secrets, and so is another one
+		}
+		values := map[string]any{}
+		for _, m := range set.FindAllStringSubmatch(out, -1) {
+			values[m[1]] = m[2]
+			if m[1] == "type" { // a list: its elements may have commas
+				delete(values, m[1])
+			}
+		}
+		text, err := yaml.Marshal(values)
+		if err != nil {
+			t.Fatal(err)
+		}
+		again, says, code := load(t, text)
+		if code != ExitOK {
+			t.Fatalf("%q is taken as %q, and %q is not: %s", file, out, text, says)
+		}
+		for _, m := range set.FindAllStringSubmatch(again, -1) {
+			if m[2] != values[m[1]] {
+				t.Fatalf("%q: %s is %q, and then %q", file, m[1], values[m[1]], m[2])
+			}
+			delete(values, m[1])
+		}
+		if len(values) > 0 {
+			t.Fatalf("%q: %v is not there any more in %q", file, values, again)
+		}
+	})
+}

@@ -1,0 +1,45 @@
+package workercmd
+
+import (
+	"runtime"
+	"runtime/debug"
+	"testing"
+)
+
+func TestMemoryLimitIsAboveWhatIsInUse(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "")
+	before := debug.SetMemoryLimit(-1)
+	stop := limitMemory()
+	if now := debug.SetMemoryLimit(-1); now != memoryLimit {
+		t.Errorf("a worker that has nothing has a limit of %d bytes, want %d", now, memoryLimit)
+	}
+	const much = 300 << 20
+	ballast := make([]byte, much)
+	runtime.GC()
+	adjustLimit()
+	if now := debug.SetMemoryLimit(-1); now < much+much/4 || now > 2*much {
+		t.Errorf("a worker that has %d bytes in use has a limit of %d", much, now)
+	}
+	runtime.KeepAlive(ballast)
+	ballast = nil
+	runtime.GC()
+	adjustLimit()
+	if now := debug.SetMemoryLimit(-1); now != memoryLimit {
+		t.Errorf("a worker that has nothing any more has a limit of %d bytes, want %d", now, memoryLimit)
+	}
+	stop()
+	if now := debug.SetMemoryLimit(-1); now != before {
+		t.Errorf("the limit is %d afterwards, was %d", now, before)
+	}
+}
+
+func TestMemoryLimitOfTheUserStays(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "900MiB")
+	before := debug.SetMemoryLimit(900 << 20) // as the runtime does when it starts
+	defer debug.SetMemoryLimit(before)
+	stop := limitMemory()
+	defer stop()
+	if now := debug.SetMemoryLimit(-1); now != 900<<20 {
+		t.Errorf("the user's limit of 900 MiB is %d bytes now", now)
+	}
+}

@@ -1,0 +1,166 @@
+// Command fuzz runs every fuzz target of this repository, one after the other, and prints a table of what was run for docs/fuzzing.md. It finds the
+// targets in the source, so none is forgotten. It stops at the first finding: go test has left the input in testdata/fuzz beside the target.
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"cmp"
+	"errors"
+	"flag"
+	"fmt"
+	"go/ast"
+	"go/parser"
+	"go/token"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+func main() {
+	each := flag.Duration("time", time.Hour, "how long each target runs")
+	only := flag.String("run", "", "run only targets whose package and name, as storage.FuzzVerify, match this regular expression")
+	list := flag.Bool("list", false, "print the targets, and run none")
+	flag.Parse()
+	if err := run(os.Stdout, os.Stderr, *each, *only, *list); err != nil {
+		fmt.Fprintln(os.Stderr, "fuzz:", err)
+		os.Exit(1)
+	}
+}
+
+func run(out, progress io.Writer, each time.Duration, only string, list bool) error {
+	wanted, err := regexp.Compile(only)
+	if err != nil {
+		return err
+	}
+	all, err := targets(".")
+	if err != nil {
+		return err
+	}
+	all = slices.DeleteFunc(all, func(t target) bool { return !wanted.MatchString(t.String()) })
+	if len(all) == 0 {
+		return fmt.Errorf("no target matches %q", only)
+	}
+	if list {
+		for _, t := range all {
+			fmt.Fprintln(out, t)
+		}
+		return nil
+	}
+	fmt.Fprint(out, tableHead)
+	for i, t := range all {
+		fmt.Fprintf(progress, "%s: %d of %d, %v\n", t, i+1, len(all), each)
+		r, err := fuzz(t, each, progress)
+		fmt.Fprintln(out, r.row(t))
+		if err != nil {
+			return fmt.Errorf("%s: %w", t, err)
+		}
+	}
+	return nil
+}
+
+// target is one fuzz function.
+type target struct {
+	dir  string // of its package, from the root of the repository, with slashes
+	name string
+}
+
+func (t target) String() string { return t.dir + "." + t.name }
+
+// targets finds the fuzz functions of all modules below root, sorted.
+func targets(root string) (all []target, err error) {
+	err = filepath.WalkDir(root, func(path string, d fs.DirEntry, err error) error {
+		switch {
+		case err != nil:
+			return err
+		case d.IsDir() && path != root && (strings.HasPrefix(d.Name(), ".") || d.Name() == "testdata" || d.Name() == "bin"):
+			return filepath.SkipDir
+		case d.IsDir() || !strings.HasSuffix(path, "_test.go"):
+			return nil
+		}
+		file, err := parser.ParseFile(token.NewFileSet(), path, nil, parser.SkipObjectResolution)
+		if err != nil {
+			return err
+		}
+		dir, err := filepath.Rel(root, filepath.Dir(path))
+		if err != nil {
+			return err
+		}
+		for _, decl := range file.Decls {
+			if f, ok := decl.(*ast.FuncDecl); ok && f.Recv == nil && strings.HasPrefix(f.Name.Name, "Fuzz") {
+				all = append(all, target{filepath.ToSlash(dir), f.Name.Name})
+			}
+		}
+		return nil
+	})
+	slices.SortFunc(all, func(a, b target) int { return cmp.Or(strings.Compare(a.dir, b.dir), strings.Compare(a.name, b.name)) })
+	return all, err
+}
+
+// result is what one target did.
+type result struct {
+	elapsed     time.Duration // without building it
+	executions  uint64
+	interesting uint64 // inputs that reached code which none before them had reached
+	corpus      uint64 // of them and those of earlier runs
+	outcome     string
+}
+
+const tableHead = "| target | time | executions | new interesting inputs | all of them | outcome |\n|---|--:|--:|--:|--:|---|\n"
+
+func (r result) row(t target) string {
+	return fmt.Sprintf("| `%s` | %v | %d | %d | %d | %s |", t, r.elapsed.Round(time.Second), r.executions, r.interesting, r.corpus, r.outcome)
+}
+
+// fuzz runs a target.
+func fuzz(t target, each time.Duration, progress io.Writer) (r result, err error) {
+	// In its directory, as it may be in a module of its own.
+	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), ".")
+	cmd.Dir = filepath.FromSlash(t.dir)
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		return r, err
+	}
+	cmd.Stderr = cmd.Stdout
+	if err := cmd.Start(); err != nil {
+		return r, err
+	}
+	var text bytes.Buffer
+	for lines := bufio.NewScanner(io.TeeReader(out, &text)); lines.Scan(); {
+		r.read(lines.Text())
+	}
+	_, _ = io.Copy(&text, out) // behind a line that is too long for the scanner
+	err = cmd.Wait()
+	r.outcome = "nothing found"
+	switch {
+	case err != nil && bytes.Contains(text.Bytes(), []byte("Failing input written to")):
+		r.outcome = "**found something**"
+	case err != nil:
+		r.outcome = "**did not run to its end**"
+	case r.executions == 0: // go test has no such target, say
+		r.outcome, err = "**did not run**", errors.New("go test has executed nothing")
+	}
+	if err != nil {
+		_, _ = progress.Write(text.Bytes())
+	}
+	return r, err
+}
+
+// status is a line of go test -fuzz. The last one has the totals.
+var status = regexp.MustCompile(`^fuzz: elapsed: ([^,]+), execs: (\d+) \([^)]*\), new interesting: (\d+) \(total: (\d+)\)`)
+
+func (r *result) read(line string) {
+	if m := status.FindStringSubmatch(line); m != nil {
+		r.elapsed, _ = time.ParseDuration(m[1])
+		for i, n := range []*uint64{&r.executions, &r.interesting, &r.corpus} {
+			*n, _ = strconv.ParseUint(m[i+2], 10, 64) // digits
+		}
+	}
+}

@@ -1,0 +1,221 @@
+package mongoqueue
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// What others have stored in our collections under keys that are no message's is passed over in pages, never with a round trip for each key. How far
+// one call goes is bounded; the next one goes on from there, so whatever lies behind is reached. See docs/decisions/0117.
+const (
+	keysFew   = 100 // keys of a page where each kind has many
+	keysPage  = 1000
+	pageBytes = 8 << 20 // of the keys of a page, which may be long
+
+	scanMost = 1_000_000 // foreign keys that one call of Types passes over in a collection
+	walkMost = 100_000   // delayed messages and foreign keys that one look for what is due passes over …
+	readCost = 10        // … counting so many for one that has to be read
+
+	// walkAgain is how long what was passed over is not looked at again, so by how much more a message is late that is stored among it after it was due.
+	walkAgain = 5 * time.Second
+)
+
+// readKeys reads keys of c between two others, in order. more tells that there may be others behind the last one.
+//
+//	find {_id: {$gt: from, $lt: to}} → _id only, sort {_id: 1}, limit; index: _id.
+func readKeys(ctx context.Context, c *mongo.Collection, from, to string, limit int) (keys []string, more bool, err error) {
+	cursor, err := c.Find(ctx, keyRange(from, to), options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(int64(limit)).SetBatchSize(int32(limit)))
+	if err != nil {
+		return nil, false, err
+	}
+	defer cursor.Close(ctx)
+	size := 0
+	for cursor.Next(ctx) {
+		key := cursor.Current.Lookup("_id").StringValue() // as both bounds are
+		keys = append(keys, key)
+		if size += len(key); size >= pageBytes {
+			return keys, true, nil
+		}
+	}
+	return keys, len(keys) == limit, cursor.Err()
+}
+
+// scan is a skip scan that has not come to the end.
+type scan struct {
+	from   string
+	found  map[string]bool // before it
+	strays queue.Strays
+}
+
+// skipScan adds the types that have a head in c: it reads a page of keys, then the page behind the range of the last type in it, and so on.
+//
+// A call ends after scanMost keys that lead to no type. What it has found is remembered, and the next call goes on.
+func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
+	s := q.beginScan(c)
+	for limit, passed := keysFew, 0; ; {
+		keys, more, err := readKeys(ctx, c, s.from, typesEnd, limit)
+		if err != nil {
+			return err
+		}
+		kinds := 0
+		for _, key := range keys {
+			if key <= s.from { // of the same kind as the one before
+				continue
+			}
+			typ, next, stray := skip(key)
+			if typ != "" {
+				s.found[typ] = true
+			} else {
+				passed++
+			}
+			if stray {
+				s.strays.Add(key)
+			}
+			s.from = next // >= key: always forward
+			kinds++
+		}
+		if !more || passed >= scanMost {
+			q.endScan(c, s, more)
+			maps.Copy(found, s.found)
+			return nil
+		}
+		// Of types with many messages, a few keys tell as much as many.
+		if limit = keysFew; kinds >= keysFew/10 {
+			limit = keysPage
+		}
+	}
+}
+
+func (q *Queue) beginScan(c *mongo.Collection) scan {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	s, ok := q.scans[c.Name()]
+	if !ok {
+		return scan{from: slotFrom, found: map[string]bool{}, strays: straysOf(c, "keys that are no message's")}
+	}
+	delete(q.scans, c.Name()) // a second call at this time begins anew
+	return s
+}
+
+func (q *Queue) endScan(c *mongo.Collection, s scan, more bool) {
+	q.noteStrays(s.strays)
+	if more {
+		q.mu.Lock()
+		q.scans[c.Name()] = s
+		q.mu.Unlock()
+	}
+}
+
+// walk is how far the looks for what is due have passed over what cannot be promoted.
+type walk struct {
+	from  string    // nothing up to it can be promoted, and all of it is due
+	ended time.Time // when it had come to something else; zero: not yet
+
+	foreign, kept queue.Strays
+	future        queue.Strays // foreign keys as if of messages that are not due: each look passes over them
+}
+
+// pass counts a foreign key.
+func (w *walk) pass(key string, now time.Time) {
+	if key < dueKey(now) {
+		w.foreign.Add(key)
+	} else {
+		w.future.Add(key)
+	}
+}
+
+// beginWalk is where a look begins: behind what was passed over, unless that was some time ago.
+func (q *Queue) beginWalk() walk {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	w := q.walk
+	w.future = queue.Strays{}
+	if w.from == "" || !w.ended.IsZero() && time.Since(w.ended) >= walkAgain {
+		w = walk{from: slotFrom, foreign: straysOf(q.scheduled.write, "keys that are no delayed message's"), kept: straysOf(q.scheduled.write, "delayed messages that cannot be read whole")}
+		w.kept.Remedy = "fencepost scheduled ls lists them, scheduled rm removes them"
+	}
+	return w
+}
+
+func (q *Queue) endWalk(w walk, ended bool) {
+	all := w.foreign
+	all.Count, all.Example = all.Count+w.future.Count, cmp.Or(all.Example, w.future.Example)
+	q.noteStrays(all)
+	q.noteStrays(w.kept)
+	if ended && w.ended.IsZero() {
+		w.ended = time.Now()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.walk = w
+}
+
+// dueFrom is a time before which nothing behind a key is due, now or later.
+func dueFrom(key string, now time.Time) time.Time {
+	digits := 0
+	for digits < min(len(key), len(slotTo)) && '0' <= key[digits] && key[digits] <= '9' {
+		digits++
+	}
+	ms, err := strconv.ParseInt(key[:digits]+strings.Repeat("0", len(slotTo)-digits), 10, 64)
+	if due := time.UnixMilli(ms); err == nil && due.After(now) {
+		return due
+	}
+	return now
+}
+
+const (
+	typePattern = `[a-z0-9][a-z0-9._-]{0,63}`
+	slotPattern = `^[0-9]{15}\/` + typePattern + `\/(?!0{32})[0-9a-v]{32}$`
+)
+
+// straysOf are none yet.
+func straysOf(c *mongo.Collection, what string) queue.Strays {
+	return queue.Strays{In: "the collection " + c.Name(), What: what,
+		Remedy: fmt.Sprintf("in mongosh, db.%s.deleteMany(%s) removes them", c.Name(), strayFilter(c.Name()))}
+}
+
+// strayFilter chooses what is passed over in a collection, and no message, as text for mongosh.
+func strayFilter(collection string) string {
+	filter := func(pattern string, bounds string) string {
+		return fmt.Sprintf("{_id: {%s$not: /%s/}}", bounds, pattern)
+	}
+	switch collection {
+	case "types", "files":
+		return filter("^"+typePattern+"$", "")
+	case "scheduled":
+		return filter(slotPattern, fmt.Sprintf("$gt: %q, $lt: %q, ", slotFrom, slotTo))
+	}
+	return filter("^"+typePattern+"["+`\/`+pieceSeparator+"]", fmt.Sprintf("$gt: %q, $lt: %q, ", slotFrom, typesEnd))
+}
+
+func (q *Queue) noteStrays(s queue.Strays) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if key := s.In + s.What; s.Count > 0 {
+		q.strays[key] = s
+	} else {
+		delete(q.strays, key)
+	}
+}
+
+// Strays implements queue.Queue.
+func (q *Queue) Strays() []queue.Strays {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := make([]queue.Strays, 0, len(q.strays))
+	for _, key := range slices.Sorted(maps.Keys(q.strays)) {
+		all = append(all, q.strays[key])
+	}
+	return all
+}

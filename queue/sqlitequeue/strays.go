@@ -1,0 +1,104 @@
+package sqlitequeue
+
+import (
+	"maps"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// What others have put into our tables under names that no type can have is passed over without a statement for each row. See docs/decisions/0117.
+
+// walkAgain is how long delayed messages that cannot be promoted are not looked at again, so by how much more a message is late that is stored
+// among them after it was due.
+const walkAgain = 5 * time.Second
+
+// noType chooses rows whose type no type can have.
+const noType = `(type GLOB '*[^a-z0-9._-]*' OR type NOT GLOB '[a-z0-9]*' OR octet_length(type) > 64)`
+
+// skipScan adds the types of a table: its first type, the first one behind that, and so on, each found by the table's index on (type, id).
+func skipScan(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error) {
+	strays := straysOf(table, "types that no type can have", noType)
+	rows, err := tx.Query(`WITH RECURSIVE names (type) AS (
+			SELECT min(type) FROM ` + table + `
+			UNION ALL
+			SELECT (SELECT min(type) FROM ` + table + ` AS others WHERE others.type > names.type) FROM names WHERE type IS NOT NULL)
+		SELECT type FROM names WHERE type IS NOT NULL`)
+	if err != nil {
+		return strays, err
+	}
+	return strays, addTypes(rows, found, &strays)
+}
+
+// walk is how far the looks for what is due have passed over what cannot be promoted.
+type walk struct {
+	from  int64      // nothing up to here can be promoted: the due time …
+	last  queue.Slot // … and the rest
+	ended time.Time
+
+	foreign, kept queue.Strays
+}
+
+// beginWalk is where a look begins: behind what was passed over, unless that was some time ago.
+func (q *Queue) beginWalk() walk {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if w := q.walk; !w.ended.IsZero() && time.Since(w.ended) < walkAgain {
+		return w
+	}
+	w := walk{from: math.MinInt64, foreign: straysOf("queue_delayed", "delayed messages of types that no type can have, or without an ID", noType+` OR id = zeroblob(20)`),
+		kept: straysOf("queue_delayed", "delayed messages that cannot be read whole", "")}
+	w.kept.Remedy = "fencepost scheduled ls lists them, scheduled rm removes them"
+	return w
+}
+
+// pass counts a message that cannot be promoted. Everything up to it was passed over.
+func (w *walk) pass(m *queue.Message, due int64) {
+	w.from, w.last = due, queue.SlotOf(m)
+	if queue.ValidateType(m.Type) != nil || m.ID.IsZero() {
+		w.foreign.Add(m.Type + "/" + m.ID.String())
+	} else {
+		w.kept.Add(m.ID.String())
+	}
+}
+
+// endWalk remembers how far a look has come.
+func (q *Queue) endWalk(w walk) {
+	q.noteStrays(w.foreign)
+	q.noteStrays(w.kept)
+	if w.ended.IsZero() {
+		w.ended = time.Now()
+	}
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.walk = w
+}
+
+// straysOf are none yet.
+func straysOf(table, what, where string) queue.Strays {
+	return queue.Strays{In: "the table " + table, What: what, Remedy: "in the shell of SQLite, DELETE FROM " + table + " WHERE " + where + "; removes them"}
+}
+
+func (q *Queue) noteStrays(s queue.Strays) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	if key := s.In + s.What; s.Count > 0 {
+		q.strays[key] = s
+	} else {
+		delete(q.strays, key)
+	}
+}
+
+// Strays implements queue.Queue.
+func (q *Queue) Strays() []queue.Strays {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	all := make([]queue.Strays, 0, len(q.strays))
+	for _, key := range slices.Sorted(maps.Keys(q.strays)) {
+		all = append(all, q.strays[key])
+	}
+	return all
+}

@@ -1,0 +1,149 @@
+package worker
+
+import (
+	"context"
+	"sync"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// The memory of a pool. What its types have fetched and not yet appended, together, is bounded, as is what the scheduler promotes at a time: however many
+// types are busy, and however large their messages are. It counts by queue.Message.Size.
+//
+//	take: the most that a fetch may bring ──▶ fetch ──▶ keep: what it has brought ──▶ append, sync ──▶ give
+//	                                                                             └─▶ a Handler has it ──▶ give
+//
+// Most of the memory is shared: whoever comes first takes it, and those that find too little of it wait in line. The rest, the reserve, is as large as
+// one request. Only a type that has nothing in flight gets it, and one type at a time.
+//
+// rule: nobody waits for ever. Whoever has the reserve gives it back without taking anything: it fetches, and then its file appends and syncs, or its
+// handler gets the batch, which counts no longer. It waits for nobody that waits for memory, as it has nothing in flight that would be before it. A
+// type that has something in flight, and so a part of what is shared, waits for more of it only until what it has is settled, which takes no
+// memory: then it has nothing in flight, and its turn for the reserve comes. So slow handlers, whose types hold what was fetched ahead, keep
+// nobody else from being served: they keep others from fetching ahead.
+
+// minMemory is what the types of a pool share at least, with the reserve, in bytes. A default fetch brings up to 19 MiB: so three of them run at a time.
+const minMemory = 80 << 20
+
+// memory is the memory of a pool. Safe for concurrent use.
+type memory struct {
+	fetch   int64 // what a fetch takes
+	promote int64 // what a promotion takes, or a look for one
+
+	mu       sync.Mutex
+	free     int64 // of what is shared
+	reserved bool  // somebody has the reserve
+	waiting  []*grant
+}
+
+// grant is a part of the memory, or a place in the line for it.
+type grant struct {
+	memory  *memory
+	n       int64
+	alone   bool          // while it waits: it may have the reserve
+	granted chan struct{} // closed when it need not wait any longer
+	reserve bool          // it has the reserve
+}
+
+func newMemory(cfg *Config) *memory {
+	m := &memory{fetch: cfg.BatchBytes + queue.MaxSize, promote: promoteLimit.Bytes + queue.MaxSize}
+	reserve := max(m.fetch, m.promote)
+	m.free = max(minMemory-reserve, int64(cfg.Prefetch)*m.fetch)
+	return m
+}
+
+// try takes n bytes of what is shared if nobody has to wait for it; nil if somebody has.
+func (m *memory) try(n int64) *grant {
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	if len(m.waiting) > 0 || m.free < n {
+		return nil
+	}
+	m.free -= n
+	return &grant{memory: m, n: n}
+}
+
+// take waits for n bytes. From when idle is closed on, the caller has nothing in flight.
+func (m *memory) take(ctx context.Context, n int64, idle <-chan struct{}) (*grant, error) {
+	if c := m.try(n); c != nil {
+		return c, nil
+	}
+	c := &grant{memory: m, n: n, granted: make(chan struct{})}
+	m.mu.Lock()
+	m.waiting = append(m.waiting, c)
+	m.serve()
+	m.mu.Unlock()
+	for {
+		select {
+		case <-c.granted:
+			return c, nil
+		case <-idle:
+			idle = nil
+			m.mu.Lock()
+			c.alone = true
+			m.serve()
+			m.mu.Unlock()
+		case <-ctx.Done():
+			c.give()
+			return nil, ctx.Err()
+		}
+	}
+}
+
+// serve grants what can be granted, first come first served. mu is held.
+func (m *memory) serve() {
+	for len(m.waiting) > 0 && m.free >= m.waiting[0].n {
+		m.free -= m.waiting[0].n
+		m.pass(0)
+	}
+	for i := 0; !m.reserved && i < len(m.waiting); i++ {
+		// rule: only who has nothing in flight gets the reserve: nothing is before it that could wait for a slow handler
+		if c := m.waiting[i]; c.alone {
+			m.reserved, c.reserve = true, true
+			m.pass(i)
+		}
+	}
+}
+
+func (m *memory) pass(i int) {
+	close(m.waiting[i].granted)
+	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
+}
+
+// keep gives all but n bytes back. If there is room for them in what is shared the reserve is free again.
+func (c *grant) keep(n int64) {
+	m := c.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	switch {
+	case !c.reserve && n < c.n:
+		m.free += c.n - n
+		c.n = n
+	case c.reserve && n <= m.free:
+		m.free -= n
+		m.reserved, c.reserve, c.n = false, false, n
+	}
+	m.serve()
+}
+
+// give gives everything back, or the place in the line. Later calls do nothing.
+func (c *grant) give() {
+	m := c.memory
+	m.mu.Lock()
+	defer m.mu.Unlock()
+	for i, other := range m.waiting {
+		if other == c {
+			m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
+			c.n = 0
+			break
+		}
+	}
+	switch {
+	case c.reserve:
+		m.reserved, c.reserve = false, false
+	default:
+		m.free += c.n
+	}
+	c.n = 0
+	m.serve()
+}

@@ -1,0 +1,73 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// TestWorkersTakeInWhatTheyWrite: whoever opens a file takes in what is behind its last checkpoint. So there is one before much is to be remembered,
+// also when every session is killed.
+func TestWorkersTakeInWhatTheyWrite(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		const n = maxGrowth + 30_000
+		msgs := make([]queue.Message, n)
+		for i := range msgs {
+			msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch, uint64(i+1), 1)
+		}
+		r.insert(msgs...)
+		p := r.start(func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 })
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		rep, err := storage.Verify(context.Background(), testFile, storage.VerifyOptions{FS: r.disk})
+		if err != nil || rep.Checkpoints != 2 { // one on the way, one at the end
+			t.Errorf("%d checkpoints, %v", rep.Checkpoints, err)
+		}
+	})
+}
+
+// TestFileWithTooMuchToTakeIn: a file of more producers behind its last checkpoint than any worker writes takes no worker's memory.
+func TestFileWithTooMuchToTakeIn(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1)
+		pool := r.start(func(c *Config) { c.UntilEmpty = true })
+		if err := pool.end(); err != nil {
+			t.Fatal(err)
+		}
+		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, pool.Pool}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		ids := make([]queue.ID, 100_000)
+		records := make([]storage.Record, len(ids))
+		for producer := uint64(0); producer <= maxReplay; {
+			for i := range records {
+				producer++
+				ids[i] = queue.NewID(epoch, producer, 1)
+				records[i] = storage.Record{ID: ids[i][:]}
+			}
+			if err := w.Append(records); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := errors.Join(func() error { _, err := w.Sync(); return err }(), w.Close()); err != nil {
+			t.Fatal(err)
+		}
+		r.publish(typ, 1)
+		err = r.drain(nil)
+		if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "more than 800000 producers and gaps behind its last checkpoint") {
+			t.Fatal(err)
+		}
+	})
+}
