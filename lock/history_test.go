@@ -90,6 +90,14 @@ func TestHistoriesCatchMissingRules(t *testing.T) {
 	}
 }
 
+// inTurn makes a history of calls, each followed by its answer.
+func inTurn(steps []locktest.Step) []locktest.Step {
+	for i := range steps {
+		steps[i].Process, steps[i].N, steps[i].At, steps[i].Name, steps[i].Done = "p", int64(i/2), int64(i), "n", i%2 == 1
+	}
+	return steps
+}
+
 // What nobody was told of may have happened all the same, and more may rest on it.
 func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	const token = 1 << 50
@@ -122,18 +130,31 @@ func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	}
 }
 
+// A record may be made by somebody who is gone before it has a token. Who acquires it then, and finds out by a Confirm, draws one by another.
+func TestCheckerKnowsRecordsWithoutToken(t *testing.T) {
+	const token = 1 << 50
+	history := func(drawn int64) []locktest.Step {
+		steps := []locktest.Step{
+			{Op: locktest.Create, ID: "a"}, {OK: true}, {Op: locktest.Confirm, ID: "a"}, {OK: true, Token: token}, {Op: locktest.Delete}, {OK: true},
+			{Op: locktest.Create, ID: "b"}, {OK: true}, {Op: locktest.Release, ID: "b"}, {OK: true},
+			{Op: locktest.Acquire, ID: "c"}, {Unclear: true}, {Op: locktest.Confirm, ID: "c"}, {OK: true, Token: 1},
+			{Op: locktest.Confirm, ID: "c"}, {OK: true, Token: drawn},
+		}
+		return inTurn(steps)
+	}
+	if _, err := locktest.Check(history(token+1), time.Minute); err != nil {
+		t.Error(err)
+	}
+	if _, err := locktest.Check(history(token-1), time.Minute); !errors.Is(err, locktest.ErrHistory) {
+		t.Errorf("a smaller token than before: %v", err)
+	}
+}
+
 // A deletion that found nothing is none: the record goes on, also if it was there.
 func TestCheckerBelievesDeletions(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		steps := []locktest.Step{{Op: locktest.Create, ID: "a"}, {OK: true}, {Op: locktest.Delete}, {OK: deleted}, {Op: locktest.Renew, ID: "a"}, {OK: true}}
-		for i := range steps {
-			s := &steps[i]
-			s.Process, s.N, s.At, s.Done = "p", int64(i/2), int64(i), i%2 == 1
-			if !s.Done {
-				s.Name = "n"
-			}
-		}
-		if _, err := locktest.Check(steps, time.Minute); (err != nil) != deleted {
+		if _, err := locktest.Check(inTurn(steps), time.Minute); (err != nil) != deleted {
 			t.Errorf("deleted %v, and renewed behind it: %v", deleted, err)
 		}
 	}

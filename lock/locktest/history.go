@@ -8,6 +8,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -302,7 +303,9 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 	for name, ops := range byName {
 		switch porcupine.CheckOperationsTimeout(m, ops, within) {
 		case porcupine.Illegal:
-			return v, fmt.Errorf("%w: lock %q, %d operations:\n%s", ErrHistory, name, len(ops), list(ops))
+			slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
+			_, info := porcupine.CheckOperationsVerbose(m, ops, within)
+			return v, fmt.Errorf("%w: lock %q, %d operations:\n%s\n%s", ErrHistory, name, len(ops), list(ops), impasse(info.PartialLinearizationsOperations(), ops))
 		case porcupine.Unknown:
 			v.Undecided = append(v.Undecided, name)
 		}
@@ -310,10 +313,9 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 	return v, nil
 }
 
-// list prints operations in the order of their calls.
+// list prints operations, a line each.
 func list(ops []porcupine.Operation) string {
 	var b strings.Builder
-	slices.SortFunc(ops, func(a, b porcupine.Operation) int { return cmp.Compare(a.Call, b.Call) })
 	for _, op := range ops {
 		until := "…"
 		if op.Return != math.MaxInt64 {
@@ -322,6 +324,37 @@ func list(ops []porcupine.Operation) string {
 		fmt.Fprintf(&b, "%d to %s: %s\n", op.Call, until, describe(op.Input, op.Output))
 	}
 	return b.String()
+}
+
+// impasse tells how far an order can be found, how the lock may be then, and which operations would have to come next. orders
+// are the longest ones of each partition, of which there is one.
+func impasse(orders [][][]porcupine.Operation, ops []porcupine.Operation) string {
+	var longest []porcupine.Operation
+	for _, order := range slices.Concat(orders...) {
+		if len(order) > len(longest) {
+			longest = order
+		}
+	}
+	states := map[lockState]bool{{}: true}
+	placed := map[porcupine.Operation]bool{}
+	for _, op := range longest {
+		placed[op] = true
+		next := map[lockState]bool{}
+		for s := range states {
+			for _, after := range s.step(op.Input.(Step), op.Output.(Step)) {
+				next[after.(lockState)] = true
+			}
+		}
+		states = next
+	}
+	left := slices.DeleteFunc(slices.Clone(ops), func(op porcupine.Operation) bool { return placed[op] })
+	until := int64(math.MaxInt64) // what was called later comes later
+	for _, op := range left {
+		until = min(until, op.Return)
+	}
+	left = slices.DeleteFunc(left, func(op porcupine.Operation) bool { return op.Call > until })
+	return fmt.Sprintf("An order of %d of them ends with\n%swhich leaves the lock as one of\n%+v\nThen none of these is possible:\n%s",
+		len(longest), list(longest[max(0, len(longest)-20):]), slices.Collect(maps.Keys(states)), list(left))
 }
 
 func describe(in, out any) string {
@@ -367,22 +400,18 @@ func (s lockState) step(in, out Step) []any {
 	if !out.OK {
 		return []any{s}
 	}
+	// rule: each grant has a greater token than all before. A record that was just made has none to give yet: who acquires
+	// it then draws one by Confirm, and so does who finds by a Confirm that an acquisition without an answer was one.
 	switch in.Op {
-	case Acquire, TakeOver, HandOver:
-		// rule: each grant has a greater token than all before. A record that was just made has none to give yet: who acquires
-		// it then, beside the shared holder that made it, draws one by Confirm.
+	case Acquire, TakeOver, HandOver, Confirm:
+		again := in.Op == Confirm && in.Permits == 0 // it may be told the token that it has
 		switch {
 		case out.Token < firstToken:
-		case out.Token <= s.token:
+		case out.Token < s.token, out.Token == s.token && !again:
 			return nil
 		default:
 			after.token = out.Token
 		}
-	case Confirm:
-		if out.Token < s.token || in.Permits > 0 && out.Token == s.token {
-			return nil
-		}
-		after.token = out.Token
 	}
 	return []any{after}
 }
