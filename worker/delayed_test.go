@@ -101,19 +101,24 @@ func TestReusedNumberIsPutAsideAndNeverTakenForACopy(t *testing.T) {
 	}
 }
 
+// reuseNumber publishes, behind what the file has, a message whose number is in use and one more, while no dead letter can be stored.
+func (r *rig) reuseNumber(fault queuetest.Kind) {
+	r.insert(promoted(7, 1, time.Hour, 1, 1))
+	r.mustDrain(nil)
+	r.insert(promoted(7, 1, 2*time.Hour, 1, 2), promoted(7, 2, 2*time.Hour, 1, 3))
+	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+		if op == queuetest.OpBury {
+			return queuetest.Fault{Kind: fault}
+		}
+		return queuetest.Fault{}
+	})
+}
+
 // The letter is stored before the message is removed, also when the queue fails; and before the next message of the same moment is in the file, whose
 // time would make the first one look like a copy.
 func TestReusedNumberSurvivesFaults(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.insert(promoted(7, 1, time.Hour, 1, 1))
-		r.mustDrain(nil)
-		r.insert(promoted(7, 1, 2*time.Hour, 1, 2), promoted(7, 2, 2*time.Hour, 1, 3))
-		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-			if op == queuetest.OpBury {
-				return queuetest.Fault{Kind: queuetest.Hang}
-			}
-			return queuetest.Fault{}
-		})
+		r.reuseNumber(queuetest.Hang)
 		p := r.start(nil)
 		time.Sleep(5 * time.Second)
 		p.cancel()

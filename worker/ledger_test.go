@@ -2,6 +2,7 @@ package worker
 
 import (
 	"bytes"
+	"context"
 	"encoding/binary"
 	"errors"
 	"runtime"
@@ -507,13 +508,14 @@ func heap() uint64 {
 	return m.HeapAlloc
 }
 
-// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each.
+// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Whoever opens a file takes in
+// what is behind its last checkpoint, so there is one before that is much, also when every session is killed.
 func TestManyProducersAreDrained(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")
 	}
 	onRig(t, func(t *testing.T, r *rig) {
-		const n = maxProducers + 30_000
+		const n = max(maxProducers, maxGrowth) + 30_000
 		msgs := make([]queue.Message, n)
 		for i := range msgs {
 			msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch.Add(time.Duration(i)*time.Millisecond), uint64(i+1), 1)
@@ -530,6 +532,10 @@ func TestManyProducersAreDrained(t *testing.T) {
 			if c := strings.Count(r.log.String(), text); c != 1 {
 				t.Errorf("the log says %d times %q", c, text)
 			}
+		}
+		rep, err := storage.Verify(context.Background(), testFile, storage.VerifyOptions{FS: r.disk})
+		if err != nil || rep.Checkpoints != 2 { // one on the way, one at the end
+			t.Errorf("%d checkpoints, %v", rep.Checkpoints, err)
 		}
 	})
 }

@@ -350,15 +350,7 @@ func TestLongWaitForMemoryEndsWithAFullSweep(t *testing.T) {
 // Messages that wait for an operator take no memory from others.
 func TestLettersThatCannotBeStoredHoldNoMemory(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.insert(promoted(7, 1, time.Hour, 1, 1))
-		r.mustDrain(nil)
-		r.insert(promoted(7, 1, 2*time.Hour, 1, 2), promoted(7, 2, 2*time.Hour, 1, 3))
-		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-			if op == queuetest.OpBury {
-				return queuetest.Fault{Kind: queuetest.Unreachable}
-			}
-			return queuetest.Fault{}
-		})
+		r.reuseNumber(queuetest.Unreachable)
 		p := r.start(func(c *Config) { c.NoScheduler = true })
 		time.Sleep(5*time.Second + 333*time.Microsecond)
 		if n := r.queue.Calls(queuetest.OpBury); n == 0 {

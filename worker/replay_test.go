@@ -10,30 +10,6 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// TestWorkersTakeInWhatTheyWrite: whoever opens a file takes in what is behind its last checkpoint. So there is one before much is to be remembered,
-// also when every session is killed.
-func TestWorkersTakeInWhatTheyWrite(t *testing.T) {
-	if testing.Short() {
-		t.Skip("much computation and no concurrency")
-	}
-	onRig(t, func(t *testing.T, r *rig) {
-		const n = maxGrowth + 30_000
-		msgs := make([]queue.Message, n)
-		for i := range msgs {
-			msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch, uint64(i+1), 1)
-		}
-		r.insert(msgs...)
-		p := r.start(func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 })
-		if err := p.end(); err != nil {
-			t.Fatal(err)
-		}
-		rep, err := storage.Verify(context.Background(), testFile, storage.VerifyOptions{FS: r.disk})
-		if err != nil || rep.Checkpoints != 2 { // one on the way, one at the end
-			t.Errorf("%d checkpoints, %v", rep.Checkpoints, err)
-		}
-	})
-}
-
 // TestFileWithTooMuchToTakeIn: a file of more producers behind its last checkpoint than any worker writes takes no worker's memory.
 func TestFileWithTooMuchToTakeIn(t *testing.T) {
 	if testing.Short() {

@@ -4,7 +4,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"encoding/json"
 	"errors"
@@ -42,8 +41,9 @@ type attack struct {
 	packages    []string // where they are
 }
 
+const heading = "\n## Attacks\n"
+
 var (
-	heading  = "\n## Attacks\n"
 	testName = regexp.MustCompile("`(Test[A-Za-z0-9]+)`")
 	testFunc = regexp.MustCompile(`(?m)^func (Test[A-Za-z0-9]+)\(`)
 )
@@ -144,18 +144,15 @@ func plain(cell string) string { return strings.NewReplacer("`", "", "*", "").Re
 func (a *attack) run() (r *result, err error) {
 	packages := slices.Compact(slices.Sorted(slices.Values(a.packages)))
 	cmd := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(" + strings.Join(a.tests, "|") + ")$"}, packages...)...)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return nil, err
-	}
 	cmd.Stderr = os.Stderr
-	if err := cmd.Start(); err != nil {
-		return nil, err
+	out, err := cmd.Output()
+	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+		return nil, err // otherwise the results tell
 	}
 	r = &result{}
-	for lines := bufio.NewScanner(out); lines.Scan(); {
+	for line := range bytes.Lines(out) {
 		var e struct{ Action, Test, Output string }
-		if json.Unmarshal(lines.Bytes(), &e) != nil {
+		if json.Unmarshal(line, &e) != nil {
 			continue
 		}
 		r.log.WriteString(e.Output)
@@ -172,9 +169,5 @@ func (a *attack) run() (r *result, err error) {
 			r.failed++
 		}
 	}
-	err = cmd.Wait()
-	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
-		err = nil // the results tell
-	}
-	return r, err
+	return r, nil
 }

@@ -3,7 +3,6 @@
 package main
 
 import (
-	"bufio"
 	"bytes"
 	"cmp"
 	"errors"
@@ -124,23 +123,13 @@ func fuzz(t target, each time.Duration, progress io.Writer) (r result, err error
 	// In its directory, as it may be in a module of its own.
 	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), ".")
 	cmd.Dir = filepath.FromSlash(t.dir)
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		return r, err
+	text, err := cmd.CombinedOutput()
+	for line := range bytes.Lines(text) {
+		r.read(string(line))
 	}
-	cmd.Stderr = cmd.Stdout
-	if err := cmd.Start(); err != nil {
-		return r, err
-	}
-	var text bytes.Buffer
-	for lines := bufio.NewScanner(io.TeeReader(out, &text)); lines.Scan(); {
-		r.read(lines.Text())
-	}
-	_, _ = io.Copy(&text, out) // behind a line that is too long for the scanner
-	err = cmd.Wait()
 	r.outcome = "nothing found"
 	switch {
-	case err != nil && bytes.Contains(text.Bytes(), []byte("Failing input written to")):
+	case err != nil && bytes.Contains(text, []byte("Failing input written to")):
 		r.outcome = "**found something**"
 	case err != nil:
 		r.outcome = "**did not run to its end**"
@@ -148,7 +137,7 @@ func fuzz(t target, each time.Duration, progress io.Writer) (r result, err error
 		r.outcome, err = "**did not run**", errors.New("go test has executed nothing")
 	}
 	if err != nil {
-		_, _ = progress.Write(text.Bytes())
+		_, _ = progress.Write(text)
 	}
 	return r, err
 }

@@ -116,7 +116,7 @@ var workerRules = []rule{
 		old: `oldest := k.newest -`, new: `oldest := k.now -`},
 	{file: "worker/keys.go", rule: "a message from the future makes nothing forgotten", tests: "TestKeysAreBounded",
 		old: "	switch {\n\tcase seen < e.at:\n", new: "	k.newest = max(k.newest, e.at)\n\tswitch {\n\tcase seen < e.at:\n"},
-	{file: "worker/session.go", rule: "nothing is appended that a worker could not take in when it opens the file", tests: "TestWorkersTakeInWhatTheyWrite",
+	{file: "worker/session.go", rule: "nothing is appended that a worker could not take in when it opens the file", tests: "TestManyProducersAreDrained",
 		old: `if s.ledger.growth() >= maxGrowth {`, new: `if false {`, long: true},
 	{file: "worker/session.go", rule: "what no worker writes takes no worker's memory", tests: "TestFileWithTooMuchToTakeIn",
 		old: `if err == nil && s.ledger.growth() > maxReplay {`, new: `if false {`, long: true},

@@ -335,20 +335,16 @@ func decode(name string, raw bson.Raw) (lock.Record, error) {
 	if err := bson.Unmarshal(raw, &d); err != nil {
 		return lock.Record{}, &lock.DamagedError{Name: name, Cause: err}
 	}
-	for _, h := range slices.Concat(d.Shares, d.Queue, one(d.Hold)) {
+	holds := slices.Concat(d.Shares, d.Queue)
+	if d.Hold != nil {
+		holds = append(holds, *d.Hold)
+	}
+	for _, h := range holds {
 		if h.MS < 0 || h.MS > math.MaxInt64/int64(time.Millisecond) {
 			return lock.Record{}, &lock.DamagedError{Name: name, Cause: fmt.Errorf("a lease of %d ms", h.MS)}
 		}
 	}
 	return d.record(), nil
-}
-
-// one is a list of the hold, if there is one.
-func one(h *hold) []hold {
-	if h == nil {
-		return nil
-	}
-	return []hold{*h}
 }
 
 // RemoveDamaged finds and deletes {_id: name}. Index: _id. The version that was found bounds the deletion.

@@ -76,8 +76,8 @@ type Queue struct {
 	examined string               // key of the latest delayed message that was due and does not
 	walk     walk                 // past what cannot be promoted
 
-	scans  map[string]scan         // by collection: those that have not come to the end
-	strays map[string]queue.Strays // by collection and what they are
+	scans  map[string]scan // by collection: those that have not come to the end
+	strays queue.StrayBook
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -158,7 +158,6 @@ func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConce
 		seed:          maphash.MakeSeed(),
 		kept:          map[uint64]time.Time{},
 		scans:         map[string]scan{},
-		strays:        map[string]queue.Strays{},
 	}
 	q.promoter = &promoter{store: planned{q}}
 	return q

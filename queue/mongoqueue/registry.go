@@ -74,7 +74,7 @@ func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[strin
 		}
 	})
 	if err == nil {
-		q.noteStrays(strays)
+		q.strays.Note(strays)
 	}
 	return err
 }

@@ -5,7 +5,6 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -109,7 +108,7 @@ func (q *Queue) beginScan(c *mongo.Collection) scan {
 }
 
 func (q *Queue) endScan(c *mongo.Collection, s scan, more bool) {
-	q.noteStrays(s.strays)
+	q.strays.Note(s.strays)
 	if more {
 		q.mu.Lock()
 		q.scans[c.Name()] = s
@@ -151,8 +150,8 @@ func (q *Queue) beginWalk() walk {
 func (q *Queue) endWalk(w walk, ended bool) {
 	all := w.foreign
 	all.Count, all.Example = all.Count+w.future.Count, cmp.Or(all.Example, w.future.Example)
-	q.noteStrays(all)
-	q.noteStrays(w.kept)
+	q.strays.Note(all)
+	q.strays.Note(w.kept)
 	if ended && w.ended.IsZero() {
 		w.ended = time.Now()
 	}
@@ -199,23 +198,5 @@ func strayFilter(collection string) string {
 	return filter("^"+typePattern+"["+`\/`+pieceSeparator+"]", fmt.Sprintf("$gt: %q, $lt: %q, ", slotFrom, typesEnd))
 }
 
-func (q *Queue) noteStrays(s queue.Strays) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if key := s.In + s.What; s.Count > 0 {
-		q.strays[key] = s
-	} else {
-		delete(q.strays, key)
-	}
-}
-
 // Strays implements queue.Queue.
-func (q *Queue) Strays() []queue.Strays {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	all := make([]queue.Strays, 0, len(q.strays))
-	for _, key := range slices.Sorted(maps.Keys(q.strays)) {
-		all = append(all, q.strays[key])
-	}
-	return all
-}
+func (q *Queue) Strays() []queue.Strays { return q.strays.All() }

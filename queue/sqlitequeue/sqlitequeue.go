@@ -136,7 +136,7 @@ type Queue struct {
 	since  clock.Watch // … and since when
 	forgot time.Time   // when old notes were removed
 	walk   walk        // past what cannot be promoted
-	strays map[string]queue.Strays
+	strays queue.StrayBook
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -162,7 +162,7 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 		_ = db.Close()
 		return nil, explain("open", err)
 	}
-	q := &Queue{db: db, strays: map[string]queue.Strays{}}
+	q := &Queue{db: db}
 	q.readClock()
 	return q, nil
 }
@@ -484,7 +484,7 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 		return nil, explain("list types", err)
 	}
 	for _, s := range strays {
-		q.noteStrays(s)
+		q.strays.Note(s)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }

@@ -1,9 +1,7 @@
 package sqlitequeue
 
 import (
-	"maps"
 	"math"
-	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
@@ -67,8 +65,8 @@ func (w *walk) pass(m *queue.Message, due int64) {
 
 // endWalk remembers how far a look has come.
 func (q *Queue) endWalk(w walk) {
-	q.noteStrays(w.foreign)
-	q.noteStrays(w.kept)
+	q.strays.Note(w.foreign)
+	q.strays.Note(w.kept)
 	if w.ended.IsZero() {
 		w.ended = time.Now()
 	}
@@ -82,23 +80,5 @@ func straysOf(table, what, where string) queue.Strays {
 	return queue.Strays{In: "the table " + table, What: what, Remedy: "in the shell of SQLite, DELETE FROM " + table + " WHERE " + where + "; removes them"}
 }
 
-func (q *Queue) noteStrays(s queue.Strays) {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	if key := s.In + s.What; s.Count > 0 {
-		q.strays[key] = s
-	} else {
-		delete(q.strays, key)
-	}
-}
-
 // Strays implements queue.Queue.
-func (q *Queue) Strays() []queue.Strays {
-	q.mu.Lock()
-	defer q.mu.Unlock()
-	all := make([]queue.Strays, 0, len(q.strays))
-	for _, key := range slices.Sorted(maps.Keys(q.strays)) {
-		all = append(all, q.strays[key])
-	}
-	return all
-}
+func (q *Queue) Strays() []queue.Strays { return q.strays.All() }
