@@ -58,6 +58,7 @@ func deadRows(t *testing.T, b backend, args ...string) (rows []deadRow) {
 
 // TestDeadCommands: a person looks at dead letters, publishes some again, which workers then append, and removes the others.
 func TestDeadCommands(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		dead := func(args ...string) []string {
 			return append([]string{"dead", args[0], "--url", b.url}, args[1:]...)

@@ -32,9 +32,11 @@ var faultTypes = []string{"orders", "audit", "events"}
 func TestEveryConfirmedMessageExactlyOnceInOrderUnderFaults(t *testing.T) {
 	t.Parallel() // it waits for most of its time
 	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
 		underFaults(t, embedded(t))
 	})
 	t.Run("mongodb", func(t *testing.T) {
+		t.Parallel()
 		s := mongotest.NewServer(t)
 		underFaults(t, backend{url: s.URI(), dir: filepath.Join(t.TempDir(), "data"), server: s})
 	})

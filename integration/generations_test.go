@@ -18,6 +18,7 @@ import (
 // TestSizeLimitCompactRepairTail takes one type through all that happens to its files: it goes on in a new file at the size
 // limit while a worker is killed, is followed by tail from the first message on, compacted, damaged and repaired.
 func TestSizeLimitCompactRepairTail(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		first := filepath.Join(b.dir, "t.fpl")
 		var want strings.Builder
@@ -140,6 +141,7 @@ func TestRewritingIsRefused(t *testing.T) {
 // TestBrokenChains: whatever happens to one of the files of a type, every program that reads them says which file and which messages
 // are missing, and ends with exit code 3; and a healthy series is healthy wherever it begins.
 func TestBrokenChains(t *testing.T) {
+	t.Parallel()
 	b := embedded(t)
 	const perLine = 1000
 	var lines strings.Builder

@@ -81,6 +81,7 @@ func startHandler(t *testing.T, b backend, out, poison string) *process {
 // TestHandlerProgram: a program with a handler is stopped and killed at any moment, and has a message that kills it. Everything is
 // handled, in order, but for that message, which becomes a dead letter.
 func TestHandlerProgram(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		const n, poison = 2000, "line 1234"
 		var lines strings.Builder

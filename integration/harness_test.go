@@ -65,12 +65,15 @@ type backend struct {
 	server *mongotest.Server // nil for the embedded backend and for a shared server
 }
 
-// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server.
+// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server, beside each other, and not before
+// its caller has returned.
 func onEachBackend(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
 		f(t, embedded(t))
 	})
 	t.Run("mongodb", func(t *testing.T) {
+		t.Parallel()
 		uri, db := mongotest.Fresh(t)
 		f(t, backend{url: uri, db: kit.Server{Database: db}, dir: filepath.Join(t.TempDir(), "data")})
 	})

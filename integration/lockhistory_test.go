@@ -203,16 +203,19 @@ func startLockUser(t *testing.T, backend, clock string) *lockUser {
 func TestLockHistoriesOfProcesses(t *testing.T) {
 	t.Parallel() // it waits for most of its time
 	t.Run("sqlite", func(t *testing.T) {
+		t.Parallel()
 		lockHistory(t, func() backend { return embedded(t) }, nil, false)
 	})
 	// A record that is deleted begins again with a token from the wall clock: that must not have been set back then.
 	t.Run("mongodb, records deleted", func(t *testing.T) {
+		t.Parallel()
 		lockHistory(t, func() backend {
 			uri, _ := mongotest.Fresh(t)
 			return backend{url: uri}
 		}, nil, true)
 	})
 	t.Run("mongodb, server paused", func(t *testing.T) {
+		t.Parallel()
 		if testing.Short() {
 			t.Skip("takes a server of its own; not with -short")
 		}

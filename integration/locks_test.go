@@ -19,6 +19,7 @@ import (
 
 // TestLockCommands: a person sees who holds a type, asks for it, and takes it away; workers go on and nothing is lost.
 func TestLockCommands(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		refused(t, run(t, nil, "fencepost", "locks", "show", "--url", b.url, "t"), nothing)
 		drainable(t, b, 100)

@@ -121,6 +121,7 @@ func TestDatabaseSetBackBehindSeveralFiles(t *testing.T) {
 // TestLostFilesAreGivenUp: when the newest file of a type, all of them, or all but an old copy are lost, repair --accept-loss says how many messages
 // are lost, marks them, and workers go on; afterwards everything is in order, and says what was given up.
 func TestLostFilesAreGivenUp(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		s := &series{b: b}
 		repair := func(args ...string) result {
@@ -237,6 +238,7 @@ func TestLossAtTheEndIsAccepted(t *testing.T) {
 // TestFileOfARunningWorkerIsTaken: whatever somebody does to the file that a worker has open, nothing is acknowledged into a file that its path does not
 // name, although the worker is about to go on in a new one; the worker says what happened, and goes on when the file is back.
 func TestFileOfARunningWorkerIsTaken(t *testing.T) {
+	t.Parallel()
 	for _, c := range []struct {
 		name string
 		take func(dir, file, aside string) error
@@ -261,7 +263,6 @@ func TestFileOfARunningWorkerIsTaken(t *testing.T) {
 		for _, limit := range []string{"0", "1MiB"} {
 			t.Run(c.name+", file size at most "+limit, func(t *testing.T) {
 				onEachBackend(t, func(t *testing.T, b backend) {
-					t.Parallel()
 					s := &series{b: b}
 					file, aside := filepath.Join(b.dir, "t.fpl"), filepath.Join(t.TempDir(), "aside")
 					worker := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", limit)

@@ -22,6 +22,7 @@ const maxBusyWorker = 300 << 20
 // TestMessagesTakeNoWorkerBeyondItsMemory runs the real worker, with its default flags, on many types that are busy at the same time with the messages that
 // take most.
 func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
+	t.Parallel()
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}

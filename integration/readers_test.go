@@ -261,6 +261,7 @@ func largeBatches(c *craftedFile, pack *zstd.Encoder) {
 
 // TestNoFileTakesDownAReader runs every program that reads files on files that were made to take much memory.
 func TestNoFileTakesDownAReader(t *testing.T) {
+	t.Parallel()
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")
 	}
@@ -324,6 +325,7 @@ func TestNoFileTakesDownAReader(t *testing.T) {
 
 // TestPythonReaderStaysSmall: a batch that is small as bytes is not much larger as messages.
 func TestPythonReaderStaysSmall(t *testing.T) {
+	t.Parallel()
 	python, err := exec.LookPath("python3")
 	if err != nil {
 		t.Skip("no python3")

@@ -36,6 +36,7 @@ func readProgress(t *testing.T, path string) (p progress) {
 // TestKilledPublishIsResumed: given a file whose publishing is killed again and again, while a worker drains, then the same command goes on until
 // every line is in the type's file once and in order.
 func TestKilledPublishIsResumed(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		const lines = 60_000
 		input, state := filepath.Join(t.TempDir(), "input"), filepath.Join(t.TempDir(), "state")
@@ -95,6 +96,7 @@ func TestKilledPublishIsResumed(t *testing.T) {
 
 // TestResumeRefuses: a state file of something else, or whose messages nobody remembers, is refused with the remedy and left as it is.
 func TestResumeRefuses(t *testing.T) {
+	t.Parallel()
 	b := embedded(t)
 	dir := t.TempDir()
 	path := func(name, text string) string {

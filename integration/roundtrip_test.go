@@ -45,6 +45,7 @@ func TestWordsRoundTripByteForByte(t *testing.T) {
 
 // Payloads of every size and kind come out as they went in.
 func TestBinaryPayloadsRoundTripByteForByte(t *testing.T) {
+	t.Parallel()
 	sizes := []int{0, 1, 255, 4096, 1<<20 + 1, 8 << 20, 8<<20 + 1, 15 << 20}
 	onEachBackend(t, func(t *testing.T, b backend) {
 		rng := rand.NewChaCha8([32]byte{1})

@@ -31,6 +31,7 @@ func delayedLines(t *testing.T, b backend, args ...string) (rows []delayedLine) 
 // TestDelayedMessagesSurviveAKilledScheduler: thousands of messages become due while the worker that promotes them is killed. Each is in
 // its file once, in order, and what was removed before is not.
 func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		const n = 4000
 		var lines strings.Builder

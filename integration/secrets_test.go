@@ -68,7 +68,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer hangsUp.Close()
+	t.Cleanup(func() { hangsUp.Close() })
 	go func() {
 		for {
 			c, err := hangsUp.Accept()
@@ -93,8 +93,6 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		"bad option":        "mongodb://bob:secret-4711@127.0.0.1:1/?w=-5&proxyPassword=secret-option",
 		"wrong scheme":      "sqlite://bob:secret-4711@127.0.0.1:1/" + options,
 	}
-	dir := t.TempDir()
-	url := filepath.Join(dir, "url")
 	var commands []string
 	for _, program := range []string{"worker", "producer", "fencepost"} {
 		commands = append(commands, commandsWithURL(t, program)...)
@@ -103,7 +101,8 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		t.Fatalf("only %d commands: %q", len(commands), commands)
 	}
 	files := []string{"compact", "repair"}
-	check := func(what string, args []string, env ...string) {
+	check := func(t *testing.T, dir, what string, args []string, env ...string) {
+		t.Helper()
 		cmd := exec.Command(filepath.Join(bin, args[0]), args[1:]...)
 		cmd.Env, cmd.Dir = append(append(kit.Env(), env...), "FENCEPOST_CONNECT_TIMEOUT=500ms"), dir
 		out, err := cmd.CombinedOutput()
@@ -134,6 +133,9 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		}
 		args := slices.Concat(strings.Fields(command), strings.Fields(more))
 		t.Run(command, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			url := filepath.Join(dir, "url")
 			for name, text := range noConfigs {
 				if err := os.WriteFile(url, []byte(text), 0o600); err != nil {
 					t.Fatal(err)
@@ -146,18 +148,18 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 				}
 			}
 			for name, u := range urls {
-				check(name, args, "FENCEPOST_URL="+u)
+				check(t, dir, name, args, "FENCEPOST_URL="+u)
 				if command != "worker" && name != "nobody listens" {
 					continue // one command is enough for the other ways to give it
 				}
-				check(name+", by flag", append(slices.Clone(args), "--url", u))
-				check(name+", as argument by mistake", append(slices.Clone(args), u, u))
+				check(t, dir, name+", by flag", append(slices.Clone(args), "--url", u))
+				check(t, dir, name+", as argument by mistake", append(slices.Clone(args), u, u))
 				if err := os.WriteFile(url, []byte(u), 0o600); err != nil {
 					t.Fatal(err)
 				}
-				check(name+", by file", append(slices.Clone(args), "--url-file", url))
-				check(name+", as configuration file by mistake", append(slices.Clone(args), "--config", url))
-				check(name+", as name of a file by mistake", append(slices.Clone(args), "--url-file", u))
+				check(t, dir, name+", by file", append(slices.Clone(args), "--url-file", url))
+				check(t, dir, name+", as configuration file by mistake", append(slices.Clone(args), "--config", url))
+				check(t, dir, name+", as name of a file by mistake", append(slices.Clone(args), "--url-file", u))
 			}
 		})
 	}

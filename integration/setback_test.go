@@ -30,6 +30,7 @@ func letterPayload(t *testing.T, b backend, l deadRow) string {
 // TestCopyFromAMomentBeforeIsRefused: messages are acknowledged right after a copy of the file was made, their worker dies at once, and the copy is
 // put back. The registry knows better: no worker goes on with the copy, and none does when the newest file is back.
 func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		publish := func(from, to int) {
 			var lines strings.Builder

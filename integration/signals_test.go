@@ -155,6 +155,7 @@ func TestStoppedCommandsSaySo(t *testing.T) {
 
 // TestStoppedProducer: a producer that waits ends soon after a signal, and tells what is stored, what is not and what nobody knows.
 func TestStoppedProducer(t *testing.T) {
+	t.Parallel()
 	t.Run("full backlog", func(t *testing.T) {
 		onEachBackend(t, func(t *testing.T, b backend) {
 			drainable(t, b, 1)

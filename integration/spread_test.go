@@ -15,6 +15,7 @@ import (
 // Three workers share the types within one of each other; when one is killed the others go on, and every message is in its file
 // once, in order.
 func TestWorkersShareTypes(t *testing.T) {
+	t.Parallel()
 	b := embedded(t)
 	const types, batch = 12, 4
 	var names []string

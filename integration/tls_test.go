@@ -158,6 +158,7 @@ const longSelection = "&serverSelectionTimeoutMS=10000"
 // A server that wants TLS and client certificates: with both right everything works, and each thing that is wrong gets one error
 // that names the remedy.
 func TestTLS(t *testing.T) {
+	t.Parallel()
 	plainURI := mongotest.URI(t)
 	u, err := url.Parse(plainURI)
 	if err != nil || u.User != nil || strings.Contains(u.RawQuery, "tls=") {
@@ -213,6 +214,7 @@ const secretPassword = "secret-4711"
 // A server that wants a password (SCRAM) behind TLS with client certificates: FerretDB's own, no imitation. Nothing that the programs
 // say, answer or show of themselves has the password.
 func TestSCRAM(t *testing.T) {
+	t.Parallel()
 	ours := newAuthority(t)
 	server := ours.server(t, "127.0.0.1", time.Time{})
 	options := "?directConnection=true&tls=true&tlsCAFile=" + ours.file(t, false) + "&tlsCertificateKeyFile=" + ours.client(t, time.Time{}).file(t, true) + longSelection

@@ -8,6 +8,7 @@ import (
 
 // TestTypesControls: an operator pauses a type, limits its backlog, looks at what is pending and purges it, and publishers follow.
 func TestTypesControls(t *testing.T) {
+	t.Parallel()
 	onEachBackend(t, func(t *testing.T, b backend) {
 		types := func(args ...string) []string { return append([]string{"types", args[0], "--url", b.url}, args[1:]...) }
 		publish := func(lines string, args ...string) result {
