@@ -33,3 +33,6 @@ func TestCommandLineInCompose(t *testing.T) {
 		t.Errorf("producer %q: %v", p.Command, err)
 	}
 }
+
+// docs/cli.md describes this program as it is.
+func TestReference(t *testing.T) { clitest.Reference(t, "../../docs/cli.md", root()) }

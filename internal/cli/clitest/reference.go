@@ -1,0 +1,187 @@
+package clitest
+
+import (
+	"bytes"
+	"flag"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/spf13/cobra"
+	"github.com/spf13/pflag"
+)
+
+var update = flag.Bool("update", false, "write the generated parts of documents anew")
+
+// Reference compares a program's part of a document with its commands: everything between the lines "<!-- generated: PROGRAM -->" and
+// "<!-- end: PROGRAM -->". With -update it writes that part.
+func Reference(t testing.TB, file string, root *cobra.Command) {
+	t.Helper()
+	cli.Prepare(root)
+	Generated(t, file, root.Name(), reference(root))
+}
+
+// Generated compares a named part of a document with what it should be. With -update it writes that part.
+func Generated(t testing.TB, file, name, want string) {
+	t.Helper()
+	text, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	begin, end := fmt.Appendf(nil, "<!-- generated: %s -->\n", name), fmt.Appendf(nil, "<!-- end: %s -->\n", name)
+	before, rest, found := bytes.Cut(text, begin)
+	got, after, ended := bytes.Cut(rest, end)
+	switch {
+	case !found || !ended:
+		t.Errorf("%s has no part %s", file, name)
+	case string(got) == want:
+	case *update:
+		if err := os.WriteFile(file, bytes.Join([][]byte{before, begin, []byte(want), end, after}, nil), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	default:
+		t.Errorf("%s: the part about %s is out of date; make docs writes it", file, name)
+	}
+}
+
+// reference describes a program in Markdown: what its commands have in common, then each of them.
+func reference(root *cobra.Command) string {
+	commands := documented(root)
+	// A flag is common if several commands have it, and it is the same everywhere.
+	forms, seen := map[string]map[string]bool{}, map[string]int{}
+	for _, cmd := range commands {
+		for _, row := range flagRows(cmd) {
+			if forms[row.name] == nil {
+				forms[row.name] = map[string]bool{}
+			}
+			forms[row.name][row.text] = true
+			seen[row.name]++
+		}
+	}
+	isCommon := func(row flagRow) bool { return seen[row.name] > 1 && len(forms[row.name]) == 1 }
+	var b strings.Builder
+	for _, cmd := range commands {
+		level := "###"
+		if cmd == root {
+			level = "##"
+		}
+		fmt.Fprintf(&b, "%s %s\n\n", level, cmd.CommandPath())
+		if cmd.Long != "" {
+			b.WriteString(prose(cmd.Long))
+		} else {
+			fmt.Fprintf(&b, "%s.\n\n", cmd.Short)
+		}
+		own, common := []flagRow{}, []string{}
+		for _, row := range flagRows(cmd) {
+			if isCommon(row) {
+				common = append(common, row.name)
+			} else {
+				own = append(own, row)
+			}
+		}
+		if usage := cmd.UseLine(); cmd.Runnable() && (cmd != root || len(own)+len(common) > 0) {
+			fmt.Fprintf(&b, "```text\n%s\n", usage)
+			if cmd.Example != "" {
+				fmt.Fprintf(&b, "\n%s\n", unindent(cmd.Example))
+			}
+			b.WriteString("```\n\n")
+		}
+		writeTable(&b, own)
+		if len(common) > 0 {
+			fmt.Fprintf(&b, "[Common flags](#common-flags-of-%s): %s\n\n", root.Name(), strings.Join(common, " "))
+		}
+	}
+	var common []flagRow
+	for _, cmd := range commands {
+		for _, row := range flagRows(cmd) {
+			if isCommon(row) {
+				common, forms[row.name] = append(common, row), nil
+			}
+		}
+	}
+	if len(common) > 0 {
+		fmt.Fprintf(&b, "### Common flags of %s\n\n", root.Name())
+		writeTable(&b, common)
+	}
+	return b.String()
+}
+
+// documented returns a command and those below it.
+func documented(cmd *cobra.Command) (all []*cobra.Command) {
+	if cmd.Hidden || cmd.Name() == "help" || cmd.Name() == "completion" {
+		return nil
+	}
+	all = []*cobra.Command{cmd}
+	for _, sub := range cmd.Commands() {
+		all = append(all, documented(sub)...)
+	}
+	return all
+}
+
+// prose makes Markdown of the text of a --help. Exit codes are told once for all programs.
+func prose(help string) string {
+	text, codes, found := strings.Cut(help, cli.ExitHelp)
+	var b strings.Builder
+	for _, paragraph := range strings.Split(strings.TrimSpace(text+codes), "\n\n") {
+		if strings.HasPrefix(paragraph, "  ") {
+			fmt.Fprintf(&b, "```text\n%s\n```\n\n", unindent(paragraph))
+			continue
+		}
+		fmt.Fprintf(&b, "%s\n\n", strings.NewReplacer("<", "&lt;", "*", `\*`, "_", `\_`).Replace(paragraph))
+	}
+	if found {
+		b.WriteString("See [exit codes](#exit-codes).\n\n")
+	}
+	return b.String()
+}
+
+func unindent(text string) string {
+	var b strings.Builder
+	for line := range strings.Lines(text) {
+		b.WriteString(strings.TrimPrefix(line, "  "))
+	}
+	return strings.TrimRight(b.String(), "\n")
+}
+
+type flagRow struct {
+	name, text string // with its dashes, and between bars
+}
+
+// flagRows returns the flags that are a command's own.
+func flagRows(cmd *cobra.Command) (rows []flagRow) {
+	cell := strings.NewReplacer("|", `\|`, "<", "&lt;", "*", `\*`)
+	cmd.LocalFlags().VisitAll(func(f *pflag.Flag) {
+		if f.Hidden || f.Name == "help" || f.Name == "version" || f.Name == "config" {
+			return
+		}
+		name, value := "--"+f.Name, ""
+		if f.Shorthand != "" {
+			name += ", -" + f.Shorthand
+		}
+		switch kind := f.Value.Type(); kind {
+		case "bool":
+		case "stringSlice", "stringArray":
+			name += " string…"
+		default:
+			name += " " + strings.ReplaceAll(kind, "|", `\|`)
+		}
+		if f.DefValue != "" && f.DefValue != "false" && f.DefValue != "[]" {
+			value = "`" + f.DefValue + "`"
+		}
+		rows = append(rows, flagRow{"`--" + f.Name + "`", fmt.Sprintf("| `%s` | %s | %s |\n", name, value, cell.Replace(f.Usage))})
+	})
+	return rows
+}
+
+func writeTable(b *strings.Builder, rows []flagRow) {
+	if len(rows) == 0 {
+		return
+	}
+	b.WriteString("| flag | default | |\n|---|---|---|\n")
+	for _, row := range rows {
+		b.WriteString(row.text)
+	}
+	b.WriteString("\n")
+}
