@@ -49,18 +49,16 @@ func Generated(t testing.TB, file, name, want string) {
 // reference describes a program in Markdown: what its commands have in common, then each of them.
 func reference(root *cobra.Command) string {
 	commands := documented(root)
-	// A flag is common if several commands have it, and it is the same everywhere.
-	forms, seen := map[string]map[string]bool{}, map[string]int{}
+	// Of each flag the form that most commands have is common, if several have it.
+	count, usual := map[string]int{}, map[string]string{}
 	for _, cmd := range commands {
 		for _, row := range flagRows(cmd) {
-			if forms[row.name] == nil {
-				forms[row.name] = map[string]bool{}
+			if count[row.text]++; count[row.text] > max(1, count[usual[row.name]]) {
+				usual[row.name] = row.text
 			}
-			forms[row.name][row.text] = true
-			seen[row.name]++
 		}
 	}
-	isCommon := func(row flagRow) bool { return seen[row.name] > 1 && len(forms[row.name]) == 1 }
+	isCommon := func(row flagRow) bool { return usual[row.name] == row.text }
 	var b strings.Builder
 	for _, cmd := range commands {
 		level := "###"
@@ -97,7 +95,7 @@ func reference(root *cobra.Command) string {
 	for _, cmd := range commands {
 		for _, row := range flagRows(cmd) {
 			if isCommon(row) {
-				common, forms[row.name] = append(common, row), nil
+				common, usual[row.name] = append(common, row), ""
 			}
 		}
 	}
