@@ -7,7 +7,7 @@
 //	m.Attach(pool, cfg) // counters, states, backlog
 //	registry.MustRegister(m)
 //
-// The registry, and how it is served, is yours (promhttp.HandlerFor). All names begin with fencepost_, and README.md lists them. The only label is
+// The registry, and how it is served, is yours (promhttp.HandlerFor). All names begin with fencepost_; docs/metrics.md lists them. The only label is
 // type, and cause for lost sessions. A type that the pool does not serve any more is dropped, with what was counted of it.
 //
 // A scrape asks the server for the backlog of the served types, at most once in 5 s, with a few questions at a time, and waits at

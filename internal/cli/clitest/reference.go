@@ -1,49 +1,21 @@
 package clitest
 
 import (
-	"bytes"
-	"flag"
 	"fmt"
-	"os"
 	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/internal/generated"
 	"github.com/spf13/cobra"
 	"github.com/spf13/pflag"
 )
 
-var update = flag.Bool("update", false, "write the generated parts of documents anew")
-
-// Reference compares a program's part of a document with its commands: everything between the lines "<!-- generated: PROGRAM -->" and
-// "<!-- end: PROGRAM -->". With -update it writes that part.
+// Reference compares a program's part of a document with its commands. With -update it writes that part.
 func Reference(t testing.TB, file string, root *cobra.Command) {
 	t.Helper()
 	cli.Prepare(root)
-	Generated(t, file, root.Name(), reference(root))
-}
-
-// Generated compares a named part of a document with what it should be. With -update it writes that part.
-func Generated(t testing.TB, file, name, want string) {
-	t.Helper()
-	text, err := os.ReadFile(file)
-	if err != nil {
-		t.Fatal(err)
-	}
-	begin, end := fmt.Appendf(nil, "<!-- generated: %s -->\n", name), fmt.Appendf(nil, "<!-- end: %s -->\n", name)
-	before, rest, found := bytes.Cut(text, begin)
-	got, after, ended := bytes.Cut(rest, end)
-	switch {
-	case !found || !ended:
-		t.Errorf("%s has no part %s", file, name)
-	case string(got) == want:
-	case *update:
-		if err := os.WriteFile(file, bytes.Join([][]byte{before, begin, []byte(want), end, after}, nil), 0o644); err != nil {
-			t.Fatal(err)
-		}
-	default:
-		t.Errorf("%s: the part about %s is out of date; make docs writes it", file, name)
-	}
+	generated.Part(t, file, root.Name(), reference(root))
 }
 
 // reference describes a program in Markdown: what its commands have in common, then each of them.
