@@ -165,6 +165,11 @@ mutants: ARGS =
 mutants: ## drop one safety rule after the other, which tests must notice: docs/mutants.md (ARGS=-fast, ARGS='-run lock')
 	$(WITHSERVER) go run ./internal/mutants $(ARGS)
 
+# One after the other: they write to the same file.
+.PHONY: docs
+docs: ## write the generated parts of docs/ (commands, metrics)
+	go test -count=1 -p 1 ./cmd/... ./internal/cli/workercmd ./worker/metrics -run '^TestReference$$' -update
+
 .PHONY: clean
 clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)
 	rm -rf bin

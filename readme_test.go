@@ -57,11 +57,15 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 	}
 }
 
-// The Go code in the README stands in library_test.go, line by line, where the compiler sees it.
-func TestGoInTheREADMECompiles(t *testing.T) {
-	readme, err := os.ReadFile("README.md")
-	if err != nil {
-		t.Fatal(err)
+// The Go code in the README and in docs/handlers.md stands in library_test.go, line by line, where the compiler sees it.
+func TestGoInDocumentsCompiles(t *testing.T) {
+	var text []byte
+	for _, doc := range []string{"README.md", "docs/handlers.md"} {
+		b, err := os.ReadFile(doc)
+		if err != nil {
+			t.Fatal(err)
+		}
+		text = append(text, b...)
 	}
 	compiled, err := os.ReadFile("library_test.go")
 	if err != nil {
@@ -70,9 +74,9 @@ func TestGoInTheREADMECompiles(t *testing.T) {
 	spaces := regexp.MustCompile(`\s+`)
 	trim := func(line string) string { return spaces.ReplaceAllString(strings.TrimSpace(line), " ") }
 	rest := strings.Split(string(compiled), "\n")
-	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(readme), -1)
-	if len(blocks) == 0 {
-		t.Fatal("the README has no Go code")
+	blocks := regexp.MustCompile("(?s)```go\n(.*?)```").FindAllStringSubmatch(string(text), -1)
+	if len(blocks) != 2 {
+		t.Fatalf("%d blocks of Go code", len(blocks))
 	}
 	for _, block := range blocks {
 		for line := range strings.Lines(block[1]) {
@@ -81,7 +85,7 @@ func TestGoInTheREADMECompiles(t *testing.T) {
 			}
 			i := slices.IndexFunc(rest, func(l string) bool { return trim(l) == trim(line) })
 			if i < 0 {
-				t.Fatalf("the README says %q, which is not in library_test.go at its place", trim(line))
+				t.Fatalf("a document says %q, which is not in library_test.go at its place", trim(line))
 			}
 			rest = rest[i+1:]
 		}
@@ -137,5 +141,28 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 				t.Errorf("%s: %q does not have limit %d, one of %q", row, rows[row], i+1, shown)
 			}
 		}
+	}
+}
+
+// The README stays short, and its picture is the same in the light and in the dark.
+func TestFrontDoor(t *testing.T) {
+	readme, err := os.ReadFile("README.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := len(strings.Fields(string(readme))); n > 1200 {
+		t.Errorf("the README has %d words, want 1,200 at most: details go to docs/", n)
+	}
+	style := regexp.MustCompile(`(?s)<style>.*</style>`)
+	var pictures []string
+	for _, theme := range []string{"light", "dark"} {
+		b, err := os.ReadFile("docs/images/overview-" + theme + ".svg")
+		if err != nil {
+			t.Fatal(err)
+		}
+		pictures = append(pictures, style.ReplaceAllString(string(b), ""))
+	}
+	if pictures[0] != pictures[1] {
+		t.Error("the pictures differ by more than their style")
 	}
 }

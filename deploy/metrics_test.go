@@ -175,7 +175,7 @@ func TestRunbooksExist(t *testing.T) {
 	}
 	// And the links inside the documents.
 	link := regexp.MustCompile(`\]\(([^)#:]*)#([a-z0-9-]+)\)`)
-	for _, doc := range []string{"README.md", "kubernetes/README.md", "../docs/operations.md"} {
+	for _, doc := range []string{"README.md", "kubernetes/README.md", "../README.md", "../docs/operations.md", "../docs/cli.md", "../docs/metrics.md", "../docs/guarantees.md", "../docs/security.md"} {
 		b, err := os.ReadFile(doc)
 		if err != nil {
 			t.Fatal(err)
