@@ -22,8 +22,8 @@ const (
 )
 
 // adminHelp is for the help of the commands that hold the lock.
-const adminHelp = `One such command works on a type at a time: dead requeue, dead rm, scheduled rm, types purge. Another one waits for --wait, and then
-ends with exit code 5 and says which one is at work.`
+const adminHelp = `One such command works on a type at a time: dead requeue, dead rm, scheduled rm, types purge. A second one waits for --wait, then
+exits with 5 and names the one that runs.`
 
 // adminFlags are those of commands that change what is stored for a type.
 type adminFlags struct {

@@ -36,22 +36,22 @@ func catCommand() *cobra.Command {
 		Use:   "cat FILE…",
 		Short: "Print the messages of files",
 		Long: `Cat prints the messages of files to stdout, in file order. It is safe on a file that is being written to: it prints what
-is there. At damage below what was known to be durable it stops with exit code 3; with --salvage it tells what cannot be
-read, goes on behind it, and ends with exit code 3.
+is there. At damage to durable data it stops with exit code 3. With --salvage it reports what cannot be read, continues behind it,
+and ends with exit code 3.
 
-Of several files of one type it prints every message once: what a compaction or repair copied is printed from the newest file that has
-it. It prints nothing, with exit code 3, when one is missing between them, cut, renamed or a copy; with --salvage it tells and goes on.
+Of several files of one type it prints every message once: messages that a compaction or repair copied are printed from the newest
+file. If a file between them is missing, cut, renamed or a copy, it prints nothing and exits with 3; with --salvage it reports that and continues.
 
-On a terminal what a terminal would obey in a payload is escaped, as in \x1b or \n; into a pipe or a file payloads are written as they are.
+On a terminal, control characters in payloads are escaped, as in \x1b or \n. A pipe or a file gets the payloads unchanged.
 
 Formats: lines (the payload and a newline), raw (the payload and nothing else), len32 (the payload behind its length, 32
 bit big endian: what producer publish --format len32 reads), json (one object per line with index, id, time, epoch, headers,
 and payload, or payload_base64 where it is not UTF-8 text). What --salvage cannot read is a line {"gap":{…}} in the json
-format, with the indexes from from_index up to, not including, to_index that are gone as far as is known; in the other formats it
+format, with the lost indexes as far as they are known, from from_index up to but not including to_index; in the other formats it
 is a line on stderr.
 
---id looks through the whole file, for the ID as cat prints it. --from and --since find their place at once where fencepost index
-made a side index; what is before it is not read, and damage there not noticed: that is what fencepost verify is for.`,
+--id searches the whole file for an ID, in the form that cat prints. --from and --since start at once where fencepost index has made a
+side index. What comes before is not read, and damage there is not noticed; use fencepost verify for that.`,
 		Example: `  fencepost cat data/words.fpl | sort | uniq -c
   fencepost cat --format json --from 1000 --count 10 data/orders.fpl | jq .
   fencepost cat --since 90m data/orders.fpl
@@ -86,8 +86,8 @@ made a side index; what is before it is not read, and damage there not noticed: 
 	cmd.Flags().Uint64Var(&c.options.From, "from", 0, "start at this index")
 	cmd.Flags().Var(&since, "since", "leave out messages from before this time, or from longer ago than this duration: 2026-01-31T15:04:05Z, 90m")
 	cmd.Flags().StringArrayVar(&ids, "id", nil, "print only the message with this ID; repeatable")
-	cmd.Flags().BoolVar(&c.salvage, "salvage", false, "go on behind damage")
-	cmd.Flags().VarP(&limit, "count", "n", "print at most this many; 0 is no bound")
+	cmd.Flags().BoolVar(&c.salvage, "salvage", false, "continue behind damage")
+	cmd.Flags().VarP(&limit, "count", "n", "print at most this many; 0 means no limit")
 	return cmd
 }
 

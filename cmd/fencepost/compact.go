@@ -37,10 +37,10 @@ type rewriteFlags struct {
 func (f *rewriteFlags) add(cmd *cobra.Command) {
 	f.url = cli.URLFlag(cmd)
 	f.batch = 1 << 20
-	cmd.Flags().DurationVar(&f.wait, "wait", 0, "wait this long for the type, whose holder is asked to give it back; 0 does not wait")
+	cmd.Flags().DurationVar(&f.wait, "wait", 0, "ask the holder to release the type, and wait this long for it; 0 means do not wait")
 	cmd.Flags().DurationVar(&f.lease, "lease", worker.DefaultLease, "how long the type stays locked if this program dies")
 	cmd.Flags().Var(&f.batch, "batch-bytes", "size of the new batches, uncompressed, at most 16MiB")
-	cmd.Flags().BoolVar(&f.compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
+	cmd.Flags().BoolVar(&f.compress, "compress", false, "compress batches (zstd) where that saves a tenth or more")
 	cmd.Flags().BoolVar(&f.overlay, "allow-overlay", false, "accept a directory on an overlay file system")
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 }
@@ -106,9 +106,9 @@ func compactCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "compact FILE",
 		Short: "Write a type's file anew, beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
-		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on, under the type's lock, so that
-workers stand by meanwhile. Indexes stay as they are. The old file is sealed, and says which file goes on; it is not removed:
-do that when the new one has been verified and copied to where backups are.
+		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on. It holds the type's lock, so
+workers stand by meanwhile. Indexes do not change. The old file is sealed, and names its successor. It is not removed: do that when
+the new one has been verified and backed up.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost compact --compress data/orders.fpl
@@ -136,27 +136,27 @@ func repairCommand() *cobra.Command {
 	var acceptLoss, adopt, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "repair FILE",
-		Short: "Save what can be read of a damaged file into a new one beside it",
-		Long: `Repair copies every message of a type's newest file that can still be read into a new one, under the type's lock. Each message keeps
-its index; entries of kind "lost" stand in for those that cannot be read, and every reader reports them. The damaged file is
-sealed and otherwise left as it is, and workers go on in the new one.
+		Short: "Copy what can be read of a damaged file into a new one beside it",
+		Long: `Repair copies every readable message of a type's newest file into a new one, while it holds the type's lock. Each message keeps its
+index. Entries of kind "lost" replace those that cannot be read, and every reader reports them. The damaged file is sealed and
+otherwise not changed. Workers continue in the new one.
 
-First try to restore the damaged bytes from a copy: what is repaired here stays lost. Messages that are gone from the end of
-the file, although they were durable once, are given up only with --accept-loss. So are those in a file that is lost: if the registered
-one is not here, a new file takes its place, and workers go on in that; look for it on other volumes and in backups first.
-Where an older file is missing, cut, renamed or a copy there is nothing to repair: it exits 3 and says what to restore.
+First try to restore the damaged bytes from a copy: what repair marks as lost stays lost. Durable messages that are missing from the end
+of the file are given up only with --accept-loss. So are those in a missing file: if the registered file is not here, a new one takes
+its place, and workers continue in it. Look for it on other volumes and in backups first. If an older file is missing, cut, renamed or a
+copy, there is nothing to repair: it exits with 3 and says what to restore.
 
-With --adopt nothing is written anew. It makes the newest file here the one that workers go on with, where the database names another one
-because it was lost or set back. Be sure that it is the right directory.
+With --adopt nothing is copied. Workers continue with the newest file here, although the database names another one because it was lost or
+set back. Make sure that this is the right directory.
 
-It exits 4 when nothing is wrong with the file, and 7 when messages were lost.
+It exits with 4 when nothing is wrong with the file, and with 7 when messages were lost.
 ` + cli.ExitHelp,
 		Example: `  fencepost repair --dry-run data/orders.fpl
   fencepost repair data/orders.fpl
   fencepost repair --accept-loss --dry-run data/orders@0003.fpl`,
 	}
 	f.add(cmd)
-	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up messages that are gone from the end of the file, or with a file that is lost, or open an old copy of it")
+	cmd.Flags().BoolVar(&acceptLoss, "accept-loss", false, "give up messages that are missing from the end of the file or with a missing file, or accept an old copy of it")
 	cmd.Flags().BoolVar(&adopt, "adopt", false, "only make the newest file of the type the registered one, after the database was lost or set back")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "only say what is wrong")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {

@@ -25,8 +25,8 @@ func deadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dead",
 		Short: "Show the dead letters, publish them again, or remove them",
-		Long: `Dead letters are messages that workers gave up: a handler failed too often, or the file refuses the message. They stay until
-somebody publishes them again (requeue) or removes them (rm).`,
+		Long: `Dead letters are messages that workers gave up: a handler failed too often, or the file refuses the message. They stay until they
+are published again (requeue) or removed (rm).`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -407,11 +407,11 @@ func deadRequeueCommand() *cobra.Command {
 		Use:   "requeue (ID… | --type TYPE | --all)",
 		Short: "Publish dead letters again, as new messages at the end of their types",
 		Long: `Requeue publishes the chosen letters as new messages, with new IDs, in the order in which they were first published, and removes
-each letter once its message is stored. It takes the letters that are there when it begins with their type: what dies again is left for
-the next time.
+each letter once its message is stored. It takes the letters that exist when it begins with their type; a message that fails again
+meanwhile is left for the next run.
 
-Nothing is lost whenever it is stopped. A letter whose message was stored, and which was not removed because this program died in
-between, is still listed, and requeueing it again publishes it twice.
+Stopping it at any time loses nothing. If this program dies after it stored a message and before it removed the letter, the letter is
+still listed, and requeueing it again publishes the message twice.
 
 ` + adminHelp + `
 
@@ -461,7 +461,7 @@ func deadRmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
 		Short: "Remove dead letters for good",
-		Long: `Rm removes the chosen letters, with their messages: nobody can publish them again.
+		Long: `Rm removes the chosen letters with their messages, for good.
 
 ` + adminHelp,
 		Example: `  fencepost dead rm 065svpgc20000000000001o00000001a

@@ -48,8 +48,8 @@ func setupCommand() *cobra.Command {
 		Use:   "setup",
 		Short: "Make the collections and indexes that Fencepost uses; with --check only say what is missing",
 		Long: `Setup makes the collection of locks with its TTL index. Everything else is made when it is first used, and messages need no
-index but the one that every collection has. Workers and producers do the same as far as they are allowed to; setup is for
-databases where they are not. The embedded database needs nothing.`,
+index but the one that every collection has. Workers and producers do the same if their permissions allow it; setup is for
+databases where they do not. The embedded database needs nothing.`,
 		Example: `  fencepost setup --url mongodb://admin@db1/shop
   fencepost setup --check --url mongodb://db1/shop`,
 		Args: cli.NoArgs,
@@ -87,10 +87,9 @@ func doctorCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
-		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits 1 if something would keep them from working, or a
-message among the oldest 100 of a type cannot be appended, and 3
-if a file is not the one that is registered, or a file of a type is missing, cut, renamed or a copy. A warning is about what works, but
-not as well as it could.`,
+		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits with 1 if something would keep them from working,
+or one of the oldest 100 messages of a type cannot be appended, and with 3 if a file is not the registered one, or a file of a type is
+missing, cut, renamed or a copy. A warning is about something that works, but not as well as it could.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json`,
 		Args: cli.NoArgs,

@@ -21,8 +21,8 @@ func healthcheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "healthcheck [URL]",
 		Short: "Ask a worker whether it is ready; for containers, which have no other program to do it",
-		Long: `Healthcheck gets the URL and exits 0 if the answer is 2xx, else 1, within --timeout. Without a URL it is /readyz of the worker
-whose --listen (or FENCEPOST_LISTEN) this command has too, on this machine.`,
+		Long: `Healthcheck requests the URL and exits with 0 if the answer is 2xx, else with 1, within --timeout. Without a URL it requests /readyz of the
+worker on this machine that has the same --listen (or FENCEPOST_LISTEN).`,
 		Example: `  fencepost healthcheck
   fencepost healthcheck http://127.0.0.1:9090/livez`,
 		Args: func(_ *cobra.Command, args []string) error {
@@ -33,7 +33,7 @@ whose --listen (or FENCEPOST_LISTEN) this command has too, on this machine.`,
 		},
 	}
 	listen := cmd.Flags().String("listen", ":9090", "the worker's --listen")
-	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "no answer within this long is a bad one")
+	timeout := cmd.Flags().Duration("timeout", 2*time.Second, "how long to wait for the answer")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err

@@ -20,12 +20,12 @@ func indexCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "index FILE|DIRECTORY…",
 		Short: "Build or refresh the side index of files, so that cat finds an index or a time at once",
-		Long: `Index writes a small file beside each file, orders.fpl.idx, that tells where batches start. With it cat --from and --since, and
-every program that reads with storage.OpenReader, need not read what is before. It is safe while the file is being written
-to, and covers what is durable; run it again to extend it. A directory stands for all .fpl files in it.
+		Long: `Index writes a small file beside each file, orders.fpl.idx, that tells where batches start. With it, cat --from and --since, and
+every program that reads with storage.OpenReader, skip what comes before. It is safe while the file is being written to, and covers
+what is durable; run it again to extend it. A directory stands for all .fpl files in it.
 
-The side index is derived: remove it whenever you like. What it says is compared with the file before it is used, and where
-it is wrong the file is read as if it were not there. --check compares all of it, and writes nothing.
+The side index is derived data: you may remove it at any time. It is compared with the file before it is used; where it is wrong, the
+file is read without it. --check compares all of it, and writes nothing.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost index data/orders.fpl

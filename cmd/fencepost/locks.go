@@ -19,7 +19,7 @@ import (
 func locksCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "locks",
-		Short: "Show the locks, and get one released whose holder hangs",
+		Short: "Show the locks, and release one whose holder hangs",
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -92,8 +92,8 @@ func locksLsCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ls",
 		Short: "List the locks: holder, fencing token, lease, last renewal",
-		Long: `Ls lists the locks that are held. A lock whose holder has died stays held until somebody wants it: the dates are the
-server's and only for people to read, no program decides by them.`,
+		Long: `Ls lists the locks that are held. A lock whose holder died stays listed until another program wants it. Dates are the server's, for
+information only: no program uses them to decide.`,
 		Example: `  fencepost locks ls
   fencepost locks ls --all -o json`,
 		Args: cli.NoArgs,
@@ -157,7 +157,7 @@ func locksShowCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	cmd := &cobra.Command{
 		Use:   "show NAME",
-		Short: "Show one lock: who holds it and why, who waits in line, what was done by force",
+		Short: "Show one lock: its holder and why, who waits for it, what was done by force",
 		Example: `  fencepost locks show orders
   fencepost locks show --url mongodb://localhost/shop -o json orders`,
 	}
@@ -234,14 +234,14 @@ func locksWatchCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "watch [NAME]…",
 		Short: "Print a line whenever a lock changes hands, until stopped",
-		Long: `Watch looks at the locks, all or the named ones, once per interval, and prints a line for each that was acquired, handed on or
-released since it looked before. Several changes between two looks are one; the token tells how many grants there were.`,
+		Long: `Watch polls the locks, all or the named ones, and prints a line for each that was acquired, handed over or released since the last
+poll. Several changes between two polls are one line; the token shows how many grants there were.`,
 		Example: `  fencepost locks watch
   fencepost locks watch -o json orders audit | jq .holders`,
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
-	cmd.Flags().DurationVar(&interval, "interval", interval, "how often to look")
+	cmd.Flags().DurationVar(&interval, "interval", interval, "how often to poll")
 	cmd.RunE = func(cmd *cobra.Command, names []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -317,10 +317,9 @@ func locksReleaseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "release (--request | --force) --why TEXT NAME",
 		Short: "Ask the holder of a lock to release it, or take it away",
-		Long: `With --request the holder is asked: a worker finishes what it has fetched and gives the type back, for others to take. With
---force the lock is taken away. Its holder notices within a fifth of its lease; a worker's file refuses it as soon as the
-next holder has opened the file, so that nothing is lost or written twice. Use it when a holder hangs; one that is dead
-loses the lock by itself. A lock whose record is damaged is free after it, too.`,
+		Long: `With --request the holder is asked: a worker finishes what it has fetched and releases the type. With --force the lock is taken away.
+Its holder notices within a fifth of its lease. The file refuses its writes as soon as the next holder has opened it, so nothing is lost
+or written twice. Use --force when a holder hangs; a dead holder loses the lock by itself. It also frees a lock whose record is damaged.`,
 		Example: `  fencepost locks release --request --why "maintenance of host 7" orders
   fencepost locks release --force --why "pid 4711 hangs, INC-1234" orders`,
 	}

@@ -22,8 +22,8 @@ func scheduledCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "scheduled",
 		Short: "Show the delayed messages, or remove them",
-		Long: `Delayed messages were published with producer publish --delay or --at. When one is due, a worker makes it a normal message, at the
-end of its type. Until then it is no message of its type: types ls does not count it.`,
+		Long: `Delayed messages were published with producer publish --delay or --at. When one is due, a worker makes it a normal message at the
+end of its type. Until then types ls does not count it.`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -171,8 +171,7 @@ func scheduledRmCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
 		Short: "Remove delayed messages for good",
-		Long: `Rm removes the chosen delayed messages; what it has removed never becomes a message. Those that workers are just making normal
-messages stay: then the exit code is 7.
+		Long: `Rm removes the chosen delayed messages for good. Those that workers are promoting at the same moment stay; the exit code is 7 then.
 
 ` + adminHelp,
 		Example: `  fencepost scheduled rm 065svpgc20000000000001o00000001a

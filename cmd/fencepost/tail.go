@@ -23,11 +23,11 @@ func tailCommand() *cobra.Command {
 		Use:   "tail FILE",
 		Short: "Print the last messages of a type, and with -f those that are appended from now on",
 		Long: `Tail prints the last messages of a file's type and, with --follow, waits for more until it is stopped. Where the file was sealed
-(size limit, compaction, repair) it goes on in the newest one. It prints durable messages only, which no crash takes back:
-to know it syncs the file itself; --unsynced prints sooner what a crash may still undo.
+(size limit, compaction, repair) it continues in the newest one. It prints durable messages only; to know which are, it syncs the file
+itself. --unsynced prints messages sooner, which a crash may still undo.
 
-It stops with exit code 3 when the file was removed or replaced, is damaged, or is not continued: when of the files from FILE to the
-newest one is missing, cut, renamed or a copy. Formats are those of cat.`,
+It stops with exit code 3 when the file was removed or replaced or is damaged, or when a file between FILE and the newest one is missing,
+cut, renamed or a copy. Formats are those of cat.`,
 		Example: `  fencepost tail data/orders.fpl
   fencepost tail -f --format json data/orders.fpl | jq .payload
   fencepost tail -f --from 0 data/orders.fpl        # everything, and then what comes`,

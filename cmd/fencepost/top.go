@@ -41,9 +41,9 @@ func topCommand() *cobra.Command {
 		Long: `Top shows all types in a table that is refreshed, those with the oldest backlog first; q ends it. Without a terminal, or with --once, it
 prints one plain table.
 
-BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as far as its worker has told. RENEWED is when the holder of the lock
-last gave a sign of life: within a fifth of its lease while it lives. LAST ERROR is what keeps a worker from draining the type; what is over
-is in its log and, with --listen, in its /statusz.
+BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as reported by its worker. RENEWED is when the holder last renewed
+the lock, which a live one does every fifth of its lease. LAST ERROR is what keeps a worker from draining the type now; earlier errors are
+in its log and, with --listen, in its /statusz.
 
 Top costs the server two reads of index entries per type and refresh, a few at a time.`,
 		Example: `  fencepost top
@@ -54,7 +54,7 @@ Top costs the server two reads of index entries per type and refresh, a few at a
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format; json goes with --once")
 	cmd.Flags().BoolVar(&once, "once", false, "print one table and exit")
-	cmd.Flags().DurationVar(&refresh, "refresh", 2*time.Second, "look again after this long")
+	cmd.Flags().DurationVar(&refresh, "refresh", 2*time.Second, "refresh interval")
 	cmd.Flags().IntVar(&most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {

@@ -44,7 +44,7 @@ func withBackend(cmd *cobra.Command, url string, f func(context.Context, *fencep
 func typesCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "types",
-		Short: "Show the types in the queue, pause, limit, purge them, look at what is pending",
+		Short: "Show the types in the queue; pause, limit or purge them; show what is pending",
 		Args:  cli.NoArgs,
 		RunE:  func(cmd *cobra.Command, _ []string) error { return cmd.Help() },
 	}
@@ -77,7 +77,7 @@ func typesLsCommand() *cobra.Command {
 	var most int
 	cmd := &cobra.Command{
 		Use:   "ls",
-		Short: "List the types: backlog, age of the oldest message, what is durable in the file, what is set",
+		Short: "List the types: backlog, age of the oldest message, durable messages in the file, settings",
 		Example: `  fencepost types ls
   fencepost types ls --url mongodb://localhost/shop -o json`,
 		Args: cli.NoArgs,

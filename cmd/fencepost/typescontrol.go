@@ -97,8 +97,8 @@ func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cob
 	url := cli.URLFlag(cmd)
 	var why string
 	var create bool
-	cmd.Flags().StringVar(&why, "why", "", "the reason, for types ls and the errors that publishers get")
-	cmd.Flags().BoolVar(&create, "create", false, "also for a type that is not known yet")
+	cmd.Flags().StringVar(&why, "why", "", "the reason, shown by types ls and in publishers' errors")
+	cmd.Flags().BoolVar(&create, "create", false, "also set it for a type that does not exist yet")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -134,8 +134,8 @@ func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cob
 // pauseFlags says which half of a type is meant; both if neither is said.
 func pauseFlags(cmd *cobra.Command, to bool) func() (queue.Change, error) {
 	var drain, publish bool
-	cmd.Flags().BoolVar(&drain, "drain", false, "only what workers do")
-	cmd.Flags().BoolVar(&publish, "publish", false, "only what publishers do")
+	cmd.Flags().BoolVar(&drain, "drain", false, "only draining")
+	cmd.Flags().BoolVar(&publish, "publish", false, "only publishing")
 	return func() (c queue.Change, err error) {
 		if drain || !publish {
 			c.DrainPaused = &to
@@ -150,10 +150,10 @@ func pauseFlags(cmd *cobra.Command, to bool) func() (queue.Change, error) {
 func typesPauseCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "pause TYPE…",
-		Short: "Make workers leave types alone, and publishers refuse their messages",
-		Long: `Pause sets what workers and publishers look at every few seconds. With --drain workers give the types back and leave them alone, while
-messages pile up; with --publish publishers refuse new messages with an error that names this pause; without either, both. Nothing
-that is pending is lost, and what a publisher has sent already is still stored. A TYPE may be a glob.`,
+		Short: "Stop workers from draining types, and publishers from publishing to them",
+		Long: `Pause takes effect within a few seconds. With --drain workers release the types and do not drain them, while messages pile up. With
+--publish publishers refuse new messages with an error that names this pause. Without either flag, both. Nothing pending is lost, and
+messages that a publisher has already sent are still stored. A TYPE may be a glob.`,
 		Example: `  fencepost types pause orders --why "moving the file"
   fencepost types pause 'orders.*' --drain --why "disk is being replaced"`,
 	}
@@ -174,14 +174,14 @@ func typesLimitCommand() *cobra.Command {
 	most := cli.Count(-1)
 	cmd := &cobra.Command{
 		Use:   "limit TYPE… --max-backlog N",
-		Short: "Hold publishers back while a backlog is too long",
-		Long: `Limit sets how many messages of a type may be pending: publishers then wait for room before they send more, and give up after a while
-(producer publish: --backlog-wait, exit code 6). 0 takes the limit away. Several publishers together may exceed it by what they
-send in two seconds. A server counts so many index entries to compare, so set no larger limit than is needed.`,
+		Short: "Limit the backlog of types: publishers wait while it is full",
+		Long: `Limit sets how many messages of a type may be pending. Publishers wait until there is room before they send more, and give up after a
+while (producer publish: --backlog-wait, exit code 6). 0 removes the limit. Several publishers together may exceed it by what they send
+in two seconds. The server counts that many index entries to compare, so do not set it larger than needed.`,
 		Example: `  fencepost types limit orders --max-backlog 100k
   fencepost types limit orders --max-backlog 0`,
 	}
-	cmd.Flags().Var(&most, "max-backlog", "pending messages, as in 1000 or 100k; 0 is no bound")
+	cmd.Flags().Var(&most, "max-backlog", "pending messages, as in 1000 or 100k; 0 means no limit")
 	return changeCommand(cmd, func() (queue.Change, error) {
 		if most < 0 {
 			return queue.Change{}, cli.Usagef("say how many messages may be pending: --max-backlog N, or 0 for no bound")
@@ -225,13 +225,13 @@ func typesPurgeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "purge TYPE [ID…] (--dry-run | --yes)",
 		Short: "Remove pending messages for good",
-		Long: `Purge removes the pending messages of a type, or those published --before a time or longer ago than --older, or those that are named. What
-is published while it runs stays, and so do the messages in the file. With --foreign it removes no messages, but everything under keys in
-the range of the type's messages that hold no message ID: another program has put it there. types peek --foreign lists them.
+		Long: `Purge removes the pending messages of a type: all, those published --before a time or longer ago than --older, or those that are named.
+Messages that are published while it runs stay, and so do the messages in the file. With --foreign it removes no messages, but what
+another program stored under keys that hold no message ID; types peek --foreign lists those keys.
 
-Nothing remembers what was purged. A worker waits --gap-timeout for the messages that its producers numbered in between, and then
-declares a gap in the file. What a worker has fetched already it may still append: to be exact, pause draining, wait
-until types ls shows no change, purge, resume.
+A worker does not know what was purged: it waits --gap-timeout for the missing numbers of a producer, and then declares a gap in the
+file. It may still append what it has already fetched. To avoid that, pause draining, wait until types ls shows no change, purge,
+resume.
 
 ` + adminHelp + `
 
@@ -245,8 +245,8 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 	admin.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, remove nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
-	cmd.Flags().Var(&before, "before", "only messages published before this time: 2026-01-31T15:04:05Z")
-	cmd.Flags().DurationVar(&older, "older", 0, "only messages published longer ago than this: 24h")
+	cmd.Flags().Var(&before, "before", "only messages published before this time, as in 2026-01-31T15:04:05Z")
+	cmd.Flags().DurationVar(&older, "older", 0, "only messages published longer ago than this, as in 24h")
 	cmd.Flags().BoolVar(&foreign, "foreign", false, "remove foreign keys, and no messages")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -344,9 +344,9 @@ func typesPeekCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "peek TYPE",
 		Short: "Show the oldest pending messages without consuming them",
-		Long: `Peek reads pending messages and leaves them where they are. They are listed in the order in which workers append them; the number is
-the message's place among its producer's. What cannot be appended as it is says why. With --foreign it lists the keys in the range of the
-type's messages that hold no message ID: another program has put something there, which is never appended.`,
+		Long: `Peek reads pending messages without removing them. They are listed in the order in which workers append them; the number is the
+message's place in its producer's sequence. A message that cannot be appended has a reason. With --foreign it lists the keys in the range
+of the type's messages that hold no message ID: another program stored something there, which is never appended.`,
 		Example: `  fencepost types peek orders
   fencepost types peek orders -n 100 --from 065svpgc20000000000001o00000001a -o json`,
 	}

@@ -32,22 +32,22 @@ func verifyCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "verify FILE|DIRECTORY…",
 		Short: "Check that files are undamaged and complete: every record, every producer's sequence",
-		Long: `Verify reads whole files and checks every byte and, per producer, that no message is missing, doubled or out of order. It
-only reads, and works on files that are being written to. A directory stands for all .fpl files in it.
+		Long: `Verify reads whole files. It checks every byte and, per producer, that no message is missing, duplicated or out of order. It changes
+nothing, and works on files that are being written to. A directory stands for all .fpl files in it.
 
-Messages are what cat prints. Skipped are those that were put aside, as dead letters or for their idempotency key: they have an index, and
-their place in their producer's sequence. Lost are those that a repair could not read or gave up. A file that a compaction or repair has replaced may be
-damaged: that is said, and does not count, if the file that has its messages is checked with it.
+Messages are what cat prints. Skipped messages became dead letters or repeated an idempotency key: they have an index, and their place in
+their producer's sequence. Lost messages are those that a repair could not read or gave up. Damage to a file that a compaction or repair
+has replaced is reported, but is no violation if the file that has its messages is checked with it.
 
-Torn and void bytes are healthy traces of crashes and takeovers; no reader sees them. A declared gap is healthy too, but tells
-that messages were deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
+Torn and void bytes are normal traces of crashes and takeovers; readers skip them. A declared gap is no violation either: messages were
+deleted from the queue before they were appended. Everything else is an integrity violation: exit code 3.
 
-What was written or read lately is in the machine's memory, and verify reads it there. With --device it has all of the file
-written out and dropped from memory first, so that the disk itself is read.
+Recently used data is read from the page cache. With --device verify first has the file written out and dropped from the cache, so that
+it reads the disk.
 
-A file that is the successor of another one, such as orders@0002.fpl, goes on with the producers' counters of that one. Files of one
-type are checked against each other: that none is missing between them, cut, renamed or a copy. The oldest may be any generation. Of
-a directory also the newest must be there; of files that are named one by one those before and after them need not be.
+A file that is the successor of another one, such as orders@0002.fpl, continues the producers' counters of that one. Files of one type
+are checked as a series: none between them may be missing, cut, renamed or a copy. The oldest may be any generation. In a directory the
+newest must be there, too; files that are named one by one may be a part of the series.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost verify data/orders.fpl
@@ -103,8 +103,8 @@ a directory also the newest must be there; of files that are named one by one th
 		},
 	}
 	cmd.Flags().BoolVar(&o.deep, "deep", false, "also look for IDs that occur twice anywhere (20 bytes of memory per message)")
-	cmd.Flags().Var(&o.maxMemory, "max-memory", "most memory for what is kept of each producer of a file (200 bytes), and with --deep of each message")
-	cmd.Flags().BoolVar(&o.device, "device", false, "read from the disk, not from memory")
+	cmd.Flags().Var(&o.maxMemory, "max-memory", "memory limit for the state of each producer of a file (200 bytes) and, with --deep, of each message")
+	cmd.Flags().BoolVar(&o.device, "device", false, "read the disk, not the page cache")
 	cmd.Flags().BoolVar(&asJSON, "json", false, "print one JSON object per file")
 	cmd.Flags().BoolVarP(&verbose, "verbose", "v", false, "also print who wrote which part, void bytes, declared gaps and all producers")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")

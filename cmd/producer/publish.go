@@ -64,29 +64,29 @@ func publishCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "publish --type TYPE [FILE|-]…",
 		Short: "Publish messages from files, standard input, arguments or a generator",
-		Long: `Publish reads messages and publishes them to one type, in order. It waits until every message is stored for certain,
-and says so in its last line on stdout:
+		Long: `Publish reads messages and publishes them to one type, in order. It waits until every message is stored durably,
+and reports the outcome in its last line on stdout:
 
   published=… unknown=… rejected=… bytes=… elapsed=… rate=…/s
 
-published: stored durably. unknown: the server never gave a clear answer, they may be stored or not. rejected: not stored,
-and never will be; nothing behind the first of them is read any more.
+published: stored durably. unknown: the server never gave a clear answer; they may be stored or not. rejected: not stored,
+now or later; publish stops reading at the first one.
 
-When an operator has limited the backlog of the type (fencepost types limit) and it is full, publish waits for room, for up to
---backlog-wait without any progress. Then, and when publishing is paused (fencepost types pause), it ends with exit code 6.
+When the backlog of the type is limited (fencepost types limit) and full, publish waits until there is room, for up to
+--backlog-wait without any progress. After that, and when publishing is paused (fencepost types pause), it ends with exit code 6.
 
-On SIGTERM or SIGINT it goes on with what it has read for a second, unless that waits for room in a full backlog, and then waits only for the answer about what was sent: at most until the
-server has been silent for 10 seconds, or until a second signal. What has no answer then is unknown. The exit code is 130.
+On SIGTERM or SIGINT it publishes what it has read for one more second, unless that has to wait for a full backlog. Then it waits for answers to
+what it has sent, until the server has been silent for 10 seconds or a second signal comes. Messages without an answer are unknown. The exit code is 130.
 
-With --delay or --at the messages are kept apart until they are due by the queue's clock; then a worker puts them at the end of their type
-(fencepost scheduled ls). Those that are due at the same time keep their order.
+With --delay or --at the messages are kept apart (fencepost scheduled ls) until they are due by the queue's clock. Then a worker appends them to
+their type. Messages that are due at the same time keep their order.
 
 Formats: lines (one message per line, without the newline), ndjson (the same, every line checked to be JSON), len32 (each
 message behind its length, 32 bit big endian), raw (each FILE is one message, any bytes).
 
-With --resume STATEFILE a publish of one FILE that was ended by anything, kill -9 and power failures included, goes on where it ended when the same
-command is given again: every message gets into the file once and in order. The state file keeps how far it has come; it is replaced before
-each batch is sent. Go on within 12 hours: for so long it is certain that what was under way is recognised.
+With --resume STATEFILE, publishing one FILE survives any end, kill -9 and power failures included: run the same command again, and every message
+is in the file once and in order. The state file records the progress; it is replaced before each batch is sent. Resume within 12 hours: until then
+it is certain that messages in flight are recognised.
 
 Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, …
 ` + cli.ExitHelp,
@@ -113,17 +113,17 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.StringArrayVarP(&f.messages, "message", "m", nil, "publish this text; repeatable, instead of FILE")
 	fl.StringArrayVar(&f.headers, "header", nil, "header key=value of every message; repeatable")
 	fl.StringVar(&f.keyFrom, "key-from", "", "idempotency key of every message: payload (its SHA-256), or json:FIELD (a text or number in it, as in json:order.id)")
-	fl.Var(&f.rate, "rate", "at most this many messages per second, as in 5k/s; 0 is no bound")
+	fl.Var(&f.rate, "rate", "at most this many messages per second, as in 5k/s; 0 means no limit")
 	fl.Var(&f.count, "count", "publish this many generated messages, instead of FILE")
 	fl.Var(&f.size, "size", "payload of a generated message")
 	fl.Uint64Var(&f.seed, "seed", 1, "the same seed generates the same messages")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
 	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
-	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "wait this long for room when the backlog of the type is full; 0 gives up at once")
-	fl.DurationVar(&f.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at the start, wait this long for a usable server while it restarts or its replica set elects a primary")
-	fl.StringVar(&f.resume, "resume", "", "keep the progress of publishing one FILE in this file, and go on where it ended")
-	fl.Var(&f.delay, "delay", "make each message a normal one of its type this long after it was published, as in 10m")
-	fl.Var(&f.delay.at, "at", "make the messages normal ones of their type at this time, as in 2026-01-31T15:04:05Z; a past one means at once")
+	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "how long to wait when the backlog of the type is full; 0 means not at all")
+	fl.DurationVar(&f.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
+	fl.StringVar(&f.resume, "resume", "", "record the progress of publishing one FILE in this file, and resume from it")
+	fl.Var(&f.delay, "delay", "deliver each message this long after it was published, as in 10m")
+	fl.Var(&f.delay.at, "at", "deliver the messages at this time, as in 2026-01-31T15:04:05Z; a past time means at once")
 	fl.VarP(f.output, "output", "o", "format of the last line")
 	fl.BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 	return cmd

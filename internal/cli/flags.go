@@ -30,7 +30,7 @@ func URLFlag(cmd *cobra.Command) *string {
 
 // URLVar is URLFlag for a variable, a default and a description of one's own.
 func URLVar(cmd *cobra.Command, url *string, byDefault, usage string) {
-	cmd.Flags().StringVar(url, "url", byDefault, usage+"; with a password rather by --url-file or FENCEPOST_URL: ps shows command lines to everybody")
+	cmd.Flags().StringVar(url, "url", byDefault, usage+"; pass a password by --url-file or FENCEPOST_URL, as everybody can see command lines with ps")
 	cmd.Flags().String(urlFile, "", "file whose only line is the URL, or a pipe, as in --url-file <(pass show db)")
 }
 

@@ -11,8 +11,8 @@ func configCommand() *cobra.Command {
 	cmd := newCommand()
 	cmd.Use = "config"
 	cmd.Short = "Print every effective setting and where it comes from; run nothing"
-	cmd.Long = `Config takes the same flags, environment variables and file as the worker. It prints the value that each setting has by them, and where
-that comes from: flag, the environment variable's name, file:line, or default. Passwords are not shown.`
+	cmd.Long = `Config takes the same flags, environment variables and file as the worker. It prints the value of each setting and its source: flag,
+name of the environment variable, file:line, or default. Passwords are not shown.`
 	cmd.Example = `  worker config --config /etc/fencepost.yaml
   worker config -o json`
 	cmd.Args = cli.NoArgs

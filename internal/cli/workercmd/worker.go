@@ -44,10 +44,10 @@ func newCommand() *cobra.Command {
 <dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like, on as many
 machines as share the directory's storage; no type ever has two writers.
 
-At the start it waits for a usable server for --connect-timeout, while the server restarts or its replica set elects a primary.
+At startup it waits up to --connect-timeout for a usable server, for example while the server restarts or its replica set elects a primary.
 
-SIGTERM or SIGINT finishes what was fetched, releases the locks and exits 0; a second one exits at once (130). Nothing is
-lost either way.
+On SIGTERM or SIGINT it finishes what it has fetched, releases its locks and exits with 0. A second signal exits at once (130).
+Neither loses anything.
 
 Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE=orders,audit, FENCEPOST_BATCH_BYTES, …, or in a
 file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and where it comes from.
@@ -71,26 +71,26 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.StringSliceVarP(&cfg.Types, "type", "t", nil, "type to serve, or a glob such as 'audit-*'; repeatable")
 	f.BoolVar(&cfg.AllTypes, "all-types", false, "serve every type there is")
 	f.StringVar(&cfg.Dir, "dir", "data", "directory of the files; created if missing")
-	f.IntVar(&cfg.MaxTypes, "max-types", 0, "hold at most this many types at once; 0 is no bound")
+	f.IntVar(&cfg.MaxTypes, "max-types", 0, "hold at most this many types at once; 0 means no limit")
 	f.DurationVar(&cfg.Lease, "lease", worker.DefaultLease, "how long a type stays locked after its holder died")
 	f.IntVar(&cfg.Batch, "batch", worker.DefaultBatch, "messages per batch, at most")
 	f.Var(&batchBytes, "batch-bytes", "payload bytes per batch, at most (one message may be larger)")
 	f.IntVar(&cfg.Prefetch, "prefetch", worker.DefaultPrefetch, "batches read ahead per type")
-	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "wait this long for more messages when a fetch came back short")
-	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "append behind a missing message of the same producer after this long, with a declared gap")
-	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "give a type back after this long without messages")
-	f.DurationVar(&cfg.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "of messages with the same idempotency key published within this time, append one")
-	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size and go on in a new one; 0 is no bound")
-	f.BoolVar(&cfg.Storage.Compress, "compress", false, "store batches compressed (zstd) where that saves a tenth or more")
+	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "when a fetch brought less than a batch, wait this long for more")
+	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "how long to wait for a missing message of a producer before declaring a gap and appending the next ones")
+	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "release a type after this long without messages")
+	f.DurationVar(&cfg.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "append only one of the messages that are published with the same idempotency key within this time")
+	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size, and continue in a new one; 0 means no limit")
+	f.BoolVar(&cfg.Storage.Compress, "compress", false, "compress batches (zstd) where that saves a tenth or more")
 	onError := cli.NewOneOf("block", "dead")
-	f.Var(onError, "on-error", "a message that the file cannot take: block holds its type back, dead puts it aside (fencepost dead ls)")
-	f.BoolVar(&cfg.NoScheduler, "no-scheduler", false, "leave delayed messages, of all types, to other workers: without any they stay delayed")
-	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit when all types are drained: 0, or 7 if something stays in the queue that cannot be appended")
-	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer: gone with the container)")
+	f.Var(onError, "on-error", "a message that the file cannot take blocks its type (block), or becomes a dead letter (dead; see fencepost dead ls)")
+	f.BoolVar(&cfg.NoScheduler, "no-scheduler", false, "do not promote delayed messages, of any type; if no worker does, they stay delayed")
+	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit when all types are drained: with 0, or with 7 if messages remain that cannot be appended")
+	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer, which is lost with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
-	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at the start, wait this long for a usable server while it restarts or its replica set elects a primary; 0 waits for ever")
-	listen := f.String("listen", "", "answer HTTP here, as in :9090 (this machine only) or 0.0.0.0:9090: /metrics, /livez, /readyz, /statusz. Not for the open network: there is no password")
-	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a name with a dot by which clients reach it, as in worker.example.com; repeatable. IP addresses, names without a dot and this machine's name need none")
+	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary; 0 means forever")
+	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password: not for open networks")
+	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
