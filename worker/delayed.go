@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"encoding/binary"
 	"maps"
+	"math"
 	"slices"
 	"time"
 
@@ -190,7 +191,7 @@ func (d *delayedIDs) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
 	for range s.uvarint() {
 		producer := s.uint64()
-		e := &delayedEntry{life: readLife(s.ms()), ns: s.spans()}
+		e := &delayedEntry{life: readLife(s.ms()), ns: s.spans(math.MaxUint64)}
 		s.once(producer, d.of[producer] != nil)
 		if s.spend(producerMemory); s.err != nil {
 			return

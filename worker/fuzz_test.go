@@ -44,6 +44,8 @@ func stateSeeds() (states [][]byte) {
 	}
 	one := slices.Concat(producer, []byte{9, 6, 7, 1, 1, 2, 1, 4, 5})
 	return append(states, slices.Concat([]byte{stateVersion, 2}, one, one, []byte{0, 0}), // a producer twice
+		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 1, 8, 10}),      // a number is missing that is not reached
+		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 2, 4, 5, 2, 3}), // ranges out of order
 		slices.Concat([]byte{stateVersion, 0, 0, 2}, producer, []byte{7, 1, 1, 2}, producer, []byte{7, 1, 4, 5}),
 		slices.Concat([]byte{stateVersion, 0, 2}, make([]byte, 15), []byte{1, 0}, make([]byte, 15), []byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0}), // a time below zero
 		[]byte{stateVersionFirst, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})

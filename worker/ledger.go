@@ -495,9 +495,9 @@ func (l *ledger) restoreWithin(state []byte, within func(spent int) error) error
 		if version >= stateVersionTimes {
 			e.at = d.ms()
 		}
-		e.life, e.missing = readLife(d.ms()), d.spans()
+		e.life, e.missing = readLife(d.ms()), d.spans(e.n)
 		if version >= stateVersion {
-			e.skipped = d.spans()
+			e.skipped = d.spans(e.n)
 			l.skipped += len(e.skipped)
 		}
 		l.missing += len(e.missing)
@@ -595,7 +595,8 @@ func (d *stateDecoder) once(producer uint64, before bool) {
 	}
 }
 
-func (d *stateDecoder) spans() []span {
+// spans reads ascending ranges of numbers up to most.
+func (d *stateDecoder) spans(most uint64) []span {
 	count := d.uvarint()
 	if count > uint64(len(d.b))/2 { // each is two bytes at least
 		d.cutShort()
@@ -605,8 +606,13 @@ func (d *stateDecoder) spans() []span {
 		return nil
 	}
 	out := make([]span, count)
+	behind := uint64(0)
 	for i := range out {
-		out[i] = span{d.uvarint(), d.uvarint()}
+		s := span{d.uvarint(), d.uvarint()}
+		if d.err == nil && (s.from > s.to || s.from <= behind && i > 0 || s.to > most) {
+			d.err = fmt.Errorf("%w: a range from %d to %d, behind %d and up to %d", errState, s.from, s.to, behind, most)
+		}
+		out[i], behind = s, s.to
 	}
 	if d.err != nil {
 		return nil

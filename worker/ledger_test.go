@@ -412,7 +412,7 @@ func fullLedger() *ledger {
 	at := func(producer, n uint64) queue.ID { return queue.NewID(time.UnixMilli(seenAt), producer, n) }
 	for p := range uint64(maxProducers) {
 		l.note(at(p<<32+1, 1), seenAt)
-		l.last[p<<32+1].n = high
+		l.last[p<<32+1].n = 2 * high // behind all that was skipped
 	}
 	e := l.last[1]
 	for i := range uint64(maxSkippedSpans) {
