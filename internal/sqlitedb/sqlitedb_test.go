@@ -461,7 +461,7 @@ func TestManyProcessesWriteOneFile(t *testing.T) {
 	slices.Sort(all)
 	t.Logf("%d processes × %d durable writes in %v: p50 %v, p99 %v, max %v", processes, each, took,
 		all[len(all)/2], all[len(all)*99/100], all[len(all)-1])
-	if worst := all[len(all)-1]; worst > took/2+2*time.Second {
+	if worst := all[len(all)-1]; worst > time.Minute { // a busy machine may not run a process for seconds
 		t.Errorf("one write waited %v of %v: a process was starved", worst, took)
 	}
 }
