@@ -189,6 +189,24 @@ func TestMissingIndex(t *testing.T) {
 	}
 }
 
+// TestMissingEnd: the next writer has read the last records of a region, so they are missing when they rot.
+func TestMissingEnd(t *testing.T) {
+	b := newBuilder()
+	b.region(3, 3000, storage.Holder{ID: "test"})
+	b.batch(messages(0, 2), 0)
+	from := int64(len(b.data))
+	b.batch(messages(2, 3), 0)
+	to := int64(len(b.data))
+	b.region(4, 4000, storage.Holder{ID: "test"})
+	b.batch(messages(5, 1), 0)
+	b.data[to-20] ^= 1
+	rep := verifyBytes(t, b.data)
+	var damage *storage.CorruptError
+	if !errors.As(rep.Err(), &damage) || damage.Offset != from || damage.End != to || damage.LostFirst != 2 || damage.LostNext != 5 || rep.Messages != 3 {
+		t.Errorf("%d messages, %v; damaged are bytes %d to %d", rep.Messages, rep.Err(), from, to)
+	}
+}
+
 // TestExchangedRecord: a record that is good by itself, and not the one that the next writer read there, is damage in front of
 // that writer's region, which is read all the same.
 func TestExchangedRecord(t *testing.T) {

@@ -85,7 +85,7 @@ type compaction struct {
 // copy adds the records of w's file that are before limit.
 func (c *compaction) copy(ctx context.Context, limit int64) error {
 	s := newScanner(c.w.path, c.w.file, c.w.header, limit)
-	s.mutant, s.readsAhead = c.w.mutant, true
+	s.readsAhead = true
 	defer s.stopAhead()
 	for told := int64(0); ; {
 		if err := ctx.Err(); err != nil {
@@ -286,7 +286,7 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 
 func (w *Writer) eachItem(ctx context.Context, limit int64, f func(*item) error) (view, error) {
 	s := newScanner(w.path, w.file, w.header, limit)
-	s.mutant, s.readsAhead = w.mutant, true
+	s.readsAhead = true
 	defer s.stopAhead()
 	for {
 		if err := ctx.Err(); err != nil {

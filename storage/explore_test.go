@@ -31,7 +31,6 @@ type exploration struct {
 	ends    map[string][]int64 // where the appends to each file ended
 
 	during func(storagetest.Call) *storagetest.Fault // what else happens before a call
-	rule   storage.Mutant                            // of the eyes that look at the images
 }
 
 // moment is the machine right before a call.
@@ -90,8 +89,7 @@ func (e *exploration) record(c storagetest.Call) {
 	for name, ends := range e.ends {
 		m.ends[name] = slices.Clone(ends)
 	}
-	m.x.mutant = storage.NoMutant // whoever comes after the crash keeps all rules,
-	m.mem.SetFree(1 << 40)        // and finds room
+	m.mem.SetFree(1 << 40) // whoever comes after the crash finds room
 	e.moments = append(e.moments, m)
 }
 
@@ -350,8 +348,7 @@ func TestCrashExplorer(t *testing.T) {
 		for _, r := range runs {
 			t.Run(fmt.Sprintf("%s, blocks of %d", r.name, block), func(t *testing.T) {
 				t.Parallel()
-				e, err := record(t, r, block, storage.NoMutant)
-				must(t, err)
+				e := record(t, r, block)
 				images, err := e.explore(limit, step)
 				if err != nil {
 					t.Errorf("image %d: %v", images, err)
@@ -362,46 +359,13 @@ func TestCrashExplorer(t *testing.T) {
 	}
 }
 
-// TestCrashExplorerNeedsTheRules: with a safety rule switched off the explorer finds an image that must not be.
-func TestCrashExplorerNeedsTheRules(t *testing.T) {
-	t.Parallel()
-	for rule, name := range map[storage.Mutant]string{
-		storage.NoSync:          "one writer",
-		storage.NoBodyCRC:       "one writer",
-		storage.NoFenceSync:     "takeover",
-		storage.ScanBeforeFence: "a zombie works before step 0 of its successor",
-		storage.RetrySync:       "failed sync, losing all blocks, and takeover",
-		storage.NoReread:        "failed sync, losing all blocks, and takeover",
-		storage.NoSizeCheck:     "the successor's sync takes the error",
-		storage.NoLandingCheck:  "a short write that a fence completes",
-		storage.NoFenceCheck:    "failed sync on ext4, and takeover",
-		storage.NoSealSync:      "rotation",
-	} {
-		t.Run(string(rule), func(t *testing.T) {
-			t.Parallel()
-			i := slices.IndexFunc(runs, func(r run) bool { return r.name == name })
-			e, err := record(t, runs[i], 512, rule)
-			if err == nil {
-				_, err = e.explore(60, 9)
-			}
-			var v *violation
-			if !errors.As(err, &v) {
-				t.Errorf("without the rule the explorer says %v", err)
-			} else {
-				t.Log(v)
-			}
-		})
-	}
-}
-
-// record runs r; the rule is one that the workers of the run, and those who look at the images, do not keep.
-func record(t *testing.T, r run, block int64, rule storage.Mutant) (*exploration, error) {
+// record runs r.
+func record(t *testing.T, r run, block int64) *exploration {
 	t.Helper()
 	e := newExploration(t, block, r.prepare)
-	e.x.mutant, e.rule = rule, rule
-	err := r.do(e)
+	must(t, r.do(e))
 	e.record(storagetest.Call{}) // the end
-	return e, err
+	return e
 }
 
 // explore judges up to limit images of each moment, and one or two with the write that is under way torn behind every step-th byte.
@@ -465,7 +429,7 @@ func appendTo(mem *storagetest.Mem, name string, data []byte) error {
 // What is in the image was there before; epochs increase. The next worker goes on, with everything that the image shows.
 func (e *exploration) judge(m *moment, mem *storagetest.Mem, before map[uint64]int) error {
 	x := m.x.clone()
-	if err := x.checkWith(mem, e.rule); err != nil {
+	if err := x.check(mem); err != nil {
 		return err
 	}
 	shown, err := view(mem)

@@ -10,57 +10,6 @@ import (
 	"time"
 )
 
-// Mutant names a safety rule that a test switches off.
-type Mutant string
-
-const (
-	NoMutant        Mutant = ""
-	NoHeadCRC       Mutant = "header CRC"
-	NoBodyCRC       Mutant = "body CRC"
-	NoOffset        Mutant = "self-offset"
-	NoLandingCheck  Mutant = "landing check"
-	NoSync          Mutant = "fsync before ack"
-	RetrySync       Mutant = "no fsync retry"
-	NoSizeCheck     Mutant = "size check after sync"
-	ScanBeforeFence Mutant = "fence before scan"
-	NoFenceSync     Mutant = "fence sync"
-	NoReread        Mutant = "device re-read"
-	NoEpochRule     Mutant = "epochs increase"
-	NoFenceCheck    Mutant = "fence read back"
-	NoSealSync      Mutant = "seal durable before the successor has a name"
-	NoSuccession    Mutant = "successor registered before it is used"
-	NoStartRule     Mutant = "successor begins with a checkpoint"
-	SameTempName    Mutant = "temporary names are never used twice"
-)
-
-func (m Mutant) mutant() mutant {
-	return mutant{
-		noHeadCRC: m == NoHeadCRC, noBodyCRC: m == NoBodyCRC, noOffset: m == NoOffset, noLandingCheck: m == NoLandingCheck,
-		noSync: m == NoSync, retrySync: m == RetrySync, noSizeCheck: m == NoSizeCheck, scanBeforeFence: m == ScanBeforeFence,
-		noFenceSync: m == NoFenceSync, noReread: m == NoReread, noEpochRule: m == NoEpochRule, noSealSync: m == NoSealSync,
-		noFenceCheck: m == NoFenceCheck,
-		noSuccession: m == NoSuccession, noStartRule: m == NoStartRule, sameTempName: m == SameTempName,
-	}
-}
-
-// Without returns o with a safety rule switched off.
-func (o Options) Without(m Mutant) Options {
-	o.mutant = m.mutant()
-	return o
-}
-
-// Without returns o with a safety rule switched off.
-func (o ReaderOptions) Without(m Mutant) ReaderOptions {
-	o.mutant = m.mutant()
-	return o
-}
-
-// Without returns o with a safety rule switched off.
-func (o VerifyOptions) Without(m Mutant) VerifyOptions {
-	o.mutant = m.mutant()
-	return o
-}
-
 // NewHeaderBytes returns the header of a new file.
 func NewHeaderBytes(typ string, id FileID, marker [16]byte) []byte {
 	h := fileHeader{major: majorVersion, minor: minorVersion, fileID: id, marker: marker, generation: 1,

@@ -170,9 +170,6 @@ func (w *Writer) seal(seal sealBody) error {
 	if err := w.land("seal", encodeAnchor(w.header, &h, seal.encode()), &h); err != nil {
 		return err
 	}
-	if w.mutant.noSealSync {
-		return nil
-	}
 	// rule: the successor gets its name only when the seal is durable: or a crash would leave two files that go on.
 	_, err := w.Sync()
 	return err
@@ -208,7 +205,7 @@ func (w *Writer) retire(cause error) {
 // build writes the successor that seal names under a temporary name, up to and with the checkpoint that makes it complete.
 // It is durable then, and this writer's own region in it is open.
 func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
-	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, mutant: w.mutant, epoch: w.epoch}
+	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, epoch: w.epoch}
 	n.opts.Salvage = false
 	n.header = &fileHeader{major: majorVersion, minor: minorVersion, fileID: seal.successor, generation: seal.generation, firstIndex: first,
 		prevFileID: w.header.fileID, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.header.schema}
@@ -219,11 +216,7 @@ func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state [
 	if err := fillRandom(&n.session); err != nil {
 		return nil, err
 	}
-	nonce := n.session
-	if n.mutant.sameTempName {
-		nonce = 1
-	}
-	n.path = filepath.Join(n.dir, tempName(n.typ, seal.generation, nonce))
+	n.path = filepath.Join(n.dir, tempName(n.typ, seal.generation, n.session))
 	if n.file, err = n.fs.Open(n.path, ModeCreate); err != nil {
 		return nil, ioError("create", n.path, err)
 	}
@@ -299,7 +292,7 @@ func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, erro
 	switch {
 	case err != nil:
 		return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
-	case (!ok || now.FileID != e.FileID) && !w.mutant.noSuccession:
+	case !ok || now.FileID != e.FileID:
 		// rule: nothing is appended to a successor that the registry does not name. A writer that slept since its seal
 		// could otherwise fill a name that was free again, because the files of that time were moved to an archive.
 		return Entry{}, &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID, Unregistered: !ok}

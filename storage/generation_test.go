@@ -326,12 +326,11 @@ func TestRepairIsAskedFor(t *testing.T) {
 	}
 }
 
-// The scenarios below are for TestEachRuleIsNeeded.
+// The scenarios below are for TestScenarios.
 
 // A rotates, and the power fails: the seal must be there if the successor is.
-func powerFailsAfterRotation(t *testing.T, rule storage.Mutant) error {
+func powerFailsAfterRotation(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	x.mutant = rule
 	h, err := x.open(mem)
 	must(t, err)
 	must(t, steps(h.begin, h.rotate, func() error { return h.append(1) }, h.ack))
@@ -341,9 +340,8 @@ func powerFailsAfterRotation(t *testing.T, rule storage.Mutant) error {
 
 // A sleeps before it gives its successor a name. Meanwhile B makes the successor, works, goes on in a third file, and the
 // second one is moved to an archive. A wakes, and finds the name free.
-func archivedWhileAsleep(t *testing.T, rule storage.Mutant) error {
+func archivedWhileAsleep(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	x.mutant = rule
 	slept := false
 	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpLink && !slept {
@@ -371,9 +369,8 @@ func archivedWhileAsleep(t *testing.T, rule storage.Mutant) error {
 }
 
 // The checkpoint that a successor begins with rots before anything is behind it.
-func firstCheckpointRots(t *testing.T, rule storage.Mutant) error {
+func firstCheckpointRots(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	x.mutant = rule
 	h, err := x.open(mem)
 	must(t, err)
 	must(t, steps(h.begin, h.rotate, func() error { return h.w.Close() }))
@@ -393,9 +390,8 @@ func firstCheckpointRots(t *testing.T, rule storage.Mutant) error {
 
 // A has made its successor and sleeps before it gives it a name. B, which takes over, removes what A made, begins to make
 // its own, and dies. A wakes.
-func halfASuccessorGetsTheName(t *testing.T, rule storage.Mutant) error {
+func halfASuccessorGetsTheName(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	x.mutant = rule
 	slept := false
 	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpLink && !slept {

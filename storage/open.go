@@ -51,8 +51,6 @@ type Options struct {
 	// A checkpoint is due after this many bytes or batches: what an Open has to read at most.
 	CheckpointBytes   int64 // defaults to 64 MiB
 	CheckpointBatches int   // defaults to 4096
-
-	mutant mutant
 }
 
 const (
@@ -108,7 +106,7 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 	for attempt := 1; ; attempt++ {
 		w := &Writer{typ: typ, dir: filepath.Clean(dir), epoch: epoch, opts: o.withDefaults()}
 		w.path = filepath.Join(w.dir, FileName(typ))
-		w.fs, w.mutant = w.opts.FS, w.opts.mutant
+		w.fs = w.opts.FS
 		next, err := w.open(ctx)
 		if err == nil && next == w {
 			return w, nil
@@ -140,37 +138,25 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if err := fillRandom(&w.session); err != nil {
 		return nil, err
 	}
-	var v view
-	if w.mutant.scanBeforeFence {
-		info, err := w.file.Stat()
-		if err != nil {
-			return nil, err
-		}
-		if v, err = w.scan(ctx, info.Size); err != nil {
-			return nil, err
-		}
-	}
 	if err := w.fence(ctx); err != nil {
 		return nil, err
 	}
 	if err := w.settle(); err != nil {
 		return nil, err
 	}
-	if !w.mutant.scanBeforeFence {
-		// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps
-		// acknowledged, and unknown to this writer.
-		if w.opts.Salvage {
-			v, err = w.salvage(ctx, w.fenceOff)
-		} else {
-			v, err = w.scan(ctx, w.fenceOff)
-		}
-		w.bodies = bodyDecoder{} // it may have become large, and is of no use any more
-		if err == nil {
-			err = w.checkFence()
-		}
-		if err != nil {
-			return nil, err
-		}
+	// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps
+	// acknowledged, and unknown to this writer.
+	scan := w.scan
+	if w.opts.Salvage {
+		scan = w.salvage
+	}
+	v, err := scan(ctx, w.fenceOff)
+	w.bodies = bodyDecoder{} // it may have become large, and is of no use any more
+	if err == nil {
+		err = w.checkFence()
+	}
+	if err != nil {
+		return nil, err
 	}
 	next, damaged := v.next, len(w.damage) > 0
 	if err := w.checkView(&v, registered); err != nil {
@@ -540,12 +526,10 @@ func (w *Writer) fence(ctx context.Context) error {
 
 // settle makes what is in the file up to the fence the truth: on the device, and read from there.
 func (w *Writer) settle() error {
-	if !w.mutant.noFenceSync {
-		// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
-		// records of its that the scan accepts may be acknowledged by this writer without another sync.
-		if err := w.file.Datasync(); err != nil {
-			return ioError("sync the fence of", w.path, err)
-		}
+	// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
+	// records of its that the scan accepts may be acknowledged by this writer without another sync.
+	if err := w.file.Datasync(); err != nil {
+		return ioError("sync the fence of", w.path, err)
 	}
 	info, err := w.file.Stat()
 	if err != nil {
@@ -572,7 +556,6 @@ func checkNamed(fsys FS, path string, info Info) error {
 // scan reads the valid prefix below limit from the last checkpoint on and hands it to the caller.
 func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 	s := newScanner(w.path, w.file, w.header, limit)
-	s.mutant = w.mutant
 	if err := s.startAtLastCheckpoint(w.reread); err != nil {
 		return view{}, err
 	}
@@ -614,9 +597,6 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 // and not to this one; and on ext4 a fence that shares a block with bytes whose writeback failed reads as zeros once the
 // cache is dropped, although its own fdatasync succeeded.
 func (w *Writer) checkFence() error {
-	if w.mutant.noFenceCheck {
-		return nil
-	}
 	s := newScanner(w.path, w.file, w.header, w.end)
 	h, _, v, err := s.recordAt(w.fenceOff)
 	if err != nil {
@@ -633,9 +613,6 @@ func (w *Writer) checkFence() error {
 // rule: after a failed fdatasync of somebody else the page cache shows data that the device does not have, and a new
 // descriptor is not told. Records of that kind must not be taken for accepted.
 func (w *Writer) reread(off, n int64) error {
-	if w.mutant.noReread {
-		return nil
-	}
 	return ioError("drop the page cache of", w.path, w.file.DropCache(off, n))
 }
 
@@ -678,12 +655,12 @@ func (w *Writer) checkView(v *view, registered Entry) error {
 		registered.Epoch = 0
 	}
 	switch {
-	case w.header.generation > 1 && v.checkpoint == 0 && !w.mutant.noStartRule && !w.givesUp():
+	case w.header.generation > 1 && v.checkpoint == 0 && !w.givesUp():
 		// rule: a successor had its first checkpoint before it had a name. Without it the copies of messages that are in the
 		// files before would not be known.
 		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
 			Reason: "the checkpoint that a successor begins with is not here"}
-	case v.epoch >= w.epoch && !w.mutant.noEpochRule:
+	case v.epoch >= w.epoch:
 		// rule: a fence counts only if its epoch is above all before it; readers ignore mine, so nothing may follow it.
 		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}
 	case v.next < registered.DurableIndex:

@@ -20,8 +20,6 @@ type ReaderOptions struct {
 	// Durable returns only what is durable, and so final: the reader syncs the file itself, and reads from the device what was
 	// appended lately. It takes Linux.
 	Durable bool
-
-	mutant mutant
 }
 
 // Reader returns the records of a file in order. It works on a file that is being written to.
@@ -74,7 +72,6 @@ func (r *Reader) init(o ReaderOptions) error {
 		return ioError("stat", r.path, err)
 	}
 	r.scan = newScanner(r.path, r.file, h, info.Size)
-	r.scan.mutant = o.mutant
 	if r.sync {
 		if err := r.settle(); err != nil {
 			return err

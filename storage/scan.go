@@ -21,16 +21,6 @@ import (
 // are void. They are void in health: a torn write, a batch that landed behind somebody's fence. They are damage if a
 // record behind them proves that they had been good: a durable end or an accepted end above them.
 
-// mutant switches safety rules off, for tests that show what each rule is needed for. Its zero value keeps them all.
-type mutant struct {
-	noHeadCRC, noBodyCRC, noOffset bool // scanner
-
-	noLandingCheck, noSync, retrySync, noSizeCheck                    bool // writer
-	scanBeforeFence, noFenceSync, noReread, noEpochRule, noFenceCheck bool // open
-
-	noSealSync, noSuccession, noStartRule, sameTempName bool // generations
-}
-
 // phase says which record may come next.
 type phase uint8
 
@@ -96,7 +86,6 @@ type scanner struct {
 	limit  int64 // bytes from here on do not exist for the scanner
 	view   view
 	pos    int64 // of the next record expected
-	mutant mutant
 
 	buf    []byte // window of the file at bufOff
 	bufOff int64
@@ -214,7 +203,7 @@ func (s *scanner) fits(h *recHeader, body []byte) bool {
 	w := &s.view
 	if h.kind == kindFence {
 		// rule: epochs of accepted fences strictly increase.
-		return h.epoch > w.epoch || s.mutant.noEpochRule
+		return h.epoch > w.epoch
 	}
 	if h.epoch != w.epoch || h.session != w.session {
 		return false
@@ -457,10 +446,9 @@ func (s *scanner) headAt(p int64) (h recHeader, v verdict, err error) {
 	}
 	h = decodeRecHeader(kind, hb)
 	// rule: a record that is not where its writer put it is void.
-	if h.headCRC != headCRC(s.header.seed, hb) && !s.mutant.noHeadCRC || h.offset != p && !s.mutant.noOffset {
+	if h.headCRC != headCRC(s.header.seed, hb) || h.offset != p {
 		return recHeader{}, notRecord, nil
 	}
-	h.offset = p
 	if !h.inRange() {
 		return recHeader{}, notRecord, nil
 	}
@@ -482,7 +470,7 @@ func (s *scanner) bodyOf(h recHeader, p int64) (recHeader, []byte, verdict, erro
 		return h, nil, notRecord, err
 	}
 	b = b[h.lead():]
-	if crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC && !s.mutant.noBodyCRC {
+	if crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC {
 		return h, nil, headOnly, nil
 	}
 	n := int(h.headerLen)

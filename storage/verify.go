@@ -37,8 +37,6 @@ type VerifyOptions struct {
 
 	// Progress is called now and then with the number of bytes checked so far, out of total.
 	Progress func(done, total int64)
-
-	mutant mutant
 }
 
 // Report is what Verify found.
@@ -201,7 +199,7 @@ const progressStep = 16 << 20 // bytes
 
 func (v *verifier) scanner() *scanner {
 	s := newScanner(v.report.Path, v.src, v.header, v.size)
-	s.mutant, s.readsAhead, s.large, s.own = v.o.mutant, true, v.tellLarge, v.window
+	s.readsAhead, s.large, s.own = true, v.tellLarge, v.window
 	return s
 }
 

@@ -23,7 +23,6 @@ type world struct {
 
 	published int
 	acked     map[int]uint64 // message number → its index in the file, as the acknowledging worker knew it
-	mutant    storage.Mutant
 
 	entry      storage.Entry
 	registered bool
@@ -105,7 +104,7 @@ func (x *world) open(fsys storage.FS) (*holder, error) {
 func (x *world) openEpoch(fsys storage.FS, epoch uint64) (*holder, error) {
 	h := &holder{x: x, index: map[int]uint64{}}
 	o := storage.Options{FS: fsys, Registry: x, CheckpointBatches: 3, Restore: h.restore, Replay: h.replay}
-	w, err := storage.Open(context.Background(), x.dir, "orders", epoch, o.Without(x.mutant))
+	w, err := storage.Open(context.Background(), x.dir, "orders", epoch, o)
 	h.w = w
 	return h, err
 }
@@ -263,10 +262,7 @@ func violated(format string, args ...any) error { return &violation{fmt.Sprintf(
 
 // check is the oracle: every acknowledged message is in the file, at the index it had, whole; nothing is in it twice;
 // the messages of the one producer are in order; and Verify finds nothing wrong.
-func (x *world) check(fsys storage.FS) error { return x.checkWith(fsys, storage.NoMutant) }
-
-// checkWith is check with the eyes of a reader that lacks a rule.
-func (x *world) checkWith(fsys storage.FS, rule storage.Mutant) error {
+func (x *world) check(fsys storage.FS) error {
 	paths, err := x.paths(fsys)
 	if err != nil {
 		return err
@@ -277,7 +273,7 @@ func (x *world) checkWith(fsys storage.FS, rule storage.Mutant) error {
 		if seal == nil && i > 0 {
 			return violated("%s is not sealed, and %s is behind it", paths[i-1], path)
 		}
-		if seal, err = x.checkFile(fsys, rule, path, seal, at); err != nil {
+		if seal, err = x.checkFile(fsys, path, seal, at); err != nil {
 			return err
 		}
 	}
@@ -292,8 +288,8 @@ func (x *world) checkWith(fsys storage.FS, rule storage.Mutant) error {
 }
 
 // checkFile checks one of the files, whose predecessor ended with the given seal, and adds the messages in it to at.
-func (x *world) checkFile(fsys storage.FS, rule storage.Mutant, path string, seal *storage.SealedError, at map[int]uint64) (*storage.SealedError, error) {
-	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys}.Without(rule))
+func (x *world) checkFile(fsys storage.FS, path string, seal *storage.SealedError, at map[int]uint64) (*storage.SealedError, error) {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys})
 	if err != nil {
 		return nil, err
 	}
@@ -338,7 +334,7 @@ func (x *world) checkFile(fsys storage.FS, rule storage.Mutant, path string, sea
 	if next < uint64(len(at)) {
 		return nil, violated("%s ends at %d, the file before it with %d", path, next, len(at))
 	}
-	rep, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: fsys, Deep: true}.Without(rule))
+	rep, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: fsys, Deep: true})
 	if err == nil {
 		err = rep.Err()
 	}

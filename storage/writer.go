@@ -24,7 +24,6 @@ type Writer struct {
 	file           File
 	header         *fileHeader
 	opts           Options
-	mutant         mutant
 	epoch, session uint64
 	fenceOff       int64
 	restored       bool
@@ -194,12 +193,9 @@ func (w *Writer) Sync() (next uint64, err error) {
 		return 0, err
 	}
 	var syncErr error
-	if pending && !w.mutant.noSync {
+	if pending {
 		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
 		syncErr = w.file.Datasync()
-		if syncErr != nil && w.mutant.retrySync {
-			syncErr = w.file.Datasync()
-		}
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -223,7 +219,7 @@ func (w *Writer) checkFile(op string) error {
 	switch {
 	case err != nil:
 		return w.poison(op, ioError("stat", w.path, err))
-	case info.Size != w.end && !w.mutant.noSizeCheck:
+	case info.Size != w.end:
 		// rule: acknowledge nothing then. The error of our sync may have been reported to the other one's descriptor (a journal
 		// abort on ext4 is); what counts is what the successor reads back.
 		return w.poison(op, w.endError(op, w.end, info.Size, info.Size))
@@ -345,7 +341,6 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 		return w.poison(op, &NoSpaceError{Path: w.path, Need: int64(len(b)), Err: err})
 	case err != nil:
 		return w.poison(op, ioError("append to", w.path, err))
-	case w.mutant.noLandingCheck:
 	case end != h.offset+int64(n):
 		// rule: a record that is not where it was meant to be is void for every reader.
 		return w.poison(op, w.endError(op, h.offset+int64(n), end, end-int64(n)))
