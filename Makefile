@@ -63,13 +63,14 @@ test: ## run all tests, with a MongoDB server of their own
 	$(WITHSERVER) $(GOTEST) -parallel 8 -timeout 40m $(ARGS)
 	$(call inmodules,go test -count=1 ./...)
 
-# N schedules from SEED on. One of them, with everything that happens in it: make sim ARGS=-seed=47
+# N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
+# One schedule, with everything that happens in it: make sim ARGS=-seed=47
 N ?= 100000
 SEED ?= 1
 
 .PHONY: sim
 sim: ARGS =
-sim: ## play 100,000 random schedules of faults in virtual time (N=1000 SEED=1)
+sim: ## play 100,000 random schedules of faults in virtual time (N=1000 SEED=1), and some of docs/mutants.md (ARGS=-mutants=all)
 	go run ./integration/simulation/sim -schedules $(N) -first $(SEED) $(ARGS)
 
 # Everything that ARGS says is for chaos, for example: make chaos ARGS='--scenario kill --seed 7'

@@ -80,7 +80,6 @@ func (w *world) produce(slot int) {
 			time.Sleep(d.span(100*time.Millisecond, time.Second))
 			continue
 		}
-		w.mutant.changePublisher(pub)
 		for len(script) > 0 && !p.isDead() {
 			time.Sleep(d.upTo(time.Duration(3) * w.storm / time.Duration(2*w.calls)))
 			p.publish(pub, script[0])
@@ -198,7 +197,6 @@ func (w *world) start(slot, life int, untilEmpty bool) *running {
 	}
 	cfg := p.config(locker)
 	cfg.UntilEmpty = untilEmpty
-	w.mutant.changeWorker(&cfg)
 	pool, err := worker.New(cfg)
 	if err != nil {
 		panic(err)

@@ -4,7 +4,7 @@ package simulation
 
 import _ "unsafe" // for go:linkname
 
-// patched tells that the runtime's own dice are the seed's, see sim/runtime.go.
+// patched tells that the runtime's own dice are the seed's, see package seeded.
 const patched = true
 
 //go:linkname diceSeed runtime.diceSeed

@@ -4,6 +4,7 @@
 //	make sim                  # 100,000 schedules, on all processors
 //	make sim N=1000 SEED=5000 # 1000 of them, from seed 5000 on
 //	make sim ARGS=-seed=47    # one, with everything that happens in it
+//	make sim ARGS=-mutants=all
 //
 // A schedule is a number, its seed. It chooses who is there (one to three workers on one host, one or two producers, one or two types), how
 // they are configured, and how rough it gets; then there is a storm of some seconds, in which anything may go wrong at any step; then
@@ -54,13 +55,14 @@
 //   - What publishers report agrees with what was ever visible in the queue.
 //   - No worker gives up; the queue is empty in time after the faults are over; all goroutines end.
 //
-// TestMutants drops rules one by one, and expects that this notices.
+// internal/mutants drops rules one by one, and expects that this notices: make sim does it for one rule of each package, and
+// make sim ARGS=-mutants=all for all that are marked for it there.
 //
 // # The same again
 //
 // A fault depends on the seed, on who does what, and for the how manieth time: never on what others have done before. That is not
 // enough to see the same again, as Go itself leaves much to chance. So make sim builds with a few lines of the standard library
-// changed, see sim/runtime.go: the choice of a select, the order of a map, math/rand and the order of timers come from the seed; crypto/rand is
+// changed, see package seeded: the choice of a select, the order of a map, math/rand and the order of timers come from the seed; crypto/rand is
 // seeded as well (testing/cryptotest); there is one processor, a time slice does not end, and garbage is collected between schedules.
 // Then a seed is a history, to the nanosecond: TestSameSeedSameHistory plays schedules twice, in different order, and compares a digest of
 // all steps. Time never passes inside a step, so a schedule is a sequence of steps and not of instructions: what depends on two

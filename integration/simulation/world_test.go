@@ -24,9 +24,8 @@ var errKilled = errors.New("simulation: this process was killed")
 // world is one schedule: what all processes share, and what is known about them. All of it is in one bubble of virtual time.
 type world struct {
 	weather
-	seed   uint64
-	mutant *mutant
-	began  time.Time
+	seed  uint64
+	began time.Time
 
 	locks  *locktest.Memory
 	disk   *storagetest.Mem
@@ -65,7 +64,7 @@ type census struct {
 
 func newWorld(seed uint64) *world {
 	w := &world{weather: newWeather(seed), seed: seed, began: time.Now(), database: queuetest.NewMemory(), locks: locktest.NewMemory(),
-		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, visits: map[string][]*visit{}, gone: map[exit]uint64{}, mutant: &mutant{}}
+		oracle: &queuetest.Oracle{}, outage: map[string]time.Time{}, sinks: map[string]*sink{}, visits: map[string][]*visit{}, gone: map[exit]uint64{}}
 	w.disk = storagetest.NewMem(w.block)
 	w.disk.ErrorOnce = seed%3 == 0
 	w.disk.FailedStay = seed%5 == 0
@@ -443,7 +442,6 @@ func (p *process) lockClock() func() time.Duration {
 
 func (p *process) locker() (*lock.Locker, error) {
 	o := lock.Options{Lease: p.w.lease, Owner: lock.Owner{Host: "host", PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
-	p.w.mutant.changeLock(&o)
 	p.w.opening.Lock() // the store numbers its handles
 	defer p.w.opening.Unlock()
 	p.w.mu.Lock()

@@ -19,19 +19,34 @@ type rule struct {
 	rule string // what follows "rule: " in a comment of the file, or a part of it; or another sentence
 
 	old, new string // what drops it: old occurs once in file
+	also     []edit // what has to change with it
 	how      string // said where a rule can be dropped in several ways
 
 	in       string        // the package of the tests, when it is not that of the file
 	tests    string        // names of tests, joined by |, as for go test -run
 	open     bool          // no test is known to notice it: the next one to write, or the mutant changes nothing
 	long     bool          // without -short
+	args     []string      // more, for the tests with the mutant
 	hangs    bool          // without the rule the tests may wait for ever, so running out of time counts
 	timeout  time.Duration // defaults to two minutes
 	untested string        // why nothing here can show it
+	sim      bool          // the simulation notices it, too: there is an entry of its own for that
 }
 
+// edit puts new in the place of old, which occurs once in file.
+type edit struct{ file, old, new string }
+
 func table() []rule {
-	return slices.Concat(storageRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, workerRules, formatRules, otherRules)
+	all := slices.Concat(storageRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, workerRules, formatRules, otherRules)
+	for _, r := range all {
+		if r.sim {
+			all = append(all, r.inSimulation())
+		}
+	}
+	for _, r := range simulationRules {
+		all = append(all, r.inSimulation())
+	}
+	return all
 }
 
 func (r rule) String() string {
@@ -43,6 +58,8 @@ func (r rule) String() string {
 }
 
 func (r rule) isMutant() bool { return r.old != "" }
+
+func (r rule) edits() []edit { return append([]edit{{r.file, r.old, r.new}}, r.also...) }
 
 // where returns the directory of the tests.
 func (r rule) where() string {
@@ -89,16 +106,21 @@ func (r rule) check(root string) error {
 	if (r.untested != "") != (r.tests == "") || r.untested != "" && r.isMutant() {
 		return problem("needs either tests, or the reason why there are none")
 	}
-	source, err := os.ReadFile(filepath.Join(root, r.file))
-	if err != nil {
+	if _, err := os.Stat(filepath.Join(root, r.file)); err != nil {
 		return err
 	}
 	if r.isMutant() {
-		if n := strings.Count(string(source), r.old); n != 1 {
-			return problem("the text that it replaces occurs %d times and not once: %q", n, r.old)
-		}
-		if r.old == r.new {
-			return problem("changes nothing")
+		for _, e := range r.edits() {
+			source, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return err
+			}
+			if n := strings.Count(string(source), e.old); n != 1 {
+				return problem("the text that it replaces in %s occurs %d times and not once: %q", e.file, n, e.old)
+			}
+			if e.old == e.new {
+				return problem("changes nothing")
+			}
 		}
 	}
 	if r.tests == "" {
@@ -116,10 +138,20 @@ func (r rule) check(root string) error {
 	return nil
 }
 
-// patched returns the file's text without the rule. check has found the place.
-func (r rule) patched(root string) ([]byte, error) {
-	source, err := os.ReadFile(filepath.Join(root, r.file))
-	return []byte(strings.Replace(string(source), r.old, r.new, 1)), err
+// patched returns the texts of the files without the rule. check has found the places.
+func (r rule) patched(root string) (texts map[string]string, err error) {
+	texts = map[string]string{}
+	for _, e := range r.edits() {
+		if _, ok := texts[e.file]; !ok {
+			source, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return nil, err
+			}
+			texts[e.file] = string(source)
+		}
+		texts[e.file] = strings.Replace(texts[e.file], e.old, e.new, 1)
+	}
+	return texts, nil
 }
 
 var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)

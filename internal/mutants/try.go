@@ -6,6 +6,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +16,8 @@ import (
 	"sync"
 	"syscall"
 	"time"
+
+	"github.com/fencepost/fencepost/integration/simulation/seeded"
 )
 
 // verdict is what a test run says.
@@ -36,6 +39,7 @@ func try(ctx context.Context, root string, rules []rule, parallel int) error {
 	}
 	defer os.RemoveAll(tmp)
 	t := &trier{root: root, tmp: tmp, width: len(fmt.Sprint(len(rules)))}
+	t.library = sync.OnceValues(func() (map[string]string, error) { return seeded.Library(filepath.Join(tmp, "library")) })
 	slots := make(chan struct{}, parallel)
 	started := time.Now()
 
@@ -107,6 +111,7 @@ type baseline struct {
 type trier struct {
 	root, tmp string
 	width     int
+	library   func() (replace map[string]string, err error) // of the simulation
 
 	mu                  sync.Mutex
 	done                int
@@ -123,7 +128,7 @@ func (t *trier) baseline(ctx context.Context, s suite, names []string) baseline 
 	}
 	defer os.RemoveAll(dir)
 	binary := filepath.Join(dir, "tests")
-	if out, err := t.compile(ctx, binary, s.dir, ""); err != nil {
+	if out, err := t.compile(ctx, binary, s.dir, nil); err != nil {
 		return baseline{err: fmt.Errorf("%s does not compile: %s", s.dir, out)}
 	}
 	v, err := t.run(ctx, binary, filepath.Join(t.root, s.dir), "^("+strings.Join(names, "|")+")$", s.long, 10*time.Minute)
@@ -197,15 +202,15 @@ func (t *trier) judge(ctx context.Context, r rule, b baseline) (outcome, detail 
 		return unjudged, err.Error()
 	}
 	defer os.RemoveAll(dir)
-	overlay, cwd, err := t.apply(r, dir)
+	replace, cwd, err := t.apply(r, dir)
 	if err != nil {
 		return unjudged, err.Error()
 	}
 	binary := filepath.Join(dir, "tests")
-	if out, err := t.compile(ctx, binary, r.where(), overlay); err != nil {
+	if out, err := t.compile(ctx, binary, r.where(), replace); err != nil {
 		return unjudged, "does not compile: " + string(out)
 	}
-	v, err := t.run(ctx, binary, cwd, r.pattern(), r.long, r.limit())
+	v, err := t.run(ctx, binary, cwd, r.pattern(), r.long, r.limit(), r.args...)
 	switch {
 	case err != nil:
 		return unjudged, err.Error()
@@ -216,47 +221,71 @@ func (t *trier) judge(ctx context.Context, r rule, b baseline) (outcome, detail 
 	case v.timeout:
 		return unjudged, "no verdict within " + r.limit().String() + "\n" + tail(v.output)
 	case len(v.failed) > 0:
-		return killed, "by " + v.failed[len(v.failed)-1] // the innermost subtest is named after those around it
+		detail = "by " + v.failed[len(v.failed)-1] // the innermost subtest is named after those around it
+		if schedule := failedSchedule.FindSubmatch(v.output); schedule != nil {
+			detail += fmt.Sprintf(", seed %s: %.200s", schedule[1], schedule[2])
+		}
+		return killed, detail
 	case bytes.Contains(v.output, []byte("panic: ")) || bytes.Contains(v.output, []byte("fatal error: ")):
 		return killed, "by a panic: " + oneLine(string(panicLine.Find(v.output)))
 	}
 	return unjudged, "the tests ended without a verdict\n" + tail(v.output)
 }
 
+// failedSchedule is what the simulation says of the one that failed.
+var failedSchedule = regexp.MustCompile(`: seed (\d+):\n *(.*)`)
+
 var panicLine = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
 
-// apply writes what the mutant changes into dir: an overlay for the go command, or, when the file is none of Go's, a
-// copy of its directory in which to run the tests.
-func (t *trier) apply(r rule, dir string) (overlay, cwd string, err error) {
-	text, err := r.patched(t.root)
+// apply writes what the mutant changes into dir: files for the go command to take in the place of others, or, when they are none of
+// Go's, a copy of their directory in which to run the tests.
+func (t *trier) apply(r rule, dir string) (replace map[string]string, cwd string, err error) {
+	texts, err := r.patched(t.root)
 	if err != nil {
-		return "", "", err
+		return nil, "", err
 	}
 	cwd = filepath.Join(t.root, r.where())
 	if !strings.HasSuffix(r.file, ".go") {
 		// Below the same number of directories, so that ../.. is a place that there is.
 		copied := filepath.Join(dir, filepath.Dir(r.file))
 		if err := os.CopyFS(copied, os.DirFS(filepath.Join(t.root, filepath.Dir(r.file)))); err != nil {
-			return "", "", err
+			return nil, "", err
 		}
-		return "", copied, os.WriteFile(filepath.Join(copied, filepath.Base(r.file)), text, 0o755)
+		return nil, copied, os.WriteFile(filepath.Join(copied, filepath.Base(r.file)), []byte(texts[r.file]), 0o755)
 	}
-	file := filepath.Join(dir, "mutant.go")
-	if err := os.WriteFile(file, text, 0o644); err != nil {
-		return "", "", err
+	replace = map[string]string{}
+	for file, text := range texts {
+		mutant := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(mutant, []byte(text), 0o644); err != nil {
+			return nil, "", err
+		}
+		replace[filepath.Join(t.root, file)] = mutant
 	}
-	list, err := json.Marshal(map[string]map[string]string{"Replace": {filepath.Join(t.root, r.file): file}})
-	if err != nil {
-		return "", "", err
-	}
-	overlay = filepath.Join(dir, "overlay.json")
-	return overlay, cwd, os.WriteFile(overlay, list, 0o644)
+	return replace, cwd, nil
 }
 
-// compile builds the tests of the package in dir. Vet is for the real code.
-func (t *trier) compile(ctx context.Context, binary, dir, overlay string) (out []byte, err error) {
+// compile builds the tests of the package in dir with files in the place of others: the simulation's with a library of its own, with
+// which a schedule is the same each time. Vet is for the real code.
+func (t *trier) compile(ctx context.Context, binary, dir string, replace map[string]string) (out []byte, err error) {
 	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary} // linking takes most of the time
-	if overlay != "" {
+	if dir == simulation {
+		library, err := t.library()
+		if err != nil {
+			return []byte(err.Error()), err
+		}
+		library = maps.Clone(library)
+		maps.Copy(library, replace)
+		replace, args = library, append(args, "-tags", seeded.Tag)
+	}
+	if len(replace) > 0 {
+		list, err := json.Marshal(map[string]any{"Replace": replace})
+		if err != nil {
+			return nil, err
+		}
+		overlay := binary + ".overlay.json"
+		if err := os.WriteFile(overlay, list, 0o644); err != nil {
+			return []byte(err.Error()), err
+		}
 		args = append(args, "-overlay", overlay)
 	}
 	cmd := exec.CommandContext(ctx, "go", append(args, ".")...)
@@ -265,10 +294,9 @@ func (t *trier) compile(ctx context.Context, binary, dir, overlay string) (out [
 }
 
 // run runs tests that are compiled. The binary itself ends when time is over; if it does not even do that, it is killed.
-func (t *trier) run(ctx context.Context, binary, dir, pattern string, long bool, limit time.Duration) (verdict, error) {
+func (t *trier) run(ctx context.Context, binary, dir, pattern string, long bool, limit time.Duration, more ...string) (verdict, error) {
 	ctx, cancel := context.WithTimeout(ctx, limit+time.Minute)
 	defer cancel()
-	var more []string
 	if b, err := os.ReadFile(binary); err == nil && bytes.Contains(b, []byte("rapid.nofailfile")) {
 		more = append(more, "-rapid.nofailfile") // or it notes in the tree what has failed
 	}

@@ -3,9 +3,13 @@
 //
 //	go run ./integration/simulation/sim -schedules 100000
 //	go run ./integration/simulation/sim -seed 47           # one, with everything that happens in it
+//	go run ./integration/simulation/sim -schedules 1 -mutants all
+//
+// Behind them it lets internal/mutants drop safety rules, one by one, which the schedules must notice.
 package main
 
 import (
+	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -15,6 +19,8 @@ import (
 	"runtime"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/integration/simulation/seeded"
 )
 
 const simulation = "^TestSimulation$"
@@ -33,10 +39,12 @@ func run() error {
 		seed      = flag.Uint64("seed", 0, "play this schedule only, and print everything that happens")
 		processes = flag.Int("processes", runtime.NumCPU(), "how many to play at a time")
 		dir       = flag.String("dir", "bin/sim", "where to build")
+		mutants   = flag.String("mutants", "few", "which to play then, each of which takes a build: few (one of each package), all, none")
 	)
 	flag.Parse()
-	if flag.NArg() > 0 || *processes < 1 || *schedules < 1 {
-		return errors.New("usage: sim [-schedules N] [-first SEED] [-seed SEED] [-processes N]")
+	choice, ok := map[string][]string{"few": {"-fast"}, "all": {}, "none": nil}[*mutants]
+	if flag.NArg() > 0 || *processes < 1 || *schedules < 1 || !ok {
+		return errors.New("usage: sim [-schedules N] [-first SEED] [-seed SEED] [-processes N] [-mutants few|all|none]")
 	}
 	program, err := build(*dir)
 	if err != nil {
@@ -69,7 +77,7 @@ func run() error {
 		}
 		tests := simulation
 		if i == 0 {
-			tests = "." // also that the same seed is the same history, and that mutants are noticed
+			tests = "." // also that the same seed is the same history
 		}
 		all.Go(func() { failed[i] = play(i, tests, "-schedules", fmt.Sprint(n), "-first", fmt.Sprint(from)) })
 	}
@@ -78,5 +86,39 @@ func run() error {
 		return err
 	}
 	fmt.Printf("%d schedules in %v\n", *schedules, time.Since(began).Round(time.Second))
+	if choice == nil {
+		return nil
+	}
+	cmd := exec.Command("go", append([]string{"run", "github.com/fencepost/fencepost/internal/mutants", "-run", "in the simulation", "-p", fmt.Sprint(*processes)}, choice...)...)
+	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return fmt.Errorf("internal/mutants: %w", err)
+	}
 	return nil
+}
+
+// build compiles the simulation with the patched library into dir and returns the program.
+func build(dir string) (string, error) {
+	dir, err := filepath.Abs(dir)
+	if err != nil {
+		return "", err
+	}
+	replace, err := seeded.Library(filepath.Join(dir, "_overlay")) // ./... does not look into directories that begin with _
+	if err != nil {
+		return "", err
+	}
+	b, err := json.Marshal(map[string]any{"Replace": replace})
+	if err != nil {
+		return "", err
+	}
+	overlay, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
+	if err := os.WriteFile(overlay, b, 0o644); err != nil {
+		return "", err
+	}
+	cmd := exec.Command("go", "test", "-c", "-tags", seeded.Tag, "-overlay", overlay, "-o", program, "github.com/fencepost/fencepost/integration/simulation")
+	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
+	if err := cmd.Run(); err != nil {
+		return "", fmt.Errorf("build the simulation with a patched standard library: %w", err)
+	}
+	return program, nil
 }

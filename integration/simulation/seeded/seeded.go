@@ -1,7 +1,7 @@
-package main
+// Package seeded patches the standard library for the simulation, so that a seed is a history.
+package seeded
 
 import (
-	"encoding/json"
 	"fmt"
 	"os"
 	"os/exec"
@@ -81,14 +81,21 @@ func (b *synctestBubble) roll() uint64 {
 	{"os/exec.go", "func Getpid() int { return syscall.Getpid() }\n", "func Getpid() int { return 4711 }\n"},
 }
 
-// build compiles the simulation with the patched library into dir and returns the program.
-func build(dir string) (string, error) {
+// Tag is the build tag of what the patches make possible.
+const Tag = "dice"
+
+// Library writes the patched files of the standard library into dir, and returns them by the files in whose place they are compiled: for
+// go build -overlay.
+func Library(dir string) (replace map[string]string, err error) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
-		return "", fmt.Errorf("go env GOROOT: %w", err)
+		return nil, fmt.Errorf("go env GOROOT: %w", err)
 	}
 	if dir, err = filepath.Abs(dir); err != nil {
-		return "", err
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
 	}
 	library := filepath.Join(strings.TrimSpace(string(out)), "src")
 	texts := map[string]string{}
@@ -96,38 +103,22 @@ func build(dir string) (string, error) {
 		if _, ok := texts[p.file]; !ok {
 			b, err := os.ReadFile(filepath.Join(library, p.file))
 			if err != nil {
-				return "", err
+				return nil, err
 			}
 			texts[p.file] = string(b)
 		}
 		if n := strings.Count(texts[p.file], p.old); n != 1 {
-			return "", fmt.Errorf("this version of Go has %d times in %s, want once:\n%sadapt integration/simulation/sim/runtime.go to it", n, p.file, p.old)
+			return nil, fmt.Errorf("this version of Go has %d times in %s, want once:\n%sadapt integration/simulation/seeded to it", n, p.file, p.old)
 		}
 		texts[p.file] = strings.Replace(texts[p.file], p.old, p.new, 1)
 	}
-	replace := map[string]string{}
-	for file, text := range texts { // ./... does not look into directories that begin with _
-		patched := filepath.Join(dir, "_overlay", strings.ReplaceAll(file, "/", "_"))
-		if err := os.MkdirAll(filepath.Dir(patched), 0o755); err != nil {
-			return "", err
-		}
+	replace = map[string]string{}
+	for file, text := range texts {
+		patched := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
 		if err := os.WriteFile(patched, []byte(text), 0o644); err != nil {
-			return "", err
+			return nil, err
 		}
 		replace[filepath.Join(library, file)] = patched
 	}
-	b, err := json.Marshal(map[string]any{"Replace": replace})
-	if err != nil {
-		return "", err
-	}
-	overlay, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
-	if err := os.WriteFile(overlay, b, 0o644); err != nil {
-		return "", err
-	}
-	cmd := exec.Command("go", "test", "-c", "-tags", "dice", "-overlay", overlay, "-o", program, "github.com/fencepost/fencepost/integration/simulation")
-	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
-	if err := cmd.Run(); err != nil {
-		return "", fmt.Errorf("build the simulation with a patched standard library: %w", err)
-	}
-	return program, nil
+	return replace, nil
 }
