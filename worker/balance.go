@@ -23,12 +23,12 @@ const nobody = -1
 // balance says who should hold which type: an index of members for each claim, or nobody if there is no room for it.
 //
 // Free types go to those who hold least. Then types move from one that holds at least apart more than another does, if need be
-// by way of others, when the first serves nothing that the second serves. For apart = 2 nobody who serves the same types
+// by way of others, when the first serves nothing that the second serves. As apart is 2, nobody who serves the same types
 // ends more than one apart, and a state in which that is so already stays as it is.
 //
 // The result is a function of the arguments only: all members that know the same compute the same. The work grows with the number
 // of types that move and the square of the number of members.
-func balance(members []sharer, claims []claim, apart int) []int {
+func balance(members []sharer, claims []claim) []int {
 	b := balancer{members: members, load: make([]int, len(members)), stacks: make([]map[string][]int, len(members)+1), classes: map[string][]int{}}
 	for i := range b.stacks {
 		b.stacks[i] = map[string][]int{}
@@ -50,17 +50,16 @@ func balance(members []sharer, claims []claim, apart int) []int {
 		b.stacks[at][class] = append(b.stacks[at][class], i)
 	}
 	for {
-		path := b.path(len(members), apart)
+		path := b.path(len(members))
 		if path == nil {
 			break
 		}
 		b.follow(path, owner)
 	}
-	moved := true
-	for moves := 0; moved && moves < len(claims); moves++ { // for apart < 2 it would not end
+	for moved := len(claims) > 0; moved; {
 		moved = false
 		for _, from := range b.heaviest() {
-			if path := b.path(from, apart); path != nil {
+			if path := b.path(from); path != nil {
 				b.follow(path, owner)
 				moved = true
 				break
@@ -103,7 +102,7 @@ func (b *balancer) heaviest() []int {
 }
 
 // path finds the shortest way over which a type of from can go, each member on it passing one on, to whoever holds least.
-func (b *balancer) path(from, apart int) []int {
+func (b *balancer) path(from int) []int {
 	most := math.MaxInt
 	if from < len(b.members) {
 		most = b.load[from] - apart

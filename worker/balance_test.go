@@ -36,7 +36,7 @@ func TestBalance(t *testing.T) {
 			}
 			claims[i] = claim{typ, by}
 		}
-		owner := balance(members, claims, apart)
+		owner := balance(members, claims)
 		clear(load)
 		for _, o := range owner {
 			if o != nobody {
@@ -64,7 +64,7 @@ func TestBalance(t *testing.T) {
 		for i := range claims {
 			claims[i].by = owner[i]
 		}
-		if again := balance(members, claims, apart); !slices.Equal(again, owner) {
+		if again := balance(members, claims); !slices.Equal(again, owner) {
 			t.Fatalf("balanced again it is %v, not %v", again, owner)
 		}
 	}

@@ -152,24 +152,6 @@ type Config struct {
 	Logger *zerolog.Logger
 
 	promoteLimit queue.Limit // test only; the scheduler's
-	mutant       mutant      // test only: drops a safety rule
-}
-
-// mutant switches a safety rule off, to prove that the tests notice.
-type mutant struct {
-	noContiguity  bool // append whatever comes, in whatever order
-	ackBeforeSync bool // acknowledge before the fsync
-
-	forgetKeys      bool // checkpoints without the idempotency keys
-	noSkipForCopies bool // acknowledge a second message with a key without an entry in the file
-	ackBeforeHandle bool // acknowledge before the handler is called
-	noCare          bool // never hand messages over one by one after a crash
-	judgeWhenOver   bool // go on judging messages after a batch was given up
-	noSecondLook    bool // handle a producer's first message at first sight
-
-	immortal   bool // members whose beat stands still are counted
-	noStarving bool // leave types to those whom they fall to, even if they do not come
-	restless   bool // move types for a difference of one
 }
 
 func (c Config) withDefaults() Config {

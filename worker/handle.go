@@ -35,7 +35,6 @@ type handlerSink struct {
 func (h *handlerSink) open(ctx context.Context) error {
 	h.ledger = newLedger(h.pool.cfg.GapTimeout, time.Now)
 	h.ledger.sweep, h.ledger.noFile = h.sweeps.Load, true
-	h.ledger.noSecondLook = h.pool.cfg.mutant.noSecondLook
 	return h.watchPoison(ctx)
 }
 
@@ -58,7 +57,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 	for next := range in {
 		next.memory.give() // rule: what the handler has is the handler's. It may be slow, or wait for somebody to look.
 		batch := next.msgs
-		if h.over && !h.pool.cfg.mutant.judgeWhenOver {
+		if h.over {
 			// rule: nothing is judged any more: the ledger counts what is left as handled, and would take it for a copy.
 			if err := send(ctx, out, group{batches: 1}); err != nil {
 				return err
@@ -175,11 +174,6 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 
 // attempt hands msgs to the handler once, and returns those that are not settled, in order, and whether one of them failed.
 func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *group) (left []queue.Message, failed bool, _ error) {
-	if h.pool.cfg.mutant.ackBeforeHandle {
-		for i := range msgs {
-			_ = h.pool.cfg.Queue.Ack(ctx, h.typ, []queue.ID{msgs[i].ID})
-		}
-	}
 	errs := narrow(ctx, h.handler, h.lease, msgs)
 	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, storage.ErrFenced) }); i >= 0 {
 		// rule: a holder that has a successor judges no message.

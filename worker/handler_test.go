@@ -122,37 +122,25 @@ func TestHandledAndNotAcknowledgedIsHandledAgain(t *testing.T) {
 	})
 }
 
-// crashInHandler runs a worker whose process dies in the handler, and then another one; it returns how many messages were never handled.
-func crashInHandler(r *rig, change func(*Config)) (lost int) {
-	r.publish(typ, 50)
-	died := make(chan struct{})
-	p := r.start(handle(HandlerFunc(func(ctx context.Context, _ Lease, _ []queue.Message) error {
-		close(died)
-		<-ctx.Done()
-		return ctx.Err()
-	}), change))
-	<-died
-	p.cancel()
-	<-p.done
-	var rec record
-	if err := r.drain(handle(rec.handler())); err != nil {
-		r.t.Fatal(err)
-	}
-	return len(r.sent[typ]) - len(rec.all())
-}
-
+// A process that dies in the handler has acknowledged nothing of what the handler had.
 func TestCrashInTheHandlerLosesNothing(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		if n := crashInHandler(r, func(*Config) {}); n != 0 {
-			t.Errorf("%d messages are lost", n)
+		r.publish(typ, 50)
+		died := make(chan struct{})
+		p := r.start(handle(HandlerFunc(func(ctx context.Context, _ Lease, _ []queue.Message) error {
+			close(died)
+			<-ctx.Done()
+			return ctx.Err()
+		})))
+		<-died
+		p.cancel()
+		<-p.done
+		var rec record
+		if err := r.drain(handle(rec.handler())); err != nil {
+			t.Fatal(err)
 		}
-	})
-}
-
-func TestMutantThatAcknowledgesBeforeHandlingLosesMessages(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if n := crashInHandler(r, func(c *Config) { c.mutant.ackBeforeHandle = true }); n == 0 {
-			t.Error("nothing is lost: the scenario proves nothing")
+		if n := len(r.sent[typ]) - len(rec.all()); n != 0 {
+			t.Errorf("%d messages are lost", n)
 		}
 	})
 }
@@ -173,38 +161,19 @@ func (q *passedBy) Fetch(ctx context.Context, typ string, after queue.ID, limit 
 	return msgs, err
 }
 
-func handledBehindPassedBy(r *rig, change func(*Config)) []string {
-	r.publish(typ, 10)
-	var first record
-	if err := r.drain(handle(first.handler())); err != nil { // so that the producer is in its middle
-		r.t.Fatal(err)
-	}
-	r.publish(typ, 10)
-	var rec record
-	if err := r.drain(handle(rec.handler(), change, func(c *Config) { c.Queue = &passedBy{Queue: c.Queue, hide: 3} })); err != nil {
-		r.t.Fatal(err)
-	}
-	return rec.all()
-}
-
 func TestFirstMessageOfAProducerWaitsForASecondLook(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		if got := handledBehindPassedBy(r, func(*Config) {}); !slices.Equal(got, r.sent[typ][10:]) {
+		r.publish(typ, 10)
+		var first, rec record
+		if err := r.drain(handle(first.handler())); err != nil { // so that the producer is in its middle
+			t.Fatal(err)
+		}
+		r.publish(typ, 10)
+		if err := r.drain(handle(rec.handler(), func(c *Config) { c.Queue = &passedBy{Queue: c.Queue, hide: 3} })); err != nil {
+			t.Fatal(err)
+		}
+		if got := rec.all(); !slices.Equal(got, r.sent[typ][10:]) {
 			t.Errorf("handled in the order %q", got)
-		}
-	})
-}
-
-// Without the second look the order is wrong; but nothing is taken for a copy.
-func TestMutantWithoutSecondLookHandlesOutOfOrder(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		got := handledBehindPassedBy(r, func(c *Config) { c.mutant.noSecondLook = true })
-		if slices.Equal(got, r.sent[typ][10:]) {
-			t.Error("the order is right: the scenario proves nothing")
-		}
-		slices.Sort(got)
-		if !slices.Equal(got, slices.Sorted(slices.Values(r.sent[typ][10:]))) {
-			t.Errorf("handled %q: something is lost", got)
 		}
 	})
 }
@@ -559,37 +528,22 @@ func (d deaf) Fetch(ctx context.Context, typ string, after queue.ID, limit queue
 	return d.Queue.Fetch(context.WithoutCancel(ctx), typ, after, limit)
 }
 
-// stopWhileBlocked stops a worker whose handler blocks, while the fetch stage is about to read everything again. It returns how
-// many messages were neither handled nor are left.
-func stopWhileBlocked(r *rig, change func(*Config)) (lost int) {
-	r.publish(typ, 10)
-	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-		if op == queuetest.OpFetch {
-			time.Sleep(2 * shortEvery)
-		}
-		return queuetest.Fault{}
-	})
-	p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return errors.New("never") }), func(c *Config) {
-		c.Queue = deaf{r.queue}
-		change(c)
-	}))
-	time.Sleep(time.Minute)
-	p.stop()
-	return 10 - r.pending()
-}
-
+// A worker is stopped whose handler blocks, while the fetch stage is about to read everything again.
 func TestWhatWasGivenUpAtAStopIsNotTakenForACopy(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		if n := stopWhileBlocked(r, func(*Config) {}); n != 0 {
+		r.publish(typ, 10)
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpFetch {
+				time.Sleep(2 * shortEvery)
+			}
+			return queuetest.Fault{}
+		})
+		p := r.start(handle(HandlerFunc(func(context.Context, Lease, []queue.Message) error { return errors.New("never") }),
+			func(c *Config) { c.Queue = deaf{r.queue} }))
+		time.Sleep(time.Minute)
+		p.stop()
+		if n := 10 - r.pending(); n != 0 {
 			t.Errorf("%d messages are lost", n)
-		}
-	})
-}
-
-func TestMutantThatJudgesWhenOverLosesMessages(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if n := stopWhileBlocked(r, func(c *Config) { c.mutant.judgeWhenOver = true }); n == 0 {
-			t.Error("nothing is lost: the scenario proves nothing")
 		}
 	})
 }

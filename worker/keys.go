@@ -54,8 +54,6 @@ type keys struct {
 	order  []keyEntry          // as they were noted: about by time
 	ahead  []keyEntry          // those of them that were from the future when they came to the front
 	newest int64               // the latest time noted that was not from the future
-
-	mutantForget bool // checkpoints do without
 }
 
 // copied reports whether a message with m's key was published within the window before or after m, and is in the file.
@@ -227,9 +225,6 @@ func (k *keys) replayKey(r storage.Record, id queue.ID) {
 // appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys × (hash 16 B · uvarint ms). Behind a hash of zeros,
 // which no key has, come those that were from the future, two for each: the time at which it was noted, and that of its ID.
 func (k *keys) appendState(b []byte) []byte {
-	if k.mutantForget {
-		return append(b, 0)
-	}
 	var all, future []keyEntry
 	for _, e := range slices.Concat(k.ahead, k.order) {
 		seen, ok := k.seen[e]

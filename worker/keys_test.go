@@ -87,7 +87,7 @@ func TestKeysAreComparedByPublishTimes(t *testing.T) {
 
 // keysAcrossDeaths lets worker after worker die right after its appends, in files of 1 MiB, with messages that repeat the keys of
 // others. It returns the payloads that are in the files and the keys that were published.
-func keysAcrossDeaths(r *rig, change func(*Config)) (got []string, keys int) {
+func keysAcrossDeaths(r *rig) (got []string, keys int) {
 	pad := strings.Repeat("x", 4000)
 	keys = 300
 	for round := range 4 {
@@ -104,17 +104,14 @@ func keysAcrossDeaths(r *rig, change func(*Config)) (got []string, keys int) {
 			}
 			return queuetest.Fault{}
 		})
-		p := r.start(func(c *Config) {
-			c.MaxFileBytes, c.Batch = 1<<20, 40
-			change(c)
-		})
+		p := r.start(func(c *Config) { c.MaxFileBytes, c.Batch = 1<<20, 40 })
 		time.Sleep(10 * time.Second)
 		p.cancel()
 		<-p.done
 	}
 	r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
 	drain := func() {
-		if err := r.drain(func(c *Config) { c.MaxFileBytes = 1 << 20; change(c) }); err != nil {
+		if err := r.drain(func(c *Config) { c.MaxFileBytes = 1 << 20 }); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -136,7 +133,7 @@ func keysAcrossDeaths(r *rig, change func(*Config)) (got []string, keys int) {
 
 func TestKeysSurviveDeathsAndSizeLimits(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		got, keys := keysAcrossDeaths(r, func(*Config) {})
+		got, keys := keysAcrossDeaths(r)
 		slices.Sort(got)
 		if n := len(got); n != keys || len(slices.Compact(got)) != keys {
 			t.Errorf("%d messages for %d keys", n, keys)
@@ -150,49 +147,28 @@ func TestKeysSurviveDeathsAndSizeLimits(t *testing.T) {
 	})
 }
 
-func TestMutantWithoutKeysInCheckpointsDoubles(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		if got, keys := keysAcrossDeaths(r, func(c *Config) { c.mutant.forgetKeys = true }); len(got) == keys {
-			t.Error("nothing is doubled: the scenario proves nothing")
-		}
-	})
-}
-
-// copiesAndThenMore lets one worker see the second message with a key, and another one the message behind it.
-func copiesAndThenMore(r *rig, change func(*Config)) {
-	p, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})
-	if err != nil {
-		r.t.Fatal(err)
-	}
-	defer p.Close(context.Background())
-	for range 3 {
-		for range 2 {
-			if _, err := p.Publish(context.Background(), typ, []byte("x"), map[string]string{queue.KeyHeader: "k"}); err != nil {
-				r.t.Fatal(err)
-			}
-		}
-		w := r.start(change)
-		time.Sleep(time.Second)
-		w.cancel() // without a last checkpoint
-		<-w.done
-	}
-}
-
-// A message that is not appended leaves its number in the file, or those behind it would wait for it.
+// A message that is not appended leaves its number in the file, or those behind it would wait for it: one worker sees the second message
+// with a key, and another one the message behind it.
 func TestSecondMessageLeavesNoGap(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		copiesAndThenMore(r, nil)
+		p, err := queue.NewPublisher(context.Background(), r.queue, queue.PublisherOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer p.Close(context.Background())
+		for range 3 {
+			for range 2 {
+				if _, err := p.Publish(context.Background(), typ, []byte("x"), map[string]string{queue.KeyHeader: "k"}); err != nil {
+					t.Fatal(err)
+				}
+			}
+			w := r.start(nil)
+			time.Sleep(time.Second)
+			w.cancel() // without a last checkpoint
+			<-w.done
+		}
 		if n := r.pending(); n != 0 || strings.Contains(r.log.String(), "declared gap") {
 			t.Errorf("%d messages are pending; see the log", n)
-		}
-	})
-}
-
-func TestMutantWithoutSkipEntriesForCopiesWaits(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		copiesAndThenMore(r, func(c *Config) { c.mutant.noSkipForCopies = true })
-		if r.pending() == 0 {
-			t.Error("nothing waits: the scenario proves nothing")
 		}
 	})
 }

@@ -57,10 +57,6 @@ type ledger struct {
 	// noFile: there is no file that tells what came before, so missing messages may have been settled by an earlier session.
 	noFile bool
 	looked map[uint64]sight // by producer number
-
-	noContiguity bool // mutant: accept whatever comes
-	noSecondLook bool // mutant: accept a producer's first message at first sight
-	anyEndsGap   bool // mutant: whatever comes first after the timeout ends a gap
 }
 
 // producerEntry is what the file knows of one producer.
@@ -122,10 +118,6 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 	if entry != nil {
 		last = entry.n
 	}
-	if l.noContiguity && !m.Incomplete {
-		l.note(m.ID, seenAt)
-		return appendNow
-	}
 	switch {
 	case n == 0:
 		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in the queue.
@@ -168,7 +160,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		// rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
 		// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session, or is lost.
 		now, look := l.sweep(), l.looked[producer]
-		if (look.sweep == now || n > look.n) && !l.noSecondLook {
+		if look.sweep == now || n > look.n {
 			if look.sweep == now {
 				n = max(n, look.n)
 			}
@@ -180,7 +172,7 @@ func (l *ledger) judge(m *queue.Message, seenAt int64) verdict {
 		return appendNow
 	}
 	// rule: only the first message that waits ends a gap. Those behind it may be read just when the timeout is over, and would overtake it.
-	if h := l.holdBack(producer, m.ID); l.now().Sub(h.since) < l.gapTimeout || h.next != m.ID && !l.anyEndsGap {
+	if h := l.holdBack(producer, m.ID); l.now().Sub(h.since) < l.gapTimeout || h.next != m.ID {
 		return hold
 	}
 	l.note(m.ID, seenAt)

@@ -60,9 +60,6 @@ func (h *handlerSink) watchPoison(ctx context.Context) error {
 	if !before.Trying.IsZero() {
 		now.Deaths[before.Trying]++
 	}
-	if h.pool.cfg.mutant.noCare {
-		now = mark{}
-	}
 	if now.Starts > 1 || len(now.Deaths) > 0 {
 		// What killed the process was in the batch that the handler had; what was fetched ahead of it was not.
 		h.poison.careful = 3 * h.pool.cfg.Batch

@@ -90,15 +90,6 @@ func TestMessageThatKillsTheProcessBlocks(t *testing.T) {
 	})
 }
 
-func TestMutantWithoutCareIsKilledForEver(t *testing.T) {
-	onRig(t, func(t *testing.T, r *rig) {
-		r.publish(typ, 100)
-		if kills, _ := processes(r, 10, isPoison, func(c *Config) { deadLetters(c); c.mutant.noCare = true }); kills < 10 {
-			t.Errorf("killed %d times and then drained: the scenario proves nothing", kills)
-		}
-	})
-}
-
 // A process that is killed for reasons of its own, again and again, accuses nobody.
 func TestKillsForOtherReasonsAccuseNoMessage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {

@@ -238,8 +238,7 @@ func (s *session) open(ctx context.Context) error {
 	for attempt := 1; ; attempt++ {
 		s.ledger = newLedger(cfg.GapTimeout, time.Now)
 		s.ledger.sweep = s.sweeps.Load
-		s.ledger.noContiguity = cfg.mutant.noContiguity
-		s.ledger.keys.window, s.ledger.keys.mutantForget = cfg.DedupeWindow, cfg.mutant.forgetKeys
+		s.ledger.keys.window = cfg.DedupeWindow
 		seenAt, err := s.seenAt(ctx)
 		if err != nil {
 			return err
@@ -358,14 +357,6 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 			}
 		}
 		s.tellHeld()
-		if s.pool.cfg.mutant.ackBeforeSync {
-			select {
-			case out <- done:
-				done = group{}
-			case <-ctx.Done():
-				return ctx.Err()
-			}
-		}
 		if s.writer().NextIndex() != before {
 			// rule: fsync before ack.
 			// rule: a duplicate waits for the fsync too: its first copy may be in this group.
@@ -436,9 +427,6 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 		due = append(due, m)
 		done.ids = append(done.ids, m.ID)
 		if s.skipCopy(&records[len(records)-1], m) {
-			if cfg := &s.pool.cfg; cfg.mutant.noSkipForCopies {
-				records, due = records[:len(records)-1], due[:len(due)-1]
-			}
 			continue
 		}
 		if err := s.filter(m); err != nil {

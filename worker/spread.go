@@ -112,6 +112,8 @@ type sighting struct {
 	at   time.Time
 }
 
+func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
+
 // holding is a type that a member says to hold.
 type holding struct {
 	by    string
@@ -319,7 +321,7 @@ func (sp *spread) learn(members []queue.Member) {
 		}
 		sights[m.ID] = s
 		sp.others = append(sp.others, m)
-		if !sp.lives(s, now, silentAfter) {
+		if !s.lives(now, silentAfter) {
 			continue
 		}
 		for _, typ := range m.Held {
@@ -369,17 +371,13 @@ func (sp *spread) gone(members []queue.Member) (ids []string) {
 	return ids
 }
 
-func (sp *spread) lives(s sighting, now time.Time, within time.Duration) bool {
-	return now.Sub(s.at) < within || sp.p.cfg.mutant.immortal
-}
-
 // sharing are the live members that may take types, this pool among them unless it stops, sorted by ID; alone tells that no
 // other is known. sp.mu is held.
 func (sp *spread) sharing(now time.Time) (all []queue.Member, alone bool) {
 	alone = true
 	if now.Sub(sp.readAt) < deadAfter && !sp.readAt.IsZero() {
 		for _, m := range sp.others {
-			if sp.lives(sp.sights[m.ID], now, deadAfter) {
+			if sp.sights[m.ID].lives(now, deadAfter) {
 				alone = false
 				if !m.Stopping {
 					all = append(all, m)
@@ -405,7 +403,7 @@ func (sp *spread) sharing(now time.Time) (all []queue.Member, alone bool) {
 // holder returns who is known to hold a type; ok is false if nobody is. sp.mu is held.
 func (sp *spread) holder(typ string, now time.Time) (h holding, ok bool) {
 	h, ok = sp.claims[typ]
-	return h, ok && now.Sub(sp.readAt) < deadAfter && sp.lives(sp.sights[h.by], now, silentAfter)
+	return h, ok && now.Sub(sp.readAt) < deadAfter && sp.sights[h.by].lives(now, silentAfter)
 }
 
 // leave notes that a type is to be had.
@@ -456,12 +454,8 @@ func (sp *spread) plan(now time.Time) {
 			claims = append(claims, claim{typ, nobody})
 		}
 	}
-	min := apart
-	if sp.p.cfg.mutant.restless {
-		min = 1
-	}
 	sp.shares = make(map[string]string, len(claims))
-	for i, owner := range balance(members, claims, min) {
+	for i, owner := range balance(members, claims) {
 		if owner != nobody {
 			sp.shares[claims[i].typ] = all[owner].ID
 		}
@@ -598,7 +592,7 @@ func (sp *spread) turn(typ string) (t turn, wait time.Duration) {
 		sp.plan(now)
 	}
 	// rule: no type with backlog waits for somebody who does not come.
-	starves := now.Sub(it.free) > starveAfter && !sp.p.cfg.mutant.noStarving
+	starves := now.Sub(it.free) > starveAfter
 	switch {
 	case alone || starves || sp.shares[typ] == sp.p.instance:
 		it.taking = true

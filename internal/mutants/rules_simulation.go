@@ -52,14 +52,4 @@ var simulationRules = []rule{
 
 	{file: "lock/acquire.go", rule: "a takeover comes only after a full observed lease",
 		old: `return standstill(h.Lease)`, new: `return 0`},
-
-	{file: "worker/ledger.go", rule: "the file refuses second copies", how: "whatever comes is appended",
-		old: "	var last uint64\n\tif entry != nil {\n\t\tlast = entry.n\n\t}\n",
-		new: "	var last uint64\n\tif entry != nil {\n\t\tlast = entry.n\n\t}\n\tif !m.Incomplete {\n\t\tl.note(m.ID, seenAt)\n\t\treturn appendNow\n\t}\n"},
-	{file: "worker/session.go", rule: "fsync before ack",
-		old: "		s.tellHeld()\n", new: "		s.tellHeld()\n\t\tselect {\n\t\tcase out <- done:\n\t\t\tdone = group{}\n\t\tcase <-ctx.Done():\n\t\t\treturn ctx.Err()\n\t\t}\n"},
-	{file: "worker/keys.go", rule: "checkpoints carry the keys",
-		old: "	var all, future []keyEntry\n", new: "	if true {\n\t\treturn append(b, 0)\n\t}\n\tvar all, future []keyEntry\n"},
-	{file: "worker/handle.go", rule: "acknowledged only after the handler returned nil",
-		old: `errs := narrow(ctx, h.handler, h.lease, msgs)`, new: "for i := range msgs {\n\t\t_ = h.ack(ctx, []queue.ID{msgs[i].ID})\n\t}\n\terrs := narrow(ctx, h.handler, h.lease, msgs)"},
 }
