@@ -131,7 +131,7 @@ staticcheck:
 # The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. Nor does it see more in the tests of
 # ONEATATIME, where one goroutine computes at a time. GORACE: without the second that every process otherwise sleeps before it exits.
-ONEATATIME := EveryRuleIsNeeded|SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
+ONEATATIME := SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
 ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/BuryLargest|TestPromotingSurvivesEveryInterruption
 ONEATATIME := $(ONEATATIME)|TestCrash|TestLyingIndex|TestIndex|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
 ONEATATIME := $(ONEATATIME)|TestLimits|TestLargeBatchComesInPieces|TestReportedBytesAreAll|TestChainReadsEnds|TestMemoryIsBounded

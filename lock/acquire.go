@@ -26,13 +26,12 @@ type attempt struct {
 	begin step
 
 	// What became of the writes so far.
-	unclear    bool  // one may have been applied without our knowing, or may be yet
-	inserted   bool  // a record with the present id may have been inserted, or may be yet
-	unseeded   bool  // the record is known to be ours, and to have no token yet
-	takingOver bool  // the latest one took the lock from a dead holder
-	robbing    bool  // whose work may still be under way
-	drawn      int64 // for mutantEarlySeed: a first token, drawn too early
-	races      int   // how many in a row matched nothing
+	unclear    bool // one may have been applied without our knowing, or may be yet
+	inserted   bool // a record with the present id may have been inserted, or may be yet
+	unseeded   bool // the record is known to be ours, and to have no token yet
+	takingOver bool // the latest one took the lock from a dead holder
+	robbing    bool // whose work may still be under way
+	races      int  // how many in a row matched nothing
 	race       jitter
 
 	// What is known of the holder.
@@ -151,7 +150,6 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 		}
 		a.inherit()
 	}
-	a.drawn = a.seed()
 	le, err := a.run(wait, ctx)
 	a.mu.Lock()
 	a.over, a.lease = true, le
@@ -260,9 +258,6 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 				return nil, err
 			}
 			continue
-		}
-		if a.l.opts.mutant&mutantDeadlineFromReply != 0 {
-			sent = a.l.valid()
 		}
 		switch {
 		case g.token < minToken:
@@ -413,7 +408,7 @@ func (a *attempt) judge() verdict {
 	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
 	r := ob.record
 	dead := func(h Hold, since time.Duration) bool {
-		left := a.l.patience(a, h) - (now - since)
+		left := a.l.patience(h) - (now - since)
 		if left > 0 {
 			patience = min(patience, left)
 		}
@@ -466,7 +461,7 @@ const (
 // one another for ever. A failure costs nothing but the place.
 func (a *attempt) stand(wait context.Context) {
 	now := a.l.valid()
-	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0 && a.l.opts.mutant&mutantNoWriterMark == 0
+	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0
 	if !a.fair && !writer && !a.queued || a.queued && now-a.beat < queueBeat {
 		return
 	}
@@ -502,12 +497,8 @@ func (a *attempt) stepBack() {
 }
 
 // patience is how long a version of hold h must stand still before its holder is presumed dead.
-func (l *Locker) patience(a *attempt, h Hold) time.Duration {
+func (l *Locker) patience(h Hold) time.Duration {
 	switch {
-	case l.opts.mutant&mutantEarlyTakeover != 0:
-		return 0
-	case l.opts.mutant&mutantOwnLease != 0:
-		return standstill(a.hold.Lease)
 	case l.seen.isDead(h.ID):
 		return 0 // our own, and no code relies on it any more
 	case provablyDead(l.opts.Owner, h.Owner):
@@ -545,9 +536,6 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	var floor int64
 	if a.unseeded {
 		floor = a.seed() - 1
-		if a.l.opts.mutant&mutantEarlySeed != 0 {
-			floor = a.drawn - 1
-		}
 	}
 	return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
 		return s.Confirm(ctx, a.name, h, floor, v)
@@ -602,13 +590,7 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}
 	}
 	pause(wait.Done(), a.retry.next())
-	switch {
-	case a.l.opts.mutant&mutantNoConfirm != 0:
-		a.mu.Lock()
-		a.hold.ID = NewHoldID()
-		a.mu.Unlock()
-		return now, nil
-	case now == stepRead:
+	if now == stepRead {
 		return stepRead, nil
 	}
 	return stepConfirm, nil

@@ -33,7 +33,7 @@ func TestRequestRelease(t *testing.T) {
 }
 
 func TestForceReleaseFencesTheVictim(t *testing.T) {
-	virtually(t, func(w *world) { forced(w) })
+	virtually(t, forced)
 }
 
 // forced: a holder hangs and is released by force.

@@ -248,7 +248,7 @@ func TestFailingRenewalsAreRepeated(t *testing.T) {
 }
 
 func TestTheDeadlineCountsFromTheSending(t *testing.T) {
-	virtually(t, func(w *world) { deadlineFromSending(w) })
+	virtually(t, deadlineFromSending)
 }
 
 // deadlineFromSending: the answers to all operations take two seconds, during which the store has already counted.
@@ -610,7 +610,7 @@ func TestReleaseRunsOnItsOwnContext(t *testing.T) {
 			t.Errorf("got %v", err)
 		}
 		w.between("returned", w.now(), 0, 0)
-		w.acquire(other)
+		w.acquire(other, lock.WithWait(time.Minute))
 		w.between("free", w.now(), time.Second, time.Second+250*time.Millisecond)
 		w.must(le.Release(w.Context())) // by now it has a result
 	})
@@ -680,7 +680,7 @@ func TestReleaseAfterLossFreesTheLockEarly(t *testing.T) {
 }
 
 func TestAZombieNeverTouchesItsSuccessor(t *testing.T) {
-	virtually(t, func(w *world) { zombie(w) })
+	virtually(t, zombie)
 }
 
 // zombie: a holder is cut off for so long that another takes over; then everything it still has to say arrives.

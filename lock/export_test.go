@@ -2,26 +2,6 @@ package lock
 
 import "time"
 
-// Mutants for the removal tests.
-const (
-	MutantEarlyTakeover     = mutantEarlyTakeover
-	MutantOwnLease          = mutantOwnLease
-	MutantDeadlineFromReply = mutantDeadlineFromReply
-	MutantNoLossTimer       = mutantNoLossTimer
-	MutantEarlySeed         = mutantEarlySeed
-	MutantNoConfirm         = mutantNoConfirm
-	MutantNoWriterMark      = mutantNoWriterMark
-	MutantSelfish           = mutantSelfish
-)
-
-type Mutant = mutant
-
-// Mutate returns o with the rule removed.
-func Mutate(o Options, m Mutant) Options {
-	o.mutant = m
-	return o
-}
-
 // Standstill and Margin are the two waits of the protocol.
 func Standstill(lease time.Duration) time.Duration { return standstill(lease) }
 func Margin(lease time.Duration) time.Duration     { return margin(lease) }

@@ -76,11 +76,9 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 		l.stats.takenOver.Add(1)
 	}
 
-	if l.opts.mutant&mutantNoLossTimer == 0 {
-		le.mu.Lock()
-		le.timer = time.AfterFunc(le.nextCheck(l.valid()), le.checkDeadline)
-		le.mu.Unlock()
-	}
+	le.mu.Lock()
+	le.timer = time.AfterFunc(le.nextCheck(l.valid()), le.checkDeadline)
+	le.mu.Unlock()
 	go le.renew(sent)
 	return le, nil
 }
@@ -279,9 +277,6 @@ func (le *Lease) renew(sent time.Duration) {
 				asked, ok, err := le.l.store.Renew(ctx, le.name, le.hold, NewVersion())
 				return renewal{asked, ok}, err
 			}, nil)
-			if le.l.opts.mutant&mutantDeadlineFromReply != 0 {
-				sent = le.l.valid()
-			}
 			if err == nil && !r.ok {
 				le.lose(le.whyGone())
 				return

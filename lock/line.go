@@ -2,7 +2,6 @@ package lock
 
 import (
 	"context"
-	"math"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -118,9 +117,9 @@ func (ls *lines) length(name string) (n int) {
 }
 
 // choose picks the front to hand an exclusive lock to; nil if it cannot take it now. Then wake it when the lock is free.
-func (ls *lines) choose(name string, most int) (w *waiter) {
+func (ls *lines) choose(name string) (w *waiter) {
 	ls.with(name, func(ln *line, front *waiter) {
-		if front.state != waiterParked || front.hold.Shared() || front.ctx.Err() != nil || ln.handed >= most {
+		if front.state != waiterParked || front.hold.Shared() || front.ctx.Err() != nil || ln.handed >= maxHandOvers {
 			return
 		}
 		ln.handed++
@@ -283,11 +282,7 @@ func (l *Locker) handOver(name string, h Hold) (handed, unclear bool) {
 	if h.Shared() || l.open.Err() != nil {
 		return false, false
 	}
-	most := maxHandOvers
-	if l.opts.mutant&mutantSelfish != 0 {
-		most = math.MaxInt
-	}
-	w := l.lines.choose(name, most)
+	w := l.lines.choose(name)
 	if w == nil {
 		return false, false
 	}

@@ -105,7 +105,7 @@ func TestHandOver(t *testing.T) {
 }
 
 func TestHandOversLeaveRoomForOtherProcesses(t *testing.T) {
-	virtually(t, func(w *world) { crowd(w) })
+	virtually(t, crowd)
 }
 
 // crowd: a process has so much to do under a lock that somebody always waits for it; another process wants it, too.

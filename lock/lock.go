@@ -115,23 +115,7 @@ type Options struct {
 
 	// Wall is the clock that seeds the token of a name that has no record. Defaults to time.Now. Meant for tests.
 	Wall func() time.Time
-
-	mutant mutant // removal tests only: which rule to break
 }
-
-// mutant switches off one protocol rule, so that a test can show what the rule is for. Always 0 outside of tests.
-type mutant uint
-
-const (
-	mutantEarlyTakeover     mutant = 1 << iota // take over without having watched a full lease
-	mutantOwnLease                             // wait for the taker's lease instead of the holder's
-	mutantDeadlineFromReply                    // the lease counts from the reply of a renewal, not from its sending
-	mutantNoLossTimer                          // nobody but the renewer notices the deadline
-	mutantEarlySeed                            // the first token of a record is drawn before the record is made
-	mutantNoWriterMark                         // readers overtake writers that wait
-	mutantSelfish                              // the lock goes from hand to hand in the process for ever
-	mutantNoConfirm                            // after an unclear answer try again as if nothing had happened, with a new id
-)
 
 // Locker acquires locks in one store. It is safe for concurrent use. Close it to release what it still holds.
 type Locker struct {

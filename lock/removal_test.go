@@ -13,23 +13,35 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// A test that cannot fail is a defect. Each rule of the protocol is removed here, and the scenario that it is for must
-// then fail; with the rule it must pass.
-func TestEveryRuleIsNeeded(t *testing.T) {
+// TestScenarios: what the protocol promises, in the situations that its rules are for. Those of zombie, forced and others are tests of their own.
+// The rules of the engine are dropped by internal/mutants, and those of the stores below: then a scenario fails.
+func TestScenarios(t *testing.T) {
+	for name, scenario := range map[string]func(w *world){
+		"renewing holder":     renewingHolder,
+		"slow replies":        slowReplies,
+		"lost reply":          lostReply,
+		"lost renewal reply":  lostRenewalReply,
+		"two takers":          twoTakers,
+		"tokens over release": tokensOverRelease,
+		"rolled back renewal": rolledBackRenewal,
+		"robbed":              robbed,
+		"hand-overs":          handOvers,
+		"living shares":       livingShares,
+		"tokens of shares":    shareTokens,
+		"asked dead":          askedDead,
+	} {
+		t.Run(name, func(t *testing.T) { virtually(t, scenario) })
+	}
+}
+
+// A test that cannot fail is a defect. Stores that lack one rule each: the scenario that the rule is for must fail. With the rule it passes in
+// TestScenarios, or in a test of its own.
+func TestStoreRulesAreNeeded(t *testing.T) {
 	for _, tc := range []struct {
 		rule     string
 		scenario func(w *world)
-		engine   lock.Mutant
 		store    func(w *world, s lock.Store) lock.Store
 	}{
-		{rule: "takeover only after a full observed lease", scenario: renewingHolder, engine: lock.MutantEarlyTakeover},
-		{rule: "the observed lease is the holder's, not the taker's", scenario: renewingHolder, engine: lock.MutantOwnLease},
-		{rule: "the deadline counts from the sending (acquisition and renewal)", scenario: deadlineFromSending,
-			engine: lock.MutantDeadlineFromReply},
-		{rule: "the deadline counts from the sending (no two valid leases)", scenario: slowReplies,
-			engine: lock.MutantDeadlineFromReply},
-		{rule: "an independent timer notices the deadline", scenario: hungRenewals, engine: lock.MutantNoLossTimer},
-		{rule: "one id per acquisition, and confirmation after an unclear answer", scenario: lostReply, engine: lock.MutantNoConfirm},
 		{rule: "renewal is bound to the id of the acquisition", scenario: zombie,
 			store: func(w *world, s lock.Store) lock.Store { return renewByName{s} }},
 		{rule: "release is bound to the id of the acquisition", scenario: zombie,
@@ -50,24 +62,17 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 			store: func(w *world, s lock.Store) lock.Store { return handOverByName{s} }},
 		{rule: "a hand-over raises the token", scenario: handOvers,
 			store: func(w *world, s lock.Store) lock.Store { return handOverSameToken{s} }},
-		{rule: "hand-overs end after some, for other processes", scenario: crowd, engine: lock.MutantSelfish},
-		{rule: "an entry is removed only if it stood still", scenario: livingShares, engine: lock.MutantEarlyTakeover},
-		{rule: "the lease of an entry is its holder's", scenario: livingShares, engine: lock.MutantOwnLease},
 		{rule: "every renewal changes the version of the entry", scenario: livingShares,
 			store: func(w *world, s lock.Store) lock.Store { return recordRenewal{s, w.mem} }},
 		{rule: "a confirmed share gets a token of its own", scenario: shareTokens,
 			store: func(w *world, s lock.Store) lock.Store { return confirmByRecord{s, w.mem} }},
-		{rule: "writers who wait keep readers from overtaking", scenario: readers, engine: lock.MutantNoWriterMark},
 		{rule: "a request to release leaves the version alone", scenario: askedDead,
 			store: func(w *world, s lock.Store) lock.Store { return askByVersion{s, w.mem} }},
 		{rule: "a forced release raises the token", scenario: forced,
 			store: func(w *world, s lock.Store) lock.Store { return forceWithoutToken{s} }},
 	} {
 		t.Run(tc.rule, func(t *testing.T) {
-			if failure := outcome(t, tc.scenario, 0, nil); failure != "" {
-				t.Errorf("with the rule the scenario fails: %s", failure)
-			}
-			failure := outcome(t, tc.scenario, tc.engine, tc.store)
+			failure := outcome(t, tc.scenario, tc.store)
 			if failure == "" {
 				t.Error("without the rule the scenario passes: it does not test the rule")
 			}
@@ -76,16 +81,12 @@ func TestEveryRuleIsNeeded(t *testing.T) {
 	}
 }
 
-// outcome runs a scenario in virtual time and returns its first failure, or "".
-func outcome(t *testing.T, scenario func(w *world), engine lock.Mutant,
-	store func(*world, lock.Store) lock.Store) (failure string) {
+// outcome runs a scenario in virtual time on a store that lacks a rule and returns its first failure, or "".
+func outcome(t *testing.T, scenario func(w *world), store func(*world, lock.Store) lock.Store) (failure string) {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{TB: t}
 		w := newWorld(rec)
-		w.mutant = engine
-		if store != nil {
-			w.wrap = func(s lock.Store) lock.Store { return store(w, s) }
-		}
+		w.wrap = func(s lock.Store) lock.Store { return store(w, s) }
 		done := make(chan struct{})
 		go func() { // FailNow ends its goroutine
 			defer close(done)
@@ -128,7 +129,7 @@ func (r *recorder) Fatalf(format string, args ...any) {
 func (r *recorder) Error(args ...any) { r.Errorf("%s", fmt.Sprint(args...)) }
 func (r *recorder) Fatal(args ...any) { r.Fatalf("%s", fmt.Sprint(args...)) }
 
-// The scenarios; zombie and deadlineFromSending are with the tests of the engine.
+// The scenarios; some are with the tests of what they are about.
 
 // renewingHolder: a waiter with a short lease waits long for a holder with a long one that renews it; then it dies.
 func renewingHolder(w *world) {
@@ -178,9 +179,6 @@ func slowReplies(w *world) {
 
 // lostFor is how long ago a lease with unrenewed deadline ended, by its own account of when it must have.
 func lostFor(le *lock.Lease, w *world) time.Duration { return w.now() - lock.DeadlineOf(le) }
-
-// hungRenewals: see lostAtTheDeadline.
-func hungRenewals(w *world) { lostAtTheDeadline(w, locktest.Fault{Hang: true}) }
 
 // lostReply: the answer to an acquisition gets lost. The caller must get the lock soon, not after its own orphan's lease.
 func lostReply(w *world) {

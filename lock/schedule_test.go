@@ -27,9 +27,8 @@ type schedule struct {
 	// must grow all the same.
 	operator bool
 	// skew is the bound on how far the clock rates of two processes differ; the protocol allows for 1/16.
-	skew   float64
-	mutant lock.Mutant
-	wrap   func(*world, lock.Store) lock.Store
+	skew float64
+	wrap func(*world, lock.Store) lock.Store
 }
 
 var schedules = flag.Uint64("schedules", 30, "number of random schedules per kind")
@@ -69,14 +68,11 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// The oracle sees what happens when a rule is missing, in some of the same schedules.
+// The oracle sees what happens when a store lacks a rule, in some of the same schedules. The rules of the engine: internal/mutants.
 func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 	for name, s := range map[string]schedule{
-		"early takeover":    {mutant: lock.MutantEarlyTakeover},
-		"own lease":         {mutant: lock.MutantOwnLease},
 		"release by name":   {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},
 		"takeover by name":  {wrap: func(w *world, s lock.Store) lock.Store { return takeOverByName{s, w.mem} }},
-		"token drawn early": {mutant: lock.MutantEarlySeed, operator: true},
 		"token forgotten":   {wrap: func(w *world, s lock.Store) lock.Store { return deleteOnRelease{s, w.mem} }},
 		"hand-over by name": {wrap: func(_ *world, s lock.Store) lock.Store { return handOverByName{s} }},
 		"expiry by id":      {wrap: func(_ *world, s lock.Store) lock.Store { return expireByID{s} }},
@@ -127,7 +123,6 @@ func (s schedule) run(t *testing.T) *history {
 	synctest.Test(t, func(t *testing.T) {
 		rec := &recorder{TB: t}
 		w := newWorld(rec)
-		w.mutant = s.mutant
 		if s.wrap != nil {
 			w.wrap = func(st lock.Store) lock.Store { return s.wrap(w, st) }
 		}

@@ -145,7 +145,7 @@ func livingShares(w *world) {
 }
 
 func TestWritersAreNotStarved(t *testing.T) {
-	virtually(t, func(w *world) { readers(w) })
+	virtually(t, readers)
 }
 
 // readers: some processes read all the time, overlapping each other; a writer wants its turn.

@@ -27,10 +27,9 @@ func virtually(t *testing.T, f func(w *world)) {
 // world is a store and the processes that use it.
 type world struct {
 	testing.TB
-	mem    *locktest.Memory
-	start  time.Time
-	wrap   func(lock.Store) lock.Store // breaks a rule of the store, for removal tests
-	mutant lock.Mutant                 // breaks a rule of the engine, for removal tests
+	mem   *locktest.Memory
+	start time.Time
+	wrap  func(lock.Store) lock.Store // breaks a rule of the store, for removal tests
 }
 
 func newWorld(t testing.TB) *world {
@@ -56,7 +55,7 @@ func (w *world) locker(o lock.Options) *lock.Locker {
 	if o.Clock == nil {
 		o.Clock = w.now
 	}
-	l, err := lock.New(w.store(), lock.Mutate(o, w.mutant))
+	l, err := lock.New(w.store(), o)
 	w.must(err)
 	w.Cleanup(func() {
 		w.mem.Inject(nil)
