@@ -189,9 +189,6 @@ func (s *stream) refuse(items int, err error) []*item {
 		if it.state == itemWaiting {
 			s.live--
 			s.liveBytes -= it.size
-			if s.p.mutant.numberRefused {
-				s.n++
-			}
 			refused = append(refused, it)
 		}
 	}
@@ -202,10 +199,4 @@ func (s *stream) refuse(items int, err error) []*item {
 		s.broken = err
 	}
 	return refused
-}
-
-// paused is for a mutant.
-func (p *Publisher) paused(typ string) bool {
-	s, err := p.q.Settings(p.sending, typ)
-	return err == nil && s.PublishPaused
 }

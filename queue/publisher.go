@@ -210,21 +210,6 @@ type Publisher struct {
 	stats      PublisherStats
 	controls   controls
 	resumed    bool // Resume.From was handed to a stream
-
-	mutant mutant
-}
-
-// mutant drops one safety rule each, for the tests that prove that the rule is needed.
-type mutant struct {
-	severalInFlight bool // start the next batch while one is unsettled
-	freshIDs        bool // repeat a batch under new IDs
-	keepNumber      bool // keep the producer number after a failure
-	noPause         bool // publish under a new number at once
-	lastAnswerOnly  bool // judge a batch by its last answer and forget unclear ones before it
-	numberRefused   bool // give numbers to messages that are refused before they are sent
-	noCheckpoint    bool // send a batch before its numbers are saved
-	freshIDsAgain   bool // repeat what a checkpoint says under new IDs
-	pauseSent       bool // let a pause reject what was sent and is not settled
 }
 
 // NewPublisher reads the queue's clock and returns a publisher. ctx bounds only that. The queue stays the caller's: close

@@ -107,9 +107,6 @@ func (s *stream) takeRepeat() []*item {
 		if it.state == itemWaiting {
 			s.n++
 			it.msg.ID = NewID(s.floor, s.producer, s.n) // rule: the same IDs, so what landed is recognised
-			if s.p.mutant.freshIDsAgain {
-				it.msg.ID = NewID(s.floor, s.producer+1, s.n)
-			}
 			it.state = itemSent
 			s.live--
 			s.liveBytes -= it.size
@@ -124,7 +121,7 @@ func (s *stream) takeRepeat() []*item {
 // checkpoint saves where the stream stands before batch is sent. false: it could not, and batch is rejected.
 func (s *stream) checkpoint(batch []*item) bool {
 	r := s.p.opt.Resume
-	if r == nil || s.repeat > 0 || s.p.mutant.noCheckpoint { // what is repeated was saved before it was sent the first time
+	if r == nil || s.repeat > 0 { // what is repeated was saved before it was sent the first time
 		return true
 	}
 	first := batch[0].msg.ID

@@ -93,10 +93,6 @@ func (s *stream) run() {
 		if batch == nil {
 			return
 		}
-		if s.p.mutant.severalInFlight {
-			s.p.streamsWG.Go(func() { s.send(batch) })
-			continue
-		}
 		if !s.checkpoint(batch) { // rule: the numbers are known before they are used
 			continue
 		}
@@ -192,7 +188,7 @@ func (s *stream) take(most int) []*item {
 	s.floor = now
 	// rule: nor does a stream that could not send for long keep its number, see next. No pause is needed: everybody has read
 	// what it stored.
-	if s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate && !s.p.mutant.keepNumber {
+	if s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate {
 		s.producer, s.n = newProducerNumber(), 0
 	}
 	most = min(most, s.live, s.p.opt.BatchMessages)
@@ -243,11 +239,7 @@ func (s *stream) send(batch []*item) {
 		if len(batch) == 0 {
 			return
 		}
-		if p.mutant.pauseSent && p.paused(s.typ) {
-			s.settle(batch, Rejected, ErrPaused)
-			return
-		}
-		mayHaveLanded = (mayHaveLanded && !p.mutant.lastAnswerOnly) || !err.Refused
+		mayHaveLanded = mayHaveLanded || !err.Refused
 		wait := repeatWait(attempt)
 		if err.Refused && !err.Temporary || p.sending.Err() != nil || p.opt.RepeatFor-began.Elapsed() <= wait {
 			s.giveUp(batch, mayHaveLanded, err)
@@ -265,14 +257,6 @@ func (s *stream) send(batch []*item) {
 		case <-p.sending.Done():
 		}
 		timer.Stop()
-		if p.mutant.freshIDs {
-			p.mu.Lock()
-			for i := range msgs {
-				s.n++
-				msgs[i].ID = NewID(msgs[i].ID.Time(), s.producer, s.n)
-			}
-			p.mu.Unlock()
-		}
 		// rule: the repetition carries the same documents with the same IDs, so what landed before is recognised
 	}
 }
@@ -315,9 +299,6 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	} else {
 		s.settle(batch, Rejected, fmt.Errorf("publish: not stored: %w", err.Err))
 	}
-	if s.p.mutant.keepNumber {
-		return
-	}
 	s.p.mu.Lock()
 	defer s.p.mu.Unlock()
 	if s.p.opt.Resume != nil {
@@ -329,7 +310,7 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new
 	// number sort behind those of the old one
 	switch {
-	case s.stored.IsZero() || s.p.mutant.noPause:
+	case s.stored.IsZero():
 	case errors.Is(err.Err, ErrReplaced): // nothing follows: what is published from now on is refused, and nobody need wait for that
 	case s.delayed: // nobody reads them before they are promoted: it is enough that the new IDs sort behind the old ones
 		s.notBefore = time.Now().Add(2 * time.Millisecond)
