@@ -2,36 +2,8 @@ package mongoqueue
 
 import (
 	"context"
-	"testing"
 	"time"
-
-	"go.mongodb.org/mongo-driver/v2/event"
-	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 )
-
-// OpenMutant opens a queue with weak writes or unordered inserts.
-func OpenMutant(t testing.TB, uri string, monitor *event.CommandMonitor, weak, unordered bool) *Queue {
-	t.Helper()
-	_, database, err := parseURI(uri)
-	if err != nil {
-		t.Fatal(err)
-	}
-	q, err := Open(t.Context(), uri, Options{Monitor: monitor})
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { _ = q.Close() })
-	if weak {
-		weakened := newQueue(q.client, database, writeconcern.W1())
-		weakened.name = q.name
-		if err := weakened.hello(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-		q = weakened
-	}
-	q.store.unordered = unordered
-	return q
-}
 
 // ForgetNow lets the next Promote remove old notes.
 func (q *Queue) ForgetNow() {

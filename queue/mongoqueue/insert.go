@@ -121,8 +121,6 @@ func firstWriteError(err error) string {
 type target struct {
 	write    *mongo.Collection // w:majority
 	majority *mongo.Collection // read concern majority
-
-	unordered bool // mutant: insert in any order
 }
 
 // insertOrdered implements inserter.
@@ -135,7 +133,7 @@ func (to target) insertOrdered(ctx context.Context, docs []document) (landed int
 	for i, d := range docs {
 		bodies[i] = d.body
 	}
-	_, err = to.write.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(!to.unordered))
+	_, err = to.write.InsertMany(ctx, bodies, options.InsertMany().SetOrdered(true))
 	if err == nil {
 		return len(docs), false, nil
 	}

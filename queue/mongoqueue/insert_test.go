@@ -29,8 +29,7 @@ type fakeServer struct {
 	broken   error        // a promise was broken
 	faults   int          // how many more answers get lost
 
-	// What a mutant does with a command.
-	unordered bool
+	unordered bool // commands are performed in any order
 }
 
 func newFakeServer(rng *rand.Rand, docs []document) *fakeServer {

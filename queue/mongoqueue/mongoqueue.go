@@ -115,7 +115,7 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, redact.URL(uri), redact.Password(err.Error(), uri))
 	}
-	q := newQueue(client, database, durable)
+	q := newQueue(client, database)
 	q.name, q.connectFor = redact.URL(uri), wait
 	q.direct = co.Direct != nil && *co.Direct
 	if err := q.hello(ctx); err != nil {
@@ -137,9 +137,9 @@ func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
 // (majority), and on a standalone server, where a majority is that server's memory, a crash (journal).
 var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 
-func newQueue(client *mongo.Client, database string, wc *writeconcern.WriteConcern) *Queue {
+func newQueue(client *mongo.Client, database string) *Queue {
 	db := client.Database(database)
-	must := options.Collection().SetWriteConcern(wc)
+	must := options.Collection().SetWriteConcern(durable)
 	readMajority := options.Collection().SetReadConcern(readconcern.Majority())
 	q := &Queue{
 		client:    client,

@@ -320,23 +320,6 @@ func TestTheURICannotWeakenWrites(t *testing.T) {
 	}
 }
 
-func TestWriteRulesAreNeeded(t *testing.T) {
-	for name, m := range map[string]struct{ weak, unordered bool }{
-		"majority":        {weak: true},
-		"ordered inserts": {unordered: true},
-	} {
-		t.Run(name, func(t *testing.T) {
-			uri, _ := mongotest.Fresh(t)
-			w := &wire{}
-			broken := checkWrites(t, mongoqueue.OpenMutant(t, uri, w.monitor(), m.weak, m.unordered), w)
-			if len(broken) == 0 {
-				t.Error("the rule was dropped, and nobody noticed")
-			}
-			t.Logf("%s", strings.Join(broken, "; "))
-		})
-	}
-}
-
 func TestOneRoundTripEach(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	w := &wire{}

@@ -153,18 +153,6 @@ type promoter struct {
 	mu       sync.Mutex
 	finished string        // version of a plan that this promoter has finished
 	since    time.Duration // when it had, by the steady clock
-
-	mutant promoteMutant
-}
-
-// promoteMutant drops one safety rule each, for the tests that prove that the rule is needed.
-type promoteMutant struct {
-	insertUnplanned bool // insert without having replaced the plan
-	numbersInMemory bool // give numbers that no plan remembers
-	leaveUnfinished bool // replace a plan that is perhaps not finished
-	removeFirst     bool // remove the delayed messages before the others are inserted
-	noNote          bool // do not note what is settled
-	removeAtOnce    bool // cancel without replacing the plan
 }
 
 func newVersion() string { return crand.Text() }
@@ -182,7 +170,7 @@ func (p *promoter) head(ctx context.Context) (plan, queue.Moment, error) {
 			}
 			continue
 		}
-		if passed, watched := p.watched(&head); watched || len(head.items)+len(head.letters) == 0 || p.mutant.leaveUnfinished {
+		if passed, watched := p.watched(&head); watched || len(head.items)+len(head.letters) == 0 {
 			return head, queue.Moment{Now: p.store.now(), Passed: head.passed + passed, Watched: watched}, nil
 		}
 		// rule: what was read may still be taken back by a fail-over. A plan is durable for certain once it was replaced.
@@ -266,9 +254,6 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 			next.sequences[typ] = s
 		}
 	}
-	if p.mutant.numbersInMemory {
-		clear(next.sequences)
-	}
 	var drop []delayed
 	for i := range due {
 		m := &due[i]
@@ -286,7 +271,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 		next.sequences[m.Type] = s
 	}
 	swapped, err := p.store.swapPlan(ctx, head.version, next)
-	if err != nil || !swapped && !p.mutant.insertUnplanned {
+	if err != nil || !swapped {
 		return 0, 0, false, err // rule: after an unclear answer the plan is read again, and finished if it is this one
 	}
 	finished, err := p.finish(ctx, &next, due, drop, true)
@@ -325,11 +310,6 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 	for _, item := range plan.items {
 		types[item.slot.Type] = true
 	}
-	if p.mutant.removeFirst {
-		if err := p.store.remove(ctx, plan.slots()); err != nil {
-			return false, err
-		}
-	}
 	for _, typ := range slices.Sorted(maps.Keys(types)) {
 		if finished, err := p.publish(ctx, plan, typ, bySlot, alone); !finished || err != nil {
 			return false, err
@@ -345,10 +325,8 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 			left = append(left, *d)
 		}
 	}
-	if !p.mutant.noNote {
-		if err := p.store.settle(ctx, idsOf(left), plan.passed); err != nil {
-			return false, err
-		}
+	if err := p.store.settle(ctx, idsOf(left), plan.passed); err != nil {
+		return false, err
 	}
 	// rule: only now, when the messages and letters are durable and their delayed ones cannot come back unnoticed
 	if err := p.store.remove(ctx, slotsOf(left)); err != nil {
@@ -512,8 +490,6 @@ func (p *promoter) fence(ctx context.Context) (plan, error) {
 				return plan{}, err
 			}
 			continue
-		case p.mutant.removeAtOnce:
-			return head, nil
 		}
 		version := head.version
 		head.version = newVersion()

@@ -396,8 +396,8 @@ func (w planWorldStore) keep(slot queue.Slot) {
 	w.faults = append(w.faults, fmt.Sprintf("%v is kept", slot))
 }
 
-func (w *planWorld) promoter(m promoteMutant) *promoter {
-	return &promoter{store: planWorldStore{w, new(time.Duration)}, mutant: m}
+func (w *planWorld) promoter() *promoter {
+	return &promoter{store: planWorldStore{w, new(time.Duration)}}
 }
 
 // promoteAll lets one promoter work until nothing is due. An error does not stop it, unless it dies of it.
@@ -411,22 +411,22 @@ func (w *planWorld) promoteAll(p *promoter, dies bool) {
 }
 
 // end lets everything become due and go through.
-func (w *planWorld) end(m promoteMutant) error {
+func (w *planWorld) end() error {
 	w.before = nil
 	w.clock = w.clock.Add(2 * time.Minute)
 	w.consume()
 	w.declareGaps() // half a minute
-	w.promoteAll(w.promoter(m), false)
+	w.promoteAll(w.promoter(), false)
 	w.publish() // the latest repetition of all
-	w.promoteAll(w.promoter(m), false)
+	w.promoteAll(w.promoter(), false)
 	return w.check()
 }
 
 // interruptions are all the ways in which the operations of one promoter go wrong, one each, until there is no such operation any more.
-func interruptions(m promoteMutant) (scenarios int, err error) {
+func interruptions() (scenarios int, err error) {
 	for _, world := range []func() *planWorld{newPlanWorld, newRefusingWorld} {
 		for _, lifts := range []bool{false, true} {
-			n, err := interruptionsOf(world, lifts, m)
+			n, err := interruptionsOf(world, lifts)
 			if scenarios += n; err != nil {
 				return scenarios, err
 			}
@@ -436,7 +436,7 @@ func interruptions(m promoteMutant) (scenarios int, err error) {
 }
 
 // interruptionsOf are those of one world. lifts: the server takes everything after the interruption.
-func interruptionsOf(world func() *planWorld, lifts bool, m promoteMutant) (scenarios int, err error) {
+func interruptionsOf(world func() *planWorld, lifts bool) (scenarios int, err error) {
 	for _, f := range []fault{works, lost, lostAnswer, half} {
 		for _, dies := range []bool{false, true} {
 			for _, others := range []bool{false, true} {
@@ -449,7 +449,7 @@ func interruptionsOf(world func() *planWorld, lifts bool, m promoteMutant) (scen
 						}
 						if others { // this promoter is paused: another one does everything, and the files get it
 							w.before = nil
-							w.promoteAll(w.promoter(m), false)
+							w.promoteAll(w.promoter(), false)
 							w.consume()
 							w.publish()
 						}
@@ -458,13 +458,13 @@ func interruptionsOf(world func() *planWorld, lifts bool, m promoteMutant) (scen
 						}
 						return f
 					}
-					w.promoteAll(w.promoter(m), dies)
+					w.promoteAll(w.promoter(), dies)
 					if operation <= at {
 						break
 					}
 					w.consume()
 					scenarios++
-					if err := w.end(m); err != nil {
+					if err := w.end(); err != nil {
 						return scenarios, fmt.Errorf("operation %d, fault %d, dies %v, others %v, lifted %v: %w", at, f, dies, others, lifts, err)
 					}
 					if f == works && !others && w.gaps > 0 {
@@ -478,7 +478,7 @@ func interruptionsOf(world func() *planWorld, lifts bool, m promoteMutant) (scen
 }
 
 // turmoil lets promoters, a canceller, the publisher and the consumer get into each other's way at random.
-func turmoil(seed uint64, m promoteMutant) error {
+func turmoil(seed uint64) error {
 	rng := rand.New(rand.NewPCG(seed, 1))
 	w := newPlanWorld()
 	if seed%2 == 1 {
@@ -487,7 +487,7 @@ func turmoil(seed uint64, m promoteMutant) error {
 	depth := 0
 	cancel := func() {
 		victim := w.published[rng.IntN(len(w.published))]
-		n, err := w.promoter(m).cancel(context.Background(), []queue.Slot{queue.SlotOf(&victim)})
+		n, err := w.promoter().cancel(context.Background(), []queue.Slot{queue.SlotOf(&victim)})
 		switch {
 		case err != nil:
 			w.uncertain[victim.ID] = true
@@ -495,7 +495,7 @@ func turmoil(seed uint64, m promoteMutant) error {
 			w.cancelled[victim.ID] = true
 		}
 	}
-	promoters := []*promoter{w.promoter(m), w.promoter(m), w.promoter(m)}
+	promoters := []*promoter{w.promoter(), w.promoter(), w.promoter()}
 	w.before = func(w *planWorld) fault {
 		if depth < 3 && rng.IntN(6) == 0 {
 			depth++
@@ -522,7 +522,7 @@ func turmoil(seed uint64, m promoteMutant) error {
 		w.promoteAll(promoters[rng.IntN(3)], rng.IntN(2) == 0)
 		w.clock = w.clock.Add(20 * time.Second)
 	}
-	if err := w.end(m); err != nil {
+	if err := w.end(); err != nil {
 		return fmt.Errorf("seed %d: %w", seed, err)
 	}
 	return nil
@@ -533,35 +533,13 @@ func turmoil(seed uint64, m promoteMutant) error {
 // no majority has. Every delayed message is in its file once, in order, and not early, or a dead letter once. No number has two messages,
 // and none is left out unless a message was refused after its promoter was interrupted.
 func TestPromotingSurvivesEveryInterruption(t *testing.T) {
-	n, err := interruptions(promoteMutant{})
+	n, err := interruptions()
 	if err != nil || n < 1200 {
 		t.Fatalf("%d scenarios, %v", n, err)
 	}
 	for seed := range uint64(2000) {
-		if err := turmoil(seed, promoteMutant{}); err != nil {
+		if err := turmoil(seed); err != nil {
 			t.Fatal(err)
-		}
-	}
-}
-
-// TestPromoterRulesAreNeeded drops each rule and expects a message to be lost, doubled, or out of order.
-func TestPromoterRulesAreNeeded(t *testing.T) {
-	for name, m := range map[string]promoteMutant{
-		"insert without the plan":   {insertUnplanned: true},
-		"numbers in memory":         {numbersInMemory: true},
-		"leave a plan unfinished":   {leaveUnfinished: true},
-		"remove before the insert":  {removeFirst: true},
-		"do not note what is done":  {noNote: true},
-		"cancel without a new plan": {removeAtOnce: true},
-	} {
-		_, err := interruptions(m)
-		for seed := uint64(0); err == nil && seed < 2000; seed++ {
-			err = turmoil(seed, m)
-		}
-		if err == nil {
-			t.Errorf("%s: nothing went wrong without the rule", name)
-		} else {
-			t.Logf("%s: %v", name, err)
 		}
 	}
 }
@@ -577,7 +555,7 @@ func TestRefusedEverythingBuriesNothing(t *testing.T) {
 			operation++
 			return works
 		}
-		p := w.promoter(promoteMutant{})
+		p := w.promoter()
 		var err error
 		for looks := 0; looks < 3 && err == nil; looks++ {
 			_, _, err = p.promote(t.Context(), queue.Limit{Messages: 3})
@@ -589,7 +567,7 @@ func TestRefusedEverythingBuriesNothing(t *testing.T) {
 			return
 		}
 		w.refusesAll = false
-		if err := w.end(promoteMutant{}); err != nil || len(w.letters) > 0 || w.gaps > 0 {
+		if err := w.end(); err != nil || len(w.letters) > 0 || w.gaps > 0 {
 			t.Fatalf("everything was refused before operation %d: %d dead letters, %d numbers are left out, %v", at, len(w.letters), w.gaps, err)
 		}
 	}
@@ -607,7 +585,7 @@ func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
 			}
 			return works
 		}
-		w.promoteAll(w.promoter(promoteMutant{}), true)
+		w.promoteAll(w.promoter(), true)
 		if operation <= at {
 			break
 		}
@@ -619,7 +597,7 @@ func TestRequeuedLetterIsNotBuriedAgain(t *testing.T) {
 				requeued++
 			}
 		}
-		_ = w.end(promoteMutant{}) // which misses those letters
+		_ = w.end() // which misses those letters
 		for id := range w.letters {
 			if gone[id] {
 				t.Fatalf("%v is a dead letter again, after an interruption at operation %d", id, at)
@@ -646,7 +624,7 @@ func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 		w.plan.items = append(w.plan.items, planItem{queue.SlotOf(&m), s.Next(queue.Moment{Now: w.clock})})
 	}
 	w.plan.sequences[whole.Type] = s
-	if _, _, err := w.promoter(promoteMutant{}).head(t.Context()); err != nil {
+	if _, _, err := w.promoter().head(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if got := w.messages[whole.Type]; len(got) != 1 {
@@ -677,7 +655,7 @@ func TestClocksOfPromotersDoNotMatter(t *testing.T) {
 		var promoters []*promoter
 		for w.clock.Before(end) {
 			if len(promoters) == 0 || rng.IntN(10) == 0 {
-				promoters = append(promoters, w.promoter(promoteMutant{}))
+				promoters = append(promoters, w.promoter())
 			}
 			p := promoters[rng.IntN(len(promoters))]
 			if rng.IntN(2) == 0 {
@@ -695,7 +673,7 @@ func TestClocksOfPromotersDoNotMatter(t *testing.T) {
 			w.clock = w.clock.Add([]time.Duration{time.Millisecond, time.Second, 2 * time.Minute, time.Hour}[rng.IntN(4)])
 		}
 		w.publish()
-		w.promoteAll(w.promoter(promoteMutant{}), false)
+		w.promoteAll(w.promoter(), false)
 		if err := w.check(); err != nil {
 			t.Fatalf("seed %d: %v", seed, err)
 		}
@@ -725,7 +703,7 @@ func TestPromoterCountsTheTimeThatPasses(t *testing.T) {
 		last[id.Producer()]++
 		return id.Producer()
 	}
-	a, b := w.promoter(promoteMutant{}), w.promoter(promoteMutant{})
+	a, b := w.promoter(), w.promoter()
 	first := promote(a, 0)
 	w.clock = w.clock.Add(time.Second)
 	if p := promote(a, time.Hour); p != first {
