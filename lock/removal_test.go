@@ -21,6 +21,7 @@ func TestScenarios(t *testing.T) {
 		"slow replies":        slowReplies,
 		"lost reply":          lostReply,
 		"lost renewal reply":  lostRenewalReply,
+		"slow insert":         slowInsert,
 		"two takers":          twoTakers,
 		"tokens over release": tokensOverRelease,
 		"rolled back renewal": rolledBackRenewal,
@@ -201,6 +202,31 @@ func lostRenewalReply(w *world) {
 	})
 	time.Sleep(5 * lease)
 	w.must(le.Check(lease / 2))
+}
+
+// slowInsert: an insert is long under way; meanwhile somebody else makes the record, is granted its first token, and the record is deleted.
+func slowInsert(w *world) {
+	slow, fast := w.locker(lock.Options{}), w.locker(lock.Options{})
+	w.mem.Inject(func(c locktest.Call) locktest.Fault {
+		if c.Handle == 0 && c.Op == locktest.Create {
+			return locktest.Fault{Request: 2 * time.Second}
+		}
+		return locktest.Fault{}
+	})
+	var wg sync.WaitGroup
+	var last *lock.Lease
+	wg.Go(func() { last = w.acquire(slow) })
+	time.Sleep(time.Second)
+	first := w.acquire(fast)
+	w.must(first.Release(w.Context()))
+	w.mem.Edit("n", func(*lock.Record) bool { return false })
+	wg.Wait()
+	if n := w.mem.Calls(locktest.Create); n != 2 {
+		w.Errorf("%d inserts, want the slow one and the other: this proves nothing", n)
+	}
+	if last.Token() <= first.Token() {
+		w.Errorf("token %d was granted after %d", last.Token(), first.Token())
+	}
 }
 
 // twoTakers: two waiters see the holder die. One of them is slow: its takeover arrives when the other has the lock.

@@ -58,7 +58,7 @@ var lockRules = []rule{
 	{file: "lock/acquire.go", rule: "read first", untested: "it spares the server work; a write that is bound to fail does no harm"},
 	{file: "lock/acquire.go", rule: "a lease counts from the sending", tests: "TestTheDeadlineCountsFromTheSending",
 		old: `case g.token < minToken:`, new: "case func() bool { sent = a.l.valid(); return false }():\n\t\tcase g.token < minToken:"},
-	{file: "lock/acquire.go", rule: "a record is made without a token", how: "the token is drawn before the record is made", tests: "TestRandomSchedules",
+	{file: "lock/acquire.go", rule: "a record is made without a token", how: "the token is drawn before the record is made", tests: "TestScenarios/slow_insert",
 		old: `return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)`, new: `return max(a.l.opts.Wall().Add(a.began-a.l.valid()).UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)`},
 	{file: "lock/acquire.go", rule: "re-check before returning", tests: "TestAStaleGrantIsConfirmedFirst",
 		old: `case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):`, new: `case false:`},
