@@ -57,6 +57,28 @@ func TestDocumentsNameExistingTests(t *testing.T) {
 	}
 }
 
+// Every function that docs/architecture.md names is in the file that it names.
+func TestArchitectureNamesExistingFunctions(t *testing.T) {
+	text, err := os.ReadFile("docs/architecture.md")
+	if err != nil {
+		t.Fatal(err)
+	}
+	places := regexp.MustCompile("`([a-z/]+\\.go):([A-Za-z]+)`").FindAllStringSubmatch(string(text), -1)
+	if len(places) < 20 {
+		t.Errorf("only %d functions found", len(places))
+	}
+	for _, m := range places {
+		code, err := os.ReadFile(m[1])
+		if err != nil {
+			t.Error(err)
+			continue
+		}
+		if !regexp.MustCompile(`(?m)^func (\([^)]*\) )?` + m[2] + `[\[(]`).Match(code) {
+			t.Errorf("%s has no function %s", m[1], m[2])
+		}
+	}
+}
+
 // The Go code in the README and in docs/handlers.md stands in library_test.go, line by line, where the compiler sees it.
 func TestGoInDocumentsCompiles(t *testing.T) {
 	var text []byte
