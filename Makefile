@@ -55,12 +55,10 @@ image-context:
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte
 	bin/fencepost demo
 
-# Most tests wait for most of their time: one more package than there are processors is tested at a time.
-GOTEST := go test -count=1 -p $(shell expr $$(getconf _NPROCESSORS_ONLN) + 1)
-
+# -parallel: the tests that may run beside others wait for most of their time.
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
-	$(WITHSERVER) $(GOTEST) -parallel 8 -timeout 40m $(ARGS)
+	$(WITHSERVER) go test -count=1 -parallel 8 -timeout 40m $(ARGS)
 	$(call inmodules,go test -count=1 ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
@@ -140,7 +138,7 @@ ONEATATIME := $(ONEATATIME)|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShar
 .PHONY: race
 race: ARGS = . ./internal/backlog ./internal/cli/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 $(GOTEST) -race -short -skip '$(ONEATATIME)' -timeout 20m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -short -skip '$(ONEATATIME)' -count=1 -timeout 20m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
 
 # go run itself exits with 1 whatever its program does, so govulncheck is built first. Findings end it with 3; anything else that is not

@@ -149,7 +149,7 @@ func TestBrokenChains(t *testing.T) {
 		fmt.Fprintf(&lines, "%06d%s\n", n, strings.Repeat("x", perLine-7))
 	}
 	mustRun(t, strings.NewReader(lines.String()), "producer", "publish", "--url", b.url, "--type", "t", "-")
-	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "1MiB", "--until-empty")
+	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "1MiB", "--batch", "200", "--until-empty")
 	mustRun(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir)
 	chain, err := storage.ReadChain(b.dir, "t")
 	if err != nil || len(chain) < 6 {

@@ -120,7 +120,7 @@ func recorded(store lock.Store) lock.Store {
 var rules = map[string]variant{
 	"contiguity": {
 		text:  "a message that is in the file already is not appended again",
-		edits: []edit{{"worker/ledger.go", "if l.noContiguity && !m.Incomplete {", "if !m.Incomplete {"}},
+		edits: []edit{{"worker/ledger.go", "	switch {\n\tcase n == 0:\n", "	if !m.Incomplete {\n\t\tl.note(m.ID, seenAt)\n\t\treturn appendNow\n\t}\n\tswitch {\n\tcase n == 0:\n"}},
 	},
 }
 

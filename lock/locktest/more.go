@@ -314,7 +314,7 @@ func checkConcurrentShares(t testing.TB, b Backend) {
 // checkAdministration is the life of an operator.
 func checkAdministration(t testing.TB, b Backend) {
 	ctx := t.Context()
-	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 2 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 5 * time.Second}), newLocker(t, b.Open(), lock.Options{})
 	if _, err := admin.Inspect(ctx, "n"); !errors.Is(err, lock.ErrUnknown) {
 		t.Fatalf("inspecting nothing: %v", err)
 	}
@@ -324,7 +324,7 @@ func checkAdministration(t testing.TB, b Backend) {
 	select {
 	case <-le.ReleaseRequested():
 		want(t, "reason", le.RequestReason(), "maintenance")
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the holder does not hear of the request")
 	}
 	must(t, le.Check(0))
@@ -341,7 +341,7 @@ func checkAdministration(t testing.TB, b Backend) {
 	}
 	select {
 	case <-le.Lost():
-	case <-time.After(5 * time.Second):
+	case <-time.After(time.Minute):
 		t.Fatal("the victim does not notice")
 	}
 	var lost *lock.LostError
@@ -408,7 +408,7 @@ func checkLine(t testing.TB, b Backend) {
 // checkSharing: readers, a writer and a semaphore, with Lockers.
 func checkSharing(t testing.TB, b Backend) {
 	ctx := t.Context()
-	one, two := newLocker(t, b.Open(), lock.Options{Lease: 2 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	one, two := newLocker(t, b.Open(), lock.Options{Lease: 4 * time.Second}), newLocker(t, b.Open(), lock.Options{})
 	r1, err := one.Acquire(ctx, "n", lock.WithShared())
 	must(t, err)
 	r2, err := two.TryAcquire(ctx, "n", lock.WithShared())
@@ -422,18 +422,18 @@ func checkSharing(t testing.TB, b Backend) {
 	if _, err := two.TryAcquire(ctx, "n", lock.WithPermits(2)); !errors.Is(err, lock.ErrHeld) {
 		t.Fatalf("a third of two: %v", err)
 	}
-	time.Sleep(2500 * time.Millisecond) // renewals keep both
+	time.Sleep(4500 * time.Millisecond) // renewals keep both
 	must(t, r1.Check(time.Second))
 	writer := make(chan *lock.Lease, 1)
 	go func() {
-		le, err := two.Acquire(ctx, "n", lock.WithWait(20*time.Second))
+		le, err := two.Acquire(ctx, "n", lock.WithWait(time.Minute))
 		if err != nil {
 			t.Errorf("the writer: %v", err)
 		}
 		writer <- le
 	}()
 	// Once the writer stands in line nobody else comes in.
-	for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		r, err := one.Inspect(ctx, "n")
 		must(t, err)
 		if len(r.Queue) == 1 {
@@ -473,7 +473,7 @@ func checkFairness(t testing.TB, b Backend) {
 	for i := range n {
 		l := newLocker(t, b.Open(), lock.Options{})
 		wg.Go(func() {
-			le, err := l.Acquire(ctx, "n", lock.WithFair(), lock.WithWait(20*time.Second))
+			le, err := l.Acquire(ctx, "n", lock.WithFair(), lock.WithWait(time.Minute))
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 				return

@@ -40,7 +40,7 @@ func ourLocker(t *testing.T, db *mongo.Database) *lock.Locker {
 	if err != nil {
 		t.Fatal(err)
 	}
-	l, err := lock.New(s, lock.Options{Lease: lock.MinLease})
+	l, err := lock.New(s, lock.Options{})
 	if err != nil {
 		t.Fatal(err)
 	}
