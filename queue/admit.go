@@ -121,6 +121,10 @@ func fullError(typ string, set Settings) error {
 // known last holds.
 func (p *Publisher) readSettings() {
 	p.mu.Lock()
+	if time.Now().Before(p.controls.until) { // somebody has, since the caller looked
+		p.mu.Unlock()
+		return
+	}
 	if done := p.controls.reading; done != nil {
 		p.mu.Unlock()
 		<-done // bounded by settingsTimeout
