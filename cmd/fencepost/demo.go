@@ -498,7 +498,7 @@ func (d *demo) check(ctx context.Context, _ *fencepost.Backend) error {
 	var bytes int64
 	for _, typ := range d.types {
 		path := filepath.Join(d.dir, storage.FileName(typ))
-		rep := verifyFile(ctx, path, verifyOptions{})
+		rep := verifyFiles(ctx, []string{path}, verifyOptions{maxMemory: defaultMaxMemory})[0]
 		if rep.err != nil {
 			return rep.err
 		}
