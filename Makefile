@@ -46,10 +46,10 @@ image-context:
 	rm -rf $(CONTEXT)/bin
 	mkdir -p $(CONTEXT)/bin $(CONTEXT)/data
 	cp deploy/Dockerfile $(CONTEXT)/
-	go run ./internal/licences >$(CONTEXT)/LICENCES.txt
+	go run ./tools/licences >$(CONTEXT)/LICENCES.txt
 	GOOS=$(word 1,$(subst /, ,$(PLATFORM))) GOARCH=$(word 2,$(subst /, ,$(PLATFORM))) \
 		$(GOBUILD) -tags timetzdata -ldflags '-s -w' -o $(CONTEXT)/bin/ ./cmd/worker ./cmd/producer ./cmd/fencepost
-	go run ./internal/licences -sbom $(CONTEXT)/bin/* >$(CONTEXT)/SBOM.json
+	go run ./tools/licences -sbom $(CONTEXT)/bin/* >$(CONTEXT)/SBOM.json
 
 .PHONY: demo
 demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte
@@ -69,13 +69,13 @@ SEED ?= 1
 .PHONY: sim
 sim: ARGS =
 sim: ## play 100,000 random schedules of faults in virtual time (N=1000 SEED=1), and some of docs/mutants.md (ARGS=-mutants=all)
-	go run ./integration/simulation/sim -schedules $(N) -first $(SEED) $(ARGS)
+	go run ./tools/sim -schedules $(N) -first $(SEED) $(ARGS)
 
 # Everything that ARGS says is for chaos, for example: make chaos ARGS='--scenario kill --seed 7'
 .PHONY: chaos
 chaos: ARGS =
 chaos: ## break everything around workers and producers, and check every message (ARGS=--help)
-	go build -o bin/ ./integration/chaos
+	go build -o bin/ ./tools/chaos
 	bin/chaos $(ARGS)
 
 # One sequence again: make drills ARGS='-first 7 -sequences 1'
@@ -90,11 +90,11 @@ FUZZTIME ?= 1h
 .PHONY: fuzz
 fuzz: ARGS =
 fuzz: ## fuzz every decoder, one after the other, an hour each (FUZZTIME=20s); stops at the first finding: docs/fuzzing.md
-	go run ./internal/fuzz -time $(FUZZTIME) $(ARGS)
+	go run ./tools/fuzz -time $(FUZZTIME) $(ARGS)
 
 .PHONY: attack
 attack: ## run every attack of docs/security.md, and print limits and what was measured
-	$(WITHSERVER) go run ./integration/attack
+	$(WITHSERVER) go run ./tools/attack
 
 # BENCH chooses suites and flags: make bench BENCH='storage --quick'
 BENCH ?= storage
@@ -106,7 +106,7 @@ bench: ## compare with others on this machine, and write bench/RESULTS.md (some 
 # SOAK chooses flags: make soak SOAK='--duration 5m --types 50'
 .PHONY: soak
 soak: ## half an hour of 200 types on both backends: fails if memory, files, connections or documents grow
-	$(WITHSERVER) go run ./integration/soak $(SOAK)
+	$(WITHSERVER) go run ./tools/soak $(SOAK)
 
 .PHONY: check
 check: format vet staticcheck race ## run everything that must be clean: gofmt, go vet, staticcheck, race detector
@@ -136,7 +136,7 @@ ONEATATIME := $(ONEATATIME)|TestLimits|TestLargeBatchComesInPieces|TestReportedB
 ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveForADifferenceOfOne|TestAStandbyThatHasJustComeGoesOn|TestHistoriesAreLinearizable
 ONEATATIME := $(ONEATATIME)|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
 .PHONY: race
-race: ARGS = . ./internal/backlog ./internal/cli/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
+race: ARGS = . ./internal/backlog ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:
 	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -short -skip '$(ONEATATIME)' -count=1 -timeout 20m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -count=1 ./...
@@ -157,17 +157,17 @@ vulncheck: ## look for known vulnerabilities in what the programs call; says so 
 
 .PHONY: licences
 licences: ## print the licences of everything in the programs; fails if one is not accepted
-	@go run ./internal/licences
+	@go run ./tools/licences
 
 .PHONY: mutants
 mutants: ARGS =
 mutants: ## drop one safety rule after the other, which tests must notice: docs/mutants.md (ARGS=-fast, ARGS='-run lock')
-	$(WITHSERVER) go run ./internal/mutants $(ARGS)
+	$(WITHSERVER) go run ./tools/mutants $(ARGS)
 
 # One after the other: they write to the same file.
 .PHONY: docs
 docs: ## write the generated parts of docs/ (commands, metrics)
-	go test -count=1 -p 1 ./cmd/... ./internal/cli/workercmd ./worker/metrics -run '^TestReference$$' -update
+	go test -count=1 -p 1 ./cmd/fencepost ./cmd/producer ./cmd/internal/workercmd ./worker/metrics -run '^TestReference$$' -update
 
 .PHONY: clean
 clean: ## remove what build made (the test server's image: integration/mongo-image/build.sh --clean)

@@ -13,7 +13,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
@@ -71,12 +70,12 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 				confirmed[i], _ = strconv.Atoi(m[1])
 			}
 			early := code == -1 && p.stdout.String() == ""
-			if done := confirmed[i] == lines; code != 0 && code != cli.ExitStopped && !early || code == 0 && !done {
+			if done := confirmed[i] == lines; code != 0 && code != stopped && !early || code == 0 && !done {
 				t.Errorf("round %d: the producer ended with exit code %d after %v: %s", i, code, wait, p.stdout.String())
 			}
 			code = w.wait(t, time.Minute)
 			early = code == -1 && w.stderr.String() == "" // before the program was there to notice
-			if want := map[bool]int{true: -1, false: 0}[kill]; code != want && !early && !(untilEmpty && code == cli.ExitStopped) {
+			if want := map[bool]int{true: -1, false: 0}[kill]; code != want && !early && !(untilEmpty && code == stopped) {
 				t.Errorf("round %d: the worker ended with exit code %d after %v", i, code, wait)
 			}
 		}
@@ -85,7 +84,7 @@ func TestSignalsAtAnyMomentLoseNothing(t *testing.T) {
 		confirmed = append(confirmed, 1)
 		last := start(t, "last worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "orders", "--lease", "2s")
 		eventually(t, 2*time.Minute, "everything drained", func() bool {
-			return run(t, nil, "fencepost", "scheduled", "ls", "--url", b.url).code == cli.ExitNothing && pending(t, b)["orders"] == 0
+			return run(t, nil, "fencepost", "scheduled", "ls", "--url", b.url).code == nothing && pending(t, b)["orders"] == 0
 		})
 		last.signal(t, syscall.SIGTERM)
 		last.wait(t, time.Minute)

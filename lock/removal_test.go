@@ -14,7 +14,7 @@ import (
 )
 
 // TestScenarios: what the protocol promises, in the situations that its rules are for. Those of zombie, forced and others are tests of their own.
-// The rules of the engine are dropped by internal/mutants, and those of the stores below: then a scenario fails.
+// The rules of the engine are dropped by tools/mutants, and those of the stores below: then a scenario fails.
 func TestScenarios(t *testing.T) {
 	for name, scenario := range map[string]func(w *world){
 		"renewing holder":     renewingHolder,

@@ -68,7 +68,7 @@ func TestRandomSchedules(t *testing.T) {
 	}
 }
 
-// The oracle sees what happens when a store lacks a rule, in some of the same schedules. The rules of the engine: internal/mutants.
+// The oracle sees what happens when a store lacks a rule, in some of the same schedules. The rules of the engine: tools/mutants.
 func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 	for name, s := range map[string]schedule{
 		"release by name":   {wrap: func(_ *world, s lock.Store) lock.Store { return releaseByName{s} }},

@@ -209,7 +209,7 @@ func TestPublisherKeepsItsPromisesUnderFaults(t *testing.T) {
 	})
 }
 
-// TestPublisherInKnownScenarios: the same ones each time, enough of them to notice when a rule is missing (internal/mutants).
+// TestPublisherInKnownScenarios: the same ones each time, enough of them to notice when a rule is missing (tools/mutants).
 func TestPublisherInKnownScenarios(t *testing.T) {
 	for i := range 100 {
 		if err := scenario(t, drawFaults.Example(i), uint64(i)); err != nil {

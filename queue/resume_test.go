@@ -124,7 +124,7 @@ func TestResumeLosesAndDoublesNothing(t *testing.T) {
 	})
 }
 
-// TestResumeInKnownScenarios: the same ones each time, enough of them to notice when a rule is missing (internal/mutants).
+// TestResumeInKnownScenarios: the same ones each time, enough of them to notice when a rule is missing (tools/mutants).
 func TestResumeInKnownScenarios(t *testing.T) {
 	for i := range 100 {
 		if err := generations(t, drawFaults.Example(i), uint64(i)); err != nil {

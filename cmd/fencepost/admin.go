@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"

@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/cli/clitest"
+	"github.com/fencepost/fencepost/cmd/internal/clitest"
 )
 
 // The command lines in the documents are ones that this program takes.

@@ -13,7 +13,7 @@ import (
 	"strings"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/spf13/cobra"
 )
 

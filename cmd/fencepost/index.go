@@ -8,7 +8,7 @@ import (
 	"os"
 
 	"github.com/dustin/go-humanize"
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"

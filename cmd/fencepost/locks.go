@@ -10,7 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/spf13/cobra"

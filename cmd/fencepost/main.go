@@ -5,8 +5,8 @@ import (
 	"os"
 	"runtime/debug"
 
-	"github.com/fencepost/fencepost/internal/cli"
-	"github.com/fencepost/fencepost/internal/cli/workercmd"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/workercmd"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 )

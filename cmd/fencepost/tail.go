@@ -9,7 +9,7 @@ import (
 	"math"
 	"path/filepath"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )

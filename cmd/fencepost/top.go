@@ -13,8 +13,8 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/backlog"
-	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"

@@ -11,7 +11,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"

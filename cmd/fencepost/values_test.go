@@ -3,7 +3,7 @@ package main
 import (
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/cli/clitest"
+	"github.com/fencepost/fencepost/cmd/internal/clitest"
 )
 
 func TestWrongFlagValues(t *testing.T) {

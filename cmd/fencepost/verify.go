@@ -17,7 +17,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"

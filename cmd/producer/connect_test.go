@@ -13,7 +13,7 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
 	"github.com/fencepost/fencepost/queue"
 )

@@ -4,7 +4,7 @@ import (
 	"os"
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/cli/clitest"
+	"github.com/fencepost/fencepost/cmd/internal/clitest"
 	"go.yaml.in/yaml/v3"
 )
 

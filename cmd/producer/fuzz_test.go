@@ -12,7 +12,7 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 )
 

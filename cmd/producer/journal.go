@@ -16,7 +16,7 @@ import (
 	"sync"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 )
 

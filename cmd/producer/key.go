@@ -10,7 +10,7 @@ import (
 	"maps"
 	"strings"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 )
 

@@ -8,7 +8,7 @@ import (
 	"os"
 	"syscall"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
 // lockFile keeps a second process from the same state file. The lock ends with the process; the empty file stays.

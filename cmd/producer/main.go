@@ -2,7 +2,7 @@
 package main
 
 import (
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 )

@@ -11,7 +11,7 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
 // What --resume reads again later, and what it keeps its progress in, are files. A pipe would be waited for without a word.

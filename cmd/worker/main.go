@@ -2,8 +2,8 @@
 package main
 
 import (
-	"github.com/fencepost/fencepost/internal/cli"
-	"github.com/fencepost/fencepost/internal/cli/workercmd"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/workercmd"
 )
 
 func main() { cli.Main(workercmd.New()) }

@@ -11,7 +11,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -185,11 +184,11 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 				t.Errorf("storage finds\n%s\npython\n%s\n%s", a, b, outcomes[0].Stderr)
 			}
 			damaged := strings.HasSuffix(c.name, "a damaged header")
-			if wantExit := c.breaks > 0 || damaged; (outcomes[0].Exit == cli.ExitIntegrity) != wantExit || !wantExit && outcomes[0].Exit != 0 {
+			if wantExit := c.breaks > 0 || damaged; (outcomes[0].Exit == exitIntegrity) != wantExit || !wantExit && outcomes[0].Exit != 0 {
 				t.Errorf("verify of the directory: exit code %d\n%s", outcomes[0].Exit, outcomes[0].Stderr)
 			}
 			// Of files that are named nobody knows whether the newest of them is the newest.
-			if wantExit := c.breaks > 0 && !c.newest || damaged; (outcomes[1].Exit == cli.ExitIntegrity) != wantExit || (outcomes[2].Exit == cli.ExitIntegrity) != wantExit {
+			if wantExit := c.breaks > 0 && !c.newest || damaged; (outcomes[1].Exit == exitIntegrity) != wantExit || (outcomes[2].Exit == exitIntegrity) != wantExit {
 				t.Errorf("verify of the files: exit code %d, cat %d\n%s", outcomes[1].Exit, outcomes[2].Exit, outcomes[1].Stderr)
 			}
 			switch {

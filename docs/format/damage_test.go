@@ -14,7 +14,6 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -68,7 +67,7 @@ func TestPythonReaderAgreesOnDamage(t *testing.T) {
 		}
 	}
 	t.Logf("%d files; exit codes of verify: %v", files, exits)
-	for _, code := range []int{cli.ExitOK, cli.ExitFailed, cli.ExitIntegrity} {
+	for _, code := range []int{exitOK, exitFailed, exitIntegrity} {
 		if exits[code] == 0 {
 			t.Errorf("no file with exit code %d: the damage has become too uniform", code)
 		}
@@ -106,12 +105,12 @@ func TestWrittenByANewerVersion(t *testing.T) {
 	}
 	for i, path := range paths {
 		want := storageFinding(t, path)
-		cat := cli.ExitFailed
+		cat := exitFailed
 		if i%2 == 1 {
-			cat = cli.ExitIntegrity // which it meets first
+			cat = exitIntegrity // which it meets first
 		}
 		for who, f := range map[string]finding{"storage": want, "python": gots[i]} {
-			if f.verify != cli.ExitFailed || f.cat != cat || len(f.damage) != i%2 || len(f.out) == 0 {
+			if f.verify != exitFailed || f.cat != cat || len(f.damage) != i%2 || len(f.out) == 0 {
 				t.Errorf("%s: %s says %v", names[i], who, f)
 			}
 		}
@@ -150,7 +149,7 @@ func TestPythonWithoutZstd(t *testing.T) {
 	if len(gots[0].sum.TooNew) == 0 {
 		t.Skip("this Python decodes zstd")
 	}
-	if f := gots[0]; f.cat != cli.ExitFailed || f.verify != cli.ExitFailed || !bytes.Contains(f.out, []byte(`"index":0,`)) || !strings.Contains(f.text, "needs Python 3.14") {
+	if f := gots[0]; f.cat != exitFailed || f.verify != exitFailed || !bytes.Contains(f.out, []byte(`"index":0,`)) || !strings.Contains(f.text, "needs Python 3.14") {
 		t.Errorf("healthy: %v, printed %q", f, f.out)
 	}
 }
@@ -190,7 +189,7 @@ func (want finding) differences(got finding) string {
 	var diff []string
 	if slices.ContainsFunc(got.sum.TooNew, func(s string) bool { return strings.Contains(s, "Python") }) {
 		// It has to leave zstd undecoded, and says so; what it can know all the same it must.
-		if got.verify != cli.ExitFailed || got.cat == cli.ExitOK || !bytes.HasPrefix(want.out, got.out) {
+		if got.verify != exitFailed || got.cat == exitOK || !bytes.HasPrefix(want.out, got.out) {
 			diff = append(diff, "it read a body that it cannot decode")
 		}
 		want.cat, want.verify, want.out, want.sum.OK = got.cat, got.verify, got.out, false
@@ -207,7 +206,7 @@ func (want finding) differences(got finding) string {
 	}
 	if want.verify != got.verify {
 		diff = append(diff, fmt.Sprintf("verify: exit code %d of storage, %d of python", want.verify, got.verify))
-	} else if want.verify != cli.ExitFailed { // who cannot judge a file may stop anywhere
+	} else if want.verify != exitFailed { // who cannot judge a file may stop anywhere
 		diff = append(diff, want.sum.differences(got.sum)...)
 		if !slices.EqualFunc(want.damage, got.damage, same) {
 			diff = append(diff, fmt.Sprintf("damage %v of storage, %v of python", want.damage, got.damage))
@@ -216,18 +215,39 @@ func (want finding) differences(got finding) string {
 	return strings.Join(diff, "\n")
 }
 
+// The exit codes of `fencepost verify`, which the reader in Python has, too.
+const (
+	exitOK        = 0
+	exitFailed    = 1
+	exitIntegrity = 3
+)
+
+func exitCode(err error) int {
+	var (
+		foreign *storage.ForeignFileError
+		other   *storage.WrongTypeError
+	)
+	switch {
+	case err == nil:
+		return exitOK
+	case errors.Is(err, storage.ErrIntegrity), errors.As(err, &foreign), errors.As(err, &other):
+		return exitIntegrity
+	}
+	return exitFailed
+}
+
 // storageFinding runs what `fencepost cat --format json` and `fencepost verify` run.
 func storageFinding(t testing.TB, path string) finding {
 	t.Helper()
 	var f finding
 	var out bytes.Buffer
 	err := catJSON(&out, path)
-	f.cat, f.out = cli.Code(err), out.Bytes()
+	f.cat, f.out = exitCode(err), out.Bytes()
 	rep, err := storage.Verify(context.Background(), path, storage.VerifyOptions{})
 	if err == nil {
 		err = rep.Err()
 	}
-	f.verify, f.text = cli.Code(err), fmt.Sprint(err)
+	f.verify, f.text = exitCode(err), fmt.Sprint(err)
 	f.sum = summary{File: path, OK: err == nil}
 	if rep == nil {
 		return f

@@ -27,7 +27,6 @@ import (
 	"time"
 	"unicode/utf8"
 
-	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
@@ -101,7 +100,7 @@ func TestSalvageLeavesOutWhatWasTakenBack(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if n := bytes.Count(o.Stdout, []byte("message ")); n != 5 || o.Exit != cli.ExitIntegrity {
+		if n := bytes.Count(o.Stdout, []byte("message ")); n != 5 || o.Exit != exitIntegrity {
 			t.Errorf("%s: %d messages, want 5; exit code %d\n%s%s", format, n, o.Exit, o.Stdout, o.Stderr)
 		}
 	}

@@ -12,7 +12,6 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/examples/internal/example"
-	"github.com/fencepost/fencepost/internal/cli"
 )
 
 // demonstration starts callers as processes.
@@ -51,7 +50,7 @@ func (d *demonstration) together(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.expect(ctx, cli.ExitHeld, "--transaction", "100"), d.end(first, 0), d.end(other, 0))
+	return errors.Join(d.expect(ctx, example.ExitHeld, "--transaction", "100"), d.end(first, 0), d.end(other, 0))
 }
 
 func (d *demonstration) killed(ctx context.Context) error {
@@ -77,10 +76,10 @@ func (d *demonstration) frozen(ctx context.Context) error {
 		return err
 	}
 	err = errors.Join(
-		d.expect(ctx, cli.ExitHeld, "--transaction", "103"),
+		d.expect(ctx, example.ExitHeld, "--transaction", "103"),
 		d.expect(ctx, 0, "--transaction", "103", "--wait", "10s"))
 	fmt.Fprintln(d.out, "  and the frozen one goes on")
-	return errors.Join(err, thaw(c.Process), d.end(c, cli.ExitHeld))
+	return errors.Join(err, thaw(c.Process), d.end(c, example.ExitHeld))
 }
 
 // count counts what has come of it all.

@@ -27,7 +27,6 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/examples/internal/example"
-	"github.com/fencepost/fencepost/internal/cli"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -60,7 +59,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return c.write(ctx, json.NewEncoder(out))
 	}
 	if c.writers < 1 || c.types < 1 {
-		return cli.Usagef("at least one writer and one type, please")
+		return example.Usagef("at least one writer and one type, please")
 	}
 	dir, dbURL, remove, err := example.Workspace(c.url)
 	if err != nil {

@@ -22,7 +22,6 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/examples/internal/example"
-	"github.com/fencepost/fencepost/internal/cli"
 )
 
 func main() { example.Main(run) }
@@ -64,7 +63,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 		return instance(ctx, *world, *how, *url, out)
 	}
 	if *scale <= 0 {
-		return cli.Usagef("--scale %v: it must be positive", *scale)
+		return example.Usagef("--scale %v: it must be positive", *scale)
 	}
 	_, dbURL, remove, err := example.Workspace(*url)
 	if err != nil {

@@ -55,7 +55,7 @@
 //   - What publishers report agrees with what was ever visible in the queue.
 //   - No worker gives up; the queue is empty in time after the faults are over; all goroutines end.
 //
-// internal/mutants drops rules one by one, and expects that this notices: make sim does it for one rule of each package, and
+// tools/mutants drops rules one by one, and expects that this notices: make sim does it for one rule of each package, and
 // make sim ARGS=-mutants=all for all that are marked for it there.
 //
 // # The same again

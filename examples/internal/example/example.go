@@ -15,34 +15,52 @@ import (
 	"syscall"
 	"time"
 
-	"github.com/fencepost/fencepost/internal/cli"
+	"github.com/fencepost/fencepost/lock"
 )
 
 // EnvChild tells a test binary to be the example.
 const EnvChild = "FENCEPOST_EXAMPLE"
 
-// Main runs the example and exits, with the code that Fencepost's programs have for such an error. Errors are printed on
+// Main runs the example and exits, with 2 if the example was called wrongly, with [ExitHeld], or with 1. Errors are printed on
 // stderr.
 func Main(run func(ctx context.Context, args []string, out io.Writer) error) {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
 	err := run(ctx, os.Args[1:], os.Stdout)
 	stop()
 	if errors.Is(err, flag.ErrHelp) { // which has been printed
-		os.Exit(cli.ExitOK)
+		os.Exit(0)
 	}
 	if err != nil {
 		fmt.Fprintf(os.Stderr, "%s: %v\n", filepath.Base(os.Args[0]), err)
 	}
-	os.Exit(cli.Code(err))
+	var usage usageError
+	switch {
+	case err == nil:
+		os.Exit(0)
+	case errors.As(err, &usage):
+		os.Exit(2)
+	case errors.Is(err, lock.ErrHeld), errors.Is(err, lock.ErrLost):
+		os.Exit(ExitHeld)
+	}
+	os.Exit(1)
 }
+
+// ExitHeld is the exit code of an example whose lock somebody else holds.
+const ExitHeld = 5
+
+// usageError is an error about how the example was called.
+type usageError struct{ error }
+
+// Usagef returns an error about how the example was called.
+func Usagef(format string, args ...any) error { return usageError{fmt.Errorf(format, args...)} }
 
 // Parse parses args; there must be nothing but flags.
 func Parse(flags *flag.FlagSet, args []string) error {
 	if err := flags.Parse(args); err != nil {
-		return cli.Usagef("%w", err)
+		return Usagef("%w", err)
 	}
 	if flags.NArg() > 0 {
-		return cli.Usagef("unknown argument %q", flags.Arg(0))
+		return Usagef("unknown argument %q", flags.Arg(0))
 	}
 	return nil
 }

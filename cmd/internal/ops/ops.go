@@ -1,0 +1,324 @@
+// Package ops is what a program tells about itself over HTTP: metrics, whether it is alive and ready, and what it is doing.
+//
+//	/metrics       for Prometheus
+//	/livez         200 while the process gets on with its work, 503 when a restart may help
+//	/readyz        200 while it serves its types, else 503 and one line that says why
+//	/statusz       JSON: settings, and what it does with each type
+//	/debug/pprof/  profiles, if asked for
+//
+// It listens before anything else is done, so that a program which cannot reach its server can be asked why.
+package ops
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"net/http/pprof"
+	"os"
+	"strings"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/fencepost/fencepost/worker/metrics"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+// closeTimeout bounds the wait for answers under way when the server closes.
+const closeTimeout = 2 * time.Second
+
+// addrHelp says what an address looks like.
+const addrHelp = ":9090 (this machine only) or 0.0.0.0:9090 (all its addresses)"
+
+// Options of a Server.
+type Options struct {
+	Addr     string   // host:port, without a host 127.0.0.1; port 0 takes a free one
+	Hosts    []string // names under which it may be asked for, beside those of limits.go
+	Pprof    bool
+	URL      string // of the backend, without secrets
+	Settings []cli.Setting
+	Secret   string // what no answer may contain; "" is none
+}
+
+// Server answers questions about one worker. Safe for concurrent use.
+type Server struct {
+	opts     Options
+	listener net.Listener
+	http     http.Server
+	served   chan struct{}
+	metrics  *metrics.Metrics
+	started  time.Time
+
+	mu       sync.Mutex
+	pool     *worker.Pool
+	waiting  string // why there is no pool yet
+	stopping bool
+}
+
+// Listen opens the address and answers from then on: that the worker is not ready yet.
+func Listen(o Options) (*Server, error) {
+	host, port, err := net.SplitHostPort(o.Addr)
+	if err != nil || port == "" {
+		return nil, cli.Usagef("--listen %q is not an address; write it as in %s", o.Addr, addrHelp)
+	}
+	// rule: without a host this machine only. Go would take all its addresses, and nothing here asks for a password.
+	l, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
+	if err != nil {
+		return nil, listenError(o.Addr, err)
+	}
+	return serve(l, host, o), nil
+}
+
+// serve answers at l, which was opened for host.
+func serve(l net.Listener, host string, o Options) *Server {
+	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(), started: time.Now()}
+	registry := prometheus.NewRegistry()
+	registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	mux := http.NewServeMux()
+	// What can be told is told, whatever else fails; and a scraper that has gone mad does not take all the memory.
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10}))
+	mux.HandleFunc("GET /livez", s.answer(s.alive))
+	mux.HandleFunc("GET /readyz", s.answer(s.ready))
+	mux.HandleFunc("GET /statusz", s.statusz)
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		printable.Fprintf(w, "fencepost worker: /metrics /livez /readyz /statusz\n")
+	})
+	if o.Pprof { // without /cmdline: the URL on the command line may have a password
+		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
+		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
+		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
+		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
+	}
+	s.http = http.Server{
+		Handler:           hostsOf(host, o.Hosts).check(mux),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout, // rule: who does not read its answer holds it for this long, and not for good
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         (&conns{since: map[net.Conn]uint64{}}).changed,
+	}
+	go func() {
+		defer close(s.served)
+		s.http.Serve(l) // it ends with Close
+	}()
+	return s
+}
+
+func listenError(addr string, err error) error {
+	var dns *net.DNSError
+	var wrong *net.AddrError
+	switch {
+	case errors.Is(err, syscall.EADDRINUSE):
+		return fmt.Errorf("--listen %s: the port is in use; choose another one, or stop who has it: %w", addr, err)
+	case errors.As(err, &dns), errors.As(err, &wrong), errors.Is(err, syscall.EADDRNOTAVAIL):
+		return cli.Usagef("--listen %s: this machine has no such address or port; write it as in %s: %w", addr, addrHelp, err)
+	}
+	return fmt.Errorf("--listen %s: %w", addr, err)
+}
+
+// Addr is where the server listens.
+func (s *Server) Addr() string { return s.listener.Addr().String() }
+
+// Observe is for worker.Config.Observe.
+func (s *Server) Observe(o worker.Observation) { s.metrics.Observe(o) }
+
+// Waiting tells why there is no usable server yet.
+func (s *Server) Waiting(reason string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.waiting = reason
+}
+
+// Attach tells which pool the answers are about: it is about to run.
+func (s *Server) Attach(pool *worker.Pool, cfg worker.Config) {
+	s.metrics.Attach(pool, cfg)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pool = pool
+}
+
+// Stopping tells that the worker is about to end: it is not ready from now on.
+func (s *Server) Stopping() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.stopping = true
+}
+
+// Close ends the answers and closes the port. It is called before the queue is closed.
+func (s *Server) Close() {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	if s.http.Shutdown(ctx) != nil {
+		s.http.Close()
+	}
+	<-s.served
+	s.metrics.Close()
+}
+
+func (s *Server) state() (pool *worker.Pool, stopping bool) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.pool, s.stopping
+}
+
+// answer says 200 ok, or 503 and why.
+func (s *Server) answer(check func() error) http.HandlerFunc {
+	return func(w http.ResponseWriter, _ *http.Request) {
+		w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+		w.Header().Set("Cache-Control", "no-store")
+		if err := check(); err != nil {
+			w.WriteHeader(http.StatusServiceUnavailable)
+			printable.Fprintf(w, "%s\n", s.clean(err.Error()))
+			return
+		}
+		printable.Fprintf(w, "ok\n")
+	}
+}
+
+// clean makes one line of a text, without what must not be told.
+func (s *Server) clean(text string) string {
+	text = redact.Text(strings.Join(strings.Fields(text), " "))
+	if s.opts.Secret != "" {
+		text = strings.ReplaceAll(text, s.opts.Secret, "***")
+	}
+	return text
+}
+
+// alive says whether a restart may help. A server that is away is no reason for one.
+func (s *Server) alive() error {
+	pool, _ := s.state()
+	if pool == nil {
+		return nil
+	}
+	for _, t := range pool.Status().Types {
+		if t.Stuck {
+			return fmt.Errorf("type %s is held and gets nowhere: no step has ended for minutes, last commit %s", t.Type, since(t.LastCommit))
+		}
+	}
+	return nil
+}
+
+func since(t time.Time) string {
+	if t.IsZero() {
+		return "never"
+	}
+	return time.Since(t).Round(time.Second).String() + " ago"
+}
+
+// ready says whether the worker serves its types.
+func (s *Server) ready() error {
+	pool, stopping := s.state()
+	switch {
+	case stopping:
+		return errors.New("stopping")
+	case pool == nil:
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.waiting != "" {
+			return fmt.Errorf("waiting for a usable server at %s: %s", s.opts.URL, s.waiting)
+		}
+		return fmt.Errorf("connecting to %s", s.opts.URL)
+	}
+	status := pool.Status()
+	switch {
+	case status.Stopping:
+		return errors.New("stopping")
+	case !status.Running:
+		return errors.New("starting")
+	case status.Outage != nil:
+		return fmt.Errorf("the server cannot be used: %w", status.Outage)
+	}
+	return nil
+}
+
+// The JSON of /statusz. What is not known is left out.
+type (
+	statusJSON struct {
+		Version  string        `json:"version"`
+		Instance string        `json:"instance,omitempty"`
+		Host     string        `json:"host"`
+		PID      int           `json:"pid"`
+		Started  time.Time     `json:"started"`
+		Ready    bool          `json:"ready"`
+		Why      string        `json:"why,omitempty"` // it is not ready
+		Stopping bool          `json:"stopping"`
+		URL      string        `json:"url"`
+		Types    []typeJSON    `json:"types"`
+		Settings []cli.Setting `json:"settings"`
+	}
+	typeJSON struct {
+		Type          string                  `json:"type"`
+		State         worker.State            `json:"state"`
+		Since         time.Time               `json:"since"`
+		Held          bool                    `json:"held"`
+		Token         int64                   `json:"token,omitempty"`
+		Epoch         int64                   `json:"epoch,omitempty"` // of the file: the token
+		Index         uint64                  `json:"durable_index"`
+		Path          string                  `json:"path,omitempty"`
+		Backlog       *int                    `json:"backlog,omitempty"`
+		BacklogCapped bool                    `json:"backlog_capped,omitempty"` // there is more
+		OldestSeconds *float64                `json:"oldest_seconds,omitempty"`
+		LastCommit    time.Time               `json:"last_commit,omitzero"`
+		LastError     string                  `json:"last_error,omitempty"`
+		LastErrorAt   time.Time               `json:"last_error_at,omitzero"`
+		Stuck         bool                    `json:"stuck,omitempty"`
+		Sessions      uint64                  `json:"sessions"`
+		Appended      uint64                  `json:"appended"`
+		Handled       uint64                  `json:"handled,omitempty"`
+		Duplicates    uint64                  `json:"duplicates"`
+		Gaps          uint64                  `json:"gaps"`
+		Dead          uint64                  `json:"dead"`
+		Retries       uint64                  `json:"retries"`
+		Losses        map[worker.Cause]uint64 `json:"losses,omitempty"`
+	}
+)
+
+func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
+	host, _ := os.Hostname()
+	j := statusJSON{Version: worker.Version(), Host: host, PID: os.Getpid(), Started: s.started, URL: s.opts.URL,
+		Types: []typeJSON{}, Settings: s.opts.Settings}
+	err := s.ready()
+	if j.Ready = err == nil; err != nil {
+		j.Why = s.clean(err.Error())
+	}
+	pool, stopping := s.state()
+	j.Stopping = stopping
+	if pool != nil {
+		status := pool.Status()
+		j.Instance, j.Stopping = status.Instance, stopping || status.Stopping
+		for _, t := range status.Types {
+			j.Types = append(j.Types, typeJSON{Type: t.Type, State: t.State, Since: t.Since, Held: t.Held, Token: t.Token, Epoch: t.Token, Index: t.Index,
+				Path: t.Path, LastCommit: t.LastCommit, LastError: s.clean(t.LastError), LastErrorAt: t.LastErrorAt, Stuck: t.Stuck,
+				Sessions: t.Sessions, Appended: t.Appended, Handled: t.Handled, Duplicates: t.Duplicates, Gaps: t.Gaps, Dead: t.Dead,
+				Retries: t.Retries, Losses: t.Losses})
+		}
+		s.addBacklog(r.Context(), j.Types)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.Header().Set("Cache-Control", "no-store")
+	printable.EncodeJSON(w, j, "  ") // who asked may have gone
+}
+
+func (s *Server) addBacklog(ctx context.Context, types []typeJSON) {
+	names := make([]string, len(types))
+	for i := range types {
+		names[i] = types[i].Type
+	}
+	known := s.metrics.Backlog(ctx, names)
+	for i := range types {
+		if sample, ok := known[types[i].Type]; ok {
+			age := sample.Age.Seconds()
+			types[i].Backlog, types[i].BacklogCapped, types[i].OldestSeconds = &sample.Pending, sample.Capped, &age
+		}
+	}
+}

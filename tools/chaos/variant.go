@@ -1,0 +1,199 @@
+//go:build unix
+
+package main
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"strings"
+)
+
+// variant is the product with some lines of its source, or of Go's own, replaced in the build (go build -overlay): where there is no way
+// to do something to a program from outside, and to show what happens without a safety rule.
+type variant struct {
+	text  string
+	edits []edit
+	adds  map[string]string // new files
+
+	rewrite func(source string) string // of every file of the product
+}
+
+// product are the directories of what rewrite is for.
+var product = []string{".", "cmd", "internal/backlog", "internal/sqlitedb", "lock", "queue", "storage", "worker"}
+
+var timeNow = regexp.MustCompile(`\btime\.Now\b`)
+
+func clockRewrite(source string) string {
+	if !timeNow.MatchString(source) || !strings.Contains(source, "\t\"time\"\n") {
+		return source
+	}
+	source = timeNow.ReplaceAllString(source, "chaosclock.Now")
+	source = packageClause.ReplaceAllString(source, `$0; import "github.com/fencepost/fencepost/internal/chaosclock"`)
+	return source + "\nvar _ time.Duration\n" // there may be no other use of the import
+}
+
+var packageClause = regexp.MustCompile(`(?m)^package \w+`)
+
+// sources lists the files that rewrite is for.
+func sources(module string) (files []string, err error) {
+	for _, dir := range product {
+		err = errors.Join(err, filepath.WalkDir(filepath.Join(module, dir), func(path string, d fs.DirEntry, err error) error {
+			switch {
+			case err != nil:
+				return err
+			case d.IsDir() && dir == "." && path != module:
+				return fs.SkipDir
+			case strings.HasSuffix(path, ".go") && !strings.HasSuffix(path, "_test.go"):
+				files = append(files, path)
+			}
+			return nil
+		}))
+	}
+	return files, err
+}
+
+// edit replaces a text that must be in the file exactly once.
+type edit struct{ file, old, new string }
+
+// clockFile and historyDir tell a variant's programs what to do.
+const (
+	clockFile  = "CHAOS_CLOCK"   // a file that holds by how many seconds the wall clock is wrong
+	historyDir = "CHAOS_HISTORY" // a directory for what is done to locks
+)
+
+var variants = map[string]variant{
+	// A static Go program asks the kernel for the time, through no library that could be replaced, and the kernel's wall clock is
+	// everybody's. So all that the product itself asks for the time goes through a function that shifts the wall clock's part of the answer.
+	"clock": {
+		text:    "the wall clock is wrong by what a file says",
+		rewrite: clockRewrite,
+		adds: map[string]string{"internal/chaosclock/clock.go": `package chaosclock
+import ("os"; "strconv"; "sync/atomic"; "time"; "unsafe")
+var wrongBy atomic.Int64
+// Now is time.Now, with a wall clock that is wrong and a monotonic one that is right. A Time has the seconds above bit 30 of its first word.
+func Now() time.Time {
+	t := time.Now()
+	*(*uint64)(unsafe.Pointer(&t)) += uint64(wrongBy.Load()) << 30
+	return t
+}
+func init() {
+	path := os.Getenv("` + clockFile + `")
+	if path == "" { return }
+	look := func() {
+		if b, err := os.ReadFile(path); err == nil {
+			if n, err := strconv.ParseInt(string(b), 10, 64); err == nil { wrongBy.Store(n) }
+		}
+	}
+	look()
+	go func() { for { time.Sleep(20 * time.Millisecond); look() } }()
+}
+`},
+	},
+	"history": {
+		text: "what is done to locks is written down",
+		edits: []edit{{"fencepost.go", "\tlocker, err := lock.New(store, lock.Options{})\n",
+			"\tlocker, err := lock.New(recorded(store), lock.Options{})\n"}},
+		adds: map[string]string{"chaos_history.go": `package fencepost
+import ("fmt"; "os"; "path/filepath"; "golang.org/x/sys/unix"; "github.com/fencepost/fencepost/lock"; "github.com/fencepost/fencepost/lock/locktest")
+func recorded(store lock.Store) lock.Store {
+	dir := os.Getenv("` + historyDir + `")
+	if dir == "" { return store }
+	f, err := os.CreateTemp(dir, "*.history")
+	if err != nil { panic(err) }
+	return locktest.Record(store, filepath.Base(f.Name()), func() int64 {
+		var ts unix.Timespec
+		if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil { panic(fmt.Sprint(err)) }
+		return ts.Nano()
+	}, f)
+}
+`},
+	},
+}
+
+// rules are safety rules that workers can be built without. Each has to be noticed.
+var rules = map[string]variant{
+	"contiguity": {
+		text:  "a message that is in the file already is not appended again",
+		edits: []edit{{"worker/ledger.go", "	switch {\n\tcase n == 0:\n", "	if !m.Incomplete {\n\t\tl.note(m.ID, seenAt)\n\t\treturn appendNow\n\t}\n\tswitch {\n\tcase n == 0:\n"}},
+	},
+}
+
+// overlay writes what go build -overlay wants, and returns its path.
+func (v variant) overlay(dir, module string) (string, error) {
+	root, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return "", err
+	}
+	place := func(file string) string {
+		if rest, ok := strings.CutPrefix(file, "$GOROOT/"); ok {
+			return filepath.Join(strings.TrimSpace(string(root)), rest)
+		}
+		return filepath.Join(module, file)
+	}
+	contents := map[string]string{}
+	for _, e := range v.edits {
+		path := place(e.file)
+		if contents[path] == "" {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			contents[path] = string(b)
+		}
+		if n := strings.Count(contents[path], e.old); n != 1 {
+			return "", fmt.Errorf("%s has %q %d times, not once: tools/chaos/variant.go has to follow it", e.file, e.old, n)
+		}
+		contents[path] = strings.Replace(contents[path], e.old, e.new, 1)
+	}
+	if v.rewrite != nil {
+		files, err := sources(module)
+		if err != nil {
+			return "", err
+		}
+		rewritten := 0
+		for _, path := range files {
+			b, err := os.ReadFile(path)
+			if err != nil {
+				return "", err
+			}
+			if text := v.rewrite(string(b)); text != string(b) {
+				contents[path] = text
+				rewritten++
+			}
+		}
+		if rewritten == 0 {
+			return "", fmt.Errorf("%s: there is nothing to rewrite; tools/chaos/variant.go has to follow the source", v.text)
+		}
+	}
+	for file, text := range v.adds {
+		contents[place(file)] = text
+	}
+	var overlay struct{ Replace map[string]string }
+	overlay.Replace = map[string]string{}
+	for path, text := range contents {
+		f, err := os.CreateTemp(dir, "*-"+filepath.Base(path))
+		if err != nil {
+			return "", err
+		}
+		_, err = f.WriteString(text)
+		if cerr := f.Close(); err == nil {
+			err = cerr
+		}
+		if err != nil {
+			return "", err
+		}
+		overlay.Replace[path] = f.Name()
+	}
+	b, err := json.Marshal(overlay)
+	if err != nil {
+		return "", err
+	}
+	path := filepath.Join(dir, "overlay.json")
+	return path, os.WriteFile(path, b, 0o600)
+}

@@ -1,0 +1,124 @@
+// Package seeded patches the standard library for the simulation, so that a seed is a history.
+package seeded
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+)
+
+// A schedule is the same each time only if everything that is left to chance in Go itself is the seed's, too: which of several ready
+// cases a select takes, where the iteration of a map begins, the numbers of math/rand/v2, the order of timers of the same instant, and that
+// of the goroutines. The bubble has dice of its own for the former; the latter follow from running on one processor, without a
+// collection of garbage or the end of a time slice in between.
+//
+// So the simulation is built with a few lines of the standard library changed (go build -overlay). Each change says what it takes the place
+// of; a version of Go in which that is not found is refused.
+var patches = []struct{ file, old, new string }{
+	// The bubble's dice: splitmix64.
+	{"runtime/synctest.go", "	active  int // other sources of activity\n}\n", `	active  int // other sources of activity
+
+	dice uint64
+}
+
+// diceSeed is where the dice of the next bubble start.
+//
+//go:linkname diceSeed
+var diceSeed uint64
+
+//go:nosplit
+func (b *synctestBubble) roll() uint64 {
+	b.dice += 0x9e3779b97f4a7c15
+	z := b.dice
+	z = (z ^ z>>30) * 0xbf58476d1ce4e5b9
+	z = (z ^ z>>27) * 0x94d049bb133111eb
+	return z ^ z>>31
+}
+`},
+	{"runtime/synctest.go", "		root:    gp,\n	}\n", "		root:    gp,\n		dice:    diceSeed,\n	}\n"},
+	// Maps, math/rand/v2.
+	{"runtime/rand.go", "	mp := getg().m\n	c := &mp.chacha8\n", "	if b := getg().bubble; b != nil {\n		return b.roll()\n	}\n	mp := getg().m\n	c := &mp.chacha8\n"},
+	// Hashes, and so the order in larger maps: the same in every process.
+	{"runtime/rand.go", "	globalRand.state.Init(*seed)\n", "	for i := range seed {\n		seed[i] = byte(i + 1)\n	}\n	globalRand.state.Init(*seed)\n"},
+	// Select.
+	{"runtime/select.go", "		j := cheaprandn(uint32(norder + 1))\n", `		var j uint32
+		if gp.bubble != nil {
+			j = uint32(gp.bubble.roll() % uint64(norder+1))
+		} else {
+			j = cheaprandn(uint32(norder + 1))
+		}
+`},
+	// Timers.
+	{"runtime/time.go", "			t.rand = cheaprand()\n", "			t.rand = uint32(getg().bubble.roll())\n"},
+	// Time slices: 10 s instead of 10 ms.
+	{"runtime/proc.go", "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n", "const forcePreemptNS = 10 * 1000 * 1000 * 1000\n"},
+	// Who waits for a mutex waits for its holder, which may wait for time: a writer of package storage that is stopped in the middle of a
+	// write. And no waiter becomes impatient by the real clock.
+	{"runtime/runtime2.go", "	waitReasonSyncCondWait:          true,\n", `	waitReasonSyncCondWait:          true,
+	waitReasonSyncMutexLock:         true,
+	waitReasonSyncRWMutexLock:       true,
+	waitReasonSyncRWMutexRLock:      true,
+`},
+	{"internal/sync/mutex.go", "	starvationThresholdNs = 1e6\n", "	starvationThresholdNs = 1e18\n"},
+	// The children of a context end in the order in which they were born. In a map they would be in that of their addresses.
+	{"context/context.go", "	children map[canceler]struct{} // set to nil by the first cancel call\n", "	children map[canceler]uint64 // set to nil by the first cancel call\n	births   uint64\n"},
+	{"context/context.go", "				p.children = make(map[canceler]struct{})\n", "				p.children = make(map[canceler]uint64)\n"},
+	{"context/context.go", "			p.children[child] = struct{}{}\n", "			p.births++\n			p.children[child] = p.births\n"},
+	{"context/context.go", "	for child := range c.children {\n", `	var inOrder []canceler
+	for child, birth := range c.children {
+		inOrder = append(inOrder, child)
+		for i := len(inOrder) - 1; i > 0 && c.children[inOrder[i-1]] > birth; i-- {
+			inOrder[i-1], inOrder[i] = inOrder[i], inOrder[i-1]
+		}
+	}
+	for _, child := range inOrder {
+`},
+	// An encoder has a map, which takes a die when it is made. One from the pool would take none.
+	{"encoding/json/encode.go", "	if v := encodeStatePool.Get(); v != nil {\n", "	if v := encodeStatePool.Get(); false {\n"},
+	// The number of the process is in the fences of files.
+	{"os/exec.go", "func Getpid() int { return syscall.Getpid() }\n", "func Getpid() int { return 4711 }\n"},
+}
+
+// Tag is the build tag of what the patches make possible.
+const Tag = "dice"
+
+// Library writes the patched files of the standard library into dir, and returns them by the files in whose place they are compiled: for
+// go build -overlay.
+func Library(dir string) (replace map[string]string, err error) {
+	out, err := exec.Command("go", "env", "GOROOT").Output()
+	if err != nil {
+		return nil, fmt.Errorf("go env GOROOT: %w", err)
+	}
+	if dir, err = filepath.Abs(dir); err != nil {
+		return nil, err
+	}
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, err
+	}
+	library := filepath.Join(strings.TrimSpace(string(out)), "src")
+	texts := map[string]string{}
+	for _, p := range patches {
+		if _, ok := texts[p.file]; !ok {
+			b, err := os.ReadFile(filepath.Join(library, p.file))
+			if err != nil {
+				return nil, err
+			}
+			texts[p.file] = string(b)
+		}
+		if n := strings.Count(texts[p.file], p.old); n != 1 {
+			return nil, fmt.Errorf("this version of Go has %d times in %s, want once:\n%sadapt tools/internal/seeded to it", n, p.file, p.old)
+		}
+		texts[p.file] = strings.Replace(texts[p.file], p.old, p.new, 1)
+	}
+	replace = map[string]string{}
+	for file, text := range texts {
+		patched := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
+		if err := os.WriteFile(patched, []byte(text), 0o644); err != nil {
+			return nil, err
+		}
+		replace[filepath.Join(library, file)] = patched
+	}
+	return replace, nil
+}

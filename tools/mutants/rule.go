@@ -1,0 +1,188 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"time"
+)
+
+// rule is a safety rule, and what shows that it is needed. There are three kinds: mutants, which have a text to replace;
+// rules that a test of their package switches off itself; and rules of which no test can tell.
+type rule struct {
+	file string // which keeps the rule
+	rule string // what follows "rule: " in a comment of the file, or a part of it; or another sentence
+
+	old, new string // what drops it: old occurs once in file
+	also     []edit // what has to change with it
+	how      string // said where a rule can be dropped in several ways
+
+	in       string        // the package of the tests, when it is not that of the file
+	tests    string        // names of tests, joined by |, as for go test -run
+	open     bool          // no test is known to notice it: the next one to write, or the mutant changes nothing
+	long     bool          // without -short
+	args     []string      // more, for the tests with the mutant
+	hangs    bool          // without the rule the tests may wait for ever, so running out of time counts
+	timeout  time.Duration // defaults to two minutes
+	untested string        // why nothing here can show it
+	sim      bool          // the simulation notices it, too: there is an entry of its own for that
+}
+
+// edit puts new in the place of old, which occurs once in file.
+type edit struct{ file, old, new string }
+
+func table() []rule {
+	all := slices.Concat(storageRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, workerRules, formatRules, otherRules)
+	for _, r := range all {
+		if r.sim {
+			all = append(all, r.inSimulation())
+		}
+	}
+	for _, r := range simulationRules {
+		all = append(all, r.inSimulation())
+	}
+	return all
+}
+
+func (r rule) String() string {
+	s := r.file + ": " + r.rule
+	if r.how != "" {
+		s += " (" + r.how + ")"
+	}
+	return s
+}
+
+func (r rule) isMutant() bool { return r.old != "" }
+
+func (r rule) edits() []edit { return append([]edit{{r.file, r.old, r.new}}, r.also...) }
+
+// where returns the directory of the tests.
+func (r rule) where() string {
+	if r.in != "" {
+		return r.in
+	}
+	return path.Dir(r.file)
+}
+
+// pattern returns r.tests for -run: each name matches itself only.
+func (r rule) pattern() string {
+	var parts []string
+	for name := range strings.SplitSeq(r.tests, "|") {
+		levels := strings.Split(name, "/")
+		for i, level := range levels {
+			levels[i] = "^" + regexp.QuoteMeta(level) + "$"
+		}
+		parts = append(parts, strings.Join(levels, "/"))
+	}
+	return strings.Join(parts, "|")
+}
+
+// names returns the top-level tests among r.tests.
+func (r rule) names() (names []string) {
+	for name := range strings.SplitSeq(r.tests, "|") {
+		top, _, _ := strings.Cut(name, "/")
+		names = append(names, top)
+	}
+	return names
+}
+
+func (r rule) limit() time.Duration {
+	if r.timeout != 0 {
+		return r.timeout
+	}
+	return 2 * time.Minute
+}
+
+// check finds out whether the entry fits the tree at root.
+func (r rule) check(root string) error {
+	problem := func(format string, args ...any) error {
+		return fmt.Errorf("%s: %s; correct its entry in tools/mutants", r, fmt.Sprintf(format, args...))
+	}
+	if (r.untested != "") != (r.tests == "") || r.untested != "" && r.isMutant() {
+		return problem("needs either tests, or the reason why there are none")
+	}
+	if _, err := os.Stat(filepath.Join(root, r.file)); err != nil {
+		return err
+	}
+	if r.isMutant() {
+		for _, e := range r.edits() {
+			source, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return err
+			}
+			if n := strings.Count(string(source), e.old); n != 1 {
+				return problem("the text that it replaces in %s occurs %d times and not once: %q", e.file, n, e.old)
+			}
+			if e.old == e.new {
+				return problem("changes nothing")
+			}
+		}
+	}
+	if r.tests == "" {
+		return nil
+	}
+	have, err := testsIn(filepath.Join(root, r.where()))
+	if err != nil {
+		return err
+	}
+	for _, name := range r.names() {
+		if !slices.Contains(have, name) {
+			return problem("there is no %s in %s", name, r.where())
+		}
+	}
+	return nil
+}
+
+// patched returns the texts of the files without the rule. check has found the places.
+func (r rule) patched(root string) (texts map[string]string, err error) {
+	texts = map[string]string{}
+	for _, e := range r.edits() {
+		if _, ok := texts[e.file]; !ok {
+			source, err := os.ReadFile(filepath.Join(root, e.file))
+			if err != nil {
+				return nil, err
+			}
+			texts[e.file] = string(source)
+		}
+		texts[e.file] = strings.Replace(texts[e.file], e.old, e.new, 1)
+	}
+	return texts, nil
+}
+
+var testFunc = regexp.MustCompile(`(?m)^func ((?:Test|Fuzz|Example)\w+)\(`)
+
+// testsIn returns the names of the tests of the package in dir.
+func testsIn(dir string) (names []string, err error) {
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	for _, file := range files {
+		source, err := os.ReadFile(file)
+		if err != nil {
+			return nil, err
+		}
+		for _, m := range testFunc.FindAllSubmatch(source, -1) {
+			names = append(names, string(m[1]))
+		}
+	}
+	return names, err
+}
+
+// findRoot returns the directory of the module.
+func findRoot() (string, error) {
+	dir, err := os.Getwd()
+	for err == nil {
+		if _, err := os.Stat(filepath.Join(dir, "go.mod")); err == nil {
+			return dir, nil
+		}
+		parent := filepath.Dir(dir)
+		if parent == dir {
+			return "", errors.New("there is no go.mod here or above: run it inside the repository")
+		}
+		dir = parent
+	}
+	return "", err
+}
