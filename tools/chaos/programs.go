@@ -47,7 +47,11 @@ func (p programs) build(dir string, v variant) (programs, error) {
 	}
 	args := []string{"build", "-o", p.dir + string(filepath.Separator)}
 	if v.rewrite != nil || len(v.edits) > 0 {
-		overlay, err := v.overlay(p.dir, p.module)
+		files, err := v.overlay(p.module)
+		if err != nil {
+			return p, err
+		}
+		overlay, err := files.Write(p.dir)
 		if err != nil {
 			return p, err
 		}

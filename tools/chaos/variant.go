@@ -3,7 +3,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -12,6 +11,8 @@ import (
 	"path/filepath"
 	"regexp"
 	"strings"
+
+	"github.com/fencepost/fencepost/tools/internal/overlay"
 )
 
 // variant is the product with some lines of its source, or of Go's own, replaced in the build (go build -overlay): where there is no way
@@ -124,11 +125,11 @@ var rules = map[string]variant{
 	},
 }
 
-// overlay writes what go build -overlay wants, and returns its path.
-func (v variant) overlay(dir, module string) (string, error) {
+// overlay returns the files of the variant: module is the source tree.
+func (v variant) overlay(module string) (overlay.Files, error) {
 	root, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
-		return "", err
+		return nil, err
 	}
 	place := func(file string) string {
 		if rest, ok := strings.CutPrefix(file, "$GOROOT/"); ok {
@@ -136,64 +137,34 @@ func (v variant) overlay(dir, module string) (string, error) {
 		}
 		return filepath.Join(module, file)
 	}
-	contents := map[string]string{}
+	files := overlay.Files{}
 	for _, e := range v.edits {
-		path := place(e.file)
-		if contents[path] == "" {
-			b, err := os.ReadFile(path)
-			if err != nil {
-				return "", err
-			}
-			contents[path] = string(b)
+		if err := files.Edit(place(e.file), e.old, e.new); err != nil {
+			return nil, err
 		}
-		if n := strings.Count(contents[path], e.old); n != 1 {
-			return "", fmt.Errorf("%s has %q %d times, not once: tools/chaos/variant.go has to follow it", e.file, e.old, n)
-		}
-		contents[path] = strings.Replace(contents[path], e.old, e.new, 1)
 	}
 	if v.rewrite != nil {
-		files, err := sources(module)
+		sources, err := sources(module)
 		if err != nil {
-			return "", err
+			return nil, err
 		}
 		rewritten := 0
-		for _, path := range files {
+		for _, path := range sources {
 			b, err := os.ReadFile(path)
 			if err != nil {
-				return "", err
+				return nil, err
 			}
 			if text := v.rewrite(string(b)); text != string(b) {
-				contents[path] = text
+				files[path] = text
 				rewritten++
 			}
 		}
 		if rewritten == 0 {
-			return "", fmt.Errorf("%s: there is nothing to rewrite; tools/chaos/variant.go has to follow the source", v.text)
+			return nil, fmt.Errorf("%s: there is nothing to rewrite; tools/chaos/variant.go has to follow the source", v.text)
 		}
 	}
 	for file, text := range v.adds {
-		contents[place(file)] = text
+		files[place(file)] = text
 	}
-	var overlay struct{ Replace map[string]string }
-	overlay.Replace = map[string]string{}
-	for path, text := range contents {
-		f, err := os.CreateTemp(dir, "*-"+filepath.Base(path))
-		if err != nil {
-			return "", err
-		}
-		_, err = f.WriteString(text)
-		if cerr := f.Close(); err == nil {
-			err = cerr
-		}
-		if err != nil {
-			return "", err
-		}
-		overlay.Replace[path] = f.Name()
-	}
-	b, err := json.Marshal(overlay)
-	if err != nil {
-		return "", err
-	}
-	path := filepath.Join(dir, "overlay.json")
-	return path, os.WriteFile(path, b, 0o600)
+	return files, nil
 }

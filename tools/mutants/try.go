@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"maps"
@@ -17,6 +16,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fencepost/fencepost/tools/internal/overlay"
 	"github.com/fencepost/fencepost/tools/internal/seeded"
 )
 
@@ -39,7 +39,7 @@ func try(ctx context.Context, root string, rules []rule, parallel int) error {
 	}
 	defer os.RemoveAll(tmp)
 	t := &trier{root: root, tmp: tmp, width: len(fmt.Sprint(len(rules)))}
-	t.library = sync.OnceValues(func() (map[string]string, error) { return seeded.Library(filepath.Join(tmp, "library")) })
+	t.library = sync.OnceValues(seeded.Library)
 	slots := make(chan struct{}, parallel)
 	started := time.Now()
 
@@ -111,7 +111,7 @@ type baseline struct {
 type trier struct {
 	root, tmp string
 	width     int
-	library   func() (replace map[string]string, err error) // of the simulation
+	library   func() (overlay.Files, error) // of the simulation
 
 	mu                  sync.Mutex
 	done                int
@@ -202,12 +202,12 @@ func (t *trier) judge(ctx context.Context, r rule, b baseline) (outcome, detail 
 		return unjudged, err.Error()
 	}
 	defer os.RemoveAll(dir)
-	replace, cwd, err := t.apply(r, dir)
+	files, cwd, err := t.apply(r, dir)
 	if err != nil {
 		return unjudged, err.Error()
 	}
 	binary := filepath.Join(dir, "tests")
-	if out, err := t.compile(ctx, binary, r.where(), replace); err != nil {
+	if out, err := t.compile(ctx, binary, r.where(), files); err != nil {
 		return unjudged, "does not compile: " + string(out)
 	}
 	v, err := t.run(ctx, binary, cwd, r.pattern(), r.long, r.limit(), r.args...)
@@ -237,9 +237,9 @@ var failedSchedule = regexp.MustCompile(`: seed (\d+):\n *(.*)`)
 
 var panicLine = regexp.MustCompile(`(?m)^(panic|fatal error): .*`)
 
-// apply writes what the mutant changes into dir: files for the go command to take in the place of others, or, when they are none of
-// Go's, a copy of their directory in which to run the tests.
-func (t *trier) apply(r rule, dir string) (replace map[string]string, cwd string, err error) {
+// apply returns the files that the mutant changes, or, when they are none of Go's, writes a copy of their directory into dir, in which
+// to run the tests.
+func (t *trier) apply(r rule, dir string) (files overlay.Files, cwd string, err error) {
 	texts, err := r.patched(t.root)
 	if err != nil {
 		return nil, "", err
@@ -253,20 +253,16 @@ func (t *trier) apply(r rule, dir string) (replace map[string]string, cwd string
 		}
 		return nil, copied, os.WriteFile(filepath.Join(copied, filepath.Base(r.file)), []byte(texts[r.file]), 0o755)
 	}
-	replace = map[string]string{}
+	files = overlay.Files{}
 	for file, text := range texts {
-		mutant := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
-		if err := os.WriteFile(mutant, []byte(text), 0o644); err != nil {
-			return nil, "", err
-		}
-		replace[filepath.Join(t.root, file)] = mutant
+		files[filepath.Join(t.root, file)] = text
 	}
-	return replace, cwd, nil
+	return files, cwd, nil
 }
 
 // compile builds the tests of the package in dir with files in the place of others: the simulation's with a library of its own, with
 // which a schedule is the same each time. Vet is for the real code.
-func (t *trier) compile(ctx context.Context, binary, dir string, replace map[string]string) (out []byte, err error) {
+func (t *trier) compile(ctx context.Context, binary, dir string, files overlay.Files) (out []byte, err error) {
 	args := []string{"test", "-c", "-vet=off", "-ldflags=-s -w", "-o", binary} // linking takes most of the time
 	if dir == simulation {
 		library, err := t.library()
@@ -274,16 +270,12 @@ func (t *trier) compile(ctx context.Context, binary, dir string, replace map[str
 			return []byte(err.Error()), err
 		}
 		library = maps.Clone(library)
-		maps.Copy(library, replace)
-		replace, args = library, append(args, "-tags", seeded.Tag)
+		maps.Copy(library, files)
+		files, args = library, append(args, "-tags", seeded.Tag)
 	}
-	if len(replace) > 0 {
-		list, err := json.Marshal(map[string]any{"Replace": replace})
+	if len(files) > 0 {
+		overlay, err := files.Write(filepath.Dir(binary))
 		if err != nil {
-			return nil, err
-		}
-		overlay := binary + ".overlay.json"
-		if err := os.WriteFile(overlay, list, 0o644); err != nil {
 			return []byte(err.Error()), err
 		}
 		args = append(args, "-overlay", overlay)

@@ -9,7 +9,6 @@
 package main
 
 import (
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -103,18 +102,15 @@ func build(dir string) (string, error) {
 	if err != nil {
 		return "", err
 	}
-	replace, err := seeded.Library(filepath.Join(dir, "_overlay")) // ./... does not look into directories that begin with _
+	library, err := seeded.Library()
 	if err != nil {
 		return "", err
 	}
-	b, err := json.Marshal(map[string]any{"Replace": replace})
+	overlay, err := library.Write(dir)
 	if err != nil {
 		return "", err
 	}
-	overlay, program := filepath.Join(dir, "overlay.json"), filepath.Join(dir, "sim.test")
-	if err := os.WriteFile(overlay, b, 0o644); err != nil {
-		return "", err
-	}
+	program := filepath.Join(dir, "sim.test")
 	cmd := exec.Command("go", "test", "-c", "-tags", seeded.Tag, "-overlay", overlay, "-o", program, "github.com/fencepost/fencepost/integration/simulation")
 	cmd.Stdout, cmd.Stderr = os.Stderr, os.Stderr
 	if err := cmd.Run(); err != nil {

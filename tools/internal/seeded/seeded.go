@@ -3,10 +3,11 @@ package seeded
 
 import (
 	"fmt"
-	"os"
 	"os/exec"
 	"path/filepath"
 	"strings"
+
+	"github.com/fencepost/fencepost/tools/internal/overlay"
 )
 
 // A schedule is the same each time only if everything that is left to chance in Go itself is the seed's, too: which of several ready
@@ -84,41 +85,18 @@ func (b *synctestBubble) roll() uint64 {
 // Tag is the build tag of what the patches make possible.
 const Tag = "dice"
 
-// Library writes the patched files of the standard library into dir, and returns them by the files in whose place they are compiled: for
-// go build -overlay.
-func Library(dir string) (replace map[string]string, err error) {
+// Library returns the patched files of the standard library.
+func Library() (overlay.Files, error) {
 	out, err := exec.Command("go", "env", "GOROOT").Output()
 	if err != nil {
 		return nil, fmt.Errorf("go env GOROOT: %w", err)
 	}
-	if dir, err = filepath.Abs(dir); err != nil {
-		return nil, err
-	}
-	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, err
-	}
 	library := filepath.Join(strings.TrimSpace(string(out)), "src")
-	texts := map[string]string{}
+	files := overlay.Files{}
 	for _, p := range patches {
-		if _, ok := texts[p.file]; !ok {
-			b, err := os.ReadFile(filepath.Join(library, p.file))
-			if err != nil {
-				return nil, err
-			}
-			texts[p.file] = string(b)
+		if err := files.Edit(filepath.Join(library, p.file), p.old, p.new); err != nil {
+			return nil, fmt.Errorf("this version of Go needs another tools/internal/seeded: %w", err)
 		}
-		if n := strings.Count(texts[p.file], p.old); n != 1 {
-			return nil, fmt.Errorf("this version of Go has %d times in %s, want once:\n%sadapt tools/internal/seeded to it", n, p.file, p.old)
-		}
-		texts[p.file] = strings.Replace(texts[p.file], p.old, p.new, 1)
 	}
-	replace = map[string]string{}
-	for file, text := range texts {
-		patched := filepath.Join(dir, strings.ReplaceAll(file, "/", "_"))
-		if err := os.WriteFile(patched, []byte(text), 0o644); err != nil {
-			return nil, err
-		}
-		replace[filepath.Join(library, file)] = patched
-	}
-	return replace, nil
+	return files, nil
 }
