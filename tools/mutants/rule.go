@@ -23,7 +23,7 @@ type rule struct {
 	how      string // said where a rule can be dropped in several ways
 
 	in       string        // the package of the tests, when it is not that of the file
-	tests    string        // names of tests, joined by |, as for go test -run
+	tests    string        // names of tests, joined by |, as for go test -run; " & " joins patterns, each of which must notice by itself
 	open     bool          // no test is known to notice it: the next one to write, or the mutant changes nothing
 	long     bool          // without -short
 	args     []string      // more, for the tests with the mutant
@@ -36,18 +36,31 @@ type rule struct {
 // edit puts new in the place of old, which occurs once in file.
 type edit struct{ file, old, new string }
 
-func table() []rule {
-	all := slices.Concat(storageRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, workerRules, formatRules, otherRules)
-	for _, r := range all {
+// table returns the entries: one for each rule and each of its patterns of tests. What the simulation plays comes last, so that onePerPackage
+// prefers the tests of the package.
+func table() (all []rule) {
+	var simulated []rule
+	for _, r := range slices.Concat(storageRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, workerRules, formatRules, otherRules) {
 		if r.sim {
-			all = append(all, r.inSimulation())
+			simulated = append(simulated, r.inSimulation())
+		}
+		for i, tests := range strings.Split(r.tests, " & ") {
+			one := r
+			one.tests = tests
+			if i > 0 {
+				one.how = r.and("by " + tests)
+			}
+			all = append(all, one)
 		}
 	}
 	for _, r := range simulationRules {
-		all = append(all, r.inSimulation())
+		simulated = append(simulated, r.inSimulation())
 	}
-	return all
+	return append(all, simulated...)
 }
+
+// and returns how the rule is dropped, and what more tells the entry from others.
+func (r rule) and(more string) string { return strings.TrimPrefix(r.how+", "+more, ", ") }
 
 func (r rule) String() string {
 	s := r.file + ": " + r.rule

@@ -1,36 +1,20 @@
 package main
 
-import "strings"
-
-// storageRules has two mutants of each rule that a scenario and the crash explorer need: either has to notice by itself.
-var storageRules = func() (all []rule) {
-	for _, r := range rulesOfStorage {
-		scenario, run, both := strings.Cut(r.tests, "|TestCrashExplorer/")
-		r.tests = scenario
-		all = append(all, r)
-		if both {
-			r.tests, r.how = "TestCrashExplorer/"+run, strings.TrimPrefix(r.how+", in the crash explorer", ", ")
-			all = append(all, r)
-		}
-	}
-	return all
-}()
-
-var rulesOfStorage = []rule{
+var storageRules = []rule{
 	// The writer.
 	{file: "storage/writer.go", rule: "only when everything before it is durable", tests: "TestCheckpointComesAfterASync",
 		old: "	if _, err := w.Sync(); err != nil {\n\t\treturn err\n\t}\n\th := w.head(kindCheckpoint)", new: "	h := w.head(kindCheckpoint)"},
 	{file: "storage/writer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
 		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
-	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", tests: "TestScenarios/no second fdatasync|TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
+	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", sim: true, tests: "TestScenarios/no second fdatasync & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
 		old: `syncErr = w.file.Datasync()`, new: "if syncErr = w.file.Datasync(); syncErr != nil {\n\t\t\tsyncErr = w.file.Datasync()\n\t\t}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "the writer goes on", tests: "TestFaultsPoison",
 		old: `return 0, w.poison("sync", ioError("fdatasync", w.path, syncErr))`, new: `return 0, ioError("fdatasync", w.path, syncErr)`},
-	{file: "storage/writer.go", rule: "nothing is durable before fdatasync said so", tests: "TestScenarios/fdatasync before ack|TestCrashExplorer/one writer, blocks of 512",
+	{file: "storage/writer.go", rule: "nothing is durable before fdatasync said so", sim: true, tests: "TestScenarios/fdatasync before ack & TestCrashExplorer/one writer, blocks of 512",
 		old: `if pending {`, new: `if pending && false {`},
 	{file: "storage/writer.go", rule: "a Sync covers only what was appended before it was called", tests: "TestSyncCoversWhatWasAppendedBefore",
 		old: `w.durableEnd, w.durableIndex = end, next`, new: `_, w.durableEnd, w.durableIndex, next = end, w.end, w.next, w.next`},
-	{file: "storage/writer.go", rule: "acknowledge nothing then", tests: "TestScenarios/the size is checked after fdatasync|TestCrashExplorer/the successor's sync takes the error, blocks of 512",
+	{file: "storage/writer.go", rule: "acknowledge nothing then", tests: "TestScenarios/the size is checked after fdatasync & TestCrashExplorer/the successor's sync takes the error, blocks of 512",
 		old: `case info.Size != w.end:`, new: `case false:`},
 	{file: "storage/writer.go", rule: "acknowledge nothing in a file that the path does not name", tests: "TestReplacedFile",
 		old: `if err := checkNamed(w.fs, w.path, info); err != nil {`, new: `if err := error(nil); err != nil {`},
@@ -41,7 +25,7 @@ var rulesOfStorage = []rule{
 	{file: "storage/writer.go", rule: "one write(2), no loop", tests: "TestFaultsPoison/short write",
 		old: "	n, end, err := w.file.Append(b)\n\tswitch {\n",
 		new: "	n, end, err := w.file.Append(b)\n\tfor m := 0; err == nil && n < len(b); n += m {\n\t\tm, end, err = w.file.Append(b[n:])\n\t}\n\tswitch {\n"},
-	{file: "storage/writer.go", rule: "a record that is not where it was meant to be", tests: "TestScenarios/a landing is checked|TestCrashExplorer/a short write that a fence completes, blocks of 512",
+	{file: "storage/writer.go", rule: "a record that is not where it was meant to be", tests: "TestScenarios/a landing is checked & TestCrashExplorer/a short write that a fence completes, blocks of 512",
 		old: `case end != h.offset+int64(n):`, new: "case true:\n\tcase end != h.offset+int64(n):"},
 	{file: "storage/writer.go", rule: "no error of a write but a lack of room leaves the writer alive", tests: "TestFaultsPoison",
 		old: `return w.poison(op, ioError("append to", w.path, err))`, new: `return ioError("append to", w.path, err)`},
@@ -55,7 +39,7 @@ var rulesOfStorage = []rule{
 		old: `if n > len(it.body)*zstdMostPerByte {`, new: `if false {`},
 
 	// Taking over.
-	{file: "storage/open.go", rule: "scan after the fence", tests: "TestScenarios/fence before scan|TestCrashExplorer/a zombie works before step 0 of its successor, blocks of 512",
+	{file: "storage/open.go", rule: "scan after the fence", tests: "TestScenarios/fence before scan & TestCrashExplorer/a zombie works before step 0 of its successor, blocks of 512",
 		old: "\tif err := w.fence(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tif err := w.settle(); err != nil {\n\t\treturn nil, err\n\t}\n\t// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps\n\t// acknowledged, and unknown to this writer.\n\tscan := w.scan\n\tif w.opts.Salvage {\n\t\tscan = w.salvage\n\t}\n\tv, err := scan(ctx, w.fenceOff)\n", new: "\tscan := w.scan\n\tif w.opts.Salvage {\n\t\tscan = w.salvage\n\t}\n\tinfo, err := w.file.Stat()\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tv, err := scan(ctx, info.Size)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tif err := w.fence(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tif err := w.settle(); err != nil {\n\t\treturn nil, err\n\t}\n"},
 	{file: "storage/open.go", rule: "ask the registry before creating anything", tests: "TestRegistry",
 		old: `case known:`, new: `case false:`},
@@ -72,13 +56,13 @@ var rulesOfStorage = []rule{
 		old: "	if err == nil {\n\t\terr = f.Datasync()\n\t}\n", new: ""},
 	{file: "storage/open.go", rule: "a fence is whole and exactly at the end that was seen, or it is tried again", tests: "TestFenceIsTriedAgain",
 		old: `if n == len(b) && end == want {`, new: `if n == len(b) {`},
-	{file: "storage/open.go", rule: "fdatasync before the scan", tests: "TestScenarios/the fence is synced|TestCrashExplorer/takeover, blocks of 512",
+	{file: "storage/open.go", rule: "fdatasync before the scan", sim: true, tests: "TestScenarios/the fence is synced & TestCrashExplorer/takeover, blocks of 512",
 		old: "\tif err := w.file.Datasync(); err != nil {\n\t\treturn ioError(\"sync the fence of\", w.path, err)\n\t}\n", new: ``},
 	{file: "storage/open.go", rule: "the path must still name this file", tests: "TestReplacedFile",
 		old: `return checkNamed(w.fs, w.path, info)`, new: "_ = info\n\treturn nil"},
-	{file: "storage/open.go", rule: "a region counts only with its fence", tests: "TestScenarios/the fence is read back|TestCrashExplorer/failed sync on ext4, and takeover, blocks of 512",
+	{file: "storage/open.go", rule: "a region counts only with its fence", sim: true, tests: "TestScenarios/the fence is read back & TestCrashExplorer/failed sync on ext4, and takeover, blocks of 512",
 		old: "\tif err == nil {\n\t\terr = w.checkFence()\n\t}\n", new: ``},
-	{file: "storage/open.go", rule: "after a failed fdatasync of somebody else", tests: "TestScenarios/the device is read|TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
+	{file: "storage/open.go", rule: "after a failed fdatasync of somebody else", sim: true, tests: "TestScenarios/the device is read & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
 		old: `return ioError("drop the page cache of", w.path, w.file.DropCache(off, n))`, new: `return nil`},
 	{file: "storage/open.go", rule: "no index is used twice", tests: "TestRepair",
 		old: `v.next = max(v.next, registered.DurableIndex)`, new: `v.next = v.next`},
@@ -141,7 +125,7 @@ var rulesOfStorage = []rule{
 		old: "!= headCRC(s.header.seed, hb) || h.offset != p {\n\t\treturn recHeader{}, notRecord, nil\n\t}\n", new: "!= headCRC(s.header.seed, hb) {\n\t\treturn recHeader{}, notRecord, nil\n\t}\n\th.offset = p\n"},
 	{file: "storage/scan.go", rule: "a header counts only with a good checksum", tests: "TestScenarios/headers have checksums",
 		old: `if h.headCRC != headCRC(s.header.seed, hb) || h.offset != p {`, new: `if h.offset != p {`},
-	{file: "storage/scan.go", rule: "a body counts only with a good checksum", tests: "TestScenarios/bodies have checksums|TestCrashExplorer/one writer, blocks of 512",
+	{file: "storage/scan.go", rule: "a body counts only with a good checksum", tests: "TestScenarios/bodies have checksums & TestCrashExplorer/one writer, blocks of 512",
 		old: `if crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC {`,
 		new: `if false && crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC {`},
 	{file: "storage/scan.go", rule: "a hunt in any bytes takes linear time", tests: "TestHuntIsLinear",
@@ -186,7 +170,7 @@ var rulesOfStorage = []rule{
 		old: `if waited >= successorPatience {`, new: `if waited >= 0 {`},
 	{file: "storage/follow.go", rule: "the seal was there before the successor had a name", tests: "TestFollowLateName",
 		old: `	if !f.late {`, new: `	if false {`},
-	{file: "storage/generation.go", rule: "the successor gets its name only when the seal is durable", tests: "TestScenarios/a seal is durable before the successor has a name|TestCrashExplorer/rotation, blocks of 512",
+	{file: "storage/generation.go", rule: "the successor gets its name only when the seal is durable", tests: "TestScenarios/a seal is durable before the successor has a name & TestCrashExplorer/rotation, blocks of 512",
 		old: "\t_, err := w.Sync()\n\treturn err\n", new: "\treturn nil\n"},
 	{file: "storage/generation.go", rule: "link(2), never rename: whoever took over since then", tests: "TestLateRotationFindsTheSuccessor",
 		old: `err := n.fs.Link(tmp, path)`, new: "err := n.fs.Link(tmp, path)\n\tif errors.Is(err, fs.ErrExist) {\n\t\tn.fs.Remove(path)\n\t\terr = n.fs.Link(tmp, path)\n\t}"},
