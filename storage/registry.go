@@ -108,3 +108,100 @@ func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	_, err = w.register(ctx, registered.FileID, e) // it was set back while the file was in use
 	return err
 }
+
+// checkRegistered finds out whether the file is the one that the registry knows, and registers it if it knows none yet.
+//
+// rule: register what is durable only: a registered file that a crash made disappear would look like a wrong volume.
+func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bool) (Entry, error) {
+	e := Entry{FileID: w.header.fileID, Generation: w.header.generation}
+	if !known {
+		var err error
+		if registered, err = w.opts.Registry.Register(ctx, w.typ, e); err != nil {
+			return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
+		}
+	}
+	if w.givesUp() && registered.Generation > w.header.generation {
+		w.instead = &registered
+		return registered, nil
+	}
+	if err := w.checkIdentity(registered); err != nil {
+		if err = w.adopts(registered, err); err != nil {
+			return Entry{}, err
+		}
+	}
+	if registered.FileID != w.header.fileID { // who made this successor came no further, or the registry was set back
+		return w.register(ctx, registered.FileID, e)
+	}
+	return registered, nil
+}
+
+// checkIdentity refuses a file that is neither the registered one nor one that continues it.
+func (w *Writer) checkIdentity(registered Entry) error {
+	switch {
+	case registered.FileID == w.header.fileID:
+		return nil
+	case registered.Generation > w.header.generation:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Older: w.header.generation}
+	}
+	// rule: a file of a later generation is the file only if its predecessors lead back to the registered one.
+	switch ok, err := w.continues(registered); {
+	case err != nil:
+		return err
+	case ok:
+		return nil
+	case registered.Generation < w.header.generation:
+		return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID, Newer: w.header.generation}
+	default:
+		return &RegistryMismatch{Path: w.path, Registered: registered, FileID: w.header.fileID}
+	}
+}
+
+// continues tells whether the files that are here lead from this one back to the registered one, which need not be here itself.
+func (w *Writer) continues(registered Entry) (bool, error) {
+	if w.header.prevFileID == registered.FileID {
+		return true, nil
+	}
+	names, err := w.fs.List(w.dir)
+	if err != nil {
+		return false, ioError("list directory", w.dir, err)
+	}
+	before := map[FileID]FileID{}
+	for _, name := range names {
+		if typ, g, ok := ParseName(name); !ok || typ != w.typ || g <= registered.Generation || g >= w.header.generation {
+			continue
+		}
+		// One that cannot be read leads nowhere.
+		if h, err := readHeaderAt(w.fs, filepath.Join(w.dir, name)); err == nil && h.typ == w.typ {
+			before[h.fileID] = h.prevFileID
+		}
+	}
+	id := w.header.prevFileID
+	for range before {
+		prev, ok := before[id]
+		switch {
+		case !ok:
+			return false, nil
+		case prev == registered.FileID:
+			return true, nil
+		}
+		id = prev
+	}
+	return false, nil
+}
+
+// adopts returns nil if Options.Adopt makes this file, which checkIdentity refused with mismatch, the registered one.
+//
+// rule: a file is adopted only if it has all that the registry knows to be durable, and no later one is registered.
+func (w *Writer) adopts(registered Entry, mismatch error) error {
+	var m *RegistryMismatch
+	if !w.opts.Adopt || !errors.As(mismatch, &m) || m.Older != 0 {
+		return mismatch
+	}
+	switch l := readLink(w.fs, w.path); {
+	case l.Err != nil:
+		return l.Err
+	case l.Next < registered.DurableIndex:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Next: l.Next}
+	}
+	return nil
+}

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"time"
+
+	"github.com/fencepost/fencepost"
+)
+
+// The worker that the demo kills, and what becomes of its type.
+
+// killOne waits until a worker holds a lock with work left to do, and kills it. It freezes the worker first, so that what
+// it saw is still so when the signal arrives.
+func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, typ string, err error) {
+	for {
+		held, err := b.Locker.List(ctx)
+		if err != nil {
+			return 0, "", err
+		}
+		for _, h := range held {
+			i := slices.IndexFunc(d.procs, func(c *exec.Cmd) bool { return h.Hold != nil && h.Hold.Owner.PID == c.Process.Pid })
+			if i < 0 || !d.worthKilling(ctx, b, h.Name) {
+				continue
+			}
+			proc := d.procs[i].Process
+			if err := proc.Signal(syscall.SIGSTOP); err != nil {
+				return 0, "", err
+			}
+			if d.stillHeldBy(ctx, b, h.Name, proc.Pid) && d.worthKilling(ctx, b, h.Name) {
+				return i, h.Name, proc.Signal(syscall.SIGKILL)
+			}
+			if err := proc.Signal(syscall.SIGCONT); err != nil {
+				return 0, "", err
+			}
+		}
+		select {
+		case <-time.After(demoPoll):
+		case <-ctx.Done():
+			return 0, "", ctx.Err()
+		}
+		if d.allExited() {
+			return 0, "", errors.New("the workers were done before one could be killed; try a larger --source")
+		}
+	}
+}
+
+// worthKilling reports whether a type is the largest one and in the middle of being drained: its file has some of its
+// messages, and the queue has others.
+func (d *demo) worthKilling(ctx context.Context, b *fencepost.Backend, typ string) bool {
+	counts := make(map[string]int)
+	for _, o := range d.originals {
+		counts[o.typ]++
+	}
+	total := counts[typ]
+	for _, n := range counts {
+		if n > total {
+			return false
+		}
+	}
+	depth, err := b.Queue.Depth(ctx, typ, total)
+	return err == nil && depth.Pending > 0 && (depth.Pending < total*9/10 || total < 10)
+}
+
+func (d *demo) stillHeldBy(ctx context.Context, b *fencepost.Backend, name string, pid int) bool {
+	held, err := b.Locker.List(ctx)
+	if err != nil {
+		return false
+	}
+	for _, h := range held {
+		if h.Name == name {
+			return h.Hold != nil && h.Hold.Owner.PID == pid
+		}
+	}
+	return false
+}
+
+func (d *demo) allExited() bool {
+	for _, done := range d.exited {
+		select {
+		case <-done:
+		default:
+			return false
+		}
+	}
+	return true
+}
+
+func (d *demo) killAll() {
+	for i, cmd := range d.procs {
+		cmd.Process.Kill()
+		<-d.exited[i]
+	}
+}
+
+func (d *demo) logFile(i int) string { return filepath.Join(d.dir, fmt.Sprintf("worker-%d.log", i+1)) }
+
+func (d *demo) logTail(i int) (tail []error) {
+	b, _ := os.ReadFile(d.logFile(i))
+	lines := bytes.Split(bytes.TrimSpace(b), []byte("\n"))
+	for _, line := range lines[max(0, len(lines)-5):] {
+		tail = append(tail, errors.New(string(line)))
+	}
+	return tail
+}
+
+// heir finds out of the logs which worker got the dead one's type, and how long after the kill.
+func (d *demo) heir(victim int, typ string, killed time.Time) (worker int, after time.Duration, ok bool) {
+	for i := range d.procs {
+		if i == victim {
+			continue
+		}
+		f, err := os.Open(d.logFile(i))
+		if err != nil {
+			continue
+		}
+		lines := bufio.NewScanner(f)
+		for lines.Scan() {
+			var line struct {
+				Type    string    `json:"type"`
+				Message string    `json:"message"`
+				Time    time.Time `json:"time"`
+			}
+			if json.Unmarshal(lines.Bytes(), &line) == nil && line.Type == typ && line.Message == "holding the type" {
+				if t := line.Time.Sub(killed); t > -time.Second && (!ok || t < after) {
+					worker, after, ok = i, max(t, 0), true
+				}
+			}
+		}
+		f.Close()
+	}
+	return worker, after, ok
+}

@@ -1,0 +1,62 @@
+package main
+
+import (
+	"io"
+	"os"
+	"sync"
+	"time"
+
+	"github.com/schollz/progressbar/v3"
+)
+
+// byteProgress is one progress bar over the bytes of several files; nil shows nothing. Safe for concurrent use.
+type byteProgress struct {
+	mu    sync.Mutex
+	bar   *progressbar.ProgressBar
+	sizes map[string]int64 // of the files, when it started
+	done  map[string]int64
+}
+
+func newByteProgress(w io.Writer, what string, paths []string) *byteProgress {
+	p := &byteProgress{sizes: map[string]int64{}, done: map[string]int64{}}
+	total := int64(0)
+	for _, path := range paths {
+		if info, err := os.Stat(path); err == nil && p.sizes[path] == 0 {
+			p.sizes[path] = info.Size()
+			total += info.Size()
+		}
+	}
+	p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(),
+		progressbar.OptionSetDescription(what), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetWidth(30))
+	return p
+}
+
+// file returns the progress callback for one of the files.
+func (p *byteProgress) file(path string) func(done, total int64) {
+	if p == nil {
+		return nil
+	}
+	return func(done, _ int64) {
+		p.mu.Lock()
+		defer p.mu.Unlock()
+		done = min(done, p.sizes[path]) // it may have grown
+		if more := done - p.done[path]; more > 0 {
+			p.bar.Add64(more)
+			p.done[path] = done
+		}
+	}
+}
+
+// finish counts a file as done, however far it was read.
+func (p *byteProgress) finish(path string) {
+	if p != nil {
+		p.file(path)(p.sizes[path], 0)
+	}
+}
+
+// clear takes the bar off the terminal, so that something else can be printed.
+func (p *byteProgress) clear() {
+	if p != nil {
+		p.bar.Clear()
+	}
+}

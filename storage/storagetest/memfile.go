@@ -1,0 +1,208 @@
+package storagetest
+
+import (
+	"errors"
+	"io"
+	"slices"
+	"syscall"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+type inode struct {
+	ino      uint64
+	nlink    uint64
+	cache    []byte // its length is the size that programs see
+	disk     []byte // its length is the size that survives
+	dirty    map[int64]bool
+	failed   map[int64]bool // with FailedStay: blocks that do not reach the device
+	reserved int64
+	errors   int // failed writebacks
+	seen     int // of them reported to anybody
+}
+
+func (n *inode) info() storage.Info {
+	return storage.Info{Size: int64(len(n.cache)), Dev: 1, Ino: n.ino, Nlink: n.nlink}
+}
+
+func (n *inode) dirtyBlocks() []int64 {
+	var blocks []int64
+	for b := range n.dirty {
+		blocks = append(blocks, b)
+	}
+	slices.Sort(blocks)
+	return blocks
+}
+
+// flush copies block b, as it was when the file had length bytes, from the cache to the device.
+func (n *inode) flush(b, size, length int64) {
+	from, to := b*size, min((b+1)*size, length)
+	if from < to && !n.failed[b] {
+		n.extend(to)
+		copy(n.disk[from:to], n.cache[from:to])
+	}
+}
+
+func (n *inode) extend(size int64) {
+	if int64(len(n.disk)) < size {
+		n.disk = append(n.disk, make([]byte, size-int64(len(n.disk)))...)
+	}
+}
+
+// memFile is an open file.
+type memFile struct {
+	m        *Mem
+	n        *inode
+	name     string
+	life     int
+	writable bool
+	closed   bool
+	seen     int // failed writebacks that this descriptor has reported
+}
+
+// begin locks the file system and tells whether f can be used. The caller unlocks.
+func (f *memFile) begin(op string) error {
+	f.m.mu.Lock()
+	switch {
+	case f.life != f.m.life:
+		return pathError(op, f.name, ErrCrashed)
+	case f.closed:
+		return pathError(op, f.name, syscall.EBADF)
+	}
+	return nil
+}
+
+func (f *memFile) Append(p []byte) (int, int64, error) {
+	defer f.m.mu.Unlock()
+	if err := f.begin("write"); err != nil {
+		return 0, 0, err
+	}
+	if !f.writable {
+		return 0, 0, pathError("write", f.name, syscall.EBADF)
+	}
+	n := f.n
+	if room := f.m.free + n.reserved - int64(len(n.cache)); int64(len(p)) > room {
+		if room <= 0 {
+			return 0, 0, pathError("write", f.name, syscall.ENOSPC)
+		}
+		p = p[:room] // as Linux does: a short write, and the error on the next one
+	}
+	from := int64(len(n.cache))
+	n.cache = append(n.cache, p...)
+	end := int64(len(n.cache))
+	for b := from / f.m.block; b*f.m.block < end; b++ {
+		n.dirty[b] = true
+	}
+	f.m.reserve(n, end)
+	return len(p), end, nil
+}
+
+// reserve moves what n has of the device up to end.
+func (m *Mem) reserve(n *inode, end int64) {
+	if end > n.reserved {
+		m.free -= end - n.reserved
+		n.reserved = end
+	}
+}
+
+func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
+	defer f.m.mu.Unlock()
+	if err := f.begin("read"); err != nil {
+		return 0, err
+	}
+	if off >= int64(len(f.n.cache)) {
+		return 0, io.EOF
+	}
+	k := copy(p, f.n.cache[off:])
+	if k < len(p) {
+		return k, io.EOF
+	}
+	return k, nil
+}
+
+func (f *memFile) Datasync() error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("fdatasync"); err != nil {
+		return err
+	}
+	n := f.n
+	for _, b := range n.dirtyBlocks() {
+		n.flush(b, f.m.block, int64(len(n.cache)))
+		delete(n.dirty, b)
+	}
+	if f.seen == n.errors || f.m.ErrorOnce && n.seen == n.errors {
+		n.extend(int64(len(n.cache)))
+		return nil
+	}
+	f.seen, n.seen = n.errors, n.errors
+	return pathError("fdatasync", f.name, syscall.EIO)
+}
+
+func (f *memFile) Allocate(off, n int64) error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("fallocate"); err != nil {
+		return err
+	}
+	switch {
+	case f.m.NoAllocate:
+		return pathError("fallocate", f.name, syscall.EOPNOTSUPP)
+	case off+n-f.n.reserved > f.m.free:
+		return pathError("fallocate", f.name, syscall.ENOSPC)
+	}
+	f.m.reserve(f.n, off+n)
+	return nil
+}
+
+// DropCache forgets the whole clean pages within the range, as Linux does: the first one is not dropped if the range
+// begins in its middle.
+func (f *memFile) DropCache(off, n int64) error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("fadvise"); err != nil {
+		return err
+	}
+	size := int64(len(f.n.cache))
+	first, last := (off+pageSize-1)/pageSize, (off+n)/pageSize
+	if n == 0 {
+		last = (size + pageSize - 1) / pageSize
+	}
+	for page := first; page < last; page++ {
+		f.dropPage(page*pageSize, min((page+1)*pageSize, size))
+	}
+	return nil
+}
+
+func (f *memFile) dropPage(from, to int64) {
+	if from >= to {
+		return
+	}
+	for b := from / f.m.block; b*f.m.block < to; b++ {
+		if f.n.dirty[b] {
+			return
+		}
+	}
+	for b := from / f.m.block; b*f.m.block < to; b++ {
+		delete(f.n.failed, b)
+	}
+	page := f.n.cache[from:to]
+	clear(page)
+	if from < int64(len(f.n.disk)) {
+		copy(page, f.n.disk[from:])
+	}
+}
+
+func (f *memFile) Stat() (storage.Info, error) {
+	defer f.m.mu.Unlock()
+	if err := f.begin("stat"); err != nil {
+		return storage.Info{}, err
+	}
+	return f.n.info(), nil
+}
+
+func (f *memFile) Close() error {
+	defer f.m.mu.Unlock()
+	if err := f.begin("close"); err != nil && !errors.Is(err, ErrCrashed) {
+		return err
+	}
+	f.closed = true
+	return nil
+}

@@ -1,0 +1,221 @@
+package storage
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io/fs"
+	mathrand "math/rand/v2"
+	"syscall"
+	"time"
+)
+
+// Taking over: the fence that shuts out every writer before, then the scan that finds what they left, and the open record that says so.
+
+// fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several may fence at once,
+// and an old writer may still append.
+func (w *Writer) fence(ctx context.Context) error {
+	body := encodeHolder(w.opts.Holder)
+	var want, got int64
+	for attempt := range fenceAttempts {
+		if attempt > 0 {
+			if err := sleep(ctx, time.Duration(float64(attempt)*mathrand.Float64()*float64(fenceBackoff))); err != nil {
+				return err
+			}
+		}
+		if err := ctx.Err(); err != nil {
+			return err
+		}
+		info, err := w.file.Stat()
+		if err != nil {
+			return ioError("stat", w.path, err)
+		}
+		h := recHeader{kind: kindFence, offset: align8(info.Size), epoch: w.epoch, session: w.session, durableEnd: headerSize}
+		b := make([]byte, h.offset-info.Size) // zeros up to the alignment, written with the fence
+		b = append(b, encodeAnchor(w.header, &h, body)...)
+		if err := w.reserve(info.Size, len(b)); err != nil {
+			return err
+		}
+		n, end, err := w.file.Append(b)
+		if err != nil {
+			return ioError("append the fence to", w.path, err)
+		}
+		want, got = info.Size+int64(len(b)), end
+		if n == len(b) && end == want {
+			w.fenceOff, w.end = h.offset, end
+			return nil
+		}
+	}
+	return &FencedError{Path: w.path, Op: "fence", Expected: want, Found: got}
+}
+
+// settle makes what is in the file up to the fence the truth: on the device, and read from there.
+func (w *Writer) settle() error {
+	// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
+	// records of its that the scan accepts may be acknowledged by this writer without another sync.
+	if err := w.file.Datasync(); err != nil {
+		return ioError("sync the fence of", w.path, err)
+	}
+	info, err := w.file.Stat()
+	if err != nil {
+		return ioError("stat", w.path, err)
+	}
+	// rule: the path must still name this file when it is opened, or its successors would open another one.
+	return checkNamed(w.fs, w.path, info)
+}
+
+// checkNamed finds out whether path names the open file that info describes.
+func checkNamed(fsys FS, path string, info Info) error {
+	named, err := fsys.Stat(path)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return &ReplacedError{Path: path, Moved: info.Nlink > 0}
+	case err != nil:
+		return ioError("stat", path, err)
+	case !named.same(info):
+		return &ReplacedError{Path: path, Other: true}
+	}
+	return nil
+}
+
+// scan reads the valid prefix below limit from the last checkpoint on and hands it to the caller.
+func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
+	s := newScanner(w.path, w.file, w.header, limit)
+	if err := s.startAtLastCheckpoint(w.reread); err != nil {
+		return view{}, err
+	}
+	w.sinceCheckpoint = s.pos
+	for {
+		if err := ctx.Err(); err != nil {
+			return view{}, err
+		}
+		it, err := s.step()
+		switch {
+		case err != nil:
+			return view{}, err
+		case it.kind == itemEnd:
+			return s.view, nil
+		case it.kind == itemDamage:
+			return view{}, it.err
+		case it.kind != itemRecord:
+		case it.head.kind == kindBatch:
+			w.noteBatch(&it.head)
+			if err := w.replay(&it); err != nil {
+				return view{}, err
+			}
+		case it.head.kind == kindCheckpoint:
+			w.noteCheckpoint(it.head.end())
+			if err := w.restore(&it); err != nil {
+				return view{}, err
+			}
+		case it.head.kind == kindSeal:
+			if w.sealed, err = decodeSeal(it.body); err != nil {
+				return view{}, undecodable(w.path, &it.head)
+			}
+		}
+	}
+}
+
+// checkFence reads the own fence back, after the scan has dropped the page cache.
+//
+// rule: a region counts only with its fence. The error of a failed write of it may have been told to another descriptor
+// and not to this one; and on ext4 a fence that shares a block with bytes whose writeback failed reads as zeros once the
+// cache is dropped, although its own fdatasync succeeded.
+func (w *Writer) checkFence() error {
+	s := newScanner(w.path, w.file, w.header, w.end)
+	h, _, v, err := s.recordAt(w.fenceOff)
+	if err != nil {
+		return err
+	}
+	if v != whole || h.kind != kindFence || h.session != w.session {
+		return ioError("read back the fence in", w.path, syscall.EIO)
+	}
+	return nil
+}
+
+// reread makes the next reads of [off, off+n) come from the device.
+//
+// rule: after a failed fdatasync of somebody else the page cache shows data that the device does not have, and a new
+// descriptor is not told. Records of that kind must not be taken for accepted.
+func (w *Writer) reread(off, n int64) error {
+	return ioError("drop the page cache of", w.path, w.file.DropCache(off, n))
+}
+
+// restore hands the state of the checkpoint the scan started with to the caller. The state of a later one, which only a
+// scan that found it on its way can meet, is what the caller has built itself by then.
+func (w *Writer) restore(it *item) error {
+	if w.restored || w.opts.Restore == nil {
+		return nil
+	}
+	w.restored = true
+	c, err := decodeCheckpoint(it.body)
+	if err != nil {
+		return undecodable(w.path, &it.head)
+	}
+	return w.opts.Restore(c.state)
+}
+
+func (w *Writer) replay(it *item) error {
+	if w.opts.Replay == nil {
+		return nil
+	}
+	if err := w.bodies.begin(w.path, it); err != nil {
+		return err
+	}
+	for recs := w.bodies.next(); len(recs) > 0; recs = w.bodies.next() {
+		for i := range recs {
+			if err := w.opts.Replay(recs[i]); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// checkView decides whether this writer may go on behind what the scan found.
+func (w *Writer) checkView(v *view, registered Entry) error {
+	if w.givesUp() && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
+		w.damage = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next})
+		v.next = max(v.next, registered.DurableIndex) // rule: no index is used twice, not even a lost one's
+		registered.Epoch = 0
+	}
+	switch {
+	case w.header.generation > 1 && v.checkpoint == 0 && !w.givesUp():
+		// rule: a successor had its first checkpoint before it had a name. Without it the copies of messages that are in the
+		// files before would not be known.
+		return &CorruptError{Path: w.path, Offset: headerSize, End: w.fenceOff, LostFirst: v.next, LostNext: v.next,
+			Reason: "the checkpoint that a successor begins with is not here"}
+	case v.epoch >= w.epoch:
+		// rule: a fence counts only if its epoch is above all before it; readers ignore mine, so nothing may follow it.
+		return &EpochError{Path: w.path, Offered: w.epoch, InFile: v.epoch}
+	case v.next < registered.DurableIndex:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Next: v.next}
+	case v.epoch < registered.Epoch && !w.opts.Adopt:
+		return &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next}
+	}
+	return nil
+}
+
+// writeOpen appends the open record, which says what counts before the fence and starts the region's records.
+func (w *Writer) writeOpen(v *view) error {
+	w.next, w.chain, w.anchor, w.checkpoint = v.next, v.chain, v.anchor, v.checkpoint
+	w.durableEnd, w.durableIndex = w.end, v.next // the fence was synced after everything the scan accepted
+	body := openBody{acceptedEnd: v.end, fenceOff: w.fenceOff, prevCheckpoint: v.checkpoint, skipped: w.fenceOff - v.end}
+	h := w.head(kindOpen)
+	err := w.land("open record", encodeAnchor(w.header, &h, body.encode()), &h)
+	if w.dead != nil {
+		return w.dead.Cause // there is no writer yet that could be called dead
+	}
+	return err
+}
+
+func fillRandom(v *uint64) error {
+	var b [8]byte
+	if _, err := rand.Read(b[:]); err != nil {
+		return fmt.Errorf("storage: %w", err)
+	}
+	*v = binary.LittleEndian.Uint64(b[:])
+	return nil
+}

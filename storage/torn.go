@@ -1,0 +1,181 @@
+package storage
+
+// What the bytes are where a region ends: a torn tail, which is void, or damage, which a record behind it proves.
+
+// judge compares what a new writer says it found before its fence with what the scanner found. There is nothing to
+// say when they agree and nothing is between.
+func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
+	w := &s.view
+	o, err := decodeOpen(body)
+	switch {
+	case err != nil:
+		return item{}, false
+	case o.acceptedEnd > w.end || h.base > w.next:
+		e := &CorruptError{Offset: w.end, End: max(o.acceptedEnd, w.end), LostFirst: w.next, LostNext: max(h.base, w.next),
+			Reason: "the writer of the next epoch read valid records here"}
+		if s.proof != nil { // one report for all damage before one open record
+			e.End = max(e.End, s.proof.End)
+		}
+		if !s.untold(e) {
+			return item{}, false
+		}
+		s.told = e
+		return s.damage(e), true
+	case o.acceptedEnd < w.end || h.base < w.next:
+		return item{kind: itemDamage, err: &RetractedError{Path: s.path, Offset: h.offset, First: h.base, Next: w.next}}, true
+	case s.proof != nil && s.told == nil:
+		return s.tell(), true
+	case h.chain != w.chain:
+		return s.damage(&CorruptError{Offset: headerSize, End: w.end, LostFirst: w.next, LostNext: w.next,
+			Reason: "the records before are not those that the writer of the next epoch read"}), true
+	case o.fenceOff > w.end:
+		return item{kind: itemVoid, off: w.end, end: o.fenceOff}, true
+	}
+	return item{}, false
+}
+
+func (s *scanner) damage(e *CorruptError) item {
+	e.Path = s.path
+	return item{kind: itemDamage, err: e}
+}
+
+// hunt looks for the record that goes on after the region ended at pos: the next fence with a higher epoch. Only
+// 8-aligned positions count, and only records that carry their own position, so that no payload is taken for one.
+//
+// On the way it looks for proof of damage: a record of the same region, or of a later one whose fence is gone, that was
+// written when the bytes at pos were known to be durable. The scan resumes at the first such record that is whole.
+func (s *scanner) hunt() (it item, done bool, err error) {
+	again := int64(0) // the first record that is only partly there
+	for {
+		if s.huntPos, err = s.nextCandidate(s.huntPos); err != nil {
+			return item{}, true, err
+		}
+		if s.huntPos+recHeaderSize > s.limit {
+			if again != 0 {
+				s.huntPos = again
+			}
+			return s.huntEnd(), true, nil
+		}
+		h, body, v, err := s.recordAt(s.huntPos)
+		switch {
+		case err != nil:
+			return item{}, true, err
+		case v == whole && h.kind == kindFence && s.fits(&h, body):
+			s.resume(&h)
+			return item{}, false, nil
+		case s.proves(&h, v):
+			s.prove(&h)
+			if v == whole && h.kind != kindOpen {
+				it, more := s.goOn(&h)
+				return it, more, nil
+			}
+			if o, err := decodeOpen(body); v == whole && err == nil { // its fence is what is damaged; judge says more
+				s.view.phase, s.view.epoch, s.view.session, s.view.fenceOff = fenced, h.epoch, h.session, o.fenceOff
+				s.resume(&h)
+				return item{}, false, nil
+			}
+		}
+		if v == incomplete && again == 0 && s.huntPos != s.pos {
+			again = s.huntPos // rule: it may be a write in progress; look again when the file has grown
+		}
+		s.huntPos += recAlign // rule: a fence may be inside a record that its length announces and that was never completed
+	}
+}
+
+// resume ends the hunt at h, which fits. What has been proved about the bytes before is told with the next open record.
+func (s *scanner) resume(h *recHeader) {
+	s.pos, s.hunting = h.offset, false
+	if s.proof != nil {
+		s.proof.End = h.offset
+	}
+}
+
+// proves tells whether h, found behind pos, was written when the bytes at pos were durable and good.
+func (s *scanner) proves(h *recHeader, v verdict) bool {
+	if v == notRecord || h.kind == kindFence || h.kind == kindNone || h.offset <= s.pos {
+		return false
+	}
+	sameRegion := h.epoch == s.view.epoch && h.session == s.view.session && s.view.phase != closed
+	return (sameRegion || h.epoch > s.view.epoch) && h.durableEnd > s.pos
+}
+
+// prove notes that h proves damage. As long as there is nothing to go on with, all up to the end of h may be damaged: what
+// makes it no record to go on with is in it.
+func (s *scanner) prove(h *recHeader) {
+	if s.proof == nil {
+		s.proof = &CorruptError{Offset: s.pos, LostFirst: s.view.next, LostNext: s.view.next,
+			Reason: "a " + h.kind.String() + " record behind it was written when these bytes were durable"}
+	}
+	s.proof.End = max(s.proof.End, min(h.end(), s.limit))
+	s.proof.LostNext = max(s.proof.LostNext, h.base)
+}
+
+// goOn ends the hunt at h, a whole record of a region that proves the damage before it, and returns the damage. There is nothing
+// to return if it was told before the file had grown.
+func (s *scanner) goOn(h *recHeader) (it item, more bool) {
+	e := *s.proof
+	// rule: without its open record nothing tells what was good before a region: also what was passed over before its fence may be
+	// damaged.
+	e.Offset, e.End, e.LostNext = s.stop, h.offset, max(h.base, e.LostFirst)
+	more = s.untold(&e)
+	s.adopt(h)
+	if !more {
+		return item{}, false
+	}
+	return s.damage(&e), true
+}
+
+// untold takes from e what was told already, and reports whether anything is left.
+func (s *scanner) untold(e *CorruptError) bool {
+	if s.told == nil {
+		return true
+	}
+	e.Offset, e.LostFirst = min(max(e.Offset, s.told.End), e.End), min(max(e.LostFirst, s.told.LostNext), e.LostNext)
+	return e.Offset < e.End || e.LostFirst < e.LostNext
+}
+
+// tell returns the damage that is proved before an open record by which no message is missing.
+func (s *scanner) tell() item {
+	e := *s.proof
+	e.LostNext = e.LostFirst
+	s.told = &e
+	return s.damage(&e)
+}
+
+// huntEnd reports proven damage that nothing follows, once, and then the end.
+func (s *scanner) huntEnd() item {
+	if s.proof != nil && s.told == nil {
+		e := *s.proof
+		e.Offset = s.stop
+		s.told = &e
+		return s.damage(&e)
+	}
+	s.hunting = false // rule: what is incomplete at pos may have been completed when the file has grown
+	return item{kind: itemEnd}
+}
+
+// nextCandidate returns the first 8-aligned position from p on where a record may start, or the limit.
+func (s *scanner) nextCandidate(p int64) (int64, error) {
+	for p+recHeaderSize <= s.limit {
+		b, err := s.peek(p, recHeaderSize, true)
+		if err != nil {
+			return 0, err
+		}
+		if i := s.header.findCandidate(b); i >= 0 {
+			return p + int64(i), nil
+		}
+		p += int64(len(b)-recHeaderSize)&^(recAlign-1) + recAlign
+	}
+	return p, nil
+}
+
+// findCandidate returns the first aligned offset in b, with a whole header behind it, where a record may start, or -1.
+func (fh *fileHeader) findCandidate(b []byte) int {
+	const batch = uint32('F') | 'P'<<8 | 'B'<<16 | '1'<<24
+	for i := 0; i+recHeaderSize <= len(b); i += recAlign {
+		if v := le64(b[i:]); v == fh.markerLo && le64(b[i+8:]) == fh.markerHi || uint32(v) == batch {
+			return i
+		}
+	}
+	return -1
+}

@@ -1,0 +1,135 @@
+package storage
+
+import (
+	"hash/crc32"
+	"io"
+)
+
+// The window of the file that a scanner reads through.
+
+// recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid for headOnly (no
+// body) and whole.
+func (s *scanner) recordAt(p int64) (h recHeader, body []byte, v verdict, err error) {
+	h, v, err = s.headAt(p)
+	if v != headOnly {
+		return h, nil, v, err
+	}
+	return s.bodyOf(h, p)
+}
+
+// headAt decodes the header of the record at p. It is good, and of a kind, for headOnly and, if all of it is there, for
+// incomplete; otherwise its kind is kindNone.
+func (s *scanner) headAt(p int64) (h recHeader, v verdict, err error) {
+	b, err := s.peek(p, markerSize+recHeaderSize, false)
+	if err != nil {
+		return recHeader{}, notRecord, err
+	}
+	if len(b) < recHeaderSize {
+		return recHeader{}, incomplete, nil
+	}
+	kind, hb := s.header.kindAt(b)
+	if kind == kindNone {
+		return recHeader{}, notRecord, nil
+	}
+	if len(hb) < recHeaderSize {
+		return recHeader{}, incomplete, nil
+	}
+	h = decodeRecHeader(kind, hb)
+	// rule: a record that is not where its writer put it is void.
+	if h.headCRC != headCRC(s.header.seed, hb) || h.offset != p {
+		return recHeader{}, notRecord, nil
+	}
+	if !h.inRange() {
+		return recHeader{}, notRecord, nil
+	}
+	if h.end() > s.limit {
+		return h, incomplete, nil
+	}
+	return h, headOnly, nil
+}
+
+// bodyOf completes recordAt: it reads and checks what the header covers.
+func (s *scanner) bodyOf(h recHeader, p int64) (recHeader, []byte, verdict, error) {
+	if s.hunting {
+		if s.budget -= h.size(); s.budget < 0 {
+			return h, nil, headOnly, nil
+		}
+	}
+	b, err := s.peek(p, int(h.size()), false)
+	if err != nil {
+		return h, nil, notRecord, err
+	}
+	b = b[h.lead():]
+	if crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC {
+		return h, nil, headOnly, nil
+	}
+	n := int(h.headerLen)
+	return h, b[n : n+int(h.storedLen)], whole, nil
+}
+
+// peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds behind them. They are
+// valid until the next peek.
+func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
+	n = int(min(int64(n), s.limit-p))
+	if n <= 0 {
+		return nil, nil
+	}
+	at := p - s.bufOff
+	if at < 0 || at+int64(n) > int64(len(s.buf)) {
+		if err := s.fill(p, n); err != nil {
+			return nil, err
+		}
+		at = 0
+	}
+	if more {
+		return s.buf[at:], nil
+	}
+	return s.buf[at : at+int64(n)], nil
+}
+
+// fill moves the window to p, with at least n bytes in it.
+func (s *scanner) fill(p int64, n int) error {
+	if s.readsAhead && s.fillAhead(p, n) {
+		return nil
+	}
+	kept := 0
+	if at := p - s.bufOff; at >= 0 && at < int64(len(s.buf)) {
+		kept = copy(s.buf, s.buf[at:])
+	}
+	if n > cap(s.buf) { // n is bounded by the file's size and by the limit of a record
+		if n > largeBatch && s.large != nil {
+			s.large()
+		}
+		if cap(s.own) < n {
+			s.own = make([]byte, roomFor(n))
+		}
+		s.buf = s.own[:copy(s.own, s.buf[:kept])]
+	}
+	want := int(min(max(int64(n), scanWindow), int64(cap(s.buf)), s.limit-p))
+	s.buf = s.buf[:want]
+	s.bufOff = p
+	got, err := s.src.ReadAt(s.buf[kept:want], p+int64(kept))
+	if kept+got < want {
+		s.buf = s.buf[:0] // never leave bytes in the window that were not read
+		if err == io.EOF || err == nil {
+			return &CorruptError{Path: s.path, Offset: p + int64(kept+got), End: s.limit, LostFirst: s.view.next, LostNext: s.view.next,
+				Reason: errShrunk.Error()}
+		}
+		return ioError("read", s.path, err)
+	}
+	return nil
+}
+
+// roomFor returns the size of a buffer for n bytes, which are at most maxRecord.
+//
+// Buffers grow by a factor of four: all that a reader has had take little more than the largest, however late the garbage collector comes.
+func roomFor(n int) int {
+	room := scanWindow
+	for room < n {
+		room *= 4
+	}
+	return max(n, min(room, maxRecord))
+}
+
+// forget drops the window, so that the next bytes are read again.
+func (s *scanner) forget() { s.buf, s.bufOff = s.buf[:0], 0 }
