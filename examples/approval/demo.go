@@ -6,12 +6,12 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"time"
-
-	"github.com/fencepost/fencepost/examples/internal/example"
 )
 
 // demonstration starts callers as processes.
@@ -50,7 +50,7 @@ func (d *demonstration) together(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return errors.Join(d.expect(ctx, example.ExitHeld, "--transaction", "100"), d.end(first, 0), d.end(other, 0))
+	return errors.Join(d.expect(ctx, 1, "--transaction", "100"), d.end(first, 0), d.end(other, 0))
 }
 
 func (d *demonstration) killed(ctx context.Context) error {
@@ -76,10 +76,10 @@ func (d *demonstration) frozen(ctx context.Context) error {
 		return err
 	}
 	err = errors.Join(
-		d.expect(ctx, example.ExitHeld, "--transaction", "103"),
+		d.expect(ctx, 1, "--transaction", "103"),
 		d.expect(ctx, 0, "--transaction", "103", "--wait", "10s"))
 	fmt.Fprintln(d.out, "  and the frozen one goes on")
-	return errors.Join(err, thaw(c.Process), d.end(c, example.ExitHeld))
+	return errors.Join(err, thaw(c.Process), d.end(c, 1))
 }
 
 // count counts what has come of it all.
@@ -124,12 +124,13 @@ func (d *demonstration) expect(ctx context.Context, code int, args ...string) er
 }
 
 func (d *demonstration) launch(ctx context.Context, args ...string) (*caller, error) {
-	cmd, err := example.Self(ctx, append(append([]string{}, d.args...), args...)...)
+	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
+	cmd := exec.CommandContext(ctx, self, slices.Concat(d.args, args)...)
 	c := &caller{Cmd: cmd, errors: &strings.Builder{}}
-	cmd.Stderr = c.errors
+	cmd.Stderr, cmd.WaitDelay = c.errors, time.Second
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -7,7 +7,7 @@
 // held does not wait: the answer is on its way already. It quits at once and says who is at it.
 //
 //	exit code 0   the transaction is approved, by this call or by an earlier one
-//	exit code 5   somebody else is approving it, or the lock was lost meanwhile
+//	exit code 1   it is not: somebody else is approving it, or the lock was lost meanwhile
 //
 // The lock has a duration. A caller that crashes or freezes leaves it behind for so long; then the next one that acquires it
 // takes it over. No cleaning job is involved. It cannot be too short for a slow approval, as a caller that lives renews
@@ -30,15 +30,24 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
 	"path/filepath"
+	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/lock"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "approval:", err)
+		os.Exit(1)
+	}
+}
 
 // approval is one call.
 type approval struct {
@@ -49,28 +58,33 @@ type approval struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var a approval
-	flags := flag.NewFlagSet("approval", flag.ContinueOnError)
-	url := example.URLFlag(flags)
+	flags := flag.NewFlagSet("approval", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	flags.IntVar(&a.transaction, "transaction", 0, "the transaction to approve (default: demonstrate)")
 	flags.StringVar(&a.dir, "dir", "", "where approvals and mails are (default: a temporary directory)")
 	flags.DurationVar(&a.duration, "duration", time.Minute, "how long the lock outlives a caller that died; at least 1s")
 	flags.DurationVar(&a.work, "work", 500*time.Millisecond, "how long an approval takes")
 	flags.DurationVar(&a.wait, "wait", 0, "wait so long for the lock, instead of quitting at once")
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags.Parse(args)
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
+		os.Exit(2)
 	}
-	dir, dbURL, remove, err := example.Workspace(*url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
+	if *url == "" {
+		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
 	if a.dir == "" {
 		a.dir = dir
 	}
 	if a.transaction == 0 {
-		return demonstrate(ctx, out, dbURL, a.dir)
+		return demonstrate(ctx, out, *url, a.dir)
 	}
-	b, err := fencepost.Open(ctx, dbURL)
+	b, err := fencepost.Open(ctx, *url)
 	if err != nil {
 		return err
 	}

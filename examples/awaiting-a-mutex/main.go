@@ -19,18 +19,28 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/exec"
+	"os/signal"
 	"path/filepath"
 	"runtime"
 	"slices"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/lock"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "awaiting-a-mutex:", err)
+		os.Exit(1)
+	}
+}
 
 type config struct {
 	url, dir                      string
@@ -42,8 +52,8 @@ type config struct {
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var c config
-	flags := flag.NewFlagSet("awaiting-a-mutex", flag.ContinueOnError)
-	url := example.URLFlag(flags)
+	flags := flag.NewFlagSet("awaiting-a-mutex", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	flags.IntVar(&c.writers, "writers", 6, "writer processes")
 	flags.IntVar(&c.types, "types", 2, "data types, and so files and mutexes")
 	flags.IntVar(&c.blocks, "blocks", 3, "blocks that each writer writes")
@@ -52,21 +62,23 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	flags.BoolVar(&c.noLock, "no-lock", false, "write without the mutex, to see what it is for")
 	flags.StringVar(&c.dir, "dir", "", "where the files are (default: a temporary directory)")
 	flags.IntVar(&c.writer, "writer", 0, "be this writer (used by the program itself)")
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags.Parse(args)
+	if flags.NArg() > 0 || c.writers < 1 || c.types < 1 {
+		fmt.Fprintln(os.Stderr, "please give nothing but flags, at least one writer and one type")
+		os.Exit(2)
 	}
 	if c.url = *url; c.writer > 0 {
 		return c.write(ctx, json.NewEncoder(out))
 	}
-	if c.writers < 1 || c.types < 1 {
-		return example.Usagef("at least one writer and one type, please")
-	}
-	dir, dbURL, remove, err := example.Workspace(c.url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
-	if c.url = dbURL; c.dir == "" {
+	defer os.RemoveAll(dir)
+	if c.url == "" {
+		c.url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
+	if c.dir == "" {
 		c.dir = dir
 	}
 	return c.coordinate(ctx, args, out)
@@ -83,14 +95,16 @@ type report struct {
 
 // coordinate starts the writers, prints what they report, and checks the files.
 func (c *config) coordinate(ctx context.Context, args []string, out io.Writer) error {
+	self, err := os.Executable()
+	if err != nil {
+		return err
+	}
 	reports := make(chan report)
 	errs := make(chan error, c.writers)
 	var g sync.WaitGroup
 	for w := range c.writers {
-		cmd, err := example.Self(ctx, append(slices.Clone(args), "--url", c.url, "--dir", c.dir, "--writer", fmt.Sprint(w+1))...)
-		if err != nil {
-			return err
-		}
+		cmd := exec.CommandContext(ctx, self, append(slices.Clone(args), "--url", c.url, "--dir", c.dir, "--writer", fmt.Sprint(w+1))...)
+		cmd.Stderr, cmd.WaitDelay = os.Stderr, time.Second
 		stdout, err := cmd.StdoutPipe()
 		if err != nil {
 			return err

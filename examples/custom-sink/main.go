@@ -17,17 +17,27 @@ import (
 	"fmt"
 	"io"
 	"maps"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"slices"
 	"sync"
+	"syscall"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "custom-sink:", err)
+		os.Exit(1)
+	}
+}
 
 // sink is the worker.Handler. One serves any number of types.
 type sink struct {
@@ -96,17 +106,22 @@ func (s *sink) forget(typ string) {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("custom-sink", flag.ContinueOnError)
-	url := example.URLFlag(flags)
+	flags := flag.NewFlagSet("custom-sink", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	noFence := flags.Bool("no-fence", false, "let the store write for anybody")
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags.Parse(args)
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
+		os.Exit(2)
 	}
-	dir, dbURL, remove, err := example.Workspace(*url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
+	if *url == "" {
+		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
 	st, err := openStore(ctx, filepath.Join(dir, "totals.db"))
 	if err != nil {
 		return err
@@ -117,7 +132,7 @@ func run(ctx context.Context, args []string, out io.Writer) error {
 	// Two workers, each with its own connections, as on two machines.
 	var b [2]*fencepost.Backend
 	for i := range b {
-		if b[i], err = fencepost.Open(ctx, dbURL); err != nil {
+		if b[i], err = fencepost.Open(ctx, *url); err != nil {
 			return err
 		}
 		defer b[i].Close(context.WithoutCancel(ctx))

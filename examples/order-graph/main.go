@@ -18,15 +18,26 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/lock"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "order-graph:", err)
+		os.Exit(1)
+	}
+}
 
 // The objects. In an application they are rows or documents, and LockNode looks up what they belong to now.
 
@@ -125,19 +136,24 @@ func (t *total) change(context.Context) error {
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("order-graph", flag.ContinueOnError)
-	url := example.URLFlag(flags)
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags := flag.NewFlagSet("order-graph", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
+	flags.Parse(args)
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
+		os.Exit(2)
 	}
-	_, dbURL, remove, err := example.Workspace(*url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
+	if *url == "" {
+		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
 	var p [2]*lock.Locker // of P1 and P2
 	for i := range p {
-		b, err := fencepost.Open(ctx, dbURL)
+		b, err := fencepost.Open(ctx, *url)
 		if err != nil {
 			return err
 		}

@@ -17,14 +17,23 @@ import (
 	"fmt"
 	"io"
 	"os"
+	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"time"
-
-	"github.com/fencepost/fencepost/examples/internal/example"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "payment-notifications:", err)
+		os.Exit(1)
+	}
+}
 
 const (
 	interval = 50 * time.Millisecond // between notifications
@@ -50,31 +59,33 @@ var scenarios = []scenario{
 }
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("payment-notifications", flag.ContinueOnError)
-	url := example.URLFlag(flags)
+	flags := flag.NewFlagSet("payment-notifications", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	scale := flags.Float64("scale", 1, "how many times faster than described")
 	svg := flags.String("svg", "", "file for the picture")
 	world := flags.String("world", "", "be an instance of the service; this is where provider and database are (used by the program itself)")
 	how := flags.String("lock", lockNone, "the lock of the instance (used by the program itself)")
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags.Parse(args)
+	if flags.NArg() > 0 || *scale <= 0 {
+		fmt.Fprintln(os.Stderr, "please give nothing but flags, and a positive scale")
+		os.Exit(2)
 	}
 	if *world != "" {
 		return instance(ctx, *world, *how, *url, out)
 	}
-	if *scale <= 0 {
-		return example.Usagef("--scale %v: it must be positive", *scale)
-	}
-	_, dbURL, remove, err := example.Workspace(*url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
+	if *url == "" {
+		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
 
 	fmt.Fprintln(out, "lock                                          longest call     total  wrong payments")
 	var results []*result
 	for _, s := range scenarios {
-		r, err := s.run(ctx, *scale, dbURL)
+		r, err := s.run(ctx, *scale, *url)
 		if err != nil {
 			return fmt.Errorf("%s: %w", s.title, err)
 		}

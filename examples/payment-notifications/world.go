@@ -8,13 +8,13 @@ import (
 	"fmt"
 	"net"
 	"net/http"
+	"os"
+	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/fencepost/fencepost/examples/internal/example"
 )
 
 // world is what is outside of the service: its database, and the provider of the payments.
@@ -87,6 +87,10 @@ func (s scenario) run(ctx context.Context, scale float64, url string) (*result, 
 		answerTime: time.Duration(float64(service) / scale),
 		database:   make(map[string]int), truth: make(map[string]int), told: make(map[string]int),
 	}
+	self, err := os.Executable()
+	if err != nil {
+		return nil, err
+	}
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		return nil, err
@@ -104,10 +108,8 @@ func (s scenario) run(ctx context.Context, scale float64, url string) (*result, 
 	}()
 	g.Go(func() { _ = server.Serve(l) })
 	for range s.instances {
-		cmd, err := example.Self(ctx, "--world", "http://"+l.Addr().String(), "--lock", s.lock, "--url", url)
-		if err != nil {
-			return nil, err
-		}
+		cmd := exec.CommandContext(ctx, self, "--world", "http://"+l.Addr().String(), "--lock", s.lock, "--url", url)
+		cmd.Stderr, cmd.WaitDelay = os.Stderr, time.Second
 		stdout, err := cmd.StdoutPipe()
 		if err != nil {
 			return nil, err

@@ -8,32 +8,47 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"os"
+	"os/signal"
 	"path/filepath"
 	"sync/atomic"
+	"syscall"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "publish-and-drain:", err)
+		os.Exit(1)
+	}
+}
 
 func run(ctx context.Context, args []string, out io.Writer) error {
-	flags := flag.NewFlagSet("publish-and-drain", flag.ContinueOnError)
-	url := example.URLFlag(flags)
+	flags := flag.NewFlagSet("publish-and-drain", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	stream := flags.Int("stream", 10_000, "messages of the stream")
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags.Parse(args)
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
+		os.Exit(2)
 	}
-	dir, dbURL, remove, err := example.Workspace(*url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
+	if *url == "" {
+		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
 
-	b, err := fencepost.Open(ctx, dbURL)
+	b, err := fencepost.Open(ctx, *url)
 	if err != nil {
 		return err
 	}

@@ -8,13 +8,12 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"os"
 	"os/exec"
 	"slices"
 	"strings"
 	"sync"
 	"time"
-
-	"github.com/fencepost/fencepost/examples/internal/example"
 )
 
 // demonstrate starts two instances and is their clients.
@@ -149,10 +148,12 @@ type instance struct {
 }
 
 func start(ctx context.Context, args ...string) (*instance, error) {
-	cmd, err := example.Self(ctx, append(args, "--listen", "127.0.0.1:0")...)
+	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
+	cmd := exec.CommandContext(ctx, self, append(args, "--listen", "127.0.0.1:0")...)
+	cmd.Stderr, cmd.WaitDelay = os.Stderr, time.Second
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
 		return nil, err

@@ -28,45 +28,59 @@ import (
 	"net"
 	"net/http"
 	"os"
+	"os/signal"
 	"path/filepath"
 	"regexp"
 	"strconv"
 	"strings"
+	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost"
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/lock"
 )
 
-func main() { example.Main(run) }
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "resource-api:", err)
+		os.Exit(1)
+	}
+}
 
 func run(ctx context.Context, args []string, out io.Writer) error {
 	var s service
-	flags := flag.NewFlagSet("resource-api", flag.ContinueOnError)
-	url := example.URLFlag(flags)
+	flags := flag.NewFlagSet("resource-api", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "", "where queue and locks are: mongodb://host/database or sqlite://path (default: embedded, in a temporary directory)")
 	listen := flags.String("listen", "", "address to serve at, such as localhost:8080 (default: run a demonstration)")
 	flags.StringVar(&s.dir, "dir", "", "where the resources are (default: a temporary directory)")
 	flags.DurationVar(&s.timeout, "timeout", 10*time.Second, "how long to wait for a lock")
 	flags.DurationVar(&s.lease, "lease", 5*time.Second, "how long a lock outlives an instance that died on another machine")
 	flags.DurationVar(&s.work, "work", 5*time.Millisecond, "how long a change takes")
 	clients := flags.Int("clients", 50, "demonstration: clients that increment at the same time")
-	if err := example.Parse(flags, args); err != nil {
-		return err
+	flags.Parse(args)
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
+		os.Exit(2)
 	}
-	dir, dbURL, remove, err := example.Workspace(*url)
+	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
 		return err
 	}
-	defer remove()
+	defer os.RemoveAll(dir)
+	if *url == "" {
+		*url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	}
 	if s.dir == "" {
 		s.dir = dir
 	}
 	if *listen == "" {
-		return demonstrate(ctx, out, *clients, "--url", dbURL, "--dir", s.dir, "--timeout", s.timeout.String(), "--lease",
+		return demonstrate(ctx, out, *clients, "--url", *url, "--dir", s.dir, "--timeout", s.timeout.String(), "--lease",
 			s.lease.String(), "--work", s.work.String())
 	}
-	b, err := fencepost.Open(ctx, dbURL)
+	b, err := fencepost.Open(ctx, *url)
 	if err != nil {
 		return err
 	}

@@ -5,26 +5,25 @@ package exampletest
 import (
 	"bytes"
 	"context"
-	"errors"
 	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"testing"
 	"time"
 
 	"go.uber.org/goleak"
 
-	"github.com/fencepost/fencepost/examples/internal/example"
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// Main is for TestMain: it runs the tests or, in a child process, the example.
+// Main is for TestMain: it runs the tests or, in a process that the example has started, the example.
 func Main(m *testing.M, main func()) {
-	if os.Getenv(example.EnvChild) == "1" {
+	const child = "FENCEPOST_EXAMPLE"
+	if os.Getenv(child) == "1" {
 		main()
 		return
 	}
+	os.Setenv(child, "1")
 	goleak.VerifyTestMain(m)
 }
 
@@ -49,29 +48,4 @@ func Output(t *testing.T, run func(context.Context, []string, io.Writer) error, 
 	err := run(ctx, args, &out)
 	t.Logf("%v\n%s", args, out.String())
 	return out.String(), err
-}
-
-// Process starts the example as a process that does not outlive the test.
-func Process(t *testing.T, args ...string) *exec.Cmd {
-	t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), 2*time.Minute)
-	cmd, err := example.Self(ctx, args...)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(cancel)
-	return cmd
-}
-
-// Code waits for a process and returns its exit code.
-func Code(t *testing.T, cmd *exec.Cmd) int {
-	t.Helper()
-	err := cmd.Wait()
-	if exit, ok := errors.AsType[*exec.ExitError](err); ok {
-		return exit.ExitCode()
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return 0
 }
