@@ -8,6 +8,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/queue"
@@ -75,4 +76,18 @@ func Example() {
 	// Output:
 	// 0: two apples
 	// 1: one pear
+}
+
+// The URL chooses the backend. What is wrong with one is said at once, and never with its password.
+func ExampleOpen() {
+	ctx := context.Background()
+	_, err := fencepost.Open(ctx, "postgres://user:secret@db/shop")
+	fmt.Println(errors.Is(err, fencepost.ErrURL), strings.Contains(err.Error(), "secret"))
+	// Output: true false
+}
+
+// For a log line: no user, no password, no options.
+func ExampleRedact() {
+	fmt.Println(fencepost.Redact("mongodb://user:secret@db1,db2/shop?replicaSet=rs0"))
+	// Output: mongodb://db1,db2/shop
 }

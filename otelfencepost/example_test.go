@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
+	"github.com/fencepost/fencepost/worker/workertest"
 	sdk "go.opentelemetry.io/otel/sdk/trace"
 	"go.opentelemetry.io/otel/sdk/trace/tracetest"
 )
@@ -62,4 +63,28 @@ func Example() {
 	// publish orders of the request: true
 	// POST /orders of the request: true
 	// append orders of the request: true
+}
+
+// A span per call of a handler, and one of yours for each message: in the trace of the publish that it came with.
+func ExampleTracing_Handle() {
+	spans := tracetest.NewInMemoryExporter()
+	provider := sdk.NewTracerProvider(sdk.WithSyncer(spans))
+	t := otelfencepost.New(otelfencepost.Options{TracerProvider: provider})
+
+	handler := t.Handle(worker.Each(func(ctx context.Context, _ worker.Lease, m queue.Message) error {
+		_, span := provider.Tracer("shop").Start(t.Extract(ctx, m), "ship "+string(m.Payload))
+		defer span.End()
+		return nil
+	}))
+	published := map[string]string{"traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"} // by t.Publish
+	msgs := []queue.Message{{Type: "orders", Payload: []byte("chair"), Headers: published}}
+	if err := handler.Handle(context.Background(), workertest.Lease{Type: "orders", Number: 1}, msgs); err != nil {
+		log.Fatal(err)
+	}
+	for _, s := range spans.GetSpans() {
+		fmt.Println(s.Name, s.SpanContext.TraceID())
+	}
+	// Output:
+	// ship chair 0af7651916cd43dd8448eb211c80319c
+	// handle orders 0af7651916cd43dd8448eb211c80319c
 }

@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"sync/atomic"
+	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/queue"
@@ -148,4 +149,128 @@ func ExampleMiddleware() {
 	// outcome: rejected
 	// publish: not sent: an order for nothing
 	// chair map[source:shop-1]
+}
+
+// Headers are text beside the payload. They are stored with it, and stay in the type's file.
+func ExamplePublisher_Publish_headers() {
+	ctx := context.Background()
+	b, remove := open(ctx)
+	defer remove()
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(ctx)
+
+	headers := map[string]string{"content-type": "application/json", "customer": "ann"}
+	if _, err := p.Publish(ctx, "orders", []byte(`{"item":"chair"}`), headers); err != nil {
+		log.Fatal(err)
+	}
+	msgs, err := b.Queue.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(msgs[0].Headers["customer"], string(msgs[0].Payload))
+	// Output: ann {"item":"chair"}
+}
+
+// A delayed message waits outside its type's messages until it is due. Then a worker moves it to their end.
+func ExamplePublisher_PublishAfter() {
+	ctx := context.Background()
+	b, remove := open(ctx)
+	defer remove()
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(ctx)
+
+	if _, err := p.PublishAfter(ctx, time.Hour, "reminders", []byte("pay the chair"), nil); err != nil {
+		log.Fatal(err)
+	}
+	depth, err := b.Queue.Depth(ctx, "reminders", 10)
+	if err != nil {
+		log.Fatal(err)
+	}
+	due, ok, err := b.Queue.NextDue(ctx)
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println("pending:", depth.Pending, "delayed:", ok, "due within the hour:", time.Until(due) <= time.Hour)
+	// Output: pending: 0 delayed: true due within the hour: true
+}
+
+// A delayed message can be cancelled until it is due.
+func ExamplePublisher_PublishAt() {
+	ctx := context.Background()
+	b, remove := open(ctx)
+	defer remove()
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	defer p.Close(ctx)
+
+	newYear := time.Date(2100, time.January, 1, 0, 0, 0, 0, time.UTC)
+	if _, err := p.PublishAt(ctx, newYear, "greetings", []byte("happy new year"), nil); err != nil {
+		log.Fatal(err)
+	}
+	delayed, err := b.Queue.Delayed(ctx, queue.Slot{}, queue.Limit{Messages: 10})
+	if err != nil {
+		log.Fatal(err)
+	}
+	fmt.Println(delayed[0].Due.UTC().Format(time.DateOnly), string(delayed[0].Payload))
+	n, err := b.Queue.CancelDelayed(ctx, []queue.Slot{queue.SlotOf(&delayed[0])})
+	fmt.Println(n, "cancelled", err)
+	// Output:
+	// 2100-01-01 happy new year
+	// 1 cancelled <nil>
+}
+
+// An import that dies goes on where it was. It saves a checkpoint before each batch, and the next run begins with the messages that the
+// dead one may have stored: they get the same IDs, so none is stored twice.
+func ExampleResume() {
+	ctx := context.Background()
+	b, remove := open(ctx)
+	defer remove()
+	input := []string{"chair", "table", "lamp", "desk"}
+
+	var saved queue.Checkpoint // a program writes it to a file, and syncs that
+	publish := func(from queue.Checkpoint, lines []string) {
+		resume := &queue.Resume{Type: "orders", From: from, Save: func(c queue.Checkpoint) error { saved = c; return nil }}
+		p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Resume: resume})
+		if err != nil {
+			log.Fatal(err)
+		}
+		for _, line := range lines {
+			if _, err := p.Publish(ctx, "orders", []byte(line), nil); err != nil {
+				log.Fatal(err)
+			}
+		}
+		_ = p.Close(ctx)
+	}
+	publish(queue.Checkpoint{}, input[:3]) // dies behind the third message, and does not know that it is stored
+	publish(saved, input[saved.N:])
+
+	depth, err := b.Queue.Depth(ctx, "orders", 10)
+	fmt.Println(depth.Pending, "messages", err)
+	// Output: 4 messages <nil>
+}
+
+// What a publisher has done so far, for a log line or metrics.
+func ExamplePublisher_Stats() {
+	ctx := context.Background()
+	b, remove := open(ctx)
+	defer remove()
+	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
+	if err != nil {
+		log.Fatal(err)
+	}
+	p.PublishAll(ctx, []queue.Message{{Type: "orders", Payload: []byte("chair")}, {Type: "orders", Payload: []byte("table")}})
+	if err := p.Close(ctx); err != nil {
+		log.Fatal(err)
+	}
+	s := p.Stats()
+	fmt.Println(s.Stored, "stored,", s.Unknown, "unknown,", s.Rejected, "rejected,", s.Buffered, "on their way")
+	// Output: 2 stored, 0 unknown, 0 rejected, 0 on their way
 }

@@ -4,39 +4,55 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log"
 	"os"
 	"path/filepath"
 	"strings"
 	"sync"
+	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker"
+	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// drain publishes some orders in a temporary database and runs a worker until they are settled.
-func drain(cfg worker.Config, payloads ...string) error {
-	ctx := context.Background()
+// open opens a database in a temporary directory that is gone at the end of the example.
+func open(ctx context.Context) (b *fencepost.Backend, dir string, remove func()) {
 	dir, err := os.MkdirTemp("", "fencepost-example-")
 	if err != nil {
-		return err
+		log.Fatal(err)
 	}
-	defer os.RemoveAll(dir)
-	b, err := fencepost.Open(ctx, "sqlite://"+filepath.Join(dir, "fencepost.db"))
+	b, err = fencepost.Open(ctx, "sqlite://"+filepath.Join(dir, "fencepost.db"))
 	if err != nil {
-		return err
+		log.Fatal(err)
 	}
-	defer b.Close(ctx)
+	return b, dir, func() {
+		_ = b.Close(ctx)
+		_ = os.RemoveAll(dir)
+	}
+}
+
+// publish publishes orders.
+func publish(ctx context.Context, b *fencepost.Backend, payloads ...string) {
 	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
 	if err != nil {
-		return err
+		log.Fatal(err)
 	}
 	defer p.Close(ctx)
 	for _, payload := range payloads {
 		if _, err := p.Publish(ctx, "orders", []byte(payload), nil); err != nil {
-			return err
+			log.Fatal(err)
 		}
 	}
+}
+
+// drain publishes some orders and runs a worker until they are settled.
+func drain(cfg worker.Config, payloads ...string) error {
+	ctx := context.Background()
+	b, _, remove := open(ctx)
+	defer remove()
+	publish(ctx, b, payloads...)
 	cfg.Queue, cfg.Locker, cfg.Types, cfg.UntilEmpty = b.Queue, b.Locker, []string{"orders"}, true
 	pool, err := worker.New(cfg)
 	if err != nil {
@@ -138,4 +154,75 @@ func ExampleMiddleware() {
 		fmt.Println(err)
 	}
 	// Output: 2 messages of type orders handled, error: <nil>
+}
+
+// What fails is tried again, with growing pauses, and the messages behind it wait. After MaxAttempts it becomes a dead letter.
+func ExampleOnError() {
+	attempts := map[string]int{}
+	ship := worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
+		order := string(m.Payload)
+		if attempts[order]++; order == "lamp" || order == "table" && attempts[order] == 1 {
+			return errors.New("the shop does not answer")
+		}
+		fmt.Println("ship", order, "at attempt", attempts[order])
+		return nil
+	})
+	err := drain(worker.Config{
+		Handler: ship, OnError: worker.DeadLetter, MaxAttempts: 3, // worker.Block would try for ever
+		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, // default to a second and a minute
+	}, "chair", "table", "lamp")
+	if err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// ship chair at attempt 1
+	// ship table at attempt 2
+	// dead: lamp: the shop does not answer
+}
+
+// A handler of batches says which messages have failed. Without that a batch that fails is divided until the message is found.
+func ExampleBatchError() {
+	insert := worker.HandlerFunc(func(_ context.Context, _ worker.Lease, msgs []queue.Message) error {
+		errs := make([]error, len(msgs))
+		failed := false
+		for i, m := range msgs {
+			if len(m.Payload) == 0 {
+				errs[i], failed = worker.Permanent(errors.New("an order for nothing")), true
+				continue
+			}
+			fmt.Println("insert", string(m.Payload))
+		}
+		if failed {
+			return &worker.BatchError{Errs: errs}
+		}
+		return nil
+	})
+	if err := drain(worker.Config{Handler: insert, OnError: worker.DeadLetter}, "chair", "", "table"); err != nil {
+		fmt.Println(err)
+	}
+	// Output:
+	// insert chair
+	// insert table
+	// dead: : an order for nothing
+}
+
+// A destination that keeps the greatest token refuses a holder that was paused for too long. The handler reports that as ErrFenced: no
+// message is blamed for it.
+func ExampleFencedAbove() {
+	var greatest int64 // in the destination
+	save := worker.Each(func(_ context.Context, lease worker.Lease, m queue.Message) error {
+		if lease.Token() < greatest {
+			return worker.FencedAbove(greatest)
+		}
+		greatest = lease.Token()
+		return nil
+	})
+	for _, token := range []int64{1, 2, 1} { // the first holder comes back late
+		err := save.Handle(context.Background(), workertest.Lease{Type: "orders", Number: token}, make([]queue.Message, 1))
+		fmt.Println("token", token, "is fenced:", errors.Is(err, worker.ErrFenced))
+	}
+	// Output:
+	// token 1 is fenced: false
+	// token 2 is fenced: false
+	// token 1 is fenced: true
 }
