@@ -7,6 +7,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
 // Audit checks what a file of messages must keep besides being undamaged: every message once, and each producer's messages in
@@ -25,7 +26,7 @@ type Audit struct {
 	problems  []error
 	nProblems int
 	lost      uint64 // records that a repair gave up
-	delayed   delayedIDs
+	delayed   ledger.Delayed
 }
 
 // Producer is what a file holds of one producer.
@@ -35,22 +36,14 @@ type Producer struct {
 	Ranges   []Range // of the counter n, ascending; one range 1..last unless gaps were declared
 	lastN    uint64
 	lastID   queue.ID
-	lost     uint64         // Audit.lost at its last message
-	before   *producerEntry // what files before this one hold of it; nil: nothing
+	lost     uint64          // Audit.lost at its last message
+	before   ledger.Producer // what files before this one hold of it
 }
 
 // Contiguous tells whether the file holds one range of the producer's messages, which begins with the first one, or where the
 // file before this one ends.
 func (p *Producer) Contiguous() bool {
-	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.last()+1
-}
-
-// last is the highest counter, 0 if nothing is known.
-func (e *producerEntry) last() uint64 {
-	if e == nil {
-		return 0
-	}
-	return e.n
+	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.Last()+1
 }
 
 // Range is a closed range of counters.
@@ -60,7 +53,7 @@ const maxProblems = 20 // described; the others are counted
 
 // grow tells Grow of what is held, and was not told yet.
 func (a *Audit) grow() error {
-	held := a.restored + int64(len(a.producers)+len(a.delayed.of))*producerMemory + int64(a.ranges+a.delayed.spans)*spanMemory
+	held := a.restored + int64(len(a.producers))*ledger.ProducerMemory + int64(a.ranges)*ledger.SpanMemory + a.delayed.Memory()
 	if a.Grow == nil || held <= a.told {
 		return nil
 	}
@@ -71,18 +64,18 @@ func (a *Audit) grow() error {
 
 // Restore takes in the state that a successor file begins with: the producers' counters in the files before it.
 func (a *Audit) Restore(state []byte) error {
-	l := newLedger(0, nil)
-	if err := l.restoreWithin(state, func(spent int) error {
+	l := ledger.New(ledger.Options{})
+	if err := l.RestoreWithin(state, func(spent int) error {
 		a.restored = int64(spent)
-		return cmp.Or(a.grow(), stateMemoryBound(spent))
+		return cmp.Or(a.grow(), ledger.BoundMemory(spent))
 	}); err != nil {
 		return err
 	}
-	for number, e := range l.last {
+	for number, before := range l.All {
 		p := a.producer(number)
-		p.before, p.lastN = e, e.n
+		p.before, p.lastN = before, before.Last()
 	}
-	a.delayed = l.delayed
+	a.delayed = l.Delayed()
 	return nil
 }
 
@@ -104,17 +97,17 @@ func (a *Audit) Record(r storage.Record) error {
 		a.lost++ // nobody knows of which producer
 		return nil
 	}
-	id, err := recordID(r)
+	id, err := ledger.RecordID(r)
 	if err != nil {
 		return err
 	}
 	p := a.producer(id.Producer())
 	n := id.N()
-	declared := r.Kind == storage.KindAfterGap || skippedAs(r, skipGap) || n > p.lastN && p.lost != a.lost
+	declared := ledger.DeclaresGap(r) || n > p.lastN && p.lost != a.lost
 	switch {
 	case p.has(n):
 		a.problem("record %d (%s): message %d of its producer is in the file twice", r.Index, id, n)
-	case n <= p.before.last() && !p.before.isMissing(n):
+	case n <= p.before.Last() && !p.before.Missing(n):
 		a.problem("record %d (%s): message %d of its producer is in a file before this one already", r.Index, id, n)
 	case n == p.lastN+1, declared:
 	case n > p.lastN:
@@ -125,11 +118,11 @@ func (a *Audit) Record(r storage.Record) error {
 	if n == p.lastN+1 && id.Compare(p.lastID) < 0 {
 		a.problem("record %d (%s): its ID is lower than that of its producer's previous message", r.Index, id)
 	}
-	if delayed, ok := recordDelayedID(r, id); ok {
-		if a.delayed.has(delayed) {
+	if delayed, ok := ledger.RecordDelayedID(r, id); ok {
+		if a.delayed.Has(delayed) {
 			a.problem("record %d (%s): the delayed message %s is in the file twice", r.Index, id, delayed)
 		}
-		a.delayed.note(delayed, 0)
+		a.delayed.Record(delayed, 0)
 	}
 	before := len(p.Ranges)
 	p.add(n)

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
 func auditRecord(a *Audit, kind storage.Kind, producer, n uint64) error {
@@ -18,11 +19,14 @@ func auditRecord(a *Audit, kind storage.Kind, producer, n uint64) error {
 // predecessor is the state that a file leaves which holds 1 to 3 and 6 of producer 1, and 1 to 9 of producer 2.
 func predecessor(t *testing.T) []byte {
 	t.Helper()
-	l := newLedger(0, time.Now)
+	l := ledger.New(ledger.Options{})
 	for _, m := range [][2]uint64{{1, 1}, {1, 2}, {1, 3}, {1, 6}, {2, 1}, {2, 2}, {2, 3}, {2, 4}, {2, 5}, {2, 6}, {2, 7}, {2, 8}, {2, 9}} {
-		l.note(queue.NewID(time.UnixMilli(1), m[0], m[1]), 1)
+		id := queue.NewID(time.UnixMilli(1), m[0], m[1])
+		if _, _, err := l.Replay(storage.Record{ID: id[:]}); err != nil {
+			t.Fatal(err)
+		}
 	}
-	return l.state()
+	return l.State()
 }
 
 func TestAuditAcrossGenerations(t *testing.T) {

@@ -2,8 +2,6 @@ package worker
 
 import (
 	"context"
-	"encoding/binary"
-	"encoding/hex"
 	"fmt"
 	"maps"
 	"slices"
@@ -14,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
-	"pgregory.net/rapid"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
 // promoted is the n-th message of a sequence, promoted the given time after the epoch from the k-th delayed message of a publisher.
@@ -225,106 +223,6 @@ func TestDelayedHeaderOfAnotherMessageIsIgnored(t *testing.T) {
 	})
 }
 
-// The set of spans behaves as a set of numbers, and stays ascending and joined.
-func TestSpans(t *testing.T) {
-	rapid.Check(t, func(t *rapid.T) {
-		var spans []span
-		want := map[uint64]bool{}
-		for range rapid.IntRange(0, 80).Draw(t, "steps") {
-			n := rapid.Uint64Range(1, 20).Draw(t, "n")
-			if rapid.Bool().Draw(t, "add") {
-				spans, want[n] = with(spans, n), true
-			} else {
-				spans = without(spans, n)
-				delete(want, n)
-			}
-			for n := range uint64(22) {
-				if _, in := find(spans, n); in != want[n] {
-					t.Fatalf("%v has %d: %v", spans, n, in)
-				}
-			}
-			for i := 1; i < len(spans); i++ {
-				if spans[i].from <= spans[i-1].to+1 || spans[i].from > spans[i].to {
-					t.Fatalf("%v is not ascending, or not joined", spans)
-				}
-			}
-		}
-	})
-}
-
-// Memory and checkpoints are bounded: producers that have been silent for longest are forgotten first.
-func TestDelayedIDsAreBounded(t *testing.T) {
-	l, _ := testLedger()
-	d := &l.delayed
-	d.most = 100
-	for i := range uint64(150) {
-		d.note(queue.NewID(epoch, i%3, 2*(i/3)+1), int64(i%3)) // every second number: a span for each
-		early := d.bound()
-		if d.spans > 100 || early != (d.spans < 76 && i >= 100) {
-			t.Fatalf("%d spans after %d messages, some forgotten: %v", d.spans, i+1, early)
-		}
-		if early {
-			break
-		}
-	}
-	if d.of[0] != nil || d.of[1] == nil || d.of[2] == nil {
-		t.Errorf("left are %v, want the two that were heard of last", slices.Collect(maps.Keys(d.of)))
-	}
-	if d.forget(1, time.Hour); d.of[1] == nil || d.of[2] == nil {
-		t.Error("forgotten before their time")
-	}
-	d.of[1].since = d.of[1].since.Add(-time.Hour)
-	if d.forget(1, time.Hour); d.of[1] != nil || d.of[2] == nil || d.spans != len(d.of[2].ns) {
-		t.Errorf("left are %v, %d spans", slices.Collect(maps.Keys(d.of)), d.spans)
-	}
-}
-
-// States that earlier versions have written are read: without the times of the last IDs nothing is taken for a reused number.
-func TestEarlierStatesAreRead(t *testing.T) {
-	key := hashKey("order-17")
-	last := message(5, 9)
-	body := binary.LittleEndian.AppendUint64([]byte{1}, 5)                // one producer
-	body = append(body, 9)                                                // n
-	body = binary.AppendUvarint(body, uint64(epoch.UnixMilli()))          // seenAt
-	body = append(body, 1, 3, 4)                                          // one gap, from 3 to 4
-	keys := append([]byte{1}, key[:]...)                                  // one key
-	keys = binary.AppendUvarint(keys, uint64(last.ID.Time().UnixMilli())) // and its message's time
-	for version, state := range map[int][]byte{1: append([]byte{1}, body...), 2: slices.Concat([]byte{2}, body, keys)} {
-		l, _ := testLedger()
-		l.keys.window = time.Hour
-		if err := l.restore(state); err != nil {
-			t.Fatalf("version %d: %v\n%s", version, err, hex.Dump(state))
-		}
-		e := l.last[5]
-		if e == nil || e.n != 9 || e.at != 0 || e.seenAt != epoch.UnixMilli() || !slices.Equal(e.missing, []span{{3, 4}}) {
-			t.Errorf("version %d: %+v", version, e)
-		}
-		copyOf := *message(6, 1)
-		copyOf.Headers = map[string]string{queue.KeyHeader: "order-17"}
-		if l.keys.copied(&copyOf) != (version == 2) {
-			t.Errorf("version %d: the key is known: %v", version, version != 2)
-		}
-		later := queue.Message{Type: typ, ID: queue.NewID(last.ID.Time().Add(time.Hour), 5, 9)}
-		expect(t, l, &later, duplicate) // as before: the time is unknown
-		expect(t, l, message(5, 10), appendNow)
-		later.ID = queue.NewID(last.ID.Time().Add(time.Hour), 5, 9)
-		expect(t, l, &later, reused)
-	}
-	third := binary.LittleEndian.AppendUint64([]byte{3, 1}, 5)
-	third = binary.AppendUvarint(append(third, 9), uint64(ms(last.ID)))       // n and the time of its ID
-	third = binary.AppendUvarint(third, uint64(epoch.UnixMilli()))            // seenAt
-	third = binary.LittleEndian.AppendUint64(append(third, 0, 0, 1), 6)       // no gap, no key, one publisher of delayed messages
-	third = append(binary.AppendUvarint(third, uint64(epoch.UnixMilli())), 0) // seenAt, no span
-	l, _ := testLedger()
-	if err := l.restore(third); err != nil || l.last[5].n != 9 || l.last[5].at != ms(last.ID) || l.last[5].skipped != nil || l.delayed.of[6] == nil {
-		t.Errorf("version 3: %+v, %v", l.last[5], err)
-	}
-	expect(t, l, last, duplicate)
-	if err := l.restore([]byte{5, 0, 0, 0}); err == nil || !strings.Contains(err.Error(), "version 5") {
-		t.Errorf("a state of a later version: %v", err)
-	}
-}
-
 func TestAuditFindsADelayedMessageTwice(t *testing.T) {
 	for name, restored := range map[string]bool{"in one file": false, "in two": true} {
 		var a Audit
@@ -332,17 +230,17 @@ func TestAuditFindsADelayedMessageTwice(t *testing.T) {
 		record := func(m queue.Message, kind storage.Kind) {
 			r := storage.Record{Kind: kind, ID: m.ID[:], Headers: headers(m.Headers)}
 			if kind == storage.KindSkipped {
-				skip(&r, "reason", true)
+				ledger.MakeSkipEntry(&r, "reason", true)
 			}
 			if err := a.Record(r); err != nil {
 				t.Fatal(err)
 			}
 		}
 		if restored {
-			l, _ := testLedger()
-			l.note(first.ID, 1)
-			l.delayed.noteMessage(&first, 1)
-			if err := a.Restore(l.state()); err != nil {
+			l := ledger.New(ledger.Options{})
+			l.Admit(&first)
+			l.Remember(&first)
+			if err := a.Restore(l.State()); err != nil {
 				t.Fatal(err)
 			}
 		} else {

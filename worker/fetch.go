@@ -159,7 +159,7 @@ func sizeOf(msgs []queue.Message) (size int64) {
 func (f *fetcher) emptied(ctx context.Context) bool {
 	held := f.held.Load()
 	nothing := f.full && f.clean
-	onlyIncomplete := f.full && held != nil && held.overdue
+	onlyIncomplete := f.full && held != nil && held.Overdue
 	// rule: nobody is forgotten while anything is pending: it may be a copy of what is in the file, and only the ledger can tell.
 	if now := time.Now(); nothing && now.Sub(f.lastAged) >= fullSweepEvery {
 		f.lastAged = now
@@ -189,8 +189,8 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	case now.Sub(f.lastFull) > fullSweepEvery, f.sweepNow.Swap(false):
 		f.lastFull, f.lastLong, f.lastShort = now, now, now
 	case held != nil && !now.Before(f.heldAt):
-		if !held.fromStart {
-			to = before(held.first, longRewind)
+		if !held.FromStart {
+			to = before(held.First, longRewind)
 		}
 	case f.short && now.Sub(f.lastLong) > longEvery:
 		f.lastLong, f.lastShort = now, now
@@ -238,7 +238,7 @@ func (f *fetcher) forgetSilent(ctx context.Context) {
 	if f.pool.promotesLate(ctx, f.pool.cfg.Retention) {
 		return
 	}
-	if n := f.ledger.forget(now, f.pool.cfg.Retention); n > 0 {
+	if n := f.ledger.Forget(now, f.pool.cfg.Retention); n > 0 {
 		f.log.Debug().Int("producers", n).Msg("forgot producers that have gone silent")
 	}
 }

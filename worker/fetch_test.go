@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
 // A message of a clock that is ahead delays nobody: not one that is appended, nor one that waits behind a gap.
@@ -75,7 +76,7 @@ func TestWalkGoesBackAndNeverForward(t *testing.T) {
 		f := &fetcher{session: &session{}, after: here, newest: ahead, short: true, lastFull: now, lastLong: now, lastShort: now}
 		switch what {
 		case "held":
-			f.held.Store(&heldState{first: ahead})
+			f.held.Store(&ledger.Held{First: ahead})
 		case "long":
 			f.lastLong = time.Time{}
 		case "short":

@@ -1,116 +1,14 @@
 package worker
 
 import (
-	"encoding/binary"
 	"encoding/json"
 	"errors"
-	"fmt"
-	"slices"
 	"testing"
-	"time"
-
-	"github.com/rs/zerolog"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/rs/zerolog"
 )
-
-// stateSeeds are checkpoint states of all versions, with everything that they can hold.
-func stateSeeds() (states [][]byte) {
-	l, c := testLedger()
-	l.keys.window, l.keys.now = time.Hour, epoch.UnixMilli()
-	states = append(states, l.state())
-	for _, n := range []uint64{1, 2, 4, 9} {
-		m := message(1, n)
-		l.judge(m, 1)
-		c.t = c.t.Add(time.Minute)
-		l.judge(m, 2)
-		l.keys.note(fmt.Sprint(n%3), m.ID)
-		l.delayed.note(message(7, 2*n).ID, 5)
-	}
-	l.noteSkipped(message(1, 4).ID)
-	l.judge(message(2, 1), 3)
-	l.keys.note("future", message(3, 3_600_000).ID)
-	states = append(states, l.state())
-	producer := binary.LittleEndian.AppendUint64(nil, 5)
-	for version, tail := range map[byte][]byte{
-		stateVersionFirst: {9, 7, 1, 2, 3},                                                      // n, seenAt, one gap
-		stateVersionKeys:  append(append([]byte{9, 7, 0, 1}, make([]byte, 15)...), 1, 8),        // and one key
-		stateVersionTimes: append(append([]byte{9, 6, 7, 0, 0, 1}, producer...), 7, 1, 2, 2),    // and times, and delayed messages
-		stateVersion:      append(append([]byte{9, 6, 7, 0, 1, 4, 5, 0, 1}, producer...), 7, 0), // and skipped numbers
-		stateVersion + 1:  {0, 0, 0},
-	} {
-		states = append(states, slices.Concat([]byte{version, 1}, producer, tail))
-	}
-	one := slices.Concat(producer, []byte{9, 6, 7, 1, 1, 2, 1, 4, 5})
-	return append(states, slices.Concat([]byte{stateVersion, 2}, one, one, []byte{0, 0}), // a producer twice
-		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 1, 8, 10}),      // a number is missing that is not reached
-		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 2, 4, 5, 2, 3}), // ranges out of order
-		slices.Concat([]byte{stateVersion, 0, 0, 2}, producer, []byte{7, 1, 1, 2}, producer, []byte{7, 1, 4, 5}),
-		slices.Concat([]byte{stateVersion, 0, 2}, make([]byte, 15), []byte{1, 0}, make([]byte, 15), []byte{1, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1, 0}), // a time below zero
-		[]byte{stateVersionFirst, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
-}
-
-// FuzzLedgerState: checkpoint states of all versions. What is taken is written and read again as the same, takes memory in proportion to its
-// size, and the ledger that comes of it counts right and goes on.
-func FuzzLedgerState(f *testing.F) {
-	for _, state := range stateSeeds() {
-		f.Add(state)
-	}
-	f.Fuzz(func(t *testing.T, b []byte) {
-		l, _ := testLedger()
-		spent := 0
-		err := l.restoreWithin(b, func(n int) error {
-			spent = n
-			return nil
-		})
-		if spent > spanMemory/2*(len(b)+20) {
-			t.Fatalf("%d bytes of memory for a state of %d", spent, len(b))
-		}
-		if err != nil {
-			if !errors.Is(err, errState) {
-				t.Fatalf("%v", err)
-			}
-			return
-		}
-		again, _ := testLedger()
-		if err := again.restore(l.state()); err != nil || !slices.Equal(again.state(), l.state()) {
-			t.Fatalf("an accepted state does not survive a round trip: %v\n%x\n%x", err, l.state(), again.state())
-		}
-		missing, skipped, spans := 0, 0, 0
-		for _, e := range l.last {
-			missing, skipped = missing+len(e.missing), skipped+len(e.skipped)
-		}
-		for _, e := range l.delayed.of {
-			spans += len(e.ns)
-		}
-		if l.missing != missing || l.skipped != skipped || l.delayed.spans != spans {
-			t.Fatalf("counts %d, %d and %d ranges, and has %d, %d and %d", l.missing, l.skipped, l.delayed.spans, missing, skipped, spans)
-		}
-		for producer, e := range l.last {
-			if e.n >= queue.MaxN || producer == 0 {
-				continue
-			}
-			m := &queue.Message{Type: "t", ID: queue.NewID(epoch, producer, e.n+1)}
-			if v := l.judge(m, 1); v != appendNow {
-				t.Fatalf("the next message of producer %x, number %d, is judged %v", producer, e.n+1, v)
-			}
-			if v := l.judge(m, 1); v != duplicate {
-				t.Fatalf("and once more %v", v)
-			}
-		}
-		l.keys.window = time.Hour
-		l.keys.forget()
-		l.mostSkipped, l.mostProducers, l.delayed.most = 1, 1, 1
-		l.boundSkipped()
-		l.boundProducers()
-		l.delayed.bound()
-		l.forget(epoch.UnixMilli(), time.Hour)
-		if l.skipped < 0 || l.missing < 0 || l.delayed.spans < 0 {
-			t.Fatalf("counts %d, %d and %d ranges", l.missing, l.skipped, l.delayed.spans)
-		}
-	})
-}
 
 // FuzzMark: the marks that sessions of a handler leave. One that nobody has written holds nothing up, and what is noted stays small.
 func FuzzMark(f *testing.F) {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 	"github.com/rs/zerolog"
 )
 
@@ -33,8 +34,7 @@ type handlerSink struct {
 }
 
 func (h *handlerSink) open(ctx context.Context) error {
-	h.ledger = newLedger(h.pool.cfg.GapTimeout, time.Now)
-	h.ledger.sweep, h.ledger.noFile = h.sweeps.Load, true
+	h.ledger = ledger.New(ledger.Options{GapTimeout: h.pool.cfg.GapTimeout, Now: time.Now, Sweep: h.sweeps.Load, NoFile: true})
 	return h.watchPoison(ctx)
 }
 
@@ -68,10 +68,11 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 		if err != nil {
 			return err
 		}
+		h.ledger.SetClock(seenAt)
 		done := group{batches: 1}
 		due = due[:0]
 		for i := range batch {
-			if _, ok := h.due(&batch[i], seenAt, &done); ok {
+			if _, ok := h.admit(&batch[i], &done); ok {
 				due = append(due, batch[i])
 			}
 		}

@@ -18,6 +18,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 )
@@ -54,7 +55,7 @@ type Pool struct {
 	mu      sync.Mutex
 	refused map[string]error         // types whose file cannot be used, until it can
 	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
-	lives   map[string]lives         // by type
+	lives   map[string]ledger.Lives  // by type
 	served  map[string]bool
 	stats   Stats
 	book    book            // see status.go
@@ -93,7 +94,7 @@ func New(cfg Config) (*Pool, error) {
 		stopping: make(chan struct{}),
 		refused:  make(map[string]error),
 		durable:  make(map[string]storage.Entry),
-		lives:    make(map[string]lives),
+		lives:    make(map[string]ledger.Lives),
 		served:   make(map[string]bool),
 		book:     book{started: time.Now(), types: make(map[string]*typeRecord)},
 	}
@@ -494,7 +495,7 @@ func (p *Pool) refusalsLocked() error {
 
 // fatal reports whether err needs a person: trying again cannot help.
 func fatal(err error) bool {
-	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, errState, queue.ErrPermission, queue.ErrReplaced, os.ErrPermission,
+	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, ledger.ErrState, queue.ErrPermission, queue.ErrReplaced, os.ErrPermission,
 		syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
 		if errors.Is(err, sentinel) {
 			return true

@@ -46,6 +46,13 @@ type rig struct {
 // disturb makes f decide about every operation of the queue.
 func (r *rig) disturb(f func(op queuetest.Op, n int) queuetest.Fault) { r.fault.Store(&f) }
 
+var epoch = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+// message is producer's n-th message, published n ms after the epoch.
+func message(producer, n uint64) *queue.Message {
+	return &queue.Message{Type: "t", ID: queue.NewID(epoch.Add(time.Duration(n)*time.Millisecond), producer, n)}
+}
+
 type syncLog struct {
 	mu sync.Mutex
 	b  bytes.Buffer

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
 // Messages that do not get into the file, because Config.Filter or the file refuses them. Each leaves a skip entry in the file, so
@@ -20,7 +21,7 @@ import (
 // copies of anything in the file: it remembers which numbers it has skipped, in the records and in the checkpoint state, and their messages become
 // dead letters again.
 
-// A message whose number is in use for another one (see ledger.judge) becomes a dead letter without an entry: the file cannot hold its number
+// A message whose number is in use for another one (ledger.Reused) becomes a dead letter without an entry: the file cannot hold its number
 // a second time. Only its time tells it from a copy.
 
 // reasonReused is the reason of those letters. A producer whose state file was set back has sent again what is in the file.
@@ -51,10 +52,8 @@ func (s *session) filter(m *queue.Message) (err error) {
 func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason := why.Error()
 	reason = reason[:min(len(reason), queue.MaxReason)]
-	skip(r, reason, false)
-	s.ledger.keys.drop(m) // rule: a dead letter does not occupy its key. It may be published again.
-	s.ledger.delayed.drop(m)
-	s.ledger.noteSkipped(m.ID)
+	ledger.MakeSkipEntry(r, reason, false)
+	s.ledger.Skip(m)
 	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 }
 

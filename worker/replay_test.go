@@ -5,9 +5,11 @@ import (
 	"errors"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
 // TestFileWithTooMuchToTakeIn: a file of more producers behind its last checkpoint than any worker writes takes no worker's memory.
@@ -44,6 +46,39 @@ func TestFileWithTooMuchToTakeIn(t *testing.T) {
 		err = r.drain(nil)
 		if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "more than 800000 producers and gaps behind its last checkpoint") {
 			t.Fatal(err)
+		}
+	})
+}
+
+// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Whoever opens a file takes in
+// what is behind its last checkpoint, so there is one before that is much, also when every session is killed.
+func TestManyProducersAreDrained(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		_, most := ledger.New(ledger.Options{}).Load()
+		n := max(most, maxGrowth) + 30_000
+		msgs := make([]queue.Message, n)
+		for i := range msgs {
+			msgs[i].Type, msgs[i].ID = typ, queue.NewID(epoch.Add(time.Duration(i)*time.Millisecond), uint64(i+1), 1)
+		}
+		r.insert(msgs...)
+		p := r.start(func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 })
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		if s := p.Stats(); s.Appended != uint64(n) || s.Forgotten < 30_000 || s.Forgotten > 60_000 {
+			t.Errorf("appended %d, forgot %d", s.Appended, s.Forgotten)
+		}
+		for _, text := range []string{"many producers", "more producers than the file remembers"} {
+			if c := strings.Count(r.log.String(), text); c != 1 {
+				t.Errorf("the log says %d times %q", c, text)
+			}
+		}
+		rep, err := storage.Verify(context.Background(), testFile, storage.VerifyOptions{FS: r.disk})
+		if err != nil || rep.Checkpoints != 2 { // one on the way, one at the end
+			t.Errorf("%d checkpoints, %v", rep.Checkpoints, err)
 		}
 	})
 }

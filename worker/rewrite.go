@@ -63,7 +63,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	} else if g, ok := w.GivenUp(); ok {
 		return &storage.CompactReport{Path: w.Path(), Records: g.Next - g.First, Lost: g.Next - g.First, FirstIndex: g.First, NextIndex: g.Next}, nil
 	}
-	next, report, err := s.writer().Compact(ctx, s.ledger.state(), o.Compact)
+	next, report, err := s.writer().Compact(ctx, s.ledger.State(), o.Compact)
 	if err != nil {
 		return nil, withCause(ctx, err)
 	}

@@ -16,6 +16,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 )
@@ -35,7 +36,7 @@ type session struct {
 	sink   sink                           // the file, or the handler
 	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
 	filing chan struct{}                  // full while the file is being replaced, and while the registry is told how far it has come
-	ledger *ledger                        // owned by the append stage; before and after the pipeline by run
+	ledger *ledger.Ledger                 // owned by the append stage; before and after the pipeline by run
 
 	touched atomic.Int64  // when there was a message, in ns since the pool began
 	halted  chan struct{} // closed by halt: the session is to end
@@ -43,9 +44,9 @@ type session struct {
 	ended   chan struct{} // closed when it ends, for whatever reason of watch
 	leaving bool          // the type is to be had; guarded by spread.mu
 
-	inflight inflight                  // batches fetched and not yet acknowledged
-	sweeps   atomic.Uint64             // full sweeps begun; a new one begins only when nothing is in flight
-	held     atomic.Pointer[heldState] // what waits behind a gap, told to the fetch stage
+	inflight inflight                    // batches fetched and not yet acknowledged
+	sweeps   atomic.Uint64               // full sweeps begun; a new one begins only when nothing is in flight
+	held     atomic.Pointer[ledger.Held] // what waits behind a gap, told to the fetch stage
 
 	memory []*grant // append stage: of the batches that it has
 
@@ -64,13 +65,6 @@ type session struct {
 	sinceCheckpoint                   uint64
 
 	unfit *unfit // of the type; outlasts the session
-}
-
-// heldState is what the fetch stage needs to know of messages that were held back.
-type heldState struct {
-	first     queue.ID // re-read from here …
-	fromStart bool     // … or from the very start
-	overdue   bool     // all of them have outlasted the gap timeout: they are incomplete for good
 }
 
 // batch is what the fetch stage hands on.
@@ -111,7 +105,7 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	}
 	s.log = s.log.With().Int64("epoch", s.lease.Token()).Logger()
 	s.count(func(st *Stats) { st.Sessions++ })
-	s.sink.describe(s.log.Info()).Int("producers", len(s.ledger.last)).Msg("holding the type")
+	s.sink.describe(s.log.Info()).Int("producers", s.ledger.Producers()).Msg("holding the type")
 	s.emit(Event{Kind: Acquired})
 
 	var watching sync.WaitGroup
@@ -236,20 +230,18 @@ func (s *session) open(ctx context.Context) error {
 	token := s.lease.Token()
 	reasons := 0 // bytes of them
 	for attempt := 1; ; attempt++ {
-		s.ledger = newLedger(cfg.GapTimeout, time.Now)
-		s.ledger.sweep = s.sweeps.Load
-		s.ledger.keys.window = cfg.DedupeWindow
+		s.ledger = ledger.New(ledger.Options{GapTimeout: cfg.GapTimeout, DedupeWindow: cfg.DedupeWindow, Now: time.Now, Sweep: s.sweeps.Load})
 		seenAt, err := s.seenAt(ctx)
 		if err != nil {
 			return err
 		}
-		s.ledger.keys.now = seenAt
+		s.ledger.SetClock(seenAt)
 		o := cfg.Storage
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = holder(s.pool.instance)
-		o.Empty = s.ledger.state()
+		o.Empty = s.ledger.State()
 		o.Restore = func(state []byte) error {
-			if err := s.ledger.restore(state); err != nil {
+			if err := s.ledger.Restore(state); err != nil {
 				return fmt.Errorf("the newest file of type %q in %s: %w", s.typ, cfg.Dir, err)
 			}
 			return nil
@@ -258,23 +250,13 @@ func (s *session) open(ctx context.Context) error {
 			if r.Kind == storage.KindLost {
 				return nil // a repair gave it up, and its ID with it
 			}
-			id, err := recordID(r)
-			if err == nil {
-				s.ledger.note(id, seenAt)
-			}
-			if err == nil {
-				s.ledger.keys.replayKey(r, id)
-				if delayed, ok := recordDelayedID(r, id); ok {
-					s.ledger.delayed.note(delayed, seenAt)
-				}
-			}
-			if err == nil && r.Kind == storage.KindSkipped && !skippedAs(r, skipDuplicate) {
-				s.ledger.noteSkipped(id)
+			id, putAside, err := s.ledger.Replay(r)
+			if putAside {
 				if reason := string(r.Payload[:min(len(r.Payload), queue.MaxReason)]); reasons+len(reason) <= maxReasons {
 					s.reasons[id], reasons = reason, reasons+len(reason)
 				}
 			}
-			if err == nil && s.ledger.growth() > maxReplay { // rule: what no worker writes takes no worker's memory
+			if err == nil && s.ledger.Growth() > maxReplay { // rule: what no worker writes takes no worker's memory
 				err = fmt.Errorf("%w: type %q: the newest file in %s has more than %d producers and gaps behind its last checkpoint: workers write one for every %d. "+
 					"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, cfg.Dir, maxReplay, maxGrowth)
 			}
@@ -284,7 +266,7 @@ func (s *session) open(ctx context.Context) error {
 		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
-			s.ledger.recall(s.pool.recalled(s.typ))
+			s.ledger.Recall(s.pool.recalled(s.typ))
 			s.noteFile(w.Path(), w.DurableIndex())
 			return nil
 		}
@@ -339,7 +321,7 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 		for more := true; more; {
 			s.memory = append(s.memory, next.memory)
 			// rule: nothing is appended that a worker could not take in when it opens the file.
-			if s.ledger.growth() >= maxGrowth {
+			if s.ledger.Growth() >= maxGrowth {
 				if err := s.checkpoint(); err != nil {
 					return err
 				}
@@ -408,12 +390,12 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if err != nil {
 		return records, err
 	}
-	s.ledger.keys.now = seenAt
+	s.ledger.SetClock(seenAt)
 	done.batches++
 	due := make([]*queue.Message, 0, len(batch))
 	for i := range batch {
 		m := &batch[i]
-		kind, ok := s.due(m, seenAt, done)
+		kind, ok := s.admit(m, done)
 		if !ok {
 			continue
 		}
@@ -437,24 +419,9 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 			s.refuse(&records[len(records)-1], m, err)
 			continue
 		}
-		if key, ok := m.Headers[queue.KeyHeader]; ok {
-			s.ledger.keys.note(key, m.ID)
-		}
-		s.ledger.delayed.noteMessage(m, seenAt)
+		s.ledger.Remember(m)
 	}
-	if s.ledger.boundSkipped() {
-		s.log.Warn().Int("ranges", maxSkippedSpans).Msg("more messages were put aside out of order than the file remembers: the oldest are forgotten, and would be " +
-			"taken for copies of what is in the file if the database were set back to a time before they were put aside")
-	}
-	if s.ledger.delayed.bound() {
-		s.log.Warn().Int("delayed", maxDelayedSpans).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
-			"appended again if the database were set back to a time before their promotion")
-	}
-	if s.ledger.keys.forget() && !s.keysFull {
-		s.keysFull = true
-		s.log.Warn().Int("keys", maxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
-	}
-	s.boundProducers()
+	s.trimLedger()
 	if err := s.buryReused(ctx); err != nil {
 		return records, err
 	}
@@ -480,15 +447,28 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	return records, nil
 }
 
-// boundProducers keeps the ledger from growing beyond what a checkpoint can hold.
-func (s *session) boundProducers() {
-	l := s.ledger
-	if many := len(l.last) + l.missing; many >= l.mostProducers/5*4 && !s.producersMany {
+// trimLedger keeps the ledger from growing beyond what a checkpoint can hold.
+func (s *session) trimLedger() {
+	early := s.ledger.TrimHistory()
+	if early.Skipped {
+		s.log.Warn().Int("ranges", ledger.MaxSkipped).Msg("more messages were put aside out of order than the file remembers: the oldest are forgotten, and would be " +
+			"taken for copies of what is in the file if the database were set back to a time before they were put aside")
+	}
+	if early.Delayed {
+		s.log.Warn().Int("delayed", ledger.MaxDelayed).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
+			"appended again if the database were set back to a time before their promotion")
+	}
+	if early.Keys && !s.keysFull {
+		s.keysFull = true
+		s.log.Warn().Int("keys", ledger.MaxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
+	}
+	producers, most := s.ledger.Load()
+	if producers >= most/5*4 && !s.producersMany {
 		s.producersMany = true
-		s.log.Warn().Int("producers", many).Int("max", l.mostProducers).
+		s.log.Warn().Int("producers", producers).Int("max", most).
 			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
 	}
-	forgotten, full := l.boundProducers()
+	forgotten, full := s.ledger.TrimProducers()
 	if full {
 		s.sweepNow.Store(true)
 	}
@@ -498,42 +478,43 @@ func (s *session) boundProducers() {
 	s.count(func(st *Stats) { st.Forgotten += uint64(forgotten) })
 	if !s.producersFull {
 		s.producersFull = true
-		s.log.Warn().Int("max", l.mostProducers).Msg("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
+		s.log.Warn().Int("max", most).Msg("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
 			"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
 	}
 }
 
-// due judges one fetched message: ok tells that it is to be appended or handled now, and kind as what. Otherwise it waits, or
-// is a copy, which is acknowledged with done.
-func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage.Kind, ok bool) {
-	switch s.ledger.judge(m, seenAt) {
-	case hold:
+// admit asks the ledger about one fetched message: ok tells that it is to be appended or handled now, and kind as what. Otherwise it
+// waits, or is a copy, which is acknowledged with done.
+func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bool) {
+	switch s.ledger.Admit(m) {
+	case ledger.Hold:
 		if why := m.Unfit(); why != "" { // rule: what cannot be appended is not passed over in silence
 			s.noteUnfit(unfitKey{id: m.ID}, why)
 		}
 		return 0, false
-	case duplicate:
+	case ledger.Duplicate:
 		s.duplicates++
 		s.count(func(st *Stats) { st.Duplicates++ })
 		done.ids = append(done.ids, m.ID)
 		return 0, false
-	case reused:
+	case ledger.Reused:
 		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database, or a producer's --resume file, set back to an earlier state?")
 		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reasonReused, Attempts: 1})
 		return 0, false
-	case putAside:
+	case ledger.PutAside:
 		reason, known := s.reasons[m.ID]
 		if !known {
 			reason = reasonPutAside
 		}
 		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
 		return 0, false
-	case appendAfterGap:
+	case ledger.AppendAfterGap:
 		s.gaps++
 		s.count(func(st *Stats) { st.Gaps++ })
-		s.log.Warn().Stringer("id", m.ID).Uint64("gone", s.ledger.gone()).Uint64("not_appendable", s.ledger.unfit).Msg(s.ledger.gapText())
+		gap := s.ledger.LastGap()
+		s.log.Warn().Stringer("id", m.ID).Uint64("gone", gap.Gone).Uint64("not_appendable", gap.Unfit).Msg(gap.String())
 		return storage.KindAfterGap, true
-	case appendLate:
+	case ledger.AppendLate:
 		s.log.Warn().Stringer("id", m.ID).Msg("taking a message that was missing when those behind it were taken")
 		return storage.KindAfterGap, true
 	}
@@ -542,7 +523,7 @@ func (s *session) due(m *queue.Message, seenAt int64, done *group) (kind storage
 
 // checkpoint spares whoever opens the file the reading of what is before it.
 func (s *session) checkpoint() error {
-	if err := s.writer().Checkpoint(s.ledger.state()); err != nil {
+	if err := s.writer().Checkpoint(s.ledger.State()); err != nil {
 		return err
 	}
 	s.checkpointed()
@@ -551,7 +532,7 @@ func (s *session) checkpoint() error {
 
 func (s *session) checkpointed() {
 	s.sinceCheckpoint = 0
-	s.ledger.checkpointed()
+	s.ledger.Checkpointed()
 }
 
 // rotate goes on in a new file if this one has reached the size limit. The ledger goes with it.
@@ -565,7 +546,7 @@ func (s *session) rotate(ctx context.Context) error {
 		return err
 	}
 	defer done()
-	next, err := s.writer().Rotate(ctx, s.ledger.state())
+	next, err := s.writer().Rotate(ctx, s.ledger.State())
 	if err != nil {
 		return err
 	}
@@ -577,14 +558,7 @@ func (s *session) rotate(ctx context.Context) error {
 }
 
 // tellHeld publishes what is held back, so that the fetch stage reads it again.
-func (s *session) tellHeld() {
-	first, ok := s.ledger.firstHeld()
-	if !ok {
-		s.held.Store(nil)
-		return
-	}
-	s.held.Store(&heldState{first: first, fromStart: s.ledger.lookAgain(), overdue: s.ledger.overdue()})
-}
+func (s *session) tellHeld() { s.held.Store(s.ledger.Held()) }
 
 // ackStage removes settled messages from the queue. It never gives up on its own: an acknowledgement that cannot be delivered
 // holds the pipeline back, and is given up with the lease or the stop's grace.
@@ -712,16 +686,7 @@ func file(e storage.Entry) queue.File {
 
 // recordTime is the time of a message in a record, in ns. One beyond the year 2262, which ns do not reach, is moved there.
 func recordTime(id queue.ID) int64 {
-	return min(ms(id), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
-}
-
-// recordID reads the message ID of a record. A file of this type that holds other IDs was not written by a worker.
-func recordID(r storage.Record) (queue.ID, error) {
-	if len(r.ID) != len(queue.ID{}) {
-		return queue.ID{}, fmt.Errorf("%w: record %d has an ID of %d bytes, a message ID has %d; this file was not written by a worker",
-			storage.ErrIntegrity, r.Index, len(r.ID), len(queue.ID{}))
-	}
-	return queue.ID(r.ID), nil
+	return min(id.Time().UnixMilli(), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
 }
 
 func holder(instance string) storage.Holder {
@@ -785,4 +750,33 @@ func sleep(ctx context.Context, d time.Duration) error {
 	case <-ctx.Done():
 		return ctx.Err()
 	}
+}
+
+// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the delayed message that became m.
+func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
+	if delayed, copied := s.ledger.DelayedCopy(m); copied {
+		ledger.MakeSkipEntry(r, fmt.Sprintf("duplicate: the delayed message %s was promoted before", delayed), true)
+		s.log.Debug().Stringer("id", m.ID).Stringer("delayed", delayed).Msg("this delayed message is in the file already")
+	} else if s.ledger.KeyCopy(m) {
+		key := m.Headers[queue.KeyHeader]
+		ledger.MakeSkipEntry(r, fmt.Sprintf("duplicate: a message with the idempotency key %q was published before", key), true)
+		s.log.Debug().Stringer("id", m.ID).Str("key", key).Msg("a message with this idempotency key is in the file already")
+	} else {
+		return false
+	}
+	s.count(func(st *Stats) { st.Repeated++ })
+	return true
+}
+
+// recalled returns what is remembered of a type's file between its sessions, and remember sets it.
+func (p *Pool) recalled(typ string) ledger.Lives {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return p.lives[typ]
+}
+
+func (p *Pool) remember(typ string, l *ledger.Ledger) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.lives[typ] = l.Lives()
 }

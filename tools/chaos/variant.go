@@ -121,7 +121,7 @@ func recorded(store lock.Store) lock.Store {
 var rules = map[string]variant{
 	"contiguity": {
 		text:  "a message that is in the file already is not appended again",
-		edits: []edit{{"worker/ledger.go", "	switch {\n\tcase n == 0:\n", "	if !m.Incomplete {\n\t\tl.note(m.ID, seenAt)\n\t\treturn appendNow\n\t}\n\tswitch {\n\tcase n == 0:\n"}},
+		edits: []edit{{"worker/internal/ledger/ledger.go", "	switch {\n\tcase n == 0:\n", "	if !m.Incomplete {\n\t\tl.record(m.ID)\n\t\treturn Append\n\t}\n\tswitch {\n\tcase n == 0:\n"}},
 	},
 }
 

@@ -1,4 +1,4 @@
-package worker
+package ledger
 
 import (
 	"cmp"
@@ -65,14 +65,17 @@ func silent[E interface{ lived() *life }](entries map[uint64]E, now int64, reten
 	return producers
 }
 
-// lives is what a pool remembers of a type's file between its sessions: since when each producer has been silent.
-type lives struct {
+// Lives is what a pool remembers of a type's file between its sessions: since when each producer has been silent.
+type Lives struct {
 	producers map[uint64]*producerEntry
 	delayed   map[uint64]*delayedEntry
 }
 
-// recall lets the entries of a file that was opened go on with their ages. An entry that somebody else has changed meanwhile begins anew.
-func (l *ledger) recall(before lives) {
+// Lives returns what the next session is to Recall. The ledger is not used any more then.
+func (l *Ledger) Lives() Lives { return Lives{l.last, l.delayed.of} }
+
+// Recall lets the entries of a file that was opened go on with their ages. An entry that another pool has changed meanwhile begins anew.
+func (l *Ledger) Recall(before Lives) {
 	for producer, e := range l.last {
 		if b := before.producers[producer]; b != nil && b.n == e.n && e.read {
 			e.since, e.read = b.since, b.read
@@ -85,15 +88,13 @@ func (l *ledger) recall(before lives) {
 	}
 }
 
-// recalled returns what is remembered of a type, and remember sets it.
-func (p *Pool) recalled(typ string) lives {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.lives[typ]
-}
-
-func (p *Pool) remember(typ string, l *ledger) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.lives[typ] = lives{l.last, l.delayed.of}
+// Forget drops producers that have been silent for longer than retention. now is the queue's clock, in ms. It may only be called after a
+// sweep over all pending messages that found nothing of these producers, because a lost acknowledgement may still redeliver them.
+func (l *Ledger) Forget(now int64, retention time.Duration) (dropped int) {
+	producers := silent(l.last, now, retention)
+	for _, producer := range producers {
+		l.drop(producer)
+	}
+	l.delayed.forget(now, retention)
+	return len(producers)
 }

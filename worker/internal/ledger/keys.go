@@ -1,17 +1,14 @@
-package worker
+package ledger
 
 import (
 	"crypto/sha256"
-	"encoding/binary"
-	"fmt"
 	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
-	"github.com/fencepost/fencepost/storage"
 )
 
-// Idempotency keys (queue.KeyHeader). The file remembers the keys of its messages for Config.DedupeWindow: behind the last checkpoint
+// Idempotency keys (queue.KeyHeader). The file remembers the keys of its messages for Options.DedupeWindow: behind the last checkpoint
 // they stand in the records, before it in the checkpoint's state. A second message with a key leaves a skip entry in the file, so that
 // its number counts there, and is acknowledged.
 //
@@ -19,14 +16,9 @@ import (
 // difference how long a backlog has been waiting, or which worker drains it. A message whose ID is of a time to come shows that clocks disagree,
 // that of its publisher and that of the worker: it has two times then, that of its ID and that of the worker's clock, and both count.
 
-const (
-	// maxKeys bounds what one type's file remembers, and so memory (about 60 MB) and checkpoints (22 MB). Beyond it the oldest
-	// are forgotten early.
-	maxKeys = 1_000_000
-	// keySlack is for how much longer than the window a key is remembered: a message may be stored that much later than its ID
-	// says, as a publisher repeats what is unclear for 10 minutes (queue.RepeatForDefault).
-	keySlack = 15 * time.Minute
-)
+// keySlack is for how much longer than the window a key is remembered: a message may be stored that much later than its ID
+// says, as a publisher repeats what is unclear for 10 minutes (queue.RepeatForDefault).
+const keySlack = 15 * time.Minute
 
 // keyHash is what is remembered of a key. 128 bits of SHA-256: nobody finds two keys that collide.
 type keyHash [16]byte
@@ -51,9 +43,9 @@ type keys struct {
 	at     map[keyHash]int64   // a time of each key …
 	more   map[keyHash][]int64 // … and the others, of the few keys that have several
 	seen   map[keyEntry]int64  // of what was from the future: when it was seen
-	order  []keyEntry          // as they were noted: about by time
+	order  []keyEntry          // as they were recorded: about by time
 	ahead  []keyEntry          // those of them that were from the future when they came to the front
-	newest int64               // the latest time noted that was not from the future
+	newest int64               // the latest time recorded that was not from the future
 }
 
 // copied reports whether a message with m's key was published within the window before or after m, and is in the file.
@@ -78,8 +70,8 @@ func (k *keys) copied(m *queue.Message) bool {
 
 func distance(a, b int64) int64 { return max(a-b, b-a) }
 
-// note remembers the key of a message that gets into the file.
-func (k *keys) note(key string, id queue.ID) {
+// record remembers the key of a message that gets into the file.
+func (k *keys) record(key string, id queue.ID) {
 	e := keyEntry{hashKey(key), ms(id)}
 	k.add(e, min(e.at, k.now))
 }
@@ -130,7 +122,7 @@ func (k *keys) remove(e keyEntry) {
 	}
 }
 
-// drop undoes the note of a message that did not get into the file after all.
+// drop undoes record for a message that did not get into the file after all.
 func (k *keys) drop(m *queue.Message) {
 	if key, ok := m.Headers[queue.KeyHeader]; ok {
 		k.remove(keyEntry{hashKey(key), ms(m.ID)})
@@ -172,119 +164,4 @@ func (k *keys) forget() (early bool) {
 		}
 	}
 	return early
-}
-
-func ms(id queue.ID) int64 { return id.Time().UnixMilli() }
-
-// Headers of a skip entry say more about it. They are no message's: a skip entry is none.
-const (
-	skipWhy       = "fencepost-skip"
-	skipDuplicate = "duplicate" // a second message with an idempotency key; nothing is buried for it
-	skipGap       = "after-gap" // messages before it are missing, as with storage.KindAfterGap
-)
-
-// skip makes r a skip entry.
-func skip(r *storage.Record, reason string, duplicate bool) {
-	var hs []storage.Header
-	if duplicate {
-		hs = append(hs, storage.Header{Key: skipWhy, Value: skipDuplicate})
-	}
-	if r.Kind == storage.KindAfterGap {
-		hs = append(hs, storage.Header{Key: skipWhy, Value: skipGap})
-	}
-	r.Kind, r.Payload, r.Headers = storage.KindSkipped, []byte(reason), hs
-}
-
-// skippedAs tells whether r is a skip entry that says so.
-func skippedAs(r storage.Record, what string) bool {
-	if r.Kind != storage.KindSkipped {
-		return false
-	}
-	for _, h := range r.Headers {
-		if h.Key == skipWhy && h.Value == what {
-			return true
-		}
-	}
-	return false
-}
-
-// replayKey notes the key of a record that is in the file.
-func (k *keys) replayKey(r storage.Record, id queue.ID) {
-	// rule: what was skipped does not count as published.
-	if r.Kind == storage.KindSkipped {
-		return
-	}
-	for _, h := range r.Headers {
-		if h.Key == queue.KeyHeader {
-			k.note(h.Value, id)
-			return
-		}
-	}
-}
-
-// appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys × (hash 16 B · uvarint ms). Behind a hash of zeros,
-// which no key has, come those that were from the future, two for each: the time at which it was noted, and that of its ID.
-func (k *keys) appendState(b []byte) []byte {
-	var all, future []keyEntry
-	for _, e := range slices.Concat(k.ahead, k.order) {
-		seen, ok := k.seen[e]
-		switch {
-		case !k.has(e):
-		case ok:
-			future = append(future, keyEntry{e.key, seen}, e)
-		default:
-			all = append(all, e)
-		}
-	}
-	if len(future) > 0 {
-		all = append(append(all, keyEntry{}), future...)
-	}
-	b = binary.AppendUvarint(b, uint64(len(all)))
-	for _, e := range all {
-		b = append(b, e.key[:]...)
-		b = binary.AppendUvarint(b, uint64(max(e.at, 0)))
-	}
-	return b
-}
-
-func (k *keys) restore(d *stateDecoder) {
-	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
-	future := false
-	read := func() keyEntry {
-		d.spend(keyMemory)
-		return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: d.ms()}
-	}
-	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
-		e := read()
-		seen := e.at
-		if future && n > 1 {
-			e = read()
-			n--
-		}
-		switch {
-		case d.err != nil:
-		case e.key == keyHash{}:
-			future = true
-		default:
-			k.add(e, seen)
-		}
-	}
-}
-
-// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the delayed message that became m.
-func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
-	switch {
-	// rule: a delayed message that is promoted once more, by a database that was set back, is a copy
-	case s.ledger.delayed.copied(m):
-		id, _ := delayedID(m)
-		skip(r, fmt.Sprintf("duplicate: the delayed message %s was promoted before", id), true)
-		s.log.Debug().Stringer("id", m.ID).Stringer("delayed", id).Msg("this delayed message is in the file already")
-	case s.ledger.keys.copied(m):
-		skip(r, fmt.Sprintf("duplicate: a message with the idempotency key %q was published before", m.Headers[queue.KeyHeader]), true)
-		s.log.Debug().Stringer("id", m.ID).Str("key", m.Headers[queue.KeyHeader]).Msg("a message with this idempotency key is in the file already")
-	default:
-		return false
-	}
-	s.count(func(st *Stats) { st.Repeated++ })
-	return true
 }

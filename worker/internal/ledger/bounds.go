@@ -1,0 +1,110 @@
+package ledger
+
+import (
+	"cmp"
+	"maps"
+	"slices"
+)
+
+// Bounds. A checkpoint carries everything that a ledger remembers, so each kind of entry has a most. Beyond it the oldest entries are
+// forgotten early, which the worker logs.
+
+const (
+	// maxProducers bounds what one type's file remembers of producers, a range of missing numbers counting as one, and so memory
+	// (about 15 MB) and checkpoints (3 MB).
+	maxProducers = 100_000
+
+	// MaxSkipped bounds what one type's file remembers of the messages that were put aside, in ranges of numbers, and so the
+	// checkpoint state (2 MB). Messages that follow each other take one range.
+	MaxSkipped = 150_000
+
+	// MaxDelayed bounds what one type's file remembers of delayed messages, in ranges, and so the checkpoint state (4 MB). Messages
+	// that are promoted in the order of their publishing take one range for each publisher.
+	MaxDelayed = 150_000
+
+	// MaxKeys bounds what one type's file remembers of idempotency keys, and so memory (about 60 MB) and checkpoints (22 MB).
+	MaxKeys = 1_000_000
+)
+
+// Growth is how much was added since the last checkpoint, in entries of some ten bytes each. Checkpointed makes it 0.
+func (l *Ledger) Growth() int { return l.grown + l.delayed.grown }
+
+// Checkpointed tells the ledger that a checkpoint has its state.
+func (l *Ledger) Checkpointed() { l.grown, l.delayed.grown = 0, 0 }
+
+// Forgotten tells what TrimHistory has forgotten early.
+type Forgotten struct{ Skipped, Delayed, Keys bool }
+
+// TrimHistory bounds what is remembered about skipped numbers, delayed messages and keys, and drops keys that are over.
+func (l *Ledger) TrimHistory() (early Forgotten) {
+	return Forgotten{l.trimSkipped(), l.delayed.trim(), l.keys.forget()}
+}
+
+// trimSkipped forgets a quarter, those of the producers that have been silent for longest, if there are more than the most.
+func (l *Ledger) trimSkipped() (early bool) {
+	if l.skipped <= l.mostSkipped {
+		return false
+	}
+	byAge := slices.SortedFunc(maps.Keys(l.last), func(a, b uint64) int { return cmp.Compare(l.last[a].seenAt, l.last[b].seenAt) })
+	for _, producer := range byAge {
+		e := l.last[producer]
+		n := min(len(e.skipped), l.skipped-l.mostSkipped*3/4)
+		e.skipped = slices.Delete(e.skipped, 0, n)
+		l.skipped -= n
+	}
+	return true
+}
+
+// trim forgets a quarter, the producers that have been silent for longest, if there are more than the most.
+func (d *Delayed) trim() (early bool) {
+	if d.spans <= d.most {
+		return false
+	}
+	byAge := slices.SortedFunc(maps.Keys(d.of), func(a, b uint64) int { return cmp.Compare(d.of[a].seenAt, d.of[b].seenAt) })
+	for _, producer := range byAge {
+		if d.spans <= d.most*3/4 {
+			break
+		}
+		d.remove(producer)
+	}
+	return true
+}
+
+// Load is how many producers and declared gaps the ledger remembers, and the most that TrimProducers leaves.
+func (l *Ledger) Load() (producers, most int) { return len(l.last) + l.missing, l.mostProducers }
+
+// TrimProducers forgets a tenth, the producers that have been silent for longest, if there are more than the most. full tells that there
+// are still too many: something of the others may be pending, and only another full sweep can tell.
+func (l *Ledger) TrimProducers() (forgotten int, full bool) {
+	if len(l.last)+l.missing <= l.mostProducers {
+		return 0, false
+	}
+	var idle []uint64
+	for producer, e := range l.last {
+		_, held := l.held[producer]
+		_, stuck := l.stuck[producer]
+		// rule: no producer is forgotten of which something may be pending that is in the file: a full sweep that began after the last sign of life has come
+		// behind its last message, and has not met any.
+		if e.walk < l.walk && e.at < l.walked && !held && !stuck {
+			idle = append(idle, producer)
+		}
+	}
+	slices.SortFunc(idle, func(a, b uint64) int { return l.last[a].compare(&l.last[b].life) })
+	for _, producer := range idle {
+		if len(l.last)+l.missing <= l.mostProducers*9/10 {
+			break
+		}
+		l.drop(producer)
+		forgotten++
+	}
+	return forgotten, len(l.last)+l.missing > l.mostProducers
+}
+
+// drop forgets a producer.
+func (l *Ledger) drop(producer uint64) {
+	e := l.last[producer]
+	l.skipped -= len(e.skipped)
+	l.missing -= len(e.missing)
+	delete(l.last, producer)
+	delete(l.looked, producer)
+}

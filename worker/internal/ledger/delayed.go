@@ -1,0 +1,95 @@
+package ledger
+
+import (
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Delayed messages that were promoted. A database that is set back to an earlier state promotes once more what it had promoted since, under
+// other IDs, which the check of the numbers cannot tell from new messages. So the file remembers which delayed messages it has: a
+// promoted message names its delayed one in a header (queue.DelayedHeader), and the publisher has numbered the delayed ones, 1, 2, 3 …
+// A copy leaves a skip entry in the file, as a second message with an idempotency key does.
+
+// Delayed are the IDs of the delayed messages that a file has. Part of the ledger, and as safe for concurrent use.
+type Delayed struct {
+	of    map[uint64]*delayedEntry // by producer number of the delayed messages
+	spans int                      // of all entries
+	most  int
+	grown int // see Ledger.Growth
+}
+
+// delayedEntry is what the file has of one producer's delayed messages.
+type delayedEntry struct {
+	ns   []span // their numbers, ascending
+	life        // of the last append; only ages entries
+}
+
+// delayedID returns the ID of the delayed message that became m; ok is false if m was not delayed.
+func delayedID(m *queue.Message) (id queue.ID, ok bool) {
+	value, ok := m.Headers[queue.DelayedHeader]
+	if !ok {
+		return queue.ID{}, false
+	}
+	return queue.DelayedID(value, m.ID)
+}
+
+// copied reports whether the file has the delayed message that became m.
+func (d *Delayed) copied(m *queue.Message) bool {
+	id, ok := delayedID(m)
+	return ok && d.Has(id)
+}
+
+// Has reports whether the file has the delayed message of this ID.
+func (d *Delayed) Has(id queue.ID) bool {
+	e := d.of[id.Producer()]
+	if e == nil {
+		return false
+	}
+	_, has := find(e.ns, id.N())
+	return has
+}
+
+// Memory is about how many bytes the IDs take.
+func (d *Delayed) Memory() int64 {
+	return int64(len(d.of))*ProducerMemory + int64(d.spans)*SpanMemory
+}
+
+// Record remembers a delayed message. seenAt is the queue's clock, in ms.
+func (d *Delayed) Record(id queue.ID, seenAt int64) {
+	if d.of == nil {
+		d.of = make(map[uint64]*delayedEntry)
+	}
+	e := d.of[id.Producer()]
+	if e == nil {
+		e = &delayedEntry{}
+		d.of[id.Producer()] = e
+	}
+	e.heard(seenAt)
+	before := len(e.ns)
+	e.ns = with(e.ns, id.N())
+	d.spans += len(e.ns) - before
+	d.grown += max(len(e.ns)-before, 0)
+}
+
+// drop undoes Record for a message that did not get into the file after all.
+func (d *Delayed) drop(m *queue.Message) {
+	id, ok := delayedID(m)
+	if e := d.of[id.Producer()]; ok && e != nil {
+		d.spans -= len(e.ns)
+		e.ns = without(e.ns, id.N())
+		d.spans += len(e.ns)
+	}
+}
+
+// forget drops producers that have been silent for longer than retention. Ledger.Forget says when it may be called.
+func (d *Delayed) forget(now int64, retention time.Duration) {
+	for _, producer := range silent(d.of, now, retention) {
+		d.remove(producer)
+	}
+}
+
+func (d *Delayed) remove(producer uint64) {
+	d.spans -= len(d.of[producer].ns)
+	delete(d.of, producer)
+}

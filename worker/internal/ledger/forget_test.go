@@ -1,0 +1,68 @@
+package ledger
+
+import (
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// What a pool knows from the file only goes when the queue's clock says so and enough others were heard of later. What it has heard of itself, or has
+// watched for as long, goes by no clock but its own.
+func TestWhoIsSilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const n, retention = spareProducers + 100, 24 * time.Hour
+		l, _ := testLedger()
+		day := retention.Milliseconds()
+		for p := range uint64(n) {
+			admit(l, message(p, 1), int64(p))
+			l.delayed.Record(queue.NewID(epoch, p, 1), int64(p))
+		}
+		if l.Forget(10*day, retention); len(l.last) != n || len(l.delayed.of) != n {
+			t.Fatalf("%d producers are left, which were all heard of just now", len(l.last))
+		}
+		read, _ := testLedger()
+		restore := func() {
+			t.Helper()
+			if err := read.Restore(l.State()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		restore()
+		if read.Forget(day, retention); len(read.last) != n {
+			t.Errorf("%d of %d producers are left, and no clock says that any of them is silent", len(read.last), n)
+		}
+		read.Forget(10*day, retention)
+		if len(read.last) != spareProducers || read.last[99] != nil || read.last[100] == nil {
+			t.Errorf("%d producers are left", len(read.last))
+		}
+		if len(read.delayed.of) != spareProducers || read.delayed.of[99] != nil || read.delayed.of[100] == nil || read.delayed.spans != spareProducers {
+			t.Errorf("%d publishers of delayed messages are left, with %d spans", len(read.delayed.of), read.delayed.spans)
+		}
+
+		// The sessions of a pool are short, and the pool is not.
+		for _, same := range []bool{true, false} {
+			restore()
+			time.Sleep(retention - time.Second)
+			if read.Forget(0, retention); len(read.last) != n {
+				t.Errorf("%d producers are left before their time", len(read.last))
+			}
+			before := Lives{read.last, read.delayed.of}
+			if !same { // another pool has appended a message
+				admit(l, message(n-1, 2), 0)
+				l.delayed.Record(queue.NewID(epoch, n-1, 2), 0)
+			}
+			next, _ := testLedger()
+			if err := next.Restore(l.State()); err != nil {
+				t.Fatal(err)
+			}
+			next.Recall(before)
+			time.Sleep(2 * time.Second)
+			next.Forget(0, retention)
+			if want := map[bool]int{true: 0, false: 1}[same]; len(next.last) != want || len(next.delayed.of) != want {
+				t.Errorf("%d and %d producers are left, want %d", len(next.last), len(next.delayed.of), want)
+			}
+		}
+	})
+}

@@ -1,0 +1,191 @@
+package ledger
+
+import (
+	"encoding/binary"
+	"fmt"
+	"math"
+)
+
+// Restore replaces the ledger by a checkpoint's state.
+func (l *Ledger) Restore(state []byte) error { return l.RestoreWithin(state, BoundMemory) }
+
+// RestoreWithin is Restore that ends with the error of within, which is told how much memory the state has taken so far, in bytes.
+func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error {
+	d := stateDecoder{b: state, within: within}
+	version := d.byte()
+	if d.err == nil && (version < stateVersionFirst || version > stateVersion) {
+		return fmt.Errorf("%w: version %d, known are %d to %d; update this program", ErrState, version, stateVersionFirst, stateVersion)
+	}
+	clear(l.last)
+	l.skipped, l.missing = 0, 0
+	for range d.uvarint() {
+		producer := d.uint64()
+		e := &producerEntry{n: d.uvarint()}
+		if version >= stateVersionTimes {
+			e.at = d.ms()
+		}
+		e.life, e.missing = readLife(d.ms()), d.spans(e.n)
+		if version >= stateVersion {
+			e.skipped = d.spans(e.n)
+			l.skipped += len(e.skipped)
+		}
+		l.missing += len(e.missing)
+		d.once(producer, l.last[producer] != nil)
+		if d.spend(ProducerMemory); d.err != nil {
+			return d.err
+		}
+		l.last[producer] = e
+	}
+	if version >= stateVersionKeys {
+		l.keys.restore(&d)
+	}
+	if version >= stateVersionTimes {
+		l.delayed.restore(&d)
+	}
+	if d.err == nil && len(d.b) > 0 {
+		d.err = fmt.Errorf("%w: %d bytes left over", ErrState, len(d.b))
+	}
+	return d.err
+}
+
+func (k *keys) restore(d *stateDecoder) {
+	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
+	future := false
+	read := func() keyEntry {
+		d.spend(keyMemory)
+		return keyEntry{key: keyHash(d.take(len(keyHash{}))), at: d.ms()}
+	}
+	for n := d.uvarint(); n > 0 && d.err == nil; n-- {
+		e := read()
+		seen := e.at
+		if future && n > 1 {
+			e = read()
+			n--
+		}
+		switch {
+		case d.err != nil:
+		case e.key == keyHash{}:
+			future = true
+		default:
+			k.add(e, seen)
+		}
+	}
+}
+
+func (d *Delayed) restore(s *stateDecoder) {
+	d.of, d.spans = make(map[uint64]*delayedEntry), 0
+	for range s.uvarint() {
+		producer := s.uint64()
+		e := &delayedEntry{life: readLife(s.ms()), ns: s.spans(math.MaxUint64)}
+		s.once(producer, d.of[producer] != nil)
+		if s.spend(ProducerMemory); s.err != nil {
+			return
+		}
+		d.of[producer] = e
+		d.spans += len(e.ns)
+	}
+}
+
+// What the parts of a state take in memory when they are decoded, in bytes, and how much they may take together. The bound is more than any worker has
+// ever written in a state that a file takes: the most are a million producers of versions that did not bound them.
+const (
+	ProducerMemory = 170
+	SpanMemory     = 32 // and as much when one is added or taken away
+	keyMemory      = 120
+	stateMemory    = 220 << 20
+)
+
+// stateDecoder reads the state blob; after the first error every read returns zero.
+type stateDecoder struct {
+	b      []byte
+	spent  int // memory of what was decoded
+	within func(spent int) error
+	err    error
+}
+
+// spend counts memory. rule: what no worker writes is refused before it takes the memory of the worker that reads it.
+func (d *stateDecoder) spend(bytes int) {
+	if d.spent += bytes; d.err == nil {
+		d.err = d.within(d.spent)
+	}
+}
+
+// BoundMemory is the bound of Restore.
+func BoundMemory(spent int) error {
+	if spent > stateMemory {
+		return fmt.Errorf("%w: decoded it would take more than %d MiB of memory, which that of no worker does; put the file back from a backup", ErrState, stateMemory>>20)
+	}
+	return nil
+}
+
+func (d *stateDecoder) take(n int) []byte {
+	if d.err != nil || n <= 0 || len(d.b) < n {
+		d.cutShort()
+		return make([]byte, max(n, 8))
+	}
+	b := d.b[:n]
+	d.b = d.b[n:]
+	return b
+}
+
+func (d *stateDecoder) cutShort() {
+	if d.err == nil {
+		d.err = fmt.Errorf("%w: cut short", ErrState)
+	}
+}
+
+func (d *stateDecoder) byte() byte     { return d.take(1)[0] }
+func (d *stateDecoder) uint64() uint64 { return binary.LittleEndian.Uint64(d.take(8)) }
+
+func (d *stateDecoder) uvarint() uint64 {
+	v, n := binary.Uvarint(d.b)
+	if n <= 0 {
+		d.take(0)
+		return 0
+	}
+	d.take(n)
+	return v
+}
+
+// ms reads a time.
+func (d *stateDecoder) ms() int64 {
+	v := d.uvarint()
+	if v > math.MaxInt64 && d.err == nil {
+		d.err = fmt.Errorf("%w: a time of %d ms", ErrState, v)
+	}
+	return int64(v)
+}
+
+// once refuses a producer that has been read before: its ranges would count twice.
+func (d *stateDecoder) once(producer uint64, before bool) {
+	if before && d.err == nil {
+		d.err = fmt.Errorf("%w: producer %016x is in it twice", ErrState, producer)
+	}
+}
+
+// spans reads ranges of numbers up to most.
+//
+// rule: ranges in a state are ascending, and end where their producer does. One beyond would hide messages to come.
+func (d *stateDecoder) spans(most uint64) []span {
+	count := d.uvarint()
+	if count > uint64(len(d.b))/2 { // each is two bytes at least
+		d.cutShort()
+		return nil
+	}
+	if d.spend(int(count) * SpanMemory); d.err != nil || count == 0 {
+		return nil
+	}
+	out := make([]span, count)
+	behind := uint64(0)
+	for i := range out {
+		s := span{d.uvarint(), d.uvarint()}
+		if d.err == nil && (s.from > s.to || s.from <= behind && i > 0 || s.to > most) {
+			d.err = fmt.Errorf("%w: a range from %d to %d, behind %d and up to %d", ErrState, s.from, s.to, behind, most)
+		}
+		out[i], behind = s, s.to
+	}
+	if d.err != nil {
+		return nil
+	}
+	return out
+}
