@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
 // The dead go off the list of workers, and not the living, whatever a clock says.
@@ -24,13 +25,13 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 			beat("dead", 1)
 			beat("alive", 1)
 			go func() {
-				for n := int64(2); sleep(ctx, heartbeatEvery) == nil; n++ {
+				for n := int64(2); sleep(ctx, share.HeartbeatEvery) == nil; n++ {
 					beat("alive", n)
 				}
 			}()
 			q := &farewells{Queue: r.queue, ahead: ahead}
 			p := r.start(func(c *Config) { c.Queue = q })
-			time.Sleep(queue.MemberRetention - 2*heartbeatEvery)
+			time.Sleep(queue.MemberRetention - 2*share.HeartbeatEvery)
 			want := ""
 			if ahead > 0 {
 				want = "dead"
@@ -38,7 +39,7 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 			if got := q.all(); got != want {
 				t.Errorf("clock %v ahead: %q were taken off the list before their time, want %q", ahead, got, want)
 			}
-			time.Sleep(4 * heartbeatEvery)
+			time.Sleep(4 * share.HeartbeatEvery)
 			if got := q.all(); got != "dead" {
 				t.Errorf("clock %v ahead: %q were taken off the list", ahead, got)
 			}

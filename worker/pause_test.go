@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
 // gate is a queue whose third Fetch has read what there is, and does not return before it is let go.
@@ -47,7 +48,7 @@ func TestShortPauseWhileAFetchHangs(t *testing.T) {
 
 func pauseWhileAFetchHangs(r *rig, failing, resumedFirst bool) {
 	t := r.t
-	const seen = heartbeatEvery + time.Second // by then a pool knows of a pause
+	const seen = share.HeartbeatEvery + time.Second // by then a pool knows of a pause
 	var rec record
 	inHandler, goOn := make(chan struct{}), make(chan struct{})
 	first := true

@@ -19,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
+	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 )
@@ -35,18 +36,18 @@ const (
 
 // Pool serves types until it is stopped. Create it with New, run it with Run, once.
 type Pool struct {
-	cfg      Config
-	log      zerolog.Logger
-	handler  Handler // with all middleware; nil: the messages go to files
-	instance string
-	began    time.Time
-	spread   *spread
-	name     string              // instance, with host and process, for letters
-	slots    *semaphore.Weighted // nil: no bound
-	waiting  atomic.Int32        // types that wait for a slot
-	memory   *memory
-	stopping chan struct{}
-	stopOnce sync.Once
+	cfg        Config
+	log        zerolog.Logger
+	handler    Handler // with all middleware; nil: the messages go to files
+	instance   string
+	began      time.Time
+	rebalancer *share.Rebalancer
+	name       string              // instance, with host and process, for letters
+	slots      *semaphore.Weighted // nil: no bound
+	waiting    atomic.Int32        // types that wait for a slot
+	memory     *memory
+	stopping   chan struct{}
+	stopOnce   sync.Once
 
 	stoppedAt time.Time // set before stopping is closed
 
@@ -101,7 +102,7 @@ func New(cfg Config) (*Pool, error) {
 	host, _ := os.Hostname()
 	p.name = fmt.Sprintf("%s, %s pid %d", p.instance, host, os.Getpid())
 	p.log = cfg.Logger.With().Str("worker", p.instance).Logger()
-	p.spread = newSpread(p)
+	p.rebalancer = newRebalancer(p)
 	p.memory = newMemory(&p.cfg)
 	if cfg.Handler != nil {
 		p.handler = withTimeout(cfg.Handler, cfg.Timeout)
@@ -139,7 +140,7 @@ func (p *Pool) Run(ctx context.Context) error {
 	defer cancel(nil)
 	defer p.noteRunning()()
 	defer p.subscriptions.close()
-	leave := p.spread.begin(ctx, cancel)
+	leave := p.rebalancer.Begin(ctx, cancel)
 	defer leave()
 	var types sync.WaitGroup
 	serve := func(typ string) {
@@ -211,7 +212,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	}
 }
 
-func (p *Pool) matches(typ string) bool { return matchesAny(p.cfg.Types, typ) }
+func (p *Pool) matches(typ string) bool { return share.Matches(p.cfg.Types, typ) }
 
 func (p *Pool) isServed(typ string) bool {
 	p.mu.Lock()
@@ -227,15 +228,15 @@ const standBack = 2 * time.Second
 // serve is the life of one type in this pool: watch, acquire, run a session, again.
 func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCauseFunc) {
 	log := p.log.With().Str("type", typ).Logger()
-	p.spread.join(typ)
-	defer p.spread.drop(typ)
+	p.rebalancer.Join(typ)
+	defer p.rebalancer.Drop(typ)
 	retry := backoff{min: retryMin, max: retryMax}
 	for !p.stopped(ctx) {
 		watching, done := p.untilStop(ctx) // nothing is in hand: a stop does not wait for an answer
 		t, err := p.awaitTurn(watching, typ, &log)
 		done()
 		drained := false
-		if err == nil && t == turnNone {
+		if err == nil && t == share.TurnNone {
 			return
 		}
 		if err == nil {
@@ -288,22 +289,22 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 }
 
 // awaitTurn returns when something is to be done about the type: mostly because it has backlog, and falls to this pool. It returns
-// turnNone when the pool stops or, with UntilEmpty, when the type has nothing. The error is one that waiting does not cure.
-func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (turn, error) {
+// share.TurnNone when the pool stops or, with UntilEmpty, when the type has nothing. The error is one that waiting does not cure.
+func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (share.Turn, error) {
 	poll := backoff{min: watchMin, max: watchMax}
 	var outage outage
 	for !p.stopped(ctx) {
-		ask, wait := p.spread.next(typ)
-		paused := p.spread.isPaused(typ)
+		ask, wait := p.rebalancer.Next(typ)
+		paused := p.rebalancer.Paused(typ)
 		p.notePaused(typ, paused)
 		switch {
 		case paused && !p.cfg.UntilEmpty:
 			wait = math.MaxInt64 // it is woken
 		case ask:
-			return turnAsk, nil
+			return share.TurnAsk, nil
 		}
 		if wait > 0 {
-			p.spread.pause(ctx, typ, wait)
+			p.rebalancer.Pause(ctx, typ, wait)
 			continue
 		}
 		p.noteAsking(typ)
@@ -315,38 +316,38 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		}
 		switch {
 		case p.stopped(ctx):
-			return turnNone, nil
+			return share.TurnNone, nil
 		case fatal(err):
-			return turnNone, err
+			return share.TurnNone, err
 		case outage.note(log, err, "look for messages"):
 			wait = poll.next()
 		case d.Pending > 0 && paused:
-			return turnNone, pausedError(typ)
+			return share.TurnNone, pausedError(typ)
 		case d.Pending > 0:
-			var t turn
-			if t, wait = p.spread.turn(typ); t != turnNone {
+			var t share.Turn
+			if t, wait = p.rebalancer.Turn(typ); t != share.TurnNone {
 				return t, nil
 			}
 		case p.cfg.UntilEmpty:
-			return turnNone, nil
+			return share.TurnNone, nil
 		default:
-			wait = max(poll.next(), p.spread.empty(typ))
+			wait = max(poll.next(), p.rebalancer.Empty(typ))
 		}
-		p.spread.pause(ctx, typ, wait)
+		p.rebalancer.Pause(ctx, typ, wait)
 	}
-	return turnNone, nil
+	return share.TurnNone, nil
 }
 
 // hold takes a slot and the type's lock, and runs one session. Without an error the session ended in order, or there was
 // no backlog any more when the lock came free; drained tells that the session saw the type empty.
-func (p *Pool) hold(ctx context.Context, typ string, t turn, log *zerolog.Logger) (drained bool, err error) {
-	defer p.spread.freed(typ)
+func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.Logger) (drained bool, err error) {
+	defer p.rebalancer.Freed(typ)
 	stopCtx, done := p.untilStop(ctx)
 	defer done()
 	wait := acquireSlice
 	switch {
 	case p.slots == nil:
-	case t == turnStandBy:
+	case t == share.TurnStandBy:
 		if !p.slots.TryAcquire(1) {
 			return false, nil
 		}
@@ -379,13 +380,13 @@ func (p *Pool) hold(ctx context.Context, typ string, t turn, log *zerolog.Logger
 			log.Warn().Err(rerr).Msg("lock not released yet; without an answer it will expire")
 		}
 	}()
-	if t != turnAsk { // what was asked for has traffic
+	if t != share.TurnAsk { // what was asked for has traffic
 		if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
 			return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
 		}
 	}
 	s := p.newSession(typ, lease, *log)
-	p.spread.holds(s)
+	p.rebalancer.Holds(typ, s)
 	drained, err = s.run(ctx)
 	if err == nil && s.asked() {
 		log.Info().Str("reason", lease.RequestReason()).Msg("gave the type back because it was asked for")
@@ -395,12 +396,12 @@ func (p *Pool) hold(ctx context.Context, typ string, t turn, log *zerolog.Logger
 }
 
 // acquire takes the type's lock in the way of a turn.
-func (p *Pool) acquire(ctx context.Context, typ string, t turn, wait time.Duration) (*lock.Lease, error) {
+func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration) (*lock.Lease, error) {
 	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(why(p.instance))}
 	switch t {
-	case turnAsk:
+	case share.TurnAsk:
 		return p.takeShare(ctx, typ)
-	case turnStandBy:
+	case share.TurnStandBy:
 		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 	}
 	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)

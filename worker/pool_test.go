@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
+	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
 )
 
@@ -480,7 +481,7 @@ func TestStandbyTakesOverAfterACleanStop(t *testing.T) {
 		}
 		// As the second one came, the first one's heartbeat may have been from before it held the type. Then the second one may think that
 		// the type falls to the first, and learns by its next heartbeat that it has left.
-		if took := time.Since(stopped); took > heartbeatEvery+500*time.Millisecond {
+		if took := time.Since(stopped); took > share.HeartbeatEvery+500*time.Millisecond {
 			t.Errorf("the standby needed %v after a clean stop", took)
 		}
 		second.stop()

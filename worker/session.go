@@ -42,7 +42,6 @@ type session struct {
 	halted  chan struct{} // closed by halt: the session is to end
 	halt    func()
 	ended   chan struct{} // closed when it ends, for whatever reason of watch
-	leaving bool          // the type is to be had; guarded by spread.mu
 
 	inflight inflight                    // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64               // full sweeps begun; a new one begins only when nothing is in flight
@@ -780,3 +779,25 @@ func (p *Pool) remember(typ string, l *ledger.Ledger) {
 	defer p.mu.Unlock()
 	p.lives[typ] = l.Lives()
 }
+
+// pause waits for d, or until the session is to end.
+func (s *session) pause(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-s.ended:
+	case <-ctx.Done():
+	}
+}
+
+// touch notes that there was a message.
+func (s *session) touch() { s.touched.Store(int64(time.Since(s.pool.began))) }
+
+// QuietFor is how long there was no message.
+func (s *session) QuietFor() time.Duration {
+	return time.Since(s.pool.began) - time.Duration(s.touched.Load())
+}
+
+// Halt ends the session soon.
+func (s *session) Halt() { s.halt() }

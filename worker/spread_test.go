@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
 // fleet is several pools and the traffic of their types.
@@ -84,16 +85,13 @@ func (f *fleet) begun() int {
 	return f.handovers
 }
 
-// held lists the types of which a pool has a session.
+// held lists the types that a pool holds.
 func held(p *runningPool) (types []string) {
-	p.spread.mu.Lock()
-	defer p.spread.mu.Unlock()
-	for typ, it := range p.spread.types {
-		if it.session != nil {
-			types = append(types, typ)
+	for _, t := range p.Status().Types {
+		if t.Held {
+			types = append(types, t.Type)
 		}
 	}
-	slices.Sort(types)
 	return types
 }
 
@@ -343,7 +341,7 @@ func TestNoTypeWaitsForAMemberThatDoesNotCome(t *testing.T) {
 		f := newFleet(r, 4)
 		p := f.member(nil)
 		f.traffic(10 * time.Second)
-		if took := f.slowestWake(10); took > discoverEvery+starveAfter+time.Second {
+		if took := f.slowestWake(10); took > discoverEvery+share.StarveAfter+time.Second {
 			t.Errorf("a type waited for %v", took)
 		}
 		p.stop()
@@ -392,7 +390,7 @@ func TestOneLookIsNoGroundToAsk(t *testing.T) {
 			f.traffic(time.Second)
 			q := &oldLooks{Queue: r.queue, types: f.types, old: old}
 			p := f.member(func(c *Config) { c.Queue = q })
-			time.Sleep(5 * heartbeatEvery)
+			time.Sleep(5 * share.HeartbeatEvery)
 			asked := false
 			for _, typ := range f.types {
 				rec, _ := r.locks.Get(typ)
@@ -420,7 +418,7 @@ func TestAPoolThatCannotReadTheMembersServesEverything(t *testing.T) {
 				return queuetest.Fault{}
 			})
 			a := f.member(nil)
-			time.Sleep(firstLook + time.Second)
+			time.Sleep(share.FirstLook + time.Second)
 			f.balance(0, a)
 			b := f.member(nil)
 			f.traffic(20 * time.Second)

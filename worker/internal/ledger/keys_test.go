@@ -118,3 +118,17 @@ func TestKeysFromTheFutureAreBounded(t *testing.T) {
 		}
 	}
 }
+
+// A message is stored up to a quarter of an hour later than its ID says. By then the file may have keys that are newer than its copy's by more
+// than the window.
+func TestKeyOutlastsTheWindowByTheSlack(t *testing.T) {
+	k := keys{window: time.Hour, most: 10, now: epoch.Add(2 * time.Hour).UnixMilli()}
+	at := func(after time.Duration) queue.ID { return queue.NewID(epoch.Add(after), 1, 1) }
+	k.record("order-17", at(0))
+	k.record("another", at(70*time.Minute))
+	k.forget()
+	late := &queue.Message{ID: at(59 * time.Minute), Headers: map[string]string{queue.KeyHeader: "order-17"}}
+	if !k.copied(late) {
+		t.Error("the key is forgotten when a copy of its message can still arrive")
+	}
+}

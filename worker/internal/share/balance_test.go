@@ -1,4 +1,4 @@
-package worker
+package share
 
 import (
 	"math/rand/v2"
@@ -12,7 +12,7 @@ func TestBalance(t *testing.T) {
 	rnd := rand.New(rand.NewPCG(1, 2))
 	for range 500 {
 		serves := make([]map[string]bool, 1+rnd.IntN(5))
-		members := make([]sharer, len(serves))
+		members := make([]candidate, len(serves))
 		var names []string
 		for i := range rnd.IntN(30) {
 			names = append(names, string(rune('a'+i%26))+string(rune('a'+i/26)))
@@ -22,7 +22,7 @@ func TestBalance(t *testing.T) {
 			for _, typ := range names {
 				serves[i][typ] = rnd.IntN(4) > 0
 			}
-			members[i] = sharer{func(typ string) bool { return serves[i][typ] }, 1 + rnd.IntN(20)}
+			members[i] = candidate{func(typ string) bool { return serves[i][typ] }, 1 + rnd.IntN(20)}
 		}
 		load := make([]int, len(members))
 		claims := make([]claim, len(names))
@@ -51,7 +51,7 @@ func TestBalance(t *testing.T) {
 				if !serves[m][names[i]] || load[m] >= members[m].room {
 					continue
 				}
-				if o == nobody || load[o]-load[m] >= apart {
+				if o == nobody || load[o]-load[m] >= imbalanceThreshold {
 					t.Fatalf("%s should go from %d to %d, loads are %v", names[i], o, m, load)
 				}
 			}

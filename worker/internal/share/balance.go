@@ -1,4 +1,4 @@
-package worker
+package share
 
 import (
 	"math"
@@ -6,8 +6,8 @@ import (
 	"strings"
 )
 
-// sharer is a member as balance sees it.
-type sharer struct {
+// candidate is a member as balance sees it.
+type candidate struct {
 	serves func(typ string) bool
 	room   int // the most types that it takes
 }
@@ -15,20 +15,25 @@ type sharer struct {
 // claim is an active type: somebody holds it, or it has backlog.
 type claim struct {
 	typ string
-	by  int // index of the sharer that holds it; nobody: free
+	by  int // index of the candidate that holds it; nobody: free
 }
 
 const nobody = -1
 
+// imbalanceThreshold is how many types more than another member one has to hold for its types to move.
+//
+// rule: types do not move for a difference of one. They would move for ever where shares cannot be the same.
+const imbalanceThreshold = 2
+
 // balance says who should hold which type: an index of members for each claim, or nobody if there is no room for it.
 //
-// Free types go to those who hold least. Then types move from one that holds at least apart more than another does, if need be
-// by way of others, when the first serves nothing that the second serves. As apart is 2, nobody who serves the same types
-// ends more than one apart, and a state in which that is so already stays as it is.
+// Free types go to those who hold least. Then types move from one that holds at least imbalanceThreshold more than another does, if need be
+// by way of others, when the first serves nothing that the second serves. As the threshold is 2, members that serve the same types
+// end within one of each other, and a state in which that is so already stays as it is.
 //
 // The result is a function of the arguments only: all members that know the same compute the same. The work grows with the number
 // of types that move and the square of the number of members.
-func balance(members []sharer, claims []claim) []int {
+func balance(members []candidate, claims []claim) []int {
 	b := balancer{members: members, load: make([]int, len(members)), stacks: make([]map[string][]int, len(members)+1), classes: map[string][]int{}}
 	for i := range b.stacks {
 		b.stacks[i] = map[string][]int{}
@@ -71,7 +76,7 @@ func balance(members []sharer, claims []claim) []int {
 
 // balancer is the state of balance. The index behind the last member stands for nobody: it has what is free.
 type balancer struct {
-	members []sharer
+	members []candidate
 	load    []int
 	stacks  []map[string][]int // by member and class of types: the claims
 	classes map[string][]int   // types that the same members serve are a class: those members
@@ -105,7 +110,7 @@ func (b *balancer) heaviest() []int {
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
 	if from < len(b.members) {
-		most = b.load[from] - apart
+		most = b.load[from] - imbalanceThreshold
 	}
 	before := map[int]int{from: from}
 	best := -1

@@ -1,0 +1,281 @@
+package share
+
+import (
+	"context"
+	"errors"
+	"maps"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Heartbeats. A replica writes one every HeartbeatEvery, or at once when the others should know of something, and reads what the others
+// have written. What they say counts for as long as their beats change.
+const (
+	lastBeatEvery = 250 * time.Millisecond // while stopping, with types that another replica should take over
+	deadAfter     = 3 * HeartbeatEvery     // a member whose beat stands still for so long is gone
+	silentAfter   = 2 * HeartbeatEvery     // … and others wait for the locks of what it holds
+	busyFor       = 30 * time.Second       // a session that has seen no message for longer does not count
+	leaveWithin   = time.Second
+	silentStop    = 400 * time.Millisecond // a stopping pool takes the queue for silent after this long without an answer
+)
+
+// Directory is where replicas tell each other about themselves, and operators pause types: a part of queue.Queue.
+type Directory interface {
+	Now(ctx context.Context) (time.Time, error)
+	Heartbeat(ctx context.Context, m queue.Member) error
+	Members(ctx context.Context) ([]queue.Member, error)
+	Leave(ctx context.Context, id string) error
+	AllSettings(ctx context.Context) (map[string]queue.Settings, error)
+}
+
+// sighting is when a member last showed a new beat.
+type sighting struct {
+	beat int64
+	at   time.Time
+}
+
+func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
+
+// holding is a type that a member says to hold.
+type holding struct {
+	by    string
+	since time.Time // as seen here; zero: since before this pool came
+	idle  bool
+
+	leaving bool // its holder waits for a successor
+}
+
+// Begin starts the heartbeats and waits for the first look at the others. giveUp ends the pool. end stops them and leaves.
+func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) (end func()) {
+	r.giveUp = giveUp
+	var done sync.WaitGroup
+	running, stop := context.WithCancel(ctx)
+	done.Go(func() { r.run(running) })
+	t := time.NewTimer(FirstLook)
+	defer t.Stop()
+	select {
+	case <-r.ready:
+	case <-t.C:
+	case <-r.view.Stopping():
+	case <-ctx.Done():
+	}
+	return func() {
+		stop()
+		done.Wait()
+		ctx, cancel := r.view.Parting(context.WithoutCancel(ctx), leaveWithin)
+		defer cancel()
+		if err := r.queue.Leave(ctx, r.self.ID); err != nil {
+			r.log.Debug().Err(err).Msg("not taken off the list of workers")
+		}
+	}
+}
+
+func (r *Rebalancer) run(ctx context.Context) {
+	stopping := r.view.Stopping()
+	every := HeartbeatEvery
+	for first := true; ; first = false {
+		r.round(ctx)
+		if first {
+			close(r.ready)
+		}
+		t := time.NewTimer(every)
+		select {
+		case <-t.C:
+		case <-r.news:
+		case <-stopping:
+			stopping, every = nil, lastBeatEvery
+		case <-ctx.Done():
+			t.Stop()
+			return
+		}
+		t.Stop()
+	}
+}
+
+// round writes one heartbeat and reads what there is to know.
+func (r *Rebalancer) round(ctx context.Context) {
+	defer r.noteRound(time.Now())
+	ctx, cancel := context.WithTimeout(ctx, HeartbeatEvery)
+	defer cancel()
+	q := r.queue
+	if r.self.Started.IsZero() {
+		r.self.Started, _ = q.Now(ctx)
+	}
+	err := q.Heartbeat(ctx, r.me(ctx))
+	r.hears(err)
+	r.view.Report("tell the other workers about this one", err)
+	members, err := q.Members(ctx)
+	r.hears(err)
+	if !r.view.Report("read what other workers do", err) {
+		r.learn(members)
+		for _, id := range r.gone(members) {
+			_ = q.Leave(ctx, id) // if it lives after all, it comes back with its next heartbeat
+		}
+	}
+	settings, err := q.AllSettings(ctx)
+	r.hears(err)
+	if !r.view.Report("read which types are paused", err) {
+		r.setPaused(settings)
+	}
+	r.seek()
+}
+
+// hears notes that the queue answers.
+func (r *Rebalancer) hears(err error) {
+	// rule: nothing goes on with a database that was replaced, whatever is in hand: nobody would ever see that it is acknowledged.
+	if errors.Is(err, queue.ErrReplaced) {
+		r.giveUp(err)
+	}
+	if err != nil {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.heardAt = time.Now()
+}
+
+// Silent tells whether the queue has answered nothing since then for silentStop. While a pool stops there is a round every lastBeatEvery.
+func (r *Rebalancer) Silent(since time.Time) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if since.Before(r.heardAt) {
+		since = r.heardAt
+	}
+	return time.Since(since) >= silentStop
+}
+
+func (r *Rebalancer) noteRound(began time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.lookedAt = began
+	close(r.looked)
+	r.looked = make(chan struct{})
+}
+
+// Exchange tells the others at once what has changed here, and waits until it is known who they are now: for FirstLook at most.
+//
+// rule: told first, and looked then. Of two replicas that do this at the same time, one sees the other.
+func (r *Rebalancer) Exchange(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, FirstLook)
+	defer cancel()
+	for began := time.Now(); ; {
+		r.mu.Lock()
+		at, looked := r.lookedAt, r.looked
+		r.mu.Unlock()
+		if !at.Before(began) {
+			return
+		}
+		select {
+		case r.news <- struct{}{}:
+		default:
+		}
+		select {
+		case <-looked:
+		case <-ctx.Done():
+			return
+		}
+	}
+}
+
+// me describes this pool.
+func (r *Rebalancer) me(ctx context.Context) queue.Member {
+	troubles := r.view.Troubles()
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.beat++
+	m := r.self
+	m.Beat, m.Stopping, m.Errors = r.beat, r.stopping() || ctx.Err() != nil, troubles
+	for _, typ := range slices.Sorted(maps.Keys(r.types)) {
+		if it := r.types[typ]; it.session != nil {
+			m.Held = append(m.Held, typ)
+			if it.session.QuietFor() > busyFor {
+				m.Idle = append(m.Idle, typ)
+			}
+			if it.leaving {
+				m.Leaving = append(m.Leaving, typ)
+			}
+		}
+	}
+	return m
+}
+
+// learn takes note of the members.
+func (r *Rebalancer) learn(members []queue.Member) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	sights, claims := map[string]sighting{}, map[string]holding{}
+	r.others = r.others[:0]
+	for _, m := range members {
+		if m.ID == r.self.ID {
+			continue
+		}
+		// rule: a member lives while its beat changes; no clock of another machine is looked at.
+		s, ok := r.sights[m.ID]
+		if !ok || s.beat != m.Beat {
+			s = sighting{m.Beat, now}
+		}
+		sights[m.ID] = s
+		r.others = append(r.others, m)
+		if !s.lives(now, silentAfter) {
+			continue
+		}
+		for _, typ := range m.Held {
+			h := r.claims[typ]
+			if h.by != m.ID {
+				h = holding{by: m.ID}
+				if !r.readAt.IsZero() {
+					h.since = now
+				}
+			}
+			h.idle, h.leaving = false, m.Stopping || slices.Contains(m.Leaving, typ)
+			claims[typ] = h
+		}
+		for _, typ := range m.Idle {
+			if h := claims[typ]; h.by == m.ID {
+				h.idle = true
+				claims[typ] = h
+			}
+		}
+	}
+	for typ := range r.claims {
+		if _, still := claims[typ]; !still {
+			r.wakeUp(typ)
+		}
+	}
+	r.sights, r.claims, r.readAt = sights, claims, now
+	r.nextPlan = now
+}
+
+// gone returns the members that have died long ago, and are to be taken off the list.
+//
+// rule: two clocks agree on that: a beat has stood still here, and the queue's clock says that it is MemberRetention old. Or it has stood still here
+// for all that time. A pool whose clock is ahead would drop the living.
+func (r *Rebalancer) gone(members []queue.Member) (ids []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	i := slices.IndexFunc(members, func(m queue.Member) bool { return m.ID == r.self.ID })
+	if i < 0 {
+		return nil
+	}
+	for _, m := range members {
+		s, ok := r.sights[m.ID]
+		if still := time.Since(s.at); ok && (still > queue.MemberRetention || still > deadAfter && members[i].Seen.Sub(m.Seen) > queue.MemberRetention) {
+			ids = append(ids, m.ID)
+		}
+	}
+	return ids
+}
+
+// stopping tells whether the pool stops.
+func (r *Rebalancer) stopping() bool {
+	select {
+	case <-r.view.Stopping():
+		return true
+	default:
+		return false
+	}
+}
