@@ -150,8 +150,6 @@ type Config struct {
 
 	// Logger gets one line per change of state, never one per batch. Defaults to no logging.
 	Logger *zerolog.Logger
-
-	promoteLimit queue.Limit // test only; the scheduler's
 }
 
 func (c Config) withDefaults() Config {
@@ -268,3 +266,13 @@ func isGlob(t string) bool {
 	}
 	return false
 }
+
+// OnError says what happens to a message that cannot be handled, or that the file cannot take.
+type OnError int
+
+const (
+	// Block: it is tried for ever, and holds its type back. Nothing is lost and the order is kept; somebody has to look.
+	Block OnError = iota
+	// DeadLetter: after MaxAttempts it becomes a dead letter (fencepost dead ls), and those behind it go on.
+	DeadLetter
+)

@@ -1,6 +1,8 @@
 package worker
 
-import "github.com/fencepost/fencepost/queue"
+import (
+	"github.com/fencepost/fencepost/queue"
+)
 
 // EventKind says what has happened.
 type EventKind int
@@ -33,14 +35,4 @@ type Event struct {
 	Letter   *queue.Letter // Dead
 	Err      error         // Lost: why
 	Missed   uint64        // Pool.Subscribe: events that this channel has dropped so far
-}
-
-// emit tells Config.Events.
-func (s *session) emit(e Event) {
-	e.Type, e.Token = s.typ, s.lease.Token()
-	s.pool.noteEvent(e)
-	s.pool.subscriptions.tell(e)
-	if f := s.pool.cfg.Events; f != nil {
-		f(e)
-	}
 }

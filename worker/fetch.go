@@ -2,7 +2,6 @@ package worker
 
 import (
 	"context"
-	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
@@ -30,7 +29,7 @@ type fetcher struct {
 	*session
 	after   queue.ID // position of the walk
 	newest  queue.ID // highest ID seen since the last full sweep began
-	mark    queue.ID // what newest was when the walk last went far back
+	farMark queue.ID // what newest was when the walk last went far back
 	short   bool     // the last fetch came back short: the walk is near the end of the queue
 	nothing bool     // the last fetch brought nothing
 	full    bool     // the current sweep started at the very start …
@@ -124,7 +123,7 @@ func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, e
 		}
 	}
 	began := time.Now()
-	f.pool.noteAsking(f.typ)
+	f.pool.book.noteAsking(f.typ)
 	msgs, err := cfg.Queue.Fetch(asking, f.typ, f.after, queue.Limit{Messages: cfg.Batch, Bytes: cfg.BatchBytes, Foreign: f.noteForeign})
 	f.observe(StepFetch, began, len(msgs), err)
 	if err != nil || len(msgs) == 0 {
@@ -190,22 +189,22 @@ func (f *fetcher) goBack(ctx context.Context) error {
 		f.lastFull, f.lastLong, f.lastShort = now, now, now
 	case held != nil && !now.Before(f.heldAt):
 		if !held.FromStart {
-			to = before(held.First, longRewind)
+			to = earlierBy(held.First, longRewind)
 		}
 	case f.short && now.Sub(f.lastLong) > longEvery:
 		f.lastLong, f.lastShort = now, now
-		if again = false; f.mark.Compare(f.newest) < 0 {
-			f.mark, to = f.newest, before(f.newest, longRewind)
+		if again = false; f.farMark.Compare(f.newest) < 0 {
+			f.farMark, to = f.newest, earlierBy(f.newest, longRewind)
 		} // else it may be of a clock that is ahead, and nobody knows where the others are
 	case f.short && now.Sub(f.lastShort) > shortEvery:
 		f.lastShort = now
-		to, again = before(f.newest, shortRewind), false
+		to, again = earlierBy(f.newest, shortRewind), false
 	default:
 		return nil
 	}
 	// rule: back never means forward. The walk would jump over what is between, and take that for gone: what everybody else publishes, if
 	// the newest ID is that of a clock that is ahead.
-	if to = earlier(to, f.after); to == f.after && !again {
+	if to = lower(to, f.after); to == f.after && !again {
 		return nil
 	}
 	// What waits behind a missing message is read again less and less often while that stays missing.
@@ -220,7 +219,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	f.full, f.clean = to.IsZero(), true
 	if f.full {
 		f.lastFull = now
-		f.mark, f.newest = f.newest, queue.ID{}
+		f.farMark, f.newest = f.newest, queue.ID{}
 		f.sweeps.Add(1)
 		f.unfit.begin()
 	}
@@ -243,61 +242,19 @@ func (f *fetcher) forgetSilent(ctx context.Context) {
 	}
 }
 
-// earlier returns the smaller ID.
-func earlier(a, b queue.ID) queue.ID {
+// lower returns the smaller ID.
+func lower(a, b queue.ID) queue.ID {
 	if a.Compare(b) < 0 {
 		return a
 	}
 	return b
 }
 
-// before returns the smallest ID of the time d before id's.
-func before(id queue.ID, d time.Duration) queue.ID {
+// earlierBy returns the smallest ID of the time d before id's.
+func earlierBy(id queue.ID, d time.Duration) queue.ID {
 	t := id.Time()
 	if t.UnixMilli() <= d.Milliseconds() {
 		return queue.ID{}
 	}
 	return queue.NewID(t.Add(-d), 0, 0)
 }
-
-// inflight counts batches between fetch and ack.
-type inflight struct {
-	mu   sync.Mutex
-	n    int
-	idle chan struct{} // closed when n drops to 0; nil when nobody waits
-}
-
-func (i *inflight) add(n int) {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.n += n
-	if i.n == 0 && i.idle != nil {
-		close(i.idle)
-		i.idle = nil
-	}
-}
-
-func (i *inflight) wait(ctx context.Context) error {
-	select {
-	case <-i.zero():
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// zero returns a channel that is closed when n is 0.
-func (i *inflight) zero() <-chan struct{} {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	if i.n == 0 {
-		return closed
-	}
-	if i.idle == nil {
-		i.idle = make(chan struct{})
-	}
-	return i.idle
-}
-
-// closed is for those that need not wait.
-var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

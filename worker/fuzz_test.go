@@ -13,7 +13,7 @@ import (
 // FuzzMark: the marks that sessions of a handler leave. One that nobody has written holds nothing up, and what is noted stays small.
 func FuzzMark(f *testing.F) {
 	id := message(1, 1).ID
-	whole, err := json.Marshal(mark{First: id, Starts: 2, Trying: id, Deaths: map[queue.ID]int{id: 1}})
+	whole, err := json.Marshal(sessionMark{First: id, Starts: 2, Trying: id, Deaths: map[queue.ID]int{id: 1}})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -22,15 +22,16 @@ func FuzzMark(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, stored []byte) {
 		q := queuetest.NewMemory()
-		h := &handlerSink{session: &session{pool: &Pool{cfg: Config{Queue: q, Batch: 10}}, typ: "t", log: zerolog.Nop()}}
+		nop := zerolog.Nop()
+		p := &poison{queue: q, typ: "t", log: &nop, batch: 10}
 		if err := q.SetMark(t.Context(), "t", stored); err != nil {
 			t.Fatal(err)
 		}
-		if err := h.watchPoison(t.Context()); err != nil {
+		if err := p.begin(t.Context()); err != nil {
 			t.Fatalf("%q: %v", stored, err)
 		}
 		left, err := q.Mark(t.Context(), "t")
-		var m mark
+		var m sessionMark
 		if err = errors.Join(err, json.Unmarshal(left, &m)); err != nil || len(m.Deaths) > maxSuspects || m.Starts < 1 || !m.Trying.IsZero() {
 			t.Fatalf("%q became %q, %v", stored, left, err)
 		}

@@ -13,29 +13,20 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// OnError says what happens to a message that cannot be handled, or that the file cannot take.
-type OnError int
-
-const (
-	// Block: it is tried for ever, and holds its type back. Nothing is lost and the order is kept; somebody has to look.
-	Block OnError = iota
-	// DeadLetter: after MaxAttempts it becomes a dead letter (fencepost dead ls), and those behind it go on.
-	DeadLetter
-)
-
 // handlerSink hands the messages to Config.Handler.
 type handlerSink struct {
 	*session
-	handler  Handler
-	attempts map[queue.ID]int // of messages that have failed and are not settled
-	handled  uint64
-	poison   poison
-	over     bool // the session is to end, and something is left that was not settled
+	handler Handler
+	retries retries
+	handled uint64
+	poison  poison
+	over    bool // the session is to end, and something is left that was not settled
 }
 
 func (h *handlerSink) open(ctx context.Context) error {
+	h.poison = poison{queue: h.pool.cfg.Queue, typ: h.typ, log: &h.log, batch: h.pool.cfg.Batch}
 	h.ledger = ledger.New(ledger.Options{GapTimeout: h.pool.cfg.GapTimeout, Now: time.Now, Sweep: h.sweeps.Load, NoFile: true})
-	return h.watchPoison(ctx)
+	return h.poison.begin(ctx)
 }
 
 func (h *handlerSink) ack(ctx context.Context, ids []queue.ID) error {
@@ -43,7 +34,7 @@ func (h *handlerSink) ack(ctx context.Context, ids []queue.ID) error {
 }
 
 func (h *handlerSink) close(err error) error {
-	h.endWatch(err)
+	h.poison.end(err)
 	return err
 }
 
@@ -59,7 +50,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 		batch := next.msgs
 		if h.over {
 			// rule: nothing is judged any more: the ledger counts what is left as handled, and would take it for a copy.
-			if err := send(ctx, out, group{batches: 1}); err != nil {
+			if err := sendGroup(ctx, out, group{batches: 1}); err != nil {
 				return err
 			}
 			continue
@@ -84,7 +75,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 			return err
 		}
 		clear(due) // as the file does
-		if err := send(ctx, out, done); err != nil {
+		if err := sendGroup(ctx, out, done); err != nil {
 			return err
 		}
 	}
@@ -94,7 +85,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 // settle hands msgs to the handler until each of them is settled, handled or put aside, and collects them in done. It gives up in
 // between, without an error, when the session is to end: what is not settled stays in the queue.
 func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *group, out chan<- group) error {
-	retry := backoff{min: h.pool.cfg.RetryMin, max: h.pool.cfg.RetryMax}
+	h.retries.pause.reset()
 	size := len(msgs) // of the next attempt
 	for len(msgs) > 0 && !h.ending(ctx) {
 		// For efficiency's sake only, as for the file: a handler whose effects must not come late fences them by the token.
@@ -102,11 +93,11 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			return err
 		}
 		size = min(size, len(msgs))
-		if h.poison.careful > 0 {
+		if h.poison.oneByOne > 0 {
 			size = 1
 			buried, err := h.buryKiller(ctx, &msgs[0])
 			if err == nil && !buried {
-				err = h.noteTrying(ctx, &msgs[0])
+				err = h.poison.trying(ctx, msgs[0].ID)
 			}
 			if err != nil {
 				return err
@@ -122,9 +113,9 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			return err
 		}
 		settled := size - len(left)
-		if h.poison.careful > 0 {
-			h.noteReturned(ctx, settled)
-			if err := send(ctx, out, group{ids: done.ids}); err != nil { // so that another death does not undo it
+		if h.poison.oneByOne > 0 {
+			h.poison.returned(ctx, settled)
+			if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil { // so that another death does not undo it
 				return err
 			}
 			done.ids = nil
@@ -134,7 +125,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			h.emit(Event{Kind: Committed, Messages: int(n)})
 		}
 		if settled > 0 {
-			retry.reset()
+			h.retries.pause.reset()
 			size *= 2
 		} else {
 			size = max(size/2, 1) // perhaps they are too many, for the Timeout for example
@@ -147,14 +138,25 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		}
 		h.count(func(st *Stats) { st.Retries++ })
 		// What is handled is acknowledged now: the pause may be long.
-		if err := send(ctx, out, group{ids: done.ids}); err != nil {
+		if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil {
 			return err
 		}
 		done.ids = nil
-		h.pause(ctx, retry.full())
+		h.pause(ctx, h.retries.pause.full())
 	}
 	h.over = len(msgs) > 0
 	return ctx.Err()
+}
+
+// buryKiller puts m aside if it has killed the process often enough.
+func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried bool, err error) {
+	deaths, killer := h.poison.killer(m.ID)
+	if !killer || h.pool.cfg.OnError == Block {
+		return false, nil
+	}
+	h.poison.buried(m.ID)
+	return true, h.bury(ctx, queue.Letter{Message: *m, Attempts: deaths,
+		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", deaths)})
 }
 
 // fenced is called when the destination refuses the token; nil means that the token was raised.
@@ -208,20 +210,15 @@ func (h *handlerSink) settled(m *queue.Message, done *group) {
 	done.ids = append(done.ids, m.ID)
 	h.handled++
 	h.count(func(st *Stats) { st.Handled++ })
-	if n := h.attempts[m.ID]; n > 0 {
-		delete(h.attempts, m.ID)
+	if n := h.retries.settled(m.ID); n > 0 {
 		h.log.Info().Stringer("id", m.ID).Int("attempts", n+1).Msg("handled a message that had failed")
 	}
 }
 
 // failed counts a failure of m by itself, and puts it aside if it is over with it.
 func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (buried bool, _ error) {
-	if h.attempts == nil {
-		h.attempts = map[queue.ID]int{}
-	}
-	h.attempts[m.ID]++
 	h.noteFailing(err)
-	n := h.attempts[m.ID]
+	n, over := h.retries.failed(m.ID, err)
 	if n == 1 {
 		event := h.log.Warn().Err(err).Stringer("id", m.ID)
 		var p *PanicError
@@ -230,71 +227,23 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 		}
 		event.Msg("a message failed")
 	}
-	var permanent *permanentError
-	if h.pool.cfg.OnError == Block || n < h.pool.cfg.MaxAttempts && !errors.As(err, &permanent) {
+	if !over {
 		return false, nil
 	}
-	delete(h.attempts, m.ID)
 	return true, h.bury(ctx, queue.Letter{Message: *m, Reason: err.Error(), Attempts: n})
 }
 
-// bury puts messages aside. It does not give up before the session ends: until the letters are stored the messages stay.
-func (s *session) bury(ctx context.Context, letters ...queue.Letter) error {
-	for i := range letters {
-		letters[i].Worker = s.pool.name
-	}
-	retry := backoff{min: watchMin, max: watchMax}
-	var outage outage
-	for outage.note(&s.log, s.pool.cfg.Queue.Bury(ctx, s.typ, letters), "put a message aside") {
-		if err := sleep(ctx, retry.next()); err != nil {
-			return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
-		}
-	}
-	for i := range letters {
-		l := letters[i]
-		s.log.Warn().Stringer("id", l.ID).Int("attempts", l.Attempts).Str("reason", l.Reason).
-			Msg("put a message aside as a dead letter; see fencepost dead ls")
-		s.count(func(st *Stats) { st.Dead++ })
-		s.emit(Event{Kind: Dead, Letter: &l})
-	}
-	return nil
-}
-
-// send hands a group to the ack stage.
-func send(ctx context.Context, out chan<- group, g group) error {
-	select {
-	case out <- g:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
-// withTimeout bounds every call of h.
-func withTimeout(h Handler, d time.Duration) Handler {
-	if d == 0 {
-		return h
-	}
+// observed measures every call of h.
+func (s *session) observed(h Handler) Handler {
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
-		ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("the handler took longer than the Timeout of %v", d))
-		defer cancel()
-		err := h.Handle(ctx, lease, msgs)
-		if ctx.Err() == nil {
-			return err
-		}
-		explain := func(err error) error {
-			if errors.Is(err, context.DeadlineExceeded) {
-				err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
-			}
-			return err
-		}
-		batch, ok := err.(*BatchError)
-		if !ok {
-			return explain(err)
-		}
-		for i, err := range batch.Errs {
-			batch.Errs[i] = explain(err)
-		}
-		return batch
+		began := time.Now()
+		s.pool.book.handling(s.typ, true)
+		var err error
+		defer func() { // also when it panics
+			s.pool.book.handling(s.typ, false)
+			s.observe(StepHandle, began, len(msgs), err)
+		}()
+		err = h.Handle(ctx, lease, msgs)
+		return err
 	})
 }

@@ -226,3 +226,32 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 	}
 	return append(errs, narrow(ctx, h, lease, msgs[mid:])...)
 }
+
+// withTimeout bounds every call of h.
+func withTimeout(h Handler, d time.Duration) Handler {
+	if d == 0 {
+		return h
+	}
+	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
+		ctx, cancel := context.WithTimeoutCause(ctx, d, fmt.Errorf("the handler took longer than the Timeout of %v", d))
+		defer cancel()
+		err := h.Handle(ctx, lease, msgs)
+		if ctx.Err() == nil {
+			return err
+		}
+		explain := func(err error) error {
+			if errors.Is(err, context.DeadlineExceeded) {
+				err = fmt.Errorf("%w: %w", context.Cause(ctx), err)
+			}
+			return err
+		}
+		batch, ok := err.(*BatchError)
+		if !ok {
+			return explain(err)
+		}
+		for i, err := range batch.Errs {
+			batch.Errs[i] = explain(err)
+		}
+		return batch
+	})
+}

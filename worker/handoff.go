@@ -21,7 +21,6 @@ import (
 const (
 	successorPoll = 100 * time.Millisecond // a holder that ends looks for who wants its types
 	trafficFor    = time.Second            // … if there was a message within this time
-	partingPoll   = 25 * time.Millisecond  // whether the queue has gone silent
 )
 
 // ErrPaused is wrapped by the error of a pool that was to drain everything (Config.UntilEmpty), and could not, because types
@@ -33,12 +32,12 @@ func pausedError(typ string) error {
 	return fmt.Errorf("%w: %s has messages that were not drained; resume it with 'fencepost types resume %s'", ErrPaused, typ, typ)
 }
 
-// why is what the lock's record says about a holder.
-func why(instance string) string { return "worker " + instance }
+// lockReason is what the lock's record says about a holder.
+func lockReason(instance string) string { return "worker " + instance }
 
 // takeShare asks the holder of a type for it, if it does not leave it anyway, and waits in the lock's queue. It returns ErrHeld if that
 // did not work.
-func (p *Pool) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
+func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 	holder, leaving := p.rebalancer.Holder(typ)
 	wait := p.cfg.Lease / 5
 	rec, err := p.cfg.Locker.Inspect(ctx, typ)
@@ -47,9 +46,9 @@ func (p *Pool) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 	}
 	if rec.Hold != nil {
 		wait = rec.Hold.Lease / 5
-		reason := why(p.instance) + " takes its share"
+		reason := lockReason(p.instance) + " takes its share"
 		switch {
-		case rec.Hold.Why != why(holder):
+		case rec.Hold.Why != lockReason(holder):
 			return nil, lock.ErrHeld // it has moved on
 		case leaving:
 		case rec.Hold.Asked != "" && rec.Hold.Asked != reason:
@@ -61,7 +60,7 @@ func (p *Pool) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 		}
 	}
 	// The holder sees the request when it renews its lease.
-	return p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(why(p.instance)), lock.WithFair(), lock.WithWait(wait+3*time.Second))
+	return p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance)), lock.WithFair(), lock.WithWait(wait+3*time.Second))
 }
 
 // watch decides when the session is to end: when somebody asks for the type, an operator pauses it, or the pool stops.
@@ -105,63 +104,14 @@ func (s *session) awaitSuccessor(ctx context.Context) {
 	}
 }
 
-// ending tells whether the session is to end at the next occasion.
-//
-// rule: an end is final, also when the type is resumed meanwhile. What a stage has given up on because of it is left to the next session:
-// this one's ledger counts it as handled.
-func (s *session) ending(ctx context.Context) bool {
-	select {
-	case <-s.ended:
-		return true
-	case <-ctx.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// untilEnded returns a context that also ends when the session is to end.
-func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-s.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
-// parting returns a context, of at most so long, for what a pool says when it has finished a type or all of them: how far the file has come,
-// that the lock is free, that it leaves. Nothing is lost without it. While the pool stops it ends early if the queue is silent: a server
-// that hangs must not hold up the stop of a replica that has nothing in hand.
-func (p *Pool) parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
-	ctx, cancel := context.WithTimeout(ctx, most)
-	go func() {
-		defer cancel()
-		select {
-		case <-p.stopping:
-		case <-ctx.Done():
-			return
-		}
-		for !p.rebalancer.Silent(p.stoppedAt) {
-			if sleep(ctx, partingPoll) != nil {
-				return
-			}
-		}
-	}()
-	return ctx, cancel
-}
-
 // poolView is a pool as its rebalancer sees it.
 type poolView struct {
-	*Pool
+	*replica
 	outages map[string]*outage // by what fails; owned by the rebalancer
 }
 
 func (v poolView) Stopping() <-chan struct{}   { return v.stopping }
-func (v poolView) Troubles() map[string]string { return v.troubles() }
+func (v poolView) Troubles() map[string]string { return v.book.troubles() }
 
 func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	return v.parting(ctx, most)
@@ -176,7 +126,7 @@ func (v poolView) Report(what string, err error) (failed bool) {
 	return o.note(&v.log, err, what)
 }
 
-func newRebalancer(p *Pool) *share.Rebalancer {
+func newRebalancer(p *replica) *share.Rebalancer {
 	host, _ := os.Hostname()
 	self := queue.Member{ID: p.instance, Host: host, PID: os.Getpid(), Version: Version(), Types: p.cfg.Types, MaxTypes: p.cfg.MaxTypes}
 	return share.New(poolView{p, map[string]*outage{}}, p.cfg.Queue, self, p.log)

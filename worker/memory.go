@@ -25,6 +25,9 @@ import (
 // minMemory is what the types of a pool share at least, with the reserve, in bytes. A default fetch brings up to 19 MiB: so three of them run at a time.
 const minMemory = 80 << 20
 
+// promoteLimit bounds one promotion, so what a scheduler holds in memory.
+var promoteLimit = queue.Limit{Messages: 1000, Bytes: 8 << 20}
+
 // memory is the memory of a pool. Safe for concurrent use.
 type memory struct {
 	fetch   int64 // what a fetch takes

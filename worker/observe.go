@@ -36,29 +36,7 @@ type Observation struct {
 	Err      error // nil: done
 }
 
-// observe tells Config.Observe, and that the session is alive. Nothing is allocated.
-func (s *session) observe(step Step, began time.Time, messages int, err error) {
-	s.pool.observe(Observation{s.typ, step, time.Since(began), messages, err})
-}
-
-func (p *Pool) observe(o Observation) {
-	p.progress(o)
-	if f := p.cfg.Observe; f != nil {
-		f(o)
-	}
-}
-
-// observed measures every call of h.
-func (s *session) observed(h Handler) Handler {
-	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
-		began := time.Now()
-		s.pool.handling(s.typ, true)
-		var err error
-		defer func() { // also when it panics
-			s.pool.handling(s.typ, false)
-			s.observe(StepHandle, began, len(msgs), err)
-		}()
-		err = h.Handle(ctx, lease, msgs)
-		return err
-	})
-}
+// Trace is told of every batch on its way into a file, see Config.Trace: it is called before the batch is written, and what it returns,
+// unless that is nil, when the batch is durable (nil) or may not be, and why: a lost lease, a full disk, another writer's fence. Batches
+// that share an fsync are open at the same time. Of one type there is one call at a time. msgs is for reading, during the call.
+type Trace func(ctx context.Context, lease Lease, msgs []*queue.Message) (done func(error))

@@ -4,16 +4,16 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/rs/zerolog"
 )
 
 // A message that kills the process cannot be caught: nobody is left to count its failures. So the handler's session leaves a
 // mark in the queue when it begins: the first pending message, and how many sessions in a row began with it. A session that
-// begins where the one before it began is suspicious, and careful: it hands over one message at a time, and notes which one
+// begins where the one before it began is suspicious: it hands over one message at a time, and notes which one
 // before. If sessions die twice while they have the same message by itself, it is that message. See docs/decisions/0003.
 
 const (
@@ -21,36 +21,47 @@ const (
 	maxSuspects = 16 // messages that are remembered for having done so
 )
 
-// mark is the note from one session to the next, stored as JSON.
-type mark struct {
+// sessionMark is the note from one session to the next, stored as JSON.
+type sessionMark struct {
 	First  queue.ID         `json:"first"`  // the first pending message when the session began
 	Starts int              `json:"starts"` // sessions in a row that began with it
 	Trying queue.ID         `json:"trying"` // the message that is being handled by itself
 	Deaths map[queue.ID]int `json:"deaths"` // how often sessions ended while they tried a message, and no session has seen the end of it
 }
 
-// poison is the watch of one session.
-type poison struct {
-	mark    mark
-	careful int // this many more messages are handed over by themselves
+// marks is where a session leaves its mark: a part of queue.Queue.
+type marks interface {
+	Mark(ctx context.Context, typ string) ([]byte, error)
+	SetMark(ctx context.Context, typ string, mark []byte) error
+	Depth(ctx context.Context, typ string, most int) (queue.Depth, error)
 }
 
-// watchPoison begins it, with one read and one write.
-func (h *handlerSink) watchPoison(ctx context.Context) error {
-	q := h.pool.cfg.Queue
-	stored, err := q.Mark(ctx, h.typ)
+// poison is the watch of one session for messages that kill the process.
+type poison struct {
+	queue marks
+	typ   string
+	log   *zerolog.Logger
+	batch int // messages that the handler has at a time, at most
+
+	mark     sessionMark
+	oneByOne int // this many more messages are handed over by themselves
+}
+
+// begin starts the watch, with one read and one write.
+func (p *poison) begin(ctx context.Context) error {
+	stored, err := p.queue.Mark(ctx, p.typ)
 	if err != nil {
 		return err
 	}
-	depth, err := q.Depth(ctx, h.typ, 1)
+	depth, err := p.queue.Depth(ctx, p.typ, 1)
 	if err != nil {
 		return err
 	}
-	var before mark
+	var before sessionMark
 	if len(stored) > 0 && json.Unmarshal(stored, &before) != nil {
-		before = mark{} // of a later version, or foreign: only a note
+		before = sessionMark{} // of a later version, or foreign: only a note
 	}
-	now := mark{First: depth.Oldest, Starts: 1, Deaths: before.Deaths}
+	now := sessionMark{First: depth.Oldest, Starts: 1, Deaths: before.Deaths}
 	if before.First == now.First {
 		now.Starts = max(before.Starts+1, 1)
 	}
@@ -62,38 +73,36 @@ func (h *handlerSink) watchPoison(ctx context.Context) error {
 	}
 	if now.Starts > 1 || len(now.Deaths) > 0 {
 		// What killed the process was in the batch that the handler had; what was fetched ahead of it was not.
-		h.poison.careful = 3 * h.pool.cfg.Batch
-		h.log.Warn().Int("starts", now.Starts).Msg("the session before this one got nowhere: handling messages one by one for a while")
+		p.oneByOne = 3 * p.batch
+		p.log.Warn().Int("starts", now.Starts).Msg("the session before this one got nowhere: handling messages one by one for a while")
 	}
-	h.poison.mark = now
-	return h.setMark(ctx)
+	p.mark = now
+	return p.store(ctx)
 }
 
-// buryKiller puts m aside if it has killed the process often enough.
-func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried bool, err error) {
-	n := h.poison.mark.Deaths[m.ID]
-	if n < aloneDeaths || h.pool.cfg.OnError == Block {
-		return false, nil
-	}
-	delete(h.poison.mark.Deaths, m.ID)
-	return true, h.bury(ctx, queue.Letter{Message: *m, Attempts: n,
-		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", n)})
+// killer tells whether a message has ended the process often enough to be put aside, and how often it has.
+func (p *poison) killer(id queue.ID) (deaths int, killer bool) {
+	deaths = p.mark.Deaths[id]
+	return deaths, deaths >= aloneDeaths
 }
 
-func (h *handlerSink) setMark(ctx context.Context) error {
-	b, err := json.Marshal(h.poison.mark)
+// buried ends the count of a message that was put aside.
+func (p *poison) buried(id queue.ID) { delete(p.mark.Deaths, id) }
+
+func (p *poison) store(ctx context.Context) error {
+	b, err := json.Marshal(p.mark)
 	if err != nil {
 		return err
 	}
-	return h.pool.cfg.Queue.SetMark(ctx, h.typ, b)
+	return p.queue.SetMark(ctx, p.typ, b)
 }
 
-// noteTrying notes, durably, that m is handed over by itself.
-func (h *handlerSink) noteTrying(ctx context.Context, m *queue.Message) error {
-	h.poison.mark.Trying = m.ID
+// trying records, durably, that a message is handed over by itself.
+func (p *poison) trying(ctx context.Context, id queue.ID) error {
+	p.mark.Trying = id
 	retry := backoff{min: watchMin, max: watchMax}
 	var outage outage
-	for outage.note(&h.log, h.setMark(ctx), "note which message is being handled") {
+	for outage.note(p.log, p.store(ctx), "note which message is being handled") {
 		if err := sleep(ctx, retry.next()); err != nil {
 			return err
 		}
@@ -101,30 +110,28 @@ func (h *handlerSink) noteTrying(ctx context.Context, m *queue.Message) error {
 	return nil
 }
 
-// noteReturned notes that the handler came back, and settled so many messages. The next note stores it.
-func (h *handlerSink) noteReturned(ctx context.Context, settled int) {
-	p := &h.poison
+// returned records that the handler came back, and settled so many messages. The next mark stores it.
+func (p *poison) returned(ctx context.Context, settled int) {
 	delete(p.mark.Deaths, p.mark.Trying)
 	p.mark.Trying = queue.ID{}
-	if p.careful = max(p.careful-settled, 0); p.careful > 0 {
+	if p.oneByOne = max(p.oneByOne-settled, 0); p.oneByOne > 0 {
 		return
 	}
-	p.mark = mark{}
-	if err := h.setMark(ctx); err != nil {
-		h.log.Debug().Err(err).Msg("mark not cleared") // it names a message that is settled
+	p.mark = sessionMark{}
+	if err := p.store(ctx); err != nil {
+		p.log.Debug().Err(err).Msg("mark not cleared") // it names a message that is settled
 	}
 }
 
-// endWatch leaves a clean mark. A session that lost its lock leaves it alone: there may be a successor, which has its own.
-func (h *handlerSink) endWatch(err error) {
-	p := &h.poison
-	if p.careful == 0 || errors.Is(err, lock.ErrLost) {
+// end leaves a clean mark. A session that lost its lock leaves it alone: there may be a successor, which has its own.
+func (p *poison) end(err error) {
+	if p.oneByOne == 0 || errors.Is(err, lock.ErrLost) {
 		return
 	}
-	p.mark = mark{}
+	p.mark = sessionMark{}
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
-	if err := h.setMark(ctx); err != nil {
-		h.log.Debug().Err(err).Msg("mark not cleared")
+	if err := p.store(ctx); err != nil {
+		p.log.Debug().Err(err).Msg("mark not cleared")
 	}
 }

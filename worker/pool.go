@@ -7,18 +7,13 @@ import (
 	"errors"
 	"fmt"
 	"math"
-	mrand "math/rand/v2"
 	"os"
 	"slices"
 	"sync"
-	"sync/atomic"
-	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
-	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
-	"github.com/fencepost/fencepost/worker/internal/ledger"
 	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
@@ -26,9 +21,6 @@ import (
 
 const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against the known types
-	watchMin      = 5 * time.Millisecond   // polling for backlog: first interval …
-	watchMax      = 500 * time.Millisecond // … and the longest
-	acquireSlice  = time.Second            // a waiting replica looks whether there is still backlog this often …
 	acquireInSlot = 100 * time.Millisecond // … and if it blocks a slot for that, this often
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
@@ -36,48 +28,12 @@ const (
 
 // Pool serves types until it is stopped. Create it with New, run it with Run, once.
 type Pool struct {
-	cfg        Config
-	log        zerolog.Logger
-	handler    Handler // with all middleware; nil: the messages go to files
-	instance   string
-	began      time.Time
-	rebalancer *share.Rebalancer
-	name       string              // instance, with host and process, for letters
-	slots      *semaphore.Weighted // nil: no bound
-	waiting    atomic.Int32        // types that wait for a slot
-	memory     *memory
-	stopping   chan struct{}
-	stopOnce   sync.Once
+	replica
+	slots    *semaphore.Weighted // nil: no bound
+	stopOnce sync.Once
 
-	stoppedAt time.Time // set before stopping is closed
-
-	subscriptions subscriptions
-
-	mu      sync.Mutex
-	refused map[string]error         // types whose file cannot be used, until it can
-	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
-	lives   map[string]ledger.Lives  // by type
-	served  map[string]bool
-	stats   Stats
-	book    book            // see status.go
-	strays  map[string]bool // of which there was a warning
-}
-
-// Stats counts what a Pool has done since it was created.
-type Stats struct {
-	Types      int    // types served so far
-	Sessions   uint64 // times a file was opened under its lock
-	Appended   uint64 // messages made durable and acknowledged
-	Bytes      uint64 // their payload bytes
-	Duplicates uint64 // redelivered messages that the files refused
-	Repeated   uint64 // messages that were not appended because of their idempotency key
-	Gaps       uint64 // declared gaps
-	Forgotten  uint64 // producers that were forgotten early, as they were more than a file remembers
-	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
-	Handled    uint64 // messages that a Handler has handled
-	Retries    uint64 // calls of a Handler after one that failed
-	Dead       uint64 // messages put aside as dead letters
-	Promoted   uint64 // delayed messages of any type that this pool made normal ones
+	mu     sync.Mutex
+	served map[string]bool
 }
 
 // New checks the configuration and creates a pool. It does not touch the network or the disk.
@@ -88,22 +44,23 @@ func New(cfg Config) (*Pool, error) {
 	}
 	var id [6]byte
 	rand.Read(id[:])
-	p := &Pool{
-		cfg:      cfg,
-		instance: hex.EncodeToString(id[:]),
-		began:    time.Now(),
-		stopping: make(chan struct{}),
-		refused:  make(map[string]error),
-		durable:  make(map[string]storage.Entry),
-		lives:    make(map[string]ledger.Lives),
-		served:   make(map[string]bool),
-		book:     book{started: time.Now(), types: make(map[string]*typeRecord)},
-	}
+	instance := hex.EncodeToString(id[:])
 	host, _ := os.Hostname()
-	p.name = fmt.Sprintf("%s, %s pid %d", p.instance, host, os.Getpid())
-	p.log = cfg.Logger.With().Str("worker", p.instance).Logger()
-	p.rebalancer = newRebalancer(p)
-	p.memory = newMemory(&p.cfg)
+	p := &Pool{
+		replica: replica{
+			cfg:      cfg,
+			log:      cfg.Logger.With().Str("worker", instance).Logger(),
+			instance: instance,
+			name:     fmt.Sprintf("%s, %s pid %d", instance, host, os.Getpid()),
+			began:    time.Now(),
+			stopping: make(chan struct{}),
+			memory:   newMemory(&cfg),
+			book:     newBook(),
+			files:    newKnownFiles(),
+		},
+		served: make(map[string]bool),
+	}
+	p.rebalancer = newRebalancer(&p.replica)
 	if cfg.Handler != nil {
 		p.handler = withTimeout(cfg.Handler, cfg.Timeout)
 		for _, wrap := range slices.Backward(cfg.Use) {
@@ -123,11 +80,42 @@ func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); close(p
 
 // Stats returns the counters so far. Safe for concurrent use.
 func (p *Pool) Stats() Stats {
+	s := p.book.totals()
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	s := p.stats
 	s.Types = len(p.served)
 	return s
+}
+
+// Status returns what the pool is doing. It asks neither the server nor the disk. Safe for concurrent use.
+func (p *Pool) Status() Status {
+	s := p.book.status(2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger)
+	s.Instance = p.instance
+	select {
+	case <-p.stopping:
+		s.Stopping = true
+	default:
+	}
+	return s
+}
+
+// Subscribe returns a channel of the pool's events: of these kinds, or of all. Those of one type come in order. The channel is closed
+// when Run returns, or by cancel, which may be called more than once.
+//
+// The pool never waits for a subscriber. The channel holds buffer events, 1 at least; when it is full the oldest event in it is dropped
+// for the new one, and Event.Missed counts what was dropped. So the last event always arrives, and a slow subscriber knows that it has
+// gaps; what has to be complete belongs into Config.Events, and counts come from Stats.
+func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, cancel func()) {
+	sub := &subscription{events: make(chan Event, max(buffer, 1)), kinds: slices.Clone(kinds)}
+	s := &p.subscriptions
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.over {
+		close(sub.events)
+	} else {
+		s.all = append(s.all, sub)
+	}
+	return sub.events, func() { s.cancel(sub) }
 }
 
 // Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx ends, which gives
@@ -138,7 +126,7 @@ func (p *Pool) Stats() Stats {
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
-	defer p.noteRunning()()
+	defer p.book.noteRunning()()
 	defer p.subscriptions.close()
 	leave := p.rebalancer.Begin(ctx, cancel)
 	defer leave()
@@ -147,8 +135,8 @@ func (p *Pool) Run(ctx context.Context) error {
 		p.mu.Lock()
 		known := p.served[typ]
 		p.served[typ] = true
-		p.record(typ)
 		p.mu.Unlock()
+		p.book.add(typ)
 		if !known {
 			types.Go(func() { p.serve(ctx, typ, cancel) })
 		}
@@ -160,7 +148,12 @@ func (p *Pool) Run(ctx context.Context) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
 	}
-	return errors.Join(err, p.refusals(), p.leftBehind())
+	if p.cfg.UntilEmpty {
+		err = errors.Join(err, p.book.refusals(), p.book.leftBehind())
+	} else {
+		err = errors.Join(err, p.book.refusals())
+	}
+	return err
 }
 
 // discover starts a server for every type that the configuration names or matches. It returns when the pool stops, or,
@@ -185,10 +178,10 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	ctx, done := p.untilStop(ctx)
 	defer done()
 	for {
-		p.noteAsking("")
+		p.book.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
-		p.noteAnswer("", err)
-		p.warnStrays()
+		p.book.noteAnswer("", err)
+		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}
@@ -242,15 +235,19 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 		if err == nil {
 			drained, err = p.hold(ctx, typ, t, &log)
 		}
-		p.noteEnd(typ, err)
+		if errors.Is(err, errAsked) {
+			p.book.noteEnd(typ, nil)
+		} else {
+			p.book.noteEnd(typ, err)
+		}
 		if !drained {
-			p.setUnfit(typ, nil) // somebody else looks after it now, or nobody
+			p.book.setUnfit(typ, nil) // somebody else looks after it now, or nobody
 		}
 		switch {
 		case drained && p.cfg.UntilEmpty:
 			return
 		case err == nil:
-			p.setRefused(typ, nil)
+			p.book.setRefused(typ, nil)
 			retry.reset()
 			continue
 		case ctx.Err() != nil:
@@ -259,25 +256,25 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			p.pause(ctx, standBack)
 			continue
 		case errors.Is(err, ErrPaused):
-			p.setRefused(typ, err)
+			p.book.setRefused(typ, err)
 			return
 		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
 			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
-			p.countType(typ, func(s *Stats) { s.Lost++ })
+			p.book.countType(typ, func(s *Stats) { s.Lost++ })
 			log.Warn().Err(err).Msg("lock lost, another worker may go on with this type")
 			retry.reset()
 		case fatal(err):
-			p.setRefused(typ, err)
+			p.book.setRefused(typ, err)
 			log.Error().Err(err).Msg("type cannot be served")
 			if p.cfg.UntilEmpty {
 				return
 			}
-			if all := p.allRefused(); all != nil {
+			if all := p.book.allRefused(p.cfg.Types); all != nil {
 				giveUp(all)
 				return
 			}
 		case p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
-			p.setRefused(typ, err)
+			p.book.setRefused(typ, err)
 			return
 		default:
 			log.Error().Err(err).Msg("session failed, will be tried again")
@@ -296,7 +293,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 	for !p.stopped(ctx) {
 		ask, wait := p.rebalancer.Next(typ)
 		paused := p.rebalancer.Paused(typ)
-		p.notePaused(typ, paused)
+		p.book.notePaused(typ, paused)
 		switch {
 		case paused && !p.cfg.UntilEmpty:
 			wait = math.MaxInt64 // it is woken
@@ -307,11 +304,11 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 			p.rebalancer.Pause(ctx, typ, wait)
 			continue
 		}
-		p.noteAsking(typ)
+		p.book.noteAsking(typ)
 		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-		p.noteAnswer(typ, err)
+		p.book.noteAnswer(typ, err)
 		if err == nil && d.Pending == 0 {
-			p.wantsNoMore(typ)
+			p.book.wantsNoMore(typ)
 			err = p.lookAtForeign(ctx, typ, d.Foreign, log)
 		}
 		switch {
@@ -362,7 +359,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		}
 		defer p.slots.Release(1)
 	}
-	p.wants(typ)
+	p.book.wants(typ)
 	lease, err := p.acquire(stopCtx, typ, t, wait)
 	switch {
 	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
@@ -372,7 +369,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	}
 	p.noteHeld(typ, lease)
 	defer func() {
-		defer p.noteHeld(typ, nil)
+		defer p.book.noteHeld(typ, nil)
 		// Released on a context of its own: the session's is over by now, and the next holder must not wait for the lease.
 		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
@@ -385,7 +382,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 			return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
 		}
 	}
-	s := p.newSession(typ, lease, *log)
+	s := newSession(&p.replica, typ, lease, *log)
 	p.rebalancer.Holds(typ, s)
 	drained, err = s.run(ctx)
 	if err == nil && s.asked() {
@@ -397,7 +394,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 
 // acquire takes the type's lock in the way of a turn.
 func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration) (*lock.Lease, error) {
-	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(why(p.instance))}
+	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
 	switch t {
 	case share.TurnAsk:
 		return p.takeShare(ctx, typ)
@@ -407,135 +404,34 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 }
 
-func (p *Pool) newSession(typ string, lease *lock.Lease, log zerolog.Logger) *session {
-	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
-	s.halt = sync.OnceFunc(func() { close(s.halted) })
-	s.unfit = p.unfitOf(typ)
-	s.touch()
-	if p.handler == nil {
-		s.sink = fileSink{s}
-	} else {
-		s.sink = &handlerSink{session: s, handler: s.observed(p.handler)}
-	}
-	return s
-}
-
-// untilStop returns a context that also ends when the pool is asked to stop.
-func (p *Pool) untilStop(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-p.stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
-}
-
-func (p *Pool) stopped(ctx context.Context) bool {
-	select {
-	case <-p.stopping:
-		return true
-	case <-ctx.Done():
-		return true
-	default:
-		return false
-	}
-}
-
-// pause waits for d; false when the pool stopped meanwhile.
-func (p *Pool) pause(ctx context.Context, d time.Duration) bool {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-p.stopping:
-	case <-ctx.Done():
-	}
-	return false
-}
-
-func (p *Pool) setRefused(typ string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if err == nil {
-		delete(p.refused, typ)
-	} else {
-		p.refused[typ] = err
-	}
-	p.restate(typ)
-}
-
-// allRefused returns the refusals if no type is left that this pool could serve, else nil.
-func (p *Pool) allRefused() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	for _, t := range p.cfg.Types {
-		if isGlob(t) || p.refused[t] == nil {
+// lookAtForeign is told of each look at a type that has no messages, and how many foreign keys it has come across: the type has no others,
+// so none means that all is well.
+func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zerolog.Logger) error {
+	u := p.book.unfitOf(typ)
+	if seen > 0 {
+		u.mu.Lock()
+		due := u.listed.IsZero() || time.Since(u.listed) >= foreignEvery
+		u.mu.Unlock()
+		if !due {
 			return nil
 		}
 	}
-	return p.refusalsLocked()
-}
-
-func (p *Pool) refusals() error {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	return p.refusalsLocked()
-}
-
-func (p *Pool) refusalsLocked() error {
-	var errs []error
-	for _, err := range p.refused {
-		errs = append(errs, err)
-	}
-	return errors.Join(errs...)
-}
-
-// fatal reports whether err needs a person: trying again cannot help.
-func fatal(err error) bool {
-	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, ledger.ErrState, queue.ErrPermission, queue.ErrReplaced, os.ErrPermission,
-		syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
-		if errors.Is(err, sentinel) {
-			return true
+	u.begin()
+	if seen > 0 {
+		keys, err := p.cfg.Queue.Foreign(ctx, typ, "", foreignMost)
+		if err != nil {
+			return err
 		}
-	}
-	return false
-}
-
-// backoff yields growing, jittered pauses.
-type backoff struct {
-	min, max, cur time.Duration
-}
-
-func (b *backoff) next() time.Duration {
-	b.cur = min(max(2*b.cur, b.min), b.max)
-	return b.cur/2 + mrand.N(b.cur/2+1)
-}
-
-// full yields pauses from nothing to the growing bound: many that failed together do not try again together.
-func (b *backoff) full() time.Duration {
-	b.cur = min(max(2*b.cur, b.min), b.max)
-	return mrand.N(b.cur + 1)
-}
-
-func (b *backoff) reset() { b.cur = 0 }
-
-// outage logs the beginning and the end of a failing operation, and nothing in between.
-type outage struct{ down bool }
-
-// note reports whether err is an error.
-func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
-	failed := err != nil && !errors.Is(err, context.Canceled)
-	if failed != o.down {
-		o.down = failed
-		if failed {
-			log.Warn().Err(err).Msgf("cannot %s, trying again until it works", what)
-		} else {
-			log.Info().Msgf("can %s again", what)
+		for _, key := range keys {
+			if k := (unfitKey{key: key}); u.note(k, whyForeign, 0) {
+				warnUnfit(log, k, whyForeign)
+			}
 		}
+		u.mu.Lock()
+		u.listed = time.Now()
+		u.mu.Unlock()
 	}
-	return err != nil
+	u.end(false)
+	p.book.reviewUnfit(typ, u, log)
+	return nil
 }

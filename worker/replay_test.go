@@ -23,7 +23,7 @@ func TestFileWithTooMuchToTakeIn(t *testing.T) {
 		if err := pool.end(); err != nil {
 			t.Fatal(err)
 		}
-		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, pool.Pool}})
+		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
 		if err != nil {
 			t.Fatal(err)
 		}

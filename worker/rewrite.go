@@ -49,7 +49,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	}()
 	ctx, cancel := mergeContext(lease.Context(), ctx)
 	defer cancel()
-	s := &session{pool: p, typ: typ, lease: lease, log: p.log}
+	s := &session{pool: &p.replica, typ: typ, lease: lease, log: p.log}
 	if err := s.open(ctx); err != nil {
 		return nil, withCause(ctx, err)
 	}
@@ -73,7 +73,7 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 
 // askFor acquires the type's lock within wait. Whoever holds it is asked to give it back: one worker after the other, as
 // long as there is one that was waiting for it.
-func (p *Pool) askFor(ctx context.Context, typ, why string, wait time.Duration) (*lock.Lease, error) {
+func (p *replica) askFor(ctx context.Context, typ, why string, wait time.Duration) (*lock.Lease, error) {
 	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(why))
 	for end := time.Now().Add(wait); errors.Is(err, lock.ErrHeld) && time.Now().Before(end); {
 		if err := p.cfg.Locker.RequestRelease(ctx, typ, why); err != nil && !errors.Is(err, lock.ErrNotHeld) {

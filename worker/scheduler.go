@@ -23,12 +23,9 @@ const (
 	promoteTimeout = 30 * time.Second // of one promotion, and of one look: who gets no answer must not keep the lock
 )
 
-// promoteLimit bounds one promotion, so what a scheduler holds in memory.
-var promoteLimit = queue.Limit{Messages: 1000, Bytes: 8 << 20}
-
 // startScheduler starts the scheduler and returns what stops it. With UntilEmpty it first promotes what is due already: that shall be
 // drained too.
-func (p *Pool) startScheduler(ctx context.Context) (stop func()) {
+func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 	if p.cfg.NoScheduler {
 		return func() {}
 	}
@@ -49,7 +46,7 @@ func (p *Pool) startScheduler(ctx context.Context) (stop func()) {
 
 // promoteDue promotes until nothing is due. Like the draining it tries again when the queue is away, or when another pool was faster, which
 // has perhaps not come to the end. What stays due all the same cannot be promoted now.
-func (p *Pool) promoteDue(ctx context.Context) {
+func (p *replica) promoteDue(ctx context.Context) {
 	retry := backoff{min: scheduleMin, max: scheduleMax}
 	var outage outage
 	for looks := 0; ctx.Err() == nil && looks < maxDueLooks; {
@@ -75,7 +72,7 @@ func (p *Pool) promoteDue(ctx context.Context) {
 }
 
 // schedule looks for due messages until ctx ends.
-func (p *Pool) schedule(ctx context.Context) {
+func (p *replica) schedule(ctx context.Context) {
 	poll := backoff{min: scheduleMin, max: scheduleMax}
 	var outage outage
 	for ctx.Err() == nil {
@@ -89,7 +86,7 @@ func (p *Pool) schedule(ctx context.Context) {
 		if ctx.Err() != nil {
 			return
 		}
-		p.warnStrays()
+		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
 		outage.note(&p.log, err, "promote delayed messages")
 		pause := poll.next()
 		if wait > 0 {
@@ -102,7 +99,7 @@ func (p *Pool) schedule(ctx context.Context) {
 }
 
 // look is nextDue with memory for the first message, which the queue may have to read.
-func (p *Pool) look(ctx context.Context) (time.Duration, error) {
+func (p *replica) look(ctx context.Context) (time.Duration, error) {
 	memory, err := p.memory.take(ctx, p.memory.promote, closed)
 	if err != nil {
 		return 0, err
@@ -112,7 +109,7 @@ func (p *Pool) look(ctx context.Context) (time.Duration, error) {
 }
 
 // nextDue tells how long it is until the first delayed message is due. Without any it is long.
-func (p *Pool) nextDue(ctx context.Context) (time.Duration, error) {
+func (p *replica) nextDue(ctx context.Context) (time.Duration, error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
 	defer cancel()
 	due, ok, err := p.cfg.Queue.NextDue(ctx)
@@ -124,7 +121,7 @@ func (p *Pool) nextDue(ctx context.Context) (time.Duration, error) {
 }
 
 // promoteUnderLock promotes for as long as there is something to promote, or will be shortly. That another pool does is no error.
-func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
+func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 	lease, err := p.cfg.Locker.Acquire(ctx, schedulerLock,
 		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("scheduler of worker "+p.instance))
 	if errors.Is(err, lock.ErrHeld) || lease == nil && ctx.Err() != nil {
@@ -167,7 +164,7 @@ func (p *Pool) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 }
 
 // promote promotes once and counts.
-func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
+func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
 	defer cancel()
 	memory, err := p.memory.take(ctx, p.memory.promote, closed)
@@ -175,15 +172,9 @@ func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
 		return queue.Promotion{}, err
 	}
 	defer memory.give()
-	limit := promoteLimit
-	if p.cfg.promoteLimit.Messages > 0 {
-		limit = p.cfg.promoteLimit
-	}
-	done, err := p.cfg.Queue.Promote(ctx, limit)
+	done, err := p.cfg.Queue.Promote(ctx, promoteLimit)
 	if done.Messages > 0 {
-		p.mu.Lock()
-		p.stats.Promoted += uint64(done.Messages)
-		p.mu.Unlock()
+		p.book.count(func(s *Stats) { s.Promoted += uint64(done.Messages) })
 		p.log.Debug().Int("messages", done.Messages).Msg("promoted delayed messages")
 	}
 	if done.Buried > 0 {
@@ -193,7 +184,7 @@ func (p *Pool) promote(ctx context.Context) (queue.Promotion, error) {
 }
 
 // promotesLate reports whether delayed messages have been due for longer than d, or whether that cannot be known.
-func (p *Pool) promotesLate(ctx context.Context, d time.Duration) bool {
+func (p *replica) promotesLate(ctx context.Context, d time.Duration) bool {
 	memory := p.memory.try(p.memory.promote)
 	if memory == nil {
 		return true

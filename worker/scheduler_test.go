@@ -166,6 +166,14 @@ func TestUntilEmptyGoesOnBehindAFasterPromoter(t *testing.T) {
 	})
 }
 
+// fewPromotions is a queue that promotes seven messages at a time at most, so that schedulers take turns in the middle of a backlog.
+type fewPromotions struct{ queue.Queue }
+
+func (q fewPromotions) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
+	limit.Messages = 7
+	return q.Queue.Promote(ctx, limit)
+}
+
 // TestSchedulersUnderFaults: promotions fail in every way, are paused for longer than the lease, the pools die, the lock is taken away.
 // Every message is in the file once, in the order of the due times, without a gap.
 func TestSchedulersUnderFaults(t *testing.T) {
@@ -190,9 +198,7 @@ func TestSchedulersUnderFaults(t *testing.T) {
 				}
 				return queuetest.Fault{}
 			})
-			few := promoteLimit
-			few.Messages = 7
-			start := func() *runningPool { return r.start(func(c *Config) { c.promoteLimit = few }) }
+			start := func() *runningPool { return r.start(func(c *Config) { c.Queue = fewPromotions{c.Queue} }) }
 			pools := []*runningPool{start(), start(), start()}
 			for i := range 20 {
 				r.delay(typ, 10, time.Duration(i)*3*time.Second)

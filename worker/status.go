@@ -7,10 +7,12 @@ import (
 	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/rs/zerolog"
 )
 
 // State is what a pool does with a type.
@@ -55,6 +57,23 @@ type Status struct {
 	Outage   error        // why the server cannot be used: set while nothing that was asked of it is answered
 }
 
+// Stats counts what a Pool has done since it was created.
+type Stats struct {
+	Types      int    // types served so far
+	Sessions   uint64 // times a file was opened under its lock
+	Appended   uint64 // messages made durable and acknowledged
+	Bytes      uint64 // their payload bytes
+	Duplicates uint64 // redelivered messages that the files refused
+	Repeated   uint64 // messages that were not appended because of their idempotency key
+	Gaps       uint64 // declared gaps
+	Forgotten  uint64 // producers that were forgotten early, as they were more than a file remembers
+	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
+	Handled    uint64 // messages that a Handler has handled
+	Retries    uint64 // calls of a Handler after one that failed
+	Dead       uint64 // messages put aside as dead letters
+	Promoted   uint64 // delayed messages of any type that this pool made normal ones
+}
+
 // TypeStatus is what a Pool is doing with a type. Times are this machine's.
 type TypeStatus struct {
 	Type  string
@@ -77,7 +96,7 @@ type TypeStatus struct {
 	Losses map[Cause]uint64 // sessions that ended early
 }
 
-// typeRecord is what a pool notes about a type. Guarded by Pool.mu, which is only ever held for moments.
+// typeRecord is what a pool notes about a type. Guarded by book.mu, which is only ever held for moments.
 type typeRecord struct {
 	TypeStatus
 	unfits   *unfit      // what is known of what cannot be appended
@@ -95,79 +114,18 @@ const (
 	silence = 10 * time.Second // if there is none to a question
 )
 
-// Status returns what the pool is doing. It asks neither the server nor the disk. Safe for concurrent use.
-func (p *Pool) Status() Status {
-	stuckAfter := 2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	s := Status{Instance: p.instance, Started: p.book.started, Running: p.book.running}
-	select {
-	case <-p.stopping:
-		s.Stopping = true
-	default:
-	}
-	unanswered := time.Since(p.book.answered)
-	if p.book.failure != nil && unanswered > failing {
-		s.Outage = p.book.failure
-	}
-	for typ, r := range p.book.types {
-		if s.Outage == nil && !r.asking.IsZero() && min(time.Since(r.asking), unanswered) > silence {
-			s.Outage = fmt.Errorf("the server has not answered for %v", time.Since(r.asking).Round(time.Second))
-		}
-		if typ == "" {
-			continue // the list of types
-		}
-		t := r.TypeStatus
-		t.Losses = maps.Clone(r.Losses)
-		t.Stuck = t.Held && !r.handling && time.Since(r.beat) > stuckAfter
-		s.Types = append(s.Types, t)
-	}
-	slices.SortFunc(s.Types, func(a, b TypeStatus) int { return strings.Compare(a.Type, b.Type) })
-	return s
-}
-
-// book is what Status reads.
+// book is what a pool records about its types, for Status and Stats. Safe for concurrent use.
 type book struct {
+	mu      sync.Mutex
 	started time.Time
 	running bool
 	types   map[string]*typeRecord // "" for the list of types
 
 	answered time.Time // when the queue last answered without an error
 	failure  error     // the last answer, if that was an error
-}
 
-// note changes what is known about a type.
-func (p *Pool) note(typ string, f func(*typeRecord)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f(p.record(typ))
-	p.restate(typ)
-}
-
-// restate finds the state of a type anew; p.mu is held.
-func (p *Pool) restate(typ string) {
-	r, state := p.record(typ), Waiting
-	switch {
-	case p.refused[typ] != nil:
-		state = Refused
-	case r.failing, r.unfit != nil:
-		state = Blocked
-	case r.Held:
-		state = Held
-	case r.State == Paused:
-		state = Paused
-	}
-	r.enter(state)
-}
-
-// record finds the record of a type; p.mu is held.
-func (p *Pool) record(typ string) *typeRecord {
-	r := p.book.types[typ]
-	if r == nil {
-		r = &typeRecord{TypeStatus: TypeStatus{Type: typ, State: Waiting, Since: time.Now(), Losses: map[Cause]uint64{}}}
-		p.book.types[typ] = r
-	}
-	return r
+	refused map[string]error // types whose file cannot be used, until it can
+	stats   Stats
 }
 
 func (r *typeRecord) enter(s State) {
@@ -181,170 +139,6 @@ func (r *typeRecord) failed(err error) {
 		r.LastError, r.LastErrorAt = err.Error(), time.Now()
 	}
 }
-
-// notePaused tells whether an operator has paused a type.
-func (p *Pool) notePaused(typ string, paused bool) {
-	p.note(typ, func(r *typeRecord) {
-		switch {
-		case paused:
-			r.failing, r.unfit = false, nil
-			r.enter(Paused)
-		case r.State == Paused:
-			r.enter(Waiting)
-		}
-	})
-}
-
-// noteRunning tells that Run has begun, and the function that it returns that it has ended.
-func (p *Pool) noteRunning() (ended func()) {
-	set := func(running bool) {
-		p.mu.Lock()
-		defer p.mu.Unlock()
-		p.book.running = running
-	}
-	set(true)
-	return func() { set(false) }
-}
-
-// noteHeld tells that the lock of a type was acquired, or given back.
-func (p *Pool) noteHeld(typ string, lease *lock.Lease) {
-	p.note(typ, func(r *typeRecord) {
-		r.Held, r.Token, r.beat, r.handling = false, 0, time.Now(), false
-		if lease != nil {
-			r.Held, r.Token = true, lease.Token()
-		}
-	})
-	if lease != nil {
-		p.observe(Observation{Type: typ, Step: StepAcquire, Took: time.Since(p.wantsNoMore(typ))})
-	}
-}
-
-// wants tells that the lock of a type is wanted from now on, if it was not before.
-func (p *Pool) wants(typ string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	if r := p.record(typ); r.wanted.IsZero() {
-		r.wanted = time.Now()
-	}
-}
-
-// wantsNoMore tells since when the lock was wanted, and that it is not any more.
-func (p *Pool) wantsNoMore(typ string) (since time.Time) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.record(typ)
-	since, r.wanted = r.wanted, time.Time{}
-	return since
-}
-
-// noteAnswer tells how a look at the queue has ended; the type is "" where it is about all of them.
-func (p *Pool) noteAnswer(typ string, err error) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.answer(p.record(typ), err)
-}
-
-// answer is noteAnswer; p.mu is held.
-func (p *Pool) answer(r *typeRecord, err error) {
-	r.asking = time.Time{}
-	switch {
-	case errors.Is(err, context.Canceled):
-	case err == nil:
-		p.book.answered, p.book.failure = time.Now(), nil
-	default:
-		p.book.failure = err
-		r.failed(err)
-	}
-}
-
-// noteAsking tells that the queue is being asked about a type.
-func (p *Pool) noteAsking(typ string) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.record(typ).asking = time.Now()
-}
-
-// noteEnd tells how a session, or the attempt at one, has ended.
-func (p *Pool) noteEnd(typ string, err error) {
-	p.note(typ, func(r *typeRecord) {
-		over := err == nil || errors.Is(err, errAsked) || errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced) ||
-			errors.Is(err, context.Canceled)
-		r.failing = !over
-		if err != nil && !errors.Is(err, errAsked) && !errors.Is(err, context.Canceled) {
-			r.failed(err)
-		}
-	})
-}
-
-// noteEvent keeps what an event of a session tells.
-func (p *Pool) noteEvent(e Event) {
-	p.note(e.Type, func(r *typeRecord) {
-		switch e.Kind {
-		case Acquired:
-			r.Token = e.Token // it may have been raised
-		case Committed:
-			r.LastCommit = time.Now()
-			r.Index = max(r.Index, e.Index)
-		case Rotated:
-			r.Index, r.Path = e.Index, e.Path
-		case Dead:
-			r.failing = false
-			r.failed(fmt.Errorf("message %s was put aside: %s", e.Letter.ID, e.Letter.Reason))
-		}
-	})
-}
-
-// noteFile tells which file a session has opened.
-func (s *session) noteFile(path string, durable uint64) {
-	s.pool.note(s.typ, func(r *typeRecord) { r.Path, r.Index = path, durable })
-}
-
-// noteLoss counts a session that ended early. That the pool ends is no loss.
-func (s *session) noteLoss(ctx context.Context, err error) {
-	if cause := lossCause(err); cause != "" && ctx.Err() == nil {
-		s.pool.note(s.typ, func(r *typeRecord) { r.Losses[cause]++ })
-	}
-}
-
-// noteFailing tells that a message fails, and is tried again.
-func (s *session) noteFailing(err error) {
-	s.pool.note(s.typ, func(r *typeRecord) {
-		r.failing = true
-		r.failed(err)
-	})
-}
-
-// handling tells that the Handler is at work.
-func (p *Pool) handling(typ string, yes bool) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	p.record(typ).handling = yes
-}
-
-// progress notes that a step of a session has ended.
-func (p *Pool) progress(o Observation) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.record(o.Type)
-	r.beat = time.Now()
-	switch {
-	case o.Step == StepFetch:
-		p.answer(r, o.Err)
-	case o.Step == StepAck && o.Err == nil && o.Messages > 0:
-		r.failing = false // nothing goes on but what could be handled, or is in the file
-		p.restate(o.Type)
-	}
-}
-
-// countType counts for the pool and for a type.
-func (p *Pool) countType(typ string, f func(*Stats)) {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	f(&p.stats)
-	f(&p.record(typ).Stats)
-}
-
-func (s *session) count(f func(*Stats)) { s.pool.countType(s.typ, f) }
 
 // lossCause tells why a session ended early; "" for one that did not.
 func lossCause(err error) Cause {
@@ -369,12 +163,214 @@ func lossCause(err error) Cause {
 	}
 }
 
+func newBook() *book {
+	return &book{started: time.Now(), types: make(map[string]*typeRecord), refused: make(map[string]error)}
+}
+
+// status is Pool.Status. A type whose session has not finished a step for stuckAfter is stuck.
+func (b *book) status(stuckAfter time.Duration) Status {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	s := Status{Started: b.started, Running: b.running}
+	unanswered := time.Since(b.answered)
+	if b.failure != nil && unanswered > failing {
+		s.Outage = b.failure
+	}
+	for typ, r := range b.types {
+		if s.Outage == nil && !r.asking.IsZero() && min(time.Since(r.asking), unanswered) > silence {
+			s.Outage = fmt.Errorf("the server has not answered for %v", time.Since(r.asking).Round(time.Second))
+		}
+		if typ == "" {
+			continue // the list of types
+		}
+		t := r.TypeStatus
+		t.Losses = maps.Clone(r.Losses)
+		t.Stuck = t.Held && !r.handling && time.Since(r.beat) > stuckAfter
+		s.Types = append(s.Types, t)
+	}
+	slices.SortFunc(s.Types, func(a, b TypeStatus) int { return strings.Compare(a.Type, b.Type) })
+	return s
+}
+
+// note changes what is known about a type.
+func (b *book) note(typ string, f func(*typeRecord)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(b.record(typ))
+	b.restate(typ)
+}
+
+// restate finds the state of a type anew; b.mu is held.
+func (b *book) restate(typ string) {
+	r, state := b.record(typ), Waiting
+	switch {
+	case b.refused[typ] != nil:
+		state = Refused
+	case r.failing, r.unfit != nil:
+		state = Blocked
+	case r.Held:
+		state = Held
+	case r.State == Paused:
+		state = Paused
+	}
+	r.enter(state)
+}
+
+// record finds the record of a type; b.mu is held.
+func (b *book) record(typ string) *typeRecord {
+	r := b.types[typ]
+	if r == nil {
+		r = &typeRecord{TypeStatus: TypeStatus{Type: typ, State: Waiting, Since: time.Now(), Losses: map[Cause]uint64{}}}
+		b.types[typ] = r
+	}
+	return r
+}
+
+// notePaused tells whether an operator has paused a type.
+func (b *book) notePaused(typ string, paused bool) {
+	b.note(typ, func(r *typeRecord) {
+		switch {
+		case paused:
+			r.failing, r.unfit = false, nil
+			r.enter(Paused)
+		case r.State == Paused:
+			r.enter(Waiting)
+		}
+	})
+}
+
+// noteRunning tells that Run has begun, and the function that it returns that it has ended.
+func (b *book) noteRunning() (ended func()) {
+	set := func(running bool) {
+		b.mu.Lock()
+		defer b.mu.Unlock()
+		b.running = running
+	}
+	set(true)
+	return func() { set(false) }
+}
+
+// noteHeld tells that the lock of a type was acquired, or given back (nil).
+func (b *book) noteHeld(typ string, lease *lock.Lease) {
+	b.note(typ, func(r *typeRecord) {
+		r.Held, r.Token, r.beat, r.handling = false, 0, time.Now(), false
+		if lease != nil {
+			r.Held, r.Token = true, lease.Token()
+		}
+	})
+}
+
+// wants tells that the lock of a type is wanted from now on, if it was not before.
+func (b *book) wants(typ string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if r := b.record(typ); r.wanted.IsZero() {
+		r.wanted = time.Now()
+	}
+}
+
+// wantsNoMore tells since when the lock was wanted, and that it is not any more.
+func (b *book) wantsNoMore(typ string) (since time.Time) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.record(typ)
+	since, r.wanted = r.wanted, time.Time{}
+	return since
+}
+
+// noteAnswer tells how a look at the queue has ended; the type is "" where it is about all of them.
+func (b *book) noteAnswer(typ string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.answer(b.record(typ), err)
+}
+
+// answer is noteAnswer; b.mu is held.
+func (b *book) answer(r *typeRecord, err error) {
+	r.asking = time.Time{}
+	switch {
+	case errors.Is(err, context.Canceled):
+	case err == nil:
+		b.answered, b.failure = time.Now(), nil
+	default:
+		b.failure = err
+		r.failed(err)
+	}
+}
+
+// noteAsking tells that the queue is being asked about a type.
+func (b *book) noteAsking(typ string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.record(typ).asking = time.Now()
+}
+
+// noteEnd tells how a session, or the attempt at one, has ended.
+func (b *book) noteEnd(typ string, err error) {
+	b.note(typ, func(r *typeRecord) {
+		over := err == nil || errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced) ||
+			errors.Is(err, context.Canceled)
+		r.failing = !over
+		if err != nil && !errors.Is(err, context.Canceled) {
+			r.failed(err)
+		}
+	})
+}
+
+// noteEvent keeps what an event of a session tells.
+func (b *book) noteEvent(e Event) {
+	b.note(e.Type, func(r *typeRecord) {
+		switch e.Kind {
+		case Acquired:
+			r.Token = e.Token // it may have been raised
+		case Committed:
+			r.LastCommit = time.Now()
+			r.Index = max(r.Index, e.Index)
+		case Rotated:
+			r.Index, r.Path = e.Index, e.Path
+		case Dead:
+			r.failing = false
+			r.failed(fmt.Errorf("message %s was put aside: %s", e.Letter.ID, e.Letter.Reason))
+		}
+	})
+}
+
+// handling tells that the Handler is at work.
+func (b *book) handling(typ string, yes bool) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.record(typ).handling = yes
+}
+
+// progress notes that a step of a session has ended.
+func (b *book) progress(o Observation) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.record(o.Type)
+	r.beat = time.Now()
+	switch {
+	case o.Step == StepFetch:
+		b.answer(r, o.Err)
+	case o.Step == StepAck && o.Err == nil && o.Messages > 0:
+		r.failing = false // nothing goes on but what could be handled, or is in the file
+		b.restate(o.Type)
+	}
+}
+
+// countType counts for the pool and for a type.
+func (b *book) countType(typ string, f func(*Stats)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.stats)
+	f(&b.record(typ).Stats)
+}
+
 // troubles is what keeps this pool from draining types now, by type.
-func (p *Pool) troubles() map[string]string {
-	p.mu.Lock()
-	defer p.mu.Unlock()
+func (b *book) troubles() map[string]string {
+	b.mu.Lock()
+	defer b.mu.Unlock()
 	var errs map[string]string
-	for typ, r := range p.book.types {
+	for typ, r := range b.types {
 		if typ == "" || r.LastError == "" || r.State != Blocked && r.State != Refused {
 			continue
 		}
@@ -384,4 +380,111 @@ func (p *Pool) troubles() map[string]string {
 		errs[typ] = r.LastError
 	}
 	return errs
+}
+
+func (b *book) setRefused(typ string, err error) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	if err == nil {
+		delete(b.refused, typ)
+	} else {
+		b.refused[typ] = err
+	}
+	b.restate(typ)
+}
+
+// allRefused returns the refusals if none of the types that the pool serves is left, else nil.
+func (b *book) allRefused(types []string) error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	for _, t := range types {
+		if isGlob(t) || b.refused[t] == nil {
+			return nil
+		}
+	}
+	return b.refusalsLocked()
+}
+
+func (b *book) refusals() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.refusalsLocked()
+}
+
+func (b *book) refusalsLocked() error {
+	var errs []error
+	for _, err := range b.refused {
+		errs = append(errs, err)
+	}
+	return errors.Join(errs...)
+}
+
+// unfitOf finds what is known of a type.
+func (b *book) unfitOf(typ string) *unfit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.record(typ)
+	if r.unfits == nil {
+		r.unfits = &unfit{}
+	}
+	return r.unfits
+}
+
+// setUnfit changes the state of a type by what lies in its queue.
+func (b *book) setUnfit(typ string, err *UnfitError) {
+	b.note(typ, func(r *typeRecord) {
+		if r.unfit = err; err != nil {
+			r.failed(err)
+		}
+	})
+}
+
+// reviewUnfit makes the state of a type what it is. count tells in the log how many there are if they are many.
+func (b *book) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
+	err, count := u.error(typ)
+	if count {
+		log.Warn().Int("messages", err.Messages).Int("foreign_keys", err.Foreign).Bool("more", err.Capped).
+			Msgf("more of the queue cannot be appended than is named here; fencepost types show %s lists it", typ)
+	}
+	b.mu.Lock()
+	changed := err != nil || b.record(typ).unfit != nil
+	b.mu.Unlock()
+	if changed {
+		b.setUnfit(typ, err)
+	}
+}
+
+// leftBehind is what Run returns of what is left when everything else is drained.
+func (b *book) leftBehind() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var errs []error
+	for _, r := range b.types {
+		if r.unfit != nil { // rule: who drains is not told that all is done while something is left in the queue
+			errs = append(errs, r.unfit)
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
+}
+
+// totals are the counters of all types.
+func (b *book) totals() Stats {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	return b.stats
+}
+
+// add begins the record of a type.
+func (b *book) add(typ string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.record(typ)
+}
+
+// count counts for the pool.
+func (b *book) count(f func(*Stats)) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	f(&b.stats)
 }

@@ -18,25 +18,6 @@ type subscription struct {
 	missed uint64
 }
 
-// Subscribe returns a channel of the pool's events: of these kinds, or of all. Those of one type come in order. The channel is closed
-// when Run returns, or by cancel, which may be called more than once.
-//
-// The pool never waits for a subscriber. The channel holds buffer events, 1 at least; when it is full the oldest event in it is dropped
-// for the new one, and Event.Missed counts what was dropped. So the last event always arrives, and a slow subscriber knows that it has
-// gaps; what has to be complete belongs into Config.Events, and counts come from Stats.
-func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, cancel func()) {
-	sub := &subscription{events: make(chan Event, max(buffer, 1)), kinds: slices.Clone(kinds)}
-	s := &p.subscriptions
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if s.over {
-		close(sub.events)
-	} else {
-		s.all = append(s.all, sub)
-	}
-	return sub.events, func() { s.cancel(sub) }
-}
-
 func (s *subscriptions) cancel(sub *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -2,10 +2,7 @@ package worker
 
 import (
 	"cmp"
-	"context"
-	"errors"
 	"fmt"
-	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -198,28 +195,8 @@ func (u *unfit) why(k unfitKey) string {
 	return ""
 }
 
-// unfitOf finds what is known of a type.
-func (p *Pool) unfitOf(typ string) *unfit {
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	r := p.record(typ)
-	if r.unfits == nil {
-		r.unfits = &unfit{}
-	}
-	return r.unfits
-}
-
-// setUnfit changes the state of a type by what lies in its queue.
-func (p *Pool) setUnfit(typ string, err *UnfitError) {
-	p.note(typ, func(r *typeRecord) {
-		if r.unfit = err; err != nil {
-			r.failed(err)
-		}
-	})
-}
-
 // warnUnfit says what is wrong with one of them.
-func (p *Pool) warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
+func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	if k.key != "" {
 		log.Warn().Str("key", k.key).Msg("a foreign key lies among the messages: " + why + "; it is no message, and stays where it is")
 		return
@@ -227,102 +204,25 @@ func (p *Pool) warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
 }
 
-// warnStrays warns of what the queue passes over, once of each kind.
-func (p *Pool) warnStrays() {
-	for _, s := range p.cfg.Queue.Strays() {
-		p.mu.Lock()
-		told := p.strays[s.In+s.What]
-		if p.strays == nil {
-			p.strays = map[string]bool{}
+// strays are the kinds of foreign things in the queue of which there was a warning. Safe for concurrent use.
+type strays struct {
+	mu   sync.Mutex
+	told map[string]bool
+}
+
+// warn warns of what the queue passes over, once of each kind.
+func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
+	for _, s := range found {
+		t.mu.Lock()
+		told := t.told[s.In+s.What]
+		if t.told == nil {
+			t.told = map[string]bool{}
 		}
-		p.strays[s.In+s.What] = true
-		p.mu.Unlock()
+		t.told[s.In+s.What] = true
+		t.mu.Unlock()
 		if !told {
-			p.log.Warn().Str("in", s.In).Str("what", s.What).Int("at_least", s.Count).Str("one", s.Example).Str("remedy", s.Remedy).
+			log.Warn().Str("in", s.In).Str("what", s.What).Int("at_least", s.Count).Str("one", s.Example).Str("remedy", s.Remedy).
 				Msg("the queue holds what is not ours, and passing over it takes time; find out whose it is, and remove it")
 		}
 	}
-}
-
-// reviewUnfit makes the state of a type what it is. count tells in the log how many there are if they are many.
-func (p *Pool) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
-	err, count := u.error(typ)
-	if count {
-		log.Warn().Int("messages", err.Messages).Int("foreign_keys", err.Foreign).Bool("more", err.Capped).
-			Msgf("more of the queue cannot be appended than is named here; fencepost types show %s lists it", typ)
-	}
-	p.mu.Lock()
-	changed := err != nil || p.record(typ).unfit != nil
-	p.mu.Unlock()
-	if changed {
-		p.setUnfit(typ, err)
-	}
-}
-
-// noteUnfit is told each time that a message is fetched that cannot be appended.
-func (s *session) noteUnfit(k unfitKey, why string) {
-	if s.unfit.note(k, why, s.pool.cfg.GapTimeout) {
-		s.pool.warnUnfit(&s.log, k, why)
-		s.pool.reviewUnfit(s.typ, s.unfit, &s.log)
-	}
-}
-
-// noteForeign is told each time that a fetch passes a foreign key.
-func (s *session) noteForeign(key string) { s.noteUnfit(unfitKey{key: key}, whyForeign) }
-
-// reviewUnfit is called at the end of a full sweep; leave tells that the session ends with it.
-func (s *session) reviewUnfit(leave bool) {
-	for _, k := range s.unfit.end(leave) {
-		s.pool.warnUnfit(&s.log, k, s.unfit.why(k))
-	}
-	s.pool.reviewUnfit(s.typ, s.unfit, &s.log)
-}
-
-// lookAtForeign is told of each look at a type that has no messages, and how many foreign keys it has come across: the type has no others,
-// so none means that all is well.
-func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zerolog.Logger) error {
-	u := p.unfitOf(typ)
-	if seen > 0 {
-		u.mu.Lock()
-		due := u.listed.IsZero() || time.Since(u.listed) >= foreignEvery
-		u.mu.Unlock()
-		if !due {
-			return nil
-		}
-	}
-	u.begin()
-	if seen > 0 {
-		keys, err := p.cfg.Queue.Foreign(ctx, typ, "", foreignMost)
-		if err != nil {
-			return err
-		}
-		for _, key := range keys {
-			if k := (unfitKey{key: key}); u.note(k, whyForeign, 0) {
-				p.warnUnfit(log, k, whyForeign)
-			}
-		}
-		u.mu.Lock()
-		u.listed = time.Now()
-		u.mu.Unlock()
-	}
-	u.end(false)
-	p.reviewUnfit(typ, u, log)
-	return nil
-}
-
-// leftBehind is what Run returns of what is left when everything else is drained.
-func (p *Pool) leftBehind() error {
-	if !p.cfg.UntilEmpty {
-		return nil
-	}
-	p.mu.Lock()
-	defer p.mu.Unlock()
-	var errs []error
-	for _, r := range p.book.types {
-		if r.unfit != nil { // rule: who drains is not told that all is done while something is left in the queue
-			errs = append(errs, r.unfit)
-		}
-	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
-	return errors.Join(errs...)
 }

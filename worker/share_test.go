@@ -383,7 +383,7 @@ func TestOneLookIsNoGroundToAsk(t *testing.T) {
 			}
 			defer busy.Close(context.Background())
 			for _, typ := range f.types {
-				if _, err := busy.Acquire(t.Context(), typ, lock.WithWhy(why("busy"))); err != nil {
+				if _, err := busy.Acquire(t.Context(), typ, lock.WithWhy(lockReason("busy"))); err != nil {
 					t.Fatal(err)
 				}
 			}

@@ -2,9 +2,7 @@ package worker
 
 import (
 	"context"
-	"errors"
 	"fmt"
-	"runtime/debug"
 	"slices"
 
 	"github.com/fencepost/fencepost/queue"
@@ -34,20 +32,6 @@ const maxBury = 100 // messages that are put aside in one step
 const reasonPutAside = "it was put aside before, and is in the queue again: the database was set back to an earlier state, or its publisher has repeated it; " +
 	"it is in the file only if that dead letter was requeued meanwhile"
 
-// filter asks Config.Filter.
-func (s *session) filter(m *queue.Message) (err error) {
-	f := s.pool.cfg.Filter
-	if f == nil {
-		return nil
-	}
-	defer func() {
-		if v := recover(); v != nil {
-			err = &PanicError{v, debug.Stack()}
-		}
-	}()
-	return f(*m)
-}
-
 // refuse makes a skip entry of m's record.
 func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason := why.Error()
@@ -55,32 +39,6 @@ func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	ledger.MakeSkipEntry(r, reason, false)
 	s.ledger.Skip(m)
 	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
-}
-
-// write appends records, which stand for msgs, as one batch if it is not too large. What the file cannot take for good is
-// refused.
-func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
-	for {
-		err := s.writer().Append(records)
-		var limit *storage.LimitError
-		switch {
-		case !errors.As(err, &limit):
-			return err
-		case limit.Record < 0 && len(records) > 1: // headers may make a batch larger than the fetch could know
-			mid := len(records) / 2
-			if err := s.write(records[:mid], msgs[:mid]); err != nil {
-				return err
-			}
-			records, msgs = records[mid:], msgs[mid:]
-		case limit.Record < 0 || records[limit.Record].Kind == storage.KindSkipped:
-			return err
-		case s.pool.cfg.OnError == Block:
-			return fmt.Errorf("the file cannot take message %s, which blocks its type; to put it aside as a dead letter start the worker with --on-error dead: %w",
-				msgs[limit.Record].ID, err)
-		default:
-			s.refuse(&records[limit.Record], msgs[limit.Record], err)
-		}
-	}
 }
 
 // buryRefused puts aside what was refused. Its skip entries are durable.
@@ -120,6 +78,28 @@ func (s *session) buryAll(ctx context.Context, letters []queue.Letter) error {
 		if err := s.bury(ctx, some...); err != nil {
 			return err
 		}
+	}
+	return nil
+}
+
+// bury puts messages aside. It does not give up before the session ends: until the letters are stored the messages stay.
+func (s *session) bury(ctx context.Context, letters ...queue.Letter) error {
+	for i := range letters {
+		letters[i].Worker = s.pool.name
+	}
+	retry := backoff{min: watchMin, max: watchMax}
+	var outage outage
+	for outage.note(&s.log, s.pool.cfg.Queue.Bury(ctx, s.typ, letters), "put a message aside") {
+		if err := sleep(ctx, retry.next()); err != nil {
+			return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
+		}
+	}
+	for i := range letters {
+		l := letters[i]
+		s.log.Warn().Stringer("id", l.ID).Int("attempts", l.Attempts).Str("reason", l.Reason).
+			Msg("put a message aside as a dead letter; see fencepost dead ls")
+		s.count(func(st *Stats) { st.Dead++ })
+		s.emit(Event{Kind: Dead, Letter: &l})
 	}
 	return nil
 }

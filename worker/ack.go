@@ -1,0 +1,107 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// The ack stage, the end of a message's way: what is durable in the file, or handled, leaves the queue.
+//
+//	append.go: fsync ──group──▶ registry of files: durable up to here ──▶ deletion from the queue
+
+const maxAckIDs = 5000 // messages per acknowledgement
+
+// ackStage removes settled messages from the queue. It never gives up on its own: an acknowledgement that cannot be delivered
+// holds the pipeline back, and is given up with the lease or the stop's grace.
+func (s *session) ackStage(ctx context.Context, in <-chan group) error {
+	var outage outage
+	for {
+		var g group
+		var ok bool
+		select {
+		case g, ok = <-in:
+			if !ok {
+				return nil
+			}
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+		// Groups that are ready share one acknowledgement, as they do one fsync.
+		for more := true; more && len(g.ids) < maxAckIDs; {
+			var next group
+			select {
+			case next, more = <-in:
+				g.ids, g.batches = append(g.ids, next.ids...), g.batches+next.batches
+			default:
+				more = false
+			}
+		}
+		for ids := range slices.Chunk(g.ids, maxAckIDs) {
+			if err := s.acknowledge(ctx, ids, &outage); err != nil {
+				return err
+			}
+		}
+		s.inflight.add(-g.batches)
+	}
+}
+
+// acknowledge removes settled messages from the queue, and tries again until it has or the session is over.
+func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outage) error {
+	retry := backoff{min: watchMin, max: watchMax}
+	for {
+		began := time.Now()
+		// rule: a stop calls off no acknowledgement: what is in hand is finished within the grace.
+		err := s.sink.ack(ctx, ids)
+		s.observe(StepAck, began, len(ids), err)
+		if errors.Is(err, storage.ErrFenced) || !outage.note(&s.log, err, "acknowledge") {
+			return err
+		}
+		if err := sleep(ctx, retry.next()); err != nil {
+			return err
+		}
+	}
+}
+
+// ack tells the registry of files before how much of the file is durable.
+//
+// rule: the registry knows of a record before its message is acknowledged. Otherwise a copy of the file from a moment before would pass for the
+// file, and the message would be gone.
+func (s fileSink) ack(ctx context.Context, ids []queue.ID) error {
+	keep, err := s.keepFile(ctx)
+	if err != nil {
+		return err
+	}
+	defer keep()
+	e := s.writer().Entry() // at least up to the last record of these messages, and of those that they are copies of
+	ok, err := s.pool.cfg.Queue.AckFile(ctx, s.typ, queueFile(e), ids)
+	if err == nil && !ok {
+		err = fmt.Errorf("%w: the registry of files does not name %s, file %s, with epoch %d any more; nothing was acknowledged", storage.ErrFenced, s.writer().Path(), e.FileID, e.Epoch)
+	}
+	return err
+}
+
+// keepFile keeps the file from being replaced until the function that it returns is called.
+func (s *session) keepFile(ctx context.Context) (done func(), err error) {
+	select {
+	case s.filing <- struct{}{}:
+		return func() { <-s.filing }, nil
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
+
+// sendGroup hands a group to the ack stage.
+func sendGroup(ctx context.Context, out chan<- group, g group) error {
+	select {
+	case out <- g:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}

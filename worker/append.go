@@ -1,0 +1,351 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math"
+	"runtime/debug"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
+)
+
+// The append stage of a session with a file: it turns fetched batches into durable records.
+//
+//	fetch.go ──batch──▶ ledger: is it new? ──▶ filter ──▶ write ──▶ one fsync for all that is ready ──▶ dead letters ──group──▶ ack.go
+//
+// What the ledger refuses, or the filter, takes no message's place in the file, but its number does: see deadletter.go.
+
+// stage ends with the checkpoint that spares the next holder the reading; the last messages are being acknowledged meanwhile.
+func (s fileSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
+	if err := s.appendStage(ctx, in, out); err != nil {
+		return err
+	}
+	if s.sinceCheckpoint == 0 || ctx.Err() != nil {
+		return ctx.Err()
+	}
+	return s.checkpoint()
+}
+
+// appendStage turns fetched batches into durable records. All batches that are ready share one fsync.
+func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- group) (err error) {
+	defer s.giveMemory()
+	defer func() { s.endTrace(withCause(ctx, err)) }()
+	var records []storage.Record
+	for next := range in {
+		var done group
+		appended := s.appended
+		var err error
+		before := s.writer().NextIndex()
+		for more := true; more; {
+			s.memory = append(s.memory, next.memory)
+			// rule: nothing is appended that a worker could not take in when it opens the file.
+			if s.ledger.Growth() >= maxGrowth {
+				if err := s.checkpoint(); err != nil {
+					return err
+				}
+			}
+			if records, err = s.appendBatch(ctx, next.msgs, records[:0], &done); err != nil {
+				return err
+			}
+			if len(done.ids) >= maxAckIDs {
+				break
+			}
+			select {
+			case next, more = <-in:
+			default:
+				more = false
+			}
+		}
+		s.tellHeld()
+		if s.writer().NextIndex() != before {
+			// rule: fsync before ack.
+			// rule: a duplicate waits for the fsync too: its first copy may be in this group.
+			began := time.Now()
+			durable, err := s.writer().Sync()
+			s.observe(StepSync, began, int(s.writer().NextIndex()-before), err)
+			if err != nil {
+				return err
+			}
+			s.endTrace(nil)
+			if s.appended > appended {
+				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
+			}
+			if s.writer().CheckpointDue() {
+				if err := s.checkpoint(); err != nil {
+					return err
+				}
+			}
+			if err := s.rotate(ctx); err != nil {
+				return err
+			}
+		} else if len(done.ids) > 0 {
+			// rule: copies, too, are acknowledged only while the path names the file that has the first ones. Nothing is synced here.
+			if _, err := s.writer().Sync(); err != nil {
+				return err
+			}
+		}
+		next = batch{}
+		s.giveMemory()
+		// rule: buried before they are acknowledged, and behind their skip entries.
+		if err := s.buryRefused(ctx); err != nil {
+			return err
+		}
+		select {
+		case out <- done:
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+	return nil
+}
+
+// appendBatch judges every message of one fetched batch and writes those that are due as one record batch. It returns the room of records for
+// the next one.
+func (s *session) appendBatch(ctx context.Context, batch []queue.Message, records []storage.Record, done *group) ([]storage.Record, error) {
+	// rule: an idle session keeps nothing of its last batch
+	defer func() { clear(records) }()
+	seenAt, err := s.seenAt(ctx)
+	if err != nil {
+		return records, err
+	}
+	s.ledger.SetClock(seenAt)
+	done.batches++
+	due := make([]*queue.Message, 0, len(batch))
+	for i := range batch {
+		m := &batch[i]
+		kind, ok := s.admit(m, done)
+		if !ok {
+			continue
+		}
+		records = append(records, storage.Record{
+			Kind:    kind,
+			ID:      m.ID[:],
+			Time:    recordTime(m.ID),
+			Payload: m.Payload,
+			Headers: headers(m.Headers),
+		})
+		due = append(due, m)
+		done.ids = append(done.ids, m.ID)
+		if s.skipCopy(&records[len(records)-1], m) {
+			continue
+		}
+		if err := s.filter(m); err != nil {
+			var p *PanicError
+			if errors.As(err, &p) && s.pool.cfg.OnError == Block {
+				return records, fmt.Errorf("filter message %s: %w\n%s", m.ID, err, p.Stack)
+			}
+			s.refuse(&records[len(records)-1], m, err)
+			continue
+		}
+		s.ledger.Remember(m)
+	}
+	s.trimLedger()
+	if err := s.buryReused(ctx); err != nil {
+		return records, err
+	}
+	if len(records) == 0 {
+		return records, nil
+	}
+	// The lease is checked before every write for efficiency's sake only: a write that is late all the same is void.
+	if err := s.lease.Check(0); err != nil {
+		return records, err
+	}
+	s.trace(ctx, due)
+	began := time.Now()
+	err = s.write(records, due)
+	s.observe(StepAppend, began, len(records), err)
+	if err != nil {
+		return records, err
+	}
+	s.sinceCheckpoint += uint64(len(records))
+	n, b := payloads(records)
+	s.appended += n
+	s.bytes += b
+	s.count(func(st *Stats) { st.Appended += n; st.Bytes += b })
+	return records, nil
+}
+
+// admit asks the ledger about one fetched message: ok tells that it is to be appended or handled now, and kind as what. Otherwise it
+// waits, or is a copy, which is acknowledged with done.
+func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bool) {
+	switch s.ledger.Admit(m) {
+	case ledger.Hold:
+		if why := m.Unfit(); why != "" { // rule: what cannot be appended is not passed over in silence
+			s.noteUnfit(unfitKey{id: m.ID}, why)
+		}
+		return 0, false
+	case ledger.Duplicate:
+		s.duplicates++
+		s.count(func(st *Stats) { st.Duplicates++ })
+		done.ids = append(done.ids, m.ID)
+		return 0, false
+	case ledger.Reused:
+		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database, or a producer's --resume file, set back to an earlier state?")
+		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reasonReused, Attempts: 1})
+		return 0, false
+	case ledger.PutAside:
+		reason, known := s.reasons[m.ID]
+		if !known {
+			reason = reasonPutAside
+		}
+		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
+		return 0, false
+	case ledger.AppendAfterGap:
+		s.gaps++
+		s.count(func(st *Stats) { st.Gaps++ })
+		gap := s.ledger.LastGap()
+		s.log.Warn().Stringer("id", m.ID).Uint64("gone", gap.Gone).Uint64("not_appendable", gap.Unfit).Msg(gap.String())
+		return storage.KindAfterGap, true
+	case ledger.AppendLate:
+		s.log.Warn().Stringer("id", m.ID).Msg("taking a message that was missing when those behind it were taken")
+		return storage.KindAfterGap, true
+	}
+	return storage.KindMessage, true
+}
+
+// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the delayed message that became m.
+func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
+	if delayed, copied := s.ledger.DelayedCopy(m); copied {
+		ledger.MakeSkipEntry(r, fmt.Sprintf("duplicate: the delayed message %s was promoted before", delayed), true)
+		s.log.Debug().Stringer("id", m.ID).Stringer("delayed", delayed).Msg("this delayed message is in the file already")
+	} else if s.ledger.KeyCopy(m) {
+		key := m.Headers[queue.KeyHeader]
+		ledger.MakeSkipEntry(r, fmt.Sprintf("duplicate: a message with the idempotency key %q was published before", key), true)
+		s.log.Debug().Stringer("id", m.ID).Str("key", key).Msg("a message with this idempotency key is in the file already")
+	} else {
+		return false
+	}
+	s.count(func(st *Stats) { st.Repeated++ })
+	return true
+}
+
+// filter asks Config.Filter.
+func (s *session) filter(m *queue.Message) (err error) {
+	f := s.pool.cfg.Filter
+	if f == nil {
+		return nil
+	}
+	defer func() {
+		if v := recover(); v != nil {
+			err = &PanicError{v, debug.Stack()}
+		}
+	}()
+	return f(*m)
+}
+
+// write appends records, which stand for msgs, as one batch if it is not too large. What the file cannot take for good is
+// refused.
+func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
+	for {
+		err := s.writer().Append(records)
+		var limit *storage.LimitError
+		switch {
+		case !errors.As(err, &limit):
+			return err
+		case limit.Record < 0 && len(records) > 1: // headers may make a batch larger than the fetch could know
+			mid := len(records) / 2
+			if err := s.write(records[:mid], msgs[:mid]); err != nil {
+				return err
+			}
+			records, msgs = records[mid:], msgs[mid:]
+		case limit.Record < 0 || records[limit.Record].Kind == storage.KindSkipped:
+			return err
+		case s.pool.cfg.OnError == Block:
+			return fmt.Errorf("the file cannot take message %s, which blocks its type; to put it aside as a dead letter start the worker with --on-error dead: %w",
+				msgs[limit.Record].ID, err)
+		default:
+			s.refuse(&records[limit.Record], msgs[limit.Record], err)
+		}
+	}
+}
+
+// trimLedger keeps the ledger from growing beyond what a checkpoint can hold.
+func (s *session) trimLedger() {
+	early := s.ledger.TrimHistory()
+	if early.Skipped {
+		s.log.Warn().Int("ranges", ledger.MaxSkipped).Msg("more messages were put aside out of order than the file remembers: the oldest are forgotten, and would be " +
+			"taken for copies of what is in the file if the database were set back to a time before they were put aside")
+	}
+	if early.Delayed {
+		s.log.Warn().Int("delayed", ledger.MaxDelayed).Msg("more delayed messages out of order than the file remembers: the oldest are forgotten, and would be " +
+			"appended again if the database were set back to a time before their promotion")
+	}
+	if early.Keys && !s.keysFull {
+		s.keysFull = true
+		s.log.Warn().Int("keys", ledger.MaxKeys).Msg("more idempotency keys within the dedupe window than are remembered: the oldest are forgotten early")
+	}
+	producers, most := s.ledger.Load()
+	if producers >= most/5*4 && !s.producersMany {
+		s.producersMany = true
+		s.log.Warn().Int("producers", producers).Int("max", most).
+			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
+	}
+	forgotten, full := s.ledger.TrimProducers()
+	if full {
+		s.sweepNow.Store(true)
+	}
+	if forgotten == 0 {
+		return
+	}
+	s.count(func(st *Stats) { st.Forgotten += uint64(forgotten) })
+	if !s.producersFull {
+		s.producersFull = true
+		s.log.Warn().Int("max", most).Msg("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
+			"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
+	}
+}
+
+// tellHeld publishes what is held back, so that the fetch stage reads it again.
+func (s *session) tellHeld() { s.held.Store(s.ledger.Held()) }
+
+// trace begins with a batch.
+func (s *session) trace(ctx context.Context, msgs []*queue.Message) {
+	if f := s.pool.cfg.Trace; f != nil {
+		if done := f(ctx, s.lease, msgs); done != nil {
+			s.traced = append(s.traced, done)
+		}
+	}
+}
+
+// endTrace ends with all batches that were begun.
+func (s *session) endTrace(err error) {
+	for _, done := range s.traced {
+		done(err)
+	}
+	s.traced = s.traced[:0]
+}
+
+// recordTime is the time of a message in a record, in ns. One beyond the year 2262, which ns do not reach, is moved there.
+func recordTime(id queue.ID) int64 {
+	return min(id.Time().UnixMilli(), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
+}
+
+// headers sorts by key, so that the same message always gives the same bytes.
+func headers(m map[string]string) []storage.Header {
+	if len(m) == 0 {
+		return nil
+	}
+	hs := make([]storage.Header, 0, len(m))
+	for k, v := range m {
+		hs = append(hs, storage.Header{Key: k, Value: v})
+	}
+	slices.SortFunc(hs, func(a, b storage.Header) int { return strings.Compare(a.Key, b.Key) })
+	return hs
+}
+
+// payloads counts the messages among the records, and their bytes.
+func payloads(records []storage.Record) (n, bytes uint64) {
+	for i := range records {
+		if records[i].Kind != storage.KindSkipped {
+			n++
+			bytes += uint64(len(records[i].Payload))
+		}
+	}
+	return n, bytes
+}

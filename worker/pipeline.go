@@ -1,0 +1,96 @@
+package worker
+
+import (
+	"context"
+	"errors"
+	"sync"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/rs/zerolog"
+	"golang.org/x/sync/errgroup"
+)
+
+// A session, from the grant of the lock to its release, and the three stages that a message goes through:
+//
+//	fetch.go ──batch──▶ append.go (or handle.go) ──group──▶ ack.go
+//
+// The stages run at the same time, so that one batch is being fetched while another one is synced and a third one acknowledged. Each
+// channel between them holds a few, so a stage that is slow holds the others back.
+
+func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *session {
+	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
+	s.halt = sync.OnceFunc(func() { close(s.halted) })
+	s.unfit = p.book.unfitOf(typ)
+	s.touch()
+	if p.handler == nil {
+		s.sink = fileSink{s}
+	} else {
+		s.sink = &handlerSink{session: s, handler: s.observed(p.handler), retries: newRetries(&p.cfg)}
+	}
+	return s
+}
+
+// run opens the file, drains, and closes it. drained tells that the type was seen empty.
+func (s *session) run(ctx context.Context) (drained bool, err error) {
+	defer func(pool context.Context) { s.noteLoss(pool, err) }(ctx)
+	// The session lives on the lease's context: loss cancels everything with its cause.
+	ctx, cancel := mergeContext(s.lease.Context(), ctx)
+	defer cancel()
+	opening, opened := s.pool.untilStop(ctx) // nothing is in hand yet
+	err = s.sink.open(opening)
+	stopped := ctx.Err() == nil && opening.Err() != nil && errors.Is(err, context.Canceled)
+	opened()
+	switch {
+	case stopped:
+		return false, nil
+	case err != nil:
+		return false, withCause(ctx, err)
+	}
+	s.log = s.log.With().Int64("epoch", s.lease.Token()).Logger()
+	s.count(func(st *Stats) { st.Sessions++ })
+	s.sink.describe(s.log.Info()).Int("producers", s.ledger.Producers()).Msg("holding the type")
+	s.emit(Event{Kind: Acquired})
+
+	var watching sync.WaitGroup
+	watched, stopWatching := context.WithCancel(ctx)
+	watching.Go(func() { s.watch(watched) })
+	drained, err = s.pipeline(ctx)
+	stopWatching()
+	watching.Wait()
+	err = s.sink.close(withCause(ctx, err))
+	event := s.log.Info()
+	if err != nil {
+		event = s.log.Warn().Err(err)
+		s.emit(Event{Kind: Lost, Err: err})
+	} else {
+		s.emit(Event{Kind: Released})
+	}
+	s.sink.describe(event).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
+		Uint64("gaps", s.gaps).Msg("gave the type back")
+	return drained, err
+}
+
+// pipeline runs the three stages until the type is idle or empty, the pool stops, or something fails.
+func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
+	cfg := &s.pool.cfg
+	fetched := make(chan batch, cfg.Prefetch-1) // one more is in the fetch stage's hands
+	durable := make(chan group, 1)
+	g, ctx := errgroup.WithContext(ctx)
+	f := &fetcher{session: s}
+	g.Go(func() error {
+		defer close(fetched)
+		var err error
+		drained, err = f.run(ctx, fetched)
+		return err
+	})
+	g.Go(func() error {
+		defer close(durable)
+		return s.sink.stage(ctx, fetched, durable)
+	})
+	g.Go(func() error { return s.ackStage(ctx, durable) })
+	err = g.Wait()
+	for left := range fetched {
+		left.memory.give()
+	}
+	return drained, err
+}

@@ -1,0 +1,94 @@
+package worker
+
+import (
+	"context"
+	"os"
+	"sync"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker/internal/ledger"
+)
+
+// knownFiles is what a pool remembers of the files of its types between its sessions. Safe for concurrent use.
+type knownFiles struct {
+	mu      sync.Mutex
+	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
+	lives   map[string]ledger.Lives  // per type: since when each producer has been silent
+}
+
+func newKnownFiles() *knownFiles {
+	return &knownFiles{durable: make(map[string]storage.Entry), lives: make(map[string]ledger.Lives)}
+}
+
+// sawDurable remembers how far a type's file was durable when a session of this pool ended.
+func (f *knownFiles) sawDurable(typ string, e storage.Entry) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.durable[typ] = e
+}
+
+// atLeast raises what the registry says of a type's file to what this pool has seen itself.
+func (f *knownFiles) atLeast(typ string, e storage.Entry) storage.Entry {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	// rule: a pool does not go on with a file that ends below what it has seen durable, also if the registry was set back with the file. A later
+	// generation is somebody's who had the lock, a repair perhaps that has given something up: it stands as it is.
+	if seen := f.durable[typ]; e.Generation <= seen.Generation {
+		e.DurableIndex = max(e.DurableIndex, seen.DurableIndex)
+	}
+	return e
+}
+
+// recalled returns what is remembered of a type's file between its sessions, and remember sets it.
+func (f *knownFiles) recalled(typ string) ledger.Lives {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.lives[typ]
+}
+
+func (f *knownFiles) remember(typ string, l *ledger.Ledger) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.lives[typ] = l.Lives()
+}
+
+// registry lets the file check itself against the queue's registry of files.
+type registry struct {
+	q    queue.Queue
+	pool *replica
+}
+
+func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
+	f, ok, err := r.q.File(ctx, typ)
+	return r.pool.files.atLeast(typ, storageEntry(f)), ok, err
+}
+
+func (r registry) Register(ctx context.Context, typ string, e storage.Entry) (storage.Entry, error) {
+	f, err := r.q.RegisterFile(ctx, typ, queueFile(e))
+	return r.pool.files.atLeast(typ, storageEntry(f)), err
+}
+
+func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
+	f, ok, err := r.q.SucceedFile(ctx, typ, old, queueFile(e))
+	return storageEntry(f), ok, err
+}
+
+func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
+	ctx, done := r.pool.parting(ctx, registryTimeout)
+	defer done()
+	return r.q.UpdateFile(ctx, typ, queueFile(e))
+}
+
+func storageEntry(f queue.File) storage.Entry {
+	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
+}
+
+func queueFile(e storage.Entry) queue.File {
+	return queue.File{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
+}
+
+func fileHolder(instance string) storage.Holder {
+	host, _ := os.Hostname()
+	return storage.Holder{ID: instance, Host: host, PID: os.Getpid(), Version: Version()}
+}
