@@ -17,8 +17,9 @@ import (
 
 const maxAckIDs = 5000 // messages per acknowledgement
 
-// ackStage removes settled messages from the queue. It never gives up on its own: an acknowledgement that cannot be delivered
-// holds the pipeline back, and is given up with the lease or the stop's grace.
+// ackStage removes settled messages from the queue. It never gives up on its own: an
+// acknowledgement that cannot be delivered holds the pipeline back, and is given up with the lease
+// or the stop's grace.
 func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 	var outage outage
 	for {

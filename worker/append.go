@@ -19,9 +19,11 @@ import (
 //
 //	fetch.go ──batch──▶ ledger: is it new? ──▶ filter ──▶ write ──▶ one fsync for all that is ready ──▶ dead letters ──group──▶ ack.go
 //
-// What the ledger refuses, or the filter, takes no message's place in the file, but its number does: see deadletter.go.
+// What the ledger refuses, or the filter, takes no message's place in the file, but its number
+// does: see deadletter.go.
 
-// stage ends with the checkpoint that spares the next holder the reading; the last messages are being acknowledged meanwhile.
+// stage ends with the checkpoint that spares the next holder the reading; the last messages are
+// being acknowledged meanwhile.
 func (s fileSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	if err := s.appendStage(ctx, in, out); err != nil {
 		return err
@@ -105,8 +107,8 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 	return nil
 }
 
-// appendBatch judges every message of one fetched batch and writes those that are due as one record batch. It returns the room of records for
-// the next one.
+// appendBatch judges every message of one fetched batch and writes those that are due as one record
+// batch. It returns the room of records for the next one.
 func (s *session) appendBatch(ctx context.Context, batch []queue.Message, records []storage.Record, done *group) ([]storage.Record, error) {
 	// rule: an idle session keeps nothing of its last batch
 	defer func() { clear(records) }()
@@ -152,7 +154,8 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if len(records) == 0 {
 		return records, nil
 	}
-	// The lease is checked before every write for efficiency's sake only: a write that is late all the same is void.
+	// The lease is checked before every write for efficiency's sake only: a write that is late all
+	// the same is void.
 	if err := s.lease.Check(0); err != nil {
 		return records, err
 	}
@@ -171,8 +174,8 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	return records, nil
 }
 
-// admit asks the ledger about one fetched message: ok tells that it is to be appended or handled now, and kind as what. Otherwise it
-// waits, or is a copy, which is acknowledged with done.
+// admit asks the ledger about one fetched message: ok tells that it is to be appended or handled
+// now, and kind as what. Otherwise it waits, or is a copy, which is acknowledged with done.
 func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bool) {
 	switch s.ledger.Admit(m) {
 	case ledger.Hold:
@@ -209,7 +212,8 @@ func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bo
 	return storage.KindMessage, true
 }
 
-// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the delayed message that became m.
+// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the
+// delayed message that became m.
 func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 	if delayed, copied := s.ledger.DelayedCopy(m); copied {
 		ledger.MakeSkipEntry(r, fmt.Sprintf("duplicate: the delayed message %s was promoted before", delayed), true)
@@ -239,8 +243,8 @@ func (s *session) filter(m *queue.Message) (err error) {
 	return f(*m)
 }
 
-// write appends records, which stand for msgs, as one batch if it is not too large. What the file cannot take for good is
-// refused.
+// write appends records, which stand for msgs, as one batch if it is not too large. What the file
+// cannot take for good is refused.
 func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 	for {
 		err := s.writer().Append(records)
@@ -321,7 +325,8 @@ func (s *session) endTrace(err error) {
 	s.traced = s.traced[:0]
 }
 
-// recordTime is the time of a message in a record, in ns. One beyond the year 2262, which ns do not reach, is moved there.
+// recordTime is the time of a message in a record, in ns. One beyond the year 2262, which ns do not
+// reach, is moved there.
 func recordTime(id queue.ID) int64 {
 	return min(id.Time().UnixMilli(), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
 }

@@ -10,13 +10,14 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// Audit checks what a file of messages must keep besides being undamaged: every message once, and each producer's messages in
-// order and without gaps. Feed it every accepted record of a file, in file order, and before them the state that a successor
-// file begins with; the zero value is ready. It holds a few words per producer, not per message, and a few
-// more for each range of delayed messages that were promoted out of order. Not safe for concurrent use.
+// Audit checks what a file of messages must keep besides being undamaged: every message once, and
+// each producer's messages in order and without gaps. Feed it every accepted record of a file, in
+// file order, and before them the state that a successor file begins with; the zero value is ready.
+// It holds a few words per producer, not per message, and a few more for each range of delayed
+// messages that were promoted out of order. Not safe for concurrent use.
 type Audit struct {
-	// Grow, if not nil, is told how many bytes more, about, are going to be held. Its error is that of Restore or Record. So who checks files
-	// of others can bound the memory that it takes.
+	// Grow, if not nil, is told how many bytes more, about, are going to be held. Its error is that
+	// of Restore or Record. So who checks files of others can bound the memory that it takes.
 	Grow func(bytes int64) error
 
 	told      int64 // to Grow
@@ -40,8 +41,8 @@ type Producer struct {
 	before   ledger.Producer // what files before this one hold of it
 }
 
-// Contiguous tells whether the file holds one range of the producer's messages, which begins with the first one, or where the
-// file before this one ends.
+// Contiguous tells whether the file holds one range of the producer's messages, which begins with
+// the first one, or where the file before this one ends.
 func (p *Producer) Contiguous() bool {
 	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.Last()+1
 }
@@ -91,7 +92,8 @@ func (a *Audit) producer(number uint64) *Producer {
 	return p
 }
 
-// Record takes in one accepted record. It returns an error only for a record that is not a worker's, and that of Grow.
+// Record takes in one accepted record. It returns an error only for a record that is not a
+// worker's, and that of Grow.
 func (a *Audit) Record(r storage.Record) error {
 	if r.Kind == storage.KindLost {
 		a.lost++ // nobody knows of which producer
@@ -132,6 +134,8 @@ func (a *Audit) Record(r storage.Record) error {
 	return a.grow()
 }
 
+// problem counts a violation and describes the first ones: a file that is wrong from its start
+// would fill the memory.
 func (a *Audit) problem(format string, args ...any) {
 	a.nProblems++
 	if len(a.problems) < maxProblems {
@@ -163,6 +167,7 @@ func (p *Producer) has(n uint64) bool {
 	return false
 }
 
+// add puts n into the ranges. Nearly always it is the next number, which only moves the end of the last range.
 func (p *Producer) add(n uint64) {
 	if last := len(p.Ranges) - 1; last >= 0 && p.Ranges[last].To+1 == n {
 		p.Ranges[last].To = n // the usual case

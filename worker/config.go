@@ -40,8 +40,8 @@ const (
 // ErrConfig is wrapped by every error about a Config that cannot work.
 var ErrConfig = errors.New("worker configuration")
 
-// Config says what a Pool serves and how. Queue, Locker, Types (or AllTypes), and either Dir or Handler are required; the zero
-// value of everything else means its default.
+// Config says what a Pool serves and how. Queue, Locker, Types (or AllTypes), and either Dir or
+// Handler are required; the zero value of everything else means its default.
 type Config struct {
 	Queue  queue.Queue  // where messages come from
 	Locker *lock.Locker // the per-type mutex; usually of the same server
@@ -62,96 +62,108 @@ type Config struct {
 	//     a server or an operator, is not noticed as it would be with a file. GapTimeout does not apply.
 	//   - A stop finishes the batch that is being handled, and does not wait for one that fails.
 	Handler Handler
-	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the outermost. They are called for every
-	// attempt.
+	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the
+	// outermost. They are called for every attempt.
 	Use []Middleware
-	// Timeout bounds one call of the Handler. Defaults to no bound. A handler that ignores the end of its context holds its
-	// type back until the process ends.
+	// Timeout bounds one call of the Handler. Defaults to no bound. A handler that ignores the end
+	// of its context holds its type back until the process ends.
 	Timeout time.Duration
 
-	// Filter, if set, is asked about every message before it goes to the file. One that it returns an error for is put aside: a
-	// skip entry with the reason stands in the file in its place, and the message becomes a dead letter. It is for what
-	// must never get into the file, and must always say the same of the same message.
+	// Filter, if set, is asked about every message before it goes to the file. One that it returns
+	// an error for is put aside: a skip entry with the reason stands in the file in its place, and
+	// the message becomes a dead letter. It is for what must never get into the file, and must
+	// always say the same of the same message.
 	Filter func(queue.Message) error
 
-	// Trace, if set, is told of every batch that goes to a file, for spans of tracing: see package otelfencepost. With a Handler a
-	// Middleware does that.
+	// Trace, if set, is told of every batch that goes to a file, for spans of tracing: see package
+	// otelfencepost. With a Handler a Middleware does that.
 	Trace Trace
 
-	// OnError says what happens to a message that fails again and again, or that the file cannot take. Defaults to Block.
+	// OnError says what happens to a message that fails again and again, or that the file cannot
+	// take. Defaults to Block.
 	OnError OnError
-	// MaxAttempts is how often a message is tried, alone or blamed by name, before OnError DeadLetter puts it aside. Defaults to 5.
+	// MaxAttempts is how often a message is tried, alone or blamed by name, before OnError
+	// DeadLetter puts it aside. Defaults to 5.
 	MaxAttempts int
-	// RetryMin and RetryMax bound the pause before a message that failed is tried again: random, from nothing up to a bound that
-	// doubles each time. The type waits meanwhile. Default to 1 s and 1 min.
+	// RetryMin and RetryMax bound the pause before a message that failed is tried again: random,
+	// from nothing up to a bound that doubles each time. The type waits meanwhile. Default to 1 s
+	// and 1 min.
 	RetryMin, RetryMax time.Duration
 
-	// Events, if set, is told what happens, from the pool's goroutines: it must be quick. Pool.Subscribe has a channel for those who
-	// are not.
+	// Events, if set, is told what happens, from the pool's goroutines: it must be quick.
+	// Pool.Subscribe has a channel for those who are not.
 	Events func(Event)
 
-	// Observe, if set, is told how long what the pool does takes, from the pool's goroutines and many times a second: it must be
-	// quick. It is for metrics, see package worker/metrics; what has happened so far is in Pool.Status.
+	// Observe, if set, is told how long what the pool does takes, from the pool's goroutines and
+	// many times a second: it must be quick. It is for metrics, see package worker/metrics; what
+	// has happened so far is in Pool.Status.
 	Observe func(Observation)
 
-	// Types are the types to serve: names, or globs such as "audit-*" that are matched against the known types every
-	// two seconds.
+	// Types are the types to serve: names, or globs such as "audit-*" that are matched against the
+	// known types every two seconds.
 	Types []string
 	// AllTypes serves every type there is, as Types = {"*"} does.
 	AllTypes bool
-	// MaxTypes bounds how many types are held at once. An idle type is given back when another one waits. Defaults to
-	// no bound.
+	// MaxTypes bounds how many types are held at once. An idle type is given back when another one
+	// waits. Defaults to no bound.
 	MaxTypes int
 
-	// Lease is how long the lock outlives a holder that died. Defaults to 20 s, which outlives a MongoDB election.
+	// Lease is how long the lock outlives a holder that died. Defaults to 20 s, which outlives a
+	// MongoDB election.
 	Lease time.Duration
-	// Batch and BatchBytes bound one fetch, and so one record batch of the file. Default to 1000 messages and 4 MiB.
+	// Batch and BatchBytes bound one fetch, and so one record batch of the file. Default to 1000
+	// messages and 4 MiB.
 	Batch      int
 	BatchBytes int64
 	// Prefetch is how many batches are read ahead of the one being appended. Defaults to 2.
 	Prefetch int
-	// Linger is how long a fetch that came back short waits before the next one, so that a trickle of messages shares an
-	// fsync. Defaults to 5 ms.
+	// Linger is how long a fetch that came back short waits before the next one, so that a trickle
+	// of messages shares an fsync. Defaults to 5 ms.
 	Linger time.Duration
-	// GapTimeout is how long a message waits for a missing earlier one of its producer before it is appended with a
-	// declared gap. Only an operator's deletion or a server that lost confirmed writes can cause that. Defaults to 30 s.
+	// GapTimeout is how long a message waits for a missing earlier one of its producer before it is
+	// appended with a declared gap. Only an operator's deletion or a server that lost confirmed
+	// writes can cause that. Defaults to 30 s.
 	GapTimeout time.Duration
 	// IdleTimeout is how long a session without messages keeps its lock. Defaults to one minute.
 	IdleTimeout time.Duration
-	// HandOver is how long a pool that stops, or is asked to give a type with traffic back, goes on serving it until another replica
-	// has come for it: the type's service is not interrupted then. Without other replicas it ends at once. Defaults to 5 s;
-	// negative for none.
+	// HandOver is how long a pool that stops, or is asked to give a type with traffic back, goes on
+	// serving it until another replica has come for it: the type's service is not interrupted then.
+	// Without other replicas it ends at once. Defaults to 5 s; negative for none.
 	HandOver time.Duration
-	// Retention is how long the file remembers a producer that has gone silent, at least, by the monotonic clock of the pool. Of what a pool has not
-	// watched for so long, it forgets what is that old by the queue's clock, but none of the last 2,000. Defaults to 24 h.
+	// Retention is how long the file remembers a producer that has gone silent, at least, by the
+	// monotonic clock of the pool. Of what a pool has not watched for so long, it forgets what is
+	// that old by the queue's clock, but none of the last 2,000. Defaults to 24 h.
 	Retention time.Duration
 
-	// DedupeWindow is for how long the file remembers the idempotency keys of its messages (queue.KeyHeader): of messages with the same
-	// key that were published within it, one is appended. Defaults to one hour. The last million keys of a type are remembered. A
-	// Handler gets all of them.
+	// DedupeWindow is for how long the file remembers the idempotency keys of its messages
+	// (queue.KeyHeader): of messages with the same key that were published within it, one is
+	// appended. Defaults to one hour. The last million keys of a type are remembered. A Handler
+	// gets all of them.
 	DedupeWindow time.Duration
 
-	// MaxFileBytes is the size at which a file is sealed and its type goes on in a new one, "orders@0002.fpl" and so on: after
-	// the batch that reached it. Defaults to no bound; at least 1 MiB, as every file begins with what is known about the
-	// producers.
+	// MaxFileBytes is the size at which a file is sealed and its type goes on in a new one,
+	// "orders@0002.fpl" and so on: after the batch that reached it. Defaults to no bound; at least
+	// 1 MiB, as every file begins with what is known about the producers.
 	MaxFileBytes int64
 
-	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due are not waited for. What cannot be appended or
-	// handled is waited for until the GapTimeout is over; then Run returns an *UnfitError for its type.
+	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due
+	// are not waited for. What cannot be appended or handled is waited for until the GapTimeout is
+	// over; then Run returns an *UnfitError for its type.
 	UntilEmpty bool
 
-	// NoScheduler keeps the pool from promoting delayed messages (of all types, also those that it does not serve). Some pool has to, or
-	// they stay where they are.
+	// NoScheduler keeps the pool from promoting delayed messages (of all types, also those that it
+	// does not serve). Some pool has to, or they stay where they are.
 	NoScheduler bool
 
-	// Storage carries options of the files, such as the permission to use an overlay file system. Registry, Holder,
-	// Restore and Replay are set by the pool.
+	// Storage carries options of the files, such as the permission to use an overlay file system.
+	// Registry, Holder, Restore and Replay are set by the pool.
 	Storage storage.Options
 
 	// Logger gets one line per change of state, never one per batch. Defaults to no logging.
 	Logger *zerolog.Logger
 }
 
+// withDefaults returns the configuration that is in force: zero values have become defaults.
 func (c Config) withDefaults() Config {
 	setDefault(&c.Lease, DefaultLease)
 	setDefault(&c.Batch, DefaultBatch)
@@ -186,6 +198,8 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
+// validate refuses what cannot work, and what would be ignored in silence: a setting for files
+// beside a Handler is a mistake of the caller. Every error says what to do.
 func (c Config) validate() error {
 	bad := func(format string, args ...any) error {
 		return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
@@ -271,7 +285,8 @@ func isGlob(t string) bool {
 type OnError int
 
 const (
-	// Block: it is tried for ever, and holds its type back. Nothing is lost and the order is kept; somebody has to look.
+	// Block: it is tried for ever, and holds its type back. Nothing is lost and the order is kept;
+	// somebody has to look.
 	Block OnError = iota
 	// DeadLetter: after MaxAttempts it becomes a dead letter (fencepost dead ls), and those behind it go on.
 	DeadLetter

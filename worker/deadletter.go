@@ -10,19 +10,21 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// Messages that do not get into the file, because Config.Filter or the file refuses them. Each leaves a skip entry in the file, so
-// that its number counts there, and becomes a dead letter:
+// Messages that do not get into the file, because Config.Filter or the file refuses them. Each
+// leaves a skip entry in the file, so that its number counts there, and becomes a dead letter:
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint
 //
-// Who dies before the dead letter leaves a message whose number is in the file, and a database that is set back brings such messages back. They are no
-// copies of anything in the file: it remembers which numbers it has skipped, in the records and in the checkpoint state, and their messages become
-// dead letters again.
+// Who dies before the dead letter leaves a message whose number is in the file, and a database that
+// is set back brings such messages back. They are no copies of anything in the file: it remembers
+// which numbers it has skipped, in the records and in the checkpoint state, and their messages
+// become dead letters again.
 
-// A message whose number is in use for another one (ledger.Reused) becomes a dead letter without an entry: the file cannot hold its number
-// a second time. Only its time tells it from a copy.
+// A message whose number is in use for another one (ledger.Reused) becomes a dead letter without an
+// entry: the file cannot hold its number a second time. Only its time tells it from a copy.
 
-// reasonReused is the reason of those letters. A producer whose state file was set back has sent again what is in the file.
+// reasonReused is the reason of those letters. A producer whose state file was set back has sent
+// again what is in the file.
 const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
 	"database, or a producer's --resume file, is set back to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
 
@@ -73,6 +75,7 @@ func (s *session) buryReused(ctx context.Context) error {
 	return s.buryAll(ctx, reused)
 }
 
+// buryAll puts messages aside in steps, so that a step that has to be repeated is small.
 func (s *session) buryAll(ctx context.Context, letters []queue.Letter) error {
 	for some := range slices.Chunk(letters, maxBury) {
 		if err := s.bury(ctx, some...); err != nil {
@@ -82,7 +85,8 @@ func (s *session) buryAll(ctx context.Context, letters []queue.Letter) error {
 	return nil
 }
 
-// bury puts messages aside. It does not give up before the session ends: until the letters are stored the messages stay.
+// bury puts messages aside. It does not give up before the session ends: until the letters are
+// stored the messages stay.
 func (s *session) bury(ctx context.Context, letters ...queue.Letter) error {
 	for i := range letters {
 		letters[i].Worker = s.pool.name

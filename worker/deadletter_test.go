@@ -310,7 +310,7 @@ func TestPanickingFilterBlocksOrPutsAside(t *testing.T) {
 		p := r.start(func(c *Config) { c.Filter = boom })
 		time.Sleep(time.Minute)
 		p.stop()
-		if r.pending() == 0 || len(r.letters()) > 0 || !strings.Contains(r.log.String(), "refuse_test.go") {
+		if r.pending() == 0 || len(r.letters()) > 0 || !strings.Contains(r.log.String(), "deadletter_test.go") {
 			t.Errorf("%d pending, %d letters; the log must show where", r.pending(), len(r.letters()))
 		}
 		if err := r.drain(func(c *Config) { c.Filter, c.OnError = boom, DeadLetter }); err != nil {

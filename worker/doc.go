@@ -19,6 +19,29 @@
 // has fenced the writer; and the ledger (last counter per producer, rebuilt from the file at every open) refuses what the
 // file has already. The lock only keeps replicas from wasting each other's time: if it fails, the file decides.
 //
+// # Where to read
+//
+// A message's way, in the order of reading:
+//
+//	pipeline.go         a session: three stages and what joins them
+//	fetch.go            reads the queue in the order of IDs, and goes back for what arrives late
+//	append.go           admits, filters, writes, syncs; handle.go in its place with a Handler
+//	internal/ledger     what is new, a copy, late, or has to wait; rebuilt from the file
+//	ack.go              removes from the queue what is durable
+//
+// Around it:
+//
+//	pool.go             watches types, takes locks and slots, runs sessions
+//	file.go, registry.go  the session's file, and what the queue knows of it
+//	deadletter.go       what does not get into the file
+//	retry.go            pauses, attempts, and errors that no retry can help
+//	handoff.go          how a type goes to another replica; internal/share decides to which
+//	scheduler.go        delayed messages that are due
+//	memory.go           bounds what all types have fetched together
+//	poison.go           finds a message that kills the process
+//	unfit.go            what can be neither appended nor handled
+//	replica.go, status.go  what sessions share, and what Status says about them
+//
 // # Handlers
 //
 // With [Config.Handler] the append stage hands the messages to your code instead:

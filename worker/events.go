@@ -24,7 +24,8 @@ func (k EventKind) String() string {
 	return [...]string{"acquired", "released", "lost", "committed", "dead", "rotated"}[k-Acquired]
 }
 
-// Event is something that has happened to a type in this pool. Those of one type come one at a time and in order.
+// Event is something that has happened to a type in this pool. Those of one type come one at a time
+// and in order.
 type Event struct {
 	Kind     EventKind
 	Type     string

@@ -7,11 +7,12 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sweeps. Fetching walks forward over the pending messages in ID order. Messages of a slow producer may turn up behind the
-// walker, so it goes back: a second's worth of IDs and a minute's worth when it is near the end of the queue, and to the very
-// start whatever its position. Going back far each time would make the server walk over the index entries of everything
-// deleted lately. But one ID of a clock that is ahead says nothing about where the others are: when the newest ID stays the same, the walk goes
-// back to the very start instead of a minute.
+// Sweeps. Fetching walks forward over the pending messages in ID order. Messages of a slow producer
+// may turn up behind the walker, so it goes back: a second's worth of IDs and a minute's worth when
+// it is near the end of the queue, and to the very start whatever its position. Going back far each
+// time would make the server walk over the index entries of everything deleted lately. But one ID
+// of a clock that is ahead says nothing about where the others are: when the newest ID stays the
+// same, the walk goes back to the very start instead of a minute.
 //
 // rule: a fetch never begins longer than fullSweepEvery after the start of the last full sweep. A publisher that has to take
 // a new producer number after a failure waits for longer than that, so the messages under its old number are read first.
@@ -43,7 +44,8 @@ type fetcher struct {
 	heldAt   time.Time // what is held back is not read again before
 }
 
-// run fetches until there is a reason to end the session; drained tells that a whole sweep found nothing pending.
+// run fetches until there is a reason to end the session; drained tells that a whole sweep found
+// nothing pending.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
 	cfg := &f.pool.cfg
 	poll := backoff{min: cfg.Linger, max: watchMax}
@@ -146,6 +148,7 @@ func (f *fetcher) walked(msgs []queue.Message) {
 	f.short = len(msgs) < f.pool.cfg.Batch && sizeOf(msgs) < f.pool.cfg.BatchBytes
 }
 
+// sizeOf counts as Config.BatchBytes and the memory of the pool do.
 func sizeOf(msgs []queue.Message) (size int64) {
 	for i := range msgs {
 		size += int64(msgs[i].Size())
@@ -153,8 +156,8 @@ func sizeOf(msgs []queue.Message) (size int64) {
 	return size
 }
 
-// emptied decides, at the end of a sweep with everything acknowledged, whether the session may end: a full sweep has found
-// nothing that can be appended, and there is a reason not to stay.
+// emptied decides, at the end of a sweep with everything acknowledged, whether the session may end:
+// a full sweep has found nothing that can be appended, and there is a reason not to stay.
 func (f *fetcher) emptied(ctx context.Context) bool {
 	held := f.held.Load()
 	nothing := f.full && f.clean
@@ -177,8 +180,9 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	return ends
 }
 
-// goBack sets the walk back if it is time for that. In-flight batches are acknowledged first, or they would be fetched a
-// second time (which the ledger would refuse: it would only be work for nothing).
+// goBack sets the walk back if it is time for that. In-flight batches are acknowledged first, or
+// they would be fetched a second time (which the ledger would refuse: it would only be work for
+// nothing).
 func (f *fetcher) goBack(ctx context.Context) error {
 	now := time.Now()
 	held := f.held.Load()
@@ -226,7 +230,8 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	return nil
 }
 
-// forgetSilent ages the ledger. The append stage is idle: everything in flight is acknowledged and nothing is pending.
+// forgetSilent ages the ledger. The append stage is idle: everything in flight is acknowledged and
+// nothing is pending.
 func (f *fetcher) forgetSilent(ctx context.Context) {
 	now, err := f.seenAt(ctx)
 	if err != nil {

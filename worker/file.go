@@ -13,10 +13,16 @@ import (
 )
 
 // The file of a session: opened with the lock's token as epoch, checkpointed, rotated, closed.
+//
+// To open it writes a fence, so from then on no record of an earlier holder counts, and reads what is
+// behind the last checkpoint into the ledger. A checkpoint holds the ledger's state and only saves the
+// next holder that reading. The append stage writes one when the file says that it is time, before the
+// ledger has grown by more than a holder may have to read, and at the end.
 
-// What a worker adds to its ledger between two checkpoints, see ledger.growth, before a batch of MaxBatch messages at most comes on top, each of which
-// may be a new producer's, delayed, behind a gap and put aside. And what it takes in from behind the last one when it opens a file: earlier versions
-// wrote checkpoints by the size of the file alone.
+// What a worker adds to its ledger between two checkpoints, see ledger.growth, before a batch of
+// MaxBatch messages at most comes on top, each of which may be a new producer's, delayed, behind a
+// gap and put aside. And what it takes in from behind the last one when it opens a file: earlier
+// versions wrote checkpoints by the size of the file alone.
 const (
 	maxGrowth  = 100_000
 	maxReplay  = 800_000
@@ -31,8 +37,8 @@ const (
 // fileSink appends the messages to the type's file.
 type fileSink struct{ *session }
 
-// open opens the file with the token as epoch. A file that has seen a higher epoch (the lock's collection was restored
-// or dropped) raises the token: the file is the judge.
+// open opens the file with the token as epoch. A file that has seen a higher epoch (the lock's
+// collection was restored or dropped) raises the token: the file is the judge.
 func (s *session) open(ctx context.Context) error {
 	cfg := &s.pool.cfg
 	token := s.lease.Token()
@@ -91,6 +97,9 @@ func (s *session) open(ctx context.Context) error {
 	}
 }
 
+// close syncs what is written, gives the lock back, and only then closes the file and tells the
+// registry how far it came. The next holder waits for the lock and for nothing else, so it can
+// begin while the registry is being told.
 func (s fileSink) close(err error) error {
 	s.pool.files.remember(s.typ, s.ledger)
 	if err == nil {
@@ -133,6 +142,7 @@ func (s *session) checkpoint() error {
 	return nil
 }
 
+// checkpointed begins the counts anew that decide when the next checkpoint is due.
 func (s *session) checkpointed() {
 	s.sinceCheckpoint = 0
 	s.ledger.Checkpointed()

@@ -23,12 +23,15 @@ type handlerSink struct {
 	over    bool // the session is to end, and something is left that was not settled
 }
 
+// open begins with an empty ledger: without a file nobody knows what earlier sessions have handled.
+// It still keeps the order, and no message is handled twice within the session.
 func (h *handlerSink) open(ctx context.Context) error {
 	h.poison = poison{queue: h.pool.cfg.Queue, typ: h.typ, log: &h.log, batch: h.pool.cfg.Batch}
 	h.ledger = ledger.New(ledger.Options{GapTimeout: h.pool.cfg.GapTimeout, Now: time.Now, Sweep: h.sweeps.Load, NoFile: true})
 	return h.poison.begin(ctx)
 }
 
+// ack needs no registry: no file depends on the order of the two.
 func (h *handlerSink) ack(ctx context.Context, ids []queue.ID) error {
 	return h.pool.cfg.Queue.Ack(ctx, h.typ, ids)
 }
@@ -82,13 +85,15 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 	return nil
 }
 
-// settle hands msgs to the handler until each of them is settled, handled or put aside, and collects them in done. It gives up in
-// between, without an error, when the session is to end: what is not settled stays in the queue.
+// settle hands msgs to the handler until each of them is settled, handled or put aside, and
+// collects them in done. It gives up in between, without an error, when the session is to end: what
+// is not settled stays in the queue.
 func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *group, out chan<- group) error {
 	h.retries.pause.reset()
 	size := len(msgs) // of the next attempt
 	for len(msgs) > 0 && !h.ending(ctx) {
-		// For efficiency's sake only, as for the file: a handler whose effects must not come late fences them by the token.
+		// For efficiency's sake only, as for the file: a handler whose effects must not come late
+		// fences them by the token.
 		if err := h.lease.Check(0); err != nil {
 			return err
 		}
@@ -175,7 +180,8 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 	return nil
 }
 
-// attempt hands msgs to the handler once, and returns those that are not settled, in order, and whether one of them failed.
+// attempt hands msgs to the handler once, and returns those that are not settled, in order, and
+// whether one of them failed.
 func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *group) (left []queue.Message, failed bool, _ error) {
 	errs := narrow(ctx, h.handler, h.lease, msgs)
 	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, storage.ErrFenced) }); i >= 0 {

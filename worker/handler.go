@@ -13,12 +13,14 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Handler handles messages of a type, in the place of the file. See Config.Handler for what is promised and what is not.
+// Handler handles messages of a type, in the place of the file. See Config.Handler for what is
+// promised and what is not.
 type Handler interface {
-	// Handle handles msgs, which are of one type and in order, and returns nil when all of them are handled: then they are
-	// acknowledged. After an error they are handed over again, all of them or in smaller batches, unless the error
-	// is a *BatchError, which tells what became of each. ctx ends when the lease is lost, with that as cause, and with
-	// Config.Timeout. A panic counts as an error.
+	// Handle handles msgs, which are of one type and in order, and returns nil when all of them are
+	// handled: then they are acknowledged. After an error they are handed over again, all of them
+	// or in smaller batches, unless the error is a *BatchError, which tells what became of each.
+	// ctx ends when the lease is lost, with that as cause, and with Config.Timeout. A panic counts
+	// as an error.
 	//
 	// The messages are the handler's; the slice is not, beyond the call.
 	Handle(ctx context.Context, lease Lease, msgs []queue.Message) error
@@ -34,9 +36,10 @@ func (f HandlerFunc) Handle(ctx context.Context, lease Lease, msgs []queue.Messa
 
 // Lease is the type's lock as a handler sees it; *lock.Lease is one.
 //
-// Token is the fencing token: a number that is greater than those of all earlier holders of the type. A handler that writes
-// somewhere keeps the greatest token there, refuses what comes with a smaller one, and returns ErrFenced: then a holder that was paused
-// for longer than its lease does no harm. examples/custom-sink does that.
+// Token is the fencing token: a number that is greater than those of all earlier holders of the
+// type. A handler that writes somewhere keeps the greatest token there, refuses what comes with a
+// smaller one, and returns ErrFenced: then a holder that was paused for longer than its lease does
+// no harm. examples/custom-sink does that.
 type Lease interface {
 	Name() string                   // the type
 	Token() int64                   // the fencing token
@@ -45,13 +48,14 @@ type Lease interface {
 
 var _ Lease = (*lock.Lease)(nil)
 
-// Middleware wraps a Handler, see Config.Use. One that undoes what was done when Handle fails, by rolling a transaction back for example,
-// must not return a *BatchError as it got it, which would say that some messages are handled: it wraps it, as in
-// fmt.Errorf("rolled back: %w", err). The batch is then divided, and every part is a transaction of its own.
+// Middleware wraps a Handler, see Config.Use. One that undoes what was done when Handle fails, by
+// rolling a transaction back for example, must not return a *BatchError as it got it, which would
+// say that some messages are handled: it wraps it, as in fmt.Errorf("rolled back: %w", err). The
+// batch is then divided, and every part is a transaction of its own.
 type Middleware func(Handler) Handler
 
-// Each makes a Handler of a function for one message at a time. When f fails, the messages before are acknowledged, and only
-// the one that failed counts as failed.
+// Each makes a Handler of a function for one message at a time. When f fails, the messages before
+// are acknowledged, and only the one that failed counts as failed.
 func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
 	one := HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error { return f(ctx, lease, msgs[0]) })
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
@@ -68,10 +72,11 @@ func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Han
 	})
 }
 
-// Keyed makes a Handler that handles messages with different keys at the same time, concurrency of them at most, and messages
-// with the same key in order: h gets batches of one key each. It is finished with a batch of the type before it begins
-// the next one, so a slow key holds the others back by one batch at most. A message that fails holds back those of its key only,
-// as long as the batch lasts.
+// Keyed makes a Handler that handles messages with different keys at the same time, concurrency of
+// them at most, and messages with the same key in order: h gets batches of one key each. It is
+// finished with a batch of the type before it begins the next one, so a slow key holds the others
+// back by one batch at most. A message that fails holds back those of its key only, as long as the
+// batch lasts.
 func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 		groups := map[string][]int{}
@@ -113,14 +118,16 @@ func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 // ErrNotTried stands in a BatchError for a message that was not handled because of another one.
 var ErrNotTried = errors.New("not tried")
 
-// ErrFenced is what a handler returns, wrapped, when the destination refuses its token because it has seen a greater one: another holder
-// is at work. The session ends as one that has lost its lock. No message is blamed or put aside: it is the successor's.
+// ErrFenced is what a handler returns, wrapped, when the destination refuses its token because it
+// has seen a greater one: another holder is at work. The session ends as one that has lost its
+// lock. No message is blamed or put aside: it is the successor's.
 var ErrFenced error = fencedError{}
 
-// FencedAbove is ErrFenced for a destination that tells the greatest token it has seen. Usually that is a later holder's, and all is as with
-// ErrFenced. But when the lock's record was restored from a backup, or lost, tokens have gone back: then the lock is still held, its token is
-// raised above seen, and the same messages are handed over again with that. Without it only a person can end this, see
-// docs/operations.md.
+// FencedAbove is ErrFenced for a destination that tells the greatest token it has seen. Usually
+// that is a later holder's, and all is as with ErrFenced. But when the lock's record was restored
+// from a backup, or lost, tokens have gone back: then the lock is still held, its token is raised
+// above seen, and the same messages are handed over again with that. Without it only a person can
+// end this, see docs/operations.md.
 func FencedAbove(seen int64) error { return &fencedAbove{seen} }
 
 type fencedAbove struct{ seen int64 }
@@ -135,8 +142,9 @@ type fencedError struct{}
 func (fencedError) Error() string        { return "fenced by a later holder" }
 func (fencedError) Is(target error) bool { return target == storage.ErrFenced }
 
-// BatchError tells what became of each message of a batch, if Handle returns it as it is: inside another error it is an error like
-// others. Without it a batch that fails is divided until the message is found that fails.
+// BatchError tells what became of each message of a batch, if Handle returns it as it is: inside
+// another error it is an error like others. Without it a batch that fails is divided until the
+// message is found that fails.
 type BatchError struct {
 	Errs []error // per message: nil = handled, ErrNotTried, or why it failed
 }
@@ -156,7 +164,8 @@ func (e *BatchError) Error() string {
 // Unwrap returns the errors of the messages.
 func (e *BatchError) Unwrap() []error { return e.Errs }
 
-// batchError says that of n messages those before i are handled, i failed with err, and the others were not tried.
+// batchError says that of n messages those before i are handled, i failed with err, and the others
+// were not tried.
 func batchError(n, i int, err error) *BatchError {
 	errs := make([]error, n)
 	errs[i] = err
@@ -166,7 +175,8 @@ func batchError(n, i int, err error) *BatchError {
 	return &BatchError{errs}
 }
 
-// Permanent marks err as one that trying again cannot cure: with OnError DeadLetter the message is put aside at once.
+// Permanent marks err as one that trying again cannot cure: with OnError DeadLetter the message is
+// put aside at once.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -197,8 +207,9 @@ func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (er
 	return h.Handle(ctx, lease, msgs)
 }
 
-// narrow hands msgs to h and returns what became of each, as in a BatchError. If they fail as a whole it hands over the first half
-// and, when that is handled, the second one, and so on, so that at most one message is blamed.
+// narrow hands msgs to h and returns what became of each, as in a BatchError. If they fail as a
+// whole it hands over the first half and, when that is handled, the second one, and so on, so that
+// at most one message is blamed.
 func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) []error {
 	if ctx.Err() != nil {
 		return batchError(len(msgs), 0, ErrNotTried).Errs

@@ -12,8 +12,9 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
-// Handoffs. A type goes from one replica to another without an interruption of its service: the next holder waits in the lock's queue
-// before this one ends its session. Package share decides who should hold what; nothing here decides who may write.
+// Handoffs. A type goes from one replica to another without an interruption of its service: the
+// next holder waits in the lock's queue before this one ends its session. Package share decides who
+// should hold what; nothing here decides who may write.
 //
 //	asked for the type, or the pool stops ──▶ a successor waits in the lock's queue, or HandOver is over ──▶ ended ──▶ lock released
 //	an operator pauses the type ──────────────────────────────────────────────────────────────────────────────┘
@@ -23,8 +24,8 @@ const (
 	trafficFor    = time.Second            // … if there was a message within this time
 )
 
-// ErrPaused is wrapped by the error of a pool that was to drain everything (Config.UntilEmpty), and could not, because types
-// with backlog are paused.
+// ErrPaused is wrapped by the error of a pool that was to drain everything (Config.UntilEmpty), and
+// could not, because types with backlog are paused.
 var ErrPaused = errors.New("type is paused")
 
 // pausedError is what a pool with UntilEmpty ends with.
@@ -35,8 +36,8 @@ func pausedError(typ string) error {
 // lockReason is what the lock's record says about a holder.
 func lockReason(instance string) string { return "worker " + instance }
 
-// takeShare asks the holder of a type for it, if it does not leave it anyway, and waits in the lock's queue. It returns ErrHeld if that
-// did not work.
+// takeShare asks the holder of a type for it, if it does not leave it anyway, and waits in the
+// lock's queue. It returns ErrHeld if that did not work.
 func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 	holder, leaving := p.rebalancer.Holder(typ)
 	wait := p.cfg.Lease / 5
@@ -63,7 +64,8 @@ func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error
 	return p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance)), lock.WithFair(), lock.WithWait(wait+3*time.Second))
 }
 
-// watch decides when the session is to end: when somebody asks for the type, an operator pauses it, or the pool stops.
+// watch decides when the session is to end: when somebody asks for the type, an operator pauses it,
+// or the pool stops.
 func (s *session) watch(ctx context.Context) {
 	select {
 	case <-ctx.Done():
@@ -78,8 +80,8 @@ func (s *session) watch(ctx context.Context) {
 	close(s.ended)
 }
 
-// awaitSuccessor goes on serving a type with traffic until another replica has come for it, so that its service is not
-// interrupted: for Config.HandOver at most.
+// awaitSuccessor goes on serving a type with traffic until another replica has come for it, so that
+// its service is not interrupted: for Config.HandOver at most.
 func (s *session) awaitSuccessor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.pool.cfg.HandOver)
 	defer cancel()
@@ -117,6 +119,8 @@ func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Cont
 	return v.parting(ctx, most)
 }
 
+// Report keeps one outage for each thing that can fail, so that each is logged when it begins and
+// when it is over.
 func (v poolView) Report(what string, err error) (failed bool) {
 	o := v.outages[what]
 	if o == nil {
@@ -126,6 +130,8 @@ func (v poolView) Report(what string, err error) (failed bool) {
 	return o.note(&v.log, err, what)
 }
 
+// newRebalancer connects a pool with package share, which reads and writes the list of replicas
+// through the queue.
 func newRebalancer(p *replica) *share.Rebalancer {
 	host, _ := os.Hostname()
 	self := queue.Member{ID: p.instance, Host: host, PID: os.Getpid(), Version: Version(), Types: p.cfg.Types, MaxTypes: p.cfg.MaxTypes}

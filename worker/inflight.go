@@ -5,6 +5,9 @@ import (
 	"sync"
 )
 
+// The fetch stage goes back only when nothing is in flight, and a session that has nothing in flight is
+// what may end, forget producers, or have the reserve of the memory.
+
 // inflight counts batches between fetch and ack.
 type inflight struct {
 	mu   sync.Mutex
@@ -12,6 +15,7 @@ type inflight struct {
 	idle chan struct{} // closed when n drops to 0; nil when nobody waits
 }
 
+// add is called with 1 by the fetch stage for each batch, and with what it has settled by the ack stage.
 func (i *inflight) add(n int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -22,6 +26,8 @@ func (i *inflight) add(n int) {
 	}
 }
 
+// wait returns when everything that was fetched is acknowledged. Only then may the walk go back:
+// what is in flight would be fetched a second time.
 func (i *inflight) wait(ctx context.Context) error {
 	select {
 	case <-i.zero():

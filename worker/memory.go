@@ -7,14 +7,16 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The memory of a pool. What its types have fetched and not yet appended, together, is bounded, as is what the scheduler promotes at a time: however many
-// types are busy, and however large their messages are. It counts by queue.Message.Size.
+// The memory of a pool. What its types have fetched and not yet appended, together, is bounded, as
+// is what the scheduler promotes at a time: however many types are busy, and however large their
+// messages are. It counts by queue.Message.Size.
 //
 //	take: the most that a fetch may bring ──▶ fetch ──▶ keep: what it has brought ──▶ append, sync ──▶ give
 //	                                                                             └─▶ a Handler has it ──▶ give
 //
-// Most of the memory is shared: whoever comes first takes it, and those that find too little of it wait in line. The rest, the reserve, is as large as
-// one request. Only a type that has nothing in flight gets it, and one type at a time.
+// Most of the memory is shared: whoever comes first takes it, and those that find too little of it
+// wait in line. The rest, the reserve, is as large as one request. Only a type that has nothing in
+// flight gets it, and one type at a time.
 //
 // rule: nobody waits for ever. Whoever has the reserve gives it back without taking anything: it fetches, and then its file appends and syncs, or its
 // handler gets the batch, which counts no longer. It waits for nobody that waits for memory, as it has nothing in flight that would be before it. A
@@ -22,7 +24,8 @@ import (
 // memory: then it has nothing in flight, and its turn for the reserve comes. So slow handlers, whose types hold what was fetched ahead, keep
 // nobody else from being served: they keep others from fetching ahead.
 
-// minMemory is what the types of a pool share at least, with the reserve, in bytes. A default fetch brings up to 19 MiB: so three of them run at a time.
+// minMemory is what the types of a pool share at least, with the reserve, in bytes. A default fetch
+// brings up to 19 MiB: so three of them run at a time.
 const minMemory = 80 << 20
 
 // promoteLimit bounds one promotion, so what a scheduler holds in memory.

@@ -36,7 +36,9 @@ type Observation struct {
 	Err      error // nil: done
 }
 
-// Trace is told of every batch on its way into a file, see Config.Trace: it is called before the batch is written, and what it returns,
-// unless that is nil, when the batch is durable (nil) or may not be, and why: a lost lease, a full disk, another writer's fence. Batches
-// that share an fsync are open at the same time. Of one type there is one call at a time. msgs is for reading, during the call.
+// Trace is told of every batch on its way into a file, see Config.Trace: it is called before the
+// batch is written, and what it returns, unless that is nil, when the batch is durable (nil) or may
+// not be, and why: a lost lease, a full disk, another writer's fence. Batches that share an fsync
+// are open at the same time. Of one type there is one call at a time. msgs is for reading, during
+// the call.
 type Trace func(ctx context.Context, lease Lease, msgs []*queue.Message) (done func(error))

@@ -14,9 +14,12 @@ import (
 //
 //	fetch.go ──batch──▶ append.go (or handle.go) ──group──▶ ack.go
 //
-// The stages run at the same time, so that one batch is being fetched while another one is synced and a third one acknowledged. Each
-// channel between them holds a few, so a stage that is slow holds the others back.
+// The stages run at the same time, so that one batch is being fetched while another one is synced
+// and a third one acknowledged. Each channel between them holds a few, so a stage that is slow
+// holds the others back.
 
+// newSession prepares a session of a type whose lock is held. Whether messages go to a file or to a
+// Handler is decided here, and only here: the fetch and ack stages do the same for both.
 func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *session {
 	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
@@ -29,6 +32,12 @@ func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *
 	}
 	return s
 }
+
+// A session ends in one of three ways. In order: the fetch stage finds a reason to stop, closes its
+// channel, and what is in the pipeline goes through to the end. By an error: the first stage that fails
+// cancels the others, and what was fetched stays in the queue for the next session. By the loss of the
+// lease: its context ends all that the session does, with the loss as the cause. In each case what was
+// synced and not acknowledged is delivered again, and the next ledger knows it.
 
 // run opens the file, drains, and closes it. drained tells that the type was seen empty.
 func (s *session) run(ctx context.Context) (drained bool, err error) {

@@ -11,10 +11,11 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A message that kills the process cannot be caught: nobody is left to count its failures. So the handler's session leaves a
-// mark in the queue when it begins: the first pending message, and how many sessions in a row began with it. A session that
-// begins where the one before it began is suspicious: it hands over one message at a time, and notes which one
-// before. If sessions die twice while they have the same message by itself, it is that message. See docs/decisions/0003.
+// A message that kills the process cannot be caught: nobody is left to count its failures. So the
+// handler's session leaves a mark in the queue when it begins: the first pending message, and how
+// many sessions in a row began with it. A session that begins where the one before it began is
+// suspicious: it hands over one message at a time, and notes which one before. If sessions die
+// twice while they have the same message by itself, it is that message. See docs/decisions/0003.
 
 const (
 	aloneDeaths = 2  // how often a message may end the process by itself
@@ -89,6 +90,7 @@ func (p *poison) killer(id queue.ID) (deaths int, killer bool) {
 // buried ends the count of a message that was put aside.
 func (p *poison) buried(id queue.ID) { delete(p.mark.Deaths, id) }
 
+// store writes the mark. Each time it is the whole mark, so writing it twice does no harm.
 func (p *poison) store(ctx context.Context) error {
 	b, err := json.Marshal(p.mark)
 	if err != nil {
@@ -123,7 +125,8 @@ func (p *poison) returned(ctx context.Context, settled int) {
 	}
 }
 
-// end leaves a clean mark. A session that lost its lock leaves it alone: there may be a successor, which has its own.
+// end leaves a clean mark. A session that lost its lock leaves it alone: there may be a successor,
+// which has its own.
 func (p *poison) end(err error) {
 	if p.oneByOne == 0 || errors.Is(err, lock.ErrLost) {
 		return

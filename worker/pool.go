@@ -73,9 +73,11 @@ func New(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was fetched (with a Handler: finish
-// the batch that it has), release the locks. Run returns when that is done. It does not wait for a queue that has stopped answering, unless
-// messages in hand depend on the answer; then the release of a lock goes on until the Locker is closed. Safe to call more than once and from any goroutine.
+// Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was
+// fetched (with a Handler: finish the batch that it has), release the locks. Run returns when that
+// is done. It does not wait for a queue that has stopped answering, unless messages in hand depend
+// on the answer; then the release of a lock goes on until the Locker is closed. Safe to call more
+// than once and from any goroutine.
 func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); close(p.stopping) }) }
 
 // Stats returns the counters so far. Safe for concurrent use.
@@ -99,12 +101,14 @@ func (p *Pool) Status() Status {
 	return s
 }
 
-// Subscribe returns a channel of the pool's events: of these kinds, or of all. Those of one type come in order. The channel is closed
-// when Run returns, or by cancel, which may be called more than once.
+// Subscribe returns a channel of the pool's events: of these kinds, or of all. Those of one type
+// come in order. The channel is closed when Run returns, or by cancel, which may be called more
+// than once.
 //
-// The pool never waits for a subscriber. The channel holds buffer events, 1 at least; when it is full the oldest event in it is dropped
-// for the new one, and Event.Missed counts what was dropped. So the last event always arrives, and a slow subscriber knows that it has
-// gaps; what has to be complete belongs into Config.Events, and counts come from Stats.
+// The pool never waits for a subscriber. The channel holds buffer events, 1 at least; when it is
+// full the oldest event in it is dropped for the new one, and Event.Missed counts what was dropped.
+// So the last event always arrives, and a slow subscriber knows that it has gaps; what has to be
+// complete belongs into Config.Events, and counts come from Stats.
 func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, cancel func()) {
 	sub := &subscription{events: make(chan Event, max(buffer, 1)), kinds: slices.Clone(kinds)}
 	s := &p.subscriptions
@@ -118,11 +122,12 @@ func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, c
 	return sub.events, func() { s.cancel(sub) }
 }
 
-// Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx ends, which gives
-// everything up at once; nothing is lost by that either, the next holder goes on. It returns nil after a stop and when
-// all types were drained; an error if ctx ended it, or if files could not be used: with UntilEmpty after all other
-// types were drained, otherwise only when no type is left that can be served. With UntilEmpty it returns an *UnfitError for each type in whose
-// queue something is left that cannot be appended.
+// Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx
+// ends, which gives everything up at once; nothing is lost by that either, the next holder goes on.
+// It returns nil after a stop and when all types were drained; an error if ctx ended it, or if
+// files could not be used: with UntilEmpty after all other types were drained, otherwise only when
+// no type is left that can be served. With UntilEmpty it returns an *UnfitError for each type in
+// whose queue something is left that cannot be appended.
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -156,8 +161,9 @@ func (p *Pool) Run(ctx context.Context) error {
 	return err
 }
 
-// discover starts a server for every type that the configuration names or matches. It returns when the pool stops, or,
-// with UntilEmpty, when all servers are done and no new type has appeared meanwhile.
+// discover starts a server for every type that the configuration names or matches. It returns when
+// the pool stops, or, with UntilEmpty, when all servers are done and no new type has appeared
+// meanwhile.
 func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) error {
 	globs := false
 	for _, t := range p.cfg.Types {
@@ -205,15 +211,18 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 	}
 }
 
+// matches tells whether Config.Types names a type.
 func (p *Pool) matches(typ string) bool { return share.Matches(p.cfg.Types, typ) }
 
+// isServed tells whether a type has been found before. A type that is served once is served for good.
 func (p *Pool) isServed(typ string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.served[typ]
 }
 
-// errAsked ends a session whose type somebody else wants. Whoever that is comes first: this pool stands back for a while.
+// errAsked ends a session whose type somebody else wants. Whoever that is comes first: this pool
+// stands back for a while.
 var errAsked = errors.New("the type was asked for")
 
 const standBack = 2 * time.Second
@@ -285,8 +294,9 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 	}
 }
 
-// awaitTurn returns when something is to be done about the type: mostly because it has backlog, and falls to this pool. It returns
-// share.TurnNone when the pool stops or, with UntilEmpty, when the type has nothing. The error is one that waiting does not cure.
+// awaitTurn returns when something is to be done about the type: mostly because it has backlog, and
+// falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the
+// type has nothing. The error is one that waiting does not cure.
 func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (share.Turn, error) {
 	poll := backoff{min: watchMin, max: watchMax}
 	var outage outage
@@ -335,8 +345,9 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 	return share.TurnNone, nil
 }
 
-// hold takes a slot and the type's lock, and runs one session. Without an error the session ended in order, or there was
-// no backlog any more when the lock came free; drained tells that the session saw the type empty.
+// hold takes a slot and the type's lock, and runs one session. Without an error the session ended
+// in order, or there was no backlog any more when the lock came free; drained tells that the
+// session saw the type empty.
 func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.Logger) (drained bool, err error) {
 	defer p.rebalancer.Freed(typ)
 	stopCtx, done := p.untilStop(ctx)
@@ -370,7 +381,8 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	p.noteHeld(typ, lease)
 	defer func() {
 		defer p.book.noteHeld(typ, nil)
-		// Released on a context of its own: the session's is over by now, and the next holder must not wait for the lease.
+		// Released on a context of its own: the session's is over by now, and the next holder must
+		// not wait for the lease.
 		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
 		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
@@ -404,8 +416,8 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 }
 
-// lookAtForeign is told of each look at a type that has no messages, and how many foreign keys it has come across: the type has no others,
-// so none means that all is well.
+// lookAtForeign is told of each look at a type that has no messages, and how many foreign keys it
+// has come across: the type has no others, so none means that all is well.
 func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zerolog.Logger) error {
 	u := p.book.unfitOf(typ)
 	if seen > 0 {

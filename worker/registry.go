@@ -10,6 +10,10 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
+// The registry of files is the queue's memory of which file a type has and how much of it is durable. A
+// session checks its file against that when it opens it, so that an old copy or an empty directory does
+// not pass for the file, and raises it with each acknowledgement.
+
 // knownFiles is what a pool remembers of the files of its types between its sessions. Safe for concurrent use.
 type knownFiles struct {
 	mu      sync.Mutex
@@ -47,6 +51,8 @@ func (f *knownFiles) recalled(typ string) ledger.Lives {
 	return f.lives[typ]
 }
 
+// remember keeps since when the producers of a type have been silent: a pool whose sessions are
+// short would otherwise never see any of them silent for long.
 func (f *knownFiles) remember(typ string, l *ledger.Ledger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -59,6 +65,8 @@ type registry struct {
 	pool *replica
 }
 
+// Lookup and Register raise what the registry says to what this pool has seen durable itself: the
+// database may have been set back since.
 func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
 	f, ok, err := r.q.File(ctx, typ)
 	return r.pool.files.atLeast(typ, storageEntry(f)), ok, err
@@ -74,6 +82,8 @@ func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e
 	return storageEntry(f), ok, err
 }
 
+// Update is for the end of a session. No message depends on it, so a pool that stops does not wait
+// for a server that is silent.
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
 	ctx, done := r.pool.parting(ctx, registryTimeout)
 	defer done()
@@ -88,6 +98,7 @@ func queueFile(e storage.Entry) queue.File {
 	return queue.File{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
 }
 
+// fileHolder is what fences say about who wrote them. It is for people: nothing is decided by it.
 func fileHolder(instance string) storage.Holder {
 	host, _ := os.Hostname()
 	return storage.Holder{ID: instance, Host: host, PID: os.Getpid(), Version: Version()}

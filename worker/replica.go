@@ -18,8 +18,8 @@ const (
 	partingPoll  = 25 * time.Millisecond  // how often a pool that stops looks whether the queue has gone silent
 )
 
-// replica is what a pool shares with its sessions and its scheduler: who it is, what it was told, what all of them use. Safe for
-// concurrent use.
+// replica is what a pool shares with its sessions and its scheduler: who it is, what it was told,
+// what all of them use. Safe for concurrent use.
 type replica struct {
 	cfg       Config
 	log       zerolog.Logger
@@ -76,9 +76,10 @@ func (p *replica) pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// parting returns a context, of at most so long, for what a pool says when it has finished a type or all of them: how far the file has come,
-// that the lock is free, that it leaves. Nothing is lost without it. While the pool stops it ends early if the queue is silent: a server
-// that hangs must not hold up the stop of a replica that has nothing in hand.
+// parting returns a context, of at most so long, for what a pool says when it has finished a type
+// or all of them: how far the file has come, that the lock is free, that it leaves. Nothing is lost
+// without it. While the pool stops it ends early if the queue is silent: a server that hangs must
+// not hold up the stop of a replica that has nothing in hand.
 func (p *replica) parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	go func() {
@@ -97,6 +98,7 @@ func (p *replica) parting(ctx context.Context, most time.Duration) (context.Cont
 	return ctx, cancel
 }
 
+// observe records that a session is alive, and tells Config.Observe what a step took.
 func (p *replica) observe(o Observation) {
 	p.book.progress(o)
 	if f := p.cfg.Observe; f != nil {

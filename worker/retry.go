@@ -14,14 +14,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Retries. What fails is tried again after a pause that grows; what no retry can help ends with its error (fatal). The stages wait for
-// the queue with these; a message that a Handler fails is in retries, and Config.RetryMin and RetryMax bound its pauses.
+// Retries. What fails is tried again after a pause that grows; what no retry can help ends with its
+// error (fatal). The stages wait for the queue with these; a message that a Handler fails is in
+// retries, and Config.RetryMin and RetryMax bound its pauses.
 
 // backoff yields growing, jittered pauses.
 type backoff struct {
 	min, max, cur time.Duration
 }
 
+// next returns a pause of at least half the bound, for what only one waits for: it keeps a pace.
 func (b *backoff) next() time.Duration {
 	b.cur = min(max(2*b.cur, b.min), b.max)
 	return b.cur/2 + mrand.N(b.cur/2+1)
@@ -35,6 +37,7 @@ func (b *backoff) full() time.Duration {
 
 func (b *backoff) reset() { b.cur = 0 }
 
+// sleep waits for d; the error is that of a context that ended before.
 func sleep(ctx context.Context, d time.Duration) error {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -74,13 +77,16 @@ func fatal(err error) bool {
 	return false
 }
 
-// retries counts the attempts of the messages of a session that a Handler failed, and decides when each is over.
+// retries counts the attempts of the messages of a session that a Handler failed, and decides when
+// each is over.
 type retries struct {
 	attempts map[queue.ID]int // of messages that have failed and are not settled
 	most     int              // before a message becomes a dead letter; 0: no number is enough
 	pause    backoff
 }
 
+// newRetries takes its bounds from the configuration. With OnError Block no number of attempts is
+// enough, not even after a permanent error: somebody has to look.
 func newRetries(cfg *Config) retries {
 	r := retries{attempts: map[queue.ID]int{}, pause: backoff{min: cfg.RetryMin, max: cfg.RetryMax}}
 	if cfg.OnError == DeadLetter {

@@ -19,12 +19,12 @@ type RewriteOptions struct {
 	Compact    storage.CompactOptions
 }
 
-// Rewrite writes the newest file of a type anew, as a compaction or a repair, under the type's lock: workers of the type
-// stand by meanwhile and go on in the new file. The old file is sealed and stays. Of cfg, Queue, Locker, Dir, Lease,
-// Storage and Logger are used.
+// Rewrite writes the newest file of a type anew, as a compaction or a repair, under the type's
+// lock: workers of the type stand by meanwhile and go on in the new file. The old file is sealed
+// and stays. Of cfg, Queue, Locker, Dir, Lease, Storage and Logger are used.
 //
-// With AcceptLoss, if the registered file is not here, a new one takes its place instead, and the report says what is lost. With Adopt
-// nothing is written anew.
+// With AcceptLoss, if the registered file is not here, a new one takes its place instead, and the
+// report says what is lost. With Adopt nothing is written anew.
 func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *storage.CompactReport, err error) {
 	cfg.Types, cfg.AllTypes = []string{typ}, false
 	cfg.Storage.Salvage, cfg.Storage.AcceptLoss, cfg.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
@@ -71,8 +71,8 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	return report, nil
 }
 
-// askFor acquires the type's lock within wait. Whoever holds it is asked to give it back: one worker after the other, as
-// long as there is one that was waiting for it.
+// askFor acquires the type's lock within wait. Whoever holds it is asked to give it back: one
+// worker after the other, as long as there is one that was waiting for it.
 func (p *replica) askFor(ctx context.Context, typ, why string, wait time.Duration) (*lock.Lease, error) {
 	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(why))
 	for end := time.Now().Add(wait); errors.Is(err, lock.ErrHeld) && time.Now().Before(end); {

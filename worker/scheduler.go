@@ -9,8 +9,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The scheduler promotes delayed messages: when they are due, they become normal messages of their types. Every pool looks, with one
-// read of one index entry, when the next one is due. Only when one is, it asks for the lock, so that one pool promotes at a time.
+// The scheduler promotes delayed messages: when they are due, they become normal messages of their
+// types. Every pool looks, with one read of one index entry, when the next one is due. Only when
+// one is, it asks for the lock, so that one pool promotes at a time.
 //
 // rule: the lock saves the others the work, and nothing else rests on it. Queue.Promote is right for any number of callers, and for one
 // that was paused and goes on long after it lost the lock.
@@ -23,8 +24,8 @@ const (
 	promoteTimeout = 30 * time.Second // of one promotion, and of one look: who gets no answer must not keep the lock
 )
 
-// startScheduler starts the scheduler and returns what stops it. With UntilEmpty it first promotes what is due already: that shall be
-// drained too.
+// startScheduler starts the scheduler and returns what stops it. With UntilEmpty it first promotes
+// what is due already: that shall be drained too.
 func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 	if p.cfg.NoScheduler {
 		return func() {}
@@ -44,8 +45,9 @@ func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 	}
 }
 
-// promoteDue promotes until nothing is due. Like the draining it tries again when the queue is away, or when another pool was faster, which
-// has perhaps not come to the end. What stays due all the same cannot be promoted now.
+// promoteDue promotes until nothing is due. Like the draining it tries again when the queue is
+// away, or when another pool was faster, which has perhaps not come to the end. What stays due all
+// the same cannot be promoted now.
 func (p *replica) promoteDue(ctx context.Context) {
 	retry := backoff{min: scheduleMin, max: scheduleMax}
 	var outage outage
@@ -120,7 +122,8 @@ func (p *replica) nextDue(ctx context.Context) (time.Duration, error) {
 	return due.Sub(now), err
 }
 
-// promoteUnderLock promotes for as long as there is something to promote, or will be shortly. That another pool does is no error.
+// promoteUnderLock promotes for as long as there is something to promote, or will be shortly. That
+// another pool does is no error.
 func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 	lease, err := p.cfg.Locker.Acquire(ctx, schedulerLock,
 		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("scheduler of worker "+p.instance))
@@ -183,7 +186,8 @@ func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 	return done, err
 }
 
-// promotesLate reports whether delayed messages have been due for longer than d, or whether that cannot be known.
+// promotesLate reports whether delayed messages have been due for longer than d, or whether that
+// cannot be known.
 func (p *replica) promotesLate(ctx context.Context, d time.Duration) bool {
 	memory := p.memory.try(p.memory.promote)
 	if memory == nil {

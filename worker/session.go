@@ -85,7 +85,8 @@ type sink interface {
 	describe(*zerolog.Event) *zerolog.Event
 }
 
-// asked tells whether somebody wants the type to be given back (fencepost locks release --request, a compaction).
+// asked tells whether somebody wants the type to be given back (fencepost locks release --request,
+// a compaction).
 func (s *session) asked() bool {
 	select {
 	case <-s.lease.ReleaseRequested():

@@ -88,8 +88,9 @@ type TypeStatus struct {
 	LastError   string // the last failure, over or not; see State
 	LastErrorAt time.Time
 
-	// Stuck tells that a held type gets nowhere: no step of the session, not even one that failed, ended for minutes. A disk that
-	// does not answer is the usual reason. A Handler may take as long as it likes.
+	// Stuck tells that a held type gets nowhere: no step of the session, not even one that failed,
+	// ended for minutes. A disk that does not answer is the usual reason. A Handler may take as
+	// long as it likes.
 	Stuck bool
 
 	Stats                   // since the pool was created; Types is 0
@@ -113,6 +114,10 @@ const (
 	failing = 2 * time.Second  // if the last answer was an error
 	silence = 10 * time.Second // if there is none to a question
 )
+
+// The book. Sessions, the watch over types, and the scheduler record here what happens to them, each in
+// a few words under one mutex that is never held for long. Status and Stats read it, the heartbeat takes
+// from it what is wrong, and Run what its error says. Nothing that keeps messages safe depends on it.
 
 // book is what a pool records about its types, for Status and Stats. Safe for concurrent use.
 type book struct {
@@ -382,6 +387,8 @@ func (b *book) troubles() map[string]string {
 	return errs
 }
 
+// setRefused records that a type's file cannot be used, and why; nil: it can again. A refused type
+// is looked at now and then, as somebody may have repaired it.
 func (b *book) setRefused(typ string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -405,6 +412,7 @@ func (b *book) allRefused(types []string) error {
 	return b.refusalsLocked()
 }
 
+// refusals is what Run returns about types that could not be served.
 func (b *book) refusals() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

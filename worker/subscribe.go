@@ -18,6 +18,7 @@ type subscription struct {
 	missed uint64
 }
 
+// cancel may come after close, or a second time: a channel is closed once.
 func (s *subscriptions) cancel(sub *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -38,6 +39,7 @@ func (s *subscriptions) close() {
 	s.all = nil
 }
 
+// tell hands an event to each subscriber that wants its kind, and waits for none.
 func (s *subscriptions) tell(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

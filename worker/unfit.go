@@ -12,9 +12,10 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// What cannot be appended, or handled: messages that cannot be decoded or have no number, and foreign keys (queue.ForeignKeys). Nothing removes
-// them, and no other message waits for them for longer than the gap timeout. A person has to repair or remove them, and is told: by a warning for each,
-// by the state of the type, and with Config.UntilEmpty by the error of Run.
+// What cannot be appended, or handled: messages that cannot be decoded or have no number, and
+// foreign keys (queue.ForeignKeys). Nothing removes them, and no other message waits for them for
+// longer than the gap timeout. A person has to repair or remove them, and is told: by a warning for
+// each, by the state of the type, and with Config.UntilEmpty by the error of Run.
 //
 //	message: incomplete ──gap timeout──▶ a warning, blocked ──repaired──▶ appended
 //	foreign key: a warning, blocked ──removed──▶
@@ -26,8 +27,8 @@ const (
 	foreignMost  = 1000             // … and how many of them
 )
 
-// UnfitError tells that something in the queue cannot be appended or handled. It stays there until somebody repairs or removes it. Run returns it with
-// Config.UntilEmpty.
+// UnfitError tells that something in the queue cannot be appended or handled. It stays there until
+// somebody repairs or removes it. Run returns it with Config.UntilEmpty.
 type UnfitError struct {
 	Type     string
 	Messages int    // that cannot be decoded or have no number
@@ -55,7 +56,8 @@ func (e *UnfitError) Error() string {
 
 const whyForeign = "its key holds no message ID"
 
-// unfit is what a pool knows of a type's messages and keys that cannot be appended. It outlasts sessions, so that what was said is not said again.
+// unfit is what a pool knows of a type's messages and keys that cannot be appended. It outlasts
+// sessions, so that what was said is not said again.
 type unfit struct {
 	mu      sync.Mutex
 	entries map[unfitKey]*unfitEntry
@@ -87,7 +89,8 @@ type unfitEntry struct {
 	told  bool
 }
 
-// begin begins a sweep. What was not seen in the last two is gone: a sweep may begin anew before it came to the end.
+// begin begins a sweep. What was not seen in the last two is gone: a sweep may begin anew before it
+// came to the end.
 func (u *unfit) begin() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -138,8 +141,8 @@ func (u *unfit) overdue(e *unfitEntry) (tell bool) {
 	return tell
 }
 
-// end is called at the end of a sweep: what it has not seen is gone. With leave everything that is left is overdue; told are those that
-// deserve a warning.
+// end is called at the end of a sweep: what it has not seen is gone. With leave everything that is
+// left is overdue; told are those that deserve a warning.
 func (u *unfit) end(leave bool) (told []unfitKey) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -154,7 +157,8 @@ func (u *unfit) end(leave bool) (told []unfitKey) {
 	return told
 }
 
-// error is what is overdue, nil if nothing is. count tells that there are so many more than could be told that it is worth another warning.
+// error is what is overdue, nil if nothing is. count tells that there are so many more than could
+// be told that it is worth another warning.
 func (u *unfit) error(typ string) (err *UnfitError, count bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()

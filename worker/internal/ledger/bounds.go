@@ -6,27 +6,31 @@ import (
 	"slices"
 )
 
-// Bounds. A checkpoint carries everything that a ledger remembers, so each kind of entry has a most. Beyond it the oldest entries are
-// forgotten early, which the worker logs.
+// Bounds. A checkpoint carries everything that a ledger remembers, so each kind of entry has a
+// most. Beyond it the oldest entries are forgotten early, which the worker logs.
 
 const (
-	// maxProducers bounds what one type's file remembers of producers, a range of missing numbers counting as one, and so memory
-	// (about 15 MB) and checkpoints (3 MB).
+	// maxProducers bounds what one type's file remembers of producers, a range of missing numbers
+	// counting as one, and so memory (about 15 MB) and checkpoints (3 MB).
 	maxProducers = 100_000
 
-	// MaxSkipped bounds what one type's file remembers of the messages that were put aside, in ranges of numbers, and so the
-	// checkpoint state (2 MB). Messages that follow each other take one range.
+	// MaxSkipped bounds what one type's file remembers of the messages that were put aside, in
+	// ranges of numbers, and so the checkpoint state (2 MB). Messages that follow each other take
+	// one range.
 	MaxSkipped = 150_000
 
-	// MaxDelayed bounds what one type's file remembers of delayed messages, in ranges, and so the checkpoint state (4 MB). Messages
-	// that are promoted in the order of their publishing take one range for each publisher.
+	// MaxDelayed bounds what one type's file remembers of delayed messages, in ranges, and so the
+	// checkpoint state (4 MB). Messages that are promoted in the order of their publishing take one
+	// range for each publisher.
 	MaxDelayed = 150_000
 
-	// MaxKeys bounds what one type's file remembers of idempotency keys, and so memory (about 60 MB) and checkpoints (22 MB).
+	// MaxKeys bounds what one type's file remembers of idempotency keys, and so memory (about 60
+	// MB) and checkpoints (22 MB).
 	MaxKeys = 1_000_000
 )
 
-// Growth is how much was added since the last checkpoint, in entries of some ten bytes each. Checkpointed makes it 0.
+// Growth is how much was added since the last checkpoint, in entries of some ten bytes each.
+// Checkpointed makes it 0.
 func (l *Ledger) Growth() int { return l.grown + l.delayed.grown }
 
 // Checkpointed tells the ledger that a checkpoint has its state.
@@ -35,12 +39,14 @@ func (l *Ledger) Checkpointed() { l.grown, l.delayed.grown = 0, 0 }
 // Forgotten tells what TrimHistory has forgotten early.
 type Forgotten struct{ Skipped, Delayed, Keys bool }
 
-// TrimHistory bounds what is remembered about skipped numbers, delayed messages and keys, and drops keys that are over.
+// TrimHistory bounds what is remembered about skipped numbers, delayed messages and keys, and drops
+// keys that are over.
 func (l *Ledger) TrimHistory() (early Forgotten) {
 	return Forgotten{l.trimSkipped(), l.delayed.trim(), l.keys.forget()}
 }
 
-// trimSkipped forgets a quarter, those of the producers that have been silent for longest, if there are more than the most.
+// trimSkipped forgets a quarter, those of the producers that have been silent for longest, if there
+// are more than the most.
 func (l *Ledger) trimSkipped() (early bool) {
 	if l.skipped <= l.mostSkipped {
 		return false
@@ -73,8 +79,9 @@ func (d *Delayed) trim() (early bool) {
 // Load is how many producers and declared gaps the ledger remembers, and the most that TrimProducers leaves.
 func (l *Ledger) Load() (producers, most int) { return len(l.last) + l.missing, l.mostProducers }
 
-// TrimProducers forgets a tenth, the producers that have been silent for longest, if there are more than the most. full tells that there
-// are still too many: something of the others may be pending, and only another full sweep can tell.
+// TrimProducers forgets a tenth, the producers that have been silent for longest, if there are more
+// than the most. full tells that there are still too many: something of the others may be pending,
+// and only another full sweep can tell.
 func (l *Ledger) TrimProducers() (forgotten int, full bool) {
 	if len(l.last)+l.missing <= l.mostProducers {
 		return 0, false

@@ -6,12 +6,15 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Delayed messages that were promoted. A database that is set back to an earlier state promotes once more what it had promoted since, under
-// other IDs, which the check of the numbers cannot tell from new messages. So the file remembers which delayed messages it has: a
-// promoted message names its delayed one in a header (queue.DelayedHeader), and the publisher has numbered the delayed ones, 1, 2, 3 …
-// A copy leaves a skip entry in the file, as a second message with an idempotency key does.
+// Delayed messages that were promoted. A database that is set back to an earlier state promotes
+// once more what it had promoted since, under other IDs, which the check of the numbers cannot tell
+// from new messages. So the file remembers which delayed messages it has: a promoted message names
+// its delayed one in a header (queue.DelayedHeader), and the publisher has numbered the delayed
+// ones, 1, 2, 3 … A copy leaves a skip entry in the file, as a second message with an idempotency
+// key does.
 
-// Delayed are the IDs of the delayed messages that a file has. Part of the ledger, and as safe for concurrent use.
+// Delayed are the IDs of the delayed messages that a file has. Part of the ledger, and as safe for
+// concurrent use.
 type Delayed struct {
 	of    map[uint64]*delayedEntry // by producer number of the delayed messages
 	spans int                      // of all entries
@@ -82,13 +85,15 @@ func (d *Delayed) drop(m *queue.Message) {
 	}
 }
 
-// forget drops producers that have been silent for longer than retention. Ledger.Forget says when it may be called.
+// forget drops producers that have been silent for longer than retention. Ledger.Forget says when
+// it may be called.
 func (d *Delayed) forget(now int64, retention time.Duration) {
 	for _, producer := range silent(d.of, now, retention) {
 		d.remove(producer)
 	}
 }
 
+// remove forgets a producer of delayed messages.
 func (d *Delayed) remove(producer uint64) {
 	d.spans -= len(d.of[producer].ns)
 	delete(d.of, producer)

@@ -6,10 +6,12 @@ import (
 	"time"
 )
 
-// Forgetting. The file remembers producers, and entries of those that are gone must go some time. Clocks may be wrong: that of a server jumps, and
-// one that was read in a bad second stays wrong for the life of a process. So it takes more than a clock to forget a producer, see silent.
+// Forgetting. The file remembers producers, and entries of those that are gone must go some time.
+// Clocks may be wrong: that of a server jumps, and one that was read in a bad second stays wrong
+// for the life of a process. So it takes more than a clock to forget a producer, see silent.
 
-// spareProducers is how many producers a file remembers at least, however old they look. At 25 bytes each they are 50 KB of a checkpoint.
+// spareProducers is how many producers a file remembers at least, however old they look. At 25
+// bytes each they are 50 KB of a checkpoint.
 const spareProducers = 2000
 
 // life is when a producer was last heard of. Part of the ledger's entries.
@@ -22,7 +24,8 @@ type life struct {
 // heard notes a sign of life.
 func (l *life) heard(seenAt int64) { *l = life{seenAt: max(l.seenAt, seenAt), since: time.Now()} }
 
-// compare is negative if l has been silent for longer than other, as far as this pool knows. What it has heard of itself comes behind what it knows from the file.
+// compare is negative if l has been silent for longer than other, as far as this pool knows. What
+// it has heard of itself comes behind what it knows from the file.
 func (l *life) compare(other *life) int {
 	switch {
 	case l.read && other.read:
@@ -35,6 +38,7 @@ func (l *life) compare(other *life) int {
 	return l.since.Compare(other.since)
 }
 
+// lived makes a life part of an entry, for silent.
 func (l *life) lived() *life { return l }
 
 // readLife is that of an entry in a checkpoint's state.
@@ -45,8 +49,9 @@ func readLife(seenAt int64) life { return life{seenAt: seenAt, since: time.Now()
 // rule: no wall clock forgets a producer. It is silent when this pool has not heard of it for retention, by the monotonic clock of this process. That
 // clock stands still while the machine sleeps, as the clocks of producers on it do, so the time is never too short.
 //
-// A pool that does not run for so long, as one that a timer starts to drain what there is, would forget nobody. What it only knows from the
-// file goes when the queue's clock says so and spareProducers others were heard of later.
+// A pool that does not run for so long, as one that a timer starts to drain what there is, would
+// forget nobody. What it only knows from the file goes when the queue's clock says so and
+// spareProducers others were heard of later.
 func silent[E interface{ lived() *life }](entries map[uint64]E, now int64, retention time.Duration) (producers []uint64) {
 	began := time.Now()
 	var old []uint64
@@ -65,7 +70,8 @@ func silent[E interface{ lived() *life }](entries map[uint64]E, now int64, reten
 	return producers
 }
 
-// Lives is what a pool remembers of a type's file between its sessions: since when each producer has been silent.
+// Lives is what a pool remembers of a type's file between its sessions: since when each producer
+// has been silent.
 type Lives struct {
 	producers map[uint64]*producerEntry
 	delayed   map[uint64]*delayedEntry
@@ -74,7 +80,8 @@ type Lives struct {
 // Lives returns what the next session is to Recall. The ledger is not used any more then.
 func (l *Ledger) Lives() Lives { return Lives{l.last, l.delayed.of} }
 
-// Recall lets the entries of a file that was opened go on with their ages. An entry that another pool has changed meanwhile begins anew.
+// Recall lets the entries of a file that was opened go on with their ages. An entry that another
+// pool has changed meanwhile begins anew.
 func (l *Ledger) Recall(before Lives) {
 	for producer, e := range l.last {
 		if b := before.producers[producer]; b != nil && b.n == e.n && e.read {
@@ -88,8 +95,9 @@ func (l *Ledger) Recall(before Lives) {
 	}
 }
 
-// Forget drops producers that have been silent for longer than retention. now is the queue's clock, in ms. It may only be called after a
-// sweep over all pending messages that found nothing of these producers, because a lost acknowledgement may still redeliver them.
+// Forget drops producers that have been silent for longer than retention. now is the queue's clock,
+// in ms. It may only be called after a sweep over all pending messages that found nothing of these
+// producers, because a lost acknowledgement may still redeliver them.
 func (l *Ledger) Forget(now int64, retention time.Duration) (dropped int) {
 	producers := silent(l.last, now, retention)
 	for _, producer := range producers {

@@ -6,9 +6,10 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Messages that wait. A message behind a missing one is held back until that arrives or the gap timeout is over. Others cannot be
-// appended however long they wait, because they cannot be decoded or have no number: somebody has to repair or remove them.
-// Nothing of this is persisted. The next holder starts the clocks again, which only makes messages wait longer.
+// Messages that wait. A message behind a missing one is held back until that arrives or the gap
+// timeout is over. Others cannot be appended however long they wait, because they cannot be decoded
+// or have no number: somebody has to repair or remove them. Nothing of this is persisted. The next
+// holder starts the clocks again, which only makes messages wait longer.
 
 // heldEntry remembers since when a producer's next message has been missing.
 type heldEntry struct {
@@ -68,6 +69,8 @@ func (l *Ledger) holdStuck(producer uint64, id queue.ID) {
 	l.stuck[producer] = h
 }
 
+// holdAny returns the entry of a producer with id in it. Its clock starts with the first message
+// that waits and does not start again while any of them does.
 func (l *Ledger) holdAny(held map[uint64]heldEntry, producer uint64, id queue.ID) heldEntry {
 	h, ok := held[producer]
 	if !ok {
@@ -106,8 +109,8 @@ func (l *Ledger) lookAgain() bool {
 	return false
 }
 
-// overdue reports, at the end of a full sweep, whether all that is held back are messages that never became complete, and have
-// outlasted the gap timeout.
+// overdue reports, at the end of a full sweep, whether all that is held back are messages that
+// never became complete, and have outlasted the gap timeout.
 func (l *Ledger) overdue() bool {
 	sweep := l.Sweep()
 	for _, h := range l.held {

@@ -8,21 +8,26 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Idempotency keys (queue.KeyHeader). The file remembers the keys of its messages for Options.DedupeWindow: behind the last checkpoint
-// they stand in the records, before it in the checkpoint's state. A second message with a key leaves a skip entry in the file, so that
-// its number counts there, and is acknowledged.
+// Idempotency keys (queue.KeyHeader). The file remembers the keys of its messages for
+// Options.DedupeWindow: behind the last checkpoint they stand in the records, before it in the
+// checkpoint's state. A second message with a key leaves a skip entry in the file, so that its
+// number counts there, and is acknowledged.
 //
-// Two messages are compared by the times in their IDs, when they were published, and not by when they are drained: so it makes no
-// difference how long a backlog has been waiting, or which worker drains it. A message whose ID is of a time to come shows that clocks disagree,
-// that of its publisher and that of the worker: it has two times then, that of its ID and that of the worker's clock, and both count.
+// Two messages are compared by the times in their IDs, when they were published, and not by when
+// they are drained: so it makes no difference how long a backlog has been waiting, or which worker
+// drains it. A message whose ID is of a time to come shows that clocks disagree, that of its
+// publisher and that of the worker: it has two times then, that of its ID and that of the worker's
+// clock, and both count.
 
-// keySlack is for how much longer than the window a key is remembered: a message may be stored that much later than its ID
-// says, as a publisher repeats what is unclear for 10 minutes (queue.RepeatForDefault).
+// keySlack is for how much longer than the window a key is remembered: a message may be stored that
+// much later than its ID says, as a publisher repeats what is unclear for 10 minutes
+// (queue.RepeatForDefault).
 const keySlack = 15 * time.Minute
 
 // keyHash is what is remembered of a key. 128 bits of SHA-256: nobody finds two keys that collide.
 type keyHash [16]byte
 
+// hashKey makes all keys equally long, so that a million of them have a known size.
 func hashKey(key string) keyHash {
 	sum := sha256.Sum256([]byte(key))
 	return keyHash(sum[:])
@@ -48,7 +53,8 @@ type keys struct {
 	newest int64               // the latest time recorded that was not from the future
 }
 
-// copied reports whether a message with m's key was published within the window before or after m, and is in the file.
+// copied reports whether a message with m's key was published within the window before or after m,
+// and is in the file.
 func (k *keys) copied(m *queue.Message) bool {
 	key, ok := m.Headers[queue.KeyHeader]
 	if !ok || k.window == 0 {
@@ -76,6 +82,8 @@ func (k *keys) record(key string, id queue.ID) {
 	k.add(e, min(e.at, k.now))
 }
 
+// add remembers e, which was seen at a time of the worker's clock. A key may have several times:
+// messages with the same key are all published when they are further apart than the window.
 func (k *keys) add(e keyEntry, seen int64) {
 	if k.has(e) {
 		return
@@ -103,6 +111,7 @@ func (k *keys) has(e keyEntry) bool {
 	return known && (at == e.at || slices.Contains(k.more[e.key], e.at))
 }
 
+// remove forgets one time of a key, and the key with its last time.
 func (k *keys) remove(e keyEntry) {
 	if !k.has(e) {
 		return
@@ -129,8 +138,8 @@ func (k *keys) drop(m *queue.Message) {
 	}
 }
 
-// forget drops keys that no message to come can be a copy of, and the oldest beyond the most there may be. early tells that some were forgotten
-// before their time.
+// forget drops keys that no message to come can be a copy of, and the oldest beyond the most there
+// may be. early tells that some were forgotten before their time.
 func (k *keys) forget() (early bool) {
 	if k.window == 0 {
 		return false

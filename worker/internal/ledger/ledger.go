@@ -1,21 +1,22 @@
-// Package ledger decides what becomes of each fetched message: whether it is the next one of its producer, a copy of what the
-// file has, or one that has to wait. It makes delivery that may repeat and reorder into a file with every message once and each
-// producer's messages in order.
+// Package ledger decides what becomes of each fetched message: whether it is the next one of its
+// producer, a copy of what the file has, or one that has to wait. It makes delivery that may repeat
+// and reorder into a file with every message once and each producer's messages in order.
 //
-// A publisher numbers its messages 1, 2, 3 … under a producer number of its own. For each producer the ledger holds the last
-// number in the file, so most messages take one comparison:
+// A publisher numbers its messages 1, 2, 3 … under a producer number of its own. For each producer
+// the ledger holds the last number in the file, so most messages take one comparison:
 //
 //	n == last+1   Append
 //	n <= last     Duplicate, unless the file does not have n: it was missing (AppendLate), it was put aside (PutAside),
 //	              or the number was given out twice (Reused)
 //	n > last+1    Hold, until the messages before it arrive or the gap timeout is over (AppendAfterGap)
 //
-// Two more indexes catch copies that come under other IDs: idempotency keys (keys.go) and delayed messages that were promoted
-// twice (delayed.go).
+// Two more indexes catch copies that come under other IDs: idempotency keys (keys.go) and delayed
+// messages that were promoted twice (delayed.go).
 //
-// A ledger is rebuilt from the file alone: from the state in the last checkpoint (state.go) and the records behind it
-// (replay.go). So it is exactly as durable as the messages it knows. It reads no clock but those it is given, and does no I/O.
-// All that it remembers is bounded (bounds.go, forget.go).
+// A ledger is rebuilt from the file alone: from the state in the last checkpoint (state.go) and the
+// records behind it (replay.go). So it is exactly as durable as the messages it knows. It reads no
+// clock but those it is given, and does no I/O. All that it remembers is bounded (bounds.go,
+// forget.go).
 package ledger
 
 import (
@@ -38,8 +39,8 @@ const (
 	Hold                          // an earlier one of its producer is missing, or it cannot be appended as it is: read again later
 )
 
-// Ledger is the contiguity check: for each producer, the last number that is in the file. It makes the file refuse second
-// copies and keep each producer's order. Not safe for concurrent use.
+// Ledger is the contiguity check: for each producer, the last number that is in the file. It makes
+// the file refuse second copies and keep each producer's order. Not safe for concurrent use.
 type Ledger struct {
 	Options
 	clock int64 // the queue's, ms, as read last
@@ -110,8 +111,9 @@ func New(o Options) *Ledger {
 // SetClock tells the ledger the queue's clock, in ms since 1970, before each batch.
 func (l *Ledger) SetClock(ms int64) { l.clock, l.keys.now = ms, ms }
 
-// Admit decides about a fetched message. For the three append verdicts the ledger has counted the message as appended when Admit
-// returns: a session whose append fails afterwards never uses the ledger again.
+// Admit decides about a fetched message. For the three append verdicts the ledger has counted the
+// message as appended when Admit returns: a session whose append fails afterwards never uses the
+// ledger again.
 func (l *Ledger) Admit(m *queue.Message) Verdict {
 	producer, n := m.ID.Producer(), m.ID.N()
 	if now := l.Sweep(); l.walk != now {
@@ -175,7 +177,8 @@ func (l *Ledger) admitPassed(m *queue.Message, entry *producerEntry) Verdict {
 	return Reused
 }
 
-// admitUnheard decides, without a file, about a message behind missing ones: they may be on their way, or settled long ago.
+// admitUnheard decides, without a file, about a message behind missing ones: they may be on their
+// way, or settled long ago.
 //
 // rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
 // was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session, or is lost.
@@ -232,7 +235,8 @@ func (l *Ledger) fillGap(e *producerEntry, n uint64) {
 	l.missing += len(e.missing)
 }
 
-// recordSkipped remembers that the file has a skip entry for a message that was put aside. record has counted it.
+// recordSkipped remembers that the file has a skip entry for a message that was put aside. record
+// has counted it.
 func (l *Ledger) recordSkipped(id queue.ID) {
 	e := l.last[id.Producer()]
 	l.skipped -= len(e.skipped)
@@ -247,11 +251,13 @@ func (l *Ledger) hear(e *producerEntry) {
 	e.walk = l.Sweep()
 }
 
+// isMissing tells whether n is inside a declared gap: no message with it is in the file.
 func (e *producerEntry) isMissing(n uint64) bool {
 	_, missing := find(e.missing, n)
 	return missing
 }
 
+// isSkipped tells whether the file has a skip entry for n, and so no message.
 func (e *producerEntry) isSkipped(n uint64) bool {
 	_, skipped := find(e.skipped, n)
 	return skipped
@@ -276,7 +282,8 @@ func (l *Ledger) DelayedCopy(m *queue.Message) (delayed queue.ID, copied bool) {
 	return delayed, l.delayed.copied(m)
 }
 
-// Remember records what m's headers say: its idempotency key, and the delayed message that became m. Admit has admitted it.
+// Remember records what m's headers say: its idempotency key, and the delayed message that became
+// m. Admit has admitted it.
 func (l *Ledger) Remember(m *queue.Message) {
 	if key, ok := m.Headers[queue.KeyHeader]; ok {
 		l.keys.record(key, m.ID)
@@ -296,7 +303,8 @@ func (l *Ledger) Skip(m *queue.Message) {
 // Producers is how many producers the ledger knows.
 func (l *Ledger) Producers() int { return len(l.last) }
 
-// Producer returns what is known of a producer: the last number in the file, and whether a number below it is missing there.
+// Producer returns what is known of a producer: the last number in the file, and whether a number
+// below it is missing there.
 type Producer struct{ entry *producerEntry }
 
 // Last is the highest number in the file, 0 if nothing is known.
@@ -336,4 +344,5 @@ func (g Gap) String() string {
 	return "going on behind a declared gap: some earlier messages of this producer are gone from the queue, others are there, but cannot be appended as they are"
 }
 
+// ms is the time in an ID, in ms since 1970: when its message was published, by its publisher's clock.
 func ms(id queue.ID) int64 { return id.Time().UnixMilli() }

@@ -7,16 +7,17 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// What the records of a file tell the ledger. A message's record has its ID and headers. A skip entry stands for a message that is not in the
-// file, so that its number counts there; headers of its own say more about it. They are no message's, as a skip entry is none.
+// What the records of a file tell the ledger. A message's record has its ID and headers. A skip
+// entry stands for a message that is not in the file, so that its number counts there; headers of
+// its own say more about it. They are no message's, as a skip entry is none.
 const (
 	skipWhy       = "fencepost-skip"
 	skipDuplicate = "duplicate" // a second message with an idempotency key; nothing is buried for it
 	skipGap       = "after-gap" // messages before it are missing, as with storage.KindAfterGap
 )
 
-// Replay takes in a record of the file. putAside tells that it is the skip entry of a message that became, or is to become, a dead
-// letter.
+// Replay takes in a record of the file. putAside tells that it is the skip entry of a message that
+// became, or is to become, a dead letter.
 func (l *Ledger) Replay(r storage.Record) (id queue.ID, putAside bool, err error) {
 	if id, err = RecordID(r); err != nil {
 		return id, false, err
@@ -32,7 +33,8 @@ func (l *Ledger) Replay(r storage.Record) (id queue.ID, putAside bool, err error
 	return id, putAside, nil
 }
 
-// MakeSkipEntry makes r, the record of a message, a skip entry. duplicate tells that the message is a copy of another one.
+// MakeSkipEntry makes r, the record of a message, a skip entry. duplicate tells that the message is
+// a copy of another one.
 func MakeSkipEntry(r *storage.Record, reason string, duplicate bool) {
 	var hs []storage.Header
 	if duplicate {
@@ -62,7 +64,8 @@ func skippedAs(r storage.Record, what string) bool {
 	return false
 }
 
-// RecordID reads the message ID of a record. A file of this type that holds other IDs was not written by a worker.
+// RecordID reads the message ID of a record. A file of this type that holds other IDs was not
+// written by a worker.
 func RecordID(r storage.Record) (queue.ID, error) {
 	if len(r.ID) != len(queue.ID{}) {
 		return queue.ID{}, fmt.Errorf("%w: record %d has an ID of %d bytes, a message ID has %d; this file was not written by a worker",
@@ -71,8 +74,8 @@ func RecordID(r storage.Record) (queue.ID, error) {
 	return queue.ID(r.ID), nil
 }
 
-// RecordDelayedID returns the ID of the delayed message that became the message of a record, whose ID is id; ok is false if it was
-// not delayed. A skip entry does not have its message's headers.
+// RecordDelayedID returns the ID of the delayed message that became the message of a record, whose
+// ID is id; ok is false if it was not delayed. A skip entry does not have its message's headers.
 func RecordDelayedID(r storage.Record, id queue.ID) (delayed queue.ID, ok bool) {
 	for _, h := range r.Headers {
 		if h.Key == queue.DelayedHeader {

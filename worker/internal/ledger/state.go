@@ -14,7 +14,8 @@ import (
 //	  uvarint ranges of skipped numbers · ranges × (uvarint from, uvarint to)
 //	idempotency keys, see keys.appendState · delayed messages, see Delayed.appendState
 //
-// Earlier versions are read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed messages; 2 has keys; 3 has all but skipped numbers.
+// Earlier versions are read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed
+// messages; 2 has keys; 3 has all but skipped numbers.
 const (
 	stateVersionFirst = 1
 	stateVersionKeys  = 2
@@ -43,6 +44,7 @@ func (l *Ledger) State() []byte {
 	return l.delayed.appendState(b)
 }
 
+// appendSpans encodes ranges: uvarint count · count × (uvarint from, uvarint to).
 func appendSpans(b []byte, spans []span) []byte {
 	b = binary.AppendUvarint(b, uint64(len(spans)))
 	for _, s := range spans {
@@ -52,8 +54,9 @@ func appendSpans(b []byte, spans []span) []byte {
 	return b
 }
 
-// appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys × (hash 16 B · uvarint ms). Behind a hash of zeros,
-// which no key has, come those that were from the future, two for each: the time at which it was noted, and that of its ID.
+// appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys ×
+// (hash 16 B · uvarint ms). Behind a hash of zeros, which no key has, come those that were from the
+// future, two for each: the time at which it was noted, and that of its ID.
 func (k *keys) appendState(b []byte) []byte {
 	var all, future []keyEntry
 	for _, e := range slices.Concat(k.ahead, k.order) {
@@ -77,8 +80,9 @@ func (k *keys) appendState(b []byte) []byte {
 	return b
 }
 
-// appendState encodes the IDs for a checkpoint's state: uvarint producers · per producer, ascending: producer u64 · uvarint seenAt (ms) ·
-// uvarint spans · spans × (uvarint from, uvarint to).
+// appendState encodes the IDs for a checkpoint's state: uvarint producers · per producer,
+// ascending: producer u64 · uvarint seenAt (ms) · uvarint spans · spans × (uvarint from, uvarint
+// to).
 func (d *Delayed) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(d.of)))
 	for _, producer := range slices.Sorted(maps.Keys(d.of)) {

@@ -6,10 +6,15 @@ import (
 	"math"
 )
 
+// A state comes from a file, and a file may be damaged or written by something else. So the decoder
+// believes nothing: counts are compared with the bytes that are left before anything is allocated, memory
+// is counted as it grows, ranges must be what a worker writes, and no byte may be left over.
+
 // Restore replaces the ledger by a checkpoint's state.
 func (l *Ledger) Restore(state []byte) error { return l.RestoreWithin(state, BoundMemory) }
 
-// RestoreWithin is Restore that ends with the error of within, which is told how much memory the state has taken so far, in bytes.
+// RestoreWithin is Restore that ends with the error of within, which is told how much memory the
+// state has taken so far, in bytes.
 func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error {
 	d := stateDecoder{b: state, within: within}
 	version := d.byte()
@@ -48,6 +53,8 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 	return d.err
 }
 
+// restore reads what appendState has written. Behind a hash of zeros keys come in pairs: the time at
+// which one was recorded, and that of its message's ID.
 func (k *keys) restore(d *stateDecoder) {
 	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
 	future := false
@@ -72,6 +79,7 @@ func (k *keys) restore(d *stateDecoder) {
 	}
 }
 
+// restore reads what appendState has written. A delayed message may have any number, so no range is too far.
 func (d *Delayed) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
 	for range s.uvarint() {
@@ -86,8 +94,9 @@ func (d *Delayed) restore(s *stateDecoder) {
 	}
 }
 
-// What the parts of a state take in memory when they are decoded, in bytes, and how much they may take together. The bound is more than any worker has
-// ever written in a state that a file takes: the most are a million producers of versions that did not bound them.
+// What the parts of a state take in memory when they are decoded, in bytes, and how much they may
+// take together. The bound is more than any worker has ever written in a state that a file takes:
+// the most are a million producers of versions that did not bound them.
 const (
 	ProducerMemory = 170
 	SpanMemory     = 32 // and as much when one is added or taken away
@@ -118,6 +127,8 @@ func BoundMemory(spent int) error {
 	return nil
 }
 
+// take returns the next n bytes. Behind an error, and where the state is too short, they are zeros:
+// the caller goes on and finds the error at the end, instead of asking after every field.
 func (d *stateDecoder) take(n int) []byte {
 	if d.err != nil || n <= 0 || len(d.b) < n {
 		d.cutShort()

@@ -25,14 +25,16 @@ const nobody = -1
 // rule: types do not move for a difference of one. They would move for ever where shares cannot be the same.
 const imbalanceThreshold = 2
 
-// balance says who should hold which type: an index of members for each claim, or nobody if there is no room for it.
+// balance says who should hold which type: an index of members for each claim, or nobody if there
+// is no room for it.
 //
-// Free types go to those who hold least. Then types move from one that holds at least imbalanceThreshold more than another does, if need be
-// by way of others, when the first serves nothing that the second serves. As the threshold is 2, members that serve the same types
-// end within one of each other, and a state in which that is so already stays as it is.
+// Free types go to those who hold least. Then types move from one that holds at least
+// imbalanceThreshold more than another does, if need be by way of others, when the first serves
+// nothing that the second serves. As the threshold is 2, members that serve the same types end
+// within one of each other, and a state in which that is so already stays as it is.
 //
-// The result is a function of the arguments only: all members that know the same compute the same. The work grows with the number
-// of types that move and the square of the number of members.
+// The result is a function of the arguments only: all members that know the same compute the same.
+// The work grows with the number of types that move and the square of the number of members.
 func balance(members []candidate, claims []claim) []int {
 	b := balancer{members: members, load: make([]int, len(members)), stacks: make([]map[string][]int, len(members)+1), classes: map[string][]int{}}
 	for i := range b.stacks {
@@ -106,7 +108,8 @@ func (b *balancer) heaviest() []int {
 	return order
 }
 
-// path finds the shortest way over which a type of from can go, each member on it passing one on, to whoever holds least.
+// path finds the shortest way over which a type of from can go, each member on it passing one on,
+// to whoever holds least.
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
 	if from < len(b.members) {

@@ -11,8 +11,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Heartbeats. A replica writes one every HeartbeatEvery, or at once when the others should know of something, and reads what the others
-// have written. What they say counts for as long as their beats change.
+// Heartbeats. A replica writes one every HeartbeatEvery, or at once when the others should know of
+// something, and reads what the others have written. What they say counts for as long as their
+// beats change.
 const (
 	lastBeatEvery = 250 * time.Millisecond // while stopping, with types that another replica should take over
 	deadAfter     = 3 * HeartbeatEvery     // a member whose beat stands still for so long is gone
@@ -22,7 +23,8 @@ const (
 	silentStop    = 400 * time.Millisecond // a stopping pool takes the queue for silent after this long without an answer
 )
 
-// Directory is where replicas tell each other about themselves, and operators pause types: a part of queue.Queue.
+// Directory is where replicas tell each other about themselves, and operators pause types: a part
+// of queue.Queue.
 type Directory interface {
 	Now(ctx context.Context) (time.Time, error)
 	Heartbeat(ctx context.Context, m queue.Member) error
@@ -48,7 +50,8 @@ type holding struct {
 	leaving bool // its holder waits for a successor
 }
 
-// Begin starts the heartbeats and waits for the first look at the others. giveUp ends the pool. end stops them and leaves.
+// Begin starts the heartbeats and waits for the first look at the others. giveUp ends the pool. end
+// stops them and leaves.
 func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) (end func()) {
 	r.giveUp = giveUp
 	var done sync.WaitGroup
@@ -73,6 +76,8 @@ func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) 
 	}
 }
 
+// run does one round after the other, early if the others should know of something. A pool that
+// stops does them more often: it waits for other replicas to take over what it holds.
 func (r *Rebalancer) run(ctx context.Context) {
 	stopping := r.view.Stopping()
 	every := HeartbeatEvery
@@ -137,7 +142,8 @@ func (r *Rebalancer) hears(err error) {
 	r.heardAt = time.Now()
 }
 
-// Silent tells whether the queue has answered nothing since then for silentStop. While a pool stops there is a round every lastBeatEvery.
+// Silent tells whether the queue has answered nothing since then for silentStop. While a pool stops
+// there is a round every lastBeatEvery.
 func (r *Rebalancer) Silent(since time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,6 +153,8 @@ func (r *Rebalancer) Silent(since time.Time) bool {
 	return time.Since(since) >= silentStop
 }
 
+// noteRound wakes those that wait in Exchange for a round that began after they did. The time of
+// its beginning counts, as what it read may be as old as that.
 func (r *Rebalancer) noteRound(began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -155,7 +163,8 @@ func (r *Rebalancer) noteRound(began time.Time) {
 	r.looked = make(chan struct{})
 }
 
-// Exchange tells the others at once what has changed here, and waits until it is known who they are now: for FirstLook at most.
+// Exchange tells the others at once what has changed here, and waits until it is known who they are
+// now: for FirstLook at most.
 //
 // rule: told first, and looked then. Of two replicas that do this at the same time, one sees the other.
 func (r *Rebalancer) Exchange(ctx context.Context) {

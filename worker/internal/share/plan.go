@@ -12,6 +12,11 @@ import (
 )
 
 // The plan: who should hold which of the active types, and which of them this pool asks for.
+//
+// A type is active if somebody holds it and it had messages lately, or if it has backlog. Idle types and
+// paused ones count for nobody, so a replica that holds many of them is not spared its share of the
+// others. A type whose holder leaves is free in the plan before it is free in fact: its successor can be
+// waiting for the lock by then.
 const (
 	settle    = 5 * time.Second       // types that have changed hands just now are not asked for
 	askAgain  = 30 * time.Second      // … nor those that were asked for in vain
@@ -19,8 +24,8 @@ const (
 	planEvery = 20 * time.Millisecond // how often the plan is computed, at most
 )
 
-// candidates are the live members that may take types, this pool among them unless it stops, sorted by ID; alone tells that no
-// other is known. r.mu is held.
+// candidates are the live members that may take types, this pool among them unless it stops, sorted
+// by ID; alone tells that no other is known. r.mu is held.
 func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) {
 	alone = true
 	if now.Sub(r.readAt) < deadAfter && !r.readAt.IsZero() {

@@ -1,12 +1,15 @@
-// Package share decides which replica serves which type, so that all of them have about as many busy types as the others.
+// Package share decides which replica serves which type, so that all of them have about as many
+// busy types as the others.
 //
-// Every replica tells the others about itself in a heartbeat, and computes from what all say who should hold what:
+// Every replica tells the others about itself in a heartbeat, and computes from what all say who
+// should hold what:
 //
 //	heartbeats ──▶ members ──▶ plan (balance) ──▶ Turn of each type: take it · stand by · ask its holder · leave it alone
 //
-// All replicas that know the same compute the same plan, so nobody has to agree on it. A replica takes free types that fall to it, and asks
-// for types that others hold more than their share of, one lock request each. The holder ends its session, and the replica that
-// asked, which waits in the lock's queue, goes on.
+// All replicas that know the same compute the same plan, so nobody has to agree on it. A replica
+// takes free types that fall to it, and asks for types that others hold more than their share of,
+// one lock request each. The holder ends its session, and the replica that asked, which waits in
+// the lock's queue, goes on.
 //
 // rule: nothing but evenness rests on this. Who may write is decided by the lock and the file. Without fresh knowledge of others
 // a pool serves whatever it can.
@@ -86,7 +89,8 @@ type interest struct {
 	askedAt time.Time
 }
 
-// New returns the Rebalancer of a pool. Of self the fields count that do not change: ID, Host, PID, Version, Types, MaxTypes.
+// New returns the Rebalancer of a pool. Of self the fields count that do not change: ID, Host, PID,
+// Version, Types, MaxTypes.
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
 		looked: make(chan struct{}), types: map[string]*interest{}, sights: map[string]sighting{}}

@@ -4,8 +4,9 @@ import (
 	"time"
 )
 
-// Turns: what a pool does about one of its types, now. It looks at types that it does not hold: at free ones as often as the pool polls,
-// at those of others every standbyEvery; but at all of them together not more often than every lookEvery.
+// Turns: what a pool does about one of its types, now. It looks at types that it does not hold: at
+// free ones as often as the pool polls, at those of others every standbyEvery; but at all of them
+// together not more often than every lookEvery.
 const (
 	standbyEvery = time.Second
 	lookEvery    = 5 * time.Millisecond
@@ -31,8 +32,8 @@ func (r *Rebalancer) Holder(typ string) (id string, leaving bool) {
 	return h.by, h.leaving
 }
 
-// Next tells, before the queue is asked, whether this pool is to ask for the type, or else how long to leave it alone: one that
-// somebody else is known to hold is looked at less often.
+// Next tells, before the queue is asked, whether this pool is to ask for the type, or else how long
+// to leave it alone: one that somebody else is known to hold is looked at less often.
 func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -111,7 +112,8 @@ func (r *Rebalancer) HasSuccessor(typ string) bool {
 	return false
 }
 
-// SuccessorPause is how long a session waits before it looks again for a successor, given how many types are held: least or more.
+// SuccessorPause is how long a session waits before it looks again for a successor, given how many
+// types are held: least or more.
 func (r *Rebalancer) SuccessorPause(least time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
