@@ -16,8 +16,8 @@ import (
 // It holds a few words per producer, not per message, and a few more for each range of delayed
 // messages that were promoted out of order. Not safe for concurrent use.
 type Audit struct {
-	// Grow, if not nil, is told how many bytes more, about, are going to be held. Its error is that
-	// of Restore or Record. So who checks files of others can bound the memory that it takes.
+	// Grow, if not nil, is called with about how many more bytes are going to be held. Its error
+	// becomes that of Restore or Record: a checker of files that others wrote can bound its memory.
 	Grow func(bytes int64) error
 
 	told      int64 // to Grow
@@ -96,7 +96,7 @@ func (a *Audit) producer(number uint64) *Producer {
 // worker's, and that of Grow.
 func (a *Audit) Record(r storage.Record) error {
 	if r.Kind == storage.KindLost {
-		a.lost++ // nobody knows of which producer
+		a.lost++ // of an unknown producer
 		return nil
 	}
 	id, err := ledger.RecordID(r)

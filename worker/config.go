@@ -75,7 +75,7 @@ type Config struct {
 	// always say the same of the same message.
 	Filter func(queue.Message) error
 
-	// Trace, if set, is told of every batch that goes to a file, for spans of tracing: see package
+	// Trace, if set, is called for every batch that goes to a file, for spans of tracing: see package
 	// otelfencepost. With a Handler a Middleware does that.
 	Trace Trace
 
@@ -90,11 +90,11 @@ type Config struct {
 	// and 1 min.
 	RetryMin, RetryMax time.Duration
 
-	// Events, if set, is told what happens, from the pool's goroutines: it must be quick.
-	// Pool.Subscribe has a channel for those who are not.
+	// Events, if set, is called for what happens, from the pool's goroutines: it must be quick. For
+	// slow consumers there is the channel of Pool.Subscribe.
 	Events func(Event)
 
-	// Observe, if set, is told how long what the pool does takes, from the pool's goroutines and
+	// Observe, if set, receives each step's duration, from the pool's goroutines and
 	// many times a second: it must be quick. It is for metrics, see package worker/metrics; what
 	// has happened so far is in Pool.Status.
 	Observe func(Observation)

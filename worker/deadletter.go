@@ -15,7 +15,7 @@ import (
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint
 //
-// Who dies before the dead letter leaves a message whose number is in the file, and a database that
+// A worker that dies before the dead letter leaves a message whose number is in the file, and a database that
 // is set back brings such messages back. They are no copies of anything in the file: it remembers
 // which numbers it has skipped, in the records and in the checkpoint state, and their messages
 // become dead letters again.

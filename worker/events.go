@@ -7,7 +7,7 @@ import (
 // EventKind says what has happened.
 type EventKind int
 
-// What Config.Events is told.
+// Kinds of events, for Config.Events.
 const (
 	Acquired  EventKind = iota + 1 // a session of the type has begun
 	Released                       // … and ended in order

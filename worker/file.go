@@ -26,7 +26,7 @@ import (
 const (
 	maxGrowth  = 100_000
 	maxReplay  = 800_000
-	maxReasons = 16 << 20 // bytes of the reasons of messages put aside; who has none is told so
+	maxReasons = 16 << 20 // bytes of the reasons of messages put aside; a message without one gets reasonPutAside
 )
 
 const (
@@ -133,7 +133,7 @@ func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 // writer is the file that is written to now.
 func (s *session) writer() *storage.Writer { return s.file.Load() }
 
-// checkpoint spares whoever opens the file the reading of what is before it.
+// checkpoint saves the next holder the reading of what is before it.
 func (s *session) checkpoint() error {
 	if err := s.writer().Checkpoint(s.ledger.State()); err != nil {
 		return err

@@ -20,7 +20,7 @@ import (
 //	an operator pauses the type ──────────────────────────────────────────────────────────────────────────────┘
 
 const (
-	successorPoll = 100 * time.Millisecond // a holder that ends looks for who wants its types
+	successorPoll = 100 * time.Millisecond // how often a holder that ends looks for a successor
 	trafficFor    = time.Second            // … if there was a message within this time
 )
 
@@ -53,7 +53,7 @@ func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error
 			return nil, lock.ErrHeld // it has moved on
 		case leaving:
 		case rec.Hold.Asked != "" && rec.Hold.Asked != reason:
-			return nil, lock.ErrHeld // it is promised to somebody else
+			return nil, lock.ErrHeld // another replica was first
 		case rec.Hold.Asked == "":
 			if err := p.cfg.Locker.RequestRelease(ctx, typ, reason); err != nil && !errors.Is(err, lock.ErrNotHeld) {
 				return nil, err

@@ -12,7 +12,7 @@ import (
 type inflight struct {
 	mu   sync.Mutex
 	n    int
-	idle chan struct{} // closed when n drops to 0; nil when nobody waits
+	idle chan struct{} // closed when n drops to 0; nil when nothing waits
 }
 
 // add is called with 1 by the fetch stage for each batch, and with what it has settled by the ack stage.

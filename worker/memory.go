@@ -38,7 +38,7 @@ type memory struct {
 
 	mu       sync.Mutex
 	free     int64 // of what is shared
-	reserved bool  // somebody has the reserve
+	reserved bool  // the reserve is taken
 	waiting  []*grant
 }
 
@@ -58,7 +58,7 @@ func newMemory(cfg *Config) *memory {
 	return m
 }
 
-// try takes n bytes of what is shared if nobody has to wait for it; nil if somebody has.
+// try takes n bytes of what is shared if nobody has to wait for it; nil otherwise.
 func (m *memory) try(n int64) *grant {
 	m.mu.Lock()
 	defer m.mu.Unlock()

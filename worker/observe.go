@@ -10,7 +10,7 @@ import (
 // Step is something that a pool does with the messages of a type over and over, and that takes time.
 type Step int
 
-// What Config.Observe is told.
+// Steps, for Config.Observe.
 const (
 	StepAcquire Step = iota + 1 // took the type's lock; from the first look at it on, however many there were
 	StepFetch                   // read a batch from the queue
@@ -36,7 +36,7 @@ type Observation struct {
 	Err      error // nil: done
 }
 
-// Trace is told of every batch on its way into a file, see Config.Trace: it is called before the
+// Trace is called for every batch on its way into a file, see Config.Trace: before the
 // batch is written, and what it returns, unless that is nil, when the batch is durable (nil) or may
 // not be, and why: a lost lease, a full disk, another writer's fence. Batches that share an fsync
 // are open at the same time. Of one type there is one call at a time. msgs is for reading, during

@@ -221,7 +221,7 @@ func (p *Pool) isServed(typ string) bool {
 	return p.served[typ]
 }
 
-// errAsked ends a session whose type somebody else wants. Whoever that is comes first: this pool
+// errAsked ends a session whose type was asked for. The one that asked comes first: this pool
 // stands back for a while.
 var errAsked = errors.New("the type was asked for")
 
@@ -250,7 +250,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			p.book.noteEnd(typ, err)
 		}
 		if !drained {
-			p.book.setUnfit(typ, nil) // somebody else looks after it now, or nobody
+			p.book.setUnfit(typ, nil) // it is not held here any more
 		}
 		switch {
 		case drained && p.cfg.UntilEmpty:
@@ -416,8 +416,8 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 }
 
-// lookAtForeign is told of each look at a type that has no messages, and how many foreign keys it
-// has come across: the type has no others, so none means that all is well.
+// lookAtForeign is called for each look at a type that has no messages, with how many foreign keys
+// it has come across: the type has no others, so none means that all is well.
 func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zerolog.Logger) error {
 	u := p.book.unfitOf(typ)
 	if seen > 0 {

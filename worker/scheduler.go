@@ -21,7 +21,7 @@ const (
 	scheduleMax   = time.Second            // … and longest
 
 	maxDueLooks    = 10               // with UntilEmpty: so often in a row at messages that are due and are not promoted
-	promoteTimeout = 30 * time.Second // of one promotion, and of one look: who gets no answer must not keep the lock
+	promoteTimeout = 30 * time.Second // of one promotion, and of one look: without an answer the lock must not be kept
 )
 
 // startScheduler starts the scheduler and returns what stops it. With UntilEmpty it first promotes

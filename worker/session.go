@@ -22,7 +22,7 @@ type session struct {
 	log    zerolog.Logger
 	sink   sink                           // the file, or the handler
 	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
-	filing chan struct{}                  // full while the file is being replaced, and while the registry is told how far it has come
+	filing chan struct{}                  // full while the file is being replaced, and while its durable index is registered
 	ledger *ledger.Ledger                 // owned by the append stage; before and after the pipeline by run
 
 	touched atomic.Int64  // when there was a message, in ns since the pool began
@@ -39,7 +39,7 @@ type session struct {
 	refused []queue.Letter      // append stage: what is to be buried; all but those with reasonReused have skip entries in the file
 	reasons map[queue.ID]string // of the skip entries that were behind the last checkpoint when the file was opened
 
-	traced []func(error) // append stage: Config.Trace is to be told of their end
+	traced []func(error) // append stage: what Config.Trace has returned, to be called when they end
 
 	keysFull bool // append stage: it was said that keys are forgotten early
 
@@ -85,7 +85,7 @@ type sink interface {
 	describe(*zerolog.Event) *zerolog.Event
 }
 
-// asked tells whether somebody wants the type to be given back (fencepost locks release --request,
+// asked tells whether the type was asked for (fencepost locks release --request,
 // a compaction).
 func (s *session) asked() bool {
 	select {
@@ -157,7 +157,7 @@ func (s *session) observe(step Step, began time.Time, messages int, err error) {
 	s.pool.observe(Observation{s.typ, step, time.Since(began), messages, err})
 }
 
-// noteUnfit is told each time that a message is fetched that cannot be appended.
+// noteUnfit is called each time that a message is fetched that cannot be appended.
 func (s *session) noteUnfit(k unfitKey, why string) {
 	if s.unfit.note(k, why, s.pool.cfg.GapTimeout) {
 		warnUnfit(&s.log, k, why)
@@ -165,7 +165,7 @@ func (s *session) noteUnfit(k unfitKey, why string) {
 	}
 }
 
-// noteForeign is told each time that a fetch passes a foreign key.
+// noteForeign is called each time that a fetch passes a foreign key.
 func (s *session) noteForeign(key string) { s.noteUnfit(unfitKey{key: key}, whyForeign) }
 
 // reviewUnfit is called at the end of a full sweep; leave tells that the session ends with it.

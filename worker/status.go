@@ -40,7 +40,7 @@ type Cause string
 // Causes.
 const (
 	CauseExpired Cause = "expired"       // no renewal of the lease was acknowledged in time
-	CauseGone    Cause = "taken_away"    // the lock is somebody else's, or its record is gone
+	CauseGone    Cause = "taken_away"    // another worker has the lock, or its record is gone
 	CauseForced  Cause = "forced"        // an operator released it by force
 	CauseMaxHold Cause = "held_too_long" // it was held for longer than allowed
 	CauseFenced  Cause = "fenced"        // another writer has fenced the file: a write of this pool became void
@@ -88,7 +88,7 @@ type TypeStatus struct {
 	LastError   string // the last failure, over or not; see State
 	LastErrorAt time.Time
 
-	// Stuck tells that a held type gets nowhere: no step of the session, not even one that failed,
+	// Stuck tells that a held type makes no progress: no step of the session, not even one that failed,
 	// ended for minutes. A disk that does not answer is the usual reason. A Handler may take as
 	// long as it likes.
 	Stuck bool

@@ -50,7 +50,7 @@ func (s *subscriptions) tell(e Event) {
 	}
 }
 
-// tell is called with the lock held: nobody else sends.
+// tell is called with the lock held: no other goroutine sends.
 func (sub *subscription) tell(e Event) {
 	for {
 		e.Missed = sub.missed

@@ -14,8 +14,8 @@ import (
 
 // What cannot be appended, or handled: messages that cannot be decoded or have no number, and
 // foreign keys (queue.ForeignKeys). Nothing removes them, and no other message waits for them for
-// longer than the gap timeout. A person has to repair or remove them, and is told: by a warning for
-// each, by the state of the type, and with Config.UntilEmpty by the error of Run.
+// longer than the gap timeout. An operator has to repair or remove them, and learns of them by a
+// warning for each, by the state of the type, and with Config.UntilEmpty by the error of Run.
 //
 //	message: incomplete ──gap timeout──▶ a warning, blocked ──repaired──▶ appended
 //	foreign key: a warning, blocked ──removed──▶

@@ -24,7 +24,7 @@ import (
 // (queue.RepeatForDefault).
 const keySlack = 15 * time.Minute
 
-// keyHash is what is remembered of a key. 128 bits of SHA-256: nobody finds two keys that collide.
+// keyHash is what is remembered of a key. 128 bits of SHA-256: collisions cannot be found.
 type keyHash [16]byte
 
 // hashKey makes all keys equally long, so that a million of them have a known size.

@@ -13,8 +13,8 @@ import (
 // Restore replaces the ledger by a checkpoint's state.
 func (l *Ledger) Restore(state []byte) error { return l.RestoreWithin(state, BoundMemory) }
 
-// RestoreWithin is Restore that ends with the error of within, which is told how much memory the
-// state has taken so far, in bytes.
+// RestoreWithin is Restore that ends with the error of within, which is called with how much memory
+// the state has taken so far, in bytes.
 func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error {
 	d := stateDecoder{b: state, within: within}
 	version := d.byte()

@@ -12,7 +12,7 @@ type candidate struct {
 	room   int // the most types that it takes
 }
 
-// claim is an active type: somebody holds it, or it has backlog.
+// claim is an active type: it is held, or it has backlog.
 type claim struct {
 	typ string
 	by  int // index of the candidate that holds it; nobody: free
@@ -28,7 +28,7 @@ const imbalanceThreshold = 2
 // balance says who should hold which type: an index of members for each claim, or nobody if there
 // is no room for it.
 //
-// Free types go to those who hold least. Then types move from one that holds at least
+// Free types go to the members that hold least. Then types move from one that holds at least
 // imbalanceThreshold more than another does, if need be by way of others, when the first serves
 // nothing that the second serves. As the threshold is 2, members that serve the same types end
 // within one of each other, and a state in which that is so already stays as it is.
@@ -109,7 +109,7 @@ func (b *balancer) heaviest() []int {
 }
 
 // path finds the shortest way over which a type of from can go, each member on it passing one on,
-// to whoever holds least.
+// to the one that holds least.
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
 	if from < len(b.members) {

@@ -51,7 +51,7 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 	return all, alone
 }
 
-// holder returns who is known to hold a type; ok is false if nobody is. r.mu is held.
+// holder returns the known holder of a type; ok is false if there is none. r.mu is held.
 func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 	h, ok = r.claims[typ]
 	return h, ok && now.Sub(r.readAt) < deadAfter && r.sights[h.by].lives(now, silentAfter)

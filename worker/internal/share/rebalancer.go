@@ -29,7 +29,7 @@ import (
 const (
 	HeartbeatEvery = 2 * time.Second
 	FirstLook      = time.Second     // a pool that starts waits for its first look at the others, so long at most
-	StarveAfter    = 3 * time.Second // a type with backlog that nobody holds for so long is anybody's
+	StarveAfter    = 3 * time.Second // any replica may take a type with backlog that was free for so long
 )
 
 // View is what a Rebalancer sees of its pool.
@@ -81,7 +81,7 @@ type interest struct {
 	session Session
 	leaving bool      // session is about to give the type back
 	taking  bool      // on its way to a session
-	free    time.Time // since when it has backlog and nobody is known to hold it; zero: it has not
+	free    time.Time // since when it has backlog and no known holder; zero: it has none
 	tryAt   time.Time // when to look next whether its holder is dead
 	wanted  int       // for how many rounds in a row this pool should have had it
 	ask     bool      // ask its holder now

@@ -33,7 +33,7 @@ func (r *Rebalancer) Holder(typ string) (id string, leaving bool) {
 }
 
 // Next tells, before the queue is asked, whether this pool is to ask for the type, or else how long
-// to leave it alone: one that somebody else is known to hold is looked at less often.
+// to leave it alone: one with a known holder is looked at less often.
 func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
