@@ -154,7 +154,7 @@ func TestLimitsAreThoseOfTheCode(t *testing.T) {
 		"backlog limit (`types limit`)":          {queue.MaxBacklogLimit},
 		"headers of a message, keys and values":  {queue.MaxHeaders, storage.MaxHeaders},
 		"holders and waiters of one lock record": {lock.MaxEntries},
-		"publish batch":                          {queue.BatchMessagesDefault, queue.BatchBytesDefault},
+		"publish batch":                          {queue.DefaultBatchMessages, queue.DefaultBatchBytes},
 		"record batch in a file":                 {storage.MaxBatchBytes, storage.MaxBatchRecords},
 	} {
 		for i, limit := range limits {

@@ -36,11 +36,11 @@ func bury(t *testing.T, b backend, typ string, n int, reason string) {
 	if err != nil || len(msgs) != n {
 		t.Fatalf("%d messages, %v", len(msgs), err)
 	}
-	var letters []queue.Letter
+	var letters []queue.DeadLetter
 	for _, m := range msgs {
-		letters = append(letters, queue.Letter{Message: m, Reason: reason, Attempts: 5, Worker: "a worker"})
+		letters = append(letters, queue.DeadLetter{Message: m, Reason: reason, Attempts: 5, Worker: "a worker"})
 	}
-	if err := be.Queue.Bury(t.Context(), typ, letters); err != nil {
+	if err := be.Queue.MoveToDeadLetters(t.Context(), typ, letters); err != nil {
 		t.Fatal(err)
 	}
 }

@@ -274,7 +274,7 @@ func TestTypesLsShowsGenerations(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	first := queue.File{FileID: [16]byte{1}}
+	first := queue.RegistryEntry{FileID: [16]byte{1}}
 	if err := q.RegisterType(t.Context(), "audit"); err != nil {
 		t.Fatal(err)
 	}
@@ -287,7 +287,7 @@ func TestTypesLsShowsGenerations(t *testing.T) {
 	if r := mustRun(t, nil, "fencepost", "types", "ls", "--url", b.url); strings.Contains(r.stdout, "GENERATION") {
 		t.Errorf("there are no successors: %v", r)
 	}
-	if _, _, err := q.SucceedFile(t.Context(), "orders", first.FileID, queue.File{FileID: [16]byte{2}, Generation: 2}); err != nil {
+	if _, _, err := q.SucceedFile(t.Context(), "orders", first.FileID, queue.RegistryEntry{FileID: [16]byte{2}, Generation: 2}); err != nil {
 		t.Fatal(err)
 	}
 	if r := mustRun(t, nil, "fencepost", "types", "ls", "--url", b.url); !strings.Contains(r.stdout, "GENERATION") {

@@ -329,9 +329,9 @@ func storeEvil(t *testing.T, b backend) (letter string) {
 	q := be.Queue
 	msgs, err := q.Fetch(t.Context(), "dead", queue.ID{}, queue.Limit{Messages: 1})
 	must(t, err)
-	must(t, q.Bury(t.Context(), "dead", []queue.Letter{{Message: msgs[0], Reason: p, Attempts: 5, Worker: p}}))
-	for _, change := range []queue.Change{{PublishPaused: new(true), MaxBacklog: new(1000), Why: p}} {
-		_, err := q.ChangeSettings(t.Context(), "orders", change)
+	must(t, q.MoveToDeadLetters(t.Context(), "dead", []queue.DeadLetter{{Message: msgs[0], Reason: p, Attempts: 5, Worker: p}}))
+	for _, change := range []queue.SettingsPatch{{PublishPaused: new(true), MaxBacklog: new(1000), Why: p}} {
+		_, err := q.PatchSettings(t.Context(), "orders", change)
 		must(t, err)
 	}
 	must(t, q.Heartbeat(t.Context(), queue.Member{ID: "m" + p, Host: p, Version: p, Types: []string{"*", p}, Held: []string{"orders", p}, Errors: map[string]string{"orders": p}}))

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// How a publisher follows what operators say about types, see Controls.
+// How a publisher follows what operators say about types, see SettingsStore.
 const (
 	// settingsEvery is how long settings that were read are followed, and how long room in a backlog that was counted may be used.
 	settingsEvery = 2 * time.Second

@@ -18,9 +18,9 @@ import (
 // reread is when every publisher has read the settings again.
 const reread = 3 * time.Second
 
-func (b *bench) change(t *testing.T, typ string, c queue.Change) {
+func (b *bench) change(t *testing.T, typ string, c queue.SettingsPatch) {
 	t.Helper()
-	if _, err := b.mem.ChangeSettings(t.Context(), typ, c); err != nil {
+	if _, err := b.mem.PatchSettings(t.Context(), typ, c); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -52,7 +52,7 @@ func (b *bench) failSwitch(op queuetest.Op) (fail func(queuetest.Kind)) {
 // A paused type's messages are refused, for certain and with the remedy. They use no number, and cost no pause afterwards.
 func TestPausedTypeRefuses(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
-		b.change(t, "audit", queue.Change{PublishPaused: new(true), Why: "new schema"})
+		b.change(t, "audit", queue.SettingsPatch{PublishPaused: new(true), Why: "new schema"})
 		_, err := b.Publish(t.Context(), "audit", nil, nil) // the very first message
 		if !errors.Is(err, queue.ErrPaused) || !strings.Contains(err.Error(), "fencepost types resume audit") || !strings.Contains(err.Error(), "new schema") {
 			t.Errorf("got %v", err)
@@ -61,14 +61,14 @@ func TestPausedTypeRefuses(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		b.change(t, "orders", queue.Change{PublishPaused: new(true)})
+		b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(true)})
 		time.Sleep(reread)
 		results := b.PublishAll(t.Context(), append(messages("orders", 3), messages("payments", 1)...))
 		wantStatus(t, results, queue.Rejected, queue.Rejected, queue.Rejected, queue.Stored)
 		if !errors.Is(results[0].Err, queue.ErrPaused) || !results[0].ID.IsZero() {
 			t.Errorf("got %+v", results[0])
 		}
-		b.change(t, "orders", queue.Change{PublishPaused: new(false)})
+		b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(false)})
 		time.Sleep(reread)
 		begin := time.Now()
 		next, err := b.Publish(t.Context(), "orders", nil, nil)
@@ -85,7 +85,7 @@ func TestPausedTypeRefuses(t *testing.T) {
 func TestPauseDoesNotTouchWhatWasSent(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, time.Second, func(t *testing.T, b *bench) {
 		b.failInserts(queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost})
-		time.AfterFunc(time.Millisecond, func() { b.change(t, "orders", queue.Change{PublishPaused: new(true)}) })
+		time.AfterFunc(time.Millisecond, func() { b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(true)}) })
 		begin := time.Now()
 		if _, err := b.Publish(t.Context(), "orders", nil, nil); err != nil || time.Since(begin) < reread {
 			t.Errorf("%v after %v", err, time.Since(begin))
@@ -98,7 +98,7 @@ func TestBacklogLimitHoldsPublishersBack(t *testing.T) {
 	var full []string
 	opt := queue.PublisherOptions{OnBacklogFull: func(typ string, limit int) { full = append(full, fmt.Sprint(typ, " ", limit)) }}
 	onVirtualTime(t, opt, time.Millisecond, func(t *testing.T, b *bench) {
-		b.change(t, "orders", queue.Change{MaxBacklog: new(10)})
+		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(10)})
 		var results []queue.Result
 		var publishing sync.WaitGroup
 		publishing.Go(func() { results = b.PublishAll(t.Context(), messages("orders", 25)) })
@@ -124,7 +124,7 @@ func TestBacklogLimitHoldsPublishersBack(t *testing.T) {
 		// A limit that is taken away holds nobody.
 		publishing.Go(func() { results = b.PublishAll(t.Context(), messages("orders", 25)) })
 		time.Sleep(time.Minute)
-		b.change(t, "orders", queue.Change{MaxBacklog: new(0)})
+		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(0)})
 		begin := time.Now()
 		publishing.Wait()
 		if d := time.Since(begin); d > reread || results[24].Status != queue.Stored {
@@ -138,13 +138,13 @@ func TestFullBacklogRefusesAfterItsTime(t *testing.T) {
 		option time.Duration
 		want   time.Duration
 	}{
-		"default": {0, queue.BacklogWaitDefault},
+		"default": {0, queue.DefaultBacklogWait},
 		"option":  {time.Minute, time.Minute},
 		"at once": {-1, 0},
 	} {
 		t.Run(name, func(t *testing.T) {
 			onVirtualTime(t, queue.PublisherOptions{BacklogWait: tc.option}, 0, func(t *testing.T, b *bench) {
-				b.change(t, "orders", queue.Change{MaxBacklog: new(2)})
+				b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(2)})
 				begin := time.Now()
 				results := b.PublishAll(t.Context(), messages("orders", 4))
 				wantStatus(t, results, queue.Stored, queue.Stored, queue.Rejected, queue.Rejected)
@@ -168,7 +168,7 @@ func TestFullBacklogRefusesAfterItsTime(t *testing.T) {
 // A caller waits no longer than its context, and the message is withdrawn for certain.
 func TestContextEndsTheWaitForRoom(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
-		b.change(t, "orders", queue.Change{MaxBacklog: new(1)})
+		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(1)})
 		if _, err := b.Publish(t.Context(), "orders", nil, nil); err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func TestContextEndsTheWaitForRoom(t *testing.T) {
 func TestUnreadableSettingsHoldNobodyUp(t *testing.T) {
 	for _, kind := range []queuetest.Kind{queuetest.Hang, queuetest.Lost, queuetest.Refused} {
 		onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
-			b.change(t, "orders", queue.Change{PublishPaused: new(true)})
+			b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(true)})
 			fail := b.failSwitch(queuetest.OpAllSettings)
 			fail(kind)
 			begin := time.Now()
@@ -219,7 +219,7 @@ func TestUnreadableSettingsHoldNobodyUp(t *testing.T) {
 			}
 		})
 		onVirtualTime(t, queue.PublisherOptions{BacklogWait: time.Minute}, 0, func(t *testing.T, b *bench) {
-			b.change(t, "orders", queue.Change{MaxBacklog: new(2)})
+			b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(2)})
 			fail := b.failSwitch(queuetest.OpDepth)
 			fail(kind)
 			begin := time.Now()
@@ -240,7 +240,7 @@ func TestUnreadableSettingsHoldNobodyUp(t *testing.T) {
 // Looking at settings costs a read in two seconds, for all types together, and none when nothing is sent.
 func TestSettingsCostNextToNothing(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 10*time.Millisecond, func(t *testing.T, b *bench) {
-		b.change(t, "other", queue.Change{MaxBacklog: new(1)})
+		b.change(t, "other", queue.SettingsPatch{MaxBacklog: new(1)})
 		var callers sync.WaitGroup
 		begin := time.Now()
 		for i := range 5 {
@@ -285,7 +285,7 @@ func TestBacklogIsCountedWithRests(t *testing.T) {
 	for takes, most := range map[time.Duration]int{time.Second: 8, time.Microsecond: 140} {
 		synctest.Test(t, func(t *testing.T) {
 			c := &counting{Queue: queuetest.NewMemory(), takes: takes}
-			if _, err := c.ChangeSettings(t.Context(), "orders", queue.Change{MaxBacklog: new(1)}); err != nil {
+			if _, err := c.PatchSettings(t.Context(), "orders", queue.SettingsPatch{MaxBacklog: new(1)}); err != nil {
 				t.Fatal(err)
 			}
 			p, err := queue.NewPublisher(t.Context(), c, queue.PublisherOptions{BacklogWait: time.Minute})
@@ -308,7 +308,7 @@ func TestBacklogIsCountedWithRests(t *testing.T) {
 func TestNumberOfAStreamThatWaitsTooLong(t *testing.T) {
 	opt := queue.PublisherOptions{BacklogWait: 10 * time.Minute, IdleRotate: time.Hour}
 	onVirtualTime(t, opt, 0, func(t *testing.T, b *bench) {
-		b.change(t, "orders", queue.Change{MaxBacklog: new(1)})
+		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(1)})
 		first, err := b.Publish(t.Context(), "orders", nil, nil)
 		if err != nil {
 			t.Fatal(err)
@@ -319,7 +319,7 @@ func TestNumberOfAStreamThatWaitsTooLong(t *testing.T) {
 			publishing.Go(func() { _, _ = b.Publish(t.Context(), "orders", nil, nil) })
 		}
 		b.drain(t, "orders", 1)
-		b.change(t, "orders", queue.Change{MaxBacklog: new(0)})
+		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(0)})
 		publishing.Wait()
 		msgs := stored(t, b.mem, "orders")
 		if len(msgs) == 0 || msgs[0].ID.Producer() == first.Producer() || msgs[0].ID.N() != 1 {
@@ -343,7 +343,7 @@ func TestStopDoesNotWaitForAQuestion(t *testing.T) {
 					return next(is, typ, n)
 				}
 				if want == queue.Rejected {
-					b.change(t, "audit", queue.Change{MaxBacklog: new(1)})
+					b.change(t, "audit", queue.SettingsPatch{MaxBacklog: new(1)})
 					if err := b.mem.Insert(t.Context(), "audit", []queue.Message{{ID: queue.NewID(time.Now(), 1, 1)}}); err != nil {
 						t.Fatal(err)
 					}

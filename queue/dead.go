@@ -10,41 +10,41 @@ import (
 	"time"
 )
 
-// MaxReason is the longest Reason of a letter, in bytes; Bury cuts off what is longer.
+// MaxReason is the longest Reason of a letter, in bytes; MoveToDeadLetters cuts off what is longer.
 const MaxReason = 4 << 10
 
-// Letter is a dead letter: a message that was given up and put aside, so that those behind it can go on. It keeps the
+// DeadLetter is a message that was given up and put aside, so that those behind it can go on. It keeps the
 // message's type and ID.
-type Letter struct {
+type DeadLetter struct {
 	Message
 	Reason   string    // why it was given up
 	Attempts int       // how often it was tried
 	Worker   string    // who gave it up
-	Time     time.Time // when, by the backend's clock, to the millisecond; set by Bury
-	Damaged  string    // set by Dead: which of these fields cannot be decoded, if any; the message is as whole as Incomplete says
+	Time     time.Time // when, by the backend's clock, to the millisecond; set by MoveToDeadLetters
+	Damaged  string    // set by DeadLetters: which of these fields cannot be decoded, if any; the message is as whole as Incomplete says
 }
 
 // Size is what a letter counts for in byte limits: its message, and what it has besides.
-func (l *Letter) Size() int { return l.Message.Size() + len(l.Reason) + len(l.Worker) }
+func (l *DeadLetter) Size() int { return l.Message.Size() + len(l.Reason) + len(l.Worker) }
 
-// DeadLetters is the part of a Queue that keeps the letters. They stay until somebody requeues or removes them.
-type DeadLetters interface {
-	// Bury moves messages of one type to the dead letters: they are stored there, durably, and then removed from the
+// DeadLetterStore is the part of a Queue that keeps the dead letters. They stay until somebody requeues or removes them.
+type DeadLetterStore interface {
+	// MoveToDeadLetters moves messages of one type to the dead letters: they are stored there, durably, and then removed from the
 	// messages. It is idempotent by ID, a letter that is there already stays as it is: after an error, which may
 	// be unclear, repeat it with the same letters. Until then a message may be in both places, never in neither.
-	Bury(ctx context.Context, typ string, letters []Letter) error
+	MoveToDeadLetters(ctx context.Context, typ string, letters []DeadLetter) error
 
-	// Dead returns dead letters of a type with ID > after (the zero ID = from the start), in ID order.
-	Dead(ctx context.Context, typ string, after ID, limit Limit) ([]Letter, error)
+	// DeadLetters returns dead letters of a type with ID > after (the zero ID = from the start), in ID order.
+	DeadLetters(ctx context.Context, typ string, after ID, limit Limit) ([]DeadLetter, error)
 
-	// RemoveDead removes dead letters, durably. IDs that are gone already are no error.
-	RemoveDead(ctx context.Context, typ string, ids []ID) error
+	// RemoveDeadLetters removes dead letters, durably. IDs that are gone already are no error.
+	RemoveDeadLetters(ctx context.Context, typ string, ids []ID) error
 }
 
-// CheckBury is what every backend calls first in Bury: the type is valid, and every letter is of that type and complete. It returns
+// CheckBury is what every backend calls first in MoveToDeadLetters: the type is valid, and every letter is of that type and complete. It returns
 // the letters as they are to be stored, at the given time. Sizes are not checked: that a message is too large for a file
 // may be why it is buried.
-func CheckBury(typ string, letters []Letter, at time.Time) ([]Letter, error) {
+func CheckBury(typ string, letters []DeadLetter, at time.Time) ([]DeadLetter, error) {
 	if err := ValidateType(typ); err != nil {
 		return nil, fmt.Errorf("bury: %w", err)
 	}
@@ -71,8 +71,8 @@ func text(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// DeadFilter chooses dead letters. The zero value chooses all.
-type DeadFilter struct {
+// DeadLetterFilter chooses dead letters. The zero value chooses all.
+type DeadLetterFilter struct {
 	Type   string    // of this type only
 	IDs    []ID      // only these
 	Reason string    // only those whose reason contains this
@@ -80,27 +80,27 @@ type DeadFilter struct {
 	Before time.Time // … and before this one
 }
 
-func (f *DeadFilter) matches(l *Letter) bool {
+func (f *DeadLetterFilter) matches(l *DeadLetter) bool {
 	return strings.Contains(l.Reason, f.Reason) && !l.Time.Before(f.Since) && (f.Before.IsZero() || l.Time.Before(f.Before))
 }
 
-// deadPage bounds one read of Letters.
-var deadPage = Limit{Messages: 200, Bytes: 8 << 20}
+// deadLetterPage bounds one read of DeadLetters.
+var deadLetterPage = Limit{Messages: 200, Bytes: 8 << 20}
 
-// Letters returns the dead letters that f chooses, by type and ID. They may be removed meanwhile. After an error there are
+// DeadLetters returns the dead letters that f chooses, by type and ID. They may be removed meanwhile. After an error there are
 // no more.
-func Letters(ctx context.Context, q Queue, f DeadFilter) iter.Seq2[Letter, error] {
-	return func(yield func(Letter, error) bool) {
+func DeadLetters(ctx context.Context, q Queue, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
+	return func(yield func(DeadLetter, error) bool) {
 		types := []string{f.Type}
 		if f.Type == "" {
 			var err error
 			if types, err = q.Types(ctx); err != nil {
-				yield(Letter{}, err)
+				yield(DeadLetter{}, err)
 				return
 			}
 		}
 		for _, typ := range types {
-			if !letters(ctx, q, typ, &f, yield) {
+			if !deadLettersOf(ctx, q, typ, &f, yield) {
 				return
 			}
 		}
@@ -108,11 +108,11 @@ func Letters(ctx context.Context, q Queue, f DeadFilter) iter.Seq2[Letter, error
 }
 
 // letters yields those of one type; false ends it all.
-func letters(ctx context.Context, q Queue, typ string, f *DeadFilter, yield func(Letter, error) bool) bool {
-	page := func(after ID, limit Limit) (found []Letter, ok bool) {
-		found, err := q.Dead(ctx, typ, after, limit)
+func deadLettersOf(ctx context.Context, q Queue, typ string, f *DeadLetterFilter, yield func(DeadLetter, error) bool) bool {
+	page := func(after ID, limit Limit) (found []DeadLetter, ok bool) {
+		found, err := q.DeadLetters(ctx, typ, after, limit)
 		if err != nil {
-			yield(Letter{}, err)
+			yield(DeadLetter{}, err)
 		}
 		return found, err == nil
 	}
@@ -128,7 +128,7 @@ func letters(ctx context.Context, q Queue, typ string, f *DeadFilter, yield func
 		return true
 	}
 	for after := (ID{}); ; {
-		found, ok := page(after, deadPage)
+		found, ok := page(after, deadLetterPage)
 		if !ok {
 			return false
 		}
@@ -159,7 +159,7 @@ const (
 //
 // It takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from before the letters are read
 // until it returns, and give it a ctx that ends with the lock: then it sends no more, and only what is under way is in doubt.
-func Requeue(ctx context.Context, q Queue, p *Publisher, letters []Letter) (requeued int, err error) {
+func Requeue(ctx context.Context, q Queue, p *Publisher, letters []DeadLetter) (requeued int, err error) {
 	msgs := make([]Message, len(letters))
 	for i := range letters {
 		msgs[i] = letters[i].Message
@@ -187,7 +187,7 @@ func Requeue(ctx context.Context, q Queue, p *Publisher, letters []Letter) (requ
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	for typ, ids := range stored {
-		if err := removeDead(ctx, q, typ, ids); err != nil {
+		if err := removeDeadLetters(ctx, q, typ, ids); err != nil {
 			errs = append(errs, fmt.Errorf("%d dead letters of type %s were published again and may still be listed, from %s to %s; remove them, "+
 				"requeueing them would publish them twice: %w", len(ids), typ, ids[0], ids[len(ids)-1], err))
 			continue
@@ -197,12 +197,12 @@ func Requeue(ctx context.Context, q Queue, p *Publisher, letters []Letter) (requ
 	return requeued, errors.Join(errs...)
 }
 
-func removeDead(ctx context.Context, q Queue, typ string, ids []ID) (err error) {
+func removeDeadLetters(ctx context.Context, q Queue, typ string, ids []ID) (err error) {
 	for attempt := range removeAttempts {
-		if err = q.RemoveDead(ctx, typ, ids); err == nil || ctx.Err() != nil {
+		if err = q.RemoveDeadLetters(ctx, typ, ids); err == nil || ctx.Err() != nil {
 			return err
 		}
-		t := time.NewTimer(RepeatWaitMin << attempt)
+		t := time.NewTimer(minRepeatWait << attempt)
 		select {
 		case <-t.C:
 		case <-ctx.Done():

@@ -20,15 +20,15 @@ func TestRequeueSaysOnceWhyLettersStay(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer p.Close(ctx)
-	var letters []queue.Letter
+	var letters []queue.DeadLetter
 	for n := range uint64(50) {
-		letters = append(letters, queue.Letter{Message: queue.Message{Type: "orders", ID: queue.NewID(time.Now(), 1, n+1), Payload: []byte("x")}})
+		letters = append(letters, queue.DeadLetter{Message: queue.Message{Type: "orders", ID: queue.NewID(time.Now(), 1, n+1), Payload: []byte("x")}})
 	}
-	if err := q.Bury(ctx, "orders", letters); err != nil {
+	if err := q.MoveToDeadLetters(ctx, "orders", letters); err != nil {
 		t.Fatal(err)
 	}
 	on := true
-	if _, err := q.ChangeSettings(ctx, "orders", queue.Change{PublishPaused: &on}); err != nil {
+	if _, err := q.PatchSettings(ctx, "orders", queue.SettingsPatch{PublishPaused: &on}); err != nil {
 		t.Fatal(err)
 	}
 	n, err := queue.Requeue(ctx, q, p, letters)
@@ -38,7 +38,7 @@ func TestRequeueSaysOnceWhyLettersStay(t *testing.T) {
 	if text := err.Error(); strings.Contains(text, "\n") || !strings.Contains(text, "50 dead letters stay") {
 		t.Errorf("the error is %q", text)
 	}
-	if left, err := q.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 100}); err != nil || len(left) != 50 {
+	if left, err := q.DeadLetters(ctx, "orders", queue.ID{}, queue.Limit{Messages: 100}); err != nil || len(left) != 50 {
 		t.Errorf("%d letters are left (%v)", len(left), err)
 	}
 }

@@ -36,7 +36,7 @@ func ExampleSettings_pause() {
 	defer remove()
 
 	paused := true
-	set, err := b.Queue.ChangeSettings(ctx, "orders", queue.Change{PublishPaused: &paused, Why: "stocktaking"})
+	set, err := b.Queue.PatchSettings(ctx, "orders", queue.SettingsPatch{PublishPaused: &paused, Why: "stocktaking"})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -55,7 +55,7 @@ func ExampleSettings_backlog() {
 	defer remove()
 
 	most := 1
-	if _, err := b.Queue.ChangeSettings(ctx, "orders", queue.Change{MaxBacklog: &most}); err != nil {
+	if _, err := b.Queue.PatchSettings(ctx, "orders", queue.SettingsPatch{MaxBacklog: &most}); err != nil {
 		log.Fatal(err)
 	}
 	_, err := p.Publish(ctx, "orders", []byte("chair"), nil)
@@ -68,14 +68,14 @@ func ExampleSettings_backlog() {
 }
 
 // The settings of all types in one read.
-func ExampleControls() {
+func ExampleSettingsStore() {
 	ctx := context.Background()
 	b, _, remove := openWith(ctx)
 	defer remove()
 
 	yes, most := true, 1000
-	for typ, change := range map[string]queue.Change{"orders": {MaxBacklog: &most}, "audit": {DrainPaused: &yes}} {
-		if _, err := b.Queue.ChangeSettings(ctx, typ, change); err != nil {
+	for typ, change := range map[string]queue.SettingsPatch{"orders": {MaxBacklog: &most}, "audit": {DrainPaused: &yes}} {
+		if _, err := b.Queue.PatchSettings(ctx, typ, change); err != nil {
 			log.Fatal(err)
 		}
 	}
@@ -145,24 +145,24 @@ func bury(ctx context.Context, q queue.Queue, reason string) {
 	if err != nil {
 		log.Fatal(err)
 	}
-	var letters []queue.Letter
+	var letters []queue.DeadLetter
 	for _, m := range msgs {
-		letters = append(letters, queue.Letter{Message: m, Reason: reason, Attempts: 5, Worker: "w1"})
+		letters = append(letters, queue.DeadLetter{Message: m, Reason: reason, Attempts: 5, Worker: "w1"})
 	}
-	if err := q.Bury(ctx, "orders", letters); err != nil {
+	if err := q.MoveToDeadLetters(ctx, "orders", letters); err != nil {
 		log.Fatal(err)
 	}
 }
 
 // List dead letters: of a type, of a time, or with a reason.
-func ExampleLetters() {
+func ExampleDeadLetters() {
 	ctx := context.Background()
 	b, _, remove := openWith(ctx, "chair", "table")
 	defer remove()
 	bury(ctx, b.Queue, "no such customer")
 
-	filter := queue.DeadFilter{Type: "orders", Reason: "customer", Since: time.Now().Add(-time.Hour)}
-	for l, err := range queue.Letters(ctx, b.Queue, filter) {
+	filter := queue.DeadLetterFilter{Type: "orders", Reason: "customer", Since: time.Now().Add(-time.Hour)}
+	for l, err := range queue.DeadLetters(ctx, b.Queue, filter) {
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -180,8 +180,8 @@ func ExampleRequeue() {
 	defer remove()
 	bury(ctx, b.Queue, "no such customer")
 
-	var letters []queue.Letter
-	for l, err := range queue.Letters(ctx, b.Queue, queue.DeadFilter{Type: "orders"}) {
+	var letters []queue.DeadLetter
+	for l, err := range queue.DeadLetters(ctx, b.Queue, queue.DeadLetterFilter{Type: "orders"}) {
 		if err != nil {
 			log.Fatal(err)
 		}
@@ -197,20 +197,20 @@ func ExampleRequeue() {
 }
 
 // Remove dead letters that nobody needs any more.
-func ExampleDeadLetters() {
+func ExampleDeadLetterStore() {
 	ctx := context.Background()
 	b, _, remove := openWith(ctx, "chair", "table")
 	defer remove()
 	bury(ctx, b.Queue, "no such customer")
 
-	dead, err := b.Queue.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})
+	dead, err := b.Queue.DeadLetters(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})
 	if err != nil {
 		log.Fatal(err)
 	}
-	if err := b.Queue.RemoveDead(ctx, "orders", []queue.ID{dead[0].ID}); err != nil {
+	if err := b.Queue.RemoveDeadLetters(ctx, "orders", []queue.ID{dead[0].ID}); err != nil {
 		log.Fatal(err)
 	}
-	dead, err = b.Queue.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})
+	dead, err = b.Queue.DeadLetters(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})
 	fmt.Println(len(dead), "left:", string(dead[0].Payload), err)
 	// Output: 1 left: table <nil>
 }

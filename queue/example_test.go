@@ -215,12 +215,12 @@ func ExamplePublisher_PublishAt() {
 	if _, err := p.PublishAt(ctx, newYear, "greetings", []byte("happy new year"), nil); err != nil {
 		log.Fatal(err)
 	}
-	delayed, err := b.Queue.Delayed(ctx, queue.Slot{}, queue.Limit{Messages: 10})
+	delayed, err := b.Queue.Delayed(ctx, queue.ScheduleKey{}, queue.Limit{Messages: 10})
 	if err != nil {
 		log.Fatal(err)
 	}
 	fmt.Println(delayed[0].Due.UTC().Format(time.DateOnly), string(delayed[0].Payload))
-	n, err := b.Queue.CancelDelayed(ctx, []queue.Slot{queue.SlotOf(&delayed[0])})
+	n, err := b.Queue.CancelDelayed(ctx, []queue.ScheduleKey{queue.ScheduleKeyOf(&delayed[0])})
 	fmt.Println(n, "cancelled", err)
 	// Output:
 	// 2100-01-01 happy new year

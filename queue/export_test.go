@@ -17,3 +17,9 @@ func (p *Publisher) WaitingItems(typ string) int {
 }
 
 const RotationPause time.Duration = rotationPause
+
+// The bounds of the pause between two attempts.
+const (
+	MinRepeatWait = minRepeatWait
+	MaxRepeatWait = maxRepeatWait
+)

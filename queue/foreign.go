@@ -8,17 +8,17 @@ import (
 	"sync"
 )
 
-// ForeignKeys is the part of a Queue that deals with foreign keys: keys among those of a type's messages that are no message's, as they hold
+// ForeignKeyStore is the part of a Queue that deals with foreign keys: keys among those of a type's messages that are no message's, as they hold
 // no message ID. Another program, or a person, has stored something there. It can never be appended, so Fetch passes it over and Depth does not
-// count it. It may be of value to somebody, so nothing but RemoveForeign removes it.
-type ForeignKeys interface {
-	// Foreign lists the foreign keys of a type behind a key ("" = from the start), in order, at most so many. The server looks at the keys
+// count it. It may be of value to somebody, so nothing but RemoveForeignKeys removes it.
+type ForeignKeyStore interface {
+	// ForeignKeys lists the foreign keys of a type behind a key ("" = from the start), in order, at most so many. The server looks at the keys
 	// of everything that is pending: it is for people who want to know, not for every second.
-	Foreign(ctx context.Context, typ, after string, most int) ([]string, error)
+	ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error)
 
-	// RemoveForeign removes what is stored under foreign keys, durably, and tells how many there were. A key that is not one of
+	// RemoveForeignKeys removes what is stored under foreign keys, durably, and tells how many there were. A key that is not one of
 	// the type's foreign keys is an error, and nothing is removed.
-	RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error)
+	RemoveForeignKeys(ctx context.Context, typ string, keys []string) (removed int, err error)
 
 	// Strays tells what this Queue has passed over lately, in Types, NextDue and Promote. It asks nobody.
 	Strays() []Strays
@@ -86,7 +86,7 @@ func CheckForeign(typ string, most int) error {
 	return ValidateType(typ)
 }
 
-// NotForeign is the error of RemoveForeign for a key that is a message's, or of another type.
+// NotForeign is the error of RemoveForeignKeys for a key that is a message's, or of another type.
 func NotForeign(typ, key string) error {
 	return fmt.Errorf("%q is not one of the foreign keys of type %s: nothing was removed", clip(key), typ)
 }

@@ -36,9 +36,9 @@ type Member struct {
 // MemberRetention is how long after its last heartbeat a member that did not leave is listed, at least. Other members remove it then, by Leave.
 const MemberRetention = 10 * time.Minute
 
-// Members is the part of a Queue through which worker replicas see each other, to share the types among them. Nothing rests on it but
+// MemberStore is the part of a Queue through which worker replicas see each other, to share the types among them. Nothing rests on it but
 // how evenly types are spread: the lock decides who holds one.
-type Members interface {
+type MemberStore interface {
 	// Heartbeat stores m in the place of what m.ID has stored before. It needs no durability.
 	Heartbeat(ctx context.Context, m Member) error
 

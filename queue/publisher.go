@@ -18,30 +18,30 @@ import (
 
 // Bounds and defaults of PublisherOptions.
 const (
-	// BatchMessagesDefault is also the largest batch in messages.
-	BatchMessagesDefault = 1000
-	// BatchBytesDefault is the batch size in bytes, see Message.Size. A larger message travels alone.
-	BatchBytesDefault = 4 << 20
-	// BufferBytesDefault bounds what a publisher holds in memory.
-	BufferBytesDefault = 64 << 20
-	// RepeatForDefault is how long an unsettled batch is repeated. A consumer remembers a producer for 24 h, so a
+	// DefaultBatchMessages is also the largest batch in messages.
+	DefaultBatchMessages = 1000
+	// DefaultBatchBytes is the batch size in bytes, see Message.Size. A larger message travels alone.
+	DefaultBatchBytes = 4 << 20
+	// DefaultBufferBytes bounds what a publisher holds in memory.
+	DefaultBufferBytes = 64 << 20
+	// DefaultRepeatFor is how long an unsettled batch is repeated. A consumer remembers a producer for 24 h, so a
 	// repetition is always recognised.
-	RepeatForDefault = 10 * time.Minute
-	// AttemptTimeoutDefault bounds one attempt to insert a batch.
-	AttemptTimeoutDefault = 30 * time.Second
-	// BacklogWaitDefault is how long messages wait for room in a full backlog.
-	BacklogWaitDefault = 10 * time.Minute
-	// IdleRotateDefault is how long a type may be idle before its stream ends.
-	IdleRotateDefault = time.Hour
-	// RepeatWaitMin and RepeatWaitMax bound the pause between two attempts, which doubles each time and is jittered.
-	RepeatWaitMin = 50 * time.Millisecond
-	RepeatWaitMax = 5 * time.Second
-	// RepeatForMax, BacklogWaitMax and IdleRotateMax keep all far below the 24 h for which a consumer remembers a producer;
-	// IdleRotateMin is long enough for a consumer to have read everything again.
-	RepeatForMax   = 12 * time.Hour
-	BacklogWaitMax = 12 * time.Hour
-	IdleRotateMax  = 12 * time.Hour
-	IdleRotateMin  = time.Minute
+	DefaultRepeatFor = 10 * time.Minute
+	// DefaultAttemptTimeout bounds one attempt to insert a batch.
+	DefaultAttemptTimeout = 30 * time.Second
+	// DefaultBacklogWait is how long messages wait for room in a full backlog.
+	DefaultBacklogWait = 10 * time.Minute
+	// DefaultIdleRotate is how long a type may be idle before its stream ends.
+	DefaultIdleRotate = time.Hour
+	// minRepeatWait and maxRepeatWait bound the pause between two attempts, which doubles each time and is jittered.
+	minRepeatWait = 50 * time.Millisecond
+	maxRepeatWait = 5 * time.Second
+	// MaxRepeatFor, MaxBacklogWait and MaxIdleRotate keep all far below the 24 h for which a consumer remembers a producer;
+	// MinIdleRotate is long enough for a consumer to have read everything again.
+	MaxRepeatFor   = 12 * time.Hour
+	MaxBacklogWait = 12 * time.Hour
+	MaxIdleRotate  = 12 * time.Hour
+	MinIdleRotate  = time.Minute
 
 	// rotationPause is how long after its last stored message a stream waits before it publishes under a new producer
 	// number. A consumer that is reading right now sees the new number without the contiguity of the old one; before it
@@ -96,13 +96,13 @@ type Repeat struct {
 }
 
 func (o PublisherOptions) withDefaults() PublisherOptions {
-	o.AttemptTimeout = cmp.Or(o.AttemptTimeout, AttemptTimeoutDefault)
-	o.BacklogWait = cmp.Or(o.BacklogWait, BacklogWaitDefault)
-	o.BatchBytes = cmp.Or(o.BatchBytes, BatchBytesDefault)
-	o.BatchMessages = cmp.Or(o.BatchMessages, BatchMessagesDefault)
-	o.BufferBytes = cmp.Or(o.BufferBytes, BufferBytesDefault)
-	o.IdleRotate = cmp.Or(o.IdleRotate, IdleRotateDefault)
-	o.RepeatFor = cmp.Or(o.RepeatFor, RepeatForDefault)
+	o.AttemptTimeout = cmp.Or(o.AttemptTimeout, DefaultAttemptTimeout)
+	o.BacklogWait = cmp.Or(o.BacklogWait, DefaultBacklogWait)
+	o.BatchBytes = cmp.Or(o.BatchBytes, DefaultBatchBytes)
+	o.BatchMessages = cmp.Or(o.BatchMessages, DefaultBatchMessages)
+	o.BufferBytes = cmp.Or(o.BufferBytes, DefaultBufferBytes)
+	o.IdleRotate = cmp.Or(o.IdleRotate, DefaultIdleRotate)
+	o.RepeatFor = cmp.Or(o.RepeatFor, DefaultRepeatFor)
 	o.Use = slices.Clone(o.Use)
 	return o
 }
@@ -111,14 +111,14 @@ func (o PublisherOptions) validate() error {
 	switch {
 	case o.AttemptTimeout < 0 || o.Linger < 0 || o.RepeatFor < 0:
 		return errors.New("publisher options: durations must not be negative")
-	case o.IdleRotate < IdleRotateMin || o.IdleRotate > IdleRotateMax:
-		return fmt.Errorf("publisher options: IdleRotate is %v, want %v to %v", o.IdleRotate, IdleRotateMin, IdleRotateMax)
-	case o.BacklogWait > BacklogWaitMax:
-		return fmt.Errorf("publisher options: BacklogWait is %v, at most %v", o.BacklogWait, BacklogWaitMax)
-	case o.RepeatFor > RepeatForMax:
-		return fmt.Errorf("publisher options: RepeatFor is %v, at most %v", o.RepeatFor, RepeatForMax)
-	case o.BatchMessages < 1 || o.BatchMessages > BatchMessagesDefault:
-		return fmt.Errorf("publisher options: BatchMessages is %d, want 1 to %d", o.BatchMessages, BatchMessagesDefault)
+	case o.IdleRotate < MinIdleRotate || o.IdleRotate > MaxIdleRotate:
+		return fmt.Errorf("publisher options: IdleRotate is %v, want %v to %v", o.IdleRotate, MinIdleRotate, MaxIdleRotate)
+	case o.BacklogWait > MaxBacklogWait:
+		return fmt.Errorf("publisher options: BacklogWait is %v, at most %v", o.BacklogWait, MaxBacklogWait)
+	case o.RepeatFor > MaxRepeatFor:
+		return fmt.Errorf("publisher options: RepeatFor is %v, at most %v", o.RepeatFor, MaxRepeatFor)
+	case o.BatchMessages < 1 || o.BatchMessages > DefaultBatchMessages:
+		return fmt.Errorf("publisher options: BatchMessages is %d, want 1 to %d", o.BatchMessages, DefaultBatchMessages)
 	case o.BatchBytes < 1 || o.BufferBytes < 1:
 		return errors.New("publisher options: BatchBytes and BufferBytes must be positive")
 	case slices.ContainsFunc(o.Use, func(m Middleware) bool { return m == nil }):

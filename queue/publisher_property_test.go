@@ -107,7 +107,7 @@ func operator(ctx context.Context, t *testing.T, mem *queuetest.Memory, rng *ran
 			case <-time.After(time.Duration(rng.IntN(1000)) * time.Millisecond):
 			}
 			typ := []string{"orders", "orders-x"}[rng.IntN(2)]
-			_, err := mem.ChangeSettings(ctx, typ, queue.Change{PublishPaused: new(rng.IntN(3) == 0), MaxBacklog: new(rng.IntN(40))})
+			_, err := mem.PatchSettings(ctx, typ, queue.SettingsPatch{PublishPaused: new(rng.IntN(3) == 0), MaxBacklog: new(rng.IntN(40))})
 			msgs, fetched := mem.Fetch(ctx, typ, queue.ID{}, queue.Limit{Messages: 1 + rng.IntN(30)})
 			var ids []queue.ID
 			for _, m := range msgs {

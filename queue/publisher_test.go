@@ -427,11 +427,11 @@ func TestRepeatsAreSpacedJitteredReportedAndBounded(t *testing.T) {
 		b.failAllInserts(queuetest.Fault{Kind: queuetest.Lost})
 		begin := time.Now()
 		_, err := b.Publish(t.Context(), "orders", nil, nil)
-		if took := time.Since(begin); !errors.Is(err, queue.ErrUnknown) || took > queue.RepeatForDefault || took < queue.RepeatForDefault-queue.RepeatWaitMax {
+		if took := time.Since(begin); !errors.Is(err, queue.ErrUnknown) || took > queue.DefaultRepeatFor || took < queue.DefaultRepeatFor-queue.MaxRepeatWait {
 			t.Fatalf("%v after %v", err, took)
 		}
 		for i, r := range repeats {
-			longest := min(queue.RepeatWaitMin<<min(i, 20), queue.RepeatWaitMax)
+			longest := min(queue.MinRepeatWait<<min(i, 20), queue.MaxRepeatWait)
 			if r.Attempt != i+1 || r.Messages != 1 || r.Type != "orders" || !errors.Is(r.Err, queuetest.ErrFault) || r.Wait > longest || r.Wait < longest/2 {
 				t.Errorf("repeat %d: %+v, want a wait between %v and %v", i, r, longest/2, longest)
 			}
@@ -588,13 +588,13 @@ func TestIdleStreamEndsAndTheNextHasANewNumber(t *testing.T) {
 			return id
 		}
 		first := publish()
-		time.Sleep(queue.IdleRotateDefault - time.Second)
+		time.Sleep(queue.DefaultIdleRotate - time.Second)
 		synctest.Wait()
 		second := publish()
 		if second.Producer() != first.Producer() || second.N() != 2 {
 			t.Error("rotated before its time")
 		}
-		time.Sleep(queue.IdleRotateDefault)
+		time.Sleep(queue.DefaultIdleRotate)
 		synctest.Wait()
 		if n := b.Streams(); n != 0 {
 			t.Errorf("%d streams (and goroutines) after an hour without messages", n)
@@ -847,7 +847,7 @@ func TestStop(t *testing.T) {
 	})
 	t.Run("full backlog", func(t *testing.T) {
 		onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
-			b.change(t, "orders", queue.Change{MaxBacklog: new(1)})
+			b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(1)})
 			if got, took := stop(t, b, 3); !slices.Equal(got, []queue.Status{s, r, r}) || took > 0 {
 				t.Errorf("got %v after %v", got, took)
 			}

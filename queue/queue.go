@@ -80,7 +80,7 @@ type Limit struct {
 	Messages int   // at most this many, > 0
 	Bytes    int64 // stop after the message with which they have this Size together; 0 = no bound
 
-	// Foreign, if set, is called by Fetch for each foreign key that it passes, see ForeignKeys. That costs nothing: Fetch reads them anyway.
+	// Foreign, if set, is called by Fetch for each foreign key that it passes, see ForeignKeyStore. That costs nothing: Fetch reads them anyway.
 	Foreign func(key string)
 }
 
@@ -115,44 +115,44 @@ type Queue interface {
 	// Depth tells how much is pending of a type without scanning more than max messages. Foreign keys are not pending.
 	Depth(ctx context.Context, typ string, max int) (Depth, error)
 
-	// File returns the registry entry of the type's file; ok is false when no file was registered yet.
-	File(ctx context.Context, typ string) (f File, ok bool, err error)
+	// RegistryEntry returns the registry entry of the type's file; ok is false when no file was registered yet.
+	RegistryEntry(ctx context.Context, typ string) (f RegistryEntry, ok bool, err error)
 
 	// RegisterFile records f as the file of the type if none is registered yet, durably, and returns the entry that is
 	// now registered: the caller compares FileID with its own. Generation 0 counts as 1, here and in SucceedFile.
-	RegisterFile(ctx context.Context, typ string, f File) (File, error)
+	RegisterFile(ctx context.Context, typ string, f RegistryEntry) (RegistryEntry, error)
 
 	// UpdateFile raises Epoch and DurableIndex of the entry whose FileID is f.FileID; lower values change nothing.
 	// updated is false when the registered entry has another FileID (or none is registered).
-	UpdateFile(ctx context.Context, typ string, f File) (updated bool, err error)
+	UpdateFile(ctx context.Context, typ string, f RegistryEntry) (updated bool, err error)
 
 	// AckFile removes messages whose records are in f below f.DurableIndex: it raises Epoch and DurableIndex as UpdateFile does, and then does
 	// what Ack does. No failure, of the server or of a fail-over, keeps the removal and loses what was raised. ok is false, and nothing was changed,
 	// when the registered entry has another FileID or a higher Epoch (or none is registered): another writer took over.
-	AckFile(ctx context.Context, typ string, f File, ids []ID) (ok bool, err error)
+	AckFile(ctx context.Context, typ string, f RegistryEntry, ids []ID) (ok bool, err error)
 
 	// SucceedFile replaces the entry of the type by f if its FileID is still old, durably, and returns the entry that is
 	// registered now: f, or what somebody else put there; ok is false when there is none. A file that reached its size
 	// limit, was compacted or repaired goes on in a successor with another identity. Epoch and DurableIndex of the entry
 	// never go back by it. After an unclear answer it is repeated with the same arguments: what landed counts as done.
-	SucceedFile(ctx context.Context, typ string, old [16]byte, f File) (now File, ok bool, err error)
+	SucceedFile(ctx context.Context, typ string, old [16]byte, f RegistryEntry) (now RegistryEntry, ok bool, err error)
 
 	// Now is the backend's clock: the server's for MongoDB, this machine's for SQLite, as read at connect and with each Heartbeat and
 	// Promote, and advanced by what has passed since. It may go back. It feeds ID times, which order messages of different producers loosely, and what
 	// people read. What is due is decided by Promote, which does not believe a clock that is ahead of others.
 	Now(ctx context.Context) (time.Time, error)
 
-	// Mark returns what SetMark has stored last for the type, nil if nothing. It is the holder's note to the next one.
-	Mark(ctx context.Context, typ string) ([]byte, error)
+	// HolderNote returns what SetHolderNote has stored last for the type, nil if nothing. It is the holder's note to the next one.
+	HolderNote(ctx context.Context, typ string) ([]byte, error)
 
-	// SetMark stores a few bytes of UTF-8 text for the type, durably.
-	SetMark(ctx context.Context, typ string, mark []byte) error
+	// SetHolderNote stores a few bytes of UTF-8 text for the type, durably.
+	SetHolderNote(ctx context.Context, typ string, mark []byte) error
 
-	DeadLetters
-	Controls
-	Members
-	Delays
-	ForeignKeys
+	DeadLetterStore
+	SettingsStore
+	MemberStore
+	DelayedStore
+	ForeignKeyStore
 
 	Close() error
 }
@@ -165,9 +165,9 @@ type Depth struct {
 	Foreign int  // foreign keys that were seen on the way; there may be more, also when it is 0
 }
 
-// File is the registry entry of a type's file: which file is the one, and how much of it is known to be durable. It
+// RegistryEntry is the entry of a type's file: which file is the one, and how much of it is known to be durable. It
 // protects against a second volume mounted at the same path and against an old copy restored in place.
-type File struct {
+type RegistryEntry struct {
 	FileID       [16]byte // changed by SucceedFile only
 	Generation   uint64   // 1 for the first file, one more for each successor; an entry stored without it reads as 1
 	Epoch        uint64   // highest epoch known to have opened the file or one before it

@@ -32,9 +32,9 @@ type Checkpoint struct {
 	Sent     time.Time // when it was saved before they were sent, by the clock of that machine, to the millisecond; zero: unknown
 }
 
-// CheckpointMaxAge is how old a Checkpoint with messages in flight may be. A consumer remembers a producer for 24 h, so until then a
+// MaxCheckpointAge is how old a Checkpoint with messages in flight may be. A consumer remembers a producer for 24 h, so until then a
 // repetition is recognised.
-const CheckpointMaxAge = 12 * time.Hour
+const MaxCheckpointAge = 12 * time.Hour
 
 // ErrCheckpointTooOld: the messages in flight cannot be published again without the risk that they are stored twice.
 var ErrCheckpointTooOld = errors.New("the checkpoint is too old")
@@ -47,7 +47,7 @@ func (r *Resume) validate() error {
 	switch {
 	case r.Save == nil:
 		return errors.New("publisher options: Resume without Save")
-	case c.InFlight < 0 || c.InFlight > BatchMessagesDefault || c.N > MaxN-BatchMessagesDefault || c.Producer == 0 && c != Checkpoint{}:
+	case c.InFlight < 0 || c.InFlight > DefaultBatchMessages || c.N > MaxN-DefaultBatchMessages || c.Producer == 0 && c != Checkpoint{}:
 		return fmt.Errorf("publisher options: Resume: checkpoint %+v was never saved", c)
 	}
 	return nil
@@ -61,9 +61,9 @@ func (r *Resume) checkAge(now, here time.Time) error {
 	if !r.From.Sent.IsZero() {
 		age = max(age, here.Sub(r.From.Sent))
 	}
-	if r.From.InFlight > 0 && age > CheckpointMaxAge {
+	if r.From.InFlight > 0 && age > MaxCheckpointAge {
 		return fmt.Errorf("publisher: %w: %d messages were sent %v ago and may be stored, and copies are recognised for %v only", ErrCheckpointTooOld,
-			r.From.InFlight, age.Round(time.Second), CheckpointMaxAge)
+			r.From.InFlight, age.Round(time.Second), MaxCheckpointAge)
 	}
 	return nil
 }

@@ -151,7 +151,7 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 			t.Errorf("%d inserts before the batch is complete", n)
 		}
 		// A pause does not refuse what may be there already.
-		b.change(t, "orders", queue.Change{PublishPaused: new(true)})
+		b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(true)})
 		if err := b.Send(t.Context(), messages("orders", 3)[2], func(queue.Result) {}); err != nil {
 			t.Fatal(err)
 		}
@@ -165,7 +165,7 @@ func TestResumeRepeatsTheVerySameMessages(t *testing.T) {
 		if (book.read() != queue.Checkpoint{}) {
 			t.Errorf("saved %+v: what is repeated is saved already", book.read())
 		}
-		b.change(t, "orders", queue.Change{PublishPaused: new(false)})
+		b.change(t, "orders", queue.SettingsPatch{PublishPaused: new(false)})
 		time.Sleep(reread)
 		id, err := b.Publish(t.Context(), "orders", nil, nil)
 		if err != nil || id.Producer() != 42 || id.N() != 14 || book.read() != (queue.Checkpoint{Producer: 42, N: 13, InFlight: 1, Time: id.Time(), Sent: id.Time()}) {
@@ -231,7 +231,7 @@ func TestResumeRefusesWhatNobodyRemembers(t *testing.T) {
 		}
 		save := func(queue.Checkpoint) error { return nil }
 		now := time.UnixMilli(time.Now().UnixMilli())
-		time.Sleep(queue.CheckpointMaxAge)
+		time.Sleep(queue.MaxCheckpointAge)
 		if err := try(queue.Resume{Type: "orders", Save: save, From: queue.Checkpoint{Producer: 1, N: 1, InFlight: 1, Time: now}}); err != nil {
 			t.Error(err)
 		}

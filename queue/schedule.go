@@ -15,32 +15,32 @@ import (
 // MaxDue is the latest Message.Due, more than 8,000 years from now.
 var MaxDue = time.UnixMilli(1<<48 - 1).UTC()
 
-// Slot is the place of a delayed message: they are sorted by due time, type, and ID, which is the order of insertion.
-type Slot struct {
+// ScheduleKey is the place of a delayed message: they are sorted by due time, type, and ID, which is the order of insertion.
+type ScheduleKey struct {
 	Due  time.Time // to the millisecond
 	Type string
 	ID   ID // of the delayed message; as a normal one it has another
 }
 
-// SlotOf is where a delayed message lies.
-func SlotOf(m *Message) Slot { return Slot{Due: m.Due, Type: m.Type, ID: m.ID} }
+// ScheduleKeyOf is where a delayed message lies.
+func ScheduleKeyOf(m *Message) ScheduleKey { return ScheduleKey{Due: m.Due, Type: m.Type, ID: m.ID} }
 
 // Compare is negative if s lies before other, positive if behind, 0 if they are the same.
-func (s Slot) Compare(other Slot) int {
+func (s ScheduleKey) Compare(other ScheduleKey) int {
 	return cmp.Or(cmp.Compare(s.Due.UnixMilli(), other.Due.UnixMilli()), strings.Compare(s.Type, other.Type), s.ID.Compare(other.ID))
 }
 
 // Promotion is what one call of Promote did and saw.
 type Promotion struct {
-	Messages int       // promoted by this call
-	Buried   int       // that this call made dead letters, as they cannot be promoted
-	Next     time.Time // when the first of those that are left is due, by the backend's clock; zero: there is none
-	Now      time.Time // the backend's clock, so Next.Sub(Now) is how long to wait
+	Messages    int       // promoted by this call
+	DeadLetters int       // that this call made dead letters, as they cannot be promoted
+	Next        time.Time // when the first of those that are left is due, by the backend's clock; zero: there is none
+	Now         time.Time // the backend's clock, so Next.Sub(Now) is how long to wait
 }
 
-// Delays is the part of a Queue that keeps messages which are not due yet. They are no messages of their type before they are
+// DelayedStore is the part of a Queue that keeps messages which are not due yet. They are no messages of their type before they are
 // promoted: Fetch, Depth and Ack do not know them.
-type Delays interface {
+type DelayedStore interface {
 	// Delay stores messages, of one or several types, in order and durably, until their Due. It is idempotent by ID, as
 	// Insert is; for SettledFor, also a message that was promoted or cancelled meanwhile counts as stored, and does not come
 	// back. The error, if any, is an *InsertError.
@@ -63,17 +63,17 @@ type Delays interface {
 	// NextDue may be a time before that: the look was cut off, and the next one goes on.
 	NextDue(ctx context.Context) (due time.Time, ok bool, err error)
 
-	// Delayed returns delayed messages behind a slot (the zero Slot: from the start), in order: also those that can never be promoted,
-	// if a Slot can name them. Those that cannot be read whole are Incomplete.
-	Delayed(ctx context.Context, after Slot, limit Limit) ([]Message, error)
+	// Delayed returns delayed messages behind a slot (the zero ScheduleKey: from the start), in order: also those that can never be promoted,
+	// if a ScheduleKey can name them. Those that cannot be read whole are Incomplete.
+	Delayed(ctx context.Context, after ScheduleKey, limit Limit) ([]Message, error)
 
 	// CancelDelayed removes delayed messages, durably, and tells how many. A message that it has removed is never promoted. Those
 	// that are gone already, or are being promoted, do not count.
-	CancelDelayed(ctx context.Context, slots []Slot) (cancelled int, err error)
+	CancelDelayed(ctx context.Context, slots []ScheduleKey) (cancelled int, err error)
 }
 
 // SettledFor is how long a backend remembers that a delayed message was promoted or cancelled, at least, counted as Moment.Passed is. A
-// Publisher repeats for RepeatForMax, and a late repetition must not make it a second message.
+// Publisher repeats for MaxRepeatFor, and a late repetition must not make it a second message.
 const SettledFor = 24 * time.Hour
 
 // CheckDelay is what every backend calls first in Delay: every message is valid, has an ID and a Due, and is complete. It returns the
@@ -183,14 +183,14 @@ func fitsPromotion(m *Message, size int) error {
 
 // DelayedLetter is the dead letter that a delayed message becomes when it cannot be promoted. Its ID is that of the delayed message, so
 // there is one, however often it is buried.
-func DelayedLetter(m Message, why string) Letter {
+func DelayedLetter(m Message, why string) DeadLetter {
 	m.Due = time.Time{}
-	return Letter{Message: m, Reason: "the delayed message cannot be promoted: " + why, Attempts: 1, Worker: "scheduler"}
+	return DeadLetter{Message: m, Reason: "the delayed message cannot be promoted: " + why, Attempts: 1, Worker: "scheduler"}
 }
 
 // Listable reports whether a slot is listed. Foreign programs may have put anything in the place of the type, also what
 // would change the terminal that shows it.
-func (s Slot) Listable() bool {
+func (s ScheduleKey) Listable() bool {
 	return s.Type != "" && utf8.ValidString(s.Type) && !strings.ContainsFunc(s.Type, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 

@@ -19,8 +19,8 @@ type Settings struct {
 // IsZero reports whether nothing is set. Why and Changed do not count.
 func (s Settings) IsZero() bool { return !s.DrainPaused && !s.PublishPaused && s.MaxBacklog == 0 }
 
-// Change changes some of a type's Settings; nil leaves a setting as it is.
-type Change struct {
+// SettingsPatch changes some of a type's Settings; nil leaves a setting as it is.
+type SettingsPatch struct {
 	DrainPaused   *bool
 	PublishPaused *bool
 	MaxBacklog    *int
@@ -30,22 +30,22 @@ type Change struct {
 // MaxBacklogLimit is the largest MaxBacklog: to see whether more is pending, so many messages are counted.
 const MaxBacklogLimit = 10_000_000
 
-// Controls is the part of a Queue that keeps what operators say about types. It tells publishers and workers, who look every few
+// SettingsStore is the part of a Queue that keeps what operators say about types. It tells publishers and workers, who look every few
 // seconds; it enforces nothing by itself.
-type Controls interface {
+type SettingsStore interface {
 	// Settings returns those of one type, the zero value if nothing was ever set.
 	Settings(ctx context.Context, typ string) (Settings, error)
 
 	// AllSettings returns those of all types for which something is set, in one read.
 	AllSettings(ctx context.Context) (map[string]Settings, error)
 
-	// ChangeSettings makes one change, durably and at once, and returns the settings behind it: two changes of different
+	// PatchSettings makes one change, durably and at once, and returns the settings behind it: two changes of different
 	// settings at the same time both hold. It registers the type.
-	ChangeSettings(ctx context.Context, typ string, c Change) (Settings, error)
+	PatchSettings(ctx context.Context, typ string, c SettingsPatch) (Settings, error)
 }
 
-// CheckChange is what every backend calls first in ChangeSettings. It returns c as it is to be stored.
-func CheckChange(typ string, c Change) (Change, error) {
+// CheckChange is what every backend calls first in PatchSettings. It returns c as it is to be stored.
+func CheckChange(typ string, c SettingsPatch) (SettingsPatch, error) {
 	if err := ValidateType(typ); err != nil {
 		return c, err
 	}
@@ -60,7 +60,7 @@ func CheckChange(typ string, c Change) (Change, error) {
 }
 
 // Apply returns s as it is after c at the given time.
-func (c Change) Apply(s Settings, at time.Time) Settings {
+func (c SettingsPatch) Apply(s Settings, at time.Time) Settings {
 	set(&s.DrainPaused, c.DrainPaused)
 	set(&s.PublishPaused, c.PublishPaused)
 	set(&s.MaxBacklog, c.MaxBacklog)

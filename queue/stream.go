@@ -393,9 +393,9 @@ func (s *stream) register() {
 
 // repeatWait is the pause after the given attempt: doubling, with jitter over its upper half.
 func repeatWait(attempt int) time.Duration {
-	d := RepeatWaitMax
+	d := maxRepeatWait
 	if attempt < 16 {
-		d = min(d, RepeatWaitMin<<(attempt-1))
+		d = min(d, minRepeatWait<<(attempt-1))
 	}
 	return d/2 + rand.N(d/2+1)
 }

@@ -190,14 +190,14 @@ func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bo
 		return 0, false
 	case ledger.Reused:
 		s.log.Warn().Stringer("id", m.ID).Msg("the number of this message is in use for an earlier one: was the database, or a producer's --resume file, set back to an earlier state?")
-		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reasonReused, Attempts: 1})
+		s.refused = append(s.refused, queue.DeadLetter{Message: *m, Reason: reasonReused, Attempts: 1})
 		return 0, false
 	case ledger.PutAside:
 		reason, known := s.reasons[m.ID]
 		if !known {
 			reason = reasonPutAside
 		}
-		s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
+		s.refused = append(s.refused, queue.DeadLetter{Message: *m, Reason: reason, Attempts: 1})
 		return 0, false
 	case ledger.AppendAfterGap:
 		s.gaps++

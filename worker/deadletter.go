@@ -40,7 +40,7 @@ func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason = reason[:min(len(reason), queue.MaxReason)]
 	ledger.MakeSkipEntry(r, reason, false)
 	s.ledger.Skip(m)
-	s.refused = append(s.refused, queue.Letter{Message: *m, Reason: reason, Attempts: 1})
+	s.refused = append(s.refused, queue.DeadLetter{Message: *m, Reason: reason, Attempts: 1})
 }
 
 // buryRefused puts aside what was refused. Its skip entries are durable.
@@ -61,8 +61,8 @@ func (s *session) buryRefused(ctx context.Context) error {
 //
 // rule: before anything later of their producers is in the file. Whoever came next would compare their times with that, and take them for copies.
 func (s *session) buryReused(ctx context.Context) error {
-	var reused []queue.Letter
-	s.refused = slices.DeleteFunc(s.refused, func(l queue.Letter) bool {
+	var reused []queue.DeadLetter
+	s.refused = slices.DeleteFunc(s.refused, func(l queue.DeadLetter) bool {
 		is := l.Reason == reasonReused
 		if is {
 			reused = append(reused, l)
@@ -76,7 +76,7 @@ func (s *session) buryReused(ctx context.Context) error {
 }
 
 // buryAll puts messages aside in steps, so that a step that has to be repeated is small.
-func (s *session) buryAll(ctx context.Context, letters []queue.Letter) error {
+func (s *session) buryAll(ctx context.Context, letters []queue.DeadLetter) error {
 	for some := range slices.Chunk(letters, maxBury) {
 		if err := s.bury(ctx, some...); err != nil {
 			return err
@@ -87,13 +87,13 @@ func (s *session) buryAll(ctx context.Context, letters []queue.Letter) error {
 
 // bury puts messages aside. It does not give up before the session ends: until the letters are
 // stored the messages stay.
-func (s *session) bury(ctx context.Context, letters ...queue.Letter) error {
+func (s *session) bury(ctx context.Context, letters ...queue.DeadLetter) error {
 	for i := range letters {
 		letters[i].Worker = s.pool.name
 	}
 	retry := backoff{min: watchMin, max: watchMax}
 	var outage outage
-	for outage.note(&s.log, s.pool.cfg.Queue.Bury(ctx, s.typ, letters), "put a message aside") {
+	for outage.note(&s.log, s.pool.cfg.Queue.MoveToDeadLetters(ctx, s.typ, letters), "put a message aside") {
 		if err := sleep(ctx, retry.next()); err != nil {
 			return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
 		}

@@ -74,7 +74,7 @@ func TestSkippedMessageIsBuriedByTheNextHolder(t *testing.T) { onRig(t, dieBefor
 func dieBeforeBurying(t *testing.T, r *rig) {
 	r.publish(typ, 100)
 	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-		if op == queuetest.OpBury {
+		if op == queuetest.OpMoveToDeadLetters {
 			return queuetest.Fault{Kind: queuetest.Hang}
 		}
 		return queuetest.Fault{}
@@ -101,7 +101,7 @@ func TestSkippedMessageIsBuriedByTheNextHolderBehindACheckpoint(t *testing.T) {
 		pad := strings.Repeat("x", 2000)
 		r.publishWith(typ, 1000, func(i int) string { return fmt.Sprintf("%s %d", pad, i) })
 		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-			if op == queuetest.OpBury {
+			if op == queuetest.OpMoveToDeadLetters {
 				return queuetest.Fault{Kind: queuetest.Hang}
 			}
 			return queuetest.Fault{}
@@ -151,7 +151,7 @@ func TestMessageThatWasPutAsideIsPutAsideAgain(t *testing.T) {
 					t.Fatalf("letters %+v", l)
 				}
 				between(r)
-				if err := r.queue.RemoveDead(t.Context(), typ, []queue.ID{msgs[1].ID}); err != nil {
+				if err := r.queue.RemoveDeadLetters(t.Context(), typ, []queue.ID{msgs[1].ID}); err != nil {
 					t.Fatal(err)
 				}
 				r.insert(msgs...)

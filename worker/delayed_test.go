@@ -105,7 +105,7 @@ func (r *rig) reuseNumber(fault queuetest.Kind) {
 	r.mustDrain(nil)
 	r.insert(promoted(7, 1, 2*time.Hour, 1, 2), promoted(7, 2, 2*time.Hour, 1, 3))
 	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-		if op == queuetest.OpBury {
+		if op == queuetest.OpMoveToDeadLetters {
 			return queuetest.Fault{Kind: fault}
 		}
 		return queuetest.Fault{}

@@ -29,11 +29,11 @@ func (k EventKind) String() string {
 type Event struct {
 	Kind     EventKind
 	Type     string
-	Token    int64         // of the type's lock
-	Messages int           // Committed: how many
-	Index    uint64        // Committed, Rotated: records of the file below it are durable; 0 without a file
-	Path     string        // Rotated: the new file
-	Letter   *queue.Letter // Dead
-	Err      error         // Lost: why
-	Missed   uint64        // Pool.Subscribe: events that this channel has dropped so far
+	Token    int64             // of the type's lock
+	Messages int               // Committed: how many
+	Index    uint64            // Committed, Rotated: records of the file below it are durable; 0 without a file
+	Path     string            // Rotated: the new file
+	Letter   *queue.DeadLetter // Dead
+	Err      error             // Lost: why
+	Missed   uint64            // Pool.Subscribe: events that this channel has dropped so far
 }

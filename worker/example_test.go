@@ -61,7 +61,7 @@ func drain(cfg worker.Config, payloads ...string) error {
 	if err := pool.Run(ctx); err != nil {
 		return err
 	}
-	for l, err := range queue.Letters(ctx, b.Queue, queue.DeadFilter{Type: "orders"}) {
+	for l, err := range queue.DeadLetters(ctx, b.Queue, queue.DeadLetterFilter{Type: "orders"}) {
 		if err != nil {
 			return err
 		}

@@ -24,13 +24,13 @@ func FuzzMark(f *testing.F) {
 		q := queuetest.NewMemory()
 		nop := zerolog.Nop()
 		p := &poison{queue: q, typ: "t", log: &nop, batch: 10}
-		if err := q.SetMark(t.Context(), "t", stored); err != nil {
+		if err := q.SetHolderNote(t.Context(), "t", stored); err != nil {
 			t.Fatal(err)
 		}
 		if err := p.begin(t.Context()); err != nil {
 			t.Fatalf("%q: %v", stored, err)
 		}
-		left, err := q.Mark(t.Context(), "t")
+		left, err := q.HolderNote(t.Context(), "t")
 		var m sessionMark
 		if err = errors.Join(err, json.Unmarshal(left, &m)); err != nil || len(m.Deaths) > maxSuspects || m.Starts < 1 || !m.Trying.IsZero() {
 			t.Fatalf("%q became %q, %v", stored, left, err)

@@ -160,7 +160,7 @@ func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried 
 		return false, nil
 	}
 	h.poison.buried(m.ID)
-	return true, h.bury(ctx, queue.Letter{Message: *m, Attempts: deaths,
+	return true, h.bury(ctx, queue.DeadLetter{Message: *m, Attempts: deaths,
 		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", deaths)})
 }
 
@@ -236,7 +236,7 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 	if !over {
 		return false, nil
 	}
-	return true, h.bury(ctx, queue.Letter{Message: *m, Reason: err.Error(), Attempts: n})
+	return true, h.bury(ctx, queue.DeadLetter{Message: *m, Reason: err.Error(), Attempts: n})
 }
 
 // observed measures every call of h.

@@ -62,8 +62,8 @@ func (r *rig) pending() int {
 	return d.Pending
 }
 
-func (r *rig) letters() (letters []queue.Letter) {
-	letters, err := r.queue.Queue.Dead(context.Background(), typ, queue.ID{}, queue.Limit{Messages: 1_000_000})
+func (r *rig) letters() (letters []queue.DeadLetter) {
+	letters, err := r.queue.Queue.DeadLetters(context.Background(), typ, queue.ID{}, queue.Limit{Messages: 1_000_000})
 	if err != nil {
 		r.t.Fatal(err)
 	}
@@ -606,7 +606,7 @@ func TestTimeoutOfAHandler(t *testing.T) {
 				t.Errorf("%s: dead letters %v", name, l)
 			}
 			r.settledInOrder(firsts(rec.all()))
-			if err := r.queue.RemoveDead(context.Background(), typ, []queue.ID{r.letters()[0].ID}); err != nil {
+			if err := r.queue.RemoveDeadLetters(context.Background(), typ, []queue.ID{r.letters()[0].ID}); err != nil {
 				t.Fatal(err)
 			}
 			r.sent[typ] = nil

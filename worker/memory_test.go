@@ -353,7 +353,7 @@ func TestLettersThatCannotBeStoredHoldNoMemory(t *testing.T) {
 		r.reuseNumber(queuetest.Unreachable)
 		p := r.start(func(c *Config) { c.NoScheduler = true })
 		time.Sleep(5*time.Second + 333*time.Microsecond)
-		if n := r.queue.Calls(queuetest.OpBury); n == 0 {
+		if n := r.queue.Calls(queuetest.OpMoveToDeadLetters); n == 0 {
 			t.Fatal("there is no letter")
 		}
 		p.memory.unused(t, defaultMemory().total())

@@ -66,7 +66,7 @@ func pauseWhileAFetchHangs(r *rig, failing, resumedFirst bool) {
 	})
 	pause := func(on bool) {
 		t.Helper()
-		if _, err := r.queue.ChangeSettings(t.Context(), typ, queue.Change{DrainPaused: &on}); err != nil {
+		if _, err := r.queue.PatchSettings(t.Context(), typ, queue.SettingsPatch{DrainPaused: &on}); err != nil {
 			t.Fatal(err)
 		}
 	}

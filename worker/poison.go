@@ -32,8 +32,8 @@ type sessionMark struct {
 
 // marks is where a session leaves its mark: a part of queue.Queue.
 type marks interface {
-	Mark(ctx context.Context, typ string) ([]byte, error)
-	SetMark(ctx context.Context, typ string, mark []byte) error
+	HolderNote(ctx context.Context, typ string) ([]byte, error)
+	SetHolderNote(ctx context.Context, typ string, mark []byte) error
 	Depth(ctx context.Context, typ string, most int) (queue.Depth, error)
 }
 
@@ -50,7 +50,7 @@ type poison struct {
 
 // begin starts the watch, with one read and one write.
 func (p *poison) begin(ctx context.Context) error {
-	stored, err := p.queue.Mark(ctx, p.typ)
+	stored, err := p.queue.HolderNote(ctx, p.typ)
 	if err != nil {
 		return err
 	}
@@ -96,7 +96,7 @@ func (p *poison) store(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	return p.queue.SetMark(ctx, p.typ, b)
+	return p.queue.SetHolderNote(ctx, p.typ, b)
 }
 
 // trying records, durably, that a message is handed over by itself.

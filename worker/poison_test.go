@@ -112,7 +112,7 @@ func TestMarkCostsOneWritePerSession(t *testing.T) {
 			if err := r.drain(handle(rec.handler(), func(c *Config) { c.Batch = 10 })); err != nil {
 				t.Fatal(err)
 			}
-			if reads, writes := r.queue.Calls(queuetest.OpMark), r.queue.Calls(queuetest.OpSetMark); reads != i+1 || writes != i+1 {
+			if reads, writes := r.queue.Calls(queuetest.OpHolderNote), r.queue.Calls(queuetest.OpSetHolderNote); reads != i+1 || writes != i+1 {
 				t.Errorf("after %d sessions: %d reads, %d writes", i+1, reads, writes)
 			}
 		}

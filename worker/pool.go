@@ -430,7 +430,7 @@ func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zer
 	}
 	u.begin()
 	if seen > 0 {
-		keys, err := p.cfg.Queue.Foreign(ctx, typ, "", foreignMost)
+		keys, err := p.cfg.Queue.ForeignKeys(ctx, typ, "", foreignMost)
 		if err != nil {
 			return err
 		}

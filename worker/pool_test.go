@@ -424,7 +424,7 @@ type ackWatch struct {
 	check func([]queue.ID)
 }
 
-func (w ackWatch) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (w ackWatch) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	w.check(ids)
 	return w.Queue.AckFile(ctx, typ, f, ids)
 }
@@ -937,7 +937,7 @@ func (q *replacedQueue) Ack(ctx context.Context, typ string, ids []queue.ID) err
 	return cmp.Or(q.err(), q.Queue.Ack(ctx, typ, ids))
 }
 
-func (q *replacedQueue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (q *replacedQueue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	if err := q.err(); err != nil {
 		return false, err
 	}

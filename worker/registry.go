@@ -68,7 +68,7 @@ type registry struct {
 // Lookup and Register raise what the registry says to what this pool has seen durable itself: the
 // database may have been set back since.
 func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
-	f, ok, err := r.q.File(ctx, typ)
+	f, ok, err := r.q.RegistryEntry(ctx, typ)
 	return r.pool.files.atLeast(typ, storageEntry(f)), ok, err
 }
 
@@ -90,12 +90,12 @@ func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool
 	return r.q.UpdateFile(ctx, typ, queueFile(e))
 }
 
-func storageEntry(f queue.File) storage.Entry {
+func storageEntry(f queue.RegistryEntry) storage.Entry {
 	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
 }
 
-func queueFile(e storage.Entry) queue.File {
-	return queue.File{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
+func queueFile(e storage.Entry) queue.RegistryEntry {
+	return queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
 }
 
 // fileHolder is what fences say about who wrote them. It is for people: nothing is decided by it.

@@ -28,7 +28,7 @@ type badRegistry struct {
 	acked  atomic.Int64
 }
 
-func (q *badRegistry) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+func (q *badRegistry) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	q.asked.Add(1)
 	select {
 	case <-q.well:
@@ -38,7 +38,7 @@ func (q *badRegistry) UpdateFile(ctx context.Context, typ string, f queue.File) 
 	}
 }
 
-func (q *badRegistry) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (q *badRegistry) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	q.acked.Add(int64(len(ids)))
 	return q.Queue.AckFile(ctx, typ, f, ids)
 }
@@ -92,7 +92,7 @@ type witness struct {
 }
 
 func (w *witness) note(ctx context.Context, ids []queue.ID) {
-	f, _, err := w.Queue.File(ctx, typ)
+	f, _, err := w.Queue.RegistryEntry(ctx, typ)
 	if err != nil {
 		return
 	}
@@ -110,7 +110,7 @@ func (w *witness) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	return w.Queue.Ack(ctx, typ, ids)
 }
 
-func (w *witness) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (w *witness) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	ok, err := w.Queue.AckFile(ctx, typ, f, ids)
 	if ok {
 		w.note(ctx, ids) // a Memory does both at once
@@ -118,11 +118,11 @@ func (w *witness) AckFile(ctx context.Context, typ string, f queue.File, ids []q
 	return ok, err
 }
 
-func (w *witness) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+func (w *witness) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	for _, l := range letters {
 		w.note(ctx, []queue.ID{l.ID})
 	}
-	return w.Queue.Bury(ctx, typ, letters)
+	return w.Queue.MoveToDeadLetters(ctx, typ, letters)
 }
 
 // Whatever leaves the queue, acknowledged, as a copy or as a dead letter, the registry knows its record before; also while files are replaced.
@@ -166,11 +166,11 @@ func TestFileThatIsNoLongerRegisteredEndsTheSession(t *testing.T) {
 				r.publish(typ, 10)
 				p := r.start(nil)
 				time.Sleep(time.Second)
-				f, ok, err := r.queue.File(t.Context(), typ)
+				f, ok, err := r.queue.RegistryEntry(t.Context(), typ)
 				if err != nil || !ok || f.DurableIndex != 10 || r.pending() != 0 {
 					t.Fatalf("%+v, %v, %v", f, ok, err)
 				}
-				later := queue.File{FileID: f.FileID, Generation: 1, Epoch: f.Epoch + 5}
+				later := queue.RegistryEntry{FileID: f.FileID, Generation: 1, Epoch: f.Epoch + 5}
 				if another {
 					later.FileID[0]++
 					_, _, err = r.queue.SucceedFile(t.Context(), typ, f.FileID, later)
@@ -239,13 +239,13 @@ func TestFailedSessionTellsTheRegistry(t *testing.T) {
 		p := r.start(func(c *Config) { c.Storage.FS = tap })
 		r.publish(typ, 10)
 		time.Sleep(time.Second)
-		if f, _, err := r.queue.File(t.Context(), typ); err != nil || f.DurableIndex != 0 {
+		if f, _, err := r.queue.RegistryEntry(t.Context(), typ); err != nil || f.DurableIndex != 0 {
 			t.Fatalf("%+v, %v: no acknowledgement got through", f, err)
 		}
 		failing.Store(true)
 		p.cancel()
 		<-p.done
-		if f, _, err := r.queue.File(t.Context(), typ); err != nil || f.DurableIndex != 10 {
+		if f, _, err := r.queue.RegistryEntry(t.Context(), typ); err != nil || f.DurableIndex != 10 {
 			t.Errorf("the registry has %+v, %v; 10 records were durable", f, err)
 		}
 		failing.Store(false)
@@ -274,23 +274,23 @@ func (q *twoDatabases) setBack(to *queuetest.Memory) {
 	q.files = to
 }
 
-func (q *twoDatabases) File(ctx context.Context, typ string) (queue.File, bool, error) {
-	return q.registry().File(ctx, typ)
+func (q *twoDatabases) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
+	return q.registry().RegistryEntry(ctx, typ)
 }
 
-func (q *twoDatabases) RegisterFile(ctx context.Context, typ string, f queue.File) (queue.File, error) {
+func (q *twoDatabases) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (queue.RegistryEntry, error) {
 	return q.registry().RegisterFile(ctx, typ, f)
 }
 
-func (q *twoDatabases) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+func (q *twoDatabases) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	return q.registry().UpdateFile(ctx, typ, f)
 }
 
-func (q *twoDatabases) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (queue.File, bool, error) {
+func (q *twoDatabases) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.RegistryEntry) (queue.RegistryEntry, bool, error) {
 	return q.registry().SucceedFile(ctx, typ, old, f)
 }
 
-func (q *twoDatabases) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (q *twoDatabases) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	ok, err := q.registry().AckFile(ctx, typ, f, nil)
 	if err == nil && ok {
 		err = q.Queue.Ack(ctx, typ, ids)

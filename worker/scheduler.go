@@ -58,7 +58,7 @@ func (p *replica) promoteDue(ctx context.Context) {
 		case failed && fatal(err):
 			return
 		case failed:
-		case done.Messages+done.Buried > 0:
+		case done.Messages+done.DeadLetters > 0:
 			looks = 0
 			retry.reset()
 			continue
@@ -154,7 +154,7 @@ func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error
 		}
 		wait := done.Next.Sub(done.Now)
 		switch {
-		case done.Messages+done.Buried > 0 && wait <= 0 && !done.Next.IsZero():
+		case done.Messages+done.DeadLetters > 0 && wait <= 0 && !done.Next.IsZero():
 			continue
 		case done.Next.IsZero() || wait <= 0 || wait > scheduleMax:
 			return promoted, nil
@@ -180,8 +180,8 @@ func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 		p.book.count(func(s *Stats) { s.Promoted += uint64(done.Messages) })
 		p.log.Debug().Int("messages", done.Messages).Msg("promoted delayed messages")
 	}
-	if done.Buried > 0 {
-		p.log.Warn().Int("messages", done.Buried).Msg("delayed messages cannot be promoted and are dead letters now; fencepost dead ls says why")
+	if done.DeadLetters > 0 {
+		p.log.Warn().Int("messages", done.DeadLetters).Msg("delayed messages cannot be promoted and are dead letters now; fencepost dead ls says why")
 	}
 	return done, err
 }

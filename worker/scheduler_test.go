@@ -285,7 +285,7 @@ func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
 		if got := contents(t, r.disk, testFile); len(got) != 4 {
 			t.Errorf("%d messages in the file, want 4", len(got))
 		}
-		if letters, err := r.queue.Dead(context.Background(), typ, queue.ID{}, promoteLimit); err != nil || len(letters) != 1 {
+		if letters, err := r.queue.DeadLetters(context.Background(), typ, queue.ID{}, promoteLimit); err != nil || len(letters) != 1 {
 			t.Errorf("%d dead letters, want 1 (%v)", len(letters), err)
 		}
 		if !strings.Contains(r.log.String(), "are dead letters now") {

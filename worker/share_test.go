@@ -484,7 +484,7 @@ func TestAPausedTypeIsLeftAlone(t *testing.T) {
 		typ := f.types[1]
 		pause := func(on bool) {
 			t.Helper()
-			if _, err := r.queue.ChangeSettings(context.Background(), typ, queue.Change{DrainPaused: &on, Why: "migration"}); err != nil {
+			if _, err := r.queue.PatchSettings(context.Background(), typ, queue.SettingsPatch{DrainPaused: &on, Why: "migration"}); err != nil {
 				t.Fatal(err)
 			}
 		}
@@ -541,7 +541,7 @@ func (q slow) Fetch(ctx context.Context, typ string, after queue.ID, limit queue
 	return q.Queue.Fetch(ctx, typ, after, limit)
 }
 
-func (q slow) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (q slow) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	time.Sleep(2 * q.by)
 	return q.Queue.AckFile(ctx, typ, f, ids)
 }
@@ -561,12 +561,12 @@ func (q slow) Members(ctx context.Context) ([]queue.Member, error) {
 	return q.Queue.Members(ctx)
 }
 
-func (q slow) File(ctx context.Context, typ string) (queue.File, bool, error) {
+func (q slow) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	time.Sleep(q.by)
-	return q.Queue.File(ctx, typ)
+	return q.Queue.RegistryEntry(ctx, typ)
 }
 
-func (q slow) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+func (q slow) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	time.Sleep(q.by)
 	return q.Queue.UpdateFile(ctx, typ, f)
 }
@@ -709,7 +709,7 @@ func TestTheLockIsFreeBeforeTheRegistryKnows(t *testing.T) {
 			t.Error(err)
 		}
 		r.complete(typ)
-		if f, ok, err := r.queue.File(t.Context(), typ); err != nil || !ok || f.DurableIndex != 10 {
+		if f, ok, err := r.queue.RegistryEntry(t.Context(), typ); err != nil || !ok || f.DurableIndex != 10 {
 			t.Errorf("the registry has %+v, %v", f, err)
 		}
 	})
@@ -722,7 +722,7 @@ type stuckRegistry struct {
 	told, goOn chan struct{}
 }
 
-func (q *stuckRegistry) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+func (q *stuckRegistry) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	if q.now.Load() {
 		q.told <- struct{}{}
 		<-q.goOn

@@ -21,7 +21,7 @@ func TestIdleReplicaStopsWhileTheQueueHangs(t *testing.T) {
 	}{
 		"watching":           {hangs: []queuetest.Op{queuetest.OpDepth}},
 		"looking for types":  {hangs: []queuetest.Op{queuetest.OpTypes}, change: func(c *Config) { c.Types = []string{"ord*"} }},
-		"opening":            {hangs: []queuetest.Op{queuetest.OpFile}, first: true, publish: 3},
+		"opening":            {hangs: []queuetest.Op{queuetest.OpRegistryEntry}, first: true, publish: 3},
 		"holding":            {hangs: []queuetest.Op{queuetest.OpFetch}, publish: 3},
 		"everything":         {publish: 3},
 		"everything, unheld": {},
@@ -95,7 +95,7 @@ func TestIdleReplicaStopsWhileTheServerHangs(t *testing.T) {
 // distant is a queue to which an acknowledgement takes a moment. It does not arrive if the context ends before.
 type distant struct{ queue.Queue }
 
-func (o distant) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (o distant) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	time.Sleep(10 * time.Millisecond)
 	if err := ctx.Err(); err != nil {
 		return false, err

@@ -153,10 +153,10 @@ func TestUntilEmptySaysWhatIsLeft(t *testing.T) {
 		if took := time.Since(began); took > time.Second {
 			t.Errorf("it took %v to see foreign keys", took)
 		}
-		if keys, err := r.queue.Foreign(t.Context(), typ, "", 10); len(keys) != 2 || err != nil {
+		if keys, err := r.queue.ForeignKeys(t.Context(), typ, "", 10); len(keys) != 2 || err != nil {
 			t.Errorf("the foreign keys %q are left, %v: nothing may remove them", keys, err)
 		}
-		if n, err := r.queue.RemoveForeign(t.Context(), typ, []string{"note-1", "note-2"}); n != 2 || err != nil {
+		if n, err := r.queue.RemoveForeignKeys(t.Context(), typ, []string{"note-1", "note-2"}); n != 2 || err != nil {
 			t.Fatal(n, err)
 		}
 		if err := r.drain(nil); err != nil {
@@ -196,7 +196,7 @@ func TestForeignKeysBlockNothingAndAreNamed(t *testing.T) {
 				t.Errorf("%d warnings name %s, want 1", n, key)
 			}
 		}
-		if _, err := r.queue.RemoveForeign(t.Context(), typ, []string{"note-1", "note-2"}); err != nil {
+		if _, err := r.queue.RemoveForeignKeys(t.Context(), typ, []string{"note-1", "note-2"}); err != nil {
 			t.Fatal(err)
 		}
 		time.Sleep(time.Minute)

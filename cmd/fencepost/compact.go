@@ -220,7 +220,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 // registered compares what the database knows of the type's file with what is here.
 func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMismatch, err error) {
 	err = withQueue(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
-		e, ok, err := b.Queue.File(ctx, f.typ)
+		e, ok, err := b.Queue.RegistryEntry(ctx, f.typ)
 		if err != nil {
 			return err
 		}

@@ -71,7 +71,7 @@ func (s *deadSelection) parse(cmd *cobra.Command, args []string) error {
 }
 
 // each calls f with every chosen letter, by type and ID.
-func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.Letter) error) error {
+func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.DeadLetter) error) error {
 	types := s.types
 	if len(types) == 0 {
 		types = []string{""} // all
@@ -85,8 +85,8 @@ func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.Le
 }
 
 // eachOf is each for one type.
-func (s *deadSelection) eachOf(ctx context.Context, q queue.Queue, typ string, f func(queue.Letter) error) error {
-	for l, err := range queue.Letters(ctx, q, queue.DeadFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
+func (s *deadSelection) eachOf(ctx context.Context, q queue.Queue, typ string, f func(queue.DeadLetter) error) error {
+	for l, err := range queue.DeadLetters(ctx, q, queue.DeadLetterFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
 		if err == nil {
 			err = f(l)
 		}
@@ -117,7 +117,7 @@ type letterRow struct {
 	PayloadBase64 *string           `json:"payload_base64,omitempty"`
 }
 
-func letterRowOf(l queue.Letter) letterRow {
+func letterRowOf(l queue.DeadLetter) letterRow {
 	return letterRow{Type: l.Type, ID: l.ID.String(), Published: l.ID.Time().UTC(), Died: l.Time.UTC(), Reason: l.Reason,
 		Attempts: l.Attempts, Worker: l.Worker, Damaged: l.Damaged, Bytes: len(l.Payload)}
 }
@@ -147,7 +147,7 @@ func deadLsCommand() *cobra.Command {
 		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
 			rows := []letterRow{}
 			more := errors.New("there are more")
-			err := s.each(ctx, b.Queue, func(l queue.Letter) error {
+			err := s.each(ctx, b.Queue, func(l queue.DeadLetter) error {
 				if len(rows) == int(limit) {
 					return more
 				}
@@ -203,7 +203,7 @@ func deadShowCommand() *cobra.Command {
 		}
 		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
 			found := false
-			err := s.each(ctx, b.Queue, func(l queue.Letter) error {
+			err := s.each(ctx, b.Queue, func(l queue.DeadLetter) error {
 				found = true
 				return printLetter(cmd, output.Value, l)
 			})
@@ -216,7 +216,7 @@ func deadShowCommand() *cobra.Command {
 	return cmd
 }
 
-func printLetter(cmd *cobra.Command, format string, l queue.Letter) error {
+func printLetter(cmd *cobra.Command, format string, l queue.DeadLetter) error {
 	out := cmd.OutOrStdout()
 	row := letterRowOf(l)
 	row.Headers = l.Headers
@@ -286,13 +286,13 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 }
 
 // run calls do with the chosen letters in portions, or lists them (dryRun).
-func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do func(context.Context, []queue.Letter) error) error {
+func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do func(context.Context, []queue.DeadLetter) error) error {
 	missing := map[queue.ID]bool{}
 	for _, id := range a.ids {
 		missing[id] = true
 	}
 	chosen := 0
-	choose := func(l queue.Letter) {
+	choose := func(l queue.DeadLetter) {
 		chosen++
 		delete(missing, l.ID)
 	}
@@ -313,9 +313,9 @@ func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 	return nil
 }
 
-func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.Letter)) error {
+func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.DeadLetter)) error {
 	var rows []letterRow
-	err := a.each(ctx, b.Queue, func(l queue.Letter) error {
+	err := a.each(ctx, b.Queue, func(l queue.DeadLetter) error {
 		choose(l)
 		rows = append(rows, letterRowOf(l))
 		return nil
@@ -329,7 +329,7 @@ func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.
 }
 
 // act works type by type.
-func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.Letter), do func(context.Context, []queue.Letter) error) error {
+func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.DeadLetter), do func(context.Context, []queue.DeadLetter) error) error {
 	types := a.types
 	if len(types) == 0 {
 		var err error
@@ -340,7 +340,7 @@ func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 	acted := false
 	for _, typ := range types {
 		one := errors.New("there is one")
-		err := a.eachOf(ctx, b.Queue, typ, func(queue.Letter) error { return one })
+		err := a.eachOf(ctx, b.Queue, typ, func(queue.DeadLetter) error { return one })
 		if err == nil {
 			continue // no lock for nothing
 		}
@@ -362,10 +362,10 @@ func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 // actOn works on one type.
 //
 // rule: the letters are chosen under the lock. Those that were chosen before it may be gone, and published, by now.
-func (a *deadAction) actOn(ctx context.Context, b *fencepost.Backend, typ string, choose func(queue.Letter), do func(context.Context, []queue.Letter) error) error {
+func (a *deadAction) actOn(ctx context.Context, b *fencepost.Backend, typ string, choose func(queue.DeadLetter), do func(context.Context, []queue.DeadLetter) error) error {
 	// rule: what dies meanwhile is not chosen, above all not what was requeued and has died again.
 	chosen := map[queue.ID]bool{}
-	err := a.eachOf(ctx, b.Queue, typ, func(l queue.Letter) error {
+	err := a.eachOf(ctx, b.Queue, typ, func(l queue.DeadLetter) error {
 		choose(l)
 		chosen[l.ID] = true
 		return nil
@@ -374,7 +374,7 @@ func (a *deadAction) actOn(ctx context.Context, b *fencepost.Backend, typ string
 		return err
 	}
 	const letters, bytes = 500, 8 << 20
-	var portion []queue.Letter
+	var portion []queue.DeadLetter
 	size := 0
 	flush := func() error {
 		// rule: nothing is begun without the lock.
@@ -385,7 +385,7 @@ func (a *deadAction) actOn(ctx context.Context, b *fencepost.Backend, typ string
 		portion, size = portion[:0], 0
 		return err
 	}
-	err = a.eachOf(ctx, b.Queue, typ, func(l queue.Letter) error {
+	err = a.eachOf(ctx, b.Queue, typ, func(l queue.DeadLetter) error {
 		if !chosen[l.ID] {
 			return nil
 		}
@@ -432,7 +432,7 @@ The last line of the output is requeued=… left=…; exit code 7 if any chosen 
 			}
 			requeued, left := 0, 0
 			var failed error // the first
-			err = a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.Letter) error {
+			err = a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.DeadLetter) error {
 				n, err := queue.Requeue(ctx, b.Queue, p, letters)
 				requeued += n
 				left += len(letters) - n
@@ -474,13 +474,13 @@ func deadRmCommand() *cobra.Command {
 		}
 		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {
 			removed := 0
-			err := a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.Letter) error {
+			err := a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.DeadLetter) error {
 				ids := map[string][]queue.ID{}
 				for _, l := range letters {
 					ids[l.Type] = append(ids[l.Type], l.ID)
 				}
 				for typ, ids := range ids {
-					if err := b.Queue.RemoveDead(ctx, typ, ids); err != nil {
+					if err := b.Queue.RemoveDeadLetters(ctx, typ, ids); err != nil {
 						return err
 					}
 					removed += len(ids)

@@ -39,8 +39,8 @@ func newMorgue(t *testing.T, letters int) morgue {
 
 func (m morgue) bury(n int) {
 	m.t.Helper()
-	l := queue.Letter{Message: queue.Message{ID: queue.NewID(time.UnixMilli(1000), 1, uint64(n)), Payload: fmt.Append(nil, n)}}
-	if err := m.Queue.Bury(m.t.Context(), "orders", []queue.Letter{l}); err != nil {
+	l := queue.DeadLetter{Message: queue.Message{ID: queue.NewID(time.UnixMilli(1000), 1, uint64(n)), Payload: fmt.Append(nil, n)}}
+	if err := m.Queue.MoveToDeadLetters(m.t.Context(), "orders", []queue.DeadLetter{l}); err != nil {
 		m.t.Fatal(err)
 	}
 }
@@ -51,7 +51,7 @@ const somePortions = 1200 // letters
 func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
 	m := newMorgue(t, somePortions)
 	a, done := deadAction{all: true}, 0
-	err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(_ context.Context, portion []queue.Letter) error {
+	err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(_ context.Context, portion []queue.DeadLetter) error {
 		for _, l := range portion {
 			if done++; l.ID.N() > somePortions {
 				t.Errorf("letter %d was not there in the beginning", l.ID.N())
@@ -74,7 +74,7 @@ func TestDeadActionsTakeTurns(t *testing.T) {
 	for range 3 {
 		wg.Go(func() {
 			a := deadAction{all: true, adminFlags: adminFlags{wait: 10 * time.Minute}}
-			_ = a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, portion []queue.Letter) error {
+			_ = a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, portion []queue.DeadLetter) error {
 				var ids []queue.ID
 				mu.Lock()
 				defer mu.Unlock()
@@ -82,7 +82,7 @@ func TestDeadActionsTakeTurns(t *testing.T) {
 					taken[l.ID]++
 					ids = append(ids, l.ID)
 				}
-				return m.Queue.RemoveDead(ctx, "orders", ids)
+				return m.Queue.RemoveDeadLetters(ctx, "orders", ids)
 			})
 		})
 	}
@@ -112,8 +112,8 @@ type slowDead struct {
 	read func(ctx context.Context, found int) // called when letters were read
 }
 
-func (q slowDead) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
-	letters, err := q.Queue.Dead(ctx, typ, after, limit)
+func (q slowDead) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
+	letters, err := q.Queue.DeadLetters(ctx, typ, after, limit)
 	q.read(ctx, len(letters))
 	return letters, err
 }
@@ -140,7 +140,7 @@ func TestDeadActionEndsWithItsLock(t *testing.T) {
 				}
 			}}
 			a, portions := deadAction{all: true, adminFlags: adminFlags{wait: time.Minute}}, 0
-			err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, _ []queue.Letter) error {
+			err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, _ []queue.DeadLetter) error {
 				if portions++; portions == 1 {
 					lose(ctx)
 				}

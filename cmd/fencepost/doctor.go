@@ -293,7 +293,7 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) er
 	}
 	right := 0
 	for _, typ := range types {
-		f, ok, err := q.File(ctx, typ)
+		f, ok, err := q.RegistryEntry(ctx, typ)
 		switch {
 		case errors.Is(err, queue.ErrDamaged):
 			d.bad(cli.ExitFailed, "files", "%v", err)
@@ -344,7 +344,7 @@ func (d *doctor) compareNewest(ctx context.Context, q queue.Queue, typ string, n
 	if newest.Err != nil {
 		return nil
 	}
-	f, ok, err := q.File(ctx, typ)
+	f, ok, err := q.RegistryEntry(ctx, typ)
 	if err != nil || !ok {
 		return err
 	}

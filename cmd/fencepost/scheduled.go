@@ -67,7 +67,7 @@ func (s *delayedSelection) parse(cmd *cobra.Command, args []string) error {
 // each calls f with every chosen message, in the order in which they are due, until it returns false.
 func (s *delayedSelection) each(ctx context.Context, q queue.Queue, f func(queue.Message) bool) error {
 	page := queue.Limit{Messages: 500, Bytes: 8 << 20}
-	for after := (queue.Slot{}); ; {
+	for after := (queue.ScheduleKey{}); ; {
 		msgs, err := q.Delayed(ctx, after, page)
 		if err != nil || len(msgs) == 0 {
 			return err
@@ -77,7 +77,7 @@ func (s *delayedSelection) each(ctx context.Context, q queue.Queue, f func(queue
 				return nil
 			}
 		}
-		after = queue.SlotOf(&msgs[len(msgs)-1])
+		after = queue.ScheduleKeyOf(&msgs[len(msgs)-1])
 	}
 }
 
@@ -204,12 +204,12 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 	if err != nil {
 		return err
 	}
-	slots := map[string][]queue.Slot{} // by type
+	slots := map[string][]queue.ScheduleKey{} // by type
 	chosen := 0
 	var rows []delayedRow
 	missing := maps.Clone(s.ids)
 	err = s.each(ctx, b.Queue, func(m queue.Message) bool {
-		slots[m.Type] = append(slots[m.Type], queue.SlotOf(&m))
+		slots[m.Type] = append(slots[m.Type], queue.ScheduleKeyOf(&m))
 		chosen++
 		delete(missing, m.ID)
 		if dryRun {

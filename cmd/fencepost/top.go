@@ -155,7 +155,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		settings map[string]queue.Settings
 		members  []queue.Member
 		records  []lock.Record
-		files    = make([]queue.File, len(types))
+		files    = make([]queue.RegistryEntry, len(types))
 		damaged  = make([]bool, len(types)) // the entry of the file
 		depths   map[string]backlog.Sample
 	)
@@ -169,7 +169,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	}
 	for i, typ := range types {
 		g.Go(func() (err error) {
-			if files[i], _, err = v.b.Queue.File(ctx, typ); errors.Is(err, queue.ErrDamaged) {
+			if files[i], _, err = v.b.Queue.RegistryEntry(ctx, typ); errors.Is(err, queue.ErrDamaged) {
 				damaged[i], err = true, nil
 			}
 			return err

@@ -168,7 +168,7 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 	if err != nil {
 		return typeRow{}, err
 	}
-	file, known, err := b.Queue.File(ctx, typ)
+	file, known, err := b.Queue.RegistryEntry(ctx, typ)
 	damaged := errors.Is(err, queue.ErrDamaged)
 	if err != nil && !damaged {
 		return typeRow{}, err

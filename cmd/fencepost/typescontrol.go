@@ -93,7 +93,7 @@ func checkTypeArgs(args []string) error {
 }
 
 // changeCommand completes a command that changes the settings of types.
-func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cobra.Command {
+func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error)) *cobra.Command {
 	url := cli.URLFlag(cmd)
 	var why string
 	var create bool
@@ -117,7 +117,7 @@ func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cob
 				return err
 			}
 			for i, typ := range types {
-				s, err := b.Queue.ChangeSettings(ctx, typ, c)
+				s, err := b.Queue.PatchSettings(ctx, typ, c)
 				if err != nil && i > 0 {
 					return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("type %s and those behind it stay as they are: %w", typ, err)}
 				} else if err != nil {
@@ -132,11 +132,11 @@ func changeCommand(cmd *cobra.Command, change func() (queue.Change, error)) *cob
 }
 
 // pauseFlags says which half of a type is meant; both if neither is said.
-func pauseFlags(cmd *cobra.Command, to bool) func() (queue.Change, error) {
+func pauseFlags(cmd *cobra.Command, to bool) func() (queue.SettingsPatch, error) {
 	var drain, publish bool
 	cmd.Flags().BoolVar(&drain, "drain", false, "only draining")
 	cmd.Flags().BoolVar(&publish, "publish", false, "only publishing")
-	return func() (c queue.Change, err error) {
+	return func() (c queue.SettingsPatch, err error) {
 		if drain || !publish {
 			c.DrainPaused = &to
 		}
@@ -182,14 +182,14 @@ in two seconds. The server counts that many index entries to compare, so do not 
   fencepost types limit orders --max-backlog 0`,
 	}
 	cmd.Flags().Var(&most, "max-backlog", "pending messages, as in 1000 or 100k; 0 means no limit")
-	return changeCommand(cmd, func() (queue.Change, error) {
+	return changeCommand(cmd, func() (queue.SettingsPatch, error) {
 		if most < 0 {
-			return queue.Change{}, cli.Usagef("say how many messages may be pending: --max-backlog N, or 0 for no bound")
+			return queue.SettingsPatch{}, cli.Usagef("say how many messages may be pending: --max-backlog N, or 0 for no bound")
 		}
 		if most > queue.MaxBacklogLimit {
-			return queue.Change{}, cli.Usagef("--max-backlog %d: use at most %d", most, queue.MaxBacklogLimit)
+			return queue.SettingsPatch{}, cli.Usagef("--max-backlog %d: use at most %d", most, queue.MaxBacklogLimit)
 		}
-		return queue.Change{MaxBacklog: new(int(most))}, nil
+		return queue.SettingsPatch{MaxBacklog: new(int(most))}, nil
 	})
 }
 
@@ -415,7 +415,7 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 		if _, err := chooseTypes(ctx, b, []string{typ}, false); err != nil {
 			return err
 		}
-		if keys, err := b.Queue.Foreign(ctx, typ, "", 1); err == nil && len(keys) > 0 {
+		if keys, err := b.Queue.ForeignKeys(ctx, typ, "", 1); err == nil && len(keys) > 0 {
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("nothing is pending there but foreign keys; fencepost types peek --foreign %s lists them", typ)}
 		}
 		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("nothing is pending there")}

@@ -125,19 +125,19 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 			d.Workers = append(d.Workers, workerRow{m.ID, m.Host, m.PID, m.Version, slices.Contains(m.Held, typ), m.Stopping, m.Seen})
 		}
 	}
-	letters, err := b.Queue.Dead(ctx, typ, queue.ID{}, lookAtMost)
+	letters, err := b.Queue.DeadLetters(ctx, typ, queue.ID{}, lookAtMost)
 	if err != nil {
 		return nil, err
 	}
 	d.Dead = len(letters)
 	if d.Dead > 0 {
-		more, err := b.Queue.Dead(ctx, typ, letters[d.Dead-1].ID, queue.Limit{Messages: 1})
+		more, err := b.Queue.DeadLetters(ctx, typ, letters[d.Dead-1].ID, queue.Limit{Messages: 1})
 		if err != nil {
 			return nil, err
 		}
 		d.DeadCapped = len(more) > 0
 	}
-	delayed, err := b.Queue.Delayed(ctx, queue.Slot{}, lookAtMost)
+	delayed, err := b.Queue.Delayed(ctx, queue.ScheduleKey{}, lookAtMost)
 	if err != nil {
 		return nil, err
 	}

@@ -47,7 +47,7 @@ func findUnfit(ctx context.Context, q queue.Queue, typ string, look queue.Limit,
 			u.messages = append(u.messages, unfitRow{ID: msgs[i].ID.String(), Why: why})
 		}
 	}
-	keys, err := q.Foreign(ctx, typ, "", mostKeys+1)
+	keys, err := q.ForeignKeys(ctx, typ, "", mostKeys+1)
 	if err != nil {
 		return u, err
 	}
@@ -125,7 +125,7 @@ func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 // allForeign lists all foreign keys of a type, up to a number.
 func allForeign(ctx context.Context, q queue.Queue, typ string, most int) (keys []string, err error) {
 	for after := ""; len(keys) < most; after = keys[len(keys)-1] {
-		page, err := q.Foreign(ctx, typ, after, min(most-len(keys), 1000))
+		page, err := q.ForeignKeys(ctx, typ, after, min(most-len(keys), 1000))
 		if err != nil {
 			return nil, err
 		}
@@ -172,7 +172,7 @@ func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend,
 	}
 	removed := 0
 	for some := range slices.Chunk(keys, 1000) {
-		n, err := b.Queue.RemoveForeign(ctx, typ, some)
+		n, err := b.Queue.RemoveForeignKeys(ctx, typ, some)
 		if removed += n; err != nil {
 			return purgedInPart(ctx, cmd, removed, err)
 		}

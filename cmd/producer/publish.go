@@ -119,7 +119,7 @@ Every flag can be given as environment variable: FENCEPOST_URL, FENCEPOST_TYPE, 
 	fl.Uint64Var(&f.seed, "seed", 1, "the same seed generates the same messages")
 	fl.BoolVar(&f.dryRun, "dry-run", false, "read and check everything, publish nothing")
 	fl.DurationVar(&f.linger, "linger", 0, "let a batch wait this long to fill up; 0 sends what is there")
-	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.BacklogWaitDefault, "how long to wait when the backlog of the type is full; 0 means not at all")
+	fl.DurationVar(&f.backlogWait, "backlog-wait", queue.DefaultBacklogWait, "how long to wait when the backlog of the type is full; 0 means not at all")
 	fl.DurationVar(&f.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
 	fl.StringVar(&f.resume, "resume", "", "record the progress of publishing one FILE in this file, and resume from it")
 	fl.Var(&f.delay, "delay", "deliver each message this long after it was published, as in 10m")
@@ -278,8 +278,8 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 	if err := f.delay.check(f.resume); err != nil {
 		return err
 	}
-	if f.backlogWait < 0 || f.backlogWait > queue.BacklogWaitMax {
-		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.BacklogWaitMax)
+	if f.backlogWait < 0 || f.backlogWait > queue.MaxBacklogWait {
+		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.MaxBacklogWait)
 	}
 
 	if f.connectTimeout <= 0 {
@@ -407,7 +407,7 @@ func (f *publishFlags) openQueue(ctx, patient context.Context, log io.Writer, t 
 		}
 	}, OnRepeat: func(r queue.Repeat) {
 		if r.Attempt == 2 { // the first is not worth a word
-			printable.Fprintf(log, "%d messages could not be stored, trying again for up to %v: %v\n", r.Messages, queue.RepeatForDefault, r.Err)
+			printable.Fprintf(log, "%d messages could not be stored, trying again for up to %v: %v\n", r.Messages, queue.DefaultRepeatFor, r.Err)
 		}
 	}}
 	if j != nil {

@@ -202,8 +202,8 @@ func (s *shop) failing(ctx context.Context) error {
 	if err := s.drain(ctx, cfg); err != nil {
 		return err
 	}
-	var lamps []queue.Letter
-	for l, err := range queue.Letters(ctx, s.b.Queue, queue.DeadFilter{Type: "orders"}) {
+	var lamps []queue.DeadLetter
+	for l, err := range queue.DeadLetters(ctx, s.b.Queue, queue.DeadLetterFilter{Type: "orders"}) {
 		if err != nil {
 			return err
 		}

@@ -254,18 +254,18 @@ func (e *estate) look() inventory {
 			break
 		}
 	}
-	for after := (queue.Slot{}); ; {
+	for after := (queue.ScheduleKey{}); ; {
 		page, err := b.Queue.Delayed(ctx, after, limit)
 		e.must(err)
 		for i := range page {
 			in.pending[message(page[i].Payload)]++
-			after = queue.SlotOf(&page[i])
+			after = queue.ScheduleKeyOf(&page[i])
 		}
 		if len(page) == 0 {
 			break
 		}
 	}
-	for l, err := range queue.Letters(ctx, b.Queue, queue.DeadFilter{Type: typ}) {
+	for l, err := range queue.DeadLetters(ctx, b.Queue, queue.DeadLetterFilter{Type: typ}) {
 		e.must(err)
 		in.letters[message(l.Payload)] = append(in.letters[message(l.Payload)], l.ID)
 	}

@@ -398,11 +398,11 @@ func (w *world) pauseType(typ string, publish bool, d time.Duration) {
 	w.tell("%s is paused for %v, publishing %t", typ, d, publish)
 	yes, no := true, false
 	change := func(v *bool) {
-		c := queue.Change{DrainPaused: v, Why: "simulation"}
+		c := queue.SettingsPatch{DrainPaused: v, Why: "simulation"}
 		if publish {
-			c = queue.Change{PublishPaused: v, Why: "simulation"}
+			c = queue.SettingsPatch{PublishPaused: v, Why: "simulation"}
 		}
-		if _, err := w.queue().ChangeSettings(context.Background(), typ, c); err != nil {
+		if _, err := w.queue().PatchSettings(context.Background(), typ, c); err != nil {
 			panic(err)
 		}
 	}
@@ -499,7 +499,7 @@ func (w *world) calmDown() {
 	w.disk.SetFree(1 << 50)
 	for _, typ := range w.types {
 		no := false
-		if _, err := w.queue().ChangeSettings(context.Background(), typ, queue.Change{DrainPaused: &no, PublishPaused: &no}); err != nil {
+		if _, err := w.queue().PatchSettings(context.Background(), typ, queue.SettingsPatch{DrainPaused: &no, PublishPaused: &no}); err != nil {
 			panic(err)
 		}
 	}
@@ -520,7 +520,7 @@ func (w *world) left() int {
 
 // waiting counts delayed messages.
 func (w *world) waiting() int {
-	list, err := w.queue().Delayed(context.Background(), queue.Slot{}, queue.Limit{Messages: 1000})
+	list, err := w.queue().Delayed(context.Background(), queue.ScheduleKey{}, queue.Limit{Messages: 1000})
 	if err != nil {
 		panic(err)
 	}

@@ -105,7 +105,7 @@ type contents struct {
 
 func (w *world) checkType(typ string) {
 	ctx := context.Background()
-	f, registered, err := w.queue().File(ctx, typ)
+	f, registered, err := w.queue().RegistryEntry(ctx, typ)
 	if err != nil {
 		panic(err)
 	}
@@ -115,7 +115,7 @@ func (w *world) checkType(typ string) {
 	}
 	w.readSink(typ, c)
 	dead := map[string]int{}
-	letters, err := w.queue().Dead(ctx, typ, queue.ID{}, queue.Limit{Messages: 10_000})
+	letters, err := w.queue().DeadLetters(ctx, typ, queue.ID{}, queue.Limit{Messages: 10_000})
 	if err != nil {
 		panic(err)
 	}
@@ -208,7 +208,7 @@ func (w *world) count(m *message) {
 }
 
 // readFiles verifies all files of a type.
-func (w *world) readFiles(typ string, f queue.File, c *contents) {
+func (w *world) readFiles(typ string, f queue.RegistryEntry, c *contents) {
 	w.seen.Rotations += int(f.Generation - 1)
 	var last *storage.Report
 	for g := uint64(1); g <= f.Generation; g++ {

@@ -27,7 +27,7 @@ func (w *world) damage() {
 		return
 	}
 	typ := w.types[d.n(len(w.types))]
-	f, registered, err := w.queue().File(context.Background(), typ)
+	f, registered, err := w.queue().RegistryEntry(context.Background(), typ)
 	if err != nil {
 		panic(err)
 	}

@@ -463,7 +463,7 @@ type exits struct {
 }
 
 func (q exits) note(ctx context.Context, typ string, ids ...queue.ID) {
-	f, _, err := q.File(ctx, typ)
+	f, _, err := q.RegistryEntry(ctx, typ)
 	if err != nil {
 		return // nor does the operation itself succeed
 	}
@@ -482,7 +482,7 @@ func (q exits) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	return q.Memory.Ack(ctx, typ, ids)
 }
 
-func (q exits) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (q exits) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	ok, err := q.Memory.AckFile(ctx, typ, f, ids)
 	if ok {
 		q.note(ctx, typ, ids...)
@@ -490,11 +490,11 @@ func (q exits) AckFile(ctx context.Context, typ string, f queue.File, ids []queu
 	return ok, err
 }
 
-func (q exits) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+func (q exits) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	for _, l := range letters {
 		q.note(ctx, typ, l.ID)
 	}
-	return q.Memory.Bury(ctx, typ, letters)
+	return q.Memory.MoveToDeadLetters(ctx, typ, letters)
 }
 
 func (p *process) open() queue.Queue {

@@ -94,11 +94,11 @@ func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, err
 	return all, nil
 }
 
-// ChangeSettings implements queue.Queue.
+// PatchSettings implements queue.Queue.
 //
 //	updateOne {_id: "<type>"} → {$set: {why, changed, and what c changes}} in types, w: majority; index: _id. Nothing matched:
 //	insertOne of the same. Duplicate key: somebody registered it at this moment, and the update is repeated. Then find.
-func (q *Queue) ChangeSettings(ctx context.Context, typ string, c queue.Change) (queue.Settings, error) {
+func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (queue.Settings, error) {
 	c, err := queue.CheckChange(typ, c)
 	if err != nil {
 		return queue.Settings{}, err

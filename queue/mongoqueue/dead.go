@@ -11,10 +11,10 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Bury implements queue.Queue.
+// MoveToDeadLetters implements queue.Queue.
 //
 //	insert into dead, as Insert does into messages: ordered, w: majority; duplicate key: it landed before. Then as Ack.
-func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queue.CheckBury(typ, letters, q.now())
 	if err != nil {
 		return err
@@ -33,7 +33,7 @@ func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) er
 }
 
 // storeLetters inserts dead letters. The error, if any, is an *InsertError.
-func (q *Queue) storeLetters(ctx context.Context, typ string, letters []queue.Letter) error {
+func (q *Queue) storeLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	msgs := make([]queue.Message, len(letters))
 	for i := range letters {
 		msgs[i] = letters[i].Message
@@ -48,10 +48,10 @@ func (q *Queue) storeLetters(ctx context.Context, typ string, letters []queue.Le
 	return insert(ctx, q.dead, docs, func(err error) error { return q.explain(ctx, "bury "+typ, err) })
 }
 
-// Dead implements queue.Queue.
+// DeadLetters implements queue.Queue.
 //
 //	find in dead, as Fetch does in messages.
-func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+func (q *Queue) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
@@ -65,7 +65,7 @@ func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queu
 	return letters, nil
 }
 
-func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (letters []queue.Letter, err error) {
+func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (letters []queue.DeadLetter, err error) {
 	// Foreign documents do not count, so the limit is kept here and not by the server.
 	cursor, err := q.dead.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(limit.Messages, deadBatch))))
 	if err != nil {
@@ -81,7 +81,7 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 		if h.Incomplete {
 			h.Payload = nil
 		}
-		l := queue.Letter{Message: h}
+		l := queue.DeadLetter{Message: h}
 		decodeLetter(cursor.Current, &l)
 		letters = append(letters, l)
 		if size += int64(l.Size()); len(letters) == limit.Messages || limit.Bytes > 0 && size >= limit.Bytes {
@@ -93,7 +93,7 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 
 // decodeLetter adds what a dead letter has besides the message's fields. What has another type is left out and said: whoever may write here
 // must not hide the other letters.
-func decodeLetter(doc bson.Raw, l *queue.Letter) {
+func decodeLetter(doc bson.Raw, l *queue.DeadLetter) {
 	field := func(name, want string, as func(bson.RawValue) bool) {
 		v, err := doc.LookupErr(name)
 		if err == nil && v.Type != bson.TypeNull && !as(v) && l.Damaged == "" {
@@ -112,10 +112,10 @@ func decodeLetter(doc bson.Raw, l *queue.Letter) {
 // deadBatch is how many letters a server sends at a time.
 const deadBatch = 200
 
-// RemoveDead implements queue.Queue.
+// RemoveDeadLetters implements queue.Queue.
 //
 //	deleteMany {_id: {$in: ["<type>/<ID>", …]}} in dead, w: majority; index: _id. Fewer deleted than asked: they were gone.
-func (q *Queue) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
+func (q *Queue) RemoveDeadLetters(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}

@@ -11,7 +11,7 @@
 // Headers are a document; if a key contains '.' or starts with '$', which servers treat in different ways, they are an
 // array [key, value, key, value, …] instead. Messages of foreign publishers may have b as a string or not at all.
 //
-// What others store in the range of a type's messages, under a key that is no message's, is passed over, see queue.ForeignKeys.
+// What others store in the range of a type's messages, under a key that is no message's, is passed over, see queue.ForeignKeyStore.
 //
 // dead holds the dead letters in the same form, each with {reason, attempts, worker, at} besides.
 //

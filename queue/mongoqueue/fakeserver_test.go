@@ -116,19 +116,19 @@ func TestRegistryNeedsTheMajority(t *testing.T) {
 			return nil
 		})
 		q := open(t, uri, mongoqueue.Options{})
-		if _, err := q.RegisterFile(t.Context(), "orders", queue.File{}); err == nil {
+		if _, err := q.RegisterFile(t.Context(), "orders", queue.RegistryEntry{}); err == nil {
 			t.Errorf("%s: RegisterFile took it for durable", name)
 		}
 		if err := q.RegisterType(t.Context(), "orders"); err == nil {
 			t.Errorf("%s: RegisterType took it for durable", name)
 		}
-		if updated, err := q.UpdateFile(t.Context(), "orders", queue.File{}); err == nil || updated {
+		if updated, err := q.UpdateFile(t.Context(), "orders", queue.RegistryEntry{}); err == nil || updated {
 			t.Errorf("%s: UpdateFile took it for durable", name)
 		}
-		if _, ok, err := q.SucceedFile(t.Context(), "orders", [16]byte{}, queue.File{}); err == nil || ok {
+		if _, ok, err := q.SucceedFile(t.Context(), "orders", [16]byte{}, queue.RegistryEntry{}); err == nil || ok {
 			t.Errorf("%s: SucceedFile took it for durable", name)
 		}
-		if ok, err := q.AckFile(t.Context(), "orders", queue.File{}, []queue.ID{message("", 1, nil).ID}); err == nil || ok {
+		if ok, err := q.AckFile(t.Context(), "orders", queue.RegistryEntry{}, []queue.ID{message("", 1, nil).ID}); err == nil || ok {
 			t.Errorf("%s: AckFile took it for durable", name)
 		}
 		if commands := s.Commands(); slices.Contains(commands, "delete") {

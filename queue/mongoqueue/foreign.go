@@ -11,11 +11,11 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Foreign implements queue.Queue.
+// ForeignKeys implements queue.Queue.
 //
 //	find {_id: {$gt: "<type>/" or the key, $lt: "<type>0", $not: a message's key}} → _id only, sort {_id: 1}, limit; index: _id, every key of
 //	the range. Nothing matched: there are no foreign keys.
-func (q *Queue) Foreign(ctx context.Context, typ, after string, most int) ([]string, error) {
+func (q *Queue) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
 	if err := queue.CheckForeign(typ, most); err != nil {
 		return nil, err
 	}
@@ -41,10 +41,10 @@ func isForeign(typ, key string) bool {
 	return ok && (err != nil || id.IsZero())
 }
 
-// RemoveForeign implements queue.Queue.
+// RemoveForeignKeys implements queue.Queue.
 //
 //	deleteMany {_id: {$in: ["<key>", …]}}, w: majority; index: _id. Fewer deleted than asked: they were gone.
-func (q *Queue) RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error) {
+func (q *Queue) RemoveForeignKeys(ctx context.Context, typ string, keys []string) (removed int, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return 0, err
 	}

@@ -96,7 +96,7 @@ func FuzzDecodeHead(f *testing.F) {
 
 // FuzzDecodeDelayed: documents of scheduled.
 func FuzzDecodeDelayed(f *testing.F) {
-	slot := queue.Slot{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
+	slot := queue.ScheduleKey{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
 	seedBSON(f, messageSeeds(slotKey(slot))...)
 	seedBSON(f, bson.D{{Key: "_id", Value: slotKey(slot)}, {Key: "x", Value: true}}, bson.D{{Key: "_id", Value: "000000000000001//" + fuzzID(1).String()}},
 		bson.D{{Key: "_id", Value: "1/orders/" + fuzzID(1).String()}})
@@ -106,8 +106,8 @@ func FuzzDecodeDelayed(f *testing.F) {
 			return
 		}
 		isCancelled(raw)
-		key := slotKey(queue.SlotOf(&m))
-		if s, ok := parseSlot(key); !ok || s != queue.SlotOf(&m) || !bytes.Contains(raw, []byte(key)) {
+		key := slotKey(queue.ScheduleKeyOf(&m))
+		if s, ok := parseSlot(key); !ok || s != queue.ScheduleKeyOf(&m) || !bytes.Contains(raw, []byte(key)) {
 			t.Fatalf("the slot of %+v is %q, which is %+v", m, key, s)
 		}
 		checkMessage(t, m, func(body bson.D) (queue.Message, bool) {
@@ -129,7 +129,7 @@ func FuzzDecodeLetter(f *testing.F) {
 		if !ok {
 			return
 		}
-		l := queue.Letter{Message: m}
+		l := queue.DeadLetter{Message: m}
 		decodeLetter(raw, &l)
 		if l.Damaged != "" {
 			if !strings.HasPrefix(l.Damaged, "field ") {
@@ -137,7 +137,7 @@ func FuzzDecodeLetter(f *testing.F) {
 			}
 			return
 		}
-		again := queue.Letter{Message: m}
+		again := queue.DeadLetter{Message: m}
 		decodeLetter(mustBSON(t, bson.D{{Key: "reason", Value: l.Reason}, {Key: "attempts", Value: int64(l.Attempts)}, {Key: "worker", Value: l.Worker},
 			{Key: "at", Value: l.Time}}), &again)
 		if l.Time.IsZero() { // there was none
@@ -151,7 +151,7 @@ func FuzzDecodeLetter(f *testing.F) {
 
 // FuzzDecodeFile: documents of files. An entry that does not decode stops the type, so the error says what is wrong.
 func FuzzDecodeFile(f *testing.F) {
-	doc, err := encodeFile("orders", queue.File{FileID: [16]byte{1}, Generation: 2, Epoch: 3, DurableIndex: 4})
+	doc, err := encodeFile("orders", queue.RegistryEntry{FileID: [16]byte{1}, Generation: 2, Epoch: 3, DurableIndex: 4})
 	if err != nil {
 		f.Fatal(err)
 	}
@@ -235,7 +235,7 @@ func withNil(m queue.Member) queue.Member {
 
 // FuzzDecodePlan: the document plan of scheduled. The error names document and remedy.
 func FuzzDecodePlan(f *testing.F) {
-	slot := queue.Slot{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
+	slot := queue.ScheduleKey{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
 	p := plan{version: "v", items: []planItem{{slot, fuzzID(2)}}, letters: []planLetter{{slot, "why"}}, passed: time.Hour,
 		sequences: map[string]queue.Sequence{"orders": {Producer: 1 << 63, N: 5, At: 6, Used: 7}}}
 	id := bson.E{Key: "_id", Value: planKey}

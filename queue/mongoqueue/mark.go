@@ -10,10 +10,10 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Mark implements queue.Queue.
+// HolderNote implements queue.Queue.
 //
 //	find {_id: "<type>"} in marks; index: _id. Nothing matched: none.
-func (q *Queue) Mark(ctx context.Context, typ string) ([]byte, error) {
+func (q *Queue) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return nil, err
 	}
@@ -33,11 +33,11 @@ func (q *Queue) Mark(ctx context.Context, typ string) ([]byte, error) {
 	return []byte(doc.Mark), nil
 }
 
-// SetMark implements queue.Queue.
+// SetHolderNote implements queue.Queue.
 //
 //	updateOne {_id: "<type>"} → {$set: {mark}} in marks, w: majority; index: _id. Nothing matched: insertOne. Duplicate key:
 //	somebody else was first, and the update is repeated.
-func (q *Queue) SetMark(ctx context.Context, typ string, mark []byte) error {
+func (q *Queue) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}

@@ -25,10 +25,10 @@ import (
 
 // Defaults of Options.
 const (
-	// ConnectTimeoutDefault bounds the search for a server.
-	ConnectTimeoutDefault = 5 * time.Second
-	// DatabaseDefault is the database when the URI names none.
-	DatabaseDefault = "fencepost"
+	// DefaultConnectTimeout bounds the search for a server.
+	DefaultConnectTimeout = 5 * time.Second
+	// DefaultDatabase is the database when the URI names none.
+	DefaultDatabase = "fencepost"
 
 	closeTimeout = 5 * time.Second
 )
@@ -93,7 +93,7 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if err != nil {
 		return nil, err
 	}
-	uriTimeout := ConnectTimeoutDefault
+	uriTimeout := DefaultConnectTimeout
 	if co.ServerSelectionTimeout != nil && *co.ServerSelectionTimeout > 0 {
 		uriTimeout = *co.ServerSelectionTimeout
 	}
@@ -127,7 +127,7 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	return q, nil
 }
 
-// Database is the name of the database, from the URI or DatabaseDefault.
+// Database is the name of the database, from the URI or DefaultDatabase.
 func (q *Queue) Database() string { return q.messages.Database().Name() }
 
 // DB is the database on this queue's client, for tools that look at the server.

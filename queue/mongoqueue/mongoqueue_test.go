@@ -154,8 +154,8 @@ func TestSortedFindsHaveBothBounds(t *testing.T) {
 		second(q.Fetch(t.Context(), "orders", queue.ID{}, some)),
 		second(q.Fetch(t.Context(), "orders", message("", 1, nil).ID, some)),
 		second(q.Depth(t.Context(), "orders", 1)), second(q.Types(t.Context())),
-		q.Bury(t.Context(), "orders", []queue.Letter{{Message: message("orders", 2, nil)}}),
-		second(q.Dead(t.Context(), "orders", queue.ID{}, some)), second(q.Types(t.Context())),
+		q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: message("orders", 2, nil)}}),
+		second(q.DeadLetters(t.Context(), "orders", queue.ID{}, some)), second(q.Types(t.Context())),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -192,7 +192,7 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 	t.Helper()
 	ctx := t.Context()
 	w.take()
-	file := queue.File{FileID: [16]byte{1}, Epoch: 1}
+	file := queue.RegistryEntry{FileID: [16]byte{1}, Epoch: 1}
 	mustInsert(t, q, "orders", message("orders", 1, nil))
 	mustInsert(t, q, "orders", message("orders", 1, nil), message("orders", 2, nil), message("orders", 3, nil))
 	mustInsert(t, q, "orders", message("orders", 4, make([]byte, 9<<20)))
@@ -200,14 +200,14 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 		q.RegisterType(ctx, "orders"), q.RegisterType(ctx, "orders"),
 		second(q.RegisterFile(ctx, "orders", file)), second(q.RegisterFile(ctx, "orders", file)), second(q.UpdateFile(ctx, "orders", file)),
 		second(q.AckFile(ctx, "orders", file, []queue.ID{message("", 3, nil).ID})),
-		third(q.SucceedFile(ctx, "orders", file.FileID, queue.File{FileID: [16]byte{2}})),
+		third(q.SucceedFile(ctx, "orders", file.FileID, queue.RegistryEntry{FileID: [16]byte{2}})),
 		second(q.Fetch(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
 		q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID, message("", 4, nil).ID}),
-		q.Bury(ctx, "orders", []queue.Letter{{Message: message("orders", 2, nil)}, {Message: message("orders", 5, make([]byte, 9<<20))}}),
-		q.SetMark(ctx, "orders", []byte("{}")), q.SetMark(ctx, "orders", []byte("{}")), second(q.Mark(ctx, "orders")),
-		second(q.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
-		q.RemoveDead(ctx, "orders", []queue.ID{message("", 2, nil).ID, message("", 5, nil).ID}),
-		second(q.ChangeSettings(ctx, "orders", queue.Change{DrainPaused: new(true)})), second(q.ChangeSettings(ctx, "audit", queue.Change{MaxBacklog: new(1)})),
+		q.MoveToDeadLetters(ctx, "orders", []queue.DeadLetter{{Message: message("orders", 2, nil)}, {Message: message("orders", 5, make([]byte, 9<<20))}}),
+		q.SetHolderNote(ctx, "orders", []byte("{}")), q.SetHolderNote(ctx, "orders", []byte("{}")), second(q.HolderNote(ctx, "orders")),
+		second(q.DeadLetters(ctx, "orders", queue.ID{}, queue.Limit{Messages: 10})),
+		q.RemoveDeadLetters(ctx, "orders", []queue.ID{message("", 2, nil).ID, message("", 5, nil).ID}),
+		second(q.PatchSettings(ctx, "orders", queue.SettingsPatch{DrainPaused: new(true)})), second(q.PatchSettings(ctx, "audit", queue.SettingsPatch{MaxBacklog: new(1)})),
 		second(q.Settings(ctx, "orders")), second(q.AllSettings(ctx)),
 		q.Heartbeat(ctx, queue.Member{ID: "w"}), q.Heartbeat(ctx, queue.Member{ID: "w"}), second(q.Members(ctx)), q.Leave(ctx, "w"),
 	} {
@@ -269,8 +269,8 @@ func TestBuryStoresBeforeItDeletes(t *testing.T) {
 	q := open(t, uri, mongoqueue.Options{Monitor: w.monitor()})
 	mustInsert(t, q, "orders", message("orders", 1, nil))
 	w.take()
-	letters := []queue.Letter{{Message: message("orders", 1, nil)}}
-	if err := q.Bury(t.Context(), "orders", letters); err != nil {
+	letters := []queue.DeadLetter{{Message: message("orders", 1, nil)}}
+	if err := q.MoveToDeadLetters(t.Context(), "orders", letters); err != nil {
 		t.Fatal(err)
 	}
 	names, commands := w.take()
@@ -285,7 +285,7 @@ func TestBuryStoresBeforeItDeletes(t *testing.T) {
 			cancel() // while it is on its way
 		}
 	}}}
-	if err := open(t, uri, stop).Bury(ended, "orders", []queue.Letter{{Message: message("orders", 2, nil)}}); err == nil {
+	if err := open(t, uri, stop).MoveToDeadLetters(ended, "orders", []queue.DeadLetter{{Message: message("orders", 2, nil)}}); err == nil {
 		t.Fatal("buried with an ended context")
 	}
 	if n := count(t, db); n != 1 {
@@ -427,7 +427,7 @@ func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 	if err := q.Insert(t.Context(), "orders", got[1:2]); !errors.As(err, &ie) || !ie.Refused {
 		t.Errorf("inserted again: %v", err)
 	}
-	if err := q.Bury(t.Context(), "orders", []queue.Letter{{Message: got[1], Reason: "why not"}}); err == nil {
+	if err := q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: got[1], Reason: "why not"}}); err == nil {
 		t.Error("it became a dead letter without its payload")
 	}
 	if n := count(t, db); n != 5 {
@@ -436,7 +436,7 @@ func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 
 	// A dead letter is not published again without its payload, and stays.
 	plant("dead", bson.E{Key: "reason", Value: "r"})
-	letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
+	letters, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
 	if err != nil || len(letters) != 1 || !letters[0].Incomplete || letters[0].Reason != "r" {
 		t.Fatalf("letters %+v, %v", letters, err)
 	}
@@ -448,13 +448,13 @@ func TestMessagesOfEarlierVersionsInPieces(t *testing.T) {
 	if n, err := queue.Requeue(t.Context(), q, p, letters); n != 0 || err == nil {
 		t.Errorf("requeued %d, %v", n, err)
 	}
-	if letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10}); err != nil || len(letters) != 1 {
+	if letters, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10}); err != nil || len(letters) != 1 {
 		t.Errorf("%d letters are left, %v", len(letters), err)
 	}
-	if err := q.RemoveDead(t.Context(), "orders", []queue.ID{id}); err != nil {
+	if err := q.RemoveDeadLetters(t.Context(), "orders", []queue.ID{id}); err != nil {
 		t.Fatal(err)
 	}
-	if letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10}); err != nil || len(letters) != 0 {
+	if letters, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10}); err != nil || len(letters) != 0 {
 		t.Errorf("%d letters are left, %v", len(letters), err)
 	}
 }
@@ -719,10 +719,12 @@ func TestPartitionedServer(t *testing.T) {
 		"Ack":          func(ctx context.Context) error { return q.Ack(ctx, "orders", []queue.ID{message("", 1, nil).ID}) },
 		"Types":        func(ctx context.Context) error { return second(q.Types(ctx)) },
 		"Depth":        func(ctx context.Context) error { return second(q.Depth(ctx, "orders", 1)) },
-		"RegisterFile": func(ctx context.Context) error { return second(q.RegisterFile(ctx, "orders", queue.File{})) },
-		"UpdateFile":   func(ctx context.Context) error { return second(q.UpdateFile(ctx, "orders", queue.File{})) },
-		"AckFile":      func(ctx context.Context) error { return second(q.AckFile(ctx, "orders", queue.File{}, nil)) },
-		"SucceedFile":  func(ctx context.Context) error { return third(q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})) },
+		"RegisterFile": func(ctx context.Context) error { return second(q.RegisterFile(ctx, "orders", queue.RegistryEntry{})) },
+		"UpdateFile":   func(ctx context.Context) error { return second(q.UpdateFile(ctx, "orders", queue.RegistryEntry{})) },
+		"AckFile":      func(ctx context.Context) error { return second(q.AckFile(ctx, "orders", queue.RegistryEntry{}, nil)) },
+		"SucceedFile": func(ctx context.Context) error {
+			return third(q.SucceedFile(ctx, "orders", [16]byte{}, queue.RegistryEntry{}))
+		},
 	} {
 		for how, start := range map[string]func() (context.Context, context.CancelFunc){
 			"deadline": func() (context.Context, context.CancelFunc) {
@@ -874,15 +876,15 @@ func TestClockIsTheServersAndMonotonic(t *testing.T) {
 func TestFileEntryWithoutGeneration(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
-	first := queue.File{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
+	first := queue.RegistryEntry{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
 	if _, err := db.Collection("files").InsertOne(t.Context(), bson.D{{Key: "_id", Value: "orders"}, {Key: "file_id", Value: bson.Binary{Data: first.FileID[:]}},
 		{Key: "epoch", Value: 3}, {Key: "durable_index", Value: 4}}); err != nil {
 		t.Fatal(err)
 	}
-	if got, ok, err := q.File(t.Context(), "orders"); got != first || !ok || err != nil {
+	if got, ok, err := q.RegistryEntry(t.Context(), "orders"); got != first || !ok || err != nil {
 		t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, first)
 	}
-	next := queue.File{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
+	next := queue.RegistryEntry{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
 	if got, ok, err := q.SucceedFile(t.Context(), "orders", first.FileID, next); got != next || !ok || err != nil {
 		t.Errorf("SucceedFile = %+v, %v, %v, want %+v", got, ok, err, next)
 	}
@@ -906,7 +908,7 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 	if want := (map[string]queue.Settings{"b": {MaxBacklog: 10}, "c": {MaxBacklog: queue.MaxBacklogLimit, PublishPaused: true}}); err != nil || !maps.Equal(all, want) {
 		t.Errorf("AllSettings = %v, %v, want %v", all, err, want)
 	}
-	if s, err := q.ChangeSettings(t.Context(), "a", queue.Change{DrainPaused: new(true)}); err != nil || !s.DrainPaused || s.PublishPaused || s.MaxBacklog != 0 {
+	if s, err := q.PatchSettings(t.Context(), "a", queue.SettingsPatch{DrainPaused: new(true)}); err != nil || !s.DrainPaused || s.PublishPaused || s.MaxBacklog != 0 {
 		t.Errorf("Settings = %+v, %v", s, err)
 	}
 	if types, err := q.Types(t.Context()); err != nil || !slices.Equal(types, []string{"a", "b", "c", "d"}) {

@@ -56,19 +56,19 @@ type plan struct {
 
 // planItem is one delayed message and its ID as a normal one.
 type planItem struct {
-	slot queue.Slot
+	slot queue.ScheduleKey
 	as   queue.ID
 }
 
 // planLetter is a delayed message that becomes a dead letter.
 type planLetter struct {
-	slot queue.Slot
+	slot queue.ScheduleKey
 	why  string
 }
 
 // slots are those of all delayed messages in the plan.
-func (p *plan) slots() []queue.Slot {
-	slots := make([]queue.Slot, 0, len(p.items)+len(p.letters))
+func (p *plan) slots() []queue.ScheduleKey {
+	slots := make([]queue.ScheduleKey, 0, len(p.items)+len(p.letters))
 	for _, item := range p.items {
 		slots = append(slots, item.slot)
 	}
@@ -102,7 +102,7 @@ func (p *plan) bury(i int, why string, renumber bool) plan {
 // maxWhy bounds what a plan says about each letter, in bytes.
 const maxWhy = 500
 
-func letterOf(slot queue.Slot, why string) planLetter {
+func letterOf(slot queue.ScheduleKey, why string) planLetter {
 	return planLetter{slot, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
 }
 
@@ -126,24 +126,24 @@ type planStore interface {
 	// dueUntil returns messages that are due, in order of their slots, except for those that are kept.
 	dueUntil(ctx context.Context, until time.Time, limit queue.Limit) ([]delayed, error)
 	// delayedAt returns the messages of some slots that are there, in order of their slots.
-	delayedAt(ctx context.Context, slots []queue.Slot) ([]delayed, error)
+	delayedAt(ctx context.Context, slots []queue.ScheduleKey) ([]delayed, error)
 	// settled tells which delayed messages were settled lately; settle notes that they are, and when: how much time had passed. forget removes, now and
 	// then, notes of before then.
 	settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool, error)
 	settle(ctx context.Context, ids []queue.ID, passed time.Duration) error
 	forget(ctx context.Context, before time.Duration)
 	// cancel marks messages.
-	cancel(ctx context.Context, slots []queue.Slot) error
+	cancel(ctx context.Context, slots []queue.ScheduleKey) error
 	// publish inserts messages of a type, idempotent by ID. See refusedDocument for its errors.
 	publish(ctx context.Context, typ string, msgs []queue.Message) error
 	// takes tells whether the server would take such a message.
 	takes(ctx context.Context, m *queue.Message) (bool, error)
 	// bury stores dead letters of a type, idempotent by ID.
-	bury(ctx context.Context, typ string, letters []queue.Letter) error
+	bury(ctx context.Context, typ string, letters []queue.DeadLetter) error
 	// keep passes a delayed message over for a while.
-	keep(slot queue.Slot)
+	keep(slot queue.ScheduleKey)
 	// remove removes delayed messages. Those that are gone already are no error.
-	remove(ctx context.Context, slots []queue.Slot) error
+	remove(ctx context.Context, slots []queue.ScheduleKey) error
 }
 
 // promoter promotes. Safe for concurrent use.
@@ -195,7 +195,7 @@ func (p *promoter) head(ctx context.Context) (plan, queue.Moment, error) {
 		}
 		// rule: a letter whose delayed message is noted as settled was buried. Perhaps it was requeued since.
 		letters := slices.DeleteFunc(slices.Clone(there), func(d delayed) bool {
-			return !slices.ContainsFunc(head.letters, func(l planLetter) bool { return l.slot == queue.SlotOf(&d.Message) })
+			return !slices.ContainsFunc(head.letters, func(l planLetter) bool { return l.slot == queue.ScheduleKeyOf(&d.Message) })
 		})
 		buried, err := p.store.settled(ctx, idsOf(letters))
 		if err != nil {
@@ -263,11 +263,11 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 			continue
 		}
 		if m.unfit != nil {
-			next.letters = append(next.letters, letterOf(queue.SlotOf(&m.Message), m.unfit.Error()))
+			next.letters = append(next.letters, letterOf(queue.ScheduleKeyOf(&m.Message), m.unfit.Error()))
 			continue
 		}
 		s := next.sequences[m.Type]
-		next.items = append(next.items, planItem{queue.SlotOf(&m.Message), s.Next(moment)})
+		next.items = append(next.items, planItem{queue.ScheduleKeyOf(&m.Message), s.Next(moment)})
 		next.sequences[m.Type] = s
 	}
 	swapped, err := p.store.swapPlan(ctx, head.version, next)
@@ -283,10 +283,10 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	return len(next.items), len(next.letters), true, err
 }
 
-func slotsOf(msgs []delayed) []queue.Slot {
-	slots := make([]queue.Slot, len(msgs))
+func slotsOf(msgs []delayed) []queue.ScheduleKey {
+	slots := make([]queue.ScheduleKey, len(msgs))
 	for i := range msgs {
-		slots[i] = queue.SlotOf(&msgs[i].Message)
+		slots[i] = queue.ScheduleKeyOf(&msgs[i].Message)
 	}
 	return slots
 }
@@ -302,9 +302,9 @@ func idsOf(msgs []delayed) []queue.ID {
 // finish publishes and buries what is left of a plan, and removes that and drop. What it comes to in the end is in the plan then. alone says
 // that this promoter has made the plan just now. finished is false if another one has replaced it since.
 func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed, alone bool) (finished bool, err error) {
-	bySlot := make(map[queue.Slot]*delayed, len(there))
+	bySlot := make(map[queue.ScheduleKey]*delayed, len(there))
 	for i := range there {
-		bySlot[queue.SlotOf(&there[i].Message)] = &there[i]
+		bySlot[queue.ScheduleKeyOf(&there[i].Message)] = &there[i]
 	}
 	types := map[string]bool{}
 	for _, item := range plan.items {
@@ -339,9 +339,9 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 }
 
 // publish publishes what is left of a plan in one type. What the server refuses for good becomes one of the plan's letters.
-func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot map[queue.Slot]*delayed, alone bool) (finished bool, err error) {
-	stored := 0             // from the front
-	var suspect *queue.Slot // refused, and others are taken
+func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot map[queue.ScheduleKey]*delayed, alone bool) (finished bool, err error) {
+	stored := 0                    // from the front
+	var suspect *queue.ScheduleKey // refused, and others are taken
 	for {
 		var msgs []queue.Message
 		var items []int
@@ -388,7 +388,7 @@ const triedMost = 20
 
 // takesOthers tells whether the server takes an empty message, or one of some others of the plan: a validator may ask for something that
 // an empty one does not have.
-func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue.Slot]*delayed, refused queue.Slot) (bool, error) {
+func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed, refused queue.ScheduleKey) (bool, error) {
 	try := []queue.Message{{}}
 	for _, i := range rand.Perm(len(plan.items)) {
 		if d := bySlot[plan.items[i].slot]; d != nil && plan.items[i].slot != refused && len(try) <= triedMost {
@@ -404,9 +404,9 @@ func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue
 }
 
 // bury stores the dead letters of a plan. What the server refuses as a letter, too, is kept, and leaves the plan, so that it can be cancelled.
-func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Slot]*delayed) (finished bool, err error) {
-	byType := map[string][]queue.Letter{}
-	slots := map[queue.ID]queue.Slot{}
+func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed) (finished bool, err error) {
+	byType := map[string][]queue.DeadLetter{}
+	slots := map[queue.ID]queue.ScheduleKey{}
 	for _, l := range plan.letters {
 		if d := bySlot[l.slot]; d != nil && !d.Incomplete {
 			byType[d.Type] = append(byType[d.Type], queue.DelayedLetter(d.Message, l.why))
@@ -444,7 +444,7 @@ func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Slot]*
 }
 
 // cancel removes delayed messages that no plan contains.
-func (p *promoter) cancel(ctx context.Context, slots []queue.Slot) (cancelled int, err error) {
+func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cancelled int, err error) {
 	if err := p.store.cancel(ctx, slots); err != nil {
 		return 0, err
 	}
@@ -457,7 +457,7 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.Slot) (cancelled in
 		return 0, err
 	}
 	there = slices.DeleteFunc(there, func(d delayed) bool {
-		return slices.Contains(head.slots(), queue.SlotOf(&d.Message))
+		return slices.Contains(head.slots(), queue.ScheduleKeyOf(&d.Message))
 	})
 	ids := idsOf(there)
 	known, err := p.store.settled(ctx, ids)

@@ -19,7 +19,7 @@ import (
 type planWorld struct {
 	clock     time.Time
 	plan      *plan
-	delayed   map[queue.Slot]delayed
+	delayed   map[queue.ScheduleKey]delayed
 	notes     map[queue.ID]time.Duration
 	messages  map[string]map[queue.ID]string // by type: payloads
 	files     map[string]*modelFile
@@ -60,7 +60,7 @@ const (
 var errNoAnswer = errors.New("the answer was lost")
 
 func newPlanWorld() *planWorld {
-	w := &planWorld{clock: time.UnixMilli(1_800_000_000_000), delayed: map[queue.Slot]delayed{}, notes: map[queue.ID]time.Duration{},
+	w := &planWorld{clock: time.UnixMilli(1_800_000_000_000), delayed: map[queue.ScheduleKey]delayed{}, notes: map[queue.ID]time.Duration{},
 		messages: map[string]map[queue.ID]string{}, files: map[string]*modelFile{}, cancelled: map[queue.ID]bool{},
 		uncertain: map[queue.ID]bool{}, dropped: map[queue.ID]bool{}, inserted: map[string]bool{}, refused: map[string]bool{},
 		letters: map[queue.ID]string{}, under: map[queue.ID]string{}, numbers: map[string]string{}}
@@ -70,7 +70,7 @@ func newPlanWorld() *planWorld {
 		m := queue.Message{Type: typ, ID: queue.NewID(w.clock, 7, uint64(n+1)), Payload: fmt.Appendf(nil, "%02d", n), Due: due}
 		w.published = append(w.published, m)
 	}
-	slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.SlotOf(&a).Compare(queue.SlotOf(&b)) })
+	slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.ScheduleKeyOf(&a).Compare(queue.ScheduleKeyOf(&b)) })
 	w.publish()
 	return w
 }
@@ -84,7 +84,7 @@ func newRefusingWorld() *planWorld {
 			w.refused[string(m.Payload)] = true
 		case 2, 6:
 			w.published[i].Headers = map[string]string{"": "no key"}
-			w.delayed[queue.SlotOf(&m)] = delayed{Message: w.published[i]}
+			w.delayed[queue.ScheduleKeyOf(&m)] = delayed{Message: w.published[i]}
 		}
 	}
 	return w
@@ -103,8 +103,8 @@ func (w *planWorld) refuses(m *queue.Message) bool {
 // publish stores the delayed messages, or repeats that.
 func (w *planWorld) publish() {
 	for _, m := range w.published {
-		if _, there := w.delayed[queue.SlotOf(&m)]; !there {
-			w.delayed[queue.SlotOf(&m)] = delayed{Message: m}
+		if _, there := w.delayed[queue.ScheduleKeyOf(&m)]; !there {
+			w.delayed[queue.ScheduleKeyOf(&m)] = delayed{Message: m}
 		}
 	}
 }
@@ -267,7 +267,7 @@ func (w *planWorld) dueUntil(_ context.Context, until time.Time, limit queue.Lim
 	if _, err := w.step(1); err != nil {
 		return nil, err
 	}
-	for _, slot := range slices.SortedFunc(maps.Keys(w.delayed), queue.Slot.Compare) {
+	for _, slot := range slices.SortedFunc(maps.Keys(w.delayed), queue.ScheduleKey.Compare) {
 		if !slot.Due.After(until) && len(out) < limit.Messages {
 			d := w.delayed[slot]
 			_, d.unfit = queue.JudgeDelayed(&d.Message, len(d.Payload))
@@ -277,7 +277,7 @@ func (w *planWorld) dueUntil(_ context.Context, until time.Time, limit queue.Lim
 	return out, nil
 }
 
-func (w *planWorld) delayedAt(_ context.Context, slots []queue.Slot) (out []delayed, err error) {
+func (w *planWorld) delayedAt(_ context.Context, slots []queue.ScheduleKey) (out []delayed, err error) {
 	if _, err := w.step(1); err != nil {
 		return nil, err
 	}
@@ -314,7 +314,7 @@ func (w *planWorld) forget(_ context.Context, before time.Duration) {
 	maps.DeleteFunc(w.notes, func(_ queue.ID, passed time.Duration) bool { return passed < before })
 }
 
-func (w *planWorld) cancel(_ context.Context, slots []queue.Slot) error {
+func (w *planWorld) cancel(_ context.Context, slots []queue.ScheduleKey) error {
 	keep, err := w.write(len(slots))
 	for _, slot := range slots[:max(keep, 0)] {
 		if d, ok := w.delayed[slot]; ok {
@@ -325,7 +325,7 @@ func (w *planWorld) cancel(_ context.Context, slots []queue.Slot) error {
 	return err
 }
 
-func (w *planWorld) remove(_ context.Context, slots []queue.Slot) error {
+func (w *planWorld) remove(_ context.Context, slots []queue.ScheduleKey) error {
 	keep, err := w.write(len(slots))
 	for _, slot := range slots[:max(keep, 0)] {
 		planned := w.plan != nil && slices.Contains(w.plan.slots(), slot)
@@ -384,7 +384,7 @@ func (w planWorldStore) takes(_ context.Context, m *queue.Message) (bool, error)
 	return err == nil && !w.refuses(m), err
 }
 
-func (w planWorldStore) bury(_ context.Context, _ string, letters []queue.Letter) error {
+func (w planWorldStore) bury(_ context.Context, _ string, letters []queue.DeadLetter) error {
 	keep, err := w.write(len(letters))
 	for _, l := range letters[:max(keep, 0)] {
 		w.letters[l.ID] = string(l.Payload)
@@ -392,7 +392,7 @@ func (w planWorldStore) bury(_ context.Context, _ string, letters []queue.Letter
 	return err
 }
 
-func (w planWorldStore) keep(slot queue.Slot) {
+func (w planWorldStore) keep(slot queue.ScheduleKey) {
 	w.faults = append(w.faults, fmt.Sprintf("%v is kept", slot))
 }
 
@@ -487,7 +487,7 @@ func turmoil(seed uint64) error {
 	depth := 0
 	cancel := func() {
 		victim := w.published[rng.IntN(len(w.published))]
-		n, err := w.promoter().cancel(context.Background(), []queue.Slot{queue.SlotOf(&victim)})
+		n, err := w.promoter().cancel(context.Background(), []queue.ScheduleKey{queue.ScheduleKeyOf(&victim)})
 		switch {
 		case err != nil:
 			w.uncertain[victim.ID] = true
@@ -617,11 +617,11 @@ func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 		t.Fatal("they are of two types")
 	}
 	pieces.Incomplete, pieces.Payload = true, nil
-	w.delayed[queue.SlotOf(&pieces)] = delayed{Message: pieces}
+	w.delayed[queue.ScheduleKeyOf(&pieces)] = delayed{Message: pieces}
 	var s queue.Sequence
 	w.plan = &plan{version: "1", sequences: map[string]queue.Sequence{}}
 	for _, m := range []queue.Message{whole, pieces} {
-		w.plan.items = append(w.plan.items, planItem{queue.SlotOf(&m), s.Next(queue.Moment{Now: w.clock})})
+		w.plan.items = append(w.plan.items, planItem{queue.ScheduleKeyOf(&m), s.Next(queue.Moment{Now: w.clock})})
 	}
 	w.plan.sequences[whole.Type] = s
 	if _, _, err := w.promoter().head(t.Context()); err != nil {
@@ -631,7 +631,7 @@ func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 		t.Errorf("%d messages, want the one that is whole", len(got))
 	}
 	for m, settled := range map[*queue.Message]bool{&whole: true, &pieces: false} {
-		_, there := w.delayed[queue.SlotOf(m)]
+		_, there := w.delayed[queue.ScheduleKeyOf(m)]
 		if _, noted := w.notes[m.ID]; there == settled || noted != settled {
 			t.Errorf("message %s (%v): it is there: %v, it is noted as settled: %v", m.Payload, settled, there, noted)
 		}
@@ -649,9 +649,9 @@ func TestClocksOfPromotersDoNotMatter(t *testing.T) {
 		for i := range w.published {
 			w.published[i].Due = w.clock.Add(-100 * time.Hour) // by all clocks
 		}
-		slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.SlotOf(&a).Compare(queue.SlotOf(&b)) })
+		slices.SortFunc(w.published, func(a, b queue.Message) int { return queue.ScheduleKeyOf(&a).Compare(queue.ScheduleKeyOf(&b)) })
 		w.publish()
-		end := w.clock.Add(queue.RepeatForMax)
+		end := w.clock.Add(queue.MaxRepeatFor)
 		var promoters []*promoter
 		for w.clock.Before(end) {
 			if len(promoters) == 0 || rng.IntN(10) == 0 {

@@ -64,7 +64,7 @@ func TestServerRefusesOne(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		messages, buried = messages+p.Messages, buried+p.Buried
+		messages, buried = messages+p.Messages, buried+p.DeadLetters
 	}
 	if messages != 8 || buried != 4 {
 		t.Errorf("promoted %d, buried %d; want 8 and 4", messages, buried)
@@ -73,7 +73,7 @@ func TestServerRefusesOne(t *testing.T) {
 		t.Errorf("the next is due at %v, %v", due, err)
 	}
 	brief := func(payload []byte) string { return string(payload[:min(len(payload), 5)]) }
-	var letters []queue.Letter
+	var letters []queue.DeadLetter
 	for typ, want := range map[string][2]string{"audit": {"1 a1 2 a2 3 a3 4 a4", "bad 4"}, "orders": {"1 o1 2 o2xxx 3 o3", "bad 1 bad 2"}, "refunds": {"", "bad 3"}, "zebra": {"1 z1", ""}} {
 		msgs, err := q.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100})
 		if err != nil {
@@ -86,7 +86,7 @@ func TestServerRefusesOne(t *testing.T) {
 				t.Errorf("%s is number %d of %016x, with %d bytes, incomplete: %v", brief(m.Payload), m.ID.N(), m.ID.Producer(), len(m.Payload), m.Incomplete)
 			}
 		}
-		of, err := q.Dead(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100})
+		of, err := q.DeadLetters(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func withOneDelayed(t *testing.T) (*Queue, *mongo.Database, queue.Message) {
 // TestLettersOfAnotherPlan: a version of this program that knows no letters in plans replaces the other fields and leaves those.
 func TestLettersOfAnotherPlan(t *testing.T) {
 	q, db, m := withOneDelayed(t)
-	old := plan{version: "1", letters: []planLetter{letterOf(queue.SlotOf(&m), "it was refused")}}
+	old := plan{version: "1", letters: []planLetter{letterOf(queue.ScheduleKeyOf(&m), "it was refused")}}
 	if err := (planned{q}).createPlan(t.Context(), old); err != nil {
 		t.Fatal(err)
 	}
@@ -148,7 +148,7 @@ func TestLettersOfAnotherPlan(t *testing.T) {
 	if _, err := db.Collection("scheduled").UpdateByID(t.Context(), planKey, bson.D{{Key: "$set", Value: bson.D{{Key: "v", Value: "2"}}}}); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 || p.Buried != 0 {
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 || p.DeadLetters != 0 {
 		t.Errorf("promoted %+v, %v", p, err)
 	}
 }

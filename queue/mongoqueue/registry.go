@@ -120,7 +120,7 @@ type fileDoc struct {
 	DurableIndex int64       `bson:"durable_index"` // only grows
 }
 
-func encodeFile(typ string, f queue.File) (fileDoc, error) {
+func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
 	if max(f.Generation, f.Epoch, f.DurableIndex) > math.MaxInt64 {
 		return fileDoc{}, fmt.Errorf("mongoqueue: file of %s: generation %d, epoch %d or durable index %d exceeds 63 bits", typ, f.Generation, f.Epoch, f.DurableIndex)
 	}
@@ -128,32 +128,32 @@ func encodeFile(typ string, f queue.File) (fileDoc, error) {
 		DurableIndex: int64(f.DurableIndex)}, nil
 }
 
-// File implements queue.Queue.
+// RegistryEntry implements queue.Queue.
 //
 //	find {_id: "<type>"} in files; index: _id. Nothing matched: no file was registered.
-func (q *Queue) File(ctx context.Context, typ string) (queue.File, bool, error) {
+func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	if err := q.enter(ctx); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	raw, err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
-		return queue.File{}, false, nil
+		return queue.RegistryEntry{}, false, nil
 	}
 	if err != nil {
-		return queue.File{}, false, q.explain(ctx, "read the file entry of "+typ, err)
+		return queue.RegistryEntry{}, false, q.explain(ctx, "read the file entry of "+typ, err)
 	}
 	f, err := decodeFile(raw)
 	if err != nil {
-		return queue.File{}, false, fmt.Errorf("mongoqueue: %w: %w; mend the document %q in the collection files, or remove it: the next worker registers "+
+		return queue.RegistryEntry{}, false, fmt.Errorf("mongoqueue: %w: %w; mend the document %q in the collection files, or remove it: the next worker registers "+
 			"the file again", queue.ErrDamaged, err, typ)
 	}
 	return f, true, nil
 }
 
-func decodeFile(raw bson.Raw) (f queue.File, err error) {
+func decodeFile(raw bson.Raw) (f queue.RegistryEntry, err error) {
 	var doc fileDoc
 	if err := bson.Unmarshal(raw, &doc); err != nil {
 		return f, err
@@ -170,16 +170,16 @@ func decodeFile(raw bson.Raw) (f queue.File, err error) {
 //
 //	insertOne into files, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
 //	two processes at the same instant cannot both win.
-func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (queue.File, error) {
+func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (queue.RegistryEntry, error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, err
+		return queue.RegistryEntry{}, err
 	}
 	if err := q.enter(ctx); err != nil {
-		return queue.File{}, err
+		return queue.RegistryEntry{}, err
 	}
 	doc, err := encodeFile(typ, f)
 	if err != nil {
-		return queue.File{}, err
+		return queue.RegistryEntry{}, err
 	}
 	_, err = q.files.InsertOne(ctx, doc)
 	switch {
@@ -187,9 +187,9 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (que
 		f.Generation = max(f.Generation, 1)
 		return f, nil
 	case !isDuplicate(err):
-		return queue.File{}, q.explain(ctx, "register the file of "+typ, err)
+		return queue.RegistryEntry{}, q.explain(ctx, "register the file of "+typ, err)
 	}
-	registered, ok, err := q.File(ctx, typ)
+	registered, ok, err := q.RegistryEntry(ctx, typ)
 	if err == nil && !ok {
 		err = fmt.Errorf("mongoqueue: register the file of %s: the entry was removed at the same moment; try again", typ)
 	}
@@ -200,12 +200,12 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (que
 //
 //	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}} in files, w: majority; index: _id.
 //	Nothing matched: none is registered, or another file.
-func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	return q.raiseFile(ctx, typ, f)
 }
 
 // raiseFile raises epoch and durable index of the type's entry, if it is that of the same file and the guards hold.
-func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.File, guards ...bson.E) (found bool, err error) {
+func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry, guards ...bson.E) (found bool, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err
 	}
@@ -232,7 +232,7 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.File, guards 
 //
 // rule: the majority has the entry before a message is deleted, as the two may be on different shards: a fail-over could undo one and keep the
 // other.
-func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	ours, err := q.raiseFile(ctx, typ, f, bson.E{Key: "epoch", Value: bson.D{{Key: "$lte", Value: int64(f.Epoch)}}})
 	// rule: nothing is removed for a writer that is not the registered one.
 	if err != nil || !ours {
@@ -249,16 +249,16 @@ func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []que
 //	updateOne {_id: "<type>", file_id: {$in: [old, f.FileID]}} → {$set: {file_id, generation}, $max: {epoch, durable_index}}
 //	in files, w: majority; index: _id. Then find {_id: "<type>"}. Matching f's own identity makes a repetition wait until what
 //	landed before is durable.
-func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (queue.File, bool, error) {
+func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.RegistryEntry) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	if err := q.enter(ctx); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	doc, err := encodeFile(typ, f)
 	if err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	_, err = q.files.UpdateOne(ctx,
 		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: bson.D{{Key: "$in", Value: bson.A{bson.Binary{Data: old[:]}, doc.FileID}}}}},
@@ -267,7 +267,7 @@ func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f que
 			{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}},
 		})
 	if err != nil {
-		return queue.File{}, false, q.explain(ctx, "replace the file entry of "+typ, err)
+		return queue.RegistryEntry{}, false, q.explain(ctx, "replace the file entry of "+typ, err)
 	}
-	return q.File(ctx, typ)
+	return q.RegistryEntry(ctx, typ)
 }

@@ -42,13 +42,13 @@ const (
 	keptMost = 100_000 // messages that are remembered for that
 )
 
-func slotKey(s queue.Slot) string {
+func slotKey(s queue.ScheduleKey) string {
 	return dueKey(s.Due) + "/" + s.Type + "/" + s.ID.String()
 }
 
 func dueKey(due time.Time) string { return fmt.Sprintf("%015d", due.UnixMilli()) }
 
-func slotKeys(slots []queue.Slot) []string {
+func slotKeys(slots []queue.ScheduleKey) []string {
 	keys := make([]string, len(slots))
 	for i, s := range slots {
 		keys[i] = slotKey(s)
@@ -57,14 +57,14 @@ func slotKeys(slots []queue.Slot) []string {
 }
 
 // parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is another question, see queue.JudgeDelayed.
-func parseSlot(key string) (s queue.Slot, ok bool) {
+func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 	due, rest, _ := strings.Cut(key, "/")
 	end := max(len(rest)-queue.IDLen-1, 0)
 	ms, err := strconv.ParseUint(due, 10, 48)
 	if err != nil || !strings.HasPrefix(rest[end:], "/") {
 		return s, false
 	}
-	s = queue.Slot{Due: time.UnixMilli(int64(ms)), Type: rest[:end]}
+	s = queue.ScheduleKey{Due: time.UnixMilli(int64(ms)), Type: rest[:end]}
 	s.ID, err = queue.ParseID(rest[end+1:])
 	return s, err == nil && slotKey(s) == key
 }
@@ -84,7 +84,7 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	}
 	docs := documents("", msgs)
 	for i := range docs {
-		docs[i].key = slotKey(queue.SlotOf(&msgs[i]))
+		docs[i].key = slotKey(queue.ScheduleKeyOf(&msgs[i]))
 		docs[i].body[0].Value = docs[i].key
 	}
 	return insert(ctx, q.scheduled, docs, func(err error) error { return q.explain(ctx, "delay messages", err) })
@@ -105,7 +105,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 		}
 	}
 	if p.Now = q.clock.Agreed(); err == nil && ok && !next.After(p.Now) {
-		if p.Messages, p.Buried, err = q.promoter.promote(ctx, limit); err != nil {
+		if p.Messages, p.DeadLetters, err = q.promoter.promote(ctx, limit); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "promote delayed messages", err)
 		}
 		next, _, err = q.NextDue(ctx)
@@ -133,17 +133,17 @@ func (q *Queue) NextDue(ctx context.Context) (time.Time, bool, error) {
 //	find {_id: {$gt: "0", $lt: "281474976710656"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. What cannot be promoted is passed over, in
 //	pages of 1000 keys, see walk.
 //	If it is due, it is read once as well, as delayedAt does, to see whether it can be.
-func (q *Queue) firstDelayed(ctx context.Context) (queue.Slot, bool, error) {
+func (q *Queue) firstDelayed(ctx context.Context) (queue.ScheduleKey, bool, error) {
 	now := q.clock.Agreed()
 	w := q.beginWalk()
 	for from, page, cost := w.from, 1, 0; ; page = keysPage {
 		keys, more, err := readKeys(ctx, q.scheduled.write, from, slotTo, page)
 		if err != nil {
-			return queue.Slot{}, false, err
+			return queue.ScheduleKey{}, false, err
 		}
 		n, first, read, err := q.firstOf(ctx, keys, now, &w)
 		if err != nil {
-			return queue.Slot{}, false, err
+			return queue.ScheduleKey{}, false, err
 		}
 		if n > 0 {
 			from = keys[n-1]
@@ -156,15 +156,15 @@ func (q *Queue) firstDelayed(ctx context.Context) (queue.Slot, bool, error) {
 			return first, n < len(keys), nil
 		case cost >= walkMost || future && page > 1:
 			q.endWalk(w, future)
-			return queue.Slot{Due: dueFrom(from, now)}, true, nil
+			return queue.ScheduleKey{Due: dueFrom(from, now)}, true, nil
 		}
 	}
 }
 
 // firstOf is the first of some keys under which a message lies that can be promoted, buried or removed, or that is not due: how many keys are before
 // it, and its slot. All are before it if there is none. It also tells how many messages were read to know that.
-func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *walk) (n int, first queue.Slot, read int, err error) {
-	var due []queue.Slot
+func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *walk) (n int, first queue.ScheduleKey, read int, err error) {
+	var due []queue.ScheduleKey
 	var at []int // of due in keys
 	flush := func() (bool, error) {
 		i, err := q.examine(ctx, due, w)
@@ -199,11 +199,11 @@ func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *wa
 	if found, err := flush(); found || err != nil {
 		return n, first, read, err
 	}
-	return len(keys), queue.Slot{}, read, nil
+	return len(keys), queue.ScheduleKey{}, read, nil
 }
 
 // examine is the index of the first of some messages that are due which can be promoted, buried or removed; len(slots) if there is none. Those before it are kept.
-func (q *Queue) examine(ctx context.Context, slots []queue.Slot, w *walk) (int, error) {
+func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk) (int, error) {
 	if len(slots) == 0 {
 		return 0, nil
 	}
@@ -215,13 +215,13 @@ func (q *Queue) examine(ctx context.Context, slots []queue.Slot, w *walk) (int, 
 	}
 	found := len(slots) // those that are not found were promoted, or cancelled, just now
 	err := q.eachAt(ctx, slots, func(d delayed) bool {
-		s := queue.SlotOf(&d.Message)
+		s := queue.ScheduleKeyOf(&d.Message)
 		if fate, _ := queue.JudgeDelayed(&d.Message, len(d.Payload)); fate == queue.Kept && !d.cancelled {
 			q.keep(slotKey(s))
 			w.kept.Add(s.ID.String())
 			return true
 		}
-		found = slices.IndexFunc(slots, func(other queue.Slot) bool { return other.Compare(s) == 0 })
+		found = slices.IndexFunc(slots, func(other queue.ScheduleKey) bool { return other.Compare(s) == 0 })
 		return false
 	})
 	if err == nil && found < len(slots) {
@@ -252,7 +252,7 @@ func (q *Queue) isKept(key string) bool {
 // Delayed implements queue.Queue.
 //
 //	find {_id: {$gt: "<slot>", $lt: ":"}}, sort {_id: 1}; index: _id.
-func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit) ([]queue.Message, error) {
+func (q *Queue) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error) {
 	if err := queue.CheckPromote(limit); err != nil {
 		return nil, err
 	}
@@ -260,13 +260,13 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 		return nil, err
 	}
 	from := slotFrom
-	if after != (queue.Slot{}) {
+	if after != (queue.ScheduleKey{}) {
 		from = slotKey(after)
 	}
 	var out []queue.Message
 	var size int64
 	err := q.eachDelayed(ctx, keyRange(from, slotTo), limit.Messages, func(d delayed, ok bool) bool {
-		if s := queue.SlotOf(&d.Message); ok && !d.cancelled && s.Listable() {
+		if s := queue.ScheduleKeyOf(&d.Message); ok && !d.cancelled && s.Listable() {
 			out = append(out, d.Message)
 			size += int64(d.Size())
 		}
@@ -279,7 +279,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 }
 
 // CancelDelayed implements queue.Queue. See promote.go.
-func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.Slot) (cancelled int, err error) {
+func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (cancelled int, err error) {
 	if err := q.enter(ctx); err != nil {
 		return 0, err
 	}
@@ -431,9 +431,9 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 		fate, why := queue.JudgeDelayed(&d.Message, len(d.Payload))
 		switch d.unfit = why; {
 		case ok && d.cancelled: // and is removed, whatever it is
-		case !ok, fate == queue.Kept, q.isKept(slotKey(queue.SlotOf(&d.Message))):
+		case !ok, fate == queue.Kept, q.isKept(slotKey(queue.ScheduleKeyOf(&d.Message))):
 			if ok && fate == queue.Kept {
-				q.Queue.keep(slotKey(queue.SlotOf(&d.Message)))
+				q.Queue.keep(slotKey(queue.ScheduleKeyOf(&d.Message)))
 			}
 			passed++
 			return passed < keysPage // firstDelayed passes over the rest, and reads keys only
@@ -446,10 +446,10 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 }
 
 // keep implements planStore.
-func (q planned) keep(slot queue.Slot) { q.Queue.keep(slotKey(slot)) }
+func (q planned) keep(slot queue.ScheduleKey) { q.Queue.keep(slotKey(slot)) }
 
 // delayedAt implements planStore. See eachAt.
-func (q planned) delayedAt(ctx context.Context, slots []queue.Slot) (out []delayed, err error) {
+func (q planned) delayedAt(ctx context.Context, slots []queue.ScheduleKey) (out []delayed, err error) {
 	err = q.eachAt(ctx, slots, func(d delayed) bool {
 		out = append(out, d)
 		return true
@@ -460,7 +460,7 @@ func (q planned) delayedAt(ctx context.Context, slots []queue.Slot) (out []delay
 // eachAt calls f with the messages of some slots that are there, in order, until it returns false.
 //
 //	find {_id: {$in: ["<slot>", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id.
-func (q *Queue) eachAt(ctx context.Context, slots []queue.Slot, f func(delayed) bool) error {
+func (q *Queue) eachAt(ctx context.Context, slots []queue.ScheduleKey, f func(delayed) bool) error {
 	if len(slots) == 0 {
 		return nil
 	}
@@ -490,7 +490,7 @@ func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f fun
 
 // decodeDelayed reads the head of a delayed message. ok is false if it has no slot.
 func decodeDelayed(raw bson.Raw) (h queue.Message, ok bool) {
-	var slot queue.Slot
+	var slot queue.ScheduleKey
 	h, ok = decodeDocument(raw, func(key string) (ok bool) {
 		slot, ok = parseSlot(key)
 		return ok
@@ -543,7 +543,7 @@ func (q planned) settle(ctx context.Context, ids []queue.ID, passed time.Duratio
 // cancel implements planStore.
 //
 //	updateMany {_id: {$in: ["<slot>", …]}} → {$set: {x: true}} in scheduled, w: majority; index: _id.
-func (q planned) cancel(ctx context.Context, slots []queue.Slot) error {
+func (q planned) cancel(ctx context.Context, slots []queue.ScheduleKey) error {
 	_, err := q.scheduled.write.UpdateMany(ctx, in(slotKeys(slots)), bson.D{{Key: "$set", Value: bson.D{{Key: "x", Value: true}}}})
 	return err
 }
@@ -583,7 +583,7 @@ func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 
 // bury implements planStore. A refusal of any kind counts as one of the document: what is not buried stays where it is, so it need not be
 // certain which document is meant.
-func (q planned) bury(ctx context.Context, typ string, letters []queue.Letter) error {
+func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queue.CheckBury(typ, letters, q.now())
 	if err != nil {
 		return err
@@ -600,7 +600,7 @@ func (q planned) bury(ctx context.Context, typ string, letters []queue.Letter) e
 //
 //	deleteMany {_id: {$in: ["<slot>", …]}} in scheduled, w: majority; index: _id. Whatever is left when that is cut off is removed later: it is
 //	in the plan still, or marked as cancelled.
-func (q planned) remove(ctx context.Context, slots []queue.Slot) error {
+func (q planned) remove(ctx context.Context, slots []queue.ScheduleKey) error {
 	if len(slots) == 0 {
 		return nil
 	}

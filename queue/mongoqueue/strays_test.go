@@ -277,14 +277,14 @@ func TestStraysAreNamed(t *testing.T) {
 		t.Fatal(err)
 	}
 	mustInsert(t, q, "orders", message("orders", 1, nil), message("orders", 2, nil))
-	if err := q.Bury(t.Context(), "orders", []queue.Letter{{Message: message("orders", 2, nil)}}); err != nil {
+	if err := q.MoveToDeadLetters(t.Context(), "orders", []queue.DeadLetter{{Message: message("orders", 2, nil)}}); err != nil {
 		t.Fatal(err)
 	}
 	for _, typ := range []string{"0", "orders", "z.-_9" + strings.Repeat("a", queue.MaxTypeLen-5)} {
 		if err := q.RegisterType(t.Context(), typ); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := q.RegisterFile(t.Context(), typ, queue.File{FileID: [16]byte{1}}); err != nil {
+		if _, err := q.RegisterFile(t.Context(), typ, queue.RegistryEntry{FileID: [16]byte{1}}); err != nil {
 			t.Fatal(err)
 		}
 	}

@@ -15,7 +15,9 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-func slotKey(s queue.Slot) string { return fmt.Sprintf("%015d/%s/%v", s.Due.UnixMilli(), s.Type, s.ID) }
+func slotKey(s queue.ScheduleKey) string {
+	return fmt.Sprintf("%015d/%s/%v", s.Due.UnixMilli(), s.Type, s.ID)
+}
 
 func TestUnfitInMongoDB(t *testing.T) {
 	queuetest.RunUnfit(t, func(t *testing.T) queuetest.UnfitStore {
@@ -26,8 +28,8 @@ func TestUnfitInMongoDB(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		doc := func(fields ...bson.E) func(*testing.T, queue.Slot) {
-			return func(t *testing.T, s queue.Slot) { put(t, slotKey(s), fields...) }
+		doc := func(fields ...bson.E) func(*testing.T, queue.ScheduleKey) {
+			return func(t *testing.T, s queue.ScheduleKey) { put(t, slotKey(s), fields...) }
 		}
 		key := func(keys ...any) func(*testing.T) {
 			return func(t *testing.T) {
@@ -47,18 +49,18 @@ func TestUnfitInMongoDB(t *testing.T) {
 						for k, v := range m.Headers {
 							headers = append(headers, bson.E{Key: k, Value: v})
 						}
-						docs = append(docs, bson.D{{Key: "_id", Value: slotKey(queue.SlotOf(&m))}, {Key: "b", Value: m.Payload}, {Key: "h", Value: headers}})
+						docs = append(docs, bson.D{{Key: "_id", Value: slotKey(queue.ScheduleKeyOf(&m))}, {Key: "b", Value: m.Payload}, {Key: "h", Value: headers}})
 					}
 					if _, err := db.Collection("scheduled").InsertMany(t.Context(), docs); err != nil {
 						t.Fatal(err)
 					}
 				}
 			},
-			Foreign: map[string]func(*testing.T, queue.Slot){
+			Foreign: map[string]func(*testing.T, queue.ScheduleKey){
 				"the payload is a number": doc(bson.E{Key: "b", Value: 7}),
 				"a header is a number":    doc(bson.E{Key: "b", Value: "x"}, bson.E{Key: "h", Value: bson.D{{Key: "k", Value: 7}}}),
 				"headers are a text":      doc(bson.E{Key: "b", Value: "x"}, bson.E{Key: "h", Value: "k=v"}),
-				"an earlier version stored it in pieces": func(t *testing.T, s queue.Slot) {
+				"an earlier version stored it in pieces": func(t *testing.T, s queue.ScheduleKey) {
 					put(t, "#"+slotKey(s)+"+1", bson.E{Key: "b", Value: []byte("unf")})
 					put(t, "#"+slotKey(s)+"+2", bson.E{Key: "b", Value: []byte("it")})
 					put(t, slotKey(s), bson.E{Key: "p", Value: int32(2)}, bson.E{Key: "s", Value: int32(5)})
@@ -67,7 +69,7 @@ func TestUnfitInMongoDB(t *testing.T) {
 			Unnamed: map[string]func(*testing.T){
 				"keys that are no slots": key("0", "0000000000/what", fmt.Sprintf("%015d/orders", past.UnixMilli()), fmt.Sprintf("%015d/orders/1", past.UnixMilli()), int64(7),
 					fmt.Sprintf("%d/orders/%v", past.UnixMilli(), queue.NewID(past, 1, 1)), fmt.Sprintf("%015d/%v", past.UnixMilli(), queue.NewID(past, 1, 1))),
-				"a type that would change a terminal": key(slotKey(queue.Slot{Due: past, Type: "\x1b[2J", ID: queue.NewID(past, 1, 1)})),
+				"a type that would change a terminal": key(slotKey(queue.ScheduleKey{Due: past, Type: "\x1b[2J", ID: queue.NewID(past, 1, 1)})),
 			},
 		}
 	})
@@ -149,7 +151,7 @@ func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	q := open(t, uri, mongoqueue.Options{})
 	m := message("orders", 1, nil)
 	m.Due = m.ID.Time()
-	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: slotKey(queue.SlotOf(&m))}, {Key: "b", Value: 7}}); err != nil {
+	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: slotKey(queue.ScheduleKeyOf(&m))}, {Key: "b", Value: 7}}); err != nil {
 		t.Fatal(err)
 	}
 	promote := func(want int) {
@@ -159,7 +161,7 @@ func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 		}
 	}
 	promote(0)
-	if _, err := db.Collection("scheduled").UpdateByID(t.Context(), slotKey(queue.SlotOf(&m)), bson.D{{Key: "$set", Value: bson.D{{Key: "b", Value: "seven"}}}}); err != nil {
+	if _, err := db.Collection("scheduled").UpdateByID(t.Context(), slotKey(queue.ScheduleKeyOf(&m)), bson.D{{Key: "$set", Value: bson.D{{Key: "b", Value: "seven"}}}}); err != nil {
 		t.Fatal(err)
 	}
 	promote(0) // it is passed over for a while
@@ -175,21 +177,21 @@ func TestNoRoomForADeadLetter(t *testing.T) {
 	good, bad := message("orders", 1, []byte("good")), message("orders", 2, nil)
 	good.Due = good.ID.Time()
 	bad.Due = good.Due
-	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: slotKey(queue.SlotOf(&bad))}, {Key: "b", Value: "x"},
+	if _, err := db.Collection("scheduled").InsertOne(t.Context(), bson.D{{Key: "_id", Value: slotKey(queue.ScheduleKeyOf(&bad))}, {Key: "b", Value: "x"},
 		{Key: "h", Value: bson.D{{Key: "k", Value: strings.Repeat("v", 16<<20-200)}}}}); err != nil {
 		t.Fatal(err)
 	}
 	if err := q.Delay(t.Context(), []queue.Message{good}); err != nil {
 		t.Fatal(err)
 	}
-	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 || p.Buried != 0 || !p.Next.IsZero() {
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); err != nil || p.Messages != 1 || p.DeadLetters != 0 || !p.Next.IsZero() {
 		t.Errorf("promoted %+v, %v; want 1, and nothing left that is due", p, err)
 	}
-	list, err := q.Delayed(t.Context(), queue.Slot{}, queue.Limit{Messages: 10})
+	list, err := q.Delayed(t.Context(), queue.ScheduleKey{}, queue.Limit{Messages: 10})
 	if err != nil || len(list) != 1 || list[0].ID != bad.ID {
 		t.Errorf("%d delayed messages are left, %v", len(list), err)
 	}
-	if n, err := q.CancelDelayed(t.Context(), []queue.Slot{queue.SlotOf(&bad)}); n != 1 || err != nil {
+	if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{queue.ScheduleKeyOf(&bad)}); n != 1 || err != nil {
 		t.Errorf("cancelled %d, %v", n, err)
 	}
 }

@@ -39,7 +39,7 @@ func parseURI(uri string) (*options.ClientOptions, string, error) {
 	}
 	_, database, _ := strings.Cut(rest, "/")
 	if database == "" {
-		return co, DatabaseDefault, nil
+		return co, DefaultDatabase, nil
 	}
 	database, err := url.PathUnescape(database)
 	if err != nil || strings.ContainsAny(database, "/\\. \"$*<>:|?\x00") || len(database) > 63 {

@@ -48,9 +48,9 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 			}
 		}
 	}
-	change := func(typ string, c queue.Change) {
+	change := func(typ string, c queue.SettingsPatch) {
 		t.Helper()
-		got, err := q.ChangeSettings(ctx, typ, c)
+		got, err := q.PatchSettings(ctx, typ, c)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -63,8 +63,8 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 
 	want("orders", queue.Settings{})
 	wantAll()
-	for _, c := range []queue.Change{{}, {Why: "nothing"}, {MaxBacklog: new(-1)}, {MaxBacklog: new(queue.MaxBacklogLimit + 1)}} {
-		if _, err := q.ChangeSettings(ctx, "orders", c); err == nil {
+	for _, c := range []queue.SettingsPatch{{}, {Why: "nothing"}, {MaxBacklog: new(-1)}, {MaxBacklog: new(queue.MaxBacklogLimit + 1)}} {
+		if _, err := q.PatchSettings(ctx, "orders", c); err == nil {
 			t.Errorf("%+v must be refused", c)
 		}
 	}
@@ -75,9 +75,9 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 		t.Fatal(err)
 	}
 	want("orders", queue.Settings{})
-	change("orders", queue.Change{DrainPaused: new(true), Why: "the ü disk"})
+	change("orders", queue.SettingsPatch{DrainPaused: new(true), Why: "the ü disk"})
 	want("orders", queue.Settings{DrainPaused: true, Why: "the ü disk", Changed: some})
-	change("audit", queue.Change{MaxBacklog: new(queue.MaxBacklogLimit)})
+	change("audit", queue.SettingsPatch{MaxBacklog: new(queue.MaxBacklogLimit)})
 	want("audit", queue.Settings{MaxBacklog: queue.MaxBacklogLimit, Changed: some})
 	want("orders-b", queue.Settings{})
 	wantAll("orders", "audit")
@@ -89,25 +89,25 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 
 	// One setting after the other; each leaves the others alone.
-	change("orders", queue.Change{PublishPaused: new(true)})
-	change("orders", queue.Change{MaxBacklog: new(7), Why: strings.Repeat("x", queue.MaxReason+1)})
+	change("orders", queue.SettingsPatch{PublishPaused: new(true)})
+	change("orders", queue.SettingsPatch{MaxBacklog: new(7), Why: strings.Repeat("x", queue.MaxReason+1)})
 	want("orders", queue.Settings{DrainPaused: true, PublishPaused: true, MaxBacklog: 7, Why: strings.Repeat("x", queue.MaxReason), Changed: some})
-	change("orders", queue.Change{DrainPaused: new(false), PublishPaused: new(false)})
+	change("orders", queue.SettingsPatch{DrainPaused: new(false), PublishPaused: new(false)})
 	want("orders", queue.Settings{MaxBacklog: 7, Changed: some})
 	wantAll("orders", "audit")
-	change("orders", queue.Change{MaxBacklog: new(0), Why: "done"})
+	change("orders", queue.SettingsPatch{MaxBacklog: new(0), Why: "done"})
 	want("orders", queue.Settings{Why: "done", Changed: some})
 	wantAll("audit")
 
 	// What is set says nothing to the queue itself.
-	change("orders", queue.Change{DrainPaused: new(true), PublishPaused: new(true), MaxBacklog: new(1)})
+	change("orders", queue.SettingsPatch{DrainPaused: new(true), PublishPaused: new(true), MaxBacklog: new(1)})
 	mustInsert(t, q, "orders", numbered("orders", 1, 3))
 	wantMessages(t, fetchAll(t, q, "orders"), numbered("orders", 1, 3))
 }
 
 // Several operators change different settings of one new type at the same time: all of it holds.
 func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
-	changes := []queue.Change{{DrainPaused: new(true)}, {PublishPaused: new(true)}, {MaxBacklog: new(5)}}
+	changes := []queue.SettingsPatch{{DrainPaused: new(true)}, {PublishPaused: new(true)}, {MaxBacklog: new(5)}}
 	queues := []queue.Queue{open(t), open(t), open(t), open(t)}
 	for round := range 5 {
 		typ := fmt.Sprintf("t%d", round)
@@ -118,7 +118,7 @@ func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 					if err := q.RegisterType(t.Context(), typ); err != nil {
 						t.Error(err)
 					}
-				} else if _, err := q.ChangeSettings(t.Context(), typ, changes[i]); err != nil {
+				} else if _, err := q.PatchSettings(t.Context(), typ, changes[i]); err != nil {
 					t.Error(err)
 				}
 			})

@@ -14,31 +14,31 @@ import (
 )
 
 // lettersOf makes letters of messages.
-func lettersOf(msgs []queue.Message) []queue.Letter {
-	var letters []queue.Letter
+func lettersOf(msgs []queue.Message) []queue.DeadLetter {
+	var letters []queue.DeadLetter
 	for i, m := range msgs {
-		letters = append(letters, queue.Letter{Message: m, Reason: fmt.Sprintf("reason %d", i), Attempts: i, Worker: "worker"})
+		letters = append(letters, queue.DeadLetter{Message: m, Reason: fmt.Sprintf("reason %d", i), Attempts: i, Worker: "worker"})
 	}
 	return letters
 }
 
-func mustBury(t *testing.T, q queue.Queue, typ string, letters []queue.Letter) {
+func mustBury(t *testing.T, q queue.Queue, typ string, letters []queue.DeadLetter) {
 	t.Helper()
-	if err := q.Bury(t.Context(), typ, letters); err != nil {
+	if err := q.MoveToDeadLetters(t.Context(), typ, letters); err != nil {
 		t.Fatalf("Bury(%s, %d letters): %v", typ, len(letters), err)
 	}
 }
 
-func dead(t *testing.T, q queue.Queue, typ string) []queue.Letter {
+func dead(t *testing.T, q queue.Queue, typ string) []queue.DeadLetter {
 	t.Helper()
-	letters, err := q.Dead(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100_000})
+	letters, err := q.DeadLetters(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100_000})
 	if err != nil {
 		t.Fatalf("Dead(%s): %v", typ, err)
 	}
 	return letters
 }
 
-func wantLetters(t *testing.T, got, want []queue.Letter) {
+func wantLetters(t *testing.T, got, want []queue.DeadLetter) {
 	t.Helper()
 	var g, w []queue.Message
 	for _, l := range got {
@@ -98,9 +98,9 @@ func testBury(t *testing.T, q queue.Queue) {
 	}
 
 	// In steps, as a reader does.
-	var all []queue.Letter
+	var all []queue.DeadLetter
 	for after := (queue.ID{}); ; after = all[len(all)-1].ID {
-		got, err := q.Dead(t.Context(), "orders", after, queue.Limit{Messages: 3})
+		got, err := q.DeadLetters(t.Context(), "orders", after, queue.Limit{Messages: 3})
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -110,17 +110,17 @@ func testBury(t *testing.T, q queue.Queue) {
 		all = append(all, got...)
 	}
 	wantLetters(t, all, letters[1:5])
-	if got, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10, Bytes: 1}); err != nil || len(got) != 1 {
+	if got, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10, Bytes: 1}); err != nil || len(got) != 1 {
 		t.Errorf("%d letters within 1 byte, %v", len(got), err)
 	}
 
 	for range 2 {
-		if err := q.RemoveDead(t.Context(), "orders", []queue.ID{msgs[1].ID, msgs[3].ID, id(99, 9, 9)}); err != nil {
+		if err := q.RemoveDeadLetters(t.Context(), "orders", []queue.ID{msgs[1].ID, msgs[3].ID, id(99, 9, 9)}); err != nil {
 			t.Fatal(err)
 		}
-		wantLetters(t, dead(t, q, "orders"), []queue.Letter{letters[2], letters[4]})
+		wantLetters(t, dead(t, q, "orders"), []queue.DeadLetter{letters[2], letters[4]})
 	}
-	if err := q.RemoveDead(t.Context(), "orders", nil); err != nil {
+	if err := q.RemoveDeadLetters(t.Context(), "orders", nil); err != nil {
 		t.Error(err)
 	}
 	wantLetters(t, dead(t, q, "orders-b"), lettersOf(numbered("orders-b", 1, 3)))
@@ -130,12 +130,12 @@ func testBury(t *testing.T, q queue.Queue) {
 func testBuryInvalid(t *testing.T, q queue.Queue) {
 	good := numbered("orders", 1, 2)
 	mustInsert(t, q, "orders", good)
-	for name, l := range map[string]queue.Letter{
+	for name, l := range map[string]queue.DeadLetter{
 		"no ID":          {},
 		"incomplete":     {Message: queue.Message{ID: id(1, 1, 1), Incomplete: true}},
 		"another type's": {Message: queue.Message{ID: id(1, 1, 1), Type: "audit"}},
 	} {
-		if err := q.Bury(t.Context(), "orders", append(lettersOf(good), l)); err == nil {
+		if err := q.MoveToDeadLetters(t.Context(), "orders", append(lettersOf(good), l)); err == nil {
 			t.Errorf("%s: buried", name)
 		}
 	}
@@ -143,10 +143,10 @@ func testBuryInvalid(t *testing.T, q queue.Queue) {
 	wantLetters(t, dead(t, q, "orders"), nil)
 
 	// What the file cannot take, as a foreign publisher may have stored it.
-	large := queue.Letter{Message: queue.Message{Type: "audit", ID: id(1, 1, 1), Headers: map[string]string{"k": strings.Repeat("v", queue.MaxHeaders+1)}}}
-	nameless := queue.Letter{Message: queue.Message{Type: "audit", ID: id(1, 1, 2), Headers: map[string]string{"": "v"}}}
-	mustBury(t, q, "audit", []queue.Letter{large, nameless})
-	wantLetters(t, dead(t, q, "audit"), []queue.Letter{large, nameless})
+	large := queue.DeadLetter{Message: queue.Message{Type: "audit", ID: id(1, 1, 1), Headers: map[string]string{"k": strings.Repeat("v", queue.MaxHeaders+1)}}}
+	nameless := queue.DeadLetter{Message: queue.Message{Type: "audit", ID: id(1, 1, 2), Headers: map[string]string{"": "v"}}}
+	mustBury(t, q, "audit", []queue.DeadLetter{large, nameless})
+	wantLetters(t, dead(t, q, "audit"), []queue.DeadLetter{large, nameless})
 
 	// What a handler says may be anything.
 	l := lettersOf(good)
@@ -173,11 +173,11 @@ func testBuryLargest(t *testing.T, q queue.Queue) {
 	if got := fetchAll(t, q, "orders"); len(got) != 0 {
 		t.Errorf("%d messages left", len(got))
 	}
-	if err := q.RemoveDead(t.Context(), "orders", ids(msgs[:2])); err != nil {
+	if err := q.RemoveDeadLetters(t.Context(), "orders", ids(msgs[:2])); err != nil {
 		t.Fatal(err)
 	}
 	wantLetters(t, dead(t, q, "orders"), letters[2:])
-	if got, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 100}); err != nil || len(got) != 1 {
+	if got, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 100}); err != nil || len(got) != 1 {
 		t.Errorf("%d letters, %v", len(got), err)
 	}
 }
@@ -191,7 +191,7 @@ func testBuryFaults(t *testing.T, q queue.Queue) {
 		batch := lettersOf(msgs[10*i : 10*i+10])
 		faulty := &Faulty{Queue: q, Next: func(Op, string, int) Fault { return Fault{Kind: kind, Keep: 4} }}
 		short, cancel := context.WithTimeout(t.Context(), 200*time.Millisecond)
-		if err := faulty.Bury(short, "orders", batch); err == nil {
+		if err := faulty.MoveToDeadLetters(short, "orders", batch); err == nil {
 			t.Errorf("kind %d: no error", kind)
 		}
 		cancel()
@@ -209,7 +209,7 @@ func testBuryFaults(t *testing.T, q queue.Queue) {
 }
 
 func testLetters(t *testing.T, q queue.Queue) {
-	var want []queue.Letter
+	var want []queue.DeadLetter
 	for _, typ := range []string{"audit", "orders"} {
 		msgs := numbered(typ, 1, 450) // more than a page
 		mustInsert(t, q, typ, msgs)
@@ -217,9 +217,9 @@ func testLetters(t *testing.T, q queue.Queue) {
 		mustBury(t, q, typ, letters)
 		want = append(want, letters...)
 	}
-	collect := func(f queue.DeadFilter) (got []queue.Letter) {
+	collect := func(f queue.DeadLetterFilter) (got []queue.DeadLetter) {
 		t.Helper()
-		for l, err := range queue.Letters(t.Context(), q, f) {
+		for l, err := range queue.DeadLetters(t.Context(), q, f) {
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -227,23 +227,23 @@ func testLetters(t *testing.T, q queue.Queue) {
 		}
 		return got
 	}
-	wantLetters(t, collect(queue.DeadFilter{}), want)
-	wantLetters(t, collect(queue.DeadFilter{Type: "orders"}), want[450:])
-	wantLetters(t, collect(queue.DeadFilter{Type: "orders", IDs: []queue.ID{want[452].ID, want[450].ID, id(99, 1, 1), want[452].ID}}),
-		[]queue.Letter{want[450], want[452]})
-	wantLetters(t, collect(queue.DeadFilter{IDs: []queue.ID{want[7].ID}}), []queue.Letter{want[7], want[457]})
-	wantLetters(t, collect(queue.DeadFilter{Type: "audit", Reason: "reason 44"}), append(slices.Clone(want[44:45]), want[440:450]...))
-	wantLetters(t, collect(queue.DeadFilter{Since: time.Now().Add(24 * time.Hour)}), nil)
-	wantLetters(t, collect(queue.DeadFilter{Before: time.Now().Add(-24 * time.Hour)}), nil)
-	wantLetters(t, collect(queue.DeadFilter{Since: time.Now().Add(-24 * time.Hour), Before: time.Now().Add(24 * time.Hour)}), want)
-	wantLetters(t, collect(queue.DeadFilter{IDs: []queue.ID{}}), nil)
+	wantLetters(t, collect(queue.DeadLetterFilter{}), want)
+	wantLetters(t, collect(queue.DeadLetterFilter{Type: "orders"}), want[450:])
+	wantLetters(t, collect(queue.DeadLetterFilter{Type: "orders", IDs: []queue.ID{want[452].ID, want[450].ID, id(99, 1, 1), want[452].ID}}),
+		[]queue.DeadLetter{want[450], want[452]})
+	wantLetters(t, collect(queue.DeadLetterFilter{IDs: []queue.ID{want[7].ID}}), []queue.DeadLetter{want[7], want[457]})
+	wantLetters(t, collect(queue.DeadLetterFilter{Type: "audit", Reason: "reason 44"}), append(slices.Clone(want[44:45]), want[440:450]...))
+	wantLetters(t, collect(queue.DeadLetterFilter{Since: time.Now().Add(24 * time.Hour)}), nil)
+	wantLetters(t, collect(queue.DeadLetterFilter{Before: time.Now().Add(-24 * time.Hour)}), nil)
+	wantLetters(t, collect(queue.DeadLetterFilter{Since: time.Now().Add(-24 * time.Hour), Before: time.Now().Add(24 * time.Hour)}), want)
+	wantLetters(t, collect(queue.DeadLetterFilter{IDs: []queue.ID{}}), nil)
 	// Removing while reading, and stopping early.
 	seen := 0
-	for l, err := range queue.Letters(t.Context(), q, queue.DeadFilter{Type: "audit"}) {
+	for l, err := range queue.DeadLetters(t.Context(), q, queue.DeadLetterFilter{Type: "audit"}) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := q.RemoveDead(t.Context(), l.Type, []queue.ID{l.ID}); err != nil {
+		if err := q.RemoveDeadLetters(t.Context(), l.Type, []queue.ID{l.ID}); err != nil {
 			t.Fatal(err)
 		}
 		if seen++; seen == 300 {
@@ -252,9 +252,9 @@ func testLetters(t *testing.T, q queue.Queue) {
 	}
 	wantLetters(t, dead(t, q, "audit"), want[300:450])
 	faulty := &Faulty{Queue: q, Next: func(op Op, _ string, _ int) Fault { return Fault{Kind: Lost} }}
-	for _, f := range []queue.DeadFilter{{}, {Type: "orders"}, {Type: "orders", IDs: ids(numbered("", 1, 2))}} {
+	for _, f := range []queue.DeadLetterFilter{{}, {Type: "orders"}, {Type: "orders", IDs: ids(numbered("", 1, 2))}} {
 		n := 0
-		for _, err := range queue.Letters(t.Context(), faulty, f) {
+		for _, err := range queue.DeadLetters(t.Context(), faulty, f) {
 			if n++; !errors.Is(err, ErrFault) {
 				t.Errorf("%+v: %v", f, err)
 			}
@@ -273,7 +273,7 @@ func testRequeue(t *testing.T, q queue.Queue) {
 	mustBury(t, q, "orders", lettersOf(msgs))
 	remove := Fault{}
 	faulty := &Faulty{Queue: q, Next: func(op Op, _ string, _ int) Fault {
-		if op == OpRemoveDead {
+		if op == OpRemoveDeadLetters {
 			return remove
 		}
 		return Fault{}
@@ -283,7 +283,7 @@ func testRequeue(t *testing.T, q queue.Queue) {
 		t.Fatal(err)
 	}
 	defer p.Close(t.Context())
-	requeue := func(ctx context.Context, letters []queue.Letter) (int, error) {
+	requeue := func(ctx context.Context, letters []queue.DeadLetter) (int, error) {
 		return queue.Requeue(ctx, faulty, p, letters)
 	}
 	payloads := func(from int) (got []string) {
@@ -345,13 +345,13 @@ func testMarks(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	want := func(typ, mark string) {
 		t.Helper()
-		if got, err := open(t).Mark(t.Context(), typ); err != nil || string(got) != mark {
+		if got, err := open(t).HolderNote(t.Context(), typ); err != nil || string(got) != mark {
 			t.Errorf("Mark(%s) = %q, %v, want %q", typ, got, err, mark)
 		}
 	}
 	want("orders", "")
 	for _, mark := range []string{`{"a":1}`, "", `{"b":"ü"}`, `{"b":"ü"}`} {
-		if err := q.SetMark(t.Context(), "orders", []byte(mark)); err != nil {
+		if err := q.SetHolderNote(t.Context(), "orders", []byte(mark)); err != nil {
 			t.Fatal(err)
 		}
 		want("orders", mark)

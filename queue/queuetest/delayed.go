@@ -64,7 +64,7 @@ func promoteAll(t *testing.T, q queue.Queue) (n int) {
 
 func listDelayed(t *testing.T, q queue.Queue) []queue.Message {
 	t.Helper()
-	msgs, err := q.Delayed(t.Context(), queue.Slot{}, anyLimit)
+	msgs, err := q.Delayed(t.Context(), queue.ScheduleKey{}, anyLimit)
 	if err != nil {
 		t.Fatalf("Delayed: %v", err)
 	}
@@ -135,7 +135,7 @@ func testDelayed(t *testing.T, q queue.Queue) {
 	if m := list[4]; m.Type != "orders" || m.ID != orders[1].ID || m.Due.UnixMilli() != soon.UnixMilli() || m.Headers["a.b"] != "dot" {
 		t.Errorf("listed as %+v", m)
 	}
-	page, err := q.Delayed(t.Context(), queue.SlotOf(&list[2]), queue.Limit{Messages: 2})
+	page, err := q.Delayed(t.Context(), queue.ScheduleKeyOf(&list[2]), queue.Limit{Messages: 2})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,7 +215,7 @@ func testDelayedLongAgo(t *testing.T, q queue.Queue) {
 		typ := fmt.Sprintf("orders%d", producer)
 		msgs := delayedMessages(typ, at.Add(-time.Second), at.Add(-age), producer, 1, 3)
 		mustDelay(t, q, msgs)
-		if n, err := q.CancelDelayed(t.Context(), []queue.Slot{queue.SlotOf(&msgs[1])}); n != 1 || err != nil {
+		if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{queue.ScheduleKeyOf(&msgs[1])}); n != 1 || err != nil {
 			t.Fatalf("cancelled %d, %v", n, err)
 		}
 		for n := range 2 {
@@ -262,14 +262,14 @@ func testDelayInvalid(t *testing.T, q queue.Queue) {
 		if _, err := q.Promote(t.Context(), l); err == nil {
 			t.Errorf("Promote(%+v) worked", l)
 		}
-		if _, err := q.Delayed(t.Context(), queue.Slot{}, l); err == nil {
+		if _, err := q.Delayed(t.Context(), queue.ScheduleKey{}, l); err == nil {
 			t.Errorf("Delayed(%+v) worked", l)
 		}
 	}
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	_, promoteErr := q.Promote(ended, anyLimit)
-	_, cancelErr := q.CancelDelayed(ended, []queue.Slot{queue.SlotOf(&good)})
+	_, cancelErr := q.CancelDelayed(ended, []queue.ScheduleKey{queue.ScheduleKeyOf(&good)})
 	for what, err := range map[string]error{"Delay": q.Delay(ended, []queue.Message{good}), "Promote": promoteErr, "CancelDelayed": cancelErr} {
 		if !errors.Is(err, context.Canceled) {
 			t.Errorf("%s after the end of its context: %v", what, err)
@@ -289,7 +289,7 @@ func testDelayedLargest(t *testing.T, q queue.Queue) {
 	mustDelay(t, q, msgs)
 	list := listDelayed(t, q)
 	wantMessages(t, list, msgs)
-	if n, err := q.CancelDelayed(t.Context(), []queue.Slot{queue.SlotOf(&msgs[2])}); n != 1 || err != nil {
+	if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{queue.ScheduleKeyOf(&msgs[2])}); n != 1 || err != nil {
 		t.Fatalf("cancelled %d, %v", n, err)
 	}
 	if n := promoteAll(t, q); n != 3 {
@@ -309,9 +309,9 @@ func testCancelDelayed(t *testing.T, q queue.Queue) {
 	msgs := slices.Concat(delayedMessages("orders", at, at, 1, 1, 4), delayedMessages("orders", at.Add(time.Hour), at, 1, 5, 6))
 	cancel := func(want int, m ...queue.Message) {
 		t.Helper()
-		var slots []queue.Slot
+		var slots []queue.ScheduleKey
 		for i := range m {
-			slots = append(slots, queue.SlotOf(&m[i]))
+			slots = append(slots, queue.ScheduleKeyOf(&m[i]))
 		}
 		if n, err := q.CancelDelayed(t.Context(), slots); n != want || err != nil {
 			t.Fatalf("CancelDelayed = %d, %v, want %d", n, err, want)

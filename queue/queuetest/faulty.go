@@ -18,30 +18,30 @@ type Op string
 
 // The operations that Faulty can disturb.
 const (
-	OpInsert         Op = "insert"
-	OpFetch          Op = "fetch"
-	OpAck            Op = "ack"
-	OpRegisterType   Op = "registerType"
-	OpTypes          Op = "types"
-	OpDepth          Op = "depth"
-	OpFile           Op = "file"
-	OpRegisterFile   Op = "registerFile"
-	OpUpdateFile     Op = "updateFile"
-	OpSucceedFile    Op = "succeedFile"
-	OpNow            Op = "now"
-	OpBury           Op = "bury"
-	OpDead           Op = "dead"
-	OpRemoveDead     Op = "removeDead"
-	OpMark           Op = "mark"
-	OpSetMark        Op = "setMark"
-	OpSettings       Op = "settings"
-	OpAllSettings    Op = "allSettings"
-	OpChangeSettings Op = "changeSettings"
-	OpHeartbeat      Op = "heartbeat"
-	OpMembers        Op = "members"
-	OpLeave          Op = "leave"
-	OpForeign        Op = "foreign"
-	OpRemoveForeign  Op = "removeForeign"
+	OpInsert            Op = "insert"
+	OpFetch             Op = "fetch"
+	OpAck               Op = "ack"
+	OpRegisterType      Op = "registerType"
+	OpTypes             Op = "types"
+	OpDepth             Op = "depth"
+	OpRegistryEntry     Op = "file"
+	OpRegisterFile      Op = "registerFile"
+	OpUpdateFile        Op = "updateFile"
+	OpSucceedFile       Op = "succeedFile"
+	OpNow               Op = "now"
+	OpMoveToDeadLetters Op = "bury"
+	OpDeadLetters       Op = "dead"
+	OpRemoveDeadLetters Op = "removeDead"
+	OpHolderNote        Op = "mark"
+	OpSetHolderNote     Op = "setMark"
+	OpSettings          Op = "settings"
+	OpAllSettings       Op = "allSettings"
+	OpPatchSettings     Op = "changeSettings"
+	OpHeartbeat         Op = "heartbeat"
+	OpMembers           Op = "members"
+	OpLeave             Op = "leave"
+	OpForeignKeys       Op = "foreign"
+	OpRemoveForeignKeys Op = "removeForeign"
 )
 
 // Kind is a way in which an operation goes wrong.
@@ -200,7 +200,7 @@ func disturb[T any](ctx context.Context, f *Faulty, op Op, typ string, n int, pe
 		_, _ = perform(n)
 		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
 	case Partial:
-		if op == OpAck || op == OpBury || op == OpRemoveDead || op == OpPromote || op == OpCancelDelayed {
+		if op == OpAck || op == OpMoveToDeadLetters || op == OpRemoveDeadLetters || op == OpPromote || op == OpCancelDelayed {
 			_, _ = perform(min(fault.Keep, n))
 		}
 		return zero, fmt.Errorf("%s: %w: the answer was lost", op, ErrFault)
@@ -236,7 +236,7 @@ func (f *Faulty) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 }
 
 // AckFile implements queue.Queue. It counts as OpAck. Partial removes only some of the messages.
-func (f *Faulty) AckFile(ctx context.Context, typ string, file queue.File, ids []queue.ID) (bool, error) {
+func (f *Faulty) AckFile(ctx context.Context, typ string, file queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	return disturb(ctx, f, OpAck, typ, len(ids), func(keep int) (bool, error) { return f.Queue.AckFile(ctx, typ, file, ids[:keep]) })
 }
 
@@ -258,28 +258,28 @@ func (f *Faulty) Depth(ctx context.Context, typ string, most int) (queue.Depth, 
 	return disturb(ctx, f, OpDepth, typ, most, func(int) (queue.Depth, error) { return f.Queue.Depth(ctx, typ, most) })
 }
 
-// File implements queue.Queue.
-func (f *Faulty) File(ctx context.Context, typ string) (file queue.File, ok bool, err error) {
-	file, err = disturb(ctx, f, OpFile, typ, 1, func(int) (r queue.File, err error) {
-		r, ok, err = f.Queue.File(ctx, typ)
+// RegistryEntry implements queue.Queue.
+func (f *Faulty) RegistryEntry(ctx context.Context, typ string) (file queue.RegistryEntry, ok bool, err error) {
+	file, err = disturb(ctx, f, OpRegistryEntry, typ, 1, func(int) (r queue.RegistryEntry, err error) {
+		r, ok, err = f.Queue.RegistryEntry(ctx, typ)
 		return r, err
 	})
 	return file, ok && err == nil, err
 }
 
 // RegisterFile implements queue.Queue.
-func (f *Faulty) RegisterFile(ctx context.Context, typ string, file queue.File) (queue.File, error) {
-	return disturb(ctx, f, OpRegisterFile, typ, 1, func(int) (queue.File, error) { return f.Queue.RegisterFile(ctx, typ, file) })
+func (f *Faulty) RegisterFile(ctx context.Context, typ string, file queue.RegistryEntry) (queue.RegistryEntry, error) {
+	return disturb(ctx, f, OpRegisterFile, typ, 1, func(int) (queue.RegistryEntry, error) { return f.Queue.RegisterFile(ctx, typ, file) })
 }
 
 // UpdateFile implements queue.Queue.
-func (f *Faulty) UpdateFile(ctx context.Context, typ string, file queue.File) (bool, error) {
+func (f *Faulty) UpdateFile(ctx context.Context, typ string, file queue.RegistryEntry) (bool, error) {
 	return disturb(ctx, f, OpUpdateFile, typ, 1, func(int) (bool, error) { return f.Queue.UpdateFile(ctx, typ, file) })
 }
 
 // SucceedFile implements queue.Queue.
-func (f *Faulty) SucceedFile(ctx context.Context, typ string, old [16]byte, file queue.File) (now queue.File, ok bool, err error) {
-	now, err = disturb(ctx, f, OpSucceedFile, typ, 1, func(int) (r queue.File, err error) {
+func (f *Faulty) SucceedFile(ctx context.Context, typ string, old [16]byte, file queue.RegistryEntry) (now queue.RegistryEntry, ok bool, err error) {
+	now, err = disturb(ctx, f, OpSucceedFile, typ, 1, func(int) (r queue.RegistryEntry, err error) {
 		r, ok, err = f.Queue.SucceedFile(ctx, typ, old, file)
 		return r, err
 	})
@@ -291,35 +291,35 @@ func (f *Faulty) Now(ctx context.Context) (time.Time, error) {
 	return disturb(ctx, f, OpNow, "", 1, func(int) (time.Time, error) { return f.Queue.Now(ctx) })
 }
 
-// Bury implements queue.Queue. Partial leaves the others where they are.
-func (f *Faulty) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
-	_, err := disturb(ctx, f, OpBury, typ, len(letters), func(keep int) (struct{}, error) {
-		return struct{}{}, f.Queue.Bury(ctx, typ, letters[:keep])
+// MoveToDeadLetters implements queue.Queue. Partial leaves the others where they are.
+func (f *Faulty) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
+	_, err := disturb(ctx, f, OpMoveToDeadLetters, typ, len(letters), func(keep int) (struct{}, error) {
+		return struct{}{}, f.Queue.MoveToDeadLetters(ctx, typ, letters[:keep])
 	})
 	return err
 }
 
-// Dead implements queue.Queue.
-func (f *Faulty) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
-	return disturb(ctx, f, OpDead, typ, limit.Messages, func(int) ([]queue.Letter, error) { return f.Queue.Dead(ctx, typ, after, limit) })
+// DeadLetters implements queue.Queue.
+func (f *Faulty) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
+	return disturb(ctx, f, OpDeadLetters, typ, limit.Messages, func(int) ([]queue.DeadLetter, error) { return f.Queue.DeadLetters(ctx, typ, after, limit) })
 }
 
-// RemoveDead implements queue.Queue.
-func (f *Faulty) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
-	_, err := disturb(ctx, f, OpRemoveDead, typ, len(ids), func(keep int) (struct{}, error) {
-		return struct{}{}, f.Queue.RemoveDead(ctx, typ, ids[:keep])
+// RemoveDeadLetters implements queue.Queue.
+func (f *Faulty) RemoveDeadLetters(ctx context.Context, typ string, ids []queue.ID) error {
+	_, err := disturb(ctx, f, OpRemoveDeadLetters, typ, len(ids), func(keep int) (struct{}, error) {
+		return struct{}{}, f.Queue.RemoveDeadLetters(ctx, typ, ids[:keep])
 	})
 	return err
 }
 
-// Mark implements queue.Queue.
-func (f *Faulty) Mark(ctx context.Context, typ string) ([]byte, error) {
-	return disturb(ctx, f, OpMark, typ, 1, func(int) ([]byte, error) { return f.Queue.Mark(ctx, typ) })
+// HolderNote implements queue.Queue.
+func (f *Faulty) HolderNote(ctx context.Context, typ string) ([]byte, error) {
+	return disturb(ctx, f, OpHolderNote, typ, 1, func(int) ([]byte, error) { return f.Queue.HolderNote(ctx, typ) })
 }
 
-// SetMark implements queue.Queue.
-func (f *Faulty) SetMark(ctx context.Context, typ string, mark []byte) error {
-	_, err := disturb(ctx, f, OpSetMark, typ, 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.SetMark(ctx, typ, mark) })
+// SetHolderNote implements queue.Queue.
+func (f *Faulty) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
+	_, err := disturb(ctx, f, OpSetHolderNote, typ, 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.SetHolderNote(ctx, typ, mark) })
 	return err
 }
 
@@ -333,9 +333,9 @@ func (f *Faulty) AllSettings(ctx context.Context) (map[string]queue.Settings, er
 	return disturb(ctx, f, OpAllSettings, "", 1, func(int) (map[string]queue.Settings, error) { return f.Queue.AllSettings(ctx) })
 }
 
-// ChangeSettings implements queue.Queue.
-func (f *Faulty) ChangeSettings(ctx context.Context, typ string, c queue.Change) (queue.Settings, error) {
-	return disturb(ctx, f, OpChangeSettings, typ, 1, func(int) (queue.Settings, error) { return f.Queue.ChangeSettings(ctx, typ, c) })
+// PatchSettings implements queue.Queue.
+func (f *Faulty) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (queue.Settings, error) {
+	return disturb(ctx, f, OpPatchSettings, typ, 1, func(int) (queue.Settings, error) { return f.Queue.PatchSettings(ctx, typ, c) })
 }
 
 // Heartbeat implements queue.Queue.
@@ -349,14 +349,14 @@ func (f *Faulty) Members(ctx context.Context) ([]queue.Member, error) {
 	return disturb(ctx, f, OpMembers, "", 1, func(int) ([]queue.Member, error) { return f.Queue.Members(ctx) })
 }
 
-// Foreign implements queue.Queue.
-func (f *Faulty) Foreign(ctx context.Context, typ, after string, most int) ([]string, error) {
-	return disturb(ctx, f, OpForeign, typ, most, func(int) ([]string, error) { return f.Queue.Foreign(ctx, typ, after, most) })
+// ForeignKeys implements queue.Queue.
+func (f *Faulty) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
+	return disturb(ctx, f, OpForeignKeys, typ, most, func(int) ([]string, error) { return f.Queue.ForeignKeys(ctx, typ, after, most) })
 }
 
-// RemoveForeign implements queue.Queue.
-func (f *Faulty) RemoveForeign(ctx context.Context, typ string, keys []string) (int, error) {
-	return disturb(ctx, f, OpRemoveForeign, typ, len(keys), func(int) (int, error) { return f.Queue.RemoveForeign(ctx, typ, keys) })
+// RemoveForeignKeys implements queue.Queue.
+func (f *Faulty) RemoveForeignKeys(ctx context.Context, typ string, keys []string) (int, error) {
+	return disturb(ctx, f, OpRemoveForeignKeys, typ, len(keys), func(int) (int, error) { return f.Queue.RemoveForeignKeys(ctx, typ, keys) })
 }
 
 // Leave implements queue.Queue.

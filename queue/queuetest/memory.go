@@ -21,10 +21,10 @@ type Memory struct {
 
 	mu       sync.Mutex
 	closed   bool
-	types    map[string]bool            // registered
-	files    map[string]queue.File      //
-	msgs     map[string][]queue.Message // per type, sorted by ID
-	dead     map[string][]queue.Letter  // per type, sorted by ID
+	types    map[string]bool                // registered
+	files    map[string]queue.RegistryEntry //
+	msgs     map[string][]queue.Message     // per type, sorted by ID
+	dead     map[string][]queue.DeadLetter  // per type, sorted by ID
 	marks    map[string][]byte
 	settings map[string]queue.Settings
 	members  map[string]queue.Member // by ID
@@ -36,8 +36,8 @@ var _ queue.Queue = (*Memory)(nil)
 
 // NewMemory returns an empty queue. Its clock is time.Now, so it runs on virtual time inside a testing/synctest bubble.
 func NewMemory() *Memory {
-	return &Memory{types: map[string]bool{}, files: map[string]queue.File{}, msgs: map[string][]queue.Message{},
-		dead: map[string][]queue.Letter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{},
+	return &Memory{types: map[string]bool{}, files: map[string]queue.RegistryEntry{}, msgs: map[string][]queue.Message{},
+		dead: map[string][]queue.DeadLetter{}, marks: map[string][]byte{}, settings: map[string]queue.Settings{}, members: map[string]queue.Member{},
 		foreign: map[string][]string{}}
 }
 
@@ -137,8 +137,8 @@ func (m *Memory) PlantForeign(typ string, keys ...string) {
 	slices.Sort(m.foreign[typ])
 }
 
-// Foreign implements queue.Queue.
-func (m *Memory) Foreign(ctx context.Context, typ, after string, most int) ([]string, error) {
+// ForeignKeys implements queue.Queue.
+func (m *Memory) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
 	if err := queue.CheckForeign(typ, most); err != nil {
 		return nil, err
 	}
@@ -153,8 +153,8 @@ func (m *Memory) Foreign(ctx context.Context, typ, after string, most int) ([]st
 // Strays implements queue.Queue. It holds what was inserted, and nothing else.
 func (m *Memory) Strays() []queue.Strays { return nil }
 
-// RemoveForeign implements queue.Queue.
-func (m *Memory) RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error) {
+// RemoveForeignKeys implements queue.Queue.
+func (m *Memory) RemoveForeignKeys(ctx context.Context, typ string, keys []string) (removed int, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return 0, err
 	}
@@ -253,8 +253,8 @@ func (m *Memory) remove(typ string, ids []queue.ID) {
 	m.msgs[typ] = list
 }
 
-// Bury implements queue.Queue.
-func (m *Memory) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+// MoveToDeadLetters implements queue.Queue.
+func (m *Memory) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queue.CheckBury(typ, letters, time.Now())
 	if err != nil {
 		return err
@@ -268,7 +268,7 @@ func (m *Memory) Bury(ctx context.Context, typ string, letters []queue.Letter) e
 }
 
 // bury moves messages to the dead letters. m is locked.
-func (m *Memory) bury(typ string, letters []queue.Letter) {
+func (m *Memory) bury(typ string, letters []queue.DeadLetter) {
 	ids := make([]queue.ID, 0, len(letters))
 	for _, l := range letters {
 		ids = append(ids, l.ID)
@@ -281,10 +281,10 @@ func (m *Memory) bury(typ string, letters []queue.Letter) {
 	m.remove(typ, ids)
 }
 
-func letterByID(l queue.Letter, id queue.ID) int { return l.ID.Compare(id) }
+func letterByID(l queue.DeadLetter, id queue.ID) int { return l.ID.Compare(id) }
 
-// Dead implements queue.Queue.
-func (m *Memory) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+// DeadLetters implements queue.Queue.
+func (m *Memory) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
@@ -297,7 +297,7 @@ func (m *Memory) Dead(ctx context.Context, typ string, after queue.ID, limit que
 	if found {
 		i++
 	}
-	var out []queue.Letter
+	var out []queue.DeadLetter
 	var size int64
 	for ; i < len(list) && len(out) < limit.Messages; i++ {
 		l := list[i]
@@ -310,8 +310,8 @@ func (m *Memory) Dead(ctx context.Context, typ string, after queue.ID, limit que
 	return out, nil
 }
 
-// RemoveDead implements queue.Queue.
-func (m *Memory) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
+// RemoveDeadLetters implements queue.Queue.
+func (m *Memory) RemoveDeadLetters(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
@@ -319,7 +319,7 @@ func (m *Memory) RemoveDead(ctx context.Context, typ string, ids []queue.ID) err
 		return err
 	}
 	defer m.mu.Unlock()
-	m.dead[typ] = slices.DeleteFunc(m.dead[typ], func(l queue.Letter) bool { return slices.Contains(ids, l.ID) })
+	m.dead[typ] = slices.DeleteFunc(m.dead[typ], func(l queue.DeadLetter) bool { return slices.Contains(ids, l.ID) })
 	if len(m.dead[typ]) == 0 {
 		delete(m.dead, typ)
 	}
@@ -378,13 +378,13 @@ func (m *Memory) Depth(ctx context.Context, typ string, most int) (queue.Depth, 
 	return d, nil
 }
 
-// File implements queue.Queue.
-func (m *Memory) File(ctx context.Context, typ string) (queue.File, bool, error) {
+// RegistryEntry implements queue.Queue.
+func (m *Memory) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	if err := m.enter(ctx); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	defer m.mu.Unlock()
 	f, ok := m.files[typ]
@@ -392,12 +392,12 @@ func (m *Memory) File(ctx context.Context, typ string) (queue.File, bool, error)
 }
 
 // RegisterFile implements queue.Queue.
-func (m *Memory) RegisterFile(ctx context.Context, typ string, f queue.File) (queue.File, error) {
+func (m *Memory) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (queue.RegistryEntry, error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, err
+		return queue.RegistryEntry{}, err
 	}
 	if err := m.enter(ctx); err != nil {
-		return queue.File{}, err
+		return queue.RegistryEntry{}, err
 	}
 	defer m.mu.Unlock()
 	if old, ok := m.files[typ]; ok {
@@ -409,7 +409,7 @@ func (m *Memory) RegisterFile(ctx context.Context, typ string, f queue.File) (qu
 }
 
 // UpdateFile implements queue.Queue.
-func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.File) (bool, error) {
+func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err
 	}
@@ -427,7 +427,7 @@ func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.File) (bool
 }
 
 // AckFile implements queue.Queue.
-func (m *Memory) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (bool, error) {
+func (m *Memory) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err
 	}
@@ -446,25 +446,25 @@ func (m *Memory) AckFile(ctx context.Context, typ string, f queue.File, ids []qu
 }
 
 // SucceedFile implements queue.Queue.
-func (m *Memory) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (queue.File, bool, error) {
+func (m *Memory) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.RegistryEntry) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	if err := m.enter(ctx); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	defer m.mu.Unlock()
 	now, ok := m.files[typ]
 	if !ok || now.FileID != old && now.FileID != f.FileID {
 		return now, ok, nil
 	}
-	now = queue.File{FileID: f.FileID, Generation: max(f.Generation, 1), Epoch: max(now.Epoch, f.Epoch), DurableIndex: max(now.DurableIndex, f.DurableIndex)}
+	now = queue.RegistryEntry{FileID: f.FileID, Generation: max(f.Generation, 1), Epoch: max(now.Epoch, f.Epoch), DurableIndex: max(now.DurableIndex, f.DurableIndex)}
 	m.files[typ] = now
 	return now, true, nil
 }
 
-// Mark implements queue.Queue.
-func (m *Memory) Mark(ctx context.Context, typ string) ([]byte, error) {
+// HolderNote implements queue.Queue.
+func (m *Memory) HolderNote(ctx context.Context, typ string) ([]byte, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return nil, err
 	}
@@ -475,8 +475,8 @@ func (m *Memory) Mark(ctx context.Context, typ string) ([]byte, error) {
 	return bytes.Clone(m.marks[typ]), nil
 }
 
-// SetMark implements queue.Queue.
-func (m *Memory) SetMark(ctx context.Context, typ string, mark []byte) error {
+// SetHolderNote implements queue.Queue.
+func (m *Memory) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}
@@ -532,8 +532,8 @@ func (m *Memory) AllSettings(ctx context.Context) (map[string]queue.Settings, er
 	return all, nil
 }
 
-// ChangeSettings implements queue.Queue.
-func (m *Memory) ChangeSettings(ctx context.Context, typ string, c queue.Change) (queue.Settings, error) {
+// PatchSettings implements queue.Queue.
+func (m *Memory) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (queue.Settings, error) {
 	c, err := queue.CheckChange(typ, c)
 	if err != nil {
 		return queue.Settings{}, err

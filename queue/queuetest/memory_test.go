@@ -45,7 +45,7 @@ func TestUnfitInMemory(t *testing.T) {
 					q.PlantDelayed(m)
 				}
 			},
-			Foreign: map[string]func(*testing.T, queue.Slot){"incomplete": func(_ *testing.T, at queue.Slot) {
+			Foreign: map[string]func(*testing.T, queue.ScheduleKey){"incomplete": func(_ *testing.T, at queue.ScheduleKey) {
 				q.PlantDelayed(queue.Message{Type: at.Type, ID: at.ID, Due: at.Due, Incomplete: true})
 			}},
 		}

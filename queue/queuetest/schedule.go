@@ -17,7 +17,7 @@ type delays struct {
 	settled   map[queue.ID]bool // promoted or cancelled; kept for ever
 }
 
-func bySlot(m queue.Message, s queue.Slot) int { return queue.SlotOf(&m).Compare(s) }
+func bySlot(m queue.Message, s queue.ScheduleKey) int { return queue.ScheduleKeyOf(&m).Compare(s) }
 
 // Delay implements queue.Queue.
 func (m *Memory) Delay(ctx context.Context, msgs []queue.Message) error {
@@ -30,7 +30,7 @@ func (m *Memory) Delay(ctx context.Context, msgs []queue.Message) error {
 	}
 	defer m.mu.Unlock()
 	for _, msg := range msgs {
-		i, found := slices.BinarySearchFunc(m.delays.list, queue.SlotOf(&msg), bySlot)
+		i, found := slices.BinarySearchFunc(m.delays.list, queue.ScheduleKeyOf(&msg), bySlot)
 		if found || m.delays.settled[msg.ID] {
 			continue
 		}
@@ -72,12 +72,12 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 		}
 		d.settled[msg.ID] = true
 		if fate, why := queue.JudgeDelayed(&msg, len(msg.Payload)); fate == queue.Buried {
-			letters, err := queue.CheckBury(msg.Type, []queue.Letter{queue.DelayedLetter(msg, why.Error())}, p.Now)
+			letters, err := queue.CheckBury(msg.Type, []queue.DeadLetter{queue.DelayedLetter(msg, why.Error())}, p.Now)
 			if err != nil {
 				return p, err
 			}
 			m.bury(msg.Type, letters)
-			p.Buried++
+			p.DeadLetters++
 			continue
 		}
 		s := d.sequences[msg.Type]
@@ -114,7 +114,7 @@ func (d *delays) next(now time.Time) int {
 func (m *Memory) PlantDelayed(msg queue.Message) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	if i, found := slices.BinarySearchFunc(m.delays.list, queue.SlotOf(&msg), bySlot); !found && !m.delays.settled[msg.ID] {
+	if i, found := slices.BinarySearchFunc(m.delays.list, queue.ScheduleKeyOf(&msg), bySlot); !found && !m.delays.settled[msg.ID] {
 		m.delays.list = slices.Insert(m.delays.list, i, msg)
 	}
 }
@@ -132,7 +132,7 @@ func (m *Memory) NextDue(ctx context.Context) (time.Time, bool, error) {
 }
 
 // Delayed implements queue.Queue.
-func (m *Memory) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit) ([]queue.Message, error) {
+func (m *Memory) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error) {
 	if err := queue.CheckPromote(limit); err != nil {
 		return nil, err
 	}
@@ -141,7 +141,7 @@ func (m *Memory) Delayed(ctx context.Context, after queue.Slot, limit queue.Limi
 	}
 	defer m.mu.Unlock()
 	i := 0
-	if after != (queue.Slot{}) {
+	if after != (queue.ScheduleKey{}) {
 		var found bool
 		if i, found = slices.BinarySearchFunc(m.delays.list, after, bySlot); found {
 			i++
@@ -161,7 +161,7 @@ func (m *Memory) Delayed(ctx context.Context, after queue.Slot, limit queue.Limi
 }
 
 // CancelDelayed implements queue.Queue.
-func (m *Memory) CancelDelayed(ctx context.Context, slots []queue.Slot) (int, error) {
+func (m *Memory) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (int, error) {
 	if err := m.enter(ctx); err != nil {
 		return 0, err
 	}
@@ -229,12 +229,12 @@ func (f *Faulty) NextDue(ctx context.Context) (due time.Time, ok bool, err error
 }
 
 // Delayed implements queue.Queue.
-func (f *Faulty) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit) ([]queue.Message, error) {
+func (f *Faulty) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error) {
 	return disturb(ctx, f, OpDelayed, "", limit.Messages, func(int) ([]queue.Message, error) { return f.Queue.Delayed(ctx, after, limit) })
 }
 
 // CancelDelayed implements queue.Queue.
-func (f *Faulty) CancelDelayed(ctx context.Context, slots []queue.Slot) (int, error) {
+func (f *Faulty) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (int, error) {
 	return disturb(ctx, f, OpCancelDelayed, "", len(slots), func(keep int) (int, error) { return f.Queue.CancelDelayed(ctx, slots[:keep]) })
 }
 

@@ -28,7 +28,7 @@ type Spoiling struct {
 }
 
 // RunSpoiled checks that messages that cannot be decoded stay pending, say what is wrong with them, and are as they were when they are repaired;
-// and that foreign keys neither count nor hold anything up, are listed, and are removed by RemoveForeign only.
+// and that foreign keys neither count nor hold anything up, are listed, and are removed by RemoveForeignKeys only.
 func RunSpoiled(t *testing.T, fresh func(t *testing.T) SpoiledStore) {
 	for name := range fresh(t).Spoil {
 		t.Run("Undecodable/"+name, func(t *testing.T) {
@@ -98,7 +98,7 @@ func testTooManyHeaders(t *testing.T, s SpoiledStore, n int) {
 	if len(letters) != 1 || letters[0].ID != many.ID || !letters[0].Incomplete || letters[0].Headers != nil {
 		t.Errorf("%d dead letters, want the one with too many headers", len(letters))
 	}
-	if err := q.RemoveDead(t.Context(), "orders", []queue.ID{many.ID}); err != nil || len(dead(t, q, "orders")) != 0 {
+	if err := q.RemoveDeadLetters(t.Context(), "orders", []queue.ID{many.ID}); err != nil || len(dead(t, q, "orders")) != 0 {
 		t.Errorf("it cannot be removed: %v", err)
 	}
 }
@@ -138,7 +138,7 @@ func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	}
 	var listed []string
 	for after := ""; ; after = listed[len(listed)-1] {
-		page, err := q.Foreign(t.Context(), "orders", after, 2)
+		page, err := q.ForeignKeys(t.Context(), "orders", after, 2)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -150,7 +150,7 @@ func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	if !slices.Equal(listed, s.Keys) {
 		t.Errorf("listed are %q, want %q", listed, s.Keys)
 	}
-	if keys, err := q.Foreign(t.Context(), "audit", "", 10); err != nil || len(keys) > 0 {
+	if keys, err := q.ForeignKeys(t.Context(), "audit", "", 10); err != nil || len(keys) > 0 {
 		t.Errorf("another type has foreign keys: %q, %v", keys, err)
 	}
 }
@@ -176,19 +176,19 @@ func testRemoveForeign(t *testing.T, s SpoiledStore) {
 	s.PlantForeign(t, "orders", s.Keys...)
 	remove := func(want int, keys ...string) {
 		t.Helper()
-		if n, err := q.RemoveForeign(t.Context(), "orders", keys); n != want || err != nil {
+		if n, err := q.RemoveForeignKeys(t.Context(), "orders", keys); n != want || err != nil {
 			t.Errorf("removed %d of %q, %v; want %d", n, keys, err, want)
 		}
 	}
 	for _, key := range []string{s.KeyOf("orders", msgs[1].ID), s.KeyOf("orders", id(1, 99, 1))} {
-		if n, err := q.RemoveForeign(t.Context(), "orders", []string{s.Keys[0], key}); n != 0 || err == nil {
+		if n, err := q.RemoveForeignKeys(t.Context(), "orders", []string{s.Keys[0], key}); n != 0 || err == nil {
 			t.Errorf("removed %d under %s, which is a message's key (%v)", n, key, err)
 		}
 	}
 	remove(0)
 	remove(1, s.Keys[1])
 	remove(0, s.Keys[1])
-	if keys, err := q.Foreign(t.Context(), "orders", "", 100); err != nil || fmt.Sprint(keys) != fmt.Sprint(slices.Delete(slices.Clone(s.Keys), 1, 2)) {
+	if keys, err := q.ForeignKeys(t.Context(), "orders", "", 100); err != nil || fmt.Sprint(keys) != fmt.Sprint(slices.Delete(slices.Clone(s.Keys), 1, 2)) {
 		t.Errorf("left are %q, %v", keys, err)
 	}
 	remove(len(s.Keys)-1, s.Keys...)

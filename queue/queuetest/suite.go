@@ -336,22 +336,22 @@ func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	delayed := delayedMessages("later", at.Add(time.Hour), at, 1, 1, 30)
 	var msgs []queue.Message
-	var letters []queue.Letter
+	var letters []queue.DeadLetter
 	for i := range delayed {
 		delayed[i].Payload, delayed[i].Headers = nil, headers
 		msgs = append(msgs, queue.Message{Type: "orders", ID: id(1, 1, uint64(i+1)), Headers: headers})
-		letters = append(letters, queue.Letter{Message: queue.Message{Type: "audit", ID: id(1, 1, uint64(i+1)), Headers: headers}})
+		letters = append(letters, queue.DeadLetter{Message: queue.Message{Type: "audit", ID: id(1, 1, uint64(i+1)), Headers: headers}})
 	}
 	mustInsert(t, q, "orders", msgs)
 	mustDelay(t, q, delayed)
-	if err := q.Bury(t.Context(), "audit", letters); err != nil {
+	if err := q.MoveToDeadLetters(t.Context(), "audit", letters); err != nil {
 		t.Fatal(err)
 	}
 	limit := queue.Limit{Messages: 30, Bytes: 10 * 100 * int64(len(headers))} // that of 10 messages, and not of 10 with headers that count nothing
 	for range 2 {                                                             // a backend may learn
 		got := mustFetch(t, q, "orders", queue.ID{}, limit)
-		dead, err := q.Dead(t.Context(), "audit", queue.ID{}, limit)
-		later, err2 := q.Delayed(t.Context(), queue.Slot{}, limit)
+		dead, err := q.DeadLetters(t.Context(), "audit", queue.ID{}, limit)
+		later, err2 := q.Delayed(t.Context(), queue.ScheduleKey{}, limit)
 		if len(got) > 10 || len(dead) > 10 || len(later) > 10 || len(got) < 9 || err != nil || err2 != nil {
 			t.Errorf("%d messages, %d dead letters, %d delayed messages within %d bytes, %v, %v; want 9 or 10 of each", len(got), len(dead), len(later), limit.Bytes, err, err2)
 		}
@@ -555,7 +555,7 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 			t.Errorf("Fetch with limit %+v must fail", limit)
 		}
 	}
-	if _, err := q.Foreign(ctx, "orders", "", 0); err == nil {
+	if _, err := q.ForeignKeys(ctx, "orders", "", 0); err == nil {
 		t.Error("no more than 0 foreign keys must fail")
 	}
 	if _, err := q.Depth(ctx, "orders", -1); err == nil {
@@ -564,20 +564,20 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 	for _, typ := range []string{"", "Orders", "a/b", "a#b", "a\x00"} {
 		_, fetch := q.Fetch(ctx, typ, queue.ID{}, queue.Limit{Messages: 1})
 		_, depth := q.Depth(ctx, typ, 1)
-		_, _, file := q.File(ctx, typ)
-		_, register := q.RegisterFile(ctx, typ, queue.File{})
-		_, update := q.UpdateFile(ctx, typ, queue.File{})
-		_, ackFile := q.AckFile(ctx, typ, queue.File{}, nil)
-		_, _, succeed := q.SucceedFile(ctx, typ, [16]byte{}, queue.File{})
-		_, dead := q.Dead(ctx, typ, queue.ID{}, queue.Limit{Messages: 1})
-		bury := q.Bury(ctx, typ, []queue.Letter{{Message: queue.Message{ID: id(1, 1, 1)}}})
-		_, mark := q.Mark(ctx, typ)
-		setMark := q.SetMark(ctx, typ, nil)
-		remove := q.RemoveDead(ctx, typ, []queue.ID{id(1, 1, 1)})
+		_, _, file := q.RegistryEntry(ctx, typ)
+		_, register := q.RegisterFile(ctx, typ, queue.RegistryEntry{})
+		_, update := q.UpdateFile(ctx, typ, queue.RegistryEntry{})
+		_, ackFile := q.AckFile(ctx, typ, queue.RegistryEntry{}, nil)
+		_, _, succeed := q.SucceedFile(ctx, typ, [16]byte{}, queue.RegistryEntry{})
+		_, dead := q.DeadLetters(ctx, typ, queue.ID{}, queue.Limit{Messages: 1})
+		bury := q.MoveToDeadLetters(ctx, typ, []queue.DeadLetter{{Message: queue.Message{ID: id(1, 1, 1)}}})
+		_, mark := q.HolderNote(ctx, typ)
+		setMark := q.SetHolderNote(ctx, typ, nil)
+		remove := q.RemoveDeadLetters(ctx, typ, []queue.ID{id(1, 1, 1)})
 		_, settings := q.Settings(ctx, typ)
-		_, change := q.ChangeSettings(ctx, typ, queue.Change{DrainPaused: new(true)})
-		_, foreign := q.Foreign(ctx, typ, "", 1)
-		_, removeForeign := q.RemoveForeign(ctx, typ, nil)
+		_, change := q.PatchSettings(ctx, typ, queue.SettingsPatch{DrainPaused: new(true)})
+		_, foreign := q.ForeignKeys(ctx, typ, "", 1)
+		_, removeForeign := q.RemoveForeignKeys(ctx, typ, nil)
 		for i, err := range []error{foreign, removeForeign, settings, change, fetch, depth, file, register, update, ackFile, succeed, dead, bury, remove, mark, setMark, q.Ack(ctx, typ, []queue.ID{id(1, 1, 1)}), q.RegisterType(ctx, typ)} {
 			if !errors.Is(err, queue.ErrInvalidType) {
 				t.Errorf("operation %d on type %q: %v", i, typ, err)
@@ -615,37 +615,45 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 		"RegisterType": func(ctx context.Context) error { return q.RegisterType(ctx, "orders") },
 		"Types":        func(ctx context.Context) error { _, err := q.Types(ctx); return err },
 		"Depth":        func(ctx context.Context) error { _, err := q.Depth(ctx, "orders", 1); return err },
-		"File":         func(ctx context.Context) error { _, _, err := q.File(ctx, "orders"); return err },
-		"RegisterFile": func(ctx context.Context) error { _, err := q.RegisterFile(ctx, "orders", queue.File{}); return err },
-		"UpdateFile":   func(ctx context.Context) error { _, err := q.UpdateFile(ctx, "orders", queue.File{}); return err },
+		"File":         func(ctx context.Context) error { _, _, err := q.RegistryEntry(ctx, "orders"); return err },
+		"RegisterFile": func(ctx context.Context) error {
+			_, err := q.RegisterFile(ctx, "orders", queue.RegistryEntry{})
+			return err
+		},
+		"UpdateFile": func(ctx context.Context) error {
+			_, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{})
+			return err
+		},
 		"AckFile": func(ctx context.Context) error {
-			_, err := q.AckFile(ctx, "orders", queue.File{}, []queue.ID{id(1, 1, 1)})
+			_, err := q.AckFile(ctx, "orders", queue.RegistryEntry{}, []queue.ID{id(1, 1, 1)})
 			return err
 		},
 		"SucceedFile": func(ctx context.Context) error {
-			_, _, err := q.SucceedFile(ctx, "orders", [16]byte{}, queue.File{})
+			_, _, err := q.SucceedFile(ctx, "orders", [16]byte{}, queue.RegistryEntry{})
 			return err
 		},
-		"Now":  func(ctx context.Context) error { _, err := q.Now(ctx); return err },
-		"Bury": func(ctx context.Context) error { return q.Bury(ctx, "orders", lettersOf(numbered("orders", 1, 3))) },
+		"Now": func(ctx context.Context) error { _, err := q.Now(ctx); return err },
+		"Bury": func(ctx context.Context) error {
+			return q.MoveToDeadLetters(ctx, "orders", lettersOf(numbered("orders", 1, 3)))
+		},
 		"Dead": func(ctx context.Context) error {
-			_, err := q.Dead(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1})
+			_, err := q.DeadLetters(ctx, "orders", queue.ID{}, queue.Limit{Messages: 1})
 			return err
 		},
-		"Mark":        func(ctx context.Context) error { _, err := q.Mark(ctx, "orders"); return err },
-		"SetMark":     func(ctx context.Context) error { return q.SetMark(ctx, "orders", []byte("{}")) },
-		"RemoveDead":  func(ctx context.Context) error { return q.RemoveDead(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
+		"Mark":        func(ctx context.Context) error { _, err := q.HolderNote(ctx, "orders"); return err },
+		"SetMark":     func(ctx context.Context) error { return q.SetHolderNote(ctx, "orders", []byte("{}")) },
+		"RemoveDead":  func(ctx context.Context) error { return q.RemoveDeadLetters(ctx, "orders", []queue.ID{id(1, 1, 1)}) },
 		"Settings":    func(ctx context.Context) error { _, err := q.Settings(ctx, "orders"); return err },
 		"AllSettings": func(ctx context.Context) error { _, err := q.AllSettings(ctx); return err },
 		"ChangeSettings": func(ctx context.Context) error {
-			_, err := q.ChangeSettings(ctx, "orders", queue.Change{DrainPaused: new(true)})
+			_, err := q.PatchSettings(ctx, "orders", queue.SettingsPatch{DrainPaused: new(true)})
 			return err
 		},
 		"Heartbeat":     func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{ID: "w"}) },
 		"Members":       func(ctx context.Context) error { _, err := q.Members(ctx); return err },
 		"Leave":         func(ctx context.Context) error { return q.Leave(ctx, "w") },
-		"Foreign":       func(ctx context.Context) error { _, err := q.Foreign(ctx, "orders", "", 1); return err },
-		"RemoveForeign": func(ctx context.Context) error { _, err := q.RemoveForeign(ctx, "orders", nil); return err },
+		"Foreign":       func(ctx context.Context) error { _, err := q.ForeignKeys(ctx, "orders", "", 1); return err },
+		"RemoveForeign": func(ctx context.Context) error { _, err := q.RemoveForeignKeys(ctx, "orders", nil); return err },
 	}
 }
 
@@ -692,8 +700,8 @@ func testClosed(t *testing.T, q queue.Queue) {
 
 func testFileRegistry(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
-	mine := queue.File{FileID: [16]byte{1, 0, 0xff}, Generation: 1, Epoch: 5, DurableIndex: 100}
-	if _, ok, err := q.File(ctx, "orders"); ok || err != nil {
+	mine := queue.RegistryEntry{FileID: [16]byte{1, 0, 0xff}, Generation: 1, Epoch: 5, DurableIndex: 100}
+	if _, ok, err := q.RegistryEntry(ctx, "orders"); ok || err != nil {
 		t.Fatalf("File = %v, %v before it was registered", ok, err)
 	}
 	if updated, err := q.UpdateFile(ctx, "orders", mine); updated || err != nil {
@@ -702,14 +710,14 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 	if got, err := q.RegisterFile(ctx, "orders", mine); got != mine || err != nil {
 		t.Fatalf("RegisterFile = %+v, %v", got, err)
 	}
-	want := func(f queue.File) {
+	want := func(f queue.RegistryEntry) {
 		t.Helper()
-		if got, ok, err := q.File(ctx, "orders"); got != f || !ok || err != nil {
+		if got, ok, err := q.RegistryEntry(ctx, "orders"); got != f || !ok || err != nil {
 			t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, f)
 		}
 	}
 	want(mine)
-	other := queue.File{FileID: [16]byte{2}, Epoch: 9, DurableIndex: 999}
+	other := queue.RegistryEntry{FileID: [16]byte{2}, Epoch: 9, DurableIndex: 999}
 	if got, err := q.RegisterFile(ctx, "orders", other); got != mine || err != nil {
 		t.Errorf("RegisterFile of another file = %+v, %v: set once", got, err)
 	}
@@ -720,13 +728,13 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 	for _, step := range []struct{ epoch, index, wantEpoch, wantIndex uint64 }{
 		{5, 101, 5, 101}, {6, 50, 6, 101}, {1, 1, 6, 101}, {6, 101, 6, 101}, {0, 200, 6, 200}, {1 << 62, 1 << 62, 1 << 62, 1 << 62},
 	} {
-		updated, err := q.UpdateFile(ctx, "orders", queue.File{FileID: mine.FileID, Epoch: step.epoch, DurableIndex: step.index})
+		updated, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{FileID: mine.FileID, Epoch: step.epoch, DurableIndex: step.index})
 		if !updated || err != nil {
 			t.Errorf("UpdateFile = %v, %v", updated, err)
 		}
-		want(queue.File{FileID: mine.FileID, Generation: 1, Epoch: step.wantEpoch, DurableIndex: step.wantIndex})
+		want(queue.RegistryEntry{FileID: mine.FileID, Generation: 1, Epoch: step.wantEpoch, DurableIndex: step.wantIndex})
 	}
-	if _, ok, err := q.File(ctx, "orders0"); ok || err != nil {
+	if _, ok, err := q.RegistryEntry(ctx, "orders0"); ok || err != nil {
 		t.Errorf("another type has a file: %v, %v", ok, err)
 	}
 	if types, err := q.Types(ctx); err != nil || !slices.Equal(types, []string{"orders"}) {
@@ -744,7 +752,7 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 		q := open(t)
 		for g := range each {
 			wg.Go(func() {
-				got, err := q.RegisterFile(t.Context(), "orders", queue.File{FileID: [16]byte{byte(p + 1), byte(g + 1)}})
+				got, err := q.RegisterFile(t.Context(), "orders", queue.RegistryEntry{FileID: [16]byte{byte(p + 1), byte(g + 1)}})
 				if err != nil {
 					t.Error(err)
 				}
@@ -754,10 +762,10 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 				top := uint64(0)
 				for i := range uint64(10) {
 					v := i*processes*each + uint64(p*each+g)
-					if ok, err := q.UpdateFile(t.Context(), "orders", queue.File{FileID: got.FileID, Epoch: v, DurableIndex: 2 * v}); !ok || err != nil {
+					if ok, err := q.UpdateFile(t.Context(), "orders", queue.RegistryEntry{FileID: got.FileID, Epoch: v, DurableIndex: 2 * v}); !ok || err != nil {
 						t.Errorf("UpdateFile = %v, %v", ok, err)
 					}
-					f, _, err := q.File(t.Context(), "orders")
+					f, _, err := q.RegistryEntry(t.Context(), "orders")
 					if err != nil || f.Epoch < top || f.Epoch < v || f.DurableIndex < 2*v {
 						t.Errorf("File = %+v, %v after %d was written and %d seen", f, err, v, top)
 					}
@@ -770,7 +778,7 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	if len(registered) != 1 {
 		t.Errorf("%d different files won: %v", len(registered), registered)
 	}
-	f, ok, err := open(t).File(t.Context(), "orders")
+	f, ok, err := open(t).RegistryEntry(t.Context(), "orders")
 	if want := uint64(10*processes*each - 1); !ok || err != nil || f.Epoch != want || f.DurableIndex != 2*want {
 		t.Errorf("File = %+v, %v, %v, want the highest values, %d", f, ok, err, want)
 	}
@@ -779,14 +787,14 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 // What the registry learns of a file, and the removal of messages from the queue, are one step, and that of the registered writer only.
 func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 	ctx, q, other := t.Context(), open(t), open(t)
-	file := func(id byte, epoch, index uint64) queue.File {
-		return queue.File{FileID: [16]byte{id, 0, 0xff}, Generation: 1, Epoch: epoch, DurableIndex: index}
+	file := func(id byte, epoch, index uint64) queue.RegistryEntry {
+		return queue.RegistryEntry{FileID: [16]byte{id, 0, 0xff}, Generation: 1, Epoch: epoch, DurableIndex: index}
 	}
 	msgs := numbered("orders", 1, 60)
 	mustInsert(t, q, "orders", msgs)
 	mustInsert(t, q, "orders0", numbered("orders0", 1, 1))
 	left := 60
-	ack := func(q queue.Queue, f queue.File, n int, wantOK bool, want queue.File) {
+	ack := func(q queue.Queue, f queue.RegistryEntry, n int, wantOK bool, want queue.RegistryEntry) {
 		t.Helper()
 		if ok, err := q.AckFile(ctx, "orders", f, ids(msgs[:n])); ok != wantOK || err != nil {
 			t.Fatalf("AckFile(%+v) = %v, %v, want %v", f, ok, err, wantOK)
@@ -797,11 +805,11 @@ func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 		if got := fetchAll(t, other, "orders"); len(got) != left {
 			t.Errorf("%d messages are pending after AckFile(%+v), want %d", len(got), f, left)
 		}
-		if got, _, err := other.File(ctx, "orders"); got != want || err != nil {
+		if got, _, err := other.RegistryEntry(ctx, "orders"); got != want || err != nil {
 			t.Errorf("File = %+v, %v after AckFile(%+v), want %+v", got, err, f, want)
 		}
 	}
-	ack(q, file(1, 5, 10), 10, false, queue.File{}) // none is registered, and none is by that
+	ack(q, file(1, 5, 10), 10, false, queue.RegistryEntry{}) // none is registered, and none is by that
 	register(t, q, file(1, 5, 0))
 	ack(q, file(1, 5, 10), 10, true, file(1, 5, 10))
 	ack(q, file(1, 5, 20), 25, true, file(1, 5, 20))
@@ -825,7 +833,7 @@ func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 }
 
 // register registers a file and fails the test unless it is the one that is registered.
-func register(t *testing.T, q queue.Queue, f queue.File) {
+func register(t *testing.T, q queue.Queue, f queue.RegistryEntry) {
 	t.Helper()
 	got, err := q.RegisterFile(t.Context(), "orders", f)
 	if f.Generation = max(f.Generation, 1); got != f || err != nil {
@@ -837,43 +845,43 @@ func register(t *testing.T, q queue.Queue, f queue.File) {
 func testFileSuccession(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	id := func(b byte) [16]byte { return [16]byte{b, 0, 0xff} }
-	succeed := func(old byte, f, want queue.File) {
+	succeed := func(old byte, f, want queue.RegistryEntry) {
 		t.Helper()
 		now, ok, err := q.SucceedFile(ctx, "orders", id(old), f)
 		if now != want || !ok || err != nil {
 			t.Errorf("SucceedFile(%d, %+v) = %+v, %v, %v, want %+v", old, f, now, ok, err, want)
 		}
-		if now, ok, err := q.File(ctx, "orders"); now != want || !ok || err != nil {
+		if now, ok, err := q.RegistryEntry(ctx, "orders"); now != want || !ok || err != nil {
 			t.Errorf("File = %+v, %v, %v after SucceedFile(%d, %+v), want %+v", now, ok, err, old, f, want)
 		}
 	}
-	second := queue.File{FileID: id(2), Generation: 2, Epoch: 7, DurableIndex: 120}
-	if now, ok, err := q.SucceedFile(ctx, "orders", id(1), second); ok || err != nil || now != (queue.File{}) {
+	second := queue.RegistryEntry{FileID: id(2), Generation: 2, Epoch: 7, DurableIndex: 120}
+	if now, ok, err := q.SucceedFile(ctx, "orders", id(1), second); ok || err != nil || now != (queue.RegistryEntry{}) {
 		t.Errorf("SucceedFile of a type without a file = %+v, %v, %v", now, ok, err)
 	}
-	if _, ok, err := q.File(ctx, "orders"); ok || err != nil {
+	if _, ok, err := q.RegistryEntry(ctx, "orders"); ok || err != nil {
 		t.Fatalf("it made an entry: %v, %v", ok, err)
 	}
-	register(t, q, queue.File{FileID: id(1), Epoch: 5, DurableIndex: 100}) // generation 1 by default
+	register(t, q, queue.RegistryEntry{FileID: id(1), Epoch: 5, DurableIndex: 100}) // generation 1 by default
 	succeed(1, second, second)
 	succeed(1, second, second) // repeated after an unclear answer
-	succeed(1, queue.File{FileID: id(9), Generation: 2, Epoch: 99, DurableIndex: 999}, second)
-	succeed(8, queue.File{FileID: id(9), Generation: 3, Epoch: 99, DurableIndex: 999}, second)
-	if ok, err := q.UpdateFile(ctx, "orders", queue.File{FileID: id(1), Epoch: 99, DurableIndex: 999}); ok || err != nil {
+	succeed(1, queue.RegistryEntry{FileID: id(9), Generation: 2, Epoch: 99, DurableIndex: 999}, second)
+	succeed(8, queue.RegistryEntry{FileID: id(9), Generation: 3, Epoch: 99, DurableIndex: 999}, second)
+	if ok, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{FileID: id(1), Epoch: 99, DurableIndex: 999}); ok || err != nil {
 		t.Errorf("UpdateFile of the predecessor = %v, %v", ok, err)
 	}
-	if ok, err := q.UpdateFile(ctx, "orders", queue.File{FileID: id(2), Epoch: 8, DurableIndex: 150}); !ok || err != nil {
+	if ok, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{FileID: id(2), Epoch: 8, DurableIndex: 150}); !ok || err != nil {
 		t.Errorf("UpdateFile of the successor = %v, %v", ok, err)
 	}
-	succeed(1, second, queue.File{FileID: id(2), Generation: 2, Epoch: 8, DurableIndex: 150}) // repeated late: nothing goes back
-	if got, err := q.RegisterFile(ctx, "orders", queue.File{FileID: id(1)}); got.FileID != id(2) || err != nil {
+	succeed(1, second, queue.RegistryEntry{FileID: id(2), Generation: 2, Epoch: 8, DurableIndex: 150}) // repeated late: nothing goes back
+	if got, err := q.RegisterFile(ctx, "orders", queue.RegistryEntry{FileID: id(1)}); got.FileID != id(2) || err != nil {
 		t.Errorf("RegisterFile of the predecessor = %+v, %v", got, err)
 	}
-	third := queue.File{FileID: id(3), Generation: 3, Epoch: 1, DurableIndex: 2}
-	succeed(2, third, queue.File{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150})
-	succeed(1, second, queue.File{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150}) // carried out much too late
-	succeed(3, queue.File{FileID: id(4)}, queue.File{FileID: id(4), Generation: 1, Epoch: 8, DurableIndex: 150})
-	if _, ok, err := q.File(ctx, "orders0"); ok || err != nil {
+	third := queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 1, DurableIndex: 2}
+	succeed(2, third, queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150})
+	succeed(1, second, queue.RegistryEntry{FileID: id(3), Generation: 3, Epoch: 8, DurableIndex: 150}) // carried out much too late
+	succeed(3, queue.RegistryEntry{FileID: id(4)}, queue.RegistryEntry{FileID: id(4), Generation: 1, Epoch: 8, DurableIndex: 150})
+	if _, ok, err := q.RegistryEntry(ctx, "orders0"); ok || err != nil {
 		t.Errorf("another type has a file: %v, %v", ok, err)
 	}
 }
@@ -881,7 +889,7 @@ func testFileSuccession(t *testing.T, q queue.Queue) {
 // Of many successors of one file exactly one wins, and all learn which.
 func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const processes, rounds = 4, 8
-	last := queue.File{Generation: 1}
+	last := queue.RegistryEntry{Generation: 1}
 	register(t, open(t), last)
 	queues := make([]queue.Queue, processes)
 	for p := range queues {
@@ -889,11 +897,11 @@ func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 	for round := range rounds {
 		var mu sync.Mutex
-		registered := map[queue.File]bool{}
+		registered := map[queue.RegistryEntry]bool{}
 		var wg sync.WaitGroup
 		for p, q := range queues {
 			wg.Go(func() {
-				mine := queue.File{FileID: [16]byte{byte(p + 1), byte(round + 1)}, Generation: uint64(round + 2), Epoch: uint64(round), DurableIndex: uint64(round)}
+				mine := queue.RegistryEntry{FileID: [16]byte{byte(p + 1), byte(round + 1)}, Generation: uint64(round + 2), Epoch: uint64(round), DurableIndex: uint64(round)}
 				now, ok, err := q.SucceedFile(t.Context(), "orders", last.FileID, mine)
 				if !ok || err != nil {
 					t.Errorf("SucceedFile = %v, %v", ok, err)
@@ -904,7 +912,7 @@ func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 			})
 		}
 		wg.Wait()
-		now, ok, err := queues[0].File(t.Context(), "orders")
+		now, ok, err := queues[0].RegistryEntry(t.Context(), "orders")
 		if len(registered) != 1 || !registered[now] || now.FileID == last.FileID || !ok || err != nil {
 			t.Fatalf("round %d: File = %+v, %v, %v, the callers were told %v", round, now, ok, err, registered)
 		}
@@ -915,7 +923,7 @@ func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 // Whether the answer or the operation was lost: repeating it finds out.
 func testFileSuccessionFaults(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
-	last := queue.File{Generation: 1}
+	last := queue.RegistryEntry{Generation: 1}
 	register(t, q, last)
 	for i, kind := range []Kind{LostAnswer, Lost, HangPerformed, Hang, Unreachable} {
 		var used bool
@@ -926,7 +934,7 @@ func testFileSuccessionFaults(t *testing.T, q queue.Queue) {
 			used = true
 			return Fault{Kind: kind}
 		}}
-		next := queue.File{FileID: [16]byte{byte(i + 1)}, Generation: last.Generation + 1, Epoch: uint64(i), DurableIndex: uint64(i)}
+		next := queue.RegistryEntry{FileID: [16]byte{byte(i + 1)}, Generation: last.Generation + 1, Epoch: uint64(i), DurableIndex: uint64(i)}
 		short, cancel := context.WithTimeout(ctx, 200*time.Millisecond)
 		if _, ok, err := faulty.SucceedFile(short, "orders", last.FileID, next); ok || err == nil {
 			t.Errorf("kind %d: SucceedFile = %v, %v", kind, ok, err)

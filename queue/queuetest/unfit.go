@@ -18,8 +18,8 @@ type UnfitStore struct {
 	Plant func(t *testing.T, msgs ...queue.Message) // stores those that were not settled
 
 	// Foreign puts into the place of a delayed message what cannot be read whole. By what is wrong with it.
-	Foreign map[string]func(t *testing.T, at queue.Slot)
-	// Unnamed puts, beside the first delayed messages, what no Slot can name.
+	Foreign map[string]func(t *testing.T, at queue.ScheduleKey)
+	// Unnamed puts, beside the first delayed messages, what no ScheduleKey can name.
 	Unnamed map[string]func(t *testing.T)
 }
 
@@ -50,15 +50,15 @@ func RunUnfit(t *testing.T, fresh func(t *testing.T) UnfitStore) {
 			s := fresh(t)
 			m := unfit(t, s, change)
 			s.Plant(t, m)
-			testUnfitIsKept(t, s, queue.SlotOf(&m))
+			testUnfitIsKept(t, s, queue.ScheduleKeyOf(&m))
 		})
 	}
 	for name := range fresh(t).Foreign {
 		t.Run("Kept/"+name, func(t *testing.T) {
 			s := fresh(t)
 			m := unfit(t, s, func(*queue.Message) {})
-			s.Foreign[name](t, queue.SlotOf(&m))
-			testUnfitIsKept(t, s, queue.SlotOf(&m))
+			s.Foreign[name](t, queue.ScheduleKeyOf(&m))
+			testUnfitIsKept(t, s, queue.ScheduleKeyOf(&m))
 		})
 	}
 	for name := range fresh(t).Unnamed {
@@ -96,7 +96,7 @@ func testOthersArePromoted(t *testing.T, s UnfitStore, wantBuried int) {
 	var p queue.Promotion
 	for range 10 {
 		p = mustPromote(t, q, queue.Limit{Messages: 2})
-		promoted, buried = promoted+p.Messages, buried+p.Buried
+		promoted, buried = promoted+p.Messages, buried+p.DeadLetters
 	}
 	if promoted != 5 || buried != wantBuried || p.Next.UnixMilli() != later.UnixMilli() {
 		t.Errorf("promoted %d, buried %d, the next is due at %v; want 5, %d, %v", promoted, buried, p.Next, wantBuried, later)
@@ -132,26 +132,26 @@ func testUnfitIsBuried(t *testing.T, s UnfitStore, m queue.Message) {
 		t.Errorf("%d delayed messages are left, want the one that is not due", len(list))
 	}
 	// It lands once more, by a late repetition: that is not another letter.
-	if err := q.RemoveDead(t.Context(), m.Type, []queue.ID{m.ID}); err != nil {
+	if err := q.RemoveDeadLetters(t.Context(), m.Type, []queue.ID{m.ID}); err != nil {
 		t.Fatal(err)
 	}
 	s.Plant(t, m)
-	if p := mustPromote(t, q, anyLimit); p.Buried != 0 || len(dead(t, q, m.Type)) != 0 || len(listDelayed(t, q)) != 1 {
+	if p := mustPromote(t, q, anyLimit); p.DeadLetters != 0 || len(dead(t, q, m.Type)) != 0 || len(listDelayed(t, q)) != 1 {
 		t.Errorf("promoted %+v, and there are %d letters after a repetition", p, len(dead(t, q, m.Type)))
 	}
 }
 
-func testUnfitIsKept(t *testing.T, s UnfitStore, slot queue.Slot) {
+func testUnfitIsKept(t *testing.T, s UnfitStore, slot queue.ScheduleKey) {
 	testOthersArePromoted(t, s, 0)
 	q := s.Open(t)
 	list := listDelayed(t, q)
-	if len(list) != 2 || queue.SlotOf(&list[0]).Compare(slot) != 0 {
+	if len(list) != 2 || queue.ScheduleKeyOf(&list[0]).Compare(slot) != 0 {
 		t.Fatalf("%d delayed messages are listed, want that of %v and the one that is not due", len(list), slot)
 	}
 	if behind, err := q.Delayed(t.Context(), slot, anyLimit); err != nil || len(behind) != 1 {
 		t.Errorf("%d delayed messages are listed behind it, want 1 (%v)", len(behind), err)
 	}
-	if n, err := q.CancelDelayed(t.Context(), []queue.Slot{slot}); n != 1 || err != nil {
+	if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{slot}); n != 1 || err != nil {
 		t.Errorf("cancelled %d, %v", n, err)
 	}
 	if list := listDelayed(t, q); len(list) != 1 {
@@ -164,7 +164,7 @@ func testHeadersOfEarlierVersions(t *testing.T, s UnfitStore) {
 	m := unfit(t, s, func(m *queue.Message) { m.Headers = map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-1)} })
 	s.Plant(t, m)
 	q := s.Open(t)
-	if p := mustPromote(t, q, anyLimit); p.Messages != 1 || p.Buried != 0 {
+	if p := mustPromote(t, q, anyLimit); p.Messages != 1 || p.DeadLetters != 0 {
 		t.Fatalf("promoted %+v", p)
 	}
 	got := fetchAll(t, q, m.Type)
@@ -179,7 +179,7 @@ func testUnfitIsCancelled(t *testing.T, s UnfitStore) {
 	m := unfit(t, s, func(m *queue.Message) { m.Headers = map[string]string{"": "v"} })
 	s.Plant(t, m)
 	q := s.Open(t)
-	if n, err := q.CancelDelayed(t.Context(), []queue.Slot{queue.SlotOf(&m)}); n != 1 || err != nil {
+	if n, err := q.CancelDelayed(t.Context(), []queue.ScheduleKey{queue.ScheduleKeyOf(&m)}); n != 1 || err != nil {
 		t.Fatalf("cancelled %d, %v", n, err)
 	}
 	s.Plant(t, m)
@@ -202,7 +202,7 @@ func testManyUnfit(t *testing.T, s UnfitStore) {
 	}
 	s.Plant(t, many...)
 	q := s.Open(t)
-	if p := mustPromote(t, q, anyLimit); p.Messages != 0 || p.Buried != each {
+	if p := mustPromote(t, q, anyLimit); p.Messages != 0 || p.DeadLetters != each {
 		t.Errorf("promoted %+v, want %d letters", p, each)
 	}
 	testOthersArePromoted(t, s, 0)

@@ -70,8 +70,8 @@ func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, err
 	return all, nil
 }
 
-// ChangeSettings implements queue.Queue: read, change and write in one transaction, synced.
-func (q *Queue) ChangeSettings(ctx context.Context, typ string, c queue.Change) (s queue.Settings, err error) {
+// PatchSettings implements queue.Queue: read, change and write in one transaction, synced.
+func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (s queue.Settings, err error) {
 	c, err = queue.CheckChange(typ, c)
 	if err != nil {
 		return queue.Settings{}, err

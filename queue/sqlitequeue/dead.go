@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Bury implements queue.Queue: insert and delete in one transaction, synced.
-func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) error {
+// MoveToDeadLetters implements queue.Queue: insert and delete in one transaction, synced.
+func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queue.CheckBury(typ, letters, q.now())
 	if err != nil {
 		return err
@@ -38,12 +38,12 @@ func (q *Queue) Bury(ctx context.Context, typ string, letters []queue.Letter) er
 	return explain("bury "+typ, err)
 }
 
-// Dead implements queue.Queue: a range of the unique index, in its order, on one snapshot.
-func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Letter, error) {
+// DeadLetters implements queue.Queue: a range of the unique index, in its order, on one snapshot.
+func (q *Queue) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
 	if err := queue.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
-	var out []queue.Letter
+	var out []queue.DeadLetter
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
 		rows, err := tx.Query(`SELECT id, payload, `+headersColumn+`, reason, attempts, worker, at FROM queue_dead WHERE type = ? AND id > ? ORDER BY id LIMIT ?`,
 			typ, after[:], limit.Messages)
@@ -52,7 +52,7 @@ func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queu
 		}
 		var size int64
 		for rows.Next() {
-			l := queue.Letter{Message: queue.Message{Type: typ}}
+			l := queue.DeadLetter{Message: queue.Message{Type: typ}}
 			var id []byte
 			var headers *string
 			var at int64
@@ -76,8 +76,8 @@ func (q *Queue) Dead(ctx context.Context, typ string, after queue.ID, limit queu
 	return out, nil
 }
 
-// RemoveDead implements queue.Queue: one transaction, synced.
-func (q *Queue) RemoveDead(ctx context.Context, typ string, ids []queue.ID) error {
+// RemoveDeadLetters implements queue.Queue: one transaction, synced.
+func (q *Queue) RemoveDeadLetters(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}

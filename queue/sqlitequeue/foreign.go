@@ -28,8 +28,8 @@ func parseForeignKey(key string) ([]byte, bool) {
 	return id, ok && ok2 && err == nil && foreignKey(id) == key
 }
 
-// Foreign implements queue.Queue.
-func (q *Queue) Foreign(ctx context.Context, typ, after string, most int) ([]string, error) {
+// ForeignKeys implements queue.Queue.
+func (q *Queue) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
 	if err := queue.CheckForeign(typ, most); err != nil {
 		return nil, err
 	}
@@ -62,8 +62,8 @@ func (q *Queue) Foreign(ctx context.Context, typ, after string, most int) ([]str
 	return keys, nil
 }
 
-// RemoveForeign implements queue.Queue: one transaction, synced.
-func (q *Queue) RemoveForeign(ctx context.Context, typ string, keys []string) (removed int, err error) {
+// RemoveForeignKeys implements queue.Queue: one transaction, synced.
+func (q *Queue) RemoveForeignKeys(ctx context.Context, typ string, keys []string) (removed int, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return 0, err
 	}

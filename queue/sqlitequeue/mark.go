@@ -7,8 +7,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Mark implements queue.Queue.
-func (q *Queue) Mark(ctx context.Context, typ string) (mark []byte, err error) {
+// HolderNote implements queue.Queue.
+func (q *Queue) HolderNote(ctx context.Context, typ string) (mark []byte, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return nil, err
 	}
@@ -22,8 +22,8 @@ func (q *Queue) Mark(ctx context.Context, typ string) (mark []byte, err error) {
 	return mark, nil
 }
 
-// SetMark implements queue.Queue: one statement, synced.
-func (q *Queue) SetMark(ctx context.Context, typ string, mark []byte) error {
+// SetHolderNote implements queue.Queue: one statement, synced.
+func (q *Queue) SetHolderNote(ctx context.Context, typ string, mark []byte) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}

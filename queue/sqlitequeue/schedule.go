@@ -101,7 +101,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 		if err != nil {
 			return err
 		}
-		if p.Messages, p.Buried, err = promote(tx, due, m); err != nil {
+		if p.Messages, p.DeadLetters, err = promote(tx, due, m); err != nil {
 			return err
 		}
 		if err := q.forget(tx, m); err != nil {
@@ -206,7 +206,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queue.Moment) (promoted, buried in
 			return 0, 0, err
 		}
 		promoted++
-		if _, err := settleDelayed(tx, queue.SlotOf(&m.Message), now.Passed); err != nil {
+		if _, err := settleDelayed(tx, queue.ScheduleKeyOf(&m.Message), now.Passed); err != nil {
 			return 0, 0, err
 		}
 	}
@@ -253,7 +253,7 @@ func takesOthers(tx *sqlitedb.Tx) error {
 
 // buryDelayed moves a delayed message to the dead letters.
 func buryDelayed(tx *sqlitedb.Tx, m *due, now queue.Moment) error {
-	letters, err := queue.CheckBury(m.Type, []queue.Letter{queue.DelayedLetter(m.Message, m.unfit.Error())}, now.Now)
+	letters, err := queue.CheckBury(m.Type, []queue.DeadLetter{queue.DelayedLetter(m.Message, m.unfit.Error())}, now.Now)
 	if err != nil {
 		return err
 	}
@@ -263,12 +263,12 @@ func buryDelayed(tx *sqlitedb.Tx, m *due, now queue.Moment) error {
 		l.Reason, int64(l.Attempts), l.Worker, l.Time.UnixMilli(), m.Due.UnixMilli(), m.Type, m.ID[:]); err != nil {
 		return err
 	}
-	_, err = settleDelayed(tx, queue.SlotOf(&m.Message), now.Passed)
+	_, err = settleDelayed(tx, queue.ScheduleKeyOf(&m.Message), now.Passed)
 	return err
 }
 
 // settleDelayed removes a delayed message and remembers that, as long as its publisher may repeat it.
-func settleDelayed(tx *sqlitedb.Tx, s queue.Slot, passed time.Duration) (removed bool, err error) {
+func settleDelayed(tx *sqlitedb.Tx, s queue.ScheduleKey, passed time.Duration) (removed bool, err error) {
 	n, err := tx.Exec(`DELETE FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`, s.Due.UnixMilli(), s.Type, s.ID[:])
 	if err == nil && n > 0 { // rule: whatever the time of the ID and a clock say
 		_, err = tx.Exec(`INSERT OR IGNORE INTO queue_delayed_settled (id, passed) VALUES (?, ?)`, s.ID[:], passed.Milliseconds())
@@ -321,8 +321,8 @@ func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64
 }
 
 // dueOf is the due time of a slot as it is stored; the zero slot lies before all others.
-func dueOf(s queue.Slot) int64 {
-	if s == (queue.Slot{}) {
+func dueOf(s queue.ScheduleKey) int64 {
+	if s == (queue.ScheduleKey{}) {
 		return math.MinInt64
 	}
 	return s.Due.UnixMilli()
@@ -358,7 +358,7 @@ func nextDue(tx *sqlitedb.Tx, w *walk, now time.Time) (next time.Time, ok bool, 
 }
 
 // Delayed implements queue.Queue: a range of the unique index, in its order, on one snapshot.
-func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit) (out []queue.Message, err error) {
+func (q *Queue) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) (out []queue.Message, err error) {
 	if err := queue.CheckPromote(limit); err != nil {
 		return nil, err
 	}
@@ -381,7 +381,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 				return err
 			}
 			m.Due = time.UnixMilli(due)
-			if s := queue.SlotOf(&m); !s.Listable() {
+			if s := queue.ScheduleKeyOf(&m); !s.Listable() {
 				continue
 			}
 			out = append(out, m)
@@ -398,7 +398,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.Slot, limit queue.Limit
 }
 
 // CancelDelayed implements queue.Queue: one transaction, synced.
-func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.Slot) (cancelled int, err error) {
+func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (cancelled int, err error) {
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		cancelled = 0
 		_, passed, err := readPassed(tx)

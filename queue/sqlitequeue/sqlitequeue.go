@@ -10,7 +10,7 @@
 //	queue_members   id, member (JSON), seen
 //	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences go with it
 //
-// Rows of queue_messages whose id is no message ID are passed over, see queue.ForeignKeys.
+// Rows of queue_messages whose id is no message ID are passed over, see queue.ForeignKeyStore.
 //
 // The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
 // insertion, which is also the order of deletion (docs/decisions/0302).
@@ -516,30 +516,30 @@ func addTypes(rows *sql.Rows, found map[string]bool, strays *queue.Strays) error
 	return rows.Err()
 }
 
-// File implements queue.Queue.
-func (q *Queue) File(ctx context.Context, typ string) (f queue.File, ok bool, err error) {
+// RegistryEntry implements queue.Queue.
+func (q *Queue) RegistryEntry(ctx context.Context, typ string) (f queue.RegistryEntry, ok bool, err error) {
 	if err := queue.ValidateType(typ); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
 		f, ok, err = readFile(tx, typ)
 		return err
 	})
 	if err != nil {
-		return queue.File{}, false, explain("read the file entry of "+typ, err)
+		return queue.RegistryEntry{}, false, explain("read the file entry of "+typ, err)
 	}
 	return f, ok, nil
 }
 
-func readFile(tx *sqlitedb.Tx, typ string) (f queue.File, ok bool, err error) {
+func readFile(tx *sqlitedb.Tx, typ string) (f queue.RegistryEntry, ok bool, err error) {
 	var id []byte
 	var generation, epoch, index int64
 	ok, err = tx.Get([]any{&id, &generation, &epoch, &index}, `SELECT file_id, generation, epoch, durable_index FROM queue_files WHERE type = ?`, typ)
 	if err != nil || !ok {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	if len(id) != len(f.FileID) {
-		return queue.File{}, false, fmt.Errorf("%w: file_id has %d bytes, want %d; mend the row %q in the table queue_files, or remove it: the next worker "+
+		return queue.RegistryEntry{}, false, fmt.Errorf("%w: file_id has %d bytes, want %d; mend the row %q in the table queue_files, or remove it: the next worker "+
 			"registers the file again", queue.ErrDamaged, len(id), len(f.FileID), typ)
 	}
 	copy(f.FileID[:], id)
@@ -548,9 +548,9 @@ func readFile(tx *sqlitedb.Tx, typ string) (f queue.File, ok bool, err error) {
 }
 
 // RegisterFile implements queue.Queue: insert or read in one transaction, synced.
-func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (registered queue.File, err error) {
+func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (registered queue.RegistryEntry, err error) {
 	if err := checkFile(typ, f); err != nil {
-		return queue.File{}, err
+		return queue.RegistryEntry{}, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_files (type, file_id, generation, epoch, durable_index) VALUES (?, ?, ?, ?, ?)`,
@@ -561,13 +561,13 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.File) (reg
 		return err
 	})
 	if err != nil {
-		return queue.File{}, explain("register the file of "+typ, err)
+		return queue.RegistryEntry{}, explain("register the file of "+typ, err)
 	}
 	return registered, nil
 }
 
 // UpdateFile implements queue.Queue: one update by type and file_id, synced. No row: none is registered, or another file.
-func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (updated bool, err error) {
+func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (updated bool, err error) {
 	if err := checkFile(typ, f); err != nil {
 		return false, err
 	}
@@ -585,7 +585,7 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.File) (updat
 
 // AckFile implements queue.Queue: one update by type, file_id and epoch, and the deletions, in one transaction. It is not synced: a power failure
 // undoes both or none.
-func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []queue.ID) (ok bool, err error) {
+func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (ok bool, err error) {
 	if err := checkFile(typ, f); err != nil {
 		return false, err
 	}
@@ -605,9 +605,9 @@ func (q *Queue) AckFile(ctx context.Context, typ string, f queue.File, ids []que
 }
 
 // SucceedFile implements queue.Queue: update and read in one transaction, synced.
-func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.File) (now queue.File, ok bool, err error) {
+func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.RegistryEntry) (now queue.RegistryEntry, ok bool, err error) {
 	if err := checkFile(typ, f); err != nil {
-		return queue.File{}, false, err
+		return queue.RegistryEntry{}, false, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
 		if _, err := tx.Exec(`UPDATE queue_files SET file_id = ?, generation = ?, epoch = max(epoch, ?), durable_index = max(durable_index, ?)
@@ -619,12 +619,12 @@ func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f que
 		return err
 	})
 	if err != nil {
-		return queue.File{}, false, explain("replace the file entry of "+typ, err)
+		return queue.RegistryEntry{}, false, explain("replace the file entry of "+typ, err)
 	}
 	return now, ok, nil
 }
 
-func checkFile(typ string, f queue.File) error {
+func checkFile(typ string, f queue.RegistryEntry) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
 	}

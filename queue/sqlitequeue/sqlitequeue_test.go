@@ -143,7 +143,7 @@ func TestOpenRefusesWithARemedy(t *testing.T) {
 
 func TestFileValuesBeyond63Bits(t *testing.T) {
 	q := open(t, filepath.Join(t.TempDir(), "queue.db"))
-	for _, f := range []queue.File{{Generation: 1 << 63}, {Epoch: 1 << 63}, {DurableIndex: 1 << 63}} {
+	for _, f := range []queue.RegistryEntry{{Generation: 1 << 63}, {Epoch: 1 << 63}, {DurableIndex: 1 << 63}} {
 		if _, err := q.RegisterFile(t.Context(), "orders", f); err == nil {
 			t.Errorf("%+v was registered", f)
 		}
@@ -162,7 +162,7 @@ func TestFileValuesBeyond63Bits(t *testing.T) {
 // A database of a version that knew no generations: its entries are those of first files, and can be succeeded.
 func TestDatabaseWithoutGenerations(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
-	first := queue.File{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
+	first := queue.RegistryEntry{FileID: [16]byte{1}, Generation: 1, Epoch: 3, DurableIndex: 4}
 	if _, err := open(t, path).RegisterFile(t.Context(), "orders", first); err != nil {
 		t.Fatal(err)
 	}
@@ -175,11 +175,11 @@ func TestDatabaseWithoutGenerations(t *testing.T) {
 	}
 	for range 2 {
 		q := open(t, path)
-		if got, ok, err := q.File(t.Context(), "orders"); got != first || !ok || err != nil {
+		if got, ok, err := q.RegistryEntry(t.Context(), "orders"); got != first || !ok || err != nil {
 			t.Errorf("File = %+v, %v, %v, want %+v", got, ok, err, first)
 		}
 	}
-	next := queue.File{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
+	next := queue.RegistryEntry{FileID: [16]byte{2}, Generation: 2, Epoch: 5, DurableIndex: 6}
 	if got, ok, err := open(t, path).SucceedFile(t.Context(), "orders", first.FileID, next); got != next || !ok || err != nil {
 		t.Errorf("SucceedFile = %+v, %v, %v, want %+v", got, ok, err, next)
 	}

@@ -33,8 +33,8 @@ func skipScan(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Stray
 
 // walk is how far the looks for what is due have passed over what cannot be promoted.
 type walk struct {
-	from  int64      // nothing up to here can be promoted: the due time …
-	last  queue.Slot // … and the rest
+	from  int64             // nothing up to here can be promoted: the due time …
+	last  queue.ScheduleKey // … and the rest
 	ended time.Time
 
 	foreign, kept queue.Strays
@@ -55,7 +55,7 @@ func (q *Queue) beginWalk() walk {
 
 // pass counts a message that cannot be promoted. Everything up to it was passed over.
 func (w *walk) pass(m *queue.Message, due int64) {
-	w.from, w.last = due, queue.SlotOf(m)
+	w.from, w.last = due, queue.ScheduleKeyOf(m)
 	if queue.ValidateType(m.Type) != nil || m.ID.IsZero() {
 		w.foreign.Add(m.Type + "/" + m.ID.String())
 	} else {

@@ -27,13 +27,13 @@ func TestStraysInSQLite(t *testing.T) {
 		if err := q.Insert(t.Context(), typ, []queue.Message{m}); err != nil {
 			t.Fatal(err)
 		}
-		if err := q.Bury(t.Context(), typ, []queue.Letter{{Message: queue.Message{Type: typ, ID: queue.NewID(at, 8, 1), Payload: []byte("x")}}}); err != nil {
+		if err := q.MoveToDeadLetters(t.Context(), typ, []queue.DeadLetter{{Message: queue.Message{Type: typ, ID: queue.NewID(at, 8, 1), Payload: []byte("x")}}}); err != nil {
 			t.Fatal(err)
 		}
 		if err := q.RegisterType(t.Context(), typ); err != nil {
 			t.Fatal(err)
 		}
-		if _, err := q.RegisterFile(t.Context(), typ, queue.File{FileID: [16]byte{1}}); err != nil {
+		if _, err := q.RegisterFile(t.Context(), typ, queue.RegistryEntry{FileID: [16]byte{1}}); err != nil {
 			t.Fatal(err)
 		}
 		m.Due = at.Add(time.Duration(i-1) * time.Hour)

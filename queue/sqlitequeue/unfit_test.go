@@ -33,8 +33,8 @@ func TestUnfitInSQLite(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { q.Close() })
-		row := func(headers any) func(*testing.T, queue.Slot) {
-			return func(t *testing.T, s queue.Slot) {
+		row := func(headers any) func(*testing.T, queue.ScheduleKey) {
+			return func(t *testing.T, s queue.ScheduleKey) {
 				mustExec(t, q, plantDelayed, s.Due.UnixMilli(), s.Type, s.ID[:], []byte("x"), headers)
 			}
 		}
@@ -56,7 +56,7 @@ func TestUnfitInSQLite(t *testing.T) {
 					t.Fatal(err)
 				}
 			},
-			Foreign: map[string]func(*testing.T, queue.Slot){
+			Foreign: map[string]func(*testing.T, queue.ScheduleKey){
 				"headers are no JSON":   row("k=v"),
 				"headers are a list":    row(`["k", "v"]`),
 				"a header is no string": row(`{"k": 7}`),
@@ -128,13 +128,13 @@ func TestBadDueTimes(t *testing.T) {
 	early, late := queue.NewID(time.Now(), 9, 1), queue.NewID(time.Now(), 9, 2)
 	mustExec(t, q, plantDelayed, int64(-5), "orders", early[:], []byte("x"), nil)
 	mustExec(t, q, plantDelayed, queue.MaxDue.UnixMilli()+1, "orders", late[:], []byte("x"), nil)
-	if list, err := q.Delayed(t.Context(), queue.Slot{}, queue.Limit{Messages: 10}); len(list) != 2 || err != nil {
+	if list, err := q.Delayed(t.Context(), queue.ScheduleKey{}, queue.Limit{Messages: 10}); len(list) != 2 || err != nil {
 		t.Errorf("%d are listed, want 2 (%v)", len(list), err)
 	}
-	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); p.Messages != 0 || p.Buried != 1 || !p.Next.After(p.Now) || err != nil {
+	if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); p.Messages != 0 || p.DeadLetters != 1 || !p.Next.After(p.Now) || err != nil {
 		t.Errorf("%+v, %v; want the one from before 1970 buried, and nothing due", p, err)
 	}
-	letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
+	letters, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 10})
 	if err != nil || len(letters) != 1 || letters[0].ID != early {
 		t.Errorf("%d letters, %v", len(letters), err)
 	}
@@ -161,7 +161,7 @@ func TestDatabaseRefusesOne(t *testing.T) {
 	}
 	promote := func(messages, buried int) {
 		t.Helper()
-		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); p.Messages != messages || p.Buried != buried || err != nil {
+		if p, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); p.Messages != messages || p.DeadLetters != buried || err != nil {
 			t.Errorf("%+v, %v; want %d promoted and %d buried", p, err, messages, buried)
 		}
 	}
@@ -193,7 +193,7 @@ func TestDatabaseRefusesOne(t *testing.T) {
 			t.Errorf("message %s has number %d of %016x, want %s, and all of one producer number", m.Payload, m.ID.N(), m.ID.Producer(), want)
 		}
 	}
-	letters, err := q.Dead(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 100})
+	letters, err := q.DeadLetters(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 100})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -202,7 +202,7 @@ func TestDatabaseRefusesOne(t *testing.T) {
 			t.Errorf("the dead letter of %s says %q", l.Payload, l.Reason)
 		}
 	}
-	left, err := q.Delayed(t.Context(), queue.Slot{}, queue.Limit{Messages: 100})
+	left, err := q.Delayed(t.Context(), queue.ScheduleKey{}, queue.Limit{Messages: 100})
 	if len(got) != 5 || len(letters) != 4 || len(left) != 0 || err != nil {
 		t.Errorf("%d messages, %d dead letters, %d delayed; want 5, 4, 0 (%v)", len(got), len(letters), len(left), err)
 	}

@@ -199,7 +199,7 @@ var mongoqueueRules = []rule{
 	{file: "queue/mongoqueue/schedule.go", rule: "the letters of a plan are of its version", tests: "TestLettersOfAnotherPlan",
 		old: `if doc.DeadOf != p.version {`, new: `if false {`},
 	{file: "queue/mongoqueue/promote.go", rule: "what a plan contains is not cancelled", tests: "TestPromotingSurvivesEveryInterruption",
-		old: `return slices.Contains(head.slots(), queue.SlotOf(&d.Message))`, new: `return false && slices.Contains(head.slots(), queue.SlotOf(&d.Message))`},
+		old: `return slices.Contains(head.slots(), queue.ScheduleKeyOf(&d.Message))`, new: `return false && slices.Contains(head.slots(), queue.ScheduleKeyOf(&d.Message))`},
 	{file: "queue/mongoqueue/promote.go", rule: "a cancelled message is noted as settled", tests: "TestPromotingSurvivesEveryInterruption",
 		old: `if err := p.store.settle(ctx, ids, head.passed); err != nil {`, new: `if err := error(nil); err != nil {`},
 	{file: "queue/mongoqueue/schedule.go", rule: "a plan is replaced only if it is the one that was read", tests: "TestMongoDBConforms/PromoteConcurrently",

@@ -113,7 +113,7 @@ var workerRules = []rule{
 		old: `if !errors.As(err, &epoch) || attempt == openAttempts {`, new: `if true {`},
 	{file: "worker/file.go", rule: "nothing is written from here on", untested: "what came late would be void: the file refuses it, see TestPausedHolderIsFencedByTheFile"},
 	{file: "worker/deadletter.go", rule: "a letter is written behind its skip entry", tests: "TestFilteredMessagesAreSkippedAndBuried",
-		old: "	ledger.MakeSkipEntry(r, reason, false)\n", new: "	_ = s.bury(context.Background(), queue.Letter{Message: *m, Reason: reason, Attempts: 1})\n\tledger.MakeSkipEntry(r, reason, false)\n"},
+		old: "	ledger.MakeSkipEntry(r, reason, false)\n", new: "	_ = s.bury(context.Background(), queue.DeadLetter{Message: *m, Reason: reason, Attempts: 1})\n\tledger.MakeSkipEntry(r, reason, false)\n"},
 	{file: "worker/internal/ledger/ledger.go", rule: "a dead letter does not occupy its key", in: "worker", tests: "TestMessageThatTheFileCannotTakeDoesNotOccupyItsKey",
 		old: `l.keys.drop(m)`, new: ``},
 	{file: "worker/internal/ledger/state.go", rule: "checkpoints carry the keys", sim: true, in: "worker", tests: "TestKeysSurviveDeathsAndSizeLimits",

@@ -123,7 +123,7 @@ func RequirePublished(t testing.TB, q queue.Queue, typ string, payloads ...strin
 func RequireDead(t testing.TB, q queue.Queue, typ string, payloads ...string) {
 	t.Helper()
 	var got []string
-	for l, err := range queue.Letters(t.Context(), q, queue.DeadFilter{Type: typ}) {
+	for l, err := range queue.DeadLetters(t.Context(), q, queue.DeadLetterFilter{Type: typ}) {
 		if err != nil {
 			t.Fatalf("workertest: %v", err)
 		}

@@ -21,7 +21,7 @@ import (
 
 // keySlack is for how much longer than the window a key is remembered: a message may be stored that
 // much later than its ID says, as a publisher repeats what is unclear for 10 minutes
-// (queue.RepeatForDefault).
+// (queue.DefaultRepeatFor).
 const keySlack = 15 * time.Minute
 
 // keyHash is what is remembered of a key. 128 bits of SHA-256: collisions cannot be found.
