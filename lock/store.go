@@ -20,9 +20,27 @@ import (
 // Every write that has a v sets the version to it (also that of the entry it is about), and the dates of the record as
 // far as the server can.
 type Store interface {
+	RecordReader
+	GrantStore
+	HoldStore
+	EntryStore
+	AdminStore
+
+	// Close frees the store's resources. No method is called during or after it.
+	Close() error
+}
+
+// RecordReader reads records.
+type RecordReader interface {
 	// Read returns the record of name; found is false when there is none. It may be stale: it is a hint.
 	Read(ctx context.Context, name string) (r Record, found bool, err error)
 
+	// List returns all records, sorted by name. One that cannot be read has its Name, and Damaged says why.
+	List(ctx context.Context) ([]Record, error)
+}
+
+// GrantStore makes a hold, or finds out that it was made.
+type GrantStore interface {
 	// Create inserts a held record, with token 0, if name has none.
 	Create(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
 
@@ -37,26 +55,23 @@ type Store interface {
 	// HandOver replaces the hold of a record held with from. Otherwise it is like Acquire. Both are exclusive.
 	HandOver(ctx context.Context, name string, from HoldID, h Hold, v Version) (token int64, ok bool, err error)
 
+	// Confirm is Renew that also makes the token greater than floor, if it is not yet, and returns it. For a shared hold
+	// it increments the token in any case: the token of the record may be that of another one by now.
+	Confirm(ctx context.Context, name string, h Hold, floor int64, v Version) (token int64, ok bool, err error)
+}
+
+// HoldStore keeps a hold, and gives it back.
+type HoldStore interface {
 	// Renew sets a new version if the record is held with h.ID, and returns what the holder was asked. Like everything that
 	// finds a hold by its ID, it looks among the entries if h is shared.
 	Renew(ctx context.Context, name string, h Hold, v Version) (asked string, ok bool, err error)
 
-	// Confirm is Renew that also makes the token greater than floor, if it is not yet, and returns it. For a shared hold
-	// it increments the token in any case: the token of the record may be that of another one by now.
-	Confirm(ctx context.Context, name string, h Hold, floor int64, v Version) (token int64, ok bool, err error)
-
 	// Release removes the hold if the record is held with h.ID. The record and its token stay.
 	Release(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
+}
 
-	// Expire removes an entry, if its version is still e.Version.
-	Expire(ctx context.Context, name string, e Entry, v Version) (ok bool, err error)
-
-	// Ask notes that the holder should release, if the record is held with h.ID. It leaves the versions alone.
-	Ask(ctx context.Context, name string, h Hold, why string) (ok bool, err error)
-
-	// Force is Release that also increments the token and notes what happened in Record.Forced.
-	Force(ctx context.Context, name string, h Hold, why string, v Version) (ok bool, err error)
-
+// EntryStore keeps those entries of a record that do not hold the lock alone: the queue, and shares whose holder is dead.
+type EntryStore interface {
 	// Enqueue appends e to the queue of an existing record or, if e.ID is there, sets its version. It may take two steps.
 	// It leaves the version of the record alone, as Dequeue does.
 	Enqueue(ctx context.Context, name string, e Entry) (ok bool, err error)
@@ -64,11 +79,17 @@ type Store interface {
 	// Dequeue removes id from the queue, if its version is seen; any, if that is zero.
 	Dequeue(ctx context.Context, name string, id HoldID, seen Version) (ok bool, err error)
 
-	// List returns all records, sorted by name. One that cannot be read has its Name, and Damaged says why.
-	List(ctx context.Context) ([]Record, error)
+	// Expire removes an entry, if its version is still e.Version.
+	Expire(ctx context.Context, name string, e Entry, v Version) (ok bool, err error)
+}
 
-	// Close frees the store's resources. No method is called during or after it.
-	Close() error
+// AdminStore does what people want from a holder.
+type AdminStore interface {
+	// Ask notes that the holder should release, if the record is held with h.ID. It leaves the versions alone.
+	Ask(ctx context.Context, name string, h Hold, why string) (ok bool, err error)
+
+	// Force is Release that also increments the token and notes what happened in Record.Forced.
+	Force(ctx context.Context, name string, h Hold, why string, v Version) (ok bool, err error)
 }
 
 // Watcher is what a [Store] may be besides: it tells which records have become free, so that waiters look at once instead of

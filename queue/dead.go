@@ -87,9 +87,20 @@ func (f *DeadLetterFilter) matches(l *DeadLetter) bool {
 // deadLetterPage bounds one read of DeadLetters.
 var deadLetterPage = Limit{Messages: 200, Bytes: 8 << 20}
 
+// DeadLetterReader is what DeadLetters needs of a queue.
+type DeadLetterReader interface {
+	Types(ctx context.Context) ([]string, error)
+	DeadLetters(ctx context.Context, typ string, after ID, limit Limit) ([]DeadLetter, error)
+}
+
+// DeadLetterRemover is what Requeue needs of a queue.
+type DeadLetterRemover interface {
+	RemoveDeadLetters(ctx context.Context, typ string, ids []ID) error
+}
+
 // DeadLetters returns the dead letters that f chooses, by type and ID. They may be removed meanwhile. After an error there are
 // no more.
-func DeadLetters(ctx context.Context, q Queue, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
+func DeadLetters(ctx context.Context, q DeadLetterReader, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		types := []string{f.Type}
 		if f.Type == "" {
@@ -108,7 +119,7 @@ func DeadLetters(ctx context.Context, q Queue, f DeadLetterFilter) iter.Seq2[Dea
 }
 
 // letters yields those of one type; false ends it all.
-func deadLettersOf(ctx context.Context, q Queue, typ string, f *DeadLetterFilter, yield func(DeadLetter, error) bool) bool {
+func deadLettersOf(ctx context.Context, q DeadLetterReader, typ string, f *DeadLetterFilter, yield func(DeadLetter, error) bool) bool {
 	page := func(after ID, limit Limit) (found []DeadLetter, ok bool) {
 		found, err := q.DeadLetters(ctx, typ, after, limit)
 		if err != nil {
@@ -159,7 +170,7 @@ const (
 //
 // It takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from before the letters are read
 // until it returns, and give it a ctx that ends with the lock: then it sends no more, and only what is under way is in doubt.
-func Requeue(ctx context.Context, q Queue, p *Publisher, letters []DeadLetter) (requeued int, err error) {
+func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []DeadLetter) (requeued int, err error) {
 	msgs := make([]Message, len(letters))
 	for i := range letters {
 		msgs[i] = letters[i].Message
@@ -197,7 +208,7 @@ func Requeue(ctx context.Context, q Queue, p *Publisher, letters []DeadLetter) (
 	return requeued, errors.Join(errs...)
 }
 
-func removeDeadLetters(ctx context.Context, q Queue, typ string, ids []ID) (err error) {
+func removeDeadLetters(ctx context.Context, q DeadLetterRemover, typ string, ids []ID) (err error) {
 	for attempt := range removeAttempts {
 		if err = q.RemoveDeadLetters(ctx, typ, ids); err == nil || ctx.Err() != nil {
 			return err

@@ -189,7 +189,7 @@ type PublisherStats struct {
 // Payload and headers are copied, so the caller may reuse them as soon as a method returns. All methods are safe for
 // concurrent use.
 type Publisher struct {
-	q     Queue
+	q     PublisherStore
 	opt   PublisherOptions
 	clock queueClock
 	space *semaphore.Weighted // rule: what is accepted and not settled fits into BufferBytes
@@ -212,9 +212,29 @@ type Publisher struct {
 	resumed    bool // Resume.From was handed to a stream
 }
 
+// PublisherStore is what a Publisher needs of a queue.
+type PublisherStore interface {
+	Clock
+	Inserter
+	AdmissionStore
+}
+
+// Inserter takes what is published, see MessageStore, DelayedStore and TypeRegistry.
+type Inserter interface {
+	Insert(ctx context.Context, typ string, msgs []Message) error
+	Delay(ctx context.Context, msgs []Message) error
+	RegisterType(ctx context.Context, typ string) error
+}
+
+// AdmissionStore tells whether a type may be published to now, see SettingsStore and MessageStore.
+type AdmissionStore interface {
+	AllSettings(ctx context.Context) (map[string]Settings, error)
+	Depth(ctx context.Context, typ string, max int) (Depth, error)
+}
+
 // NewPublisher reads the queue's clock and returns a publisher. ctx bounds only that. The queue stays the caller's: close
 // the publisher first.
-func NewPublisher(ctx context.Context, q Queue, opt PublisherOptions) (*Publisher, error) {
+func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (*Publisher, error) {
 	opt = opt.withDefaults()
 	if err := opt.validate(); err != nil {
 		return nil, err

@@ -9,6 +9,12 @@ import (
 // purgePage bounds one step of Purge.
 var purgePage = Limit{Messages: 1000, Bytes: 8 << 20}
 
+// Fetcher is what Purge needs of a queue: it reads pending messages and removes them, see MessageStore.
+type Fetcher interface {
+	Fetch(ctx context.Context, typ string, after ID, limit Limit) ([]Message, error)
+	Ack(ctx context.Context, typ string, ids []ID) error
+}
+
 // Purged is what Purge has removed, or would remove.
 type Purged struct {
 	Messages    int64
@@ -23,7 +29,7 @@ type Purged struct {
 // Nothing remembers the messages: when a producer whose messages were purged goes on, the worker waits for what is missing until
 // its gap timeout and declares a gap. What a worker has fetched before it may still append: pause draining first, and give
 // workers a moment.
-func Purge(ctx context.Context, q Queue, typ string, before time.Time, dryRun bool) (p Purged, err error) {
+func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun bool) (p Purged, err error) {
 	end, err := pendingEnd(ctx, q, typ)
 	if err != nil {
 		return p, fmt.Errorf("purge: %w", err)
@@ -64,7 +70,7 @@ func Purge(ctx context.Context, q Queue, typ string, before time.Time, dryRun bo
 }
 
 // pendingEnd returns an ID behind everything that is pending, to the millisecond. It searches by halves, reading a message each.
-func pendingEnd(ctx context.Context, q Queue, typ string) (ID, error) {
+func pendingEnd(ctx context.Context, q Fetcher, typ string) (ID, error) {
 	low, high := int64(-1), int64(1)<<48-1 // the last message is later than low, and not later than high
 	for low+1 < high {
 		middle := low + (high-low)/2

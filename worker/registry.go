@@ -61,7 +61,7 @@ func (f *knownFiles) remember(typ string, l *ledger.Ledger) {
 
 // registry lets the file check itself against the queue's registry of files.
 type registry struct {
-	q    queue.Queue
+	q    queue.FileRegistry
 	pool *replica
 }
 

@@ -71,7 +71,7 @@ func (s *deadSelection) parse(cmd *cobra.Command, args []string) error {
 }
 
 // each calls f with every chosen letter, by type and ID.
-func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.DeadLetter) error) error {
+func (s *deadSelection) each(ctx context.Context, q queue.DeadLetterReader, f func(queue.DeadLetter) error) error {
 	types := s.types
 	if len(types) == 0 {
 		types = []string{""} // all
@@ -85,7 +85,7 @@ func (s *deadSelection) each(ctx context.Context, q queue.Queue, f func(queue.De
 }
 
 // eachOf is each for one type.
-func (s *deadSelection) eachOf(ctx context.Context, q queue.Queue, typ string, f func(queue.DeadLetter) error) error {
+func (s *deadSelection) eachOf(ctx context.Context, q queue.DeadLetterReader, typ string, f func(queue.DeadLetter) error) error {
 	for l, err := range queue.DeadLetters(ctx, q, queue.DeadLetterFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
 		if err == nil {
 			err = f(l)

@@ -285,8 +285,14 @@ func (d *doctor) examineDirectory(dir string, overlay bool) {
 	}
 }
 
+// fileLister lists the types and their files.
+type fileLister interface {
+	queue.TypeRegistry
+	queue.FileRegistry
+}
+
 // examineFiles compares the registered files with those in the directory.
-func (d *doctor) examineFiles(ctx context.Context, q queue.Queue, dir string) error {
+func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) error {
 	types, err := q.Types(ctx)
 	if err != nil {
 		return err
@@ -340,7 +346,7 @@ func (d *doctor) tellWhatIsKept(typ, dir string, chain storage.Chain) {
 
 // compareNewest looks for signs that the newest file of a type is used with another database, too, or that this one was set back. Workers may be
 // at work, so what the database knows is read after the file.
-func (d *doctor) compareNewest(ctx context.Context, q queue.Queue, typ string, newest *storage.Link) error {
+func (d *doctor) compareNewest(ctx context.Context, q queue.FileRegistry, typ string, newest *storage.Link) error {
 	if newest.Err != nil {
 		return nil
 	}

@@ -64,8 +64,13 @@ func (s *delayedSelection) parse(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
+// delayedReader lists delayed messages.
+type delayedReader interface {
+	Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error)
+}
+
 // each calls f with every chosen message, in the order in which they are due, until it returns false.
-func (s *delayedSelection) each(ctx context.Context, q queue.Queue, f func(queue.Message) bool) error {
+func (s *delayedSelection) each(ctx context.Context, q delayedReader, f func(queue.Message) bool) error {
 	page := queue.Limit{Messages: 500, Bytes: 8 << 20}
 	for after := (queue.ScheduleKey{}); ; {
 		msgs, err := q.Delayed(ctx, after, page)

@@ -35,8 +35,19 @@ type unfit struct {
 	more              bool // there are more foreign keys
 }
 
+// unfitReader is what findUnfit needs of a queue, foreignKeyReader what allForeign needs.
+type (
+	unfitReader interface {
+		queue.Fetcher
+		foreignKeyReader
+	}
+	foreignKeyReader interface {
+		ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error)
+	}
+)
+
 // findUnfit looks at the oldest messages of a type, and lists some of its foreign keys.
-func findUnfit(ctx context.Context, q queue.Queue, typ string, look queue.Limit, mostKeys int) (u unfit, err error) {
+func findUnfit(ctx context.Context, q unfitReader, typ string, look queue.Limit, mostKeys int) (u unfit, err error) {
 	msgs, err := q.Fetch(ctx, typ, queue.ID{}, look)
 	if err != nil {
 		return u, err
@@ -123,7 +134,7 @@ func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 }
 
 // allForeign lists all foreign keys of a type, up to a number.
-func allForeign(ctx context.Context, q queue.Queue, typ string, most int) (keys []string, err error) {
+func allForeign(ctx context.Context, q foreignKeyReader, typ string, most int) (keys []string, err error) {
 	for after := ""; len(keys) < most; after = keys[len(keys)-1] {
 		page, err := q.ForeignKeys(ctx, typ, after, min(most-len(keys), 1000))
 		if err != nil {

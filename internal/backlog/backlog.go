@@ -24,9 +24,15 @@ const (
 	parallel     = 4                // questions to the server at a time
 )
 
+// Source is what a Sampler asks.
+type Source interface {
+	queue.Clock
+	Depth(ctx context.Context, typ string, max int) (queue.Depth, error)
+}
+
 // Sampler asks a queue about its types. Its fields are not changed once it is used. Safe for concurrent use.
 type Sampler struct {
-	Queue    queue.Queue
+	Queue    Source
 	Max      int           // messages counted per type, at most. Defaults to 10,000
 	Every    time.Duration // types are asked about again after this long. Defaults to 5 s
 	Patience time.Duration // how long Samples waits for answers. Defaults to 1 s

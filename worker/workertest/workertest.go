@@ -64,7 +64,7 @@ func SQLite(t testing.TB) *fencepost.Backend {
 }
 
 // Publish publishes messages of a type, in order.
-func Publish(t testing.TB, q queue.Queue, typ string, payloads ...string) {
+func Publish(t testing.TB, q queue.PublisherStore, typ string, payloads ...string) {
 	t.Helper()
 	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
 	if err != nil {
@@ -106,7 +106,7 @@ func Drain(t testing.TB, b *fencepost.Backend, cfg worker.Config) worker.Stats {
 }
 
 // RequirePublished fails the test unless exactly these messages of a type are in the queue, in this order.
-func RequirePublished(t testing.TB, q queue.Queue, typ string, payloads ...string) {
+func RequirePublished(t testing.TB, q queue.Fetcher, typ string, payloads ...string) {
 	t.Helper()
 	msgs, err := q.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: len(payloads) + 100})
 	if err != nil {
@@ -120,7 +120,7 @@ func RequirePublished(t testing.TB, q queue.Queue, typ string, payloads ...strin
 }
 
 // RequireDead fails the test unless exactly these messages of a type are dead letters, in this order.
-func RequireDead(t testing.TB, q queue.Queue, typ string, payloads ...string) {
+func RequireDead(t testing.TB, q queue.DeadLetterReader, typ string, payloads ...string) {
 	t.Helper()
 	var got []string
 	for l, err := range queue.DeadLetters(t.Context(), q, queue.DeadLetterFilter{Type: typ}) {
