@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
 // How a publisher follows what operators say about types, see SettingsStore.
@@ -107,7 +109,7 @@ func (s *stream) admit() admission {
 func pausedError(typ string, set Settings) error {
 	why := ""
 	if set.Why != "" {
-		why = fmt.Sprintf(" (%s)", clip(set.Why))
+		why = fmt.Sprintf(" (%s)", shorten.Text(set.Why))
 	}
 	return fmt.Errorf("publish: not stored: %w for type %s%s; when it may go on: fencepost types resume %s", ErrPaused, typ, why, typ)
 }

@@ -41,36 +41,6 @@ type DeadLetterStore interface {
 	RemoveDeadLetters(ctx context.Context, typ string, ids []ID) error
 }
 
-// CheckBury is what every backend calls first in MoveToDeadLetters: the type is valid, and every letter is of that type and complete. It returns
-// the letters as they are to be stored, at the given time. Sizes are not checked: that a message is too large for a file
-// may be why it is buried.
-func CheckBury(typ string, letters []DeadLetter, at time.Time) ([]DeadLetter, error) {
-	if err := ValidateType(typ); err != nil {
-		return nil, fmt.Errorf("bury: %w", err)
-	}
-	letters = slices.Clone(letters)
-	for i := range letters {
-		l := &letters[i]
-		switch {
-		case l.Type != "" && l.Type != typ:
-			return nil, fmt.Errorf("bury: letter %d is of type %q, not %q; bury each type by itself", i, clip(l.Type), typ)
-		case l.ID.IsZero():
-			return nil, fmt.Errorf("bury: letter %d: %w: it is zero", i, ErrInvalidID)
-		case l.Incomplete:
-			return nil, fmt.Errorf("bury: letter %d: %w", i, errIncomplete)
-		}
-		l.Type, l.Time = typ, time.UnixMilli(at.UnixMilli())
-		l.Reason, l.Worker = text(l.Reason), text(l.Worker)
-	}
-	return letters, nil
-}
-
-// text makes s storable everywhere: valid UTF-8 without NUL, of at most MaxReason bytes.
-func text(s string) string {
-	s = strings.ReplaceAll(s[:min(len(s), MaxReason)], "\x00", " ")
-	return strings.ToValidUTF8(s, "")
-}
-
 // DeadLetterFilter chooses dead letters. The zero value chooses all.
 type DeadLetterFilter struct {
 	Type   string    // of this type only

@@ -3,6 +3,8 @@ package queue
 import (
 	"errors"
 	"fmt"
+
+	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
 // Sentinels, to be tested with errors.Is. Messages of the errors that wrap them name the rule and the remedy.
@@ -32,6 +34,8 @@ var (
 	ErrReplaced = errors.New("lost its database")
 	// ErrDamaged: an entry of the registry cannot be decoded; something else has written it. Other types are not concerned.
 	ErrDamaged = errors.New("damaged entry")
+	// ErrIncomplete: a message that Fetch could not read whole, see Message.Incomplete, is to be published or stored.
+	ErrIncomplete = errors.New("it is incomplete and cannot be inserted; fetch it again first")
 	// ErrPaused: an operator has paused publishing for the type.
 	ErrPaused = errors.New("publishing is paused")
 	// ErrBacklogFull: as many messages of the type are pending as its backlog limit allows.
@@ -48,7 +52,7 @@ type TypeError struct {
 
 func (e *TypeError) Error() string {
 	return fmt.Sprintf("%v %q: %s; a type has 1 to %d characters, a-z or 0-9 first, then a-z, 0-9, '.', '_' or '-' (example: orders.v2)",
-		ErrInvalidType, clip(e.Type), e.Reason, MaxTypeLen)
+		ErrInvalidType, shorten.Text(e.Type), e.Reason, MaxTypeLen)
 }
 
 // Unwrap returns ErrInvalidType.
@@ -83,7 +87,7 @@ type HeaderError struct {
 
 func (e *HeaderError) Error() string {
 	return fmt.Sprintf("%v %q: %s; keys and values are UTF-8 text, keys are not empty and hold no NUL (put binary data into the payload)",
-		ErrInvalidHeader, clip(e.Key), e.Reason)
+		ErrInvalidHeader, shorten.Text(e.Key), e.Reason)
 }
 
 // Unwrap returns ErrInvalidHeader.

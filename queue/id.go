@@ -7,6 +7,8 @@ import (
 	"encoding/binary"
 	"fmt"
 	"time"
+
+	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
 // IDLen is the length of an ID in its text form, in characters.
@@ -93,13 +95,13 @@ func (id ID) MarshalText() ([]byte, error) { return id.AppendText(nil) }
 // UnmarshalText implements encoding.TextUnmarshaler. id is unchanged if it fails.
 func (id *ID) UnmarshalText(text []byte) error {
 	if len(text) != IDLen {
-		return fmt.Errorf("%w %q: it has %d characters, want %d of 0-9 and a-v", ErrInvalidID, clip(string(text)), len(text), IDLen)
+		return fmt.Errorf("%w %q: it has %d characters, want %d of 0-9 and a-v", ErrInvalidID, shorten.Text(string(text)), len(text), IDLen)
 	}
 	var out ID
 	// 32 characters of 5 bits are exactly 20 bytes: there are no spare bits, so every ID has one text form only. The
 	// decoder skips line breaks, hence the comparison of the decoded length.
 	if n, err := idEncoding.Decode(out[:], text); err != nil || n != len(out) {
-		return fmt.Errorf("%w %q: want %d characters of 0-9 and a-v, lower case", ErrInvalidID, clip(string(text)), IDLen)
+		return fmt.Errorf("%w %q: want %d characters of 0-9 and a-v, lower case", ErrInvalidID, shorten.Text(string(text)), IDLen)
 	}
 	*id = out
 	return nil
@@ -110,13 +112,4 @@ func newProducerNumber() uint64 {
 	var b [8]byte
 	_, _ = rand.Read(b[:]) // never fails: crypto/rand ends the program instead
 	return binary.BigEndian.Uint64(b[:])
-}
-
-// clip shortens s for an error message.
-func clip(s string) string {
-	const most = 80
-	if len(s) > most {
-		return s[:most] + "…"
-	}
-	return s
 }

@@ -2,10 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
-	"fmt"
-	"maps"
-	"slices"
 	"time"
 )
 
@@ -23,7 +19,7 @@ type Member struct {
 	Leaving  []string  // those of Held that it gives back to whoever comes for them
 	Stopping bool      // it takes no new types, and leaves all that it holds
 
-	// Errors is what keeps it from draining types now, by type: for people. At most MaxMemberErrors of at most MaxMemberError bytes.
+	// Errors is what keeps it from draining types now, by type: for people. At most 50 of at most 500 bytes; Heartbeat leaves out the rest.
 	Errors map[string]string
 
 	// Beat is another number with every heartbeat. Who watches members counts one as gone when its Beat has stood still for some
@@ -47,44 +43,4 @@ type MemberStore interface {
 
 	// Leave removes a member. One that is gone already is no error.
 	Leave(ctx context.Context, id string) error
-}
-
-// Limits of a member.
-const (
-	MaxMemberID     = 64  // bytes of an ID
-	MaxMemberErrors = 50  // types with an error; Heartbeat leaves out the others
-	MaxMemberError  = 500 // bytes of an error; Heartbeat cuts off the rest
-)
-
-// CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
-func CheckHeartbeat(m Member, at time.Time) (Member, error) {
-	if m.ID == "" || len(m.ID) > MaxMemberID || text(m.ID) != m.ID {
-		return m, fmt.Errorf("heartbeat: ID %q; use 1 to %d bytes of UTF-8", clip(m.ID), MaxMemberID)
-	}
-	if m.MaxTypes < 0 {
-		return m, errors.New("heartbeat: MaxTypes is negative")
-	}
-	m.Host, m.Version = text(m.Host), text(m.Version)
-	m.Started = time.UnixMilli(m.Started.UnixMilli())
-	m.Seen = time.UnixMilli(at.UnixMilli())
-	m.Errors = memberErrors(m.Errors)
-	return m, nil
-}
-
-// memberErrors makes errors storable, always the same ones of too many; nil if there are none.
-func memberErrors(errs map[string]string) map[string]string {
-	var out map[string]string
-	for _, typ := range slices.Sorted(maps.Keys(errs)) {
-		if len(out) == MaxMemberErrors {
-			break
-		}
-		if ValidateType(typ) != nil {
-			continue
-		}
-		if out == nil {
-			out = make(map[string]string)
-		}
-		out[typ] = text(errs[typ][:min(len(errs[typ]), MaxMemberError)])
-	}
-	return out
 }

@@ -416,7 +416,7 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 		return err
 	}
 	if m.Incomplete {
-		return fmt.Errorf("publish: %w", errIncomplete)
+		return fmt.Errorf("publish: %w", ErrIncomplete)
 	}
 	if err := p.opt.Resume.accepts(m); err != nil {
 		return err
@@ -425,7 +425,7 @@ func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 		return fmt.Errorf("publish: not sent: %w", context.Cause(ctx))
 	}
 	if !m.Due.IsZero() {
-		if err := CheckDue(m.Due); err != nil {
+		if err := ValidateDue(m.Due); err != nil {
 			return fmt.Errorf("publish: %w", err)
 		}
 	}

@@ -2,8 +2,6 @@ package queue
 
 import (
 	"context"
-	"errors"
-	"fmt"
 	"time"
 )
 
@@ -42,34 +40,4 @@ type SettingsStore interface {
 	// PatchSettings makes one change, durably and at once, and returns the settings behind it: two changes of different
 	// settings at the same time both hold. It registers the type.
 	PatchSettings(ctx context.Context, typ string, c SettingsPatch) (Settings, error)
-}
-
-// CheckChange is what every backend calls first in PatchSettings. It returns c as it is to be stored.
-func CheckChange(typ string, c SettingsPatch) (SettingsPatch, error) {
-	if err := ValidateType(typ); err != nil {
-		return c, err
-	}
-	if c.DrainPaused == nil && c.PublishPaused == nil && c.MaxBacklog == nil {
-		return c, errors.New("change settings: nothing to change")
-	}
-	if c.MaxBacklog != nil && (*c.MaxBacklog < 0 || *c.MaxBacklog > MaxBacklogLimit) {
-		return c, fmt.Errorf("change settings of type %s: a backlog of %d; use 1 to %d messages, or 0 for no bound", typ, *c.MaxBacklog, MaxBacklogLimit)
-	}
-	c.Why = text(c.Why)
-	return c, nil
-}
-
-// Apply returns s as it is after c at the given time.
-func (c SettingsPatch) Apply(s Settings, at time.Time) Settings {
-	set(&s.DrainPaused, c.DrainPaused)
-	set(&s.PublishPaused, c.PublishPaused)
-	set(&s.MaxBacklog, c.MaxBacklog)
-	s.Why, s.Changed = c.Why, time.UnixMilli(at.UnixMilli())
-	return s
-}
-
-func set[T any](v, to *T) {
-	if to != nil {
-		*v = *to
-	}
 }

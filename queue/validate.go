@@ -1,7 +1,6 @@
 package queue
 
 import (
-	"errors"
 	"fmt"
 	"strings"
 	"unicode/utf8"
@@ -71,53 +70,6 @@ func (m *Message) validateBody() error {
 	return nil
 }
 
-// CheckInsert is what every backend calls first in Insert: the type is valid and every message is within the limits,
-// has an ID and is of that type (an empty Message.Type stands for typ). The error is a refusing *InsertError, and
-// nothing may be stored then.
-func CheckInsert(typ string, msgs []Message) error {
-	refuse := func(err error) error { return &InsertError{Refused: true, Err: err} }
-	if err := ValidateType(typ); err != nil {
-		return refuse(err)
-	}
-	for i := range msgs {
-		m := &msgs[i]
-		if m.Type != "" && m.Type != typ {
-			return refuse(fmt.Errorf("message %d is of type %q, not %q; insert each type by itself", i, clip(m.Type), typ))
-		}
-		if m.ID.IsZero() {
-			return refuse(fmt.Errorf("message %d: %w: it is zero; a Publisher assigns IDs", i, ErrInvalidID))
-		}
-		if m.Incomplete {
-			return refuse(fmt.Errorf("message %d: %w", i, errIncomplete))
-		}
-		if !m.Due.IsZero() {
-			return refuse(fmt.Errorf("message %d has a Due; use Delay", i))
-		}
-		if err := m.validateBody(); err != nil {
-			return refuse(fmt.Errorf("message %d: %w", i, err))
-		}
-	}
-	return nil
-}
-
-// CheckFetch is what every backend calls first in Fetch: the type is valid and the limit makes sense.
-func CheckFetch(typ string, limit Limit) error {
-	if limit.Messages < 1 || limit.Bytes < 0 {
-		return fmt.Errorf("fetch: limit of %d messages and %d bytes, want at least 1 message and no negative bytes", limit.Messages, limit.Bytes)
-	}
-	return ValidateType(typ)
-}
-
-// CheckDepth is what every backend calls first in Depth: the type is valid and max makes sense.
-func CheckDepth(typ string, most int) error {
-	if most < 0 {
-		return fmt.Errorf("depth: max is %d, want 0 or more", most)
-	}
-	return ValidateType(typ)
-}
-
-var errIncomplete = errors.New("it is incomplete and cannot be inserted; fetch it again first")
-
 // Size is what a message counts for in all byte limits: what it takes in memory, or a little more. That is its payload, keys and values of its headers,
 // and a fixed number of bytes for itself and for each header.
 func (m *Message) Size() int {
@@ -129,13 +81,4 @@ func headerBytes(headers map[string]string) (n int) {
 		n += len(k) + len(v)
 	}
 	return n
-}
-
-// TooManyHeaders says what is wrong with a stored message that has n headers, "" if they are not too many. A backend asks it before it decodes them: such a
-// message is Incomplete, as what somebody else has stored must not take more memory than Size counts.
-func TooManyHeaders(n int) string {
-	if n <= MaxHeaderCount {
-		return ""
-	}
-	return fmt.Sprintf("it has %d headers, at most %d are allowed", n, MaxHeaderCount)
 }

@@ -14,6 +14,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 func TestValidateTypeIsTheDocumentedRule(t *testing.T) {
@@ -136,7 +137,7 @@ func TestCheckInsertRefusesForCertain(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			var ie *queue.InsertError
-			err := queue.CheckInsert(tc.typ, []queue.Message{{ID: id}, tc.msg})
+			err := queuedriver.CheckInsert(tc.typ, []queue.Message{{ID: id}, tc.msg})
 			if !errors.As(err, &ie) || ie.Stored != 0 || !ie.Refused || ie.Temporary {
 				t.Fatalf("got %v", err)
 			}
@@ -145,7 +146,7 @@ func TestCheckInsertRefusesForCertain(t *testing.T) {
 			}
 		})
 	}
-	if err := queue.CheckInsert("t", []queue.Message{{ID: id}, {ID: id, Type: "t"}}); err != nil {
+	if err := queuedriver.CheckInsert("t", []queue.Message{{ID: id}, {ID: id, Type: "t"}}); err != nil {
 		t.Error(err)
 	}
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
@@ -19,7 +20,7 @@ import (
 func promoted(sequence, n uint64, after time.Duration, publisher, k uint64) queue.Message {
 	as := queue.NewID(epoch.Add(after), sequence, n)
 	return queue.Message{Type: typ, ID: as, Payload: fmt.Appendf(nil, "%d/%d", publisher, k),
-		Headers: queue.PromotedHeaders(nil, queue.NewID(epoch.Add(time.Duration(k)*time.Millisecond), publisher, k), as)}
+		Headers: queuedriver.PromotedHeaders(nil, queue.NewID(epoch.Add(time.Duration(k)*time.Millisecond), publisher, k), as)}
 }
 
 // insert stores messages as a promotion does.

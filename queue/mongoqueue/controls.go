@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // decodeSettings reads a document of types. A field that somebody set to what makes no sense counts as not set: one
@@ -99,7 +100,7 @@ func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, err
 //	updateOne {_id: "<type>"} → {$set: {why, changed, and what c changes}} in types, w: majority; index: _id. Nothing matched:
 //	insertOne of the same. Duplicate key: somebody registered it at this moment, and the update is repeated. Then find.
 func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (queue.Settings, error) {
-	c, err := queue.CheckChange(typ, c)
+	c, err := queuedriver.CheckSettingsPatch(typ, c)
 	if err != nil {
 		return queue.Settings{}, err
 	}

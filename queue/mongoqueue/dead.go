@@ -9,13 +9,14 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // MoveToDeadLetters implements queue.Queue.
 //
 //	insert into dead, as Insert does into messages: ordered, w: majority; duplicate key: it landed before. Then as Ack.
 func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
-	letters, err := queue.CheckBury(typ, letters, q.now())
+	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {
 		return err
 	}
@@ -52,7 +53,7 @@ func (q *Queue) storeLetters(ctx context.Context, typ string, letters []queue.De
 //
 //	find in dead, as Fetch does in messages.
 func (q *Queue) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
-	if err := queue.CheckFetch(typ, limit); err != nil {
+	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	if err := q.enter(ctx); err != nil {

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 const (
@@ -192,7 +193,7 @@ func countHeaders(headers bson.Raw, each int) (n int, err error) {
 		n++
 	}
 	// rule: headers are counted before they are decoded
-	if why := queue.TooManyHeaders(n / each); why != "" {
+	if why := queuedriver.TooManyHeaders(n / each); why != "" {
 		return 0, fmt.Errorf("%s (field h)", why)
 	}
 	return n, nil

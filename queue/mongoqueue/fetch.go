@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 const (
@@ -42,7 +43,7 @@ var byKey = bson.D{{Key: "_id", Value: 1}}
 //	nothing is pending behind after. Not a snapshot: a message that lands behind the cursor's place is seen by the next
 //	sweep.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
-	if err := queue.CheckFetch(typ, limit); err != nil {
+	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	if err := q.enter(ctx); err != nil {
@@ -156,7 +157,7 @@ func (q *Queue) delete(ctx context.Context, keys []string) error {
 //	find {_id: the type's range} → _id only, sort {_id: 1}, limit max+1; index: _id, at most max+1 keys; the first is the oldest.
 //	With a large max, or foreign keys among those: count {_id: the type's range, and a message's key}, limit max+1; and find the first one.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
-	if err := queue.CheckDepth(typ, most); err != nil {
+	if err := queuedriver.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
 	}
 	if err := q.enter(ctx); err != nil {

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // ForeignKeys implements queue.Queue.
@@ -16,7 +17,7 @@ import (
 //	find {_id: {$gt: "<type>/" or the key, $lt: "<type>0", $not: a message's key}} → _id only, sort {_id: 1}, limit; index: _id, every key of
 //	the range. Nothing matched: there are no foreign keys.
 func (q *Queue) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
-	if err := queue.CheckForeign(typ, most); err != nil {
+	if err := queuedriver.CheckForeignKeys(typ, most); err != nil {
 		return nil, err
 	}
 	if err := q.enter(ctx); err != nil {
@@ -50,7 +51,7 @@ func (q *Queue) RemoveForeignKeys(ctx context.Context, typ string, keys []string
 	}
 	for _, key := range keys {
 		if !isForeign(typ, key) { // rule: no message is removed by its key
-			return 0, queue.NotForeign(typ, key)
+			return 0, queuedriver.NotForeignKey(typ, key)
 		}
 	}
 	if err := q.enter(ctx); err != nil {

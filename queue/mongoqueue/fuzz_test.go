@@ -12,6 +12,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // Documents of foreign programs, other versions and people: a decoder may refuse them, and says why. What it takes, it takes again in the same way
@@ -237,7 +238,7 @@ func withNil(m queue.Member) queue.Member {
 func FuzzDecodePlan(f *testing.F) {
 	slot := queue.ScheduleKey{Due: time.UnixMilli(1_700_000_000_000), Type: "orders", ID: fuzzID(1)}
 	p := plan{version: "v", items: []planItem{{slot, fuzzID(2)}}, letters: []planLetter{{slot, "why"}}, passed: time.Hour,
-		sequences: map[string]queue.Sequence{"orders": {Producer: 1 << 63, N: 5, At: 6, Used: 7}}}
+		sequences: map[string]queuedriver.Sequence{"orders": {Producer: 1 << 63, N: 5, At: 6, Used: 7}}}
 	id := bson.E{Key: "_id", Value: planKey}
 	whole := append(bson.D{id}, p.fields()...)
 	seedBSON(f, whole, bson.D{id, {Key: "v", Value: "w"}, {Key: "seq", Value: bson.A{bson.D{{Key: "t", Value: "a"}, {Key: "p", Value: int64(1)}}}}}, // of an earlier version

@@ -10,6 +10,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // Bounds of one insert command. A server takes 48 MB and 100,000 documents.
@@ -25,7 +26,7 @@ const (
 // latest operation (LastOpFixer in its write_ops_exec.cpp). Behind the first duplicate there are more as a rule (an
 // earlier attempt landed), so what is there is read, and only what is missing is inserted.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
-	if err := queue.CheckInsert(typ, msgs); err != nil {
+	if err := queuedriver.CheckInsert(typ, msgs); err != nil {
 		return err
 	}
 	if err := q.enter(ctx); err != nil {

@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // memberDoc is a document of workers.
@@ -42,7 +43,7 @@ type memberError struct {
 //	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and insertOne. Then
 //	hello, for the server's clock; an error of that is no matter, the next heartbeat reads it again.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
-	m, err := queue.CheckHeartbeat(m, q.now())
+	m, err := queuedriver.CheckHeartbeat(m, q.now())
 	if err != nil {
 		return err
 	}

@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // Defaults of Options.
@@ -77,7 +78,7 @@ type Queue struct {
 	walk     walk                 // past what cannot be promoted
 
 	scans  map[string]scan // by collection: those that have not come to the end
-	strays queue.StrayBook
+	strays queuedriver.StrayRecord
 }
 
 var _ queue.Queue = (*Queue)(nil)

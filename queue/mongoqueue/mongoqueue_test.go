@@ -22,6 +22,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/mongoqueue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
@@ -473,8 +474,8 @@ func TestOldNotesAreRemoved(t *testing.T) {
 		notes  int64
 	}{
 		{0, 2},
-		{queue.SettledFor + 30*time.Minute, 3},
-		{queue.SettledFor + 2*time.Hour, 2}, // this one and the one before
+		{queuedriver.SettledFor + 30*time.Minute, 3},
+		{queuedriver.SettledFor + 2*time.Hour, 2}, // this one and the one before
 	} {
 		if _, err := scheduled.UpdateByID(t.Context(), "plan", bson.D{{Key: "$set", Value: bson.D{{Key: "passed", Value: step.passed.Milliseconds()}}}}); err != nil {
 			t.Fatal(err)

@@ -13,6 +13,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // Promoting delayed messages touches many documents, and no transaction is there to hold them together. What holds them together is one
@@ -49,9 +50,9 @@ import (
 type plan struct {
 	version   string // another one with every replacement
 	items     []planItem
-	letters   []planLetter              // what is to be buried
-	sequences map[string]queue.Sequence // by type: the numbers given so far
-	passed    time.Duration             // see queue.Moment
+	letters   []planLetter                    // what is to be buried
+	sequences map[string]queuedriver.Sequence // by type: the numbers given so far
+	passed    time.Duration                   // see queuedriver.Moment
 }
 
 // planItem is one delayed message and its ID as a normal one.
@@ -88,8 +89,8 @@ func (p *plan) bury(i int, why string, renumber bool) plan {
 		return next
 	}
 	// rule: the number is given again, the ID is not: no two messages ever have the same one.
-	m := queue.Moment{Passed: p.passed, Watched: true}
-	s := queue.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1, Used: m.Passed.Milliseconds()}
+	m := queuedriver.Moment{Passed: p.passed, Watched: true}
+	s := queuedriver.Sequence{Producer: item.as.Producer(), N: item.as.N() - 1, At: next.sequences[item.slot.Type].At + 1, Used: m.Passed.Milliseconds()}
 	for j := i; j < len(next.items); j++ {
 		if next.items[j].slot.Type == item.slot.Type {
 			next.items[j].as = s.Next(m)
@@ -158,20 +159,20 @@ type promoter struct {
 func newVersion() string { return crand.Text() }
 
 // head returns the plan, finished, and the moment for the next one.
-func (p *promoter) head(ctx context.Context) (plan, queue.Moment, error) {
+func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 	for {
 		head, ok, err := p.store.readPlan(ctx)
 		if err != nil {
-			return plan{}, queue.Moment{}, err
+			return plan{}, queuedriver.Moment{}, err
 		}
 		if !ok {
 			if err := p.store.createPlan(ctx, plan{version: newVersion()}); err != nil {
-				return plan{}, queue.Moment{}, err
+				return plan{}, queuedriver.Moment{}, err
 			}
 			continue
 		}
 		if passed, watched := p.watched(&head); watched || len(head.items)+len(head.letters) == 0 {
-			return head, queue.Moment{Now: p.store.now(), Passed: head.passed + passed, Watched: watched}, nil
+			return head, queuedriver.Moment{Now: p.store.now(), Passed: head.passed + passed, Watched: watched}, nil
 		}
 		// rule: what was read may still be taken back by a fail-over. A plan is durable for certain once it was replaced.
 		version := head.version
@@ -185,13 +186,13 @@ func (p *promoter) head(ctx context.Context) (plan, queue.Moment, error) {
 		}
 		switch swapped, err := p.store.swapPlan(ctx, version, head); {
 		case err != nil:
-			return plan{}, queue.Moment{}, err
+			return plan{}, queuedriver.Moment{}, err
 		case !swapped:
 			continue
 		}
 		there, err := p.store.delayedAt(ctx, head.slots())
 		if err != nil {
-			return plan{}, queue.Moment{}, err
+			return plan{}, queuedriver.Moment{}, err
 		}
 		// rule: a letter whose delayed message is noted as settled was buried. Perhaps it was requeued since.
 		letters := slices.DeleteFunc(slices.Clone(there), func(d delayed) bool {
@@ -199,13 +200,13 @@ func (p *promoter) head(ctx context.Context) (plan, queue.Moment, error) {
 		})
 		buried, err := p.store.settled(ctx, idsOf(letters))
 		if err != nil {
-			return plan{}, queue.Moment{}, err
+			return plan{}, queuedriver.Moment{}, err
 		}
 		head.letters = slices.DeleteFunc(head.letters, func(l planLetter) bool { return buried[l.slot.ID] })
 		gone := slices.DeleteFunc(letters, func(d delayed) bool { return !buried[d.ID] })
 		if finished, err := p.finish(ctx, &head, there, gone, false); finished || err != nil {
 			// Who has finished somebody else's plan has not seen how long the sequences had rested before
-			return head, queue.Moment{Now: p.store.now(), Passed: head.passed}, err
+			return head, queuedriver.Moment{Now: p.store.now(), Passed: head.passed}, err
 		}
 	}
 }
@@ -248,7 +249,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 	if err != nil {
 		return 0, 0, false, err
 	}
-	next := plan{version: newVersion(), sequences: map[string]queue.Sequence{}, passed: moment.Passed}
+	next := plan{version: newVersion(), sequences: map[string]queuedriver.Sequence{}, passed: moment.Passed}
 	for typ, s := range head.sequences {
 		if !s.Stale(moment) {
 			next.sequences[typ] = s
@@ -279,7 +280,7 @@ func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted
 		return 0, 0, false, err
 	}
 	// rule: only notes that are old enough are removed, counted by time that promoters have seen pass
-	p.store.forget(ctx, next.passed-queue.SettledFor-time.Hour)
+	p.store.forget(ctx, next.passed-queuedriver.SettledFor-time.Hour)
 	return len(next.items), len(next.letters), true, err
 }
 
@@ -348,7 +349,7 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 		for i, item := range plan.items {
 			// One that is not there was removed already, so all of the plan were inserted before.
 			if d := bySlot[item.slot]; d != nil && !d.Incomplete && item.slot.Type == typ {
-				msgs = append(msgs, queue.Message{Type: typ, ID: item.as, Payload: d.Payload, Headers: queue.PromotedHeaders(d.Headers, d.ID, item.as)})
+				msgs = append(msgs, queue.Message{Type: typ, ID: item.as, Payload: d.Payload, Headers: queuedriver.PromotedHeaders(d.Headers, d.ID, item.as)})
 				items = append(items, i)
 			}
 		}
@@ -392,7 +393,7 @@ func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue
 	try := []queue.Message{{}}
 	for _, i := range rand.Perm(len(plan.items)) {
 		if d := bySlot[plan.items[i].slot]; d != nil && plan.items[i].slot != refused && len(try) <= triedMost {
-			try = append(try, queue.Message{Payload: d.Payload, Headers: queue.PromotedHeaders(d.Headers, d.ID, plan.items[i].as)})
+			try = append(try, queue.Message{Payload: d.Payload, Headers: queuedriver.PromotedHeaders(d.Headers, d.ID, plan.items[i].as)})
 		}
 	}
 	for i := range try {
@@ -409,7 +410,7 @@ func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Schedu
 	slots := map[queue.ID]queue.ScheduleKey{}
 	for _, l := range plan.letters {
 		if d := bySlot[l.slot]; d != nil && !d.Incomplete {
-			byType[d.Type] = append(byType[d.Type], queue.DelayedLetter(d.Message, l.why))
+			byType[d.Type] = append(byType[d.Type], queuedriver.DelayedDeadLetter(d.Message, l.why))
 			slots[d.ID] = l.slot
 		}
 	}

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // planWorld is a server, a consumer with its files, and the publisher of the delayed messages, all in one goroutine: what goes wrong, and
@@ -270,7 +271,7 @@ func (w *planWorld) dueUntil(_ context.Context, until time.Time, limit queue.Lim
 	for _, slot := range slices.SortedFunc(maps.Keys(w.delayed), queue.ScheduleKey.Compare) {
 		if !slot.Due.After(until) && len(out) < limit.Messages {
 			d := w.delayed[slot]
-			_, d.unfit = queue.JudgeDelayed(&d.Message, len(d.Payload))
+			_, d.unfit = queuedriver.DecideDue(&d.Message, len(d.Payload))
 			out = append(out, d)
 		}
 	}
@@ -618,10 +619,10 @@ func TestPlannedMessageThatCannotBeRead(t *testing.T) {
 	}
 	pieces.Incomplete, pieces.Payload = true, nil
 	w.delayed[queue.ScheduleKeyOf(&pieces)] = delayed{Message: pieces}
-	var s queue.Sequence
-	w.plan = &plan{version: "1", sequences: map[string]queue.Sequence{}}
+	var s queuedriver.Sequence
+	w.plan = &plan{version: "1", sequences: map[string]queuedriver.Sequence{}}
 	for _, m := range []queue.Message{whole, pieces} {
-		w.plan.items = append(w.plan.items, planItem{queue.ScheduleKeyOf(&m), s.Next(queue.Moment{Now: w.clock})})
+		w.plan.items = append(w.plan.items, planItem{queue.ScheduleKeyOf(&m), s.Next(queuedriver.Moment{Now: w.clock})})
 	}
 	w.plan.sequences[whole.Type] = s
 	if _, _, err := w.promoter().head(t.Context()); err != nil {

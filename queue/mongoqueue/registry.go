@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // RegisterType implements queue.Queue.
@@ -70,11 +71,11 @@ func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[strin
 		if queue.ValidateType(key) == nil {
 			found[key] = true
 		} else {
-			strays.Add(key)
+			queuedriver.CountStray(&strays, key)
 		}
 	})
 	if err == nil {
-		q.strays.Note(strays)
+		q.strays.Set(strays)
 	}
 	return err
 }

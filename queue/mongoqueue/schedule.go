@@ -18,13 +18,14 @@ import (
 
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // The collection scheduled, with no index but the one on _id:
 //
 //	{_id: "<due, 15 digits of ms>/<type>/<ID>", b, h?}       a delayed message; x: true: cancelled
 //	{_id: "plan", v, items: [{k, as}], seq: [{t, p, n, at, used?}], dead: [{k, why}], of, passed?} the plan, see promote.go; dead counts if of = v
-//	{_id: "settled/<ID>", passed?}                           promoted or cancelled lately, see queue.SettledFor; earlier versions note no time
+//	{_id: "settled/<ID>", passed?}                           promoted or cancelled lately, see queuedriver.SettledFor; earlier versions note no time
 const (
 	slotFrom      = "0"               // all slots lie between these
 	slotTo        = "281474976710656" // the millisecond behind queue.MaxDue
@@ -56,7 +57,7 @@ func slotKeys(slots []queue.ScheduleKey) []string {
 	return keys
 }
 
-// parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is another question, see queue.JudgeDelayed.
+// parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is another question, see queuedriver.DecideDue.
 func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 	due, rest, _ := strings.Cut(key, "/")
 	end := max(len(rest)-queue.IDLen-1, 0)
@@ -75,7 +76,7 @@ func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 //
 // What landed before and was promoted meanwhile lands once more. Promote knows it by its note (settled/…) and removes it.
 func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
-	msgs, err := queue.CheckDelay(msgs)
+	msgs, err := queuedriver.CheckDelay(msgs)
 	if err != nil {
 		return err
 	}
@@ -92,7 +93,7 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 
 // Promote implements queue.Queue. See promote.go for the protocol and planned for its operations.
 func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
-	if err := queue.CheckPromote(limit); err != nil {
+	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
 	}
 	limit.Messages = min(limit.Messages, plannedMost)
@@ -181,7 +182,7 @@ func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *wa
 		case !ok || s.ID.IsZero() || queue.ValidateType(s.Type) != nil: // rule: what its key tells is not read to know it
 			w.pass(key, now)
 		case q.isKept(key):
-			w.kept.Add(s.ID.String())
+			queuedriver.CountStray(&w.kept, s.ID.String())
 		case s.Due.After(now):
 			if found, err := flush(); found || err != nil {
 				return n, first, read, err
@@ -216,9 +217,9 @@ func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk)
 	found := len(slots) // those that are not found were promoted, or cancelled, just now
 	err := q.eachAt(ctx, slots, func(d delayed) bool {
 		s := queue.ScheduleKeyOf(&d.Message)
-		if fate, _ := queue.JudgeDelayed(&d.Message, len(d.Payload)); fate == queue.Kept && !d.cancelled {
+		if action, _ := queuedriver.DecideDue(&d.Message, len(d.Payload)); action == queuedriver.Keep && !d.cancelled {
 			q.keep(slotKey(s))
-			w.kept.Add(s.ID.String())
+			queuedriver.CountStray(&w.kept, s.ID.String())
 			return true
 		}
 		found = slices.IndexFunc(slots, func(other queue.ScheduleKey) bool { return other.Compare(s) == 0 })
@@ -253,7 +254,7 @@ func (q *Queue) isKept(key string) bool {
 //
 //	find {_id: {$gt: "<slot>", $lt: ":"}}, sort {_id: 1}; index: _id.
 func (q *Queue) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error) {
-	if err := queue.CheckPromote(limit); err != nil {
+	if err := queuedriver.CheckPromote(limit); err != nil {
 		return nil, err
 	}
 	if err := q.enter(ctx); err != nil {
@@ -266,7 +267,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.ScheduleKey, limit queu
 	var out []queue.Message
 	var size int64
 	err := q.eachDelayed(ctx, keyRange(from, slotTo), limit.Messages, func(d delayed, ok bool) bool {
-		if s := queue.ScheduleKeyOf(&d.Message); ok && !d.cancelled && s.Listable() {
+		if s := queue.ScheduleKeyOf(&d.Message); ok && !d.cancelled && queuedriver.Listable(s) {
 			out = append(out, d.Message)
 			size += int64(d.Size())
 		}
@@ -365,7 +366,7 @@ func decodePlan(raw bson.Raw) (plan, error) {
 	if err := bson.Unmarshal(raw, &doc); err != nil {
 		return plan{}, fmt.Errorf("%w: %w", errPlan, err)
 	}
-	p := plan{version: doc.Version, sequences: map[string]queue.Sequence{}, passed: time.Duration(doc.Passed) * time.Millisecond}
+	p := plan{version: doc.Version, sequences: map[string]queuedriver.Sequence{}, passed: time.Duration(doc.Passed) * time.Millisecond}
 	for _, item := range doc.Items {
 		slot, ok := parseSlot(item.Key)
 		id, err := queue.ParseID(item.As)
@@ -378,7 +379,7 @@ func decodePlan(raw bson.Raw) (plan, error) {
 		if s.Used == nil { // an earlier version has used it: just now, perhaps
 			s.Used = &doc.Passed
 		}
-		p.sequences[s.Type] = queue.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At, Used: *s.Used}
+		p.sequences[s.Type] = queuedriver.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At, Used: *s.Used}
 	}
 	if p.version == "" || doc.Passed < 0 || doc.Passed > math.MaxInt64/int64(time.Millisecond) {
 		return plan{}, errPlan
@@ -428,11 +429,11 @@ func (q planned) dueUntil(ctx context.Context, until time.Time, limit queue.Limi
 	var size int64
 	passed := 0
 	err = q.eachDelayed(ctx, filter, limit.Messages, func(d delayed, ok bool) bool {
-		fate, why := queue.JudgeDelayed(&d.Message, len(d.Payload))
+		action, why := queuedriver.DecideDue(&d.Message, len(d.Payload))
 		switch d.unfit = why; {
 		case ok && d.cancelled: // and is removed, whatever it is
-		case !ok, fate == queue.Kept, q.isKept(slotKey(queue.ScheduleKeyOf(&d.Message))):
-			if ok && fate == queue.Kept {
+		case !ok, action == queuedriver.Keep, q.isKept(slotKey(queue.ScheduleKeyOf(&d.Message))):
+			if ok && action == queuedriver.Keep {
 				q.Queue.keep(slotKey(queue.ScheduleKeyOf(&d.Message)))
 			}
 			passed++
@@ -584,7 +585,7 @@ func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 // bury implements planStore. A refusal of any kind counts as one of the document: what is not buried stays where it is, so it need not be
 // certain which document is meant.
 func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLetter) error {
-	letters, err := queue.CheckBury(typ, letters, q.now())
+	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {
 		return err
 	}
@@ -622,7 +623,7 @@ func (q planned) forget(ctx context.Context, before time.Duration) {
 	if !due {
 		return
 	}
-	filter := keyRange(settledPrefix, settledPrefix+queue.NewID(q.now().Add(-queue.SettledFor), 0, 0).String())
+	filter := keyRange(settledPrefix, settledPrefix+queue.NewID(q.now().Add(-queuedriver.SettledFor), 0, 0).String())
 	young := bson.D{{Key: "$gte", Value: before.Milliseconds()}}
 	_, _ = q.scheduled.write.DeleteMany(ctx, append(filter, bson.E{Key: "passed", Value: bson.D{{Key: "$not", Value: young}}}))
 }

@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // What others have stored in our collections under keys that are no message's is passed over in pages, never with a round trip for each key. How far
@@ -79,7 +80,7 @@ func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, found map[str
 				passed++
 			}
 			if stray {
-				s.strays.Add(key)
+				queuedriver.CountStray(&s.strays, key)
 			}
 			s.from = next // >= key: always forward
 			kinds++
@@ -108,7 +109,7 @@ func (q *Queue) beginScan(c *mongo.Collection) scan {
 }
 
 func (q *Queue) endScan(c *mongo.Collection, s scan, more bool) {
-	q.strays.Note(s.strays)
+	q.strays.Set(s.strays)
 	if more {
 		q.mu.Lock()
 		q.scans[c.Name()] = s
@@ -128,9 +129,9 @@ type walk struct {
 // pass counts a foreign key.
 func (w *walk) pass(key string, now time.Time) {
 	if key < dueKey(now) {
-		w.foreign.Add(key)
+		queuedriver.CountStray(&w.foreign, key)
 	} else {
-		w.future.Add(key)
+		queuedriver.CountStray(&w.future, key)
 	}
 }
 
@@ -150,8 +151,8 @@ func (q *Queue) beginWalk() walk {
 func (q *Queue) endWalk(w walk, ended bool) {
 	all := w.foreign
 	all.Count, all.Example = all.Count+w.future.Count, cmp.Or(all.Example, w.future.Example)
-	q.strays.Note(all)
-	q.strays.Note(w.kept)
+	q.strays.Set(all)
+	q.strays.Set(w.kept)
 	if ended && w.ended.IsZero() {
 		w.ended = time.Now()
 	}

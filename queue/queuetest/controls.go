@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
@@ -183,7 +184,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 		}
 	}
 	want()
-	for _, m := range []queue.Member{{}, {ID: strings.Repeat("x", queue.MaxMemberID+1)}, {ID: "a", MaxTypes: -1}, {ID: "\xff"}} {
+	for _, m := range []queue.Member{{}, {ID: strings.Repeat("x", queuedriver.MaxMemberID+1)}, {ID: "a", MaxTypes: -1}, {ID: "\xff"}} {
 		if err := q.Heartbeat(ctx, m); err == nil {
 			t.Errorf("a heartbeat of %+v must be refused", m)
 		}

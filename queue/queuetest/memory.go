@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // Memory is a queue in memory: for tests of code that uses a queue, and the yardstick of the conformance suite. It keeps
@@ -48,7 +49,7 @@ func (m *Memory) Clone() *Memory {
 	defer m.mu.Unlock()
 	c := &Memory{types: maps.Clone(m.types), files: maps.Clone(m.files), msgs: lists(m.msgs), dead: lists(m.dead), marks: maps.Clone(m.marks),
 		settings: maps.Clone(m.settings), members: maps.Clone(m.members), foreign: lists(m.foreign)}
-	c.delays = delays{list: slices.Clone(m.delays.list), sequences: map[string]*queue.Sequence{}, settled: map[queue.ID]bool{}}
+	c.delays = delays{list: slices.Clone(m.delays.list), sequences: map[string]*queuedriver.Sequence{}, settled: map[queue.ID]bool{}}
 	maps.Copy(c.delays.settled, m.delays.settled)
 	for typ, s := range m.delays.sequences {
 		at := *s
@@ -83,7 +84,7 @@ func byID(m queue.Message, id queue.ID) int { return m.ID.Compare(id) }
 
 // Insert implements queue.Queue.
 func (m *Memory) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
-	if err := queue.CheckInsert(typ, msgs); err != nil {
+	if err := queuedriver.CheckInsert(typ, msgs); err != nil {
 		return err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -139,7 +140,7 @@ func (m *Memory) PlantForeign(typ string, keys ...string) {
 
 // ForeignKeys implements queue.Queue.
 func (m *Memory) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
-	if err := queue.CheckForeign(typ, most); err != nil {
+	if err := queuedriver.CheckForeignKeys(typ, most); err != nil {
 		return nil, err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -160,7 +161,7 @@ func (m *Memory) RemoveForeignKeys(ctx context.Context, typ string, keys []strin
 	}
 	for _, key := range keys {
 		if id, err := queue.ParseID(key); err == nil && !id.IsZero() {
-			return 0, queue.NotForeign(typ, key)
+			return 0, queuedriver.NotForeignKey(typ, key)
 		}
 	}
 	if err := m.enter(ctx); err != nil {
@@ -178,7 +179,7 @@ func (m *Memory) RemoveForeignKeys(ctx context.Context, typ string, keys []strin
 
 // Fetch implements queue.Queue.
 func (m *Memory) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
-	if err := queue.CheckFetch(typ, limit); err != nil {
+	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -255,7 +256,7 @@ func (m *Memory) remove(typ string, ids []queue.ID) {
 
 // MoveToDeadLetters implements queue.Queue.
 func (m *Memory) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
-	letters, err := queue.CheckBury(typ, letters, time.Now())
+	letters, err := queuedriver.CheckDeadLetters(typ, letters, time.Now())
 	if err != nil {
 		return err
 	}
@@ -285,7 +286,7 @@ func letterByID(l queue.DeadLetter, id queue.ID) int { return l.ID.Compare(id) }
 
 // DeadLetters implements queue.Queue.
 func (m *Memory) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
-	if err := queue.CheckFetch(typ, limit); err != nil {
+	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -363,7 +364,7 @@ func (m *Memory) Types(ctx context.Context) ([]string, error) {
 
 // Depth implements queue.Queue.
 func (m *Memory) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
-	if err := queue.CheckDepth(typ, most); err != nil {
+	if err := queuedriver.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -534,7 +535,7 @@ func (m *Memory) AllSettings(ctx context.Context) (map[string]queue.Settings, er
 
 // PatchSettings implements queue.Queue.
 func (m *Memory) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (queue.Settings, error) {
-	c, err := queue.CheckChange(typ, c)
+	c, err := queuedriver.CheckSettingsPatch(typ, c)
 	if err != nil {
 		return queue.Settings{}, err
 	}
@@ -543,13 +544,13 @@ func (m *Memory) PatchSettings(ctx context.Context, typ string, c queue.Settings
 	}
 	defer m.mu.Unlock()
 	m.types[typ] = true
-	m.settings[typ] = c.Apply(m.settings[typ], time.Now())
+	m.settings[typ] = queuedriver.Apply(c, m.settings[typ], time.Now())
 	return m.settings[typ], nil
 }
 
 // Heartbeat implements queue.Queue.
 func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
-	member, err := queue.CheckHeartbeat(member, time.Now())
+	member, err := queuedriver.CheckHeartbeat(member, time.Now())
 	if err != nil {
 		return err
 	}

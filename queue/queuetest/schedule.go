@@ -8,12 +8,13 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // delays are the delayed messages of a Memory.
 type delays struct {
 	list      []queue.Message // sorted by slot
-	sequences map[string]*queue.Sequence
+	sequences map[string]*queuedriver.Sequence
 	settled   map[queue.ID]bool // promoted or cancelled; kept for ever
 }
 
@@ -21,7 +22,7 @@ func bySlot(m queue.Message, s queue.ScheduleKey) int { return queue.ScheduleKey
 
 // Delay implements queue.Queue.
 func (m *Memory) Delay(ctx context.Context, msgs []queue.Message) error {
-	msgs, err := queue.CheckDelay(msgs)
+	msgs, err := queuedriver.CheckDelay(msgs)
 	if err != nil {
 		return err
 	}
@@ -42,7 +43,7 @@ func (m *Memory) Delay(ctx context.Context, msgs []queue.Message) error {
 
 // Promote implements queue.Queue.
 func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion, error) {
-	if err := queue.CheckPromote(limit); err != nil {
+	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
 	}
 	if err := m.enter(ctx); err != nil {
@@ -51,13 +52,13 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 	defer m.mu.Unlock()
 	d := &m.delays
 	if d.sequences == nil {
-		d.sequences = map[string]*queue.Sequence{}
+		d.sequences = map[string]*queuedriver.Sequence{}
 	}
 	if d.settled == nil {
 		d.settled = map[queue.ID]bool{}
 	}
 	p := queue.Promotion{Now: time.Now()}
-	moment := queue.Moment{Now: p.Now} // the clock of a bubble is right
+	moment := queuedriver.Moment{Now: p.Now} // the clock of a bubble is right
 	var size int64
 	for p.Messages < limit.Messages && (limit.Bytes == 0 || size < limit.Bytes) {
 		i := d.next(p.Now)
@@ -71,8 +72,8 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 			d.list = slices.Delete(d.list, i, i+1)
 		}
 		d.settled[msg.ID] = true
-		if fate, why := queue.JudgeDelayed(&msg, len(msg.Payload)); fate == queue.Buried {
-			letters, err := queue.CheckBury(msg.Type, []queue.DeadLetter{queue.DelayedLetter(msg, why.Error())}, p.Now)
+		if action, why := queuedriver.DecideDue(&msg, len(msg.Payload)); action == queuedriver.MakeDeadLetter {
+			letters, err := queuedriver.CheckDeadLetters(msg.Type, []queue.DeadLetter{queuedriver.DelayedDeadLetter(msg, why.Error())}, p.Now)
 			if err != nil {
 				return p, err
 			}
@@ -82,11 +83,11 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 		}
 		s := d.sequences[msg.Type]
 		if s == nil {
-			s = &queue.Sequence{}
+			s = &queuedriver.Sequence{}
 			d.sequences[msg.Type] = s
 		}
 		id := s.Next(moment)
-		msg.Headers = queue.PromotedHeaders(msg.Headers, msg.ID, id)
+		msg.Headers = queuedriver.PromotedHeaders(msg.Headers, msg.ID, id)
 		msg.ID, msg.Due = id, time.Time{}
 		m.types[msg.Type] = true
 		m.insert(msg.Type, []queue.Message{msg})
@@ -105,8 +106,8 @@ func (d *delays) next(now time.Time) int {
 		if msg.Due.After(now) {
 			return true
 		}
-		fate, _ := queue.JudgeDelayed(&msg, len(msg.Payload))
-		return fate != queue.Kept
+		action, _ := queuedriver.DecideDue(&msg, len(msg.Payload))
+		return action != queuedriver.Keep
 	})
 }
 
@@ -133,7 +134,7 @@ func (m *Memory) NextDue(ctx context.Context) (time.Time, bool, error) {
 
 // Delayed implements queue.Queue.
 func (m *Memory) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error) {
-	if err := queue.CheckPromote(limit); err != nil {
+	if err := queuedriver.CheckPromote(limit); err != nil {
 		return nil, err
 	}
 	if err := m.enter(ctx); err != nil {

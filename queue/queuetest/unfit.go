@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // UnfitStore is an empty store into which a test can put delayed messages that Delay refuses: an earlier version, or another program,
@@ -124,8 +125,8 @@ func testUnfitIsBuried(t *testing.T, s UnfitStore, m queue.Message) {
 		t.Fatalf("%d dead letters, want 1", len(letters))
 	}
 	wantMessages(t, []queue.Message{letters[0].Message}, []queue.Message{want})
-	fate, why := queue.JudgeDelayed(&m, len(m.Payload))
-	if fate != queue.Buried || !strings.Contains(letters[0].Reason, why.Error()) || letters[0].Time.IsZero() {
+	fate, why := queuedriver.DecideDue(&m, len(m.Payload))
+	if fate != queuedriver.MakeDeadLetter || !strings.Contains(letters[0].Reason, why.Error()) || letters[0].Time.IsZero() {
 		t.Errorf("the letter of %v says %q; want %v", letters[0].Time, letters[0].Reason, why)
 	}
 	if list := listDelayed(t, q); len(list) != 1 {

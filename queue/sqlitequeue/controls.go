@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 const settingsColumns = `drain_paused, publish_paused, max_backlog, why, changed`
@@ -72,7 +73,7 @@ func (q *Queue) AllSettings(ctx context.Context) (map[string]queue.Settings, err
 
 // PatchSettings implements queue.Queue: read, change and write in one transaction, synced.
 func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsPatch) (s queue.Settings, err error) {
-	c, err = queue.CheckChange(typ, c)
+	c, err = queuedriver.CheckSettingsPatch(typ, c)
 	if err != nil {
 		return queue.Settings{}, err
 	}
@@ -80,7 +81,7 @@ func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsP
 		if s, err = readSettings(tx, typ); err != nil {
 			return err
 		}
-		s = c.Apply(s, q.now())
+		s = queuedriver.Apply(c, s, q.now())
 		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_types (type) VALUES (?)`, typ); err != nil {
 			return err
 		}

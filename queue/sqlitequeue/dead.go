@@ -7,11 +7,12 @@ import (
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // MoveToDeadLetters implements queue.Queue: insert and delete in one transaction, synced.
 func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []queue.DeadLetter) error {
-	letters, err := queue.CheckBury(typ, letters, q.now())
+	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {
 		return err
 	}
@@ -40,7 +41,7 @@ func (q *Queue) MoveToDeadLetters(ctx context.Context, typ string, letters []que
 
 // DeadLetters implements queue.Queue: a range of the unique index, in its order, on one snapshot.
 func (q *Queue) DeadLetters(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.DeadLetter, error) {
-	if err := queue.CheckFetch(typ, limit); err != nil {
+	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	var out []queue.DeadLetter

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // TestInsertErrors: what is known not to be stored is refused. Nobody knows what a commit that failed has left.
@@ -89,8 +90,8 @@ func TestOldNotesAreRemoved(t *testing.T) {
 		notes  int
 	}{
 		{0, 2},
-		{queue.SettledFor + 30*time.Minute, 3},
-		{queue.SettledFor + 2*time.Hour, 2}, // this one and the one before
+		{queuedriver.SettledFor + 30*time.Minute, 3},
+		{queuedriver.SettledFor + 2*time.Hour, 2}, // this one and the one before
 	} {
 		mustExec(t, q, `UPDATE queue_delayed_passed SET passed = ?`, step.passed.Milliseconds())
 		if err := q.Delay(t.Context(), []queue.Message{{Type: "orders", ID: queue.NewID(at, 7, uint64(n+1)), Due: at}}); err != nil {

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // isMessage chooses the rows of queue_messages that are messages. The others have foreign keys. Fetch reads the same.
@@ -30,14 +31,14 @@ func parseForeignKey(key string) ([]byte, bool) {
 
 // ForeignKeys implements queue.Queue.
 func (q *Queue) ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error) {
-	if err := queue.CheckForeign(typ, most); err != nil {
+	if err := queuedriver.CheckForeignKeys(typ, most); err != nil {
 		return nil, err
 	}
 	from := any(beforeBlobs)
 	if after != "" {
 		id, ok := parseForeignKey(after)
 		if !ok {
-			return nil, queue.NotForeign(typ, after)
+			return nil, queuedriver.NotForeignKey(typ, after)
 		}
 		from = id
 	}
@@ -71,7 +72,7 @@ func (q *Queue) RemoveForeignKeys(ctx context.Context, typ string, keys []string
 	for i, key := range keys {
 		id, ok := parseForeignKey(key)
 		if !ok || !isForeign(id) { // rule: no message is removed by its key
-			return 0, queue.NotForeign(typ, key)
+			return 0, queuedriver.NotForeignKey(typ, key)
 		}
 		ids[i] = id
 	}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // memberJSON is what the column member holds. Fields may be added; none may change its meaning.
@@ -30,7 +31,7 @@ type memberJSON struct {
 // Heartbeat implements queue.Queue: one row, not synced.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	q.readClock()
-	m, err := queue.CheckHeartbeat(m, q.now())
+	m, err := queuedriver.CheckHeartbeat(m, q.now())
 	if err != nil {
 		return err
 	}

@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // delayedDDL are the tables of the delayed messages.
@@ -25,7 +26,7 @@ var delayedDDL = []string{
 	) STRICT`,
 	// What was promoted or cancelled lately, so that a late repetition of its publisher does not bring it back.
 	`CREATE TABLE IF NOT EXISTS queue_delayed_settled (id BLOB PRIMARY KEY, ` + settledColumn + `) STRICT, WITHOUT ROWID`,
-	// How much time has passed, see queue.Moment: one row, with another version after each promotion.
+	// How much time has passed, see queuedriver.Moment: one row, with another version after each promotion.
 	`CREATE TABLE IF NOT EXISTS queue_delayed_passed (
 		one     INTEGER PRIMARY KEY CHECK (one = 1),
 		version INTEGER NOT NULL,
@@ -48,7 +49,7 @@ const (
 
 // Delay implements queue.Queue: one transaction, synced.
 func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
-	msgs, err := queue.CheckDelay(msgs)
+	msgs, err := queuedriver.CheckDelay(msgs)
 	if err != nil {
 		return err
 	}
@@ -64,7 +65,7 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 			if payload == nil {
 				payload = []byte{} // nil would be NULL
 			}
-			// rule: what is settled does not come back, see queue.SettledFor
+			// rule: what is settled does not come back, see queuedriver.SettledFor
 			if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_delayed (due, type, id, payload, headers)
 				SELECT ?, ?, ?, ?, ? WHERE NOT EXISTS (SELECT 1 FROM queue_delayed_settled WHERE id = ?)`,
 				m.Due.UnixMilli(), m.Type, m.ID[:], payload, headers, m.ID[:]); err != nil {
@@ -80,7 +81,7 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 // Promote implements queue.Queue: everything in one transaction, synced. So a message is in one place at any time, and nobody but
 // this transaction has seen the numbers that it gives.
 func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promotion, err error) {
-	if err := queue.CheckPromote(limit); err != nil {
+	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
 	}
 	// Who looks often must not write: the file has one writer at a time.
@@ -125,9 +126,9 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 }
 
 // moment is the moment of a promotion.
-func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queue.Moment, error) {
+func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queuedriver.Moment, error) {
 	version, passed, err := readPassed(tx)
-	m := queue.Moment{Now: now, Passed: passed}
+	m := queuedriver.Moment{Now: now, Passed: passed}
 	q.mu.Lock()
 	defer q.mu.Unlock()
 	// rule: only what this process has itself seen pass is added, and only if nobody else has promoted since
@@ -145,15 +146,15 @@ func readPassed(tx *sqlitedb.Tx) (version int64, passed time.Duration, err error
 }
 
 // forget removes, now and then, notes that are old enough, counted by time that promoters have seen pass. The bound of the ID only spares a look at most of them.
-func (q *Queue) forget(tx *sqlitedb.Tx, m queue.Moment) error {
+func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
-	before := m.Passed - queue.SettledFor - time.Hour
+	before := m.Passed - queuedriver.SettledFor - time.Hour
 	if before <= 0 || time.Since(q.forgot) < forgetEvery {
 		return nil
 	}
 	q.forgot = time.Now()
-	old := queue.NewID(m.Now.Add(-queue.SettledFor), 0, 0)
+	old := queue.NewID(m.Now.Add(-queuedriver.SettledFor), 0, 0)
 	_, err := tx.Exec(`DELETE FROM queue_delayed_settled WHERE id < ? AND (passed IS NULL OR passed < ?)`, old[:], before.Milliseconds())
 	return err
 }
@@ -166,8 +167,8 @@ type due struct {
 	unfit error // why it becomes a dead letter; nil: it is promoted
 }
 
-func promote(tx *sqlitedb.Tx, msgs []due, now queue.Moment) (promoted, buried int, err error) {
-	sequences := map[string]*queue.Sequence{}
+func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, buried int, err error) {
+	sequences := map[string]*queuedriver.Sequence{}
 	var refused error
 	for i := range msgs {
 		m := &msgs[i]
@@ -176,7 +177,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queue.Moment) (promoted, buried in
 		}
 		s := sequences[m.Type]
 		if s == nil {
-			s = &queue.Sequence{}
+			s = &queuedriver.Sequence{}
 			var producer, n int64
 			var used *int64 // null: an earlier version has used it: just now, perhaps
 			if _, err := tx.Get([]any{&producer, &n, &s.At, &used}, `SELECT producer, n, at, used FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
@@ -190,7 +191,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queue.Moment) (promoted, buried in
 		}
 		before := *s
 		id := s.Next(now)
-		headers, err := encodeHeaders(queue.PromotedHeaders(m.Headers, m.ID, id))
+		headers, err := encodeHeaders(queuedriver.PromotedHeaders(m.Headers, m.ID, id))
 		if err != nil {
 			return 0, 0, err
 		}
@@ -252,8 +253,8 @@ func takesOthers(tx *sqlitedb.Tx) error {
 }
 
 // buryDelayed moves a delayed message to the dead letters.
-func buryDelayed(tx *sqlitedb.Tx, m *due, now queue.Moment) error {
-	letters, err := queue.CheckBury(m.Type, []queue.DeadLetter{queue.DelayedLetter(m.Message, m.unfit.Error())}, now.Now)
+func buryDelayed(tx *sqlitedb.Tx, m *due, now queuedriver.Moment) error {
+	letters, err := queuedriver.CheckDeadLetters(m.Type, []queue.DeadLetter{queuedriver.DelayedDeadLetter(m.Message, m.unfit.Error())}, now.Now)
 	if err != nil {
 		return err
 	}
@@ -308,8 +309,8 @@ func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64
 			return err
 		}
 		m.Due = time.UnixMilli(at)
-		fate, why := queue.JudgeDelayed(&m.Message, int(size))
-		if fate == queue.Kept {
+		action, why := queuedriver.DecideDue(&m.Message, int(size))
+		if action == queuedriver.Keep {
 			w.pass(&m.Message, at)
 			continue
 		}
@@ -359,7 +360,7 @@ func nextDue(tx *sqlitedb.Tx, w *walk, now time.Time) (next time.Time, ok bool, 
 
 // Delayed implements queue.Queue: a range of the unique index, in its order, on one snapshot.
 func (q *Queue) Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) (out []queue.Message, err error) {
-	if err := queue.CheckPromote(limit); err != nil {
+	if err := queuedriver.CheckPromote(limit); err != nil {
 		return nil, err
 	}
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
@@ -381,7 +382,7 @@ func (q *Queue) Delayed(ctx context.Context, after queue.ScheduleKey, limit queu
 				return err
 			}
 			m.Due = time.UnixMilli(due)
-			if s := queue.ScheduleKeyOf(&m); !s.Listable() {
+			if s := queue.ScheduleKeyOf(&m); !queuedriver.Listable(s) {
 				continue
 			}
 			out = append(out, m)

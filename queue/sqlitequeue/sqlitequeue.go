@@ -35,6 +35,7 @@ import (
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 var ddl = []string{
@@ -136,7 +137,7 @@ type Queue struct {
 	since  clock.Watch // … and since when
 	forgot time.Time   // when old notes were removed
 	walk   walk        // past what cannot be promoted
-	strays queue.StrayBook
+	strays queuedriver.StrayRecord
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -186,7 +187,7 @@ func (q *Queue) readClock() { q.clock.Read(time.Now(), time.Time{}) }
 
 // Insert implements queue.Queue: one transaction, synced to disk.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
-	if err := queue.CheckInsert(typ, msgs); err != nil {
+	if err := queuedriver.CheckInsert(typ, msgs); err != nil {
 		return err
 	}
 	rows := make([]any, 0, 4*len(msgs))
@@ -231,7 +232,7 @@ func encodeHeaders(headers map[string]string) (any, error) {
 
 // Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. A page of nothing but foreign keys is no end.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
-	if err := queue.CheckFetch(typ, limit); err != nil {
+	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
 	}
 	var out []queue.Message
@@ -307,7 +308,7 @@ func decode(m *queue.Message, id []byte, headers *string) error {
 	if n, ok := strings.CutPrefix(*headers, tooLong); ok {
 		why = fmt.Sprintf("the headers are a text of %s bytes, those of a message have at most %d", n, maxHeaderText)
 	} else if strings.Count(*headers, ",") >= queue.MaxHeaderCount { // perhaps it has so many
-		why = queue.TooManyHeaders(countHeaders(*headers))
+		why = queuedriver.TooManyHeaders(countHeaders(*headers))
 	}
 	if why != "" {
 		why += " (column headers)"
@@ -415,7 +416,7 @@ func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 
 // Depth implements queue.Queue: at most max+1 entries of the index; of all of them if there are foreign keys among those.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
-	if err := queue.CheckDepth(typ, most); err != nil {
+	if err := queuedriver.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err
 	}
 	var d queue.Depth
@@ -484,7 +485,7 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 		return nil, explain("list types", err)
 	}
 	for _, s := range strays {
-		q.strays.Note(s)
+		q.strays.Set(s)
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
@@ -510,7 +511,7 @@ func addTypes(rows *sql.Rows, found map[string]bool, strays *queue.Strays) error
 		if queue.ValidateType(typ) == nil {
 			found[typ] = true
 		} else {
-			strays.Add(typ)
+			queuedriver.CountStray(strays, typ)
 		}
 	}
 	return rows.Err()

@@ -6,6 +6,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // What others have put into our tables under names that no type can have is passed over without a statement for each row. See docs/decisions/0117.
@@ -57,16 +58,16 @@ func (q *Queue) beginWalk() walk {
 func (w *walk) pass(m *queue.Message, due int64) {
 	w.from, w.last = due, queue.ScheduleKeyOf(m)
 	if queue.ValidateType(m.Type) != nil || m.ID.IsZero() {
-		w.foreign.Add(m.Type + "/" + m.ID.String())
+		queuedriver.CountStray(&w.foreign, m.Type+"/"+m.ID.String())
 	} else {
-		w.kept.Add(m.ID.String())
+		queuedriver.CountStray(&w.kept, m.ID.String())
 	}
 }
 
 // endWalk remembers how far a look has come.
 func (q *Queue) endWalk(w walk) {
-	q.strays.Note(w.foreign)
-	q.strays.Note(w.kept)
+	q.strays.Set(w.foreign)
+	q.strays.Set(w.kept)
 	if w.ended.IsZero() {
 		w.ended = time.Now()
 	}

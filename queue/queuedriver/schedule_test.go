@@ -1,4 +1,4 @@
-package queue_test
+package queuedriver_test
 
 import (
 	"errors"
@@ -8,17 +8,18 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // TestSequence: IDs grow, whatever the clock says, and a sequence that has rested begins anew: by the time that was seen to pass, or by the clock if nobody has
 // watched.
 func TestSequence(t *testing.T) {
-	var s queue.Sequence
+	var s queuedriver.Sequence
 	at, passed := time.UnixMilli(1_700_000_000_000), time.Hour
 	var last queue.ID
 	next := func(what string, now time.Time, watched, anew bool) {
 		t.Helper()
-		id := s.Next(queue.Moment{Now: now, Passed: passed, Watched: watched})
+		id := s.Next(queuedriver.Moment{Now: now, Passed: passed, Watched: watched})
 		if id.Compare(last) <= 0 || last.Producer() != id.Producer() && !last.IsZero() && !id.Time().After(last.Time()) {
 			t.Errorf("%s: %v behind %v", what, id, last)
 		}
@@ -41,13 +42,13 @@ func TestSequence(t *testing.T) {
 	next("more than a minute has passed", at.Add(-time.Hour), true, true)
 	passed += time.Minute + time.Millisecond
 	next("once more, by whoever", at.Add(-2*time.Hour), false, true)
-	if m := (queue.Moment{Now: last.Time().Add(time.Hour), Passed: passed + time.Hour}); s.Stale(m) {
+	if m := (queuedriver.Moment{Now: last.Time().Add(time.Hour), Passed: passed + time.Hour}); s.Stale(m) {
 		t.Error("it need not be kept, after an hour")
 	}
-	if m := (queue.Moment{Now: last.Time().Add(-time.Hour), Passed: passed + 100*time.Hour}); s.Stale(m) {
+	if m := (queuedriver.Moment{Now: last.Time().Add(-time.Hour), Passed: passed + 100*time.Hour}); s.Stale(m) {
 		t.Error("it need not be kept, while the clock is behind its last ID")
 	}
-	if m := (queue.Moment{Now: last.Time().Add(25 * time.Hour), Passed: passed + time.Hour}); !s.Stale(m) {
+	if m := (queuedriver.Moment{Now: last.Time().Add(25 * time.Hour), Passed: passed + time.Hour}); !s.Stale(m) {
 		t.Error("it has to be kept for longer than a day")
 	}
 }
@@ -57,7 +58,7 @@ func TestDelayedHeader(t *testing.T) {
 	at := time.UnixMilli(1_700_000_000_000)
 	delayed, as, other := queue.NewID(at, 1, 7), queue.NewID(at.Add(time.Hour), 2, 1), queue.NewID(at.Add(time.Hour), 3, 1)
 	given := map[string]string{"k": "v"}
-	headers := queue.PromotedHeaders(given, delayed, as)
+	headers := queuedriver.PromotedHeaders(given, delayed, as)
 	if !maps.Equal(given, map[string]string{"k": "v"}) || headers["k"] != "v" || len(headers) != 2 {
 		t.Errorf("%q became %q", given, headers)
 	}
@@ -82,8 +83,8 @@ func TestDelayedHeaderHasRoom(t *testing.T) {
 	m := queue.Message{Type: "orders", ID: id, Due: at}
 	for room := 81; room <= 82; room++ {
 		m.Headers = map[string]string{"k": strings.Repeat("v", queue.MaxHeaders-1-room)}
-		_, err := queue.CheckDelay([]queue.Message{m})
-		promoted := queue.Message{Type: "orders", ID: as, Headers: queue.PromotedHeaders(m.Headers, id, as)}
+		_, err := queuedriver.CheckDelay([]queue.Message{m})
+		promoted := queue.Message{Type: "orders", ID: as, Headers: queuedriver.PromotedHeaders(m.Headers, id, as)}
 		_, named := promoted.Headers[queue.DelayedHeader]
 		if fits := room == 82; (err == nil) != fits || named != fits || promoted.Validate() != nil || !fits && !errors.Is(err, queue.ErrTooLarge) {
 			t.Errorf("%d bytes of room: accepted: %v, named: %v, promoted: %v", room, err, named, promoted.Validate())

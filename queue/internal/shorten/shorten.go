@@ -1,0 +1,11 @@
+// Package shorten shortens texts that others wrote.
+package shorten
+
+// Text shortens s for an error message.
+func Text(s string) string {
+	const most = 80
+	if len(s) > most {
+		return s[:most] + "…"
+	}
+	return s
+}
