@@ -334,7 +334,7 @@ func storeEvil(t *testing.T, b backend) (letter string) {
 		_, err := q.PatchSettings(t.Context(), "orders", change)
 		must(t, err)
 	}
-	must(t, q.Heartbeat(t.Context(), queue.Member{ID: "m" + p, Host: p, Version: p, Types: []string{"*", p}, Held: []string{"orders", p}, Errors: map[string]string{"orders": p}}))
+	must(t, q.Heartbeat(t.Context(), queue.Member{Instance: "m" + p, Host: p, Version: p, Types: []string{"*", p}, Held: []string{"orders", p}, Errors: map[string]string{"orders": p}}))
 	if path, embedded := strings.CutPrefix(b.url, "sqlite://"); embedded {
 		poisonSQLite(t, path)
 	} else {
@@ -380,7 +380,7 @@ func poisonSQLite(t *testing.T, path string) {
 	exec(`INSERT INTO queue_messages (type, id, payload) VALUES ('orders', ?, x'78')`, []byte(evilBytes))
 	exec(`INSERT INTO queue_messages (type, id, payload) VALUES (?, ?, x'78')`, evilKey, make([]byte, 20))
 	exec(`INSERT INTO queue_types (type) VALUES (?)`, evilKey)
-	waiting := lock.Entry{Hold: lock.Hold{ID: newID(), Lease: time.Hour, Owner: lock.Owner{Host: evil, Instance: evil}, Why: evil}, Version: newID()}
+	waiting := lock.Entry{Hold: lock.Hold{ID: newID(), Lease: time.Hour, Owner: lock.Process{Host: evil, Instance: evil}, Why: evil}, Version: newID()}
 	more, err := json.Marshal(map[string]any{"Asked": evil, "Queue": []lock.Entry{waiting}, "Forced": lock.Forced{ID: newID(), Why: evil}})
 	must(t, err)
 	for _, name := range lockedNames {

@@ -19,18 +19,18 @@ var errWaited = errors.New("the time of WithWait is over")
 type attempt struct {
 	l     *Locker
 	name  string
-	hold  Hold    // rule: the id stays over all tries, so that one whose answer got lost is recognized as ours; but see retire
+	hold  Hold    // rule: the id stays over all tries, so that one whose answer got lost is recognized as ours; but see renewID
 	try   bool    // do not wait
-	w     *waiter // our place in the line; nil = do not wait
+	w     *waiter // our place in the queue of this process; nil = do not wait
 	began time.Duration
 	begin step
 
 	// What became of the writes so far.
 	unclear    bool // one may have been applied without our knowing, or may be yet
 	inserted   bool // a record with the present id may have been inserted, or may be yet
-	unseeded   bool // the record is known to be ours, and to have no token yet
+	tokenless  bool // the record is known to be ours, and to have no token yet
 	takingOver bool // the latest one took the lock from a dead holder
-	robbing    bool // whose work may still be under way
+	displacing bool // whose work may still be under way
 	races      int  // how many in a row matched nothing
 	race       jitter
 
@@ -38,7 +38,7 @@ type attempt struct {
 	last     observation
 	lastHold HoldID
 	poll     jitter
-	gift     gift          // what a hand-over brought
+	handoff  handoff       // what a handoff brought
 	hinted   time.Duration // when a Watcher last had us look
 
 	// Our place in the record's queue.
@@ -105,7 +105,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 		if err != nil {
 			return nil, err
 		}
-		if le.robbed && c.delay > 0 {
+		if le.displaced && c.delay > 0 {
 			// rule: the lock is held, and renewed, while what the old holder sent runs out.
 			stop := context.AfterFunc(wait, func() { le.beginRelease(false) })
 			whole := pause(le.stop, c.delay)
@@ -124,7 +124,7 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 	}
 }
 
-// once makes one attempt, when it is its turn in the line of this process.
+// once makes one attempt, when it is its turn in the queue of this process.
 func (l *Locker) once(ctx, wait context.Context, name string, c *config, try bool) (*Lease, error) {
 	a := &attempt{
 		l: l, name: name, try: try, began: l.valid(),
@@ -135,51 +135,51 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 		poll:  jitter{ceiling: maxPoll},
 	}
 	if !try {
-		a.w = l.lines.join(wait, name, a.hold)
-		defer l.lines.leave(name, a.w)
+		a.w = l.queues.join(wait, name, a.hold)
+		defer l.queues.leave(name, a.w)
 		var handed bool
-		if a.gift, handed = a.queueUp(wait); handed {
-			a.begin = stepHanded
+		if a.handoff, handed = a.awaitTurn(wait); handed {
+			a.begin = stepHandedOff
 		}
 		if wait.Err() != nil {
-			if handed && (a.gift.ok || a.gift.unclear) {
+			if handed && (a.handoff.ok || a.handoff.unclear) {
 				l.abandon(name, a.hold)
 			}
 			a.last = l.seen.look(name)
 			return nil, a.ended(wait, ctx)
 		}
-		a.inherit()
+		a.resumeFailure()
 	}
 	le, err := a.run(wait, ctx)
 	a.mu.Lock()
 	a.over, a.lease = true, le
 	a.mu.Unlock()
 	if err != nil {
-		a.stepBack()
+		a.dequeue()
 	}
 	if err != nil && a.unclear {
 		l.abandon(name, a.hold)
 	}
 	if !try {
-		a.bequeath(err == nil && !a.gift.ok)
+		a.carryFailure(err == nil && !a.handoff.ok)
 	}
 	return le, err
 }
 
-// inherit goes on with the failures of the front before: the wait in line was a wait for the same store.
-func (a *attempt) inherit() {
-	a.l.lines.with(a.name, func(ln *line, _ *waiter) {
+// resumeFailure goes on with the failures of the front before: the wait in line was a wait for the same store.
+func (a *attempt) resumeFailure() {
+	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if ln.failing {
 			a.failures, a.failure, a.failingSince = 1, ln.failure, max(ln.failingSince, a.began)
 		}
 	})
 }
 
-// bequeath is the opposite of inherit. fresh: the lock comes from the store, not from hand to hand.
-func (a *attempt) bequeath(fresh bool) {
-	a.l.lines.with(a.name, func(ln *line, _ *waiter) {
+// carryFailure is the opposite of resumeFailure. fresh: the lock comes from the store, not from hand to hand.
+func (a *attempt) carryFailure(fresh bool) {
+	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if fresh {
-			ln.handed = 0
+			ln.handoffs = 0
 		}
 		ln.failing, ln.failure, ln.failingSince = a.failures > 0, a.failure, a.failingSince
 	})
@@ -227,7 +227,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			sent = a.l.valid() // rule: a lease counts from the sending of the operation that got or renewed it
 		)
 		switch now {
-		case stepHanded:
+		case stepHandedOff:
 		case stepRead:
 			next, err = a.read(wait)
 		default:
@@ -241,10 +241,10 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			continue
 		case next == stepDone:
 			return nil, a.held(nil)
-		case next == stepHanded:
-			g, sent = a.gift.grant, a.gift.sent
-			a.unclear = a.unclear || a.gift.unclear
-			if a.gift.unclear {
+		case next == stepHandedOff:
+			g, sent = a.handoff.grant, a.handoff.sent
+			a.unclear = a.unclear || a.handoff.unclear
+			if a.handoff.unclear {
 				next = stepConfirm
 				continue
 			}
@@ -254,7 +254,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		}
 		a.failures = 0
 		if !g.ok {
-			if next, err = a.beaten(wait); err != nil {
+			if next, err = a.lostRace(wait); err != nil {
 				return nil, err
 			}
 			continue
@@ -263,7 +263,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 		case g.token < minToken:
 			// rule: a record is made without a token; who holds it draws one. A token drawn before an insert that was
 			// long under way could be below those of a record that came and went meanwhile.
-			a.unseeded, a.unclear, next = true, true, stepConfirm
+			a.tokenless, a.unclear, next = true, true, stepConfirm
 			continue
 		case a.l.valid() >= sent+a.hold.Lease-margin(a.hold.Lease):
 			// rule: re-check before returning: the process was stopped so long that the lease may be over.
@@ -279,9 +279,9 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	}
 }
 
-// beaten decides what to do after a write that matched nothing.
-func (a *attempt) beaten(wait context.Context) (step, error) {
-	a.takingOver, a.robbing, a.unseeded = false, false, false
+// lostRace decides what to do after a write that matched nothing.
+func (a *attempt) lostRace(wait context.Context) (step, error) {
+	a.takingOver, a.displacing, a.tokenless = false, false, false
 	a.races++
 	if a.try && a.races > maxRaces {
 		return 0, a.held(nil)
@@ -296,30 +296,30 @@ func (a *attempt) beaten(wait context.Context) (step, error) {
 // minToken is the least token that is granted: 13 January 1970 in microseconds. A record below it has no token yet.
 const minToken = 1 << 40
 
-// seed is the first token of a record, drawn while we hold it.
+// firstToken is the first token of a record, drawn while we hold it.
 //
 // rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, so more slowly than
 // the clock in microseconds that the first of them was taken from. What this Locker has seen bounds it as well.
-func (a *attempt) seed() int64 {
+func (a *attempt) firstToken() int64 {
 	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
 }
 
-// retire goes on with a new id, after an insert with the present one that had no effect so far.
+// renewID goes on with a new id, after an insert with the present one that had no effect so far.
 //
 // rule: an id is inserted once at most. Should the insert arrive after all, when the record has been made, granted and
 // deleted again, then nothing else of this attempt that is still under way, a first token in particular, applies to
 // it. It is an orphan like any other, which this Locker takes over at once.
-func (a *attempt) retire() {
-	a.l.seen.bury(a.hold.ID)
+func (a *attempt) renewID() {
+	a.l.seen.markDead(a.hold.ID)
 	a.mu.Lock()
 	a.hold.ID = NewHoldID()
 	a.mu.Unlock()
-	a.inserted, a.unseeded, a.queued = false, false, false
+	a.inserted, a.tokenless, a.queued = false, false, false
 }
 
 const (
-	stepDone   step = -1 - iota // there is nothing to do but wait
-	stepHanded                  // the lock was handed over, or may have been
+	stepDone      step = -1 - iota // there is nothing to do but wait
+	stepHandedOff                  // the lock was handed off, or may have been
 )
 
 // read reads the record and decides what to do next; it sleeps when that is to wait.
@@ -332,8 +332,8 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		// Somebody in this process has it, and will hand it over: no need to ask.
 		a.last = known
 		var handed bool
-		if a.gift, handed = a.park(wait, a.poll.next()); handed {
-			return stepHanded, nil
+		if a.handoff, handed = a.park(wait, a.poll.next()); handed {
+			return stepHandedOff, nil
 		}
 	}
 	got, err := call(a.l, wait, opTimeout(a.hold.Lease), func(ctx context.Context) (timed, error) {
@@ -353,7 +353,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	a.last = ob
-	v := a.judge()
+	v := a.decide()
 	switch {
 	case v.remove != nil:
 		return stepRead, v.remove(wait)
@@ -367,7 +367,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		holder = h.ID
 		a.poll.ceiling = min(a.poll.ceiling, h.Lease/16)
 		if !a.l.holds(h.ID) {
-			a.l.lines.with(a.name, func(ln *line, _ *waiter) { ln.company = true })
+			a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) { ln.contested = true })
 		}
 	}
 	if a.first() {
@@ -387,24 +387,24 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		a.lastHold = holder
 		a.poll.reset() // the lock changes hands: it may be free soon
 	}
-	a.stand(wait)
+	a.enqueue(wait)
 	a.l.stats.polls.Add(1)
 	var handed bool
-	if a.gift, handed = a.park(wait, min(a.poll.next(), v.patience)); handed {
-		return stepHanded, nil
+	if a.handoff, handed = a.park(wait, min(a.poll.next(), v.patience)); handed {
+		return stepHandedOff, nil
 	}
 	return stepRead, nil
 }
 
-// verdict is what a record means for an attempt.
-type verdict struct {
+// decision is what a record means for an attempt.
+type decision struct {
 	next     step                        // stepDone: wait
 	patience time.Duration               // how long at most: then somebody may be dead
 	remove   func(context.Context) error // takes a dead one out of the record first
 }
 
-// judge decides what the record that was last seen means.
-func (a *attempt) judge() verdict {
+// decide says what the record that was last seen means.
+func (a *attempt) decide() decision {
 	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
 	r := ob.record
 	dead := func(h Hold, since time.Duration) bool {
@@ -417,7 +417,7 @@ func (a *attempt) judge() verdict {
 	// rule: a place in the queue is itself a lease: a waiter that died costs that, not more.
 	for _, e := range r.Queue {
 		if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {
-			return verdict{remove: a.removing(func(ctx context.Context) (bool, error) {
+			return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
 				return a.l.store.Dequeue(ctx, a.name, e.ID, e.Version)
 			})}
 		}
@@ -427,21 +427,21 @@ func (a *attempt) judge() verdict {
 	switch {
 	case r.Hold != nil:
 		if dead(*r.Hold, ob.version) && turn {
-			return verdict{next: stepTakeOver}
+			return decision{next: stepTakeOver}
 		}
 	case len(r.Shares) >= max(a.hold.Permits, 1):
 		// rule: each entry has a lease and a version of its own: a dead one does not live as long as any other is renewed.
 		for _, e := range r.Shares {
 			if dead(e.Hold, ob.entries[e.Version]) {
-				return verdict{remove: a.removing(func(ctx context.Context) (bool, error) {
+				return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
 					return a.l.store.Expire(ctx, a.name, e, NewVersion())
 				})}
 			}
 		}
 	case turn:
-		return verdict{next: stepFree}
+		return decision{next: stepFree}
 	}
-	return verdict{next: stepDone, patience: patience}
+	return decision{next: stepDone, patience: patience}
 }
 
 func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
@@ -457,16 +457,16 @@ const (
 	queueBeat  = queueLease / 5
 )
 
-// stand takes or keeps a place in the record's queue: if the caller wants that, and if shared holders could else follow
+// enqueue takes or keeps a place in the record's queue: if the caller wants that, and if shared holders could else follow
 // one another for ever. A failure costs nothing but the place.
-func (a *attempt) stand(wait context.Context) {
+func (a *attempt) enqueue(wait context.Context) {
 	now := a.l.valid()
 	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0
 	if !a.fair && !writer && !a.queued || a.queued && now-a.beat < queueBeat {
 		return
 	}
 	if a.inserted {
-		a.retire()
+		a.renewID()
 	}
 	a.queued, a.beat = true, now
 	e := Entry{Hold: a.hold, Version: NewVersion()}
@@ -476,8 +476,8 @@ func (a *attempt) stand(wait context.Context) {
 	}, nil)
 }
 
-// stepBack leaves the queue, in the background.
-func (a *attempt) stepBack() {
+// dequeue leaves the queue, in the background.
+func (a *attempt) dequeue() {
 	if !a.queued {
 		return
 	}
@@ -510,7 +510,7 @@ func (l *Locker) patience(h Hold) time.Duration {
 // write runs the operation of a step that may make the lock ours.
 func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	if a.inserted && now != stepConfirm {
-		a.retire()
+		a.renewID()
 	}
 	s, v := a.l.store, NewVersion()
 	switch now {
@@ -526,7 +526,7 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 		})
 	case stepTakeOver:
 		// rule: takeover is a compare-and-swap on the version that stood still.
-		a.takingOver, a.robbing = true, !a.l.seen.isDead(a.last.record.Hold.ID)
+		a.takingOver, a.displacing = true, !a.l.seen.isDead(a.last.record.Hold.ID)
 		seen := a.last.record.Version
 		return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
 			return s.TakeOver(ctx, a.name, seen, h, v)
@@ -534,8 +534,8 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	}
 	// rule: after an unclear answer the lock is ours only if a write bound to our id is acknowledged.
 	var floor int64
-	if a.unseeded {
-		floor = a.seed() - 1
+	if a.tokenless {
+		floor = a.firstToken() - 1
 	}
 	return a.send(wait, func(ctx context.Context, h Hold) (token int64, ok bool, err error) {
 		return s.Confirm(ctx, a.name, h, floor, v)
@@ -647,7 +647,7 @@ func (a *attempt) held(cause error) error {
 // The caller is counted in l.wg.
 func (l *Locker) abandon(name string, h Hold) {
 	l.stats.abandoned.Add(1)
-	l.seen.bury(h.ID)
+	l.seen.markDead(h.ID)
 	l.wg.Add(1)
 	go func() {
 		defer l.wg.Done()

@@ -19,7 +19,7 @@ func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	return list, nil
 }
 
-// Inspect returns the record of one lock: who holds it, since when, who waits in line, what was done by force. It is
+// Inspect returns the record of one lock: who holds it, since when, who waits in the queue, what was done by force. It is
 // [ErrUnknown] for a name that nobody has used. The record may be some milliseconds old.
 func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	if err := checkName(name); err != nil {

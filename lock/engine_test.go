@@ -1119,7 +1119,7 @@ func TestInvalidArguments(t *testing.T) {
 			"short lease":      {Lease: time.Millisecond},
 			"negative lease":   {Lease: -1},
 			"negative give up": {GiveUpAfter: -1},
-			"long host":        {Owner: lock.Owner{Host: strings.Repeat("x", lock.MaxWhy+1)}},
+			"long host":        {Owner: lock.Process{Host: strings.Repeat("x", lock.MaxWhy+1)}},
 		} {
 			if _, err := lock.New(w.store(), o); !errors.Is(err, lock.ErrInvalid) {
 				t.Errorf("%s: %v", what, err)
@@ -1195,7 +1195,7 @@ func TestCloseIsBoundedByItsContext(t *testing.T) {
 
 func TestList(t *testing.T) {
 	virtually(t, func(w *world) {
-		l := w.locker(lock.Options{Owner: lock.Owner{Host: "h", PID: 1, Instance: "i"}})
+		l := w.locker(lock.Options{Owner: lock.Process{Host: "h", PID: 1, Instance: "i"}})
 		w.acquire(l, lock.WithWhy("because"))
 		le, err := l.Acquire(w.Context(), "a")
 		w.must(err)

@@ -42,13 +42,13 @@ var (
 // HeldError tells who holds a lock that was not acquired. It is ErrHeld, and the context's error if that ended the wait.
 type HeldError struct {
 	Name     string
-	Owner    Owner
+	Owner    Process
 	Why      string
 	Token    int64         // of the holder's grant; a later raise included
 	Lease    time.Duration // the holder's
 	Observed time.Duration // how long this Locker has known this acquisition
 	Own      bool          // the holder is this Locker itself
-	Reserved bool          // nobody holds it, but Owner stands in line for it
+	Reserved bool          // nobody holds it, but Owner waits in the queue for it
 	Cause    error         // the context's, nil if TryAcquire or WithWait gave up
 }
 
@@ -59,7 +59,7 @@ func (e *HeldError) Error() string {
 		s = fmt.Sprintf("lock %q is reserved for %v, first in line", e.Name, e.Owner)
 	case e.Own:
 		s += " by this process itself (Acquire is not re-entrant; Locker.Do is)"
-	case e.Owner != (Owner{}):
+	case e.Owner != (Process{}):
 		s += " by " + e.Owner.String()
 	}
 	if e.Why != "" {
@@ -225,7 +225,7 @@ func checkText(what, s string) error {
 	return nil
 }
 
-func checkOwner(o Owner) error {
+func checkOwner(o Process) error {
 	for _, f := range [][2]string{{"owner host", o.Host}, {"owner instance", o.Instance}, {"owner boot", o.Boot},
 		{"owner pid namespace", o.PIDNamespace}, {"owner start", o.Started}} {
 		if err := checkText(f[0], f[1]); err != nil {

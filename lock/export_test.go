@@ -24,7 +24,7 @@ func PermitsOf(le *Lease) int { return le.hold.Permits }
 const QueueLease = queueLease
 
 // OwnerOf describes the process pid as it would describe itself.
-func OwnerOf(pid int) Owner {
+func OwnerOf(pid int) Process {
 	o := ThisProcess()
 	o.PID = pid
 	o.Boot, o.PIDNamespace, o.Started = processIdentity(pid)
@@ -32,7 +32,7 @@ func OwnerOf(pid int) Owner {
 }
 
 // ProvablyDead is what the engine asks about a holder.
-func ProvablyDead(self, holder Owner) bool { return provablyDead(self, holder) }
+func ProvablyDead(self, holder Process) bool { return provablyDead(self, holder) }
 
 // Limits of what a Locker remembers.
 const (
@@ -44,12 +44,12 @@ const (
 type Observations struct{ o observations }
 
 func (o *Observations) Saw(name string, r Record) { o.o.saw(name, r, true, 0) }
-func (o *Observations) Bury(id HoldID)            { o.o.bury(id) }
+func (o *Observations) Bury(id HoldID)            { o.o.markDead(id) }
 func (o *Observations) IsDead(id HoldID) bool     { return o.o.isDead(id) }
 func (o *Observations) Names() int                { return len(o.o.names) }
 
 // InLine is how many goroutines wait for name.
-func InLine(l *Locker, name string) int { return l.lines.length(name) }
+func InLine(l *Locker, name string) int { return l.queues.length(name) }
 
-// MaxHandOvers is how often in a row a lock stays in a process.
-const MaxHandOvers = maxHandOvers
+// MaxHandoffs is how often in a row a lock stays in a process.
+const MaxHandoffs = maxHandoffs

@@ -291,7 +291,7 @@ func TestGraphLooksNobodyUpTwiceOnOneWay(t *testing.T) {
 func TestGraphTellsWhatIsHeld(t *testing.T) {
 	virtually(t, func(w *world) {
 		s := newShop()
-		owner := lock.Owner{Host: "app-1", PID: 7}
+		owner := lock.Process{Host: "app-1", PID: 7}
 		g := lock.NewGraph(w.locker(lock.Options{Owner: owner}))
 		job := newThing("job", "1", s.flow, newThing("machine", "7"))
 		set, err := g.Acquire(w.Context(), job, lock.WithWhy("nightly run"))

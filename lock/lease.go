@@ -15,7 +15,7 @@ type Lease struct {
 	hold  Hold
 	stale bool // a second try of the acquisition may still arrive at the store
 
-	robbed bool // taken over from a holder whose work may still be under way
+	displaced bool // taken over from a holder whose work may still be under way
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
@@ -50,7 +50,7 @@ const (
 // newLease makes a granted attempt a lease and starts renewing it. sent is when the granting operation was sent.
 func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
 	le := &Lease{
-		l: l, name: a.name, hold: a.hold, stale: a.unclear, robbed: a.robbing, token: token,
+		l: l, name: a.name, hold: a.hold, stale: a.unclear, displaced: a.displacing, token: token,
 		deadline: sent + a.hold.Lease - margin(a.hold.Lease),
 		lost:     make(chan struct{}),
 		stop:     make(chan struct{}),
@@ -241,11 +241,11 @@ func (le *Lease) beginRelease(counted bool) error {
 		defer close(le.released)
 		gone, err := le.l.giveUp(le.name, le.hold)
 		if le.stale {
-			le.l.seen.bury(le.hold.ID) // not earlier: others of this Locker would take it, and we would report a loss
+			le.l.seen.markDead(le.hold.ID) // not earlier: others of this Locker would take it, and we would report a loss
 		}
 		switch {
 		case err != nil:
-			le.l.seen.bury(le.hold.ID)
+			le.l.seen.markDead(le.hold.ID)
 			le.releaseErr = err
 		case gone:
 			reason, why := le.whyGone()

@@ -107,7 +107,7 @@ type Options struct {
 	GiveUpAfter time.Duration
 
 	// Owner is shown to those who find the lock held. Defaults to [ThisProcess].
-	Owner Owner
+	Owner Process
 
 	// Clock reads a clock that never jumps and, where the system has one, goes on while the machine sleeps. It
 	// measures leases. Defaults to CLOCK_BOOTTIME on Linux. Meant for tests.
@@ -127,8 +127,8 @@ type Locker struct {
 	cancel context.CancelFunc
 	stats  stats
 
-	seen  observations
-	lines lines
+	seen   observations
+	queues waitQueues
 
 	watchOnce sync.Once
 
@@ -162,7 +162,7 @@ func New(store Store, opts Options) (*Locker, error) {
 	if opts.GiveUpAfter < 0 {
 		return nil, &InvalidError{What: "give-up time", Value: opts.GiveUpAfter.String(), Problem: "it must be positive"}
 	}
-	if opts.Owner == (Owner{}) {
+	if opts.Owner == (Process{}) {
 		opts.Owner = ThisProcess()
 	}
 	if err := checkOwner(opts.Owner); err != nil {
@@ -222,7 +222,7 @@ func WithShared() Option { return WithPermits(MaxEntries) }
 // that refuses lower tokens is of no use to them.
 func WithPermits(n int) Option { return func(c *config) { c.permits, c.permitsSet = n, true } }
 
-// WithFair has Acquire stand in line with the waiters of other processes, once it has found the lock held: in the line,
+// WithFair has Acquire wait in the queue with the waiters of other processes, once it has found the lock held: in the line,
 // which is in the lock's record, each gets the lock in turn, and those who do not stand in it wait until it is empty. A
 // waiter that dies holds the line up for its place in it, about a second. While it waits it costs a write every fifth of a
 // second.

@@ -117,8 +117,8 @@ func (o *observations) get(name string) *observation {
 	return ob
 }
 
-// bury marks an own id as one that no code relies on.
-func (o *observations) bury(id HoldID) {
+// markDead marks an own id as one that no code relies on.
+func (o *observations) markDead(id HoldID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if _, ok := o.dead[id]; ok {

@@ -7,21 +7,21 @@ import (
 )
 
 // ThisProcess describes the running process. Instance is random; it differs with every call.
-func ThisProcess() Owner {
+func ThisProcess() Process {
 	host, err := os.Hostname()
 	if err != nil {
 		host = ""
 	}
 	var b [6]byte
 	_, _ = rand.Read(b[:])
-	o := Owner{Host: host, PID: os.Getpid(), Instance: hex.EncodeToString(b[:])}
+	o := Process{Host: host, PID: os.Getpid(), Instance: hex.EncodeToString(b[:])}
 	o.Boot, o.PIDNamespace, o.Started = processIdentity(o.PID)
 	return o
 }
 
 // provablyDead tells whether holder was a process of the machine and PID namespace that self runs in, and is gone: its
 // PID is not in use, or in use by a process that started at another time. Anything unknown means false.
-func provablyDead(self, holder Owner) bool {
+func provablyDead(self, holder Process) bool {
 	if self.Boot == "" || self.PIDNamespace == "" || holder.Started == "" || holder.PID <= 0 ||
 		holder.Boot != self.Boot || holder.PIDNamespace != self.PIDNamespace {
 		return false

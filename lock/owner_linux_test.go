@@ -43,21 +43,21 @@ func TestAHolderWhoseProcessIsGone(t *testing.T) {
 	if le, err := l.TryAcquire(t.Context(), "n"); err == nil {
 		t.Fatalf("got token %d from a holder that is alive", le.Token())
 	}
-	changed := func(f func(*lock.Owner)) lock.Owner {
+	changed := func(f func(*lock.Process)) lock.Process {
 		o := holder
 		f(&o)
 		return o
 	}
 	check := func(when string, want map[string]bool) {
 		t.Helper()
-		for what, o := range map[string]lock.Owner{
+		for what, o := range map[string]lock.Process{
 			"itself":                  holder,
-			"reused PID":              changed(func(o *lock.Owner) { o.Started = "1" }),
-			"another boot":            changed(func(o *lock.Owner) { o.Boot = "x" }),
-			"another PID namespace":   changed(func(o *lock.Owner) { o.PIDNamespace = "pid:[1]" }),
-			"no proof":                changed(func(o *lock.Owner) { o.Started = "" }),
+			"reused PID":              changed(func(o *lock.Process) { o.Started = "1" }),
+			"another boot":            changed(func(o *lock.Process) { o.Boot = "x" }),
+			"another PID namespace":   changed(func(o *lock.Process) { o.PIDNamespace = "pid:[1]" }),
+			"no proof":                changed(func(o *lock.Process) { o.Started = "" }),
 			"this process":            self,
-			"a process without a PID": changed(func(o *lock.Owner) { o.PID = 0 }),
+			"a process without a PID": changed(func(o *lock.Process) { o.PID = 0 }),
 		} {
 			if got := lock.ProvablyDead(self, o); got != want[what] {
 				t.Errorf("%s: %s is provably dead: %v, want %v", when, what, got, want[what])

@@ -452,19 +452,19 @@ func (s forceWithoutToken) Force(ctx context.Context, name string, h lock.Hold, 
 
 type handOverByName struct{ lock.Store }
 
-func (s handOverByName) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
+func (s handOverByName) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
 	if r, _, err := s.Read(ctx, name); err == nil && r.Hold != nil {
 		from = r.Hold.ID
 	}
-	return s.Store.HandOver(ctx, name, from, h, v)
+	return s.Store.HandOff(ctx, name, from, h, v)
 }
 
 // handOverSameToken gives the lock on, and the token with it.
 type handOverSameToken struct{ lock.Store }
 
-func (s handOverSameToken) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool,
+func (s handOverSameToken) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool,
 	error) {
-	token, ok, err := s.Store.HandOver(ctx, name, from, h, v)
+	token, ok, err := s.Store.HandOff(ctx, name, from, h, v)
 	return token - 1, ok, err
 }
 

@@ -157,7 +157,7 @@ func (s schedule) play(w *world, h *history) {
 		lease := []time.Duration{time.Second, 3 * time.Second, 10 * time.Second, 20 * time.Second}[rng.IntN(4)]
 		l := w.locker(lock.Options{
 			Lease: lease,
-			Owner: lock.Owner{Host: "h", PID: i + 1},
+			Owner: lock.Process{Host: "h", PID: i + 1},
 			Clock: func() time.Duration { return offset + time.Duration(float64(w.now())*rate) },
 		})
 		lockers = append(lockers, l)
@@ -194,7 +194,7 @@ func (s schedule) play(w *world, h *history) {
 		st := l.Stats()
 		h.grants += st.Acquired
 		h.lost += st.LostExpired + st.LostGone + st.LostMaxHold
-		h.handedOver += st.HandedOver
+		h.handedOver += st.HandedOff
 		h.takenOver += st.TakenOver
 		h.unclear += st.Unclear
 		h.abandoned += st.Abandoned

@@ -226,7 +226,7 @@ func TestFairWaitersGetTheLockInTurn(t *testing.T) {
 			time.Sleep(time.Second)
 		}
 		greedy := w.locker(lock.Options{})
-		wg.Go(func() { // does not stand in line, so it comes last
+		wg.Go(func() { // does not wait in the queue, so it comes last
 			w.must(w.acquire(greedy).Release(w.Context()))
 			order = append(order, n)
 		})

@@ -6,7 +6,7 @@ import "sync/atomic"
 type Stats struct {
 	Acquired      int64 // leases granted, takeovers included
 	TakenOver     int64 // of those: taken from a holder presumed dead
-	HandedOver    int64 // of the leases granted: handed over inside this process
+	HandedOff     int64 // of the leases granted: handed off inside this process
 	Released      int64 // leases released
 	LostExpired   int64 // leases lost at their deadline
 	LostGone      int64 // leases that the store did not have any more, forced releases included
@@ -22,7 +22,7 @@ type Stats struct {
 }
 
 type stats struct {
-	acquired, takenOver, released, lostExpired, lostGone, lostMaxHold, suspected, renewed, renewFailed, unclear, abandoned, polls, hints, handedOver,
+	acquired, takenOver, released, lostExpired, lostGone, lostMaxHold, suspected, renewed, renewFailed, unclear, abandoned, polls, hints, handedOff,
 	storeFailures atomic.Int64
 }
 
@@ -30,7 +30,7 @@ type stats struct {
 func (l *Locker) Stats() Stats {
 	s := &l.stats
 	return Stats{
-		Acquired: s.acquired.Load(), TakenOver: s.takenOver.Load(), HandedOver: s.handedOver.Load(), Released: s.released.Load(),
+		Acquired: s.acquired.Load(), TakenOver: s.takenOver.Load(), HandedOff: s.handedOff.Load(), Released: s.released.Load(),
 		LostExpired: s.lostExpired.Load(), LostGone: s.lostGone.Load(),
 		LostMaxHold: s.lostMaxHold.Load(), Suspected: s.suspected.Load(),
 		Renewed: s.renewed.Load(), RenewFailed: s.renewFailed.Load(),

@@ -52,8 +52,8 @@ type GrantStore interface {
 	// is like Acquire.
 	TakeOver(ctx context.Context, name string, seen Version, h Hold, v Version) (token int64, ok bool, err error)
 
-	// HandOver replaces the hold of a record held with from. Otherwise it is like Acquire. Both are exclusive.
-	HandOver(ctx context.Context, name string, from HoldID, h Hold, v Version) (token int64, ok bool, err error)
+	// HandOff replaces the hold of a record held with from. Otherwise it is like Acquire. Both are exclusive.
+	HandOff(ctx context.Context, name string, from HoldID, h Hold, v Version) (token int64, ok bool, err error)
 
 	// Confirm is Renew that also makes the token greater than floor, if it is not yet, and returns it. For a shared hold
 	// it increments the token in any case: the token of the record may be that of another one by now.
@@ -113,7 +113,7 @@ type Record struct {
 	Version Version // changes with every write of a holder or taker
 	Hold    *Hold   // of the exclusive holder; nil = there is none
 	Shares  []Entry // the shared holders, oldest first; never together with Hold
-	Queue   []Entry // who waits in line, oldest first; nobody but the first may acquire
+	Queue   []Entry // who waits in the queue, oldest first; nobody but the first may acquire
 	Forced  *Forced // the last forced release
 
 	Damaged *DamagedError // why the record cannot be read; in lists only. Everything else but Name is empty then
@@ -142,7 +142,7 @@ func (r Record) Holds() []Hold {
 type Hold struct {
 	ID      HoldID        // one per acquisition
 	Lease   time.Duration // the holder's lease, in whole milliseconds
-	Owner   Owner
+	Owner   Process
 	Why     string // what for; may be empty
 	Permits int    // at most so many share the lock; 0 = exclusive
 	Asked   string // why it should be released soon, if somebody asked for that
@@ -215,7 +215,7 @@ func NewVersion() (v Version) {
 }
 
 // Owner tells people, and processes of the same machine, who holds a lock.
-type Owner struct {
+type Process struct {
 	Host     string // host name
 	PID      int    // process id on that host
 	Instance string // random, one per process start (or whatever the application calls itself)
@@ -228,7 +228,7 @@ type Owner struct {
 	Started      string
 }
 
-func (o Owner) String() string {
+func (o Process) String() string {
 	s := o.Host
 	if s == "" {
 		s = "unknown host"

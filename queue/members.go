@@ -7,7 +7,7 @@ import (
 
 // Member is a running worker replica, as it describes itself in every heartbeat.
 type Member struct {
-	ID       string // the replica's instance
+	Instance string // the replica's instance
 	Host     string
 	PID      int
 	Version  string

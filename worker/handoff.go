@@ -134,6 +134,6 @@ func (v poolView) Report(what string, err error) (failed bool) {
 // through the queue.
 func newRebalancer(p *replica) *share.Rebalancer {
 	host, _ := os.Hostname()
-	self := queue.Member{ID: p.instance, Host: host, PID: os.Getpid(), Version: Version(), Types: p.cfg.Types, MaxTypes: p.cfg.MaxTypes}
+	self := queue.Member{Instance: p.instance, Host: host, PID: os.Getpid(), Version: Version(), Types: p.cfg.Types, MaxTypes: p.cfg.MaxTypes}
 	return share.New(poolView{p, map[string]*outage{}}, p.cfg.Queue, self, p.log)
 }

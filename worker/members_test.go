@@ -18,7 +18,7 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 			ctx, cancel := context.WithCancel(context.Background())
 			defer cancel()
 			beat := func(id string, n int64) {
-				if err := r.queue.Queue.Heartbeat(ctx, queue.Member{ID: id, Beat: n}); err != nil {
+				if err := r.queue.Queue.Heartbeat(ctx, queue.Member{Instance: id, Beat: n}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -73,7 +73,7 @@ func (q *farewells) Leave(ctx context.Context, id string) error {
 func (q *farewells) Members(ctx context.Context) ([]queue.Member, error) {
 	members, err := q.Queue.Members(ctx)
 	for i := range members {
-		if id := members[i].ID; id != "dead" && id != "alive" {
+		if id := members[i].Instance; id != "dead" && id != "alive" {
 			members[i].Seen = members[i].Seen.Add(q.ahead)
 		}
 	}

@@ -334,7 +334,7 @@ func TestNoTypeWaitsForAMemberThatDoesNotCome(t *testing.T) {
 		go func() {
 			defer close(done)
 			for beat := int64(1); ctx.Err() == nil; beat++ {
-				_ = r.queue.Queue.Heartbeat(ctx, queue.Member{ID: "loafer", Types: []string{"*"}, Beat: beat})
+				_ = r.queue.Queue.Heartbeat(ctx, queue.Member{Instance: "loafer", Types: []string{"*"}, Beat: beat})
 				_ = sleep(ctx, time.Second)
 			}
 		}()
@@ -362,7 +362,7 @@ type oldLooks struct {
 func (q *oldLooks) Members(ctx context.Context) ([]queue.Member, error) {
 	members, err := q.Queue.Members(ctx)
 	n := q.looks.Add(1)
-	busy, second := queue.Member{ID: "busy", Types: q.types, Beat: n, Held: q.types}, queue.Member{ID: "second", Types: q.types, Beat: n}
+	busy, second := queue.Member{Instance: "busy", Types: q.types, Beat: n, Held: q.types}, queue.Member{Instance: "second", Types: q.types, Beat: n}
 	if n > q.old {
 		half := len(q.types) / 2
 		busy.Held, second.Held = q.types[:half], q.types[half:]

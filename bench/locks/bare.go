@@ -18,7 +18,7 @@ import (
 // lacks to a Locker is what the engine costs.
 type bareStore struct {
 	s     lock.Store
-	owner lock.Owner
+	owner lock.Process
 }
 
 func openBareStore(ctx context.Context, db *mongo.Database) (locker, error) {

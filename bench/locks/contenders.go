@@ -44,11 +44,11 @@ type terms struct {
 	Elsewhere bool          // say that this process is one of another machine, so that nobody can prove its death
 }
 
-func (t terms) owner() lock.Owner {
+func (t terms) owner() lock.Process {
 	if !t.Elsewhere {
-		return lock.Owner{} // this process
+		return lock.Process{} // this process
 	}
-	return lock.Owner{Host: "another-host", PID: 1, Instance: "bench", Boot: "another-boot", PIDNamespace: "another", Started: "1"}
+	return lock.Process{Host: "another-host", PID: 1, Instance: "bench", Boot: "another-boot", PIDNamespace: "another", Started: "1"}
 }
 
 // pollOnly hides what a store can besides: change streams.

@@ -36,7 +36,7 @@ func TestTopRate(t *testing.T) {
 
 func TestTopState(t *testing.T) {
 	now := time.Unix(2000, 0)
-	held := lock.Record{Token: 7, Hold: &lock.Hold{Lease: 20 * time.Second, Owner: lock.Owner{Host: "h", PID: 5}}, At: now.Add(-3 * time.Second)}
+	held := lock.Record{Token: 7, Hold: &lock.Hold{Lease: 20 * time.Second, Owner: lock.Process{Host: "h", PID: 5}}, At: now.Add(-3 * time.Second)}
 	silent, asked := held, held
 	silent.At = now.Add(-time.Minute)
 	asked.Hold = &lock.Hold{Lease: 20 * time.Second, Asked: "compaction"}
@@ -96,14 +96,14 @@ func TestTopScreen(t *testing.T) {
 func TestTopLastError(t *testing.T) {
 	now := time.Unix(2000, 0)
 	said := func(id string, ago time.Duration, held []string, what string) queue.Member {
-		return queue.Member{ID: id, Seen: now.Add(-ago), Held: held, Errors: map[string]string{"orders": what}}
+		return queue.Member{Instance: id, Seen: now.Add(-ago), Held: held, Errors: map[string]string{"orders": what}}
 	}
 	for _, c := range []struct {
 		members []queue.Member
 		want    string
 	}{
 		{nil, ""},
-		{[]queue.Member{{ID: "a", Seen: now}}, ""},
+		{[]queue.Member{{Instance: "a", Seen: now}}, ""},
 		{[]queue.Member{said("a", time.Second, nil, "two\nlines")}, "two\nlines"},
 		{[]queue.Member{said("a", time.Second, []string{"orders"}, "the disk is full"), said("b", time.Second, nil, "no permission")}, "the disk is full"},
 		{[]queue.Member{said("a", time.Hour, []string{"orders"}, "long ago")}, ""},

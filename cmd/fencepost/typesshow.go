@@ -122,7 +122,7 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 	}
 	for _, m := range members {
 		if slices.ContainsFunc(m.Types, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok }) {
-			d.Workers = append(d.Workers, workerRow{m.ID, m.Host, m.PID, m.Version, slices.Contains(m.Held, typ), m.Stopping, m.Seen})
+			d.Workers = append(d.Workers, workerRow{m.Instance, m.Host, m.PID, m.Version, slices.Contains(m.Held, typ), m.Stopping, m.Seen})
 		}
 	}
 	letters, err := b.Queue.DeadLetters(ctx, typ, queue.ID{}, lookAtMost)

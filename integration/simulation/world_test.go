@@ -441,7 +441,7 @@ func (p *process) lockClock() func() time.Duration {
 }
 
 func (p *process) locker() (*lock.Locker, error) {
-	o := lock.Options{Lease: p.w.lease, Owner: lock.Owner{Host: "host", PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
+	o := lock.Options{Lease: p.w.lease, Owner: lock.Process{Host: "host", PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
 	p.w.opening.Lock() // the store numbers its handles
 	defer p.w.opening.Unlock()
 	p.w.mu.Lock()

@@ -86,7 +86,7 @@ func newHold(lease time.Duration) lock.Hold {
 	return lock.Hold{
 		ID:    lock.NewHoldID(),
 		Lease: lease,
-		Owner: lock.Owner{Host: "hôst", PID: 4711, Instance: "i-1", Boot: "b", PIDNamespace: "pid:[1]", Started: "99"},
+		Owner: lock.Process{Host: "hôst", PID: 4711, Instance: "i-1", Boot: "b", PIDNamespace: "pid:[1]", Started: "99"},
 		Why:   "to test “it”",
 	}
 }
@@ -438,7 +438,7 @@ func checkContext(t testing.TB, b Backend) {
 		"create":    func() error { _, err := s.Create(ctx, "m", newHold(time.Second), v); return err },
 		"acquire":   func() error { _, _, err := s.Acquire(ctx, "n", newHold(time.Second), v); return err },
 		"take over": func() error { _, _, err := s.TakeOver(ctx, "n", v, newHold(time.Second), v); return err },
-		"hand over": func() error { _, _, err := s.HandOver(ctx, "n", h.ID, h, v); return err },
+		"hand over": func() error { _, _, err := s.HandOff(ctx, "n", h.ID, h, v); return err },
 		"renew":     func() error { _, _, err := s.Renew(ctx, "n", h, v); return err },
 		"confirm":   func() error { _, _, err := s.Confirm(ctx, "n", h, 0, v); return err },
 		"release":   func() error { _, err := s.Release(ctx, "n", h, v); return err },

@@ -134,10 +134,10 @@ func (r *Recorder) TakeOver(ctx context.Context, name string, seen lock.Version,
 	return token, ok, err
 }
 
-// HandOver implements lock.Store.
-func (r *Recorder) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (token int64, ok bool, err error) {
+// HandOff implements lock.Store.
+func (r *Recorder) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (token int64, ok bool, err error) {
 	r.call(Step{Op: HandOver, Name: name, ID: id(h.ID), Prev: id(from)}, func() (int64, bool, error) {
-		token, ok, err = r.Store.HandOver(ctx, name, from, h, v)
+		token, ok, err = r.Store.HandOff(ctx, name, from, h, v)
 		return token, ok, err
 	})
 	return token, ok, err

@@ -329,9 +329,9 @@ func (h *memoryHandle) TakeOver(ctx context.Context, name string, seen lock.Vers
 	return token(h.do(ctx, TakeOver, name, transition.TakeOver(seen, hold, v, time.Now())))
 }
 
-func (h *memoryHandle) HandOver(ctx context.Context, name string, from lock.HoldID, hold lock.Hold, v lock.Version) (int64, bool,
+func (h *memoryHandle) HandOff(ctx context.Context, name string, from lock.HoldID, hold lock.Hold, v lock.Version) (int64, bool,
 	error) {
-	return token(h.do(ctx, HandOver, name, transition.HandOver(from, hold, v, time.Now())))
+	return token(h.do(ctx, HandOver, name, transition.HandOff(from, hold, v, time.Now())))
 }
 
 func (h *memoryHandle) Renew(ctx context.Context, name string, hold lock.Hold, v lock.Version) (asked string, ok bool, err error) {

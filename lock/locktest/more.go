@@ -89,30 +89,30 @@ func checkHandOver(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
 	h, r := create(t, s, "n", 7)
-	_, ok, err := s.HandOver(ctx, "n", lock.NewHoldID(), newHold(time.Second), lock.NewVersion())
+	_, ok, err := s.HandOff(ctx, "n", lock.NewHoldID(), newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "handed over another hold", ok, false)
 	unchanged(t, s, r, "handing over another hold")
 	next, v := newHold(3*time.Second), lock.NewVersion()
-	token, ok, err := s.HandOver(ctx, "n", h.ID, next, v)
+	token, ok, err := s.HandOff(ctx, "n", h.ID, next, v)
 	must(t, err)
 	want(t, "handed over", ok, true)
 	want(t, "token", token, int64(8))
 	r = read(t, s, "n")
 	want(t, "hold", *r.Hold, next)
 	want(t, "version", r.Version, v)
-	_, ok, err = s.HandOver(ctx, "n", h.ID, newHold(time.Second), lock.NewVersion())
+	_, ok, err = s.HandOff(ctx, "n", h.ID, newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "handed over twice", ok, false)
-	// Somebody waits in line: it is his.
+	// Somebody waits in the queue: it is his.
 	in := newHold(time.Second)
 	ok, err = s.Enqueue(ctx, "n", lock.Entry{Hold: in, Version: lock.NewVersion()})
 	must(t, err)
 	want(t, "queued", ok, true)
-	_, ok, err = s.HandOver(ctx, "n", next.ID, newHold(time.Second), lock.NewVersion())
+	_, ok, err = s.HandOff(ctx, "n", next.ID, newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "handed over past the line", ok, false)
-	_, ok, err = s.HandOver(ctx, "n", next.ID, in, lock.NewVersion())
+	_, ok, err = s.HandOff(ctx, "n", next.ID, in, lock.NewVersion())
 	must(t, err)
 	want(t, "handed over to the first in line", ok, true)
 	want(t, "queue", ids(read(t, s, "n").Queue), "")
@@ -398,7 +398,7 @@ func checkLine(t testing.TB, b Backend) {
 	}
 	wg.Wait()
 	for _, l := range all {
-		handed += l.Stats().HandedOver
+		handed += l.Stats().HandedOff
 	}
 	if handed < lockers*goroutines*each/2 {
 		t.Errorf("only %d of %d grants were handed over", handed, lockers*goroutines*each)
@@ -432,7 +432,7 @@ func checkSharing(t testing.TB, b Backend) {
 		}
 		writer <- le
 	}()
-	// Once the writer stands in line nobody else comes in.
+	// Once the writer waits in the queue nobody else comes in.
 	for deadline := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
 		r, err := one.Inspect(ctx, "n")
 		must(t, err)

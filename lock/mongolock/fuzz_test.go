@@ -15,7 +15,7 @@ import (
 // FuzzDecodeRecord: documents of locks, also those that others have written. What cannot be read is damaged, and says whose record it is; what is read,
 // is read in the same way from a document of our own.
 func FuzzDecodeRecord(f *testing.F) {
-	h := lock.Hold{ID: lock.HoldID{1}, Lease: 20 * time.Second, Owner: lock.Owner{Host: "h", PID: 4711, Instance: "i", Boot: "b", PIDNamespace: "n", Started: "s"}, Why: "why", Asked: "please"}
+	h := lock.Hold{ID: lock.HoldID{1}, Lease: 20 * time.Second, Owner: lock.Process{Host: "h", PID: 4711, Instance: "i", Boot: "b", PIDNamespace: "n", Started: "s"}, Why: "why", Asked: "please"}
 	shared := h
 	shared.Permits = 3
 	now := time.UnixMilli(1_700_000_000_000)

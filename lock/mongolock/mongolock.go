@@ -8,7 +8,7 @@
 //	       rq },                          // why somebody asked for the release
 //	  s: [{ …as h, n: int64,              // the shared holders; n permits are there
 //	       v: ObjectId }],                // version of this entry
-//	  q: [{ …as s }],                     // who waits in line; nobody but the first may acquire
+//	  q: [{ …as s }],                     // who waits in the queue; nobody but the first may acquire
 //	  f: { id: ObjectId, why },           // the last forced release
 //	  since: Date, at: Date }             // last acquired, last written; for people and for garbage collection
 //
@@ -209,7 +209,7 @@ func entry(h lock.Hold, v lock.Version) *hold {
 }
 
 func (h hold) hold() lock.Hold {
-	return lock.Hold{ID: lock.HoldID(h.ID), Lease: time.Duration(h.MS) * time.Millisecond, Owner: lock.Owner(h.Owner), Why: h.Why,
+	return lock.Hold{ID: lock.HoldID(h.ID), Lease: time.Duration(h.MS) * time.Millisecond, Owner: lock.Process(h.Owner), Why: h.Why,
 		Permits: h.Permits, Asked: h.Asked}
 }
 
@@ -406,8 +406,8 @@ func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h 
 	return s.update(ctx, "take over", and(name, is("v", bson.ObjectID(seen)), absent("s.0"), turn(h)), take(h, v))
 }
 
-// HandOver: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours, or others are in line.
-func (s *store) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
+// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours, or others are in line.
+func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "hand over", and(name, is("h.id", bson.ObjectID(from)), turn(h)), take(h, v))
 }
 

@@ -141,9 +141,9 @@ func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h 
 	return token(s.do(ctx, s.db.Write, name, transition.TakeOver(seen, h, v, time.Now())))
 }
 
-// HandOver is synced.
-func (s *store) HandOver(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return token(s.do(ctx, s.db.Write, name, transition.HandOver(from, h, v, time.Now())))
+// HandOff is synced.
+func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
+	return token(s.do(ctx, s.db.Write, name, transition.HandOff(from, h, v, time.Now())))
 }
 
 // Renew is not synced.

@@ -201,7 +201,7 @@ func FuzzDecodeSettings(f *testing.F) {
 
 // FuzzDecodeMember: documents of workers.
 func FuzzDecodeMember(f *testing.F) {
-	m := queue.Member{ID: "w1", Host: "h", PID: 4711, Version: "v1", Started: time.UnixMilli(1_700_000_000_000), Types: []string{"a", "b-*"}, MaxTypes: 3, Held: []string{"a"},
+	m := queue.Member{Instance: "w1", Host: "h", PID: 4711, Version: "v1", Started: time.UnixMilli(1_700_000_000_000), Types: []string{"a", "b-*"}, MaxTypes: 3, Held: []string{"a"},
 		Stopping: true, Errors: map[string]string{"a.b": "why"}, Beat: 9, Seen: time.UnixMilli(1_700_000_000_001)}
 	seedBSON(f, encodeMember(m), bson.D{{Key: "_id", Value: "w3"}, {Key: "stopping", Value: true}, {Key: "max_types", Value: 3}, {Key: "idle", Value: bson.A{"a"}},
 		{Key: "leaving", Value: bson.A{"b"}}, {Key: "host", Value: "h"}, {Key: "version", Value: "v"}, {Key: "beat", Value: 7}, {Key: "pid", Value: 8}},

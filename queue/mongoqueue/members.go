@@ -51,18 +51,18 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 		return err
 	}
 	doc := encodeMember(m)
-	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.ID}}, bson.D{{Key: "$set", Value: doc.fields()}})
+	result, err := q.workers.UpdateOne(ctx, bson.D{{Key: "_id", Value: m.Instance}}, bson.D{{Key: "$set", Value: doc.fields()}})
 	if err == nil && result.MatchedCount == 0 {
-		err = setFields(ctx, q.workers, m.ID, doc.fields())
+		err = setFields(ctx, q.workers, m.Instance, doc.fields())
 	}
 	if err == nil {
 		_, _ = q.readClock(ctx)
 	}
-	return q.explain(ctx, "heartbeat of "+m.ID, err)
+	return q.explain(ctx, "heartbeat of "+m.Instance, err)
 }
 
 func encodeMember(m queue.Member) memberDoc {
-	doc := memberDoc{ID: m.ID, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
+	doc := memberDoc{ID: m.Instance, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
 		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
 	for _, typ := range slices.Sorted(maps.Keys(m.Errors)) {
 		doc.Errors = append(doc.Errors, memberError{typ, m.Errors[typ]})
@@ -103,7 +103,7 @@ func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Membe
 			all = append(all, m)
 		}
 	}
-	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.Instance, b.Instance) })
 	return all, cursor.Err()
 }
 
@@ -119,7 +119,7 @@ func decodeMember(raw bson.Raw) (m queue.Member, ok bool) {
 		}
 		errs[e.Type] = e.Error
 	}
-	return queue.Member{ID: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
+	return queue.Member{Instance: d.ID, Host: d.Host, PID: int(d.PID), Version: d.Version, Started: d.Started, Types: d.Types, MaxTypes: int(d.MaxTypes),
 		Held: d.Held, Idle: d.Idle, Leaving: d.Leaving, Stopping: d.Stopping, Errors: errs, Beat: d.Beat, Seen: d.Seen}, true
 }
 

@@ -210,7 +210,7 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 		q.RemoveDeadLetters(ctx, "orders", []queue.ID{message("", 2, nil).ID, message("", 5, nil).ID}),
 		second(q.PatchSettings(ctx, "orders", queue.SettingsPatch{DrainPaused: new(true)})), second(q.PatchSettings(ctx, "audit", queue.SettingsPatch{MaxBacklog: new(1)})),
 		second(q.Settings(ctx, "orders")), second(q.AllSettings(ctx)),
-		q.Heartbeat(ctx, queue.Member{ID: "w"}), q.Heartbeat(ctx, queue.Member{ID: "w"}), second(q.Members(ctx)), q.Leave(ctx, "w"),
+		q.Heartbeat(ctx, queue.Member{Instance: "w"}), q.Heartbeat(ctx, queue.Member{Instance: "w"}), second(q.Members(ctx)), q.Leave(ctx, "w"),
 	} {
 		if err != nil {
 			t.Fatal(err)
@@ -500,7 +500,7 @@ func TestClockIsReadAgain(t *testing.T) {
 	const ahead = 48 * time.Hour
 	for name, f := range map[string]func(q *mongoqueue.Queue) error{
 		"promote":   func(q *mongoqueue.Queue) error { return second(q.Promote(t.Context(), queue.Limit{Messages: 10})) },
-		"heartbeat": func(q *mongoqueue.Queue) error { return q.Heartbeat(t.Context(), queue.Member{ID: "me"}) },
+		"heartbeat": func(q *mongoqueue.Queue) error { return q.Heartbeat(t.Context(), queue.Member{Instance: "me"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			uri, _ := mongotest.Fresh(t)
@@ -923,7 +923,7 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 		members, err := q.Members(t.Context())
 		var got []string
 		for _, m := range members {
-			got = append(got, m.ID)
+			got = append(got, m.Instance)
 		}
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("Members = %v, %v, want %s", got, err, want)
@@ -931,7 +931,7 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 	}
 	want("old young")
 	for range 2 {
-		if err := q.Heartbeat(t.Context(), queue.Member{ID: "me"}); err != nil {
+		if err := q.Heartbeat(t.Context(), queue.Member{Instance: "me"}); err != nil {
 			t.Fatal(err)
 		}
 	}

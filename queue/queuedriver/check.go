@@ -142,8 +142,8 @@ const (
 
 // CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
 func CheckHeartbeat(m queue.Member, at time.Time) (queue.Member, error) {
-	if m.ID == "" || len(m.ID) > MaxMemberID || storable(m.ID) != m.ID {
-		return m, fmt.Errorf("heartbeat: ID %q; use 1 to %d bytes of UTF-8", shorten.Text(m.ID), MaxMemberID)
+	if m.Instance == "" || len(m.Instance) > MaxMemberID || storable(m.Instance) != m.Instance {
+		return m, fmt.Errorf("heartbeat: ID %q; use 1 to %d bytes of UTF-8", shorten.Text(m.Instance), MaxMemberID)
 	}
 	if m.MaxTypes < 0 {
 		return m, errors.New("heartbeat: MaxTypes is negative")

@@ -148,10 +148,10 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 		}
 		for i := range got {
 			if d := got[i].Seen.Sub(now); d < -time.Second || d > time.Hour {
-				t.Errorf("%s was seen at %v, now is %v", got[i].ID, got[i].Seen, now)
+				t.Errorf("%s was seen at %v, now is %v", got[i].Instance, got[i].Seen, now)
 			}
 			if !got[i].Started.Equal(started) {
-				t.Errorf("%s was started at %v, want %v", got[i].ID, got[i].Started, started)
+				t.Errorf("%s was started at %v, want %v", got[i].Instance, got[i].Started, started)
 			}
 			got[i].Seen, got[i].Started = time.Time{}, started
 		}
@@ -184,14 +184,14 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 		}
 	}
 	want()
-	for _, m := range []queue.Member{{}, {ID: strings.Repeat("x", queuedriver.MaxMemberID+1)}, {ID: "a", MaxTypes: -1}, {ID: "\xff"}} {
+	for _, m := range []queue.Member{{}, {Instance: strings.Repeat("x", queuedriver.MaxMemberID+1)}, {Instance: "a", MaxTypes: -1}, {Instance: "\xff"}} {
 		if err := q.Heartbeat(ctx, m); err == nil {
 			t.Errorf("a heartbeat of %+v must be refused", m)
 		}
 	}
-	a := queue.Member{ID: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Leaving: []string{"audit-1"},
+	a := queue.Member{Instance: "a", Host: "höst", PID: 1 << 22, Version: "v1", Started: started, Types: []string{"orders", "audit-*"}, MaxTypes: 3, Held: []string{"audit-1", "orders"}, Idle: []string{"orders"}, Leaving: []string{"audit-1"},
 		Errors: map[string]string{"orders": "the disk is full", "v1.audit": "öops"}, Beat: 1 << 60}
-	b := queue.Member{ID: "b", Started: started}
+	b := queue.Member{Instance: "b", Started: started}
 	beat(b)
 	beat(a)
 	want(a, b)
@@ -214,7 +214,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 		q := open(t)
 		all.Go(func() {
 			for i := range 5 {
-				if err := q.Heartbeat(ctx, queue.Member{ID: fmt.Sprint("m", i), Started: started}); err != nil {
+				if err := q.Heartbeat(ctx, queue.Member{Instance: fmt.Sprint("m", i), Started: started}); err != nil {
 					t.Error(err)
 				}
 			}
@@ -223,7 +223,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	all.Wait()
 	members := []queue.Member{a, b}
 	for i := range 5 {
-		members = append(members, queue.Member{ID: fmt.Sprint("m", i), Started: started})
+		members = append(members, queue.Member{Instance: fmt.Sprint("m", i), Started: started})
 	}
 	want(members...)
 	if types, err := q.Types(ctx); err != nil || len(types) != 0 {

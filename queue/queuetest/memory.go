@@ -559,7 +559,7 @@ func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
 	}
 	defer m.mu.Unlock()
 	member = cloneMember(member)
-	m.members[member.ID] = member
+	m.members[member.Instance] = member
 	return nil
 }
 

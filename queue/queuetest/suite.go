@@ -649,7 +649,7 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 			_, err := q.PatchSettings(ctx, "orders", queue.SettingsPatch{DrainPaused: new(true)})
 			return err
 		},
-		"Heartbeat":     func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{ID: "w"}) },
+		"Heartbeat":     func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{Instance: "w"}) },
 		"Members":       func(ctx context.Context) error { _, err := q.Members(ctx); return err },
 		"Leave":         func(ctx context.Context) error { return q.Leave(ctx, "w") },
 		"Foreign":       func(ctx context.Context) error { _, err := q.ForeignKeys(ctx, "orders", "", 1); return err },

@@ -14,7 +14,7 @@ func TestClockIsReadAgain(t *testing.T) {
 	const ahead = 48 * time.Hour
 	for name, f := range map[string]func(q *Queue) error{
 		"promote":   func(q *Queue) error { _, err := q.Promote(t.Context(), queue.Limit{Messages: 10}); return err },
-		"heartbeat": func(q *Queue) error { return q.Heartbeat(t.Context(), queue.Member{ID: "me"}) },
+		"heartbeat": func(q *Queue) error { return q.Heartbeat(t.Context(), queue.Member{Instance: "me"}) },
 	} {
 		t.Run(name, func(t *testing.T) {
 			q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))

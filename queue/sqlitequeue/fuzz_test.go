@@ -77,7 +77,7 @@ func FuzzDecodeMember(f *testing.F) {
 		if err != nil {
 			t.Fatalf("%+v cannot be written: %v", m, err)
 		}
-		if again, ok := decodeMember("w1", b, m.Seen.UnixMilli()); !ok || m.ID != "w1" || len(again.Errors) != len(m.Errors) || !maps.Equal(again.Errors, m.Errors) {
+		if again, ok := decodeMember("w1", b, m.Seen.UnixMilli()); !ok || m.Instance != "w1" || len(again.Errors) != len(m.Errors) || !maps.Equal(again.Errors, m.Errors) {
 			t.Fatalf("%s became %+v, and then %+v", member, m, again)
 		} else if again.Errors = m.Errors; !reflect.DeepEqual(again, m) {
 			t.Fatalf("%s became %+v, and then %+v", member, m, again)

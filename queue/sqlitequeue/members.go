@@ -37,13 +37,13 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	}
 	b, err := encodeMember(m)
 	if err != nil {
-		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.ID, err)
+		return fmt.Errorf("sqlitequeue: heartbeat of %s: %w", m.Instance, err)
 	}
 	err = q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
-		_, err := tx.Exec(`INSERT OR REPLACE INTO queue_members (id, member, seen) VALUES (?, ?, ?)`, m.ID, string(b), m.Seen.UnixMilli())
+		_, err := tx.Exec(`INSERT OR REPLACE INTO queue_members (id, member, seen) VALUES (?, ?, ?)`, m.Instance, string(b), m.Seen.UnixMilli())
 		return err
 	})
-	return explain("heartbeat of "+m.ID, err)
+	return explain("heartbeat of "+m.Instance, err)
 }
 
 // encodeMember returns the column member.
@@ -57,7 +57,7 @@ func decodeMember(id string, member []byte, seen int64) (queue.Member, bool) {
 	if json.Unmarshal(member, &m) != nil {
 		return queue.Member{}, false
 	}
-	return queue.Member{ID: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
+	return queue.Member{Instance: id, Host: m.Host, PID: m.PID, Version: m.Version, Started: time.UnixMilli(m.Started), Types: m.Types,
 		MaxTypes: m.MaxTypes, Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Errors: m.Errors, Beat: m.Beat, Seen: time.UnixMilli(seen)}, true
 }
 

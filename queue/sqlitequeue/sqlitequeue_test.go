@@ -393,14 +393,14 @@ func TestMembersThatAreDamagedOrGone(t *testing.T) {
 		members, err := q.Members(t.Context())
 		var got []string
 		for _, m := range members {
-			got = append(got, m.ID)
+			got = append(got, m.Instance)
 		}
 		if err != nil || strings.Join(got, " ") != want {
 			t.Errorf("Members = %v, %v, want %s", got, err, want)
 		}
 	}
 	want("old young")
-	if err := q.Heartbeat(t.Context(), queue.Member{ID: "me"}); err != nil {
+	if err := q.Heartbeat(t.Context(), queue.Member{Instance: "me"}); err != nil {
 		t.Fatal(err)
 	}
 	want("me old young")

@@ -234,10 +234,10 @@ func (b *box) plug() error {
 	})
 }
 
-func (b *box) terminate() error         { return b.signal("SIGTERM") }
-func (b *box) ended() <-chan struct{}   { return b.done }
-func (b *box) code() int                { return b.exit }
-func (b *box) is(owner lock.Owner) bool { return owner.Host == b.host }
+func (b *box) terminate() error           { return b.signal("SIGTERM") }
+func (b *box) ended() <-chan struct{}     { return b.done }
+func (b *box) code() int                  { return b.exit }
+func (b *box) is(owner lock.Process) bool { return owner.Host == b.host }
 
 // remove keeps what the container said, and removes it.
 func (b *box) remove() {

@@ -24,7 +24,7 @@ type body interface {
 	terminate() error // it is asked to end: SIGTERM for a worker, no more input for a producer
 	ended() <-chan struct{}
 	code() int // once it has ended; negative when a signal ended it
-	is(lock.Owner) bool
+	is(lock.Process) bool
 	remove() // once it has ended
 }
 
@@ -205,7 +205,7 @@ func (p *process) terminate() error {
 	}
 	return p.signal(syscall.SIGTERM)
 }
-func (p *process) ended() <-chan struct{}   { return p.done }
-func (p *process) code() int                { return p.cmd.ProcessState.ExitCode() }
-func (p *process) is(owner lock.Owner) bool { return owner.PID == p.cmd.Process.Pid }
-func (p *process) remove()                  {}
+func (p *process) ended() <-chan struct{}     { return p.done }
+func (p *process) code() int                  { return p.cmd.ProcessState.ExitCode() }
+func (p *process) is(owner lock.Process) bool { return owner.PID == p.cmd.Process.Pid }
+func (p *process) remove()                    {}

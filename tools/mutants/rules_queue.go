@@ -96,7 +96,7 @@ var queueRules = []rule{
 	{file: "queue/queuedriver/promote.go", rule: "what cannot be read whole, or is not ours, is kept", how: "incomplete", in: "queue/queuetest", tests: "TestUnfitInMemory",
 		old: `	if m.Incomplete || TooManyHeaders(len(m.Headers)) != "" {`, new: `	if false {`},
 	{file: "queue/queuedriver/promote.go", rule: "what cannot be read whole, or is not ours, is kept", how: "the type", in: "queue/queuetest", tests: "TestUnfitInMemory",
-		old: `if err := queue.ValidateType(m.Type); err != nil {`, new: `if err := ValidateType(m.Type); false {`},
+		old: `if err := queue.ValidateType(m.Type); err != nil {`, new: `if err := queue.ValidateType(m.Type); false {`},
 	{file: "queue/queuedriver/promote.go", rule: "what cannot be read whole, or is not ours, is kept", how: "the ID", in: "queue/queuetest", tests: "TestUnfitInMemory",
 		old: `if m.ID.IsZero() {`, new: `if false {`},
 	{file: "queue/queuedriver/promote.go", rule: "what breaks a limit is not promoted", in: "queue/queuetest", tests: "TestUnfitInMemory",

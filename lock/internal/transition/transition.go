@@ -48,8 +48,8 @@ func TakeOver(seen lock.Version, h lock.Hold, v lock.Version, now time.Time) Fun
 	}
 }
 
-// HandOver replaces the hold from.
-func HandOver(from lock.HoldID, h lock.Hold, v lock.Version, now time.Time) Func {
+// HandOff replaces the hold from.
+func HandOff(from lock.HoldID, h lock.Hold, v lock.Version, now time.Time) Func {
 	return func(r *lock.Record, _ bool) bool {
 		if r.Hold == nil || r.Hold.ID != from || !turn(r, h.ID) {
 			return false

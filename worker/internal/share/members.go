@@ -70,7 +70,7 @@ func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) 
 		done.Wait()
 		ctx, cancel := r.view.Parting(context.WithoutCancel(ctx), leaveWithin)
 		defer cancel()
-		if err := r.queue.Leave(ctx, r.self.ID); err != nil {
+		if err := r.queue.Leave(ctx, r.self.Instance); err != nil {
 			r.log.Debug().Err(err).Msg("not taken off the list of workers")
 		}
 	}
@@ -219,23 +219,23 @@ func (r *Rebalancer) learn(members []queue.Member) {
 	sights, claims := map[string]sighting{}, map[string]holding{}
 	r.others = r.others[:0]
 	for _, m := range members {
-		if m.ID == r.self.ID {
+		if m.Instance == r.self.Instance {
 			continue
 		}
 		// rule: a member lives while its beat changes; no clock of another machine is looked at.
-		s, ok := r.sights[m.ID]
+		s, ok := r.sights[m.Instance]
 		if !ok || s.beat != m.Beat {
 			s = sighting{m.Beat, now}
 		}
-		sights[m.ID] = s
+		sights[m.Instance] = s
 		r.others = append(r.others, m)
 		if !s.lives(now, silentAfter) {
 			continue
 		}
 		for _, typ := range m.Held {
 			h := r.claims[typ]
-			if h.by != m.ID {
-				h = holding{by: m.ID}
+			if h.by != m.Instance {
+				h = holding{by: m.Instance}
 				if !r.readAt.IsZero() {
 					h.since = now
 				}
@@ -244,7 +244,7 @@ func (r *Rebalancer) learn(members []queue.Member) {
 			claims[typ] = h
 		}
 		for _, typ := range m.Idle {
-			if h := claims[typ]; h.by == m.ID {
+			if h := claims[typ]; h.by == m.Instance {
 				h.idle = true
 				claims[typ] = h
 			}
@@ -266,14 +266,14 @@ func (r *Rebalancer) learn(members []queue.Member) {
 func (r *Rebalancer) gone(members []queue.Member) (ids []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	i := slices.IndexFunc(members, func(m queue.Member) bool { return m.ID == r.self.ID })
+	i := slices.IndexFunc(members, func(m queue.Member) bool { return m.Instance == r.self.Instance })
 	if i < 0 {
 		return nil
 	}
 	for _, m := range members {
-		s, ok := r.sights[m.ID]
+		s, ok := r.sights[m.Instance]
 		if still := time.Since(s.at); ok && (still > queue.MemberRetention || still > deadAfter && members[i].Seen.Sub(m.Seen) > queue.MemberRetention) {
-			ids = append(ids, m.ID)
+			ids = append(ids, m.Instance)
 		}
 	}
 	return ids

@@ -30,7 +30,7 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 	alone = true
 	if now.Sub(r.readAt) < deadAfter && !r.readAt.IsZero() {
 		for _, m := range r.others {
-			if r.sights[m.ID].lives(now, deadAfter) {
+			if r.sights[m.Instance].lives(now, deadAfter) {
 				alone = false
 				if !m.Stopping {
 					all = append(all, m)
@@ -39,14 +39,14 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 		}
 	}
 	if !r.stopping() {
-		me := queue.Member{ID: r.self.ID, Types: r.self.Types, MaxTypes: r.self.MaxTypes}
+		me := queue.Member{Instance: r.self.Instance, Types: r.self.Types, MaxTypes: r.self.MaxTypes}
 		for typ, it := range r.types {
 			if it.leaving {
 				me.Leaving = append(me.Leaving, typ)
 			}
 		}
 		all = append(all, me)
-		slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.ID, b.ID) })
+		slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.Instance, b.Instance) })
 	}
 	return all, alone
 }
@@ -70,7 +70,7 @@ func (r *Rebalancer) plan(now time.Time) {
 		if m.MaxTypes == 0 {
 			members[i].room = math.MaxInt
 		}
-		index[m.ID] = i
+		index[m.Instance] = i
 	}
 	var claims []claim
 	for typ := range r.claims {
@@ -84,7 +84,7 @@ func (r *Rebalancer) plan(now time.Time) {
 		}
 		claims = append(claims, claim{typ, by})
 	}
-	me, serving := index[r.self.ID]
+	me, serving := index[r.self.Instance]
 	for typ, it := range r.types {
 		switch {
 		case r.paused[typ]:
@@ -100,7 +100,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	r.shares = make(map[string]string, len(claims))
 	for i, owner := range balance(members, claims) {
 		if owner != nobody {
-			r.shares[claims[i].typ] = all[owner].ID
+			r.shares[claims[i].typ] = all[owner].Instance
 		}
 	}
 	// With very many types this takes long; it must not become all that is done.
@@ -123,7 +123,7 @@ func (r *Rebalancer) seek() {
 	for _, typ := range slices.Sorted(maps.Keys(r.types)) {
 		it := r.types[typ]
 		h, held := r.holder(typ, now)
-		if !held || r.shares[typ] != r.self.ID || it.session != nil || it.taking {
+		if !held || r.shares[typ] != r.self.Instance || it.session != nil || it.taking {
 			it.wanted = 0
 			continue
 		}

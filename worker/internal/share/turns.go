@@ -56,7 +56,7 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	it, now := r.types[typ], time.Now()
 	if h, held := r.holder(typ, now); held {
 		if h.leaving && now.Sub(it.askedAt) > standbyEvery {
-			if r.plan(now); r.shares[typ] == r.self.ID {
+			if r.plan(now); r.shares[typ] == r.self.Instance {
 				it.ask, it.askedAt = true, now
 				return TurnNone, 0
 			}
@@ -74,7 +74,7 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	// rule: no type with backlog waits for somebody who does not come.
 	starves := now.Sub(it.free) > StarveAfter
 	switch {
-	case alone || starves || r.shares[typ] == r.self.ID:
+	case alone || starves || r.shares[typ] == r.self.Instance:
 		it.taking = true
 		return TurnTake, 0
 	case r.shares[typ] == "":
@@ -105,7 +105,7 @@ func (r *Rebalancer) HasSuccessor(typ string) bool {
 	all, _ := r.candidates(time.Now())
 	for _, m := range all {
 		busy := len(m.Held) - len(m.Idle)
-		if m.ID != r.self.ID && (m.MaxTypes == 0 || busy < m.MaxTypes) && Matches(m.Types, typ) {
+		if m.Instance != r.self.Instance && (m.MaxTypes == 0 || busy < m.MaxTypes) && Matches(m.Types, typ) {
 			return true
 		}
 	}

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// queueUp has n goroutines wait for the lock, each started when the one before stands in line. Each that gets the lock
+// awaitTurn has n goroutines wait for the lock, each started when the one before waits in the queue. Each that gets the lock
 // calls f with its number, and releases.
 func (w *world) queueUp(wg *sync.WaitGroup, l *lock.Locker, n int, f func(i int, le *lock.Lease)) {
 	w.Helper()
@@ -98,7 +98,7 @@ func TestHandOver(t *testing.T) {
 		if n := ops() - before; n != 2 { // and the release of the second
 			t.Errorf("%d writes, want 2", n)
 		}
-		if s := l.Stats(); s.HandedOver != 1 || s.Acquired != 2 {
+		if s := l.Stats(); s.HandedOff != 1 || s.Acquired != 2 {
 			t.Errorf("stats: %+v", s)
 		}
 	})
@@ -140,13 +140,13 @@ func crowd(w *world) {
 		_ = le.Release(ctx)
 		time.Sleep(time.Second)
 	}
-	if l.Stats().HandedOver == 0 {
+	if l.Stats().HandedOff == 0 {
 		w.Errorf("nothing was handed over")
 	}
 	cancel()
 }
 
-// Whatever becomes of the answer to a hand-over: the next in line gets the lock soon, and only one has it.
+// Whatever becomes of the answer to a handoff: the next in line gets the lock soon, and only one has it.
 func TestUnclearAnswersOfAHandOver(t *testing.T) {
 	for name, fault := range map[string]locktest.Fault{
 		"refused":      {Refuse: true},
@@ -242,7 +242,7 @@ func TestAnOwnUntouchedHoldIsReacquiredAtOnce(t *testing.T) {
 		w.mem.Inject(nil)
 		wg.Wait()
 		w.between("acquired again", got-begin, 0, 0)
-		if l.Stats().HandedOver != 1 {
+		if l.Stats().HandedOff != 1 {
 			t.Errorf("stats: %+v", l.Stats())
 		}
 		// Without anybody in line: one write.
@@ -284,7 +284,7 @@ func robbed(w *world) {
 	wg.Wait()
 }
 
-// handOvers: every hand-over is a grant of its own.
+// handOvers: every handoff is a grant of its own.
 func handOvers(w *world) {
 	l := w.locker(lock.Options{})
 	le := w.acquire(l)
