@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
 	"strconv"
 	"sync"
 	"time"
@@ -396,61 +395,6 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	return stepRead, nil
 }
 
-// decision is what a record means for an attempt.
-type decision struct {
-	next     step                        // stepDone: wait
-	patience time.Duration               // how long at most: then somebody may be dead
-	remove   func(context.Context) error // takes a dead one out of the record first
-}
-
-// decide says what the record that was last seen means.
-func (a *attempt) decide() decision {
-	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
-	r := ob.record
-	dead := func(h Hold, since time.Duration) bool {
-		left := a.l.patience(h) - (now - since)
-		if left > 0 {
-			patience = min(patience, left)
-		}
-		return left <= 0
-	}
-	// rule: a place in the queue is itself a lease: a waiter that died costs that, not more.
-	for _, e := range r.Queue {
-		if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {
-			return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
-				return a.l.store.Dequeue(ctx, a.name, e.ID, e.Version)
-			})}
-		}
-	}
-	// rule: nobody but the first in the queue may acquire, whether he queues himself or not.
-	turn := len(r.Queue) == 0 || r.Queue[0].ID == a.hold.ID
-	switch {
-	case r.Hold != nil:
-		if dead(*r.Hold, ob.version) && turn {
-			return decision{next: stepTakeOver}
-		}
-	case len(r.Shares) >= max(a.hold.Permits, 1):
-		// rule: each entry has a lease and a version of its own: a dead one does not live as long as any other is renewed.
-		for _, e := range r.Shares {
-			if dead(e.Hold, ob.entries[e.Version]) {
-				return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
-					return a.l.store.Expire(ctx, a.name, e, NewVersion())
-				})}
-			}
-		}
-	case turn:
-		return decision{next: stepFree}
-	}
-	return decision{next: stepDone, patience: patience}
-}
-
-func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
-	return func(wait context.Context) error {
-		_, err := call(a.l, wait, opTimeout(a.hold.Lease), op, nil)
-		return err
-	}
-}
-
 // queueLease is the lease of a place in the queue, queueBeat how often it is renewed.
 const (
 	queueLease = time.Second
@@ -494,17 +438,6 @@ func (a *attempt) dequeue() {
 			}
 		}
 	}()
-}
-
-// patience is how long a version of hold h must stand still before its holder is presumed dead.
-func (l *Locker) patience(h Hold) time.Duration {
-	switch {
-	case l.seen.isDead(h.ID):
-		return 0 // our own, and no code relies on it any more
-	case provablyDead(l.opts.Owner, h.Owner):
-		return 0 // a process of this machine that is gone
-	}
-	return standstill(h.Lease)
 }
 
 // write runs the operation of a step that may make the lock ours.
@@ -558,121 +491,4 @@ func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int
 			a.l.abandon(a.name, h)
 		}
 	})
-}
-
-// unclearAnswer tells whether a write that returned err may have been, or may yet be, applied.
-func unclearAnswer(err error) bool {
-	return err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, errNotSent)
-}
-
-// failed decides what to do after the error of a step: which step comes next, or an error to give up with.
-func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
-	if now != stepRead && unclearAnswer(err) {
-		if now != stepConfirm {
-			a.l.stats.unclear.Add(1)
-		}
-		a.unclear = true
-	}
-	if wait.Err() != nil {
-		return 0, a.ended(wait, caller)
-	}
-	if errors.Is(err, ErrPermanent) {
-		return 0, fmt.Errorf("acquire lock %q: %w", a.name, err)
-	}
-	a.l.stats.storeFailures.Add(1)
-	a.failure = err
-	if a.failures++; a.failures == 1 {
-		a.failingSince = sent
-		a.retry.reset()
-	}
-	failing := a.l.valid() - a.failingSince
-	if failing >= a.l.opts.GiveUpAfter || a.try && a.failures >= 2 {
-		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}
-	}
-	pause(wait.Done(), a.retry.next())
-	if now == stepRead {
-		return stepRead, nil
-	}
-	return stepConfirm, nil
-}
-
-// ended is the error of an attempt whose wait is over.
-func (a *attempt) ended(wait, caller context.Context) error {
-	cause := context.Cause(wait)
-	if caller.Err() == nil && errors.Is(cause, ErrClosed) {
-		return fmt.Errorf("acquire lock %q: %w", a.name, ErrClosed)
-	}
-	waited := errors.Is(cause, errWaited)
-	if waited {
-		cause = nil
-	} else if e := caller.Err(); e != nil && !errors.Is(cause, e) {
-		cause = fmt.Errorf("%w: %w", e, cause)
-	}
-	switch {
-	case a.failures > 0:
-		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.failingSince,
-			Cause: errors.Join(a.failure, cause)}
-	case a.last.known || a.last.record.Held():
-		return a.held(cause)
-	case waited:
-		return &UnavailableError{Doing: "acquire", Name: a.name, For: a.l.valid() - a.began, Cause: errWaited}
-	}
-	return fmt.Errorf("acquire lock %q: %w", a.name, cause)
-}
-
-// held is the error of an attempt that found the lock held, or reserved.
-func (a *attempt) held(cause error) error {
-	r := a.last.record
-	e := &HeldError{Name: a.name, Token: r.Token, Cause: cause}
-	holds := r.Holds()
-	if e.Reserved = len(holds) < max(a.hold.Permits, 1) && r.Hold == nil && len(r.Queue) > 0; e.Reserved {
-		holds = []Hold{r.Queue[0].Hold}
-	}
-	for i, h := range holds {
-		if i == 0 {
-			e.Owner, e.Why, e.Lease = h.Owner, h.Why, h.Lease
-		}
-		e.Own = e.Own || a.l.holds(h.ID)
-	}
-	if r.Hold != nil && a.last.known {
-		e.Observed = a.l.clock() - a.last.hold
-	}
-	return e
-}
-
-// abandon undoes an attempt whose outcome is unknown, in the background, on its own context. Should the attempt be
-// applied even later, its hold is an orphan that nobody renews: gone after one lease, and at once for this Locker,
-// which remembers the id.
-//
-// The caller is counted in l.wg.
-func (l *Locker) abandon(name string, h Hold) {
-	l.stats.abandoned.Add(1)
-	l.seen.markDead(h.ID)
-	l.wg.Add(1)
-	go func() {
-		defer l.wg.Done()
-		_, _ = l.giveUp(name, h)
-	}()
-}
-
-// release removes the hold, repeating the operation until the first clear answer, for one lease at most. gone tells that
-// the record did not have the hold although no earlier try can have removed it.
-//
-// rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
-// the lock locked.
-func (l *Locker) release(name string, h Hold) (gone bool, err error) {
-	begin := l.valid()
-	retry := jitter{ceiling: min(time.Second, h.Lease/20)}
-	for try := 1; ; try++ {
-		ok, err := call(l, l.base, opTimeout(h.Lease), func(ctx context.Context) (bool, error) {
-			return l.store.Release(ctx, name, h, NewVersion())
-		}, nil)
-		if err == nil {
-			return !ok && try == 1, nil
-		}
-		spent := l.valid() - begin
-		if spent >= h.Lease || errors.Is(err, ErrPermanent) || !pause(l.base.Done(), retry.next()) {
-			return false, &UnavailableError{Doing: "release", Name: name, For: spent, Cause: err}
-		}
-	}
 }

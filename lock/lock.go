@@ -83,15 +83,6 @@ const (
 	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
 )
 
-// margin is what the holder gives up at the end of its lease, and what a taker waits beyond it (together with
-// another lease/16): the bound on disagreeing clock rates.
-func margin(lease time.Duration) time.Duration { return max(lease/16, minMargin) }
-
-// standstill is how long a version must stand still before its holder is presumed dead.
-//
-// rule: the holder's own lease counts, not the taker's (k8s#114872); ms·17/16 + 250 ms.
-func standstill(lease time.Duration) time.Duration { return lease + lease/16 + minMargin }
-
 // opTimeout bounds one store operation: several fit into a lease, so that one lost packet is no lost lock.
 func opTimeout(lease time.Duration) time.Duration { return min(lease/5, maxTimeout) }
 

@@ -1,0 +1,82 @@
+package lock
+
+import (
+	"context"
+	"errors"
+	"time"
+)
+
+// abandon undoes an attempt whose outcome is unknown, in the background, on its own context. Should the attempt be
+// applied even later, its hold is an orphan that nobody renews: gone after one lease, and at once for this Locker,
+// which remembers the id.
+//
+// The caller is counted in l.wg.
+func (l *Locker) abandon(name string, h Hold) {
+	l.stats.abandoned.Add(1)
+	l.seen.markDead(h.ID)
+	l.wg.Add(1)
+	go func() {
+		defer l.wg.Done()
+		_, _ = l.giveUp(name, h)
+	}()
+}
+
+// release removes the hold, repeating the operation until the first clear answer, for one lease at most. gone tells that
+// the record did not have the hold although no earlier try can have removed it.
+//
+// rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
+// the lock locked.
+func (l *Locker) release(name string, h Hold) (gone bool, err error) {
+	begin := l.valid()
+	retry := jitter{ceiling: min(time.Second, h.Lease/20)}
+	for try := 1; ; try++ {
+		ok, err := call(l, l.base, opTimeout(h.Lease), func(ctx context.Context) (bool, error) {
+			return l.store.Release(ctx, name, h, NewVersion())
+		}, nil)
+		if err == nil {
+			return !ok && try == 1, nil
+		}
+		spent := l.valid() - begin
+		if spent >= h.Lease || errors.Is(err, ErrPermanent) || !pause(l.base.Done(), retry.next()) {
+			return false, &UnavailableError{Doing: "release", Name: name, For: spent, Cause: err}
+		}
+	}
+}
+
+// handOff gives an exclusive hold that nobody in this process uses any more to the front of the queue, in one round trip.
+// unclear: it may have been given away; the front finds out.
+//
+// rule: bound to the id of the hold, as everything a holder does; the new lease has its own id and a token of its own.
+func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {
+	if h.Shared() || l.open.Err() != nil {
+		return false, false
+	}
+	w := l.queues.choose(name)
+	if w == nil {
+		return false, false
+	}
+	to, sent := w.hold, l.valid()
+	g, err := call(l, l.base, opTimeout(min(h.Lease, to.Lease)), func(ctx context.Context) (grant, error) {
+		token, ok, err := l.store.HandOff(ctx, name, h.ID, to, NewVersion())
+		return grant{token, ok}, err
+	}, nil)
+	unclear = unclearAnswer(err)
+	if !l.queues.deliver(w, handoff{g, sent, unclear}) && (g.ok || unclear) {
+		l.abandon(name, to)
+	}
+	if g.ok {
+		l.stats.handedOff.Add(1)
+	}
+	return g.ok, unclear
+}
+
+// giveUp hands the hold of an ended lease over, or releases it. gone is as in release.
+func (l *Locker) giveUp(name string, h Hold) (gone bool, err error) {
+	handed, unclear := l.handOff(name, h)
+	if handed {
+		return false, nil
+	}
+	gone, err = l.release(name, h)
+	l.queues.wake(name)
+	return gone && !unclear, err
+}

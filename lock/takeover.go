@@ -1,0 +1,87 @@
+package lock
+
+import (
+	"context"
+	"math"
+	"time"
+)
+
+// When is a holder presumed dead, and its lock taken over? Only after this Locker has itself watched one version of the
+// holder's record stand still for the holder's whole lease and a margin for clock rates (decide, patience, standstill).
+// No stored date is compared with a clock: those of two machines differ by any amount, their rates hardly. The takeover itself
+// is a compare-and-swap on that version, see attempt.write, so a renewal that comes at the last moment wins.
+
+// decision is what a record means for an attempt.
+type decision struct {
+	next     step                        // stepDone: wait
+	patience time.Duration               // how long at most: then somebody may be dead
+	remove   func(context.Context) error // takes a dead one out of the record first
+}
+
+// decide says what the record that was last seen means.
+func (a *attempt) decide() decision {
+	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
+	r := ob.record
+	dead := func(h Hold, since time.Duration) bool {
+		left := a.l.patience(h) - (now - since)
+		if left > 0 {
+			patience = min(patience, left)
+		}
+		return left <= 0
+	}
+	// rule: a place in the queue is itself a lease: a waiter that died costs that, not more.
+	for _, e := range r.Queue {
+		if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {
+			return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
+				return a.l.store.Dequeue(ctx, a.name, e.ID, e.Version)
+			})}
+		}
+	}
+	// rule: nobody but the first in the queue may acquire, whether he queues himself or not.
+	turn := len(r.Queue) == 0 || r.Queue[0].ID == a.hold.ID
+	switch {
+	case r.Hold != nil:
+		if dead(*r.Hold, ob.version) && turn {
+			return decision{next: stepTakeOver}
+		}
+	case len(r.Shares) >= max(a.hold.Permits, 1):
+		// rule: each entry has a lease and a version of its own: a dead one does not live as long as any other is renewed.
+		for _, e := range r.Shares {
+			if dead(e.Hold, ob.entries[e.Version]) {
+				return decision{remove: a.removing(func(ctx context.Context) (bool, error) {
+					return a.l.store.Expire(ctx, a.name, e, NewVersion())
+				})}
+			}
+		}
+	case turn:
+		return decision{next: stepFree}
+	}
+	return decision{next: stepDone, patience: patience}
+}
+
+func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
+	return func(wait context.Context) error {
+		_, err := call(a.l, wait, opTimeout(a.hold.Lease), op, nil)
+		return err
+	}
+}
+
+// patience is how long a version of hold h must stand still before its holder is presumed dead.
+func (l *Locker) patience(h Hold) time.Duration {
+	switch {
+	case l.seen.isDead(h.ID):
+		return 0 // our own, and no code relies on it any more
+	case provablyDead(l.opts.Owner, h.Owner):
+		return 0 // a process of this machine that is gone
+	}
+	return standstill(h.Lease)
+}
+
+// margin is what the holder gives up at the end of its lease, and what a taker waits beyond it (together with
+// another lease/16): the bound on disagreeing clock rates.
+func margin(lease time.Duration) time.Duration { return max(lease/16, minMargin) }
+
+// standstill is how long a version must stand still before its holder is presumed dead.
+//
+// rule: the holder's own lease counts, not the taker's (k8s#114872); ms·17/16 + 250 ms.
+func standstill(lease time.Duration) time.Duration { return lease + lease/16 + minMargin }
