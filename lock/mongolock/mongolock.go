@@ -28,8 +28,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math"
-	"slices"
 	"strconv"
 	"strings"
 	"time"
@@ -159,162 +157,6 @@ func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*st
 	return s, nil
 }
 
-// document is a record as it is stored.
-type document struct {
-	ID      string        `bson:"_id"`
-	Token   int64         `bson:"token"`
-	Version bson.ObjectID `bson:"v"`
-	Hold    *hold         `bson:"h,omitempty"`
-	Shares  []hold        `bson:"s,omitempty"`
-	Queue   []hold        `bson:"q,omitempty"`
-	Forced  *forced       `bson:"f,omitempty"`
-	Since   time.Time     `bson:"since,omitempty"`
-	At      time.Time     `bson:"at,omitempty"`
-}
-
-// hold is one in h, s or q.
-type hold struct {
-	ID      bson.ObjectID  `bson:"id"`
-	Version *bson.ObjectID `bson:"v,omitempty"` // not in h: it has the record's
-	MS      int64          `bson:"ms"`
-	Owner   owner          `bson:"owner"`
-	Why     string         `bson:"why,omitempty"`
-	Permits int            `bson:"n,omitempty"`
-	Asked   string         `bson:"rq,omitempty"`
-}
-
-type forced struct {
-	ID  bson.ObjectID `bson:"id"`
-	Why string        `bson:"why"`
-}
-
-type owner struct {
-	Host         string `bson:"host,omitempty"`
-	PID          int    `bson:"pid,omitempty"`
-	Instance     string `bson:"instance,omitempty"`
-	Boot         string `bson:"boot,omitempty"`
-	PIDNamespace string `bson:"pidns,omitempty"`
-	Started      string `bson:"started,omitempty"`
-}
-
-func held(h lock.Hold) *hold {
-	return &hold{ID: bson.ObjectID(h.ID), MS: h.Lease.Milliseconds(), Owner: owner(h.Owner), Why: h.Why, Permits: h.Permits,
-		Asked: h.Asked}
-}
-
-func entry(h lock.Hold, v lock.Version) *hold {
-	e := held(h)
-	e.Version = (*bson.ObjectID)(&v)
-	return e
-}
-
-func (h hold) hold() lock.Hold {
-	return lock.Hold{ID: lock.HoldID(h.ID), Lease: time.Duration(h.MS) * time.Millisecond, Owner: lock.Process(h.Owner), Why: h.Why,
-		Permits: h.Permits, Asked: h.Asked}
-}
-
-func entries(list []hold) []lock.Entry {
-	var es []lock.Entry
-	for _, h := range list {
-		e := lock.Entry{Hold: h.hold()}
-		if h.Version != nil {
-			e.Version = lock.Version(*h.Version)
-		}
-		es = append(es, e)
-	}
-	return es
-}
-
-func (d document) record() lock.Record {
-	r := lock.Record{Name: d.ID, Token: d.Token, Version: lock.Version(d.Version), Since: d.Since, At: d.At,
-		Shares: entries(d.Shares), Queue: entries(d.Queue)}
-	if d.Hold != nil {
-		h := d.Hold.hold()
-		r.Hold = &h
-	}
-	if d.Forced != nil {
-		r.Forced = &lock.Forced{ID: lock.HoldID(d.Forced.ID), Why: d.Forced.Why}
-	}
-	return r
-}
-
-// and adds conditions on a name.
-func and(name string, conditions ...bson.D) bson.D {
-	d := bson.D{{Key: "_id", Value: name}}
-	for _, c := range conditions {
-		d = append(d, c...)
-	}
-	return d
-}
-
-func is(key string, value any) bson.D { return bson.D{{Key: key, Value: value}} }
-
-func absent(key string) bson.D { return is(key, is("$exists", false)) }
-
-// turn is the condition that nobody else is first in the queue.
-func turn(h lock.Hold) bson.D {
-	return is("$or", bson.A{absent("q.0"), is("q.0.id", bson.ObjectID(h.ID))})
-}
-
-// room is the condition that the entries leave room for h, and that it is not one of them (a request that arrives twice).
-func room(h lock.Hold) bson.D {
-	if !h.Shared() {
-		return absent("s.0")
-	}
-	return append(absent("s."+strconv.Itoa(h.Permits-1)), is("s.id", is("$ne", bson.ObjectID(h.ID)))...)
-}
-
-// take is the update of an acquisition: the new hold, a token above the last one, the server's dates.
-func take(h lock.Hold, v lock.Version) bson.D {
-	set := is("v", bson.ObjectID(v))
-	d := bson.D{
-		{Key: "$inc", Value: is("token", int64(1))},
-		{Key: "$currentDate", Value: bson.D{{Key: "at", Value: true}, {Key: "since", Value: true}}},
-		{Key: "$pull", Value: is("q", is("id", bson.ObjectID(h.ID)))},
-	}
-	if h.Shared() {
-		d = append(d, bson.E{Key: "$push", Value: is("s", entry(h, v))}, bson.E{Key: "$unset", Value: is("h", "")})
-	} else {
-		set = append(set, is("h", held(h))...)
-	}
-	return append(d, bson.E{Key: "$set", Value: set})
-}
-
-// touch is the update of a renewal.
-func touch(h lock.Hold, v lock.Version) bson.D {
-	set := is("v", bson.ObjectID(v))
-	if h.Shared() {
-		set = append(set, is("s.$.v", bson.ObjectID(v))...)
-	}
-	return bson.D{
-		{Key: "$set", Value: set},
-		{Key: "$currentDate", Value: is("at", true)},
-	}
-}
-
-// remove is the update of a release.
-func remove(h lock.Hold, v lock.Version) bson.D {
-	d := bson.D{
-		{Key: "$set", Value: is("v", bson.ObjectID(v))},
-		{Key: "$currentDate", Value: is("at", true)},
-	}
-	if h.Shared() {
-		return append(d, bson.E{Key: "$pull", Value: is("s", is("id", bson.ObjectID(h.ID)))})
-	}
-	return append(d, bson.E{Key: "$unset", Value: is("h", "")})
-}
-
-// mine is the filter of everything a holder does.
-//
-// rule: by the id of the acquisition, not by name alone (that would touch a successor), and not by version (a renewal
-// whose answer was lost would end the own lease).
-func mine(name string, h lock.Hold) bson.D {
-	if h.Shared() {
-		return and(name, is("s.id", bson.ObjectID(h.ID)))
-	}
-	return and(name, is("h.id", bson.ObjectID(h.ID)))
-}
-
 // Read finds {_id: name}. Index: _id. Nothing found = the name has no record. On the primary, possibly a deposed one: a
 // hint.
 func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error) {
@@ -327,24 +169,6 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 	}
 	r, err := decode(name, raw)
 	return r, err == nil, err
-}
-
-// decode reads a document. The error is a *lock.DamagedError.
-func decode(name string, raw bson.Raw) (lock.Record, error) {
-	var d document
-	if err := bson.Unmarshal(raw, &d); err != nil {
-		return lock.Record{}, &lock.DamagedError{Name: name, Cause: err}
-	}
-	holds := slices.Concat(d.Shares, d.Queue)
-	if d.Hold != nil {
-		holds = append(holds, *d.Hold)
-	}
-	for _, h := range holds {
-		if h.MS < 0 || h.MS > math.MaxInt64/int64(time.Millisecond) {
-			return lock.Record{}, &lock.DamagedError{Name: name, Cause: fmt.Errorf("a lease of %d ms", h.MS)}
-		}
-	}
-	return d.record(), nil
 }
 
 // RemoveDamaged finds and deletes {_id: name}. Index: _id. The version that was found bounds the deletion.
@@ -491,11 +315,6 @@ func (s *store) Dequeue(ctx context.Context, name string, id lock.HoldID, v lock
 		filter = is("q", seen(id, v))
 	}
 	return s.write(ctx, "leave the queue for", and(name, filter), is("$pull", is("q", is("id", bson.ObjectID(id)))))
-}
-
-// seen is the condition on an array that it has an entry with this version.
-func seen(id lock.HoldID, v lock.Version) bson.D {
-	return is("$elemMatch", bson.D{{Key: "id", Value: bson.ObjectID(id)}, {Key: "v", Value: bson.ObjectID(v)}})
 }
 
 // List finds all documents sorted by _id. Index: _id.

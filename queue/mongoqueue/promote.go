@@ -16,8 +16,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Promoting delayed messages touches many documents, and no transaction is there to hold them together. What holds them together is one
-// document, the plan:
+// Promoting delayed messages touches many documents without a transaction. One document holds them together, the plan:
 //
 //	      read the plan ──▶ finish it, if this process has not seen it finished
 //	           │
@@ -26,7 +25,7 @@ import (
 //	      replace the plan, if it is still the one that was read: these delayed messages, under these IDs
 //	           │                                                   └─ somebody else was faster: begin again another time
 //	           ▼
-//	finish:  insert the messages ──▶ bury what cannot be promoted ──▶ note that they are settled ──▶ remove the delayed ones
+//	finish:  insert the messages ──▶ move what cannot be promoted to the dead letters ──▶ note that they are settled ──▶ remove the delayed ones
 //	           │
 //	           └─ the server refuses one of them for good: replace the plan by one in which it is to be buried, and go on
 //

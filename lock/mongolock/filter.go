@@ -1,0 +1,91 @@
+package mongolock
+
+import (
+	"strconv"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// and adds conditions on a name.
+func and(name string, conditions ...bson.D) bson.D {
+	d := bson.D{{Key: "_id", Value: name}}
+	for _, c := range conditions {
+		d = append(d, c...)
+	}
+	return d
+}
+
+func is(key string, value any) bson.D { return bson.D{{Key: key, Value: value}} }
+
+func absent(key string) bson.D { return is(key, is("$exists", false)) }
+
+// turn is the condition that nobody else is first in the queue.
+func turn(h lock.Hold) bson.D {
+	return is("$or", bson.A{absent("q.0"), is("q.0.id", bson.ObjectID(h.ID))})
+}
+
+// room is the condition that the entries leave room for h, and that it is not one of them (a request that arrives twice).
+func room(h lock.Hold) bson.D {
+	if !h.Shared() {
+		return absent("s.0")
+	}
+	return append(absent("s."+strconv.Itoa(h.Permits-1)), is("s.id", is("$ne", bson.ObjectID(h.ID)))...)
+}
+
+// take is the update of an acquisition: the new hold, a token above the last one, the server's dates.
+func take(h lock.Hold, v lock.Version) bson.D {
+	set := is("v", bson.ObjectID(v))
+	d := bson.D{
+		{Key: "$inc", Value: is("token", int64(1))},
+		{Key: "$currentDate", Value: bson.D{{Key: "at", Value: true}, {Key: "since", Value: true}}},
+		{Key: "$pull", Value: is("q", is("id", bson.ObjectID(h.ID)))},
+	}
+	if h.Shared() {
+		d = append(d, bson.E{Key: "$push", Value: is("s", entry(h, v))}, bson.E{Key: "$unset", Value: is("h", "")})
+	} else {
+		set = append(set, is("h", held(h))...)
+	}
+	return append(d, bson.E{Key: "$set", Value: set})
+}
+
+// touch is the update of a renewal.
+func touch(h lock.Hold, v lock.Version) bson.D {
+	set := is("v", bson.ObjectID(v))
+	if h.Shared() {
+		set = append(set, is("s.$.v", bson.ObjectID(v))...)
+	}
+	return bson.D{
+		{Key: "$set", Value: set},
+		{Key: "$currentDate", Value: is("at", true)},
+	}
+}
+
+// remove is the update of a release.
+func remove(h lock.Hold, v lock.Version) bson.D {
+	d := bson.D{
+		{Key: "$set", Value: is("v", bson.ObjectID(v))},
+		{Key: "$currentDate", Value: is("at", true)},
+	}
+	if h.Shared() {
+		return append(d, bson.E{Key: "$pull", Value: is("s", is("id", bson.ObjectID(h.ID)))})
+	}
+	return append(d, bson.E{Key: "$unset", Value: is("h", "")})
+}
+
+// mine is the filter of everything a holder does.
+//
+// rule: by the id of the acquisition, not by name alone (that would touch a successor), and not by version (a renewal
+// whose answer was lost would end the own lease).
+func mine(name string, h lock.Hold) bson.D {
+	if h.Shared() {
+		return and(name, is("s.id", bson.ObjectID(h.ID)))
+	}
+	return and(name, is("h.id", bson.ObjectID(h.ID)))
+}
+
+// seen is the condition on an array that it has an entry with this version.
+func seen(id lock.HoldID, v lock.Version) bson.D {
+	return is("$elemMatch", bson.D{{Key: "id", Value: bson.ObjectID(id)}, {Key: "v", Value: bson.ObjectID(v)}})
+}

@@ -1,0 +1,129 @@
+package queue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/clock"
+)
+
+// A batch whose answer is lost is sent again, the same documents under the same IDs, until all of it is settled or RepeatFor is over. What landed
+// is recognised by its ID. What may have landed is Unknown at the end, never Rejected; the rest of the stream goes on under a new producer number,
+// so that the numbers of the lost rest leave no gap.
+
+// send inserts a batch until every message of it is settled.
+func (s *stream) send(batch []*item) {
+	p := s.p
+	msgs := make([]Message, len(batch))
+	for i, it := range batch {
+		msgs[i] = it.msg
+	}
+	defer s.settledBatch()
+	// rule: time goes on while the machine sleeps. A consumer that has appended these messages may have forgotten them when it wakes up.
+	began := clock.Start()
+	mayHaveLanded := s.repeat > 0 // an attempt with the unsettled messages ended unclear, perhaps in another process
+	for attempt := 1; ; attempt++ {
+		err := s.attempt(msgs)
+		if err == nil {
+			s.settle(batch, Stored, nil)
+			s.register()
+			return
+		}
+		done := min(err.Stored, len(batch))
+		s.settle(batch[:done], Stored, nil)
+		batch, msgs = batch[done:], msgs[done:]
+		if len(batch) == 0 {
+			return
+		}
+		mayHaveLanded = mayHaveLanded || !err.Refused
+		wait := repeatWait(attempt)
+		if err.Refused && !err.Temporary || p.sending.Err() != nil || p.opt.RepeatFor-began.Elapsed() <= wait {
+			s.giveUp(batch, mayHaveLanded, err)
+			return
+		}
+		p.mu.Lock()
+		p.stats.Repeats++
+		p.mu.Unlock()
+		if p.opt.OnRepeat != nil {
+			p.opt.OnRepeat(Repeat{Type: s.typ, Attempt: attempt, Messages: len(batch), Wait: wait, Err: err})
+		}
+		timer := time.NewTimer(wait)
+		select {
+		case <-timer.C:
+		case <-p.sending.Done():
+		}
+		timer.Stop()
+		// rule: the repetition carries the same documents with the same IDs, so what landed before is recognised
+	}
+}
+
+func (s *stream) settledBatch() {
+	s.p.mu.Lock()
+	s.p.stats.Batches++
+	s.p.mu.Unlock()
+}
+
+// attempt makes one Insert and reduces its error to the three parts of an InsertError.
+func (s *stream) attempt(msgs []Message) *InsertError {
+	if err := context.Cause(s.p.sending); err != nil {
+		return &InsertError{Refused: true, Err: err}
+	}
+	// rule: a stop calls off no attempt: what was sent may have landed, and is settled.
+	ctx, cancel := context.WithTimeoutCause(s.p.sending, s.p.opt.AttemptTimeout,
+		fmt.Errorf("no answer to an insert of %d messages in time", len(msgs)))
+	defer cancel()
+	var err error
+	if s.delayed {
+		err = s.p.q.Delay(ctx, msgs)
+	} else {
+		err = s.p.q.Insert(ctx, s.typ, msgs)
+	}
+	if err == nil {
+		return nil
+	}
+	var ie *InsertError
+	if !errors.As(err, &ie) {
+		ie = &InsertError{Err: err} // rule: what is not known to be refused is unclear
+	}
+	return ie
+}
+
+// giveUp reports the rest of a batch that could not be stored.
+func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
+	if mayHaveLanded { // rule: never Rejected for a message that may have landed, however clear the last answer was
+		s.settle(batch, Unknown, unknownError(err.Err))
+	} else {
+		s.settle(batch, Rejected, fmt.Errorf("publish: not stored: %w", err.Err))
+	}
+	s.p.mu.Lock()
+	defer s.p.mu.Unlock()
+	if s.p.opt.Resume != nil {
+		s.broken = err.Err // whoever continues goes on with the same number
+		return
+	}
+	// rule: after anything but "all stored" a new producer number, so that the numbers of the lost rest leave no gap
+	s.producer, s.n = newProducerNumber(), 0
+	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new
+	// number sort behind those of the old one
+	switch {
+	case s.stored.IsZero():
+	case errors.Is(err.Err, ErrReplaced): // nothing follows: what is published from now on is refused, and nobody need wait for that
+	case s.delayed: // nobody reads them before they are promoted: it is enough that the new IDs sort behind the old ones
+		s.notBefore = time.Now().Add(2 * time.Millisecond)
+	default:
+		s.notBefore = s.stored.Add(rotationPause)
+	}
+	s.p.stats.Rotations++
+}
+
+// repeatWait is the pause after the given attempt: doubling, with jitter over its upper half.
+func repeatWait(attempt int) time.Duration {
+	d := maxRepeatWait
+	if attempt < 16 {
+		d = min(d, minRepeatWait<<(attempt-1))
+	}
+	return d/2 + rand.N(d/2+1)
+}
