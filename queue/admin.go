@@ -1,6 +1,6 @@
 package queue
 
-// AdminLock is the name of the lock under which people change by hand what is stored for a type: fencepost dead requeue, dead rm,
+// AdminLock is the name of the lock under which people change by hand what is stored for a type: requeueing and removing dead letters,
 // scheduled rm and types purge hold it, so that one of them works on a type at a time. A program that calls [Requeue] holds it, too:
 //
 //	err := backend.Locker.Do(ctx, queue.AdminLock("orders"), func(ctx context.Context) error {

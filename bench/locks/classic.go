@@ -1,4 +1,4 @@
-package mongolock
+package locks
 
 import (
 	"context"
@@ -25,7 +25,7 @@ import (
 //   - The document is gone after a release, and a counter in it begins again: there is no fencing token to be had.
 //   - When the answer to an acquisition is lost the lock is held by nobody, until the expiry.
 //
-// The Locker of package lock over the store of this package has none of these failures, and is no slower.
+// The Locker of package lock over the store of package mongolock has none of these failures, and is no slower.
 type Classic struct {
 	locks *mongo.Collection
 	o     ClassicOptions

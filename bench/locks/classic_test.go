@@ -1,4 +1,4 @@
-package mongolock_test
+package locks
 
 import (
 	"context"
@@ -17,13 +17,13 @@ import (
 )
 
 // onBothVariants runs f with the lock by insert and with the one by upsert.
-func onBothVariants(t *testing.T, f func(t *testing.T, db *mongo.Database, open func(mongolock.ClassicOptions) *mongolock.Classic)) {
+func onBothVariants(t *testing.T, f func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic)) {
 	for _, upsert := range []bool{false, true} {
 		t.Run(map[bool]string{false: "insert", true: "upsert"}[upsert], func(t *testing.T) {
 			db := mongotest.Database(t)
-			f(t, db, func(o mongolock.ClassicOptions) *mongolock.Classic {
+			f(t, db, func(o ClassicOptions) *Classic {
 				o.Upsert = upsert
-				c, err := mongolock.NewClassic(t.Context(), db, o)
+				c, err := NewClassic(t.Context(), db, o)
 				if err != nil {
 					t.Fatal(err)
 				}
@@ -48,7 +48,7 @@ func ourLocker(t *testing.T, db *mongo.Database) *lock.Locker {
 	return l
 }
 
-func mustClassic(t *testing.T, c *mongolock.Classic, name string) *mongolock.ClassicLock {
+func mustClassic(t *testing.T, c *Classic, name string) *ClassicLock {
 	t.Helper()
 	l, err := c.TryAcquire(t.Context(), name)
 	if err != nil {
@@ -59,8 +59,8 @@ func mustClassic(t *testing.T, c *mongolock.Classic, name string) *mongolock.Cla
 
 // TestClassicExcludes: as long as nothing goes wrong the classic lock works, and duplicate keys are no errors.
 func TestClassicExcludes(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(mongolock.ClassicOptions) *mongolock.Classic) {
-		c := open(mongolock.ClassicOptions{Poll: time.Millisecond})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
+		c := open(ClassicOptions{Poll: time.Millisecond})
 		var holders, grants atomic.Int32
 		var wg sync.WaitGroup
 		for range 8 {
@@ -100,8 +100,8 @@ func TestClassicExcludes(t *testing.T) {
 
 // TestClassicTokenResets: with the document its counter is gone. Ours only grows.
 func TestClassicTokenResets(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(mongolock.ClassicOptions) *mongolock.Classic) {
-		c, ours := open(mongolock.ClassicOptions{}), ourLocker(t, db)
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
+		c, ours := open(ClassicOptions{}), ourLocker(t, db)
 		var classic, fenced []int64
 		for range 3 {
 			l := mustClassic(t, c, "n")
@@ -126,7 +126,7 @@ func TestClassicTokenResets(t *testing.T) {
 // sweep does what the server's TTL sweeper does once a minute, so that the tests need not wait for it.
 func sweep(t *testing.T, db *mongo.Database) {
 	t.Helper()
-	_, err := db.Collection(mongolock.DefaultClassicCollection).DeleteMany(t.Context(), bson.D{{Key: "expireAt", Value: bson.D{{Key: "$lt", Value: time.Now()}}}})
+	_, err := db.Collection(DefaultClassicCollection).DeleteMany(t.Context(), bson.D{{Key: "expireAt", Value: bson.D{{Key: "$lt", Value: time.Now()}}}})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -135,12 +135,12 @@ func sweep(t *testing.T, db *mongo.Database) {
 // TestClassicZombieFreesItsSuccessorsLock: a holder that outlived its expiry deletes the document by name, and it is
 // another one's. Ours tells it that it lost the lock, and frees nothing.
 func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(mongolock.ClassicOptions) *mongolock.Classic) {
-		c := open(mongolock.ClassicOptions{Expiry: time.Millisecond})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
+		c := open(ClassicOptions{Expiry: time.Millisecond})
 		zombie := mustClassic(t, c, "n")
 		time.Sleep(10 * time.Millisecond)
 		sweep(t, db)
-		long := open(mongolock.ClassicOptions{Expiry: time.Hour})
+		long := open(ClassicOptions{Expiry: time.Hour})
 		mustClassic(t, long, "n") // the successor
 		if err := zombie.Release(t.Context()); err != nil {
 			t.Fatalf("the zombie's release: %v", err)
@@ -175,8 +175,8 @@ func TestClassicZombieFreesItsSuccessorsLock(t *testing.T) {
 // TestClassicExpiredLockStaysUntilTheSweep: nobody takes an expired document over; the next in line waits for the server's
 // sweeper. Ours is taken over one lease after its holder died.
 func TestClassicExpiredLockStaysUntilTheSweep(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(mongolock.ClassicOptions) *mongolock.Classic) {
-		c := open(mongolock.ClassicOptions{Expiry: time.Millisecond})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
+		c := open(ClassicOptions{Expiry: time.Millisecond})
 		shown := false
 		for range 5 { // the sweeper may come by just then
 			mustClassic(t, c, "n")
@@ -198,18 +198,18 @@ func TestClassicExpiredLockStaysUntilTheSweep(t *testing.T) {
 // TestClassicClockSkew: the expiry is the holder's clock. Of a holder whose clock is an hour behind the lock is swept
 // while it is held.
 func TestClassicClockSkew(t *testing.T) {
-	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(mongolock.ClassicOptions) *mongolock.Classic) {
-		behind := open(mongolock.ClassicOptions{Clock: func() time.Time { return time.Now().Add(-time.Hour) }})
+	onBothVariants(t, func(t *testing.T, db *mongo.Database, open func(ClassicOptions) *Classic) {
+		behind := open(ClassicOptions{Clock: func() time.Time { return time.Now().Add(-time.Hour) }})
 		mustClassic(t, behind, "n")
 		sweep(t, db)
-		if _, err := open(mongolock.ClassicOptions{}).TryAcquire(t.Context(), "n"); err != nil {
+		if _, err := open(ClassicOptions{}).TryAcquire(t.Context(), "n"); err != nil {
 			t.Errorf("the lock is still held (%v): the failure was not shown", err)
 		}
 	})
 }
 
 func TestClassicBadInput(t *testing.T) {
-	if _, err := mongolock.NewClassic(t.Context(), mongotest.Database(t), mongolock.ClassicOptions{Expiry: -1}); !errors.Is(err, lock.ErrInvalid) {
+	if _, err := NewClassic(t.Context(), mongotest.Database(t), ClassicOptions{Expiry: -1}); !errors.Is(err, lock.ErrInvalid) {
 		t.Errorf("a negative expiry: %v", err)
 	}
 }

@@ -64,7 +64,7 @@ func openLocker(ctx context.Context, contender string, db *mongo.Database, t ter
 		}
 		return openFencepost(store, t)
 	case nameInsert, nameUpsert:
-		c, err := mongolock.NewClassic(ctx, db, mongolock.ClassicOptions{Expiry: t.Lease, Upsert: contender == nameUpsert})
+		c, err := NewClassic(ctx, db, ClassicOptions{Expiry: t.Lease, Upsert: contender == nameUpsert})
 		if err != nil {
 			return nil, err
 		}
@@ -117,7 +117,7 @@ func lease(le *lock.Lease, err error) (held, error) {
 func (f fencepostLease) release(ctx context.Context) error { return f.le.Release(ctx) }
 func (f fencepostLease) token() int64                      { return f.le.Token() }
 
-type classic struct{ c *mongolock.Classic }
+type classic struct{ c *Classic }
 
 func (c classic) acquire(ctx context.Context, name string) (held, error) {
 	return classicHeld(c.c.Acquire(ctx, name))
@@ -129,9 +129,9 @@ func (c classic) try(ctx context.Context, name string) (held, error) {
 
 func (classic) close(context.Context) error { return nil }
 
-type classicLock struct{ l *mongolock.ClassicLock }
+type classicLock struct{ l *ClassicLock }
 
-func classicHeld(l *mongolock.ClassicLock, err error) (held, error) {
+func classicHeld(l *ClassicLock, err error) (held, error) {
 	if err != nil {
 		return nil, err
 	}

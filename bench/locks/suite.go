@@ -1,4 +1,4 @@
-// Package locks measures package lock on MongoDB against the lock that is usually written (mongolock.Classic).
+// Package locks measures package lock on MongoDB against the lock that is usually written (Classic).
 package locks
 
 import (
