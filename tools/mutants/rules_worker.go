@@ -172,7 +172,7 @@ var workerRules = []rule{
 		old: `case errors.Is(err, ErrNotTried), ctx.Err() != nil: // rule`, new: `case ctx.Err() != nil: // rule`},
 	{file: "worker/handle.go", rule: "as with a file, the token is raised only while the lock is held", untested: "the lock sees to it: TestRaiseTokenEndsWithItsContextAndTheLease"},
 	{file: "worker/poison.go", rule: "after a crash messages are handed over one by one", tests: "TestMessageThatKillsTheProcessIsPutAside",
-		old: `if now.Starts > 1 || len(now.Deaths) > 0 {`, new: "now = mark{}\n\tif now.Starts > 1 || len(now.Deaths) > 0 {"},
+		old: `if now.Starts > 1 || len(now.Deaths) > 0 {`, new: "now = sessionMark{}\n\tif now.Starts > 1 || len(now.Deaths) > 0 {"},
 	{file: "worker/poison.go", rule: "only a death while it was alone accuses a message", tests: "TestKillsForOtherReasonsAccuseNoMessage",
 		old: `return deaths, deaths >= aloneDeaths`, new: `return deaths, deaths >= 1`},
 
@@ -189,7 +189,7 @@ var workerRules = []rule{
 		old: `ripe := it.wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
 	{file: "worker/session.go", rule: "an end is final, also when the type is resumed meanwhile", how: "resuming revives the session", tests: "TestShortPauseWhileAFetchHangs",
 		old: "	case <-s.ended:\n\t\treturn true\n", new: "	case <-s.ended:\n\t\treturn s.pool.rebalancer.Paused(s.typ) || s.pool.stopped(ctx)\n",
-		also: []edit{{"worker/session.go", "		case <-s.ended:\n\t\t\tcancel()\n", "		case <-s.ended:\n"}}},
+		also: []edit{{"worker/session.go", "		case <-s.ended:\n\t\t\tcancel()\n", "		case <-s.ended:\n"}, {"worker/session.go", "	case <-t.C:\n\tcase <-s.ended:\n", "	case <-t.C:\n"}}},
 	{file: "worker/handoff.go", rule: "told first, and looked then", tests: "TestAStandbyThatHasJustComeGoesOn",
 		old: `		s.pool.rebalancer.Exchange(ctx)`, new: ``},
 	{file: "worker/internal/share/turns.go", rule: "no type with backlog waits for somebody who does not come", in: "worker", tests: "TestNoTypeWaitsForAMemberThatDoesNotCome",
