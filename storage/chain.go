@@ -11,6 +11,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // Chain is files of one type, each of which continues the one before it. What ties them together is in them: a seal names
@@ -395,7 +397,7 @@ func (c Chain) checkEnd(ctx context.Context, fsys FS) error {
 				Reason: fmt.Sprintf("%s is sealed, and the file in which it goes on, generation %d (%s), is not here", last.Path, last.Sealed.Generation, next.Path),
 				Remedy: "mount or restore that file; if it never was here, because a writer was interrupted, the next writer of the type makes it"}
 		}
-		if err := sleep(ctx, successorPoll); err != nil {
+		if err := wait.For(ctx, successorPoll); err != nil {
 			return err
 		}
 	}

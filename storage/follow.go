@@ -9,6 +9,8 @@ import (
 	"path/filepath"
 	"slices"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // FollowOptions of Follow. The zero value follows from the first record on.
@@ -75,7 +77,7 @@ func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 		if more {
 			continue
 		}
-		if err := sleep(ctx, f.o.Poll); err != nil {
+		if err := wait.For(ctx, f.o.Poll); err != nil {
 			return nil, err
 		}
 	}

@@ -238,17 +238,6 @@ func (w *Writer) checkPlace() error {
 	}
 }
 
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
-
 func undecodable(path string, h *recHeader) error {
 	return &CorruptError{Path: path, Offset: h.offset, End: h.end(), LostFirst: h.base, LostNext: h.base + uint64(h.count),
 		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode"}

@@ -10,6 +10,8 @@ import (
 	mathrand "math/rand/v2"
 	"syscall"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // Taking over: the fence that shuts out every writer before, then the scan that finds what they left, and the open record that says so.
@@ -21,7 +23,7 @@ func (w *Writer) fence(ctx context.Context) error {
 	var want, got int64
 	for attempt := range fenceAttempts {
 		if attempt > 0 {
-			if err := sleep(ctx, time.Duration(float64(attempt)*mathrand.Float64()*float64(fenceBackoff))); err != nil {
+			if err := wait.For(ctx, time.Duration(float64(attempt)*mathrand.Float64()*float64(fenceBackoff))); err != nil {
 				return err
 			}
 		}

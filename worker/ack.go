@@ -7,6 +7,7 @@ import (
 	"slices"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -54,7 +55,7 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 
 // acknowledge removes settled messages from the queue, and tries again until it has or the session is over.
 func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outage) error {
-	retry := backoff{min: watchMin, max: watchMax}
+	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	for {
 		began := time.Now()
 		// rule: a stop calls off no acknowledgement: what is in hand is finished within the grace.
@@ -63,7 +64,7 @@ func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outag
 		if errors.Is(err, storage.ErrFenced) || !outage.note(&s.log, err, "acknowledge") {
 			return err
 		}
-		if err := sleep(ctx, retry.next()); err != nil {
+		if err := wait.For(ctx, retry.Next()); err != nil {
 			return err
 		}
 	}

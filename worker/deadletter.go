@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
@@ -91,10 +92,10 @@ func (s *session) bury(ctx context.Context, letters ...queue.DeadLetter) error {
 	for i := range letters {
 		letters[i].Worker = s.pool.name
 	}
-	retry := backoff{min: watchMin, max: watchMax}
+	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	for outage.note(&s.log, s.pool.cfg.Queue.MoveToDeadLetters(ctx, s.typ, letters), "put a message aside") {
-		if err := sleep(ctx, retry.next()); err != nil {
+		if err := wait.For(ctx, retry.Next()); err != nil {
 			return fmt.Errorf("put message %s aside: %w", letters[0].ID, err)
 		}
 	}

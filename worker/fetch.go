@@ -4,6 +4,7 @@ import (
 	"context"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -40,7 +41,7 @@ type fetcher struct {
 	lastAged                      time.Time // when the ledger was last aged
 
 	lastSeen time.Time // when a message was last fetched
-	heldPoll backoff
+	heldPoll wait.Backoff
 	heldAt   time.Time // what is held back is not read again before
 }
 
@@ -48,8 +49,8 @@ type fetcher struct {
 // nothing pending.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
 	cfg := &f.pool.cfg
-	poll := backoff{min: cfg.Linger, max: watchMax}
-	f.heldPoll = backoff{min: watchMin, max: heldRetryMax}
+	poll := wait.Backoff{Min: cfg.Linger, Max: watchMax}
+	f.heldPoll = wait.Backoff{Min: watchMin, Max: heldRetryMax}
 	f.lastSeen = time.Now()
 	first := true // nothing was fetched yet
 	var outage outage
@@ -65,7 +66,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			if fatal(err) || ctx.Err() != nil {
 				return false, err
 			}
-			f.pause(ctx, poll.next())
+			f.pause(ctx, poll.Next())
 		case len(msgs) > 0:
 			f.walked(msgs)
 			f.nothing = false
@@ -76,7 +77,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 				memory.give()
 				return false, ctx.Err()
 			}
-			poll.reset()
+			poll.Reset()
 			switch {
 			case first && f.short && cfg.UntilEmpty:
 				f.lastFull = time.Time{} // that may have been all: the next look, from the start, tells
@@ -89,7 +90,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			if err := f.inflight.wait(ctx); err != nil {
 				return false, err
 			}
-			wait := poll.next()
+			wait := poll.Next()
 			switch {
 			case f.emptied(asking):
 				return true, nil
@@ -213,9 +214,9 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	}
 	// What waits behind a missing message is read again less and less often while that stays missing.
 	if held == nil {
-		f.heldPoll.reset()
+		f.heldPoll.Reset()
 	}
-	f.heldAt = now.Add(f.heldPoll.next())
+	f.heldAt = now.Add(f.heldPoll.Next())
 	if err := f.inflight.wait(ctx); err != nil {
 		return err
 	}

@@ -89,7 +89,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 // collects them in done. It gives up in between, without an error, when the session is to end: what
 // is not settled stays in the queue.
 func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *group, out chan<- group) error {
-	h.retries.pause.reset()
+	h.retries.pause.Reset()
 	size := len(msgs) // of the next attempt
 	for len(msgs) > 0 && !h.ending(ctx) {
 		// For efficiency's sake only, as for the file: a handler whose effects must not come late
@@ -130,7 +130,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			h.emit(Event{Kind: Committed, Messages: int(n)})
 		}
 		if settled > 0 {
-			h.retries.pause.reset()
+			h.retries.pause.Reset()
 			size *= 2
 		} else {
 			size = max(size/2, 1) // perhaps they are too many, for the Timeout for example
@@ -147,7 +147,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			return err
 		}
 		done.ids = nil
-		h.pause(ctx, h.retries.pause.full())
+		h.pause(ctx, h.retries.pause.Spread())
 	}
 	h.over = len(msgs) > 0
 	return ctx.Err()

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
@@ -25,7 +26,7 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 			beat("dead", 1)
 			beat("alive", 1)
 			go func() {
-				for n := int64(2); sleep(ctx, share.HeartbeatEvery) == nil; n++ {
+				for n := int64(2); wait.For(ctx, share.HeartbeatEvery) == nil; n++ {
 					beat("alive", n)
 				}
 			}()

@@ -6,6 +6,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
@@ -102,10 +103,10 @@ func (p *poison) store(ctx context.Context) error {
 // trying records, durably, that a message is handed over by itself.
 func (p *poison) trying(ctx context.Context, id queue.ID) error {
 	p.mark.Trying = id
-	retry := backoff{min: watchMin, max: watchMax}
+	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	for outage.note(p.log, p.store(ctx), "note which message is being handled") {
-		if err := sleep(ctx, retry.next()); err != nil {
+		if err := wait.For(ctx, retry.Next()); err != nil {
 			return err
 		}
 	}

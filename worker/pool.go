@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/share"
@@ -232,7 +233,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 	log := p.log.With().Str("type", typ).Logger()
 	p.rebalancer.Join(typ)
 	defer p.rebalancer.Drop(typ)
-	retry := backoff{min: retryMin, max: retryMax}
+	retry := wait.Backoff{Min: retryMin, Max: retryMax}
 	for !p.stopped(ctx) {
 		watching, done := p.untilStop(ctx) // nothing is in hand: a stop does not wait for an answer
 		t, err := p.awaitTurn(watching, typ, &log)
@@ -257,7 +258,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			return
 		case err == nil:
 			p.book.setRefused(typ, nil)
-			retry.reset()
+			retry.Reset()
 			continue
 		case ctx.Err() != nil:
 			return
@@ -271,7 +272,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
 			p.book.countType(typ, func(s *Stats) { s.Lost++ })
 			log.Warn().Err(err).Msg("lock lost, another worker may go on with this type")
-			retry.reset()
+			retry.Reset()
 		case fatal(err):
 			p.book.setRefused(typ, err)
 			log.Error().Err(err).Msg("type cannot be served")
@@ -288,7 +289,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 		default:
 			log.Error().Err(err).Msg("session failed, will be tried again")
 		}
-		if !p.pause(ctx, retry.next()) {
+		if !p.pause(ctx, retry.Next()) {
 			return
 		}
 	}
@@ -298,7 +299,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 // falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the
 // type has nothing. The error is one that waiting does not cure.
 func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (share.Turn, error) {
-	poll := backoff{min: watchMin, max: watchMax}
+	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	for !p.stopped(ctx) {
 		ask, wait := p.rebalancer.Next(typ)
@@ -327,7 +328,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		case fatal(err):
 			return share.TurnNone, err
 		case outage.note(log, err, "look for messages"):
-			wait = poll.next()
+			wait = poll.Next()
 		case d.Pending > 0 && paused:
 			return share.TurnNone, pausedError(typ)
 		case d.Pending > 0:
@@ -338,7 +339,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		case p.cfg.UntilEmpty:
 			return share.TurnNone, nil
 		default:
-			wait = max(poll.next(), p.rebalancer.Empty(typ))
+			wait = max(poll.Next(), p.rebalancer.Empty(typ))
 		}
 		p.rebalancer.Pause(ctx, typ, wait)
 	}

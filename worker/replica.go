@@ -6,6 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
@@ -90,7 +91,7 @@ func (p *replica) parting(ctx context.Context, most time.Duration) (context.Cont
 			return
 		}
 		for !p.rebalancer.Silent(p.stoppedAt) {
-			if sleep(ctx, partingPoll) != nil {
+			if wait.For(ctx, partingPoll) != nil {
 				return
 			}
 		}

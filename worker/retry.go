@@ -3,11 +3,10 @@ package worker
 import (
 	"context"
 	"errors"
-	mrand "math/rand/v2"
 	"os"
 	"syscall"
-	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/ledger"
@@ -17,37 +16,6 @@ import (
 // Retries. What fails is tried again after a pause that grows; what no retry can help ends with its
 // error (fatal). The stages wait for the queue with these; a message that a Handler fails is in
 // retries, and Config.RetryMin and RetryMax bound its pauses.
-
-// backoff yields growing, jittered pauses.
-type backoff struct {
-	min, max, cur time.Duration
-}
-
-// next returns a pause of at least half the bound, for what only one waits for: it keeps a pace.
-func (b *backoff) next() time.Duration {
-	b.cur = min(max(2*b.cur, b.min), b.max)
-	return b.cur/2 + mrand.N(b.cur/2+1)
-}
-
-// full yields pauses from nothing to the growing bound: many that failed together do not try again together.
-func (b *backoff) full() time.Duration {
-	b.cur = min(max(2*b.cur, b.min), b.max)
-	return mrand.N(b.cur + 1)
-}
-
-func (b *backoff) reset() { b.cur = 0 }
-
-// sleep waits for d; the error is that of a context that ended before.
-func sleep(ctx context.Context, d time.Duration) error {
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}
 
 // outage logs the beginning and the end of a failing operation, and nothing in between.
 type outage struct{ down bool }
@@ -82,13 +50,13 @@ func fatal(err error) bool {
 type retries struct {
 	attempts map[queue.ID]int // of messages that have failed and are not settled
 	most     int              // before a message becomes a dead letter; 0: no number is enough
-	pause    backoff
+	pause    wait.Backoff
 }
 
 // newRetries takes its bounds from the configuration. With OnError Block no number of attempts is
 // enough, not even after a permanent error: somebody has to look.
 func newRetries(cfg *Config) retries {
-	r := retries{attempts: map[queue.ID]int{}, pause: backoff{min: cfg.RetryMin, max: cfg.RetryMax}}
+	r := retries{attempts: map[queue.ID]int{}, pause: wait.Backoff{Min: cfg.RetryMin, Max: cfg.RetryMax}}
 	if cfg.OnError == DeadLetter {
 		r.most = cfg.MaxAttempts
 	}

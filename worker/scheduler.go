@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -49,7 +50,7 @@ func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 // away, or when another pool was faster, which has perhaps not come to the end. What stays due all
 // the same cannot be promoted now.
 func (p *replica) promoteDue(ctx context.Context) {
-	retry := backoff{min: scheduleMin, max: scheduleMax}
+	retry := wait.Backoff{Min: scheduleMin, Max: scheduleMax}
 	var outage outage
 	for looks := 0; ctx.Err() == nil && looks < maxDueLooks; {
 		done, err := p.promote(ctx)
@@ -60,14 +61,14 @@ func (p *replica) promoteDue(ctx context.Context) {
 		case failed:
 		case done.Messages+done.DeadLetters > 0:
 			looks = 0
-			retry.reset()
+			retry.Reset()
 			continue
 		case done.Next.IsZero() || done.Next.After(done.Now):
 			return
 		default:
 			looks++
 		}
-		if !p.pause(ctx, retry.next()) {
+		if !p.pause(ctx, retry.Next()) {
 			return
 		}
 	}
@@ -75,14 +76,14 @@ func (p *replica) promoteDue(ctx context.Context) {
 
 // schedule looks for due messages until ctx ends.
 func (p *replica) schedule(ctx context.Context) {
-	poll := backoff{min: scheduleMin, max: scheduleMax}
+	poll := wait.Backoff{Min: scheduleMin, Max: scheduleMax}
 	var outage outage
 	for ctx.Err() == nil {
 		wait, err := p.look(ctx)
 		if err == nil && wait <= 0 {
 			var promoted int
 			if promoted, err = p.promoteUnderLock(ctx); promoted > 0 {
-				poll.reset()
+				poll.Reset()
 			}
 		}
 		if ctx.Err() != nil {
@@ -90,7 +91,7 @@ func (p *replica) schedule(ctx context.Context) {
 		}
 		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
 		outage.note(&p.log, err, "promote delayed messages")
-		pause := poll.next()
+		pause := poll.Next()
 		if wait > 0 {
 			pause = min(pause, wait)
 		}

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
@@ -335,7 +336,7 @@ func TestNoTypeWaitsForAMemberThatDoesNotCome(t *testing.T) {
 			defer close(done)
 			for beat := int64(1); ctx.Err() == nil; beat++ {
 				_ = r.queue.Queue.Heartbeat(ctx, queue.Member{Instance: "loafer", Types: []string{"*"}, Beat: beat})
-				_ = sleep(ctx, time.Second)
+				_ = wait.For(ctx, time.Second)
 			}
 		}()
 		f := newFleet(r, 4)

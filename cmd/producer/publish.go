@@ -13,6 +13,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/schollz/progressbar/v3"
 	"github.com/spf13/cobra"
@@ -603,16 +604,5 @@ func (p *pacer) wait(ctx context.Context) error {
 	}
 	due := p.start.Add(time.Duration(float64(p.n) / float64(p.rate) * float64(time.Second)))
 	p.n++
-	d := time.Until(due)
-	if d <= 0 {
-		return nil
-	}
-	t := time.NewTimer(d)
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return nil
-	case <-ctx.Done():
-		return ctx.Err()
-	}
+	return wait.For(ctx, time.Until(due))
 }

@@ -7,6 +7,8 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // Tx is a running transaction. It is valid during the function it was handed to and not safe for concurrent use.
@@ -240,8 +242,8 @@ func (w *writer) courtesy(ctx context.Context, now time.Time) error {
 	if now.Sub(w.since) < every {
 		return nil
 	}
-	if err := sleep(ctx, courtesyPause); err != nil {
-		return err
+	if wait.For(ctx, courtesyPause) != nil {
+		return context.Cause(ctx)
 	}
 	w.since = time.Now()
 	return nil
@@ -292,17 +294,6 @@ func (db *DB) retry(ctx context.Context, f func() error) error {
 			timer.Stop()
 			return db.closedError()
 		}
-	}
-}
-
-func sleep(ctx context.Context, d time.Duration) error {
-	timer := time.NewTimer(d)
-	defer timer.Stop()
-	select {
-	case <-timer.C:
-		return nil
-	case <-ctx.Done():
-		return context.Cause(ctx)
 	}
 }
 
