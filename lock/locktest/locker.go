@@ -367,22 +367,40 @@ func checkSharing(t testing.TB, b Backend) {
 	must(t, w.Release(ctx))
 }
 
-// checkFairness: waiters of several lockers get the lock in the order in which they came.
+// checkFairness: waiters of several lockers get the lock in the order in which they came. A place in the queue is a lease of a second: on a
+// machine that stands still for that long a waiter may lose its place, and another round is played.
 func checkFairness(t testing.TB, b Backend) {
-	ctx := t.Context()
-	le, err := newLocker(t, b.Open(), lock.Options{}).Acquire(ctx, "n")
+	const rounds = 20
+	for round := range rounds {
+		order, lost := waitInTurn(t, b, fmt.Sprint("n", round))
+		switch {
+		case slices.Equal(order, []int{0, 1, 2, 3}):
+			return
+		case !lost:
+			t.Fatalf("order: %v", order)
+		}
+		t.Logf("order: %v, as a waiter lost its place", order)
+	}
+	t.Errorf("waiters lost their places in each of %d rounds", rounds)
+}
+
+// waitInTurn lets four lockers wait, one after the other, and returns the order in which they got the lock. lost tells that one of them has
+// taken the place of another one for dead.
+func waitInTurn(t testing.TB, b Backend, name string) (order []int, lost bool) {
+	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
+	defer cancel()
+	le, err := newLocker(t, b.Open(), lock.Options{}).Acquire(ctx, name)
 	must(t, err)
 	admin := newLocker(t, b.Open(), lock.Options{})
 	var (
-		mu    sync.Mutex
-		order []int
-		wg    sync.WaitGroup
+		mu      sync.Mutex
+		wg      sync.WaitGroup
+		removed atomic.Bool
 	)
-	const n = 4
-	for i := range n {
-		l := newLocker(t, b.Open(), lock.Options{})
+	for i := range 4 {
+		l := newLocker(t, watchPlaces(b.Open(), &removed), lock.Options{})
 		wg.Go(func() {
-			le, err := l.Acquire(ctx, "n", lock.WithFair(), lock.WithWait(time.Minute))
+			le, err := l.Acquire(ctx, name, lock.WithFair(), lock.WithWait(time.Minute))
 			if err != nil {
 				t.Errorf("waiter %d: %v", i, err)
 				return
@@ -394,8 +412,8 @@ func checkFairness(t testing.TB, b Backend) {
 				t.Errorf("waiter %d: %v", i, err)
 			}
 		})
-		for deadline := time.Now().Add(5 * time.Second); ; time.Sleep(5 * time.Millisecond) {
-			r, err := admin.Inspect(ctx, "n")
+		for deadline := time.Now().Add(30 * time.Second); !removed.Load(); time.Sleep(5 * time.Millisecond) {
+			r, err := admin.Inspect(ctx, name)
 			must(t, err)
 			if len(r.Queue) == i+1 {
 				break
@@ -407,7 +425,30 @@ func checkFairness(t testing.TB, b Backend) {
 	}
 	must(t, le.Release(ctx))
 	wg.Wait()
-	if !slices.IsSorted(order) || len(order) != n {
-		t.Errorf("order: %v", order)
+	return order, removed.Load()
+}
+
+// placeWatcher notes that a waiter removes the place of another one from the queue.
+type placeWatcher struct {
+	lock.Store
+	removed *atomic.Bool
+}
+
+func watchPlaces(s lock.Store, removed *atomic.Bool) lock.Store {
+	p := placeWatcher{s, removed}
+	if w, ok := s.(lock.Watcher); ok {
+		return struct {
+			placeWatcher
+			lock.Watcher
+		}{p, w}
 	}
+	return p
+}
+
+func (p placeWatcher) Dequeue(ctx context.Context, name string, id lock.HoldID, seen lock.Version) (bool, error) {
+	ok, err := p.Store.Dequeue(ctx, name, id, seen)
+	if seen != (lock.Version{}) && (ok || err != nil) { // who leaves names no version
+		p.removed.Store(true)
+	}
+	return ok, err
 }
