@@ -177,8 +177,7 @@ type DamagedError struct {
 }
 
 func (e *DamagedError) Error() string {
-	return fmt.Sprintf("the record of lock %q is damaged: %v; remove it while nobody uses the lock: fencepost locks release --force --why TEXT %s",
-		e.Name, e.Cause, e.Name)
+	return fmt.Sprintf("the record of lock %q is damaged: %v; remove it while nobody uses the lock", e.Name, e.Cause)
 }
 
 // Unwrap makes the error ErrDamaged, ErrPermanent and its cause.

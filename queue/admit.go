@@ -5,8 +5,6 @@ import (
 	"fmt"
 	"math/rand/v2"
 	"time"
-
-	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
 // How a publisher follows what operators say about types, see SettingsStore.
@@ -73,7 +71,7 @@ func (s *stream) admit() admission {
 	}
 	set := p.controls.known[s.typ]
 	if set.PublishPaused {
-		return admission{refused: pausedError(s.typ, set), items: len(s.waiting)}
+		return admission{refused: &PausedError{s.typ, set.Why}, items: len(s.waiting)}
 	}
 	b := &s.backlog
 	switch {
@@ -100,23 +98,10 @@ func (s *stream) admit() admission {
 			late++
 		}
 		if late > 0 {
-			return admission{refused: fullError(s.typ, set), items: late}
+			return admission{refused: &BacklogFullError{s.typ, set.MaxBacklog}, items: late}
 		}
 	}
 	return admission{wait: wait}
-}
-
-func pausedError(typ string, set Settings) error {
-	why := ""
-	if set.Why != "" {
-		why = fmt.Sprintf(" (%s)", shorten.Text(set.Why))
-	}
-	return fmt.Errorf("publish: not stored: %w for type %s%s; when it may go on: fencepost types resume %s", ErrPaused, typ, why, typ)
-}
-
-func fullError(typ string, set Settings) error {
-	return fmt.Errorf("publish: not stored: %w: %d messages of type %s are pending, which is its limit; start a worker for it, or raise the limit: fencepost types limit %s --max-backlog N",
-		ErrBacklogFull, set.MaxBacklog, typ, typ)
 }
 
 // readSettings reads the settings of all types, or waits for the one who does. rule: settings that cannot be read hold nobody up, what was

@@ -54,7 +54,8 @@ func TestPausedTypeRefuses(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
 		b.change(t, "audit", queue.SettingsPatch{PublishPaused: new(true), Why: "new schema"})
 		_, err := b.Publish(t.Context(), "audit", nil, nil) // the very first message
-		if !errors.Is(err, queue.ErrPaused) || !strings.Contains(err.Error(), "fencepost types resume audit") || !strings.Contains(err.Error(), "new schema") {
+		var paused *queue.PausedError
+		if !errors.Is(err, queue.ErrPaused) || !errors.As(err, &paused) || paused.Type != "audit" || !strings.Contains(err.Error(), "audit (new schema)") {
 			t.Errorf("got %v", err)
 		}
 		first, err := b.Publish(t.Context(), "orders", nil, nil)
@@ -151,7 +152,8 @@ func TestFullBacklogRefusesAfterItsTime(t *testing.T) {
 				if d := time.Since(begin); d < tc.want || d > tc.want+2*time.Second {
 					t.Errorf("refused after %v, want %v", d, tc.want)
 				}
-				if err := results[2].Err; !errors.Is(err, queue.ErrBacklogFull) || !strings.Contains(err.Error(), "fencepost types limit orders") {
+				var full *queue.BacklogFullError
+				if err := results[2].Err; !errors.Is(err, queue.ErrBacklogFull) || !errors.As(err, &full) || full.Type != "orders" || !strings.Contains(err.Error(), "raise the limit") {
 					t.Errorf("got %v", err)
 				}
 				b.drain(t, "orders", 1)

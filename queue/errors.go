@@ -117,3 +117,34 @@ func (e *InsertError) Error() string {
 
 // Unwrap returns the cause.
 func (e *InsertError) Unwrap() error { return e.Err }
+
+// PausedError is the error of a message whose type an operator has paused. It is ErrPaused.
+type PausedError struct {
+	Type string
+	Why  string // what the operator says
+}
+
+func (e *PausedError) Error() string {
+	why := ""
+	if e.Why != "" {
+		why = fmt.Sprintf(" (%s)", shorten.Text(e.Why))
+	}
+	return fmt.Sprintf("publish: not stored: %v for type %s%s", ErrPaused, e.Type, why)
+}
+
+// Is makes the error ErrPaused.
+func (e *PausedError) Is(target error) bool { return target == ErrPaused }
+
+// BacklogFullError is the error of a message that waited for room in a full backlog. It is ErrBacklogFull.
+type BacklogFullError struct {
+	Type  string
+	Limit int // messages
+}
+
+func (e *BacklogFullError) Error() string {
+	return fmt.Sprintf("publish: not stored: %v: %d messages of type %s are pending, which is its limit; start a worker for it, or raise the limit",
+		ErrBacklogFull, e.Limit, e.Type)
+}
+
+// Is makes the error ErrBacklogFull.
+func (e *BacklogFullError) Is(target error) bool { return target == ErrBacklogFull }

@@ -13,22 +13,20 @@ import (
 // with errors.Is; what is left are errors of the operating system, of the caller's context, registry or callbacks.
 var (
 	// ErrIntegrity: the file is not what it should be: damage below the durable end, missing records, another file than
-	// the registered one, files of a type that do not follow one another. A person has to look; nothing was changed. Exit code 3.
+	// the registered one, files of a type that do not follow one another. A person has to look; nothing was changed.
 	ErrIntegrity = errors.New("storage: integrity violation")
 
 	// ErrFenced: another writer took over, or holds a newer epoch. Give the lock back and come again with a new epoch.
-	// Exit code 5.
 	ErrFenced = errors.New("storage: fenced by another writer")
 
-	// ErrNoSpace: no room for the bytes: full disk, quota, or file size limit. Exit code 1.
+	// ErrNoSpace: no room for the bytes: full disk, quota, or file size limit.
 	ErrNoSpace = errors.New("storage: no space")
 
 	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a newer format, an
-	// unsuitable file system. Nothing was changed. Exit code 1, but 3 for a *ForeignFileError and a *WrongTypeError: there, too, the
-	// file is not what it should be.
+	// unsuitable file system. Nothing was changed.
 	ErrRefused = errors.New("storage: refused")
 
-	// ErrLimit: an argument exceeds a limit of the format. Nothing was written. Exit code 2.
+	// ErrLimit: an argument exceeds a limit of the format. Nothing was written.
 	ErrLimit = errors.New("storage: limit exceeded")
 
 	// ErrClosed: the writer or reader was closed.
@@ -78,7 +76,7 @@ func (e *CutError) Error() string {
 		lost = fmt.Sprintf("messages %d to %d are lost", e.LostFirst, e.LostNext-1)
 	}
 	return fmt.Sprintf("%s: %s: the file was cut to %d bytes, below byte %d, to which it was durable: %s; stop its workers and restore the newest copy, "+
-		"or give up what is missing with fencepost repair --accept-loss; and find out who cut it", e.Path, e.Op, e.Found, e.Durable, lost)
+		"or give up what is missing; and find out who cut it", e.Path, e.Op, e.Found, e.Durable, lost)
 }
 
 func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
@@ -260,28 +258,33 @@ func (e *RegistryMismatch) Error() string {
 			"set back to a time before the file; if it is the right database, start the workers again: they register the file that is here", e.Path)
 	case e.Missing:
 		return fmt.Sprintf("%s does not exist, but file %s is registered for this type: this is another volume or directory than "+
-			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it with "+
-			"fencepost repair --accept-loss %s", e.Path, e.Registered.FileID, e.Path)
+			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it",
+			e.Path, e.Registered.FileID)
 	case e.Older != 0:
 		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type and not here: restore or mount "+
-			"the file %s; if it is lost for good, give up what was in it with fencepost repair --accept-loss %s",
-			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName(), e.Path)
+			"the file %s; if it is lost for good, give up what was in it",
+			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName())
 	case e.Newer != 0:
 		return fmt.Sprintf("%s is generation %d, file %s, but the database names generation %d, file %s, and the files here do not lead back to that one: "+
 			"the database is older than the files, or this is another directory than the one in use; move and remove nothing; if the database was set "+
-			"back, restore the files between the two, or register this one with fencepost repair --adopt %s",
-			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID, e.Path)
+			"back, restore the files between the two, or register this one",
+			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type: two replicas use different volumes at the same "+
 			"path, or two databases the same directory; mount the volume that holds the registered file, or use the database of this one", e.Path, e.FileID, e.Registered.FileID)
 	case e.Next < e.Registered.DurableIndex:
 		return fmt.Sprintf("%s ends at index %d, but records below index %d were durable: an old copy was restored or the disk "+
-			"lost data; restore the newest copy before anything is appended, or give up what is missing with fencepost repair --accept-loss",
+			"lost data; restore the newest copy before anything is appended, or give up what is missing",
 			e.Path, e.Next, e.Registered.DurableIndex)
 	default:
 		return fmt.Sprintf("%s has seen epoch %d, but epoch %d wrote to it: an old copy was restored; restore the newest copy before "+
-			"anything is appended, or give up what is missing with fencepost repair --accept-loss", e.Path, e.Epoch, e.Registered.Epoch)
+			"anything is appended, or give up what is missing", e.Path, e.Epoch, e.Registered.Epoch)
 	}
+}
+
+// Lost tells whether it is about records that were registered and are not here, whoever has them.
+func (e *RegistryMismatch) Lost() bool {
+	return !e.Unregistered && e.Newer == 0 && (e.Missing || e.Older != 0 || e.FileID == FileID{})
 }
 
 // registeredName is the registered file's name in the directory of Path.

@@ -510,7 +510,7 @@ func TestRegistrySetBack(t *testing.T) {
 			must(t, mem.Rename(generationIn(x, uint64(i+2)), "/archive"))
 			_, err := x.open(mem)
 			for _, err := range []error{err, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry)} {
-				checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "older than the files", "--adopt", "move and remove nothing")
+				checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "older than the files", "register this one", "move and remove nothing")
 				if strings.Contains(err.Error(), "move this one away") {
 					t.Errorf("%v", err)
 				}
@@ -682,7 +682,7 @@ func TestGiveUp(t *testing.T) {
 			c.lose(x, mem)
 			was := x.entry
 			_, err = x.open(mem)
-			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, c.says, "repair --accept-loss")
+			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, c.says, "give up what")
 			names := mem.Names()
 			x.epoch++
 			o := storage.Options{FS: mem, Registry: x, Salvage: true, Empty: []byte("empty")}

@@ -11,6 +11,7 @@ import (
 	"math"
 	"os"
 	"path/filepath"
+	"strings"
 	"time"
 )
 
@@ -83,8 +84,11 @@ type IndexError struct {
 }
 
 func (e *IndexError) Error() string {
-	return fmt.Sprintf("%s: %s; it is derived from the file beside it: remove it, or build it again with fencepost index", e.Path, e.Reason)
+	return fmt.Sprintf("%s: %s; it is derived from the file beside it: remove it, or build it again", e.Path, e.Reason)
 }
+
+// File is the path of the file that the index is for.
+func (e *IndexError) File() string { return strings.TrimSuffix(e.Path, IndexName("")) }
 
 func (e *IndexError) Is(target error) bool { return target == ErrIntegrity }
 

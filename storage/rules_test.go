@@ -594,7 +594,7 @@ func TestCutFile(t *testing.T) {
 					err = a.ack()
 				}
 				var cut *storage.CutError
-				checkError(t, err, &cut, storage.ErrIntegrity, noticed, "restore the newest copy", "--accept-loss")
+				checkError(t, err, &cut, storage.ErrIntegrity, noticed, "restore the newest copy", "give up what is missing")
 				if errors.As(err, &cut) && (lost(cut) != [2]uint64{c.first, 11} || cut.Unknown) || len(x.acked) != acked {
 					t.Errorf("noticed in %s: lost %v, want %d to 10; %d acknowledged", noticed, lost(cut), c.first, len(x.acked)-acked)
 				}

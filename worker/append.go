@@ -261,8 +261,7 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 		case limit.Record < 0 || records[limit.Record].Kind == storage.KindSkipped:
 			return err
 		case s.pool.cfg.OnError == Block:
-			return fmt.Errorf("the file cannot take message %s, which blocks its type; to put it aside as a dead letter start the worker with --on-error dead: %w",
-				msgs[limit.Record].ID, err)
+			return &BlockedError{msgs[limit.Record].ID, err}
 		default:
 			s.refuse(&records[limit.Record], msgs[limit.Record], err)
 		}
@@ -354,3 +353,16 @@ func payloads(records []storage.Record) (n, bytes uint64) {
 	}
 	return n, bytes
 }
+
+// BlockedError is the error of a type whose next message the file cannot take, where Config.OnError is
+// Block: those behind it wait.
+type BlockedError struct {
+	ID    queue.ID
+	Cause error
+}
+
+func (e *BlockedError) Error() string {
+	return fmt.Sprintf("the file cannot take message %s, which blocks its type: %v", e.ID, e.Cause)
+}
+
+func (e *BlockedError) Unwrap() error { return e.Cause }

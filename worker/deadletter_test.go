@@ -228,8 +228,8 @@ func TestMessageThatTheFileCannotTake(t *testing.T) {
 		p := r.start(nil)
 		time.Sleep(time.Minute)
 		p.stop()
-		if n := r.pending(); n == 0 || !strings.Contains(r.log.String(), "--on-error dead") {
-			t.Errorf("%d messages are pending; the log must tell what to do", n)
+		if n := r.pending(); n == 0 || !strings.Contains(r.log.String(), "which blocks its type") {
+			t.Errorf("%d messages are pending; the log must say why", n)
 		}
 		if err := r.drain(func(c *Config) { c.OnError = DeadLetter }); err != nil {
 			t.Fatal(err)

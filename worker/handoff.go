@@ -24,14 +24,19 @@ const (
 	trafficFor    = time.Second            // … if there was a message within this time
 )
 
-// ErrPaused is wrapped by the error of a pool that was to drain everything (Config.UntilEmpty), and
-// could not, because types with backlog are paused.
+// ErrPaused is what a [PausedError] is.
 var ErrPaused = errors.New("type is paused")
 
-// pausedError is what a pool with UntilEmpty ends with.
-func pausedError(typ string) error {
-	return fmt.Errorf("%w: %s has messages that were not drained; resume it with 'fencepost types resume %s'", ErrPaused, typ, typ)
+// PausedError is the error of a pool that was to drain everything (Config.UntilEmpty), and could not,
+// because a type with a backlog is paused.
+type PausedError struct{ Type string }
+
+func (e *PausedError) Error() string {
+	return fmt.Sprintf("type %s is paused and has messages that were not drained; resume it", e.Type)
 }
+
+// Is makes the error ErrPaused.
+func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
 // lockReason is what the lock's record says about a holder.
 func lockReason(instance string) string { return "worker " + instance }

@@ -330,7 +330,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		case outage.note(log, err, "look for messages"):
 			wait = poll.Next()
 		case d.Pending > 0 && paused:
-			return share.TurnNone, pausedError(typ)
+			return share.TurnNone, &PausedError{typ}
 		case d.Pending > 0:
 			var t share.Turn
 			if t, wait = p.rebalancer.Turn(typ); t != share.TurnNone {

@@ -330,7 +330,7 @@ func TestPoolNeverGoesBackBehindWhatItSawDurable(t *testing.T) {
 				}
 				errs := p.Status().Types
 				i := slices.IndexFunc(errs, func(s TypeStatus) bool { return s.Type == typ })
-				if i < 0 || !strings.Contains(fmt.Sprint(errs[i]), "records below index 20 were durable") || !strings.Contains(fmt.Sprint(errs[i]), "repair --accept-loss") {
+				if i < 0 || !strings.Contains(fmt.Sprint(errs[i]), "records below index 20 were durable") || !strings.Contains(fmt.Sprint(errs[i]), "give up what is missing") {
 					t.Errorf("the status is %+v", errs)
 				}
 				p.Stop()

@@ -50,8 +50,8 @@ func (e *UnfitError) Error() string {
 	if e.Capped {
 		what = "at least " + what
 	}
-	return fmt.Sprintf("type %s: %s; they stay in the queue until somebody repairs or removes them; one is %s: %s; fencepost types show %s lists them",
-		e.Type, what, e.First, e.Why, e.Type)
+	return fmt.Sprintf("type %s: %s; they stay in the queue until somebody repairs or removes them; one is %s: %s",
+		e.Type, what, e.First, e.Why)
 }
 
 const whyForeign = "its key holds no message ID"

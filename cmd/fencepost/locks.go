@@ -63,7 +63,7 @@ func lockRowOf(r lock.Record) lockRow {
 		row.ForcedWhy = r.Forced.Why
 	}
 	if r.Damaged != nil {
-		row.Damaged = r.Damaged.Error()
+		row.Damaged = cli.WithRemedy(r.Damaged).Error()
 	}
 	return row
 }

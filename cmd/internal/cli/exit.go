@@ -99,7 +99,7 @@ func Run(ctx context.Context, root *cobra.Command) int {
 		code = ExitUsage
 	}
 	if err != nil && !(code == ExitStopped && errors.Is(err, context.Canceled)) {
-		text := redact.Text(printable.Error(err))
+		text := redact.Text(printable.Error(WithRemedy(err)))
 		printable.Fprintf(root.ErrOrStderr(), "error: %s\n", printable.Safe(strings.ReplaceAll(text, "\n", "\nerror: ")))
 	}
 	return code

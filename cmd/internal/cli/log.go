@@ -33,6 +33,7 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 		panic(fmt.Sprintf("log level %q was not checked", l.level.Value)) // the flag accepts known levels only
 	}
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
+	zerolog.ErrorMarshalFunc = func(err error) any { return WithRemedy(err) }
 	// rule: nothing in an event is obeyed by who reads the log on a terminal.
 	out := printable.JSONWriter(redact.Writer(stderr))
 	if l.format.Value == "text" || l.format.Value == "auto" && IsTerminal(stderr) {

@@ -102,7 +102,7 @@ func (r *Rebalancer) Join(typ string) {
 	defer r.mu.Unlock()
 	r.types[typ] = &interest{wake: make(chan struct{}, 1)}
 	if r.paused[typ] {
-		r.log.Info().Str("type", typ).Msgf(leftAlone, typ)
+		r.log.Info().Str("type", typ).Msg(leftAlone)
 	}
 }
 
@@ -170,7 +170,7 @@ func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) boo
 	return false
 }
 
-const leftAlone = "the type is paused, leaving it alone until 'fencepost types resume %s'"
+const leftAlone = "the type is paused; it is left alone until it is resumed"
 
 // setPaused takes in what operators say.
 func (r *Rebalancer) setPaused(settings map[string]queue.Settings) {
@@ -190,7 +190,7 @@ func (r *Rebalancer) setPaused(settings map[string]queue.Settings) {
 		}
 		log := r.log.With().Str("type", typ).Logger()
 		if paused[typ] {
-			log.Info().Str("why", settings[typ].Why).Msgf(leftAlone, typ)
+			log.Info().Str("why", settings[typ].Why).Msg(leftAlone)
 			if it.session != nil {
 				it.session.Halt()
 			}

@@ -1,0 +1,77 @@
+package cli
+
+import (
+	"errors"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+)
+
+// WithRemedy adds to an error the command that helps against it. Libraries know no commands: their errors say what is wrong, and what to do in
+// words. What errors.Join has put together gets a remedy part by part.
+func WithRemedy(err error) error {
+	if all, ok := err.(interface{ Unwrap() []error }); ok {
+		parts := make([]error, 0, len(all.Unwrap()))
+		for _, part := range all.Unwrap() {
+			parts = append(parts, WithRemedy(part))
+		}
+		if joined := errors.Join(all.Unwrap()...); joined != nil && joined.Error() == err.Error() {
+			return errors.Join(parts...)
+		}
+	}
+	if command := remedy(err); command != "" {
+		return &remedied{err, command}
+	}
+	return err
+}
+
+type remedied struct {
+	error
+	command string
+}
+
+func (e *remedied) Error() string { return e.error.Error() + "; " + e.command }
+func (e *remedied) Unwrap() error { return e.error }
+
+// remedy returns the command that helps against err; "" if there is none.
+func remedy(err error) string {
+	var (
+		paused   *queue.PausedError
+		full     *queue.BacklogFullError
+		drained  *worker.PausedError
+		blocked  *worker.BlockedError
+		unfit    *worker.UnfitError
+		damaged  *lock.DamagedError
+		cut      *storage.CutError
+		mismatch *storage.RegistryMismatch
+		index    *storage.IndexError
+		told     *remedied
+	)
+	switch {
+	case errors.As(err, &told):
+		return ""
+	case errors.As(err, &paused):
+		return "when it may go on: fencepost types resume " + paused.Type
+	case errors.As(err, &full):
+		return "to raise the limit: fencepost types limit " + full.Type + " --max-backlog N"
+	case errors.As(err, &drained):
+		return "to resume it: fencepost types resume " + drained.Type
+	case errors.As(err, &blocked):
+		return "to make such messages dead letters: start the worker with --on-error dead"
+	case errors.As(err, &unfit):
+		return "to list them: fencepost types show " + unfit.Type
+	case errors.As(err, &damaged):
+		return "to remove it: fencepost locks release --force --why TEXT " + damaged.Name
+	case errors.As(err, &cut):
+		return "to give up what is missing: fencepost repair --accept-loss " + cut.Path
+	case errors.As(err, &mismatch) && mismatch.Newer != 0:
+		return "to register this one: fencepost repair --adopt " + mismatch.Path
+	case errors.As(err, &mismatch) && mismatch.Lost():
+		return "to give up what is lost: fencepost repair --accept-loss " + mismatch.Path
+	case errors.As(err, &index):
+		return "to build it again: fencepost index " + index.File()
+	}
+	return ""
+}
