@@ -129,9 +129,9 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 		l: l, name: name, try: try, began: l.valid(),
 		hold:  Hold{ID: NewHoldID(), Lease: c.lease, Owner: l.opts.Owner, Why: c.why, Permits: c.permits},
 		fair:  c.fair,
-		retry: jitter{ceiling: min(time.Second, c.lease/20)},
-		race:  jitter{ceiling: maxPoll},
-		poll:  jitter{ceiling: maxPoll},
+		retry: newJitter(min(time.Second, c.lease/20)),
+		race:  newJitter(maxPoll),
+		poll:  newJitter(maxPoll),
 	}
 	if !try {
 		a.w = l.queues.join(wait, name, a.hold)
@@ -287,7 +287,7 @@ func (a *attempt) lostRace(wait context.Context) (step, error) {
 	}
 	if a.races > 1 {
 		// Either others are faster again and again, or reads are stale and keep promising what is not so.
-		pause(wait.Done(), a.race.next())
+		pause(wait.Done(), a.race.Next())
 	}
 	return stepRead, nil
 }
@@ -331,7 +331,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		// Somebody in this process has it, and will hand it over: no need to ask.
 		a.last = known
 		var handed bool
-		if a.handoff, handed = a.park(wait, a.poll.next()); handed {
+		if a.handoff, handed = a.park(wait, a.poll.Next()); handed {
 			return stepHandedOff, nil
 		}
 	}
@@ -360,11 +360,11 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		return v.next, nil
 	}
 	a.races = 0
-	a.poll.ceiling = maxPoll
+	a.poll.Max = maxPoll
 	holder := HoldID{}
 	for _, h := range got.record.Holds() {
 		holder = h.ID
-		a.poll.ceiling = min(a.poll.ceiling, h.Lease/16)
+		a.poll.Max = min(a.poll.Max, h.Lease/16)
 		if !a.l.holds(h.ID) {
 			a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) { ln.contested = true })
 		}
@@ -377,19 +377,19 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 		a.version = got.record.Version
 		if a.ahead++; a.ahead <= eagerPolls {
-			a.poll.ceiling = min(a.poll.ceiling, eagerPoll)
+			a.poll.Max = min(a.poll.Max, eagerPoll)
 		} else {
-			a.poll.ceiling = min(a.poll.ceiling, maxPoll/5)
+			a.poll.Max = min(a.poll.Max, maxPoll/5)
 		}
 	}
 	if a.lastHold != holder {
 		a.lastHold = holder
-		a.poll.reset() // the lock changes hands: it may be free soon
+		a.poll.Reset() // the lock changes hands: it may be free soon
 	}
 	a.enqueue(wait)
 	a.l.stats.polls.Add(1)
 	var handed bool
-	if a.handoff, handed = a.park(wait, min(a.poll.next(), v.patience)); handed {
+	if a.handoff, handed = a.park(wait, min(a.poll.Next(), v.patience)); handed {
 		return stepHandedOff, nil
 	}
 	return stepRead, nil

@@ -130,11 +130,11 @@ func (l *Locker) look(ctx context.Context, name string) (reading, error) {
 
 // repeat runs an operation that may be repeated until the store answers.
 func repeat[T any](l *Locker, ctx context.Context, op func(context.Context) (T, error)) (T, error) {
-	begin, retry := l.valid(), jitter{ceiling: maxPoll}
+	begin, retry := l.valid(), newJitter(maxPoll)
 	for {
 		v, err := call(l, ctx, opTimeout(l.opts.Lease), op, nil)
 		if err == nil || errors.Is(err, ErrPermanent) || ctx.Err() != nil || l.valid()-begin >= l.opts.GiveUpAfter ||
-			!pause(ctx.Done(), retry.next()) {
+			!pause(ctx.Done(), retry.Next()) {
 			return v, err
 		}
 	}

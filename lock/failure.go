@@ -25,13 +25,13 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 	a.failure = err
 	if a.failures++; a.failures == 1 {
 		a.failingSince = sent
-		a.retry.reset()
+		a.retry.Reset()
 	}
 	failing := a.l.valid() - a.failingSince
 	if failing >= a.l.opts.GiveUpAfter || a.try && a.failures >= 2 {
 		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}
 	}
-	pause(wait.Done(), a.retry.next())
+	pause(wait.Done(), a.retry.Next())
 	if now == stepRead {
 		return stepRead, nil
 	}

@@ -167,7 +167,7 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(le.ctx, func() { cancel(context.Cause(le.ctx)) })()
-	retry := jitter{ceiling: le.hold.Lease / 20}
+	retry := newJitter(le.hold.Lease / 20)
 	for {
 		sent := le.l.valid()
 		g, err := call(le.l, ctx, opTimeout(le.hold.Lease), func(ctx context.Context) (grant, error) {
@@ -181,7 +181,7 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 			le.lose(le.whyGone())
 			return 0, le.Check(0)
 		}
-		if ctx.Err() != nil || !pause(ctx.Done(), retry.next()) {
+		if ctx.Err() != nil || !pause(ctx.Done(), retry.Next()) {
 			return 0, fmt.Errorf("raise the token of lock %q above %d: %w (last answer of the lock store: %w)", le.name,
 				floor, context.Cause(ctx), err)
 		}
@@ -268,7 +268,7 @@ func (le *Lease) renew(sent time.Duration) {
 	defer le.l.wg.Done()
 	every := le.hold.Lease / 5
 	for pause(le.stop, sent+every-le.l.valid()) && !le.enough() {
-		retry := jitter{ceiling: le.hold.Lease / 20}
+		retry := newJitter(le.hold.Lease / 20)
 		for {
 			// rule: the deadline counts from the sending: the store may have applied the renewal right then.
 			sent = le.l.valid()
@@ -291,7 +291,7 @@ func (le *Lease) renew(sent time.Duration) {
 			le.mu.Lock()
 			le.renewErr = err
 			le.mu.Unlock()
-			if !pause(le.stop, retry.next()) {
+			if !pause(le.stop, retry.Next()) {
 				return
 			}
 		}

@@ -53,13 +53,13 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"math/rand/v2"
 	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/clock"
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // Bounds and defaults. They are part of the protocol: every process on one store may use another lease, but all use the
@@ -370,29 +370,10 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 	return zero, fmt.Errorf("%w: %w", errLeft, left)
 }
 
-// pause sleeps for d, or until stop is closed; it tells whether it slept to the end.
-func pause(stop <-chan struct{}, d time.Duration) bool {
-	t := time.NewTimer(max(d, 0))
-	defer t.Stop()
-	select {
-	case <-t.C:
-		return true
-	case <-stop:
-		return false
-	}
-}
+// pause waits for d, or until stop is closed. It reports whether it waited to the end.
+var pause = wait.Unless
 
-// jitter is decorrelated jitter (Brooker, "Exponential Backoff And Jitter", AWS 2015): each pause is uniform between
-// the floor and three times the one before, so waiters that started together drift apart.
-type jitter struct {
-	prev, ceiling time.Duration
-}
+// jitter spreads waiters: those that started together drift apart.
+type jitter = wait.Decorrelated
 
-func (j *jitter) next() time.Duration {
-	ceiling := max(j.ceiling, minPoll+time.Millisecond)
-	d := minPoll + rand.N(max(3*max(j.prev, minPoll)-minPoll, time.Millisecond))
-	j.prev = min(d, ceiling)
-	return j.prev
-}
-
-func (j *jitter) reset() { j.prev = 0 }
+func newJitter(ceiling time.Duration) jitter { return jitter{Min: minPoll, Max: ceiling} }

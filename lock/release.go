@@ -28,7 +28,7 @@ func (l *Locker) abandon(name string, h Hold) {
 // the lock locked.
 func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 	begin := l.valid()
-	retry := jitter{ceiling: min(time.Second, h.Lease/20)}
+	retry := newJitter(min(time.Second, h.Lease/20))
 	for try := 1; ; try++ {
 		ok, err := call(l, l.base, opTimeout(h.Lease), func(ctx context.Context) (bool, error) {
 			return l.store.Release(ctx, name, h, NewVersion())
@@ -37,7 +37,7 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 			return !ok && try == 1, nil
 		}
 		spent := l.valid() - begin
-		if spent >= h.Lease || errors.Is(err, ErrPermanent) || !pause(l.base.Done(), retry.next()) {
+		if spent >= h.Lease || errors.Is(err, ErrPermanent) || !pause(l.base.Done(), retry.Next()) {
 			return false, &UnavailableError{Doing: "release", Name: name, For: spent, Cause: err}
 		}
 	}

@@ -255,8 +255,8 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	}
 	switch r {
 	case wakeRest:
-		a.poll.reset()
-		d := a.poll.next()
+		a.poll.Reset()
+		d := a.poll.Next()
 		ls.with(a.name, func(ln *waitQueue, _ *waiter) {
 			if ln.contested {
 				d = maxPoll

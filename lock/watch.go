@@ -20,7 +20,7 @@ func (l *Locker) startWatching() {
 
 func (l *Locker) watch(w Watcher) {
 	defer l.wg.Done()
-	retry := jitter{ceiling: time.Minute}
+	retry := newJitter(time.Minute)
 	for first := true; l.open.Err() == nil; first = false {
 		names, err := w.Watch(l.open)
 		if err != nil && first {
@@ -33,9 +33,9 @@ func (l *Locker) watch(w Watcher) {
 				l.queues.hint(name)
 			}
 			if l.valid()-begin > time.Minute {
-				retry.reset()
+				retry.Reset()
 			}
 		}
-		pause(l.open.Done(), time.Second+retry.next())
+		pause(l.open.Done(), time.Second+retry.Next())
 	}
 }

@@ -3,8 +3,9 @@ package queue
 import (
 	"context"
 	"fmt"
-	"math/rand/v2"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // How a publisher follows what operators say about types, see SettingsStore.
@@ -166,7 +167,7 @@ func (s *stream) count(limit int) {
 	}
 	pause := min(fullWaitMin<<min(b.looks, 10), fullWaitMax)
 	b.looks++
-	b.next = now.Add(max(rest, pause/2+rand.N(pause/2+1)))
+	b.next = now.Add(max(rest, wait.AtLeastHalf(pause)))
 	p.mu.Unlock()
 	if first && p.opt.OnBacklogFull != nil {
 		p.opt.OnBacklogFull(s.typ, limit)

@@ -4,10 +4,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"math/rand/v2"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/clock"
+	"github.com/fencepost/fencepost/internal/wait"
 )
 
 // A batch whose answer is lost is sent again, the same documents under the same IDs, until all of it is settled or RepeatFor is over. What landed
@@ -125,5 +125,5 @@ func repeatWait(attempt int) time.Duration {
 	if attempt < 16 {
 		d = min(d, minRepeatWait<<(attempt-1))
 	}
-	return d/2 + rand.N(d/2+1)
+	return wait.AtLeastHalf(d)
 }

@@ -16,8 +16,8 @@ import (
 // Defaults of Sampler.
 const (
 	DefaultMax      = 10_000
-	DefaultEvery    = 5 * time.Second
-	DefaultPatience = time.Second
+	defaultEvery    = 5 * time.Second
+	defaultPatience = time.Second
 
 	roundTimeout = 5 * time.Second  // of asking about all types once
 	fresh        = 20 * time.Second // how long an answer is worth telling
@@ -56,13 +56,13 @@ type Sample struct {
 // for answers for as long as Patience, however many ask and whatever the server does.
 func (s *Sampler) Samples(ctx context.Context, types []string) map[string]Sample {
 	s.mu.Lock()
-	if s.round == nil && !s.closed && len(types) > 0 && (s.began.IsZero() || time.Since(s.began) >= cmp.Or(s.Every, DefaultEvery)) {
+	if s.round == nil && !s.closed && len(types) > 0 && (s.began.IsZero() || time.Since(s.began) >= cmp.Or(s.Every, defaultEvery)) {
 		s.start(slices.Clone(types))
 	}
 	round := s.round
 	s.mu.Unlock()
 	if round != nil {
-		patience := time.NewTimer(cmp.Or(s.Patience, DefaultPatience))
+		patience := time.NewTimer(cmp.Or(s.Patience, defaultPatience))
 		defer patience.Stop()
 		select {
 		case <-round:

@@ -62,7 +62,7 @@ func TestSamplerIsBounded(t *testing.T) {
 		if q.asked.Load() != 20 || q.mostAtATime != parallel { // the round is over
 			t.Errorf("asked %d times, %d at a time", q.asked.Load(), q.mostAtATime)
 		}
-		time.Sleep(DefaultEvery)
+		time.Sleep(defaultEvery)
 		s.Samples(t.Context(), names(20))
 		if q.asked.Load() != 40 {
 			t.Errorf("asked %d times in two rounds", q.asked.Load())
@@ -76,7 +76,7 @@ func TestSamplerLeavesNoneOutForEver(t *testing.T) {
 		s := &Sampler{Queue: &slow{Queue: queuetest.NewMemory(), takes: time.Second}}
 		defer s.Close()
 		began := time.Now()
-		if got := s.Samples(t.Context(), names(30)); len(got) >= 30 || time.Since(began) > DefaultPatience {
+		if got := s.Samples(t.Context(), names(30)); len(got) >= 30 || time.Since(began) > defaultPatience {
 			t.Errorf("%d samples after %v", len(got), time.Since(began))
 		}
 		seen := map[string]bool{}

@@ -37,9 +37,9 @@ import (
 )
 
 const (
-	// SchemaVersion is stored in the file (PRAGMA user_version). A file with a higher one was written by a newer
+	// schemaVersion is stored in the file (PRAGMA user_version). A file with a higher one was written by a newer
 	// Fencepost and is refused.
-	SchemaVersion = 1
+	schemaVersion = 1
 
 	// applicationID ("FNPT", PRAGMA application_id) tells our file from another program's SQLite file.
 	applicationID = 0x464E5054
@@ -330,7 +330,7 @@ func (db *DB) initialize(ctx context.Context) error {
 		if _, err := tx.Exec(fmt.Sprintf("PRAGMA application_id=%d", applicationID)); err != nil {
 			return err
 		}
-		_, err = tx.Exec(fmt.Sprintf("PRAGMA user_version=%d", SchemaVersion))
+		_, err = tx.Exec(fmt.Sprintf("PRAGMA user_version=%d", schemaVersion))
 		return err
 	})
 }
@@ -350,9 +350,9 @@ func identify(ctx context.Context, c *conn) (id identity, err error) {
 
 func (id identity) check() error {
 	switch {
-	case id.app == applicationID && id.version > SchemaVersion:
+	case id.app == applicationID && id.version > schemaVersion:
 		return fmt.Errorf("%w: it has schema version %d and this program knows up to %d; upgrade this program, "+
-			"or give another path", ErrNewerSchema, id.version, SchemaVersion)
+			"or give another path", ErrNewerSchema, id.version, schemaVersion)
 	case id.app != applicationID && (id.app != 0 || id.version != 0 || id.tables != 0):
 		return fmt.Errorf("%w: it is a SQLite database of another program (application id %#x, %d tables); give "+
 			"another path", ErrForeign, id.app, id.tables)

@@ -136,8 +136,8 @@ func set[T any](v, to *T) {
 // Limits of a member.
 const (
 	MaxMemberID     = 64  // bytes of an ID
-	MaxMemberErrors = 50  // types with an error; Heartbeat leaves out the others
-	MaxMemberError  = 500 // bytes of an error; Heartbeat cuts off the rest
+	maxMemberErrors = 50  // types with an error; Heartbeat leaves out the others
+	maxMemberError  = 500 // bytes of an error; Heartbeat cuts off the rest
 )
 
 // CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
@@ -159,7 +159,7 @@ func CheckHeartbeat(m queue.Member, at time.Time) (queue.Member, error) {
 func memberErrors(errs map[string]string) map[string]string {
 	var out map[string]string
 	for _, typ := range slices.Sorted(maps.Keys(errs)) {
-		if len(out) == MaxMemberErrors {
+		if len(out) == maxMemberErrors {
 			break
 		}
 		if queue.ValidateType(typ) != nil {
@@ -168,7 +168,7 @@ func memberErrors(errs map[string]string) map[string]string {
 		if out == nil {
 			out = make(map[string]string)
 		}
-		out[typ] = storable(errs[typ][:min(len(errs[typ]), MaxMemberError)])
+		out[typ] = storable(errs[typ][:min(len(errs[typ]), maxMemberError)])
 	}
 	return out
 }
