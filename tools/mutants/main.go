@@ -1,7 +1,7 @@
 // Command mutants shows that the tests need the safety rules: it drops one rule after the other from the code, and for
 // each the tests named in the table must fail.
 //
-//	go run ./tools/mutants [-list] [-fast] [-run REGEXP] [-p N]
+//	go run ./tools/mutants [-list] [-fast] [-build] [-run REGEXP] [-p N]
 //
 // A mutant is a small change of one source file. The go command is told of it with -overlay, so nothing in the tree is
 // touched and the product needs no switches. A mutant must compile, and a test must say that it fails: that something
@@ -38,6 +38,7 @@ func run(ctx context.Context, args []string) error {
 	flags := flag.NewFlagSet("mutants", flag.ExitOnError)
 	list := flags.Bool("list", false, "print the table of rules, with what is not tested here and why")
 	fast := flags.Bool("fast", false, "try one rule of each package only")
+	build := flags.Bool("build", false, "only compile the mutants: after code was moved or renamed")
 	pattern := flags.String("run", "", "try only rules whose file and text match this `regexp`")
 	parallel := flags.Int("p", runtime.GOMAXPROCS(0), "how many to try at a time")
 	flags.Parse(args)
@@ -73,6 +74,9 @@ func run(ctx context.Context, args []string) error {
 		if err := r.check(root); err != nil {
 			return err
 		}
+	}
+	if *build {
+		return buildAll(ctx, root, chosen, *parallel)
 	}
 	return try(ctx, root, chosen, *parallel)
 }

@@ -17,7 +17,7 @@ var lockRules = []rule{
 		old: `if err == nil && !r.ok {`, new: "sent = le.l.valid()\n\t\t\tif err == nil && !r.ok {"},
 	{file: "lock/lease.go", rule: "bound to the id, not to a version", tests: "TestStoreRulesAreNeeded"},
 	{file: "lock/lease.go", rule: "a failed renewal is tried again until the deadline", tests: "TestFailingRenewalsAreRepeated",
-		old: `if !pause(le.stop, retry.Next()) {`, new: `if retry.next() >= 0 {`},
+		old: `if !pause(le.stop, retry.Next()) {`, new: `if retry.Next() >= 0 {`},
 	{file: "lock/lease.go", rule: "an answer that comes after the deadline revives nothing", tests: "TestAnAnswerAfterTheDeadlineRevivesNothing",
 		old: `le.expire() // rule`, new: `// rule`},
 	{file: "lock/lease.go", rule: "a renewal that found nothing is a loss", hangs: true, timeout: 30 * time.Second, tests: "TestAHolderNoticesThatItsHoldIsGone",

@@ -54,14 +54,14 @@ var queueRules = []rule{
 		old: `case !o.cloned[i]: // rule`, new: `case false: // rule`},
 
 	{file: "queue/mongoqueue/document.go", rule: "headers are counted before they are decoded", tests: "TestSpoiledInMongoDB",
-		old: `if why := queuedriver.TooManyHeaders(n / each); why != "" {`, new: `if why := ""; why != "" {`},
+		old: `if why := queuedriver.TooManyHeaders(n / each); why != "" {`, new: `if why := queuedriver.TooManyHeaders(0); why != "" {`},
 	{file: "queue/sqlitequeue/decode.go", rule: "headers are counted before they are decoded", tests: "TestSpoiledInSQLite",
 		old: `} else if strings.Count(*headers, ",") >= queue.MaxHeaderCount {`, new: `} else if false {`},
 
 	// Admission.
 	{file: "queue/repeat.go", rule: "what is refused here was never sent", how: "a pause refuses what was sent, too", sim: true, tests: "TestPublisherInKnownScenarios",
 		old: `mayHaveLanded = mayHaveLanded || !err.Refused`,
-		new: "if set, err := p.q.Settings(p.sending, s.typ); err == nil && set.PublishPaused {\n\t\t\ts.settle(batch, Rejected, ErrPaused)\n\t\t\treturn\n\t\t}\n\t\tmayHaveLanded = mayHaveLanded || !err.Refused"},
+		new: "if all, err := p.q.AllSettings(p.sending); err == nil && all[s.typ].PublishPaused {\n\t\t\ts.settle(batch, Rejected, ErrPaused)\n\t\t\treturn\n\t\t}\n\t\tmayHaveLanded = mayHaveLanded || !err.Refused"},
 	{file: "queue/admit.go", rule: "uses no number and so leaves no gap", sim: true, tests: "TestPublisherInKnownScenarios",
 		old: `refused = append(refused, it)`, new: "s.n++\n\t\t\trefused = append(refused, it)"},
 	{file: "queue/admit.go", rule: "never refused, they may have landed", tests: "TestResumeRepeatsTheVerySameMessages",

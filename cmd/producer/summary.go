@@ -1,0 +1,137 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/schollz/progressbar/v3"
+	"github.com/spf13/cobra"
+)
+
+// What became of the messages, and what is printed of it.
+
+// tally counts outcomes. Its methods are called from the publisher's goroutines.
+type tally struct {
+	mu                              sync.Mutex
+	published, unknown, rejected    int64
+	bytes                           int64
+	firstUnknown, firstRejected     error
+	firstUnknownIn, firstRejectedIn string
+	progress                        *progressbar.ProgressBar
+	stop                            func()    // ends the reading
+	heard                           time.Time // when something was stored last, or the publishing began
+	full                            bool      // the backlog was full when last looked at, and nothing has been stored since
+	journal                         *journal
+}
+
+func (t *tally) note(r queue.Result, size int, where string) {
+	if t.journal != nil {
+		t.journal.settled(r)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	switch r.Status {
+	case queue.Stored:
+		t.heard, t.full = time.Now(), false
+		t.published++
+		t.bytes += int64(size)
+		if t.progress != nil {
+			t.progress.Describe(fmt.Sprintf("%d stored", t.published))
+			t.progress.Add64(int64(size))
+		}
+	case queue.Unknown:
+		if t.unknown++; t.firstUnknown == nil {
+			t.firstUnknown, t.firstUnknownIn = r.Err, where
+		}
+	default:
+		t.rejected++
+		t.stop() // what comes after it must not overtake it
+		if t.firstRejected == nil && t.firstUnknown == nil {
+			t.firstRejected, t.firstRejectedIn = r.Err, where
+		}
+	}
+}
+
+// outcome is the error, and so the exit code, of the whole run.
+func (t *tally) outcome(ctx context.Context, dryRun bool, readErr, closeErr error) error {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	err := readErr
+	switch {
+	case t.firstRejected != nil:
+		err = fmt.Errorf("%s was not stored: %w", t.firstRejectedIn, t.firstRejected)
+	case t.firstUnknown != nil:
+		err = fmt.Errorf("%s may be stored or not: %w", t.firstUnknownIn, t.firstUnknown)
+	case err == nil:
+		err = closeErr
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		hint := ""
+		if t.unknown > 0 {
+			hint = fmt.Sprintf("; %d more may be stored or not", t.unknown)
+		}
+		if t.journal != nil {
+			hint += "; the same command goes on behind them"
+		}
+		return cli.Stoppedf("stopped after %d messages%s", t.published, hint)
+	case t.published == 0 || dryRun:
+		return err
+	}
+	code := cli.ExitPartial
+	if c := cli.Code(err); c == cli.ExitNotNow {
+		code = c // what is left may be published later
+	}
+	where := "are published"
+	if errors.Is(err, queue.ErrReplaced) {
+		where = "were confirmed before, and are in the old database"
+	}
+	return &cli.Error{Code: code, Err: fmt.Errorf("%w; the %d messages before it %s", err, t.published, where)}
+}
+
+func (f *publishFlags) printSummary(w io.Writer, t *tally, elapsed time.Duration) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	published, checked := t.published, int64(0)
+	if f.dryRun {
+		published, checked = 0, t.published
+	}
+	rate := int64(float64(published) / max(elapsed.Seconds(), 1e-6))
+	if f.output.Value == "json" {
+		printable.Fprintf(w, `{"published":%d,"unknown":%d,"rejected":%d,"checked":%d,"bytes":%d,"elapsed_seconds":%.3f,"rate":%d}`+"\n",
+			published, t.unknown, t.rejected, checked, t.bytes, elapsed.Seconds(), rate)
+		return
+	}
+	if f.dryRun {
+		printable.Fprintf(w, "published=0 checked=%d bytes=%d (dry run)\n", checked, t.bytes)
+		return
+	}
+	printable.Fprintf(w, "published=%d unknown=%d rejected=%d bytes=%d elapsed=%s rate=%d/s\n",
+		published, t.unknown, t.rejected, t.bytes, elapsed.Round(time.Millisecond), rate)
+}
+
+func (f *publishFlags) progressBar(cmd *cobra.Command, ins []input) *progressbar.ProgressBar {
+	if f.quiet || !cli.IsTerminal(cmd.ErrOrStderr()) {
+		return nil
+	}
+	total := int64(0)
+	for _, in := range ins {
+		if in.size < 0 {
+			total = -1
+			break
+		}
+		total += in.size
+	}
+	return progressbar.NewOptions64(total, progressbar.OptionSetWriter(cmd.ErrOrStderr()), progressbar.OptionShowBytes(true),
+		progressbar.OptionSetDescription(f.typ), progressbar.OptionThrottle(100*time.Millisecond), progressbar.OptionSetPredictTime(total > 0),
+		progressbar.OptionSetWidth(30))
+}
