@@ -1,9 +1,9 @@
 #!/bin/sh
-# Checks fencepost.pml with spin: that no state of the model violates an invariant, that its interesting places are reached, and
-# that every safety rule is needed. Exits 0 if all is as expected, 1 if anything is not, 2 if a tool is missing.
+# Checks fencepost.pml and slots.pml with spin: that no state of a model violates an invariant, that its interesting places are
+# reached, and that every safety rule is needed. Exits 0 if all is as expected, 1 if anything is not, 2 if a tool is missing.
 #
 #   run.sh           what CI runs
-#   run.sh --full    a larger bound as well, and the rows of the README about what is not needed and what is assumed
+#   run.sh --full    larger bounds as well, and the rows of the README about what is not needed and what is assumed
 #   run.sh --story MUTANT_NO_REREAD    tells a shortest way to a lost message; other options may follow: "ERROR_ONCE -DONLY=1"
 set -u
 
@@ -25,14 +25,16 @@ dir=$(mktemp -d) || exit 1
 checker=
 trap 'rm -rf "$dir"' EXIT
 trap '[ -z "$checker" ] || kill "$checker"; exit 1' HUP INT TERM
-cp "$(dirname "$0")/fencepost.pml" "$dir" && cd "$dir" || exit 1
+cp "$(dirname "$0")"/*.pml "$dir" && cd "$dir" || exit 1
 
-# search GCC_OPTIONS DEFINES looks at every state, up to the first failure. What the tools say is in the file out then.
+model=fencepost.pml
+
+# search GCC_OPTIONS DEFINES looks at every state of $model, up to the first failure. What the tools say is in the file out then.
 search() {
 	# MEMLIM: MB. -m: longest path, which must suffice. -w: log2 of the hash table's size.
 	rm -f pan
-	{ spin -a $2 fencepost.pml && gcc $1 -DSAFETY -DVECTORSZ=512 -DMEMLIM=3900 -o pan pan.c; } >out 2>&1 || return
-	timeout 600 ./pan ${3--m10000} -w24 >>out 2>&1 &
+	{ spin -a $2 $model && gcc $1 -DSAFETY -DVECTORSZ=512 -DMEMLIM=3900 -o pan pan.c; } >out 2>&1 || return
+	timeout 600 ./pan ${3--m100000} -w24 >>out 2>&1 &
 	checker=$!
 	wait $checker
 	checker=
@@ -77,16 +79,18 @@ breaks() { search "$first" "$2 -DONLY=$3"; row "$1" "I$3_*"; }
 title() { printf '\n%-66s %9s %6s  %s\n' "$1" states s result; }
 
 if [ "${1-}" = --story ]; then
-	options="-D${2:?which one?}"
+	mutant=${2:?which one?}
+	grep -q "^#ifn*def ${mutant%% *}\$" $model || model=slots.pml
+	options="-D$mutant"
 	case $options in *ONLY=*) ;; *) options="$options -DONLY=1" ;; esac
 	# -i looks for the shortest way; it needs a checker that was built with -DREACH. -r tells what happens on that way.
-	search "-O1 -DREACH" "$options" "-i -m150"
-	./pan -r fencepost.pml.trail | sed -n 's/^ *\(epoch [1-9]: \|the \|[0-9]* is evicted\|[0-9]* did not survive\)/\1/p
+	search "-O1 -DREACH" "$options" "-i -m400"
+	./pan -r $model.trail | sed -n 's/^ *\(epoch [1-9]: \|the \|slot \|merged \|[0-9]* is evicted\|[0-9]* did not survive\)/\1/p
 		s/^pan.*violated \([^ ]*\).*/broken: \1/p'
 	exit
 fi
 
-title 'INVARIANTS I1 to I8, in every state'
+title 'fencepost.pml: INVARIANTS I1 to I8, in every state'
 holds '2 messages, 3 epochs, 1 power loss, 1 failed writeback' ''
 
 title 'PLACES that are reached'
@@ -116,5 +120,47 @@ if [ "${1-}" = --full ]; then
 	breaks 'without: epochs of accepted fences increase' -DMUTANT_NO_EPOCH_RULE 5
 	breaks 'without: a failed sync is reported to every descriptor' -DERROR_ONCE 1
 	holds 'without: size check after a sync' -DMUTANT_NO_SIZE_CHECK
+fi
+
+model=slots.pml
+title 'slots.pml: INVARIANTS I1 to I6, in every state'
+holds '2 messages, 3 epochs, 1 fail-over, 1 seal' ''
+holds '2 seals' -DSEALS=2
+holds '1 message, and no state is taken for another' '-DMESSAGES=1 -DNO_REDUCTION'
+
+title 'PLACES that are reached'
+reaches 1 'a message is acknowledged behind another one'
+reaches 2 'where a batch should be there is the fence of another writer'
+reaches 3 'a writer finds messages that nobody acknowledged'
+reaches 4 'a batch or a seal is created after its writer is dead'
+reaches 5 'a fence is where a batch was deleted'
+reaches 6 'a fail-over takes a slot back'
+reaches 7 'a slot that was deleted is created again'
+reaches 8 'a writer comes too late: a higher epoch was merged'
+reaches 9 'a writer that is still walking reads a fence of its own'
+reaches 10 'a message is appended behind what was merged'
+reaches 11 'a writer begins behind what was merged, and knows its messages'
+
+title 'RULES without which a message is lost (I1) or twice (I2)'
+breaks 'reads are answered by a majority' -DMUTANT_LOCAL_READ 1
+breaks '"exists" is believed when a majority has it' -DMUTANT_BELIEVES_MINORITY 1
+breaks 'slots are walked; a listing is a hint' -DMUTANT_LISTING_DECIDES 1
+breaks 'what comes before the fence is read' -DMUTANT_SCAN_BEFORE_FENCE 1
+breaks 'create, not put' -DMUTANT_PLAIN_PUT 1
+breaks '"exists" is followed by a comparison' -DMUTANT_EXISTS_IS_SUCCESS 1
+breaks 'one create at a time' -DMUTANT_TWO_IN_FLIGHT 1
+breaks 'the registry is read again behind the fence' -DMUTANT_NO_VALIDATION 2
+breaks '  and must be as it was, wherever the fence is' -DMUTANT_VALIDATES_THE_FENCE_ALONE 2
+breaks 'the registry tells the highest epoch that was merged' -DMUTANT_FORGETS_THE_MERGED_EPOCH 1
+breaks 'fences and seals are never deleted' -DMUTANT_DELETES_FENCES 1
+breaks 'the registry is told before anything is deleted' -DMUTANT_DELETES_FIRST 2
+title 'OTHER RULES'
+breaks 'who begins again has a new epoch' -DMUTANT_SAME_EPOCH_AGAIN 5
+
+if [ "${1-}" = --full ]; then
+	title 'LARGER BOUNDS'
+	holds '3 messages' -DMESSAGES=3
+	holds '2 fail-overs, 2 seals' '-DFAILOVERS=2 -DSEALS=2'
+	breaks 'without: the registry is read again; 3 messages' '-DMUTANT_NO_VALIDATION -DMESSAGES=3' 1
 fi
 exit $code
