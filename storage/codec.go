@@ -137,7 +137,8 @@ func (d *bodyDecoder) piece() bool {
 // restDecodes checks what piece has left of the batch, and keeps nothing of it.
 func (d *bodyDecoder) restDecodes() bool {
 	var r Record
-	rest, ok := d.rest, true
+	var ok bool
+	rest := d.rest
 	for i := d.at; i < d.head.count; i++ {
 		if _, rest, ok = decodeRecord(&r, &d.head, i, rest); !ok {
 			return false

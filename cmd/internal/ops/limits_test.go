@@ -71,6 +71,7 @@ func answerOn(t *testing.T, c net.Conn, path string) int {
 	if _, err := io.Copy(io.Discard, res.Body); err != nil {
 		t.Errorf("%s: %v", path, err)
 	}
+	res.Body.Close()
 	return res.StatusCode
 }
 
@@ -208,7 +209,7 @@ func TestRequestsForOtherHosts(t *testing.T) {
 			}
 			body, _ := io.ReadAll(res.Body)
 			res.Body.Close()
-			if refused := res.StatusCode == 421; refused != (want == 421) {
+			if refused := res.StatusCode == http.StatusMisdirectedRequest; refused != (want == 421) {
 				t.Errorf("%s of %s: %d %s", path, host, res.StatusCode, body)
 			} else if name := hostname(host); refused && (strings.Count(string(body), "\n") != 1 || !strings.Contains(string(body), "--listen-host "+name)) {
 				t.Errorf("%s of %s: %q; want one line with the remedy", path, host, body)
