@@ -135,7 +135,7 @@ func TestResumeRefuses(t *testing.T) {
 	refused(t, publish("--type", "t", "--header", "k=v", "--format", "ndjson", "--resume", state, input), usage, "--format")
 	refused(t, publish("--type", "t", "--header", "k=v", "--resume", state, path("longer", "a\nb\nc\nd\n")), usage, "is not the file", input)
 	refused(t, publish("--type", "t", "--header", "k=v", "--resume", state, path("other", "a\nx\nc\n")), usage, "is not the file", input)
-	refused(t, publish("--type", "t", "--header", "k=v", "--resume", input, input), usage, "no state file")
+	refused(t, publish("--type", "t", "--header", "k=v", "--resume", input, input), usage, "not a state file")
 	r := run(t, nil, "producer", append([]string{"publish", "--url", "sqlite://" + filepath.Join(dir, "another.db")}, same...)...)
 	refused(t, r, usage, "another.db", "--url")
 	if now, err := os.ReadFile(state); err != nil || string(now) != string(kept) {
@@ -153,7 +153,7 @@ func TestResumeRefuses(t *testing.T) {
 		t.Fatal(err)
 	}
 	path("state", string(text))
-	refused(t, publish(same...), failed, "too old", "2 messages behind line 0", "fencepost types peek", "fencepost cat")
+	refused(t, publish(same...), failed, "too old", "2 messages after line 0", "fencepost types peek", "fencepost cat")
 	path("state", string(kept))
 
 	// Two at a time.

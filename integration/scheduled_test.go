@@ -113,7 +113,7 @@ func TestBadScheduledCommands(t *testing.T) {
 		{[]string{"fencepost", "scheduled", "ls", "--type", "T"}, `"T"`},
 		{[]string{"fencepost", "scheduled", "ls", "--count", "0"}, "--count"},
 		{[]string{"fencepost", "scheduled", "ls", "x"}, `"x"`},
-		{[]string{"producer", "publish", "--type", "t", "-m", "m", "--delay", "10m", "--at", "2026-01-31T15:04:05Z"}, "exclude each other"},
+		{[]string{"producer", "publish", "--type", "t", "-m", "m", "--delay", "10m", "--at", "2026-01-31T15:04:05Z"}, "cannot be combined"},
 		{[]string{"producer", "publish", "--type", "t", "--resume", "state", "--delay", "10m", "scheduled_test.go"}, "--resume"},
 		{[]string{"producer", "publish", "--type", "t", "-m", "m", "--delay", "-10m"}, "negative"},
 		{[]string{"producer", "publish", "--type", "t", "-m", "m", "--delay", "10"}, "10m"},

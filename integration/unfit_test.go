@@ -143,7 +143,7 @@ func TestScriptThatSpoilsMessages(t *testing.T) {
 		says(t, types("peek", "orders"), nothing, "foreign keys", "types peek --foreign orders")
 		says(t, types("peek", "orders", "--foreign"), 0, s.foreign[0]+"\n"+s.foreign[1]+"\n")
 		says(t, types("purge", "orders", "--foreign", "--dry-run"), 0, "purged=0 matching=2")
-		says(t, types("purge", "orders", "--foreign", "--older", "1h", "--yes"), usage, "exclude each other")
+		says(t, types("purge", "orders", "--foreign", "--older", "1h", "--yes"), usage, "cannot be combined")
 		says(t, types("purge", "orders", "--foreign", "--yes"), 0, "purged=2")
 		says(t, types("purge", "orders", "--foreign", "--yes"), nothing, "no foreign keys")
 		says(t, drain(), 0)

@@ -155,7 +155,7 @@ func (c *catter) want(ids []string) error {
 			forms = append(forms, string(b))
 		}
 		if forms == nil {
-			return cli.Usagef("--id %q is no ID: write the 32 characters that fencepost cat --format json prints, or hex digits for an ID of other origin", id)
+			return cli.Usagef("--id %q is not an ID: write the 32 characters that fencepost cat --format json prints, or hex digits for an ID from elsewhere", id)
 		}
 		if c.wanted == nil {
 			c.wanted = map[string]bool{}

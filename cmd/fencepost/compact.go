@@ -165,7 +165,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 			return err
 		}
 		if adopt && acceptLoss {
-			return cli.Usagef("use --adopt or --accept-loss, one after the other if need be")
+			return cli.Usagef("--adopt and --accept-loss cannot be combined; use one after the other if you need both")
 		}
 		out := cmd.OutOrStdout()
 		files, err := storage.ReadChain(f.dir, f.typ)
@@ -173,7 +173,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 			return err
 		}
 		if wrong := files.Check(); len(wrong) > 0 {
-			return fmt.Errorf("%w; repair writes the newest file anew, and can do nothing about that", wrong[0])
+			return fmt.Errorf("%w; repair rewrites the newest file only, and cannot help here", wrong[0])
 		}
 		switch {
 		case adopt:
@@ -276,7 +276,7 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records of type %s are lost and marked as such: those with indexes from %d to %d",
 			r.Lost, f.typ, r.NextIndex-r.Lost, r.NextIndex-1)}
 	case len(files) == 0 && r.NextIndex > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("of type %s all records with indexes below %d are lost that are in no older file elsewhere", f.typ, r.NextIndex)}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("all records of type %s with indexes below %d are lost, except those in older files elsewhere", f.typ, r.NextIndex)}
 	}
 	return nil
 }

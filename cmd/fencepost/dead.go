@@ -280,7 +280,7 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 	case len(a.ids) == 0 && len(a.types) == 0 && !a.all:
 		return cli.Usagef("say which letters: their IDs, --type TYPE or --all")
 	case a.all && (len(a.ids) > 0 || len(a.types) > 0):
-		return cli.Usagef("--all means the letters of all types; leave it out, or leave out what else says which")
+		return cli.Usagef("--all means the letters of all types and cannot be combined with IDs or --type")
 	}
 	return nil
 }

@@ -156,7 +156,7 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 		}
 	} else {
 		if names, err := os.ReadDir(d.dir); err == nil && len(names) > 0 {
-			return nil, cli.Usagef("--dir %s is not empty; the demo wants a directory of its own", d.dir)
+			return nil, cli.Usagef("--dir %s is not empty; the demo needs an empty directory", d.dir)
 		}
 		if err := os.MkdirAll(d.dir, 0o750); err != nil {
 			return nil, cli.Usagef("--dir: %w", err)

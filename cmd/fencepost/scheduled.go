@@ -197,7 +197,7 @@ func scheduledRmCommand() *cobra.Command {
 		case len(s.ids) == 0 && len(s.types) == 0 && !all:
 			return cli.Usagef("say which delayed messages: their IDs, --type TYPE or --all")
 		case all && (len(s.ids) > 0 || len(s.types) > 0):
-			return cli.Usagef("--all means the messages of all types; leave it out, or leave out what else says which")
+			return cli.Usagef("--all means the messages of all types and cannot be combined with IDs or --type")
 		}
 		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error { return s.remove(ctx, cmd, b, admin, dryRun) })
 	}
@@ -255,7 +255,7 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 	case err != nil:
 		return err
 	case removed < chosen:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the messages were not there any more: they were made normal messages meanwhile, or removed by somebody else", chosen-removed)}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the messages were gone already: promoted, or removed by somebody else", chosen-removed)}
 	case len(missing) > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are no delayed messages, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
 	}

@@ -83,7 +83,7 @@ func checkTypeArgs(args []string) error {
 	for _, arg := range args {
 		if strings.ContainsAny(arg, `*?[\`) {
 			if _, err := path.Match(arg, ""); err != nil {
-				return cli.Usagef("%s is no glob: %w", arg, err)
+				return cli.Usagef("%s is not a glob: %w", arg, err)
 			}
 		} else if err := queue.ValidateType(arg); err != nil {
 			return err
@@ -213,7 +213,7 @@ func (m *moment) Set(v string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is no time; write it as in 2026-01-31T15:04:05Z or 2026-01-31 (UTC)", v)
+	return fmt.Errorf("%q is not a time; write it as in 2026-01-31T15:04:05Z or 2026-01-31 (UTC)", v)
 }
 
 func typesPurgeCommand() *cobra.Command {
@@ -261,7 +261,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		case older < 0:
 			return cli.Usagef("--older %v: it is negative", older)
 		case older > 0 && !before.IsZero():
-			return cli.Usagef("--before and --older exclude each other; give one of them")
+			return cli.Usagef("--before and --older cannot be combined; use one of them")
 		case dryRun == yes:
 			return cli.Usagef("purged messages are gone for good: look first with --dry-run, then say --yes")
 		}
@@ -369,7 +369,7 @@ of the type's messages that hold no message ID: another program stored something
 			return cli.Usagef("--count %d: show 1 to 10000", limit)
 		}
 		if *foreign && from != "" {
-			return cli.Usagef("--foreign and --from exclude each other; foreign keys hold no IDs")
+			return cli.Usagef("--foreign and --from cannot be combined; foreign keys hold no IDs")
 		}
 		var after queue.ID
 		if from != "" {
@@ -416,7 +416,7 @@ func peek(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ str
 			return err
 		}
 		if keys, err := b.Queue.ForeignKeys(ctx, typ, "", 1); err == nil && len(keys) > 0 {
-			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("nothing is pending there but foreign keys; fencepost types peek --foreign %s lists them", typ)}
+			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("only foreign keys are pending there; fencepost types peek --foreign %s lists them", typ)}
 		}
 		return &cli.Error{Code: cli.ExitNothing, Err: errors.New("nothing is pending there")}
 	}

@@ -248,7 +248,7 @@ func parsePurge(args []string, foreign, bounded bool) (ids []queue.ID, err error
 		}
 	}
 	if foreign && (bounded || len(ids) > 0) || bounded && len(ids) > 0 {
-		return nil, &cli.Error{Code: cli.ExitUsage, Err: errors.New("IDs, --foreign and --before or --older exclude each other; give one of them")}
+		return nil, &cli.Error{Code: cli.ExitUsage, Err: errors.New("IDs, --foreign and --before or --older cannot be combined; use one of them")}
 	}
 	return ids, nil
 }

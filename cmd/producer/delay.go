@@ -69,7 +69,7 @@ func (d *delay) check(resume string) error {
 	delayed := d.after > 0 || !d.at.IsZero()
 	switch {
 	case d.after > 0 && !d.at.IsZero():
-		return cli.Usagef("--delay and --at exclude each other; give one of them")
+		return cli.Usagef("--delay and --at cannot be combined; use one of them")
 	case delayed && resume != "":
 		return cli.Usagef("--resume is for messages that are published at once; leave it out, or --delay and --at")
 	}

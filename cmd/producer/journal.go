@@ -117,7 +117,7 @@ type journal struct {
 func (f *publishFlags) openJournal(ins []input, headers map[string]string) (*journal, error) {
 	// A pipe would be waited for, for ever, and what is read of a device is no state.
 	if info, err := os.Stat(f.resume); err == nil && !info.Mode().IsRegular() {
-		return nil, cli.Usagef("--resume: %s is no regular file; name one, or a name that is free", f.resume)
+		return nil, cli.Usagef("--resume: %s is not a regular file; name one, or a new file", f.resume)
 	}
 	input, err := fingerprintOf(ins[0].name)
 	if err != nil {
@@ -147,7 +147,7 @@ func (f *publishFlags) openJournal(ins []input, headers map[string]string) (*jou
 func (j *journal) load(b []byte, fresh journalState) error {
 	s := &j.state
 	if err := json.Unmarshal(b, s); err != nil || s.Version == 0 {
-		return cli.Usagef("--resume: %s is no state file of producer publish; name another one", j.path)
+		return cli.Usagef("--resume: %s is not a state file of producer publish; name another one", j.path)
 	}
 	if s.Version > 1 {
 		return cli.Usagef("--resume: %s was written by a newer version; use that one", j.path)
@@ -165,7 +165,7 @@ func (j *journal) load(b []byte, fresh journalState) error {
 	case !maps.Equal(s.Headers, fresh.Headers):
 		return differs("--header", s.Headers, fresh.Headers)
 	case s.Input.Size != fresh.Input.Size || s.Input.Hash != fresh.Input.Hash:
-		return cli.Usagef("--resume: %s is not the file whose progress %s is: that one was %s, of %d bytes; restore it, or publish what is new in it (behind line %d) as a file of its own",
+		return cli.Usagef("--resume: %s is not the file whose progress %s is: that one was %s, of %d bytes; restore it, or publish what is new in it (after line %d) as a file of its own",
 			fresh.Input.Path, j.path, s.Input.Path, s.Input.Size, s.Line)
 	case s.Offset < 0 || s.Offset > s.Input.Size || s.Line < 0 || s.InFlight < 0:
 		return cli.Usagef("--resume: %s is damaged; name another one", j.path)
@@ -176,7 +176,7 @@ func (j *journal) load(b []byte, fresh journalState) error {
 	// rule: what may be stored is sent again as it was: another message under its number would be taken for a copy, and be lost.
 	is, err := flightOf(j.input, s.Offset, s.Flight.End)
 	if err == nil && *is != *s.Flight {
-		err = cli.Usagef("--resume: %s was changed behind line %d, where %d messages may be stored as they were; restore it", fresh.Input.Path, s.Line, s.InFlight)
+		err = cli.Usagef("--resume: %s was changed after line %d, where %d messages may already be stored; restore it", fresh.Input.Path, s.Line, s.InFlight)
 	}
 	return err
 }
@@ -206,7 +206,7 @@ func (j *journal) attach(name string) (*queue.Resume, error) {
 
 // tooOld says what to do about messages that cannot be repeated any more.
 func (j *journal) tooOld(err error) error {
-	return fmt.Errorf("%w; look with fencepost types peek and fencepost cat which of the %d messages behind line %d of %s are there, publish those that are missing, "+
+	return fmt.Errorf("%w; look with fencepost types peek and fencepost cat which of the %d messages after line %d of %s are there, publish those that are missing, "+
 		"and then the rest of the file with a new --resume file", err, j.state.InFlight, j.state.Line, j.state.Input.Path)
 }
 

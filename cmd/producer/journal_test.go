@@ -88,7 +88,7 @@ func TestChangedFlightIsRefused(t *testing.T) {
 		t.Errorf("nothing was changed: %v", err)
 	}
 	write(3*line + 1)
-	if err := open(); err == nil || cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), "changed behind line 3, where 1 messages may be stored") {
+	if err := open(); err == nil || cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), "changed after line 3, where 1 messages may already be stored") {
 		t.Errorf("a message in flight was changed: %v", err)
 	}
 	text[3*line] = 'y'

@@ -20,7 +20,7 @@ func lockFile(path string) (unlock func(), err error) {
 	if err := syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		f.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, &cli.Error{Code: cli.ExitHeld, Err: fmt.Errorf("another producer works with %s; wait for its end, or stop it", path)}
+			return nil, &cli.Error{Code: cli.ExitHeld, Err: fmt.Errorf("another producer is using %s; wait until it ends, or stop it", path)}
 		}
 		return nil, fmt.Errorf("lock %s: %w", path, err)
 	}

@@ -145,7 +145,7 @@ func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error
 	case f.resume != "" && (len(args) != 1 || args[0] == "-" || f.format.Value == "raw" || f.dryRun):
 		return nil, cli.Usagef("--resume is for one FILE of the formats lines, ndjson and len32, without --dry-run")
 	case given > 1:
-		return nil, cli.Usagef("files, --message and --count exclude each other; give one of them")
+		return nil, cli.Usagef("files, --message and --count cannot be combined; use one of them")
 	case len(f.messages) > 0:
 		return []input{{"--message", -1, func() (source, io.Closer, error) { return &arguments{messages: f.messages}, io.NopCloser(nil), nil }}}, nil
 	case f.count > 0:
@@ -177,7 +177,7 @@ func (f *publishFlags) inputs(cmd *cobra.Command, args []string) ([]input, error
 		case info.IsDir():
 			return nil, cli.Usagef("%s is a directory; name the files in it", name)
 		case f.resume != "" && !info.Mode().IsRegular():
-			return nil, cli.Usagef("--resume: %s is no regular file; it could not be read again from the middle", name)
+			return nil, cli.Usagef("--resume: %s is not a regular file, so a resumed publish could not continue in its middle", name)
 		case f.format.Value == "raw" && info.Size() > queue.MaxPayload:
 			return nil, cli.Usagef("%s: %w", name, &queue.SizeError{What: "payload", Size: int(info.Size()), Max: queue.MaxPayload})
 		}

@@ -33,7 +33,7 @@ func TestResumeNeedsFiles(t *testing.T) {
 		go func() { ended <- cli.Run(t.Context(), cmd) }()
 		select {
 		case code := <-ended:
-			if wrong := strings.Replace(strings.Join(args[:], " "), file, "", 1); code != cli.ExitUsage || !strings.Contains(stderr.String(), "no regular file") ||
+			if wrong := strings.Replace(strings.Join(args[:], " "), file, "", 1); code != cli.ExitUsage || !strings.Contains(stderr.String(), "not a regular file") ||
 				!strings.Contains(stderr.String(), strings.TrimSpace(strings.Replace(wrong, state, "", 1))) {
 				t.Errorf("--resume %s %s: exit code %d, %s", args[0], args[1], code, stderr.String())
 			}

@@ -51,7 +51,7 @@ func fromURLFile(cmd *cobra.Command) error {
 	case a > b:
 		return nil
 	case a == b:
-		return Usagef("--url and --%s exclude each other; give one of them", urlFile)
+		return Usagef("--url and --%s cannot be combined; use one of them", urlFile)
 	}
 	path := file.Value.String()
 	text, mode, err := readFile(path, maxURLFile, fileWithin)
@@ -176,7 +176,7 @@ func (o *OneOf) Set(v string) error {
 			return nil
 		}
 	}
-	return fmt.Errorf("%q is none of %s", v, strings.Join(o.values, ", "))
+	return fmt.Errorf("%q must be one of %s", v, strings.Join(o.values, ", "))
 }
 
 // Since is a flag value that is a point in time: RFC 3339, or how long ago.

@@ -119,9 +119,9 @@ func listenError(addr string, err error) error {
 	var wrong *net.AddrError
 	switch {
 	case errors.Is(err, syscall.EADDRINUSE):
-		return fmt.Errorf("--listen %s: the port is in use; choose another one, or stop who has it: %w", addr, err)
+		return fmt.Errorf("--listen %s: the port is in use; choose another one, or stop the program that uses it: %w", addr, err)
 	case errors.As(err, &dns), errors.As(err, &wrong), errors.Is(err, syscall.EADDRNOTAVAIL):
-		return cli.Usagef("--listen %s: this machine has no such address or port; write it as in %s: %w", addr, addrHelp, err)
+		return cli.Usagef("--listen %s: this machine has no such address or port; use one such as %s: %w", addr, addrHelp, err)
 	}
 	return fmt.Errorf("--listen %s: %w", addr, err)
 }
@@ -202,7 +202,7 @@ func (s *Server) alive() error {
 	}
 	for _, t := range pool.Status().Types {
 		if t.Stuck {
-			return fmt.Errorf("type %s is held and gets nowhere: no step has ended for minutes, last commit %s", t.Type, since(t.LastCommit))
+			return fmt.Errorf("type %s is held but has made no progress for minutes: last commit %s", t.Type, since(t.LastCommit))
 		}
 	}
 	return nil

@@ -29,7 +29,7 @@ func TestValuesOutOfRange(t *testing.T) {
 		"--type t --connect-timeout -1s":    {"--connect-timeout", "-1s", "--connect-timeout 30s"},
 		"--type t --max-file-size 1KiB":     {"--max-file-size", "1.0KiB", "1MiB"},
 		"--type Orders":                     {"Orders", "a-z"},
-		"--type orders,audit-* --all-types": {"--type and --all-types exclude each other", "leave out --all-types", "orders, audit-*"},
+		"--type orders,audit-* --all-types": {"--type and --all-types cannot be combined", "leave out --all-types", "orders, audit-*"},
 		"":                                  {"--type", "--all-types"},
 		"--type t --dir=":                   {"--dir is empty", "--dir data"},
 		"--type t --pprof":                  {"--pprof", "--listen"},

@@ -104,7 +104,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		case len(cfg.Types) == 0 && !cfg.AllTypes:
 			return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
 		case len(cfg.Types) > 0 && cfg.AllTypes:
-			return cli.Usagef("--type and --all-types exclude each other; leave out --all-types to serve only %s", strings.Join(cfg.Types, ", "))
+			return cli.Usagef("--type and --all-types cannot be combined; leave out --all-types to serve only %s", strings.Join(cfg.Types, ", "))
 		}
 		// A zero in worker.Config means the default; a zero on the command line is a mistake. All is checked before anything is waited for.
 		for _, err := range []error{
