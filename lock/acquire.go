@@ -165,7 +165,8 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 	return le, err
 }
 
-// resumeFailure goes on with the failures of the front before: the wait in line was a wait for the same store.
+// resumeFailure goes on with the failures of the front before: the wait in line was a wait for the
+// same store.
 func (a *attempt) resumeFailure() {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if ln.failing {
@@ -174,7 +175,8 @@ func (a *attempt) resumeFailure() {
 	})
 }
 
-// carryFailure is the opposite of resumeFailure. fresh: the lock comes from the store, not from hand to hand.
+// carryFailure is the opposite of resumeFailure. fresh: the lock comes from the store, not from
+// hand to hand.
 func (a *attempt) carryFailure(fresh bool) {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if fresh {
@@ -209,7 +211,8 @@ func (c *config) check(name string) error {
 	return checkText("text of WithWhy", c.why)
 }
 
-// run goes from step to step until the lock is held or given up. wait bounds it; caller is the context of the caller.
+// run goes from step to step until the lock is held or given up. wait bounds it; caller is the
+// context of the caller.
 func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	next := a.begin
 	if r := a.l.seen.look(a.name).record; next == stepFree && (r.Held() || len(r.Queue) > 0) {
@@ -286,19 +289,22 @@ func (a *attempt) lostRace(wait context.Context) (step, error) {
 		return 0, a.held(nil)
 	}
 	if a.races > 1 {
-		// Either others are faster again and again, or reads are stale and keep promising what is not so.
+		// Either others are faster again and again, or reads are stale and keep promising what is
+		// not so.
 		pause(wait.Done(), a.race.Next())
 	}
 	return stepRead, nil
 }
 
-// minToken is the least token that is granted: 13 January 1970 in microseconds. A record below it has no token yet.
+// minToken is the least token that is granted: 13 January 1970 in microseconds. A record below it
+// has no token yet.
 const minToken = 1 << 40
 
 // firstToken is the first token of a record, drawn while we hold it.
 //
 // rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, so more slowly than
-// the clock in microseconds that the first of them was taken from. What this Locker has seen bounds it as well.
+// the clock in microseconds that the first of them was taken from. What this Locker has seen bounds
+// it as well.
 func (a *attempt) firstToken() int64 {
 	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
 }
@@ -306,8 +312,8 @@ func (a *attempt) firstToken() int64 {
 // renewID goes on with a new id, after an insert with the present one that had no effect so far.
 //
 // rule: an id is inserted once at most. Should the insert arrive after all, when the record has been made, granted and
-// deleted again, then nothing else of this attempt that is still under way, a first token in particular, applies to
-// it. It is an orphan like any other, which this Locker takes over at once.
+// deleted again, then nothing else of this attempt that is still under way, a first token in
+// particular, applies to it. It is an orphan like any other, which this Locker takes over at once.
 func (a *attempt) renewID() {
 	a.l.seen.markDead(a.hold.ID)
 	a.mu.Lock()
@@ -370,8 +376,8 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	if a.first() {
-		// Everybody waits for us. Now is when the lock is given up by a holder that waited for somebody to come, or that has heard
-		// of a request, which it does when it renews.
+		// Everybody waits for us. Now is when the lock is given up by a holder that waited for
+		// somebody to come, or that has heard of a request, which it does when it renews.
 		if renewed := a.version != got.record.Version; renewed && got.record.Hold != nil && got.record.Hold.Asked != "" {
 			a.ahead = 0
 		}
@@ -400,45 +406,6 @@ const (
 	queueLease = time.Second
 	queueBeat  = queueLease / 5
 )
-
-// enqueue takes or keeps a place in the record's queue: if the caller wants that, and if shared holders could else follow
-// one another for ever. A failure costs nothing but the place.
-func (a *attempt) enqueue(wait context.Context) {
-	now := a.l.valid()
-	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0
-	if !a.fair && !writer && !a.queued || a.queued && now-a.beat < queueBeat {
-		return
-	}
-	if a.inserted {
-		a.renewID()
-	}
-	a.queued, a.beat = true, now
-	e := Entry{Hold: a.hold, Version: NewVersion()}
-	e.Lease = queueLease
-	_, _ = call(a.l, wait, queueLease/2, func(ctx context.Context) (bool, error) {
-		return a.l.store.Enqueue(ctx, a.name, e)
-	}, nil)
-}
-
-// dequeue leaves the queue, in the background.
-func (a *attempt) dequeue() {
-	if !a.queued {
-		return
-	}
-	id := a.hold.ID
-	a.l.wg.Add(1)
-	go func() {
-		defer a.l.wg.Done()
-		for range 2 {
-			_, err := call(a.l, a.l.base, queueLease, func(ctx context.Context) (bool, error) {
-				return a.l.store.Dequeue(ctx, a.name, id, Version{})
-			}, nil)
-			if err == nil {
-				return
-			}
-		}
-	}()
-}
 
 // write runs the operation of a step that may make the lock ours.
 func (a *attempt) write(wait context.Context, now step) (grant, error) {
@@ -475,8 +442,9 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	})
 }
 
-// send runs one operation of the attempt. If its result comes after the attempt is over it is undone, unless the attempt
-// got the lock in another way and still has it: both are the same hold then.
+// send runs one operation of the attempt. If its result comes after the attempt is over it is
+// undone, unless the attempt got the lock in another way and still has it: both are the same hold
+// then.
 func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int64, bool, error)) (grant, error) {
 	h := a.hold
 	return call(a.l, wait, opTimeout(h.Lease), func(ctx context.Context) (grant, error) {

@@ -6,7 +6,8 @@ import (
 	"fmt"
 )
 
-// List returns all locks the store knows, held and free, sorted by name. The dates in it are the server's, for people.
+// List returns all locks the store knows, held and free, sorted by name. The dates in it are the
+// server's, for people.
 func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -19,8 +20,9 @@ func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	return list, nil
 }
 
-// Inspect returns the record of one lock: who holds it, since when, who waits in the queue, what was done by force. It is
-// [ErrUnknown] for a name that nobody has used. The record may be some milliseconds old.
+// Inspect returns the record of one lock: who holds it, since when, who waits in the queue, what
+// was done by force. It is [ErrUnknown] for a name that nobody has used. The record may be some
+// milliseconds old.
 func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	if err := checkName(name); err != nil {
 		return Record{}, err
@@ -39,9 +41,9 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	return got.record, nil
 }
 
-// RequestRelease asks the holders of a lock to release it soon, and says why. They see it at their next renewal
-// ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply is up to them. It is ErrNotHeld when
-// nobody holds the lock.
+// RequestRelease asks the holders of a lock to release it soon, and says why. They see it at their
+// next renewal ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply is
+// up to them. It is ErrNotHeld when nobody holds the lock.
 func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
 	if why == "" {
 		why = "no reason given" // a request must not look like none
@@ -50,13 +52,15 @@ func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
 	return l.administer(ctx, "request the release of", name, why, l.store.Ask)
 }
 
-// ForceRelease takes a lock away from its holders, and says why. Their leases are lost ([LostForced]) as soon as their
-// next renewals see it, within a fifth of the lease. Until then they may still act, but any later grant has a token
-// greater than theirs, and so has the record: a resource that compares tokens refuses them from the next grant on. It is
-// ErrNotHeld when nobody holds the lock.
+// ForceRelease takes a lock away from its holders, and says why. Their leases are lost
+// ([LostForced]) as soon as their next renewals see it, within a fifth of the lease. Until then
+// they may still act, but any later grant has a token greater than theirs, and so has the record: a
+// resource that compares tokens refuses them from the next grant on. It is ErrNotHeld when nobody
+// holds the lock.
 //
-// Use it on a lock whose holder hangs, having asked with RequestRelease before. A holder that is dead loses the lock
-// without it. A record that is damaged ([DamagedError]) is removed; the next token is above those of before as after every removal.
+// Use it on a lock whose holder hangs, having asked with RequestRelease before. A holder that is
+// dead loses the lock without it. A record that is damaged ([DamagedError]) is removed; the next
+// token is above those of before as after every removal.
 func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
 	err := l.administer(ctx, "force the release of", name, why,
 		func(ctx context.Context, name string, h Hold, why string) (bool, error) {

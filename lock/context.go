@@ -7,12 +7,14 @@ import (
 	"sync"
 )
 
-// Go has no thread identity, so re-entrancy needs something else to say "this is still me". Here it is the context: a
-// context holds locks, and everything called with it is one and the same user of them.
+// Go has no thread identity, so re-entrancy needs something else to say "this is still me". Here it
+// is the context: a context holds locks, and everything called with it is one and the same user of
+// them.
 
-// From returns what ctx holds: the names of the locks and their fencing tokens. A context gets to hold locks from
-// [Locker.Do], [Locker.AcquireAll] and [Graph]; [Locker.Acquire] leaves contexts alone. Lost locks are not in it. If ctx
-// holds a name in several stores, the token is that of the innermost.
+// From returns what ctx holds: the names of the locks and their fencing tokens. A context gets to
+// hold locks from [Locker.Do], [Locker.AcquireAll] and [Graph]; [Locker.Acquire] leaves contexts
+// alone. Lost locks are not in it. If ctx holds a name in several stores, the token is that of the
+// innermost.
 func From(ctx context.Context) map[string]int64 {
 	tokens := make(map[string]int64)
 	for _, h := range heldBy(ctx) {
@@ -39,8 +41,8 @@ func heldBy(ctx context.Context) []*holding {
 	return held
 }
 
-// find returns the holding of name in l's store that ctx carries, with the caller counted in, or nil. alone: the caller
-// does not want to share the lock.
+// find returns the holding of name in l's store that ctx carries, with the caller counted in, or
+// nil. alone: the caller does not want to share the lock.
 func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, error) {
 	for _, h := range heldBy(ctx) {
 		if h.lease.l != l || h.lease.Name() != name {
@@ -57,8 +59,9 @@ func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, er
 	return nil, nil
 }
 
-// join counts a user in, unless the lease is being released. The error may be that of a lost lease: what the context is
-// about has lost its lock, and to acquire another one in its middle would only hide that.
+// join counts a user in, unless the lease is being released. The error may be that of a lost lease:
+// what the context is about has lost its lock, and to acquire another one in its middle would only
+// hide that.
 func (h *holding) join(alone bool) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()

@@ -31,15 +31,16 @@ var (
 	ErrDamaged = errors.New("lock record is damaged")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("locker is closed")
-	// ErrPermanent is wrapped by a [Store] around errors that no repetition can cure (no permission, wrong server),
-	// and that say for sure that nothing was written.
+	// ErrPermanent is wrapped by a [Store] around errors that no repetition can cure (no
+	// permission, wrong server), and that say for sure that nothing was written.
 	ErrPermanent = errors.New("cannot be cured by trying again")
 
 	errLeft    = errors.New("left behind")
 	errNotSent = errors.New("not sent")
 )
 
-// HeldError tells who holds a lock that was not acquired. It is ErrHeld, and the context's error if that ended the wait.
+// HeldError tells who holds a lock that was not acquired. It is ErrHeld, and the context's error if
+// that ended the wait.
 type HeldError struct {
 	Name     string
 	Owner    Process
@@ -88,7 +89,8 @@ type LostReason string
 const (
 	// LostExpired: no renewal was acknowledged in time. Nobody else needs to have the lock.
 	LostExpired LostReason = "expired"
-	// LostGone: the record does not carry this lease any more: somebody took the lock over or deleted the record.
+	// LostGone: the record does not carry this lease any more: somebody took the lock over or
+	// deleted the record.
 	LostGone LostReason = "taken away"
 	// LostForced: somebody released it by force ([Locker.ForceRelease]).
 	LostForced LostReason = "released by force"
@@ -170,7 +172,8 @@ func (e *UnavailableError) Unwrap() []error {
 	return []error{ErrUnavailable, e.Cause}
 }
 
-// DamagedError is the error of a [Store] that cannot read a record: somebody else has written it. It is ErrDamaged, and ErrPermanent.
+// DamagedError is the error of a [Store] that cannot read a record: somebody else has written it.
+// It is ErrDamaged, and ErrPermanent.
 type DamagedError struct {
 	Name  string // of the lock
 	Cause error  // what is wrong
@@ -191,8 +194,8 @@ const (
 	MaxWhy = 512
 )
 
-// checkName: 1 to MaxName bytes of UTF-8 without control characters, so that a name can be a key of every backend and a
-// word in every message. Names are compared byte by byte.
+// checkName: 1 to MaxName bytes of UTF-8 without control characters, so that a name can be a key of
+// every backend and a word in every message. Names are compared byte by byte.
 func checkName(name string) error {
 	bad := func(problem string) error {
 		return &InvalidError{What: "lock name", Value: quote(name), Problem: problem}

@@ -7,7 +7,8 @@ import (
 	"time"
 )
 
-// failed decides what to do after the error of a step: which step comes next, or an error to give up with.
+// failed decides what to do after the error of a step: which step comes next, or an error to give
+// up with.
 func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
 	if now != stepRead && unclearAnswer(err) {
 		if now != stepConfirm {

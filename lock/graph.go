@@ -9,18 +9,20 @@ import (
 	"strings"
 )
 
-// Lockable is anything that can be locked through a [Graph]: an order, an item of it, a job for that item. It may be
-// locked by others, its parents; then whoever locks it locks those instead.
+// Lockable is anything that can be locked through a [Graph]: an order, an item of it, a job for
+// that item. It may be locked by others, its parents; then whoever locks it locks those instead.
 //
 //	JobFlow ──► OrderItem ──► Order      to lock any of them is to lock the Order
 //	        ──► Machine                  and, for a JobFlow, the Machine: both are roots
 type Lockable interface {
-	// LockNode says what this is and what locks it, as of now: it is called when something is locked, and once more when
-	// the lock has been granted. An object that may have changed in between should look its parents up again.
+	// LockNode says what this is and what locks it, as of now: it is called when something is
+	// locked, and once more when the lock has been granted. An object that may have changed in
+	// between should look its parents up again.
 	LockNode(ctx context.Context) (Node, error)
 }
 
-// Node is how a [Lockable] describes itself. It is a Lockable itself, for what has nothing to look up.
+// Node is how a [Lockable] describes itself. It is a Lockable itself, for what has nothing to look
+// up.
 type Node struct {
 	Scope   string     // what kind of thing it is, such as "order"; no slash
 	Key     string     // which one
@@ -33,8 +35,8 @@ func (n Node) Name() string { return n.Scope + "/" + n.Key }
 // LockNode returns n.
 func (n Node) LockNode(context.Context) (Node, error) { return n, nil }
 
-// All is a Lockable that stands for all xs: to lock it is to lock the roots of each. It is how to give an item another
-// parent: under the lock of the item and of the new parent.
+// All is a Lockable that stands for all xs: to lock it is to lock the roots of each. It is how to
+// give an item another parent: under the lock of the item and of the new parent.
 func All(xs ...Lockable) Lockable { return all(slices.Clone(xs)) }
 
 type all []Lockable
@@ -51,8 +53,9 @@ var (
 	ErrUnsettled = errors.New("its parents keep changing")
 )
 
-// GraphError is about a node of a graph. It is its cause, which is one of the above, an [*InvalidError] for a scope or a
-// key that cannot be in the name of a lock or a graph that is too large, or the error of a [Lockable].
+// GraphError is about a node of a graph. It is its cause, which is one of the above, an
+// [*InvalidError] for a scope or a key that cannot be in the name of a lock or a graph that is too
+// large, or the error of a [Lockable].
 type GraphError struct {
 	Path  []string // names from what was to be locked to the node it is about, or to its child if it has no name
 	Cause error
@@ -73,9 +76,10 @@ const (
 	maxRounds = 8      // how often the roots may have changed when they are locked
 )
 
-// Graph locks objects that depend on each other. What is locked are the roots: the objects that are reached by going from
-// parent to parent and have none. So two who work on parts of the same whole exclude each other, whichever parts they
-// came by, and the names of the locks are scope and key of the roots: "order/17".
+// Graph locks objects that depend on each other. What is locked are the roots: the objects that are
+// reached by going from parent to parent and have none. So two who work on parts of the same whole
+// exclude each other, whichever parts they came by, and the names of the locks are scope and key of
+// the roots: "order/17".
 //
 //	g := lock.NewGraph(locker, lock.WithWait(10*time.Second))
 //	err := g.Do(ctx, order, func(ctx context.Context) error {
@@ -84,12 +88,13 @@ const (
 //		}
 //	})
 //
-// Locking is re-entrant through the context, as in [Locker.Do]: a function that saves an item can lock it whether or not
-// its caller has done so already.
+// Locking is re-entrant through the context, as in [Locker.Do]: a function that saves an item can
+// lock it whether or not its caller has done so already.
 //
-// Parents are looked up when something is locked, and again under the lock. If the roots are not the same any more, what
-// was locked is released and the new roots are locked, up to 8 times; then the error is [ErrUnsettled]. So the
-// locked roots are the right ones as long as everybody who changes a parent holds the old root and the new one: [All].
+// Parents are looked up when something is locked, and again under the lock. If the roots are not
+// the same any more, what was locked is released and the new roots are locked, up to 8 times; then
+// the error is [ErrUnsettled]. So the locked roots are the right ones as long as everybody who
+// changes a parent holds the old root and the new one: [All].
 //
 // A Graph is a view of a Locker; it has nothing to close. Safe for concurrent use.
 type Graph struct {
@@ -97,7 +102,8 @@ type Graph struct {
 	opts []Option
 }
 
-// NewGraph returns a Graph on l's locks. opts are those of all acquisitions; WithWait bounds each including its repetitions.
+// NewGraph returns a Graph on l's locks. opts are those of all acquisitions; WithWait bounds each
+// including its repetitions.
 func NewGraph(l *Locker, opts ...Option) *Graph { return &Graph{l, slices.Clone(opts)} }
 
 // Do acquires x, runs fn, and releases. See [Locker.Do].
@@ -109,8 +115,9 @@ func (g *Graph) Do(ctx context.Context, x Lockable, fn func(context.Context) err
 	return s.run(ctx, fn)
 }
 
-// Acquire acquires the roots of x. Errors are a [*GraphError], or those of [Locker.AcquireAll]. A [*HeldError] tells for
-// which node, if not the root itself, the holder wanted the lock; so does [Graph.Held].
+// Acquire acquires the roots of x. Errors are a [*GraphError], or those of [Locker.AcquireAll]. A
+// [*HeldError] tells for which node, if not the root itself, the holder wanted the lock; so does
+// [Graph.Held].
 func (g *Graph) Acquire(ctx context.Context, x Lockable, opts ...Option) (*Set, error) {
 	r, err := resolve(ctx, x)
 	if err != nil {
@@ -142,8 +149,8 @@ func (g *Graph) Roots(ctx context.Context, x Lockable) ([]string, error) {
 	return r.roots, err
 }
 
-// Held returns the held locks of a scope: who holds which, since when, and why. "" means all scopes. A holder that has
-// died is shown until somebody takes its lock over.
+// Held returns the held locks of a scope: who holds which, since when, and why. "" means all
+// scopes. A holder that has died is shown until somebody takes its lock over.
 func (g *Graph) Held(ctx context.Context, scope string) ([]Record, error) {
 	list, err := g.l.List(ctx)
 	if err != nil {

@@ -6,24 +6,26 @@ import (
 	"sync"
 )
 
-// Keyed is a set of mutexes inside one process, one per key, made when a key is first locked and gone when nobody uses it:
-// callers with the same key take turns, in the order in which they came; callers with different keys do not meet. It costs
-// memory only for the keys that are in use. The zero value is ready. Safe for concurrent use; must not be copied.
+// Keyed is a set of mutexes inside one process, one per key, made when a key is first locked and
+// gone when nobody uses it: callers with the same key take turns, in the order in which they came;
+// callers with different keys do not meet. It costs memory only for the keys that are in use. The
+// zero value is ready. Safe for concurrent use; must not be copied.
 //
-// It excludes the goroutines of this process only, and is not re-entrant. Across processes use a [Locker]; in front of
-// one, Keyed keeps the goroutines of a process from competing for the same name over the network.
+// It excludes the goroutines of this process only, and is not re-entrant. Across processes use a
+// [Locker]; in front of one, Keyed keeps the goroutines of a process from competing for the same
+// name over the network.
 type Keyed[K comparable] struct {
 	mu     sync.Mutex
 	locked map[K][]chan struct{} // by key that is locked: who waits for it, in order
 	peak   int                   // most keys in use since the map was made
 }
 
-// shrinkAbove is the number of keys from which on the map is made anew once it is empty: Go's maps keep the memory of the
-// most keys they ever held.
+// shrinkAbove is the number of keys from which on the map is made anew once it is empty: Go's maps
+// keep the memory of the most keys they ever held.
 const shrinkAbove = 1024
 
-// Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or ctx's cause if ctx ended before its turn
-// came; then fn was not called.
+// Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or ctx's cause if ctx
+// ended before its turn came; then fn was not called.
 func (k *Keyed[K]) Do(ctx context.Context, key K, fn func() error) error {
 	unlock, err := k.Lock(ctx, key)
 	if err != nil {
@@ -33,8 +35,8 @@ func (k *Keyed[K]) Do(ctx context.Context, key K, fn func() error) error {
 	return fn()
 }
 
-// Lock waits until key is free or ctx ends, and returns the function that unlocks it, which may be called more than once
-// and from any goroutine. The error is ctx's cause; then nothing is locked.
+// Lock waits until key is free or ctx ends, and returns the function that unlocks it, which may be
+// called more than once and from any goroutine. The error is ctx's cause; then nothing is locked.
 func (k *Keyed[K]) Lock(ctx context.Context, key K) (unlock func(), err error) {
 	if ctx.Err() != nil {
 		return nil, context.Cause(ctx)
@@ -70,7 +72,8 @@ func (k *Keyed[K]) Len() int {
 	return len(k.locked)
 }
 
-// enter locks key if it is free. Otherwise it lines the caller up: turn is closed when key has been locked for it.
+// enter locks key if it is free. Otherwise it lines the caller up: turn is closed when key has been
+// locked for it.
 func (k *Keyed[K]) enter(key K) (turn chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"time"
 )
 
-// Lease is a lock that is held, until it is released or lost. All methods are safe for concurrent use.
+// Lease is a lock that is held, until it is released or lost. All methods are safe for concurrent
+// use.
 type Lease struct {
 	l     *Locker
 	name  string
@@ -47,7 +48,8 @@ const (
 	leaseLost
 )
 
-// newLease makes a granted attempt a lease and starts renewing it. sent is when the granting operation was sent.
+// newLease makes a granted attempt a lease and starts renewing it. sent is when the granting
+// operation was sent.
 func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
 	le := &Lease{
 		l: l, name: a.name, hold: a.hold, stale: a.unclear, displaced: a.displacing, token: token,
@@ -86,30 +88,33 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 // Name is the name of the lock.
 func (le *Lease) Name() string { return le.name }
 
-// Token is the fencing token: greater than those of all earlier grants of the name. It changes only by RaiseToken.
+// Token is the fencing token: greater than those of all earlier grants of the name. It changes only
+// by RaiseToken.
 func (le *Lease) Token() int64 {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.token
 }
 
-// Context ends when the lease does. Its cause ([context.Cause]) is a [*LostError] after a loss and [ErrReleased] after a
-// release. It carries the values of the context given to Acquire, but not its end. Work that the lock protects runs on it.
+// Context ends when the lease does. Its cause ([context.Cause]) is a [*LostError] after a loss and
+// [ErrReleased] after a release. It carries the values of the context given to Acquire, but not its
+// end. Work that the lock protects runs on it.
 func (le *Lease) Context() context.Context { return le.ctx }
 
 // Lost is closed when the lease is lost; not when it is released.
 func (le *Lease) Lost() <-chan struct{} { return le.lost }
 
-// Suspect is closed when half of the lease has passed without a renewal: the store does not answer, and unless it does
-// soon, the lease will be lost. A renewal that succeeds after all ends the suspicion: then Suspect returns another channel.
-// Whoever can stop at a good point does so now.
+// Suspect is closed when half of the lease has passed without a renewal: the store does not answer,
+// and unless it does soon, the lease will be lost. A renewal that succeeds after all ends the
+// suspicion: then Suspect returns another channel. Whoever can stop at a good point does so now.
 func (le *Lease) Suspect() <-chan struct{} {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.suspect
 }
 
-// ReleaseRequested is closed when somebody asks for the release of the lock ([Locker.RequestRelease]).
+// ReleaseRequested is closed when somebody asks for the release of the lock
+// ([Locker.RequestRelease]).
 func (le *Lease) ReleaseRequested() <-chan struct{} { return le.asked }
 
 // RequestReason is what they said; empty before.
@@ -119,7 +124,8 @@ func (le *Lease) RequestReason() string {
 	return le.why
 }
 
-// Remaining is how long the lease is certain to last if no further renewal succeeds; 0 when it has ended.
+// Remaining is how long the lease is certain to last if no further renewal succeeds; 0 when it has
+// ended.
 func (le *Lease) Remaining() time.Duration {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -130,11 +136,12 @@ func (le *Lease) Remaining() time.Duration {
 	return le.deadline - le.l.valid()
 }
 
-// Check returns nil if the lease is held and lasts at least need longer, even if no further renewal succeeds. Ask before
-// an effect that takes up to need. Otherwise the error is the [*LostError], [ErrReleased] or [ErrTooShort].
+// Check returns nil if the lease is held and lasts at least need longer, even if no further renewal
+// succeeds. Ask before an effect that takes up to need. Otherwise the error is the [*LostError],
+// [ErrReleased] or [ErrTooShort].
 //
-// An effect may be delayed after the check, by a pause of the process for example: where that matters the
-// resource must compare tokens.
+// An effect may be delayed after the check, by a pause of the process for example: where that
+// matters the resource must compare tokens.
 func (le *Lease) Check(need time.Duration) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -151,10 +158,10 @@ func (le *Lease) Check(need time.Duration) error {
 	return nil
 }
 
-// RaiseToken makes the token greater than floor, if it is not already, and returns it. It is for a resource that has
-// seen a higher token than this one: the lock's record was deleted, restored from a backup or lost by its server.
-// While the store fails it tries again until ctx ends or the lease is lost; the token may then be raised or not, and
-// calling again is safe.
+// RaiseToken makes the token greater than floor, if it is not already, and returns it. It is for a
+// resource that has seen a higher token than this one: the lock's record was deleted, restored from
+// a backup or lost by its server. While the store fails it tries again until ctx ends or the lease
+// is lost; the token may then be raised or not, and calling again is safe.
 func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	if floor > math.MaxInt64/2 {
 		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no sane resource has seen such a " +
@@ -188,13 +195,14 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	}
 }
 
-// Release gives the lock back; the token stays in the store. The lease ends at once, the store is told in the background,
-// with repetitions for one lease at most. ctx only bounds how long Release waits for that: it returns ctx's error then and
-// the release goes on. Calling it again returns the same result.
+// Release gives the lock back; the token stays in the store. The lease ends at once, the store is
+// told in the background, with repetitions for one lease at most. ctx only bounds how long Release
+// waits for that: it returns ctx's error then and the release goes on. Calling it again returns the
+// same result.
 //
-// It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last may have been
-// done without the lock. It returns an [*UnavailableError] if the store could not be told; the lock then frees
-// itself after one lease.
+// It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last
+// may have been done without the lock. It returns an [*UnavailableError] if the store could not be
+// told; the lock then frees itself after one lease.
 func (le *Lease) Release(ctx context.Context) error {
 	if lost := le.beginRelease(false); lost != nil {
 		return lost
@@ -212,8 +220,8 @@ func (le *Lease) Release(ctx context.Context) error {
 	}
 }
 
-// beginRelease ends the lease, if it has not ended, and starts to tell the store. It returns the error of a lost lease.
-// counted: the caller is counted in l.wg, so the Locker may be closing.
+// beginRelease ends the lease, if it has not ended, and starts to tell the store. It returns the
+// error of a lost lease. counted: the caller is counted in l.wg, so the Locker may be closing.
 func (le *Lease) beginRelease(counted bool) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -228,7 +236,8 @@ func (le *Lease) beginRelease(counted bool) error {
 		defer le.l.wg.Done()
 	}
 	if le.state == leaseLost {
-		// The code that used the lease is done with it now: free the lock early if it is still ours.
+		// The code that used the lease is done with it now: free the lock early if it is still
+		// ours.
 		le.cleaned = true
 		le.l.abandon(le.name, le.hold)
 		return le.lossError()
@@ -263,7 +272,8 @@ func (le *Lease) lossError() error {
 	return le.lostErr
 }
 
-// renew renews the lease every fifth of it, until it ends. sent is when the granting operation was sent.
+// renew renews the lease every fifth of it, until it ends. sent is when the granting operation was
+// sent.
 func (le *Lease) renew(sent time.Duration) {
 	defer le.l.wg.Done()
 	every := le.hold.Lease / 5
@@ -321,8 +331,8 @@ func (le *Lease) hear(asked string) {
 	}
 }
 
-// whyGone finds out why the record does not have the lease any more. It takes no longer than a lost answer may delay the
-// loss.
+// whyGone finds out why the record does not have the lease any more. It takes no longer than a lost
+// answer may delay the loss.
 func (le *Lease) whyGone() (reason LostReason, why string) {
 	got, err := call(le.l, le.l.base, min(opTimeout(le.hold.Lease), minMargin), func(ctx context.Context) (reading, error) {
 		r, found, err := le.l.store.Read(ctx, le.name)
@@ -361,7 +371,8 @@ func (le *Lease) extend(sent time.Duration) {
 	}
 }
 
-// half tells whether less than half of the lease is left, and not because it may not last longer. le.mu is held.
+// half tells whether less than half of the lease is left, and not because it may not last longer.
+// le.mu is held.
 func (le *Lease) half() bool {
 	return le.deadline < le.last && le.deadline-le.l.valid() < le.hold.Lease/2
 }
@@ -398,8 +409,8 @@ func (le *Lease) checkDeadline() {
 	le.timer.Reset(le.nextCheck(le.l.valid()))
 }
 
-// nextCheck is when the timer looks at the clock again: at the deadline, or earlier because timers stand still while the
-// machine sleeps, and the clock does not.
+// nextCheck is when the timer looks at the clock again: at the deadline, or earlier because timers
+// stand still while the machine sleeps, and the clock does not.
 func (le *Lease) nextCheck(now time.Duration) time.Duration {
 	return min(le.deadline-now, le.hold.Lease/16)
 }

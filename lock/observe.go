@@ -10,13 +10,14 @@ const (
 	maxDead         = 1_000  // ids; forgetting one only makes this process wait out its own orphan
 )
 
-// observations is what a Locker has seen of the records it met. Every read feeds it, so a dead lease is found by
-// repeated TryAcquire as well as by one long Acquire. Safe for concurrent use.
+// observations is what a Locker has seen of the records it met. Every read feeds it, so a dead
+// lease is found by repeated TryAcquire as well as by one long Acquire. Safe for concurrent use.
 type observations struct {
 	mu    sync.Mutex
 	names map[string]*observation
-	// dead holds ids of this Locker that no code relies on any more, in the order they died: attempts given up with an
-	// unclear outcome, and lost leases that were released. A hold with such an id may be replaced at once.
+	// dead holds ids of this Locker that no code relies on any more, in the order they died:
+	// attempts given up with an unclear outcome, and lost leases that were released. A hold with
+	// such an id may be replaced at once.
 	dead      map[HoldID]struct{}
 	deadOrder []HoldID
 }
@@ -29,7 +30,8 @@ type observation struct {
 	hold    time.Duration // when a reply first showed record.Hold.ID
 	floor   int64         // greatest token ever seen
 
-	// entries is when a reply first showed each version of the entries of the record. Never changed, only replaced.
+	// entries is when a reply first showed each version of the entries of the record. Never
+	// changed, only replaced.
 	entries map[Version]time.Duration
 }
 
@@ -69,7 +71,8 @@ func (o *observations) saw(name string, r Record, found bool, now time.Duration)
 	return *ob
 }
 
-// granted records an own grant, after which the record is not known any more but for its hold, until ended.
+// granted records an own grant, after which the record is not known any more but for its hold,
+// until ended.
 func (o *observations) granted(name string, token int64, h Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -8,7 +8,8 @@ import (
 	"strings"
 )
 
-// processIdentity returns what identifies pid over the life of this machine, or empty strings where /proc does not tell.
+// processIdentity returns what identifies pid over the life of this machine, or empty strings where
+// /proc does not tell.
 func processIdentity(pid int) (boot, namespace, started string) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -25,12 +26,14 @@ func processIdentity(pid int) (boot, namespace, started string) {
 	return strings.TrimSpace(string(b)), ns, started
 }
 
-// processStarted returns field 22 of /proc/<pid>/stat (proc_pid_stat(5)): the start time in clock ticks since boot.
-// known is false when /proc cannot tell, for example where it hides other users' processes.
+// processStarted returns field 22 of /proc/<pid>/stat (proc_pid_stat(5)): the start time in clock
+// ticks since boot. known is false when /proc cannot tell, for example where it hides other users'
+// processes.
 func processStarted(pid int) (started string, gone, known bool) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) {
-		// With hidepid the processes of others look as if they did not exist; then ours do not tell either.
+		// With hidepid the processes of others look as if they did not exist; then ours do not tell
+		// either.
 		return "", true, !procHidden()
 	}
 	if err != nil {
@@ -45,12 +48,14 @@ func processStarted(pid int) (started string, gone, known bool) {
 	if len(f) < 20 {
 		return "", false, false
 	}
-	// A zombie does not run any more, unless only its first thread has ended (field 20 counts the threads).
+	// A zombie does not run any more, unless only its first thread has ended (field 20 counts the
+	// threads).
 	zombie := (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
 	return f[19], zombie, true
 }
 
-// procHidden tells whether /proc may hide processes of other users (hidepid): then process 1 is invisible to all but root.
+// procHidden tells whether /proc may hide processes of other users (hidepid): then process 1 is
+// invisible to all but root.
 func procHidden() bool {
 	_, err := os.Stat("/proc/1/stat")
 	return err != nil

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// abandon undoes an attempt whose outcome is unknown, in the background, on its own context. Should the attempt be
-// applied even later, its hold is an orphan that nobody renews: gone after one lease, and at once for this Locker,
-// which remembers the id.
+// abandon undoes an attempt whose outcome is unknown, in the background, on its own context. Should
+// the attempt be applied even later, its hold is an orphan that nobody renews: gone after one
+// lease, and at once for this Locker, which remembers the id.
 //
 // The caller is counted in l.wg.
 func (l *Locker) abandon(name string, h Hold) {
@@ -21,8 +21,9 @@ func (l *Locker) abandon(name string, h Hold) {
 	}()
 }
 
-// release removes the hold, repeating the operation until the first clear answer, for one lease at most. gone tells that
-// the record did not have the hold although no earlier try can have removed it.
+// release removes the hold, repeating the operation until the first clear answer, for one lease at
+// most. gone tells that the record did not have the hold although no earlier try can have removed
+// it.
 //
 // rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
 // the lock locked.
@@ -43,8 +44,8 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 	}
 }
 
-// handOff gives an exclusive hold that nobody in this process uses any more to the front of the queue, in one round trip.
-// unclear: it may have been given away; the front finds out.
+// handOff gives an exclusive hold that nobody in this process uses any more to the front of the
+// queue, in one round trip. unclear: it may have been given away; the front finds out.
 //
 // rule: bound to the id of the hold, as everything a holder does; the new lease has its own id and a token of its own.
 func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {

@@ -23,18 +23,21 @@ type Set struct {
 	lost []error  // of the others
 }
 
-// Do acquires name, runs fn, and releases, also when fn panics. fn's context is ctx, holds the lock (see [From]) and ends
-// with ctx or the lease, whichever is first. Do returns fn's error, joined with the [*LostError] if the lock was lost
-// before it was released: what fn did last may have been done without it. Other errors are those of [Locker.Acquire],
-// in which case fn was not called, or of [Lease.Release].
+// Do acquires name, runs fn, and releases, also when fn panics. fn's context is ctx, holds the lock
+// (see [From]) and ends with ctx or the lease, whichever is first. Do returns fn's error, joined
+// with the [*LostError] if the lock was lost before it was released: what fn did last may have been
+// done without it. Other errors are those of [Locker.Acquire], in which case fn was not called, or
+// of [Lease.Release].
 //
-// Do is re-entrant: if ctx holds name already, fn runs at once under that lock, options do not matter, and the lock is
-// released when the last of all who use it is done. (Only who holds it shared cannot have it alone; that is an error.) All
-// goroutines that share ctx share its locks: Do does not exclude them from each other. Give a goroutine that is to be
-// excluded a context from outside.
+// Do is re-entrant: if ctx holds name already, fn runs at once under that lock, options do not
+// matter, and the lock is released when the last of all who use it is done. (Only who holds it
+// shared cannot have it alone; that is an error.) All goroutines that share ctx share its locks: Do
+// does not exclude them from each other. Give a goroutine that is to be excluded a context from
+// outside.
 //
-// Whoever acquires further names while it holds one can meet somebody who does it in the other order; they wait for
-// each other until WithWait or a context ends that. [Locker.AcquireAll] avoids it for names that are known in advance.
+// Whoever acquires further names while it holds one can meet somebody who does it in the other
+// order; they wait for each other until WithWait or a context ends that. [Locker.AcquireAll] avoids
+// it for names that are known in advance.
 func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context) error, opts ...Option) error {
 	s, err := l.AcquireAll(ctx, []string{name}, opts...)
 	if err != nil {
@@ -43,10 +46,10 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context) e
 	return s.run(ctx, fn)
 }
 
-// AcquireAll acquires all names, sorted and each once, so that callers with overlapping names cannot wait for each other
-// in a circle. WithWait bounds the whole. If one cannot be acquired, or one is lost meanwhile, those acquired are
-// released and the error tells about that one; nothing is held then. Names that ctx holds already are counted like in
-// [Locker.Do].
+// AcquireAll acquires all names, sorted and each once, so that callers with overlapping names
+// cannot wait for each other in a circle. WithWait bounds the whole. If one cannot be acquired, or
+// one is lost meanwhile, those acquired are released and the error tells about that one; nothing is
+// held then. Names that ctx holds already are counted like in [Locker.Do].
 func (l *Locker) AcquireAll(ctx context.Context, names []string, opts ...Option) (*Set, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
@@ -78,7 +81,8 @@ func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*S
 		if h != nil {
 			s.add(h)
 		}
-		// One may have been lost while the next one was waited for; that is why the wait ended then.
+		// One may have been lost while the next one was waited for; that is why the wait ended
+		// then.
 		if cause := context.Cause(s.ctx); errors.Is(cause, ErrReleased) { // by nobody else than the Locker
 			err = fmt.Errorf("acquire lock %q: %w", name, ErrClosed)
 		} else if cause != nil {
@@ -106,9 +110,9 @@ func (s *Set) add(h *holding) {
 	s.stops = append(s.stops, context.AfterFunc(ended, func() { s.end(context.Cause(ended)) }))
 }
 
-// Context ends when any of the locks is lost, or the Set is released. Its cause ([context.Cause]) is that [*LostError], or
-// [ErrReleased]. It holds the locks (see [From]), and carries the values of the context given to AcquireAll, but not its
-// end. Work that the locks protect runs on it.
+// Context ends when any of the locks is lost, or the Set is released. Its cause ([context.Cause])
+// is that [*LostError], or [ErrReleased]. It holds the locks (see [From]), and carries the values
+// of the context given to AcquireAll, but not its end. Work that the locks protect runs on it.
 func (s *Set) Context() context.Context { return s.ctx }
 
 // Token is the fencing token of name; 0 if name is not in the Set.
@@ -133,9 +137,9 @@ func (s *Set) Check(need time.Duration) error {
 	return nil
 }
 
-// Release gives the locks back, in reverse order, except for those that others still use through a context. It joins the
-// errors of all; apart from that it is like [Lease.Release]: ctx only bounds how long it waits, and calling it again
-// returns the same result.
+// Release gives the locks back, in reverse order, except for those that others still use through a
+// context. It joins the errors of all; apart from that it is like [Lease.Release]: ctx only bounds
+// how long it waits, and calling it again returns the same result.
 func (s *Set) Release(ctx context.Context) error { return join(s.release(ctx)) }
 
 func (s *Set) release(ctx context.Context) (errs []error) {
@@ -172,7 +176,8 @@ func join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// within returns ctx such that it holds what the Set holds and ends when the Set does. The caller calls stop when done.
+// within returns ctx such that it holds what the Set holds and ends when the Set does. The caller
+// calls stop when done.
 func (s *Set) within(ctx context.Context) (c context.Context, stop func()) {
 	if s.all != nil {
 		ctx = context.WithValue(ctx, heldKey{}, s.all)

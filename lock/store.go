@@ -9,16 +9,18 @@ import (
 	"time"
 )
 
-// Store is what a backend provides: atomic operations on one document per name. The protocol is not its business; it
-// must only do exactly what each method says. All methods are safe for concurrent use.
+// Store is what a backend provides: atomic operations on one document per name. The protocol is not
+// its business; it must only do exactly what each method says. All methods are safe for concurrent
+// use.
 //
-// A nil error means that the answer is certain and, for a write, that the write will survive every failure the backend
-// is built for (MongoDB: acknowledged by a majority). Any error means that the outcome is unknown, unless it wraps
+// A nil error means that the answer is certain and, for a write, that the write will survive every
+// failure the backend is built for (MongoDB: acknowledged by a majority). Any error means that the
+// outcome is unknown, unless it wraps
 // [ErrPermanent]: then nothing was written. ok = false with a nil error means that the filter matched nothing, and
 // nothing was written.
 //
-// Every write that has a v sets the version to it (also that of the entry it is about), and the dates of the record as
-// far as the server can.
+// Every write that has a v sets the version to it (also that of the entry it is about), and the
+// dates of the record as far as the server can.
 type Store interface {
 	RecordReader
 	GrantStore
@@ -32,10 +34,12 @@ type Store interface {
 
 // RecordReader reads records.
 type RecordReader interface {
-	// Read returns the record of name; found is false when there is none. It may be stale: it is a hint.
+	// Read returns the record of name; found is false when there is none. It may be stale: it is a
+	// hint.
 	Read(ctx context.Context, name string) (r Record, found bool, err error)
 
-	// List returns all records, sorted by name. One that cannot be read has its Name, and Damaged says why.
+	// List returns all records, sorted by name. One that cannot be read has its Name, and Damaged
+	// says why.
 	List(ctx context.Context) ([]Record, error)
 }
 
@@ -44,36 +48,41 @@ type GrantStore interface {
 	// Create inserts a held record, with token 0, if name has none.
 	Create(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
 
-	// Acquire sets the hold, incrementing the token, which it returns. The record must have no hold, and no entries; for a
-	// shared hold (see [Hold]) fewer entries than h.Permits. Nobody else may be first in its queue, which h.ID leaves.
+	// Acquire sets the hold, incrementing the token, which it returns. The record must have no
+	// hold, and no entries; for a shared hold (see [Hold]) fewer entries than h.Permits. Nobody
+	// else may be first in its queue, which h.ID leaves.
 	Acquire(ctx context.Context, name string, h Hold, v Version) (token int64, ok bool, err error)
 
-	// TakeOver replaces the hold (or the absence of one) of a record without entries whose version is seen. Otherwise it
-	// is like Acquire.
+	// TakeOver replaces the hold (or the absence of one) of a record without entries whose version
+	// is seen. Otherwise it is like Acquire.
 	TakeOver(ctx context.Context, name string, seen Version, h Hold, v Version) (token int64, ok bool, err error)
 
-	// HandOff replaces the hold of a record held with from. Otherwise it is like Acquire. Both are exclusive.
+	// HandOff replaces the hold of a record held with from. Otherwise it is like Acquire. Both are
+	// exclusive.
 	HandOff(ctx context.Context, name string, from HoldID, h Hold, v Version) (token int64, ok bool, err error)
 
-	// Confirm is Renew that also makes the token greater than floor, if it is not yet, and returns it. For a shared hold
-	// it increments the token in any case: the token of the record may be that of another one by now.
+	// Confirm is Renew that also makes the token greater than floor, if it is not yet, and returns
+	// it. For a shared hold it increments the token in any case: the token of the record may be
+	// that of another one by now.
 	Confirm(ctx context.Context, name string, h Hold, floor int64, v Version) (token int64, ok bool, err error)
 }
 
 // HoldStore keeps a hold, and gives it back.
 type HoldStore interface {
-	// Renew sets a new version if the record is held with h.ID, and returns what the holder was asked. Like everything that
-	// finds a hold by its ID, it looks among the entries if h is shared.
+	// Renew sets a new version if the record is held with h.ID, and returns what the holder was
+	// asked. Like everything that finds a hold by its ID, it looks among the entries if h is
+	// shared.
 	Renew(ctx context.Context, name string, h Hold, v Version) (asked string, ok bool, err error)
 
 	// Release removes the hold if the record is held with h.ID. The record and its token stay.
 	Release(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
 }
 
-// EntryStore keeps those entries of a record that do not hold the lock alone: the queue, and shares whose holder is dead.
+// EntryStore keeps those entries of a record that do not hold the lock alone: the queue, and shares
+// whose holder is dead.
 type EntryStore interface {
-	// Enqueue appends e to the queue of an existing record or, if e.ID is there, sets its version. It may take two steps.
-	// It leaves the version of the record alone, as Dequeue does.
+	// Enqueue appends e to the queue of an existing record or, if e.ID is there, sets its version.
+	// It may take two steps. It leaves the version of the record alone, as Dequeue does.
 	Enqueue(ctx context.Context, name string, e Entry) (ok bool, err error)
 
 	// Dequeue removes id from the queue, if its version is seen; any, if that is zero.
@@ -85,18 +94,21 @@ type EntryStore interface {
 
 // AdminStore does what people want from a holder.
 type AdminStore interface {
-	// Ask notes that the holder should release, if the record is held with h.ID. It leaves the versions alone.
+	// Ask notes that the holder should release, if the record is held with h.ID. It leaves the
+	// versions alone.
 	Ask(ctx context.Context, name string, h Hold, why string) (ok bool, err error)
 
 	// Force is Release that also increments the token and notes what happened in Record.Forced.
 	Force(ctx context.Context, name string, h Hold, why string, v Version) (ok bool, err error)
 }
 
-// Watcher is what a [Store] may be besides: it tells which records have become free, so that waiters look at once instead of
-// at their next poll. It is a hint: names may be missing, late or wrong.
+// Watcher is what a [Store] may be besides: it tells which records have become free, so that
+// waiters look at once instead of at their next poll. It is a hint: names may be missing, late or
+// wrong.
 type Watcher interface {
-	// Watch sends the names of records as they become free, from now on until ctx ends or the connection is lost; then it
-	// closes the channel. The error of the first call means that the server has no such thing; it is not asked again.
+	// Watch sends the names of records as they become free, from now on until ctx ends or the
+	// connection is lost; then it closes the channel. The error of the first call means that the
+	// server has no such thing; it is not asked again.
 	Watch(ctx context.Context) (<-chan string, error)
 }
 
@@ -118,8 +130,9 @@ type Record struct {
 
 	Damaged *DamagedError // why the record cannot be read; in lists only. Everything else but Name is empty then
 
-	// Since is when the lock was last acquired, At when the record was last written, on the server's clock. For people
-	// and for garbage collection: no decision of the protocol looks at them. At may be zero until the first renewal.
+	// Since is when the lock was last acquired, At when the record was last written, on the
+	// server's clock. For people and for garbage collection: no decision of the protocol looks at
+	// them. At may be zero until the first renewal.
 	Since, At time.Time
 }
 
@@ -151,7 +164,8 @@ type Hold struct {
 // Shared tells whether the hold leaves room for others of its kind.
 func (h Hold) Shared() bool { return h.Permits > 0 }
 
-// Entry is one of several holds of a record, with a version of its own: each is renewed, and dies, by itself.
+// Entry is one of several holds of a record, with a version of its own: each is renewed, and dies,
+// by itself.
 type Entry struct {
 	Hold
 	Version Version
@@ -220,9 +234,10 @@ type Process struct {
 	PID      int    // process id on that host
 	Instance string // random, one per process start (or whatever the application calls itself)
 
-	// Boot, PIDNamespace and Started make it provable that a process of this machine is gone: the boot of the machine,
-	// the namespace that PID belongs to, and the start of the process in clock ticks since boot. Empty where the
-	// system does not tell; then a dead holder is found by its lease alone.
+	// Boot, PIDNamespace and Started make it provable that a process of this machine is gone: the
+	// boot of the machine, the namespace that PID belongs to, and the start of the process in clock
+	// ticks since boot. Empty where the system does not tell; then a dead holder is found by its
+	// lease alone.
 	Boot         string
 	PIDNamespace string
 	Started      string

@@ -6,10 +6,11 @@ import (
 	"time"
 )
 
-// When is a holder presumed dead, and its lock taken over? Only after this Locker has itself watched one version of the
-// holder's record stand still for the holder's whole lease and a margin for clock rates (decide, patience, standstill).
-// No stored date is compared with a clock: those of two machines differ by any amount, their rates hardly. The takeover itself
-// is a compare-and-swap on that version, see attempt.write, so a renewal that comes at the last moment wins.
+// When is a holder presumed dead, and its lock taken over? Only after this Locker has itself
+// watched one version of the holder's record stand still for the holder's whole lease and a margin
+// for clock rates (decide, patience, standstill). No stored date is compared with a clock: those of
+// two machines differ by any amount, their rates hardly. The takeover itself is a compare-and-swap
+// on that version, see attempt.write, so a renewal that comes at the last moment wins.
 
 // decision is what a record means for an attempt.
 type decision struct {
@@ -77,8 +78,8 @@ func (l *Locker) patience(h Hold) time.Duration {
 	return standstill(h.Lease)
 }
 
-// margin is what the holder gives up at the end of its lease, and what a taker waits beyond it (together with
-// another lease/16): the bound on disagreeing clock rates.
+// margin is what the holder gives up at the end of its lease, and what a taker waits beyond it
+// (together with another lease/16): the bound on disagreeing clock rates.
 func margin(lease time.Duration) time.Duration { return max(lease/16, minMargin) }
 
 // standstill is how long a version must stand still before its holder is presumed dead.

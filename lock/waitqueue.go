@@ -8,11 +8,13 @@ import (
 	"time"
 )
 
-// maxHandoffs is how often in a row a lock goes from hand to hand inside a process: other processes may wait, too.
+// maxHandoffs is how often in a row a lock goes from hand to hand inside a process: other processes
+// may wait, too.
 const maxHandoffs = 16
 
-// waitQueues are the goroutines of a Locker that wait, by name. In each line they get the lock in the order in which they came,
-// and only the first of them, the front, asks the store. Safe for concurrent use.
+// waitQueues are the goroutines of a Locker that wait, by name. In each line they get the lock in
+// the order in which they came, and only the first of them, the front, asks the store. Safe for
+// concurrent use.
 type waitQueues struct {
 	mu    sync.Mutex
 	names map[string]*waitQueue
@@ -116,7 +118,8 @@ func (ls *waitQueues) length(name string) (n int) {
 	return n
 }
 
-// choose picks the front to hand an exclusive lock to; nil if it cannot take it now. Then wake it when the lock is free.
+// choose picks the front to hand an exclusive lock to; nil if it cannot take it now. Then wake it
+// when the lock is free.
 func (ls *waitQueues) choose(name string) (w *waiter) {
 	ls.with(name, func(ln *waitQueue, front *waiter) {
 		if front.state != waiterParked || front.hold.Shared() || front.ctx.Err() != nil || ln.handoffs >= maxHandoffs {
@@ -184,7 +187,8 @@ func (ls *waitQueues) deliver(w *waiter, g handoff) bool {
 	return true
 }
 
-// withdraw is the end of a chosen waiter whose context ended; it returns the handoff that came at the last moment.
+// withdraw is the end of a chosen waiter whose context ended; it returns the handoff that came at
+// the last moment.
 func (ls *waitQueues) withdraw(w *waiter) (g handoff, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -264,7 +268,8 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		})
 		pause(wait.Done(), d)
 	case wakeHint:
-		// The first in the queue need not spread. But a Watcher that cries all the time must not make anybody spin.
+		// The first in the queue need not spread. But a Watcher that cries all the time must not
+		// make anybody spin.
 		now := a.l.valid()
 		if !a.first() || now-a.hinted < hintSpread {
 			pause(wait.Done(), rand.N(hintSpread))
@@ -272,4 +277,43 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		a.hinted = now
 	}
 	return g, false
+}
+
+// enqueue takes or keeps a place in the record's queue: if the caller wants that, and if shared
+// holders could else follow one another for ever. A failure costs nothing but the place.
+func (a *attempt) enqueue(wait context.Context) {
+	now := a.l.valid()
+	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0
+	if !a.fair && !writer && !a.queued || a.queued && now-a.beat < queueBeat {
+		return
+	}
+	if a.inserted {
+		a.renewID()
+	}
+	a.queued, a.beat = true, now
+	e := Entry{Hold: a.hold, Version: NewVersion()}
+	e.Lease = queueLease
+	_, _ = call(a.l, wait, queueLease/2, func(ctx context.Context) (bool, error) {
+		return a.l.store.Enqueue(ctx, a.name, e)
+	}, nil)
+}
+
+// dequeue leaves the queue, in the background.
+func (a *attempt) dequeue() {
+	if !a.queued {
+		return
+	}
+	id := a.hold.ID
+	a.l.wg.Add(1)
+	go func() {
+		defer a.l.wg.Done()
+		for range 2 {
+			_, err := call(a.l, a.l.base, queueLease, func(ctx context.Context) (bool, error) {
+				return a.l.store.Dequeue(ctx, a.name, id, Version{})
+			}, nil)
+			if err == nil {
+				return
+			}
+		}
+	}()
 }

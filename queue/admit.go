@@ -10,16 +10,18 @@ import (
 
 // How a publisher follows what operators say about types, see SettingsStore.
 const (
-	// settingsEvery is how long settings that were read are followed, and how long room in a backlog that was counted may be used.
+	// settingsEvery is how long settings that were read are followed, and how long room in a
+	// backlog that was counted may be used.
 	settingsEvery = 2 * time.Second
 	// settingsTimeout bounds a read of the settings, while which batches wait.
 	settingsTimeout = time.Second
 	// countTimeout bounds a count of the backlog.
 	countTimeout = 10 * time.Second
-	// countShare: after a count a publisher waits this many times as long as it took, so that a large backlog, which costs a
-	// server a scan, is not counted all the time.
+	// countShare: after a count a publisher waits this many times as long as it took, so that a
+	// large backlog, which costs a server a scan, is not counted all the time.
 	countShare = 9
-	// fullWaitMin and fullWaitMax bound the pause between two looks at a full backlog, which doubles each time and is jittered.
+	// fullWaitMin and fullWaitMax bound the pause between two looks at a full backlog, which
+	// doubles each time and is jittered.
 	fullWaitMin = 50 * time.Millisecond
 	fullWaitMax = time.Second
 )
@@ -174,7 +176,8 @@ func (s *stream) count(limit int) {
 	}
 }
 
-// refuse takes the first items of the queue, which were never sent, and marks them as Rejected. Called with p.mu held; report follows.
+// refuse takes the first items of the queue, which were never sent, and marks them as Rejected.
+// Called with p.mu held; report follows.
 func (s *stream) refuse(items int, err error) []*item {
 	var refused []*item
 	for _, it := range s.waiting[:items] {

@@ -13,8 +13,8 @@ import (
 // MaxReason is the longest Reason of a letter, in bytes; MoveToDeadLetters cuts off what is longer.
 const MaxReason = 4 << 10
 
-// DeadLetter is a message that was given up and put aside, so that those behind it can go on. It keeps the
-// message's type and ID.
+// DeadLetter is a message that was given up and put aside, so that those behind it can go on. It
+// keeps the message's type and ID.
 type DeadLetter struct {
 	Message
 	Reason   string    // why it was given up
@@ -27,14 +27,17 @@ type DeadLetter struct {
 // Size is what a letter counts for in byte limits: its message, and what it has besides.
 func (l *DeadLetter) Size() int { return l.Message.Size() + len(l.Reason) + len(l.Worker) }
 
-// DeadLetterStore is the part of a Queue that keeps the dead letters. They stay until somebody requeues or removes them.
+// DeadLetterStore is the part of a Queue that keeps the dead letters. They stay until somebody
+// requeues or removes them.
 type DeadLetterStore interface {
-	// MoveToDeadLetters moves messages of one type to the dead letters: they are stored there, durably, and then removed from the
-	// messages. It is idempotent by ID, a letter that is there already stays as it is: after an error, which may
-	// be unclear, repeat it with the same letters. Until then a message may be in both places, never in neither.
+	// MoveToDeadLetters moves messages of one type to the dead letters: they are stored there,
+	// durably, and then removed from the messages. It is idempotent by ID, a letter that is there
+	// already stays as it is: after an error, which may be unclear, repeat it with the same
+	// letters. Until then a message may be in both places, never in neither.
 	MoveToDeadLetters(ctx context.Context, typ string, letters []DeadLetter) error
 
-	// DeadLetters returns dead letters of a type with ID > after (the zero ID = from the start), in ID order.
+	// DeadLetters returns dead letters of a type with ID > after (the zero ID = from the start), in
+	// ID order.
 	DeadLetters(ctx context.Context, typ string, after ID, limit Limit) ([]DeadLetter, error)
 
 	// RemoveDeadLetters removes dead letters, durably. IDs that are gone already are no error.
@@ -68,8 +71,8 @@ type DeadLetterRemover interface {
 	RemoveDeadLetters(ctx context.Context, typ string, ids []ID) error
 }
 
-// DeadLetters returns the dead letters that f chooses, by type and ID. They may be removed meanwhile. After an error there are
-// no more.
+// DeadLetters returns the dead letters that f chooses, by type and ID. They may be removed
+// meanwhile. After an error there are no more.
 func DeadLetters(ctx context.Context, q DeadLetterReader, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		types := []string{f.Type}
@@ -131,15 +134,18 @@ const (
 	removeTimeout  = 10 * time.Second
 )
 
-// Requeue publishes dead letters as new messages, behind all others of their type, and removes each of them once its
-// publish is confirmed. Letters of a type keep their order. It returns how many were published and removed.
+// Requeue publishes dead letters as new messages, behind all others of their type, and removes each
+// of them once its publish is confirmed. Letters of a type keep their order. It returns how many
+// were published and removed.
 //
-// Nothing is lost by a crash or an error at any point: a letter is removed only when its new message is stored. Who dies in
-// between, or gets an outcome that is unknown, leaves a letter whose message is stored already: requeueing it once
-// more publishes it a second time, under another ID, which nothing recognises as a copy.
+// Nothing is lost by a crash or an error at any point: a letter is removed only when its new
+// message is stored. Who dies in between, or gets an outcome that is unknown, leaves a letter whose
+// message is stored already: requeueing it once more publishes it a second time, under another ID,
+// which nothing recognises as a copy.
 //
-// It takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from before the letters are read
-// until it returns, and give it a ctx that ends with the lock: then it sends no more, and only what is under way is in doubt.
+// It takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from
+// before the letters are read until it returns, and give it a ctx that ends with the lock: then it
+// sends no more, and only what is under way is in doubt.
 func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []DeadLetter) (requeued int, err error) {
 	msgs := make([]Message, len(letters))
 	for i := range letters {

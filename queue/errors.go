@@ -7,7 +7,8 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// Sentinels, to be tested with errors.Is. Messages of the errors that wrap them name the rule and the remedy.
+// Sentinels, to be tested with errors.Is. Messages of the errors that wrap them name the rule and
+// the remedy.
 var (
 	// ErrInvalidType: a type name breaks the rule. The error is a *TypeError.
 	ErrInvalidType = errors.New("invalid type name")
@@ -23,24 +24,29 @@ var (
 	ErrInvalidURL = errors.New("invalid queue URL")
 	// ErrUnreachable: the server cannot be reached now. It may pass by itself.
 	ErrUnreachable = errors.New("queue unreachable")
-	// ErrPermission: the server or the file system does not allow it (wrong credentials, missing role, read-only file).
+	// ErrPermission: the server or the file system does not allow it (wrong credentials, missing
+	// role, read-only file).
 	ErrPermission = errors.New("not permitted by the queue")
-	// ErrUnsupported: the server lacks something that is needed, or refuses a message by a rule of its own.
+	// ErrUnsupported: the server lacks something that is needed, or refuses a message by a rule of
+	// its own.
 	ErrUnsupported = errors.New("refused by the queue")
 	// ErrClosed: the queue or the publisher was closed.
 	ErrClosed = errors.New("closed")
-	// ErrReplaced: the database was removed or replaced while the Queue had it open. Every later call fails with it, too: stop everything
-	// that uses the database, put it back, start again.
+	// ErrReplaced: the database was removed or replaced while the Queue had it open. Every later
+	// call fails with it, too: stop everything that uses the database, put it back, start again.
 	ErrReplaced = errors.New("lost its database")
-	// ErrDamaged: an entry of the registry cannot be decoded; something else has written it. Other types are not concerned.
+	// ErrDamaged: an entry of the registry cannot be decoded; something else has written it. Other
+	// types are not concerned.
 	ErrDamaged = errors.New("damaged entry")
-	// ErrIncomplete: a message that Fetch could not read whole, see Message.Incomplete, is to be published or stored.
+	// ErrIncomplete: a message that Fetch could not read whole, see Message.Incomplete, is to be
+	// published or stored.
 	ErrIncomplete = errors.New("it is incomplete and cannot be inserted; fetch it again first")
 	// ErrPaused: an operator has paused publishing for the type.
 	ErrPaused = errors.New("publishing is paused")
 	// ErrBacklogFull: as many messages of the type are pending as its backlog limit allows.
 	ErrBacklogFull = errors.New("the backlog is full")
-	// ErrUnknown: the message may or may not be stored. Publishing it again as a new message could store it twice.
+	// ErrUnknown: the message may or may not be stored. Publishing it again as a new message could
+	// store it twice.
 	ErrUnknown = errors.New("publish outcome unknown, the message may be stored")
 )
 
@@ -93,16 +99,16 @@ func (e *HeaderError) Error() string {
 // Unwrap returns ErrInvalidHeader.
 func (e *HeaderError) Unwrap() error { return ErrInvalidHeader }
 
-// InsertError is the error of Queue.Insert. It divides the messages into three parts: stored for certain, refused for
-// certain, and unclear.
+// InsertError is the error of Queue.Insert. It divides the messages into three parts: stored for
+// certain, refused for certain, and unclear.
 type InsertError struct {
 	// Stored counts the messages from the front that are durable for certain.
 	Stored int
-	// Refused: none of the others has been or ever will be stored by this call. Without it some of them may be stored
-	// already, or may still be stored later by a server that received them.
+	// Refused: none of the others has been or ever will be stored by this call. Without it some of
+	// them may be stored already, or may still be stored later by a server that received them.
 	Refused bool
-	// Temporary goes with Refused: the cause may pass by itself (nothing was sent because no server could be reached, the
-	// database was busy, the disk is full), so repeating makes sense.
+	// Temporary goes with Refused: the cause may pass by itself (nothing was sent because no server
+	// could be reached, the database was busy, the disk is full), so repeating makes sense.
 	Temporary bool
 	Err       error
 }
@@ -135,7 +141,8 @@ func (e *PausedError) Error() string {
 // Is makes the error ErrPaused.
 func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
-// BacklogFullError is the error of a message that waited for room in a full backlog. It is ErrBacklogFull.
+// BacklogFullError is the error of a message that waited for room in a full backlog. It is
+// ErrBacklogFull.
 type BacklogFullError struct {
 	Type  string
 	Limit int // messages

@@ -24,17 +24,18 @@ const MaxN = 1<<48 - 1
 //	│ time 48 bit│  producer 64 bit  │  n 48 bit  │
 //	└────────────┴───────────────────┴────────────┘
 //
-// time is milliseconds since 1970 by the queue's clock, producer is a random number, and n counts 1, 2, 3 … without a
-// gap within one (producer number, type). IDs compare bytewise; the text form (32 characters of base32hex in lower
-// case) sorts in the same order. Within a producer number time never decreases, so n order is ID order.
+// time is milliseconds since 1970 by the queue's clock, producer is a random number, and n counts
+// 1, 2, 3 … without a gap within one (producer number, type). IDs compare bytewise; the text form
+// (32 characters of base32hex in lower case) sorts in the same order. Within a producer number time
+// never decreases, so n order is ID order.
 //
 // The zero ID is smaller than every message's ID and means "from the start".
 type ID [20]byte
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
 
-// NewID builds an ID. A time before 1970 or beyond 48 bits of milliseconds is moved to the nearest bound; NewID panics
-// if n exceeds MaxN, because every substitute would be another message's ID.
+// NewID builds an ID. A time before 1970 or beyond 48 bits of milliseconds is moved to the nearest
+// bound; NewID panics if n exceeds MaxN, because every substitute would be another message's ID.
 func NewID(t time.Time, producer, n uint64) ID {
 	if n > MaxN {
 		panic(fmt.Sprintf("queue: message counter %d exceeds 48 bits", n))
@@ -54,8 +55,8 @@ func ParseID(s string) (ID, error) {
 	return id, id.UnmarshalText([]byte(s))
 }
 
-// Time is when the message was published, by the queue's clock, to the millisecond. It orders messages of different
-// producers loosely and is not a measurement of real time.
+// Time is when the message was published, by the queue's clock, to the millisecond. It orders
+// messages of different producers loosely and is not a measurement of real time.
 func (id ID) Time() time.Time { return time.UnixMilli(int64(binary.BigEndian.Uint64(id[0:8]) >> 16)) }
 
 // Producer is the producer number: one stream of one publisher for one type.
@@ -72,7 +73,8 @@ func (id ID) IsZero() bool { return id == ID{} }
 // Compare is negative if id sorts before other, positive if behind, 0 if equal.
 func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
-// Prev is the ID right before id: what is read behind it begins with id. The zero ID has none before it.
+// Prev is the ID right before id: what is read behind it begins with id. The zero ID has none
+// before it.
 func (id ID) Prev() ID {
 	for i := len(id) - 1; i >= 0; i-- {
 		id[i]--
@@ -98,8 +100,8 @@ func (id *ID) UnmarshalText(text []byte) error {
 		return fmt.Errorf("%w %q: it has %d characters, want %d of 0-9 and a-v", ErrInvalidID, shorten.Text(string(text)), len(text), IDLen)
 	}
 	var out ID
-	// 32 characters of 5 bits are exactly 20 bytes: there are no spare bits, so every ID has one text form only. The
-	// decoder skips line breaks, hence the comparison of the decoded length.
+	// 32 characters of 5 bits are exactly 20 bytes: there are no spare bits, so every ID has one
+	// text form only. The decoder skips line breaks, hence the comparison of the decoded length.
 	if n, err := idEncoding.Decode(out[:], text); err != nil || n != len(out) {
 		return fmt.Errorf("%w %q: want %d characters of 0-9 and a-v, lower case", ErrInvalidID, shorten.Text(string(text)), IDLen)
 	}

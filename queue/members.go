@@ -19,21 +19,26 @@ type Member struct {
 	Leaving  []string  // those of Held that it gives back to whoever comes for them
 	Stopping bool      // it takes no new types, and leaves all that it holds
 
-	// Errors is what keeps it from draining types now, by type: for people. At most 50 of at most 500 bytes; Heartbeat leaves out the rest.
+	// Errors is what keeps it from draining types now, by type: for people. At most 50 of at most
+	// 500 bytes; Heartbeat leaves out the rest.
 	Errors map[string]string
 
-	// Beat is another number with every heartbeat. Who watches members counts one as gone when its Beat has stood still for some
-	// heartbeats by the watcher's own monotonic clock: no clocks are compared.
+	// Beat is another number with every heartbeat. Who watches members counts one as gone when its
+	// Beat has stood still for some heartbeats by the watcher's own monotonic clock: no clocks are
+	// compared.
 	Beat int64
-	// Seen is when the last heartbeat came, by the backend's clock, to the millisecond, set by Heartbeat. It is for people.
+	// Seen is when the last heartbeat came, by the backend's clock, to the millisecond, set by
+	// Heartbeat. It is for people.
 	Seen time.Time
 }
 
-// MemberRetention is how long after its last heartbeat a member that did not leave is listed, at least. Other members remove it then, by Leave.
+// MemberRetention is how long after its last heartbeat a member that did not leave is listed, at
+// least. Other members remove it then, by Leave.
 const MemberRetention = 10 * time.Minute
 
-// MemberStore is the part of a Queue through which worker replicas see each other, to share the types among them. Nothing rests on it but
-// how evenly types are spread: the lock decides who holds one.
+// MemberStore is the part of a Queue through which worker replicas see each other, to share the
+// types among them. Nothing rests on it but how evenly types are spread: the lock decides who holds
+// one.
 type MemberStore interface {
 	// Heartbeat stores m in the place of what m.ID has stored before. It needs no durability.
 	Heartbeat(ctx context.Context, m Member) error

@@ -8,15 +8,18 @@ import (
 	"slices"
 )
 
-// Middleware sees the messages of every Publish, PublishAt, PublishAll and Send before the publisher does anything with them: it may add
-// headers, replace payloads, refuse messages, and be told what became of them. See PublisherOptions.Use.
+// Middleware sees the messages of every Publish, PublishAt, PublishAll and Send before the
+// publisher does anything with them: it may add headers, replace payloads, refuse messages, and be
+// told what became of them. See PublisherOptions.Use.
 //
-// It runs in the caller's goroutine, with the caller's context, and at the same time as others. What it cannot do is call the publisher
-// twice, or change the type or the place of a message. So whatever it does, the publisher keeps its promises: a message has no
-// number yet, and one that is refused never gets one and leaves no gap.
+// It runs in the caller's goroutine, with the caller's context, and at the same time as others.
+// What it cannot do is call the publisher twice, or change the type or the place of a message. So
+// whatever it does, the publisher keeps its promises: a message has no number yet, and one that is
+// refused never gets one and leaves no gap.
 type Middleware func(ctx context.Context, out *Outgoing)
 
-// Outgoing is the messages of one call on their way to the publisher. It belongs to one Middleware at a time, until that returns.
+// Outgoing is the messages of one call on their way to the publisher. It belongs to one Middleware
+// at a time, until that returns.
 type Outgoing struct {
 	msgs    []Message
 	cloned  []bool // whose headers are not the caller's any more; nil: none
@@ -27,8 +30,8 @@ type Outgoing struct {
 // Len is the number of messages, at least 1: those of a PublishAll, or one.
 func (o *Outgoing) Len() int { return len(o.msgs) }
 
-// Message returns message i of the call, as the Middlewares before have left it; it has no ID yet. Payload and Headers may be the
-// caller's: they are not to be written to.
+// Message returns message i of the call, as the Middlewares before have left it; it has no ID yet.
+// Payload and Headers may be the caller's: they are not to be written to.
 func (o *Outgoing) Message(i int) Message { return o.msgs[i] }
 
 // SetHeader adds a header to message i, or replaces it. The caller's map stays as it is.
@@ -47,10 +50,12 @@ func (o *Outgoing) SetHeader(i int, key, value string) {
 	m.Headers[key] = value
 }
 
-// SetPayload replaces the payload of message i: compressed, encrypted. The publisher copies it, as always.
+// SetPayload replaces the payload of message i: compressed, encrypted. The publisher copies it, as
+// always.
 func (o *Outgoing) SetPayload(i int, payload []byte) { o.msgs[i].Payload = payload }
 
-// Refuse settles message i as Rejected, with err as its error, unless it is refused already. It is not published.
+// Refuse settles message i as Rejected, with err as its error, unless it is refused already. It is
+// not published.
 func (o *Outgoing) Refuse(i int, err error) {
 	if o.refused == nil {
 		o.refused = make([]error, len(o.msgs))
@@ -63,9 +68,10 @@ func (o *Outgoing) Refuse(i int, err error) {
 	}
 }
 
-// Settled has f called with the outcomes of all messages of the call, exactly once, before the caller gets them; the last one that
-// asks for it is called first. For Publish and PublishAll that is in the caller's goroutine. For Send it is where done is called, with
-// the same rules: f must be quick, and must not call the publisher. f must not change or keep the results.
+// Settled has f called with the outcomes of all messages of the call, exactly once, before the
+// caller gets them; the last one that asks for it is called first. For Publish and PublishAll that
+// is in the caller's goroutine. For Send it is where done is called, with the same rules: f must be
+// quick, and must not call the publisher. f must not change or keep the results.
 func (o *Outgoing) Settled(f func([]Result)) { o.settled = append(o.settled, f) }
 
 // outgoing shows msgs to the middleware. The slice is not the caller's.

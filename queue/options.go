@@ -12,12 +12,13 @@ import (
 const (
 	// DefaultBatchMessages is also the largest batch in messages.
 	DefaultBatchMessages = 1000
-	// DefaultBatchBytes is the batch size in bytes, see Message.Size. A larger message travels alone.
+	// DefaultBatchBytes is the batch size in bytes, see Message.Size. A larger message travels
+	// alone.
 	DefaultBatchBytes = 4 << 20
 	// DefaultBufferBytes bounds what a publisher holds in memory.
 	DefaultBufferBytes = 64 << 20
-	// DefaultRepeatFor is how long an unsettled batch is repeated. A consumer remembers a producer for 24 h, so a
-	// repetition is always recognised.
+	// DefaultRepeatFor is how long an unsettled batch is repeated. A consumer remembers a producer
+	// for 24 h, so a repetition is always recognised.
 	DefaultRepeatFor = 10 * time.Minute
 	// DefaultAttemptTimeout bounds one attempt to insert a batch.
 	DefaultAttemptTimeout = 30 * time.Second
@@ -25,56 +26,62 @@ const (
 	DefaultBacklogWait = 10 * time.Minute
 	// DefaultIdleRotate is how long a type may be idle before its stream ends.
 	DefaultIdleRotate = time.Hour
-	// minRepeatWait and maxRepeatWait bound the pause between two attempts, which doubles each time and is jittered.
+	// minRepeatWait and maxRepeatWait bound the pause between two attempts, which doubles each time
+	// and is jittered.
 	minRepeatWait = 50 * time.Millisecond
 	maxRepeatWait = 5 * time.Second
-	// MaxRepeatFor, MaxBacklogWait and MaxIdleRotate keep all far below the 24 h for which a consumer remembers a producer;
-	// MinIdleRotate is long enough for a consumer to have read everything again.
+	// MaxRepeatFor, MaxBacklogWait and MaxIdleRotate keep all far below the 24 h for which a
+	// consumer remembers a producer; MinIdleRotate is long enough for a consumer to have read
+	// everything again.
 	MaxRepeatFor   = 12 * time.Hour
 	MaxBacklogWait = 12 * time.Hour
 	MaxIdleRotate  = 12 * time.Hour
 	MinIdleRotate  = time.Minute
 
-	// rotationPause is how long after its last stored message a stream waits before it publishes under a new producer
-	// number. A consumer that is reading right now sees the new number without the contiguity of the old one; before it
-	// gets there it has read everything again from the start, as it does every 30 s.
+	// rotationPause is how long after its last stored message a stream waits before it publishes
+	// under a new producer number. A consumer that is reading right now sees the new number without
+	// the contiguity of the old one; before it gets there it has read everything again from the
+	// start, as it does every 30 s.
 	rotationPause = 45 * time.Second
 )
 
 // PublisherOptions adjusts a Publisher. The zero value is good.
 type PublisherOptions struct {
-	// AttemptTimeout bounds one attempt to insert a batch; an attempt that takes longer is unclear and repeated.
-	// Defaults to 30 s.
+	// AttemptTimeout bounds one attempt to insert a batch; an attempt that takes longer is unclear
+	// and repeated. Defaults to 30 s.
 	AttemptTimeout time.Duration
-	// BacklogWait is how long messages wait for room when as many of their type are pending as its Settings.MaxBacklog allows; then they
-	// are Rejected with ErrBacklogFull. A negative one refuses them at once. At most 12 h. Defaults to 10 min. Callers who do not
-	// want to wait so long end their ctx.
+	// BacklogWait is how long messages wait for room when as many of their type are pending as its
+	// Settings.MaxBacklog allows; then they are Rejected with ErrBacklogFull. A negative one
+	// refuses them at once. At most 12 h. Defaults to 10 min. Callers who do not want to wait so
+	// long end their ctx.
 	BacklogWait time.Duration
 	// BatchBytes closes a batch at this many bytes (Message.Size). Defaults to 4 MiB.
 	BatchBytes int
 	// BatchMessages closes a batch at this many messages. Defaults to, and is at most, 1000.
 	BatchMessages int
-	// BufferBytes bounds the messages held in memory, with an overhead of 256 bytes each. When it is reached, publishing
-	// waits. Defaults to 64 MiB.
+	// BufferBytes bounds the messages held in memory, with an overhead of 256 bytes each. When it
+	// is reached, publishing waits. Defaults to 64 MiB.
 	BufferBytes int64
-	// IdleRotate is the idle time after which a type's stream ends; the next message starts a new one with a new producer
-	// number. At least 1 min, at most 12 h. Defaults to 1 h.
+	// IdleRotate is the idle time after which a type's stream ends; the next message starts a new
+	// one with a new producer number. At least 1 min, at most 12 h. Defaults to 1 h.
 	IdleRotate time.Duration
-	// Linger is how long the first message of a batch waits for company. Even at 0, the default, concurrent callers share
-	// batches: one forms while the previous one is on its way.
+	// Linger is how long the first message of a batch waits for company. Even at 0, the default,
+	// concurrent callers share batches: one forms while the previous one is on its way.
 	Linger time.Duration
-	// OnBacklogFull, if set, is called when messages of a type begin to wait because as many are pending as its limit allows, from the
-	// stream's goroutine. It must not block.
+	// OnBacklogFull, if set, is called when messages of a type begin to wait because as many are
+	// pending as its limit allows, from the stream's goroutine. It must not block.
 	OnBacklogFull func(typ string, limit int)
-	// OnRepeat, if set, is called after every attempt that did not settle a batch, from the stream's goroutine: for a log
-	// line and a counter. It must not block.
+	// OnRepeat, if set, is called after every attempt that did not settle a batch, from the
+	// stream's goroutine: for a log line and a counter. It must not block.
 	OnRepeat func(Repeat)
-	// RepeatFor is how long a batch is repeated before its messages are reported as Unknown (or Rejected, if none of them
-	// can have been stored). No attempt starts later. At most 12 h. Defaults to 10 min.
+	// RepeatFor is how long a batch is repeated before its messages are reported as Unknown (or
+	// Rejected, if none of them can have been stored). No attempt starts later. At most 12 h.
+	// Defaults to 10 min.
 	RepeatFor time.Duration
 	// Resume, if set, makes the stream one that another process can continue.
 	Resume *Resume
-	// Use is shown the messages of every call before they are published, in this order. Without any it costs nothing.
+	// Use is shown the messages of every call before they are published, in this order. Without any
+	// it costs nothing.
 	Use []Middleware
 }
 

@@ -53,7 +53,8 @@ type PublisherStats struct {
 	Buffered                  int    // messages accepted and not settled
 }
 
-// Publisher publishes messages to a Queue. There is one stream per type, and one goroutine per stream:
+// Publisher publishes messages to a Queue. There is one stream per type, and one goroutine per
+// stream:
 //
 //	callers ──▶ buffer (bounded) ──▶ batch ──▶ Insert ──▶ all stored ──▶ next batch, same producer number
 //	                                   ▲          │
@@ -62,16 +63,18 @@ type PublisherStats struct {
 //	                                   │          ▼                    ▼
 //	                                   └── new producer number ◀── rest Rejected or Unknown
 //
-// Its guarantees: a message reported as Stored is durable; a message reported as Rejected is not in the queue and never
-// will be; Stored messages of one type are in the queue in the order in which they were passed in, whatever failed in
-// between; a repetition never stores a message twice. One batch per type is in flight at a time, types go in parallel.
+// Its guarantees: a message reported as Stored is durable; a message reported as Rejected is not in
+// the queue and never will be; Stored messages of one type are in the queue in the order in which
+// they were passed in, whatever failed in between; a repetition never stores a message twice. One
+// batch per type is in flight at a time, types go in parallel.
 //
-// Before a batch is formed its type's Settings are looked at, which are read every two seconds while there is something to send: when
-// publishing is paused its messages are Rejected with ErrPaused; when the backlog has reached its limit they wait (see
-// BacklogWait). Several publishers together exceed a limit by what they send in two seconds at most.
+// Before a batch is formed its type's Settings are looked at, which are read every two seconds
+// while there is something to send: when publishing is paused its messages are Rejected with
+// ErrPaused; when the backlog has reached its limit they wait (see BacklogWait). Several publishers
+// together exceed a limit by what they send in two seconds at most.
 //
-// Payload and headers are copied, so the caller may reuse them as soon as a method returns. All methods are safe for
-// concurrent use.
+// Payload and headers are copied, so the caller may reuse them as soon as a method returns. All
+// methods are safe for concurrent use.
 type Publisher struct {
 	q     PublisherStore
 	opt   PublisherOptions
@@ -116,8 +119,8 @@ type AdmissionStore interface {
 	Depth(ctx context.Context, typ string, max int) (Depth, error)
 }
 
-// NewPublisher reads the queue's clock and returns a publisher. ctx bounds only that. The queue stays the caller's: close
-// the publisher first.
+// NewPublisher reads the queue's clock and returns a publisher. ctx bounds only that. The queue
+// stays the caller's: close the publisher first.
 func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (*Publisher, error) {
 	opt = opt.withDefaults()
 	if err := opt.validate(); err != nil {
@@ -145,7 +148,8 @@ func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (
 	return p, nil
 }
 
-// queueClock is the queue's clock as read once, advanced by what has passed since: no wall clock of a producer matters.
+// queueClock is the queue's clock as read once, advanced by what has passed since: no wall clock of
+// a producer matters.
 type queueClock struct {
 	base  time.Time
 	since clock.Watch
@@ -153,19 +157,20 @@ type queueClock struct {
 
 func (c queueClock) now() time.Time { return c.base.Add(c.since.Elapsed()) }
 
-// Publish publishes one message and waits for its outcome. A nil error means it is stored. An error that wraps ErrUnknown
-// means it may be, under the returned ID; any other error means it is not and never will be.
+// Publish publishes one message and waits for its outcome. A nil error means it is stored. An error
+// that wraps ErrUnknown means it may be, under the returned ID; any other error means it is not and
+// never will be.
 //
-// When ctx ends first, a message that was not yet sent is withdrawn; otherwise the outcome is unknown to the caller, while
-// the publisher goes on settling it.
+// When ctx ends first, a message that was not yet sent is withdrawn; otherwise the outcome is
+// unknown to the caller, while the publisher goes on settling it.
 func (p *Publisher) Publish(ctx context.Context, typ string, payload []byte, headers map[string]string) (ID, error) {
 	r := p.PublishAll(ctx, []Message{{Type: typ, Payload: payload, Headers: headers}})[0]
 	return r.ID, r.Err
 }
 
-// PublishAll publishes messages, of one or several types, and waits for their outcomes. It returns one Result per message,
-// in the same order. Messages of a type are stored in the order of msgs. ID fields of msgs are ignored. For the end of
-// ctx see Publish.
+// PublishAll publishes messages, of one or several types, and waits for their outcomes. It returns
+// one Result per message, in the same order. Messages of a type are stored in the order of msgs. ID
+// fields of msgs are ignored. For the end of ctx see Publish.
 func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 	if len(p.opt.Use) > 0 && len(msgs) > 0 {
 		return p.publishThrough(ctx, msgs)
@@ -214,12 +219,13 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 	return c.results
 }
 
-// Send accepts one message and returns; done is called with its outcome later, exactly once. It is the form for streaming
-// millions of messages: it waits only when the buffer is full (BufferBytes), and only that wait ends with ctx. An
-// error means that the message was not accepted and never will be stored; done is not called then.
+// Send accepts one message and returns; done is called with its outcome later, exactly once. It is
+// the form for streaming millions of messages: it waits only when the buffer is full (BufferBytes),
+// and only that wait ends with ctx. An error means that the message was not accepted and never will
+// be stored; done is not called then.
 //
-// Callbacks of a type run one at a time, in the order of acceptance, on the goroutine that publishes the type: they must
-// be quick, and must not call the publisher.
+// Callbacks of a type run one at a time, in the order of acceptance, on the goroutine that
+// publishes the type: they must be quick, and must not call the publisher.
 func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) error {
 	if len(p.opt.Use) > 0 {
 		return p.sendThrough(ctx, m, done)
@@ -252,10 +258,12 @@ func (p *Publisher) Stats() PublisherStats {
 	return p.stats
 }
 
-// Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and for the publisher's
-// goroutines. That may take as long as the queue is out of reach (RepeatFor) or a backlog is full (BacklogWait), and 45 s more after a failure (see
-// rotationPause): give it a context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what
-// was not becomes Rejected. The error then says how many. Closing twice is no error. Close leaves the queue open.
+// Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and
+// for the publisher's goroutines. That may take as long as the queue is out of reach (RepeatFor) or
+// a backlog is full (BacklogWait), and 45 s more after a failure (see rotationPause): give it a
+// context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what
+// was not becomes Rejected. The error then says how many. Closing twice is no error. Close leaves
+// the queue open.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.end(false)
 	finished := make(chan struct{})
@@ -275,9 +283,10 @@ func (p *Publisher) Close(ctx context.Context) error {
 	return fmt.Errorf("publisher: closed with %d messages unsettled: %w", left, context.Cause(ctx))
 }
 
-// Stop is for who does not want to wait as long as Close may take: it accepts no more messages, and those that were accepted and never sent are
-// Rejected, without waiting for what the queue was asked about them (how long the backlog is). What was sent may have landed, so it goes on
-// to be settled: Close waits for that.
+// Stop is for who does not want to wait as long as Close may take: it accepts no more messages, and
+// those that were accepted and never sent are Rejected, without waiting for what the queue was
+// asked about them (how long the backlog is). What was sent may have landed, so it goes on to be
+// settled: Close waits for that.
 func (p *Publisher) Stop() {
 	p.end(true)
 	p.askNoMore()

@@ -9,7 +9,8 @@ import (
 // purgePage bounds one step of Purge.
 var purgePage = Limit{Messages: 1000, Bytes: 8 << 20}
 
-// Fetcher is what Purge needs of a queue: it reads pending messages and removes them, see MessageStore.
+// Fetcher is what Purge needs of a queue: it reads pending messages and removes them, see
+// MessageStore.
 type Fetcher interface {
 	Fetch(ctx context.Context, typ string, after ID, limit Limit) ([]Message, error)
 	Ack(ctx context.Context, typ string, ids []ID) error
@@ -22,13 +23,13 @@ type Purged struct {
 	First, Last ID    // of the messages; zero if there were none
 }
 
-// Purge removes the messages of a type that are pending when it begins, or those of them that were published before the given time by
-// the queue's clock, from the oldest on; the zero time is no bound. With dryRun it only counts. After an error some more may be
-// removed than it returns.
+// Purge removes the messages of a type that are pending when it begins, or those of them that were
+// published before the given time by the queue's clock, from the oldest on; the zero time is no
+// bound. With dryRun it only counts. After an error some more may be removed than it returns.
 //
-// Nothing remembers the messages: when a producer whose messages were purged goes on, the worker waits for what is missing until
-// its gap timeout and declares a gap. What a worker has fetched before it may still append: pause draining first, and give
-// workers a moment.
+// Nothing remembers the messages: when a producer whose messages were purged goes on, the worker
+// waits for what is missing until its gap timeout and declares a gap. What a worker has fetched
+// before it may still append: pause draining first, and give workers a moment.
 func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun bool) (p Purged, err error) {
 	end, err := pendingEnd(ctx, q, typ)
 	if err != nil {
@@ -69,7 +70,8 @@ func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun 
 	}
 }
 
-// pendingEnd returns an ID behind everything that is pending, to the millisecond. It searches by halves, reading a message each.
+// pendingEnd returns an ID behind everything that is pending, to the millisecond. It searches by
+// halves, reading a message each.
 func pendingEnd(ctx context.Context, q Fetcher, typ string) (ID, error) {
 	low, high := int64(-1), int64(1)<<48-1 // the last message is later than low, and not later than high
 	for low+1 < high {

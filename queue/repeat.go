@@ -10,8 +10,9 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// A batch whose answer is lost is sent again, the same documents under the same IDs, until all of it is settled or RepeatFor is over. What landed
-// is recognised by its ID. What may have landed is Unknown at the end, never Rejected; the rest of the stream goes on under a new producer number,
+// A batch whose answer is lost is sent again, the same documents under the same IDs, until all of
+// it is settled or RepeatFor is over. What landed is recognised by its ID. What may have landed is
+// Unknown at the end, never Rejected; the rest of the stream goes on under a new producer number,
 // so that the numbers of the lost rest leave no gap.
 
 // send inserts a batch until every message of it is settled.

@@ -6,24 +6,28 @@ import (
 	"time"
 )
 
-// Resume makes a publisher whose stream another process can continue when this one has died at any point, without storing a message twice
-// or leaving one out. It publishes messages of one type, none of them delayed.
+// Resume makes a publisher whose stream another process can continue when this one has died at any
+// point, without storing a message twice or leaving one out. It publishes messages of one type,
+// none of them delayed.
 //
-// Before each batch is sent Save is told its numbers. Who continues passes the last Checkpoint that was saved as From, and publishes first the very
-// same From.InFlight messages in the same order, with the same options, and then those behind them: the first ones are sent under the IDs
-// that they had, so what landed of them is recognised, by the queue or by the consumer's file.
+// Before each batch is sent Save is told its numbers. Who continues passes the last Checkpoint that
+// was saved as From, and publishes first the very same From.InFlight messages in the same order,
+// with the same options, and then those behind them: the first ones are sent under the IDs that
+// they had, so what landed of them is recognised, by the queue or by the consumer's file.
 //
-// Every message counts: after one that is not Stored the publisher takes no more, as what is behind it must not overtake it. Close it, and continue
-// from the last Checkpoint.
+// Every message counts: after one that is not Stored the publisher takes no more, as what is behind
+// it must not overtake it. Close it, and continue from the last Checkpoint.
 type Resume struct {
 	Type string
 	From Checkpoint // the zero value begins a new stream
-	// Save makes c durable. It is called from the stream's goroutine. After an error the batch is Rejected and not sent.
+	// Save makes c durable. It is called from the stream's goroutine. After an error the batch is
+	// Rejected and not sent.
 	Save func(c Checkpoint) error
 }
 
-// Checkpoint is where a stream stands right before a batch is sent. Who knows that all messages of the batch are stored may add InFlight to N and set it
-// to 0; who knows that some are stored and the others are not and never will be does the same with their number.
+// Checkpoint is where a stream stands right before a batch is sent. Who knows that all messages of
+// the batch are stored may add InFlight to N and set it to 0; who knows that some are stored and
+// the others are not and never will be does the same with their number.
 type Checkpoint struct {
 	Producer uint64    // the producer number
 	N        uint64    // all up to this one are stored
@@ -32,11 +36,12 @@ type Checkpoint struct {
 	Sent     time.Time // when it was saved before they were sent, by the clock of that machine, to the millisecond; zero: unknown
 }
 
-// MaxCheckpointAge is how old a Checkpoint with messages in flight may be. A consumer remembers a producer for 24 h, so until then a
-// repetition is recognised.
+// MaxCheckpointAge is how old a Checkpoint with messages in flight may be. A consumer remembers a
+// producer for 24 h, so until then a repetition is recognised.
 const MaxCheckpointAge = 12 * time.Hour
 
-// ErrCheckpointTooOld: the messages in flight cannot be published again without the risk that they are stored twice.
+// ErrCheckpointTooOld: the messages in flight cannot be published again without the risk that they
+// are stored twice.
 var ErrCheckpointTooOld = errors.New("the checkpoint is too old")
 
 func (r *Resume) validate() error {
@@ -53,7 +58,8 @@ func (r *Resume) validate() error {
 	return nil
 }
 
-// checkAge refuses a checkpoint whose messages consumers may have forgotten. now is the queue's clock, here that of this machine.
+// checkAge refuses a checkpoint whose messages consumers may have forgotten. now is the queue's
+// clock, here that of this machine.
 //
 // rule: both clocks have to say that it is young: one may be behind now, or have been ahead when it was saved.
 func (r *Resume) checkAge(now, here time.Time) error {
@@ -82,8 +88,8 @@ func (r *Resume) accepts(m *Message) error {
 	return nil
 }
 
-// begin lets a new stream go on where the checkpoint ends. Only the first stream of a publisher does: a later one has nothing in flight.
-// Called with p.mu held.
+// begin lets a new stream go on where the checkpoint ends. Only the first stream of a publisher
+// does: a later one has nothing in flight. Called with p.mu held.
 func (s *stream) begin() {
 	r := s.p.opt.Resume
 	if r == nil || s.p.resumed {
@@ -99,7 +105,8 @@ func (s *stream) begin() {
 // awaitRepeat tells whether messages that have to be sent together again are not here yet.
 func (s *stream) awaitRepeat() bool { return s.live < s.repeat }
 
-// takeRepeat forms the batch that is sent again, as it was, as far as it is here. Called with p.mu held.
+// takeRepeat forms the batch that is sent again, as it was, as far as it is here. Called with p.mu
+// held.
 func (s *stream) takeRepeat() []*item {
 	var batch []*item
 	for len(batch) < s.repeat && s.live > 0 {
@@ -118,7 +125,8 @@ func (s *stream) takeRepeat() []*item {
 	return batch
 }
 
-// checkpoint saves where the stream stands before batch is sent. false: it could not, and batch is rejected.
+// checkpoint saves where the stream stands before batch is sent. false: it could not, and batch is
+// rejected.
 func (s *stream) checkpoint(batch []*item) bool {
 	r := s.p.opt.Resume
 	if r == nil || s.repeat > 0 { // what is repeated was saved before it was sent the first time

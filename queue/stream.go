@@ -81,7 +81,8 @@ func (s *stream) withdraw(it *item) {
 	}
 }
 
-// run is the stream's goroutine. It ends when the publisher is closed and nothing is left, or when the type was idle.
+// run is the stream's goroutine. It ends when the publisher is closed and nothing is left, or when
+// the type was idle.
 func (s *stream) run() {
 	for {
 		batch := s.next()
@@ -171,7 +172,8 @@ func (s *stream) hold() time.Duration {
 	return max(pause, time.Until(oldest.Add(s.p.opt.Linger)))
 }
 
-// take forms the next batch, of at most so many messages, and gives it IDs. Called with p.mu held and s.live > 0.
+// take forms the next batch, of at most so many messages, and gives it IDs. Called with p.mu held
+// and s.live > 0.
 func (s *stream) take(most int) []*item {
 	if s.repeat > 0 {
 		return s.takeRepeat()
@@ -262,8 +264,9 @@ func (s *stream) report(batch []*item) {
 	}
 }
 
-// register makes the type known, once, after the first stored batch. It is a convenience for Types, which finds types
-// that merely have messages too: a failure is tried again after the next batch and never delays an outcome.
+// register makes the type known, once, after the first stored batch. It is a convenience for Types,
+// which finds types that merely have messages too: a failure is tried again after the next batch
+// and never delays an outcome.
 func (s *stream) register() {
 	p := s.p
 	p.mu.Lock()

@@ -70,8 +70,9 @@ func (m *Message) validateBody() error {
 	return nil
 }
 
-// Size is what a message counts for in all byte limits: what it takes in memory, or a little more. That is its payload, keys and values of its headers,
-// and a fixed number of bytes for itself and for each header.
+// Size is what a message counts for in all byte limits: what it takes in memory, or a little more.
+// That is its payload, keys and values of its headers, and a fixed number of bytes for itself and
+// for each header.
 func (m *Message) Size() int {
 	return len(m.Payload) + headerBytes(m.Headers) + len(m.Headers)*headerOverhead + messageOverhead
 }

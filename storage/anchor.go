@@ -1,11 +1,11 @@
 package storage
 
-// startAtLastCheckpoint positions the scanner at the last checkpoint below its limit, or leaves it at the start of the
-// file when there is none. reread is called for each range before it is read.
+// startAtLastCheckpoint positions the scanner at the last checkpoint below its limit, or leaves it
+// at the start of the file when there is none. reread is called for each range before it is read.
 //
-// Walking back it searches for the sync marker. An open record or checkpoint that carries its own position was written by a
-// writer that knew everything before it, so it is part of the view, if nothing is damaged; the scan that follows
-// passes over it and notices when it is not.
+// Walking back it searches for the sync marker. An open record or checkpoint that carries its own
+// position was written by a writer that knew everything before it, so it is part of the view, if
+// nothing is damaged; the scan that follows passes over it and notices when it is not.
 func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
 	off, err := s.lastCheckpoint(reread)
 	if err != nil || off == 0 {
@@ -19,8 +19,8 @@ func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
 	return err
 }
 
-// walkStep is how much is read at once on the way back, bytes; a multiple of every page size, and with an anchor's
-// header behind it within the scanner's window.
+// walkStep is how much is read at once on the way back, bytes; a multiple of every page size, and
+// with an anchor's header behind it within the scanner's window.
 const walkStep = 128 << 10
 
 // lastCheckpoint returns the offset of the last checkpoint below the limit, 0 when there is none.
@@ -64,7 +64,8 @@ func (s *scanner) rereadBelow(from, to int64, reread func(off, n int64) error) e
 	return reread(from, to-from)
 }
 
-// lastAnchorIn returns the last open record or checkpoint that starts in [lo, hi), of kind kindNone when there is none.
+// lastAnchorIn returns the last open record or checkpoint that starts in [lo, hi), of kind kindNone
+// when there is none.
 func (s *scanner) lastAnchorIn(lo, hi int64) (recHeader, []byte, error) {
 	b, err := s.peek(lo, int(hi-lo)+markerSize+recHeaderSize, false)
 	if err != nil {

@@ -10,8 +10,8 @@ import (
 
 var errBody = errors.New("its body does not decode")
 
-// Holder describes who fences, for people: it is in the fence record and in Verify's report. Every text is cut to
-// 255 bytes.
+// Holder describes who fences, for people: it is in the fence record and in Verify's report. Every
+// text is cut to 255 bytes.
 type Holder struct {
 	ID      string // the lock's holder or the worker's instance
 	Host    string
@@ -112,7 +112,8 @@ type mark struct {
 	time   int64 // base time of the batch, nanoseconds since 1970
 }
 
-// checkpointBody carries the caller's state and an index of the batches since the checkpoint before.
+// checkpointBody carries the caller's state and an index of the batches since the checkpoint
+// before.
 type checkpointBody struct {
 	prevCheckpoint int64  // offset, 0 = none
 	marks          []byte // encoded, see FORMAT.md

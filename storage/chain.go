@@ -15,9 +15,10 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Chain is files of one type, each of which continues the one before it. What ties them together is in them: a seal names
-// the file that comes next, and a header the file before it, its own generation and the index it begins with. So it can be
-// proved that a file is missing, cut, renamed or a copy, and which messages are missing with it.
+// Chain is files of one type, each of which continues the one before it. What ties them together is
+// in them: a seal names the file that comes next, and a header the file before it, its own
+// generation and the index it begins with. So it can be proved that a file is missing, cut, renamed
+// or a copy, and which messages are missing with it.
 //
 // A Chain may begin with any generation: older files may be archived or removed.
 type Chain []Link
@@ -36,7 +37,8 @@ type Link struct {
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
 }
 
-// ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends from the last checkpoint on.
+// ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
+// from the last checkpoint on.
 func ReadChain(dir, typ string) (Chain, error) { return readChain(OS(), dir, typ) }
 
 func readChain(fsys FS, dir, typ string) (c Chain, err error) {
@@ -153,9 +155,10 @@ func (l *Link) sibling(typ string, generation uint64) string {
 	return filepath.Join(filepath.Dir(l.Path), GenerationName(typ, generation))
 }
 
-// ChainError says that the files of a type do not follow one another: one is missing, cut, renamed, a copy or another file.
-// The messages with indexes in [LostFirst, LostNext) are not here; LostNext is LostFirst when none is known to be missing, and
-// math.MaxUint64 when nothing tells how many there are.
+// ChainError says that the files of a type do not follow one another: one is missing, cut, renamed,
+// a copy or another file. The messages with indexes in [LostFirst, LostNext) are not here; LostNext
+// is LostFirst when none is known to be missing, and math.MaxUint64 when nothing tells how many
+// there are.
 type ChainError struct {
 	Path                string // of the file where it shows: the one behind what is missing, or the one that is wrong
 	Type                string
@@ -183,9 +186,10 @@ func (e *ChainError) Error() string {
 
 func (e *ChainError) Is(target error) bool { return target == ErrIntegrity }
 
-// Check returns what is wrong between the files, in the order of generations. The names of all files are those of one type,
-// see ParseName. Whether the newest file has a successor elsewhere is for CheckEnd. A file alone that has the name of a type of its own,
-// such as orders-old.fpl, is a copy that somebody keeps, and not checked.
+// Check returns what is wrong between the files, in the order of generations. The names of all
+// files are those of one type, see ParseName. Whether the newest file has a successor elsewhere is
+// for CheckEnd. A file alone that has the name of a type of its own, such as orders-old.fpl, is a
+// copy that somebody keeps, and not checked.
 func (c Chain) Check() []*ChainError {
 	k := c.place()
 	if len(c) == 1 && c[0].Type != k.typ && c[0].nameSays() == 1 {
@@ -332,7 +336,8 @@ func (k *chainCheck) isInstead(l *Link) string {
 	}
 }
 
-// misnamed reports the files that have another's name and were not reported with a generation that is missing.
+// misnamed reports the files that have another's name and were not reported with a generation that
+// is missing.
 func (k *chainCheck) misnamed() {
 	var last uint64
 	if len(k.files) > 0 {
@@ -365,16 +370,17 @@ func (k *chainCheck) misnamed() {
 
 const restoreIt = "restore the file from a copy; if it is lost for good, move the older generations to an archive"
 
-// successorPatience is how long CheckEnd waits for the successor of a sealed file: a writer that goes on in a new file
-// syncs the seal first, and gives the successor its name then.
+// successorPatience is how long CheckEnd waits for the successor of a sealed file: a writer that
+// goes on in a new file syncs the seal first, and gives the successor its name then.
 const (
 	successorPatience = 3 * time.Second
 	successorPoll     = 50 * time.Millisecond
 )
 
-// CheckEnd tells whether the newest file of a chain that is all the files of the type in its directory was sealed while its
-// successor is not there. A writer may be about to name the successor, so CheckEnd looks again for some seconds. The
-// error is a *ChainError, ctx's, or nil; what is wrong between the files is for Check.
+// CheckEnd tells whether the newest file of a chain that is all the files of the type in its
+// directory was sealed while its successor is not there. A writer may be about to name the
+// successor, so CheckEnd looks again for some seconds. The error is a *ChainError, ctx's, or nil;
+// what is wrong between the files is for Check.
 func (c Chain) CheckEnd(ctx context.Context) error { return c.checkEnd(ctx, OS()) }
 
 func (c Chain) checkEnd(ctx context.Context, fsys FS) error {
@@ -403,8 +409,9 @@ func (c Chain) checkEnd(ctx context.Context, fsys FS) error {
 	}
 }
 
-// Starts returns for each file of a chain in which Check finds nothing wrong the index at which a later file takes over: messages from
-// there on that it has, too, are in later files as well, as a compaction or repair leaves them. It is math.MaxUint64 for the newest.
+// Starts returns for each file of a chain in which Check finds nothing wrong the index at which a
+// later file takes over: messages from there on that it has, too, are in later files as well, as a
+// compaction or repair leaves them. It is math.MaxUint64 for the newest.
 func (c Chain) Starts() map[string]uint64 {
 	starts, from := map[string]uint64{}, uint64(math.MaxUint64)
 	k := c.place()
@@ -417,8 +424,9 @@ func (c Chain) Starts() map[string]uint64 {
 	return starts
 }
 
-// Replaced returns the files of a chain in which Check finds nothing wrong that are not needed any more: a compaction or repair left all that
-// they have in a later file, and what it could not read is marked as lost there.
+// Replaced returns the files of a chain in which Check finds nothing wrong that are not needed any
+// more: a compaction or repair left all that they have in a later file, and what it could not read
+// is marked as lost there.
 func (c Chain) Replaced() (files Chain) {
 	starts := c.Starts()
 	for _, l := range c {

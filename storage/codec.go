@@ -18,14 +18,15 @@ const (
 	minGainParts = 10      // compression that saves less than one part in so many is not worth a reader's time
 )
 
-// packer compresses bodies of batches. Its parts are made on first use, as few files need them, and kept, so that nothing is
-// allocated per batch.
+// packer compresses bodies of batches. Its parts are made on first use, as few files need them, and
+// kept, so that nothing is allocated per batch.
 type packer struct {
 	zstd *zstd.Encoder
 	buf  []byte
 }
 
-// pack returns the compressed body, valid until the next call; ok is false when storing it as it is costs about as little.
+// pack returns the compressed body, valid until the next call; ok is false when storing it as it is
+// costs about as little.
 func (p *packer) pack(body []byte) (stored []byte, ok bool) {
 	if len(body) < minCompress {
 		return nil, false
@@ -54,8 +55,9 @@ func checkCodec(path string, h *recHeader) error {
 	return &VersionError{Path: path, Major: majorVersion, Minor: minorVersion, Feature: feature}
 }
 
-// bodyDecoder decodes batches, one after the other, in memory that has a bound whatever is in them: 64 MiB for a body that is
-// compressed, and pieceBytes and one record's headers for what is decoded of it.
+// bodyDecoder decodes batches, one after the other, in memory that has a bound whatever is in them:
+// 64 MiB for a body that is compressed, and pieceBytes and one record's headers for what is decoded
+// of it.
 type bodyDecoder struct {
 	zstd  *zstd.Decoder
 	raw   []byte
@@ -70,8 +72,8 @@ type bodyDecoder struct {
 }
 
 const (
-	// pieceBytes is what the records of one piece take, beyond the body that they point to. Nearly all batches are one piece: it is
-	// room for 80,000 records without headers.
+	// pieceBytes is what the records of one piece take, beyond the body that they point to. Nearly
+	// all batches are one piece: it is room for 80,000 records without headers.
 	pieceBytes  = 8 << 20
 	largeBatch  = 8 << 20 // see VerifyOptions.Large
 	recordBytes = int(unsafe.Sizeof(Record{}))
@@ -80,7 +82,8 @@ const (
 	zstdMostPerByte = 128 << 10 / 4 // of a compressed body: its shortest block has 4 bytes, and a block stands for 128 KiB at most
 )
 
-// begin takes the accepted batch it, whose records next returns. Where one of them does not decode it returns a *CorruptError, and next none.
+// begin takes the accepted batch it, whose records next returns. Where one of them does not decode
+// it returns a *CorruptError, and next none.
 func (d *bodyDecoder) begin(path string, it *item) error {
 	d.head, d.at, d.rest, d.recs = it.head, it.head.count, nil, d.recs[:0]
 	body, err := d.body(path, it)
@@ -96,7 +99,8 @@ func (d *bodyDecoder) begin(path string, it *item) error {
 	return nil
 }
 
-// next returns the next records of the batch, none behind the last. They are valid until the next call, begin, or the scanner's next step.
+// next returns the next records of the batch, none behind the last. They are valid until the next
+// call, begin, or the scanner's next step.
 func (d *bodyDecoder) next() []Record {
 	if len(d.recs) == 0 && d.at < d.head.count {
 		d.piece()
@@ -147,7 +151,8 @@ func (d *bodyDecoder) restDecodes() bool {
 	return len(rest) == 0
 }
 
-// body returns the body of the accepted batch it as its writer encoded it, valid until the next call or the scanner's next step.
+// body returns the body of the accepted batch it as its writer encoded it, valid until the next
+// call or the scanner's next step.
 func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 	if err := checkCodec(path, &it.head); err != nil {
 		return nil, err
@@ -168,8 +173,9 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 		d.raw = make([]byte, 0, roomFor(n))
 	}
 	if d.zstd == nil {
-		// The output is bounded by the capacity of the buffer it is given: the record's raw_len. What came before in it is what later
-		// blocks refer to, so that a frame's window, however large it says it is, takes no memory of its own.
+		// The output is bounded by the capacity of the buffer it is given: the record's raw_len.
+		// What came before in it is what later blocks refer to, so that a frame's window, however
+		// large it says it is, takes no memory of its own.
 		z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderMaxMemory(MaxBatchBytes),
 			zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(1))
 		if err != nil {

@@ -37,12 +37,14 @@ const (
 // lostID is the ID of records of KindLost.
 var lostID = []byte{0}
 
-// Compact writes all records of the file into a successor, in batches of a good size, compressed if Options.Compress is set or
-// they were compressed, without the traces that crashes and takeovers left. Indexes stay. The old file is sealed, and not needed by anybody
-// from then on; nothing removes it. state is as for Checkpoint, and the errors are those of Rotate.
+// Compact writes all records of the file into a successor, in batches of a good size, compressed if
+// Options.Compress is set or they were compressed, without the traces that crashes and takeovers
+// left. Indexes stay. The old file is sealed, and not needed by anybody from then on; nothing
+// removes it. state is as for Checkpoint, and the errors are those of Rotate.
 //
-// A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records of KindLost stand in
-// for those that cannot be read, and the report lists the damage: this is how a file is repaired.
+// A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records
+// of KindLost stand in for those that cannot be read, and the report lists the damage: this is how
+// a file is repaired.
 func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*Writer, *CompactReport, error) {
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = defaultCompactBatch
@@ -54,7 +56,8 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	}
 	c := &compaction{w: w, o: o, report: &CompactReport{Damage: w.damage, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
 	next, err := w.succeed(ctx, state, reason, func() uint64 { return w.header.firstIndex }, func(n *Writer) error {
-		// succeed holds w's appendMu, and has written the checkpoint that comes before the seal: whatever is in the file now is all there will be.
+		// succeed holds w's appendMu, and has written the checkpoint that comes before the seal:
+		// whatever is in the file now is all there will be.
 		c.to, c.report.Size = n, w.Size()
 		if err := c.copy(ctx, c.report.Size); err != nil {
 			return err
@@ -193,8 +196,8 @@ func (c *compaction) add(r *Record) error {
 	return nil
 }
 
-// keep copies b into the arena: what a record points to is valid only until the scanner's next step. A slice that was
-// handed out keeps its memory when the arena moves on to a larger one.
+// keep copies b into the arena: what a record points to is valid only until the scanner's next
+// step. A slice that was handed out keeps its memory when the arena moves on to a larger one.
 func (c *compaction) keep(b []byte) []byte {
 	c.arena = append(c.arena, b...)
 	n := len(c.arena)
@@ -228,7 +231,8 @@ func (c *compaction) finish() error {
 	return err
 }
 
-// retraction says that what stood before a place in the file, from an index on, was not there for a later writer.
+// retraction says that what stood before a place in the file, from an index on, was not there for a
+// later writer.
 type retraction struct {
 	off   int64
 	first uint64
@@ -244,8 +248,9 @@ func (w *Writer) retracted(h *recHeader) bool {
 	return false
 }
 
-// salvage is scan for a damaged file: it begins at the start and goes on behind damage. What is retracted is known only at
-// the end, so it reads the file a second time to tell the caller what is in it.
+// salvage is scan for a damaged file: it begins at the start and goes on behind damage. What is
+// retracted is known only at the end, so it reads the file a second time to tell the caller what is
+// in it.
 func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	if err := w.reread(0, 0); err != nil {
 		return view{}, err

@@ -13,8 +13,8 @@ import (
 // syncNames makes the file's name durable.
 //
 // rule: names come before content. Whoever created the file, or a directory above it, may have died before it synced
-// the directory, or be about to: so every opener syncs the file's directory, and who finds no fence in the file yet syncs
-// all directories above. A fence therefore proves that they are durable.
+// the directory, or be about to: so every opener syncs the file's directory, and who finds no fence
+// in the file yet syncs all directories above. A fence therefore proves that they are durable.
 func (w *Writer) syncNames() error {
 	if err := w.fs.SyncDir(w.dir); err != nil {
 		return ioError("sync directory", w.dir, err)
@@ -34,7 +34,8 @@ func (w *Writer) syncParents() error {
 	for dir := w.dir; filepath.Dir(dir) != dir; {
 		dir = filepath.Dir(dir)
 		err := w.fs.SyncDir(dir)
-		// A parent that this user cannot read, or of a kind that has nothing to sync, was not made by one of us.
+		// A parent that this user cannot read, or of a kind that has nothing to sync, was not made
+		// by one of us.
 		if err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
 			return ioError("sync directory", dir, err)
 		}
@@ -75,8 +76,8 @@ func (w *Writer) checkHeader(generation uint64) error {
 	return nil
 }
 
-// create makes the file appear whole or not at all. When several processes create it at once one of them wins, and all
-// of them go on with its file.
+// create makes the file appear whole or not at all. When several processes create it at once one of
+// them wins, and all of them go on with its file.
 func (w *Writer) create() error {
 	if err := w.mkdirs(w.dir); err != nil {
 		return err

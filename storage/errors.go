@@ -9,21 +9,24 @@ import (
 	"syscall"
 )
 
-// Categories. Every error of this package that is about the file, its place or its writer matches exactly one of them
-// with errors.Is; what is left are errors of the operating system, of the caller's context, registry or callbacks.
+// Categories. Every error of this package that is about the file, its place or its writer matches
+// exactly one of them with errors.Is; what is left are errors of the operating system, of the
+// caller's context, registry or callbacks.
 var (
-	// ErrIntegrity: the file is not what it should be: damage below the durable end, missing records, another file than
-	// the registered one, files of a type that do not follow one another. A person has to look; nothing was changed.
+	// ErrIntegrity: the file is not what it should be: damage below the durable end, missing
+	// records, another file than the registered one, files of a type that do not follow one
+	// another. A person has to look; nothing was changed.
 	ErrIntegrity = errors.New("storage: integrity violation")
 
-	// ErrFenced: another writer took over, or holds a newer epoch. Give the lock back and come again with a new epoch.
+	// ErrFenced: another writer took over, or holds a newer epoch. Give the lock back and come
+	// again with a new epoch.
 	ErrFenced = errors.New("storage: fenced by another writer")
 
 	// ErrNoSpace: no room for the bytes: full disk, quota, or file size limit.
 	ErrNoSpace = errors.New("storage: no space")
 
-	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a newer format, an
-	// unsuitable file system. Nothing was changed.
+	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a
+	// newer format, an unsuitable file system. Nothing was changed.
 	ErrRefused = errors.New("storage: refused")
 
 	// ErrLimit: an argument exceeds a limit of the format. Nothing was written.
@@ -33,8 +36,9 @@ var (
 	ErrClosed = errors.New("storage: closed")
 )
 
-// FencedError says that the file's end is not where this writer left it: another writer appended to the file. What the
-// writer appended since its last successful Sync may or may not be in the file; the successor decides.
+// FencedError says that the file's end is not where this writer left it: another writer appended to
+// the file. What the writer appended since its last successful Sync may or may not be in the file;
+// the successor decides.
 type FencedError struct {
 	Path     string
 	Op       string // what noticed it: "append", "sync", "open record", ...
@@ -54,8 +58,9 @@ func (e *FencedError) Error() string {
 
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 
-// CutError says that the file was made shorter, by somebody else than a writer, than what this writer knows to have been durable. The
-// messages with indexes in [LostFirst, LostNext) were acknowledged, and are not in the file any more.
+// CutError says that the file was made shorter, by somebody else than a writer, than what this
+// writer knows to have been durable. The messages with indexes in [LostFirst, LostNext) were
+// acknowledged, and are not in the file any more.
 type CutError struct {
 	Path                string
 	Op                  string // what noticed it
@@ -81,8 +86,8 @@ func (e *CutError) Error() string {
 
 func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
 
-// EpochError says that the epoch offered to Open is not higher than every epoch the file has seen. Raise the lock's
-// token above InFile and open again.
+// EpochError says that the epoch offered to Open is not higher than every epoch the file has seen.
+// Raise the lock's token above InFile and open again.
 type EpochError struct {
 	Path    string
 	Offered uint64 // the epoch given to Open
@@ -96,9 +101,10 @@ func (e *EpochError) Error() string {
 
 func (e *EpochError) Is(target error) bool { return target == ErrFenced }
 
-// PoisonedError is what every call on a dead Writer returns, starting with the call that killed it. Nothing is retried:
-// after a failed write or fdatasync the page cache and the device may disagree, and only a new writer, which drops the
-// cache and reads again, can tell what is there. It matches the category of its cause.
+// PoisonedError is what every call on a dead Writer returns, starting with the call that killed it.
+// Nothing is retried: after a failed write or fdatasync the page cache and the device may disagree,
+// and only a new writer, which drops the cache and reads again, can tell what is there. It matches
+// the category of its cause.
 type PoisonedError struct {
 	Path  string
 	Op    string // the operation that failed
@@ -112,7 +118,8 @@ func (e *PoisonedError) Error() string {
 
 func (e *PoisonedError) Unwrap() error { return e.Cause }
 
-// ShortWriteError says that write(2) took only a part of a record. The part is a torn tail for every reader.
+// ShortWriteError says that write(2) took only a part of a record. The part is a torn tail for
+// every reader.
 type ShortWriteError struct {
 	Offset      int64 // where the record starts
 	Want, Wrote int   // bytes
@@ -123,8 +130,9 @@ func (e *ShortWriteError) Error() string {
 		e.Wrote, e.Want, e.Offset)
 }
 
-// ReplacedError says that the path does not name the open file any more: the file was removed or moved, its directory was
-// renamed, or another file is in its place. Whoever looks at the path would not find what is appended now.
+// ReplacedError says that the path does not name the open file any more: the file was removed or
+// moved, its directory was renamed, or another file is in its place. Whoever looks at the path
+// would not find what is appended now.
 type ReplacedError struct {
 	Path  string
 	Moved bool // the file has another name now
@@ -212,7 +220,8 @@ func (e *WrongTypeError) Error() string {
 
 func (e *WrongTypeError) Is(target error) bool { return target == ErrRefused }
 
-// SupersededError says that another writer took over while this one was replacing its file by a successor.
+// SupersededError says that another writer took over while this one was replacing its file by a
+// successor.
 type SupersededError struct {
 	Path string // of the successor
 }
@@ -236,8 +245,8 @@ func (e *SealedError) Error() string {
 
 func (e *SealedError) Is(target error) bool { return target == ErrRefused }
 
-// RegistryMismatch says that the file at the path is not the file, or not the state of the file, that the registry
-// knows.
+// RegistryMismatch says that the file at the path is not the file, or not the state of the file,
+// that the registry knows.
 type RegistryMismatch struct {
 	Path       string
 	Registered Entry
@@ -309,9 +318,9 @@ func (e *FileSystemError) Error() string {
 
 func (e *FileSystemError) Is(target error) bool { return target == ErrRefused }
 
-// CorruptError says that bytes below the durable end are damaged, or that records which were durable are missing. The
-// records with indexes in [LostFirst, LostNext) are not readable; LostNext is LostFirst when no index is missing or
-// when nothing behind the damage tells.
+// CorruptError says that bytes below the durable end are damaged, or that records which were
+// durable are missing. The records with indexes in [LostFirst, LostNext) are not readable; LostNext
+// is LostFirst when no index is missing or when nothing behind the damage tells.
 type CorruptError struct {
 	Path                string
 	Offset, End         int64 // the damage lies within these bytes
@@ -330,9 +339,9 @@ func (e *CorruptError) Error() string {
 
 func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 
-// RetractedError says that records which a reader has accepted were not there for the writer that took over: they were
-// never durable, and their indexes were used again. Whoever only read the file reads it again from the start; a
-// verification of a file at rest that reports it has found damage.
+// RetractedError says that records which a reader has accepted were not there for the writer that
+// took over: they were never durable, and their indexes were used again. Whoever only read the file
+// reads it again from the start; a verification of a file at rest that reports it has found damage.
 type RetractedError struct {
 	Path        string
 	Offset      int64 // of the open record that retracts
@@ -346,9 +355,10 @@ func (e *RetractedError) Error() string {
 
 func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
 
-// NoSpaceError says that there is no room for the bytes that were to be appended. When it comes by itself not a single
-// byte was written and the Writer goes on working: free some space and append the same records again. When it is
-// the cause of a PoisonedError the room could not be reserved beforehand on this file system.
+// NoSpaceError says that there is no room for the bytes that were to be appended. When it comes by
+// itself not a single byte was written and the Writer goes on working: free some space and append
+// the same records again. When it is the cause of a PoisonedError the room could not be reserved
+// beforehand on this file system.
 type NoSpaceError struct {
 	Path string
 	Need int64 // bytes; 0 when it is about a directory entry
@@ -390,8 +400,8 @@ func (e *LimitError) Error() string {
 
 func (e *LimitError) Is(target error) bool { return target == ErrLimit }
 
-// ioError adds the file, the operation and, for errors an operator can do something about, the remedy. It keeps
-// the cause for errors.Is.
+// ioError adds the file, the operation and, for errors an operator can do something about, the
+// remedy. It keeps the cause for errors.Is.
 func ioError(op, path string, err error) error {
 	if err == nil {
 		return nil

@@ -16,15 +16,16 @@ const (
 
 const useLocal = "use a directory on a local ext4, xfs or btrfs volume (in a container: a bind mount or volume of the host)"
 
-// fileSystems is the one place that says where a Writer may work, and why. What is not here is refused: nobody has
-// shown that its appends are atomic and its fdatasync is true.
+// fileSystems is the one place that says where a Writer may work, and why. What is not here is
+// refused: nobody has shown that its appends are atomic and its fdatasync is true.
 var fileSystems = map[int64]struct {
 	name    string
 	allowed bool
 	reason  string // why not
 }{
-	// The kernel holds the inode lock over "find the end, copy, move the end" in one write(2) on these: 0 of 80,176
-	// concurrent blocks interleaved on each. fdatasync reports errors once per descriptor (since Linux 4.13).
+	// The kernel holds the inode lock over "find the end, copy, move the end" in one write(2) on
+	// these: 0 of 80,176 concurrent blocks interleaved on each. fdatasync reports errors once per
+	// descriptor (since Linux 4.13).
 	magicExt:   {name: "ext4", allowed: true},
 	magicXFS:   {name: "xfs", allowed: true},
 	magicBtrfs: {name: "btrfs", allowed: true},
@@ -68,8 +69,9 @@ func checkFileSystem(dir string, t FSType, allowOverlay bool) error {
 	}
 }
 
-// CheckDirectory tells whether a Writer would work in dir, which need not exist yet: nil, a *FileSystemError with the reason and
-// the remedy, or an error of the operating system. It changes nothing.
+// CheckDirectory tells whether a Writer would work in dir, which need not exist yet: nil, a
+// *FileSystemError with the reason and the remedy, or an error of the operating system. It changes
+// nothing.
 func CheckDirectory(dir string, o Options) error {
 	o = o.withDefaults()
 	w := &Writer{dir: filepath.Clean(dir), fs: o.FS, opts: o}

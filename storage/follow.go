@@ -19,14 +19,16 @@ type FollowOptions struct {
 	From uint64        // index of the first record to return
 	Poll time.Duration // how often to look for more; defaults to 100 ms
 
-	// Unsynced also returns records that are not durable yet: sooner, and they may still be lost in a crash.
+	// Unsynced also returns records that are not durable yet: sooner, and they may still be lost in
+	// a crash.
 	Unsynced bool
 }
 
 const defaultPoll = 100 * time.Millisecond
 
-// Follower returns the records of a type as they are appended: of the file it was given, and when that is sealed, of its
-// successors. What it returns is durable and final, unless Unsynced was asked for. It is not safe for concurrent use.
+// Follower returns the records of a type as they are appended: of the file it was given, and when
+// that is sealed, of its successors. What it returns is durable and final, unless Unsynced was
+// asked for. It is not safe for concurrent use.
 type Follower struct {
 	o    FollowOptions
 	path string
@@ -58,9 +60,10 @@ func (f *Follower) open(path string, from uint64) (*Reader, error) {
 // Path returns the path of the file that is being read.
 func (f *Follower) Path() string { return f.path }
 
-// Next waits for the next batch and returns its records, which are valid until the next call. It fails with ctx's error, with
-// the errors of Reader.NextBatch, with a *ReplacedError when the path does not name the open file any more, and with a
-// *ChainError when the next file is not the one that continues this one, or is missing while later ones are there.
+// Next waits for the next batch and returns its records, which are valid until the next call. It
+// fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError when the path
+// does not name the open file any more, and with a *ChainError when the next file is not the one
+// that continues this one, or is missing while later ones are there.
 func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	for {
 		if err := ctx.Err(); err != nil {
@@ -112,8 +115,8 @@ func (f *Follower) succeed() (bool, error) {
 	return true, err
 }
 
-// checkCut finds out whether a successor has a name although this file has no seal. again is true when the file is to be read
-// once more before that can be told.
+// checkCut finds out whether a successor has a name although this file has no seal. again is true
+// when the file is to be read once more before that can be told.
 func (f *Follower) checkCut(this *Link) (again bool, err error) {
 	path := this.sibling(this.Type, this.Generation+1)
 	if _, err := f.o.FS.Stat(path); errors.Is(err, fs.ErrNotExist) || !this.named() {
@@ -130,8 +133,9 @@ func (f *Follower) checkCut(this *Link) (again bool, err error) {
 	return false, cmp.Or(this.continuedBy(next), next.Err)
 }
 
-// behindMissing returns the path of the next file that is here when the successor is not: a compaction replaced that, and it
-// was removed. It returns "" when there is no later file, and an error when messages are missing with it.
+// behindMissing returns the path of the next file that is here when the successor is not: a
+// compaction replaced that, and it was removed. It returns "" when there is no later file, and an
+// error when messages are missing with it.
 func (f *Follower) behindMissing(this *Link) (string, error) {
 	dir := filepath.Dir(f.path)
 	names, err := f.o.FS.List(dir)
@@ -157,7 +161,8 @@ func (f *Follower) behindMissing(this *Link) (string, error) {
 	return "", nil
 }
 
-// checkName finds out whether the path still names the open file. A file that was replaced never grows again.
+// checkName finds out whether the path still names the open file. A file that was replaced never
+// grows again.
 func (f *Follower) checkName() error {
 	open, err := f.r.file.Stat()
 	if err != nil {

@@ -71,7 +71,8 @@ func validType(typ string) bool {
 
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
-// crcSeed is CRC32C(file_id). Every checksum of a file continues from it, so that bytes of another file never fit.
+// crcSeed is CRC32C(file_id). Every checksum of a file continues from it, so that bytes of another
+// file never fit.
 func crcSeed(id FileID) uint32 { return crc32.Checksum(id[:], castagnoli) }
 
 func le16(b []byte) uint16 { return binary.LittleEndian.Uint16(b) }
@@ -130,7 +131,8 @@ func headerCRC(b []byte, id FileID) uint32 {
 	return crc32.Update(crcSeed(id), castagnoli, b[:headerSize-4])
 }
 
-// decodeFileHeader reads the first page of the file at path; b is shorter than a page when the file is.
+// decodeFileHeader reads the first page of the file at path; b is shorter than a page when the file
+// is.
 func decodeFileHeader(path string, b []byte) (*fileHeader, error) {
 	damaged := func(format string, args ...any) error {
 		return &HeaderError{Path: path, Reason: fmt.Sprintf(format, args...), Cut: len(b) < headerSize}
@@ -210,7 +212,8 @@ func (k recKind) maxBody() uint32 {
 	return maxSmallBody
 }
 
-// recHeader is the header of a record. offset is the record's first byte: the sync marker's for an anchor.
+// recHeader is the header of a record. offset is the record's first byte: the sync marker's for an
+// anchor.
 type recHeader struct {
 	kind       recKind
 	offset     int64
@@ -251,7 +254,8 @@ func (h *recHeader) link() uint64 { return uint64(h.bodyCRC)<<32 | uint64(h.head
 
 func (h *recHeader) codec() uint16 { return h.flags & flagCodecMask }
 
-// kindAt tells which kind of record may start with b, by its first bytes alone, and what follows the marker.
+// kindAt tells which kind of record may start with b, by its first bytes alone, and what follows
+// the marker.
 func (fh *fileHeader) kindAt(b []byte) (recKind, []byte) {
 	if len(b) < recHeaderSize {
 		return kindNone, nil
@@ -271,7 +275,8 @@ func (fh *fileHeader) kindAt(b []byte) (recKind, []byte) {
 	return kindNone, nil
 }
 
-// headCRC covers the whole header except itself: the magic too, so that no bit error turns one kind of record into another.
+// headCRC covers the whole header except itself: the magic too, so that no bit error turns one kind
+// of record into another.
 func headCRC(seed uint32, b []byte) uint32 {
 	return crc32.Update(crc32.Update(seed, castagnoli, b[:4]), castagnoli, b[8:recHeaderSize])
 }
@@ -287,7 +292,8 @@ func decodeRecHeader(k recKind, b []byte) recHeader {
 	}
 }
 
-// encode fills the record b, whose body is already in place, with the marker and the header. It sets both CRCs in h.
+// encode fills the record b, whose body is already in place, with the marker and the header. It
+// sets both CRCs in h.
 func (h *recHeader) encode(fh *fileHeader, b []byte) {
 	if h.kind != kindBatch {
 		copy(b, fh.marker[:])

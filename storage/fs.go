@@ -4,8 +4,9 @@ import (
 	"io"
 )
 
-// FS is what the package needs of a file system: exactly the operations whose failure matters, so that a test can make
-// each of them fail. Errors are those of the operating system (syscall.Errno inside, so that errors.Is works).
+// FS is what the package needs of a file system: exactly the operations whose failure matters, so
+// that a test can make each of them fail. Errors are those of the operating system (syscall.Errno
+// inside, so that errors.Is works).
 type FS interface {
 	// Open opens a regular file. A symbolic link as the last element is refused (ELOOP).
 	Open(name string, mode Mode) (File, error)
@@ -37,17 +38,20 @@ const (
 // File is an open file. ReadAt and Stat may run concurrently with everything but Close.
 type File interface {
 	io.ReaderAt
-	// Append appends p at the end of the file with one write(2), and returns how many bytes of p were taken and the file
-	// position behind them as the kernel tells it: p[:n] is at [end-n, end). A short count comes with a nil error; there
-	// is no loop that completes it, as foreign bytes could then come between.
+	// Append appends p at the end of the file with one write(2), and returns how many bytes of p
+	// were taken and the file position behind them as the kernel tells it: p[:n] is at [end-n,
+	// end). A short count comes with a nil error; there is no loop that completes it, as foreign
+	// bytes could then come between.
 	Append(p []byte) (n int, end int64, err error)
-	// Datasync returns after everything written to the file is on the device. An error is reported once per descriptor;
-	// whatever was not written is lost from then on even if it can still be read.
+	// Datasync returns after everything written to the file is on the device. An error is reported
+	// once per descriptor; whatever was not written is lost from then on even if it can still be
+	// read.
 	Datasync() error
-	// Allocate reserves room for the bytes [off, off+n) without changing the file's size (fallocate KEEP_SIZE). It
-	// matches errors.ErrUnsupported where the file system cannot.
+	// Allocate reserves room for the bytes [off, off+n) without changing the file's size (fallocate
+	// KEEP_SIZE). It matches errors.ErrUnsupported where the file system cannot.
 	Allocate(off, n int64) error
-	// DropCache makes the next reads of [off, off+n) come from the device; n = 0 means to the end. Whole pages only.
+	// DropCache makes the next reads of [off, off+n) come from the device; n = 0 means to the end.
+	// Whole pages only.
 	DropCache(off, n int64) error
 	Stat() (Info, error)
 	Close() error

@@ -13,14 +13,16 @@ import (
 // OS returns the file system of the operating system.
 func OS() FS { return osFS{} }
 
-// osFS uses raw system calls: os.File completes short writes in a loop, in which foreign bytes may come between.
+// osFS uses raw system calls: os.File completes short writes in a loop, in which foreign bytes may
+// come between.
 type osFS struct{}
 
 func (osFS) Open(name string, mode Mode) (File, error) {
 	flags := unix.O_CLOEXEC | unix.O_NOFOLLOW
 	switch mode {
 	case ModeRead:
-		// O_NONBLOCK: a FIFO at this path must not block the open; it has no effect on regular files.
+		// O_NONBLOCK: a FIFO at this path must not block the open; it has no effect on regular
+		// files.
 		flags |= unix.O_RDONLY | unix.O_NONBLOCK
 	case ModeAppend:
 		// rule: O_APPEND, so that the kernel finds the end and moves it under the inode's lock.
@@ -112,7 +114,8 @@ func (f *osFile) Append(p []byte) (int, int64, error) {
 			return max(n, 0), 0, &os.PathError{Op: "write", Path: f.name, Err: err}
 		}
 	}
-	// For an append the kernel leaves the position behind this write's own last byte, whoever wrote meanwhile.
+	// For an append the kernel leaves the position behind this write's own last byte, whoever wrote
+	// meanwhile.
 	end, err := unix.Seek(f.fd, 0, io.SeekCurrent)
 	if err != nil {
 		return n, 0, &os.PathError{Op: "lseek", Path: f.name, Err: err}
@@ -136,8 +139,8 @@ func (f *osFile) ReadAt(p []byte, off int64) (int, error) {
 }
 
 func (f *osFile) Datasync() error {
-	// No retry, not even for EINTR (which Linux does not return here): a second call could report success for pages
-	// that the first one lost.
+	// No retry, not even for EINTR (which Linux does not return here): a second call could report
+	// success for pages that the first one lost.
 	if err := unix.Fdatasync(f.fd); err != nil {
 		return &os.PathError{Op: "fdatasync", Path: f.name, Err: err}
 	}
@@ -145,8 +148,8 @@ func (f *osFile) Datasync() error {
 		return nil
 	}
 	// rule: on ext4 fdatasync can return success after the journal was aborted by somebody else's sync (measured: the
-	// appended bytes were gone after a remount). A reservation of a block that exists already changes nothing, but needs
-	// the journal, and fails with EROFS then.
+	// appended bytes were gone after a remount). A reservation of a block that exists already
+	// changes nothing, but needs the journal, and fails with EROFS then.
 	if err := f.Allocate(0, headerSize); err != nil && !errors.Is(err, errors.ErrUnsupported) && !isNoSpace(err) {
 		return fmt.Errorf("probe of the ext4 journal after fdatasync: %w", err)
 	}

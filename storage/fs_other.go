@@ -8,8 +8,8 @@ import (
 	"runtime"
 )
 
-// OS returns the file system of the operating system. Outside Linux it only reads: the append and flush semantics the
-// writer rests on were proved on Linux file systems only.
+// OS returns the file system of the operating system. Outside Linux it only reads: the append and
+// flush semantics the writer rests on were proved on Linux file systems only.
 func OS() FS { return readOnlyFS{} }
 
 type readOnlyFS struct{}

@@ -12,8 +12,8 @@ import (
 	"time"
 )
 
-// Generations. A file is never truncated, rewritten or renamed; when it is to end (size limit, compaction, repair) it is
-// sealed, and goes on in a successor beside it, the next generation:
+// Generations. A file is never truncated, rewritten or renamed; when it is to end (size limit,
+// compaction, repair) it is sealed, and goes on in a successor beside it, the next generation:
 //
 //	orders.fpl      … batch │ checkpoint S │ SEAL → id 7f3a…, generation 2
 //	orders@0002.fpl header (id 7f3a…, continues orders.fpl) │ FENCE │ OPEN │ checkpoint S │ batch …
@@ -28,16 +28,17 @@ import (
 //	5. The registry's entry moves from the old identity to the new one. It fails if it names neither.
 //	6. Only now is anything appended to the successor that may be acknowledged.
 //
-// Whoever opens the type after 3 and finds no successor makes one with the identity that the seal names, and the state S.
-// Whoever finds a successor that the registry does not know yet does step 5.
+// Whoever opens the type after 3 and finds no successor makes one with the identity that the seal
+// names, and the state S. Whoever finds a successor that the registry does not know yet does step
+// 5.
 
 const fileSuffix = ".fpl"
 
 // FileName returns the name of the first file of a type within its directory.
 func FileName(typ string) string { return GenerationName(typ, 1) }
 
-// GenerationName returns the name of a generation of the file of a type within its directory. No type name contains an @,
-// and names sort by generation up to the 9999th.
+// GenerationName returns the name of a generation of the file of a type within its directory. No
+// type name contains an @, and names sort by generation up to the 9999th.
 func GenerationName(typ string, generation uint64) string {
 	if generation <= 1 {
 		return typ + fileSuffix
@@ -45,7 +46,8 @@ func GenerationName(typ string, generation uint64) string {
 	return fmt.Sprintf("%s@%04d%s", typ, generation, fileSuffix)
 }
 
-// ParseName is the inverse of GenerationName; ok is false when name is not that of a file of a type.
+// ParseName is the inverse of GenerationName; ok is false when name is not that of a file of a
+// type.
 func ParseName(name string) (typ string, generation uint64, ok bool) {
 	typ, ok = strings.CutSuffix(name, fileSuffix)
 	if !ok {
@@ -61,8 +63,9 @@ func ParseName(name string) (typ string, generation uint64, ok bool) {
 	return typ, generation, validType(typ) && name == GenerationName(typ, generation)
 }
 
-// tempName is the name of a file of the type while it is being made. nonce is random: a name must never be used twice, or
-// who slept before its link(2) would publish what somebody else has only begun to write.
+// tempName is the name of a file of the type while it is being made. nonce is random: a name must
+// never be used twice, or who slept before its link(2) would publish what somebody else has only
+// begun to write.
 func tempName(typ string, generation, nonce uint64) string {
 	return fmt.Sprintf(".%s.%016x.tmp", GenerationName(typ, generation), nonce)
 }
@@ -80,8 +83,8 @@ func isTempName(name, typ string) bool {
 	return err == nil && len(name[dot+1:]) == 16 && parsed && t == typ
 }
 
-// newest returns the highest generation of the type in the directory, 0 when there is none, and the temporary files that
-// somebody left behind.
+// newest returns the highest generation of the type in the directory, 0 when there is none, and the
+// temporary files that somebody left behind.
 func (w *Writer) newest() (generation uint64, temps []string, err error) {
 	names, err := w.fs.List(w.dir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -100,7 +103,8 @@ func (w *Writer) newest() (generation uint64, temps []string, err error) {
 	return generation, temps, nil
 }
 
-// removeTemps removes what died half made. Whoever is still making it is fenced off by now, and finds its name gone.
+// removeTemps removes what died half made. Whoever is still making it is fenced off by now, and
+// finds its name gone.
 func (w *Writer) removeTemps(names []string) error {
 	for _, name := range names {
 		path := filepath.Join(w.dir, name)
@@ -119,17 +123,19 @@ func (w *Writer) entry() Entry {
 // Generation returns which file of its type this is, from 1 on.
 func (w *Writer) Generation() uint64 { return w.header.generation }
 
-// Rotate seals the file and returns the writer of its successor, which begins where this file ends. state is as for
-// Checkpoint, and is in the successor too, so that copies of messages are refused across files. This writer is closed, also
-// when Rotate fails: then nothing is lost, and the way on is a new epoch and Open, which completes what was begun.
+// Rotate seals the file and returns the writer of its successor, which begins where this file ends.
+// state is as for Checkpoint, and is in the successor too, so that copies of messages are refused
+// across files. This writer is closed, also when Rotate fails: then nothing is lost, and the way on
+// is a new epoch and Open, which completes what was begun.
 //
-// A bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing: this writer goes on.
+// A bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing:
+// this writer goes on.
 func (w *Writer) Rotate(ctx context.Context, state []byte) (*Writer, error) {
 	return w.succeed(ctx, state, "size limit", w.NextIndex, nil)
 }
 
-// succeed replaces this writer's file by a successor whose first record has the index that first returns; fill writes
-// what the successor begins with besides the state.
+// succeed replaces this writer's file by a successor whose first record has the index that first
+// returns; fill writes what the successor begins with besides the state.
 func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first func() uint64, fill func(*Writer) error) (*Writer, error) {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -175,8 +181,8 @@ func (w *Writer) seal(seal sealBody) error {
 	return err
 }
 
-// checkBeforeSeal is for what happened while the successor was built, which may take minutes: a file that was moved away is not
-// sealed, so that it goes on when it is back. appendMu is held.
+// checkBeforeSeal is for what happened while the successor was built, which may take minutes: a
+// file that was moved away is not sealed, so that it goes on when it is back. appendMu is held.
 //
 // rule: what the path does not name is not sealed.
 func (w *Writer) checkBeforeSeal() error {
@@ -202,8 +208,8 @@ func (w *Writer) retire(cause error) {
 	w.closeErr = ioError("close", w.path, w.file.Close())
 }
 
-// build writes the successor that seal names under a temporary name, up to and with the checkpoint that makes it complete.
-// It is durable then, and this writer's own region in it is open.
+// build writes the successor that seal names under a temporary name, up to and with the checkpoint
+// that makes it complete. It is durable then, and this writer's own region in it is open.
 func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
 	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, epoch: w.epoch}
 	n.opts.Salvage = false
@@ -275,7 +281,8 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	now, err := n.register(ctx, old, e)
 	if err == nil && now.FileID == e.FileID && (now.Epoch > e.Epoch || now.DurableIndex > e.DurableIndex) {
 		// rule: a successor that was in use already is not made a second time. Who makes the successor of a sealed file gives it the identity
-		// that the seal names, so the registry may name it since others made it, filled it, and it was moved away.
+		// that the seal names, so the registry may name it since others made it, filled it, and it
+		// was moved away.
 		err = &RegistryMismatch{Path: n.path, Registered: now, Epoch: e.Epoch, Next: e.DurableIndex}
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -286,7 +293,8 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	return err
 }
 
-// register moves the registry's entry of the type from the file old to e, which stands for this one, and returns what is registered now.
+// register moves the registry's entry of the type from the file old to e, which stands for this
+// one, and returns what is registered now.
 func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, error) {
 	now, ok, err := w.opts.Registry.Succeed(ctx, w.typ, old, e)
 	switch {
@@ -294,7 +302,8 @@ func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, erro
 		return Entry{}, fmt.Errorf("storage: register %s: %w", w.path, err)
 	case !ok || now.FileID != e.FileID:
 		// rule: nothing is appended to a successor that the registry does not name. A writer that slept since its seal
-		// could otherwise fill a name that was free again, because the files of that time were moved to an archive.
+		// could otherwise fill a name that was free again, because the files of that time were
+		// moved to an archive.
 		return Entry{}, &RegistryMismatch{Path: w.path, Registered: now, FileID: e.FileID, Unregistered: !ok}
 	}
 	return now, nil
@@ -310,7 +319,8 @@ func (n *Writer) abandon() {
 
 func (n *Writer) isTemp() bool { return isTempName(filepath.Base(n.path), n.typ) }
 
-// continueSealed makes the successor of a file that was sealed by somebody who came no further, and returns its writer.
+// continueSealed makes the successor of a file that was sealed by somebody who came no further, and
+// returns its writer.
 func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 	state, err := w.stateAt(v.checkpoint, v.next)
 	if err != nil {
@@ -331,8 +341,9 @@ func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 	return next, nil
 }
 
-// stateAt returns the state of the checkpoint at off, which stands for all records below index next: a seal follows its checkpoint directly, so this is all there is to
-// know about a sealed file.
+// stateAt returns the state of the checkpoint at off, which stands for all records below index
+// next: a seal follows its checkpoint directly, so this is all there is to know about a sealed
+// file.
 func (w *Writer) stateAt(off int64, next uint64) ([]byte, error) {
 	s := newScanner(w.path, w.file, w.header, w.fenceOff)
 	h, body, v, err := s.recordAt(off)

@@ -7,9 +7,10 @@ import (
 	"path/filepath"
 )
 
-// A registered file that is lost is given up, when somebody asks for it, as one of which a repair could read nothing: its successor is made,
-// of the next generation, with records of KindLost for what was in it, and goes on at the index up to which the registry knows it to have been
-// durable. The lost file is not touched should it turn up, and belongs to nobody.
+// A registered file that is lost is given up, when somebody asks for it, as one of which a repair
+// could read nothing: its successor is made, of the next generation, with records of KindLost for
+// what was in it, and goes on at the index up to which the registry knows it to have been durable.
+// The lost file is not touched should it turn up, and belongs to nobody.
 //
 //	what is here                      the new file begins with
 //	a sealed earlier generation       that one's next index and its state
@@ -18,14 +19,15 @@ import (
 //	nothing, generation 1 is lost     index 0
 //	nothing, a later one is lost      where it goes on: nothing tells what was in it, and what in files that were archived
 
-// GivenUp says what was given up with a file that is lost: the records with indexes in [First, Next), which are of KindLost now.
+// GivenUp says what was given up with a file that is lost: the records with indexes in [First,
+// Next), which are of KindLost now.
 type GivenUp struct {
 	First, Next uint64
 	All         bool // no file of the type is left, and how far back the lost ones went is not known
 }
 
-// GivenUp returns what was given up when Open made this file in the place of one that is lost; ok is false if it did not. The file is
-// complete then, and Compact has nothing to add.
+// GivenUp returns what was given up when Open made this file in the place of one that is lost; ok
+// is false if it did not. The file is complete then, and Compact has nothing to add.
 func (w *Writer) GivenUp() (g GivenUp, ok bool) {
 	if w.given == nil {
 		return GivenUp{}, false
@@ -36,7 +38,8 @@ func (w *Writer) GivenUp() (g GivenUp, ok bool) {
 // givesUp tells whether what is missing is to be given up.
 func (w *Writer) givesUp() bool { return w.opts.Salvage && w.opts.AcceptLoss }
 
-// giveUp makes the file that takes the place of the registered one, behind this one, which is sealed, ends before next, and may be damaged.
+// giveUp makes the file that takes the place of the registered one, behind this one, which is
+// sealed, ends before next, and may be damaged.
 func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool) (*Writer, error) {
 	state, err := w.stateAt(v.checkpoint, next)
 	if err != nil {
@@ -53,7 +56,8 @@ func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool)
 	})
 }
 
-// startAfter begins a file behind others that are kept, with their state, as a compaction keeps it: who checks the file by itself needs it.
+// startAfter begins a file behind others that are kept, with their state, as a compaction keeps it:
+// who checks the file by itself needs it.
 func startAfter(state []byte) func(*compaction) error {
 	return func(c *compaction) error {
 		if c.to.NextIndex() == 0 {
@@ -65,7 +69,8 @@ func startAfter(state []byte) func(*compaction) error {
 
 // giveUpAll makes the file that takes the place of the registered one where no file of the type is.
 func (w *Writer) giveUpAll(ctx context.Context, temps []string) (*Writer, error) {
-	// The directory itself is not made: a mistyped name, or a volume that is not mounted, is no loss.
+	// The directory itself is not made: a mistyped name, or a volume that is not mounted, is no
+	// loss.
 	if err := w.syncParents(); err != nil {
 		return nil, err
 	}
@@ -80,8 +85,8 @@ func (w *Writer) giveUpAll(ctx context.Context, temps []string) (*Writer, error)
 	return w.takePlace(ctx, w.opts.Empty, g, g.First, w.opts.Schema, startAfter(w.opts.Empty))
 }
 
-// takePlace makes the successor of the registered file, which is lost. It has the records from index first on that fill writes, then what is
-// given up; state is that of all of them.
+// takePlace makes the successor of the registered file, which is lost. It has the records from
+// index first on that fill writes, then what is given up; state is that of all of them.
 func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, first uint64, schema string, fill func(*compaction) error) (*Writer, error) {
 	lost := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, epoch: w.epoch,
 		header: &fileHeader{fileID: w.instead.FileID, generation: w.instead.Generation, schema: schema}}

@@ -15,9 +15,10 @@ import (
 	"time"
 )
 
-// The side index of a file, described in FORMAT.md: where batches start, so that a Reader which is asked for an index or a
-// time need not read what is before. It is derived and deletable, and nothing rests on it: an entry is used only if the
-// batch that it names is there and is proved to be part of the view.
+// The side index of a file, described in FORMAT.md: where batches start, so that a Reader which is
+// asked for an index or a time need not read what is before. It is derived and deletable, and
+// nothing rests on it: an entry is used only if the batch that it names is there and is proved to
+// be part of the view.
 
 const (
 	indexMagic      = "FPLIDX1\n"
@@ -77,7 +78,8 @@ type IndexReport struct {
 	Duration  time.Duration
 }
 
-// IndexError says that a side index is damaged, or does not tell the truth about its file. No Reader is misled by it.
+// IndexError says that a side index is damaged, or does not tell the truth about its file. No
+// Reader is misled by it.
 type IndexError struct {
 	Path   string // of the side index
 	Reason string
@@ -92,12 +94,13 @@ func (e *IndexError) File() string { return strings.TrimSuffix(e.Path, IndexName
 
 func (e *IndexError) Is(target error) bool { return target == ErrIntegrity }
 
-// BuildIndex writes the side index of the file at path, or brings it up to date. It only reads the file, which may be
-// written to meanwhile, and covers what is known to be durable. A side index that is there is extended; one that is
-// damaged, or belongs to another file, is built anew.
+// BuildIndex writes the side index of the file at path, or brings it up to date. It only reads the
+// file, which may be written to meanwhile, and covers what is known to be durable. A side index
+// that is there is extended; one that is damaged, or belongs to another file, is built anew.
 //
-// Damage in the file is an error of category ErrIntegrity, and the side index stays as it is. With Check the error is an
-// *IndexError if the side index is wrong, and matches fs.ErrNotExist if there is none.
+// Damage in the file is an error of category ErrIntegrity, and the side index stays as it is. With
+// Check the error is an *IndexError if the side index is wrong, and matches fs.ErrNotExist if there
+// is none.
 func BuildIndex(ctx context.Context, path string, o IndexOptions) (*IndexReport, error) {
 	start := time.Now()
 	f, err := OS().Open(path, ModeRead)
@@ -203,7 +206,8 @@ type indexBuilder struct {
 	bodies  bodyDecoder
 }
 
-// build scans to the end of the file. passed, if not nil, is called for the end of each record that is not a fence.
+// build scans to the end of the file. passed, if not nil, is called for the end of each record that
+// is not a fence.
 func (b *indexBuilder) build(passed func(indexPoint)) error {
 	s := b.scan
 	s.readsAhead, b.passed = true, passed
@@ -282,7 +286,8 @@ func (b *indexBuilder) point(p indexPoint) {
 	b.points = append(b.points, p)
 }
 
-// last returns where the last batch starts that has an entry, or is about to get one; 0 when there is none.
+// last returns where the last batch starts that has an entry, or is about to get one; 0 when there
+// is none.
 func (b *indexBuilder) last() int64 {
 	for _, list := range [][]indexEntry{b.pending, b.entries} {
 		if n := len(list); n > 0 {
@@ -314,10 +319,12 @@ func decodeEntry(b []byte) indexEntry {
 	return indexEntry{le64(b), int64(le64(b[8:])), le64(b[16:]), le64(b[24:]), int64(le64(b[32:])), le64(b[40:])}
 }
 
-// writeIndex replaces the side index of the file at path. The rename makes a reader see the old one or the new one.
+// writeIndex replaces the side index of the file at path. The rename makes a reader see the old one
+// or the new one.
 func writeIndex(path string, content []byte) (err error) {
 	name := IndexName(path)
-	// Not os.CreateTemp, whose files are for their owner only: a change of mode later would not heed the umask.
+	// Not os.CreateTemp, whose files are for their owner only: a change of mode later would not
+	// heed the umask.
 	temp := filepath.Join(filepath.Dir(path), "."+filepath.Base(name)+"."+rand.Text()+".tmp")
 	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
 	if err != nil {
@@ -341,8 +348,9 @@ func loadIndex(s *scanner) (covered indexPoint, entries []indexEntry, err error)
 	return covered, entries, err
 }
 
-// readIndex reads the side index of the scanner's file and calls each for its entries, in order. It keeps nothing in memory,
-// so each is called before the checksum is known: with an error nothing counts of what it was told.
+// readIndex reads the side index of the scanner's file and calls each for its entries, in order. It
+// keeps nothing in memory, so each is called before the checksum is known: with an error nothing
+// counts of what it was told.
 func readIndex(fsys FS, s *scanner, each func(indexEntry)) (covered indexPoint, err error) {
 	name := IndexName(s.path)
 	wrong := func(format string, args ...any) (indexPoint, error) {

@@ -18,30 +18,35 @@ type Options struct {
 	Schema       string   // of the payloads, free text for tools; kept when the file is created
 	AllowOverlay bool     // accept overlayfs, whose data may be lost with its container
 
-	// Restore is called with the state of the last checkpoint, if there is one; then Replay is called for every record
-	// accepted behind it, in order. Their arguments are valid during the call only. Together they rebuild what the caller
-	// keeps about the file's contents, for exactly the records that every reader sees. A state replaces everything told
-	// before: Restore is called more than once with Salvage, and when a sealed file has got a successor meanwhile. They have
-	// been called partially when Open fails: begin again with fresh state. Their errors fail Open.
+	// Restore is called with the state of the last checkpoint, if there is one; then Replay is
+	// called for every record accepted behind it, in order. Their arguments are valid during the
+	// call only. Together they rebuild what the caller keeps about the file's contents, for exactly
+	// the records that every reader sees. A state replaces everything told before: Restore is
+	// called more than once with Salvage, and when a sealed file has got a successor meanwhile.
+	// They have been called partially when Open fails: begin again with fresh state. Their errors
+	// fail Open.
 	Restore func(state []byte) error
 	Replay  func(Record) error
 
-	// Salvage opens a damaged file, for Compact and nothing else: Open reads all of the file instead of its end, and goes on
-	// behind damage. AcceptLoss also gives up records that the registry knows to have been durable and that are gone from
-	// the end of the file, and opens an old copy. If the registered generation is not here at all, and the newest that is here is sealed or
-	// there is none, Open makes the file that takes its place, and returns the writer of that: see Writer.GivenUp. Empty is
-	// the caller's state of a file without records, for the case that no file is left.
+	// Salvage opens a damaged file, for Compact and nothing else: Open reads all of the file
+	// instead of its end, and goes on behind damage. AcceptLoss also gives up records that the
+	// registry knows to have been durable and that are gone from the end of the file, and opens an
+	// old copy. If the registered generation is not here at all, and the newest that is here is
+	// sealed or there is none, Open makes the file that takes its place, and returns the writer of
+	// that: see Writer.GivenUp. Empty is the caller's state of a file without records, for the case
+	// that no file is left.
 	Salvage    bool
 	AcceptLoss bool
 	Empty      []byte
 
-	// Adopt makes the newest file of the type in the directory the registered one, also if the files do not lead back to the one that
-	// the registry names. It is for a registry that was lost or set back. A file of an earlier generation than the registered one,
-	// and one that lacks messages which the registry knows to be durable, are refused all the same.
+	// Adopt makes the newest file of the type in the directory the registered one, also if the
+	// files do not lead back to the one that the registry names. It is for a registry that was lost
+	// or set back. A file of an earlier generation than the registered one, and one that lacks
+	// messages which the registry knows to be durable, are refused all the same.
 	Adopt bool
 
-	// Compress stores batches with zstd where that saves a tenth or more. It is decided batch by batch; readers need not be
-	// told.
+	// Compress stores batches with zstd where that saves a tenth or more. It is decided batch by
+	// batch; readers need not be told.
 	Compress bool
 
 	// A checkpoint is due after this many bytes or batches: what an Open has to read at most.
@@ -83,12 +88,14 @@ func (o Options) withDefaults() Options {
 	return o
 }
 
-// Open makes the caller the writer of the file of type typ in dir, creating both when they are missing. epoch is the
-// fencing token of the lock that the caller holds; it must be above every epoch the file has seen (*EpochError
-// otherwise). From the moment Open has appended its fence, whoever wrote before can add nothing that counts.
+// Open makes the caller the writer of the file of type typ in dir, creating both when they are
+// missing. epoch is the fencing token of the lock that the caller holds; it must be above every
+// epoch the file has seen (*EpochError otherwise). From the moment Open has appended its fence,
+// whoever wrote before can add nothing that counts.
 //
-// It reads one checkpoint interval, not the file. It fails with an error of category ErrRefused, ErrIntegrity,
-// ErrFenced or ErrNoSpace, of the operating system, of ctx, the registry or the callbacks.
+// It reads one checkpoint interval, not the file. It fails with an error of category ErrRefused,
+// ErrIntegrity, ErrFenced or ErrNoSpace, of the operating system, of ctx, the registry or the
+// callbacks.
 func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Writer, error) {
 	if !validType(typ) {
 		return nil, fmt.Errorf("%w: %q is not a type name: use 1 to %d of a-z 0-9 . _ - and begin with a letter or digit", ErrRefused, typ, MaxType)
@@ -110,15 +117,16 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 		if w.file != nil {
 			w.file.Close()
 		}
-		// The file was sealed, and while this writer made the successor another one did: look again.
+		// The file was sealed, and while this writer made the successor another one did: look
+		// again.
 		if other := (*SupersededError)(nil); !errors.As(err, &other) || attempt == openAttempts {
 			return next, err
 		}
 	}
 }
 
-// open runs the steps of taking over, in the only order that is safe. It returns the writer to go on with: w, or that of
-// the successor if the file is sealed.
+// open runs the steps of taking over, in the only order that is safe. It returns the writer to go
+// on with: w, or that of the successor if the file is sealed.
 func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	temps, registered, err := w.openFile(ctx)
 	if err != nil {
@@ -177,8 +185,8 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	return w, w.UpdateRegistry(ctx)
 }
 
-// openFile opens the newest file of the type, creates the first one if it may be created, and checks that it is the right
-// one. It also returns the names of temporary files that were there.
+// openFile opens the newest file of the type, creates the first one if it may be created, and
+// checks that it is the right one. It also returns the names of temporary files that were there.
 func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry, err error) {
 	// rule: ask the registry before creating anything: a registered file that is not here means a wrong volume.
 	registered, known, err := w.opts.Registry.Lookup(ctx, w.typ)
@@ -223,8 +231,8 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 	return temps, registered, err
 }
 
-// checkPlace refuses unsuitable file systems before anything is created on them. A directory that does not exist yet
-// will be on the file system of the nearest parent that does.
+// checkPlace refuses unsuitable file systems before anything is created on them. A directory that
+// does not exist yet will be on the file system of the nearest parent that does.
 func (w *Writer) checkPlace() error {
 	for dir := w.dir; ; dir = filepath.Dir(dir) {
 		t, err := w.fs.Type(dir)

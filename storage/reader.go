@@ -13,20 +13,22 @@ type ReaderOptions struct {
 	FS   FS     // defaults to OS()
 	From uint64 // index of the first record to return; opening there reads at most one checkpoint interval more
 
-	// Since leaves out records whose time is before it; zero = none. Where there is a side index (see BuildIndex), what is
-	// before it need not be read; damage there is then not noticed, as with From.
+	// Since leaves out records whose time is before it; zero = none. Where there is a side index
+	// (see BuildIndex), what is before it need not be read; damage there is then not noticed, as
+	// with From.
 	Since time.Time
 
-	// Durable returns only what is durable, and so final: the reader syncs the file itself, and reads from the device what was
-	// appended lately. It takes Linux.
+	// Durable returns only what is durable, and so final: the reader syncs the file itself, and
+	// reads from the device what was appended lately. It takes Linux.
 	Durable bool
 }
 
 // Reader returns the records of a file in order. It works on a file that is being written to.
 //
-// Unless it was opened with Durable it returns everything that is accepted now, which includes records that are not durable
-// yet: those at or above DurableEnd may still be lost in a crash, and their indexes used again. If that happens under a
-// Reader that has returned them it says so with a *RetractedError.
+// Unless it was opened with Durable it returns everything that is accepted now, which includes
+// records that are not durable yet: those at or above DurableEnd may still be lost in a crash, and
+// their indexes used again. If that happens under a Reader that has returned them it says so with a
+// *RetractedError.
 //
 // A Reader is not safe for concurrent use.
 type Reader struct {
@@ -44,8 +46,8 @@ type Reader struct {
 	ended bool // the scan came to its limit
 }
 
-// OpenReader opens the file at path for reading. It fails with an error of category ErrRefused or ErrIntegrity when the
-// file's header cannot be used.
+// OpenReader opens the file at path for reading. It fails with an error of category ErrRefused or
+// ErrIntegrity when the file's header cannot be used.
 func OpenReader(path string, o ReaderOptions) (*Reader, error) {
 	if o.FS == nil {
 		o.FS = OS()
@@ -76,7 +78,8 @@ func (r *Reader) init(o ReaderOptions) error {
 		if err := r.settle(); err != nil {
 			return err
 		}
-		// What is before a checkpoint was durable when that was written; what is behind it is read again on the way.
+		// What is before a checkpoint was durable when that was written; what is behind it is read
+		// again on the way.
 		if _, err := r.scan.lastCheckpoint(r.dropCache); err != nil {
 			return err
 		}
@@ -87,8 +90,8 @@ func (r *Reader) init(o ReaderOptions) error {
 // settle makes durable what is in the file.
 func (r *Reader) settle() error { return ioError("sync", r.path, r.file.Datasync()) }
 
-// dropCache makes the next reads come from the device: after a sync of somebody else that failed, the page cache shows
-// data that is not there, and this descriptor is not told.
+// dropCache makes the next reads come from the device: after a sync of somebody else that failed,
+// the page cache shows data that is not there, and this descriptor is not told.
 func (r *Reader) dropCache(off, n int64) error {
 	return ioError("drop the page cache of", r.path, r.file.DropCache(off, n))
 }
@@ -104,8 +107,8 @@ func sinceNs(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// start positions the scanner so that as little as possible is read in vain: at an entry of the side index, or at a
-// checkpoint, before the first record that is asked for.
+// start positions the scanner so that as little as possible is read in vain: at an entry of the
+// side index, or at a checkpoint, before the first record that is asked for.
 func (r *Reader) start(fsys FS) error {
 	first := r.scan.header.firstIndex
 	if r.from <= first && r.since == math.MinInt64 {
@@ -130,7 +133,8 @@ func (r *Reader) start(fsys FS) error {
 	return r.scan.startBefore(r.from)
 }
 
-// startBefore moves the scanner ahead to the last checkpoint at or before index, if there is one ahead of it.
+// startBefore moves the scanner ahead to the last checkpoint at or before index, if there is one
+// ahead of it.
 func (s *scanner) startBefore(index uint64) error {
 	off, err := s.lastCheckpoint(func(int64, int64) error { return nil })
 	for err == nil && off != 0 {
@@ -156,13 +160,15 @@ func (s *scanner) startBefore(index uint64) error {
 	return err
 }
 
-// NextBatch returns the records of the next batch, at least one. They, and what they point to, are valid until the next call. A batch
-// of very many records or headers comes in several pieces, so that memory has a bound: see FORMAT.md, section 5.
+// NextBatch returns the records of the next batch, at least one. They, and what they point to, are
+// valid until the next call. A batch of very many records or headers comes in several pieces, so
+// that memory has a bound: see FORMAT.md, section 5.
 //
-// At the end it returns io.EOF: a batch that is only partly there, because it is being written or because its writer
-// died, is not there. Call it again later to go on with what was appended since.
+// At the end it returns io.EOF: a batch that is only partly there, because it is being written or
+// because its writer died, is not there. Call it again later to go on with what was appended since.
 //
-// A *CorruptError or *RetractedError is returned once, where the damage is; calling again goes on behind it.
+// A *CorruptError or *RetractedError is returned once, where the damage is; calling again goes on
+// behind it.
 func (r *Reader) NextBatch() ([]Record, error) {
 	if r.file == nil {
 		return nil, ErrClosed
@@ -279,8 +285,8 @@ func (r *Reader) Next() (Record, error) {
 // NextIndex returns the index of the record that the scan comes to next.
 func (r *Reader) NextIndex() uint64 { return r.scan.view.next }
 
-// DurableEnd returns the file offset below which everything is known to be durable, as far as the records read so far
-// tell. Compare it with BatchEnd.
+// DurableEnd returns the file offset below which everything is known to be durable, as far as the
+// records read so far tell. Compare it with BatchEnd.
 func (r *Reader) DurableEnd() int64 { return r.scan.view.durable }
 
 // BatchEnd returns the file offset behind the batch that was returned last, 0 before the first.
@@ -301,7 +307,8 @@ func (r *Reader) link() Link {
 // Sealed returns the seal, with the file's successor, once it was passed; nil otherwise.
 func (r *Reader) Sealed() *SealedError { return r.seal }
 
-// FirstIndex returns the index that the file begins with: 0, or in a successor where the file before it ended.
+// FirstIndex returns the index that the file begins with: 0, or in a successor where the file
+// before it ended.
 func (r *Reader) FirstIndex() uint64 { return r.scan.header.firstIndex }
 
 // Generation returns which file of its type this is, from 1 on.

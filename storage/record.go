@@ -43,8 +43,9 @@ type Record struct {
 // When returns Time as a time.Time in UTC.
 func (r *Record) When() time.Time { return time.Unix(0, r.Time).UTC() }
 
-// RecordSize returns an upper bound, at most 24 bytes too high, of the bytes that a record takes in a batch. Batches whose
-// sum of RecordSize is within MaxBatchBytes are never refused for their size.
+// RecordSize returns an upper bound, at most 24 bytes too high, of the bytes that a record takes in
+// a batch. Batches whose sum of RecordSize is within MaxBatchBytes are never refused for their
+// size.
 func RecordSize(r *Record) int {
 	n := 2 + len(r.ID) + binary.MaxVarintLen64 + uvarintLen(uint64(len(r.Payload))) + len(r.Payload) + 1
 	if len(r.Headers) > 0 {
@@ -63,8 +64,8 @@ func headersSize(hs []Header) int {
 
 func uvarintLen(v uint64) int { return (bits.Len64(v|1) + 6) / 7 }
 
-// checkRecords validates recs against the limits and returns an upper bound of the body's size and whether any record
-// has headers.
+// checkRecords validates recs against the limits and returns an upper bound of the body's size and
+// whether any record has headers.
 func checkRecords(recs []Record) (size int, headers bool, err error) {
 	if len(recs) > MaxBatchRecords {
 		return 0, false, &LimitError{What: "number of records in a batch", Got: int64(len(recs)), Max: MaxBatchRecords, Record: -1}
@@ -89,7 +90,8 @@ func checkRecords(recs []Record) (size int, headers bool, err error) {
 			if total > MaxHeaders {
 				return 0, false, &LimitError{What: "length of all headers in bytes", Got: int64(total), Max: MaxHeaders, Record: i}
 			}
-			// With distinct keys the sum above bounds their number; this is for empty keys that repeat.
+			// With distinct keys the sum above bounds their number; this is for empty keys that
+			// repeat.
 			if len(r.Headers) > maxPairs {
 				return 0, false, &LimitError{What: "number of headers", Got: int64(len(r.Headers)), Max: maxPairs, Record: i}
 			}
@@ -101,8 +103,8 @@ func checkRecords(recs []Record) (size int, headers bool, err error) {
 	return size, headers, nil
 }
 
-// encodeRecords writes the body of a batch into b, which has room for the size that checkRecords returned, and returns
-// its length.
+// encodeRecords writes the body of a batch into b, which has room for the size that checkRecords
+// returned, and returns its length.
 func encodeRecords(b []byte, recs []Record, baseTime int64, headers bool) int {
 	p := 0
 	for i := range recs {
@@ -138,7 +140,8 @@ type packedHeaders struct {
 	b []byte
 }
 
-// decodeRecord decodes record i of the batch h, which b starts with, into r, but for its headers, and returns what follows it.
+// decodeRecord decodes record i of the batch h, which b starts with, into r, but for its headers,
+// and returns what follows it.
 func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (hs packedHeaders, rest []byte, ok bool) {
 	if len(b) < 2 || b[0] >= kindCount || b[1] == 0 || len(b) < 2+int(b[1]) {
 		return hs, nil, false
@@ -163,8 +166,8 @@ func decodeRecord(r *Record, h *recHeader, i uint32, b []byte) (hs packedHeaders
 	return hs, b[end:], true
 }
 
-// uvarint decodes the number at b[p:] and returns the position behind it, -1 when there is none. The lengths that are most
-// frequent take the short way.
+// uvarint decodes the number at b[p:] and returns the position behind it, -1 when there is none.
+// The lengths that are most frequent take the short way.
 func uvarint(b []byte, p int) (uint64, int) {
 	if p+1 < len(b) {
 		if b[p] < 0x80 {
@@ -211,7 +214,8 @@ func (hs packedHeaders) appendTo(dst []Header) []Header {
 	return dst
 }
 
-// headersEnd checks that n pairs of texts start at b, within the limits, and returns where they end.
+// headersEnd checks that n pairs of texts start at b, within the limits, and returns where they
+// end.
 func headersEnd(b []byte, n uint64) (int, bool) {
 	p, total := 0, uint64(0)
 	for range 2 * n {

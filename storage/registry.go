@@ -10,18 +10,20 @@ import (
 	"path/filepath"
 )
 
-// Registry remembers, outside the file, which file is the one of a type and how far it has come. It catches what a file
-// cannot know about itself: another volume mounted at the same path, an old copy restored in place.
+// Registry remembers, outside the file, which file is the one of a type and how far it has come. It
+// catches what a file cannot know about itself: another volume mounted at the same path, an old
+// copy restored in place.
 type Registry interface {
 	// Lookup returns the entry of a type; ok is false when there is none.
 	Lookup(ctx context.Context, typ string) (e Entry, ok bool, err error)
-	// Register stores e if there is no entry yet, durably, and returns the entry that is stored now.
+	// Register stores e if there is no entry yet, durably, and returns the entry that is stored
+	// now.
 	Register(ctx context.Context, typ string, e Entry) (Entry, error)
-	// Succeed replaces the entry by e, durably, if its FileID is still old, and returns the entry that is stored now; ok is
-	// false when there is none.
+	// Succeed replaces the entry by e, durably, if its FileID is still old, and returns the entry
+	// that is stored now; ok is false when there is none.
 	Succeed(ctx context.Context, typ string, old FileID, e Entry) (now Entry, ok bool, err error)
-	// Update raises Epoch and DurableIndex of the entry whose FileID is e.FileID; lower values change nothing. It returns
-	// false when the entry has another FileID or there is none.
+	// Update raises Epoch and DurableIndex of the entry whose FileID is e.FileID; lower values
+	// change nothing. It returns false when the entry has another FileID or there is none.
 	Update(ctx context.Context, typ string, e Entry) (updated bool, err error)
 }
 
@@ -33,9 +35,10 @@ type Entry struct {
 	DurableIndex uint64 // records below this index are durable
 }
 
-// CheckRegistered tells whether Open would accept what is in a directory as the file of a type of which a registry has this entry. It reads the
-// newest file from its last checkpoint on, and changes nothing. Its error is the one that Open would fail with: a *RegistryMismatch, or what
-// is wrong with the file.
+// CheckRegistered tells whether Open would accept what is in a directory as the file of a type of
+// which a registry has this entry. It reads the newest file from its last checkpoint on, and
+// changes nothing. Its error is the one that Open would fail with: a *RegistryMismatch, or what is
+// wrong with the file.
 func CheckRegistered(dir, typ string, registered Entry) error {
 	return checkRegistered(OS(), dir, typ, registered)
 }
@@ -77,12 +80,13 @@ func (noRegistry) Succeed(_ context.Context, _ string, _ FileID, e Entry) (Entry
 }
 func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return true, nil }
 
-// Entry returns what the registry should know of the file by now. It is safe for concurrent use. Whoever takes messages for settled that are in the
-// file, and removes them elsewhere, makes sure before that the registry has it.
+// Entry returns what the registry should know of the file by now. It is safe for concurrent use.
+// Whoever takes messages for settled that are in the file, and removes them elsewhere, makes sure
+// before that the registry has it.
 func (w *Writer) Entry() Entry { return w.entry() }
 
-// UpdateRegistry tells the registry how far the file is durable. Open and Close call it, too. It is safe for concurrent use, and it does not
-// poison the writer when it fails.
+// UpdateRegistry tells the registry how far the file is durable. Open and Close call it, too. It is
+// safe for concurrent use, and it does not poison the writer when it fails.
 func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	e := w.entry()
 	ok, err := w.opts.Registry.Update(ctx, w.typ, e)
@@ -109,7 +113,8 @@ func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	return err
 }
 
-// checkRegistered finds out whether the file is the one that the registry knows, and registers it if it knows none yet.
+// checkRegistered finds out whether the file is the one that the registry knows, and registers it
+// if it knows none yet.
 //
 // rule: register what is durable only: a registered file that a crash made disappear would look like a wrong volume.
 func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bool) (Entry, error) {
@@ -156,7 +161,8 @@ func (w *Writer) checkIdentity(registered Entry) error {
 	}
 }
 
-// continues tells whether the files that are here lead from this one back to the registered one, which need not be here itself.
+// continues tells whether the files that are here lead from this one back to the registered one,
+// which need not be here itself.
 func (w *Writer) continues(registered Entry) (bool, error) {
 	if w.header.prevFileID == registered.FileID {
 		return true, nil
@@ -189,7 +195,8 @@ func (w *Writer) continues(registered Entry) (bool, error) {
 	return false, nil
 }
 
-// adopts returns nil if Options.Adopt makes this file, which checkIdentity refused with mismatch, the registered one.
+// adopts returns nil if Options.Adopt makes this file, which checkIdentity refused with mismatch,
+// the registered one.
 //
 // rule: a file is adopted only if it has all that the registry knows to be durable, and no later one is registered.
 func (w *Writer) adopts(registered Entry, mismatch error) error {

@@ -6,19 +6,20 @@ import (
 	"io"
 )
 
-// This file decides what is in a log: the view. It is a pure function of the bytes, and the only one: Writer, Reader and
-// Verify all run it.
+// This file decides what is in a log: the view. It is a pure function of the bytes, and the only
+// one: Writer, Reader and Verify all run it.
 //
-// A log is a sequence of regions, each begun by the fence of one writer and its open record, and continued by that
-// writer's batches and checkpoints. At each position exactly one record fits:
+// A log is a sequence of regions, each begun by the fence of one writer and its open record, and
+// continued by that writer's batches and checkpoints. At each position exactly one record fits:
 //
 //	closed ──fence, epoch above all before──▶ fenced ──its open record──▶ open ─┬─batch, checkpoint─▶ open
 //	  ▲                                                                         └─seal──────────────▶ closed for good
 //	  └──────────────────── anything else (also a higher fence: straight to fenced)
 //
-// The first thing that does not fit ends the region. From there the scanner hunts for the next fence; the bytes between
-// are void. They are void in health: a torn write, a batch that landed behind somebody's fence. They are damage if a
-// record behind them proves that they had been good: a durable end or an accepted end above them.
+// The first thing that does not fit ends the region. From there the scanner hunts for the next
+// fence; the bytes between are void. They are void in health: a torn write, a batch that landed
+// behind somebody's fence. They are damage if a record behind them proves that they had been good:
+// a durable end or an accepted end above them.
 
 // phase says which record may come next.
 type phase uint8
@@ -44,7 +45,8 @@ type view struct {
 	durable    int64  // highest durable end that an accepted record told
 }
 
-// item is one step of the scanner: an accepted record, a void range before one, or an error in between.
+// item is one step of the scanner: an accepted record, a void range before one, or an error in
+// between.
 type item struct {
 	kind itemKind
 	head recHeader // itemRecord
@@ -124,7 +126,8 @@ func (s *scanner) setLimit(limit int64) {
 	s.limit = limit
 }
 
-// startAt starts at a checkpoint instead, whose view it takes over. It reports false when there is none at off.
+// startAt starts at a checkpoint instead, whose view it takes over. It reports false when there is
+// none at off.
 func (s *scanner) startAt(off int64) (bool, error) {
 	h, _, v, err := s.recordAt(off)
 	if err != nil || v != whole || h.kind != kindCheckpoint {
@@ -134,15 +137,16 @@ func (s *scanner) startAt(off int64) (bool, error) {
 	return true, nil
 }
 
-// startAtBatch starts at a batch that a side index names. It reports false when the batch is not exactly the one named, or
-// when nothing proves that it is part of the view.
+// startAtBatch starts at a batch that a side index names. It reports false when the batch is not
+// exactly the one named, or when nothing proves that it is part of the view.
 func (s *scanner) startAtBatch(e *indexEntry) (bool, error) {
 	h, _, v, err := s.recordAt(e.offset)
 	if err != nil || v != whole || h.kind != kindBatch || h.base != e.index || h.epoch != e.epoch || h.session != e.session || h.chain != e.chain {
 		return false, err
 	}
 	// rule: whole is not enough. Behind a batch that was torn by a power failure there may be one that is whole, and void. Its
-	// writer tells, in a later record of the chain, that the batch was durable; a checkpoint tells it at the latest.
+	// writer tells, in a later record of the chain, that the batch was durable; a checkpoint tells
+	// it at the latest.
 	for r := h; ; {
 		next, _, err := s.headAt(r.end())
 		if err != nil || next.kind == kindNone || next.kind == kindFence || next.epoch != h.epoch || next.session != h.session || next.chain != r.link() {
@@ -167,7 +171,8 @@ func (s *scanner) adopt(h *recHeader) {
 	s.hunting, s.proof, s.told, s.stop = false, nil, nil, 0
 }
 
-// step returns the next item. Errors are those of reading; the scan can go on after itemEnd once the limit was moved.
+// step returns the next item. Errors are those of reading; the scan can go on after itemEnd once
+// the limit was moved.
 func (s *scanner) step() (item, error) {
 	for {
 		if s.hunting {

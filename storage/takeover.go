@@ -14,10 +14,11 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Taking over: the fence that shuts out every writer before, then the scan that finds what they left, and the open record that says so.
+// Taking over: the fence that shuts out every writer before, then the scan that finds what they
+// left, and the open record that says so.
 
-// fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several may fence at once,
-// and an old writer may still append.
+// fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several
+// may fence at once, and an old writer may still append.
 func (w *Writer) fence(ctx context.Context) error {
 	body := encodeHolder(w.opts.Holder)
 	var want, got int64
@@ -123,8 +124,8 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 // checkFence reads the own fence back, after the scan has dropped the page cache.
 //
 // rule: a region counts only with its fence. The error of a failed write of it may have been told to another descriptor
-// and not to this one; and on ext4 a fence that shares a block with bytes whose writeback failed reads as zeros once the
-// cache is dropped, although its own fdatasync succeeded.
+// and not to this one; and on ext4 a fence that shares a block with bytes whose writeback failed
+// reads as zeros once the cache is dropped, although its own fdatasync succeeded.
 func (w *Writer) checkFence() error {
 	s := newScanner(w.path, w.file, w.header, w.end)
 	h, _, v, err := s.recordAt(w.fenceOff)
@@ -145,8 +146,9 @@ func (w *Writer) reread(off, n int64) error {
 	return ioError("drop the page cache of", w.path, w.file.DropCache(off, n))
 }
 
-// restore hands the state of the checkpoint the scan started with to the caller. The state of a later one, which only a
-// scan that found it on its way can meet, is what the caller has built itself by then.
+// restore hands the state of the checkpoint the scan started with to the caller. The state of a
+// later one, which only a scan that found it on its way can meet, is what the caller has built
+// itself by then.
 func (w *Writer) restore(it *item) error {
 	if w.restored || w.opts.Restore == nil {
 		return nil
@@ -200,7 +202,8 @@ func (w *Writer) checkView(v *view, registered Entry) error {
 	return nil
 }
 
-// writeOpen appends the open record, which says what counts before the fence and starts the region's records.
+// writeOpen appends the open record, which says what counts before the fence and starts the
+// region's records.
 func (w *Writer) writeOpen(v *view) error {
 	w.next, w.chain, w.anchor, w.checkpoint = v.next, v.chain, v.anchor, v.checkpoint
 	w.durableEnd, w.durableIndex = w.end, v.next // the fence was synced after everything the scan accepted

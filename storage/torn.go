@@ -1,9 +1,10 @@
 package storage
 
-// What the bytes are where a region ends: a torn tail, which is void, or damage, which a record behind it proves.
+// What the bytes are where a region ends: a torn tail, which is void, or damage, which a record
+// behind it proves.
 
-// judge compares what a new writer says it found before its fence with what the scanner found. There is nothing to
-// say when they agree and nothing is between.
+// judge compares what a new writer says it found before its fence with what the scanner found.
+// There is nothing to say when they agree and nothing is between.
 func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	w := &s.view
 	o, err := decodeOpen(body)
@@ -39,11 +40,13 @@ func (s *scanner) damage(e *CorruptError) item {
 	return item{kind: itemDamage, err: e}
 }
 
-// hunt looks for the record that goes on after the region ended at pos: the next fence with a higher epoch. Only
-// 8-aligned positions count, and only records that carry their own position, so that no payload is taken for one.
+// hunt looks for the record that goes on after the region ended at pos: the next fence with a
+// higher epoch. Only 8-aligned positions count, and only records that carry their own position, so
+// that no payload is taken for one.
 //
-// On the way it looks for proof of damage: a record of the same region, or of a later one whose fence is gone, that was
-// written when the bytes at pos were known to be durable. The scan resumes at the first such record that is whole.
+// On the way it looks for proof of damage: a record of the same region, or of a later one whose
+// fence is gone, that was written when the bytes at pos were known to be durable. The scan resumes
+// at the first such record that is whole.
 func (s *scanner) hunt() (it item, done bool, err error) {
 	again := int64(0) // the first record that is only partly there
 	for {
@@ -82,7 +85,8 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 	}
 }
 
-// resume ends the hunt at h, which fits. What has been proved about the bytes before is told with the next open record.
+// resume ends the hunt at h, which fits. What has been proved about the bytes before is told with
+// the next open record.
 func (s *scanner) resume(h *recHeader) {
 	s.pos, s.hunting = h.offset, false
 	if s.proof != nil {
@@ -90,7 +94,8 @@ func (s *scanner) resume(h *recHeader) {
 	}
 }
 
-// proves tells whether h, found behind pos, was written when the bytes at pos were durable and good.
+// proves tells whether h, found behind pos, was written when the bytes at pos were durable and
+// good.
 func (s *scanner) proves(h *recHeader, v verdict) bool {
 	if v == notRecord || h.kind == kindFence || h.kind == kindNone || h.offset <= s.pos {
 		return false
@@ -99,8 +104,8 @@ func (s *scanner) proves(h *recHeader, v verdict) bool {
 	return (sameRegion || h.epoch > s.view.epoch) && h.durableEnd > s.pos
 }
 
-// prove notes that h proves damage. As long as there is nothing to go on with, all up to the end of h may be damaged: what
-// makes it no record to go on with is in it.
+// prove notes that h proves damage. As long as there is nothing to go on with, all up to the end of
+// h may be damaged: what makes it no record to go on with is in it.
 func (s *scanner) prove(h *recHeader) {
 	if s.proof == nil {
 		s.proof = &CorruptError{Offset: s.pos, LostFirst: s.view.next, LostNext: s.view.next,
@@ -110,8 +115,8 @@ func (s *scanner) prove(h *recHeader) {
 	s.proof.LostNext = max(s.proof.LostNext, h.base)
 }
 
-// goOn ends the hunt at h, a whole record of a region that proves the damage before it, and returns the damage. There is nothing
-// to return if it was told before the file had grown.
+// goOn ends the hunt at h, a whole record of a region that proves the damage before it, and returns
+// the damage. There is nothing to return if it was told before the file had grown.
 func (s *scanner) goOn(h *recHeader) (it item, more bool) {
 	e := *s.proof
 	// rule: without its open record nothing tells what was good before a region: also what was passed over before its fence may be
@@ -154,7 +159,8 @@ func (s *scanner) huntEnd() item {
 	return item{kind: itemEnd}
 }
 
-// nextCandidate returns the first 8-aligned position from p on where a record may start, or the limit.
+// nextCandidate returns the first 8-aligned position from p on where a record may start, or the
+// limit.
 func (s *scanner) nextCandidate(p int64) (int64, error) {
 	for p+recHeaderSize <= s.limit {
 		b, err := s.peek(p, recHeaderSize, true)
@@ -169,7 +175,8 @@ func (s *scanner) nextCandidate(p int64) (int64, error) {
 	return p, nil
 }
 
-// findCandidate returns the first aligned offset in b, with a whole header behind it, where a record may start, or -1.
+// findCandidate returns the first aligned offset in b, with a whole header behind it, where a
+// record may start, or -1.
 func (fh *fileHeader) findCandidate(b []byte) int {
 	const batch = uint32('F') | 'P'<<8 | 'B'<<16 | '1'<<24
 	for i := 0; i+recHeaderSize <= len(b); i += recAlign {

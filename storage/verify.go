@@ -20,19 +20,22 @@ type VerifyOptions struct {
 	// Deep also looks for IDs that occur twice, at 8 bytes of memory per record.
 	Deep bool
 
-	// Device reads the file from its device: what is not written yet is synced, and the page cache of the file is dropped.
-	// Memory that another program has mapped or locked stays.
+	// Device reads the file from its device: what is not written yet is synced, and the page cache
+	// of the file is dropped. Memory that another program has mapped or locked stays.
 	Device bool
 
-	// Start is called with the state of a checkpoint that comes before any batch, as in a successor of another file: what
-	// the caller that wrote it knew about the records below FirstIndex. Its error ends Verify.
+	// Start is called with the state of a checkpoint that comes before any batch, as in a successor
+	// of another file: what the caller that wrote it knew about the records below FirstIndex. Its
+	// error ends Verify.
 	Start func(state []byte) error
 
-	// Large, if not nil, is called once before memory for a batch of more than 8 MiB is taken. It may wait, so that who verifies several
-	// files at once has such a batch of one of them only in memory.
+	// Large, if not nil, is called once before memory for a batch of more than 8 MiB is taken. It
+	// may wait, so that who verifies several files at once has such a batch of one of them only in
+	// memory.
 	Large func()
 
-	// Visit is called for every record in order; its argument is valid during the call only. Its error ends Verify.
+	// Visit is called for every record in order; its argument is valid during the call only. Its
+	// error ends Verify.
 	Visit func(Record) error
 
 	// Progress is called now and then with the number of bytes checked so far, out of total.
@@ -112,8 +115,8 @@ const (
 	maxGaps       = 1000
 )
 
-// Err returns nil when the file is healthy, and otherwise an error of category ErrIntegrity that names the first
-// violation.
+// Err returns nil when the file is healthy, and otherwise an error of category ErrIntegrity that
+// names the first violation.
 func (r *Report) Err() error {
 	n := r.CorruptCount + r.DuplicateCount
 	switch {
@@ -131,11 +134,12 @@ func (r *Report) Err() error {
 	}
 }
 
-// Verify checks the whole file at path as it is now. It only reads, and works on a file that is being written to.
+// Verify checks the whole file at path as it is now. It only reads, and works on a file that is
+// being written to.
 //
-// What is wrong with the contents is in the report; see Report.Err. The error is for what kept Verify from finishing:
-// a header that cannot be used (ErrIntegrity or ErrRefused), reading, ctx, Visit. The report, nil only when the header
-// could not be used, then says how far it came.
+// What is wrong with the contents is in the report; see Report.Err. The error is for what kept
+// Verify from finishing: a header that cannot be used (ErrIntegrity or ErrRefused), reading, ctx,
+// Visit. The report, nil only when the header could not be used, then says how far it came.
 func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) {
 	if o.FS == nil {
 		o.FS = OS()
@@ -174,8 +178,8 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 
 // dropCache makes the next reads of the file come from the device.
 func dropCache(path string, f File) error {
-	// Pages that are not written yet cannot be dropped. A descriptor for reading may sync, but not everything that comes with
-	// it everywhere, as the probe of the journal on ext4.
+	// Pages that are not written yet cannot be dropped. A descriptor for reading may sync, but not
+	// everything that comes with it everywhere, as the probe of the journal on ext4.
 	if err := f.Datasync(); err != nil && !errors.Is(err, syscall.EBADF) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
 		return ioError("fdatasync", path, err)
 	}
@@ -369,8 +373,8 @@ func (v *verifier) noteMessage(rec *Record) error {
 	return v.o.Visit(*rec)
 }
 
-// findDuplicates reports IDs that occur twice. Hashes that are equal are candidates; a second pass over the file, only
-// if there are some, compares the IDs themselves.
+// findDuplicates reports IDs that occur twice. Hashes that are equal are candidates; a second pass
+// over the file, only if there are some, compares the IDs themselves.
 func (v *verifier) findDuplicates(ctx context.Context) error {
 	slices.Sort(v.hashes)
 	suspect := map[uint64][]Duplicate{}

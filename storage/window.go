@@ -7,8 +7,8 @@ import (
 
 // The window of the file that a scanner reads through.
 
-// recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid for headOnly (no
-// body) and whole.
+// recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid
+// for headOnly (no body) and whole.
 func (s *scanner) recordAt(p int64) (h recHeader, body []byte, v verdict, err error) {
 	h, v, err = s.headAt(p)
 	if v != headOnly {
@@ -17,8 +17,8 @@ func (s *scanner) recordAt(p int64) (h recHeader, body []byte, v verdict, err er
 	return s.bodyOf(h, p)
 }
 
-// headAt decodes the header of the record at p. It is good, and of a kind, for headOnly and, if all of it is there, for
-// incomplete; otherwise its kind is kindNone.
+// headAt decodes the header of the record at p. It is good, and of a kind, for headOnly and, if all
+// of it is there, for incomplete; otherwise its kind is kindNone.
 func (s *scanner) headAt(p int64) (h recHeader, v verdict, err error) {
 	b, err := s.peek(p, markerSize+recHeaderSize, false)
 	if err != nil {
@@ -67,8 +67,8 @@ func (s *scanner) bodyOf(h recHeader, p int64) (recHeader, []byte, verdict, erro
 	return h, b[n : n+int(h.storedLen)], whole, nil
 }
 
-// peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds behind them. They are
-// valid until the next peek.
+// peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds
+// behind them. They are valid until the next peek.
 func (s *scanner) peek(p int64, n int, more bool) ([]byte, error) {
 	n = int(min(int64(n), s.limit-p))
 	if n <= 0 {
@@ -122,7 +122,8 @@ func (s *scanner) fill(p int64, n int) error {
 
 // roomFor returns the size of a buffer for n bytes, which are at most maxRecord.
 //
-// Buffers grow by a factor of four: all that a reader has had take little more than the largest, however late the garbage collector comes.
+// Buffers grow by a factor of four: all that a reader has had take little more than the largest,
+// however late the garbage collector comes.
 func roomFor(n int) int {
 	room := scanWindow
 	for room < n {

@@ -11,13 +11,14 @@ import (
 
 // Writer appends to the file of one type. Open returns it.
 //
-// Append and Checkpoint are called by one goroutine, Sync by the same or by another one, so that a batch is written while
-// the one before is being synced. All methods are safe for concurrent use beyond that; Append and Checkpoint then wait for
-// each other.
+// Append and Checkpoint are called by one goroutine, Sync by the same or by another one, so that a
+// batch is written while the one before is being synced. All methods are safe for concurrent use
+// beyond that; Append and Checkpoint then wait for each other.
 //
-// A writer is dead ("poisoned") after any I/O error and after anything landed where it was not expected. Then every call
-// returns the same *PoisonedError: nothing that was appended since the last successful Sync may be acknowledged, and the
-// way on is Close, a new epoch, and Open. Errors of category ErrLimit and a bare *NoSpaceError kill nothing.
+// A writer is dead ("poisoned") after any I/O error and after anything landed where it was not
+// expected. Then every call returns the same *PoisonedError: nothing that was appended since the
+// last successful Sync may be acknowledged, and the way on is Close, a new epoch, and Open. Errors
+// of category ErrLimit and a bare *NoSpaceError kill nothing.
 type Writer struct {
 	typ, dir, path string
 	fs             FS
@@ -42,8 +43,9 @@ type Writer struct {
 
 	syncMu sync.Mutex // one sync at a time; taken before mu, never held with appendMu taken after it
 
-	// mu covers a write together with the check where it landed, and the check of the size after a sync: a size seen in
-	// the middle of a write would look like somebody else's. It is never held during a sync.
+	// mu covers a write together with the check where it landed, and the check of the size after a
+	// sync: a size seen in the middle of a write would look like somebody else's. It is never held
+	// during a sync.
 	mu              sync.Mutex
 	dead            *PoisonedError
 	closed          bool
@@ -99,8 +101,9 @@ func (w *Writer) Size() int64 {
 	return w.end
 }
 
-// Append appends recs as one batch: after a crash either all of them are in the file or none. When it returns nil the
-// batch has landed, but nothing is durable before a Sync that was called after it. Nothing of recs is kept.
+// Append appends recs as one batch: after a crash either all of them are in the file or none. When
+// it returns nil the batch has landed, but nothing is durable before a Sync that was called after
+// it. Nothing of recs is kept.
 //
 // A *LimitError or a bare *NoSpaceError means that nothing was written and the writer is as before.
 func (w *Writer) Append(recs []Record) error {
@@ -147,16 +150,18 @@ func (w *Writer) append(recs []Record) error {
 	return w.land("append", b, &h)
 }
 
-// CheckpointDue tells whether a checkpoint should be written now, so that the next Open has little to read.
+// CheckpointDue tells whether a checkpoint should be written now, so that the next Open has little
+// to read.
 func (w *Writer) CheckpointDue() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.batches > 0 && (w.end-w.sinceCheckpoint >= w.opts.CheckpointBytes || w.batches >= w.opts.CheckpointBatches)
 }
 
-// Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must stand for every record
-// appended so far: the next Open hands it to Restore instead of those records. It first makes them durable, with a Sync if
-// need be. The checkpoint itself is durable after the next Sync.
+// Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must stand
+// for every record appended so far: the next Open hands it to Restore instead of those records. It
+// first makes them durable, with a Sync if need be. The checkpoint itself is durable after the next
+// Sync.
 func (w *Writer) Checkpoint(state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -181,8 +186,9 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 	return w.land("checkpoint", encodeAnchor(w.header, &h, body), &h)
 }
 
-// Sync makes everything that was appended before the call durable, and returns the index below which every record is
-// durable and not fenced off: these, and only these, may be acknowledged. It may run while Append runs.
+// Sync makes everything that was appended before the call durable, and returns the index below
+// which every record is durable and not fenced off: these, and only these, may be acknowledged. It
+// may run while Append runs.
 func (w *Writer) Sync() (next uint64, err error) {
 	w.syncMu.Lock()
 	defer w.syncMu.Unlock()
@@ -212,8 +218,8 @@ func (w *Writer) Sync() (next uint64, err error) {
 	return next, nil
 }
 
-// checkFile finds out whether the file is still this writer's: whether somebody fenced it off, cut it, or put another file in its
-// place. mu is held.
+// checkFile finds out whether the file is still this writer's: whether somebody fenced it off, cut
+// it, or put another file in its place. mu is held.
 func (w *Writer) checkFile(op string) error {
 	info, err := w.file.Stat()
 	switch {
@@ -232,7 +238,8 @@ func (w *Writer) checkFile(op string) error {
 	return nil
 }
 
-// endError says why the file ends at found and not at expected; limit is where it ended before this writer appended. mu is held.
+// endError says why the file ends at found and not at expected; limit is where it ended before this
+// writer appended. mu is held.
 //
 // rule: a file that is shorter than what was durable was cut, and has lost messages. That is no other writer, whose fence makes it longer:
 // whoever opened it again would use the indexes of what is lost a second time.
@@ -247,12 +254,14 @@ func (w *Writer) endError(op string, expected, found, limit int64) error {
 	return e
 }
 
-// Close makes what was appended durable, tells the registry, and closes the file. It writes no checkpoint: that needs
-// the caller's state. On a dead writer it only closes the file and returns the *PoisonedError. Later calls return what
-// the first one returned; every other method returns ErrClosed (or still the *PoisonedError).
+// Close makes what was appended durable, tells the registry, and closes the file. It writes no
+// checkpoint: that needs the caller's state. On a dead writer it only closes the file and returns
+// the *PoisonedError. Later calls return what the first one returned; every other method returns
+// ErrClosed (or still the *PoisonedError).
 //
-// Room that was reserved beyond the end of the file stays reserved for the next writer. There is no way to give it
-// back: between looking at the size and truncating to it, a successor's fence may come, and would be cut off.
+// Room that was reserved beyond the end of the file stays reserved for the next writer. There is no
+// way to give it back: between looking at the size and truncating to it, a successor's fence may
+// come, and would be cut off.
 func (w *Writer) Close() error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -269,7 +278,8 @@ func (w *Writer) Close() error {
 		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 		err = w.UpdateRegistry(ctx)
 		cancel()
-		// A successor of this file may have been registered since the sync, by the next holder of the lock.
+		// A successor of this file may have been registered since the sync, by the next holder of
+		// the lock.
 		if other := (*RegistryMismatch)(nil); errors.As(err, &other) && other.Registered.Generation > w.header.generation {
 			err = nil
 		}
@@ -302,8 +312,8 @@ func (w *Writer) usableLocked() error {
 	return nil
 }
 
-// poison ends this writer for good. mu is held. The descriptor stays open until Close: a sync in another goroutine may
-// be using it.
+// poison ends this writer for good. mu is held. The descriptor stays open until Close: a sync in
+// another goroutine may be using it.
 func (w *Writer) poison(op string, cause error) error {
 	if w.dead == nil {
 		w.dead = &PoisonedError{Path: w.path, Op: op, Cause: cause}
@@ -319,7 +329,8 @@ func (w *Writer) head(k recKind) recHeader {
 		anchorOff: w.anchor, chain: w.chain}
 }
 
-// land appends the encoded record b, and finds out whether it became real. appendMu is held, or nobody else knows w yet.
+// land appends the encoded record b, and finds out whether it became real. appendMu is held, or
+// nobody else knows w yet.
 func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	if err := w.reserve(h.offset, len(b)); err != nil {
 		if errors.Is(err, ErrNoSpace) {
@@ -374,8 +385,8 @@ func (w *Writer) noteCheckpoint(end int64) {
 	w.batches, w.sinceCheckpoint, w.marks = 0, end, w.marks[:0]
 }
 
-// reserve makes sure that there is room for n bytes at off, so that a full disk is noticed before a single byte of a
-// record is written. It reserves ahead, in proportion to the file.
+// reserve makes sure that there is room for n bytes at off, so that a full disk is noticed before a
+// single byte of a record is written. It reserves ahead, in proportion to the file.
 func (w *Writer) reserve(off int64, n int) error {
 	need := off + int64(n)
 	if need <= w.room {

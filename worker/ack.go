@@ -12,7 +12,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// The ack stage, the end of a message's way: what is durable in the file, or handled, leaves the queue.
+// The ack stage, the end of a message's way: what is durable in the file, or handled, leaves the
+// queue.
 //
 //	append.go: fsync ──group──▶ registry of files: durable up to here ──▶ deletion from the queue
 
@@ -53,7 +54,8 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 	}
 }
 
-// acknowledge removes settled messages from the queue, and tries again until it has or the session is over.
+// acknowledge removes settled messages from the queue, and tries again until it has or the session
+// is over.
 func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outage) error {
 	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	for {

@@ -34,7 +34,8 @@ func (s fileSink) stage(ctx context.Context, in <-chan batch, out chan<- group) 
 	return s.checkpoint()
 }
 
-// appendStage turns fetched batches into durable records. All batches that are ready share one fsync.
+// appendStage turns fetched batches into durable records. All batches that are ready share one
+// fsync.
 func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- group) (err error) {
 	defer s.giveMemory()
 	defer func() { s.endTrace(withCause(ctx, err)) }()
@@ -354,8 +355,8 @@ func payloads(records []storage.Record) (n, bytes uint64) {
 	return n, bytes
 }
 
-// BlockedError is the error of a type whose next message the file cannot take, where Config.OnError is
-// Block: those behind it wait.
+// BlockedError is the error of a type whose next message the file cannot take, where Config.OnError
+// is Block: those behind it wait.
 type BlockedError struct {
 	ID    queue.ID
 	Cause error

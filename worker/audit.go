@@ -63,7 +63,8 @@ func (a *Audit) grow() error {
 	return a.Grow(more)
 }
 
-// Restore takes in the state that a successor file begins with: the producers' counters in the files before it.
+// Restore takes in the state that a successor file begins with: the producers' counters in the
+// files before it.
 func (a *Audit) Restore(state []byte) error {
 	l := ledger.New(ledger.Options{})
 	if err := l.RestoreWithin(state, func(spent int) error {
@@ -167,7 +168,8 @@ func (p *Producer) has(n uint64) bool {
 	return false
 }
 
-// add puts n into the ranges. Nearly always it is the next number, which only moves the end of the last range.
+// add puts n into the ranges. Nearly always it is the next number, which only moves the end of the
+// last range.
 func (p *Producer) add(n uint64) {
 	if last := len(p.Ranges) - 1; last >= 0 && p.Ranges[last].To+1 == n {
 		p.Ranges[last].To = n // the usual case

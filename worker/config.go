@@ -75,8 +75,8 @@ type Config struct {
 	// always say the same of the same message.
 	Filter func(queue.Message) error
 
-	// Trace, if set, is called for every batch that goes to a file, for spans of tracing: see package
-	// otelfencepost. With a Handler a Middleware does that.
+	// Trace, if set, is called for every batch that goes to a file, for spans of tracing: see
+	// package otelfencepost. With a Handler a Middleware does that.
 	Trace Trace
 
 	// OnError says what happens to a message that fails again and again, or that the file cannot
@@ -288,6 +288,7 @@ const (
 	// Block: it is tried for ever, and holds its type back. Nothing is lost and the order is kept;
 	// somebody has to look.
 	Block OnError = iota
-	// DeadLetter: after MaxAttempts it becomes a dead letter (fencepost dead ls), and those behind it go on.
+	// DeadLetter: after MaxAttempts it becomes a dead letter (fencepost dead ls), and those behind
+	// it go on.
 	DeadLetter
 )

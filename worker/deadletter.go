@@ -16,10 +16,10 @@ import (
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint
 //
-// A worker that dies before the dead letter leaves a message whose number is in the file, and a database that
-// is set back brings such messages back. They are no copies of anything in the file: it remembers
-// which numbers it has skipped, in the records and in the checkpoint state, and their messages
-// become dead letters again.
+// A worker that dies before the dead letter leaves a message whose number is in the file, and a
+// database that is set back brings such messages back. They are no copies of anything in the file:
+// it remembers which numbers it has skipped, in the records and in the checkpoint state, and their
+// messages become dead letters again.
 
 // A message whose number is in use for another one (ledger.Reused) becomes a dead letter without an
 // entry: the file cannot hold its number a second time. Only its time tells it from a copy.
@@ -31,7 +31,8 @@ const reasonReused = "its number is in use: the file has an earlier message with
 
 const maxBury = 100 // messages that are put aside in one step
 
-// reasonPutAside is the reason of a message that is put aside again and whose first reason is not at hand.
+// reasonPutAside is the reason of a message that is put aside again and whose first reason is not
+// at hand.
 const reasonPutAside = "it was put aside before, and is in the queue again: the database was set back to an earlier state, or its publisher has repeated it; " +
 	"it is in the file only if that dead letter was requeued meanwhile"
 

@@ -1,9 +1,9 @@
-// Package worker drains typed messages from a queue, into one binary file per type or through a [Handler], with as many replicas as
-// you like.
+// Package worker drains typed messages from a queue, into one binary file per type or through a
+// [Handler], with as many replicas as you like.
 //
-// A [Pool] serves a set of types. For each of them it waits for backlog, takes the type's lock, opens the type's file
-// with the lock's fencing token as epoch, and runs a session until the type is idle, the pool stops, or the lock is
-// lost:
+// A [Pool] serves a set of types. For each of them it waits for backlog, takes the type's lock,
+// opens the type's file with the lock's fencing token as epoch, and runs a session until the type
+// is idle, the pool stops, or the lock is lost:
 //
 //	           backlog                  token                    fence, scan
 //	watching ───────────▶ acquiring ───────────▶ opening ───────────────────────▶ draining
@@ -15,9 +15,10 @@
 //	fetch ──▶ append ──▶ ack
 //	          contiguity check, encode, one write per batch, one fsync for all that is ready (group commit)
 //
-// Two rules make the pipeline exactly-once. A message is acknowledged only after the file said it is durable and nobody
-// has fenced the writer; and the ledger (last counter per producer, rebuilt from the file at every open) refuses what the
-// file has already. The lock only keeps replicas from wasting each other's time: if it fails, the file decides.
+// Two rules make the pipeline exactly-once. A message is acknowledged only after the file said it
+// is durable and nobody has fenced the writer; and the ledger (last counter per producer, rebuilt
+// from the file at every open) refuses what the file has already. The lock only keeps replicas from
+// wasting each other's time: if it fails, the file decides.
 //
 // # Where to read
 //
@@ -52,9 +53,10 @@
 //		OnError: worker.DeadLetter,
 //	})
 //
-// Order per producer and one holder at a time are kept; exactly once becomes at least once, as there is no file that refuses
-// copies: Config.Handler says precisely what holds. A Handler gets batches; [Each] makes one of a function for single
-// messages, [Keyed] handles several keys of a type at the same time. What becomes of a message:
+// Order per producer and one holder at a time are kept; exactly once becomes at least once, as
+// there is no file that refuses copies: Config.Handler says precisely what holds. A Handler gets
+// batches; [Each] makes one of a function for single messages, [Keyed] handles several keys of a
+// type at the same time. What becomes of a message:
 //
 //	           nil                                      acknowledged
 //	Handle ────────────────────────────────────────────▶ (deleted from the queue)
@@ -64,13 +66,13 @@
 //	  └────────────────────────────────────────────────────┼───────────────────────────────────────────┘
 //	                                                       └──▶ DeadLetter: dead letter (fencepost dead ls)
 //
-// A message that kills the process is found, too (docs/decisions/0003). A handler whose destination refuses an old token returns
-// [ErrFenced], and the session ends without blaming a message; examples/custom-sink has such a destination. Package workertest helps
-// to test handlers.
+// A message that kills the process is found, too (docs/decisions/0003). A handler whose destination
+// refuses an old token returns [ErrFenced], and the session ends without blaming a message;
+// examples/custom-sink has such a destination. Package workertest helps to test handlers.
 //
 // # Messages that do not get into a file
 //
-// A file takes all that a publisher of ours can publish. What Config.Filter refuses, or a foreign publisher stored beyond
-// the limits, leaves a skip entry in the file and becomes a dead letter, in this order, so that a crash in between
-// is made up for by the next holder.
+// A file takes all that a publisher of ours can publish. What Config.Filter refuses, or a foreign
+// publisher stored beyond the limits, leaves a skip entry in the file and becomes a dead letter, in
+// this order, so that a crash in between is made up for by the next holder.
 package worker

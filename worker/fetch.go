@@ -16,7 +16,8 @@ import (
 // same, the walk goes back to the very start instead of a minute.
 //
 // rule: a fetch never begins longer than fullSweepEvery after the start of the last full sweep. A publisher that has to take
-// a new producer number after a failure waits for longer than that, so the messages under its old number are read first.
+// a new producer number after a failure waits for longer than that, so the messages under its old
+// number are read first.
 const (
 	fullSweepEvery = 30 * time.Second
 	longRewind     = time.Minute
@@ -105,7 +106,8 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	return false, nil
 }
 
-// fetch takes memory for what comes, and fetches. asking may end before ctx, when the session is to end.
+// fetch takes memory for what comes, and fetches. asking may end before ctx, when the session is to
+// end.
 func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, error) {
 	cfg, m := &f.pool.cfg, f.pool.memory
 	memory := m.try(m.fetch)
@@ -212,7 +214,8 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	if to = lower(to, f.after); to == f.after && !again {
 		return nil
 	}
-	// What waits behind a missing message is read again less and less often while that stays missing.
+	// What waits behind a missing message is read again less and less often while that stays
+	// missing.
 	if held == nil {
 		f.heldPoll.Reset()
 	}
@@ -239,7 +242,8 @@ func (f *fetcher) forgetSilent(ctx context.Context) {
 		return
 	}
 	// rule: a delayed message that is being promoted counts as pending. One that has been due for so long may have been promoted and
-	// appended by somebody who died before it was removed, and who goes on with it would insert it once more.
+	// appended by somebody who died before it was removed, and who goes on with it would insert it
+	// once more.
 	if f.pool.promotesLate(ctx, f.pool.cfg.Retention) {
 		return
 	}

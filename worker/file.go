@@ -14,10 +14,10 @@ import (
 
 // The file of a session: opened with the lock's token as epoch, checkpointed, rotated, closed.
 //
-// To open it writes a fence, so from then on no record of an earlier holder counts, and reads what is
-// behind the last checkpoint into the ledger. A checkpoint holds the ledger's state and only saves the
-// next holder that reading. The append stage writes one when the file says that it is time, before the
-// ledger has grown by more than a holder may have to read, and at the end.
+// To open it writes a fence, so from then on no record of an earlier holder counts, and reads what
+// is behind the last checkpoint into the ledger. A checkpoint holds the ledger's state and only
+// saves the next holder that reading. The append stage writes one when the file says that it is
+// time, before the ledger has grown by more than a holder may have to read, and at the end.
 
 // What a worker adds to its ledger between two checkpoints, see ledger.growth, before a batch of
 // MaxBatch messages at most comes on top, each of which may be a new producer's, delayed, behind a

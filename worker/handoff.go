@@ -27,8 +27,8 @@ const (
 // ErrPaused is what a [PausedError] is.
 var ErrPaused = errors.New("type is paused")
 
-// PausedError is the error of a pool that was to drain everything (Config.UntilEmpty), and could not,
-// because a type with a backlog is paused.
+// PausedError is the error of a pool that was to drain everything (Config.UntilEmpty), and could
+// not, because a type with a backlog is paused.
 type PausedError struct{ Type string }
 
 func (e *PausedError) Error() string {

@@ -5,8 +5,8 @@ import (
 	"sync"
 )
 
-// The fetch stage goes back only when nothing is in flight, and a session that has nothing in flight is
-// what may end, forget producers, or have the reserve of the memory.
+// The fetch stage goes back only when nothing is in flight, and a session that has nothing in
+// flight is what may end, forget producers, or have the reserve of the memory.
 
 // inflight counts batches between fetch and ack.
 type inflight struct {
@@ -15,7 +15,8 @@ type inflight struct {
 	idle chan struct{} // closed when n drops to 0; nil when nothing waits
 }
 
-// add is called with 1 by the fetch stage for each batch, and with what it has settled by the ack stage.
+// add is called with 1 by the fetch stage for each batch, and with what it has settled by the ack
+// stage.
 func (i *inflight) add(n int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()

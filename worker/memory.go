@@ -19,10 +19,12 @@ import (
 // flight gets it, and one type at a time.
 //
 // rule: nobody waits for ever. Whoever has the reserve gives it back without taking anything: it fetches, and then its file appends and syncs, or its
-// handler gets the batch, which counts no longer. It waits for nobody that waits for memory, as it has nothing in flight that would be before it. A
-// type that has something in flight, and so a part of what is shared, waits for more of it only until what it has is settled, which takes no
-// memory: then it has nothing in flight, and its turn for the reserve comes. So slow handlers, whose types hold what was fetched ahead, keep
-// nobody else from being served: they keep others from fetching ahead.
+// handler gets the batch, which counts no longer. It waits for nobody that waits for memory, as it
+// has nothing in flight that would be before it. A type that has something in flight, and so a part
+// of what is shared, waits for more of it only until what it has is settled, which takes no memory:
+// then it has nothing in flight, and its turn for the reserve comes. So slow handlers, whose types
+// hold what was fetched ahead, keep nobody else from being served: they keep others from fetching
+// ahead.
 
 // minMemory is what the types of a pool share at least, with the reserve, in bytes. A default fetch
 // brings up to 19 MiB: so three of them run at a time.
@@ -116,7 +118,8 @@ func (m *memory) pass(i int) {
 	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
 }
 
-// keep gives all but n bytes back. If there is room for them in what is shared the reserve is free again.
+// keep gives all but n bytes back. If there is room for them in what is shared the reserve is free
+// again.
 func (c *grant) keep(n int64) {
 	m := c.memory
 	m.mu.Lock()

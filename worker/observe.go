@@ -7,7 +7,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Step is something that a pool does with the messages of a type over and over, and that takes time.
+// Step is something that a pool does with the messages of a type over and over, and that takes
+// time.
 type Step int
 
 // Steps, for Config.Observe.

@@ -10,7 +10,8 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// A session, from the grant of the lock to its release, and the three stages that a message goes through:
+// A session, from the grant of the lock to its release, and the three stages that a message goes
+// through:
 //
 //	fetch.go ──batch──▶ append.go (or handle.go) ──group──▶ ack.go
 //
@@ -34,10 +35,10 @@ func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *
 }
 
 // A session ends in one of three ways. In order: the fetch stage finds a reason to stop, closes its
-// channel, and what is in the pipeline goes through to the end. By an error: the first stage that fails
-// cancels the others, and what was fetched stays in the queue for the next session. By the loss of the
-// lease: its context ends all that the session does, with the loss as the cause. In each case what was
-// synced and not acknowledged is delivered again, and the next ledger knows it.
+// channel, and what is in the pipeline goes through to the end. By an error: the first stage that
+// fails cancels the others, and what was fetched stays in the queue for the next session. By the
+// loss of the lease: its context ends all that the session does, with the loss as the cause. In
+// each case what was synced and not acknowledged is delivered again, and the next ledger knows it.
 
 // run opens the file, drains, and closes it. drained tells that the type was seen empty.
 func (s *session) run(ctx context.Context) (drained bool, err error) {
@@ -79,7 +80,8 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	return drained, err
 }
 
-// pipeline runs the three stages until the type is idle or empty, the pool stops, or something fails.
+// pipeline runs the three stages until the type is idle or empty, the pool stops, or something
+// fails.
 func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	cfg := &s.pool.cfg
 	fetched := make(chan batch, cfg.Prefetch-1) // one more is in the fetch stage's hands

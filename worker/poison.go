@@ -74,7 +74,8 @@ func (p *poison) begin(ctx context.Context) error {
 		now.Deaths[before.Trying]++
 	}
 	if now.Starts > 1 || len(now.Deaths) > 0 {
-		// What killed the process was in the batch that the handler had; what was fetched ahead of it was not.
+		// What killed the process was in the batch that the handler had; what was fetched ahead of
+		// it was not.
 		p.oneByOne = 3 * p.batch
 		p.log.Warn().Int("starts", now.Starts).Msg("the session before this one got nowhere: handling messages one by one for a while")
 	}
@@ -82,7 +83,8 @@ func (p *poison) begin(ctx context.Context) error {
 	return p.store(ctx)
 }
 
-// killer tells whether a message has ended the process often enough to be put aside, and how often it has.
+// killer tells whether a message has ended the process often enough to be put aside, and how often
+// it has.
 func (p *poison) killer(id queue.ID) (deaths int, killer bool) {
 	deaths = p.mark.Deaths[id]
 	return deaths, deaths >= aloneDeaths
@@ -113,7 +115,8 @@ func (p *poison) trying(ctx context.Context, id queue.ID) error {
 	return nil
 }
 
-// returned records that the handler came back, and settled so many messages. The next mark stores it.
+// returned records that the handler came back, and settled so many messages. The next mark stores
+// it.
 func (p *poison) returned(ctx context.Context, settled int) {
 	delete(p.mark.Deaths, p.mark.Trying)
 	p.mark.Trying = queue.ID{}

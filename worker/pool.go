@@ -90,7 +90,8 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// Status returns what the pool is doing. It asks neither the server nor the disk. Safe for concurrent use.
+// Status returns what the pool is doing. It asks neither the server nor the disk. Safe for
+// concurrent use.
 func (p *Pool) Status() Status {
 	s := p.book.status(2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger)
 	s.Instance = p.instance
@@ -215,7 +216,8 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 // matches tells whether Config.Types names a type.
 func (p *Pool) matches(typ string) bool { return share.Matches(p.cfg.Types, typ) }
 
-// isServed tells whether a type has been found before. A type that is served once is served for good.
+// isServed tells whether a type has been found before. A type that is served once is served for
+// good.
 func (p *Pool) isServed(typ string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -269,7 +271,8 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			p.book.setRefused(typ, err)
 			return
 		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
-			// Another replica is at work, or we were paused for too long. Nothing is wrong with the type.
+			// Another replica is at work, or we were paused for too long. Nothing is wrong with the
+			// type.
 			p.book.countType(typ, func(s *Stats) { s.Lost++ })
 			log.Warn().Err(err).Msg("lock lost, another worker may go on with this type")
 			retry.Reset()

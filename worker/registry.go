@@ -10,11 +10,12 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// The registry of files is the queue's memory of which file a type has and how much of it is durable. A
-// session checks its file against that when it opens it, so that an old copy or an empty directory does
-// not pass for the file, and raises it with each acknowledgement.
+// The registry of files is the queue's memory of which file a type has and how much of it is
+// durable. A session checks its file against that when it opens it, so that an old copy or an empty
+// directory does not pass for the file, and raises it with each acknowledgement.
 
-// knownFiles is what a pool remembers of the files of its types between its sessions. Safe for concurrent use.
+// knownFiles is what a pool remembers of the files of its types between its sessions. Safe for
+// concurrent use.
 type knownFiles struct {
 	mu      sync.Mutex
 	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
@@ -37,7 +38,8 @@ func (f *knownFiles) atLeast(typ string, e storage.Entry) storage.Entry {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	// rule: a pool does not go on with a file that ends below what it has seen durable, also if the registry was set back with the file. A later
-	// generation is somebody's who had the lock, a repair perhaps that has given something up: it stands as it is.
+	// generation is somebody's who had the lock, a repair perhaps that has given something up: it
+	// stands as it is.
 	if seen := f.durable[typ]; e.Generation <= seen.Generation {
 		e.DurableIndex = max(e.DurableIndex, seen.DurableIndex)
 	}

@@ -67,7 +67,8 @@ func (s *session) giveMemory() {
 	s.memory = s.memory[:0]
 }
 
-// group is what the append stage hands to the ack stage: the messages of some batches that may be acknowledged.
+// group is what the append stage hands to the ack stage: the messages of some batches that may be
+// acknowledged.
 type group struct {
 	ids     []queue.ID
 	batches int
@@ -80,7 +81,8 @@ type sink interface {
 	stage(ctx context.Context, in <-chan batch, out chan<- group) error
 	// ack removes settled messages from the queue.
 	ack(ctx context.Context, ids []queue.ID) error
-	// close ends what open began, after the pipeline. It returns err, how the pipeline ended, or its own error.
+	// close ends what open began, after the pipeline. It returns err, how the pipeline ended, or
+	// its own error.
 	close(err error) error
 	describe(*zerolog.Event) *zerolog.Event
 }
@@ -112,7 +114,8 @@ func mergeContext(a, b context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// withCause replaces the bare end of a context, which any operation may have returned, by the reason for it.
+// withCause replaces the bare end of a context, which any operation may have returned, by the
+// reason for it.
 func withCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return cause

@@ -12,7 +12,6 @@ import (
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
-	"github.com/rs/zerolog"
 )
 
 // State is what a pool does with a type.
@@ -88,16 +87,17 @@ type TypeStatus struct {
 	LastError   string // the last failure, over or not; see State
 	LastErrorAt time.Time
 
-	// Stuck tells that a held type makes no progress: no step of the session, not even one that failed,
-	// ended for minutes. A disk that does not answer is the usual reason. A Handler may take as
-	// long as it likes.
+	// Stuck tells that a held type makes no progress: no step of the session, not even one that
+	// failed, ended for minutes. A disk that does not answer is the usual reason. A Handler may
+	// take as long as it likes.
 	Stuck bool
 
 	Stats                   // since the pool was created; Types is 0
 	Losses map[Cause]uint64 // sessions that ended early
 }
 
-// typeRecord is what a pool notes about a type. Guarded by book.mu, which is only ever held for moments.
+// typeRecord is what a pool notes about a type. Guarded by book.mu, which is only ever held for
+// moments.
 type typeRecord struct {
 	TypeStatus
 	unfits   *unfit      // what is known of what cannot be appended
@@ -115,9 +115,10 @@ const (
 	silence = 10 * time.Second // if there is none to a question
 )
 
-// The book. Sessions, the watch over types, and the scheduler record here what happens to them, each in
-// a few words under one mutex that is never held for long. Status and Stats read it, the heartbeat takes
-// from it what is wrong, and Run what its error says. Nothing that keeps messages safe depends on it.
+// The book. Sessions, the watch over types, and the scheduler record here what happens to them,
+// each in a few words under one mutex that is never held for long. Status and Stats read it, the
+// heartbeat takes from it what is wrong, and Run what its error says. Nothing that keeps messages
+// safe depends on it.
 
 // book is what a pool records about its types, for Status and Stats. Safe for concurrent use.
 type book struct {
@@ -424,55 +425,6 @@ func (b *book) refusalsLocked() error {
 	for _, err := range b.refused {
 		errs = append(errs, err)
 	}
-	return errors.Join(errs...)
-}
-
-// unfitOf finds what is known of a type.
-func (b *book) unfitOf(typ string) *unfit {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	r := b.record(typ)
-	if r.unfits == nil {
-		r.unfits = &unfit{}
-	}
-	return r.unfits
-}
-
-// setUnfit changes the state of a type by what lies in its queue.
-func (b *book) setUnfit(typ string, err *UnfitError) {
-	b.note(typ, func(r *typeRecord) {
-		if r.unfit = err; err != nil {
-			r.failed(err)
-		}
-	})
-}
-
-// reviewUnfit makes the state of a type what it is. count tells in the log how many there are if they are many.
-func (b *book) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
-	err, count := u.error(typ)
-	if count {
-		log.Warn().Int("messages", err.Messages).Int("foreign_keys", err.Foreign).Bool("more", err.Capped).
-			Msgf("more of the queue cannot be appended than is named here; fencepost types show %s lists it", typ)
-	}
-	b.mu.Lock()
-	changed := err != nil || b.record(typ).unfit != nil
-	b.mu.Unlock()
-	if changed {
-		b.setUnfit(typ, err)
-	}
-}
-
-// leftBehind is what Run returns of what is left when everything else is drained.
-func (b *book) leftBehind() error {
-	b.mu.Lock()
-	defer b.mu.Unlock()
-	var errs []error
-	for _, r := range b.types {
-		if r.unfit != nil { // rule: who drains is not told that all is done while something is left in the queue
-			errs = append(errs, r.unfit)
-		}
-	}
-	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
 	return errors.Join(errs...)
 }
 

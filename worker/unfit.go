@@ -2,7 +2,9 @@ package worker
 
 import (
 	"cmp"
+	"errors"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -208,7 +210,8 @@ func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
 }
 
-// strays are the kinds of foreign things in the queue of which there was a warning. Safe for concurrent use.
+// strays are the kinds of foreign things in the queue of which there was a warning. Safe for
+// concurrent use.
 type strays struct {
 	mu   sync.Mutex
 	told map[string]bool
@@ -229,4 +232,54 @@ func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
 				Msg("the queue holds what is not ours, and passing over it takes time; find out whose it is, and remove it")
 		}
 	}
+}
+
+// unfitOf finds what is known of a type.
+func (b *book) unfitOf(typ string) *unfit {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	r := b.record(typ)
+	if r.unfits == nil {
+		r.unfits = &unfit{}
+	}
+	return r.unfits
+}
+
+// setUnfit changes the state of a type by what lies in its queue.
+func (b *book) setUnfit(typ string, err *UnfitError) {
+	b.note(typ, func(r *typeRecord) {
+		if r.unfit = err; err != nil {
+			r.failed(err)
+		}
+	})
+}
+
+// reviewUnfit makes the state of a type what it is. count tells in the log how many there are if
+// they are many.
+func (b *book) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
+	err, count := u.error(typ)
+	if count {
+		log.Warn().Int("messages", err.Messages).Int("foreign_keys", err.Foreign).Bool("more", err.Capped).
+			Msgf("more of the queue cannot be appended than is named here; fencepost types show %s lists it", typ)
+	}
+	b.mu.Lock()
+	changed := err != nil || b.record(typ).unfit != nil
+	b.mu.Unlock()
+	if changed {
+		b.setUnfit(typ, err)
+	}
+}
+
+// leftBehind is what Run returns of what is left when everything else is drained.
+func (b *book) leftBehind() error {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	var errs []error
+	for _, r := range b.types {
+		if r.unfit != nil { // rule: who drains is not told that all is done while something is left in the queue
+			errs = append(errs, r.unfit)
+		}
+	}
+	slices.SortFunc(errs, func(a, b error) int { return strings.Compare(a.Error(), b.Error()) })
+	return errors.Join(errs...)
 }

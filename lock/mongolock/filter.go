@@ -26,7 +26,8 @@ func turn(h lock.Hold) bson.D {
 	return is("$or", bson.A{absent("q.0"), is("q.0.id", bson.ObjectID(h.ID))})
 }
 
-// room is the condition that the entries leave room for h, and that it is not one of them (a request that arrives twice).
+// room is the condition that the entries leave room for h, and that it is not one of them (a
+// request that arrives twice).
 func room(h lock.Hold) bson.D {
 	if !h.Shared() {
 		return absent("s.0")
@@ -34,7 +35,8 @@ func room(h lock.Hold) bson.D {
 	return append(absent("s."+strconv.Itoa(h.Permits-1)), is("s.id", is("$ne", bson.ObjectID(h.ID)))...)
 }
 
-// take is the update of an acquisition: the new hold, a token above the last one, the server's dates.
+// take is the update of an acquisition: the new hold, a token above the last one, the server's
+// dates.
 func take(h lock.Hold, v lock.Version) bson.D {
 	set := is("v", bson.ObjectID(v))
 	d := bson.D{

@@ -12,16 +12,18 @@
 //	  f: { id: ObjectId, why },           // the last forced release
 //	  since: Date, at: Date }             // last acquired, last written; for people and for garbage collection
 //
-// It needs atomic updates of single documents and classic operators, nothing else: standalone servers, replica sets,
-// sharded clusters (shard key _id) and MongoDB-compatible servers all work, MongoDB from 4.4 on. No operation upserts
-// (contention would surface as odd errors), none uses a transaction, $expr, $$NOW or an update pipeline.
+// It needs atomic updates of single documents and classic operators, nothing else: standalone
+// servers, replica sets, sharded clusters (shard key _id) and MongoDB-compatible servers all work,
+// MongoDB from 4.4 on. No operation upserts (contention would surface as odd errors), none uses a
+// transaction, $expr, $$NOW or an update pipeline.
 //
-// All writes are acknowledged by a majority: a grant that could be rolled back is no grant. All reads go to the
-// primary, and are hints only.
+// All writes are acknowledged by a majority: a grant that could be rolled back is no grant. All
+// reads go to the primary, and are hints only.
 //
-// A TTL index on at removes names that nobody has touched for [Options.Retention]; nothing depends on it. Dates come from
-// the server ($currentDate), except since of the very first acquisition of a name, which an insert cannot ask the
-// server for; at is missing until that lock is first renewed or released, and a record without it is never swept.
+// A TTL index on at removes names that nobody has touched for [Options.Retention]; nothing depends
+// on it. Dates come from the server ($currentDate), except since of the very first acquisition of a
+// name, which an insert cannot ask the server for; at is missing until that lock is first renewed
+// or released, and a record without it is never swept.
 package mongolock
 
 import (
@@ -49,16 +51,18 @@ const (
 	DefaultCollection = "locks"
 	// DefaultRetention is how long a name that nobody touches stays.
 	DefaultRetention = 30 * 24 * time.Hour
-	// MinRetention keeps the token counters of names in use over a long holiday. Tokens stay increasing even after a
-	// record was swept, as long as the wall clocks of workers are right to within the retention.
+	// MinRetention keeps the token counters of names in use over a long holiday. Tokens stay
+	// increasing even after a record was swept, as long as the wall clocks of workers are right to
+	// within the retention.
 	MinRetention = 7 * 24 * time.Hour
 
 	// connectTimeout bounds how long Open waits for the server.
 	connectTimeout = 10 * time.Second
-	// poolSize is the number of connections of Open's own client. A lock operation is one short round trip; the point
+	// poolSize is the number of connections of Open's own client. A lock operation is one short
+	// round trip; the point
 	// of the pool is that the application cannot use it up (rule: renewals never wait behind the application's work). One
-	// connection more is for the change stream. There are as many as are in use at the same time: hundreds of leases are renewed every
-	// few seconds.
+	// connection more is for the change stream. There are as many as are in use at the same time:
+	// hundreds of leases are renewed every few seconds.
 	poolSize = 16 + 1
 )
 
@@ -93,8 +97,8 @@ type store struct {
 	client *mongo.Client // to disconnect at Close; nil = the caller's
 }
 
-// Open connects to the server at uri with a small client of its own and keeps the locks in database. It fails after at
-// most 10 s when no server answers, and says what to check.
+// Open connects to the server at uri with a small client of its own and keeps the locks in
+// database. It fails after at most 10 s when no server answers, and says what to check.
 func Open(ctx context.Context, uri, database string, o Options) (lock.Store, error) {
 	co := options.Client().ApplyURI(uri)
 	if err := co.Validate(); err != nil {
@@ -102,9 +106,10 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", redact.Password(err.Error(), uri))
 	}
 	co.SetMaxPoolSize(poolSize)
-	// The engine repeats what failed and knows what that means; a driver that repeats a release on a server that does not
-	// recognize the repetition would report the second try's answer, "not yours". It also saves the server the images
-	// that it keeps of documents for repeated findAndModify commands.
+	// The engine repeats what failed and knows what that means; a driver that repeats a release on
+	// a server that does not recognize the repetition would report the second try's answer, "not
+	// yours". It also saves the server the images that it keeps of documents for repeated
+	// findAndModify commands.
 	co.SetRetryWrites(false)
 	if co.AppName == nil {
 		co.SetAppName("fencepost-locks")
@@ -122,8 +127,9 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 	return s, nil
 }
 
-// New keeps the locks in db, on the caller's client, which Close leaves alone. The client's pool must have connections to
-// spare at all times: a renewal that waits for one for too long costs the lock.
+// New keeps the locks in db, on the caller's client, which Close leaves alone. The client's pool
+// must have connections to spare at all times: a renewal that waits for one for too long costs the
+// lock.
 func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error) {
 	s, err := open(ctx, db, "the server", o)
 	if err != nil {
@@ -150,15 +156,16 @@ func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*st
 		return nil, fmt.Errorf("lock store: MongoDB at %s does not answer: %w; check that it runs, that host, port and "+
 			"credentials in the URL are right, and that a replica set has a primary", hosts, err)
 	}
-	// Compatible with servers and users that cannot: a missing index is no reason not to lock. CheckSetup reports it.
+	// Compatible with servers and users that cannot: a missing index is no reason not to lock.
+	// CheckSetup reports it.
 	if err := Setup(ctx, db, o); err != nil && o.Warn != nil {
 		o.Warn(fmt.Errorf("%w; idle names will stay", err))
 	}
 	return s, nil
 }
 
-// Read finds {_id: name}. Index: _id. Nothing found = the name has no record. On the primary, possibly a deposed one: a
-// hint.
+// Read finds {_id: name}. Index: _id. Nothing found = the name has no record. On the primary,
+// possibly a deposed one: a hint.
 func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error) {
 	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
@@ -171,7 +178,8 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 	return r, err == nil, err
 }
 
-// RemoveDamaged finds and deletes {_id: name}. Index: _id. The version that was found bounds the deletion.
+// RemoveDamaged finds and deletes {_id: name}. Index: _id. The version that was found bounds the
+// deletion.
 func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
@@ -194,11 +202,13 @@ func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 	return res.DeletedCount == 1, nil
 }
 
-// Create inserts the document. Index: _id, the arbiter: a duplicate key = somebody was first, or an earlier try of the
-// driver was applied (the engine finds its own id then). There is no upsert anywhere: MongoDB can retry one by itself
-// only if the filter is the unique key alone, and compatible servers report the conflict as another error.
+// Create inserts the document. Index: _id, the arbiter: a duplicate key = somebody was first, or an
+// earlier try of the driver was applied (the engine finds its own id then). There is no upsert
+// anywhere: MongoDB can retry one by itself only if the filter is the unique key alone, and
+// compatible servers report the conflict as another error.
 func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
-	// No at: an insert cannot ask for the server's date, and a wrong one could have the TTL sweep the lock.
+	// No at: an insert cannot ask for the server's date, and a wrong one could have the TTL sweep
+	// the lock.
 	d := bson.D{
 		{Key: "_id", Value: name},
 		{Key: "token", Value: int64(0)},
@@ -217,20 +227,22 @@ func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Ver
 	return err == nil, s.explain("create", err)
 }
 
-// Acquire: {_id: name, h: null}, room, turn → take. Index: _id. Nothing matched = held, not our turn, or no record. One
-// round trip.
+// Acquire: {_id: name, h: null}, room, turn → take. Index: _id. Nothing matched = held, not our
+// turn, or no record. One round trip.
 func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "acquire", and(name, is("h", nil), room(h), turn(h)), take(h, v))
 }
 
-// TakeOver: {_id: name, v: seen}, no entries, turn → take. Index: _id. Nothing matched = somebody wrote the record since.
+// TakeOver: {_id: name, v: seen}, no entries, turn → take. Index: _id. Nothing matched = somebody
+// wrote the record since.
 //
 // rule: the only write bound to the version: it must fail if the holder gave any sign of life.
 func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "take over", and(name, is("v", bson.ObjectID(seen)), absent("s.0"), turn(h)), take(h, v))
 }
 
-// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours, or others are in line.
+// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours, or
+// others are in line.
 func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "hand over", and(name, is("h.id", bson.ObjectID(from)), turn(h)), take(h, v))
 }
@@ -255,8 +267,8 @@ func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Vers
 
 // Confirm: mine → touch, and $max of token with floor+1. Index: _id. Nothing matched = not ours.
 //
-// The token of a shared record may be that of another entry by now, so an entry gets a new one: floor+1 if that is
-// greater than the present one, the next one otherwise.
+// The token of a shared record may be that of another entry by now, so an entry gets a new one:
+// floor+1 if that is greater than the present one, the next one otherwise.
 func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
 	if !h.Shared() {
 		return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$max", Value: is("token", floor+1)}))
@@ -270,8 +282,8 @@ func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int
 	return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$inc", Value: is("token", int64(1))}))
 }
 
-// Release: mine → $unset h or $pull from s, new v, server's date. Index: _id. Nothing matched = lost before. The document
-// stays, and with it the token.
+// Release: mine → $unset h or $pull from s, new v, server's date. Index: _id. Nothing matched =
+// lost before. The document stays, and with it the token.
 func (s *store) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	return s.write(ctx, "release", mine(name, h), remove(h, v))
 }
@@ -351,8 +363,8 @@ func (s *store) Close() error {
 	return disconnect(s.client)
 }
 
-// write runs an updateOne, without upsert. It is used where no part of the document is wanted: a findAndModify would make
-// a server keep an image of it.
+// write runs an updateOne, without upsert. It is used where no part of the document is wanted: a
+// findAndModify would make a server keep an image of it.
 func (s *store) write(ctx context.Context, doing string, filter, update bson.D) (bool, error) {
 	res, err := s.locks.UpdateOne(ctx, filter, update)
 	if err != nil {
@@ -367,7 +379,8 @@ func (s *store) update(ctx context.Context, doing string, filter, update bson.D)
 	return d.Token, ok, err
 }
 
-// modify runs a findOneAndUpdate, without upsert, and returns the wanted parts of the document after it.
+// modify runs a findOneAndUpdate, without upsert, and returns the wanted parts of the document
+// after it.
 func (s *store) modify(ctx context.Context, doing string, filter, update, want bson.D) (d document, ok bool, err error) {
 	err = s.locks.FindOneAndUpdate(ctx, filter, update, options.FindOneAndUpdate().
 		SetReturnDocument(options.After).SetProjection(want)).Decode(&d)
@@ -380,7 +393,8 @@ func (s *store) modify(ctx context.Context, doing string, filter, update, want b
 	return d, true, nil
 }
 
-// The server's error codes for what no repetition cures. Source: mongodb/mongo, src/mongo/base/error_codes.yml.
+// The server's error codes for what no repetition cures. Source: mongodb/mongo,
+// src/mongo/base/error_codes.yml.
 const (
 	codeUnauthorized         = 13
 	codeAuthenticationFailed = 18

@@ -19,8 +19,9 @@ const ttlIndex = "at_ttl"
 // ErrSetup: the collection of locks is not set up as [Setup] does it.
 var ErrSetup = errors.New("the lock collection is not set up")
 
-// Setup makes the collection of locks and its TTL index; [Open] and [New] do as well, as far as the server lets them. It is
-// safe to repeat. An index with another retention stays as it is, and is an error that says what to do.
+// Setup makes the collection of locks and its TTL index; [Open] and [New] do as well, as far as the
+// server lets them. It is safe to repeat. An index with another retention stays as it is, and is an
+// error that says what to do.
 func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -38,8 +39,8 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	return fmt.Errorf("lock store: no TTL index on %s.%s: %w", db.Name(), o.Collection, err)
 }
 
-// CheckSetup tells what Setup would have to do: nil, or an error that is [ErrSetup] and names the remedy. Locks work
-// without; names that nobody uses any more then stay.
+// CheckSetup tells what Setup would have to do: nil, or an error that is [ErrSetup] and names the
+// remedy. Locks work without; names that nobody uses any more then stay.
 func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(); err != nil {
 		return err

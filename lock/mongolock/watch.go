@@ -12,8 +12,9 @@ import (
 
 var _ lock.Watcher = (*store)(nil)
 
-// freed selects the events after which a record may be free: h is unset, entries are removed, the document is deleted. It
-// leaves out renewals (which set s.0.v, not s), which are most of what happens.
+// freed selects the events after which a record may be free: h is unset, entries are removed, the
+// document is deleted. It leaves out renewals (which set s.0.v, not s), which are most of what
+// happens.
 var freed = mongo.Pipeline{
 	{{Key: "$match", Value: is("$or", bson.A{
 		is("operationType", "delete"),

@@ -1,9 +1,9 @@
 // Package sqlitelock keeps locks in the embedded database file, for processes of one machine.
 //
-// It provides the same atomic operations as mongolock, each in one transaction: a grant is synced to disk before it is
-// reported (and so survives a power failure), readers do not wait for writers. Renewals and releases are not synced: a
-// power failure ends every process of the machine, hence every lease, and the tokens it must not take back are those of
-// grants.
+// It provides the same atomic operations as mongolock, each in one transaction: a grant is synced
+// to disk before it is reported (and so survives a power failure), readers do not wait for writers.
+// Renewals and releases are not synced: a power failure ends every process of the machine, hence
+// every lease, and the tokens it must not take back are those of grants.
 package sqlitelock
 
 import (
@@ -19,7 +19,8 @@ import (
 	"github.com/fencepost/fencepost/lock/internal/transition"
 )
 
-// ddl creates the one table: a row per name. hold_id is null when the lock is free. Times are microseconds since 1970.
+// ddl creates the one table: a row per name. hold_id is null when the lock is free. Times are
+// microseconds since 1970.
 const ddl = `CREATE TABLE IF NOT EXISTS locks (
 	name          TEXT PRIMARY KEY,
 	token         INTEGER NOT NULL, -- last granted fencing token; only grows, survives release
@@ -49,8 +50,9 @@ type store struct {
 	db *sqlitedb.DB
 }
 
-// Open opens the database file at path, creating it when it is missing, with a handle of its own: waits of other users of
-// the file in this process do not delay renewals. The error names the remedy.
+// Open opens the database file at path, creating it when it is missing, with a handle of its own:
+// waits of other users of the file in this process do not delay renewals. The error names the
+// remedy.
 func Open(ctx context.Context, path string) (lock.Store, error) {
 	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
 	if err != nil {

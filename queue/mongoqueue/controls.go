@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// decodeSettings reads a document of types. A field that somebody set to what makes no sense counts as not set: one
-// type's document must not hold up the others.
+// decodeSettings reads a document of types. A field that somebody set to what makes no sense counts
+// as not set: one type's document must not hold up the others.
 func decodeSettings(raw bson.Raw) (typ string, s queue.Settings) {
 	elements, err := raw.Elements()
 	if err != nil {
@@ -124,8 +124,8 @@ func (q *Queue) PatchSettings(ctx context.Context, typ string, c queue.SettingsP
 	return q.Settings(ctx, typ)
 }
 
-// setFields sets fields of the document with that _id, which it makes if there is none. No upsert: servers report two of them at
-// the same moment in different ways.
+// setFields sets fields of the document with that _id, which it makes if there is none. No upsert:
+// servers report two of them at the same moment in different ways.
 func setFields(ctx context.Context, c *mongo.Collection, id string, fields bson.D) error {
 	for {
 		result, err := c.UpdateOne(ctx, bson.D{{Key: "_id", Value: id}}, bson.D{{Key: "$set", Value: fields}})

@@ -43,8 +43,8 @@ type document struct {
 	body    bson.D
 }
 
-// documents lays messages out as documents, one for each: a document may have 16 MiB, and a message within its limits has less. See
-// docs/decisions/0307.
+// documents lays messages out as documents, one for each: a document may have 16 MiB, and a message
+// within its limits has less. See docs/decisions/0307.
 func documents(typ string, msgs []queue.Message) []document {
 	docs := make([]document, len(msgs))
 	for i := range msgs {
@@ -76,8 +76,9 @@ func encodeHeaders(headers map[string]string) any {
 	return list
 }
 
-// decodeHead reads a document of a type's range. ok is false if its _id is no message ID: not ours, and not pending. What
-// a foreign publisher wrote in another form than promised is an incomplete message.
+// decodeHead reads a document of a type's range. ok is false if its _id is no message ID: not ours,
+// and not pending. What a foreign publisher wrote in another form than promised is an incomplete
+// message.
 func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 	var id queue.ID
 	h, ok = decodeDocument(raw, func(key string) bool {
@@ -184,7 +185,8 @@ func decodeHeaderList(list bson.Raw) (map[string]string, error) {
 	return headers, nil
 }
 
-// countHeaders counts the elements of the headers, each of which has so many. The error says what is wrong with them, or that they are too many.
+// countHeaders counts the elements of the headers, each of which has so many. The error says what
+// is wrong with them, or that they are too many.
 func countHeaders(headers bson.Raw, each int) (n int, err error) {
 	for _, err := range elements(headers) {
 		if err != nil {
@@ -199,8 +201,8 @@ func countHeaders(headers bson.Raw, each int) (n int, err error) {
 	return n, nil
 }
 
-// elements goes over those of a document, or of an array, which has the same form. It does not collect them: somebody may have stored millions. An
-// error is the last one.
+// elements goes over those of a document, or of an array, which has the same form. It does not
+// collect them: somebody may have stored millions. An error is the last one.
 func elements(doc bson.Raw) iter.Seq2[bson.RawElement, error] {
 	return func(yield func(bson.RawElement, error) bool) {
 		size, rest, ok := bsoncore.ReadLength(doc)

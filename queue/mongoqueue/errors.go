@@ -12,7 +12,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Error codes of the server, from https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
+// Error codes of the server, from
+// https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
 const (
 	codeBadValue                  = 2
 	codeFailedToParse             = 9
@@ -65,7 +66,8 @@ func judge(err error) verdict {
 	return verdict{}
 }
 
-// judgeCode tells what a server's answer means. The codes listed are given before anything is written.
+// judgeCode tells what a server's answer means. The codes listed are given before anything is
+// written.
 func judgeCode(code int) verdict {
 	switch code {
 	case codeUnauthorized, codeAuthenticationFailed:
@@ -79,7 +81,8 @@ func judgeCode(code int) verdict {
 	return verdict{}
 }
 
-// judgeDocument tells what it means that a server refuses one document of an insert, and has taken those before it.
+// judgeDocument tells what it means that a server refuses one document of an insert, and has taken
+// those before it.
 //
 // rule: only codes that are about the document may make a dead letter of it. What is not permitted, or not possible on this server, is not
 // for any document.
@@ -93,7 +96,8 @@ func judgeDocument(code int) verdict {
 	return v
 }
 
-// documentError is the refusal, for certain, of one document: the first that an *InsertError does not count as stored.
+// documentError is the refusal, for certain, of one document: the first that an *InsertError does
+// not count as stored.
 type documentError struct {
 	why string // as the server says it
 	err error
@@ -102,8 +106,8 @@ type documentError struct {
 func (e *documentError) Error() string { return e.err.Error() }
 func (e *documentError) Unwrap() error { return e.err }
 
-// refusedDocument tells whether an insert ended because the server refuses one document: of which message, and why. Those before it are stored, it
-// and those behind it are not.
+// refusedDocument tells whether an insert ended because the server refuses one document: of which
+// message, and why. Those before it are stored, it and those behind it are not.
 func refusedDocument(err error) (message int, why string, ok bool) {
 	var ie *queue.InsertError
 	var one *documentError
@@ -113,7 +117,8 @@ func refusedDocument(err error) (message int, why string, ok bool) {
 	return ie.Stored, one.why, true
 }
 
-// errorCode is the server's code, or 0. Authentication fails while a connection is made, with the code inside.
+// errorCode is the server's code, or 0. Authentication fails while a connection is made, with the
+// code inside.
 func errorCode(err error) int {
 	var server mongo.ServerError
 	if !errors.As(err, &server) {
@@ -130,7 +135,8 @@ func hasCode(err error, code int) bool {
 	return errors.As(err, &server) && server.HasErrorCode(code)
 }
 
-// explain says what failed and what to do about it. The driver's errors name hosts, never credentials.
+// explain says what failed and what to do about it. The driver's errors name hosts, never
+// credentials.
 func (q *Queue) explain(ctx context.Context, op string, err error) error {
 	if err == nil {
 		return nil

@@ -30,7 +30,8 @@ func typeRange(typ string, after queue.ID) bson.D {
 // keyRange is the filter for from < _id < to. Strings compare bytewise.
 //
 // rule: every sorted find has both bounds. A planner that knows nothing of the collection (PostgreSQL behind FerretDB, whose
-// statistics are of the time when it was empty) expects much behind one bound, reads all of it and sorts it for one key.
+// statistics are of the time when it was empty) expects much behind one bound, reads all of it and
+// sorts it for one key.
 func keyRange(from, to string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: from}, {Key: "$lt", Value: to}}}}
 }
@@ -97,8 +98,8 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 	return out, read, last, nil
 }
 
-// batchSize asks for about as much as the limit allows in one reply, going by the size of the type's recent messages: more
-// would be read again by the next Fetch.
+// batchSize asks for about as much as the limit allows in one reply, going by the size of the
+// type's recent messages: more would be read again by the next Fetch.
 func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
 	n := int64(min(limit.Messages, maxBatch))
 	if limit.Bytes > 0 {
@@ -179,7 +180,8 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 // depthKeys is how many keys are read rather than counted, to save a round trip.
 const depthKeys = 100
 
-// firstKeys counts the first keys of a type, up to limit, by whether they are messages', and returns the first that is.
+// firstKeys counts the first keys of a type, up to limit, by whether they are messages', and
+// returns the first that is.
 func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n, foreign int, oldest queue.ID, err error) {
 	cursor, err := q.messages.Find(ctx, typeRange(typ, queue.ID{}),
 		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(int64(limit)).SetBatchSize(int32(limit)))
@@ -219,12 +221,14 @@ func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
 	return queue.ParseID(key[len(typ)+1:])
 }
 
-// messageKey matches the keys of a type's messages: exactly those whose ID queue.ParseID reads, and that is not zero.
+// messageKey matches the keys of a type's messages: exactly those whose ID queue.ParseID reads, and
+// that is not zero.
 func messageKey(typ string) bson.Regex {
 	return bson.Regex{Pattern: fmt.Sprintf(`^%s/(?!0{%d})[0-9a-v]{%d}\z`, regexp.QuoteMeta(typ), queue.IDLen, queue.IDLen)}
 }
 
-// messageKeys is typeRange without the foreign keys. The server looks at every key in the range, in the index.
+// messageKeys is typeRange without the foreign keys. The server looks at every key in the range, in
+// the index.
 func messageKeys(typ string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: typ + headSeparator}, {Key: "$lt", Value: typ + headEnd}, {Key: "$regex", Value: messageKey(typ)}}}}
 }

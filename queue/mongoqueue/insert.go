@@ -21,10 +21,11 @@ const (
 
 // Insert implements queue.Queue.
 //
-// The documents go out in order, in one command as a rule, and a duplicate key means: this document landed before. That
-// is a proof of durability too, as the server waits for the write concern after failed writes as well, up to its
-// latest operation (LastOpFixer in its write_ops_exec.cpp). Behind the first duplicate there are more as a rule (an
-// earlier attempt landed), so what is there is read, and only what is missing is inserted.
+// The documents go out in order, in one command as a rule, and a duplicate key means: this document
+// landed before. That is a proof of durability too, as the server waits for the write concern after
+// failed writes as well, up to its latest operation (LastOpFixer in its write_ops_exec.cpp). Behind
+// the first duplicate there are more as a rule (an earlier attempt landed), so what is there is
+// read, and only what is missing is inserted.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
 	if err := queuedriver.CheckInsert(typ, msgs); err != nil {
 		return err
@@ -37,8 +38,9 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 
 // inserter is what Insert needs of a server.
 type inserter interface {
-	// insertOrdered inserts documents in order. landed counts those from the front that are durable for certain;
-	// duplicate says that the next one was there already, durably. Otherwise err tells why the rest is not.
+	// insertOrdered inserts documents in order. landed counts those from the front that are durable
+	// for certain; duplicate says that the next one was there already, durably. Otherwise err tells
+	// why the rest is not.
 	insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error)
 	// present tells which of the documents are there durably, as far as it can.
 	present(ctx context.Context, docs []document) (map[string]bool, error)
@@ -48,7 +50,8 @@ func insert(ctx context.Context, to inserter, pending []document, explain func(e
 	for len(pending) > 0 {
 		command := pending[:commandLen(pending)]
 		// rule: only ever in order, and the next command only after the answer to this one. At no instant is n+1 visible
-		// and n not: a publisher may die at any point, and a consumer would declare n a gap and refuse it later.
+		// and n not: a publisher may die at any point, and a consumer would declare n a gap and
+		// refuse it later.
 		landed, duplicate, err := to.insertOrdered(ctx, command)
 		pending = pending[landed:]
 		switch {
@@ -97,7 +100,8 @@ func commandLen(docs []document) int {
 	return len(docs)
 }
 
-// judgeInsert judges the error of an insert command, which comes in two forms: for the command, or per document.
+// judgeInsert judges the error of an insert command, which comes in two forms: for the command, or
+// per document.
 func judgeInsert(err error) verdict {
 	var bulk mongo.BulkWriteException
 	if !errors.As(err, &bulk) {

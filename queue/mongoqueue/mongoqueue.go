@@ -36,10 +36,11 @@ const (
 
 // Options adjusts Open. The zero value is good.
 type Options struct {
-	// AppName is what the server's logs call this client. Defaults to the URI's appName, or "fencepost".
+	// AppName is what the server's logs call this client. Defaults to the URI's appName, or
+	// "fencepost".
 	AppName string
-	// ConnectTimeout is how long Open and every later operation look for a server before they fail with ErrUnreachable.
-	// Defaults to the URI's serverSelectionTimeoutMS, or 5 s.
+	// ConnectTimeout is how long Open and every later operation look for a server before they fail
+	// with ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s.
 	ConnectTimeout time.Duration
 	// Monitor, if set, sees every command: for tracing and metrics.
 	Monitor *event.CommandMonitor
@@ -83,9 +84,9 @@ type Queue struct {
 
 var _ queue.Queue = (*Queue)(nil)
 
-// Open connects to the server that uri names (mongodb:// or mongodb+srv://, with the database as path, by default
-// "fencepost") and checks that it answers. Errors wrap queue.ErrInvalidURL, queue.ErrUnreachable or
-// queue.ErrPermission, and never contain a password.
+// Open connects to the server that uri names (mongodb:// or mongodb+srv://, with the database as
+// path, by default "fencepost") and checks that it answers. Errors wrap queue.ErrInvalidURL,
+// queue.ErrUnreachable or queue.ErrPermission, and never contain a password.
 func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if opt.ConnectTimeout < 0 {
 		return nil, errors.New("mongoqueue options: ConnectTimeout must not be negative")
@@ -135,7 +136,8 @@ func (q *Queue) Database() string { return q.messages.Database().Name() }
 func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
 
 // durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over
-// (majority), and on a standalone server, where a majority is that server's memory, a crash (journal).
+// (majority), and on a standalone server, where a majority is that server's memory, a crash
+// (journal).
 var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 
 func newQueue(client *mongo.Client, database string) *Queue {
@@ -211,7 +213,8 @@ func (q *Queue) readClock(ctx context.Context) (reply helloReply, err error) {
 	return reply, nil
 }
 
-// Now implements queue.Queue: the server's clock as read by Open or by the last Heartbeat or Promote, advanced by what has passed since.
+// Now implements queue.Queue: the server's clock as read by Open or by the last Heartbeat or
+// Promote, advanced by what has passed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	if err := q.enter(ctx); err != nil {
 		return time.Time{}, err
@@ -234,7 +237,8 @@ func (q *Queue) enter(ctx context.Context) error {
 	return nil
 }
 
-// Close implements queue.Queue. It waits a few seconds for operations that are under way. Closing twice is no error.
+// Close implements queue.Queue. It waits a few seconds for operations that are under way. Closing
+// twice is no error.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	closed := q.closed

@@ -224,7 +224,8 @@ func (q planned) cancel(ctx context.Context, slots []queue.ScheduleKey) error {
 	return err
 }
 
-// publish implements planStore: Insert, and the type is registered, once per process, as a publisher does.
+// publish implements planStore: Insert, and the type is registered, once per process, as a
+// publisher does.
 func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) error {
 	err := q.Insert(ctx, typ, msgs)
 	if stored, _, refused := refusedDocument(err); err != nil && (!refused || stored == 0) {
@@ -257,8 +258,8 @@ func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 	return err == nil, err
 }
 
-// bury implements planStore. A refusal of any kind counts as one of the document: what is not buried stays where it is, so it need not be
-// certain which document is meant.
+// bury implements planStore. A refusal of any kind counts as one of the document: what is not
+// buried stays where it is, so it need not be certain which document is meant.
 func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {

@@ -16,7 +16,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Promoting delayed messages touches many documents without a transaction. One document holds them together, the plan:
+// Promoting delayed messages touches many documents without a transaction. One document holds them
+// together, the plan:
 //
 //	      read the plan ──▶ finish it, if this process has not seen it finished
 //	           │
@@ -34,16 +35,18 @@ import (
 // rule: what is removed without being promoted is marked first, and removed only after the plan was replaced. Who has read it unmarked
 // has read an older plan and cannot put it into the next one.
 //
-// What cannot be promoted is in the plan too, without a number: it is to be buried, under the ID of the delayed message, whoever finishes the
-// plan. If the server refuses a message that has a number, the number goes to the next one of its type, and so on, as long as it is certain that
+// What cannot be promoted is in the plan too, without a number: it is to be buried, under the ID of
+// the delayed message, whoever finishes the plan. If the server refuses a message that has a
+// number, the number goes to the next one of its type, and so on, as long as it is certain that
 // nobody has inserted anything behind it:
 //
 // rule: only the promoter that has made a plan, and has had clear answers since, gives a number a second time. Whoever finishes somebody else's
-// plan has replaced it by itself before, under another version, so the maker's own replacement tells whether it was alone. The others
-// leave the number out: a consumer waits for it, and declares a gap, but no number has two messages.
+// plan has replaced it by itself before, under another version, so the maker's own replacement
+// tells whether it was alone. The others leave the number out: a consumer waits for it, and
+// declares a gap, but no number has two messages.
 //
-// Finishing is idempotent: a promoter that was paused and goes on later inserts what was inserted before, under the same IDs, and the file
-// of the type refuses what it has.
+// Finishing is idempotent: a promoter that was paused and goes on later inserts what was inserted
+// before, under the same IDs, and the file of the type refuses what it has.
 
 // plan is the document that says which delayed messages are being promoted.
 type plan struct {
@@ -78,8 +81,8 @@ func (p *plan) slots() []queue.ScheduleKey {
 	return slots
 }
 
-// bury is the plan in which item i is to be buried. If renumber is set, the ones behind it in its type get its number and those that follow;
-// otherwise its number is left out.
+// bury is the plan in which item i is to be buried. If renumber is set, the ones behind it in its
+// type get its number and those that follow; otherwise its number is left out.
 func (p *plan) bury(i int, why string, renumber bool) plan {
 	item := p.items[i]
 	next := plan{version: newVersion(), items: slices.Delete(slices.Clone(p.items), i, i+1), sequences: maps.Clone(p.sequences),
@@ -123,12 +126,13 @@ type planStore interface {
 	createPlan(ctx context.Context, p plan) error
 	// swapPlan replaces the plan if its version is still the given one.
 	swapPlan(ctx context.Context, version string, p plan) (swapped bool, err error)
-	// dueUntil returns messages that are due, in order of their slots, except for those that are kept.
+	// dueUntil returns messages that are due, in order of their slots, except for those that are
+	// kept.
 	dueUntil(ctx context.Context, until time.Time, limit queue.Limit) ([]delayed, error)
 	// delayedAt returns the messages of some slots that are there, in order of their slots.
 	delayedAt(ctx context.Context, slots []queue.ScheduleKey) ([]delayed, error)
-	// settled tells which delayed messages were settled lately; settle notes that they are, and when: how much time had passed. forget removes, now and
-	// then, notes of before then.
+	// settled tells which delayed messages were settled lately; settle notes that they are, and
+	// when: how much time had passed. forget removes, now and then, notes of before then.
 	settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool, error)
 	settle(ctx context.Context, ids []queue.ID, passed time.Duration) error
 	forget(ctx context.Context, before time.Duration)
@@ -204,13 +208,15 @@ func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 		head.letters = slices.DeleteFunc(head.letters, func(l planLetter) bool { return buried[l.slot.ID] })
 		gone := slices.DeleteFunc(letters, func(d delayed) bool { return !buried[d.ID] })
 		if finished, err := p.finish(ctx, &head, there, gone, false); finished || err != nil {
-			// Who has finished somebody else's plan has not seen how long the sequences had rested before
+			// Who has finished somebody else's plan has not seen how long the sequences had rested
+			// before
 			return head, queuedriver.Moment{Now: p.store.now(), Passed: head.passed}, err
 		}
 	}
 }
 
-// watched tells whether this promoter has finished a plan, or seen before that there is nothing to finish in it, and how much time has passed since.
+// watched tells whether this promoter has finished a plan, or seen before that there is nothing to
+// finish in it, and how much time has passed since.
 func (p *promoter) watched(of *plan) (passed time.Duration, watched bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -223,8 +229,8 @@ func (p *promoter) watched(of *plan) (passed time.Duration, watched bool) {
 	return 0, false
 }
 
-// promote makes and finishes a plan, or more if there was nothing but what is to be removed or buried. It promotes none if nothing is due,
-// and if somebody else was faster.
+// promote makes and finishes a plan, or more if there was nothing but what is to be removed or
+// buried. It promotes none if nothing is due, and if somebody else was faster.
 func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted, buried int, err error) {
 	for {
 		n, letters, more, err := p.promoteOnce(ctx, limit)
@@ -299,8 +305,9 @@ func idsOf(msgs []delayed) []queue.ID {
 	return ids
 }
 
-// finish publishes and buries what is left of a plan, and removes that and drop. What it comes to in the end is in the plan then. alone says
-// that this promoter has made the plan just now. finished is false if another one has replaced it since.
+// finish publishes and buries what is left of a plan, and removes that and drop. What it comes to
+// in the end is in the plan then. alone says that this promoter has made the plan just now.
+// finished is false if another one has replaced it since.
 func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed, alone bool) (finished bool, err error) {
 	bySlot := make(map[queue.ScheduleKey]*delayed, len(there))
 	for i := range there {
@@ -338,7 +345,8 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 	return true, nil
 }
 
-// publish publishes what is left of a plan in one type. What the server refuses for good becomes one of the plan's letters.
+// publish publishes what is left of a plan in one type. What the server refuses for good becomes
+// one of the plan's letters.
 func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot map[queue.ScheduleKey]*delayed, alone bool) (finished bool, err error) {
 	stored := 0                    // from the front
 	var suspect *queue.ScheduleKey // refused, and others are taken
@@ -386,8 +394,8 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 // triedMost bounds how many messages of a plan takesOthers tries.
 const triedMost = 20
 
-// takesOthers tells whether the server takes an empty message, or one of some others of the plan: a validator may ask for something that
-// an empty one does not have.
+// takesOthers tells whether the server takes an empty message, or one of some others of the plan: a
+// validator may ask for something that an empty one does not have.
 func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed, refused queue.ScheduleKey) (bool, error) {
 	try := []queue.Message{{}}
 	for _, i := range rand.Perm(len(plan.items)) {
@@ -403,7 +411,8 @@ func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue
 	return false, nil
 }
 
-// bury stores the dead letters of a plan. What the server refuses as a letter, too, is kept, and leaves the plan, so that it can be cancelled.
+// bury stores the dead letters of a plan. What the server refuses as a letter, too, is kept, and
+// leaves the plan, so that it can be cancelled.
 func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed) (finished bool, err error) {
 	byType := map[string][]queue.DeadLetter{}
 	slots := map[queue.ID]queue.ScheduleKey{}
@@ -441,60 +450,4 @@ func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.Schedu
 	swapped, err := p.store.swapPlan(ctx, plan.version, next)
 	*plan = next
 	return swapped && err == nil, err
-}
-
-// cancel removes delayed messages that no plan contains.
-func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cancelled int, err error) {
-	if err := p.store.cancel(ctx, slots); err != nil {
-		return 0, err
-	}
-	head, err := p.fence(ctx)
-	if err != nil {
-		return 0, err
-	}
-	there, err := p.store.delayedAt(ctx, slots)
-	if err != nil {
-		return 0, err
-	}
-	there = slices.DeleteFunc(there, func(d delayed) bool {
-		return slices.Contains(head.slots(), queue.ScheduleKeyOf(&d.Message))
-	})
-	ids := idsOf(there)
-	known, err := p.store.settled(ctx, ids)
-	if err != nil {
-		return 0, err
-	}
-	if err := p.store.settle(ctx, ids, head.passed); err != nil {
-		return 0, err
-	}
-	for i := range there {
-		if !known[there[i].ID] { // else it is a late repetition of what was promoted or cancelled before
-			cancelled++
-		}
-	}
-	if err := p.store.remove(ctx, slotsOf(there)); err != nil {
-		return 0, err
-	}
-	return cancelled, nil
-}
-
-// fence replaces the plan by itself: no plan that was made of what was read before can follow it.
-func (p *promoter) fence(ctx context.Context) (plan, error) {
-	for {
-		head, ok, err := p.store.readPlan(ctx)
-		switch {
-		case err != nil:
-			return plan{}, err
-		case !ok:
-			if err := p.store.createPlan(ctx, plan{version: newVersion()}); err != nil {
-				return plan{}, err
-			}
-			continue
-		}
-		version := head.version
-		head.version = newVersion()
-		if swapped, err := p.store.swapPlan(ctx, version, head); err != nil || swapped {
-			return head, err
-		}
-	}
 }

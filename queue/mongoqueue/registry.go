@@ -80,8 +80,9 @@ func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[strin
 	return err
 }
 
-// skip splits a key of messages into its type, if it is a message's, and a key below which everything else is of the same
-// kind. A foreign key has no type, and what follows is the next key that begins otherwise: never is a message walked.
+// skip splits a key of messages into its type, if it is a message's, and a key below which
+// everything else is of the same kind. A foreign key has no type, and what follows is the next key
+// that begins otherwise: never is a message walked.
 func skip(key string) (typ, next string, stray bool) {
 	n := 0
 	for n < len(key) && isTypeByte(key[n]) {
@@ -205,7 +206,8 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntr
 	return q.raiseFile(ctx, typ, f)
 }
 
-// raiseFile raises epoch and durable index of the type's entry, if it is that of the same file and the guards hold.
+// raiseFile raises epoch and durable index of the type's entry, if it is that of the same file and
+// the guards hold.
 func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry, guards ...bson.E) (found bool, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err

@@ -33,7 +33,8 @@ const (
 	// probeKey is behind the keys of all types: nobody fetches it.
 	probeKey = "~probe"
 
-	// keptFor is how long a message that cannot be promoted is passed over before it is looked at again. Perhaps it was not complete.
+	// keptFor is how long a message that cannot be promoted is passed over before it is looked at
+	// again. Perhaps it was not complete.
 	keptFor  = time.Minute
 	keptMost = 100_000 // messages that are remembered for that
 )
@@ -52,7 +53,8 @@ func slotKeys(slots []queue.ScheduleKey) []string {
 	return keys
 }
 
-// parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is another question, see queuedriver.DecideDue.
+// parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is
+// another question, see queuedriver.DecideDue.
 func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 	due, rest, _ := strings.Cut(key, "/")
 	end := max(len(rest)-queue.IDLen-1, 0)
@@ -69,7 +71,8 @@ func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 //
 //	insert into scheduled, as Insert does into messages: ordered, w: majority; duplicate key: it landed before.
 //
-// What landed before and was promoted meanwhile lands once more. Promote knows it by its note (settled/…) and removes it.
+// What landed before and was promoted meanwhile lands once more. Promote knows it by its note
+// (settled/…) and removes it.
 func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	msgs, err := queuedriver.CheckDelay(msgs)
 	if err != nil {
@@ -123,8 +126,9 @@ func (q *Queue) NextDue(ctx context.Context) (time.Time, bool, error) {
 	return s.Due, ok, nil
 }
 
-// firstDelayed is the slot of the first message that is due and not kept, or that will be due. If others have stored so much before it that this
-// look does not reach it, it is a slot of no type: nothing is due before it, and the next look goes on from here.
+// firstDelayed is the slot of the first message that is due and not kept, or that will be due. If
+// others have stored so much before it that this look does not reach it, it is a slot of no type:
+// nothing is due before it, and the next look goes on from here.
 //
 //	find {_id: {$gt: "0", $lt: "281474976710656"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. What cannot be promoted is passed over, in
 //	pages of 1000 keys, see walk.
@@ -157,8 +161,9 @@ func (q *Queue) firstDelayed(ctx context.Context) (queue.ScheduleKey, bool, erro
 	}
 }
 
-// firstOf is the first of some keys under which a message lies that can be promoted, buried or removed, or that is not due: how many keys are before
-// it, and its slot. All are before it if there is none. It also tells how many messages were read to know that.
+// firstOf is the first of some keys under which a message lies that can be promoted, buried or
+// removed, or that is not due: how many keys are before it, and its slot. All are before it if
+// there is none. It also tells how many messages were read to know that.
 func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *walk) (n int, first queue.ScheduleKey, read int, err error) {
 	var due []queue.ScheduleKey
 	var at []int // of due in keys
@@ -198,7 +203,8 @@ func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *wa
 	return len(keys), queue.ScheduleKey{}, read, nil
 }
 
-// examine is the index of the first of some messages that are due which can be promoted, buried or removed; len(slots) if there is none. Those before it are kept.
+// examine is the index of the first of some messages that are due which can be promoted, buried or
+// removed; len(slots) if there is none. Those before it are kept.
 func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk) (int, error) {
 	if len(slots) == 0 {
 		return 0, nil
@@ -303,7 +309,8 @@ func (q *Queue) eachAt(ctx context.Context, slots []queue.ScheduleKey, f func(de
 	return q.eachDelayed(ctx, filter, len(keys), func(d delayed, ok bool) bool { return !ok || f(d) })
 }
 
-// eachDelayed calls f with the documents that filter matches, in order, until it returns false. ok is false for those that are no delayed messages.
+// eachDelayed calls f with the documents that filter matches, in order, until it returns false. ok
+// is false for those that are no delayed messages.
 func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f func(d delayed, ok bool) bool) error {
 	cursor, err := q.scheduled.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(batch, deadBatch))))
 	if err != nil {

@@ -16,8 +16,9 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// What others have stored in our collections under keys that are no message's is passed over in pages, never with a round trip for each key. How far
-// one call goes is bounded; the next one goes on from there, so whatever lies behind is reached. See docs/decisions/0117.
+// What others have stored in our collections under keys that are no message's is passed over in
+// pages, never with a round trip for each key. How far one call goes is bounded; the next one goes
+// on from there, so whatever lies behind is reached. See docs/decisions/0117.
 const (
 	keysFew   = 100 // keys of a page where each kind has many
 	keysPage  = 1000
@@ -27,11 +28,13 @@ const (
 	walkMost = 100_000   // delayed messages and foreign keys that one look for what is due passes over …
 	readCost = 10        // … counting so many for one that has to be read
 
-	// walkAgain is how long what was passed over is not looked at again, so by how much more a message is late that is stored among it after it was due.
+	// walkAgain is how long what was passed over is not looked at again, so by how much more a
+	// message is late that is stored among it after it was due.
 	walkAgain = 5 * time.Second
 )
 
-// readKeys reads keys of c between two others, in order. more tells that there may be others behind the last one.
+// readKeys reads keys of c between two others, in order. more tells that there may be others behind
+// the last one.
 //
 //	find {_id: {$gt: from, $lt: to}} → _id only, sort {_id: 1}, limit; index: _id.
 func readKeys(ctx context.Context, c *mongo.Collection, from, to string, limit int) (keys []string, more bool, err error) {
@@ -58,9 +61,11 @@ type scan struct {
 	strays queue.Strays
 }
 
-// skipScan adds the types that have a head in c: it reads a page of keys, then the page behind the range of the last type in it, and so on.
+// skipScan adds the types that have a head in c: it reads a page of keys, then the page behind the
+// range of the last type in it, and so on.
 //
-// A call ends after scanMost keys that lead to no type. What it has found is remembered, and the next call goes on.
+// A call ends after scanMost keys that lead to no type. What it has found is remembered, and the
+// next call goes on.
 func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
 	s := q.beginScan(c)
 	for limit, passed := keysFew, 0; ; {

@@ -48,11 +48,13 @@ func parseURI(uri string) (*options.ClientOptions, string, error) {
 	return co, database, nil
 }
 
-// fileOptions are those that name files, in lower case. The driver reads them without a bound, and each client reads them again.
+// fileOptions are those that name files, in lower case. The driver reads them without a bound, and
+// each client reads them again.
 var fileOptions = []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile", "tlscertificatefile",
 	"tlsprivatekeyfile"}
 
-// checkFiles refuses pipes and devices: reading one may never end. What cannot be looked at the driver reports.
+// checkFiles refuses pipes and devices: reading one may never end. What cannot be looked at the
+// driver reports.
 func checkFiles(uri string) error {
 	_, query, _ := strings.Cut(uri, "?")
 	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' }) {

@@ -12,9 +12,9 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// CheckInsert is what every backend calls first in Insert: the type is valid and every message is within the limits,
-// has an ID and is of that type (an empty Message.Type stands for typ). The error is a refusing *InsertError, and
-// nothing may be stored then.
+// CheckInsert is what every backend calls first in Insert: the type is valid and every message is
+// within the limits, has an ID and is of that type (an empty Message.Type stands for typ). The
+// error is a refusing *InsertError, and nothing may be stored then.
 func CheckInsert(typ string, msgs []queue.Message) error {
 	refuse := func(err error) error { return &queue.InsertError{Refused: true, Err: err} }
 	if err := queue.ValidateType(typ); err != nil {
@@ -48,7 +48,8 @@ func valid(m *queue.Message, typ string) error {
 	return of.Validate()
 }
 
-// CheckFetch is what every backend calls first in Fetch: the type is valid and the limit makes sense.
+// CheckFetch is what every backend calls first in Fetch: the type is valid and the limit makes
+// sense.
 func CheckFetch(typ string, limit queue.Limit) error {
 	if limit.Messages < 1 || limit.Bytes < 0 {
 		return fmt.Errorf("fetch: limit of %d messages and %d bytes, want at least 1 message and no negative bytes", limit.Messages, limit.Bytes)
@@ -64,8 +65,9 @@ func CheckDepth(typ string, most int) error {
 	return queue.ValidateType(typ)
 }
 
-// TooManyHeaders says what is wrong with a stored message that has n headers, "" if they are not too many. A backend asks it before it decodes them: such a
-// message is Incomplete, as what somebody else has stored must not take more memory than Size counts.
+// TooManyHeaders says what is wrong with a stored message that has n headers, "" if they are not
+// too many. A backend asks it before it decodes them: such a message is Incomplete, as what
+// somebody else has stored must not take more memory than Size counts.
 func TooManyHeaders(n int) string {
 	if n <= queue.MaxHeaderCount {
 		return ""
@@ -73,9 +75,10 @@ func TooManyHeaders(n int) string {
 	return fmt.Sprintf("it has %d headers, at most %d are allowed", n, queue.MaxHeaderCount)
 }
 
-// CheckDeadLetters is what every backend calls first in MoveToDeadLetters: the type is valid, and every letter is of that type and complete. It returns
-// the letters as they are to be stored, at the given time. Sizes are not checked: that a message is too large for a file
-// may be why it is one.
+// CheckDeadLetters is what every backend calls first in MoveToDeadLetters: the type is valid, and
+// every letter is of that type and complete. It returns the letters as they are to be stored, at
+// the given time. Sizes are not checked: that a message is too large for a file may be why it is
+// one.
 func CheckDeadLetters(typ string, letters []queue.DeadLetter, at time.Time) ([]queue.DeadLetter, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
@@ -103,7 +106,8 @@ func storable(s string) string {
 	return strings.ToValidUTF8(s, "")
 }
 
-// CheckSettingsPatch is what every backend calls first in PatchSettings. It returns c as it is to be stored.
+// CheckSettingsPatch is what every backend calls first in PatchSettings. It returns c as it is to
+// be stored.
 func CheckSettingsPatch(typ string, c queue.SettingsPatch) (queue.SettingsPatch, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return c, err
@@ -140,7 +144,8 @@ const (
 	maxMemberError  = 500 // bytes of an error; Heartbeat cuts off the rest
 )
 
-// CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be stored, at the given time.
+// CheckHeartbeat is what every backend calls first in Heartbeat. It returns m as it is to be
+// stored, at the given time.
 func CheckHeartbeat(m queue.Member, at time.Time) (queue.Member, error) {
 	if m.Instance == "" || len(m.Instance) > MaxMemberID || storable(m.Instance) != m.Instance {
 		return m, fmt.Errorf("heartbeat: ID %q; use 1 to %d bytes of UTF-8", shorten.Text(m.Instance), MaxMemberID)
@@ -181,13 +186,15 @@ func CheckForeignKeys(typ string, most int) error {
 	return queue.ValidateType(typ)
 }
 
-// NotForeignKey is the error of RemoveForeignKeys for a key that is a message's, or of another type.
+// NotForeignKey is the error of RemoveForeignKeys for a key that is a message's, or of another
+// type.
 func NotForeignKey(typ, key string) error {
 	return fmt.Errorf("%q is not one of the foreign keys of type %s: nothing was removed", shorten.Text(key), typ)
 }
 
-// CheckDelay is what every backend calls first in Delay: every message is valid, has an ID and a Due, and is complete. It returns the
-// messages as they are to be stored. The error is a refusing *InsertError, and nothing may be stored then.
+// CheckDelay is what every backend calls first in Delay: every message is valid, has an ID and a
+// Due, and is complete. It returns the messages as they are to be stored. The error is a refusing
+// *InsertError, and nothing may be stored then.
 func CheckDelay(msgs []queue.Message) ([]queue.Message, error) {
 	out := make([]queue.Message, len(msgs))
 	for i, m := range msgs {

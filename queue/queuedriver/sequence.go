@@ -8,12 +8,13 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sequence is the numbers under which the delayed messages of one type are promoted: one for all who promote. A backend keeps it as
-// durably as the messages, and changes it in the same step that decides which messages get the numbers.
+// Sequence is the numbers under which the delayed messages of one type are promoted: one for all
+// who promote. A backend keeps it as durably as the messages, and changes it in the same step that
+// decides which messages get the numbers.
 //
 // rule: it is stored, and not each promoter's own. A consumer sees a new producer number without the contiguity of the old one
-// (docs/decisions/0304), so a change of promoters would cost the order, or a pause; and a number that was given away in
-// memory only could be given to two messages, or to none.
+// (docs/decisions/0304), so a change of promoters would cost the order, or a pause; and a number
+// that was given away in memory only could be given to two messages, or to none.
 type Sequence struct {
 	Producer uint64
 	N        uint64 // given last
@@ -24,19 +25,22 @@ type Sequence struct {
 // Moment is what a promoter knows about time when it gives numbers.
 type Moment struct {
 	Now time.Time // the backend's clock
-	// Passed is a count of the time that has passed, which a backend keeps with the sequences. Each promoter adds what it has itself seen pass, by a clock
-	// that cannot be set, since it saw that there was nothing left to do for the one before; compare-and-set decides who adds. So it lags behind
-	// when promoters change or none runs, and is never ahead of the time that has passed.
+	// Passed is a count of the time that has passed, which a backend keeps with the sequences. Each
+	// promoter adds what it has itself seen pass, by a clock that cannot be set, since it saw that
+	// there was nothing left to do for the one before; compare-and-set decides who adds. So it lags
+	// behind when promoters change or none runs, and is never ahead of the time that has passed.
 	Passed time.Duration
-	// Watched: nobody else has promoted since this promoter did, so nothing that has passed since then is missing in Passed.
+	// Watched: nobody else has promoted since this promoter did, so nothing that has passed since
+	// then is missing in Passed.
 	Watched bool
 }
 
 const (
-	// sequenceIdle is how long a Sequence rests before it takes a new producer number: longer than a consumer's sweep and the pause of
-	// docs/decisions/0304 (order across numbers), and far shorter than
-	// the time after which a consumer forgets a producer. It is no longer than that: a database that is restored from a backup has
-	// the numbers of the backup, and gives those again that were given since, unless the sequence has rested.
+	// sequenceIdle is how long a Sequence rests before it takes a new producer number: longer than
+	// a consumer's sweep and the pause of docs/decisions/0304 (order across numbers), and far
+	// shorter than the time after which a consumer forgets a producer. It is no longer than that: a
+	// database that is restored from a backup has the numbers of the backup, and gives those again
+	// that were given since, unless the sequence has rested.
 	sequenceIdle = time.Minute
 	// sequenceKept is how long a sequence is kept that rests, for its At.
 	sequenceKept = 24 * time.Hour

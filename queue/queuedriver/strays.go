@@ -9,7 +9,8 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// StrayRecord is what a backend has passed over last, for its Strays. Its zero value is empty. It is safe for concurrent use.
+// StrayRecord is what a backend has passed over last, for its Strays. Its zero value is empty. It
+// is safe for concurrent use.
 type StrayRecord struct {
 	mu  sync.Mutex
 	all map[string]queue.Strays // by where and what they are

@@ -20,10 +20,12 @@ func encodeHeaders(headers map[string]string) (any, error) {
 	return string(b), err
 }
 
-// maxHeaderText is how long the headers of a message can be in JSON, in bytes: each of theirs may take six, as \u0001.
+// maxHeaderText is how long the headers of a message can be in JSON, in bytes: each of theirs may
+// take six, as \u0001.
 const maxHeaderText = 6*queue.MaxHeaders + 6*queue.MaxHeaderCount + 2
 
-// headersColumn reads headers, and not more than maxHeaderText of them: instead of what is longer it reads tooLong, which is no JSON, and the length.
+// headersColumn reads headers, and not more than maxHeaderText of them: instead of what is longer
+// it reads tooLong, which is no JSON, and the length.
 const tooLong = "more: "
 
 var headersColumn = fmt.Sprintf(`CASE WHEN octet_length(headers) > %d THEN '%s' || octet_length(headers) ELSE headers END`, maxHeaderText, tooLong)
@@ -54,7 +56,8 @@ func decode(m *queue.Message, id []byte, headers *string) error {
 	return nil
 }
 
-// countHeaders counts the members of a JSON object up to where it is damaged, if it is; 0 for what is none.
+// countHeaders counts the members of a JSON object up to where it is damaged, if it is; 0 for what
+// is none.
 func countHeaders(headers string) (n int) {
 	d := json.NewDecoder(strings.NewReader(headers))
 	depth, key := 0, false // key: the next token at depth 1 is one

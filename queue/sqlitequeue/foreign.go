@@ -11,7 +11,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// isMessage chooses the rows of queue_messages that are messages. The others have foreign keys. Fetch reads the same.
+// isMessage chooses the rows of queue_messages that are messages. The others have foreign keys.
+// Fetch reads the same.
 const isMessage = `length(id) = 20 AND id > zeroblob(20)`
 
 func isForeign(id []byte) bool { return len(id) != len(queue.ID{}) || queue.ID(id).IsZero() }

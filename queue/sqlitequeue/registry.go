@@ -67,7 +67,8 @@ func listed(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays,
 	return strays, addTypes(rows, found, &strays)
 }
 
-// addTypes adds those that are types. What others have put there under names that no type can have is nothing that anybody could serve.
+// addTypes adds those that are types. What others have put there under names that no type can have
+// is nothing that anybody could serve.
 func addTypes(rows *sql.Rows, found map[string]bool, strays *queue.Strays) error {
 	defer rows.Close()
 	for rows.Next() {
@@ -134,7 +135,8 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 	return registered, nil
 }
 
-// UpdateFile implements queue.Queue: one update by type and file_id, synced. No row: none is registered, or another file.
+// UpdateFile implements queue.Queue: one update by type and file_id, synced. No row: none is
+// registered, or another file.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (updated bool, err error) {
 	if err := checkFile(typ, f); err != nil {
 		return false, err
@@ -151,8 +153,8 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntr
 	return updated, nil
 }
 
-// AckFile implements queue.Queue: one update by type, file_id and epoch, and the deletions, in one transaction. It is not synced: a power failure
-// undoes both or none.
+// AckFile implements queue.Queue: one update by type, file_id and epoch, and the deletions, in one
+// transaction. It is not synced: a power failure undoes both or none.
 func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (ok bool, err error) {
 	if err := checkFile(typ, f); err != nil {
 		return false, err

@@ -24,9 +24,11 @@ var delayedDDL = []string{
 		headers TEXT, -- JSON object; null without headers
 		UNIQUE (due, type, id)
 	) STRICT`,
-	// What was promoted or cancelled lately, so that a late repetition of its publisher does not bring it back.
+	// What was promoted or cancelled lately, so that a late repetition of its publisher does not
+	// bring it back.
 	`CREATE TABLE IF NOT EXISTS queue_delayed_settled (id BLOB PRIMARY KEY, ` + settledColumn + `) STRICT, WITHOUT ROWID`,
-	// How much time has passed, see queuedriver.Moment: one row, with another version after each promotion.
+	// How much time has passed, see queuedriver.Moment: one row, with another version after each
+	// promotion.
 	`CREATE TABLE IF NOT EXISTS queue_delayed_passed (
 		one     INTEGER PRIMARY KEY CHECK (one = 1),
 		version INTEGER NOT NULL,
@@ -41,7 +43,8 @@ var delayedDDL = []string{
 	) STRICT, WITHOUT ROWID`,
 }
 
-// These columns came later: databases of earlier versions lack them, and those versions leave them out.
+// These columns came later: databases of earlier versions lack them, and those versions leave them
+// out.
 const (
 	settledColumn = `passed INTEGER` // milliseconds, as in queue_delayed_passed: when it was settled
 	usedColumn    = `used INTEGER`   // milliseconds, as in queue_delayed_passed: when the number was given
@@ -78,8 +81,8 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	return insertError(ctx, "delay messages", err, written)
 }
 
-// Promote implements queue.Queue: everything in one transaction, synced. So a message is in one place at any time, and nobody but
-// this transaction has seen the numbers that it gives.
+// Promote implements queue.Queue: everything in one transaction, synced. So a message is in one
+// place at any time, and nobody but this transaction has seen the numbers that it gives.
 func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promotion, err error) {
 	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
@@ -138,14 +141,16 @@ func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queuedriver.Moment, erro
 	return m, err
 }
 
-// readPassed returns how much time had passed at the last promotion. There was none if version is 0.
+// readPassed returns how much time had passed at the last promotion. There was none if version is
+// 0.
 func readPassed(tx *sqlitedb.Tx) (version int64, passed time.Duration, err error) {
 	var ms int64
 	_, err = tx.Get([]any{&version, &ms}, `SELECT version, passed FROM queue_delayed_passed`)
 	return version, time.Duration(ms) * time.Millisecond, err
 }
 
-// forget removes, now and then, notes that are old enough, counted by time that promoters have seen pass. The bound of the ID only spares a look at most of them.
+// forget removes, now and then, notes that are old enough, counted by time that promoters have seen
+// pass. The bound of the ID only spares a look at most of them.
 func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -268,7 +273,8 @@ func buryDelayed(tx *sqlitedb.Tx, m *due, now queuedriver.Moment) error {
 	return err
 }
 
-// settleDelayed removes a delayed message and remembers that, as long as its publisher may repeat it.
+// settleDelayed removes a delayed message and remembers that, as long as its publisher may repeat
+// it.
 func settleDelayed(tx *sqlitedb.Tx, s queue.ScheduleKey, passed time.Duration) (removed bool, err error) {
 	n, err := tx.Exec(`DELETE FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`, s.Due.UnixMilli(), s.Type, s.ID[:])
 	if err == nil && n > 0 { // rule: whatever the time of the ID and a clock say
@@ -288,8 +294,9 @@ func readDelayed(tx *sqlitedb.Tx, behind walk, until time.Time, limit queue.Limi
 	return out, err
 }
 
-// eachDue calls f with the messages behind w that are due at the given time, in order, until it returns false, and tells w what it passes over. Payloads are not
-// read: they are moved inside the database.
+// eachDue calls f with the messages behind w that are due at the given time, in order, until it
+// returns false, and tells w what it passes over. Payloads are not read: they are moved inside the
+// database.
 func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64) bool) error {
 	rows, err := tx.Query(`SELECT due, type, id, length(payload), `+headersColumn+` FROM queue_delayed WHERE due <= ? AND (due, type, id) > (?, ?, ?) ORDER BY due, type, id`,
 		until.UnixMilli(), w.from, w.last.Type, w.last.ID[:])
@@ -329,7 +336,8 @@ func dueOf(s queue.ScheduleKey) int64 {
 	return s.Due.UnixMilli()
 }
 
-// NextDue implements queue.Queue: the first entry of the unique index that is not due, or the first message that is.
+// NextDue implements queue.Queue: the first entry of the unique index that is not due, or the first
+// message that is.
 func (q *Queue) NextDue(ctx context.Context) (due time.Time, ok bool, err error) {
 	var w walk
 	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) (err error) {

@@ -1,5 +1,6 @@
-// Package sqlitequeue keeps a queue in an embedded SQLite database that several worker and producer processes of one
-// machine share. It needs no server and keeps the same promises as the queue in MongoDB.
+// Package sqlitequeue keeps a queue in an embedded SQLite database that several worker and producer
+// processes of one machine share. It needs no server and keeps the same promises as the queue in
+// MongoDB.
 //
 //	queue_messages  type, id (the 20 bytes), payload, headers (JSON); unique on (type, id)
 //	queue_dead      the dead letters: the same, and reason, attempts, worker, at
@@ -12,11 +13,12 @@
 //
 // Rows of queue_messages whose id is no message ID are passed over, see queue.ForeignKeyStore.
 //
-// The unique index serves order, range, lookup, depth and the list of types; the payloads lie beside it in the order of
-// insertion, which is also the order of deletion (docs/decisions/0302).
+// The unique index serves order, range, lookup, depth and the list of types; the payloads lie
+// beside it in the order of insertion, which is also the order of deletion (docs/decisions/0302).
 //
-// A batch is one transaction: it becomes visible as a whole, so a reader never sees a message without those before it.
-// Insert is synced to disk before it returns; Ack is not synced, as a power failure that undoes it only redelivers.
+// A batch is one transaction: it becomes visible as a whole, so a reader never sees a message
+// without those before it. Insert is synced to disk before it returns; Ack is not synced, as a
+// power failure that undoes it only redelivers.
 package sqlitequeue
 
 import (
@@ -77,7 +79,8 @@ var ddl = []string{
 	) STRICT, WITHOUT ROWID`,
 }
 
-// generationColumn came after the others: databases of earlier versions lack it, and those versions work with it.
+// generationColumn came after the others: databases of earlier versions lack it, and those versions
+// work with it.
 const generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
 
 // addColumn adds a column, of which the definition begins with the name, where it is missing.
@@ -104,7 +107,8 @@ func addColumn(ctx context.Context, db *sqlitedb.DB, table, column string) error
 	})
 }
 
-// rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is gained (0302).
+// rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is
+// gained (0302).
 const rowsPerStatement = 20
 
 var (
@@ -123,7 +127,8 @@ func deleteRows(n int) string {
 	return `DELETE FROM queue_messages WHERE type = ? AND id IN (` + strings.Repeat(`, ?`, n)[2:] + `)`
 }
 
-// Queue is a queue.Queue in a SQLite database. Safe for concurrent use, and by any number of processes at a time.
+// Queue is a queue.Queue in a SQLite database. Safe for concurrent use, and by any number of
+// processes at a time.
 type Queue struct {
 	db    *sqlitedb.DB
 	clock clock.Server // this machine's
@@ -138,8 +143,9 @@ type Queue struct {
 
 var _ queue.Queue = (*Queue)(nil)
 
-// Open opens the database at path, creating it and its directory when they are missing. The same file may hold the locks
-// of sqlitelock. Errors name the file and the remedy, and wrap queue.ErrPermission where it applies.
+// Open opens the database at path, creating it and its directory when they are missing. The same
+// file may hold the locks of sqlitelock. Errors name the file and the remedy, and wrap
+// queue.ErrPermission where it applies.
 func Open(ctx context.Context, path string) (*Queue, error) {
 	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
 	if err != nil {
@@ -164,10 +170,12 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	return q, nil
 }
 
-// Close implements queue.Queue. It waits for transactions that are under way. Closing twice is no error.
+// Close implements queue.Queue. It waits for transactions that are under way. Closing twice is no
+// error.
 func (q *Queue) Close() error { return explain("close", q.db.Close()) }
 
-// Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or Promote, advanced by what has passed since.
+// Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or
+// Promote, advanced by what has passed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	// A read, so that an ended context and a closed database answer as everywhere.
 	if err := q.db.Read(ctx, func(*sqlitedb.Tx) error { return nil }); err != nil {
@@ -178,7 +186,8 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 
 func (q *Queue) now() time.Time { return q.clock.Now() }
 
-// readClock reads this machine's clock. There is no second one: what it must agree with is what has passed since it was read before.
+// readClock reads this machine's clock. There is no second one: what it must agree with is what has
+// passed since it was read before.
 func (q *Queue) readClock() { q.clock.Read(time.Now(), time.Time{}) }
 
 // Insert implements queue.Queue: one transaction, synced to disk.
@@ -217,7 +226,8 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	return insertError(ctx, "insert "+typ, err, written)
 }
 
-// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. A page of nothing but foreign keys is no end.
+// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. A page
+// of nothing but foreign keys is no end.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -303,7 +313,8 @@ func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	return nil
 }
 
-// Depth implements queue.Queue: at most max+1 entries of the index; of all of them if there are foreign keys among those.
+// Depth implements queue.Queue: at most max+1 entries of the index; of all of them if there are
+// foreign keys among those.
 func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
 	if err := queuedriver.CheckDepth(typ, most); err != nil {
 		return queue.Depth{}, err

@@ -9,16 +9,18 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// What others have put into our tables under names that no type can have is passed over without a statement for each row. See docs/decisions/0117.
+// What others have put into our tables under names that no type can have is passed over without a
+// statement for each row. See docs/decisions/0117.
 
-// walkAgain is how long delayed messages that cannot be promoted are not looked at again, so by how much more a message is late that is stored
-// among them after it was due.
+// walkAgain is how long delayed messages that cannot be promoted are not looked at again, so by how
+// much more a message is late that is stored among them after it was due.
 const walkAgain = 5 * time.Second
 
 // noType chooses rows whose type no type can have.
 const noType = `(type GLOB '*[^a-z0-9._-]*' OR type NOT GLOB '[a-z0-9]*' OR octet_length(type) > 64)`
 
-// skipScan adds the types of a table: its first type, the first one behind that, and so on, each found by the table's index on (type, id).
+// skipScan adds the types of a table: its first type, the first one behind that, and so on, each
+// found by the table's index on (type, id).
 func skipScan(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error) {
 	strays := straysOf(table, "types that no type can have", noType)
 	rows, err := tx.Query(`WITH RECURSIVE names (type) AS (

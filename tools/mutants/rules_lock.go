@@ -62,7 +62,7 @@ var lockRules = []rule{
 		old: `return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)`, new: `return max(a.l.seen.look(a.name).floor+1, minToken)`},
 	{file: "lock/acquire.go", rule: "an id is inserted once at most", tests: "TestAnIDIsInsertedOnce",
 		old: `if a.inserted && now != stepConfirm {`, new: `if false {`},
-	{file: "lock/acquire.go", rule: "an id is inserted once at most", how: "not before a place in the queue", tests: "TestAnIDIsInsertedOnce",
+	{file: "lock/waitqueue.go", rule: "an id is inserted once at most", how: "not before a place in the queue", tests: "TestAnIDIsInsertedOnce",
 		old: "	if a.inserted {\n\t\ta.renewID()\n\t}\n\ta.queued", new: "	a.queued"},
 	{file: "lock/takeover.go", rule: "a place in the queue is itself a lease", hangs: true, timeout: 30 * time.Second, tests: "TestADeadWaiterHoldsTheLineUpForItsPlaceOnly",
 		old: `if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {`, new: `if false {`},
@@ -98,7 +98,7 @@ var lockRules = []rule{
 	{file: "lock/graph.go", rule: "what is locked was found without a lock", tests: "TestGraphFollowsAParentThatChangedDuringTheWait",
 		old: `if err == nil && slices.Equal(again.roots, r.roots) {`, new: `if err == nil {`},
 
-	{file: "lock/acquire.go", rule: "a writer who finds readers takes a place in the queue", tests: "TestWritersAreNotStarved",
+	{file: "lock/waitqueue.go", rule: "a writer who finds readers takes a place in the queue", tests: "TestWritersAreNotStarved",
 		old: `writer := !a.hold.Shared() && len(a.last.record.Shares) > 0`, new: `writer := false`},
 
 	// The stores: a conformance suite holds all of them.

@@ -80,7 +80,7 @@ var workerRules = []rule{
 		old: `if f.pool.promotesLate(ctx, f.pool.cfg.Retention) {`, new: `if false {`},
 	{file: "worker/fetch.go", rule: "nobody is forgotten while anything is pending", tests: "TestPoolForgetsNobodyWhoseCopyIsYetToBeFound",
 		old: `nothing && now.Sub(f.lastAged) >= fullSweepEvery {`, new: `true || now.Sub(f.lastAged) > 0 {`},
-	{file: "worker/status.go", rule: "who drains is not told that all is done", tests: "TestUntilEmptySaysWhatIsLeft",
+	{file: "worker/unfit.go", rule: "who drains is not told that all is done", tests: "TestUntilEmptySaysWhatIsLeft",
 		old: `if r.unfit != nil { // rule`, new: `if false { // rule`},
 	{file: "worker/append.go", rule: "what cannot be appended is not passed over in silence", tests: "TestSpoiledMessagesAreNamedInTheLog",
 		old: `if why := m.Unfit(); why != "" { // rule`, new: `if why := m.Unfit(); false { // rule`},

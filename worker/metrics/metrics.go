@@ -7,12 +7,14 @@
 //	m.Attach(pool, cfg) // counters, states, backlog
 //	registry.MustRegister(m)
 //
-// The registry, and how it is served, is yours (promhttp.HandlerFor). All names begin with fencepost_; docs/metrics.md lists them. The only label is
-// type, and cause for lost sessions. A type that the pool does not serve any more is dropped, with what was counted of it.
+// The registry, and how it is served, is yours (promhttp.HandlerFor). All names begin with
+// fencepost_; docs/metrics.md lists them. The only label is type, and cause for lost sessions. A
+// type that the pool does not serve any more is dropped, with what was counted of it.
 //
-// A scrape asks the server for the backlog of the served types, at most once in 5 s, with a few questions at a time, and waits at
-// most one second for the answers; nothing else waits for anything. What is not known is absent, and never 0: backlog and age
-// while the server is away, token and index of a type that is not held.
+// A scrape asks the server for the backlog of the served types, at most once in 5 s, with a few
+// questions at a time, and waits at most one second for the answers; nothing else waits for
+// anything. What is not known is absent, and never 0: backlog and age while the server is away,
+// token and index of a type that is not held.
 package metrics
 
 import (
@@ -26,7 +28,8 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// BacklogMax is how many pending messages are counted per type, at most: a greater backlog is told as this.
+// BacklogMax is how many pending messages are counted per type, at most: a greater backlog is told
+// as this.
 const BacklogMax = backlog.DefaultMax
 
 // Buckets, in seconds and in messages.
@@ -80,7 +83,8 @@ func New() *Metrics {
 	return m
 }
 
-// Attach says which pool to tell about, and the configuration that it was made with. Until then there are no samples.
+// Attach says which pool to tell about, and the configuration that it was made with. Until then
+// there are no samples.
 func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -108,7 +112,8 @@ func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlo
 	return depths.Samples(ctx, types)
 }
 
-// Observe is for worker.Config.Observe. It allocates nothing but at the first observation of its kind and type.
+// Observe is for worker.Config.Observe. It allocates nothing but at the first observation of its
+// kind and type.
 func (m *Metrics) Observe(o worker.Observation) {
 	if errors.Is(o.Err, context.Canceled) || m.vecs[o.Step] == nil {
 		return
@@ -224,7 +229,8 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It returns within about a second, whatever the server does.
+// Collect implements prometheus.Collector. It returns within about a second, whatever the server
+// does.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.RLock()
 	pool, locker := m.pool, m.locker

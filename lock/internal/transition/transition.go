@@ -1,5 +1,6 @@
-// Package transition has the operations of [lock.Store] as functions on one record, for stores that can read and write a
-// record in one transaction. Each reports whether its condition was met; if not, the record is as it was.
+// Package transition has the operations of [lock.Store] as functions on one record, for stores that
+// can read and write a record in one transaction. Each reports whether its condition was met; if
+// not, the record is as it was.
 //
 // Records share nothing after a transition: what it changes it copies first.
 package transition
@@ -11,7 +12,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// A Func changes a record; exists is false, and the record empty but for its name, when there is none.
+// A Func changes a record; exists is false, and the record empty but for its name, when there is
+// none.
 type Func func(r *lock.Record, exists bool) bool
 
 // Create makes a held record without a token.

@@ -61,7 +61,8 @@ func (l *Ledger) trimSkipped() (early bool) {
 	return true
 }
 
-// trim forgets a quarter, the producers that have been silent for longest, if there are more than the most.
+// trim forgets a quarter, the producers that have been silent for longest, if there are more than
+// the most.
 func (d *Delayed) trim() (early bool) {
 	if d.spans <= d.most {
 		return false
@@ -76,7 +77,8 @@ func (d *Delayed) trim() (early bool) {
 	return true
 }
 
-// Load is how many producers and declared gaps the ledger remembers, and the most that TrimProducers leaves.
+// Load is how many producers and declared gaps the ledger remembers, and the most that
+// TrimProducers leaves.
 func (l *Ledger) Load() (producers, most int) { return len(l.last) + l.missing, l.mostProducers }
 
 // TrimProducers forgets a tenth, the producers that have been silent for longest, if there are more

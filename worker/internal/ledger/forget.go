@@ -47,7 +47,8 @@ func readLife(seenAt int64) life { return life{seenAt: seenAt, since: time.Now()
 // silent lists the producers of entries that may be forgotten. now is the queue's clock, in ms.
 //
 // rule: no wall clock forgets a producer. It is silent when this pool has not heard of it for retention, by the monotonic clock of this process. That
-// clock stands still while the machine sleeps, as the clocks of producers on it do, so the time is never too short.
+// clock stands still while the machine sleeps, as the clocks of producers on it do, so the time is
+// never too short.
 //
 // A pool that does not run for so long, as one that a timer starts to drain what there is, would
 // forget nobody. What it only knows from the file goes when the queue's clock says so and

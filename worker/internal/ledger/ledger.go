@@ -72,7 +72,8 @@ type Options struct {
 	Now          func() time.Time // monotonic, for the gap timeout
 	Sweep        func() uint64    // numbers the full sweeps over what is pending; defaults to one endless sweep
 
-	// NoFile: no file tells what came before, so missing messages may have been settled by an earlier session.
+	// NoFile: no file tells what came before, so missing messages may have been settled by an
+	// earlier session.
 	NoFile bool
 }
 
@@ -124,7 +125,8 @@ func (l *Ledger) Admit(m *queue.Message) Verdict {
 	last := entry.number()
 	switch {
 	case n == 0:
-		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in the queue.
+		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in
+		// the queue.
 		l.holdStuck(producer, m.ID)
 		return Hold
 	case n <= last:
@@ -181,7 +183,8 @@ func (l *Ledger) admitPassed(m *queue.Message, entry *producerEntry) Verdict {
 // way, or settled long ago.
 //
 // rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
-// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier session, or is lost.
+// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier
+// session, or is lost.
 func (l *Ledger) admitUnheard(m *queue.Message) Verdict {
 	producer, n := m.ID.Producer(), m.ID.N()
 	now, look := l.Sweep(), l.looked[producer]
@@ -271,7 +274,8 @@ func (e *producerEntry) number() uint64 {
 	return e.n
 }
 
-// KeyCopy reports whether the file has a message with m's idempotency key that was published within the window.
+// KeyCopy reports whether the file has a message with m's idempotency key that was published within
+// the window.
 func (l *Ledger) KeyCopy(m *queue.Message) bool { return l.keys.copied(m) }
 
 // DelayedCopy reports whether the file has the delayed message that became m, and which that is.
@@ -293,7 +297,8 @@ func (l *Ledger) Remember(m *queue.Message) {
 	}
 }
 
-// Skip records that m, which Admit has admitted, is put aside: a skip entry has its number in the file.
+// Skip records that m, which Admit has admitted, is put aside: a skip entry has its number in the
+// file.
 func (l *Ledger) Skip(m *queue.Message) {
 	l.keys.drop(m) // rule: a dead letter does not occupy its key. It may be published again.
 	l.delayed.drop(m)
@@ -344,5 +349,6 @@ func (g Gap) String() string {
 	return "going on behind a declared gap: some earlier messages of this producer are gone from the queue, others are there, but cannot be appended as they are"
 }
 
-// ms is the time in an ID, in ms since 1970: when its message was published, by its publisher's clock.
+// ms is the time in an ID, in ms since 1970: when its message was published, by its publisher's
+// clock.
 func ms(id queue.ID) int64 { return id.Time().UnixMilli() }

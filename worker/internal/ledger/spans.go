@@ -5,7 +5,8 @@ import (
 	"slices"
 )
 
-// span is the closed range of numbers [from, to]. Lists of spans are ascending, and joined where they touch.
+// span is the closed range of numbers [from, to]. Lists of spans are ascending, and joined where
+// they touch.
 type span struct{ from, to uint64 }
 
 // find returns the place of the first span that ends at n or later, and whether n is in it.

@@ -7,8 +7,8 @@ import (
 )
 
 // A state comes from a file, and a file may be damaged or written by something else. So the decoder
-// believes nothing: counts are compared with the bytes that are left before anything is allocated, memory
-// is counted as it grows, ranges must be what a worker writes, and no byte may be left over.
+// believes nothing: counts are compared with the bytes that are left before anything is allocated,
+// memory is counted as it grows, ranges must be what a worker writes, and no byte may be left over.
 
 // Restore replaces the ledger by a checkpoint's state.
 func (l *Ledger) Restore(state []byte) error { return l.RestoreWithin(state, BoundMemory) }
@@ -53,8 +53,8 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 	return d.err
 }
 
-// restore reads what appendState has written. Behind a hash of zeros keys come in pairs: the time at
-// which one was recorded, and that of its message's ID.
+// restore reads what appendState has written. Behind a hash of zeros keys come in pairs: the time
+// at which one was recorded, and that of its message's ID.
 func (k *keys) restore(d *stateDecoder) {
 	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
 	future := false
@@ -79,7 +79,8 @@ func (k *keys) restore(d *stateDecoder) {
 	}
 }
 
-// restore reads what appendState has written. A delayed message may have any number, so no range is too far.
+// restore reads what appendState has written. A delayed message may have any number, so no range is
+// too far.
 func (d *Delayed) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
 	for range s.uvarint() {

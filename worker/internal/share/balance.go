@@ -20,7 +20,8 @@ type claim struct {
 
 const nobody = -1
 
-// imbalanceThreshold is how many types more than another member one has to hold for its types to move.
+// imbalanceThreshold is how many types more than another member one has to hold for its types to
+// move.
 //
 // rule: types do not move for a difference of one. They would move for ever where shares cannot be the same.
 const imbalanceThreshold = 2
@@ -76,7 +77,8 @@ func balance(members []candidate, claims []claim) []int {
 	return owner
 }
 
-// balancer is the state of balance. The index behind the last member stands for nobody: it has what is free.
+// balancer is the state of balance. The index behind the last member stands for nobody: it has what
+// is free.
 type balancer struct {
 	members []candidate
 	load    []int

@@ -13,10 +13,10 @@ import (
 
 // The plan: who should hold which of the active types, and which of them this pool asks for.
 //
-// A type is active if somebody holds it and it had messages lately, or if it has backlog. Idle types and
-// paused ones count for nobody, so a replica that holds many of them is not spared its share of the
-// others. A type whose holder leaves is free in the plan before it is free in fact: its successor can be
-// waiting for the lock by then.
+// A type is active if somebody holds it and it had messages lately, or if it has backlog. Idle
+// types and paused ones count for nobody, so a replica that holds many of them is not spared its
+// share of the others. A type whose holder leaves is free in the plan before it is free in fact:
+// its successor can be waiting for the lock by then.
 const (
 	settle    = 5 * time.Second       // types that have changed hands just now are not asked for
 	askAgain  = 30 * time.Second      // … nor those that were asked for in vain
@@ -130,7 +130,8 @@ func (r *Rebalancer) seek() {
 		it.wanted++
 		// rule: nobody is asked on the ground of one look, which may be an old one, …
 		ripe := it.wanted > 1 && asks < maxAsks
-		// … nor for a type that has just moved: with what others know of that, it would move on and on.
+		// … nor for a type that has just moved: with what others know of that, it would move on and
+		// on.
 		ripe = ripe && (h.since.IsZero() || now.Sub(h.since) > settle)
 		ripe = ripe && (it.askedAt.IsZero() || now.Sub(it.askedAt) > askAgain)
 		if (ripe || h.leaving) && !it.ask && !it.asking { // a holder that leaves waits for us: one look is enough

@@ -38,7 +38,8 @@ type View interface {
 	Stopping() <-chan struct{}
 	// Troubles returns what keeps the pool from draining types now, by type.
 	Troubles() map[string]string
-	// Report logs the beginning and the end of failures to do something, and returns whether err is one.
+	// Report logs the beginning and the end of failures to do something, and returns whether err is
+	// one.
 	Report(what string, err error) (failed bool)
 	// Parting returns a context for what the pool says when it has finished, of at most so long.
 	Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc)
@@ -50,7 +51,8 @@ type Session interface {
 	Halt()                   // ends it soon
 }
 
-// Rebalancer is what a pool knows of the other replicas, and what it does about it. Safe for concurrent use.
+// Rebalancer is what a pool knows of the other replicas, and what it does about it. Safe for
+// concurrent use.
 type Rebalancer struct {
 	view   View
 	queue  Directory
@@ -152,7 +154,8 @@ func (r *Rebalancer) wakeUp(typ string) {
 	}
 }
 
-// Pause waits for d, or until something about the type has changed; false when the pool stopped meanwhile.
+// Pause waits for d, or until something about the type has changed; false when the pool stopped
+// meanwhile.
 func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) bool {
 	r.mu.Lock()
 	wake := r.types[typ].wake

@@ -49,7 +49,8 @@ func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	return false, 0
 }
 
-// Turn decides what to do about a type that has backlog; for TurnNone: how long to wait before asking again.
+// Turn decides what to do about a type that has backlog; for TurnNone: how long to wait before
+// asking again.
 func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

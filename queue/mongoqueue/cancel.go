@@ -1,0 +1,64 @@
+package mongoqueue
+
+import (
+	"context"
+	"slices"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// cancel removes delayed messages that no plan contains.
+func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cancelled int, err error) {
+	if err := p.store.cancel(ctx, slots); err != nil {
+		return 0, err
+	}
+	head, err := p.fence(ctx)
+	if err != nil {
+		return 0, err
+	}
+	there, err := p.store.delayedAt(ctx, slots)
+	if err != nil {
+		return 0, err
+	}
+	there = slices.DeleteFunc(there, func(d delayed) bool {
+		return slices.Contains(head.slots(), queue.ScheduleKeyOf(&d.Message))
+	})
+	ids := idsOf(there)
+	known, err := p.store.settled(ctx, ids)
+	if err != nil {
+		return 0, err
+	}
+	if err := p.store.settle(ctx, ids, head.passed); err != nil {
+		return 0, err
+	}
+	for i := range there {
+		if !known[there[i].ID] { // else it is a late repetition of what was promoted or cancelled before
+			cancelled++
+		}
+	}
+	if err := p.store.remove(ctx, slotsOf(there)); err != nil {
+		return 0, err
+	}
+	return cancelled, nil
+}
+
+// fence replaces the plan by itself: no plan that was made of what was read before can follow it.
+func (p *promoter) fence(ctx context.Context) (plan, error) {
+	for {
+		head, ok, err := p.store.readPlan(ctx)
+		switch {
+		case err != nil:
+			return plan{}, err
+		case !ok:
+			if err := p.store.createPlan(ctx, plan{version: newVersion()}); err != nil {
+				return plan{}, err
+			}
+			continue
+		}
+		version := head.version
+		head.version = newVersion()
+		if swapped, err := p.store.swapPlan(ctx, version, head); err != nil || swapped {
+			return head, err
+		}
+	}
+}
