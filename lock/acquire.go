@@ -401,12 +401,6 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	return stepRead, nil
 }
 
-// queueLease is the lease of a place in the queue, queueBeat how often it is renewed.
-const (
-	queueLease = time.Second
-	queueBeat  = queueLease / 5
-)
-
 // write runs the operation of a step that may make the lock ours.
 func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	if a.inserted && now != stepConfirm {

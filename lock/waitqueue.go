@@ -279,6 +279,12 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	return g, false
 }
 
+// queueLease is the lease of a place in the queue, queueBeat how often it is renewed.
+const (
+	queueLease = time.Second
+	queueBeat  = queueLease / 5
+)
+
 // enqueue takes or keeps a place in the record's queue: if the caller wants that, and if shared
 // holders could else follow one another for ever. A failure costs nothing but the place.
 func (a *attempt) enqueue(wait context.Context) {
