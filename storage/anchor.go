@@ -1,5 +1,13 @@
 package storage
 
+// Finding the last checkpoint without reading the file: from its end backwards, in steps, for the
+// marker that stands in front of every anchor.
+//
+//	◀── step ──┤◀── step ──┤ end of the file
+//	  checkpoint  … batches …  OPEN ─ names the checkpoint before it: jump there
+//
+// So opening a file takes as long as reading one checkpoint interval, however large it is.
+
 // startAtLastCheckpoint positions the scanner at the last checkpoint below its limit, or leaves it
 // at the start of the file when there is none. reread is called for each range before it is read.
 //

@@ -6,7 +6,9 @@ import (
 	"time"
 )
 
-// Bodies of the anchor records: fence, open, checkpoint, seal.
+// Bodies of the anchor records: fence, open, checkpoint, seal. They are small, but for a
+// checkpoint's, which has the caller's state, and are decoded whole. A later minor version may append
+// fields to an open record's and a seal's; a reader passes over those that it does not know.
 
 var errBody = errors.New("its body does not decode")
 

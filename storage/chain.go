@@ -184,6 +184,7 @@ func (e *ChainError) Error() string {
 	return fmt.Sprintf("%s: %s: %s; %s", e.Type, e.Reason, lost, e.Remedy)
 }
 
+// Is makes the error ErrIntegrity.
 func (e *ChainError) Is(target error) bool { return target == ErrIntegrity }
 
 // Check returns what is wrong between the files, in the order of generations. The names of all

@@ -7,6 +7,15 @@ import (
 	"github.com/klauspost/compress/zstd"
 )
 
+// A batch's body is stored as it is or compressed, batch by batch (Options.Compress):
+//
+//	records ──encodeRecords──▶ body ──zstd, where it saves enough──▶ stored body ──CRC──▶ file
+//
+// The checksum is that of the stored body, so a batch is verified without being decompressed; only
+// those who want its records pay for that. A file may come from anywhere, so nothing is allocated
+// by a length that a header claims: memory grows with the bytes that are there, and records leave
+// in pieces of a bounded size.
+
 // Codecs of a batch's body, in the low bits of a record's flags.
 const (
 	codecNone = 0

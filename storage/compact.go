@@ -6,6 +6,12 @@ import (
 	"fmt"
 )
 
+// Compaction writes a file anew, into its successor. Records keep their indexes; the voids, fences
+// and small batches that crashes, takeovers and slow producers left behind do not come along.
+// Repair is the same for a damaged file: a record of KindLost stands for each one that cannot be
+// read. The bytes of the old file stay as they are, and it is sealed only when the successor is
+// whole: whoever dies in between leaves a temporary file and nothing else.
+
 // CompactOptions of Compact. The zero value works.
 type CompactOptions struct {
 	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB, at most MaxPayload

@@ -10,6 +10,13 @@ import (
 	"time"
 )
 
+// A new file appears whole or not at all:
+//
+//	header ──▶ .orders.fpl.….tmp ──fsync──▶ link(2) to orders.fpl ──▶ fsync of the directory ──▶ first fence
+//
+// link(2) fails if the name is taken. So of several processes that create a file at the same time
+// one wins, and all of them go on with that one's file.
+
 // syncNames makes the file's name durable.
 //
 // rule: names come before content. Whoever created the file, or a directory above it, may have died before it synced

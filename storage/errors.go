@@ -56,6 +56,7 @@ func (e *FencedError) Error() string {
 		"use this directory, too)", e.Path, e.Op, e.Found, e.Expected)
 }
 
+// Is makes the error ErrFenced.
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 
 // CutError says that the file was made shorter, by somebody else than a writer, than what this
@@ -84,6 +85,7 @@ func (e *CutError) Error() string {
 		"or give up what is missing; and find out who cut it", e.Path, e.Op, e.Found, e.Durable, lost)
 }
 
+// Is makes the error ErrIntegrity.
 func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
 
 // EpochError says that the epoch offered to Open is not higher than every epoch the file has seen.
@@ -99,6 +101,7 @@ func (e *EpochError) Error() string {
 		"or is held elsewhere; raise the token above %d and open again", e.Path, e.Offered, e.InFile, e.InFile)
 }
 
+// Is makes the error ErrFenced.
 func (e *EpochError) Is(target error) bool { return target == ErrFenced }
 
 // PoisonedError is what every call on a dead Writer returns, starting with the call that killed it.
@@ -116,6 +119,7 @@ func (e *PoisonedError) Error() string {
 		e.Path, e.Op, e.Cause)
 }
 
+// Unwrap returns the cause.
 func (e *PoisonedError) Unwrap() error { return e.Cause }
 
 // ShortWriteError says that write(2) took only a part of a record. The part is a torn tail for
@@ -150,6 +154,7 @@ func (e *ReplacedError) Error() string {
 	}
 }
 
+// Is makes the error ErrIntegrity.
 func (e *ReplacedError) Is(target error) bool { return target == ErrIntegrity }
 
 // ForeignFileError says that the file is not a Fencepost file.
@@ -163,6 +168,7 @@ func (e *ForeignFileError) Error() string {
 		e.Path, hexBytes(e.Found), hexBytes([]byte(fileMagic)))
 }
 
+// Is makes the error ErrRefused.
 func (e *ForeignFileError) Is(target error) bool { return target == ErrRefused }
 
 // VersionError says that the file needs a newer reader or writer.
@@ -184,6 +190,7 @@ func (e *VersionError) Error() string {
 	return fmt.Sprintf("%s: %s is newer than this program, which knows %d.%d; use a newer fencepost", e.Path, what, majorVersion, minorVersion)
 }
 
+// Is makes the error ErrRefused.
 func (e *VersionError) Is(target error) bool { return target == ErrRefused }
 
 // HeaderError says that the file's header, its first 4096 bytes, is damaged.
@@ -201,6 +208,7 @@ func (e *HeaderError) Error() string {
 	return fmt.Sprintf("%s: the file header is damaged: %s; %s", e.Path, e.Reason, remedy)
 }
 
+// Is makes the error ErrIntegrity.
 func (e *HeaderError) Is(target error) bool { return target == ErrIntegrity }
 
 // WrongTypeError says that the file holds another type or generation than its name says.
@@ -218,6 +226,7 @@ func (e *WrongTypeError) Error() string {
 	return fmt.Sprintf("%s: the file holds type %q, not %q: it was renamed or copied; move it back to %s", e.Path, e.Found, e.Want, name)
 }
 
+// Is makes the error ErrRefused.
 func (e *WrongTypeError) Is(target error) bool { return target == ErrRefused }
 
 // SupersededError says that another writer took over while this one was replacing its file by a
@@ -230,6 +239,7 @@ func (e *SupersededError) Error() string {
 	return e.Path + ": another writer took over and made this file; release the lock, acquire it again and open with the new epoch"
 }
 
+// Is makes the error ErrFenced.
 func (e *SupersededError) Is(target error) bool { return target == ErrFenced }
 
 // SealedError says that the file was closed for good and names its successor.
@@ -243,6 +253,7 @@ func (e *SealedError) Error() string {
 	return fmt.Sprintf("%s: the file is sealed; its successor is generation %d, file %s", e.Path, e.Generation, e.Successor)
 }
 
+// Is makes the error ErrRefused.
 func (e *SealedError) Is(target error) bool { return target == ErrRefused }
 
 // RegistryMismatch says that the file at the path is not the file, or not the state of the file,
@@ -302,6 +313,7 @@ func (e *RegistryMismatch) registeredName() string {
 	return GenerationName(typ, e.Registered.Generation)
 }
 
+// Is makes the error ErrIntegrity.
 func (e *RegistryMismatch) Is(target error) bool { return target == ErrIntegrity }
 
 // FileSystemError says that a directory is on a file system that a Writer must not use.
@@ -316,6 +328,7 @@ func (e *FileSystemError) Error() string {
 	return fmt.Sprintf("%s is on %s: %s; %s", e.Path, e.Name, e.Reason, e.Remedy)
 }
 
+// Is makes the error ErrRefused.
 func (e *FileSystemError) Is(target error) bool { return target == ErrRefused }
 
 // CorruptError says that bytes below the durable end are damaged, or that records which were
@@ -337,6 +350,7 @@ func (e *CorruptError) Error() string {
 		e.Path, e.Offset, e.End, e.Reason, lost)
 }
 
+// Is makes the error ErrIntegrity.
 func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 
 // RetractedError says that records which a reader has accepted were not there for the writer that
@@ -353,6 +367,7 @@ func (e *RetractedError) Error() string {
 		"(the writer that says so opened at byte %d)", e.Path, e.First, e.Next-1, e.Offset)
 }
 
+// Is makes the error ErrIntegrity.
 func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
 
 // NoSpaceError says that there is no room for the bytes that were to be appended. When it comes by
@@ -380,7 +395,10 @@ func (e *NoSpaceError) Error() string {
 	return fmt.Sprintf("%s: no room%s: %v; %s, nothing acknowledged is lost", e.Path, need, e.Err, remedy)
 }
 
-func (e *NoSpaceError) Unwrap() error        { return e.Err }
+// Unwrap returns the cause.
+func (e *NoSpaceError) Unwrap() error { return e.Err }
+
+// Is makes the error ErrNoSpace.
 func (e *NoSpaceError) Is(target error) bool { return target == ErrNoSpace }
 
 // LimitError says that an argument exceeds a limit of the format.
@@ -398,6 +416,7 @@ func (e *LimitError) Error() string {
 	return fmt.Sprintf("storage: %s%s is %d, allowed is at most %d (and at least 1 for an ID)", where, e.What, e.Got, e.Max)
 }
 
+// Is makes the error ErrLimit.
 func (e *LimitError) Is(target error) bool { return target == ErrLimit }
 
 // ioError adds the file, the operation and, for errors an operator can do something about, the

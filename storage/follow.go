@@ -13,6 +13,9 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
+// Following is reading without an end: at the end of the file it waits for more, and behind a seal
+// it opens the successor, whose name and identity the seal tells.
+
 // FollowOptions of Follow. The zero value follows from the first record on.
 type FollowOptions struct {
 	FS   FS            // defaults to OS()

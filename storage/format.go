@@ -9,6 +9,17 @@ import (
 	"strings"
 )
 
+// The bytes of headers. All records begin with the same 96 bytes, an anchor's (fence, open,
+// checkpoint, seal) after the file's marker, by which it is found from anywhere:
+//
+//	batch    header │ body │ zeros to a multiple of 8
+//	anchor   marker │ header │ body │ zeros to a multiple of 8
+//
+//	header   kind, lengths, flags │ epoch │ session │ base index │ offset │ durable end │ chain │ … │ two CRCs
+//
+// The CRCs continue CRC32C(file ID), so a record of another file is never one of this file; and a
+// record says at which offset it is, so one that was copied to another place is none either.
+
 // The format's constants; FORMAT.md explains them.
 const (
 	fileMagic = "\x89FPL\r\n\x1a\n" // as PNG's: catches 7-bit and text-mode transfers

@@ -92,6 +92,7 @@ func (e *IndexError) Error() string {
 // File is the path of the file that the index is for.
 func (e *IndexError) File() string { return strings.TrimSuffix(e.Path, IndexName("")) }
 
+// Is makes the error ErrIntegrity.
 func (e *IndexError) Is(target error) bool { return target == ErrIntegrity }
 
 // BuildIndex writes the side index of the file at path, or brings it up to date. It only reads the

@@ -8,6 +8,13 @@ import (
 	"time"
 )
 
+// Reading. A Reader runs the same scan as a Writer that takes over (scan.go), from the start of the
+// file or from the last checkpoint before the first record that is asked for, and decodes the
+// batches that it accepts. What it returns is accepted now; what is below DurableEnd is final.
+//
+//	OpenReader ──▶ NextBatch … NextBatch ──▶ io.EOF ──the file grows──▶ NextBatch …
+//	                 └ *CorruptError, *RetractedError: once, where it is; the next call goes on behind it
+
 // ReaderOptions of OpenReader. The zero value reads everything.
 type ReaderOptions struct {
 	FS   FS     // defaults to OS()

@@ -6,6 +6,15 @@ import (
 	"time"
 )
 
+// A record, as it is in the body of a batch:
+//
+//	kind u8 │ id_len u8 │ id │ Δtime varint │ payload_len uvarint │ payload │ headers
+//	                           │                                            └ if any record of the batch has one:
+//	                           └ to the batch's base time                     n uvarint, n × (len, key, len, value)
+//
+// It has no checksum and no index of its own: the batch has one checksum for all of its records,
+// and the index of the first. So a batch is there whole, after a crash, too, or not at all.
+
 // Kind says what a record stands for.
 type Kind uint8
 

@@ -10,6 +10,17 @@ import (
 	"path/filepath"
 )
 
+// The registry. A file can prove a lot about itself, but not that it is the right one: an empty
+// directory, an old copy and the volume of another environment all look healthy. So what a type's
+// file is, and up to which index it was durable, is remembered elsewhere (in the queue's database)
+// and compared when a writer opens the file:
+//
+//	registered, and here            go on
+//	registered, not here            *RegistryMismatch: a wrong volume, or a loss
+//	here, not registered            register it, once it is durable
+//	here, behind what is registered *RegistryMismatch: an old copy
+//	here, continues the registered  go on: a writer died before it could tell (generation.go)
+
 // Registry remembers, outside the file, which file is the one of a type and how far it has come. It
 // catches what a file cannot know about itself: another volume mounted at the same path, an old
 // copy restored in place.

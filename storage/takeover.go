@@ -14,8 +14,14 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Taking over: the fence that shuts out every writer before, then the scan that finds what they
-// left, and the open record that says so.
+// Taking over. The order is what makes it safe:
+//
+//	FENCE appended ──▶ fdatasync, page cache dropped ──▶ scan up to the fence ──▶ OPEN: "I accepted up to here"
+//
+// From the fence on no record of an earlier writer is accepted by anybody, so what the scan finds is
+// all that there will ever be. It reads what is on the device: the cache may show a record whose
+// writeback failed. And the open record tells later readers where this writer saw the end, so that
+// they can tell a torn tail from damage.
 
 // fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several
 // may fence at once, and an old writer may still append.

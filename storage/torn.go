@@ -1,7 +1,14 @@
 package storage
 
-// What the bytes are where a region ends: a torn tail, which is void, or damage, which a record
-// behind it proves.
+// Where a region ends there may be bytes that are no record of it. What they are is decided by what
+// comes behind them:
+//
+//	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted up to ░    torn: nobody ever saw a record there
+//	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted beyond ░   damaged: the writer of e=8 read good records there
+//	batch │ batch │ ░░░░░░ │ batch with a durable end above ░      damaged: they were durable when it was written
+//	batch │ batch │ ░░░░░░ end of the file                         torn, as far as anybody can tell
+//
+// A torn tail is void and no error. Damage is reported once, with the indexes of what is lost.
 
 // judge compares what a new writer says it found before its fence with what the scanner found.
 // There is nothing to say when they agree and nothing is between.

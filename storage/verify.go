@@ -12,6 +12,12 @@ import (
 	"time"
 )
 
+// Verify reads all of a file, and says what is in it and what is wrong with it. It is the scan of
+// every reader once more, from the first byte on; on top of that it decodes what no reader would
+// ask for, counts, and goes on behind each damage, so that one report tells of all of them. It
+// takes no lock and changes nothing: a file that is being written to is verified up to the end that
+// it has at that moment.
+
 // VerifyOptions of Verify. The zero value checks everything but duplicate IDs.
 type VerifyOptions struct {
 	FS   FS     // defaults to OS()

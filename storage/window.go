@@ -5,7 +5,10 @@ import (
 	"io"
 )
 
-// The window of the file that a scanner reads through.
+// The window of the file that a scanner reads through. It is 256 KiB, and as large as a record where
+// that is larger. Records are looked at in it without a copy, so what a step of the scanner returns
+// is valid until the next one. What the bytes at a position are by themselves is a verdict: no
+// record, a header without its body, the start of something at the end of the file, or whole.
 
 // recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid
 // for headOnly (no body) and whole.

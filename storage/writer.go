@@ -9,6 +9,16 @@ import (
 	"time"
 )
 
+// Writing. A batch becomes real in two steps, which two goroutines may take for different batches
+// at the same time:
+//
+//	Append: encode ──▶ reserve room ──▶ one write(2) ──▶ did it land where this writer's end was?
+//	Sync:   fdatasync ──▶ is the file still as long as this writer left it? ──▶ everything before the call is durable
+//
+// Any other answer to either question means that somebody else has appended: a successor. Then the
+// writer is poisoned. It never finds out what became of its last records, and need not: its
+// successor reads the file and decides.
+
 // Writer appends to the file of one type. Open returns it.
 //
 // Append and Checkpoint are called by one goroutine, Sync by the same or by another one, so that a
