@@ -175,7 +175,7 @@ func drainable(t *testing.T, b backend, n int) {
 
 func drain(t *testing.T, b backend) result {
 	t.Helper()
-	return run(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--until-empty", "--lease", "2s")
+	return run(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--until-empty", "--lease", "5s")
 }
 
 // stillThere checks that a refused worker has left all messages in the queue, and that they arrive when the remedy was
@@ -356,7 +356,7 @@ func TestFullDiskIsWaitedOut(t *testing.T) {
 	b := embedded(t)
 	b.dir = mountTmpfs(t, "4m")
 	drainable(t, b, 10_000)
-	w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s")
+	w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "5s")
 	eventually(t, time.Minute, "the worker reports the full disk", func() bool { return strings.Contains(w.stderr.String(), "space") })
 	remount(t, b.dir, "size=64m")
 	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["t"] == 0 })

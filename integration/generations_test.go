@@ -34,7 +34,7 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 			mustRun(t, strings.NewReader(lines.String()), "producer", "publish", "--url", b.url, "--type", "t", "-")
 		}
 		publish(5000) // about 2 MB
-		args := []string{"--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s", "--max-file-size", "1MiB"}
+		args := []string{"--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "5s", "--max-file-size", "1MiB"}
 		worker := start(t, "worker 1", "worker", args...)
 		eventually(t, time.Minute, "the first file appears", func() bool { _, err := os.Stat(first); return err == nil })
 		follower := start(t, "tail", "fencepost", "tail", "--follow", "--from", "0", first)
@@ -151,7 +151,7 @@ func TestBrokenChains(t *testing.T) {
 	mustRun(t, strings.NewReader(lines.String()), "producer", "publish", "--url", b.url, "--type", "t", "-")
 	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--max-file-size", "1MiB", "--batch", "200", "--until-empty")
 	mustRun(t, nil, "fencepost", "doctor", "--url", b.url, "--dir", b.dir)
-	chain, err := storage.ReadChain(b.dir, "t")
+	chain, err := storage.ReadChain(nil, b.dir, "t")
 	if err != nil || len(chain) < 6 {
 		t.Fatalf("%d generations, %v", len(chain), err)
 	}

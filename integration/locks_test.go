@@ -24,7 +24,7 @@ func TestLockCommands(t *testing.T) {
 		refused(t, run(t, nil, "fencepost", "locks", "show", "--url", b.url, "t"), nothing)
 		drainable(t, b, 100)
 		watch := start(t, "watch", "fencepost", "locks", "watch", "--url", b.url, "--interval", "50ms", "-o", "json", "t")
-		worker := start(t, "worker 1", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s", "--log-format", "json")
+		worker := start(t, "worker 1", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "5s", "--log-format", "json")
 		holds := func(p *process) func() bool {
 			return func() bool {
 				locks := heldLocks(t, b)
@@ -37,7 +37,7 @@ func TestLockCommands(t *testing.T) {
 			t.Errorf("show: %v", r)
 		}
 
-		second := start(t, "worker 2", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s", "--log-format", "json")
+		second := start(t, "worker 2", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "5s", "--log-format", "json")
 		drainable(t, b, 100)
 		time.Sleep(time.Second)
 		mustRun(t, nil, "fencepost", "locks", "release", "--url", b.url, "--request", "--why", "maintenance", "t")

@@ -139,7 +139,7 @@ func TestLostFilesAreGivenUp(t *testing.T) {
 		s.publish(t, 50)
 		s.mustDrain(t)
 		n := s.n
-		chain, err := storage.ReadChain(b.dir, "t")
+		chain, err := storage.ReadChain(nil, b.dir, "t")
 		must(t, err)
 		if len(chain) < 3 {
 			t.Fatalf("%d generations", len(chain))

@@ -49,7 +49,7 @@ func TestWorkerAnswersHTTP(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		const n = 20_000
 		mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "t", "--count", fmt.Sprint(n), "--size", "100B")
-		w, address := startAnswering(t, "--url", b.url, "--dir", b.dir, "--type", "t", "--batch", "100", "--lease", "2s", "--pprof")
+		w, address := startAnswering(t, "--url", b.url, "--dir", b.dir, "--type", "t", "--batch", "100", "--lease", "5s", "--pprof")
 		eventually(t, time.Minute, "ready", func() bool { code, _ := ask(address + "/readyz"); return code == 200 })
 		eventually(t, time.Minute, "something is appended", func() bool {
 			_, body := ask(address + "/metrics")

@@ -36,6 +36,7 @@ var argumentsOf = map[string]string{
 	"worker":                  "--type t --until-empty --log-level debug",
 	"worker config":           "--type t",
 	"producer publish":        "--type t --message x",
+	"fencepost cat":           "--store mongodb: t",
 	"fencepost compact":       "data/t.fpl",
 	"fencepost repair":        "data/t.fpl",
 	"fencepost dead requeue":  "--type t",
@@ -58,7 +59,9 @@ var argumentsOf = map[string]string{
 	"fencepost dead ls":       "",
 	"fencepost locks ls":      "",
 	"fencepost scheduled ls":  "",
+	"fencepost tail":          "--store mongodb: t",
 	"fencepost types ls":      "",
+	"fencepost verify":        "--store mongodb:",
 }
 
 // No program tells a password, whatever is wrong: with the server, with the URL, or with where the URL stands.
@@ -160,6 +163,18 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 				check(t, dir, name+", by file", append(slices.Clone(args), "--url-file", url))
 				check(t, dir, name+", as configuration file by mistake", append(slices.Clone(args), "--config", url))
 				check(t, dir, name+", as name of a file by mistake", append(slices.Clone(args), "--url-file", u))
+			}
+		})
+	}
+	// A store may be in a database with a password of its own.
+	for _, command := range []string{"worker --type t --until-empty --log-level debug", "worker config --type t", "fencepost verify", "fencepost cat t", "fencepost tail t",
+		"fencepost compact t", "fencepost repair t"} {
+		t.Run(command+", store", func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			for name, u := range urls {
+				check(t, dir, name, strings.Fields(command), "FENCEPOST_STORE="+u)
+				check(t, dir, name+", by flag", append(strings.Fields(command), "--store", u))
 			}
 		})
 	}

@@ -41,7 +41,7 @@ func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 			eventually(t, runTimeout, "the worker drains them", func() bool { return pending(t, b)["t"] == 0 })
 		}
 		file := filepath.Join(b.dir, "t.fpl")
-		w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s")
+		w := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "5s")
 		publish(1, 10)
 		older, err := os.ReadFile(file)
 		must(t, err)
@@ -52,7 +52,7 @@ func TestCopyFromAMomentBeforeIsRefused(t *testing.T) {
 		must(t, err)
 
 		must(t, os.WriteFile(file, older, 0o600))
-		drain := []string{"--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "2s", "--until-empty"}
+		drain := []string{"--url", b.url, "--dir", b.dir, "--type", "t", "--lease", "5s", "--until-empty"}
 		mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "t", "-m", "21")
 		if r := run(t, nil, "worker", drain...); r.code != 3 || !strings.Contains(r.stderr, "records below index 20 were durable") || pending(t, b)["t"] != 1 {
 			t.Errorf("%v", r)

@@ -228,7 +228,7 @@ func TestSCRAM(t *testing.T) {
 	secretFile := filepath.Join(t.TempDir(), "url")
 	write(t, secretFile, []byte(b.url+"\n"))
 	mustRun(t, nil, "producer", "publish", "--url-file", secretFile, "--type", "t", "--count", "1000", "--size", "64B")
-	w, address := startAnswering(t, "--url-file", secretFile, "--dir", b.dir, "--type", "t", "--lease", "2s", "--pprof", "--log-level", "debug")
+	w, address := startAnswering(t, "--url-file", secretFile, "--dir", b.dir, "--type", "t", "--lease", "5s", "--pprof", "--log-level", "debug")
 	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["t"] == 0 })
 	for _, page := range []string{"/", "/livez", "/readyz", "/statusz", "/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
 		if code, body := ask(address + page); code == 0 || strings.Contains(body, "secret") {

@@ -38,13 +38,12 @@ type Link struct {
 }
 
 // ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
-// from the last checkpoint on.
-func ReadChain(dir, typ string) (Chain, error) { return readChain(OS(), dir, typ) }
-
-func readChain(fsys FS, dir, typ string) (c Chain, err error) {
+// from the last checkpoint on. A nil fsys stands for OS().
+func ReadChain(fsys FS, dir, typ string) (c Chain, err error) {
+	fsys = orOS(fsys)
 	gone := true
 	for try := 0; gone && try < 3; try++ { // files may be archived at this moment: look again
-		names, err := fsys.List(dir)
+		names, err := fsys.List(dir, typ)
 		if err != nil {
 			return nil, ioError("list directory", dir, err)
 		}
@@ -53,7 +52,7 @@ func readChain(fsys FS, dir, typ string) (c Chain, err error) {
 			if t, _, ok := ParseName(name); !ok || t != typ {
 				continue
 			}
-			if l := readLink(fsys, filepath.Join(dir, name)); errors.Is(l.Err, fs.ErrNotExist) {
+			if l := ReadLink(fsys, filepath.Join(dir, name)); errors.Is(l.Err, fs.ErrNotExist) {
 				gone = true
 			} else {
 				c = append(c, l)
@@ -69,12 +68,11 @@ func (c Chain) From(generation uint64) Chain {
 	return slices.DeleteFunc(slices.Clone(c), func(l Link) bool { return l.nameSays() < generation })
 }
 
-// ReadLink reads the header of the file at path, and its end from the last checkpoint on.
-func ReadLink(path string) Link { return readLink(OS(), path) }
-
-func readLink(fsys FS, path string) (l Link) {
+// ReadLink reads the header of the file at path, and its end from the last checkpoint on. A nil
+// fsys stands for OS().
+func ReadLink(fsys FS, path string) (l Link) {
 	l.Path = path
-	f, err := fsys.Open(path, ModeRead)
+	f, err := orOS(fsys).Open(path, ModeRead)
 	if err != nil {
 		l.Err = ioError("open", path, err)
 		return l
@@ -381,10 +379,8 @@ const (
 // CheckEnd tells whether the newest file of a chain that is all the files of the type in its
 // directory was sealed while its successor is not there. A writer may be about to name the
 // successor, so CheckEnd looks again for some seconds. The error is a *ChainError, ctx's, or nil;
-// what is wrong between the files is for Check.
-func (c Chain) CheckEnd(ctx context.Context) error { return c.checkEnd(ctx, OS()) }
-
-func (c Chain) checkEnd(ctx context.Context, fsys FS) error {
+// what is wrong between the files is for Check. A nil fsys stands for OS().
+func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 	k := c.place()
 	if len(k.files) == 0 {
 		return nil
@@ -395,7 +391,7 @@ func (c Chain) checkEnd(ctx context.Context, fsys FS) error {
 	}
 	// rule: look again before a missing successor is reported.
 	for waited := time.Duration(0); ; waited += successorPoll {
-		next := readLink(fsys, last.sibling(k.typ, last.Sealed.Generation))
+		next := ReadLink(fsys, last.sibling(k.typ, last.Sealed.Generation))
 		if !errors.Is(next.Err, fs.ErrNotExist) {
 			return last.continuedBy(next)
 		}

@@ -121,7 +121,7 @@ func TestBrokenChains(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			mem := chainMem(t, 10)
 			c.damage(t, mem)
-			chain, err := storage.ReadChainIn(mem, "/d", "orders")
+			chain, err := storage.ReadChain(mem, "/d", "orders")
 			must(t, err)
 			wrong := chain.Check()
 			var got []lost
@@ -156,7 +156,7 @@ func TestBrokenChains(t *testing.T) {
 // TestForgedChains: headers and seals that no writer writes.
 func TestForgedChains(t *testing.T) {
 	mem := chainMem(t, 4)
-	chain, err := storage.ReadChainIn(mem, "/d", "orders")
+	chain, err := storage.ReadChain(mem, "/d", "orders")
 	must(t, err)
 	for _, c := range []struct {
 		name   string
@@ -191,12 +191,12 @@ func TestHealthyChains(t *testing.T) {
 	var starts string
 	check := func(what string) {
 		t.Helper()
-		c, err := storage.ReadChainIn(mem, "/d", "orders")
+		c, err := storage.ReadChain(mem, "/d", "orders")
 		must(t, err)
 		if wrong := c.Check(); len(wrong) > 0 {
 			t.Errorf("%s: %v", what, wrong)
 		}
-		must(t, storage.CheckEndIn(c, ctx, mem))
+		must(t, c.CheckEnd(ctx, mem))
 		starts = ""
 		for _, l := range c {
 			starts += fmt.Sprintf("%d:%d ", l.Generation, int64(c.Starts()[l.Path]))
@@ -253,12 +253,12 @@ func TestHealthyChains(t *testing.T) {
 	// A copy under a name of its own is in no chain.
 	mem.WriteFile("/d/orders-old.fpl", mem.ReadFile(generation(7)))
 	check("a copy")
-	c, err := storage.ReadChainIn(mem, "/d", "orders-old")
+	c, err := storage.ReadChain(mem, "/d", "orders-old")
 	must(t, err)
 	if wrong := c.Check(); len(c) != 1 || len(wrong) > 0 {
 		t.Errorf("a copy alone: %v", wrong)
 	}
-	must(t, storage.CheckEndIn(c, ctx, mem))
+	must(t, c.CheckEnd(ctx, mem))
 
 	// A file that cannot be read is a matter of its own, and is not missing.
 	mem = chainMem(t, 3)
@@ -281,7 +281,7 @@ func TestReplacedFileIsNotProved(t *testing.T) {
 	must(t, err)
 	must(t, w.Close())
 	must(t, mem.Remove(generation(2)))
-	c, err := storage.ReadChainIn(mem, "/d", "orders")
+	c, err := storage.ReadChain(mem, "/d", "orders")
 	must(t, err)
 	if wrong := c.Check(); len(wrong) > 0 {
 		t.Fatal(wrong)
@@ -298,24 +298,24 @@ func TestNewestIsMissing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		mem := chainMem(t, 5)
 		must(t, mem.Remove(generation(5)))
-		c, err := storage.ReadChainIn(mem, "/d", "orders")
+		c, err := storage.ReadChain(mem, "/d", "orders")
 		must(t, err)
 		if wrong := c.Check(); len(wrong) > 0 {
 			t.Errorf("what is here: %v", wrong)
 		}
-		err = storage.CheckEndIn(c, ctx, mem)
+		err = c.CheckEnd(ctx, mem)
 		checkError(t, err, new(*storage.ChainError), storage.ErrIntegrity, "/d/orders@0004.fpl is sealed", "generation 5 (/d/orders@0005.fpl), is not here",
 			"messages from 40 on", "mount or restore", "the next writer of the type makes it")
 
 		canceled, cancel := context.WithCancel(ctx)
 		cancel()
-		if err := storage.CheckEndIn(c, canceled, mem); !errors.Is(err, context.Canceled) {
+		if err := c.CheckEnd(canceled, mem); !errors.Is(err, context.Canceled) {
 			t.Errorf("called off: %v", err)
 		}
 
 		// Another file under that name is not the successor.
 		mem.WriteFile(generation(5), chainMem(t, 5).ReadFile(generation(5)))
-		checkError(t, storage.CheckEndIn(c, ctx, mem), new(*storage.ChainError), storage.ErrIntegrity, "another file than its predecessor names")
+		checkError(t, c.CheckEnd(ctx, mem), new(*storage.ChainError), storage.ErrIntegrity, "another file than its predecessor names")
 	})
 
 	// A writer is interrupted for a moment between the seal and the name.
@@ -337,12 +337,12 @@ func TestNewestIsMissing(t *testing.T) {
 			done <- errors.Join(err, n.Close())
 		}()
 		<-sealed
-		c, err := storage.ReadChainIn(mem, "/d", "orders")
+		c, err := storage.ReadChain(mem, "/d", "orders")
 		must(t, err)
 		if len(c) != 1 || c[0].Sealed == nil {
 			t.Fatalf("scenario: %+v", c)
 		}
-		must(t, storage.CheckEndIn(c, ctx, mem))
+		must(t, c.CheckEnd(ctx, mem))
 		must(t, <-done)
 	})
 }
@@ -365,7 +365,7 @@ func TestChainReadsEnds(t *testing.T) {
 			read += c.Len
 		}
 	}}
-	c, err := storage.ReadChainIn(tap, "/d", "orders")
+	c, err := storage.ReadChain(tap, "/d", "orders")
 	must(t, err)
 	if len(c) != 2 || c[0].Next != 40 || c[0].Sealed == nil || read > 2<<20 {
 		t.Errorf("%d bytes were read of %+v", read, c)

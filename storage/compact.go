@@ -37,6 +37,7 @@ const (
 	defaultCompactBatch = 1 << 20
 	compactMemory       = 16 << 20 // of the records and headers of one batch, beyond their bytes
 	compactSyncBytes    = 64 << 20 // written between two syncs, so that the last one does not take for ever
+	compactSyncPieces   = 8 << 20  // the same, where what is not synced is kept in memory
 	lostPerBatch        = 1 << 16  // records of KindLost in one batch
 )
 
@@ -219,7 +220,11 @@ func (c *compaction) flush() error {
 	}
 	c.report.NewBatches++
 	c.out, c.size, c.arena, c.headers = c.out[:0], 0, c.arena[:0], c.headers[:0]
-	if c.to.Size()-c.synced < compactSyncBytes {
+	limit := int64(compactSyncBytes)
+	if _, ok := c.to.file.(InPieces); ok {
+		limit = compactSyncPieces
+	}
+	if c.to.Size()-c.synced < limit {
 		return nil
 	}
 	c.synced = c.to.Size()

@@ -93,7 +93,7 @@ func (w *Writer) create() error {
 	if err != nil {
 		return err
 	}
-	tmp := filepath.Join(w.dir, tempName(w.typ, h.generation, le64(h.fileID[:])))
+	tmp := filepath.Join(w.dir, TempName(w.typ, h.generation, le64(h.fileID[:])))
 	if err := w.writeTemp(tmp, h.encode()); err != nil {
 		_ = w.fs.Remove(tmp) // it may not be there, and why it was not written is what counts
 		return err

@@ -194,7 +194,7 @@ func ExampleReadChain() {
 		log.Fatal(err)
 	}
 
-	chain, err := storage.ReadChain(dir, "orders")
+	chain, err := storage.ReadChain(nil, dir, "orders")
 	if err != nil {
 		log.Fatal(err)
 	}

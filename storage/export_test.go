@@ -97,14 +97,14 @@ func BytesFS(b []byte) FS { return bytesFS(b) }
 
 type bytesFS []byte
 
-func (b bytesFS) Open(string, Mode) (File, error) { return bytesFile(b), nil }
-func (b bytesFS) Link(string, string) error       { panic("not for reading") }
-func (b bytesFS) Remove(string) error             { panic("not for reading") }
-func (b bytesFS) Mkdir(string) error              { panic("not for reading") }
-func (b bytesFS) SyncDir(string) error            { panic("not for reading") }
-func (b bytesFS) List(string) ([]string, error)   { panic("not for reading") }
-func (b bytesFS) Stat(string) (Info, error)       { panic("not for reading") }
-func (b bytesFS) Type(string) (FSType, error)     { panic("not for reading") }
+func (b bytesFS) Open(string, Mode) (File, error)       { return bytesFile(b), nil }
+func (b bytesFS) Link(string, string) error             { panic("not for reading") }
+func (b bytesFS) Remove(string) error                   { panic("not for reading") }
+func (b bytesFS) Mkdir(string) error                    { panic("not for reading") }
+func (b bytesFS) SyncDir(string) error                  { panic("not for reading") }
+func (b bytesFS) List(string, string) ([]string, error) { panic("not for reading") }
+func (b bytesFS) Stat(string) (Info, error)             { panic("not for reading") }
+func (b bytesFS) Type(string) (FSType, error)           { panic("not for reading") }
 
 type bytesFile []byte
 
@@ -186,15 +186,6 @@ func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
 
 // Pos returns the offset of the record that the reader looks at next.
 func (r *Reader) Pos() int64 { return r.scan.pos }
-
-// CheckRegisteredIn is CheckRegistered in a file system.
-var CheckRegisteredIn = checkRegistered
-
-// ReadChainIn is ReadChain in a file system.
-var ReadChainIn = readChain
-
-// CheckEndIn is Chain.CheckEnd in a file system.
-var CheckEndIn = Chain.checkEnd
 
 // DurableEnd returns the byte below which everything is durable.
 func (w *Writer) DurableEnd() int64 {

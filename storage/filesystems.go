@@ -58,6 +58,8 @@ var fileSystems = map[int64]struct {
 func checkFileSystem(dir string, t FSType, allowOverlay bool) error {
 	f, known := fileSystems[t.Magic]
 	switch {
+	case t.Slots:
+		return nil
 	case f.allowed, t.Magic == magicOverlay && allowOverlay:
 		return nil
 	case known:

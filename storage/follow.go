@@ -41,9 +41,7 @@ type Follower struct {
 
 // Follow opens the file at path; errors are those of OpenReader.
 func Follow(path string, o FollowOptions) (*Follower, error) {
-	if o.FS == nil {
-		o.FS = OS()
-	}
+	o.FS = orOS(o.FS)
 	if o.Poll <= 0 {
 		o.Poll = defaultPoll
 	}
@@ -132,7 +130,7 @@ func (f *Follower) checkCut(this *Link) (again bool, err error) {
 		f.late = true
 		return true, nil
 	}
-	next := readLink(f.o.FS, path)
+	next := ReadLink(f.o.FS, path)
 	return false, cmp.Or(this.continuedBy(next), next.Err)
 }
 
@@ -141,7 +139,7 @@ func (f *Follower) checkCut(this *Link) (again bool, err error) {
 // error when messages are missing with it.
 func (f *Follower) behindMissing(this *Link) (string, error) {
 	dir := filepath.Dir(f.path)
-	names, err := f.o.FS.List(dir)
+	names, err := f.o.FS.List(dir, this.Type)
 	if err != nil {
 		return "", ioError("list directory", dir, err)
 	}
@@ -151,7 +149,7 @@ func (f *Follower) behindMissing(this *Link) (string, error) {
 	}) {
 		return "", nil
 	}
-	c, err := readChain(f.o.FS, dir, this.Type)
+	c, err := ReadChain(f.o.FS, dir, this.Type)
 	if err != nil {
 		return "", err
 	}

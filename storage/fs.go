@@ -1,6 +1,7 @@
 package storage
 
 import (
+	"fmt"
 	"io"
 )
 
@@ -18,8 +19,9 @@ type FS interface {
 	Mkdir(name string) error
 	// SyncDir makes the names in a directory durable.
 	SyncDir(name string) error
-	// List returns the names in a directory, in any order.
-	List(dir string) ([]string, error)
+	// List returns the names in a directory of files of a type, finished or not, in any order; an
+	// empty typ stands for all types. Other names may be among them.
+	List(dir, typ string) ([]string, error)
 	// Stat describes what a name stands for now, without following a symbolic link.
 	Stat(name string) (Info, error)
 	// Type tells which file system a directory is on.
@@ -42,10 +44,17 @@ type File interface {
 	// were taken and the file position behind them as the kernel tells it: p[:n] is at [end-n,
 	// end). A short count comes with a nil error; there is no loop that completes it, as foreign
 	// bytes could then come between.
+	//
+	// A file may keep what is appended until Datasync. Then Append always takes all of p, end is
+	// where p will be if it becomes durable, and Datasync tells where it is not.
 	Append(p []byte) (n int, end int64, err error)
-	// Datasync returns after everything written to the file is on the device. An error is reported
-	// once per descriptor; whatever was not written is lost from then on even if it can still be
-	// read.
+	// Datasync returns after everything that was appended before the call is durable. An error is
+	// reported once per descriptor; whatever was not written is lost from then on even if it can
+	// still be read. It is a *MovedError if the file kept what was appended, and somebody else has
+	// appended meanwhile; then nothing that was kept is in the file, now or later, and nothing is
+	// kept any more.
+	//
+	// It may run while Append runs.
 	Datasync() error
 	// Allocate reserves room for the bytes [off, off+n) without changing the file's size (fallocate
 	// KEEP_SIZE). It matches errors.ErrUnsupported where the file system cannot.
@@ -71,4 +80,32 @@ func (i Info) same(j Info) bool { return i.Dev == j.Dev && i.Ino == j.Ino }
 type FSType struct {
 	Magic int64 // f_type of statfs(2)
 	Name  string
+	Slots bool // a store of slots, which decides by itself whose append is first; Magic says nothing
+}
+
+// MovedError says that a file that keeps what is appended does not end where its owner believes.
+type MovedError struct {
+	At  int64 // where the first byte that was kept should have been
+	End int64 // a later end of the file, as far as it is known
+}
+
+func (e *MovedError) Error() string {
+	return fmt.Sprintf("somebody else has appended at byte %d; the file has %d bytes or more now", e.At, e.End)
+}
+
+// InPieces is what a File also is if it consists of pieces that are stored and read one by one, so
+// that their number counts as well as their bytes.
+type InPieces interface {
+	File
+	// Pieces returns how many pieces the file has, as far as this File knows. It is safe for
+	// concurrent use.
+	Pieces() int
+}
+
+// orOS returns fsys, or the file system of the operating system if that is nil.
+func orOS(fsys FS) FS {
+	if fsys == nil {
+		return OS()
+	}
+	return fsys
 }

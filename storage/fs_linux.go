@@ -54,7 +54,7 @@ func (osFS) SyncDir(name string) error {
 	return errors.Join(d.Sync(), d.Close())
 }
 
-func (osFS) List(dir string) ([]string, error) {
+func (osFS) List(dir, _ string) ([]string, error) {
 	d, err := os.Open(dir)
 	if err != nil {
 		return nil, err

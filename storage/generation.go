@@ -63,30 +63,36 @@ func ParseName(name string) (typ string, generation uint64, ok bool) {
 	return typ, generation, validType(typ) && name == GenerationName(typ, generation)
 }
 
-// tempName is the name of a file of the type while it is being made. nonce is random: a name must
+// TempName is the name of a file of the type while it is being made. nonce is random: a name must
 // never be used twice, or who slept before its link(2) would publish what somebody else has only
 // begun to write.
-func tempName(typ string, generation, nonce uint64) string {
+func TempName(typ string, generation, nonce uint64) string {
 	return fmt.Sprintf(".%s.%016x.tmp", GenerationName(typ, generation), nonce)
 }
 
-// isTempName tells whether name is a tempName of the type.
-func isTempName(name, typ string) bool {
-	name, ok := strings.CutPrefix(name, ".")
-	name, tmp := strings.CutSuffix(name, ".tmp")
-	dot := strings.LastIndexByte(name, '.')
-	if !ok || !tmp || dot < 0 {
-		return false
+// ParseTempName is the inverse of TempName; ok is false when name is none of those.
+func ParseTempName(name string) (typ string, generation, nonce uint64, ok bool) {
+	base, dotted := strings.CutPrefix(name, ".")
+	base, temp := strings.CutSuffix(base, ".tmp")
+	dot := strings.LastIndexByte(base, '.')
+	if !dotted || !temp || dot < 0 {
+		return "", 0, 0, false
 	}
-	_, err := strconv.ParseUint(name[dot+1:], 16, 64)
-	t, _, parsed := ParseName(name[:dot])
-	return err == nil && len(name[dot+1:]) == 16 && parsed && t == typ
+	nonce, err := strconv.ParseUint(base[dot+1:], 16, 64)
+	typ, generation, ok = ParseName(base[:dot])
+	return typ, generation, nonce, ok && err == nil && name == TempName(typ, generation, nonce)
+}
+
+// isTempName tells whether name is a TempName of the type.
+func isTempName(name, typ string) bool {
+	t, _, _, ok := ParseTempName(name)
+	return ok && t == typ
 }
 
 // newest returns the highest generation of the type in the directory, 0 when there is none, and the
 // temporary files that somebody left behind.
 func (w *Writer) newest() (generation uint64, temps []string, err error) {
-	names, err := w.fs.List(w.dir)
+	names, err := w.fs.List(w.dir, w.typ)
 	if errors.Is(err, fs.ErrNotExist) {
 		return 0, nil, nil
 	}
@@ -186,12 +192,13 @@ func (w *Writer) seal(seal sealBody) error {
 //
 // rule: what the path does not name is not sealed.
 func (w *Writer) checkBeforeSeal() error {
+	named := w.checkName()
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	if err := w.usableLocked(); err != nil {
 		return err
 	}
-	return w.checkFile("seal")
+	return w.checkFile("seal", named)
 }
 
 // retire closes a writer whose file is sealed. appendMu is held.
@@ -211,7 +218,7 @@ func (w *Writer) retire(cause error) {
 // build writes the successor that seal names under a temporary name, up to and with the checkpoint
 // that makes it complete. It is durable then, and this writer's own region in it is open.
 func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
-	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, epoch: w.epoch}
+	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, slots: w.slots, opts: w.opts, epoch: w.epoch}
 	n.opts.Salvage = false
 	n.header = &fileHeader{major: majorVersion, minor: minorVersion, fileID: seal.successor, generation: seal.generation, firstIndex: first,
 		prevFileID: w.header.fileID, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.header.schema}
@@ -222,7 +229,7 @@ func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state [
 	if err := fillRandom(&n.session); err != nil {
 		return nil, err
 	}
-	n.path = filepath.Join(n.dir, tempName(n.typ, seal.generation, n.session))
+	n.path = filepath.Join(n.dir, TempName(n.typ, seal.generation, n.session))
 	if n.file, err = n.fs.Open(n.path, ModeCreate); err != nil {
 		return nil, ioError("create", n.path, err)
 	}
@@ -239,9 +246,6 @@ func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state [
 		return nil, ioError("write", n.path, err)
 	}
 	if err := n.fence(ctx); err != nil {
-		return nil, err
-	}
-	if err := n.settle(); err != nil {
 		return nil, err
 	}
 	if err := n.writeOpen(&view{next: first, end: headerSize}); err != nil {
@@ -284,13 +288,14 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 		// that the seal names, so the registry may name it since others made it, filled it, and it
 		// was moved away.
 		err = &RegistryMismatch{Path: n.path, Registered: now, Epoch: e.Epoch, Next: e.DurableIndex}
+		named := n.checkName()
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.checkFile("register") != nil { // it is this very file, and another writer took over
+		if n.checkFile("register", named) != nil { // it is this very file, and another writer took over
 			err = n.dead.Cause
 		}
 	}
-	return err
+	return n.overtaken(ctx, err)
 }
 
 // register moves the registry's entry of the type from the file old to e, which stands for this

@@ -38,7 +38,7 @@ func TestRotate(t *testing.T) {
 	mustAppend(t, second, messages(10, 5))
 	must(t, second.Close())
 
-	names, err := storage.OS().List(x.dir)
+	names, err := storage.OS().List(x.dir, "orders")
 	must(t, err)
 	slices.Sort(names)
 	if !slices.Equal(names, []string{"orders.fpl", "orders@0002.fpl"}) {
@@ -480,7 +480,7 @@ func TestRegistrySetBack(t *testing.T) {
 			x, mem, entries := series(t)
 			newest := x.entry
 			x.entry = entries[i]
-			must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
+			must(t, storage.CheckRegistered(mem, x.dir, "orders", x.entry))
 			h, err := x.open(mem)
 			must(t, err)
 			if h.w.Generation() != 5 || x.entry.FileID != newest.FileID || x.entry.Generation != 5 || h.w.NextIndex() < newest.DurableIndex {
@@ -509,7 +509,7 @@ func TestRegistrySetBack(t *testing.T) {
 			x.entry = entries[i]
 			must(t, mem.Rename(generationIn(x, uint64(i+2)), "/archive"))
 			_, err := x.open(mem)
-			for _, err := range []error{err, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry)} {
+			for _, err := range []error{err, storage.CheckRegistered(mem, x.dir, "orders", x.entry)} {
 				checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "older than the files", "register this one", "move and remove nothing")
 				if strings.Contains(err.Error(), "move this one away") {
 					t.Errorf("%v", err)
@@ -712,7 +712,7 @@ func TestGiveUp(t *testing.T) {
 			mustAppend(t, w, messages(20, 3))
 			must(t, w.Close())
 
-			chain, err := storage.ReadChainIn(mem, x.dir, "orders")
+			chain, err := storage.ReadChain(mem, x.dir, "orders")
 			must(t, err)
 			if wrong := chain.Check(); len(wrong) > 0 {
 				t.Errorf("the series: %v", wrong)
@@ -720,8 +720,8 @@ func TestGiveUp(t *testing.T) {
 			if got := chain[len(chain)-1].First; got != c.begins {
 				t.Errorf("the new file begins at index %d, want %d", got, c.begins)
 			}
-			must(t, storage.CheckEndIn(chain, ctx, mem))
-			must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
+			must(t, chain.CheckEnd(ctx, mem))
+			must(t, storage.CheckRegistered(mem, x.dir, "orders", x.entry))
 			starts, next := chain.Starts(), c.kept
 			for _, l := range chain {
 				if starts[l.Path] <= l.First {

@@ -88,7 +88,7 @@ func (w *Writer) giveUpAll(ctx context.Context, temps []string) (*Writer, error)
 // takePlace makes the successor of the registered file, which is lost. It has the records from
 // index first on that fill writes, then what is given up; state is that of all of them.
 func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, first uint64, schema string, fill func(*compaction) error) (*Writer, error) {
-	lost := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, opts: w.opts, epoch: w.epoch,
+	lost := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, slots: w.slots, opts: w.opts, epoch: w.epoch,
 		header: &fileHeader{fileID: w.instead.FileID, generation: w.instead.Generation, schema: schema}}
 	lost.path = filepath.Join(w.dir, GenerationName(w.typ, w.instead.Generation))
 	seal := sealBody{generation: w.instead.Generation + 1}

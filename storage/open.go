@@ -64,9 +64,7 @@ const (
 )
 
 func (o Options) withDefaults() Options {
-	if o.FS == nil {
-		o.FS = OS()
-	}
+	o.FS = orOS(o.FS)
 	if o.Registry == nil {
 		o.Registry = noRegistry{}
 	}
@@ -117,6 +115,7 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 		if w.file != nil {
 			w.file.Close()
 		}
+		err = w.overtaken(ctx, err)
 		// The file was sealed, and while this writer made the successor another one did: look
 		// again.
 		if other := (*SupersededError)(nil); !errors.As(err, &other) || attempt == openAttempts {
@@ -143,9 +142,6 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		return nil, err
 	}
 	if err := w.fence(ctx); err != nil {
-		return nil, err
-	}
-	if err := w.settle(); err != nil {
 		return nil, err
 	}
 	// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps
@@ -231,6 +227,20 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 	return temps, registered, err
 }
 
+// overtaken returns err, or what is behind it. While a writer opens a file or makes a successor, one
+// with a higher epoch may do so too, and go on in another file. What the earlier one then finds
+// looks like a loss. In a store of slots it is none: there all writers have the same files.
+func (w *Writer) overtaken(ctx context.Context, err error) error {
+	if !w.slots || !errors.Is(err, ErrIntegrity) && !errors.Is(err, fs.ErrNotExist) {
+		return err
+	}
+	now, ok, lookErr := w.opts.Registry.Lookup(ctx, w.typ)
+	if lookErr != nil || !ok || now.Epoch <= w.epoch {
+		return err
+	}
+	return &EpochError{Path: w.path, Offered: w.epoch, InFile: now.Epoch}
+}
+
 // checkPlace refuses unsuitable file systems before anything is created on them. A directory that
 // does not exist yet will be on the file system of the nearest parent that does.
 func (w *Writer) checkPlace() error {
@@ -242,6 +252,7 @@ func (w *Writer) checkPlace() error {
 		if err != nil {
 			return ioError("examine the file system of", dir, err)
 		}
+		w.slots = t.Slots
 		return checkFileSystem(dir, t, w.opts.AllowOverlay)
 	}
 }

@@ -172,7 +172,7 @@ func TestRefusedPaths(t *testing.T) {
 func TestRegistry(t *testing.T) {
 	refused := func(t *testing.T, x *world, fsys storage.FS, texts ...string) {
 		t.Helper()
-		checkError(t, storage.CheckRegisteredIn(fsys, x.dir, "orders", x.entry), new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
+		checkError(t, storage.CheckRegistered(fsys, x.dir, "orders", x.entry), new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
 		_, err := x.open(fsys)
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
 	}
@@ -180,7 +180,7 @@ func TestRegistry(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		must(t, x.finish(mem))
 		before := mem.ReadFile(x.path())
-		must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", x.entry))
+		must(t, storage.CheckRegistered(mem, x.dir, "orders", x.entry))
 		if !bytes.Equal(before, mem.ReadFile(x.path())) {
 			t.Error("looking has changed the file")
 		}
@@ -193,7 +193,7 @@ func TestRegistry(t *testing.T) {
 		next, err := h.w.Rotate(context.Background(), h.state())
 		must(t, err)
 		must(t, next.Close())
-		must(t, storage.CheckRegisteredIn(mem, x.dir, "orders", old))
+		must(t, storage.CheckRegistered(mem, x.dir, "orders", old))
 	})
 	t.Run("the registered file is missing", func(t *testing.T) {
 		x, _ := newMemWorld(t, 4096)

@@ -56,9 +56,7 @@ type Reader struct {
 // OpenReader opens the file at path for reading. It fails with an error of category ErrRefused or
 // ErrIntegrity when the file's header cannot be used.
 func OpenReader(path string, o ReaderOptions) (*Reader, error) {
-	if o.FS == nil {
-		o.FS = OS()
-	}
+	o.FS = orOS(o.FS)
 	f, err := o.FS.Open(path, ModeRead)
 	if err != nil {
 		return nil, ioError("open", path, err)

@@ -49,12 +49,9 @@ type Entry struct {
 // CheckRegistered tells whether Open would accept what is in a directory as the file of a type of
 // which a registry has this entry. It reads the newest file from its last checkpoint on, and
 // changes nothing. Its error is the one that Open would fail with: a *RegistryMismatch, or what is
-// wrong with the file.
-func CheckRegistered(dir, typ string, registered Entry) error {
-	return checkRegistered(OS(), dir, typ, registered)
-}
-
-func checkRegistered(fsys FS, dir, typ string, registered Entry) error {
+// wrong with the file. A nil fsys stands for OS().
+func CheckRegistered(fsys FS, dir, typ string, registered Entry) error {
+	fsys = orOS(fsys)
 	w := &Writer{fs: fsys, dir: dir, typ: typ, epoch: math.MaxUint64} // of an epoch that no file refuses
 	generation, _, err := w.newest()
 	if err != nil {
@@ -178,7 +175,7 @@ func (w *Writer) continues(registered Entry) (bool, error) {
 	if w.header.prevFileID == registered.FileID {
 		return true, nil
 	}
-	names, err := w.fs.List(w.dir)
+	names, err := w.fs.List(w.dir, w.typ)
 	if err != nil {
 		return false, ioError("list directory", w.dir, err)
 	}
@@ -215,7 +212,7 @@ func (w *Writer) adopts(registered Entry, mismatch error) error {
 	if !w.opts.Adopt || !errors.As(mismatch, &m) || m.Older != 0 {
 		return mismatch
 	}
-	switch l := readLink(w.fs, w.path); {
+	switch l := ReadLink(w.fs, w.path); {
 	case l.Err != nil:
 		return l.Err
 	case l.Next < registered.DurableIndex:

@@ -24,7 +24,7 @@ import (
 // they can tell a torn tail from damage.
 
 // fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several
-// may fence at once, and an old writer may still append.
+// may fence at once, and an old writer may still append. Then it settles what is in the file.
 func (w *Writer) fence(ctx context.Context) error {
 	body := encodeHolder(w.opts.Holder)
 	var want, got int64
@@ -52,10 +52,16 @@ func (w *Writer) fence(ctx context.Context) error {
 			return ioError("append the fence to", w.path, err)
 		}
 		want, got = info.Size+int64(len(b)), end
-		if n == len(b) && end == want {
-			w.fenceOff, w.end = h.offset, end
-			return nil
+		if n != len(b) || end != want {
+			continue
 		}
+		err = w.settle()
+		if moved := (*MovedError)(nil); errors.As(err, &moved) {
+			got = moved.End
+			continue
+		}
+		w.fenceOff, w.end = h.offset, end
+		return err
 	}
 	return &FencedError{Path: w.path, Op: "fence", Expected: want, Found: got}
 }

@@ -54,6 +54,10 @@ func places() []place {
 	}
 	ps := []place{
 		{"memory", func(t *testing.T) (*world, storage.FS) { return newMemWorld(t, 4096) }},
+		{"slots", func(t *testing.T) (*world, storage.FS) {
+			x, mem := newSlotsWorld(t)
+			return x, slotsOf(mem)
+		}},
 		{"temporary directory", real(func(t *testing.T) string { return t.TempDir() })},
 	}
 	if dir, err := os.MkdirTemp("/dev/shm", "fencepost"); err == nil {

@@ -147,9 +147,7 @@ func (r *Report) Err() error {
 // Verify from finishing: a header that cannot be used (ErrIntegrity or ErrRefused), reading, ctx,
 // Visit. The report, nil only when the header could not be used, then says how far it came.
 func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) {
-	if o.FS == nil {
-		o.FS = OS()
-	}
+	o.FS = orOS(o.FS)
 	f, err := o.FS.Open(path, ModeRead)
 	if err != nil {
 		return nil, ioError("open", path, err)

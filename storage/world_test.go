@@ -40,7 +40,7 @@ func (x *world) paths(fsys storage.FS) ([]string, error) {
 	if fsys == nil {
 		fsys = storage.OS()
 	}
-	names, err := fsys.List(x.dir)
+	names, err := fsys.List(x.dir, "orders")
 	if err != nil {
 		return nil, err
 	}

@@ -32,6 +32,7 @@ import (
 type Writer struct {
 	typ, dir, path string
 	fs             FS
+	slots          bool // FSType.Slots
 	file           File
 	header         *fileHeader
 	opts           Options
@@ -67,6 +68,8 @@ type Writer struct {
 	checkpoint      int64 // last checkpoint, 0 = none
 	sinceCheckpoint int64 // where the bytes begin that a checkpoint written now would spare a reader
 	batches         int   // since then
+	pieces          int   // that the file had then, if it is InPieces
+	stateSize       int64 // of the last checkpoint that was written, bytes
 	durableEnd      int64
 	durableIndex    uint64
 }
@@ -165,7 +168,7 @@ func (w *Writer) append(recs []Record) error {
 func (w *Writer) CheckpointDue() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.batches > 0 && (w.end-w.sinceCheckpoint >= w.opts.CheckpointBytes || w.batches >= w.opts.CheckpointBatches)
+	return w.batches > 0 && (w.end-w.sinceCheckpoint >= w.opts.CheckpointBytes || w.batches >= w.opts.CheckpointBatches || w.piecesDue())
 }
 
 // Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must stand
@@ -213,24 +216,42 @@ func (w *Writer) Sync() (next uint64, err error) {
 		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
 		syncErr = w.file.Datasync()
 	}
+	var named error
+	if syncErr == nil {
+		named = w.checkName()
+	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
+	if moved := (*MovedError)(nil); errors.As(syncErr, &moved) {
+		// rule: a file that keeps what is appended says so when it was fenced off.
+		return 0, w.poison("sync", &FencedError{Path: w.path, Op: "sync", Expected: moved.At, Found: moved.End})
+	}
 	if syncErr != nil {
 		return 0, w.poison("sync", ioError("fdatasync", w.path, syncErr))
 	}
 	if err := w.usableLocked(); err != nil {
 		return 0, err
 	}
-	if err := w.checkFile("sync"); err != nil {
+	if err := w.checkFile("sync", named); err != nil {
 		return 0, err
 	}
 	w.durableEnd, w.durableIndex = end, next
 	return next, nil
 }
 
+// checkName finds out whether the path still names the open file. In a store that takes a request, so
+// mu is not held.
+func (w *Writer) checkName() error {
+	info, err := w.file.Stat()
+	if err != nil {
+		return ioError("stat", w.path, err)
+	}
+	return checkNamed(w.fs, w.path, info)
+}
+
 // checkFile finds out whether the file is still this writer's: whether somebody fenced it off, cut
-// it, or put another file in its place. mu is held.
-func (w *Writer) checkFile(op string) error {
+// it, or put another file in its place, as named, the answer of checkName, says. mu is held.
+func (w *Writer) checkFile(op string, named error) error {
 	info, err := w.file.Stat()
 	switch {
 	case err != nil:
@@ -242,8 +263,8 @@ func (w *Writer) checkFile(op string) error {
 	}
 	// rule: acknowledge nothing in a file that the path does not name. A file that was moved, removed or replaced takes
 	// appends exactly where they are expected, and nobody finds them.
-	if err := checkNamed(w.fs, w.path, info); err != nil {
-		return w.poison(op, err)
+	if named != nil {
+		return w.poison(op, named)
 	}
 	return nil
 }
@@ -375,7 +396,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 		w.next += uint64(h.count)
 		w.noteBatch(h)
 	case kindCheckpoint:
-		w.checkpoint, w.anchor = h.offset, h.offset
+		w.checkpoint, w.anchor, w.stateSize = h.offset, h.offset, int64(h.rawLen)
 		w.noteCheckpoint(h.end())
 	case kindOpen:
 		w.anchor = h.offset
@@ -393,6 +414,9 @@ func (w *Writer) noteBatch(h *recHeader) {
 
 func (w *Writer) noteCheckpoint(end int64) {
 	w.batches, w.sinceCheckpoint, w.marks = 0, end, w.marks[:0]
+	if f, ok := w.file.(InPieces); ok {
+		w.pieces = f.Pieces()
+	}
 }
 
 // reserve makes sure that there is room for n bytes at off, so that a full disk is noticed before a

@@ -148,10 +148,11 @@ func (s *session) checkpointed() {
 	s.ledger.Checkpointed()
 }
 
-// rotate goes on in a new file if this one has reached the size limit. The ledger goes with it.
+// rotate goes on in a new file if this one has reached its limits. The ledger goes with it.
 func (s *session) rotate(ctx context.Context) error {
 	limit := s.pool.cfg.MaxFileBytes
-	if limit == 0 || s.writer().Size() < limit {
+	full := limit > 0 && s.writer().Size() >= limit
+	if !full && !s.writer().RotateDue() {
 		return nil
 	}
 	done, err := s.keepFile(ctx)
@@ -165,7 +166,7 @@ func (s *session) rotate(ctx context.Context) error {
 	}
 	s.file.Store(next)
 	s.checkpointed()
-	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its size limit, going on in a new one")
+	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its limit, going on in a new one")
 	s.emit(Event{Kind: Rotated, Index: next.NextIndex(), Path: next.Path()})
 	return nil
 }

@@ -21,6 +21,7 @@ import (
 	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -33,7 +34,7 @@ func catCommand() *cobra.Command {
 	var since cli.Since
 	var ids []string
 	cmd := &cobra.Command{
-		Use:   "cat FILE…",
+		Use:   "cat FILE… | --store ADDRESS TYPE|FILE…",
 		Short: "Print the messages of files",
 		Long: `Cat prints the messages of files to stdout, in file order. It is safe on a file that is being written to: it prints what
 is there. At damage to durable data it stops with exit code 3. With --salvage it reports what cannot be read, continues behind it,
@@ -51,13 +52,16 @@ format, with the lost indexes as far as they are known, from from_index up to bu
 is a line on stderr.
 
 --id searches the whole file for an ID, in the form that cat prints. --from and --since start at once where fencepost index has made a
-side index. What comes before is not read, and damage there is not noticed; use fencepost verify for that.`,
+side index. What comes before is not read, and damage there is not noticed; use fencepost verify for that.
+
+With --store a type stands for all its files.`,
 		Example: `  fencepost cat data/words.fpl | sort | uniq -c
   fencepost cat --format json --from 1000 --count 10 data/orders.fpl | jq .
   fencepost cat --since 90m data/orders.fpl
   fencepost cat --format json --id 065svpgc20000000000001o00000001a data/orders*.fpl
   fencepost cat --salvage --format json damaged.fpl > readable.ndjson
-  fencepost cat --format len32 data/orders.fpl | producer publish --type copy --format len32`,
+  fencepost cat --format len32 data/orders.fpl | producer publish --type copy --format len32
+  fencepost cat --store shared:/srv/fencepost orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
@@ -68,10 +72,18 @@ side index. What comes before is not read, and damage there is not noticed; use 
 			if err := c.want(ids); err != nil {
 				return err
 			}
-			c.out, c.notes = newMessageWriter(cmd.OutOrStdout(), c.format.Value), cmd.ErrOrStderr()
-			c.limited, c.left, c.options.Since = limit > 0, int64(limit), since.Time
-			err := c.chains(args)
-			for _, path := range args {
+			if err := c.files.open(cmd.Context()); err != nil {
+				return err
+			}
+			defer c.files.close()
+			paths, err := c.paths(args)
+			if err != nil {
+				return err
+			}
+			c.out, c.notes = newMessageWriter(cmd.OutOrStdout(), c.format.Value), c.files.out(cmd.ErrOrStderr())
+			c.limited, c.left, c.options.Since, c.options.FS = limit > 0, int64(limit), since.Time, c.files.fs()
+			err = c.chains(paths)
+			for _, path := range paths {
 				if err == nil {
 					err = c.file(path)
 				}
@@ -82,6 +94,7 @@ side index. What comes before is not read, and damage there is not noticed; use 
 			return errors.Join(err, c.out.Flush())
 		},
 	}
+	c.files.add(cmd, store.URLFlag(cmd))
 	cmd.Flags().VarP(c.format, "format", "f", "how messages are printed")
 	cmd.Flags().Uint64Var(&c.options.From, "from", 0, "start at this index")
 	cmd.Flags().Var(&since, "since", "leave out messages from before this time, or from longer ago than this duration: 2026-01-31T15:04:05Z, 90m")
@@ -93,6 +106,7 @@ side index. What comes before is not read, and damage there is not noticed; use 
 
 // catter prints messages of several files.
 type catter struct {
+	files   fileFlags
 	options storage.ReaderOptions
 	format  *cli.OneOf
 	salvage bool
@@ -111,6 +125,20 @@ type catter struct {
 	broken map[string][]error // what is wrong between a file and those before and after it, with --salvage
 }
 
+// paths returns the files that the arguments stand for.
+func (c *catter) paths(args []string) (paths []string, err error) {
+	if c.files.place != nil {
+		paths, _, err = c.files.paths("cat", args)
+		return paths, err
+	}
+	for _, path := range args {
+		if info, err := os.Stat(path); err == nil && info.IsDir() {
+			return nil, cli.Usagef("%s is a directory; name the files in it, as in fencepost cat %s", path, filepath.Join(path, storage.FileName("orders")))
+		}
+	}
+	return args, nil
+}
+
 // chains checks the files of each type among paths against each other.
 func (c *catter) chains(paths []string) error {
 	byType, keys := map[chainKey][]string{}, []chainKey(nil)
@@ -127,7 +155,7 @@ func (c *catter) chains(paths []string) error {
 	for _, k := range keys {
 		var chain storage.Chain
 		for _, path := range byType[k] {
-			chain = append(chain, storage.ReadLink(path))
+			chain = append(chain, storage.ReadLink(c.files.fs(), path))
 		}
 		found := chain.Check()
 		if len(found) == 0 {
@@ -169,9 +197,6 @@ func (c *catter) want(ids []string) error {
 }
 
 func (c *catter) file(path string) error {
-	if info, err := os.Stat(path); err == nil && info.IsDir() {
-		return cli.Usagef("%s is a directory; name the files in it, as in fencepost cat %s", path, filepath.Join(path, storage.FileName("orders")))
-	}
 	taken, err := c.takenBack(path)
 	if err != nil {
 		return err
@@ -245,7 +270,7 @@ func (c *catter) takenBack(path string) (taken retractions, err error) {
 	if !c.salvage {
 		return nil, nil
 	}
-	report, err := storage.Verify(context.Background(), path, storage.VerifyOptions{})
+	report, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: c.files.fs()})
 	if report == nil {
 		return nil, err
 	}

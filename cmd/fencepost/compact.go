@@ -22,6 +22,7 @@ import (
 // rewriteFlags are those that compact and repair share.
 type rewriteFlags struct {
 	url      *string
+	files    fileFlags
 	wait     time.Duration
 	lease    time.Duration
 	batch    cli.Size
@@ -36,6 +37,7 @@ type rewriteFlags struct {
 
 func (f *rewriteFlags) add(cmd *cobra.Command) {
 	f.url = cli.URLFlag(cmd)
+	f.files.add(cmd, f.url)
 	f.batch = 1 << 20
 	cmd.Flags().DurationVar(&f.wait, "wait", 0, "ask the holder to release the type, and wait this long for it; 0 means do not wait")
 	cmd.Flags().DurationVar(&f.lease, "lease", worker.DefaultLease, "how long the type stays locked if this program dies")
@@ -45,34 +47,39 @@ func (f *rewriteFlags) add(cmd *cobra.Command) {
 	cmd.Flags().BoolVarP(&f.quiet, "quiet", "q", false, "no progress bar")
 }
 
-// parse takes the one argument of both: a file that tells directory and type.
-func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) error {
+// parse takes the one argument of both: a file that tells directory and type, or in a store a type. If it returns nil, close the files.
+func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 	if err := cli.FromEnv(cmd); err != nil {
 		return err
 	}
 	if len(args) != 1 {
 		return cli.Usagef("%s takes one file, as in fencepost %s data/orders.fpl", cmd.Name(), cmd.Name())
 	}
-	var ok bool
-	f.path, f.dir = args[0], filepath.Dir(args[0])
-	if f.typ, _, ok = storage.ParseName(filepath.Base(args[0])); !ok {
-		return cli.Usagef("%s is not the name of a type's file; use one such as data/orders.fpl", args[0])
-	}
 	if f.lease < lock.MinLease || f.wait < 0 || f.batch < 1 || f.batch > storage.MaxPayload {
 		return cli.Usagef("use a --lease of at least %v, a --wait that is not negative, and a --batch-bytes from 1B to 16MiB", lock.MinLease)
 	}
-	// Nothing may be created by a mistyped name.
-	r, err := storage.OpenReader(args[0], storage.ReaderOptions{})
-	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
-		_, err := os.Stat(f.dir) // the database knows the type, or it is refused
-		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("directory %s does not exist; check the path, and that its volume is mounted; if it is lost with all files, create the directory and run "+
-				"this again", f.dir)
-		}
+	if err := f.files.open(cmd.Context()); err != nil {
 		return err
 	}
+	defer func() {
+		if err != nil {
+			f.files.close()
+		}
+	}()
+	if err := f.locate(args[0]); err != nil {
+		return err
+	}
+	// Nothing may be created by a mistyped name.
+	r, err := storage.OpenReader(f.path, storage.ReaderOptions{FS: f.files.fs()})
+	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
+		return f.checkDir() // the database knows the type, or it is refused
+	}
 	if errors.Is(err, fs.ErrNotExist) && cmd.Name() == "repair" {
-		return fmt.Errorf("%s does not exist; check the path, and that its volume is mounted; if the file is lost for good, --accept-loss gives up what was in it", f.path)
+		check := "the path, and that its volume is mounted"
+		if f.files.place != nil {
+			check = "its name, and that this is the right store"
+		}
+		return fmt.Errorf("%s does not exist; check %s; if the file is lost for good, --accept-loss gives up what was in it", f.path, check)
 	}
 	if err != nil {
 		return err
@@ -80,18 +87,57 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) error {
 	return r.Close()
 }
 
+// locate finds the file that the argument names, and its directory and type.
+func (f *rewriteFlags) locate(arg string) (err error) {
+	f.path, err = f.files.one(arg, newest)
+	if f.maybeLost && f.files.place != nil && cli.Code(err) == cli.ExitNothing { // a type, all of whose files are lost
+		f.path, err = filepath.Join(f.files.place.Dir, storage.FileName(arg)), nil
+	}
+	if err != nil {
+		return err
+	}
+	f.dir = filepath.Dir(f.path)
+	if f.files.place != nil {
+		f.dir = f.files.place.Dir
+	}
+	var ok bool
+	if f.typ, _, ok = storage.ParseName(filepath.Base(f.path)); !ok {
+		return cli.Usagef("%s is not the name of a type's file; use one such as data/orders.fpl", arg)
+	}
+	return nil
+}
+
+// checkDir tells of a directory that does not exist.
+func (f *rewriteFlags) checkDir() error {
+	if f.files.place != nil {
+		return nil
+	}
+	_, err := os.Stat(f.dir)
+	if errors.Is(err, fs.ErrNotExist) {
+		return fmt.Errorf("directory %s does not exist; check the path, and that its volume is mounted; if it is lost with all files, create the directory and run "+
+			"this again", f.dir)
+	}
+	return err
+}
+
 // run does the work under the type's lock.
 func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report *storage.CompactReport, err error) {
 	o.Wait = f.wait
 	o.Compact.BatchBytes = int(f.batch)
 	if !f.quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
-		p := newByteProgress(cmd.ErrOrStderr(), cmd.Name(), []string{f.path})
+		p := newByteProgress(cmd.ErrOrStderr(), cmd.Name(), []string{f.path}, f.files.size)
 		o.Compact.Progress = p.file(f.path)
 		defer p.clear()
 	}
 	err = withBackend(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
 		cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: f.dir, Lease: f.lease,
 			Storage: storage.Options{Compress: f.compress, AllowOverlay: f.overlay}}
+		if f.files.place != nil {
+			if err := f.files.place.Probe(ctx); err != nil {
+				return err
+			}
+			cfg.Storage.FS = f.files.place.Until(ctx).FS
+		}
 		report, err = worker.Rewrite(ctx, cfg, f.typ, o)
 		if errors.Is(err, lock.ErrHeld) {
 			return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, f.typ)
@@ -104,7 +150,7 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 func compactCommand() *cobra.Command {
 	var f rewriteFlags
 	cmd := &cobra.Command{
-		Use:   "compact FILE",
+		Use:   "compact FILE | --store ADDRESS TYPE|FILE",
 		Short: "Write a type's file anew, beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
 		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on. It holds the type's lock, so
 workers stand by meanwhile. Indexes do not change. The old file is sealed, and names its successor. It is not removed: do that when
@@ -112,6 +158,7 @@ the new one has been verified and backed up.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost compact --compress data/orders.fpl
+  fencepost compact --store mongodb: --url mongodb://db1,db2,db3/shop orders
   fencepost verify data && rm data/orders.fpl`,
 	}
 	f.add(cmd)
@@ -119,11 +166,12 @@ the new one has been verified and backed up.
 		if err := f.parse(cmd, args); err != nil {
 			return err
 		}
+		defer f.files.close()
 		r, err := f.run(cmd, worker.RewriteOptions{})
 		if err != nil {
 			return err
 		}
-		printable.Fprintf(cmd.OutOrStdout(), "%s  %s records  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)),
+		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  %s records  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)),
 			r.FirstIndex, max(r.NextIndex, 1)-1, humanize.Comma(int64(r.Batches)), humanize.Comma(int64(r.NewBatches)),
 			humanize.IBytes(uint64(r.Size)), humanize.IBytes(uint64(r.NewSize)))
 		return nil
@@ -135,7 +183,7 @@ func repairCommand() *cobra.Command {
 	var f rewriteFlags
 	var acceptLoss, adopt, dryRun bool
 	cmd := &cobra.Command{
-		Use:   "repair FILE",
+		Use:   "repair FILE | --store ADDRESS TYPE|FILE",
 		Short: "Copy what can be read of a damaged file into a new one beside it",
 		Long: `Repair copies every readable message of a type's newest file into a new one, while it holds the type's lock. Each message keeps its
 index. Entries of kind "lost" replace those that cannot be read, and every reader reports them. The damaged file is sealed and
@@ -164,11 +212,12 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 		if err := f.parse(cmd, args); err != nil {
 			return err
 		}
+		defer f.files.close()
 		if adopt && acceptLoss {
 			return cli.Usagef("--adopt and --accept-loss cannot be combined; use one after the other if you need both")
 		}
-		out := cmd.OutOrStdout()
-		files, err := storage.ReadChain(f.dir, f.typ)
+		out := f.files.out(cmd.OutOrStdout())
+		files, err := storage.ReadChain(f.files.fs(), f.dir, f.typ)
 		if err != nil {
 			return err
 		}
@@ -185,20 +234,20 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 				return f.giveUp(cmd, lost, files, dryRun)
 			}
 		}
-		found, err := storage.Verify(cmd.Context(), args[0], storage.VerifyOptions{})
+		found, err := storage.Verify(cmd.Context(), f.path, storage.VerifyOptions{FS: f.files.fs()})
 		if err != nil {
 			return err
 		}
 		if found.Sealed != nil {
 			return fmt.Errorf("%w: %v; only the newest file of a type can be repaired. To read what is left of this one use fencepost cat --salvage %s",
-				storage.ErrRefused, found.Sealed, args[0])
+				storage.ErrRefused, found.Sealed, f.files.command(f.path))
 		}
 		for _, c := range found.Corrupt {
 			printable.Fprintf(out, "%v\n", c)
 		}
 		if len(found.Corrupt) == 0 && !acceptLoss {
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s: nothing is damaged; if workers refuse it because messages are missing at its end, "+
-				"restore the newest copy, or give them up with --accept-loss", args[0])}
+				"restore the newest copy, or give them up with --accept-loss", f.path)}
 		}
 		if dryRun {
 			return found.Err()
@@ -210,7 +259,7 @@ It exits with 4 when nothing is wrong with the file, and with 7 when messages we
 		printable.Fprintf(out, "%s  %s records saved, %s lost, index %d..%d\n", r.Path, humanize.Comma(int64(r.Records-r.Lost)), humanize.Comma(int64(r.Lost)),
 			r.FirstIndex, max(r.NextIndex, 1)-1)
 		if r.Lost > 0 {
-			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for an expert to look at", r.Lost, args[0])}
+			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records could not be saved; %s is kept for an expert to look at", r.Lost, f.path)}
 		}
 		return nil
 	}
@@ -228,7 +277,7 @@ func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMi
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s: a worker registers the one that it finds in its directory; "+
 				"is it the right database?", b.Name, f.typ)}
 		}
-		err = storage.CheckRegistered(f.dir, f.typ, storage.Entry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex})
+		err = storage.CheckRegistered(f.files.fs(), f.dir, f.typ, storage.Entry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex})
 		if !errors.As(err, &wrong) {
 			return err
 		}
@@ -246,7 +295,7 @@ func (f *rewriteFlags) lost(cmd *cobra.Command) (*storage.RegistryMismatch, erro
 	case err == nil, errors.Is(err, storage.ErrIntegrity): // damage is told in more words by who repairs it
 		return nil, nil
 	}
-	if _, serr := os.Stat(f.path); serr == nil && cli.Code(err) == cli.ExitNothing { // what is not registered is repaired, too
+	if f.files.exists(f.path) == nil && cli.Code(err) == cli.ExitNothing { // what is not registered is repaired, too
 		return nil, nil
 	}
 	return nil, err
@@ -263,14 +312,14 @@ func (f *rewriteFlags) giveUp(cmd *cobra.Command, lost *storage.RegistryMismatch
 		case lost.Registered.Generation == 1:
 			what = fmt.Sprintf("below index %d", durable)
 		}
-		printable.Fprintf(cmd.OutOrStdout(), "with --accept-loss and without --dry-run, messages %s are given up\n", what)
+		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "with --accept-loss and without --dry-run, messages %s are given up\n", what)
 		return lost
 	}
 	r, err := f.run(cmd, worker.RewriteOptions{Repair: true, AcceptLoss: true})
 	if err != nil {
 		return err
 	}
-	printable.Fprintf(cmd.OutOrStdout(), "%s  takes the place of a file that is lost, workers go on at index %d\n", r.Path, r.NextIndex)
+	printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  takes the place of a file that is lost, workers go on at index %d\n", r.Path, r.NextIndex)
 	switch {
 	case r.Lost > 0:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d records of type %s are lost and marked as such: those with indexes from %d to %d",
@@ -298,7 +347,7 @@ func (f *rewriteFlags) adopt(cmd *cobra.Command, dryRun bool) error {
 	if err != nil {
 		return err
 	}
-	printable.Fprintf(cmd.OutOrStdout(), "%s  is the registered file now, instead of file %s of generation %d; workers go on in it at index %d\n",
+	printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  is the registered file now, instead of file %s of generation %d; workers go on in it at index %d\n",
 		r.Path, wrong.Registered.FileID, wrong.Registered.Generation, r.NextIndex)
 	return nil
 }

@@ -311,7 +311,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		defer log.Close()
 		cmd := exec.Command(self, "worker", "--dir", d.dir, "--all-types", "--until-empty",
 			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
-		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url) // ps need not show it
+		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_STORE=") // ps need not show the URL; the files are in a directory
 		cmd.Stderr = log
 		// The workers are in a group of their own: Ctrl-C is for the demo, which ends them.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock/mongolock"
@@ -84,6 +85,7 @@ func doctorCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	var dir string
 	var overlay bool
+	var files fileFlags
 	cmd := &cobra.Command{
 		Use:   "doctor",
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
@@ -91,22 +93,36 @@ func doctorCommand() *cobra.Command {
 or one of the oldest 100 messages of a type cannot be appended, and with 3 if a file is not the registered one, or a file of a type is
 missing, cut, renamed or a copy. A warning is about something that works, but not as well as it could.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
-  fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json`,
+  fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
+  fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:`,
 		Args: cli.NoArgs,
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().StringVar(&dir, "dir", "data", "directory of the files")
+	files.address, files.url = store.Flag(cmd), url
 	cmd.Flags().BoolVar(&overlay, "allow-overlay", false, "accept a directory on an overlay file system")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
-		d := &doctor{}
+		if *files.address != "" {
+			if err := errors.Join(cli.NoDirWithStore(cmd), store.Check(*files.address, *url)); err != nil {
+				return err
+			}
+		}
+		d := &doctor{files: files}
 		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			d.good("server", "%s answers", b.Name)
 			d.examineServer(ctx, b)
-			d.examineDirectory(dir, overlay)
+			if *files.address == "" {
+				d.examineDirectory(dir, overlay)
+			} else if !d.examineStore(ctx) {
+				return errors.Join(ctx.Err(), d.examineMessages(ctx, b.Queue))
+			} else {
+				dir = d.files.place.Dir
+				defer d.files.close()
+			}
 			// What is found out while everything is called off says nothing.
 			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
 		})
@@ -121,7 +137,7 @@ missing, cut, renamed or a copy. A warning is about something that works, but no
 				return err
 			}
 		} else {
-			d.print(cmd.OutOrStdout())
+			d.print(d.files.out(cmd.OutOrStdout()))
 		}
 		if d.code != 0 {
 			return &cli.Error{Code: d.code, Err: errors.New("something is wrong, see above")}
@@ -139,6 +155,7 @@ type finding struct {
 }
 
 type doctor struct {
+	files    fileFlags
 	findings []finding
 	code     int // the program's exit code
 }
@@ -285,6 +302,20 @@ func (d *doctor) examineDirectory(dir string, overlay bool) {
 	}
 }
 
+// examineStore opens the store of the files, and tries whether it keeps its word. It returns whether files can be looked for in it.
+func (d *doctor) examineStore(ctx context.Context) bool {
+	if err := d.files.open(ctx); err != nil {
+		d.bad(cli.ExitFailed, "store", "%v", err)
+		return false
+	}
+	if err := d.files.place.Probe(ctx); err != nil {
+		d.bad(cli.ExitFailed, "store", "%v", err)
+	} else {
+		d.good("store", "%s let one of 32 creates of the same value succeed, as it must", d.files.place.Name)
+	}
+	return true
+}
+
 // fileLister lists the types and their files.
 type fileLister interface {
 	queue.TypeRegistry
@@ -311,10 +342,10 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 		}
 		// As workers do; what is only older than it was is found by nothing else.
 		e := storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
-		wrong := []error{storage.CheckRegistered(dir, typ, e)}
+		wrong := []error{storage.CheckRegistered(d.files.fs(), dir, typ, e)}
 		if wrong[0] == nil {
 			var chain storage.Chain
-			if chain, wrong = checkChain(dir, typ); len(chain) > 0 {
+			if chain, wrong = checkChain(d.files.fs(), dir, typ); len(chain) > 0 {
 				d.tellWhatIsKept(typ, dir, chain)
 				if err := d.compareNewest(ctx, q, typ, &chain[len(chain)-1]); err != nil {
 					return err
@@ -329,7 +360,7 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 		}
 	}
 	if right > 0 {
-		d.good("files", "%d of %d types have their registered files here; fencepost verify %s checks what is in them", right, len(types), dir)
+		d.good("files", "%d of %d types have their registered files here; fencepost verify %s checks what is in them", right, len(types), d.files.commandForAll(dir))
 	} else if d.code == 0 {
 		d.good("files", "none is registered yet")
 	}
@@ -340,7 +371,7 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 func (d *doctor) tellWhatIsKept(typ, dir string, chain storage.Chain) {
 	if newest := chain[len(chain)-1].Generation; newest > uint64(len(chain)) {
 		d.good("files", "%s: %d of %d generations are here; the others were archived, replaced by a compaction, or given up by a repair: fencepost verify %s says "+
-			"what is lost, and where what is kept begins", typ, len(chain), newest, dir)
+			"what is lost, and where what is kept begins", typ, len(chain), newest, d.files.commandForAll(dir))
 	}
 }
 
@@ -367,8 +398,8 @@ func (d *doctor) compareNewest(ctx context.Context, q queue.FileRegistry, typ st
 
 // checkChain looks whether the files of a type follow one another, and returns them. It reads their headers and ends. That the newest is
 // here was checked before: the registry names it.
-func checkChain(dir, typ string) (chain storage.Chain, wrong []error) {
-	chain, err := storage.ReadChain(dir, typ)
+func checkChain(fsys storage.FS, dir, typ string) (chain storage.Chain, wrong []error) {
+	chain, err := storage.ReadChain(fsys, dir, typ)
 	if err != nil {
 		return nil, []error{err}
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
@@ -17,6 +18,7 @@ import (
 func indexCommand() *cobra.Command {
 	var o storage.IndexOptions
 	var quiet bool
+	var address *string
 	cmd := &cobra.Command{
 		Use:   "index FILE|DIRECTORY…",
 		Short: "Build or refresh the side index of files, so that cat finds an index or a time at once",
@@ -32,6 +34,9 @@ file is read without it. --check compares all of it, and writes nothing.
   fencepost index --check /srv/fencepost
   fencepost index data && fencepost cat --since 90m data/orders.fpl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
+			if *address != "" { // on the command line
+				return cli.Usagef("files in a store have no side index; leave out fencepost index, cat --store reads without one")
+			}
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
 			}
@@ -44,7 +49,7 @@ file is read without it. --check compares all of it, and writes nothing.
 			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
 			var progress *byteProgress
 			if !quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
-				progress = newByteProgress(cmd.ErrOrStderr(), "index", paths)
+				progress = newByteProgress(cmd.ErrOrStderr(), "index", paths, sizeOf)
 			}
 			var errs []error
 			for _, path := range paths {
@@ -66,6 +71,8 @@ file is read without it. --check compares all of it, and writes nothing.
 			return errors.Join(errs...)
 		},
 	}
+	address = store.FlagOfReader(cmd)
+	cmd.Flags().MarkHidden("store")
 	cmd.Flags().BoolVar(&o.Check, "check", false, "only compare the side index with the file")
 	cmd.Flags().BoolVarP(&quiet, "quiet", "q", false, "no progress bar")
 	return cmd

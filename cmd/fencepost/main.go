@@ -4,6 +4,7 @@ package main
 import (
 	"os"
 	"runtime/debug"
+	_ "time/tzdata" // for TZ, where there are no files of time zones, as in the image
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"

@@ -2,7 +2,6 @@ package main
 
 import (
 	"io"
-	"os"
 	"sync"
 	"time"
 
@@ -17,13 +16,14 @@ type byteProgress struct {
 	done  map[string]int64
 }
 
-func newByteProgress(w io.Writer, what string, paths []string) *byteProgress {
+// newByteProgress shows the progress over files whose size tells size.
+func newByteProgress(w io.Writer, what string, paths []string, size func(path string) (int64, error)) *byteProgress {
 	p := &byteProgress{sizes: map[string]int64{}, done: map[string]int64{}}
 	total := int64(0)
 	for _, path := range paths {
-		if info, err := os.Stat(path); err == nil && p.sizes[path] == 0 {
-			p.sizes[path] = info.Size()
-			total += info.Size()
+		if n, err := size(path); err == nil && p.sizes[path] == 0 {
+			p.sizes[path] = n
+			total += n
 		}
 	}
 	p.bar = progressbar.NewOptions64(total, progressbar.OptionSetWriter(w), progressbar.OptionShowBytes(true), progressbar.OptionClearOnFinish(),

@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
 )
@@ -19,8 +20,9 @@ func tailCommand() *cobra.Command {
 	var follow, unsynced bool
 	lines := cli.Count(10)
 	var from uint64
+	var files fileFlags
 	cmd := &cobra.Command{
-		Use:   "tail FILE",
+		Use:   "tail FILE | --store ADDRESS TYPE|FILE",
 		Short: "Print the last messages of a type, and with -f those that are appended from now on",
 		Long: `Tail prints the last messages of a file's type and, with --follow, waits for more until it is stopped. Where the file was sealed
 (size limit, compaction, repair) it continues in the newest one. It prints durable messages only; to know which are, it syncs the file
@@ -30,7 +32,8 @@ It stops with exit code 3 when the file was removed or replaced or is damaged, o
 cut, renamed or a copy. Formats are those of cat.`,
 		Example: `  fencepost tail data/orders.fpl
   fencepost tail -f --format json data/orders.fpl | jq .payload
-  fencepost tail -f --from 0 data/orders.fpl        # everything, and then what comes`,
+  fencepost tail -f --from 0 data/orders.fpl        # everything, and then what comes
+  fencepost tail -f --store mongodb: --url mongodb://db1,db2,db3/shop orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
@@ -41,8 +44,15 @@ cut, renamed or a copy. Formats are those of cat.`,
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			defer cli.OnSignals(cancel, cancel)()
-			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), unsynced: unsynced}
-			path := args[0]
+			if err := files.open(ctx); err != nil {
+				return err
+			}
+			defer files.close()
+			t := &tailer{out: newMessageWriter(cmd.OutOrStdout(), format.Value), unsynced: unsynced, fs: files.fs()}
+			path, err := files.one(args[0], oldest)
+			if err != nil {
+				return err
+			}
 			if err := t.chain(path); err != nil {
 				return err
 			}
@@ -53,11 +63,12 @@ cut, renamed or a copy. Formats are those of cat.`,
 				}
 			}
 			if !follow {
-				return errors.Join(t.print(path, from), t.files.CheckEnd(ctx))
+				return errors.Join(t.print(path, from), t.files.CheckEnd(ctx, t.fs))
 			}
 			return t.follow(ctx, path, from)
 		},
 	}
+	files.add(cmd, store.URLFlag(cmd))
 	cmd.Flags().Var(format, "format", "how messages are printed")
 	cmd.Flags().BoolVarP(&follow, "follow", "f", false, "wait for more")
 	cmd.Flags().VarP(&lines, "lines", "n", "start with this many of the messages that are there")
@@ -69,6 +80,7 @@ cut, renamed or a copy. Formats are those of cat.`,
 type tailer struct {
 	out      *messageWriter
 	unsynced bool
+	fs       storage.FS    // nil: the operating system's
 	files    storage.Chain // from the one that was named on
 }
 
@@ -78,7 +90,7 @@ func (t *tailer) chain(path string) error {
 	if !ok {
 		return nil
 	}
-	files, err := storage.ReadChain(k.dir, k.typ)
+	files, err := storage.ReadChain(t.fs, k.dir, k.typ)
 	if err != nil {
 		return err
 	}
@@ -91,7 +103,7 @@ func (t *tailer) chain(path string) error {
 }
 
 func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
-	return storage.OpenReader(path, storage.ReaderOptions{From: from, Durable: !t.unsynced})
+	return storage.OpenReader(path, storage.ReaderOptions{FS: t.fs, From: from, Durable: !t.unsynced})
 }
 
 // last finds the newest file of the type of path, and the index that is n before its end.
@@ -144,7 +156,7 @@ func (t *tailer) print(path string, from uint64) error {
 
 // follow prints what is in the file from an index on, and what comes.
 func (t *tailer) follow(ctx context.Context, path string, from uint64) error {
-	f, err := storage.Follow(path, storage.FollowOptions{From: from, Unsynced: t.unsynced})
+	f, err := storage.Follow(path, storage.FollowOptions{FS: t.fs, From: from, Unsynced: t.unsynced})
 	if err != nil {
 		return err
 	}

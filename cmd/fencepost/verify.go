@@ -15,6 +15,7 @@ import (
 	"sync/atomic"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
@@ -26,7 +27,7 @@ func verifyCommand() *cobra.Command {
 	o := verifyOptions{maxMemory: defaultMaxMemory}
 	var asJSON, quiet, verbose bool
 	cmd := &cobra.Command{
-		Use:   "verify FILE|DIRECTORY…",
+		Use:   "verify FILE|DIRECTORY… | --store ADDRESS [TYPE|FILE]…",
 		Short: "Check that files are undamaged and complete: every record, every producer's sequence",
 		Long: `Verify reads whole files. It checks every byte and, per producer, that no message is missing, duplicated or out of order. It changes
 nothing, and works on files that are being written to. A directory stands for all .fpl files in it.
@@ -43,18 +44,16 @@ it reads the disk.
 
 A file that is the successor of another one, such as orders@0002.fpl, continues the producers' counters of that one. Files of one type
 are checked as a series: none between them may be missing, cut, renamed or a copy. The oldest may be any generation. In a directory the
-newest must be there, too; files that are named one by one may be a part of the series.
+newest must be there, too; files that are named one by one may be a part of the series. So it is with --store, where a type stands for
+all its files, and no argument for all types.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost verify data/orders.fpl
   fencepost verify -v --device data/orders.fpl
-  fencepost verify --deep --json /srv/fencepost | jq .producers`,
+  fencepost verify --deep --json /srv/fencepost | jq .producers
+  fencepost verify --store mongodb: --url mongodb://db1,db2,db3/shop orders`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
-				return err
-			}
-			paths, dirs, err := filePaths("verify", args)
-			if err != nil {
 				return err
 			}
 			if more := o.maxMemory - defaultMaxMemory; more > 0 && os.Getenv("GOMEMLIMIT") == "" {
@@ -63,11 +62,19 @@ newest must be there, too; files that are named one by one may be a part of the 
 			ctx, cancel := context.WithCancel(cmd.Context())
 			defer cancel()
 			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
+			if err := o.files.open(ctx); err != nil {
+				return err
+			}
+			defer o.files.close()
+			paths, all, err := o.files.paths("verify", args)
+			if err != nil {
+				return err
+			}
 			if !quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
-				o.progress = newByteProgress(cmd.ErrOrStderr(), "verify", paths)
+				o.progress = newByteProgress(cmd.ErrOrStderr(), "verify", paths, o.files.size)
 			}
 			reports := verifyFiles(ctx, paths, o)
-			verifyChains(ctx, reports, dirs)
+			verifyChains(ctx, reports, all, o.files.fs())
 			o.progress.clear()
 			var errs []error
 			stopped := 0
@@ -98,6 +105,7 @@ newest must be there, too; files that are named one by one may be a part of the 
 			return errors.Join(errs...)
 		},
 	}
+	o.files.add(cmd, store.URLFlag(cmd))
 	cmd.Flags().BoolVar(&o.deep, "deep", false, "also look for IDs that occur twice anywhere (20 bytes of memory per message)")
 	cmd.Flags().Var(&o.maxMemory, "max-memory", "memory limit for the state of each producer of a file (200 bytes) and, with --deep, of each message")
 	cmd.Flags().BoolVar(&o.device, "device", false, "read the disk, not the page cache")
@@ -113,6 +121,8 @@ type verifyOptions struct {
 	maxMemory cli.Size
 	progress  *byteProgress
 
+	files fileFlags
+
 	large *sync.Mutex   // of several files that are verified at once, one only has large batches in memory
 	kept  *atomic.Int64 // bytes, for the producers of all files and the messages of those that are being read
 }
@@ -122,34 +132,10 @@ const (
 	hashMemory       = 20       // bytes per message with --deep, in a list that grows
 )
 
-// filePaths returns the files that the arguments of a command stand for, and the directories among the arguments.
-func filePaths(command string, args []string) (paths []string, dirs map[string]bool, err error) {
-	if len(args) == 0 {
-		return nil, nil, cli.Usagef("no file; name the files to %s, as in fencepost %s data/orders.fpl", command, command)
-	}
-	dirs = map[string]bool{}
-	for _, arg := range args {
-		info, err := os.Stat(arg)
-		if err != nil || !info.IsDir() {
-			paths = append(paths, arg) // opening it tells what is wrong
-			continue
-		}
-		found, err := filepath.Glob(filepath.Join(arg, "*"+storage.FileName("")))
-		if err != nil {
-			return nil, nil, err
-		}
-		if len(found) == 0 {
-			return nil, nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no %s files in %s", storage.FileName(""), arg)}
-		}
-		dirs[filepath.Clean(arg)] = true
-		paths = append(paths, found...)
-	}
-	return paths, dirs, nil
-}
-
 // fileReport is what verify found out of one file.
 type fileReport struct {
 	path   string
+	files  *fileFlags
 	report *storage.Report // nil if the header cannot be read
 	audit  worker.Audit
 	err    error         // what is wrong with the file, or kept verify from finishing
@@ -190,9 +176,9 @@ func verifyFiles(ctx context.Context, paths []string, o verifyOptions) []*fileRe
 }
 
 func verifyFile(ctx context.Context, path string, o verifyOptions) *fileReport {
-	r := &fileReport{path: path}
+	r := &fileReport{path: path, files: &o.files}
 	r.audit.Grow = o.keep
-	so := storage.VerifyOptions{Deep: o.deep, Device: o.device, Visit: r.audit.Record, Progress: o.progress.file(path)}
+	so := storage.VerifyOptions{FS: o.files.fs(), Deep: o.deep, Device: o.device, Visit: r.audit.Record, Progress: o.progress.file(path)}
 	hashes := int64(0)
 	if o.deep {
 		so.Visit = func(rec storage.Record) error {
@@ -259,8 +245,8 @@ func chainOf(path string) (k chainKey, ok bool) {
 	return k, ok
 }
 
-// verifyChains checks the files of each type against each other where there are several, or all files of their directory are.
-func verifyChains(ctx context.Context, reports []*fileReport, dirs map[string]bool) {
+// verifyChains checks the files of each type against each other where there are several, or all files of their directory or type are.
+func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys storage.FS) {
 	byPath, chains := map[string]*fileReport{}, map[chainKey]storage.Chain{}
 	for _, r := range reports {
 		path := filepath.Clean(r.path)
@@ -271,7 +257,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, dirs map[string]bo
 	}
 	var g errgroup.Group
 	for k, c := range chains {
-		if len(c) == 1 && !dirs[k.dir] || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() }) {
+		if len(c) == 1 && !all.has(k) || slices.ContainsFunc(c, func(l storage.Link) bool { return byPath[l.Path].stopped() }) {
 			continue
 		}
 		wrong := c.Check()
@@ -281,7 +267,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, dirs map[string]bo
 		for _, l := range c.Replaced() {
 			byPath[l.Path].replaced = len(wrong) == 0
 		}
-		if !dirs[k.dir] {
+		if !all.has(k) {
 			continue
 		}
 		first := slices.MinFunc(c, func(a, b storage.Link) int { return cmp.Compare(a.Generation, b.Generation) })
@@ -290,7 +276,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, dirs map[string]bo
 		}
 		newest := byPath[slices.MaxFunc(c, func(a, b storage.Link) int { return cmp.Compare(a.Generation, b.Generation) }).Path]
 		g.Go(func() error { // it may wait
-			if err := c.CheckEnd(ctx); errors.Is(err, context.Canceled) {
+			if err := c.CheckEnd(ctx, fsys); errors.Is(err, context.Canceled) {
 				newest.err = err
 			} else if err != nil {
 				newest.chain = append(newest.chain, err)

@@ -21,6 +21,7 @@ func messages(r *storage.Report) uint64 { return r.Messages - r.Skipped - r.Lost
 
 // print prints one line per file, and a line for everything unusual.
 func (r *fileReport) print(w io.Writer) {
+	w = r.files.out(w)
 	rep := r.report
 	verdict := "OK"
 	switch {
@@ -82,6 +83,7 @@ func (r *fileReport) print(w io.Writer) {
 
 // printDetails prints what --verbose adds.
 func (r *fileReport) printDetails(w io.Writer) {
+	w = r.files.out(w)
 	rep := r.report
 	for _, g := range rep.Regions {
 		printable.Fprintf(w, "  epoch %d  %s pid %d  %s  ", g.Epoch, cmp.Or(g.Holder.Host, "?"), g.Holder.PID, g.Holder.Wall.Format(time.RFC3339))

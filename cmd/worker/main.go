@@ -2,6 +2,8 @@
 package main
 
 import (
+	_ "time/tzdata" // for TZ, where there are no files of time zones, as in the image
+
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"
 )

@@ -113,7 +113,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 		}, 1, false},
 		{"the newest removed", func(t *testing.T, dir string) { remove(t, dir, files) }, 1, true},
 		{"the newest given up", func(t *testing.T, dir string) {
-			lost := storage.ReadLink(name(dir, files))
+			lost := storage.ReadLink(nil, name(dir, files))
 			remove(t, dir, files)
 			giveUp(t, dir, storage.Entry{FileID: lost.FileID, Generation: files, DurableIndex: lost.First})
 		}, 0, false},
@@ -132,7 +132,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 				t.Fatal(err)
 			}
 			c.damage(t, dir)
-			chain, err := storage.ReadChain(dir, "orders")
+			chain, err := storage.ReadChain(nil, dir, "orders")
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -158,7 +158,7 @@ func TestPythonReaderAgreesOnChains(t *testing.T) {
 			for _, e := range chain.Check() {
 				add(e)
 			}
-			if err := chain.CheckEnd(t.Context()); err != nil {
+			if err := chain.CheckEnd(t.Context(), nil); err != nil {
 				add(err.(*storage.ChainError))
 			}
 			if len(want) != c.breaks {

@@ -109,7 +109,7 @@ func (e *estate) drainKilled() bool {
 		return false
 	}
 	size := e.size()
-	p := e.start(nil, "worker", "--type", typ, "--dir", e.dir, "--lease", "2s", "--batch", "5", "--gap-timeout", "200ms", "--log-format", "json")
+	p := e.start(nil, "worker", "--type", typ, "--dir", e.dir, "--lease", "5s", "--batch", "5", "--gap-timeout", "200ms", "--log-format", "json")
 	e.eventually("a worker appends, or refuses", func() bool {
 		select {
 		case <-p.done:

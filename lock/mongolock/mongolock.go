@@ -42,7 +42,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/auth"
 
 	"github.com/fencepost/fencepost/internal/mongoerr"
-	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -101,9 +100,8 @@ type store struct {
 // database. It fails after at most 10 s when no server answers, and says what to check.
 func Open(ctx context.Context, uri, database string, o Options) (lock.Store, error) {
 	co := options.Client().ApplyURI(uri)
-	if err := co.Validate(); err != nil {
-		// The driver's text may quote what it cannot parse.
-		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", redact.Password(err.Error(), uri))
+	if co.Validate() != nil {
+		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", mongoerr.URI(uri))
 	}
 	co.SetMaxPoolSize(poolSize)
 	// The engine repeats what failed and knows what that means; a driver that repeats a release on
@@ -398,6 +396,7 @@ func (s *store) modify(ctx context.Context, doing string, filter, update, want b
 const (
 	codeUnauthorized         = 13
 	codeAuthenticationFailed = 18
+	codeMechanismUnavailable = 334
 )
 
 // explain says where an error comes from and marks those that no repetition cures.
@@ -411,13 +410,13 @@ func (s *store) explain(doing string, err error) error {
 	if errors.Is(err, mongo.ErrClientDisconnected) {
 		return permanent("the client was closed while its locks were in use")
 	}
-	if _, ok := errors.AsType[*auth.Error](err); ok {
-		return permanent("check user, password and authSource in the URL")
-	}
+	// rule: only what the server says about the user is permanent. While it shuts down, or while an
+	// election is under way, greetings and authentication fail too.
+	_, greeting := errors.AsType[*auth.Error](err)
 	if se, ok := errors.AsType[mongo.ServerError](err); ok {
 		switch {
-		case se.HasErrorCode(codeAuthenticationFailed):
-			return permanent("check user, password and authSource in the URL")
+		case se.HasErrorCode(codeAuthenticationFailed), greeting && se.HasErrorCode(codeUnauthorized), greeting && se.HasErrorCode(codeMechanismUnavailable):
+			return permanent("check user, password, authMechanism and authSource in the URL")
 		case se.HasErrorCode(codeUnauthorized):
 			return permanent("give the user the role readWrite on the database of " + s.locks.Database().Name() + "." +
 				s.locks.Name())

@@ -7,6 +7,7 @@ import (
 	"net"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -18,6 +19,7 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/internal/mongotest/fake"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/lock/mongolock"
@@ -260,6 +262,67 @@ func TestOptionsAreChecked(t *testing.T) {
 	_, err = mongolock.Open(t.Context(), "postgres://x", "db", mongolock.Options{})
 	if err == nil || !strings.Contains(err.Error(), "mongodb://") {
 		t.Errorf("a wrong URL: %v", err)
+	}
+}
+
+// The driver quotes what it cannot parse, which nobody may see.
+func TestAMalformedURLIsRefusedWithoutItsSecrets(t *testing.T) {
+	for name, uri := range map[string]string{
+		"password":       "mongodb://bob:%zzhidden@127.0.0.1:1/",
+		"key's password": "mongodb://127.0.0.1:1/?tlsCertificateKeyFilePassword=%zzhidden",
+		"session token":  "mongodb://127.0.0.1:1/?authMechanism=MONGODB-AWS;authMechanismProperties=AWS_SESSION_TOKEN:%zzhidden",
+	} {
+		_, err := mongolock.Open(t.Context(), uri, "db", mongolock.Options{})
+		if err == nil || !strings.Contains(err.Error(), "percent-encode") || strings.Contains(err.Error(), "zz") {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+// Only what no repetition cures ends the work with a lock. Connections are made, with credentials, while a server shuts
+// down or an election is under way too.
+func TestOnlySomeFailuresOfAuthenticationArePermanent(t *testing.T) {
+	for name, test := range map[string]struct {
+		code      int
+		permanent bool
+		want      string
+	}{
+		"wrong password":       {18, true, "authSource"},
+		"unknown mechanism":    {334, true, "authSource"},
+		"no rights":            {13, true, "authSource"},
+		"shutting down":        {91, false, ""},
+		"interrupted":          {11600, false, ""},
+		"stepped down":         {189, false, ""},
+		"a shard's election":   {133, false, ""},
+		"of a kind of its own": {8, false, ""},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			var refuses atomic.Bool
+			s := fake.Start(t, func(command string) bson.D {
+				switch {
+				case command == "saslStart" && refuses.Load():
+					return fake.Failed(test.code)
+				case command == "saslStart":
+					return bson.D{{Key: "ok", Value: 1}, {Key: "conversationId", Value: 1}, {Key: "done", Value: true}, {Key: "payload", Value: []byte{}}}
+				case command == "find" && !refuses.Swap(true):
+					return fake.Failed(11600) // the driver closes its connections
+				}
+				return nil
+			})
+			st, err := mongolock.Open(t.Context(), "mongodb://bob:hidden@"+s.Addr()+"/?authMechanism=PLAIN&authSource=$external", "db", mongolock.Options{})
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer st.Close()
+			if _, _, err := st.Read(t.Context(), "n"); err == nil || errors.Is(err, lock.ErrPermanent) {
+				t.Fatalf("the server shuts down: %v", err)
+			}
+			_, _, err = st.Read(t.Context(), "n")
+			if err == nil || errors.Is(err, lock.ErrPermanent) != test.permanent || !strings.Contains(err.Error(), test.want) || strings.Contains(err.Error(), "hidden") {
+				t.Errorf("permanent: %v, want %v: %v", errors.Is(err, lock.ErrPermanent), test.permanent, err)
+			}
+		})
 	}
 }
 

@@ -19,6 +19,7 @@ import (
 
 	"github.com/fencepost/fencepost/internal/clock"
 	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/internal/mongourl"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
@@ -29,7 +30,7 @@ const (
 	// DefaultConnectTimeout bounds the search for a server.
 	DefaultConnectTimeout = 5 * time.Second
 	// DefaultDatabase is the database when the URI names none.
-	DefaultDatabase = "fencepost"
+	DefaultDatabase = mongourl.DefaultDatabase
 
 	closeTimeout = 5 * time.Second
 )
@@ -91,9 +92,9 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if opt.ConnectTimeout < 0 {
 		return nil, errors.New("mongoqueue options: ConnectTimeout must not be negative")
 	}
-	co, database, err := parseURI(uri)
+	co, database, err := mongourl.Parse(uri)
 	if err != nil {
-		return nil, err
+		return nil, fmt.Errorf("%w %w", queue.ErrInvalidURL, err)
 	}
 	uriTimeout := DefaultConnectTimeout
 	if co.ServerSelectionTimeout != nil && *co.ServerSelectionTimeout > 0 {

@@ -162,7 +162,7 @@ func syncNames[T any](disk, now map[string]T, dir string) {
 }
 
 // List implements storage.FS.
-func (m *Mem) List(dir string) ([]string, error) {
+func (m *Mem) List(dir, _ string) ([]string, error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	if !m.dirs[dir] {

@@ -110,9 +110,9 @@ func (t *Tap) SyncDir(name string) error {
 }
 
 // List implements storage.FS.
-func (t *Tap) List(dir string) (names []string, err error) {
+func (t *Tap) List(dir, typ string) (names []string, err error) {
 	err = t.call(Call{Op: OpList, Name: dir}, func() (err error) {
-		names, err = t.FS.List(dir)
+		names, err = t.FS.List(dir, typ)
 		return err
 	})
 	return names, err

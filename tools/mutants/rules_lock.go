@@ -123,6 +123,10 @@ var lockRules = []rule{
 		old: `return and(name, is("s.id", bson.ObjectID(h.ID)))`, new: `return and(name, is("s.id", is("$exists", true)))`},
 	{file: "lock/mongolock/mongolock.go", rule: "the only write bound to the version", tests: "TestMongoConforms/take_over_compares_the_version",
 		old: `and(name, is("v", bson.ObjectID(seen)), absent("s.0"), turn(h))`, new: `and(name, absent("s.0"), turn(h))`},
+	{file: "lock/mongolock/mongolock.go", rule: "only what the server says about the user is permanent", tests: "TestOnlySomeFailuresOfAuthenticationArePermanent/shutting_down",
+		old: `case se.HasErrorCode(codeAuthenticationFailed),`, new: `case greeting, se.HasErrorCode(codeAuthenticationFailed),`},
+	{file: "internal/mongoerr/uri.go", rule: "the driver's text is about a string without secrets", tests: "TestURI",
+		old: `ApplyURI(withoutSecrets(uri))`, new: `ApplyURI(uri)`},
 	{file: "lock/mongolock/setup.go", rule: "TTL is garbage collection of idle names", tests: "TestTTLIndexIsMadeOnce",
 		old: `SetExpireAfterSeconds(o.seconds())`, new: `SetExpireAfterSeconds(60)`},
 }

@@ -56,8 +56,11 @@ func Effective(cmd *cobra.Command) []Setting {
 		if list, ok := f.Value.(pflag.SliceValue); ok {
 			s.Value = strings.Join(list.GetSlice(), ",")
 		}
-		if f.Name == "url" {
+		switch f.Name {
+		case "url":
 			s.Value = fencepost.Redact(s.Value)
+		case storeFlag:
+			s.Value = StoreName(s.Value)
 		}
 		switch source := f.Annotations[sourceKey]; {
 		case len(source) > 0:
@@ -123,8 +126,10 @@ func fromFile(cmd *cobra.Command, path string) error {
 			values[key] = n // a program's own section wins
 		}
 	}
-	if n := values["url"]; n != nil {
-		warnOfReaders(cmd, "config file "+path, mode, n.Value)
+	for _, key := range []string{"url", storeFlag} {
+		if n := values[key]; n != nil {
+			warnOfReaders(cmd, "config file "+path, mode, n.Value)
+		}
 	}
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -23,6 +23,12 @@ var errNoServer = errors.New("no usable server in time")
 // Connect opens the backend, and waits for a usable server if what is wrong passes by itself: an election, a restart, a machine that does
 // not answer. It waits for so long at most, 0 is for ever. waiting is called once, when the first attempt has failed.
 func Connect(ctx context.Context, url string, within time.Duration, waiting func(reason string)) (*fencepost.Backend, error) {
+	return Await(ctx, fencepost.Redact(url), within, waiting, func(ctx context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
+}
+
+// Await is Connect for anything that opens a connection to a server. name is what to call the server.
+func Await[T any](ctx context.Context, name string, within time.Duration, waiting func(reason string), open func(context.Context) (T, error)) (T, error) {
+	var none T
 	attempt := ctx
 	if within > 0 {
 		var cancel context.CancelFunc
@@ -32,14 +38,14 @@ func Connect(ctx context.Context, url string, within time.Duration, waiting func
 	said := ""
 	var cause error // of the last attempt that was not cut short
 	for {
-		b, err := fencepost.Open(attempt, url)
+		opened, err := open(attempt)
 		if err == nil || ctx.Err() != nil {
-			return b, err
+			return opened, err
 		}
 		over := attempt.Err() != nil
 		reason, _ := mongoerr.Passing(err)
 		if reason == "" && (!over || cause == nil) {
-			return nil, err
+			return none, err
 		}
 		if said == "" && !over {
 			waiting(reason)
@@ -56,10 +62,10 @@ func Connect(ctx context.Context, url string, within time.Duration, waiting func
 			}
 			t.Stop()
 			if ctx.Err() != nil {
-				return nil, fmt.Errorf("connect: %w", context.Cause(ctx))
+				return none, fmt.Errorf("connect: %w", context.Cause(ctx))
 			}
 		}
-		return nil, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
-			"and that the replica set has a majority of its members: %w", fencepost.Redact(url), within, said, cause)
+		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
+			"and that the replica set has a majority of its members: %w", name, within, said, cause)
 	}
 }

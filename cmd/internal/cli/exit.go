@@ -93,13 +93,14 @@ func Main(root *cobra.Command) {
 // Run is Main without the exit.
 func Run(ctx context.Context, root *cobra.Command) int {
 	Prepare(root)
-	err := root.ExecuteContext(ctx)
+	cmd, err := root.ExecuteContextC(ctx)
 	code := Code(err)
 	if err != nil && strings.HasPrefix(err.Error(), "unknown command") {
 		code = ExitUsage
 	}
 	if err != nil && !(code == ExitStopped && errors.Is(err, context.Canceled)) {
-		text := redact.Text(printable.Error(WithRemedy(err)))
+		store := storeOf(cmd)
+		text := redact.Text(StoreText(printable.Error(withRemedy(err, store)), store)) // paths in a store may look like URLs
 		printable.Fprintf(root.ErrOrStderr(), "error: %s\n", printable.Safe(strings.ReplaceAll(text, "\n", "\nerror: ")))
 	}
 	return code

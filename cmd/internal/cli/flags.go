@@ -67,6 +67,8 @@ func fromURLFile(cmd *cobra.Command) error {
 	return cmd.Flags().Set("url", line)
 }
 
+const commandLine = 3 // the strongest
+
 // rank tells how strong the source of a flag's value is.
 func rank(f *pflag.Flag) int {
 	source := f.Annotations[sourceKey]
@@ -74,7 +76,7 @@ func rank(f *pflag.Flag) int {
 	case !f.Changed:
 		return 0
 	case len(source) == 0:
-		return 3 // the command line
+		return commandLine
 	case strings.HasPrefix(source[0], "env "):
 		return 2
 	}

@@ -16,11 +16,12 @@ import (
 type LogFlags struct {
 	format *OneOf
 	level  *OneOf
+	cmd    *cobra.Command
 }
 
 // AddLogFlags adds the logging flags.
 func AddLogFlags(cmd *cobra.Command) *LogFlags {
-	l := &LogFlags{NewOneOf("auto", "text", "json"), NewOneOf("info", "debug", "warn", "error")}
+	l := &LogFlags{NewOneOf("auto", "text", "json"), NewOneOf("info", "debug", "warn", "error"), cmd}
 	cmd.Flags().Var(l.format, "log-format", "log format on stderr; auto is text on a terminal and json otherwise")
 	cmd.Flags().Var(l.level, "log-level", "lowest level that is logged")
 	return l
@@ -33,11 +34,13 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 		panic(fmt.Sprintf("log level %q was not checked", l.level.Value)) // the flag accepts known levels only
 	}
 	zerolog.TimeFieldFormat = "2006-01-02T15:04:05.000Z07:00"
-	zerolog.ErrorMarshalFunc = func(err error) any { return WithRemedy(err) }
+	store := storeOf(l.cmd)
+	zerolog.ErrorMarshalFunc = func(err error) any { return withRemedy(err, store) }
+	clean := StoreWriter(redact.Writer(stderr), store)
 	// rule: nothing in an event is obeyed by who reads the log on a terminal.
-	out := printable.JSONWriter(redact.Writer(stderr))
+	out := printable.JSONWriter(clean)
 	if l.format.Value == "text" || l.format.Value == "auto" && IsTerminal(stderr) {
-		out = console(redact.Writer(stderr), !IsTerminal(stderr) || os.Getenv("NO_COLOR") != "")
+		out = console(clean, !IsTerminal(stderr) || os.Getenv("NO_COLOR") != "")
 	}
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
 }

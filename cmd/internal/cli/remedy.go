@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"path/filepath"
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -9,19 +10,22 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// WithRemedy adds to an error the command that helps against it. Libraries know no commands: their errors say what is wrong, and what to do in
+// WithRemedy is withRemedy for files in directories.
+func WithRemedy(err error) error { return withRemedy(err, "") }
+
+// withRemedy adds to an error the command that helps against it. Libraries know no commands: their errors say what is wrong, and what to do in
 // words. What errors.Join has put together gets a remedy part by part.
-func WithRemedy(err error) error {
+func withRemedy(err error, store string) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		parts := make([]error, 0, len(all.Unwrap()))
 		for _, part := range all.Unwrap() {
-			parts = append(parts, WithRemedy(part))
+			parts = append(parts, withRemedy(part, store))
 		}
 		if joined := errors.Join(all.Unwrap()...); joined != nil && joined.Error() == err.Error() {
 			return errors.Join(parts...)
 		}
 	}
-	if command := remedy(err); command != "" {
+	if command := remedy(err, store); command != "" {
 		return &remedied{err, command}
 	}
 	return err
@@ -36,7 +40,7 @@ func (e *remedied) Error() string { return e.error.Error() + "; " + e.command }
 func (e *remedied) Unwrap() error { return e.error }
 
 // remedy returns the command that helps against err; "" if there is none.
-func remedy(err error) string {
+func remedy(err error, store string) string {
 	var (
 		paused   *queue.PausedError
 		full     *queue.BacklogFullError
@@ -65,13 +69,21 @@ func remedy(err error) string {
 	case errors.As(err, &damaged):
 		return "to remove it: fencepost locks release --force --why TEXT " + damaged.Name
 	case errors.As(err, &cut):
-		return "to give up what is missing: fencepost repair --accept-loss " + cut.Path
+		return "to give up what is missing: fencepost repair " + fileArguments("--accept-loss", cut.Path, store)
 	case errors.As(err, &mismatch) && mismatch.Newer != 0:
-		return "to register this one: fencepost repair --adopt " + mismatch.Path
+		return "to register this one: fencepost repair " + fileArguments("--adopt", mismatch.Path, store)
 	case errors.As(err, &mismatch) && mismatch.Lost():
-		return "to give up what is lost: fencepost repair --accept-loss " + mismatch.Path
+		return "to give up what is lost: fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
 	case errors.As(err, &index):
 		return "to build it again: fencepost index " + index.File()
 	}
 	return ""
+}
+
+// fileArguments are the arguments of a command for a file.
+func fileArguments(option, path, store string) string {
+	if store == "" {
+		return option + " " + path
+	}
+	return "--store " + store + " " + option + " " + filepath.Base(path)
 }

@@ -45,8 +45,9 @@ type Options struct {
 	Hosts    []string // names under which it may be asked for, beside those of limits.go
 	Pprof    bool
 	URL      string // of the backend, without secrets
+	Store    string // of the files, without secrets; "" is a directory
 	Settings []cli.Setting
-	Secret   string // what no answer may contain; "" is none
+	Secrets  []string // what no answer may contain; "" is none
 }
 
 // Server answers questions about one worker. Safe for concurrent use.
@@ -132,11 +133,11 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 // Observe is for worker.Config.Observe.
 func (s *Server) Observe(o worker.Observation) { s.metrics.Observe(o) }
 
-// Waiting tells why there is no usable server yet.
-func (s *Server) Waiting(reason string) {
+// Waiting tells why there is no usable server yet, at an address without secrets.
+func (s *Server) Waiting(address, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.waiting = reason
+	s.waiting = fmt.Sprintf("waiting for a usable server at %s: %s", address, reason)
 }
 
 // Attach tells which pool the answers are about: it is about to run.
@@ -187,9 +188,11 @@ func (s *Server) answer(check func() error) http.HandlerFunc {
 
 // clean makes one line of a text, without what must not be told.
 func (s *Server) clean(text string) string {
-	text = redact.Text(strings.Join(strings.Fields(text), " "))
-	if s.opts.Secret != "" {
-		text = strings.ReplaceAll(text, s.opts.Secret, "***")
+	text = redact.Text(cli.StoreText(strings.Join(strings.Fields(text), " "), s.opts.Store))
+	for _, secret := range s.opts.Secrets {
+		if secret != "" {
+			text = strings.ReplaceAll(text, secret, "***")
+		}
 	}
 	return text
 }
@@ -225,7 +228,7 @@ func (s *Server) ready() error {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		if s.waiting != "" {
-			return fmt.Errorf("waiting for a usable server at %s: %s", s.opts.URL, s.waiting)
+			return errors.New(s.waiting)
 		}
 		return fmt.Errorf("connecting to %s", s.opts.URL)
 	}
@@ -253,6 +256,7 @@ type (
 		Why      string        `json:"why,omitempty"` // it is not ready
 		Stopping bool          `json:"stopping"`
 		URL      string        `json:"url"`
+		Store    string        `json:"store,omitempty"`
 		Types    []typeJSON    `json:"types"`
 		Settings []cli.Setting `json:"settings"`
 	}
@@ -285,7 +289,7 @@ type (
 
 func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 	host, _ := os.Hostname()
-	j := statusJSON{Version: worker.Version(), Host: host, PID: os.Getpid(), Started: s.started, URL: s.opts.URL,
+	j := statusJSON{Version: worker.Version(), Host: host, PID: os.Getpid(), Started: s.started, URL: s.opts.URL, Store: s.opts.Store,
 		Types: []typeJSON{}, Settings: s.opts.Settings}
 	err := s.ready()
 	if j.Ready = err == nil; err != nil {

@@ -43,7 +43,7 @@ func get(t *testing.T, s *Server, path string) (code int, body string) {
 
 func listen(t *testing.T, o Options) *Server {
 	t.Helper()
-	o.Addr, o.URL, o.Secret = "127.0.0.1:0", "mongodb://db1/shop", "bob:s3cret"
+	o.Addr, o.URL, o.Secrets = "127.0.0.1:0", "mongodb://db1/shop", []string{"", "bob:s3cret"}
 	s, err := Listen(o)
 	if err != nil {
 		t.Fatal(err)

@@ -49,9 +49,15 @@ func (r *running) String() string {
 // start runs a worker. There can be one at a time: signals go to all.
 func start(t *testing.T, args ...string) *running {
 	t.Helper()
+	return startAnywhere(t, append(args, "--dir", t.TempDir())...)
+}
+
+// startAnywhere is start for files that args say the place of.
+func startAnywhere(t *testing.T, args ...string) *running {
+	t.Helper()
 	r := &running{more: make(chan struct{}, 1), code: make(chan int, 1)}
 	cmd := New()
-	cmd.SetArgs(append(args, "--type", "orders", "--dir", t.TempDir(), "--log-format", "json"))
+	cmd.SetArgs(append(args, "--type", "orders", "--log-format", "json"))
 	cmd.SetOut(io.Discard)
 	cmd.SetErr(r)
 	ctx, cancel := context.WithCancel(context.Background())

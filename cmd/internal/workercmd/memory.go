@@ -19,7 +19,7 @@ const (
 //
 // rule: a limit below what is in use is none: the collector would run all the time. Files that remember millions of keys take more than memoryLimit.
 func limitFor(live uint64) int64 {
-	return max(memoryLimit, int64(live+live/4+32<<20))
+	return max(memoryLimit, int64(live+live/4+16<<20))
 }
 
 // limitMemory tells the garbage collector of a limit, unless the user has set one, until stop is called.

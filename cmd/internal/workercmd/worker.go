@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
@@ -44,6 +45,9 @@ func newCommand() *cobra.Command {
 <dir>/<type>.fpl, and stands by for the types that another replica holds. Start as many as you like, on as many
 machines as share the directory's storage; no type ever has two writers.
 
+With --store the files are in a store that every machine reaches, so any replica goes on with any type on any machine. At startup it
+tries whether the store keeps its word: of 32 that create the same value one must succeed.
+
 At startup it waits up to --connect-timeout for a usable server, for example while the server restarts or its replica set elects a primary.
 
 On SIGTERM or SIGINT it finishes what it has fetched, releases its locks and exits with 0. A second signal exits at once (130).
@@ -54,6 +58,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 ` + cli.ExitHelp,
 		Example: `  worker --type orders                                   # embedded: ./data/fencepost.db and ./data/orders.fpl
   worker --url mongodb://db1,db2,db3/shop --dir /srv/logs --type orders --type 'audit-*'
+  worker --url mongodb://db1,db2,db3/shop --store mongodb: --type orders      # the files are in the database, too
   worker --all-types --until-empty                       # drain everything there is, then exit`,
 		Args: func(_ *cobra.Command, args []string) error {
 			if len(args) > 0 {
@@ -71,6 +76,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.StringSliceVarP(&cfg.Types, "type", "t", nil, "type to serve, or a glob such as 'audit-*'; repeatable")
 	f.BoolVar(&cfg.AllTypes, "all-types", false, "serve every type there is")
 	f.StringVar(&cfg.Dir, "dir", "data", "directory of the files; created if missing")
+	address := store.Flag(cmd)
 	f.IntVar(&cfg.MaxTypes, "max-types", 0, "hold at most this many types at once; 0 means no limit")
 	f.DurationVar(&cfg.Lease, "lease", worker.DefaultLease, "how long a type stays locked after its holder died")
 	f.IntVar(&cfg.Batch, "batch", worker.DefaultBatch, "messages per batch, at most")
@@ -125,7 +131,11 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if err := worker.ValidateTypes(cfg.Types); err != nil {
 			return err
 		}
-		if cfg.Dir == "" {
+		if *address != "" {
+			if err := errors.Join(cli.NoDirWithStore(cmd), store.Check(*address, *url)); err != nil {
+				return err
+			}
+		} else if cfg.Dir == "" {
 			return cli.Usagef("--dir is empty; name the directory of the files, as in --dir data")
 		}
 		if *profile && *listen == "" {
@@ -144,13 +154,13 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		}
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url),
-			Settings: cli.Effective(cmd), Secret: redact.Userinfo(*url)})
+		return run(cmd.Context(), *url, *address, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
+			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
 	}
 	return cmd
 }
 
-func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeout time.Duration, o ops.Options) (err error) {
+func run(ctx context.Context, url, address string, cfg worker.Config, grace, connectTimeout time.Duration, o ops.Options) (err error) {
 	defer limitMemory()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -178,16 +188,8 @@ func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeo
 		case <-openCtx.Done():
 		}
 	}()
-	waited := false
-	b, err := cli.Connect(openCtx, url, connectTimeout, func(reason string) {
-		waited = true
-		if answers != nil {
-			answers.Waiting(reason)
-		}
-		cfg.Logger.Warn().Str("url", fencepost.Redact(url)).Str("reason", reason).Stringer("connect_timeout", connectTimeout).Msg("waiting for a usable server")
-	})
-	opened()
-	if err != nil {
+	defer opened()
+	unopened := func(err error) error {
 		select {
 		case <-stop: // asked to stop before there was anything to stop
 			if !cfg.UntilEmpty && ctx.Err() == nil {
@@ -197,6 +199,18 @@ func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeo
 		default:
 			return err
 		}
+	}
+	waited := false
+	waiting := func(name, reason string) {
+		waited = true
+		if answers != nil {
+			answers.Waiting(name, reason)
+		}
+		cfg.Logger.Warn().Str("url", name).Str("reason", reason).Stringer("connect_timeout", connectTimeout).Msg("waiting for a usable server")
+	}
+	b, err := cli.Connect(openCtx, url, connectTimeout, func(reason string) { waiting(fencepost.Redact(url), reason) })
+	if err != nil {
+		return unopened(err)
 	}
 	defer func() {
 		closing, cancel := context.WithDeadline(context.Background(), closeBy(stoppedAt.Load(), grace))
@@ -213,6 +227,17 @@ func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeo
 			cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly; a lock that was not released expires by itself")
 		}
 	}()
+	if address != "" {
+		name := cli.StoreName(address)
+		place, err := cli.Await(openCtx, name, connectTimeout, func(reason string) { waiting(name, reason) },
+			func(ctx context.Context) (*store.Place, error) { return openStore(ctx, address, url) })
+		if err != nil {
+			return unopened(err)
+		}
+		defer place.Close()
+		cfg.Storage.FS, cfg.Dir = place.Until(ctx).FS, place.Dir
+	}
+	opened()
 	cfg.Queue, cfg.Locker = b.Queue, b.Locker
 	cfg.HandOver = min(worker.DefaultHandOver, grace/4)
 	if pool, err = worker.New(cfg); err != nil {
@@ -225,7 +250,11 @@ func run(ctx context.Context, url string, cfg worker.Config, grace, connectTimeo
 	if waited {
 		log.Info().Msg("the server is usable now")
 	}
-	log.Info().Str("url", b.Name).Str("dir", cfg.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
+	where := "dir"
+	if address != "" {
+		where = "store"
+	}
+	log.Info().Str("url", b.Name).Str(where, cfg.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
 		Str("version", worker.Version()).Msg("worker started; SIGTERM or SIGINT: finish and exit, again: exit at once")
 	stopped := make(chan struct{})
 	defer close(stopped)

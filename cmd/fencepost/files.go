@@ -1,0 +1,190 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/spf13/cobra"
+)
+
+// fileFlags say where the files are that the arguments of a command name: in directories, or in the
+// store of --store.
+type fileFlags struct {
+	address, url *string
+	place        *store.Place // nil: directories
+}
+
+func (f *fileFlags) add(cmd *cobra.Command, url *string) {
+	f.address, f.url = store.FlagOfReader(cmd), url
+}
+
+// open opens the store, if the files are in one. Requests to it end with ctx.
+func (f *fileFlags) open(ctx context.Context) (err error) {
+	if *f.address != "" {
+		f.place, err = store.Open(ctx, *f.address, *f.url)
+	}
+	return err
+}
+
+// close disconnects from the store.
+func (f *fileFlags) close() {
+	if f.place != nil {
+		f.place.Close()
+	}
+}
+
+// fs is for package storage; nil is the operating system's.
+func (f *fileFlags) fs() storage.FS {
+	if f.place == nil {
+		return nil
+	}
+	return f.place.FS
+}
+
+// out writes to w what is for people: it calls files of a store by their name and the store's.
+func (f *fileFlags) out(w io.Writer) io.Writer {
+	if f.place == nil {
+		return w
+	}
+	return cli.StoreWriter(w, f.place.Name)
+}
+
+// command are the arguments of a command for a file, as a person would write them.
+func (f *fileFlags) command(path string) string {
+	if f.place == nil {
+		return path
+	}
+	return "--store " + f.place.Name + " " + filepath.Base(path)
+}
+
+// commandForAll are the arguments of a command for all files of a directory, or of the store.
+func (f *fileFlags) commandForAll(dir string) string {
+	if f.place == nil {
+		return dir
+	}
+	return "--store " + f.place.Name
+}
+
+// whole are directories, or in a store types, all of whose files are there to be looked at.
+type whole map[chainKey]bool
+
+func (w whole) has(k chainKey) bool { return w[chainKey{dir: k.dir}] || w[k] }
+
+// paths returns the files that the arguments of a command stand for, and of what they are all the
+// files.
+func (f *fileFlags) paths(command string, args []string) (paths []string, all whole, err error) {
+	if f.place == nil {
+		return filePaths(command, args)
+	}
+	all = whole{}
+	if len(args) == 0 {
+		all[chainKey{dir: filepath.Clean(f.place.Dir)}] = true
+		paths, err = f.ofType("")
+		return paths, all, err
+	}
+	for _, arg := range args {
+		typ, path, err := f.place.Argument(arg)
+		if err != nil {
+			return nil, nil, err
+		}
+		found := []string{path}
+		if typ != "" {
+			if found, err = f.ofType(typ); err != nil {
+				return nil, nil, err
+			}
+			all[chainKey{filepath.Clean(f.place.Dir), typ}] = true
+		}
+		paths = append(paths, found...)
+	}
+	return paths, all, nil
+}
+
+// ofType returns the files of a type in the store, "" is all types. There is one at least.
+func (f *fileFlags) ofType(typ string) ([]string, error) {
+	paths, err := f.place.Files(typ)
+	if err == nil && len(paths) == 0 {
+		err = f.place.Nothing(typ)
+	}
+	return paths, err
+}
+
+// one returns the file that an argument names: in a store, where a type stands for all its files,
+// the one that choose picks.
+func (f *fileFlags) one(arg string, choose func(paths []string) string) (string, error) {
+	if f.place == nil {
+		return arg, nil
+	}
+	typ, path, err := f.place.Argument(arg)
+	if err != nil || path != "" {
+		return path, err
+	}
+	paths, err := f.ofType(typ)
+	if err != nil {
+		return "", err
+	}
+	return choose(paths), nil
+}
+
+func oldest(paths []string) string { return paths[0] }
+func newest(paths []string) string { return paths[len(paths)-1] }
+
+// size returns the size of a file, bytes.
+func (f *fileFlags) size(path string) (int64, error) {
+	if f.place == nil {
+		return sizeOf(path)
+	}
+	file, err := f.place.FS.Open(path, storage.ModeRead)
+	if err != nil {
+		return 0, err
+	}
+	defer file.Close()
+	info, err := file.Stat()
+	return info.Size, err
+}
+
+// sizeOf returns the size of a file of the operating system, bytes.
+func sizeOf(path string) (int64, error) {
+	info, err := os.Stat(path)
+	if err != nil {
+		return 0, err
+	}
+	return info.Size(), nil
+}
+
+// exists returns an error that matches fs.ErrNotExist if a file is not there.
+func (f *fileFlags) exists(path string) error {
+	_, err := f.size(path)
+	return err
+}
+
+// filePaths returns the files that the arguments of a command stand for, and the directories among
+// the arguments.
+func filePaths(command string, args []string) (paths []string, dirs whole, err error) {
+	if len(args) == 0 {
+		return nil, nil, cli.Usagef("no file; name the files to %s, as in fencepost %s data/orders.fpl", command, command)
+	}
+	dirs = whole{}
+	for _, arg := range args {
+		info, err := os.Stat(arg)
+		if err != nil || !info.IsDir() {
+			paths = append(paths, arg) // opening it tells what is wrong
+			continue
+		}
+		found, err := filepath.Glob(filepath.Join(arg, "*"+storage.FileName("")))
+		if err != nil {
+			return nil, nil, err
+		}
+		if len(found) == 0 {
+			return nil, nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no %s files in %s", storage.FileName(""), arg)}
+		}
+		dirs[chainKey{dir: filepath.Clean(arg)}] = true
+		paths = append(paths, found...)
+	}
+	return paths, dirs, nil
+}

@@ -1,0 +1,85 @@
+package cli
+
+import (
+	"io"
+	"path/filepath"
+	"regexp"
+	"strings"
+
+	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/spf13/cobra"
+)
+
+// SharedScheme begins the address of a store in a directory.
+const SharedScheme = "shared:"
+
+const storeFlag = "store"
+
+// StoreFlag adds --store.
+func StoreFlag(cmd *cobra.Command, usage string) *string {
+	return cmd.Flags().String(storeFlag, "", usage+": mongodb: (the database of --url), mongodb://host/database (another one), s3://bucket/prefix, or "+
+		"shared:/directory (a directory that is shared by network, NFS for example)")
+}
+
+// StoreName returns the address of a store without secrets. It is what messages call the store, and
+// what package storage takes for the directory of its files.
+func StoreName(address string) string {
+	if dir, ok := strings.CutPrefix(address, SharedScheme); ok && dir != "" {
+		return SharedScheme + filepath.Clean(dir)
+	}
+	if strings.Contains(address, "://") {
+		return redact.URL(address)
+	}
+	return redact.Text(address)
+}
+
+// StoreText returns text in which the files of a store are called by their name and the store's,
+// instead of by a path: paths are what package storage makes of both.
+func StoreText(text, store string) string {
+	if store == "" {
+		return text
+	}
+	path := regexp.MustCompile(regexp.QuoteMeta(filepath.Clean(store)+string(filepath.Separator)) + `([a-z0-9][a-z0-9._-]*(?:@[0-9]+)?\.fpl)\b`)
+	return path.ReplaceAllString(text, "$1 in "+strings.ReplaceAll(store, "$", "$$"))
+}
+
+// StoreWriter applies StoreText to all that is written, each Write by itself.
+func StoreWriter(w io.Writer, store string) io.Writer {
+	if store == "" {
+		return w
+	}
+	return storeWriter{w, store}
+}
+
+type storeWriter struct {
+	w     io.Writer
+	store string
+}
+
+func (s storeWriter) Write(p []byte) (int, error) {
+	// p is printable already, and so is the name of the store where it is found in p.
+	if _, err := s.w.Write([]byte(StoreText(string(p), s.store))); err != nil {
+		return 0, err
+	}
+	return len(p), nil
+}
+
+// storeOf returns the name of the store that a command was told to use, "" if there is none.
+func storeOf(cmd *cobra.Command) string {
+	if cmd != nil {
+		if f := cmd.Flags().Lookup(storeFlag); f != nil {
+			return StoreName(f.Value.String())
+		}
+	}
+	return ""
+}
+
+// NoDirWithStore refuses --dir on the command line beside --store. One from elsewhere does not
+// count: the container image sets FENCEPOST_DIR.
+func NoDirWithStore(cmd *cobra.Command) error {
+	store, dir := cmd.Flags().Lookup(storeFlag), cmd.Flags().Lookup("dir")
+	if store.Value.String() == "" || rank(dir) < commandLine {
+		return nil
+	}
+	return Usagef("%s and --dir cannot be combined: files are in the store or in the directory; leave out one of them", Where(store))
+}

@@ -1,0 +1,118 @@
+package cli
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/spf13/cobra"
+)
+
+func TestStoreName(t *testing.T) {
+	for address, want := range map[string]string{
+		"":         "",
+		"mongodb:": "mongodb:",
+		"mongodb://bob:secret@db1,db2/files?tlsCertificateKeyFilePassword=secret": "mongodb://db1,db2/files",
+		"mongodb:/bob:secret@db1/files":                                           "mongodb://***@db1/files",
+		"shared:/srv//fencepost/":                                                 "shared:/srv/fencepost",
+		"shared:/srv/a@b?c":                                                       "shared:/srv/a@b?c",
+		"shared:":                                                                 "shared:",
+	} {
+		if got := StoreName(address); got != want {
+			t.Errorf("%q is called %q, want %q", address, got, want)
+		}
+	}
+}
+
+// A path that package storage makes of a store and a name becomes both again; nothing else changes.
+func TestStoreText(t *testing.T) {
+	for _, test := range []struct{ store, text, want string }{
+		{"mongodb:", "storage: mongodb:/orders.fpl: damaged", "storage: orders.fpl in mongodb:: damaged"},
+		{"mongodb:", "mongodb:/orders@0002.fpl and mongodb:/a.b-c.fpl.", "orders@0002.fpl in mongodb: and a.b-c.fpl in mongodb:."},
+		{"mongodb://db2/files", "mongodb:/db2/files/orders.fpl, generation 1", "orders.fpl in mongodb://db2/files, generation 1"},
+		{"shared:/srv/$1", `"file":"shared:/srv/$1/orders.fpl"`, `"file":"orders.fpl in shared:/srv/$1"`},
+		{"shared:/srv", "shared:/srv/generations/00000001 of shared:/srv", "shared:/srv/generations/00000001 of shared:/srv"},
+		{"shared:/srv", "data/orders.fpl shared:/srv2/orders.fpl", "data/orders.fpl shared:/srv2/orders.fpl"},
+		{"", "data/orders.fpl", "data/orders.fpl"},
+	} {
+		if got := StoreText(test.text, test.store); got != test.want {
+			t.Errorf("%s: %q becomes %q, want %q", test.store, test.text, got, test.want)
+		}
+		var b bytes.Buffer
+		if n, err := StoreWriter(&b, test.store).Write([]byte(test.text)); n != len(test.text) || err != nil || b.String() != test.want {
+			t.Errorf("%s: %d, %v, %q written", test.store, n, err, b.String())
+		}
+	}
+}
+
+// The command that helps is one for the store, and errors name files by their store.
+func TestRemediesForFilesInAStore(t *testing.T) {
+	const path = "mongodb:/orders@0002.fpl"
+	for name, err := range map[string]error{
+		"--accept-loss": &storage.CutError{Path: path},
+		"--adopt":       &storage.RegistryMismatch{Path: path, Newer: 2},
+	} {
+		var errs bytes.Buffer
+		cmd := &cobra.Command{Use: "worker", RunE: func(*cobra.Command, []string) error { return errors.Join(err, errors.New("and more")) }}
+		StoreFlag(cmd, "files")
+		cmd.SetArgs([]string{"--store", "mongodb:"})
+		cmd.SetErr(&errs)
+		Run(context.Background(), cmd)
+		want := "fencepost repair --store mongodb: " + name + " orders@0002.fpl\n"
+		if !strings.Contains(errs.String(), want) || !strings.Contains(errs.String(), "orders@0002.fpl in mongodb:") || strings.Contains(errs.String(), path) {
+			t.Errorf("%q; want %q", errs.String(), want)
+		}
+	}
+}
+
+// A directory on the command line is refused beside a store; one from elsewhere, such as the
+// container image's, does not count.
+func TestNoDirWithStore(t *testing.T) {
+	for _, test := range []struct {
+		args, store, dir string
+		says             string
+	}{
+		{args: "--store mongodb: --dir data", says: "--store and --dir"},
+		{args: "--dir data", store: "mongodb:", says: "FENCEPOST_STORE"},
+		{args: "--store mongodb:", dir: "/data"},
+		{store: "mongodb:", dir: "/data"},
+		{args: "--dir data"},
+		{args: "--dir data --store=", store: "mongodb:"},
+	} {
+		if test.store != "" {
+			t.Setenv("FENCEPOST_STORE", test.store)
+		}
+		if test.dir != "" {
+			t.Setenv("FENCEPOST_DIR", test.dir)
+		}
+		var errs bytes.Buffer
+		cmd := &cobra.Command{Use: "worker", RunE: func(cmd *cobra.Command, _ []string) error { return errors.Join(FromEnv(cmd), NoDirWithStore(cmd)) }}
+		StoreFlag(cmd, "files")
+		cmd.Flags().String("dir", "data", "")
+		cmd.SetArgs(strings.Fields(test.args))
+		cmd.SetErr(&errs)
+		code := Run(context.Background(), cmd)
+		if (code == ExitUsage) != (test.says != "") || !strings.Contains(errs.String(), test.says) || code != ExitUsage && code != ExitOK {
+			t.Errorf("%+v: exit code %d: %s", test, code, errs.String())
+		}
+		t.Setenv("FENCEPOST_STORE", "")
+		t.Setenv("FENCEPOST_DIR", "data")
+	}
+}
+
+// Settings are shown without the store's password.
+func TestEffectiveHidesTheStoresPassword(t *testing.T) {
+	cmd := &cobra.Command{Use: "worker"}
+	StoreFlag(cmd, "files")
+	if err := cmd.ParseFlags([]string{"--store", "mongodb://bob:secret@db2/files?proxyPassword=secret"}); err != nil {
+		t.Fatal(err)
+	}
+	for _, s := range Effective(cmd) {
+		if s.Name == "store" && s.Value != "mongodb://db2/files" {
+			t.Errorf("%+v", s)
+		}
+	}
+}

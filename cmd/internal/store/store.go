@@ -1,0 +1,203 @@
+// Package store opens what --store names: where the programs keep files that every machine reaches,
+// instead of a directory.
+//
+//	mongodb:                    a collection of the database of --url
+//	mongodb://host/database     one of another database
+//	s3://bucket/prefix          a bucket of S3 or of what speaks its protocol
+//	shared:/srv/fencepost       a directory that machines share by network
+//
+// Its errors tell no secrets.
+package store
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/dirslots"
+	"github.com/fencepost/fencepost/storage/slots/mongoslots"
+	"github.com/fencepost/fencepost/storage/slots/s3slots"
+	"github.com/spf13/cobra"
+)
+
+// Place is an open store. It is safe for concurrent use.
+type Place struct {
+	FS   storage.FS // of all functions of package storage that take one
+	Dir  string     // what to give them as directory; errors begin with it
+	Name string     // the address, as --store takes it, without secrets
+
+	store slots.Store
+}
+
+// Flag adds --store to a command whose files are in a directory otherwise.
+func Flag(cmd *cobra.Command) *string {
+	return cli.StoreFlag(cmd, "keep the files in a store that every machine reaches, instead of --dir")
+}
+
+// FlagOfReader adds --store to a command that reads the files that its arguments name.
+func FlagOfReader(cmd *cobra.Command) *string {
+	return cli.StoreFlag(cmd, "the files are in a store, and arguments are types or names of files in it, as in orders or orders@0002.fpl")
+}
+
+// URLFlag adds --url and --url-file to a command that needs them with --store only.
+func URLFlag(cmd *cobra.Command) *string {
+	url := new(string)
+	cli.URLVar(cmd, url, fencepost.DefaultURL, "with --store mongodb: the database that the store is in")
+	return url
+}
+
+// Check refuses an address that no store has. It asks no server.
+func Check(address, url string) error {
+	scheme, rest, _ := strings.Cut(address, ":")
+	switch {
+	case address == "mongodb:":
+		if !isMongo(url) {
+			return cli.Usagef("--store mongodb: means the database of --url, and %s is an embedded one on this machine; use --url mongodb://host/database, or --store shared:/directory",
+				fencepost.Redact(url))
+		}
+		return nil
+	case isMongo(address):
+		return nil
+	case scheme == "s3":
+		if err := s3slots.CheckAddress(address); err != nil {
+			return cli.Usagef("--store: %w", err)
+		}
+		return nil
+	case scheme+":" == cli.SharedScheme:
+		return checkShared(rest)
+	}
+	return cli.Usagef("--store %s is no address of a store; use mongodb: for the database of --url, mongodb://host/database, s3://bucket/prefix, or shared:/directory. "+
+		"A directory of this machine is named without --store", cli.StoreName(address))
+}
+
+func isMongo(url string) bool {
+	return strings.HasPrefix(url, "mongodb://") || strings.HasPrefix(url, "mongodb+srv://")
+}
+
+func checkShared(dir string) error {
+	if !filepath.IsAbs(dir) {
+		return cli.Usagef("--store %s%s: the directory must be an absolute path, as in shared:/srv/fencepost", cli.SharedScheme, dir)
+	}
+	info, err := os.Stat(dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		// rule: a shared directory is never made: what is missing may be the mount, and files on
+		// this machine's disk no other machine sees.
+		return cli.Usagef("--store %s%s: the directory does not exist; mount its file system, or make the directory once", cli.SharedScheme, dir)
+	case err != nil:
+		return cli.Usagef("--store %s%s: %w", cli.SharedScheme, dir, err)
+	case !info.IsDir():
+		return cli.Usagef("--store %s%s is not a directory; name one", cli.SharedScheme, dir)
+	}
+	return nil
+}
+
+// Open opens the store with an address; mongodb: is in the database of url. A server is looked for
+// for 10 s at most. All requests to the store end with ctx; see [Place.Until].
+func Open(ctx context.Context, address, url string) (*Place, error) {
+	if err := Check(address, url); err != nil {
+		return nil, err
+	}
+	name := cli.StoreName(address)
+	var s slots.Store
+	var err error
+	dir, isShared := strings.CutPrefix(address, cli.SharedScheme)
+	switch {
+	case isShared:
+		s, err = dirslots.Open(dir)
+	case strings.HasPrefix(address, "s3:"):
+		s, err = s3slots.Open(ctx, address)
+	default:
+		if isMongo(address) {
+			url = address
+		}
+		s, err = mongoslots.Open(ctx, url, mongoslots.Options{Address: name})
+	}
+	if err != nil {
+		return nil, err
+	}
+	return newPlace(ctx, s, name), nil
+}
+
+func newPlace(ctx context.Context, s slots.Store, name string) *Place {
+	return &Place{FS: slots.New(ctx, s), Dir: name, Name: name, store: s}
+}
+
+// Until returns the same place with requests that end with another context. One of the two is to be
+// closed.
+func (p *Place) Until(ctx context.Context) *Place { return newPlace(ctx, p.store, p.Name) }
+
+// Probe finds out whether the store keeps its word, see [slots.Probe].
+func (p *Place) Probe(ctx context.Context) error { return slots.Probe(ctx, p.store) }
+
+// Close disconnects.
+func (p *Place) Close() error {
+	if c, ok := p.store.(io.Closer); ok {
+		return c.Close()
+	}
+	return nil
+}
+
+// Files returns the paths of all files of a type, or with "" of all types, sorted by type and
+// generation.
+func (p *Place) Files(typ string) ([]string, error) {
+	names, err := p.FS.List(p.Dir, typ)
+	if err != nil {
+		return nil, err
+	}
+	type file struct {
+		typ        string
+		generation uint64
+	}
+	var found []file
+	for _, name := range names {
+		if t, g, ok := storage.ParseName(name); ok && (typ == "" || t == typ) {
+			found = append(found, file{t, g})
+		}
+	}
+	slices.SortFunc(found, func(a, b file) int { return cmp.Or(cmp.Compare(a.typ, b.typ), cmp.Compare(a.generation, b.generation)) })
+	paths := make([]string, 0, len(found))
+	for _, f := range slices.Compact(found) {
+		paths = append(paths, p.path(storage.GenerationName(f.typ, f.generation)))
+	}
+	return paths, nil
+}
+
+func (p *Place) path(name string) string { return filepath.Join(p.Dir, name) }
+
+// Argument returns what an argument of a command names: a type, or the path of one file.
+func (p *Place) Argument(arg string) (typ, path string, err error) {
+	name := arg
+	if base := filepath.Base(arg); base != arg && filepath.Dir(arg) == filepath.Clean(p.Dir) {
+		name = base // a path as package storage tells it
+	}
+	if _, _, ok := storage.ParseName(name); ok {
+		return "", p.path(name), nil
+	}
+	if queue.ValidateType(name) == nil {
+		return name, "", nil
+	}
+	return "", "", cli.Usagef("%q is neither a type nor the name of a type's file; with --store %s name one as in orders, orders.fpl or orders@0002.fpl. "+
+		"Files in directories are named without --store", arg, p.Name)
+}
+
+// Nothing is the error of a command that finds no files of a type, or with "" none at all.
+func (p *Place) Nothing(typ string) error {
+	err := fmt.Errorf("there are no files in %s", p.Name)
+	if typ != "" {
+		err = fmt.Errorf("there are no files of type %s in %s", typ, p.Name)
+	}
+	return &cli.Error{Code: cli.ExitNothing, Err: err}
+}

@@ -1,0 +1,163 @@
+package store
+
+import (
+	"context"
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+// What is no address of a store is a mistake on the command line, told in one line, without
+// secrets.
+func TestAddressesAreChecked(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	const server, embedded = "mongodb://bob:secret@db1/shop", "sqlite://data/fencepost.db"
+	for _, test := range []struct {
+		address, url string
+		says         []string // nil: it is one
+	}{
+		{"mongodb:", server, nil},
+		{"mongodb:", "mongodb+srv://db1/shop", nil},
+		{"mongodb://bob:secret@db2/files", embedded, nil},
+		{"mongodb+srv://db2/files", embedded, nil},
+		{"shared:" + dir, embedded, nil},
+		{"mongodb:", embedded, []string{"--url", embedded, "embedded", "--store shared:/directory"}},
+		{"mongodb:", "file.db", []string{"--url", "embedded"}},
+		{"mongodb:files", server, []string{"mongodb:files", "mongodb://host/database"}},
+		{"shared:data", server, []string{"shared:data", "absolute"}},
+		{"shared:", server, []string{"shared:", "absolute"}},
+		{"shared:" + dir + "/missing", server, []string{"shared:" + dir + "/missing", "does not exist", "mount"}},
+		{"shared:" + file, server, []string{"shared:" + file, "not a directory"}},
+		{dir, server, []string{dir, "mongodb:", "shared:/directory"}},
+		{"data", server, []string{"data", "without --store"}},
+		{"s3://bob:secret@bucket/x?key=secret", server, []string{"credentials", "AWS_ACCESS_KEY_ID"}},
+		{"s3://bucket/x?zone=1", server, []string{"endpoint, region and path-style"}},
+		{"s3://bucket/prefix?region=eu-central-1", embedded, nil},
+		{"sqlite://data/x", server, []string{"sqlite://data/x"}},
+	} {
+		err := Check(test.address, test.url)
+		if test.says == nil {
+			if err != nil {
+				t.Errorf("%s: %v", test.address, err)
+			}
+			continue
+		}
+		if cli.Code(err) != cli.ExitUsage {
+			t.Errorf("%s: exit code %d: %v", test.address, cli.Code(err), err)
+			continue
+		}
+		for _, s := range test.says {
+			if !strings.Contains(err.Error(), s) || strings.Contains(err.Error(), "secret") || strings.Contains(err.Error(), "\n") {
+				t.Errorf("%s: without %q, or with a secret: %v", test.address, s, err)
+			}
+		}
+		if _, again := Open(t.Context(), test.address, test.url); again == nil || again.Error() != err.Error() {
+			t.Errorf("%s: open says %v", test.address, again)
+		}
+	}
+	if _, err := os.Stat(dir + "/missing"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("the missing directory was made: %v", err)
+	}
+}
+
+// place returns a place with files of these names.
+func place(t *testing.T, name string, files ...string) *Place {
+	t.Helper()
+	p := newPlace(t.Context(), slotstest.NewMem(1<<20), name)
+	for _, f := range files {
+		typ, g, ok := storage.ParseName(f)
+		if !ok {
+			t.Fatal(f)
+		}
+		temp := filepath.Join(p.Dir, storage.TempName(typ, g, 7))
+		if err := p.FS.Link(temp, p.path(f)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return p
+}
+
+func TestFilesAndArguments(t *testing.T) {
+	p := place(t, "mongodb:", "b.fpl", "orders.fpl", "orders@0002.fpl", "orders@0003.fpl", "orders.eu.fpl")
+	for typ, want := range map[string][]string{
+		"":       {"mongodb:/b.fpl", "mongodb:/orders.fpl", "mongodb:/orders@0002.fpl", "mongodb:/orders@0003.fpl", "mongodb:/orders.eu.fpl"},
+		"orders": {"mongodb:/orders.fpl", "mongodb:/orders@0002.fpl", "mongodb:/orders@0003.fpl"},
+		"none":   {},
+	} {
+		if got, err := p.Files(typ); err != nil || !slices.Equal(got, want) {
+			t.Errorf("files of type %q: %q, %v; want %q", typ, got, err, want)
+		}
+	}
+	elsewhere := place(t, "mongodb://db2/files")
+	for _, test := range []struct {
+		p              *Place
+		arg, typ, path string
+	}{
+		{p, "orders", "orders", ""},
+		{p, "orders.eu", "orders.eu", ""},
+		{p, "orders.fpl", "", "mongodb:/orders.fpl"},
+		{p, "orders@0002.fpl", "", "mongodb:/orders@0002.fpl"},
+		{p, "mongodb:/orders@0002.fpl", "", "mongodb:/orders@0002.fpl"}, // as errors call it
+		{elsewhere, "mongodb:/db2/files/orders.fpl", "", "mongodb:/db2/files/orders.fpl"},
+		{p, "data/orders.fpl", "", ""},
+		{p, "/data", "", ""},
+		{p, "orders@0001.fpl", "", ""},
+		{p, "Orders", "", ""},
+		{p, "", "", ""},
+	} {
+		typ, path, err := test.p.Argument(test.arg)
+		if typ != test.typ || path != test.path || (err != nil) != (test.typ+test.path == "") {
+			t.Errorf("%q: type %q, path %q, %v", test.arg, typ, path, err)
+		}
+		if err != nil && (cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), "orders@0002.fpl") || !strings.Contains(err.Error(), p.Name)) {
+			t.Errorf("%q: %v", test.arg, err)
+		}
+	}
+}
+
+// Requests end with the context of the place, and not with that of who opened it.
+func TestUntil(t *testing.T) {
+	ctx, cancel := context.WithCancel(t.Context())
+	opened := newPlace(ctx, slotstest.NewMem(1<<20), "mongodb:")
+	p := opened.Until(t.Context())
+	cancel()
+	if _, err := opened.Files(""); !errors.Is(err, context.Canceled) {
+		t.Errorf("a request after the end: %v", err)
+	}
+	if _, err := p.Files(""); err != nil {
+		t.Error(err)
+	}
+}
+
+// A store that does not keep its word is refused.
+func TestProbe(t *testing.T) {
+	p := newPlace(t.Context(), forgetful{slotstest.NewMem(1 << 20)}, "mongodb:")
+	var refused *slots.RefusedError
+	if err := p.Probe(t.Context()); !errors.As(err, &refused) || cli.Code(err) != cli.ExitFailed {
+		t.Errorf("a store that lets everyone win: %v", err)
+	}
+	if err := place(t, "mongodb:").Probe(t.Context()); err != nil {
+		t.Error(err)
+	}
+}
+
+// forgetful lets every create succeed.
+type forgetful struct{ *slotstest.Mem }
+
+func (f forgetful) Create(_ context.Context, name string, data []byte) error {
+	f.Set(name, data)
+	return nil
+}

@@ -1,0 +1,114 @@
+package workercmd
+
+import (
+	"encoding/json"
+	"path/filepath"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/mongotest/fake"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/sqlitequeue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/dirslots"
+)
+
+// A worker appends to files in a store, says which, and takes no notice of the directory that the
+// container image sets.
+func TestWorkerKeepsFilesInAStore(t *testing.T) {
+	db, dir := filepath.Join(t.TempDir(), "queue.db"), t.TempDir()
+	t.Setenv("FENCEPOST_DIR", filepath.Join(t.TempDir(), "data"))
+	q, err := sqlitequeue.Open(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := p.Publish(t.Context(), "orders", []byte("order 1"), nil); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w := startAnywhere(t, "--url", "sqlite://"+db, "--store", "shared:"+dir, "--listen", "127.0.0.1:0")
+	log := w.await(t, "holding the type")
+	for _, want := range []string{`"store":"shared:` + dir + `"`, `"file":"orders.fpl in shared:` + dir + `"`} {
+		if !strings.Contains(log, want) {
+			t.Errorf("%s is not logged", want)
+		}
+	}
+	_, body := get(t, "http://"+addr.FindStringSubmatch(log)[1]+"/statusz")
+	var status struct {
+		Store    string
+		Settings []cli.Setting
+	}
+	if err := json.Unmarshal([]byte(body), &status); err != nil || status.Store != "shared:"+dir || !strings.Contains(body, `"value": "shared:`+dir+`"`) {
+		t.Errorf("/statusz: %v, %s", err, body)
+	}
+	if code, _ := w.stop(t); code != 0 {
+		t.Errorf("exit code %d", code)
+	}
+	s, err := dirslots.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	report, err := storage.Verify(t.Context(), "orders.fpl", storage.VerifyOptions{FS: slots.New(t.Context(), s)})
+	if err != nil || report.Err() != nil || report.Messages != 1 {
+		t.Errorf("%+v, %v", report, err)
+	}
+}
+
+// A database that says that every one of many inserts under one name succeeded gets no files.
+func TestWorkerRefusesAStoreThatDoesNotKeepItsWord(t *testing.T) {
+	var there atomic.Pointer[bson.D]
+	s := fake.StartWith(t, func(command string, document bson.Raw) bson.D {
+		switch command {
+		case "listCollections":
+			return fake.Found("files.$cmd.listCollections")
+		case "insert":
+			var insert struct {
+				Documents []bson.D `bson:"documents"`
+			}
+			if err := bson.Unmarshal(document, &insert); err != nil {
+				return fake.Failed(9)
+			}
+			there.Store(&insert.Documents[0])
+			return bson.D{{Key: "ok", Value: 1}, {Key: "n", Value: 1}}
+		case "find":
+			if d := there.Load(); d != nil {
+				return fake.Found("files.slots", *d)
+			}
+		}
+		return nil
+	})
+	w := startAnywhere(t, "--url", "sqlite://"+filepath.Join(t.TempDir(), "queue.db"), "--store", "mongodb://"+s.Addr()+"/files", "--until-empty")
+	if code := w.end(t); code != cli.ExitFailed {
+		t.Errorf("exit code %d", code)
+	}
+	if log := w.String(); !strings.Contains(log, "error: mongodb://"+s.Addr()+"/files: of 32 that created the same value at the same moment 32 were told that they succeeded") ||
+		strings.Contains(log, "worker started") {
+		t.Error("it should be refused, and say why")
+	}
+}
+
+// The store may be on another server than the messages: that one is waited for, too.
+func TestWorkerWaitsForTheServerOfTheStore(t *testing.T) {
+	s, url, _ := electing(t, 189)
+	w := startAnywhere(t, "--url", "sqlite://"+filepath.Join(t.TempDir(), "queue.db"), "--store", url, "--listen", "127.0.0.1:0")
+	log := w.await(t, "waiting for a usable server")
+	want := "waiting for a usable server at mongodb://" + s.Addr() + "/shop"
+	if code, body := get(t, "http://"+addr.FindStringSubmatch(log)[1]+"/readyz"); code != 503 || !strings.Contains(body, want) || !strings.Contains(body, "no primary") {
+		t.Errorf("/readyz: %d %s", code, body)
+	}
+	if code, took := w.stop(t); code != 0 || took > quick {
+		t.Errorf("exit code %d after %v", code, took)
+	}
+}

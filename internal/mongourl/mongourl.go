@@ -1,0 +1,71 @@
+// Package mongourl turns the URL of a MongoDB database into what the driver needs. Its errors tell
+// no secrets.
+package mongourl
+
+import (
+	"fmt"
+	"net/url"
+	"os"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/internal/redact"
+)
+
+// DefaultDatabase is the database when the URL names none.
+const DefaultDatabase = "fencepost"
+
+// Parse turns a connection string into client options and the database to use. Errors begin with
+// the URL, without secrets, and say what is wrong with it.
+func Parse(uri string) (*options.ClientOptions, string, error) {
+	scheme, _, ok := strings.Cut(uri, "://")
+	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
+		return nil, "", fmt.Errorf("%s: want mongodb://host:port/database or mongodb+srv://host/database", redact.URL(uri))
+	}
+	if err := checkFiles(uri); err != nil {
+		return nil, "", fmt.Errorf("%s: %w", redact.URL(uri), err)
+	}
+	co := options.Client().ApplyURI(uri)
+	if err := co.Validate(); err != nil {
+		return nil, "", fmt.Errorf("%s: %s", redact.URL(uri), mongoerr.URI(uri))
+	}
+	_, rest, _ := strings.Cut(uri, "://")
+	rest, _, _ = strings.Cut(rest, "?")
+	if at := strings.LastIndexByte(rest, '@'); at >= 0 {
+		rest = rest[at+1:]
+	}
+	_, database, _ := strings.Cut(rest, "/")
+	if database == "" {
+		return co, DefaultDatabase, nil
+	}
+	database, err := url.PathUnescape(database)
+	if err != nil || strings.ContainsAny(database, "/\\. \"$*<>:|?\x00") || len(database) > 63 {
+		return nil, "", fmt.Errorf("%s: the path must be a database name of at most 63 bytes without / \\ . \" $ * < > : | ? or a space", redact.URL(uri))
+	}
+	return co, database, nil
+}
+
+// fileOptions are those that name files, in lower case. The driver reads them without a bound, and
+// each client reads them again.
+var fileOptions = []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile", "tlscertificatefile",
+	"tlsprivatekeyfile"}
+
+// checkFiles refuses pipes and devices: reading one may never end. What cannot be looked at the
+// driver reports.
+func checkFiles(uri string) error {
+	_, query, _ := strings.Cut(uri, "?")
+	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' }) {
+		key, value, _ := strings.Cut(pair, "=")
+		path, err := url.QueryUnescape(value)
+		if err != nil || !slices.Contains(fileOptions, strings.ToLower(key)) {
+			continue
+		}
+		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
+			return fmt.Errorf("%s=%s is no regular file; name one, it is read several times", key, path)
+		}
+	}
+	return nil
+}

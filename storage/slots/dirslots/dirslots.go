@@ -1,0 +1,391 @@
+// Package dirslots is a store of slots in a directory that several machines share: NFSv4, EFS,
+// CephFS. It also works on a local file system, among the processes of one machine.
+//
+// A value is a file that gets its name when it is whole:
+//
+//	.slots/RANDOM: write, fsync ──▶ link(2) to orders/00000001/…/00000000000000004096 ──▶ fsync of the folder
+//
+// link(2) fails with EEXIST when the name is taken, on every machine that mounts the directory: it is
+// the one operation that NFS decides on the server for all clients. Neither appending nor O_EXCL of
+// old clients, locks or rename can take its place.
+package dirslots
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/fencepost/fencepost/storage/slots"
+)
+
+const (
+	tempFolder = ".slots" // below the directory; what is being written
+	maxValue   = 64 << 20
+	leftover   = 24 * time.Hour // after which nobody is still writing a file in tempFolder
+	staleTries = 5              // for a file that was removed and made again on another machine
+)
+
+// Store is a directory. It is safe for concurrent use.
+type Store struct{ dir string }
+
+var _ slots.Store = (*Store)(nil)
+
+// Open returns the store in a directory, which must exist: a directory that is not there is more
+// often a volume that is not mounted than a new store. It removes what writers that died more than
+// a day ago left half written.
+//
+// A *slots.RefusedError says that the directory cannot be used.
+func Open(dir string) (*Store, error) {
+	s := &Store{dir: filepath.Clean(dir)}
+	info, err := os.Stat(s.dir)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return nil, s.refused("the directory does not exist", "mount the volume, or create the directory", err)
+	case err != nil:
+		return nil, s.explain(err)
+	case !info.IsDir():
+		return nil, s.refused("it is not a directory", "name the directory of the store", nil)
+	}
+	if err := s.mkdirs(s.path(tempFolder)); err != nil {
+		return nil, s.explain(err)
+	}
+	return s, s.explain(s.removeLeftovers())
+}
+
+// String returns shared: and the directory.
+func (s *Store) String() string { return "shared:" + s.dir }
+
+// MaxValue implements slots.Store.
+func (s *Store) MaxValue() int { return maxValue }
+
+func (s *Store) path(name string) string { return filepath.Join(s.dir, filepath.FromSlash(name)) }
+
+func (s *Store) refused(reason, remedy string, err error) error {
+	return &slots.RefusedError{Store: s.String(), Reason: reason, Remedy: remedy, Err: err}
+}
+
+// explain puts errors of the operating system into the words of package slots.
+func (s *Store) explain(err error) error {
+	switch {
+	case err == nil, errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist):
+		return err
+	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
+		return fmt.Errorf("%s: %w: %w", s, slots.ErrFull, err)
+	case errors.Is(err, fs.ErrPermission):
+		return s.refused("the directory cannot be used", "run as the user that owns it, or give that user access", err)
+	case errors.Is(err, syscall.EROFS):
+		return s.refused("the directory is read-only", "mount it for writing", err)
+	case errors.Is(err, syscall.ENOTSUP), errors.Is(err, syscall.EMLINK):
+		return s.refused("the file system has no hard links", "use another one: what gives a value its name is link(2)", err)
+	}
+	return fmt.Errorf("%s: %w", s, err)
+}
+
+// Create implements slots.Store.
+func (s *Store) Create(ctx context.Context, name string, data []byte) error {
+	if len(data) > maxValue {
+		return fmt.Errorf("%s: a value of %d bytes; the most is %d", s, len(data), maxValue)
+	}
+	temp := s.path(tempFolder + "/" + strings.ToLower(rand.Text()))
+	defer os.Remove(temp) // it may not be there
+	if err := s.write(ctx, temp, data); err != nil {
+		return s.explain(err)
+	}
+	if err := s.mkdirs(filepath.Dir(s.path(name))); err != nil {
+		return s.explain(err)
+	}
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	// rule: link(2), never rename: it fails when the name is taken, and never replaces a value.
+	err := os.Link(temp, s.path(name))
+	if err != nil {
+		// rule: what counts is how many names the file has. NFS repeats a request whose answer was lost, and is
+		// told that its own success is in the way.
+		linked, lerr := hasTwoNames(temp)
+		switch {
+		case lerr != nil:
+			return s.unclear(name, errors.Join(err, lerr))
+		case linked:
+			err = nil
+		}
+	}
+	if err == nil || errors.Is(err, fs.ErrExist) {
+		// rule: the name is durable before anybody is told that it is taken.
+		if err := s.syncDir(filepath.Dir(s.path(name))); err != nil {
+			return s.unclear(name, err)
+		}
+		return err
+	}
+	return s.explain(hideNames(err))
+}
+
+// unclear tells of an error when the value may be there.
+//
+// rule: an error behind link(2) is not ErrFull or a refusal, which say that nothing was changed.
+func (s *Store) unclear(name string, err error) error {
+	return fmt.Errorf("%s: it is not known whether %s was created: %v", s, name, err)
+}
+
+// hasTwoNames tells whether a file has a name besides this one. It opens the file by name, as that
+// makes a client of NFS ask the server; fstat would show what it remembers.
+func hasTwoNames(name string) (bool, error) {
+	f, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
+	if err != nil {
+		return false, err
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	return err == nil && names(info) > 1, err
+}
+
+// write makes a file that is durable, and has no name that anybody looks for.
+func (s *Store) write(ctx context.Context, temp string, data []byte) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	f, err := os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	if errors.Is(err, fs.ErrNotExist) { // somebody has removed the folder
+		if err := s.mkdirs(filepath.Dir(temp)); err != nil {
+			return err
+		}
+		f, err = os.OpenFile(temp, os.O_WRONLY|os.O_CREATE|os.O_EXCL, 0o640)
+	}
+	if err != nil {
+		return hideNames(err)
+	}
+	// rule: a value gets its name when it is durable.
+	if _, err = f.Write(data); err == nil {
+		err = f.Sync()
+	}
+	return errors.Join(err, f.Close())
+}
+
+// hideNames keeps what failed with a name of our own from being taken for an answer about a value.
+func hideNames(err error) error {
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
+		return errors.New(err.Error())
+	}
+	return err
+}
+
+// mkdirs makes a folder and those above it, down from the directory of the store, durably.
+func (s *Store) mkdirs(dir string) error {
+	if dir == s.dir || len(dir) < len(s.dir) {
+		return nil
+	}
+	err := os.Mkdir(dir, 0o750)
+	if errors.Is(err, fs.ErrNotExist) {
+		if err := s.mkdirs(filepath.Dir(dir)); err != nil {
+			return err
+		}
+		err = os.Mkdir(dir, 0o750)
+	}
+	switch {
+	case errors.Is(err, fs.ErrExist):
+		return nil // who made it syncs its name, and so does whoever creates a value in it
+	case err != nil:
+		return hideNames(err)
+	}
+	return s.syncDir(filepath.Dir(dir))
+}
+
+// syncDir makes the names in a folder durable, and its own up to the directory of the store.
+//
+// rule: names come before content: who made a folder may have died before it synced the one above.
+func (s *Store) syncDir(dir string) error {
+	for {
+		d, err := os.Open(dir)
+		if err != nil {
+			return hideNames(err)
+		}
+		if err := errors.Join(d.Sync(), d.Close()); err != nil {
+			return err
+		}
+		if dir == s.dir || len(dir) <= len(s.dir) {
+			return nil
+		}
+		dir = filepath.Dir(dir)
+	}
+}
+
+// open opens the file of a value.
+//
+// rule: what is not there is looked for again after its folders were opened: a client of NFS may
+// remember for a minute that a name is not there, and it is the end of a file where no slot is.
+// Opening a folder makes the client ask the server whether it has changed (close-to-open
+// consistency), and if so forget what it remembers of the names in it.
+func (s *Store) open(ctx context.Context, name string) (*os.File, error) {
+	again := true
+	for try := 1; ; try++ {
+		if err := ctx.Err(); err != nil {
+			return nil, err
+		}
+		f, err := os.OpenFile(s.path(name), os.O_RDONLY|openFlags, 0)
+		switch {
+		case errors.Is(err, syscall.ESTALE) && try < staleTries:
+			continue
+		case errors.Is(err, syscall.ENOTDIR):
+			err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
+		case errors.Is(err, fs.ErrNotExist) && again:
+			if err := s.openFolders(filepath.Dir(s.path(name))); err != nil {
+				return nil, err
+			}
+			again = false
+			continue
+		}
+		if err != nil {
+			return nil, err
+		}
+		info, err := f.Stat()
+		if err == nil && info.IsDir() {
+			err = fs.ErrNotExist // a folder
+		}
+		if err != nil {
+			f.Close()
+			return nil, err
+		}
+		return f, nil
+	}
+}
+
+// openFolders opens the directory of the store and the folders below it, down to dir. It is no
+// answer about a value if one of them is not there: the next look for the value is.
+func (s *Store) openFolders(dir string) error {
+	if len(dir) > len(s.dir) {
+		if err := s.openFolders(filepath.Dir(dir)); err != nil {
+			return err
+		}
+	}
+	d, err := os.Open(dir)
+	if errors.Is(err, syscall.ENOTDIR) || errors.Is(err, fs.ErrNotExist) && dir != s.dir {
+		return nil
+	}
+	if err != nil {
+		return hideNames(err) // without its directory nothing is known of the store
+	}
+	return d.Close()
+}
+
+// Read implements slots.Store.
+func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
+	f, err := s.open(ctx, name)
+	if err != nil {
+		return nil, s.explain(err)
+	}
+	defer f.Close()
+	b, err := io.ReadAll(io.LimitReader(f, maxValue+1))
+	return b, s.explain(err)
+}
+
+// Size implements slots.Store.
+func (s *Store) Size(ctx context.Context, name string) (int64, error) {
+	f, err := s.open(ctx, name)
+	if err != nil {
+		return 0, s.explain(err)
+	}
+	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return 0, s.explain(err)
+	}
+	return info.Size(), nil
+}
+
+// entries returns what is in a folder, by name; nothing if it does not exist.
+func (s *Store) entries(ctx context.Context, folder string) ([]fs.DirEntry, error) {
+	if err := ctx.Err(); err != nil {
+		return nil, err
+	}
+	all, err := os.ReadDir(s.path(folder))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil, nil
+	}
+	return all, s.explain(err)
+}
+
+// List implements slots.Store.
+func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) {
+	found, err := s.entries(ctx, folder)
+	if err != nil {
+		return nil, err
+	}
+	var all []slots.Entry
+	for _, e := range found {
+		if !e.Type().IsRegular() {
+			continue
+		}
+		info, err := e.Info()
+		if errors.Is(err, fs.ErrNotExist) {
+			continue // it was just removed
+		}
+		if err != nil {
+			return nil, s.explain(err)
+		}
+		all = append(all, slots.Entry{Name: folder + "/" + e.Name(), Size: info.Size()})
+	}
+	return all, nil
+}
+
+// Folders implements slots.Store.
+func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
+	found, err := s.entries(ctx, folder)
+	if err != nil {
+		return nil, err
+	}
+	var names []string
+	for _, e := range found {
+		if e.IsDir() && (folder != "" || e.Name() != tempFolder) {
+			names = append(names, e.Name())
+		}
+	}
+	return names, nil
+}
+
+// Delete implements slots.Store. Folders stay.
+func (s *Store) Delete(ctx context.Context, name string) error {
+	if err := ctx.Err(); err != nil {
+		return err
+	}
+	err := os.Remove(s.path(name))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ENOTDIR) {
+		return nil
+	}
+	return s.explain(err)
+}
+
+// removeLeftovers removes what nobody is writing any more. Which files are old is judged by the
+// clock that gives files their times, which may be another machine's.
+func (s *Store) removeLeftovers() error {
+	found, err := os.ReadDir(s.path(tempFolder))
+	if err != nil || len(found) == 0 {
+		return err
+	}
+	mark := s.path(tempFolder + "/" + strings.ToLower(rand.Text()))
+	defer os.Remove(mark)
+	if err := os.WriteFile(mark, nil, 0o640); err != nil {
+		return err
+	}
+	now, err := os.Stat(mark)
+	if err != nil {
+		return err
+	}
+	for _, e := range found {
+		info, err := e.Info()
+		if err == nil && info.Mode().IsRegular() && now.ModTime().Sub(info.ModTime()) > leftover {
+			err = os.Remove(s.path(tempFolder + "/" + e.Name()))
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return err
+		}
+	}
+	return nil
+}

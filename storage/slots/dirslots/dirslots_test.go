@@ -1,0 +1,88 @@
+//go:build unix
+
+package dirslots_test
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/dirslots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+func open(t *testing.T, dir string) *dirslots.Store {
+	t.Helper()
+	s, err := dirslots.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+func TestStore(t *testing.T) {
+	dir := t.TempDir()
+	slotstest.Run(t, func(t *testing.T) slots.Store { return open(t, dir) })
+	if left, err := os.ReadDir(filepath.Join(dir, ".slots")); err != nil || len(left) != 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestSharedDirectories does the same in directories that the environment names, which are one directory mounted several
+// times: FENCEPOST_TEST_SHARED_DIRS=/mnt/a:/mnt/b.
+func TestSharedDirectories(t *testing.T) {
+	dirs := filepath.SplitList(os.Getenv("FENCEPOST_TEST_SHARED_DIRS"))
+	if len(dirs) == 0 {
+		t.Skip("FENCEPOST_TEST_SHARED_DIRS names none")
+	}
+	sub, err := os.MkdirTemp(dirs[0], "test")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(sub) })
+	n := 0
+	slotstest.Run(t, func(t *testing.T) slots.Store {
+		n++
+		return open(t, filepath.Join(dirs[n%len(dirs)], filepath.Base(sub)))
+	})
+}
+
+func TestLeftoversAreRemovedWhenTheyAreOld(t *testing.T) {
+	dir := t.TempDir()
+	open(t, dir)
+	path := func(name string) string { return filepath.Join(dir, ".slots", name) }
+	for name, age := range map[string]time.Duration{"old": 25 * time.Hour, "young": 23 * time.Hour} {
+		if err := os.WriteFile(path(name), []byte("half"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		when := time.Now().Add(-age)
+		if err := os.Chtimes(path(name), when, when); err != nil {
+			t.Fatal(err)
+		}
+	}
+	open(t, dir)
+	left, err := os.ReadDir(filepath.Join(dir, ".slots"))
+	if err != nil || len(left) != 1 || left[0].Name() != "young" {
+		t.Errorf("left: %v, %v", left, err)
+	}
+}
+
+func TestUnusableDirectories(t *testing.T) {
+	dir := t.TempDir()
+	file := filepath.Join(dir, "file")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for path, says := range map[string]string{filepath.Join(dir, "none"): "mount the volume", file: "not a directory"} {
+		_, err := dirslots.Open(path)
+		var refused *slots.RefusedError
+		if !errors.As(err, &refused) || !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%s: %v; want a refusal that says %q", path, err, says)
+		}
+	}
+}

@@ -1,0 +1,323 @@
+package slots
+
+import (
+	"cmp"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"math"
+	"slices"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+const (
+	mostSlot  = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
+	aheadRead = 4 << 20 // bytes that are read ahead of who reads one after the other …
+	aheadMost = 32      // … in so many slots at most
+	requests  = 16      // at a time, of one reader
+)
+
+// piece is a slot that is known: its bytes are at [off, off+size) in the file.
+type piece struct{ off, size int64 }
+
+func (p piece) end() int64 { return p.off + p.size }
+
+func comparePieces(a, b piece) int { return cmp.Compare(a.off, b.off) }
+
+// file is an open file: the slots in one folder.
+type file struct {
+	fs       *FS
+	name     string // for errors
+	folder   folder
+	writable bool
+
+	syncing sync.Mutex // one create at a time; taken before mu
+
+	mu     sync.Mutex
+	pieces []piece // by offset
+	end    int64   // behind the last of them
+	going  []byte  // being created, at end
+	kept   []byte  // appended behind that
+	broken error   // a create whose outcome is not known: nothing may be created behind it
+
+	reading sync.Mutex
+	cache   map[int64][]byte // of slots, by offset
+	next    int64            // where the last ReadAt ended
+}
+
+var _ storage.InPieces = (*file)(nil)
+
+func (f *file) error(op string, err error) error {
+	return &fs.PathError{Op: op, Path: f.name, Err: err}
+}
+
+// Append implements storage.File: p is kept until Datasync.
+func (f *file) Append(p []byte) (int, int64, error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case !f.writable:
+		return 0, 0, f.error("append", fs.ErrPermission)
+	case f.broken != nil:
+		return 0, 0, f.broken
+	}
+	f.kept = append(f.kept, p...)
+	return len(p), f.tail(), nil
+}
+
+// tail is where the file will end. mu is held.
+func (f *file) tail() int64 { return f.end + int64(len(f.going)+len(f.kept)) }
+
+// Datasync implements storage.File: it creates slots of what was kept. What is appended meanwhile
+// waits for the next one, and all of it becomes one slot then.
+func (f *file) Datasync() error {
+	f.syncing.Lock()
+	defer f.syncing.Unlock()
+	f.forget()
+	f.mu.Lock()
+	f.going, f.kept = f.kept, nil
+	at, going, err := f.end, f.going, f.broken
+	f.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	// rule: one create at a time, at the end: no slot is created behind one that may not be there.
+	for most := min(mostSlot, f.fs.store.MaxValue()); len(going) > 0; {
+		n := min(len(going), most)
+		if err := f.fs.create(f.folder.slot(at), going[:n]); err != nil {
+			return f.stop(at, err)
+		}
+		f.mu.Lock()
+		f.pieces = append(f.pieces, piece{at, int64(n)})
+		at, going = at+int64(n), going[n:]
+		f.end, f.going = at, going
+		f.mu.Unlock()
+	}
+	return nil
+}
+
+// stop gives up what could not be created at an offset.
+func (f *file) stop(at int64, err error) error {
+	moved := errors.Is(err, errTaken)
+	f.mu.Lock()
+	f.going, f.kept = nil, nil
+	if !moved {
+		f.broken = f.error("create a slot of", err)
+		err = f.broken
+	}
+	f.mu.Unlock()
+	if !moved {
+		return err
+	}
+	if err := f.refresh(); err != nil {
+		return f.error("find the end of", err)
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return &storage.MovedError{At: at, End: f.end}
+}
+
+// refresh finds the slots of the file and its end.
+func (f *file) refresh() error {
+	entries, err := f.fs.list(f.folder.String())
+	if err != nil {
+		return err
+	}
+	pieces := f.folder.offsets(entries)
+	f.mu.Lock()
+	// A listing may be older than what is known.
+	for _, p := range f.pieces {
+		if i, there := slices.BinarySearchFunc(pieces, p, comparePieces); !there {
+			pieces = slices.Insert(pieces, i, p)
+		}
+	}
+	f.pieces, f.end = nil, 0
+	f.mu.Unlock()
+	for _, p := range pieces {
+		// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
+		if err := f.walk(p.off); err != nil {
+			return err
+		}
+		f.mu.Lock()
+		f.pieces, f.end = append(f.pieces, p), max(f.end, p.end())
+		f.mu.Unlock()
+	}
+	return f.walk(math.MaxInt64)
+}
+
+// walk goes on from the end that is known to where there is no slot, or to an offset.
+//
+// rule: the end is where there is no slot, and not where a listing ends.
+func (f *file) walk(until int64) error {
+	for {
+		f.mu.Lock()
+		end := f.end
+		f.mu.Unlock()
+		if end >= until {
+			return nil
+		}
+		n, err := f.fs.size(f.folder.slot(end))
+		switch {
+		case errors.Is(err, fs.ErrNotExist):
+			return nil
+		case err != nil:
+			return err
+		case n == 0:
+			return fmt.Errorf("%w: %s of %s is empty, and no writer makes such a value; remove it, and find out who made it", storage.ErrIntegrity, f.folder.slot(end), f.fs.store)
+		}
+		f.mu.Lock()
+		if f.end == end {
+			f.pieces = append(f.pieces, piece{end, n})
+			f.end = end + n
+		}
+		f.mu.Unlock()
+	}
+}
+
+// Pieces implements storage.InPieces.
+func (f *file) Pieces() int {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return len(f.pieces)
+}
+
+// Stat implements storage.File. The end of a file that is being written is where its writer
+// believes it to be: whether that is so the next create tells.
+func (f *file) Stat() (storage.Info, error) {
+	if !f.writable {
+		if err := f.walk(math.MaxInt64); err != nil {
+			return storage.Info{}, f.error("stat", err)
+		}
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.folder.info(f.tail()), nil
+}
+
+// Allocate implements storage.File; a store cannot reserve room.
+func (f *file) Allocate(int64, int64) error { return errors.ErrUnsupported }
+
+// DropCache implements storage.File; slots do not change.
+func (f *file) DropCache(int64, int64) error { return nil }
+
+// Close implements storage.File. What was kept is gone.
+func (f *file) Close() error {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	f.going, f.kept, f.broken = nil, nil, f.error("use", fs.ErrClosed)
+	return nil
+}
+
+// ReadAt implements storage.File. It also returns what is kept. A slot that is not there, although later ones are, was removed by
+// hand: its bytes are zeros, which nothing takes for records.
+func (f *file) ReadAt(p []byte, off int64) (int, error) {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	f.mu.Lock()
+	end, pieces := f.tail(), f.pieces
+	if off >= end {
+		f.mu.Unlock()
+		return 0, io.EOF
+	}
+	n := int(min(int64(len(p)), end-off))
+	clear(p[:n])
+	f.copyKept(p[:n], off)
+	f.mu.Unlock()
+	values, err := f.load(pieces, off, int64(n))
+	if err != nil {
+		return 0, f.error("read", err)
+	}
+	for at, b := range values {
+		// A value that is longer than it was in the listing is another one: the next slot is right.
+		b = b[:min(len(b), int(endOf(pieces, at)-at))]
+		if from := max(off, at); from < at+int64(len(b)) && from < off+int64(n) {
+			copy(p[from-off:n], b[from-at:])
+		}
+	}
+	f.next = off + int64(n)
+	if n < len(p) {
+		return n, io.EOF
+	}
+	return n, nil
+}
+
+// copyKept copies what is not created yet of the bytes [off, off+len(p)). mu is held.
+func (f *file) copyKept(p []byte, off int64) {
+	at := f.end
+	for _, b := range [][]byte{f.going, f.kept} {
+		if end := at + int64(len(b)); off < end && at < off+int64(len(p)) {
+			copy(p[max(at-off, 0):], b[max(off-at, 0):])
+		}
+		at += int64(len(b))
+	}
+}
+
+// endOf returns where the bytes of the slot at an offset end: behind it, or where the next one
+// begins.
+func endOf(pieces []piece, at int64) int64 {
+	i, _ := slices.BinarySearchFunc(pieces, piece{off: at}, comparePieces)
+	end := pieces[i].end()
+	if i+1 < len(pieces) {
+		end = min(end, pieces[i+1].off)
+	}
+	return end
+}
+
+// forget gives back what was read: who writes has no use for it.
+func (f *file) forget() {
+	f.reading.Lock()
+	defer f.reading.Unlock()
+	f.cache = nil
+}
+
+// load returns the values of the slots that have bytes in [off, off+n), by offset. It keeps them,
+// and some behind them if the file is read in order, for the next call. reading is held.
+func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
+	first, exact := slices.BinarySearchFunc(pieces, piece{off: off}, comparePieces)
+	if !exact && first > 0 {
+		first--
+	}
+	last := first
+	for last < len(pieces) && pieces[last].off < off+n {
+		last++
+	}
+	wanted := last
+	if off == f.next {
+		for ahead := int64(0); last < len(pieces) && last-wanted < aheadMost && ahead+pieces[last].size <= aheadRead; last++ {
+			ahead += pieces[last].size
+		}
+	}
+	values, before := make(map[int64][]byte), f.cache
+	var g errgroup.Group
+	g.SetLimit(requests)
+	var mu sync.Mutex
+	for i := first; i < last; i++ {
+		at := pieces[i].off
+		if b, ok := before[at]; ok {
+			mu.Lock()
+			values[at] = b
+			mu.Unlock()
+			continue
+		}
+		g.Go(func() error {
+			b, err := f.fs.read(f.folder.slot(at))
+			if errors.Is(err, fs.ErrNotExist) {
+				err = nil // removed by hand
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			values[at] = b
+			return err
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	f.cache = values
+	return values, nil
+}

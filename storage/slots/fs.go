@@ -1,0 +1,275 @@
+package slots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"syscall"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+// FS makes a file system for package storage of a Store. Directories have no meaning in it: the
+// same file is at any of them. It is safe for concurrent use.
+type FS struct {
+	ctx   context.Context
+	store Store
+}
+
+var _ storage.FS = (*FS)(nil)
+
+// New returns the file system of a store. When ctx ends, so do all requests; a writer whose request
+// was ended so is poisoned, as after any failed sync.
+func New(ctx context.Context, s Store) *FS { return &FS{ctx: ctx, store: s} }
+
+// Dir returns what to give to functions that take a directory: the store's address, without
+// secrets, so that errors name it.
+func (f *FS) Dir() string { return f.store.String() }
+
+const (
+	generationsFolder = "generations" // below the folder of a type; other folders there are numbers
+	oldGenerations    = 3             // how many are looked through for files that were never finished
+)
+
+// folder is where the slots of a file are.
+type folder struct {
+	typ        string
+	generation uint64
+	nonce      uint64 // so that several writers can make the same generation, of which one gets the name
+}
+
+func (d folder) String() string {
+	return fmt.Sprintf("%s/%08d/%016x", d.typ, d.generation, d.nonce)
+}
+
+// slot returns the name of the slot at an offset.
+func (d folder) slot(off int64) string { return fmt.Sprintf("%s/%020d", d, off) }
+
+// generationSlot is the name of the value that says which folder a generation is.
+func generationSlot(typ string, generation uint64) string {
+	return fmt.Sprintf("%s/%s/%08d", typ, generationsFolder, generation)
+}
+
+// find returns the folder of the file at a path.
+func (f *FS) find(op, name string) (folder, error) {
+	base := filepath.Base(name)
+	if typ, g, nonce, ok := storage.ParseTempName(base); ok {
+		return folder{typ, g, nonce}, nil
+	}
+	typ, g, ok := storage.ParseName(base)
+	if !ok {
+		return folder{}, &fs.PathError{Op: op, Path: name, Err: syscall.EINVAL}
+	}
+	nonce, err := f.named(typ, g)
+	if err != nil {
+		return folder{}, &fs.PathError{Op: op, Path: name, Err: err}
+	}
+	return folder{typ, g, nonce}, nil
+}
+
+// named returns the nonce of the folder that is a generation.
+func (f *FS) named(typ string, generation uint64) (uint64, error) {
+	name := generationSlot(typ, generation)
+	b, err := f.read(name)
+	if err != nil {
+		return 0, err
+	}
+	nonce, err := strconv.ParseUint(string(b), 16, 64)
+	if err != nil || len(b) != 16 {
+		return 0, fmt.Errorf("%w: %s of %s has %d bytes that do not name a folder; move it away, or restore it from a copy", storage.ErrIntegrity, name, f.store, len(b))
+	}
+	return nonce, nil
+}
+
+// Open implements storage.FS.
+func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
+	d, err := f.find("open", name)
+	if err != nil {
+		return nil, err
+	}
+	file := &file{fs: f, name: name, folder: d, writable: mode != storage.ModeRead}
+	if mode == storage.ModeCreate {
+		return file, nil
+	}
+	if err := file.refresh(); err != nil {
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	}
+	return file, nil
+}
+
+// Link implements storage.FS: it gives a file that has a temporary name the name of its generation.
+func (f *FS) Link(oldname, newname string) error {
+	d, err := f.find("link", oldname)
+	if err != nil {
+		return err
+	}
+	typ, g, ok := storage.ParseName(filepath.Base(newname))
+	if !ok || typ != d.typ || g != d.generation {
+		return &fs.PathError{Op: "link", Path: newname, Err: syscall.EINVAL}
+	}
+	// rule: the name of a generation is created, never replaced: of several that make it one gets it.
+	if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil {
+		return &fs.PathError{Op: "link", Path: newname, Err: err}
+	}
+	return nil
+}
+
+// Remove implements storage.FS. It takes temporary names only: a file stays when it has got the name
+// of its generation, and when nobody has yet, as its writer may still be about to.
+func (f *FS) Remove(name string) error {
+	typ, g, nonce, ok := storage.ParseTempName(filepath.Base(name))
+	if !ok {
+		return &fs.PathError{Op: "remove", Path: name, Err: errors.ErrUnsupported}
+	}
+	// rule: slots are deleted only when their generation has a name, and it is another file's.
+	switch other, err := f.named(typ, g); {
+	case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:
+		return nil
+	case err != nil:
+		return &fs.PathError{Op: "remove", Path: name, Err: err}
+	}
+	d := folder{typ, g, nonce}
+	entries, err := f.list(d.String())
+	if err != nil {
+		return &fs.PathError{Op: "remove", Path: name, Err: err}
+	}
+	for _, e := range entries {
+		if err := f.delete(e.Name); err != nil {
+			return &fs.PathError{Op: "remove", Path: name, Err: err}
+		}
+	}
+	return nil
+}
+
+// List implements storage.FS. Of the files that were never finished it returns those that can be
+// removed.
+func (f *FS) List(_, typ string) ([]string, error) {
+	if typ != "" {
+		names, newest, err := f.generations(typ)
+		if err != nil {
+			return nil, err
+		}
+		temps, err := f.unfinished(typ, newest)
+		return append(names, temps...), err
+	}
+	types, err := f.folders("")
+	if err != nil {
+		return nil, err
+	}
+	var all []string
+	for _, typ := range types {
+		names, _, err := f.generations(typ)
+		if err != nil {
+			return nil, err
+		}
+		all = append(all, names...)
+	}
+	return all, nil
+}
+
+// generations returns the names of the files of a type, and the newest generation.
+func (f *FS) generations(typ string) (names []string, newest uint64, err error) {
+	entries, err := f.list(typ + "/" + generationsFolder)
+	if err != nil {
+		return nil, 0, err
+	}
+	for _, e := range entries {
+		g, err := strconv.ParseUint(path.Base(e.Name), 10, 64)
+		if err != nil || e.Name != generationSlot(typ, g) {
+			continue // not ours
+		}
+		if name := storage.GenerationName(typ, g); validName(name) {
+			names = append(names, name)
+			newest = max(newest, g)
+		}
+	}
+	// The listing may be old. Where a writer has to be right about what is newest it is asked for.
+	for {
+		_, err := f.named(typ, newest+1)
+		if errors.Is(err, fs.ErrNotExist) {
+			return names, newest, nil
+		}
+		if err != nil && !errors.Is(err, storage.ErrIntegrity) {
+			return nil, 0, err
+		}
+		newest++
+		names = append(names, storage.GenerationName(typ, newest))
+	}
+}
+
+func validName(name string) bool {
+	_, _, ok := storage.ParseName(name)
+	return ok
+}
+
+// unfinished returns the temporary names of files that somebody made in vain, of the newest
+// generations; those of older ones were found when these were new.
+func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
+	var temps []string
+	for g := newest; g > 0 && g+oldGenerations > newest; g-- {
+		nonces, err := f.folders(fmt.Sprintf("%s/%08d", typ, g))
+		if err != nil {
+			return nil, err
+		}
+		if len(nonces) < 2 {
+			continue // the file itself
+		}
+		named, err := f.named(typ, g)
+		if err != nil {
+			return nil, err
+		}
+		for _, n := range nonces {
+			nonce, err := strconv.ParseUint(n, 16, 64)
+			if err == nil && len(n) == 16 && nonce != named {
+				temps = append(temps, storage.TempName(typ, g, nonce))
+			}
+		}
+	}
+	return temps, nil
+}
+
+// Stat implements storage.FS.
+func (f *FS) Stat(name string) (storage.Info, error) {
+	d, err := f.find("stat", name)
+	if err != nil {
+		return storage.Info{}, err
+	}
+	return d.info(0), nil
+}
+
+func (d folder) info(size int64) storage.Info {
+	return storage.Info{Size: size, Ino: d.nonce, Dev: d.generation, Nlink: 1}
+}
+
+// Type implements storage.FS.
+func (f *FS) Type(string) (storage.FSType, error) {
+	return storage.FSType{Name: f.store.String(), Slots: true}, nil
+}
+
+// Mkdir implements storage.FS; there is nothing to make.
+func (f *FS) Mkdir(string) error { return nil }
+
+// SyncDir implements storage.FS; what has a name is durable.
+func (f *FS) SyncDir(string) error { return nil }
+
+// offsets returns the slots of a listing of a folder, in the order of their offsets. What has no
+// name of a slot does not belong to the file.
+func (d folder) offsets(entries []Entry) []piece {
+	prefix := d.String() + "/"
+	pieces := make([]piece, 0, len(entries))
+	for _, e := range entries {
+		digits, ok := strings.CutPrefix(e.Name, prefix)
+		off, err := strconv.ParseInt(digits, 10, 64)
+		if ok && err == nil && e.Name == d.slot(off) && e.Size > 0 {
+			pieces = append(pieces, piece{off, e.Size})
+		}
+	}
+	slices.SortFunc(pieces, comparePieces)
+	return pieces
+}

@@ -1,0 +1,161 @@
+package mongoslots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/auth"
+
+	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/storage/slots"
+)
+
+// Error codes of the server, from
+// https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
+const (
+	codeBadValue                    = 2
+	codeFailedToParse               = 9
+	codeUserNotFound                = 11
+	codeUnauthorized                = 13
+	codeAuthenticationFailed        = 18
+	codeCommandNotFound             = 59
+	codeInvalidOptions              = 72
+	codeInvalidNamespace            = 73
+	codeCommandNotSupported         = 115
+	codeDocumentValidationFailure   = 121
+	codeNotAReplicaSet              = 123
+	codeReadConcernMajorityDisabled = 148
+	codeCommandNotSupportedOnView   = 166
+	codeNotImplemented              = 238
+	codeAPIVersion                  = 322
+	codeAPIStrict                   = 323
+	codeAPIDeprecation              = 324
+	codeMechanismUnavailable        = 334
+	codeUserWritesBlocked           = 371
+	codeAtlas                       = 8000
+	codeBSONObjectTooLarge          = 10334
+	codeOutOfDiskSpace              = 14031
+)
+
+// explain says what failed and what to do about it. The driver's errors name hosts, never
+// credentials.
+//
+// rule: an error is a refusal only if it is known to be one. All others are unclear: what was asked
+// for may have happened, or may happen later.
+func (s *Store) explain(ctx context.Context, doing, name string, err error) error {
+	unclear := func(why string) error {
+		return fmt.Errorf("%s: %s %s: %s%w", s.address, doing, name, why, err)
+	}
+	switch {
+	case err == nil:
+		return nil
+	case ctx.Err() != nil:
+		return fmt.Errorf("%s: %s %s: %w (%w)", s.address, doing, name, context.Cause(ctx), err)
+	// rule: a write that is not where it should be is a write; a later answer tells
+	case onlyHere(err):
+		return unclear("written, perhaps not for ever: ")
+	}
+	if remedy := mongoerr.TLS(err); remedy != "" {
+		return unclear(remedy + ": ")
+	}
+	// rule: who is shutting down, or looks for a primary, refuses nothing for good, whatever it
+	// cannot do meanwhile, such as to know a user
+	if reason, _ := mongoerr.Passing(err); reason != "" {
+		return unclear(reason + ": ")
+	}
+	if isFull(err) {
+		return fmt.Errorf("%s: %s %s: %w: %w; make room, or raise the quota",
+			s.address, doing, name, slots.ErrFull, err)
+	}
+	if reason, remedy := s.refusal(err); reason != "" {
+		return s.refused(doing, name, reason, remedy, err)
+	}
+	return unclear("")
+}
+
+func (s *Store) refused(doing, name, reason, remedy string, err error) error {
+	reason = doing + " " + name + ": " + reason
+	return &slots.RefusedError{Store: s.address, Reason: reason, Remedy: remedy, Err: err}
+}
+
+// onlyHere tells whether a write was answered without being where the write concern wants it.
+func onlyHere(err error) bool {
+	var we mongo.WriteException
+	return errors.As(err, &we) && we.WriteConcernError != nil
+}
+
+// isFull: the codes are given before anything is written.
+func isFull(err error) bool {
+	return hasCode(err, codeOutOfDiskSpace) ||
+		// Atlas gives one code to all that is its own, and blocks writes when a disk is nearly full.
+		hasCode(err, codeAtlas) && strings.Contains(err.Error(), "space quota") ||
+		hasCode(err, codeUserWritesBlocked) && strings.Contains(strings.ToLower(err.Error()), "disk")
+}
+
+// refusal tells why the server does not do what it is asked for, "" if that is not certain or may
+// pass, and what a person has to do. The codes are given before anything is written.
+func (s *Store) refusal(err error) (reason, remedy string) {
+	const (
+		who   = "check user, password, authMechanism and authSource in the URL"
+		where = "make it an ordinary collection, without a validator, or name another one"
+	)
+	role := "give the user the role readWrite on the database " + s.db.Name()
+	_, login := errors.AsType[*auth.Error](err)
+	switch codeOf(err) {
+	case codeAuthenticationFailed, codeUserNotFound, codeMechanismUnavailable:
+		return "the server does not accept the user", who
+	case codeUnauthorized:
+		if login {
+			return "the server does not accept the user", who
+		}
+		return "the user may not do that", role
+	case codeAtlas:
+		switch text := strings.ToLower(err.Error()); {
+		case strings.Contains(text, "bad auth"):
+			return "the server does not accept the user", who
+		case strings.Contains(text, "not allowed"), strings.Contains(text, "not authorized"):
+			return "the user may not do that", role
+		}
+	case codeUserWritesBlocked:
+		return "the server takes no writes of users now (setUserWriteBlockMode)", "end that"
+	case codeDocumentValidationFailure, codeCommandNotSupportedOnView, codeInvalidNamespace:
+		return "the collection " + s.collection + " does not take it", where
+	case codeBSONObjectTooLarge:
+		return "the document is larger than this server takes", "store it in parts"
+	case codeReadConcernMajorityDisabled:
+		return "the server cannot tell what a majority has", "leave out enableMajorityReadConcern: false there"
+	case codeCommandNotFound, codeCommandNotSupported,
+		codeAPIVersion, codeAPIStrict, codeAPIDeprecation:
+		return "the server does not know how", "use MongoDB 4.4 or later, without a strict version of its API"
+	}
+	return "", ""
+}
+
+// isConcernUnknown tells whether the server refuses to read linearizably, now and always.
+func isConcernUnknown(err error) bool {
+	switch codeOf(err) {
+	case codeNotAReplicaSet, codeBadValue, codeFailedToParse, codeInvalidOptions,
+		codeCommandNotSupported, codeNotImplemented:
+		return true
+	}
+	return false
+}
+
+// codeOf is the server's code, or 0.
+func codeOf(err error) int {
+	var server mongo.ServerError
+	if errors.As(err, &server) {
+		if codes := server.ErrorCodes(); len(codes) > 0 {
+			return codes[0]
+		}
+	}
+	return 0
+}
+
+func hasCode(err error, code int) bool {
+	var server mongo.ServerError
+	return errors.As(err, &server) && server.HasErrorCode(code)
+}

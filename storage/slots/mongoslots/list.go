@@ -1,0 +1,147 @@
+package mongoslots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"regexp"
+	"slices"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/storage/slots"
+)
+
+// The names of a folder are a range of the index of _id, as texts are sorted by their bytes there.
+// '0' is the byte that follows '/':
+//
+//	a/         from here
+//	a/x          a value of a
+//	a/x-1        another one
+//	a/x/1    ┐
+//	a/x/2    │   the values of a/x: skipped at once
+//	a/x0     ┘   … by going on from here
+//	a0         to here
+//
+// So both bounds of every find are known, and a deeper folder costs the same, however much it
+// holds.
+
+// all is the bound of the root: names consist of bytes below it.
+const all = "\x7f"
+
+// span is a range of names: those at or behind from, and before to.
+type span struct{ prefix, from, to string }
+
+func folderSpan(folder string) span {
+	if folder == "" {
+		return span{"", "", all}
+	}
+	return span{folder + "/", folder + "/", folder + "0"}
+}
+
+// filter selects the names of the span.
+func (r span) filter(more ...bson.E) bson.D {
+	bounds := bson.D{{Key: "$gte", Value: r.from}, {Key: "$lt", Value: r.to}}
+	return bson.D{{Key: "_id", Value: append(bounds, more...)}}
+}
+
+// List returns the values of a folder, see [slots.Store.List].
+func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) {
+	if folder != "" {
+		if err := s.checkName(folder); err != nil {
+			return nil, err
+		}
+	}
+	var list []slots.Entry
+	r := folderSpan(folder)
+	for {
+		part, err := s.firstFolder(ctx, r)
+		if err != nil {
+			return nil, s.explain(ctx, "list", folder+"/", err)
+		}
+		until := r
+		if part != nil {
+			until.to = r.prefix + *part + "/"
+		}
+		if list, err = s.appendValues(ctx, list, until); err != nil {
+			return nil, s.explain(ctx, "list", folder+"/", err)
+		}
+		if part == nil {
+			return list, nil
+		}
+		r.from = r.prefix + *part + "0"
+	}
+}
+
+// Folders returns the folders of a folder, see [slots.Store.Folders].
+func (s *Store) Folders(ctx context.Context, folder string) ([]string, error) {
+	if folder != "" {
+		if err := s.checkName(folder); err != nil {
+			return nil, err
+		}
+	}
+	var list []string // not sorted: a-/1 comes before a/1
+	r := folderSpan(folder)
+	for {
+		part, err := s.firstFolder(ctx, r)
+		if err != nil {
+			return nil, s.explain(ctx, "list the folders of", folder+"/", err)
+		}
+		if part == nil {
+			slices.Sort(list)
+			return list, nil
+		}
+		if validName(*part) {
+			list = append(list, *part)
+		}
+		r.from = r.prefix + *part + "0"
+	}
+}
+
+// firstFolder returns the first part behind the prefix of all names of the span that go on with
+// another slash; nil = there is none. The server looks at the index alone.
+//
+//	find {_id: {$gte, $lt, $regex: ^prefix[^/]*/}}, sort _id, projection _id, limit 1; index: _id
+func (s *Store) firstFolder(ctx context.Context, r span) (part *string, err error) {
+	deep := bson.E{Key: "$regex", Value: "^" + regexp.QuoteMeta(r.prefix) + "[^/]*/"}
+	byID := bson.D{{Key: "_id", Value: 1}}
+	raw, err := s.majority.FindOne(alone(ctx), r.filter(deep),
+		options.FindOne().SetSort(byID).SetProjection(byID)).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, nil
+	}
+	if err != nil {
+		return nil, err
+	}
+	name, _ := raw.Lookup("_id").StringValueOK()
+	first, _, deeper := strings.Cut(strings.TrimPrefix(name, r.prefix), "/")
+	if !deeper || name < r.from || !strings.HasPrefix(name, r.prefix) {
+		// From here it would go round for ever.
+		return nil, fmt.Errorf("the server found %.600q, which was not asked for", name)
+	}
+	return &first, nil
+}
+
+// appendValues finds the values of a span, sorted by _id, projection n. Index: _id. What has come
+// into it since and lies deeper is left out, and so is what is not ours.
+func (s *Store) appendValues(
+	ctx context.Context, list []slots.Entry, r span,
+) ([]slots.Entry, error) {
+	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().
+		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}))
+	if err != nil {
+		return nil, err
+	}
+	defer cur.Close(context.WithoutCancel(ctx))
+	for cur.Next(alone(ctx)) {
+		name, _ := cur.Current.Lookup("_id").StringValueOK()
+		n, ok := cur.Current.Lookup("n").Int64OK()
+		if ok && validName(name) && !strings.Contains(strings.TrimPrefix(name, r.prefix), "/") {
+			list = append(list, slots.Entry{Name: name, Size: n})
+		}
+	}
+	return list, cur.Err()
+}

@@ -1,0 +1,208 @@
+// Package mongoslots keeps slots in a MongoDB collection, one document per value:
+//
+//	{ _id: name, n: int64,  // length of the value, bytes
+//	  b: binary }           // the value
+//
+// The unique _id is what decides: of two inserts under one name the server takes one. Everything
+// else in this package is about what an answer says, because two things can lie between an answer
+// and what stays:
+//
+//	a fail-over   takes back what only the old primary had     → write concern majority, journal
+//	a deposed     primary that does not know it yet answers    → read concern linearizable
+//	              from what it remembers
+//
+// So Create is acknowledged by a majority of the members, each with its journal on disk. "There is
+// a value already" (E11000) may be said of a value that is about to be taken back; it counts when
+// a linearizable read finds the value, which waits until a majority has it. Read and Size take
+// what a majority has; that a value is absent they believe a linearizable read only.
+//
+// # Requirements
+//
+// MongoDB from 4.4 on, a replica set (one member is enough) or a sharded cluster. The collection
+// is an ordinary one: [Store.Check] refuses one that forgets documents by itself (capped, TTL), or
+// in which _id is not unique (a shard key other than _id), and says what to do. The user needs the
+// role readWrite on the database, and on a sharded cluster, if the collection is sharded, also
+// read on the database config.
+//
+// A standalone server works, too: nothing fails over, and a value is in its journal before Create
+// returns. Until then, for 0.1 s at most, a Read can see a value that a crash of the machine takes
+// back. MongoDB-compatible servers are as good as what they do with write and read concerns;
+// FerretDB with one PostgreSQL has nothing that could be taken back.
+//
+// In a replica set whose configuration says writeConcernMajorityJournalDefault: false a majority is
+// one of memories: do not use it. Check refuses it if the user may see that (clusterMonitor).
+//
+// # Cost
+//
+// Create and Delete are one round trip, and the replication to a majority. Read and Size are one
+// round trip if the value is there, two if not; the second one waits for a write of the primary to
+// reach a majority. List is two round trips for each folder in the folder, and one for some
+// thousand values; the server reads the values to tell their lengths. Folders is one round trip
+// for each folder, from the index alone.
+package mongoslots
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/fencepost/fencepost/internal/mongourl"
+	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/storage/slots"
+)
+
+const (
+	// DefaultCollection is the name of the collection of slots.
+	DefaultCollection = "slots"
+	// MaxValue is how many bytes a value may have. A document may have 16 MiB, and so may a whole
+	// command on some servers; what is left is for the name and the command's other fields.
+	MaxValue = 15 << 20
+
+	connectTimeout = 5 * time.Second  // for the search for a server, if the URL sets none
+	openTimeout    = 10 * time.Second // for all of Open
+	closeTimeout   = 5 * time.Second
+	// certainTimeout bounds a linearizable read, which waits for as long as there is no majority.
+	certainTimeout = 10 * time.Second
+)
+
+// Options configures [New] and [Open]. The zero value is ready to use.
+type Options struct {
+	// Collection defaults to [DefaultCollection]. All processes must use the same one.
+	Collection string
+	// Address is what String returns and errors begin with; it must tell no secret. It defaults
+	// to the hosts, the database and the collection, as far as they are known:
+	// mongodb://db1,db2/shop.slots with Open, mongodb:shop.slots with New.
+	Address string
+}
+
+// Store is a [slots.Store] in MongoDB. Safe for concurrent use.
+type Store struct {
+	address    string
+	db         *mongo.Database
+	collection string
+	majority   *mongo.Collection // reads what a majority has
+	certain    *mongo.Collection // reads linearizably
+	client     *mongo.Client     // to disconnect at Close; nil: the caller's
+}
+
+var _ slots.Store = (*Store)(nil)
+
+// New keeps slots in db, on the caller's client, which Close leaves alone. It asks the server
+// nothing: call [Store.Check] before the first use. The client's read and write concerns, its read
+// preference and retryWrites do not matter.
+func New(db *mongo.Database, o Options) (*Store, error) {
+	if o.Collection == "" {
+		o.Collection = DefaultCollection
+	}
+	if o.Address == "" {
+		o.Address = "mongodb:" + db.Name() + "." + o.Collection
+	}
+	if err := checkPlace(o.Address, db.Name(), o.Collection); err != nil {
+		return nil, err
+	}
+	// Reads go to the primary: a secondary knows neither what is there nor what is not.
+	read := func(rc *readconcern.ReadConcern) *mongo.Collection {
+		return db.Collection(o.Collection,
+			options.Collection().SetReadConcern(rc).SetReadPreference(readpref.Primary()))
+	}
+	return &Store{
+		address: o.Address, db: db, collection: o.Collection,
+		majority: read(readconcern.Majority()), certain: read(readconcern.Linearizable()),
+	}, nil
+}
+
+// checkPlace refuses what no insert would get, and databases that are not for users.
+func checkPlace(address, database, collection string) error {
+	if strings.ContainsAny(collection, "$\x00") || strings.HasPrefix(collection, "system.") {
+		return &slots.RefusedError{Store: address,
+			Reason: fmt.Sprintf("%q is no name of a collection", collection),
+			Remedy: "leave out $ and a leading system."}
+	}
+	// rule: local is not replicated, so nothing there survives a fail-over
+	if slices.Contains([]string{"admin", "config", "local"}, strings.ToLower(database)) {
+		return &slots.RefusedError{Store: address, Reason: "the database " + database + " is the server's own",
+			Remedy: "name another one"}
+	}
+	return nil
+}
+
+// Open connects to the server that url names (mongodb:// or mongodb+srv://, with the database as
+// path, by default "fencepost") with a client of its own, and calls [Store.Check]. It fails after
+// at most 10 s when no server answers. An error that is a [*slots.RefusedError] is for a person,
+// others may pass. None tells a secret.
+func Open(ctx context.Context, url string, o Options) (*Store, error) {
+	co, database, err := mongourl.Parse(url)
+	if err != nil {
+		return nil, &slots.RefusedError{Store: "slots in MongoDB", Reason: "the URL is wrong", Err: err,
+			Remedy: "it looks like mongodb://host:27017/database"}
+	}
+	if o.Address == "" {
+		o.Address = addressOf(url, database, cmp.Or(o.Collection, DefaultCollection))
+	}
+	if co.ServerSelectionTimeout == nil || *co.ServerSelectionTimeout <= 0 {
+		co.SetServerSelectionTimeout(connectTimeout)
+	}
+	co.SetReadPreference(readpref.Primary())
+	if co.AppName == nil {
+		co.SetAppName("fencepost-slots")
+	}
+	client, err := mongo.Connect(co)
+	if err != nil {
+		return nil, fmt.Errorf("%s: %s", o.Address, redact.Password(err.Error(), url))
+	}
+	s, err := New(client.Database(database), o)
+	if err == nil {
+		s.client = client
+		within, cancel := context.WithTimeout(ctx, openTimeout)
+		defer cancel()
+		err = s.Check(within)
+	}
+	if err != nil {
+		_ = disconnect(client) // nothing was sent that could be lost
+		return nil, err
+	}
+	return s, nil
+}
+
+func addressOf(url, database, collection string) string {
+	scheme, rest, _ := strings.Cut(redact.URL(url), "://")
+	hosts, _, _ := strings.Cut(rest, "/")
+	return scheme + "://" + hosts + "/" + database + "." + collection
+}
+
+// Close ends the client that Open made. It waits a few seconds for what is under way. A client that
+// New was given it leaves alone.
+func (s *Store) Close() error {
+	if s.client == nil {
+		return nil
+	}
+	if err := disconnect(s.client); err != nil {
+		return fmt.Errorf("%s: close: %w", s.address, err)
+	}
+	return nil
+}
+
+func disconnect(c *mongo.Client) error {
+	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
+	defer cancel()
+	return c.Disconnect(ctx)
+}
+
+// MaxValue returns [MaxValue].
+func (s *Store) MaxValue() int { return MaxValue }
+
+// String returns the address: hosts, database and collection.
+func (s *Store) String() string { return s.address }
+
+// alone returns ctx without the session of the MongoDB driver that it may carry.
+//
+// rule: nothing here is part of a caller's transaction, which could be aborted after Create.
+func alone(ctx context.Context) context.Context { return mongo.NewSessionContext(ctx, nil) }

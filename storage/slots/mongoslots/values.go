@@ -1,0 +1,200 @@
+package mongoslots
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+const maxName = 500 // bytes
+
+// durable is the write concern of inserts and deletions, whatever URL and client ask for.
+//
+// rule: what is acknowledged survives a fail-over (majority) and a crash (journal)
+var durable = bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}
+
+// Create stores a value, see [slots.Store.Create]: it inserts the document. Index: _id, which
+// decides.
+func (s *Store) Create(ctx context.Context, name string, data []byte) error {
+	if err := s.checkName(name); err != nil {
+		return err
+	}
+	if len(data) > MaxValue {
+		return s.refused("create", name,
+			fmt.Sprintf("the value has %d bytes, and may have %d", len(data), MaxValue),
+			"store it in parts", nil)
+	}
+	n, err := s.write(ctx, bson.D{
+		{Key: "insert", Value: s.collection},
+		{Key: "documents", Value: bson.A{bson.D{
+			{Key: "_id", Value: name},
+			{Key: "n", Value: int64(len(data))},
+			{Key: "b", Value: bson.Binary{Data: data}},
+		}}},
+	})
+	switch {
+	case err == nil && n == 1:
+		return nil
+	case err == nil:
+		return fmt.Errorf("%s: create %s: the server's answer makes no sense: it has inserted %d documents",
+			s.address, name, n)
+	case mongo.IsDuplicateKeyError(err) && !onlyHere(err):
+		return s.exists(ctx, name)
+	}
+	return s.explain(ctx, "create", name, err)
+}
+
+// exists is what Create returns after E11000. Our document is not the one that is there: it was
+// sent once, and refused.
+//
+// rule: "exists" counts when a majority has the value. The server says it also of what the next
+// fail-over takes back, and the name is free again then.
+func (s *Store) exists(ctx context.Context, name string) error {
+	_, err := s.findCertainly(ctx, name, bson.D{{Key: "_id", Value: 1}})
+	switch {
+	case err == nil:
+		return fmt.Errorf("%s: create %s: %w", s.address, name, fs.ErrExist)
+	case errors.Is(err, mongo.ErrNoDocuments):
+		return fmt.Errorf("%s: create %s: there was a value, and it is gone: a fail-over took it back, or it was deleted",
+			s.address, name)
+	case ctx.Err() != nil:
+		return s.explain(ctx, "create", name, err)
+	}
+	// Its text only: that reading is refused says nothing about creating.
+	return fmt.Errorf("%s: create %s: there is a value, perhaps not for ever: %v",
+		s.address, name, s.explain(ctx, "read", name, err))
+}
+
+// Delete removes a value, see [slots.Store.Delete]: it deletes {_id: name}. Index: _id.
+func (s *Store) Delete(ctx context.Context, name string) error {
+	if err := s.checkName(name); err != nil {
+		return err
+	}
+	_, err := s.write(ctx, bson.D{
+		{Key: "delete", Value: s.collection},
+		{Key: "deletes", Value: bson.A{bson.D{{Key: "q", Value: byName(name)}, {Key: "limit", Value: 1}}}},
+	})
+	return s.explain(ctx, "delete", name, err)
+}
+
+// write sends a command that writes, once, and returns its n.
+//
+// rule: one request, so that an answer speaks of all there was. The driver's own repetition
+// (retryWrites, the default) reports the last answer only: "full", of a value that the first
+// request has stored. RunCommand never repeats what may have been applied, whatever the client is
+// set to.
+func (s *Store) write(ctx context.Context, command bson.D) (n int64, err error) {
+	command = append(command, bson.E{Key: "writeConcern", Value: durable})
+	raw, err := s.db.RunCommand(alone(ctx), command).Raw()
+	if err != nil {
+		return 0, err
+	}
+	n, _ = raw.Lookup("n").AsInt64OK()
+	return n, nil
+}
+
+// Read returns a value, see [slots.Store.Read].
+func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
+	raw, err := s.find(ctx, "read", name, bson.D{{Key: "n", Value: 1}, {Key: "b", Value: 1}})
+	if err != nil {
+		return nil, err
+	}
+	n, ok := raw.Lookup("n").Int64OK()
+	_, data, isBinary := raw.Lookup("b").BinaryOK()
+	if !ok || !isBinary || int64(len(data)) != n {
+		return nil, s.foreign(name)
+	}
+	return data, nil
+}
+
+// Size returns the length of a value, see [slots.Store.Size].
+func (s *Store) Size(ctx context.Context, name string) (int64, error) {
+	raw, err := s.find(ctx, "look up", name, bson.D{{Key: "n", Value: 1}})
+	if err != nil {
+		return 0, err
+	}
+	n, ok := raw.Lookup("n").Int64OK()
+	if !ok || n < 0 {
+		return 0, s.foreign(name)
+	}
+	return n, nil
+}
+
+func (s *Store) foreign(name string) error {
+	return fmt.Errorf("%s: the document %s is none that this package has stored, {_id, n: length of b, b: binary}; "+
+		"find out who wrote it", s.address, name)
+}
+
+// find finds {_id: name}. Index: _id.
+func (s *Store) find(ctx context.Context, doing, name string, want bson.D) (bson.Raw, error) {
+	if err := s.checkName(name); err != nil {
+		return nil, err
+	}
+	raw, err := s.findIn(ctx, s.majority, name, want)
+	// rule: absent is what a linearizable read does not find. The majority's snapshot may be older
+	// than this call, and a deposed primary's is.
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		raw, err = s.findCertainly(ctx, name, want)
+	}
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, fmt.Errorf("%s: %s %s: %w", s.address, doing, name, fs.ErrNotExist)
+	}
+	return raw, s.explain(ctx, doing, name, err)
+}
+
+func (s *Store) findIn(
+	ctx context.Context, c *mongo.Collection, name string, want bson.D,
+) (bson.Raw, error) {
+	return c.FindOne(alone(ctx), byName(name), options.FindOne().SetProjection(want)).Raw()
+}
+
+// findCertainly finds {_id: name} linearizably: what it returns a majority has, and what was
+// created before it began it finds.
+func (s *Store) findCertainly(ctx context.Context, name string, want bson.D) (bson.Raw, error) {
+	// The deadline is what the driver makes the server's maxTimeMS of.
+	bounded, cancel := context.WithTimeout(ctx, certainTimeout)
+	defer cancel()
+	raw, err := s.findIn(bounded, s.certain, name, want)
+	if !isConcernUnknown(err) {
+		return raw, err
+	}
+	// A standalone server refuses to read linearizably. It need not: nobody else takes writes, and
+	// what it said of this name it said with its journal written, as the insert had asked for.
+	//
+	// rule: any read is certain where there is one server, and nowhere else
+	if alone, asked := s.standsAlone(bounded); asked != nil || !alone {
+		return nil, err
+	}
+	return s.findIn(bounded, s.majority, name, want)
+}
+
+func (s *Store) checkName(name string) error {
+	if !validName(name) {
+		return s.refused("use", "a name", fmt.Sprintf("%.600q is no name of a value", name),
+			"it has 1 to 500 bytes of a-z, 0-9, '.', '_', '-' and '/', "+
+				"and no part between slashes is empty, '.' or '..'", nil)
+	}
+	return nil
+}
+
+func validName(name string) bool {
+	if len(name) > maxName {
+		return false
+	}
+	for part := range strings.SplitSeq(name, "/") {
+		if part == "" || part == "." || part == ".." {
+			return false
+		}
+	}
+	return !strings.ContainsFunc(name, func(c rune) bool {
+		return (c < 'a' || c > 'z') && (c < '0' || c > '9') && !strings.ContainsRune("._-/", c)
+	})
+}
+
+func byName(name string) bson.D { return bson.D{{Key: "_id", Value: name}} }

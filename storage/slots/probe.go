@@ -1,0 +1,101 @@
+package slots
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"sync"
+)
+
+const (
+	racers      = 32
+	probeFolder = ".probe" // no type has this name
+)
+
+// Probe finds out whether a store does what [Store] asks for, by trying: of 32 that create the same
+// fresh name at the same moment one must succeed, and what it created must be there. It leaves
+// nothing behind. A store that also has a method Check(context.Context) error is asked for its
+// settings first.
+//
+// The error is a *RefusedError if the store does not keep its word, or refuses what it is asked
+// for; otherwise it is that of a request.
+func Probe(ctx context.Context, s Store) error {
+	if c, ok := s.(interface{ Check(context.Context) error }); ok {
+		if err := c.Check(ctx); err != nil {
+			return err
+		}
+	}
+	f := New(ctx, s)
+	name := probeFolder + "/" + strings.ToLower(rand.Text())
+	broken := func(format string, args ...any) error {
+		return &RefusedError{Store: s.String(), Reason: fmt.Sprintf(format, args...),
+			Remedy: "files in it could be damaged, so it is not used: choose another store, or leave out what is between it and the clients"}
+	}
+	if _, err := f.read(name); !errors.Is(err, fs.ErrNotExist) {
+		if err != nil {
+			return err
+		}
+		return broken("it returned a value that nobody has created")
+	}
+	won, err := race(ctx, s, name)
+	if err != nil {
+		return err
+	}
+	there, err := f.read(name)
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return broken("it did not return what was created a moment ago")
+	case err != nil:
+		return err
+	}
+	n, err := f.size(name)
+	if err != nil {
+		return err
+	}
+	if err := f.delete(name); err != nil {
+		return err
+	}
+	switch {
+	case len(won) != 1:
+		return broken("of %d that created the same value at the same moment %d were told that they succeeded, and one must", racers, len(won))
+	case !bytes.Equal(there, won[0]):
+		return broken("it replaced a value that was created before")
+	case n != int64(len(there)):
+		return broken("it says that a value of %d bytes has %d", len(there), n)
+	}
+	return nil
+}
+
+// race lets racers create the same name, and returns the values of those that succeeded.
+func race(ctx context.Context, s Store, name string) (won [][]byte, err error) {
+	var mu sync.Mutex
+	var all sync.WaitGroup
+	start := make(chan struct{})
+	for i := range racers {
+		all.Go(func() {
+			<-start
+			ctx, cancel := context.WithTimeout(ctx, attempt)
+			defer cancel()
+			value := fmt.Appendf(nil, "racer %d", i)
+			e := s.Create(ctx, name, value)
+			mu.Lock()
+			defer mu.Unlock()
+			switch {
+			case e == nil:
+				won = append(won, value)
+			case !errors.Is(e, fs.ErrExist):
+				err = e
+			}
+		})
+	}
+	close(start)
+	all.Wait()
+	if err != nil && len(won) == 0 {
+		return nil, err
+	}
+	return won, nil
+}

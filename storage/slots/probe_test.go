@@ -1,0 +1,89 @@
+package slots_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"strings"
+	"testing"
+	"testing/synctest"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+// liar is a store that does something else than it says.
+type liar struct {
+	*slotstest.Mem
+	replaces bool // creates what is there already
+	refuses  bool // every create
+	forgets  bool // what was created
+	invents  bool // values
+	longer   bool // sizes
+	check    error
+}
+
+func (l *liar) Check(context.Context) error { return l.check }
+
+func (l *liar) Create(ctx context.Context, name string, data []byte) error {
+	switch {
+	case l.forgets:
+		return nil
+	case l.refuses:
+		return fs.ErrExist
+	case l.replaces:
+		l.Set(name, data) // as gateways do that ignore a condition
+		return nil
+	}
+	return l.Mem.Create(ctx, name, data)
+}
+
+func (l *liar) Read(ctx context.Context, name string) ([]byte, error) {
+	if l.invents {
+		return []byte("x"), nil
+	}
+	return l.Mem.Read(ctx, name)
+}
+
+func (l *liar) Size(ctx context.Context, name string) (int64, error) {
+	n, err := l.Mem.Size(ctx, name)
+	if l.longer {
+		n++
+	}
+	return n, err
+}
+
+func TestProbeRefusesStoresThatDoNotKeepTheirWord(t *testing.T) {
+	for _, c := range []struct {
+		name string
+		liar liar
+		says string
+	}{
+		{"honest", liar{}, ""},
+		{"it replaces", liar{replaces: true}, "32 were told that they succeeded"},
+		{"it refuses all", liar{refuses: true}, "did not return what was created"},
+		{"it forgets", liar{forgets: true}, "did not return what was created"},
+		{"it invents", liar{invents: true}, "nobody has created"},
+		{"sizes are wrong", liar{longer: true}, "says that a value of"},
+		{"its settings are wrong", liar{check: &slots.RefusedError{Store: "memory:", Reason: "a setting", Remedy: "change it"}}, "a setting; change it"},
+	} {
+		t.Run(c.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				c.liar.Mem = slotstest.NewMem(1 << 20)
+				err := slots.Probe(t.Context(), &c.liar)
+				if c.says == "" {
+					if err != nil {
+						t.Error(err)
+					}
+					return
+				}
+				var refused *slots.RefusedError
+				if !errors.As(err, &refused) || !errors.Is(err, storage.ErrRefused) || !strings.Contains(fmt.Sprint(err), c.says) {
+					t.Errorf("got %v; want a refusal that says %q", err, c.says)
+				}
+			})
+		})
+	}
+}

@@ -1,0 +1,113 @@
+package slots
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"syscall"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
+)
+
+// A store makes one attempt at what it is asked for. Here is who asks again: as long as the answer
+// is unclear, and for patience at most.
+
+const (
+	attempt  = 10 * time.Second // for one answer
+	patience = 30 * time.Second // for all attempts at the same request
+	shortest = 20 * time.Millisecond
+	longest  = 2 * time.Second // between two attempts
+)
+
+// errTaken says that another value has the name. It matches fs.ErrExist.
+var errTaken = fmt.Errorf("another value has this name: %w", fs.ErrExist)
+
+// retry calls f until its answer is clear.
+func (f *FS) retry(try func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(f.ctx, patience)
+	defer cancel()
+	pause := wait.Backoff{Min: shortest, Max: longest}
+	for {
+		one, stop := context.WithTimeout(ctx, attempt)
+		err := try(one)
+		stop()
+		if err == nil || isClear(err) {
+			return err
+		}
+		if wait.For(ctx, pause.Next()) != nil {
+			return err
+		}
+	}
+}
+
+// isClear tells whether asking again would give the same answer.
+func isClear(err error) bool {
+	var refused *RefusedError
+	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist)
+}
+
+// create creates a value, or finds that it did so before. errTaken: another value is there. After
+// any other error it may be created at any later time.
+func (f *FS) create(name string, data []byte) error {
+	err := f.retry(func(ctx context.Context) error {
+		err := f.store.Create(ctx, name, data)
+		if !errors.Is(err, fs.ErrExist) {
+			return err
+		}
+		// rule: what is there is ours only if it has our bytes. They have the random number of this session in them, so
+		// nobody else's are the same.
+		switch there, err := f.store.Read(ctx, name); {
+		case errors.Is(err, fs.ErrNotExist):
+			// A fail-over has taken it back. The name is free again.
+			return fmt.Errorf("%s: %s was there and is not", f.store, name)
+		case err != nil:
+			return err
+		case !bytes.Equal(there, data):
+			return errTaken
+		}
+		return nil
+	})
+	if errors.Is(err, ErrFull) && !errors.Is(err, syscall.ENOSPC) {
+		return fmt.Errorf("%w (%w)", err, syscall.ENOSPC) // what package storage knows a lack of room by
+	}
+	return err
+}
+
+func (f *FS) read(name string) (b []byte, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		b, err = f.store.Read(ctx, name)
+		return err
+	})
+	return b, err
+}
+
+func (f *FS) size(name string) (n int64, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		n, err = f.store.Size(ctx, name)
+		return err
+	})
+	return n, err
+}
+
+func (f *FS) list(folder string) (entries []Entry, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		entries, err = f.store.List(ctx, folder)
+		return err
+	})
+	return entries, err
+}
+
+func (f *FS) folders(folder string) (names []string, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		names, err = f.store.Folders(ctx, folder)
+		return err
+	})
+	return names, err
+}
+
+func (f *FS) delete(name string) error {
+	return f.retry(func(ctx context.Context) error { return f.store.Delete(ctx, name) })
+}

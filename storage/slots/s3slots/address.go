@@ -1,0 +1,82 @@
+package s3slots
+
+import (
+	"errors"
+	"net/url"
+	"strconv"
+	"strings"
+)
+
+// address is where the values are.
+type address struct {
+	bucket    string
+	prefix    string // of all keys: empty, or with a slash at its end
+	endpoint  string // of a gateway; empty for AWS
+	region    string
+	pathStyle bool // the bucket is a part of the path, not of the host's name
+}
+
+const addressHelp = "; it looks like s3://bucket/prefix?region=eu-central-1 or s3://bucket/prefix?endpoint=https://host:9000&path-style=true"
+
+// bad is an error of an address. It does not quote it: somebody may have put a secret there.
+func bad(what string) error {
+	return errors.New("the address of the S3 store is not valid: " + what + addressHelp)
+}
+
+func parse(s string) (address, error) {
+	u, err := url.Parse(s)
+	switch {
+	case err != nil:
+		return address{}, bad("it is not a URL")
+	case u.User != nil:
+		return address{}, bad("credentials are no part of it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
+	case u.Scheme != "s3":
+		return address{}, bad("it does not begin with s3://")
+	case u.Host == "" || strings.Contains(u.Host, ":"):
+		return address{}, bad("behind s3:// there is a bucket, and no host: a gateway is named by ?endpoint=")
+	case u.Fragment != "":
+		return address{}, bad("it has a #")
+	}
+	a := address{bucket: u.Host}
+	if p := strings.Trim(u.Path, "/"); p != "" {
+		a.prefix = p + "/"
+	}
+	if strings.Contains(a.prefix, "//") {
+		return address{}, bad("the prefix has two slashes in a row")
+	}
+	query, err := url.ParseQuery(u.RawQuery)
+	if err != nil {
+		return address{}, bad("what is behind ? cannot be parsed")
+	}
+	for name, values := range query {
+		if len(values) != 1 || values[0] == "" {
+			return address{}, bad("each setting has one value")
+		}
+		switch v := values[0]; name {
+		case "endpoint":
+			e, err := url.Parse(v)
+			if err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != "http" || e.User != nil || e.RawQuery != "" || e.Fragment != "" {
+				return address{}, bad("endpoint is an http:// or https:// URL, without credentials")
+			}
+			a.endpoint = v
+		case "region":
+			a.region = v
+		case "path-style":
+			if a.pathStyle, err = strconv.ParseBool(v); err != nil {
+				return address{}, bad("path-style is true or false")
+			}
+		default:
+			return address{}, bad("the settings are endpoint, region and path-style")
+		}
+	}
+	return a, nil
+}
+
+// String returns the address without what only says how to reach it.
+func (a address) String() string {
+	s := strings.TrimSuffix("s3://"+a.bucket+"/"+a.prefix, "/")
+	if a.endpoint != "" {
+		s += "?endpoint=" + a.endpoint
+	}
+	return s
+}

@@ -1,0 +1,252 @@
+package s3slots_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/s3slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+const secret = "not-to-be-told"
+
+// environment hides the settings of this machine.
+func environment(t *testing.T) {
+	t.Helper()
+	none := t.TempDir() + "/none"
+	for name, value := range map[string]string{
+		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": "", "AWS_REGION": "", "AWS_DEFAULT_REGION": "",
+		"AWS_PROFILE": "", "AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_S3": "", "AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none,
+		"AWS_EC2_METADATA_DISABLED": "true",
+	} {
+		t.Setenv(name, value)
+	}
+}
+
+func open(t *testing.T, url string) *s3slots.Store {
+	t.Helper()
+	s, err := s3slots.Open(t.Context(), url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// bucket starts a store in memory, and returns the address of an empty bucket.
+func bucket(t *testing.T) string {
+	t.Helper()
+	backend := s3mem.New()
+	if err := backend.CreateBucket("types"); err != nil {
+		t.Fatal(err)
+	}
+	server := httptest.NewServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
+	t.Cleanup(server.Close)
+	return address(server)
+}
+
+func address(server *httptest.Server) string {
+	return "s3://types/some/prefix?path-style=true&endpoint=" + server.URL
+}
+
+func TestStore(t *testing.T) {
+	environment(t)
+	url := bucket(t)
+	slotstest.Run(t, func(t *testing.T) slots.Store { return open(t, url) })
+}
+
+// TestPrefixes: stores in the same bucket do not see each other's values.
+func TestPrefixes(t *testing.T) {
+	environment(t)
+	url := bucket(t)
+	whole := open(t, strings.Replace(url, "/some/prefix", "", 1))
+	below := open(t, url)
+	beside := open(t, strings.Replace(url, "/some/prefix", "/some/prefix2", 1))
+	if err := below.Create(t.Context(), "orders/1", []byte("x")); err != nil {
+		t.Fatal(err)
+	}
+	if b, err := whole.Read(t.Context(), "some/prefix/orders/1"); err != nil || string(b) != "x" {
+		t.Errorf("from the bucket: %q, %v", b, err)
+	}
+	if _, err := beside.Read(t.Context(), "orders/1"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("beside: %v", err)
+	}
+	for s, want := range map[*s3slots.Store]string{whole: "[some]", below: "[orders]", beside: "[]"} {
+		if names, err := s.Folders(t.Context(), ""); err != nil || fmt.Sprint(names) != want {
+			t.Errorf("%s: %v, %v", s, names, err)
+		}
+	}
+}
+
+// TestRealStore does the same as TestStore at the address in the environment, below a fresh prefix.
+func TestRealStore(t *testing.T) {
+	url := os.Getenv("FENCEPOST_TEST_S3")
+	if url == "" {
+		t.Skip("FENCEPOST_TEST_S3 names no store, such as s3://bucket/prefix?endpoint=http://127.0.0.1:9000&path-style=true")
+	}
+	path, settings, _ := strings.Cut(url, "?")
+	path = strings.TrimSuffix(path, "/") + "/" + strings.ToLower(t.Name()) + fmt.Sprint(os.Getpid())
+	slotstest.Run(t, func(t *testing.T) slots.Store { return open(t, path+"?"+settings) })
+}
+
+// answering starts a server that gives the same answer to all requests, and counts them.
+func answering(t *testing.T, status int, code string) (*s3slots.Store, *atomic.Int64) {
+	t.Helper()
+	n := new(atomic.Int64)
+	server := httptest.NewUnstartedServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		n.Add(1)
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/xml")
+		w.WriteHeader(status)
+		if r.Method != http.MethodHead && code != "" {
+			fmt.Fprintf(w, "<Error><Code>%s</Code><Message>what it says</Message><StringToSign>%s</StringToSign></Error>", code, secret)
+		}
+	}))
+	server.Config.ErrorLog = log.New(io.Discard, "", 0)
+	server.Start()
+	t.Cleanup(server.Close)
+	return open(t, address(server)), n
+}
+
+func TestErrors(t *testing.T) {
+	environment(t)
+	const refused, full, exists, unclear = "refused", "full", "exists", "unclear"
+	for _, c := range []struct {
+		status int
+		code   string
+		want   string
+		says   string
+	}{
+		{412, "PreconditionFailed", exists, ""},
+		{409, "ConditionalRequestConflict", unclear, ""},
+		{404, "NoSuchBucket", refused, "create it, or correct the address"},
+		{403, "AccessDenied", refused, "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket"},
+		{403, "InvalidAccessKeyId", refused, "AWS_ACCESS_KEY_ID"},
+		{403, "SignatureDoesNotMatch", refused, "AWS_SECRET_ACCESS_KEY"},
+		{403, "RequestTimeTooSkewed", refused, "run an NTP client"},
+		{400, "ExpiredToken", refused, "get new ones"},
+		{400, "AuthorizationHeaderMalformed", refused, "?region="},
+		{301, "PermanentRedirect", refused, "?region="},
+		{501, "NotImplemented", refused, "If-None-Match"},
+		{403, "QuotaExceeded", full, ""},
+		{507, "", full, ""},
+		{507, "InsufficientStorage", full, ""},
+		{404, "", unclear, ""},
+		{500, "InternalError", unclear, ""},
+		{503, "SlowDown", unclear, ""},
+		{504, "", unclear, ""},
+	} {
+		t.Run(fmt.Sprint(c.status, c.code), func(t *testing.T) {
+			s, n := answering(t, c.status, c.code)
+			err := s.Create(t.Context(), "orders/1", []byte("x"))
+			got := unclear
+			switch {
+			case err == nil:
+				got = "success"
+			case errors.Is(err, storage.ErrRefused):
+				got = refused
+			case errors.Is(err, slots.ErrFull):
+				got = full
+			case errors.Is(err, fs.ErrExist):
+				got = exists
+			}
+			if got != c.want || !strings.Contains(fmt.Sprint(err), c.says) || !strings.Contains(fmt.Sprint(err), "s3://types/some/prefix") {
+				t.Errorf("%v is %s; want %s that says %q", err, got, c.want, c.says)
+			}
+			if strings.Contains(fmt.Sprint(err), secret) {
+				t.Errorf("it tells a secret: %v", err)
+			}
+			if n.Load() != 1 {
+				t.Errorf("%d attempts", n.Load())
+			}
+			for op, read := range map[string]func() error{
+				"read": func() error { _, err := s.Read(t.Context(), "orders/1"); return err },
+				"size": func() error { _, err := s.Size(t.Context(), "orders/1"); return err },
+				"list": func() error { _, err := s.List(t.Context(), "orders"); return err },
+			} {
+				if err := read(); err == nil || errors.Is(err, fs.ErrNotExist) {
+					t.Errorf("%s: %v", op, err)
+				}
+			}
+		})
+	}
+}
+
+// TestNobodyListens: a lost connection is no answer.
+func TestNobodyListens(t *testing.T) {
+	environment(t)
+	server := httptest.NewServer(http.NotFoundHandler())
+	s := open(t, address(server))
+	server.Close()
+	err := s.Create(t.Context(), "orders/1", []byte("x"))
+	if err == nil || errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || strings.Contains(err.Error(), secret) {
+		t.Errorf("create: %v", err)
+	}
+}
+
+// TestHeaderThatIsIgnored: the probe finds a gateway that replaces what is there.
+func TestHeaderThatIsIgnored(t *testing.T) {
+	environment(t)
+	backend := s3mem.New()
+	if err := backend.CreateBucket("types"); err != nil {
+		t.Fatal(err)
+	}
+	honest := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		r.Header.Del("If-None-Match")
+		honest.ServeHTTP(w, r)
+	}))
+	t.Cleanup(server.Close)
+	err := slots.Probe(t.Context(), open(t, address(server)))
+	if !errors.Is(err, storage.ErrRefused) {
+		t.Errorf("the probe: %v", err)
+	}
+}
+
+func TestAddresses(t *testing.T) {
+	environment(t)
+	for url, says := range map[string]string{
+		"":                                       "s3://",
+		"bucket":                                 "s3://",
+		"https://bucket/prefix":                  "s3://",
+		"s3:///prefix":                           "bucket",
+		"s3://host:9000/bucket":                  "?endpoint=",
+		"s3://key:" + secret + "@bucket/prefix":  "no part of it",
+		"s3://bucket/a//b":                       "slashes",
+		"s3://bucket/a?secret=" + secret:         "the settings are",
+		"s3://bucket/a?path-style=" + secret:     "true or false",
+		"s3://bucket/a?endpoint=host:9000":       "https://",
+		"s3://bucket/a?endpoint=http://k:s@host": "without credentials",
+		"s3://bucket/a?region=a&region=b":        "one value",
+		"s3://bucket/a":                          "AWS_REGION",
+	} {
+		_, err := s3slots.Open(t.Context(), url)
+		if err == nil || !strings.Contains(err.Error(), says) || strings.Contains(err.Error(), secret) {
+			t.Errorf("%s: %v; want an error that says %q", url, err, says)
+		}
+	}
+}
+
+func TestNoCredentials(t *testing.T) {
+	environment(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	_, err := s3slots.Open(context.Background(), "s3://bucket/a?region=eu-central-1")
+	if !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
+		t.Errorf("without credentials: %v", err)
+	}
+}

@@ -1,0 +1,413 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"pgregory.net/rapid"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+// slotsOf returns the file system of a store.
+func slotsOf(s slots.Store) storage.FS { return slots.New(context.Background(), s) }
+
+// newSlotsWorld returns a world over a new store in memory, with a file that has been written to by one session.
+func newSlotsWorld(t testing.TB) (*world, *slotstest.Mem) {
+	t.Helper()
+	mem := slotstest.NewMem(700) // so that most batches take more than one slot
+	x := newWorld("memory:")
+	x.published = 6
+	h, err := x.open(slotsOf(mem))
+	if err == nil {
+		err = errors.Join(h.begin(), h.w.Close(), x.check(slotsOf(mem)))
+	}
+	must(t, err)
+	x.published = 40
+	return x, mem
+}
+
+// fate is what becomes of a request of a session that others overtake meanwhile.
+type fate struct {
+	name string
+	make func() *slotstest.Fault
+	late bool // the request is made when all is over
+}
+
+var fates = []fate{
+	{name: "made after the pause", make: func() *slotstest.Fault { return nil }},
+	{name: "lost", make: func() *slotstest.Fault { return &slotstest.Fault{} }},
+	{name: "made before the pause, its answer lost", make: func() *slotstest.Fault { return &slotstest.Fault{Applied: true} }},
+	{name: "made late", late: true, make: func() *slotstest.Fault { return &slotstest.Fault{Late: true} }},
+}
+
+// TestSlotsPausedAtEveryRequest pauses a session before each of its requests, lets a successor take over and work, and lets
+// the paused one go on as if nothing had happened, after its request was made, was lost, or was made with its answer lost,
+// or is made when everybody has ended.
+func TestSlotsPausedAtEveryRequest(t *testing.T) {
+	for _, fate := range fates {
+		for _, first := range []bool{true, false} { // the request's fate is decided before the successor takes over, or after
+			t.Run(fmt.Sprintf("%s, before %v", fate.name, first), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					for k := 0; pausedAtRequest(t, k, fate, first); k++ {
+					}
+				})
+			})
+		}
+	}
+}
+
+// pausedAtRequest reports whether there was a request number k.
+func pausedAtRequest(t *testing.T, k int, fate fate, first bool) bool {
+	t.Helper()
+	x, mem := newSlotsWorld(t)
+	tap := &slotstest.Tap{Store: mem}
+	var successor *holder
+	var took error
+	tap.Before = func(c slotstest.Call) *slotstest.Fault {
+		if c.N != k {
+			return nil
+		}
+		f := fate.make()
+		if f != nil && f.Applied && first {
+			if c.Op == slotstest.OpCreate {
+				_ = mem.Create(t.Context(), c.Name, c.Data)
+			}
+			f.Applied = false
+		}
+		successor, took = x.open(slotsOf(mem))
+		if took == nil {
+			took = errors.Join(successor.append(2), successor.ack())
+		}
+		return f
+	}
+	old, err := x.open(slotsOf(tap))
+	if err == nil {
+		err = old.work()
+	}
+	if err != nil && !errors.Is(err, storage.ErrFenced) {
+		t.Errorf("request %d: the paused session: %v", k, err)
+	}
+	if tap.Calls() <= k {
+		old.close()
+		return false
+	}
+	if took != nil {
+		t.Errorf("request %d: the successor, undisturbed so far: %v", k, took)
+		return true
+	}
+	// The paused one may have thrown the successor out, too, by fencing again.
+	if err := successor.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
+		t.Errorf("request %d: the successor: %v", k, err)
+	}
+	old.close()
+	successor.close()
+	for tap.Late() > 0 {
+		tap.Deliver(0)
+	}
+	if err := x.finish(slotsOf(mem)); err != nil {
+		t.Errorf("request %d: %v", k, err)
+	}
+	return true
+}
+
+// TestSlotsEndAtEveryRequest ends a session at each of its requests, which is lost, made, or made when the next session has begun
+// or ended.
+func TestSlotsEndAtEveryRequest(t *testing.T) {
+	for _, fate := range fates[1:] {
+		t.Run(fate.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				for k := 0; endsAtRequest(t, k, fate); k++ {
+				}
+			})
+		})
+	}
+}
+
+func endsAtRequest(t *testing.T, k int, fate fate) bool {
+	t.Helper()
+	x, mem := newSlotsWorld(t)
+	tap := &slotstest.Tap{Store: mem}
+	over := errors.New("the process has ended")
+	tap.Before = func(c slotstest.Call) *slotstest.Fault {
+		switch {
+		case c.N < k:
+			return nil
+		case c.N > k: // it asks again, and nothing leaves the machine
+			return &slotstest.Fault{Err: over}
+		}
+		f := fate.make()
+		f.Err = over
+		return f
+	}
+	old, err := x.open(slotsOf(tap))
+	if err == nil {
+		err = old.work()
+	}
+	old.close()
+	if tap.Calls() <= k {
+		must(t, err)
+		return false
+	}
+	if fate.late && tap.Late() > 0 {
+		for _, when := range []int{0, 1, 2} {
+			y, after := x.clone(), mem.Clone()
+			late := &slotstest.Tap{Store: after}
+			deliver := func() {
+				for _, c := range tap.Pending() {
+					_ = after.Create(t.Context(), c.Name, c.Data)
+				}
+			}
+			late.Before = func(c slotstest.Call) *slotstest.Fault {
+				if when == 0 && c.N == 0 || when == 1 && c.Op == slotstest.OpCreate {
+					deliver()
+				}
+				return nil
+			}
+			err := y.finish(slotsOf(late))
+			if when == 2 {
+				deliver()
+				err = errors.Join(err, y.finish(slotsOf(after)))
+			}
+			if err != nil && !(when == 1 && errors.Is(err, storage.ErrFenced)) {
+				t.Errorf("request %d, late %d: %v", k, when, err)
+			}
+		}
+	}
+	if err := x.finish(slotsOf(mem)); err != nil {
+		t.Errorf("request %d: %v", k, err)
+	}
+	return true
+}
+
+// withoutDeadline hides the deadline of a test from rapid, whose clock is another one in a bubble.
+type withoutDeadline struct{ *testing.T }
+
+func (withoutDeadline) Deadline() (time.Time, bool) { return time.Time{}, false }
+
+// TestSlotsRandomSchedules runs several workers whose requests interleave, in a store whose answers are lost, whose requests are made
+// late, whose listings are old and which is full at times.
+func TestSlotsRandomSchedules(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		rapid.Check(withoutDeadline{t}, func(rt *rapid.T) {
+			x, mem := newWorld("memory:"), slotstest.NewMem(rapid.IntRange(200, 5000).Draw(rt, "largest value"))
+			x.published = 30
+			s := &slotSchedule{rt: rt, mem: mem, x: x}
+			rt.Repeat(map[string]func(*rapid.T){
+				"open": func(rt *rapid.T) { s.open() },
+				"append": func(rt *rapid.T) {
+					s.step(func(h *holder) error { return h.append(rapid.IntRange(1, 4).Draw(rt, "k")) })
+				},
+				"ack":        func(*rapid.T) { s.step((*holder).ack) },
+				"checkpoint": func(*rapid.T) { s.step((*holder).checkpoint) },
+				"rotate":     func(*rapid.T) { s.step((*holder).rotate) },
+				"compact":    func(*rapid.T) { s.step((*holder).compact) },
+				"close":      func(*rapid.T) { s.step(func(h *holder) error { return h.w.Close() }) },
+				"kill":       func(*rapid.T) { s.kill() },
+				"deliver":    func(*rapid.T) { s.deliver() },
+				"publish":    func(*rapid.T) { x.published += 3 },
+			})
+			s.check()
+			for s.tap != nil && s.tap.Late() > 0 {
+				s.deliver()
+			}
+			s.check()
+		})
+	})
+}
+
+// slotSchedule is the state of one random run.
+type slotSchedule struct {
+	rt      *rapid.T
+	mem     *slotstest.Mem
+	x       *world
+	tap     *slotstest.Tap // of all workers
+	holders []*holder
+	depth   int
+}
+
+// store lets other workers run in the middle of a worker's requests, and injects faults.
+func (s *slotSchedule) store() slots.Store {
+	if s.tap == nil {
+		s.tap = &slotstest.Tap{Store: s.mem, Before: s.before}
+	}
+	return s.tap
+}
+
+func (s *slotSchedule) before(c slotstest.Call) *slotstest.Fault {
+	if s.depth > 1 || c.Op == slotstest.OpRead || c.Op == slotstest.OpDelete {
+		return nil
+	}
+	s.depth++
+	defer func() { s.depth-- }()
+	switch n := rapid.IntRange(0, 40).Draw(s.rt, "in the middle of "+string(c.Op)); {
+	case n == 1:
+		s.open()
+	case n <= 3 && n > 1:
+		s.step(func(h *holder) error { return h.append(1) })
+	case n == 4:
+		s.step((*holder).ack)
+	case n == 5:
+		s.deliver()
+	case n == 6 && c.Op == slotstest.OpList:
+		mask := rapid.Uint16().Draw(s.rt, "left out")
+		return &slotstest.Fault{Leave: func(e slots.Entry) bool { return mask>>(len(e.Name)*7+int(e.Size))%16&1 == 1 }}
+	case n == 7 && c.Op == slotstest.OpCreate:
+		return &slotstest.Fault{Err: slots.ErrFull}
+	case n == 8:
+		return &slotstest.Fault{}
+	case n == 9:
+		return &slotstest.Fault{Applied: true}
+	case n <= 12 && n > 9 && c.Op == slotstest.OpCreate:
+		return &slotstest.Fault{Late: true}
+	}
+	return nil
+}
+
+func (s *slotSchedule) deliver() {
+	if s.tap != nil && s.tap.Late() > 0 {
+		s.tap.Deliver(rapid.IntRange(0, s.tap.Late()-1).Draw(s.rt, "which is made"))
+	}
+}
+
+func (s *slotSchedule) open() {
+	h, err := s.x.open(slotsOf(s.store()))
+	if err == nil {
+		s.holders = append(s.holders, h)
+	}
+	s.expected(err)
+}
+
+// step lets one of the workers, perhaps one that was fenced long ago, do something.
+func (s *slotSchedule) step(do func(*holder) error) {
+	if len(s.holders) == 0 {
+		return
+	}
+	h := s.holders[rapid.IntRange(0, len(s.holders)-1).Draw(s.rt, "who")]
+	if h.busy { // it is in the middle of a call
+		return
+	}
+	h.busy = true
+	defer func() { h.busy = false }()
+	s.expected(do(h))
+}
+
+func (s *slotSchedule) kill() {
+	if len(s.holders) > 0 {
+		i := rapid.IntRange(0, len(s.holders)-1).Draw(s.rt, "who")
+		s.holders = slices.Delete(s.holders, i, i+1)
+	}
+}
+
+// expected fails for errors that no fault of this test explains.
+func (s *slotSchedule) expected(err error) {
+	var dead *storage.PoisonedError
+	ok := err == nil || errors.Is(err, storage.ErrFenced) || errors.Is(err, storage.ErrClosed) || errors.Is(err, storage.ErrNoSpace) || errors.As(err, &dead)
+	if !ok {
+		s.rt.Fatalf("a worker: %v", err)
+	}
+}
+
+// check lets one more worker finish everything on what is there.
+func (s *slotSchedule) check() {
+	y := s.x.clone()
+	if err := y.finish(slotsOf(s.mem.Clone())); err != nil {
+		s.rt.Fatal(err)
+	}
+}
+
+// TestSlotsOfAFileWithoutANameStay: who made a successor and did not get to give it its name may still be about to. Nobody takes its slots
+// away from under it.
+func TestSlotsOfAFileWithoutANameStay(t *testing.T) {
+	mem := slotstest.NewMem(1 << 20)
+	fsys := slotsOf(mem)
+	temp, name := storage.TempName("orders", 1, 7), storage.FileName("orders")
+	make := func(temp string) {
+		f, err := fsys.Open(temp, storage.ModeCreate)
+		must(t, err)
+		_, _, err = f.Append([]byte(temp))
+		must(t, errors.Join(err, f.Datasync(), f.Close()))
+	}
+	make(temp)
+	must(t, fsys.Remove(temp))
+	must(t, fsys.Link(temp, name))
+	must(t, fsys.Remove(temp)) // its temporary name only
+	if b, err := mem.Read(t.Context(), "orders/00000001/0000000000000007/00000000000000000000"); err != nil || string(b) != temp {
+		t.Errorf("its slot: %q, %v", b, err)
+	}
+
+	// One that came too late is listed, and can be removed.
+	late := storage.TempName("orders", 1, 8)
+	make(late)
+	if err := fsys.Link(late, name); !errors.Is(err, fs.ErrExist) {
+		t.Errorf("a name that is taken: %v", err)
+	}
+	names, err := fsys.List("", "orders")
+	if must(t, err); !slices.Equal(names, []string{name, late}) {
+		t.Errorf("listed: %q", names)
+	}
+	must(t, fsys.Remove(late))
+	if names := mem.Names(); len(names) != 2 {
+		t.Errorf("left: %q", names)
+	}
+}
+
+// TestSlotsListingsMayBeOld: whatever a listing leaves out, a file that is opened is whole.
+func TestSlotsListingsMayBeOld(t *testing.T) {
+	x, mem := newSlotsWorld(t)
+	names := mem.Names()
+	for left := range names {
+		for _, all := range []bool{false, true} { // one, or it and all behind it
+			tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
+				if c.Op != slotstest.OpList {
+					return nil
+				}
+				return &slotstest.Fault{Leave: func(e slots.Entry) bool { return e.Name == names[left] || all && e.Name > names[left] }}
+			}}
+			if err := x.check(slotsOf(tap)); err != nil {
+				t.Errorf("without %s: %v", names[left], err)
+			}
+			tap.Store = mem.Clone()
+			if err := x.clone().finish(slotsOf(tap)); err != nil {
+				t.Errorf("a worker, without %s: %v", names[left], err)
+			}
+		}
+	}
+}
+
+// TestSlotsRemovedByHand: a slot that somebody removed is damage that readers and writers name, and no index that was acknowledged is used
+// again.
+func TestSlotsRemovedByHand(t *testing.T) {
+	x, mem := newWorld("memory:"), slotstest.NewMem(5000) // the header takes one slot, and so does each batch
+	x.published = 6
+	h, err := x.open(slotsOf(mem))
+	must(t, err)
+	must(t, steps(h.begin, h.w.Close))
+	names := mem.Names()
+	for i, name := range names {
+		t.Run(name, func(t *testing.T) {
+			broken := mem.Clone()
+			must(t, broken.Delete(t.Context(), name))
+			fsys := slotsOf(broken)
+			last := i >= len(names)-2 // the generation, and the last slot of the file; a worker reads what is behind the last checkpoint
+			if _, err := x.clone().open(fsys); (err != nil || i == 0 || last) && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
+				t.Errorf("a worker: %v", err)
+			}
+			r, err := storage.Verify(t.Context(), x.path(), storage.VerifyOptions{FS: fsys})
+			if err == nil {
+				err = r.Err()
+			}
+			if !last && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
+				t.Errorf("verify: %v", err)
+			}
+		})
+	}
+}

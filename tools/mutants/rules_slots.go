@@ -1,0 +1,45 @@
+package main
+
+// slotsRules are those of files in stores. Their tests are the ones of package storage, which know what may be lost.
+var slotsRules = []rule{
+	{file: "storage/slots/fs.go", rule: "the name of a generation is created, never replaced", in: "storage", tests: "TestSlotsOfAFileWithoutANameStay",
+		old: `if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil {`,
+		new: `if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil && !errors.Is(err, errTaken) {`},
+	{file: "storage/slots/fs.go", rule: "slots are deleted only when their generation has a name", in: "storage", tests: "TestSlotsOfAFileWithoutANameStay",
+		old: `case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:`, new: "case errors.Is(err, fs.ErrNotExist):\n\tcase err == nil && other == nonce:"},
+	{file: "storage/slots/fs.go", rule: "slots are deleted only when their generation has a name", how: "and it is another file's", in: "storage", tests: "TestSlotsPausedAtEveryRequest",
+		old: `case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:`, new: `case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce && false:`},
+	{file: "storage/slots/requests.go", rule: "what is there is ours only if it has our bytes", in: "storage", tests: "TestSlotsPausedAtEveryRequest & TestSlotsRandomSchedules",
+		old: `case !bytes.Equal(there, data):`, new: `case bytes.Equal(there, nil):`},
+	{file: "storage/slots/file.go", rule: "one create at a time, at the end", how: "behind one whose outcome is not known", in: "storage", tests: "TestSlotsRandomSchedules",
+		old: `if err := f.fs.create(f.folder.slot(at), going[:n]); err != nil {`,
+		new: `if err := f.fs.create(f.folder.slot(at), going[:n]); errors.Is(err, errTaken) {`},
+	{file: "storage/slots/file.go", rule: "what a listing left out is asked for by its name", in: "storage", tests: "TestSlotsListingsMayBeOld",
+		old: `if err := f.walk(p.off); err != nil {`, new: `if err := error(nil); err != nil {`},
+	{file: "storage/slots/file.go", rule: "the end is where there is no slot", in: "storage", tests: "TestSlotsListingsMayBeOld",
+		old: `return f.walk(math.MaxInt64)`, new: `return nil`},
+	{file: "storage/writer.go", rule: "a file that keeps what is appended says so when it was fenced off", tests: "TestSlotsPausedAtEveryRequest",
+		old: `if moved := (*MovedError)(nil); errors.As(syncErr, &moved) {`, new: `if moved := (*MovedError)(nil); errors.As(syncErr, &moved) && false {`},
+
+	{file: "storage/slots/dirslots/dirslots.go", rule: "link(2), never rename: it fails when the name is taken", tests: "TestStore",
+		old: `err := os.Link(temp, s.path(name))`, new: `err := os.Rename(temp, s.path(name))`},
+	{file: "storage/slots/dirslots/dirslots.go", rule: "what counts is how many names the file has", untested: "it takes an NFS server that loses the answer to a link"},
+	{file: "storage/slots/dirslots/dirslots.go", rule: "an error behind link(2) is not ErrFull or a refusal", untested: "it takes a file system whose fsync of a folder fails"},
+	{file: "storage/slots/dirslots/dirslots.go", rule: "what is not there is looked for again after its folders were opened", untested: "it takes a directory mounted by NFS twice: TestSharedDirectories"},
+	{file: "storage/slots/dirslots/dirslots.go", rule: "a value gets its name when it is durable", untested: "it takes a machine that loses its power under a shared directory"},
+	{file: "storage/slots/dirslots/dirslots.go", rule: "the name is durable before anybody is told that it is taken", untested: "it takes a machine that loses its power under a shared directory"},
+	{file: "storage/slots/dirslots/dirslots.go", rule: "names come before content: who made a folder", untested: "it takes a machine that loses its power under a shared directory"},
+
+	{file: "storage/slots/s3slots/s3slots.go", rule: "an object is created only where there is none", tests: "TestStore/the first value stays & TestStore/racers",
+		old: "\t\tIfNoneMatch: aws.String(\"*\"),", new: "\t\t"},
+	{file: "storage/slots/s3slots/s3slots.go", rule: "one attempt at a request; who calls repeats it", tests: "TestErrors",
+		old: `o.Retryer = aws.NopRetryer{}`, new: ``},
+	{file: "storage/slots/s3slots/s3slots.go", rule: "a value is absent only if the store says so of its key", tests: "TestErrors",
+		old: "if codeOf(err) == \"NoSuchKey\" {\n\t\treturn nil, s.absent", new: "if statusOf(err) == 404 {\n\t\treturn nil, s.absent"},
+	{file: "storage/slots/s3slots/s3slots.go", rule: "without its bucket nothing is known of a value", tests: "TestErrors",
+		old: `case statusOf(err) == 404:`, new: `case statusOf(err) == 404 && false:`, also: []edit{{"storage/slots/s3slots/s3slots.go", `case err != nil:
+			return 0, s.explain(err)
+		}
+		return 0, s.absent("size", name)`, `}
+		return 0, s.absent("size", name)`}}},
+}

@@ -1,0 +1,257 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+// inStore returns the payloads of all files of a type in a store, each of which is checked.
+func inStore(t *testing.T, store slots.Store, typ string) []string {
+	t.Helper()
+	fsys := slots.New(context.Background(), store)
+	chain, err := storage.ReadChain(fsys, fsys.Dir(), typ)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if wrong := chain.Check(); len(wrong) > 0 {
+		t.Fatal(wrong[0])
+	}
+	var all []string
+	for _, l := range chain {
+		var audit Audit
+		rep, err := storage.Verify(context.Background(), l.Path, storage.VerifyOptions{FS: fsys, Deep: true, Start: audit.Restore, Visit: func(r storage.Record) error {
+			if r.Kind != storage.KindSkipped {
+				all = append(all, string(r.Payload))
+			}
+			return audit.Record(r)
+		}})
+		if err == nil {
+			err = rep.Err()
+		}
+		if problems, n := audit.Problems(); n > 0 && err == nil {
+			err = problems[0]
+		}
+		if err != nil {
+			t.Fatalf("%s: %v", l.Path, err)
+		}
+	}
+	return all
+}
+
+// TestReplicasThatShareNoDisk: replicas on hosts that have nothing in common but a queue, a lock service and a store of slots, whose requests
+// are slow, lost, made late or made without an answer, and full at times. Hosts stand still for longer than their leases, and die.
+func TestReplicasThatShareNoDisk(t *testing.T) {
+	seeds := uint64(30)
+	if testing.Short() {
+		seeds = 5
+	}
+	for seed := range seeds {
+		t.Run(fmt.Sprint(seed), func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				c := &cluster{r: r, mem: slotstest.NewMem(20_000), rng: rand.New(rand.NewPCG(seed, 1))}
+				limit := func(c *Config) { c.Batch, c.MaxFileBytes = 40, 1<<20 }
+				for range 3 {
+					c.join(limit)
+				}
+				for range 12 {
+					r.publish(typ, c.draw(400))
+					time.Sleep(time.Duration(c.draw(8000)) * time.Millisecond)
+					switch c.draw(4) {
+					case 0:
+						c.die()
+						c.join(limit)
+					case 1:
+						c.hosts[c.draw(len(c.hosts))].stand(time.Duration(c.draw(20)) * time.Second)
+					}
+				}
+				c.calm()
+				time.Sleep(2 * time.Minute)
+				for _, h := range c.hosts {
+					h.pool.Stop()
+				}
+				for _, h := range c.hosts {
+					h.pool.end()
+				}
+				c.deliver()
+				if err := r.drain(func(cfg *Config) { c.uses(cfg, c.mem); limit(cfg) }); err != nil {
+					t.Fatal(err)
+				}
+				if got := inStore(t, c.mem, typ); !slices.Equal(got, r.sent[typ]) {
+					t.Fatalf("the store holds %d messages, %d were published; they differ from %d on", len(got), len(r.sent[typ]), differ(got, r.sent[typ]))
+				}
+			})
+		})
+	}
+}
+
+// cluster is hosts that share a store.
+type cluster struct {
+	r     *rig
+	mem   *slotstest.Mem
+	hosts []*host
+	dead  []*host // whose requests may still be under way
+
+	mu    sync.Mutex
+	rng   *rand.Rand
+	quiet bool
+}
+
+// host is a machine with one replica.
+type host struct {
+	pool *runningPool
+	tap  *slotstest.Tap
+	mu   sync.Mutex
+	till time.Time // nothing leaves it before
+}
+
+func (h *host) stand(d time.Duration) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.till = time.Now().Add(d)
+}
+
+func (c *cluster) draw(n int) int {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.rng.IntN(n)
+}
+
+func (c *cluster) uses(cfg *Config, s slots.Store) {
+	fsys := slots.New(context.Background(), s)
+	cfg.Dir, cfg.Storage = fsys.Dir(), storage.Options{FS: fsys}
+}
+
+func (c *cluster) join(change func(*Config)) {
+	h := &host{tap: &slotstest.Tap{Store: c.mem}}
+	h.tap.Before = func(call slotstest.Call) *slotstest.Fault {
+		h.mu.Lock()
+		wait := time.Until(h.till)
+		h.mu.Unlock()
+		time.Sleep(max(wait, time.Duration(c.draw(20))*time.Millisecond))
+		return c.fault(call)
+	}
+	h.pool = c.r.start(func(cfg *Config) { c.uses(cfg, h.tap); change(cfg) })
+	c.hosts = append(c.hosts, h)
+}
+
+func (c *cluster) fault(call slotstest.Call) *slotstest.Fault {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.quiet {
+		return nil
+	}
+	switch n := c.rng.IntN(100); {
+	case n < 3:
+		return &slotstest.Fault{}
+	case n < 6:
+		return &slotstest.Fault{Applied: true}
+	case n < 9 && call.Op == slotstest.OpCreate:
+		return &slotstest.Fault{Late: true}
+	case n < 10 && call.Op == slotstest.OpCreate:
+		return &slotstest.Fault{Err: slots.ErrFull}
+	}
+	return nil
+}
+
+// die ends a host as a power failure does: its process does nothing more, and what it has sent may still arrive.
+func (c *cluster) die() {
+	i := c.draw(len(c.hosts))
+	h := c.hosts[i]
+	c.hosts = slices.Delete(c.hosts, i, i+1)
+	c.dead = append(c.dead, h)
+	h.pool.cancel()
+	<-h.pool.done
+	c.deliver()
+}
+
+// deliver makes some requests, in any order, that are still under way.
+func (c *cluster) deliver() {
+	for _, h := range slices.Concat(c.dead, c.hosts) {
+		for n := h.tap.Late(); n > 0; n-- {
+			h.tap.Deliver(c.draw(n))
+		}
+	}
+}
+
+func (c *cluster) calm() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.quiet = true
+}
+
+// TestAFileOfManySlotsGoesOnInAnother: a file has at most so many slots that its names can be listed at once.
+func TestAFileOfManySlotsGoesOnInAnother(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		mem := slotstest.NewMem(64) // a slot for every few bytes
+		c := &cluster{r: r, mem: mem}
+		for range 3 {
+			r.publish(typ, 6000)
+			if err := r.drain(func(cfg *Config) { c.uses(cfg, mem); cfg.Batch = 10 }); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got := inStore(t, mem, typ); !slices.Equal(got, r.sent[typ]) {
+			t.Fatalf("the store holds %d messages, %d were published", len(got), len(r.sent[typ]))
+		}
+		fsys := slots.New(context.Background(), mem)
+		names, err := fsys.List("", typ)
+		if err != nil || len(names) < 2 {
+			t.Errorf("%d slots are in the files %q, %v", len(mem.Names()), names, err)
+		}
+	})
+}
+
+// A queue that is slow, and a store that is: nothing is acknowledged before it is in the store.
+func TestNothingIsAcknowledgedBeforeTheStoreHasIt(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		mem := slotstest.NewMem(1 << 20)
+		var gone atomic.Bool
+		tap := &slotstest.Tap{Store: mem, Before: func(call slotstest.Call) *slotstest.Fault {
+			if call.Op == slotstest.OpCreate && gone.Load() {
+				return &slotstest.Fault{}
+			}
+			return nil
+		}}
+		c := &cluster{r: r, mem: mem}
+		r.publish(typ, 500)
+		p := r.start(func(cfg *Config) { c.uses(cfg, tap); cfg.Batch = 50 })
+		time.Sleep(5 * time.Second)
+		var mu sync.Mutex
+		acked := 0
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			mu.Lock()
+			defer mu.Unlock()
+			if op == queuetest.OpAck {
+				acked++
+			}
+			return queuetest.Fault{}
+		})
+		gone.Store(true)
+		r.publish(typ, 500)
+		time.Sleep(20 * time.Second)
+		mu.Lock()
+		if acked > 0 {
+			t.Errorf("%d acknowledgements, and the store takes nothing", acked)
+		}
+		mu.Unlock()
+		p.cancel()
+		<-p.done
+		if err := r.drain(func(cfg *Config) { c.uses(cfg, mem) }); err != nil {
+			t.Fatal(err)
+		}
+		if got := inStore(t, mem, typ); !slices.Equal(got, r.sent[typ]) {
+			t.Fatalf("the store holds %d messages, %d were published", len(got), len(r.sent[typ]))
+		}
+	})
+}
