@@ -91,16 +91,22 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 	}
 	defer l.wg.Done()
 
-	wait, cancel := context.WithCancelCause(ctx)
+	open, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	defer context.AfterFunc(l.open, func() { cancel(ErrClosed) })()
+	wait := open
 	if c.waitSet && !try {
 		var stop context.CancelFunc
-		wait, stop = context.WithTimeoutCause(wait, c.wait, errWaited)
+		wait, stop = context.WithTimeoutCause(open, c.wait, errWaited)
 		defer stop()
 	}
 	for {
 		le, err := l.once(ctx, wait, name, &c, try)
+		if errors.Is(err, errWaited) {
+			// It was shorter than the store takes to answer. Who has the lock is still to be told.
+			wait = open
+			le, err = l.once(ctx, wait, name, &c, true)
+		}
 		if err != nil {
 			return nil, err
 		}

@@ -495,6 +495,48 @@ func TestTimedWait(t *testing.T) {
 	})
 }
 
+// A wait that is shorter than the store's answers ends with the first of them.
+func TestWaitShorterThanAnAnswer(t *testing.T) {
+	slow := func(locktest.Call) locktest.Fault {
+		return locktest.Fault{Request: 100 * time.Millisecond, Reply: 100 * time.Millisecond}
+	}
+	virtually(t, func(w *world) {
+		le := w.acquire(w.locker(lock.Options{}), lock.WithWhy("export"))
+		l, fresh := w.locker(lock.Options{}), w.locker(lock.Options{})
+		w.mem.Inject(slow)
+		_, err := l.Acquire(w.Context(), "n", lock.WithWait(50*time.Millisecond))
+		if held, ok := errors.AsType[*lock.HeldError](err); !ok || held.Why != "export" {
+			t.Errorf("held by somebody else: got %v", err)
+		}
+		w.mem.Inject(nil)
+		w.must(le.Release(w.Context()))
+
+		w.mem.Inject(slow)
+		for _, l := range []*lock.Locker{l, fresh} {
+			le, err := l.Acquire(w.Context(), "n", lock.WithWait(50*time.Millisecond))
+			if err != nil {
+				t.Fatalf("a free lock: got %v", err)
+			}
+			w.must(le.Check(0))
+			w.must(le.Release(w.Context()))
+		}
+		w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{LoseRequest: true} })
+		began := w.now()
+		if _, err := l.Acquire(w.Context(), "n", lock.WithWait(50*time.Millisecond)); !errors.Is(err, lock.ErrUnavailable) {
+			t.Errorf("a store that does not answer: got %v", err)
+		}
+		w.between("the wait", w.now()-began, 0, 3*lock.OpTimeout(lease))
+		ctx, cancel := context.WithTimeout(w.Context(), 70*time.Millisecond)
+		defer cancel()
+		began = w.now()
+		if _, err := l.Acquire(ctx, "n", lock.WithWait(50*time.Millisecond)); !errors.Is(err, context.DeadlineExceeded) {
+			t.Errorf("a context that ends: got %v", err)
+		}
+		w.between("the wait", w.now()-began, 70*time.Millisecond, 75*time.Millisecond)
+		w.mem.Inject(nil)
+	})
+}
+
 func TestAProcessThatWaitsForItselfIsToldSo(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

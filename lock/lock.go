@@ -206,8 +206,9 @@ type config struct {
 // WithLease sets the lease of this lock instead of [Options.Lease].
 func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
-// WithWait bounds the wait of Acquire: after d it returns a [*HeldError]. It must be positive; use
-// TryAcquire to not wait.
+// WithWait bounds how long Acquire waits for a holder: after d it returns a [*HeldError]. When the
+// store has not answered by then, Acquire goes on as TryAcquire: a context bounds that, too. d must
+// be positive; use TryAcquire to not wait.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait, c.waitSet = d, true } }
 
 // WithMaxHold bounds how long the lock is held: it is lost ([LostMaxHold]) after d, as nothing
