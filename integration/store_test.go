@@ -1,7 +1,10 @@
 package integration
 
 import (
+	"bytes"
 	"fmt"
+	"io"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
@@ -10,6 +13,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
@@ -29,6 +34,33 @@ func TestFilesInAStore(t *testing.T) {
 			must(t, err)
 			content[len(content)/2] ^= 1
 			must(t, os.WriteFile(slot, content, 0o600))
+		})
+	})
+	t.Run("s3", func(t *testing.T) {
+		t.Parallel()
+		bucket := s3mem.New()
+		must(t, bucket.CreateBucket("files"))
+		server := httptest.NewServer(gofakes3.New(bucket, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
+		t.Cleanup(server.Close)
+		filesInAStore(t, embedded(t), "s3://files/some/prefix?endpoint="+server.URL+"&path-style=true", func(t *testing.T) {
+			prefix := gofakes3.NewFolderPrefix("some/prefix/orders/")
+			prefix.HasDelimiter = false
+			list, err := bucket.ListBucket("files", &prefix, gofakes3.ListBucketPage{})
+			must(t, err)
+			var slot string
+			var size int64
+			for _, o := range list.Contents {
+				if !strings.Contains(o.Key, "/generations/") && newer(o.Key, int(o.Size), slot, int(size)) {
+					slot, size = o.Key, o.Size
+				}
+			}
+			object, err := bucket.GetObject("files", slot, nil)
+			must(t, err)
+			content, err := io.ReadAll(object.Contents)
+			must(t, err)
+			content[len(content)/2] ^= 1
+			_, err = bucket.PutObject("files", slot, map[string]string{}, bytes.NewReader(content), int64(len(content)), nil)
+			must(t, err)
 		})
 	})
 	t.Run("mongodb", func(t *testing.T) {
@@ -136,6 +168,9 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 	if r := tool("cat", "orders"); r.code != 0 || r.stdout != want.String() {
 		t.Errorf("cat prints %d bytes, want %d: %s", len(r.stdout), want.Len(), r.stderr)
 	}
+	if r := run(t, nil, "fencepost", "types", "show", "orders", "--url", b.url); r.code != 0 || !strings.Contains(r.stdout, store) {
+		t.Errorf("types show: %v", r)
+	}
 	if r := tool("doctor"); r.code != 0 || !strings.Contains(r.stdout, store+" let one of 32 creates") {
 		t.Errorf("doctor: %v", r)
 	}
@@ -146,6 +181,11 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 		t.Errorf("repair: %v", r)
 	}
 	publish(10)
+	// Who looks for the file in another place is told where it is.
+	elsewhere := t.TempDir()
+	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", elsewhere, "--type", "orders", "--until-empty"), integrity, "was last kept in "+store,
+		"start workers of this type with --store ", store)
+	refused(t, run(t, nil, "worker", "--url", b.url, "--store", "shared:"+elsewhere, "--type", "orders", "--until-empty"), integrity, "was last kept in "+store)
 	mustRun(t, nil, "worker", append(slices.Clone(work), "--until-empty")...)
 	if r := tool("verify", "--deep"); r.code != 0 || !strings.Contains(r.stdout, "REPLACED") {
 		t.Errorf("verify after the repair: %v", r)

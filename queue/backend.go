@@ -76,8 +76,8 @@ type FileRegistry interface {
 	// 0 counts as 1, here and in SucceedFile.
 	RegisterFile(ctx context.Context, typ string, f RegistryEntry) (RegistryEntry, error)
 
-	// UpdateFile raises Epoch and DurableIndex of the entry whose FileID is f.FileID; lower values
-	// change nothing. updated is false when the registered entry has another FileID (or none is
+	// UpdateFile raises Epoch and DurableIndex of the entry whose FileID is f.FileID, lower values
+	// change nothing, and sets Place unless f has none. updated is false when the registered entry has another FileID (or none is
 	// registered).
 	UpdateFile(ctx context.Context, typ string, f RegistryEntry) (updated bool, err error)
 
@@ -91,7 +91,8 @@ type FileRegistry interface {
 	// SucceedFile replaces the entry of the type by f if its FileID is still old, durably, and
 	// returns the entry that is registered now: f, or what somebody else put there; ok is false
 	// when there is none. A file that reached its size limit, was compacted or repaired goes on in
-	// a successor with another identity. Epoch and DurableIndex of the entry never go back by it.
+	// a successor with another identity. Epoch and DurableIndex of the entry never go back by it, and
+	// it keeps its Place if f has none.
 	// After an unclear answer it is repeated with the same arguments: what landed counts as done.
 	SucceedFile(ctx context.Context, typ string, old [16]byte, f RegistryEntry) (now RegistryEntry, ok bool, err error)
 }
@@ -131,4 +132,8 @@ type RegistryEntry struct {
 	Generation   uint64   // 1 for the first file, one more for each successor; an entry stored without it reads as 1
 	Epoch        uint64   // highest epoch known to have opened the file or one before it
 	DurableIndex uint64   // records below this index are durable in the file or one before it
+	Place        string   // where the file is, for people who look for it: at most MaxPlace bytes of UTF-8, no secrets
 }
+
+// MaxPlace is the most bytes that RegistryEntry.Place may have.
+const MaxPlace = 512

@@ -277,21 +277,22 @@ func (e *RegistryMismatch) Error() string {
 		return fmt.Sprintf("%s: the database has no entry of the file of this type any more: the collection of files was dropped, or the database was "+
 			"set back to a time before the file; if it is the right database, start the workers again: they register the file that is here", e.Path)
 	case e.Missing:
-		return fmt.Sprintf("%s does not exist, but file %s is registered for this type: this is another volume or directory than "+
+		return fmt.Sprintf("%s does not exist, but file %s is registered for this type%s: this is another volume or directory than "+
 			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it",
-			e.Path, e.Registered.FileID)
+			e.Path, e.Registered.FileID, e.kept())
 	case e.Older != 0:
-		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type and not here: restore or mount "+
+		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type%s, and not here: restore or mount "+
 			"the file %s; if it is lost for good, give up what was in it",
-			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.registeredName())
+			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.kept(), e.registeredName())
 	case e.Newer != 0:
 		return fmt.Sprintf("%s is generation %d, file %s, but the database names generation %d, file %s, and the files here do not lead back to that one: "+
 			"the database is older than the files, or this is another directory than the one in use; move and remove nothing; if the database was set "+
 			"back, restore the files between the two, or register this one",
 			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
 	case e.FileID != FileID{}:
-		return fmt.Sprintf("%s is file %s, but file %s is registered for this type: two replicas use different volumes at the same "+
-			"path, or two databases the same directory; mount the volume that holds the registered file, or use the database of this one", e.Path, e.FileID, e.Registered.FileID)
+		return fmt.Sprintf("%s is file %s, but file %s is registered for this type%s: two replicas use different volumes at the same "+
+			"path, or two databases the same directory; mount the volume that holds the registered file, or use the database of this one", e.Path, e.FileID,
+			e.Registered.FileID, e.kept())
 	case e.Next < e.Registered.DurableIndex:
 		return fmt.Sprintf("%s ends at index %d, but records below index %d were durable: an old copy was restored or the disk "+
 			"lost data; restore the newest copy before anything is appended, or give up what is missing",
@@ -305,6 +306,14 @@ func (e *RegistryMismatch) Error() string {
 // Lost tells whether it is about records that were registered and are not here, whoever has them.
 func (e *RegistryMismatch) Lost() bool {
 	return !e.Unregistered && e.Newer == 0 && (e.Missing || e.Older != 0 || e.FileID == FileID{})
+}
+
+// kept says where the registered file is, if that is known.
+func (e *RegistryMismatch) kept() string {
+	if e.Registered.Place == "" {
+		return ""
+	}
+	return " and was last kept in " + e.Registered.Place
 }
 
 // registeredName is the registered file's name in the directory of Path.

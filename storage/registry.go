@@ -44,6 +44,7 @@ type Entry struct {
 	Generation   uint64 // of that file, from 1 on; 0 = not known
 	Epoch        uint64 // highest epoch known to have fenced the file
 	DurableIndex uint64 // records below this index are durable
+	Place        string // where the file is, as far as the registry knows; errors tell it, nothing is decided by it
 }
 
 // CheckRegistered tells whether Open would accept what is in a directory as the file of a type of

@@ -3,6 +3,8 @@ package worker
 import (
 	"context"
 	"os"
+	"path/filepath"
+	"strings"
 	"sync"
 
 	"github.com/fencepost/fencepost/queue"
@@ -75,12 +77,12 @@ func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, 
 }
 
 func (r registry) Register(ctx context.Context, typ string, e storage.Entry) (storage.Entry, error) {
-	f, err := r.q.RegisterFile(ctx, typ, queueFile(e))
+	f, err := r.q.RegisterFile(ctx, typ, r.here(e))
 	return r.pool.files.atLeast(typ, storageEntry(f)), err
 }
 
 func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
-	f, ok, err := r.q.SucceedFile(ctx, typ, old, queueFile(e))
+	f, ok, err := r.q.SucceedFile(ctx, typ, old, r.here(e))
 	return storageEntry(f), ok, err
 }
 
@@ -89,11 +91,34 @@ func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
 	ctx, done := r.pool.parting(ctx, registryTimeout)
 	defer done()
-	return r.q.UpdateFile(ctx, typ, queueFile(e))
+	return r.q.UpdateFile(ctx, typ, r.here(e))
+}
+
+// here is the entry of a file in the place of this pool.
+func (r registry) here(e storage.Entry) queue.RegistryEntry {
+	f := queueFile(e)
+	f.Place = Place(r.pool.cfg.Storage.FS, r.pool.cfg.Dir)
+	return f
+}
+
+// Place returns what the registry is told about where files are: for the operating system's file
+// system, which nil stands for, this host's name and the whole path of the directory; for any other
+// the directory as it is, which is the address of a store.
+func Place(fs storage.FS, dir string) string {
+	p := dir
+	if fs == nil || fs == storage.OS() {
+		if abs, err := filepath.Abs(p); err == nil {
+			p = abs
+		}
+		host, _ := os.Hostname()
+		p = host + ":" + p
+	}
+	p = strings.ToValidUTF8(p, "\uFFFD")
+	return strings.ToValidUTF8(p[:min(len(p), queue.MaxPlace)], "")
 }
 
 func storageEntry(f queue.RegistryEntry) storage.Entry {
-	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
+	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
 }
 
 func queueFile(e storage.Entry) queue.RegistryEntry {

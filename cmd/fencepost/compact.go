@@ -277,7 +277,7 @@ func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMi
 			return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no registered file of type %s: a worker registers the one that it finds in its directory; "+
 				"is it the right database?", b.Name, f.typ)}
 		}
-		err = storage.CheckRegistered(f.files.fs(), f.dir, f.typ, storage.Entry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex})
+		err = storage.CheckRegistered(f.files.fs(), f.dir, f.typ, storageEntry(e))
 		if !errors.As(err, &wrong) {
 			return err
 		}

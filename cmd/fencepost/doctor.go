@@ -341,8 +341,7 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 			continue // nothing was written yet
 		}
 		// As workers do; what is only older than it was is found by nothing else.
-		e := storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
-		wrong := []error{storage.CheckRegistered(d.files.fs(), dir, typ, e)}
+		wrong := []error{storage.CheckRegistered(d.files.fs(), dir, typ, storageEntry(f))}
 		if wrong[0] == nil {
 			var chain storage.Chain
 			if chain, wrong = checkChain(d.files.fs(), dir, typ); len(chain) > 0 {
@@ -365,6 +364,10 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 		d.good("files", "none is registered yet")
 	}
 	return nil
+}
+
+func storageEntry(f queue.RegistryEntry) storage.Entry {
+	return storage.Entry{FileID: f.FileID, Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex, Place: f.Place}
 }
 
 // tellWhatIsKept says which generations are not here, so that what a repair gave up is looked for.

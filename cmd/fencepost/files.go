@@ -60,7 +60,7 @@ func (f *fileFlags) command(path string) string {
 	if f.place == nil {
 		return path
 	}
-	return "--store " + f.place.Name + " " + filepath.Base(path)
+	return cli.StoreArgument(f.place.Name) + " " + filepath.Base(path)
 }
 
 // commandForAll are the arguments of a command for all files of a directory, or of the store.
@@ -68,7 +68,7 @@ func (f *fileFlags) commandForAll(dir string) string {
 	if f.place == nil {
 		return dir
 	}
-	return "--store " + f.place.Name
+	return cli.StoreArgument(f.place.Name)
 }
 
 // whole are directories, or in a store types, all of whose files are there to be looked at.

@@ -62,7 +62,8 @@ type typeRow struct {
 	DurableIndex  uint64  `json:"durable_index"`
 	Epoch         uint64  `json:"epoch"`
 	FileID        string  `json:"file_id,omitempty"`
-	Generation    uint64  `json:"generation"` // of the file: 1 for the first one, 0 when there is none yet
+	Generation    uint64  `json:"generation"`      // of the file: 1 for the first one, 0 when there is none yet
+	Place         string  `json:"place,omitempty"` // where the file is: a store, or host:/directory
 	DrainPaused   bool    `json:"drain_paused,omitempty"`
 	PublishPaused bool    `json:"publish_paused,omitempty"`
 	MaxBacklog    int     `json:"max_backlog,omitempty"`
@@ -185,7 +186,7 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 		row.FileDamaged = err.Error()
 	}
 	if known {
-		row.FileID, row.Generation = fmt.Sprintf("%x", file.FileID), file.Generation
+		row.FileID, row.Generation, row.Place = fmt.Sprintf("%x", file.FileID), file.Generation, file.Place
 	}
 	return row, nil
 }

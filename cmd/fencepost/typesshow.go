@@ -179,6 +179,9 @@ func (d *typeDetails) print(out io.Writer, now time.Time) error {
 		line("file", "none yet")
 	} else {
 		line("file", "%s  generation %d  epoch %d  %s records durable", d.FileID, d.Generation, d.Epoch, humanize.Comma(int64(d.DurableIndex)))
+		if d.Place != "" {
+			line("place", "%s", d.Place)
+		}
 	}
 	switch {
 	case d.Lock == nil:

@@ -120,6 +120,7 @@ type fileDoc struct {
 	Generation   int64       `bson:"generation"`    // missing in entries of earlier versions: 1
 	Epoch        int64       `bson:"epoch"`         // only grows
 	DurableIndex int64       `bson:"durable_index"` // only grows
+	Place        string      `bson:"place,omitempty"`
 }
 
 func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
@@ -127,7 +128,7 @@ func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
 		return fileDoc{}, fmt.Errorf("mongoqueue: file of %s: generation %d, epoch %d or durable index %d exceeds 63 bits", typ, f.Generation, f.Epoch, f.DurableIndex)
 	}
 	return fileDoc{Type: typ, FileID: bson.Binary{Data: f.FileID[:]}, Generation: int64(max(f.Generation, 1)), Epoch: int64(f.Epoch),
-		DurableIndex: int64(f.DurableIndex)}, nil
+		DurableIndex: int64(f.DurableIndex), Place: f.Place}, nil
 }
 
 // RegistryEntry implements queue.Queue.
@@ -165,6 +166,7 @@ func decodeFile(raw bson.Raw) (f queue.RegistryEntry, err error) {
 	}
 	copy(f.FileID[:], doc.FileID.Data)
 	f.Generation, f.Epoch, f.DurableIndex = uint64(max(doc.Generation, 1)), uint64(max(doc.Epoch, 0)), uint64(max(doc.DurableIndex, 0))
+	f.Place = doc.Place[:min(len(doc.Place), queue.MaxPlace)]
 	return f, nil
 }
 
@@ -200,14 +202,14 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 
 // UpdateFile implements queue.Queue.
 //
-//	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}} in files, w: majority; index: _id.
-//	Nothing matched: none is registered, or another file.
+//	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}, $set: {place}} in files, w: majority;
+//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	return q.raiseFile(ctx, typ, f)
 }
 
-// raiseFile raises epoch and durable index of the type's entry, if it is that of the same file and
-// the guards hold.
+// raiseFile raises epoch and durable index of the type's entry, and sets its place, if it is that of
+// the same file and the guards hold.
 func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry, guards ...bson.E) (found bool, err error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return false, err
@@ -219,9 +221,12 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry
 	if err != nil {
 		return false, err
 	}
+	update := bson.D{{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}}}
+	if doc.Place != "" {
+		update = append(update, bson.E{Key: "$set", Value: bson.D{{Key: "place", Value: doc.Place}}})
+	}
 	result, err := q.files.UpdateOne(ctx,
-		append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...),
-		bson.D{{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}}})
+		append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), update)
 	if err != nil {
 		return false, q.explain(ctx, "update the file entry of "+typ, err)
 	}
@@ -236,6 +241,7 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry
 // rule: the majority has the entry before a message is deleted, as the two may be on different shards: a fail-over could undo one and keep the
 // other.
 func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, ids []queue.ID) (bool, error) {
+	f.Place = "" // UpdateFile has set it
 	ours, err := q.raiseFile(ctx, typ, f, bson.E{Key: "epoch", Value: bson.D{{Key: "$lte", Value: int64(f.Epoch)}}})
 	// rule: nothing is removed for a writer that is not the registered one.
 	if err != nil || !ours {
@@ -249,8 +255,8 @@ func (q *Queue) AckFile(ctx context.Context, typ string, f queue.RegistryEntry, 
 
 // SucceedFile implements queue.Queue.
 //
-//	updateOne {_id: "<type>", file_id: {$in: [old, f.FileID]}} → {$set: {file_id, generation}, $max: {epoch, durable_index}}
-//	in files, w: majority; index: _id. Then find {_id: "<type>"}. Matching f's own identity makes a repetition wait until what
+//	updateOne {_id: "<type>", file_id: {$in: [old, f.FileID]}} → {$set: {file_id, generation, place}, $max: {epoch,
+//	durable_index}} in files, w: majority; index: _id. Then find {_id: "<type>"}. Matching f's own identity makes a repetition wait until what
 //	landed before is durable.
 func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f queue.RegistryEntry) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
@@ -263,10 +269,14 @@ func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f que
 	if err != nil {
 		return queue.RegistryEntry{}, false, err
 	}
+	set := bson.D{{Key: "file_id", Value: doc.FileID}, {Key: "generation", Value: doc.Generation}}
+	if doc.Place != "" {
+		set = append(set, bson.E{Key: "place", Value: doc.Place})
+	}
 	_, err = q.files.UpdateOne(ctx,
 		bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: bson.D{{Key: "$in", Value: bson.A{bson.Binary{Data: old[:]}, doc.FileID}}}}},
 		bson.D{
-			{Key: "$set", Value: bson.D{{Key: "file_id", Value: doc.FileID}, {Key: "generation", Value: doc.Generation}}},
+			{Key: "$set", Value: set},
 			{Key: "$max", Value: bson.D{{Key: "epoch", Value: doc.Epoch}, {Key: "durable_index", Value: doc.DurableIndex}}},
 		})
 	if err != nil {

@@ -49,7 +49,34 @@ func testFileRegistry(t *testing.T, q queue.Queue) {
 	if _, ok, err := q.RegistryEntry(ctx, "orders0"); ok || err != nil {
 		t.Errorf("another type has a file: %v, %v", ok, err)
 	}
-	if types, err := q.Types(ctx); err != nil || !slices.Equal(types, []string{"orders"}) {
+	// A place is set and replaced, and not forgotten.
+	moved := queue.RegistryEntry{FileID: mine.FileID, Generation: 1, Epoch: 1 << 62, DurableIndex: 1 << 62}
+	for _, step := range [][2]string{{"", ""}, {"a:/data", "a:/data"}, {"", "a:/data"}, {"s3://b/ö", "s3://b/ö"}} {
+		if updated, err := q.UpdateFile(ctx, "orders", queue.RegistryEntry{FileID: mine.FileID, Place: step[0]}); !updated || err != nil {
+			t.Errorf("UpdateFile = %v, %v", updated, err)
+		}
+		moved.Place = step[1]
+		want(moved)
+	}
+	first := queue.RegistryEntry{FileID: [16]byte{3}, Generation: 1, Place: "mongodb:"}
+	if got, err := q.RegisterFile(ctx, "orders", first); got != moved || err != nil {
+		t.Errorf("RegisterFile of another file = %+v, %v: set once", got, err)
+	}
+	if got, err := q.RegisterFile(ctx, "orders1", first); got != first || err != nil {
+		t.Errorf("RegisterFile = %+v, %v", got, err)
+	}
+	for _, place := range []string{"", "a:/data"} {
+		next := queue.RegistryEntry{FileID: [16]byte{4, byte(len(place))}, Generation: 2, Place: place}
+		now, ok, err := q.SucceedFile(ctx, "orders1", first.FileID, next)
+		if next.Place == "" {
+			next.Place = first.Place
+		}
+		if now != next || !ok || err != nil {
+			t.Errorf("SucceedFile = %+v, %v, %v, want %+v", now, ok, err, next)
+		}
+		first = next
+	}
+	if types, err := q.Types(ctx); err != nil || !slices.Equal(types, []string{"orders", "orders1"}) {
 		t.Errorf("Types = %v, %v: a type that only has a file counts", types, err)
 	}
 }

@@ -2,6 +2,7 @@ package queuetest
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 
 	"github.com/fencepost/fencepost/queue"
@@ -51,6 +52,7 @@ func (m *Memory) UpdateFile(ctx context.Context, typ string, f queue.RegistryEnt
 		return false, nil
 	}
 	old.Epoch, old.DurableIndex = max(old.Epoch, f.Epoch), max(old.DurableIndex, f.DurableIndex)
+	old.Place = cmp.Or(f.Place, old.Place)
 	m.files[typ] = old
 	return true, nil
 }
@@ -87,7 +89,8 @@ func (m *Memory) SucceedFile(ctx context.Context, typ string, old [16]byte, f qu
 	if !ok || now.FileID != old && now.FileID != f.FileID {
 		return now, ok, nil
 	}
-	now = queue.RegistryEntry{FileID: f.FileID, Generation: max(f.Generation, 1), Epoch: max(now.Epoch, f.Epoch), DurableIndex: max(now.DurableIndex, f.DurableIndex)}
+	now = queue.RegistryEntry{FileID: f.FileID, Generation: max(f.Generation, 1), Epoch: max(now.Epoch, f.Epoch), DurableIndex: max(now.DurableIndex, f.DurableIndex),
+		Place: cmp.Or(f.Place, now.Place)}
 	m.files[typ] = now
 	return now, true, nil
 }

@@ -103,7 +103,7 @@ func (q *Queue) RegistryEntry(ctx context.Context, typ string) (f queue.Registry
 func readFile(tx *sqlitedb.Tx, typ string) (f queue.RegistryEntry, ok bool, err error) {
 	var id []byte
 	var generation, epoch, index int64
-	ok, err = tx.Get([]any{&id, &generation, &epoch, &index}, `SELECT file_id, generation, epoch, durable_index FROM queue_files WHERE type = ?`, typ)
+	ok, err = tx.Get([]any{&id, &generation, &epoch, &index, &f.Place}, `SELECT file_id, generation, epoch, durable_index, place FROM queue_files WHERE type = ?`, typ)
 	if err != nil || !ok {
 		return queue.RegistryEntry{}, false, err
 	}
@@ -113,6 +113,7 @@ func readFile(tx *sqlitedb.Tx, typ string) (f queue.RegistryEntry, ok bool, err 
 	}
 	copy(f.FileID[:], id)
 	f.Generation, f.Epoch, f.DurableIndex = uint64(max(generation, 1)), uint64(max(epoch, 0)), uint64(max(index, 0))
+	f.Place = f.Place[:min(len(f.Place), queue.MaxPlace)]
 	return f, true, nil
 }
 
@@ -122,8 +123,8 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 		return queue.RegistryEntry{}, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_files (type, file_id, generation, epoch, durable_index) VALUES (?, ?, ?, ?, ?)`,
-			typ, f.FileID[:], int64(max(f.Generation, 1)), int64(f.Epoch), int64(f.DurableIndex)); err != nil {
+		if _, err := tx.Exec(`INSERT OR IGNORE INTO queue_files (type, file_id, generation, epoch, durable_index, place) VALUES (?, ?, ?, ?, ?, ?)`,
+			typ, f.FileID[:], int64(max(f.Generation, 1)), int64(f.Epoch), int64(f.DurableIndex), f.Place); err != nil {
 			return err
 		}
 		registered, _, err = readFile(tx, typ)
@@ -142,8 +143,8 @@ func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntr
 		return false, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		n, err := tx.Exec(`UPDATE queue_files SET epoch = max(epoch, ?), durable_index = max(durable_index, ?) WHERE type = ? AND file_id = ?`,
-			int64(f.Epoch), int64(f.DurableIndex), typ, f.FileID[:])
+		n, err := tx.Exec(`UPDATE queue_files SET epoch = max(epoch, ?), durable_index = max(durable_index, ?), place = coalesce(nullif(?, ''), place)
+			WHERE type = ? AND file_id = ?`, int64(f.Epoch), int64(f.DurableIndex), f.Place, typ, f.FileID[:])
 		updated = n == 1
 		return err
 	})
@@ -180,9 +181,9 @@ func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f que
 		return queue.RegistryEntry{}, false, err
 	}
 	err = q.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-		if _, err := tx.Exec(`UPDATE queue_files SET file_id = ?, generation = ?, epoch = max(epoch, ?), durable_index = max(durable_index, ?)
-			WHERE type = ? AND file_id IN (?, ?)`, f.FileID[:], int64(max(f.Generation, 1)), int64(f.Epoch), int64(f.DurableIndex),
-			typ, old[:], f.FileID[:]); err != nil {
+		if _, err := tx.Exec(`UPDATE queue_files SET file_id = ?, generation = ?, epoch = max(epoch, ?), durable_index = max(durable_index, ?),
+			place = coalesce(nullif(?, ''), place) WHERE type = ? AND file_id IN (?, ?)`,
+			f.FileID[:], int64(max(f.Generation, 1)), int64(f.Epoch), int64(f.DurableIndex), f.Place, typ, old[:], f.FileID[:]); err != nil {
 			return err
 		}
 		now, ok, err = readFile(tx, typ)

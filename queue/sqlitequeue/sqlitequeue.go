@@ -75,13 +75,17 @@ var ddl = []string{
 		file_id       BLOB NOT NULL,    -- changed by SucceedFile only
 		epoch         INTEGER NOT NULL, -- only grows
 		durable_index INTEGER NOT NULL, -- only grows
-		` + generationColumn + `
+		` + generationColumn + `,
+		` + placeColumn + `
 	) STRICT, WITHOUT ROWID`,
 }
 
-// generationColumn came after the others: databases of earlier versions lack it, and those versions
-// work with it.
-const generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
+// These columns came after the others: databases of earlier versions lack them, and those versions
+// work with them.
+const (
+	generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
+	placeColumn      = `place TEXT NOT NULL DEFAULT ''`
+)
 
 // addColumn adds a column, of which the definition begins with the name, where it is missing.
 func addColumn(ctx context.Context, db *sqlitedb.DB, table, column string) error {
@@ -154,6 +158,9 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 	err = db.Migrate(ctx, slices.Concat(ddl, delayedDDL)...)
 	if err == nil {
 		err = addColumn(ctx, db, "queue_files", generationColumn)
+	}
+	if err == nil {
+		err = addColumn(ctx, db, "queue_files", placeColumn)
 	}
 	if err == nil {
 		err = addColumn(ctx, db, "queue_delayed_settled", settledColumn)

@@ -3,6 +3,7 @@ package cli
 import (
 	"errors"
 	"path/filepath"
+	"strings"
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -73,11 +74,34 @@ func remedy(err error, store string) string {
 	case errors.As(err, &mismatch) && mismatch.Newer != 0:
 		return "to register this one: fencepost repair " + fileArguments("--adopt", mismatch.Path, store)
 	case errors.As(err, &mismatch) && mismatch.Lost():
-		return "to give up what is lost: fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
+		giveUp := "fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
+		if where := elsewhere(mismatch, store); where != "" {
+			return "to go on with the file where it was kept, start workers of this type " + where + "; only if it is lost there, give it up: " + giveUp
+		}
+		return "to give up what is lost: " + giveUp
+	case errors.As(err, &mismatch) && elsewhere(mismatch, store) != "":
+		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store)
 	case errors.As(err, &index):
 		return "to build it again: fencepost index " + index.File()
 	}
 	return ""
+}
+
+// elsewhere says how to start workers where the registered file was kept; "" if that is here, or if
+// it is not known.
+func elsewhere(m *storage.RegistryMismatch, store string) string {
+	place, here := m.Registered.Place, store
+	if here == "" {
+		here = worker.Place(nil, filepath.Dir(m.Path))
+	}
+	if place == "" || place == here {
+		return ""
+	}
+	host, dir, _ := strings.Cut(place, ":")
+	if filepath.IsAbs(dir) && !strings.HasPrefix(dir, "//") && host+":" != SharedScheme {
+		return "on host " + host + " with --dir " + dir
+	}
+	return "with " + StoreArgument(place)
 }
 
 // fileArguments are the arguments of a command for a file.
@@ -85,5 +109,5 @@ func fileArguments(option, path, store string) string {
 	if store == "" {
 		return option + " " + path
 	}
-	return "--store " + store + " " + option + " " + filepath.Base(path)
+	return StoreArgument(store) + " " + option + " " + filepath.Base(path)
 }

@@ -20,6 +20,11 @@ import (
 func TestRemedies(t *testing.T) {
 	const path = "data/orders.fpl"
 	registered := storage.Entry{Generation: 2, DurableIndex: 9, FileID: storage.FileID{1}}
+	kept := func(place string) storage.Entry {
+		e := registered
+		e.Place = place
+		return e
+	}
 	for _, c := range []struct {
 		err  error
 		want string // "" where no command helps
@@ -37,6 +42,12 @@ func TestRemedies(t *testing.T) {
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Next: 9, Epoch: 1}, "fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Newer: 3, FileID: storage.FileID{2}}, "fencepost repair --adopt " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, FileID: storage.FileID{2}}, ""},
+		{&storage.RegistryMismatch{Path: path, Registered: kept("host-1:/srv/a"), Missing: true}, "fencepost repair --accept-loss " + path},
+		{&storage.RegistryMismatch{Path: path, Registered: kept("host-1:/srv/a"), FileID: storage.FileID{2}}, "on host host-1 with --dir /srv/a"},
+		{&storage.RegistryMismatch{Path: path, Registered: kept("s3://bucket/prefix"), FileID: storage.FileID{2}}, "with --store s3://bucket/prefix"},
+		{&storage.RegistryMismatch{Path: path, Registered: kept("shared:/srv/a"), FileID: storage.FileID{2}}, "with --store shared:/srv/a"},
+		{&storage.RegistryMismatch{Path: path, Registered: kept("mongodb:"), FileID: storage.FileID{2}}, "with --store mongodb:"},
+		{&storage.RegistryMismatch{Path: path, Registered: kept(worker.Place(nil, "data")), FileID: storage.FileID{2}}, ""},
 		{&storage.RegistryMismatch{Path: path, Unregistered: true}, ""},
 		{&storage.IndexError{Path: storage.IndexName(path)}, "fencepost index " + path},
 		{storage.ErrFenced, ""},

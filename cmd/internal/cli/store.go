@@ -4,6 +4,7 @@ import (
 	"io"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"strings"
 
 	"github.com/fencepost/fencepost/internal/redact"
@@ -27,10 +28,29 @@ func StoreName(address string) string {
 	if dir, ok := strings.CutPrefix(address, SharedScheme); ok && dir != "" {
 		return SharedScheme + filepath.Clean(dir)
 	}
-	if strings.Contains(address, "://") {
+	if !strings.Contains(address, "://") {
+		return redact.Text(address)
+	}
+	name, settings, _ := strings.Cut(address, "?")
+	if name = redact.URL(name); !strings.HasPrefix(name, "s3://") {
 		return redact.URL(address)
 	}
-	return redact.Text(address)
+	// These say where the bucket is, and are none of them secret.
+	sep := "?"
+	for _, s := range strings.Split(settings, "&") {
+		if key, value, _ := strings.Cut(s, "="); slices.Contains([]string{"endpoint", "region", "path-style"}, key) && !strings.Contains(value, "@") {
+			name, sep = name+sep+s, "&"
+		}
+	}
+	return name
+}
+
+// StoreArgument returns --store with the name of a store, as a shell takes it.
+func StoreArgument(name string) string {
+	if strings.ContainsAny(name, "?&*[]$;()<>|\\\"' \t`!#~{}") {
+		name = "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+	}
+	return "--" + storeFlag + " " + name
 }
 
 // StoreText returns text in which the files of a store are called by their name and the store's,

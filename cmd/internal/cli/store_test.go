@@ -19,10 +19,26 @@ func TestStoreName(t *testing.T) {
 		"mongodb:/bob:secret@db1/files":                                           "mongodb://***@db1/files",
 		"shared:/srv//fencepost/":                                                 "shared:/srv/fencepost",
 		"shared:/srv/a@b?c":                                                       "shared:/srv/a@b?c",
-		"shared:":                                                                 "shared:",
+		"s3://bucket/a":                                                           "s3://bucket/a",
+		"s3://bucket/a?endpoint=http://127.0.0.1:9000&path-style=true&key=secret&region=x": "s3://bucket/a?endpoint=http://127.0.0.1:9000&path-style=true&region=x",
+		"s3://bob:secret@bucket/a?endpoint=http://bob:secret@host&region=x":                "s3://bucket/a?region=x",
+		"shared:": "shared:",
 	} {
 		if got := StoreName(address); got != want {
 			t.Errorf("%q is called %q, want %q", address, got, want)
+		}
+	}
+}
+
+func TestStoreArgument(t *testing.T) {
+	for name, want := range map[string]string{
+		"mongodb:":                          "--store mongodb:",
+		"s3://bucket/a_b-c":                 "--store s3://bucket/a_b-c",
+		"s3://bucket/a?endpoint=http://h:1": "--store 's3://bucket/a?endpoint=http://h:1'",
+		"shared:/srv/it's mine":             `--store 'shared:/srv/it'\''s mine'`,
+	} {
+		if got := StoreArgument(name); got != want {
+			t.Errorf("%q becomes %q, want %q", name, got, want)
 		}
 	}
 }
@@ -33,6 +49,8 @@ func TestStoreText(t *testing.T) {
 		{"mongodb:", "storage: mongodb:/orders.fpl: damaged", "storage: orders.fpl in mongodb:: damaged"},
 		{"mongodb:", "mongodb:/orders@0002.fpl and mongodb:/a.b-c.fpl.", "orders@0002.fpl in mongodb: and a.b-c.fpl in mongodb:."},
 		{"mongodb://db2/files", "mongodb:/db2/files/orders.fpl, generation 1", "orders.fpl in mongodb://db2/files, generation 1"},
+		{"s3://b/p?endpoint=http://h:1&path-style=true", "s3:/b/p?endpoint=http:/h:1&path-style=true/orders.fpl: damaged",
+			"orders.fpl in s3://b/p?endpoint=http://h:1&path-style=true: damaged"},
 		{"shared:/srv/$1", `"file":"shared:/srv/$1/orders.fpl"`, `"file":"orders.fpl in shared:/srv/$1"`},
 		{"shared:/srv", "shared:/srv/generations/00000001 of shared:/srv", "shared:/srv/generations/00000001 of shared:/srv"},
 		{"shared:/srv", "data/orders.fpl shared:/srv2/orders.fpl", "data/orders.fpl shared:/srv2/orders.fpl"},

@@ -397,8 +397,15 @@ func TestLogin(t *testing.T) {
 			m.reply["saslStart"] = tc.answer
 			url := strings.Replace(m.url("&authSource=admin&authMechanism=SCRAM-SHA-256"), "://", "://bob:s3cret@", 1)
 			s, _ := over(t, url)
-			_, opened := mongoslots.Open(t.Context(), url, mongoslots.Options{})
-			for doing, err := range map[string]error{"create": s.Create(t.Context(), "a/1", nil), "read": second(s.Read(t.Context(), "a/1")), "open": opened} {
+			for doing, do := range map[string]func() error{
+				"create": func() error { return s.Create(t.Context(), "a/1", nil) },
+				"read":   func() error { return second(s.Read(t.Context(), "a/1")) },
+				"open":   func() error { return second(mongoslots.Open(t.Context(), url, mongoslots.Options{})) },
+			} {
+				err := do()
+				for err != nil && strings.Contains(err.Error(), "was cleared") {
+					err = do() // the driver tells of another request's login, and what that was answered only as text
+				}
 				if e, ok := errors.AsType[*slots.RefusedError](err); ok && !strings.Contains(e.Remedy, "authSource") {
 					t.Errorf("%s: the remedy is %s", doing, e.Remedy)
 				}
