@@ -38,6 +38,7 @@ var argumentsOf = map[string]string{
 	"producer publish":        "--type t --message x",
 	"fencepost cat":           "--store mongodb: t",
 	"fencepost compact":       "data/t.fpl",
+	"fencepost copy":          "data mongodb:",
 	"fencepost repair":        "data/t.fpl",
 	"fencepost dead requeue":  "--type t",
 	"fencepost dead rm":       "--type t",

@@ -137,12 +137,15 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 		t.Helper()
 		return run(t, nil, "fencepost", slices.Concat([]string{command}, in, args)...)
 	}
-	work := slices.Concat(in, []string{"--type", "orders", "--lease", "5s", "--log-format", "json"})
+	work := slices.Concat(in, []string{"--type", "orders", "--lease", "5s"})
 
 	refused(t, tool("verify"), nothing, "no files in "+store)
 	publish(2000)
-	w := start(t, "worker 1", "worker", work...)
+	w, address := startAnswering(t, work...)
 	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["orders"] == 0 })
+	if _, body := ask(address + "/metrics"); !strings.Contains(body, `fencepost_store_requests_total{answer="ok",request="create"}`) {
+		t.Errorf("/metrics does not tell of the store: %s", body)
+	}
 	follower := start(t, "tail", "fencepost", slices.Concat([]string{"tail", "--follow", "--from", "0"}, in, []string{"orders"})...)
 	followed := func() bool { return follower.stdout.String() == want.String() }
 	eventually(t, runTimeout, "tail prints everything", followed)
@@ -183,14 +186,37 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 	publish(10)
 	// Who looks for the file in another place is told where it is.
 	elsewhere := t.TempDir()
-	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", elsewhere, "--type", "orders", "--until-empty"), integrity, "was last kept in "+store,
+	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", elsewhere, "--type", "orders", "--until-empty"), integrity, "last kept in "+store,
 		"start workers of this type with --store ", store)
-	refused(t, run(t, nil, "worker", "--url", b.url, "--store", "shared:"+elsewhere, "--type", "orders", "--until-empty"), integrity, "was last kept in "+store)
+	refused(t, run(t, nil, "worker", "--url", b.url, "--store", "shared:"+elsewhere, "--type", "orders", "--until-empty"), integrity, "last kept in "+store)
 	mustRun(t, nil, "worker", append(slices.Clone(work), "--until-empty")...)
 	if r := tool("verify", "--deep"); r.code != 0 || !strings.Contains(r.stdout, "REPLACED") {
 		t.Errorf("verify after the repair: %v", r)
 	}
 	if r := tool("tail", "-n", "10", "orders.fpl"); r.stdout != tail(want.String(), 10)+"\n" {
+		t.Errorf("the last messages are %v", r)
+	}
+
+	// To a directory and back.
+	dir := filepath.Join(t.TempDir(), "data")
+	if r := run(t, nil, "fencepost", "copy", "--url", b.url, store, dir); r.code != 0 || !strings.Contains(r.stdout, "orders  from "+store+" to "+dir) {
+		t.Fatalf("copy: %v", r)
+	}
+	publish(10)
+	refused(t, run(t, nil, "worker", append(slices.Clone(work), "--until-empty")...), integrity, "--dir "+dir)
+	mustRun(t, nil, "worker", "--url", b.url, "--dir", dir, "--type", "orders", "--until-empty")
+	if r := run(t, nil, "fencepost", "verify", "--deep", dir); r.code != 0 {
+		t.Errorf("verify of the directory: %v", r)
+	}
+	if r := run(t, nil, "fencepost", "copy", "--url", b.url, dir, store, "orders"); r.code != 0 || !strings.Contains(r.stdout, "of them there already") {
+		t.Fatalf("copy back: %v", r)
+	}
+	publish(10)
+	mustRun(t, nil, "worker", append(slices.Clone(work), "--until-empty")...)
+	if r := tool("verify", "--deep"); r.code != 0 {
+		t.Errorf("verify after all: %v", r)
+	}
+	if r := tool("tail", "-n", "10", "orders"); r.stdout != tail(want.String(), 10)+"\n" {
 		t.Errorf("the last messages are %v", r)
 	}
 }

@@ -281,7 +281,7 @@ func (e *RegistryMismatch) Error() string {
 			"the one in use; mount the right one at this path, or restore the file there; if it is lost for good, give up what was in it",
 			e.Path, e.Registered.FileID, e.kept())
 	case e.Older != 0:
-		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type%s, and not here: restore or mount "+
+		return fmt.Sprintf("%s is generation %d, but generation %d, file %s, is registered for this type and not here%s: restore or mount "+
 			"the file %s; if it is lost for good, give up what was in it",
 			e.Path, e.Older, e.Registered.Generation, e.Registered.FileID, e.kept(), e.registeredName())
 	case e.Newer != 0:
@@ -313,7 +313,7 @@ func (e *RegistryMismatch) kept() string {
 	if e.Registered.Place == "" {
 		return ""
 	}
-	return " and was last kept in " + e.Registered.Place
+	return " (last kept in " + e.Registered.Place + ")"
 }
 
 // registeredName is the registered file's name in the directory of Path.

@@ -20,7 +20,13 @@ import (
 func inStore(t *testing.T, store slots.Store, typ string) []string {
 	t.Helper()
 	fsys := slots.New(context.Background(), store)
-	chain, err := storage.ReadChain(fsys, fsys.Dir(), typ)
+	return inPlace(t, fsys, fsys.Dir(), typ)
+}
+
+// inPlace returns the payloads of all files of a type in a directory, each of which is checked.
+func inPlace(t *testing.T, fsys storage.FS, dir, typ string) []string {
+	t.Helper()
+	chain, err := storage.ReadChain(fsys, dir, typ)
 	if err != nil {
 		t.Fatal(err)
 	}

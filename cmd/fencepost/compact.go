@@ -136,7 +136,7 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 			if err := f.files.place.Probe(ctx); err != nil {
 				return err
 			}
-			cfg.Storage.FS = f.files.place.Until(ctx).FS
+			cfg.Storage.FS = f.files.place.Until(ctx)
 		}
 		report, err = worker.Rewrite(ctx, cfg, f.typ, o)
 		if errors.Is(err, lock.ErrHeld) {

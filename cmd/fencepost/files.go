@@ -136,10 +136,15 @@ func newest(paths []string) string { return paths[len(paths)-1] }
 
 // size returns the size of a file, bytes.
 func (f *fileFlags) size(path string) (int64, error) {
-	if f.place == nil {
+	return sizeIn(f.fs(), path)
+}
+
+// sizeIn returns the size of a file of a file system, bytes; nil is the operating system's.
+func sizeIn(fsys storage.FS, path string) (int64, error) {
+	if fsys == nil {
 		return sizeOf(path)
 	}
-	file, err := f.place.FS.Open(path, storage.ModeRead)
+	file, err := fsys.Open(path, storage.ModeRead)
 	if err != nil {
 		return 0, err
 	}

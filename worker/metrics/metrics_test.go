@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/storagetest"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/fencepost/fencepost/worker/metrics"
@@ -265,5 +266,42 @@ func TestPublisherMetrics(t *testing.T) {
 	slices.Sort(got)
 	if want := []float64{1, 2, 3, 4, 5, 10}; !slices.Equal(got, want) {
 		t.Errorf("values %v, want %v", got, want)
+	}
+}
+
+func TestStoreMetrics(t *testing.T) {
+	m, registry := metrics.NewStore(), prometheus.NewPedanticRegistry()
+	registry.MustRegister(m)
+	for _, r := range []slots.Request{
+		{Kind: "create", Answer: "ok", Took: time.Millisecond, Bytes: 100}, {Kind: "create", Answer: "ok", Bytes: 20},
+		{Kind: "create", Answer: "unclear", Took: time.Minute}, {Kind: "list", Answer: "ok"},
+	} {
+		m.Observe(r)
+	}
+	if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+		t.Errorf("lint: %v %v", err, problems)
+	}
+	if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP fencepost_store_bytes_total Bytes of the values that were created, or read.
+# TYPE fencepost_store_bytes_total counter
+fencepost_store_bytes_total{request="create"} 120
+# HELP fencepost_store_requests_total Requests to the store of the files.
+# TYPE fencepost_store_requests_total counter
+fencepost_store_requests_total{answer="ok",request="create"} 2
+fencepost_store_requests_total{answer="ok",request="list"} 1
+fencepost_store_requests_total{answer="unclear",request="create"} 1
+`), "fencepost_store_bytes_total", "fencepost_store_requests_total"); err != nil {
+		t.Error(err)
+	}
+	families, err := registry.Gather()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, f := range families {
+		if f.GetName() == "fencepost_store_request_duration_seconds" {
+			if h := f.GetMetric()[0].GetHistogram(); len(f.GetMetric()) != 2 || h.GetSampleCount() != 3 || h.GetSampleSum() < 60 || h.GetSampleSum() > 60.1 {
+				t.Errorf("durations: %v", f)
+			}
+		}
 	}
 }

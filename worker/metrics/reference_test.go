@@ -29,6 +29,12 @@ func TestReference(t *testing.T) {
 		}
 		return "gauge"
 	}))
+	generated.Part(t, "../../docs/metrics.md", "store", table(NewStore(), func(name string) string {
+		if strings.HasSuffix(name, "_total") {
+			return "counter"
+		}
+		return "histogram"
+	}))
 	generated.Part(t, "../../docs/metrics.md", "publisher", table(Publisher(nil), func(name string) string {
 		if strings.HasSuffix(name, "_total") {
 			return "counter"

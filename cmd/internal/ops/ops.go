@@ -26,6 +26,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/fencepost/fencepost/worker/metrics"
 	"github.com/prometheus/client_golang/prometheus"
@@ -57,6 +58,7 @@ type Server struct {
 	http     http.Server
 	served   chan struct{}
 	metrics  *metrics.Metrics
+	registry *prometheus.Registry
 	started  time.Time
 
 	mu       sync.Mutex
@@ -81,12 +83,11 @@ func Listen(o Options) (*Server, error) {
 
 // serve answers at l, which was opened for host.
 func serve(l net.Listener, host string, o Options) *Server {
-	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(), started: time.Now()}
-	registry := prometheus.NewRegistry()
-	registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(), registry: prometheus.NewRegistry(), started: time.Now()}
+	s.registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	// What can be told is told, whatever else fails; and a scraper that has gone mad does not take all the memory.
-	mux.Handle("GET /metrics", promhttp.HandlerFor(registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10}))
+	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10}))
 	mux.HandleFunc("GET /livez", s.answer(s.alive))
 	mux.HandleFunc("GET /readyz", s.answer(s.ready))
 	mux.HandleFunc("GET /statusz", s.statusz)
@@ -132,6 +133,14 @@ func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // Observe is for worker.Config.Observe.
 func (s *Server) Observe(o worker.Observation) { s.metrics.Observe(o) }
+
+// ObserveStore returns an observer of the requests to the store of the files, and has the metrics
+// tell of them. It is called once.
+func (s *Server) ObserveStore() func(slots.Request) {
+	m := metrics.NewStore()
+	s.registry.MustRegister(m)
+	return m.Observe
+}
 
 // Waiting tells why there is no usable server yet, at an address without secrets.
 func (s *Server) Waiting(address, reason string) {

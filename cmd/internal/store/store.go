@@ -135,9 +135,13 @@ func newPlace(ctx context.Context, s slots.Store, name string) *Place {
 	return &Place{FS: slots.New(ctx, s), Dir: name, Name: name, store: s}
 }
 
-// Until returns the same place with requests that end with another context. One of the two is to be
-// closed.
-func (p *Place) Until(ctx context.Context) *Place { return newPlace(ctx, p.store, p.Name) }
+// Until returns the file system of the place with requests that end with another context.
+func (p *Place) Until(ctx context.Context) storage.FS { return slots.New(ctx, p.store) }
+
+// Observed is Until with an observer of the requests.
+func (p *Place) Observed(ctx context.Context, observe func(slots.Request)) storage.FS {
+	return slots.New(ctx, slots.Observe(p.store, observe))
+}
 
 // Probe finds out whether the store keeps its word, see [slots.Probe].
 func (p *Place) Probe(ctx context.Context) error { return slots.Probe(ctx, p.store) }

@@ -3,6 +3,7 @@ package store
 import (
 	"context"
 	"errors"
+	"fmt"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -132,13 +133,20 @@ func TestFilesAndArguments(t *testing.T) {
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	opened := newPlace(ctx, slotstest.NewMem(1<<20), "mongodb:")
-	p := opened.Until(t.Context())
+	var told []string
+	until := opened.Until(t.Context())
+	watched := opened.Observed(t.Context(), func(r slots.Request) { told = append(told, r.Kind+" "+r.Answer) })
 	cancel()
 	if _, err := opened.Files(""); !errors.Is(err, context.Canceled) {
 		t.Errorf("a request after the end: %v", err)
 	}
-	if _, err := p.Files(""); err != nil {
-		t.Error(err)
+	for _, fsys := range []storage.FS{until, watched} {
+		if _, err := fsys.List(opened.Dir, ""); err != nil {
+			t.Error(err)
+		}
+	}
+	if fmt.Sprint(told) != "[folders ok]" {
+		t.Errorf("told %q", told)
 	}
 }
 

@@ -235,7 +235,10 @@ func run(ctx context.Context, url, address string, cfg worker.Config, grace, con
 			return unopened(err)
 		}
 		defer place.Close()
-		cfg.Storage.FS, cfg.Dir = place.Until(ctx).FS, place.Dir
+		cfg.Storage.FS, cfg.Dir = place.Until(ctx), place.Dir
+		if answers != nil {
+			cfg.Storage.FS = place.Observed(ctx, answers.ObserveStore())
+		}
 	}
 	opened()
 	cfg.Queue, cfg.Locker = b.Queue, b.Locker

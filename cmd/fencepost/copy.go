@@ -1,0 +1,236 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/spf13/cobra"
+)
+
+// copyEnd is where files are copied from, or to.
+type copyEnd struct {
+	place *store.Place // nil: a directory
+	dir   string
+}
+
+// isStore tells a store from a directory. A path such as ./s3:x is a directory.
+func isStore(arg string) bool {
+	scheme, _, ok := strings.Cut(arg, ":")
+	return ok && !strings.ContainsAny(scheme, "/.")
+}
+
+// openEnd opens what an argument names. If it returns nil, close it.
+func openEnd(ctx context.Context, arg, url string) (*copyEnd, error) {
+	if !isStore(arg) {
+		return &copyEnd{dir: arg}, nil
+	}
+	place, err := store.Open(ctx, arg, url)
+	if err != nil {
+		return nil, err
+	}
+	return &copyEnd{place, place.Dir}, nil
+}
+
+func (e *copyEnd) close() {
+	if e.place != nil {
+		e.place.Close()
+	}
+}
+
+// name is what people call it.
+func (e *copyEnd) name() string {
+	if e.place != nil {
+		return e.place.Name
+	}
+	return e.dir
+}
+
+// argument is how workers are told to use it.
+func (e *copyEnd) argument() string {
+	if e.place != nil {
+		return cli.StoreArgument(e.place.Name)
+	}
+	return "--dir " + e.dir
+}
+
+// fs returns the file system for requests that end with ctx; nil is the operating system's.
+func (e *copyEnd) fs(ctx context.Context) storage.FS {
+	if e.place != nil {
+		return e.place.Until(ctx)
+	}
+	return nil
+}
+
+// files returns the files of a type, or with "" of all types.
+func (e *copyEnd) files(typ string) (paths []string, err error) {
+	if e.place != nil {
+		return e.place.Files(typ)
+	}
+	names, err := storage.OS().List(e.dir, typ)
+	for _, name := range names {
+		if t, _, ok := storage.ParseName(name); ok && (typ == "" || t == typ) {
+			paths = append(paths, filepath.Join(e.dir, name))
+		}
+	}
+	return paths, err
+}
+
+func copyCommand() *cobra.Command {
+	var o struct {
+		wait, lease    time.Duration
+		overlay, quiet bool
+	}
+	cmd := &cobra.Command{
+		Use:   "copy FROM TO [TYPE...]",
+		Short: "Move types to another directory or store: copy their files, check the copies, and have workers go on there",
+		Long: `FROM and TO are directories, or stores as in --store: mongodb: (the database of --url), mongodb://host/database, s3://bucket/prefix,
+shared:/directory. Without TYPE all types in FROM are copied, one after the other.
+
+The older files of a type are copied while its workers go on. Then its lock is taken, the newest file is sealed and copied as well,
+and the registry names the new place: workers started there go on in a new file, and workers in the old place refuse the type. Start
+them with the new address then. Nothing is removed from FROM: do that when the copies have been verified and backed up.
+
+If it is interrupted, workers in the old place go on. Run it again: what was copied is not copied again.
+
+` + cli.ExitHelp,
+		Example: `  fencepost copy data mongodb: --url mongodb://db1,db2,db3/shop
+  fencepost copy data 's3://bucket/files?region=eu-central-1' orders --wait 1m
+  fencepost copy s3://bucket/files data orders`,
+	}
+	url := cli.URLFlag(cmd)
+	f := cmd.Flags()
+	f.DurationVar(&o.wait, "wait", 0, "ask the holder to release the type, and wait this long for it; 0 means do not wait")
+	f.DurationVar(&o.lease, "lease", worker.DefaultLease, "how long a type stays locked if this program dies")
+	f.BoolVar(&o.overlay, "allow-overlay", false, "accept a directory on an overlay file system")
+	f.BoolVarP(&o.quiet, "quiet", "q", false, "no progress bar")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		switch {
+		case len(args) < 2:
+			return cli.Usagef("copy takes two places, as in fencepost copy data mongodb:")
+		case o.lease < lock.MinLease || o.wait < 0:
+			return cli.Usagef("use a --lease of at least %v, and a --wait that is not negative", lock.MinLease)
+		}
+		for _, typ := range args[2:] {
+			if err := queue.ValidateType(typ); err != nil {
+				return err
+			}
+		}
+		for _, arg := range args[:2] {
+			if isStore(arg) {
+				if err := store.Check(arg, *url); err != nil {
+					return err
+				}
+			}
+		}
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
+			from, err := openEnd(ctx, args[0], *url)
+			if err != nil {
+				return err
+			}
+			defer from.close()
+			to, err := openEnd(ctx, args[1], *url)
+			if err != nil {
+				return err
+			}
+			defer to.close()
+			if worker.Place(from.fs(ctx), from.dir) == worker.Place(to.fs(ctx), to.dir) {
+				return cli.Usagef("%s and %s are the same place", args[0], args[1])
+			}
+			if to.place != nil {
+				if err := to.place.Probe(ctx); err != nil {
+					return err
+				}
+			}
+			types := args[2:]
+			if len(types) == 0 {
+				if types, err = typesIn(from); err != nil {
+					return err
+				}
+			}
+			var errs []error
+			for _, typ := range types {
+				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: from.dir, Lease: o.lease, Storage: storage.Options{FS: from.fs(ctx), AllowOverlay: o.overlay}}
+				opts := worker.CopyOptions{FS: to.fs(ctx), Dir: to.dir, Wait: o.wait}
+				if !o.quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
+					paths, err := from.files(typ)
+					if err != nil {
+						return err
+					}
+					bar := newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(cfg.Storage.FS, path) })
+					opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
+					defer bar.clear()
+				}
+				err := copyOne(ctx, cmd, cfg, typ, opts, from, to)
+				if ctx.Err() != nil {
+					return errors.Join(append(errs, err)...)
+				}
+				errs = append(errs, err)
+			}
+			return errors.Join(errs...)
+		})
+	}
+	return cmd
+}
+
+// copyOne copies one type, and says what came of it.
+func copyOne(ctx context.Context, cmd *cobra.Command, cfg worker.Config, typ string, o worker.CopyOptions, from, to *copyEnd) error {
+	r, err := worker.Copy(ctx, cfg, typ, o)
+	out := cmd.OutOrStdout()
+	switch {
+	case errors.Is(err, lock.ErrHeld):
+		return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, typ)
+	case errors.Is(err, fs.ErrNotExist):
+		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is nothing to copy of type %s: %w; fencepost types show %s says where its file is", typ, err, typ)}
+	case err != nil:
+		return err
+	case r.Already:
+		printable.Fprintf(out, "%s  is in %s already\n", typ, to.name())
+		return nil
+	}
+	there := ""
+	if n := r.Files - r.Copied; n > 0 {
+		there = fmt.Sprintf(", %d of them there already", n)
+	}
+	printable.Fprintf(out, "%s  from %s to %s  files: %d%s  records: %s; start its workers with %s\n", typ, from.name(), to.name(), r.Files, there,
+		humanize.Comma(int64(r.NextIndex)), to.argument())
+	return nil
+}
+
+// typesIn returns the types that have files in a place. There is one at least.
+func typesIn(e *copyEnd) (types []string, err error) {
+	paths, err := e.files("")
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return nil, err
+	}
+	if _, err := os.Stat(e.dir); e.place == nil && errors.Is(err, fs.ErrNotExist) {
+		return nil, fmt.Errorf("directory %s does not exist; check the path, and that its volume is mounted", e.dir)
+	}
+	for _, path := range paths {
+		typ, _, _ := storage.ParseName(filepath.Base(path))
+		types = append(types, typ)
+	}
+	slices.Sort(types)
+	if types = slices.Compact(types); len(types) == 0 {
+		return nil, &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there are no files in %s", e.name())}
+	}
+	return types, nil
+}

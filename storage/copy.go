@@ -1,0 +1,228 @@
+package storage
+
+import (
+	"bytes"
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"path/filepath"
+)
+
+// A type moves to another directory or store in this order, which is safe whoever dies or sleeps
+// between any two steps:
+//
+//	1. The newest file is sealed, naming a successor that is not made yet (Seal). From here on nothing more can be
+//	   appended to the files that are here by anybody.
+//	2. All files are copied, byte for byte, each under a temporary name until it is whole and durable (CopyFile).
+//	3. Whoever opens the type there finds a sealed file without a successor, makes that one, and the registry's entry
+//	   moves to it.
+//
+// Until 3 somebody may open the type here as well, and make the same successor here: then the
+// registry's epoch and durable index tell which of the two goes on, and the other is refused.
+
+const (
+	copyStep = 1 << 20  // bytes that are read at once
+	copySync = 64 << 20 // bytes between two syncs, as for compactions
+)
+
+// Seal ends the file for good. Whoever opens the type next goes on in a successor. state is as for
+// Checkpoint. The writer is closed if Seal succeeds.
+func (w *Writer) Seal(ctx context.Context, state []byte) error {
+	w.appendMu.Lock()
+	defer w.appendMu.Unlock()
+	if err := w.writeCheckpoint(state); err != nil {
+		return err
+	}
+	seal := sealBody{generation: w.header.generation + 1, reason: "copy"}
+	if _, err := rand.Read(seal.successor[:]); err != nil {
+		return fmt.Errorf("storage: %w", err)
+	}
+	if err := w.seal(seal); err != nil {
+		return err
+	}
+	// rule: the registry knows how far the file came before it can go on elsewhere: an old copy is told by that.
+	err := w.UpdateRegistry(ctx)
+	w.retire(err)
+	return err
+}
+
+// CopyFile copies the file of a type at path, byte for byte, into the directory toDir of another
+// file system, under the same name. It must be sealed. A nil file system stands for OS(). progress,
+// which may be nil, is called with the number of bytes that are done, and of all.
+//
+// A copy that is there already is left as it is; copied is false then. Another file is a
+// *CopyConflict, and nothing is changed. A copy that was not finished has a temporary name, which
+// the next Open removes.
+func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, progress func(done, total int64)) (copied bool, err error) {
+	from, to = orOS(from), orOS(to)
+	src, err := from.Open(path, ModeRead)
+	if err != nil {
+		return false, ioError("open", path, err)
+	}
+	defer src.Close()
+	h, err := readFileHeader(path, src)
+	if err != nil {
+		return false, err
+	}
+	name := GenerationName(h.typ, h.generation)
+	if filepath.Base(path) != name {
+		return false, &WrongTypeError{Path: path, Want: filepath.Base(path), Found: h.typ, Generation: h.generation}
+	}
+	info, err := src.Stat()
+	if err != nil {
+		return false, ioError("stat", path, err)
+	}
+	// rule: what may still grow is not copied: the copy would pass for the file.
+	link := ReadLink(from, path)
+	if link.Err != nil {
+		return false, link.Err
+	}
+	if link.Sealed == nil {
+		return false, fmt.Errorf("%w: %s is not sealed: it is the file that is written to", ErrRefused, path)
+	}
+	c := &copying{ctx: ctx, src: src, path: path, sealed: link.Sealed, size: info.Size, progress: progress}
+	target := filepath.Join(toDir, name)
+	there, err := to.Open(target, ModeRead)
+	if err == nil {
+		defer there.Close()
+		return false, c.compare(there, to, target)
+	}
+	if !errors.Is(err, fs.ErrNotExist) {
+		return false, ioError("open", target, err)
+	}
+	w := &Writer{fs: to, dir: toDir}
+	if err := w.mkdirs(toDir); err != nil {
+		return false, err
+	}
+	var nonce uint64
+	if err := fillRandom(&nonce); err != nil {
+		return false, err
+	}
+	tmp := filepath.Join(toDir, TempName(h.typ, h.generation, nonce))
+	err = c.write(to, tmp)
+	if err == nil {
+		// A file that somebody else has put there meanwhile is not replaced.
+		if err = to.Link(tmp, target); err != nil {
+			err = ioError("create", target, err)
+		}
+	}
+	if rerr := ignoreNotExist(to.Remove(tmp)); err == nil && rerr != nil {
+		err = ioError("remove", tmp, rerr)
+	}
+	if err != nil {
+		return false, err
+	}
+	if err := to.SyncDir(toDir); err != nil {
+		return false, ioError("sync directory", toDir, err)
+	}
+	return true, w.syncParents()
+}
+
+// copying is one file on its way.
+type copying struct {
+	ctx      context.Context
+	src      File
+	path     string
+	sealed   *SealedError
+	size     int64 // bytes to look at
+	progress func(done, total int64)
+}
+
+// each calls f with the bytes of the file, in order.
+func (c *copying) each(f func(b []byte, off int64) error) error {
+	b := make([]byte, copyStep)
+	for off := int64(0); off < c.size; {
+		if err := c.ctx.Err(); err != nil {
+			return err
+		}
+		n, err := c.src.ReadAt(b[:min(int64(len(b)), c.size-off)], off)
+		if n == 0 {
+			if err == nil || err == io.EOF {
+				err = io.ErrUnexpectedEOF
+			}
+			return ioError("read", c.path, err)
+		}
+		if err := f(b[:n], off); err != nil {
+			return err
+		}
+		if off += int64(n); c.progress != nil {
+			c.progress(off, c.size)
+		}
+	}
+	return nil
+}
+
+// write makes a durable copy with another name.
+func (c *copying) write(to FS, tmp string) error {
+	dst, err := to.Open(tmp, ModeCreate)
+	if err != nil {
+		return ioError("create", tmp, err)
+	}
+	often := int64(copySync)
+	if _, ok := dst.(InPieces); ok {
+		often = compactSyncPieces
+	}
+	synced := int64(0)
+	err = c.each(func(b []byte, off int64) error {
+		if err := appendWhole(dst, b); err != nil {
+			return ioError("write", tmp, err)
+		}
+		if done := off + int64(len(b)); done-synced >= often {
+			synced = done
+			return ioError("sync", tmp, dst.Datasync())
+		}
+		return nil
+	})
+	if err == nil {
+		err = ioError("sync", tmp, dst.Datasync())
+	}
+	if cerr := dst.Close(); err == nil {
+		err = ioError("close", tmp, cerr)
+	}
+	return err
+}
+
+// compare tells whether a file is a copy. Behind their seals both may have what openers have left
+// since it was copied.
+func (c *copying) compare(there File, to FS, target string) error {
+	conflict := &CopyConflict{Path: c.path, Target: target}
+	link := ReadLink(to, target)
+	switch {
+	case link.Err != nil:
+		return link.Err
+	case link.Sealed == nil || link.Sealed.Successor != c.sealed.Successor:
+		return conflict
+	}
+	info, err := there.Stat()
+	if err != nil {
+		return ioError("stat", target, err)
+	}
+	c.size = min(c.size, info.Size)
+	b := make([]byte, copyStep)
+	return c.each(func(want []byte, off int64) error {
+		n, err := there.ReadAt(b[:len(want)], off)
+		if err != nil && err != io.EOF {
+			return ioError("read", target, err)
+		}
+		if !bytes.Equal(b[:n], want) {
+			return conflict
+		}
+		return nil
+	})
+}
+
+// CopyConflict says that there is another file where one was to be copied to.
+type CopyConflict struct {
+	Path, Target string
+}
+
+func (e *CopyConflict) Error() string {
+	return fmt.Sprintf("%s cannot be copied: %s is there, and is another file: an earlier copy that was interrupted, after which the first place was "+
+		"used again, or the files of somebody else; copy to another directory or store", e.Path, e.Target)
+}
+
+// Is makes the error ErrRefused.
+func (e *CopyConflict) Is(target error) bool { return target == ErrRefused }

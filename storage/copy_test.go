@@ -1,0 +1,136 @@
+package storage_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+)
+
+// TestSealAndCopy: a sealed type goes on where its files were copied to, and the registry knew before how far it had come.
+func TestSealAndCopy(t *testing.T) {
+	ctx := t.Context()
+	fsys := slots.New(ctx, slotstest.NewMem(1<<10))
+	for name, to := range map[string]struct {
+		fsys storage.FS
+		dir  string
+	}{"directory": {nil, filepath.Join(t.TempDir(), "some", "where")}, "slots": {fsys, fsys.Dir()}} {
+		t.Run(name, func(t *testing.T) {
+			x := newWorld(t.TempDir())
+			w := mustOpen(t, x.dir, 1, storage.Options{Registry: x})
+			mustAppend(t, w, messages(0, 10))
+			w, err := w.Rotate(ctx, []byte("state at 10"))
+			must(t, err)
+			mustAppend(t, w, messages(10, 500))
+			second := w.Path()
+			if copied, err := storage.CopyFile(ctx, nil, second, to.fsys, to.dir, nil); copied || !errors.Is(err, storage.ErrRefused) {
+				t.Fatalf("a file that is written to: %v, %v", copied, err)
+			}
+			must(t, w.Seal(ctx, []byte("state at 510")))
+			if err := w.Append(messages(510, 1)); !errors.Is(err, storage.ErrClosed) {
+				t.Errorf("append to the sealed file: %v", err)
+			}
+			must(t, w.Close())
+			if x.entry.DurableIndex != 510 || x.entry.Generation != 2 {
+				t.Errorf("registered is %+v", x.entry)
+			}
+			for round, want := range []bool{true, false} {
+				for _, path := range []string{filepath.Join(x.dir, "orders.fpl"), second} {
+					told, size := int64(0), int64(0)
+					copied, err := storage.CopyFile(ctx, nil, path, to.fsys, to.dir, func(done, total int64) { told, size = done, total })
+					if copied != want || err != nil || told == 0 || told != size {
+						t.Errorf("round %d: %s: %v, %v, %d of %d bytes", round, path, copied, err, told, size)
+					}
+				}
+			}
+			if got, want := contentOf(t, to.fsys, filepath.Join(to.dir, "orders@0002.fpl")), contentOf(t, nil, second); !bytes.Equal(got, want) {
+				t.Errorf("the copy has %d bytes, the file %d, or they differ", len(got), len(want))
+			}
+			third, err := storage.Open(ctx, to.dir, "orders", 2, storage.Options{FS: to.fsys, Registry: x})
+			must(t, err)
+			if third.Generation() != 3 || third.NextIndex() != 510 || x.entry.FileID != third.FileID() {
+				t.Errorf("generation %d begins at %d; registered is %+v", third.Generation(), third.NextIndex(), x.entry)
+			}
+			mustAppend(t, third, messages(510, 1))
+			must(t, third.Close())
+			_, err = storage.Open(ctx, x.dir, "orders", 3, storage.Options{Registry: x})
+			if mismatch := (*storage.RegistryMismatch)(nil); !errors.As(err, &mismatch) || mismatch.Older != 2 {
+				t.Errorf("a writer in the old place: %v", err)
+			}
+			// What openers leave behind a seal makes no other file of it.
+			if copied, err := storage.CopyFile(ctx, nil, second, to.fsys, to.dir, nil); copied || err != nil {
+				t.Errorf("once more: %v, %v", copied, err)
+			}
+			chain, err := storage.ReadChain(to.fsys, to.dir, "orders")
+			must(t, err)
+			if wrong := chain.Check(); len(chain) != 3 || len(wrong) > 0 {
+				t.Errorf("%d files, %v", len(chain), wrong)
+			}
+		})
+	}
+}
+
+func contentOf(t *testing.T, fsys storage.FS, path string) []byte {
+	t.Helper()
+	if fsys == nil {
+		fsys = storage.OS()
+	}
+	f, err := fsys.Open(path, storage.ModeRead)
+	must(t, err)
+	defer f.Close()
+	info, err := f.Stat()
+	must(t, err)
+	b := make([]byte, info.Size)
+	n, err := f.ReadAt(b, 0)
+	if int64(n) != info.Size {
+		t.Fatalf("%s: %d of %d bytes: %v", path, n, info.Size, err)
+	}
+	return b
+}
+
+// TestCopyConflicts: another file is neither replaced nor taken for a copy.
+func TestCopyConflicts(t *testing.T) {
+	ctx, to := t.Context(), t.TempDir()
+	sealed := func(n int) string {
+		dir := t.TempDir()
+		w := mustOpen(t, dir, 1, storage.Options{})
+		mustAppend(t, w, messages(0, n))
+		must(t, w.Seal(ctx, nil))
+		return filepath.Join(dir, "orders.fpl")
+	}
+	one, other := sealed(3), sealed(3)
+	if copied, err := storage.CopyFile(ctx, nil, one, nil, to, nil); !copied || err != nil {
+		t.Fatal(copied, err)
+	}
+	before := contentOf(t, nil, filepath.Join(to, "orders.fpl"))
+	var conflict *storage.CopyConflict
+	if copied, err := storage.CopyFile(ctx, nil, other, nil, to, nil); copied || !errors.As(err, &conflict) || !errors.Is(err, storage.ErrRefused) {
+		t.Errorf("another file: %v, %v", copied, err)
+	}
+	changed := bytes.Clone(before)
+	changed[len(changed)-300] ^= 1
+	must(t, os.WriteFile(filepath.Join(to, "orders.fpl"), changed, 0o600))
+	if copied, err := storage.CopyFile(ctx, nil, one, nil, to, nil); copied || err == nil {
+		t.Errorf("a damaged copy: %v, %v", copied, err)
+	}
+	renamed := filepath.Join(filepath.Dir(one), "bills.fpl")
+	must(t, os.Rename(one, renamed))
+	if copied, err := storage.CopyFile(ctx, nil, renamed, nil, to, nil); copied || !errors.Is(err, storage.ErrRefused) {
+		t.Errorf("a file with another type's name: %v, %v", copied, err)
+	}
+	ended, cancel := context.WithCancel(ctx)
+	cancel()
+	empty := t.TempDir()
+	if copied, err := storage.CopyFile(ended, nil, other, nil, empty, nil); copied || !errors.Is(err, context.Canceled) {
+		t.Errorf("after the end: %v, %v", copied, err)
+	}
+	if left, err := os.ReadDir(empty); err != nil || len(left) > 0 {
+		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
