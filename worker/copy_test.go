@@ -124,9 +124,9 @@ func TestCopyOfDamage(t *testing.T) {
 // TestCopyStopsAtEveryRequest: whichever request to the new place is the last one that does anything, before or after it was answered, workers go
 // on in the place that the registry names, and a second attempt ends what the first one began.
 func TestCopyStopsAtEveryRequest(t *testing.T) {
-	step, conflicts := 1, 0
+	step, conflicts := 2, 0
 	if testing.Short() {
-		step = 7
+		step = 9
 	}
 	for n := 0; ; n += step {
 		over := true
@@ -193,9 +193,9 @@ func (elsewhere) String() string { return "elsewhere:" }
 
 // TestCopyWhileWorkersStandStill: the type moves while replicas of the old place are paused at any point, and wake up after that.
 func TestCopyWhileWorkersStandStill(t *testing.T) {
-	seeds := uint64(40)
+	seeds := uint64(20)
 	if testing.Short() {
-		seeds = 8
+		seeds = 3
 	}
 	moved := 0
 	for seed := range seeds {

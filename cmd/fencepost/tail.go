@@ -8,6 +8,7 @@ import (
 	"io/fs"
 	"math"
 	"path/filepath"
+	"slices"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
@@ -106,7 +107,8 @@ func (t *tailer) open(path string, from uint64) (*storage.Reader, error) {
 	return storage.OpenReader(path, storage.ReaderOptions{FS: t.fs, From: from, Durable: !t.unsynced})
 }
 
-// last finds the newest file of the type of path, and the index that is n before its end.
+// last finds the index that is n before the end of the newest file of the type of path, and the file
+// that has it.
 func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 	for {
 		r, err := t.open(path, math.MaxUint64)
@@ -129,27 +131,52 @@ func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 				return "", 0, err
 			}
 		}
-		return path, max(first, next-min(n, next)), nil
+		from := next - min(n, next)
+		for _, l := range slices.Backward(t.files) {
+			if first <= from {
+				break
+			}
+			if l.Type != "" && l.First < first {
+				path, first = l.Path, l.First
+			}
+		}
+		return path, max(first, from), nil
 	}
 }
 
-// print prints what is in the file from an index on.
+// print prints what is in the file and its successors from an index on.
 func (t *tailer) print(path string, from uint64) error {
-	r, err := t.open(path, from)
-	if err != nil {
-		return err
+	for {
+		r, err := t.open(path, from)
+		if err != nil {
+			return errors.Join(err, t.out.Flush())
+		}
+		err = t.printAll(r)
+		seal, next := r.Sealed(), r.NextIndex()
+		successor := ""
+		if seal != nil {
+			successor = filepath.Join(filepath.Dir(path), storage.GenerationName(r.Type(), seal.Generation))
+		}
+		r.Close()
+		if err != nil || !slices.ContainsFunc(t.files, func(l storage.Link) bool { return filepath.Clean(l.Path) == filepath.Clean(successor) }) {
+			return errors.Join(err, t.out.Flush())
+		}
+		path, from = successor, max(from, next)
 	}
-	defer r.Close()
+}
+
+// printAll prints what r reads, to its end.
+func (t *tailer) printAll(r *storage.Reader) error {
 	for {
 		recs, err := r.NextBatch()
 		if errors.Is(err, io.EOF) {
-			return t.out.Flush()
+			return nil
 		}
 		if err == nil {
 			err = t.batch(recs)
 		}
 		if err != nil {
-			return errors.Join(err, t.out.Flush())
+			return err
 		}
 	}
 }
