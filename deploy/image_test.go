@@ -42,6 +42,7 @@ func TestImage(t *testing.T) {
 
 	t.Run("what is in it", d.testContents)
 	t.Run("workers drain MongoDB into a volume", d.testDrain)
+	t.Run("workers drain MongoDB into a store", d.testStore)
 	t.Run("embedded, healthy", d.testEmbedded)
 }
 
@@ -81,8 +82,23 @@ func (d *docker) testContents(t *testing.T) {
 // Two workers in containers of their own, so that neither sees the other's process: the second goes on where the first stopped.
 func (d *docker) testDrain(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
-	volume := d.volume(t)
-	d = d.with(volume, "host", "FENCEPOST_URL="+uri)
+	d = d.with(d.volume(t), "host", "FENCEPOST_URL="+uri)
+	second := d.drain(t, "/data/numbers.fpl")
+	if uid, gid := d.owner(t, second, "/data/numbers.fpl"); fmt.Sprintf("%d:%d", uid, gid) != user {
+		t.Errorf("the file belongs to %d:%d, want %s: the worker ran as somebody else", uid, gid, user)
+	}
+}
+
+// The same without any volume, as deploy/kubernetes/store has it.
+func (d *docker) testStore(t *testing.T) {
+	uri, _ := mongotest.Fresh(t)
+	d = d.with("", "host", "FENCEPOST_URL="+uri, "FENCEPOST_STORE=mongodb:")
+	d.drain(t, "numbers.fpl")
+}
+
+// drain has two workers, one after the other, write 10,000 messages to a file, and returns the
+// container of the second.
+func (d *docker) drain(t *testing.T, file string) (second string) {
 	publish := func() {
 		t.Helper()
 		if r := d.run(t, "producer", "publish", "--type", "numbers", "--count", "5000", "--size", "64"); r.code != 0 || !strings.Contains(r.stdout, "published=5000 ") {
@@ -100,12 +116,12 @@ func (d *docker) testDrain(t *testing.T) {
 	publish()
 	first := d.start(t, nil, "worker", "--type", "numbers")
 	drained()
-	second := d.start(t, nil, "worker", "--type", "numbers")
+	second = d.start(t, nil, "worker", "--type", "numbers")
 	d.stop(t, first)
 	publish()
 	drained()
 
-	r := d.run(t, "fencepost", "verify", "--json", "/data/numbers.fpl")
+	r := d.run(t, "fencepost", "verify", "--json", file)
 	var report struct {
 		Messages     int
 		DeclaredGaps int `json:"declared_gaps"`
@@ -114,10 +130,8 @@ func (d *docker) testDrain(t *testing.T) {
 	if err := json.Unmarshal([]byte(r.stdout), &report); err != nil || r.code != 0 || report.Messages != 10_000 || report.DeclaredGaps != 0 || len(report.Regions) != 2 {
 		t.Errorf("verify: %v; want 10000 messages by two writers, and no gap", r)
 	}
-	if uid, gid := d.owner(t, second, "/data/numbers.fpl"); fmt.Sprintf("%d:%d", uid, gid) != user {
-		t.Errorf("the file belongs to %d:%d, want %s: the worker ran as somebody else", uid, gid, user)
-	}
 	d.stop(t, second)
+	return second
 }
 
 // Without any server and without a network: everything is in the volume. The worker becomes healthy as in compose.yaml, and has the
@@ -169,10 +183,12 @@ func newDocker(t *testing.T) *docker {
 	return &docker{api: api, labels: labels, network: "none"}
 }
 
-// with returns a copy whose containers have the volume at /data.
+// with returns a copy whose containers have the volume at /data, "" for none of a name.
 func (d *docker) with(volume string, network container.NetworkMode, env ...string) *docker {
 	c := *d
-	c.mounts = []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/data"}}
+	if c.mounts = nil; volume != "" {
+		c.mounts = []mount.Mount{{Type: mount.TypeVolume, Source: volume, Target: "/data"}}
+	}
 	// The daemon's own directory may be on a container's layer.
 	c.network, c.env = network, append(env, "FENCEPOST_ALLOW_OVERLAY=true")
 	return &c

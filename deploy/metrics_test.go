@@ -63,7 +63,7 @@ func filesThatAsk(t *testing.T) (files []string) {
 func knownMetrics() map[string]string {
 	known := map[string]string{}
 	name := regexp.MustCompile(`fqName: "([^"]+)"`)
-	for _, c := range []prometheus.Collector{metrics.New(), metrics.Publisher(func() queue.PublisherStats { return queue.PublisherStats{} })} {
+	for _, c := range []prometheus.Collector{metrics.New(), metrics.NewStore(), metrics.Publisher(func() queue.PublisherStats { return queue.PublisherStats{} })} {
 		ch := make(chan *prometheus.Desc)
 		go func() {
 			c.Describe(ch)

@@ -19,6 +19,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/cmd/internal/workercmd"
 	"github.com/spf13/pflag"
 	"go.yaml.in/yaml/v3"
@@ -277,6 +278,9 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/shared/worker.yaml", "accessModes: [ReadWriteOnce]", "accessModes: [ReadWriteMany]", "ReadWriteMany"},
 		{"kubernetes/shared/worker.yaml", "topologyKey: kubernetes.io/hostname", "topologyKey: topology.kubernetes.io/zone", "one node"},
 		{"kubernetes/shared/worker.yaml", "claimName: fencepost-files", "claimName: fencepost", "claim"},
+		{"kubernetes/store/worker.yaml", `"mongodb:"`, `"mongo:"`, "no address of a store"},
+		{"kubernetes/store/worker.yaml", "FENCEPOST_STORE", "FENCEPOST_STORES", "FENCEPOST_STORES"},
+		{"kubernetes/store/worker.yaml", "maxUnavailable: 1\n  unhealthy", "maxUnavailable: 0\n  unhealthy", "drain"},
 		{"kubernetes/shards/workers.yaml", "type: [orders,", "typ: [orders,", "unknown key"},
 		{"kubernetes/shards/workers.yaml", "type: [audit,", "type: [orders,", "two shards"},
 		{"kubernetes/shards/workers.yaml", "replicas: 3", "replicas: 4", "fencepost-3.yaml"},
@@ -476,15 +480,17 @@ type cluster struct {
 }
 
 func (f *findings) kubernetes(i image) {
-	shared, shards := f.layout("shared"), f.layout("shards")
-	for _, w := range slices.Concat(shared.pods, shards.pods) {
+	slots, shared, shards := f.layout("store"), f.layout("shared"), f.layout("shards")
+	all := slices.Concat(slots.pods, shared.pods, shards.pods)
+	for _, w := range all {
 		f.where = w.Metadata.Name
 		f.workload(w, i)
 	}
+	f.checkStore(slots)
 	f.checkShared(shared)
 	f.checkShards(shards)
-	f.checkAddons(shared, shards)
-	f.checkNetwork(slices.Concat(shared.pods, shards.pods), i)
+	f.checkAddons(slices.Concat(slots.pods, shared.pods), all)
+	f.checkNetwork(all, i)
 }
 
 // checkNetwork checks that the policy is about the workers, lets the monitoring in at the port of --listen, and them out to MongoDB and DNS alone.
@@ -609,7 +615,7 @@ func (f *findings) workload(w object[workload], i image) {
 	if !w.Spec.Selector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
 		f.add("does not select its own pods")
 	}
-	if sc := pod.SecurityContext; !sc.RunAsNonRoot || sc.RunAsUser != i.uid || sc.RunAsGroup != i.gid || sc.FSGroup != i.gid {
+	if sc := pod.SecurityContext; !sc.RunAsNonRoot || sc.RunAsUser != i.uid || sc.RunAsGroup != i.gid || len(pod.Volumes) > 0 && sc.FSGroup != i.gid {
 		f.add("runs as user %d, group %d, fsGroup %d; the image's user is %d:%d", sc.RunAsUser, sc.RunAsGroup, sc.FSGroup, i.uid, i.gid)
 	}
 	if len(pod.Containers) != 1 {
@@ -637,8 +643,37 @@ func (f *findings) workload(w object[workload], i image) {
 	if p := c.StartupProbe; p.HTTPGet != c.LivenessProbe.HTTPGet {
 		f.add("the startup probe asks for something else than the liveness probe")
 	}
-	if len(c.VolumeMounts) == 0 || c.VolumeMounts[0].MountPath != i.dir {
+	if address := c.store(); address != "" {
+		if err := store.Check(address, "mongodb://db/shop"); err != nil {
+			f.add("FENCEPOST_STORE: %v", err)
+		}
+	} else if len(c.VolumeMounts) == 0 || c.VolumeMounts[0].MountPath != i.dir {
 		f.add("mounts %v; want the image's FENCEPOST_DIR %s", c.VolumeMounts, i.dir)
+	}
+}
+
+// store returns the address of --store.
+func (c kubeContainer) store() string {
+	for _, e := range c.Env {
+		if e.Name == "FENCEPOST_STORE" {
+			return e.Value
+		}
+	}
+	return ""
+}
+
+func (f *findings) checkStore(c cluster) {
+	f.where = "store"
+	if len(c.pods) != 1 || len(c.claims) > 0 || c.budget == nil {
+		f.add("want a workload and a PodDisruptionBudget, and no claim")
+		return
+	}
+	w := c.pods[0]
+	if pod := w.Spec.Template.Spec; len(pod.Volumes) > 0 || len(pod.Containers) != 1 || pod.Containers[0].store() == "" {
+		f.add("want FENCEPOST_STORE, and no volume")
+	}
+	if !c.budget.Spec.Selector.MatchLabels.in(w.Spec.Template.Metadata.Labels) || c.budget.Spec.MaxUnavailable < 1 {
+		f.add("the budget has to select the pods, and to let a node be drained")
 	}
 }
 
@@ -746,14 +781,14 @@ func typesOf(config string, args []string) ([]string, error) {
 	return strings.Split(settings[i].Value, ","), nil
 }
 
-func (f *findings) checkAddons(shared, shards cluster) {
-	if len(shared.pods) == 0 {
-		return
-	}
+// checkAddons: deployments are scaled, and all workloads are scraped.
+func (f *findings) checkAddons(deployments, all []object[workload]) {
 	for _, doc := range f.documents("kubernetes/addons/scaledobject.yaml") {
 		s := typed[scaledObject](f, doc, "keda.sh/v1alpha1").Spec
-		if s.ScaleTargetRef.Name != shared.pods[0].Metadata.Name {
-			f.add("scales %q, the deployment is %s", s.ScaleTargetRef.Name, shared.pods[0].Metadata.Name)
+		for _, w := range deployments {
+			if s.ScaleTargetRef.Name != w.Metadata.Name {
+				f.add("scales %q, the deployment is %s", s.ScaleTargetRef.Name, w.Metadata.Name)
+			}
 		}
 		if s.MinReplicaCount < 1 || s.MaxReplicaCount < s.MinReplicaCount {
 			f.add("from %d to %d replicas: without a worker nobody tells the age", s.MinReplicaCount, s.MaxReplicaCount)
@@ -764,7 +799,7 @@ func (f *findings) checkAddons(shared, shards cluster) {
 	}
 	for _, doc := range f.documents("kubernetes/addons/podmonitor.yaml") {
 		m := typed[podMonitor](f, doc, "monitoring.coreos.com/v1").Spec
-		for _, w := range slices.Concat(shared.pods, shards.pods) {
+		for _, w := range all {
 			if !m.Selector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
 				f.add("does not select %s", w.Metadata.Name)
 			}
@@ -781,6 +816,7 @@ func TestToolsAcceptTheFiles(t *testing.T) {
 	for _, command := range [][]string{
 		{"docker-compose", "-f", "compose.yaml", "config", "--quiet"},
 		{"docker", "compose", "-f", "compose.yaml", "config", "--quiet"},
+		{"kubectl", "kustomize", "kubernetes/store"},
 		{"kubectl", "kustomize", "kubernetes/shared"},
 		{"kubectl", "kustomize", "kubernetes/shards"},
 		{"promtool", "check", "config", "prometheus/prometheus.yml"},
