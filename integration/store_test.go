@@ -202,6 +202,11 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 	if r := run(t, nil, "fencepost", "copy", "--url", b.url, store, dir); r.code != 0 || !strings.Contains(r.stdout, "orders  from "+store+" to "+dir) {
 		t.Fatalf("copy: %v", r)
 	}
+	other := filepath.Join(t.TempDir(), "other")
+	refused(t, run(t, nil, "fencepost", "copy", "--url", b.url, store, other), integrity, ".fpl in "+store, "--dir "+dir)
+	if _, err := os.Stat(other); err == nil {
+		t.Error("something was copied of files that are old")
+	}
 	publish(10)
 	refused(t, run(t, nil, "worker", append(slices.Clone(work), "--until-empty")...), integrity, "--dir "+dir)
 	mustRun(t, nil, "worker", "--url", b.url, "--dir", dir, "--type", "orders", "--until-empty")

@@ -60,6 +60,10 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (r *CopyRe
 		m.r.Already, m.r.NextIndex = true, entry.DurableIndex
 		return m.r, nil
 	}
+	// A type whose files are elsewhere is told before anything is copied.
+	if err := storage.CheckRegistered(cfg.Storage.FS, cfg.Dir, typ, storageEntry(entry)); err != nil {
+		return nil, err
+	}
 	// Most of it without the lock. Files that are sealed do not change.
 	if err := m.copySealed(ctx); err != nil {
 		return nil, err

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path/filepath"
@@ -67,6 +68,14 @@ func (e *copyEnd) argument() string {
 		return cli.StoreArgument(e.place.Name)
 	}
 	return "--dir " + e.dir
+}
+
+// tell returns an error, if it is about a file of a store, with the name that the file has there.
+func (e *copyEnd) tell(err error) error {
+	if e.place == nil || err == nil || !strings.Contains(err.Error(), filepath.Clean(e.dir)+string(filepath.Separator)) {
+		return err
+	}
+	return cli.InStore(err, e.place.Name)
 }
 
 // fs returns the file system for requests that end with ctx; nil is the operating system's.
@@ -170,20 +179,27 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 			for _, typ := range types {
 				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: from.dir, Lease: o.lease, Storage: storage.Options{FS: from.fs(ctx), AllowOverlay: o.overlay}}
 				opts := worker.CopyOptions{FS: to.fs(ctx), Dir: to.dir, Wait: o.wait}
+				var bar *byteProgress
 				if !o.quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
 					paths, err := from.files(typ)
 					if err != nil {
 						return err
 					}
-					bar := newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(cfg.Storage.FS, path) })
+					bar = newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(cfg.Storage.FS, path) })
 					opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
-					defer bar.clear()
 				}
-				err := copyOne(ctx, cmd, cfg, typ, opts, from, to)
+				r, err := worker.Copy(ctx, cfg, typ, opts)
+				bar.clear()
+				if err == nil {
+					printCopied(cmd.OutOrStdout(), typ, r, from, to)
+				}
 				if ctx.Err() != nil {
 					return errors.Join(append(errs, err)...)
 				}
-				errs = append(errs, err)
+				for _, e := range []*copyEnd{from, to} {
+					err = e.tell(err)
+				}
+				errs = append(errs, copyError(typ, err))
 			}
 			return errors.Join(errs...)
 		})
@@ -191,20 +207,22 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 	return cmd
 }
 
-// copyOne copies one type, and says what came of it.
-func copyOne(ctx context.Context, cmd *cobra.Command, cfg worker.Config, typ string, o worker.CopyOptions, from, to *copyEnd) error {
-	r, err := worker.Copy(ctx, cfg, typ, o)
-	out := cmd.OutOrStdout()
+// copyError adds to the error of a copy what helps.
+func copyError(typ string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrHeld):
 		return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, typ)
 	case errors.Is(err, fs.ErrNotExist):
 		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("there is nothing to copy of type %s: %w; fencepost types show %s says where its file is", typ, err, typ)}
-	case err != nil:
-		return err
-	case r.Already:
+	}
+	return err
+}
+
+// printCopied says what came of the copy of a type.
+func printCopied(out io.Writer, typ string, r *worker.CopyReport, from, to *copyEnd) {
+	if r.Already {
 		printable.Fprintf(out, "%s  is in %s already\n", typ, to.name())
-		return nil
+		return
 	}
 	there := ""
 	if n := r.Files - r.Copied; n > 0 {
@@ -212,7 +230,6 @@ func copyOne(ctx context.Context, cmd *cobra.Command, cfg worker.Config, typ str
 	}
 	printable.Fprintf(out, "%s  from %s to %s  files: %d%s  records: %s; start its workers with %s\n", typ, from.name(), to.name(), r.Files, there,
 		humanize.Comma(int64(r.NextIndex)), to.argument())
-	return nil
 }
 
 // typesIn returns the types that have files in a place. There is one at least.

@@ -71,6 +71,24 @@ func StoreWriter(w io.Writer, store string) io.Writer {
 	return storeWriter{w, store}
 }
 
+// InStore returns err as a command with --store tells it: with the command that helps, and files
+// called by their name and the store's.
+func InStore(err error, store string) error {
+	if err == nil || store == "" {
+		return err
+	}
+	err = withRemedy(err, store)
+	return &inStore{err, StoreText(err.Error(), store)}
+}
+
+type inStore struct {
+	error
+	text string
+}
+
+func (e *inStore) Error() string { return e.text }
+func (e *inStore) Unwrap() error { return e.error }
+
 type storeWriter struct {
 	w     io.Writer
 	store string

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"fmt"
 	"strings"
 	"testing"
 
@@ -83,6 +84,22 @@ func TestRemediesForFilesInAStore(t *testing.T) {
 		if !strings.Contains(errs.String(), want) || !strings.Contains(errs.String(), "orders@0002.fpl in mongodb:") || strings.Contains(errs.String(), path) {
 			t.Errorf("%q; want %q", errs.String(), want)
 		}
+	}
+}
+
+// A command that knows its stores by other means than --store tells the same.
+func TestInStore(t *testing.T) {
+	err := fmt.Errorf("type orders: %w", &storage.CutError{Path: "mongodb:/orders@0002.fpl"})
+	got := InStore(err, "mongodb:")
+	if text := got.Error(); !strings.Contains(text, "orders@0002.fpl in mongodb:") || strings.Contains(text, "mongodb:/") || !errors.Is(got, err) ||
+		!strings.HasSuffix(text, "; to give up what is missing: fencepost repair --store mongodb: --accept-loss orders@0002.fpl") {
+		t.Errorf("%q", text)
+	}
+	if again := WithRemedy(got); again.Error() != got.Error() {
+		t.Errorf("a remedy is told twice: %q", again)
+	}
+	if got := InStore(err, ""); got != err {
+		t.Errorf("in a directory: %v", got)
 	}
 }
 
