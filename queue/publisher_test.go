@@ -840,8 +840,9 @@ func TestStop(t *testing.T) {
 		onVirtualTime(t, queue.PublisherOptions{BatchMessages: 2}, 0, func(t *testing.T, b *bench) {
 			b.failInserts(queuetest.Fault{Kind: queuetest.HangPerformed}, queuetest.Fault{Kind: queuetest.Lost}) // landed, and nobody knows
 			got, _ := stop(t, b, 5)
-			if !slices.Equal(got, []queue.Status{s, s, r, r, r}) || len(stored(t, b.mem, "orders")) != 2 {
-				t.Errorf("got %v, %d are stored", got, len(stored(t, b.mem, "orders")))
+			n := len(stored(t, b.mem, "orders")) // 1 if the first message was taken before the second was there
+			if n < 1 || n > 2 || !slices.Equal(got, []queue.Status{s, s, r, r, r}) && !slices.Equal(got, []queue.Status{s, r, r, r, r}) || (got[1] == s) != (n == 2) {
+				t.Errorf("got %v, %d are stored", got, n)
 			}
 		})
 	})
