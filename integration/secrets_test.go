@@ -82,20 +82,21 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			c.Close()
 		}
 	}()
+	// The password's parts have letters: the random names of directories are digits, and printed.
 	const options = "?serverSelectionTimeoutMS=200&tlsCertificateKeyFilePassword=secret-option&authSource=admin"
 	urls := map[string]string{
-		"nobody listens":    "mongodb://bob:secret-4711@127.0.0.1:1/" + options,
-		"hangs up":          "mongodb://bob:secret-4711@" + hangsUp.Addr().String() + "/" + options,
-		"encoded":           "mongodb://bob:secret%2F4711@127.0.0.1:1/" + options,
+		"nobody listens":    "mongodb://bob:secret-47xi@127.0.0.1:1/" + options,
+		"hangs up":          "mongodb://bob:secret-47xi@" + hangsUp.Addr().String() + "/" + options,
+		"encoded":           "mongodb://bob:secret%2F47xi@127.0.0.1:1/" + options,
 		"question mark":     "mongodb://bob:secret-47?11secret@127.0.0.1:1/" + options,
-		"slash":             "mongodb://bob:secret/4711@127.0.0.1:1/" + options,
-		"at sign":           "mongodb://bob:secret@4711secret@127.0.0.1:1/" + options,
+		"slash":             "mongodb://bob:secret/47xi@127.0.0.1:1/" + options,
+		"at sign":           "mongodb://bob:secret@47xisecret@127.0.0.1:1/" + options,
 		"percent sign":      "mongodb://bob:secret%zz@127.0.0.1:1/" + options,
-		"bad port":          "mongodb://bob:secret-4711@127.0.0.1:port/" + options,
-		"unknown scheme":    "postgres://bob:secret-4711@127.0.0.1:1/" + options,
-		"misspelled scheme": "mongodb:/bob:secret-4711@127.0.0.1:1/" + options,
-		"bad option":        "mongodb://bob:secret-4711@127.0.0.1:1/?w=-5&proxyPassword=secret-option",
-		"wrong scheme":      "sqlite://bob:secret-4711@127.0.0.1:1/" + options,
+		"bad port":          "mongodb://bob:secret-47xi@127.0.0.1:port/" + options,
+		"unknown scheme":    "postgres://bob:secret-47xi@127.0.0.1:1/" + options,
+		"misspelled scheme": "mongodb:/bob:secret-47xi@127.0.0.1:1/" + options,
+		"bad option":        "mongodb://bob:secret-47xi@127.0.0.1:1/?w=-5&proxyPassword=secret-option",
+		"wrong scheme":      "sqlite://bob:secret-47xi@127.0.0.1:1/" + options,
 	}
 	var commands []string
 	for _, program := range []string{"worker", "producer", "fencepost"} {
@@ -110,7 +111,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		cmd := exec.Command(filepath.Join(bin, args[0]), args[1:]...)
 		cmd.Env, cmd.Dir = append(append(kit.Env(), env...), "FENCEPOST_CONNECT_TIMEOUT=500ms"), dir
 		out, err := cmd.CombinedOutput()
-		if strings.Contains(string(out), "secret") || strings.Contains(string(out), "4711") {
+		if strings.Contains(string(out), "secret") || strings.Contains(string(out), "47xi") {
 			t.Errorf("%s: %q tells the password:\n%s", what, args[0:min(3, len(args))], out)
 		}
 		if slices.Contains(files, args[min(1, len(args)-1)]) {
@@ -125,10 +126,10 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 	}
 	// What stands in a file that is no configuration, and may be one of passwords.
 	noConfigs := map[string]string{
-		"unknown anchor": "url: *secret-4711\n",
-		"shadow":         "root:$6$secret$4711:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
-		"private key":    "-----BEGIN PRIVATE KEY-----\nsecret4711==\n-----END PRIVATE KEY-----\n",
-		"unquoted":       "url: @secret-4711: x\n",
+		"unknown anchor": "url: *secret-47xi\n",
+		"shadow":         "root:$6$secret$47xi:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",
+		"private key":    "-----BEGIN PRIVATE KEY-----\nsecret47xi==\n-----END PRIVATE KEY-----\n",
+		"unquoted":       "url: @secret-47xi: x\n",
 	}
 	for _, command := range commands {
 		more, known := argumentsOf[command]
@@ -147,7 +148,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 				cmd := exec.Command(filepath.Join(bin, args[0]), append(slices.Clone(args[1:]), "--config", url)...)
 				cmd.Env, cmd.Dir = kit.Env(), dir
 				out, err := cmd.CombinedOutput()
-				if err == nil || !strings.Contains(string(out), url) || strings.Contains(string(out), "secret") || strings.Contains(string(out), "4711") {
+				if err == nil || !strings.Contains(string(out), url) || strings.Contains(string(out), "secret") || strings.Contains(string(out), "47xi") {
 					t.Errorf("configuration file, %s: %v, %s", name, err, out)
 				}
 			}
