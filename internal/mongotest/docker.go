@@ -32,6 +32,8 @@ type docker struct {
 	api client.APIClient
 	// host is where published ports are reached, publish on which address they are published.
 	host, publish string
+	// here says that containers can share the network of this machine.
+	here bool
 }
 
 // Docker returns the client of a Docker daemon, for tests of images and containers, and the labels of everything such a test
@@ -101,7 +103,8 @@ func disableReaper() {
 func (d *docker) findHost(ctx context.Context, provider *testcontainers.DockerProvider, daemonName string) error {
 	const override = "TESTCONTAINERS_HOST_OVERRIDE"
 	hostname, err := os.Hostname()
-	if _, set := os.LookupEnv(override); !set && err == nil && hostname == daemonName && strings.HasPrefix(d.api.DaemonHost(), "unix:") {
+	ours := err == nil && hostname == daemonName && strings.HasPrefix(d.api.DaemonHost(), "unix:")
+	if _, set := os.LookupEnv(override); !set && ours {
 		os.Setenv(override, "localhost") // for testcontainers-go itself, which asks again and again
 	}
 	if d.host, err = provider.DaemonHost(ctx); err != nil {
@@ -111,8 +114,30 @@ func (d *docker) findHost(ctx context.Context, provider *testcontainers.DockerPr
 	if d.host == "localhost" || d.host == "127.0.0.1" {
 		// The server wants no password, so nobody else on the network should see it; and "localhost" may be IPv6.
 		d.host, d.publish = "127.0.0.1", "127.0.0.1"
+		d.here = ours
 	}
 	return nil
+}
+
+// listenOn makes a server in a container listen on a port of this machine. It returns the address on which the server has to listen
+// for that, in its own network.
+//
+// Where the container can share the network of this machine it does. Elsewhere Docker forwards the port, with a process that may die:
+// Docker 20.10 loses such processes when it ends other containers (https://go.dev/issue/27505), and the server does not answer any more.
+func (d *docker) listenOn(port string) (listen string, how testcontainers.CustomizeRequestOption) {
+	if d.here {
+		return net.JoinHostPort("127.0.0.1", port), testcontainers.WithHostConfigModifier(func(c *container.HostConfig) { c.NetworkMode = "host" })
+	}
+	return "0.0.0.0:" + mongoPort, func(r *testcontainers.GenericContainerRequest) error {
+		if err := testcontainers.WithExposedPorts(mongoPort + "/tcp")(r); err != nil {
+			return err
+		}
+		return testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
+			c.PortBindings = network.PortMap{
+				network.MustParsePort(mongoPort + "/tcp"): {{HostIP: netip.MustParseAddr(d.publish), HostPort: port}},
+			}
+		})(r)
+	}
 }
 
 // idle closes connections to the daemon that are not in use, whose goroutines leak detectors would find. The next
@@ -131,12 +156,17 @@ func (d *docker) startServer(ctx context.Context, o Options) (*Server, error) {
 		if err != nil {
 			return nil, err
 		}
-		replicaSet := isMongo(image)
-		s := &Server{
-			addr:       net.JoinHostPort(d.host, port),
-			replicaSet: replicaSet,
-			engine:     &containerEngine{docker: d, image: image, replicaSet: replicaSet, port: port},
+		listen, how := d.listenOn(port)
+		s := &Server{addr: net.JoinHostPort(d.host, port)}
+		e := &containerEngine{docker: d, image: image, options: []testcontainers.ContainerCustomizer{how}}
+		if isMongo(image) {
+			ip, inside, _ := net.SplitHostPort(listen)
+			s.member = net.JoinHostPort("127.0.0.1", inside)
+			e.options = append(e.options, testcontainers.WithCmd("--replSet", replicaSetName, "--bind_ip", ip, "--port", inside))
+		} else {
+			e.options = append(e.options, testcontainers.WithEnv(map[string]string{"FENCEPOST_LISTEN": listen}))
 		}
+		s.engine = e
 		if err = launch(ctx, s); err == nil {
 			o.logf("%s runs at %s", image, s.addr)
 			return s, nil
@@ -199,11 +229,10 @@ func (d *docker) removeLeftovers(ctx context.Context, o Options) {
 
 // containerEngine runs a server in a container.
 type containerEngine struct {
-	docker     *docker
-	image      string
-	replicaSet bool
-	port       string // on the host
-	id         string // empty until created
+	docker  *docker
+	image   string
+	options []testcontainers.ContainerCustomizer
+	id      string // empty until created
 }
 
 func (e *containerEngine) start(ctx context.Context) error {
@@ -212,44 +241,15 @@ func (e *containerEngine) start(ctx context.Context) error {
 		_, err := e.docker.api.ContainerStart(ctx, e.id, client.ContainerStartOptions{})
 		return err
 	}
-	options := []testcontainers.ContainerCustomizer{
+	options := append([]testcontainers.ContainerCustomizer{
 		testcontainers.WithLogger(tclog.NewNoopLogger()),
-		testcontainers.WithExposedPorts(mongoPort + "/tcp"),
-		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
-			c.PortBindings = network.PortMap{
-				network.MustParsePort(mongoPort + "/tcp"): {{HostIP: netip.MustParseAddr(e.docker.publish), HostPort: e.port}},
-			}
-		}),
 		testcontainers.WithLabels(map[string]string{ownerLabel: owner()}),
-	}
-	if e.replicaSet {
-		options = append(options, testcontainers.WithCmd("--replSet", replicaSetName, "--bind_ip_all"))
-	}
+	}, e.options...)
 	ctr, err := testcontainers.Run(ctx, e.image, options...)
 	if ctr != nil {
 		e.id = ctr.GetContainerID() // also of one that could not start: it has to be removed
 	}
 	return err
-}
-
-// address returns host:port of the server inside the daemon's network if it can be reached from here.
-func (e *containerEngine) address(ctx context.Context) (addr string, ok bool) {
-	defer e.docker.idle()
-	r, err := e.docker.api.ContainerInspect(ctx, e.id, client.ContainerInspectOptions{})
-	if err != nil || r.Container.NetworkSettings == nil {
-		return "", false
-	}
-	for _, n := range r.Container.NetworkSettings.Networks {
-		if !n.IPAddress.IsValid() {
-			continue
-		}
-		addr = net.JoinHostPort(n.IPAddress.String(), mongoPort)
-		if conn, err := (&net.Dialer{Timeout: 2 * time.Second}).DialContext(ctx, "tcp", addr); err == nil {
-			conn.Close()
-			return addr, true
-		}
-	}
-	return "", false
 }
 
 func (e *containerEngine) pause(ctx context.Context) error {

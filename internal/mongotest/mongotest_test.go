@@ -204,7 +204,7 @@ func TestGuardRemovesTheServerOfADeadProcess(t *testing.T) {
 		t.Fatalf("the process had no server:\n%s", out)
 	}
 	addr, _, _ := strings.Cut(rest, "\n")
-	s := &Server{addr: addr, replicaSet: false, engine: probe.engine}
+	s := &Server{addr: addr, engine: probe.engine}
 	eventually(ctx, t, "the server of the dead process is gone", func() bool { return s.probe(ctx) != nil })
 }
 

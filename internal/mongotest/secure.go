@@ -5,13 +5,10 @@ import (
 	"context"
 	"fmt"
 	"net"
-	"net/netip"
 	"os"
 	"testing"
 	"time"
 
-	"github.com/moby/moby/api/types/container"
-	"github.com/moby/moby/api/types/network"
 	"github.com/moby/moby/client"
 	"github.com/testcontainers/testcontainers-go"
 	tclog "github.com/testcontainers/testcontainers-go/log"
@@ -65,6 +62,11 @@ func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr strin
 	if err != nil {
 		t.Fatal(err)
 	}
+	plain, err := freePort() // for nobody
+	if err != nil {
+		t.Fatal(err)
+	}
+	listen, how := d.listenOn(port)
 	const dir = "/var/lib/secure/"
 	var files []testcontainers.ContainerFile
 	for name, content := range map[string][]byte{"cert": s.Cert, "key": s.Key, "ca": s.CA, "entrypoint": []byte(secureEntrypoint)} {
@@ -72,19 +74,14 @@ func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr strin
 	}
 	ctr, err := testcontainers.Run(ctx, image,
 		testcontainers.WithLogger(tclog.NewNoopLogger()),
-		testcontainers.WithExposedPorts(mongoPort+"/tcp"),
 		testcontainers.WithFiles(files...),
 		testcontainers.WithEntrypoint("bash", dir+"entrypoint"),
 		testcontainers.WithEnv(map[string]string{
 			"SECURE_USER": s.User, "SECURE_PASSWORD": s.Password,
-			"FENCEPOST_LISTEN": "127.0.0.1:27018", "FERRETDB_LISTEN_TLS": "0.0.0.0:" + mongoPort,
+			"FENCEPOST_LISTEN": net.JoinHostPort("127.0.0.1", plain), "FERRETDB_LISTEN_TLS": listen,
 			"FERRETDB_LISTEN_TLS_CERT_FILE": dir + "cert", "FERRETDB_LISTEN_TLS_KEY_FILE": dir + "key", "FERRETDB_LISTEN_TLS_CA_FILE": dir + "ca",
 		}),
-		testcontainers.WithHostConfigModifier(func(c *container.HostConfig) {
-			c.PortBindings = network.PortMap{
-				network.MustParsePort(mongoPort + "/tcp"): {{HostIP: netip.MustParseAddr(d.publish), HostPort: port}},
-			}
-		}),
+		how,
 		testcontainers.WithLabels(map[string]string{ownerLabel: owner()}))
 	e := &containerEngine{docker: d}
 	if ctr != nil {

@@ -54,8 +54,8 @@ var ErrNone = errors.New("no server for this machine")
 // A paused server also can be killed. Nothing confirmed is lost by any of this: see the durability settings in
 // integration/mongo-image/postgresql.conf.
 type Server struct {
-	addr       string
-	replicaSet bool
+	addr   string
+	member string // of a replica set of one: its own address, by which it finds itself; "" for any other server
 
 	mu     sync.Mutex // one change of state at a time
 	engine engine
@@ -117,19 +117,6 @@ func Start(ctx context.Context, o Options) (*Server, error) {
 func (s *Server) URI() string { return uriOf(s.addr) }
 
 func uriOf(addr string) string { return "mongodb://" + addr + "/?directConnection=true" }
-
-// SteadyURI returns the URI of a server that is never killed: past the process with which Docker forwards a port, where the server can be reached
-// without. Docker 20.10 lets such processes die when it has ended other containers (https://go.dev/issue/27505).
-func (s *Server) SteadyURI(ctx context.Context) string {
-	s.mu.Lock()
-	defer s.mu.Unlock()
-	if e, ok := s.engine.(*containerEngine); ok {
-		if addr, ok := e.address(ctx); ok {
-			return uriOf(addr)
-		}
-	}
-	return s.URI()
-}
 
 // Addr returns host:port of the server, for proxies and the like.
 func (s *Server) Addr() string { return s.addr }
@@ -251,7 +238,7 @@ func (s *Server) probe(ctx context.Context) error {
 	defer client.Disconnect(context.WithoutCancel(ctx)) //nolint:errcheck // nothing was checked out
 
 	admin := client.Database("admin")
-	if !s.replicaSet {
+	if s.member == "" {
 		return admin.RunCommand(ctx, bson.D{{Key: "ping", Value: 1}}).Err()
 	}
 	var hello struct {
@@ -263,8 +250,7 @@ func (s *Server) probe(ctx context.Context) error {
 	}
 	if hello.SetName == "" { // the first start; after a later one it reads its configuration from disk, and this says so
 		config := bson.D{{Key: "_id", Value: replicaSetName}, {Key: "members", Value: bson.A{
-			// The name by which the member finds itself, inside the container. Clients outside connect directly.
-			bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: "127.0.0.1:" + mongoPort}},
+			bson.D{{Key: "_id", Value: 0}, {Key: "host", Value: s.member}}, // clients connect directly
 		}}}
 		err := admin.RunCommand(ctx, bson.D{{Key: "replSetInitiate", Value: config}}).Err()
 		var command mongo.CommandError

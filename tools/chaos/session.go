@@ -167,7 +167,7 @@ func (s *session) prepare(ctx context.Context, jobs []job) (err error) {
 			if err != nil {
 				s.lacks("mongodb", err)
 			} else {
-				s.shared = server.SteadyURI(ctx) // its guard ends it with us
+				s.shared = server.URI() // its guard ends it with us
 			}
 		}
 	}

@@ -71,9 +71,7 @@ func run(args []string) (code int, err error) {
 			env = append(env, mongotest.EnvUnavailable+"="+err.Error()) // or each test binary would try again
 		default:
 			defer stop(server)
-			ctx, cancel := context.WithTimeout(context.Background(), listTimeout)
-			env = append(env, mongotest.EnvURI+"="+server.SteadyURI(ctx))
-			cancel()
+			env = append(env, mongotest.EnvURI+"="+server.URI())
 		}
 	}
 	return runChild(args, env, signals)
