@@ -34,7 +34,7 @@ type CopyReport struct {
 // type stand by, except while older files are copied, and go on here if Copy fails. What was copied
 // by then is not copied again. The files that are here stay as they are, but workers refuse them
 // afterwards. Of cfg, Queue, Locker, Dir, Lease, Storage and Logger are used.
-func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (r *CopyReport, err error) {
+func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyReport, error) {
 	cfg.Types, cfg.AllTypes = []string{typ}, false
 	there := cfg
 	there.Dir, there.Storage.FS = o.Dir, o.FS
@@ -68,21 +68,9 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (r *CopyRe
 	if err := m.copySealed(ctx); err != nil {
 		return nil, err
 	}
-	lease, err := m.from.askFor(ctx, typ, "copy", o.Wait)
+	err = m.from.underLock(ctx, typ, "copy", o.Wait, m.run)
 	if err != nil {
-		return nil, fmt.Errorf("lock type %q: %w", typ, err)
-	}
-	defer func() {
-		releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), m.from.cfg.Lease)
-		defer cancel()
-		if rerr := lease.Release(releaseCtx); rerr != nil {
-			err = errors.Join(err, fmt.Errorf("release the lock of type %q: %w", typ, rerr))
-		}
-	}()
-	ctx, cancel := mergeContext(lease.Context(), ctx)
-	defer cancel()
-	if err := m.run(ctx, lease); err != nil {
-		return nil, withCause(ctx, err)
+		return nil, err
 	}
 	return m.r, nil
 }

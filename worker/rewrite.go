@@ -25,7 +25,7 @@ type RewriteOptions struct {
 //
 // With AcceptLoss, if the registered file is not here, a new one takes its place instead, and the
 // report says what is lost. With Adopt nothing is written anew.
-func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *storage.CompactReport, err error) {
+func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (report *storage.CompactReport, err error) {
 	cfg.Types, cfg.AllTypes = []string{typ}, false
 	cfg.Storage.Salvage, cfg.Storage.AcceptLoss, cfg.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
 	p, err := New(cfg)
@@ -36,22 +36,21 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	if o.Repair {
 		why = "repair"
 	}
-	lease, err := p.askFor(ctx, typ, why, o.Wait)
+	err = p.underLock(ctx, typ, why, o.Wait, func(ctx context.Context, lease *lock.Lease) error {
+		report, err = p.rewrite(ctx, typ, lease, o)
+		return err
+	})
 	if err != nil {
-		return nil, fmt.Errorf("lock type %q: %w", typ, err)
+		return nil, err
 	}
-	defer func() {
-		releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease)
-		defer cancel()
-		if rerr := lease.Release(releaseCtx); rerr != nil {
-			err = errors.Join(err, fmt.Errorf("release the lock of type %q: %w", typ, rerr))
-		}
-	}()
-	ctx, cancel := mergeContext(lease.Context(), ctx)
-	defer cancel()
-	s := &session{pool: &p.replica, typ: typ, lease: lease, log: p.log}
+	return report, nil
+}
+
+// rewrite does what needs the lock.
+func (p *replica) rewrite(ctx context.Context, typ string, lease *lock.Lease, o RewriteOptions) (_ *storage.CompactReport, err error) {
+	s := &session{pool: p, typ: typ, lease: lease, log: p.log}
 	if err := s.open(ctx); err != nil {
-		return nil, withCause(ctx, err)
+		return nil, err
 	}
 	defer func() {
 		if cerr := s.writer().Close(); cerr != nil && err == nil {
@@ -65,10 +64,32 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (_ *
 	}
 	next, report, err := s.writer().Compact(ctx, s.ledger.State(), o.Compact)
 	if err != nil {
-		return nil, withCause(ctx, err)
+		return nil, err
 	}
 	s.file.Store(next)
 	return report, nil
+}
+
+// underLock calls f with the type's lock, for which it waits as askFor does. The context of f ends
+// with the lock; an error of f then names the reason.
+func (p *replica) underLock(ctx context.Context, typ, why string, wait time.Duration, f func(context.Context, *lock.Lease) error) (err error) {
+	lease, err := p.askFor(ctx, typ, why, wait)
+	if err != nil {
+		return fmt.Errorf("lock type %q: %w", typ, err)
+	}
+	defer func() {
+		releaseCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), p.cfg.Lease)
+		defer cancel()
+		if rerr := lease.Release(releaseCtx); rerr != nil {
+			err = errors.Join(err, fmt.Errorf("release the lock of type %q: %w", typ, rerr))
+		}
+	}()
+	ctx, cancel := mergeContext(lease.Context(), ctx)
+	defer cancel()
+	if err := f(ctx, lease); err != nil {
+		return withCause(ctx, err)
+	}
+	return nil
 }
 
 // askFor acquires the type's lock within wait. Whoever holds it is asked to give it back: one
