@@ -90,6 +90,7 @@ end. The workers then share no directory, and the killed worker's files go on wi
 type demo struct {
 	url, dir, source string
 	files            fileFlags // the demo's own part of --store
+	used             bool      // the store: it answers
 	workers          int
 	lease            time.Duration
 	keep             bool

@@ -117,14 +117,15 @@ func (d *demo) openStore(ctx context.Context) error {
 	if err := d.files.open(ctx); err != nil || d.files.place == nil {
 		return err
 	}
-	_, err := d.files.place.Files("")
+	err := d.files.place.Ask(ctx)
+	d.used = err == nil
 	return err
 }
 
 // clearStore removes everything from the demo's part of the store.
 func (d *demo) clearStore() error {
-	if d.files.place == nil {
-		return nil // nothing was written to it
+	if !d.used {
+		return nil // nothing is in it
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 	defer cancel()

@@ -21,6 +21,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -34,7 +35,10 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-const clearers = 8 // deletions at a time
+const (
+	askTimeout = 10 * time.Second
+	clearers   = 8 // deletions at a time
+)
 
 // Place is an open store. It is safe for concurrent use.
 type Place struct {
@@ -146,6 +150,14 @@ func (p *Place) Until(ctx context.Context) storage.FS { return slots.New(ctx, p.
 // Observed is Until with an observer of the requests.
 func (p *Place) Observed(ctx context.Context, observe func(slots.Request)) storage.FS {
 	return slots.New(ctx, slots.Observe(p.store, observe))
+}
+
+// Ask finds out whether the store answers, with one request that changes nothing.
+func (p *Place) Ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := p.store.Folders(ctx, "")
+	return err
 }
 
 // Probe finds out whether the store keeps its word, see [slots.Probe].
