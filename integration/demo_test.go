@@ -1,10 +1,8 @@
 package integration
 
 import (
-	"context"
 	"fmt"
 	"net/http/httptest"
-	"net/url"
 	"os"
 	"path/filepath"
 	"regexp"
@@ -13,9 +11,6 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
-	"go.mongodb.org/mongo-driver/v2/bson"
-
-	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 // TestDemo runs the first command of the README.
@@ -76,19 +71,6 @@ func TestDemoInAStore(t *testing.T) {
 		must(t, err)
 		for _, o := range list.Contents {
 			t.Errorf("%s is left in the bucket", o.Key)
-		}
-	})
-	t.Run("mongodb", func(t *testing.T) {
-		t.Parallel()
-		uri, db := mongotest.Fresh(t)
-		server, err := url.Parse(uri)
-		must(t, err)
-		server.Path = "/"
-		demoWorks(t, "--source", source, "--url", server.String(), "--store", "mongodb:")
-		demoWorks(t, "--source", source, "--store", server.String())
-		left, err := db.Client().ListDatabaseNames(context.Background(), bson.D{{Key: "name", Value: bson.Regex{Pattern: "^fencepost_demo_"}}})
-		if err != nil || len(left) > 0 {
-			t.Errorf("databases %q are left (%v)", left, err)
 		}
 	})
 }

@@ -69,7 +69,7 @@ func (e estate) publish(t *testing.T, from, to int) {
 }
 
 func (e estate) work() []string {
-	return []string{"--url", e.url, "--store", e.store, "--type", "orders", "--lease", "5s"}
+	return []string{"--url", e.url, "--store", e.store, "--type", "orders", "--lease", "5s", "--connect-timeout", "2m"} // of a busy server, too
 }
 
 func (e estate) drain(t *testing.T) result {
