@@ -193,6 +193,7 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 	for _, own := range []func() (func() error, error){d.ownURL, d.ownStore} {
 		drop, err := own()
 		if err != nil {
+			d.keep = false // there is nothing yet
 			return nil, errors.Join(err, cleanup())
 		}
 		drops = append(drops, drop)
