@@ -155,6 +155,14 @@ vulncheck: ## look for known vulnerabilities in what the programs call; says so 
 	*) echo "!!! NOT RUN: vulncheck, as govulncheck or its database cannot be had: $$(tail -n 1 bin/tools/govulncheck.log | cut -c1-200)" ;; \
 	esac
 
+# Not in any go.mod: a chart needs no library of ours, and Helm no part in our dependencies.
+HELM := helm.sh/helm/v3/cmd/helm@v3.19.0
+
+.PHONY: helm
+helm: ## lint and render deploy/helm with Helm itself, which is built from source first (minutes)
+	GOBIN=$(CURDIR)/bin/tools go install $(HELM)
+	PATH="$(CURDIR)/bin/tools:$$PATH" go test -count=1 ./cmd/worker -run Helm -v
+
 .PHONY: licences
 licences: ## print the licences of everything in the programs; fails if one is not accepted
 	@go run ./tools/licences

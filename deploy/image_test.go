@@ -89,7 +89,7 @@ func (d *docker) testDrain(t *testing.T) {
 	}
 }
 
-// The same without any volume, as deploy/kubernetes/store has it.
+// The same without any volume, as compose.yaml and kubernetes/store have it.
 func (d *docker) testStore(t *testing.T) {
 	uri, _ := mongotest.Fresh(t)
 	d = d.with("", "host", "FENCEPOST_URL="+uri, "FENCEPOST_STORE=mongodb:")

@@ -1,17 +1,76 @@
 package integration
 
 import (
+	"fmt"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"regexp"
 	"strings"
 	"testing"
+
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
 )
 
 // TestDemo runs the first command of the README.
 func TestDemo(t *testing.T) {
 	t.Parallel()
-	r := mustRun(t, nil, "fencepost", "demo")
+	demoWorks(t)
+}
+
+func demoWorks(t *testing.T, args ...string) result {
+	t.Helper()
+	r := mustRun(t, nil, "fencepost", append([]string{"demo"}, args...)...)
 	for _, words := range []string{"kill -9", "all good", "have the path and SHA-256 of their original, each exactly once"} {
 		if !strings.Contains(r.stdout, words) {
 			t.Errorf("the output does not have %q:\n%v", words, r)
 		}
 	}
+	return r
+}
+
+// TestDemoInAStore: the demo keeps its files in a store, apart from those of others, and removes all that it made.
+func TestDemoInAStore(t *testing.T) {
+	t.Parallel()
+	source := t.TempDir()
+	for i := range 1500 { // 24 MiB, which is several slots
+		content := strings.Repeat(fmt.Sprintf("%5d all work and no play makes Jack a dull boy\n", i), 320)
+		must(t, os.WriteFile(filepath.Join(source, fmt.Sprintf("%d.txt", i)), []byte(content), 0o600))
+	}
+	must(t, os.WriteFile(filepath.Join(source, "one.c"), []byte("int main() {}\n"), 0o600))
+	t.Run("shared", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		theirs := filepath.Join(dir, "txt")
+		must(t, os.Mkdir(theirs, 0o700))
+		demoWorks(t, "--source", source, "--store", "shared:"+dir)
+		if left, err := os.ReadDir(dir); err != nil || len(left) != 1 || left[0].Name() != "txt" {
+			t.Errorf("the directory has %v (%v); want what was there before", left, err)
+		}
+		// With --keep it prints a command that reads what it kept.
+		r := demoWorks(t, "--source", source, "--store", "shared:"+dir, "--keep")
+		kept := regexp.MustCompile(`Kept: (\S+), .*; try  fencepost verify --store (\S+) (\S+)`).FindStringSubmatch(r.stdout)
+		if kept == nil {
+			t.Fatalf("it does not tell what it kept: %v", r)
+		}
+		t.Cleanup(func() { os.RemoveAll(kept[1]) })
+		mustRun(t, nil, "fencepost", "verify", "--store", kept[2], kept[3])
+	})
+	t.Run("s3", func(t *testing.T) {
+		t.Parallel()
+		bucket := s3mem.New()
+		must(t, bucket.CreateBucket("files"))
+		server := httptest.NewServer(gofakes3.New(bucket, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
+		t.Cleanup(server.Close)
+		r := demoWorks(t, "--source", source, "--store", "s3://files/?endpoint="+server.URL+"&path-style=true")
+		if !strings.Contains(r.stdout, "files go to s3://files/fencepost-demo-") {
+			t.Errorf("it does not tell where the files are: %v", r)
+		}
+		list, err := bucket.ListBucket("files", nil, gofakes3.ListBucketPage{})
+		must(t, err)
+		for _, o := range list.Contents {
+			t.Errorf("%s is left in the bucket", o.Key)
+		}
+	})
 }

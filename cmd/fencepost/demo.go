@@ -2,14 +2,11 @@ package main
 
 import (
 	"context"
-	"crypto/rand"
 	"crypto/sha256"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
 	"io/fs"
-	"net/url"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,12 +20,11 @@ import (
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/spf13/cobra"
-	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -49,13 +45,23 @@ in the middle of appending, and lets the others finish. Then it verifies every f
 every message in them with the originals.
 
 Without --url it runs embedded, with no server. With --url mongodb://… it uses a database of its own on that server, and
-drops it at the end.
+drops it at the end. With --store the files are in a store, in a part of it that is the demo's own and is removed at the
+end. The workers then share no directory, and the killed worker's files go on without its disk.
 
 ` + cli.ExitHelp,
+		Example: `  fencepost demo
+  fencepost demo --url mongodb://db1,db2,db3/ --store mongodb:
+  fencepost demo --store 's3://bucket/prefix?region=eu-central-1'`,
 		Args: cli.NoArgs,
 		RunE: func(cmd *cobra.Command, _ []string) error {
 			if err := cli.FromEnv(cmd); err != nil {
 				return err
+			}
+			if *d.files.address != "" {
+				if err := cli.NoDirWithStore(cmd); err != nil {
+					return err
+				}
+				d.dir = "" // FENCEPOST_DIR is about files
 			}
 			ctx, cancel := context.WithTimeoutCause(cmd.Context(), demoTimeout,
 				fmt.Errorf("the demo did not finish within %v", demoTimeout))
@@ -72,16 +78,19 @@ drops it at the end.
 	f := cmd.Flags()
 	cli.URLVar(cmd, &d.url, "", "backend: mongodb://host/ for a server; embedded if empty")
 	f.StringVar(&d.dir, "dir", "", "directory of files and logs; must not exist or be empty (default: a temporary one)")
+	d.files.address, d.files.url = store.Flag(cmd), &d.url
 	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
 	f.IntVar(&d.workers, "workers", 4, "worker processes, at least 2")
 	f.DurationVar(&d.lease, "lease", 2*time.Second, "lease of the workers' locks")
-	f.BoolVar(&d.keep, "keep", false, "keep the files and the database")
+	f.BoolVar(&d.keep, "keep", false, "keep files, logs and database")
 	return cmd
 }
 
 // demo is one run of the demo.
 type demo struct {
 	url, dir, source string
+	files            fileFlags // the demo's own part of --store
+	used             bool      // the store: it answers
 	workers          int
 	lease            time.Duration
 	keep             bool
@@ -115,6 +124,9 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.scan(); err != nil {
 		return err
 	}
+	if err := d.openStore(ctx); err != nil {
+		return err
+	}
 	b, err := fencepost.Open(ctx, d.url)
 	if err != nil {
 		return err
@@ -131,7 +143,7 @@ func (d *demo) run(ctx context.Context) (err error) {
 	}
 	d.say("\nNothing lost, nothing doubled, nothing changed. The whole demo took %.1f s.", time.Since(start).Seconds())
 	if d.keep {
-		d.say("Kept: %s; try  fencepost verify %s", d.dir, filepath.Join(d.dir, "go.fpl"))
+		d.say("Kept: %s, with the workers' logs; try  fencepost verify %s", d.dir, d.files.command(d.path(d.types[0])))
 	}
 	return nil
 }
@@ -162,52 +174,31 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 			return nil, cli.Usagef("--dir: %w", err)
 		}
 	}
-	drop := func() error { return nil }
-	if d.url == "" {
-		d.url = "sqlite://" + filepath.Join(d.dir, "fencepost.db")
-	} else if d.url, drop, err = ownDatabase(d.url); err != nil {
-		return nil, err
-	}
-	return func() error {
+	var drops []func() error
+	cleanup = func() error {
 		d.killAll()
+		defer d.files.close()
 		if d.keep {
 			return nil
 		}
-		err := drop()
+		var err error
+		for _, drop := range drops {
+			err = errors.Join(err, drop())
+		}
 		if made {
 			err = errors.Join(err, os.RemoveAll(d.dir))
 		}
 		return err
-	}, nil
-}
-
-// ownDatabase puts a fresh database name into a MongoDB URL, so that the demo meets no messages and no registered files
-// of others, and returns what drops it.
-func ownDatabase(rawURL string) (string, func() error, error) {
-	u, err := url.Parse(rawURL)
-	if err != nil || (u.Scheme != "mongodb" && u.Scheme != "mongodb+srv") {
-		return rawURL, func() error { return nil }, nil // fencepost.Open says what is wrong with it
 	}
-	if u.Path != "" && u.Path != "/" {
-		return "", nil, cli.Usagef("--url %s: the demo makes a database of its own; leave the database's name out", fencepost.Redact(rawURL))
-	}
-	var r [4]byte
-	rand.Read(r[:])
-	name := "fencepost_demo_" + hex.EncodeToString(r[:])
-	u.Path = "/" + name
-	return u.String(), func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
-		defer cancel()
-		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(5 * time.Second))
+	for _, own := range []func() (func() error, error){d.ownURL, d.ownStore} {
+		drop, err := own()
 		if err != nil {
-			return err
+			d.keep = false // there is nothing yet
+			return nil, errors.Join(err, cleanup())
 		}
-		defer client.Disconnect(ctx)
-		if err := client.Database(name).Drop(ctx); err != nil {
-			return fmt.Errorf("drop the demo's database %s: %w", name, err)
-		}
-		return nil
-	}, nil
+		drops = append(drops, drop)
+	}
+	return cleanup, nil
 }
 
 // scan reads the source tree: which files there are, and their checksums.
@@ -292,6 +283,9 @@ func (d *demo) publish(ctx context.Context, b *fencepost.Backend) error {
 	d.say("publish   %s files of %s, %s, as %d types (one per file extension), all confirmed after %.1f s",
 		humanize.Comma(int64(len(paths))), d.source, humanize.IBytes(uint64(d.bytes)), len(d.types), took)
 	d.say("          to %s", b.Name)
+	if d.files.place != nil {
+		d.say("          the files go to %s", d.files.place.Name)
+	}
 	return nil
 }
 
@@ -309,9 +303,10 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 			return err
 		}
 		defer log.Close()
-		cmd := exec.Command(self, "worker", "--dir", d.dir, "--all-types", "--until-empty",
+		cmd := exec.Command(self, "worker", "--all-types", "--until-empty",
 			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
-		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_STORE=") // ps need not show the URL; the files are in a directory
+		// ps need not show the addresses.
+		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_STORE="+*d.files.address, "FENCEPOST_DIR="+d.dir)
 		cmd.Stderr = log
 		// The workers are in a group of their own: Ctrl-C is for the demo, which ends them.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
@@ -338,7 +333,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		victim+1, typ, humanize.Comma(int64(depth.Pending)))
 
 	var g errgroup.Group
-	for i, cmd := range d.procs {
+	for i := range d.procs {
 		if i == victim {
 			continue
 		}
@@ -348,10 +343,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 			case <-ctx.Done():
 				return ctx.Err()
 			}
-			if code := cmd.ProcessState.ExitCode(); code != 0 {
-				return errors.Join(slices.Concat([]error{fmt.Errorf("worker %d ended with exit code %d; the end of its log follows", i+1, code)}, d.logTail(i))...)
-			}
-			return nil
+			return d.failed(i)
 		})
 	}
 	if err := g.Wait(); err != nil {
@@ -372,14 +364,14 @@ func (d *demo) check(ctx context.Context, _ *fencepost.Backend) error {
 	var wrong []string
 	var bytes int64
 	for _, typ := range d.types {
-		path := filepath.Join(d.dir, storage.FileName(typ))
-		rep := verifyFiles(ctx, []string{path}, verifyOptions{maxMemory: defaultMaxMemory})[0]
+		path := d.path(typ)
+		rep := verifyFiles(ctx, []string{path}, verifyOptions{maxMemory: defaultMaxMemory, files: d.files})[0]
 		if rep.err != nil {
 			return rep.err
 		}
 		reports = append(reports, rep)
 		bytes += rep.report.Size
-		err := eachRecord(path, func(r *storage.Record) error {
+		err := eachRecord(d.files.fs(), path, func(r *storage.Record) error {
 			var rel string
 			for _, h := range r.Headers {
 				if h.Key == pathHeader {

@@ -49,6 +49,11 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 			return 0, "", ctx.Err()
 		}
 		if d.allExited() {
+			for i := range d.procs {
+				if err := d.failed(i); err != nil {
+					return 0, "", err
+				}
+			}
 			return 0, "", errors.New("the workers were done before one could be killed; try a larger --source")
 		}
 	}
@@ -93,6 +98,15 @@ func (d *demo) allExited() bool {
 		}
 	}
 	return true
+}
+
+// failed returns what a worker that has ended said, unless it ended well.
+func (d *demo) failed(i int) error {
+	code := d.procs[i].ProcessState.ExitCode()
+	if code == 0 {
+		return nil
+	}
+	return errors.Join(slices.Concat([]error{fmt.Errorf("worker %d ended with exit code %d; the end of its log follows", i+1, code)}, d.logTail(i))...)
 }
 
 func (d *demo) killAll() {

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -20,7 +19,6 @@ import (
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 	"golang.org/x/sync/errgroup"
-	"golang.org/x/term"
 )
 
 const (
@@ -42,7 +40,7 @@ func topCommand() *cobra.Command {
 prints one plain table.
 
 BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as reported by its worker. RENEWED is when the holder last renewed
-the lock, which a live one does every fifth of its lease. LAST ERROR is what keeps a worker from draining the type now; earlier errors are
+the lock, which a live one does every fifth of its lease. PLACE is where the file is, shown only if not all are in the same. LAST ERROR is what keeps a worker from draining the type now; earlier errors are
 in its log and, with --listen, in its /statusz.
 
 Top costs the server two reads of index entries per type and refresh, a few at a time.`,
@@ -99,6 +97,7 @@ type topRow struct {
 	OldestSeconds *float64 `json:"oldest_seconds,omitempty"`
 	Rate          *float64 `json:"rate,omitempty"` // messages per second into the file
 	DurableIndex  uint64   `json:"durable_index"`
+	Place         string   `json:"place,omitempty"` // where the file is: a store, or host:/directory
 	Holder        string   `json:"holder,omitempty"`
 	Instance      string   `json:"instance,omitempty"` // of the holder
 	Token         int64    `json:"token,omitempty"`
@@ -187,7 +186,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	kept := make(map[string]growth, len(types))
 	for i, typ := range types {
 		row := &s.Rows[i]
-		*row = topRow{Type: typ, DurableIndex: files[i].DurableIndex}
+		*row = topRow{Type: typ, DurableIndex: files[i].DurableIndex, Place: files[i].Place}
 		if d, ok := depths[typ]; ok {
 			age := d.Age.Seconds()
 			row.Backlog, row.BacklogCapped, row.OldestSeconds = &d.Pending, d.Capped, &age
@@ -298,9 +297,26 @@ func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 	}
 }
 
+// places returns where files of the types are, each once.
+func (s *snapshot) places() (places []string) {
+	for _, r := range s.Rows {
+		if r.Place != "" && !slices.Contains(places, r.Place) {
+			places = append(places, r.Place)
+		}
+	}
+	return places
+}
+
 // table prints the rows.
 func (s *snapshot) table(w io.Writer) error {
-	t := printable.NewTable(w, "TYPE", "BACKLOG", "OLDEST", "RATE", "HOLDER", "TOKEN", "RENEWED", "STATE", "LAST ERROR")
+	several := len(s.places()) > 1
+	row := func(cells []any, place, failed string) []any {
+		if several {
+			cells = append(cells, place)
+		}
+		return append(cells, failed)
+	}
+	t := printable.NewTable(w, row([]any{"TYPE", "BACKLOG", "OLDEST", "RATE", "HOLDER", "TOKEN", "RENEWED", "STATE"}, "PLACE", "LAST ERROR")...)
 	for _, r := range s.Rows {
 		count, oldest, perSecond, holder, token, renewed, state := "?", "?", "-", "-", "-", "-", r.State
 		if r.Backlog != nil {
@@ -324,11 +340,7 @@ func (s *snapshot) table(w io.Writer) error {
 		if r.Why != "" {
 			state += " (" + r.Why + ")"
 		}
-		failed := r.LastError
-		if failed == "" {
-			failed = "-"
-		}
-		t.Row(r.Type, count, oldest, perSecond, holder, token, renewed, state, failed)
+		t.Row(row([]any{r.Type, count, oldest, perSecond, holder, token, renewed, state}, cmp.Or(r.Place, "-"), cmp.Or(r.LastError, "-"))...)
 	}
 	return t.Flush()
 }
@@ -340,139 +352,4 @@ func seconds(s float64) string {
 		return d.Round(time.Second / 10).String()
 	}
 	return d.Round(time.Second).String()
-}
-
-// What the terminal understands.
-const (
-	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // a screen of its own, without a cursor, that cuts lines: some characters are wider than one column
-	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
-	home        = "\x1b[H"
-	clearLine   = "\x1b[K"
-	clearBelow  = "\x1b[J"
-)
-
-// watchTop refreshes the table on the terminal until q, Ctrl-C or a signal.
-func watchTop(ctx context.Context, v *view, out *os.File, refresh time.Duration) error {
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	keys := make(chan byte)
-	if in := int(os.Stdin.Fd()); term.IsTerminal(in) {
-		before, err := term.MakeRaw(in)
-		if err != nil {
-			return fmt.Errorf("set up the terminal: %w", err)
-		}
-		defer term.Restore(in, before)
-		go readKeys(ctx, keys) // it ends with the program: a read of a terminal cannot be called off
-	}
-	io.WriteString(out, enterScreen)
-	defer io.WriteString(out, leaveScreen)
-
-	type result struct {
-		s   *snapshot
-		err error
-	}
-	results := make(chan result, 1)
-	look := func() {
-		go func() {
-			s, err := v.look(ctx)
-			results <- result{s, err}
-		}()
-	}
-	looking := true
-	look()
-	defer func() { // the looker must not outlive the backend
-		cancel()
-		if looking {
-			<-results
-		}
-	}()
-	ticker := time.NewTicker(refresh)
-	defer ticker.Stop()
-	var last *snapshot
-	var failed error
-	draw(out, v, last, failed)
-	for {
-		select {
-		case r := <-results:
-			if looking, failed = false, r.err; r.err == nil {
-				last = r.s
-			}
-		case <-ticker.C:
-			if !looking {
-				looking = true
-				look()
-			}
-		case key := <-keys:
-			switch key {
-			case 'q', 'Q', 3, 4: // Ctrl-C, Ctrl-D
-				return nil
-			}
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-		draw(out, v, last, failed)
-	}
-}
-
-func readKeys(ctx context.Context, keys chan<- byte) {
-	buf := make([]byte, 1)
-	for {
-		if n, err := os.Stdin.Read(buf); err != nil || n == 0 {
-			return
-		}
-		select {
-		case keys <- buf[0]:
-		case <-ctx.Done():
-			return
-		}
-	}
-}
-
-// draw fills the screen, and no more than the screen.
-func draw(out *os.File, v *view, s *snapshot, failed error) {
-	width, height, err := term.GetSize(int(out.Fd()))
-	if err != nil || width < 20 || height < 4 {
-		width, height = 80, 24
-	}
-	io.WriteString(out, screen(v.b.Name, s, failed, width, height, time.Now()))
-}
-
-// screen is what draw writes.
-func screen(name string, s *snapshot, failed error, width, height int, now time.Time) string {
-	title := fmt.Sprintf("fencepost top  %s  %s", printable.Text(name), now.Format("15:04:05"))
-	var body bytes.Buffer
-	if s != nil {
-		title += fmt.Sprintf("  %d types  %d workers", len(s.Rows), s.workers)
-		s.table(&body)
-	} else if failed == nil {
-		title += "  looking …"
-	}
-	lines := []string{title + "  (q: quit)"}
-	if failed != nil {
-		message := "cannot look: " + printable.Short(failed.Error())
-		if s != nil {
-			message += fmt.Sprintf("; as of %s ago:", now.Sub(s.at).Round(time.Second))
-		}
-		lines = append(lines, message)
-	} else {
-		lines = append(lines, "")
-	}
-	lines = append(lines, strings.Split(strings.TrimRight(body.String(), "\n"), "\n")...)
-	if len(lines) > height {
-		more := len(lines) - height + 1
-		lines = append(lines[:height-1], fmt.Sprintf("… and %d more types", more))
-	}
-	var b strings.Builder
-	b.WriteString(home)
-	for i, line := range lines {
-		if r := []rune(line); len(r) > width {
-			line = string(r[:width-1]) + "…"
-		}
-		b.WriteString(line + clearLine)
-		if i < len(lines)-1 {
-			b.WriteString("\r\n")
-		}
-	}
-	b.WriteString(clearBelow)
-	return b.String()
 }

@@ -117,3 +117,41 @@ func TestTopLastError(t *testing.T) {
 		t.Errorf("%q, %v", out.String(), err)
 	}
 }
+
+// Where files are is told once, and type by type only if they are not all in the same place.
+func TestTopTellsPlaces(t *testing.T) {
+	rows := func(places ...string) *snapshot {
+		s := &snapshot{}
+		for i, p := range places {
+			s.Rows = append(s.Rows, topRow{Type: string(rune('a' + i)), State: "held", Place: p})
+		}
+		return s
+	}
+	for _, c := range []struct {
+		s             *snapshot
+		title, column string // "" for none
+	}{
+		{rows(), "", ""},
+		{rows(""), "", ""},
+		{rows("mongodb:", "mongodb:"), "files in mongodb:", ""},
+		{rows("mongodb:", ""), "files in mongodb:", ""},
+		{rows("mongodb:", "db1:/data", ""), "", "held   mongodb:   -\nheld   db1:/data  -\nheld   -          -\n"},
+	} {
+		title, table, _ := strings.Cut(screen("db", c.s, nil, 200, 50, time.Unix(0, 0)), "\r\n")
+		if got := strings.Contains(title, "files in"); got != (c.title != "") || !strings.Contains(title, c.title) {
+			t.Errorf("%+v: title %q, want %q", c.s.Rows, title, c.title)
+		}
+		if got := strings.Contains(table, "PLACE"); got != (c.column != "") {
+			t.Errorf("%+v: %q", c.s.Rows, table)
+		}
+		var ends strings.Builder
+		for _, line := range strings.Split(strings.ReplaceAll(table, clearLine, ""), "\r\n") {
+			if i := strings.Index(line, "held "); i >= 0 && c.column != "" {
+				ends.WriteString(strings.TrimSuffix(line[i:], clearBelow) + "\n")
+			}
+		}
+		if ends.String() != c.column {
+			t.Errorf("%+v: column %q, want %q", c.s.Rows, ends.String(), c.column)
+		}
+	}
+}

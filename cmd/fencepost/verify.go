@@ -305,9 +305,9 @@ func successorPath(path, typ string, s *storage.SealedError) string {
 	return filepath.Join(filepath.Dir(path), storage.GenerationName(typ, s.Generation))
 }
 
-// eachRecord calls f for every message of a file.
-func eachRecord(path string, f func(*storage.Record) error) error {
-	r, err := storage.OpenReader(path, storage.ReaderOptions{})
+// eachRecord calls f for every message of a file; fsys is nil for the operating system's.
+func eachRecord(fsys storage.FS, path string, f func(*storage.Record) error) error {
+	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys})
 	if err != nil {
 		return err
 	}

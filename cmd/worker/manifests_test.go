@@ -303,7 +303,9 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"compose.yaml", "--all-types,", "--all,", "unknown flag: --all"},
 		{"compose.yaml", "FENCEPOST_URL:", "FENCEPOST_URI:", "FENCEPOST_URI"},
 		{"compose.yaml", "--grace=20s", "--grace=40s", "more than --grace"},
-		{"compose.yaml", "files:/data", "files:/files", "FENCEPOST_DIR"},
+		{"compose.yaml", `FENCEPOST_STORE: "mongodb:"`, `FENCEPOST_STORE: "mongo:"`, "no address of a store"},
+		{"compose.yaml", "FENCEPOST_STORE:", "FENCEPOST_STORES:", "no address of a store"},
+		{"compose.yaml", "scale: 3", "scale: 3\n    volumes: [\"db1:/data\"]", "in the store"},
 		{"compose.yaml", "read_only: true", "readonly: true", "readonly not found"},
 		{"compose.yaml", "CMD, fencepost, healthcheck", "CMD, curl, -f", "healthcheck"},
 		{"prometheus/prometheus.yml", "port: 9090", "port: 9091", "9090"},
@@ -438,8 +440,11 @@ func (f *findings) compose(i image) {
 		}
 		if name == "worker" {
 			f.workerArgs(s.Command, env, i, s.StopGracePeriod)
-			if !slices.Contains(s.Volumes, "files:"+i.dir) {
-				f.add("volumes %v; want one at the image's FENCEPOST_DIR %s", s.Volumes, i.dir)
+			if err := store.Check(s.Environment["FENCEPOST_STORE"], s.Environment["FENCEPOST_URL"]); err != nil {
+				f.add("FENCEPOST_STORE: %v", err)
+			}
+			if len(s.Volumes) > 0 {
+				f.add("volumes %v; the files are in the store", s.Volumes)
 			}
 			if !slices.Equal(s.Healthcheck.Test, []string{"CMD", "fencepost", "healthcheck"}) {
 				f.add("the image has no other program to ask than fencepost healthcheck, not %q", s.Healthcheck.Test)

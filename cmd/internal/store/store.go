@@ -17,9 +17,11 @@ import (
 	"io"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -30,6 +32,12 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/mongoslots"
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
+)
+
+const (
+	askTimeout = 10 * time.Second
+	clearers   = 8 // deletions at a time
 )
 
 // Place is an open store. It is safe for concurrent use.
@@ -63,12 +71,12 @@ func Check(address, url string) error {
 	scheme, rest, _ := strings.Cut(address, ":")
 	switch {
 	case address == "mongodb:":
-		if !isMongo(url) {
+		if !IsMongo(url) {
 			return cli.Usagef("--store mongodb: means the database of --url, and %s is an embedded one on this machine; use --url mongodb://host/database, or --store shared:/directory",
 				fencepost.Redact(url))
 		}
 		return nil
-	case isMongo(address):
+	case IsMongo(address):
 		return nil
 	case scheme == "s3":
 		if err := s3slots.CheckAddress(address); err != nil {
@@ -82,7 +90,8 @@ func Check(address, url string) error {
 		"A directory of this machine is named without --store", cli.StoreName(address))
 }
 
-func isMongo(url string) bool {
+// IsMongo tells whether an address or --url names a MongoDB server.
+func IsMongo(url string) bool {
 	return strings.HasPrefix(url, "mongodb://") || strings.HasPrefix(url, "mongodb+srv://")
 }
 
@@ -120,7 +129,7 @@ func Open(ctx context.Context, address, url string) (*Place, error) {
 	case strings.HasPrefix(address, "s3:"):
 		s, err = s3slots.Open(ctx, address)
 	default:
-		if isMongo(address) {
+		if IsMongo(address) {
 			url = address
 		}
 		s, err = mongoslots.Open(ctx, url, mongoslots.Options{Address: name})
@@ -143,8 +152,44 @@ func (p *Place) Observed(ctx context.Context, observe func(slots.Request)) stora
 	return slots.New(ctx, slots.Observe(p.store, observe))
 }
 
+// Ask finds out whether the store answers, with one request that changes nothing.
+func (p *Place) Ask(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, askTimeout)
+	defer cancel()
+	_, err := p.store.Folders(ctx, "")
+	return err
+}
+
 // Probe finds out whether the store keeps its word, see [slots.Probe].
 func (p *Place) Probe(ctx context.Context) error { return slots.Probe(ctx, p.store) }
+
+// Clear removes everything from the store. No program may use it any more.
+func (p *Place) Clear(ctx context.Context) error {
+	var g errgroup.Group
+	g.SetLimit(clearers)
+	return errors.Join(p.clear(ctx, &g, ""), g.Wait())
+}
+
+func (p *Place) clear(ctx context.Context, g *errgroup.Group, folder string) error {
+	folders, err := p.store.Folders(ctx, folder)
+	if err != nil {
+		return err
+	}
+	for _, name := range folders {
+		sub := path.Join(folder, name)
+		values, err := p.store.List(ctx, sub)
+		if err != nil {
+			return err
+		}
+		for _, v := range values {
+			g.Go(func() error { return p.store.Delete(ctx, v.Name) })
+		}
+		if err := p.clear(ctx, g, sub); err != nil {
+			return err
+		}
+	}
+	return nil
+}
 
 // Close disconnects.
 func (p *Place) Close() error {

@@ -150,6 +150,29 @@ func TestUntil(t *testing.T) {
 	}
 }
 
+// Everything is removed, however deep it is; a request that fails is told.
+func TestClear(t *testing.T) {
+	p := place(t, "mongodb:", "b.fpl", "orders.fpl", "orders@0002.fpl")
+	p.store.(*slotstest.Mem).Set("orders/00000001/3f2a9c0d11e4b7a6/00000000000000000000", []byte("header"))
+	if err := p.Ask(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	over, cancel := context.WithCancel(t.Context())
+	cancel()
+	if errs := []error{p.Ask(over), p.Clear(over)}; !errors.Is(errs[0], context.Canceled) || !errors.Is(errs[1], context.Canceled) {
+		t.Errorf("requests after the end: %v", errs)
+	}
+	if found, err := p.Files(""); err != nil || len(found) != 3 {
+		t.Errorf("%q, %v: something was removed", found, err)
+	}
+	if err := p.Clear(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if left, err := p.store.Folders(t.Context(), ""); err != nil || len(left) > 0 {
+		t.Errorf("%q is left (%v)", left, err)
+	}
+}
+
 // A store that does not keep its word is refused.
 func TestProbe(t *testing.T) {
 	p := newPlace(t.Context(), forgetful{slotstest.NewMem(1 << 20)}, "mongodb:")

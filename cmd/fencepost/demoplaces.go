@@ -1,0 +1,145 @@
+package main
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/hex"
+	"fmt"
+	"net/url"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/storage"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+)
+
+// Where the demo keeps its messages and files. It never uses what others use: neither their queue,
+// nor the files that their database registers. So it makes a part of its own everywhere, and removes
+// that part alone.
+
+const cleanupTimeout = 30 * time.Second
+
+// ownName returns a name that nobody else uses.
+func ownName(sep string) string {
+	var r [4]byte
+	rand.Read(r[:])
+	return strings.Join([]string{"fencepost", "demo", hex.EncodeToString(r[:])}, sep)
+}
+
+// ownURL gives the demo a database of its own, and returns what removes it.
+func (d *demo) ownURL() (drop func() error, err error) {
+	if d.url != "" {
+		d.url, drop, err = ownDatabase("--url", d.url)
+		return drop, err
+	}
+	dir, err := filepath.Abs(d.dir)
+	d.url = "sqlite://" + filepath.Join(dir, "fencepost.db")
+	return func() error { return nil }, err
+}
+
+// ownDatabase puts a fresh database name into a MongoDB URL, the value of a flag, and returns what
+// drops it.
+func ownDatabase(flag, rawURL string) (string, func() error, error) {
+	u, err := url.Parse(rawURL)
+	if err != nil || !store.IsMongo(rawURL) {
+		return rawURL, func() error { return nil }, nil // opening it tells what is wrong
+	}
+	if u.Path != "" && u.Path != "/" {
+		return "", nil, cli.Usagef("%s %s: the demo makes a database of its own; leave the database's name out", flag, fencepost.Redact(rawURL))
+	}
+	name := ownName("_")
+	u.Path = "/" + name
+	if q := u.Query(); u.User != nil && !q.Has("authSource") {
+		// Without a database in the URL, users are looked for in admin: so they still are.
+		q.Set("authSource", "admin")
+		u.RawQuery = q.Encode()
+	}
+	return u.String(), func() error {
+		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+		defer cancel()
+		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(5 * time.Second))
+		if err != nil {
+			return err
+		}
+		defer client.Disconnect(ctx)
+		if err := client.Database(name).Drop(ctx); err != nil {
+			return fmt.Errorf("drop the demo's database %s: %w", name, err)
+		}
+		return nil
+	}, nil
+}
+
+// ownStore gives the demo a part of its own of the store, and returns what removes it.
+func (d *demo) ownStore() (drop func() error, err error) {
+	address := *d.files.address
+	nothing := func() error { return nil }
+	if address == "" {
+		return nothing, nil
+	}
+	if address == "mongodb:" && !store.IsMongo(d.url) {
+		return nil, cli.Usagef("--store mongodb: means the database of --url, and the demo's is an embedded one without it; add --url mongodb://host/, or use --store mongodb://host/")
+	}
+	if err := store.Check(address, d.url); err != nil {
+		return nil, err
+	}
+	dir, isShared := strings.CutPrefix(address, cli.SharedScheme)
+	switch {
+	case address == "mongodb:":
+		return nothing, nil // it goes with the database
+	case isShared:
+		own := filepath.Join(dir, ownName("-"))
+		if err := os.Mkdir(own, 0o700); err != nil {
+			return nil, cli.Usagef("--store %s: %w", cli.StoreName(address), err)
+		}
+		*d.files.address = cli.SharedScheme + own
+		return func() error { return os.RemoveAll(own) }, nil
+	case store.IsMongo(address):
+		*d.files.address, drop, err = ownDatabase("--store", address)
+		return drop, err
+	}
+	bucket, settings, some := strings.Cut(address, "?")
+	*d.files.address = strings.TrimRight(bucket, "/") + "/" + ownName("-")
+	if some {
+		*d.files.address += "?" + settings
+	}
+	return d.clearStore, nil
+}
+
+// openStore opens the store of --store, and asks it something: that there is no such bucket should be told before anything
+// is published. The workers make sure that it keeps its word.
+func (d *demo) openStore(ctx context.Context) error {
+	if err := d.files.open(ctx); err != nil || d.files.place == nil {
+		return err
+	}
+	err := d.files.place.Ask(ctx)
+	d.used = err == nil
+	return err
+}
+
+// clearStore removes everything from the demo's part of the store.
+func (d *demo) clearStore() error {
+	if !d.used {
+		return nil // nothing is in it
+	}
+	ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
+	defer cancel()
+	if err := d.files.place.Clear(ctx); err != nil {
+		return fmt.Errorf("remove the demo's files from %s: %w", d.files.place.Name, err)
+	}
+	return nil
+}
+
+// path is the path of a type's file.
+func (d *demo) path(typ string) string {
+	dir := d.dir
+	if d.files.place != nil {
+		dir = d.files.place.Dir
+	}
+	return filepath.Join(dir, storage.FileName(typ))
+}
