@@ -1,0 +1,2 @@
+// Package browsertest runs fencepost ui in a real browser.
+package browsertest
