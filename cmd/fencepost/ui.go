@@ -3,10 +3,8 @@ package main
 import (
 	"cmp"
 	"context"
-	"errors"
 	"fmt"
 	"net"
-	"net/http"
 	"net/netip"
 	"os"
 	"regexp"
@@ -42,8 +40,9 @@ type uiFlags struct {
 	access           ui.Access
 }
 
-func uiCommand() *cobra.Command {
-	var f uiFlags
+func uiCommand() *cobra.Command { return new(uiFlags).command() }
+
+func (f *uiFlags) command() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "ui",
 		Short: "Look at types, files, messages, dead letters, workers and locks with a browser",
@@ -190,18 +189,14 @@ func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Ba
 	printable.Fprintf(cmd.OutOrStdout(), "http://%s%s/\n", shownAddress(host, l.Addr()), f.basePath)
 	select {
 	case <-ctx.Done():
-		err = nil
 	case err = <-served:
-		served <- http.ErrServerClosed
+		err = fmt.Errorf("--listen %s: %w", f.listen, err)
 	}
 	pages.Close()
 	stopCtx, cancel := context.WithTimeout(context.Background(), uiStop)
 	defer cancel()
 	if server.Shutdown(stopCtx) != nil {
 		server.Close()
-	}
-	if e := <-served; err == nil && !errors.Is(e, http.ErrServerClosed) {
-		err = fmt.Errorf("--listen %s: %w", f.listen, e)
 	}
 	return err
 }

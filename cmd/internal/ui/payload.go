@@ -150,7 +150,7 @@ func printableText(p []byte) string { return string(printable.Lines(string(p), "
 
 // download sends a payload as it is, for a browser to save and never to show.
 func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get func(*http.Request) ([]byte, error)) {
-	if u.o.HidePayloads {
+	if u.o.HidePayloads { // rule: with --hide-payloads nobody gets one, by any address
 		http.Error(w, "payloads are hidden: this program was started with --hide-payloads", http.StatusForbidden)
 		return
 	}

@@ -63,7 +63,7 @@ func (s *scanner) look(path string, size int64, asked bool) scan {
 	if s.files.Until != nil {
 		most = scanOfStore
 	}
-	// A file that was asked for once is read again as it grows. rule: the reading of a file that is read again and again takes a twentieth of the time.
+	// A file that was asked for once is read again as it grows. The reading of a file that is read again and again takes a twentieth of the time.
 	wanted := asked || size <= most || c.report != nil
 	due := c.at.IsZero() || c.size != size && time.Since(c.at) > max(scanPause, leisure*c.took)
 	if wanted && due && !c.running && !s.busy && s.ctx.Err() == nil {

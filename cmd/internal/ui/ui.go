@@ -251,7 +251,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 	defer cancel()
 	defer context.AfterFunc(u.stopped, cancel)()
 	send := func(event []byte) bool {
-		// rule: who does not read is given up. Nothing else ends a connection whose other side has gone without a word.
+		// Who does not read is given up. Nothing else ends a connection whose other side has gone without a word.
 		c.SetWriteDeadline(time.Now().Add(sendTimeout))
 		_, err := w.Write(event)
 		return err == nil && c.Flush() == nil
@@ -286,7 +286,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 				return
 			}
 		}
-		// rule: an open page takes a twentieth of the time at most, whatever it reads.
+		// An open page takes a twentieth of the time at most, whatever it reads.
 		rested, cancel := context.WithTimeout(ctx, max(leisure*time.Since(began), u.o.Refresh/2))
 		ok := wait(rested.Done()) && wait(next)
 		cancel()
