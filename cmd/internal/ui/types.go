@@ -38,6 +38,7 @@ type (
 	typeFilter struct {
 		value, name string
 		is          func(*typeState) bool
+		alarm       bool // a person may have to look at those
 	}
 	typeOrder struct {
 		value, name string
@@ -46,13 +47,13 @@ type (
 )
 
 var typeStates = []typeFilter{
-	{"", "All", func(*typeState) bool { return true }},
-	{"backlog", "With backlog", func(t *typeState) bool { return t.backlog.Pending > 0 }},
-	{"held", "Held", func(t *typeState) bool { return t.held && !t.silent }},
-	{"unserved", "Nobody drains", (*typeState).unserved},
-	{"silent", "Holder silent", func(t *typeState) bool { return t.silent }},
-	{"failing", "Failing", func(t *typeState) bool { return t.failing != "" || t.file.damaged != "" }},
-	{"paused", "Paused or limited", func(t *typeState) bool { return !t.settings.IsZero() }},
+	{"", "All", func(*typeState) bool { return true }, false},
+	{"backlog", "With backlog", func(t *typeState) bool { return t.backlog.Pending > 0 }, false},
+	{"held", "Held", func(t *typeState) bool { return t.held && !t.silent }, false},
+	{"unserved", "Nobody drains", (*typeState).unserved, true},
+	{"silent", "Holder silent", func(t *typeState) bool { return t.silent }, true},
+	{"failing", "Failing", func(t *typeState) bool { return t.failing != "" || t.file.damaged != "" }, true},
+	{"paused", "Paused or limited", func(t *typeState) bool { return !t.settings.IsZero() }, false},
 }
 
 var typeSorts = []typeOrder{
@@ -176,6 +177,7 @@ type option struct {
 	Value, Name, Link string
 	Count             string
 	Chosen, Empty     bool
+	Alarm             bool // a person may have to look
 }
 
 type total struct{ Name, Value string }
@@ -234,7 +236,7 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
 	}
 	for k, f := range typeStates {
-		d.States = append(d.States, option{f.value, f.name, link("state", f.value), count(counts[k]), k == state, counts[k] == 0})
+		d.States = append(d.States, option{f.value, f.name, link("state", f.value), count(counts[k]), k == state, counts[k] == 0, f.alarm && counts[k] > 0})
 	}
 	for k, f := range typeSorts {
 		d.Sorts = append(d.Sorts, option{Value: f.value, Name: f.name, Chosen: k == sorted})

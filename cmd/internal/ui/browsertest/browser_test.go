@@ -10,6 +10,7 @@ import (
 	"net/http/httputil"
 	"net/url"
 	"strings"
+	"sync/atomic"
 	"testing"
 
 	"github.com/chromedp/cdproto/input"
@@ -169,8 +170,13 @@ func TestRestart(t *testing.T) {
 		return func() { u.Close(); s.Close(); <-done }
 	}
 	stop := start(l)
+	t.Cleanup(func() { stop() })
+	var refused atomic.Int64
 	backend, _ := url.Parse("http://" + addr)
-	strip := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(backend) }, ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) { w.WriteHeader(http.StatusBadGateway) }}
+	strip := &httputil.ReverseProxy{Rewrite: func(r *httputil.ProxyRequest) { r.SetURL(backend) }, ErrorHandler: func(w http.ResponseWriter, _ *http.Request, _ error) {
+		w.WriteHeader(http.StatusBadGateway)
+		refused.Add(1)
+	}}
 	proxy := httptest.NewServer(http.StripPrefix("/ops/fencepost", strip))
 	t.Cleanup(proxy.Close)
 
@@ -185,12 +191,12 @@ func TestRestart(t *testing.T) {
 		p.is(`document.getElementById("state").textContent`, "not connected, trying again")
 		p.is(backlog, "40")
 	}
+	until(t, "the proxy has answered without its server", func() bool { return refused.Load() > 0 })
 	ack(t, e.Backend.Queue, "invoices", 15)
 	if l, err = net.Listen("tcp", addr); err != nil {
 		t.Fatal(err)
 	}
 	stop = start(l)
-	t.Cleanup(func() { stop() })
 	for _, p := range []*tab{direct, behind} {
 		p.is(backlog, "25")
 		p.is(`document.getElementById("state").textContent`, "live")
