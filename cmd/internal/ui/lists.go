@@ -45,7 +45,10 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 	d := &workersData{Types: plural(len(s.types), "type", "types")}
 	most, least := 0, -1
 	for _, m := range s.members {
-		if most = max(most, len(m.Held)); s.now.Sub(m.Seen) < memberSilent && (least < 0 || len(m.Held) < least) {
+		if s.now.Sub(m.Seen) >= memberSilent {
+			continue
+		}
+		if most = max(most, len(m.Held)); least < 0 || len(m.Held) < least {
 			least = len(m.Held)
 		}
 	}
@@ -53,13 +56,14 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 		row := workerRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Version: m.Version, Started: date(m.Started), Seen: span(s.now.Sub(m.Seen)) + " ago",
 			Holds: count(len(m.Held)), Idle: count(len(m.Idle)), Leaving: count(len(m.Leaving)), Most: "no limit", Serves: strings.Join(m.Types, ", ")}
 		if most > 0 {
-			row.Share = 100 * len(m.Held) / most
+			row.Share = min(100*len(m.Held)/most, 100)
 		}
 		if m.MaxTypes > 0 {
 			row.Most = "at most " + count(m.MaxTypes)
 		}
 		switch {
 		case s.now.Sub(m.Seen) >= memberSilent:
+			row.Holds, row.Idle, row.Leaving, row.Share = "–", "–", "–", 0 // what it said then is not true any more
 			row.Badges = append(row.Badges, badge{"bad", "not seen", "It has sent no heartbeat for a while: it is dead, or cut off. Others take its types over."})
 		case m.Stopping:
 			row.Badges = append(row.Badges, badge{"note", "stopping", "It takes no new types, and leaves what it holds to others."})

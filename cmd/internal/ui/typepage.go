@@ -73,7 +73,7 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 		row := servingRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Role: "stands by", Seen: span(max(s.now.Sub(m.Seen), 0)) + " ago", Holds: slices.Contains(m.Held, t.name)}
 		switch {
 		case s.now.Sub(m.Seen) >= memberSilent:
-			row.Role = "not seen"
+			row.Role, row.Holds = "not seen", false
 		case row.Holds && slices.Contains(m.Leaving, t.name):
 			row.Role = "gives it back"
 		case row.Holds:
