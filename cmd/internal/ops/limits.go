@@ -97,7 +97,7 @@ func (h hosts) check(next http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if !h.allow(r.Host) { // rule: a page of a stranger must not read what is answered here
 			name := hostname(r.Host)
-			http.Error(w, fmt.Sprintf("this worker does not answer for %q; if that is a name of its own, start it with --listen-host %s", name, name),
+			http.Error(w, fmt.Sprintf("this program does not answer for %q; if that is a name of its own, start it with --listen-host %s", name, name),
 				http.StatusMisdirectedRequest)
 			return
 		}

@@ -55,7 +55,7 @@ type Options struct {
 type Server struct {
 	opts     Options
 	listener net.Listener
-	http     http.Server
+	http     *http.Server
 	served   chan struct{}
 	metrics  *metrics.Metrics
 	registry *prometheus.Registry
@@ -69,16 +69,39 @@ type Server struct {
 
 // Listen opens the address and answers from then on: that the worker is not ready yet.
 func Listen(o Options) (*Server, error) {
-	host, port, err := net.SplitHostPort(o.Addr)
-	if err != nil || port == "" {
-		return nil, cli.Usagef("--listen %q is not an address; write it as in %s", o.Addr, addrHelp)
-	}
-	// rule: without a host this machine only. Go would take all its addresses, and nothing here asks for a password.
-	l, err := net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
+	l, host, err := Open(o.Addr)
 	if err != nil {
-		return nil, listenError(o.Addr, err)
+		return nil, err
 	}
 	return serve(l, host, o), nil
+}
+
+// Open opens an address that --listen names. host is the one in it, "" if there is none.
+func Open(addr string) (l net.Listener, host string, err error) {
+	host, port, err := net.SplitHostPort(addr)
+	if err != nil || port == "" {
+		return nil, "", cli.Usagef("--listen %q is not an address; write it as in %s", addr, addrHelp)
+	}
+	// rule: without a host this machine only. Go would take all its addresses, and not everything that listens asks for a password.
+	l, err = net.Listen("tcp", net.JoinHostPort(cmp.Or(host, "127.0.0.1"), port))
+	if err != nil {
+		return nil, "", listenError(addr, err)
+	}
+	return l, host, nil
+}
+
+// NewServer returns a server that answers with h, within the limits of this package: the time and the
+// number of clients, and the names under which it may be asked for: that of its address, host, and names.
+func NewServer(h http.Handler, host string, names []string) *http.Server {
+	return &http.Server{
+		Handler:           hostsOf(host, names).check(h),
+		ReadHeaderTimeout: headerTimeout,
+		ReadTimeout:       readTimeout,
+		WriteTimeout:      writeTimeout, // rule: who does not read its answer holds it for this long, and not for good
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeader,
+		ConnState:         (&conns{since: map[net.Conn]uint64{}}).changed,
+	}
 }
 
 // serve answers at l, which was opened for host.
@@ -100,15 +123,7 @@ func serve(l net.Listener, host string, o Options) *Server {
 		mux.HandleFunc("GET /debug/pprof/symbol", pprof.Symbol)
 		mux.HandleFunc("GET /debug/pprof/trace", pprof.Trace)
 	}
-	s.http = http.Server{
-		Handler:           hostsOf(host, o.Hosts).check(mux),
-		ReadHeaderTimeout: headerTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout, // rule: who does not read its answer holds it for this long, and not for good
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ConnState:         (&conns{since: map[net.Conn]uint64{}}).changed,
-	}
+	s.http = NewServer(mux, host, o.Hosts)
 	go func() {
 		defer close(s.served)
 		s.http.Serve(l) // it ends with Close

@@ -1,0 +1,153 @@
+package ui
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/hmac"
+	"crypto/rand"
+	"crypto/sha256"
+	"fmt"
+	"net"
+	"net/http"
+	"net/netip"
+	"slices"
+	"strings"
+	"sync"
+
+	"golang.org/x/crypto/bcrypt"
+)
+
+// Access says which requests are answered. The zero value answers all.
+type Access struct {
+	Users   *Users         // answered with a user's name and password; nil: without
+	Header  string         // of a proxy that has asked for a password itself, and names the user in it; "" is none
+	Proxies []netip.Prefix // whose Header is believed
+}
+
+// dearChecks are passwords that are looked at at a time: bcrypt is slow, as it should be.
+const dearChecks = 2
+
+// Users are names and the bcrypt hashes of their passwords. Safe for concurrent use.
+type Users struct {
+	hashes map[string][]byte
+	nobody []byte // compared for a name that there is not, so that it takes as long
+	dear   chan struct{}
+	key    []byte
+
+	mu    sync.Mutex
+	known map[[sha256.Size]byte]bool // names and passwords that were right, under key
+}
+
+// ParseUsers reads lines of name:hash, as htpasswd -B prints them. Empty lines and those that begin with # are passed over.
+func ParseUsers(text []byte) (*Users, error) {
+	u := &Users{hashes: map[string][]byte{}, dear: make(chan struct{}, dearChecks), key: make([]byte, 32), known: map[[sha256.Size]byte]bool{}}
+	rand.Read(u.key)
+	lines := bufio.NewScanner(bytes.NewReader(text))
+	cost := bcrypt.MinCost
+	for n := 1; lines.Scan(); n++ {
+		line := strings.TrimSpace(lines.Text())
+		if line == "" || line[0] == '#' {
+			continue
+		}
+		// rule: no error tells what a line says.
+		name, hash, ok := strings.Cut(line, ":")
+		if !ok || name == "" {
+			return nil, fmt.Errorf("line %d is not a user: write lines as in name:$2y$10$…, which htpasswd -nB name prints", n)
+		}
+		c, err := bcrypt.Cost([]byte(hash))
+		if err != nil {
+			return nil, fmt.Errorf("line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)
+		}
+		if u.hashes[name] != nil {
+			return nil, fmt.Errorf("line %d names a user for a second time; leave one line for each user", n)
+		}
+		u.hashes[name], cost = []byte(hash), max(cost, c)
+	}
+	if err := lines.Err(); err != nil {
+		return nil, err
+	}
+	if len(u.hashes) == 0 {
+		return nil, fmt.Errorf("it names no user; htpasswd -nB name prints a line for it")
+	}
+	var err error
+	u.nobody, err = bcrypt.GenerateFromPassword(u.key[:16], cost)
+	return u, err
+}
+
+// right tells whether a password is that of a user.
+func (u *Users) right(ctx context.Context, name, password string) bool {
+	mac := hmac.New(sha256.New, u.key)
+	mac.Write([]byte(fmt.Sprint(len(name), ":", name, password)))
+	key := [sha256.Size]byte(mac.Sum(nil))
+	u.mu.Lock()
+	ok := u.known[key]
+	u.mu.Unlock()
+	if ok {
+		return true
+	}
+	select {
+	case u.dear <- struct{}{}:
+		defer func() { <-u.dear }()
+	case <-ctx.Done():
+		return false
+	}
+	hash, there := u.hashes[name]
+	if !there {
+		hash = u.nobody
+	}
+	// bcrypt takes 72 bytes; a longer password is none that was hashed whole.
+	if len(password) > 72 || bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
+		return false
+	}
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	u.known[key] = true // one per user at most
+	return true
+}
+
+type userKey struct{}
+
+// userOf returns the name of the user that a request is from, "" if nobody asked for one.
+func userOf(r *http.Request) string {
+	name, _ := r.Context().Value(userKey{}).(string)
+	return name
+}
+
+// check answers only those requests that may be answered.
+func (a Access) check(u *UI, next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		name := ""
+		switch {
+		case a.Header != "":
+			// rule: a name in a header counts only if a trusted proxy has put it there.
+			if name = r.Header.Get(a.Header); !a.believed(r.RemoteAddr) || name == "" || len(r.Header.Values(a.Header)) > 1 {
+				u.o.Log.Warn().Str("from", r.RemoteAddr).Msg("a request was refused: it did not come from a trusted proxy, or named no user")
+				http.Error(w, "this page is answered only to the proxy in front of it, for a user that it names", http.StatusForbidden)
+				return
+			}
+		case a.Users != nil:
+			given, password, _ := r.BasicAuth()
+			if !a.Users.right(r.Context(), given, password) {
+				if given != "" {
+					u.o.Log.Warn().Str("from", r.RemoteAddr).Str("user", given).Msg("a request was refused: wrong name or password")
+				}
+				w.Header().Set("WWW-Authenticate", `Basic realm="Fencepost", charset="UTF-8"`)
+				http.Error(w, "name and password, please", http.StatusUnauthorized)
+				return
+			}
+			name = given
+		}
+		next.ServeHTTP(w, r.WithContext(context.WithValue(r.Context(), userKey{}, name)))
+	})
+}
+
+// believed tells whether an address is that of a trusted proxy.
+func (a Access) believed(remote string) bool {
+	host, _, err := net.SplitHostPort(remote)
+	if err != nil {
+		return false
+	}
+	addr, err := netip.ParseAddr(host)
+	return err == nil && slices.ContainsFunc(a.Proxies, func(p netip.Prefix) bool { return p.Contains(addr.Unmap()) })
+}

@@ -1,0 +1,472 @@
+package ui
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// A page of messages or letters: so many, or fewer that are large.
+var pageLimit = queue.Limit{Messages: pageRows, Bytes: 8 << 20}
+
+// workerRow is a worker replica.
+type workerRow struct {
+	Instance, Host, Version, Started, Seen string
+	Holds, Idle, Leaving                   string
+	Share                                  int // of the most that one holds, in percent, for a bar
+	Most                                   string
+	Serves                                 string
+	Badges                                 []badge
+	Errors                                 []typeError
+}
+
+type typeError struct{ Type, Link, Text string }
+
+type workersData struct {
+	Rows     []workerRow
+	Types    string
+	Spread   string
+	Unserved []typeLink
+	More     int
+}
+
+type typeLink struct{ Name, Link string }
+
+func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
+	d := &workersData{Types: plural(len(s.types), "type", "types")}
+	most, least := 0, -1
+	for _, m := range s.members {
+		if s.now.Sub(m.Seen) >= memberSilent {
+			continue
+		}
+		if most = max(most, len(m.Held)); least < 0 || len(m.Held) < least {
+			least = len(m.Held)
+		}
+	}
+	for _, m := range s.members {
+		row := workerRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Version: m.Version, Started: date(m.Started), Seen: span(s.now.Sub(m.Seen)) + " ago",
+			Holds: count(len(m.Held)), Idle: count(len(m.Idle)), Leaving: count(len(m.Leaving)), Most: "no limit", Serves: strings.Join(m.Types, ", ")}
+		if most > 0 {
+			row.Share = min(100*len(m.Held)/most, 100)
+		}
+		if m.MaxTypes > 0 {
+			row.Most = "at most " + count(m.MaxTypes)
+		}
+		switch {
+		case s.now.Sub(m.Seen) >= memberSilent:
+			row.Holds, row.Idle, row.Leaving, row.Share = "–", "–", "–", 0 // what it said then is not true any more
+			row.Badges = append(row.Badges, badge{"bad", "not seen", "It has sent no heartbeat for a while: it is dead, or cut off. Others take its types over."})
+		case m.Stopping:
+			row.Badges = append(row.Badges, badge{"note", "stopping", "It takes no new types, and leaves what it holds to others."})
+		default:
+			row.Badges = append(row.Badges, badge{"good", "alive", ""})
+		}
+		for _, typ := range slices.Sorted(keys(m.Errors)) {
+			row.Errors = append(row.Errors, typeError{typ, u.typeLink(typ).Link, m.Errors[typ]})
+		}
+		if len(row.Errors) > 0 {
+			row.Badges = append(row.Badges, badge{"bad", plural(len(row.Errors), "type fails", "types fail"), ""})
+		}
+		d.Rows = append(d.Rows, row)
+	}
+	if n := living(s); n > 1 {
+		d.Spread = fmt.Sprintf("%s hold between %s and %s types each.", plural(n, "worker", "workers"), count(least), count(most))
+	}
+	for i := range s.types {
+		t := &s.types[i]
+		if !slices.ContainsFunc(s.members, func(m queue.Member) bool { return serves(m, t.name) && s.now.Sub(m.Seen) < memberSilent }) {
+			if len(d.Unserved) == 20 {
+				d.More++
+				continue
+			}
+			d.Unserved = append(d.Unserved, u.typeLink(t.name))
+		}
+	}
+	return &view{"workers", "Workers", d}, nil
+}
+
+func keys[V any](m map[string]V) func(func(string) bool) {
+	return func(yield func(string) bool) {
+		for k := range m {
+			if !yield(k) {
+				return
+			}
+		}
+	}
+}
+
+// serves tells whether a worker would take a type.
+func serves(m queue.Member, typ string) bool {
+	return slices.ContainsFunc(m.Types, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+}
+
+// typeLink is a type, with a link unless its name is one that no type may have.
+func (u *UI) typeLink(typ string) typeLink {
+	if queue.ValidateType(typ) != nil {
+		return typeLink{Name: typ}
+	}
+	return typeLink{typ, u.link("types", typ)}
+}
+
+// lockRow is a lock with all that hold it and wait for it.
+type lockRow struct {
+	Name, Link     string // of the type, if it is the lock of one
+	Token          string
+	Since, Renewed string
+	Badges         []badge
+	Holders        []holderRow
+	Waiting        []holderRow
+	MoreHolders    int
+	MoreWaiting    int
+	Forced         string
+	Damaged        string
+}
+
+type holderRow struct{ Who, Instance, Lease, Why, Kind, Asked string }
+
+type locksData struct {
+	Action, Query string
+	All           bool
+	Rows          []lockRow
+	Found         int
+	Pager         pager
+	Held, Free    string
+	HeldLink      string
+	AllLink       string
+}
+
+func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
+	q := r.URL.Query()
+	d := &locksData{Action: u.link("locks"), Query: q.Get("q"), All: q.Get("all") == "1"}
+	match, err := matcher(d.Query)
+	if err != nil {
+		return nil, err
+	}
+	page, err := strconv.Atoi(q.Get("page"))
+	if err != nil && q.Get("page") != "" || page < 0 {
+		return nil, badRequest("This address asks for a page of the list that there is not.")
+	}
+	page = max(page, 1)
+	var found []lock.Record
+	held, free := 0, 0
+	for _, l := range s.locks {
+		if !match(l.Name) {
+			continue
+		}
+		shown := l.Held() || l.Damaged != nil || len(l.Queue) > 0
+		if shown {
+			held++
+		} else {
+			free++
+		}
+		if shown || d.All {
+			found = append(found, l)
+		}
+	}
+	d.Held, d.Free, d.Found = count(held), count(free), len(found)
+	link := func(all bool, page int) string {
+		v := url.Values{}
+		if d.Query != "" {
+			v.Set("q", d.Query)
+		}
+		if all {
+			v.Set("all", "1")
+		}
+		if page > 1 {
+			v.Set("page", strconv.Itoa(page))
+		}
+		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	}
+	d.HeldLink, d.AllLink = link(false, 1), link(true, 1)
+	last := max((len(found)+pageRows-1)/pageRows, 1)
+	page = min(page, last)
+	from := (page - 1) * pageRows
+	shown := found[from:min(from+pageRows, len(found))]
+	for _, l := range shown {
+		d.Rows = append(d.Rows, u.lockRow(l, s))
+	}
+	if last > 1 {
+		d.Pager.Text = fmt.Sprintf("%s–%s of %s", count(from+1), count(from+len(shown)), count(len(found)))
+		if page > 1 {
+			d.Pager.First, d.Pager.Previous = link(d.All, 1), link(d.All, page-1)
+		}
+		if page < last {
+			d.Pager.Next = link(d.All, page+1)
+		}
+	}
+	return &view{"locks", "Locks", d}, nil
+}
+
+func (u *UI) lockRow(l lock.Record, s *snapshot) lockRow {
+	const most = 20 // holders and waiters by name
+	row := lockRow{Name: l.Name, Token: strconv.FormatInt(l.Token, 10), Since: "–", Renewed: "–"}
+	if s.typ(l.Name) != nil {
+		row.Link = u.typeLink(l.Name).Link
+	}
+	if l.Damaged != nil {
+		row.Damaged, row.Token = l.Damaged.Error(), "?"
+		row.Badges = []badge{{"bad", "damaged", ""}}
+		return row
+	}
+	if !l.Since.IsZero() {
+		row.Since = span(max(s.now.Sub(l.Since), 0)) + " ago"
+	}
+	silent := false
+	holds := l.Holds()
+	if !l.At.IsZero() {
+		renewed := max(s.now.Sub(l.At), 0)
+		row.Renewed = span(renewed) + " ago"
+		silent = len(holds) > 0 && renewed > holds[0].Lease
+	}
+	switch {
+	case silent:
+		row.Badges = append(row.Badges, badge{"warn", "holder silent", "It was not renewed for a whole lease. It stays listed until another program wants the lock."})
+	case len(holds) > 1:
+		row.Badges = append(row.Badges, badge{"good", "shared", ""})
+	case len(holds) == 1:
+		row.Badges = append(row.Badges, badge{"good", "held", ""})
+	default:
+		row.Badges = append(row.Badges, badge{"quiet", "free", ""})
+	}
+	if n := len(l.Queue); n > 0 {
+		row.Badges = append(row.Badges, badge{"note", count(n) + " in line", ""})
+	}
+	for _, h := range holds[:min(len(holds), most)] {
+		row.Holders = append(row.Holders, holderOf(h))
+	}
+	for _, e := range l.Queue[:min(len(l.Queue), most)] {
+		row.Waiting = append(row.Waiting, holderOf(e.Hold))
+	}
+	row.MoreHolders, row.MoreWaiting = len(holds)-len(row.Holders), len(l.Queue)-len(row.Waiting)
+	if l.Forced != nil {
+		row.Forced = l.Forced.Why
+	}
+	return row
+}
+
+func holderOf(h lock.Hold) holderRow {
+	row := holderRow{Who: fmt.Sprintf("%s pid %d", h.Owner.Host, h.Owner.PID), Instance: h.Owner.Instance, Lease: span(h.Lease), Why: h.Why, Asked: h.Asked, Kind: "alone"}
+	if h.Permits > 0 {
+		row.Kind = fmt.Sprintf("one of at most %s", count(h.Permits))
+	}
+	return row
+}
+
+// delayedMessage is a row of the delayed messages.
+type delayedMessage struct {
+	typeLink
+	ID, Due, In, Published, Size, Preview, Wrong string
+}
+
+type delayedData struct {
+	Action, Type string
+	Rows         []delayedMessage
+	First, Next  string
+	Looked       string // what is left out where a filter hides much
+	Hidden       bool
+}
+
+func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
+	q := r.URL.Query()
+	d := &delayedData{Action: u.link("delayed"), Type: q.Get("type"), Hidden: u.o.HidePayloads}
+	after, err := parseSlot(q.Get("after"))
+	if err != nil {
+		return nil, err
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	link := func(after queue.ScheduleKey) string {
+		v := url.Values{}
+		if d.Type != "" {
+			v.Set("type", d.Type)
+		}
+		if after != (queue.ScheduleKey{}) {
+			v.Set("after", slotText(after))
+		}
+		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	}
+	if q.Get("after") != "" {
+		d.First = link(queue.ScheduleKey{})
+	}
+	const pages = 20 // that a filter may read in vain
+	for range pages {
+		msgs, err := u.o.Backend.Queue.Delayed(r.Context(), after, pageLimit)
+		if err != nil {
+			return nil, err
+		}
+		for i := range msgs {
+			m := &msgs[i]
+			after = queue.ScheduleKeyOf(m)
+			if d.Type != "" && m.Type != d.Type {
+				continue
+			}
+			row := delayedMessage{typeLink: u.typeLink(m.Type), ID: m.ID.String(), Due: date(m.Due), In: "in " + span(m.Due.Sub(s.now)), Published: date(m.ID.Time()), Size: size(int64(len(m.Payload)))}
+			if m.Due.Before(s.now) {
+				row.In = "due for " + span(s.now.Sub(m.Due))
+			}
+			if m.Incomplete {
+				row.Wrong = "cannot be promoted: " + m.Why
+			} else if !d.Hidden {
+				row.Preview = preview(m.Payload)
+			}
+			if d.Rows = append(d.Rows, row); len(d.Rows) == pageRows {
+				break
+			}
+		}
+		if len(msgs) == 0 {
+			return &view{"delayed", "Delayed messages", d}, nil
+		}
+		if len(d.Rows) > 0 {
+			break
+		}
+	}
+	if more, err := u.o.Backend.Queue.Delayed(r.Context(), after, queue.Limit{Messages: 1}); err != nil {
+		return nil, err
+	} else if len(more) > 0 {
+		d.Next = link(after)
+	}
+	if len(d.Rows) == 0 {
+		d.Looked = "There is none of this type among the first " + count(pages*pageRows) + "."
+	}
+	return &view{"delayed", "Delayed messages", d}, nil
+}
+
+// slotText names a slot in a link.
+func slotText(k queue.ScheduleKey) string {
+	return fmt.Sprintf("%d.%s.%s", k.Due.UnixMilli(), k.ID, k.Type)
+}
+
+func parseSlot(s string) (k queue.ScheduleKey, err error) {
+	if s == "" {
+		return k, nil
+	}
+	parts := strings.SplitN(s, ".", 3)
+	if len(parts) == 3 {
+		ms, errDue := strconv.ParseInt(parts[0], 10, 64)
+		id, errID := queue.ParseID(parts[1])
+		if errDue == nil && errID == nil {
+			return queue.ScheduleKey{Due: time.UnixMilli(ms).UTC(), ID: id, Type: parts[2]}, nil
+		}
+	}
+	return k, badRequest("This address continues a list at a place that there is not. Go back to its beginning.")
+}
+
+// letterRow is a dead letter in the list.
+type letterRow struct {
+	typeLink
+	ID, Open, Died, Reason, Attempts, Size, Damaged string
+}
+
+type deadData struct {
+	Action, Type, Reason string
+	Rows                 []letterRow
+	First, Next          string
+	Looked               string
+}
+
+func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
+	q := r.URL.Query()
+	d := &deadData{Action: u.link("dead"), Type: q.Get("type"), Reason: q.Get("reason")}
+	afterType, afterID, err := parseLetter(q.Get("after"))
+	if err != nil {
+		return nil, err
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	link := func(typ string, id queue.ID) string {
+		v := url.Values{}
+		for k, value := range map[string]string{"type": d.Type, "reason": d.Reason} {
+			if value != "" {
+				v.Set(k, value)
+			}
+		}
+		if typ != "" {
+			v.Set("after", id.String()+"."+typ)
+		}
+		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	}
+	if q.Get("after") != "" {
+		d.First = link("", queue.ID{})
+	}
+	types := []string{d.Type}
+	if d.Type == "" {
+		types = types[:0]
+		for i := range s.types {
+			types = append(types, s.types[i].name)
+		}
+	}
+	ctx, cancel := context.WithTimeout(r.Context(), pageTimeout/3)
+	defer cancel()
+	for _, typ := range types {
+		if typ < afterType {
+			continue
+		}
+		after := queue.ID{}
+		if typ == afterType {
+			after = afterID
+		}
+		for {
+			letters, err := u.o.Backend.Queue.DeadLetters(ctx, typ, after, pageLimit)
+			switch {
+			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // what was not looked at is told, and not taken for empty
+				d.Looked, d.Next = "Looking takes long: type "+typ+" and those behind it were not looked at yet.", link(typ, after)
+				return &view{"dead", "Dead letters", d}, nil
+			case err != nil:
+				return nil, err
+			}
+			for i := range letters {
+				l := &letters[i]
+				after = l.ID
+				if strings.Contains(l.Reason, d.Reason) {
+					d.Rows = append(d.Rows, letterRow{u.typeLink(typ), l.ID.String(), u.link("dead", typ, l.ID.String()), date(l.Time), firstLine(l.Reason), count(l.Attempts), size(int64(len(l.Payload))), l.Damaged})
+				}
+				if len(d.Rows) == pageRows {
+					d.Next = link(typ, after)
+					return &view{"dead", "Dead letters", d}, nil
+				}
+			}
+			if len(letters) == 0 {
+				break
+			}
+		}
+	}
+	return &view{"dead", "Dead letters", d}, nil
+}
+
+func parseLetter(s string) (typ string, id queue.ID, err error) {
+	if s == "" {
+		return "", id, nil
+	}
+	text, typ, ok := strings.Cut(s, ".")
+	if id, err = queue.ParseID(text); err != nil || !ok {
+		return "", id, badRequest("This address continues a list at a place that there is not. Go back to its beginning.")
+	}
+	return typ, id, nil
+}
+
+// firstLine is the beginning of a text of several lines.
+func firstLine(s string) string {
+	line, _, more := strings.Cut(strings.TrimSpace(s), "\n")
+	if r := []rune(line); len(r) > 200 {
+		line, more = string(r[:200]), true
+	}
+	if more {
+		line += " …"
+	}
+	return line
+}

@@ -1,0 +1,178 @@
+package ui
+
+import (
+	"bytes"
+	"encoding/hex"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"net/url"
+	"strconv"
+	"strings"
+	"unicode/utf8"
+
+	"github.com/fencepost/fencepost/internal/printable"
+)
+
+const (
+	shownBytes  = 64 << 10  // of a payload, on a page; the whole of it can be downloaded
+	jsonBytes   = 256 << 10 // that are laid out
+	jsonDepth   = 100       // deeper ones would be mostly indentation
+	previewSize = 200       // bytes in a list
+)
+
+// payloadView is a payload as it is shown.
+type payloadView struct {
+	Size     string
+	Hidden   bool
+	Text     string
+	As       string
+	Forms    []option
+	Note     string
+	Download string
+}
+
+// payload shows a payload in the form that the address of the page asks for, or in the one that fits.
+func (u *UI) payload(r *http.Request, p []byte, download string) (*payloadView, error) {
+	v := &payloadView{Size: size(int64(len(p))) + exact(len(p)), Hidden: u.o.HidePayloads, Download: download, As: r.URL.Query().Get("as")}
+	if v.Hidden {
+		return v, nil
+	}
+	laidOut, whyNot := layOut(p)
+	switch {
+	case v.As != "":
+	case whyNot == "" && len(p) > 0 && (p[0] == '{' || p[0] == '['):
+		v.As = "json"
+	case utf8.Valid(p):
+		v.As = "text"
+	default:
+		v.As = "hex"
+	}
+	switch v.As {
+	case "json":
+		if v.Text = printableText(cut(laidOut)); whyNot != "" {
+			v.Note = whyNot
+		} else if len(laidOut) > shownBytes {
+			v.Note = "This is the beginning; download the payload for all of it."
+		}
+	case "text":
+		v.Text = printableText(cut(p))
+		if !utf8.Valid(p) {
+			v.Note = "It is not UTF-8 text: bytes that are none are shown as \\x and two digits. "
+		}
+	case "hex":
+		v.Text = hex.Dump(p[:min(len(p), shownBytes/4)])
+		if len(p) > shownBytes/4 {
+			v.Note = fmt.Sprintf("These are the first %s; download the payload for all of it.", size(shownBytes/4))
+		}
+	default:
+		return nil, badRequest("A payload is shown as text, json or hex.")
+	}
+	if v.As == "text" && len(p) > shownBytes {
+		v.Note += fmt.Sprintf("These are the first %s; download the payload for all of it.", size(shownBytes))
+	}
+	for _, as := range []string{"text", "json", "hex"} {
+		q := url.Values{"as": {as}}
+		v.Forms = append(v.Forms, option{Name: map[string]string{"text": "Text", "json": "JSON", "hex": "Hex"}[as], Link: "?" + q.Encode(), Chosen: as == v.As})
+	}
+	return v, nil
+}
+
+// exact tells the bytes of a size that was rounded.
+func exact(n int) string {
+	if n < 1024 {
+		return ""
+	}
+	return " (" + count(n) + " bytes)"
+}
+
+// cut returns the beginning of a text.
+func cut(p []byte) []byte {
+	if len(p) <= shownBytes {
+		return p
+	}
+	n := shownBytes
+	for n > shownBytes-utf8.UTFMax && !utf8.RuneStart(p[n]) {
+		n--
+	}
+	return p[:n]
+}
+
+// layOut indents JSON, or says why it does not.
+func layOut(p []byte) (laidOut []byte, whyNot string) {
+	if len(p) > jsonBytes {
+		return nil, fmt.Sprintf("It is larger than %s, and not laid out as JSON.", size(jsonBytes))
+	}
+	depth, deepest, quoted := 0, 0, false
+	for i := 0; i < len(p); i++ {
+		switch c := p[i]; {
+		case quoted && c == '\\':
+			i++
+		case c == '"':
+			quoted = !quoted
+		case quoted:
+		case c == '{' || c == '[':
+			depth++
+			deepest = max(deepest, depth)
+		case c == '}' || c == ']':
+			depth--
+		}
+	}
+	if deepest > jsonDepth {
+		return nil, "It is nested too deeply to be laid out as JSON."
+	}
+	var b bytes.Buffer
+	if err := json.Indent(&b, p, "", "  "); err != nil {
+		return nil, "It is not JSON: " + err.Error() + "."
+	}
+	return b.Bytes(), ""
+}
+
+// preview is the beginning of a payload, on one line.
+func preview(p []byte) string {
+	text := string(p[:min(len(p), previewSize)])
+	if len(p) > previewSize {
+		for n := 0; n < utf8.UTFMax && !utf8.ValidString(text); n++ { // a character that was cut
+			text = text[:len(text)-1]
+		}
+		if !utf8.ValidString(text) {
+			text = string(p[:previewSize])
+		}
+		text += " …"
+	}
+	return printable.Text(strings.Join(strings.Fields(text), " "))
+}
+
+// printableText is a text whose lines stay lines. It is made printable here, although the page is, too: a template would replace
+// some of what is not printable, instead of showing what it is.
+func printableText(p []byte) string { return string(printable.Lines(string(p), "")) }
+
+// download sends a payload as it is, for a browser to save and never to show.
+func (u *UI) download(w http.ResponseWriter, r *http.Request, name string, get func(*http.Request) ([]byte, error)) {
+	if u.o.HidePayloads { // rule: with --hide-payloads nobody gets one, by any address
+		http.Error(w, "payloads are hidden: this program was started with --hide-payloads", http.StatusForbidden)
+		return
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return
+	}
+	defer done()
+	p, err := get(r)
+	if err != nil {
+		status := http.StatusServiceUnavailable
+		if e := (*pageError)(nil); errors.As(err, &e) {
+			status = e.status
+		}
+		http.Error(w, u.clean(err), status)
+		return
+	}
+	w.Header().Set("Content-Type", "application/octet-stream")
+	w.Header().Set("Content-Length", strconv.Itoa(len(p)))
+	w.Header().Set("Content-Disposition", `attachment; filename="`+name+`"`)
+	w.Write(p)
+}
+
+// header is a header of a message.
+type header struct{ Key, Value string }

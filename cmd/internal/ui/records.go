@@ -1,0 +1,348 @@
+package ui
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"io"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// recordRow is a record in a list, or in its place what cannot be read.
+type recordRow struct {
+	Index, Link, Time, ID, Epoch, Size, Preview string
+	Headers                                     int
+	Kind                                        string // what it is, if it is no ordinary message
+	Damage                                      string
+	Unsettled                                   bool // the registry does not know it yet
+}
+
+// recordsPage is a part of the list.
+type recordList struct {
+	rows  []recordRow
+	first uint64 // the index of the first row
+	next  uint64 // what to go on with
+	end   bool   // there is nothing behind it
+}
+
+// open opens the file that has a record, or else the one behind it, and returns the file's place in the chain.
+func (u *UI) open(ctx context.Context, f files, index uint64) (*storage.Reader, int, error) {
+	at := 0
+	for i, l := range f.Chain { // of several that have it, as after a compaction, the newest
+		if l.Type != "" && l.First <= index {
+			at = i
+		}
+	}
+	r, err := storage.OpenReader(f.Chain[at].Path, storage.ReaderOptions{FS: u.o.Files.fs(ctx), From: index})
+	return r, at, err
+}
+
+// each calls do with the records from an index on, or with what is wrong in the place of some, until it returns false. end tells whether
+// there are no more.
+func (u *UI) each(ctx context.Context, f files, index uint64, do func(*storage.Record, error) bool) (end bool, err error) {
+	r, at, err := u.open(ctx, f, index)
+	if err != nil {
+		return false, err
+	}
+	defer func() { r.Close() }()
+	last := ""
+	for {
+		rec, err := r.Next()
+		switch {
+		case ctx.Err() != nil:
+			return false, context.Cause(ctx)
+		case errors.Is(err, io.EOF) && at+1 < len(f.Chain) && r.Sealed() != nil:
+			index = max(index, r.NextIndex())
+			r.Close()
+			at++
+			if r, err = storage.OpenReader(f.Chain[at].Path, storage.ReaderOptions{FS: u.o.Files.fs(ctx), From: index}); err != nil {
+				return false, err
+			}
+		case errors.Is(err, io.EOF):
+			return true, nil
+		case err != nil && (!errors.Is(err, storage.ErrIntegrity) || err.Error() == last): // the same again: there is no way on behind it
+			return false, err
+		case err != nil:
+			last = err.Error()
+			if !do(nil, err) {
+				return false, nil
+			}
+		default:
+			if !do(&rec, nil) {
+				return false, nil
+			}
+		}
+	}
+}
+
+// readRecords reads a part of the list.
+func (u *UI) readRecords(ctx context.Context, f files, index uint64, most int, t *typeState) (page recordList, err error) {
+	page.first, page.next = index, index
+	read := int64(0)
+	page.end, err = u.each(ctx, f, index, func(rec *storage.Record, wrong error) bool {
+		if len(page.rows) == most || read > pageLimit.Bytes {
+			return false
+		}
+		if wrong != nil {
+			page.rows = append(page.rows, recordRow{Damage: u.clean(wrong)})
+			return true
+		}
+		read += int64(len(rec.Payload))
+		page.next = rec.Index + 1
+		page.rows = append(page.rows, u.recordRow(rec, t))
+		return true
+	})
+	return page, err
+}
+
+func (u *UI) recordRow(rec *storage.Record, t *typeState) recordRow {
+	row := recordRow{Index: count(rec.Index), Link: u.link("types", t.name, "records", strconv.FormatUint(rec.Index, 10)), Time: date(rec.When()), ID: idText(rec.ID), Epoch: strconv.FormatUint(rec.Epoch, 10),
+		Size: size(int64(len(rec.Payload))), Headers: len(rec.Headers), Kind: kindText(rec.Kind), Unsettled: t.file.known && rec.Index >= t.file.DurableIndex}
+	if !u.o.HidePayloads || rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
+		row.Preview = preview(rec.Payload)
+	}
+	return row
+}
+
+func kindText(k storage.Kind) string {
+	switch k {
+	case storage.KindSkipped:
+		return "put aside (dead letter)"
+	case storage.KindAfterGap:
+		return "behind a declared gap"
+	case storage.KindLost:
+		return "lost"
+	}
+	return ""
+}
+
+// idText is the text form of an ID; IDs of other origin are shown in hex.
+func idText(b []byte) string {
+	if len(b) == len(queue.ID{}) {
+		return queue.ID(b).String()
+	}
+	return hex.EncodeToString(b)
+}
+
+type recordsData struct {
+	Row                   typeRow
+	Action, At            string
+	Missing, Trouble      string
+	Rows                  []recordRow
+	First, Previous, Next string
+	Newest                string
+	Found                 string
+	GoOn                  string // where a search goes on
+	Hidden                bool
+	Range                 string
+}
+
+// recordsPage shows records from an index, an ID or a time on.
+func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
+	t, err := typeOf(r, s)
+	if err != nil {
+		return nil, err
+	}
+	q := r.URL.Query()
+	d := &recordsData{Row: u.typeRow(t), Action: u.link("types", t.name, "records"), At: strings.TrimSpace(q.Get("at")), Hidden: u.o.HidePayloads}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx := r.Context()
+	v := &view{"records", "Records of " + t.name, d}
+	f, missing := u.chain(ctx, t)
+	if d.Missing = missing; missing != "" {
+		return v, nil
+	}
+	link := func(index uint64) string {
+		return d.Action + "?" + url.Values{"at": {strconv.FormatUint(index, 10)}}.Encode()
+	}
+	d.First, d.Newest = link(f.Chain[0].First), d.Action
+	end := f.next
+	index := end - min(end, pageRows)
+	if d.At != "" {
+		if index, err = u.find(ctx, d, f, q.Get("from")); err != nil {
+			return nil, err
+		}
+		if d.GoOn != "" || d.Trouble != "" {
+			return v, nil
+		}
+	}
+	index = max(index, f.Chain[0].First)
+	page, err := u.readRecords(ctx, f, index, pageRows, t)
+	if err != nil {
+		d.Trouble = u.clean(err)
+	}
+	d.Rows = page.rows
+	if n := len(page.rows); n > 0 {
+		d.Range = fmt.Sprintf("%s to %s of %s", count(index), count(max(page.next, 1)-1), count(end))
+	}
+	if index > f.Chain[0].First {
+		d.Previous = link(max(index-min(index, pageRows), f.Chain[0].First))
+	}
+	if !page.end && page.next > index {
+		d.Next = link(page.next)
+	}
+	return v, nil
+}
+
+// find returns the index of the record that d.At names: by index, by ID, or the first at a time or later. It searches for a while, and then
+// leaves in d where to go on.
+func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (uint64, error) {
+	if i, err := strconv.ParseUint(strings.ReplaceAll(d.At, ",", ""), 10, 64); err == nil && len(d.At) < queue.IDLen {
+		if i >= f.next {
+			d.Trouble = fmt.Sprintf("There is no record %s yet: the file ends at %s.", count(i), count(f.next))
+		}
+		return i, nil
+	}
+	var ids []string
+	var since cli.Since
+	if id, err := queue.ParseID(d.At); err == nil {
+		ids = append(ids, string(id[:]))
+		since.Time = id.Time()
+	}
+	if b, err := hex.DecodeString(d.At); err == nil && len(b) > 0 {
+		ids, since.Time = append(ids, string(b)), time.Time{} // it may be of any time
+	}
+	if ids == nil && since.Set(d.At) != nil {
+		return 0, badRequest("%q is no index, no ID and no time. Write it as in 1234, as the 32 characters of an ID, as 2026-01-31T15:04:05Z, or as 90m for the last 90 minutes.", d.At)
+	}
+	start, err := strconv.ParseUint(from, 10, 64)
+	if err != nil {
+		start = f.Chain[0].First
+	}
+	until := time.Now().Add(searchTime)
+	found, ok, last := uint64(0), false, start
+	end, err := u.each(ctx, f, start, func(rec *storage.Record, wrong error) bool {
+		if wrong != nil {
+			return true
+		}
+		last = rec.Index + 1
+		ok = ids != nil && slices.Contains(ids, string(rec.ID)) || ids == nil && !rec.When().Before(since.Time)
+		found = rec.Index
+		return !ok && time.Now().Before(until)
+	})
+	switch {
+	case err != nil:
+		d.Trouble = u.clean(err)
+	case ok && ids != nil:
+		d.Found = fmt.Sprintf("The message with this ID is record %s.", count(found))
+	case ok:
+		d.Found = fmt.Sprintf("Record %s is the first at %s or later.", count(found), date(since.Time))
+	case end && ids != nil:
+		d.Trouble = "No record has this ID. The message may be pending still, or be a dead letter."
+	case end:
+		d.Trouble = fmt.Sprintf("No record is as late as %s.", date(since.Time))
+	default:
+		d.GoOn = d.Action + "?" + url.Values{"at": {d.At}, "from": {strconv.FormatUint(last, 10)}}.Encode()
+		d.Found = fmt.Sprintf("Not among the records up to %s.", count(last-min(last, 1)))
+	}
+	return found, nil
+}
+
+// record returns the record that an address names. It stays valid.
+func (u *UI) record(ctx context.Context, f files, index uint64) (rec *storage.Record, err error) {
+	var wrong error
+	_, err = u.each(ctx, f, index, func(r *storage.Record, e error) bool {
+		if wrong = e; e == nil && r.Index == index {
+			c := *r
+			c.Payload, c.ID, c.Headers = slices.Clone(r.Payload), slices.Clone(r.ID), slices.Clone(r.Headers)
+			rec = &c
+		}
+		return false
+	})
+	switch {
+	case err != nil:
+		return nil, err
+	case rec != nil:
+		return rec, nil
+	case wrong != nil:
+		return nil, &pageError{http.StatusNotFound, "Record " + count(index) + " cannot be read: " + u.clean(wrong)}
+	}
+	return nil, notFound("There is no record %s in the files that are here.", count(index))
+}
+
+func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
+	t, err := typeOf(r, s)
+	if err != nil {
+		return nil, err
+	}
+	index, err := indexOf(r)
+	if err != nil {
+		return nil, err
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	f, missing := u.chain(r.Context(), t)
+	if missing != "" {
+		return nil, notFound("%s", missing)
+	}
+	rec, err := u.record(r.Context(), f, index)
+	if err != nil {
+		return nil, err
+	}
+	d := &messageData{Row: u.typeRow(t), Kind: "Record", Name: count(index), Back: u.link("types", t.name, "records") + "?" + url.Values{"at": {strconv.FormatUint(index, 10)}}.Encode(), BackName: "Records from here on",
+		Facts: []fact{{Name: "ID", Value: idText(rec.ID)}, {Name: "published", Value: date(rec.When())}, {Name: "epoch of its writer", Value: strconv.FormatUint(rec.Epoch, 10)}}}
+	if k := kindText(rec.Kind); k != "" {
+		d.Facts = append(d.Facts, fact{Name: "kind", Value: k})
+	}
+	if t.file.known {
+		state := "yes"
+		if index >= t.file.DurableIndex {
+			state = "not yet: its writer may be about to"
+		}
+		d.Facts = append(d.Facts, fact{Name: "acknowledged", Value: state})
+	}
+	for _, h := range rec.Headers {
+		d.Headers = append(d.Headers, header{h.Key, u.headerValue(h.Value)})
+	}
+	if index > f.Chain[0].First {
+		d.Previous = u.link("types", t.name, "records", strconv.FormatUint(index-1, 10))
+	}
+	if index+1 < f.next {
+		d.Next = u.link("types", t.name, "records", strconv.FormatUint(index+1, 10))
+	}
+	d.Payload, err = u.payload(r, rec.Payload, u.link("types", t.name, "records", strconv.FormatUint(index, 10), "payload"))
+	return &view{"message", fmt.Sprintf("Record %s of %s", count(index), t.name), d}, err
+}
+
+func (u *UI) recordPayload(w http.ResponseWriter, r *http.Request) {
+	u.download(w, r, "payload-"+fileSafe(r.PathValue("index")), func(r *http.Request) ([]byte, error) {
+		s, failed, _ := u.watch.current(r.Context())
+		if s == nil {
+			return nil, failed
+		}
+		t, err := typeOf(r, s)
+		if err != nil {
+			return nil, err
+		}
+		index, err := indexOf(r)
+		if err != nil {
+			return nil, err
+		}
+		f, missing := u.chain(r.Context(), t)
+		if missing != "" {
+			return nil, notFound("%s", missing)
+		}
+		rec, err := u.record(r.Context(), f, index)
+		if err != nil {
+			return nil, err
+		}
+		return rec.Payload, nil
+	})
+}

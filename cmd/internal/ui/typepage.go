@@ -1,0 +1,407 @@
+package ui
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"net/http"
+	"net/url"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// someRows are shown of a list that has a page of its own.
+const someRows = 10
+
+// typeData is the page of a type.
+type typeData struct {
+	Row      typeRow
+	Lock     []fact
+	Queue    []fact
+	Workers  []servingRow
+	LockLink string
+
+	File    *filePicture
+	Records []recordRow
+	All     string // link to the records
+	Trouble string // why they cannot be shown
+	Pending *pendingList
+}
+
+type fact struct{ Name, Value, Link string }
+
+// servingRow is a worker that would take the type.
+type servingRow struct {
+	Instance, Host, Role, Seen string
+	Holds                      bool
+}
+
+// typeOf returns the type that an address names.
+func typeOf(r *http.Request, s *snapshot) (*typeState, error) {
+	t := s.typ(r.PathValue("type"))
+	if t == nil {
+		return nil, notFound("There is no type %s. Nothing was ever published to it, or the name is spelled otherwise.", r.PathValue("type"))
+	}
+	return t, nil
+}
+
+func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
+	t, err := typeOf(r, s)
+	if err != nil {
+		return nil, err
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	ctx := r.Context()
+	d := &typeData{Row: u.typeRow(t), All: u.link("types", t.name, "records"), LockLink: u.link("locks") + "?" + url.Values{"all": {"1"}, "q": {t.name}}.Encode()}
+	d.describeLock(t, s)
+	if err := u.describeQueue(ctx, d, t, s); err != nil {
+		return nil, err
+	}
+	for _, m := range s.members {
+		if !serves(m, t.name) {
+			continue
+		}
+		row := servingRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Role: "stands by", Seen: span(max(s.now.Sub(m.Seen), 0)) + " ago", Holds: slices.Contains(m.Held, t.name)}
+		switch {
+		case s.now.Sub(m.Seen) >= memberSilent:
+			row.Role, row.Holds = "not seen", false
+		case row.Holds && slices.Contains(m.Leaving, t.name):
+			row.Role = "gives it back"
+		case row.Holds:
+			row.Role = "holds it"
+		case m.Stopping:
+			row.Role = "stopping"
+		}
+		d.Workers = append(d.Workers, row)
+	}
+	chain, missing := u.chain(ctx, t)
+	d.File = u.picture(ctx, t, chain, missing, r.URL.Query().Get("scan") == "1")
+	if missing == "" {
+		end := chain.next
+		page, err := u.readRecords(ctx, chain, end-min(end, someRows), someRows, t)
+		if err != nil {
+			d.Trouble = u.clean(err)
+		}
+		d.Records = page.rows
+		slices.Reverse(d.Records) // the newest first
+	}
+	if d.Pending, err = u.pending(ctx, t, queue.ID{}, someRows, s); err != nil {
+		return nil, err
+	}
+	return &view{"type", t.name, d}, nil
+}
+
+func (d *typeData) describeLock(t *typeState, s *snapshot) {
+	add := func(name, format string, args ...any) {
+		d.Lock = append(d.Lock, fact{Name: name, Value: fmt.Sprintf(format, args...)})
+	}
+	holds := t.lock.Holds()
+	if len(holds) == 0 {
+		state := "free"
+		if t.lock.Name == "" {
+			state = "never used"
+		}
+		add("lock", "%s", state)
+	} else {
+		h := holds[0]
+		add("holder", "%s pid %d", h.Owner.Host, h.Owner.PID)
+		add("instance", "%s", h.Owner.Instance)
+		lease := span(h.Lease)
+		if !t.lock.At.IsZero() {
+			lease = fmt.Sprintf("%s, renewed %s ago", lease, span(t.renewed))
+		}
+		add("lease", "%s", lease)
+		if !t.lock.Since.IsZero() {
+			add("held for", "%s", span(max(s.now.Sub(t.lock.Since), 0)))
+		}
+		if h.Why != "" {
+			add("why", "%s", h.Why)
+		}
+		if h.Asked != "" {
+			add("asked to release", "%s", h.Asked)
+		}
+	}
+	if t.lock.Token != 0 {
+		add("token", "%d", t.lock.Token)
+	}
+	if n := len(t.lock.Queue); n > 0 {
+		add("in line", "%s", count(n))
+	}
+	if t.lock.Forced != nil {
+		add("taken by force", "%s", t.lock.Forced.Why)
+	}
+}
+
+func (u *UI) describeQueue(ctx context.Context, d *typeData, t *typeState, s *snapshot) error {
+	q := u.o.Backend.Queue
+	add := func(name, value, link string) { d.Queue = append(d.Queue, fact{name, value, link}) }
+	pending, oldest := t.backlogText()
+	add("pending", pending, u.link("types", t.name, "pending"))
+	add("oldest", oldest, "")
+	letters, err := q.DeadLetters(ctx, t.name, queue.ID{}, queue.Limit{Messages: 100, Bytes: pageLimit.Bytes})
+	if err != nil {
+		return err
+	}
+	n := count(len(letters))
+	if len(letters) > 0 {
+		more, err := q.DeadLetters(ctx, t.name, letters[len(letters)-1].ID, queue.Limit{Messages: 1})
+		if err != nil {
+			return err
+		}
+		if len(more) > 0 {
+			n += "+"
+		}
+	}
+	filter := "?" + url.Values{"type": {t.name}}.Encode()
+	add("dead letters", n, u.link("dead")+filter)
+	add("delayed", "list", u.link("delayed")+filter)
+	set := t.settings
+	switch {
+	case set.DrainPaused && set.PublishPaused:
+		add("paused", "draining and publishing", "")
+	case set.DrainPaused:
+		add("paused", "draining", "")
+	case set.PublishPaused:
+		add("paused", "publishing", "")
+	}
+	if set.MaxBacklog > 0 {
+		add("limit", plural(set.MaxBacklog, "message", "messages"), "")
+	}
+	if set.Why != "" {
+		add("why", set.Why, "")
+	}
+	if !set.Changed.IsZero() {
+		add("settings changed", span(max(s.now.Sub(set.Changed), 0))+" ago", "")
+	}
+	return nil
+}
+
+// pendingList are messages that wait.
+type pendingList struct {
+	Rows        []pendingRow
+	All         string
+	First, Next string
+	Hidden      bool
+}
+
+type pendingRow struct{ ID, Link, Producer, N, Age, Size, Preview, Wrong string }
+
+func (u *UI) pending(ctx context.Context, t *typeState, after queue.ID, most int, s *snapshot) (*pendingList, error) {
+	d := &pendingList{All: u.link("types", t.name, "pending"), Hidden: u.o.HidePayloads}
+	msgs, err := u.o.Backend.Queue.Fetch(ctx, t.name, after, queue.Limit{Messages: most, Bytes: pageLimit.Bytes})
+	if err != nil {
+		return nil, err
+	}
+	for i := range msgs {
+		m := &msgs[i]
+		row := pendingRow{ID: m.ID.String(), Link: u.link("types", t.name, "pending", m.ID.String()), Producer: fmt.Sprintf("%016x", m.ID.Producer()), N: count(m.ID.N()),
+			Age: span(max(s.now.Sub(m.ID.Time()), 0)), Size: size(int64(len(m.Payload)))}
+		if why := m.Unfit(); why != "" {
+			row.Wrong = "cannot be appended: " + why
+		} else if !d.Hidden {
+			row.Preview = preview(m.Payload)
+		}
+		d.Rows = append(d.Rows, row)
+	}
+	if len(msgs) > 0 {
+		last := msgs[len(msgs)-1].ID
+		more, err := u.o.Backend.Queue.Fetch(ctx, t.name, last, queue.Limit{Messages: 1})
+		if err != nil {
+			return nil, err
+		}
+		if len(more) > 0 {
+			d.Next = d.All + "?" + url.Values{"after": {last.String()}}.Encode()
+		}
+	}
+	return d, nil
+}
+
+type pendingData struct {
+	Row     typeRow
+	Pending *pendingList
+}
+
+func (u *UI) pendingPage(r *http.Request, s *snapshot) (*view, error) {
+	t, err := typeOf(r, s)
+	if err != nil {
+		return nil, err
+	}
+	var after queue.ID
+	text := r.URL.Query().Get("after")
+	if text != "" {
+		if after, err = queue.ParseID(text); err != nil {
+			return nil, badRequest("This address continues the list behind %s, which is no ID.", text)
+		}
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	list, err := u.pending(r.Context(), t, after, pageRows, s)
+	if err != nil {
+		return nil, err
+	}
+	if text != "" {
+		list.First = list.All
+	}
+	return &view{"pending", "Pending messages of " + t.name, &pendingData{u.typeRow(t), list}}, nil
+}
+
+// messageData is the page of one message, wherever it is.
+type messageData struct {
+	Row            typeRow
+	Kind           string
+	Name           string
+	Facts          []fact
+	Wrong          string
+	Headers        []header
+	Payload        *payloadView
+	Previous, Next string
+	Back, BackName string
+}
+
+func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
+	t, err := typeOf(r, s)
+	if err != nil {
+		return nil, err
+	}
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	m, err := u.pendingMessage(r)
+	if err != nil {
+		return nil, err
+	}
+	d := &messageData{Row: u.typeRow(t), Kind: "Pending message", Name: m.ID.String(), Wrong: m.Unfit(), Back: u.link("types", t.name, "pending"), BackName: "All pending messages of " + t.name,
+		Facts: []fact{{Name: "published", Value: date(m.ID.Time())}, {Name: "pending for", Value: span(max(s.now.Sub(m.ID.Time()), 0))},
+			{Name: "producer", Value: fmt.Sprintf("%016x", m.ID.Producer())}, {Name: "number", Value: count(m.ID.N())}}, Headers: u.headersOf(m.Headers)}
+	if !m.Incomplete {
+		d.Payload, err = u.payload(r, m.Payload, u.link("types", t.name, "pending", m.ID.String(), "payload"))
+	}
+	return &view{"message", "Message " + d.Name, d}, err
+}
+
+func (u *UI) pendingMessage(r *http.Request) (m queue.Message, err error) {
+	id, err := queue.ParseID(r.PathValue("id"))
+	if err != nil {
+		return m, badRequest("%s is no ID of a message.", r.PathValue("id"))
+	}
+	msgs, err := u.o.Backend.Queue.Fetch(r.Context(), r.PathValue("type"), id.Prev(), queue.Limit{Messages: 1})
+	if err == nil && (len(msgs) == 0 || msgs[0].ID != id) {
+		return m, notFound("No message %s is pending. A worker may have appended it meanwhile: look for its ID among the records of the file.", id)
+	}
+	if err != nil {
+		return m, err
+	}
+	return msgs[0], nil
+}
+
+func (u *UI) pendingPayload(w http.ResponseWriter, r *http.Request) {
+	u.download(w, r, "payload-"+fileSafe(r.PathValue("id")), func(r *http.Request) ([]byte, error) {
+		m, err := u.pendingMessage(r)
+		return m.Payload, err
+	})
+}
+
+func (u *UI) letter(r *http.Request) (l queue.DeadLetter, err error) {
+	id, err := queue.ParseID(r.PathValue("id"))
+	if err != nil {
+		return l, badRequest("%s is no ID of a message.", r.PathValue("id"))
+	}
+	letters, err := u.o.Backend.Queue.DeadLetters(r.Context(), r.PathValue("type"), id.Prev(), queue.Limit{Messages: 1})
+	if err == nil && (len(letters) == 0 || letters[0].ID != id) {
+		return l, notFound("There is no dead letter %s. It may have been requeued or removed meanwhile.", id)
+	}
+	if err != nil {
+		return l, err
+	}
+	return letters[0], nil
+}
+
+func (u *UI) letterPage(r *http.Request, s *snapshot) (*view, error) {
+	done, err := u.reading(r.Context())
+	if err != nil {
+		return nil, err
+	}
+	defer done()
+	l, err := u.letter(r)
+	if err != nil {
+		return nil, err
+	}
+	row := typeRow{Name: l.Type, Link: u.typeLink(l.Type).Link}
+	if t := s.typ(l.Type); t != nil {
+		row = u.typeRow(t)
+	}
+	d := &messageData{Row: row, Kind: "Dead letter", Name: l.ID.String(), Back: u.link("dead") + "?" + url.Values{"type": {l.Type}}.Encode(), BackName: "All dead letters of " + l.Type,
+		Facts: []fact{{Name: "reason", Value: l.Reason}, {Name: "died", Value: date(l.Time)}, {Name: "attempts", Value: count(l.Attempts)}, {Name: "given up by", Value: cmp.Or(l.Worker, "–")},
+			{Name: "published", Value: date(l.ID.Time())}}, Headers: u.headersOf(l.Headers)}
+	if l.Damaged != "" {
+		d.Wrong = "damaged: " + l.Damaged
+	}
+	if l.Incomplete {
+		d.Wrong = strings.TrimPrefix(d.Wrong+"; its payload cannot be read: "+l.Why, "; ")
+		return &view{"message", "Dead letter " + d.Name, d}, nil
+	}
+	d.Payload, err = u.payload(r, l.Payload, u.link("dead", l.Type, l.ID.String(), "payload"))
+	return &view{"message", "Dead letter " + d.Name, d}, err
+}
+
+func (u *UI) letterPayload(w http.ResponseWriter, r *http.Request) {
+	u.download(w, r, "payload-"+fileSafe(r.PathValue("id")), func(r *http.Request) ([]byte, error) {
+		l, err := u.letter(r)
+		return l.Payload, err
+	})
+}
+
+// headersOf are headers, sorted. Their values belong to the payload.
+func (u *UI) headersOf(m map[string]string) []header {
+	var all []header
+	for _, k := range slices.Sorted(keys(m)) {
+		all = append(all, header{k, u.headerValue(m[k])})
+	}
+	return all
+}
+
+func (u *UI) headerValue(v string) string {
+	if u.o.HidePayloads {
+		return "hidden, " + size(int64(len(v)))
+	}
+	if len(v) > 2000 {
+		return printable.Text(v[:2000]) + " … " + size(int64(len(v)))
+	}
+	return printable.Text(v)
+}
+
+// fileSafe is a text as a part of a file name.
+func fileSafe(s string) string {
+	return strings.Map(func(r rune) rune {
+		if r >= 'a' && r <= 'z' || r >= '0' && r <= '9' {
+			return r
+		}
+		return '-'
+	}, s[:min(len(s), 40)])
+}
+
+// indexOf reads the index in an address.
+func indexOf(r *http.Request) (uint64, error) {
+	i, err := strconv.ParseUint(r.PathValue("index"), 10, 64)
+	if err != nil {
+		return 0, badRequest("%s is no index of a record.", r.PathValue("index"))
+	}
+	return i, nil
+}
+
+// searchTime bounds the search for a record on one page; the next one goes on from there.
+const searchTime = 3 * time.Second

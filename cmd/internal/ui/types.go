@@ -1,0 +1,291 @@
+package ui
+
+import (
+	"cmp"
+	"fmt"
+	"net/http"
+	"net/url"
+	"path"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+const pageRows = 50 // of a table
+
+// badge is a short remark about a type. Its tone is good, note, warn, bad or quiet; the text says the same.
+type badge struct{ Tone, Text, Why string }
+
+// typeRow is a type in the list.
+type typeRow struct {
+	Name, Link      string
+	Backlog, Oldest string
+	Busy            bool // something is pending
+	Rate            string
+	Line, Area      string
+	InFile          string
+	Holder          string
+	Lease           string
+	Token           string
+	Badges          []badge
+}
+
+// typeFilter is a value of the state filter, typeOrder one of the order.
+type (
+	typeFilter struct {
+		value, name string
+		is          func(*typeState) bool
+		alarm       bool // a person may have to look at those
+	}
+	typeOrder struct {
+		value, name string
+		compare     func(a, b *typeState) int
+	}
+)
+
+var typeStates = []typeFilter{
+	{"", "All", func(*typeState) bool { return true }, false},
+	{"backlog", "With backlog", func(t *typeState) bool { return t.backlog.Pending > 0 }, false},
+	{"held", "Held", func(t *typeState) bool { return t.held && !t.silent }, false},
+	{"unserved", "Nobody drains", (*typeState).unserved, true},
+	{"silent", "Holder silent", func(t *typeState) bool { return t.silent }, true},
+	{"failing", "Failing", func(t *typeState) bool { return t.failing != "" || t.file.damaged != "" }, true},
+	{"paused", "Paused or limited", func(t *typeState) bool { return !t.settings.IsZero() }, false},
+}
+
+var typeSorts = []typeOrder{
+	{"", "name", func(a, b *typeState) int { return 0 }},
+	{"oldest", "oldest message", func(a, b *typeState) int { return cmp.Compare(b.backlog.Age, a.backlog.Age) }},
+	{"backlog", "backlog", func(a, b *typeState) int { return cmp.Compare(b.backlog.Pending, a.backlog.Pending) }},
+	{"rate", "rate", func(a, b *typeState) int { return cmp.Compare(b.rate, a.rate) }},
+	{"records", "records in the file", func(a, b *typeState) int { return cmp.Compare(b.file.DurableIndex, a.file.DurableIndex) }},
+}
+
+func (t *typeState) unserved() bool {
+	return !t.held && t.counted && t.backlog.Pending > 0 && !t.settings.DrainPaused
+}
+
+// badges tell what state a type is in, the worst first.
+func (t *typeState) badges() (all []badge) {
+	add := func(tone, text, why string) { all = append(all, badge{tone, text, why}) }
+	if t.file.damaged != "" {
+		add("bad", "file entry damaged", t.file.damaged)
+	}
+	if t.failing != "" {
+		add("bad", "failing", t.failing)
+	}
+	if t.lock.Damaged != nil {
+		add("bad", "lock damaged", t.lock.Damaged.Error())
+	}
+	if t.unserved() {
+		add("warn", "nobody drains it", "Messages are pending, and no worker holds the lock of the type.")
+	}
+	if t.silent {
+		add("warn", "holder silent", "The holder has not renewed the lock for a whole lease. Another worker takes over.")
+	}
+	switch s := t.settings; {
+	case s.DrainPaused && s.PublishPaused:
+		add("note", "paused", s.Why)
+	case s.DrainPaused:
+		add("note", "drain paused", s.Why)
+	case s.PublishPaused:
+		add("note", "publish paused", s.Why)
+	}
+	if t.settings.MaxBacklog > 0 {
+		add("note", "limit "+count(t.settings.MaxBacklog), t.settings.Why)
+	}
+	if t.backlog.Foreign > 0 {
+		add("note", "foreign keys", "Something is stored among the messages that is none.")
+	}
+	for _, h := range t.lock.Holds() {
+		if h.Asked != "" {
+			add("note", "asked to release", h.Asked)
+			break
+		}
+	}
+	switch {
+	case t.held && !t.silent && (t.backlog.Pending > 0 || t.rate > 0):
+		add("good", "draining", "")
+	case t.held && !t.silent:
+		add("good", "held", "")
+	case len(all) == 0:
+		add("quiet", "idle", "")
+	}
+	return all
+}
+
+func (u *UI) typeRow(t *typeState) typeRow {
+	r := typeRow{Name: t.name, Backlog: "?", Oldest: "?", Rate: "–", InFile: "?", Holder: "–", Lease: "–", Token: "–", Badges: t.badges()}
+	if queue.ValidateType(t.name) == nil {
+		r.Link = u.link("types", t.name)
+	}
+	r.Backlog, r.Oldest = t.backlogText()
+	r.Busy = t.backlog.Pending > 0
+	if t.rated {
+		r.Rate = perSecond(t.rate)
+	}
+	r.Line, r.Area = spark(t.rates)
+	if t.file.known {
+		r.InFile = count(t.file.DurableIndex)
+		if !t.file.there {
+			r.InFile = "–"
+		}
+	}
+	if holds := t.lock.Holds(); len(holds) > 0 {
+		h := holds[0]
+		r.Holder, r.Token = fmt.Sprintf("%s pid %d", h.Owner.Host, h.Owner.PID), strconv.FormatInt(t.lock.Token, 10)
+		r.Lease = span(h.Lease)
+		if !t.lock.At.IsZero() {
+			r.Lease = fmt.Sprintf("%s of %s", span(t.renewed), span(h.Lease))
+		}
+	}
+	return r
+}
+
+// backlogText is how much is pending, and for how long. A question mark is for what the server has not answered lately.
+func (t *typeState) backlogText() (pending, oldest string) {
+	if !t.counted {
+		return "?", "?"
+	}
+	if t.backlog.Pending == 0 {
+		return "0", "–"
+	}
+	pending = count(t.backlog.Pending)
+	if t.backlog.Capped {
+		pending += "+"
+	}
+	return pending, span(t.backlog.Age)
+}
+
+// typesData is the page of all types.
+type typesData struct {
+	Action       string
+	Query, State string
+	Sorts        []option
+	States       []option
+	Rows         []typeRow
+	Found, All   int
+	Pager        pager
+	Totals       []total
+	Seen         string
+}
+
+type option struct {
+	Value, Name, Link string
+	Count             string
+	Chosen, Empty     bool
+	Alarm             bool // a person may have to look
+}
+
+type total struct{ Name, Value string }
+
+// pager leads through the pages of a list.
+type pager struct {
+	Text                  string
+	First, Previous, Next string // links; "" where there is none
+}
+
+func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
+	q := r.URL.Query()
+	d := &typesData{Action: u.link("types"), Query: q.Get("q"), State: q.Get("state"), All: len(s.types), Seen: clock(s.at)}
+	state := slices.IndexFunc(typeStates, func(f typeFilter) bool { return f.value == d.State })
+	sorted := slices.IndexFunc(typeSorts, func(f typeOrder) bool { return f.value == q.Get("sort") })
+	page, err := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
+	if state < 0 || sorted < 0 || err != nil || page < 1 {
+		return nil, badRequest("This address asks for a state, an order or a page of the list that there is not.")
+	}
+	match, err := matcher(d.Query)
+	if err != nil {
+		return nil, err
+	}
+	var found []*typeState
+	counts := make([]int, len(typeStates))
+	pending, oldest, rate, capped, unknown := 0, time.Duration(0), 0.0, false, 0
+	for i := range s.types {
+		t := &s.types[i]
+		if !match(t.name) {
+			continue
+		}
+		for k, f := range typeStates {
+			if f.is(t) {
+				counts[k]++
+				if k == state {
+					found = append(found, t)
+				}
+			}
+		}
+		pending, oldest, rate, capped = pending+t.backlog.Pending, max(oldest, t.backlog.Age), rate+t.rate, capped || t.backlog.Capped
+		if !t.counted {
+			unknown++
+		}
+	}
+	slices.SortStableFunc(found, typeSorts[sorted].compare)
+	link := func(key, value string) string {
+		v := url.Values{}
+		for _, k := range []string{"q", "state", "sort"} {
+			if q.Get(k) != "" {
+				v.Set(k, q.Get(k))
+			}
+		}
+		if v.Set(key, value); value == "" {
+			v.Del(key)
+		}
+		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	}
+	for k, f := range typeStates {
+		d.States = append(d.States, option{f.value, f.name, link("state", f.value), count(counts[k]), k == state, counts[k] == 0, f.alarm && counts[k] > 0})
+	}
+	for k, f := range typeSorts {
+		d.Sorts = append(d.Sorts, option{Value: f.value, Name: f.name, Chosen: k == sorted})
+	}
+	d.Found = len(found)
+	last := max((len(found)+pageRows-1)/pageRows, 1)
+	page = min(page, last)
+	from := (page - 1) * pageRows
+	shown := found[from:min(from+pageRows, len(found))]
+	for _, t := range shown {
+		d.Rows = append(d.Rows, u.typeRow(t))
+	}
+	if last > 1 {
+		d.Pager.Text = fmt.Sprintf("%s–%s of %s", count(from+1), count(from+len(shown)), count(len(found)))
+		if page > 1 {
+			d.Pager.First, d.Pager.Previous = link("page", ""), link("page", strconv.Itoa(page-1))
+		}
+		if page < last {
+			d.Pager.Next = link("page", strconv.Itoa(page+1))
+		}
+	}
+	plus := ""
+	if capped || unknown > 0 {
+		plus = "+"
+	}
+	d.Totals = []total{{"types", count(counts[0])}, {"pending", count(pending) + plus}, {"oldest", "–"}, {"into files", perSecond(rate)}, {"workers", count(living(s))}}
+	if pending > 0 {
+		d.Totals[2].Value = span(oldest)
+	}
+	return &view{"types", "Types", d}, nil
+}
+
+// living counts the workers that were seen lately.
+func living(s *snapshot) (n int) {
+	for _, m := range s.members {
+		if s.now.Sub(m.Seen) < memberSilent {
+			n++
+		}
+	}
+	return n
+}
+
+// matcher returns what a filter lets through: names that contain it or, if it has * or ?, that match it.
+func matcher(filter string) (func(string) bool, error) {
+	if !strings.ContainsAny(filter, "*?[") {
+		return func(name string) bool { return strings.Contains(name, filter) }, nil
+	}
+	if _, err := path.Match(filter, ""); err != nil {
+		return nil, badRequest("The filter %q is not a pattern: write * for any text and ? for one character.", filter)
+	}
+	return func(name string) bool { ok, _ := path.Match(filter, name); return ok }, nil
+}

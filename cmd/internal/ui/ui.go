@@ -1,0 +1,375 @@
+package ui
+
+import (
+	"bytes"
+	"cmp"
+	"context"
+	"embed"
+	"errors"
+	"fmt"
+	"hash/fnv"
+	"html/template"
+	"io/fs"
+	"net/http"
+	"net/url"
+	"path"
+	"strings"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/internal/redact"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/rs/zerolog"
+)
+
+//go:embed assets templates
+var content embed.FS
+
+const (
+	pageTimeout    = 15 * time.Second // of what one page asks the server and the disk
+	sendTimeout    = 10 * time.Second // for a viewer to take one event
+	heartbeatEvery = 5 * time.Second  // ui.js counts on it
+	leisure        = 20               // an open page that takes long to make is made again after this many times as long
+	heavyPages     = 2                // pages at a time that read payloads or files, for the sake of memory
+)
+
+// Options of a UI.
+type Options struct {
+	Backend      *fencepost.Backend
+	Files        Files
+	BasePath     string // what stands before all paths, as in /fencepost; "" is none
+	HidePayloads bool
+	Refresh      time.Duration
+	CountUpTo    int
+	Access       Access
+	Log          zerolog.Logger
+}
+
+// UI answers with pages. Safe for concurrent use.
+type UI struct {
+	o       Options
+	watch   *watcher
+	scans   *scanner
+	pages   map[string]*template.Template
+	assets  map[string]asset
+	heavy   chan struct{}
+	stopped context.Context // ends the pages that are open
+	stop    context.CancelFunc
+}
+
+// asset is a file that pages load. Its name changes with its content, so that browsers keep it.
+type asset struct {
+	name, kind string
+	content    []byte
+}
+
+// New returns a UI, which looks at the backend until Close.
+func New(o Options) *UI {
+	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files), pages: map[string]*template.Template{},
+		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages)}
+	u.stopped, u.stop = context.WithCancel(context.Background())
+	for name, kind := range map[string]string{"ui.css": "text/css; charset=utf-8", "ui.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
+		b, err := content.ReadFile("assets/" + name)
+		if err != nil {
+			panic(err) // it is embedded
+		}
+		h := fnv.New64a()
+		h.Write(b)
+		ext := path.Ext(name)
+		u.assets[name] = asset{fmt.Sprintf("%s.%016x%s", strings.TrimSuffix(name, ext), h.Sum64(), ext), kind, b}
+	}
+	layout := template.Must(template.New("").Funcs(template.FuncMap{"asset": func(name string) string { return u.link("assets", u.assets[name].name) }}).
+		ParseFS(content, "templates/layout.html", "templates/parts.html"))
+	files, err := fs.Glob(content, "templates/pages/*.html")
+	if err != nil {
+		panic(err)
+	}
+	for _, f := range files {
+		u.pages[strings.TrimSuffix(path.Base(f), ".html")] = template.Must(template.Must(layout.Clone()).ParseFS(content, f))
+	}
+	return u
+}
+
+// Close ends the open pages, and the looking at backend and files.
+func (u *UI) Close() {
+	u.stop()
+	u.watch.close()
+	u.scans.close()
+}
+
+// link returns the path of a page or asset. What it is made of may be anything.
+func (u *UI) link(parts ...string) string {
+	var b strings.Builder
+	b.WriteString(u.o.BasePath)
+	for _, p := range parts {
+		b.WriteString("/" + url.PathEscape(p))
+	}
+	return b.String()
+}
+
+// Handler answers all requests. Below BasePath and above it there is the same, so it does not matter whether a proxy takes it away.
+func (u *UI) Handler() http.Handler {
+	mux := http.NewServeMux()
+	home := func(w http.ResponseWriter, r *http.Request) {
+		http.Redirect(w, r, u.link("types"), http.StatusSeeOther)
+	}
+	mux.HandleFunc("GET /{$}", home)
+	if u.o.BasePath != "" {
+		mux.HandleFunc("GET "+u.o.BasePath+"/{$}", home)
+		mux.HandleFunc("GET "+u.o.BasePath, home)
+	}
+	page := func(pattern, nav string, make maker) {
+		h := u.page(nav, make)
+		mux.HandleFunc("GET "+pattern, h)
+		if u.o.BasePath != "" {
+			mux.HandleFunc("GET "+u.o.BasePath+pattern, h)
+		}
+	}
+	plain := func(pattern string, h http.HandlerFunc) {
+		mux.HandleFunc("GET "+pattern, h)
+		if u.o.BasePath != "" {
+			mux.HandleFunc("GET "+u.o.BasePath+pattern, h)
+		}
+	}
+	page("/types", "types", u.typesPage)
+	page("/types/{type}", "types", u.typePage)
+	page("/types/{type}/records", "types", u.recordsPage)
+	page("/types/{type}/records/{index}", "types", u.recordPage)
+	page("/types/{type}/pending", "types", u.pendingPage)
+	page("/types/{type}/pending/{id}", "types", u.pendingMessagePage)
+	page("/dead", "dead", u.deadPage)
+	page("/dead/{type}/{id}", "dead", u.letterPage)
+	page("/delayed", "delayed", u.delayedPage)
+	page("/workers", "workers", u.workersPage)
+	page("/locks", "locks", u.locksPage)
+	plain("/types/{type}/records/{index}/payload", u.recordPayload)
+	plain("/types/{type}/pending/{id}/payload", u.pendingPayload)
+	plain("/dead/{type}/{id}/payload", u.letterPayload)
+	plain("/assets/{name}", u.asset)
+	page("/", "", func(*http.Request, *snapshot) (*view, error) {
+		return nil, notFound("There is no such page. The pages are in the list above.")
+	})
+	return headers(u.o.Access.check(u, http.NewCrossOriginProtection().Handler(mux)))
+}
+
+// headers are those of every answer.
+func headers(next http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		h := w.Header()
+		// rule: nothing that stands in a page runs, or asks another server, whatever got into it.
+		h.Set("Content-Security-Policy", "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'")
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Referrer-Policy", "no-referrer")
+		h.Set("Cross-Origin-Opener-Policy", "same-origin")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		next.ServeHTTP(w, r)
+	})
+}
+
+func (u *UI) asset(w http.ResponseWriter, r *http.Request) {
+	for _, a := range u.assets {
+		if a.name == r.PathValue("name") {
+			w.Header().Set("Content-Type", a.kind)
+			w.Header().Set("Cache-Control", "public, max-age=31536000, immutable")
+			w.Write(a.content)
+			return
+		}
+	}
+	http.NotFound(w, r)
+}
+
+// maker makes what a page shows of the last snapshot, and of what it asks itself. The snapshot is never nil.
+type maker func(r *http.Request, s *snapshot) (*view, error)
+
+// view is what a template shows.
+type view struct {
+	template string
+	Title    string
+	Data     any
+}
+
+// frame is what all pages have.
+type frame struct {
+	Title   string
+	Nav     []navItem
+	Home    string
+	Backend string
+	User    string
+	Version string
+	Hidden  bool // payloads
+	Data    any
+	Trouble string // why what is shown is old, or not there
+	Strays  []string
+}
+
+type navItem struct {
+	Name, Link string
+	Here       bool
+}
+
+// pageError is an error that says what its page answers with.
+type pageError struct {
+	status int
+	text   string
+}
+
+func (e *pageError) Error() string { return e.text }
+
+func notFound(format string, args ...any) error {
+	return &pageError{http.StatusNotFound, fmt.Sprintf(format, args...)}
+}
+
+func badRequest(format string, args ...any) error {
+	return &pageError{http.StatusBadRequest, fmt.Sprintf(format, args...)}
+}
+
+// page answers with a page, or with events that hold its changing part.
+func (u *UI) page(nav string, make maker) http.HandlerFunc {
+	return func(w http.ResponseWriter, r *http.Request) {
+		w.Header().Add("Vary", "Accept")
+		if strings.HasPrefix(r.Header.Get("Accept"), "text/event-stream") {
+			u.events(w, r, nav, make)
+			return
+		}
+		html, status, _ := u.make(r, nav, "page", make)
+		w.Header().Set("Content-Type", "text/html; charset=utf-8")
+		w.WriteHeader(status)
+		w.Write(html)
+	}
+}
+
+// events sends the part of a page that changes, whenever it has changed.
+func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make maker) {
+	c := http.NewResponseController(w)
+	c.SetReadDeadline(time.Time{}) // a page may be open for days; what it is sent is bounded below
+	w.Header().Set("Content-Type", "text/event-stream; charset=utf-8")
+	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(u.stopped, cancel)()
+	send := func(event []byte) bool {
+		// Who does not read is given up. Nothing else ends a connection whose other side has gone without a word.
+		c.SetWriteDeadline(time.Now().Add(sendTimeout))
+		_, err := w.Write(event)
+		return err == nil && c.Flush() == nil
+	}
+	heartbeat := time.NewTicker(heartbeatEvery)
+	defer heartbeat.Stop()
+	// wait waits for c, and says meanwhile that the page is what it was.
+	wait := func(c <-chan struct{}) bool {
+		for {
+			select {
+			case <-ctx.Done():
+				return false
+			case <-heartbeat.C:
+				if !send([]byte("event: tick\ndata: unchanged\n\n")) {
+					return false
+				}
+			case <-c:
+				return true
+			}
+		}
+	}
+	var sent []byte
+	for {
+		began := time.Now()
+		html, _, next := u.make(r.WithContext(ctx), nav, "live", make)
+		if ctx.Err() != nil {
+			return
+		}
+		if !bytes.Equal(html, sent) {
+			sent = html
+			if !send(append(append([]byte("data: "), bytes.ReplaceAll(bytes.TrimSpace(html), []byte("\n"), []byte("\ndata: "))...), "\n\n"...)) {
+				return
+			}
+		}
+		// An open page takes a twentieth of the time at most, whatever it reads.
+		rested, cancel := context.WithTimeout(ctx, max(leisure*time.Since(began), u.o.Refresh/2))
+		ok := wait(rested.Done()) && wait(next)
+		cancel()
+		if !ok {
+			return
+		}
+	}
+}
+
+// make makes a page, or its live part. next is closed when there is something newer.
+func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, status int, next <-chan struct{}) {
+	ctx, cancel := context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
+	defer cancel()
+	s, failed, next := u.watch.current(ctx)
+	status = http.StatusOK
+	f := frame{Home: u.link("types"), Backend: u.o.Backend.Name, User: userOf(r), Hidden: u.o.HidePayloads, Version: version}
+	for _, n := range []navItem{{Name: "Types", Link: "types"}, {Name: "Dead letters", Link: "dead"}, {Name: "Delayed", Link: "delayed"}, {Name: "Workers", Link: "workers"}, {Name: "Locks", Link: "locks"}} {
+		f.Nav = append(f.Nav, navItem{n.Name, u.link(n.Link), n.Link == nav})
+	}
+	v := &view{template: "error", Title: "Cannot look"}
+	if s == nil {
+		status = http.StatusServiceUnavailable
+		f.Trouble = fmt.Sprintf("Cannot look at %s: %v", u.o.Backend.Name, u.clean(cmp.Or(failed, errors.New("it has not answered yet"))))
+	} else {
+		if failed != nil {
+			f.Trouble = fmt.Sprintf("Cannot look at %s: %v. What you see is as of %s.", u.o.Backend.Name, u.clean(failed), clock(s.at))
+		}
+		for _, stray := range s.strays {
+			f.Strays = append(f.Strays, stray.String())
+		}
+		made, err := make(r.WithContext(ctx), s)
+		var e *pageError
+		switch {
+		case err == nil:
+			v = made
+		case errors.As(err, &e):
+			status, v = e.status, &view{template: "error", Title: "Not found", Data: e.text}
+			if status == http.StatusBadRequest {
+				v.Title = "Cannot be understood"
+			}
+		default:
+			if cause := context.Cause(ctx); cause != nil {
+				err = cause
+			}
+			status, v = http.StatusServiceUnavailable, &view{template: "error", Title: "Cannot look", Data: u.clean(err)}
+		}
+	}
+	f.Title, f.Data = v.Title, v.Data
+	var b strings.Builder
+	if err := u.pages[v.template].ExecuteTemplate(&b, part, f); err != nil {
+		u.o.Log.Error().Err(err).Str("page", v.template).Msg("a page cannot be made")
+		return []byte("this page cannot be made; the log says why\n"), http.StatusInternalServerError, next
+	}
+	// rule: nothing that is sent can reorder or hide what is beside it. All of it passes here, so no value can be forgotten.
+	return []byte(string(printable.Lines(b.String(), ""))), status, next
+}
+
+// clean is an error without secrets, which calls files of a store by their name and the store's.
+func (u *UI) clean(err error) string {
+	return redact.Text(cli.StoreText(err.Error(), u.o.Files.Name))
+}
+
+// reading limits how many pages read payloads or files at a time.
+func (u *UI) reading(ctx context.Context) (done func(), err error) {
+	select {
+	case u.heavy <- struct{}{}:
+		return func() { <-u.heavy }, nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	}
+}
+
+// Files says where the files are that can be shown.
+type Files struct {
+	Until func(context.Context) storage.FS // of a store; nil: the operating system's
+	Dir   string
+	Place string // as workers tell it to the registry
+	Name  string // of a store, for people; "" is a directory
+}
+
+func (f Files) fs(ctx context.Context) storage.FS {
+	if f.Until == nil {
+		return storage.OS()
+	}
+	return f.Until(ctx)
+}
