@@ -473,7 +473,7 @@ class Publisher:
         if not keys:
             return set()
         try:
-            return {d["_id"] for d in self._majority.find({"_id": {"$in": list(keys)}}, {"_id": 1})}
+            return {d["_id"] for d in self._majority.find({"_id": {"$in": list(keys)}}, {"_id": 1}, batch_size=len(keys) + 1)}
         except mongo.OperationFailure:
             return set()  # a server without this read concern: then duplicates tell, one by one
         except Exception as error:

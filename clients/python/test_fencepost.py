@@ -69,6 +69,10 @@ class Vectors(unittest.TestCase):
         for headers in VECTORS["invalid_headers"]:
             self.assert_invalid(Message("t", b"", headers))
 
+    def test_largest_fits_into_a_document(self):
+        m = fencepost.prepare(Message("t" * 64, b"x" * fencepost.MAX_PAYLOAD, {"k%d." % i: "v" for i in range(255)}))
+        self.assertLess(len(bson.encode(fencepost.encode_document(m.type, "0" * 32, m.payload, m.headers))), 16 << 20)
+
     def test_what_is_no_text(self):
         for message in (Message("t", b"", {"k": 1}), Message("t", b"", {"k": "\ud800"}), Message("t", "\ud800"), Message("t", 7), Message(7, b""),
                         Message("t", b"", {"idempotency-key": "a"}, key="a"), Message("t", b"", key="")):
@@ -150,7 +154,7 @@ class Double:
         if fault == "interrupt":
             raise KeyboardInterrupt
 
-    def find(self, query, *_):
+    def find(self, query, *_, **__):
         return [self.docs[k] for k in query["_id"]["$in"] if k in self.docs]
 
 
@@ -400,11 +404,6 @@ class WithServer(unittest.TestCase):
         with fencepost.Publisher(self.url) as p:
             ids = p.publish_many(Message("orders", str(i), {"i": str(i)}) for i in range(2500))
         self.assertEqual(["orders/" + i for i in ids], [d["_id"] for d in self.db["messages"].find({}, {"_id": 1}).sort("_id", 1)])
-
-    def test_largest(self):
-        with fencepost.Publisher(self.url) as p:
-            p.publish("t", b"x" * fencepost.MAX_PAYLOAD, {"k": "v" * (fencepost.MAX_HEADERS - 1)})
-        self.assertEqual(self.db["messages"].count_documents({}), 1)
 
     def test_what_is_there_counts_as_stored(self):
         with fencepost.Publisher(self.url) as p:

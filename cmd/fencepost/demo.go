@@ -165,7 +165,7 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 	drop := func() error { return nil }
 	if d.url == "" {
 		d.url = "sqlite://" + filepath.Join(d.dir, "fencepost.db")
-	} else if d.url, drop, err = ownDatabase(d.url); err != nil {
+	} else if d.url, drop, err = ownDatabase(d.url, "demo"); err != nil {
 		return nil, err
 	}
 	return func() error {
@@ -181,20 +181,24 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 	}, nil
 }
 
-// ownDatabase puts a fresh database name into a MongoDB URL, so that the demo meets no messages and no registered files
+// ownDatabase puts a fresh database name into a MongoDB URL, so that a command meets no messages and no registered files
 // of others, and returns what drops it.
-func ownDatabase(rawURL string) (string, func() error, error) {
+func ownDatabase(rawURL, command string) (string, func() error, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || (u.Scheme != "mongodb" && u.Scheme != "mongodb+srv") {
 		return rawURL, func() error { return nil }, nil // fencepost.Open says what is wrong with it
 	}
 	if u.Path != "" && u.Path != "/" {
-		return "", nil, cli.Usagef("--url %s: the demo makes a database of its own; leave the database's name out", fencepost.Redact(rawURL))
+		return "", nil, cli.Usagef("--url %s: a database of its own is made for it; leave the database's name out", fencepost.Redact(rawURL))
 	}
 	var r [4]byte
 	rand.Read(r[:])
-	name := "fencepost_demo_" + hex.EncodeToString(r[:])
+	name := "fencepost_" + command + "_" + hex.EncodeToString(r[:])
 	u.Path = "/" + name
+	if q := u.Query(); u.User != nil && !q.Has("authSource") { // else the path would say where the user is defined
+		q.Set("authSource", "admin")
+		u.RawQuery = q.Encode()
+	}
 	return u.String(), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
 		defer cancel()
@@ -204,7 +208,7 @@ func ownDatabase(rawURL string) (string, func() error, error) {
 		}
 		defer client.Disconnect(ctx)
 		if err := client.Database(name).Drop(ctx); err != nil {
-			return fmt.Errorf("drop the demo's database %s: %w", name, err)
+			return fmt.Errorf("drop the database %s: %w", name, err)
 		}
 		return nil
 	}, nil
