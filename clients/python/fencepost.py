@@ -61,6 +61,7 @@ MAX_WAIT = 12 * 3600.0        # of repeat_for and backlog_wait: a consumer remem
 IDLE_ROTATE = 3600.0
 ROTATION_PAUSE = 45.0
 SETTINGS_EVERY = 2.0
+SETTINGS_TIMEOUT = 1.0        # of a read of them
 COUNT_SHARE = 9               # times as long as a count of the backlog took, until the next one
 MAX_BACKLOG = 10_000_000
 _REPEAT_WAIT = (0.05, 5.0)
@@ -512,7 +513,7 @@ class Publisher:
         with self._settings_lock:
             if _now() >= self._settings_until:
                 try:
-                    found = self._types.find({"$or": [{"publish_paused": True}, {"max_backlog": {"$gt": 0}}]}, max_time_ms=1000)
+                    found = self._types.find({"$or": [{"publish_paused": True}, {"max_backlog": {"$gt": 0}}]}, max_time_ms=int(SETTINGS_TIMEOUT * 1000))
                     self._settings = {d["_id"]: _decode_setting(d) for d in found if isinstance(d["_id"], str)}
                 except mongo.PyMongoError:
                     pass

@@ -414,6 +414,9 @@ class WithServer(unittest.TestCase):
         self.assertEqual(self.db["messages"].count_documents({}), 5)
 
     def test_settings_and_threads(self):
+        patch = mock.patch.object(fencepost, "SETTINGS_TIMEOUT", 60.0)  # for a busy server
+        patch.start()
+        self.addCleanup(patch.stop)
         self.db["types"].insert_one({"_id": "limited", "max_backlog": 3})
         self.db["messages"].insert_one({"_id": "limited/of another program", "b": b""})
         self.db["types"].insert_one({"_id": "paused", "publish_paused": True})

@@ -58,6 +58,7 @@ type conn struct {
 type request struct {
 	insert *insertion
 	reads  bool // messages, with read concern majority
+	asks   bool // for settings
 	lose   bool // its answer
 }
 
@@ -170,15 +171,9 @@ func (p *proxy) requests(c *conn) {
 		if m.compressed() {
 			p.record.add("the program compresses its messages, so they cannot be judged; leave compressors out of what it connects with")
 		}
-		req := request{insert: parseInsert(m)}
-		body, _ := m.body()
-		if find, _ := body.Lookup("find").StringValueOK(); find == "messages" {
-			level, _ := body.Lookup("readConcern", "level").StringValueOK()
-			req.reads = level == "majority"
-		}
-		if more, _ := body.Lookup("collection").StringValueOK(); more == "messages" {
-			_, err := body.LookupErr("getMore")
-			req.reads = err == nil
+		req := parseRequest(m)
+		if req.asks {
+			p.record.settings(noAnswer)
 		}
 		var f fault
 		if req.insert != nil {
@@ -211,7 +206,7 @@ func (p *proxy) requests(c *conn) {
 		case killAfter:
 			f.then()
 		}
-		if req.insert != nil || req.reads {
+		if req != (request{}) {
 			c.mu.Lock()
 			c.pending[m.id()] = req
 			c.mu.Unlock()
@@ -256,6 +251,10 @@ func (p *proxy) answers(c *conn) {
 			return
 		case req.insert != nil: // noted before the program can know it
 			p.record.stored(req.insert.stored(m), time.Now())
+		case req.asks:
+			if reply, _ := m.body(); succeeded(reply) {
+				p.record.settings(answered)
+			}
 		default:
 			p.record.stored(found(m), time.Now())
 		}

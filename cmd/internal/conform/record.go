@@ -48,6 +48,7 @@ type record struct {
 	streams map[stream]*series // all there have been
 	current map[int]map[string]stream
 	types   map[string]int // documents
+	asked   map[int]knows  // by run
 	changed chan struct{}  // closed and renewed when something was sent
 }
 
@@ -71,8 +72,31 @@ type series struct {
 }
 
 func newRecord(v *violations) *record {
-	return &record{violations: v, docs: map[string]*sent{}, streams: map[stream]*series{}, current: map[int]map[string]stream{}, types: map[string]int{},
+	return &record{violations: v, docs: map[string]*sent{}, streams: map[stream]*series{}, current: map[int]map[string]stream{}, types: map[string]int{}, asked: map[int]knows{},
 		changed: make(chan struct{})}
+}
+
+// knows is what a run knows of the settings of types.
+type knows int
+
+const (
+	neverAsked knows = iota
+	noAnswer         // to what it asked: then it goes on with what it knew
+	answered
+)
+
+// settings notes that the program asks for settings, or was answered.
+func (r *record) settings(k knows) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.asked[r.run] = max(r.asked[r.run], k)
+}
+
+// knows tells what the present run knows of the settings.
+func (r *record) knows() knows {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.asked[r.run]
 }
 
 // began notes that the program was started again.

@@ -87,6 +87,21 @@ func section(b []byte) (first, rest []byte, ok bool) {
 	return b[:n], b[n:], true
 }
 
+// parseRequest tells what is to be known of a request when it is answered.
+func parseRequest(m wireMessage) request {
+	body, _ := m.body()
+	find, _ := body.Lookup("find").StringValueOK()
+	level, _ := body.Lookup("readConcern", "level").StringValueOK()
+	more, _ := body.Lookup("collection").StringValueOK() // of a getMore
+	return request{insert: parseInsert(m), reads: find == "messages" && level == "majority" || more == "messages", asks: find == "types"}
+}
+
+// succeeded reports whether a reply is one of a command that was carried out.
+func succeeded(reply bson.Raw) bool {
+	ok, _ := reply.Lookup("ok").AsFloat64OK()
+	return ok == 1
+}
+
 // insertion is an insert into the collection messages.
 type insertion struct {
 	keys      []string
@@ -124,8 +139,8 @@ func parseInsert(m wireMessage) *insertion {
 	journal, _ := doc.Lookup("j").BooleanOK()
 	if w != "majority" || !journal {
 		in.relaxed = "none"
-		if doc != nil {
-			in.relaxed = doc.String()
+		if text, err := bson.MarshalExtJSON(doc, false, false); doc != nil && err == nil {
+			in.relaxed = string(text)
 		}
 	}
 	_, err := body.LookupErr("txnNumber")
@@ -136,7 +151,7 @@ func parseInsert(m wireMessage) *insertion {
 // stored tells which of the documents an answer proves to be stored durably.
 func (in *insertion) stored(answer wireMessage) []string {
 	reply, _ := answer.body()
-	if ok, _ := reply.Lookup("ok").AsFloat64OK(); ok != 1 {
+	if !succeeded(reply) {
 		return nil
 	}
 	if _, err := reply.LookupErr("writeConcernError"); err == nil {
