@@ -9,6 +9,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -32,7 +33,11 @@ func conforms(t *testing.T, rounds int, command ...string) result {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), 15*time.Minute)
 	defer cancel()
-	args := []string{"conform", "publisher", "--url", mongotest.URI(t), "--timeout", "5m", "--rounds", fmt.Sprint(rounds), "--"}
+	url := mongotest.URI(t)
+	if !strings.Contains(url, "/?") {
+		url += "/?"
+	}
+	args := []string{"conform", "publisher", "--url", url + "&serverSelectionTimeoutMS=60000", "--timeout", "5m", "--rounds", fmt.Sprint(rounds), "--"}
 	cmd := exec.CommandContext(ctx, filepath.Join(bin, "fencepost"), append(args, command...)...)
 	cmd.Env = kit.Env()
 	out, err := cmd.CombinedOutput()
@@ -90,7 +95,7 @@ func TestConformFindsLiars(t *testing.T) {
 		rounds int
 		says   []string
 	}{
-		"new IDs":     {everyFault, []string{"is in the file 2 times", "was sent before the server had confirmed what is before it"}},
+		"new IDs":     {everyFault, []string{"times, as", "was sent before the server had confirmed what is before it"}},
 		"no majority": {1, []string{`has the write concern {"w":1}`}},
 		"too early":   {1, []string{"before the server had confirmed that it is stored", "was not rejected, although publishing was paused", "while its backlog limit was 5"}},
 	} {
@@ -148,11 +153,15 @@ func liarProcess(lie string) error {
 			Type    string
 			Payload []byte
 			Headers map[string]string
+			Key     string
 		}
 		if err := json.Unmarshal([]byte(text), &l); err != nil {
 			return err
 		}
-		if queue.ValidateType(l.Type) != nil {
+		if l.Key != "" {
+			l.Headers[queue.KeyHeader] = l.Key
+		}
+		if m := (queue.Message{Type: l.Type, Payload: l.Payload, Headers: l.Headers}); m.Validate() != nil {
 			fmt.Println("rejected", l.Line)
 			continue
 		}

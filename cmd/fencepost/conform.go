@@ -108,8 +108,17 @@ func (c *conformPublisher) run(ctx context.Context, cmd *cobra.Command, command 
 	defer func() { err = errors.Join(err, drop()) }()
 	say := func(format string, args ...any) { printable.Fprintf(cmd.OutOrStdout(), format+"\n", args...) }
 	say("server    %s, seed %d", fencepost.Redact(own), c.seed)
+	b, err := cli.Connect(ctx, own, cli.ConnectTimeout, func(reason string) { say("waiting for a usable server: %s", reason) })
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer cancel()
+		err = errors.Join(err, b.Close(closing))
+	}()
 	broken, count, err := conform.Run(ctx, conform.Options{
-		Command: command, URL: own, Target: u.Host, Through: func(addr string) string { return throughProxy(own, addr) },
+		Command: command, Backend: b, Target: u.Host, Through: func(addr string) string { return throughProxy(own, addr) },
 		Rounds: c.rounds, Seed: c.seed, Timeout: c.timeout, Log: say,
 	})
 	if cause := context.Cause(ctx); cause != nil {

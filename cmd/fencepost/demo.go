@@ -35,6 +35,7 @@ import (
 const (
 	demoTimeout = 5 * time.Minute       // the whole demo
 	demoPoll    = 10 * time.Millisecond // looking for a worker to kill
+	dropTimeout = 30 * time.Second      // of a database that a command has made
 	pathHeader  = "path"
 )
 
@@ -200,9 +201,9 @@ func ownDatabase(rawURL, command string) (string, func() error, error) {
 		u.RawQuery = q.Encode()
 	}
 	return u.String(), func() error {
-		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		ctx, cancel := context.WithTimeout(context.Background(), dropTimeout)
 		defer cancel()
-		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(5 * time.Second))
+		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(dropTimeout))
 		if err != nil {
 			return err
 		}

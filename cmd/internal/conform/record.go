@@ -18,17 +18,22 @@ const numberPause = 45 * time.Second
 type violations struct {
 	mu    sync.Mutex
 	texts []string // each once
+	rules map[string]int
 	count int
 }
 
-const maxViolations = 20 // told; the others are counted
+const maxOfRule = 3 // violations of a rule that are told; the others are counted
 
 func (v *violations) add(format string, args ...any) {
 	v.mu.Lock()
 	defer v.mu.Unlock()
 	v.count++
-	if text := fmt.Sprintf(format, args...); len(v.texts) < maxViolations && !slices.Contains(v.texts, text) {
+	if text := fmt.Sprintf(format, args...); v.rules[format] < maxOfRule && !slices.Contains(v.texts, text) {
 		v.texts = append(v.texts, text)
+		if v.rules == nil {
+			v.rules = map[string]int{}
+		}
+		v.rules[format]++
 	}
 }
 

@@ -19,9 +19,9 @@ import (
 // Options say how a publisher is judged.
 type Options struct {
 	Command []string                 // the program
-	URL     string                   // what Target made of the server's
-	Target  string                   // host and port of the server
-	Through func(addr string) string // the URL for a program that goes through a proxy at addr
+	Backend *fencepost.Backend       // a database that nobody else uses
+	Target  string                   // host and port of its server
+	Through func(addr string) string // its URL for a program that goes through a proxy at addr
 	Rounds  int                      // of faults
 	Seed    uint64                   // of what is published, and of the faults
 	Timeout time.Duration            // how long the program may take for its answers, and for its end
@@ -44,10 +44,9 @@ const (
 type runner struct {
 	Options
 	*violations
-	backend *fencepost.Backend
-	proxy   *proxy
-	record  *record
-	rng     *rand.Rand
+	proxy  *proxy
+	record *record
+	rng    *rand.Rand
 
 	run     int
 	program *program
@@ -60,17 +59,12 @@ type runner struct {
 // errBroken ends a judgement early: what is wrong is among the violations, and nothing more can be learned.
 var errBroken = errors.New("the program cannot be judged any further")
 
+// errSlow ends the draining: a server that is too busy, as a rule.
+var errSlow = errors.New("the worker did not drain everything")
+
 // Run judges a publisher. It returns the rules that it broke, and how many times it broke one; err is about what kept Run from judging.
 func Run(ctx context.Context, o Options) (broken []string, count int, err error) {
 	r := &runner{Options: o, violations: &violations{}, rng: rand.New(rand.NewPCG(o.Seed, 0)), changed: make(chan struct{})}
-	if r.backend, err = fencepost.Open(ctx, o.URL); err != nil {
-		return nil, 0, err
-	}
-	defer func() {
-		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-		defer cancel()
-		err = errors.Join(err, r.backend.Close(closing))
-	}()
 	dir, err := os.MkdirTemp("", "fencepost-conform-")
 	if err != nil {
 		return nil, 0, err
@@ -239,10 +233,10 @@ func cause(err error) any {
 // settings sees that the program obeys what operators say about types.
 func (r *runner) settings(ctx context.Context, dir string) error {
 	most, paused := limit, true
-	if _, err := r.backend.Queue.PatchSettings(ctx, typeLimited, queue.SettingsPatch{MaxBacklog: &most}); err != nil {
+	if _, err := r.Backend.Queue.PatchSettings(ctx, typeLimited, queue.SettingsPatch{MaxBacklog: &most}); err != nil {
 		return err
 	}
-	if _, err := r.backend.Queue.PatchSettings(ctx, typePaused, queue.SettingsPatch{PublishPaused: &paused, Why: "conform"}); err != nil {
+	if _, err := r.Backend.Queue.PatchSettings(ctx, typePaused, queue.SettingsPatch{PublishPaused: &paused, Why: "conform"}); err != nil {
 		return err
 	}
 	if err := r.start(); err != nil {
@@ -322,7 +316,8 @@ func (r *runner) full(ctx context.Context, lines []*line) error {
 // pool is a worker for all types.
 func (r *runner) pool(dir string, untilEmpty bool) (*worker.Pool, error) {
 	return worker.New(worker.Config{
-		Queue: r.backend.Queue, Locker: r.backend.Locker, Dir: dir, AllTypes: true, UntilEmpty: untilEmpty,
+		Queue: r.Backend.Queue, Locker: r.Backend.Locker, Dir: dir, AllTypes: true, UntilEmpty: untilEmpty,
+		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond, // what the file cannot take is told, and holds nothing up
 		GapTimeout: 2 * time.Second, HandOver: -1, NoScheduler: true, Storage: storage.Options{AllowOverlay: true}, // the files live as long as the judgement
 	})
 }
@@ -334,12 +329,17 @@ func (r *runner) judge(ctx context.Context, dir string) error {
 		return err
 	}
 	var unfit *worker.UnfitError
-	if err := pool.Run(ctx); errors.As(err, &unfit) {
+	draining, cancel := context.WithTimeoutCause(ctx, r.Timeout, errSlow)
+	defer cancel()
+	switch err := pool.Run(draining); {
+	case errors.As(err, &unfit):
 		r.add("the worker cannot append everything: %v", err)
-	} else if err != nil {
+	case context.Cause(draining) == errSlow:
+		return fmt.Errorf("drain: %w within %v (--timeout)", errSlow, r.Timeout)
+	case err != nil:
 		return fmt.Errorf("drain: %w", err)
 	}
-	types, err := r.backend.Queue.Types(ctx)
+	types, err := r.Backend.Queue.Types(ctx)
 	if err != nil {
 		return err
 	}
@@ -347,7 +347,7 @@ func (r *runner) judge(ctx context.Context, dir string) error {
 	defer r.mu.Unlock()
 	files, messages := map[string][]entry{}, 0
 	for _, typ := range types {
-		letters, err := r.backend.Queue.DeadLetters(ctx, typ, queue.ID{}, queue.Limit{Messages: 10})
+		letters, err := r.Backend.Queue.DeadLetters(ctx, typ, queue.ID{}, queue.Limit{Messages: 10})
 		if err != nil {
 			return err
 		}
