@@ -35,6 +35,13 @@ func TestMain(m *testing.M) {
 	if file := os.Getenv(envPeak); file != "" {
 		os.Exit(peakProcess(file))
 	}
+	if lie := os.Getenv(envLiar); lie != "" {
+		if err := liarProcess(lie); err != nil {
+			fmt.Fprintln(os.Stderr, err)
+			os.Exit(1)
+		}
+		return
+	}
 	flag.Parse()
 	code, err := buildAndRun(m)
 	if err != nil {

@@ -63,7 +63,7 @@ func TestDemoMakesADatabaseOfItsOwn(t *testing.T) {
 		"mongodb://bob:pw@db1":                          "mongodb://bob:pw@db1/NAME?authSource=admin",
 		"mongodb://bob:pw@db1/?authSource=users&tls=on": "mongodb://bob:pw@db1/NAME?authSource=users&tls=on",
 	} {
-		got, _, err := ownDatabase("--url", given)
+		got, _, err := ownDatabase("demo", "--url", given)
 		if err != nil {
 			t.Errorf("%s: %v", given, err)
 			continue

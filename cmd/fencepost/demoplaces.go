@@ -25,17 +25,17 @@ import (
 
 const cleanupTimeout = 30 * time.Second
 
-// ownName returns a name that nobody else uses.
-func ownName(sep string) string {
+// ownName returns a name that nobody else uses, for what a command makes.
+func ownName(command, sep string) string {
 	var r [4]byte
 	rand.Read(r[:])
-	return strings.Join([]string{"fencepost", "demo", hex.EncodeToString(r[:])}, sep)
+	return strings.Join([]string{"fencepost", command, hex.EncodeToString(r[:])}, sep)
 }
 
 // ownURL gives the demo a database of its own, and returns what removes it.
 func (d *demo) ownURL() (drop func() error, err error) {
 	if d.url != "" {
-		d.url, drop, err = ownDatabase("--url", d.url)
+		d.url, drop, err = ownDatabase("demo", "--url", d.url)
 		return drop, err
 	}
 	dir, err := filepath.Abs(d.dir)
@@ -43,17 +43,17 @@ func (d *demo) ownURL() (drop func() error, err error) {
 	return func() error { return nil }, err
 }
 
-// ownDatabase puts a fresh database name into a MongoDB URL, the value of a flag, and returns what
-// drops it.
-func ownDatabase(flag, rawURL string) (string, func() error, error) {
+// ownDatabase puts a fresh database name into a MongoDB URL, the value of a command's flag, and
+// returns what drops it.
+func ownDatabase(command, flag, rawURL string) (string, func() error, error) {
 	u, err := url.Parse(rawURL)
 	if err != nil || !store.IsMongo(rawURL) {
 		return rawURL, func() error { return nil }, nil // opening it tells what is wrong
 	}
 	if u.Path != "" && u.Path != "/" {
-		return "", nil, cli.Usagef("%s %s: the demo makes a database of its own; leave the database's name out", flag, fencepost.Redact(rawURL))
+		return "", nil, cli.Usagef("%s %s: %s makes a database of its own; leave the database's name out", flag, fencepost.Redact(rawURL), command)
 	}
-	name := ownName("_")
+	name := ownName(command, "_")
 	u.Path = "/" + name
 	if q := u.Query(); u.User != nil && !q.Has("authSource") {
 		// Without a database in the URL, users are looked for in admin: so they still are.
@@ -63,13 +63,13 @@ func ownDatabase(flag, rawURL string) (string, func() error, error) {
 	return u.String(), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
-		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(5 * time.Second))
+		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(cleanupTimeout))
 		if err != nil {
 			return err
 		}
 		defer client.Disconnect(ctx)
 		if err := client.Database(name).Drop(ctx); err != nil {
-			return fmt.Errorf("drop the demo's database %s: %w", name, err)
+			return fmt.Errorf("drop the database %s: %w", name, err)
 		}
 		return nil
 	}, nil
@@ -93,18 +93,18 @@ func (d *demo) ownStore() (drop func() error, err error) {
 	case address == "mongodb:":
 		return nothing, nil // it goes with the database
 	case isShared:
-		own := filepath.Join(dir, ownName("-"))
+		own := filepath.Join(dir, ownName("demo", "-"))
 		if err := os.Mkdir(own, 0o700); err != nil {
 			return nil, cli.Usagef("--store %s: %w", cli.StoreName(address), err)
 		}
 		*d.files.address = cli.SharedScheme + own
 		return func() error { return os.RemoveAll(own) }, nil
 	case store.IsMongo(address):
-		*d.files.address, drop, err = ownDatabase("--store", address)
+		*d.files.address, drop, err = ownDatabase("demo", "--store", address)
 		return drop, err
 	}
 	bucket, settings, some := strings.Cut(address, "?")
-	*d.files.address = strings.TrimRight(bucket, "/") + "/" + ownName("-")
+	*d.files.address = strings.TrimRight(bucket, "/") + "/" + ownName("demo", "-")
 	if some {
 		*d.files.address += "?" + settings
 	}

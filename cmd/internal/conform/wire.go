@@ -1,0 +1,193 @@
+package conform
+
+import (
+	"crypto/sha256"
+	"encoding/binary"
+	"errors"
+	"io"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
+)
+
+// MongoDB's wire protocol, as far as it has to be understood: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
+const (
+	headerLen    = 16
+	maxWire      = 48_000_000 // bytes of a message
+	opCompressed = 2012
+	opMsg        = 2013
+)
+
+// wireMessage is a message of the wire protocol.
+type wireMessage []byte
+
+func (m wireMessage) id() uint32        { return binary.LittleEndian.Uint32(m[4:]) }
+func (m wireMessage) answersTo() uint32 { return binary.LittleEndian.Uint32(m[8:]) }
+func (m wireMessage) compressed() bool  { return binary.LittleEndian.Uint32(m[12:]) == opCompressed }
+
+var errNotMongo = errors.New("not a message of MongoDB's wire protocol")
+
+// readWire reads one message: its length, and the rest.
+func readWire(r io.Reader) (wireMessage, error) {
+	var length [4]byte
+	if _, err := io.ReadFull(r, length[:]); err != nil {
+		return nil, err
+	}
+	n := binary.LittleEndian.Uint32(length[:])
+	if n < headerLen || n > maxWire {
+		return nil, errNotMongo
+	}
+	m := make(wireMessage, n)
+	copy(m, length[:])
+	_, err := io.ReadFull(r, m[4:])
+	return m, err
+}
+
+// body returns the command or the reply, and the documents that lie beside it; nil if the message is of another form.
+func (m wireMessage) body() (body bson.Raw, documents []bson.Raw) {
+	if binary.LittleEndian.Uint32(m[12:]) != opMsg || len(m) < headerLen+4 {
+		return nil, nil
+	}
+	rest := []byte(m[headerLen+4:])
+	if m[headerLen]&1 != 0 { // a checksum at the end
+		rest = rest[:max(len(rest)-4, 0)]
+	}
+	for len(rest) > 0 {
+		kind := rest[0]
+		doc, after, ok := section(rest[1:])
+		switch {
+		case !ok:
+			return nil, nil
+		case kind == 0:
+			body = bson.Raw(doc)
+		case kind == 1: // size, name, documents
+			inside := doc[4:]
+			for len(inside) > 0 && inside[0] != 0 {
+				inside = inside[1:]
+			}
+			for inside = inside[min(1, len(inside)):]; len(inside) > 0; {
+				var d []byte
+				if d, inside, ok = section(inside); !ok {
+					return nil, nil
+				}
+				documents = append(documents, d)
+			}
+		}
+		rest = after
+	}
+	return body, documents
+}
+
+// section cuts what begins with its own length.
+func section(b []byte) (first, rest []byte, ok bool) {
+	n, _, ok := bsoncore.ReadLength(b)
+	if !ok || n < 4 || int(n) > len(b) {
+		return nil, nil, false
+	}
+	return b[:n], b[n:], true
+}
+
+// parseRequest tells what is to be known of a request when it is answered.
+func parseRequest(m wireMessage) request {
+	body, _ := m.body()
+	find, _ := body.Lookup("find").StringValueOK()
+	level, _ := body.Lookup("readConcern", "level").StringValueOK()
+	more, _ := body.Lookup("collection").StringValueOK() // of a getMore
+	return request{insert: parseInsert(m), reads: find == "messages" && level == "majority" || more == "messages", asks: find == "types"}
+}
+
+// succeeded reports whether a reply is one of a command that was carried out.
+func succeeded(reply bson.Raw) bool {
+	ok, _ := reply.Lookup("ok").AsFloat64OK()
+	return ok == 1
+}
+
+// insertion is an insert into the collection messages.
+type insertion struct {
+	keys      []string
+	sums      [][sha256.Size]byte
+	unordered bool
+	relaxed   string // the write concern, if it is not the one that is wanted
+	retryable bool
+}
+
+// parseInsert returns nil if a request is not an insert into messages.
+func parseInsert(m wireMessage) *insertion {
+	body, documents := m.body()
+	name, ok := body.Lookup("insert").StringValueOK()
+	if body == nil || !ok || name != "messages" {
+		return nil
+	}
+	if list, ok := body.Lookup("documents").ArrayOK(); ok {
+		values, _ := list.Values()
+		for _, v := range values {
+			d, _ := v.DocumentOK()
+			documents = append(documents, d)
+		}
+	}
+	in := &insertion{}
+	for _, d := range documents {
+		key, _ := d.Lookup("_id").StringValueOK() // "" is no ID, and is judged as such
+		in.keys, in.sums = append(in.keys, key), append(in.sums, sha256.Sum256(d))
+	}
+	if ordered, ok := body.Lookup("ordered").BooleanOK(); ok && !ordered {
+		in.unordered = true
+	}
+	concern := body.Lookup("writeConcern")
+	doc, _ := concern.DocumentOK()
+	w, _ := doc.Lookup("w").StringValueOK()
+	journal, _ := doc.Lookup("j").BooleanOK()
+	if w != "majority" || !journal {
+		in.relaxed = "none"
+		if text, err := bson.MarshalExtJSON(doc, false, false); doc != nil && err == nil {
+			in.relaxed = string(text)
+		}
+	}
+	_, err := body.LookupErr("txnNumber")
+	in.retryable = err == nil
+	return in
+}
+
+// stored tells which of the documents an answer proves to be stored durably.
+func (in *insertion) stored(answer wireMessage) []string {
+	reply, _ := answer.body()
+	if !succeeded(reply) {
+		return nil
+	}
+	if _, err := reply.LookupErr("writeConcernError"); err == nil {
+		return nil
+	}
+	list, ok := reply.Lookup("writeErrors").ArrayOK()
+	if !ok {
+		return in.keys
+	}
+	values, err := list.Values()
+	if err != nil || len(values) == 0 {
+		return in.keys
+	}
+	first, _ := values[0].DocumentOK()
+	at, _ := first.Lookup("index").AsInt64OK()
+	if code, _ := first.Lookup("code").AsInt64OK(); code == codeDuplicateKey {
+		at++ // it was there already
+	}
+	return in.keys[:min(max(int(at), 0), len(in.keys))]
+}
+
+const codeDuplicateKey = 11000
+
+// found returns the keys of the documents that the answer to a find has.
+func found(answer wireMessage) (keys []string) {
+	reply, _ := answer.body()
+	cursor, _ := reply.Lookup("cursor").DocumentOK()
+	for _, batch := range []string{"firstBatch", "nextBatch"} {
+		list, _ := cursor.Lookup(batch).ArrayOK()
+		values, _ := list.Values()
+		for _, v := range values {
+			d, _ := v.DocumentOK()
+			if key, ok := d.Lookup("_id").StringValueOK(); ok {
+				keys = append(keys, key)
+			}
+		}
+	}
+	return keys
+}
