@@ -17,7 +17,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost/lock/locktest"
-	"github.com/fencepost/fencepost/storage"
 )
 
 // What is checked when a run has healed: files, locks, registry, processes.
@@ -41,12 +40,12 @@ func (r *run) check(ctx context.Context) {
 	if left := processesWith(r.dir); len(left) > 0 {
 		r.violate("end", "processes are left: %q", left)
 	}
-	if out, code, err := r.output(ctx, "doctor", "--url", r.url, "--dir", r.data); err != nil || code != 0 {
+	if out, code, err := r.output(ctx, slices.Concat([]string{"doctor", "--url", r.url}, r.place())...); err != nil || code != 0 {
 		r.violate("registry", "fencepost doctor: exit code %d, %v\n%s", code, err, out)
 	}
 	for _, m := range append(r.workers, r.producers...) {
-		// The network of a container goes with it, and with the network the word that a connection has ended.
-		if m.link == nil || r.hosts != nil && slices.Contains(r.workers, m) {
+		// The network of a host goes with it, and with the network the word that a connection has ended.
+		if m.link == nil || (r.hosts != nil || r.scenario.nodes) && slices.Contains(r.workers, m) {
 			continue
 		}
 		if !r.await(ctx, 10*time.Second, func(context.Context) bool { now, _ := m.link.connections(); return now == 0 }) {
@@ -101,11 +100,15 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 	var files []verified
 	var last verified
 	for generation := uint64(1); ; generation++ {
-		path := filepath.Join(r.data, storage.GenerationName(typ, generation))
-		if _, err := os.Stat(path); err != nil {
+		path, there := r.generation(ctx, typ, generation)
+		if !there {
 			break
 		}
-		out, code, err := r.output(ctx, "verify", "--deep", "--json", path)
+		in := []string{path}
+		if r.address != "" {
+			in = append([]string{"--url", r.url, filepath.Base(path)}, r.place()...)
+		}
+		out, code, err := r.output(ctx, slices.Concat([]string{"verify", "--deep", "--json"}, in)...)
 		if err != nil || code != 0 {
 			r.violate("verify", "%s: exit code %d, %v\n%s", path, code, err, out)
 		}
@@ -117,7 +120,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 		last, files = v, append(files, v)
 		r.result.Epochs += len(v.Regions)
 		r.result.Void += v.Void + v.Torn
-		ours, code, err := r.output(ctx, "cat", "--format", "json", path)
+		ours, code, err := r.output(ctx, slices.Concat([]string{"cat", "--format", "json"}, in)...)
 		if err != nil || code != 0 {
 			r.violate("cat", "%s: exit code %d, %v", path, code, err)
 		}

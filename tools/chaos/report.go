@@ -38,7 +38,7 @@ func writeReport(out io.Writer, path string) error {
 	var violations []result
 	versions := map[string][]result{} // by commit and machine
 	for _, r := range all {
-		key := r.Scenario + " | " + r.Backend
+		key := r.Scenario + " | " + job{backend: r.Backend, store: r.Store}.where()
 		if rows[key] == nil {
 			rows[key] = &tally{}
 		}
@@ -56,8 +56,11 @@ func writeReport(out io.Writer, path string) error {
 	fmt.Fprintf(&page, "| scenario | backend | runs | held | violated | not made | faults | confirmed | unknown | refused | sessions | void bytes | recovered in s, median / most |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, sc := range scenarios {
 		for _, b := range backends {
-			if row := rows[sc.name+" | "+b]; row != nil {
-				fmt.Fprintf(&page, "| %s | %s | %s\n", sc.name, b, row)
+			for _, store := range append([]string{""}, stores...) {
+				where := job{backend: b, store: store}.where()
+				if row := rows[sc.name+" | "+where]; row != nil {
+					fmt.Fprintf(&page, "| %s | %s | %s\n", sc.name, where, row)
+				}
 			}
 		}
 	}
