@@ -70,7 +70,12 @@ func writeReport(out io.Writer, path string) error {
 	for i, kind := range kinds {
 		kinds[i] = fmt.Sprintf("%s %s", kind, comma(total.faults[kind]))
 	}
-	fmt.Fprintf(&page, "%s.\n\n## Seeds\n\n| commit | machine | runs | seeds |\n|---|---|--:|---|\n", strings.Join(kinds, ", "))
+	fmt.Fprintf(&page, "%s.\n\n", strings.Join(kinds, ", "))
+	if total.late != (lateCreates{}) {
+		fmt.Fprintf(&page, "Creates of slots that were delivered when their sender had given them up: %s. Of these %s created the slot, and %s found another one there.\n\n",
+			comma(total.late.Created+total.late.Taken), comma(total.late.Created), comma(total.late.Taken))
+	}
+	fmt.Fprintf(&page, "## Seeds\n\n| commit | machine | runs | seeds |\n|---|---|--:|---|\n")
 	for _, version := range slices.SortedFunc(maps.Keys(versions), func(a, b string) int { return versions[a][0].Time.Compare(versions[b][0].Time) }) {
 		var seeds []uint64
 		for _, r := range versions[version] {
@@ -118,6 +123,7 @@ type tally struct {
 	runs, confirmed, unknown, refused, inFiles, epochs int
 	void                                               int64
 	verdicts, faults                                   map[string]int
+	late                                               lateCreates
 	recovery                                           []float64
 }
 
@@ -129,6 +135,7 @@ func (t *tally) add(r result) {
 	t.verdicts[r.Verdict]++
 	t.confirmed, t.unknown, t.refused = t.confirmed+r.Confirmed, t.unknown+r.Unknown, t.refused+r.Refused
 	t.inFiles, t.epochs, t.void = t.inFiles+r.InFiles, t.epochs+r.Epochs, t.void+r.Void
+	t.late.Created, t.late.Taken = t.late.Created+r.Late.Created, t.late.Taken+r.Late.Taken
 	for kind, n := range r.Faults {
 		t.faults[kind] += n
 	}

@@ -30,7 +30,7 @@ import (
 // Bounds of a run. They are no measurements: a machine may be busy with other things, and only what never ends is a violation. What a run
 // really took is in its result.
 const (
-	startWithin   = time.Minute
+	startWithin   = 3 * time.Minute
 	endWithin     = 2 * time.Minute // producers, once there are no faults any more
 	recoverWithin = 4 * time.Minute // until all is drained: one lease and some seconds, says the README, after the faults
 	checkWithin   = 2 * time.Minute
@@ -359,13 +359,10 @@ func (r *run) holder(ctx context.Context, typ string) *member {
 
 // doHarm does what the seed says, and undoes all of it.
 func (r *run) doHarm(ctx context.Context) {
+	// Something is to be at stake: a message is confirmed, and somebody holds a type.
 	r.await(ctx, startWithin, func(ctx context.Context) bool {
-		for _, typ := range r.types {
-			if r.holder(ctx, typ) != nil {
-				return true
-			}
-		}
-		return false
+		known, err := readJournals(r.dir)
+		return err == nil && known.count(confirmed) > 0 && slices.ContainsFunc(r.types, func(typ string) bool { return r.holder(ctx, typ) != nil })
 	})
 	harm, heal := context.WithCancel(ctx)
 	defer heal()
