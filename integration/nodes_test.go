@@ -52,6 +52,10 @@ func TestHostsThatShareNothing(t *testing.T) {
 }
 
 func hostsThatShareNothing(t *testing.T, kind string, messages int, options ...string) {
+	const (
+		lease = 4 * time.Second
+		long  = 20 * time.Minute // for all messages, on a busy machine
+	)
 	uri, _ := mongotest.Fresh(t)
 	server, err := url.Parse(uri)
 	must(t, err)
@@ -66,9 +70,13 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, options ...s
 	for i := range messages {
 		fmt.Fprintf(&want, "%07d all work and no play makes Jack a dull boy\n", i)
 	}
-	mustRun(t, strings.NewReader(want.String()), "producer", "publish", "--quiet", "--url", uri, "--type", "orders", "-")
+	file := filepath.Join(t.TempDir(), "messages")
+	must(t, os.WriteFile(file, []byte(want.String()), 0o600))
+	publish := start(t, "producer", "producer", "publish", "--quiet", "--url", uri, "--type", "orders", file)
+	if code := publish.wait(t, long); code != 0 {
+		t.Fatalf("publish ended with %d", code)
+	}
 
-	const lease = 4 * time.Second
 	type host struct {
 		node   *kit.Node
 		worker *process
@@ -124,7 +132,7 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, options ...s
 	if *nodeMessages > 0 && took > lease+5*time.Second {
 		t.Errorf("another host went on after %v; want a lease of %v and 5 s at most", took, lease)
 	}
-	eventually(t, 10*time.Minute, "everything drained", func() bool { return pending() == 0 })
+	eventually(t, long, "everything drained", func() bool { return pending() == 0 })
 	t.Logf("drained after %v", time.Since(off).Round(10*time.Millisecond))
 	for name, h := range hosts {
 		if name == first {

@@ -62,7 +62,7 @@ func TestBadInput(t *testing.T) {
 		"--scenario bogus":                    "kill, freeze",
 		"--backend oracle":                    "mongodb, sqlite",
 		"--scenario network --backend sqlite": "no sense",
-		"--scenario nodes --backend sqlite":   "no sense",
+		"--store mongodb --backend sqlite":    "no sense",
 		"--store tape":                        "mongodb, s3, shared",
 		"--duration soon":                     "--duration",
 		"--runs -1":                           "--runs",

@@ -31,6 +31,7 @@
 // was carried out, or refuse what it is asked for as a store does that is full, or whose credentials were revoked. Of MongoDB it makes these
 // answers up, too: the servers of tests have no users. The gateways are killed and frozen themselves. What is shared is one ext4 that is
 // mounted into each host, in place of NFS, whose client takes a kernel that has it: so its faults are those of the disk, and a host that may only read.
+// On the embedded backend the hosts have the directory of the queue's database in common, in place of a server, and nothing else.
 //
 // A run's faults begin within three leases. Then everything is undone, the producers end, the backlog has to be drained, and the workers
 // have to end cleanly. What is checked then is in check.go and run.go, and check_test.go shows that each kind of damage is found.

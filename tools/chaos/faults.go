@@ -249,7 +249,7 @@ var (
 		return fmt.Sprintf("%s stopped, started again after %v", m.name, d), m.up()
 	}}
 
-	unplug = fault{name: "unplug", mongodb: true, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	unplug = fault{name: "unplug", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		d := r.lasting(rng)
 		plug, err := m.unplug()

@@ -25,6 +25,16 @@ func (r *run) storing(ctx context.Context, rng *rand.Rand) (m *member, role stri
 	return any, "worker"
 }
 
+// ways are the links of a member: to the server and to the store, if it has them.
+func (m *member) ways() (links []*link) {
+	for _, l := range []*link{m.link, m.store} {
+		if l != nil {
+			links = append(links, l)
+		}
+	}
+	return links
+}
+
 // onSome does something to the links between the store and one worker, or all of them; it says to whom.
 func (r *run) onSome(rng *rand.Rand, do func(*link)) string {
 	whom, name := r.workers, "all"
@@ -60,14 +70,16 @@ var (
 			}
 			err = errors.Join(err, m.thaw())
 		case "cut":
-			m.link.sever(true)
-			m.store.sever(true)
+			for _, l := range m.ways() {
+				l.sever(true)
+			}
 			wait(ctx, d)
 		case "none":
 			wait(ctx, d)
 		}
-		m.link.heal()
-		m.store.heal()
+		for _, l := range m.ways() {
+			l.heal()
+		}
 		return fmt.Sprintf("up to %d creates of %s, %s, delivered after %v (%s)", n, m.name, role, d, what), err
 	}}
 
@@ -101,19 +113,25 @@ var (
 		if rng.IntN(20) == 0 {
 			d, ctx = time.Minute, context.WithoutCancel(ctx) // longer than anybody tries again, whatever the plan says
 		}
-		silent := rng.IntN(2) == 0
-		for _, m := range r.workers {
-			if silent {
-				m.store.set(func(l *link) { l.stalled = [2]bool{true, true} })
-			} else {
-				m.store.sever(true)
+		how := rng.IntN(4)
+		var to []*link
+		whom := r.onSome(rng, func(l *link) { to = append(to, l) })
+		for _, l := range to {
+			switch how {
+			case 0:
+				l.sever(true)
+			case 1:
+				l.set(func(l *link) { l.stalled = [2]bool{true, true} })
+			default:
+				l.set(func(l *link) { l.stalled[how-2] = true })
 			}
 		}
 		wait(ctx, d)
-		for _, m := range r.workers {
-			m.store.heal()
+		for _, l := range to {
+			l.heal()
 		}
-		return fmt.Sprintf("store gone for all for %v (silent: %v)", d, silent), nil
+		what := []string{"cut", "silent both ways", "silent on the way there", "silent on the way back"}[how]
+		return fmt.Sprintf("the way to the store %s for %s for %v", what, whom, d), nil
 	}}
 
 	storeSlow = fault{name: "store slow", stores: linked, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {

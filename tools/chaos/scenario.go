@@ -40,7 +40,7 @@ var scenarios = []scenario{
 	{name: "nodes", text: "workers on hosts that share nothing (network namespaces, file systems of their own), files in a store: hosts switched off, frozen, cut off from queue, store or both; " +
 		"creates delivered after a takeover; the store full, slow, gone, answering errors after it did what it was asked for, and refusing credentials",
 		faults:   []fault{kill, freeze, unplug, network, answers, release, scale, late, late, storeAnswers, storeTrouble, storeGone, storeSlow, gatewayDown, diskFull, diskStuck, readOnly},
-		together: 3, nodes: true},
+		together: 3, sqlite: true, nodes: true},
 	{name: "election", text: "the primary of a replica set steps down, beside kill", faults: []fault{stepDown, kill}, together: 1, election: true},
 	{name: "clock", text: "wall clocks of workers and producers jump by up to an hour, both ways (a build in which the product's own time.Now is shifted), beside kill and freeze",
 		faults: []fault{clockJump, clockJump, kill, freeze}, together: 2, sqlite: true, variant: "clock"},

@@ -317,16 +317,16 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
-	if r.backend == "sqlite" {
-		r.url = "sqlite://" + filepath.Join(r.dir, "queue.db")
-		return nil
-	}
-	uri := s.shared
 	if r.scenario.nodes {
 		if err := s.nodes(); err != nil {
 			return fmt.Errorf("%w: %w", errNotHere, err)
 		}
 	}
+	if r.backend == "sqlite" {
+		r.url = "sqlite://" + filepath.Join(r.queueDir(), "queue.db")
+		return os.MkdirAll(r.queueDir(), 0o700)
+	}
+	uri := s.shared
 	if r.scenario.hosts {
 		if r.hosts, err = s.hosts(ctx, r.programs); err != nil {
 			return fmt.Errorf("%w: %w", errNotHere, err)

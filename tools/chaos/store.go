@@ -74,6 +74,9 @@ func (r *run) files(m *member, url string) []string {
 	return r.place()
 }
 
+// queueDir is where an embedded database is.
+func (r *run) queueDir() string { return filepath.Join(r.dir, "queue") }
+
 // node makes a worker's host.
 func (r *run) node(m *member) (err error) {
 	if m.node, err = kit.NewNode(m.name, r.programs.dir); err != nil {
@@ -84,6 +87,12 @@ func (r *run) node(m *member) (err error) {
 			r.failed(err)
 		}
 	})
+	if r.backend == "sqlite" {
+		// The queue has no server: this one directory is everybody's, in place of it.
+		if err := m.node.Mount(r.queueDir()); err != nil {
+			return err
+		}
+	}
 	if r.store == "shared" {
 		return m.node.Mount(r.data)
 	}
