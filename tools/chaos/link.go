@@ -248,9 +248,10 @@ func (l *link) pass(w *wire, direction int, message []byte) (fate, []byte) {
 	l.mu.Lock()
 	switch {
 	case direction == toClient && late:
-		if r.create && l.isTaken(message) {
+		switch {
+		case r.create && l.isTaken(message):
 			l.ended.Taken++
-		} else if r.create {
+		case r.create && l.isDone(message):
 			l.ended.Created++
 		}
 		l.mu.Unlock()

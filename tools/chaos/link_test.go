@@ -236,3 +236,23 @@ func TestLinkToSlots(t *testing.T) {
 		t.Errorf("one create is answered with an error: find %d, another collection %d, insert %d, again %d", f, o, i, again)
 	}
 }
+
+func TestLateCreatesAreJudgedByTheirAnswers(t *testing.T) {
+	taken := bson.D{{Key: "n", Value: 0}, {Key: "writeErrors", Value: bson.A{bson.D{{Key: "code", Value: 11000}, {Key: "errmsg", Value: "E11000 duplicate key"}}}}, {Key: "ok", Value: 1.0}}
+	for name, tc := range map[string]struct {
+		protocol
+		answer      []byte
+		done, taken bool
+	}{
+		"inserted": {wireProtocol{}, wireMessage(t, 1, bson.D{{Key: "n", Value: 1}, {Key: "ok", Value: 1.0}}), true, false},
+		"E11000":   {wireProtocol{}, wireMessage(t, 1, taken), false, true},
+		"an error": {wireProtocol{}, wireMessage(t, 1, bson.D{{Key: "ok", Value: 0.0}, {Key: "code", Value: 91}}), false, false},
+		"200":      {objectProtocol{}, []byte("HTTP/1.1 200 OK\r\n\r\n"), true, false},
+		"412":      {objectProtocol{}, []byte("HTTP/1.1 412 Precondition Failed\r\n\r\n"), false, true},
+		"a 503":    {objectProtocol{}, []byte("HTTP/1.1 503 Slow Down\r\n\r\n"), false, false},
+	} {
+		if done, taken := tc.isDone(tc.answer), tc.isTaken(tc.answer); done != tc.done || taken != tc.taken {
+			t.Errorf("%s: done %v, taken %v", name, done, taken)
+		}
+	}
+}

@@ -23,7 +23,8 @@ type protocol interface {
 	// isStore tells whether a request is about files, and isCreate whether it creates a slot.
 	isStore(request []byte) bool
 	isCreate(request []byte) bool
-	// isTaken tells whether the answer to a create is that there is another value.
+	// isDone tells whether the answer to a create is that it was carried out, isTaken that there is another value.
+	isDone(answer []byte) bool
 	isTaken(answer []byte) bool
 	// answer is what a server in trouble answers.
 	answer(request []byte, t trouble) []byte
@@ -84,6 +85,10 @@ const slotsValue = "\x00\x06\x00\x00\x00slots\x00"
 func (wireProtocol) isStore(request []byte) bool { return strings.Contains(head(request), slotsValue) }
 func (wireProtocol) isCreate(request []byte) bool {
 	return strings.Contains(head(request), "\x02insert"+slotsValue)
+}
+func (wireProtocol) isDone(answer []byte) bool {
+	// ok: 1.0
+	return strings.Contains(head(answer), "\x01ok\x00\x00\x00\x00\x00\x00\x00\xf0\x3f") && !strings.Contains(head(answer), "writeErrors")
 }
 func (wireProtocol) isTaken(answer []byte) bool { return strings.Contains(head(answer), "E11000") }
 
@@ -148,6 +153,9 @@ func (objectProtocol) read(w *wire, direction int) ([]byte, error) {
 func (objectProtocol) operation([]byte) bool        { return true }
 func (objectProtocol) isStore([]byte) bool          { return true }
 func (objectProtocol) isCreate(request []byte) bool { return bytes.HasPrefix(request, []byte("PUT ")) }
+func (objectProtocol) isDone(answer []byte) bool {
+	return bytes.HasPrefix(answer, []byte("HTTP/1.1 200"))
+}
 func (objectProtocol) isTaken(answer []byte) bool {
 	return bytes.HasPrefix(answer, []byte("HTTP/1.1 412"))
 }
