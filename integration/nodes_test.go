@@ -89,6 +89,11 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, options ...s
 		t.Cleanup(func() { must(t, node.Remove()) })
 		address, err := node.Forward(server.Host)
 		must(t, err)
+		// Its disk is not this machine's.
+		look := startWith(t, node.Start, name, "/bin/fencepost", "cat", file)
+		if code := look.wait(t, runTimeout); code == 0 || !strings.Contains(look.stderr.String(), "no such file") {
+			t.Fatalf("%s sees a file of this machine: exit code %d: %s", name, code, look.stderr.String())
+		}
 		args := []string{"--url", through(address), "--store", s.seenBy(t, i, node), "--type", "orders", "--lease", lease.String(), "--log-format", "json"}
 		hosts[name] = host{node, startWith(t, node.Start, name, "/bin/worker", append(args, options...)...)}
 	}

@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -25,6 +26,14 @@ import (
 func (r *run) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
+	before := violations{slices.Clone(r.found.list), maps.Clone(r.found.kinds)}
+	defer func() {
+		// rule: checks that could not be ended find nothing, and prove nothing.
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			r.found = before
+			r.failed(fmt.Errorf("the checks took longer than %v", checkWithin))
+		}
+	}()
 	known, err := readJournals(r.dir)
 	if err != nil {
 		r.failed(err)

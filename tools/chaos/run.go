@@ -33,7 +33,7 @@ const (
 	startWithin   = 3 * time.Minute
 	endWithin     = 2 * time.Minute // producers, once there are no faults any more
 	recoverWithin = 4 * time.Minute // until all is drained: one lease and some seconds, says the README, after the faults
-	checkWithin   = 2 * time.Minute
+	checkWithin   = 6 * time.Minute
 	connections   = 60 // of one member at once: the driver's pools of queue and locks, and its monitors
 )
 
