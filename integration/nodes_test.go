@@ -35,6 +35,9 @@ var nodeMessages = flag.Int("nodes", 0, "messages of TestHostsThatShareNothing w
 // none of them.
 func TestHostsThatShareNothing(t *testing.T) {
 	t.Parallel()
+	if raceEnabled {
+		t.Skip("programs with the race detector need a C library, which the hosts do not have")
+	}
 	if err := kit.CanHaveNodes(); err != nil {
 		if os.Getenv(envRequireNodes) == "1" {
 			t.Fatal(err)
