@@ -88,7 +88,11 @@ func writeReport(out io.Writer, path string) error {
 		page.WriteString("None.\n")
 	}
 	for _, r := range violations {
-		fmt.Fprintf(&page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, r.Seed, strings.Join(r.Found, "; "))
+		store := ""
+		if r.Store != "" {
+			store = " --store " + r.Store
+		}
+		fmt.Fprintf(&page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s%s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, store, r.Seed, strings.Join(r.Found, "; "))
 		if r.Note != "" {
 			fmt.Fprintf(&page, "  %s\n", r.Note)
 		}
