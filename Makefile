@@ -78,6 +78,13 @@ chaos: ## break everything around workers and producers, and check every message
 	go build -o bin/ ./tools/chaos
 	bin/chaos $(ARGS)
 
+# NODES is how many messages there are. As root; S3 is versitygw if that is in PATH, or if FENCEPOST_TEST_S3GATEWAY names it.
+NODES ?= 200000
+
+.PHONY: nodes
+nodes: ## switch off the host of a type's holder in the middle of a drain, and see another one go on: each kind of store (NODES=20000)
+	$(WITHSERVER) env FENCEPOST_TEST_REQUIRE_NODES=1 go test -count=1 -v -timeout 2h ./integration -run TestHostsThatShareNothing -nodes $(NODES)
+
 # One sequence again: make drills ARGS='-first 7 -sequences 1'
 .PHONY: drills
 drills: ARGS = -sequences 100 -record $(CURDIR)/docs/drills.md

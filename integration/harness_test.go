@@ -146,10 +146,16 @@ type process struct {
 // start starts a program; it is killed at the end of the test if it is still there.
 func start(t *testing.T, name, program string, args ...string) *process {
 	t.Helper()
-	p := &process{Cmd: exec.Command(filepath.Join(bin, program), args...), name: name, done: make(chan struct{})}
+	return startWith(t, (*exec.Cmd).Start, name, filepath.Join(bin, program), args...)
+}
+
+// startWith is start with another way to start the program at a path.
+func startWith(t *testing.T, start func(*exec.Cmd) error, name, path string, args ...string) *process {
+	t.Helper()
+	p := &process{Cmd: exec.Command(path, args...), name: name, done: make(chan struct{})}
 	p.Env = kit.Env()
 	p.Stdout, p.Stderr = &p.stdout, &p.stderr
-	if err := p.Start(); err != nil {
+	if err := start(p.Cmd); err != nil {
 		t.Fatal(err)
 	}
 	go func() { p.Wait(); close(p.done) }()

@@ -14,12 +14,16 @@ import (
 
 // Build builds worker, producer and fencepost into dir, with the race detector if race is set.
 func Build(dir string, race bool) error {
-	args := []string{"build", "-o", dir + string(filepath.Separator)}
+	args, env := []string{"build", "-o", dir + string(filepath.Separator)}, os.Environ()
 	if race {
 		args = append(args, "-race")
+	} else {
+		env = append(env, "CGO_ENABLED=0") // as the image has them: a Node has no C library
 	}
 	const cmd = "github.com/fencepost/fencepost/cmd/"
-	if out, err := exec.Command("go", append(args, cmd+"worker", cmd+"producer", cmd+"fencepost")...).CombinedOutput(); err != nil {
+	build := exec.Command("go", append(args, cmd+"worker", cmd+"producer", cmd+"fencepost")...)
+	build.Env = env
+	if out, err := build.CombinedOutput(); err != nil {
 		return fmt.Errorf("build the programs: %w\n%s", err, out)
 	}
 	return nil

@@ -62,6 +62,8 @@ func TestBadInput(t *testing.T) {
 		"--scenario bogus":                    "kill, freeze",
 		"--backend oracle":                    "mongodb, sqlite",
 		"--scenario network --backend sqlite": "no sense",
+		"--store mongodb --backend sqlite":    "no sense",
+		"--store tape":                        "mongodb, s3, shared",
 		"--duration soon":                     "--duration",
 		"--runs -1":                           "--runs",
 		"--parallel 0":                        "--parallel",
@@ -83,13 +85,14 @@ func TestReport(t *testing.T) {
 	in := `{"time":"2026-01-02T03:04:05Z","commit":"abc","machine":"m","scenario":"kill","backend":"sqlite","seed":8,"faults":{"kill":3},"confirmed":1200,"in_files":1201,"recovery":1.5,"verdict":"held"}
 {"time":"2026-01-02T03:04:06Z","commit":"abc","machine":"m","scenario":"kill","backend":"sqlite","seed":7,"faults":{"kill":1},"confirmed":10,"recovery":2.5,"verdict":"held"}
 {"time":"2026-01-02T03:04:07Z","commit":"abc","machine":"m","scenario":"mix","backend":"mongodb","seed":10,"faults":{},"confirmed":1,"verdict":"violated","found":["lost: one"]}
+{"time":"2026-01-02T03:04:08Z","commit":"abc","machine":"m","scenario":"nodes","backend":"mongodb","store":"s3","seed":9,"faults":{"kill":2},"late":{"created":2,"taken":5},"confirmed":9,"recovery":1,"verdict":"held"}
 `
 	path := t.TempDir() + "/results"
 	if err := os.WriteFile(path, []byte(in), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	code, out := chaos(t, "--report", path)
-	for _, want := range []string{"3 runs", "**2 held, 1 violated**", "| kill | sqlite | 2 | 2 | 0 | 0 | 4 | 1,210 |", "2.5 / 2.5", "| abc | m | 3 | 7–8, 10 |", "lost: one", "--seed 10"} {
+	for _, want := range []string{"4 runs", "**3 held, 1 violated**", "| nodes | mongodb+s3 | 1 | 1 |", "given them up: 7. Of these 2 created", "| kill | sqlite | 2 | 2 | 0 | 0 | 4 | 1,210 |", "2.5 / 2.5", "| abc | m | 4 | 7–10 |", "lost: one", "--seed 10"} {
 		if code != 0 || !strings.Contains(out, want) {
 			t.Errorf("exit code %d, no %q in\n%s", code, want, out)
 		}

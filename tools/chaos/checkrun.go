@@ -8,6 +8,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,7 +18,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost/lock/locktest"
-	"github.com/fencepost/fencepost/storage"
 )
 
 // What is checked when a run has healed: files, locks, registry, processes.
@@ -26,6 +26,14 @@ import (
 func (r *run) check(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, checkWithin)
 	defer cancel()
+	before := violations{slices.Clone(r.found.list), maps.Clone(r.found.kinds)}
+	defer func() {
+		// rule: checks that could not be ended find nothing, and prove nothing.
+		if errors.Is(ctx.Err(), context.DeadlineExceeded) {
+			r.found = before
+			r.failed(fmt.Errorf("the checks took longer than %v", checkWithin))
+		}
+	}()
 	known, err := readJournals(r.dir)
 	if err != nil {
 		r.failed(err)
@@ -41,12 +49,12 @@ func (r *run) check(ctx context.Context) {
 	if left := processesWith(r.dir); len(left) > 0 {
 		r.violate("end", "processes are left: %q", left)
 	}
-	if out, code, err := r.output(ctx, "doctor", "--url", r.url, "--dir", r.data); err != nil || code != 0 {
+	if out, code, err := r.output(ctx, slices.Concat([]string{"doctor", "--url", r.url}, r.place())...); err != nil || code != 0 {
 		r.violate("registry", "fencepost doctor: exit code %d, %v\n%s", code, err, out)
 	}
 	for _, m := range append(r.workers, r.producers...) {
-		// The network of a container goes with it, and with the network the word that a connection has ended.
-		if m.link == nil || r.hosts != nil && slices.Contains(r.workers, m) {
+		// The network of a host goes with it, and with the network the word that a connection has ended.
+		if m.link == nil || (r.hosts != nil || r.scenario.nodes) && slices.Contains(r.workers, m) {
 			continue
 		}
 		if !r.await(ctx, 10*time.Second, func(context.Context) bool { now, _ := m.link.connections(); return now == 0 }) {
@@ -101,11 +109,15 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 	var files []verified
 	var last verified
 	for generation := uint64(1); ; generation++ {
-		path := filepath.Join(r.data, storage.GenerationName(typ, generation))
-		if _, err := os.Stat(path); err != nil {
+		path, there := r.generation(ctx, typ, generation)
+		if !there {
 			break
 		}
-		out, code, err := r.output(ctx, "verify", "--deep", "--json", path)
+		in := []string{path}
+		if r.address != "" {
+			in = append([]string{"--url", r.url, filepath.Base(path)}, r.place()...)
+		}
+		out, code, err := r.output(ctx, slices.Concat([]string{"verify", "--deep", "--json"}, in)...)
 		if err != nil || code != 0 {
 			r.violate("verify", "%s: exit code %d, %v\n%s", path, code, err, out)
 		}
@@ -117,7 +129,7 @@ func (r *run) checkFiles(ctx context.Context, typ string, known ledger) {
 		last, files = v, append(files, v)
 		r.result.Epochs += len(v.Regions)
 		r.result.Void += v.Void + v.Torn
-		ours, code, err := r.output(ctx, "cat", "--format", "json", path)
+		ours, code, err := r.output(ctx, slices.Concat([]string{"cat", "--format", "json"}, in)...)
 		if err != nil || code != 0 {
 			r.violate("cat", "%s: exit code %d, %v", path, code, err)
 		}

@@ -17,6 +17,22 @@
 // writes down what it sends before it sends it, and what it was told. Everybody's way to the server is a link, a proxy that can lose
 // an answer to a request that was carried out, or deliver a request after its sender has given it up.
 //
+// # Hosts that share nothing
+//
+// In the scenario nodes each worker is on a host of its own (integration/kit.Node): a network namespace, a file system in memory, a host name. There is no
+// common disk; files are in a store:
+//
+//	           ┌─ host ───────┐
+//	server ◀──── link ── worker│        queue and locks
+//	 store ◀──── link ──      ││        slots: MongoDB, two S3 gateways onto one directory,
+//	           └──────────────┘         or a shared directory
+//
+// The link to the store knows which requests create a slot. It can detain one and deliver it when a successor has begun, answer with an error although it
+// was carried out, or refuse what it is asked for as a store does that is full, or whose credentials were revoked. Of MongoDB it makes these
+// answers up, too: the servers of tests have no users. The gateways are killed and frozen themselves. What is shared is one ext4 that is
+// mounted into each host, in place of NFS, whose client takes a kernel that has it: so its faults are those of the disk, and a host that may only read.
+// On the embedded backend the hosts have the directory of the queue's database in common, in place of a server, and nothing else.
+//
 // A run's faults begin within three leases. Then everything is undone, the producers end, the backlog has to be drained, and the workers
 // have to end cleanly. What is checked then is in check.go and run.go, and check_test.go shows that each kind of damage is found.
 //

@@ -4,7 +4,6 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
@@ -17,7 +16,8 @@ import (
 // fault is one kind of harm.
 type fault struct {
 	name    string
-	mongodb bool // there is nothing like it with the embedded backend
+	mongodb bool     // there is nothing like it with the embedded backend
+	stores  []string // there is something like it only with files in these; nil: wherever they are
 	// do does the harm, and undoes it before it returns: after for, or earlier when ctx ends. It says what it did; "" means that
 	// there was nothing to do it to.
 	do func(ctx context.Context, r *run, rng *rand.Rand) (what string, err error)
@@ -60,7 +60,7 @@ func (r *run) short(rng *rand.Rand) time.Duration {
 }
 
 var (
-	kill = fault{"kill", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	kill = fault{name: "kill", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		did, err := m.kill()
 		if !did {
@@ -69,7 +69,7 @@ var (
 		return fmt.Sprintf("SIGKILL %s, %s", m.name, role), nil
 	}}
 
-	freeze = fault{"freeze", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	freeze = fault{name: "freeze", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		d := r.lasting(rng)
 		did, err := m.freeze()
@@ -85,46 +85,67 @@ var (
 		return fmt.Sprintf("freeze %s, %s, for %v", m.name, role, d), err
 	}}
 
-	network = fault{"network", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	network = fault{name: "network", mongodb: true, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		if m.link == nil {
 			return "", nil
+		}
+		links, to := []*link{m.link}, "the server"
+		if m.store != nil && m.store != m.link {
+			switch rng.IntN(3) {
+			case 0:
+				links, to = []*link{m.store}, "the store"
+			case 1:
+				links, to = []*link{m.link, m.store}, "server and store"
+			}
+		}
+		set := func(change func(*link)) {
+			for _, l := range links {
+				l.set(change)
+			}
+		}
+		sever := func(stay bool) {
+			for _, l := range links {
+				l.sever(stay)
+			}
 		}
 		d := r.lasting(rng)
 		var what string
 		switch rng.IntN(7) {
 		case 0:
 			what = "cut"
-			m.link.sever(true)
+			sever(true)
 		case 1:
 			what = "silence both ways"
-			m.link.set(func(l *link) { l.stalled = [2]bool{true, true} })
+			set(func(l *link) { l.stalled = [2]bool{true, true} })
 		case 2:
-			what = "silence towards the server"
-			m.link.set(func(l *link) { l.stalled[toServer] = true })
+			what = "silence on the way there"
+			set(func(l *link) { l.stalled[toServer] = true })
 		case 3:
-			what = "silence from the server"
-			m.link.set(func(l *link) { l.stalled[toClient] = true })
+			what = "silence on the way back"
+			set(func(l *link) { l.stalled[toClient] = true })
 		case 4:
 			delay := time.Duration(rng.Int64N(int64(r.lease / 4)))
 			what = fmt.Sprintf("latency of %v", delay)
-			m.link.set(func(l *link) { l.delay = delay })
+			set(func(l *link) { l.delay = delay })
 		case 5:
 			what = "connections reset, and closed late"
-			m.link.set(func(l *link) { l.linger = r.lease })
-			m.link.sever(false)
+			set(func(l *link) { l.linger = r.lease })
+			sever(false)
 		case 6:
 			what = "silence, then a cut"
-			m.link.set(func(l *link) { l.stalled = [2]bool{true, true} })
+			set(func(l *link) { l.stalled = [2]bool{true, true} })
 			wait(ctx, d/2)
-			m.link.sever(true)
+			sever(true)
 		}
 		wait(ctx, d)
-		m.link.heal()
-		return fmt.Sprintf("%s between %s, %s, and the server for %v", what, m.name, role, d), nil
+		for _, l := range links {
+			l.heal()
+		}
+		return fmt.Sprintf("%s between %s, %s, and %s for %v", what, m.name, role, to, d), nil
 	}}
 
-	answers = fault{"answers", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	answers = fault{name: "answers", mongodb: true, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		if m.link == nil {
 			return "", nil
@@ -139,7 +160,7 @@ var (
 		return fmt.Sprintf("%d requests of %s, %s, delivered %v late", n, m.name, role, late), nil
 	}}
 
-	serverPause = fault{"server", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	serverPause = fault{name: "server", mongodb: true, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		if r.server == nil {
 			return "", nil
 		}
@@ -165,7 +186,7 @@ var (
 		return fmt.Sprintf("server killed, and started again after %v", d/3), r.server.Start(bounded)
 	}}
 
-	release = fault{"locks", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	release = fault{name: "locks", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		typ := r.types[rng.IntN(len(r.types))]
 		if r.locks != nil && rng.IntN(2) == 0 {
 			bounded, cancel := context.WithTimeout(ctx, 10*time.Second)
@@ -186,7 +207,7 @@ var (
 		return "fencepost locks release --force " + typ, nil
 	}}
 
-	pause = fault{"types", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	pause = fault{name: "types", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		typ := r.types[rng.IntN(len(r.types))]
 		args := []string{"types", "pause", "--why", "chaos", typ}
 		switch rng.IntN(3) {
@@ -208,7 +229,7 @@ var (
 		return fmt.Sprintf("fencepost %s, resumed after %v", args[1:], d), err
 	}}
 
-	scale = fault{"scale", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	scale = fault{name: "scale", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m := r.workers[rng.IntN(len(r.workers))]
 		if rng.IntN(4) == 0 {
 			for _, m := range r.workers {
@@ -228,29 +249,18 @@ var (
 		return fmt.Sprintf("%s stopped, started again after %v", m.name, d), m.up()
 	}}
 
-	unplug = fault{"unplug", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	unplug = fault{name: "unplug", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		d := r.lasting(rng)
-		var b *box
-		did, err := m.with(func(running body) (err error) {
-			var is bool
-			if b, is = running.(*box); !is || !b.off.TryLock() {
-				return errNotHere
-			}
-			return b.unplug()
-		})
-		if !did {
-			if errors.Is(err, errNotHere) {
-				err = nil // a producer, which has no host of its own, or a host that is off the network already
-			}
-			return "", err
+		plug, err := m.unplug()
+		if err != nil || plug == nil {
+			return "", err // a producer, which has no host of its own, or a host that is off the network already
 		}
-		defer b.off.Unlock()
 		wait(ctx, d)
-		return fmt.Sprintf("host of %s, %s, off the network for %v", m.name, role, d), b.plug()
+		return fmt.Sprintf("host of %s, %s, off the network for %v", m.name, role, d), plug()
 	}}
 
-	stepDown = fault{"election", true, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	stepDown = fault{name: "election", mongodb: true, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		if !r.harming.TryLock() {
 			return "", nil
 		}
@@ -261,7 +271,7 @@ var (
 		return "primary stepped down", nil
 	}}
 
-	clockJump = fault{"clock", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	clockJump = fault{name: "clock", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		m, role := r.pick(ctx, rng)
 		by := rng.Int64N(7201) - 3600
 		if err := os.WriteFile(r.clock(m), fmt.Append(nil, by), 0o600); err != nil {
@@ -271,7 +281,7 @@ var (
 		return fmt.Sprintf("wall clock of %s, %s, jumps to %+d s", m.name, role, by), nil
 	}}
 
-	diskFull = fault{"disk full", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	diskFull = fault{name: "disk full", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		if r.disk == nil {
 			return "", nil
 		}
@@ -284,7 +294,7 @@ var (
 		return fmt.Sprintf("disk full for %v", d), undo()
 	}}
 
-	diskStuck = fault{"disk stuck", false, func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
+	diskStuck = fault{name: "disk stuck", do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		if r.disk == nil || !r.harming.TryLock() {
 			return "", nil
 		}

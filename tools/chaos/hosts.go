@@ -219,19 +219,25 @@ func (b *box) thaw() error {
 	})
 }
 
-// unplug takes the host off the network; plug puts it there again, with whatever address.
-func (b *box) unplug() error {
-	return b.request(func(ctx context.Context) error {
+// unplug takes the host off the network; the function that it returns puts it there again, with whatever address.
+func (b *box) unplug() (plug func() error, err error) {
+	if !b.off.TryLock() {
+		return nil, nil
+	}
+	if err := b.request(func(ctx context.Context) error {
 		_, err := b.api.NetworkDisconnect(ctx, b.network, client.NetworkDisconnectOptions{Container: b.id, Force: true})
 		return err
-	})
-}
-
-func (b *box) plug() error {
-	return b.request(func(ctx context.Context) error {
-		_, err := b.api.NetworkConnect(ctx, b.network, client.NetworkConnectOptions{Container: b.id})
-		return err
-	})
+	}); err != nil {
+		b.off.Unlock()
+		return nil, err
+	}
+	return func() error {
+		defer b.off.Unlock()
+		return b.request(func(ctx context.Context) error {
+			_, err := b.api.NetworkConnect(ctx, b.network, client.NetworkConnectOptions{Container: b.id})
+			return err
+		})
+	}, nil
 }
 
 func (b *box) terminate() error           { return b.signal("SIGTERM") }

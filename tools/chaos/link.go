@@ -3,34 +3,43 @@
 package main
 
 import (
-	"encoding/binary"
-	"errors"
-	"io"
+	"bufio"
 	"net"
-	"strings"
 	"sync"
 	"time"
 )
 
-// link is the network between one process and the server: a proxy that knows where a message of MongoDB's wire protocol ends, so
-// that it can lose the answer to a request that was carried out, or deliver a request after its sender has given it up.
+// link is the network between one process and the server, or the store: a proxy that knows where a message ends, so that it can lose
+// the answer to a request that was carried out, deliver a request after its sender has given it up, or answer in the server's place.
 type link struct {
+	protocol
 	listener net.Listener
 	target   string
 	closed   chan struct{}
 	wg       sync.WaitGroup // all goroutines, late requests included
 
-	mu      sync.Mutex
-	changed chan struct{} // closed and renewed when one of these changes
-	cut     bool          // connections are reset, new ones too
-	stalled [2]bool       // by direction: nothing passes, nothing ends
-	delay   time.Duration // of each message
-	linger  time.Duration // the other side learns so much later that a connection was closed
-	drops   int           // so many answers are going to be lost, each with its connection
-	lates   int           // so many requests are going to be late, each without its connection
-	late    time.Duration // so much
-	conns   map[*wire]bool
-	most    int // connections at once
+	mu       sync.Mutex
+	changed  chan struct{} // closed and renewed when one of these changes
+	cut      bool          // connections are reset, new ones too
+	stalled  [2]bool       // by direction: nothing passes, nothing ends
+	delay    time.Duration // of each message
+	linger   time.Duration // the other side learns so much later that a connection was closed
+	drops    int           // so many answers are going to be lost, each with its connection
+	lates    int           // so many requests are going to be late, each without its connection
+	late     time.Duration // so much
+	creates  int           // so many creates are going to be late, each without its connection
+	spoils   int           // so many creates are going to be carried out, and answered with an error
+	deny     trouble       // requests to the store are answered with it, and not carried out
+	underWay int           // creates that are late and not yet delivered
+	ended    lateCreates   // those that were
+	conns    map[*wire]bool
+	most     int // connections at once
+}
+
+// lateCreates counts what became of creates that were delivered when their sender had given them up.
+type lateCreates struct {
+	Created int `json:"created"` // it was not too late
+	Taken   int `json:"taken"`   // another value had the name: the sender's own, when it had repeated its request, or a successor's
 }
 
 // The directions of a link.
@@ -42,8 +51,20 @@ const (
 // wire is one connection through a link.
 type wire struct {
 	ends [2]*net.TCPConn // by the direction that leads to them: the server, the client
-	done chan struct{}   // closed when either end is
+	from [2]*bufio.Reader
+	done chan struct{} // closed when either end is
 	once sync.Once
+
+	mu      sync.Mutex
+	request request // the last one
+	late    bool    // it is delivered late
+}
+
+// request is what a link remembers of one until it is answered.
+type request struct {
+	message []byte
+	create  bool // of a slot
+	store   bool // to the store; a link may be the way to the queue, too
 }
 
 // reset ends a connection for both sides at once.
@@ -61,12 +82,12 @@ func (w *wire) close() {
 }
 
 // newLink returns a link to the server at target, for clients that come to host.
-func newLink(host, target string) (*link, error) {
+func newLink(host, target string, p protocol) (*link, error) {
 	ln, err := net.Listen("tcp", net.JoinHostPort(host, "0"))
 	if err != nil {
 		return nil, err
 	}
-	l := &link{listener: ln, target: target, closed: make(chan struct{}), changed: make(chan struct{}), conns: map[*wire]bool{}}
+	l := &link{protocol: p, listener: ln, target: target, closed: make(chan struct{}), changed: make(chan struct{}), conns: map[*wire]bool{}}
 	l.wg.Go(l.accept)
 	return l, nil
 }
@@ -86,6 +107,7 @@ func (l *link) set(change func(*link)) {
 func (l *link) heal() {
 	l.set(func(l *link) {
 		l.cut, l.stalled, l.delay, l.linger, l.drops, l.lates, l.late = false, [2]bool{}, 0, 0, 0, 0, 0
+		l.creates, l.spoils, l.deny = 0, 0, none
 	})
 }
 
@@ -104,6 +126,13 @@ func (l *link) connections() (now, most int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return len(l.conns), l.most
+}
+
+// detained tells whether a create that is going to be late is under way.
+func (l *link) detained() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.underWay > 0
 }
 
 // close ends the link, and waits for requests that are late.
@@ -140,6 +169,7 @@ func (l *link) connect(client *net.TCPConn) {
 		return
 	}
 	w := &wire{ends: [2]*net.TCPConn{server.(*net.TCPConn), client}, done: make(chan struct{})}
+	w.from = [2]*bufio.Reader{bufio.NewReader(client), bufio.NewReader(server)}
 	l.mu.Lock()
 	l.conns[w] = true
 	l.most = max(l.most, len(l.conns))
@@ -160,9 +190,9 @@ func (l *link) connect(client *net.TCPConn) {
 
 // pump carries one direction of a connection until it ends.
 func (l *link) pump(w *wire, direction int) {
-	from, to := w.ends[1-direction], w.ends[direction]
+	to := w.ends[direction]
 	for {
-		message, err := readMessage(from)
+		message, err := l.read(w, direction)
 		if err != nil {
 			l.mu.Lock()
 			linger := l.linger
@@ -171,7 +201,8 @@ func (l *link) pump(w *wire, direction int) {
 			w.close()
 			return
 		}
-		switch l.pass(w, direction, message) {
+		fate, answer := l.pass(w, direction, message)
+		switch fate {
 		case lost:
 			w.reset()
 			return
@@ -184,6 +215,10 @@ func (l *link) pump(w *wire, direction int) {
 			w.ends[toClient].Close()
 			l.deliver(w, message)
 			return
+		case answered:
+			to, message = w.ends[toClient], answer
+		case passes:
+			to = w.ends[direction]
 		}
 		if _, err := to.Write(message); err != nil {
 			w.close()
@@ -199,22 +234,49 @@ const (
 	passes fate = iota
 	lost
 	detained
+	answered // the client gets an answer that is not the server's
 )
 
 // pass waits until a message may pass, if it may.
-func (l *link) pass(w *wire, direction int, message []byte) fate {
+func (l *link) pass(w *wire, direction int, message []byte) (fate, []byte) {
+	w.mu.Lock()
+	if direction == toServer {
+		w.request = request{message: message, create: l.isCreate(message), store: l.isStore(message)}
+	}
+	r, late := w.request, w.late
+	w.mu.Unlock()
 	l.mu.Lock()
-	if operation(message) {
+	switch {
+	case direction == toClient && late:
 		switch {
-		case direction == toClient && l.drops > 0:
-			l.drops--
-			l.mu.Unlock()
-			return lost
-		case direction == toServer && l.lates > 0:
-			l.lates--
-			l.mu.Unlock()
-			return detained
+		case r.create && l.isTaken(message):
+			l.ended.Taken++
+		case r.create && l.isDone(message):
+			l.ended.Created++
 		}
+		l.mu.Unlock()
+		return lost, nil
+	case direction == toServer && r.create && l.creates > 0:
+		l.creates--
+		l.underWay++
+		l.mu.Unlock()
+		return detained, nil
+	case direction == toClient && r.create && l.spoils > 0 && l.operation(message):
+		l.spoils--
+		l.mu.Unlock()
+		return answered, l.answer(r.message, unavailable)
+	case direction == toServer && r.store && (l.deny == revoked || l.deny == unavailable || l.deny == full && r.create):
+		answer := l.answer(r.message, l.deny)
+		l.mu.Unlock()
+		return answered, answer
+	case l.operation(message) && direction == toClient && l.drops > 0:
+		l.drops--
+		l.mu.Unlock()
+		return lost, nil
+	case l.operation(message) && direction == toServer && l.lates > 0:
+		l.lates--
+		l.mu.Unlock()
+		return detained, nil
 	}
 	delay := l.delay
 	l.mu.Unlock()
@@ -224,12 +286,12 @@ func (l *link) pass(w *wire, direction int, message []byte) fate {
 		stalled, changed := l.stalled[direction], l.changed
 		l.mu.Unlock()
 		if !stalled {
-			return passes
+			return passes, nil
 		}
 		select {
 		case <-changed: // also when the client has gone: what it had sent is on its way
 		case <-l.closed:
-			return passes
+			return passes, nil
 		}
 	}
 }
@@ -244,9 +306,18 @@ func (l *link) deliver(w *wire, request []byte) {
 	case <-time.After(late):
 	case <-l.closed:
 	}
+	w.mu.Lock()
+	w.late = true
+	create := w.request.create
+	w.mu.Unlock()
+	l.mu.Lock()
+	if create && l.underWay > 0 {
+		l.underWay--
+	}
+	l.mu.Unlock()
 	_ = w.ends[toServer].SetDeadline(time.Now().Add(10 * time.Second))
 	if _, err := w.ends[toServer].Write(request); err == nil {
-		_, _ = readMessage(w.ends[toServer])
+		<-w.done // the other direction ends it with the answer
 	}
 }
 
@@ -260,34 +331,4 @@ func (l *link) sleep(w *wire, d time.Duration) {
 	case <-w.done:
 	case <-l.closed:
 	}
-}
-
-// maxMessage is the wire protocol's.
-const maxMessage = 48_000_000
-
-// readMessage reads one message of the wire protocol: its length, and the rest.
-func readMessage(r io.Reader) ([]byte, error) {
-	var length [4]byte
-	if _, err := io.ReadFull(r, length[:]); err != nil {
-		return nil, err
-	}
-	n := binary.LittleEndian.Uint32(length[:])
-	if n < 16 || n > maxMessage {
-		return nil, errors.New("not a message of MongoDB's wire protocol")
-	}
-	message := make([]byte, n)
-	copy(message, length[:])
-	_, err := io.ReadFull(r, message[4:])
-	return message, err
-}
-
-// operation tells requests of the product, and their answers, from the driver's talk about the connection itself.
-func operation(message []byte) bool {
-	head := string(message[:min(len(message), 400)])
-	for _, talk := range []string{"isWritablePrimary", "ismaster", "isMaster", "\x10hello\x00", "helloOk", "\x10ping\x00", "saslStart", "saslContinue", "endSessions"} {
-		if strings.Contains(head, talk) {
-			return false
-		}
-	}
-	return true
 }

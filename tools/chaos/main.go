@@ -11,8 +11,10 @@ import (
 	"runtime"
 	"slices"
 	"strings"
+	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/spf13/cobra"
 	tclog "github.com/testcontainers/testcontainers-go/log"
 )
@@ -54,7 +56,7 @@ func execute(ctx context.Context, cmd *cobra.Command) int {
 }
 
 func root() *cobra.Command {
-	s := &session{counts: map[string]int{}, missing: map[string]bool{}, built: map[string]programs{}}
+	s := &session{counts: map[string]int{}, missing: map[string]bool{}, built: map[string]programs{}, nodes: sync.OnceValue(kit.CanHaveNodes)}
 	var list bool
 	var report string
 	cmd := &cobra.Command{
@@ -65,7 +67,7 @@ heal, and then checks every promise: each confirmed message once in its file, no
 epochs, the same bytes for an independent reader, all drained in time, clean ends.
 
 A run takes some seconds. Its seed says which faults there are, and when; the machine says what they hit: the same seed is the same plan, not
-the same history. Without --runs and --duration every scenario is run once on each backend. The server is the one that
+the same history. Without --runs and --duration every scenario is run once on each backend, nodes once with each store. The server is the one that
 FENCEPOST_TEST_MONGODB_URI names, or a container, or one in a chroot; scenarios that harm the server have one of their own.
 What this machine cannot do is said and left out.
 
@@ -101,6 +103,7 @@ Exit codes: 0 every guarantee held in every run · 1 one was violated, or nothin
 	f := cmd.Flags()
 	f.StringSliceVar(&s.scenarios, "scenario", nil, "only these (--list)")
 	f.StringSliceVar(&s.backends, "backend", backends, "only on these: mongodb, sqlite")
+	f.StringSliceVar(&s.stores, "store", nil, "with files in these: mongodb, s3, shared (default a directory, and each of them for nodes)")
 	f.Uint64Var(&s.seed, "seed", 0, "of the first run; the next one has the next (default the time)")
 	f.IntVar(&s.runs, "runs", 0, "so many runs")
 	f.DurationVar(&s.duration, "duration", 0, "no new run after this time")

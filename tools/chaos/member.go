@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -36,7 +37,9 @@ type body interface {
 //	             restarting
 type member struct {
 	name   string
-	link   *link // nil: none
+	link   *link     // to the server; nil: none
+	store  *link     // to the store; nil: none, and it may be the same as link
+	node   *kit.Node // nil: it runs on this machine, or in a container
 	launch func(start int) (body, error)
 	failed func(error) // told what must not happen
 
@@ -114,6 +117,20 @@ func (m *member) with(f func(body) error) (did bool, err error) {
 	return err == nil, err
 }
 
+// unplug takes the member's host off the network, until the function is called that it returns; nil: it has none, or it is off already.
+func (m *member) unplug() (plug func() error, err error) {
+	if m.node != nil {
+		return m.node.Plug, m.node.Unplug()
+	}
+	_, err = m.with(func(b body) (err error) {
+		if box, is := b.(*box); is {
+			plug, err = box.unplug()
+		}
+		return err
+	})
+	return plug, err
+}
+
 func (m *member) kill() (bool, error) { return m.with(body.kill) }
 
 // freeze lets the member, and whoever takes its place, stand still until thaw.
@@ -168,7 +185,7 @@ type process struct {
 }
 
 // startProcess starts a program whose output goes to a file.
-func startProcess(cmd *exec.Cmd, logs, name string, input bool) (*process, error) {
+func startProcess(cmd *exec.Cmd, start func(*exec.Cmd) error, logs, name string, input bool) (*process, error) {
 	log, err := os.OpenFile(filepath.Join(logs, name+".log"), os.O_CREATE|os.O_APPEND|os.O_WRONLY, 0o600)
 	if err != nil {
 		return nil, err
@@ -182,7 +199,7 @@ func startProcess(cmd *exec.Cmd, logs, name string, input bool) (*process, error
 			return nil, err
 		}
 	}
-	if err := cmd.Start(); err != nil {
+	if err := start(cmd); err != nil {
 		return nil, err
 	}
 	go func() { _ = cmd.Wait(); close(p.done) }()
@@ -209,3 +226,32 @@ func (p *process) ended() <-chan struct{}     { return p.done }
 func (p *process) code() int                  { return p.cmd.ProcessState.ExitCode() }
 func (p *process) is(owner lock.Process) bool { return owner.PID == p.cmd.Process.Pid }
 func (p *process) remove()                    {}
+
+// guest is a body that is a process on a host of its own.
+type guest struct {
+	*process
+	name     string // the host's
+	node     *kit.Node
+	switched sync.Once
+	off      bool
+}
+
+// kill switches the host off: nobody is told that its connections are gone.
+func (g *guest) kill() (err error) {
+	g.switched.Do(func() {
+		if err = g.node.Unplug(); err == nil {
+			g.off = true
+		}
+	})
+	return errors.Join(err, g.process.kill())
+}
+
+func (g *guest) is(owner lock.Process) bool { return owner.Host == g.name }
+
+// remove switches it on again.
+func (g *guest) remove() {
+	g.switched.Do(func() {})
+	if g.off {
+		_ = g.node.Plug() // without a network it cannot do its work, which the run will notice
+	}
+}

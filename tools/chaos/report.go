@@ -38,7 +38,7 @@ func writeReport(out io.Writer, path string) error {
 	var violations []result
 	versions := map[string][]result{} // by commit and machine
 	for _, r := range all {
-		key := r.Scenario + " | " + r.Backend
+		key := r.Scenario + " | " + job{backend: r.Backend, store: r.Store}.where()
 		if rows[key] == nil {
 			rows[key] = &tally{}
 		}
@@ -56,8 +56,11 @@ func writeReport(out io.Writer, path string) error {
 	fmt.Fprintf(&page, "| scenario | backend | runs | held | violated | not made | faults | confirmed | unknown | refused | sessions | void bytes | recovered in s, median / most |\n|---|---|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|--:|\n")
 	for _, sc := range scenarios {
 		for _, b := range backends {
-			if row := rows[sc.name+" | "+b]; row != nil {
-				fmt.Fprintf(&page, "| %s | %s | %s\n", sc.name, b, row)
+			for _, store := range append([]string{""}, stores...) {
+				where := job{backend: b, store: store}.where()
+				if row := rows[sc.name+" | "+where]; row != nil {
+					fmt.Fprintf(&page, "| %s | %s | %s\n", sc.name, where, row)
+				}
 			}
 		}
 	}
@@ -67,7 +70,12 @@ func writeReport(out io.Writer, path string) error {
 	for i, kind := range kinds {
 		kinds[i] = fmt.Sprintf("%s %s", kind, comma(total.faults[kind]))
 	}
-	fmt.Fprintf(&page, "%s.\n\n## Seeds\n\n| commit | machine | runs | seeds |\n|---|---|--:|---|\n", strings.Join(kinds, ", "))
+	fmt.Fprintf(&page, "%s.\n\n", strings.Join(kinds, ", "))
+	if total.late != (lateCreates{}) {
+		fmt.Fprintf(&page, "Creates of slots that were delivered when their sender had given them up: %s. Of these %s created the slot, and %s found another one there.\n\n",
+			comma(total.late.Created+total.late.Taken), comma(total.late.Created), comma(total.late.Taken))
+	}
+	fmt.Fprintf(&page, "## Seeds\n\n| commit | machine | runs | seeds |\n|---|---|--:|---|\n")
 	for _, version := range slices.SortedFunc(maps.Keys(versions), func(a, b string) int { return versions[a][0].Time.Compare(versions[b][0].Time) }) {
 		var seeds []uint64
 		for _, r := range versions[version] {
@@ -80,7 +88,11 @@ func writeReport(out io.Writer, path string) error {
 		page.WriteString("None.\n")
 	}
 	for _, r := range violations {
-		fmt.Fprintf(&page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, r.Seed, strings.Join(r.Found, "; "))
+		store := ""
+		if r.Store != "" {
+			store = " --store " + r.Store
+		}
+		fmt.Fprintf(&page, "- commit %s: `make chaos ARGS='--scenario %s --backend %s%s --seed %d --runs 1'`: %s\n", r.Commit, r.Scenario, r.Backend, store, r.Seed, strings.Join(r.Found, "; "))
 		if r.Note != "" {
 			fmt.Fprintf(&page, "  %s\n", r.Note)
 		}
@@ -115,6 +127,7 @@ type tally struct {
 	runs, confirmed, unknown, refused, inFiles, epochs int
 	void                                               int64
 	verdicts, faults                                   map[string]int
+	late                                               lateCreates
 	recovery                                           []float64
 }
 
@@ -126,6 +139,7 @@ func (t *tally) add(r result) {
 	t.verdicts[r.Verdict]++
 	t.confirmed, t.unknown, t.refused = t.confirmed+r.Confirmed, t.unknown+r.Unknown, t.refused+r.Refused
 	t.inFiles, t.epochs, t.void = t.inFiles+r.InFiles, t.epochs+r.Epochs, t.void+r.Void
+	t.late.Created, t.late.Taken = t.late.Created+r.Late.Created, t.late.Taken+r.Late.Taken
 	for kind, n := range r.Faults {
 		t.faults[kind] += n
 	}

@@ -4,6 +4,7 @@ package main
 
 import (
 	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -11,6 +12,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -28,10 +30,10 @@ import (
 // Bounds of a run. They are no measurements: a machine may be busy with other things, and only what never ends is a violation. What a run
 // really took is in its result.
 const (
-	startWithin   = time.Minute
+	startWithin   = 3 * time.Minute
 	endWithin     = 2 * time.Minute // producers, once there are no faults any more
 	recoverWithin = 4 * time.Minute // until all is drained: one lease and some seconds, says the README, after the faults
-	checkWithin   = 2 * time.Minute
+	checkWithin   = 6 * time.Minute
 	connections   = 60 // of one member at once: the driver's pools of queue and locks, and its monitors
 )
 
@@ -42,6 +44,7 @@ type result struct {
 	Machine   string         `json:"machine"`
 	Scenario  string         `json:"scenario"`
 	Backend   string         `json:"backend"`
+	Store     string         `json:"store,omitempty"` // of the files; empty: a directory
 	Seed      uint64         `json:"seed"`
 	Faults    map[string]int `json:"faults"` // that were done, by name
 	Confirmed int            `json:"confirmed"`
@@ -50,6 +53,7 @@ type result struct {
 	InFiles   int            `json:"in_files"`         // messages that were read and checked
 	Epochs    int            `json:"epochs"`           // sessions that wrote
 	Grants    int            `json:"grants,omitempty"` // in the history of the locks that was checked
+	Late      lateCreates    `json:"late,omitzero"`    // of slots, delivered when the sender had given them up
 	Void      int64          `json:"void"`             // bytes of writers that came too late, or were killed in the middle of a write
 	Recovery  float64        `json:"recovery"`         // seconds from the end of the faults until all was drained
 	Seconds   float64        `json:"seconds"`
@@ -72,12 +76,14 @@ var errNotHere = errors.New("not available here")
 type run struct {
 	scenario scenario
 	backend  string
+	store    string // where the files are; empty: a directory
 	seed     uint64
 	lease    time.Duration
 
 	programs programs
 	dir      string // everything of the run is below it
-	data     string // the workers' --dir
+	data     string // the workers' --dir, or a shared one
+	address  string // of the store, without a link; empty: none
 	url      string // of the backend, without a link
 	target   string // the server's host:port
 
@@ -90,6 +96,7 @@ type run struct {
 	server    *mongotest.Server  // of this run alone; nil: it has none
 	disk      *disk              // of this run alone; nil: it has none
 	hosts     *hosts             // of the workers; nil: they are processes of this machine
+	objects   *kit.Objects       // the store of this run alone; nil: it is another one
 	// administrator deletes locks, and writes that down.
 	administrator *locktest.Recorder
 	harming       sync.Mutex // held by a fault of which there can be one at a time
@@ -141,7 +148,7 @@ func (r *run) play(ctx context.Context) result {
 		r.failed(err)
 	}
 	r.result.Time, r.result.Seconds = begin.UTC().Truncate(time.Second), seconds(time.Since(begin))
-	r.result.Scenario, r.result.Backend, r.result.Seed = r.scenario.name, r.backend, r.seed
+	r.result.Scenario, r.result.Backend, r.result.Store, r.result.Seed = r.scenario.name, r.backend, r.store, r.seed
 	r.result.Found = r.found.all()
 	switch {
 	case len(r.result.Found) > 0:
@@ -172,7 +179,7 @@ func (r *run) setUp(ctx context.Context) (err error) {
 	r.cleanup = append(r.cleanup, func() { history.Close() })
 	r.administrator = locktest.Record(nil, "administrator", monotonic, history)
 	r.data = filepath.Join(r.dir, "data")
-	if r.scenario.disk {
+	if r.scenario.disk || r.scenario.nodes && r.store == "shared" {
 		if r.disk, err = newDisk(filepath.Join(r.dir, "disk.img"), r.data); err != nil {
 			return fmt.Errorf("%w: %w", errNotHere, err)
 		}
@@ -202,6 +209,9 @@ func (r *run) setUp(ctx context.Context) (err error) {
 			bounded(ctx, db.Drop)
 			bounded(ctx, client.Disconnect)
 		})
+	}
+	if err := r.openStore(opening); err != nil {
+		return err
 	}
 	return r.cast(rand.New(rand.NewPCG(r.seed, 1)))
 }
@@ -248,15 +258,26 @@ func (r *run) cast(rng *rand.Rand) error {
 	for i := range 2 + rng.IntN(2) {
 		m := r.member(fmt.Sprintf("worker-%d", i+1))
 		r.workers = append(r.workers, m)
+		if r.scenario.nodes {
+			if err := r.node(m); err != nil {
+				return err
+			}
+			gateway = m.node.Here
+		}
 		if err := r.connect(m, gateway, func(url string, start int) (body, error) {
-			args := append([]string{"--url", url, "--dir", r.data}, options...)
+			args := slices.Concat([]string{"--url", url}, r.files(m, url), options)
 			if r.hosts != nil {
 				return r.hosts.start(network, fmt.Sprintf("%s-%d", m.name, start), r.data, filepath.Join(r.dir, m.name+".log"),
 					[]string{"FENCEPOST_ALLOW_OVERLAY=true"}, args)
 			}
 			cmd := exec.Command(r.programs.path("worker"), args...)
 			cmd.Env = r.env(m)
-			return startProcess(cmd, r.dir, m.name, false)
+			if m.node == nil {
+				return startProcess(cmd, (*exec.Cmd).Start, r.dir, m.name, false)
+			}
+			cmd.Path = "/bin/worker"
+			p, err := startProcess(cmd, m.node.Start, r.dir, m.name, false)
+			return &guest{process: p, name: m.name, node: m.node}, err
 		}); err != nil {
 			return err
 		}
@@ -269,12 +290,12 @@ func (r *run) cast(rng *rand.Rand) error {
 			cmd := exec.Command(r.programs.path("chaos"), "producer", "--url", url, "--journals", r.dir, "--types", strings.Join(r.types, ","),
 				"--name", fmt.Sprintf("%s.%d", m.name, start), "--seed", fmt.Sprint(seed+uint64(start)), "--pause", pause)
 			cmd.Env = r.env(m)
-			return startProcess(cmd, r.dir, m.name, true)
+			return startProcess(cmd, (*exec.Cmd).Start, r.dir, m.name, true)
 		}); err != nil {
 			return err
 		}
 	}
-	r.logf("%s on %s, seed %d: types %v, %d workers %v, %d producers", r.scenario.name, r.backend, r.seed, r.types, len(r.workers), options, len(r.producers))
+	r.logf("%s on %s, files in %s, seed %d: types %v, %d workers %v, %d producers", r.scenario.name, r.backend, cmp.Or(r.address, r.data), r.seed, r.types, len(r.workers), options, len(r.producers))
 	return nil
 }
 
@@ -288,18 +309,31 @@ const loopback = "127.0.0.1"
 func (r *run) connect(m *member, address string, launch func(url string, start int) (body, error)) error {
 	url := r.url
 	if r.target != "" {
-		l, err := newLink(address, r.target)
+		l, err := r.link(address, r.target, wireProtocol{})
 		if err != nil {
 			return err
 		}
 		m.link = l
-		r.links = append(r.links, l)
-		r.cleanup = append(r.cleanup, l.close)
 		url = through(r.url, l.addr())
+	}
+	if slices.Contains(r.workers, m) {
+		if err := r.connectStore(m, address); err != nil {
+			return err
+		}
 	}
 	m.launch = func(start int) (body, error) { return launch(url, start) }
 	r.cleanup = append(r.cleanup, func() { m.stop(0) }) // only what is left
 	return m.up()
+}
+
+// link makes a link at an address of this machine.
+func (r *run) link(address, target string, p protocol) (*link, error) {
+	l, err := newLink(address, target, p)
+	if err == nil {
+		r.links = append(r.links, l)
+		r.cleanup = append(r.cleanup, l.close)
+	}
+	return l, err
 }
 
 // holder returns the worker that holds a type; nil if none does, or nobody tells.
@@ -325,19 +359,16 @@ func (r *run) holder(ctx context.Context, typ string) *member {
 
 // doHarm does what the seed says, and undoes all of it.
 func (r *run) doHarm(ctx context.Context) {
+	// Something is to be at stake: a message is confirmed, and somebody holds a type.
 	r.await(ctx, startWithin, func(ctx context.Context) bool {
-		for _, typ := range r.types {
-			if r.holder(ctx, typ) != nil {
-				return true
-			}
-		}
-		return false
+		known, err := readJournals(r.dir)
+		return err == nil && known.count(confirmed) > 0 && slices.ContainsFunc(r.types, func(typ string) bool { return r.holder(ctx, typ) != nil })
 	})
 	harm, heal := context.WithCancel(ctx)
 	defer heal()
 	begin := time.Now()
 	var doing sync.WaitGroup
-	for _, e := range r.scenario.plan(r.backend, r.lease, rand.New(rand.NewPCG(r.seed, 2))) {
+	for _, e := range r.scenario.plan(r.backend, r.store, r.lease, rand.New(rand.NewPCG(r.seed, 2))) {
 		wait(harm, time.Until(begin.Add(e.at)))
 		doing.Go(func() {
 			what, err := e.do(harm, r, rand.New(rand.NewPCG(e.seed, 3)))
@@ -426,6 +457,12 @@ func (r *run) end(ctx context.Context) {
 		})
 	}
 	ending.Wait()
+	for _, m := range r.workers {
+		if m.store != nil {
+			r.result.Late.Created += m.store.ended.Created
+			r.result.Late.Taken += m.store.ended.Taken
+		}
+	}
 	if ctx.Err() == nil {
 		r.check(ctx)
 	}

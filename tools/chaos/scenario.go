@@ -19,6 +19,7 @@ type scenario struct {
 	server     bool   // needs a server of the run's own
 	disk       bool   // needs a disk of the run's own
 	hosts      bool   // workers are in containers, each a host of its own
+	nodes      bool   // workers are on hosts that share nothing, with their files in a store
 	election   bool   // needs a replica set
 	variant    string // of the product; "" is the product
 }
@@ -36,6 +37,10 @@ var scenarios = []scenario{
 	{name: "disk", text: "the disk of the files full, stuck or slow", faults: []fault{diskFull, diskStuck}, together: 1, sqlite: true, disk: true},
 	{name: "hosts", text: "workers in containers of the product's image on a private network: killed, paused, taken off the network (one process per host: nobody sees that another is gone)",
 		faults: []fault{kill, freeze, unplug}, together: 2, hosts: true},
+	{name: "nodes", text: "workers on hosts that share nothing (network namespaces, file systems of their own), files in a store: hosts switched off, frozen, cut off from queue, store or both; " +
+		"creates delivered after a takeover; the store full, slow, gone, answering errors after it did what it was asked for, and refusing credentials",
+		faults:   []fault{kill, freeze, unplug, network, answers, release, scale, late, late, storeAnswers, storeTrouble, storeGone, storeSlow, gatewayDown, diskFull, diskStuck, readOnly},
+		together: 3, sqlite: true, nodes: true},
 	{name: "election", text: "the primary of a replica set steps down, beside kill", faults: []fault{stepDown, kill}, together: 1, election: true},
 	{name: "clock", text: "wall clocks of workers and producers jump by up to an hour, both ways (a build in which the product's own time.Now is shifted), beside kill and freeze",
 		faults: []fault{clockJump, clockJump, kill, freeze}, together: 2, sqlite: true, variant: "clock"},
@@ -64,6 +69,9 @@ var backends = []string{"mongodb", "sqlite"}
 // on says whether a scenario can be run on a backend.
 func (s scenario) on(backend string) bool { return backend == "mongodb" || s.sqlite }
 
+// stores are where runs may have their files, instead of a directory.
+var stores = []string{"mongodb", "s3", "shared"}
+
 // event is a fault at a time of a run.
 type event struct {
 	at   time.Duration
@@ -73,8 +81,10 @@ type event struct {
 
 // plan is what a seed means: which faults, when, and each with a seed of its own. What they hit depends on who holds what then, and
 // when exactly on the machine: the same seed is the same plan, not the same history.
-func (s scenario) plan(backend string, lease time.Duration, rng *rand.Rand) []event {
-	faults := slices.DeleteFunc(slices.Clone(s.faults), func(f fault) bool { return f.mongodb && backend != "mongodb" })
+func (s scenario) plan(backend, store string, lease time.Duration, rng *rand.Rand) []event {
+	faults := slices.DeleteFunc(slices.Clone(s.faults), func(f fault) bool {
+		return f.mongodb && backend != "mongodb" || f.stores != nil && !slices.Contains(f.stores, store)
+	})
 	var events []event
 	for range s.together {
 		for at := time.Duration(rng.Int64N(int64(lease))); at < chaosLeases*lease; at += time.Duration((0.2 + rng.Float64()) * float64(lease)) {

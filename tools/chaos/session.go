@@ -21,12 +21,14 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 // session is one call of the command.
 type session struct {
 	scenarios, backends []string
+	stores              []string
 	seed                uint64
 	runs, parallel      int
 	duration, lease     time.Duration
@@ -58,6 +60,8 @@ type session struct {
 		err   error
 	}
 
+	nodes func() error // says why there can be none
+
 	mu       sync.Mutex
 	counts   map[string]int // of verdicts
 	missing  map[string]bool
@@ -69,6 +73,15 @@ type session struct {
 type job struct {
 	scenario
 	backend string
+	store   string // empty: files are in a directory
+}
+
+// where is the backend, and the store if there is one.
+func (j job) where() string {
+	if j.store == "" {
+		return j.backend
+	}
+	return j.backend + "+" + j.store
 }
 
 // jobs are what runs take turns with.
@@ -84,14 +97,28 @@ func (s *session) jobs() (jobs []job, err error) {
 			return nil, usagef("there is no backend %q; there are %s", b, strings.Join(backends, ", "))
 		}
 	}
+	for _, store := range s.stores {
+		if !slices.Contains(stores, store) {
+			return nil, usagef("there is no store %q; there are %s", store, strings.Join(stores, ", "))
+		}
+	}
 	for _, name := range names {
 		sc, err := findScenario(name)
 		if err != nil {
 			return nil, usagef("%w", err)
 		}
+		in := []string{""}
+		if sc.nodes {
+			in = stores
+		}
+		if len(s.stores) > 0 {
+			in = s.stores
+		}
 		for _, b := range s.backends {
-			if sc.on(b) {
-				jobs = append(jobs, job{sc, b})
+			for _, store := range in {
+				if sc.on(b) && (store != "mongodb" || b == "mongodb") {
+					jobs = append(jobs, job{sc, b, store})
+				}
 			}
 		}
 	}
@@ -102,6 +129,12 @@ func (s *session) jobs() (jobs []job, err error) {
 }
 
 func (s *session) main(ctx context.Context) error {
+	// This program reads what is in the stores of tests, as its programs do.
+	for _, e := range kit.Env() {
+		if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "AWS_") {
+			os.Setenv(name, value)
+		}
+	}
 	jobs, err := s.jobs()
 	switch {
 	case err != nil:
@@ -255,10 +288,10 @@ const hangAfter = 20 * time.Minute
 
 // one makes one run and tells its result.
 func (s *session) one(ctx context.Context, j job, seed uint64) {
-	r := &run{scenario: j.scenario, backend: j.backend, seed: seed, lease: s.lease}
-	r.dir = filepath.Join(s.dir, fmt.Sprintf("%s-%s-%d-%s", j.name, j.backend, seed, strings.ToLower(rand.Text()[:4])))
+	r := &run{scenario: j.scenario, backend: j.backend, store: j.store, seed: seed, lease: s.lease}
+	r.dir = filepath.Join(s.dir, fmt.Sprintf("%s-%s-%d-%s", j.name, j.where(), seed, strings.ToLower(rand.Text()[:4])))
 	if err := s.place(ctx, r); err != nil {
-		s.lacks(j.name+" on "+j.backend, err)
+		s.lacks(j.name+" on "+j.where(), err)
 		os.RemoveAll(r.dir)
 		return
 	}
@@ -284,9 +317,14 @@ func (s *session) place(ctx context.Context, r *run) (err error) {
 	if err := os.MkdirAll(r.dir, 0o700); err != nil {
 		return err
 	}
+	if r.scenario.nodes {
+		if err := s.nodes(); err != nil {
+			return fmt.Errorf("%w: %w", errNotHere, err)
+		}
+	}
 	if r.backend == "sqlite" {
-		r.url = "sqlite://" + filepath.Join(r.dir, "queue.db")
-		return nil
+		r.url = "sqlite://" + filepath.Join(r.queueDir(), "queue.db")
+		return os.MkdirAll(r.queueDir(), 0o700)
 	}
 	uri := s.shared
 	if r.scenario.hosts {
@@ -336,14 +374,17 @@ func (s *session) tell(r *run, result result) {
 	s.counts[result.Verdict]++
 	s.messages += result.Confirmed
 	s.checked += result.InFiles
-	fmt.Fprintf(s.out, "%-8s  %-8s %-7s seed %-12d %5d confirmed %4d unknown %4d refused %3d epochs  faults %v  recovered in %.1fs  %.1fs\n", result.Verdict,
-		result.Scenario, result.Backend, result.Seed, result.Confirmed, result.Unknown, result.Refused, result.Epochs, faultList(result.Faults), result.Recovery, result.Seconds)
+	fmt.Fprintf(s.out, "%-8s  %-8s %-15s seed %-12d %5d confirmed %4d unknown %4d refused %3d epochs  faults %v  recovered in %.1fs  %.1fs\n", result.Verdict,
+		result.Scenario, job{backend: result.Backend, store: result.Store}.where(), result.Seed, result.Confirmed, result.Unknown, result.Refused, result.Epochs, faultList(result.Faults), result.Recovery, result.Seconds)
 	for _, f := range result.Found {
 		fmt.Fprintf(s.out, "          %s\n", strings.ReplaceAll(f, "\n", "\n          "))
 	}
 	switch {
 	case result.Verdict == violated:
 		again := fmt.Sprintf("--scenario %s --backend %s --seed %d --runs 1 --lease %v", result.Scenario, result.Backend, result.Seed, r.lease)
+		if result.Store != "" {
+			again += " --store " + result.Store
+		}
 		if s.without != "" {
 			again += " --without " + s.without
 		}

@@ -123,6 +123,14 @@ var rules = map[string]variant{
 		text:  "a message that is in the file already is not appended again",
 		edits: []edit{{"worker/internal/ledger/ledger.go", "	switch {\n\tcase n == 0:\n", "	if !m.Incomplete {\n\t\tl.record(m.ID)\n\t\treturn Append\n\t}\n\tswitch {\n\tcase n == 0:\n"}},
 	},
+	"comparison": {
+		text:  "a slot that is there already is the writer's own only if it has the same bytes",
+		edits: []edit{{"storage/slots/requests.go", "case !bytes.Equal(there, data):", "case bytes.Equal(there, nil):"}},
+	},
+	"condition": {
+		text:  "an object is created only where there is none",
+		edits: []edit{{"storage/slots/s3slots/s3slots.go", "\t\tIfNoneMatch: aws.String(\"*\"),", "\t\t"}},
+	},
 }
 
 // overlay returns the files of the variant: module is the source tree.

@@ -1,0 +1,186 @@
+//go:build unix
+
+package kit
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"sync"
+	"syscall"
+	"time"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+)
+
+// EnvGateway names the program versitygw, unless it is in PATH: go install github.com/versity/versitygw/cmd/versitygw@v1.8.0
+const EnvGateway = "FENCEPOST_TEST_S3GATEWAY"
+
+const (
+	bucket    = "files"
+	accessKey = "test" // and the secret: what Env says
+)
+
+// Objects is an object store that speaks the protocol of S3, with two ways to it, and a bucket in it.
+type Objects struct {
+	What    string   // a sentence about what it is
+	Targets []string // host:port
+
+	mu       sync.Mutex
+	gateways []*exec.Cmd // nil: the store is a part of this program
+	start    func(i int) (*exec.Cmd, error)
+	closing  []func()
+}
+
+// Address returns the address of the store by way of a target, or of what leads to one.
+func (o *Objects) Address(target string) string {
+	return "s3://" + bucket + "/chaos?endpoint=http://" + target + "&path-style=true"
+}
+
+// StartObjects starts two gateways of versitygw onto one directory; what they say is kept in dir. Without that program the store is one in memory, which
+// answers at two addresses.
+func StartObjects(ctx context.Context, dir string) (o *Objects, err error) {
+	program := os.Getenv(EnvGateway)
+	if program == "" {
+		if program, err = exec.LookPath("versitygw"); err != nil {
+			return startFake()
+		}
+	}
+	o = &Objects{What: "two gateways of " + program + " onto one directory"}
+	defer func() {
+		if err != nil {
+			o.Close()
+		}
+	}()
+	// Not below dir: a process that names it is one that a run has left behind.
+	data, err := os.MkdirTemp("", "fencepost-chaos-objects-")
+	if err != nil {
+		return nil, err
+	}
+	o.closing = append(o.closing, func() { os.RemoveAll(data) })
+	log, err := os.Create(filepath.Join(dir, "gateways.log"))
+	if err != nil {
+		return nil, err
+	}
+	o.closing = append(o.closing, func() { log.Close() })
+	for range 2 {
+		free, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", "0"))
+		if err != nil {
+			return nil, err
+		}
+		o.Targets = append(o.Targets, free.Addr().String())
+		free.Close()
+	}
+	o.start = func(i int) (*exec.Cmd, error) {
+		cmd := exec.Command(program, "--access", accessKey, "--secret", accessKey, "--port", o.Targets[i], "--keep-alive", "posix", data)
+		cmd.Stdout, cmd.Stderr = log, log
+		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}
+		return cmd, cmd.Start()
+	}
+	for i := range o.Targets {
+		cmd, err := o.start(i)
+		if err != nil {
+			return nil, err
+		}
+		o.gateways = append(o.gateways, cmd)
+	}
+	return o, o.createBucket(ctx)
+}
+
+// createBucket creates the bucket, as soon as there is an answer.
+func (o *Objects) createBucket(ctx context.Context) error {
+	client := s3.New(s3.Options{
+		Region: "us-east-1", UsePathStyle: true, BaseEndpoint: aws.String("http://" + o.Targets[0]),
+		Credentials: aws.CredentialsProviderFunc(func(context.Context) (aws.Credentials, error) {
+			return aws.Credentials{AccessKeyID: accessKey, SecretAccessKey: accessKey}, nil
+		}),
+	})
+	for {
+		_, err := client.CreateBucket(ctx, &s3.CreateBucketInput{Bucket: aws.String(bucket)})
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("no gateway answers: %w", err)
+		case <-time.After(50 * time.Millisecond):
+		}
+	}
+}
+
+func startFake() (*Objects, error) {
+	o := &Objects{What: "a store in memory (gofakes3) at two addresses: there is no versitygw"}
+	backend := s3mem.New()
+	if err := backend.CreateBucket(bucket); err != nil {
+		return nil, err
+	}
+	for range 2 {
+		ln, err := net.Listen("tcp", net.JoinHostPort("127.0.0.1", "0"))
+		if err != nil {
+			o.Close()
+			return nil, err
+		}
+		server := &http.Server{Handler: gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()}
+		go func() { _ = server.Serve(ln) }()
+		o.Targets = append(o.Targets, ln.Addr().String())
+		o.closing = append(o.closing, func() { server.Close() })
+	}
+	return o, nil
+}
+
+// CanFail tells whether the ways to the store are processes, for Kill and Freeze.
+func (o *Objects) CanFail() bool { return o.gateways != nil }
+
+// Kill kills a gateway; the function that it returns starts it again.
+func (o *Objects) Kill(i int) (again func() error, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	if err := o.end(o.gateways[i]); err != nil {
+		return nil, err
+	}
+	return func() (err error) {
+		o.mu.Lock()
+		defer o.mu.Unlock()
+		o.gateways[i], err = o.start(i)
+		return err
+	}, nil
+}
+
+func (o *Objects) end(gateway *exec.Cmd) error {
+	if gateway.ProcessState != nil {
+		return nil
+	}
+	if err := gateway.Process.Kill(); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return err
+	}
+	_ = gateway.Wait()
+	return nil
+}
+
+// Freeze lets a gateway stand still; the function that it returns lets it go on.
+func (o *Objects) Freeze(i int) (thaw func() error, err error) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	p := o.gateways[i].Process
+	return func() error { return p.Signal(syscall.SIGCONT) }, p.Signal(syscall.SIGSTOP)
+}
+
+// Close removes the store.
+func (o *Objects) Close() {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	for _, g := range o.gateways {
+		_ = o.end(g)
+	}
+	for _, f := range o.closing {
+		f()
+	}
+}

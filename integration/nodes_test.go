@@ -1,0 +1,259 @@
+//go:build unix
+
+package integration
+
+import (
+	"bytes"
+	"context"
+	"flag"
+	"fmt"
+	"net/url"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/integration/kit"
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/dirslots"
+	"github.com/fencepost/fencepost/storage/slots/mongoslots"
+	"github.com/fencepost/fencepost/storage/slots/s3slots"
+)
+
+// Network namespaces take root. Without them the test is skipped, unless the variable is 1.
+const envRequireNodes = "FENCEPOST_TEST_REQUIRE_NODES"
+
+var nodeMessages = flag.Int("nodes", 0, "messages of TestHostsThatShareNothing with each kind of store, which then also measures; 0: some thousand, and one store")
+
+// Given three workers on three hosts without a common disk and files in a store, when the host of the holder is switched off in the
+// middle of a drain, then another host goes on, and every message is in the file once, in order, for the product's own tools and for a reader that is
+// none of them.
+func TestHostsThatShareNothing(t *testing.T) {
+	t.Parallel()
+	if raceEnabled {
+		t.Skip("programs with the race detector need a C library, which the hosts do not have")
+	}
+	if err := kit.CanHaveNodes(); err != nil {
+		if os.Getenv(envRequireNodes) == "1" {
+			t.Fatal(err)
+		}
+		t.Skip(err)
+	}
+	if *nodeMessages == 0 {
+		hostsThatShareNothing(t, "mongodb", 4000, "--batch", "20")
+		return
+	}
+	// One after the other: it is measured how long a take-over takes.
+	for _, store := range []string{"mongodb", "s3", "shared"} {
+		t.Run(store, func(t *testing.T) { hostsThatShareNothing(t, store, *nodeMessages) })
+	}
+}
+
+func hostsThatShareNothing(t *testing.T, kind string, messages int, options ...string) {
+	const (
+		lease = 4 * time.Second
+		long  = 20 * time.Minute // for all messages, on a busy machine
+	)
+	uri, _ := mongotest.Fresh(t)
+	server, err := url.Parse(uri)
+	must(t, err)
+	through := func(address string) string {
+		u := *server
+		u.Host = address
+		return u.String()
+	}
+	s := openNodeStore(t, kind, uri)
+
+	var want strings.Builder
+	for i := range messages {
+		fmt.Fprintf(&want, "%07d all work and no play makes Jack a dull boy\n", i)
+	}
+	file := filepath.Join(t.TempDir(), "messages")
+	must(t, os.WriteFile(file, []byte(want.String()), 0o600))
+	publish := start(t, "producer", "producer", "publish", "--quiet", "--url", uri, "--type", "orders", file)
+	if code := publish.wait(t, long); code != 0 {
+		t.Fatalf("publish ended with %d", code)
+	}
+
+	type host struct {
+		node   *kit.Node
+		worker *process
+	}
+	hosts := map[string]host{}
+	for i := range 3 {
+		name := fmt.Sprintf("host-%d", i+1)
+		node, err := kit.NewNode(name, bin)
+		must(t, err)
+		t.Cleanup(func() { must(t, node.Remove()) })
+		address, err := node.Forward(server.Host)
+		must(t, err)
+		// Its disk is not this machine's.
+		look := startWith(t, node.Start, name, "/bin/fencepost", "cat", file)
+		if code := look.wait(t, runTimeout); code == 0 || !strings.Contains(look.stderr.String(), "no such file") {
+			t.Fatalf("%s sees a file of this machine: exit code %d: %s", name, code, look.stderr.String())
+		}
+		args := []string{"--url", through(address), "--store", s.seenBy(t, i, node), "--type", "orders", "--lease", lease.String(), "--log-format", "json"}
+		hosts[name] = host{node, startWith(t, node.Start, name, "/bin/worker", append(args, options...)...)}
+	}
+
+	b, err := fencepost.Open(t.Context(), uri)
+	must(t, err)
+	defer b.Close(context.WithoutCancel(t.Context()))
+	// Nothing is known while the server does not answer.
+	pending := func() (n int, known bool) {
+		d, err := b.Queue.Depth(t.Context(), "orders", messages+1)
+		return d.Pending, err == nil
+	}
+	below := func(most int) bool {
+		n, known := pending()
+		return known && n < most
+	}
+	holder := func() string {
+		rec, err := b.Locker.Inspect(t.Context(), "orders")
+		if err != nil || rec.Hold == nil {
+			return ""
+		}
+		return rec.Hold.Owner.Host
+	}
+	var first string
+	eventually(t, runTimeout, "the drain is under way", func() bool {
+		first = holder()
+		return first != "" && below(messages-messages/10)
+	})
+	gone := hosts[first]
+	must(t, gone.node.Unplug())
+	gone.worker.signal(t, syscall.SIGKILL)
+	off := time.Now()
+	left := 0
+	eventually(t, runTimeout, "the server tells what is pending", func() (known bool) {
+		left, known = pending()
+		return known
+	})
+	if left == 0 {
+		t.Fatal("everything was drained before the host was switched off")
+	}
+	var next string
+	eventually(t, runTimeout, "another host goes on", func() bool {
+		next = holder()
+		return next != first && next != "" && below(left)
+	})
+	took := time.Since(off)
+	t.Logf("%s: %s was switched off with %d of %d messages pending; %s went on after %v", s.what, first, left, messages, next, took.Round(10*time.Millisecond))
+	if *nodeMessages > 0 && took > lease+5*time.Second {
+		t.Errorf("another host went on after %v; want a lease of %v and 5 s at most", took, lease)
+	}
+	eventually(t, long, "everything drained", func() bool { return below(1) })
+	t.Logf("drained after %v", time.Since(off).Round(10*time.Millisecond))
+	for name, h := range hosts {
+		if name == first {
+			continue
+		}
+		h.worker.signal(t, syscall.SIGTERM)
+		if code := h.worker.wait(t, runTimeout); code != 0 {
+			t.Errorf("%s ended with %d", name, code)
+		}
+	}
+
+	in := []string{"--url", uri, "--store", s.address}
+	if r := run(t, nil, "fencepost", append([]string{"verify", "--deep", "orders"}, in...)...); r.code != 0 || !strings.Contains(r.stdout, "OK") {
+		t.Errorf("verify: %v", r)
+	}
+	if r := run(t, nil, "fencepost", append([]string{"cat", "orders"}, in...)...); r.code != 0 || r.stdout != want.String() {
+		t.Errorf("cat prints %d bytes, want %d: %s", len(r.stdout), want.Len(), r.stderr)
+	}
+	var copied []string
+	for generation := uint64(1); ; generation++ {
+		file := filepath.Join(t.TempDir(), "orders.fpl")
+		if err := kit.CopySlots(t.Context(), s.slots(t), "orders", generation, file); err != nil {
+			if generation == 1 {
+				t.Fatal(err)
+			}
+			break
+		}
+		copied = append(copied, file)
+	}
+	python, err := exec.LookPath("python3")
+	if err != nil {
+		t.Skip("the independent reader needs python3")
+	}
+	var theirs bytes.Buffer
+	for _, file := range copied {
+		for _, command := range []string{"verify", "cat"} {
+			out, err := exec.Command(python, "../docs/format/read_fpl.py", command, file).Output()
+			if err != nil {
+				t.Errorf("the independent reader, %s: %v: %s", command, err, out)
+			}
+			if command == "cat" {
+				theirs.Write(out)
+			}
+		}
+	}
+	if theirs.String() != want.String() {
+		t.Errorf("the independent reader prints %d bytes, want %d", theirs.Len(), want.Len())
+	}
+}
+
+// nodeStore is a store that hosts which share nothing can reach.
+type nodeStore struct {
+	what    string
+	address string                                                   // on this machine
+	seenBy  func(t *testing.T, i int, node *kit.Node) (there string) // its address on host i
+	slots   func(t *testing.T) slots.Store
+}
+
+func openNodeStore(t *testing.T, kind, uri string) nodeStore {
+	switch kind {
+	case "mongodb":
+		return nodeStore{
+			what: "MongoDB slots", address: "mongodb:",
+			seenBy: func(*testing.T, int, *kit.Node) string { return "mongodb:" },
+			slots: func(t *testing.T) slots.Store {
+				s, err := mongoslots.Open(t.Context(), uri, mongoslots.Options{})
+				must(t, err)
+				t.Cleanup(func() { s.Close() })
+				return s
+			},
+		}
+	case "s3":
+		o, err := kit.StartObjects(t.Context(), t.TempDir())
+		must(t, err)
+		t.Cleanup(o.Close)
+		// This process reads the store, too; T.Setenv is not for tests that run beside others.
+		for _, e := range kit.Env() {
+			if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "AWS_") {
+				must(t, os.Setenv(name, value))
+			}
+		}
+		return nodeStore{
+			what: "S3 (" + o.What + ")", address: o.Address(o.Targets[0]),
+			seenBy: func(t *testing.T, i int, node *kit.Node) string {
+				address, err := node.Forward(o.Targets[i%len(o.Targets)])
+				must(t, err)
+				return o.Address(address)
+			},
+			slots: func(t *testing.T) slots.Store {
+				s, err := s3slots.Open(t.Context(), o.Address(o.Targets[1]))
+				must(t, err)
+				return s
+			},
+		}
+	}
+	dir := t.TempDir()
+	return nodeStore{
+		what: "shared directory", address: "shared:" + dir,
+		seenBy: func(t *testing.T, _ int, node *kit.Node) string {
+			must(t, node.Mount(dir))
+			return "shared:" + dir
+		},
+		slots: func(t *testing.T) slots.Store {
+			s, err := dirslots.Open(dir)
+			must(t, err)
+			return s
+		},
+	}
+}
