@@ -21,7 +21,7 @@ func (w *world) disaster(storm context.Context) {
 	case <-storm.Done():
 		return
 	}
-	names := w.depot.Names()
+	var names []string
 	if d.chance(5000) {
 		to := w.now() - d.upTo(w.storm/2)
 		w.tell("the store is set back to what it was at %v", to)
