@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io/fs"
 	"slices"
+	"strings"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -397,6 +398,11 @@ func TestSlotsRemovedByHand(t *testing.T) {
 			broken := mem.Clone()
 			must(t, broken.Delete(t.Context(), name))
 			fsys := slotsOf(broken)
+			if strings.HasSuffix(name, "/00000000000000000000") {
+				if _, err := x.clone().open(fsys); !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "restore it from a backup") {
+					t.Errorf("without the first slot a worker is told: %v", err)
+				}
+			}
 			last := i >= len(names)-2 // the generation, and the last slot of the file; a worker reads what is behind the last checkpoint
 			if _, err := x.clone().open(fsys); (err != nil || i == 0 || last) && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
 				t.Errorf("a worker: %v", err)

@@ -2,6 +2,7 @@ package simulation
 
 import (
 	"context"
+	"fmt"
 	"maps"
 	"slices"
 	"strings"
@@ -80,6 +81,9 @@ func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 
 // check looks at what is left when all is over: first at that nothing depends on what was not synced.
 func (w *world) check() {
+	if w.slots {
+		w.deliver()
+	}
 	w.disk.Crash(lostPages(newDice(w.seed, number("end"))))
 	if err := w.oracle.Check(); err != nil {
 		w.failf("the publishers broke a promise: %v", err)
@@ -101,6 +105,10 @@ type contents struct {
 	epoch    uint64
 	payloads map[string][]place // of messages
 	ids      map[queue.ID]place
+	lost     map[uint64]bool // indexes of records that a repair gave up
+	passed   bool            // the file is not the newest, and a disaster may have damaged it
+	unread   bool            // such a file had more than can be read …
+	from     uint64          // … from this index on
 }
 
 func (w *world) checkType(typ string) {
@@ -109,7 +117,7 @@ func (w *world) checkType(typ string) {
 	if err != nil {
 		panic(err)
 	}
-	c := &contents{payloads: map[string][]place{}, ids: map[queue.ID]place{}}
+	c := &contents{payloads: map[string][]place{}, ids: map[queue.ID]place{}, lost: map[uint64]bool{}}
 	if registered {
 		w.readFiles(typ, f, c)
 	}
@@ -130,6 +138,7 @@ func (w *world) checkType(typ string) {
 	known := map[string]bool{}
 	type keyed struct{ stored, found int }
 	keys := map[string]*keyed{}
+	missing := 0                // of those that were confirmed, behind a disaster
 	last := map[string]uint64{} // per producer: the index of its last confirmed message, plus one
 	for _, m := range w.sent {
 		if m.Type != typ {
@@ -163,23 +172,37 @@ func (w *world) checkType(typ string) {
 		}
 		// What was confirmed behind the backup may be lost with the database.
 		stored = stored && (!w.restored || m.safe)
+		if w.disasters && stored && m.key == "" && found < want {
+			missing, want = missing+1, found
+		}
 		if found > want || buried > wantDead || m.result.Status == queue.Rejected && found+buried > 0 ||
 			stored && m.key == "" && (found != want || buried != wantDead) {
 			w.failf("%s: %s %.40q of %s, reported %v as %v, is in the file %d times and %d times among the dead letters",
 				typ, sort, payload, m.producer, m.result.Status, m.result.ID, found, buried)
 		}
 		if stored && m.delay == 0 && m.key == "" && !m.bad && found == 1 {
-			if at := c.payloads[payload][0].index + 1; at <= last[m.producer] {
-				w.failf("%s: message %.40q of %s is at index %d, not behind its predecessor at %d", typ, payload, m.producer, at-1, last[m.producer]-1)
+			producer := m.producer
+			if w.disasters { // a gap holds up one number of a producer, and not the next one
+				producer = fmt.Sprint(producer, m.result.ID.Producer())
+			}
+			if at := c.payloads[payload][0].index + 1; at <= last[producer] {
+				w.failf("%s: message %.40q of %s is at index %d, not behind its predecessor at %d", typ, payload, m.producer, at-1, last[producer]-1)
 			} else {
-				last[m.producer] = at
+				last[producer] = at
 			}
 		}
 	}
 	for key, k := range keys {
+		if w.disasters && k.stored > 0 && k.found == 0 {
+			missing++
+			continue
+		}
 		if k.found > 1 || k.stored > 0 && k.found != 1 {
 			w.failf("%s: %d messages with %s were confirmed, and %d are in the file", typ, k.stored, key, k.found)
 		}
+	}
+	if missing > len(c.lost) && !c.unread {
+		w.failf("%s: %d confirmed messages are missing, and the file tells of %d that are lost", typ, missing, len(c.lost))
 	}
 	for payload, places := range c.payloads {
 		if len(places) > 0 && !known[payload] {
@@ -212,26 +235,40 @@ func (w *world) readFiles(typ string, f queue.RegistryEntry, c *contents) {
 	w.seen.Rotations += int(f.Generation - 1)
 	var last *storage.Report
 	for g := uint64(1); g <= f.Generation; g++ {
-		path := dir + "/" + storage.GenerationName(typ, g)
+		path := w.dir() + "/" + storage.GenerationName(typ, g)
+		c.passed = w.disasters && g < f.Generation
 		c.goOn(w, path)
-		r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.disk, Type: typ, Deep: true, Visit: func(r storage.Record) error {
+		r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.files(), Type: typ, Deep: true, Visit: func(r storage.Record) error {
 			w.visit(typ, r, c)
 			return nil
 		}})
 		if err == nil {
 			err = r.Err()
 		}
+		if w.passesOver(c, g == f.Generation, err) {
+			continue
+		}
 		if err != nil {
 			w.failf("%s: %v", path, err)
 			return
 		}
+		opened := c.epoch
 		for i, region := range r.Regions {
 			if region.Epoch < c.epoch || i > 0 && region.Epoch == c.epoch {
 				w.failf("%s: epoch %d comes behind %d", path, region.Epoch, c.epoch)
 			}
 			c.epoch = region.Epoch
+			if region.Opened {
+				opened = region.Epoch
+			}
+		}
+		if g < f.Generation && r.Sealed != nil { // a fence behind the seal is of one that goes on in the successor, whose maker may be an earlier one that has slept
+			c.epoch = opened
 		}
 		w.seen.Void += len(r.Void)
+		if w.slots {
+			w.checkSlots(typ, g, r)
+		}
 		last = r
 	}
 	switch {
@@ -244,12 +281,15 @@ func (w *world) readFiles(typ string, f queue.RegistryEntry, c *contents) {
 
 // goOn prepares for the file at path. One that a compaction has written holds again what the file before it holds.
 func (c *contents) goOn(w *world, path string) {
-	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: w.disk})
+	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: w.files()})
 	if err != nil {
 		return // Verify tells
 	}
 	defer r.Close()
 	first := r.FirstIndex()
+	if w.disasters {
+		c.passOver(first)
+	}
 	if first >= c.next {
 		return
 	}
@@ -258,24 +298,34 @@ func (c *contents) goOn(w *world, path string) {
 		c.payloads[payload] = slices.DeleteFunc(places, func(p place) bool { return p.index >= first })
 	}
 	maps.DeleteFunc(c.ids, func(_ queue.ID, p place) bool { return p.index >= first })
+	maps.DeleteFunc(c.lost, func(index uint64, _ bool) bool { return index >= first })
 }
 
 func (w *world) visit(typ string, r storage.Record, c *contents) {
-	if r.Index != c.next {
+	if r.Index != c.next && !c.passed && !c.unread {
 		w.failf("%s: index %d follows %d", typ, r.Index, int64(c.next)-1)
 	}
 	c.next = r.Index + 1
+	if w.disasters && r.Kind == storage.KindLost {
+		c.lost[r.Index] = true
+		return
+	}
 	id := queue.ID(r.ID)
 	at := place{r.Index, r.Kind}
 	if other, twice := c.ids[id]; twice {
 		w.failf("%s: %v is at index %d and at %d", typ, id, other.index, r.Index)
 	}
 	c.ids[id] = at
-	if durable, gone := w.gone[exit{typ, id}]; gone && r.Index >= durable {
+	if durable, gone := w.gone[exit{typ, id}]; gone && r.Index >= durable && !w.disasters { // there a copy that came late may take the place of what is lost
 		w.failf("%s: %v is at index %d, and left the queue when the registry knew of those below %d", typ, id, r.Index, durable)
 	}
 	switch r.Kind {
 	case storage.KindMessage:
+		c.payloads[string(r.Payload)] = append(c.payloads[string(r.Payload)], at)
+	case storage.KindAfterGap:
+		if !w.disasters {
+			w.failf("%s: index %d is %v, and nobody has deleted messages", typ, r.Index, r.Kind)
+		}
 		c.payloads[string(r.Payload)] = append(c.payloads[string(r.Payload)], at)
 	case storage.KindSkipped:
 		w.seen.Skipped++

@@ -5,12 +5,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
+	"io/fs"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
-	"github.com/fencepost/fencepost/worker"
 )
+
+const header = 4096 // bytes of a file
 
 // kept is a record as it was before the damage.
 type kept struct {
@@ -19,8 +20,9 @@ type kept struct {
 	body string
 }
 
-// damage flips bits of one byte of a type's newest file when all is over, and repairs it. Whatever had happened to the file: what is before the
-// damage, and what later writers wrote behind it, is kept at its index; what cannot be read is marked as lost, and a worker goes on behind it.
+// damage flips bits of one byte of a type's newest file when all is over, or takes slots of it away, and repairs it. Whatever had happened to the file: what is
+// before the damage, and what later writers wrote behind it, is kept at its index; what cannot be read is told, and marked as lost, and a worker
+// goes on behind it.
 func (w *world) damage() {
 	d := newDice(w.seed, number("damage"))
 	if len(w.failures) > 0 || w.handlers || !d.chance(3000) {
@@ -34,13 +36,15 @@ func (w *world) damage() {
 	if !registered {
 		return
 	}
-	path := dir + "/" + storage.GenerationName(typ, f.Generation)
-	data := w.disk.ReadFile(path)
-	const header = 4096
+	path := w.dir() + "/" + storage.GenerationName(typ, f.Generation)
+	data, err := w.content(typ, f.Generation)
+	if err != nil {
+		panic(err) // check has read it
+	}
 	if len(data) == header {
 		return
 	}
-	before, whole := w.records(path)
+	before, whole := w.records(w.files(), path)
 	if whole == nil || whole.Sealed != nil { // who sealed it was killed: the next worker goes on in another file, and this one stays as it is
 		return
 	}
@@ -48,35 +52,33 @@ func (w *world) damage() {
 		return
 	}
 	at := int64(header + d.n(len(data)-header))
+	end := at + 1
+	hurt := func() {
+		data = bytes.Clone(data)
+		data[at] ^= byte(1 + d.n(255))
+		w.disk.WriteFile(path, data)
+	}
+	if w.slots {
+		at, end, hurt = w.depot.wound(d, typ, f.Generation, at)
+	}
 	// A reader of what is before the damage tells which records those are.
 	const part = "/part.fpl"
 	w.disk.WriteFile(part, data[:at])
-	first, _ := w.records(part)
-	data = bytes.Clone(data)
-	data[at] ^= byte(1 + d.n(255))
-	w.disk.WriteFile(path, data)
-	w.tell("byte %d of %s is damaged", at, path)
+	first, _ := w.records(w.disk, part)
+	hurt()
+	w.tell("%s is damaged from byte %d to %d", path, at, end)
 	w.seen.Damages++
 
-	repair := func(acceptLoss bool) (*storage.CompactReport, error) {
-		p := w.spawn("worker", 6, len(w.processes))
-		defer p.cancel()
-		locker, err := p.locker()
-		if err != nil {
-			panic(err)
-		}
-		defer locker.Close(context.Background())
-		return worker.Rewrite(context.Background(), p.config(locker), typ, worker.RewriteOptions{Repair: true, AcceptLoss: acceptLoss, Wait: time.Minute})
-	}
-	report, err := repair(false)
+	told := w.wrong(typ, f, true)
+	report, err := w.repair(typ, false)
 	if errors.Is(err, storage.ErrIntegrity) { // the end is damaged, and looks as if it had never been written
-		report, err = repair(true)
+		report, err = w.repair(typ, true)
 	}
 	if err != nil {
 		w.failf("%s, byte %d: repair: %v", path, at, err)
 		return
 	}
-	after, repaired := w.records(report.Path)
+	after, repaired := w.records(w.files(), report.Path)
 	if repaired == nil {
 		return
 	}
@@ -92,7 +94,7 @@ func (w *world) damage() {
 		}
 		for _, r := range whole.Regions {
 			if r.First <= index && index < r.Next {
-				return r.Offset > at || r.End <= at
+				return r.Offset >= end || r.End <= at
 			}
 		}
 		return false
@@ -103,6 +105,9 @@ func (w *world) damage() {
 		case ok && is == was:
 		case ok && is.kind == storage.KindLost && !mustKeep(index):
 			w.seen.LostRecords++
+			if told == nil {
+				w.failf("%s, byte %d: index %d is lost, and nobody was told before the repair", path, at, index)
+			}
 		default:
 			w.failf("%s, byte %d: index %d was %v and is %v (in the file: %t)", path, at, index, was, is, ok)
 		}
@@ -115,9 +120,9 @@ func (w *world) damage() {
 }
 
 // records reads a file: what Verify finds wrong with it is a failure, but not that it ends early.
-func (w *world) records(path string) (map[uint64]kept, *storage.Report) {
+func (w *world) records(fsys storage.FS, path string) (map[uint64]kept, *storage.Report) {
 	all := map[uint64]kept{}
-	r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.disk, Visit: func(r storage.Record) error {
+	r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: fsys, Visit: func(r storage.Record) error {
 		k := kept{kind: r.Kind, body: fmt.Sprintf("%q %q", r.Payload, r.Headers)}
 		copy(k.id[:], r.ID)
 		all[r.Index] = k
@@ -131,4 +136,67 @@ func (w *world) records(path string) (map[uint64]kept, *storage.Report) {
 		return nil, nil
 	}
 	return all, r
+}
+
+// content is the bytes of a generation.
+func (w *world) content(typ string, generation uint64) ([]byte, error) {
+	if w.slots {
+		return w.depot.file(w, typ, generation)
+	}
+	return w.disk.ReadFile(dir + "/" + storage.GenerationName(typ, generation)), nil
+}
+
+// wrong returns what operators and workers are told about the newest file of a type; nil if nothing is wrong.
+func (w *world) wrong(typ string, f queue.RegistryEntry, registered bool) error {
+	path := w.dir() + "/" + storage.GenerationName(typ, f.Generation)
+	r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.files(), Type: typ, Deep: true})
+	if err == nil {
+		err = r.Err()
+	}
+	if !registered {
+		if errors.Is(err, fs.ErrNotExist) {
+			return nil
+		}
+		return err
+	}
+	entry := storage.Entry{FileID: storage.FileID(f.FileID), Generation: f.Generation, Epoch: f.Epoch, DurableIndex: f.DurableIndex}
+	return errors.Join(err, storage.CheckRegistered(w.files(), w.dir(), typ, entry))
+}
+
+// wound prepares what an administrator does to the slots of a generation: changes the byte at an offset, removes its slot, or all from there on,
+// as when the store is set back. It returns which bytes it takes away.
+func (m *depot) wound(d *dice, typ string, generation uint64, at int64) (from, to int64, hurt func()) {
+	names := m.folder(typ, generation)
+	var off, end int64
+	which, size := 0, int64(0)
+	for i, name := range names {
+		n, err := m.Size(context.Background(), name)
+		if err != nil {
+			panic(err)
+		}
+		if size <= at && at < size+n {
+			which, off, end = i, size, size+n
+		}
+		size += n
+	}
+	remove := func(names []string) {
+		for _, name := range names {
+			_ = m.Delete(context.Background(), name)
+		}
+	}
+	kind := d.n(3)
+	if off < header { // a repair wrote all of it as one slot: without its header it is no file
+		kind = 0
+	}
+	switch kind {
+	case 0:
+		return at, at + 1, func() {
+			b, _ := m.Read(context.Background(), names[which])
+			b[at-off] ^= byte(1 + d.n(255))
+			m.Set(names[which], b)
+		}
+	case 1:
+		return off, end, func() { remove(names[which : which+1]) }
+	}
+	return off, size, func() { remove(names[which:]) }
 }

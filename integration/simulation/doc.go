@@ -6,19 +6,21 @@
 //	make sim ARGS=-seed=47    # one, with everything that happens in it
 //	make sim ARGS=-mutants=all
 //
-// A schedule is a number, its seed. It chooses who is there (one to three workers on one host, one or two producers, one or two types), how
-// they are configured, and how rough it gets; then there is a storm of some seconds, in which anything may go wrong at any step; then
+// A schedule is a number, its seed. It chooses who is there (one to three workers, one or two producers, one or two types), where the files
+// are (on the disk of the one host of all workers, or, in about one of four schedules, in a store of slots, with each worker on a host of its own), how
+// all of them are configured, and how rough it gets; then there is a storm of some seconds, in which anything may go wrong at any step; then
 // all faults end, the workers drain the queue, and what is left is checked.
 //
 //	producers ── queue.Publisher ─┐                       ┌─ worker.Pool, lock.Locker, storage ─┐
-//	                              ├─ faults ── queue, locks ── faults ─┤                        ├─ faults ── disk
-//	operator ─────────────────────┘   (in memory)         └─ another worker …                ─┘     (in memory)
+//	                              ├─ faults ── queue, locks ── faults ─┤                        ├─ faults ── disk, or
+//	operator ─────────────────────┘   (in memory)         └─ another worker …                ─┘     storage/slots ── faults ── store
+//	                                                                                                (in memory)
 //
 // # What is real
 //
-// All code of packages queue, lock, storage and worker that a program uses: publishers, the lock's protocol, sessions, files, the
-// scheduler of delayed messages, the sharing of types. The three edges are models: queuetest.Memory, locktest.Memory and storagetest.Mem,
-// of which the first passes the conformance suite that MongoDB and SQLite pass, too.
+// All code of packages queue, lock, storage, slots and worker that a program uses: publishers, the lock's protocol, sessions, files, the
+// scheduler of delayed messages, the sharing of types. The edges are models: queuetest.Memory, locktest.Memory, storagetest.Mem and
+// slotstest.Mem, of which the first and the last pass the conformance suites that the servers pass, too.
 //
 // # What goes wrong
 //
@@ -28,6 +30,11 @@
 //   - A request or its answer is lost, slow, carried out for a part, or carried out long after its caller has given up and repeated it; a write
 //     to the lock store is seen and then rolled back.
 //   - A server is away, or cannot be reached by somebody.
+//   - A store: a create is lost, carried out without an answer, or carried out when others have taken over, or when all is over; its host sleeps for up to three
+//     leases while it is under way. Listings are old, or leave some out. The store is full, slow, away (for a minute in some schedules), or refuses the
+//     credentials for a while: then a worker may end with that error, and is started again. Somebody's answers are lost, and the requests are not.
+//   - In one of seven schedules with a store somebody removes a slot, or sets the whole store back by some seconds, while workers use it. Later an operator does what
+//     errors advise: repairs, accepts the loss.
 //   - A disk operation fails, a sync fails and leaves the cache as it is, the kernel fails to write in the background, the disk is full.
 //   - Somebody deletes a lock, takes it away, asks for it, restores it from a backup; pauses and resumes a type; rolls a worker; compacts or repairs a file.
 //   - A script makes pending messages undecodable, and is undone within the gap timeout.
@@ -50,8 +57,12 @@
 //   - A lock changes hands by takeover only after it has stood still for its holder's whole lease, is never granted while it is held, and its
 //     tokens increase.
 //   - Locks that others take, alone, shared, with permits, fair: nobody is inside who excludes another one.
-//   - A byte of a file is damaged when all is over: a repair keeps all that is before it, and what later writers wrote behind it, at its index, and marks
-//     the rest as lost; a worker goes on behind it.
+//   - The slots of a file, one behind the other, are a file for storage.Verify, and the same one.
+//   - A byte of a file is damaged when all is over, or a slot is removed, or all slots from one on: a repair keeps all that is before it, and what later
+//     writers wrote behind it, at its index, and marks the rest as lost, which Verify or the opening of the file has told before; a worker goes on
+//     behind it.
+//   - Behind a removed slot, or a store that was set back, all of the above but this: as many confirmed messages may be missing as there are records that the file marks as lost, or
+//     more if they were in an older file of which Verify says that it is damaged. Workers and repairs need no other help than their errors name.
 //   - What publishers report agrees with what was ever visible in the queue.
 //   - No worker gives up; the queue is empty in time after the faults are over; all goroutines end.
 //
@@ -77,5 +88,6 @@
 //   - The drivers of MongoDB and SQLite, real files, real processes, command lines: see package integration.
 //   - A process that is stopped makes no progress at any of these operations; its timers go on. That it notices nothing between two
 //     of them is for the tests with SIGSTOP.
-//   - More than one host: a file system is of one host at a time.
+//   - A file system that several hosts share: without a store all workers are on one.
+//   - Stores of servers, with their drivers: see their packages, and the chaos scenarios.
 package simulation

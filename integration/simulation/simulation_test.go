@@ -73,6 +73,30 @@ func again(seed uint64) string {
 	return fmt.Sprintf("to see almost the same again (see the package's documentation):\n  go test ./integration/simulation -run TestSimulation -seed=%d", seed)
 }
 
+// A schedule is its seed: whoever plays it, whatever was played before, and whoever looks on, the same happens, to the nanosecond. It is the
+// first test here, so that at first nothing was played before.
+func TestSameSeedSameHistory(t *testing.T) {
+	if !patched {
+		t.Skip("what Go leaves to chance is the seed's only in the program that make sim builds")
+	}
+	const n = 100
+	var digests [n]uint64
+	for i := range uint64(n) {
+		digests[i] = run(t, *first+i, nil).digest
+	}
+	for i := range uint64(n) {
+		s := *first + n - 1 - i // among others than before
+		if o := run(t, s, func(string) {}); o.digest != digests[s-*first] {
+			t.Errorf("seed %d: digest %016x, and %016x the second time", s, digests[s-*first], o.digest)
+		}
+	}
+	var all uint64
+	for _, d := range digests {
+		all = mix(all ^ d)
+	}
+	fmt.Printf("digest of %d schedules from %d on: %016x\n", n, *first, all)
+}
+
 func TestSimulation(t *testing.T) {
 	if *seed != 0 {
 		o := run(t, *seed, func(line string) { fmt.Fprintln(os.Stderr, line) })
@@ -114,29 +138,6 @@ func TestSimulation(t *testing.T) {
 		}
 	}
 	t.Logf("%d schedules, %v each, %v of virtual time: %+v", n, d/time.Duration(n), total.Virtual, total)
-}
-
-// A schedule is its seed: whoever plays it, whatever was played before, and whoever looks on, the same happens, to the nanosecond.
-func TestSameSeedSameHistory(t *testing.T) {
-	if !patched {
-		t.Skip("what Go leaves to chance is the seed's only in the program that make sim builds")
-	}
-	const n = 100
-	var digests [n]uint64
-	for i := range uint64(n) {
-		digests[i] = run(t, *first+i, nil).digest
-	}
-	for i := range uint64(n) {
-		s := *first + n - 1 - i // among others than before
-		if o := run(t, s, func(string) {}); o.digest != digests[s-*first] {
-			t.Errorf("seed %d: digest %016x, and %016x the second time", s, digests[s-*first], o.digest)
-		}
-	}
-	var all uint64
-	for _, d := range digests {
-		all = mix(all ^ d)
-	}
-	fmt.Printf("digest of %d schedules from %d on: %016x\n", n, *first, all)
 }
 
 // all returns the counters by name.

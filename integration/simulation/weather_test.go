@@ -41,6 +41,10 @@ type weather struct {
 	jumpers         []string        // whose clocks jump, by role …
 	jumpTo          []time.Duration // … and how far they are off then
 	spoils          bool            // somebody makes messages undecodable, and undoes it
+	slots           bool            // files are in a store, and each worker is on a host of its own
+	stale           int             // a listing of the store
+	minute          bool            // the store is away for a minute
+	disasters       bool            // somebody removes slots
 }
 
 func newWeather(seed uint64) weather {
@@ -73,6 +77,7 @@ func newWeather(seed uint64) weather {
 	w.visitors = pick(d, 0, 0, 0, 0, 3)
 	w.clocks(d)
 	w.spoils = newDice(seed, number("spoils")).chance(2000)
+	w.stores(newDice(seed, number("stores")), rough)
 	return w
 }
 
@@ -92,4 +97,16 @@ func (w *weather) clocks(d *dice) {
 	if w.jumps > 0 && slices.Contains(w.jumpers, "producer") {
 		w.delayed = 0 // a publisher that is ahead delays for as long
 	}
+}
+
+// stores chooses whether files are in a store.
+func (w *weather) stores(d *dice, rough int) {
+	if w.slots = !w.handlers && d.chance(3000); !w.slots {
+		return
+	}
+	w.stale = d.n(2000*rough/3 + 1)
+	if w.minute = rough > 0 && d.chance(500); w.minute {
+		w.storm += 80 * time.Second
+	}
+	w.disasters = !w.setBack && d.chance(1500) // with both of them nobody knows what should be there
 }

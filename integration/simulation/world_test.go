@@ -29,6 +29,7 @@ type world struct {
 
 	locks  *locktest.Memory
 	disk   *storagetest.Mem
+	depot  *depot // not nil: files are in a store, and not on the disk
 	oracle *queuetest.Oracle
 	rules  lockRules
 
@@ -56,6 +57,7 @@ type world struct {
 // census counts what happened, to know that it does happen.
 type census struct {
 	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps, Spoiled                                          int // faults
+	Stores, Refused, Full, Slow, Stale, Deaf, Stragglers, Disasters                                                         int // of stores
 	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared, Damages, LostRecords int // and what came of them
 	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                                                   int // messages
 	Steps                                                                                                                   int
@@ -68,6 +70,10 @@ func newWorld(seed uint64) *world {
 	w.disk = storagetest.NewMem(w.block)
 	w.disk.ErrorOnce = seed%3 == 0
 	w.disk.FailedStay = seed%5 == 0
+	if w.slots {
+		w.depot = newDepot(newDice(seed, number("depot")), w.large)
+		w.seen.Stores++
+	}
 	w.database.OnStore = w.oracle.Observe
 	w.rules = lockRules{w: w, names: map[string]*lockState{}}
 	w.locks.Observe(w.rules.saw)
@@ -143,6 +149,7 @@ type process struct {
 	resume chan struct{} // not nil: stopped; closed by a continuation
 	counts map[string]uint64
 	cut    time.Time     // cut off from all servers until then
+	deaf   time.Time     // … or from their answers only
 	off    time.Duration // how far its clock of the queue is off
 }
 
@@ -230,6 +237,14 @@ func (p *process) wait() {
 // idle are the operations of those who have nothing to do. They are so many that all else would drown in crashes during them.
 var idle = []string{"depth", "heartbeat", "members", "allSettings", "settings", "nextDue", "types", "now", "fetch", "lock read"}
 
+// longest is how long a process is stopped at most.
+func (w *world) longest() time.Duration {
+	if w.slots {
+		return 3 * w.lease // nothing on its host changes what becomes of a create that is under way
+	}
+	return 2 * w.lease
+}
+
 // step counts an operation, and may end or stop the process there.
 func (p *process) step(op, about string, still bool) *dice {
 	w := p.w
@@ -259,7 +274,7 @@ func (p *process) step(op, about string, still bool) *dice {
 		p.crash(d, op)
 	}
 	if d.chance(w.stall) && d.n(rarely) == 0 && !still {
-		p.stop(d.upTo(2*w.lease), op)
+		p.stop(d.upTo(w.longest()), op)
 	}
 	return d
 }
@@ -271,31 +286,6 @@ func (p *process) crash(d *dice, op string) {
 		return
 	}
 	p.kill("at " + op)
-}
-
-// powerLoss ends all workers, and what was not synced survives or not.
-func (w *world) powerLoss(d *dice, why string) {
-	w.mu.Lock()
-	w.seen.PowerLosses++
-	w.tellLocked("the host loses power: " + why)
-	for _, p := range w.processes {
-		if strings.HasPrefix(p.name, "worker") {
-			p.killLocked("no power")
-		}
-	}
-	w.mu.Unlock()
-	w.disk.Crash(lostPages(d))
-}
-
-// lostPages lets a random part of what was not synced survive.
-func lostPages(d *dice) storagetest.Crash {
-	chance := pick(d, 0, 5000, 10_000)
-	key := d.next()
-	return storagetest.Crash{
-		Keep:     func(name string, block int64) bool { return newDice(key, number(name), uint64(block)).chance(chance) },
-		KeepSize: func(name string) bool { return newDice(key, number(name), 1<<40).chance(5000) },
-		KeepName: func(name string) bool { return newDice(key, number(name), 1<<41).chance(5000) },
-	}
 }
 
 // around is a step at a server: there and back.
@@ -337,6 +327,9 @@ func (p *process) queueFault(op queuetest.Op, _ string, n int) queuetest.Fault {
 	case w.calm:
 		return queuetest.Fault{}
 	}
+	if time.Now().Before(p.deaf) {
+		return queuetest.Fault{Kind: queuetest.LostAnswer}
+	}
 	d := newDice(w.seed, p.id, number("fault"), number(string(op)), p.counts[string(op)])
 	insert := op == queuetest.OpInsert || op == queuetest.OpDelay
 	switch {
@@ -375,6 +368,8 @@ func (w *world) lockFault(c locktest.Call) locktest.Fault {
 	switch {
 	case p.downLocked("locks"):
 		return locktest.Fault{Refuse: d.chance(5000), LoseRequest: true}
+	case time.Now().Before(p.deaf):
+		return locktest.Fault{LoseReply: true}
 	case d.chance(w.lost):
 		w.seen.Lost++
 		w.tellLocked(fmt.Sprintf("%s lock %s %s: lost", p.name, c.Op, c.Name))
@@ -389,49 +384,6 @@ func (w *world) lockFault(c locktest.Call) locktest.Fault {
 	return locktest.Fault{}
 }
 
-// tap is the disk as a process sees it.
-func (p *process) tap() *storagetest.Tap {
-	w := p.w
-	return &storagetest.Tap{FS: w.disk,
-		Before: func(c storagetest.Call) *storagetest.Fault {
-			d := p.step("disk "+string(c.Op), c.Name, underMutex(c.Op))
-			if !underMutex(c.Op) {
-				p.wait()
-			}
-			if c.Op == storagetest.OpDatasync && !w.isCalm() && d.chance(w.syncError) {
-				key := d.next()
-				w.disk.FailWriteback(c.Name, func(b int64) bool { return newDice(key, uint64(b)).chance(5000) })
-				w.tell("%s sync of %s fails", p.name, c.Name)
-			}
-			w.mu.Lock()
-			defer w.mu.Unlock()
-			fault := &storagetest.Fault{Err: errKilled}
-			if c.Op == storagetest.OpAppend && d.chance(5000) {
-				fault.Short = d.n(int(c.Len))
-			}
-			switch {
-			case p.dead && w.calm, p.dead && p.counts["disk after death"] > 0:
-				return &storagetest.Fault{Err: errKilled}
-			case p.dead:
-				p.counts["disk after death"]++ // it may be in the middle of a write
-				return fault
-			case w.calm || !d.chance(w.diskError):
-				return nil
-			}
-			w.seen.DiskErrors++
-			w.tellLocked(fmt.Sprintf("%s disk %s fails", p.name, c.Op))
-			fault.Err = eio
-			return fault
-		},
-		After: func(c storagetest.Call) {
-			p.step("disk "+string(c.Op)+" done", c.Name, underMutex(c.Op))
-			if !underMutex(c.Op) {
-				p.wait()
-			}
-		},
-	}
-}
-
 // lockClock is the clock of a process: it began at any time, and goes a little fast or slow.
 func (p *process) lockClock() func() time.Duration {
 	d := newDice(p.w.seed, p.id, number("clock"))
@@ -441,7 +393,7 @@ func (p *process) lockClock() func() time.Duration {
 }
 
 func (p *process) locker() (*lock.Locker, error) {
-	o := lock.Options{Lease: p.w.lease, Owner: lock.Process{Host: "host", PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
+	o := lock.Options{Lease: p.w.lease, Owner: lock.Process{Host: p.host(), PID: int(p.id & 0xffff), Instance: p.name}, Clock: p.lockClock()}
 	p.w.opening.Lock() // the store numbers its handles
 	defer p.w.opening.Unlock()
 	p.w.mu.Lock()

@@ -7,6 +7,7 @@ import (
 	"io"
 	"io/fs"
 	"math"
+	"path/filepath"
 	"slices"
 	"sync"
 
@@ -148,6 +149,17 @@ func (f *file) refresh() error {
 		f.mu.Unlock()
 	}
 	return f.walk(math.MaxInt64)
+}
+
+// begins tells whether the file has its first slot, with which a file that got its name began.
+func (f *file) begins() error {
+	if _, _, named := storage.ParseName(filepath.Base(f.name)); !named || len(f.pieces) > 0 && f.pieces[0].off == 0 {
+		return nil
+	}
+	d := f.folder
+	return fmt.Errorf("%w: the first slot of the file, %s, is missing in %s: somebody removed it, as no program does; restore it from a backup; "+
+		"if it is lost for good, remove %s, too, and give up what was in the file: fencepost repair --accept-loss",
+		storage.ErrIntegrity, d.slot(0), f.fs.store, generationSlot(d.typ, d.generation))
 }
 
 // walk goes on from the end that is known to where there is no slot, or to an offset.

@@ -97,7 +97,11 @@ func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
 	if mode == storage.ModeCreate {
 		return file, nil
 	}
-	if err := file.refresh(); err != nil {
+	err = file.refresh()
+	if err == nil {
+		err = file.begins()
+	}
+	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
 	return file, nil
