@@ -11,6 +11,7 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
 )
@@ -31,6 +32,9 @@ func New(ctx context.Context, s Store) *FS { return &FS{ctx: ctx, store: s} }
 // Dir returns what to give to functions that take a directory: the store's address, without
 // secrets, so that errors name it.
 func (f *FS) Dir() string { return f.store.String() }
+
+// Linger returns how long what is to be appended had better wait for more; see [Costly].
+func (f *FS) Linger() time.Duration { return LingerOf(f.store) }
 
 const (
 	generationsFolder = "generations" // below the folder of a type; other folders there are numbers

@@ -20,6 +20,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
@@ -102,6 +103,18 @@ func checkShared(dir string) error {
 		return cli.Usagef("--store %s%s is not a directory; name one", cli.SharedScheme, dir)
 	}
 	return nil
+}
+
+// Linger is how long a worker waits for more messages by default, to write them at once to the store with
+// an address that Check has accepted.
+func Linger(address string) time.Duration {
+	switch {
+	case strings.HasPrefix(address, cli.SharedScheme):
+		return dirslots.Linger
+	case strings.HasPrefix(address, "s3:"):
+		return s3slots.Linger
+	}
+	return mongoslots.Linger
 }
 
 // Open opens the store with an address; mongodb: is in the database of url. A server is looked for
