@@ -13,6 +13,8 @@ import (
 	"syscall"
 	"time"
 
+	"golang.org/x/sync/semaphore"
+
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -21,13 +23,16 @@ import (
 type FS struct {
 	ctx   context.Context
 	store Store
+	room  *semaphore.Weighted // for the bytes of values that are being created
 }
 
 var _ storage.FS = (*FS)(nil)
 
 // New returns the file system of a store. When ctx ends, so do all requests; a writer whose request
 // was ended so is poisoned, as after any failed sync.
-func New(ctx context.Context, s Store) *FS { return &FS{ctx: ctx, store: s} }
+func New(ctx context.Context, s Store) *FS {
+	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating)}
+}
 
 // Dir returns what to give to functions that take a directory: the store's address, without
 // secrets, so that errors name it.
