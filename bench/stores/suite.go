@@ -116,7 +116,7 @@ func (b *bench) measure(ctx context.Context) (err error) {
 		b.takeOvers = append(b.takeOvers, t)
 	}
 	for _, k := range kinds {
-		for _, linger := range lingers(k) {
+		for _, linger := range b.lingers(k) {
 			b.o.Logf("trickle: %s", k.name)
 			t, err := b.measureTrickle(ctx, k, linger)
 			if err != nil {
@@ -326,8 +326,8 @@ func (t *trickle) lingerName() string {
 }
 
 // lingers are those that a kind of store is measured with; 0 is its default.
-func lingers(k *kind) []time.Duration {
-	if k.open == nil {
+func (b *bench) lingers(k *kind) []time.Duration {
+	if k.open == nil || b.o.Quick {
 		return []time.Duration{0}
 	}
 	return []time.Duration{0, worker.DefaultLinger, 100 * time.Millisecond}
