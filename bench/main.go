@@ -22,6 +22,7 @@ import (
 	"github.com/fencepost/fencepost/bench/locks"
 	"github.com/fencepost/fencepost/bench/queues"
 	"github.com/fencepost/fencepost/bench/storage"
+	"github.com/fencepost/fencepost/bench/stores"
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
@@ -33,6 +34,7 @@ var suites = []struct {
 	{"storage", "Storage", storage.Run},
 	{"lock", "Lock", locks.Run},
 	{"queue", "Queue", queues.Run},
+	{"stores", "Stores", stores.Run},
 }
 
 func main() {
@@ -96,8 +98,8 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) (err er
 	}}
 	flags.IntVar(&o.Rounds, "rounds", 21, "rounds of each measurement")
 	flags.BoolVar(&o.Quick, "quick", false, "sizes that show that everything works, and measure nothing")
-	flags.BoolVar(&o.Large, "large", true, "also measure with a file of 10 GiB, if the disk has room")
-	flags.StringVar(&o.MongoDB, "mongodb", "", "lock, queue: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
+	flags.BoolVar(&o.Large, "large", true, "also measure with large files: of 10 GiB, if the disk has room; stores: of 1 GiB")
+	flags.StringVar(&o.MongoDB, "mongodb", "", "lock, queue, stores: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(stdout)

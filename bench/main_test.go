@@ -28,7 +28,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{nil, exitUsage, "which suite?"},
-		{[]string{"lok"}, exitUsage, `unknown suite "lok"; known: storage, lock, queue`},
+		{[]string{"lok"}, exitUsage, `unknown suite "lok"; known: storage, lock, queue, stores`},
 		{[]string{"storage", "--fast"}, exitUsage, "-fast"},
 		{[]string{"storage", "--rounds", "0"}, exitUsage, "--rounds"},
 		{[]string{"storage", "--rounds", "many"}, exitUsage, "many"},

@@ -40,10 +40,12 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 			types, n int // n messages of each type
 			make     func(due time.Time) queue.Message
 			slow     int64 // what is fetched cannot be removed from the queue until each file has so many bytes
+			store    bool  // the files are in a store: what is sent to it takes memory, too
 			skip     bool
 		}{
 			{name: "payloads", types: 8, n: 5, make: payload, slow: 2 * queue.MaxPayload, skip: server}, // there the delayed ones become such
 			{name: "headers", types: 20, n: 300, make: func(time.Time) queue.Message { return queue.Message{Headers: headers} }},
+			{name: "stored", types: 20, n: 40, store: true, skip: server, make: func(time.Time) queue.Message { return queue.Message{Payload: large[:256<<10]} }},
 			{name: "delayed", types: 8, n: 1, make: func(due time.Time) queue.Message { return queue.Message{Payload: large, Due: due} }},
 		} {
 			if tc.skip {
@@ -56,7 +58,11 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 				if tc.slow > 0 {
 					defer slowDown(t, b, tc.name, tc.types, tc.slow)()
 				}
-				code, peak, stderr := peakOf(t, "worker", "--url", b.url, "--dir", b.dir, "--type", tc.name+"-*", "--until-empty", "--allow-overlay")
+				args := []string{"--dir", b.dir, "--allow-overlay"}
+				if tc.store {
+					args = []string{"--store", "shared:" + t.TempDir()}
+				}
+				code, peak, stderr := peakOf(t, "worker", append(args, "--url", b.url, "--type", tc.name+"-*", "--until-empty")...)
 				t.Logf("%d MiB, published within %v, drained within %v: the worker took %d MiB", bytes>>20, published.Round(time.Millisecond),
 					(time.Since(began) - published).Round(time.Millisecond), peak>>20)
 				t.Logf("measured: %d MiB (%s)", peak>>20, tc.name)

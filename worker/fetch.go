@@ -50,7 +50,7 @@ type fetcher struct {
 // nothing pending.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
 	cfg := &f.pool.cfg
-	poll := wait.Backoff{Min: cfg.Linger, Max: watchMax}
+	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	f.heldPoll = wait.Backoff{Min: watchMin, Max: heldRetryMax}
 	f.lastSeen = time.Now()
 	first := true // nothing was fetched yet
@@ -83,7 +83,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			case first && f.short && cfg.UntilEmpty:
 				f.lastFull = time.Time{} // that may have been all: the next look, from the start, tells
 			case f.short:
-				f.pause(ctx, cfg.Linger)
+				f.pause(ctx, f.linger())
 			}
 			first = false
 		default:
@@ -104,6 +104,15 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 		}
 	}
 	return false, nil
+}
+
+// linger is how long messages may wait in the queue for more of them. What was fetched never waits: it takes memory, and a
+// stop would wait for it.
+func (f *fetcher) linger() time.Duration {
+	if f.pool.cfg.UntilEmpty {
+		return min(f.pool.cfg.Linger, DefaultLinger)
+	}
+	return f.pool.cfg.Linger
 }
 
 // fetch takes memory for what comes, and fetches. asking may end before ctx, when the session is to

@@ -10,6 +10,8 @@ import (
 	"github.com/hibiken/asynq"
 	"github.com/redis/go-redis/v9"
 	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/bench/internal/messages"
 )
 
 const asynqHow = "Enqueue, one at a time as there is no other way, "
@@ -45,15 +47,15 @@ func (b *bench) asynq(ctx context.Context, ends *[]func() error) ([]*peer, strin
 func (b *bench) asynqPeer(ctx context.Context, p *peer, name, addr string, workers int, fsync string, ends *[]func() error) error {
 	opt := asynq.RedisClientOpt{Addr: addr, PoolSize: workers + 5}
 	client, inspector, admin := asynq.NewClient(opt), asynq.NewInspector(opt), redis.NewClient(&redis.Options{Addr: addr})
-	j, err := openJournal(b.o.Dir, "asynq-"+name)
+	j, err := messages.OpenJournal(b.o.Dir, "asynq-"+name)
 	if err != nil {
 		return err
 	}
-	*ends = append([]func() error{func() error { return errors.Join(client.Close(), inspector.Close(), admin.Close(), j.f.Close()) }}, *ends...)
+	*ends = append([]func() error{func() error { return errors.Join(client.Close(), inspector.Close(), admin.Close(), j.F.Close()) }}, *ends...)
 	p.check = checkUnordered(j)
 	appendTo := newGroupFile(j).append
 	if workers == 1 {
-		p.check, appendTo = checkOrdered(j), j.append
+		p.check, appendTo = checkOrdered(j), j.Append
 	}
 	next := 0
 	p.publish = func(n int) error {
@@ -63,7 +65,7 @@ func (b *bench) asynqPeer(ctx context.Context, p *peer, name, addr string, worke
 		var g errgroup.Group
 		g.SetLimit(workers)
 		for range n {
-			task := asynq.NewTask("append", payload(next))
+			task := asynq.NewTask("append", messages.Payload(next))
 			next++
 			g.Go(func() error {
 				_, err := client.EnqueueContext(ctx, task, asynq.Queue(name))

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/worker"
 )
 
@@ -62,7 +63,7 @@ func (c *clocked) note(n int) {
 // fencepostWindow drains at least a window and stops. What it took is counted in drained.
 func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
-	pool, err := worker.New(worker.Config{Queue: p.backend.Queue, Locker: p.backend.Locker, Dir: p.dir, Types: []string{typ}, Events: func(e worker.Event) {
+	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Types: []string{typ}, Events: func(e worker.Event) {
 		if e.Kind == worker.Committed {
 			c.note(e.Messages)
 		}
@@ -79,23 +80,23 @@ func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (fl
 	case err = <-done:
 		err = errors.Join(err, errors.New("the pool ended before its window was full"))
 	}
-	p.drained[typ] += int(pool.Stats().Appended)
+	p.Drained[typ] += int(pool.Stats().Appended)
 	return c.rate, err
 }
 
 // bareWindow is the same of the bare loop.
 func (p *place) bareWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
-	err := p.bare(ctx, typ, window, c.note)
+	err := p.Bare(ctx, typ, window, c.note)
 	return c.rate, err
 }
 
 // loadBatches is load with a producer of its own for each batch, so that whoever takes out whole batches leaves nothing behind
 // that misses its predecessor. A batch begins in a millisecond of its own, as producer numbers are random.
 func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
-	for ; n > 0; n -= batchSize {
+	for ; n > 0; n -= messages.BatchSize {
 		begin := time.Now()
-		if err := p.load(ctx, min(n, batchSize), typ); err != nil {
+		if err := p.Load(ctx, min(n, messages.BatchSize), typ); err != nil {
 			return err
 		}
 		time.Sleep(2*time.Millisecond - time.Since(begin))
@@ -123,10 +124,10 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 	rounds := b.few()
 	begin := time.Now()
 	// More than is called big by what is going to be taken, so that it never is less.
-	if err := errors.Join(shared.clear(ctx), shared.loadBatches(ctx, l.big+rounds*3*l.window, oneType)); err != nil {
+	if err := errors.Join(shared.Clear(ctx), shared.loadBatches(ctx, l.big+rounds*3*l.window, oneType)); err != nil {
 		return l, err
 	}
-	b.o.Logf("backlog: loaded %d messages in %v", shared.given[oneType], time.Since(begin).Round(time.Second))
+	b.o.Logf("backlog: loaded %d messages in %v", shared.Given[oneType], time.Since(begin).Round(time.Second))
 	note := func(name, size string) func(float64, error) error {
 		return func(rate float64, err error) error {
 			l.rates[name+size] = append(l.rates[name+size], rate)
@@ -137,7 +138,7 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 		}
 	}
 	for range rounds {
-		if err := errors.Join(bare.clear(ctx), bare.load(ctx, l.small, oneType), ours.clear(ctx), ours.load(ctx, l.small, oneType)); err != nil {
+		if err := errors.Join(bare.Clear(ctx), bare.Load(ctx, l.small, oneType), ours.Clear(ctx), ours.Load(ctx, l.small, oneType)); err != nil {
 			return l, err
 		}
 		for _, step := range []func() error{
@@ -151,17 +152,17 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 			}
 		}
 	}
-	l.taken = shared.drained[oneType]
-	l.left = shared.given[oneType] - l.taken
-	if err := errors.Join(bare.empty(ctx), ours.empty(ctx), verifyAll(ctx, bare, ours)); err != nil {
+	l.taken = shared.Drained[oneType]
+	l.left = shared.Given[oneType] - l.taken
+	if err := errors.Join(bare.Empty(ctx), ours.Empty(ctx), verifyAll(ctx, bare, ours)); err != nil {
 		return l, err
 	}
 	// What both took from the big one: together the first of what was given, each once.
 	seen := map[int]bool{}
-	if err := shared.journals[oneType].each(asSet(seen)); err != nil {
+	if err := shared.Journals[oneType].Each(messages.AsSet(seen)); err != nil {
 		return l, err
 	}
-	if err := shared.visit(ctx, oneType, asSet(seen)); err != nil {
+	if err := shared.Visit(ctx, oneType, messages.AsSet(seen)); err != nil {
 		return l, err
 	}
 	for i := range l.taken {
@@ -169,5 +170,5 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 			return l, fmt.Errorf("message %d of the big backlog is missing", i)
 		}
 	}
-	return l, complete("what was taken from the big backlog", len(seen), l.taken)
+	return l, messages.Complete("what was taken from the big backlog", len(seen), l.taken)
 }

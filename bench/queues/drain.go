@@ -11,6 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -44,15 +45,15 @@ func (b *bench) drainers(ctx context.Context, name string, n int, types []string
 		places = append(places, p)
 		list = append(list, measure.Contender{
 			Name:    name,
-			Prepare: func() error { return errors.Join(p.clear(ctx), p.load(ctx, n, types...)) },
+			Prepare: func() error { return errors.Join(p.Clear(ctx), p.Load(ctx, n, types...)) },
 			Run:     func() error { return drain(ctx) },
-			Check:   func() error { return p.empty(ctx) },
+			Check:   func() error { return p.Empty(ctx) },
 		})
 	}
 	bare := func(p *place) func(context.Context) error {
 		return func(ctx context.Context) error {
 			for _, typ := range types {
-				if err := p.bare(ctx, typ, 0, nil); err != nil {
+				if err := p.Bare(ctx, typ, 0, nil); err != nil {
 					return err
 				}
 			}
@@ -73,7 +74,7 @@ func (b *bench) drainers(ctx context.Context, name string, n int, types []string
 	if p, err = b.newBackend(ctx, name+"_fencepost"); err != nil {
 		return nil, nil, err
 	}
-	contender(nameFencepost, p, func(ctx context.Context) error { return p.fencepost(ctx, types...) })
+	contender(nameFencepost, p, func(ctx context.Context) error { return p.Drain(ctx, types...) })
 	return list, places, nil
 }
 
@@ -148,10 +149,10 @@ func (b *bench) measureSingle(ctx context.Context) (s single, err error) {
 		return s, err
 	}
 	for range b.few() {
-		if err := errors.Join(p.clear(ctx), p.load(ctx, s.backlog, oneType), f.clear(ctx), f.load(ctx, s.backlog, oneType)); err != nil {
+		if err := errors.Join(p.Clear(ctx), p.Load(ctx, s.backlog, oneType), f.Clear(ctx), f.Load(ctx, s.backlog, oneType)); err != nil {
 			return s, err
 		}
-		j, err := p.journal(oneType)
+		j, err := p.Journal(oneType)
 		if err != nil {
 			return s, err
 		}
@@ -167,7 +168,7 @@ func (b *bench) measureSingle(ctx context.Context) (s single, err error) {
 			rates[name] = float64(n) / time.Since(begin).Seconds()
 		}
 		begin := time.Now()
-		if err := f.fencepost(ctx, oneType); err != nil {
+		if err := f.Drain(ctx, oneType); err != nil {
 			return s, err
 		}
 		rate := float64(s.backlog) / time.Since(begin).Seconds()
@@ -177,19 +178,19 @@ func (b *bench) measureSingle(ctx context.Context) (s single, err error) {
 		}
 	}
 	seen := map[int]bool{}
-	if err := p.journals[oneType].each(asSet(seen)); err != nil {
+	if err := p.Journals[oneType].Each(messages.AsSet(seen)); err != nil {
 		return s, err
 	}
-	return s, errors.Join(complete("what was taken one by one", len(seen), p.drained[oneType]), f.empty(ctx), f.verify(ctx))
+	return s, errors.Join(messages.Complete("what was taken one by one", len(seen), p.Drained[oneType]), f.Empty(ctx), f.Verify(ctx))
 }
 
 // takeOne takes one message out.
-func (p *place) takeOne(ctx context.Context, j *journal, ordered bool) error {
+func (p *place) takeOne(ctx context.Context, j *messages.Journal, ordered bool) error {
 	o := options.FindOneAndDelete()
 	if ordered {
 		o.SetSort(bson.D{{Key: "_id", Value: 1}})
 	}
-	raw, err := p.messages.FindOneAndDelete(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}}, o).Raw()
+	raw, err := p.Messages.FindOneAndDelete(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}}, o).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return errors.New("nothing is left")
 	}
@@ -197,19 +198,19 @@ func (p *place) takeOne(ctx context.Context, j *journal, ordered bool) error {
 		return err
 	}
 	_, b := raw.Lookup("b").Binary()
-	p.drained[oneType]++
+	p.Drained[oneType]++
 	if !ordered {
-		_, err = j.f.Write(b)
+		_, err = j.F.Write(b)
 		return err
 	}
-	return j.append(b)
+	return j.Append(b)
 }
 
 func (b *bench) measurePublish(ctx context.Context) (t timed, err error) {
 	t.n = b.sized(20_000, 2000)
 	var list []measure.Contender
 	contender := func(name string, p *place, publish func() error) {
-		list = append(list, measure.Contender{Name: name, Prepare: func() error { return p.clear(ctx) }, Run: publish, Check: func() error {
+		list = append(list, measure.Contender{Name: name, Prepare: func() error { return p.Clear(ctx) }, Run: publish, Check: func() error {
 			return p.checkPublished(ctx, t.n)
 		}})
 	}
@@ -218,10 +219,10 @@ func (b *bench) measurePublish(ctx context.Context) (t timed, err error) {
 		if err != nil {
 			return t, err
 		}
-		from := newSource()
+		from := messages.NewSource()
 		contender(name, p, func() error {
-			for range t.n / batchSize {
-				if _, err := p.messages.InsertMany(ctx, p.documents(from, oneType, batchSize)); err != nil {
+			for range t.n / messages.BatchSize {
+				if _, err := p.Messages.InsertMany(ctx, p.Documents(from, oneType, messages.BatchSize)); err != nil {
 					return err
 				}
 			}
@@ -233,7 +234,7 @@ func (b *bench) measurePublish(ctx context.Context) (t timed, err error) {
 		if err != nil {
 			return t, err
 		}
-		publisher, err := queue.NewPublisher(ctx, p.backend.Queue, queue.PublisherOptions{})
+		publisher, err := queue.NewPublisher(ctx, p.Backend.Queue, queue.PublisherOptions{})
 		if err != nil {
 			return t, err
 		}
@@ -250,11 +251,11 @@ func (b *bench) measurePublish(ctx context.Context) (t timed, err error) {
 
 // publishAll publishes n messages in calls of a batch each.
 func (p *place) publishAll(ctx context.Context, publisher *queue.Publisher, n int) error {
-	for ; n > 0; n -= batchSize {
-		msgs := make([]queue.Message, min(n, batchSize))
+	for ; n > 0; n -= messages.BatchSize {
+		msgs := make([]queue.Message, min(n, messages.BatchSize))
 		for i := range msgs {
-			msgs[i] = queue.Message{Type: oneType, Payload: payload(p.given[oneType])}
-			p.given[oneType]++
+			msgs[i] = queue.Message{Type: oneType, Payload: messages.Payload(p.Given[oneType])}
+			p.Given[oneType]++
 		}
 		for _, r := range publisher.PublishAll(ctx, msgs) {
 			if r.Err != nil {
@@ -269,8 +270,8 @@ func (p *place) publishAll(ctx context.Context, publisher *queue.Publisher, n in
 func (p *place) send(ctx context.Context, publisher *queue.Publisher, n int) error {
 	results := make(chan error, n)
 	for range n {
-		m := queue.Message{Type: oneType, Payload: payload(p.given[oneType])}
-		p.given[oneType]++
+		m := queue.Message{Type: oneType, Payload: messages.Payload(p.Given[oneType])}
+		p.Given[oneType]++
 		if err := publisher.Send(ctx, m, func(r queue.Result) { results <- r.Err }); err != nil {
 			return err
 		}
@@ -285,22 +286,22 @@ func (p *place) send(ctx context.Context, publisher *queue.Publisher, n int) err
 
 // checkPublished reads back the last n messages that were given: all there, in the order of their keys.
 func (p *place) checkPublished(ctx context.Context, n int) error {
-	cursor, err := p.messages.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}},
+	cursor, err := p.Messages.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: oneType + "/"}, {Key: "$lt", Value: oneType + "0"}}}},
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}))
 	if err != nil {
 		return err
 	}
 	defer cursor.Close(ctx)
-	next := p.given[oneType] - n
+	next := p.Given[oneType] - n
 	for cursor.Next(ctx) {
 		_, b := cursor.Current.Lookup("b").Binary()
-		i, err := number(b)
+		i, err := messages.Number(b)
 		if err == nil {
-			err = inOrder(&next)(i)
+			err = messages.InOrder(&next)(i)
 		}
 		if err != nil {
 			return err
 		}
 	}
-	return errors.Join(cursor.Err(), complete("the collection", next, p.given[oneType]))
+	return errors.Join(cursor.Err(), messages.Complete("the collection", next, p.Given[oneType]))
 }

@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -20,21 +21,21 @@ type embedded struct {
 
 // newEmbedded makes a place of Fencepost on SQLite.
 func (b *bench) newEmbedded(ctx context.Context, name string) (p *place, err error) {
-	p = &place{dir: filepath.Join(b.o.Dir, name), given: map[string]int{}, drained: map[string]int{}}
-	if err := os.Mkdir(p.dir, 0o755); err != nil {
+	p = &place{&messages.Place{Dir: filepath.Join(b.o.Dir, name), Given: map[string]int{}, Drained: map[string]int{}}}
+	if err := os.Mkdir(p.Dir, 0o755); err != nil {
 		return nil, err
 	}
-	if p.backend, err = fencepost.Open(ctx, "sqlite://"+filepath.Join(p.dir, "fencepost.db")); err != nil {
+	if p.Backend, err = fencepost.Open(ctx, "sqlite://"+filepath.Join(p.Dir, "fencepost.db")); err != nil {
 		return nil, err
 	}
-	b.places = append(b.places, p)
+	b.server.Keep(p.Place)
 	return p, nil
 }
 
 // bareSQLite is the bare loop's table.
 type bareSQLite struct {
 	db   *sqlitedb.DB
-	j    *journal
+	j    *messages.Journal
 	next int // message to be loaded
 	done int
 }
@@ -44,7 +45,7 @@ func openBareSQLite(ctx context.Context, dir, name string) (*bareSQLite, error) 
 	if err != nil {
 		return nil, err
 	}
-	j, err := openJournal(dir, name)
+	j, err := messages.OpenJournal(dir, name)
 	if err == nil {
 		err = db.Migrate(ctx, `CREATE TABLE IF NOT EXISTS bare (id INTEGER PRIMARY KEY, payload BLOB NOT NULL) STRICT`)
 	}
@@ -54,14 +55,14 @@ func openBareSQLite(ctx context.Context, dir, name string) (*bareSQLite, error) 
 	return &bareSQLite{db: db, j: j}, nil
 }
 
-func (s *bareSQLite) close() error { return errors.Join(s.db.Close(), s.j.f.Close()) }
+func (s *bareSQLite) close() error { return errors.Join(s.db.Close(), s.j.F.Close()) }
 
 // publish inserts n rows, a batch in a synced transaction.
 func (s *bareSQLite) publish(ctx context.Context, n int) error {
 	for end := s.next + n; s.next < end; {
 		err := s.db.Write(ctx, func(tx *sqlitedb.Tx) error {
-			for range min(batchSize, end-s.next) {
-				if _, err := tx.Exec(`INSERT INTO bare (id, payload) VALUES (?, ?)`, s.next, payload(s.next)); err != nil {
+			for range min(messages.BatchSize, end-s.next) {
+				if _, err := tx.Exec(`INSERT INTO bare (id, payload) VALUES (?, ?)`, s.next, messages.Payload(s.next)); err != nil {
 					return err
 				}
 				s.next++
@@ -81,7 +82,7 @@ func (s *bareSQLite) drain(ctx context.Context) error {
 		var buf []byte
 		first := last + 1
 		err := s.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-			rows, err := tx.Query(`SELECT id, payload FROM bare WHERE id > ? ORDER BY id LIMIT ?`, last, batchSize)
+			rows, err := tx.Query(`SELECT id, payload FROM bare WHERE id > ? ORDER BY id LIMIT ?`, last, messages.BatchSize)
 			if err != nil {
 				return err
 			}
@@ -97,7 +98,7 @@ func (s *bareSQLite) drain(ctx context.Context) error {
 		if err != nil || len(buf) == 0 {
 			return err
 		}
-		if err := s.j.append(buf); err != nil {
+		if err := s.j.Append(buf); err != nil {
 			return err
 		}
 		err = s.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
@@ -122,7 +123,7 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 	if err != nil {
 		return e, err
 	}
-	publisher, err := queue.NewPublisher(ctx, ours.backend.Queue, queue.PublisherOptions{})
+	publisher, err := queue.NewPublisher(ctx, ours.Backend.Queue, queue.PublisherOptions{})
 	if err != nil {
 		return e, err
 	}
@@ -140,8 +141,8 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 			note(&e.publish, nameBare, func() error { return bare.publish(ctx, n) }),
 			note(&e.publish, nameFencepost, func() error { return ours.publishAll(ctx, publisher, n) }),
 			note(&e.drain, nameBare, func() error { return bare.drain(ctx) }),
-			note(&e.drain, nameFencepost, func() error { return ours.fencepost(ctx, oneType) }),
-			complete("what the bare SQLite loop drained", bare.done, bare.next),
+			note(&e.drain, nameFencepost, func() error { return ours.Drain(ctx, oneType) }),
+			messages.Complete("what the bare SQLite loop drained", bare.done, bare.next),
 		} {
 			if err != nil {
 				return e, err
@@ -151,5 +152,5 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 			return e, err
 		}
 	}
-	return e, errors.Join(bare.j.check(bare.next), ours.verify(ctx))
+	return e, errors.Join(bare.j.Check(bare.next), ours.Verify(ctx))
 }

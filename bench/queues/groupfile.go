@@ -1,12 +1,16 @@
 package queues
 
-import "sync"
+import (
+	"sync"
+
+	"github.com/fencepost/fencepost/bench/internal/messages"
+)
 
 // groupFile lets many workers append to one file, each waiting until its message is durable: those that come while a write
 // is being synced share the next one. It is more than River's or Asynq's users would write as a rule, so that their
 // many workers do not wait for one fdatasync each.
 type groupFile struct {
-	j *journal
+	j *messages.Journal
 
 	mu      sync.Mutex
 	cond    *sync.Cond
@@ -17,7 +21,7 @@ type groupFile struct {
 	err     error
 }
 
-func newGroupFile(j *journal) *groupFile {
+func newGroupFile(j *messages.Journal) *groupFile {
 	g := &groupFile{j: j}
 	g.cond = sync.NewCond(&g.mu)
 	return g
@@ -39,7 +43,7 @@ func (g *groupFile) append(p []byte) error {
 		g.waiting = nil
 		g.batch++
 		g.mu.Unlock()
-		err := g.j.append(buf)
+		err := g.j.Append(buf)
 		g.mu.Lock()
 		g.busy, g.durable, g.err = false, n+1, err
 		g.cond.Broadcast()

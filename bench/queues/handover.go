@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker"
@@ -75,7 +76,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 	if b.o.Quick {
 		settle = 50 * time.Millisecond
 	}
-	publisher, err := queue.NewPublisher(ctx, p.backend.Queue, queue.PublisherOptions{})
+	publisher, err := queue.NewPublisher(ctx, p.Backend.Queue, queue.PublisherOptions{})
 	if err != nil {
 		return nil, err
 	}
@@ -132,7 +133,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 		if err := server.Sleep(ctx, 2500*time.Millisecond+rand.N(settle)); err != nil {
 			return nil, err
 		}
-		if err := p.backend.Locker.RequestRelease(ctx, oneType, "benchmark"); err != nil {
+		if err := p.Backend.Locker.RequestRelease(ctx, oneType, "benchmark"); err != nil {
 			return nil, err
 		}
 		gap, err := w.await(ctx, other)
@@ -143,7 +144,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 		holder, other = other, holder
 	}
 	stopPublishing()
-	if p.given[oneType], err = published(); err != nil {
+	if p.Given[oneType], err = published(); err != nil {
 		return nil, err
 	}
 	for n, r := range running {
@@ -152,12 +153,12 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 			return nil, err
 		}
 	}
-	end, err := worker.New(worker.Config{Queue: p.backend.Queue, Locker: p.backend.Locker, Dir: p.dir, Types: []string{oneType}, UntilEmpty: true})
+	end, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Types: []string{oneType}, UntilEmpty: true})
 	if err == nil {
 		err = end.Run(ctx)
 	}
-	p.drained[oneType] = p.given[oneType]
-	return []handOver{stopped, asked}, errors.Join(err, p.empty(ctx), p.verify(ctx))
+	p.Drained[oneType] = p.Given[oneType]
+	return []handOver{stopped, asked}, errors.Join(err, p.Empty(ctx), p.Verify(ctx))
 }
 
 // trickle publishes until it is stopped; published then waits for the confirmations and returns how many messages there were.
@@ -177,7 +178,7 @@ func (p *place) trickle(ctx context.Context, publisher *queue.Publisher) (stop f
 		defer close(done)
 		for server.Sleep(ctx, trickle) == nil {
 			results.Add(1)
-			err := publisher.Send(context.WithoutCancel(ctx), queue.Message{Type: oneType, Payload: payload(n)}, func(r queue.Result) {
+			err := publisher.Send(context.WithoutCancel(ctx), queue.Message{Type: oneType, Payload: messages.Payload(n)}, func(r queue.Result) {
 				if r.Err != nil {
 					fail(r.Err)
 				}

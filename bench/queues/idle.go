@@ -31,11 +31,11 @@ type replica struct {
 
 func (b *bench) startReplica(ctx context.Context, p *place, types []string, events func(worker.Event)) (*replica, error) {
 	r := &replica{queueSent: new(server.Sent)}
-	q, err := mongoqueue.Open(ctx, p.uri, mongoqueue.Options{Monitor: r.queueSent.Monitor()})
+	q, err := mongoqueue.Open(ctx, p.URI, mongoqueue.Options{Monitor: r.queueSent.Monitor()})
 	if err != nil {
 		return nil, err
 	}
-	client, sent, err := server.Dial(b.uri)
+	client, sent, err := server.Dial(b.server.URI)
 	if err != nil {
 		return nil, errors.Join(err, q.Close())
 	}
@@ -55,7 +55,7 @@ func (b *bench) startReplica(ctx context.Context, p *place, types []string, even
 	}
 	locker, err := lock.New(store, lock.Options{})
 	if err == nil {
-		r.pool, err = worker.New(worker.Config{Queue: q, Locker: locker, Dir: p.dir, Types: types, Events: events})
+		r.pool, err = worker.New(worker.Config{Queue: q, Locker: locker, Dir: p.Dir, Types: types, Events: events})
 	}
 	if err != nil {
 		return nil, errors.Join(err, closeAll(locker))
@@ -112,7 +112,7 @@ func (b *bench) idle(ctx context.Context, n int, settle, span time.Duration) (of
 	for i := range n {
 		types = append(types, fmt.Sprintf("t%03d", i))
 	}
-	if err := errors.Join(p.clear(ctx), p.load(ctx, 1, types...)); err != nil {
+	if err := errors.Join(p.Clear(ctx), p.Load(ctx, 1, types...)); err != nil {
 		return of, err
 	}
 	var replicas []*replica
@@ -149,7 +149,7 @@ func (b *bench) idle(ctx context.Context, n int, settle, span time.Duration) (of
 		return of, errors.New("the replica that stands by has taken a message")
 	}
 	for _, typ := range types {
-		p.drained[typ] = 1
+		p.Drained[typ] = 1
 	}
-	return of, errors.Join(p.empty(ctx), p.verify(ctx))
+	return of, errors.Join(p.Empty(ctx), p.Verify(ctx))
 }

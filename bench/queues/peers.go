@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/bench/internal/machine"
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -97,23 +98,23 @@ func (b *bench) measurePeers(ctx context.Context) (all peers, err error) {
 // fencepostPeers are Fencepost on the server and on SQLite.
 func (b *bench) fencepostPeers(ctx context.Context, ends *[]func() error) (list []*peer, err error) {
 	on := func(name, short string, p *place) error {
-		publisher, err := queue.NewPublisher(ctx, p.backend.Queue, queue.PublisherOptions{})
+		publisher, err := queue.NewPublisher(ctx, p.Backend.Queue, queue.PublisherOptions{})
 		if err != nil {
 			return err
 		}
 		*ends = append(*ends, func() error { return publisher.Close(context.WithoutCancel(ctx)) })
 		list = append(list, &peer{name: name, short: short, how: "batches of 1000; one pool", n: b.sized(20_000, 1000),
 			publish: func(n int) error { return p.publishAll(ctx, publisher, n) },
-			drain:   func(int) (func(), error) { return func() {}, p.fencepost(ctx, oneType) },
+			drain:   func(int) (func(), error) { return func() {}, p.Drain(ctx, oneType) },
 			check: func(total int) error {
-				return errors.Join(complete("what was drained", p.drained[oneType], total), p.verify(ctx))
+				return errors.Join(messages.Complete("what was drained", p.Drained[oneType], total), p.Verify(ctx))
 			},
 		})
 		return nil
 	}
 	p, err := b.newBackend(ctx, "peers_fencepost")
 	if err == nil {
-		err = on(namePeerServer+b.server, "server", p)
+		err = on(namePeerServer+b.server.Name, "server", p)
 	}
 	if err != nil {
 		return nil, err
@@ -125,15 +126,15 @@ func (b *bench) fencepostPeers(ctx context.Context, ends *[]func() error) (list 
 }
 
 // checkOrdered checks a file that one worker has written.
-func checkOrdered(j *journal) func(int) error { return j.check }
+func checkOrdered(j *messages.Journal) func(int) error { return j.Check }
 
 // checkUnordered checks a file that many workers have written.
-func checkUnordered(j *journal) func(int) error {
+func checkUnordered(j *messages.Journal) func(int) error {
 	return func(total int) error {
 		seen := map[int]bool{}
-		if err := j.each(asSet(seen)); err != nil {
+		if err := j.Each(messages.AsSet(seen)); err != nil {
 			return err
 		}
-		return complete("the file", len(seen), total)
+		return messages.Complete("the file", len(seen), total)
 	}
 }

@@ -11,6 +11,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/bench/internal/suite"
 	"github.com/fencepost/fencepost/internal/mongotest"
@@ -123,52 +124,17 @@ func TestPeerThatCannotBeHad(t *testing.T) {
 	}
 }
 
-func TestJournalNoticesWhatIsWrong(t *testing.T) {
-	write := func(messages ...[]byte) *journal {
-		j, err := openJournal(t.TempDir(), "test")
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { j.f.Close() })
-		for _, m := range messages {
-			if err := j.append(m); err != nil {
-				t.Fatal(err)
-			}
-		}
-		return j
-	}
-	damaged := payload(1)
-	damaged[100]++
-	if err := write(payload(0), payload(1)).check(2); err != nil {
-		t.Error(err)
-	}
-	for want, j := range map[string]*journal{
-		"message 2 where 1 belongs": write(payload(0), payload(2)),
-		"message 0 where 1 belongs": write(payload(0), payload(0)),
-		"has 1 messages, want 2":    write(payload(0)),
-		"damaged":                   write(payload(0), damaged),
-		"ends within a message":     write(payload(0), payload(1)[:8]),
-	} {
-		if err := j.check(2); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("got %v, want %s", err, want)
-		}
-	}
-	if err := write(payload(1), payload(0), payload(1)).each(asSet(map[int]bool{})); err == nil || !strings.Contains(err.Error(), "twice") {
-		t.Errorf("got %v", err)
-	}
-}
-
 func TestGroupFile(t *testing.T) {
-	j, err := openJournal(t.TempDir(), "test")
+	j, err := messages.OpenJournal(t.TempDir(), "test")
 	if err != nil {
 		t.Fatal(err)
 	}
-	defer j.f.Close()
+	defer j.F.Close()
 	g := newGroupFile(j)
 	var all sync.WaitGroup
 	for i := range 500 {
 		all.Go(func() {
-			if err := g.append(payload(i)); err != nil {
+			if err := g.append(messages.Payload(i)); err != nil {
 				t.Error(err)
 			}
 		})
@@ -177,8 +143,8 @@ func TestGroupFile(t *testing.T) {
 	if err := checkUnordered(j)(500); err != nil {
 		t.Error(err)
 	}
-	j.f.Close()
-	if err := g.append(payload(500)); err == nil {
+	j.F.Close()
+	if err := g.append(messages.Payload(500)); err == nil {
 		t.Error("nobody was told that the file cannot be written")
 	}
 }
@@ -197,20 +163,6 @@ func TestClocked(t *testing.T) {
 		}
 		if !(c.rate > 0 && c.rate < 20_000) {
 			t.Errorf("%v: rate %v", batches, c.rate)
-		}
-	}
-}
-
-func TestWithDatabase(t *testing.T) {
-	for uri, want := range map[string]string{
-		"mongodb://h:1":                "mongodb://h:1/db",
-		"mongodb://h:1/":               "mongodb://h:1/db",
-		"mongodb://h:1/other?a=b/c":    "mongodb://h:1/db?a=b/c",
-		"mongodb://u:p@h:1,i:2?x=y":    "mongodb://u:p@h:1,i:2/db?x=y",
-		"mongodb+srv://h.example/?x=y": "mongodb+srv://h.example/db?x=y",
-	} {
-		if got := withDatabase(uri, "db"); got != want {
-			t.Errorf("%s: got %s", uri, got)
 		}
 	}
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/riverqueue/river/riverdriver/riverpgxv5"
 	"github.com/riverqueue/river/rivermigrate"
 
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
@@ -80,15 +81,15 @@ func (b *bench) riverPeer(ctx context.Context, p *peer, url string, workers int,
 	if _, err := migrator.Migrate(ctx, rivermigrate.DirectionUp, nil); err != nil {
 		return err
 	}
-	j, err := openJournal(b.o.Dir, "river-"+schema)
+	j, err := messages.OpenJournal(b.o.Dir, "river-"+schema)
 	if err != nil {
 		return err
 	}
-	*ends = append(*ends, j.f.Close)
+	*ends = append(*ends, j.F.Close)
 	p.check = checkUnordered(j)
 	appendTo := newGroupFile(j).append
 	if workers == 1 {
-		p.check, appendTo = checkOrdered(j), j.append
+		p.check, appendTo = checkOrdered(j), j.Append
 	}
 	client := func() (*river.Client[pgx.Tx], error) {
 		w := river.NewWorkers()
@@ -108,9 +109,9 @@ func (b *bench) riverPeer(ctx context.Context, p *peer, url string, workers int,
 			return err
 		}
 		for end := next + n; next < end; {
-			jobs := make([]river.InsertManyParams, min(batchSize, end-next))
+			jobs := make([]river.InsertManyParams, min(messages.BatchSize, end-next))
 			for i := range jobs {
-				jobs[i].Args = riverArgs{payload(next)}
+				jobs[i].Args = riverArgs{messages.Payload(next)}
 				next++
 			}
 			if _, err := c.InsertManyFast(ctx, jobs); err != nil {

@@ -1,11 +1,9 @@
 package queues
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
-	"net"
 	"os"
 	"os/exec"
 	"os/user"
@@ -26,73 +24,9 @@ func none(format string, args ...any) error {
 	return fmt.Errorf("%w: %w", errNone, fmt.Errorf(format, args...))
 }
 
-// process is a server that this program has started.
-type process struct {
-	cmd  *exec.Cmd
-	done chan struct{}
-	said bytes.Buffer // to be read when done
-}
-
-// startProcess starts a server, as the given user if there is one. It ends with this program, whatever happens to that.
-func startProcess(as *syscall.Credential, dir, path string, args ...string) (*process, error) {
-	p := &process{cmd: exec.Command(path, args...), done: make(chan struct{})}
-	p.cmd.Dir = dir
-	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
-	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Pdeathsig: syscall.SIGTERM, Setpgid: true}
-	if err := p.cmd.Start(); err != nil {
-		return nil, err
-	}
-	go func() {
-		defer close(p.done)
-		_ = p.cmd.Wait() // that it ended is all there is to know: it is stopped, or said reads why
-	}()
-	return p, nil
-}
-
-// stop asks the server to end, by the signal that makes it do so soon, and sees to it.
-func (p *process) stop(s syscall.Signal) {
-	_ = p.cmd.Process.Signal(s) // it may have ended
-	select {
-	case <-p.done:
-	case <-time.After(10 * time.Second):
-		_ = p.cmd.Process.Kill()
-		<-p.done
-	}
-}
-
-// await waits until the server answers.
-func (p *process) await(ctx context.Context, answers func(context.Context) error) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
-	defer cancel()
-	for {
-		err := answers(ctx)
-		if err == nil {
-			return nil
-		}
-		select {
-		case <-p.done:
-			lines := strings.Split(strings.TrimSpace(p.said.String()), "\n")
-			return fmt.Errorf("%s ended: %s", filepath.Base(p.cmd.Path), lines[len(lines)-1])
-		case <-time.After(50 * time.Millisecond):
-		case <-ctx.Done():
-			return fmt.Errorf("%s does not answer: %w", filepath.Base(p.cmd.Path), err)
-		}
-	}
-}
-
-// freePort is a port of the loopback interface that was free just now.
-func freePort() (int, error) {
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		return 0, err
-	}
-	defer l.Close()
-	return l.Addr().(*net.TCPAddr).Port, nil
-}
-
 // postgres is a private PostgreSQL, durable as it is by default.
 type postgres struct {
-	*process
+	*server.Process
 	url, version string
 }
 
@@ -172,17 +106,17 @@ func startPostgres(ctx context.Context, parent string, answers func(context.Cont
 	if out, err := initdb.CombinedOutput(); err != nil {
 		return nil, none("initdb: %w: %s", err, lastLine(out))
 	}
-	port, err := freePort()
+	port, err := server.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	p := &postgres{url: fmt.Sprintf("postgres://bench@127.0.0.1:%d/postgres?sslmode=disable", port)}
-	p.process, err = startProcess(as, dir, filepath.Join(bin, "postgres"), "-D", dir+"/data", "-p", strconv.Itoa(port), "-h", "127.0.0.1", "-k", dir,
+	p.Process, err = server.StartProcess(as, dir, filepath.Join(bin, "postgres"), "-D", dir+"/data", "-p", strconv.Itoa(port), "-h", "127.0.0.1", "-k", dir,
 		"-c", "fsync=on", "-c", "synchronous_commit=on", "-c", "full_page_writes=on", "-c", "shared_buffers=256MB", "-c", "max_connections=200")
 	if err != nil {
 		return nil, none("%w", err)
 	}
-	if err := p.await(ctx, func(ctx context.Context) error { return answers(ctx, p.url) }); err != nil {
+	if err := p.Await(ctx, func(ctx context.Context) error { return answers(ctx, p.url) }); err != nil {
 		p.stop()
 		return nil, errors.Join(ctx.Err(), none("%w", err))
 	}
@@ -192,7 +126,7 @@ func startPostgres(ctx context.Context, parent string, answers func(context.Cont
 	return p, nil
 }
 
-func (p *postgres) stop() { p.process.stop(syscall.SIGINT) } // fast shutdown: does not wait for clients
+func (p *postgres) stop() { p.Process.Stop(syscall.SIGINT) } // fast shutdown: does not wait for clients
 
 // enterable checks that others than root can reach a directory's parent.
 func enterable(dir string) error {
@@ -212,7 +146,7 @@ func lastLine(out []byte) string {
 
 // redisServer is a private Redis.
 type redisServer struct {
-	*process
+	*server.Process
 	addr, version string
 }
 
@@ -225,17 +159,17 @@ func startRedis(ctx context.Context, parent string, answers func(context.Context
 	if err := os.Mkdir(dir, 0o700); err != nil {
 		return nil, err
 	}
-	port, err := freePort()
+	port, err := server.FreePort()
 	if err != nil {
 		return nil, err
 	}
 	r := &redisServer{addr: fmt.Sprintf("127.0.0.1:%d", port)}
-	r.process, err = startProcess(nil, dir, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--daemonize", "no",
+	r.Process, err = server.StartProcess(nil, dir, path, "--port", strconv.Itoa(port), "--bind", "127.0.0.1", "--dir", dir, "--daemonize", "no",
 		"--save", "", "--appendonly", "yes", "--appendfsync", "always", "--maxmemory-policy", "noeviction")
 	if err != nil {
 		return nil, none("%w", err)
 	}
-	if err := r.await(ctx, func(ctx context.Context) error { return answers(ctx, r.addr) }); err != nil {
+	if err := r.Await(ctx, func(ctx context.Context) error { return answers(ctx, r.addr) }); err != nil {
 		r.stop()
 		return nil, errors.Join(ctx.Err(), none("%w", err))
 	}
@@ -247,7 +181,7 @@ func startRedis(ctx context.Context, parent string, answers func(context.Context
 	return r, nil
 }
 
-func (r *redisServer) stop() { r.process.stop(syscall.SIGTERM) }
+func (r *redisServer) stop() { r.Process.Stop(syscall.SIGTERM) }
 
 // pauseBriefly is how often something is asked that cannot be waited for.
 func pauseBriefly(ctx context.Context) error { return server.Sleep(ctx, 2*time.Millisecond) }

@@ -7,25 +7,20 @@ import (
 	"errors"
 	"fmt"
 	"runtime"
+	"slices"
 	"strings"
-
-	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/bench/internal/machine"
 	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/report"
-	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/bench/internal/suite"
 )
 
 // bench is a run of the suite.
 type bench struct {
 	o      suite.Options
-	uri    string
-	base   string // begins the names of the run's databases
-	server string // what it calls itself
-	client *mongo.Client
-	places []*place
+	server *messages.Server
 
 	load      [2]string // before and after
 	elsewhere float64   // cores
@@ -40,6 +35,9 @@ type bench struct {
 	idles     []idle
 	handOvers []handOver
 }
+
+// place is a contender's own, see package messages.
+type place struct{ *messages.Place }
 
 // Run runs the suite.
 func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
@@ -93,21 +91,10 @@ func (b *bench) with(ctx context.Context, parts []part) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
 	}
-	uri, stop, err := server.Start(ctx, b.o.MongoDB, b.o.Logf)
-	if err != nil {
+	if b.server, err = messages.Connect(ctx, b.o, "queue"); err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, stop()) }()
-	b.uri, b.base = uri, server.NewDatabase("queue")
-	client, _, err := server.Dial(uri)
-	if err != nil {
-		return fmt.Errorf("--mongodb: %w", err)
-	}
-	b.client = client
-	if b.server, err = server.Describe(ctx, client); err != nil {
-		return errors.Join(fmt.Errorf("--mongodb: no server answers: %w", err), client.Disconnect(context.WithoutCancel(ctx)))
-	}
-	defer func() { err = errors.Join(err, b.leave(ctx)) }()
+	defer func() { err = errors.Join(err, b.server.Close(ctx)) }()
 	b.load[0] = machine.Load()
 	for _, p := range parts {
 		b.o.Logf("%s", p.name)
@@ -119,18 +106,26 @@ func (b *bench) with(ctx context.Context, parts []part) (err error) {
 	return nil
 }
 
-// leave leaves nothing behind.
-func (b *bench) leave(ctx context.Context) (err error) {
-	end, cancel := server.Undisturbed(ctx)
-	defer cancel()
-	var names []string
-	for _, p := range b.places {
-		err = errors.Join(err, p.close(end))
-		if p.messages != nil {
-			names = append(names, p.messages.Database().Name())
+// newPlace makes a place; it is closed and dropped with the run.
+func (b *bench) newPlace(name string) (*place, error) {
+	p, err := b.server.NewPlace(name)
+	return &place{p}, err
+}
+
+// newBackend makes a place where Fencepost works.
+func (b *bench) newBackend(ctx context.Context, name string) (*place, error) {
+	p, err := b.server.NewBackend(ctx, name)
+	return &place{p}, err
+}
+
+// verifyAll checks the files of several places.
+func verifyAll(ctx context.Context, places ...*place) error {
+	for _, p := range slices.Compact(places) {
+		if err := p.Verify(ctx); err != nil {
+			return err
 		}
 	}
-	return errors.Join(err, server.Drop(end, b.client, names...), b.client.Disconnect(end))
+	return nil
 }
 
 func (b *bench) result() *suite.Result {
@@ -138,14 +133,14 @@ func (b *bench) result() *suite.Result {
 	fmt.Fprintf(&s, "%s; directory on %s; %s, GOMAXPROCS %d; %.1f cores busy with other processes than this one, the server among them, during the first measurement; load average %s before, %s after.\n\n",
 		machine.Describe(), fileSystem(b.o.Dir), runtime.Version(), runtime.GOMAXPROCS(0), b.elsewhere, b.load[0], b.load[1])
 	fmt.Fprintf(&s, "Server: %s; %s. %d rounds, %d of what takes long. Messages of %d B in batches of %d. Ratios are medians of the rounds' ratios, with their quartiles; how far `%s` is from 1 shows what a difference means. Every file was read back: each message is there, whole, once, and in order.\n\n",
-		b.server, machine.Versions("go.mongodb.org/mongo-driver/v2"), b.o.Rounds, b.few(), messageSize, batchSize, nameAgain)
+		b.server.Name, machine.Versions("go.mongodb.org/mongo-driver/v2"), b.o.Rounds, b.few(), messages.MessageSize, messages.BatchSize, nameAgain)
 	s.WriteString("### Targets\n\n" + b.targets())
 	fmt.Fprintf(&s, "\n### Drain to a durable file\n\n%d messages of one type. `%s`: find, write, fdatasync, deleteMany; no lock, no framing, no checks. Fencepost's time is that of the whole life of a pool: acquire the lock, open the file, drain, see the type empty, close, release.\n\n%s", b.drain.n, nameBare, b.timedTable(&b.drain, nil, nameBare, nameAgain, nameFencepost))
 	fmt.Fprintf(&s, "\nThe articles' way, with a backlog of %d:\n\n%s", b.single.backlog, b.singleTable())
-	fmt.Fprintf(&s, "\n### Publish\n\n%d messages of one type, in calls of %d; `%s`: insertMany with the same write concern. `%s` is one call per message, which the publisher puts into batches itself.\n\n%s", b.publish.n, batchSize, nameInsertMany, nameSend, b.timedTable(&b.publish, asInsert, nameBare, nameAgain, nameFencepost, nameSend))
+	fmt.Fprintf(&s, "\n### Publish\n\n%d messages of one type, in calls of %d; `%s`: insertMany with the same write concern. `%s` is one call per message, which the publisher puts into batches itself.\n\n%s", b.publish.n, messages.BatchSize, nameInsertMany, nameSend, b.timedTable(&b.publish, asInsert, nameBare, nameAgain, nameFencepost, nameSend))
 	fmt.Fprintf(&s, "\n### Types\n\nThe same number of messages, of more types. The bare loop drains one type after the other; a pool all of them at the same time, each with a lock, a file and an fsync of its own.\n\n![Types](plots/%s)\n\n%s", plotTypes, b.typesTable())
 	fmt.Fprintf(&s, "\n### Backlog\n\nRate from the end of the first batch to the end of the %dth message, with nothing behind it and with a million or so (%d at the end) behind it. Both take their windows from the front of the same big backlog, in turns.\n\n![Backlog](plots/%s)\n\n%s", b.backlog.window, b.backlog.left, plotBacklog, b.backlogTable())
-	fmt.Fprintf(&s, "\n### Embedded\n\nThe same on SQLite, in one process. `%s`: a table with an integer key; select, write, fdatasync, delete by range; inserts in synced transactions of %d.\n\n%s", nameBare, batchSize, b.embeddedTable())
+	fmt.Fprintf(&s, "\n### Embedded\n\nThe same on SQLite, in one process. `%s`: a table with an integer key; select, write, fdatasync, delete by range; inserts in synced transactions of %d.\n\n%s", nameBare, messages.BatchSize, b.embeddedTable())
 	fmt.Fprintf(&s, "\n### Beside job queues\n\n%s\n\n%s. %s\n\n![Job queues](plots/%s)\n\n%s", peersDiffer, b.peers.with, "Each round all of them in turns; messages per second, median and quartiles.", plotPeers, b.peersTable())
 	s.WriteString("\n### Idle cost per replica\n\nCommands per second that a replica sends while nothing is published.\n\n" + b.idleTable())
 	fmt.Fprintf(&s, "\n### Handing a type over\n\nA message is published every %v; time from the last commit of one replica to the first of the other, which was standing by.\n\n%s", trickle, b.handOverTable())

@@ -11,6 +11,9 @@ import (
 	"strconv"
 	"strings"
 	"syscall"
+	"time"
+
+	"golang.org/x/sync/semaphore"
 
 	"github.com/fencepost/fencepost/storage"
 )
@@ -20,17 +23,23 @@ import (
 type FS struct {
 	ctx   context.Context
 	store Store
+	room  *semaphore.Weighted // for the bytes of values that are being created
 }
 
 var _ storage.FS = (*FS)(nil)
 
 // New returns the file system of a store. When ctx ends, so do all requests; a writer whose request
 // was ended so is poisoned, as after any failed sync.
-func New(ctx context.Context, s Store) *FS { return &FS{ctx: ctx, store: s} }
+func New(ctx context.Context, s Store) *FS {
+	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating)}
+}
 
 // Dir returns what to give to functions that take a directory: the store's address, without
 // secrets, so that errors name it.
 func (f *FS) Dir() string { return f.store.String() }
+
+// Linger returns how long what is to be appended had better wait for more; see [Costly].
+func (f *FS) Linger() time.Duration { return LingerOf(f.store) }
 
 const (
 	generationsFolder = "generations" // below the folder of a type; other folders there are numbers

@@ -25,6 +25,9 @@ type observed struct {
 	tell func(Request)
 }
 
+// Linger is that of the store.
+func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
+
 // done tells of a request that began at a time and was answered with err.
 func (o observed) done(kind string, began time.Time, bytes int, err error) {
 	if errors.Is(err, context.Canceled) {

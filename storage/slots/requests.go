@@ -20,6 +20,10 @@ const (
 	patience = 30 * time.Second // for all attempts at the same request
 	shortest = 20 * time.Millisecond
 	longest  = 2 * time.Second // between two attempts
+
+	// mostCreating is how many bytes are being created at a time in all files of an FS together. A client copies what it sends, some two or three
+	// times; without a bound those copies are as many as there are types.
+	mostCreating = 16 << 20
 )
 
 // errTaken says that another value has the name. It matches fs.ErrExist.
@@ -53,7 +57,7 @@ func isClear(err error) bool {
 // any other error it may be created at any later time.
 func (f *FS) create(name string, data []byte) error {
 	err := f.retry(func(ctx context.Context) error {
-		err := f.store.Create(ctx, name, data)
+		err := f.createOnce(ctx, name, data)
 		if !errors.Is(err, fs.ErrExist) {
 			return err
 		}
@@ -74,6 +78,16 @@ func (f *FS) create(name string, data []byte) error {
 		return fmt.Errorf("%w (%w)", err, syscall.ENOSPC) // what package storage knows a lack of room by
 	}
 	return err
+}
+
+// createOnce makes one attempt, when there is room for it.
+func (f *FS) createOnce(ctx context.Context, name string, data []byte) error {
+	n := min(int64(len(data)), mostCreating)
+	if err := f.room.Acquire(ctx, n); err != nil {
+		return fmt.Errorf("%s: %s: other values are being created, and take long: %w", f.store, name, err)
+	}
+	defer f.room.Release(n)
+	return f.store.Create(ctx, name, data)
 }
 
 func (f *FS) read(name string) (b []byte, err error) {

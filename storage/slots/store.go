@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
 )
@@ -44,6 +45,22 @@ type Store interface {
 	MaxValue() int
 	// String returns the store's address, without secrets, for messages.
 	String() string
+}
+
+// Costly is what a Store also is if a Create costs more than the bytes in it: money, or a round trip
+// that a message after the other would pay.
+type Costly interface {
+	// Linger is how long what is to be stored had better wait for more, to share a Create with it. It is
+	// for callers who have what waits safe elsewhere; no method of this package waits.
+	Linger() time.Duration
+}
+
+// LingerOf returns the Linger of a store; 0 if it is not Costly.
+func LingerOf(s Store) time.Duration {
+	if c, ok := s.(Costly); ok {
+		return c.Linger()
+	}
+	return 0
 }
 
 // Entry is a value in a listing.

@@ -113,6 +113,18 @@ func checkShared(dir string) error {
 	return nil
 }
 
+// Linger is how long a worker waits for more messages by default, to write them at once to the store with
+// an address that Check has accepted.
+func Linger(address string) time.Duration {
+	switch {
+	case strings.HasPrefix(address, cli.SharedScheme):
+		return dirslots.Linger
+	case strings.HasPrefix(address, "s3:"):
+		return s3slots.Linger
+	}
+	return mongoslots.Linger
+}
+
 // Open opens the store with an address; mongodb: is in the database of url. A server is looked for
 // for 10 s at most. All requests to the store end with ctx; see [Place.Until].
 func Open(ctx context.Context, address, url string) (*Place, error) {

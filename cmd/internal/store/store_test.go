@@ -10,11 +10,15 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/mongoslots"
+	"github.com/fencepost/fencepost/storage/slots/s3slots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/worker"
 )
 
 // What is no address of a store is a mistake on the command line, told in one line, without
@@ -191,4 +195,23 @@ type forgetful struct{ *slotstest.Mem }
 func (f forgetful) Create(_ context.Context, name string, data []byte) error {
 	f.Set(name, data)
 	return nil
+}
+
+// TestLingerIsThatOfTheStore: what a worker shows as its setting is what the store asks for.
+func TestLingerIsThatOfTheStore(t *testing.T) {
+	shared := cli.SharedScheme + t.TempDir()
+	place, err := Open(t.Context(), shared, "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for address, want := range map[string]time.Duration{
+		shared:                    place.FS.(*slots.FS).Linger(),
+		"s3://bucket/prefix":      new(s3slots.Store).Linger(),
+		"mongodb:":                new(mongoslots.Store).Linger(),
+		"mongodb://host/database": new(mongoslots.Store).Linger(),
+	} {
+		if got := Linger(address); got != want || got <= worker.DefaultLinger {
+			t.Errorf("%s: %v, want %v", address, got, want)
+		}
+	}
 }

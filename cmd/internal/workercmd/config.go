@@ -22,6 +22,7 @@ name of the environment variable, file:line, or default. Passwords are not shown
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
+		settleLinger(cmd)
 		var settings []cli.Setting
 		for _, s := range cli.Effective(cmd) {
 			if s.Name != "output" {

@@ -53,3 +53,25 @@ func TestValuesOutOfRange(t *testing.T) {
 		})
 	}
 }
+
+// The default of --linger is that of the store; what is set counts.
+func TestLingerOfTheStore(t *testing.T) {
+	for args, want := range map[string]string{
+		"--type t":                                      "linger 5ms default",
+		"--store shared:/mnt/share --type t":            "linger 20ms default",
+		"--store s3://bucket/prefix --type t":           "linger 1s default",
+		"--store s3://bucket/prefix --linger 5ms":       "linger 5ms flag",
+		"--store mongodb://host/database --linger 70ms": "linger 70ms flag",
+	} {
+		var out bytes.Buffer
+		cmd := New()
+		cmd.SetArgs(append([]string{"config"}, strings.Fields(args)...))
+		cmd.SetOut(&out)
+		if code := cli.Run(t.Context(), cmd); code != 0 {
+			t.Errorf("%s: exit code %d", args, code)
+		}
+		if got := strings.Join(strings.Fields(out.String()), " "); !strings.Contains(got, want) {
+			t.Errorf("%s: %q is not in %s", args, want, got)
+		}
+	}
+}

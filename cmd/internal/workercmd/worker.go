@@ -82,7 +82,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.IntVar(&cfg.Batch, "batch", worker.DefaultBatch, "messages per batch, at most")
 	f.Var(&batchBytes, "batch-bytes", "payload bytes per batch, at most (one message may be larger)")
 	f.IntVar(&cfg.Prefetch, "prefetch", worker.DefaultPrefetch, "batches read ahead per type")
-	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "when a fetch brought less than a batch, wait this long for more")
+	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "when a fetch brought less than a batch, wait this long for more. If not set: 20ms with --store, 1s with --store s3:, where each write is a request that is paid for")
 	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "how long to wait for a missing message of a producer before declaring a gap and appending the next ones")
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "release a type after this long without messages")
 	f.DurationVar(&cfg.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "append only one of the messages that are published with the same idempotency key within this time")
@@ -152,12 +152,21 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if onError.Value == "dead" {
 			cfg.OnError = worker.DeadLetter
 		}
+		settleLinger(cmd)
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
 		return run(cmd.Context(), *url, *address, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
 			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
 	}
 	return cmd
+}
+
+// settleLinger makes the default of --linger that of the store, if there is one. It stays a default.
+func settleLinger(cmd *cobra.Command) {
+	address := cmd.Flags().Lookup("store").Value.String()
+	if linger := cmd.Flags().Lookup("linger"); address != "" && !linger.Changed {
+		_ = linger.Value.Set(store.Linger(address).String()) // a duration is valid
+	}
 }
 
 func run(ctx context.Context, url, address string, cfg worker.Config, grace, connectTimeout time.Duration, o ops.Options) (err error) {

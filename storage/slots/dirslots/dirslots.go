@@ -33,10 +33,17 @@ const (
 	staleTries = 5              // for a file that was removed and made again on another machine
 )
 
+// Linger is what [Store.Linger] returns. A Create is a file, some fsyncs and a link, each a round
+// trip to the file server.
+const Linger = 20 * time.Millisecond
+
 // Store is a directory. It is safe for concurrent use.
 type Store struct{ dir string }
 
-var _ slots.Store = (*Store)(nil)
+var (
+	_ slots.Store  = (*Store)(nil)
+	_ slots.Costly = (*Store)(nil)
+)
 
 // Open returns the store in a directory, which must exist: a directory that is not there is more
 // often a volume that is not mounted than a new store. It removes what writers that died more than
@@ -62,6 +69,9 @@ func Open(dir string) (*Store, error) {
 
 // String returns shared: and the directory.
 func (s *Store) String() string { return "shared:" + s.dir }
+
+// Linger implements slots.Costly.
+func (s *Store) Linger() time.Duration { return Linger }
 
 // MaxValue implements slots.Store.
 func (s *Store) MaxValue() int { return maxValue }

@@ -73,6 +73,10 @@ const (
 	certainTimeout = 10 * time.Second
 )
 
+// Linger is what [Store.Linger] returns. A Create is a document, replicated to a majority: a few
+// messages that share it cost the servers little more than one.
+const Linger = 20 * time.Millisecond
+
 // Options configures [New] and [Open]. The zero value is ready to use.
 type Options struct {
 	// Collection defaults to [DefaultCollection]. All processes must use the same one.
@@ -93,7 +97,10 @@ type Store struct {
 	client     *mongo.Client     // to disconnect at Close; nil: the caller's
 }
 
-var _ slots.Store = (*Store)(nil)
+var (
+	_ slots.Store  = (*Store)(nil)
+	_ slots.Costly = (*Store)(nil)
+)
 
 // New keeps slots in db, on the caller's client, which Close leaves alone. It asks the server
 // nothing: call [Store.Check] before the first use. The client's read and write concerns, its read
@@ -195,6 +202,9 @@ func disconnect(c *mongo.Client) error {
 	defer cancel()
 	return c.Disconnect(ctx)
 }
+
+// Linger returns [Linger].
+func (s *Store) Linger() time.Duration { return Linger }
 
 // MaxValue returns [MaxValue].
 func (s *Store) MaxValue() int { return MaxValue }

@@ -24,6 +24,7 @@ import (
 	"io/fs"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
@@ -34,13 +35,20 @@ import (
 
 const maxValue = 64 << 20 // S3 takes more in one request, but a request has to end in time
 
+// Linger is what [Store.Linger] returns. Requests are paid for by their number: a type with a
+// message now and then makes one in a second at most, instead of one after the other.
+const Linger = time.Second
+
 // Store is a bucket, or what is below a prefix in it. It is safe for concurrent use.
 type Store struct {
 	client *s3.Client
 	addr   address
 }
 
-var _ slots.Store = (*Store)(nil)
+var (
+	_ slots.Store  = (*Store)(nil)
+	_ slots.Costly = (*Store)(nil)
+)
 
 // CheckAddress tells what is wrong with an address, if anything is. It asks nobody, and its error does
 // not quote the address.
@@ -101,6 +109,9 @@ func (s *Store) noCredentials(err error) error {
 
 // String returns the address.
 func (s *Store) String() string { return s.addr.String() }
+
+// Linger implements slots.Costly.
+func (s *Store) Linger() time.Duration { return Linger }
 
 // MaxValue implements slots.Store.
 func (s *Store) MaxValue() int { return maxValue }

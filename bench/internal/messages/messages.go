@@ -1,0 +1,135 @@
+// Package messages has what suites drain: messages that tell whether they are whole, in a database on a server, and the least
+// that any program would have to do to get them out of there.
+package messages
+
+import (
+	"bytes"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"io"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+
+	"golang.org/x/sys/unix"
+)
+
+// Sizes.
+const (
+	MessageSize = 256  // bytes of a payload
+	BatchSize   = 1000 // messages of a batch, everywhere
+)
+
+// filler is what payloads are cut from: nothing that a server could compress.
+var filler = func() []byte {
+	b := make([]byte, 8<<10)
+	r := rand.NewChaCha8([32]byte{1})
+	_, _ = r.Read(b) // never fails
+	return b
+}()
+
+// Payload is the i-th message of a type. Whoever has drained it can be asked whether it is that one, whole.
+func Payload(i int) []byte {
+	p := make([]byte, 0, MessageSize)
+	p = binary.LittleEndian.AppendUint64(p, uint64(i))
+	from := i % (len(filler) - MessageSize)
+	return append(p, filler[from:from+MessageSize-8]...)
+}
+
+// Number is the i of Payload(i).
+func Number(p []byte) (int, error) {
+	if len(p) != MessageSize {
+		return 0, fmt.Errorf("a message of %d bytes, want %d", len(p), MessageSize)
+	}
+	i := int(binary.LittleEndian.Uint64(p))
+	if i < 0 || !bytes.Equal(p, Payload(i)) {
+		return 0, errors.New("a message is damaged")
+	}
+	return i, nil
+}
+
+// Journal is the durable file of those who bring none of their own: payload after payload.
+type Journal struct{ F *os.File }
+
+// OpenJournal opens or makes a journal.
+func OpenJournal(dir, name string) (*Journal, error) {
+	f, err := os.OpenFile(filepath.Join(dir, name+".raw"), os.O_RDWR|os.O_CREATE|os.O_APPEND, 0o644)
+	return &Journal{f}, err
+}
+
+// Append makes p durable.
+func (j *Journal) Append(p []byte) error {
+	if _, err := j.F.Write(p); err != nil {
+		return err
+	}
+	return unix.Fdatasync(int(j.F.Fd()))
+}
+
+// Each calls f with the number of each message.
+func (j *Journal) Each(f func(i int) error) error {
+	b, err := io.ReadAll(io.NewSectionReader(j.F, 0, 1<<62))
+	if err == nil {
+		err = Each(b, f)
+	}
+	if err != nil {
+		return fmt.Errorf("%s: %w", filepath.Base(j.F.Name()), err)
+	}
+	return nil
+}
+
+// Each calls f with the number of each message in b.
+func Each(b []byte, f func(i int) error) error {
+	if len(b)%MessageSize != 0 {
+		return errors.New("it ends within a message")
+	}
+	for ; len(b) > 0; b = b[MessageSize:] {
+		i, err := Number(b[:MessageSize])
+		if err == nil {
+			err = f(i)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Check that the file has the messages 0, 1, 2 … n-1 in this order.
+func (j *Journal) Check(n int) error {
+	next := 0
+	if err := j.Each(InOrder(&next)); err != nil {
+		return err
+	}
+	return Complete(filepath.Base(j.F.Name()), next, n)
+}
+
+// InOrder takes the messages from *next on, one after the other.
+func InOrder(next *int) func(int) error {
+	return func(i int) error {
+		if i != *next {
+			return fmt.Errorf("message %d where %d belongs", i, *next)
+		}
+		*next++
+		return nil
+	}
+}
+
+// Complete is an error if something has not as many messages as it should.
+func Complete(what string, got, want int) error {
+	if got != want {
+		return fmt.Errorf("%s has %d messages, want %d", what, got, want)
+	}
+	return nil
+}
+
+// AsSet collects messages in any order, each at most once.
+func AsSet(seen map[int]bool) func(int) error {
+	return func(i int) error {
+		if seen[i] {
+			return fmt.Errorf("message %d is there twice", i)
+		}
+		seen[i] = true
+		return nil
+	}
+}

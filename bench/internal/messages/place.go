@@ -1,0 +1,319 @@
+package messages
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"math/rand/v2"
+	"os"
+	"path/filepath"
+	"strings"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/bench/internal/server"
+	"github.com/fencepost/fencepost/bench/internal/suite"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+)
+
+// Server is the MongoDB server of a run, and what the run has made on it.
+type Server struct {
+	URI    string
+	Name   string // what it calls itself
+	Client *mongo.Client
+
+	base   string // begins the names of the run's databases
+	dir    string
+	places []*Place
+	stop   func() error
+}
+
+// Connect returns the server of a suite's run: the one that the options name, or one of its own.
+func Connect(ctx context.Context, o suite.Options, name string) (_ *Server, err error) {
+	uri, stop, err := server.Start(ctx, o.MongoDB, o.Logf)
+	if err != nil {
+		return nil, err
+	}
+	s := &Server{URI: uri, base: server.NewDatabase(name), dir: o.Dir, stop: stop}
+	if s.Client, _, err = server.Dial(uri); err != nil {
+		return nil, errors.Join(fmt.Errorf("--mongodb: %w", err), stop())
+	}
+	if s.Name, err = server.Describe(ctx, s.Client); err != nil {
+		return nil, errors.Join(fmt.Errorf("--mongodb: no server answers: %w", err), s.Client.Disconnect(context.WithoutCancel(ctx)), stop())
+	}
+	return s, nil
+}
+
+// Close leaves nothing behind.
+func (s *Server) Close(ctx context.Context) (err error) {
+	end, cancel := server.Undisturbed(ctx)
+	defer cancel()
+	var names []string
+	for _, p := range s.places {
+		err = errors.Join(err, p.close(end))
+		if p.Messages != nil {
+			names = append(names, p.Messages.Database().Name())
+		}
+	}
+	return errors.Join(err, server.Drop(end, s.Client, names...), s.Client.Disconnect(end), s.stop())
+}
+
+// Keep closes a place that was made without the server with it.
+func (s *Server) Keep(p *Place) { s.places = append(s.places, p) }
+
+// Place is a contender's own: a database on the server, a directory, and what it was given so far.
+type Place struct {
+	URI      string // with the database
+	Dir      string
+	Messages *mongo.Collection // as Fencepost writes: a majority has it, in its journal
+	Relaxed  *mongo.Collection // for deletions
+	Given    map[string]int    // by type: messages 0 … Given-1 were loaded
+	Drained  map[string]int    // by type: … and 0 … Drained-1 were taken out
+	Journals map[string]*Journal
+	Backend  *fencepost.Backend // of Fencepost
+
+	Sink Sink       // if set, where Bare puts what it takes out of the only type, instead of a journal
+	FS   storage.FS // where Fencepost's files are; nil: in Dir
+}
+
+// Sink is where a bare loop puts payloads.
+type Sink interface {
+	Append(p []byte) error // p is durable when it returns
+	Check(n int) error     // that it has the messages 0, 1, 2 … n-1 in this order
+}
+
+// NewPlace makes a place; it is closed and dropped with the server.
+func (s *Server) NewPlace(name string) (*Place, error) {
+	database := s.base + "_" + name
+	dir := filepath.Join(s.dir, name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	db := s.Client.Database(database)
+	p := &Place{
+		URI:      WithDatabase(s.URI, database),
+		Dir:      dir,
+		Messages: db.Collection("messages", options.Collection().SetWriteConcern(&writeconcern.WriteConcern{W: "majority", Journal: new(true)})),
+		Relaxed:  db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
+		Given:    map[string]int{}, Drained: map[string]int{}, Journals: map[string]*Journal{},
+	}
+	s.Keep(p)
+	return p, nil
+}
+
+// NewBackend makes a place where Fencepost works.
+func (s *Server) NewBackend(ctx context.Context, name string) (*Place, error) {
+	p, err := s.NewPlace(name)
+	if err == nil {
+		p.Backend, err = fencepost.Open(ctx, p.URI)
+	}
+	return p, err
+}
+
+func (p *Place) close(ctx context.Context) (err error) {
+	for _, j := range p.Journals {
+		err = errors.Join(err, j.F.Close())
+	}
+	if p.Backend != nil {
+		err = errors.Join(err, p.Backend.Close(ctx))
+	}
+	return err
+}
+
+// WithDatabase puts a database's name into a URI. By hand, as a list of hosts is no proper URL.
+func WithDatabase(uri, name string) string {
+	scheme, rest, _ := strings.Cut(uri, "://")
+	rest, query, asks := strings.Cut(rest, "?")
+	hosts, _, _ := strings.Cut(rest, "/")
+	uri = scheme + "://" + hosts + "/" + name
+	if asks {
+		uri += "?" + query
+	}
+	return uri
+}
+
+// Clear begins with a new collection, so that nobody pays for what others have deleted.
+func (p *Place) Clear(ctx context.Context) error {
+	if err := p.Messages.Drop(ctx); err != nil {
+		return err
+	}
+	return p.Messages.Database().CreateCollection(ctx, p.Messages.Name())
+}
+
+// Source makes documents as a publisher would have stored them.
+type Source struct {
+	producer uint64
+	n        uint64
+}
+
+// NewSource is a producer that has stored nothing yet.
+func NewSource() *Source { return &Source{producer: rand.Uint64()} }
+
+// Documents returns the next n messages of a type.
+func (p *Place) Documents(from *Source, typ string, n int) []any {
+	docs := make([]any, n)
+	at := time.Now()
+	for i := range docs {
+		from.n++
+		id := queue.NewID(at, from.producer, from.n)
+		docs[i] = bson.D{{Key: "_id", Value: typ + "/" + id.String()}, {Key: "b", Value: bson.Binary{Data: Payload(p.Given[typ])}}}
+		p.Given[typ]++
+	}
+	return docs
+}
+
+// Load stores n messages of each type with raw inserts, in batches; a type's have one producer.
+func (p *Place) Load(ctx context.Context, n int, types ...string) error {
+	for _, typ := range types {
+		from := NewSource()
+		for left := n; left > 0; left -= BatchSize {
+			if _, err := p.Relaxed.InsertMany(ctx, p.Documents(from, typ, min(left, BatchSize))); err != nil {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// Journal returns the raw file of a type.
+func (p *Place) Journal(typ string) (j *Journal, err error) {
+	if j = p.Journals[typ]; j == nil {
+		if j, err = OpenJournal(p.Dir, typ); err == nil {
+			p.Journals[typ] = j
+		}
+	}
+	return j, err
+}
+
+func (p *Place) sink(typ string) (Sink, error) {
+	if p.Sink != nil {
+		return p.Sink, nil
+	}
+	return p.Journal(typ)
+}
+
+// Bare is the loop that every drain is compared with: find, write, fdatasync, deleteMany; no lock, no framing, no check of
+// anything. It ends when a find returns nothing, or at limit messages if that is not 0. batch, if not nil, is called
+// after each batch.
+func (p *Place) Bare(ctx context.Context, typ string, limit int, batch func(n int)) error {
+	sink, err := p.sink(typ)
+	if err != nil {
+		return err
+	}
+	after := typ + "/"
+	buf := make([]byte, 0, BatchSize*MessageSize)
+	for total := 0; limit == 0 || total < limit; {
+		cursor, err := p.Messages.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: typ + "0"}}}},
+			options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(BatchSize).SetBatchSize(BatchSize))
+		if err != nil {
+			return err
+		}
+		keys := make([]string, 0, BatchSize)
+		buf = buf[:0]
+		for cursor.Next(ctx) {
+			after = cursor.Current.Lookup("_id").StringValue()
+			keys = append(keys, after)
+			_, b := cursor.Current.Lookup("b").Binary()
+			buf = append(buf, b...)
+		}
+		if err := errors.Join(cursor.Err(), cursor.Close(ctx)); err != nil {
+			return err
+		}
+		if len(keys) == 0 {
+			return nil
+		}
+		if err := sink.Append(buf); err != nil {
+			return err
+		}
+		if _, err := p.Relaxed.DeleteMany(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}); err != nil {
+			return err
+		}
+		total += len(keys)
+		p.Drained[typ] += len(keys)
+		if batch != nil {
+			batch(len(keys))
+		}
+	}
+	return nil
+}
+
+// Drain drains with a pool, from New to the end of Run: the lock is acquired, the file opened, everything drained, the
+// type seen empty by a sweep from the start, the file closed, the lock released.
+func (p *Place) Drain(ctx context.Context, types ...string) error {
+	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Storage: storage.Options{FS: p.FS}, Types: types, UntilEmpty: true})
+	if err == nil {
+		err = pool.Run(ctx)
+	}
+	if err != nil {
+		return err
+	}
+	want := 0
+	for _, typ := range types {
+		want += p.Given[typ] - p.Drained[typ]
+		p.Drained[typ] = p.Given[typ]
+	}
+	return Complete("what the pool appended", int(pool.Stats().Appended), want)
+}
+
+// Empty checks that nothing is left of what was given.
+func (p *Place) Empty(ctx context.Context) error {
+	for typ, n := range p.Given {
+		if err := Complete("what was drained of "+typ, p.Drained[typ], n); err != nil {
+			return err
+		}
+	}
+	err := p.Messages.FindOne(ctx, bson.D{}).Err()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil
+	}
+	return errors.Join(err, fmt.Errorf("messages are left in %s", p.Messages.Database().Name()))
+}
+
+// Verify checks all files: Fencepost's by Verify, and that each has its type's messages in order, each once.
+func (p *Place) Verify(ctx context.Context) error {
+	for typ, n := range p.Drained {
+		if j := p.Journals[typ]; j != nil || p.Sink != nil {
+			sink, err := p.sink(typ)
+			if err == nil {
+				err = sink.Check(n)
+			}
+			if err != nil {
+				return err
+			}
+			continue
+		}
+		next := 0
+		if err := p.Visit(ctx, typ, InOrder(&next)); err != nil {
+			return err
+		}
+		if err := Complete(typ+".fpl", next, n); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// Visit verifies the file of a type and calls f with the number of each message.
+func (p *Place) Visit(ctx context.Context, typ string, f func(int) error) error {
+	report, err := storage.Verify(ctx, filepath.Join(p.Dir, typ+".fpl"), storage.VerifyOptions{FS: p.FS, Deep: true, Visit: func(r storage.Record) error {
+		i, err := Number(r.Payload)
+		if err == nil {
+			err = f(i)
+		}
+		return err
+	}})
+	if err == nil {
+		err = report.Err()
+	}
+	if err == nil && report.Gaps+report.Skipped+report.Lost > 0 {
+		err = fmt.Errorf("%s.fpl: %d gaps, %d skipped, %d lost", typ, report.Gaps, report.Skipped, report.Lost)
+	}
+	return err
+}

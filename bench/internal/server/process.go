@@ -1,0 +1,77 @@
+package server
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"net"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"time"
+)
+
+// Process is a server that this program has started.
+type Process struct {
+	cmd  *exec.Cmd
+	done chan struct{}
+	said bytes.Buffer // to be read when done
+}
+
+// StartProcess starts a server, as the given user if there is one. It ends with this program, whatever happens to that.
+func StartProcess(as *syscall.Credential, dir, path string, args ...string) (*Process, error) {
+	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{})}
+	p.cmd.Dir = dir
+	p.cmd.Stdout, p.cmd.Stderr = &p.said, &p.said
+	p.cmd.SysProcAttr = &syscall.SysProcAttr{Credential: as, Pdeathsig: syscall.SIGTERM, Setpgid: true}
+	if err := p.cmd.Start(); err != nil {
+		return nil, err
+	}
+	go func() {
+		defer close(p.done)
+		_ = p.cmd.Wait() // that it ended is all there is to know: it is stopped, or said reads why
+	}()
+	return p, nil
+}
+
+// Stop asks the server to end, by the signal that makes it do so soon, and sees to it.
+func (p *Process) Stop(s syscall.Signal) {
+	_ = p.cmd.Process.Signal(s) // it may have ended
+	select {
+	case <-p.done:
+	case <-time.After(10 * time.Second):
+		_ = p.cmd.Process.Kill()
+		<-p.done
+	}
+}
+
+// Await waits until the server answers.
+func (p *Process) Await(ctx context.Context, answers func(context.Context) error) error {
+	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	defer cancel()
+	for {
+		err := answers(ctx)
+		if err == nil {
+			return nil
+		}
+		select {
+		case <-p.done:
+			lines := strings.Split(strings.TrimSpace(p.said.String()), "\n")
+			return fmt.Errorf("%s ended: %s", filepath.Base(p.cmd.Path), lines[len(lines)-1])
+		case <-time.After(50 * time.Millisecond):
+		case <-ctx.Done():
+			return fmt.Errorf("%s does not answer: %w", filepath.Base(p.cmd.Path), err)
+		}
+	}
+}
+
+// FreePort is a port of the loopback interface that was free just now.
+func FreePort() (int, error) {
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		return 0, err
+	}
+	defer l.Close()
+	return l.Addr().(*net.TCPAddr).Port, nil
+}
