@@ -43,6 +43,6 @@ func root() *cobra.Command {
 	// The demo starts worker processes from this very program.
 	w := workercmd.New()
 	w.Hidden = true
-	cmd.AddCommand(demoCommand(), topCommand(), verifyCommand(), catCommand(), tailCommand(), indexCommand(), compactCommand(), copyCommand(), repairCommand(), typesCommand(), locksCommand(), setupCommand(), doctorCommand(), deadCommand(), scheduledCommand(), healthcheckCommand(), w)
+	cmd.AddCommand(demoCommand(), topCommand(), verifyCommand(), catCommand(), tailCommand(), indexCommand(), compactCommand(), keepCommand(), copyCommand(), repairCommand(), typesCommand(), locksCommand(), setupCommand(), doctorCommand(), deadCommand(), scheduledCommand(), healthcheckCommand(), w)
 	return cmd
 }
