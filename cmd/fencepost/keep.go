@@ -141,7 +141,7 @@ func (k *keeper) keep(ctx context.Context, cmd *cobra.Command, b *fencepost.Back
 	if k.files.place != nil {
 		o.FS = k.files.place.Until(ctx)
 	}
-	// rule: of two clocks the one that is behind decides what is old.
+	// Of two clocks the one that is behind decides what is old.
 	if o.Now, err = b.Queue.Now(ctx); err != nil {
 		return err
 	}

@@ -274,7 +274,7 @@ func endOf(pieces []piece, at int64) int64 {
 func (f *file) whyMissing() error {
 	removed, err := f.fs.isRemoved(f.folder.typ, f.folder.generation)
 	if removed {
-		return removedError
+		return errRemoved
 	}
 	return err
 }

@@ -104,7 +104,7 @@ func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
 	case err != nil:
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	case removed:
-		return nil, &fs.PathError{Op: "open", Path: name, Err: removedError}
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errRemoved}
 	}
 	return file, nil
 }

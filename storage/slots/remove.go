@@ -38,8 +38,8 @@ const (
 	largestFence = 70 << 10 // bytes; no fence takes more
 )
 
-// removedError says that a file was removed. It matches fs.ErrNotExist.
-var removedError = fmt.Errorf("it was removed as an old one: %w", fs.ErrNotExist)
+// errRemoved says that a file was removed. It matches fs.ErrNotExist.
+var errRemoved = fmt.Errorf("it was removed as an old one: %w", fs.ErrNotExist)
 
 // isRemoved tells whether a generation was removed, or is being removed.
 func (f *FS) isRemoved(typ string, generation uint64) (bool, error) {
