@@ -166,6 +166,21 @@ func decodeCheckpoint(b []byte) (checkpointBody, error) {
 	return c, nil
 }
 
+// lastMark returns the last of the marks of a checkpoint whose batch starts at or before index; the
+// zero value if there is none.
+func lastMark(marks []byte, index uint64) (last mark) {
+	for m := (mark{}); len(marks) > 0; last = m {
+		i, k := binary.Uvarint(marks)
+		off, l := binary.Uvarint(marks[k:])
+		t, n := binary.Varint(marks[k+l:])
+		if m = (mark{m.index + i, m.offset + int64(off), m.time + t}); m.index > index {
+			break
+		}
+		marks = marks[k+l+n:]
+	}
+	return last
+}
+
 // skipUvarint returns what follows the varint at the start of b, nil when there is none.
 func skipUvarint(b []byte) []byte {
 	_, k := binary.Uvarint(b)

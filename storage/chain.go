@@ -35,6 +35,8 @@ type Link struct {
 	Epoch      uint64       // the highest that has opened it; 0 if that is not known
 	Sealed     *SealedError // names its successor; nil if it is not sealed
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
+	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
+	Size       int64        // bytes
 }
 
 // ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
@@ -84,11 +86,13 @@ func ReadLink(fsys FS, path string) (l Link) {
 		return l
 	}
 	l.Type, l.FileID, l.PrevFileID, l.Generation, l.First = h.typ, h.fileID, h.prevFileID, h.generation, h.firstIndex
+	l.Created = time.Unix(0, h.createdNs)
 	info, err := f.Stat()
 	if err != nil {
 		l.Err = ioError("stat", path, err)
 		return l
 	}
+	l.Size = info.Size
 	l.Err = l.readEnd(f, h, info.Size)
 	return l
 }
@@ -122,7 +126,7 @@ func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 // Link returns what a Chain needs to know of the file.
 func (r *Report) Link() Link {
 	return Link{Path: r.Path, Type: r.Type, FileID: r.FileID, PrevFileID: r.PrevFileID, Generation: r.Generation, First: r.FirstIndex,
-		Next: r.NextIndex, Sealed: r.Sealed}
+		Next: r.NextIndex, Sealed: r.Sealed, Size: r.Size}
 }
 
 // nameSays returns the generation that the file's name says.

@@ -72,7 +72,7 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 		return c.finish()
 	})
 	if err != nil {
-		return nil, nil, err
+		return nil, nil, w.overtaken(ctx, err)
 	}
 	c.report.Path, c.report.NewSize, c.report.NextIndex = next.path, next.Size(), next.NextIndex()
 	return next, c.report, nil

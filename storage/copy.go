@@ -105,7 +105,9 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	err = c.write(to, tmp)
 	if err == nil {
 		// A file that somebody else has put there meanwhile is not replaced.
-		if err = to.Link(tmp, target); err != nil {
+		if err = to.Link(tmp, target); errors.Is(err, fs.ErrExist) {
+			err = &CopyConflict{Path: path, Target: target, Removed: errors.Is(ReadLink(to, target).Err, fs.ErrNotExist)}
+		} else if err != nil {
 			err = ioError("create", target, err)
 		}
 	}
@@ -217,9 +219,14 @@ func (c *copying) compare(there File, to FS, target string) error {
 // CopyConflict says that there is another file where one was to be copied to.
 type CopyConflict struct {
 	Path, Target string
+	Removed      bool // it was there, and was removed as an old one
 }
 
 func (e *CopyConflict) Error() string {
+	if e.Removed {
+		return fmt.Sprintf("%s cannot be copied: %s was removed there as an old file, and its name is not used again; remove it here, too, with "+
+			"fencepost keep, or copy to another directory or store", e.Path, e.Target)
+	}
 	return fmt.Sprintf("%s cannot be copied: %s is there, and is another file: an earlier copy that was interrupted, after which the first place was "+
 		"used again, or the files of somebody else; copy to another directory or store", e.Path, e.Target)
 }

@@ -13,7 +13,7 @@ type FS interface {
 	Open(name string, mode Mode) (File, error)
 	// Link gives a file a second name; it fails with EEXIST and never replaces.
 	Link(oldname, newname string) error
-	// Remove removes a name.
+	// Remove removes a name. Only Keep removes that of a file which was finished: see HalfRemover.
 	Remove(name string) error
 	// Mkdir creates one directory with mode 0750.
 	Mkdir(name string) error
@@ -26,6 +26,14 @@ type FS interface {
 	Stat(name string) (Info, error)
 	// Type tells which file system a directory is on.
 	Type(dir string) (FSType, error)
+}
+
+// HalfRemover is what an FS also is if removing a file takes several steps. The file is not listed
+// any more after the first one, and Remove of its name goes on where an earlier call ended.
+type HalfRemover interface {
+	FS
+	// HalfRemoved returns the names of files of a type whose removal was begun and not ended.
+	HalfRemoved(typ string) ([]string, error)
 }
 
 // Mode says how to open a file.

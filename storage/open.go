@@ -229,9 +229,13 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 
 // overtaken returns err, or what is behind it. While a writer opens a file or makes a successor, one
 // with a higher epoch may do so too, and go on in another file. What the earlier one then finds
-// looks like a loss. In a store of slots it is none: there all writers have the same files.
+// looks like a loss. In a store of slots it is none: there all writers have the same files. Nor is it
+// anywhere that files are gone which were there, or registered, a moment ago: they were old ones, see
+// Keep.
 func (w *Writer) overtaken(ctx context.Context, err error) error {
-	if !w.slots || !errors.Is(err, ErrIntegrity) && !errors.Is(err, fs.ErrNotExist) {
+	var behind *RegistryMismatch
+	gone := errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*ReplacedError)) || errors.As(err, &behind) && behind.Newer != 0
+	if !gone && !(w.slots && errors.Is(err, ErrIntegrity)) {
 		return err
 	}
 	now, ok, lookErr := w.opts.Registry.Lookup(ctx, w.typ)

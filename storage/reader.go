@@ -138,10 +138,11 @@ func (r *Reader) start(fsys FS) error {
 	return r.scan.startBefore(r.from)
 }
 
-// startBefore moves the scanner ahead to the last checkpoint at or before index, if there is one
-// ahead of it.
+// startBefore moves the scanner ahead to the last batch at or before index that the marks of a
+// checkpoint name, or to the last checkpoint there, if there is one ahead of it.
 func (s *scanner) startBefore(index uint64) error {
 	off, err := s.lastCheckpoint(func(int64, int64) error { return nil })
+	var marks []byte // of the checkpoint behind the one at off
 	for err == nil && off != 0 {
 		h, body, v, rerr := s.recordAt(off)
 		if rerr != nil {
@@ -154,14 +155,32 @@ func (s *scanner) startBefore(index uint64) error {
 			if off > s.pos {
 				_, err = s.startAt(off)
 			}
-			return err
+			break
 		}
 		c, derr := decodeCheckpoint(body)
 		if derr != nil || c.prevCheckpoint >= off {
 			return undecodable(s.path, &h)
 		}
-		off = c.prevCheckpoint
+		marks, off = append(marks[:0], c.marks...), c.prevCheckpoint
 	}
+	if err != nil {
+		return err
+	}
+	return s.startAtMark(marks, index)
+}
+
+// startAtMark moves the scanner ahead to the last batch at or before index that marks name, if it is
+// there and proved to be part of the view. Otherwise more is read, and what is wrong is told.
+func (s *scanner) startAtMark(marks []byte, index uint64) error {
+	m := lastMark(marks, index)
+	if m.offset <= s.pos {
+		return nil
+	}
+	h, _, err := s.headAt(m.offset)
+	if err != nil || h.baseTime != m.time {
+		return err
+	}
+	_, err = s.startAtBatch(&indexEntry{index: m.index, offset: m.offset, epoch: h.epoch, session: h.session, chain: h.chain})
 	return err
 }
 

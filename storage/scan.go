@@ -137,7 +137,7 @@ func (s *scanner) startAt(off int64) (bool, error) {
 	return true, nil
 }
 
-// startAtBatch starts at a batch that a side index names. It reports false when the batch is not
+// startAtBatch starts at a batch that a side index or a checkpoint names. It reports false when the batch is not
 // exactly the one named, or when nothing proves that it is part of the view.
 func (s *scanner) startAtBatch(e *indexEntry) (bool, error) {
 	h, _, v, err := s.recordAt(e.offset)

@@ -215,6 +215,7 @@ func TestSlotsRandomSchedules(t *testing.T) {
 				"kill":       func(*rapid.T) { s.kill() },
 				"deliver":    func(*rapid.T) { s.deliver() },
 				"publish":    func(*rapid.T) { x.published += 3 },
+				"keep":       func(*rapid.T) { s.keep() },
 			})
 			s.check()
 			for s.tap != nil && s.tap.Late() > 0 {
@@ -269,8 +270,17 @@ func (s *slotSchedule) before(c slotstest.Call) *slotstest.Fault {
 		return &slotstest.Fault{Applied: true}
 	case n <= 12 && n > 9 && c.Op == slotstest.OpCreate:
 		return &slotstest.Fault{Late: true}
+	case n == 13:
+		s.keep()
 	}
 	return nil
+}
+
+// keep removes all old files.
+func (s *slotSchedule) keep() {
+	if err := s.x.keep(slotsOf(s.mem)); err != nil && s.x.registered {
+		s.rt.Fatalf("remove old files: %v", err)
+	}
 }
 
 func (s *slotSchedule) deliver() {

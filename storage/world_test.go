@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"maps"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -23,6 +24,7 @@ type world struct {
 
 	published int
 	acked     map[int]uint64 // message number → its index in the file, as the acknowledging worker knew it
+	gone      map[int]uint64 // the same of messages in files that were removed
 
 	entry      storage.Entry
 	registered bool
@@ -263,19 +265,9 @@ func violated(format string, args ...any) error { return &violation{fmt.Sprintf(
 // check is the oracle: every acknowledged message is in the file, at the index it had, whole; nothing is in it twice;
 // the messages of the one producer are in order; and Verify finds nothing wrong.
 func (x *world) check(fsys storage.FS) error {
-	paths, err := x.paths(fsys)
+	at, err := x.contents(fsys)
 	if err != nil {
 		return err
-	}
-	at := map[int]uint64{}
-	var seal *storage.SealedError
-	for i, path := range paths {
-		if seal == nil && i > 0 {
-			return violated("%s is not sealed, and %s is behind it", paths[i-1], path)
-		}
-		if seal, err = x.checkFile(fsys, path, seal, at); err != nil {
-			return err
-		}
 	}
 	for _, n := range sortedKeys(x.acked) {
 		if i, ok := at[n]; !ok {
@@ -287,6 +279,28 @@ func (x *world) check(fsys storage.FS) error {
 	return nil
 }
 
+// contents checks the files, and returns the messages in them, and in those before that were removed.
+func (x *world) contents(fsys storage.FS) (map[int]uint64, error) {
+	paths, err := x.paths(fsys)
+	if err != nil {
+		return nil, err
+	}
+	at := maps.Clone(x.gone)
+	if at == nil {
+		at = map[int]uint64{}
+	}
+	var seal *storage.SealedError
+	for i, path := range paths {
+		if seal == nil && i > 0 {
+			return nil, violated("%s is not sealed, and %s is behind it", paths[i-1], path)
+		}
+		if seal, err = x.checkFile(fsys, path, seal, at); err != nil {
+			return nil, err
+		}
+	}
+	return at, nil
+}
+
 // checkFile checks one of the files, whose predecessor ended with the given seal, and adds the messages in it to at.
 func (x *world) checkFile(fsys storage.FS, path string, seal *storage.SealedError, at map[int]uint64) (*storage.SealedError, error) {
 	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys})
@@ -294,7 +308,8 @@ func (x *world) checkFile(fsys storage.FS, path string, seal *storage.SealedErro
 		return nil, err
 	}
 	defer r.Close()
-	if seal != nil && r.FileID() != seal.Successor {
+	// One between them that was replaced may be removed.
+	if seal != nil && r.FileID() != seal.Successor && storage.ReadLink(fsys, path).PrevFileID != seal.Successor {
 		return nil, violated("%s is not the successor that the file before it names", path)
 	}
 	first, last := r.FirstIndex(), -1

@@ -22,8 +22,8 @@ const (
 )
 
 // adminHelp is for the help of the commands that hold the lock.
-const adminHelp = `One such command works on a type at a time: dead requeue, dead rm, scheduled rm, types purge. A second one waits for --wait, then
-exits with 5 and names the one that runs.`
+const adminHelp = `One such command works on a type at a time: dead requeue, dead rm, scheduled rm, types purge, keep, copy. A second one waits for --wait,
+then exits with 5 and names the one that runs.`
 
 // adminFlags are those of commands that change what is stored for a type.
 type adminFlags struct {

@@ -176,6 +176,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 				}
 			}
 			var errs []error
+			admin := adminFlags{wait: adminWait}
 			for _, typ := range types {
 				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: from.dir, Lease: o.lease, Storage: storage.Options{FS: from.fs(ctx), AllowOverlay: o.overlay}}
 				opts := worker.CopyOptions{FS: to.fs(ctx), Dir: to.dir, Wait: o.wait}
@@ -188,7 +189,12 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 					bar = newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(cfg.Storage.FS, path) })
 					opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
 				}
-				r, err := worker.Copy(ctx, cfg, typ, opts)
+				// Files that are being copied are not removed meanwhile.
+				var r *worker.CopyReport
+				err := admin.alone(ctx, cmd, b, typ, func(ctx context.Context) (err error) {
+					r, err = worker.Copy(ctx, cfg, typ, opts)
+					return err
+				})
 				bar.clear()
 				if err == nil {
 					printCopied(cmd.OutOrStdout(), typ, r, from, to)

@@ -21,9 +21,9 @@ func indexCommand() *cobra.Command {
 	var address *string
 	cmd := &cobra.Command{
 		Use:   "index FILE|DIRECTORY…",
-		Short: "Build or refresh the side index of files, so that cat finds an index or a time at once",
-		Long: `Index writes a small file beside each file, orders.fpl.idx, that tells where batches start. With it, cat --from and --since, and
-every program that reads with storage.OpenReader, skip what comes before. It is safe while the file is being written to, and covers
+		Short: "Build or refresh the side index of files, so that cat finds a time at once",
+		Long: `Index writes a small file beside each file, orders.fpl.idx, that tells where batches start. With it, cat --since, and every program
+that reads with storage.OpenReader, skips what comes before. An index, as in cat --from, is found without it. It is safe while the file is being written to, and covers
 what is durable; run it again to extend it. A directory stands for all .fpl files in it.
 
 The side index is derived data: you may remove it at any time. It is compared with the file before it is used; where it is wrong, the
@@ -35,7 +35,7 @@ file is read without it. --check compares all of it, and writes nothing.
   fencepost index data && fencepost cat --since 90m data/orders.fpl`,
 		RunE: func(cmd *cobra.Command, args []string) error {
 			if *address != "" { // on the command line
-				return cli.Usagef("files in a store have no side index; leave out fencepost index, cat --store reads without one")
+				return cli.Usagef("files in a store have no side index; leave out fencepost index: cat --store --from starts at once without one, and --since reads from the start")
 			}
 			if err := cli.FromEnv(cmd); err != nil {
 				return err

@@ -47,6 +47,16 @@ func (p *byteProgress) file(path string) func(done, total int64) {
 	}
 }
 
+// more adds a file, unless it is there already.
+func (p *byteProgress) more(path string, size int64) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if p.sizes[path] == 0 {
+		p.sizes[path] = size
+		p.bar.AddMax64(size)
+	}
+}
+
 // finish counts a file as done, however far it was read.
 func (p *byteProgress) finish(path string) {
 	if p != nil {

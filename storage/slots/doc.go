@@ -19,6 +19,9 @@
 //	orders/00000001/3f2a9c0d11e4b7a6/00000000000000004096    160 bytes: FENCE
 //	orders/00000001/3f2a9c0d11e4b7a6/00000000000000004256     64 KiB: OPEN, batches
 //
+// A file that was removed as an old one (storage.Keep) leaves its name, two values beside that, and the slots that keep
+// writers from appending to it.
+//
 // The store decides who writes: of two that create the slot at the end of the file one succeeds,
 // and the other one learns that the file goes on without it. That takes the place of the append of
 // a local file system, and of the check where it landed; all else is as it is there. A writer that
@@ -34,7 +37,8 @@
 //   - An answer that is lost is asked for again with the same bytes; "exists" means success only if the bytes are the
 //     same ones.
 //   - The end of a file is where there is no slot. A listing is a hint where to look for it.
-//   - No slot of a file that has a name is ever deleted.
+//   - Slots of a file that has a name are deleted only when it was sealed and the registry names a later one; those that
+//     begin with a fence never (remove.go).
 //
 // [Probe] finds out whether a store keeps the promise that all of it stands on.
 package slots

@@ -280,6 +280,17 @@ func endOf(pieces []piece, at int64) int64 {
 	return end
 }
 
+// whyMissing is the error for a slot that was there once. Nil: it was removed by hand.
+//
+// rule: a slot that was removed with its file is no damage.
+func (f *file) whyMissing() error {
+	removed, err := f.fs.isRemoved(f.folder.typ, f.folder.generation)
+	if removed {
+		return errRemoved
+	}
+	return err
+}
+
 // forget gives back what was read: who writes has no use for it.
 func (f *file) forget() {
 	f.reading.Lock()
@@ -319,7 +330,7 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 		g.Go(func() error {
 			b, err := f.fs.read(f.folder.slot(at))
 			if errors.Is(err, fs.ErrNotExist) {
-				err = nil // removed by hand
+				err = f.whyMissing()
 			}
 			mu.Lock()
 			defer mu.Unlock()

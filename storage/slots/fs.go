@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"path"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -75,15 +74,15 @@ func (f *FS) find(op, name string) (folder, error) {
 	if !ok {
 		return folder{}, &fs.PathError{Op: op, Path: name, Err: syscall.EINVAL}
 	}
-	nonce, err := f.named(typ, g)
+	nonce, err := f.nonce(typ, g)
 	if err != nil {
 		return folder{}, &fs.PathError{Op: op, Path: name, Err: err}
 	}
 	return folder{typ, g, nonce}, nil
 }
 
-// named returns the nonce of the folder that is a generation.
-func (f *FS) named(typ string, generation uint64) (uint64, error) {
+// nonce returns that of the folder that is a generation, or was until it was removed.
+func (f *FS) nonce(typ string, generation uint64) (uint64, error) {
 	name := generationSlot(typ, generation)
 	b, err := f.read(name)
 	if err != nil {
@@ -113,6 +112,13 @@ func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
 	if err != nil {
 		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
 	}
+	// rule: asked when the slots are known: those that were deleted before would be missing.
+	switch removed, err := f.isRemoved(d.typ, d.generation); {
+	case err != nil:
+		return nil, &fs.PathError{Op: "open", Path: name, Err: err}
+	case removed:
+		return nil, &fs.PathError{Op: "open", Path: name, Err: errRemoved}
+	}
 	return file, nil
 }
 
@@ -133,15 +139,21 @@ func (f *FS) Link(oldname, newname string) error {
 	return nil
 }
 
-// Remove implements storage.FS. It takes temporary names only: a file stays when it has got the name
-// of its generation, and when nobody has yet, as its writer may still be about to.
+// Remove implements storage.FS. A file with a temporary name stays when it has got the name of its
+// generation, and when nobody has yet, as its writer may still be about to.
 func (f *FS) Remove(name string) error {
+	if typ, g, ok := storage.ParseName(filepath.Base(name)); ok {
+		if err := f.removeGeneration(typ, g); err != nil {
+			return &fs.PathError{Op: "remove", Path: name, Err: err}
+		}
+		return nil
+	}
 	typ, g, nonce, ok := storage.ParseTempName(filepath.Base(name))
 	if !ok {
-		return &fs.PathError{Op: "remove", Path: name, Err: errors.ErrUnsupported}
+		return &fs.PathError{Op: "remove", Path: name, Err: syscall.EINVAL}
 	}
 	// rule: slots are deleted only when their generation has a name, and it is another file's.
-	switch other, err := f.named(typ, g); {
+	switch other, err := f.nonce(typ, g); {
 	case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:
 		return nil
 	case err != nil:
@@ -192,19 +204,22 @@ func (f *FS) generations(typ string) (names []string, newest uint64, err error) 
 	if err != nil {
 		return nil, 0, err
 	}
+	removed := marked(entries, removedSuffix)
 	for _, e := range entries {
-		g, err := strconv.ParseUint(path.Base(e.Name), 10, 64)
-		if err != nil || e.Name != generationSlot(typ, g) {
+		g, ok := generationOf(typ, e.Name)
+		if !ok {
 			continue // not ours
 		}
-		if name := storage.GenerationName(typ, g); validName(name) {
-			names = append(names, name)
-			newest = max(newest, g)
+		newest = max(newest, g)
+		if !removed[e.Name] {
+			names = append(names, storage.GenerationName(typ, g))
 		}
 	}
 	// The listing may be old. Where a writer has to be right about what is newest it is asked for.
+	//
+	// rule: a generation that was removed is none that is missing: there are later ones.
 	for {
-		_, err := f.named(typ, newest+1)
+		_, err := f.nonce(typ, newest+1)
 		if errors.Is(err, fs.ErrNotExist) {
 			return names, newest, nil
 		}
@@ -212,13 +227,13 @@ func (f *FS) generations(typ string) (names []string, newest uint64, err error) 
 			return nil, 0, err
 		}
 		newest++
-		names = append(names, storage.GenerationName(typ, newest))
+		switch removed, err := f.isRemoved(typ, newest); {
+		case err != nil:
+			return nil, 0, err
+		case !removed:
+			names = append(names, storage.GenerationName(typ, newest))
+		}
 	}
-}
-
-func validName(name string) bool {
-	_, _, ok := storage.ParseName(name)
-	return ok
 }
 
 // unfinished returns the temporary names of files that somebody made in vain, of the newest
@@ -233,7 +248,7 @@ func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
 		if len(nonces) < 2 {
 			continue // the file itself
 		}
-		named, err := f.named(typ, g)
+		named, err := f.nonce(typ, g)
 		if err != nil {
 			return nil, err
 		}

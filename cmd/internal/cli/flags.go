@@ -158,6 +158,33 @@ func (c *Count) Set(v string) error {
 	return nil
 }
 
+// Age is a flag value that is a duration: 30d, 12h, 90m.
+type Age time.Duration
+
+func (a *Age) String() string {
+	if d := time.Duration(*a); d%(24*time.Hour) != 0 || d == 0 {
+		return d.String()
+	}
+	return strconv.FormatInt(int64(time.Duration(*a)/(24*time.Hour)), 10) + "d"
+}
+
+func (a *Age) Type() string { return "age" }
+
+// Set parses an age.
+func (a *Age) Set(v string) error {
+	d, err := time.ParseDuration(v)
+	if days, ok := strings.CutSuffix(v, "d"); ok {
+		var n uint64
+		n, err = strconv.ParseUint(days, 10, 16)
+		d = time.Duration(n) * 24 * time.Hour
+	}
+	if err != nil || d < 0 {
+		return fmt.Errorf("%q is not an age; write it as in 30d, 12h or 90m", v)
+	}
+	*a = Age(d)
+	return nil
+}
+
 // OneOf is a flag value out of a fixed set; the first is the default.
 type OneOf struct {
 	Value  string

@@ -1,0 +1,63 @@
+package main
+
+import (
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue/sqlitequeue"
+)
+
+// What keep removes of types in a store and in a directory, and how it is asked.
+func TestKeep(t *testing.T) {
+	store, url := storeWith(t)
+	data := t.TempDir()
+	if code, _, errs := runRoot(t, "copy", "--url", url, store, data, "audit"); code != 0 {
+		t.Fatalf("copy: %d, %s", code, errs)
+	}
+	inStore, there := " --url "+url+" --store "+store+" ", " --url "+url+" "
+	for _, test := range []struct {
+		args string
+		code int
+		says []string // in what is printed
+		not  string
+	}{
+		{"keep" + there + data, cli.ExitUsage, []string{"--age 30d", "--size 100GiB", "--replaced"}, ""},
+		{"keep --age 30d" + there + data, cli.ExitUsage, []string{"--dry-run", "--yes"}, ""},
+		{"keep --age 30d --dry-run --yes" + there + data, cli.ExitUsage, []string{"--dry-run", "--yes"}, ""},
+		{"keep --age -1d --yes" + there + data, cli.ExitUsage, []string{"30d, 12h or 90m"}, ""},
+		{"keep --age 30d --yes" + there, cli.ExitUsage, []string{"no file"}, ""},
+		{"keep --age 30d --yes" + there + data + "/nonsense", cli.ExitUsage, []string{"nonsense is not the name of a type's file"}, ""},
+		{"keep --age 30d --yes" + there + data + "/orders.fpl", cli.ExitIntegrity, []string{"orders@0002.fpl"}, "removed=1"},
+
+		{"keep --age 30d --yes orders" + inStore, 0, []string{"orders  removed=0 bytes=0  kept: generation 1 on, index 0 on, files: 2"}, "sealed"},
+		{"keep --age 1ns --dry-run orders" + inStore, 0, []string{"orders.fpl in " + store + "  index 0..1", "would be removed: sealed more than 1ns ago", "removed=0 matching=1", "generation 2 on", "(dry run)"}, ""},
+		{"keep --replaced --yes orders" + inStore, 0, []string{"orders.fpl in " + store + "  index 0..1", "  removed: replaced by a compaction or repair", "removed=1 ", "kept: generation 2 on, index 0 on, files: 1"}, "dry"},
+		{"keep --size 1B --yes" + inStore, cli.ExitIntegrity, []string{"orders  removed=0", "audit.fpl"}, "removed=1"}, // audit goes on in the directory
+		{"verify orders" + inStore[strings.Index(inStore, " --store"):], 0, []string{"orders@0002.fpl in " + store + "  OK  3 messages", "first kept: generation 2"}, "orders.fpl"},
+		{"cat orders" + inStore[strings.Index(inStore, " --store"):], 0, []string{"one\ntwo\nthree\n"}, ""},
+		{"cat orders.fpl" + inStore[strings.Index(inStore, " --store"):], cli.ExitFailed, []string{"removed as an old one"}, ""},
+		{"keep --age 1ns --yes" + there + data, 0, []string{filepath.Join(data, "audit.fpl") + "  index 0..0", "removed=1", "audit  removed=1"}, ""},
+		{"keep --age 1ns --yes" + there + data + "/audit@0002.fpl", 0, []string{"removed=0 bytes=0  kept: generation 2 on, index 1 on, files: 1"}, ""},
+		{"keep --age 1ns --yes nothing" + inStore, cli.ExitNothing, []string{"no files of type nothing"}, ""},
+	} {
+		code, out, errs := runRoot(t, strings.Fields(test.args)...)
+		for _, s := range test.says {
+			if code != test.code || !strings.Contains(out+errs, s) || test.not != "" && strings.Contains(out+errs, test.not) || strings.Count(errs, "error: ") > 1 {
+				t.Errorf("%s: exit code %d, want %d, with %q and not %q\nstdout: %s\nstderr: %s", test.args, code, test.code, s, test.not, out, errs)
+			}
+		}
+	}
+	// A database that knows nothing of the files removes none.
+	db := filepath.Join(t.TempDir(), "queue.db")
+	q, err := sqlitequeue.Open(t.Context(), db)
+	if err != nil {
+		t.Fatal(err)
+	}
+	q.Close()
+	other := "sqlite://" + db
+	if code, _, errs := runRoot(t, "keep", "--age", "1ns", "--yes", "--url", other, data); code != cli.ExitNothing || !strings.Contains(errs, "no registered file of type audit") {
+		t.Errorf("another database: %d, %s", code, errs)
+	}
+}

@@ -1,0 +1,224 @@
+package storage
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"path/filepath"
+	"slices"
+	"time"
+)
+
+// Retention. Files that are sealed are needed by nobody but their readers: what a writer has to know of the messages in them is
+// in the first checkpoint of the newest one. So the oldest may be removed, and those that a compaction or repair has replaced.
+//
+//	orders.fpl ─▶ orders@0002.fpl ─▶ orders@0003.fpl ─▶ orders@0004.fpl
+//	sealed        sealed             sealed             the newest: never removed, nor one that is not sealed, nor one that the
+//	removed       removed            kept               registry still names, nor anything while the files do not follow one another
+//
+// A writer that slept in a file that is removed meanwhile is told: on a file system the path does not name its file any more,
+// and in a store of slots what it was overtaken by stays, see package slots.
+
+// KeepOptions say which files Keep removes.
+type KeepOptions struct {
+	FS         FS    // defaults to OS()
+	Registered Entry // what the registry knows of the type; it may be old
+
+	Age      time.Duration // files that were sealed longer ago than this; 0 = none for their age
+	Now      time.Time     // what Age counts from
+	Size     int64         // the oldest files until the others have this many bytes together; 0 = none for their size
+	Replaced bool          // files that a compaction or repair replaced, once the file that has their messages was read whole
+
+	DryRun   bool
+	Progress func(path string, done, total int64) // of reading what replaced other files; may be nil
+}
+
+// KeepReport says what Keep did, or would do.
+type KeepReport struct {
+	Old   []OldFile // that were removed, oldest first; with DryRun those that would be
+	Ended []string  // names of files whose removal an earlier call had begun, and this one ended
+	Kept  Chain     // the others
+}
+
+// OldFile is a file that Keep removes.
+type OldFile struct {
+	Link
+	SealedAt time.Time // about: when its successor was made, by the clock of who made it
+	Why      string
+}
+
+// Keep removes old files of a type in a directory. Nobody else may do so at the same time; writers and readers of the type may
+// work meanwhile. With an error the report says what was removed before.
+//
+// The age of a file is about how long ago it was sealed. The times of that are in the files, by the clocks of those who wrote
+// them: the later one of when the file was made and when its successor was. So all messages in a file are older than it.
+func Keep(ctx context.Context, dir, typ string, o KeepOptions) (*KeepReport, error) {
+	o.FS = orOS(o.FS)
+	k := &keeping{KeepOptions: o, ctx: ctx, dir: dir, typ: typ, r: &KeepReport{}}
+	if err := k.begun(); err != nil {
+		return k.r, err
+	}
+	old, err := k.choose()
+	if err != nil {
+		return k.r, err
+	}
+	if o.DryRun {
+		k.r.Old = old
+		return k.r, nil
+	}
+	for _, f := range old {
+		if err := ctx.Err(); err != nil {
+			return k.r, err
+		}
+		if err := k.remove(f.Path); err != nil {
+			return k.r, err
+		}
+		k.r.Old = append(k.r.Old, f)
+	}
+	return k.r, nil
+}
+
+// keeping is one Keep.
+type keeping struct {
+	KeepOptions
+	ctx      context.Context
+	dir, typ string
+	r        *KeepReport
+}
+
+// begun ends what an earlier call has begun.
+func (k *keeping) begun() error {
+	h, ok := k.FS.(HalfRemover)
+	if !ok || k.DryRun {
+		return nil
+	}
+	names, err := h.HalfRemoved(k.typ)
+	if err != nil {
+		return ioError("list directory", k.dir, err)
+	}
+	for _, name := range names {
+		if err := k.remove(filepath.Join(k.dir, name)); err != nil {
+			return err
+		}
+		k.r.Ended = append(k.r.Ended, name)
+	}
+	return nil
+}
+
+// remove removes a file.
+func (k *keeping) remove(path string) error {
+	names := []string{IndexName(path), path}
+	if _, ok := k.FS.(HalfRemover); ok {
+		names = names[1:]
+	}
+	for _, name := range names {
+		if err := ignoreNotExist(k.FS.Remove(name)); err != nil {
+			return ioError("remove", name, err)
+		}
+	}
+	// rule: older files first, also on the disk: or a power failure would leave one that is missing between others.
+	return ioError("sync directory", k.dir, k.FS.SyncDir(k.dir))
+}
+
+// choose returns the files to be removed, oldest first.
+func (k *keeping) choose() (old []OldFile, err error) {
+	chain, err := ReadChain(k.FS, k.dir, k.typ)
+	if err != nil {
+		return nil, err
+	}
+	// rule: nothing is removed while a file is missing, cut, renamed or a copy: what is here may be needed to restore it.
+	if wrong := chain.Check(); len(wrong) > 0 {
+		return nil, wrong[0]
+	}
+	// rule: nor if the newest file is not the one that workers go on with: this may be the wrong directory, or the only copy.
+	if err := CheckRegistered(k.FS, k.dir, k.typ, k.Registered); err != nil {
+		return nil, err
+	}
+	replaced := map[string]bool{}
+	for _, l := range chain.Replaced() {
+		replaced[l.Path] = true
+	}
+	total := int64(0)
+	for _, l := range chain {
+		total += l.Size
+	}
+	oldest := true // all files before are removed
+	for i, l := range chain {
+		f := OldFile{Link: l}
+		if k.removable(chain, i) {
+			f.SealedAt = later(l.Created, chain[i+1].Created)
+			f.Why = k.why(&f, oldest, total, replaced[l.Path])
+		}
+		if f.Why == "" {
+			oldest = false
+			k.r.Kept = append(k.r.Kept, l)
+			continue
+		}
+		total -= l.Size
+		old = append(old, f)
+	}
+	return old, k.checkReplacing(old)
+}
+
+// removable tells whether the i-th file of the chain may be removed at all.
+func (k *keeping) removable(chain Chain, i int) bool {
+	l := &chain[i]
+	switch {
+	case i == len(chain)-1: // rule: the newest file is never removed: workers append to it, or make its successor.
+		return false
+	case l.Sealed == nil || l.Err != nil: // rule: nor one that is not known to be sealed: somebody may append to it.
+		return false
+	}
+	// rule: nor one that the registry names, or a later one: a writer that is behind asks the registry, and would go on.
+	return l.Generation < k.Registered.Generation
+}
+
+// why says why a file is removed; "" if it is not. oldest: all files before it are; total: bytes of it and all that stay.
+func (k *keeping) why(f *OldFile, oldest bool, total int64, replaced bool) string {
+	switch age := k.Now.Sub(f.SealedAt); {
+	case oldest && k.Age > 0 && age > k.Age: // rule: the oldest first: what stays has no gaps.
+		return fmt.Sprintf("sealed more than %v ago", k.Age)
+	case oldest && k.Size > 0 && total > k.Size:
+		return "too many bytes"
+	case k.Replaced && replaced:
+		return "replaced by a compaction or repair"
+	}
+	return ""
+}
+
+// checkReplacing reads the files that have the messages of those that are removed because they were replaced.
+//
+// rule: a file that was replaced is removed only when its messages were read elsewhere: it may be the last good copy.
+func (k *keeping) checkReplacing(old []OldFile) error {
+	for _, l := range k.r.Kept {
+		needed := slices.ContainsFunc(old, func(f OldFile) bool {
+			return f.Generation < l.Generation && f.First < l.Next && l.First < f.Next
+		})
+		if !needed {
+			continue
+		}
+		o := VerifyOptions{FS: k.FS}
+		if k.Progress != nil {
+			o.Progress = func(done, total int64) { k.Progress(l.Path, done, total) }
+		}
+		rep, err := Verify(k.ctx, l.Path, o)
+		if err == nil {
+			err = rep.Err()
+		}
+		if errors.Is(err, ErrIntegrity) {
+			return fmt.Errorf("%w; nothing was removed: what it replaced may be the last good copy", err)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func later(a, b time.Time) time.Time {
+	if cmp.Compare(a.UnixNano(), b.UnixNano()) > 0 {
+		return a
+	}
+	return b
+}

@@ -1,0 +1,507 @@
+package storage_test
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"hash/crc32"
+	"io/fs"
+	"maps"
+	"os"
+	"path/filepath"
+	"slices"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+// keep removes all files but the newest, and remembers what was in them.
+func (x *world) keep(fsys storage.FS) error {
+	at, err := x.contents(fsys)
+	if err != nil {
+		return err
+	}
+	r, err := storage.Keep(context.Background(), x.dir, "orders", storage.KeepOptions{FS: fsys, Registered: x.entry, Size: 1, Replaced: true})
+	if err != nil {
+		return err
+	}
+	if len(r.Old) > 0 {
+		maps.DeleteFunc(at, func(_ int, i uint64) bool { return i >= r.Kept[0].First })
+		x.gone = at
+	}
+	return nil
+}
+
+// keepers are the file systems on which old files are removed.
+var keepers = map[string]func(testing.TB) (*world, storage.FS){
+	"disk":  func(t testing.TB) (*world, storage.FS) { return newMemWorld(t, 512) },
+	"slots": func(t testing.TB) (*world, storage.FS) { x, mem := newSlotsWorld(t); return x, slotsOf(mem) },
+}
+
+// eachKeeper runs a test on each of them.
+func eachKeeper(t *testing.T, test func(*testing.T, *world, storage.FS)) {
+	for _, name := range slices.Sorted(maps.Keys(keepers)) {
+		t.Run(name, func(t *testing.T) {
+			x, fsys := keepers[name](t)
+			test(t, x, fsys)
+		})
+	}
+}
+
+// series makes files: 1 (messages 0 to 5) and 2 (6 and 7), which is replaced by 3 (and 8), and 4 (9), which is the newest.
+func (x *world) series(t *testing.T, fsys storage.FS) {
+	t.Helper()
+	h, err := x.open(fsys)
+	must(t, err)
+	must(t, steps(h.rotate, appends(h, 2), h.ack, h.compact, appends(h, 1), h.ack, h.rotate, appends(h, 1), h.ack, func() error { return h.w.Close() }))
+}
+
+func generations(c storage.Chain) (g []uint64) {
+	for _, l := range c {
+		g = append(g, l.Generation)
+	}
+	return g
+}
+
+func old(r *storage.KeepReport) (g []uint64) {
+	for _, f := range r.Old {
+		g = append(g, f.Generation)
+	}
+	return g
+}
+
+// TestKeep: what is removed by age, by size, and because it was replaced.
+func TestKeep(t *testing.T) {
+	sizes := func(x *world, fsys storage.FS) (s []int64) {
+		c, _ := storage.ReadChain(fsys, x.dir, "orders")
+		for _, l := range c {
+			s = append(s, l.Size)
+		}
+		return s
+	}
+	for name, c := range map[string]struct {
+		o    func(*storage.KeepOptions, []int64)
+		want []uint64
+	}{
+		"nothing is asked for": {func(o *storage.KeepOptions, _ []int64) {}, nil},
+		"all are young":        {func(o *storage.KeepOptions, _ []int64) { o.Age = time.Hour }, nil},
+		"all are old": {func(o *storage.KeepOptions, _ []int64) {
+			o.Age, o.Now = time.Hour, o.Now.Add(2*time.Hour)
+		}, []uint64{1, 2, 3}},
+		"there is room":         {func(o *storage.KeepOptions, s []int64) { o.Size = s[0] + s[1] + s[2] + s[3] }, nil},
+		"a byte too many":       {func(o *storage.KeepOptions, s []int64) { o.Size = s[0] + s[1] + s[2] + s[3] - 1 }, []uint64{1}},
+		"room for two":          {func(o *storage.KeepOptions, s []int64) { o.Size = s[2] + s[3] }, []uint64{1, 2}},
+		"no room for any":       {func(o *storage.KeepOptions, s []int64) { o.Size = 1 }, []uint64{1, 2, 3}},
+		"replaced":              {func(o *storage.KeepOptions, s []int64) { o.Replaced = true }, []uint64{2}},
+		"replaced, or too many": {func(o *storage.KeepOptions, s []int64) { o.Replaced, o.Size = true, s[0]+s[1]+s[2]+s[3]-1 }, []uint64{1, 2}},
+		"the registry is behind": {func(o *storage.KeepOptions, s []int64) {
+			before, _ := storage.ReadChain(o.FS, o.Registered.Place, "orders")
+			o.Size, o.Registered = 1, storage.Entry{FileID: before[2].FileID, Generation: 3}
+		}, []uint64{1, 2}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
+				x.series(t, fsys)
+				o := storage.KeepOptions{FS: fsys, Registered: x.entry, Now: time.Now(), DryRun: true}
+				o.Registered.Place = x.dir
+				c.o(&o, sizes(x, fsys))
+				at, err := x.contents(fsys)
+				must(t, err)
+				for _, o.DryRun = range []bool{true, false} {
+					r, err := storage.Keep(t.Context(), x.dir, "orders", o)
+					if err != nil || !slices.Equal(old(r), c.want) || len(r.Kept)+len(r.Old) != 4 {
+						t.Fatalf("dry run %v: %v of %v is removed, want %v: %v", o.DryRun, old(r), generations(r.Kept), c.want, err)
+					}
+					left, err := storage.ReadChain(fsys, x.dir, "orders")
+					if must(t, err); o.DryRun && len(left) != 4 || !o.DryRun && !slices.Equal(generations(left), generations(r.Kept)) {
+						t.Fatalf("dry run %v: left is %v", o.DryRun, generations(left))
+					}
+					if wrong := left.Check(); len(wrong) > 0 {
+						t.Fatal(wrong[0])
+					}
+					for _, f := range r.Old {
+						if _, err := fsys.Open(f.Path, storage.ModeRead); (err == nil) != o.DryRun || !o.DryRun && !errors.Is(err, fs.ErrNotExist) {
+							t.Errorf("dry run %v: %s: %v", o.DryRun, f.Path, err)
+						}
+					}
+				}
+				left, _ := storage.ReadChain(fsys, x.dir, "orders")
+				maps.DeleteFunc(at, func(_ int, i uint64) bool { return i >= left[0].First })
+				x.gone = at
+				if err := x.finish(fsys); err != nil {
+					t.Error(err)
+				}
+			})
+		})
+	}
+}
+
+// TestKeepRefuses: nothing is removed while it is not certain that the rest is all there.
+func TestKeepRefuses(t *testing.T) {
+	flip := func(fsys storage.FS, path string) {
+		mem := fsys.(*storagetest.Mem)
+		b := mem.ReadFile(path)
+		b[len(b)*3/4] ^= 1
+		mem.WriteFile(path, b)
+	}
+	file := func(x *world, g uint64) string { return generationIn(x, g) }
+	for name, c := range map[string]struct {
+		spoil func(x *world, fsys storage.FS, o *storage.KeepOptions)
+		want  error
+	}{
+		"a file is missing":       {func(x *world, fsys storage.FS, o *storage.KeepOptions) { fsys.Remove(file(x, 3)) }, storage.ErrIntegrity},
+		"the newest is missing":   {func(x *world, fsys storage.FS, o *storage.KeepOptions) { fsys.Remove(file(x, 4)) }, storage.ErrIntegrity},
+		"another is registered":   {func(x *world, fsys storage.FS, o *storage.KeepOptions) { o.Registered.FileID[0] ^= 1 }, storage.ErrIntegrity},
+		"the newest was set back": {func(x *world, fsys storage.FS, o *storage.KeepOptions) { o.Registered.DurableIndex++ }, storage.ErrIntegrity},
+		"what replaces it is damaged": {func(x *world, fsys storage.FS, o *storage.KeepOptions) {
+			o.Size, o.Replaced = 0, true
+			flip(fsys, file(x, 3))
+		}, storage.ErrIntegrity},
+		"there are no files": {func(x *world, fsys storage.FS, o *storage.KeepOptions) { x.dir += "/other"; fsys.Mkdir(x.dir) }, storage.ErrIntegrity},
+	} {
+		t.Run(name, func(t *testing.T) {
+			x, mem := newMemWorld(t, 512)
+			x.series(t, mem)
+			o := storage.KeepOptions{FS: mem, Registered: x.entry, Size: 1}
+			c.spoil(x, mem, &o)
+			before, err := mem.List(x.dir, "orders")
+			must(t, err)
+			r, err := storage.Keep(t.Context(), x.dir, "orders", o)
+			if !errors.Is(err, c.want) || len(r.Old) > 0 {
+				t.Errorf("%v is removed: %v", old(r), err)
+			}
+			after, err := mem.List(x.dir, "orders")
+			if must(t, err); !slices.Equal(before, after) {
+				t.Errorf("there were %q, there are %q", before, after)
+			}
+		})
+	}
+
+	// A file whose end cannot be read is not known to be sealed, and stays, and with it all behind it.
+	x, mem := newMemWorld(t, 512)
+	x.series(t, mem)
+	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op == storagetest.OpRead && c.Name == generationIn(x, 1) && c.Off >= 4096 {
+			return &storagetest.Fault{Err: syscall.EIO}
+		}
+		return nil
+	}}
+	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: tap, Registered: x.entry, Size: 1})
+	if err != nil || len(r.Old) > 0 || len(r.Kept) != 4 {
+		t.Errorf("%v is removed of %+v: %v", old(r), r.Kept, err)
+	}
+}
+
+// TestKeepOfASealedFile: the newest file stays when it is sealed, whatever the registry says: the state that its successor begins with is
+// in it.
+func TestKeepOfASealedFile(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	x.series(t, mem)
+	h, err := x.open(mem)
+	must(t, err)
+	must(t, h.w.Seal(t.Context(), h.state()))
+	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: mem, Registered: x.entry, Size: 1})
+	if err != nil || !slices.Equal(generations(r.Kept), []uint64{4}) {
+		t.Errorf("kept: %v, %v", generations(r.Kept), err)
+	}
+}
+
+// TestKeepWithTimesOutOfOrder: files whose clocks were behind stay as long as one before them does.
+func TestKeepWithTimesOutOfOrder(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	x.series(t, mem)
+	setCreated(t, mem, generationIn(x, 1), time.Now())
+	for g := uint64(2); g <= 4; g++ {
+		setCreated(t, mem, generationIn(x, g), time.Unix(0, 0))
+	}
+	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: mem, Registered: x.entry, Age: time.Hour, Now: time.Now()})
+	if err != nil || len(r.Old) > 0 {
+		t.Errorf("removed: %v, %v", old(r), err)
+	}
+}
+
+// setCreated changes the time in the header of a file.
+func setCreated(t *testing.T, mem *storagetest.Mem, path string, at time.Time) {
+	t.Helper()
+	b := mem.ReadFile(path)
+	binary.LittleEndian.PutUint64(b[80:], uint64(at.UnixNano()))
+	sum := crc32.Update(0, crc32.MakeTable(crc32.Castagnoli), b[16:32])
+	binary.LittleEndian.PutUint32(b[4092:], crc32.Update(sum, crc32.MakeTable(crc32.Castagnoli), b[:4092]))
+	mem.WriteFile(path, b)
+}
+
+// TestKeepOnADiskThatLosesPower: whatever of the removals the disk has, what is there begins with any file, and has no gaps.
+func TestKeepOnADiskThatLosesPower(t *testing.T) {
+	x, mem := newMemWorld(t, 512)
+	x.series(t, mem)
+	gone := map[string]bool{}
+	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if c.Op != storagetest.OpRemove || !storage.IsGeneration(filepath.Base(c.Name), "orders") {
+			return nil
+		}
+		crashed := mem.Clone()
+		crashed.Crash(storagetest.Crash{})
+		for path := range gone {
+			if _, err := crashed.Stat(path); !errors.Is(err, fs.ErrNotExist) {
+				t.Errorf("%s is removed while the disk still has %s: %v", c.Name, path, err)
+			}
+		}
+		gone[c.Name] = true
+		return nil
+	}}
+	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: tap, Registered: x.entry, Size: 1})
+	if err != nil || len(r.Old) != 3 {
+		t.Errorf("removed: %v, %v", old(r), err)
+	}
+}
+
+// TestKeepStopsAtEveryRequest: a removal that ends at any request is ended by the next one, and what is left of the files is whole
+// meanwhile.
+func TestKeepStopsAtEveryRequest(t *testing.T) {
+	for _, applied := range []bool{false, true} {
+		t.Run(fmt.Sprint("applied ", applied), func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				over := errors.New("the process has ended")
+				for k, ended := first(applied), false; !ended; k += 2 {
+					x, mem := newSlotsWorld(t)
+					x.series(t, slotsOf(mem))
+					at, err := x.contents(slotsOf(mem))
+					must(t, err)
+					tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
+						if c.N < k {
+							return nil
+						}
+						return &slotstest.Fault{Err: over, Applied: applied && c.N == k}
+					}}
+					o := storage.KeepOptions{FS: slotsOf(tap), Registered: x.entry, Size: 1}
+					_, err = storage.Keep(t.Context(), x.dir, "orders", o)
+					ended = err == nil
+					left, err := storage.ReadChain(slotsOf(mem), x.dir, "orders")
+					must(t, err)
+					x.gone = maps.Clone(at)
+					maps.DeleteFunc(x.gone, func(_ int, i uint64) bool { return i >= left[0].First })
+					if err := x.check(slotsOf(mem)); err != nil {
+						t.Fatalf("request %d: %v", k, err)
+					}
+					o.FS = slotsOf(mem)
+					r, err := storage.Keep(t.Context(), x.dir, "orders", o)
+					if err != nil || len(r.Kept) != 1 || ended && len(r.Old)+len(r.Ended) > 0 {
+						t.Fatalf("request %d: again: %+v, %v", k, r, err)
+					}
+					x.gone = maps.Clone(at)
+					maps.DeleteFunc(x.gone, func(_ int, i uint64) bool { return i >= r.Kept[0].First })
+					checkSwept(t, mem, r.Kept[0])
+					if err := x.finish(slotsOf(mem)); err != nil {
+						t.Fatalf("request %d: %v", k, err)
+					}
+				}
+			})
+		})
+	}
+}
+
+// first is that of every second request.
+func first(odd bool) int {
+	if odd {
+		return 1
+	}
+	return 0
+}
+
+// checkSwept fails if more of the files before the first one that is kept is left than what keeps writers from appending to them.
+func checkSwept(t *testing.T, mem *slotstest.Mem, first storage.Link) {
+	t.Helper()
+	for g := uint64(1); g < first.Generation; g++ {
+		folder := fmt.Sprintf("orders/%08d", g)
+		nonces, _ := mem.Folders(t.Context(), folder)
+		entries, _ := mem.List(t.Context(), folder+"/"+nonces[0])
+		// The first one, the fences of two sessions at most, and the seal.
+		if len(entries) > 4 {
+			t.Fatalf("left of generation %d: %v", g, entries)
+		}
+	}
+}
+
+// TestKeepWhileOthersSleep pauses a session before each of its requests, lets others take over, go on in other files and remove the old
+// ones, and wakes it up again: it is told that it was overtaken, and whatever it acknowledged is there.
+func TestKeepWhileOthersSleep(t *testing.T) {
+	step := 1
+	if os.Getenv("FENCEPOST_TEST_LONG") != "1" {
+		step = 2 // each request has half of the fates
+	}
+	for i, fate := range fates {
+		for j, first := range []bool{true, false} {
+			t.Run(fmt.Sprintf("slots, %s, before %v", fate.name, first), func(t *testing.T) {
+				synctest.Test(t, func(t *testing.T) {
+					for k := (i + j) % step; sleepsInSlots(t, k, fate, first); k += step {
+					}
+				})
+			})
+		}
+	}
+	t.Run("disk", func(t *testing.T) {
+		for k := 0; sleepsOnDisk(t, k); k++ {
+		}
+	})
+}
+
+// overtake lets another session go on, and removes all files but its last one.
+func (x *world) overtake(fsys storage.FS) (*holder, error) {
+	h, err := x.open(fsys)
+	if err != nil {
+		return h, err
+	}
+	return h, steps(appends(h, 2), h.ack, h.rotate, appends(h, 1), h.ack, h.rotate, appends(h, 1), h.ack, func() error { return x.keep(fsys) })
+}
+
+func sleepsInSlots(t *testing.T, k int, fate fate, first bool) bool {
+	t.Helper()
+	x, mem := newSlotsWorld(t)
+	tap := &slotstest.Tap{Store: mem}
+	var others *holder
+	var took error
+	tap.Before = func(c slotstest.Call) *slotstest.Fault {
+		if c.N != k {
+			return nil
+		}
+		f := fate.make()
+		if f != nil && f.Applied && first {
+			if c.Op == slotstest.OpCreate {
+				_ = mem.Create(t.Context(), c.Name, c.Data)
+			}
+			f.Applied = false
+		}
+		others, took = x.overtake(slotsOf(mem))
+		return f
+	}
+	asleep, err := x.open(slotsOf(tap))
+	if err == nil {
+		err = asleep.work()
+	}
+	if err != nil && !errors.Is(err, storage.ErrFenced) {
+		t.Errorf("request %d: who slept: %v", k, err)
+	}
+	if tap.Calls() <= k {
+		asleep.close()
+		return false
+	}
+	if took != nil {
+		t.Fatalf("request %d: the others, undisturbed so far: %v", k, took)
+	}
+	if err := others.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
+		t.Errorf("request %d: the others: %v", k, err)
+	}
+	asleep.close()
+	others.close()
+	for tap.Late() > 0 {
+		tap.Deliver(0)
+	}
+	if err := x.finish(slotsOf(mem)); err != nil {
+		t.Errorf("request %d: %v", k, err)
+	}
+	return true
+}
+
+func sleepsOnDisk(t *testing.T, k int) bool {
+	t.Helper()
+	x, mem := newMemWorld(t, 512)
+	var others *holder
+	var took error
+	linked, named := false, false
+	tap := &storagetest.Tap{FS: mem}
+	tap.Before = func(c storagetest.Call) *storagetest.Fault {
+		if c.N == k {
+			others, took = x.overtake(mem)
+			named = linked
+		}
+		linked = c.Op == storagetest.OpLink || linked && c.Op == storagetest.OpRemove
+		return nil
+	}
+	asleep, err := x.open(tap)
+	if err == nil {
+		err = asleep.work()
+	}
+	// One that has just named a successor, which is no old file to it, finds that the registry is past that.
+	if err != nil && !errors.Is(err, storage.ErrFenced) && !(named && errors.As(err, new(*storage.RegistryMismatch))) {
+		t.Errorf("call %d: who slept: %v", k, err)
+	}
+	if tap.Calls() <= k {
+		asleep.close()
+		return false
+	}
+	if took != nil {
+		t.Fatalf("call %d: the others, undisturbed so far: %v", k, took)
+	}
+	if err := others.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
+		t.Errorf("call %d: the others: %v", k, err)
+	}
+	asleep.close()
+	others.close()
+	if err := x.finish(mem); err != nil {
+		t.Errorf("call %d: %v", k, err)
+	}
+	return true
+}
+
+// TestKeepAndReaders: a reader whose file is removed under it is told so, and not of damage.
+func TestKeepAndReaders(t *testing.T) {
+	x, mem := newSlotsWorld(t)
+	x.series(t, slotsOf(mem))
+	for k, removed := 0, true; removed; k++ {
+		removed = false
+		y, left := x.clone(), mem.Clone()
+		tap := &slotstest.Tap{Store: left, Before: func(c slotstest.Call) *slotstest.Fault {
+			if c.N == k {
+				removed = true
+				must(t, y.keep(slotsOf(left)))
+			}
+			return nil
+		}}
+		r, err := storage.Verify(t.Context(), generationIn(x, 1), storage.VerifyOptions{FS: slotsOf(tap)})
+		if err == nil {
+			err = r.Err()
+		}
+		if err != nil && !errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity) {
+			t.Errorf("removed before request %d: %v", k, err)
+		}
+		if !removed && k < 10 {
+			t.Errorf("only %d requests", k)
+		}
+	}
+}
+
+// TestKeepWithOldListings: whatever a listing leaves out, the newest file is found behind those that were removed.
+func TestKeepWithOldListings(t *testing.T) {
+	x, mem := newSlotsWorld(t)
+	x.series(t, slotsOf(mem))
+	must(t, x.keep(slotsOf(mem)))
+	for left := 0; left < 4; left++ {
+		tap := &slotstest.Tap{Store: mem.Clone()}
+		tap.Before = func(c slotstest.Call) *slotstest.Fault {
+			if c.Op != slotstest.OpList {
+				return nil
+			}
+			return &slotstest.Fault{Leave: func(e slots.Entry) bool {
+				return e.Name > fmt.Sprintf("orders/generations/%08d", left) && e.Name < "orders/h"
+			}}
+		}
+		chain, err := storage.ReadChain(slotsOf(tap), x.dir, "orders")
+		if must(t, err); !slices.Equal(generations(chain), []uint64{4}) {
+			t.Errorf("of a listing as old as generation %d: %v", left, generations(chain))
+		}
+		y := x.clone()
+		h, err := y.open(slotsOf(tap))
+		must(t, err)
+		must(t, steps(appends(h, 2), h.ack, h.rotate, func() error { return h.w.Close() }))
+		if err := y.finish(slotsOf(tap.Store)); err != nil {
+			t.Errorf("of a listing as old as generation %d: %v", left, err)
+		}
+	}
+}

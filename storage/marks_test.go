@@ -1,0 +1,121 @@
+package storage_test
+
+import (
+	"bytes"
+	"errors"
+	"io"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+// marked makes a file of batches of ten messages, 80 KiB each, in two checkpoint intervals of half of them, and returns its path.
+func marked(t *testing.T, fsys storage.FS, batches int) string {
+	t.Helper()
+	w := mustOpen(t, "/d", 1, storage.Options{FS: fsys})
+	for i := range batches {
+		recs := messages(10*i, 10)
+		for j := range recs {
+			recs[j].Payload = bytes.Repeat([]byte{byte(i)}, 8<<10)
+		}
+		must(t, w.Append(recs))
+		_, err := w.Sync()
+		must(t, err)
+		if i%(batches/2) == batches/2-1 {
+			must(t, w.Checkpoint(nil))
+		}
+	}
+	must(t, w.Close())
+	return w.Path()
+}
+
+// readFrom reads all messages from an index on, and checks that they are those.
+func readFrom(t *testing.T, path string, from, n uint64, o storage.ReaderOptions) {
+	t.Helper()
+	o.From = from
+	r, err := storage.OpenReader(path, o)
+	must(t, err)
+	defer r.Close()
+	for i := from; i < n; i++ {
+		if rec, err := r.Next(); err != nil || rec.Index != i || number(rec.ID) != int(i) {
+			t.Fatalf("from %d: message %d is %d, %v", from, i, rec.Index, err)
+		}
+	}
+	if _, err := r.Next(); err != io.EOF {
+		t.Fatalf("from %d: %v", from, err)
+	}
+}
+
+// TestReaderStartsAtAMark: a reader that is asked for an index reads the checkpoints behind it, and not the interval before it. So it is in
+// a store, where that is the number of requests.
+func TestReaderStartsAtAMark(t *testing.T) {
+	const batches, each = 240, 10
+	firstRecord := func(from uint64, o storage.ReaderOptions, path string) {
+		t.Helper()
+		o.From = from
+		r, err := storage.OpenReader(path, o)
+		must(t, err)
+		defer r.Close()
+		if rec, err := r.Next(); err != nil || rec.Index != from {
+			t.Fatalf("from %d: %d, %v", from, rec.Index, err)
+		}
+	}
+	mem, store := storagetest.NewMem(4096), slotstest.NewMem(1<<20)
+	path := marked(t, mem, batches)
+	marked(t, slotsOf(store), batches)
+	for from := uint64(0); from < batches*each; from += 101 {
+		readFrom(t, path, from, batches*each, storage.ReaderOptions{FS: mem})
+		read := int64(0)
+		firstRecord(from, storage.ReaderOptions{FS: &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			if c.Op == storagetest.OpRead {
+				read += c.Len
+			}
+			return nil
+		}}}, path)
+		if read > 2<<20 { // of 19 MiB; windows of 256 KiB at the header, the end, the checkpoints, the mark
+			t.Errorf("from %d: %d bytes were read", from, read)
+		}
+		slots := 0
+		firstRecord(from, storage.ReaderOptions{FS: slotsOf(&slotstest.Tap{Store: store, Before: func(c slotstest.Call) *slotstest.Fault {
+			if c.Op == slotstest.OpRead {
+				slots++
+			}
+			return nil
+		}})}, path)
+		if slots > 60 { // of 240; each first read of several in a row reads 4 MiB ahead
+			t.Errorf("from %d: %d of the slots were read", from, slots)
+		}
+	}
+}
+
+// TestReaderDoesWithoutMarks: where a mark names a batch that is damaged the reader begins at the checkpoint before, and says what
+// is damaged.
+func TestReaderDoesWithoutMarks(t *testing.T) {
+	mem := storagetest.NewMem(4096)
+	path := marked(t, mem, 20)
+	content := mem.ReadFile(path)
+	at := bytes.Index(content, bytes.Repeat([]byte{15}, 1000)) // in the 16th batch, messages 150 to 159
+	content[at] ^= 1
+	mem.WriteFile(path, content)
+	for from := uint64(100); from < 200; from++ {
+		r, err := storage.OpenReader(path, storage.ReaderOptions{FS: mem, From: from})
+		must(t, err)
+		var got []uint64
+		var damage *storage.CorruptError
+		for err == nil || errors.As(err, &damage) {
+			var rec storage.Record
+			if rec, err = r.Next(); err == nil {
+				got = append(got, rec.Index)
+			}
+		}
+		r.Close()
+		if err != io.EOF || (damage == nil) != (from >= 160) || damage != nil && (damage.LostFirst != 150 || damage.LostNext != 160) {
+			t.Fatalf("from %d: %v, %v", from, damage, err)
+		}
+		if want := 200 - max(from, 160) + max(150, from) - from; uint64(len(got)) != want {
+			t.Fatalf("from %d: %d messages, want %d", from, len(got), want)
+		}
+	}
+}

@@ -1,0 +1,160 @@
+package slots
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"path"
+	"strconv"
+	"strings"
+	"sync"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+// Removing a file that has a name. Its slots are what keeps a writer that slept from appending to it: such a writer asks for
+// the slot at the end that it knows, and is told that somebody else was there. So not all of them go:
+//
+//	orders/generations/00000001            stays: nobody makes this generation again
+//	orders/generations/00000001-removed    first: from here on nobody opens the file, or lists it
+//	orders/00000001/3f2a9c0d11e4b7a6/…     all slots but the first one, those that begin with a fence, and the one with the seal
+//	orders/generations/00000001-swept      last: nothing is left to be deleted
+//
+// A writer that has its fence in the file asks for a slot that is its own, or begins with another one's fence: a slot is only
+// created at the end, and behind a fence of its own each writer knows all there is. One that is about to fence asks the
+// registry again behind that, which names another file by then.
+
+const (
+	removedSuffix = "-removed"
+	sweptSuffix   = "-swept"
+
+	markerOffset = 32 // of the sync marker in the file header, see FORMAT.md
+	markerSize   = 16
+	fenceMagic   = "FPF1"
+	alignment    = 8
+	largestFence = 70 << 10 // bytes; no fence takes more
+)
+
+// errRemoved says that a file was removed. It matches fs.ErrNotExist.
+var errRemoved = fmt.Errorf("it was removed as an old one: %w", fs.ErrNotExist)
+
+// isRemoved tells whether a generation was removed, or is being removed.
+func (f *FS) isRemoved(typ string, generation uint64) (bool, error) {
+	_, err := f.size(generationSlot(typ, generation) + removedSuffix)
+	if errors.Is(err, fs.ErrNotExist) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// mark notes something about a generation.
+func (f *FS) mark(typ string, generation uint64, suffix string) error {
+	return f.create(generationSlot(typ, generation)+suffix, []byte(strings.TrimPrefix(suffix, "-")))
+}
+
+// removeGeneration removes a file that has a name. It may be called again if it fails.
+func (f *FS) removeGeneration(typ string, generation uint64) error {
+	nonce, err := f.nonce(typ, generation)
+	if err != nil {
+		return err
+	}
+	// rule: readers are told first: what is half removed would pass for damage.
+	if err := f.mark(typ, generation, removedSuffix); err != nil {
+		return err
+	}
+	if err := f.sweep(folder{typ, generation, nonce}); err != nil {
+		return err
+	}
+	return f.mark(typ, generation, sweptSuffix)
+}
+
+// sweep deletes the slots of a removed file that keep nobody from appending.
+func (f *FS) sweep(d folder) error {
+	all := &file{fs: f, name: storage.GenerationName(d.typ, d.generation), folder: d}
+	if err := all.refresh(); err != nil {
+		return err
+	}
+	if len(all.pieces) == 0 {
+		return nil
+	}
+	head, err := f.read(d.slot(0))
+	if err != nil || len(head) < markerOffset+markerSize {
+		return fmt.Errorf("%w: %s: its first slot, without which nothing tells its fences, cannot be used: %w", storage.ErrIntegrity, d, err)
+	}
+	fence := append(bytes.Clone(head[markerOffset:markerOffset+markerSize]), fenceMagic...)
+
+	var mu sync.Mutex
+	seal := int64(0) // the last slot that does not begin with a fence
+	var rest []int64 // other slots, but for the first one and fences
+	var g errgroup.Group
+	g.SetLimit(requests)
+	for _, p := range all.pieces[1:] {
+		g.Go(func() error {
+			// rule: no slot is deleted that begins with a fence: it is what tells those who wrote before that they were overtaken.
+			if p.size <= largestFence {
+				switch b, err := f.read(d.slot(p.off)); {
+				case errors.Is(err, fs.ErrNotExist):
+					return nil
+				case err != nil:
+					return err
+				case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence): // behind the zeros that align it
+					return nil
+				}
+			}
+			mu.Lock()
+			defer mu.Unlock()
+			rest, seal = append(rest, p.off), max(seal, p.off)
+			return nil
+		})
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	for _, off := range rest {
+		if off == seal { // as in docs/model/slots.pml
+			continue
+		}
+		g.Go(func() error { return f.delete(d.slot(off)) })
+	}
+	return g.Wait()
+}
+
+// HalfRemoved implements storage.HalfRemover.
+func (f *FS) HalfRemoved(typ string) ([]string, error) {
+	entries, err := f.list(typ + "/" + generationsFolder)
+	if err != nil {
+		return nil, err
+	}
+	removed, swept := marked(entries, removedSuffix), marked(entries, sweptSuffix)
+	var names []string
+	for _, e := range entries {
+		if g, ok := generationOf(typ, e.Name); ok && removed[e.Name] && !swept[e.Name] {
+			names = append(names, storage.GenerationName(typ, g))
+		}
+	}
+	return names, nil
+}
+
+// marked returns the names of the generations of a listing that have a mark.
+func marked(entries []Entry, suffix string) map[string]bool {
+	names := map[string]bool{}
+	for _, e := range entries {
+		if name, ok := strings.CutSuffix(e.Name, suffix); ok {
+			names[name] = true
+		}
+	}
+	return names
+}
+
+// generationOf returns which generation of a type the value with a name tells of.
+func generationOf(typ, name string) (generation uint64, ok bool) {
+	generation, err := strconv.ParseUint(path.Base(name), 10, 64)
+	if err != nil || name != generationSlot(typ, generation) {
+		return 0, false
+	}
+	_, _, ok = storage.ParseName(storage.GenerationName(typ, generation))
+	return generation, ok
+}
