@@ -8,7 +8,7 @@ STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
 WITHSERVER := go run ./internal/mongotest/withserver --
 
 # Modules of their own: what they need never reaches users who do not use them. In each: $(call inmodules,COMMAND)
-MODULES := bench otelfencepost
+MODULES := bench otelfencepost cmd/internal/ui/browsertest
 inmodules = @set -e; for m in $(MODULES); do echo "cd $$m && $(1)"; (cd $$m && $(1)); done
 
 # Arguments for go test, for example: make test ARGS='-run TestLock ./lock/...'

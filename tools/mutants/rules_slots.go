@@ -27,7 +27,7 @@ var slotsRules = []rule{
 		old: "	if err := f.mark(typ, generation, removedSuffix); err != nil {\n\t\treturn err\n\t}\n\tif err := f.sweep(folder{typ, generation, nonce}); err != nil {\n\t\treturn err\n\t}\n",
 		new: "	if err := f.sweep(folder{typ, generation, nonce}); err != nil {\n\t\treturn err\n\t}\n\tif err := f.mark(typ, generation, removedSuffix); err != nil {\n\t\treturn err\n\t}\n"},
 	{file: "storage/slots/fs.go", rule: "asked when the slots are known", in: "storage", tests: "TestKeepAndReaders",
-		old: "	if err := file.refresh(); err != nil {\n\t\treturn nil, &fs.PathError{Op: \"open\", Path: name, Err: err}\n\t}\n", new: "",
+		old: "	err = file.refresh()\n\tif err == nil {\n\t\terr = file.begins()\n\t}\n\tif err != nil {\n\t\treturn nil, &fs.PathError{Op: \"open\", Path: name, Err: err}\n\t}\n", new: "",
 		also: []edit{{"storage/slots/fs.go", "Err: errRemoved}\n\t}\n\treturn file, nil", "Err: errRemoved}\n\t}\n\treturn file, file.refresh()"}}},
 	{file: "storage/slots/fs.go", rule: "a generation that was removed is none that is missing", in: "storage", tests: "TestKeepWithOldListings",
 		old: `if errors.Is(err, fs.ErrNotExist) {
