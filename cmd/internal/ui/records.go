@@ -323,7 +323,7 @@ func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
 
 func (u *UI) recordPayload(w http.ResponseWriter, r *http.Request) {
 	u.download(w, r, "payload-"+fileSafe(r.PathValue("index")), func(r *http.Request) ([]byte, error) {
-		s, failed, _ := u.watch.current(r.Context())
+		s, _, failed := u.watch.current(r.Context())
 		if s == nil {
 			return nil, failed
 		}

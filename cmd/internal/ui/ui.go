@@ -300,7 +300,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, status int, next <-chan struct{}) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
 	defer cancel()
-	s, failed, next := u.watch.current(ctx)
+	s, next, failed := u.watch.current(ctx)
 	status = http.StatusOK
 	f := frame{Home: u.link("types"), Backend: u.o.Backend.Name, User: userOf(r), Hidden: u.o.HidePayloads, Version: version}
 	for _, n := range []navItem{{Name: "Types", Link: "types"}, {Name: "Dead letters", Link: "dead"}, {Name: "Delayed", Link: "delayed"}, {Name: "Workers", Link: "workers"}, {Name: "Locks", Link: "locks"}} {

@@ -196,12 +196,12 @@ func (w *watcher) idle() bool {
 
 // current returns what was seen last, nil if nothing was, and why it is not fresher, if it is not. next is closed when there is something newer.
 // It waits for the first look, and for a fresh one where nobody has looked for a while.
-func (w *watcher) current(ctx context.Context) (s *snapshot, failed error, next <-chan struct{}) {
+func (w *watcher) current(ctx context.Context) (s *snapshot, next <-chan struct{}, failed error) {
 	stale := max(3*w.every, lookTimeout)
 	for {
 		w.mu.Lock()
 		w.wanted = time.Now()
-		s, failed, next = w.last, w.failed, w.changed
+		s, next, failed = w.last, w.changed, w.failed
 		fresh := time.Since(w.tried) < stale
 		w.mu.Unlock()
 		select {
@@ -209,14 +209,14 @@ func (w *watcher) current(ctx context.Context) (s *snapshot, failed error, next 
 		default:
 		}
 		if fresh {
-			return s, failed, next
+			return s, next, failed
 		}
 		select {
 		case <-next:
 		case <-w.done:
-			return s, errors.New("the program is stopping"), next
+			return s, next, errors.New("the program is stopping")
 		case <-ctx.Done():
-			return s, context.Cause(ctx), next
+			return s, next, context.Cause(ctx)
 		}
 	}
 }
