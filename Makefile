@@ -141,7 +141,7 @@ ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/Bu
 ONEATATIME := $(ONEATATIME)|TestCrash|TestLyingIndex|TestIndex|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
 ONEATATIME := $(ONEATATIME)|TestLimits|TestLargeBatchComesInPieces|TestReportedBytesAreAll|TestChainReadsEnds|TestMemoryIsBounded
 ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveForADifferenceOfOne|TestAStandbyThatHasJustComeGoesOn|TestHistoriesAreLinearizable
-ONEATATIME := $(ONEATATIME)|TestSlotsPausedAtEveryRequest|TestSlotsEndAtEveryRequest|TestCopyStopsAtEveryRequest|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
+ONEATATIME := $(ONEATATIME)|TestSlotsPausedAtEveryRequest|TestSlotsEndAtEveryRequest|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestKeepWhileOthersSleep|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
 .PHONY: race
 race: ARGS = . ./internal/backlog ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:
