@@ -105,13 +105,13 @@ func (c *conformPublisher) run(ctx context.Context, cmd *cobra.Command, command 
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, drop()) }()
 	say := func(format string, args ...any) { printable.Fprintf(cmd.OutOrStdout(), format+"\n", args...) }
 	say("server    %s, seed %d", fencepost.Redact(own), c.seed)
-	b, err := cli.Connect(ctx, own, cli.ConnectTimeout, func(reason string) { say("waiting for a usable server: %s", reason) })
+	b, err := fencepost.Open(ctx, own)
 	if err != nil {
 		return err
 	}
+	defer func() { err = errors.Join(err, drop()) }()
 	defer func() {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
 		defer cancel()

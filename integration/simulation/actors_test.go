@@ -257,6 +257,7 @@ func (w *world) replica(slot int, end <-chan struct{}) {
 		}
 		w.mu.Lock()
 		w.seen.Restarts++
+		w.told = w.told || w.disasters && r.err != nil
 		w.mu.Unlock()
 		select {
 		case <-time.After(d.span(10*time.Millisecond, 3*time.Second)):
@@ -331,6 +332,13 @@ func (w *world) play() {
 	} else {
 		for w.left() > 0 && w.now() < published+w.recoverWithin() {
 			time.Sleep(250 * time.Millisecond)
+			w.mu.Lock()
+			told := w.told
+			w.told = false
+			w.mu.Unlock()
+			if told { // by one that slept through the disaster
+				w.mendFiles()
+			}
 		}
 		w.seen.Recovery = w.now() - published
 		if n := w.left(); n > 0 {

@@ -6,6 +6,8 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"strconv"
+	"strings"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -167,17 +169,22 @@ func (w *world) wrong(typ string, f queue.RegistryEntry, registered bool) error 
 // as when the store is set back. It returns which bytes it takes away.
 func (m *depot) wound(d *dice, typ string, generation uint64, at int64) (from, to int64, hurt func()) {
 	names := m.folder(typ, generation)
-	var off, end int64
-	which, size := 0, int64(0)
+	var off, end, size int64 // of the slot, and of the file
+	which := -1
 	for i, name := range names {
 		n, err := m.Size(context.Background(), name)
 		if err != nil {
 			panic(err)
 		}
-		if size <= at && at < size+n {
-			which, off, end = i, size, size+n
+		first, err := strconv.ParseInt(name[strings.LastIndexByte(name, '/')+1:], 10, 64)
+		if err != nil {
+			panic(err)
 		}
-		size += n
+		size = first + n
+		if which < 0 && at < size {
+			which, off, end = i, first, size
+			at = max(at, off) // a disaster left a hole before it
+		}
 	}
 	remove := func(names []string) {
 		for _, name := range names {

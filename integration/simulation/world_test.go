@@ -38,6 +38,7 @@ type world struct {
 	database  *queuetest.Memory // what queue returns
 	restored  bool              // the queue was set back
 	calm      bool              // the storm is over
+	told      bool              // a worker has ended and said that a file is not what it should be
 	processes []*process
 	handles   []*process // of the lock store
 	sent      []*message
