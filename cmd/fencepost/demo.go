@@ -100,6 +100,7 @@ type demo struct {
 	types     []string
 	bytes     int64
 	procs     []*exec.Cmd
+	began     bool            // the database was opened
 	exited    []chan struct{} // closed when the process of that number has been waited for
 }
 
@@ -124,18 +125,19 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.scan(); err != nil {
 		return err
 	}
-	if err := d.openStore(ctx); err != nil {
-		return err
-	}
 	b, err := fencepost.Open(ctx, d.url)
 	if err != nil {
 		return err
 	}
+	d.began = true
 	defer func() {
 		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
 		err = errors.Join(err, b.Close(closeCtx))
 	}()
+	if err := d.openStore(ctx); err != nil {
+		return err
+	}
 	for _, step := range []func(context.Context, *fencepost.Backend) error{d.publish, d.drain, d.check} {
 		if err := step(ctx, b); err != nil {
 			return err
@@ -183,7 +185,9 @@ func (d *demo) prepare() (cleanup func() error, err error) {
 		}
 		var err error
 		for _, drop := range drops {
-			err = errors.Join(err, drop())
+			if d.began { // a server that did not answer has nothing to drop
+				err = errors.Join(err, drop())
+			}
 		}
 		if made {
 			err = errors.Join(err, os.RemoveAll(d.dir))

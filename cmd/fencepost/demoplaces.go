@@ -63,7 +63,7 @@ func ownDatabase(command, flag, rawURL string) (string, func() error, error) {
 	return u.String(), func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), cleanupTimeout)
 		defer cancel()
-		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(cleanupTimeout))
+		client, err := mongo.Connect(options.Client().ApplyURI(u.String()).SetServerSelectionTimeout(5 * time.Second))
 		if err != nil {
 			return err
 		}
