@@ -340,7 +340,7 @@ func TestKeepWhileOthersSleep(t *testing.T) {
 		for j, first := range []bool{true, false} {
 			t.Run(fmt.Sprintf("slots, %s, before %v", fate.name, first), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					for k := (i + j) % step; sleepsInSlots(t, k, fate, first); k += step {
+					for k := (i + j) % step; pausedAtRequest(t, k, fate, first, (*world).overtake); k += step {
 					}
 				})
 			})
@@ -359,54 +359,6 @@ func (x *world) overtake(fsys storage.FS) (*holder, error) {
 		return h, err
 	}
 	return h, steps(appends(h, 2), h.ack, h.rotate, appends(h, 1), h.ack, h.rotate, appends(h, 1), h.ack, func() error { return x.keep(fsys) })
-}
-
-func sleepsInSlots(t *testing.T, k int, fate fate, first bool) bool {
-	t.Helper()
-	x, mem := newSlotsWorld(t)
-	tap := &slotstest.Tap{Store: mem}
-	var others *holder
-	var took error
-	tap.Before = func(c slotstest.Call) *slotstest.Fault {
-		if c.N != k {
-			return nil
-		}
-		f := fate.make()
-		if f != nil && f.Applied && first {
-			if c.Op == slotstest.OpCreate {
-				_ = mem.Create(t.Context(), c.Name, c.Data)
-			}
-			f.Applied = false
-		}
-		others, took = x.overtake(slotsOf(mem))
-		return f
-	}
-	asleep, err := x.open(slotsOf(tap))
-	if err == nil {
-		err = asleep.work()
-	}
-	if err != nil && !errors.Is(err, storage.ErrFenced) {
-		t.Errorf("request %d: who slept: %v", k, err)
-	}
-	if tap.Calls() <= k {
-		asleep.close()
-		return false
-	}
-	if took != nil {
-		t.Fatalf("request %d: the others, undisturbed so far: %v", k, took)
-	}
-	if err := others.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
-		t.Errorf("request %d: the others: %v", k, err)
-	}
-	asleep.close()
-	others.close()
-	for tap.Late() > 0 {
-		tap.Deliver(0)
-	}
-	if err := x.finish(slotsOf(mem)); err != nil {
-		t.Errorf("request %d: %v", k, err)
-	}
-	return true
 }
 
 func sleepsOnDisk(t *testing.T, k int) bool {

@@ -58,7 +58,7 @@ func TestSlotsPausedAtEveryRequest(t *testing.T) {
 		for _, first := range []bool{true, false} { // the request's fate is decided before the successor takes over, or after
 			t.Run(fmt.Sprintf("%s, before %v", fate.name, first), func(t *testing.T) {
 				synctest.Test(t, func(t *testing.T) {
-					for k := 0; pausedAtRequest(t, k, fate, first); k++ {
+					for k := 0; pausedAtRequest(t, k, fate, first, (*world).succeed); k++ {
 					}
 				})
 			})
@@ -66,8 +66,17 @@ func TestSlotsPausedAtEveryRequest(t *testing.T) {
 	}
 }
 
-// pausedAtRequest reports whether there was a request number k.
-func pausedAtRequest(t *testing.T, k int, fate fate, first bool) bool {
+// succeed is a session that takes over, and works.
+func (x *world) succeed(fsys storage.FS) (*holder, error) {
+	h, err := x.open(fsys)
+	if err == nil {
+		err = errors.Join(h.append(2), h.ack())
+	}
+	return h, err
+}
+
+// pausedAtRequest pauses a session at its request number k for what others do. It reports whether there was such a request.
+func pausedAtRequest(t *testing.T, k int, fate fate, first bool, others func(*world, storage.FS) (*holder, error)) bool {
 	t.Helper()
 	x, mem := newSlotsWorld(t)
 	tap := &slotstest.Tap{Store: mem}
@@ -84,10 +93,7 @@ func pausedAtRequest(t *testing.T, k int, fate fate, first bool) bool {
 			}
 			f.Applied = false
 		}
-		successor, took = x.open(slotsOf(mem))
-		if took == nil {
-			took = errors.Join(successor.append(2), successor.ack())
-		}
+		successor, took = others(x, slotsOf(mem))
 		return f
 	}
 	old, err := x.open(slotsOf(tap))

@@ -12,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/bench/internal/machine"
 	"github.com/fencepost/fencepost/bench/internal/measure"
+	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/suite"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -37,36 +38,11 @@ func buildFile(ctx context.Context, dir, typ string, batch int, size, tail int64
 	return f, errors.Join(f.fill(ctx, w, batch, size, tail), w.Close())
 }
 
-func (f *file) fill(ctx context.Context, w *storage.Writer, batch int, size, tail int64) error {
+func (f *file) fill(ctx context.Context, w *storage.Writer, batch int, size, tail int64) (err error) {
 	recs := records(newSource(batch))
-	until := func(end int64, checkpoints bool) error {
-		for w.Size() < end {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			if err := w.Append(recs); err != nil {
-				return err
-			}
-			if checkpoints && w.CheckpointDue() {
-				if err := w.Checkpoint(nil); err != nil {
-					return err
-				}
-			}
-		}
-		return nil
-	}
-	if err := until(size-tail, true); err != nil {
-		return err
-	}
-	if err := w.Checkpoint(nil); err != nil {
-		return err
-	}
-	before := w.NextIndex()
-	if err := until(size, false); err != nil {
-		return err
-	}
-	f.records, f.tail = w.NextIndex(), w.NextIndex()-before
-	return nil
+	f.tail, err = messages.Fill(ctx, w, size, tail, func() error { return w.Append(recs) })
+	f.records = w.NextIndex()
+	return err
 }
 
 const (

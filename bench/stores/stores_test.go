@@ -11,6 +11,7 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/bench/internal/suite"
+	"github.com/fencepost/fencepost/bench/internal/suite/suitetest"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
@@ -29,17 +30,7 @@ func TestQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for _, want := range []string{"≥ 0.7", nameLocal, nameMongo, nameS3, nameShared, "### Taking over", "### A trickle", "| create | read |"} {
-		if !strings.Contains(res.Markdown, want) {
-			t.Errorf("%q is not in the results:\n%s", want, res.Markdown)
-		}
-	}
-	address, _, _ := strings.Cut(strings.TrimPrefix(uri, "mongodb://"), "/")
-	for _, unwanted := range []string{o.Dir, address, "NaN", "| n/a", "(n/a", "Inf"} {
-		if strings.Contains(res.Markdown, unwanted) {
-			t.Errorf("%q is in the results:\n%s", unwanted, res.Markdown)
-		}
-	}
+	suitetest.Check(t, o, res, []string{"≥ 0.7", nameLocal, nameMongo, nameS3, nameShared, "### Taking over", "### A trickle", "| create | read |"}, []string{"| n/a", "(n/a", "Inf"})
 	after, err := server.Databases(t.Context(), uri, "stores")
 	if err != nil || len(after) > len(before) {
 		t.Errorf("databases were left behind: %d before, %d after, %v", len(before), len(after), err)

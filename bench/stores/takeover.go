@@ -78,46 +78,24 @@ func (f *file) build(ctx context.Context, size, tail int64) error {
 	return errors.Join(f.fill(ctx, w, size, tail), w.Close())
 }
 
-func (f *file) fill(ctx context.Context, w *storage.Writer, size, tail int64) error {
-	next := 0
-	until := func(end int64, checkpoints bool) error {
-		for batches := 1; w.Size() < end; batches++ {
-			if err := ctx.Err(); err != nil {
-				return err
-			}
-			records := make([]storage.Record, messages.BatchSize)
-			for i := range records {
-				records[i] = storage.Record{ID: fmt.Appendf(nil, "%020d", next), Time: int64(next), Payload: messages.Payload(next)}
-				next++
-			}
-			if err := w.Append(records); err != nil {
-				return err
-			}
-			if batches%4 == 0 {
-				if _, err := w.Sync(); err != nil {
-					return err
-				}
-			}
-			if checkpoints && w.CheckpointDue() {
-				if err := w.Checkpoint(nil); err != nil {
-					return err
-				}
-			}
+func (f *file) fill(ctx context.Context, w *storage.Writer, size, tail int64) (err error) {
+	next, batches := 0, 0
+	f.behind, err = messages.Fill(ctx, w, size, tail, func() error {
+		records := make([]storage.Record, messages.BatchSize)
+		for i := range records {
+			records[i] = storage.Record{ID: fmt.Appendf(nil, "%020d", next), Time: int64(next), Payload: messages.Payload(next)}
+			next++
 		}
-		return nil
-	}
-	if err := until(size-tail, true); err != nil {
+		if err := w.Append(records); err != nil {
+			return err
+		}
+		if batches++; batches%4 != 0 {
+			return nil
+		}
+		_, err := w.Sync()
 		return err
-	}
-	if err := w.Checkpoint(nil); err != nil {
-		return err
-	}
-	before := w.NextIndex()
-	if err := until(size, false); err != nil {
-		return err
-	}
-	f.behind = w.NextIndex() - before
-	return nil
+	})
+	return err
 }
 
 // takeOver opens the file with a new epoch, as a worker does. The writer before it was closed outside the measured time.

@@ -35,16 +35,16 @@ func (m *member) ways() (links []*link) {
 	return links
 }
 
-// onSome does something to the links between the store and one worker, or all of them; it says to whom.
-func (r *run) onSome(rng *rand.Rand, do func(*link)) string {
+// storeLinks chooses the link between the store and one worker, or all of them. The name says whose it is.
+func (r *run) storeLinks(rng *rand.Rand) (links []*link, name string) {
 	whom, name := r.workers, "all"
 	if i := rng.IntN(2 * len(r.workers)); i < len(r.workers) {
 		whom, name = r.workers[i:i+1], r.workers[i].name
 	}
 	for _, m := range whom {
-		do(m.store)
+		links = append(links, m.store)
 	}
-	return name
+	return links, name
 }
 
 var (
@@ -96,8 +96,7 @@ var (
 
 	storeTrouble = fault{name: "store trouble", stores: linked, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		t, d := []trouble{unavailable, revoked, full}[rng.IntN(3)], r.lasting(rng)
-		var to []*link
-		whom := r.onSome(rng, func(l *link) { to = append(to, l) })
+		to, whom := r.storeLinks(rng)
 		for _, l := range to {
 			l.set(func(l *link) { l.deny = t })
 		}
@@ -114,8 +113,7 @@ var (
 			d, ctx = time.Minute, context.WithoutCancel(ctx) // longer than anybody tries again, whatever the plan says
 		}
 		how := rng.IntN(4)
-		var to []*link
-		whom := r.onSome(rng, func(l *link) { to = append(to, l) })
+		to, whom := r.storeLinks(rng)
 		for _, l := range to {
 			switch how {
 			case 0:
@@ -136,8 +134,7 @@ var (
 
 	storeSlow = fault{name: "store slow", stores: linked, do: func(ctx context.Context, r *run, rng *rand.Rand) (string, error) {
 		delay, d := time.Duration(rng.Int64N(int64(r.lease/4))), r.lasting(rng)
-		var to []*link
-		whom := r.onSome(rng, func(l *link) { to = append(to, l) })
+		to, whom := r.storeLinks(rng)
 		for _, l := range to {
 			l.set(func(l *link) { l.delay = delay })
 		}

@@ -282,11 +282,6 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	link := func(after queue.ScheduleKey) string {
 		v := url.Values{}
 		if d.Type != "" {
@@ -383,11 +378,6 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	link := func(typ string, id queue.ID) string {
 		v := url.Values{}
 		for k, value := range map[string]string{"type": d.Type, "reason": d.Reason} {

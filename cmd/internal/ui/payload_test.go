@@ -40,7 +40,7 @@ func TestPayloadForms(t *testing.T) {
 			t.Fatal(err)
 		}
 		path := "/types/forms/pending/" + id.String()
-		until(t, "the type is seen", func() bool { res, _ := get(t, s, path); return res.StatusCode == 200 })
+		uitest.Until(t, "the type is seen", func() bool { res, _ := get(t, s, path); return res.StatusCode == 200 })
 		if c.as != "" {
 			path += "?as=" + c.as
 		}

@@ -155,11 +155,6 @@ func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 	}
 	q := r.URL.Query()
 	d := &recordsData{Row: u.typeRow(t), Action: u.link("types", t.name, "records"), At: strings.TrimSpace(q.Get("at")), Hidden: u.o.HidePayloads}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	ctx := r.Context()
 	v := &view{"records", "Records of " + t.name, d}
 	f, missing := u.chain(ctx, t)
@@ -274,28 +269,29 @@ func (u *UI) record(ctx context.Context, f files, index uint64) (rec *storage.Re
 	return nil, notFound("There is no record %s in the files that are here.", count(index))
 }
 
-func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
-	t, err := typeOf(r, s)
-	if err != nil {
-		return nil, err
+// recordOf returns the record that an address names, and the files where it is.
+func (u *UI) recordOf(r *http.Request, s *snapshot) (t *typeState, f files, rec *storage.Record, err error) {
+	if t, err = typeOf(r, s); err != nil {
+		return t, f, nil, err
 	}
 	index, err := indexOf(r)
 	if err != nil {
-		return nil, err
+		return t, f, nil, err
 	}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	f, missing := u.chain(r.Context(), t)
 	if missing != "" {
-		return nil, notFound("%s", missing)
+		return t, f, nil, notFound("%s", missing)
 	}
-	rec, err := u.record(r.Context(), f, index)
+	rec, err = u.record(r.Context(), f, index)
+	return t, f, rec, err
+}
+
+func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
+	t, f, rec, err := u.recordOf(r, s)
 	if err != nil {
 		return nil, err
 	}
+	index := rec.Index
 	d := &messageData{Row: u.typeRow(t), Kind: "Record", Name: count(index), Back: u.link("types", t.name, "records") + "?" + url.Values{"at": {strconv.FormatUint(index, 10)}}.Encode(), BackName: "Records from here on",
 		Facts: []fact{{Name: "ID", Value: idText(rec.ID)}, {Name: "published", Value: date(rec.When())}, {Name: "epoch of its writer", Value: strconv.FormatUint(rec.Epoch, 10)}}}
 	if k := kindText(rec.Kind); k != "" {
@@ -327,19 +323,7 @@ func (u *UI) recordPayload(w http.ResponseWriter, r *http.Request) {
 		if s == nil {
 			return nil, failed
 		}
-		t, err := typeOf(r, s)
-		if err != nil {
-			return nil, err
-		}
-		index, err := indexOf(r)
-		if err != nil {
-			return nil, err
-		}
-		f, missing := u.chain(r.Context(), t)
-		if missing != "" {
-			return nil, notFound("%s", missing)
-		}
-		rec, err := u.record(r.Context(), f, index)
+		_, _, rec, err := u.recordOf(r, s)
 		if err != nil {
 			return nil, err
 		}

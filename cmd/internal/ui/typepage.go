@@ -55,11 +55,6 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	ctx := r.Context()
 	d := &typeData{Row: u.typeRow(t), All: u.link("types", t.name, "records"), LockLink: u.link("locks") + "?" + url.Values{"all": {"1"}, "q": {t.name}}.Encode()}
 	d.describeLock(t, s)
@@ -242,11 +237,6 @@ func (u *UI) pendingPage(r *http.Request, s *snapshot) (*view, error) {
 			return nil, badRequest("This address continues the list behind %s, which is no ID.", text)
 		}
 	}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	list, err := u.pending(r.Context(), t, after, pageRows, s)
 	if err != nil {
 		return nil, err
@@ -275,11 +265,6 @@ func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	m, err := u.pendingMessage(r)
 	if err != nil {
 		return nil, err
@@ -293,19 +278,25 @@ func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
 	return &view{"message", "Message " + d.Name, d}, err
 }
 
-func (u *UI) pendingMessage(r *http.Request) (m queue.Message, err error) {
+// named returns the message whose ID an address names, of a list of messages behind an ID. gone is what the page says when it is not there.
+func named[M any](r *http.Request, list func(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]M, error), idOf func(M) queue.ID, gone string) (m M, err error) {
 	id, err := queue.ParseID(r.PathValue("id"))
 	if err != nil {
 		return m, badRequest("%s is no ID of a message.", r.PathValue("id"))
 	}
-	msgs, err := u.o.Backend.Queue.Fetch(r.Context(), r.PathValue("type"), id.Prev(), queue.Limit{Messages: 1})
-	if err == nil && (len(msgs) == 0 || msgs[0].ID != id) {
-		return m, notFound("No message %s is pending. A worker may have appended it meanwhile: look for its ID among the records of the file.", id)
-	}
-	if err != nil {
+	found, err := list(r.Context(), r.PathValue("type"), id.Prev(), queue.Limit{Messages: 1})
+	switch {
+	case err != nil:
 		return m, err
+	case len(found) == 0 || idOf(found[0]) != id:
+		return m, notFound(gone, id)
 	}
-	return msgs[0], nil
+	return found[0], nil
+}
+
+func (u *UI) pendingMessage(r *http.Request) (queue.Message, error) {
+	return named(r, u.o.Backend.Queue.Fetch, func(m queue.Message) queue.ID { return m.ID },
+		"No message %s is pending. A worker may have appended it meanwhile: look for its ID among the records of the file.")
 }
 
 func (u *UI) pendingPayload(w http.ResponseWriter, r *http.Request) {
@@ -315,27 +306,12 @@ func (u *UI) pendingPayload(w http.ResponseWriter, r *http.Request) {
 	})
 }
 
-func (u *UI) letter(r *http.Request) (l queue.DeadLetter, err error) {
-	id, err := queue.ParseID(r.PathValue("id"))
-	if err != nil {
-		return l, badRequest("%s is no ID of a message.", r.PathValue("id"))
-	}
-	letters, err := u.o.Backend.Queue.DeadLetters(r.Context(), r.PathValue("type"), id.Prev(), queue.Limit{Messages: 1})
-	if err == nil && (len(letters) == 0 || letters[0].ID != id) {
-		return l, notFound("There is no dead letter %s. It may have been requeued or removed meanwhile.", id)
-	}
-	if err != nil {
-		return l, err
-	}
-	return letters[0], nil
+func (u *UI) letter(r *http.Request) (queue.DeadLetter, error) {
+	return named(r, u.o.Backend.Queue.DeadLetters, func(l queue.DeadLetter) queue.ID { return l.ID },
+		"There is no dead letter %s. It may have been requeued or removed meanwhile.")
 }
 
 func (u *UI) letterPage(r *http.Request, s *snapshot) (*view, error) {
-	done, err := u.reading(r.Context())
-	if err != nil {
-		return nil, err
-	}
-	defer done()
 	l, err := u.letter(r)
 	if err != nil {
 		return nil, err

@@ -134,14 +134,14 @@ func (u *UI) Handler() http.Handler {
 		}
 	}
 	page("/types", "types", u.typesPage)
-	page("/types/{type}", "types", u.typePage)
-	page("/types/{type}/records", "types", u.recordsPage)
-	page("/types/{type}/records/{index}", "types", u.recordPage)
-	page("/types/{type}/pending", "types", u.pendingPage)
-	page("/types/{type}/pending/{id}", "types", u.pendingMessagePage)
-	page("/dead", "dead", u.deadPage)
-	page("/dead/{type}/{id}", "dead", u.letterPage)
-	page("/delayed", "delayed", u.delayedPage)
+	page("/types/{type}", "types", u.slowly(u.typePage))
+	page("/types/{type}/records", "types", u.slowly(u.recordsPage))
+	page("/types/{type}/records/{index}", "types", u.slowly(u.recordPage))
+	page("/types/{type}/pending", "types", u.slowly(u.pendingPage))
+	page("/types/{type}/pending/{id}", "types", u.slowly(u.pendingMessagePage))
+	page("/dead", "dead", u.slowly(u.deadPage))
+	page("/dead/{type}/{id}", "dead", u.slowly(u.letterPage))
+	page("/delayed", "delayed", u.slowly(u.delayedPage))
 	page("/workers", "workers", u.workersPage)
 	page("/locks", "locks", u.locksPage)
 	plain("/types/{type}/records/{index}/payload", u.recordPayload)
@@ -356,6 +356,18 @@ func (u *UI) reading(ctx context.Context) (done func(), err error) {
 		return func() { <-u.heavy }, nil
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
+	}
+}
+
+// slowly is a page that reads payloads or files.
+func (u *UI) slowly(make maker) maker {
+	return func(r *http.Request, s *snapshot) (*view, error) {
+		done, err := u.reading(r.Context())
+		if err != nil {
+			return nil, err
+		}
+		defer done()
+		return make(r, s)
 	}
 }
 

@@ -64,16 +64,6 @@ func page(t *testing.T, s *httptest.Server, path string) string {
 	return body
 }
 
-// until waits for something that others bring about.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 func has(t *testing.T, where, text string, all ...string) {
 	t.Helper()
 	for _, want := range all {
@@ -86,7 +76,7 @@ func has(t *testing.T, where, text string, all ...string) {
 func TestPages(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())
-	until(t, "the file is read", func() bool { return strings.Contains(page(t, s, "/types/orders"), "void, which no reader sees") })
+	uitest.Until(t, "the file is read", func() bool { return strings.Contains(page(t, s, "/types/orders"), "void, which no reader sees") })
 	for path, want := range map[string][]string{
 		"/types": {`<a href="/types/orders">orders</a>`, "node-1 pid 4711", "nobody drains it", "drain paused", "limit 1,000", "failing", ">40<", `<b>9</b>`},
 		"/types/orders": {"epoch 11: 40 to 239, written by node-1 pid 4100", "epoch 14: 422 to 511", "declared gap before index 360", "orders@0002.fpl", "orders.fpl", "1 declared gap", "1 message put aside (dead letter)",
@@ -159,7 +149,7 @@ func TestDamageIsShown(t *testing.T) {
 	}
 	f.Close()
 	s := serve(t, e.Options())
-	until(t, "the damage is found", func() bool { return strings.Contains(page(t, s, "/types/orders"), `class="damage"`) })
+	uitest.Until(t, "the damage is found", func() bool { return strings.Contains(page(t, s, "/types/orders"), `class="damage"`) })
 	has(t, "type", page(t, s, "/types/orders"), "1 damaged place, as of")
 	has(t, "records", page(t, s, "/types/orders/records?at=41"), "why bad")
 }
@@ -446,7 +436,7 @@ func TestTenThousandTypes(t *testing.T) {
 	o := e.Options()
 	o.Backend, o.CountUpTo = &b, backlog.DefaultMax
 	s := serve(t, o)
-	until(t, "all were counted", func() bool { return strings.Contains(page(t, s, "/types"), "With backlog <b>100</b>") })
+	uitest.Until(t, "all were counted", func() bool { return strings.Contains(page(t, s, "/types"), "With backlog <b>100</b>") })
 	body := page(t, s, "/types")
 	has(t, "types", body, "1–50 of 10,000", "<dd>10,000</dd>", `/types?page=2"`)
 	if n := strings.Count(body, "<tr data-key"); n != 50 || len(body) > 80<<10 {

@@ -145,7 +145,7 @@ func TestAnOpenPageStaysTrue(t *testing.T) {
 	}
 	p.js(hide(true))
 	p.is(`document.getElementById("state").textContent`, "paused")
-	until(t, "the server has no open page", func() bool { return c.now() == 0 })
+	uitest.Until(t, "the server has no open page", func() bool { return c.now() == 0 })
 	ack(t, e.Backend.Queue, "invoices", 1)
 	p.js(hide(false))
 	p.is(backlog, "1")
@@ -191,7 +191,7 @@ func TestRestart(t *testing.T) {
 		p.is(`document.getElementById("state").textContent`, "not connected, trying again")
 		p.is(backlog, "40")
 	}
-	until(t, "the proxy has answered without its server", func() bool { return refused.Load() > 0 })
+	uitest.Until(t, "the proxy has answered without its server", func() bool { return refused.Load() > 0 })
 	ack(t, e.Backend.Queue, "invoices", 15)
 	if l, err = net.Listen("tcp", addr); err != nil {
 		t.Fatal(err)

@@ -187,16 +187,6 @@ func serve(t *testing.T, o ui.Options) *httptest.Server {
 	return s
 }
 
-// until waits for something that others bring about.
-func until(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for end := time.Now().Add(time.Minute); !done(); time.Sleep(10 * time.Millisecond) {
-		if time.Now().After(end) {
-			t.Fatalf("not within a minute: %s", what)
-		}
-	}
-}
-
 // counting tells how many open pages a handler answers.
 type counting struct {
 	http.Handler

@@ -27,6 +27,16 @@ const (
 	markup  = `"><script>window.hurt=1</script><img src=x onerror="window.hurt=2">`
 )
 
+// Until waits for something that others bring about.
+func Until(t testing.TB, what string, done func() bool) {
+	t.Helper()
+	for end := time.Now().Add(time.Minute); !done(); time.Sleep(5 * time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatalf("not within a minute: %s", what)
+		}
+	}
+}
+
 // Estate is a backend and a directory of files.
 type Estate struct {
 	Backend *fencepost.Backend
