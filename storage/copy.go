@@ -224,8 +224,8 @@ type CopyConflict struct {
 
 func (e *CopyConflict) Error() string {
 	if e.Removed {
-		return fmt.Sprintf("%s cannot be copied: %s was removed there as an old file, and its name is not used again; remove it here, too, with "+
-			"fencepost keep, or copy to another directory or store", e.Path, e.Target)
+		return fmt.Sprintf("%s cannot be copied: %s was removed there as an old file, and its name is not used again; remove it here, too, or "+
+			"copy to another directory or store", e.Path, e.Target)
 	}
 	return fmt.Sprintf("%s cannot be copied: %s is there, and is another file: an earlier copy that was interrupted, after which the first place was "+
 		"used again, or the files of somebody else; copy to another directory or store", e.Path, e.Target)

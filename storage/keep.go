@@ -1,7 +1,6 @@
 package storage
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -147,7 +146,10 @@ func (k *keeping) choose() (old []OldFile, err error) {
 	for i, l := range chain {
 		f := OldFile{Link: l}
 		if k.removable(chain, i) {
-			f.SealedAt = later(l.Created, chain[i+1].Created)
+			f.SealedAt = l.Created
+			if made := chain[i+1].Created; made.After(f.SealedAt) {
+				f.SealedAt = made
+			}
 			f.Why = k.why(&f, oldest, total, replaced[l.Path])
 		}
 		if f.Why == "" {
@@ -214,11 +216,4 @@ func (k *keeping) checkReplacing(old []OldFile) error {
 		}
 	}
 	return nil
-}
-
-func later(a, b time.Time) time.Time {
-	if cmp.Compare(a.UnixNano(), b.UnixNano()) > 0 {
-		return a
-	}
-	return b
 }

@@ -22,10 +22,9 @@ import (
 )
 
 const (
-	lookTimeout  = 10 * time.Second // of looking at everything once
-	lookers      = 4                // questions to the server at a time
-	memberSilent = 30 * time.Second // a worker that was not seen for so long is not believed any more
-	rateWindow   = 20 * time.Second // workers tell every 5 s how far their files are
+	lookTimeout = 10 * time.Second // of looking at everything once
+	lookers     = 4                // questions to the server at a time
+	rateWindow  = 20 * time.Second // workers tell every 5 s how far their files are
 )
 
 func topCommand() *cobra.Command {
@@ -184,6 +183,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	}
 	s := &snapshot{Rows: make([]topRow, len(types)), workers: len(members), at: time.Now()}
 	kept := make(map[string]growth, len(types))
+	failing := cli.Failures(members, now)
 	for i, typ := range types {
 		row := &s.Rows[i]
 		*row = topRow{Type: typ, DurableIndex: files[i].DurableIndex, Place: files[i].Place}
@@ -197,27 +197,13 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		if damaged[i] {
 			row.State += ", file entry damaged"
 		}
-		row.LastError = lastError(typ, members, now)
+		row.LastError = failing[typ]
 	}
 	v.files = kept
 	slices.SortStableFunc(s.Rows, func(a, b topRow) int {
 		return cmp.Or(cmp.Compare(b.age(), a.age()), strings.Compare(a.Type, b.Type))
 	})
 	return s, nil
-}
-
-// lastError is what a worker says about a type: the one that holds it, or else any that lives.
-func lastError(typ string, members []queue.Member, now time.Time) string {
-	found := ""
-	for _, m := range members {
-		if e := m.Errors[typ]; e != "" && now.Sub(m.Seen) < memberSilent {
-			if slices.Contains(m.Held, typ) {
-				return e
-			}
-			found = e
-		}
-	}
-	return found
 }
 
 // withCause tells why a context ended, where that is what failed.

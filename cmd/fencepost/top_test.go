@@ -6,6 +6,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -108,7 +109,7 @@ func TestTopLastError(t *testing.T) {
 		{[]queue.Member{said("a", time.Second, []string{"orders"}, "the disk is full"), said("b", time.Second, nil, "no permission")}, "the disk is full"},
 		{[]queue.Member{said("a", time.Hour, []string{"orders"}, "long ago")}, ""},
 	} {
-		if got := lastError("orders", c.members, now); got != c.want {
+		if got := cli.Failures(c.members, now)["orders"]; got != c.want {
 			t.Errorf("%+v: %q, want %q", c.members, got, c.want)
 		}
 	}

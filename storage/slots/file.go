@@ -158,7 +158,7 @@ func (f *file) begins() error {
 	}
 	d := f.folder
 	return fmt.Errorf("%w: the first slot of the file, %s, is missing in %s: somebody removed it, as no program does; restore it from a backup; "+
-		"if it is lost for good, remove %s, too, and give up what was in the file: fencepost repair --accept-loss",
+		"if it is lost for good, remove %s, too: then the file counts as missing, and what was in it can be given up",
 		storage.ErrIntegrity, d.slot(0), f.fs.store, generationSlot(d.typ, d.generation))
 }
 

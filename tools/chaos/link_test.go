@@ -18,6 +18,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/mongowire"
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
@@ -168,7 +169,7 @@ func wireMessage(t *testing.T, number uint32, command bson.D) []byte {
 	m := binary.LittleEndian.AppendUint32(nil, uint32(21+len(body)))
 	m = binary.LittleEndian.AppendUint32(m, number)
 	m = append(m, 0, 0, 0, 0)
-	m = binary.LittleEndian.AppendUint32(m, opMsg)
+	m = binary.LittleEndian.AppendUint32(m, mongowire.OpMsg)
 	return append(append(m, 0, 0, 0, 0, 0), body...)
 }
 

@@ -5,12 +5,12 @@ package main
 import (
 	"bytes"
 	"encoding/binary"
-	"errors"
 	"fmt"
 	"io"
 	"net/http"
 	"strings"
 
+	"github.com/fencepost/fencepost/internal/mongowire"
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
@@ -44,28 +44,11 @@ func (t trouble) String() string {
 	return [...]string{"", "an error of the server", "credentials revoked", "store full"}[t]
 }
 
-// wireProtocol is MongoDB's: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/.
+// wireProtocol is MongoDB's.
 type wireProtocol struct{}
 
-const (
-	maxMessage = 48_000_000
-	opMsg      = 2013
-)
-
-// read reads one message: its length, and the rest.
 func (wireProtocol) read(w *wire, direction int) ([]byte, error) {
-	var length [4]byte
-	if _, err := io.ReadFull(w.from[direction], length[:]); err != nil {
-		return nil, err
-	}
-	n := binary.LittleEndian.Uint32(length[:])
-	if n < 16 || n > maxMessage {
-		return nil, errors.New("not a message of MongoDB's wire protocol")
-	}
-	message := make([]byte, n)
-	copy(message, length[:])
-	_, err := io.ReadFull(w.from[direction], message[4:])
-	return message, err
+	return mongowire.Read(w.from[direction])
 }
 
 func head(message []byte) string { return string(message[:min(len(message), 400)]) }
@@ -106,10 +89,10 @@ func (wireProtocol) answer(request []byte, t trouble) []byte {
 		panic(err) // it is the same every time
 	}
 	// Length, number, number of the request, operation, flags, kind of section.
-	message := binary.LittleEndian.AppendUint32(nil, uint32(16+4+1+len(body)))
+	message := binary.LittleEndian.AppendUint32(nil, uint32(mongowire.HeaderSize+4+1+len(body)))
 	message = append(message, 0, 0, 0, 0)
 	message = append(message, request[4:8]...)
-	message = binary.LittleEndian.AppendUint32(message, opMsg)
+	message = binary.LittleEndian.AppendUint32(message, mongowire.OpMsg)
 	message = append(message, 0, 0, 0, 0, 0)
 	return append(message, body...)
 }

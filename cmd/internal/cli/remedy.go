@@ -52,6 +52,7 @@ func remedy(err error, store string) string {
 		cut      *storage.CutError
 		mismatch *storage.RegistryMismatch
 		index    *storage.IndexError
+		conflict *storage.CopyConflict
 		told     *remedied
 	)
 	switch {
@@ -81,6 +82,8 @@ func remedy(err error, store string) string {
 		return "to give up what is lost: " + giveUp
 	case errors.As(err, &mismatch) && elsewhere(mismatch, store) != "":
 		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store)
+	case errors.As(err, &conflict) && conflict.Removed:
+		return "to remove old files: fencepost keep"
 	case errors.As(err, &index):
 		return "to build it again: fencepost index " + index.File()
 	}

@@ -36,6 +36,7 @@ func TestRemedies(t *testing.T) {
 		{&worker.UnfitError{Type: "orders", Messages: 1}, "fencepost types show orders"},
 		{&lock.DamagedError{Name: "orders", Cause: io.EOF}, "fencepost locks release --force --why TEXT orders"},
 		{&storage.CutError{Path: path}, "fencepost repair --accept-loss " + path},
+		{&storage.CopyConflict{Path: path, Target: path, Removed: true}, "fencepost keep"},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Missing: true}, "fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Older: 1}, "fencepost repair --accept-loss " + path},
 		{&storage.RegistryMismatch{Path: path, Registered: registered, Next: 3}, "fencepost repair --accept-loss " + path},

@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/mongowire"
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/queue"
@@ -181,7 +182,7 @@ func message(t *testing.T, body bson.D, documents ...bson.D) wireMessage {
 		}
 		return raw
 	}
-	m := append(make([]byte, headerLen+4), 0)
+	m := append(make([]byte, mongowire.HeaderSize+4), 0)
 	m = append(m, marshal(body)...)
 	if len(documents) > 0 {
 		section := []byte("\x00\x00\x00\x00documents\x00")
@@ -192,7 +193,7 @@ func message(t *testing.T, body bson.D, documents ...bson.D) wireMessage {
 		m = append(append(m, 1), section...)
 	}
 	binary.LittleEndian.PutUint32(m, uint32(len(m)))
-	binary.LittleEndian.PutUint32(m[12:], opMsg)
+	binary.LittleEndian.PutUint32(m[12:], mongowire.OpMsg)
 	return m
 }
 
@@ -209,7 +210,7 @@ func TestWireIsRead(t *testing.T) {
 			t.Fatalf("%s: %+v", name, in)
 		}
 		for i := range m { // whatever somebody sends
-			parseInsert(m[:max(i, headerLen)])
+			parseInsert(m[:max(i, mongowire.HeaderSize)])
 		}
 		for want, reply := range map[int]bson.D{
 			2: {{Key: "ok", Value: 1.0}, {Key: "n", Value: 2}},

@@ -4,6 +4,8 @@ import (
 	"net"
 	"sync"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/mongowire"
 )
 
 // proxy is the way of a program to the server. Everything passes, and inserts are recorded, until a fault is armed: then the next inserts meet it.
@@ -164,10 +166,11 @@ func (p *proxy) connect(client *net.TCPConn) {
 func (p *proxy) requests(c *conn) {
 	defer c.close()
 	for {
-		m, err := readWire(c.client)
+		message, err := mongowire.Read(c.client)
 		if err != nil {
 			return
 		}
+		m := wireMessage(message)
 		if m.compressed() {
 			p.record.add("the program compresses its messages, so they cannot be judged; leave compressors out of what it connects with")
 		}
@@ -235,10 +238,11 @@ func (p *proxy) meet() fault {
 func (p *proxy) answers(c *conn) {
 	defer c.close()
 	for {
-		m, err := readWire(c.server)
+		message, err := mongowire.Read(c.server)
 		if err != nil {
 			return
 		}
+		m := wireMessage(message)
 		p.wait(c)
 		c.mu.Lock()
 		req, ok := c.pending[m.answersTo()]

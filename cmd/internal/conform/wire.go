@@ -3,19 +3,10 @@ package conform
 import (
 	"crypto/sha256"
 	"encoding/binary"
-	"errors"
-	"io"
 
+	"github.com/fencepost/fencepost/internal/mongowire"
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/x/bsonx/bsoncore"
-)
-
-// MongoDB's wire protocol, as far as it has to be understood: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
-const (
-	headerLen    = 16
-	maxWire      = 48_000_000 // bytes of a message
-	opCompressed = 2012
-	opMsg        = 2013
 )
 
 // wireMessage is a message of the wire protocol.
@@ -23,33 +14,15 @@ type wireMessage []byte
 
 func (m wireMessage) id() uint32        { return binary.LittleEndian.Uint32(m[4:]) }
 func (m wireMessage) answersTo() uint32 { return binary.LittleEndian.Uint32(m[8:]) }
-func (m wireMessage) compressed() bool  { return binary.LittleEndian.Uint32(m[12:]) == opCompressed }
-
-var errNotMongo = errors.New("not a message of MongoDB's wire protocol")
-
-// readWire reads one message: its length, and the rest.
-func readWire(r io.Reader) (wireMessage, error) {
-	var length [4]byte
-	if _, err := io.ReadFull(r, length[:]); err != nil {
-		return nil, err
-	}
-	n := binary.LittleEndian.Uint32(length[:])
-	if n < headerLen || n > maxWire {
-		return nil, errNotMongo
-	}
-	m := make(wireMessage, n)
-	copy(m, length[:])
-	_, err := io.ReadFull(r, m[4:])
-	return m, err
-}
+func (m wireMessage) compressed() bool  { return mongowire.Op(m) == mongowire.OpCompressed }
 
 // body returns the command or the reply, and the documents that lie beside it; nil if the message is of another form.
 func (m wireMessage) body() (body bson.Raw, documents []bson.Raw) {
-	if binary.LittleEndian.Uint32(m[12:]) != opMsg || len(m) < headerLen+4 {
+	if mongowire.Op(m) != mongowire.OpMsg || len(m) < mongowire.HeaderSize+4 {
 		return nil, nil
 	}
-	rest := []byte(m[headerLen+4:])
-	if m[headerLen]&1 != 0 { // a checksum at the end
+	rest := []byte(m[mongowire.HeaderSize+4:])
+	if m[mongowire.HeaderSize]&1 != 0 { // a checksum at the end
 		rest = rest[:max(len(rest)-4, 0)]
 	}
 	for len(rest) > 0 {

@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -45,7 +46,7 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 	d := &workersData{Types: plural(len(s.types), "type", "types")}
 	most, least := 0, -1
 	for _, m := range s.members {
-		if s.now.Sub(m.Seen) >= memberSilent {
+		if s.now.Sub(m.Seen) >= cli.MemberSilent {
 			continue
 		}
 		if most = max(most, len(m.Held)); least < 0 || len(m.Held) < least {
@@ -62,7 +63,7 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 			row.Most = "at most " + count(m.MaxTypes)
 		}
 		switch {
-		case s.now.Sub(m.Seen) >= memberSilent:
+		case s.now.Sub(m.Seen) >= cli.MemberSilent:
 			row.Holds, row.Idle, row.Leaving, row.Share = "–", "–", "–", 0 // what it said then is not true any more
 			row.Badges = append(row.Badges, badge{"bad", "not seen", "It has sent no heartbeat for a while: it is dead, or cut off. Others take its types over."})
 		case m.Stopping:
@@ -83,7 +84,7 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 	}
 	for i := range s.types {
 		t := &s.types[i]
-		if !slices.ContainsFunc(s.members, func(m queue.Member) bool { return serves(m, t.name) && s.now.Sub(m.Seen) < memberSilent }) {
+		if !slices.ContainsFunc(s.members, func(m queue.Member) bool { return serves(m, t.name) && s.now.Sub(m.Seen) < cli.MemberSilent }) {
 			if len(d.Unserved) == 20 {
 				d.More++
 				continue

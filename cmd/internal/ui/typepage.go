@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -67,7 +68,7 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 		}
 		row := servingRow{Instance: m.Instance, Host: fmt.Sprintf("%s pid %d", m.Host, m.PID), Role: "stands by", Seen: span(max(s.now.Sub(m.Seen), 0)) + " ago", Holds: slices.Contains(m.Held, t.name)}
 		switch {
-		case s.now.Sub(m.Seen) >= memberSilent:
+		case s.now.Sub(m.Seen) >= cli.MemberSilent:
 			row.Role, row.Holds = "not seen", false
 		case row.Holds && slices.Contains(m.Leaving, t.name):
 			row.Role = "gives it back"

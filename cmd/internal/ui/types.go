@@ -11,6 +11,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -272,7 +273,7 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 // living counts the workers that were seen lately.
 func living(s *snapshot) (n int) {
 	for _, m := range s.members {
-		if s.now.Sub(m.Seen) < memberSilent {
+		if s.now.Sub(m.Seen) < cli.MemberSilent {
 			n++
 		}
 	}

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -17,9 +18,8 @@ import (
 )
 
 const (
-	lookTimeout  = 10 * time.Second // of looking at everything once
-	nobodyLooks  = time.Minute      // after the last request nothing is asked any more
-	memberSilent = 30 * time.Second // a worker that was not seen for so long is not believed any more
+	lookTimeout = 10 * time.Second // of looking at everything once
+	nobodyLooks = time.Minute      // after the last request nothing is asked any more
 )
 
 // snapshot is what there was at one time. It is not changed once it is made.
@@ -249,7 +249,7 @@ func (w *watcher) look(ctx context.Context) (*snapshot, error) {
 	for _, r := range s.locks {
 		locks[r.Name] = r
 	}
-	failing := failures(s.members, s.now)
+	failing := cli.Failures(s.members, s.now)
 	s.types = make([]typeState, len(types))
 	for i, name := range types {
 		t := &s.types[i]
@@ -269,20 +269,4 @@ func (t *typeState) describe(now time.Time) {
 		t.renewed = max(now.Sub(t.lock.At), 0)
 		t.silent = t.renewed > holds[0].Lease
 	}
-}
-
-// failures is what workers say that keeps them from draining types: of each type its holder, or else any that lives.
-func failures(members []queue.Member, now time.Time) map[string]string {
-	found := map[string]string{}
-	for _, m := range members {
-		if now.Sub(m.Seen) >= memberSilent {
-			continue
-		}
-		for typ, e := range m.Errors {
-			if e != "" && (found[typ] == "" || slices.Contains(m.Held, typ)) {
-				found[typ] = e
-			}
-		}
-	}
-	return found
 }

@@ -14,6 +14,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/mongowire"
 	"go.mongodb.org/mongo-driver/v2/bson"
 )
 
@@ -28,12 +29,6 @@ type Server struct {
 	open     map[net.Conn]bool
 	silent   chan struct{} // nil: it answers; closed when it does again
 }
-
-const (
-	opReply = 1
-	opQuery = 2004
-	opMsg   = 2013
-)
 
 // Start starts a server that ends with the test. Commands for which answer returns nil get the answer of a primary with nothing in it.
 func Start(t testing.TB, answer func(command string) bson.D) *Server {
@@ -110,7 +105,7 @@ func (s *Server) serve(c net.Conn) {
 			return
 		}
 		opcode := binary.LittleEndian.Uint32(head[12:])
-		if opcode != opQuery && opcode != opMsg {
+		if opcode != mongowire.OpQuery && opcode != mongowire.OpMsg {
 			return // TLS, for example: it hangs up, as servers do
 		}
 		body := make([]byte, binary.LittleEndian.Uint32(head[:])-16)
@@ -126,10 +121,10 @@ func (s *Server) serve(c net.Conn) {
 		request := head[4:8]
 		var document bson.Raw
 		switch opcode {
-		case opQuery: // flags, collection, skip, limit, document
+		case mongowire.OpQuery: // flags, collection, skip, limit, document
 			end := 4 + slices.Index(body[4:], 0) + 1
 			document = bson.Raw(body[end+8:])
-		case opMsg: // flags, section of kind 0
+		case mongowire.OpMsg: // flags, section of kind 0
 			document = bson.Raw(body[5:])
 		}
 		elements, err := document[:binary.LittleEndian.Uint32(document)].Elements()
@@ -141,9 +136,9 @@ func (s *Server) serve(c net.Conn) {
 			panic(err)
 		}
 		prefix := []byte{0, 0, 0, 0, 0} // OP_MSG: flags, kind
-		answerCode := uint32(opMsg)
-		if opcode == opQuery {
-			answerCode = opReply
+		answerCode := uint32(mongowire.OpMsg)
+		if opcode == mongowire.OpQuery {
+			answerCode = mongowire.OpReply
 			prefix = append(make([]byte, 16), 1, 0, 0, 0)[:20] // flags, cursor, starting from, number
 		}
 		out := binary.LittleEndian.AppendUint32(nil, uint32(16+len(prefix)+len(reply)))

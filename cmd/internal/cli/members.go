@@ -1,0 +1,27 @@
+package cli
+
+import (
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// MemberSilent is after how long a worker that was not seen is not believed any more.
+const MemberSilent = 30 * time.Second
+
+// Failures is what workers say that keeps them from draining types: of each type its holder, or else any that lives.
+func Failures(members []queue.Member, now time.Time) map[string]string {
+	found := map[string]string{}
+	for _, m := range members {
+		if now.Sub(m.Seen) >= MemberSilent {
+			continue
+		}
+		for typ, e := range m.Errors {
+			if e != "" && (found[typ] == "" || slices.Contains(m.Held, typ)) {
+				found[typ] = e
+			}
+		}
+	}
+	return found
+}
