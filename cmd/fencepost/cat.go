@@ -250,7 +250,7 @@ func (c *catter) file(path string) error {
 		}
 		if rec.Kind == storage.KindSkipped {
 			if c.names != nil {
-				printable.Fprintf(c.notes, "%s: message %s, index %d, was put aside (dead-lettered): %q\n", path, idText(rec.ID), rec.Index, rec.Payload)
+				printable.Fprintf(c.notes, "%s: message %s, index %d, was put aside (dead-lettered): %q\n", path, cli.IDText(rec.ID), rec.Index, rec.Payload)
 			}
 			continue
 		}
@@ -394,7 +394,7 @@ func (w *messageWriter) print(r *storage.Record) (err error) {
 		w.bytes(binary.BigEndian.AppendUint32(nil, uint32(len(r.Payload))))
 		err = w.bytes(r.Payload)
 	case "json":
-		j := jsonRecord{Index: r.Index, ID: idText(r.ID), Time: r.When().UTC(), Epoch: r.Epoch, AfterGap: r.Kind == storage.KindAfterGap}
+		j := jsonRecord{Index: r.Index, ID: cli.IDText(r.ID), Time: r.When().UTC(), Epoch: r.Epoch, AfterGap: r.Kind == storage.KindAfterGap}
 		if len(r.Headers) > 0 {
 			j.Headers = make(map[string]string, len(r.Headers))
 			for _, h := range r.Headers {
@@ -449,12 +449,4 @@ func printRecord(w *bufio.Writer, j jsonRecord, payload []byte) error {
 	}
 	_, err = w.WriteString("\"}\n")
 	return err
-}
-
-// idText is the text form of a message ID; IDs of other origin are printed in hex.
-func idText(b []byte) string {
-	if len(b) == len(queue.ID{}) {
-		return queue.ID(b).String()
-	}
-	return fmt.Sprintf("%x", b)
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/dustin/go-humanize"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
@@ -107,7 +108,7 @@ func (r *fileReport) printDetails(w io.Writer) {
 		printable.Fprintf(w, "  torn bytes %d..%d\n", t.Offset, t.End-1)
 	}
 	for _, g := range rep.GapList {
-		printable.Fprintf(w, "  declared gap before index %d, message %s\n", g.Index, idText(g.ID))
+		printable.Fprintf(w, "  declared gap before index %d, message %s\n", g.Index, cli.IDText(g.ID))
 	}
 	if n := rep.Gaps - uint64(len(rep.GapList)); n > 0 {
 		printable.Fprintf(w, "  and %d more declared gaps\n", n)
@@ -223,7 +224,7 @@ func (r *fileReport) json() verifyJSON {
 		j.Torn = &[2]int64{rep.Torn.Offset, rep.Torn.End}
 	}
 	for _, g := range rep.GapList {
-		j.GapList = append(j.GapList, gapJSON{g.Index, idText(g.ID)})
+		j.GapList = append(j.GapList, gapJSON{g.Index, cli.IDText(g.ID)})
 	}
 	if s := rep.Sealed; s != nil {
 		j.Sealed = &sealedJSON{s.Successor.String(), s.Generation, successorPath(r.path, rep.Type, s)}

@@ -134,16 +134,12 @@ func (r *runner) said(run int, text string) {
 	}
 }
 
-// add is a new line for the program.
+// newLine is a new line for the program.
 func (r *runner) newLine(l line) *line {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	l.n, l.run = len(r.lines)+1, r.run
-	headers := map[string]string{lineHeader: fmt.Sprint(l.n)}
-	for k, v := range l.headers {
-		headers[k] = v
-	}
-	l.headers = headers
+	l.headers = with(l.headers, lineHeader, fmt.Sprint(l.n))
 	r.lines = append(r.lines, &l)
 	return &l
 }

@@ -120,6 +120,4 @@ func spark(rates []float64) (line, area string) {
 
 func endArea(x float64) string { return "L" + point(x, 24) + "Z" }
 
-func point(x, y float64) string {
-	return strconv.FormatFloat(x, 'f', 1, 64) + " " + strconv.FormatFloat(y, 'f', 1, 64)
-}
+func point(x, y float64) string { return number(x) + " " + number(y) }

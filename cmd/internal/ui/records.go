@@ -106,7 +106,7 @@ func (u *UI) readRecords(ctx context.Context, f files, index uint64, most int, t
 }
 
 func (u *UI) recordRow(rec *storage.Record, t *typeState) recordRow {
-	row := recordRow{Index: count(rec.Index), Link: u.link("types", t.name, "records", strconv.FormatUint(rec.Index, 10)), Time: date(rec.When()), ID: idText(rec.ID), Epoch: strconv.FormatUint(rec.Epoch, 10),
+	row := recordRow{Index: count(rec.Index), Link: u.link("types", t.name, "records", strconv.FormatUint(rec.Index, 10)), Time: date(rec.When()), ID: cli.IDText(rec.ID), Epoch: strconv.FormatUint(rec.Epoch, 10),
 		Size: size(int64(len(rec.Payload))), Headers: len(rec.Headers), Kind: kindText(rec.Kind), Unsettled: t.file.known && rec.Index >= t.file.DurableIndex}
 	if !u.o.HidePayloads || rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
 		row.Preview = preview(rec.Payload)
@@ -124,14 +124,6 @@ func kindText(k storage.Kind) string {
 		return "lost"
 	}
 	return ""
-}
-
-// idText is the text form of an ID; IDs of other origin are shown in hex.
-func idText(b []byte) string {
-	if len(b) == len(queue.ID{}) {
-		return queue.ID(b).String()
-	}
-	return hex.EncodeToString(b)
 }
 
 type recordsData struct {
@@ -293,7 +285,7 @@ func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
 	}
 	index := rec.Index
 	d := &messageData{Row: u.typeRow(t), Kind: "Record", Name: count(index), Back: u.link("types", t.name, "records") + "?" + url.Values{"at": {strconv.FormatUint(index, 10)}}.Encode(), BackName: "Records from here on",
-		Facts: []fact{{Name: "ID", Value: idText(rec.ID)}, {Name: "published", Value: date(rec.When())}, {Name: "epoch of its writer", Value: strconv.FormatUint(rec.Epoch, 10)}}}
+		Facts: []fact{{Name: "ID", Value: cli.IDText(rec.ID)}, {Name: "published", Value: date(rec.When())}, {Name: "epoch of its writer", Value: strconv.FormatUint(rec.Epoch, 10)}}}
 	if k := kindText(rec.Kind); k != "" {
 		d.Facts = append(d.Facts, fact{Name: "kind", Value: k})
 	}

@@ -1,6 +1,9 @@
 package cli
 
+// What commands and pages show in the same way.
+
 import (
+	"fmt"
 	"slices"
 	"time"
 
@@ -24,4 +27,12 @@ func Failures(members []queue.Member, now time.Time) map[string]string {
 		}
 	}
 	return found
+}
+
+// IDText is the text form of a message ID in a file; IDs of other origin are printed in hex.
+func IDText(b []byte) string {
+	if len(b) == len(queue.ID{}) {
+		return queue.ID(b).String()
+	}
+	return fmt.Sprintf("%x", b)
 }
