@@ -116,7 +116,7 @@ func (s *scanner) proves(h *recHeader, v verdict) bool {
 func (s *scanner) prove(h *recHeader) {
 	if s.proof == nil {
 		s.proof = &CorruptError{Offset: s.pos, LostFirst: s.view.next, LostNext: s.view.next,
-			Reason: "a " + h.kind.String() + " record behind it was written when these bytes were durable"}
+			Reason: "the " + h.kind.String() + " record behind it was written when these bytes were durable"}
 	}
 	s.proof.End = max(s.proof.End, min(h.end(), s.limit))
 	s.proof.LostNext = max(s.proof.LostNext, h.base)

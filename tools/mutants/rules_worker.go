@@ -269,7 +269,7 @@ var otherRules = []rule{
 	{file: "cmd/internal/ops/limits.go", rule: "a page of a stranger must not read what is answered here", tests: "TestRequestsForOtherHosts",
 		old: `if !h.allow(r.Host) {`, new: `if false {`},
 	{file: "cmd/fencepost/ui.go", rule: "what other machines reach asks for a password", tests: "TestOtherMachinesNeedAPassword",
-		old: `&& !loopback(host) {`, new: `&& false {`},
+		old: `&& !loopback(host) {`, new: `&& loopback(host) {`},
 	{file: "cmd/internal/ui/access.go", rule: "no error tells what a line says", tests: "TestUsersThatCannotBeRead",
 		old: `line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)`, new: `line %d has no bcrypt hash behind the name: %s", n, line)`},
 	{file: "cmd/internal/ui/access.go", rule: "a name in a header counts only if a trusted proxy has put it there", tests: "TestAccess",
