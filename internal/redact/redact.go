@@ -12,14 +12,9 @@ import (
 // URLs and because what is to be redacted may be malformed: a password may contain anything if it is not encoded as
 // it should be, so what counts is the last '@'.
 func URL(raw string) string {
-	scheme, rest, ok := strings.Cut(raw, "://")
-	switch {
-	case !ok:
-		scheme, rest = "", raw
-	case scheme == "sqlite" && !MistakenPath(rest):
+	scheme, rest := split(raw)
+	if scheme == "sqlite://" && !MistakenPath(rest) {
 		return raw // a path
-	default:
-		scheme += "://"
 	}
 	at, options := strings.LastIndexByte(rest, '@'), strings.IndexByte(rest, '?')
 	if options >= 0 && options < at {
@@ -27,6 +22,15 @@ func URL(raw string) string {
 	}
 	rest, _, _ = strings.Cut(rest[at+1:], "?")
 	return scheme + rest
+}
+
+// split divides a URL behind the scheme, "" if it has none: what cannot be one may be a password.
+func split(raw string) (scheme, rest string) {
+	scheme, rest, ok := strings.Cut(raw, "://")
+	if !ok || strings.ContainsAny(scheme, "@?:/") {
+		return "", raw
+	}
+	return scheme + "://", rest
 }
 
 // MistakenPath tells whether what follows sqlite:// is the user, the password and the host of another kind of URL. A file of such a name is
@@ -38,10 +42,7 @@ func MistakenPath(path string) bool {
 
 // Userinfo returns user and password of a URL as they are written there, "" if there are none.
 func Userinfo(raw string) string {
-	_, rest, ok := strings.Cut(raw, "://")
-	if !ok {
-		return ""
-	}
+	_, rest := split(raw)
 	return rest[:max(strings.LastIndexByte(rest, '@'), 0)]
 }
 

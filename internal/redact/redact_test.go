@@ -20,6 +20,9 @@ func TestURL(t *testing.T) {
 		"sqlite://./x:y@z.db":                                      "sqlite://./x:y@z.db",
 		"sqlite://u:secret@h/db":                                   "sqlite://h/db",
 		"sqlite://u:sec/ret@h/db":                                  "sqlite://h/db",
+		"bob:secret@h://x":                                         "h://x",
+		"bob:secret://x@h":                                         "h",
+		"?secret://x":                                              "",
 		"":                                                         "",
 	} {
 		if got := redact.URL(in); got != want {
@@ -34,6 +37,7 @@ func TestPassword(t *testing.T) {
 		{"nothing to hide", "mongodb://h/db", "nothing to hide"},
 		{"no password, bob", "mongodb://bob@h/db", "no password, bob"},
 		{"no URL at all", "bob", "no URL at all"},
+		{"secret of no scheme", "bob:secret@h", "*** of no scheme"},
 	} {
 		if got := redact.Password(test.text, test.url); got != test.want {
 			t.Errorf("%q of %q: %q, want %q", test.text, test.url, got, test.want)
@@ -78,7 +82,7 @@ func TestText(t *testing.T) {
 
 // Whatever a URL looks like: what stands between the first ':' behind the scheme and the last '@' is not in it any more.
 func FuzzURL(f *testing.F) {
-	for _, s := range []string{"mongodb://u:p@h/db?x=y", "u:p@h", "mongodb://u:p?@h", "mongodb://u:p/@@h", "a://b://c:d@e", "sqlite://u:p@h"} {
+	for _, s := range []string{"mongodb://u:p@h/db?x=y", "u:p@h", "mongodb://u:p?@h", "mongodb://u:p/@@h", "a://b://c:d@e", "sqlite://u:p@h", "?://", "u:secret@h://x", "u:secret://p@h"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, raw string) {
