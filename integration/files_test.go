@@ -99,22 +99,17 @@ func TestCatFindsMessages(t *testing.T) {
 	if lines(all.stdout) != 594 || !strings.Contains(all.stderr, "orders@0002.fpl") {
 		t.Errorf("%d lines, stderr %q", lines(all.stdout), all.stderr)
 	}
-	for _, indexed := range []bool{false, true} {
-		if indexed {
-			mustRun(t, nil, "fencepost", "index", dir)
-		}
-		for args, want := range map[string]int{
-			"--from 590":                   5,
-			"--from 590 --count 2":         2,
-			"--since 2023-11-14T22:23:19Z": 600 - 599 + 1,
-			"--since 1s":                   0,
-			"--since 876000h":              594,
-			"--from 10 --since " + filesEpoch.Add(500*time.Second).Format(time.RFC3339): 101,
-		} {
-			r := mustRun(t, nil, "fencepost", append([]string{"cat", first}, strings.Fields(args)...)...)
-			if lines(r.stdout) != want {
-				t.Errorf("cat %s: %d lines, want %d (index: %v)", args, lines(r.stdout), want, indexed)
-			}
+	for args, want := range map[string]int{
+		"--from 590":                   5,
+		"--from 590 --count 2":         2,
+		"--since 2023-11-14T22:23:19Z": 600 - 599 + 1,
+		"--since 1s":                   0,
+		"--since 876000h":              594,
+		"--from 10 --since " + filesEpoch.Add(500*time.Second).Format(time.RFC3339): 101,
+	} {
+		r := mustRun(t, nil, "fencepost", append([]string{"cat", first}, strings.Fields(args)...)...)
+		if lines(r.stdout) != want {
+			t.Errorf("cat %s: %d lines, want %d", args, lines(r.stdout), want)
 		}
 	}
 	id, foreign := orderID(42).String(), orderID(650)
@@ -183,39 +178,6 @@ func TestCatSalvages(t *testing.T) {
 	if next != 595 {
 		t.Errorf("it ends before %d", next)
 	}
-}
-
-func TestIndexCommand(t *testing.T) {
-	dir, path, second := ordersFiles(t)
-	refused(t, run(t, nil, "fencepost", "index"), usage, "no file")
-	refused(t, run(t, nil, "fencepost", "index", "/does/not/exist.fpl"), failed, "/does/not/exist.fpl")
-	refused(t, run(t, nil, "fencepost", "index", "--check", path), nothing, path, "fencepost index")
-	r := mustRun(t, nil, "fencepost", "index", dir)
-	if lines(r.stdout) != 2 || strings.Count(r.stdout, "  fresh\n") != 2 {
-		t.Errorf("got %v", r)
-	}
-	r = mustRun(t, nil, "fencepost", "index", "--check", path, second)
-	if strings.Count(r.stdout, "  checked\n") != 2 {
-		t.Errorf("got %v", r)
-	}
-	if r = mustRun(t, nil, "fencepost", "index", path); !strings.Contains(r.stdout, "unchanged") {
-		t.Errorf("got %v", r)
-	}
-	side := storage.IndexName(path)
-	if err := os.WriteFile(side, bytes.Repeat([]byte("nonsense"), 10), 0o600); err != nil {
-		t.Fatal(err)
-	}
-	refused(t, run(t, nil, "fencepost", "index", "--check", path), integrity, side, "fencepost index")
-	if r = mustRun(t, nil, "fencepost", "index", path); !strings.Contains(r.stdout, "rebuilt (it is no side index") {
-		t.Errorf("got %v", r)
-	}
-	damage(t, path)
-	r = run(t, nil, "fencepost", "index", "--check", dir)
-	refused(t, r, integrity, path, "corruption")
-	if lines(r.stdout) != 1 {
-		t.Errorf("the other file is not checked: %v", r)
-	}
-	mustRun(t, nil, "fencepost", "verify", second) // .idx and .fpl of others do not matter
 }
 
 func TestVerifyDetails(t *testing.T) {

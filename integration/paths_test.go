@@ -170,7 +170,6 @@ func TestFileModes(t *testing.T) {
 			for _, args := range [][]string{
 				{"producer", "publish", "--url", url, "--type", "t", "--resume", filepath.Join(root, "state"), input},
 				{"worker", "--url", url, "--dir", filepath.Join(dir, "files"), "--type", "t", "--until-empty"},
-				{"fencepost", "index", filepath.Join(dir, "files", "t.fpl")},
 				{"fencepost", "compact", "--url", url, filepath.Join(dir, "files", "t.fpl")},
 			} {
 				cmd := exec.Command("sh", "-c", fmt.Sprintf(`umask %03o; exec "$0" "$@"`, umask), filepath.Join(bin, args[0]))
@@ -182,7 +181,7 @@ func TestFileModes(t *testing.T) {
 			}
 			modes := tree(t, root)
 			delete(modes, ".")
-			for _, name := range []string{"made/db/fencepost.db", "made/files/t.fpl", "made/files/t@0002.fpl", "made/files/t.fpl.idx", "state"} {
+			for _, name := range []string{"made/db/fencepost.db", "made/files/t.fpl", "made/files/t@0002.fpl", "state"} {
 				if _, ok := modes[name]; !ok {
 					t.Errorf("%s was not made", name)
 				}
@@ -224,8 +223,6 @@ func TestLinksAreNotFollowed(t *testing.T) {
 	if r := drain(t, b); r.code != 0 {
 		t.Fatal(r)
 	}
-	link(filepath.Join(b.dir, "t.fpl.idx"))
-	mustRun(t, nil, "fencepost", "index", file) // replaces the link, as it would a damaged index
 
 	state := filepath.Join(t.TempDir(), "state")
 	link(state + ".tmp")

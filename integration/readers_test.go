@@ -393,8 +393,6 @@ func readersStayWithin(t *testing.T, dir, path string) {
 		{"fencepost", "cat", path},
 		{"fencepost", "cat", "--format", "json", "--salvage", path},
 		{"fencepost", "tail", "-n", "5", path},
-		{"fencepost", "index", path},
-		{"fencepost", "index", "--check", path},
 		{"worker", "--type", "t", "--dir", dir, "--url", url, "--until-empty", "--allow-overlay"},
 		{"fencepost", "doctor", "--dir", dir, "--url", url},
 		{"fencepost", "compact", "--allow-overlay", "--url", url, path},

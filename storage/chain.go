@@ -100,7 +100,7 @@ func ReadLink(fsys FS, path string) (l Link) {
 // readEnd takes in what the end of the file says, which is at limit.
 func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 	s := newScanner(l.Path, f, h, limit)
-	if err := s.startBefore(math.MaxUint64); err != nil {
+	if err := s.startBefore(math.MaxUint64, noTime); err != nil {
 		return err
 	}
 	for {

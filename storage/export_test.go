@@ -82,6 +82,11 @@ func SealBody(successor FileID, generation uint64, reason string) []byte {
 
 func CheckpointBody(prev int64, state []byte) []byte { return appendCheckpoint(nil, prev, nil, state) }
 
+// MarkedCheckpointBody names one batch.
+func MarkedCheckpointBody(prev int64, index uint64, offset, time int64) []byte {
+	return appendCheckpoint(nil, prev, []mark{{index, offset, time}}, nil)
+}
+
 // VerifyBytes runs Verify on bytes that are in memory.
 func VerifyBytes(b []byte, o VerifyOptions) (*Report, error) {
 	return Verify(context.Background(), "fuzz.fpl", withFS(o, bytesFS(b)))

@@ -6,6 +6,7 @@ import (
 	"encoding/hex"
 	"fmt"
 	"hash/crc32"
+	"math"
 	"strings"
 )
 
@@ -239,11 +240,17 @@ type recHeader struct {
 	anchorOff  int64
 	session    uint64
 	chain      uint64
-	baseTime   int64
+	baseTime   int64 // of a checkpoint: the highest time of all records before it, noTime or timeUnknown
 	bodyCRC    uint32
 	headCRC    uint32
 	schemaID   uint32
 }
+
+// What a checkpoint says of the times of the records before it, if it does not name the highest one.
+const (
+	noTime      = math.MinInt64 // there are no records
+	timeUnknown = 0             // an earlier version wrote the checkpoint, or one before it
+)
 
 // lead is the length of what stands in front of the header.
 func (h *recHeader) lead() int64 {

@@ -6,11 +6,9 @@ import (
 	"errors"
 	"hash/crc32"
 	"io"
-	"os"
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/fencepost/fencepost/storage"
 )
@@ -203,41 +201,6 @@ func FuzzCompressed(f *testing.F) {
 		}
 		if (err == io.EOF) != (rep.Err() == nil) || err == io.EOF && read != int(count) || err != io.EOF && (read > 0 || !errors.Is(err, storage.ErrIntegrity)) {
 			t.Fatalf("read %d of %d records, %v; verify says %v", read, count, err, rep.Err())
-		}
-	})
-}
-
-// FuzzSideIndex puts any side index beside a file: a reader returns what it returns without it. With seal it gets its checksum; then no time is asked for, as
-// nothing but the checksum vouches for the times.
-func FuzzSideIndex(f *testing.F) {
-	x := newIndexed(f, 11)
-	x.build(f, storage.IndexFresh)
-	good, err := os.ReadFile(storage.IndexName(x.path))
-	must(f, err)
-	f.Add(good, false, uint64(5), int64(3))
-	f.Add(good, true, uint64(len(x.records)-1), int64(0))
-	f.Add(good[:len(good)-48], true, uint64(len(x.records)/2), int64(0))
-	lies := bytes.Clone(good) // that what is before an entry is from long ago
-	for _, e := range entries(lies) {
-		binary.LittleEndian.PutUint64(e[32:], 1<<63)
-	}
-	f.Add(lies, false, uint64(0), int64(3))
-	f.Add(good[:56], true, uint64(1), int64(0))
-	f.Add([]byte(nil), false, uint64(1), int64(0))
-	f.Fuzz(func(t *testing.T, b []byte, seal bool, from uint64, since int64) {
-		o := storage.ReaderOptions{From: from % uint64(len(x.records)+3)}
-		if b = bytes.Clone(b); seal && len(b) > 60 {
-			copy(b[8:24], good[8:24])
-			b = reseal(b)
-		} else {
-			o.Since = indexEpoch.Add(time.Duration(since%int64(len(x.records)+120)) * time.Second)
-		}
-		must(t, os.WriteFile(storage.IndexName(x.path), b, 0o600))
-		want := slices.DeleteFunc(slices.Clone(x.records), func(r storage.Record) bool {
-			return r.Index < o.From || !o.Since.IsZero() && r.When().Before(o.Since)
-		})
-		if got, start := x.read(t, o); !slices.EqualFunc(got, want, equal) {
-			t.Fatalf("From %d, Since %v: %d records, want %d (started at byte %d)", o.From, o.Since, len(got), len(want), start)
 		}
 	})
 }

@@ -218,7 +218,7 @@ func (w *Writer) retire(cause error) {
 // build writes the successor that seal names under a temporary name, up to and with the checkpoint
 // that makes it complete. It is durable then, and this writer's own region in it is open.
 func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
-	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, slots: w.slots, opts: w.opts, epoch: w.epoch}
+	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, slots: w.slots, opts: w.opts, epoch: w.epoch, latest: noTime}
 	n.opts.Salvage = false
 	n.header = &fileHeader{major: majorVersion, minor: minorVersion, fileID: seal.successor, generation: seal.generation, firstIndex: first,
 		prevFileID: w.header.fileID, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.header.schema}

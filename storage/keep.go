@@ -107,14 +107,8 @@ func (k *keeping) begun() error {
 
 // remove removes a file.
 func (k *keeping) remove(path string) error {
-	names := []string{IndexName(path), path}
-	if _, ok := k.FS.(HalfRemover); ok {
-		names = names[1:]
-	}
-	for _, name := range names {
-		if err := ignoreNotExist(k.FS.Remove(name)); err != nil {
-			return ioError("remove", name, err)
-		}
+	if err := ignoreNotExist(k.FS.Remove(path)); err != nil {
+		return ioError("remove", path, err)
 	}
 	// rule: older files first, also on the disk: or a power failure would leave one that is missing between others.
 	return ioError("sync directory", k.dir, k.FS.SyncDir(k.dir))

@@ -20,9 +20,9 @@ type ReaderOptions struct {
 	FS   FS     // defaults to OS()
 	From uint64 // index of the first record to return; opening there reads at most one checkpoint interval more
 
-	// Since leaves out records whose time is before it; zero = none. Where there is a side index
-	// (see BuildIndex), what is before it need not be read; damage there is then not noticed, as
-	// with From.
+	// Since leaves out records whose time is before it; zero = none. What is before the last
+	// checkpoint that has only earlier records before it is not read; damage there is then not
+	// noticed, as with From.
 	Since time.Time
 
 	// Durable returns only what is durable, and so final: the reader syncs the file itself, and
@@ -44,7 +44,7 @@ type Reader struct {
 	scan   *scanner
 	sync   bool // make durable what is going to be read
 	from   uint64
-	since  int64 // nanoseconds since 1970; MinInt64 = from the start
+	since  int64 // nanoseconds since 1970; noTime = from the start
 	bodies bodyDecoder
 	left   []Record // what Next has not returned yet of the last piece
 	at     recHeader
@@ -89,7 +89,7 @@ func (r *Reader) init(o ReaderOptions) error {
 			return err
 		}
 	}
-	return r.start(o.FS)
+	return r.start()
 }
 
 // settle makes durable what is in the file.
@@ -112,35 +112,19 @@ func sinceNs(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// start positions the scanner so that as little as possible is read in vain: at an entry of the
-// side index, or at a checkpoint, before the first record that is asked for.
-func (r *Reader) start(fsys FS) error {
-	first := r.scan.header.firstIndex
-	if r.from <= first && r.since == math.MinInt64 {
+// start positions the scanner so that as little as possible is read in vain: at a checkpoint, or at
+// a batch that one names, before the first record that is asked for.
+func (r *Reader) start() error {
+	if r.from <= r.scan.header.firstIndex && r.since == noTime {
 		return nil
 	}
-	var best indexEntry // the last one that nothing asked for is before
-	covered, err := readIndex(fsys, r.scan, func(e indexEntry) {
-		if e.index <= r.from || e.maxTime < r.since {
-			best = e
-		}
-	})
-	if err == nil && best.offset != 0 {
-		// rule: whatever is wrong with a side index, or with what it points to, the ordinary way is taken, and told nothing of it.
-		ok, err := r.scan.startAtBatch(&best)
-		if ok && err == nil && r.from < covered.next {
-			return nil
-		}
-	}
-	if r.from <= first {
-		return nil
-	}
-	return r.scan.startBefore(r.from)
+	return r.scan.startBefore(r.from, r.since)
 }
 
-// startBefore moves the scanner ahead to the last batch at or before index that the marks of a
-// checkpoint name, or to the last checkpoint there, if there is one ahead of it.
-func (s *scanner) startBefore(index uint64) error {
+// startBefore moves the scanner ahead to the last checkpoint that has only records before index, or
+// only records from before the time since, in front of it. From there, or from the start, it moves
+// on to the last batch at or before index that the marks of the next checkpoint name.
+func (s *scanner) startBefore(index uint64, since int64) error {
 	off, err := s.lastCheckpoint(func(int64, int64) error { return nil })
 	var marks []byte // of the checkpoint behind the one at off
 	for err == nil && off != 0 {
@@ -151,7 +135,7 @@ func (s *scanner) startBefore(index uint64) error {
 		if v != whole || h.kind != kindCheckpoint {
 			return nil // damaged: the scan from the start tells what is wrong
 		}
-		if h.base <= index {
+		if h.base <= index || h.baseTime != timeUnknown && h.baseTime < since {
 			if off > s.pos {
 				_, err = s.startAt(off)
 			}
@@ -176,12 +160,7 @@ func (s *scanner) startAtMark(marks []byte, index uint64) error {
 	if m.offset <= s.pos {
 		return nil
 	}
-	h, _, err := s.headAt(m.offset)
-	if err != nil || h.baseTime != m.time {
-		return err
-	}
-	_, err = s.startAtBatch(&indexEntry{index: m.index, offset: m.offset, epoch: h.epoch, session: h.session, chain: h.chain})
-	return err
+	return s.startAtBatch(&m)
 }
 
 // NextBatch returns the records of the next batch, at least one. They, and what they point to, are
@@ -229,7 +208,7 @@ func (r *Reader) wanted(recs []Record) []Record {
 	if first := recs[0].Index; r.from > first {
 		recs = recs[min(r.from-first, uint64(len(recs))):]
 	}
-	if r.since > math.MinInt64 {
+	if r.since != noTime {
 		recs = slices.DeleteFunc(recs, func(rec Record) bool { return rec.Time < r.since })
 	}
 	return recs

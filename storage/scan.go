@@ -137,12 +137,12 @@ func (s *scanner) startAt(off int64) (bool, error) {
 	return true, nil
 }
 
-// startAtBatch starts at a batch that a side index or a checkpoint names. It reports false when the batch is not
-// exactly the one named, or when nothing proves that it is part of the view.
-func (s *scanner) startAtBatch(e *indexEntry) (bool, error) {
-	h, _, v, err := s.recordAt(e.offset)
-	if err != nil || v != whole || h.kind != kindBatch || h.base != e.index || h.epoch != e.epoch || h.session != e.session || h.chain != e.chain {
-		return false, err
+// startAtBatch starts at the batch that a checkpoint names, if exactly that batch is there and proved
+// to be part of the view.
+func (s *scanner) startAtBatch(m *mark) error {
+	h, _, v, err := s.recordAt(m.offset)
+	if err != nil || v != whole || h.kind != kindBatch || h.base != m.index || h.baseTime != m.time {
+		return err
 	}
 	// rule: whole is not enough. Behind a batch that was torn by a power failure there may be one that is whole, and void. Its
 	// writer tells, in a later record of the chain, that the batch was durable; a checkpoint tells
@@ -150,11 +150,11 @@ func (s *scanner) startAtBatch(e *indexEntry) (bool, error) {
 	for r := h; ; {
 		next, _, err := s.headAt(r.end())
 		if err != nil || next.kind == kindNone || next.kind == kindFence || next.epoch != h.epoch || next.session != h.session || next.chain != r.link() {
-			return false, err
+			return err
 		}
 		if next.durableEnd > h.offset {
 			s.adopt(&h)
-			return true, nil
+			return nil
 		}
 		r = next
 	}

@@ -101,7 +101,8 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 	if err := s.startAtLastCheckpoint(w.reread); err != nil {
 		return view{}, err
 	}
-	w.sinceCheckpoint = s.pos
+	start := s.pos
+	w.sinceCheckpoint, w.latest = start, noTime
 	for {
 		if err := ctx.Err(); err != nil {
 			return view{}, err
@@ -122,6 +123,9 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 			}
 		case it.head.kind == kindCheckpoint:
 			w.noteCheckpoint(it.head.end())
+			if it.head.offset == start {
+				w.latest = it.head.baseTime
+			}
 			if err := w.restore(&it); err != nil {
 				return view{}, err
 			}
@@ -175,12 +179,14 @@ func (w *Writer) restore(it *item) error {
 
 func (w *Writer) replay(it *item) error {
 	if w.opts.Replay == nil {
+		w.latest = timeUnknown
 		return nil
 	}
 	if err := w.bodies.begin(w.path, it); err != nil {
 		return err
 	}
 	for recs := w.bodies.next(); len(recs) > 0; recs = w.bodies.next() {
+		w.noteTimes(recs)
 		for i := range recs {
 			if err := w.opts.Replay(recs[i]); err != nil {
 				return err

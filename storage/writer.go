@@ -51,6 +51,7 @@ type Writer struct {
 	packer   packer
 	bodies   bodyDecoder
 	marks    []mark // sparse index of the batches since the last checkpoint
+	latest   int64  // the highest time of all records in the file; timeUnknown if an earlier version wrote some of them
 
 	syncMu sync.Mutex // one sync at a time; taken before mu, never held with appendMu taken after it
 
@@ -160,6 +161,7 @@ func (w *Writer) append(recs []Record) error {
 	b = b[:h.size()]
 	clear(b[recHeaderSize+n:])
 	h.encode(w.header, b)
+	w.noteTimes(recs)
 	return w.land("append", b, &h)
 }
 
@@ -194,6 +196,7 @@ func (w *Writer) writeCheckpoint(state []byte) error {
 		return err
 	}
 	h := w.head(kindCheckpoint)
+	h.baseTime = w.latest
 	defer w.release()
 	body := appendCheckpoint(w.buffer(len(state) + 64 + 30*len(w.marks))[:0], w.checkpoint, w.marks, state)
 	return w.land("checkpoint", encodeAnchor(w.header, &h, body), &h)
@@ -409,6 +412,17 @@ func (w *Writer) noteBatch(h *recHeader) {
 	w.batches++
 	if k := len(w.marks); k == 0 || h.offset-w.marks[k-1].offset >= markGap {
 		w.marks = append(w.marks, mark{index: h.base, offset: h.offset, time: h.baseTime})
+	}
+}
+
+// noteTimes takes records into account that are in the file, or about to be.
+func (w *Writer) noteTimes(recs []Record) {
+	// rule: what is not known stays so: a reader that is asked for a time does not read what is before a checkpoint with an
+	// earlier one.
+	for i := range recs {
+		if w.latest != timeUnknown {
+			w.latest = max(w.latest, recs[i].Time)
+		}
 	}
 }
 

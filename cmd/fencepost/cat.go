@@ -51,8 +51,8 @@ and payload, or payload_base64 where it is not UTF-8 text). What --salvage canno
 format, with the lost indexes as far as they are known, from from_index up to but not including to_index; in the other formats it
 is a line on stderr.
 
---id searches the whole file for an ID, in the form that cat prints. --from starts at once; --since does where fencepost index has made a
-side index. What comes before is not read, and damage there is not noticed; use fencepost verify for that.
+--id searches the whole file for an ID, in the form that cat prints. --from and --since start at the
+checkpoint before what is asked for. What comes before is not read, and damage there is not noticed; use fencepost verify for that.
 
 With --store a type stands for all its files.`,
 		Example: `  fencepost cat data/words.fpl | sort | uniq -c

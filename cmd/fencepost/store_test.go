@@ -92,7 +92,6 @@ func TestToolsReadAStore(t *testing.T) {
 		{"repair nothing.fpl", cli.ExitFailed, []string{"nothing.fpl in " + store + " does not exist", "--accept-loss"}, "volume"},
 		{"verify data/orders.fpl", cli.ExitUsage, []string{`"data/orders.fpl"`, store, "without --store"}, ""},
 		{"tail Orders", cli.ExitUsage, []string{`"Orders"`, store}, ""},
-		{"index orders", cli.ExitUsage, []string{"no side index", "leave out"}, ""},
 		{"doctor --dir data", cli.ExitUsage, []string{"--store and --dir"}, ""},
 	} {
 		args := strings.Fields(test.args)
@@ -115,13 +114,10 @@ func TestToolsReadAStore(t *testing.T) {
 	if code, out, errs := runRoot(t, "cat", "--store", store, row.File); code != 0 || out != "login\n" {
 		t.Errorf("cat %s: %d, %s, %s", row.File, code, out, errs)
 	}
-	// From the environment; an index of files in a directory does not care.
+	// From the environment.
 	t.Setenv("FENCEPOST_STORE", store)
 	if code, out, _ := runRoot(t, "cat", "audit"); code != 0 || out != "login\n" {
 		t.Errorf("cat: %d, %s", code, out)
-	}
-	if code, _, errs := runRoot(t, "index", "data/orders.fpl"); code != cli.ExitFailed || !strings.Contains(errs, "no such file") {
-		t.Errorf("index: %d, %s", code, errs)
 	}
 }
 

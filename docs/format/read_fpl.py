@@ -726,6 +726,7 @@ def verify(data, path):
     sealed = None
     last_anchor = last_checkpoint = 0             # offsets of the latest open or checkpoint record, and checkpoint
     since = {}                                    # batches since the last checkpoint: offset to (index, time)
+    latest = -1 << 63                             # the highest time of an entry
 
     def expect(r, what, found, wanted):
         """Fields that acceptance does not depend on should be right all the same."""
@@ -772,6 +773,7 @@ def verify(data, path):
             for m in body or []:                  # of a batch that cannot be decoded, none
                 if m.index == event.first_index:
                     first_time = m.time
+                latest = max(latest, m.time)
                 records += 1
                 skipped += m.kind == SKIPPED
                 gaps += m.kind == AFTER_GAP
@@ -793,6 +795,8 @@ def verify(data, path):
             expect(r, "base_time", r.base_time, first_time)
         if r.magic == OPEN:
             expect(r, "skipped", body.skipped, body.fence_off - body.accepted_end)
+        if r.magic == CHECKPOINT and r.base_time != 0 and r.base_time < latest:
+            remarks.append("checkpoint at %d: base_time is %d, below %d before it" % (r.offset, r.base_time, latest))
         if r.magic == CHECKPOINT and body:
             for index, offset, time in body.entries:
                 expect(r, "entry for %d" % offset, (index, time), since.get(offset))

@@ -89,7 +89,7 @@ var storageRules = []rule{
 	{file: "storage/format.go", rule: "the magic is tested before the version", tests: "TestRefusedFiles",
 		old: "	if h.major > majorVersion {\n\t\treturn nil, &VersionError{Path: path, Major: h.major, Minor: h.minor}\n\t}\n\tif !headerCRCGood(b) {\n\t\treturn nil, damaged(\"its checksum is wrong\")\n\t}\n",
 		new: "	if !headerCRCGood(b) {\n\t\treturn nil, damaged(\"its checksum is wrong\")\n\t}\n\tif h.major > majorVersion {\n\t\treturn nil, &VersionError{Path: path, Major: h.major, Minor: h.minor}\n\t}\n"},
-	{file: "storage/scan.go", rule: "whole is not enough", tests: "TestIndexIntoVoid",
+	{file: "storage/scan.go", rule: "whole is not enough", tests: "TestMarkIntoVoid",
 		old: `if next.durableEnd > h.offset {`, new: `if true {`},
 	{file: "storage/scan.go", rule: "epochs of accepted fences strictly increase", tests: "TestScenarios/epochs increase",
 		old: `return h.epoch > w.epoch`, new: `return true`},
@@ -140,10 +140,10 @@ var storageRules = []rule{
 		old: `more = s.untold(&e)`, new: `more = true`},
 	{file: "storage/reader.go", rule: "a malformed anchor is reported", tests: "TestMalformedBodies",
 		old: "	if err != nil {\n\t\treturn undecodable(r.path, &it.head)\n\t}\n\treturn nil", new: "	return nil"},
-	{file: "storage/reader.go", rule: "whatever is wrong with a side index", how: "an error of it is told", tests: "TestIndexIntoUnreadableBytes",
-		old: `if ok && err == nil && r.from < covered.next {`, new: "if err != nil {\n\t\t\treturn err\n\t\t}\n\t\tif ok && r.from < covered.next {"},
-	{file: "storage/reader.go", rule: "whatever is wrong with a side index", how: "a batch that is not the one named is taken", tests: "TestLyingIndex",
-		old: `ok, err := r.scan.startAtBatch(&best)`, new: "if h, _, v, err := r.scan.recordAt(best.offset); err == nil && v == whole && h.kind == kindBatch {\n\t\t\tbest.index, best.epoch, best.session, best.chain = h.base, h.epoch, h.session, h.chain\n\t\t}\n\t\tok, err := r.scan.startAtBatch(&best)"},
+	{file: "storage/writer.go", rule: "what is not known stays so", tests: "TestTimesThatAreNotKnown",
+		old: `if w.latest != timeUnknown {`, new: `if true {`},
+	{file: "storage/writer.go", rule: "what is not known stays so", how: "the time of the last record is taken for the highest", tests: "TestReadersStartAnywhere",
+		old: `w.latest = max(w.latest, recs[i].Time)`, new: `w.latest = recs[i].Time`},
 
 	// Generations.
 	{file: "storage/chain.go", rule: "a file is what its header says", tests: "TestBrokenChains",

@@ -51,7 +51,6 @@ func remedy(err error, store string) string {
 		damaged  *lock.DamagedError
 		cut      *storage.CutError
 		mismatch *storage.RegistryMismatch
-		index    *storage.IndexError
 		conflict *storage.CopyConflict
 		told     *remedied
 	)
@@ -84,8 +83,6 @@ func remedy(err error, store string) string {
 		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store)
 	case errors.As(err, &conflict) && conflict.Removed:
 		return "to remove old files: fencepost keep"
-	case errors.As(err, &index):
-		return "to build it again: fencepost index " + index.File()
 	}
 	return ""
 }

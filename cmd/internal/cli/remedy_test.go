@@ -50,7 +50,6 @@ func TestRemedies(t *testing.T) {
 		{&storage.RegistryMismatch{Path: path, Registered: kept("mongodb:"), FileID: storage.FileID{2}}, "with --store mongodb:"},
 		{&storage.RegistryMismatch{Path: path, Registered: kept(worker.Place(nil, "data")), FileID: storage.FileID{2}}, ""},
 		{&storage.RegistryMismatch{Path: path, Unregistered: true}, ""},
-		{&storage.IndexError{Path: storage.IndexName(path)}, "fencepost index " + path},
 		{storage.ErrFenced, ""},
 	} {
 		wrapped := fmt.Errorf("type orders: %w", c.err)
