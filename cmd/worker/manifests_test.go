@@ -223,6 +223,9 @@ type (
 	}
 )
 
+// pinned is an image that stays what it is.
+var pinned = regexp.MustCompile(`^[a-z./-]+:[a-z0-9.]+@sha256:[0-9a-f]{64}$`)
+
 // composeFile is the part of the Compose specification that compose.yaml uses.
 type composeFile struct {
 	Services map[string]composeService
@@ -301,6 +304,7 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/networkpolicy.yaml", "port: 27017", "port: 27018", "MongoDB"},
 		{"kubernetes/networkpolicy.yaml", "podSelector:", "podselector:", "podselector not found"},
 		{"compose.yaml", "--all-types,", "--all,", "unknown flag: --all"},
+		{"compose.yaml", "@sha256:4968", "@sha256:", "not pinned by digest"},
 		{"compose.yaml", "FENCEPOST_URL:", "FENCEPOST_URI:", "FENCEPOST_URI"},
 		{"compose.yaml", "--grace=20s", "--grace=40s", "more than --grace"},
 		{"compose.yaml", `FENCEPOST_STORE: "mongodb:"`, `FENCEPOST_STORE: "mongo:"`, "no address of a store"},
@@ -452,6 +456,9 @@ func (f *findings) compose(i image) {
 		}
 		if (name == "worker" || name == "producer") && (!s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.Environment["FENCEPOST_URL"] == "") {
 			f.add("want read_only, cap_drop ALL and FENCEPOST_URL")
+		}
+		if own := strings.HasPrefix(s.Image, "${FENCEPOST_IMAGE:-"); !own && !pinned.MatchString(s.Image) {
+			f.add("image %q is not pinned by digest", s.Image)
 		}
 		for _, v := range s.Volumes {
 			volume, _, _ := strings.Cut(v, ":")
