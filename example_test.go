@@ -47,8 +47,8 @@ func Example() {
 	}
 
 	pool, err := worker.New(worker.Config{
-		Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, UntilEmpty: true,
-		Storage: storage.Options{AllowOverlay: true}, // a container's own layer is good enough for an example
+		Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, Types: []string{"orders"}, UntilEmpty: true,
+		// a container's own layer is good enough for an example
 	})
 	if err != nil {
 		log.Fatal(err)

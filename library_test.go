@@ -32,7 +32,7 @@ func library(ctx context.Context, url string, msgs []queue.Message, msg queue.Me
 		return err
 	}
 
-	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: "data", Types: []string{"orders"}})
+	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: "data"}, Types: []string{"orders"}})
 	if err != nil {
 		return err
 	}
@@ -43,10 +43,10 @@ func library(ctx context.Context, url string, msgs []queue.Message, msg queue.Me
 func handlers(ctx context.Context, b *fencepost.Backend, ship func(context.Context, []byte) error) error {
 	pool, err := worker.New(worker.Config{
 		Queue: b.Queue, Locker: b.Locker, Types: []string{"orders"},
-		Handler: worker.Each(func(ctx context.Context, lease worker.Lease, m queue.Message) error {
+		To: worker.Handling{Timeout: time.Minute, Handler: worker.Each(func(ctx context.Context, lease worker.Lease, m queue.Message) error {
 			return ship(ctx, m.Payload)
-		}),
-		OnError: worker.DeadLetter, MaxAttempts: 5, Timeout: time.Minute,
+		})},
+		OnError: worker.DeadLetter, MaxAttempts: 5,
 	})
 	if err != nil {
 		return err

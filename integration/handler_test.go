@@ -48,14 +48,14 @@ func handlerProgram(job []string) error {
 	log := zerolog.New(os.Stderr)
 	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"t"}, UntilEmpty: true, Lease: 5 * time.Second, Batch: 50,
 		OnError: worker.DeadLetter, Logger: &log,
-		Handler: worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
+		To: worker.Handling{Handler: worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
 			if string(m.Payload) == job[2] {
 				os.Exit(3)
 			}
 			time.Sleep(200 * time.Microsecond)
 			_, err := fmt.Fprintf(out, "%s\n", m.Payload)
 			return err
-		})})
+		})}})
 	if err != nil {
 		return err
 	}

@@ -47,8 +47,8 @@ func Example() {
 	span.End()
 
 	pool, err := worker.New(worker.Config{
-		Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, Trace: t.Append,
-		UntilEmpty: true, Storage: storage.Options{AllowOverlay: true}, // for an example
+		Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Trace: t.Append, Storage: storage.Options{AllowOverlay: true}}, Types: []string{"orders"},
+		UntilEmpty: true, // for an example
 	})
 	if err != nil {
 		log.Fatal(err)

@@ -3,8 +3,8 @@
 //
 //	t := otelfencepost.New(otelfencepost.Options{})
 //	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Use: []queue.Middleware{t.Publish}})
-//	pool, err := worker.New(worker.Config{…, Dir: "data", Trace: t.Append})                                        // into files, or
-//	pool, err := worker.New(worker.Config{…, Handler: h, Use: []worker.Middleware{t.Handle}})                      // to your code
+//	pool, err := worker.New(worker.Config{…, To: worker.Files{Dir: "data", Trace: t.Append}})                                    // into files, or
+//	pool, err := worker.New(worker.Config{…, To: worker.Handling{Handler: h, Use: []worker.Middleware{t.Handle}}})                // to your code
 //
 // What there is to see, with the types "orders" and "audit":
 //

@@ -106,7 +106,7 @@ func TestFromPublishToAppend(t *testing.T) {
 	x := newTraced(t)
 	dir := t.TempDir()
 	id := x.publish("checkout", "orders", "chair")[0].ID
-	workertest.Drain(t, x.Backend, worker.Config{Dir: dir, Storage: storage.Options{AllowOverlay: true}, Trace: x.Append})
+	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}, Trace: x.Append}})
 
 	caller, publish, appended := x.span("checkout"), x.span("publish orders"), x.span("append orders")
 	if publish.Parent.SpanID() != caller.SpanContext.SpanID() || publish.SpanKind != trace.SpanKindProducer {
@@ -155,7 +155,7 @@ func TestBatchOfSeveralPublishesLinksToThem(t *testing.T) {
 	x.publish("a", "orders", "1", "2", "3")
 	x.publish("b", "orders", "4", "5")
 	workertest.Publish(t, x.Queue, "orders", "6") // somebody who does not trace
-	workertest.Drain(t, x.Backend, worker.Config{Trace: x.Append})
+	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: x.Append}})
 	s := x.span("append orders")
 	if s.Parent.IsValid() || len(s.Links) != 2 {
 		t.Fatalf("the append is below %v, with %d links; want no parent, 2 links", s.Parent, len(s.Links))
@@ -173,7 +173,7 @@ func TestLinksAreBounded(t *testing.T) {
 	for i := range 200 {
 		x.publish("caller", "orders", fmt.Sprint(i))
 	}
-	workertest.Drain(t, x.Backend, worker.Config{Trace: x.Append})
+	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: x.Append}})
 	if s := x.span("append orders"); len(s.Links) != 128 || s.DroppedLinks != 0 {
 		t.Errorf("%d links, %d dropped", len(s.Links), s.DroppedLinks)
 	}
@@ -198,7 +198,7 @@ func TestFromPublishToHandler(t *testing.T) {
 		}
 		return nil
 	})
-	stats := workertest.Drain(t, x.Backend, worker.Config{Handler: h, Use: []worker.Middleware{x.Handle}})
+	stats := workertest.Drain(t, x.Backend, worker.Config{To: worker.Handling{Handler: h, Use: []worker.Middleware{x.Handle}}})
 	if stats.Handled != 2 {
 		t.Fatalf("stats %+v", stats)
 	}
@@ -240,7 +240,7 @@ func TestPublishOfSeveralTypesIsOneSpan(t *testing.T) {
 	x := newTraced(t)
 	x.pub.PublishAll(t.Context(), []queue.Message{{Type: "orders"}, {Type: "audit"}})
 	expect(t, x.span("publish"), map[string]string{"messaging.destination.name": "", "messaging.batch.message_count": "2"})
-	workertest.Drain(t, x.Backend, worker.Config{Trace: x.Append})
+	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: x.Append}})
 	for _, name := range []string{"append orders", "append audit"} {
 		if s := x.span(name); s.Parent.SpanID() != x.span("publish").SpanContext.SpanID() {
 			t.Errorf("%s is below %v", name, s.Parent)
@@ -270,7 +270,7 @@ func TestNotSampledStaysNotSampled(t *testing.T) {
 	}
 	// The worker samples everything that nobody has decided about.
 	all := newTraced(t, sdk.WithSampler(sdk.ParentBased(sdk.AlwaysSample())))
-	workertest.Drain(t, x.Backend, worker.Config{Trace: all.Append})
+	workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: all.Append}})
 	if n := all.names(); len(n) != 0 {
 		t.Errorf("spans %v", n)
 	}
@@ -288,7 +288,7 @@ func TestMessageWithoutRoomForHeaders(t *testing.T) {
 			if _, err := x.pub.Publish(t.Context(), "orders", nil, full); err != nil {
 				t.Error(err)
 			}
-			workertest.Drain(t, x.Backend, worker.Config{Trace: x.Append})
+			workertest.Drain(t, x.Backend, worker.Config{To: worker.Files{Trace: x.Append}})
 			if s := x.span("append orders"); s.Parent.IsValid() || len(s.Links) != 0 {
 				t.Errorf("below %v with links %v", s.Parent, s.Links)
 			}
@@ -312,7 +312,7 @@ func TestWithoutSDK(t *testing.T) {
 	if err != nil || len(msgs) != 1 || msgs[0].Headers != nil {
 		t.Errorf("got %v, %v", msgs, err)
 	}
-	if s := workertest.Drain(t, b, worker.Config{Trace: tr.Append}); s.Appended != 1 {
+	if s := workertest.Drain(t, b, worker.Config{To: worker.Files{Trace: tr.Append}}); s.Appended != 1 {
 		t.Errorf("stats %+v", s)
 	}
 }

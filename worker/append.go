@@ -230,9 +230,9 @@ func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 	return true
 }
 
-// filter asks Config.Filter.
+// filter asks Files.Filter.
 func (s *session) filter(m *queue.Message) (err error) {
-	f := s.pool.cfg.Filter
+	f := s.pool.dest.Filter
 	if f == nil {
 		return nil
 	}
@@ -310,7 +310,7 @@ func (s *session) tellHeld() { s.held.Store(s.ledger.Held()) }
 
 // trace begins with a batch.
 func (s *session) trace(ctx context.Context, msgs []*queue.Message) {
-	if f := s.pool.cfg.Trace; f != nil {
+	if f := s.pool.dest.Trace; f != nil {
 		if done := f(ctx, s.lease, msgs); done != nil {
 			s.traced = append(s.traced, done)
 		}

@@ -9,7 +9,6 @@ import (
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
-	"github.com/fencepost/fencepost/storage"
 	"github.com/rs/zerolog"
 )
 
@@ -40,44 +39,12 @@ const (
 // ErrConfig is wrapped by every error about a Config that cannot work.
 var ErrConfig = errors.New("worker configuration")
 
-// Config says what a Pool serves and how. Queue, Locker, Types (or AllTypes), and either Dir or
-// Handler are required; the zero value of everything else means its default.
+// Config says what a Pool serves and how. Queue, Locker, To, and Types or AllTypes are required;
+// the zero value of everything else means its default.
 type Config struct {
 	Queue  queue.Queue  // where messages come from
 	Locker *lock.Locker // the per-type mutex; usually of the same server
-	Dir    string       // directory of the files; created if missing; the same storage for every replica
-
-	// Handler, if set, gets the messages instead of a file; there is no Dir then. What holds:
-	//
-	//   - One pool at a time handles a type, as long as its lease holds. A holder that is paused beyond its lease does not know
-	//     that it has a successor: Lease.Token tells them apart wherever the effects go.
-	//   - Every message is handled at least once: it is acknowledged after Handle has returned nil for it, or put aside
-	//     (OnError). After a crash, a lost lease, a lost acknowledgement, or an error of a batch, messages are handled again. What must not
-	//     happen twice the handler has to recognise by the message's ID: within a producer number, N counts
-	//     1, 2, 3 … (Each, Keyed: the order holds per producer and, with Keyed, per key).
-	//   - Messages of a producer are handled in order, and a session handles none of them twice; what it has handled is not
-	//     known to the next session, as there is no file to keep it.
-	//   - Without a file nobody knows what an earlier session had handled. So a message whose predecessor is missing waits until
-	//     another look at the whole backlog has shown that it is not there, and is handled then: one that was lost, by
-	//     a server or an operator, is not noticed as it would be with a file. GapTimeout does not apply.
-	//   - A stop finishes the batch that is being handled, and does not wait for one that fails.
-	Handler Handler
-	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the
-	// outermost. They are called for every attempt.
-	Use []Middleware
-	// Timeout bounds one call of the Handler. Defaults to no bound. A handler that ignores the end
-	// of its context holds its type back until the process ends.
-	Timeout time.Duration
-
-	// Filter, if set, is asked about every message before it goes to the file. One that it returns
-	// an error for is put aside: a skip entry with the reason stands in the file in its place, and
-	// the message becomes a dead letter. It is for what must never get into the file, and must
-	// always say the same of the same message.
-	Filter func(queue.Message) error
-
-	// Trace, if set, is called for every batch that goes to a file, for spans of tracing: see
-	// package otelfencepost. With a Handler a Middleware does that.
-	Trace Trace
+	To     Target       // where messages go: Files or Handling
 
 	// OnError says what happens to a message that fails again and again, or that the file cannot
 	// take. Defaults to Block.
@@ -138,17 +105,6 @@ type Config struct {
 	// that old by the queue's clock, but none of the last 2,000. Defaults to 24 h.
 	Retention time.Duration
 
-	// DedupeWindow is for how long the file remembers the idempotency keys of its messages
-	// (queue.KeyHeader): of messages with the same key that were published within it, one is
-	// appended. Defaults to one hour. The last million keys of a type are remembered. A Handler
-	// gets all of them.
-	DedupeWindow time.Duration
-
-	// MaxFileBytes is the size at which a file is sealed and its type goes on in a new one,
-	// "orders@0002.fpl" and so on: after the batch that reached it. Defaults to no bound; at least
-	// 1 MiB, as every file begins with what is known about the producers.
-	MaxFileBytes int64
-
 	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due
 	// are not waited for. What cannot be appended or handled is waited for until the GapTimeout is
 	// over; then Run returns an *UnfitError for its type.
@@ -157,10 +113,6 @@ type Config struct {
 	// NoScheduler keeps the pool from promoting delayed messages (of all types, also those that it
 	// does not serve). Some pool has to, or they stay where they are.
 	NoScheduler bool
-
-	// Storage carries options of the files, such as the permission to use an overlay file system.
-	// Registry, Holder, Restore and Replay are set by the pool.
-	Storage storage.Options
 
 	// Logger gets one line per change of state, never one per batch. Defaults to no logging.
 	Logger *zerolog.Logger
@@ -172,15 +124,18 @@ func (c Config) withDefaults() Config {
 	setDefault(&c.Batch, DefaultBatch)
 	setDefault(&c.BatchBytes, int64(DefaultBatchBytes))
 	setDefault(&c.Prefetch, DefaultPrefetch)
-	if f, ok := c.Storage.FS.(interface{ Linger() time.Duration }); ok {
-		setDefault(&c.Linger, f.Linger())
+	if f, ok := c.To.(Files); ok {
+		if fsys, ok := f.Storage.FS.(interface{ Linger() time.Duration }); ok {
+			setDefault(&c.Linger, fsys.Linger())
+		}
+		setDefault(&f.DedupeWindow, DefaultDedupe)
+		c.To = f
 	}
 	setDefault(&c.Linger, DefaultLinger)
 	setDefault(&c.GapTimeout, DefaultGapTimeout)
 	setDefault(&c.IdleTimeout, DefaultIdleTimeout)
 	setDefault(&c.HandOver, DefaultHandOver)
 	setDefault(&c.Retention, DefaultRetention)
-	setDefault(&c.DedupeWindow, DefaultDedupe)
 	setDefault(&c.MaxAttempts, DefaultMaxAttempts)
 	setDefault(&c.RetryMin, DefaultRetryMin)
 	setDefault(&c.RetryMax, max(DefaultRetryMax, c.RetryMin))
@@ -204,35 +159,21 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// validate refuses what cannot work, and what would be ignored in silence: a setting for files
-// beside a Handler is a mistake of the caller. Every error says what to do.
+// validate refuses what cannot work. Every error says what to do.
 func (c Config) validate() error {
-	bad := func(format string, args ...any) error {
-		return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
-	}
 	switch {
 	case c.Queue == nil:
 		return bad("Queue is missing")
 	case c.Locker == nil:
 		return bad("Locker is missing")
-	case c.Dir == "" && c.Handler == nil:
-		return bad("Dir is empty; name the directory that holds the files, or set Handler")
-	case c.Handler != nil && (c.Dir != "" || c.MaxFileBytes != 0):
-		return bad("with a Handler there are no files; leave out Dir and MaxFileBytes, or the Handler")
-	case c.Handler != nil && c.Filter != nil:
-		return bad("Filter is for files; use a Middleware with a Handler")
-	case c.Handler != nil && c.Trace != nil:
-		return bad("Trace is for files; use a Middleware with a Handler")
-	case c.Handler == nil && (len(c.Use) > 0 || c.Timeout != 0):
-		return bad("Use and Timeout are for a Handler, and there is none")
+	case c.To == nil:
+		return bad("To is missing; use Files, or Handling for your own code")
 	case c.OnError != Block && c.OnError != DeadLetter:
 		return bad("OnError is %d; use Block or DeadLetter", c.OnError)
 	case c.MaxAttempts < 1:
 		return bad("MaxAttempts is %d; use at least 1", c.MaxAttempts)
 	case c.RetryMin < 0 || c.RetryMax < c.RetryMin:
 		return bad("RetryMin is %v and RetryMax is %v; use 0 < RetryMin <= RetryMax", c.RetryMin, c.RetryMax)
-	case c.Timeout < 0:
-		return bad("Timeout is %v; use a positive duration, or 0 for no bound", c.Timeout)
 	case len(c.Types) == 0:
 		return bad("no type to serve; name at least one, or serve all types")
 	case c.Batch < 1 || c.Batch > MaxBatch:
@@ -241,16 +182,13 @@ func (c Config) validate() error {
 		return bad("BatchBytes is %d; use 1 B to 32 MiB", c.BatchBytes)
 	case c.Prefetch < 1 || c.Prefetch > MaxPrefetch:
 		return bad("Prefetch is %d; use 1 to %d batches", c.Prefetch, MaxPrefetch)
-	case c.MaxFileBytes != 0 && c.MaxFileBytes < 1<<20:
-		return bad("MaxFileBytes is %d; use at least 1 MiB, or 0 for no bound", c.MaxFileBytes)
 	case c.MaxTypes < 0:
 		return bad("MaxTypes is %d; use 0 for no bound", c.MaxTypes)
 	}
 	for _, d := range []struct {
 		name string
 		d    time.Duration
-	}{{"Lease", c.Lease}, {"Linger", c.Linger}, {"GapTimeout", c.GapTimeout}, {"IdleTimeout", c.IdleTimeout}, {"Retention", c.Retention},
-		{"DedupeWindow", c.DedupeWindow}} {
+	}{{"Lease", c.Lease}, {"Linger", c.Linger}, {"GapTimeout", c.GapTimeout}, {"IdleTimeout", c.IdleTimeout}, {"Retention", c.Retention}} {
 		if d.d <= 0 {
 			return bad("%s is %v; use a positive duration", d.name, d.d)
 		}
@@ -258,7 +196,11 @@ func (c Config) validate() error {
 	if c.Lease < lock.MinLease {
 		return bad("Lease is %v; use at least %v", c.Lease, lock.MinLease)
 	}
-	return ValidateTypes(c.Types)
+	return errors.Join(c.To.validate(), ValidateTypes(c.Types))
+}
+
+func bad(format string, args ...any) error {
+	return fmt.Errorf("%w: %s", ErrConfig, fmt.Sprintf(format, args...))
 }
 
 // ValidateTypes checks the names and patterns of Config.Types, as New does.

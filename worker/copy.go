@@ -33,23 +33,21 @@ type CopyReport struct {
 // copies, and has the registry name the new place, where workers go on. Until then workers of the
 // type stand by, except while older files are copied, and go on here if Copy fails. What was copied
 // by then is not copied again. The files that are here stay as they are, but workers refuse them
-// afterwards. Of cfg, Queue, Locker, Dir, Lease, Storage and Logger are used.
+// afterwards. Of cfg, Queue, Locker, To (Files, of which
+// Dir and Storage), Lease and Logger are used.
 func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyReport, error) {
-	cfg.Types, cfg.AllTypes = []string{typ}, false
-	there := cfg
-	there.Dir, there.Storage.FS = o.Dir, o.FS
-	from, err := New(cfg)
+	from, err := newRewriter(cfg, typ, func(*Files) {})
 	if err != nil {
 		return nil, err
 	}
-	to, err := New(there)
+	to, err := newRewriter(cfg, typ, func(f *Files) { f.Dir, f.Storage.FS = o.Dir, o.FS })
 	if err != nil {
 		return nil, err
 	}
-	if err := storage.CheckDirectory(o.Dir, there.Storage); err != nil {
+	if err := storage.CheckDirectory(o.Dir, to.dest.Storage); err != nil {
 		return nil, err
 	}
-	m := &move{from: &from.replica, to: &to.replica, typ: typ, o: o, r: &CopyReport{}, done: map[string]bool{}}
+	m := &move{from: from, to: to, typ: typ, o: o, r: &CopyReport{}, done: map[string]bool{}}
 	entry, known, err := cfg.Queue.RegistryEntry(ctx, typ)
 	switch {
 	case err != nil:
@@ -61,7 +59,7 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyRepo
 		return m.r, nil
 	}
 	// A type whose files are elsewhere is told before anything is copied.
-	if err := storage.CheckRegistered(cfg.Storage.FS, cfg.Dir, typ, storageEntry(entry)); err != nil {
+	if err := storage.CheckRegistered(from.dest.Storage.FS, from.dest.Dir, typ, storageEntry(entry)); err != nil {
 		return nil, err
 	}
 	// Most of it without the lock. Files that are sealed do not change.
@@ -115,7 +113,7 @@ func (m *move) seal(ctx context.Context, lease *lock.Lease) error {
 		if err != nil {
 			return err
 		}
-		return storage.CheckRegistered(m.from.cfg.Storage.FS, m.from.cfg.Dir, m.typ, entry)
+		return storage.CheckRegistered(m.from.dest.Storage.FS, m.from.dest.Dir, m.typ, entry)
 	}
 	s := &session{pool: m.from, typ: m.typ, lease: lease, log: m.from.log}
 	if err := s.open(ctx); err != nil {
@@ -130,12 +128,12 @@ func (m *move) seal(ctx context.Context, lease *lock.Lease) error {
 
 // chain returns the files of the type at a place, which are checked.
 func (m *move) chain(at *replica) (storage.Chain, error) {
-	chain, err := storage.ReadChain(at.cfg.Storage.FS, at.cfg.Dir, m.typ)
+	chain, err := storage.ReadChain(at.dest.Storage.FS, at.dest.Dir, m.typ)
 	if err != nil {
 		return nil, err
 	}
 	if len(chain) == 0 {
-		return nil, fmt.Errorf("there is no file of type %q in %s: %w", m.typ, at.cfg.Dir, fs.ErrNotExist)
+		return nil, fmt.Errorf("there is no file of type %q in %s: %w", m.typ, at.dest.Dir, fs.ErrNotExist)
 	}
 	if wrong := chain.Check(); len(wrong) > 0 {
 		return nil, wrong[0]
@@ -174,7 +172,7 @@ func (m *move) copySealed(ctx context.Context) error {
 		if m.o.Progress != nil {
 			progress = func(done, total int64) { m.o.Progress(l.Path, done, total) }
 		}
-		copied, err := storage.CopyFile(ctx, m.from.cfg.Storage.FS, l.Path, m.o.FS, m.o.Dir, progress)
+		copied, err := storage.CopyFile(ctx, m.from.dest.Storage.FS, l.Path, m.o.FS, m.o.Dir, progress)
 		if err != nil {
 			return err
 		}

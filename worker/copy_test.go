@@ -32,13 +32,13 @@ func (r *rig) copy(from func(*Config), o CopyOptions) (*CopyReport, error) {
 		r.t.Fatal(err)
 	}
 	defer locker.Close(context.Background())
-	cfg := Config{Queue: r.queue, Locker: locker, Dir: dir, Lease: 5 * time.Second, Storage: storage.Options{FS: r.disk}}
+	cfg := Config{Queue: r.queue, Locker: locker, To: Files{Dir: dir, Storage: storage.Options{FS: r.disk}}, Lease: 5 * time.Second}
 	from(&cfg)
 	return Copy(context.Background(), cfg, typ, o)
 }
 
 // small makes a file of every few messages of publishLarge.
-func small(c *Config) { c.Batch, c.MaxFileBytes = 10, 1<<20 }
+func small(c *Config) { c.Batch = 10; inFiles(func(f *Files) { f.MaxBytes = 1 << 20 })(c) }
 
 // publishLarge publishes n messages of 20 KiB.
 func (r *rig) publishLarge(n int) {
@@ -49,7 +49,7 @@ func (r *rig) publishLarge(n int) {
 func inThe(s slots.Store) func(*Config) {
 	return func(c *Config) {
 		fsys := slots.New(context.Background(), s)
-		c.Dir, c.Storage = fsys.Dir(), storage.Options{FS: fsys}
+		c.To = Files{Dir: fsys.Dir(), Storage: storage.Options{FS: fsys}}
 		small(c)
 	}
 }

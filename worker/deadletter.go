@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// Messages that do not get into the file, because Config.Filter or the file refuses them. Each
+// Messages that do not get into the file, because Files.Filter or the file refuses them. Each
 // leaves a skip entry in the file, so that its number counts there, and becomes a dead letter:
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint

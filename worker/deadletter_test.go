@@ -44,7 +44,7 @@ func (r *rig) inFile() (got []string, skipped int) {
 func TestFilteredMessagesAreSkippedAndBuried(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
-		filter := func(c *Config) { c.Filter = no7 }
+		filter := inFiles(func(f *Files) { f.Filter = no7 })
 		p := r.start(func(c *Config) { c.UntilEmpty = true; filter(c) })
 		if err := p.end(); err != nil {
 			t.Fatal(err)
@@ -79,7 +79,7 @@ func dieBeforeBurying(t *testing.T, r *rig) {
 		}
 		return queuetest.Fault{}
 	})
-	p := r.start(func(c *Config) { c.Filter = no7 })
+	p := r.start(inFiles(func(f *Files) { f.Filter = no7 }))
 	time.Sleep(time.Second)
 	p.cancel()
 	<-p.done
@@ -106,7 +106,7 @@ func TestSkippedMessageIsBuriedByTheNextHolderBehindACheckpoint(t *testing.T) {
 			}
 			return queuetest.Fault{}
 		})
-		limit := func(c *Config) { c.Filter, c.MaxFileBytes = no7, 1<<20 }
+		limit := inFiles(func(f *Files) { f.Filter, f.MaxBytes = no7, 1<<20 })
 		p := r.start(limit)
 		time.Sleep(time.Second)
 		p.cancel()
@@ -138,7 +138,10 @@ func TestMessageThatWasPutAsideIsPutAsideAgain(t *testing.T) {
 				}
 				r.put(7, 1, 2, 3, 4, 5)
 				r.insert(msgs...)
-				p := r.start(func(c *Config) { c.Filter, c.OnError, c.IdleTimeout = no7, DeadLetter, time.Hour })
+				p := r.start(func(c *Config) {
+					c.OnError, c.IdleTimeout = DeadLetter, time.Hour
+					inFiles(func(f *Files) { f.Filter = no7 })(c)
+				})
 				time.Sleep(5 * time.Second)
 				switch name {
 				case "the next session": // which finds no checkpoint
@@ -196,12 +199,12 @@ func TestRefusedMessagesUnderFaultsAreNotLost(t *testing.T) {
 		})
 		for range 20 {
 			r.publish(typ, 100)
-			p := r.start(func(c *Config) { c.Filter, c.Batch = no7, 10 })
+			p := r.start(func(c *Config) { c.Batch = 10; inFiles(func(f *Files) { f.Filter = no7 })(c) })
 			time.Sleep(300 * time.Millisecond)
 			p.cancel()
 			<-p.done
 		}
-		if err := r.drain(func(c *Config) { c.Filter = no7 }); err != nil {
+		if err := r.drain(inFiles(func(f *Files) { f.Filter = no7 })); err != nil {
 			t.Fatal(err)
 		}
 		got, skipped := r.inFile()
@@ -307,13 +310,13 @@ func TestPanickingFilterBlocksOrPutsAside(t *testing.T) {
 			}
 			return nil
 		}
-		p := r.start(func(c *Config) { c.Filter = boom })
+		p := r.start(inFiles(func(f *Files) { f.Filter = boom }))
 		time.Sleep(time.Minute)
 		p.stop()
 		if r.pending() == 0 || len(r.letters()) > 0 || !strings.Contains(r.log.String(), "deadletter_test.go") {
 			t.Errorf("%d pending, %d letters; the log must show where", r.pending(), len(r.letters()))
 		}
-		if err := r.drain(func(c *Config) { c.Filter, c.OnError = boom, DeadLetter }); err != nil {
+		if err := r.drain(func(c *Config) { c.OnError = DeadLetter; inFiles(func(f *Files) { f.Filter = boom })(c) }); err != nil {
 			t.Fatal(err)
 		}
 		got, _ := r.inFile()

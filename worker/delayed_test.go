@@ -38,7 +38,7 @@ func (r *rig) rotate() {
 	r.t.Helper()
 	r.insert(queue.Message{Type: typ, ID: queue.NewID(epoch, 99, 1), Payload: []byte(pad + strings.Repeat("x", 1<<20))})
 	before := len(r.generations(typ))
-	r.mustDrain(func(c *Config) { c.MaxFileBytes = 1 << 20 })
+	r.mustDrain(inFiles(func(f *Files) { f.MaxBytes = 1 << 20 }))
 	if n := len(r.generations(typ)); n != before+1 {
 		r.t.Fatalf("%d files, want one more than %d", n, before)
 	}
@@ -193,7 +193,7 @@ func TestDelayedMessageThatIsPromotedAgainIsACopy(t *testing.T) {
 func TestDelayedMessageThatWasPutAsideIsNotInTheFile(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.insert(promoted(7, 1, time.Hour, 1, 17))
-		r.mustDrain(func(c *Config) { c.Filter = no7 })
+		r.mustDrain(inFiles(func(f *Files) { f.Filter = no7 }))
 		large := promoted(7, 2, time.Hour, 1, 18)
 		large.Headers["k"] = strings.Repeat("v", storage.MaxHeaders)
 		r.queue.Queue.(*queuetest.Memory).Plant(typ, large)

@@ -45,16 +45,16 @@
 //
 // # Handlers
 //
-// With [Config.Handler] the append stage hands the messages to your code instead:
+// With [Handling] the append stage hands the messages to your code instead:
 //
 //	pool, err := worker.New(worker.Config{
 //		Queue: b.Queue, Locker: b.Locker, Types: []string{"orders"},
-//		Handler: worker.Each(func(ctx context.Context, lease worker.Lease, m queue.Message) error { return ship(ctx, m.Payload) }),
+//		To: worker.Handling{Handler: worker.Each(func(ctx context.Context, lease worker.Lease, m queue.Message) error { return ship(ctx, m.Payload) })},
 //		OnError: worker.DeadLetter,
 //	})
 //
 // Order per producer and one holder at a time are kept; exactly once becomes at least once, as
-// there is no file that refuses copies: Config.Handler says precisely what holds. A Handler gets
+// there is no file that refuses copies: [Handler] says precisely what holds. A Handler gets
 // batches; [Each] makes one of a function for single messages, [Keyed] handles several keys of a
 // type at the same time. What becomes of a message:
 //
@@ -72,7 +72,7 @@
 //
 // # Messages that do not get into a file
 //
-// A file takes all that a publisher of ours can publish. What Config.Filter refuses, or a foreign
+// A file takes all that a publisher of ours can publish. What Files.Filter refuses, or a foreign
 // publisher stored beyond the limits, leaves a skip entry in the file and becomes a dead letter, in
 // this order, so that a crash in between is made up for by the next holder.
 package worker

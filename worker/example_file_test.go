@@ -32,7 +32,9 @@ func payloads(dir string) (all []string) {
 
 // run runs a pool until nothing is pending.
 func run(ctx context.Context, cfg worker.Config) *worker.Pool {
-	cfg.UntilEmpty, cfg.Storage = true, options
+	files := cfg.To.(worker.Files)
+	files.Storage = options
+	cfg.UntilEmpty, cfg.To = true, files
 	pool, err := worker.New(cfg)
 	if err != nil {
 		log.Fatal(err)
@@ -51,7 +53,7 @@ func ExampleNew() {
 	publish(ctx, b, "chair", "table")
 
 	pool, err := worker.New(worker.Config{
-		Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders", "audit-*"}, UntilEmpty: true, Storage: options,
+		Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Storage: options}, Types: []string{"orders", "audit-*"}, UntilEmpty: true,
 	})
 	if err != nil {
 		log.Fatal(err)
@@ -69,7 +71,7 @@ func ExamplePool_Stop() {
 	b, dir, remove := open(ctx)
 	defer remove()
 
-	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, Storage: options})
+	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Storage: options}, Types: []string{"orders"}})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -91,7 +93,7 @@ func ExamplePool_Subscribe() {
 	defer remove()
 	publish(ctx, b, "chair", "table")
 
-	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, UntilEmpty: true, Storage: options})
+	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Storage: options}, Types: []string{"orders"}, UntilEmpty: true})
 	if err != nil {
 		log.Fatal(err)
 	}
@@ -114,7 +116,7 @@ func ExamplePool_Status() {
 	defer remove()
 	publish(ctx, b, "chair", "table")
 
-	pool := run(ctx, worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}})
+	pool := run(ctx, worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir}, Types: []string{"orders"}})
 	for _, t := range pool.Status().Types {
 		fmt.Println(t.Type, t.State, t.Index, filepath.Base(t.Path), "last error:", t.LastError == "")
 	}
@@ -134,7 +136,7 @@ func ExampleConfig_filter() {
 		}
 		return nil
 	}
-	pool := run(ctx, worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, Filter: filter})
+	pool := run(ctx, worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Filter: filter}, Types: []string{"orders"}})
 	fmt.Println(strings.Join(payloads(dir), ", "), "dead:", pool.Stats().Dead)
 	// Output: message: chair, skipped: markup, message: table dead: 1
 }
@@ -156,7 +158,7 @@ func ExampleConfig_idempotencyKey() {
 		}
 	}
 
-	pool := run(ctx, worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, DedupeWindow: time.Hour})
+	pool := run(ctx, worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, DedupeWindow: time.Hour}, Types: []string{"orders"}})
 	fmt.Println(pool.Stats().Repeated, "repeated")
 	fmt.Println(strings.Join(payloads(dir), "\n"))
 	// Output:
@@ -170,7 +172,7 @@ func ExampleRewrite() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)
 	defer remove()
-	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: dir, Types: []string{"orders"}, Storage: options}
+	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir, Storage: options}, Types: []string{"orders"}}
 	for _, order := range []string{"chair", "table", "lamp"} {
 		publish(ctx, b, order)
 		run(ctx, cfg)

@@ -76,7 +76,7 @@ func ExampleEach() {
 		fmt.Println("ship", string(m.Payload))
 		return nil
 	})
-	if err := drain(worker.Config{Handler: ship}, "chair", "table"); err != nil {
+	if err := drain(worker.Config{To: worker.Handling{Handler: ship}}, "chair", "table"); err != nil {
 		fmt.Println(err)
 	}
 	// Output:
@@ -98,7 +98,7 @@ func ExampleHandlerFunc() {
 		}
 		return nil
 	})
-	if err := drain(worker.Config{Handler: save}, "chair", "table", "lamp"); err != nil {
+	if err := drain(worker.Config{To: worker.Handling{Handler: save}}, "chair", "table", "lamp"); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println(len(store), "orders")
@@ -116,7 +116,7 @@ func ExampleKeyed() {
 		orders[customer(m)] = append(orders[customer(m)], string(m.Payload))
 		return nil
 	})
-	if err := drain(worker.Config{Handler: worker.Keyed(customer, 8, note)}, "ann:chair", "bob:lamp", "ann:table"); err != nil {
+	if err := drain(worker.Config{To: worker.Handling{Handler: worker.Keyed(customer, 8, note)}}, "ann:chair", "bob:lamp", "ann:table"); err != nil {
 		fmt.Println(err)
 	}
 	fmt.Println(orders["ann"], orders["bob"])
@@ -132,7 +132,7 @@ func ExamplePermanent() {
 		fmt.Println("ship", string(m.Payload))
 		return nil
 	})
-	if err := drain(worker.Config{Handler: ship, OnError: worker.DeadLetter}, "chair", "", "table"); err != nil {
+	if err := drain(worker.Config{To: worker.Handling{Handler: ship}, OnError: worker.DeadLetter}, "chair", "", "table"); err != nil {
 		fmt.Println(err)
 	}
 	// Output:
@@ -150,7 +150,7 @@ func ExampleMiddleware() {
 		})
 	}
 	ship := worker.Each(func(context.Context, worker.Lease, queue.Message) error { return nil })
-	if err := drain(worker.Config{Handler: ship, Use: []worker.Middleware{counted}}, "chair", "table"); err != nil {
+	if err := drain(worker.Config{To: worker.Handling{Handler: ship, Use: []worker.Middleware{counted}}}, "chair", "table"); err != nil {
 		fmt.Println(err)
 	}
 	// Output: 2 messages of type orders handled, error: <nil>
@@ -168,7 +168,7 @@ func ExampleOnError() {
 		return nil
 	})
 	err := drain(worker.Config{
-		Handler: ship, OnError: worker.DeadLetter, MaxAttempts: 3, // worker.Block would try for ever
+		To: worker.Handling{Handler: ship}, OnError: worker.DeadLetter, MaxAttempts: 3, // worker.Block would try for ever
 		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond, // default to a second and a minute
 	}, "chair", "table", "lamp")
 	if err != nil {
@@ -197,7 +197,7 @@ func ExampleBatchError() {
 		}
 		return nil
 	})
-	if err := drain(worker.Config{Handler: insert, OnError: worker.DeadLetter}, "chair", "", "table"); err != nil {
+	if err := drain(worker.Config{To: worker.Handling{Handler: insert}, OnError: worker.DeadLetter}, "chair", "", "table"); err != nil {
 		fmt.Println(err)
 	}
 	// Output:

@@ -40,23 +40,23 @@ type fileSink struct{ *session }
 // open opens the file with the token as epoch. A file that has seen a higher epoch (the lock's
 // collection was restored or dropped) raises the token: the file is the judge.
 func (s *session) open(ctx context.Context) error {
-	cfg := &s.pool.cfg
+	cfg, dest := &s.pool.cfg, &s.pool.dest
 	token := s.lease.Token()
 	reasons := 0 // bytes of them
 	for attempt := 1; ; attempt++ {
-		s.ledger = ledger.New(ledger.Options{GapTimeout: cfg.GapTimeout, DedupeWindow: cfg.DedupeWindow, Now: time.Now, Sweep: s.sweeps.Load})
+		s.ledger = ledger.New(ledger.Options{GapTimeout: cfg.GapTimeout, DedupeWindow: dest.DedupeWindow, Now: time.Now, Sweep: s.sweeps.Load})
 		seenAt, err := s.seenAt(ctx)
 		if err != nil {
 			return err
 		}
 		s.ledger.SetClock(seenAt)
-		o := cfg.Storage
+		o := dest.Storage
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = fileHolder(s.pool.instance)
 		o.Empty = s.ledger.State()
 		o.Restore = func(state []byte) error {
 			if err := s.ledger.Restore(state); err != nil {
-				return fmt.Errorf("the newest file of type %q in %s: %w", s.typ, cfg.Dir, err)
+				return fmt.Errorf("the newest file of type %q in %s: %w", s.typ, dest.Dir, err)
 			}
 			return nil
 		}
@@ -72,12 +72,12 @@ func (s *session) open(ctx context.Context) error {
 			}
 			if err == nil && s.ledger.Growth() > maxReplay { // rule: what no worker writes takes no worker's memory
 				err = fmt.Errorf("%w: type %q: the newest file in %s has more than %d producers and gaps behind its last checkpoint: workers write one for every %d. "+
-					"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, cfg.Dir, maxReplay, maxGrowth)
+					"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, dest.Dir, maxReplay, maxGrowth)
 			}
 			return err
 		}
 		s.reasons, reasons = map[queue.ID]string{}, 0
-		w, err := storage.Open(ctx, cfg.Dir, s.typ, uint64(token), o)
+		w, err := storage.Open(ctx, dest.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
 			s.ledger.Recall(s.pool.files.recalled(s.typ))
@@ -150,7 +150,7 @@ func (s *session) checkpointed() {
 
 // rotate goes on in a new file if this one has reached its limits. The ledger goes with it.
 func (s *session) rotate(ctx context.Context) error {
-	limit := s.pool.cfg.MaxFileBytes
+	limit := s.pool.dest.MaxBytes
 	full := limit > 0 && s.writer().Size() >= limit
 	if !full && !s.writer().RotateDue() {
 		return nil

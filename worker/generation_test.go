@@ -76,7 +76,7 @@ func (r *rig) completeChain(typ string) {
 func TestSizeLimit(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		pad := strings.Repeat("x", 2000)
-		limit := func(c *Config) { c.MaxFileBytes, c.Batch = 1<<20, 50 }
+		limit := func(c *Config) { c.Batch = 50; inFiles(func(f *Files) { f.MaxBytes = 1 << 20 })(c) }
 		var calls atomic.Int64
 		r.disturb(func(op queuetest.Op, k int) queuetest.Fault {
 			if n := calls.Add(1); op == queuetest.OpAck && n%3 == 0 {
@@ -128,7 +128,7 @@ func TestRewrite(t *testing.T) {
 				t.Fatal(err)
 			}
 			defer locker.Close(context.Background())
-			return Rewrite(context.Background(), Config{Queue: r.queue, Locker: locker, Dir: dir, Storage: storage.Options{FS: r.disk, Compress: true}}, typ, o)
+			return Rewrite(context.Background(), Config{Queue: r.queue, Locker: locker, To: Files{Dir: dir, Storage: storage.Options{FS: r.disk, Compress: true}}}, typ, o)
 		}
 		report, err := rewrite(RewriteOptions{})
 		if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// handlerSink hands the messages to Config.Handler.
+// handlerSink hands the messages to the Handler.
 type handlerSink struct {
 	*session
 	handler Handler

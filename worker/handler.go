@@ -13,13 +13,26 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Handler handles messages of a type, in the place of the file. See Config.Handler for what is
-// promised and what is not.
+// Handler handles messages of a type, in the place of the file. What holds:
+//
+//   - One pool at a time handles a type, as long as its lease holds. A holder that is paused beyond its lease does not know
+//     that it has a successor: Lease.Token tells them apart wherever the effects go.
+//   - Every message is handled at least once: it is acknowledged after Handle has returned nil for it, or put aside
+//     (OnError). After a crash, a lost lease, a lost acknowledgement, or an error of a batch, messages are handled again. What must not
+//     happen twice the handler has to recognise by the message's ID: within a producer number, N counts
+//     1, 2, 3 … (Each, Keyed: the order holds per producer and, with Keyed, per key). Messages with the same idempotency key are
+//     all handled.
+//   - Messages of a producer are handled in order, and a session handles none of them twice; what it has handled is not
+//     known to the next session, as there is no file to keep it.
+//   - Without a file nobody knows what an earlier session had handled. So a message whose predecessor is missing waits until
+//     another look at the whole backlog has shown that it is not there, and is handled then: one that was lost, by
+//     a server or an operator, is not noticed as it would be with a file. Config.GapTimeout does not apply.
+//   - A stop finishes the batch that is being handled, and does not wait for one that fails.
 type Handler interface {
 	// Handle handles msgs, which are of one type and in order, and returns nil when all of them are
 	// handled: then they are acknowledged. After an error they are handed over again, all of them
 	// or in smaller batches, unless the error is a *BatchError, which tells what became of each.
-	// ctx ends when the lease is lost, with that as cause, and with Config.Timeout. A panic counts
+	// ctx ends when the lease is lost, with that as cause, and with Handling.Timeout. A panic counts
 	// as an error.
 	//
 	// The messages are the handler's; the slice is not, beyond the call.
@@ -48,7 +61,7 @@ type Lease interface {
 
 var _ Lease = (*lock.Lease)(nil)
 
-// Middleware wraps a Handler, see Config.Use. One that undoes what was done when Handle fails, by
+// Middleware wraps a Handler, see Handling.Use. One that undoes what was done when Handle fails, by
 // rolling a transaction back for example, must not return a *BatchError as it got it, which would
 // say that some messages are handled: it wraps it, as in fmt.Errorf("rolled back: %w", err). The
 // batch is then divided, and every part is a transaction of its own.

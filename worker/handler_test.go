@@ -45,7 +45,7 @@ func (r *record) handler() Handler {
 // handle configures a replica with a handler.
 func handle(h Handler, more ...func(*Config)) func(*Config) {
 	return func(c *Config) {
-		c.Dir, c.Handler = "", h
+		c.To = Handling{Handler: h}
 		for _, f := range more {
 			f(c)
 		}
@@ -599,7 +599,7 @@ func TestTimeoutOfAHandler(t *testing.T) {
 				rec.add(m)
 				return nil
 			}))
-			if err := r.drain(handle(h, deadLetters, func(c *Config) { c.Timeout = 3 * time.Second })); err != nil {
+			if err := r.drain(handle(h, deadLetters, func(c *Config) { c.To = Handling{Handler: h, Timeout: 3 * time.Second} })); err != nil {
 				t.Fatal(err)
 			}
 			if l := r.letters(); len(l) != 1 || !strings.Contains(l[0].Reason, "Timeout of 3s") {
@@ -630,7 +630,7 @@ func TestMiddlewareAndEvents(t *testing.T) {
 		var rec record
 		var events []string
 		if err := r.drain(handle(rec.handler(), func(c *Config) {
-			c.Use = []Middleware{named("outer"), named("inner")}
+			c.To = Handling{Handler: rec.handler(), Use: []Middleware{named("outer"), named("inner")}}
 			c.Events = func(e Event) {
 				if e.Type != typ || e.Token == 0 {
 					t.Errorf("event %+v", e)
@@ -679,7 +679,7 @@ func TestWrappedBatchErrorPromisesNothing(t *testing.T) {
 			tx.add(m)
 			return nil
 		})
-		if err := r.drain(handle(h, deadLetters, func(c *Config) { c.Use = []Middleware{transaction} })); err != nil {
+		if err := r.drain(handle(h, deadLetters, func(c *Config) { c.To = Handling{Handler: h, Use: []Middleware{transaction}} })); err != nil {
 			t.Fatal(err)
 		}
 		r.settledInOrder(committed.all())

@@ -30,7 +30,7 @@ func (r *rig) publishKeyed(payload string, keys ...string) {
 
 func TestOfMessagesWithOneKeyOneIsAppended(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		window := func(c *Config) { c.DedupeWindow = time.Hour; c.UntilEmpty = true }
+		window := func(c *Config) { c.UntilEmpty = true; inFiles(func(f *Files) { f.DedupeWindow = time.Hour })(c) }
 		r.publishKeyed("first", "a", "b", "a")
 		p := r.start(window)
 		if err := p.end(); err != nil {
@@ -62,7 +62,7 @@ func TestOfMessagesWithOneKeyOneIsAppended(t *testing.T) {
 // A backlog that waited for longer than the window is judged by when its messages were published.
 func TestKeysAreComparedByPublishTimes(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		window := func(c *Config) { c.DedupeWindow = time.Hour; c.UntilEmpty = true }
+		window := func(c *Config) { c.UntilEmpty = true; inFiles(func(f *Files) { f.DedupeWindow = time.Hour })(c) }
 		r.publishKeyed("0:00", "drained at once")
 		if err := r.drain(window); err != nil {
 			t.Fatal(err)
@@ -102,14 +102,14 @@ func keysAcrossDeaths(r *rig) (got []string, keys int) {
 			}
 			return queuetest.Fault{}
 		})
-		p := r.start(func(c *Config) { c.MaxFileBytes, c.Batch = 1<<20, 40 })
+		p := r.start(func(c *Config) { c.Batch = 40; inFiles(func(f *Files) { f.MaxBytes = 1 << 20 })(c) })
 		time.Sleep(10 * time.Second)
 		p.cancel()
 		<-p.done
 	}
 	r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
 	drain := func() {
-		if err := r.drain(func(c *Config) { c.MaxFileBytes = 1 << 20 }); err != nil {
+		if err := r.drain(inFiles(func(f *Files) { f.MaxBytes = 1 << 20 })); err != nil {
 			r.t.Fatal(err)
 		}
 	}
@@ -175,7 +175,7 @@ func TestSecondMessageLeavesNoGap(t *testing.T) {
 func TestDeadLetterDoesNotOccupyItsKey(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publishKeyed("ends in", "7")
-		if err := r.drain(func(c *Config) { c.Filter = no7 }); err != nil {
+		if err := r.drain(inFiles(func(f *Files) { f.Filter = no7 })); err != nil {
 			t.Fatal(err)
 		}
 		if n := len(r.letters()); n != 1 {
@@ -206,7 +206,7 @@ func TestSkipEntryBehindAGapDeclaresIt(t *testing.T) {
 		if err := r.queue.Queue.Insert(context.Background(), typ, []queue.Message{m}); err != nil {
 			t.Fatal(err)
 		}
-		if err := r.drain(func(c *Config) { c.Filter = no7 }); err != nil {
+		if err := r.drain(inFiles(func(f *Files) { f.Filter = no7 })); err != nil {
 			t.Fatal(err)
 		}
 		if got, skipped := r.inFile(); len(got) != 1 || skipped != 2 { // inFile audits

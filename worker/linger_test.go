@@ -42,7 +42,7 @@ func (c *costly) created() int {
 // keepsFiles makes a pool keep its files in c.
 func (c *costly) keepsFiles(cfg *Config) {
 	fsys := slots.New(context.Background(), slots.Observe(c, func(slots.Request) {}))
-	cfg.Dir, cfg.Storage = fsys.Dir(), storage.Options{FS: fsys}
+	cfg.To = Files{Dir: fsys.Dir(), Storage: storage.Options{FS: fsys}}
 }
 
 // lags are how long messages were published before they became durable. All are of one publisher, and so in order.

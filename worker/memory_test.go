@@ -199,7 +199,8 @@ func TestFilesShareTheMemory(t *testing.T) {
 			return nil
 		}}
 		p := r.start(func(c *Config) {
-			c.Queue, c.Types, c.UntilEmpty, c.Storage = q, names, true, storage.Options{FS: tap}
+			c.Queue, c.Types, c.UntilEmpty = q, names, true
+			inFiles(func(f *Files) { f.Storage.FS = tap })(c)
 			c.Events = func(e Event) {
 				if e.Kind == Committed {
 					durable.Add(int64(e.Messages) * int64((&queue.Message{Payload: q.payload}).Size()))

@@ -37,7 +37,7 @@ type Observation struct {
 	Err      error // nil: done
 }
 
-// Trace is called for every batch on its way into a file, see Config.Trace: before the
+// Trace is called for every batch on its way into a file, see Files.Trace: before the
 // batch is written, and what it returns, unless that is nil, when the batch is durable (nil) or may
 // not be, and why: a lost lease, a full disk, another writer's fence. Batches that share an fsync
 // are open at the same time. Of one type there is one call at a time. msgs is for reading, during

@@ -62,11 +62,11 @@ func New(cfg Config) (*Pool, error) {
 		served: make(map[string]bool),
 	}
 	p.rebalancer = newRebalancer(&p.replica)
-	if cfg.Handler != nil {
-		p.handler = withTimeout(cfg.Handler, cfg.Timeout)
-		for _, wrap := range slices.Backward(cfg.Use) {
-			p.handler = wrap(p.handler)
-		}
+	switch to := cfg.To.(type) {
+	case Files:
+		p.dest = to
+	case Handling:
+		p.handler = to.handler()
 	}
 	if cfg.MaxTypes > 0 {
 		p.slots = semaphore.NewWeighted(int64(cfg.MaxTypes))

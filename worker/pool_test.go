@@ -109,6 +109,15 @@ type runningPool struct {
 	locker *lock.Locker
 }
 
+// inFiles changes what a configuration says about files.
+func inFiles(change func(*Files)) func(*Config) {
+	return func(c *Config) {
+		f := c.To.(Files)
+		change(&f)
+		c.To = f
+	}
+}
+
 // start starts a worker replica; change adjusts its configuration.
 func (r *rig) start(change func(*Config)) *runningPool {
 	r.t.Helper()
@@ -118,8 +127,7 @@ func (r *rig) start(change func(*Config)) *runningPool {
 		r.t.Fatal(err)
 	}
 	log := zerolog.New(&r.log)
-	cfg := Config{Queue: r.queue, Locker: locker, Dir: dir, Types: []string{typ}, Lease: 5 * time.Second, Logger: &log,
-		Storage: storage.Options{FS: r.disk}}
+	cfg := Config{Queue: r.queue, Locker: locker, To: Files{Dir: dir, Storage: storage.Options{FS: r.disk}}, Types: []string{typ}, Lease: 5 * time.Second, Logger: &log}
 	if change != nil {
 		change(&cfg)
 	}
@@ -408,7 +416,7 @@ func unackedAtPowerLoss(r *rig, change func(*Config)) (missing int) {
 	if err := r.drain(func(c *Config) {
 		c.Queue = ackWatch{r.queue, check}
 		c.Batch = 50
-		c.Storage.FS = slow
+		inFiles(func(f *Files) { f.Storage.FS = slow })(c)
 		if change != nil {
 			change(c)
 		}
@@ -534,7 +542,7 @@ func TestPausedHolderIsFencedByTheFile(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		zombie := r.start(func(c *Config) { c.Storage.FS, c.Locker = tap, locker })
+		zombie := r.start(func(c *Config) { c.Locker = locker; inFiles(func(f *Files) { f.Storage.FS = tap })(c) })
 		<-paused
 		frozen.Store("at", time.Since(began))
 		r.locks.Edit(typ, func(rec *lock.Record) bool { rec.Hold = nil; rec.Version = lock.NewVersion(); return true })
@@ -807,7 +815,7 @@ func TestDiskErrorsLoseNothing(t *testing.T) {
 					}
 					return nil
 				}}
-				p := r.start(func(c *Config) { c.Storage.FS = tap; c.Batch = 50 })
+				p := r.start(func(c *Config) { c.Batch = 50; inFiles(func(f *Files) { f.Storage.FS = tap })(c) })
 				for range 20 {
 					r.publish(typ, 100)
 					time.Sleep(time.Second)
@@ -868,14 +876,19 @@ func TestConfigErrorsSayWhatToDo(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer locker.Close(context.Background())
-	good := Config{Queue: q, Locker: locker, Dir: "d", Types: []string{"t"}}
+	good := Config{Queue: q, Locker: locker, To: Files{Dir: "d"}, Types: []string{"t"}}
 	for _, c := range []struct {
 		change func(*Config)
 		words  string
 	}{
 		{func(c *Config) { c.Queue = nil }, "Queue"},
 		{func(c *Config) { c.Locker = nil }, "Locker"},
-		{func(c *Config) { c.Dir = "" }, "directory"},
+		{func(c *Config) { c.To = nil }, "use Files"},
+		{func(c *Config) { c.To = Files{} }, "directory"},
+		{func(c *Config) { c.To = Files{Dir: "d", MaxBytes: 1} }, "MaxBytes"},
+		{func(c *Config) { c.To = Files{Dir: "d", DedupeWindow: -1} }, "DedupeWindow"},
+		{func(c *Config) { c.To = Handling{} }, "Handler"},
+		{func(c *Config) { c.To = Handling{Handler: new(record).handler(), Timeout: -1} }, "Timeout"},
 		{func(c *Config) { c.Types = nil }, "no type"},
 		{func(c *Config) { c.Types = []string{"T"} }, `"T"`},
 		{func(c *Config) { c.Types = []string{"["} }, "malformed"},

@@ -97,7 +97,7 @@ func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool
 // here is the entry of a file in the place of this pool.
 func (r registry) here(e storage.Entry) queue.RegistryEntry {
 	f := queueFile(e)
-	f.Place = Place(r.pool.cfg.Storage.FS, r.pool.cfg.Dir)
+	f.Place = Place(r.pool.dest.Storage.FS, r.pool.dest.Dir)
 	return f
 }
 

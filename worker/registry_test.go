@@ -131,7 +131,8 @@ func TestTheRegistryKnowsBeforeAMessageIsGone(t *testing.T) {
 		w := &witness{Queue: r.queue, left: map[queue.ID]uint64{}}
 		pad := strings.Repeat("x", 2000)
 		p := r.start(func(c *Config) {
-			c.Queue, c.Filter, c.MaxFileBytes, c.Batch = twice{w}, no7, 1<<20, 50
+			c.Queue, c.Batch = twice{w}, 50
+			inFiles(func(f *Files) { f.Filter, f.MaxBytes = no7, 1<<20 })(c)
 		})
 		for range 10 {
 			r.publishWith(typ, 200, func(i int) string { return fmt.Sprintf("%s %d", pad, i) })
@@ -236,7 +237,7 @@ func TestFailedSessionTellsTheRegistry(t *testing.T) {
 			}
 			return queuetest.Fault{}
 		})
-		p := r.start(func(c *Config) { c.Storage.FS = tap })
+		p := r.start(inFiles(func(f *Files) { f.Storage.FS = tap }))
 		r.publish(typ, 10)
 		time.Sleep(time.Second)
 		if f, _, err := r.queue.RegistryEntry(t.Context(), typ); err != nil || f.DurableIndex != 0 {
@@ -352,7 +353,7 @@ func TestPoolGoesOnBehindARepair(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer locker.Close(context.Background())
-		cfg := Config{Queue: q, Locker: locker, Dir: dir, Storage: storage.Options{FS: r.disk}}
+		cfg := Config{Queue: q, Locker: locker, To: Files{Dir: dir, Storage: storage.Options{FS: r.disk}}}
 		if report, err := Rewrite(t.Context(), cfg, typ, RewriteOptions{Repair: true, AcceptLoss: true, Wait: time.Minute}); err != nil || report.NextIndex != 10 {
 			t.Fatalf("%+v, %v", report, err)
 		}

@@ -36,6 +36,7 @@ type replica struct {
 	memory        *memory
 	book          *book
 	files         *knownFiles
+	dest          Files // where the files are; nothing with a handler
 	strays        strays
 	subscriptions subscriptions
 }

@@ -21,14 +21,15 @@ type RewriteOptions struct {
 
 // Rewrite writes the newest file of a type anew, as a compaction or a repair, under the type's
 // lock: workers of the type stand by meanwhile and go on in the new file. The old file is sealed
-// and stays. Of cfg, Queue, Locker, Dir, Lease, Storage and Logger are used.
+// and stays. Of cfg, Queue, Locker, To (Files, of which Dir and Storage), Lease and Logger
+// are used.
 //
 // With AcceptLoss, if the registered file is not here, a new one takes its place instead, and the
 // report says what is lost. With Adopt nothing is written anew.
 func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (report *storage.CompactReport, err error) {
-	cfg.Types, cfg.AllTypes = []string{typ}, false
-	cfg.Storage.Salvage, cfg.Storage.AcceptLoss, cfg.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
-	p, err := New(cfg)
+	p, err := newRewriter(cfg, typ, func(f *Files) {
+		f.Storage.Salvage, f.Storage.AcceptLoss, f.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
+	})
 	if err != nil {
 		return nil, err
 	}
@@ -44,6 +45,21 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 		return nil, err
 	}
 	return report, nil
+}
+
+// newRewriter returns a replica that never runs, for one type and its files as change leaves them.
+func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) {
+	files, ok := cfg.To.(Files)
+	if !ok {
+		return nil, bad("To is not Files; name the directory of the files")
+	}
+	change(&files)
+	cfg.To, cfg.Types, cfg.AllTypes = files, []string{typ}, false
+	p, err := New(cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &p.replica, nil
 }
 
 // rewrite does what needs the lock.

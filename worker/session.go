@@ -39,7 +39,7 @@ type session struct {
 	refused []queue.DeadLetter  // append stage: what is to be buried; all but those with reasonReused have skip entries in the file
 	reasons map[queue.ID]string // of the skip entries that were behind the last checkpoint when the file was opened
 
-	traced []func(error) // append stage: what Config.Trace has returned, to be called when they end
+	traced []func(error) // append stage: what Files.Trace has returned, to be called when they end
 
 	keysFull bool // append stage: it was said that keys are forgotten early
 

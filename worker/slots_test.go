@@ -66,7 +66,7 @@ func TestReplicasThatShareNoDisk(t *testing.T) {
 		t.Run(fmt.Sprint(seed), func(t *testing.T) {
 			onRig(t, func(t *testing.T, r *rig) {
 				c := &cluster{r: r, mem: slotstest.NewMem(20_000), rng: rand.New(rand.NewPCG(seed, 1))}
-				limit := func(c *Config) { c.Batch, c.MaxFileBytes = 40, 1<<20 }
+				limit := func(c *Config) { c.Batch = 40; inFiles(func(f *Files) { f.MaxBytes = 1 << 20 })(c) }
 				for range 3 {
 					c.join(limit)
 				}
@@ -135,7 +135,7 @@ func (c *cluster) draw(n int) int {
 
 func (c *cluster) uses(cfg *Config, s slots.Store) {
 	fsys := slots.New(context.Background(), s)
-	cfg.Dir, cfg.Storage = fsys.Dir(), storage.Options{FS: fsys}
+	cfg.To = Files{Dir: fsys.Dir(), Storage: storage.Options{FS: fsys}}
 }
 
 func (c *cluster) join(change func(*Config)) {

@@ -153,7 +153,7 @@ func TestStatusTellsWhatIsStuck(t *testing.T) {
 		slow.stop()
 
 		hung := make(chan struct{})
-		p := r.start(func(c *Config) { c.Filter = func(queue.Message) error { <-hung; return nil } })
+		p := r.start(inFiles(func(f *Files) { f.Filter = func(queue.Message) error { <-hung; return nil } }))
 		r.publish(typ, 1)
 		time.Sleep(30 * time.Minute)
 		if got := p.Status().of(t, typ); !got.Stuck {

@@ -210,11 +210,10 @@ func TestHandlerPassesSpoiledMessages(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		var handled []string
 		handler := func(c *Config) {
-			c.Dir = ""
-			c.Handler = Each(func(_ context.Context, _ Lease, m queue.Message) error {
+			c.To = Handling{Handler: Each(func(_ context.Context, _ Lease, m queue.Message) error {
 				handled = append(handled, string(m.Payload))
 				return nil
-			})
+			})}
 		}
 		r.put(1, 1, 2, 3)
 		r.spoil(badHeader, 2)

@@ -63,7 +63,7 @@ func (c *clocked) note(n int) {
 // fencepostWindow drains at least a window and stops. What it took is counted in drained.
 func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
-	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Types: []string{typ}, Events: func(e worker.Event) {
+	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir}, Types: []string{typ}, Events: func(e worker.Event) {
 		if e.Kind == worker.Committed {
 			c.note(e.Messages)
 		}

@@ -153,7 +153,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 			return nil, err
 		}
 	}
-	end, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Types: []string{oneType}, UntilEmpty: true})
+	end, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir}, Types: []string{oneType}, UntilEmpty: true})
 	if err == nil {
 		err = end.Run(ctx)
 	}

@@ -55,7 +55,7 @@ func (b *bench) startReplica(ctx context.Context, p *place, types []string, even
 	}
 	locker, err := lock.New(store, lock.Options{})
 	if err == nil {
-		r.pool, err = worker.New(worker.Config{Queue: q, Locker: locker, Dir: p.Dir, Types: types, Events: events})
+		r.pool, err = worker.New(worker.Config{Queue: q, Locker: locker, To: worker.Files{Dir: p.Dir}, Types: types, Events: events})
 	}
 	if err != nil {
 		return nil, errors.Join(err, closeAll(locker))

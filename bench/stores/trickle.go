@@ -38,7 +38,7 @@ func (b *bench) measureTrickle(ctx context.Context, k *kind, linger time.Duratio
 	}
 	defer func() { err = errors.Join(err, publisher.Close(context.WithoutCancel(ctx))) }()
 	d := &delays{begin: time.Now()}
-	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Storage: storage.Options{FS: p.FS},
+	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir, Storage: storage.Options{FS: p.FS}},
 		Types: []string{oneType}, Linger: linger, Events: d.note})
 	if err != nil {
 		return t, err

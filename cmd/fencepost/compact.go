@@ -130,14 +130,14 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 		defer p.clear()
 	}
 	err = withBackend(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
-		cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: f.dir, Lease: f.lease,
-			Storage: storage.Options{Compress: f.compress, AllowOverlay: f.overlay}}
+		files := worker.Files{Dir: f.dir, Storage: storage.Options{Compress: f.compress, AllowOverlay: f.overlay}}
 		if f.files.place != nil {
 			if err := f.files.place.Probe(ctx); err != nil {
 				return err
 			}
-			cfg.Storage.FS = f.files.place.Until(ctx)
+			files.Storage.FS = f.files.place.Until(ctx)
 		}
+		cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, To: files, Lease: f.lease}
 		report, err = worker.Rewrite(ctx, cfg, f.typ, o)
 		if errors.Is(err, lock.ErrHeld) {
 			return fmt.Errorf("%w; stop the workers of type %s, or ask them to give it back with --wait 1m", err, f.typ)

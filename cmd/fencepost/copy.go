@@ -178,7 +178,9 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 			var errs []error
 			admin := adminFlags{wait: adminWait}
 			for _, typ := range types {
-				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Dir: from.dir, Lease: o.lease, Storage: storage.Options{FS: from.fs(ctx), AllowOverlay: o.overlay}}
+				fsys := from.fs(ctx)
+				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Lease: o.lease,
+					To: worker.Files{Dir: from.dir, Storage: storage.Options{FS: fsys, AllowOverlay: o.overlay}}}
 				opts := worker.CopyOptions{FS: to.fs(ctx), Dir: to.dir, Wait: o.wait}
 				var bar *byteProgress
 				if !o.quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
@@ -186,7 +188,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 					if err != nil {
 						return err
 					}
-					bar = newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(cfg.Storage.FS, path) })
+					bar = newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(fsys, path) })
 					opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
 				}
 				// Files that are being copied are not removed meanwhile.

@@ -206,7 +206,7 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 			return err
 		})
 	}
-	pool, err := newPool(b[0], first, func(c *worker.Config) { c.Use = []worker.Middleware{note} })
+	pool, err := newPool(b[0], first, func(c *worker.Config) { c.To = worker.Handling{Handler: first, Use: []worker.Middleware{note}} })
 	if err != nil {
 		return err
 	}
@@ -247,7 +247,7 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 }
 
 func newPool(b *fencepost.Backend, s *sink, more func(*worker.Config)) (*worker.Pool, error) {
-	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{typ}, Batch: batch, Handler: s, OnError: worker.DeadLetter}
+	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{typ}, Batch: batch, To: worker.Handling{Handler: s}, OnError: worker.DeadLetter}
 	more(&cfg)
 	return worker.New(cfg)
 }

@@ -117,7 +117,7 @@ func TestMalformedSalesAreDeadLetters(t *testing.T) {
 	b := workertest.Backend(t)
 	s := newSink(t, filepath.Join(t.TempDir(), "totals.db"))
 	workertest.Publish(t, b.Queue, typ, "chair 100", "chair", "lamp 20", "lamp x", "chair 3")
-	workertest.Drain(t, b, worker.Config{Handler: s})
+	workertest.Drain(t, b, worker.Config{To: worker.Handling{Handler: s}})
 	workertest.RequireDead(t, b.Queue, typ, "chair", "lamp x")
 	got, err := s.store.load(t.Context(), typ)
 	if err != nil || !maps.Equal(got.Cents, map[string]int64{"chair": 103, "lamp": 20}) || got.Sales != 3 {

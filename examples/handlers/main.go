@@ -118,7 +118,7 @@ func (s *shop) batches(ctx context.Context) error {
 		}
 		return nil
 	})
-	return s.drain(ctx, worker.Config{Handler: insert})
+	return s.drain(ctx, worker.Config{To: worker.Handling{Handler: insert}})
 }
 
 // oneByOne: Each makes a Handler of a function for one message. Middleware around it sees every call.
@@ -138,7 +138,7 @@ func (s *shop) oneByOne(ctx context.Context) error {
 			return err
 		})
 	}
-	return s.drain(ctx, worker.Config{Handler: ship, Use: []worker.Middleware{logged}})
+	return s.drain(ctx, worker.Config{To: worker.Handling{Handler: ship, Use: []worker.Middleware{logged}}})
 }
 
 // byCustomer: Keyed works for several customers at once, and for each of them in order.
@@ -166,7 +166,7 @@ func (s *shop) byCustomer(ctx context.Context) error {
 			return context.Cause(ctx)
 		}
 	})
-	if err := s.drain(ctx, worker.Config{Handler: worker.Keyed(customer, 2, pack)}); err != nil {
+	if err := s.drain(ctx, worker.Config{To: worker.Handling{Handler: worker.Keyed(customer, 2, pack)}}); err != nil {
 		return err
 	}
 	for _, c := range slices.Sorted(maps.Keys(orders)) {
@@ -198,7 +198,7 @@ func (s *shop) failing(ctx context.Context) error {
 		fmt.Fprintf(s.out, "  ship %s, at attempt %d\n", order, tries[order])
 		return nil
 	})
-	cfg := worker.Config{Handler: ship, OnError: worker.DeadLetter, MaxAttempts: 3, Timeout: time.Minute}
+	cfg := worker.Config{To: worker.Handling{Handler: ship, Timeout: time.Minute}, OnError: worker.DeadLetter, MaxAttempts: 3}
 	if err := s.drain(ctx, cfg); err != nil {
 		return err
 	}

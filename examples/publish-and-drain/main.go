@@ -117,9 +117,9 @@ func publish(ctx context.Context, q queue.Queue, stream int, out io.Writer) erro
 func drain(ctx context.Context, b *fencepost.Backend, dir string, out io.Writer) error {
 	pool, err := worker.New(worker.Config{
 		Queue: b.Queue, Locker: b.Locker,
-		Dir: dir, Types: []string{"orders", "audit", "read*"},
+		To:         worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // a container's own layer is good enough for an example
+		Types:      []string{"orders", "audit", "read*"},
 		UntilEmpty: true,
-		Storage:    storage.Options{AllowOverlay: true}, // a container's own layer is good enough for an example
 	})
 	if err != nil {
 		return err

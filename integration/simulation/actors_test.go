@@ -142,19 +142,20 @@ func (p *process) config(locker *lock.Locker) worker.Config {
 	cfg := worker.Config{Queue: p.open(), Locker: locker, Types: w.types, Lease: w.lease, Batch: w.batch, Prefetch: w.prefetch,
 		MaxTypes: w.maxTypes, IdleTimeout: w.idle, OnError: worker.DeadLetter}
 	if w.handlers {
-		cfg.Handler, cfg.MaxAttempts = p.handler(), 1_000_000 // only what is bad for good is put aside
+		cfg.To, cfg.MaxAttempts = worker.Handling{Handler: p.handler()}, 1_000_000 // only what is bad for good is put aside
 	} else {
-		cfg.Dir = w.dir()
-		cfg.Storage = storage.Options{FS: p.files(), CheckpointBatches: w.checkpoint, Compress: w.compress, Holder: storage.Holder{Host: p.host(), PID: int(p.id & 0xffff)}}
-		cfg.Filter = func(m queue.Message) error {
+		files := worker.Files{Dir: w.dir()}
+		files.Storage = storage.Options{FS: p.files(), CheckpointBatches: w.checkpoint, Compress: w.compress, Holder: storage.Holder{Host: p.host(), PID: int(p.id & 0xffff)}}
+		files.Filter = func(m queue.Message) error {
 			if bytes.HasPrefix(m.Payload, []byte("bad ")) {
 				return errBad
 			}
 			return nil
 		}
-	}
-	if w.large {
-		cfg.MaxFileBytes = 1 << 20
+		if w.large {
+			files.MaxBytes = 1 << 20
+		}
+		cfg.To = files
 	}
 	if w.trace != nil {
 		log := zerolog.New(tracer{p}) // a prettier one would iterate over maps, and so take dice from the bubble

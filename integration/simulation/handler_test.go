@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// sink is where the handlers of a type store messages: a destination that keeps the greatest token and the IDs that it has, as Config.Handler
+// sink is where the handlers of a type store messages: a destination that keeps the greatest token and the IDs that it has, as Handler
 // asks for. It is guarded by world.mu.
 type sink struct {
 	token    int64

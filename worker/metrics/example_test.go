@@ -52,7 +52,7 @@ func ExampleNew() {
 	ship := worker.Each(func(context.Context, worker.Lease, queue.Message) error { return nil })
 
 	m := metrics.New()
-	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"orders"}, Handler: ship, UntilEmpty: true, Observe: m.Observe}
+	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"orders"}, To: worker.Handling{Handler: ship}, UntilEmpty: true, Observe: m.Observe}
 	pool, err := worker.New(cfg)
 	if err != nil {
 		log.Fatal(err)

@@ -35,8 +35,7 @@ type world struct {
 func onWorld(t *testing.T, configure func(*worker.Config), f func(t *testing.T, w *world)) {
 	synctest.Test(t, func(t *testing.T) {
 		w := &world{Backend: workertest.Backend(t), Metrics: metrics.New(), registry: prometheus.NewPedanticRegistry(), done: make(chan error, 1)}
-		cfg := worker.Config{Queue: w.Queue, Locker: w.Locker, Types: []string{"orders"}, Dir: "/data", Observe: w.Observe,
-			Storage: storage.Options{FS: storagetest.NewMem(4096)}}
+		cfg := worker.Config{Queue: w.Queue, Locker: w.Locker, Types: []string{"orders"}, To: worker.Files{Dir: "/data", Storage: storage.Options{FS: storagetest.NewMem(4096)}}, Observe: w.Observe}
 		configure(&cfg)
 		pool, err := worker.New(cfg)
 		if err != nil {
@@ -154,7 +153,7 @@ func TestMetricsOfAHandlerThatFails(t *testing.T) {
 			return errors.New("the shop is closed")
 		}
 	})
-	onWorld(t, func(c *worker.Config) { c.Dir, c.Handler = "", handler }, func(t *testing.T, w *world) {
+	onWorld(t, func(c *worker.Config) { c.To = worker.Handling{Handler: handler} }, func(t *testing.T, w *world) {
 		failing = make(chan struct{}) // of the bubble
 		workertest.Publish(t, w.Queue, "orders", "a chair")
 		time.Sleep(20 * time.Second)

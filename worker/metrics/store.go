@@ -8,7 +8,7 @@ import (
 // Store is a prometheus.Collector of the requests to a store of files. Safe for concurrent use.
 //
 //	m := metrics.NewStore()
-//	cfg.Storage.FS = slots.New(ctx, slots.Observe(store, m.Observe))
+//	files.Storage.FS = slots.New(ctx, slots.Observe(store, m.Observe))
 //	registry.MustRegister(m)
 type Store struct {
 	requests *prometheus.CounterVec

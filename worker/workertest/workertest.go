@@ -5,7 +5,7 @@
 //	PlaceOrder(ctx, b.Queue, "a chair")                          // your code publishes …
 //	workertest.RequirePublished(t, b.Queue, "orders", "a chair") // … what it should
 //
-//	stats := workertest.Drain(t, b, worker.Config{Handler: ship}) // your handler gets all there is
+//	stats := workertest.Drain(t, b, worker.Config{To: worker.Handling{Handler: ship}}) // your handler gets all there is
 //	workertest.RequireDead(t, b.Queue, "orders")                  // and could handle it
 //
 // Backend is in memory, SQLite on disk. Both are as good as any other that fencepost.Open returns: Publish, Drain and the checks work
@@ -83,14 +83,18 @@ func Publish(t testing.TB, q queue.PublisherStore, typ string, payloads ...strin
 }
 
 // Drain runs a worker until the queue is empty: of all types, unless cfg names some, into files in a temporary directory,
-// unless cfg has a Handler or a Dir. What fails is tried again after milliseconds, and becomes a dead letter after
+// unless cfg.To says otherwise; Files without a Dir are in one, too. What fails is tried again after milliseconds, and becomes a dead letter after
 // cfg.MaxAttempts; set OnError and RetryMin where that is what you test.
 func Drain(t testing.TB, b *fencepost.Backend, cfg worker.Config) worker.Stats {
 	t.Helper()
 	cfg.Queue, cfg.Locker, cfg.UntilEmpty = b.Queue, b.Locker, true
 	cfg.AllTypes = len(cfg.Types) == 0
-	if cfg.Handler == nil && cfg.Dir == "" {
-		cfg.Dir, cfg.Storage.AllowOverlay = t.TempDir(), true
+	if cfg.To == nil {
+		cfg.To = worker.Files{}
+	}
+	if files, ok := cfg.To.(worker.Files); ok && files.Dir == "" {
+		files.Dir, files.Storage.AllowOverlay = t.TempDir(), true
+		cfg.To = files
 	}
 	if cfg.RetryMin == 0 && cfg.OnError == worker.Block {
 		cfg.RetryMin, cfg.RetryMax, cfg.OnError = time.Millisecond, 10*time.Millisecond, worker.DeadLetter

@@ -25,7 +25,7 @@ func drainOn(t *testing.T, b *fencepost.Backend) {
 	workertest.RequirePublished(t, b.Queue, "orders", "chair", "broken", "table")
 	workertest.RequirePublished(t, b.Queue, "returns")
 	var got []string
-	stats := workertest.Drain(t, b, worker.Config{Types: []string{"orders"}, Handler: worker.Each(func(_ context.Context, lease worker.Lease, m queue.Message) error {
+	stats := workertest.Drain(t, b, worker.Config{Types: []string{"orders"}, To: worker.Handling{Handler: worker.Each(func(_ context.Context, lease worker.Lease, m queue.Message) error {
 		if lease.Name() != "orders" || lease.Token() == 0 {
 			t.Errorf("lease of %s with token %d", lease.Name(), lease.Token())
 		}
@@ -34,7 +34,7 @@ func drainOn(t *testing.T, b *fencepost.Backend) {
 		}
 		got = append(got, string(m.Payload))
 		return nil
-	})})
+	})}})
 	if fmt.Sprint(got) != "[chair table]" || stats.Handled != 2 || stats.Dead != 1 {
 		t.Errorf("handled %q, stats %+v", got, stats)
 	}

@@ -247,7 +247,7 @@ func (p *Place) Bare(ctx context.Context, typ string, limit int, batch func(n in
 // Drain drains with a pool, from New to the end of Run: the lock is acquired, the file opened, everything drained, the
 // type seen empty by a sweep from the start, the file closed, the lock released.
 func (p *Place) Drain(ctx context.Context, types ...string) error {
-	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, Dir: p.Dir, Storage: storage.Options{FS: p.FS}, Types: types, UntilEmpty: true})
+	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir, Storage: storage.Options{FS: p.FS}}, Types: types, UntilEmpty: true})
 	if err == nil {
 		err = pool.Run(ctx)
 	}

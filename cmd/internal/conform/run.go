@@ -312,9 +312,10 @@ func (r *runner) full(ctx context.Context, lines []*line) error {
 // pool is a worker for all types.
 func (r *runner) pool(dir string, untilEmpty bool) (*worker.Pool, error) {
 	return worker.New(worker.Config{
-		Queue: r.Backend.Queue, Locker: r.Backend.Locker, Dir: dir, AllTypes: true, UntilEmpty: untilEmpty,
-		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond, // what the file cannot take is told, and holds nothing up
-		GapTimeout: 2 * time.Second, HandOver: -1, NoScheduler: true, Storage: storage.Options{AllowOverlay: true}, // the files live as long as the judgement
+		Queue: r.Backend.Queue, Locker: r.Backend.Locker, AllTypes: true, UntilEmpty: untilEmpty,
+		To:      worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // the files live as long as the judgement
+		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond,        // what the file cannot take is told, and holds nothing up
+		GapTimeout: 2 * time.Second, HandOver: -1, NoScheduler: true,
 	})
 }
 

@@ -166,7 +166,7 @@ func pendingIDs(t *testing.T, q queue.Queue) (ids []queue.ID) {
 
 func start(t *testing.T, s *Server, b *fencepost.Backend, h worker.Handler) (*worker.Pool, <-chan error) {
 	t.Helper()
-	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"orders", "audit"}, Handler: h, Observe: s.Observe,
+	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Types: []string{"orders", "audit"}, To: worker.Handling{Handler: h}, Observe: s.Observe,
 		RetryMin: time.Millisecond, RetryMax: 10 * time.Millisecond}
 	pool, err := worker.New(cfg)
 	if err != nil {

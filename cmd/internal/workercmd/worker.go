@@ -68,6 +68,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		},
 	}
 	var cfg worker.Config
+	var files worker.Files
 	batchBytes := cli.Size(worker.DefaultBatchBytes)
 	var maxFile cli.Size
 	url := cli.URLFlag(cmd)
@@ -75,7 +76,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f := cmd.Flags()
 	f.StringSliceVarP(&cfg.Types, "type", "t", nil, "type to serve, or a glob such as 'audit-*'; repeatable")
 	f.BoolVar(&cfg.AllTypes, "all-types", false, "serve every type there is")
-	f.StringVar(&cfg.Dir, "dir", "data", "directory of the files; created if missing")
+	f.StringVar(&files.Dir, "dir", "data", "directory of the files; created if missing")
 	address := store.Flag(cmd)
 	f.IntVar(&cfg.MaxTypes, "max-types", 0, "hold at most this many types at once; 0 means no limit")
 	f.DurationVar(&cfg.Lease, "lease", worker.DefaultLease, "how long a type stays locked after its holder died")
@@ -85,14 +86,14 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "when a fetch brought less than a batch, wait this long for more. If not set: 20ms with --store, 1s with --store s3:, where each write is a request that is paid for")
 	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "how long to wait for a missing message of a producer before declaring a gap and appending the next ones")
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "release a type after this long without messages")
-	f.DurationVar(&cfg.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "append only one of the messages that are published with the same idempotency key within this time")
+	f.DurationVar(&files.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "append only one of the messages that are published with the same idempotency key within this time")
 	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size, and continue in a new one; 0 means no limit")
-	f.BoolVar(&cfg.Storage.Compress, "compress", false, "compress batches (zstd) where that saves a tenth or more")
+	f.BoolVar(&files.Storage.Compress, "compress", false, "compress batches (zstd) where that saves a tenth or more")
 	onError := cli.NewOneOf("block", "dead")
 	f.Var(onError, "on-error", "a message that the file cannot take blocks its type (block), or becomes a dead letter (dead; see fencepost dead ls)")
 	f.BoolVar(&cfg.NoScheduler, "no-scheduler", false, "do not promote delayed messages, of any type; if no worker does, they stay delayed")
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit when all types are drained: with 0, or with 7 if messages remain that cannot be appended")
-	f.BoolVar(&cfg.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer, which is lost with the container)")
+	f.BoolVar(&files.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer, which is lost with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
 	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary; 0 means forever")
 	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password: not for open networks")
@@ -102,7 +103,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
-		cfg.BatchBytes, cfg.MaxFileBytes = int64(batchBytes), int64(maxFile)
+		cfg.BatchBytes, files.MaxBytes = int64(batchBytes), int64(maxFile)
 		if maxFile != 0 && maxFile < 1<<20 {
 			return cli.Usagef("--max-file-size %s is too small; use at least 1MiB, or 0 for no bound", maxFile.String())
 		}
@@ -121,7 +122,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 			cli.Between(cmd, "linger", cfg.Linger, 1, 0, "more than 0"),
 			cli.Between(cmd, "gap-timeout", cfg.GapTimeout, 1, 0, "more than 0"),
 			cli.Between(cmd, "idle-timeout", cfg.IdleTimeout, 1, 0, "more than 0"),
-			cli.Between(cmd, "dedupe-window", cfg.DedupeWindow, 1, 0, "more than 0"),
+			cli.Between(cmd, "dedupe-window", files.DedupeWindow, 1, 0, "more than 0"),
 			cli.Between(cmd, "grace", *grace, 1, 0, "more than 0"),
 		} {
 			if err != nil {
@@ -135,7 +136,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 			if err := errors.Join(cli.NoDirWithStore(cmd), store.Check(*address, *url)); err != nil {
 				return err
 			}
-		} else if cfg.Dir == "" {
+		} else if files.Dir == "" {
 			return cli.Usagef("--dir is empty; name the directory of the files, as in --dir data")
 		}
 		if *profile && *listen == "" {
@@ -155,7 +156,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		settleLinger(cmd)
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, *address, cfg, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
+		return run(cmd.Context(), *url, *address, cfg, files, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
 			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
 	}
 	return cmd
@@ -169,7 +170,7 @@ func settleLinger(cmd *cobra.Command) {
 	}
 }
 
-func run(ctx context.Context, url, address string, cfg worker.Config, grace, connectTimeout time.Duration, o ops.Options) (err error) {
+func run(ctx context.Context, url, address string, cfg worker.Config, files worker.Files, grace, connectTimeout time.Duration, o ops.Options) (err error) {
 	defer limitMemory()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -244,13 +245,13 @@ func run(ctx context.Context, url, address string, cfg worker.Config, grace, con
 			return unopened(err)
 		}
 		defer place.Close()
-		cfg.Storage.FS, cfg.Dir = place.Until(ctx), place.Dir
+		files.Storage.FS, files.Dir = place.Until(ctx), place.Dir
 		if answers != nil {
-			cfg.Storage.FS = place.Observed(ctx, answers.ObserveStore())
+			files.Storage.FS = place.Observed(ctx, answers.ObserveStore())
 		}
 	}
 	opened()
-	cfg.Queue, cfg.Locker = b.Queue, b.Locker
+	cfg.Queue, cfg.Locker, cfg.To = b.Queue, b.Locker, files
 	cfg.HandOver = min(worker.DefaultHandOver, grace/4)
 	if pool, err = worker.New(cfg); err != nil {
 		return err
@@ -266,7 +267,7 @@ func run(ctx context.Context, url, address string, cfg worker.Config, grace, con
 	if address != "" {
 		where = "store"
 	}
-	log.Info().Str("url", b.Name).Str(where, cfg.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
+	log.Info().Str("url", b.Name).Str(where, files.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
 		Str("version", worker.Version()).Msg("worker started; SIGTERM or SIGINT: finish and exit, again: exit at once")
 	stopped := make(chan struct{})
 	defer close(stopped)

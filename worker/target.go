@@ -1,0 +1,86 @@
+package worker
+
+import (
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// Target is where the messages of a pool go: Files or Handling.
+type Target interface{ validate() error }
+
+// Files is the Target that appends each type's messages to a file of its own, exactly once. Dir is
+// required; the zero value of everything else means its default.
+type Files struct {
+	// Dir is the directory of the files, created if missing: the same storage for every replica. Of
+	// a store (Storage.FS) it is the address.
+	Dir string
+
+	// Filter, if set, is asked about every message before it goes to the file. One that it returns
+	// an error for is put aside: a skip entry with the reason stands in the file in its place, and
+	// the message becomes a dead letter. It is for what must never get into the file, and must
+	// always say the same of the same message.
+	Filter func(queue.Message) error
+
+	// Trace, if set, is called for every batch that goes to a file, for spans of tracing: see
+	// package otelfencepost.
+	Trace Trace
+
+	// MaxBytes is the size at which a file is sealed and its type goes on in a new one,
+	// "orders@0002.fpl" and so on: after the batch that reached it. Defaults to no bound; at least
+	// 1 MiB, as every file begins with what is known about the producers.
+	MaxBytes int64
+
+	// DedupeWindow is for how long the file remembers the idempotency keys of its messages
+	// (queue.KeyHeader): of messages with the same key that were published within it, one is
+	// appended. Defaults to one hour. The last million keys of a type are remembered.
+	DedupeWindow time.Duration
+
+	// Storage carries options of the files, such as the permission to use an overlay file system.
+	// Registry, Holder, Restore and Replay are set by the pool.
+	Storage storage.Options
+}
+
+// Handling is the Target that hands the messages to your code, see Handler for what holds. Handler
+// is required.
+type Handling struct {
+	Handler Handler
+	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the
+	// outermost. They are called for every attempt.
+	Use []Middleware
+	// Timeout bounds one call of the Handler. Defaults to no bound. A handler that ignores the end
+	// of its context holds its type back until the process ends.
+	Timeout time.Duration
+}
+
+func (f Files) validate() error {
+	switch {
+	case f.Dir == "":
+		return bad("Files.Dir is empty; name the directory that holds the files")
+	case f.MaxBytes != 0 && f.MaxBytes < 1<<20:
+		return bad("Files.MaxBytes is %d; use at least 1 MiB, or 0 for no bound", f.MaxBytes)
+	case f.DedupeWindow <= 0:
+		return bad("Files.DedupeWindow is %v; use a positive duration", f.DedupeWindow)
+	}
+	return nil
+}
+
+func (h Handling) validate() error {
+	switch {
+	case h.Handler == nil:
+		return bad("Handling.Handler is missing")
+	case h.Timeout < 0:
+		return bad("Handling.Timeout is %v; use a positive duration, or 0 for no bound", h.Timeout)
+	}
+	return nil
+}
+
+// handler is the Handler with what surrounds it.
+func (h Handling) handler() Handler {
+	wrapped := withTimeout(h.Handler, h.Timeout)
+	for i := range h.Use {
+		wrapped = h.Use[len(h.Use)-1-i](wrapped)
+	}
+	return wrapped
+}
