@@ -248,7 +248,6 @@ func TestNothingInAFileSpeaksToTheTerminal(t *testing.T) {
 		{"cat ODD", false}, {"cat NAME", true}, {"cat --salvage NAME", true}, {"cat NOTHING", true}, {"cat --id FORGED FILE", true},
 		{"tail FILE", true}, {"tail --format raw FILE", true}, {"tail --format json FILE", true}, {"tail NAME", true},
 		{"verify -q -v FILE", true}, {"verify -q --json FILE", true}, {"verify -q -v ODD", true}, {"verify -q --json ODD", true}, {"verify -q NOTHING", true},
-		{"index -q FILE", false}, {"index -q ODD", true}, {"index -q --check ODD", true},
 		{"compact -q NAME", true}, {"repair -q --dry-run NAME", true},
 		{"doctor --dir ODD --url sqlite://NAME", true}, {"types ls --url sqlite://NOTHING", true}, {"locks ls --url EVIL", true}, {"locks show EVIL", false},
 		{"types show EVIL", true}, {"dead show EVIL", true}, {"verify --config NOTHING x", true}, {"EVIL", true}, {"--EVIL", true}, {"verify --EVIL", true},
