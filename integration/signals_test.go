@@ -193,7 +193,7 @@ func TestStoppedProducer(t *testing.T) {
 		}
 		time.Sleep(time.Second) // something is on its way
 		p.signal(t, syscall.SIGTERM)
-		waits := func() bool { return strings.Contains(p.stderr.String(), "a second signal ends at once") }
+		waits := func() bool { return strings.Contains(p.stderr.String(), "a second signal exits at once") }
 		eventually(t, time.Minute, "it waits for the answer, or not any more", func() bool {
 			select {
 			case <-p.done:

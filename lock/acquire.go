@@ -12,7 +12,7 @@ import (
 // maxRaces bounds how often TryAcquire starts again after somebody else was faster.
 const maxRaces = 8
 
-var errWaited = errors.New("the time of WithWait is over")
+var errWaited = errors.New("the WithWait timeout elapsed")
 
 // attempt is one logical acquisition.
 type attempt struct {

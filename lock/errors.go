@@ -33,7 +33,7 @@ var (
 	ErrClosed = errors.New("locker is closed")
 	// ErrPermanent is wrapped by a [Store] around errors that no repetition can cure (no
 	// permission, wrong server), and that say for sure that nothing was written.
-	ErrPermanent = errors.New("cannot be cured by trying again")
+	ErrPermanent = errors.New("permanent; do not retry")
 
 	errLeft    = errors.New("left behind")
 	errNotSent = errors.New("not sent")
@@ -244,7 +244,7 @@ func checkLease(d time.Duration) error {
 			", for the safety margins and renewals to fit in"}
 	case d > MaxLease:
 		return &InvalidError{What: "lease", Value: d.String(), Problem: "it must be at most " + MaxLease.String() +
-			": a crashed holder blocks others for so long"}
+			": a crashed holder blocks others for that long"}
 	}
 	return nil
 }

@@ -46,7 +46,7 @@ func (a all) LockNode(context.Context) (Node, error) { return Node{Parents: a}, 
 // Errors about a graph. They come inside of a [*GraphError].
 var (
 	// ErrCycle: a node is its own parent, directly or through others.
-	ErrCycle = errors.New("it locks itself, in a circle")
+	ErrCycle = errors.New("its parents form a cycle")
 	// ErrNilParent: a parent, or what was to be locked, is nil.
 	ErrNilParent = errors.New("a parent, or what is to be locked, is nil")
 	// ErrUnsettled: each time the roots were locked, the parents had changed again.

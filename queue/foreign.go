@@ -32,7 +32,7 @@ type ForeignKeyStore interface {
 // a person removes it; passing over it takes time.
 type Strays struct {
 	In      string // the collection or table
-	What    string // what they are: "keys that are no message's"
+	What    string // what they are: "keys that are not a message's"
 	Count   int    // how many were seen; there may be more
 	Example string // one of them
 	Remedy  string // what removes them

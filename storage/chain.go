@@ -175,7 +175,7 @@ func (e *ChainError) Error() string {
 	lost := "no message is missing"
 	switch {
 	case e.Unknown:
-		lost = "which messages are missing is not known"
+		lost = "it is not known which messages are missing"
 	case e.LostNext == math.MaxUint64:
 		lost = fmt.Sprintf("messages from %d on are not here", e.LostFirst)
 	case e.LostNext == e.LostFirst+1:

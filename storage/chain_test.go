@@ -178,7 +178,7 @@ func TestForgedChains(t *testing.T) {
 		}
 	}
 	chain[1].Err = errors.New("its end cannot be read")
-	if wrong := slices.Delete(slices.Clone(chain), 2, 3).Check(); len(wrong) != 1 || !strings.Contains(wrong[0].Error(), "generation 3 (/d/orders@0003.fpl) is missing: which messages are missing is not known") {
+	if wrong := slices.Delete(slices.Clone(chain), 2, 3).Check(); len(wrong) != 1 || !strings.Contains(wrong[0].Error(), "generation 3 (/d/orders@0003.fpl) is missing: it is not known which messages are missing") {
 		t.Errorf("a hole behind a file whose end cannot be read: %v", wrong)
 	}
 }

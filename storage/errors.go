@@ -75,7 +75,7 @@ func (e *CutError) Error() string {
 	lost := "no message is lost"
 	switch {
 	case e.Unknown:
-		lost = "which messages are lost is not known"
+		lost = "it is not known which messages are lost"
 	case e.LostNext == e.LostFirst+1:
 		lost = fmt.Sprintf("message %d is lost", e.LostFirst)
 	case e.LostNext > e.LostFirst:
@@ -146,9 +146,9 @@ type ReplacedError struct {
 func (e *ReplacedError) Error() string {
 	switch {
 	case e.Other:
-		return e.Path + ": the file was replaced by another one while it was open; stop who does that, and put the original back at this path"
+		return e.Path + ": the file was replaced by another one while it was open; stop whoever does that, and put the original back at this path"
 	case e.Moved:
-		return e.Path + ": the file was moved, or its directory was renamed, while it was open; stop who does that, and move it back to this path"
+		return e.Path + ": the file was moved, or its directory was renamed, while it was open; stop whoever does that, and move it back to this path"
 	default:
 		return e.Path + ": the file was removed while it was open; find out what cleans that directory, and restore the file from the newest copy"
 	}

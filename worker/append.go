@@ -207,7 +207,7 @@ func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bo
 		s.log.Warn().Stringer("id", m.ID).Uint64("gone", gap.Gone).Uint64("not_appendable", gap.Unfit).Msg(gap.String())
 		return storage.KindAfterGap, true
 	case ledger.AppendLate:
-		s.log.Warn().Stringer("id", m.ID).Msg("taking a message that was missing when those behind it were taken")
+		s.log.Warn().Stringer("id", m.ID).Msg("appending a late message: it was missing when later ones of its producer were appended")
 		return storage.KindAfterGap, true
 	}
 	return storage.KindMessage, true

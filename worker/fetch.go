@@ -257,7 +257,7 @@ func (f *fetcher) forgetSilent(ctx context.Context) {
 		return
 	}
 	if n := f.ledger.Forget(now, f.pool.cfg.Retention); n > 0 {
-		f.log.Debug().Int("producers", n).Msg("forgot producers that have gone silent")
+		f.log.Debug().Int("producers", n).Msg("forgot silent producers")
 	}
 }
 

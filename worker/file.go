@@ -166,7 +166,7 @@ func (s *session) rotate(ctx context.Context) error {
 	}
 	s.file.Store(next)
 	s.checkpointed()
-	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its limit, going on in a new one")
+	s.log.Info().Uint64("index", next.NextIndex()).Str("file", next.Path()).Msg("the file reached its size limit; continuing in a new one")
 	s.emit(Event{Kind: Rotated, Index: next.NextIndex(), Path: next.Path()})
 	return nil
 }

@@ -76,7 +76,7 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 		s.emit(Event{Kind: Released})
 	}
 	s.sink.describe(event).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
-		Uint64("gaps", s.gaps).Msg("gave the type back")
+		Uint64("gaps", s.gaps).Msg("released the type")
 	return drained, err
 }
 

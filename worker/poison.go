@@ -77,7 +77,7 @@ func (p *poison) begin(ctx context.Context) error {
 		// What killed the process was in the batch that the handler had; what was fetched ahead of
 		// it was not.
 		p.oneByOne = 3 * p.batch
-		p.log.Warn().Int("starts", now.Starts).Msg("the session before this one got nowhere: handling messages one by one for a while")
+		p.log.Warn().Int("starts", now.Starts).Msg("the previous session made no progress: handling messages one at a time for a while")
 	}
 	p.mark = now
 	return p.store(ctx)

@@ -274,7 +274,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			// Another replica is at work, or we were paused for too long. Nothing is wrong with the
 			// type.
 			p.book.countType(typ, func(s *Stats) { s.Lost++ })
-			log.Warn().Err(err).Msg("lock lost, another worker may go on with this type")
+			log.Warn().Err(err).Msg("lock lost; another worker may continue this type")
 			retry.Reset()
 		case fatal(err):
 			p.book.setRefused(typ, err)
@@ -290,7 +290,7 @@ func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCause
 			p.book.setRefused(typ, err)
 			return
 		default:
-			log.Error().Err(err).Msg("session failed, will be tried again")
+			log.Error().Err(err).Msg("session failed; retrying")
 		}
 		if !p.pause(ctx, retry.Next()) {
 			return
@@ -390,7 +390,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
 		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
-			log.Warn().Err(rerr).Msg("lock not released yet; without an answer it will expire")
+			log.Warn().Err(rerr).Msg("lock not released yet; if the server does not answer, it expires")
 		}
 	}()
 	if t != share.TurnAsk { // what was asked for has traffic
@@ -402,7 +402,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	p.rebalancer.Holds(typ, s)
 	drained, err = s.run(ctx)
 	if err == nil && s.asked() {
-		log.Info().Str("reason", lease.RequestReason()).Msg("gave the type back because it was asked for")
+		log.Info().Str("reason", lease.RequestReason()).Msg("released the type because another replica asked for it")
 		err = errAsked
 	}
 	return drained, err

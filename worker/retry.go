@@ -26,7 +26,7 @@ func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
 	if failed != o.down {
 		o.down = failed
 		if failed {
-			log.Warn().Err(err).Msgf("cannot %s, trying again until it works", what)
+			log.Warn().Err(err).Msgf("cannot %s; retrying until it succeeds", what)
 		} else {
 			log.Info().Msgf("can %s again", what)
 		}

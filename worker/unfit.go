@@ -46,7 +46,7 @@ func (e *UnfitError) Error() string {
 		parts = append(parts, fmt.Sprintf("%d of its pending messages cannot be appended as they are", e.Messages))
 	}
 	if e.Foreign > 0 {
-		parts = append(parts, fmt.Sprintf("%d foreign keys among its messages are no messages", e.Foreign))
+		parts = append(parts, fmt.Sprintf("%d foreign keys among its messages are not messages", e.Foreign))
 	}
 	what := strings.Join(parts, ", and ")
 	if e.Capped {
@@ -204,7 +204,7 @@ func (u *unfit) why(k unfitKey) string {
 // warnUnfit says what is wrong with one of them.
 func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	if k.key != "" {
-		log.Warn().Str("key", k.key).Msg("a foreign key lies among the messages: " + why + "; it is no message, and stays where it is")
+		log.Warn().Str("key", k.key).Msg("a foreign key is among the messages: " + why + "; it is not a message, and stays where it is")
 		return
 	}
 	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
@@ -229,7 +229,7 @@ func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
 		t.mu.Unlock()
 		if !told {
 			log.Warn().Str("in", s.In).Str("what", s.What).Int("at_least", s.Count).Str("one", s.Example).Str("remedy", s.Remedy).
-				Msg("the queue holds what is not ours, and passing over it takes time; find out whose it is, and remove it")
+				Msg("the queue holds documents that are not Fencepost's, and skipping them takes time; find out who writes them, and remove them")
 		}
 	}
 }

@@ -276,11 +276,11 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 	}
 	switch {
 	case len(a.ids) == 0 && len(a.types) == 0 && !a.all && (a.reason != "" || !a.since.IsZero()):
-		return cli.Usagef("say of which types: --type TYPE, or --all and the same filter for the letters of all types")
+		return cli.Usagef("name the types: --type TYPE, or --all and the same filter for the letters of all types")
 	case len(a.ids) == 0 && len(a.types) == 0 && !a.all:
-		return cli.Usagef("say which letters: their IDs, --type TYPE or --all")
+		return cli.Usagef("name the dead letters: by ID, --type TYPE or --all")
 	case a.all && (len(a.ids) > 0 || len(a.types) > 0):
-		return cli.Usagef("--all means the letters of all types and cannot be combined with IDs or --type")
+		return cli.Usagef("--all means the dead letters of all types and cannot be combined with IDs or --type")
 	}
 	return nil
 }
@@ -308,7 +308,7 @@ func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 	case chosen == 0:
 		return noDead(b.Name)
 	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are no dead letters, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not dead letters, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
 	}
 	return nil
 }
@@ -351,7 +351,7 @@ func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.B
 		case err == nil:
 			acted = true
 		case acted && errors.Is(err, lock.ErrHeld):
-			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the letters of type %s and of those behind it stay: %w", typ, err)}
+			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the dead letters of type %s and of the types after it remain: %w", typ, err)}
 		default:
 			return err
 		}

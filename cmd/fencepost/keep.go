@@ -77,9 +77,9 @@ The last line of a type is removed=… bytes=… and what is left of it. It is n
 		}
 		switch {
 		case k.age == 0 && k.size == 0 && !k.replaced:
-			return cli.Usagef("say what is to be removed: --age, as in --age 30d, --size, as in --size 100GiB, or --replaced")
+			return cli.Usagef("name what to remove: --age, as in --age 30d, --size, as in --size 100GiB, or --replaced")
 		case k.dryRun == k.yes:
-			return cli.Usagef("messages in removed files are gone for good: look first with --dry-run, then say --yes")
+			return cli.Usagef("messages in removed files are gone for good: look first with --dry-run, then give --yes")
 		}
 		if err := k.files.open(cmd.Context()); err != nil {
 			return err

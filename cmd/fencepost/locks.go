@@ -335,7 +335,7 @@ or written twice. Use --force when a holder hangs; a dead holder loses the lock 
 		case len(args) != 1:
 			return cli.Usagef("name one lock, as in fencepost locks release --request --why maintenance orders")
 		case request == force:
-			return cli.Usagef("say what to do: --request asks the holder, --force takes the lock away")
+			return cli.Usagef("choose one: --request asks the holder, --force takes the lock away")
 		case why == "":
 			return cli.Usagef("give the reason with --why; the holder logs it")
 		}

@@ -195,7 +195,7 @@ func scheduledRmCommand() *cobra.Command {
 		}
 		switch {
 		case len(s.ids) == 0 && len(s.types) == 0 && !all:
-			return cli.Usagef("say which delayed messages: their IDs, --type TYPE or --all")
+			return cli.Usagef("name the delayed messages: by ID, --type TYPE or --all")
 		case all && (len(s.ids) > 0 || len(s.types) > 0):
 			return cli.Usagef("--all means the messages of all types and cannot be combined with IDs or --type")
 		}
@@ -257,7 +257,7 @@ func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fe
 	case removed < chosen:
 		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the messages were gone already: promoted, or removed by somebody else", chosen-removed)}
 	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are no delayed messages, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not delayed messages, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
 	}
 	return nil
 }

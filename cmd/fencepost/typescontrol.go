@@ -119,7 +119,7 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 			for i, typ := range types {
 				s, err := b.Queue.PatchSettings(ctx, typ, c)
 				if err != nil && i > 0 {
-					return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("type %s and those behind it stay as they are: %w", typ, err)}
+					return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("type %s and the types after it are unchanged: %w", typ, err)}
 				} else if err != nil {
 					return err
 				}
@@ -184,7 +184,7 @@ in two seconds. The server counts that many index entries to compare, so do not 
 	cmd.Flags().Var(&most, "max-backlog", "pending messages, as in 1000 or 100k; 0 means no limit")
 	return changeCommand(cmd, func() (queue.SettingsPatch, error) {
 		if most < 0 {
-			return queue.SettingsPatch{}, cli.Usagef("say how many messages may be pending: --max-backlog N, or 0 for no bound")
+			return queue.SettingsPatch{}, cli.Usagef("give --max-backlog N, the most messages that may be pending, or 0 for no limit")
 		}
 		if most > queue.MaxBacklogLimit {
 			return queue.SettingsPatch{}, cli.Usagef("--max-backlog %d: use at most %d", most, queue.MaxBacklogLimit)
@@ -263,7 +263,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		case older > 0 && !before.IsZero():
 			return cli.Usagef("--before and --older cannot be combined; use one of them")
 		case dryRun == yes:
-			return cli.Usagef("purged messages are gone for good: look first with --dry-run, then say --yes")
+			return cli.Usagef("purged messages are gone for good: look first with --dry-run, then give --yes")
 		}
 		typ := args[0]
 		if err := queue.ValidateType(typ); err != nil {

@@ -54,7 +54,7 @@ func (r *fileReport) print(w io.Writer) {
 		printable.Fprintf(w, "  lost %d: a repair could not read them, or gave them up\n", rep.Lost)
 	}
 	if r.passedOver() {
-		printable.Fprintf(w, "  damaged, which does not count: a repair or compaction replaced it, and what is lost is marked in the later file\n")
+		printable.Fprintf(w, "  damaged, but a repair or compaction replaced it; what is lost is marked in the later file\n")
 	}
 	for _, p := range producers {
 		if !p.Contiguous() {

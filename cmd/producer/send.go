@@ -128,7 +128,7 @@ func (t *tally) windDown(closing context.Context, p *queue.Publisher, log io.Wri
 	left := time.Until(t.heard.Add(silenceTimeout)).Round(time.Second)
 	t.mu.Unlock()
 	if left > 0 && pause(100*time.Millisecond) { // enough for what was not sent
-		printable.Fprintf(log, "waiting for the answer about what was sent, for up to %v; a second signal ends at once\n", left)
+		printable.Fprintf(log, "waiting up to %v for the outcome of what was sent; a second signal exits at once\n", left)
 		pause(left)
 	}
 }

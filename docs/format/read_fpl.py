@@ -956,7 +956,7 @@ def check_newest(last, elsewhere):
 
 def break_text(b):
     if b.unknown:
-        lost = "which messages are missing is not known"
+        lost = "it is not known which messages are missing"
     elif b.lost_next is None:
         lost = "messages from %d on" % b.lost_first
     elif b.lost_next > b.lost_first:

@@ -135,7 +135,7 @@ func drain(ctx context.Context, b *fencepost.Backend, dir string, out io.Writer)
 		case worker.Acquired:
 			held[e.Type] = true
 		case worker.Lost:
-			fmt.Fprintf(out, "%s: %v, it will be tried again\n", e.Type, e.Err)
+			fmt.Fprintf(out, "%s: %v; retrying\n", e.Type, e.Err)
 		case worker.Dead:
 			fmt.Fprintf(out, "%s: message %s was put aside: %s\n", e.Type, e.Letter.ID, e.Letter.Reason)
 		}

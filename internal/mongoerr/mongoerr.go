@@ -24,7 +24,7 @@ func TLS(err error) string {
 				return remedy
 			}
 			if errors.Is(server.LastError, io.EOF) || errors.Is(server.LastError, syscall.ECONNRESET) {
-				return "the server hung up on the greeting; perhaps only one side speaks TLS: add tls=true to the URL, or leave it out"
+				return "the server closed the connection during the handshake; perhaps only one side uses TLS: add tls=true to the URL, or leave it out"
 			}
 		}
 		return ""
@@ -39,7 +39,7 @@ func TLS(err error) string {
 	case err == nil:
 		return ""
 	case errors.As(err, &unknown):
-		return "this machine trusts nobody who signed the server's certificate; name the file of its certification authority with tlsCAFile=… in the URL"
+		return "this machine does not trust the authority that signed the server's certificate; name the file of its certification authority with tlsCAFile=… in the URL"
 	case errors.As(err, &names):
 		return fmt.Sprintf("the server's certificate is for other names (%s); name the server in the URL as its certificate does, or have that reissued",
 			cmp.Or(strings.Join(names.Certificate.DNSNames, ", "), "none"))

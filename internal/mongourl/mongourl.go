@@ -64,7 +64,7 @@ func checkFiles(uri string) error {
 			continue
 		}
 		if info, err := os.Stat(path); err == nil && !info.Mode().IsRegular() {
-			return fmt.Errorf("%s=%s is no regular file; name one, it is read several times", key, path)
+			return fmt.Errorf("%s=%s is not a regular file; name one, it is read several times", key, path)
 		}
 	}
 	return nil

@@ -180,7 +180,7 @@ func locate(path string) (string, error) {
 	case path == "":
 		return "", errors.New("the path is empty: give a file, for example ./data/fencepost.db")
 	case strings.Contains(path, ":memory:"), strings.HasPrefix(path, "file:"):
-		return "", fmt.Errorf("%q is no file: the embedded database is shared by processes; give a plain path, "+
+		return "", fmt.Errorf("%q is not a file: the embedded database is shared by processes; give a plain path, "+
 			"for example ./data/fencepost.db", path)
 	case strings.ContainsRune(path, 0):
 		return "", fmt.Errorf("%q contains a zero byte: give a plain path", path)

@@ -66,7 +66,7 @@ func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[strin
 	if err != nil {
 		return err
 	}
-	strays := straysOf(c, "documents that are no type's")
+	strays := straysOf(c, "documents that are not a type's")
 	err = eachKey(ctx, cursor, func(key string) {
 		if queue.ValidateType(key) == nil {
 			found[key] = true

@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// What others have stored in our collections under keys that are no message's is passed over in
+// What others have stored in our collections under keys that are not a message's is passed over in
 // pages, never with a round trip for each key. How far one call goes is bounded; the next one goes
 // on from there, so whatever lies behind is reached. See docs/decisions/0117.
 const (
@@ -107,7 +107,7 @@ func (q *Queue) beginScan(c *mongo.Collection) scan {
 	defer q.mu.Unlock()
 	s, ok := q.scans[c.Name()]
 	if !ok {
-		return scan{from: slotFrom, found: map[string]bool{}, strays: straysOf(c, "keys that are no message's")}
+		return scan{from: slotFrom, found: map[string]bool{}, strays: straysOf(c, "keys that are not a message's")}
 	}
 	delete(q.scans, c.Name()) // a second call at this time begins anew
 	return s
@@ -147,7 +147,7 @@ func (q *Queue) beginWalk() walk {
 	w := q.walk
 	w.future = queue.Strays{}
 	if w.from == "" || !w.ended.IsZero() && time.Since(w.ended) >= walkAgain {
-		w = walk{from: slotFrom, foreign: straysOf(q.scheduled.write, "keys that are no delayed message's"), kept: straysOf(q.scheduled.write, "delayed messages that cannot be read whole")}
+		w = walk{from: slotFrom, foreign: straysOf(q.scheduled.write, "keys that are not a delayed message's"), kept: straysOf(q.scheduled.write, "delayed messages that cannot be read whole")}
 		w.kept.Remedy = "fencepost scheduled ls lists them, scheduled rm removes them"
 	}
 	return w

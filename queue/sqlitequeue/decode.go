@@ -91,7 +91,7 @@ func countHeaders(headers string) (n int) {
 func whyNoHeaders(headers string) string {
 	var value any
 	if json.Unmarshal([]byte(headers), &value) != nil {
-		return "the headers (column headers) are no JSON, want a JSON object"
+		return "the headers (column headers) are not JSON, want a JSON object"
 	}
 	object, ok := value.(map[string]any)
 	if !ok {

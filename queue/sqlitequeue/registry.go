@@ -59,7 +59,7 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 
 // listed adds the types that have a row in a table.
 func listed(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays, error) {
-	strays := straysOf(table, "rows that are no type's", noType)
+	strays := straysOf(table, "rows that are not a type's", noType)
 	rows, err := tx.Query(`SELECT type FROM ` + table)
 	if err != nil {
 		return strays, err

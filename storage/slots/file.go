@@ -157,7 +157,7 @@ func (f *file) begins() error {
 		return nil
 	}
 	d := f.folder
-	return fmt.Errorf("%w: the first slot of the file, %s, is missing in %s: somebody removed it, as no program does; restore it from a backup; "+
+	return fmt.Errorf("%w: the first slot of the file, %s, is missing in %s: somebody removed it, which none of our programs does; restore it from a backup; "+
 		"if it is lost for good, remove %s, too: then the file counts as missing, and what was in it can be given up",
 		storage.ErrIntegrity, d.slot(0), f.fs.store, generationSlot(d.typ, d.generation))
 }
@@ -180,7 +180,7 @@ func (f *file) walk(until int64) error {
 		case err != nil:
 			return err
 		case n == 0:
-			return fmt.Errorf("%w: %s of %s is empty, and no writer makes such a value; remove it, and find out who made it", storage.ErrIntegrity, f.folder.slot(end), f.fs.store)
+			return fmt.Errorf("%w: %s of %s is empty, and no writer creates such a value; remove it, and find out who created it", storage.ErrIntegrity, f.folder.slot(end), f.fs.store)
 		}
 		f.mu.Lock()
 		if f.end == end {

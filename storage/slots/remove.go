@@ -82,7 +82,7 @@ func (f *FS) sweep(d folder) error {
 	}
 	head, err := f.read(d.slot(0))
 	if err != nil || len(head) < markerOffset+markerSize {
-		return fmt.Errorf("%w: %s: its first slot, without which nothing tells its fences, cannot be used: %w", storage.ErrIntegrity, d, err)
+		return fmt.Errorf("%w: %s: its first slot, which says where its fences are, cannot be used: %w", storage.ErrIntegrity, d, err)
 	}
 	fence := append(bytes.Clone(head[markerOffset:markerOffset+markerSize]), fenceMagic...)
 

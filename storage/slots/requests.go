@@ -66,7 +66,7 @@ func (f *FS) create(name string, data []byte) error {
 		switch there, err := f.store.Read(ctx, name); {
 		case errors.Is(err, fs.ErrNotExist):
 			// A fail-over has taken it back. The name is free again.
-			return fmt.Errorf("%s: %s was there and is not", f.store, name)
+			return fmt.Errorf("%s: %s was there and is gone", f.store, name)
 		case err != nil:
 			return err
 		case !bytes.Equal(there, data):
@@ -84,7 +84,7 @@ func (f *FS) create(name string, data []byte) error {
 func (f *FS) createOnce(ctx context.Context, name string, data []byte) error {
 	n := min(int64(len(data)), mostCreating)
 	if err := f.room.Acquire(ctx, n); err != nil {
-		return fmt.Errorf("%s: %s: other values are being created, and take long: %w", f.store, name, err)
+		return fmt.Errorf("%s: %s: other values are being created, which takes long: %w", f.store, name, err)
 	}
 	defer f.room.Release(n)
 	return f.store.Create(ctx, name, data)

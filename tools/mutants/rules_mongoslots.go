@@ -10,7 +10,7 @@ var mongoslotsRules = []rule{
 	{file: "storage/slots/mongoslots/values.go", rule: `"exists" counts when a majority has the value`, how: "the primary's own view is read", tests: "TestExistsIsWhatAMajorityHas",
 		old: `_, err := s.findCertainly(ctx, name, bson.D{{Key: "_id", Value: 1}})`, new: `_, err := s.findIn(ctx, s.db.Collection(s.collection), name, bson.D{{Key: "_id", Value: 1}})`},
 	{file: "storage/slots/mongoslots/values.go", rule: `"exists" counts when a majority has the value`, how: "or when reading is refused", tests: "TestExistsIsWhatAMajorityHas",
-		old: `there is a value, perhaps not for ever: %v"`, new: `there is a value, perhaps not for ever: %w"`},
+		old: `there is a value, but it may not be durable: %v"`, new: `there is a value, but it may not be durable: %w"`},
 	{file: "storage/slots/mongoslots/values.go", rule: "one request, so that an answer speaks of all there was", tests: "TestOneAttempt",
 		old: `	raw, err := s.db.RunCommand(alone(ctx), command).Raw()
 `, new: `	raw, err := s.db.RunCommand(alone(ctx), command).Raw()

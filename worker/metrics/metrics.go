@@ -50,7 +50,7 @@ var steps = map[worker.Step]struct {
 	worker.StepSync:    {"fencepost_fsync_duration_seconds", "Time of making what was written durable.", quick},
 	worker.StepAck:     {"fencepost_ack_duration_seconds", "Time of removing durable messages from the queue.", quick},
 	worker.StepHandle:  {"fencepost_handle_duration_seconds", "Time of one call of the handler.", handled},
-	worker.StepAcquire: {"fencepost_acquire_wait_seconds", "Time from wanting a type's lock to having it.", waited},
+	worker.StepAcquire: {"fencepost_acquire_wait_seconds", "Time from requesting a type's lock to holding it.", waited},
 }
 
 // Metrics is a prometheus.Collector of one Pool. Safe for concurrent use.
@@ -146,14 +146,14 @@ var perType = []perTypeSample{
 	counter("fencepost_appended_messages_total", "Messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Appended }),
 	counter("fencepost_appended_bytes_total", "Payload bytes of the messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Bytes }),
 	counter("fencepost_handled_messages_total", "Messages that the handler has handled.", func(s *worker.TypeStatus) uint64 { return s.Handled }),
-	counter("fencepost_duplicate_messages_total", "Redelivered messages that were refused as copies.", func(s *worker.TypeStatus) uint64 { return s.Duplicates }),
+	counter("fencepost_duplicate_messages_total", "Redelivered messages that were refused as duplicates.", func(s *worker.TypeStatus) uint64 { return s.Duplicates }),
 	counter("fencepost_repeated_messages_total", "Messages not appended because one with their idempotency key was.", func(s *worker.TypeStatus) uint64 { return s.Repeated }),
 	counter("fencepost_declared_gaps_total", "Messages taken although earlier ones of their producer were missing for good.", func(s *worker.TypeStatus) uint64 { return s.Gaps }),
 	counter("fencepost_forgotten_producers_total", "Producers forgotten early, as they were more than a file remembers.", func(s *worker.TypeStatus) uint64 { return s.Forgotten }),
 	counter("fencepost_dead_messages_total", "Messages put aside as dead letters.", func(s *worker.TypeStatus) uint64 { return s.Dead }),
 	counter("fencepost_retries_total", "Calls of the handler after one that failed.", func(s *worker.TypeStatus) uint64 { return s.Retries }),
 	counter("fencepost_sessions_total", "Times that a type was held and opened.", func(s *worker.TypeStatus) uint64 { return s.Sessions }),
-	counter("fencepost_fenced_writes_total", "Times that another writer's fence made writes of this pool void.", func(s *worker.TypeStatus) uint64 { return s.Losses[worker.CauseFenced] }),
+	counter("fencepost_fenced_writes_total", "Times that another writer's fence voided this pool's writes.", func(s *worker.TypeStatus) uint64 { return s.Losses[worker.CauseFenced] }),
 	gauge("fencepost_lock_held", "1 while this pool holds the lock of the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.Held), true }),
 	gauge("fencepost_lock_token", "Fencing token of the lock that this pool holds; absent while it holds none.", func(s *worker.TypeStatus) (float64, bool) {
 		return float64(s.Token), s.Held
@@ -161,7 +161,7 @@ var perType = []perTypeSample{
 	gauge("fencepost_durable_index", "Records of the file below this index are durable; absent while the type is not held.", func(s *worker.TypeStatus) (float64, bool) {
 		return float64(s.Index), s.Held && s.Path != ""
 	}),
-	gauge("fencepost_type_blocked", "1 while the type needs a look: something fails again and again, its file cannot be used, or something in the queue cannot be appended.", func(s *worker.TypeStatus) (float64, bool) {
+	gauge("fencepost_type_blocked", "1 while the type needs attention: something keeps failing, its file cannot be used, or something in the queue cannot be appended.", func(s *worker.TypeStatus) (float64, bool) {
 		return truth(s.State == worker.Blocked || s.State == worker.Refused), true
 	}),
 	gauge("fencepost_type_paused", "1 while an operator has paused the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.State == worker.Paused), true }),
@@ -200,7 +200,7 @@ var perLocker = []struct {
 	{desc("fencepost_lock_acquired_total", "Locks acquired."), func(s lock.Stats) int64 { return s.Acquired }},
 	{desc("fencepost_lock_takeovers_total", "Locks taken over from a holder presumed dead."), func(s lock.Stats) int64 { return s.TakenOver }},
 	{desc("fencepost_lock_renewals_total", "Renewals of leases that were acknowledged."), func(s lock.Stats) int64 { return s.Renewed }},
-	{desc("fencepost_lock_renewal_failures_total", "Renewals of leases that failed or stayed without an answer."), func(s lock.Stats) int64 { return s.RenewFailed }},
+	{desc("fencepost_lock_renewal_failures_total", "Renewals of leases that failed or got no answer."), func(s lock.Stats) int64 { return s.RenewFailed }},
 }
 
 var (

@@ -158,7 +158,7 @@ func TestMetricsOfAHandlerThatFails(t *testing.T) {
 		workertest.Publish(t, w.Queue, "orders", "a chair")
 		time.Sleep(20 * time.Second)
 		w.has(t, `
-# HELP fencepost_type_blocked 1 while the type needs a look: something fails again and again, its file cannot be used, or something in the queue cannot be appended.
+# HELP fencepost_type_blocked 1 while the type needs attention: something keeps failing, its file cannot be used, or something in the queue cannot be appended.
 # TYPE fencepost_type_blocked gauge
 fencepost_type_blocked{type="orders"} 1
 # HELP fencepost_handled_messages_total Messages that the handler has handled.
@@ -171,7 +171,7 @@ fencepost_backlog_messages{type="orders"} 1
 		close(failing)
 		time.Sleep(2 * time.Minute)
 		w.has(t, `
-# HELP fencepost_type_blocked 1 while the type needs a look: something fails again and again, its file cannot be used, or something in the queue cannot be appended.
+# HELP fencepost_type_blocked 1 while the type needs attention: something keeps failing, its file cannot be used, or something in the queue cannot be appended.
 # TYPE fencepost_type_blocked gauge
 fencepost_type_blocked{type="orders"} 0
 # HELP fencepost_handled_messages_total Messages that the handler has handled.

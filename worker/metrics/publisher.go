@@ -12,7 +12,7 @@ var publisherSamples = []struct {
 	value func(queue.PublisherStats) float64
 }{
 	{desc("fencepost_published_messages_total", "Messages stored for certain."), prometheus.CounterValue, func(s queue.PublisherStats) float64 { return float64(s.Stored) }},
-	{desc("fencepost_publish_unknown_messages_total", "Messages of which no clear answer came: they are stored or not."), prometheus.CounterValue, func(s queue.PublisherStats) float64 { return float64(s.Unknown) }},
+	{desc("fencepost_publish_unknown_messages_total", "Messages with an unknown outcome: they may or may not be stored."), prometheus.CounterValue, func(s queue.PublisherStats) float64 { return float64(s.Unknown) }},
 	{desc("fencepost_publish_rejected_messages_total", "Messages that are not stored and never will be."), prometheus.CounterValue, func(s queue.PublisherStats) float64 { return float64(s.Rejected) }},
 	{desc("fencepost_publish_batches_total", "Batches whose outcome is settled."), prometheus.CounterValue, func(s queue.PublisherStats) float64 { return float64(s.Batches) }},
 	{desc("fencepost_publish_repeats_total", "Attempts beyond the first of a batch."), prometheus.CounterValue, func(s queue.PublisherStats) float64 { return float64(s.Repeats) }},

@@ -41,7 +41,7 @@ func readFile(ctx context.Context, dir, typ string, lines []*line, v *violations
 			e.line = lines[n-1]
 			e.line.compare(r.Payload, headers, v)
 		} else {
-			v.add("type %s: the message %v in the file is none that the program was told to publish", typ, e.id)
+			v.add("type %s: the message %v in the file was not given to the program", typ, e.id)
 		}
 		entries = append(entries, e)
 		return nil

@@ -123,7 +123,7 @@ func (a Access) check(u *UI, next http.Handler) http.Handler {
 			// rule: a name in a header counts only if a trusted proxy has put it there.
 			if name = r.Header.Get(a.Header); !a.believed(r.RemoteAddr) || name == "" || len(r.Header.Values(a.Header)) > 1 {
 				u.o.Log.Warn().Str("from", r.RemoteAddr).Msg("a request was refused: it did not come from a trusted proxy, or named no user")
-				http.Error(w, "this page is answered only to the proxy in front of it, for a user that it names", http.StatusForbidden)
+				http.Error(w, "this page answers only to the proxy in front of it, for a user that the proxy names", http.StatusForbidden)
 				return
 			}
 		case a.Users != nil:

@@ -204,7 +204,7 @@ func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (ui
 		ids, since.Time = append(ids, string(b)), time.Time{} // it may be of any time
 	}
 	if ids == nil && since.Set(d.At) != nil {
-		return 0, badRequest("%q is no index, no ID and no time. Write it as in 1234, as the 32 characters of an ID, as 2026-01-31T15:04:05Z, or as 90m for the last 90 minutes.", d.At)
+		return 0, badRequest("%q is not an index, an ID or a time. Write it as in 1234, as the 32 characters of an ID, as 2026-01-31T15:04:05Z, or as 90m for the last 90 minutes.", d.At)
 	}
 	start, err := strconv.ParseUint(from, 10, 64)
 	if err != nil {

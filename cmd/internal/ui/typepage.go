@@ -283,7 +283,7 @@ func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
 func named[M any](r *http.Request, list func(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]M, error), idOf func(M) queue.ID, gone string) (m M, err error) {
 	id, err := queue.ParseID(r.PathValue("id"))
 	if err != nil {
-		return m, badRequest("%s is no ID of a message.", r.PathValue("id"))
+		return m, badRequest("%s is not a message ID.", r.PathValue("id"))
 	}
 	found, err := list(r.Context(), r.PathValue("type"), id.Prev(), queue.Limit{Messages: 1})
 	switch {
@@ -375,7 +375,7 @@ func fileSafe(s string) string {
 func indexOf(r *http.Request) (uint64, error) {
 	i, err := strconv.ParseUint(r.PathValue("index"), 10, 64)
 	if err != nil {
-		return 0, badRequest("%s is no index of a record.", r.PathValue("index"))
+		return 0, badRequest("%s is not the index of a record.", r.PathValue("index"))
 	}
 	return i, nil
 }

@@ -28,7 +28,7 @@ const (
 )
 
 // errGrace is the cause of a session that was still busy when the grace was over.
-var errGrace = errors.New("stopped before everything fetched was appended; the next worker goes on from there")
+var errGrace = errors.New("stopped before everything fetched was appended; the next worker continues from there")
 
 // New returns the worker command.
 func New() *cobra.Command {

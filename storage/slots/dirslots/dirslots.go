@@ -102,7 +102,7 @@ func (s *Store) explain(err error) error {
 // Create implements slots.Store.
 func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	if len(data) > maxValue {
-		return fmt.Errorf("%s: a value of %d bytes; the most is %d", s, len(data), maxValue)
+		return fmt.Errorf("%s: a value of %d bytes; the maximum is %d", s, len(data), maxValue)
 	}
 	temp := s.path(tempFolder + "/" + strings.ToLower(rand.Text()))
 	defer os.Remove(temp) // it may not be there

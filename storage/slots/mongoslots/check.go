@@ -51,7 +51,7 @@ func (s *Store) checkSet(ctx context.Context) error {
 	}
 	// rule: what a majority has only in its memory is not durable
 	if journal, ok := raw.Lookup("config", "writeConcernMajorityJournalDefault").BooleanOK(); ok && !journal {
-		return s.unfit("the replica set acknowledges what is in no journal",
+		return s.unfit("the replica set acknowledges writes before they are journaled",
 			"set writeConcernMajorityJournalDefault: true with rs.reconfig()")
 	}
 	return nil

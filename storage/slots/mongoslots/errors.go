@@ -56,7 +56,7 @@ func (s *Store) explain(ctx context.Context, doing, name string, err error) erro
 		return fmt.Errorf("%s: %s %s: %w (%w)", s.address, doing, name, context.Cause(ctx), err)
 	// rule: a write that is not where it should be is a write; a later answer tells
 	case onlyHere(err):
-		return unclear("written, perhaps not for ever: ")
+		return unclear("written, but it may not be durable: ")
 	}
 	if remedy := mongoerr.TLS(err); remedy != "" {
 		return unclear(remedy + ": ")

@@ -27,7 +27,7 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	}
 	if len(data) > MaxValue {
 		return s.refused("create", name,
-			fmt.Sprintf("the value has %d bytes, and may have %d", len(data), MaxValue),
+			fmt.Sprintf("the value has %d bytes; the maximum is %d", len(data), MaxValue),
 			"store it in parts", nil)
 	}
 	n, err := s.write(ctx, bson.D{
@@ -67,7 +67,7 @@ func (s *Store) exists(ctx context.Context, name string) error {
 		return s.explain(ctx, "create", name, err)
 	}
 	// Its text only: that reading is refused says nothing about creating.
-	return fmt.Errorf("%s: create %s: there is a value, perhaps not for ever: %v",
+	return fmt.Errorf("%s: create %s: there is a value, but it may not be durable: %v",
 		s.address, name, s.explain(ctx, "read", name, err))
 }
 
@@ -127,7 +127,7 @@ func (s *Store) Size(ctx context.Context, name string) (int64, error) {
 }
 
 func (s *Store) foreign(name string) error {
-	return fmt.Errorf("%s: the document %s is none that this package has stored, {_id, n: length of b, b: binary}; "+
+	return fmt.Errorf("%s: the document %s was not stored by this package, {_id, n: length of b, b: binary}; "+
 		"find out who wrote it", s.address, name)
 }
 
@@ -176,7 +176,7 @@ func (s *Store) findCertainly(ctx context.Context, name string, want bson.D) (bs
 
 func (s *Store) checkName(name string) error {
 	if !validName(name) {
-		return s.refused("use", "a name", fmt.Sprintf("%.600q is no name of a value", name),
+		return s.refused("use", "a name", fmt.Sprintf("%.600q is not the name of a value", name),
 			"it has 1 to 500 bytes of a-z, 0-9, '.', '_', '-' and '/', "+
 				"and no part between slashes is empty, '.' or '..'", nil)
 	}

@@ -29,11 +29,11 @@ func parse(s string) (address, error) {
 	case err != nil:
 		return address{}, bad("it is not a URL")
 	case u.User != nil:
-		return address{}, bad("credentials are no part of it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
+		return address{}, bad("it must not contain credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY instead")
 	case u.Scheme != "s3":
 		return address{}, bad("it does not begin with s3://")
 	case u.Host == "" || strings.Contains(u.Host, ":"):
-		return address{}, bad("behind s3:// there is a bucket, and no host: a gateway is named by ?endpoint=")
+		return address{}, bad("s3:// is followed by a bucket, not by a host: name a gateway with ?endpoint=")
 	case u.Fragment != "":
 		return address{}, bad("it has a #")
 	}
@@ -46,7 +46,7 @@ func parse(s string) (address, error) {
 	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
-		return address{}, bad("what is behind ? cannot be parsed")
+		return address{}, bad("the part after ? cannot be parsed")
 	}
 	for name, values := range query {
 		if len(values) != 1 || values[0] == "" {

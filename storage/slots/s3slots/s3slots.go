@@ -123,7 +123,7 @@ func (s *Store) bucket() *string { return aws.String(s.addr.bucket) }
 // Create implements slots.Store.
 func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	if len(data) > maxValue {
-		return fmt.Errorf("%s: a value of %d bytes; the most is %d", s, len(data), maxValue)
+		return fmt.Errorf("%s: a value of %d bytes; the maximum is %d", s, len(data), maxValue)
 	}
 	_, err := s.client.PutObject(ctx, &s3.PutObjectInput{
 		Bucket: s.bucket(), Key: s.key(name), Body: bytes.NewReader(data), ContentLength: aws.Int64(int64(len(data))),

@@ -63,7 +63,7 @@ func (m *Mem) Create(ctx context.Context, name string, data []byte) error {
 		return pathError("create", name, fs.ErrExist)
 	}
 	if len(data) > m.max {
-		return fmt.Errorf("a value of %d bytes; the most is %d", len(data), m.max)
+		return fmt.Errorf("a value of %d bytes; the maximum is %d", len(data), m.max)
 	}
 	m.values[name] = slices.Clone(data)
 	return nil

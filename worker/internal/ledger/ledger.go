@@ -342,11 +342,11 @@ func (l *Ledger) LastGap() Gap { return Gap{l.gap.to - l.gap.from + 1 - l.inGap,
 func (g Gap) String() string {
 	switch {
 	case g.Unfit == 0:
-		return "going on behind a declared gap: earlier messages of this producer are gone from the queue"
+		return "continuing after a declared gap: earlier messages of this producer are gone from the queue"
 	case g.Gone == 0:
-		return "going on behind a declared gap: earlier messages of this producer are in the queue, but cannot be appended as they are; once repaired they are appended late"
+		return "continuing after a declared gap: earlier messages of this producer are in the queue, but cannot be appended as they are; once repaired they are appended late"
 	}
-	return "going on behind a declared gap: some earlier messages of this producer are gone from the queue, others are there, but cannot be appended as they are"
+	return "continuing after a declared gap: some earlier messages of this producer are gone from the queue, others are there, but cannot be appended as they are"
 }
 
 // ms is the time in an ID, in ms since 1970: when its message was published, by its publisher's

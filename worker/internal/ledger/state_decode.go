@@ -19,7 +19,7 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 	d := stateDecoder{b: state, within: within}
 	version := d.byte()
 	if d.err == nil && (version < stateVersionFirst || version > stateVersion) {
-		return fmt.Errorf("%w: version %d, known are %d to %d; update this program", ErrState, version, stateVersionFirst, stateVersion)
+		return fmt.Errorf("%w: version %d, but this program reads %d to %d; update it", ErrState, version, stateVersionFirst, stateVersion)
 	}
 	clear(l.last)
 	l.skipped, l.missing = 0, 0
@@ -123,7 +123,7 @@ func (d *stateDecoder) spend(bytes int) {
 // BoundMemory is the bound of Restore.
 func BoundMemory(spent int) error {
 	if spent > stateMemory {
-		return fmt.Errorf("%w: decoded it would take more than %d MiB of memory, which that of no worker does; put the file back from a backup", ErrState, stateMemory>>20)
+		return fmt.Errorf("%w: decoding it would take more than %d MiB of memory; no worker writes such a state; restore the file from a backup", ErrState, stateMemory>>20)
 	}
 	return nil
 }

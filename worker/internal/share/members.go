@@ -71,7 +71,7 @@ func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) 
 		ctx, cancel := r.view.Parting(context.WithoutCancel(ctx), leaveWithin)
 		defer cancel()
 		if err := r.queue.Leave(ctx, r.self.Instance); err != nil {
-			r.log.Debug().Err(err).Msg("not taken off the list of workers")
+			r.log.Debug().Err(err).Msg("not removed from the list of workers")
 		}
 	}
 }
