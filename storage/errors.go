@@ -449,6 +449,9 @@ func ioError(op, path string, err error) error {
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		remedy = "; too many open files: raise the limit (ulimit -n)"
 	}
+	if inner := (*fs.PathError)(nil); errors.As(err, &inner) && inner.Op == op && inner.Path == path {
+		return fmt.Errorf("storage: %w%s", err, remedy)
+	}
 	return fmt.Errorf("storage: %s %s: %w%s", op, path, err, remedy)
 }
 
