@@ -34,8 +34,8 @@ type Link struct {
 	Next       uint64       // index after its last message
 	Epoch      uint64       // the highest that has opened it; 0 if unknown
 	Sealed     *SealedError // names its successor; nil if it is not sealed
-	Err        error        // why its header or its end cannot be read; unknown values are not checked
-	Created    time.Time    // from its header, by the clock of its creator; zero if unknown
+	Err        error        // why its header or its end cannot be read; what is not known is not checked
+	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
 	Size       int64        // bytes
 }
 

@@ -360,9 +360,9 @@ func (e *CorruptError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 
-// RetractedError says that records which a reader has accepted did not exist for the writer that
-// took over: they were never durable, and their indexes were used again. A reader must read the
-// file again from the start; in a verification of a file at rest it means damage.
+// RetractedError says that records which a reader has accepted were not there for the writer that
+// took over: they were never durable, and their indexes were used again. Whoever only read the file
+// reads it again from the start; a verification of a file at rest that reports it has found damage.
 type RetractedError struct {
 	Path        string
 	Offset      int64 // of the open record that retracts

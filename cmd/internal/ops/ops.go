@@ -164,7 +164,7 @@ func (s *Server) Waiting(address, reason string) {
 	s.waiting = fmt.Sprintf("waiting for a usable server at %s: %s", address, reason)
 }
 
-// Attach sets the pool whose state the server reports. The pool is about to run.
+// Attach tells which pool the answers are about: it is about to run.
 func (s *Server) Attach(pool *worker.Pool, cfg worker.Config) {
 	s.metrics.Attach(pool, cfg)
 	s.mu.Lock()
