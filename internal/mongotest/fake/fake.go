@@ -79,7 +79,7 @@ func (s *Server) Commands() []string {
 	return slices.Clone(s.commands)
 }
 
-// Silent(true) makes the server accept every request and answer none, like a stopped (SIGSTOP) server, until Silent(false).
+// Silent makes the server accept every request and answer none, like a stopped (SIGSTOP) server, until it is called with false.
 func (s *Server) Silent(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
