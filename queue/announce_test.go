@@ -110,6 +110,20 @@ func TestSteadyTrafficIsToldSeldomAndAtTheEnd(t *testing.T) {
 	})
 }
 
+// A second message right behind the first is told, too, although the type was told a moment ago.
+func TestAMessageBehindANotificationIsToldLater(t *testing.T) {
+	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
+		mustPublish(t, p, "orders")
+		time.Sleep(10 * time.Millisecond)
+		mustPublish(t, p, "orders")
+		last := time.Now()
+		time.Sleep(time.Minute)
+		if at := q.times("orders"); len(at) != 2 || at[1].Before(last) || at[1].Sub(last) > time.Second {
+			t.Errorf("told at %v, the last message came at %v", at, last)
+		}
+	})
+}
+
 // Many types share a notification.
 func TestManyTypesAreToldTogether(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
@@ -144,6 +158,7 @@ func TestANotificationThatFailsIsDropped(t *testing.T) {
 			onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 				q.fail = fail
 				began := time.Now()
+				mustPublish(t, p, "orders")
 				mustPublish(t, p, "orders")
 				if took := time.Since(began); took > 0 {
 					t.Errorf("the confirmation took %v", took)

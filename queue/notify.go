@@ -23,8 +23,8 @@ type Notifier interface {
 // NotificationStore is the part of a Queue through which publishers tell workers of new messages,
 // so that workers need not look at every type all the time.
 //
-// rule: a notification is a hint. It may be lost, late, doubled, or about a type that has nothing; whoever reads them looks at
-// PendingTypes besides, every 30 s at least.
+// A notification is a hint. It may be lost, late, doubled, or about a type that has nothing: whoever
+// reads them lists the pending types besides, every 30 s at least.
 //
 // What is kept is bounded: each of a few logs has a count of all notifications that it ever had,
 // and the latest of them. A reader that comes too late for some sees it in the count. No clock is

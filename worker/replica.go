@@ -33,6 +33,7 @@ type replica struct {
 	waiting   atomic.Int32 // types that wait for a slot
 
 	rebalancer    *share.Rebalancer
+	listener      *listener
 	memory        *memory
 	book          *book
 	files         *knownFiles

@@ -52,19 +52,20 @@ type Queue struct {
 	client *mongo.Client
 	name   string // the URI without credentials and options, for messages
 
-	messages      *mongo.Collection // w:majority
-	relaxed       *mongo.Collection // messages, w:1
-	store         target            // messages, to insert
-	dead          target
-	scheduled     target // of delayed messages, and the plan
-	promoter      *promoter
-	types         *mongo.Collection // w:majority
-	files         *mongo.Collection // w:majority
-	marks         *mongo.Collection // w:majority
-	workers       *mongo.Collection // w:1
+	messages   *mongo.Collection // w:majority
+	relaxed    *mongo.Collection // messages, w:1
+	store      target            // messages, to insert
+	dead       target
+	scheduled  target // of delayed messages, and the plan
+	promoter   *promoter
+	types      *mongo.Collection // w:majority
+	files      *mongo.Collection // w:majority
+	marks      *mongo.Collection // w:majority
+	workers    *mongo.Collection // w:1
+	connectFor time.Duration
+	direct     bool // connected to one member, whatever it is
+
 	notifications *mongo.Collection // w:1
-	connectFor    time.Duration
-	direct        bool // connected to one member, whatever it is
 
 	clock clock.Server
 
@@ -148,18 +149,19 @@ func newQueue(client *mongo.Client, database string) *Queue {
 	must := options.Collection().SetWriteConcern(durable)
 	readMajority := options.Collection().SetReadConcern(readconcern.Majority())
 	q := &Queue{
-		client:        client,
-		messages:      db.Collection("messages", must),
-		relaxed:       db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
-		store:         target{write: db.Collection("messages", must), majority: db.Collection("messages", readMajority)},
-		dead:          target{write: db.Collection("dead", must), majority: db.Collection("dead", readMajority)},
-		scheduled:     target{write: db.Collection("scheduled", must), majority: db.Collection("scheduled", readMajority)},
-		types:         db.Collection("types", must),
-		files:         db.Collection("files", must),
-		marks:         db.Collection("marks", must),
-		workers:       db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
+		client:    client,
+		messages:  db.Collection("messages", must),
+		relaxed:   db.Collection("messages", options.Collection().SetWriteConcern(writeconcern.W1())),
+		store:     target{write: db.Collection("messages", must), majority: db.Collection("messages", readMajority)},
+		dead:      target{write: db.Collection("dead", must), majority: db.Collection("dead", readMajority)},
+		scheduled: target{write: db.Collection("scheduled", must), majority: db.Collection("scheduled", readMajority)},
+		types:     db.Collection("types", must),
+		files:     db.Collection("files", must),
+		marks:     db.Collection("marks", must),
+		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
+		size:      map[string]int64{},
+
 		notifications: db.Collection("notifications", options.Collection().SetWriteConcern(writeconcern.W1())),
-		size:          map[string]int64{},
 
 		promotedTypes: map[string]bool{},
 		gotMessages:   map[string]bool{},

@@ -52,10 +52,10 @@ func (q *Queue) Notify(ctx context.Context, types []string) error {
 	}
 }
 
-// Notifications implements queue.Queue. A document that cannot be understood is no log.
+// Notifications implements queue.Queue. A document without a count is no log, and what is no string
+// in its list is passed over.
 //
-//	find {$or: [{_id: "0", n: {$ne: <count>}}, … {_id: "7"}]} in notifications; index: _id. Nothing matched: nothing is new. Not "more than":
-//	in a database that was set back it is less.
+//	find {$or: [{_id: "0", n: {$ne: <count>}}, … {_id: "7"}]} in notifications; index: _id. Nothing matched: nothing is new.
 func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
 	if err := q.enter(ctx); err != nil {
 		return queue.Notifications{}, err
@@ -64,6 +64,7 @@ func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark)
 	for i := range notificationLogs {
 		log := bson.D{{Key: "_id", Value: strconv.Itoa(i)}}
 		if count, known := since[strconv.Itoa(i)]; known {
+			// rule: another count, not only a higher one: that of a database that was set back is lower
 			log = append(log, bson.E{Key: "n", Value: bson.D{{Key: "$ne", Value: count}}})
 		}
 		changed = append(changed, log)
@@ -75,19 +76,26 @@ func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark)
 	}
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {
-		var log struct {
-			ID    string   `bson:"_id"`
-			Count int64    `bson:"n"`
-			Types []string `bson:"t"`
-		}
-		if bson.Unmarshal(cursor.Current, &log) == nil {
-			r.Log(log.ID, log.Count, queuedriver.LatestNotifications(log.Types))
+		if count, ok := cursor.Current.Lookup("n").AsInt64OK(); ok {
+			r.Log(cursor.Current.Lookup("_id").StringValue(), count, latestOf(cursor.Current.Lookup("t")))
 		}
 	}
 	if err := cursor.Err(); err != nil {
 		return queue.Notifications{}, q.explain(ctx, "read notifications", err)
 	}
 	return r.Result(), nil
+}
+
+// latestOf returns the last strings of a list.
+func latestOf(t bson.RawValue) (types []string) {
+	list, _ := t.ArrayOK()
+	values, _ := list.Values()
+	for _, v := range values[max(len(values)-queuedriver.KeptNotifications, 0):] {
+		if typ, ok := v.StringValueOK(); ok {
+			types = append(types, typ)
+		}
+	}
+	return types
 }
 
 // PendingTypes implements queue.Queue: a skip scan over messages, see skipScan. When nothing is
