@@ -33,23 +33,26 @@ func (q *Queue) Notify(ctx context.Context, types []string) error {
 	if err := q.enter(ctx); err != nil || len(types) == 0 {
 		return err
 	}
-	log, n, latest := strconv.Itoa(rand.IntN(notificationLogs)), int64(len(types)), queuedriver.LatestNotifications(types)
-	change := bson.D{
-		{Key: "$inc", Value: bson.D{{Key: "n", Value: n}}},
-		{Key: "$push", Value: bson.D{{Key: "t", Value: bson.D{{Key: "$each", Value: latest}, {Key: "$slice", Value: -queuedriver.KeptNotifications}}}}},
-	}
+	log := strconv.Itoa(rand.IntN(notificationLogs))
 	for {
-		result, err := q.notifications.UpdateOne(ctx, bson.D{{Key: "_id", Value: log}}, change)
+		result, err := q.notifications.UpdateOne(ctx, bson.D{{Key: "_id", Value: log}}, notification(types))
 		if err == nil && result.MatchedCount > 0 {
 			return nil
 		}
 		if err == nil {
-			_, err = q.notifications.InsertOne(ctx, bson.D{{Key: "_id", Value: log}, {Key: "n", Value: rand.Int64N(firstCount) + n}, {Key: "t", Value: latest}})
+			first := rand.Int64N(firstCount) + int64(len(types))
+			_, err = q.notifications.InsertOne(ctx, bson.D{{Key: "_id", Value: log}, {Key: "n", Value: first}, {Key: "t", Value: queuedriver.LatestNotifications(types)}})
 		}
 		if !isDuplicate(err) {
 			return q.explain(ctx, "notify workers of new messages", err)
 		}
 	}
+}
+
+// notification is the update of a log that names types.
+func notification(types []string) bson.D {
+	latest := bson.D{{Key: "$each", Value: queuedriver.LatestNotifications(types)}, {Key: "$slice", Value: -queuedriver.KeptNotifications}}
+	return bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(len(types))}}}, {Key: "$push", Value: bson.D{{Key: "t", Value: latest}}}}
 }
 
 // Notifications implements queue.Queue. A document without a count is no log, and what is no string
