@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	discoverEvery = 2 * time.Second        // how often globs are matched against the known types
+	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while nobody listens
 	acquireInSlot = 100 * time.Millisecond // … and if it blocks a slot for that, this often
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
