@@ -26,10 +26,11 @@ const (
 	listenEvery   = 150 * time.Millisecond // how often notifications are read
 	listenTimeout = 5 * time.Second        // of one read
 
-	sweepLeast   = 500 * time.Millisecond // how often is swept: this often if little is pending …
-	sweepPerType = 250 * time.Millisecond // … rarely if many types are pending, each of which may be looked at then …
-	sweepShare   = 20                     // … or if a sweep takes long …
-	sweepMost    = 30 * time.Second       // … and at least this often
+	sweepLeast   = 500 * time.Millisecond // from one sweep to the next: this long, …
+	sweepPerType = 250 * time.Millisecond // … or this long for each type that is pending, as it may be looked at then, …
+	sweepShare   = 20                     // … or this many times as long as the sweep took, …
+	missedShare  = 5                      // … or this many times, if notifications were missed; …
+	sweepMost    = 30 * time.Second       // … but never longer than this
 
 	restAfter = 5 * time.Second // a session without messages for so long waits for news
 )
@@ -41,10 +42,10 @@ type listener struct {
 	listening atomic.Bool // what is read is complete: types need not be looked at one by one
 
 	mark      queue.NotificationMark
-	missed    bool // some notifications were not read: the next sweep is to come soon
-	swept     bool // the last sweep succeeded
-	lastSweep time.Time
-	nextSweep time.Time
+	missed    bool      // some notifications were not read: the next sweep is to come soon
+	swept     bool      // the last sweep succeeded; until one has, each round sweeps
+	soonest   time.Time // when the next sweep may begin, …
+	nextSweep time.Time // … and when it has to
 	outage    outage
 }
 
@@ -99,9 +100,9 @@ func (l *listener) run(ctx context.Context, looked func()) {
 
 // round reads the notifications, and sweeps if it is time for that, or if they cannot be read.
 func (l *listener) round(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
-	defer cancel()
-	n, err := l.pool.cfg.Queue.Notifications(ctx, l.mark)
+	asking, cancel := context.WithTimeout(ctx, listenTimeout)
+	n, err := l.pool.cfg.Queue.Notifications(asking, l.mark)
+	cancel()
 	if err == nil {
 		l.mark, l.missed = n.Next, l.missed || n.Missed
 		for _, typ := range n.Types {
@@ -110,8 +111,8 @@ func (l *listener) round(ctx context.Context) error {
 	}
 	// rule: what is pending is found without any notification
 	due := !time.Now().Before(l.nextSweep)
-	soon := err != nil || l.missed || !l.swept
-	if !due && !(soon && time.Since(l.lastSweep) >= sweepLeast) {
+	soon := (err != nil || l.missed) && !time.Now().Before(l.soonest)
+	if !due && !soon && l.swept {
 		return err
 	}
 	if serr := l.sweep(ctx); serr != nil {
@@ -122,14 +123,17 @@ func (l *listener) round(ctx context.Context) error {
 
 // sweep finds the types that have messages, whatever was told.
 func (l *listener) sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
 	p := l.pool
-	l.lastSweep = time.Now()
+	began := time.Now()
 	p.book.noteAsking("")
 	types, err := p.cfg.Queue.PendingTypes(ctx)
 	p.book.noteAnswer("", err)
 	if l.swept = err == nil; !l.swept {
 		return err
 	}
+	took := time.Since(began)
 	l.missed = false
 	mine := 0
 	for _, typ := range types {
@@ -137,8 +141,8 @@ func (l *listener) sweep(ctx context.Context) error {
 			mine++
 		}
 	}
-	pause := max(sweepLeast, time.Duration(mine)*sweepPerType, sweepShare*time.Since(l.lastSweep))
-	l.nextSweep = l.lastSweep.Add(min(pause, sweepMost))
+	l.soonest = began.Add(min(max(sweepLeast, missedShare*took), sweepMost))
+	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*took, time.Duration(mine)*sweepPerType), sweepMost))
 	return nil
 }
 

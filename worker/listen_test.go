@@ -151,6 +151,32 @@ func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
 	})
 }
 
+// Whoever has missed notifications sweeps at once, however rare sweeps are.
+func TestMissedNotificationsCauseASweep(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(300)
+		p := r.start(all)
+		time.Sleep(time.Minute)
+		for range 3 {
+			h.say(lost, func(found []string) []string { return append(found, types[100:]...) })
+			time.Sleep(2 * sweepLeast) // the next sweep is half a minute away
+			r.publish("orders", 1)
+			time.Sleep(2 * time.Second)
+			if n := p.appended("orders"); n == uint64(len(r.sent["orders"])) {
+				t.Fatal("sweeps are frequent: the test proves nothing")
+			}
+			if err := h.Queue.Notify(t.Context(), slices.Repeat([]string{types[1]}, 1000)); err != nil {
+				t.Fatal(err)
+			}
+			p.wantAppended("orders", uint64(len(r.sent["orders"])), soon+sweepLeast)
+			h.say(nil, nil)
+			time.Sleep(5 * time.Minute)
+		}
+		p.stop()
+		r.complete("orders")
+	})
+}
+
 // What is told may be wrong in any way. It costs a look, and nothing else.
 func TestNotificationsThatAreWrong(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
