@@ -15,7 +15,7 @@ import (
 )
 
 // notificationLogs is how many documents notifications has. Each takes the notifications of
-// publishers that draw it by chance, so that a thousand of them do not wait for one document.
+// publishers that draw it at random, so that a thousand of them do not wait for one document.
 const notificationLogs = 8
 
 // firstCount bounds the random count with which a log begins: that of one that was removed and made
@@ -24,7 +24,7 @@ const firstCount = 1 << 40
 
 // Notify implements queue.Queue.
 //
-//	updateOne {_id: "0" … "7", by chance} → {$inc: {n: <types>}, $push: {t: {$each: [types], $slice: -128}}} in notifications, w: 1; index:
+//	updateOne {_id: "0" … "7", at random} → {$inc: {n: <types>}, $push: {t: {$each: [types], $slice: -128}}} in notifications, w: 1; index:
 //	_id. Nothing matched: insertOne {_id, n: <random> + <types>, t}. Duplicate key: somebody else was first, and the update is repeated.
 func (q *Queue) Notify(ctx context.Context, types []string) error {
 	if err := queuedriver.CheckNotify(types); err != nil {

@@ -46,7 +46,7 @@ func (r *NotificationReader) Log(name string, count int64, latest []string) {
 	switch {
 	case !known:
 		r.out.Missed = r.out.Missed || len(latest) >= KeptNotifications
-	case count < behind, count-behind > fresh:
+	case count < behind, uint64(count-behind) > uint64(fresh): // others may have written any number
 		r.out.Missed = true
 	default:
 		fresh = count - behind

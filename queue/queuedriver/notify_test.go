@@ -33,6 +33,7 @@ func TestNotificationReader(t *testing.T) {
 		{"set back", queue.NotificationMark{"": 9}, 7, []string{"a", "b"}, []string{"a", "b"}, true},
 		{"set back to nothing", queue.NotificationMark{"": 9}, 0, nil, nil, true},
 		{"a negative count", queue.NotificationMark{"": 9}, -1 << 63, []string{"a"}, []string{"a"}, true},
+		{"from a negative count", queue.NotificationMark{"": -1 << 63}, 5, []string{"a"}, []string{"a"}, true},
 		{"names that no type can have", queue.NotificationMark{"": 0}, 5, []string{"", "../a", "A", "a\n", strings.Repeat("a", 65)}, nil, false},
 	} {
 		r := ReadNotifications(c.since)

@@ -52,9 +52,9 @@ var queueRules = []rule{
 		old: `			if wait := at.Add(announceAgain)`, new: `			delete(a.untold, typ)
 			if wait := at.Add(announceAgain)`},
 	{file: "queue/queuedriver/notify.go", rule: "a count below the mark is a database that was set back", tests: "TestNotificationReader",
-		old: `	case count < behind, count-behind > fresh:`, new: `	case count < behind:
+		old: `	case count < behind, uint64(count-behind)`, new: `	case count < behind:
 		fresh = 0
-	case count-behind > fresh:`},
+	case uint64(count-behind)`},
 	{file: "queue/mongoqueue/notify.go", rule: "another count, not only a higher one", tests: "TestNotificationsOfADatabaseThatWasSetBack",
 		old: `{Key: "$ne", Value: count}`, new: `{Key: "$gt", Value: count}`},
 	{file: "queue/resume.go", rule: "both clocks have to say that it is young", tests: "TestResumeRefusesWhatNobodyRemembers",
