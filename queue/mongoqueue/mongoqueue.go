@@ -65,6 +65,8 @@ type Queue struct {
 	connectFor time.Duration
 	direct     bool // connected to one member, whatever it is
 
+	notifications *mongo.Collection // w:1
+
 	clock clock.Server
 
 	mu     sync.Mutex
@@ -72,6 +74,7 @@ type Queue struct {
 	size   map[string]int64 // per type, recent mean payload, see Fetch
 
 	promotedTypes map[string]bool // registered by Promote
+	gotMessages   map[string]bool // from Promote, which has not said so yet
 	forgot        time.Time       // when old notes were removed
 
 	seed     maphash.Seed
@@ -158,7 +161,10 @@ func newQueue(client *mongo.Client, database string) *Queue {
 		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
 		size:      map[string]int64{},
 
+		notifications: db.Collection("notifications", options.Collection().SetWriteConcern(writeconcern.W1())),
+
 		promotedTypes: map[string]bool{},
+		gotMessages:   map[string]bool{},
 		seed:          maphash.MakeSeed(),
 		kept:          map[uint64]time.Time{},
 		scans:         map[string]scan{},

@@ -232,6 +232,7 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 		return err
 	}
 	q.mu.Lock()
+	q.gotMessages[typ] = true
 	known := q.promotedTypes[typ]
 	q.mu.Unlock()
 	if !known && q.RegisterType(ctx, typ) == nil {
