@@ -71,8 +71,8 @@ type Queue struct {
 	closed bool
 	size   map[string]int64 // per type, recent mean payload, see Fetch
 
-	promotedTypes map[string]bool // registered by Promote
-	forgot        time.Time       // when old notes were removed
+	registered map[string]bool // types, by Promote and in transactions
+	forgot     time.Time       // when old notes were removed
 
 	seed     maphash.Seed
 	kept     map[uint64]time.Time // hashes of keys of delayed messages that stay where they are → when that was seen
@@ -81,6 +81,8 @@ type Queue struct {
 
 	scans  map[string]scan // by collection: those that have not come to the end
 	strays queuedriver.StrayRecord
+
+	transactions transactions
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -158,10 +160,10 @@ func newQueue(client *mongo.Client, database string) *Queue {
 		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
 		size:      map[string]int64{},
 
-		promotedTypes: map[string]bool{},
-		seed:          maphash.MakeSeed(),
-		kept:          map[uint64]time.Time{},
-		scans:         map[string]scan{},
+		registered: map[string]bool{},
+		seed:       maphash.MakeSeed(),
+		kept:       map[uint64]time.Time{},
+		scans:      map[string]scan{},
 	}
 	q.promoter = &promoter{store: planned{q}}
 	return q

@@ -231,14 +231,7 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 	if stored, _, refused := refusedDocument(err); err != nil && (!refused || stored == 0) {
 		return err
 	}
-	q.mu.Lock()
-	known := q.promotedTypes[typ]
-	q.mu.Unlock()
-	if !known && q.RegisterType(ctx, typ) == nil {
-		q.mu.Lock()
-		q.promotedTypes[typ] = true
-		q.mu.Unlock()
-	}
+	q.registerOnce(ctx, typ)
 	return err
 }
 
