@@ -43,7 +43,8 @@
 //   - The queue's clock is off by two minutes, an hour or two days, ahead or behind, as one process reads it: for its whole life, or for a while. A process that
 //     is stopped was asleep: its clock of the queue has stood still, while that of its locks has not.
 //
-// In some schedules the messages go to handlers, which store them in a destination that keeps tokens and IDs. Among the messages are delayed ones, ones with idempotency keys and ones that the workers' filter refuses.
+// In some schedules the messages go to handlers, which store them in a destination that keeps tokens and IDs. Among the messages are delayed ones, ones with idempotency keys, ones of transactions that are committed
+// late, and ones that the workers' filter refuses.
 //
 // # What is checked
 //
