@@ -339,3 +339,29 @@ func TestAuditOfLooseMessages(t *testing.T) {
 		t.Errorf("%d problems, %d are remembered", n, len(a.looseLast)+len(a.looseOld))
 	}
 }
+
+// More messages of transactions than are remembered: the worker sweeps, forgets those that are gone for certain, and appends each once.
+func TestManyLooseMessagesAreDrained(t *testing.T) {
+	if testing.Short() {
+		t.Skip("much computation and no concurrency")
+	}
+	onRig(t, func(t *testing.T, r *rig) {
+		const n = ledger.MaxLoose + 40_000
+		msgs := make([]queue.Message, n)
+		for i := range msgs {
+			msgs[i] = queue.Message{Type: typ, ID: queue.NewID(epoch.Add(time.Duration(i)*time.Millisecond), uint64(i+1), 0),
+				Headers: map[string]string{queue.LooseHeader: queue.LooseValue}}
+		}
+		r.insert(msgs...)
+		p := r.start(func(c *Config) { c.UntilEmpty, c.Batch = true, 5000 })
+		if err := p.end(); err != nil {
+			t.Fatal(err)
+		}
+		if s := p.Stats(); s.Appended != n || s.Duplicates != 0 || r.pending() != 0 {
+			t.Errorf("stats %+v, %d are pending", s, r.pending())
+		}
+		if c := strings.Count(r.log.String(), "more messages of transactions"); c != 1 {
+			t.Errorf("the log says %d times that some are forgotten early", c)
+		}
+	})
+}

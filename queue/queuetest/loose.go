@@ -3,6 +3,7 @@ package queuetest
 import (
 	"slices"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
@@ -46,6 +47,9 @@ func testLoose(t *testing.T, q queue.Queue) {
 	left := append(numbered(typ, 1, 2), foreign)
 	slices.SortFunc(left, func(a, b queue.Message) int { return a.ID.Compare(b.ID) })
 	wantMessages(t, fetchAll(t, q, typ), left)
+	if p, err := queue.Purge(t.Context(), q, typ, time.Time{}, false); err != nil || p.Messages != 3 || len(fetchAll(t, q, typ)) != 0 {
+		t.Errorf("purged %+v, %v; want 3 messages", p, err)
+	}
 	letters, err := q.DeadLetters(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 10})
 	if err != nil || len(letters) != 1 {
 		t.Fatalf("%d dead letters, %v", len(letters), err)

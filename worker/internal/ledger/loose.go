@@ -78,17 +78,21 @@ func (l *Ledger) TrimLoose() (forgotten int, full bool) {
 	if len(l.loose) <= l.mostLoose {
 		return 0, false
 	}
-	var gone []uint64
-	for producer, e := range l.loose {
+	type entry struct {
+		number uint64
+		*looseEntry
+	}
+	var gone []entry
+	for number, e := range l.loose {
 		// rule: no loose message is forgotten that may be pending: a full sweep that began after it was last seen has come behind it, and has not met it.
 		if e.walk < l.walk && e.at > 0 && e.at < l.walked {
-			gone = append(gone, producer)
+			gone = append(gone, entry{number, e})
 		}
 	}
-	slices.SortFunc(gone, func(a, b uint64) int { return l.loose[a].compare(&l.loose[b].life) })
-	for _, producer := range gone[:min(len(gone), len(l.loose)-l.mostLoose*9/10)] {
-		delete(l.loose, producer)
-		forgotten++
+	slices.SortFunc(gone, func(a, b entry) int { return a.compare(&b.life) })
+	forgotten = min(len(gone), len(l.loose)-l.mostLoose*9/10)
+	for _, e := range gone[:forgotten] {
+		delete(l.loose, e.number)
 	}
 	return forgotten, len(l.loose) > l.mostLoose
 }
