@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"sync"
@@ -39,7 +40,8 @@ const (
 // PublishInTransaction publishes messages, of any types, in the transaction that ctx has: it is the
 // context that Session.WithTransaction gives to its function, or one of mongo.NewSessionContext. The
 // session may be of any client of the queue's server. Workers see the messages once the transaction
-// is committed, and never if it is aborted.
+// is committed, and never if it is aborted. With a URL of MongoDB, the Queue of fencepost.Open is a
+// *mongoqueue.Queue.
 //
 //	_, err := session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
 //		if _, err := orders.InsertOne(ctx, order); err != nil {
@@ -99,8 +101,8 @@ func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) 
 		docs = append(docs, documents(m.Type, loose[i:i+1])...)
 		types[m.Type]++
 	}
-	for typ, n := range types {
-		if err := q.admitLoose(outside, typ, n); err != nil {
+	for _, typ := range slices.Sorted(maps.Keys(types)) {
+		if err := q.admitLoose(outside, typ, types[typ]); err != nil {
 			return nil, err
 		}
 	}

@@ -324,7 +324,7 @@ var sqlitequeueRules = []rule{
 			t.settings = map[string]queue.Settings{"orders": {PublishPaused: true}}
 		}`},
 	{file: "queue/mongoqueue/transaction.go", rule: "what operators say about a type holds in transactions, too", tests: "TestPublishInTransactionFollowsSettings",
-		old: `if err := q.admitLoose(outside, typ, n); err != nil {`, new: `if err := q.admitLoose(outside, typ, n); err != nil && false {`},
+		old: `if err := q.admitLoose(outside, typ, types[typ]); err != nil {`, new: `if err := q.admitLoose(outside, typ, types[typ]); err != nil && false {`},
 	{file: "queue/mongoqueue/fetch.go", rule: "a loose message is not returned before a majority has it", tests: "TestFetchWaitsForTheMajorityOfLooseMessages",
 		old: `return found == len(keys), err`, new: `return true, err`},
 }

@@ -103,9 +103,9 @@ func (l *Ledger) Recall(before Lives) {
 }
 
 // Forget drops producers that have been silent for longer than retention, and loose messages that
-// were pending longer ago. now is the queue's clock,
-// in ms. It may only be called after a sweep over all pending messages that found nothing of these
-// producers, because a lost acknowledgement may still redeliver them.
+// were last pending longer ago. now is the queue's clock, in ms. It may only be called after a
+// sweep over all pending messages that found nothing of these producers, because a lost
+// acknowledgement may still redeliver them.
 func (l *Ledger) Forget(now int64, retention time.Duration) (dropped int) {
 	producers := silent(l.last, now, retention)
 	for _, producer := range producers {
