@@ -274,3 +274,14 @@ func ExamplePublisher_Stats() {
 	fmt.Println(s.Stored, "stored,", s.Unknown, "unknown,", s.Rejected, "rejected,", s.Buffered, "on their way")
 	// Output: 2 stored, 0 unknown, 0 rejected, 0 on their way
 }
+
+// A handler tells messages of transactions from those of publishers: they have no number, and so no place in an order.
+func ExampleMessage_Loose() {
+	m := queue.Message{Type: "orders", ID: queue.NewLooseID(time.Now()), Headers: map[string]string{queue.LooseHeader: queue.LooseValue}}
+	fmt.Println(m.Loose(), m.ID.N())
+	m.ID = queue.NewID(time.Now(), 7, 1) // it became a dead letter, and was requeued
+	fmt.Println(m.Loose(), m.ID.N())
+	// Output:
+	// true 0
+	// false 1
+}

@@ -25,9 +25,10 @@ const MaxN = 1<<48 - 1
 //	└────────────┴───────────────────┴────────────┘
 //
 // time is milliseconds since 1970 by the queue's clock, producer is a random number, and n counts
-// 1, 2, 3 … without a gap within one (producer number, type). IDs compare bytewise; the text form
-// (32 characters of base32hex in lower case) sorts in the same order. Within a producer number time
-// never decreases, so n order is ID order.
+// 1, 2, 3 … without a gap within one (producer number, type); a loose message, see LooseHeader, has a
+// producer number to itself, and 0. IDs compare bytewise; the text form (32 characters of base32hex
+// in lower case) sorts in the same order. Within a producer number time never decreases, so n order
+// is ID order.
 //
 // The zero ID is smaller than every message's ID and means "from the start".
 type ID [20]byte

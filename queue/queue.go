@@ -76,8 +76,8 @@ func (m *Message) Unfit() string {
 	switch {
 	case m.Incomplete:
 		return cmp.Or(m.Why, "it cannot be read whole")
-	case m.ID.N() == 0:
-		return "its number is 0: publishers count from 1, so no publisher of ours sent it"
+	case m.ID.N() == 0 && !m.Loose():
+		return "its number is 0: publishers count from 1, and a message that was published in a transaction has the header " + LooseHeader + ": 1"
 	}
 	return ""
 }

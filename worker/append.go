@@ -290,6 +290,7 @@ func (s *session) trimLedger() {
 		s.log.Warn().Int("producers", producers).Int("max", most).
 			Msg("the file remembers many producers: those that have been silent for longest are forgotten when there are too many; let programs keep a publisher instead of making one for each message")
 	}
+	s.trimLoose()
 	forgotten, full := s.ledger.TrimProducers()
 	if full {
 		s.sweepNow.Store(true)
@@ -302,6 +303,19 @@ func (s *session) trimLedger() {
 		s.producersFull = true
 		s.log.Warn().Int("max", most).Msg("more producers than the file remembers: those that have been silent for longest are forgotten early. One that repeats now what was " +
 			"appended has it appended twice, and the next message of one that goes on waits for the gap timeout")
+	}
+}
+
+// trimLoose bounds what the ledger remembers of loose messages.
+func (s *session) trimLoose() {
+	forgotten, full := s.ledger.TrimLoose()
+	if full {
+		s.sweepNow.Store(true)
+	}
+	if forgotten > 0 && !s.looseFull && s.pool.handler == nil {
+		s.looseFull = true
+		s.log.Warn().Int("max", ledger.MaxLoose).Msg("more messages of transactions within the retention than the file remembers: the oldest are forgotten early, and would be " +
+			"appended again if the database were set back to a time before they were appended")
 	}
 }
 

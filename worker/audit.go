@@ -14,7 +14,8 @@ import (
 // each producer's messages in order and without gaps. Feed it every accepted record of a file, in
 // file order, and before them the state that a successor file begins with; the zero value is ready.
 // It holds a few words per producer, not per message, and a few more for each range of delayed
-// messages that were promoted out of order. Not safe for concurrent use.
+// messages that were promoted out of order. Loose messages (queue.LooseHeader) have no order, and a
+// copy of one is found among the last 500,000 of them. Not safe for concurrent use.
 type Audit struct {
 	// Grow, if not nil, is called with about how many more bytes are going to be held. Its error
 	// becomes that of Restore or Record: a checker of files that others wrote can bound its memory.
@@ -28,6 +29,9 @@ type Audit struct {
 	nProblems int
 	lost      uint64 // records that a repair gave up
 	delayed   ledger.Delayed
+	loose     uint64              // loose messages
+	looseLast map[uint64]struct{} // producer numbers of the last ones …
+	looseOld  map[uint64]struct{} // … and of those before, which are forgotten when the last ones are many
 }
 
 // Producer is what a file holds of one producer.
@@ -50,11 +54,16 @@ func (p *Producer) Contiguous() bool {
 // Range is a closed range of counters.
 type Range struct{ From, To uint64 }
 
-const maxProblems = 20 // described; the others are counted
+const (
+	maxProblems = 20      // described; the others are counted
+	looseMost   = 500_000 // loose messages in one of the two sets
+	looseMemory = 40      // bytes that one takes there
+)
 
 // grow tells Grow of what is held, and was not told yet.
 func (a *Audit) grow() error {
-	held := a.restored + int64(len(a.producers))*ledger.ProducerMemory + int64(a.ranges)*ledger.SpanMemory + a.delayed.Memory()
+	held := a.restored + int64(len(a.producers))*ledger.ProducerMemory + int64(a.ranges)*ledger.SpanMemory + a.delayed.Memory() +
+		int64(len(a.looseLast)+len(a.looseOld))*looseMemory
 	if a.Grow == nil || held <= a.told {
 		return nil
 	}
@@ -76,6 +85,9 @@ func (a *Audit) Restore(state []byte) error {
 	for number, before := range l.All {
 		p := a.producer(number)
 		p.before, p.lastN = before, before.Last()
+	}
+	for number := range l.Loose {
+		a.seeLoose(number)
 	}
 	a.delayed = l.Delayed()
 	return nil
@@ -104,8 +116,14 @@ func (a *Audit) Record(r storage.Record) error {
 	if err != nil {
 		return err
 	}
-	p := a.producer(id.Producer())
 	n := id.N()
+	if n == 0 {
+		if a.loose++; !a.seeLoose(id.Producer()) {
+			a.problem("record %d (%s): this loose message, or another one with its producer number, is in the file, or in one before it, already", r.Index, id)
+		}
+		return a.grow()
+	}
+	p := a.producer(id.Producer())
 	declared := ledger.DeclaresGap(r) || n > p.lastN && p.lost != a.lost
 	switch {
 	case p.has(n):
@@ -134,6 +152,20 @@ func (a *Audit) Record(r storage.Record) error {
 	p.Messages++
 	return a.grow()
 }
+
+// seeLoose reports whether a loose message's producer number is new, as far as they are remembered.
+func (a *Audit) seeLoose(number uint64) bool {
+	if len(a.looseLast) >= looseMost || a.looseLast == nil {
+		a.looseLast, a.looseOld = map[uint64]struct{}{}, a.looseLast
+	}
+	_, last := a.looseLast[number]
+	_, old := a.looseOld[number]
+	a.looseLast[number] = struct{}{}
+	return !last && !old
+}
+
+// Loose is how many loose messages there are among the records, also those that were put aside.
+func (a *Audit) Loose() uint64 { return a.loose }
 
 // problem counts a violation and describes the first ones: a file that is wrong from its start
 // would fill the memory.

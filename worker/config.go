@@ -102,7 +102,8 @@ type Config struct {
 	HandOver time.Duration
 	// Retention is how long the file remembers a producer that has gone silent, at least, by the
 	// monotonic clock of the pool. Of what a pool has not watched for so long, it forgets what is
-	// that old by the queue's clock, but none of the last 2,000. Defaults to 24 h.
+	// that old by the queue's clock, but none of the last 2,000. It remembers loose messages, see
+	// queue.LooseHeader, for as long. Defaults to 24 h.
 	Retention time.Duration
 
 	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due

@@ -70,6 +70,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 				due = append(due, batch[i])
 			}
 		}
+		h.trimLoose()
 		if err := h.buryRefused(ctx); err != nil {
 			return err
 		}

@@ -41,7 +41,8 @@ type session struct {
 
 	traced []func(error) // append stage: what Files.Trace has returned, to be called when they end
 
-	keysFull bool // append stage: it was said that keys are forgotten early
+	keysFull  bool // append stage: it was said that keys are forgotten early
+	looseFull bool // append stage: it was said that loose messages are forgotten early
 
 	producersMany, producersFull bool // append stage: it was said that producers are many, and that they are forgotten early
 

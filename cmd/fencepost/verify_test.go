@@ -5,8 +5,10 @@ import (
 	"context"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -30,5 +32,35 @@ func TestStoppedVerifyFindsNothingBad(t *testing.T) {
 	code := cli.Run(ctx, cmd)
 	if code != cli.ExitStopped || stderr.String() != "error: stopped: 1 of 1 files were not read to their end\n" || strings.Contains(stdout.String(), "BAD") {
 		t.Errorf("exit code %d\nstdout: %s\nstderr: %s", code, stdout.String(), stderr.String())
+	}
+}
+
+// TestVerifyCountsLooseMessages: messages of transactions have no order that could be broken. One that is there twice is a violation.
+func TestVerifyCountsLooseMessages(t *testing.T) {
+	loose := queue.NewLooseID(time.UnixMilli(1_700_000_000_000))
+	for copies, want := range map[int]string{1: "producers 1 (contiguous)  loose 1", 2: "this loose message"} {
+		w, err := storage.Open(t.Context(), t.TempDir(), "orders", 1, storage.Options{AllowOverlay: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		numbered := queue.NewID(time.UnixMilli(1_700_000_000_000), 7, 1)
+		records := []storage.Record{{ID: numbered[:], Payload: []byte("numbered")}}
+		for range copies {
+			records = append(records, storage.Record{ID: loose[:], Payload: []byte("loose")})
+		}
+		if err := w.Append(records); err != nil {
+			t.Fatal(err)
+		}
+		if err := w.Close(); err != nil {
+			t.Fatal(err)
+		}
+		var stdout bytes.Buffer
+		cmd := root()
+		cmd.SetArgs([]string{"verify", w.Path()})
+		cmd.SetOut(&stdout)
+		cmd.SetErr(&stdout)
+		if code := cli.Run(t.Context(), cmd); (code == 0) != (copies == 1) || !strings.Contains(stdout.String(), want) {
+			t.Errorf("%d copies: exit code %d, want %q\n%s", copies, code, want, stdout.String())
+		}
 	}
 }

@@ -48,6 +48,9 @@ func (r *fileReport) print(w io.Writer) {
 	if contiguous == len(producers) {
 		printable.Fprintf(w, " (contiguous)")
 	}
+	if n := r.audit.Loose(); n > 0 {
+		printable.Fprintf(w, "  loose %s", humanize.Comma(int64(n)))
+	}
 	printable.Fprintf(w, "  epochs %d  gaps %d  skipped %d  torn %d B  void %d B  %s  %s/s\n", rep.RegionCount, rep.Gaps, rep.Skipped, tornBytes(rep),
 		rep.VoidBytes, humanize.IBytes(uint64(rep.Size)), humanize.Bytes(uint64(float64(rep.Size)/max(rep.Duration.Seconds(), 1e-6))))
 	if rep.Lost > 0 {
@@ -167,6 +170,7 @@ type (
 		Chain       []string       `json:"chain,omitempty"` // what is wrong between this file and those before and after it
 		Duplicates  uint64         `json:"duplicates"`
 		Violations  int            `json:"sequence_violations"`
+		Loose       uint64         `json:"loose,omitempty"` // messages that were published in transactions
 		Producers   []producerJSON `json:"producers"`
 		Regions     []regionJSON   `json:"regions"`
 		Seconds     float64        `json:"seconds"`
@@ -233,6 +237,7 @@ func (r *fileReport) json() verifyJSON {
 		j.Corruptions = append(j.Corruptions, c.Error())
 	}
 	_, j.Violations = r.audit.Problems()
+	j.Loose = r.audit.Loose()
 	for _, p := range r.audit.Producers() {
 		pj := producerJSON{Producer: fmt.Sprintf("%016x", p.Number), Messages: p.Messages}
 		for _, x := range p.Ranges {

@@ -285,6 +285,9 @@ func (w *world) play() {
 	for slot := range w.visitors {
 		others.Go(func() { w.visitor(slot, storm) })
 	}
+	if w.transactions {
+		others.Go(func() { w.transact(storm) })
+	}
 	if w.spoils {
 		others.Go(func() { w.spoil(storm) })
 	}

@@ -40,6 +40,7 @@ type weather struct {
 	jumps           int             // of the queue's clock, when a process reads it
 	jumpers         []string        // whose clocks jump, by role …
 	jumpTo          []time.Duration // … and how far they are off then
+	transactions    bool            // messages are published in transactions, too
 	spoils          bool            // somebody makes messages undecodable, and undoes it
 	slots           bool            // files are in a store, and each worker is on a host of its own
 	stale           int             // a listing of the store
@@ -77,6 +78,7 @@ func newWeather(seed uint64) weather {
 	w.visitors = pick(d, 0, 0, 0, 0, 3)
 	w.clocks(d)
 	w.spoils = newDice(seed, number("spoils")).chance(2000)
+	w.transactions = newDice(seed, number("transactions")).chance(3000)
 	w.stores(newDice(seed, number("stores")), rough)
 	return w
 }

@@ -57,7 +57,7 @@ type world struct {
 
 // census counts what happened, to know that it does happen.
 type census struct {
-	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps, Spoiled                                          int // faults
+	Crashes, Stalls, PowerLosses, Lost, Late, DiskErrors, Restores, Jumps, Spoiled, Transactions                            int // faults
 	Stores, Refused, Full, Slow, Stale, Deaf, Stragglers, Disasters                                                         int // of stores
 	Grants, Takeovers, Sessions, SessionsLost, Restarts, Void, Rotations, Compactions, Visits, Shared, Damages, LostRecords int // and what came of them
 	Confirmed, Unknown, Rejected, Delayed, Skipped, Dead, Reused, Handled                                                   int // messages

@@ -16,6 +16,9 @@
 // What others store in the range of a type's messages, under a key that is no message's, is passed
 // over, see queue.ForeignKeyStore.
 //
+// A message that a program has inserted in a transaction of its own has n = 0 in its ID and the
+// header queue.LooseHeader, see Queue.PublishInTransaction.
+//
 // dead holds the dead letters in the same form, each with {reason, attempts, worker, at} besides.
 //
 // scheduled holds the delayed messages, see schedule.go, and how they are promoted, see promote.go.
@@ -25,9 +28,9 @@
 // "<type>", mark}, workers one document per running worker, notifications {_id: "0" to "7", n, t:
 // [types]}, see Notify.
 //
-// Only find, insert, update, delete, count and hello are used, with classic operators: standalone
-// servers, replica sets, sharded clusters (shard key _id) and compatible servers all work. What has
-// to be durable is written with w:majority. The driver's own retries of writes are off: the
-// protocol repeats by itself, and an error means what it says only if nothing was sent twice behind
-// its back.
+// Only find, insert, update, delete, count and hello are used, with classic operators, except where
+// a program asks for a transaction: standalone servers, replica sets, sharded clusters (shard key
+// _id) and compatible servers all work. What has to be durable is written with w:majority. The
+// driver's own retries of writes are off: the protocol repeats by itself, and an error means what it
+// says only if nothing was sent twice behind its back.
 package mongoqueue

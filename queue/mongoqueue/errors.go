@@ -30,6 +30,7 @@ const (
 	codeCommandNotSupported       = 115
 	codeDocumentValidationFailure = 121
 	codeCommandNotSupportedOnView = 166
+	codeNotImplemented            = 238
 	codeAPIVersion                = 322
 	codeAPIStrict                 = 323
 	codeAPIDeprecation            = 324

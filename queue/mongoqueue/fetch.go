@@ -4,11 +4,13 @@ import (
 	"context"
 	"fmt"
 	"regexp"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
@@ -16,6 +18,11 @@ import (
 const (
 	maxBatch = 10_000 // documents per reply
 	ackKeys  = 10_000 // keys per delete command: well below 16 MiB
+
+	// majorityMin and majorityMax bound the pause before messages are read again that a majority
+	// does not have yet.
+	majorityMin = 2 * time.Millisecond
+	majorityMax = 200 * time.Millisecond
 )
 
 // typeRange is the range of keys of a type's messages behind the given ID.
@@ -42,7 +49,8 @@ var byKey = bson.D{{Key: "_id", Value: 1}}
 //
 //	find {_id: {$gt: "<type>/<after>", $lt: "<type>0"}}, sort {_id: 1}, limit; index: _id, no sort stage. Nothing matched:
 //	nothing is pending behind after. Not a snapshot: a message that lands behind the cursor's place is seen by the next
-//	sweep.
+//	sweep. If there are loose messages, find {_id: {$in: their keys}} → _id only, with read concern majority; what is missing
+//	there: again from the start.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -51,8 +59,19 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 		return nil, err
 	}
 	filter := typeRange(typ, after)
+	pause := wait.Backoff{Min: majorityMin, Max: majorityMax}
 	for {
 		out, read, last, err := q.fetch(ctx, typ, filter, limit)
+		if err == nil {
+			var settled bool
+			// rule: a loose message is not returned before a majority has it. A fail-over would take it back with the rest of its transaction, and it would
+			// be in the file all the same. Nor is anything behind it: a reader would take it for gone.
+			if settled, err = q.settled(ctx, typ, out); err == nil && !settled {
+				if err = wait.For(ctx, pause.Next()); err == nil {
+					continue
+				}
+			}
+		}
 		if err != nil {
 			return nil, q.explain(ctx, "fetch "+typ, err)
 		}
@@ -61,6 +80,29 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 		}
 		filter = keyRange(last, typ+headEnd) // nothing but foreign keys: go on behind them
 	}
+}
+
+// settled tells whether a majority has the loose messages among these. Numbered ones need not be
+// asked for: their publishers repeat what a fail-over has taken back, under the same ID.
+func (q *Queue) settled(ctx context.Context, typ string, msgs []queue.Message) (bool, error) {
+	var keys []string
+	for i := range msgs {
+		if msgs[i].ID.N() == 0 {
+			keys = append(keys, headKey(typ, msgs[i].ID))
+		}
+	}
+	if len(keys) == 0 {
+		return true, nil
+	}
+	found := 0
+	cursor, err := q.store.majority.Find(ctx, in(keys), options.Find().SetProjection(idOnly).SetBatchSize(int32(len(keys)+1)))
+	if err == nil {
+		err = eachKey(ctx, cursor, func(string) { found++ })
+	}
+	if err != nil && judge(err).sentinel == queue.ErrUnsupported {
+		return true, nil // a server without read concerns has no transactions, and takes nothing back
+	}
+	return found == len(keys), err
 }
 
 // fetch runs one find. read counts the documents seen, last is the key of the last one.

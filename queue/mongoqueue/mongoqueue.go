@@ -73,9 +73,9 @@ type Queue struct {
 	closed bool
 	size   map[string]int64 // per type, recent mean payload, see Fetch
 
-	promotedTypes map[string]bool // registered by Promote
-	gotMessages   map[string]bool // from Promote, which has not said so yet
-	forgot        time.Time       // when old notes were removed
+	registered  map[string]bool // types, by Promote and in transactions
+	gotMessages map[string]bool // from Promote, which has not said so yet
+	forgot      time.Time       // when old notes were removed
 
 	seed     maphash.Seed
 	kept     map[uint64]time.Time // hashes of keys of delayed messages that stay where they are → when that was seen
@@ -84,6 +84,8 @@ type Queue struct {
 
 	scans  map[string]scan // by collection: those that have not come to the end
 	strays queuedriver.StrayRecord
+
+	transactions transactions
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -163,11 +165,11 @@ func newQueue(client *mongo.Client, database string) *Queue {
 
 		notifications: db.Collection("notifications", options.Collection().SetWriteConcern(writeconcern.W1())),
 
-		promotedTypes: map[string]bool{},
-		gotMessages:   map[string]bool{},
-		seed:          maphash.MakeSeed(),
-		kept:          map[uint64]time.Time{},
-		scans:         map[string]scan{},
+		registered:  map[string]bool{},
+		gotMessages: map[string]bool{},
+		seed:        maphash.MakeSeed(),
+		kept:        map[uint64]time.Time{},
+		scans:       map[string]scan{},
 	}
 	q.promoter = &promoter{store: planned{q}}
 	return q

@@ -233,13 +233,8 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 	}
 	q.mu.Lock()
 	q.gotMessages[typ] = true
-	known := q.promotedTypes[typ]
 	q.mu.Unlock()
-	if !known && q.RegisterType(ctx, typ) == nil {
-		q.mu.Lock()
-		q.promotedTypes[typ] = true
-		q.mu.Unlock()
-	}
+	q.registerOnce(ctx, typ)
 	return err
 }
 

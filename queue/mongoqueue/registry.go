@@ -34,6 +34,19 @@ func (q *Queue) RegisterType(ctx context.Context, typ string) error {
 	return nil
 }
 
+// registerOnce registers a type once per process. A failure delays nothing: there is a next time, and
+// a type that has messages is listed without.
+func (q *Queue) registerOnce(ctx context.Context, typ string) {
+	q.mu.Lock()
+	known := q.registered[typ]
+	q.mu.Unlock()
+	if !known && q.RegisterType(ctx, typ) == nil {
+		q.mu.Lock()
+		q.registered[typ] = true
+		q.mu.Unlock()
+	}
+}
+
 // isDuplicate reports whether an insertOne failed because the document is there, durably.
 func isDuplicate(err error) bool {
 	var write mongo.WriteException

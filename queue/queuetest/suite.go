@@ -37,6 +37,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("Payloads", one(testPayloads))
 	t.Run("LargestMessages", one(testLargest))
 	t.Run("Headers", one(testHeaders))
+	t.Run("Loose", one(testLoose))
 	t.Run("Ack", one(testAck))
 	t.Run("AckThousands", one(testAckThousands))
 	t.Run("Depth", one(testDepth))

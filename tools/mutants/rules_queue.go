@@ -316,4 +316,28 @@ var sqlitequeueRules = []rule{
 	{file: "lock/sqlitelock/sqlitelock.go", rule: "it may be written, in the old file", tests: "TestReplacedDatabase",
 		old: `	case err != nil && ok && errors.Is(err, sqlitedb.ErrReplaced):`, new: `	case false:`},
 	{file: "internal/sqlitedb/sqlitedb.go", rule: "never open and close the database file itself", untested: "it takes another process that closes the database in that very moment, and takes itself for the last one"},
+
+	// Transactions.
+	{file: "queue/mongoqueue/transaction.go", rule: "without a transaction nothing is inserted", tests: "TestPublishInTransactionRefuses",
+		old: `if session == nil || !session.TransactionRunning() {`, new: `if session == nil {`},
+	{file: "queue/mongoqueue/transaction.go", rule: "limits are checked before anything is sent", tests: "TestPublishInTransactionRefuses",
+		old: "	loose, err := queuedriver.MakeLoose(msgs, q.now())\n", new: "	if len(msgs) > 0 {\n\t\t_, _ = q.publishInTransaction(ctx, msgs[:len(msgs)-1])\n\t}\n\tloose, err := queuedriver.MakeLoose(msgs, q.now())\n"},
+	{file: "queue/mongoqueue/transaction.go", rule: "wrapped, so that WithTransaction finds the label", tests: "TestErrorsOfATransactionKeepTheirLabels",
+		old: `return q.explain(ctx, "insert", err) // rule`, new: `return errors.New(err.Error()) // rule`},
+	{file: "queue/mongoqueue/transaction.go", rule: "a server is believed only after a trial", tests: "TestServersWithoutTransactions|TestRealServerWithoutTransactions",
+		old: "	if proven {\n", new: "	if proven || client != nil {\n"},
+	{file: "queue/mongoqueue/transaction.go", rule: "a server is believed only after a trial", how: "without a look before the commit", tests: "TestServersWithoutTransactions",
+		old: `if err == nil && early {`, new: `if err == nil && early && false {`},
+	{file: "queue/mongoqueue/transaction.go", rule: "a session of another server is refused", tests: "TestSessionOfAnotherServer",
+		old: `case !there:`, new: `case !there && false:`},
+	{file: "queue/mongoqueue/transaction.go", rule: "settings that cannot be read", tests: "TestPublishInTransactionFollowsSettings",
+		old: `		if err == nil {
+			t.settings = all
+		}`, new: `		if t.settings = all; err != nil {
+			t.settings = map[string]queue.Settings{"orders": {PublishPaused: true}}
+		}`},
+	{file: "queue/mongoqueue/transaction.go", rule: "what operators say about a type holds in transactions, too", tests: "TestPublishInTransactionFollowsSettings",
+		old: `if err := q.admitLoose(outside, typ, types[typ]); err != nil {`, new: `if err := q.admitLoose(outside, typ, types[typ]); err != nil && false {`},
+	{file: "queue/mongoqueue/fetch.go", rule: "a loose message is not returned before a majority has it", tests: "TestFetchWaitsForTheMajorityOfLooseMessages",
+		old: `return found == len(keys), err`, new: `return true, err`},
 }

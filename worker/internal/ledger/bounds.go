@@ -24,8 +24,13 @@ const (
 	// range for each publisher.
 	MaxDelayed = 150_000
 
+	// MaxLoose bounds what one type's file remembers of loose messages, and so memory (about 35
+	// MB) and checkpoints (6 MB).
+	MaxLoose = 250_000
+
 	// MaxKeys bounds what one type's file remembers of idempotency keys, and so memory (about 60
-	// MB) and checkpoints (22 MB).
+	// MB) and checkpoints (22 MB). Each loose message takes the place of a key, and every fourth
+	// one of another, so that both fit into a checkpoint.
 	MaxKeys = 1_000_000
 )
 
@@ -42,6 +47,7 @@ type Forgotten struct{ Skipped, Delayed, Keys bool }
 // TrimHistory bounds what is remembered about skipped numbers, delayed messages and keys, and drops
 // keys that are over.
 func (l *Ledger) TrimHistory() (early Forgotten) {
+	l.keys.taken = len(l.loose) + len(l.loose)/4
 	return Forgotten{l.trimSkipped(), l.delayed.trim(), l.keys.forget()}
 }
 

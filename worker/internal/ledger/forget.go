@@ -75,17 +75,23 @@ func silent[E interface{ lived() *life }](entries map[uint64]E, now int64, reten
 // has been silent.
 type Lives struct {
 	producers map[uint64]*producerEntry
+	loose     map[uint64]*looseEntry
 	delayed   map[uint64]*delayedEntry
 }
 
 // Lives returns what the next session is to Recall. The ledger is not used any more then.
-func (l *Ledger) Lives() Lives { return Lives{l.last, l.delayed.of} }
+func (l *Ledger) Lives() Lives { return Lives{l.last, l.loose, l.delayed.of} }
 
 // Recall lets the entries of a file that was opened go on with their ages. An entry that another
 // pool has changed meanwhile begins anew.
 func (l *Ledger) Recall(before Lives) {
 	for producer, e := range l.last {
 		if b := before.producers[producer]; b != nil && b.n == e.n && e.read {
+			e.since, e.read = b.since, b.read
+		}
+	}
+	for producer, e := range l.loose {
+		if b := before.loose[producer]; b != nil && b.at == e.at && e.read {
 			e.since, e.read = b.since, b.read
 		}
 	}
@@ -96,13 +102,17 @@ func (l *Ledger) Recall(before Lives) {
 	}
 }
 
-// Forget drops producers that have been silent for longer than retention. now is the queue's clock,
-// in ms. It may only be called after a sweep over all pending messages that found nothing of these
-// producers, because a lost acknowledgement may still redeliver them.
+// Forget drops producers that have been silent for longer than retention, and loose messages that
+// were last pending longer ago. now is the queue's clock, in ms. It may only be called after a
+// sweep over all pending messages that found nothing of these producers, because a lost
+// acknowledgement may still redeliver them.
 func (l *Ledger) Forget(now int64, retention time.Duration) (dropped int) {
 	producers := silent(l.last, now, retention)
 	for _, producer := range producers {
 		l.drop(producer)
+	}
+	for _, producer := range silent(l.loose, now, retention) {
+		delete(l.loose, producer)
 	}
 	l.delayed.forget(now, retention)
 	return len(producers)

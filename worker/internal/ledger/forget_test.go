@@ -48,7 +48,7 @@ func TestWhoIsSilent(t *testing.T) {
 			if read.Forget(0, retention); len(read.last) != n {
 				t.Errorf("%d producers are left before their time", len(read.last))
 			}
-			before := Lives{read.last, read.delayed.of}
+			before := Lives{read.last, read.loose, read.delayed.of}
 			if !same { // another pool has appended a message
 				admit(l, message(n-1, 2), 0)
 				l.delayed.Record(queue.NewID(epoch, n-1, 2), 0)

@@ -26,6 +26,10 @@ func stateSeeds() (states [][]byte) {
 		l.delayed.Record(message(7, 2*n).ID, 5)
 	}
 	l.recordSkipped(message(1, 4).ID)
+	for _, producer := range []uint64{11, 12} {
+		admit(l, loose(producer), at)
+	}
+	l.recordSkipped(loose(12).ID)
 	admit(l, message(2, 1), at+2)
 	l.keys.record("future", message(3, 3_600_000).ID)
 	states = append(states, l.State())
@@ -40,6 +44,9 @@ func stateSeeds() (states [][]byte) {
 		states = append(states, slices.Concat([]byte{version, 1}, producer, tail))
 	}
 	one := slices.Concat(producer, []byte{9, 6, 7, 1, 1, 2, 1, 4, 5})
+	for _, tail := range [][]byte{{0, 6, 7, 0, 0}, {0, 0, 7, 0, 1, 0, 0}, {0, 6, 7, 1, 0, 0, 0}} { // loose messages, the last one with numbers before it
+		states = append(states, slices.Concat([]byte{stateVersion, 1}, producer, tail, []byte{0, 0}))
+	}
 	return append(states, slices.Concat([]byte{stateVersion, 2}, one, one, []byte{0, 0}), // a producer twice
 		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 1, 8, 10}),      // a number is missing that is not reached
 		slices.Concat([]byte{stateVersionFirst, 1}, producer, []byte{9, 7, 2, 4, 5, 2, 3}), // ranges out of order
@@ -96,8 +103,17 @@ func FuzzLedgerState(f *testing.F) {
 				t.Fatalf("and once more %v", v)
 			}
 		}
+		for producer, e := range l.loose {
+			m := loose(producer)
+			m.ID = queue.NewID(time.UnixMilli(e.at), producer, 0)
+			if v := admit(l, m, 1); e.at < 1<<48 && (v != Duplicate && !e.skipped || v != PutAside && e.skipped) {
+				t.Fatalf("the loose message %x, which is in the file, is judged %v", producer, v)
+			}
+		}
 		l.keys.window = time.Hour
 		l.keys.forget()
+		l.mostLoose, l.walk, l.walked = 1, 1, 1<<48
+		l.TrimLoose()
 		l.mostSkipped, l.mostProducers, l.delayed.most = 1, 1, 1
 		l.trimSkipped()
 		l.TrimProducers()

@@ -43,6 +43,7 @@ type keyEntry struct {
 type keys struct {
 	window time.Duration // 0: nothing is a copy, nothing is forgotten
 	most   int
+	taken  int   // places of them that loose messages take
 	now    int64 // the queue's clock, in ms, as this worker has read it last
 
 	at     map[keyHash]int64   // a time of each key …
@@ -165,7 +166,7 @@ func (k *keys) forget() (early bool) {
 	for len(k.ahead) > 0 && k.ahead[0].at < oldest {
 		pop(&k.ahead)
 	}
-	for len(k.order)+len(k.ahead)+len(k.seen) > k.most { // one from the future takes two places in a checkpoint
+	for len(k.order)+len(k.ahead) > 0 && len(k.order)+len(k.ahead)+len(k.seen)+k.taken > k.most { // one from the future takes two places in a checkpoint
 		if len(k.order) >= len(k.ahead) {
 			pop(&k.order)
 		} else {

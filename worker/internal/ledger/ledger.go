@@ -10,6 +10,8 @@
 //	              or the number was given out twice (Reused)
 //	n > last+1    Hold, until the messages before it arrive or the gap timeout is over (AppendAfterGap)
 //
+// A loose message, which was published in a transaction, is numbered 0 and by itself (loose.go).
+//
 // Two more indexes catch copies that come under other IDs: idempotency keys (keys.go) and delayed
 // messages that were promoted twice (delayed.go).
 //
@@ -48,14 +50,16 @@ type Ledger struct {
 	last    map[uint64]*producerEntry // by producer number
 	held    map[uint64]heldEntry      // by producer number; never persisted
 	stuck   map[uint64]heldEntry      // the same for messages that no others wait for, but that cannot be appended as they are
+	loose   map[uint64]*looseEntry    // by producer number; none of these is in last
 	keys    keys                      // of the messages in the file
 	delayed Delayed                   // of the messages in the file
 
 	skipped     int // spans of all producers
 	mostSkipped int
 
-	missing       int    // spans of all producers
-	mostProducers int    // and missing spans
+	missing       int // spans of all producers
+	mostProducers int // and missing spans
+	mostLoose     int
 	grown         int    // what was added since the last checkpoint: producers, missing and skipped spans
 	walked        int64  // the latest time of an ID that was fetched in the full sweep …
 	walk          uint64 // … of this number, ms
@@ -101,11 +105,13 @@ func New(o Options) *Ledger {
 		held:    make(map[uint64]heldEntry),
 		stuck:   make(map[uint64]heldEntry),
 		looked:  make(map[uint64]sight),
+		loose:   make(map[uint64]*looseEntry),
 		keys:    keys{window: o.DedupeWindow, most: MaxKeys},
 		delayed: Delayed{most: MaxDelayed},
 
 		mostSkipped:   MaxSkipped,
 		mostProducers: maxProducers,
+		mostLoose:     MaxLoose,
 	}
 }
 
@@ -125,10 +131,13 @@ func (l *Ledger) Admit(m *queue.Message) Verdict {
 	last := entry.number()
 	switch {
 	case n == 0:
-		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in
-		// the queue.
-		l.holdStuck(producer, m.ID)
-		return Hold
+		return l.admitLoose(m)
+	case l.loose[producer] != nil: // rule: a producer number is that of one loose message, or of numbered ones
+		if m.Incomplete {
+			l.holdStuck(producer, m.ID)
+			return Hold
+		}
+		return Reused
 	case n <= last:
 		return l.admitPassed(m, entry)
 	case m.Incomplete:
@@ -203,6 +212,11 @@ func (l *Ledger) admitUnheard(m *queue.Message) Verdict {
 // record counts id as appended; a jump over last+1 is recorded as missing.
 func (l *Ledger) record(id queue.ID) {
 	producer, n := id.Producer(), id.N()
+	if n == 0 {
+		l.recordLoose(id)
+		return
+	}
+	delete(l.loose, producer) // in a file that no worker has written
 	h := l.held[producer]
 	if l.inGap = covered(h.incomplete, n); l.inGap > 0 { // no message waits for them any more, but their own time goes on
 		if _, ok := l.stuck[producer]; !ok {
@@ -241,7 +255,13 @@ func (l *Ledger) fillGap(e *producerEntry, n uint64) {
 // recordSkipped remembers that the file has a skip entry for a message that was put aside. record
 // has counted it.
 func (l *Ledger) recordSkipped(id queue.ID) {
+	if e := l.loose[id.Producer()]; id.N() == 0 && e != nil {
+		e.skipped = true
+	}
 	e := l.last[id.Producer()]
+	if e == nil || id.N() == 0 {
+		return
+	}
 	l.skipped -= len(e.skipped)
 	e.skipped = with(e.skipped, id.N())
 	l.skipped += len(e.skipped)
@@ -322,6 +342,15 @@ func (p Producer) Missing(n uint64) bool { return p.entry != nil && p.entry.isMi
 func (l *Ledger) All(yield func(number uint64, p Producer) bool) {
 	for number, e := range l.last {
 		if !yield(number, Producer{e}) {
+			return
+		}
+	}
+}
+
+// Loose calls yield with the producer number of each loose message that the file has.
+func (l *Ledger) Loose(yield func(number uint64) bool) {
+	for number := range l.loose {
+		if !yield(number) {
 			return
 		}
 	}

@@ -14,6 +14,8 @@ import (
 //	  uvarint ranges of skipped numbers · ranges × (uvarint from, uvarint to)
 //	idempotency keys, see keys.appendState · delayed messages, see Delayed.appendState
 //
+// A loose message is a producer whose n is 0, with a skipped range from 0 to 0 if it was put aside.
+//
 // Earlier versions are read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed
 // messages; 2 has keys; 3 has all but skipped numbers.
 const (
@@ -28,11 +30,14 @@ var ErrState = errors.New("checkpoint state is not readable by this version of t
 
 // State encodes the ledger for a checkpoint.
 func (l *Ledger) State() []byte {
-	b := make([]byte, 0, 1+10+len(l.last)*31+l.skipped*16+len(l.keys.at)*24+l.delayed.spans*24)
+	b := make([]byte, 0, 1+10+(len(l.last)+len(l.loose))*31+l.skipped*16+len(l.keys.at)*24+l.delayed.spans*24)
 	b = append(b, stateVersion)
-	b = binary.AppendUvarint(b, uint64(len(l.last)))
-	for _, p := range slices.Sorted(maps.Keys(l.last)) {
+	b = binary.AppendUvarint(b, uint64(len(l.last)+len(l.loose)))
+	for _, p := range slices.Sorted(l.numbers) {
 		e := l.last[p]
+		if e == nil {
+			e = l.loose[p].producer()
+		}
 		b = binary.LittleEndian.AppendUint64(b, p)
 		b = binary.AppendUvarint(b, e.n)
 		b = binary.AppendUvarint(b, uint64(e.at))
@@ -42,6 +47,25 @@ func (l *Ledger) State() []byte {
 	}
 	b = l.keys.appendState(b)
 	return l.delayed.appendState(b)
+}
+
+// numbers yields the producer numbers of producers and loose messages.
+func (l *Ledger) numbers(yield func(uint64) bool) {
+	for p := range l.last {
+		if !yield(p) {
+			return
+		}
+	}
+	l.Loose(yield)
+}
+
+// producer is a loose message as it stands in a state.
+func (e *looseEntry) producer() *producerEntry {
+	p := &producerEntry{at: e.at, life: e.life}
+	if e.skipped {
+		p.skipped = []span{{0, 0}}
+	}
+	return p
 }
 
 // appendSpans encodes ranges: uvarint count · count × (uvarint from, uvarint to).

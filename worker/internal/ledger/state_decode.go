@@ -22,6 +22,7 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 		return fmt.Errorf("%w: version %d, but this program reads %d to %d; update it", ErrState, version, stateVersionFirst, stateVersion)
 	}
 	clear(l.last)
+	clear(l.loose)
 	l.skipped, l.missing = 0, 0
 	for range d.uvarint() {
 		producer := d.uint64()
@@ -32,13 +33,20 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 		e.life, e.missing = readLife(d.ms()), d.spans(e.n)
 		if version >= stateVersion {
 			e.skipped = d.spans(e.n)
-			l.skipped += len(e.skipped)
 		}
-		l.missing += len(e.missing)
-		d.once(producer, l.last[producer] != nil)
+		d.once(producer, l.last[producer] != nil || l.loose[producer] != nil)
+		if e.n == 0 && e.missing != nil && d.err == nil {
+			d.err = fmt.Errorf("%w: messages before the loose one of producer %016x are missing", ErrState, producer)
+		}
 		if d.spend(ProducerMemory); d.err != nil {
 			return d.err
 		}
+		if e.n == 0 {
+			l.loose[producer] = &looseEntry{at: e.at, skipped: e.skipped != nil, life: e.life}
+			continue
+		}
+		l.missing += len(e.missing)
+		l.skipped += len(e.skipped)
 		l.last[producer] = e
 	}
 	if version >= stateVersionKeys {

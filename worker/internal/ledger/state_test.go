@@ -35,12 +35,17 @@ func fullLedger() *Ledger {
 	for i := range uint64(MaxDelayed) {
 		l.delayed.Record(at(i<<32+1, high), seenAt)
 	}
+	for p := range uint64(MaxLoose) {
+		id := at(p<<32+2, 0)
+		recordAt(l, id, seenAt)
+		l.recordSkipped(id)
+	}
 	l.keys.window = time.Hour
 	l.keys.now = seenAt - 1000 // so all keys are from the future, which takes most
 	for i := range uint64(MaxKeys) {
 		l.keys.record(strconv.FormatUint(i, 10), at(1, i))
 	}
-	l.keys.forget()
+	l.TrimHistory()
 	return l
 }
 
@@ -57,7 +62,7 @@ func TestFullStateFits(t *testing.T) {
 	for i := range uint64(MaxKeys + 1) {
 		l.keys.record(strconv.FormatUint(i, 10), queue.NewID(time.UnixMilli(1<<45), 1, i))
 	}
-	l.keys.forget()
+	l.TrimHistory()
 	if state = l.State(); len(state) > storage.MaxState {
 		t.Errorf("a state with all there may be, and no key from the future, has %d bytes, a file takes %d", len(state), storage.MaxState)
 	}

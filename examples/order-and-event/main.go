@@ -1,0 +1,154 @@
+// Command order-and-event stores an order and publishes its event in one transaction of MongoDB: both, or neither. A worker then drains
+// the events. It needs a server with transactions: a replica set, of one member at least.
+//
+//	go run ./examples/order-and-event --url 'mongodb://127.0.0.1:27017/shop?replicaSet=rs0'
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"path/filepath"
+	"syscall"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/mongoqueue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
+)
+
+func main() {
+	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM)
+	err := run(ctx, os.Args[1:], os.Stdout)
+	stop()
+	if err != nil {
+		fmt.Fprintln(os.Stderr, "order-and-event:", err)
+		os.Exit(1)
+	}
+}
+
+func run(ctx context.Context, args []string, out io.Writer) error {
+	flags := flag.NewFlagSet("order-and-event", flag.ExitOnError) // with 2 if a flag is wrong
+	url := flags.String("url", "mongodb://127.0.0.1:27017/shop?replicaSet=rs0", "a replica set, and the database of orders and events")
+	flags.Parse(args)
+	if flags.NArg() > 0 {
+		fmt.Fprintf(os.Stderr, "unknown argument %q\n", flags.Arg(0))
+		os.Exit(2)
+	}
+	s, err := openShop(ctx, *url)
+	if err != nil {
+		return err
+	}
+	defer s.close(ctx)
+	for _, o := range []order{{"chair", 1}, {"table", 0}, {"lamp", 3}} {
+		switch err := s.place(ctx, o); {
+		case errors.Is(err, errSoldOut):
+			fmt.Fprintf(out, "%s: %v: neither an order nor an event\n", o.Item, err)
+		case err != nil:
+			return err
+		default:
+			fmt.Fprintf(out, "%s: an order and its event\n", o.Item)
+		}
+	}
+	return drain(ctx, *url, out)
+}
+
+// order is a document of the shop's own.
+type order struct {
+	Item   string `bson:"item"`
+	Amount int    `bson:"amount"`
+}
+
+var errSoldOut = errors.New("sold out")
+
+// shop has a client of its own, as a program has that uses MongoDB already, and a queue of the same server.
+type shop struct {
+	client *mongo.Client
+	orders *mongo.Collection
+	queue  *mongoqueue.Queue
+}
+
+func openShop(ctx context.Context, url string) (*shop, error) {
+	q, err := mongoqueue.Open(ctx, url, mongoqueue.Options{})
+	if err != nil {
+		return nil, err
+	}
+	client, err := mongo.Connect(options.Client().ApplyURI(url))
+	if err != nil {
+		q.Close()
+		return nil, err
+	}
+	return &shop{client, client.Database(q.Database()).Collection("orders"), q}, nil
+}
+
+func (s *shop) close(ctx context.Context) {
+	s.queue.Close()
+	_ = s.client.Disconnect(context.WithoutCancel(ctx))
+}
+
+// place stores an order and publishes its event. WithTransaction may run the function more than once: each attempt makes an event of its
+// own, and those of the attempts before are gone with them. So the function does nothing that a rollback does not undo.
+func (s *shop) place(ctx context.Context, o order) error {
+	session, err := s.client.StartSession()
+	if err != nil {
+		return err
+	}
+	defer session.EndSession(context.WithoutCancel(ctx))
+	_, err = session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
+		event := queue.Message{Type: "ordered", Payload: fmt.Appendf(nil, "%d × %s", o.Amount, o.Item)}
+		if _, err := s.queue.PublishInTransaction(ctx, event); err != nil {
+			return nil, err // as it is, or wrapped: WithTransaction looks whether to try again
+		}
+		if o.Amount == 0 {
+			return nil, errSoldOut // the event is gone, too
+		}
+		_, err := s.orders.InsertOne(ctx, bson.D{{Key: "item", Value: o.Item}, {Key: "amount", Value: o.Amount}})
+		return nil, err
+	})
+	return err
+}
+
+// drain appends the events to a file, and reads it.
+func drain(ctx context.Context, url string, out io.Writer) error {
+	dir, err := os.MkdirTemp("", "fencepost-example-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(dir)
+	b, err := fencepost.Open(ctx, url)
+	if err != nil {
+		return err
+	}
+	defer b.Close(context.WithoutCancel(ctx))
+	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: dir}, UntilEmpty: true})
+	if err != nil {
+		return err
+	}
+	if err := pool.Run(ctx); err != nil {
+		return err
+	}
+	r, err := storage.OpenReader(filepath.Join(dir, storage.FileName("ordered")), storage.ReaderOptions{})
+	if err != nil {
+		return err
+	}
+	defer r.Close()
+	for {
+		m, err := r.Next()
+		if errors.Is(err, io.EOF) {
+			return nil
+		}
+		if err != nil {
+			return err
+		}
+		fmt.Fprintf(out, "in the file: %s\n", m.Payload)
+	}
+}

@@ -1,0 +1,33 @@
+package main
+
+import (
+	"errors"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/examples/internal/exampletest"
+	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/queue"
+)
+
+func TestMain(m *testing.M) { exampletest.Main(m, main) }
+
+// On a server without transactions, as the tests' own is, the example says so. On a replica set it does what it says.
+func TestOrderAndEvent(t *testing.T) {
+	if os.Getenv(mongotest.EnvURI) == "" {
+		t.Skip(mongotest.EnvURI + " names no server")
+	}
+	url, _ := mongotest.Fresh(t)
+	out, err := exampletest.Output(t, run, "--url", url)
+	if errors.Is(err, queue.ErrUnsupported) {
+		if out != "" || !strings.Contains(err.Error(), "replica set") {
+			t.Errorf("it printed %q, and: %v", out, err)
+		}
+		return
+	}
+	lines := strings.Split(strings.TrimSpace(out), "\n")
+	if err != nil || len(lines) != 5 || lines[1] != "table: sold out: neither an order nor an event" || strings.Contains(strings.Join(lines[3:], ""), "table") {
+		t.Errorf("%v\n%s", err, out)
+	}
+}

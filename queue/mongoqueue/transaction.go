@@ -1,0 +1,304 @@
+package mongoqueue
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
+)
+
+// Messages of a transaction of the program's own: its documents and its messages are stored both, or
+// neither. See docs/decisions/0311.
+//
+//	the program                              the server                     a worker
+//	WithTransaction(ctx, f)
+//	  f: orders.InsertOne(ctx, …)            in the transaction
+//	     q.PublishInTransaction(ctx, …)      in the transaction             sees nothing
+//	  commit                                 majority: both                 fetches the messages
+//	  or abort, or f again                   neither                        has never seen them
+//
+// They are loose messages (queue.LooseHeader): what is aborted leaves no number missing, and f makes
+// new messages each time that it runs.
+
+const (
+	proofTimeout = 10 * time.Second // of a transaction that is tried
+	provenMost   = 100              // clients that are remembered
+)
+
+// PublishInTransaction publishes messages, of any types, in the transaction that ctx has: it is the
+// context that Session.WithTransaction gives to its function, or one of mongo.NewSessionContext. The
+// session may be of any client of the queue's server. Workers see the messages once the transaction
+// is committed, and never if it is aborted. With a URL of MongoDB, the Queue of fencepost.Open is a
+// *mongoqueue.Queue.
+//
+//	_, err := session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
+//		if _, err := orders.InsertOne(ctx, order); err != nil {
+//			return nil, err
+//		}
+//		_, err := q.PublishInTransaction(ctx, queue.Message{Type: "orders", Payload: payload})
+//		return nil, err
+//	})
+//
+// The IDs that it returns are those of the messages if the transaction is committed. The function
+// must return an error as it is, or wrapped: WithTransaction repeats the function after some. Commit
+// with write concern majority, which is the default of servers: what a smaller one confirms may be
+// lost in a fail-over, the messages with the rest.
+//
+// The messages are not ordered: not among each other, nor with those of a Publisher. A worker has
+// read them within 30 s of the commit, and sooner if it is soon after the call. Headers and the
+// idempotency key are as with a Publisher, whose Middleware does not see the messages. A message
+// cannot be delayed.
+//
+// Nothing is sent if a message breaks a limit, if its type is paused (*queue.PausedError) or its
+// backlog is full (*queue.BacklogFullError, at once: a transaction must not wait). Settings of types
+// are followed as a Publisher does, within 2 s. The first call with a client of a session tries a
+// transaction of its own, which takes some round trips; a server that has no transactions is
+// queue.ErrUnsupported. Safe for concurrent use, in different sessions.
+func (q *Queue) PublishInTransaction(ctx context.Context, msgs ...queue.Message) ([]queue.ID, error) {
+	ids, err := q.publishInTransaction(ctx, msgs)
+	if err != nil {
+		return nil, fmt.Errorf("publish in a transaction: %w", err)
+	}
+	return ids, nil
+}
+
+func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) ([]queue.ID, error) {
+	session := mongo.SessionFromContext(ctx)
+	// rule: without a transaction nothing is inserted: it would be visible at once, whatever becomes of the rest
+	if session == nil || !session.TransactionRunning() {
+		return nil, errors.New("mongoqueue: the context has no transaction; call it in the function that Session.WithTransaction runs, with the context which that function gets")
+	}
+	if err := q.enter(ctx); err != nil {
+		return nil, err
+	}
+	// rule: limits are checked before anything is sent: an error of the server aborts the whole transaction
+	loose, err := queuedriver.MakeLoose(msgs, q.now())
+	if err != nil {
+		return nil, fmt.Errorf("mongoqueue: %w", err)
+	}
+	outside := mongo.NewSessionContext(ctx, nil) // what is no part of the transaction
+	if err := q.proveTransactions(outside, session.Client()); err != nil {
+		return nil, err
+	}
+	ids := make([]queue.ID, len(loose))
+	docs := make([]document, 0, len(loose))
+	types := map[string]int{}
+	for i := range loose {
+		m := &loose[i]
+		ids[i] = m.ID
+		docs = append(docs, documents(m.Type, loose[i:i+1])...)
+		types[m.Type]++
+	}
+	for _, typ := range slices.Sorted(maps.Keys(types)) {
+		if err := q.admitLoose(outside, typ, types[typ]); err != nil {
+			return nil, err
+		}
+	}
+	for typ := range types {
+		q.registerOnce(outside, typ)
+	}
+	return ids, q.insertInTransaction(ctx, session.Client(), docs)
+}
+
+// insertInTransaction inserts documents in the transaction of ctx.
+//
+//	insert into messages, ordered: true, with the transaction's lsid and txnNumber; index: _id. Any error: the server has aborted the
+//	transaction, nothing of it is stored. No answer: the transaction cannot be committed any more, and the driver labels the error.
+func (q *Queue) insertInTransaction(ctx context.Context, client *mongo.Client, docs []document) error {
+	to := target{write: client.Database(q.Database()).Collection(q.messages.Name())}
+	for len(docs) > 0 {
+		n := commandLen(docs)
+		if _, _, err := to.insertOrdered(ctx, docs[:n]); err != nil {
+			return q.explain(ctx, "insert", err) // rule: wrapped, so that WithTransaction finds the label that has it repeat the function
+		}
+		docs = docs[n:]
+	}
+	return nil
+}
+
+// proveTransactions tries a transaction of a client once, on a document of its own in messages,
+// behind the keys of all types:
+//
+//	insert {_id: "~probe/<random>", b} in a transaction  an error: the server has none
+//	find it, with the queue's client                     it is there: the server ignores transactions
+//	commit
+//	find it, with the queue's client                     it is not there: the client is connected to another server
+//	delete it
+//
+// rule: a server is believed only after a trial. Some take the fields of a transaction and ignore them, and a message would be visible although
+// the rest was aborted.
+func (q *Queue) proveTransactions(ctx context.Context, client *mongo.Client) error {
+	t := &q.transactions
+	t.mu.Lock()
+	proven := slices.Contains(t.proven, client)
+	t.mu.Unlock()
+	if proven {
+		return nil
+	}
+	ctx, cancel := context.WithTimeout(ctx, proofTimeout)
+	defer cancel()
+	there, err := q.tryTransaction(ctx, client)
+	switch {
+	case err != nil && withoutTransactions(err):
+		return fmt.Errorf("mongoqueue: %w: %s has no transactions; use a replica set, of one member at least (start mongod with --replSet, run rs.initiate() once, and "+
+			"add replicaSet=… to the URL), or a sharded cluster: %w", queue.ErrUnsupported, q.name, err)
+	case err != nil:
+		return q.explain(ctx, "try a transaction", err)
+	case !there:
+		// rule: a session of another server is refused. Its messages would lie where no worker looks.
+		return fmt.Errorf("mongoqueue: the session's client is connected to another server than %s; start the session with a client of the same URL", q.name)
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if len(t.proven) == provenMost {
+		t.proven = t.proven[1:]
+	}
+	t.proven = append(t.proven, client)
+	return nil
+}
+
+// errNotIsolated is the error of a server that took an insert of a transaction for any other.
+var errNotIsolated = errors.New("what a transaction inserts is visible before the commit")
+
+// withoutTransactions tells whether err, of a trial, says that the server has no transactions.
+func withoutTransactions(err error) bool {
+	switch errorCode(err) {
+	case codeIllegalOperation, codeCommandNotFound, codeCommandNotSupported, codeFailedToParse, codeNotImplemented:
+		return true
+	}
+	return errors.Is(err, errNotIsolated) || strings.Contains(err.Error(), "does not support sessions") // as the driver says it
+}
+
+// tryTransaction inserts a document in a transaction of client, which it commits. there tells
+// whether the queue's client finds it then. What a trial leaves behind that is cut off is small, and
+// nobody reads it.
+func (q *Queue) tryTransaction(ctx context.Context, client *mongo.Client) (there bool, err error) {
+	session, err := client.StartSession()
+	if err != nil {
+		return false, err
+	}
+	defer session.EndSession(ctx)
+	key := probeKey + headSeparator + queue.NewLooseID(q.now()).String()
+	messages := client.Database(q.Database()).Collection(q.messages.Name())
+	defer messages.DeleteOne(ctx, in([]string{key}))
+	visible := func() (bool, error) {
+		err := q.messages.FindOne(ctx, in([]string{key}), options.FindOne().SetProjection(idOnly)).Err()
+		if errors.Is(err, mongo.ErrNoDocuments) {
+			return false, nil
+		}
+		return err == nil, err
+	}
+	_, err = session.WithTransaction(ctx, func(inside context.Context) (any, error) {
+		if _, err := messages.InsertOne(inside, bson.D{{Key: "_id", Value: key}, {Key: "b", Value: bson.Binary{}}}); err != nil {
+			return nil, err
+		}
+		early, err := visible()
+		if err == nil && early {
+			err = errNotIsolated
+		}
+		return nil, err
+	}, options.Transaction().SetWriteConcern(durable).SetReadPreference(readpref.Primary()))
+	if err != nil {
+		return false, err
+	}
+	return visible()
+}
+
+// transactions is what a Queue knows of clients and types for those who publish in transactions.
+type transactions struct {
+	mu       sync.Mutex
+	proven   []*mongo.Client // have transactions, the latest ones
+	settings map[string]queue.Settings
+	until    time.Time       // then they are read again
+	room     map[string]room // of types whose backlog has a limit
+}
+
+// room is how much a backlog had left when it was counted.
+type room struct {
+	limit, left int
+	until       time.Time
+}
+
+// As a Publisher does, see queue.Settings.
+const (
+	settingsEvery   = 2 * time.Second // how long settings that were read, and a count, are followed
+	settingsTimeout = time.Second
+	countTimeout    = 10 * time.Second
+	countShare      = 9 // and a count that took long for so many times as long
+)
+
+// admitLoose tells whether n messages of a type may be published, by what operators say.
+//
+// rule: settings that cannot be read, and a backlog that cannot be counted, hold nobody up. What was known last holds.
+func (q *Queue) admitLoose(ctx context.Context, typ string, n int) error {
+	set := q.settingsOf(ctx, typ)
+	switch {
+	case set.PublishPaused:
+		return &queue.PausedError{Type: typ, Why: set.Why}
+	case set.MaxBacklog == 0:
+		return nil
+	}
+	t := &q.transactions
+	t.mu.Lock()
+	known := t.room[typ]
+	t.mu.Unlock()
+	if began := time.Now(); known.limit != set.MaxBacklog || began.After(known.until) {
+		counting, cancel := context.WithTimeout(ctx, countTimeout)
+		d, err := q.Depth(counting, typ, set.MaxBacklog)
+		cancel()
+		took := time.Since(began)
+		if known.until = time.Now().Add(max(settingsEvery, countShare*took)); err == nil {
+			known.limit, known.left = set.MaxBacklog, set.MaxBacklog-d.Pending
+		} else if known.limit != set.MaxBacklog {
+			known.limit, known.left = set.MaxBacklog, set.MaxBacklog
+		}
+	}
+	full := n > known.left
+	if !full {
+		known.left -= n
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.room == nil {
+		t.room = map[string]room{}
+	}
+	t.room[typ] = known
+	if full {
+		return &queue.BacklogFullError{Type: typ, Limit: set.MaxBacklog}
+	}
+	return nil
+}
+
+// settingsOf returns what is set for a type.
+func (q *Queue) settingsOf(ctx context.Context, typ string) queue.Settings {
+	t := &q.transactions
+	t.mu.Lock()
+	old := !time.Now().Before(t.until)
+	t.mu.Unlock()
+	if old {
+		reading, cancel := context.WithTimeout(ctx, settingsTimeout)
+		all, err := q.AllSettings(reading)
+		cancel()
+		t.mu.Lock()
+		t.until = time.Now().Add(settingsEvery)
+		if err == nil {
+			t.settings = all
+		}
+		t.mu.Unlock()
+	}
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.settings[typ]
+}

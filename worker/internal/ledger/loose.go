@@ -1,0 +1,98 @@
+package ledger
+
+import (
+	"slices"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Loose messages (queue.LooseHeader) were published in a transaction: each has a producer number of
+// its own and the number 0, so nothing comes before or behind it. Which ones the file has is
+// remembered by their IDs, as a producer of one message is: in the records behind the last
+// checkpoint, and before it in the checkpoint's state, among the producers. Versions that do not
+// know loose messages read and write that, too, and leave pending ones in the queue.
+//
+//	unknown                                 Append
+//	in the file                             Duplicate, or PutAside if the file has a skip entry in its place
+//	its producer number is another's        Reused
+
+// looseEntry is what the file knows of one loose message.
+type looseEntry struct {
+	at      int64 // time in its ID, ms; 0: unknown, an earlier version has read its record
+	skipped bool  // the file has a skip entry in its place
+	life          // of its last append or duplicate, see forget.go
+	walk    uint64
+}
+
+// admitLoose decides about a message whose number is 0.
+func (l *Ledger) admitLoose(m *queue.Message) Verdict {
+	producer := m.ID.Producer()
+	e := l.loose[producer]
+	known := e != nil && (e.at == 0 || e.at == ms(m.ID))
+	switch {
+	case known && !e.skipped:
+		l.hearLoose(e)
+		return Duplicate
+	case m.Unfit() != "":
+		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in
+		// the queue.
+		l.holdStuck(producer, m.ID)
+		return Hold
+	case known:
+		l.hearLoose(e)
+		return PutAside
+	case e != nil || l.last[producer] != nil:
+		// rule: a producer number is that of one loose message, or of numbered ones. What comes under another one's is not in the file, and never
+		// acknowledged as a copy.
+		return Reused
+	}
+	l.recordLoose(m.ID)
+	return Append
+}
+
+// recordLoose counts a loose message as appended.
+func (l *Ledger) recordLoose(id queue.ID) {
+	if l.last[id.Producer()] != nil {
+		return // in a file that no worker has written
+	}
+	e := l.loose[id.Producer()]
+	if e == nil {
+		e = &looseEntry{}
+		l.loose[id.Producer()] = e
+		l.grown++
+	}
+	e.at = ms(id)
+	l.hearLoose(e)
+}
+
+// hearLoose records that a loose message was pending.
+func (l *Ledger) hearLoose(e *looseEntry) {
+	e.heard(l.clock)
+	e.walk = l.Sweep()
+}
+
+// TrimLoose forgets a tenth of the loose messages, those that were pending longest ago, if there
+// are more than the most. full tells that there are still too many: some of the others may be
+// pending, and only another full sweep can tell.
+func (l *Ledger) TrimLoose() (forgotten int, full bool) {
+	if len(l.loose) <= l.mostLoose {
+		return 0, false
+	}
+	type entry struct {
+		number uint64
+		*looseEntry
+	}
+	var gone []entry
+	for number, e := range l.loose {
+		// rule: no loose message is forgotten that may be pending: a full sweep that began after it was last seen has come behind it, and has not met it.
+		if e.walk < l.walk && e.at > 0 && e.at < l.walked {
+			gone = append(gone, entry{number, e})
+		}
+	}
+	slices.SortFunc(gone, func(a, b entry) int { return a.compare(&b.life) })
+	forgotten = min(len(gone), len(l.loose)-l.mostLoose*9/10)
+	for _, e := range gone[:forgotten] {
+		delete(l.loose, e.number)
+	}
+	return forgotten, len(l.loose) > l.mostLoose
+}
