@@ -8,6 +8,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
@@ -206,29 +207,20 @@ func purgedInPart(ctx context.Context, cmd *cobra.Command, removed int, err erro
 
 // purgeIDs is types purge of messages that are named.
 func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool) error {
-	var found []queue.ID
+	o, err := admin.PurgeIDs(ctx, b, typ, ids, dryRun)
 	var missing error
-	for _, id := range ids {
-		msgs, err := b.Queue.Fetch(ctx, typ, id.Prev(), queue.Limit{Messages: 1})
-		switch {
-		case err != nil:
-			return err
-		case len(msgs) == 1 && msgs[0].ID == id:
-			found = append(found, id)
-		default:
-			missing = fmt.Errorf("no message %s of type %s is pending", id, typ)
-		}
+	if n := len(o.Missing); n > 0 {
+		missing = fmt.Errorf("no message %s of type %s is pending", o.Missing[n-1], typ)
 	}
 	switch {
-	case len(found) == 0:
+	case err != nil:
+		return err
+	case o.Chosen == 0:
 		return &cli.Error{Code: cli.ExitNothing, Err: missing}
 	case dryRun:
-		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", len(found))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", o.Chosen)
 	default:
-		if err := b.Queue.Ack(ctx, typ, found); err != nil {
-			return fmt.Errorf("perhaps some are removed: %w", err)
-		}
-		printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", len(found))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", o.Done)
 	}
 	if missing != nil {
 		return &cli.Error{Code: cli.ExitPartial, Err: missing}

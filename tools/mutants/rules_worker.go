@@ -228,11 +228,11 @@ var formatRules = []rule{
 }
 
 var otherRules = []rule{
-	{file: "cmd/fencepost/dead.go", rule: "what dies meanwhile is not chosen", tests: "TestDeadActionIsAboutWhatWasThere",
+	{file: "cmd/internal/admin/letters.go", rule: "what dies meanwhile is not chosen", tests: "TestDeadActionIsAboutWhatWasThere",
 		old: "if !chosen[l.ID] {", new: `if false {`},
-	{file: "cmd/fencepost/dead.go", rule: "the letters are chosen under the lock", how: "no lock", tests: "TestDeadActionsTakeTurns",
-		old: `err = a.alone(ctx, cmd, b, typ, func(ctx context.Context) error { return a.actOn(ctx, b, typ, choose, do) })`, new: `err = a.actOn(ctx, b, typ, choose, do)`},
-	{file: "cmd/fencepost/dead.go", rule: "nothing is begun without the lock", tests: "TestDeadActionEndsWithItsLock",
+	{file: "cmd/internal/admin/letters.go", rule: "the letters are chosen under the lock", how: "no lock", tests: "TestDeadActionsTakeTurns",
+		old: `err = turn.Take(ctx, b, typ, func(ctx context.Context) error { return s.actOn(ctx, b, typ, choose, do) })`, new: `err = s.actOn(ctx, b, typ, choose, do)`},
+	{file: "cmd/internal/admin/letters.go", rule: "nothing is begun without the lock", tests: "TestDeadActionEndsWithItsLock",
 		old: `if len(portion) == 0 || ctx.Err() != nil {`, new: `if len(portion) == 0 {`},
 	{file: "internal/printable/printable.go", rule: "what is printed in the place of a verb is ours, or made printable", tests: "TestFprintf",
 		old: `_, safe := a.value.(Safe); !safe`, new: `_, safe := a.value.(Safe); false && safe`},
