@@ -16,7 +16,6 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/internal/printable"
-	"github.com/fencepost/fencepost/worker"
 	"github.com/spf13/cobra"
 )
 
@@ -109,16 +108,15 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 
 // serve answers until ctx ends.
 func (f *uiFlags) serve(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend) error {
-	files := ui.Files{Dir: *f.dir, Place: worker.Place(nil, *f.dir)}
+	var place *store.Place
 	if *f.store != "" {
-		place, err := store.Open(ctx, *f.store, *f.url)
-		if err != nil {
+		var err error
+		if place, err = store.Open(ctx, *f.store, *f.url); err != nil {
 			return err
 		}
 		defer place.Close()
-		files = ui.Files{Until: place.Until, Dir: place.Dir, Place: worker.Place(place.FS, place.Dir), Name: place.Name}
 	}
-	pages, err := openPages(f.listen, f.hosts, ui.Options{Backend: b, Files: files, BasePath: f.pages.BasePath, HidePayloads: f.pages.HidePayloads, Write: f.write, Writers: f.writers,
+	pages, err := openPages(f.listen, f.hosts, ui.Options{Backend: b, Files: ui.FilesIn(*f.dir, place), BasePath: f.pages.BasePath, HidePayloads: f.pages.HidePayloads, Write: f.write, Writers: f.writers,
 		Refresh: f.refresh, CountUpTo: f.most, Access: f.pages.Access, Log: f.log.Logger(cmd.ErrOrStderr())})
 	if err != nil {
 		return err

@@ -22,7 +22,7 @@ import (
 const (
 	mostForm    = 64 << 10        // bytes of a form that is sent
 	soonDone    = time.Second     // an action that takes longer is shown while it is under way
-	closeWithin = 5 * time.Second // the program waits for actions under way when it ends
+	closeWithin = 5 * time.Second // the program waits for what is under way when it ends
 )
 
 // local is the user where nobody is asked for a name.
@@ -178,7 +178,7 @@ func (u *UI) carryOut(r *http.Request, out *outcome, q url.Values) {
 		return u.audit(r, level, o.Action).Str("about", o.Query).Str("why", out.why).Int("confirmed", o.Count)
 	}
 	log(zerolog.InfoLevel).Msg("an action begins")
-	u.acting.Go(func() {
+	go func() {
 		defer u.forms.end(out)
 		turn := admin.Turn{Why: shorten("fencepost ui, "+o.User+": "+o.Action, lock.MaxWhy), Wait: admin.Wait}
 		did, err := a.do(u, u.stopped, &doing{order: o, q: q, why: out.why, turn: turn, tell: func(now admin.Outcome) {
@@ -199,7 +199,7 @@ func (u *UI) carryOut(r *http.Request, out *outcome, q url.Values) {
 			}
 		}
 		log(level).Str("result", out.state).Int("done", did.Done).Int("left", did.Left).AnErr("error", err).Msg("an action has ended")
-	})
+	}()
 }
 
 // stateOf tells how an action has ended.

@@ -507,7 +507,7 @@ func TestPartlyDone(t *testing.T) {
 	}
 }
 
-// While another program changes the type, an action waits, and goes on when its page is closed; the program's end ends it.
+// While another program changes the type, an action waits, and goes on when its page is closed.
 func TestActionUnderWay(t *testing.T) {
 	s := openShop(t)
 	lease, err := s.b.Locker.Acquire(t.Context(), queue.AdminLock("orders"), lock.WithWhy("another program"))
@@ -522,4 +522,29 @@ func TestActionUnderWay(t *testing.T) {
 	uitest.Until(t, "it has ended", func() bool {
 		return strings.Contains(page(t, s.Server, res.Request.URL.Path), "3 dead letters were removed.")
 	})
+}
+
+// The end of the program ends what waits for its turn, and the log says so. What is sent then is refused.
+func TestEndOfTheProgram(t *testing.T) {
+	s := openShop(t)
+	u := ui.New(ui.Options{Backend: s.b, Write: true, Refresh: 500 * time.Millisecond, CountUpTo: 1000, Log: zerolog.New(s.log)})
+	s.Server = httptest.NewServer(u.Handler())
+	t.Cleanup(s.Server.Close)
+	lease, err := s.b.Locker.Acquire(t.Context(), queue.AdminLock("orders"))
+	must(t, err)
+	defer lease.Release(context.Background())
+	_, form := s.confirm("remove-letters", "type", "orders")
+	_, later := s.confirm("resume", "type", "orders")
+	s.send("remove-letters", "form", form, "why", "test", "name", "orders")
+	u.Close()
+	ended := s.log.lines(t, "an action has ended")
+	if len(ended) != 1 || ended[0]["result"] != "failed" || ended[0]["done"] != 0.0 {
+		t.Errorf("the log says %v", ended)
+	}
+	if res, _ := s.send("resume", "form", later); res.StatusCode != http.StatusServiceUnavailable {
+		t.Errorf("an action behind the end: %s", res.Status)
+	}
+	if s.letters(admin.Letters{}) != 4 {
+		t.Error("letters were removed")
+	}
 }

@@ -40,6 +40,8 @@ type forms struct {
 	mu      sync.Mutex
 	kept    map[string]*outcome // by nonce
 	running int
+	closed  bool
+	acting  sync.WaitGroup
 }
 
 func newForms() *forms {
@@ -67,6 +69,7 @@ func (f *forms) sign(o order) string {
 var (
 	errForm = errors.New("this form was not made by the running program for you; it may have been started again since")
 	errOld  = errors.New("this form is older than 15 minutes")
+	errStop = errors.New("the program is stopping")
 	errBusy = errors.New("several actions are under way; try again when one of them has ended")
 )
 
@@ -122,10 +125,14 @@ func (f *forms) begin(o order, why string) (out *outcome, first bool, err error)
 			delete(f.kept, nonce)
 		}
 	}
+	if f.closed {
+		return nil, false, errStop
+	}
 	if f.running >= mostActions || len(f.kept) >= mostKept {
 		return nil, false, errBusy
 	}
 	f.running++
+	f.acting.Add(1)
 	out = &outcome{order: o, why: why, began: time.Now(), done: make(chan struct{}), state: underWay}
 	f.kept[o.Nonce] = out
 	return out, true, nil
@@ -137,6 +144,15 @@ func (f *forms) end(out *outcome) {
 	f.running--
 	f.mu.Unlock()
 	close(out.done)
+	f.acting.Done()
+}
+
+// close lets no action begin, and waits for those under way.
+func (f *forms) close() {
+	f.mu.Lock()
+	f.closed = true
+	f.mu.Unlock()
+	f.acting.Wait()
 }
 
 // find returns the outcome of a user's order, nil if it is not kept.

@@ -14,14 +14,15 @@ import (
 	"net/url"
 	"path"
 	"strings"
-	"sync"
 	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/worker"
 	"github.com/rs/zerolog"
 )
 
@@ -45,6 +46,7 @@ type Options struct {
 	Write        bool     // there are actions on the pages
 	Writers      []string // users that may act; nil: all
 	ReadOnly     string   // why there are no actions, and what to do about it; "" is the remedy of a program with --write
+	Frugal       bool     // a worker works beside: one page at a time reads payloads or files, and no file is read whole unless somebody asks
 	Refresh      time.Duration
 	CountUpTo    int
 	Access       Access
@@ -57,7 +59,6 @@ type UI struct {
 	watch   *watcher
 	scans   *scanner
 	forms   *forms
-	acting  sync.WaitGroup // actions under way
 	pages   map[string]*template.Template
 	assets  map[string]asset
 	heavy   chan struct{}
@@ -73,8 +74,11 @@ type asset struct {
 
 // New returns a UI, which looks at the backend until Close.
 func New(o Options) *UI {
-	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files), forms: newForms(), pages: map[string]*template.Template{},
+	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files, !o.Frugal), forms: newForms(), pages: map[string]*template.Template{},
 		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages)}
+	if o.Frugal {
+		u.heavy = make(chan struct{}, 1)
+	}
 	u.stopped, u.stop = context.WithCancel(context.Background())
 	for name, kind := range map[string]string{"ui.css": "text/css; charset=utf-8", "ui.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
 		b, err := content.ReadFile("assets/" + name)
@@ -101,14 +105,17 @@ func New(o Options) *UI {
 // Close ends the open pages, the actions under way, and the looking at backend and files.
 func (u *UI) Close() {
 	u.stop()
-	acted := make(chan struct{})
-	go func() { u.acting.Wait(); close(acted) }()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		u.forms.close()
+		u.watch.close()
+		u.scans.close()
+	}()
 	select {
-	case <-acted:
-	case <-time.After(closeWithin):
+	case <-ended:
+	case <-time.After(closeWithin): // a disk or a server that hangs keeps no program from its end
 	}
-	u.watch.close()
-	u.scans.close()
 }
 
 // link returns the path of a page or asset. What it is made of may be anything.
@@ -392,6 +399,14 @@ type Files struct {
 	Dir   string
 	Place string // as workers tell it to the registry
 	Name  string // of a store, for people; "" is a directory
+}
+
+// FilesIn returns where files are: in a store or, if place is nil, in a directory of this machine.
+func FilesIn(dir string, place *store.Place) Files {
+	if place == nil {
+		return Files{Dir: dir, Place: worker.Place(nil, dir)}
+	}
+	return Files{Until: place.Until, Dir: place.Dir, Place: worker.Place(place.FS, place.Dir), Name: place.Name}
 }
 
 func (f Files) fs(ctx context.Context) storage.FS {
