@@ -28,10 +28,10 @@ const (
 // local is the user where nobody is asked for a name.
 const local = "local"
 
-// who returns the name of a request's user for logs and forms.
-func who(r *http.Request) string { return cmp.Or(userOf(r), local) }
+// userName returns the name of a request's user for logs and forms.
+func userName(r *http.Request) string { return cmp.Or(userOf(r), local) }
 
-// readOnly says why the user of a request may not act, and what to do about it; "" if he may.
+// readOnly says why the user of a request may not act, and what to do about it; "" if the user may.
 func (u *UI) readOnly(r *http.Request) string {
 	switch {
 	case !u.o.Write:
@@ -44,9 +44,9 @@ func (u *UI) readOnly(r *http.Request) string {
 
 // audit logs, whatever --log-level says, what a user did or was refused.
 func (u *UI) audit(r *http.Request, level zerolog.Level, action string) *zerolog.Event {
-	// rule: no level of the log hides who has changed something.
+	// rule: no level of the log hides a change, or a refusal.
 	log := u.o.Log.Level(min(u.o.Log.GetLevel(), zerolog.InfoLevel))
-	return log.WithLevel(level).Str("user", who(r)).Str("from", r.RemoteAddr).Str("action", action)
+	return log.WithLevel(level).Str("user", userName(r)).Str("from", r.RemoteAddr).Str("action", action)
 }
 
 // refuse answers that nothing was done, and why.
@@ -105,7 +105,7 @@ func (u *UI) describe(r *http.Request, s *snapshot, action string, q url.Values,
 	if err != nil {
 		return nil, err
 	}
-	p := &plan{order: order{Action: action, Query: q.Encode(), Before: now, User: who(r)}}
+	p := &plan{order: order{Action: action, Query: q.Encode(), Before: now, User: userName(r)}}
 	if err := a.plan(u, r.Context(), q, s, p); err != nil {
 		return nil, err
 	}
@@ -122,7 +122,7 @@ func (u *UI) describe(r *http.Request, s *snapshot, action string, q url.Values,
 
 // act carries out what a confirmation page has described.
 func (u *UI) act(w http.ResponseWriter, r *http.Request) {
-	if refused := u.readOnly(r); refused != "" { // rule: who may only look changes nothing
+	if refused := u.readOnly(r); refused != "" { // rule: a user that may only look changes nothing
 		u.refuse(w, r, http.StatusForbidden, refused)
 		return
 	}
@@ -132,7 +132,7 @@ func (u *UI) act(w http.ResponseWriter, r *http.Request) {
 		return
 	}
 	name := r.PathValue("action")
-	o, err := u.forms.read(r.PostForm.Get("form"), name, who(r))
+	o, err := u.forms.read(r.PostForm.Get("form"), name, userName(r))
 	if err != nil {
 		u.refuse(w, r, http.StatusConflict, "It was not confirmed: "+err.Error()+". Go back to the page that it is about, and begin again.")
 		return
@@ -164,7 +164,7 @@ func (u *UI) wrongInput(action string, q url.Values, why, typed string) string {
 		return "Give a reason: it is in the log."
 	case len(why) > lock.MaxWhy || !utf8.ValidString(why):
 		return fmt.Sprintf("The reason is longer than %d bytes, or no text.", lock.MaxWhy)
-	// rule: what destroys messages is confirmed by typing whose they are.
+	// rule: the removal of messages is confirmed by typing the name of their type.
 	case name != "" && typed != name && typed != printable.Text(name):
 		return fmt.Sprintf("To confirm, type %s.", name)
 	}
@@ -237,7 +237,7 @@ type doneData struct {
 
 // donePage shows what became of an action.
 func (u *UI) donePage(r *http.Request, s *snapshot) (*view, error) {
-	out := u.forms.find(r.PathValue("id"), who(r))
+	out := u.forms.find(r.PathValue("id"), userName(r))
 	if out == nil {
 		return nil, notFound("The outcome of this action is not kept any more. The log of this program has it.")
 	}

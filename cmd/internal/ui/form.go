@@ -33,7 +33,7 @@ type order struct {
 	Issued int64 // Unix time in seconds, by this machine's clock
 }
 
-// forms signs orders and keeps the outcome of each, so that an order is carried out once however often its form is sent. Safe for concurrent use.
+// forms signs orders and keeps the outcome of each, so that an order is carried out once, however often its form is sent. Safe for concurrent use.
 type forms struct {
 	key []byte
 

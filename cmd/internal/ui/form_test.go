@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// A form counts for who was shown it, for a while, in the program that made it.
+// A form counts for the user that it was shown to, for a while, in the program that made it.
 func TestForms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		f := newForms()

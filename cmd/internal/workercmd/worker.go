@@ -48,6 +48,8 @@ machines as share the directory's storage; no type ever has two writers.
 With --store the files are in a store that every machine reaches, so any replica goes on with any type on any machine. At startup it
 tries whether the store keeps its word: of 32 that create the same value one must succeed.
 
+With --ui the worker's --listen also serves pages about the queue and the files, read-only.
+
 At startup it waits up to --connect-timeout for a usable server, for example while the server restarts or its replica set elects a primary.
 
 On SIGTERM or SIGINT it finishes what it has fetched, releases its locks and exits with 0. A second signal exits at once (130).
@@ -96,7 +98,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.BoolVar(&files.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer, which is lost with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
 	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary; 0 means forever")
-	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz, and pages with --ui. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password: not for open networks")
+	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz, and pages with --ui. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password but for the pages: not for open networks")
 	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
 	var pages pagesFlags
 	pages.add(cmd)
