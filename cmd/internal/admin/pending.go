@@ -3,6 +3,7 @@ package admin
 import (
 	"context"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost"
@@ -39,6 +40,41 @@ func PurgeIDs(ctx context.Context, b *fencepost.Backend, typ string, ids []queue
 		return o, fmt.Errorf("perhaps some are removed: %w", err)
 	}
 	o.Done = o.Chosen
+	return o, nil
+}
+
+// ForeignKeyReader lists the foreign keys of types.
+type ForeignKeyReader interface {
+	ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error)
+}
+
+// ForeignKeys lists all foreign keys of a type, up to a number.
+func ForeignKeys(ctx context.Context, q ForeignKeyReader, typ string, most int) (keys []string, err error) {
+	for after := ""; len(keys) < most; after = keys[len(keys)-1] {
+		page, err := q.ForeignKeys(ctx, typ, after, min(most-len(keys), 1000))
+		if err != nil {
+			return nil, err
+		}
+		if len(page) == 0 {
+			break
+		}
+		keys = append(keys, page...)
+	}
+	return keys, nil
+}
+
+// PurgeForeign removes the foreign keys of a type, a million at most, or counts them (dryRun).
+func PurgeForeign(ctx context.Context, b *fencepost.Backend, typ string, dryRun bool) (o Outcome, err error) {
+	keys, err := ForeignKeys(ctx, b.Queue, typ, 1_000_000)
+	if o.Chosen = len(keys); err != nil || dryRun {
+		return o, err
+	}
+	for some := range slices.Chunk(keys, 1000) {
+		n, err := b.Queue.RemoveForeignKeys(ctx, typ, some)
+		if o.Done += n; err != nil {
+			return o, err
+		}
+	}
 	return o, nil
 }
 

@@ -22,6 +22,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/ui/uitest"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
 	"github.com/rs/zerolog"
 	"golang.org/x/crypto/bcrypt"
 )
@@ -294,7 +295,7 @@ func TestLockActions(t *testing.T) {
 	}
 	lease := hold()
 	uitest.Until(t, "the lock is in the list", func() bool { return strings.Contains(page(t, s.Server, "/locks"), "monthly report") })
-	has(t, "locks", page(t, s.Server, "/locks"), `href="/act/ask?lock=report" aria-label="Ask for its release… report"`, `class="act danger" href="/act/force?lock=report"`)
+	has(t, "locks", page(t, s.Server, "/locks"), `href="/act/ask?lock=report" aria-label="Ask… for the release of report"`, `class="act danger" href="/act/force?lock=report"`)
 	confirm, done := s.do("ask", []string{"lock", "report"}, "why", "maintenance")
 	has(t, "ask", confirm, "is asked to release it", "monthly report")
 	has(t, "asked", done, "The holder of report is asked to release it; it sees that at its next renewal.")
@@ -381,7 +382,7 @@ func TestRefusals(t *testing.T) {
 	}
 }
 
-var everyAction = []string{"pause?type=orders", "resume?type=orders", "limit?type=orders&max=1", "purge?type=orders", "requeue", "remove-letters", "remove-delayed?type=orders", "ask?lock=orders", "force?lock=orders"}
+var everyAction = []string{"pause?type=orders", "resume?type=orders", "limit?type=orders&max=1", "purge?type=orders", "purge-foreign?type=orders", "requeue", "remove-letters", "remove-delayed?type=orders", "ask?lock=orders", "force?lock=orders"}
 
 // Without --write nothing can be changed, and nothing on the pages looks as if.
 func TestReadOnly(t *testing.T) {
@@ -547,4 +548,23 @@ func TestEndOfTheProgram(t *testing.T) {
 	if s.letters(admin.Letters{}) != 4 {
 		t.Error("letters were removed")
 	}
+}
+
+// What other programs have stored among the messages of a type can be removed, and no message with it.
+func TestForeignKeysAreRemoved(t *testing.T) {
+	e := uitest.New(t)
+	o := e.Options()
+	o.Write, o.Log = true, zerolog.Nop()
+	s := &shop{Server: serve(t, o), t: t, b: e.Backend, log: &audited{}}
+	e.Backend.Queue.(*queuetest.Memory).PlantForeign("invoices", "x1", "x2")
+	uitest.Until(t, "the type page links to it", func() bool {
+		return strings.Contains(page(t, s.Server, "/types/invoices"), `href="/act/purge-foreign?type=invoices"`)
+	})
+	confirm, done := s.do("purge-foreign", []string{"type", "invoices"}, "why", "test", "name", "invoices")
+	has(t, "confirm", confirm, "2 foreign keys among the messages of type invoices")
+	has(t, "done", done, "2 foreign keys were removed.")
+	if keys, err := e.Backend.Queue.ForeignKeys(t.Context(), "invoices", "", 10); err != nil || len(keys) > 0 || s.pending("invoices") != 40 {
+		t.Errorf("%q are left, %v, and %d messages", keys, err, s.pending("invoices"))
+	}
+	has(t, "again", page(t, s.Server, "/act/purge-foreign?type=invoices"), "has no foreign keys")
 }

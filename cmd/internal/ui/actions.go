@@ -63,6 +63,7 @@ func init() { // they refer to functions that refer to them
 		"resume":         {title: "Resume", plan: planPause, do: doPause},
 		"limit":          {title: "Limit the backlog", plan: planLimit, do: doLimit},
 		"purge":          {title: "Remove pending messages", why: true, destroys: true, plan: planPurge, do: doPurge},
+		"purge-foreign":  {title: "Remove foreign keys", why: true, destroys: true, plan: planForeign, do: doForeign},
 		"requeue":        {title: "Requeue dead letters", plan: planLetters, do: doLetters},
 		"remove-letters": {title: "Remove dead letters", why: true, destroys: true, plan: planLetters, do: doLetters},
 		"remove-delayed": {title: "Remove delayed messages", why: true, destroys: true, plan: planDelayed, do: doDelayed},

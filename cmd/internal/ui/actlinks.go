@@ -53,21 +53,27 @@ func (u *UI) typeActs(r *http.Request, d *typeData, t *typeState) {
 		d.Acts = append(d.Acts, u.actLink("Pause both…", "pause", "type", t.name))
 	}
 	d.Acts = append(d.Acts, u.actLink("Remove pending messages…", "purge", "type", t.name))
+	if t.backlog.Foreign > 0 {
+		d.Acts = append(d.Acts, u.actLink("Remove foreign keys…", "purge-foreign", "type", t.name))
+	}
 	d.Limit = &limitForm{u.link("act", "limit"), t.name, t.settings.MaxBacklog}
-	d.LockActs = u.lockActs(r, t.lock)
+	d.LockActs = u.lockActs(r, t.lock, false)
 }
 
-// lockActs are what can be done with a lock; nil: nothing, or the user may not.
-func (u *UI) lockActs(r *http.Request, l lock.Record) actLinks {
+// lockActs are what can be done with a lock; nil: nothing, or the user may not. In a list they are short.
+func (u *UI) lockActs(r *http.Request, l lock.Record, list bool) (acts actLinks) {
 	if u.readOnly(r) != "" || len(l.Holds()) == 0 && l.Damaged == nil {
 		return nil
 	}
-	force := u.actLink("Take it away…", "force", "lock", l.Name)
-	force.Label = force.Name + " " + l.Name
-	if l.Damaged != nil {
-		return actLinks{force}
+	ask, force := "Ask for its release…", "Take it away…"
+	if list {
+		ask, force = "Ask…", "Take away…"
 	}
-	ask := u.actLink("Ask for its release…", "ask", "lock", l.Name)
-	ask.Label = ask.Name + " " + l.Name
-	return actLinks{ask, force}
+	if l.Damaged == nil {
+		acts = append(acts, u.actLink(ask, "ask", "lock", l.Name))
+		acts[0].Label = ask + " for the release of " + l.Name
+	}
+	acts = append(acts, u.actLink(force, "force", "lock", l.Name))
+	acts[len(acts)-1].Label = force + " " + l.Name
+	return acts
 }

@@ -127,6 +127,29 @@ func sentence(n int, one, many, done string) string {
 	return count(n) + " " + many + " were " + done + "."
 }
 
+func planForeign(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) error {
+	t, err := known(q, s)
+	if err != nil {
+		return err
+	}
+	p.begin(u, q)
+	o, err := admin.PurgeForeign(ctx, u.o.Backend, t.name, true)
+	if err != nil {
+		return err
+	}
+	if p.order.Count = o.Chosen; o.Chosen == 0 {
+		p.Nothing = "The type has no foreign keys."
+		return nil
+	}
+	p.say("%s among the messages of type %s: removed for good, with what another program has stored there. No message is removed.", plural(o.Chosen, "foreign key", "foreign keys"), t.name)
+	return nil
+}
+
+func doForeign(u *UI, ctx context.Context, d *doing) (did, error) {
+	o, err := admin.PurgeForeign(ctx, u.o.Backend, d.q.Get("type"), false)
+	return did{o, removedText(o.Done, d.order, "foreign key", "foreign keys", "They were removed by somebody else.")}, err
+}
+
 // lettersOf reads which dead letters are meant: those that were there at a time.
 func lettersOf(q url.Values, before time.Time) (admin.Letters, error) {
 	// rule: what dies behind the confirmation page is not meant.

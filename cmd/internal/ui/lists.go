@@ -195,7 +195,7 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 	shown := found[from:min(from+pageRows, len(found))]
 	for _, l := range shown {
 		row := u.lockRow(l, s)
-		row.Acts = u.lockActs(r, l)
+		row.Acts = u.lockActs(r, l, true)
 		d.Rows = append(d.Rows, row)
 	}
 	if last > 1 {

@@ -18,11 +18,9 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/storage"
-	"github.com/fencepost/fencepost/worker"
 	"github.com/rs/zerolog"
 )
 
@@ -399,14 +397,6 @@ type Files struct {
 	Dir   string
 	Place string // as workers tell it to the registry
 	Name  string // of a store, for people; "" is a directory
-}
-
-// FilesIn returns where files are: in a store or, if place is nil, in a directory of this machine.
-func FilesIn(dir string, place *store.Place) Files {
-	if place == nil {
-		return Files{Dir: dir, Place: worker.Place(nil, dir)}
-	}
-	return Files{Until: place.Until, Dir: place.Dir, Place: worker.Place(place.FS, place.Dir), Name: place.Name}
 }
 
 func (f Files) fs(ctx context.Context) storage.FS {
