@@ -288,6 +288,8 @@ var otherRules = []rule{
 		old: `r.Token != d.order.Token {`, new: `r.Token != d.order.Token && false {`},
 	{file: "cmd/internal/ui/actmessages.go", rule: "what dies behind the confirmation page is not meant", tests: "TestWhatWasConfirmedIsDone",
 		old: `Reason: q.Get("reason"), Before: before}`, new: `Reason: q.Get("reason")}`},
+	{file: "cmd/internal/ui/actmessages.go", rule: "what is delayed behind the confirmation page is not meant", tests: "TestWhatWasConfirmedIsDone",
+		old: `[]string{q.Get("type")}, before`, new: `[]string{q.Get("type")}, time.Time{}`},
 	{file: "cmd/internal/ui/actmessages.go", rule: "what is published behind the confirmation page is not meant", tests: "TestWhatWasConfirmedIsDone",
 		old: `u.o.Backend, typ, d.order.Before, d.turn)`, new: `u.o.Backend, typ, time.Time{}, d.turn)`},
 	{file: "cmd/internal/ui/access.go", rule: "no error tells what a line says", tests: "TestUsersThatCannotBeRead",

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"maps"
 	"slices"
+	"time"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/lock"
@@ -14,9 +15,10 @@ import (
 
 // Delayed chooses delayed messages. The zero value chooses all.
 type Delayed struct {
-	Types []string // of these types only; none: of all
-	IDs   []queue.ID
-	Slot  *queue.ScheduleKey // only the message that lies there; it is found at once, however many are delayed
+	Types  []string // of these types only; none: of all
+	IDs    []queue.ID
+	Before time.Time          // only those published before this time by the server's clock; the zero time is no bound
+	Slot   *queue.ScheduleKey // only the message that lies there; it is found at once, however many are delayed
 }
 
 // DelayedReader lists delayed messages.
@@ -45,6 +47,9 @@ func (s Delayed) Each(ctx context.Context, q DelayedReader, f func(queue.Message
 			if s.Slot != nil && queue.ScheduleKeyOf(&m).Compare(*s.Slot) != 0 {
 				return nil
 			}
+			if !s.Before.IsZero() && !m.ID.Time().Before(s.Before) {
+				continue
+			}
 			if (len(s.Types) == 0 || slices.Contains(s.Types, m.Type)) && (len(s.IDs) == 0 || ids[m.ID]) && !f(m) {
 				return nil
 			}
@@ -67,7 +72,7 @@ func (s Delayed) Remove(ctx context.Context, b *fencepost.Backend, turn Turn, te
 		return true
 	})
 	if err != nil {
-		return o, err
+		return Outcome{}, err // nothing was begun
 	}
 	o.Missing = slices.SortedFunc(maps.Keys(missing), queue.ID.Compare)
 	for _, typ := range slices.Sorted(maps.Keys(slots)) {

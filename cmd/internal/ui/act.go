@@ -37,7 +37,7 @@ func (u *UI) readOnly(r *http.Request) string {
 	case !u.o.Write:
 		return cmp.Or(u.o.ReadOnly, "These pages are read-only. To act on them, start this program with --write.")
 	case u.o.Writers != nil && !slices.Contains(u.o.Writers, userOf(r)):
-		return "User " + userOf(r) + " may look, and not act. Those that may act are named by --writers."
+		return "User " + userOf(r) + " may only look. --writers names the users that may act."
 	}
 	return ""
 }

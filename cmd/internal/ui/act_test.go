@@ -228,7 +228,7 @@ func TestActions(t *testing.T) {
 		}
 		line := ended[before]
 		why := pairs(c.fields).Get("why")
-		if line["action"] != c.action || line["user"] != "local" || line["result"] != "done" || line["about"] != pairs(c.query).Encode() || line["why"] != why || line["level"] != "info" || !strings.HasPrefix(fmt.Sprint(line["from"]), "127.0.0.1:") {
+		if line["action"] != c.action || line["user"] != "local" || line["result"] != "done" || line["confirmed"] != line["done"] || line["about"] != pairs(c.query).Encode() || line["why"] != why || line["level"] != "info" || !strings.HasPrefix(fmt.Sprint(line["from"]), "127.0.0.1:") {
 			t.Errorf("%s: the log says %v", c.action, line)
 		}
 	}
@@ -247,10 +247,13 @@ func TestWhatWasConfirmedIsDone(t *testing.T) {
 	s := openShop(t)
 	_, purge := s.confirm("purge", "type", "orders")
 	_, remove := s.confirm("remove-letters", "type", "orders")
+	_, delayed := s.confirm("remove-delayed", "type", "orders")
 	time.Sleep(2 * time.Millisecond) // the clock of the backend has milliseconds
 	p, err := queue.NewPublisher(t.Context(), s.b.Queue, queue.PublisherOptions{})
 	must(t, err)
 	_, err = p.Publish(t.Context(), "orders", []byte("later"), nil)
+	must(t, err)
+	_, err = p.PublishAfter(t.Context(), time.Hour, "orders", []byte("later"), nil)
 	must(t, err)
 	must(t, p.Close(t.Context()))
 	must(t, s.b.Queue.Ack(t.Context(), "orders", s.ids[:2]))
@@ -265,6 +268,9 @@ func TestWhatWasConfirmedIsDone(t *testing.T) {
 		t.Errorf("%d letters are left\n%s", s.letters(admin.Letters{}), done)
 	} else {
 		has(t, "letters", done, "2 dead letters were removed.", "1 of the 3 on the confirmation page were not there any more")
+	}
+	if _, done := s.send("remove-delayed", "form", delayed, "why", "test", "name", "orders"); s.delayed() != 1 {
+		t.Errorf("%d messages are delayed\n%s", s.delayed(), done)
 	}
 }
 
@@ -428,7 +434,7 @@ func TestReadOnly(t *testing.T) {
 		as := func(name string) func(*http.Request) {
 			return func(r *http.Request) { r.SetBasicAuth(name, "right") }
 		}
-		refuses(t, s, "User bob may look", as("bob"))
+		refuses(t, s, "User bob may only look", as("bob"))
 		for _, path := range pagesOf(s)[:5] {
 			if res, body := get(t, s.Server, path, as("anna")); res.StatusCode != 200 || !strings.Contains(body, "/act/") || strings.Contains(body, ">read-only<") {
 				t.Errorf("%s: %s\n%s", path, res.Status, body)

@@ -14,8 +14,9 @@ import (
 // action is something that can be done on the pages. Its name is in addresses and in the log.
 type action struct {
 	title    string
-	why      bool // a reason is required
-	destroys bool // messages or letters: the name of their type has to be typed
+	page     string // that leads to it: dead or delayed; "" is that of the type, or of the locks
+	why      bool   // a reason is required
+	destroys bool   // messages or letters: the name of their type has to be typed
 	plan     func(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) error
 	do       func(u *UI, ctx context.Context, d *doing) (did, error)
 }
@@ -64,9 +65,9 @@ func init() { // they refer to functions that refer to them
 		"limit":          {title: "Limit the backlog", plan: planLimit, do: doLimit},
 		"purge":          {title: "Remove pending messages", why: true, destroys: true, plan: planPurge, do: doPurge},
 		"purge-foreign":  {title: "Remove foreign keys", why: true, destroys: true, plan: planForeign, do: doForeign},
-		"requeue":        {title: "Requeue dead letters", plan: planLetters, do: doLetters},
-		"remove-letters": {title: "Remove dead letters", why: true, destroys: true, plan: planLetters, do: doLetters},
-		"remove-delayed": {title: "Remove delayed messages", why: true, destroys: true, plan: planDelayed, do: doDelayed},
+		"requeue":        {title: "Requeue dead letters", page: "dead", plan: planLetters, do: doLetters},
+		"remove-letters": {title: "Remove dead letters", page: "dead", why: true, destroys: true, plan: planLetters, do: doLetters},
+		"remove-delayed": {title: "Remove delayed messages", page: "delayed", why: true, destroys: true, plan: planDelayed, do: doDelayed},
 		"ask":            {title: "Ask for a lock's release", why: true, plan: planLock, do: doLock},
 		"force":          {title: "Take a lock away", why: true, plan: planLock, do: doLock},
 	}
@@ -97,9 +98,9 @@ func (a *action) back(u *UI, q url.Values) fact {
 	switch typ := q.Get("type"); {
 	case q.Get("lock") != "":
 		return fact{"", "Locks", u.link("locks")}
-	case strings.HasPrefix(a.title, "Remove delayed"):
+	case a.page == "delayed":
 		return fact{"", "Delayed messages", filter("delayed")}
-	case strings.HasSuffix(a.title, "dead letters"):
+	case a.page == "dead":
 		return fact{"", "Dead letters", filter("dead")}
 	default:
 		return fact{"", "Type " + typ, u.link("types", typ)}
@@ -117,11 +118,10 @@ func aboutFacts(q url.Values) (all []fact) {
 }
 
 // begin fills in what all plans have.
-func (p *plan) begin(u *UI, q url.Values) *action {
+func (p *plan) begin(u *UI, q url.Values) {
 	a := actions[p.order.Action]
 	p.Title, p.Button, p.NeedsWhy, p.Danger = a.title, a.title, a.why, a.destroys
-	p.Confirm, p.Back, p.Facts = a.confirmed(q), a.back(u, q), aboutFacts(q)
-	return a
+	p.Confirm, p.Back, p.Facts, p.order.Count = a.confirmed(q), a.back(u, q), aboutFacts(q), 1
 }
 
 // known returns the type that an action is about.

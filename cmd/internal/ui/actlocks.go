@@ -22,7 +22,7 @@ func planLock(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) er
 	}
 	p.begin(u, q)
 	force := p.order.Action == "force"
-	p.order.Token, p.order.Count, p.Danger = r.Token, 1, force
+	p.order.Token, p.Danger = r.Token, force
 	p.Hint = "The holder logs it, and the page of the locks shows it."
 	holds := r.Holds()
 	damaged := r.Damaged != nil || err != nil

@@ -172,6 +172,7 @@ func planLetters(u *UI, ctx context.Context, q url.Values, _ *snapshot, p *plan)
 		return err
 	}
 	p.begin(u, q)
+	p.order.Count = 0
 	counting, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	var types []string
@@ -231,12 +232,13 @@ func doLetters(u *UI, ctx context.Context, d *doing) (did, error) {
 	return did{o, said}, err
 }
 
-// delayedOf reads which delayed messages are meant: one slot, or all of a type.
-func delayedOf(q url.Values) (d admin.Delayed, err error) {
+// delayedOf reads which delayed messages are meant, of those that were there at a time: one slot, or all of a type.
+func delayedOf(q url.Values, before time.Time) (d admin.Delayed, err error) {
 	if q.Get("type") == "" {
 		return d, badRequest("Name the type of the delayed messages.")
 	}
-	d.Types = []string{q.Get("type")}
+	// rule: what is delayed behind the confirmation page is not meant.
+	d.Types, d.Before = []string{q.Get("type")}, before
 	if q.Get("slot") != "" {
 		var slot queue.ScheduleKey
 		slot, err = parseSlot(q.Get("slot"))
@@ -246,11 +248,12 @@ func delayedOf(q url.Values) (d admin.Delayed, err error) {
 }
 
 func planDelayed(u *UI, ctx context.Context, q url.Values, _ *snapshot, p *plan) error {
-	chosen, err := delayedOf(q)
+	chosen, err := delayedOf(q, p.order.Before)
 	if err != nil {
 		return err
 	}
 	p.begin(u, q)
+	p.order.Count = 0
 	counting, cancel := context.WithTimeout(ctx, countTime)
 	defer cancel()
 	var first, last time.Time
@@ -279,7 +282,7 @@ func planDelayed(u *UI, ctx context.Context, q url.Values, _ *snapshot, p *plan)
 }
 
 func doDelayed(u *UI, ctx context.Context, d *doing) (did, error) {
-	chosen, err := delayedOf(d.q)
+	chosen, err := delayedOf(d.q, d.order.Before)
 	if err != nil {
 		return did{}, err
 	}

@@ -25,7 +25,7 @@ type order struct {
 	Action string
 	Query  string    // what it is about, as in the address of the confirmation page
 	Before time.Time // only what was there then, by the server's clock
-	Count  int       // letters or messages that were counted then
+	Count  int       // letters or messages that were counted then; 1 for a type or a lock
 	More   bool      // there were more
 	Token  int64     // of the lock then
 	User   string
@@ -67,7 +67,7 @@ func (f *forms) sign(o order) string {
 }
 
 var (
-	errForm = errors.New("this form was not made by the running program for you; it may have been started again since")
+	errForm = errors.New("this form was made for another user or action, or before this program was started again")
 	errOld  = errors.New("this form is older than 15 minutes")
 	errStop = errors.New("the program is stopping")
 	errBusy = errors.New("several actions are under way; try again when one of them has ended")
