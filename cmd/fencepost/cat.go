@@ -303,9 +303,10 @@ func (c *catter) gap(err error) error {
 	case !c.salvage, c.last == err.Error(): // the same again: there is no way on behind it, as in a file that became shorter
 		return err
 	case errors.As(err, &corrupt):
-		g = recordjson.Gap{corrupt.LostFirst, corrupt.LostNext, corrupt.Offset, corrupt.End, corrupt.Reason}
+		g = recordjson.Gap{FromIndex: corrupt.LostFirst, ToIndex: corrupt.LostNext, Offset: corrupt.Offset, End: corrupt.End, Reason: corrupt.Reason}
 	case errors.As(err, &retracted):
-		g = recordjson.Gap{retracted.First, retracted.Next, retracted.Offset, retracted.Offset, "a later writer did not find these: they were never durable, and are not printed"}
+		g = recordjson.Gap{FromIndex: retracted.First, ToIndex: retracted.Next, Offset: retracted.Offset, End: retracted.Offset,
+			Reason: "a later writer did not find these: they were never durable, and are not printed"}
 	case errors.As(err, &chain):
 		g = recordjson.Gap{FromIndex: chain.LostFirst, ToIndex: chain.LostNext, Reason: chain.Reason}
 		if chain.LostNext == math.MaxUint64 {
