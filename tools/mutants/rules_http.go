@@ -1,5 +1,7 @@
 package main
 
+import "time"
+
 // The rules of the HTTP API.
 var httpRules = []rule{
 	{file: "cmd/internal/lines/lines.go", rule: "a line that is cut off is no message", tests: "TestCutLineIsNoLine",
@@ -13,9 +15,9 @@ var httpRules = []rule{
 		old: `if value, err := r.read(); err != nil {`, new: `value, err := r.read(); if r.value = value; err != nil {`},
 	{file: "cmd/internal/api/tls.go", rule: "without a certificate of a client that the authority has signed there is no connection", tests: "TestTLS",
 		old: `= tls.RequireAndVerifyClientCert,`, new: `= tls.VerifyClientCertIfGiven,`},
-	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "none does", tests: "TestConnectionsAreBounded",
+	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "none does", tests: "TestIdleConnectionsMakeRoom",
 		old: `if len(c.all) <= c.most {`, new: `if true {`},
-	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "one with a request does", tests: "TestConnectionsAreBounded",
+	{file: "cmd/internal/api/limits.go", rule: "a connection without a request makes room", how: "one with a request does", tests: "TestIdleConnectionsMakeRoom",
 		old: `		delete(c.idle, conn)
 		return
 	}
@@ -23,8 +25,8 @@ var httpRules = []rule{
 	}
 	c.last++`},
 	{file: "cmd/internal/api/limits.go", rule: "a client that sends too slowly loses its connection", tests: "TestSlowBody",
-		old: `b.c.SetReadDeadline(began.Add(b.left))`, new: `b.c.SetReadDeadline(time.Time{})`, hangs: true},
-	{file: "cmd/internal/api/limits.go", rule: "a client that does not read its answer", tests: "TestClientThatDoesNotRead",
+		old: `b.c.SetReadDeadline(began.Add(b.left))`, new: `b.c.SetReadDeadline(time.Time{})`, hangs: true, timeout: 30 * time.Second},
+	{file: "cmd/internal/api/limits.go", rule: "a client that does not read its answer", hangs: true, timeout: 30 * time.Second, tests: "TestClientThatDoesNotRead",
 		old: `	a.c.SetWriteDeadline(time.Now().Add(a.timeout))
 	n, err := a.ResponseWriter.Write(p)`, new: `	n, err := a.ResponseWriter.Write(p)`},
 	{file: "cmd/internal/api/problem.go", rule: "what may be stored is neither a success nor a failure", tests: "TestOutcomes",
@@ -48,7 +50,7 @@ var httpRules = []rule{
 		old: `case replaced(line, l.Payload, l.Headers):`, new: `case false && replaced(line, l.Payload, l.Headers):`},
 	{file: "cmd/internal/api/publishlines.go", rule: "nothing behind a line that cannot be stored is read", tests: "TestBadLineEndsARequest",
 		old: `			return msgs, numbers, &badLine{in.lines.Line, in.s.problem(err)}`, new: `			continue`},
-	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "the last line decides", tests: "TestBadLineEndsARequest",
+	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "the last line decides", tests: "TestUnknownLineDecides",
 		old: `if o.problem != nil && (first == nil || o.problem.Code == codeUnknown && first.Code != codeUnknown) {`, new: `if first = o.problem; false {`},
 	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "another problem hides it", tests: "TestUnknownLineDecides",
 		old: `|| o.problem.Code == codeUnknown && first.Code != codeUnknown) {`, new: `) {`},
@@ -59,6 +61,6 @@ var httpRules = []rule{
 		old: `next < f.durable {`, new: `next < f.durable && false {`},
 	{file: "cmd/internal/api/tail.go", rule: "what a client misses because it came too late is told", tests: "TestRemovedFiles",
 		old: `if t.from < at.First { // rule`, new: `if false { // rule`},
-	{file: "cmd/internal/api/tail.go", rule: "a token that was revoked ends what was begun with it", tests: "TestRevokedToken",
+	{file: "cmd/internal/api/tail.go", rule: "a token that was revoked ends what was begun with it", hangs: true, timeout: 30 * time.Second, tests: "TestRevokedToken",
 		old: `c == nil || !c.may(scopeRead) || !c.mayUse(t.typ) {`, new: `c != nil && !c.may(scopeRead) {`},
 }

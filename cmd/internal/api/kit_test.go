@@ -130,7 +130,10 @@ func (s *service) send(r *http.Request) reply {
 		return reply{header: http.Header{}}
 	}
 	defer res.Body.Close()
-	b, err := io.ReadAll(res.Body)
+	var b []byte
+	if res.Header.Get("Content-Type") != "text/event-stream" { // a tail has no end: see tail
+		b, err = io.ReadAll(res.Body)
+	}
 	if err != nil {
 		s.t.Errorf("%s %s: %v", r.Method, r.URL, err)
 	}

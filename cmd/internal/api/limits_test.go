@@ -6,7 +6,7 @@ import (
 	"io"
 	"net"
 	"net/http"
-	"os"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -160,14 +160,8 @@ func TestConnectionsAreBounded(t *testing.T) {
 		busy = append(busy, s.dial(fmt.Sprintf("POST /v1/types/t%d/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1", i)))
 		<-inserting
 	}
-	var idle []net.Conn
 	for range 10 {
-		idle = append(idle, s.dial(""))
-	}
-	for i, c := range idle[:8] {
-		if _, err := c.Read(make([]byte, 1)); err == nil || os.IsTimeout(err) {
-			t.Errorf("idle connection %d: %v", i, err)
-		}
+		s.dial("")
 	}
 	probe := s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
 	if a := s.read(probe); a.status != 200 {
@@ -179,6 +173,50 @@ func TestConnectionsAreBounded(t *testing.T) {
 			t.Errorf("message %d: %d %s", i, a.status, a.body)
 		}
 	}
+}
+
+// closing notes that it was closed.
+type closing struct {
+	net.Conn
+	closed bool
+}
+
+func (c *closing) Close() error { c.closed = true; return nil }
+
+// Of connections without a request the one idle for longest makes room, and none with a request.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	c := newConns(3)
+	var all []*closing
+	open := func() *closing {
+		conn := &closing{}
+		all = append(all, conn)
+		c.changed(conn, http.StateNew)
+		return conn
+	}
+	want := func(when string, closed ...*closing) {
+		t.Helper()
+		for i, conn := range all {
+			if conn.closed != slices.Contains(closed, conn) {
+				t.Errorf("%s: connection %d is closed: %v", when, i, conn.closed)
+			}
+		}
+	}
+	busy, idle, used := open(), open(), open()
+	c.changed(busy, http.StateActive)
+	c.changed(used, http.StateActive)
+	want("three of three")
+	open()
+	want("one more", idle)
+	c.changed(used, http.StateIdle)
+	open()
+	want("the one that was not used at all is older", idle, all[3])
+	c.changed(all[4], http.StateActive)
+	c.changed(used, http.StateActive)
+	last := open()
+	want("all others have requests", idle, all[3], last)
+	c.changed(busy, http.StateClosed)
+	open()
+	want("one has ended", idle, all[3], last)
 }
 
 // Large bodies take turns; small ones do not wait for them.

@@ -483,7 +483,7 @@ func TestStopThatIsInAHurry(t *testing.T) {
 // A line that nobody knows of decides the status, whatever else is wrong in the request.
 func TestUnknownLineDecides(t *testing.T) {
 	s := start(t, nil)
-	all := []outcome{{line: 1}, {line: 2, problem: s.problem(&queue.BacklogFullError{Type: "orders", Limit: 1})}, {line: 3, problem: s.problem(queue.ErrUnknown)}}
+	all := []outcome{{line: 1}, {line: 2, problem: s.problem(&queue.BacklogFullError{Type: "orders", Limit: 1})}, {line: 3, problem: s.problem(queue.ErrUnknown)}, {line: 4}}
 	w := httptest.NewRecorder()
 	if err := s.answerLines(&answer{ResponseWriter: w, c: http.NewResponseController(w)}, all, true); err != nil || w.Code != http.StatusGatewayTimeout {
 		t.Errorf("%d %v: %s", w.Code, err, w.Body)
