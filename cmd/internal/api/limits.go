@@ -22,6 +22,7 @@ const (
 	maxLine     = 2*queue.MaxPayload + 1<<20 // bytes: a payload in base64 or with escapes, and headers
 	chunkLines  = 1000                       // that are stored together
 	chunkBytes  = 512 << 10                  // the same, of payloads
+	roomSize    = 64 << 10                   // bytes for payloads that are taken at once
 	largeBody   = 1 << 20                    // bytes of a body or line that are held without a place among largeBodies
 	largeBodies = 4                          // at a time
 

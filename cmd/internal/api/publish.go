@@ -191,7 +191,7 @@ func (s *Server) readBody(ctx context.Context, in io.Reader) (payload []byte, le
 	return b.Bytes(), leave, nil
 }
 
-// lineParser makes a message of a line, which is not kept. m has what the head of the request says.
+// lineParser makes a message of a line, whose payload may be a part of it. m has what the head of the request says.
 type lineParser func(line []byte, m *queue.Message) error
 
 // payloadLine takes a line as producer publish --format ndjson does.
@@ -200,7 +200,7 @@ func payloadLine(line []byte, m *queue.Message) error {
 		return newProblem(http.StatusUnprocessableEntity, "invalid", "send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
 			"the line is not a JSON value")
 	}
-	m.Payload = bytes.Clone(line)
+	m.Payload = line
 	return nil
 }
 

@@ -32,6 +32,7 @@ type lineReader struct {
 	parse lineParser
 	lines lines.Reader
 	leave func() // gives back the place of a large line; nil: it has none
+	room  []byte // for the payloads of a chunk: the publisher copies them
 }
 
 // publishLines stores each line of a body as a message.
@@ -63,8 +64,11 @@ func (in *lineReader) grow(size int) (err error) {
 	return err
 }
 
+// free gives the place back, and the memory with it.
 func (in *lineReader) free() {
 	if in.leave != nil {
+		in.lines.Shrink()
+		in.room = nil
 		in.leave()
 		in.leave = nil
 	}
@@ -82,6 +86,7 @@ func (b *badLine) Error() string { return b.problem.Error() }
 //
 // rule: nothing behind a line that cannot be stored is read: it must not overtake that line.
 func (in *lineReader) chunk(before int) (msgs []queue.Message, numbers []int, end error) {
+	in.room = in.room[:0]
 	for size := 0; len(msgs) < chunkLines && size < chunkBytes; {
 		if in.s.stopped.Err() != nil {
 			return msgs, numbers, &badLine{in.lines.Line + 1, stopping()}
@@ -114,12 +119,23 @@ func (in *lineReader) message(line []byte) (m queue.Message, err error) {
 	if err := in.parse(line, &m); err != nil {
 		return m, err
 	}
+	m.Payload = in.keep(m.Payload)
 	if !m.Due.IsZero() {
 		if err := queue.ValidateDue(m.Due); err != nil {
 			return m, err
 		}
 	}
 	return m, m.Validate()
+}
+
+// keep copies a payload, which may be a part of the line, to where it stays until the chunk is stored.
+func (in *lineReader) keep(payload []byte) []byte {
+	if cap(in.room)-len(in.room) < len(payload) {
+		in.room = make([]byte, 0, max(len(payload), roomSize)) // payloads before stay where they are
+	}
+	at := len(in.room)
+	in.room = append(in.room, payload...)
+	return in.room[at:len(in.room):len(in.room)]
 }
 
 // publishChunk stores messages, and returns what became of each. failed: not all are stored.

@@ -57,6 +57,9 @@ func (r *Reader) Next() ([]byte, error) {
 	}
 }
 
+// Shrink gives back the memory of the line that was read last, which is not valid any more.
+func (r *Reader) Shrink() { r.buf = nil }
+
 // Blank tells whether a line has nothing but spaces.
 func Blank(b []byte) bool {
 	for _, c := range b {
