@@ -31,10 +31,10 @@ var httpRules = []rule{
 	n, err := a.ResponseWriter.Write(p)`, new: `	n, err := a.ResponseWriter.Write(p)`},
 	{file: "cmd/internal/api/problem.go", rule: "what may be stored is neither a success nor a failure", tests: "TestOutcomes",
 		old: `case errors.Is(err, queue.ErrUnknown):`, new: `case false:`},
-	{file: "cmd/internal/api/api.go", rule: "a request that begins before the stop is finished", how: "it is cut off", tests: "TestStopWhilePublishing",
+	{file: "cmd/internal/api/api.go", rule: "a request that came before the stop is finished", how: "it is cut off", tests: "TestStopWhilePublishing",
 		old: `	s.inFlight.Add(1)
 	return true`, new: `	return true`, also: []edit{{"cmd/internal/api/api.go", `defer s.inFlight.Done()`, ``}}},
-	{file: "cmd/internal/api/api.go", rule: "a request that begins before the stop is finished", how: "one behind it is taken", tests: "TestStopWhilePublishing",
+	{file: "cmd/internal/api/api.go", rule: "a request that came before the stop is finished", how: "one behind it is taken", tests: "TestStopWhilePublishing",
 		old: `	if s.stops {
 		return false
 	}`, new: ``},

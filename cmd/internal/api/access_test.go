@@ -279,6 +279,9 @@ func TestTLS(t *testing.T) {
 			return 0, "", err
 		}
 		res.Body.Close()
+		if res.ProtoMajor != 1 {
+			t.Errorf("it speaks %s, where requests of a connection have no bound", res.Proto)
+		}
 		return res.StatusCode, res.TLS.PeerCertificates[0].Subject.CommonName, nil
 	}
 	if status, server, err := ask(clients); status != 201 || server != "first" || err != nil {

@@ -74,7 +74,7 @@ func New(ctx context.Context, o Options) (*Server, error) {
 	s.o.Access.logTo(o.Log)
 	s.stopped, s.stop = context.WithCancel(context.Background())
 	var err error
-	// A batch is given up before its request is, so that what was refused for certain is told as that.
+	// A batch is given up before its request times out, so that a certain refusal is reported as one.
 	s.publisher, err = queue.NewPublisher(ctx, o.Backend.Queue, queue.PublisherOptions{RepeatFor: o.Wait / 2, AttemptTimeout: o.Wait / 3, BacklogWait: -1,
 		OnRepeat: func(r queue.Repeat) {
 			o.Log.Warn().Str("type", r.Type).Int("messages", r.Messages).Int("attempt", r.Attempt).Err(r.Err).Msg("messages could not be stored, trying again")
@@ -102,6 +102,8 @@ func (s *Server) HTTP(host string) *http.Server {
 	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
 	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and answers have their own, see limits.go
 	h.ConnState = newConns(s.o.MaxConnections).changed
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true) // and not HTTP/2, where a connection can have any number of requests under way
 	h.ErrorLog = stdlog.New(lineLog{s.o.Log}, "", 0)
 	if t := s.o.Access.TLS; t != nil {
 		h.TLSConfig = t.Config()
@@ -109,11 +111,15 @@ func (s *Server) HTTP(host string) *http.Server {
 	return h
 }
 
-// lineLog takes what net/http has to say of connections.
+// lineLog takes the lines that net/http logs.
 type lineLog struct{ log zerolog.Logger }
 
 func (l lineLog) Write(p []byte) (int, error) {
-	l.log.Debug().Msg(strings.TrimSpace(string(p)))
+	event := l.log.Debug() // clients that are gone, handshakes that failed
+	if strings.Contains(string(p), "panic") {
+		event = l.log.Error()
+	}
+	event.Msg(strings.TrimSpace(string(p)))
 	return len(p), nil
 }
 
@@ -168,7 +174,7 @@ func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *
 	if at >= 0 && s.routes[at].scope == "" {
 		return nil, s.routes[at].handle(w, r, nil)
 	}
-	// rule: a request that begins before the stop is finished, and one behind it changes nothing.
+	// rule: a request that came before the stop is finished; one that comes later is refused.
 	if !s.enter() {
 		w.Header().Set("Connection", "close")
 		return nil, stopping()

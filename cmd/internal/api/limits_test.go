@@ -301,4 +301,10 @@ func TestMetrics(t *testing.T) {
 			t.Errorf("there is no %s in\n%s", want, a.body)
 		}
 	}
+	doc := readFile(t, "../../../docs/http.md")
+	for line := range strings.Lines(a.body) {
+		if name, ok := strings.CutPrefix(line, "# HELP fencepost_"); ok && !strings.Contains(doc, "`fencepost_"+strings.Fields(name)[0]+"`") {
+			t.Errorf("docs/http.md does not describe %s", line)
+		}
+	}
 }

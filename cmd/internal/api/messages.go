@@ -40,7 +40,11 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	if err != nil {
 		return err
 	}
-	if first := files.Chain[0].First; index < first && r.URL.Query().Get("from") != "" {
+	switch first := files.Chain[0].First; {
+	case index >= first:
+	case r.URL.Query().Get("from") == "":
+		index = first
+	default:
 		return newProblem(http.StatusGone, "removed", fmt.Sprintf("go on with from=%d", first), "messages before %d were removed with old files", first)
 	}
 	p := &page{out: bufio.NewWriterSize(w, 64<<10), w: w, lines: wantsLines(r), next: index}

@@ -45,7 +45,7 @@ func (t *TLS) logTo(log zerolog.Logger) {
 // Config is for a listener.
 func (t *TLS) Config() *tls.Config {
 	return &tls.Config{MinVersion: tls.VersionTLS12, GetConfigForClient: func(*tls.ClientHelloInfo) (*tls.Config, error) {
-		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"h2", "http/1.1"}, Certificates: []tls.Certificate{*t.own.get()}}
+		c := &tls.Config{MinVersion: tls.VersionTLS12, NextProtos: []string{"http/1.1"}, Certificates: []tls.Certificate{*t.own.get()}}
 		if t.clients != nil {
 			// rule: without a certificate of a client that the authority has signed there is no connection.
 			c.ClientAuth, c.ClientCAs = tls.RequireAndVerifyClientCert, t.clients.get()
