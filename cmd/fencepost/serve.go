@@ -127,7 +127,7 @@ func (f *serveFlags) check(cmd *cobra.Command) error {
 		}
 	}
 	host, _, err := net.SplitHostPort(f.listen)
-	f.open = err == nil && !loopback(host) // opening it tells what is wrong
+	f.open = err == nil && !cli.Loopback(host) // opening it tells what is wrong
 	// rule: what other machines reach asks for credentials: everybody could publish, and read every message.
 	if f.open && f.tokenFile == "" && f.clientCA == "" {
 		return cli.Usagef("--listen %s is reached from other machines, and everybody there could publish and read; ask for tokens with --token-file, "+

@@ -60,20 +60,11 @@ func (f *Flags) Check(cmd *cobra.Command, listen string) error {
 		return nil // opening it tells what is wrong
 	}
 	// rule: what other machines reach asks for a password: everybody could read every message.
-	if !f.Access.asks() && !loopback(host) {
+	if !f.Access.asks() && !cli.Loopback(host) {
 		return cli.Usagef("--listen %s is reached from other machines, and everybody there could read the messages; ask for a password with --auth-file, "+
 			"let a proxy do it with --user-header, or listen on 127.0.0.1", listen)
 	}
 	return nil
-}
-
-// loopback tells whether a host of --listen is this machine only.
-func loopback(host string) bool {
-	if host == "" || strings.EqualFold(host, "localhost") {
-		return true
-	}
-	addr, err := netip.ParseAddr(host)
-	return err == nil && addr.Unmap().IsLoopback()
 }
 
 func (f *Flags) checkAccess() error {
