@@ -225,7 +225,7 @@ func TestAddresses(t *testing.T) {
 		"https://bucket/prefix":                  "s3://",
 		"s3:///prefix":                           "bucket",
 		"s3://host:9000/bucket":                  "?endpoint=",
-		"s3://key:" + secret + "@bucket/prefix":  "no part of it",
+		"s3://key:" + secret + "@bucket/prefix":  "must not contain credentials",
 		"s3://bucket/a//b":                       "slashes",
 		"s3://bucket/a?secret=" + secret:         "the settings are",
 		"s3://bucket/a?path-style=" + secret:     "true or false",
