@@ -35,6 +35,7 @@ type Link struct {
 	Epoch      uint64       // the highest that has opened it; 0 if that is not known
 	Sealed     *SealedError // names its successor; nil if it is not sealed
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
+	Missing    error        // a *HoleError if a piece of it is missing, see InPieces; else nil
 	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
 	Size       int64        // bytes
 }
@@ -87,6 +88,11 @@ func ReadLink(fsys FS, path string) (l Link) {
 	}
 	l.Type, l.FileID, l.PrevFileID, l.Generation, l.First = h.typ, h.fileID, h.prevFileID, h.generation, h.firstIndex
 	l.Created = time.Unix(0, h.createdNs)
+	if p, ok := f.(InPieces); ok {
+		if off, end := p.Hole(); off < end {
+			l.Missing = &HoleError{Path: path, Offset: off, End: end}
+		}
+	}
 	info, err := f.Stat()
 	if err != nil {
 		l.Err = ioError("stat", path, err)

@@ -414,7 +414,8 @@ func TestSlotsRemovedByHand(t *testing.T) {
 			broken := mem.Clone()
 			must(t, broken.Delete(t.Context(), name))
 			fsys := slotsOf(broken)
-			if strings.HasSuffix(name, "/00000000000000000000") {
+			first := strings.HasSuffix(name, "/00000000000000000000")
+			if first {
 				if _, err := x.clone().open(fsys); !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), name) || !strings.Contains(err.Error(), "restore it from a backup") {
 					t.Errorf("without the first slot a worker is told: %v", err)
 				}
@@ -429,6 +430,10 @@ func TestSlotsRemovedByHand(t *testing.T) {
 			}
 			if !last && !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
 				t.Errorf("verify: %v", err)
+			}
+			l := storage.ReadLink(fsys, x.path())
+			if missing := errors.As(l.Missing, new(*storage.HoleError)); !strings.Contains(name, "/generations/") && (missing != (!first && !last) || (l.Err != nil) != first) {
+				t.Errorf("a look at the header and the end: %v, missing: %v", l.Err, l.Missing)
 			}
 		})
 	}

@@ -198,6 +198,19 @@ func (f *file) Pieces() int {
 	return len(f.pieces)
 }
 
+// Hole implements storage.InPieces.
+func (f *file) Hole() (off, end int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pieces {
+		if p.off > end {
+			return end, p.off
+		}
+		end = max(end, p.end())
+	}
+	return end, end
+}
+
 // Stat implements storage.File. The end of a file that is being written is where its writer
 // believes it to be: whether that is so the next create tells.
 func (f *file) Stat() (storage.Info, error) {
