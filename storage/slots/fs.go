@@ -271,8 +271,10 @@ func (f *FS) Stat(name string) (storage.Info, error) {
 	return d.info(0), nil
 }
 
+// info describes the file in the folder. It tells of no name that it may have elsewhere: in a store a file that has lost its
+// name was removed, not moved.
 func (d folder) info(size int64) storage.Info {
-	return storage.Info{Size: size, Ino: d.nonce, Dev: d.generation, Nlink: 1}
+	return storage.Info{Size: size, Ino: d.nonce, Dev: d.generation}
 }
 
 // Type implements storage.FS.

@@ -4,7 +4,7 @@ var storageRules = []rule{
 	// The writer.
 	{file: "storage/writer.go", rule: "only when everything before it is durable", tests: "TestCheckpointComesAfterASync",
 		old: "	if _, err := w.Sync(); err != nil {\n\t\treturn err\n\t}\n\th := w.head(kindCheckpoint)", new: "	h := w.head(kindCheckpoint)"},
-	{file: "storage/writer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
+	{file: "storage/buffer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
 		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", sim: true, tests: "TestScenarios/no second fdatasync & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
 		old: `syncErr = w.file.Datasync()`, new: "if syncErr = w.file.Datasync(); syncErr != nil {\n\t\t\tsyncErr = w.file.Datasync()\n\t\t}"},
