@@ -74,7 +74,8 @@
 // A fault depends on the seed, on who does what, and for the how manieth time: never on what others have done before. That is not
 // enough to see the same again, as Go itself leaves much to chance. So make sim builds with a few lines of the standard library
 // changed, see package seeded: the choice of a select, the order of a map, math/rand and the order of timers come from the seed; crypto/rand is
-// seeded as well (testing/cryptotest); there is one processor, a time slice does not end, and garbage is collected between schedules.
+// seeded as well (testing/cryptotest); there is one processor, a time slice does not end, and garbage is collected between schedules. What a step asks the kernel for, it asks
+// without telling the scheduler (internal/clock): on a busy machine others would run before the answer.
 // Then a seed is a history, to the nanosecond: TestSameSeedSameHistory plays schedules twice, in different order, and compares a digest of
 // all steps. Time never passes inside a step, so a schedule is a sequence of steps and not of instructions: what depends on two
 // goroutines being at the same instruction is for the race detector.

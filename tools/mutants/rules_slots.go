@@ -33,7 +33,7 @@ var slotsRules = []rule{
 		old: `if errors.Is(err, fs.ErrNotExist) {
 			return names, newest, nil`, new: `if gone, _ := f.isRemoved(typ, newest+1); gone || errors.Is(err, fs.ErrNotExist) {
 			return names, newest, nil`},
-	{file: "storage/slots/read.go", rule: "who waits for room has none", tests: "TestBytesThatAreKeptAreBounded",
+	{file: "storage/slots/read.go", rule: "who waits for room has none", hangs: true, tests: "TestBytesThatAreKeptAreBounded",
 		old: "\t\tf.dropCache()\n\t\tall := min(has+lacks, mostReading)", new: "\t\tall := lacks",
 		also: []edit{{"storage/slots/read.go", "f.held = all", "f.held += all"}}},
 	{file: "storage/slots/read.go", rule: "a slot that was removed with its file is no damage", in: "storage", tests: "TestKeepAndReaders",
