@@ -38,6 +38,7 @@ type Link struct {
 	Missing    error        // a *HoleError if a piece of it is missing, see InPieces; else nil
 	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
 	Size       int64        // bytes
+	end        int64        // of its last record that is not a fence; of its seal if it is sealed
 }
 
 // ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
@@ -117,7 +118,7 @@ func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 		case it.kind == itemDamage:
 			return it.err
 		case it.kind == itemEnd:
-			l.Next, l.Epoch = s.view.next, s.view.epoch
+			l.Next, l.Epoch, l.end = s.view.next, s.view.epoch, s.view.end
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindSeal:
 			b, err := decodeSeal(it.body)

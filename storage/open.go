@@ -159,6 +159,9 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if err == nil {
 		err = w.checkFence()
 	}
+	if err == nil {
+		err = w.checkClaims(registered)
+	}
 	if err != nil {
 		return nil, err
 	}
