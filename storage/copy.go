@@ -83,7 +83,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	if link.Sealed == nil {
 		return false, fmt.Errorf("%w: %s is not sealed: it is the file that is written to", ErrRefused, path)
 	}
-	c := &copying{ctx: ctx, src: src, path: path, id: h.fileID, sealed: link.Sealed, sealEnd: link.end, size: info.Size, progress: progress}
+	c := &copying{ctx: ctx, src: src, path: path, id: h.fileID, sealEnd: link.end, sealed: link.Sealed, size: info.Size, progress: progress}
 	target := filepath.Join(toDir, name)
 	there, err := to.Open(target, ModeRead)
 	if err == nil {
