@@ -35,8 +35,10 @@ type Link struct {
 	Epoch      uint64       // the highest that has opened it; 0 if unknown
 	Sealed     *SealedError // names its successor; nil if it is not sealed
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
+	Missing    error        // a *HoleError if a piece of it is missing, see InPieces; else nil
 	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
 	Size       int64        // bytes
+	end        int64        // of its last record that is not a fence; of its seal if it is sealed
 }
 
 // ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
@@ -87,6 +89,11 @@ func ReadLink(fsys FS, path string) (l Link) {
 	}
 	l.Type, l.FileID, l.PrevFileID, l.Generation, l.First = h.typ, h.fileID, h.prevFileID, h.generation, h.firstIndex
 	l.Created = time.Unix(0, h.createdNs)
+	if p, ok := f.(InPieces); ok {
+		if off, end := p.Hole(); off < end {
+			l.Missing = &HoleError{Path: path, Offset: off, End: end}
+		}
+	}
 	info, err := f.Stat()
 	if err != nil {
 		l.Err = ioError("stat", path, err)
@@ -111,7 +118,7 @@ func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 		case it.kind == itemDamage:
 			return it.err
 		case it.kind == itemEnd:
-			l.Next, l.Epoch = s.view.next, s.view.epoch
+			l.Next, l.Epoch, l.end = s.view.next, s.view.epoch, s.view.end
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindSeal:
 			b, err := decodeSeal(it.body)

@@ -83,7 +83,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	if link.Sealed == nil {
 		return false, fmt.Errorf("%w: %s is not sealed: it is the file that is written to", ErrRefused, path)
 	}
-	c := &copying{ctx: ctx, src: src, path: path, sealed: link.Sealed, size: info.Size, progress: progress}
+	c := &copying{ctx: ctx, src: src, path: path, id: h.fileID, sealEnd: link.end, sealed: link.Sealed, size: info.Size, progress: progress}
 	target := filepath.Join(toDir, name)
 	there, err := to.Open(target, ModeRead)
 	if err == nil {
@@ -128,7 +128,9 @@ type copying struct {
 	ctx      context.Context
 	src      File
 	path     string
+	id       FileID
 	sealed   *SealedError
+	sealEnd  int64
 	size     int64 // bytes to look at
 	progress func(done, total int64)
 }
@@ -187,22 +189,19 @@ func (c *copying) write(to FS, tmp string) error {
 	return err
 }
 
-// compare tells whether a file is a copy. Behind their seals both may have what openers have left
-// since it was copied.
+// compare tells whether a file is a copy. Behind their seals, which are where both end for readers, each may have fences of its own of
+// those who opened it since it was copied.
 func (c *copying) compare(there File, to FS, target string) error {
 	conflict := &CopyConflict{Path: c.path, Target: target}
 	link := ReadLink(to, target)
 	switch {
 	case link.Err != nil:
 		return link.Err
-	case link.Sealed == nil || link.Sealed.Successor != c.sealed.Successor:
+	case link.Sealed == nil || link.Sealed.Successor != c.sealed.Successor || link.end != c.sealEnd:
+		conflict.Unused = link.Sealed == nil && link.FileID == c.id && link.Next == link.First
 		return conflict
 	}
-	info, err := there.Stat()
-	if err != nil {
-		return ioError("stat", target, err)
-	}
-	c.size = min(c.size, info.Size)
+	c.size = c.sealEnd
 	b := make([]byte, copyStep)
 	return c.each(func(want []byte, off int64) error {
 		n, err := there.ReadAt(b[:len(want)], off)
@@ -220,12 +219,17 @@ func (c *copying) compare(there File, to FS, target string) error {
 type CopyConflict struct {
 	Path, Target string
 	Removed      bool // the copy existed, and was removed as an old file
+	Unused       bool // an earlier copy made it before it was interrupted, and it has no message
 }
 
 func (e *CopyConflict) Error() string {
 	if e.Removed {
 		return fmt.Sprintf("%s cannot be copied: %s was removed there as an old file, and its name is not used again; remove it here, too, or "+
 			"copy to another directory or store", e.Path, e.Target)
+	}
+	if e.Unused {
+		return fmt.Sprintf("%s cannot be copied: %s is there. An earlier copy made it before it was interrupted, and then the first place was used again. It has no message: "+
+			"move it away, or in a store remove the value that names it, and copy again; or copy to another directory or store", e.Path, e.Target)
 	}
 	return fmt.Sprintf("%s cannot be copied: %s is there, and is another file: an earlier copy that was interrupted, after which the first place was "+
 		"used again, or the files of somebody else; copy to another directory or store", e.Path, e.Target)

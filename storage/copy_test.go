@@ -6,6 +6,7 @@ import (
 	"errors"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
@@ -132,5 +133,57 @@ func TestCopyConflicts(t *testing.T) {
 	}
 	if left, err := os.ReadDir(empty); err != nil || len(left) > 0 {
 		t.Errorf("left behind: %v, %v", left, err)
+	}
+}
+
+// TestCopyOverAnUnusedSuccessor: a copy that was interrupted has made the successor, and the first place was used again. A second copy
+// refuses it, says whether it has a message, and succeeds once it is out of the way.
+func TestCopyOverAnUnusedSuccessor(t *testing.T) {
+	for _, inSlots := range []bool{false, true} {
+		for _, used := range []bool{false, true} {
+			ctx, src, dst, mem := t.Context(), t.TempDir(), t.TempDir(), slotstest.NewMem(1<<20)
+			to := storage.OS()
+			if inSlots {
+				to, dst = slotsOf(mem), "memory:"
+			}
+			copyAll := func(names ...string) (err error) {
+				for _, name := range names {
+					_, cerr := storage.CopyFile(ctx, nil, filepath.Join(src, name), to, dst, nil)
+					err = errors.Join(err, cerr)
+				}
+				return err
+			}
+			w := mustOpen(t, src, 1, storage.Options{})
+			mustAppend(t, w, messages(0, 3))
+			must(t, errors.Join(w.Seal(ctx, nil), copyAll("orders.fpl")))
+			w = mustOpen(t, dst, 2, storage.Options{FS: to}) // and here the copy ended
+			if used {
+				mustAppend(t, w, messages(3, 1))
+			}
+			must(t, w.Close())
+
+			w = mustOpen(t, src, 3, storage.Options{})
+			mustAppend(t, w, messages(3, 2))
+			must(t, w.Seal(ctx, nil))
+			err := copyAll("orders.fpl", "orders@0002.fpl")
+			var conflict *storage.CopyConflict
+			if !errors.As(err, &conflict) || conflict.Unused != !used || conflict.Unused != strings.Contains(err.Error(), "It has no message: move it away") {
+				t.Errorf("in slots %v, used %v: %v", inSlots, used, err)
+			}
+			if used {
+				continue
+			}
+			if inSlots {
+				must(t, mem.Delete(ctx, "orders/generations/00000002"))
+			} else {
+				must(t, os.Rename(filepath.Join(dst, "orders@0002.fpl"), filepath.Join(t.TempDir(), "orders@0002.fpl")))
+			}
+			must(t, copyAll("orders.fpl", "orders@0002.fpl"))
+			w = mustOpen(t, dst, 4, storage.Options{FS: to})
+			if w.NextIndex() != 5 || w.Generation() != 3 {
+				t.Errorf("in slots %v: goes on at %d in generation %d, want 5 and 3", inSlots, w.NextIndex(), w.Generation())
+			}
+			must(t, w.Close())
+		}
 	}
 }

@@ -360,6 +360,20 @@ func (e *CorruptError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 
+// HoleError says that a piece of a file InPieces is missing, although there are later ones. Which
+// records were in it only Verify tells.
+type HoleError struct {
+	Path        string
+	Offset, End int64 // bytes of the file that are not there
+}
+
+func (e *HoleError) Error() string {
+	return fmt.Sprintf("%s: bytes %d to %d are missing: somebody removed a slot, which none of our programs does; restore it from a backup", e.Path, e.Offset, e.End)
+}
+
+// Is makes the error ErrIntegrity.
+func (e *HoleError) Is(target error) bool { return target == ErrIntegrity }
+
 // RetractedError says that records which a reader has accepted were not there for the writer that
 // took over: they were never durable, and their indexes were used again. Whoever only read the file
 // reads it again from the start; a verification of a file at rest that reports it has found damage.

@@ -107,6 +107,9 @@ type InPieces interface {
 	File
 	// Pieces returns the number of pieces that this File knows. It is safe for concurrent use.
 	Pieces() int
+	// Hole returns the first bytes [off, end) of the file that are in no piece, although there are
+	// later pieces: somebody removed one. off is end if all are there. It takes no reads.
+	Hole() (off, end int64)
 }
 
 // orOS returns fsys, or the file system of the operating system if that is nil.

@@ -139,6 +139,10 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if err := fillRandom(&w.session); err != nil {
 		return nil, err
 	}
+	// rule: a writer that is going to be refused leaves no fence each time it is started.
+	if err := w.look(registered); err != nil {
+		return nil, err
+	}
 	if err := w.fence(ctx); err != nil {
 		return nil, err
 	}
@@ -153,10 +157,14 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 	if err == nil {
 		err = w.checkFence()
 	}
+	if err == nil {
+		err = w.checkClaims(registered)
+	}
 	if err != nil {
 		return nil, err
 	}
 	next, damaged := v.next, len(w.damage) > 0
+	// rule: checked behind the fence, whatever was found before it: others may have written in between.
 	if err := w.checkView(&v, registered); err != nil {
 		return nil, err
 	}

@@ -52,17 +52,21 @@ type Entry struct {
 // returns the error of Open: a *RegistryMismatch, or a problem of the file. A nil fsys stands for
 // OS().
 func CheckRegistered(fsys FS, dir, typ string, registered Entry) error {
-	fsys = orOS(fsys)
-	w := &Writer{fs: fsys, dir: dir, typ: typ, epoch: math.MaxUint64} // of an epoch that no file refuses
+	w := &Writer{fs: orOS(fsys), dir: dir, typ: typ, epoch: math.MaxUint64} // of an epoch that no file refuses
+	return w.wouldOpen(registered)
+}
+
+// wouldOpen is CheckRegistered for the epoch of w, which is not open.
+func (w *Writer) wouldOpen(registered Entry) error {
 	generation, _, err := w.newest()
 	if err != nil {
 		return err
 	}
-	w.path = filepath.Join(dir, GenerationName(typ, cmp.Or(generation, registered.Generation)))
+	w.path = filepath.Join(w.dir, GenerationName(w.typ, cmp.Or(generation, registered.Generation)))
 	if generation == 0 {
 		return &RegistryMismatch{Path: w.path, Registered: registered, Missing: true}
 	}
-	r, err := OpenReader(w.path, ReaderOptions{FS: fsys, From: math.MaxUint64}) // no record is asked for
+	r, err := OpenReader(w.path, ReaderOptions{FS: w.fs, From: math.MaxUint64}) // no record is asked for
 	if err != nil {
 		return err
 	}

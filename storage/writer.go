@@ -79,8 +79,6 @@ const (
 	minRoom = 1 << 20  // reserve at least so many bytes beyond what is needed now
 	maxRoom = 64 << 20 // and at most so many
 	markGap = 64 << 10 // bytes between two entries of the sparse index, at least
-	keepBuf = 1 << 20  // a larger encoding buffer is given back after use …
-	lendBuf = 8 << 20  // … and up to this size to whoever needs one next
 
 	registryTimeout = 3 * time.Second // for the last update of the registry in Close
 )
@@ -214,14 +212,20 @@ func (w *Writer) Sync() (next uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var syncErr error
+	var syncErr, named error
+	check := func() { named = w.checkName() }
+	var asked sync.WaitGroup
+	if w.slots {
+		// A store takes a round trip for the name, so it is asked while the slot is created. Somebody may remove the name
+		// between the answer and the acknowledgement either way; the next Sync notices.
+		asked.Go(check)
+	}
 	if pending {
 		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
 		syncErr = w.file.Datasync()
 	}
-	var named error
-	if syncErr == nil {
-		named = w.checkName()
+	if asked.Wait(); !w.slots && syncErr == nil {
+		check()
 	}
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -458,39 +462,4 @@ func (w *Writer) reserve(off int64, n int) error {
 	default:
 		return ioError("reserve room in", w.path, err)
 	}
-}
-
-// buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
-var buffers sync.Pool
-
-// buffer returns n bytes of scratch space, until release.
-func (w *Writer) buffer(n int) []byte {
-	if n > cap(w.buf) && n > keepBuf {
-		if b, ok := buffers.Get().(*[]byte); ok {
-			w.buf = *b
-		}
-	}
-	if n > cap(w.buf) {
-		room := n + n/4
-		if room > lendBuf {
-			room = n // used once
-		}
-		w.buf = make([]byte, 0, room)
-	}
-	return w.buf[:n]
-}
-
-// release ends the use of what buffer returned.
-func (w *Writer) release() {
-	if cap(w.packer.buf) > keepBuf {
-		w.packer.buf = nil
-	}
-	switch n := cap(w.buf); {
-	case n <= keepBuf:
-		return
-	case n <= lendBuf:
-		b := w.buf
-		buffers.Put(&b)
-	}
-	w.buf = nil
 }

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -91,7 +92,10 @@ func doctorCommand() *cobra.Command {
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
 		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits with 1 if something would keep them from working,
 or one of the oldest 100 messages of a type cannot be appended, and with 3 if a file is not the registered one, or a file of a type is
-missing, cut, renamed or a copy. A warning is about something that works, but not as well as it could.`,
+missing, cut, renamed or a copy. A warning is about something that works, but not as well as it could.
+
+Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
+Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
   fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:`,
@@ -352,6 +356,9 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 			}
 		}
 		for _, err := range wrong {
+			if errors.As(err, new(*storage.HoleError)) {
+				err = fmt.Errorf("%w; to see which messages were in it: fencepost verify %s", err, d.files.commandForAll(dir))
+			}
 			d.bad(cli.Code(err), "files", "%v", err)
 		}
 		if len(wrong) == 0 {
@@ -359,7 +366,8 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 		}
 	}
 	if right > 0 {
-		d.good("files", "%d of %d types have their registered files here; fencepost verify %s checks what is in them", right, len(types), d.files.commandForAll(dir))
+		d.good("files", "%d of %d types have their registered files here. Of each file the header and the end, from the last checkpoint on, were read; "+
+			"fencepost verify %s reads all of them", right, len(types), d.files.commandForAll(dir))
 	} else if d.code == 0 {
 		d.good("files", "none is registered yet")
 	}
@@ -399,7 +407,7 @@ func (d *doctor) compareNewest(ctx context.Context, q queue.FileRegistry, typ st
 	return nil
 }
 
-// checkChain looks whether the files of a type follow one another, and returns them. It reads their headers and ends. That the newest is
+// checkChain looks whether the files of a type follow one another and miss no slot, and returns them. It reads their headers and ends. That the newest is
 // here was checked before: the registry names it.
 func checkChain(fsys storage.FS, dir, typ string) (chain storage.Chain, wrong []error) {
 	chain, err := storage.ReadChain(fsys, dir, typ)
@@ -416,8 +424,10 @@ func checkChain(fsys storage.FS, dir, typ string) (chain storage.Chain, wrong []
 		}
 	}
 	for i := range chain {
-		if l := &chain[i]; l.Err != nil && !replaced[l.Path] {
-			wrong = append(wrong, l.Err)
+		if l := &chain[i]; !replaced[l.Path] {
+			if err := cmp.Or(l.Err, l.Missing); err != nil {
+				wrong = append(wrong, err)
+			}
 		}
 	}
 	return chain, wrong

@@ -7,8 +7,13 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots"
+	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
 // ahead is a queue whose clock is ahead of this machine's.
@@ -35,5 +40,61 @@ func TestDoctorComparesClocks(t *testing.T) {
 		if d.findings[0].Verdict == "warning" && !strings.Contains(d.findings[0].Text, "correct the one that is wrong") {
 			t.Errorf("%v ahead: no remedy in %q", by, d.findings[0].Text)
 		}
+	}
+}
+
+// oneFile is a database in which one type has a file.
+type oneFile struct {
+	fileLister
+	entry queue.RegistryEntry
+}
+
+func (f oneFile) Types(context.Context) ([]string, error) { return []string{"orders"}, nil }
+
+func (f oneFile) RegistryEntry(context.Context, string) (queue.RegistryEntry, bool, error) {
+	return f.entry, true, nil
+}
+
+// TestDoctorFindsMissingSlots: one that is missing in the middle of a file is found, and what was not read is told.
+func TestDoctorFindsMissingSlots(t *testing.T) {
+	mem := slotstest.NewMem(1 << 20)
+	fsys := slots.New(t.Context(), mem)
+	w, err := storage.Open(t.Context(), fsys.Dir(), "orders", 1, storage.Options{FS: fsys})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := range 6 {
+		err := w.Append([]storage.Record{{ID: []byte{byte(i) + 1}, Payload: []byte("message")}})
+		if err == nil && i == 4 {
+			err = w.Checkpoint(nil)
+		}
+		if err == nil {
+			_, err = w.Sync()
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	e := w.Entry()
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	db := oneFile{entry: queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}}
+	examine := func() *doctor {
+		d := &doctor{files: fileFlags{place: &store.Place{FS: fsys, Dir: fsys.Dir(), Name: "shared:/srv/slots"}}}
+		if err := d.examineFiles(t.Context(), db, fsys.Dir()); err != nil {
+			t.Fatal(err)
+		}
+		return d
+	}
+	if d := examine(); d.code != 0 || len(d.findings) != 1 || !strings.Contains(d.findings[0].Text, "from the last checkpoint on, were read; fencepost verify --store shared:/srv/slots reads all of them") {
+		t.Errorf("a file that is whole: %+v", d.findings)
+	}
+	if err := mem.Delete(t.Context(), mem.Names()[4]); err != nil {
+		t.Fatal(err)
+	}
+	if d := examine(); d.code != cli.ExitIntegrity || !strings.Contains(d.findings[0].Text, "somebody removed a slot") ||
+		!strings.Contains(d.findings[0].Text, "fencepost verify --store shared:/srv/slots") {
+		t.Errorf("a slot is missing before the last checkpoint: exit code %d, %+v", d.code, d.findings)
 	}
 }

@@ -77,7 +77,8 @@
 // A fault depends on the seed, on the participant and its operation, and on how often it did that operation before: never on the past actions
 // of others. That is not enough for a replay, as Go itself makes random choices. So make sim builds with a few lines of the standard library
 // changed, see package seeded: the choice of a select, the order of a map, math/rand and the order of timers come from the seed; crypto/rand is
-// seeded as well (testing/cryptotest); there is one processor, time slices do not end, and garbage is collected between schedules. Then a seed
+// seeded as well (testing/cryptotest); there is one processor, time slices do not end, and garbage is collected between schedules. A step calls
+// the kernel without telling the scheduler (internal/clock): on a busy machine others would run before the answer. Then a seed
 // determines a history, to the nanosecond: TestSameSeedSameHistory plays schedules twice, in different order, and compares a digest of all
 // steps. Time never passes inside a step, so a schedule is a sequence of steps and not of instructions: the race detector covers bugs that need
 // two goroutines at the same instruction.

@@ -2,6 +2,7 @@ package clock
 
 import (
 	"time"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -10,11 +11,13 @@ import (
 // stops then (golang/go#24595), and a suspended laptop or VM would still trust its leases.
 func Boot() time.Duration { return read(unix.CLOCK_BOOTTIME) }
 
+// read reads a clock. The call never waits, so the scheduler is not told of it. unix.ClockGettime tells it, and on a busy machine other
+// goroutines then run before this one goes on: a read takes longer, and a schedule of the simulation is not the same twice.
 func read(clock int32) time.Duration {
 	var ts unix.Timespec
-	if err := unix.ClockGettime(clock, &ts); err != nil {
+	if _, _, errno := unix.RawSyscall(unix.SYS_CLOCK_GETTIME, uintptr(clock), uintptr(unsafe.Pointer(&ts)), 0); errno != 0 {
 		// Linux has had both since 2.6.39, and Go needs a newer kernel.
-		panic("clock_gettime: " + err.Error())
+		panic("clock_gettime: " + errno.Error())
 	}
 	return time.Duration(ts.Nano())
 }

@@ -4,23 +4,19 @@ import (
 	"cmp"
 	"errors"
 	"fmt"
-	"io"
 	"io/fs"
 	"math"
 	"path/filepath"
 	"slices"
 	"sync"
-
-	"golang.org/x/sync/errgroup"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
 )
 
 const (
-	mostSlot  = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
-	aheadRead = 4 << 20 // bytes that are read ahead of who reads one after the other …
-	aheadMost = 32      // … in so many slots at most
-	requests  = 16      // at a time, of one reader
+	mostSlot = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
+	requests = 16      // at a time, of one reader
 )
 
 // piece is a known slot: its bytes are at [off, off+size) in the file.
@@ -46,9 +42,11 @@ type file struct {
 	kept   []byte  // appended behind that
 	broken error   // a create whose outcome is not known: nothing may be created behind it
 
-	reading sync.Mutex
+	reading sync.Mutex       // taken before mu; it guards what follows, see read.go
 	cache   map[int64][]byte // of slots, by offset
+	held    int64            // of FS.reading, for the cache
 	next    int64            // where the last ReadAt ended
+	idle    *time.Timer      // that gives the cache back
 }
 
 var _ storage.InPieces = (*file)(nil)
@@ -57,8 +55,9 @@ func (f *file) error(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.name, Err: err}
 }
 
-// Append implements storage.File: p is kept until Datasync.
+// Append implements storage.File: p is kept until Datasync. Who writes has no use for what was read.
 func (f *file) Append(p []byte) (int, int64, error) {
+	f.forget()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	switch {
@@ -79,7 +78,6 @@ func (f *file) tail() int64 { return f.end + int64(len(f.going)+len(f.kept)) }
 func (f *file) Datasync() error {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
-	f.forget()
 	f.mu.Lock()
 	f.going, f.kept = f.kept, nil
 	at, going, err := f.end, f.going, f.broken
@@ -198,6 +196,19 @@ func (f *file) Pieces() int {
 	return len(f.pieces)
 }
 
+// Hole implements storage.InPieces.
+func (f *file) Hole() (off, end int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	for _, p := range f.pieces {
+		if p.off > end {
+			return end, p.off
+		}
+		end = max(end, p.end())
+	}
+	return end, end
+}
+
 // Stat implements storage.File. The end of a file that is being written is where its writer
 // believes it to be: whether that is so the next create tells.
 func (f *file) Stat() (storage.Info, error) {
@@ -219,128 +230,9 @@ func (f *file) DropCache(int64, int64) error { return nil }
 
 // Close implements storage.File. What was kept is gone.
 func (f *file) Close() error {
+	f.forget()
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.going, f.kept, f.broken = nil, nil, f.error("use", fs.ErrClosed)
 	return nil
-}
-
-// ReadAt implements storage.File. It also returns what is kept. A slot that is not there, although later ones are, was removed by
-// hand: its bytes are zeros, which nothing takes for records.
-func (f *file) ReadAt(p []byte, off int64) (int, error) {
-	f.reading.Lock()
-	defer f.reading.Unlock()
-	f.mu.Lock()
-	end, pieces := f.tail(), f.pieces
-	if off >= end {
-		f.mu.Unlock()
-		return 0, io.EOF
-	}
-	n := int(min(int64(len(p)), end-off))
-	clear(p[:n])
-	f.copyKept(p[:n], off)
-	f.mu.Unlock()
-	values, err := f.load(pieces, off, int64(n))
-	if err != nil {
-		return 0, f.error("read", err)
-	}
-	for at, b := range values {
-		// A value that is longer than it was in the listing is another one: the next slot is right.
-		b = b[:min(len(b), int(endOf(pieces, at)-at))]
-		if from := max(off, at); from < at+int64(len(b)) && from < off+int64(n) {
-			copy(p[from-off:n], b[from-at:])
-		}
-	}
-	f.next = off + int64(n)
-	if n < len(p) {
-		return n, io.EOF
-	}
-	return n, nil
-}
-
-// copyKept copies what is not created yet of the bytes [off, off+len(p)). mu is held.
-func (f *file) copyKept(p []byte, off int64) {
-	at := f.end
-	for _, b := range [][]byte{f.going, f.kept} {
-		if end := at + int64(len(b)); off < end && at < off+int64(len(p)) {
-			copy(p[max(at-off, 0):], b[max(off-at, 0):])
-		}
-		at += int64(len(b))
-	}
-}
-
-// endOf returns where the bytes of the slot at an offset end: behind it, or where the next one
-// begins.
-func endOf(pieces []piece, at int64) int64 {
-	i, _ := slices.BinarySearchFunc(pieces, piece{off: at}, comparePieces)
-	end := pieces[i].end()
-	if i+1 < len(pieces) {
-		end = min(end, pieces[i+1].off)
-	}
-	return end
-}
-
-// whyMissing is the error for a slot that was there once. Nil: it was removed by hand.
-//
-// rule: a slot that was removed with its file is no damage.
-func (f *file) whyMissing() error {
-	removed, err := f.fs.isRemoved(f.folder.typ, f.folder.generation)
-	if removed {
-		return errRemoved
-	}
-	return err
-}
-
-// forget gives back what was read: who writes has no use for it.
-func (f *file) forget() {
-	f.reading.Lock()
-	defer f.reading.Unlock()
-	f.cache = nil
-}
-
-// load returns the values of the slots that have bytes in [off, off+n), by offset. It keeps them,
-// and some behind them if the file is read in order, for the next call. reading is held.
-func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
-	first, exact := slices.BinarySearchFunc(pieces, piece{off: off}, comparePieces)
-	if !exact && first > 0 {
-		first--
-	}
-	last := first
-	for last < len(pieces) && pieces[last].off < off+n {
-		last++
-	}
-	wanted := last
-	if off == f.next {
-		for ahead := int64(0); last < len(pieces) && last-wanted < aheadMost && ahead+pieces[last].size <= aheadRead; last++ {
-			ahead += pieces[last].size
-		}
-	}
-	values, before := make(map[int64][]byte), f.cache
-	var g errgroup.Group
-	g.SetLimit(requests)
-	var mu sync.Mutex
-	for i := first; i < last; i++ {
-		at := pieces[i].off
-		if b, ok := before[at]; ok {
-			mu.Lock()
-			values[at] = b
-			mu.Unlock()
-			continue
-		}
-		g.Go(func() error {
-			b, err := f.fs.read(f.folder.slot(at))
-			if errors.Is(err, fs.ErrNotExist) {
-				err = f.whyMissing()
-			}
-			mu.Lock()
-			defer mu.Unlock()
-			values[at] = b
-			return err
-		})
-	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	f.cache = values
-	return values, nil
 }

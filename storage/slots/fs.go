@@ -20,9 +20,10 @@ import (
 // FS makes a file system for package storage of a Store. Directories have no meaning in it: the
 // same file is at any of them. It is safe for concurrent use.
 type FS struct {
-	ctx   context.Context
-	store Store
-	room  *semaphore.Weighted // for the bytes of values that are being created
+	ctx     context.Context
+	store   Store
+	room    *semaphore.Weighted // for the bytes of values that are being created
+	reading *semaphore.Weighted // for those that files keep
 }
 
 var _ storage.FS = (*FS)(nil)
@@ -30,7 +31,7 @@ var _ storage.FS = (*FS)(nil)
 // New returns the file system of a store. When ctx ends, so do all requests; a writer whose request
 // was ended so is poisoned, as after any failed sync.
 func New(ctx context.Context, s Store) *FS {
-	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating)}
+	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating), reading: semaphore.NewWeighted(mostReading)}
 }
 
 // Dir returns what to give to functions that take a directory: the store's address, without
@@ -271,8 +272,10 @@ func (f *FS) Stat(name string) (storage.Info, error) {
 	return d.info(0), nil
 }
 
+// info describes the file in the folder. It tells of no name that it may have elsewhere: in a store a file that has lost its
+// name was removed, not moved.
 func (d folder) info(size int64) storage.Info {
-	return storage.Info{Size: size, Ino: d.nonce, Dev: d.generation, Nlink: 1}
+	return storage.Info{Size: size, Ino: d.nonce, Dev: d.generation}
 }
 
 // Type implements storage.FS.

@@ -1,5 +1,7 @@
 package main
 
+import "time"
+
 // slotsRules are those of files in stores. Their tests are the ones of package storage, which know what may be lost.
 var slotsRules = []rule{
 	{file: "storage/slots/file.go", rule: "the end is where there is no slot", in: "storage", tests: "TestSlotsListingsMayBeOld",
@@ -33,7 +35,10 @@ var slotsRules = []rule{
 		old: `if errors.Is(err, fs.ErrNotExist) {
 			return names, newest, nil`, new: `if gone, _ := f.isRemoved(typ, newest+1); gone || errors.Is(err, fs.ErrNotExist) {
 			return names, newest, nil`},
-	{file: "storage/slots/file.go", rule: "a slot that was removed with its file is no damage", in: "storage", tests: "TestKeepAndReaders",
+	{file: "storage/slots/read.go", rule: "who waits for room has none", hangs: true, timeout: 30 * time.Second, tests: "TestBytesThatAreKeptAreBounded",
+		old: "\t\tf.dropCache()\n\t\tall := min(has+lacks, mostReading)", new: "\t\tall := lacks",
+		also: []edit{{"storage/slots/read.go", "f.held = all", "f.held += all"}}},
+	{file: "storage/slots/read.go", rule: "a slot that was removed with its file is no damage", in: "storage", tests: "TestKeepAndReaders",
 		old: `err = f.whyMissing()`, new: `err = nil`},
 
 	{file: "storage/keep.go", rule: "older files first, also on the disk", tests: "TestKeepOnADiskThatLosesPower",

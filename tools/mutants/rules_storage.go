@@ -4,7 +4,7 @@ var storageRules = []rule{
 	// The writer.
 	{file: "storage/writer.go", rule: "only when everything before it is durable", tests: "TestCheckpointComesAfterASync",
 		old: "	if _, err := w.Sync(); err != nil {\n\t\treturn err\n\t}\n\th := w.head(kindCheckpoint)", new: "	h := w.head(kindCheckpoint)"},
-	{file: "storage/writer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
+	{file: "storage/buffer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
 		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", sim: true, tests: "TestScenarios/no second fdatasync & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
 		old: `syncErr = w.file.Datasync()`, new: "if syncErr = w.file.Datasync(); syncErr != nil {\n\t\t\tsyncErr = w.file.Datasync()\n\t\t}"},
@@ -41,6 +41,12 @@ var storageRules = []rule{
 	// Taking over.
 	{file: "storage/open.go", rule: "scan after the fence", tests: "TestScenarios/fence before scan & TestCrashExplorer/a zombie works before step 0 of its successor, blocks of 512",
 		old: "\tif err := w.fence(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\t// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps\n\t// acknowledged, and unknown to this writer.\n\tscan := w.scan\n\tif w.opts.Salvage {\n\t\tscan = w.salvage\n\t}\n\tv, err := scan(ctx, w.fenceOff)\n", new: "\tscan := w.scan\n\tif w.opts.Salvage {\n\t\tscan = w.salvage\n\t}\n\tinfo, err := w.file.Stat()\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tv, err := scan(ctx, info.Size)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tif err := w.fence(ctx); err != nil {\n\t\treturn nil, err\n\t}\n"},
+	{file: "storage/open.go", rule: "a writer that is going to be refused leaves no fence", tests: "TestRefusedOpensLeaveNoFence",
+		old: `if err := w.look(registered); err != nil {`, new: `if err := w.look(registered); err != nil && false {`},
+	{file: "storage/compact.go", rule: "no more is marked as lost than the damaged bytes can have held", tests: "TestRepairOfAClaim",
+		old: `lost > batches*MaxBatchRecords {`, new: `lost > batches*MaxBatchRecords && false {`},
+	{file: "storage/open.go", rule: "checked behind the fence", tests: "TestCheckedAgainBehindTheFence",
+		old: `if err := w.checkView(&v, registered); err != nil {`, new: `if err := w.checkView(&v, registered); err != nil && !w.slots {`},
 	{file: "storage/open.go", rule: "ask the registry before creating anything", tests: "TestRegistry",
 		old: `case known:`, new: `case false:`},
 	{file: "storage/open.go", rule: "register what is durable only", tests: "TestCrashWhileCreating",

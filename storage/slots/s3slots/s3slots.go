@@ -28,6 +28,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/aws"
 	"github.com/aws/aws-sdk-go-v2/config"
 	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/smithy-go/logging"
 
 	"github.com/fencepost/fencepost/storage/slots"
 )
@@ -66,7 +67,9 @@ func Open(ctx context.Context, url string) (*Store, error) {
 		return nil, err
 	}
 	s := &Store{addr: addr}
-	cfg, err := config.LoadDefaultConfig(ctx)
+	// The client would print warnings of its own to standard error, such as one about the metadata service of the machine, in
+	// the middle of the program's log or of what a command prints. What keeps a request from success is in its error.
+	cfg, err := config.LoadDefaultConfig(ctx, config.WithLogger(logging.Nop{}))
 	if err != nil {
 		return nil, s.refused("the settings of AWS cannot be read", "correct the shared configuration files or the variables AWS_*", err)
 	}

@@ -225,7 +225,7 @@ func TestAddresses(t *testing.T) {
 		"https://bucket/prefix":                  "s3://",
 		"s3:///prefix":                           "bucket",
 		"s3://host:9000/bucket":                  "?endpoint=",
-		"s3://key:" + secret + "@bucket/prefix":  "no part of it",
+		"s3://key:" + secret + "@bucket/prefix":  "must not contain credentials",
 		"s3://bucket/a//b":                       "slashes",
 		"s3://bucket/a?secret=" + secret:         "the settings are",
 		"s3://bucket/a?path-style=" + secret:     "true or false",
@@ -248,5 +248,46 @@ func TestNoCredentials(t *testing.T) {
 	_, err := s3slots.Open(context.Background(), "s3://bucket/a?region=eu-central-1")
 	if !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "AWS_ACCESS_KEY_ID") {
 		t.Errorf("without credentials: %v", err)
+	}
+}
+
+// TestTheClientPrintsNothing: credentials of the machine's role, from a metadata service that knows no tokens, of which the client
+// would warn on standard error.
+func TestTheClientPrintsNothing(t *testing.T) {
+	environment(t)
+	t.Setenv("AWS_ACCESS_KEY_ID", "")
+	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
+	t.Setenv("AWS_EC2_METADATA_DISABLED", "")
+	asked := false
+	service := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		switch role := "/latest/meta-data/iam/security-credentials/"; r.URL.Path {
+		case "/latest/api/token":
+			asked = true
+			w.WriteHeader(http.StatusForbidden)
+		case role:
+			io.WriteString(w, "worker")
+		case role + "worker":
+			io.WriteString(w, `{"Code":"Success","AccessKeyId":"key","SecretAccessKey":"`+secret+`","Token":"t","Expiration":"2999-01-01T00:00:00Z"}`)
+		default:
+			w.WriteHeader(http.StatusNotFound)
+		}
+	}))
+	t.Cleanup(service.Close)
+	t.Setenv("AWS_EC2_METADATA_SERVICE_ENDPOINT", service.URL)
+
+	r, w, err := os.Pipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stderr := os.Stderr
+	os.Stderr = w
+	_, err = s3slots.Open(t.Context(), "s3://bucket/a?region=eu-central-1")
+	os.Stderr = stderr
+	w.Close()
+	if err != nil || !asked {
+		t.Errorf("with the role of the machine: %v, asked for a token: %v", err, asked)
+	}
+	if printed, err := io.ReadAll(r); err != nil || len(printed) > 0 {
+		t.Errorf("printed: %q, %v", printed, err)
 	}
 }

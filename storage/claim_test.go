@@ -1,0 +1,59 @@
+package storage_test
+
+import (
+	"context"
+	"errors"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
+)
+
+// TestRepairOfAClaim: a record behind damage says how many are lost. What the damaged bytes cannot have held is not marked as lost, and
+// changes nothing in the registry; what they can have held is.
+func TestRepairOfAClaim(t *testing.T) {
+	for _, tc := range []struct {
+		claims, registered uint64
+		refused            bool
+	}{
+		{claims: 1000},
+		{claims: 1 << 60, refused: true},
+		{claims: 5_000_000, refused: true},
+		{claims: 5_000_000, registered: 5_000_000}, // the registry knows that they were there
+	} {
+		b := newBuilder()
+		b.region(1, 1000, storage.Holder{})
+		b.batch(messages(0, 3), 0)
+		hole := len(b.data)
+		b.batch(messages(3, 1), 0)
+		b.synced, b.next = int64(len(b.data)), tc.claims
+		b.batch(messages(4, 1), 0)
+		b.data[hole+100] ^= 1
+		mem := storagetest.NewMem(4096)
+		must(t, mem.Mkdir("/d"))
+		mem.WriteFile("/d/orders.fpl", b.data)
+		x := newWorld("/d")
+		x.entry, x.registered = storage.Entry{FileID: storage.FileID{1, 2, 3}, Generation: 1, Epoch: 1, DurableIndex: tc.registered}, true
+
+		o := storage.Options{FS: mem, Registry: x, Salvage: true}
+		w, err := storage.Open(context.Background(), "/d", "orders", 2, o)
+		if tc.refused {
+			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "cannot have held as many") {
+				t.Errorf("%d: %v", tc.claims, err)
+			}
+			if x.entry.DurableIndex != tc.registered || len(mem.Names()) != 1 {
+				t.Errorf("%d: registered up to %d, files %q", tc.claims, x.entry.DurableIndex, mem.Names())
+			}
+			continue
+		}
+		if err != nil {
+			t.Errorf("%d: %v", tc.claims, err)
+			continue
+		}
+		next, report, err := w.Compact(context.Background(), nil, storage.CompactOptions{})
+		if err != nil || report.Lost != tc.claims-3 || next.NextIndex() != tc.claims+1 {
+			t.Errorf("%d: %+v, %v", tc.claims, report, err)
+		}
+	}
+}
