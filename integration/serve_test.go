@@ -1,12 +1,15 @@
 package integration
 
 import (
+	"bufio"
 	"context"
 	"fmt"
+	"io"
 	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -16,7 +19,10 @@ import (
 // serve starts fencepost serve and returns its address.
 func serve(t *testing.T, b backend, args ...string) (p *process, url string) {
 	t.Helper()
-	p = start(t, "serve", "fencepost", append([]string{"serve", "--url", b.url, "--dir", b.dir, "--listen", "127.0.0.1:0"}, args...)...)
+	if !slices.Contains(args, "--store") {
+		args = append(args, "--dir", b.dir)
+	}
+	p = start(t, "serve", "fencepost", append([]string{"serve", "--url", b.url, "--listen", "127.0.0.1:0"}, args...)...)
 	eventually(t, time.Minute, "it prints its address", func() bool {
 		url = strings.TrimSuffix(strings.TrimSpace(p.stdout.String()), "/")
 		return strings.HasPrefix(url, "http")
@@ -178,4 +184,49 @@ func TestPublishWithNode(t *testing.T) {
 	if got := inFile(t, b, "node-orders"); strings.Count(got, "\n") != 3 {
 		t.Errorf("in the file: %s", got)
 	}
+}
+
+// Files in a store are read and followed as those of a directory.
+func TestServeReadsAStore(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	shared := "shared:" + t.TempDir()
+	_, url := serve(t, b, "--store", shared)
+	drain := func() {
+		mustRun(t, nil, "worker", "--url", b.url, "--store", shared, "--all-types", "--until-empty")
+	}
+	mustRun(t, strings.NewReader("a\nb\n"), "producer", "publish", "--url", b.url, "--type", "orders")
+	drain()
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	get := func(path string) *http.Response {
+		r, err := http.NewRequestWithContext(ctx, "GET", url+path, nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		res, err := http.DefaultClient.Do(r)
+		if err != nil || res.StatusCode != http.StatusOK {
+			t.Fatal(res, err)
+		}
+		t.Cleanup(func() { res.Body.Close() })
+		return res
+	}
+	body, err := io.ReadAll(get("/v1/types/orders/messages").Body)
+	if text := string(body); err != nil || !strings.Contains(text, `"payload":"a"`) || !strings.HasSuffix(text, `"next":2,"end":true}`+"\n") {
+		t.Errorf("%s %v", text, err)
+	}
+	events := bufio.NewScanner(get("/v1/types/orders/tail?from=1").Body)
+	next := func(index string) {
+		t.Helper()
+		for events.Scan() {
+			if events.Text() == "id: "+index {
+				return
+			}
+		}
+		t.Fatalf("no event %s: %v", index, events.Err())
+	}
+	next("1")
+	mustRun(t, strings.NewReader("c\n"), "producer", "publish", "--url", b.url, "--type", "orders")
+	drain()
+	next("2")
 }

@@ -5,7 +5,7 @@ import "time"
 // The rules of the HTTP API.
 var httpRules = []rule{
 	{file: "cmd/internal/lines/lines.go", rule: "a line that is cut off is no message", tests: "TestCutLineIsNoLine",
-		old: `case errors.Is(err, io.EOF) && len(r.buf) > 0:`, new: `case len(r.buf) > 0:`},
+		old: `case errors.Is(err, io.EOF) && len(r.buf) > 0:`, new: `case (errors.Is(err, io.EOF) || err != nil) && len(r.buf) > 0:`},
 	{file: "cmd/fencepost/serve.go", rule: "what other machines reach asks for credentials", tests: "TestOtherMachinesNeedAToken",
 		old: `if f.open && f.tokenFile == ""`, new: `if !f.open && f.tokenFile == ""`},
 	{file: "cmd/internal/api/access.go", rule: "no error tells what a line says", tests: "TestTokensThatCannotBeRead",
