@@ -9,7 +9,7 @@
 //	              │ no record               held by another, standing still for its whole lease
 //	              └► Store.Create ─► held   ──► Store.TakeOver(version seen) ──► held
 //
-//	held ──renewed every lease/5──► held
+//	held ──renewed every lease/5──► held   (those of a Locker together: BatchRenewer)
 //	held ──Release──► released            (Context ends with ErrReleased)
 //	held ──half of the lease without a renewal──► suspect ──a renewal──► held
 //	held ──record is not ours any more──► lost  (Context ends with *LostError)
@@ -134,6 +134,9 @@ type Locker struct {
 
 	watchOnce sync.Once
 
+	batches   BatchRenewer  // the store, if it is one
+	renewWake chan struct{} // the schedule of renewals has changed
+
 	open      context.Context // ends when Close begins
 	shut      context.CancelFunc
 	wg        sync.WaitGroup // everybody who may still use the store
@@ -144,6 +147,9 @@ type Locker struct {
 	mu     sync.Mutex // guards the fields below; taken after a Lease's
 	closed bool       // nobody new is counted in wg
 	leases map[HoldID]*Lease
+
+	renewing    bool          // the goroutine of the renewals runs
+	nextRenewal time.Duration // until when it sleeps
 }
 
 // New returns a Locker on store, which it closes in [Locker.Close]. It does not touch the store
@@ -178,7 +184,9 @@ func New(store Store, opts Options) (*Locker, error) {
 		clock: opts.Clock, valid: opts.Clock,
 		closeDone: make(chan struct{}),
 		leases:    make(map[HoldID]*Lease),
+		renewWake: make(chan struct{}, 1),
 	}
+	l.batches, _ = store.(BatchRenewer)
 	if l.clock == nil {
 		l.clock, l.valid = clock.Boot, validityClock // a taker that sleeps waits longer, at worst
 	}
