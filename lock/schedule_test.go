@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// schedule is one random history: a few processes with clocks of their own, some with two goroutines, acquire (alone or
+// schedule is one random history: a few processes with clocks of their own, with two goroutines each, acquire (alone or
 // sharing, in line or not), use, raise, hand over, release and forget locks, and ask each other for them, for some virtual
 // minutes, over a store that is slow, fails and is cut off from them at random.
 type schedule struct {
@@ -170,11 +170,9 @@ func (s schedule) play(w *world, h *history) {
 		lockers = append(lockers, l)
 		p := &process{w: w, o: o, l: l, rng: rand.New(rand.NewPCG(s.seed, uint64(i)+2)), number: i}
 		wg.Go(func() { p.live(ctx) })
-		if i%2 == 0 {
-			twin := *p
-			twin.rng = rand.New(rand.NewPCG(s.seed, uint64(i)+50))
-			wg.Go(func() { twin.live(ctx) })
-		}
+		twin := *p
+		twin.rng = rand.New(rand.NewPCG(s.seed, uint64(i)+50))
+		wg.Go(func() { twin.live(ctx) })
 	}
 	wg.Go(func() { o.watch(ctx) })
 	if s.operator {

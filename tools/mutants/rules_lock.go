@@ -70,6 +70,8 @@ var lockRules = []rule{
 		old: `if a.inserted && now != stepConfirm {`, new: `if false {`},
 	{file: "lock/waitqueue.go", rule: "an id is inserted once at most", how: "not before a place in the queue", tests: "TestAnIDIsInsertedOnce",
 		old: "	if a.inserted {\n\t\ta.renewID()\n\t}\n\ta.queued", new: "	a.queued"},
+	{file: "lock/turns.go", rule: "nobody waits for ever behind others that have places", tests: "TestNobodyWaitsForEverBehindPlaces",
+		old: `return t.queue > 0 && t.last-t.queue >= turnsPatience`, new: `return false`},
 	{file: "lock/takeover.go", rule: "a place in the queue is itself a lease", hangs: true, timeout: 30 * time.Second, tests: "TestADeadWaiterHoldsTheLineUpForItsPlaceOnly",
 		old: `if e.ID != a.hold.ID && dead(e.Hold, ob.entries[e.Version]) {`, new: `if false {`},
 	{file: "lock/takeover.go", rule: "nobody but the first in the queue may acquire", tests: "TestFairWaitersGetTheLockInTurn",
@@ -105,7 +107,7 @@ var lockRules = []rule{
 		old: `if err == nil && slices.Equal(again.roots, r.roots) {`, new: `if err == nil {`},
 
 	{file: "lock/waitqueue.go", rule: "a writer who finds readers takes a place in the queue", tests: "TestWritersAreNotStarved",
-		old: `writer := !a.hold.Shared() && len(a.last.record.Shares) > 0`, new: `writer := false`},
+		old: `!shared && len(a.last.record.Shares) > 0`, new: `false`},
 
 	// The stores: a conformance suite holds all of them.
 	{file: "lock/internal/transition/transition.go", rule: "a takeover is bound to the version", in: "lock/sqlitelock", tests: "TestSQLiteConforms/of_concurrent_operations_one_wins",
