@@ -45,8 +45,8 @@ type attempt struct {
 	queued bool
 	place  place
 	beat   time.Duration // when it was last renewed
-	turns  turns
-	probes int // in a row
+	turns  turns         // when it will be ours
+	probes int           // how often in a row we have tried instead of looked
 
 	// When we are the first in it.
 	ahead   int     // reads since there was a reason to be eager
@@ -269,7 +269,7 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			continue
 		}
 		a.failures = 0
-		if !g.ok && now == stepFree && a.probes > 0 && a.probes < probes {
+		if !g.ok && now == stepFree && a.probes > 0 && a.probes < maxProbes {
 			next = a.probe(wait)
 			continue
 		}

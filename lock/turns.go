@@ -31,7 +31,7 @@ const (
 	secondPoll    = 50 * time.Millisecond // longest pause of the second in the queue
 	minProbe      = 4 * time.Millisecond  // pause of the first
 	maxProbe      = 25 * time.Millisecond
-	probes        = 4 // in a row, between two reads
+	maxProbes     = 4 // in a row: only a look tells whether the holder is alive
 )
 
 // saw takes note of a record. own is the hold that waits.
