@@ -96,6 +96,18 @@ func (u *unreliable) Renew(ctx context.Context, name string, h lock.Hold, v lock
 	return unreliably(u, ctx, func(ctx context.Context) (string, bool, error) { return u.Store.Renew(ctx, name, h, v) })
 }
 
+func (u *unreliable) RenewMany(ctx context.Context, renewals []lock.Renewal) (int, error) {
+	found, _, err := unreliably(u, ctx, func(ctx context.Context) (int, bool, error) {
+		found, err := u.Store.(lock.BatchRenewer).RenewMany(ctx, renewals)
+		return found, err == nil, err
+	})
+	return found, err
+}
+
+func (u *unreliable) Requests(ctx context.Context, names []string) (map[lock.HoldID]string, error) {
+	return u.Store.(lock.BatchRenewer).Requests(ctx, names)
+}
+
 func (u *unreliable) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
 	return unreliably(u, ctx, func(ctx context.Context) (int64, bool, error) { return u.Store.Confirm(ctx, name, h, floor, v) })
 }

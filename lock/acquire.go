@@ -43,7 +43,10 @@ type attempt struct {
 	// Our place in the record's queue.
 	fair   bool
 	queued bool
+	place  place
 	beat   time.Duration // when it was last renewed
+	turns  turns         // when it will be ours
+	probes int           // how often in a row we have tried instead of looked
 
 	// When we are the first in it.
 	ahead   int     // reads since there was a reason to be eager
@@ -138,6 +141,7 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 		retry: newJitter(min(time.Second, c.lease/20)),
 		race:  newJitter(maxPoll),
 		poll:  newJitter(maxPoll),
+		turns: l.seen.look(name).turns.again(l.clock()),
 	}
 	if !try {
 		a.w = l.queues.join(wait, name, a.hold)
@@ -167,6 +171,10 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 	}
 	if !try {
 		a.carryFailure(err == nil && !a.handoff.ok)
+		if err == nil && a.place == contendedPlace {
+			a.turns.granted(a.ahead > 0)
+		}
+		l.seen.keepTurns(name, a.turns)
 	}
 	return le, err
 }
@@ -221,7 +229,7 @@ func (c *config) check(name string) error {
 // context of the caller.
 func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	next := a.begin
-	if r := a.l.seen.look(a.name).record; next == stepFree && (r.Held() || len(r.Queue) > 0) {
+	if r := a.l.seen.look(a.name).record; next == stepFree && (r.Held() || len(r.Queue) > 0 || a.turns.contended()) {
 		next = stepRead // rule: read first; a write that is bound to fail costs the server more than a read
 	}
 	for {
@@ -261,6 +269,11 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 			continue
 		}
 		a.failures = 0
+		if !g.ok && now == stepFree && a.probes > 0 && a.probes < maxProbes {
+			next = a.probe(wait)
+			continue
+		}
+		a.probes = 0
 		if !g.ok {
 			if next, err = a.lostRace(wait); err != nil {
 				return nil, err
@@ -381,6 +394,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 			a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) { ln.contested = true })
 		}
 	}
+	a.turns.saw(got.record, a.hold.ID, got.at)
 	if a.first() {
 		// Everybody waits for us. Now is when the lock is given up by a holder that waited for
 		// somebody to come, or that has heard of a request, which it does when it renews.
@@ -401,10 +415,24 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	a.enqueue(wait)
 	a.l.stats.polls.Add(1)
 	var handed bool
-	if a.handoff, handed = a.park(wait, min(a.poll.Next(), v.patience)); handed {
+	if a.handoff, handed = a.park(wait, min(a.nextPoll(got.at), v.patience)); handed {
 		return stepHandedOff, nil
 	}
+	if a.probing() {
+		a.probes = 1
+		return stepFree, nil
+	}
 	return stepRead, nil
+}
+
+// probe waits and has the attempt try again, instead of looking.
+func (a *attempt) probe(wait context.Context) step {
+	a.probes++
+	var handed bool
+	if a.handoff, handed = a.park(wait, a.probePause()); handed {
+		return stepHandedOff
+	}
+	return stepFree
 }
 
 // write runs the operation of a step that may make the lock ours.

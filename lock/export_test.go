@@ -21,7 +21,10 @@ func HoldOf(le *Lease) HoldID { return le.hold.ID }
 func PermitsOf(le *Lease) int { return le.hold.Permits }
 
 // QueueLease is the lease of a place in the line.
-const QueueLease = queueLease
+var QueueLease = fairPlace.lease
+
+// PlaceLease is that of a place in the queue of a contended lock.
+var PlaceLease = contendedPlace.lease
 
 // OwnerOf describes the process pid as it would describe itself.
 func OwnerOf(pid int) Process {

@@ -18,6 +18,8 @@ type Lease struct {
 
 	displaced bool // taken over from a holder whose work may still be under way
 
+	due time.Duration // of the next renewal, on l.valid; guarded by l.mu
+
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	lost     chan struct{} // closed at loss
@@ -60,6 +62,7 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 		asked:    make(chan struct{}),
 		suspect:  make(chan struct{}),
 		last:     math.MaxInt64,
+		due:      notDue,
 	}
 	// The lease outlives the context of the acquisition, which may have been about the wait only.
 	le.ctx, le.cancel = context.WithCancelCause(context.WithoutCancel(caller))
@@ -70,7 +73,6 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 		return nil, fmt.Errorf("acquire lock %q: %w", a.name, ErrClosed)
 	}
 	l.leases[a.hold.ID] = le
-	l.wg.Add(1)
 	l.mu.Unlock()
 	l.seen.granted(a.name, token, a.hold)
 	l.stats.acquired.Add(1)
@@ -81,7 +83,7 @@ func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent 
 	le.mu.Lock()
 	le.timer = time.AfterFunc(le.nextCheck(l.valid()), le.checkDeadline)
 	le.mu.Unlock()
-	go le.renew(sent)
+	l.renewAfter(le, sent)
 	return le, nil
 }
 
@@ -272,53 +274,12 @@ func (le *Lease) lossError() error {
 	return le.lostErr
 }
 
-// renew renews the lease every fifth of it, until it ends. sent is when the granting operation was
-// sent.
-func (le *Lease) renew(sent time.Duration) {
-	defer le.l.wg.Done()
-	every := le.hold.Lease / 5
-	for pause(le.stop, sent+every-le.l.valid()) && !le.enough() {
-		retry := newJitter(le.hold.Lease / 20)
-		for {
-			// rule: the deadline counts from the sending: the store may have applied the renewal right then.
-			sent = le.l.valid()
-			r, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (renewal, error) {
-				// rule: bound to the id, not to a version: the own earlier renewal, its answer lost, must not end the lease.
-				asked, ok, err := le.l.store.Renew(ctx, le.name, le.hold, NewVersion())
-				return renewal{asked, ok}, err
-			}, nil)
-			if err == nil && !r.ok {
-				le.lose(le.whyGone())
-				return
-			}
-			if err == nil {
-				le.extend(sent)
-				le.hear(r.asked)
-				break
-			}
-			// rule: a failed renewal is tried again until the deadline, and no longer.
-			le.l.stats.renewFailed.Add(1)
-			le.mu.Lock()
-			le.renewErr = err
-			le.mu.Unlock()
-			if !pause(le.stop, retry.Next()) {
-				return
-			}
-		}
-	}
-}
-
-// renewal is the answer to one.
-type renewal struct {
-	asked string
-	ok    bool
-}
-
-// enough tells that further renewals are not wanted: the lease lasts as long as it may.
+// enough tells that further renewals are not wanted: the lease has ended, or lasts as long as it
+// may.
 func (le *Lease) enough() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
-	return le.deadline >= le.last
+	return le.state != leaseHeld || le.deadline >= le.last
 }
 
 // hear takes note of a request to release.
@@ -464,6 +425,9 @@ func (le *Lease) end(state leaseState, cause error) {
 	}
 	le.l.mu.Lock()
 	delete(le.l.leases, le.hold.ID)
+	if len(le.l.leases) == 0 {
+		le.l.wakeRenewer()
+	}
 	le.l.mu.Unlock()
 	le.l.seen.ended(le.name, le.hold.ID)
 }

@@ -9,7 +9,7 @@
 //	              │ no record               held by another, standing still for its whole lease
 //	              └► Store.Create ─► held   ──► Store.TakeOver(version seen) ──► held
 //
-//	held ──renewed every lease/5──► held
+//	held ──renewed every lease/5──► held   (those of a Locker together: BatchRenewer)
 //	held ──Release──► released            (Context ends with ErrReleased)
 //	held ──half of the lease without a renewal──► suspect ──a renewal──► held
 //	held ──record is not ours any more──► lost  (Context ends with *LostError)
@@ -32,7 +32,8 @@
 // 1/16 (at least 250 ms) early, counted from when it sent the last renewal that was acknowledged.
 //
 // Goroutines of one process get a lock in the order in which they came; it goes from hand to hand
-// in one round trip. Not promised, unless all ask for it ([WithFair]): fairness between processes.
+// in one round trip. Processes that keep waiting for the same lock take places in its record's
+// queue, and mostly get it in turn. That is promised only if all ask for it ([WithFair]).
 //
 // A lock may be shared ([WithShared], [WithPermits]): each share is a lease of its own, which lives
 // and dies by itself.
@@ -134,6 +135,9 @@ type Locker struct {
 
 	watchOnce sync.Once
 
+	batches   BatchRenewer  // the store, if it is one
+	renewWake chan struct{} // the schedule of renewals has changed
+
 	open      context.Context // ends when Close begins
 	shut      context.CancelFunc
 	wg        sync.WaitGroup // everybody who may still use the store
@@ -144,6 +148,9 @@ type Locker struct {
 	mu     sync.Mutex // guards the fields below; taken after a Lease's
 	closed bool       // nobody new is counted in wg
 	leases map[HoldID]*Lease
+
+	renewing    bool          // the goroutine of the renewals runs
+	nextRenewal time.Duration // until when it sleeps
 }
 
 // New returns a Locker on store, which it closes in [Locker.Close]. It does not touch the store
@@ -178,7 +185,9 @@ func New(store Store, opts Options) (*Locker, error) {
 		clock: opts.Clock, valid: opts.Clock,
 		closeDone: make(chan struct{}),
 		leases:    make(map[HoldID]*Lease),
+		renewWake: make(chan struct{}, 1),
 	}
+	l.batches, _ = store.(BatchRenewer)
 	if l.clock == nil {
 		l.clock, l.valid = clock.Boot, validityClock // a taker that sleeps waits longer, at worst
 	}
@@ -230,8 +239,9 @@ func WithPermits(n int) Option { return func(c *config) { c.permits, c.permitsSe
 
 // WithFair has Acquire wait in the queue with the waiters of other processes, once it has found the
 // lock held: in the line, which is in the lock's record, each gets the lock in turn, and those who
-// do not stand in it wait until it is empty. A waiter that dies holds the line up for its place in
-// it, about a second. While it waits it costs a write every fifth of a second.
+// do not stand in it wait until it is empty, or take a place after a second. A waiter that dies
+// holds the line up for its place in it, about a second. While it waits it costs a write every
+// fifth of a second.
 func WithFair() Option { return func(c *config) { c.fair = true } }
 
 // WithTakeoverDelay has an acquisition that took the lock over from a holder presumed dead wait for
@@ -246,7 +256,10 @@ func WithWhy(why string) Option { return func(c *config) { c.why = why } }
 
 // Acquire takes the lock, waiting for its holder as long as needed, and returns within milliseconds
 // when ctx ends. While it waits it costs a parked goroutine, and the first of those in this Locker
-// who wait for the same lock a read of one document every 5 to 250 ms.
+// who wait for the same lock a read of one document every 5 to 250 ms. Where many processes wait, it
+// takes a place in the record's queue, and looks rarely until its turn is near: a grant costs some
+// ten commands then, however many wait. A waiter that dies can leave a contended lock unused for
+// two seconds.
 //
 // Errors: an [*InvalidError] for a bad name or option; a [*HeldError] when ctx or WithWait ended
 // while somebody else held the lock (it wraps ctx's error in the first case); an

@@ -29,6 +29,7 @@ type observation struct {
 	version time.Duration // when a reply first showed record.Version
 	hold    time.Duration // when a reply first showed record.Hold.ID
 	floor   int64         // greatest token ever seen
+	turns   turns         // how the lock changed hands during the last wait for it
 
 	// entries is when a reply first showed each version of the entries of the record. Never
 	// changed, only replaced.
@@ -43,7 +44,7 @@ func (o *observations) saw(name string, r Record, found bool, now time.Duration)
 	defer o.mu.Unlock()
 	ob := o.get(name)
 	if !found {
-		*ob = observation{floor: ob.floor}
+		*ob = observation{floor: ob.floor, turns: ob.turns}
 		return *ob
 	}
 	ob.floor = max(ob.floor, r.Token)
@@ -79,7 +80,7 @@ func (o *observations) granted(name string, token int64, h Hold) {
 	ob := o.get(name)
 	ob.floor = max(ob.floor, token)
 	if !h.Shared() { // shared holders go on watching each other
-		*ob = observation{floor: ob.floor, record: Record{Name: name, Token: token, Hold: &h}}
+		*ob = observation{floor: ob.floor, turns: ob.turns, record: Record{Name: name, Token: token, Hold: &h}}
 	}
 }
 
@@ -88,8 +89,15 @@ func (o *observations) ended(name string, id HoldID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	if ob := o.names[name]; ob != nil && !ob.known && ob.record.Hold != nil && ob.record.Hold.ID == id {
-		*ob = observation{floor: ob.floor}
+		*ob = observation{floor: ob.floor, turns: ob.turns}
 	}
+}
+
+// keepTurns records what a wait found out.
+func (o *observations) keepTurns(name string, t turns) {
+	o.mu.Lock()
+	defer o.mu.Unlock()
+	o.get(name).turns = t
 }
 
 // look returns what is known without asking the store.

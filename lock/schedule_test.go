@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// schedule is one random history: a few processes with clocks of their own, some with two goroutines, acquire (alone or
+// schedule is one random history: a few processes with clocks of their own, with two goroutines each, acquire (alone or
 // sharing, in line or not), use, raise, hand over, release and forget locks, and ask each other for them, for some virtual
 // minutes, over a store that is slow, fails and is cut off from them at random.
 type schedule struct {
@@ -97,7 +97,7 @@ func TestRandomSchedulesCatchMissingRules(t *testing.T) {
 type history struct {
 	failure                                                      string
 	grants, lost, takenOver, unclear, abandoned, raised, refused int64
-	handedOver, shared                                           int64
+	handedOver, shared, batches                                  int64
 }
 
 func (h *history) add(o *history) {
@@ -110,16 +110,18 @@ func (h *history) add(o *history) {
 	h.refused += o.refused
 	h.handedOver += o.handedOver
 	h.shared += o.shared
+	h.batches += o.batches
 }
 
 // everything tells whether each thing has happened that a schedule is to exercise.
 func (h *history) everything() bool {
-	return h.grants > 0 && h.lost > 0 && h.takenOver > 0 && h.unclear > 0 && h.abandoned > 0 && h.raised > 0 && h.handedOver > 0 && h.shared > 0
+	return h.grants > 0 && h.lost > 0 && h.takenOver > 0 && h.unclear > 0 && h.abandoned > 0 && h.raised > 0 && h.handedOver > 0 && h.shared > 0 && h.batches > 0
 }
 
 func (h *history) String() string {
 	return fmt.Sprintf("%d grants, %d leases lost, %d takeovers, %d unclear answers, %d attempts abandoned, %d tokens raised, "+
-		"%d refused, %d handed over, %d shared", h.grants, h.lost, h.takenOver, h.unclear, h.abandoned, h.raised, h.refused, h.handedOver, h.shared)
+		"%d refused, %d handed over, %d shared, %d batches of renewals", h.grants, h.lost, h.takenOver, h.unclear, h.abandoned, h.raised, h.refused,
+		h.handedOver, h.shared, h.batches)
 }
 
 // run plays the schedule and returns what happened.
@@ -168,11 +170,9 @@ func (s schedule) play(w *world, h *history) {
 		lockers = append(lockers, l)
 		p := &process{w: w, o: o, l: l, rng: rand.New(rand.NewPCG(s.seed, uint64(i)+2)), number: i}
 		wg.Go(func() { p.live(ctx) })
-		if i%2 == 0 {
-			twin := *p
-			twin.rng = rand.New(rand.NewPCG(s.seed, uint64(i)+50))
-			wg.Go(func() { twin.live(ctx) })
-		}
+		twin := *p
+		twin.rng = rand.New(rand.NewPCG(s.seed, uint64(i)+50))
+		wg.Go(func() { twin.live(ctx) })
 	}
 	wg.Go(func() { o.watch(ctx) })
 	if s.operator {
@@ -205,6 +205,7 @@ func (s schedule) play(w *world, h *history) {
 		h.abandoned += st.Abandoned
 	}
 	h.raised, h.refused, h.shared = o.raised, o.refused, o.shared
+	h.batches = int64(w.mem.Calls(locktest.RenewMany))
 }
 
 // process does what a user of the package does, in random order.
@@ -530,7 +531,7 @@ func (n *network) fault(c locktest.Call) locktest.Fault {
 		}
 	}
 	f := locktest.Fault{Request: n.upTo(8 * time.Millisecond), Reply: n.upTo(8 * time.Millisecond)}
-	write := c.Op != locktest.Read
+	write := c.Op != locktest.Read && c.Op != locktest.Requests
 	switch k := n.rng.IntN(100); {
 	case k < 3:
 		f.Refuse = true
@@ -548,6 +549,8 @@ func (n *network) fault(c locktest.Call) locktest.Fault {
 		f = locktest.Fault{Late: n.upTo(30 * time.Second)}
 	case k < 19 && write:
 		f = locktest.Fault{Rollback: n.upTo(10 * time.Second)}
+	case k < 25:
+		f.Half = true // of a batch
 	}
 	return f
 }

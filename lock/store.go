@@ -112,6 +112,31 @@ type Watcher interface {
 	Watch(ctx context.Context) (<-chan string, error)
 }
 
+// BatchRenewer is what a [Store] may be besides: it renews many holds with one command. A [Locker]
+// that holds many locks costs its server a few commands per fifth of a lease then, whatever their
+// number.
+type BatchRenewer interface {
+	// RenewMany does what [HoldStore.Renew] does for each of at most [MaxRenewals] holds, each by
+	// itself: one that is not found, or whose record cannot be read, keeps no other one from being
+	// renewed. found is how many were found and renewed. After an error, whichever it is, any of
+	// them may have been.
+	RenewMany(ctx context.Context, renewals []Renewal) (found int, err error)
+
+	// Requests returns what the holders of these records, at most MaxRenewals, were asked, by the
+	// IDs of the holds; those that were asked nothing are left out. It may be stale: it is a hint.
+	Requests(ctx context.Context, names []string) (asked map[HoldID]string, err error)
+}
+
+// MaxRenewals bounds a batch of renewals.
+const MaxRenewals = 1000
+
+// Renewal is one of a batch: the arguments of [HoldStore.Renew].
+type Renewal struct {
+	Name    string
+	Hold    Hold
+	Version Version
+}
+
 // Remover is what a [Store] may be besides: it removes what it cannot read.
 type Remover interface {
 	// RemoveDamaged removes the record of name if Read fails with a [DamagedError].

@@ -225,11 +225,11 @@ func (a *attempt) unpark(wait context.Context) (g handoff, handed bool) {
 	}
 }
 
+// nearFirst tells whether the next release makes us the first in the record's queue, if we are not.
+func (a *attempt) nearFirst() bool { i := a.index(); return i == 0 || i == 1 }
+
 // first tells whether we are first in the record's queue.
-func (a *attempt) first() bool {
-	q := a.last.record.Queue
-	return len(q) > 0 && q[0].ID == a.hold.ID
-}
+func (a *attempt) first() bool { return a.index() == 0 }
 
 // park sleeps for d, until somebody rings, hands the lock off, or wait ends.
 func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed bool) {
@@ -247,12 +247,16 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	t := time.NewTimer(max(d, 0))
 	defer t.Stop()
 	var r wakeReason
-	select {
-	case <-t.C:
-	case r = <-w.wake:
-	case <-wait.Done():
-	case g = <-w.handoff:
-		return g, true
+	for parked := true; parked; {
+		parked = false
+		select {
+		case <-t.C:
+		case r = <-w.wake:
+			parked = r == wakeHint && a.place == contendedPlace && !a.nearFirst() // it is for others
+		case <-wait.Done():
+		case g = <-w.handoff:
+			return g, true
+		}
 	}
 	if g, handed = a.unpark(wait); handed {
 		return g, true
@@ -271,7 +275,12 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		// The first in the queue need not spread. But a Watcher that cries all the time must not
 		// make anybody spin.
 		now := a.l.valid()
-		if !a.first() || now-a.hinted < hintSpread {
+		switch again := now - a.hinted; {
+		case a.place == contendedPlace && a.first():
+			pause(wait.Done(), minProbe-again)
+		case a.place == contendedPlace:
+			pause(wait.Done(), minProbe) // then the one before us has it
+		case !a.first() || again < hintSpread:
 			pause(wait.Done(), rand.N(hintSpread))
 		}
 		a.hinted = now
@@ -279,18 +288,43 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	return g, false
 }
 
-// queueLease is the lease of a place in the queue, queueBeat how often it is renewed.
-const (
-	queueLease = time.Second
-	queueBeat  = queueLease / 5
+// place is a place in the record's queue: how long it lasts, and how often it is renewed. One that
+// is renewed rarely costs less, and more if its waiter dies.
+type place struct{ lease, every time.Duration }
+
+var (
+	fairPlace      = place{time.Second, time.Second / 5}
+	contendedPlace = place{2 * time.Second, time.Second}
 )
 
-// enqueue takes or keeps a place in the record's queue: if the caller wants that, and if shared
-// holders could else follow one another for ever. A failure costs nothing but the place.
+// wantedPlace is the place to take, if any: if the caller wants one, if shared holders could else
+// follow one another for ever, if many wait, or if those that have a place never let us pass.
+func (a *attempt) wantedPlace() place {
+	switch shared := a.hold.Shared(); {
+	case a.fair, !shared && len(a.last.record.Shares) > 0, shared && a.turns.passedBy():
+		return fairPlace
+	case !shared && a.turns.contended():
+		return contendedPlace
+	}
+	return place{}
+}
+
+// index is our place in the record's queue, counted from 0; -1 = none.
+func (a *attempt) index() int {
+	return slices.IndexFunc(a.last.record.Queue, func(e Entry) bool { return e.ID == a.hold.ID })
+}
+
+// enqueue takes or keeps a place in the record's queue. A failure costs nothing but the place.
 func (a *attempt) enqueue(wait context.Context) {
 	now := a.l.valid()
-	writer := !a.hold.Shared() && len(a.last.record.Shares) > 0
-	if !a.fair && !writer && !a.queued || a.queued && now-a.beat < queueBeat {
+	if !a.queued {
+		a.place = a.wantedPlace()
+	}
+	every := a.place.every
+	if a.place == contendedPlace && a.index() < 0 {
+		every /= 4 // the place was lost
+	}
+	if a.place == (place{}) || a.queued && now-a.beat < every {
 		return
 	}
 	if a.inserted {
@@ -298,8 +332,8 @@ func (a *attempt) enqueue(wait context.Context) {
 	}
 	a.queued, a.beat = true, now
 	e := Entry{Hold: a.hold, Version: NewVersion()}
-	e.Lease = queueLease
-	_, _ = call(a.l, wait, queueLease/2, func(ctx context.Context) (bool, error) {
+	e.Lease = a.place.lease
+	_, _ = call(a.l, wait, fairPlace.lease/2, func(ctx context.Context) (bool, error) {
 		return a.l.store.Enqueue(ctx, a.name, e)
 	}, nil)
 }
@@ -314,7 +348,7 @@ func (a *attempt) dequeue() {
 	go func() {
 		defer a.l.wg.Done()
 		for range 2 {
-			_, err := call(a.l, a.l.base, queueLease, func(ctx context.Context) (bool, error) {
+			_, err := call(a.l, a.l.base, fairPlace.lease, func(ctx context.Context) (bool, error) {
 				return a.l.store.Dequeue(ctx, a.name, id, Version{})
 			}, nil)
 			if err == nil {

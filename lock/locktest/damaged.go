@@ -12,12 +12,29 @@ import (
 func Damaged(t *testing.T, s lock.Store, damage func(name string)) {
 	t.Helper()
 	remover := s.(lock.Remover)
+	var batch []lock.Renewal
 	for _, name := range []string{"a", "b", "c"} {
-		if ok, err := s.Create(t.Context(), name, newHold(20*time.Second), lock.NewVersion()); !ok || err != nil {
+		h := newHold(20 * time.Second)
+		if ok, err := s.Create(t.Context(), name, h, lock.NewVersion()); !ok || err != nil {
 			t.Fatalf("create %s: %t, %v", name, ok, err)
 		}
+		if ok, err := s.Ask(t.Context(), name, h, "please"); !ok || err != nil {
+			t.Fatalf("ask for %s: %t, %v", name, ok, err)
+		}
+		batch = append(batch, renewal(name, h))
 	}
 	damage("b")
+	if b, ok := s.(lock.BatchRenewer); ok {
+		batch[1].Hold.ID = lock.NewHoldID()        // which finds nothing, as the record has another one or none
+		_, _ = b.RenewMany(t.Context(), batch[:2]) // whatever it says of b
+		if r, _, err := s.Read(t.Context(), "a"); err != nil || r.Version != batch[0].Version {
+			t.Errorf("a was not renewed in a batch with a damaged record: %v", err)
+		}
+		asked, err := b.Requests(t.Context(), []string{"a", "b", "c"})
+		if err != nil || asked[batch[0].Hold.ID] != "please" || asked[batch[2].Hold.ID] != "please" {
+			t.Errorf("requests: %v, %v; want those of a and c", asked, err)
+		}
+	}
 	var damaged *lock.DamagedError
 	if _, _, err := s.Read(t.Context(), "b"); !errors.As(err, &damaged) || damaged.Name != "b" || !errors.Is(err, lock.ErrPermanent) {
 		t.Errorf("read: %v; want a DamagedError, for good", err)

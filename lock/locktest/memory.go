@@ -54,6 +54,9 @@ const (
 	Enqueue  Op = "enqueue"
 	Dequeue  Op = "dequeue"
 	List     Op = "list"
+
+	RenewMany Op = "renew many" // of lock.BatchRenewer, as the next one
+	Requests  Op = "requests"
 )
 
 // Call is one operation about to be run.
@@ -82,6 +85,9 @@ type Fault struct {
 	// Rollback shows the write to readers for so long, then it is gone; the caller gets an error at once. The write was
 	// never acknowledged.
 	Rollback time.Duration
+	// Half applies only the first half of a batch ([RenewMany]). With BreakReply or LoseReply the caller does not hear of it, otherwise
+	// it finds fewer than it asked for.
+	Half bool
 	// Hang blocks the caller whatever its context says, until the Memory is stopped. Nothing is applied.
 	Hang bool
 }
@@ -177,8 +183,21 @@ type memoryHandle struct {
 
 // do runs f, which changes *record and returns whether it did, subject to faults. f sees exists = false when there is no
 // record.
-func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.Func) (ok bool,
-	r lock.Record, err error) {
+func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.Func) (ok bool, r lock.Record, err error) {
+	type result struct {
+		ok bool
+		r  lock.Record
+	}
+	got, err := deliver(ctx, h, op, name, func(Fault) result {
+		ok, r := h.m.apply(op, name, f)
+		return result{ok, r}
+	}, func(d time.Duration) { h.m.rollBack(name, d, f) })
+	return got.ok, got.r, err
+}
+
+// deliver runs apply as a request to a server, subject to faults. rollBack applies it so that it is gone after a while.
+func deliver[T any](ctx context.Context, h *memoryHandle, op Op, name string, apply func(Fault) T, rollBack func(time.Duration)) (got T, err error) {
+	var none T
 	m := h.m
 	m.mu.Lock()
 	call := Call{Op: op, Name: name, Handle: h.number, N: m.calls[op]}
@@ -199,49 +218,41 @@ func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.
 	switch {
 	case fault.Hang:
 		<-m.stopped
-		return false, r, failed("hung")
+		return none, failed("hung")
 	case fault.LoseRequest:
 		<-ctx.Done()
-		return false, r, ctx.Err()
+		return none, ctx.Err()
 	case fault.Refuse:
-		return false, r, failed("refused")
+		return none, failed("refused")
 	case fault.Late > 0:
-		m.later(fault.Late, func() { m.apply(op, name, f) })
-		return false, r, failed("connection lost, request still on its way")
+		m.later(fault.Late, func() { apply(fault) })
+		return none, failed("connection lost, request still on its way")
 	case fault.Rollback > 0:
-		m.rollBack(name, fault.Rollback, f)
-		return false, r, failed("connection lost, write rolled back")
-	}
-	type result struct {
-		ok bool
-		r  lock.Record
+		rollBack(fault.Rollback)
+		return none, failed("connection lost, write rolled back")
 	}
 	if fault.Request > 0 {
-		done := make(chan result, 1)
-		m.later(fault.Request, func() {
-			ok, r := m.apply(op, name, f)
-			done <- result{ok, r}
-		})
+		done := make(chan T, 1)
+		m.later(fault.Request, func() { done <- apply(fault) })
 		select {
-		case got := <-done:
-			ok, r = got.ok, got.r
+		case got = <-done:
 		case <-ctx.Done():
-			return false, r, ctx.Err()
+			return none, ctx.Err()
 		case <-m.stopped:
-			return false, r, failed("stopped")
+			return none, failed("stopped")
 		}
 	} else {
 		if ctx.Err() != nil {
-			return false, r, ctx.Err()
+			return none, ctx.Err()
 		}
-		ok, r = m.apply(op, name, f)
+		got = apply(fault)
 	}
 	if fault.LoseReply {
 		<-ctx.Done()
-		return false, lock.Record{}, ctx.Err()
+		return none, ctx.Err()
 	}
 	if fault.BreakReply {
-		return false, lock.Record{}, failed("connection lost, request applied")
+		return none, failed("connection lost, request applied")
 	}
 	if fault.Reply > 0 {
 		t := time.NewTimer(fault.Reply)
@@ -249,10 +260,10 @@ func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.
 		select {
 		case <-t.C:
 		case <-ctx.Done():
-			return false, lock.Record{}, ctx.Err()
+			return none, ctx.Err()
 		}
 	}
-	return ok, r, nil
+	return got, nil
 }
 
 // later runs f after d, or never if the Memory is stopped first.

@@ -307,15 +307,19 @@ func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string,
 	return s.write(ctx, "release by force", mine(name, h), append(up, bson.E{Key: "$inc", Value: is("token", int64(1))}))
 }
 
-// Enqueue: id in q → $set its v; else not in q, and q not full → $push. Index: _id.
+// Enqueue: id in q → $set its v; then not in q, and q not full → $push. Index: _id. One update
+// command with both statements, of which one matches at most.
 func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
 	id := bson.ObjectID(e.ID)
-	ok, err := s.write(ctx, "queue for", and(name, is("q.id", id)), is("$set", is("q.$.v", bson.ObjectID(e.Version))))
-	if ok || err != nil {
-		return ok, err
+	res, err := s.locks.BulkWrite(ctx, []mongo.WriteModel{
+		mongo.NewUpdateOneModel().SetFilter(and(name, is("q.id", id))).SetUpdate(is("$set", is("q.$.v", bson.ObjectID(e.Version)))),
+		mongo.NewUpdateOneModel().SetFilter(and(name, is("q.id", is("$ne", id)), absent("q."+strconv.Itoa(lock.MaxEntries-1)))).
+			SetUpdate(is("$push", is("q", entry(e.Hold, e.Version)))),
+	})
+	if err != nil {
+		return false, s.explain("queue for", err)
 	}
-	return s.write(ctx, "queue for", and(name, is("q.id", is("$ne", id)), absent("q."+strconv.Itoa(lock.MaxEntries-1))),
-		is("$push", is("q", entry(e.Hold, e.Version))))
+	return res.MatchedCount > 0, nil
 }
 
 // Dequeue: id (and version) in q → $pull it. Index: _id.

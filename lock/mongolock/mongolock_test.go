@@ -463,3 +463,13 @@ func BenchmarkAcquireRelease(b *testing.B) {
 		}
 	}
 }
+
+func BenchmarkRenewMany(b *testing.B) {
+	uri, db := mongotest.Fresh(b)
+	s, err := mongolock.Open(b.Context(), uri, db.Name(), mongolock.Options{})
+	if err != nil {
+		b.Fatal(err)
+	}
+	defer s.Close()
+	locktest.BenchmarkRenewMany(b, s)
+}

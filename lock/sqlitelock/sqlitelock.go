@@ -50,6 +50,8 @@ type store struct {
 	db *sqlitedb.DB
 }
 
+var _ lock.BatchRenewer = (*store)(nil)
+
 // Open opens the database file at path, creating it when it is missing, with a handle of its own:
 // waits of other users of the file in this process do not delay renewals. The error names the
 // remedy.
@@ -107,16 +109,9 @@ func get(tx *sqlitedb.Tx, name string) (r lock.Record, found bool, err error) {
 // do applies an operation to the row of name in one transaction.
 func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb.Tx) error) error, name string,
 	f transition.Func) (ok bool, r lock.Record, err error) {
-	err = how(ctx, func(tx *sqlitedb.Tx) error {
-		var exists bool
-		if r, exists, err = get(tx, name); err != nil {
-			return err
-		}
-		r.Name, r.At = name, time.Now()
-		if ok = f(&r, exists); !ok {
-			return nil
-		}
-		return put(tx, r)
+	err = how(ctx, func(tx *sqlitedb.Tx) (err error) {
+		ok, r, err = change(tx, name, f)
+		return err
 	})
 	switch {
 	case err != nil && ok && errors.Is(err, sqlitedb.ErrReplaced):
@@ -125,6 +120,19 @@ func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb
 		return false, r, permanent(err)
 	}
 	return ok, r, nil
+}
+
+// change applies an operation to the row of name.
+func change(tx *sqlitedb.Tx, name string, f transition.Func) (ok bool, r lock.Record, err error) {
+	r, exists, err := get(tx, name)
+	if err != nil {
+		return false, r, err
+	}
+	r.Name, r.At = name, time.Now()
+	if !f(&r, exists) {
+		return false, r, nil
+	}
+	return true, r, put(tx, r)
 }
 
 // Create inserts the row.
@@ -152,6 +160,53 @@ func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lo
 func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
 	ok, r, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Renew(h, v))
 	return transition.Asked(r, h), ok, err
+}
+
+// RenewMany is one transaction, and not synced. A damaged record counts as not found.
+func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
+	err = s.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+		found = 0
+		for _, one := range renewals {
+			ok, _, err := change(tx, one.Name, transition.Renew(one.Hold, one.Version))
+			if err != nil && !errors.Is(err, lock.ErrDamaged) {
+				return err
+			}
+			if ok {
+				found++
+			}
+		}
+		return nil
+	})
+	return found, permanent(err)
+}
+
+// Requests selects by primary key, among the records that have anything unusual.
+func (s *store) Requests(ctx context.Context, names []string) (asked map[lock.HoldID]string, err error) {
+	list, err := json.Marshal(names)
+	if err != nil {
+		return nil, err
+	}
+	asked = make(map[lock.HoldID]string)
+	err = s.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		rows, err := tx.Query("SELECT "+columns+" FROM json_each(?) CROSS JOIN locks ON name = value WHERE more IS NOT NULL", string(list))
+		if err != nil {
+			return err
+		}
+		defer rows.Close()
+		for rows.Next() {
+			r, err := scan(rows.Scan)
+			if err != nil && !errors.Is(err, lock.ErrDamaged) {
+				return err
+			}
+			for _, h := range r.Holds() {
+				if h.Asked != "" {
+					asked[h.ID] = h.Asked
+				}
+			}
+		}
+		return rows.Err()
+	})
+	return asked, permanent(err)
 }
 
 // Confirm is synced: it may stand for a grant whose answer was lost, and may raise the token.

@@ -200,3 +200,9 @@ func TestDamagedRecord(t *testing.T) {
 		}
 	})
 }
+
+func BenchmarkRenewMany(b *testing.B) {
+	s := openAt(b, filepath.Join(b.TempDir(), "fencepost.db"))
+	defer s.Close()
+	locktest.BenchmarkRenewMany(b, s)
+}

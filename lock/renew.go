@@ -1,0 +1,242 @@
+package lock
+
+import (
+	"cmp"
+	"context"
+	"math"
+	"slices"
+	"time"
+)
+
+// When is a lease renewed? A fifth of it after the last renewal was sent. One goroutine per Locker
+// keeps the schedule of all leases; it sends what is due, and with it what would be due soon, in
+// one command if the store can do that ([BatchRenewer]):
+//
+//	due ──► a batch: leases of the same length
+//	          ├─ all of them found ──► due again after a fifth of the lease
+//	          └─ fewer, or no clear answer ──► parts of it, in the same way
+//	                └─ fewer, or no clear answer ──► each by itself: renewed, lost,
+//	                                                 or tried again until its deadline
+//
+// The leases of a batch are equally long, so they have the same interval and timeout. Each batch
+// runs on a goroutine of its own: one that hangs delays its own leases only, by no more than a
+// single renewal that hangs.
+
+const (
+	renewalsPerLease = 5
+	batchPart        = 32 // about the root of MaxRenewals, so that one lost lease costs a full batch few commands more
+	notDue           = time.Duration(math.MaxInt64)
+)
+
+// renewalWindow is how much earlier than it is due a lease may be renewed, to be in a batch. It is
+// half of the interval, so batches with the same leases never drift apart, and two batches of a
+// Locker that are not full are at least that long apart.
+func renewalWindow(lease time.Duration) time.Duration { return lease / renewalsPerLease / 2 }
+
+// renewAfter puts a lease into the schedule. sent is when the operation that granted or renewed it
+// was sent. The caller is counted in l.wg.
+func (l *Locker) renewAfter(le *Lease, sent time.Duration) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if l.leases[le.hold.ID] != le {
+		return // it has ended
+	}
+	le.due = sent + le.hold.Lease/renewalsPerLease
+	switch {
+	case !l.renewing:
+		l.renewing = true
+		l.wg.Add(1)
+		go l.keepRenewing()
+	case le.due < l.nextRenewal:
+		l.wakeRenewer()
+	}
+}
+
+func (l *Locker) wakeRenewer() {
+	select {
+	case l.renewWake <- struct{}{}:
+	default: // it is about to look anyway
+	}
+}
+
+// keepRenewing renews all leases of the Locker. It ends with the last one.
+func (l *Locker) keepRenewing() {
+	defer l.wg.Done()
+	for {
+		due, next, ok := l.takeDue()
+		if !ok {
+			return
+		}
+		if len(due) > 0 {
+			l.inBackground(func() { l.renewBatch(due) })
+			continue
+		}
+		var timer <-chan time.Time // for ever, if all renewals are under way
+		if next != notDue {
+			timer = time.After(next - l.valid())
+		}
+		select {
+		case <-timer:
+		case <-l.renewWake:
+		}
+	}
+}
+
+// inBackground runs f on a goroutine that Close waits for. The caller is counted in l.wg.
+func (l *Locker) inBackground(f func()) {
+	l.wg.Add(1)
+	go func() {
+		defer l.wg.Done()
+		f()
+	}()
+}
+
+// takeDue takes the leases of the next batch out of the schedule, those that have waited longest
+// first. next is when there will be one if there is none now; ok is false when no lease is left.
+func (l *Locker) takeDue() (batch []*Lease, next time.Duration, ok bool) {
+	now := l.valid()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if len(l.leases) == 0 {
+		l.renewing = false
+		return nil, 0, false
+	}
+	var first *Lease
+	for _, le := range l.leases {
+		if first == nil || le.due < first.due {
+			first = le
+		}
+	}
+	l.nextRenewal = first.due
+	if first.due > now {
+		return nil, first.due, true
+	}
+	length, until := first.hold.Lease, now
+	if l.batches != nil {
+		until += renewalWindow(length)
+	}
+	for _, le := range l.leases {
+		if le.hold.Lease == length && le.due <= until {
+			batch = append(batch, le)
+		}
+	}
+	if len(batch) > MaxRenewals {
+		slices.SortFunc(batch, func(a, b *Lease) int { return cmp.Compare(a.due, b.due) })
+		batch = batch[:MaxRenewals]
+	}
+	for _, le := range batch {
+		le.due = notDue
+	}
+	return batch, 0, true
+}
+
+// renewBatch renews leases of the same length, with one command if possible. Where that is not
+// confirmed, it goes on with parts of the batch, and then with each lease by itself.
+func (l *Locker) renewBatch(batch []*Lease) {
+	batch = slices.DeleteFunc(batch, (*Lease).enough)
+	if l.batches == nil || len(batch) < 2 {
+		l.renewEach(batch)
+		return
+	}
+	renewals := make([]Renewal, len(batch))
+	for i, le := range batch {
+		renewals[i] = Renewal{Name: le.name, Hold: le.hold, Version: NewVersion()}
+	}
+	// rule: the deadline of every lease in a batch counts from the sending of the batch.
+	sent := l.valid()
+	found, err := call(l, l.base, opTimeout(batch[0].hold.Lease), func(ctx context.Context) (int, error) {
+		return l.batches.RenewMany(ctx, renewals)
+	}, nil)
+	// rule: a batch extends its leases only if all of them were found: it does not say which one was not.
+	if err == nil && found == len(batch) {
+		for _, le := range batch {
+			le.extend(sent)
+			l.renewAfter(le, sent)
+		}
+		l.hearRequests(batch)
+		return
+	}
+	if err != nil {
+		for _, le := range batch {
+			le.renewalFailed(err)
+		}
+		retry := newJitter(batch[0].hold.Lease / 20)
+		pause(l.base.Done(), retry.Next())
+	}
+	// rule: what a batch did not confirm is renewed by smaller ones, and by single renewals in the end.
+	if len(batch) <= batchPart {
+		l.renewEach(batch)
+		return
+	}
+	for part := range slices.Chunk(batch, batchPart) {
+		l.inBackground(func() { l.renewBatch(part) })
+	}
+}
+
+// renewEach renews leases at the same time, each by itself.
+func (l *Locker) renewEach(leases []*Lease) {
+	for _, le := range leases {
+		l.inBackground(le.renew)
+	}
+}
+
+// hearRequests finds out which of the holders were asked to release. Nothing rests on it: after an
+// error the next batch asks again.
+func (l *Locker) hearRequests(batch []*Lease) {
+	names := make([]string, len(batch))
+	for i, le := range batch {
+		names[i] = le.name
+	}
+	asked, err := call(l, l.base, opTimeout(batch[0].hold.Lease), func(ctx context.Context) (map[HoldID]string, error) {
+		return l.batches.Requests(ctx, names)
+	}, nil)
+	if err != nil {
+		return
+	}
+	for _, le := range batch {
+		le.hear(asked[le.hold.ID])
+	}
+}
+
+// renew renews the lease by itself. It returns after a clear answer, or when the lease has ended.
+func (le *Lease) renew() {
+	retry := newJitter(le.hold.Lease / 20)
+	for {
+		// rule: the deadline counts from the sending: the store may have applied the renewal right then.
+		sent := le.l.valid()
+		r, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (renewed, error) {
+			// rule: bound to the id, not to a version: the own earlier renewal, its answer lost, must not end the lease.
+			asked, ok, err := le.l.store.Renew(ctx, le.name, le.hold, NewVersion())
+			return renewed{asked, ok}, err
+		}, nil)
+		if err == nil && !r.ok {
+			le.lose(le.whyGone())
+			return
+		}
+		if err == nil {
+			le.extend(sent)
+			le.hear(r.asked)
+			le.l.renewAfter(le, sent)
+			return
+		}
+		le.renewalFailed(err)
+		// rule: a failed renewal is tried again until the deadline, and no longer.
+		if !pause(le.stop, retry.Next()) {
+			return
+		}
+	}
+}
+
+// renewed is the answer to a renewal.
+type renewed struct {
+	asked string
+	ok    bool
+}
+
+// renewalFailed takes note of an error of the store.
+func (le *Lease) renewalFailed(err error) {
+	le.l.stats.renewFailed.Add(1)
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	le.renewErr = err
+}
