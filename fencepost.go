@@ -1,4 +1,4 @@
-// Package fencepost opens the two things everything else is built from, by URL: a queue of typed messages and a
+// Package fencepost opens the two foundations of everything else by URL: a queue of typed messages and a
 // distributed lock with fencing tokens.
 //
 //	b, err := fencepost.Open(ctx, "mongodb://db1,db2,db3/fencepost?replicaSet=rs0")
@@ -8,7 +8,7 @@
 //	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, …}) // drain
 //
 // With no URL, or sqlite://path, everything runs embedded: one SQLite database shared by any number of worker and
-// producer processes of one machine, no server. Who outgrows one machine changes only the URL.
+// producer processes of one machine, no server. To scale beyond one machine, change only the URL.
 package fencepost
 
 import (
@@ -26,7 +26,7 @@ import (
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
 )
 
-// DefaultURL is what an empty URL stands for: the embedded backend.
+// DefaultURL is used for an empty URL: the embedded backend.
 const DefaultURL = "sqlite://data/fencepost.db"
 
 // ErrURL is wrapped by Open's errors about a URL that no backend understands.
@@ -36,7 +36,7 @@ var ErrURL = errors.New("backend URL")
 type Backend struct {
 	Queue  queue.Queue
 	Locker *lock.Locker
-	Name   string // what to call it in logs and messages: the URL without credentials
+	Name   string // name for logs and messages: the URL without credentials
 }
 
 // Open opens the backend that rawURL names and checks that it answers. mongodb:// and mongodb+srv:// mean MongoDB, with
@@ -44,8 +44,8 @@ type Backend struct {
 // to the working directory unless it starts with a slash; "" means DefaultURL. Errors wrap ErrURL,
 // queue.ErrUnreachable or queue.ErrPermission where they apply, and never contain a password.
 //
-// It looks for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS, and for no longer than ctx lasts. An election takes longer:
-// programs that may start during one call it again while the error is queue.ErrUnreachable.
+// It looks for a usable server for 5 s, or for the URL's serverSelectionTimeoutMS, and no longer than ctx lasts. An election takes longer: a
+// program that may start during one retries while the error is queue.ErrUnreachable.
 func Open(ctx context.Context, rawURL string) (*Backend, error) {
 	if rawURL == "" {
 		rawURL = DefaultURL

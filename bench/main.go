@@ -1,4 +1,4 @@
-// Bench measures Fencepost against the least that any program would have to do, and against others of its kind, and writes
+// Bench measures Fencepost against the minimal work that any program must do, and against similar systems, and writes
 // RESULTS.md. See README.md.
 package main
 

@@ -1,3 +1,3 @@
-// Package integration runs the real programs as processes against the real backends, breaks things around them, and checks
-// what is in the files afterwards. It holds tests only.
+// Package integration runs the real programs as processes against the real backends, injects faults around them, and then
+// checks the files. It holds tests only.
 package integration

@@ -1,21 +1,21 @@
-// Package otelfencepost traces messages with OpenTelemetry, from the publish to the file or the handler. It is a module of its own, so
-// that programs without tracing do not carry it.
+// Package otelfencepost traces messages with OpenTelemetry, from the publish to the file or the handler. It is a separate module, so
+// that programs without tracing do not depend on it.
 //
 //	t := otelfencepost.New(otelfencepost.Options{})
 //	p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{Use: []queue.Middleware{t.Publish}})
 //	pool, err := worker.New(worker.Config{…, To: worker.Files{Dir: "data", Trace: t.Append}})                                    // into files, or
 //	pool, err := worker.New(worker.Config{…, To: worker.Handling{Handler: h, Use: []worker.Middleware{t.Handle}}})                // to your code
 //
-// What there is to see, with the types "orders" and "audit":
+// The spans for messages of the types "orders" and "audit":
 //
 //	your span                                      your other span
 //	  └─ publish orders (100 messages)               └─ publish orders (1 message)
 //	        ┊ link: traceparent in the headers              ┊ link
 //	        └┄┄┄┄┄┄┄┄┄┄┄┄▶ append orders (101 messages) ◀┄┄┄┘        from the write to the disk's word that it is durable
 //
-// There is a span per call of the publisher and per batch of the worker, never one per message. A batch has messages of many publishes,
-// so it is a trace of its own that links to theirs. If all its messages come from one publish, it goes on in that one's trace.
-// Extract gives a handler the context of one message.
+// There is one span per call of the publisher and one per batch of the worker, never one per message. A batch has messages of many
+// publishes, so it has its own trace with links to theirs. If all its messages come from one publish, the batch continues that trace.
+// Extract returns the context of one message to a handler.
 //
 // The context travels in the messages' headers (W3C Trace Context: "traceparent", and "tracestate"), and stays there in the file.
 package otelfencepost

@@ -23,6 +23,7 @@ type Queue interface {
 	ForeignKeyStore
 	SettingsStore
 	MemberStore
+	NotificationStore
 	io.Closer
 }
 

@@ -31,6 +31,7 @@ func (s ScheduleKey) Compare(other ScheduleKey) int {
 type Promotion struct {
 	Messages    int       // promoted by this call
 	DeadLetters int       // that this call made dead letters, as they cannot be promoted
+	Types       []string  // that got messages by this call, or by one that failed, in no order
 	Next        time.Time // when the first of those that are left is due, by the backend's clock; zero: there is none
 	Now         time.Time // the backend's clock, so Next.Sub(Now) is how long to wait
 }

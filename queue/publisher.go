@@ -50,6 +50,8 @@ type PublisherStats struct {
 	Batches                   uint64 // batches settled
 	Repeats                   uint64 // attempts beyond the first of a batch
 	Rotations                 uint64 // new producer numbers taken after a failure
+	Notifications             uint64 // writes that told workers which types have new messages …
+	NotificationsFailed       uint64 // … and those that failed: workers find the messages later
 	Buffered                  int    // messages accepted and not settled
 }
 
@@ -73,6 +75,9 @@ type PublisherStats struct {
 // ErrPaused; when the backlog has reached its limit they wait (see BacklogWait). Several publishers
 // together exceed a limit by what they send in two seconds at most.
 //
+// Behind a batch that is stored workers are notified of its type, see Notifier: at once if that was
+// not done lately, and once more within a second after the last batch. No outcome waits for it.
+//
 // Payload and headers are copied, so the caller may reuse them as soon as a method returns. All
 // methods are safe for concurrent use.
 type Publisher struct {
@@ -88,6 +93,7 @@ type Publisher struct {
 	asking    context.Context // of requests that no outcome depends on; ends with Stop, too
 	askNoMore context.CancelFunc
 	streamsWG sync.WaitGroup
+	announcer *announcer
 
 	mu         sync.Mutex
 	closed     bool
@@ -104,6 +110,7 @@ type PublisherStore interface {
 	Clock
 	Inserter
 	AdmissionStore
+	Notifier
 }
 
 // Inserter takes what is published, see MessageStore, DelayedStore and TypeRegistry.
@@ -145,6 +152,7 @@ func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (
 	p.sending, p.giveUp = context.WithCancelCause(context.Background())
 	p.accepting, p.refuse = context.WithCancel(context.Background())
 	p.asking, p.askNoMore = context.WithCancel(p.sending)
+	p.announcer = newAnnouncer(p.sending, q)
 	return p, nil
 }
 
@@ -255,7 +263,11 @@ func (p *Publisher) send(ctx context.Context, m Message, done func(Result)) erro
 func (p *Publisher) Stats() PublisherStats {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	return p.stats
+	s, a := p.stats, p.announcer
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	s.Notifications, s.NotificationsFailed = a.sent, a.failed
+	return s
 }
 
 // Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and
@@ -267,7 +279,7 @@ func (p *Publisher) Stats() PublisherStats {
 func (p *Publisher) Close(ctx context.Context) error {
 	p.end(false)
 	finished := make(chan struct{})
-	go func() { p.streamsWG.Wait(); close(finished) }()
+	go func() { p.streamsWG.Wait(); p.announcer.close(); close(finished) }()
 	select {
 	case <-finished:
 		p.giveUp(ErrClosed) // nothing is left to give up: frees the context

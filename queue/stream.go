@@ -221,6 +221,9 @@ func (s *stream) settle(batch []*item, status Status, err error) {
 	s.mark(batch, status, err)
 	s.p.mu.Unlock()
 	s.report(batch)
+	if status != Rejected && !s.delayed {
+		s.p.announcer.note(s.typ)
+	}
 }
 
 // mark settles messages. Called with p.mu held; report follows.

@@ -12,14 +12,14 @@ import (
 
 var errBody = errors.New("its body does not decode")
 
-// Holder describes who fences, for people: it is in the fence record and in Verify's report. Every
-// text is cut to 255 bytes.
+// Holder describes the writer of a fence, for people: it is in the fence record and in Verify's
+// report. Every text is cut to 255 bytes.
 type Holder struct {
 	ID      string // the lock's holder or the worker's instance
 	Host    string
 	PID     int
 	Version string    // of the program
-	Wall    time.Time // the host's wall clock at the fence; set by Open, no protocol depends on it
+	Wall    time.Time // the host's wall clock at the fence; set by Open; no protocol depends on it
 }
 
 // Tags of the fence body. A tag that a reader does not know is skipped.
@@ -190,7 +190,7 @@ func skipUvarint(b []byte) []byte {
 	return b[k:]
 }
 
-// sealBody closes a file for good and names the one that continues it.
+// sealBody closes a file permanently and names its successor.
 type sealBody struct {
 	successor  FileID
 	generation uint64

@@ -15,15 +15,15 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Chain is files of one type, each of which continues the one before it. What ties them together is
-// in them: a seal names the file that comes next, and a header the file before it, its own
-// generation and the index it begins with. So it can be proved that a file is missing, cut, renamed
-// or a copy, and which messages are missing with it.
+// Chain is a sequence of files of one type, each of which continues the one before it. The files
+// themselves record the order: a seal names the next file; a header names the previous file, its
+// own generation and the index it begins with. So a Chain can prove that a file is missing,
+// truncated, renamed or a copy, and which messages are missing with it.
 //
 // A Chain may begin with any generation: older files may be archived or removed.
 type Chain []Link
 
-// Link is a file of a Chain: what its header and its end say.
+// Link is a file of a Chain, described by its header and its end.
 type Link struct {
 	Path       string
 	Type       string // "" if the header cannot be read
@@ -31,8 +31,8 @@ type Link struct {
 	PrevFileID FileID // the file that it continues; zeros if none
 	Generation uint64
 	First      uint64       // index of its first message
-	Next       uint64       // index behind its last message
-	Epoch      uint64       // the highest that has opened it; 0 if that is not known
+	Next       uint64       // index after its last message
+	Epoch      uint64       // the highest that has opened it; 0 if unknown
 	Sealed     *SealedError // names its successor; nil if it is not sealed
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
 	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
@@ -123,7 +123,7 @@ func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 	}
 }
 
-// Link returns what a Chain needs to know of the file.
+// Link returns the file's description for a Chain.
 func (r *Report) Link() Link {
 	return Link{Path: r.Path, Type: r.Type, FileID: r.FileID, PrevFileID: r.PrevFileID, Generation: r.Generation, First: r.FirstIndex,
 		Next: r.NextIndex, Sealed: r.Sealed, Size: r.Size}
@@ -157,16 +157,16 @@ func (l *Link) sibling(typ string, generation uint64) string {
 	return filepath.Join(filepath.Dir(l.Path), GenerationName(typ, generation))
 }
 
-// ChainError says that the files of a type do not follow one another: one is missing, cut, renamed,
-// a copy or another file. The messages with indexes in [LostFirst, LostNext) are not here; LostNext
-// is LostFirst when none is known to be missing, and math.MaxUint64 when nothing tells how many
-// there are.
+// ChainError says that the files of a type do not follow one another: one is missing, truncated,
+// renamed, a copy or another file. The messages with indexes in [LostFirst, LostNext) are missing;
+// LostNext is LostFirst when none is known to be missing, and math.MaxUint64 when their number is
+// unknown.
 type ChainError struct {
-	Path                string // of the file where it shows: the one behind what is missing, or the one that is wrong
+	Path                string // of the file that shows the problem: the one after the missing files, or the wrong one
 	Type                string
 	Generation          uint64 // the first that is missing or wrong
 	LostFirst, LostNext uint64
-	Unknown             bool // nothing tells which messages are missing
+	Unknown             bool // which messages are missing is unknown
 	Reason              string
 	Remedy              string
 }
@@ -189,10 +189,10 @@ func (e *ChainError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *ChainError) Is(target error) bool { return target == ErrIntegrity }
 
-// Check returns what is wrong between the files, in the order of generations. The names of all
-// files are those of one type, see ParseName. Whether the newest file has a successor elsewhere is
-// for CheckEnd. A file alone that has the name of a type of its own, such as orders-old.fpl, is a
-// copy that somebody keeps, and not checked.
+// Check returns the problems between the files, in the order of generations. All files must have
+// names of one type, see ParseName. CheckEnd checks whether the newest file has a successor
+// elsewhere. A single file under the name of another type, such as orders-old.fpl, is a kept copy,
+// and is not checked.
 func (c Chain) Check() []*ChainError {
 	k := c.place()
 	if len(c) == 1 && c[0].Type != k.typ && c[0].nameSays() == 1 {
@@ -374,16 +374,16 @@ func (k *chainCheck) misnamed() {
 const restoreIt = "restore the file from a copy; if it is lost for good, move the older generations to an archive"
 
 // successorPatience is how long CheckEnd waits for the successor of a sealed file: a writer that
-// goes on in a new file syncs the seal first, and gives the successor its name then.
+// continues in a new file first syncs the seal, then names the successor.
 const (
 	successorPatience = 3 * time.Second
 	successorPoll     = 50 * time.Millisecond
 )
 
-// CheckEnd tells whether the newest file of a chain that is all the files of the type in its
-// directory was sealed while its successor is not there. A writer may be about to name the
-// successor, so CheckEnd looks again for some seconds. The error is a *ChainError, ctx's, or nil;
-// what is wrong between the files is for Check. A nil fsys stands for OS().
+// CheckEnd returns a *ChainError if the newest file is sealed and its successor is missing. The
+// chain must be all the files of the type in its directory. A writer may be about to name the
+// successor, so CheckEnd retries for some seconds. The error is a *ChainError, ctx's, or nil; Check
+// reports problems between the files. A nil fsys stands for OS().
 func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 	k := c.place()
 	if len(k.files) == 0 {
@@ -410,9 +410,9 @@ func (c Chain) CheckEnd(ctx context.Context, fsys FS) error {
 	}
 }
 
-// Starts returns for each file of a chain in which Check finds nothing wrong the index at which a
-// later file takes over: messages from there on that it has, too, are in later files as well, as a
-// compaction or repair leaves them. It is math.MaxUint64 for the newest.
+// Starts returns for each file of a chain without problems (see Check) the index at which a later
+// file takes over: later files also have its messages from there on, as a compaction or repair
+// leaves them. It is math.MaxUint64 for the newest.
 func (c Chain) Starts() map[string]uint64 {
 	starts, from := map[string]uint64{}, uint64(math.MaxUint64)
 	k := c.place()
@@ -425,9 +425,9 @@ func (c Chain) Starts() map[string]uint64 {
 	return starts
 }
 
-// Replaced returns the files of a chain in which Check finds nothing wrong that are not needed any
-// more: a compaction or repair left all that they have in a later file, and what it could not read
-// is marked as lost there.
+// Replaced returns the files of a chain without problems (see Check) that are no longer needed: a
+// compaction or repair copied all their records to a later file, and marked unreadable ones as lost
+// there.
 func (c Chain) Replaced() (files Chain) {
 	starts := c.Starts()
 	for _, l := range c {

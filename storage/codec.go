@@ -27,8 +27,8 @@ const (
 	minGainParts = 10      // compression that saves less than one part in so many is not worth a reader's time
 )
 
-// packer compresses bodies of batches. Its parts are made on first use, as few files need them, and
-// kept, so that nothing is allocated per batch.
+// packer compresses bodies of batches. It creates its parts on first use, as few files need them,
+// and keeps them, so that it allocates nothing per batch.
 type packer struct {
 	zstd *zstd.Encoder
 	buf  []byte
@@ -64,9 +64,8 @@ func checkCodec(path string, h *recHeader) error {
 	return &VersionError{Path: path, Major: majorVersion, Minor: minorVersion, Feature: feature}
 }
 
-// bodyDecoder decodes batches, one after the other, in memory that has a bound whatever is in them:
-// 64 MiB for a body that is compressed, and pieceBytes and one record's headers for what is decoded
-// of it.
+// bodyDecoder decodes batches, one after the other, in bounded memory for any content: 64 MiB for a
+// compressed body, and pieceBytes and one record's headers for its decoded part.
 type bodyDecoder struct {
 	zstd  *zstd.Decoder
 	raw   []byte

@@ -15,7 +15,7 @@ import (
 // CompactOptions of Compact. The zero value works.
 type CompactOptions struct {
 	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB, at most MaxPayload
-	Progress   func(done, total int64) // called now and then with the number of bytes of the old file that are done
+	Progress   func(done, total int64) // called now and then with the number of finished bytes of the old file
 }
 
 // CompactReport says what Compact did.
@@ -27,7 +27,7 @@ type CompactReport struct {
 	NewBatches  uint64
 	Size        int64 // of the old file, bytes
 	NewSize     int64
-	Damage      []error // with Salvage: what was wrong with the old file
+	Damage      []error // with Salvage: the damage of the old file
 	FirstIndex  uint64
 	NextIndex   uint64
 	Compression bool
@@ -46,12 +46,12 @@ var lostID = []byte{0}
 
 // Compact writes all records of the file into a successor, in batches of a good size, compressed if
 // Options.Compress is set or they were compressed, without the traces that crashes and takeovers
-// left. Indexes stay. The old file is sealed, and not needed by anybody from then on; nothing
-// removes it. state is as for Checkpoint, and the errors are those of Rotate.
+// left. Indexes stay. The old file is sealed and no longer needed; Compact does not remove it.
+// state is as for Checkpoint, and the errors are those of Rotate.
 //
 // A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records
-// of KindLost stand in for those that cannot be read, and the report lists the damage: this is how
-// a file is repaired.
+// of KindLost replace the unreadable ones, and the report lists the damage: this is how a file is
+// repaired.
 func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*Writer, *CompactReport, error) {
 	if o.BatchBytes <= 0 {
 		o.BatchBytes = defaultCompactBatch
@@ -242,7 +242,7 @@ func (c *compaction) finish() error {
 	return err
 }
 
-// retraction says that what stood before a place in the file, from an index on, was not there for a
+// retraction says that records before an offset in the file, from an index on, did not exist for a
 // later writer.
 type retraction struct {
 	off   int64

@@ -28,8 +28,8 @@ const (
 	copySync = 64 << 20 // bytes between two syncs, as for compactions
 )
 
-// Seal ends the file for good. Whoever opens the type next goes on in a successor. state is as for
-// Checkpoint. The writer is closed if Seal succeeds.
+// Seal ends the file permanently. The next writer of the type continues in a successor. state is as
+// for Checkpoint. The writer is closed if Seal succeeds.
 func (w *Writer) Seal(ctx context.Context, state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -51,11 +51,11 @@ func (w *Writer) Seal(ctx context.Context, state []byte) error {
 
 // CopyFile copies the file of a type at path, byte for byte, into the directory toDir of another
 // file system, under the same name. It must be sealed. A nil file system stands for OS(). progress,
-// which may be nil, is called with the number of bytes that are done, and of all.
+// which may be nil, is called with the number of copied bytes, and of all bytes.
 //
-// A copy that is there already is left as it is; copied is false then. Another file is a
-// *CopyConflict, and nothing is changed. A copy that was not finished has a temporary name, which
-// the next Open removes.
+// An existing copy is left unchanged; copied is false then. A different file there is a
+// *CopyConflict, and nothing is changed. An unfinished copy has a temporary name, which the next
+// Open removes.
 func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, progress func(done, total int64)) (copied bool, err error) {
 	from, to = orOS(from), orOS(to)
 	src, err := from.Open(path, ModeRead)
@@ -123,7 +123,7 @@ func CopyFile(ctx context.Context, from FS, path string, to FS, toDir string, pr
 	return true, w.syncParents()
 }
 
-// copying is one file on its way.
+// copying is the copying of one file.
 type copying struct {
 	ctx      context.Context
 	src      File
@@ -216,10 +216,10 @@ func (c *copying) compare(there File, to FS, target string) error {
 	})
 }
 
-// CopyConflict says that there is another file where one was to be copied to.
+// CopyConflict says that the destination has a different file.
 type CopyConflict struct {
 	Path, Target string
-	Removed      bool // it was there, and was removed as an old one
+	Removed      bool // the copy existed, and was removed as an old file
 }
 
 func (e *CopyConflict) Error() string {

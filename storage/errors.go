@@ -9,20 +9,19 @@ import (
 	"syscall"
 )
 
-// Categories. Every error of this package that is about the file, its place or its writer matches
-// exactly one of them with errors.Is; what is left are errors of the operating system, of the
-// caller's context, registry or callbacks.
+// Categories. Every error of this package about the file, its place or its writer matches exactly
+// one of them with errors.Is; the others are errors of the operating system, of the caller's
+// context, registry or callbacks.
 var (
-	// ErrIntegrity: the file is not what it should be: damage below the durable end, missing
-	// records, another file than the registered one, files of a type that do not follow one
-	// another. A person has to look; nothing was changed.
+	// ErrIntegrity: damage below the durable end, missing records, a file other than the registered
+	// one, files of a type that do not follow one another. A person must act; nothing was changed.
 	ErrIntegrity = errors.New("storage: integrity violation")
 
-	// ErrFenced: another writer took over, or holds a newer epoch. Give the lock back and come
-	// again with a new epoch.
+	// ErrFenced: another writer took over, or holds a newer epoch. Release the lock and start again
+	// with a new epoch.
 	ErrFenced = errors.New("storage: fenced by another writer")
 
-	// ErrNoSpace: no room for the bytes: full disk, quota, or file size limit.
+	// ErrNoSpace: no space for the bytes: full disk, quota, or file size limit.
 	ErrNoSpace = errors.New("storage: no space")
 
 	// ErrRefused: this file or this place cannot be used as asked: a foreign file, another type, a
@@ -37,11 +36,11 @@ var (
 )
 
 // FencedError says that the file's end is not where this writer left it: another writer appended to
-// the file. What the writer appended since its last successful Sync may or may not be in the file;
-// the successor decides.
+// the file. Records appended since its last successful Sync may or may not be in the file; the
+// successor decides.
 type FencedError struct {
 	Path     string
-	Op       string // what noticed it: "append", "sync", "open record", ...
+	Op       string // what detected it: "append", "sync", "open record", ...
 	Expected int64  // where the end should be, a byte offset
 	Found    int64  // where it is
 }
@@ -59,16 +58,15 @@ func (e *FencedError) Error() string {
 // Is makes the error ErrFenced.
 func (e *FencedError) Is(target error) bool { return target == ErrFenced }
 
-// CutError says that the file was made shorter, by somebody else than a writer, than what this
-// writer knows to have been durable. The messages with indexes in [LostFirst, LostNext) were
-// acknowledged, and are not in the file any more.
+// CutError says that something other than a writer truncated the file below its durable end. The
+// messages with indexes in [LostFirst, LostNext) were acknowledged, and are no longer in the file.
 type CutError struct {
 	Path                string
-	Op                  string // what noticed it
-	Durable             int64  // below this byte everything had been durable
-	Found               int64  // where the file ends, or ended when something was appended
+	Op                  string // what detected it
+	Durable             int64  // everything below this byte was durable
+	Found               int64  // where the file ends, or ended at an append
 	LostFirst, LostNext uint64
-	Unknown             bool // what is left cannot be read, so nothing tells which messages are lost
+	Unknown             bool // the rest cannot be read, so which messages are lost is unknown
 }
 
 func (e *CutError) Error() string {
@@ -88,8 +86,8 @@ func (e *CutError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *CutError) Is(target error) bool { return target == ErrIntegrity }
 
-// EpochError says that the epoch offered to Open is not higher than every epoch the file has seen.
-// Raise the lock's token above InFile and open again.
+// EpochError says that the epoch given to Open is not above every earlier epoch of the file. Raise
+// the lock's token above InFile and open again.
 type EpochError struct {
 	Path    string
 	Offered uint64 // the epoch given to Open
@@ -104,10 +102,10 @@ func (e *EpochError) Error() string {
 // Is makes the error ErrFenced.
 func (e *EpochError) Is(target error) bool { return target == ErrFenced }
 
-// PoisonedError is what every call on a dead Writer returns, starting with the call that killed it.
-// Nothing is retried: after a failed write or fdatasync the page cache and the device may disagree,
-// and only a new writer, which drops the cache and reads again, can tell what is there. It matches
-// the category of its cause.
+// PoisonedError is returned by every call on a dead Writer, starting with the call that killed it.
+// The writer retries nothing: after a failed write or fdatasync the page cache and the device may
+// disagree, and only a new writer, which drops the cache and reads again, can determine the
+// content. It matches the category of its cause.
 type PoisonedError struct {
 	Path  string
 	Op    string // the operation that failed
@@ -134,12 +132,12 @@ func (e *ShortWriteError) Error() string {
 		e.Wrote, e.Want, e.Offset)
 }
 
-// ReplacedError says that the path does not name the open file any more: the file was removed or
-// moved, its directory was renamed, or another file is in its place. Whoever looks at the path
-// would not find what is appended now.
+// ReplacedError says that the path no longer names the open file: the file was removed or moved,
+// its directory was renamed, or another file is in its place. Readers of the path would not find
+// new records.
 type ReplacedError struct {
 	Path  string
-	Moved bool // the file has another name now
+	Moved bool // the file now has another name
 	Other bool // another file is at the path
 }
 
@@ -176,7 +174,7 @@ type VersionError struct {
 	Path         string
 	Major, Minor uint16
 	Incompat     uint32 // unknown required features, as bits
-	Feature      string // what is not supported, if it is a single record that asks for it
+	Feature      string // the unsupported feature, if a single record needs it
 }
 
 func (e *VersionError) Error() string {
@@ -197,7 +195,7 @@ func (e *VersionError) Is(target error) bool { return target == ErrRefused }
 type HeaderError struct {
 	Path   string
 	Reason string
-	Cut    bool // the file ends within its header, so nothing is behind it
+	Cut    bool // the file ends within its header, so it has no records
 }
 
 func (e *HeaderError) Error() string {
@@ -242,7 +240,7 @@ func (e *SupersededError) Error() string {
 // Is makes the error ErrFenced.
 func (e *SupersededError) Is(target error) bool { return target == ErrFenced }
 
-// SealedError says that the file was closed for good and names its successor.
+// SealedError says that the file is sealed and names its successor.
 type SealedError struct {
 	Path       string
 	Successor  FileID
@@ -256,17 +254,17 @@ func (e *SealedError) Error() string {
 // Is makes the error ErrRefused.
 func (e *SealedError) Is(target error) bool { return target == ErrRefused }
 
-// RegistryMismatch says that the file at the path is not the file, or not the state of the file,
-// that the registry knows.
+// RegistryMismatch says that the file at the path is not the registered file, or not in the
+// registered state.
 type RegistryMismatch struct {
 	Path       string
 	Registered Entry
 
 	Missing      bool   // there is no file at the path
-	Unregistered bool   // the registry has no entry any more
+	Unregistered bool   // the registry no longer has an entry
 	FileID       FileID // another file is at the path (zero otherwise)
-	Older        uint64 // the newest generation that is there, when a later one is registered
-	Newer        uint64 // the generation that is there, when an earlier one is registered to which the files do not lead back
+	Older        uint64 // the newest generation found, when a later one is registered
+	Newer        uint64 // the generation found, when an earlier one is registered and the files do not lead back to it
 	Epoch        uint64 // the file's highest epoch, when it is below the registered one: an old copy
 	Next         uint64 // the file's next index, when it is below the registered DurableIndex: an old copy
 }
@@ -340,9 +338,9 @@ func (e *FileSystemError) Error() string {
 // Is makes the error ErrRefused.
 func (e *FileSystemError) Is(target error) bool { return target == ErrRefused }
 
-// CorruptError says that bytes below the durable end are damaged, or that records which were
-// durable are missing. The records with indexes in [LostFirst, LostNext) are not readable; LostNext
-// is LostFirst when no index is missing or when nothing behind the damage tells.
+// CorruptError says that bytes below the durable end are damaged, or that durable records are
+// missing. The records with indexes in [LostFirst, LostNext) are not readable; LostNext is
+// LostFirst when no index is missing, or when no later record shows which ones are.
 type CorruptError struct {
 	Path                string
 	Offset, End         int64 // the damage lies within these bytes
@@ -379,10 +377,10 @@ func (e *RetractedError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
 
-// NoSpaceError says that there is no room for the bytes that were to be appended. When it comes by
-// itself not a single byte was written and the Writer goes on working: free some space and append
-// the same records again. When it is the cause of a PoisonedError the room could not be reserved
-// beforehand on this file system.
+// NoSpaceError says that there is no space for the bytes to append. Returned on its own, it means
+// that nothing was written and the Writer still works: free some space and append the same records
+// again. As the cause of a PoisonedError it means that this file system could not reserve the space
+// beforehand.
 type NoSpaceError struct {
 	Path string
 	Need int64 // bytes; 0 when it is about a directory entry
@@ -448,6 +446,9 @@ func ioError(op, path string, err error) error {
 		remedy = "; the disk reports errors: see the kernel log"
 	case errors.Is(err, syscall.EMFILE), errors.Is(err, syscall.ENFILE):
 		remedy = "; too many open files: raise the limit (ulimit -n)"
+	}
+	if inner := (*fs.PathError)(nil); errors.As(err, &inner) && inner.Op == op && inner.Path == path {
+		return fmt.Errorf("storage: %w%s", err, remedy)
 	}
 	return fmt.Errorf("storage: %s %s: %w%s", op, path, err, remedy)
 }

@@ -22,8 +22,8 @@ const (
 
 const useLocal = "use a directory on a local ext4, xfs or btrfs volume (in a container: a bind mount or volume of the host)"
 
-// fileSystems is the one place that says where a Writer may work, and why. What is not here is
-// refused: nobody has shown that its appends are atomic and its fdatasync is true.
+// fileSystems is the only list of file systems that a Writer may use, with the reasons. Others are
+// refused: nobody has shown that their appends are atomic and their fdatasync is reliable.
 var fileSystems = map[int64]struct {
 	name    string
 	allowed bool
@@ -77,9 +77,9 @@ func checkFileSystem(dir string, t FSType, allowOverlay bool) error {
 	}
 }
 
-// CheckDirectory tells whether a Writer would work in dir, which need not exist yet: nil, a
-// *FileSystemError with the reason and the remedy, or an error of the operating system. It changes
-// nothing.
+// CheckDirectory checks whether a Writer would work in dir, which need not exist yet. It returns
+// nil, a *FileSystemError with the reason and the remedy, or an error of the operating system. It
+// changes nothing.
 func CheckDirectory(dir string, o Options) error {
 	o = o.withDefaults()
 	w := &Writer{dir: filepath.Clean(dir), fs: o.FS, opts: o}

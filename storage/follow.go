@@ -20,18 +20,18 @@ import (
 type FollowOptions struct {
 	FS   FS            // defaults to OS()
 	From uint64        // index of the first record to return
-	Poll time.Duration // how often to look for more; defaults to 100 ms
+	Poll time.Duration // interval between two polls; defaults to 100 ms
 
-	// Unsynced also returns records that are not durable yet: sooner, and they may still be lost in
-	// a crash.
+	// Unsynced also returns records that are not durable yet: they arrive sooner, and may still be
+	// lost in a crash.
 	Unsynced bool
 }
 
 const defaultPoll = 100 * time.Millisecond
 
-// Follower returns the records of a type as they are appended: of the file it was given, and when
-// that is sealed, of its successors. What it returns is durable and final, unless Unsynced was
-// asked for. It is not safe for concurrent use.
+// Follower returns the records of a type as they are appended: from the given file, and when that
+// is sealed, from its successors. The records are durable and final, unless Unsynced is set. It is
+// not safe for concurrent use.
 type Follower struct {
 	o    FollowOptions
 	path string
@@ -63,8 +63,8 @@ func (f *Follower) Path() string { return f.path }
 
 // Next waits for the next batch and returns its records, which are valid until the next call. It
 // fails with ctx's error, with the errors of Reader.NextBatch, with a *ReplacedError when the path
-// does not name the open file any more, and with a *ChainError when the next file is not the one
-// that continues this one, or is missing while later ones are there.
+// no longer names the open file, and with a *ChainError when the next file does not continue this
+// one, or is missing while later ones exist.
 func (f *Follower) Next(ctx context.Context) ([]Record, error) {
 	for {
 		if err := ctx.Err(); err != nil {

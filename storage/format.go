@@ -62,7 +62,7 @@ const (
 	MaxState        = 32 << 20 // bytes of a checkpoint's state
 )
 
-// FileID identifies a file for ever: 16 random bytes, drawn when it is created.
+// FileID identifies a file permanently: 16 random bytes, drawn when it is created.
 type FileID [16]byte
 
 func (id FileID) String() string { return hex.EncodeToString(id[:]) }
@@ -246,7 +246,7 @@ type recHeader struct {
 	schemaID   uint32
 }
 
-// What a checkpoint says of the times of the records before it, if it does not name the highest one.
+// A checkpoint's values for the times of the records before it, other than the highest time.
 const (
 	noTime      = math.MinInt64 // there are no records
 	timeUnknown = 0             // an earlier version wrote the checkpoint, or one before it

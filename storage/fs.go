@@ -5,7 +5,7 @@ import (
 	"io"
 )
 
-// FS is what the package needs of a file system: exactly the operations whose failure matters, so
+// FS is the file system that the package needs: exactly the operations whose failure matters, so
 // that a test can make each of them fail. Errors are those of the operating system (syscall.Errno
 // inside, so that errors.Is works).
 type FS interface {
@@ -13,7 +13,7 @@ type FS interface {
 	Open(name string, mode Mode) (File, error)
 	// Link gives a file a second name; it fails with EEXIST and never replaces.
 	Link(oldname, newname string) error
-	// Remove removes a name. Only Keep removes that of a file which was finished: see HalfRemover.
+	// Remove removes a name. Only Keep removes the name of a finished file: see HalfRemover.
 	Remove(name string) error
 	// Mkdir creates one directory with mode 0750.
 	Mkdir(name string) error
@@ -22,17 +22,17 @@ type FS interface {
 	// List returns the names in a directory of files of a type, finished or not, in any order; an
 	// empty typ stands for all types. Other names may be among them.
 	List(dir, typ string) ([]string, error)
-	// Stat describes what a name stands for now, without following a symbolic link.
+	// Stat describes the file of a name, without following a symbolic link.
 	Stat(name string) (Info, error)
-	// Type tells which file system a directory is on.
+	// Type returns the file system of a directory.
 	Type(dir string) (FSType, error)
 }
 
-// HalfRemover is what an FS also is if removing a file takes several steps. The file is not listed
-// any more after the first one, and Remove of its name goes on where an earlier call ended.
+// HalfRemover is implemented by an FS that removes a file in several steps. After the first step
+// the file is no longer listed, and Remove of its name continues where an earlier call ended.
 type HalfRemover interface {
 	FS
-	// HalfRemoved returns the names of files of a type whose removal was begun and not ended.
+	// HalfRemoved returns the names of files of a type whose removal began and did not finish.
 	HalfRemoved(typ string) ([]string, error)
 }
 
@@ -50,22 +50,22 @@ type File interface {
 	io.ReaderAt
 	// Append appends p at the end of the file with one write(2), and returns how many bytes of p
 	// were taken and the file position behind them as the kernel tells it: p[:n] is at [end-n,
-	// end). A short count comes with a nil error; there is no loop that completes it, as foreign
-	// bytes could then come between.
+	// end). A short count comes with a nil error; no loop completes it, as foreign bytes could then
+	// come in between.
 	//
-	// A file may keep what is appended until Datasync. Then Append always takes all of p, end is
-	// where p will be if it becomes durable, and Datasync tells where it is not.
+	// A file may buffer appended bytes until Datasync. Then Append always takes all of p, end is
+	// where p will end if it becomes durable, and Datasync reports if it does not.
 	Append(p []byte) (n int, end int64, err error)
 	// Datasync returns after everything that was appended before the call is durable. An error is
-	// reported once per descriptor; whatever was not written is lost from then on even if it can
-	// still be read. It is a *MovedError if the file kept what was appended, and somebody else has
-	// appended meanwhile; then nothing that was kept is in the file, now or later, and nothing is
-	// kept any more.
+	// reported once per descriptor; unwritten bytes are lost from then on even if they can still be
+	// read. It is a *MovedError if the file buffered appended bytes, and another writer has
+	// appended meanwhile; then none of the buffered bytes is in the file, now or later, and the
+	// buffer is empty.
 	//
 	// It may run while Append runs.
 	Datasync() error
-	// Allocate reserves room for the bytes [off, off+n) without changing the file's size (fallocate
-	// KEEP_SIZE). It matches errors.ErrUnsupported where the file system cannot.
+	// Allocate reserves space for the bytes [off, off+n) without changing the file's size
+	// (fallocate KEEP_SIZE). It matches errors.ErrUnsupported where the file system cannot.
 	Allocate(off, n int64) error
 	// DropCache makes the next reads of [off, off+n) come from the device; n = 0 means to the end.
 	// Whole pages only.
@@ -88,25 +88,24 @@ func (i Info) same(j Info) bool { return i.Dev == j.Dev && i.Ino == j.Ino }
 type FSType struct {
 	Magic int64 // f_type of statfs(2)
 	Name  string
-	Slots bool // a store of slots, which decides by itself whose append is first; Magic says nothing
+	Slots bool // a store of slots, which itself decides whose append is first; Magic has no meaning
 }
 
-// MovedError says that a file that keeps what is appended does not end where its owner believes.
+// MovedError says that a file that buffers appended bytes does not end where its writer expects.
 type MovedError struct {
-	At  int64 // where the first byte that was kept should have been
-	End int64 // a later end of the file, as far as it is known
+	At  int64 // where the first buffered byte should have been
+	End int64 // a later end of the file, if known
 }
 
 func (e *MovedError) Error() string {
 	return fmt.Sprintf("somebody else has appended at byte %d; the file has %d bytes or more now", e.At, e.End)
 }
 
-// InPieces is what a File also is if it consists of pieces that are stored and read one by one, so
-// that their number counts as well as their bytes.
+// InPieces is implemented by a File that consists of pieces stored and read one by one, so that
+// their number matters as well as their bytes.
 type InPieces interface {
 	File
-	// Pieces returns how many pieces the file has, as far as this File knows. It is safe for
-	// concurrent use.
+	// Pieces returns the number of pieces that this File knows. It is safe for concurrent use.
 	Pieces() int
 }
 

@@ -13,8 +13,8 @@ import (
 // OS returns the file system of the operating system.
 func OS() FS { return osFS{} }
 
-// osFS uses raw system calls: os.File completes short writes in a loop, in which foreign bytes may
-// come between.
+// osFS uses raw system calls: os.File completes short writes in a loop, and foreign bytes may come
+// in between.
 type osFS struct{}
 
 func (osFS) Open(name string, mode Mode) (File, error) {

@@ -9,7 +9,7 @@ import (
 )
 
 // OS returns the file system of the operating system. Outside Linux it only reads: the append and
-// flush semantics the writer rests on were proved on Linux file systems only.
+// flush semantics that the writer needs were tested on Linux file systems only.
 func OS() FS { return readOnlyFS{} }
 
 type readOnlyFS struct{}

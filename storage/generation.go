@@ -63,14 +63,14 @@ func ParseName(name string) (typ string, generation uint64, ok bool) {
 	return typ, generation, validType(typ) && name == GenerationName(typ, generation)
 }
 
-// TempName is the name of a file of the type while it is being made. nonce is random: a name must
-// never be used twice, or who slept before its link(2) would publish what somebody else has only
-// begun to write.
+// TempName is the name of a file of the type while it is being made. nonce is random: if a name
+// were used twice, a writer paused before its link(2) would publish a file that another writer has
+// only begun to write.
 func TempName(typ string, generation, nonce uint64) string {
 	return fmt.Sprintf(".%s.%016x.tmp", GenerationName(typ, generation), nonce)
 }
 
-// ParseTempName is the inverse of TempName; ok is false when name is none of those.
+// ParseTempName is the inverse of TempName; ok is false when name is not a temporary name.
 func ParseTempName(name string) (typ string, generation, nonce uint64, ok bool) {
 	base, dotted := strings.CutPrefix(name, ".")
 	base, temp := strings.CutSuffix(base, ".tmp")
@@ -126,16 +126,16 @@ func (w *Writer) entry() Entry {
 	return Entry{FileID: w.header.fileID, Generation: w.header.generation, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
 }
 
-// Generation returns which file of its type this is, from 1 on.
+// Generation returns the file's generation, from 1 on.
 func (w *Writer) Generation() uint64 { return w.header.generation }
 
 // Rotate seals the file and returns the writer of its successor, which begins where this file ends.
-// state is as for Checkpoint, and is in the successor too, so that copies of messages are refused
-// across files. This writer is closed, also when Rotate fails: then nothing is lost, and the way on
-// is a new epoch and Open, which completes what was begun.
+// state is as for Checkpoint, and is copied to the successor, so that copies of messages are
+// refused across files. This writer is closed, even when Rotate fails: then nothing is lost, and
+// Open with a new epoch completes the rotation.
 //
 // A bare *NoSpaceError or a *LimitError, and an error before the file was sealed, change nothing:
-// this writer goes on.
+// this writer continues.
 func (w *Writer) Rotate(ctx context.Context, state []byte) (*Writer, error) {
 	return w.succeed(ctx, state, "size limit", w.NextIndex, nil)
 }

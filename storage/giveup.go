@@ -19,15 +19,15 @@ import (
 //	nothing, generation 1 is lost     index 0
 //	nothing, a later one is lost      where it goes on: nothing tells what was in it, and what in files that were archived
 
-// GivenUp says what was given up with a file that is lost: the records with indexes in [First,
-// Next), which are of KindLost now.
+// GivenUp names the records given up with a lost file: those with indexes in [First, Next), which
+// are now of KindLost.
 type GivenUp struct {
 	First, Next uint64
-	All         bool // no file of the type is left, and how far back the lost ones went is not known
+	All         bool // no file of the type is left, and the first index of the lost ones is unknown
 }
 
-// GivenUp returns what was given up when Open made this file in the place of one that is lost; ok
-// is false if it did not. The file is complete then, and Compact has nothing to add.
+// GivenUp returns the records given up if Open made this file in place of a lost one; otherwise ok
+// is false. The file is then complete, and Compact has nothing to add.
 func (w *Writer) GivenUp() (g GivenUp, ok bool) {
 	if w.given == nil {
 		return GivenUp{}, false

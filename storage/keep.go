@@ -22,36 +22,37 @@ import (
 // KeepOptions say which files Keep removes.
 type KeepOptions struct {
 	FS         FS    // defaults to OS()
-	Registered Entry // what the registry knows of the type; it may be old
+	Registered Entry // the registry's entry of the type; it may be stale
 
-	Age      time.Duration // files that were sealed longer ago than this; 0 = none for their age
+	Age      time.Duration // removes files that were sealed longer ago than this; 0 = none by age
 	Now      time.Time     // what Age counts from
-	Size     int64         // the oldest files until the others have this many bytes together; 0 = none for their size
-	Replaced bool          // files that a compaction or repair replaced, once the file that has their messages was read whole
+	Size     int64         // removes the oldest files until the others have this many bytes together; 0 = none by size
+	Replaced bool          // removes files that a compaction or repair replaced, once the file with their messages was read whole
 
 	DryRun   bool
-	Progress func(path string, done, total int64) // of reading what replaced other files; may be nil
+	Progress func(path string, done, total int64) // of reading the replacing files; may be nil
 }
 
 // KeepReport says what Keep did, or would do.
 type KeepReport struct {
-	Old   []OldFile // that were removed, oldest first; with DryRun those that would be
-	Ended []string  // names of files whose removal an earlier call had begun, and this one ended
-	Kept  Chain     // the others
+	Old   []OldFile // removed files, oldest first; with DryRun those that would be removed
+	Ended []string  // names of files whose removal an earlier call began and this one finished
+	Kept  Chain     // the other files
 }
 
 // OldFile is a file that Keep removes.
 type OldFile struct {
 	Link
-	SealedAt time.Time // about: when its successor was made, by the clock of who made it
+	SealedAt time.Time // approximately: when its successor was created, by the clock of its creator
 	Why      string
 }
 
-// Keep removes old files of a type in a directory. Nobody else may do so at the same time; writers and readers of the type may
-// work meanwhile. With an error the report says what was removed before.
+// Keep removes old files of a type in a directory. Only one call may do so at a time; writers and readers of the type may work
+// meanwhile. With an error, the report names the files removed before it.
 //
-// The age of a file is about how long ago it was sealed. The times of that are in the files, by the clocks of those who wrote
-// them: the later one of when the file was made and when its successor was. So all messages in a file are older than it.
+// The age of a file is approximately the time since it was sealed. It counts from the creation of the file or of its
+// successor, whichever is later, as recorded in the files by their writers' clocks. So all messages in a file are older than
+// its age.
 func Keep(ctx context.Context, dir, typ string, o KeepOptions) (*KeepReport, error) {
 	o.FS = orOS(o.FS)
 	k := &keeping{KeepOptions: o, ctx: ctx, dir: dir, typ: typ, r: &KeepReport{}}

@@ -14,42 +14,40 @@ import (
 type Options struct {
 	FS           FS       // defaults to OS()
 	Registry     Registry // defaults to none: no check for a wrong volume or an old copy (tools, tests)
-	Holder       Holder   // for the fence record; Host, PID and Wall default to this process's
+	Holder       Holder   // for the fence record; Host, PID and Wall default to those of this process
 	Schema       string   // of the payloads, free text for tools; kept when the file is created
 	AllowOverlay bool     // accept overlayfs, whose data may be lost with its container
 
-	// Restore is called with the state of the last checkpoint, if there is one; then Replay is
-	// called for every record accepted behind it, in order. Their arguments are valid during the
-	// call only. Together they rebuild what the caller keeps about the file's contents, for exactly
-	// the records that every reader sees. A state replaces everything told before: Restore is
-	// called more than once with Salvage, and when a sealed file has got a successor meanwhile.
-	// They have been called partially when Open fails: begin again with fresh state. Their errors
-	// fail Open.
+	// Open calls Restore with the state of the last checkpoint, if there is one; then it calls
+	// Replay for every record accepted after it, in order. Their arguments are valid during the
+	// call only. Together they rebuild the caller's state for exactly the records that every reader
+	// sees. A state replaces everything passed before: Open calls Restore more than once with
+	// Salvage, and when a sealed file got a successor meanwhile. If Open fails, some calls have
+	// been made: begin again with fresh state. Their errors make Open fail.
 	Restore func(state []byte) error
 	Replay  func(Record) error
 
-	// Salvage opens a damaged file, for Compact and nothing else: Open reads all of the file
-	// instead of its end, and goes on behind damage. AcceptLoss also gives up records that the
-	// registry knows to have been durable and that are gone from the end of the file, and opens an
-	// old copy. If the registered generation is not here at all, and the newest that is here is
-	// sealed or there is none, Open makes the file that takes its place, and returns the writer of
-	// that: see Writer.GivenUp. Empty is the caller's state of a file without records, for the case
-	// that no file is left.
+	// Salvage opens a damaged file for Compact only: Open reads the whole file instead of its end,
+	// and continues after damage. AcceptLoss also opens an old copy, and gives up records that the
+	// registry has as durable and that are missing from the end of the file. If the registered
+	// generation is missing, and the newest present one is sealed or there is none, Open makes a
+	// replacement file and returns its writer: see Writer.GivenUp. Empty is the caller's state of a
+	// file without records, for the case that no file is left.
 	Salvage    bool
 	AcceptLoss bool
 	Empty      []byte
 
-	// Adopt makes the newest file of the type in the directory the registered one, also if the
+	// Adopt makes the newest file of the type in the directory the registered one, even if the
 	// files do not lead back to the one that the registry names. It is for a registry that was lost
-	// or set back. A file of an earlier generation than the registered one, and one that lacks
-	// messages which the registry knows to be durable, are refused all the same.
+	// or rolled back. Open still refuses a file of an earlier generation than the registered one,
+	// and one that lacks messages which the registry has as durable.
 	Adopt bool
 
-	// Compress stores batches with zstd where that saves a tenth or more. It is decided batch by
-	// batch; readers need not be told.
+	// Compress stores batches with zstd if that saves a tenth or more, decided for each batch.
+	// Readers need no setting.
 	Compress bool
 
-	// A checkpoint is due after this many bytes or batches: what an Open has to read at most.
+	// A checkpoint is due after this many bytes or batches, which bounds what Open must read.
 	CheckpointBytes   int64 // defaults to 64 MiB
 	CheckpointBatches int   // defaults to 4096
 }
@@ -88,8 +86,8 @@ func (o Options) withDefaults() Options {
 
 // Open makes the caller the writer of the file of type typ in dir, creating both when they are
 // missing. epoch is the fencing token of the lock that the caller holds; it must be above every
-// epoch the file has seen (*EpochError otherwise). From the moment Open has appended its fence,
-// whoever wrote before can add nothing that counts.
+// epoch the file has seen (*EpochError otherwise). Once Open has appended its fence, records of
+// earlier writers no longer count.
 //
 // It reads one checkpoint interval, not the file. It fails with an error of category ErrRefused,
 // ErrIntegrity, ErrFenced or ErrNoSpace, of the operating system, of ctx, the registry or the

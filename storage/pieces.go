@@ -16,8 +16,8 @@ func (w *Writer) piecesDue() bool {
 	return ok && f.Pieces()-w.pieces >= checkpointPieces && w.end-w.sinceCheckpoint >= checkpointShare*w.stateSize
 }
 
-// RotateDue tells whether the file should go on in another one, see Rotate, although it may not be
-// large: it consists of too many pieces. It is safe for concurrent use.
+// RotateDue reports whether the file should be rotated, see Rotate, because it consists of too many
+// pieces, even if it is not large. It is safe for concurrent use.
 func (w *Writer) RotateDue() bool {
 	f, ok := w.file.(InPieces)
 	return ok && f.Pieces() >= rotatePieces

@@ -20,22 +20,21 @@ type ReaderOptions struct {
 	FS   FS     // defaults to OS()
 	From uint64 // index of the first record to return; opening there reads at most one checkpoint interval more
 
-	// Since leaves out records whose time is before it; zero = none. What is before the last
-	// checkpoint that has only earlier records before it is not read; damage there is then not
-	// noticed, as with From.
+	// Since omits records whose time is before it; zero = none. The reader starts at the last
+	// checkpoint with only earlier records before it; it does not notice damage before that, as
+	// with From.
 	Since time.Time
 
-	// Durable returns only what is durable, and so final: the reader syncs the file itself, and
-	// reads from the device what was appended lately. It takes Linux.
+	// Durable returns only durable, and so final, records: the reader syncs the file itself, and
+	// reads recent records from the device. It needs Linux.
 	Durable bool
 }
 
 // Reader returns the records of a file in order. It works on a file that is being written to.
 //
-// Unless it was opened with Durable it returns everything that is accepted now, which includes
-// records that are not durable yet: those at or above DurableEnd may still be lost in a crash, and
-// their indexes used again. If that happens under a Reader that has returned them it says so with a
-// *RetractedError.
+// Unless it was opened with Durable, it returns everything accepted now, including records that are
+// not durable yet: those at or above DurableEnd may still be lost in a crash, and their indexes
+// used again. If a Reader has returned such records, it reports the loss with a *RetractedError.
 //
 // A Reader is not safe for concurrent use.
 type Reader struct {
@@ -165,13 +164,13 @@ func (s *scanner) startAtMark(marks []byte, index uint64) error {
 
 // NextBatch returns the records of the next batch, at least one. They, and what they point to, are
 // valid until the next call. A batch of very many records or headers comes in several pieces, so
-// that memory has a bound: see FORMAT.md, section 5.
+// that memory is bounded: see FORMAT.md, section 5.
 //
-// At the end it returns io.EOF: a batch that is only partly there, because it is being written or
-// because its writer died, is not there. Call it again later to go on with what was appended since.
+// At the end it returns io.EOF: an incomplete batch, which is being written or whose writer died,
+// does not count. Call it again later to read records appended since.
 //
-// A *CorruptError or *RetractedError is returned once, where the damage is; calling again goes on
-// behind it.
+// It returns a *CorruptError or *RetractedError once, at the damage; the next call continues after
+// it.
 func (r *Reader) NextBatch() ([]Record, error) {
 	if r.file == nil {
 		return nil, ErrClosed
@@ -285,14 +284,14 @@ func (r *Reader) Next() (Record, error) {
 	return rec, nil
 }
 
-// NextIndex returns the index of the record that the scan comes to next.
+// NextIndex returns the index of the next record in the scan.
 func (r *Reader) NextIndex() uint64 { return r.scan.view.next }
 
-// DurableEnd returns the file offset below which everything is known to be durable, as far as the
-// records read so far tell. Compare it with BatchEnd.
+// DurableEnd returns the file offset below which everything is durable according to the records
+// read so far. Compare it with BatchEnd.
 func (r *Reader) DurableEnd() int64 { return r.scan.view.durable }
 
-// BatchEnd returns the file offset behind the batch that was returned last, 0 before the first.
+// BatchEnd returns the file offset after the last returned batch, 0 before the first.
 func (r *Reader) BatchEnd() int64 {
 	if r.at.kind == kindNone {
 		return 0
@@ -307,14 +306,14 @@ func (r *Reader) link() Link {
 		Next: r.NextIndex(), Sealed: r.seal}
 }
 
-// Sealed returns the seal, with the file's successor, once it was passed; nil otherwise.
+// Sealed returns the seal, with the file's successor, once the reader has passed it; nil otherwise.
 func (r *Reader) Sealed() *SealedError { return r.seal }
 
-// FirstIndex returns the index that the file begins with: 0, or in a successor where the file
-// before it ended.
+// FirstIndex returns the first index of the file: 0, or in a successor the index at which the
+// previous file ended.
 func (r *Reader) FirstIndex() uint64 { return r.scan.header.firstIndex }
 
-// Generation returns which file of its type this is, from 1 on.
+// Generation returns the file's generation, from 1 on.
 func (r *Reader) Generation() uint64 { return r.scan.header.generation }
 
 // Type returns the type of the records.

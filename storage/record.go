@@ -15,14 +15,14 @@ import (
 // It has no checksum and no index of its own: the batch has one checksum for all of its records,
 // and the index of the first. So a batch is there whole, after a crash, too, or not at all.
 
-// Kind says what a record stands for.
+// Kind says what a record is.
 type Kind uint8
 
 const (
 	KindMessage  Kind = 0 // a message
-	KindSkipped  Kind = 1 // a message that was put aside (dead-lettered); its ID counts, its payload says why
-	KindAfterGap Kind = 2 // a message appended although one before it is missing: a declared gap
-	KindLost     Kind = 3 // stands in for a record that a repair could not read; not for Append
+	KindSkipped  Kind = 1 // a message that became a dead letter or a repeated key; its ID counts, its payload gives the reason
+	KindAfterGap Kind = 2 // a message appended after a missing one: a declared gap
+	KindLost     Kind = 3 // replaces a record that a repair could not read; not for Append
 
 	kindCount = 4
 )
@@ -52,9 +52,8 @@ type Record struct {
 // When returns Time as a time.Time in UTC.
 func (r *Record) When() time.Time { return time.Unix(0, r.Time).UTC() }
 
-// RecordSize returns an upper bound, at most 24 bytes too high, of the bytes that a record takes in
-// a batch. Batches whose sum of RecordSize is within MaxBatchBytes are never refused for their
-// size.
+// RecordSize returns an upper bound, at most 24 bytes too high, of a record's bytes in a batch.
+// Append never refuses a batch for its size if its sum of RecordSize is within MaxBatchBytes.
 func RecordSize(r *Record) int {
 	n := 2 + len(r.ID) + binary.MaxVarintLen64 + uvarintLen(uint64(len(r.Payload))) + len(r.Payload) + 1
 	if len(r.Headers) > 0 {

@@ -21,8 +21,8 @@ import (
 //	here, behind what is registered *RegistryMismatch: an old copy
 //	here, continues the registered  go on: a writer died before it could tell (generation.go)
 
-// Registry remembers, outside the file, which file is the one of a type and how far it has come. It
-// catches what a file cannot know about itself: another volume mounted at the same path, an old
+// Registry records, outside the file, which file is the type's current one and its durable end. It
+// detects what a file cannot know about itself: a different volume mounted at the same path, an old
 // copy restored in place.
 type Registry interface {
 	// Lookup returns the entry of a type; ok is false when there is none.
@@ -38,19 +38,19 @@ type Registry interface {
 	Update(ctx context.Context, typ string, e Entry) (updated bool, err error)
 }
 
-// Entry is what a Registry remembers of a type.
+// Entry is a Registry's record of a type.
 type Entry struct {
 	FileID       FileID
-	Generation   uint64 // of that file, from 1 on; 0 = not known
+	Generation   uint64 // of that file, from 1 on; 0 = unknown
 	Epoch        uint64 // highest epoch known to have fenced the file
 	DurableIndex uint64 // records below this index are durable
-	Place        string // where the file is, as far as the registry knows; errors tell it, nothing is decided by it
+	Place        string // last known place of the file; only errors use it
 }
 
-// CheckRegistered tells whether Open would accept what is in a directory as the file of a type of
-// which a registry has this entry. It reads the newest file from its last checkpoint on, and
-// changes nothing. Its error is the one that Open would fail with: a *RegistryMismatch, or what is
-// wrong with the file. A nil fsys stands for OS().
+// CheckRegistered checks whether Open would accept the files in a directory for a type with this
+// registry entry. It reads the newest file from its last checkpoint on, and changes nothing. It
+// returns the error of Open: a *RegistryMismatch, or a problem of the file. A nil fsys stands for
+// OS().
 func CheckRegistered(fsys FS, dir, typ string, registered Entry) error {
 	fsys = orOS(fsys)
 	w := &Writer{fs: fsys, dir: dir, typ: typ, epoch: math.MaxUint64} // of an epoch that no file refuses
@@ -89,13 +89,12 @@ func (noRegistry) Succeed(_ context.Context, _ string, _ FileID, e Entry) (Entry
 }
 func (noRegistry) Update(context.Context, string, Entry) (bool, error) { return true, nil }
 
-// Entry returns what the registry should know of the file by now. It is safe for concurrent use.
-// Whoever takes messages for settled that are in the file, and removes them elsewhere, makes sure
-// before that the registry has it.
+// Entry returns the current entry for the registry. It is safe for concurrent use. Before a caller
+// removes messages elsewhere because they are in the file, the registry must have this entry.
 func (w *Writer) Entry() Entry { return w.entry() }
 
-// UpdateRegistry tells the registry how far the file is durable. Open and Close call it, too. It is
-// safe for concurrent use, and it does not poison the writer when it fails.
+// UpdateRegistry writes the file's durable index to the registry. Open and Close call it, too. It
+// is safe for concurrent use, and it does not poison the writer when it fails.
 func (w *Writer) UpdateRegistry(ctx context.Context) error {
 	e := w.entry()
 	ok, err := w.opts.Registry.Update(ctx, w.typ, e)

@@ -26,18 +26,17 @@ type VerifyOptions struct {
 	// Deep also looks for IDs that occur twice, at 8 bytes of memory per record.
 	Deep bool
 
-	// Device reads the file from its device: what is not written yet is synced, and the page cache
-	// of the file is dropped. Memory that another program has mapped or locked stays.
+	// Device reads the file from its device: it syncs unwritten bytes, and drops the page cache of
+	// the file. Memory that another program has mapped or locked stays.
 	Device bool
 
-	// Start is called with the state of a checkpoint that comes before any batch, as in a successor
-	// of another file: what the caller that wrote it knew about the records below FirstIndex. Its
-	// error ends Verify.
+	// Start is called with the state of a checkpoint that precedes any batch, as in a successor
+	// file: the writer's state for the records below FirstIndex. Its error ends Verify.
 	Start func(state []byte) error
 
 	// Large, if not nil, is called once before memory for a batch of more than 8 MiB is taken. It
-	// may wait, so that who verifies several files at once has such a batch of one of them only in
-	// memory.
+	// may wait, so that a caller that verifies several files at once holds such a batch of only one
+	// of them in memory.
 	Large func()
 
 	// Visit is called for every record in order; its argument is valid during the call only. Its
@@ -48,7 +47,7 @@ type VerifyOptions struct {
 	Progress func(done, total int64)
 }
 
-// Report is what Verify found.
+// Report is the result of Verify.
 type Report struct {
 	Path       string
 	Type       string
@@ -59,7 +58,7 @@ type Report struct {
 	Created    time.Time
 
 	FirstIndex uint64 // of the file; the first record's, if there is one
-	NextIndex  uint64 // behind the last record
+	NextIndex  uint64 // after the last record
 	Messages   uint64 // records, of any kind, of the batches that can be decoded
 	Skipped    uint64 // of them: of KindSkipped
 	Gaps       uint64 // of them: of KindAfterGap (declared gaps)
@@ -74,7 +73,7 @@ type Report struct {
 	DurableEnd  int64    // everything below this offset is known to be durable
 	Duration    time.Duration
 
-	// Healthy leftovers of crashes and takeovers, which no reader sees.
+	// Harmless remains of crashes and takeovers, which no reader returns.
 	Void      []Range // between two regions: torn writes, batches of writers that had been fenced; the first of them
 	VoidBytes int64   // all of them
 	Torn      Range   // at the end: a batch that was not completed, or is being written; empty if End is 0
@@ -85,7 +84,7 @@ type Report struct {
 	Duplicates     []Duplicate // with Deep: the first of them
 	DuplicateCount uint64      // with Deep: all of them
 
-	Sealed *SealedError // the file was closed for good
+	Sealed *SealedError // the file is sealed
 }
 
 // Region is the part of a file that one writer wrote.
@@ -94,19 +93,19 @@ type Region struct {
 	Holder         Holder
 	First, Next    uint64 // indexes: [First, Next)
 	Offset, End    int64  // bytes, from the fence to the last accepted record
-	Opened         bool   // false: the writer fenced and did not come to write its open record
+	Opened         bool   // false: the writer fenced and did not write its open record
 }
 
 // Range is a range of bytes: [Offset, End).
 type Range struct{ Offset, End int64 }
 
-// Gap is a declared gap: the record behind it.
+// Gap is the record after a declared gap.
 type Gap struct {
 	Index uint64
 	ID    []byte
 }
 
-// Duplicate is an ID that two records have.
+// Duplicate is an ID of two records.
 type Duplicate struct {
 	ID            []byte
 	First, Second uint64 // indexes
@@ -143,9 +142,9 @@ func (r *Report) Err() error {
 // Verify checks the whole file at path as it is now. It only reads, and works on a file that is
 // being written to.
 //
-// What is wrong with the contents is in the report; see Report.Err. The error is for what kept
-// Verify from finishing: a header that cannot be used (ErrIntegrity or ErrRefused), reading, ctx,
-// Visit. The report, nil only when the header could not be used, then says how far it came.
+// The report lists problems of the contents; see Report.Err. The error is the reason why Verify did
+// not finish: an unusable header (ErrIntegrity or ErrRefused), reading, ctx, Visit. The report, nil
+// only for an unusable header, then says how far it got.
 func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) {
 	o.FS = orOS(o.FS)
 	f, err := o.FS.Open(path, ModeRead)

@@ -26,9 +26,9 @@ import (
 // beyond that; Append and Checkpoint then wait for each other.
 //
 // A writer is dead ("poisoned") after any I/O error and after anything landed where it was not
-// expected. Then every call returns the same *PoisonedError: nothing that was appended since the
-// last successful Sync may be acknowledged, and the way on is Close, a new epoch, and Open. Errors
-// of category ErrLimit and a bare *NoSpaceError kill nothing.
+// expected. Then every call returns the same *PoisonedError: do not acknowledge records appended
+// since the last successful Sync; call Close, then Open with a new epoch. Errors of category
+// ErrLimit and a bare *NoSpaceError do not kill the writer.
 type Writer struct {
 	typ, dir, path string
 	fs             FS
@@ -116,10 +116,10 @@ func (w *Writer) Size() int64 {
 }
 
 // Append appends recs as one batch: after a crash either all of them are in the file or none. When
-// it returns nil the batch has landed, but nothing is durable before a Sync that was called after
-// it. Nothing of recs is kept.
+// it returns nil the batch has landed, but is durable only after a later Sync. Append keeps no
+// reference to recs.
 //
-// A *LimitError or a bare *NoSpaceError means that nothing was written and the writer is as before.
+// A *LimitError or a bare *NoSpaceError means that nothing was written and the writer is unchanged.
 func (w *Writer) Append(recs []Record) error {
 	if w.opts.Salvage {
 		return fmt.Errorf("%w: %s was opened to be salvaged; only Compact can follow", ErrRefused, w.path)
@@ -165,18 +165,18 @@ func (w *Writer) append(recs []Record) error {
 	return w.land("append", b, &h)
 }
 
-// CheckpointDue tells whether a checkpoint should be written now, so that the next Open has little
-// to read.
+// CheckpointDue reports whether a checkpoint should be written now, so that the next Open has
+// little to read.
 func (w *Writer) CheckpointDue() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.batches > 0 && (w.end-w.sinceCheckpoint >= w.opts.CheckpointBytes || w.batches >= w.opts.CheckpointBatches || w.piecesDue())
 }
 
-// Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must stand
-// for every record appended so far: the next Open hands it to Restore instead of those records. It
-// first makes them durable, with a Sync if need be. The checkpoint itself is durable after the next
-// Sync.
+// Checkpoint writes a checkpoint with the caller's state, at most MaxState bytes, which must
+// represent every record appended so far: the next Open passes it to Restore instead of those
+// records. It first makes them durable, with a Sync if need be. The checkpoint itself is durable
+// after the next Sync.
 func (w *Writer) Checkpoint(state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -288,14 +288,14 @@ func (w *Writer) endError(op string, expected, found, limit int64) error {
 	return e
 }
 
-// Close makes what was appended durable, tells the registry, and closes the file. It writes no
-// checkpoint: that needs the caller's state. On a dead writer it only closes the file and returns
-// the *PoisonedError. Later calls return what the first one returned; every other method returns
+// Close makes appended records durable, updates the registry, and closes the file. It writes no
+// checkpoint, which would need the caller's state. On a dead writer it only closes the file and
+// returns the *PoisonedError. Later calls return the first result; every other method returns
 // ErrClosed (or still the *PoisonedError).
 //
-// Room that was reserved beyond the end of the file stays reserved for the next writer. There is no
-// way to give it back: between looking at the size and truncating to it, a successor's fence may
-// come, and would be cut off.
+// Space reserved beyond the end of the file stays reserved for the next writer. It cannot be
+// released: between reading the size and truncating to it, a successor's fence may arrive, and
+// would be cut off.
 func (w *Writer) Close() error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()

@@ -67,7 +67,7 @@ type Config struct {
 	Observe func(Observation)
 
 	// Types are the types to serve: names, or globs such as "audit-*" that are matched against the
-	// known types every two seconds.
+	// types that have messages. A new one is served at once.
 	Types []string
 	// AllTypes serves every type there is, as Types = {"*"} does.
 	AllTypes bool

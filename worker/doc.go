@@ -33,6 +33,7 @@
 // Around it:
 //
 //	pool.go             watches types, takes locks and slots, runs sessions
+//	listen.go           which types have messages: what publishers tell, and sweeps
 //	file.go, registry.go  the session's file, and what the queue knows of it
 //	deadletter.go       what does not get into the file
 //	retry.go            pauses, attempts, and errors that no retry can help

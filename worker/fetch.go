@@ -100,10 +100,37 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			case cfg.UntilEmpty:
 				wait = 0 // no reason to wait: look once more from the start, and be done if that finds nothing
 			}
-			f.pause(ctx, wait)
+			f.rest(ctx, wait)
 		}
 	}
 	return false, nil
+}
+
+// rest waits for messages: for d, or, when the type has been quiet for a while, until there is news
+// of it. It never rests for so long that the ledger would keep a silent producer much longer than it
+// has to.
+func (f *fetcher) rest(ctx context.Context, d time.Duration) {
+	p := f.pool
+	resting := func() bool {
+		return time.Since(f.lastSeen) >= restAfter && f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
+	}
+	if resting() {
+		d = max(d, min(wait.AtLeastHalf(p.cfg.Retention/4), p.cfg.IdleTimeout-time.Since(f.lastSeen)))
+	}
+	for end := time.Now().Add(d); ; p.book.noteAlive(f.typ) {
+		t := time.NewTimer(min(time.Until(end), sweepMost))
+		select {
+		case <-t.C:
+			if time.Now().Before(end) && resting() { // rule: a session rests only while somebody listens
+				continue
+			}
+		case <-p.rebalancer.News(f.typ):
+		case <-f.ended:
+		case <-ctx.Done():
+		}
+		t.Stop()
+		return
+	}
 }
 
 // linger is how long messages may wait in the queue for more of them. What was fetched never waits: it takes memory, and a

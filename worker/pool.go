@@ -21,7 +21,7 @@ import (
 )
 
 const (
-	discoverEvery = 2 * time.Second        // how often globs are matched against the known types
+	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while nobody listens
 	acquireInSlot = 100 * time.Millisecond // … and if it blocks a slot for that, this often
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
@@ -62,6 +62,7 @@ func New(cfg Config) (*Pool, error) {
 		served: make(map[string]bool),
 	}
 	p.rebalancer = newRebalancer(&p.replica)
+	p.listener = &listener{pool: p}
 	switch to := cfg.To.(type) {
 	case Files:
 		p.dest = to
@@ -138,18 +139,24 @@ func (p *Pool) Run(ctx context.Context) error {
 	leave := p.rebalancer.Begin(ctx, cancel)
 	defer leave()
 	var types sync.WaitGroup
-	serve := func(typ string) {
+	serve := func(typ string, pending bool) {
 		p.mu.Lock()
 		known := p.served[typ]
 		p.served[typ] = true
+		if !known {
+			p.rebalancer.Join(typ) // before anybody can have news of it
+		}
 		p.mu.Unlock()
 		p.book.add(typ)
 		if !known {
-			types.Go(func() { p.serve(ctx, typ, cancel) })
+			types.Go(func() { p.serve(ctx, typ, pending, cancel) })
 		}
 	}
 	stopScheduler := p.startScheduler(ctx)
+	p.listener.serve = serve
+	stopListening := p.listener.start(ctx)
 	err := p.discover(ctx, serve, types.Wait)
+	stopListening()
 	types.Wait()
 	stopScheduler()
 	if cause := context.Cause(ctx); cause != nil {
@@ -166,13 +173,13 @@ func (p *Pool) Run(ctx context.Context) error {
 // discover starts a server for every type that the configuration names or matches. It returns when
 // the pool stops, or, with UntilEmpty, when all servers are done and no new type has appeared
 // meanwhile.
-func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) error {
+func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool), wait func()) error {
 	globs := false
 	for _, t := range p.cfg.Types {
 		if isGlob(t) {
 			globs = true
 		} else {
-			serve(t)
+			serve(t, false)
 		}
 	}
 	if !globs {
@@ -197,7 +204,7 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 		for _, t := range known {
 			if p.matches(t) && !p.isServed(t) {
 				fresh++
-				serve(t)
+				serve(t, false)
 			}
 		}
 		if p.cfg.UntilEmpty && err == nil {
@@ -207,8 +214,21 @@ func (p *Pool) discover(ctx context.Context, serve func(string), wait func()) er
 			wait()
 			continue
 		}
-		if !p.pause(ctx, discoverEvery) {
+		if !p.awaitDiscovery(ctx) {
 			return nil
+		}
+	}
+}
+
+// awaitDiscovery waits until the types are to be listed again; false when the pool stopped
+// meanwhile. While the listener finds those that have messages, the others can wait.
+func (p *Pool) awaitDiscovery(ctx context.Context) bool {
+	for began := time.Now(); ; {
+		if !p.pause(ctx, discoverEvery) {
+			return false
+		}
+		if !p.listener.listening.Load() || time.Since(began) >= sweepMost {
+			return true
 		}
 	}
 }
@@ -230,11 +250,14 @@ var errAsked = errors.New("the type was asked for")
 
 const standBack = 2 * time.Second
 
-// serve is the life of one type in this pool: watch, acquire, run a session, again.
-func (p *Pool) serve(ctx context.Context, typ string, giveUp context.CancelCauseFunc) {
+// serve is the life of one type in this pool: watch, acquire, run a session, again. pending tells
+// that it has messages; otherwise the listener, if there is one, has found none.
+func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp context.CancelCauseFunc) {
 	log := p.log.With().Str("type", typ).Logger()
-	p.rebalancer.Join(typ)
 	defer p.rebalancer.Drop(typ)
+	if !pending && !p.rebalancer.Paused(typ) {
+		p.awaitNews(ctx, typ)
+	}
 	retry := wait.Backoff{Min: retryMin, Max: retryMax}
 	for !p.stopped(ctx) {
 		watching, done := p.untilStop(ctx) // nothing is in hand: a stop does not wait for an answer
@@ -343,6 +366,11 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 			return share.TurnNone, nil
 		default:
 			wait = max(poll.Next(), p.rebalancer.Empty(typ))
+			if p.listener.listening.Load() && !p.book.unfitOf(typ).any() {
+				p.awaitNews(ctx, typ)
+				poll.Reset()
+				continue
+			}
 		}
 		p.rebalancer.Pause(ctx, typ, wait)
 	}
@@ -367,6 +395,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	default:
 		wait = acquireInSlot
 		p.waiting.Add(1)
+		p.rebalancer.WakeSessions() // one that is idle gives its slot back
 		err := p.slots.Acquire(stopCtx, 1)
 		p.waiting.Add(-1)
 		if err != nil {

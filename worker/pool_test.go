@@ -669,7 +669,7 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 		time.Sleep(24 * time.Hour)
 		p := r.start(func(c *Config) { c.Retention = time.Hour })
 		for range 4 {
-			if strings.Contains(r.log.String(), "forgot producers") {
+			if strings.Contains(r.log.String(), "forgot silent producers") {
 				t.Error("a producer was forgotten on the ground of the queue's clock")
 			}
 			r.publish(typ, 1)
@@ -679,7 +679,7 @@ func TestPoolForgetsSilentProducersOnlyWhenNothingIsPending(t *testing.T) {
 		if p.Stats().Sessions != 4 {
 			t.Errorf("%d sessions, want 4 short ones", p.Stats().Sessions)
 		}
-		if !strings.Contains(r.log.String(), `"producers":1,"message":"forgot producers`) {
+		if !strings.Contains(r.log.String(), `"producers":1,"message":"forgot silent producers`) {
 			t.Error("a silent producer was never forgotten")
 		}
 	})
@@ -720,7 +720,7 @@ func TestPoolForgetsNobodyWhoseCopyIsYetToBeFound(t *testing.T) {
 		if got := contents(t, r.disk, testFile); len(got) != producers+others {
 			t.Errorf("the file holds %d messages, want %d", len(got), producers+others)
 		}
-		if !strings.Contains(r.log.String(), "forgot producers") {
+		if !strings.Contains(r.log.String(), "forgot silent producers") {
 			t.Error("no producer was ever forgotten: the scenario proves nothing")
 		}
 	})

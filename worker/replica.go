@@ -13,7 +13,7 @@ import (
 )
 
 const (
-	watchMin     = 5 * time.Millisecond   // polling for backlog: first interval …
+	watchMin     = 5 * time.Millisecond   // polling for backlog, while nobody listens: first interval …
 	watchMax     = 500 * time.Millisecond // … and the longest
 	acquireSlice = time.Second            // a waiting replica looks whether there is still backlog this often
 	partingPoll  = 25 * time.Millisecond  // how often a pool that stops looks whether the queue has gone silent
@@ -33,6 +33,7 @@ type replica struct {
 	waiting   atomic.Int32 // types that wait for a slot
 
 	rebalancer    *share.Rebalancer
+	listener      *listener
 	memory        *memory
 	book          *book
 	files         *knownFiles

@@ -181,6 +181,9 @@ func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 		p.book.count(func(s *Stats) { s.Promoted += uint64(done.Messages) })
 		p.log.Debug().Int("messages", done.Messages).Msg("promoted delayed messages")
 	}
+	if len(done.Types) > 0 {
+		_ = p.cfg.Queue.Notify(ctx, done.Types) // a hint: the next sweep finds them, too
+	}
 	if done.DeadLetters > 0 {
 		p.log.Warn().Int("messages", done.DeadLetters).Msg("delayed messages cannot be promoted and are dead letters now; fencepost dead ls says why")
 	}

@@ -252,7 +252,7 @@ func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 		time.Sleep(3 * time.Hour)
 		r.put(2, 1)
 		time.Sleep(2 * time.Minute)
-		if strings.Contains(r.log.String(), "forgot producers") {
+		if strings.Contains(r.log.String(), "forgot silent producers") {
 			t.Error("a producer was forgotten")
 		}
 		if _, err := r.queue.Promote(context.Background(), promoteLimit); err != nil {
@@ -262,7 +262,7 @@ func TestPoolForgetsNobodyWhileDelayedMessagesAreOverdue(t *testing.T) {
 		r.put(3, 1)
 		time.Sleep(2 * time.Minute)
 		p.stop()
-		if !strings.Contains(r.log.String(), "forgot producers") {
+		if !strings.Contains(r.log.String(), "forgot silent producers") {
 			t.Error("a silent producer was never forgotten")
 		}
 	})
@@ -299,7 +299,7 @@ func TestPoolIsNotDisturbedByDelayedMessagesThatCannotBePromoted(t *testing.T) {
 		r.put(3, 1)
 		time.Sleep(time.Minute)
 		p.stop()
-		if !strings.Contains(r.log.String(), "forgot producers") {
+		if !strings.Contains(r.log.String(), "forgot silent producers") {
 			t.Error("a silent producer was never forgotten")
 		}
 	})

@@ -341,6 +341,13 @@ func (b *book) noteEvent(e Event) {
 	})
 }
 
+// noteAlive tells that a session which has nothing to do waits.
+func (b *book) noteAlive(typ string) {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	b.record(typ).beat = time.Now()
+}
+
 // handling tells that the Handler is at work.
 func (b *book) handling(typ string, yes bool) {
 	b.mu.Lock()

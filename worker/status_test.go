@@ -177,7 +177,7 @@ func TestStatusTellsOfAnOutage(t *testing.T) {
 				t.Errorf("%v while the server answers", s.Outage)
 			}
 			r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
-				if op == queuetest.OpDepth || op == queuetest.OpFetch {
+				if op == queuetest.OpDepth || op == queuetest.OpFetch || op == queuetest.OpPendingTypes {
 					return queuetest.Fault{Kind: kind}
 				}
 				return queuetest.Fault{}

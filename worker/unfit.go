@@ -100,6 +100,14 @@ func (u *unfit) begin() {
 	u.drop(func(e *unfitEntry) bool { return e.sweep+2 < u.sweep })
 }
 
+// any tells whether there are some, or were until a moment ago. Only looks at the type tell that
+// they are gone.
+func (u *unfit) any() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return len(u.entries) > 0
+}
+
 // drop forgets entries; u.mu is held.
 func (u *unfit) drop(gone func(*unfitEntry) bool) {
 	for k, e := range u.entries {

@@ -1,4 +1,4 @@
-// Package locks measures package lock on MongoDB against the lock that is usually written (Classic).
+// Package locks measures package lock on MongoDB against the usual lock on MongoDB (Classic).
 package locks
 
 import (

@@ -1,4 +1,4 @@
-// Package queues measures the queue and the worker pool: against the least that any program would have to do on the same
+// Package queues measures the queue and the worker pool: against the minimal work that any program must do on the same
 // server, and against job queues.
 package queues
 

@@ -1,5 +1,5 @@
 // Package stores measures files in stores that every machine reaches: in a database, in object storage, in a shared directory.
-// Each is measured against the least that any program would have to do to get the same messages there, and against a local disk.
+// It compares each with the minimal work that any program must do to store the same messages there, and with a local disk.
 package stores
 
 import (

@@ -67,6 +67,13 @@ MAX_BACKLOG = 10_000_000
 _REPEAT_WAIT = (0.05, 5.0)
 _FULL_WAIT = (0.05, 1.0)
 
+# Notifications. docs/protocol.md, "Notifications".
+NOTIFY_LOGS = 8
+NOTIFY_KEPT = 128
+NOTIFY_EVERY = 0.25
+NOTIFY_AGAIN = 1.0            # between two that name the same type
+NOTIFY_CLOSING = 0.5          # how long close waits for the last one
+
 DEFAULT_DATABASE = "fencepost"
 
 # Codes that a server answers before it writes anything. docs/protocol.md, "Answers".
@@ -260,6 +267,66 @@ def _new_producer() -> int:
     return int.from_bytes(os.urandom(8), "big")
 
 
+def notification(types: Sequence[str]) -> Dict[str, Any]:
+    """The update by which workers are notified of types."""
+    return {"$inc": {"n": len(types)}, "$push": {"t": {"$each": list(types[-NOTIFY_KEPT:]), "$slice": -NOTIFY_KEPT}}}
+
+
+class _Announcer:
+    """Notifies workers of types with new messages, on a thread of its own while there is something to tell. What fails is dropped:
+    workers find messages without."""
+
+    def __init__(self, collection: Any) -> None:
+        self._collection = collection
+        self._lock = threading.Lock()
+        self._closing = threading.Event()
+        self._thread: Optional[threading.Thread] = None
+        self._untold: Dict[str, None] = {}       # types that have got messages since they were told
+        self._told: Dict[str, float] = {}        # when, if it was lately
+
+    def note(self, types: Iterable[str]) -> None:
+        with self._lock:
+            self._untold.update(dict.fromkeys(types))
+            if self._untold and self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="fencepost-notify", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        self._closing.set()
+        with self._lock:
+            thread = self._thread
+        if thread is not None:
+            thread.join(NOTIFY_CLOSING)
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                now = time.monotonic()
+                self._told = {t: at for t, at in self._told.items() if now - at < NOTIFY_AGAIN}
+                types = [t for t in self._untold if t not in self._told or self._closing.is_set()]
+                for t in types:
+                    del self._untold[t]
+                    self._told[t] = now
+                if not types and not self._untold:
+                    self._thread = None
+                    return
+            if types:
+                self._tell(types)
+            self._closing.wait(NOTIFY_EVERY)
+
+    def _tell(self, types: Sequence[str]) -> None:
+        log = {"_id": str(random.randrange(NOTIFY_LOGS))}
+        try:
+            while not self._collection.update_one(log, notification(types)).matched_count:
+                try:
+                    self._collection.insert_one({**log, "n": random.getrandbits(40) + len(types), "t": list(types[-NOTIFY_KEPT:])})
+                    return
+                except mongo.DuplicateKeyError:
+                    pass  # somebody else was first
+        except Exception:
+            pass
+
+
 class Publisher:
     """Publishes messages to the MongoDB database that ``url`` names (mongodb://…/database, by default "fencepost").
 
@@ -297,6 +364,7 @@ class Publisher:
         self._messages = db.get_collection("messages")
         self._majority = db.get_collection("messages", read_concern=ReadConcern("majority"))
         self._types = db.get_collection("types")
+        self._announcer = _Announcer(db.get_collection("notifications", write_concern=WriteConcern(1)))
         self._pid = os.getpid()
         self._closed = False
         self._lock = threading.Lock()
@@ -323,6 +391,7 @@ class Publisher:
             for stream in list(self._streams.values()):
                 with stream.lock:
                     pass
+            self._announcer.close()
         self._client.close()
 
     def publish(self, type: str, payload: Union[bytes, bytearray, memoryview, str], headers: Optional[Mapping[str, str]] = None,
@@ -364,6 +433,8 @@ class Publisher:
                 stream = self._streams.setdefault(type, _Stream())
             with stream.lock:
                 self._publish_type(type, stream, messages, indexes, results)
+            if any(results[i].status != "rejected" for i in indexes):  # type: ignore[union-attr]
+                self._announcer.note([type])
         return results  # type: ignore[return-value]
 
     def _publish_type(self, type: str, s: _Stream, messages: Sequence[_Prepared], indexes: Sequence[int],

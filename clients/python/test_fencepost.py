@@ -51,6 +51,13 @@ class Vectors(unittest.TestCase):
         for code in codes["unclear"]:
             self.assertFalse(fencepost._judge(mongo.OperationFailure("no", code)).refused, code)
 
+    def test_notifications(self):
+        v = VECTORS["notifications"]
+        self.assertEqual(fencepost.notification(v["types"]), v["update"])
+        self.assertEqual([str(i) for i in range(fencepost.NOTIFY_LOGS)], v["documents"])
+        many = fencepost.notification([f"t{i}" for i in range(1000)])
+        self.assertEqual((many["$inc"]["n"], len(many["$push"]["t"]["$each"])), (1000, v["kept"]))
+
     def test_types(self):
         for name in VECTORS["valid_types"]:
             fencepost.prepare(Message(name, b""))
@@ -105,6 +112,7 @@ class Double:
 
     def __init__(self, clock):
         self.clock, self.docs, self.faults, self.settings, self.inserts, self.types = clock, {}, [], [], [], set()
+        self.notifications, self.deaf = {}, False
 
     def command(self, name, *_, query=None, limit=0):
         if name == "count":
@@ -125,7 +133,7 @@ class Double:
         return self
 
     def get_collection(self, name, **_):
-        return Types(self) if name == "types" else self
+        return {"types": Types, "notifications": Notifications}.get(name, lambda _: self)(self)
 
     def insert_many(self, docs, ordered):
         assert ordered
@@ -156,6 +164,25 @@ class Double:
 
     def find(self, query, *_, **__):
         return [self.docs[k] for k in query["_id"]["$in"] if k in self.docs]
+
+
+class Notifications:
+    """The collection notifications of a Double."""
+
+    def __init__(self, server):
+        self.server = server
+
+    def update_one(self, query, update):
+        if self.server.deaf:
+            raise mongo.AutoReconnect("reset")
+        doc = self.server.notifications.get(query["_id"])
+        if doc is not None:
+            doc["n"] += update["$inc"]["n"]
+            doc["t"] = (doc["t"] + update["$push"]["t"]["$each"])[update["$push"]["t"]["$slice"]:]
+        return mock.Mock(matched_count=int(doc is not None))
+
+    def insert_one(self, doc):
+        self.server.notifications[doc["_id"]] = doc
 
 
 class Types:
@@ -347,6 +374,24 @@ class WithDouble(unittest.TestCase):
             for producer, n in self.numbers():
                 self.assertEqual(n, last.get(producer, 0) + 1, context)
                 last[producer] = n
+
+    def told(self):
+        return [t for doc in self.server.notifications.values() for t in doc["t"]]
+
+    def test_notifies_workers(self):
+        with self.publisher() as p:
+            p.publish_many([Message("orders", b"1"), Message("audit", b"2")] * 50)
+            p.publish("orders", b"3")
+        told = self.told()
+        self.assertEqual(set(told), {"orders", "audit"})
+        self.assertLessEqual(len(told), 4, "types are named once a second, and at the end")
+        self.assertTrue(all(0 <= int(id) < 8 and doc["n"] >= len(doc["t"]) for id, doc in self.server.notifications.items()))
+
+    def test_notifications_that_fail_hold_nobody_up(self):
+        self.server.deaf = True
+        with self.publisher() as p:
+            p.publish("orders", b"1")
+        self.assertEqual((len(self.server.docs), self.told()), (1, []))
 
     def test_closed_and_forked(self):
         p = self.publisher()

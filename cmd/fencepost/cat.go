@@ -132,8 +132,12 @@ func (c *catter) paths(args []string) (paths []string, err error) {
 		return paths, err
 	}
 	for _, path := range args {
-		if info, err := os.Stat(path); err == nil && info.IsDir() {
+		info, err := os.Stat(path)
+		if err == nil && info.IsDir() {
 			return nil, cli.Usagef("%s is a directory; name the files in it, as in fencepost cat %s", path, filepath.Join(path, storage.FileName("orders")))
+		}
+		if err := meant(path, err); err != nil {
+			return nil, err
 		}
 	}
 	return args, nil

@@ -2,10 +2,13 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"path/filepath"
+	"strings"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
@@ -118,7 +121,8 @@ func (f *fileFlags) ofType(typ string) ([]string, error) {
 // the one that choose picks.
 func (f *fileFlags) one(arg string, choose func(paths []string) string) (string, error) {
 	if f.place == nil {
-		return arg, nil
+		_, err := os.Stat(arg)
+		return arg, meant(arg, err)
 	}
 	typ, path, err := f.place.Argument(arg)
 	if err != nil || path != "" {
@@ -168,6 +172,15 @@ func (f *fileFlags) exists(path string) error {
 	return err
 }
 
+// meant returns an error if there is no arg, by the error of looking for it, and arg is not the name of a file either:
+// it may be the name of a type.
+func meant(arg string, err error) error {
+	if errors.Is(err, fs.ErrNotExist) && !strings.HasSuffix(arg, storage.FileName("")) {
+		return cli.Usagef("%s does not exist; name a type's file, such as data/orders.fpl", arg)
+	}
+	return nil
+}
+
 // filePaths returns the files that the arguments of a command stand for, and the directories among
 // the arguments.
 func filePaths(command string, args []string) (paths []string, dirs whole, err error) {
@@ -177,6 +190,9 @@ func filePaths(command string, args []string) (paths []string, dirs whole, err e
 	dirs = whole{}
 	for _, arg := range args {
 		info, err := os.Stat(arg)
+		if err := meant(arg, err); err != nil {
+			return nil, nil, err
+		}
 		if err != nil || !info.IsDir() {
 			paths = append(paths, arg) // opening it tells what is wrong
 			continue

@@ -28,7 +28,7 @@ func TestKeep(t *testing.T) {
 		{"keep --age 30d --dry-run --yes" + there + data, cli.ExitUsage, []string{"--dry-run", "--yes"}, ""},
 		{"keep --age -1d --yes" + there + data, cli.ExitUsage, []string{"30d, 12h or 90m"}, ""},
 		{"keep --age 30d --yes" + there, cli.ExitUsage, []string{"no file"}, ""},
-		{"keep --age 30d --yes" + there + data + "/nonsense", cli.ExitUsage, []string{"nonsense is not the name of a type's file"}, ""},
+		{"keep --age 30d --yes" + there + data + "/nonsense", cli.ExitUsage, []string{"nonsense does not exist", "data/orders.fpl"}, ""},
 		{"keep --age 30d --yes" + there + data + "/orders.fpl", cli.ExitIntegrity, []string{"orders@0002.fpl"}, "removed=1"},
 
 		{"keep --age 30d --yes orders" + inStore, 0, []string{"orders  removed=0 bytes=0  kept: generation 1 on, index 0 on, files: 2"}, "sealed"},
@@ -41,6 +41,8 @@ func TestKeep(t *testing.T) {
 		{"keep --age 1ns --yes" + there + data, 0, []string{filepath.Join(data, "audit.fpl") + "  index 0..0", "removed=1", "audit  removed=1"}, ""},
 		{"keep --age 1ns --yes" + there + data + "/audit@0002.fpl", 0, []string{"removed=0 bytes=0  kept: generation 2 on, index 1 on, files: 1"}, ""},
 		{"keep --age 1ns --yes nothing" + inStore, cli.ExitNothing, []string{"no files of type nothing"}, ""},
+		{"cat orders", cli.ExitUsage, []string{"orders does not exist", "data/orders.fpl"}, ""}, // a type's name, where a file is meant
+		{"cat orders.fpl", cli.ExitFailed, []string{"error: storage: open orders.fpl: no such file or directory"}, ""},
 	} {
 		code, out, errs := runRoot(t, strings.Fields(test.args)...)
 		for _, s := range test.says {

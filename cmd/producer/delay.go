@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// delay says when the messages of a run become normal ones. It is the value of --delay; at that of --at.
+// delay says when the messages of a run become due. It is the value of --delay, and its field at is that of --at.
 type delay struct {
 	after time.Duration
 	at    atTime

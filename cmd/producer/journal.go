@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// journalState is what a state file holds: whose progress it is, and how far it has come. Fields may be added; none may change its meaning.
+// journalState is the content of a state file: the input and the progress of a run. Fields may be added; none may change its meaning.
 type journalState struct {
 	Version int               `json:"version"`
 	Queue   string            `json:"queue"`
@@ -48,8 +48,8 @@ type Position struct {
 	Line   int   `json:"line"`   // lines, or messages of len32, before it
 }
 
-// flight recognises the messages in flight: they are sent again under the same numbers, so they must be the same. State files of earlier versions
-// do without.
+// flight recognises the messages in flight: they are sent again with the same numbers, so they must be the same. State files of earlier versions
+// lack it.
 type flight struct {
 	End  int64  `json:"end"`  // their last byte is before it; the first one is at the Position
 	Hash string `json:"hash"` // SHA-256 of these bytes

@@ -32,7 +32,7 @@ func awaitReader(reading context.Context, sent <-chan error) error {
 	}
 }
 
-// target is where messages go. send may return before the outcome is known; finish waits for all outcomes.
+// target receives messages. send may return before the outcome is known; finish waits for all outcomes.
 type target struct {
 	send   func(context.Context, queue.Message, func(queue.Result)) error
 	finish func() error
@@ -187,7 +187,7 @@ func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[str
 	return nil
 }
 
-// pacer keeps a rate: it lets the n-th message go not before n/rate seconds after the first.
+// pacer keeps a rate: it sends the n-th message no earlier than n/rate seconds after the first.
 type pacer struct {
 	rate  int64
 	start time.Time

@@ -13,12 +13,12 @@ import (
 )
 
 // source yields the payloads of messages. next returns io.EOF after the last one. The payload is valid until the next
-// call; where says where it came from, for error messages ("line 17").
+// call; where returns its origin, for error messages ("line 17").
 type source interface {
 	next() (payload []byte, where string, err error)
 }
 
-// inputError is an error of the data, not of the reading.
+// inputError is an error in the data, not in reading it.
 type inputError struct {
 	where string
 	err   error

@@ -1,25 +1,26 @@
-// Command approval makes an operation idempotent that is not when it runs twice at the same time: it approves a
+// Command approval makes an operation idempotent even if it runs twice at the same time: it approves a
 // transaction, which takes a while and ends with an e-mail.
 //
 //	approval --transaction 100 --url … --dir …
 //
-// The lock "TranApproval_100" is held for the approval of that transaction, so others go on undisturbed. Whoever finds it
-// held does not wait: the answer is on its way already. It quits at once and says who is at it.
+// The lock "TranApproval_100" is held for the approval of that transaction, so approvals of other transactions continue.
+// A caller that finds it held does not wait, as the approval is already in progress. It exits at once and names the
+// holder.
 //
 //	exit code 0   the transaction is approved, by this call or by an earlier one
 //	exit code 1   it is not: somebody else is approving it, or the lock was lost meanwhile
 //
-// The lock has a duration. A caller that crashes or freezes leaves it behind for so long; then the next one that acquires it
-// takes it over. No cleaning job is involved. It cannot be too short for a slow approval, as a caller that lives renews
-// it. ([lock.WithMaxHold] would put an end to that.) Who takes over must have seen for itself that the lock was not renewed
-// for its duration, no clocks being compared: a service that gets many calls has, a program like this one needs --wait. On
-// the machine of a caller that is gone nobody has to wait.
+// The lock has a duration. If a caller crashes or freezes, the lock stays for that time; then the next caller takes it over.
+// No cleanup job is needed. The duration cannot be too short for a slow approval, as a live caller renews the lock.
+// ([lock.WithMaxHold] would limit that.) Before a takeover, a caller must itself observe that the lock was not renewed for
+// its duration, as no clocks are compared: a service with many calls has observed it, a program like this one needs --wait.
+// On the machine of a dead caller the takeover needs no wait.
 //
-// A caller that was frozen and wakes up finds its lock lost and quits. Should it be past that check, then the approval,
-// which is stored once per transaction whoever comes first, and the mail server, which delivers a message ID once, have the
-// last word. So the lock saves the work of doing things twice, and these two make sure.
+// A frozen caller that wakes up finds its lock lost and exits. If it is already past that check, two other safeguards
+// decide: the approval is stored once per transaction, and the mail server delivers a message ID once. So the lock avoids
+// double work, and these two guarantee the result.
 //
-// Without --transaction the program demonstrates all that.
+// Without --transaction the program demonstrates all of this.
 package main
 
 import (

@@ -1,10 +1,10 @@
 // Command awaiting-a-mutex: several writer processes, one file per data type, one mutex per type.
 //
-// A storage has one file for each type of data, and whoever writes to a file must be alone with it. So each writer awaits
-// the mutex of its type, writes a block of lines, and releases it. The mutex lives in the database that all share.
+// A storage has one file for each type of data, and only one writer at a time may write to a file. So each writer awaits
+// the mutex of its type, writes a block of lines, and releases it. The mutex is in the shared database.
 //
 // Awaiting costs no thread. [await] returns a channel; the goroutine behind it is parked, and the writer, which has only one
-// thread for Go code here, goes on with other work until the mutex is there.
+// thread for Go code here, continues with other work until it gets the mutex.
 //
 // At the end the program reads the files: blocks of two writers must not overlap, and the fencing tokens of the blocks of
 // one file must grow. With --no-lock they do overlap, and it exits with 1.

@@ -1,13 +1,13 @@
-// Command custom-sink drains a queue into a destination of its own instead of a file: running totals of sales, kept in memory by the
+// Command custom-sink drains a queue into a custom destination instead of a file: running totals of sales, kept in memory by the
 // worker that holds the type, and written to a table after every batch.
 //
-// Everything that makes it exact is in two places. The document that is written holds the totals and the numbers of the messages in them,
-// so a message that is delivered twice counts once (totals.go). And the store refuses to write for a holder whose token is not the
-// latest (store.go): one that was suspended for longer than its lease, has a successor, and does not know it.
+// Two things make it exact. The written document holds the totals and the numbers of the messages in them, so a message that is delivered
+// twice counts once (totals.go). And the store refuses writes from a holder whose token is not the latest (store.go): a holder that was
+// suspended for longer than its lease and has a successor without knowing it.
 //
-// The program shows such a holder. It is stopped right before it writes, its lock is taken away, another worker does all the work, and then
-// it goes on. With --no-fence the store does not look at the token: the late write puts an old document in the place of the new
-// one, and messages that were acknowledged are gone.
+// The program shows such a holder. It is stopped right before it writes, its lock is taken over, another worker does all the work, and then
+// it resumes. With --no-fence the store does not check the token: the late write replaces the new document with an old one, and
+// acknowledged messages are lost.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command handlers shows the ways to handle messages with code of your own: in batches, one by one, several customers at the same time;
-// what middleware is for; and what becomes of a message that fails.
+// Command handlers shows how to handle messages with your own code: in batches, one by one, several customers concurrently; what
+// middleware is for; and what happens to a message that fails.
 package main
 
 import (

@@ -1,5 +1,5 @@
-// Command line-publisher publishes what it reads on stdin, one message per line, and prints what became of each. It speaks the lines of
-// docs/protocol.md, "Conformance", so it is what fencepost conform publisher can judge:
+// Command line-publisher publishes messages from stdin, one per line, and prints the outcome of each. It implements the lines of
+// docs/protocol.md, "Conformance", so fencepost conform publisher can check it:
 //
 //	go build ./examples/line-publisher
 //	fencepost conform publisher --url mongodb://127.0.0.1:27017 -- ./line-publisher

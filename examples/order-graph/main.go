@@ -2,7 +2,7 @@
 //
 //	JobFlow 1 ──► OrderItem 1 ──► Order 1 ◄── OrderItem 2
 //
-// Different systems work on different parts, and each change of a part changes the order as a whole: its total. Two
+// Different systems change different parts, and each change of a part changes the whole order: its total. Two
 // processes, P1 and P2, do so at the same time in the four races of the article and one more, three times each:
 //
 //	without    no lock at all

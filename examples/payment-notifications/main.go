@@ -1,12 +1,12 @@
-// Command payment-notifications compares locks that are more or less scalable.
+// Command payment-notifications compares locks of different scalability.
 //
 // A payment provider notifies a service that a payment has changed. The service reads the payment from its database, asks
-// the provider what has changed, which takes a second, and stores the sum. The provider tells only what has changed since
-// it was last asked: when two notifications of one payment overlap, one change is lost. So they need a lock. Which one?
+// the provider what has changed, which takes a second, and stores the sum. The provider reports only the changes since
+// the last request: when two notifications of one payment overlap, one change is lost. So they need a lock. Which one?
 //
 // Twelve notifications arrive, one every 50 ms, for the payments 1,2,3,1,1,1,2,2,2,3,3,3. For each lock in turn the program
-// starts instances of the service as processes, plays the provider, the database and the sender, and tells how long the
-// calls took and which payments are wrong. The waterfall of the calls goes to a picture (--svg).
+// starts instances of the service as processes, plays the provider, the database and the sender, and reports how long the
+// calls took and which payments are wrong. It draws the waterfall of the calls (--svg).
 //
 //	--scale 20   everything twenty times as fast
 package main

@@ -1,18 +1,18 @@
-// Command resource-api is an HTTP service that reads, changes and updates a resource under a lock that all its instances
-// share.
+// Command resource-api is an HTTP service that reads, changes and updates a resource under a lock shared by all its
+// instances.
 //
 //	GET  /resources/{id}               the resource, without a lock
 //	POST /resources/{id}?add=1         reads it, adds, and updates it, under the lock "resource/{id}"
 //
-// The answer to a POST tells how long the acquisition of the lock took. It waits up to 10 s (--timeout); the header
-// "Prefer: wait=2" makes it two seconds at most. When nothing was changed, the status says why:
+// The answer to a POST says how long it took to get the lock. The service waits up to 10 s (--timeout); the header
+// "Prefer: wait=2" makes it at most two seconds. When nothing was changed, the status says why:
 //
 //	423 Locked, Retry-After                somebody else had the lock all the time
 //	409 Conflict, Retry-After              the lock was lost, or a later holder has changed the resource
 //	503 Service Unavailable, Retry-After   the lock store does not answer
 //
-// The lease is shorter than the timeout: when an instance dies in the middle of a change, those who wait get the lock
-// before they give up. The interrupted change has not happened, as the update is a single step.
+// The lease is shorter than the timeout: when an instance dies during a change, waiting requests get the lock before
+// they give up. The interrupted change has no effect, as the update is a single step.
 //
 // Without --listen the program is its own demonstration: it starts two instances as processes, lets clients increment one
 // resource through both, kills one instance in the middle of a change, and counts.

@@ -237,7 +237,7 @@ func (e *estate) losePart() bool {
 	if len(e.owed) > 0 {
 		return false
 	}
-	parts := []string{"locks", "files", "types", "workers", "marks"}
+	parts := []string{"locks", "files", "types", "workers", "marks", "notifications"}
 	part := parts[e.rng.IntN(len(parts))]
 	e.change("the database loses its "+part, func() { e.must(e.db.Drop(part)) })
 	e.blind = e.blind || part == "files"

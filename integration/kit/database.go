@@ -56,7 +56,7 @@ func (d Embedded) Empty() error {
 
 func (d Embedded) Drop(part string) error {
 	table := map[string]string{
-		"locks": "locks", "files": "queue_files", "types": "queue_types", "workers": "queue_members", "marks": "queue_marks",
+		"locks": "locks", "files": "queue_files", "types": "queue_types", "workers": "queue_members", "marks": "queue_marks", "notifications": "queue_notifications",
 	}[part]
 	db, err := sql.Open("sqlite", d.Path)
 	if err != nil {

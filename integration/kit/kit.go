@@ -1,5 +1,5 @@
-// Package kit is what the suites that run the real programs have in common: the programs, their environment, what they print, and their
-// database as an operator handles it. Only tests and test programs import it.
+// Package kit has the shared parts of the suites that run the real programs: the programs, their environment, their output, and an
+// operator's access to their database. Only tests and test programs import it.
 package kit
 
 import (

@@ -454,7 +454,8 @@ func (p *process) open() queue.Queue {
 	return jumping{&queuetest.Faulty{Queue: exits{p.w.queue(), p.w}, Next: p.queueFault, Around: func(op queuetest.Op, typ string) func() { return p.around(string(op), typ) }}, p}
 }
 
-// jumping is a queue whose clock jumps: at connect, when a publisher reads it, and in between.
+// jumping is a queue whose clock jumps: at connect, when a publisher reads it, and in between. Some of its notifications come twice,
+// or not at all although the answer is good.
 type jumping struct {
 	queue.Queue
 	p *process
@@ -477,4 +478,21 @@ func (q jumping) Now(ctx context.Context) (time.Time, error) {
 		w.tellLocked(fmt.Sprintf("%s: the clock of the queue is off by %v", p.name, p.off))
 	}
 	return t.Add(p.off), err
+}
+
+func (q jumping) Notify(ctx context.Context, types []string) error {
+	p, w := q.p, q.p.w
+	w.mu.Lock()
+	d := newDice(w.seed, p.id, number("notification"), p.counts["notification"])
+	p.counts["notification"]++
+	times := 1
+	if !w.calm {
+		times = pick(d, 0, 1, 1, 2)
+	}
+	w.mu.Unlock()
+	var err error
+	for range times {
+		err = q.Queue.Notify(ctx, types)
+	}
+	return err
 }

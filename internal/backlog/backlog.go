@@ -1,5 +1,5 @@
-// Package backlog samples how much is pending of many types, at a bounded cost for the server and a bounded wait for whoever
-// asks: the server may be away, and nobody who only looks shall hang for that.
+// Package backlog samples the backlogs of many types, at a bounded cost for the server and a bounded wait for the caller: an
+// unreachable server must not block a status request.
 package backlog
 
 import (
@@ -24,17 +24,18 @@ const (
 	parallel     = 4                // questions to the server at a time
 )
 
-// Source is what a Sampler asks.
+// Source is the queue that a Sampler queries.
 type Source interface {
 	queue.Clock
 	Depth(ctx context.Context, typ string, max int) (queue.Depth, error)
 }
 
-// Sampler asks a queue about its types. Its fields are not changed once it is used. Safe for concurrent use.
+// Sampler queries a queue about its types. Do not change its fields after the first use. Safe for concurrent
+// use.
 type Sampler struct {
 	Queue    Source
 	Max      int           // messages counted per type, at most. Defaults to 10,000
-	Every    time.Duration // types are asked about again after this long. Defaults to 5 s
+	Every    time.Duration // interval between two queries about a type. Defaults to 5 s
 	Patience time.Duration // how long Samples waits for answers. Defaults to 1 s
 
 	mu      sync.Mutex
@@ -45,15 +46,15 @@ type Sampler struct {
 	closed  bool
 }
 
-// Sample is the backlog of a type as it was a moment ago.
+// Sample is the recent backlog of a type.
 type Sample struct {
 	queue.Depth
-	Age time.Duration // of the oldest pending message when it was looked at; 0 when there is none
-	At  time.Time     // when that was
+	Age time.Duration // of the oldest pending message at the time of the query; 0 when there is none
+	At  time.Time     // time of the query
 }
 
-// Samples returns what is known about types. One about which the server has not answered lately is missing from the result. It waits
-// for answers for as long as Patience, however many ask and whatever the server does.
+// Samples returns the known samples of types. A type about which the server has not answered recently is missing from the result. It
+// waits for answers for at most Patience, regardless of the number of callers and of the server.
 func (s *Sampler) Samples(ctx context.Context, types []string) map[string]Sample {
 	s.mu.Lock()
 	if s.round == nil && !s.closed && len(types) > 0 && (s.began.IsZero() || time.Since(s.began) >= cmp.Or(s.Every, defaultEvery)) {
@@ -135,7 +136,7 @@ func (s *Sampler) ask(ctx context.Context, types []string) {
 	g.Wait()
 }
 
-// Close ends the round under way and waits for it, for as long as the queue takes to notice. Nothing is asked any more.
+// Close cancels the round in progress and waits until the queue has returned. It starts no more queries.
 func (s *Sampler) Close() {
 	s.mu.Lock()
 	s.closed = true

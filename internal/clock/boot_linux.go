@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Boot reads CLOCK_BOOTTIME, which never jumps and goes on while the machine sleeps. Go's own monotonic clock stands
-// still then (golang/go#24595), and a laptop or VM that was suspended would still believe in its leases.
+// Boot reads CLOCK_BOOTTIME, which never jumps and continues while the machine sleeps. Go's own monotonic clock
+// stops then (golang/go#24595), and a suspended laptop or VM would still trust its leases.
 func Boot() time.Duration { return read(unix.CLOCK_BOOTTIME) }
 
 func read(clock int32) time.Duration {

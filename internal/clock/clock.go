@@ -1,4 +1,4 @@
-// Package clock tells how much time has passed, and what time it is, where wall clocks may be set at any moment.
+// Package clock measures elapsed time and the current time although wall clocks may be set at any moment.
 package clock
 
 import (
@@ -13,7 +13,7 @@ type Watch struct {
 	asleep time.Duration
 }
 
-// inaccuracy is how wrong it may be how long the machine has slept: that takes the reading of two clocks.
+// inaccuracy bounds the error of the measured time that the machine slept: measuring it reads two clocks.
 const inaccuracy = 20 * time.Millisecond
 
 // Start starts a Watch.
@@ -28,11 +28,11 @@ func (w Watch) Elapsed() time.Duration {
 	return elapsed
 }
 
-// How much a Server believes a reading that is ahead.
+// How far a Server trusts a reading that is ahead.
 const (
-	// Tolerance is how far ahead a reading may be to be believed at once.
+	// Tolerance is how far ahead a reading may be to be trusted at once.
 	Tolerance = time.Minute
-	// Patience is how long readings have to be further ahead than that until they are believed.
+	// Patience is how long readings must be further ahead than that before they are trusted.
 	Patience = 10 * time.Minute
 )
 
@@ -44,7 +44,7 @@ type Server struct {
 	ahead  Watch // since when readings have been ahead of agreed; zero: they are not
 }
 
-// reading is a time and what has passed since it was read.
+// reading is a time and the time elapsed since it was read.
 type reading struct {
 	at    time.Time
 	since Watch
@@ -52,7 +52,7 @@ type reading struct {
 
 func (r reading) now() time.Time { return r.at.Add(r.since.Elapsed()) }
 
-// Read notes what the server's clock says now. second is what an independent clock says; zero: there is none.
+// Read records the server's current time. second is the time of an independent clock; zero means none.
 func (s *Server) Read(at, second time.Time) {
 	at, second = at.Round(0), second.Round(0) // wall clocks are compared
 	s.mu.Lock()
@@ -74,14 +74,14 @@ func (s *Server) Read(at, second time.Time) {
 	}
 }
 
-// Now is the last reading, advanced by what has passed since.
+// Now returns the last reading plus the time elapsed since.
 func (s *Server) Now() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.read.now()
 }
 
-// Agreed is the time for what must not happen early: the last reading that was believed, advanced by what has passed since.
+// Agreed returns the time for events that must not happen early: the last trusted reading plus the time elapsed since.
 func (s *Server) Agreed() time.Time {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -11,7 +11,7 @@ import (
 
 var update = flag.Bool("update", false, "write the generated parts of documents")
 
-// Part compares a part of a document with what it should be: everything between the lines "<!-- generated: NAME -->" and "<!-- end: NAME -->".
+// Part compares a part of a document with its expected text: everything between the lines "<!-- generated: NAME -->" and "<!-- end: NAME -->".
 // With -update it writes that part. Tests that write to the same document must not run at the same time.
 func Part(t testing.TB, file, name, want string) {
 	t.Helper()

@@ -1,5 +1,5 @@
-// Package mongoerr tells what to do about errors of the MongoDB driver that are about TLS. The driver wraps them deeply, or
-// hides them behind the end of its search for a server.
+// Package mongoerr returns remedies for errors of the MongoDB driver about TLS. The driver wraps such errors deeply, or
+// hides them behind the timeout of its server selection.
 package mongoerr
 
 import (
@@ -15,7 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
-// TLS returns what a person has to do about err, "" if it is not about TLS.
+// TLS returns the remedy for err, "" if it is not about TLS.
 func TLS(err error) string {
 	var selection topology.ServerSelectionError
 	if errors.As(err, &selection) {

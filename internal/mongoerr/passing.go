@@ -17,7 +17,7 @@ import (
 // ErrNoPrimary is wrapped by errors about a member of a replica set that has no primary now.
 var ErrNoPrimary = errors.New("the replica set has no primary, an election may be under way")
 
-// What a member answers while it starts, stops, or while another one becomes the primary.
+// Answers of a member while it starts or stops, or while another member becomes the primary.
 // https://github.com/mongodb/mongo/blob/master/src/mongo/base/error_codes.yml
 var passingCodes = map[int]string{
 	91:    "the server is shutting down",              // ShutdownInProgress
@@ -31,9 +31,9 @@ var passingCodes = map[int]string{
 	13436: "the server is starting, or is recovering", // NotPrimaryOrSecondary
 }
 
-// Passing tells why there is no usable server, if that passes by itself as a rule: the replica set elects a primary, a server restarts, or
-// nothing answers. reason is "" for everything else: what only a person can correct (TLS, credentials, an unknown host, a server that is no
-// member of the set). heard tells that some machine answered, so the cause is an election or a restart and not silence.
+// Passing returns why there is no usable server, if the cause is usually temporary: the replica set elects a primary, a server restarts, or
+// no server answers. reason is "" for permanent causes, which only a person can correct (TLS, credentials, an unknown host, a server that
+// is not a member of the set). heard reports that some machine answered, so the cause is an election or a restart and not silence.
 func Passing(err error) (reason string, heard bool) {
 	if err == nil || TLS(err) != "" {
 		return "", false

@@ -8,9 +8,9 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// URI tells why the driver refuses a connection string, and tells none of its secrets: the driver
-// quotes what it cannot parse, and that may be a password. It returns "" for one that the driver
-// takes. For mongodb+srv:// it asks the name service.
+// URI returns why the driver refuses a connection string, without its secrets: the driver quotes
+// text that it cannot parse, which may be a password. It returns "" for a string that the driver
+// accepts. For mongodb+srv:// it queries DNS.
 func URI(uri string) string {
 	if options.Client().ApplyURI(uri).Validate() == nil {
 		return ""
@@ -22,7 +22,7 @@ func URI(uri string) string {
 	return "the credentials are malformed; percent-encode special characters in user name, password and the password of a key file (%40 for @, %3A for :, %2F for /, %25 for %)"
 }
 
-// secretOptions can be secret, or need a user. In lower case.
+// secretOptions may be secret, or need a user. In lower case.
 var secretOptions = []string{"authmechanism", "authmechanismproperties", "authsource", "tlscertificatekeyfilepassword", "sslclientcertificatekeypassword",
 	"proxypassword", "proxyusername"}
 

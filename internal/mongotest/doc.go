@@ -1,22 +1,22 @@
-// Package mongotest gives tests a real MongoDB, or a MongoDB-compatible server, without any set-up by whoever runs them.
+// Package mongotest gives tests a real MongoDB, or a MongoDB-compatible server, without manual set-up.
 //
 // # Which server
 //
-// The first of these that can be had:
+// The first available of these:
 //
 //  1. The one that FENCEPOST_TEST_MONGODB_URI names. `go run ./internal/mongotest/withserver -- go test ./...` starts
 //     one server for a whole run and sets it.
 //  2. A container of the image FENCEPOST_TEST_MONGO_IMAGE, started by testcontainers-go; when that is not set, of
 //     mongo:8 as a replica set of one, so that majority acknowledgements are real.
-//  3. Where mongo:8 can be neither found nor pulled, a container of the image that integration/mongo-image/build.sh
+//  3. If mongo:8 can be neither found nor pulled, a container of the image that integration/mongo-image/build.sh
 //     makes from Debian's packages and the Go module proxy (FerretDB in front of PostgreSQL).
-//  4. Where there is no Docker, for root on Debian: the same tree of files in a chroot.
+//  4. Without Docker, as root on Debian: the same file tree in a chroot.
 //
-// Images of step 3 and trees of step 4 are used when they are there. They are *built* (minutes, with apt-get and
-// debootstrap) only when somebody asked for a server in so many words: by withserver, which `make test` uses, or by
+// Existing images of step 3 and trees of step 4 are used. They are *built* (minutes, with apt-get and debootstrap)
+// only on an explicit request for a server: by withserver, which `make test` uses, or by
 // FENCEPOST_TEST_REQUIRE_MONGODB=1. A bare `go test ./...` never installs anything.
 //
-// When no server can be had, tests that need one are skipped after one loud line per process, or fail if
+// When no server is available, tests that need one are skipped after one loud line per process, or fail if
 // FENCEPOST_TEST_REQUIRE_MONGODB=1. `go test` with package patterns shows the output of failed packages only, so the
 // line is certain to be seen from withserver and with -v.
 //
@@ -31,8 +31,8 @@
 // # What is cleaned up, and by whom
 //
 // Databases and private servers end with their test. The shared server has no such moment, as packages need not have a
-// TestMain. So each server has a small guard process (see guard) that waits for the end of the test process, however it
-// comes, and removes the server then. Servers whose guard did not live either are removed by the next process that
-// starts one: every container is labelled with its owner (see owner) and goes only when that owner is surely gone.
+// TestMain. So each server has a small guard process (see guard) that waits for the end of the test process, whatever
+// ends it, and then removes the server. If the guard died, too, the next process that starts a server removes the old
+// one: every container is labelled with its owner (see owner) and is removed only when that owner is certainly gone.
 // Containers without that label are never touched.
 package mongotest

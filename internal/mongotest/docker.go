@@ -37,8 +37,8 @@ type docker struct {
 }
 
 // Docker returns the client of a Docker daemon, for tests of images and containers, and the labels of everything such a test
-// makes: what a dead test process left behind is removed by the next one that asks. It skips the test, after a loud line, if there
-// is no daemon, and for no other reason. Containers reach the servers of this package in the network "host".
+// creates: the next caller removes what a dead test process left behind. It skips the test, after a loud line, only if there is no
+// daemon. Containers reach the servers of this package in the network "host".
 func Docker(t testing.TB) (api client.APIClient, labels map[string]string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(context.Background(), startTimeout)
@@ -54,7 +54,7 @@ func Docker(t testing.TB) (api client.APIClient, labels map[string]string) {
 	return d.api, map[string]string{ownerLabel: owner()}
 }
 
-// DockerClient is [Docker] for programs that are no tests. The caller closes the client.
+// DockerClient is [Docker] for programs that are not tests. The caller closes the client.
 func DockerClient(ctx context.Context) (api client.APIClient, labels map[string]string, err error) {
 	d, err := newDocker(ctx)
 	if err != nil {

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// guard is a process that removes a server when this process has ended, be it by SIGKILL.
+// guard is a process that removes a server when this process has ended, even by SIGKILL.
 //
 // It reads from a pipe whose other end only this process holds. The kernel closes that end when the process is gone,
 // the read returns, and the guard acts. No polling, no network, no image to pull.

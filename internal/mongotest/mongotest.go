@@ -21,11 +21,12 @@ import (
 const (
 	// EnvURI names a running server to use.
 	EnvURI = "FENCEPOST_TEST_MONGODB_URI"
-	// EnvImage names the image for containers. Without a fall-back: who names an image wants that one.
+	// EnvImage names the image for containers. There is no fallback: a named image is used or the
+	// start fails.
 	EnvImage = "FENCEPOST_TEST_MONGO_IMAGE"
-	// EnvRequire set to 1 makes "no server can be had" a failure instead of a skip, and allows building one.
+	// EnvRequire set to 1 makes a missing server a failure instead of a skip, and allows building one.
 	EnvRequire = "FENCEPOST_TEST_REQUIRE_MONGODB"
-	// EnvUnavailable is how withserver, having said so already, tells its child that no server can be had.
+	// EnvUnavailable is how withserver, after reporting it, tells its child that no server is available.
 	EnvUnavailable = "FENCEPOST_TEST_MONGODB_UNAVAILABLE"
 )
 
@@ -37,8 +38,8 @@ const (
 )
 
 // URI returns the URI of a server shared by all tests of this process, without a database in its path. Tests that
-// need the server to themselves take [NewServer], tests that need only their data apart [Database] or [Fresh].
-// It skips or fails the test if no server can be had.
+// need the server to themselves take [NewServer], tests that need only their data apart [Database] or [Fresh]. It
+// skips or fails the test if no server is available.
 func URI(t testing.TB) string {
 	t.Helper()
 	uri, err := shared()

@@ -16,7 +16,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// Secure says what a server of [NewSecure] demands of its clients.
+// Secure says what a server of [NewSecure] requires of its clients.
 type Secure struct {
 	User, Password string // SCRAM; letters, digits and '-' only
 	Cert, Key, CA  []byte // PEM: its own certificate and key, and who signs its clients' certificates
@@ -36,8 +36,8 @@ exec bash /tmp/entrypoint.sh
 `
 
 // NewSecure starts a server for this test alone that wants TLS, a client certificate and a password, and returns its host:port. The
-// certificate has to be good for 127.0.0.1. uri returns the URI by which it can be used, once it is ready. It takes the image of
-// integration/mongo-image in a Docker daemon on this machine; without, the test is skipped after a loud line.
+// certificate has to be good for 127.0.0.1. uri returns the URI by which it can be used, once it is ready. It needs the image of
+// integration/mongo-image in a Docker daemon on this machine; without it, the test is skipped after a loud line.
 func NewSecure(t testing.TB, s Secure, uri func(addr string) string) (addr string) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), startTimeout)

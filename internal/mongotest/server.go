@@ -21,7 +21,7 @@ type Options struct {
 	// Build allows to build the image or the tree with integration/mongo-image/build.sh when there is nothing else:
 	// minutes, as root, installing debootstrap with apt-get if need be. Defaults to false.
 	Build bool
-	// Log is told what takes long. Defaults to nobody.
+	// Log receives a line for every slow step. Defaults to none.
 	Log io.Writer
 }
 
@@ -39,11 +39,12 @@ func (o Options) logf(format string, args ...any) {
 }
 
 // ErrNone says that this machine has no server to start, no image of one, and no way to get either. That is a reason
-// to skip tests. A server that exists and does not start is not: tests that nobody misses protect nobody.
+// to skip tests. A server that exists and does not start is not: a silently skipped test protects nothing.
 var ErrNone = errors.New("no server for this machine")
 
-// Server is a server of one's own, to do harm to. Its address stays the same over Kill and Start. Its methods may be
-// called from several goroutines; each returns when what it says is so, or with an error by the end of its context.
+// Server is a private server to inject faults into. Its address stays the same over Kill and Start. Its methods may
+// be called from several goroutines; each returns when its effect is complete, or with an error by the end of its
+// context.
 //
 //	         Pause              Kill
 //	paused <------- running ----------> down
@@ -81,7 +82,7 @@ type engine interface {
 }
 
 // NewServer starts a server for this test alone and removes it when the test ends. It skips or fails the test if that
-// is not possible. [EnvURI] does not matter here: nobody's server is harmed.
+// is not possible. It ignores [EnvURI], so it never harms another server.
 func NewServer(t testing.TB) *Server {
 	t.Helper()
 	s, err := startForTests()
@@ -99,8 +100,8 @@ func NewServer(t testing.TB) *Server {
 }
 
 // Start starts a server; [NewServer] is the form for tests. The caller must call Terminate; should its process die
-// before, a guard does it. The error is [ErrNone] if this machine has nothing to start; any other means that there was
-// something and it did not work.
+// before, a guard does it. The error is [ErrNone] if this machine has nothing to start; any other error means that a
+// start failed.
 func Start(ctx context.Context, o Options) (*Server, error) {
 	docker, dockerErr := newDocker(ctx)
 	if dockerErr == nil {
@@ -149,7 +150,7 @@ func (s *Server) Pause(ctx context.Context) error {
 	return s.wrap("pause", err)
 }
 
-// Unpause lets a paused server go on. What clients sent meanwhile is carried out now.
+// Unpause resumes a paused server. It executes now what clients sent meanwhile.
 func (s *Server) Unpause(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()

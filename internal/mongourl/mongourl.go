@@ -1,5 +1,5 @@
-// Package mongourl turns the URL of a MongoDB database into what the driver needs. Its errors tell
-// no secrets.
+// Package mongourl turns the URL of a MongoDB database into the driver's options. Its errors
+// contain no secrets.
 package mongourl
 
 import (
@@ -19,7 +19,7 @@ import (
 const DefaultDatabase = "fencepost"
 
 // Parse turns a connection string into client options and the database to use. Errors begin with
-// the URL, without secrets, and say what is wrong with it.
+// the URL, without secrets, and name the problem.
 func Parse(uri string) (*options.ClientOptions, string, error) {
 	scheme, _, ok := strings.Cut(uri, "://")
 	if !ok || (scheme != "mongodb" && scheme != "mongodb+srv") {
@@ -48,8 +48,8 @@ func Parse(uri string) (*options.ClientOptions, string, error) {
 	return co, database, nil
 }
 
-// fileOptions are those that name files, in lower case. The driver reads them without a bound, and
-// each client reads them again.
+// fileOptions are the options that name files, in lower case. The driver reads these files without
+// a size limit, and each client reads them again.
 var fileOptions = []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile", "tlscertificatefile",
 	"tlsprivatekeyfile"}
 

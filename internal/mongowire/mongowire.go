@@ -1,5 +1,5 @@
-// Package mongowire reads MongoDB's wire protocol, as far as has to be known by who stands between a client and a server, or in a
-// server's place: https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
+// Package mongowire reads MongoDB's wire protocol, as far as a proxy or a fake server needs it:
+// https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
 package mongowire
 
 import (

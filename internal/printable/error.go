@@ -6,7 +6,7 @@ import (
 	"strings"
 )
 
-// Error returns the text of an error. Errors that errors.Join has put together, at any depth, are on lines of their own.
+// Error returns the text of an error. Errors joined by errors.Join, at any depth, are on separate lines.
 func Error(err error) string {
 	text, parts := err.Error(), wrapped(err)
 	if joined(text, parts) {

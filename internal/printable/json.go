@@ -9,7 +9,8 @@ import (
 	"unicode/utf8"
 )
 
-// EncodeJSON prints v as JSON and a newline. Its strings have what is not printable as \u escapes, so it is the same value.
+// EncodeJSON prints v as JSON and a newline. Unprintable characters in its strings become \u escapes, so the value is the
+// same.
 func EncodeJSON(w io.Writer, v any, indent string) error {
 	marshal := json.Marshal
 	if indent != "" {
@@ -23,7 +24,7 @@ func EncodeJSON(w io.Writer, v any, indent string) error {
 	return err
 }
 
-// JSONWriter makes JSON printable that has its control characters below U+0020 escaped already, as all that encodes JSON does. Each Write has
+// JSONWriter makes JSON printable whose control characters below U+0020 are already escaped, as every JSON encoder does. Each Write must have
 // whole characters: it is for logs, whose lines are written at once.
 func JSONWriter(w io.Writer) io.Writer { return jsonWriter{w} }
 

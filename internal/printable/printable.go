@@ -1,10 +1,10 @@
-// Package printable makes what others have written safe to print. Names, reasons, hosts, headers, payloads, names of files and errors come
-// from whoever may write to the database, to a file or to the network. A terminal obeys some of their characters, and a line feed among
-// them makes a line that looks like ours.
+// Package printable makes untrusted text safe to print. Names, reasons, hosts, headers, payloads, names of files and errors come from
+// anyone who may write to the database, to a file or to the network. A terminal executes some of their characters, and a line feed in them
+// forges a line of output.
 //
-// It is used where the programs print, not where errors and values are made: their texts are escaped at the edge, all of them, so none
-// can be forgotten. [Fprintf] prints lines, a [Table] prints cells, [Error] is for errors, and [EncodeJSON] and [JSONWriter] are for JSON.
-// What is printable stays as it is, in any language.
+// The programs use it where they print, not where they create errors and values: all texts are escaped at the edge, so none can be
+// forgotten. [Fprintf] prints lines, a [Table] prints cells, [Error] is for errors, and [EncodeJSON] and [JSONWriter] are for JSON.
+// Printable text in any language stays unchanged.
 package printable
 
 import (
@@ -25,10 +25,10 @@ const (
 	zeroWidthJoiner    = '\u200d'
 )
 
-// Text returns s with everything in it escaped that is not printable, as in a Go string: \n, \x1b, \u202e, and \xff for a byte that is not
-// UTF-8. Not printable are control characters, line and paragraph separators, characters that show nothing or change the direction of
-// others, combining marks without a character or more than 8 on one, and code points that are not assigned. The joiners U+200C and U+200D
-// stay between characters of scripts that use them, and of emoji. A backslash stays as it is.
+// Text returns s with its unprintable characters escaped, as in a Go string: \n, \x1b, \u202e, and \xff for a byte that is not UTF-8. Not
+// printable are control characters, line and paragraph separators, characters that show nothing or change the direction of others,
+// combining marks without a character or more than 8 on one, and code points that are not assigned. The joiners U+200C and U+200D stay
+// between characters of scripts that use them, and of emoji. A backslash stays unchanged.
 func Text(s string) string {
 	return escape(s, func(b []byte, r rune, raw string) []byte {
 		if r == utf8.RuneError {
@@ -39,7 +39,7 @@ func Text(s string) string {
 	})
 }
 
-// Short is Text of the first line of s, and of at most 100 characters of it. It tells when that is not all.
+// Short is Text of the first line of s, and of at most 100 characters of it. It marks a text that it cut.
 func Short(s string) string {
 	s, _, cut := strings.Cut(strings.TrimSpace(s), "\n")
 	n := 0
@@ -58,7 +58,7 @@ func Short(s string) string {
 // Safe is text that is printable already.
 type Safe string
 
-// Lines is Text of a text whose lines stay lines. Each but the first is indented, so that it cannot be taken for one of ours.
+// Lines is Text that keeps line feeds. It indents each line but the first, so that none looks like a line of the program.
 func Lines(s, indent string) Safe {
 	lines := strings.Split(s, "\n")
 	for i, line := range lines {
@@ -106,8 +106,8 @@ func escape(s string, hidden func(b []byte, r rune, raw string) []byte) string {
 // joins tells whether a joiner beside r can mean something: in Arabic and all scripts behind it, and in emoji.
 func joins(r rune) bool { return r >= '\u0600' && r != utf8.RuneError && unicode.IsGraphic(r) }
 
-// Fprintf is fmt.Fprintf, but what stands in the place of each verb is made printable. The format is ours and printed as it is, and so is
-// an argument that is [Safe].
+// Fprintf is fmt.Fprintf, but it makes the value of each verb printable. It prints the format, which is trusted, and arguments of type
+// [Safe] unchanged.
 func Fprintf(w io.Writer, format string, args ...any) (int, error) {
 	if false {
 		_ = fmt.Sprintf(format, args...) // so that go vet compares format and arguments
@@ -132,16 +132,16 @@ func (a argument) Format(f fmt.State, verb rune) {
 	io.WriteString(f, text)
 }
 
-// Table prints rows whose columns are aligned. Whatever a cell is made of, it stays on its line and in its column.
+// Table prints rows with aligned columns. Every cell, whatever its text, stays on its line and in its column.
 type Table struct {
 	w     *tabwriter.Writer
 	whole bool
 }
 
-// NewTable begins a table of which each cell is [Short].
+// NewTable returns a table that makes each cell [Short].
 func NewTable(w io.Writer, heads ...any) *Table { return newTable(w, false, heads) }
 
-// NewWholeTable begins a table of which no cell is shortened.
+// NewWholeTable returns a table that shortens no cell.
 func NewWholeTable(w io.Writer, heads ...any) *Table { return newTable(w, true, heads) }
 
 func newTable(w io.Writer, whole bool, heads []any) *Table {
@@ -167,5 +167,5 @@ func (t *Table) Row(cells ...any) {
 	io.WriteString(t.w, strings.Join(texts, "\t")+"\n")
 }
 
-// Flush prints the rows, and returns the first error of printing any.
+// Flush prints the rows, and returns the first error.
 func (t *Table) Flush() error { return t.w.Flush() }

@@ -1,4 +1,4 @@
-// Package redact keeps credentials out of what people and machines get to read: logs, errors, status pages.
+// Package redact keeps credentials out of logs, errors and status pages.
 package redact
 
 import (
@@ -8,9 +8,9 @@ import (
 	"strings"
 )
 
-// URL returns a backend's URL without user, password and options. It cuts by hand, because MongoDB's lists of hosts are no proper
-// URLs and because what is to be redacted may be malformed: a password may contain anything if it is not encoded as
-// it should be, so what counts is the last '@'.
+// URL returns a backend's URL without user, password and options. It does not use a URL parser, because MongoDB's host lists are
+// not valid URLs and because the input may be malformed: a password that is not encoded may contain anything, so the last '@'
+// counts.
 func URL(raw string) string {
 	scheme, rest := split(raw)
 	if scheme == "sqlite://" && !MistakenPath(rest) {
@@ -33,20 +33,20 @@ func split(raw string) (scheme, rest string) {
 	return scheme + "://", rest
 }
 
-// MistakenPath tells whether what follows sqlite:// is the user, the password and the host of another kind of URL. A file of such a name is
-// written as ./name.
+// MistakenPath reports whether the text after sqlite:// is the user, password and host of another kind of URL. Write a file of such a name
+// as ./name.
 func MistakenPath(path string) bool {
 	user, rest, ok := strings.Cut(path, ":")
 	return ok && !strings.Contains(user, "/") && strings.Contains(rest, "@")
 }
 
-// Userinfo returns user and password of a URL as they are written there, "" if there are none.
+// Userinfo returns user and password of a URL as written there, "" if there are none.
 func Userinfo(raw string) string {
 	_, rest := split(raw)
 	return rest[:max(strings.LastIndexByte(rest, '@'), 0)]
 }
 
-// Password returns text without the password of a URL, as it is written there and decoded.
+// Password returns text without the password of a URL, both as written there and decoded.
 func Password(text, raw string) string {
 	_, password, ok := strings.Cut(Userinfo(raw), ":")
 	if !ok || password == "" {
@@ -59,7 +59,7 @@ func Password(text, raw string) string {
 	return text
 }
 
-// HasSecret tells whether a URL has a password or a secret option.
+// HasSecret reports whether a URL has a password or a secret option.
 func HasSecret(raw string) bool { return Password(raw, raw) != raw || secretOption.MatchString(raw) }
 
 // userinfo is what stands before the last '@' of a word with "://", or with one slash by mistake, and secretOption an option of a MongoDB URL that nobody
@@ -69,8 +69,8 @@ var (
 	secretOption = regexp.MustCompile(`(?i)\b((?:tlsCertificateKeyFile|sslClientCertificateKey|proxy)Password|authMechanismProperties)=[^\s"'&<>]*`)
 )
 
-// Text returns text without the credentials of any URL in it. It is the last line of defence, for texts that others have put
-// together, such as an argument that was a URL by mistake.
+// Text returns text without the credentials of any URL in it. It is the last line of defence, for texts from other sources,
+// such as an argument that was a URL by mistake.
 func Text(text string) string {
 	if strings.Contains(text, ":/") {
 		text = userinfo.ReplaceAllString(text, "://***@")
@@ -81,7 +81,7 @@ func Text(text string) string {
 	return text
 }
 
-// Writer applies Text to all that is written, each Write by itself: for logs, whose lines are written at once.
+// Writer applies Text to everything written, each Write by itself: for logs, whose lines are written at once.
 func Writer(w io.Writer) io.Writer { return writer{w} }
 
 type writer struct{ w io.Writer }

@@ -13,11 +13,12 @@ import (
 
 // The errors that need a person. Use errors.Is; the message around them names the file and the remedy.
 var (
-	// ErrBusy means that the write lock was not had before the context ended: nothing was changed.
+	// ErrBusy means that the context ended before the handle got the write lock: nothing was
+	// changed.
 	ErrBusy = errors.New("embedded database is busy")
 	// ErrClosed means that the handle was closed.
 	ErrClosed = errors.New("embedded database is closed")
-	// ErrNotDatabase means that the file is something else than a SQLite database, or encrypted.
+	// ErrNotDatabase means that the file is not a SQLite database, or is encrypted.
 	ErrNotDatabase = errors.New("not a database")
 	// ErrForeign means that the file is another program's SQLite database.
 	ErrForeign = errors.New("not a Fencepost database")
@@ -31,11 +32,11 @@ var (
 	ErrDiskFull = errors.New("disk is full")
 	// ErrCorrupt means that SQLite found the file damaged.
 	ErrCorrupt = errors.New("database is damaged")
-	// ErrReplaced means that the database, or its -wal or -shm file, was removed or replaced while it was open. It is for good: every later
-	// call of the handle fails with it, and the process should end: only a new one is sure to see the new files. What a transaction that ends
-	// with it has committed is in the old file, which may have no name.
+	// ErrReplaced means that the database, or its -wal or -shm file, was removed or replaced while it was open. It is permanent: every later
+	// call of the handle fails with it, and the process should end, as only a new process is sure to see the new files. The commits of a
+	// transaction that ends with it are in the old file, which may have no name.
 	ErrReplaced = errors.New("database file was removed or replaced under this program")
-	// ErrUnsafeFileSystem means that the file system cannot keep the promises that several processes rely on.
+	// ErrUnsafeFileSystem means that the file system lacks the guarantees that several processes rely on.
 	ErrUnsafeFileSystem = errors.New("unsafe file system")
 )
 
@@ -59,7 +60,8 @@ func isBusy(err error) bool {
 	return false
 }
 
-// IsRefusal tells whether the database refused the rows of one statement, by a constraint or a trigger. The transaction goes on without it.
+// IsRefusal reports whether the database refused the rows of one statement, by a constraint or a trigger. The transaction continues without
+// that statement.
 func IsRefusal(err error) bool { return code(err)&0xff == sqlite3.SQLITE_CONSTRAINT }
 
 // describe adds the file and the remedy to an error of SQLite. Errors of the caller's function pass unchanged.

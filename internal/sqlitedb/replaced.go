@@ -15,10 +15,11 @@ import (
 // The log and the shared memory count as well: programs that have different ones exclude each other no more. SQLite itself makes and
 // removes them, but never while anybody has the database open in WAL mode.
 
-// lookEvery is how often reads, and writes that are not synced, look at the names.
+// lookEvery is how often reads, and unsynced writes, check the names.
 const lookEvery = time.Second
 
-// found are the database, its log and its shared memory, as their names were found; nil: there is no such file.
+// found are the files that the names of the database, its log and its shared memory led to; nil means no such
+// file.
 type found [3]os.FileInfo
 
 // names returns the names of the files. SQLite puts the companions beside the file that a link leads to.

@@ -1,19 +1,19 @@
 // Package sqlitedb opens the embedded database file that several worker and producer processes of one machine share.
 //
 // SQLite runs in WAL mode: readers never wait for a writer, writers exclude each other. The package adds what many
-// processes on one file need and SQLite leaves to its caller:
+// processes on one file need and SQLite does not provide:
 //
 //   - Every write transaction starts with BEGIN IMMEDIATE, so it either owns the write lock before its first statement
 //     or has changed nothing. No transaction of this package can fail with "database is locked" half way.
 //   - SQLite's own busy handler is off: it sleeps where no context can reach it. A handle that finds the lock taken
-//     tries again with jitter until its context ends, and then returns within milliseconds (see [ErrBusy]).
-//   - Writers of one handle queue up in the process and only one of them contends with the other processes.
-//   - A handle that writes back to back leaves the lock alone for a moment now and then, more often when it has company,
-//     so that it cannot starve other processes (see courtesy).
+//     retries with jitter until its context ends, and then returns within milliseconds (see [ErrBusy]).
+//   - Writers of one handle queue in the process, and only one of them competes with the other processes.
+//   - A handle that writes back to back pauses now and then without the lock, more often when other processes wait, so
+//     that it cannot starve them (see courtesy).
 //
 // Durability: [DB.Write] returns after the write-ahead log is synced (synchronous=FULL). [DB.WriteRelaxed] skips the
 // sync (synchronous=NORMAL): atomic and visible at once to every process, kept over a crash of the process, but a power
-// failure may undo it, together with every other unsynced commit behind the last synced one. A later Write makes it
+// failure may undo it, together with every other unsynced commit after the last synced one. A later Write makes it
 // durable as well.
 //
 // The file must be on a local file system: WAL needs shared memory between its users.
@@ -68,7 +68,7 @@ const (
 	walLimit = 64 << 20
 )
 
-// Options configures [Open]. The zero value is ready to use.
+// Options configure [Open]. The zero value is ready to use.
 type Options struct {
 	// Readers is the number of read transactions that may run at the same time in this handle. Defaults to 4.
 	Readers int
@@ -97,7 +97,8 @@ type DB struct {
 	replaced error     // they stand for other files
 }
 
-// writer is the right to write: whoever took it out of DB.writer may contend for the file's lock.
+// writer is the right to write: the goroutine that took it out of DB.writer may compete for the
+// file's lock.
 type writer struct {
 	full, relaxed *conn
 	since         time.Time // start of the current run of back-to-back writes
@@ -106,8 +107,8 @@ type writer struct {
 }
 
 // Open opens the file at path, creating it (mode 0640) and its directory (mode 0750) when they are missing. It waits
-// until ctx ends for other processes that hold the file. The error wraps one of the sentinels of this package where a
-// person has to act, and says what to do.
+// until ctx ends for other processes that hold the file. If a person must act, the error wraps one of the sentinels
+// of this package and says what to do.
 func Open(ctx context.Context, path string, o Options) (*DB, error) {
 	abs, err := locate(path)
 	if err != nil {
@@ -171,7 +172,7 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 // Path is the absolute path of the file.
 func (db *DB) Path() string { return db.path }
 
-// BusyRetries counts the tries that found the file locked by another process since Open.
+// BusyRetries counts the attempts since Open that found the file locked by another process.
 func (db *DB) BusyRetries() int64 { return db.busy.Load() }
 
 // locate checks path and makes it absolute.
@@ -361,7 +362,7 @@ func (id identity) check() error {
 }
 
 // Close waits for the transactions in progress and closes the file. Callers that still wait for the lock get
-// [ErrClosed]. Closing twice is no error.
+// [ErrClosed]. Closing twice is not an error.
 func (db *DB) Close() error {
 	var err error
 	db.once.Do(func() {

@@ -11,8 +11,9 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Tx is a running transaction. It is valid during the function it was handed to and not safe for concurrent use.
-// Statements are prepared once per connection and kept, keyed by their text: use parameters, not text, for values.
+// Tx is a running transaction. It is valid only during the function that receives it, and not safe for concurrent
+// use. Statements are prepared once per connection and kept, keyed by their text: use parameters, not text, for
+// values.
 type Tx struct {
 	ctx  context.Context
 	c    *conn
@@ -63,7 +64,7 @@ func (tx *Tx) Get(dest []any, query string, args ...any) (found bool, err error)
 func (tx *Tx) Context() context.Context { return tx.ctx }
 
 // Migrate runs idempotent definitions (CREATE TABLE IF NOT EXISTS …) in one transaction. Every package of the product
-// creates its own tables so.
+// creates its own tables this way.
 func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
 	return db.Write(ctx, func(tx *Tx) error {
 		for _, q := range ddl {
@@ -79,9 +80,9 @@ func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
 // Write runs fn in a write transaction and commits it durably; an error of fn rolls back and is returned. fn runs
 // at most once, with the file's write lock held, so it must not wait for anything but the database.
 //
-// When ctx ends first, the error wraps ctx's error; if it also wraps [ErrBusy], fn did not run. Once fn has returned nil
-// the commit is carried through whatever ctx does. An error of the commit itself leaves the outcome unknown until the
-// data is read again, which is the only unclear case.
+// When ctx ends first, the error wraps ctx's error; if it also wraps [ErrBusy], fn did not run. Once fn has returned
+// nil, the commit continues even if ctx ends. An error of the commit itself leaves the outcome unknown until the data is
+// read again, which is the only unclear case.
 func (db *DB) Write(ctx context.Context, fn func(*Tx) error) error {
 	w, err := db.takeWriter(ctx)
 	if err != nil {

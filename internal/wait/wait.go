@@ -1,7 +1,8 @@
-// Package wait has the pauses between one try and the next: how long they are, and what ends them early.
+// Package wait has the pauses between two attempts: their length, and what ends them early.
 //
-// There are two rules for their length. [Backoff] is for one who tries again after a failure: pauses double up to a bound. [Decorrelated]
-// is for many who compete for the same thing: pauses are drawn so that those who began together drift apart.
+// There are two rules for their length. [Backoff] is for one caller that retries after a failure: pauses double up to a bound.
+// [Decorrelated] is for many callers that compete for the same resource: pauses are random, so that callers that began together drift
+// apart.
 package wait
 
 import (
@@ -10,7 +11,7 @@ import (
 	"time"
 )
 
-// For waits for d. The error is that of ctx, if ctx ended before.
+// For waits for d. It returns ctx's error if ctx ends first.
 func For(ctx context.Context, d time.Duration) error {
 	if !Unless(ctx.Done(), d) {
 		return ctx.Err()
@@ -41,21 +42,22 @@ func (b *Backoff) grow() time.Duration {
 	return b.bound
 }
 
-// Next returns a pause of at least half the bound: for one who waits alone, and keeps a pace.
+// Next returns a pause of at least half the bound: for a caller that waits alone and keeps a pace.
 func (b *Backoff) Next() time.Duration { return AtLeastHalf(b.grow()) }
 
-// Spread returns a pause from nothing to the bound: many that failed together do not try again together.
+// Spread returns a pause from zero to the bound, so that callers that failed together do not retry
+// together.
 func (b *Backoff) Spread() time.Duration { return rand.N(b.grow() + 1) }
 
-// Reset begins again at Min.
+// Reset restarts at Min.
 func (b *Backoff) Reset() { b.bound = 0 }
 
 // AtLeastHalf draws a pause from d/2 to d.
 func AtLeastHalf(d time.Duration) time.Duration { return d/2 + rand.N(d/2+1) }
 
-// Decorrelated yields pauses of decorrelated jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): each one
-// is uniform between Min and three times the one before, and at most Max. Max counts as Min plus a millisecond if it is less. It is not
-// safe for concurrent use.
+// Decorrelated yields pauses of decorrelated jitter (Marc Brooker, "Exponential Backoff And Jitter", AWS Architecture Blog, 2015): each
+// pause is uniform between Min and three times the previous one, and at most Max. Max counts as Min plus a millisecond if it is less. It is
+// not safe for concurrent use.
 type Decorrelated struct {
 	Min, Max time.Duration
 	last     time.Duration
@@ -68,5 +70,5 @@ func (j *Decorrelated) Next() time.Duration {
 	return j.last
 }
 
-// Reset begins again at Min.
+// Reset restarts at Min.
 func (j *Decorrelated) Reset() { j.last = 0 }

@@ -25,7 +25,8 @@
 //
 // types holds {_id: "<type>", drain_paused?, publish_paused?, max_backlog?, why?, changed?} per
 // registered type, files holds {_id: "<type>", file_id, epoch, durable_index}, marks {_id:
-// "<type>", mark}, workers one document per running worker.
+// "<type>", mark}, workers one document per running worker, notifications {_id: "0" to "7", n, t:
+// [types]}, see Notify.
 //
 // Only find, insert, update, delete, count and hello are used, with classic operators, except where
 // a program asks for a transaction: standalone servers, replica sets, sharded clusters (shard key

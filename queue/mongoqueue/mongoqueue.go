@@ -65,14 +65,17 @@ type Queue struct {
 	connectFor time.Duration
 	direct     bool // connected to one member, whatever it is
 
+	notifications *mongo.Collection // w:1
+
 	clock clock.Server
 
 	mu     sync.Mutex
 	closed bool
 	size   map[string]int64 // per type, recent mean payload, see Fetch
 
-	registered map[string]bool // types, by Promote and in transactions
-	forgot     time.Time       // when old notes were removed
+	registered  map[string]bool // types, by Promote and in transactions
+	gotMessages map[string]bool // from Promote, which has not said so yet
+	forgot      time.Time       // when old notes were removed
 
 	seed     maphash.Seed
 	kept     map[uint64]time.Time // hashes of keys of delayed messages that stay where they are → when that was seen
@@ -160,10 +163,13 @@ func newQueue(client *mongo.Client, database string) *Queue {
 		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
 		size:      map[string]int64{},
 
-		registered: map[string]bool{},
-		seed:       maphash.MakeSeed(),
-		kept:       map[uint64]time.Time{},
-		scans:      map[string]scan{},
+		notifications: db.Collection("notifications", options.Collection().SetWriteConcern(writeconcern.W1())),
+
+		registered:  map[string]bool{},
+		gotMessages: map[string]bool{},
+		seed:        maphash.MakeSeed(),
+		kept:        map[uint64]time.Time{},
+		scans:       map[string]scan{},
 	}
 	q.promoter = &promoter{store: planned{q}}
 	return q

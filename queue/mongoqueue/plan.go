@@ -231,6 +231,9 @@ func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) 
 	if stored, _, refused := refusedDocument(err); err != nil && (!refused || stored == 0) {
 		return err
 	}
+	q.mu.Lock()
+	q.gotMessages[typ] = true
+	q.mu.Unlock()
 	q.registerOnce(ctx, typ)
 	return err
 }

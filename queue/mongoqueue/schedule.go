@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"hash/maphash"
+	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -107,6 +108,10 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (queue.Promotion
 		if p.Messages, p.DeadLetters, err = q.promoter.promote(ctx, limit); err != nil {
 			return queue.Promotion{}, q.explain(ctx, "promote delayed messages", err)
 		}
+		q.mu.Lock()
+		p.Types = slices.Collect(maps.Keys(q.gotMessages))
+		clear(q.gotMessages)
+		q.mu.Unlock()
 		next, _, err = q.NextDue(ctx)
 		p.Now = q.clock.Agreed()
 	}

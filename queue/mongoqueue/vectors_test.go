@@ -15,6 +15,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
 // vectors are those of docs/protocol.md, which the tests of clients in other languages read as well.
@@ -41,6 +42,12 @@ type vectors struct {
 		NotPermitted []int `json:"not_permitted"`
 		Unsupported  []int
 		Unclear      []int
+	}
+	Notifications struct {
+		Documents []string
+		Kept      int
+		Types     []string
+		Update    json.RawMessage
 	}
 	Limits map[string]int
 }
@@ -125,6 +132,28 @@ func TestProtocolVectors(t *testing.T) {
 	}
 	checkVectorSettings(t, &v)
 	checkVectorRules(t, &v)
+	checkVectorNotifications(t, &v)
+}
+
+func checkVectorNotifications(t *testing.T, v *vectors) {
+	t.Helper()
+	n := v.Notifications
+	var want bson.D
+	if err := bson.UnmarshalExtJSON(n.Update, false, &want); err != nil {
+		t.Fatal(err)
+	}
+	got, err := bson.MarshalExtJSON(notification(n.Types), false, false)
+	if again, _ := bson.MarshalExtJSON(want, false, false); err != nil || !bytes.Equal(got, again) {
+		t.Errorf("the update is %s, want %s; %v", got, again, err)
+	}
+	if len(n.Documents) != notificationLogs || n.Kept != queuedriver.KeptNotifications {
+		t.Errorf("%d documents keep %d, want %d and %d", notificationLogs, queuedriver.KeptNotifications, len(n.Documents), n.Kept)
+	}
+	for i, log := range n.Documents {
+		if log != strconv.Itoa(i) {
+			t.Errorf("document %d has the _id %q", i, log)
+		}
+	}
 }
 
 func checkVectorSettings(t *testing.T, v *vectors) {

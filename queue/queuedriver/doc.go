@@ -13,6 +13,7 @@
 //     removal and loses what was raised.
 //   - MoveToDeadLetters stores before it removes.
 //   - Promote gives each due message one new ID, from one [Sequence] per type that is stored as durably as the messages are and changes in the same step.
+//   - Notify may lose what it is told. [ReadNotifications] does what Notifications has to do once the logs are read.
 //
 // Every method begins with the Check function of its name, where there is one. So all backends
 // refuse the same things with the same words, and store texts in the same form. What is read is

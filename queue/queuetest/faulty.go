@@ -42,6 +42,9 @@ const (
 	OpLeave             Op = "leave"
 	OpForeignKeys       Op = "foreign"
 	OpRemoveForeignKeys Op = "removeForeign"
+	OpNotify            Op = "notify"
+	OpNotifications     Op = "notifications"
+	OpPendingTypes      Op = "pendingTypes"
 )
 
 // Kind is a way in which an operation goes wrong.
@@ -363,4 +366,20 @@ func (f *Faulty) RemoveForeignKeys(ctx context.Context, typ string, keys []strin
 func (f *Faulty) Leave(ctx context.Context, id string) error {
 	_, err := disturb(ctx, f, OpLeave, "", 1, func(int) (struct{}, error) { return struct{}{}, f.Queue.Leave(ctx, id) })
 	return err
+}
+
+// Notify implements queue.Queue.
+func (f *Faulty) Notify(ctx context.Context, types []string) error {
+	_, err := disturb(ctx, f, OpNotify, "", len(types), func(int) (struct{}, error) { return struct{}{}, f.Queue.Notify(ctx, types) })
+	return err
+}
+
+// Notifications implements queue.Queue.
+func (f *Faulty) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
+	return disturb(ctx, f, OpNotifications, "", 1, func(int) (queue.Notifications, error) { return f.Queue.Notifications(ctx, since) })
+}
+
+// PendingTypes implements queue.Queue.
+func (f *Faulty) PendingTypes(ctx context.Context) ([]string, error) {
+	return disturb(ctx, f, OpPendingTypes, "", 1, func(int) ([]string, error) { return f.Queue.PendingTypes(ctx) })
 }

@@ -31,6 +31,7 @@ type Memory struct {
 	members  map[string]queue.Member // by ID
 	foreign  map[string][]string     // foreign keys per type, sorted
 	delays   delays
+	notified notifications
 }
 
 var _ queue.Queue = (*Memory)(nil)
@@ -48,7 +49,8 @@ func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	c := &Memory{types: maps.Clone(m.types), files: maps.Clone(m.files), msgs: lists(m.msgs), dead: lists(m.dead), marks: maps.Clone(m.marks),
-		settings: maps.Clone(m.settings), members: maps.Clone(m.members), foreign: lists(m.foreign)}
+		settings: maps.Clone(m.settings), members: maps.Clone(m.members), foreign: lists(m.foreign),
+		notified: notifications{m.notified.count, slices.Clone(m.notified.latest)}}
 	c.delays = delays{list: slices.Clone(m.delays.list), sequences: map[string]*queuedriver.Sequence{}, settled: map[queue.ID]bool{}}
 	maps.Copy(c.delays.settled, m.delays.settled)
 	for typ, s := range m.delays.sequences {

@@ -92,6 +92,9 @@ func (m *Memory) Promote(ctx context.Context, limit queue.Limit) (queue.Promotio
 		m.types[msg.Type] = true
 		m.insert(msg.Type, []queue.Message{msg})
 		p.Messages++
+		if !slices.Contains(p.Types, msg.Type) {
+			p.Types = append(p.Types, msg.Type)
+		}
 		size += int64(msg.Size())
 	}
 	if i := d.next(p.Now); i >= 0 {

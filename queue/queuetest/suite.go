@@ -65,6 +65,11 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("Settings", several(testSettings))
 	t.Run("SettingsOfSeveralAtOnce", several(testSettingsRace))
 	t.Run("Members", several(testMembers))
+	t.Run("Notifications", several(testNotifications))
+	t.Run("NotificationsMissed", several(testNotificationsMissed))
+	t.Run("NotificationsConcurrently", several(testNotificationsConcurrently))
+	t.Run("PendingTypes", one(testPendingTypes))
+	t.Run("PromotionTypes", one(testPromotionTypes))
 	t.Run("ConcurrentPublishersAndConsumer", several(testConcurrent))
 	t.Run("OrderIsVisibleInOrder", several(testVisibleInOrder))
 	t.Run("PublisherUnderLostAnswers", several(testPublisher))
@@ -310,6 +315,9 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 		"Heartbeat":     func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{Instance: "w"}) },
 		"Members":       func(ctx context.Context) error { _, err := q.Members(ctx); return err },
 		"Leave":         func(ctx context.Context) error { return q.Leave(ctx, "w") },
+		"Notify":        func(ctx context.Context) error { return q.Notify(ctx, []string{"orders"}) },
+		"Notifications": func(ctx context.Context) error { _, err := q.Notifications(ctx, nil); return err },
+		"PendingTypes":  func(ctx context.Context) error { _, err := q.PendingTypes(ctx); return err },
 		"Foreign":       func(ctx context.Context) error { _, err := q.ForeignKeys(ctx, "orders", "", 1); return err },
 		"RemoveForeign": func(ctx context.Context) error { _, err := q.RemoveForeignKeys(ctx, "orders", nil); return err },
 	}

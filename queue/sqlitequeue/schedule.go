@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"math"
 	"math/rand/v2"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/clock"
@@ -108,6 +109,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 		if p.Messages, p.DeadLetters, err = promote(tx, due, m); err != nil {
 			return err
 		}
+		p.Types = promotedTypes(due)
 		if err := q.forget(tx, m); err != nil {
 			return err
 		}
@@ -243,6 +245,16 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 		}
 	}
 	return promoted, buried, nil
+}
+
+// promotedTypes are the types of those that were promoted.
+func promotedTypes(msgs []due) (types []string) {
+	for i := range msgs {
+		if msgs[i].unfit == nil && !slices.Contains(types, msgs[i].Type) {
+			types = append(types, msgs[i].Type)
+		}
+	}
+	return types
 }
 
 // takesOthers tells by an error that the database refuses even an empty message.

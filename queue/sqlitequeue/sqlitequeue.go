@@ -9,6 +9,7 @@
 //	queue_files     type, file_id, epoch, durable_index, generation
 //	queue_settings  type, drain_paused, publish_paused, max_backlog, why, changed
 //	queue_members   id, member (JSON), seen
+//	queue_notifications  n, type
 //	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences go with it
 //
 // Rows of queue_messages whose id is no message ID are passed over, see queue.ForeignKeyStore.
@@ -70,6 +71,10 @@ var ddl = []string{
 		member TEXT NOT NULL,   -- JSON object
 		seen   INTEGER NOT NULL -- milliseconds since 1970
 	) STRICT, WITHOUT ROWID`,
+	`CREATE TABLE IF NOT EXISTS queue_notifications (
+		n    INTEGER PRIMARY KEY, -- counts all that there ever were
+		type TEXT NOT NULL
+	) STRICT`,
 	`CREATE TABLE IF NOT EXISTS queue_files (
 		type          TEXT PRIMARY KEY,
 		file_id       BLOB NOT NULL,    -- changed by SucceedFile only

@@ -23,14 +23,14 @@ const (
 	requests  = 16      // at a time, of one reader
 )
 
-// piece is a slot that is known: its bytes are at [off, off+size) in the file.
+// piece is a known slot: its bytes are at [off, off+size) in the file.
 type piece struct{ off, size int64 }
 
 func (p piece) end() int64 { return p.off + p.size }
 
 func comparePieces(a, b piece) int { return cmp.Compare(a.off, b.off) }
 
-// file is an open file: the slots in one folder.
+// file is an open file: the slots of one folder.
 type file struct {
 	fs       *FS
 	name     string // for errors

@@ -7,17 +7,16 @@ import (
 	"time"
 )
 
-// Request is one request to a Store that has been answered, or given up.
+// Request is one request to a Store that was answered or given up.
 type Request struct {
 	Kind   string        // "create", "read", "size", "list", "folders" or "delete"
 	Answer string        // "ok", "exists", "absent", "full", "refused", or "unclear" for all others
-	Took   time.Duration // until the answer
-	Bytes  int           // of the value that was created or read
+	Took   time.Duration // time until the answer
+	Bytes  int           // size of the created or read value
 }
 
 // Observe returns s with an observer of its requests, for metrics. f is called from several
-// goroutines and must be quick. Requests that were given up because their context was canceled are
-// not told.
+// goroutines and must be quick. f is not called for requests whose context was canceled.
 func Observe(s Store, f func(Request)) Store { return observed{s, f} }
 
 type observed struct {
@@ -25,7 +24,7 @@ type observed struct {
 	tell func(Request)
 }
 
-// Linger is that of the store.
+// Linger returns that of the store.
 func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
 
 // done tells of a request that began at a time and was answered with err.

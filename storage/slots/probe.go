@@ -16,13 +16,12 @@ const (
 	probeFolder = ".probe" // no type has this name
 )
 
-// Probe finds out whether a store does what [Store] asks for, by trying: of 32 that create the same
-// fresh name at the same moment one must succeed, and what it created must be there. It leaves
-// nothing behind. A store that also has a method Check(context.Context) error is asked for its
-// settings first.
+// Probe tests whether a store meets the contract of [Store]: of 32 simultaneous creates of the same
+// fresh name exactly one must succeed, and its value must exist. It leaves nothing behind. If the
+// store has a method Check(context.Context) error, Probe calls it first.
 //
-// The error is a *RefusedError if the store does not keep its word, or refuses what it is asked
-// for; otherwise it is that of a request.
+// The error is a *RefusedError if the store violates the contract or refuses a request; otherwise
+// it is the error of a request.
 func Probe(ctx context.Context, s Store) error {
 	if c, ok := s.(interface{ Check(context.Context) error }); ok {
 		if err := c.Check(ctx); err != nil {

@@ -1,6 +1,6 @@
-// Package storagetest has file systems for tests of package storage: one in memory that forgets what was not synced, as a
-// real one does when the power fails, and a tap that stops before and after every call of any file system to inject a fault
-// or to let somebody else run.
+// Package storagetest has file systems for tests of package storage: an in-memory one that loses unsynced data, as a real
+// one does at a power failure, and a tap that stops before and after every call of any file system to inject a fault or to
+// let another goroutine run.
 //
 // Mem keeps two views of each file. Reads and writes go to the page cache; Datasync, Writeback and a failed writeback
 // move blocks to the device, or lose them:

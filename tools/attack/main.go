@@ -1,6 +1,6 @@
-// Attack runs the tests of the attacks that docs/security.md lists, and prints what each of them has measured: make attack.
+// Attack runs the tests of the attacks that docs/security.md lists, and prints their measurements: make attack.
 //
-// A test tells what it has measured by a line of its log that begins with "measured: ".
+// A test reports a measurement by a log line that begins with "measured: ".
 package main
 
 import (

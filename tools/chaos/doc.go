@@ -1,7 +1,7 @@
 //go:build unix
 
-// Command chaos breaks everything around Fencepost while it works, and then checks every promise, message by message. It is for
-// whoever does not believe the README: `make chaos`, and `make chaos ARGS=--help`.
+// Command chaos injects faults everywhere around a running Fencepost, and then checks every guarantee, message by message. Run
+// it if you do not believe the README: `make chaos`, and `make chaos ARGS=--help`.
 //
 // # A run
 //
@@ -14,12 +14,12 @@
 //	   └──────────────▶ check.go ◀──── cat, verify, read_fpl.py ────┘ commands
 //
 // Workers are the product's binaries, with a few options that the seed draws. Producers are this binary: a small user of the library that
-// writes down what it sends before it sends it, and what it was told. Everybody's way to the server is a link, a proxy that can lose
-// an answer to a request that was carried out, or deliver a request after its sender has given it up.
+// records each message before it sends it, and then the answer. Every connection to the server goes through a link, a proxy that can lose
+// the answer to an executed request, or deliver a request after its sender has given up.
 //
 // # Hosts that share nothing
 //
-// In the scenario nodes each worker is on a host of its own (integration/kit.Node): a network namespace, a file system in memory, a host name. There is no
+// In the scenario nodes each worker is on its own host (integration/kit.Node): a network namespace, an in-memory file system, a host name. There is no
 // common disk; files are in a store:
 //
 //	           ┌─ host ───────┐
@@ -27,14 +27,15 @@
 //	 store ◀──── link ──      ││        slots: MongoDB, two S3 gateways onto one directory,
 //	           └──────────────┘         or a shared directory
 //
-// The link to the store knows which requests create a slot. It can detain one and deliver it when a successor has begun, answer with an error although it
-// was carried out, or refuse what it is asked for as a store does that is full, or whose credentials were revoked. Of MongoDB it makes these
-// answers up, too: the servers of tests have no users. The gateways are killed and frozen themselves. What is shared is one ext4 that is
-// mounted into each host, in place of NFS, whose client takes a kernel that has it: so its faults are those of the disk, and a host that may only read.
-// On the embedded backend the hosts have the directory of the queue's database in common, in place of a server, and nothing else.
+// The link to the store recognises requests that create a slot. It can hold one back and deliver it after a successor has begun, answer with an error
+// although the request was executed, or refuse a request like a store that is full or whose credentials were revoked. For MongoDB it also fakes these
+// answers: test servers have no users. The gateways are killed and frozen themselves. The shared directory is one ext4 mounted into each host, in place
+// of NFS, whose client needs kernel support: so its faults are disk faults and a read-only host. On the embedded backend the hosts share the directory of
+// the queue's database, in place of a server, and nothing else.
 //
-// A run's faults begin within three leases. Then everything is undone, the producers end, the backlog has to be drained, and the workers
-// have to end cleanly. What is checked then is in check.go and run.go, and check_test.go shows that each kind of damage is found.
+// A run's faults begin within three leases. Then all faults end, the producers end, the workers must drain the backlog and exit cleanly.
+// check.go and run.go have the checks; check_test.go shows that they find each kind of damage.
 //
-// Bounds of time are far above what is promised, so that a busy machine is no violation; what was measured is in the results.
+// Time limits are far above the guaranteed times, so that a busy machine is not a violation; the results have the measured
+// times.
 package main

@@ -1,5 +1,5 @@
-// Command fuzz runs every fuzz target of this repository, one after the other, and prints a table of what was run for docs/fuzzing.md. It finds the
-// targets in the source, so none is forgotten. It stops at the first finding: go test has left the input in testdata/fuzz beside the target.
+// Command fuzz runs every fuzz target of this repository, one after the other, and prints a table of the runs for docs/fuzzing.md. It finds the
+// targets in the source, so it forgets none. It stops at the first finding: go test leaves the input in testdata/fuzz beside the target.
 package main
 
 import (

@@ -1,6 +1,6 @@
-// Program licences prints the licences of everything that is in the shipped programs, as their authors demand of who passes
-// copies on. It fails if one of them is not on the list of those that we accept. With -sbom and the paths of built programs it prints a
-// software bill of materials of them. `make image` puts both into the image.
+// Program licences prints the licences of all modules in the shipped programs, as their authors require for redistribution. It fails if
+// one is not on the list of accepted licences. With -sbom and the paths of built programs it prints their software bill of materials.
+// `make image` puts both into the image.
 package main
 
 import (

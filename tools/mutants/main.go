@@ -1,13 +1,13 @@
-// Command mutants shows that the tests need the safety rules: it drops one rule after the other from the code, and for
-// each the tests named in the table must fail.
+// Command mutants shows that the tests detect the loss of each safety rule: it removes one rule after the other from
+// the code, and for each the tests named in the table must fail.
 //
 //	go run ./tools/mutants [-list] [-fast] [-build] [-run REGEXP] [-p N]
 //
-// A mutant is a small change of one source file. The go command is told of it with -overlay, so nothing in the tree is
-// touched and the product needs no switches. A mutant must compile, and a test must say that it fails: that something
-// did not build or did not end proves nothing. The same tests must pass without a mutant.
+// A mutant is a small change of one source file. The go command gets it with -overlay, so the tree stays unchanged and
+// the product needs no switches. A mutant must compile, and a test must report a failure: a failed build or a test
+// that does not end proves nothing. The same tests must pass without a mutant.
 //
-// It prints a line per mutant and exits with 1 when one survived. The table is in rules_*.go; TestTable keeps it complete.
+// It prints a line per mutant and exits with 1 if one survives. The table is in rules_*.go; TestTable keeps it complete.
 package main
 
 import (

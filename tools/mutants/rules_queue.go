@@ -44,6 +44,19 @@ var queueRules = []rule{
 		old: `it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`, new: `_, _ = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`},
 	{file: "queue/publisher.go", rule: "a repetition sends the same bytes", how: "of headers", tests: "TestWaitingMessagesAreTheirOwn",
 		old: `it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`, new: `it.msg.Payload, _ = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)`},
+	{file: "queue/announce.go", rule: "nothing waits for a notification", tests: "TestANotificationThatFailsIsDropped",
+		old: `		a.wg.Go(a.run)`, new: `		a.mu.Unlock()
+		a.run()
+		a.mu.Lock()`},
+	{file: "queue/announce.go", rule: "it stays to be told", tests: "TestAMessageBehindANotificationIsToldLater",
+		old: `			if wait := at.Add(announceAgain)`, new: `			delete(a.untold, typ)
+			if wait := at.Add(announceAgain)`},
+	{file: "queue/queuedriver/notify.go", rule: "a count below the mark is a database that was set back", tests: "TestNotificationReader",
+		old: `	case count < behind, uint64(count-behind)`, new: `	case count < behind:
+		fresh = 0
+	case uint64(count-behind)`},
+	{file: "queue/mongoqueue/notify.go", rule: "another count, not only a higher one", tests: "TestNotificationsOfADatabaseThatWasSetBack",
+		old: `{Key: "$ne", Value: count}`, new: `{Key: "$gt", Value: count}`},
 	{file: "queue/resume.go", rule: "both clocks have to say that it is young", tests: "TestResumeRefusesWhatNobodyRemembers",
 		old: `age = max(age, here.Sub(r.From.Sent))`, new: `_ = here`},
 	{file: "queue/resume.go", rule: "the same IDs, so what landed is recognised", tests: "TestResumeInKnownScenarios",

@@ -1,11 +1,11 @@
-// Command sim plays schedules of the simulation: as many at a time as there are processors, in a process each, on a standard library
-// whose dice are the seed's.
+// Command sim plays schedules of the simulation: as many at a time as there are processors, each in its own process, with a standard
+// library whose random choices come from the seed.
 //
 //	go run ./tools/sim -schedules 100000
 //	go run ./tools/sim -seed 47           # one, with everything that happens in it
 //	go run ./tools/sim -schedules 1 -mutants all
 //
-// Behind them it lets tools/mutants drop safety rules, one by one, which the schedules must notice.
+// Afterwards it has tools/mutants remove safety rules, one by one; the schedules must detect each.
 package main
 
 import (

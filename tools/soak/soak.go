@@ -1,11 +1,11 @@
-// Program soak lets one worker per backend serve many types for a long time, and fails if anything grows: memory, goroutines,
+// Program soak runs one worker per backend with many types for a long time, and fails if anything grows: memory, goroutines,
 // open files, connections, documents of the server.
 //
 //	go run ./tools/soak --duration 30m --url mongodb://host/?directConnection=true
 //
-// The load is small and of all kinds: every second a few types get a burst, and a quarter of the types, another one every
-// minute, gets nothing for long enough to be given back, so that sessions end and begin all the time. In the end everything has
-// to be drained, and every file is verified. The worker is the real program, as a process of its own.
+// The load is small and varied: every second a few types get a burst, and a quarter of the types, a different one every minute,
+// gets nothing for long enough to be released, so that sessions end and begin all the time. In the end everything must be
+// drained, and every file is verified. The worker is the real program, in its own process.
 package main
 
 import (

@@ -192,7 +192,7 @@ func TestScrapeDoesNotWaitForAServerThatIsAway(t *testing.T) {
 	var away atomic.Bool
 	onWorld(t, func(c *worker.Config) {
 		c.Queue = &queuetest.Faulty{Queue: c.Queue, Next: func(op queuetest.Op, _ string, _ int) queuetest.Fault {
-			if op == queuetest.OpDepth && away.Load() {
+			if (op == queuetest.OpDepth || op == queuetest.OpPendingTypes) && away.Load() {
 				return queuetest.Fault{Kind: queuetest.Hang}
 			}
 			return queuetest.Fault{}

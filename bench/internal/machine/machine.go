@@ -1,4 +1,4 @@
-// Package machine describes the computer in words that identify its kind and nothing else: no names, no paths.
+// Package machine describes the kind of computer and nothing else: no names, no paths.
 package machine
 
 import (

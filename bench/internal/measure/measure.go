@@ -1,5 +1,5 @@
-// Package measure times contenders against each other in one run, so that whatever else the machine does meets all of
-// them, and compares them by ratios, which say more on a shared machine than seconds do.
+// Package measure times contenders side by side in one run, so that other load on the machine affects all of them,
+// and compares them by ratios, which mean more on a shared machine than seconds.
 package measure
 
 import (

@@ -1,5 +1,5 @@
-// Package messages has what suites drain: messages that tell whether they are whole, in a database on a server, and the least
-// that any program would have to do to get them out of there.
+// Package messages has the messages that suites drain: messages that can be checked for completeness, in a database on a
+// server, and the minimal work that any program must do to fetch them.
 package messages
 
 import (

@@ -1,4 +1,4 @@
-// Package server has what every suite needs of a MongoDB: one to talk to, its name, and leaving nothing behind on it.
+// Package server gives every suite a MongoDB: a connection, its name, and cleanup.
 package server
 
 import (

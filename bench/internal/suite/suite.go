@@ -1,4 +1,4 @@
-// Package suite is what every suite of benchmarks gets and gives.
+// Package suite has the input and output of every benchmark suite.
 package suite
 
 // Options come from the command line.

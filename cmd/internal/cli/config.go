@@ -19,16 +19,16 @@ import (
 // configHelp documents the configuration file in --config's help.
 const configHelp = "YAML file of settings: every flag's name is a key, the same under 'worker:', 'producer:' or 'fencepost:' for one program only"
 
-// maxConfig is the size of a file that is no configuration.
+// maxConfig is the limit of a configuration file's size: a larger file is not a configuration.
 const maxConfig = 1 << 20
 
 // programs are the sections of a configuration file.
 var programs = []string{"worker", "producer", "fencepost"}
 
-// notInFiles are flags that are about one call of a program.
+// notInFiles are flags that concern a single call of a program.
 var notInFiles = []string{"config", "help", "version"}
 
-// sourceKey is the annotation of a flag that tells where its value comes from.
+// sourceKey is the annotation of a flag that records the source of its value.
 const sourceKey = "fencepost_source"
 
 func setSource(f *pflag.Flag, source string) {
@@ -45,7 +45,7 @@ type Setting struct {
 	Source string `json:"source"`
 }
 
-// Effective lists all settings of a command, once FromEnv has found them, sorted by name. It shows no secrets.
+// Effective lists all settings of a command, after FromEnv has set them, sorted by name. It shows no secrets.
 func Effective(cmd *cobra.Command) []Setting {
 	var list []Setting
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {

@@ -20,13 +20,14 @@ const connectEvery = time.Second
 // errNoServer ends an attempt to connect.
 var errNoServer = errors.New("no usable server in time")
 
-// Connect opens the backend, and waits for a usable server if what is wrong passes by itself: an election, a restart, a machine that does
-// not answer. It waits for so long at most, 0 is for ever. waiting is called once, when the first attempt has failed.
+// Connect opens the backend, and waits for a usable server if the problem is temporary: an election, a restart, a machine that does not
+// answer. It waits at most this long; 0 means forever. It calls waiting once, when the first attempt has failed.
 func Connect(ctx context.Context, url string, within time.Duration, waiting func(reason string)) (*fencepost.Backend, error) {
 	return Await(ctx, fencepost.Redact(url), within, waiting, func(ctx context.Context) (*fencepost.Backend, error) { return fencepost.Open(ctx, url) })
 }
 
-// Await is Connect for anything that opens a connection to a server. name is what to call the server.
+// Await is Connect for anything that opens a connection to a server. name is the server's name in
+// messages.
 func Await[T any](ctx context.Context, name string, within time.Duration, waiting func(reason string), open func(context.Context) (T, error)) (T, error) {
 	var none T
 	attempt := ctx

@@ -1,5 +1,5 @@
-// Package cli is what Fencepost's programs share: exit codes, flags that fall back to environment variables, logging,
-// the first and the second signal, and how errors are printed.
+// Package cli has the shared code of Fencepost's programs: exit codes, flags that fall back to environment variables,
+// logging, handling of the first and the second signal, and printing of errors.
 package cli
 
 import (
@@ -28,7 +28,7 @@ const (
 	ExitNothing   = 4   // nothing matched
 	ExitHeld      = 5   // lock held elsewhere, or fenced by another writer
 	ExitNotNow    = 6   // the backlog is full or the type is paused
-	ExitPartial   = 7   // some of it was done, what is left cannot be
+	ExitPartial   = 7   // some of the work was done, the rest cannot be
 	ExitStopped   = 130 // stopped by a signal
 )
 
@@ -36,7 +36,7 @@ const (
 const ExitHelp = `Exit codes: 0 ok · 1 failed · 2 usage · 3 integrity violation · 4 nothing matched · 5 lock held elsewhere or fenced ·
 6 backlog full or paused · 7 partial · 130 stopped`
 
-// Error is an error that decides the exit code itself.
+// Error is an error with its own exit code.
 type Error struct {
 	Code int
 	Err  error
@@ -45,12 +45,12 @@ type Error struct {
 func (e *Error) Error() string { return e.Err.Error() }
 func (e *Error) Unwrap() error { return e.Err }
 
-// Usagef returns an error about how the program was called.
+// Usagef returns an error about wrong usage of the program.
 func Usagef(format string, args ...any) error {
 	return &Error{ExitUsage, fmt.Errorf(format, args...)}
 }
 
-// Stoppedf returns an error of a command that a signal has ended before it was done.
+// Stoppedf returns the error of a command that a signal stopped before it finished.
 func Stoppedf(format string, args ...any) error {
 	return &Error{ExitStopped, fmt.Errorf(format, args...)}
 }
@@ -106,7 +106,7 @@ func Run(ctx context.Context, root *cobra.Command) int {
 	return code
 }
 
-// Prepare gives a root command what all programs have in common. Run calls it.
+// Prepare adds to a root command what all programs share. Run calls it.
 func Prepare(root *cobra.Command) {
 	root.SilenceErrors, root.SilenceUsage = true, true
 	root.PersistentFlags().String("config", "", configHelp)

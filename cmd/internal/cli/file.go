@@ -14,7 +14,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// fileWithin bounds the reading of a small file. Most are read at once; in --url-file <(pass show db) somebody may have to type a passphrase first.
+// fileWithin bounds the reading of a small file. Most files are read at once; with --url-file <(pass show db) a user may have to type a passphrase
+// first.
 const fileWithin = time.Minute
 
 // readFile reads a small file or a pipe. mode is that of a regular file, else 0.

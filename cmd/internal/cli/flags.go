@@ -14,8 +14,8 @@ import (
 	"github.com/spf13/pflag"
 )
 
-// EnvPrefix starts the name of every environment variable that stands for a flag: --batch-bytes is
-// FENCEPOST_BATCH_BYTES. A flag on the command line wins over the variable, which wins over the configuration file.
+// EnvPrefix starts the name of every environment variable that sets a flag: --batch-bytes is FENCEPOST_BATCH_BYTES.
+// A flag on the command line wins over the variable, which wins over the configuration file.
 const EnvPrefix = "FENCEPOST_"
 
 // URLUsage describes --url.
@@ -28,7 +28,7 @@ func URLFlag(cmd *cobra.Command) *string {
 	return url
 }
 
-// URLVar is URLFlag for a variable, a default and a description of one's own.
+// URLVar is URLFlag with the caller's variable, default and description.
 func URLVar(cmd *cobra.Command, url *string, byDefault, usage string) {
 	cmd.Flags().StringVar(url, "url", byDefault, usage+"; pass a password by --url-file or FENCEPOST_URL, as everybody can see command lines with ps")
 	cmd.Flags().String(urlFile, "", "file whose only line is the URL, or a pipe, as in --url-file <(pass show db)")
@@ -84,7 +84,7 @@ func rank(f *pflag.Flag) int {
 }
 
 // FromEnv sets every flag that was not given from its environment variable or, if that is not set either, from the
-// configuration file (--config). Call it first in RunE. Effective then tells where each value comes from.
+// configuration file (--config). Call it first in RunE. Effective then shows the source of each value.
 func FromEnv(cmd *cobra.Command) error {
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
@@ -135,7 +135,7 @@ func (s *Size) Set(v string) error {
 	return nil
 }
 
-// Count is a flag value that counts: 1000, 5k, 1e6, 2.5M. It may end in /s where a rate is meant.
+// Count is a flag value that counts: 1000, 5k, 1e6, 2.5M. For a rate it may end in /s.
 type Count int64
 
 func (c *Count) String() string { return strconv.FormatInt(int64(*c), 10) }
@@ -185,7 +185,7 @@ func (a *Age) Set(v string) error {
 	return nil
 }
 
-// OneOf is a flag value out of a fixed set; the first is the default.
+// OneOf is a flag value from a fixed set; the first is the default.
 type OneOf struct {
 	Value  string
 	values []string

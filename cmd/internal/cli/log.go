@@ -27,7 +27,7 @@ func AddLogFlags(cmd *cobra.Command) *LogFlags {
 	return l
 }
 
-// Logger returns the logger that the flags ask for.
+// Logger returns the logger that the flags describe.
 func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 	level, err := zerolog.ParseLevel(l.level.Value)
 	if err != nil {

@@ -1,5 +1,5 @@
 package cli
 
-// The public certification authorities, for images and machines that have none (FROM scratch). Where the system has some, and
-// where SSL_CERT_FILE names some, those count and these do not.
+// The public certificate authorities, for images and machines that have none (FROM scratch). Those of the system or of
+// SSL_CERT_FILE, if any, replace these.
 import _ "golang.org/x/crypto/x509roots/fallback"

@@ -10,10 +10,11 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// MemberSilent is after how long a worker that was not seen is not believed any more.
+// MemberSilent is how long a worker may be silent before its entry is ignored.
 const MemberSilent = 30 * time.Second
 
-// Failures is what workers say that keeps them from draining types: of each type its holder, or else any that lives.
+// Failures returns the errors that keep workers from draining types, as the workers report them: for each type its
+// holder's, or else any live worker's.
 func Failures(members []queue.Member, now time.Time) map[string]string {
 	found := map[string]string{}
 	for _, m := range members {
@@ -29,7 +30,7 @@ func Failures(members []queue.Member, now time.Time) map[string]string {
 	return found
 }
 
-// IDText is the text form of a message ID in a file; IDs of other origin are printed in hex.
+// IDText is the text form of a message ID in a file; IDs from other sources are printed in hex.
 func IDText(b []byte) string {
 	if len(b) == len(queue.ID{}) {
 		return queue.ID(b).String()

@@ -22,8 +22,8 @@ func StoreFlag(cmd *cobra.Command, usage string) *string {
 		"shared:/directory (a directory that is shared by network, NFS for example)")
 }
 
-// StoreName returns the address of a store without secrets. It is what messages call the store, and
-// what package storage takes for the directory of its files.
+// StoreName returns the address of a store without secrets. Messages use it as the store's name,
+// and package storage uses it as the directory of its files.
 func StoreName(address string) string {
 	if dir, ok := strings.CutPrefix(address, SharedScheme); ok && dir != "" {
 		return SharedScheme + filepath.Clean(dir)
@@ -45,7 +45,7 @@ func StoreName(address string) string {
 	return name
 }
 
-// StoreArgument returns --store with the name of a store, as a shell takes it.
+// StoreArgument returns --store with the name of a store, quoted for a shell.
 func StoreArgument(name string) string {
 	if strings.ContainsAny(name, "?&*[]$;()<>|\\\"' \t`!#~{}") {
 		name = "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
@@ -53,8 +53,8 @@ func StoreArgument(name string) string {
 	return "--" + storeFlag + " " + name
 }
 
-// StoreText returns text in which the files of a store are called by their name and the store's,
-// instead of by a path: paths are what package storage makes of both.
+// StoreText replaces the paths of a store's files in text with the name of the file and of the
+// store; package storage builds the paths from both.
 func StoreText(text, store string) string {
 	if store == "" {
 		return text
@@ -63,7 +63,7 @@ func StoreText(text, store string) string {
 	return path.ReplaceAllString(text, "$1 in "+strings.ReplaceAll(store, "$", "$$"))
 }
 
-// StoreWriter applies StoreText to all that is written, each Write by itself.
+// StoreWriter applies StoreText to everything written, each Write by itself.
 func StoreWriter(w io.Writer, store string) io.Writer {
 	if store == "" {
 		return w
@@ -71,8 +71,8 @@ func StoreWriter(w io.Writer, store string) io.Writer {
 	return storeWriter{w, store}
 }
 
-// InStore returns err as a command with --store tells it: with the command that helps, and files
-// called by their name and the store's.
+// InStore returns err as a command with --store reports it: with the command that helps, and with
+// the names of the file and the store in place of paths.
 func InStore(err error, store string) error {
 	if err == nil || store == "" {
 		return err
@@ -112,8 +112,8 @@ func storeOf(cmd *cobra.Command) string {
 	return ""
 }
 
-// NoDirWithStore refuses --dir on the command line beside --store. One from elsewhere does not
-// count: the container image sets FENCEPOST_DIR.
+// NoDirWithStore refuses --dir on the command line beside --store. It ignores a directory from
+// another source: the container image sets FENCEPOST_DIR.
 func NoDirWithStore(cmd *cobra.Command) error {
 	store, dir := cmd.Flags().Lookup(storeFlag), cmd.Flags().Lookup("dir")
 	if store.Value.String() == "" || rank(dir) < commandLine {

@@ -74,7 +74,7 @@ func notNegative(cmd *cobra.Command) error {
 	return failed
 }
 
-// Where names a flag and where its value comes from, for an error.
+// Where names a flag and the source of its value, for an error.
 func Where(f *pflag.Flag) string {
 	source := strings.Join(f.Annotations[sourceKey], "")
 	name, isEnv := strings.CutPrefix(source, "env ")
@@ -87,7 +87,7 @@ func Where(f *pflag.Flag) string {
 	return fmt.Sprintf("config file %s: %s (--%s)", source, f.Name, f.Name)
 }
 
-// Between refuses a value of a flag that is out of its range. most is not checked if it is 0.
+// Between refuses a value of a flag that is out of range. most = 0 means no upper bound.
 func Between[T cmp.Ordered](cmd *cobra.Command, name string, value, least, most T, expected string) error {
 	var none T
 	if value >= least && (most == none || value <= most) {

@@ -1,4 +1,4 @@
-// Package clitest checks the command lines in documents: that they name commands, flags and values that there are.
+// Package clitest checks the command lines in documents: that they name existing commands, flags and values.
 package clitest
 
 import (
@@ -34,9 +34,9 @@ func Documents(t testing.TB, top string, newRoot func() *cobra.Command, atLeast 
 	}
 }
 
-// CheckDocument returns how many command lines of a program a Markdown document has, and what is wrong with which. Looked at
-// are the lines that start with "$ " in fenced code blocks, and there each command of a pipeline or a list. A program
-// in a container is found behind docker … exec and kubectl exec … --. newRoot returns the program's root command.
+// CheckDocument returns how many command lines of a program a Markdown document has, and what is wrong with which. It checks
+// the lines that start with "$ " in fenced code blocks, and each command of a pipeline or a list in them. It finds a program
+// in a container after docker … exec and kubectl exec … --. newRoot returns the program's root command.
 func CheckDocument(file string, newRoot func() *cobra.Command) (checked int, problems []string, err error) {
 	b, err := os.ReadFile(file)
 	if err != nil {

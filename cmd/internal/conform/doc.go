@@ -1,4 +1,4 @@
-// Package conform judges publishers that others wrote, in any language, by what docs/protocol.md says of publishers.
+// Package conform checks third-party publishers, in any language, against the rules of docs/protocol.md.
 //
 //	             lines                     ┌───────┐  as it is, or        ┌────────┐
 //	Run ──────────────────────▶ program ──▶│ proxy │─ lost, late, stalled ▶│ server │
@@ -7,7 +7,6 @@
 //	 └──────────── judge ◀─────────────────────┴───────── files ◀─────────────┘
 //
 // The program publishes what it reads, through a proxy that loses answers and requests, delivers requests late, stalls and cuts, while the program
-// itself is killed and started again. Two things are judged. The traffic: IDs, their order, what one batch in flight means, write concerns (a
-// server of one machine never shows what a wrong one loses). And the files: what was confirmed is there once and in order, what was rejected is
-// not.
+// itself is killed and restarted. Conform checks two things. The traffic: IDs, their order, at most one batch in flight, write concerns (a server
+// on one machine never shows the losses of a wrong one). And the files: each confirmed message is there once and in order, and no rejected one is.
 package conform

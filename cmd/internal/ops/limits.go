@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// What one client can take from the others, and all clients together from the worker, is bounded. A client that hangs, whether or not it means
-// to, must not keep a probe from its answer: no answer to /livez gets the worker killed.
+// Limits on what one client can take from the others, and all clients together from the worker. A client that hangs, maliciously or not, must
+// not block a probe: a worker that does not answer /livez gets killed.
 const (
 	maxConns      = 64               // of all clients together; a worker has few: a scraper or two, probes, a person
 	headerTimeout = 5 * time.Second  // to send the head of a request
@@ -57,7 +57,7 @@ func (c *conns) changed(conn net.Conn, state http.ConnState) {
 	oldest.Close()
 }
 
-// hosts are the names under which a server may be asked for, in lower case.
+// hosts are the host names that requests may use, in lower case.
 type hosts map[string]bool
 
 // hostsOf returns what the machine is called, the host of --listen and those of --listen-host.

@@ -1,4 +1,4 @@
-// Package ops is what a program tells about itself over HTTP: metrics, whether it is alive and ready, and what it is doing.
+// Package ops serves a program's own state over HTTP: metrics, liveness, readiness, and current activity.
 //
 //	/metrics       for Prometheus
 //	/livez         200 while the process gets on with its work, 503 when a restart may help
@@ -6,7 +6,7 @@
 //	/statusz       JSON: settings, and what it does with each type
 //	/debug/pprof/  profiles, if asked for
 //
-// It listens before anything else is done, so that a program which cannot reach its server can be asked why.
+// It listens before anything else starts, so a program that cannot reach its server can report why.
 package ops
 
 import (
@@ -42,16 +42,16 @@ const addrHelp = ":9090 (this machine only) or 0.0.0.0:9090 (all its addresses)"
 
 // Options of a Server.
 type Options struct {
-	Addr     string   // host:port, without a host 127.0.0.1; port 0 takes a free one
-	Hosts    []string // names under which it may be asked for, beside those of limits.go
+	Addr     string   // host:port, without a host 127.0.0.1; port 0 chooses a free one
+	Hosts    []string // host names that requests may use, in addition to those of limits.go
 	Pprof    bool
 	URL      string // of the backend, without secrets
-	Store    string // of the files, without secrets; "" is a directory
+	Store    string // of the files, without secrets; "" means a directory
 	Settings []cli.Setting
-	Secrets  []string // what no answer may contain; "" is none
+	Secrets  []string // must not appear in any answer; "" means none
 }
 
-// Server answers questions about one worker. Safe for concurrent use.
+// Server reports the state of one worker. Safe for concurrent use.
 type Server struct {
 	opts     Options
 	listener net.Listener
@@ -67,7 +67,7 @@ type Server struct {
 	stopping bool
 }
 
-// Listen opens the address and answers from then on: that the worker is not ready yet.
+// Listen opens the address and answers requests from then on. Until Attach the worker is not ready.
 func Listen(o Options) (*Server, error) {
 	l, host, err := Open(o.Addr)
 	if err != nil {
@@ -76,7 +76,7 @@ func Listen(o Options) (*Server, error) {
 	return serve(l, host, o), nil
 }
 
-// Open opens an address that --listen names. host is the one in it, "" if there is none.
+// Open opens the address of --listen. host is its host, "" if it has none.
 func Open(addr string) (l net.Listener, host string, err error) {
 	host, port, err := net.SplitHostPort(addr)
 	if err != nil || port == "" {
@@ -90,8 +90,8 @@ func Open(addr string) (l net.Listener, host string, err error) {
 	return l, host, nil
 }
 
-// NewServer returns a server that answers with h, within the limits of this package: the time and the
-// number of clients, and the names under which it may be asked for: that of its address, host, and names.
+// NewServer returns a server that answers with h, within the limits of this package: time, number of
+// clients, and the host names that requests may use: that of its address, host, and names.
 func NewServer(h http.Handler, host string, names []string) *http.Server {
 	return &http.Server{
 		Handler:           hostsOf(host, names).check(h),
@@ -143,21 +143,21 @@ func listenError(addr string, err error) error {
 	return fmt.Errorf("--listen %s: %w", addr, err)
 }
 
-// Addr is where the server listens.
+// Addr returns the address on which the server listens.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
 // Observe is for worker.Config.Observe.
 func (s *Server) Observe(o worker.Observation) { s.metrics.Observe(o) }
 
-// ObserveStore returns an observer of the requests to the store of the files, and has the metrics
-// tell of them. It is called once.
+// ObserveStore returns an observer of the requests to the store of the files, and adds them to the
+// metrics. Call it once.
 func (s *Server) ObserveStore() func(slots.Request) {
 	m := metrics.NewStore()
 	s.registry.MustRegister(m)
 	return m.Observe
 }
 
-// Waiting tells why there is no usable server yet, at an address without secrets.
+// Waiting records why there is no usable server yet, at an address without secrets.
 func (s *Server) Waiting(address, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -172,14 +172,14 @@ func (s *Server) Attach(pool *worker.Pool, cfg worker.Config) {
 	s.pool = pool
 }
 
-// Stopping tells that the worker is about to end: it is not ready from now on.
+// Stopping records that the worker is about to end: it is not ready from now on.
 func (s *Server) Stopping() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.stopping = true
 }
 
-// Close ends the answers and closes the port. It is called before the queue is closed.
+// Close ends the answers and closes the port. Call it before closing the queue.
 func (s *Server) Close() {
 	ctx, cancel := context.WithTimeout(context.Background(), closeTimeout)
 	defer cancel()
@@ -268,7 +268,7 @@ func (s *Server) ready() error {
 	return nil
 }
 
-// The JSON of /statusz. What is not known is left out.
+// The JSON of /statusz. Unknown values are left out.
 type (
 	statusJSON struct {
 		Version  string        `json:"version"`

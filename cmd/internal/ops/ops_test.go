@@ -78,7 +78,7 @@ func TestProbesFollowTheWorker(t *testing.T) {
 	var away atomic.Bool
 	b := workertest.Backend(t)
 	b.Queue = &queuetest.Faulty{Queue: b.Queue, Next: func(op queuetest.Op, _ string, _ int) queuetest.Fault {
-		if away.Load() && (op == queuetest.OpDepth || op == queuetest.OpFetch) {
+		if away.Load() && (op == queuetest.OpDepth || op == queuetest.OpFetch || op == queuetest.OpPendingTypes) {
 			return queuetest.Fault{Kind: queuetest.Unreachable}
 		}
 		return queuetest.Fault{}

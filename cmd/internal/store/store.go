@@ -1,12 +1,12 @@
-// Package store opens what --store names: where the programs keep files that every machine reaches,
-// instead of a directory.
+// Package store opens the store that --store names. A store keeps files where every machine reaches
+// them, instead of in a directory.
 //
 //	mongodb:                    a collection of the database of --url
 //	mongodb://host/database     one of another database
 //	s3://bucket/prefix          a bucket of S3 or of what speaks its protocol
 //	shared:/srv/fencepost       a directory that machines share by network
 //
-// Its errors tell no secrets.
+// Its errors contain no secrets.
 package store
 
 import (

@@ -1,4 +1,4 @@
-// Package workercmd is the worker program: cmd/worker runs it, and the demo starts it as processes of its own.
+// Package workercmd is the worker program: cmd/worker runs it, and the demo starts it as child processes.
 package workercmd
 
 import (

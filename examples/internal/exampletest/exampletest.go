@@ -1,5 +1,4 @@
-// Package exampletest runs the example programs in tests: as functions, or as processes of their own, which are the test
-// binary again.
+// Package exampletest runs the example programs in tests: as functions, or as child processes that run the test binary.
 package exampletest
 
 import (

@@ -1,5 +1,5 @@
-// Package fake is a server that speaks enough of MongoDB's wire protocol to answer as a real one would in situations that are hard to bring
-// about with one: errors of a kind, an election, silence. It stores nothing.
+// Package fake is a server that speaks enough of MongoDB's wire protocol to imitate situations that are hard to cause with a real server:
+// specific errors, an election, silence. It stores nothing.
 //
 // https://www.mongodb.com/docs/manual/reference/mongodb-wire-protocol/
 package fake
@@ -30,7 +30,7 @@ type Server struct {
 	silent   chan struct{} // nil: it answers; closed when it does again
 }
 
-// Start starts a server that ends with the test. Commands for which answer returns nil get the answer of a primary with nothing in it.
+// Start starts a server that ends with the test. Commands for which answer returns nil get the answer of an empty primary.
 func Start(t testing.TB, answer func(command string) bson.D) *Server {
 	t.Helper()
 	return StartWith(t, func(command string, _ bson.Raw) bson.D { return answer(command) })
@@ -72,14 +72,14 @@ func StartWith(t testing.TB, answer func(command string, document bson.Raw) bson
 // Addr is host:port of the server.
 func (s *Server) Addr() string { return s.listener.Addr().String() }
 
-// Commands are the names of the commands that answer has answered.
+// Commands returns the names of the commands that answer has answered.
 func (s *Server) Commands() []string {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.commands)
 }
 
-// Silent makes the server take every request and answer none, as one that was stopped (SIGSTOP) does, until it is called with false.
+// Silent makes the server accept every request and answer none, like a stopped (SIGSTOP) server, until it is called with false.
 func (s *Server) Silent(on bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -168,12 +168,12 @@ func (s *Server) reply(command string, document bson.Raw) bson.D {
 	return bson.D{{Key: "ok", Value: 1}}
 }
 
-// IsHello tells whether a command is the greeting, of whatever age.
+// IsHello reports whether a command is the greeting, in its old or new form.
 func IsHello(command string) bool {
 	return strings.EqualFold(command, "hello") || strings.EqualFold(command, "isMaster")
 }
 
-// Hello is the answer to the greeting, with these changes.
+// Hello returns the answer to the greeting, with these changes.
 func Hello(changes ...bson.E) bson.D {
 	return append(bson.D{
 		{Key: "ok", Value: 1}, {Key: "maxBsonObjectSize", Value: 16 << 20}, {Key: "maxMessageSizeBytes", Value: 48_000_000},
@@ -181,14 +181,14 @@ func Hello(changes ...bson.E) bson.D {
 	}, changes...)
 }
 
-// Member is the answer of the only member of a replica set to the greeting.
+// Member returns the answer of the only member of a replica set to the greeting.
 func (s *Server) Member(primary bool) bson.D {
 	return Hello(bson.E{Key: "isWritablePrimary", Value: primary}, bson.E{Key: "ismaster", Value: primary}, bson.E{Key: "secondary", Value: !primary},
 		bson.E{Key: "setName", Value: "rs0"}, bson.E{Key: "hosts", Value: bson.A{s.Addr()}}, bson.E{Key: "me", Value: s.Addr()},
 		bson.E{Key: "localTime", Value: time.UnixMilli(1_700_000_000_000)})
 }
 
-// Found is the answer to a find: these documents.
+// Found returns the answer to a find: these documents.
 func Found(ns string, documents ...bson.D) bson.D {
 	batch := bson.A{}
 	for _, d := range documents {
@@ -197,7 +197,7 @@ func Found(ns string, documents ...bson.D) bson.D {
 	return bson.D{{Key: "ok", Value: 1}, {Key: "cursor", Value: bson.D{{Key: "id", Value: int64(0)}, {Key: "ns", Value: ns}, {Key: "firstBatch", Value: batch}}}}
 }
 
-// Failed is the answer to a command that fails.
+// Failed returns the answer to a command that fails.
 func Failed(code int) bson.D {
 	return bson.D{{Key: "ok", Value: 0}, {Key: "code", Value: code}, {Key: "errmsg", Value: "no"}}
 }

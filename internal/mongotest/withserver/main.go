@@ -4,10 +4,10 @@
 //
 // One server for the whole run instead of one per test binary. It follows the rules of package mongotest, builds a
 // server if there is no other way, and names it to the command in FENCEPOST_TEST_MONGODB_URI (which is left alone if
-// it is set already). The server is gone when the command is, and the exit code is the command's.
+// it is set already). The server ends with the command, and the exit code is the command's.
 //
-// When no server can be had, withserver says in one line which suites will not run and runs the command all the same;
-// with FENCEPOST_TEST_REQUIRE_MONGODB=1 it fails instead.
+// When no server is available, withserver says in one line which suites will not run and still runs the command; with
+// FENCEPOST_TEST_REQUIRE_MONGODB=1 it fails instead.
 package main
 
 import (

@@ -1,13 +1,13 @@
 // Package dirslots is a store of slots in a directory that several machines share: NFSv4, EFS,
 // CephFS. It also works on a local file system, among the processes of one machine.
 //
-// A value is a file that gets its name when it is whole:
+// A value is a file that gets its name when it is complete:
 //
 //	.slots/RANDOM: write, fsync ──▶ link(2) to orders/00000001/…/00000000000000004096 ──▶ fsync of the folder
 //
 // link(2) fails with EEXIST when the name is taken, on every machine that mounts the directory: it is
-// the one operation that NFS decides on the server for all clients. Neither appending nor O_EXCL of
-// old clients, locks or rename can take its place.
+// the one operation that NFS decides on the server for all clients. Appending, O_EXCL of old clients,
+// locks and rename cannot replace it.
 package dirslots
 
 import (
@@ -45,9 +45,9 @@ var (
 	_ slots.Costly = (*Store)(nil)
 )
 
-// Open returns the store in a directory, which must exist: a directory that is not there is more
-// often a volume that is not mounted than a new store. It removes what writers that died more than
-// a day ago left half written.
+// Open returns the store in a directory, which must exist: a missing directory is more often an
+// unmounted volume than a new store. It removes half-written files of writers that died more than a
+// day ago.
 //
 // A *slots.RefusedError says that the directory cannot be used.
 func Open(dir string) (*Store, error) {

@@ -7,7 +7,7 @@ import (
 	"syscall"
 )
 
-// openFlags: a symbolic link is no value, and a FIFO must not block the open.
+// openFlags: a symbolic link is not a value, and a FIFO must not block the open.
 const openFlags = syscall.O_NOFOLLOW | syscall.O_NONBLOCK
 
 // names returns how many names a file has.

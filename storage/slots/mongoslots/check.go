@@ -9,13 +9,13 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 )
 
-// Check asks the server whether the collection keeps values as a store of slots has to, and returns
-// a [*slots.RefusedError] with the remedy if not: when documents go by themselves (capped, TTL),
-// when a name could be there twice (a shard key other than _id) or two names be one (a collation),
-// when some values would not be taken (a validator, another unique index). A collection that is not
-// there is good: the first Create makes it. A replica set that acknowledges what is in no journal
-// is refused, too, if the user may see its configuration. Check changes nothing, and takes two to
-// five round trips.
+// Check queries the server whether the collection is suitable for slots, and returns a
+// [*slots.RefusedError] with the remedy if documents expire (capped, TTL), if a name could exist
+// twice (a shard key other than _id), if two names could be equal (a collation), or if some values
+// would be refused (a validator, another unique index). A missing collection is fine: the first
+// Create makes it. Check also refuses a replica set that acknowledges writes before they are in a
+// journal, if the user may see its configuration. Check changes nothing, and takes two to five
+// round trips.
 func (s *Store) Check(ctx context.Context) error {
 	ctx = alone(ctx)
 	server, err := s.hello(ctx)
@@ -182,7 +182,7 @@ func (s *Store) checkUnsharded(ctx context.Context) error {
 		"give the user the role read on the database config")
 }
 
-// greeting is what the server says it is.
+// greeting is the server's description of itself.
 type greeting struct {
 	Message string `bson:"msg"`
 	Set     string `bson:"setName"`

@@ -32,7 +32,7 @@ import (
 // all is the bound of the root: names consist of bytes below it.
 const all = "\x7f"
 
-// span is a range of names: those at or behind from, and before to.
+// span is a range of names: at or after from, and before to.
 type span struct{ prefix, from, to string }
 
 func folderSpan(folder string) span {

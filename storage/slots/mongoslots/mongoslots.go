@@ -3,42 +3,42 @@
 //	{ _id: name, n: int64,  // length of the value, bytes
 //	  b: binary }           // the value
 //
-// The unique _id is what decides: of two inserts under one name the server takes one. Everything
-// else in this package is about what an answer says, because two things can lie between an answer
-// and what stays:
+// The unique _id decides: of two inserts under one name the server accepts one. The rest of this
+// package interprets answers, because two things can come between an answer and the lasting state:
 //
 //	a fail-over   takes back what only the old primary had     → write concern majority, journal
 //	a deposed     primary that does not know it yet answers    → read concern linearizable
 //	              from what it remembers
 //
-// So Create is acknowledged by a majority of the members, each with its journal on disk. "There is
-// a value already" (E11000) may be said of a value that is about to be taken back; it counts when
-// a linearizable read finds the value, which waits until a majority has it. Read and Size take
-// what a majority has; that a value is absent they believe a linearizable read only.
+// So Create is acknowledged by a majority of the members, each with its journal on disk. A
+// duplicate key error (E11000) may refer to a value that is about to be rolled back; it counts when
+// a linearizable read finds the value, which waits until a majority has it. Read and Size return
+// what a majority has; only a linearizable read proves that a value is absent.
 //
 // # Requirements
 //
-// MongoDB from 4.4 on, a replica set (one member is enough) or a sharded cluster. The collection
-// is an ordinary one: [Store.Check] refuses one that forgets documents by itself (capped, TTL), or
-// in which _id is not unique (a shard key other than _id), and says what to do. The user needs the
-// role readWrite on the database, and on a sharded cluster, if the collection is sharded, also
-// read on the database config.
+// MongoDB from 4.4 on, a replica set (one member is enough) or a sharded cluster. The collection is
+// an ordinary one: [Store.Check] refuses one that drops documents by itself (capped, TTL), or in
+// which _id is not unique (a shard key other than _id), and names the remedy. The user needs the
+// role readWrite on the database, and on a sharded cluster, if the collection is sharded, also read
+// on the database config.
 //
-// A standalone server works, too: nothing fails over, and a value is in its journal before Create
-// returns. Until then, for 0.1 s at most, a Read can see a value that a crash of the machine takes
-// back. MongoDB-compatible servers are as good as what they do with write and read concerns;
-// FerretDB with one PostgreSQL has nothing that could be taken back.
+// A standalone server works, too: there is no fail-over, and a value is in its journal before
+// Create returns. Until then, for at most 0.1 s, a Read can see a value that a crash of the machine
+// rolls back. MongoDB-compatible servers are as reliable as their write and read concerns; FerretDB
+// with one PostgreSQL rolls nothing back.
 //
-// In a replica set whose configuration says writeConcernMajorityJournalDefault: false a majority is
-// one of memories: do not use it. Check refuses it if the user may see that (clusterMonitor).
+// In a replica set configured with writeConcernMajorityJournalDefault: false, a majority
+// acknowledges from memory: do not use it. Check refuses it if the user may see the setting
+// (clusterMonitor).
 //
 // # Cost
 //
 // Create and Delete are one round trip, and the replication to a majority. Read and Size are one
-// round trip if the value is there, two if not; the second one waits for a write of the primary to
+// round trip if the value exists, two if not; the second one waits for a write of the primary to
 // reach a majority. List is two round trips for each folder in the folder, and one for some
-// thousand values; the server reads the values to tell their lengths. Folders is one round trip
-// for each folder, from the index alone.
+// thousand values; the server reads the values to determine their lengths. Folders is one round
+// trip for each folder, from the index alone.
 package mongoslots
 
 import (
@@ -63,7 +63,7 @@ const (
 	// DefaultCollection is the name of the collection of slots.
 	DefaultCollection = "slots"
 	// MaxValue is how many bytes a value may have. A document may have 16 MiB, and so may a whole
-	// command on some servers; what is left is for the name and the command's other fields.
+	// command on some servers; the rest is for the name and the command's other fields.
 	MaxValue = 15 << 20
 
 	connectTimeout = 5 * time.Second  // for the search for a server, if the URL sets none
@@ -74,16 +74,16 @@ const (
 )
 
 // Linger is what [Store.Linger] returns. A Create is a document, replicated to a majority: a few
-// messages that share it cost the servers little more than one.
+// messages that share a document cost the servers little more than one.
 const Linger = 20 * time.Millisecond
 
 // Options configures [New] and [Open]. The zero value is ready to use.
 type Options struct {
 	// Collection defaults to [DefaultCollection]. All processes must use the same one.
 	Collection string
-	// Address is what String returns and errors begin with; it must tell no secret. It defaults
-	// to the hosts, the database and the collection, as far as they are known:
-	// mongodb://db1,db2/shop.slots with Open, mongodb:shop.slots with New.
+	// Address is returned by String and begins errors; it must contain no secret. It defaults to
+	// the hosts, the database and the collection, as far as known: mongodb://db1,db2/shop.slots
+	// with Open, mongodb:shop.slots with New.
 	Address string
 }
 
@@ -102,9 +102,9 @@ var (
 	_ slots.Costly = (*Store)(nil)
 )
 
-// New keeps slots in db, on the caller's client, which Close leaves alone. It asks the server
-// nothing: call [Store.Check] before the first use. The client's read and write concerns, its read
-// preference and retryWrites do not matter.
+// New keeps slots in db, on the caller's client, which Close leaves open. It sends no request: call
+// [Store.Check] before the first use. The client's read and write concerns, its read preference and
+// retryWrites do not matter.
 func New(db *mongo.Database, o Options) (*Store, error) {
 	if o.Collection == "" {
 		o.Collection = DefaultCollection
@@ -143,8 +143,8 @@ func checkPlace(address, database, collection string) error {
 
 // Open connects to the server that url names (mongodb:// or mongodb+srv://, with the database as
 // path, by default "fencepost") with a client of its own, and calls [Store.Check]. It fails after
-// at most 10 s when no server answers. An error that is a [*slots.RefusedError] is for a person,
-// others may pass. None tells a secret.
+// at most 10 s when no server answers. A [*slots.RefusedError] is permanent and needs a person;
+// other errors may be temporary. No error contains a secret.
 func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	co, database, err := mongourl.Parse(url)
 	if err != nil {
@@ -185,8 +185,8 @@ func addressOf(url, database, collection string) string {
 	return scheme + "://" + hosts + "/" + database + "." + collection
 }
 
-// Close ends the client that Open made. It waits a few seconds for what is under way. A client that
-// New was given it leaves alone.
+// Close ends the client that Open created. It waits a few seconds for requests in flight. It leaves
+// a client passed to New open.
 func (s *Store) Close() error {
 	if s.client == nil {
 		return nil

@@ -14,7 +14,7 @@ import (
 
 const maxName = 500 // bytes
 
-// durable is the write concern of inserts and deletions, whatever URL and client ask for.
+// durable is the write concern of inserts and deletions, regardless of URL and client.
 //
 // rule: what is acknowledged survives a fail-over (majority) and a crash (journal)
 var durable = bson.D{{Key: "w", Value: "majority"}, {Key: "j", Value: true}}

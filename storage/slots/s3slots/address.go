@@ -7,7 +7,7 @@ import (
 	"strings"
 )
 
-// address is where the values are.
+// address is the place of the values.
 type address struct {
 	bucket    string
 	prefix    string // of all keys: empty, or with a slash at its end
@@ -72,7 +72,7 @@ func parse(s string) (address, error) {
 	return a, nil
 }
 
-// String returns the address without what only says how to reach it.
+// String returns the address without the options that only say how to reach it.
 func (a address) String() string {
 	s := strings.TrimSuffix("s3://"+a.bucket+"/"+a.prefix, "/")
 	if a.endpoint != "" {

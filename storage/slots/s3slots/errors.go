@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
-// refusals are the codes of errors that stay until somebody changes something.
+// refusals are the codes of permanent errors, which stay until a person changes something.
 var refusals = map[string]struct{ reason, remedy string }{
 	"AccessDenied":                       {"access is denied", needed},
 	"Forbidden":                          {"access is denied", needed},

@@ -1,19 +1,18 @@
-// Package s3slots is a store of slots in a bucket of S3, or of what speaks its protocol.
+// Package s3slots is a store of slots in a bucket of S3, or of a server that speaks its protocol.
 //
 //	s3://bucket/prefix?region=eu-central-1                                     AWS
 //	s3://bucket/prefix?endpoint=https://minio.example:9000&path-style=true     a gateway
 //
-// A value is an object. PutObject creates it with the header If-None-Match: *, which S3 decides
-// for all clients: of two that create the same key one succeeds, and the other one is told 412. A
-// gateway that does not know the header would replace the value without a word; [slots.Probe] finds
-// that out.
+// A value is an object. PutObject creates it with the header If-None-Match: *, which S3 decides for
+// all clients: if two create the same key, one succeeds, and the other gets 412. A gateway that
+// does not know the header would silently replace the value; [slots.Probe] detects that.
 //
-// Credentials come from where the tools of AWS have them: AWS_ACCESS_KEY_ID and
-// AWS_SECRET_ACCESS_KEY, the shared files, the role of the machine or the pod. They never are a
-// part of the address. They need s3:GetObject, s3:PutObject and s3:DeleteObject for the keys below
-// the prefix, and s3:ListBucket: without that S3 does not say of a key that it is not there.
+// Credentials come from the usual places of AWS tools: AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY,
+// the shared files, the role of the machine or the pod. They are never part of the address. They
+// need s3:GetObject, s3:PutObject and s3:DeleteObject for the keys below the prefix, and
+// s3:ListBucket: without it S3 does not report that a key does not exist.
 //
-// Rules of the bucket that expire objects, and other tools that remove some, destroy files.
+// Lifecycle rules that expire objects, and tools that remove objects, destroy files.
 package s3slots
 
 import (
@@ -50,14 +49,15 @@ var (
 	_ slots.Costly = (*Store)(nil)
 )
 
-// CheckAddress tells what is wrong with an address, if anything is. It asks nobody, and its error does
-// not quote the address.
+// CheckAddress checks the syntax of an address. It sends no request, and its error does not quote the
+// address.
 func CheckAddress(url string) error {
 	_, err := parse(url)
 	return err
 }
 
-// Open returns the store at an address. It looks for credentials, and asks the bucket nothing.
+// Open returns the store at an address. It looks for credentials, and sends no request to the
+// bucket.
 //
 // A *slots.RefusedError says that there are no credentials or no region.
 func Open(ctx context.Context, url string) (*Store, error) {

@@ -1,4 +1,4 @@
-// Package slotstest has what tests of slots need: a store in memory, a tap that injects faults into any store, and a
+// Package slotstest has test tools for slots: an in-memory store, a tap that injects faults into any store, and a
 // conformance suite that every store must pass.
 //
 //	slots.FS ──▶ Tap ──▶ Mem

@@ -1,4 +1,4 @@
-// Package overlay compiles other texts in place of source files, so that nothing in a tree changes: go build -overlay.
+// Package overlay compiles other texts in place of source files, without changing the tree: go build -overlay.
 package overlay
 
 import (

@@ -1,4 +1,5 @@
-// Package seeded patches the standard library for the simulation, so that a seed is a history.
+// Package seeded patches the standard library for the simulation, so that a seed determines a
+// history.
 package seeded
 
 import (

@@ -144,6 +144,42 @@ func (r *Rebalancer) Leave(typ string) {
 	r.nextPlan = time.Time{}
 }
 
+// Wake ends a pause of a type: it has messages.
+func (r *Rebalancer) Wake(typ string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.wakeUp(typ)
+}
+
+// WakeSessions ends the pauses of all types that this pool holds.
+func (r *Rebalancer) WakeSessions() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for typ, it := range r.types {
+		if it.session != nil {
+			r.wakeUp(typ)
+		}
+	}
+}
+
+// Notified is Wake for new messages. What another replica holds is left to that.
+func (r *Rebalancer) Notified(typ string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if h, held := r.holder(typ, time.Now()); held && !h.leaving {
+		return
+	}
+	r.wakeUp(typ)
+}
+
+// News returns the channel by which a session that holds a type is woken. It is also that of Pause:
+// a type has a session, or a watch that pauses.
+func (r *Rebalancer) News(typ string) <-chan struct{} {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.types[typ].wake
+}
+
 // wakeUp ends a pause of a type. r.mu is held.
 func (r *Rebalancer) wakeUp(typ string) {
 	if it := r.types[typ]; it != nil {
@@ -154,18 +190,14 @@ func (r *Rebalancer) wakeUp(typ string) {
 	}
 }
 
-// Pause waits for d, or until something about the type has changed; false when the pool stopped
-// meanwhile.
-func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) bool {
-	r.mu.Lock()
-	wake := r.types[typ].wake
-	r.mu.Unlock()
+// Pause waits for d, or until something about the type has changed, or the pool stops; woken tells
+// that something has changed.
+func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) (woken bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
 	select {
 	case <-t.C:
-		return true
-	case <-wake:
+	case <-r.News(typ):
 		return true
 	case <-r.view.Stopping():
 	case <-ctx.Done():

@@ -1,4 +1,4 @@
-// Package suitetest is for the tests of suites.
+// Package suitetest has helpers for the tests of suites.
 package suitetest
 
 import (

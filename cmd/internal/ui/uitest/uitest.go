@@ -1,5 +1,5 @@
-// Package uitest makes an estate to look at: types in all states, files with everything that a file can have, and texts that try to do
-// harm. It is for the tests of package ui, those in a browser too.
+// Package uitest creates test data for the pages: types in all states, files with every kind of record, and hostile texts. It is for
+// the tests of package ui, including those in a browser.
 package uitest
 
 import (

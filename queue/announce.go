@@ -1,0 +1,128 @@
+package queue
+
+import (
+	"context"
+	"sync"
+	"time"
+)
+
+// When a publisher notifies workers of what it has stored. Types with steady traffic have a worker
+// that fetches anyway, so they are told seldom; a type that was silent is told at once.
+const (
+	announceLinger  = 2 * time.Millisecond   // types that are stored at the same moment are told together
+	announceEvery   = 250 * time.Millisecond // between two notifications of a publisher
+	announceAgain   = time.Second            // between two that name the same type
+	announceTimeout = 2 * time.Second
+	announceClosing = 500 * time.Millisecond // how long Close waits for the last one
+)
+
+// announcer notifies workers of the types into which a publisher has stored something. It has a
+// goroutine while there is something to tell. Safe for concurrent use.
+//
+// rule: nothing waits for a notification, and one that failed is not repeated: it is a hint, and workers find messages without.
+type announcer struct {
+	to      Notifier
+	ctx     context.Context // of all notifications
+	cancel  context.CancelFunc
+	closing chan struct{} // closed: what is left to tell is told at once
+	wg      sync.WaitGroup
+
+	mu      sync.Mutex
+	closed  bool
+	running bool
+	untold  map[string]bool      // types that have got messages since they were told
+	told    map[string]time.Time // when, if it was less than announceAgain ago
+	sent    uint64
+	failed  uint64
+}
+
+func newAnnouncer(ctx context.Context, to Notifier) *announcer {
+	a := &announcer{to: to, closing: make(chan struct{}), untold: map[string]bool{}, told: map[string]time.Time{}}
+	a.ctx, a.cancel = context.WithCancel(ctx)
+	return a
+}
+
+// note tells that a type has got messages.
+func (a *announcer) note(typ string) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.untold[typ] = true
+	if !a.running {
+		a.running = true
+		a.wg.Go(a.run)
+	}
+}
+
+// run tells what there is to tell, and ends.
+func (a *announcer) run() {
+	for pause := announceLinger; ; {
+		t := time.NewTimer(pause)
+		select {
+		case <-t.C:
+		case <-a.closing:
+			t.Stop()
+		}
+		types, next := a.take(time.Now())
+		if len(types) == 0 && next == 0 {
+			return
+		}
+		if pause = next; len(types) > 0 {
+			a.tell(types)
+			pause = announceEvery
+		}
+	}
+}
+
+// take returns the types that are to be told now. If none are it returns how long to wait for the
+// first one, or 0 if nothing is left: then run ends.
+func (a *announcer) take(now time.Time) (types []string, next time.Duration) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	for typ, at := range a.told {
+		if now.Sub(at) >= announceAgain {
+			delete(a.told, typ)
+		}
+	}
+	for typ := range a.untold {
+		if at, lately := a.told[typ]; lately && !a.closed {
+			// rule: it stays to be told. A worker may have read all before the last message came, and would wait for the next sweep.
+			if wait := at.Add(announceAgain).Sub(now); next == 0 || wait < next {
+				next = wait
+			}
+			continue
+		}
+		types = append(types, typ)
+		delete(a.untold, typ)
+		a.told[typ] = now
+	}
+	a.running = len(types) > 0 || next > 0
+	return types, next
+}
+
+func (a *announcer) tell(types []string) {
+	ctx, cancel := context.WithTimeout(a.ctx, announceTimeout)
+	defer cancel()
+	err := a.to.Notify(ctx, types)
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if err == nil {
+		a.sent++
+	} else {
+		a.failed++
+	}
+}
+
+// close tells what is left, and waits for that, for announceClosing at most. Nothing may be noted
+// any more.
+func (a *announcer) close() {
+	a.mu.Lock()
+	if !a.closed {
+		a.closed = true
+		close(a.closing)
+	}
+	a.mu.Unlock()
+	t := time.AfterFunc(announceClosing, a.cancel)
+	defer t.Stop()
+	a.wg.Wait()
+	a.cancel()
+}

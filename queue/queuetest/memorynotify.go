@@ -1,0 +1,60 @@
+package queuetest
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
+)
+
+// notifications is the log of a Memory: how many it had, and the latest.
+type notifications struct {
+	count  int64
+	latest []string
+}
+
+// Notify implements queue.Queue.
+func (m *Memory) Notify(ctx context.Context, types []string) error {
+	if err := queuedriver.CheckNotify(types); err != nil {
+		return err
+	}
+	if err := m.enter(ctx); err != nil {
+		return err
+	}
+	defer m.mu.Unlock()
+	n := &m.notified
+	n.count += int64(len(types))
+	n.latest = queuedriver.LatestNotifications(append(n.latest, types...))
+	return nil
+}
+
+// Notifications implements queue.Queue.
+func (m *Memory) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
+	if err := m.enter(ctx); err != nil {
+		return queue.Notifications{}, err
+	}
+	defer m.mu.Unlock()
+	r := queuedriver.ReadNotifications(since)
+	r.Log("", m.notified.count, m.notified.latest)
+	return r.Result(), nil
+}
+
+// PendingTypes implements queue.Queue.
+func (m *Memory) PendingTypes(ctx context.Context) ([]string, error) {
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	all := map[string]bool{}
+	for typ, list := range m.msgs {
+		if len(list) > 0 {
+			all[typ] = true
+		}
+	}
+	for typ := range m.foreign {
+		all[typ] = true
+	}
+	return slices.Sorted(maps.Keys(all)), nil
+}

@@ -1,0 +1,188 @@
+package queuetest
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// listener reads notifications as a worker does: each read goes on where the one before ended.
+type listener struct {
+	t    *testing.T
+	q    queue.Queue
+	mark queue.NotificationMark
+}
+
+func (l *listener) read() queue.Notifications {
+	l.t.Helper()
+	before := maps.Clone(l.mark)
+	n, err := l.q.Notifications(l.t.Context(), l.mark)
+	if err != nil {
+		l.t.Fatal(err)
+	}
+	if !maps.Equal(before, l.mark) {
+		l.t.Error("Notifications has changed the mark that it was given")
+	}
+	if n.Next == nil {
+		l.t.Fatal("there is no next mark")
+	}
+	l.mark = n.Next
+	return n
+}
+
+func (l *listener) want(missed bool, types ...string) {
+	l.t.Helper()
+	n := l.read()
+	slices.Sort(n.Types)
+	if n.Missed != missed || !slices.Equal(n.Types, types) {
+		l.t.Errorf("%v, missed %v; want %v, %v", n.Types, n.Missed, types, missed)
+	}
+}
+
+func mustNotify(t *testing.T, q queue.Queue, types ...string) {
+	t.Helper()
+	if err := q.Notify(t.Context(), types); err != nil {
+		t.Fatalf("Notify(%d types): %v", len(types), err)
+	}
+}
+
+func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
+	q := open(t)
+	l := &listener{t: t, q: open(t)}
+	l.want(true) // what was before nobody knows
+	l.want(false)
+	mustNotify(t, q)
+	l.want(false)
+	mustNotify(t, q, "orders", "audit-1")
+	late := &listener{t: t, q: open(t), mark: l.mark}
+	l.want(false, "audit-1", "orders")
+	l.want(false)
+	for range 20 { // whatever logs there are, each has some
+		mustNotify(t, q, "orders")
+		mustNotify(t, open(t), "refunds")
+	}
+	l.want(false, "orders", "refunds")
+	late.want(false, "audit-1", "orders", "refunds")
+	for _, typ := range []string{"", "Orders", "a/b", "a\x00", "$a"} {
+		if err := q.Notify(t.Context(), []string{"orders", typ}); !errors.Is(err, queue.ErrInvalidType) {
+			t.Errorf("type %q: %v", typ, err)
+		}
+	}
+	l.want(false)
+	if types, err := q.Types(t.Context()); err != nil || len(types) != 0 {
+		t.Errorf("Types = %v, %v: a notification makes no type", types, err)
+	}
+}
+
+// Whoever comes too late sees that.
+func testNotificationsMissed(t *testing.T, open func(t *testing.T) queue.Queue) {
+	q := open(t)
+	l := &listener{t: t, q: q}
+	l.read()
+	var many []string
+	for i := range 10_000 {
+		many = append(many, fmt.Sprintf("type-%05d", i))
+	}
+	mustNotify(t, q, many...)
+	n := l.read()
+	if !n.Missed || len(n.Types) == 0 || len(n.Types) == len(many) || slices.ContainsFunc(n.Types, func(typ string) bool { return !slices.Contains(many, typ) }) {
+		t.Errorf("%d types of %d at once, missed %v", len(n.Types), len(many), n.Missed)
+	}
+	mustNotify(t, q, "orders")
+	l.want(false, "orders")
+	for _, typ := range many[:300] { // one by one, more than one log keeps
+		mustNotify(t, q, typ)
+	}
+	if n := l.read(); !n.Missed && len(n.Types) < 300 {
+		t.Errorf("of 300 notifications %d are known, missed %v", len(n.Types), n.Missed)
+	}
+}
+
+// Of several that notify at a time, each is heard.
+func testNotificationsConcurrently(t *testing.T, open func(t *testing.T) queue.Queue) {
+	l := &listener{t: t, q: open(t)}
+	l.read()
+	heard, want := map[string]bool{}, map[string]bool{}
+	var all sync.WaitGroup
+	for i := range 4 {
+		q := open(t)
+		for j := range 15 {
+			want[fmt.Sprintf("type-%d-%d", i, j)] = true
+		}
+		all.Go(func() {
+			for j := range 15 {
+				if err := q.Notify(context.Background(), []string{fmt.Sprintf("type-%d-%d", i, j)}); err != nil {
+					t.Error(err)
+				}
+			}
+		})
+	}
+	done := make(chan struct{})
+	go func() { all.Wait(); close(done) }()
+	for last := false; !last; {
+		select {
+		case <-done:
+			last = true
+		default:
+		}
+		n := l.read()
+		if n.Missed {
+			t.Error("60 notifications are too many")
+		}
+		for _, typ := range n.Types {
+			heard[typ] = true
+		}
+	}
+	if !maps.Equal(heard, want) {
+		t.Errorf("%d types were heard of %d", len(heard), len(want))
+	}
+}
+
+func testPendingTypes(t *testing.T, q queue.Queue) {
+	want := func(types ...string) {
+		t.Helper()
+		slices.Sort(types)
+		if got, err := q.PendingTypes(t.Context()); err != nil || !slices.Equal(got, types) {
+			t.Errorf("PendingTypes = %v, %v, want %v", got, err, types)
+		}
+	}
+	want()
+	if err := q.RegisterType(t.Context(), "registered"); err != nil {
+		t.Fatal(err)
+	}
+	if err := q.MoveToDeadLetters(t.Context(), "dead", lettersOf(numbered("dead", 1, 2))); err != nil {
+		t.Fatal(err)
+	}
+	mustNotify(t, q, "notified")
+	want()
+	for _, typ := range cousins {
+		mustInsert(t, q, typ, numbered(typ, 1, 150))
+	}
+	want(cousins...)
+	mustAck(t, q, cousins[0], ids(numbered(cousins[0], 1, 150)))
+	want(cousins[1:]...)
+}
+
+// A promotion names the types that have got messages.
+func testPromotionTypes(t *testing.T, q queue.Queue) {
+	for i, typ := range []string{"orders", "refunds", "orders"} {
+		msg := queue.Message{Type: typ, ID: id(i, 9, uint64(i+1)), Payload: []byte("x"), Due: time.Now().Add(-time.Hour)}
+		if err := q.Delay(t.Context(), []queue.Message{msg}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, want := range [][]string{{"orders", "refunds"}, nil} {
+		p, err := q.Promote(t.Context(), queue.Limit{Messages: 10})
+		slices.Sort(p.Types)
+		if err != nil || !slices.Equal(p.Types, want) {
+			t.Errorf("Promote names %v, %v, want %v", p.Types, err, want)
+		}
+	}
+}

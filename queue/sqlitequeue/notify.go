@@ -1,0 +1,83 @@
+package sqlitequeue
+
+import (
+	"context"
+	"maps"
+	"slices"
+
+	"github.com/fencepost/fencepost/internal/sqlitedb"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuedriver"
+)
+
+// Notify implements queue.Queue: a few rows behind the last one, not synced. Rows before the latest
+// KeptNotifications are removed; the numbers go on, so the last one tells how many there were.
+func (q *Queue) Notify(ctx context.Context, types []string) error {
+	if err := queuedriver.CheckNotify(types); err != nil {
+		return err
+	}
+	err := q.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
+		var last int64
+		if _, err := tx.Get([]any{&last}, `SELECT coalesce(max(n), 0) FROM queue_notifications`); err != nil {
+			return err
+		}
+		last += int64(len(types))
+		latest := queuedriver.LatestNotifications(types)
+		for i, typ := range latest {
+			if _, err := tx.Exec(`INSERT INTO queue_notifications (n, type) VALUES (?, ?)`, last-int64(len(latest)-1-i), typ); err != nil {
+				return err
+			}
+		}
+		_, err := tx.Exec(`DELETE FROM queue_notifications WHERE n <= ?`, last-queuedriver.KeptNotifications)
+		return err
+	})
+	return explain("notify workers of new messages", err)
+}
+
+// Notifications implements queue.Queue: when nothing is new, one look at the last row.
+func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
+	r := queuedriver.ReadNotifications(since)
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		var last int64
+		if _, err := tx.Get([]any{&last}, `SELECT coalesce(max(n), 0) FROM queue_notifications`); err != nil {
+			return err
+		}
+		if behind, known := since[""]; known && behind == last {
+			return nil
+		}
+		rows, err := tx.Query(`SELECT type FROM queue_notifications WHERE n > ? ORDER BY n`, last-queuedriver.KeptNotifications)
+		if err != nil {
+			return err
+		}
+		var latest []string
+		for rows.Next() {
+			var typ string
+			if err := rows.Scan(&typ); err != nil {
+				return err
+			}
+			latest = append(latest, typ)
+		}
+		r.Log("", last, latest)
+		return rows.Err()
+	})
+	if err != nil {
+		return queue.Notifications{}, explain("read notifications", err)
+	}
+	return r.Result(), nil
+}
+
+// PendingTypes implements queue.Queue: a skip scan over queue_messages, see skipScan.
+func (q *Queue) PendingTypes(ctx context.Context) ([]string, error) {
+	found := map[string]bool{}
+	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		strays, err := skipScan(tx, "queue_messages", found)
+		if err == nil {
+			q.strays.Set(strays)
+		}
+		return err
+	})
+	if err != nil {
+		return nil, explain("list types with messages", err)
+	}
+	return slices.Sorted(maps.Keys(found)), nil
+}

@@ -1,0 +1,170 @@
+package worker
+
+import (
+	"context"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/wait"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/internal/share"
+)
+
+// Idle types cost nothing each. One listener per pool reads what publishers tell, and sweeps: it
+// lists the types that have messages, with one command when there are none. Both wake the watch
+// over a type, or its idle session.
+//
+//	publisher ──Notify──▶ notifications ──every listenEvery──▶ listener ──▶ watch: look, and take the type
+//	                      messages ─────────────sweep────────▶    │     ──▶ idle session: fetch
+//	                                                              └─────▶ a type that a glob matches: serve it
+//
+// Neither is relied on alone. What is told is a hint, which may be lost. A sweep finds all that is
+// pending, every sweepMost at least. While the listener cannot do both, each type is looked at by
+// itself.
+const (
+	listenEvery   = 150 * time.Millisecond // how often notifications are read
+	listenTimeout = 5 * time.Second        // of one read
+
+	sweepLeast   = 500 * time.Millisecond // from one sweep to the next: this long, …
+	sweepPerType = 250 * time.Millisecond // … or this long for each type that is pending, as it may be looked at then, …
+	sweepShare   = 20                     // … or this many times as long as the sweep took, …
+	missedShare  = 5                      // … or this many times, if notifications were missed; …
+	sweepMost    = 30 * time.Second       // … but never longer than this
+
+	restAfter = 5 * time.Second // a session without messages for so long waits for news
+)
+
+// listener finds out which types of a pool have messages. Its goroutine owns all but listening.
+type listener struct {
+	pool      *Pool
+	serve     func(typ string, pending bool)
+	listening atomic.Bool // what is read is complete: types need not be looked at one by one
+
+	mark      queue.NotificationMark
+	missed    bool      // some notifications were not read: the next sweep is to come soon
+	swept     bool      // the last sweep succeeded; until one has, each round sweeps
+	soonest   time.Time // when the next sweep may begin, …
+	nextSweep time.Time // … and when it has to
+	outage    outage
+}
+
+// start starts the listener, waits for its first round, for share.FirstLook at most, and returns what
+// stops it. A pool that is to drain everything has none: it asks about each type.
+func (l *listener) start(ctx context.Context) (stop func()) {
+	if l.pool.cfg.UntilEmpty {
+		return func() {}
+	}
+	ctx, cancel := l.pool.untilStop(ctx)
+	ended, looked := make(chan struct{}), make(chan struct{})
+	go func() {
+		defer close(ended)
+		l.run(ctx, sync.OnceFunc(func() { close(looked) }))
+	}()
+	t := time.NewTimer(share.FirstLook)
+	defer t.Stop()
+	select {
+	case <-looked:
+	case <-t.C:
+	case <-ended:
+	}
+	return func() {
+		cancel()
+		<-ended
+	}
+}
+
+// run does one round after the other, and calls looked after each.
+func (l *listener) run(ctx context.Context, looked func()) {
+	defer l.listening.Store(false)
+	retry := wait.Backoff{Min: listenEvery, Max: discoverEvery}
+	for ctx.Err() == nil {
+		err := l.round(ctx)
+		if ctx.Err() != nil {
+			return
+		}
+		// rule: types are left alone only while both notifications and sweeps can be read
+		l.listening.Store(err == nil)
+		looked()
+		pause := listenEvery
+		if l.outage.note(&l.pool.log, err, "read which types have new messages, so each type is looked at by itself") {
+			pause = retry.Next()
+		} else {
+			retry.Reset()
+		}
+		if wait.For(ctx, pause) != nil {
+			return
+		}
+	}
+}
+
+// round reads the notifications, and sweeps if it is time for that, or if they cannot be read.
+func (l *listener) round(ctx context.Context) error {
+	asking, cancel := context.WithTimeout(ctx, listenTimeout)
+	n, err := l.pool.cfg.Queue.Notifications(asking, l.mark)
+	cancel()
+	if err == nil {
+		l.mark, l.missed = n.Next, l.missed || n.Missed
+		for _, typ := range n.Types {
+			l.news(typ, l.pool.rebalancer.Notified)
+		}
+	}
+	// rule: what is pending is found without any notification
+	due := !time.Now().Before(l.nextSweep)
+	soon := (err != nil || l.missed) && !time.Now().Before(l.soonest)
+	if !due && !soon && l.swept {
+		return err
+	}
+	if serr := l.sweep(ctx); serr != nil {
+		return serr
+	}
+	return err
+}
+
+// sweep finds the types that have messages, whatever was told.
+func (l *listener) sweep(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	p := l.pool
+	began := time.Now()
+	p.book.noteAsking("")
+	types, err := p.cfg.Queue.PendingTypes(ctx)
+	p.book.noteAnswer("", err)
+	if l.swept = err == nil; !l.swept {
+		return err
+	}
+	took := time.Since(began)
+	l.missed = false
+	mine := 0
+	for _, typ := range types {
+		if l.news(typ, p.rebalancer.Wake) {
+			mine++
+		}
+	}
+	l.soonest = began.Add(min(max(sweepLeast, missedShare*took), sweepMost))
+	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*took, time.Duration(mine)*sweepPerType), sweepMost))
+	return nil
+}
+
+// news tells that a type has messages, and returns whether it is one of this pool's.
+func (l *listener) news(typ string, tell func(typ string)) bool {
+	switch {
+	case l.pool.isServed(typ):
+		tell(typ)
+	case l.pool.matches(typ):
+		l.serve(typ, true)
+	default:
+		return false
+	}
+	return true
+}
+
+// awaitNews waits until there is news of a type that has no messages. It returns at once if nobody
+// listens, and soon after the listener has failed.
+func (p *Pool) awaitNews(ctx context.Context, typ string) {
+	for p.listener.listening.Load() && !p.stopped(ctx) {
+		if p.rebalancer.Pause(ctx, typ, wait.AtLeastHalf(sweepMost)) {
+			return
+		}
+	}
+}

@@ -1,0 +1,413 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// hints is a queue whose notifications and lists of pending types are what a test says.
+type hints struct {
+	queue.Queue
+
+	mu      sync.Mutex
+	notify  func(ctx context.Context, types []string) error // nil: as the queue does
+	pending func([]string) []string                         // nil: as the queue says
+}
+
+// say changes what the queue does with notifications, and what it lists.
+func (q *hints) say(notify func(ctx context.Context, types []string) error, pending func([]string) []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.notify, q.pending = notify, pending
+}
+
+func (q *hints) said() (notify func(ctx context.Context, types []string) error, pending func([]string) []string) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.notify, q.pending
+}
+
+func (q *hints) Notify(ctx context.Context, types []string) error {
+	if notify, _ := q.said(); notify != nil {
+		return notify(ctx, types)
+	}
+	return q.Queue.Notify(ctx, types)
+}
+
+func (q *hints) PendingTypes(ctx context.Context) ([]string, error) {
+	types, err := q.Queue.PendingTypes(ctx)
+	if _, pending := q.said(); pending != nil {
+		types = pending(types)
+	}
+	return types, err
+}
+
+// lost is a notification that nobody gets.
+func lost(context.Context, []string) error { return nil }
+
+// blind is a sweep that finds nothing.
+func blind([]string) []string { return nil }
+
+// onHints runs a test on a rig whose queue has hints of its own.
+func onHints(t *testing.T, test func(t *testing.T, r *rig, h *hints)) {
+	onRig(t, func(t *testing.T, r *rig) {
+		h := &hints{Queue: r.queue.Queue}
+		r.queue.Queue = h
+		test(t, r, h)
+	})
+}
+
+// register makes n types known, and names them.
+func (r *rig) register(n int) (types []string) {
+	r.t.Helper()
+	for i := range n {
+		types = append(types, fmt.Sprintf("type-%04d", i))
+		if err := r.queue.RegisterType(context.Background(), types[i]); err != nil {
+			r.t.Fatal(err)
+		}
+	}
+	return types
+}
+
+// appended is how many messages of a type are in its file.
+func (p *runningPool) appended(typ string) uint64 {
+	p.book.mu.Lock()
+	defer p.book.mu.Unlock()
+	if r := p.book.types[typ]; r != nil {
+		return r.Appended
+	}
+	return 0
+}
+
+// wantAppended expects n messages of a type in its file within a time.
+func (p *runningPool) wantAppended(typ string, n uint64, within time.Duration) {
+	p.t.Helper()
+	for began := time.Now(); p.appended(typ) < n; time.Sleep(time.Millisecond) {
+		if time.Since(began) > within {
+			p.t.Fatalf("after %v %d messages of %s are appended, want %d", within, p.appended(typ), typ, n)
+		}
+	}
+}
+
+func all(c *Config) { c.Types, c.AllTypes = nil, true }
+
+// soon is how long it takes until a message is appended of whose type the pool is notified.
+const soon = listenEvery + 50*time.Millisecond
+
+// Whatever a sweep finds or does not find, a notified type is served at once: one that was idle, one whose session is idle, and one
+// that nobody has heard of.
+func TestANotifiedTypeIsServedAtOnce(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		h.say(nil, blind)
+		types := r.register(300)
+		p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+		time.Sleep(time.Minute)
+		for n := range uint64(3) {
+			r.publish(types[7], 1)
+			p.wantAppended(types[7], n+1, soon)
+			time.Sleep(10 * time.Minute) // longer than a session polls
+			if !slices.Contains(held(p), types[7]) {
+				t.Fatal("the session is over: the test is about an idle one")
+			}
+		}
+		r.publish("unknown", 1)
+		p.wantAppended("unknown", 1, soon)
+		p.stop()
+		r.complete(types[7])
+		r.complete("unknown")
+	})
+}
+
+// With no notification at all a message is appended within sweepMost, also when so much is pending that sweeps are rare: of an idle
+// type, of an idle session, of a type that nobody has heard of.
+func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(300)
+		h.say(lost, func(found []string) []string { return append(found, types[100:]...) }) // and are drained when they are looked at
+		p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+		time.Sleep(time.Minute)
+		for n := range uint64(3) {
+			r.publish(types[7], 1)
+			p.wantAppended(types[7], n+1, sweepMost+time.Second)
+			time.Sleep(10 * time.Minute)
+		}
+		r.publish("unknown", 1)
+		p.wantAppended("unknown", 1, sweepMost+time.Second)
+		// With little pending sweeps are frequent.
+		h.say(lost, nil)
+		time.Sleep(sweepMost)
+		r.publish(types[8], 1)
+		p.wantAppended(types[8], 1, time.Second)
+		p.stop()
+		r.complete(types[7])
+	})
+}
+
+// Whoever has missed notifications sweeps at once, however rare sweeps are.
+func TestMissedNotificationsCauseASweep(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(300)
+		p := r.start(all)
+		time.Sleep(time.Minute)
+		for range 3 {
+			h.say(lost, func(found []string) []string { return append(found, types[100:]...) })
+			time.Sleep(2 * sweepLeast) // the next sweep is half a minute away
+			r.publish("orders", 1)
+			time.Sleep(2 * time.Second)
+			if n := p.appended("orders"); n == uint64(len(r.sent["orders"])) {
+				t.Fatal("sweeps are frequent: the test proves nothing")
+			}
+			if err := h.Queue.Notify(t.Context(), slices.Repeat([]string{types[1]}, 1000)); err != nil {
+				t.Fatal(err)
+			}
+			p.wantAppended("orders", uint64(len(r.sent["orders"])), soon+sweepLeast)
+			h.say(nil, nil)
+			time.Sleep(5 * time.Minute)
+		}
+		p.stop()
+		r.complete("orders")
+	})
+}
+
+// What is told may be wrong in any way. It costs a look, and nothing else.
+func TestNotificationsThatAreWrong(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(3)
+		p := r.start(func(c *Config) { c.Types = []string{"type-*"} })
+		time.Sleep(time.Minute)
+		tell := func(types ...string) {
+			t.Helper()
+			if err := h.Queue.Notify(t.Context(), types); err != nil {
+				t.Fatal(err)
+			}
+		}
+		tell("orders", "type-9999")        // not one of this pool's, and one that does not exist
+		tell(types[0], types[0], types[0]) // nothing is there
+		time.Sleep(time.Minute)
+		if s := p.Stats(); s.Sessions != 0 || s.Types != 4 {
+			t.Errorf("%+v; nothing is pending", s)
+		}
+		// Doubled, and late.
+		h.say(func(_ context.Context, types []string) error {
+			go func() {
+				for range 3 {
+					time.Sleep(5 * time.Second)
+					if err := h.Queue.Notify(context.Background(), types); err != nil {
+						t.Error(err)
+					}
+				}
+			}()
+			return nil
+		}, nil)
+		r.publish(types[1], 10)
+		p.wantAppended(types[1], 10, 2*time.Second)
+		time.Sleep(time.Minute)
+		p.stop()
+		r.complete(types[1])
+		if s := p.Stats(); s.Duplicates != 0 {
+			t.Errorf("%+v", s)
+		}
+	})
+}
+
+// counted counts what is asked of the queue.
+func (r *rig) counted() (counts func() map[queuetest.Op]int) {
+	var mu sync.Mutex
+	all := map[queuetest.Op]int{}
+	r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		all[op]++
+		return queuetest.Fault{}
+	})
+	return func() map[queuetest.Op]int {
+		mu.Lock()
+		defer mu.Unlock()
+		now := all
+		all = map[queuetest.Op]int{}
+		return now
+	}
+}
+
+// commands is what operations cost on MongoDB when nothing is pending, at most.
+func commands(counts map[queuetest.Op]int) (n int) {
+	for op, calls := range counts {
+		cost := 1
+		switch op {
+		case queuetest.OpTypes:
+			cost = 4
+		case queuetest.OpHeartbeat:
+			cost = 2
+		case queuetest.OpNow:
+			cost = 0
+		}
+		n += cost * calls
+	}
+	return n
+}
+
+// What a minute costs in which nothing happens does not depend on the number of types, neither free nor held.
+func TestIdleTypesCostNothing(t *testing.T) {
+	for name, n := range map[string]int{"free": 0, "held": 200} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				types := r.register(1000)
+				counts := r.counted()
+				p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+				time.Sleep(time.Second)
+				if looks := counts()[queuetest.OpDepth]; looks != 0 {
+					t.Errorf("%d types were looked at one by one when the pool started", looks)
+				}
+				for _, typ := range types[:n] {
+					r.publish(typ, 1)
+				}
+				time.Sleep(time.Minute)
+				counts()
+				time.Sleep(10 * time.Minute)
+				asked := counts()
+				if got := len(held(p)); got != n {
+					t.Fatalf("%d types are held, want %d", got, n)
+				}
+				if perSecond := float64(commands(asked)) / 600; perSecond > 13 || asked[queuetest.OpDepth]+asked[queuetest.OpFetch] != 0 {
+					t.Errorf("%.1f commands per second: %v", perSecond, asked)
+				}
+				p.stop()
+			})
+		})
+	}
+}
+
+// A replica that stands by does not look at what another one holds, busy or idle, each time that this is notified.
+func TestStandingByCostsLittle(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.register(300)
+		a := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+		for _, typ := range types {
+			r.publish(typ, 1)
+		}
+		time.Sleep(10 * time.Second)
+		if n := len(held(a)); n != 300 {
+			t.Fatalf("%d types are held", n)
+		}
+		b := r.start(func(c *Config) { all(c); c.MaxTypes = 1 })
+		time.Sleep(time.Minute)
+		counts := r.counted()
+		for range 60 {
+			r.publish(types[0], 1)
+			r.publish(types[1], 1)
+			time.Sleep(time.Second)
+		}
+		if n := counts(); n[queuetest.OpDepth] > 30 {
+			t.Errorf("%d looks in a minute at types that another replica serves", n[queuetest.OpDepth])
+		}
+		a.stop()
+		b.stop()
+	})
+}
+
+// While notifications cannot be read, or types cannot be listed, each type is looked at by itself as if nobody listened. That is
+// logged once.
+func TestWithoutAListenerTypesArePolled(t *testing.T) {
+	for _, op := range []queuetest.Op{queuetest.OpNotifications, queuetest.OpPendingTypes} {
+		for _, kind := range []queuetest.Kind{queuetest.Refused, queuetest.Lost, queuetest.Hang} {
+			t.Run(fmt.Sprint(op, " ", kind), func(t *testing.T) {
+				onHints(t, func(t *testing.T, r *rig, h *hints) {
+					h.say(nil, blind)
+					p := r.start(func(c *Config) { c.Types, c.IdleTimeout = []string{"idle", "held"}, time.Hour })
+					r.publish("held", 1)
+					p.wantAppended("held", 1, soon)
+					time.Sleep(time.Minute)
+					r.disturb(func(o queuetest.Op, _ int) queuetest.Fault {
+						if o == op {
+							return queuetest.Fault{Kind: kind}
+						}
+						return queuetest.Fault{}
+					})
+					h.say(lost, blind)
+					time.Sleep(sweepMost + listenTimeout) // by then all have seen it
+					r.publish("idle", 1)
+					r.publish("held", 1)
+					p.wantAppended("idle", 1, time.Second)
+					p.wantAppended("held", 2, time.Second)
+					r.disturb(func(queuetest.Op, int) queuetest.Fault { return queuetest.Fault{} })
+					h.say(nil, blind)
+					time.Sleep(time.Minute)
+					for text, want := range map[string]int{"cannot read which types have new messages": 1, "can read which types have new messages": 1} {
+						if n := strings.Count(r.log.String(), text); n != want {
+							t.Errorf("%q is logged %d times, want %d", text, n, want)
+						}
+					}
+					counts := r.counted()
+					time.Sleep(time.Minute)
+					if n := counts(); n[queuetest.OpFetch]+n[queuetest.OpDepth] != 0 {
+						t.Errorf("after that: %v", n)
+					}
+					p.stop()
+				})
+			})
+		}
+	}
+}
+
+// The floor holds across the moment at which the listener fails: a message that came before it is found.
+func TestAFailingListenerHidesNoMessage(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		h.say(lost, blind)
+		types := r.register(20)
+		p := r.start(all)
+		time.Sleep(time.Minute)
+		for _, typ := range types {
+			r.publish(typ, 1)
+		}
+		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
+			if op == queuetest.OpNotifications {
+				return queuetest.Fault{Kind: queuetest.Refused}
+			}
+			return queuetest.Fault{}
+		})
+		for _, typ := range types {
+			p.wantAppended(typ, 1, sweepMost+listenTimeout)
+		}
+		p.stop()
+	})
+}
+
+// A type that waits for a slot gets that of one that is idle, at once.
+func TestAnIdleSessionGivesItsSlotBack(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(func(c *Config) { all(c); c.MaxTypes, c.IdleTimeout = 1, time.Hour })
+		r.publish("idle", 1)
+		p.wantAppended("idle", 1, 2*time.Second)
+		time.Sleep(time.Minute)
+		r.publish("other", 1)
+		p.wantAppended("other", 1, time.Second)
+		p.stop()
+	})
+}
+
+// Delayed messages that are promoted are notified as well.
+func TestPromotedMessagesAreNotified(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		h.say(nil, blind)
+		r.register(100)
+		p, b := r.start(all), r.start(all)
+		time.Sleep(time.Minute)
+		r.delay("type-0007", 1, 10*time.Minute)
+		time.Sleep(10 * time.Minute)
+		for began := time.Now(); p.appended("type-0007")+b.appended("type-0007") == 0; time.Sleep(10 * time.Millisecond) {
+			if time.Since(began) > 5*time.Second {
+				t.Fatal("not appended")
+			}
+		}
+		p.stop()
+		b.stop()
+	})
+}
