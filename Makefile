@@ -52,8 +52,9 @@ image-context:
 	go run ./tools/licences -sbom $(CONTEXT)/bin/* >$(CONTEXT)/SBOM.json
 
 .PHONY: demo
-demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte
-	bin/fencepost demo
+demo: ARGS =
+demo: build ## build, then publish 11,000 files, kill a worker in the middle, and check every byte (ARGS=--ui: watch it with a browser)
+	bin/fencepost demo $(ARGS)
 
 # -parallel: the tests that may run beside others wait for most of their time.
 .PHONY: test

@@ -66,6 +66,7 @@ var argumentsOf = map[string]string{
 	"fencepost verify":            "--store mongodb:",
 	"fencepost keep":              "--size 1GiB --dry-run --store mongodb:",
 	"fencepost ui":                "--listen 127.0.0.1:0",
+	"fencepost serve":             "--listen 127.0.0.1:0",
 }
 
 // No program tells a password, whatever is wrong: with the server, with the URL, or with where the URL stands.

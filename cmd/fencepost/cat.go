@@ -3,10 +3,8 @@ package main
 import (
 	"bufio"
 	"context"
-	"encoding/base64"
 	"encoding/binary"
 	"encoding/hex"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -17,10 +15,9 @@ import (
 	"runtime/debug"
 	"slices"
 	"strings"
-	"time"
-	"unicode/utf8"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/recordjson"
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
@@ -304,17 +301,18 @@ func (c *catter) gap(err error) error {
 		corrupt   *storage.CorruptError
 		retracted *storage.RetractedError
 		chain     *storage.ChainError
-		g         gapLine
+		g         recordjson.Gap
 	)
 	switch {
 	case !c.salvage, c.last == err.Error(): // the same again: there is no way on behind it, as in a file that became shorter
 		return err
 	case errors.As(err, &corrupt):
-		g = gapLine{corrupt.LostFirst, corrupt.LostNext, corrupt.Offset, corrupt.End, corrupt.Reason}
+		g = recordjson.Gap{FromIndex: corrupt.LostFirst, ToIndex: corrupt.LostNext, Offset: corrupt.Offset, End: corrupt.End, Reason: corrupt.Reason}
 	case errors.As(err, &retracted):
-		g = gapLine{retracted.First, retracted.Next, retracted.Offset, retracted.Offset, "a later writer did not find these: they were never durable, and are not printed"}
+		g = recordjson.Gap{FromIndex: retracted.First, ToIndex: retracted.Next, Offset: retracted.Offset, End: retracted.Offset,
+			Reason: "a later writer did not find these: they were never durable, and are not printed"}
 	case errors.As(err, &chain):
-		g = gapLine{FromIndex: chain.LostFirst, ToIndex: chain.LostNext, Reason: chain.Reason}
+		g = recordjson.Gap{FromIndex: chain.LostFirst, ToIndex: chain.LostNext, Reason: chain.Reason}
 		if chain.LostNext == math.MaxUint64 {
 			g.ToIndex = g.FromIndex
 		}
@@ -327,20 +325,11 @@ func (c *catter) gap(err error) error {
 	}
 	if c.format.Value == "json" {
 		return printable.EncodeJSON(c.out, struct {
-			Gap gapLine `json:"gap"`
+			Gap recordjson.Gap `json:"gap"`
 		}{g}, "")
 	}
 	_, err = printable.Fprintf(c.notes, "gap: %v\n", err)
 	return err
-}
-
-// gapLine is what the json format prints in the place of what cannot be read.
-type gapLine struct {
-	FromIndex uint64 `json:"from_index"` // the first index that is gone
-	ToIndex   uint64 `json:"to_index"`   // the first one behind; from_index if nothing tells
-	Offset    int64  `json:"offset"`     // bytes: [offset, end)
-	End       int64  `json:"end"`
-	Reason    string `json:"reason"`
 }
 
 // verdict returns what is to be said of all files in the end.
@@ -366,16 +355,6 @@ func (c *catter) verdict() error {
 	return nil
 }
 
-// jsonRecord is what cat's json format begins with; the payload comes behind it.
-type jsonRecord struct {
-	Index    uint64            `json:"index"`
-	ID       string            `json:"id"`
-	Time     time.Time         `json:"time"`
-	Epoch    uint64            `json:"epoch"`
-	AfterGap bool              `json:"after_gap,omitempty"`
-	Headers  map[string]string `json:"headers,omitempty"`
-}
-
 // messageWriter prints messages in one of the formats of cat.
 type messageWriter struct {
 	*bufio.Writer
@@ -398,14 +377,8 @@ func (w *messageWriter) print(r *storage.Record) (err error) {
 		w.bytes(binary.BigEndian.AppendUint32(nil, uint32(len(r.Payload))))
 		err = w.bytes(r.Payload)
 	case "json":
-		j := jsonRecord{Index: r.Index, ID: cli.IDText(r.ID), Time: r.When().UTC(), Epoch: r.Epoch, AfterGap: r.Kind == storage.KindAfterGap}
-		if len(r.Headers) > 0 {
-			j.Headers = make(map[string]string, len(r.Headers))
-			for _, h := range r.Headers {
-				j.Headers[h.Key] = h.Value
-			}
-		}
-		err = printRecord(w.Writer, j, r.Payload)
+		recordjson.Write(w.Writer, r)
+		err = w.WriteByte('\n')
 	}
 	return err
 }
@@ -418,39 +391,5 @@ func (w *messageWriter) bytes(b []byte) error {
 		b = []byte(printable.Text(string(b)))
 	}
 	_, err := w.Write(b)
-	return err
-}
-
-const jsonPiece = 64 << 10 // bytes of a payload that are encoded at once: some bytes become six
-
-// printRecord prints j and the payload, piece by piece.
-func printRecord(w *bufio.Writer, j jsonRecord, payload []byte) error {
-	head, err := json.Marshal(j)
-	if err != nil {
-		return err
-	}
-	text := printable.JSONWriter(w)
-	text.Write(head[:len(head)-1])
-	if !utf8.Valid(payload) {
-		w.WriteString(`,"payload_base64":"`)
-		e := base64.NewEncoder(base64.StdEncoding, w)
-		e.Write(payload)
-		e.Close()
-	} else {
-		w.WriteString(`,"payload":"`)
-		for len(payload) > 0 {
-			n := min(jsonPiece, len(payload))
-			for n < len(payload) && !utf8.RuneStart(payload[n]) {
-				n--
-			}
-			piece, err := json.Marshal(string(payload[:n]))
-			if err != nil {
-				return err
-			}
-			text.Write(piece[1 : len(piece)-1])
-			payload = payload[n:]
-		}
-	}
-	_, err = w.WriteString("\"}\n")
 	return err
 }

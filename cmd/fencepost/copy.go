@@ -14,6 +14,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/printable"
@@ -176,7 +177,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 				}
 			}
 			var errs []error
-			admin := adminFlags{wait: adminWait}
+			turn := admin.Turn{Why: cmd.CommandPath(), Wait: admin.Wait}
 			for _, typ := range types {
 				fsys := from.fs(ctx)
 				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Lease: o.lease,
@@ -193,7 +194,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 				}
 				// Files that are being copied are not removed meanwhile.
 				var r *worker.CopyReport
-				err := admin.alone(ctx, cmd, b, typ, func(ctx context.Context) (err error) {
+				err := turn.Take(ctx, b, typ, func(ctx context.Context) (err error) {
 					r, err = worker.Copy(ctx, cfg, typ, opts)
 					return err
 				})

@@ -14,9 +14,9 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
-	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -43,6 +43,10 @@ type deadSelection struct {
 	ids    []queue.ID
 }
 
+func (s *deadSelection) letters() admin.Letters {
+	return admin.Letters{Types: s.types, IDs: s.ids, Reason: s.reason, Since: s.since.Time}
+}
+
 func (s *deadSelection) add(cmd *cobra.Command) {
 	s.url = cli.URLFlag(cmd)
 	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only letters of this type; repeatable")
@@ -66,33 +70,6 @@ func (s *deadSelection) parse(cmd *cobra.Command, args []string) error {
 			return cli.Usagef("%w; fencepost dead ls prints the IDs", err)
 		}
 		s.ids = append(s.ids, id)
-	}
-	return nil
-}
-
-// each calls f with every chosen letter, by type and ID.
-func (s *deadSelection) each(ctx context.Context, q queue.DeadLetterReader, f func(queue.DeadLetter) error) error {
-	types := s.types
-	if len(types) == 0 {
-		types = []string{""} // all
-	}
-	for _, typ := range types {
-		if err := s.eachOf(ctx, q, typ, f); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// eachOf is each for one type.
-func (s *deadSelection) eachOf(ctx context.Context, q queue.DeadLetterReader, typ string, f func(queue.DeadLetter) error) error {
-	for l, err := range queue.DeadLetters(ctx, q, queue.DeadLetterFilter{Type: typ, IDs: s.ids, Reason: s.reason, Since: s.since.Time}) {
-		if err == nil {
-			err = f(l)
-		}
-		if err != nil {
-			return err
-		}
 	}
 	return nil
 }
@@ -147,7 +124,7 @@ func deadLsCommand() *cobra.Command {
 		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
 			rows := []letterRow{}
 			more := errors.New("there are more")
-			err := s.each(ctx, b.Queue, func(l queue.DeadLetter) error {
+			err := s.letters().Each(ctx, b.Queue, func(l queue.DeadLetter) error {
 				if len(rows) == int(limit) {
 					return more
 				}
@@ -203,7 +180,7 @@ func deadShowCommand() *cobra.Command {
 		}
 		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
 			found := false
-			err := s.each(ctx, b.Queue, func(l queue.DeadLetter) error {
+			err := s.letters().Each(ctx, b.Queue, func(l queue.DeadLetter) error {
 				found = true
 				return printLetter(cmd, output.Value, l)
 			})
@@ -285,120 +262,51 @@ func (a *deadAction) parse(cmd *cobra.Command, args []string) error {
 	return nil
 }
 
-// run calls do with the chosen letters in portions, or lists them (dryRun).
-func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do func(context.Context, []queue.DeadLetter) error) error {
-	missing := map[queue.ID]bool{}
-	for _, id := range a.ids {
-		missing[id] = true
-	}
-	chosen := 0
-	choose := func(l queue.DeadLetter) {
-		chosen++
-		delete(missing, l.ID)
-	}
-	var err error
+// change is requeue or rm of the chosen letters.
+type change func(admin.Letters, context.Context, *fencepost.Backend, admin.Turn, admin.Progress) (admin.Outcome, error)
+
+// run makes a change, and prints what it did, or lists the letters (dryRun).
+func (a *deadAction) run(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, do change, print func(admin.Outcome)) error {
 	if a.dryRun {
-		err = a.list(ctx, cmd, b, choose)
-	} else {
-		err = a.act(ctx, cmd, b, choose, do)
+		return a.list(ctx, cmd, b)
 	}
-	switch {
-	case err != nil:
+	o, err := do(a.letters(), ctx, b, a.turn(cmd), silent)
+	if o.Done+o.Left > 0 {
+		print(o)
+	}
+	if err != nil {
 		return err
+	}
+	return a.found(b, o.Chosen, o.Missing)
+}
+
+// found says what was not.
+func (a *deadAction) found(b *fencepost.Backend, chosen int, missing []queue.ID) error {
+	switch {
 	case chosen == 0:
 		return noDead(b.Name)
 	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not dead letters, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not dead letters, one of them is %s", len(missing), missing[0])}
 	}
 	return nil
 }
 
-func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.DeadLetter)) error {
+func (a *deadAction) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend) error {
+	missing := slices.Clone(a.ids)
 	var rows []letterRow
-	err := a.each(ctx, b.Queue, func(l queue.DeadLetter) error {
-		choose(l)
+	err := a.letters().Each(ctx, b.Queue, func(l queue.DeadLetter) error {
+		missing = slices.DeleteFunc(missing, func(id queue.ID) bool { return id == l.ID })
 		rows = append(rows, letterRowOf(l))
 		return nil
 	})
-	if err != nil || len(rows) == 0 {
-		return err
+	if err == nil && len(rows) > 0 {
+		err = printLetters(cmd.OutOrStdout(), rows)
+		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
 	}
-	err = printLetters(cmd.OutOrStdout(), rows)
-	printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d letters are chosen, nothing was done\n", len(rows))
-	return err
-}
-
-// act works type by type.
-func (a *deadAction) act(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, choose func(queue.DeadLetter), do func(context.Context, []queue.DeadLetter) error) error {
-	types := a.types
-	if len(types) == 0 {
-		var err error
-		if types, err = b.Queue.Types(ctx); err != nil {
-			return err
-		}
-	}
-	acted := false
-	for _, typ := range types {
-		one := errors.New("there is one")
-		err := a.eachOf(ctx, b.Queue, typ, func(queue.DeadLetter) error { return one })
-		if err == nil {
-			continue // no lock for nothing
-		}
-		if errors.Is(err, one) {
-			err = a.alone(ctx, cmd, b, typ, func(ctx context.Context) error { return a.actOn(ctx, b, typ, choose, do) })
-		}
-		switch {
-		case err == nil:
-			acted = true
-		case acted && errors.Is(err, lock.ErrHeld):
-			return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the dead letters of type %s and of the types after it remain: %w", typ, err)}
-		default:
-			return err
-		}
-	}
-	return nil
-}
-
-// actOn works on one type.
-//
-// rule: the letters are chosen under the lock. Those that were chosen before it may be gone, and published, by now.
-func (a *deadAction) actOn(ctx context.Context, b *fencepost.Backend, typ string, choose func(queue.DeadLetter), do func(context.Context, []queue.DeadLetter) error) error {
-	// rule: what dies meanwhile is not chosen, above all not what was requeued and has died again.
-	chosen := map[queue.ID]bool{}
-	err := a.eachOf(ctx, b.Queue, typ, func(l queue.DeadLetter) error {
-		choose(l)
-		chosen[l.ID] = true
-		return nil
-	})
 	if err != nil {
 		return err
 	}
-	const letters, bytes = 500, 8 << 20
-	var portion []queue.DeadLetter
-	size := 0
-	flush := func() error {
-		// rule: nothing is begun without the lock.
-		if len(portion) == 0 || ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
-		err := do(ctx, portion)
-		portion, size = portion[:0], 0
-		return err
-	}
-	err = a.eachOf(ctx, b.Queue, typ, func(l queue.DeadLetter) error {
-		if !chosen[l.ID] {
-			return nil
-		}
-		portion = append(portion, l)
-		if size += l.Size(); len(portion) == letters || size >= bytes {
-			return flush()
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	return flush()
+	return a.found(b, len(rows), missing)
 }
 
 func deadRequeueCommand() *cobra.Command {
@@ -426,31 +334,9 @@ The last line of the output is requeued=… left=…; exit code 7 if any chosen 
 			return err
 		}
 		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {
-			p, err := queue.NewPublisher(ctx, b.Queue, queue.PublisherOptions{})
-			if err != nil {
-				return err
-			}
-			requeued, left := 0, 0
-			var failed error // the first
-			err = a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.DeadLetter) error {
-				n, err := queue.Requeue(ctx, b.Queue, p, letters)
-				requeued += n
-				left += len(letters) - n
-				if failed == nil {
-					failed = err
-				}
-				return nil
+			return a.run(ctx, cmd, b, admin.Letters.Requeue, func(o admin.Outcome) {
+				printable.Fprintf(cmd.OutOrStdout(), "requeued=%d left=%d\n", o.Done, o.Left)
 			})
-			closeCtx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
-			defer cancel()
-			_ = p.Close(closeCtx) // the outcomes are known, or unknown for good
-			if requeued+left > 0 {
-				printable.Fprintf(cmd.OutOrStdout(), "requeued=%d left=%d\n", requeued, left)
-			}
-			if err == nil && failed != nil {
-				err = &cli.Error{Code: cli.ExitPartial, Err: failed}
-			}
-			return err
 		})
 	}
 	return cmd
@@ -473,24 +359,9 @@ func deadRmCommand() *cobra.Command {
 			return err
 		}
 		return withBackend(cmd, *a.url, func(ctx context.Context, b *fencepost.Backend) error {
-			removed := 0
-			err := a.run(ctx, cmd, b, func(ctx context.Context, letters []queue.DeadLetter) error {
-				ids := map[string][]queue.ID{}
-				for _, l := range letters {
-					ids[l.Type] = append(ids[l.Type], l.ID)
-				}
-				for typ, ids := range ids {
-					if err := b.Queue.RemoveDeadLetters(ctx, typ, ids); err != nil {
-						return err
-					}
-					removed += len(ids)
-				}
-				return nil
+			return a.run(ctx, cmd, b, admin.Letters.Remove, func(o admin.Outcome) {
+				printable.Fprintf(cmd.OutOrStdout(), "removed=%d\n", o.Done)
 			})
-			if removed > 0 {
-				printable.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
-			}
-			return err
 		})
 	}
 	return cmd

@@ -48,8 +48,11 @@ Without --url it runs embedded, with no server. With --url mongodb://… it uses
 drops it at the end. With --store the files are in a store, in a part of it that is the demo's own and is removed at the
 end. The workers then share no directory, and the killed worker's files go on without its disk.
 
+With --ui it prints the address of pages on which all of this can be watched with a browser, as with fencepost ui. They stay until Ctrl-C.
+
 ` + cli.ExitHelp,
 		Example: `  fencepost demo
+  fencepost demo --ui
   fencepost demo --url mongodb://db1,db2,db3/ --store mongodb:
   fencepost demo --store 's3://bucket/prefix?region=eu-central-1'`,
 		Args: cli.NoArgs,
@@ -63,10 +66,13 @@ end. The workers then share no directory, and the killed worker's files go on wi
 				}
 				d.dir = "" // FENCEPOST_DIR is about files
 			}
-			ctx, cancel := context.WithTimeoutCause(cmd.Context(), demoTimeout,
+			stopped, stop := context.WithCancel(cmd.Context())
+			defer stop()
+			ctx, cancel := context.WithTimeoutCause(stopped, demoTimeout,
 				fmt.Errorf("the demo did not finish within %v", demoTimeout))
 			defer cancel()
-			defer cli.OnSignals(cancel, func() { os.Exit(cli.ExitStopped) })()
+			defer cli.OnSignals(stop, func() { os.Exit(cli.ExitStopped) })()
+			d.stopped = stopped.Done()
 			d.out, d.err = cmd.OutOrStdout(), cmd.ErrOrStderr()
 			err := d.run(ctx)
 			if cause := context.Cause(ctx); err != nil && cause != nil {
@@ -82,6 +88,7 @@ end. The workers then share no directory, and the killed worker's files go on wi
 	f.StringVar(&d.source, "source", "", "source tree to publish (default: the Go toolchain's)")
 	f.IntVar(&d.workers, "workers", 4, "worker processes, at least 2")
 	f.DurationVar(&d.lease, "lease", 2*time.Second, "lease of the workers' locks")
+	f.BoolVar(&d.ui, "ui", false, "pages to watch it with a browser, on a free port of this machine, until Ctrl-C")
 	f.BoolVar(&d.keep, "keep", false, "keep files, logs and database")
 	return cmd
 }
@@ -93,7 +100,8 @@ type demo struct {
 	used             bool      // the store: it answers
 	workers          int
 	lease            time.Duration
-	keep             bool
+	keep, ui         bool
+	stopped          <-chan struct{} // closed by the first signal
 	out, err         io.Writer
 
 	originals map[string]original // by path relative to the source
@@ -138,6 +146,13 @@ func (d *demo) run(ctx context.Context) (err error) {
 	if err := d.openStore(ctx); err != nil {
 		return err
 	}
+	if d.ui {
+		pages, err := d.openPages(b)
+		if err != nil {
+			return err
+		}
+		defer pages.close() // before the backend is closed
+	}
 	for _, step := range []func(context.Context, *fencepost.Backend) error{d.publish, d.drain, d.check} {
 		if err := step(ctx, b); err != nil {
 			return err
@@ -146,6 +161,10 @@ func (d *demo) run(ctx context.Context) (err error) {
 	d.say("\nNothing lost, nothing doubled, nothing changed. The whole demo took %.1f s.", time.Since(start).Seconds())
 	if d.keep {
 		d.say("Kept: %s, with the workers' logs; try  fencepost verify %s", d.dir, d.files.command(d.path(d.types[0])))
+	}
+	if d.ui {
+		d.say("The pages stay until Ctrl-C.")
+		<-d.stopped
 	}
 	return nil
 }

@@ -14,7 +14,9 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/cmd/internal/ui"
 	"github.com/fencepost/fencepost/storage"
+	"github.com/rs/zerolog"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
@@ -142,4 +144,13 @@ func (d *demo) path(typ string) string {
 		dir = d.files.place.Dir
 	}
 	return filepath.Join(dir, storage.FileName(typ))
+}
+
+// openPages serves pages about the demo, and prints their address.
+func (d *demo) openPages(b *fencepost.Backend) (*pages, error) {
+	p, err := openPages("127.0.0.1:0", nil, ui.Options{Backend: b, Files: store.FilesOfPages(d.files.place, d.dir), Refresh: 500 * time.Millisecond, CountUpTo: len(d.originals), Log: zerolog.Nop()})
+	if err == nil {
+		d.say("pages     %s", p.address)
+	}
+	return p, err
 }

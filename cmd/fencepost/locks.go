@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
@@ -340,14 +341,11 @@ or written twice. Use --force when a holder hangs; a dead holder loses the lock 
 			return cli.Usagef("give the reason with --why; the holder logs it")
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			do, done := b.Locker.RequestRelease, "the holder of %s is asked to release it; it sees that at its next renewal\n"
-			if force {
-				do, done = b.Locker.ForceRelease, "%s is free\n"
-			}
-			if err := do(ctx, args[0], why); err != nil {
+			said, err := admin.ReleaseLock(ctx, b, args[0], why, force)
+			if err != nil {
 				return nothingMatched(err)
 			}
-			printable.Fprintf(cmd.OutOrStdout(), done, args[0])
+			printable.Fprintf(cmd.OutOrStdout(), "%s\n", said)
 			return nil
 		})
 	}

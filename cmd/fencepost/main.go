@@ -43,6 +43,6 @@ func root() *cobra.Command {
 	// The demo starts worker processes from this very program.
 	w := workercmd.New()
 	w.Hidden = true
-	cmd.AddCommand(demoCommand(), topCommand(), uiCommand(), verifyCommand(), catCommand(), tailCommand(), compactCommand(), copyCommand(), keepCommand(), repairCommand(), typesCommand(), locksCommand(), setupCommand(), doctorCommand(), deadCommand(), scheduledCommand(), healthcheckCommand(), conformCommand(), w)
+	cmd.AddCommand(demoCommand(), topCommand(), uiCommand(), serveCommand(), verifyCommand(), catCommand(), tailCommand(), compactCommand(), copyCommand(), keepCommand(), repairCommand(), typesCommand(), locksCommand(), setupCommand(), doctorCommand(), deadCommand(), scheduledCommand(), healthcheckCommand(), conformCommand(), w)
 	return cmd
 }

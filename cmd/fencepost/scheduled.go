@@ -2,18 +2,16 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"io"
-	"maps"
 	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
-	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
@@ -35,8 +33,10 @@ end of its type. Until then types ls does not count it.`,
 type delayedSelection struct {
 	url   *string
 	types []string
-	ids   map[queue.ID]bool
+	ids   []queue.ID
 }
+
+func (s *delayedSelection) delayed() admin.Delayed { return admin.Delayed{Types: s.types, IDs: s.ids} }
 
 func (s *delayedSelection) add(cmd *cobra.Command) {
 	s.url = cli.URLFlag(cmd)
@@ -53,37 +53,14 @@ func (s *delayedSelection) parse(cmd *cobra.Command, args []string) error {
 			return err
 		}
 	}
-	s.ids = map[queue.ID]bool{}
 	for _, arg := range args {
 		id, err := queue.ParseID(arg)
 		if err != nil {
 			return cli.Usagef("%w; fencepost scheduled ls prints the IDs", err)
 		}
-		s.ids[id] = true
+		s.ids = append(s.ids, id)
 	}
 	return nil
-}
-
-// delayedReader lists delayed messages.
-type delayedReader interface {
-	Delayed(ctx context.Context, after queue.ScheduleKey, limit queue.Limit) ([]queue.Message, error)
-}
-
-// each calls f with every chosen message, in the order in which they are due, until it returns false.
-func (s *delayedSelection) each(ctx context.Context, q delayedReader, f func(queue.Message) bool) error {
-	page := queue.Limit{Messages: 500, Bytes: 8 << 20}
-	for after := (queue.ScheduleKey{}); ; {
-		msgs, err := q.Delayed(ctx, after, page)
-		if err != nil || len(msgs) == 0 {
-			return err
-		}
-		for _, m := range msgs {
-			if (len(s.types) == 0 || slices.Contains(s.types, m.Type)) && (len(s.ids) == 0 || s.ids[m.ID]) && !f(m) {
-				return nil
-			}
-		}
-		after = queue.ScheduleKeyOf(&msgs[len(msgs)-1])
-	}
 }
 
 func noDelayed(name string) error {
@@ -133,7 +110,7 @@ func scheduledLsCommand() *cobra.Command {
 			}
 			rows := []delayedRow{}
 			more := false
-			err = s.each(ctx, b.Queue, func(m queue.Message) bool {
+			err = s.delayed().Each(ctx, b.Queue, func(m queue.Message) bool {
 				if more = len(rows) == int(limit); !more {
 					rows = append(rows, delayedRowOf(m, now))
 				}
@@ -171,7 +148,7 @@ func printDelayed(out io.Writer, rows []delayedRow) error {
 
 func scheduledRmCommand() *cobra.Command {
 	var s delayedSelection
-	var admin adminFlags
+	var turn adminFlags
 	var all, dryRun bool
 	cmd := &cobra.Command{
 		Use:   "rm (ID… | --type TYPE | --all)",
@@ -183,14 +160,14 @@ func scheduledRmCommand() *cobra.Command {
   fencepost scheduled rm --type orders --dry-run`,
 	}
 	s.add(cmd)
-	admin.add(cmd)
+	turn.add(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "messages of all types")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list the messages and do nothing")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := s.parse(cmd, args); err != nil {
 			return err
 		}
-		if err := admin.check(); err != nil {
+		if err := turn.check(); err != nil {
 			return err
 		}
 		switch {
@@ -199,65 +176,53 @@ func scheduledRmCommand() *cobra.Command {
 		case all && (len(s.ids) > 0 || len(s.types) > 0):
 			return cli.Usagef("--all means the messages of all types and cannot be combined with IDs or --type")
 		}
-		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error { return s.remove(ctx, cmd, b, admin, dryRun) })
+		return withBackend(cmd, *s.url, func(ctx context.Context, b *fencepost.Backend) error {
+			if dryRun {
+				return s.list(ctx, cmd, b)
+			}
+			o, err := s.delayed().Remove(ctx, b, turn.turn(cmd), silent)
+			if o.Chosen > 0 {
+				printable.Fprintf(cmd.OutOrStdout(), "removed=%d\n", o.Done)
+			}
+			if err != nil {
+				return err
+			}
+			return s.found(b, o.Chosen, o.Missing)
+		})
 	}
 	return cmd
 }
 
-func (s *delayedSelection) remove(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, admin adminFlags, dryRun bool) error {
+// list is rm --dry-run.
+func (s *delayedSelection) list(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend) error {
 	now, err := b.Queue.Now(ctx)
 	if err != nil {
 		return err
 	}
-	slots := map[string][]queue.ScheduleKey{} // by type
-	chosen := 0
+	missing := slices.Clone(s.ids)
 	var rows []delayedRow
-	missing := maps.Clone(s.ids)
-	err = s.each(ctx, b.Queue, func(m queue.Message) bool {
-		slots[m.Type] = append(slots[m.Type], queue.ScheduleKeyOf(&m))
-		chosen++
-		delete(missing, m.ID)
-		if dryRun {
-			rows = append(rows, delayedRowOf(m, now))
-		}
+	err = s.delayed().Each(ctx, b.Queue, func(m queue.Message) bool {
+		missing = slices.DeleteFunc(missing, func(id queue.ID) bool { return id == m.ID })
+		rows = append(rows, delayedRowOf(m, now))
 		return true
 	})
-	removed := 0
-	switch {
-	case err != nil:
-		return err
-	case chosen == 0:
-		return noDelayed(b.Name)
-	case dryRun:
+	if err == nil && len(rows) > 0 {
 		err = printDelayed(cmd.OutOrStdout(), rows)
 		printable.Fprintf(cmd.ErrOrStderr(), "dry run: %d messages are chosen, nothing was done\n", len(rows))
-		removed = chosen
-	default:
-		for _, typ := range slices.Sorted(maps.Keys(slots)) {
-			err = admin.alone(ctx, cmd, b, typ, func(ctx context.Context) error {
-				for some := range slices.Chunk(slots[typ], 500) {
-					n, err := b.Queue.CancelDelayed(ctx, some)
-					if removed += n; err != nil {
-						return err
-					}
-				}
-				return nil
-			})
-			if err != nil {
-				break
-			}
-		}
-		printable.Fprintf(cmd.OutOrStdout(), "removed=%d\n", removed)
 	}
-	switch {
-	case removed > 0 && errors.Is(err, lock.ErrHeld):
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("the other messages stay: %w", err)}
-	case err != nil:
+	if err != nil {
 		return err
-	case removed < chosen:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the messages were gone already: promoted, or removed by somebody else", chosen-removed)}
+	}
+	return s.found(b, len(rows), missing)
+}
+
+// found says what was not.
+func (s *delayedSelection) found(b *fencepost.Backend, chosen int, missing []queue.ID) error {
+	switch {
+	case chosen == 0:
+		return noDelayed(b.Name)
 	case len(missing) > 0:
-		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not delayed messages, one of them is %s", len(missing), slices.Collect(maps.Keys(missing))[0])}
+		return &cli.Error{Code: cli.ExitPartial, Err: fmt.Errorf("%d of the IDs are not delayed messages, one of them is %s", len(missing), missing[0])}
 	}
 	return nil
 }

@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/internal/printable"
@@ -256,7 +257,7 @@ func (r *topRow) age() float64 {
 // describe tells who holds the type, and what state that makes.
 func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 	var notes []string
-	if set := stateOf(s); set != "-" {
+	if set := admin.State(s); set != "-" {
 		notes, r.Why = append(notes, set), s.Why
 	}
 	if holds := l.Holds(); len(holds) > 0 {

@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
@@ -176,7 +177,7 @@ func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int,
 	}
 	row := typeRow{Type: typ, Pending: depth.Pending, PendingCapped: depth.Capped, ForeignKeys: depth.Foreign, DurableIndex: file.DurableIndex, Epoch: file.Epoch}
 	row.DrainPaused, row.PublishPaused, row.MaxBacklog, row.Why = set.DrainPaused, set.PublishPaused, set.MaxBacklog, set.Why
-	if row.state = stateOf(set); set.Why != "" {
+	if row.state = admin.State(set); set.Why != "" {
 		row.state += " (" + set.Why + ")"
 	}
 	if depth.Pending > 0 {

@@ -16,31 +16,12 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
 )
-
-// stateOf is what is set for a type, in a few words; "-" if nothing is.
-func stateOf(s queue.Settings) string {
-	var parts []string
-	switch {
-	case s.DrainPaused && s.PublishPaused:
-		parts = append(parts, "paused")
-	case s.DrainPaused:
-		parts = append(parts, "drain paused")
-	case s.PublishPaused:
-		parts = append(parts, "publish paused")
-	}
-	if s.MaxBacklog > 0 {
-		parts = append(parts, fmt.Sprintf("limit %d", s.MaxBacklog))
-	}
-	if len(parts) == 0 {
-		return "-"
-	}
-	return strings.Join(parts, ", ")
-}
 
 // chooseTypes finds the known types that args name, by name or glob. create makes names that are not known good as well.
 func chooseTypes(ctx context.Context, b *fencepost.Backend, args []string, create bool) ([]string, error) {
@@ -123,7 +104,7 @@ func changeCommand(cmd *cobra.Command, change func() (queue.SettingsPatch, error
 				} else if err != nil {
 					return err
 				}
-				printable.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, strings.Replace(stateOf(s), "-", "nothing is set", 1))
+				printable.Fprintf(cmd.OutOrStdout(), "%s: %s\n", typ, strings.Replace(admin.State(s), "-", "nothing is set", 1))
 			}
 			return nil
 		})
@@ -136,15 +117,7 @@ func pauseFlags(cmd *cobra.Command, to bool) func() (queue.SettingsPatch, error)
 	var drain, publish bool
 	cmd.Flags().BoolVar(&drain, "drain", false, "only draining")
 	cmd.Flags().BoolVar(&publish, "publish", false, "only publishing")
-	return func() (c queue.SettingsPatch, err error) {
-		if drain || !publish {
-			c.DrainPaused = &to
-		}
-		if publish || !drain {
-			c.PublishPaused = &to
-		}
-		return c, nil
-	}
+	return func() (queue.SettingsPatch, error) { return admin.Pause(drain, publish, to), nil }
 }
 
 func typesPauseCommand() *cobra.Command {
@@ -218,7 +191,7 @@ func (m *moment) Set(v string) error {
 
 func typesPurgeCommand() *cobra.Command {
 	var dryRun, yes bool
-	var admin adminFlags
+	var turn adminFlags
 	var before moment
 	var older time.Duration
 	var foreign bool
@@ -242,7 +215,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
   fencepost types pause orders --drain && fencepost types purge orders --older 24h --yes; fencepost types resume orders --drain`,
 	}
 	url := cli.URLFlag(cmd)
-	admin.add(cmd)
+	turn.add(cmd)
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "count, remove nothing")
 	cmd.Flags().BoolVar(&yes, "yes", false, "really remove them")
 	cmd.Flags().Var(&before, "before", "only messages published before this time, as in 2026-01-31T15:04:05Z")
@@ -252,7 +225,7 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
 		}
-		if err := admin.check(); err != nil {
+		if err := turn.check(); err != nil {
 			return err
 		}
 		switch {
@@ -287,20 +260,23 @@ The last line of the output is purged=… bytes=…; exit code 4 if nothing matc
 				}
 				before.Time = now.Add(-older) // by the clock that the messages' times are of
 			}
-			if dryRun {
-				return purge(ctx, cmd, b, typ, before.Time, dryRun)
-			}
-			return admin.alone(ctx, cmd, b, typ, func(ctx context.Context) error { return purge(ctx, cmd, b, typ, before.Time, dryRun) })
+			return purge(ctx, cmd, b, typ, before.Time, dryRun, turn.turn(cmd))
 		})
 	}
 	return cmd
 }
 
-func purge(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, before time.Time, dryRun bool) error {
+func purge(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, before time.Time, dryRun bool, turn admin.Turn) error {
 	if _, err := chooseTypes(ctx, b, []string{typ}, false); err != nil {
 		return err
 	}
-	p, err := queue.Purge(ctx, b.Queue, typ, before, dryRun)
+	var p queue.Purged
+	var err error
+	if dryRun {
+		p, err = queue.Purge(ctx, b.Queue, typ, before, true)
+	} else {
+		p, err = admin.Purge(ctx, b, typ, before, turn)
+	}
 	switch {
 	case p.Messages == 0 && err == nil:
 		return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no pending message of type %s matches", typ)}

@@ -28,16 +28,23 @@ func uiWith(t *testing.T, args ...string) error {
 	return f.check(cmd)
 }
 
-// Messages are not for everybody who reaches the machine.
-func TestOtherMachinesNeedAPassword(t *testing.T) {
-	users := filepath.Join(t.TempDir(), "users")
+// usersFile is a file with the user anna.
+func usersFile(t *testing.T) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), "users")
 	hash, err := bcrypt.GenerateFromPassword([]byte("right"), bcrypt.MinCost)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := os.WriteFile(users, []byte("anna:"+string(hash)+"\n"), 0o600); err != nil {
+	if err := os.WriteFile(path, []byte("anna:"+string(hash)+"\n"), 0o600); err != nil {
 		t.Fatal(err)
 	}
+	return path
+}
+
+// Messages are not for everybody who reaches the machine.
+func TestOtherMachinesNeedAPassword(t *testing.T) {
+	users := usersFile(t)
 	for _, listen := range []string{"127.0.0.1:0", ":0", "localhost:9095", "[::1]:9095", "127.1.2.3:80"} {
 		if err := uiWith(t, "--listen", listen); err != nil {
 			t.Errorf("%s: %v", listen, err)
@@ -56,6 +63,7 @@ func TestOtherMachinesNeedAPassword(t *testing.T) {
 }
 
 func TestFlagsOfTheUI(t *testing.T) {
+	users := usersFile(t)
 	for want, args := range map[string][]string{
 		"--base-path":        {"--base-path", "ops"},
 		"--base-path \"/a/":  {"--base-path", "/a/../b"},
@@ -66,13 +74,18 @@ func TestFlagsOfTheUI(t *testing.T) {
 		"--auth-file":        {"--auth-file", "no-such-file"},
 		"--refresh":          {"--refresh", "10ms"},
 		"--count-up-to":      {"--count-up-to", "0"},
+		"--writers goes":     {"--writers", "anna"},
+		"asked for a name":   {"--writers", "anna", "--write"},
+		"no such user":       {"--writers", "bob", "--write", "--auth-file", users},
 	} {
 		if err := uiWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)
 		}
 	}
-	if err := uiWith(t, "--base-path", "/ops/fencepost/"); err != nil {
-		t.Error(err)
+	for _, args := range [][]string{{"--base-path", "/ops/fencepost/"}, {"--write"}, {"--write", "--writers", "anna", "--auth-file", users}, {"--write", "--writers", "carl", "--user-header", "X-User"}} {
+		if err := uiWith(t, args...); err != nil {
+			t.Errorf("%q: %v", args, err)
+		}
 	}
 }
 

@@ -8,6 +8,7 @@ import (
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
@@ -35,16 +36,11 @@ type unfit struct {
 	more              bool // there are more foreign keys
 }
 
-// unfitReader is what findUnfit needs of a queue, foreignKeyReader what allForeign needs.
-type (
-	unfitReader interface {
-		queue.Fetcher
-		foreignKeyReader
-	}
-	foreignKeyReader interface {
-		ForeignKeys(ctx context.Context, typ, after string, most int) ([]string, error)
-	}
-)
+// unfitReader is what findUnfit needs of a queue.
+type unfitReader interface {
+	queue.Fetcher
+	admin.ForeignKeyReader
+}
 
 // findUnfit looks at the oldest messages of a type, and lists some of its foreign keys.
 func findUnfit(ctx context.Context, q unfitReader, typ string, look queue.Limit, mostKeys int) (u unfit, err error) {
@@ -133,24 +129,9 @@ func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 	return nil
 }
 
-// allForeign lists all foreign keys of a type, up to a number.
-func allForeign(ctx context.Context, q foreignKeyReader, typ string, most int) (keys []string, err error) {
-	for after := ""; len(keys) < most; after = keys[len(keys)-1] {
-		page, err := q.ForeignKeys(ctx, typ, after, min(most-len(keys), 1000))
-		if err != nil {
-			return nil, err
-		}
-		if len(page) == 0 {
-			break
-		}
-		keys = append(keys, page...)
-	}
-	return keys, nil
-}
-
 // peekForeign is types peek --foreign.
 func peekForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, limit int, json bool) error {
-	keys, err := allForeign(ctx, b.Queue, typ, limit)
+	keys, err := admin.ForeignKeys(ctx, b.Queue, typ, limit)
 	switch {
 	case err != nil:
 		return err
@@ -171,32 +152,19 @@ func noForeign(typ string) error {
 
 // purgeForeign is types purge --foreign.
 func purgeForeign(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, dryRun bool) error {
-	keys, err := allForeign(ctx, b.Queue, typ, 1_000_000)
+	o, err := admin.PurgeForeign(ctx, b, typ, dryRun)
 	switch {
-	case err != nil:
+	case err != nil && o.Chosen == 0:
 		return err
-	case len(keys) == 0:
+	case o.Chosen == 0:
 		return noForeign(typ)
 	case dryRun:
-		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d foreign keys (dry run)\n", len(keys))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d foreign keys (dry run)\n", o.Chosen)
 		return nil
 	}
-	removed := 0
-	for some := range slices.Chunk(keys, 1000) {
-		n, err := b.Queue.RemoveForeignKeys(ctx, typ, some)
-		if removed += n; err != nil {
-			return purgedInPart(ctx, cmd, removed, err)
-		}
-	}
-	printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
-	return nil
-}
-
-// purgedInPart prints what was done before an error.
-func purgedInPart(ctx context.Context, cmd *cobra.Command, removed int, err error) error {
-	printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", removed)
+	printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", o.Done)
 	switch {
-	case removed == 0:
+	case err == nil || o.Done == 0:
 		return err
 	case ctx.Err() != nil:
 		return &cli.Error{Code: cli.ExitStopped, Err: err}
@@ -206,29 +174,20 @@ func purgedInPart(ctx context.Context, cmd *cobra.Command, removed int, err erro
 
 // purgeIDs is types purge of messages that are named.
 func purgeIDs(ctx context.Context, cmd *cobra.Command, b *fencepost.Backend, typ string, ids []queue.ID, dryRun bool) error {
-	var found []queue.ID
+	o, err := admin.PurgeIDs(ctx, b, typ, ids, dryRun)
 	var missing error
-	for _, id := range ids {
-		msgs, err := b.Queue.Fetch(ctx, typ, id.Prev(), queue.Limit{Messages: 1})
-		switch {
-		case err != nil:
-			return err
-		case len(msgs) == 1 && msgs[0].ID == id:
-			found = append(found, id)
-		default:
-			missing = fmt.Errorf("no message %s of type %s is pending", id, typ)
-		}
+	if n := len(o.Missing); n > 0 {
+		missing = fmt.Errorf("no message %s of type %s is pending", o.Missing[n-1], typ)
 	}
 	switch {
-	case len(found) == 0:
+	case err != nil:
+		return err
+	case o.Chosen == 0:
 		return &cli.Error{Code: cli.ExitNothing, Err: missing}
 	case dryRun:
-		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", len(found))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=0 matching=%d (dry run)\n", o.Chosen)
 	default:
-		if err := b.Queue.Ack(ctx, typ, found); err != nil {
-			return fmt.Errorf("perhaps some are removed: %w", err)
-		}
-		printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", len(found))
+		printable.Fprintf(cmd.OutOrStdout(), "purged=%d\n", o.Done)
 	}
 	if missing != nil {
 		return &cli.Error{Code: cli.ExitPartial, Err: missing}

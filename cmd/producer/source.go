@@ -9,6 +9,7 @@ import (
 	"io"
 	"math/rand/v2"
 
+	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -32,9 +33,9 @@ func newSource(format string, r io.Reader) source {
 	b := bufio.NewReaderSize(r, 1<<20)
 	switch format {
 	case "lines":
-		return &lineSource{r: b}
+		return newLineSource(b, false)
 	case "ndjson":
-		return &lineSource{r: b, json: true}
+		return newLineSource(b, true)
 	case "len32":
 		return &len32Source{r: b}
 	case "raw":
@@ -48,7 +49,7 @@ func newSourceAt(format string, r io.Reader, p Position) source {
 	src := newSource(format, r)
 	switch s := src.(type) {
 	case *lineSource:
-		s.line, s.offset = p.Line, p.Offset
+		s.lines.Line, s.lines.Offset = p.Line, p.Offset
 	case *len32Source:
 		s.n, s.offset = p.Line, p.Offset
 	}
@@ -58,68 +59,37 @@ func newSourceAt(format string, r io.Reader, p Position) source {
 // lineSource: one message per line, without its newline; the last line needs none. A carriage return is payload. In JSON
 // mode every line must be a JSON value, and blank lines are skipped.
 type lineSource struct {
-	r    *bufio.Reader
-	json bool
-	line int
-	buf  []byte
-
-	offset int64 // bytes read
+	lines lines.Reader
+	json  bool
 }
 
-func (s *lineSource) position() Position { return Position{s.offset, s.line} }
+func newLineSource(r *bufio.Reader, json bool) *lineSource {
+	return &lineSource{lines.Reader{R: r, Max: queue.MaxPayload}, json}
+}
+
+func (s *lineSource) position() Position { return Position{s.lines.Offset, s.lines.Line} }
 
 func (s *lineSource) next() ([]byte, string, error) {
 	for {
-		s.line++
-		where := fmt.Sprintf("line %d", s.line)
-		payload, err := s.readLine(where)
-		if errors.Is(err, io.EOF) {
-			s.line--
-		}
-		if err != nil {
-			return nil, where, err
-		}
-		if s.json {
-			if isBlank(payload) {
-				continue
-			}
-			if !json.Valid(payload) {
-				return nil, where, &inputError{where, errors.New("not a JSON value; use --format lines for plain text")}
-			}
-		}
-		return payload, where, nil
-	}
-}
-
-func (s *lineSource) readLine(where string) ([]byte, error) {
-	s.buf = s.buf[:0]
-	for {
-		part, err := s.r.ReadSlice('\n')
-		s.buf = append(s.buf, part...)
-		s.offset += int64(len(part))
+		payload, err := s.lines.Next()
+		var long *lines.TooLongError
 		switch {
-		case err == nil:
-			return s.buf[:len(s.buf)-1], nil
-		case errors.Is(err, bufio.ErrBufferFull):
-			if len(s.buf) > queue.MaxPayload+1 {
-				return nil, &inputError{where, &queue.SizeError{What: "payload", Size: len(s.buf), Max: queue.MaxPayload}}
-			}
-		case errors.Is(err, io.EOF) && len(s.buf) > 0:
-			return s.buf, nil
-		default:
-			return nil, err
+		case errors.As(err, &long):
+			where := s.where(1)
+			return nil, where, &inputError{where, &queue.SizeError{What: "payload", Size: long.Read, Max: queue.MaxPayload}}
+		case err != nil:
+			return nil, s.where(1), err
+		case s.json && lines.Blank(payload):
+			continue
+		case s.json && !json.Valid(payload):
+			return nil, s.where(0), &inputError{s.where(0), errors.New("not a JSON value; use --format lines for plain text")}
 		}
+		return payload, s.where(0), nil
 	}
 }
 
-func isBlank(b []byte) bool {
-	for _, c := range b {
-		if c != ' ' && c != '\t' && c != '\r' {
-			return false
-		}
-	}
-	return true
-}
+// where names the line that was read last, or one behind it.
+func (s *lineSource) where(behind int) string { return fmt.Sprintf("line %d", s.lines.Line+behind) }
 
 // len32Source: each message is preceded by its length as a 32 bit big-endian number.
 type len32Source struct {

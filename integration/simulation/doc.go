@@ -45,8 +45,8 @@
 //   - The queue's clock is off by two minutes, an hour or two days, ahead or behind, as one process reads it: for its whole life, or for a while. A stopped
 //     process was asleep: its clock of the queue has stood still, while that of its locks has not.
 //
-// In some schedules the messages go to handlers, which store them in a destination that keeps tokens and IDs. Some messages are delayed, some have idempotency keys,
-// some are published in transactions that are committed late, and some are refused by the workers' filter.
+// In some schedules the messages go to handlers, which store them in a destination that keeps tokens and IDs. Some messages are delayed, some have idempotency keys, some belong to transactions that are committed
+// late, and some are refused by the workers' filter.
 //
 // # What is checked
 //

@@ -92,7 +92,7 @@ func TestSpoiledInSQLite(t *testing.T) {
 				"a header is a number": {Do: exec(`json_set(headers, '$.attempts', 1)`), Undo: exec(`json_remove(headers, '$.attempts')`),
 					Why: []string{`"attempts"`, "number", "string", "column headers"}},
 				"a header is a list":              spoil(`'{"k": ["v"]}'`, `"k"`, "array", "string"),
-				"headers are no JSON":             spoil(`'k=v'`, "no JSON"),
+				"headers are no JSON":             spoil(`'k=v'`, "not JSON"),
 				"headers are a list":              spoil(`'["k", "v"]'`, "array", "object"),
 				"a key that changes the terminal": spoil(`'{"\u001b[2J": 1}'`, `"\x1b[2J"`),
 			},

@@ -40,7 +40,7 @@ type edit struct{ file, old, new string }
 // prefers the tests of the package.
 func table() (all []rule) {
 	var simulated []rule
-	for _, r := range slices.Concat(storageRules, slotsRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, mongoslotsRules, workerRules, formatRules, otherRules) {
+	for _, r := range slices.Concat(storageRules, slotsRules, lockRules, queueRules, mongoqueueRules, sqlitequeueRules, mongoslotsRules, workerRules, formatRules, otherRules, httpRules) {
 		if r.sim {
 			simulated = append(simulated, r.inSimulation())
 		}

@@ -10,6 +10,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
@@ -62,12 +63,15 @@ func Code(err error) int {
 		foreign *storage.ForeignFileError
 		other   *storage.WrongTypeError
 		unfit   *worker.UnfitError
+		partial *admin.PartialError
 	)
 	switch {
 	case err == nil:
 		return ExitOK
 	case errors.As(err, &e):
 		return e.Code
+	case errors.As(err, &partial):
+		return ExitPartial
 	case errors.Is(err, queue.ErrInvalidType), errors.Is(err, fencepost.ErrURL), errors.Is(err, queue.ErrInvalidURL), errors.Is(err, worker.ErrConfig),
 		errors.Is(err, queue.ErrTooLarge), errors.Is(err, queue.ErrInvalidHeader), errors.Is(err, storage.ErrLimit), errors.Is(err, lock.ErrInvalid):
 		return ExitUsage

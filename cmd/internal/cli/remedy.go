@@ -5,6 +5,7 @@ import (
 	"path/filepath"
 	"strings"
 
+	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -52,6 +53,7 @@ func remedy(err error, store string) string {
 		cut      *storage.CutError
 		mismatch *storage.RegistryMismatch
 		conflict *storage.CopyConflict
+		busy     *admin.BusyError
 		told     *remedied
 	)
 	switch {
@@ -69,6 +71,8 @@ func remedy(err error, store string) string {
 		return "to list them: fencepost types show " + unfit.Type
 	case errors.As(err, &damaged):
 		return "to remove it: fencepost locks release --force --why TEXT " + damaged.Name
+	case errors.As(err, &busy):
+		return "to take the lock away: fencepost locks release --force --why TEXT " + busy.Lock
 	case errors.As(err, &cut):
 		return "to give up what is missing: fencepost repair " + fileArguments("--accept-loss", cut.Path, store)
 	case errors.As(err, &mismatch) && mismatch.Newer != 0:

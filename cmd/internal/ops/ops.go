@@ -5,6 +5,7 @@
 //	/readyz        200 while it serves its types, else 503 and one line that says why
 //	/statusz       JSON: settings, and what it does with each type
 //	/debug/pprof/  profiles, if asked for
+//	everything else is answered with pages (package ui), if asked for
 //
 // It listens before anything else starts, so a program that cannot reach its server can report why.
 package ops
@@ -45,6 +46,7 @@ type Options struct {
 	Addr     string   // host:port, without a host 127.0.0.1; port 0 chooses a free one
 	Hosts    []string // host names that requests may use, in addition to those of limits.go
 	Pprof    bool
+	Pages    bool   // all other paths are answered with what Show is given
 	URL      string // of the backend, without secrets
 	Store    string // of the files, without secrets; "" means a directory
 	Settings []cli.Setting
@@ -64,6 +66,7 @@ type Server struct {
 	mu       sync.Mutex
 	pool     *worker.Pool
 	waiting  string // why there is no pool yet
+	pages    http.Handler
 	stopping bool
 }
 
@@ -114,9 +117,13 @@ func serve(l net.Listener, host string, o Options) *Server {
 	mux.HandleFunc("GET /livez", s.answer(s.alive))
 	mux.HandleFunc("GET /readyz", s.answer(s.ready))
 	mux.HandleFunc("GET /statusz", s.statusz)
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		printable.Fprintf(w, "fencepost worker: /metrics /livez /readyz /statusz\n")
-	})
+	if o.Pages {
+		mux.HandleFunc("/", s.page)
+	} else {
+		mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+			printable.Fprintf(w, "fencepost worker: /metrics /livez /readyz /statusz\n")
+		})
+	}
 	if o.Pprof { // without /cmdline: the URL on the command line may have a password
 		mux.HandleFunc("GET /debug/pprof/", pprof.Index)
 		mux.HandleFunc("GET /debug/pprof/profile", pprof.Profile)
@@ -162,6 +169,24 @@ func (s *Server) Waiting(address, reason string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.waiting = fmt.Sprintf("waiting for a usable server at %s: %s", address, reason)
+}
+
+// Show tells what answers all paths that are not of this package. Until then they are answered with 503.
+func (s *Server) Show(pages http.Handler) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.pages = pages
+}
+
+func (s *Server) page(w http.ResponseWriter, r *http.Request) {
+	s.mu.Lock()
+	pages := s.pages
+	s.mu.Unlock()
+	if pages == nil {
+		http.Error(w, "the pages are there when the worker has reached its server; /readyz says what it waits for", http.StatusServiceUnavailable)
+		return
+	}
+	pages.ServeHTTP(w, r)
 }
 
 // Attach tells which pool the answers are about: it is about to run.

@@ -75,6 +75,9 @@ func ParseUsers(text []byte) (*Users, error) {
 	return u, err
 }
 
+// Has tells whether there is a user of a name.
+func (u *Users) Has(name string) bool { return u.hashes[name] != nil }
+
 // right tells whether a password is that of a user.
 func (u *Users) right(ctx context.Context, name, password string) bool {
 	mac := hmac.New(sha256.New, u.key)
@@ -105,6 +108,9 @@ func (u *Users) right(ctx context.Context, name, password string) bool {
 	u.known[key] = true // one per user at most
 	return true
 }
+
+// asks tells whether a request has to say who it is from.
+func (a Access) asks() bool { return a.Users != nil || a.Header != "" }
 
 type userKey struct{}
 

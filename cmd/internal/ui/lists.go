@@ -92,7 +92,7 @@ func (u *UI) workersPage(_ *http.Request, s *snapshot) (*view, error) {
 			d.Unserved = append(d.Unserved, u.typeLink(t.name))
 		}
 	}
-	return &view{"workers", "Workers", d}, nil
+	return &view{template: "workers", Title: "Workers", Data: d}, nil
 }
 
 func keys[V any](m map[string]V) func(func(string) bool) {
@@ -129,6 +129,7 @@ type lockRow struct {
 	MoreHolders    int
 	MoreWaiting    int
 	Forced         string
+	Acts           actLinks
 	Damaged        string
 }
 
@@ -193,7 +194,9 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 	from := (page - 1) * pageRows
 	shown := found[from:min(from+pageRows, len(found))]
 	for _, l := range shown {
-		d.Rows = append(d.Rows, u.lockRow(l, s))
+		row := u.lockRow(l, s)
+		row.Acts = u.lockActs(r, l, true)
+		d.Rows = append(d.Rows, row)
 	}
 	if last > 1 {
 		d.Pager.Text = fmt.Sprintf("%s–%s of %s", count(from+1), count(from+len(shown)), count(len(found)))
@@ -204,7 +207,7 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 			d.Pager.Next = link(d.All, page+1)
 		}
 	}
-	return &view{"locks", "Locks", d}, nil
+	return &view{template: "locks", Title: "Locks", Data: d}, nil
 }
 
 func (u *UI) lockRow(l lock.Record, s *snapshot) lockRow {
@@ -265,6 +268,7 @@ func holderOf(h lock.Hold) holderRow {
 // delayedMessage is a row of the delayed messages.
 type delayedMessage struct {
 	typeLink
+	Act                                          *actLink
 	ID, Due, In, Published, Size, Preview, Wrong string
 }
 
@@ -274,6 +278,8 @@ type delayedData struct {
 	First, Next  string
 	Looked       string // what is left out where a filter hides much
 	Hidden       bool
+	Acts         actLinks
+	Act          bool // the rows have one
 }
 
 func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
@@ -296,6 +302,10 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 	if q.Get("after") != "" {
 		d.First = link(queue.ScheduleKey{})
 	}
+	d.Act = u.readOnly(r) == ""
+	if d.Act && d.Type != "" {
+		d.Acts = actLinks{u.actLink("Remove all of this type…", "remove-delayed", "type", d.Type)}
+	}
 	const pages = 20 // that a filter may read in vain
 	for range pages {
 		msgs, err := u.o.Backend.Queue.Delayed(r.Context(), after, pageLimit)
@@ -309,6 +319,9 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 				continue
 			}
 			row := delayedMessage{typeLink: u.typeLink(m.Type), ID: m.ID.String(), Due: date(m.Due), In: "in " + span(m.Due.Sub(s.now)), Published: date(m.ID.Time()), Size: size(int64(len(m.Payload)))}
+			if d.Act {
+				row.Act = new(u.actLink("remove…", "remove-delayed", "type", m.Type, "slot", slotText(after)))
+			}
 			if m.Due.Before(s.now) {
 				row.In = "due for " + span(s.now.Sub(m.Due))
 			}
@@ -322,7 +335,7 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 			}
 		}
 		if len(msgs) == 0 {
-			return &view{"delayed", "Delayed messages", d}, nil
+			return &view{template: "delayed", Title: "Delayed messages", Data: d}, nil
 		}
 		if len(d.Rows) > 0 {
 			break
@@ -336,7 +349,7 @@ func (u *UI) delayedPage(r *http.Request, s *snapshot) (*view, error) {
 	if len(d.Rows) == 0 {
 		d.Looked = "There is none of this type among the first " + count(pages*pageRows) + "."
 	}
-	return &view{"delayed", "Delayed messages", d}, nil
+	return &view{template: "delayed", Title: "Delayed messages", Data: d}, nil
 }
 
 // slotText names a slot in a link.
@@ -370,6 +383,7 @@ type deadData struct {
 	Rows                 []letterRow
 	First, Next          string
 	Looked               string
+	Acts                 actLinks
 }
 
 func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
@@ -394,6 +408,13 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 	if q.Get("after") != "" {
 		d.First = link("", queue.ID{})
 	}
+	if u.readOnly(r) == "" {
+		which := "all…"
+		if d.Type != "" || d.Reason != "" {
+			which = "those that match…"
+		}
+		d.Acts = actLinks{u.actLink("Requeue "+which, "requeue", "type", d.Type, "reason", d.Reason), u.actLink("Remove "+which, "remove-letters", "type", d.Type, "reason", d.Reason)}
+	}
 	types := []string{d.Type}
 	if d.Type == "" {
 		types = types[:0]
@@ -416,7 +437,7 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 			switch {
 			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // what was not looked at is told, and not taken for empty
 				d.Looked, d.Next = "Looking takes long: type "+typ+" and those behind it were not looked at yet.", link(typ, after)
-				return &view{"dead", "Dead letters", d}, nil
+				return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 			case err != nil:
 				return nil, err
 			}
@@ -428,7 +449,7 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 				}
 				if len(d.Rows) == pageRows {
 					d.Next = link(typ, after)
-					return &view{"dead", "Dead letters", d}, nil
+					return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 				}
 			}
 			if len(letters) == 0 {
@@ -436,7 +457,7 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 			}
 		}
 	}
-	return &view{"dead", "Dead letters", d}, nil
+	return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 }
 
 func parseLetter(s string) (typ string, id queue.ID, err error) {

@@ -142,7 +142,7 @@ func (u *UI) picture(ctx context.Context, t *typeState, f files, missing string,
 		case c.err != nil:
 			bar.Status = "cannot be read: " + u.clean(c.err)
 		case c.report == nil && last:
-			bar.Status, bar.ScanLink = "not read yet: it is large", "?"+url.Values{"scan": {"1"}}.Encode()
+			bar.Status, bar.ScanLink = "not read yet", "?"+url.Values{"scan": {"1"}}.Encode()
 		case c.report == nil:
 			bar.Status = "not read yet"
 		default:

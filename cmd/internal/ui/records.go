@@ -148,7 +148,7 @@ func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 	q := r.URL.Query()
 	d := &recordsData{Row: u.typeRow(t), Action: u.link("types", t.name, "records"), At: strings.TrimSpace(q.Get("at")), Hidden: u.o.HidePayloads}
 	ctx := r.Context()
-	v := &view{"records", "Records of " + t.name, d}
+	v := &view{template: "records", Title: "Records of " + t.name, Data: d}
 	f, missing := u.chain(ctx, t)
 	if d.Missing = missing; missing != "" {
 		return v, nil
@@ -306,7 +306,7 @@ func (u *UI) recordPage(r *http.Request, s *snapshot) (*view, error) {
 		d.Next = u.link("types", t.name, "records", strconv.FormatUint(index+1, 10))
 	}
 	d.Payload, err = u.payload(r, rec.Payload, u.link("types", t.name, "records", strconv.FormatUint(index, 10), "payload"))
-	return &view{"message", fmt.Sprintf("Record %s of %s", count(index), t.name), d}, err
+	return &view{template: "message", Title: fmt.Sprintf("Record %s of %s", count(index), t.name), Data: d}, err
 }
 
 func (u *UI) recordPayload(w http.ResponseWriter, r *http.Request) {

@@ -28,18 +28,19 @@ type scan struct {
 
 // scanner reads whole files in the background, one at a time, and keeps what it found.
 type scanner struct {
-	files  Files
-	ctx    context.Context
-	cancel context.CancelFunc
-	wg     sync.WaitGroup
+	files   Files
+	unasked bool // small files are read without being asked to
+	ctx     context.Context
+	cancel  context.CancelFunc
+	wg      sync.WaitGroup
 
 	mu    sync.Mutex
 	scans map[string]*scan
 	busy  bool
 }
 
-func newScanner(f Files) *scanner {
-	s := &scanner{files: f, scans: map[string]*scan{}}
+func newScanner(f Files, unasked bool) *scanner {
+	s := &scanner{files: f, unasked: unasked, scans: map[string]*scan{}}
 	s.ctx, s.cancel = context.WithCancel(context.Background())
 	return s
 }
@@ -64,7 +65,7 @@ func (s *scanner) look(path string, size int64, asked bool) scan {
 		most = scanOfStore
 	}
 	// A file that was asked for once is read again as it grows. The reading of a file that is read again and again takes a twentieth of the time.
-	wanted := asked || size <= most || c.report != nil
+	wanted := asked || s.unasked && size <= most || c.report != nil
 	due := c.at.IsZero() || c.size != size && time.Since(c.at) > max(scanPause, leisure*c.took)
 	if wanted && due && !c.running && !s.busy && s.ctx.Err() == nil {
 		c.running, c.share, s.busy = true, 0, true

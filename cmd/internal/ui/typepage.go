@@ -26,6 +26,9 @@ type typeData struct {
 	Queue    []fact
 	Workers  []servingRow
 	LockLink string
+	Acts     actLinks // on the type
+	LockActs actLinks
+	Limit    *limitForm
 
 	File    *filePicture
 	Records []recordRow
@@ -59,6 +62,7 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 	ctx := r.Context()
 	d := &typeData{Row: u.typeRow(t), All: u.link("types", t.name, "records"), LockLink: u.link("locks") + "?" + url.Values{"all": {"1"}, "q": {t.name}}.Encode()}
 	d.describeLock(t, s)
+	u.typeActs(r, d, t)
 	if err := u.describeQueue(ctx, d, t, s); err != nil {
 		return nil, err
 	}
@@ -93,7 +97,7 @@ func (u *UI) typePage(r *http.Request, s *snapshot) (*view, error) {
 	if d.Pending, err = u.pending(ctx, t, queue.ID{}, someRows, s); err != nil {
 		return nil, err
 	}
-	return &view{"type", t.name, d}, nil
+	return &view{template: "type", Title: t.name, Data: d}, nil
 }
 
 func (d *typeData) describeLock(t *typeState, s *snapshot) {
@@ -245,7 +249,7 @@ func (u *UI) pendingPage(r *http.Request, s *snapshot) (*view, error) {
 	if text != "" {
 		list.First = list.All
 	}
-	return &view{"pending", "Pending messages of " + t.name, &pendingData{u.typeRow(t), list}}, nil
+	return &view{template: "pending", Title: "Pending messages of " + t.name, Data: &pendingData{u.typeRow(t), list}}, nil
 }
 
 // messageData is the page of one message, wherever it is.
@@ -259,6 +263,7 @@ type messageData struct {
 	Payload        *payloadView
 	Previous, Next string
 	Back, BackName string
+	Acts           actLinks
 }
 
 func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
@@ -273,10 +278,13 @@ func (u *UI) pendingMessagePage(r *http.Request, s *snapshot) (*view, error) {
 	d := &messageData{Row: u.typeRow(t), Kind: "Pending message", Name: m.ID.String(), Wrong: m.Unfit(), Back: u.link("types", t.name, "pending"), BackName: "All pending messages of " + t.name,
 		Facts: []fact{{Name: "published", Value: date(m.ID.Time())}, {Name: "pending for", Value: span(max(s.now.Sub(m.ID.Time()), 0))},
 			{Name: "producer", Value: fmt.Sprintf("%016x", m.ID.Producer())}, {Name: "number", Value: count(m.ID.N())}}, Headers: u.headersOf(m.Headers)}
+	if u.readOnly(r) == "" {
+		d.Acts = actLinks{u.actLink("Remove it…", "purge", "type", t.name, "id", m.ID.String())}
+	}
 	if !m.Incomplete {
 		d.Payload, err = u.payload(r, m.Payload, u.link("types", t.name, "pending", m.ID.String(), "payload"))
 	}
-	return &view{"message", "Message " + d.Name, d}, err
+	return &view{template: "message", Title: "Message " + d.Name, Data: d}, err
 }
 
 // named returns the message whose ID an address names, of a list of messages behind an ID. gone is what the page says when it is not there.
@@ -324,15 +332,18 @@ func (u *UI) letterPage(r *http.Request, s *snapshot) (*view, error) {
 	d := &messageData{Row: row, Kind: "Dead letter", Name: l.ID.String(), Back: u.link("dead") + "?" + url.Values{"type": {l.Type}}.Encode(), BackName: "All dead letters of " + l.Type,
 		Facts: []fact{{Name: "reason", Value: l.Reason}, {Name: "died", Value: date(l.Time)}, {Name: "attempts", Value: count(l.Attempts)}, {Name: "given up by", Value: cmp.Or(l.Worker, "–")},
 			{Name: "published", Value: date(l.ID.Time())}}, Headers: u.headersOf(l.Headers)}
+	if u.readOnly(r) == "" {
+		d.Acts = actLinks{u.actLink("Requeue it…", "requeue", "type", l.Type, "id", l.ID.String()), u.actLink("Remove it…", "remove-letters", "type", l.Type, "id", l.ID.String())}
+	}
 	if l.Damaged != "" {
 		d.Wrong = "damaged: " + l.Damaged
 	}
 	if l.Incomplete {
 		d.Wrong = strings.TrimPrefix(d.Wrong+"; its payload cannot be read: "+l.Why, "; ")
-		return &view{"message", "Dead letter " + d.Name, d}, nil
+		return &view{template: "message", Title: "Dead letter " + d.Name, Data: d}, nil
 	}
 	d.Payload, err = u.payload(r, l.Payload, u.link("dead", l.Type, l.ID.String(), "payload"))
-	return &view{"message", "Dead letter " + d.Name, d}, err
+	return &view{template: "message", Title: "Dead letter " + d.Name, Data: d}, err
 }
 
 func (u *UI) letterPayload(w http.ResponseWriter, r *http.Request) {

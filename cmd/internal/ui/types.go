@@ -267,7 +267,7 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	if pending > 0 {
 		d.Totals[2].Value = span(oldest)
 	}
-	return &view{"types", "Types", d}, nil
+	return &view{template: "types", Title: "Types", Data: d}, nil
 }
 
 // living counts the workers that were seen lately.

@@ -41,6 +41,10 @@ type Options struct {
 	Files        Files
 	BasePath     string // what stands before all paths, as in /fencepost; "" is none
 	HidePayloads bool
+	Write        bool     // there are actions on the pages
+	Writers      []string // users that may act; nil: all
+	ReadOnly     string   // why there are no actions, and what to do about it; "" is the remedy of a program with --write
+	Frugal       bool     // a worker works beside: one page at a time reads payloads or files, and no file is read whole unless somebody asks
 	Refresh      time.Duration
 	CountUpTo    int
 	Access       Access
@@ -52,6 +56,7 @@ type UI struct {
 	o       Options
 	watch   *watcher
 	scans   *scanner
+	forms   *forms
 	pages   map[string]*template.Template
 	assets  map[string]asset
 	heavy   chan struct{}
@@ -67,8 +72,11 @@ type asset struct {
 
 // New returns a UI, which looks at the backend until Close.
 func New(o Options) *UI {
-	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files), pages: map[string]*template.Template{},
+	u := &UI{o: o, watch: newWatcher(o.Backend, o.Refresh, o.CountUpTo), scans: newScanner(o.Files, !o.Frugal), forms: newForms(), pages: map[string]*template.Template{},
 		assets: map[string]asset{}, heavy: make(chan struct{}, heavyPages)}
+	if o.Frugal {
+		u.heavy = make(chan struct{}, 1)
+	}
 	u.stopped, u.stop = context.WithCancel(context.Background())
 	for name, kind := range map[string]string{"ui.css": "text/css; charset=utf-8", "ui.js": "text/javascript; charset=utf-8", "icon.svg": "image/svg+xml"} {
 		b, err := content.ReadFile("assets/" + name)
@@ -92,11 +100,20 @@ func New(o Options) *UI {
 	return u
 }
 
-// Close ends the open pages, and the looking at backend and files.
+// Close ends the open pages, the actions under way, and the looking at backend and files.
 func (u *UI) Close() {
 	u.stop()
-	u.watch.close()
-	u.scans.close()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		u.forms.close()
+		u.watch.close()
+		u.scans.close()
+	}()
+	select {
+	case <-ended:
+	case <-time.After(closeWithin): // a disk or a server that hangs keeps no program from its end
+	}
 }
 
 // link returns the path of a page or asset. What it is made of may be anything.
@@ -120,19 +137,13 @@ func (u *UI) Handler() http.Handler {
 		mux.HandleFunc("GET "+u.o.BasePath+"/{$}", home)
 		mux.HandleFunc("GET "+u.o.BasePath, home)
 	}
-	page := func(pattern, nav string, make maker) {
-		h := u.page(nav, make)
-		mux.HandleFunc("GET "+pattern, h)
+	handle := func(method, pattern string, h http.HandlerFunc) {
+		mux.HandleFunc(method+" "+pattern, h)
 		if u.o.BasePath != "" {
-			mux.HandleFunc("GET "+u.o.BasePath+pattern, h)
+			mux.HandleFunc(method+" "+u.o.BasePath+pattern, h)
 		}
 	}
-	plain := func(pattern string, h http.HandlerFunc) {
-		mux.HandleFunc("GET "+pattern, h)
-		if u.o.BasePath != "" {
-			mux.HandleFunc("GET "+u.o.BasePath+pattern, h)
-		}
-	}
+	page := func(pattern, nav string, make maker) { handle("GET", pattern, u.page(nav, make)) }
 	page("/types", "types", u.typesPage)
 	page("/types/{type}", "types", u.slowly(u.typePage))
 	page("/types/{type}/records", "types", u.slowly(u.recordsPage))
@@ -144,14 +155,19 @@ func (u *UI) Handler() http.Handler {
 	page("/delayed", "delayed", u.slowly(u.delayedPage))
 	page("/workers", "workers", u.workersPage)
 	page("/locks", "locks", u.locksPage)
-	plain("/types/{type}/records/{index}/payload", u.recordPayload)
-	plain("/types/{type}/pending/{id}/payload", u.pendingPayload)
-	plain("/dead/{type}/{id}/payload", u.letterPayload)
-	plain("/assets/{name}", u.asset)
+	page("/done/{id}", "", u.donePage)
+	handle("GET", "/act/{action}", u.confirm)
+	handle("POST", "/act/{action}", u.act)
+	handle("GET", "/types/{type}/records/{index}/payload", u.recordPayload)
+	handle("GET", "/types/{type}/pending/{id}/payload", u.pendingPayload)
+	handle("GET", "/dead/{type}/{id}/payload", u.letterPayload)
+	handle("GET", "/assets/{name}", u.asset)
 	page("/", "", func(*http.Request, *snapshot) (*view, error) {
 		return nil, notFound("There is no such page. The pages are in the list above.")
 	})
-	return headers(u.o.Access.check(u, http.NewCrossOriginProtection().Handler(mux)))
+	own := http.NewCrossOriginProtection()
+	own.SetDenyHandler(http.HandlerFunc(u.refuseOthers))
+	return headers(u.o.Access.check(u, own.Handler(mux)))
 }
 
 // headers are those of every answer.
@@ -189,6 +205,7 @@ type view struct {
 	template string
 	Title    string
 	Data     any
+	status   int // 0 is 200
 }
 
 // frame is what all pages have.
@@ -199,7 +216,9 @@ type frame struct {
 	Backend string
 	User    string
 	Version string
-	Hidden  bool // payloads
+	Hidden  bool   // payloads
+	Write   bool   // the user may act
+	Still   string // as of when; "" is a page that is sent again when it changes
 	Data    any
 	Trouble string // why what is shown is old, or not there
 	Strays  []string
@@ -296,13 +315,13 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 	}
 }
 
-// make makes a page, or its live part. next is closed when there is something newer.
+// make makes a page, its live part, or a page that stays as it is (still). next is closed when there is something newer.
 func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, status int, next <-chan struct{}) {
 	ctx, cancel := context.WithTimeoutCause(r.Context(), pageTimeout, fmt.Errorf("%s did not answer within %v", u.o.Backend.Name, pageTimeout))
 	defer cancel()
 	s, next, failed := u.watch.current(ctx)
 	status = http.StatusOK
-	f := frame{Home: u.link("types"), Backend: u.o.Backend.Name, User: userOf(r), Hidden: u.o.HidePayloads, Version: version}
+	f := frame{Home: u.link("types"), Backend: u.o.Backend.Name, User: userOf(r), Hidden: u.o.HidePayloads, Write: u.readOnly(r) == "", Version: version}
 	for _, n := range []navItem{{Name: "Types", Link: "types"}, {Name: "Dead letters", Link: "dead"}, {Name: "Delayed", Link: "delayed"}, {Name: "Workers", Link: "workers"}, {Name: "Locks", Link: "locks"}} {
 		f.Nav = append(f.Nav, navItem{n.Name, u.link(n.Link), n.Link == nav})
 	}
@@ -321,12 +340,10 @@ func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, s
 		var e *pageError
 		switch {
 		case err == nil:
-			v = made
+			v, status = made, cmp.Or(made.status, http.StatusOK)
 		case errors.As(err, &e):
-			status, v = e.status, &view{template: "error", Title: "Not found", Data: e.text}
-			if status == http.StatusBadRequest {
-				v.Title = "Cannot be understood"
-			}
+			status, v = e.status, &view{template: "error", Data: e.text}
+			v.Title = cmp.Or(map[int]string{http.StatusBadRequest: "Cannot be understood", http.StatusNotFound: "Not found"}[status], "Refused")
 		default:
 			if cause := context.Cause(ctx); cause != nil {
 				err = cause
@@ -335,6 +352,9 @@ func (u *UI) make(r *http.Request, nav, part string, make maker) (html []byte, s
 		}
 	}
 	f.Title, f.Data = v.Title, v.Data
+	if part == "still" {
+		part, f.Still = "page", clock(time.Now())
+	}
 	var b strings.Builder
 	if err := u.pages[v.template].ExecuteTemplate(&b, part, f); err != nil {
 		u.o.Log.Error().Err(err).Str("page", v.template).Msg("a page cannot be made")

@@ -34,6 +34,12 @@ func TestValuesOutOfRange(t *testing.T) {
 		"--type t --dir=":                   {"--dir is empty", "--dir data"},
 		"--type t --pprof":                  {"--pprof", "--listen"},
 		"--type t --listen-host a.b":        {"--listen-host", "--listen 0.0.0.0:9090"},
+		"--type t --ui":                     {"--ui needs --listen"},
+
+		"--type t --listen :0 --base-path /ops":         {"--base-path needs --ui"},
+		"--type t --listen :0 --proxy 192.0.2.1":        {"--proxy needs --ui"},
+		"--type t --listen 0.0.0.0:0 --ui":              {"--listen 0.0.0.0:0", "--auth-file"},
+		"--type t --listen :0 --ui --auth-file no-such": {"--auth-file", "no-such"},
 
 		"--type t --listen :0 --listen-host a.b:9090":  {`"a.b:9090"`, "without port"},
 		"--type t --listen :0 --listen-host http://a/": {`"http://a/"`, "--listen-host worker.example.com"},

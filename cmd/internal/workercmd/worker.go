@@ -48,6 +48,8 @@ machines as share the directory's storage; no type ever has two writers.
 With --store the files are in a store that every machine reaches, so any replica goes on with any type on any machine. At startup it
 tries whether the store keeps its word: of 32 that create the same value one must succeed.
 
+With --ui the worker's --listen also serves pages about the queue and the files, read-only.
+
 At startup it waits up to --connect-timeout for a usable server, for example while the server restarts or its replica set elects a primary.
 
 On SIGTERM or SIGINT it finishes what it has fetched, releases its locks and exits with 0. A second signal exits at once (130).
@@ -96,8 +98,10 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.BoolVar(&files.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer, which is lost with the container)")
 	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
 	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary; 0 means forever")
-	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password: not for open networks")
+	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz, and pages with --ui. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password but for the pages: not for open networks")
 	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
+	var pages pagesFlags
+	pages.add(cmd)
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
@@ -150,13 +154,16 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 				return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
 			}
 		}
+		if err := pages.check(cmd, *listen); err != nil {
+			return err
+		}
 		if onError.Value == "dead" {
 			cfg.OnError = worker.DeadLetter
 		}
 		settleLinger(cmd)
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, *address, cfg, files, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
+		return run(cmd.Context(), *url, *address, cfg, files, &pages, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, Pages: pages.on, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
 			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
 	}
 	return cmd
@@ -170,7 +177,7 @@ func settleLinger(cmd *cobra.Command) {
 	}
 }
 
-func run(ctx context.Context, url, address string, cfg worker.Config, files worker.Files, grace, connectTimeout time.Duration, o ops.Options) (err error) {
+func run(ctx context.Context, url, address string, cfg worker.Config, files worker.Files, pages *pagesFlags, grace, connectTimeout time.Duration, o ops.Options) (err error) {
 	defer limitMemory()()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -188,7 +195,7 @@ func run(ctx context.Context, url, address string, cfg worker.Config, files work
 		}
 		defer answers.Close()
 		cfg.Observe = answers.Observe
-		cfg.Logger.Info().Str("addr", answers.Addr()).Bool("pprof", o.Pprof).Msg("answering HTTP: /metrics, /livez, /readyz, /statusz")
+		cfg.Logger.Info().Str("addr", answers.Addr()).Bool("pprof", o.Pprof).Bool("ui", o.Pages).Msg("answering HTTP: /metrics, /livez, /readyz, /statusz")
 	}
 	openCtx, opened := context.WithCancel(ctx)
 	go func() {
@@ -237,9 +244,10 @@ func run(ctx context.Context, url, address string, cfg worker.Config, files work
 			cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly; a lock that was not released expires by itself")
 		}
 	}()
+	var place *store.Place
 	if address != "" {
 		name := cli.StoreName(address)
-		place, err := cli.Await(openCtx, name, connectTimeout, func(reason string) { waiting(name, reason) },
+		place, err = cli.Await(openCtx, name, connectTimeout, func(reason string) { waiting(name, reason) },
 			func(ctx context.Context) (*store.Place, error) { return openStore(ctx, address, url) })
 		if err != nil {
 			return unopened(err)
@@ -249,6 +257,9 @@ func run(ctx context.Context, url, address string, cfg worker.Config, files work
 		if answers != nil {
 			files.Storage.FS = place.Observed(ctx, answers.ObserveStore())
 		}
+	}
+	if pages.on {
+		defer pages.open(answers, b, files.Dir, place, *cfg.Logger)() // before the backend is closed
 	}
 	opened()
 	cfg.Queue, cfg.Locker, cfg.To = b.Queue, b.Locker, files

@@ -39,6 +39,7 @@
   }
 
   function watch() {
+    if ('still' in live.dataset) return; // it shows one time, and what is written into it stays
     if (document.hidden) { close(); tell('paused', 'paused'); } else open();
   }
 

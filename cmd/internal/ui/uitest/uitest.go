@@ -240,3 +240,15 @@ func (e *Estate) Options() ui.Options {
 
 // File is the path of the newest file of orders.
 func (e *Estate) File() string { return filepath.Join(e.Dir, storage.GenerationName("orders", 2)) }
+
+// Locks are the names of all locks.
+func (e *Estate) Locks() (names []string) {
+	records, err := e.Backend.Locker.List(context.Background())
+	if err != nil {
+		panic(err) // it is in memory
+	}
+	for _, r := range records {
+		names = append(names, r.Name)
+	}
+	return names
+}

@@ -1,4 +1,4 @@
-package main
+package admin
 
 import (
 	"context"
@@ -7,8 +7,6 @@ import (
 	"sync"
 	"testing"
 	"time"
-
-	"github.com/spf13/cobra"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/lock"
@@ -50,8 +48,8 @@ const somePortions = 1200 // letters
 // TestDeadActionIsAboutWhatWasThere: what dies while letters are requeued is not requeued, or one that dies each time would be for ever.
 func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
 	m := newMorgue(t, somePortions)
-	a, done := deadAction{all: true}, 0
-	err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(_ context.Context, portion []queue.DeadLetter) error {
+	done := 0
+	err := Letters{}.act(t.Context(), m.Backend, Turn{}, &Outcome{}, func(_ context.Context, portion []queue.DeadLetter) error {
 		for _, l := range portion {
 			if done++; l.ID.N() > somePortions {
 				t.Errorf("letter %d was not there in the beginning", l.ID.N())
@@ -73,8 +71,7 @@ func TestDeadActionsTakeTurns(t *testing.T) {
 	taken := map[queue.ID]int{}
 	for range 3 {
 		wg.Go(func() {
-			a := deadAction{all: true, adminFlags: adminFlags{wait: 10 * time.Minute}}
-			_ = a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, portion []queue.DeadLetter) error {
+			_ = Letters{}.act(t.Context(), m.Backend, Turn{Wait: 10 * time.Minute}, &Outcome{}, func(ctx context.Context, portion []queue.DeadLetter) error {
 				var ids []queue.ID
 				mu.Lock()
 				defer mu.Unlock()
@@ -100,7 +97,7 @@ func TestDeadActionsTakeTurns(t *testing.T) {
 // TestForeignTypesCanBeRemoved: no lock has the name of what no type can be called.
 func TestForeignTypesCanBeRemoved(t *testing.T) {
 	m, done := newMorgue(t, 0), false
-	err := new(adminFlags).alone(t.Context(), &cobra.Command{}, m.Backend, "a\x00b", func(context.Context) error { done = true; return nil })
+	err := Turn{}.Take(t.Context(), m.Backend, "a\x00b", func(context.Context) error { done = true; return nil })
 	if err != nil || !done {
 		t.Errorf("done %t, %v", done, err)
 	}
@@ -139,8 +136,8 @@ func TestDeadActionEndsWithItsLock(t *testing.T) {
 					lose(ctx)
 				}
 			}}
-			a, portions := deadAction{all: true, adminFlags: adminFlags{wait: time.Minute}}, 0
-			err := a.run(t.Context(), &cobra.Command{}, m.Backend, func(ctx context.Context, _ []queue.DeadLetter) error {
+			portions := 0
+			err := Letters{}.act(t.Context(), m.Backend, Turn{Wait: time.Minute}, &Outcome{}, func(ctx context.Context, _ []queue.DeadLetter) error {
 				if portions++; portions == 1 {
 					lose(ctx)
 				}

@@ -1,0 +1,82 @@
+// Publish to Fencepost and read from it, with the fetch of Node 18 or newer. One file: copy it.
+import { randomUUID } from "node:crypto";
+import { setTimeout as sleep } from "node:timers/promises";
+
+// A message that is not stored, or perhaps is: see code, https://www.rfc-editor.org/rfc/rfc9457 and docs/openapi.yaml.
+export class Problem extends Error {
+  constructor(problem) {
+    super(`${problem.detail}; ${problem.remedy}`);
+    Object.assign(this, problem);
+  }
+}
+
+export class Fencepost {
+  // url is that of fencepost serve. repeatFor is how long a publish is repeated, in milliseconds.
+  constructor(url, { token = "", repeatFor = 600_000 } = {}) {
+    this.url = url.replace(/\/$/, "");
+    this.headers = token ? { Authorization: `Bearer ${token}` } : {};
+    this.repeatFor = repeatFor;
+  }
+
+  // Stores one message and returns its ID. What may have been stored is sent again under the same key, so it is in the file once. Give a
+  // key of your own if another process may publish the same message again.
+  async publish(type, payload, { key = randomUUID(), headers = {}, delay = "" } = {}) {
+    const send = { ...this.headers, "Idempotency-Key": key, "Content-Type": "application/octet-stream" };
+    for (const [name, value] of Object.entries(headers)) send[`Fencepost-Header-${name}`] = value;
+    if (delay) send["Fencepost-Delay"] = delay;
+    const end = Date.now() + this.repeatFor;
+    for (;;) {
+      let wait = 2, failed;
+      try {
+        const answer = await fetch(`${this.url}/v1/types/${type}/messages`, { method: "POST", headers: send, body: payload });
+        const body = await answer.json();
+        if (answer.status === 201) return body.id;
+        failed = new Problem(body);
+        if (![408, 429, 503, 504].includes(answer.status)) throw failed;
+        wait = body.retry_after_seconds ?? wait;
+      } catch (error) {
+        if (error === failed) throw error;
+        failed = error; // no answer: it may be stored
+      }
+      if (Date.now() + wait * 1000 > end) throw failed;
+      await sleep(wait * (500 + 500 * Math.random()));
+    }
+  }
+
+  // Yields the durable messages of a type from an index on, and those that come, for ever. It connects again when a connection ends.
+  async *tail(type, { from = 0, signal } = {}) {
+    for (let next = from; ; await sleep(1000, undefined, { signal })) {
+      let answer;
+      try {
+        answer = await fetch(`${this.url}/v1/types/${type}/tail?from=${next}`, { headers: this.headers, signal });
+        if (!answer.ok) throw new Problem(await answer.json());
+        for await (const event of events(answer.body)) {
+          const data = JSON.parse(event.data);
+          if (event.event === "problem") throw new Problem(data);
+          next = event.event === "gap" ? data.to_index : data.index + 1;
+          if (event.event === "gap") throw new Problem({ code: "gap", detail: data.reason, remedy: `go on with from: ${next}`, ...data });
+          yield data;
+        }
+      } catch (error) {
+        if (signal?.aborted || (error instanceof Problem && error.status !== 503)) throw error;
+      }
+    }
+  }
+}
+
+// Yields the server-sent events of a body.
+async function* events(body) {
+  let text = "";
+  for await (const chunk of body.pipeThrough(new TextDecoderStream())) {
+    const parts = (text + chunk).split("\n\n");
+    text = parts.pop();
+    for (const part of parts) {
+      const event = {};
+      for (const line of part.split("\n")) {
+        const [, name, value] = line.match(/^([a-z]+): (.*)$/s) ?? [];
+        if (name) event[name] = value;
+      }
+      if (event.data !== undefined) yield event;
+    }
+  }
+}

@@ -1,0 +1,12 @@
+#!/bin/sh
+# Publishes the JSON values on standard input, one on each line, with curl 7.76 or newer:
+#
+#   publish.sh http://127.0.0.1:9096 orders import-2026-01-31 <orders.ndjson
+#
+# The third argument is the idempotency key of the input: whatever went wrong, the same command again brings each line into the file
+# once, within the window of the worker (an hour by default). Set FENCEPOST_TOKEN if the server asks for a token.
+set -eu
+exec curl --silent --show-error --fail-with-body --max-time 120 --retry 5 \
+  --header 'Content-Type: application/x-ndjson' --header "Idempotency-Key: $3" \
+  ${FENCEPOST_TOKEN:+--header "Authorization: Bearer $FENCEPOST_TOKEN"} \
+  --data-binary @- "$1/v1/types/$2/messages"

@@ -1,0 +1,259 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"net"
+	"net/http"
+	"os"
+	"runtime/debug"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/api"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/cmd/internal/store"
+	"github.com/fencepost/fencepost/internal/backlog"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/worker"
+	"github.com/rs/zerolog"
+	"github.com/spf13/cobra"
+)
+
+const (
+	serveShutdown = time.Second            // for answers that are on their way when all requests are settled
+	serveMemory   = 512 << 20              // bytes, see memoryLimit: a server has many clients
+	tailOfDir     = 200 * time.Millisecond // between two looks for more
+	tailOfStore   = time.Second            // the same in a store, where each look is a request
+	tailHeartbeat = 5 * time.Second
+)
+
+// serveFlags are those of fencepost serve.
+type serveFlags struct {
+	url, dir, store         *string
+	listen                  string
+	hosts                   []string
+	tokenFile               string
+	cert, key, clientCA     string
+	wait, client, stop      time.Duration
+	connect                 time.Duration
+	mostConnections, mostUp int
+	log                     *cli.LogFlags
+	access                  api.Access
+	open                    bool // to other machines
+}
+
+func serveCommand() *cobra.Command { return new(serveFlags).command() }
+
+func (f *serveFlags) command() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "serve",
+		Short: "Publish and read messages over HTTP",
+		Long: `Serve answers HTTP requests of programs in any language, and prints its address: they publish messages, read the messages that are in the files, and
+follow them as they are appended. docs/http.md in the repository shows how, docs/openapi.yaml describes every request.
+
+An answer to a publish comes when the message is stored durably, or refused for certain, or when nobody knows (504): then the same request with
+the same Idempotency-Key is safe.
+
+It answers this machine only, and asks for no token. To be reached from other machines it needs --token-file or --client-ca.
+
+Files are read where this program reaches them: in --dir on this machine, or in --store.
+
+On SIGTERM or SIGINT it finishes the requests under way, for up to --stop-timeout, answers new ones with 503, and ends. A second signal ends it at once;
+messages under way are unknown to their clients then.
+
+Files of tokens and certificates are read again when they have changed.`,
+		Example: `  fencepost serve
+  fencepost serve token shop --allow publish --types 'orders,invoices.*' >>tokens
+  fencepost serve --url mongodb://localhost/shop --store mongodb: --listen :8080
+  fencepost serve --listen 0.0.0.0:9096 --token-file tokens --tls-cert tls.crt --tls-key tls.key`,
+		Args: cli.NoArgs,
+	}
+	f.url = cli.URLFlag(cmd)
+	f.dir = cmd.Flags().String("dir", "data", "directory of the files")
+	f.store = cli.StoreFlag(cmd, "the files are in a store that every machine reaches, instead of --dir")
+	fl := cmd.Flags()
+	fl.StringVar(&f.listen, "listen", "127.0.0.1:9096", "address to answer at; port 0 takes a free one")
+	fl.StringSliceVar(&f.hosts, "listen-host", nil, "host name under which it may be asked for, beside the machine's own and names without a dot; repeatable")
+	fl.StringVar(&f.tokenFile, "token-file", "", "file of tokens that requests have to show: lines of fencepost serve token")
+	fl.StringVar(&f.cert, "tls-cert", "", "certificate of the server and those between it and its authority, as PEM")
+	fl.StringVar(&f.key, "tls-key", "", "key of --tls-cert, as PEM")
+	fl.StringVar(&f.clientCA, "client-ca", "", "certificates of authorities, as PEM: clients need a certificate that one of them has signed")
+	fl.DurationVar(&f.wait, "timeout", 30*time.Second, "how long a publish waits for its outcome")
+	fl.DurationVar(&f.client, "client-timeout", 30*time.Second, "how long a client may keep the server waiting, with a request that it sends or an answer that it takes")
+	fl.DurationVar(&f.stop, "stop-timeout", 30*time.Second, "how long requests under way are waited for at the end")
+	fl.DurationVar(&f.connect, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary")
+	fl.IntVar(&f.mostConnections, "max-connections", 256, "connections at a time")
+	fl.IntVar(&f.mostUp, "count-up-to", backlog.DefaultMax, "count at most this many messages of a type")
+	f.log = cli.AddLogFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := f.check(cmd); err != nil {
+			return err
+		}
+		return f.run(cmd)
+	}
+	cmd.AddCommand(serveTokenCommand())
+	return cmd
+}
+
+func (f *serveFlags) check(cmd *cobra.Command) error {
+	switch {
+	case f.mostUp < 1:
+		return cli.Usagef("--count-up-to %d: count at least 1", f.mostUp)
+	case f.mostConnections < 1:
+		return cli.Usagef("--max-connections %d: allow at least 1", f.mostConnections)
+	case f.wait < 3*time.Second || f.wait > 10*time.Minute:
+		return cli.Usagef("--timeout %v: use 3s to 10m", f.wait)
+	case f.client < time.Second:
+		return cli.Usagef("--client-timeout %v: use at least 1s", f.client)
+	case f.connect <= 0:
+		return cli.Usagef("--connect-timeout %v: give it a time, as in 30s or 10m", f.connect)
+	case (f.cert == "") != (f.key == ""):
+		return cli.Usagef("--tls-cert and --tls-key go together: name both files")
+	case f.clientCA != "" && f.cert == "":
+		return cli.Usagef("--client-ca needs TLS: name the server's own certificate with --tls-cert and --tls-key")
+	}
+	if err := cli.NoDirWithStore(cmd); err != nil {
+		return err
+	}
+	if *f.store != "" {
+		if err := store.Check(*f.store, *f.url); err != nil {
+			return err
+		}
+	}
+	host, _, err := net.SplitHostPort(f.listen)
+	f.open = err == nil && !cli.Loopback(host) // opening it tells what is wrong
+	// rule: what other machines reach asks for credentials: everybody could publish, and read every message.
+	if f.open && f.tokenFile == "" && f.clientCA == "" {
+		return cli.Usagef("--listen %s is reached from other machines, and everybody there could publish and read; ask for tokens with --token-file, "+
+			"or for certificates with --client-ca, or listen on 127.0.0.1", f.listen)
+	}
+	return f.load()
+}
+
+// load reads the files of credentials.
+func (f *serveFlags) load() (err error) {
+	if f.tokenFile != "" {
+		if f.access.Tokens, err = api.LoadTokens(f.tokenFile); err != nil {
+			return cli.Usagef("--token-file: %w; fencepost serve token NAME makes a line", err)
+		}
+	}
+	if f.cert != "" {
+		if f.access.TLS, err = api.LoadTLS(f.cert, f.key, f.clientCA); err != nil {
+			return cli.Usagef("--tls-cert, --tls-key, --client-ca: %w", err)
+		}
+	}
+	return nil
+}
+
+// run connects, and answers until a signal.
+func (f *serveFlags) run(cmd *cobra.Command) error {
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(serveMemory)
+	}
+	ctx, cancel := context.WithCancel(cmd.Context())
+	defer cancel()
+	patient, hurry := context.WithCancel(context.Background())
+	defer hurry()
+	defer cli.OnSignals(cancel, hurry)()
+	log := f.log.Logger(cmd.ErrOrStderr())
+	b, err := cli.Connect(ctx, *f.url, f.connect, func(reason string) {
+		log.Warn().Str("url", fencepost.Redact(*f.url)).Str("reason", reason).Msg("waiting for a usable server")
+	})
+	if err != nil {
+		return err
+	}
+	defer func() {
+		closeCtx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+		defer cancel()
+		b.Close(closeCtx)
+	}()
+	files := api.Files{Dir: *f.dir, Place: worker.Place(nil, *f.dir), Poll: tailOfDir}
+	if *f.store != "" {
+		place, err := store.Open(patient, *f.store, *f.url)
+		if err != nil {
+			return err
+		}
+		defer place.Close()
+		files = api.Files{Until: place.Until, Dir: place.Dir, Place: worker.Place(place.FS, place.Dir), Name: place.Name, Poll: tailOfStore}
+	}
+	s, err := api.New(ctx, api.Options{Backend: b, Files: files, Access: f.access, Hosts: f.hosts, Wait: f.wait, ClientTimeout: f.client, Heartbeat: tailHeartbeat,
+		MaxConnections: f.mostConnections, CountUpTo: f.mostUp, Log: log})
+	if err != nil {
+		return err
+	}
+	return f.answer(ctx, patient, cmd, s, log)
+}
+
+// answer serves until ctx ends, and then settles what is under way while patient lasts.
+func (f *serveFlags) answer(ctx, patient context.Context, cmd *cobra.Command, s *api.Server, log zerolog.Logger) error {
+	l, host, err := ops.Open(f.listen)
+	if err != nil {
+		return errors.Join(err, s.Close(patient))
+	}
+	if f.open && f.access.TLS == nil {
+		log.Warn().Msg("tokens and messages cross the network readable for everybody; use --tls-cert, or let only a proxy with TLS reach this address")
+	}
+	server, scheme := s.HTTP(host), "http"
+	served := make(chan error, 1)
+	if f.access.TLS != nil {
+		scheme = "https"
+		go func() { served <- server.ServeTLS(l, "", "") }()
+	} else {
+		go func() { served <- server.Serve(l) }()
+	}
+	printable.Fprintf(cmd.OutOrStdout(), "%s://%s/\n", scheme, shownAddress(host, l.Addr()))
+	select {
+	case <-ctx.Done():
+		log.Info().Msg("stopping: requests under way are finished, new ones are refused")
+	case err = <-served:
+		err = fmt.Errorf("--listen %s: %w", f.listen, err)
+	}
+	stopCtx, cancel := context.WithTimeout(patient, f.stop)
+	defer cancel()
+	err = errors.Join(err, s.Close(stopCtx))
+	return errors.Join(err, shutDown(server))
+}
+
+// shutDown closes the port and all connections.
+func shutDown(server *http.Server) error {
+	ctx, cancel := context.WithTimeout(context.Background(), serveShutdown)
+	defer cancel()
+	if server.Shutdown(ctx) == nil {
+		return nil
+	}
+	return server.Close()
+}
+
+func serveTokenCommand() *cobra.Command {
+	allow := []string{"publish"}
+	var types []string
+	cmd := &cobra.Command{
+		Use:   "token NAME",
+		Short: "Make a token of a client, and its line for --token-file",
+		Long: `Token makes a new random token. It prints the token on stderr, once, for the client; and on stdout the line for the file that --token-file names, which
+has only a hash of it. To revoke a token, remove its line.`,
+		Example: `  fencepost serve token shop >>tokens
+  fencepost serve token billing --allow publish,read --types 'orders,invoices.*' >>tokens`,
+		RunE: func(cmd *cobra.Command, args []string) error {
+			if len(args) != 1 {
+				return cli.Usagef("name one client, as in fencepost serve token shop")
+			}
+			secret, line, err := api.NewToken(args[0], allow, types)
+			if err != nil {
+				return cli.Usagef("%w", err)
+			}
+			printable.Fprintf(cmd.ErrOrStderr(), "the token of %s, which is shown only now: %s\n", args[0], secret)
+			printable.Fprintf(cmd.OutOrStdout(), "%s\n", line)
+			return nil
+		},
+	}
+	cmd.Flags().StringSliceVar(&allow, "allow", allow, "what the client may do: publish, read")
+	cmd.Flags().StringSliceVar(&types, "types", nil, "types that it may use, by name or glob as in 'orders.*'; without, all")
+	return cmd
+}

@@ -1,0 +1,128 @@
+package main
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"io"
+	"net/http"
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+)
+
+// serveWith checks flags of fencepost serve, without starting it.
+func serveWith(t *testing.T, args ...string) error {
+	t.Helper()
+	var f serveFlags
+	cmd := f.command()
+	if err := cmd.ParseFlags(args); err != nil {
+		t.Fatal(err)
+	}
+	return f.check(cmd)
+}
+
+// makeToken makes a file of tokens with the command, and returns the token.
+func makeToken(t *testing.T, file string, args ...string) string {
+	t.Helper()
+	code, line, errs := runRoot(t, append([]string{"serve", "token"}, args...)...)
+	_, token, ok := strings.Cut(errs, "which is shown only now: ")
+	if code != cli.ExitOK || !ok || strings.Contains(line, strings.TrimSpace(token)) {
+		t.Fatalf("%d %q %q", code, line, errs)
+	}
+	if err := os.WriteFile(file, []byte(line), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return strings.TrimSpace(token)
+}
+
+// Other machines neither publish nor read without credentials.
+func TestOtherMachinesNeedAToken(t *testing.T) {
+	tokens := filepath.Join(t.TempDir(), "tokens")
+	makeToken(t, tokens, "shop")
+	for _, listen := range []string{"127.0.0.1:0", ":0", "localhost:9096", "[::1]:9096"} {
+		if err := serveWith(t, "--listen", listen); err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+	for _, listen := range []string{"0.0.0.0:9096", "[::]:9096", "192.0.2.1:80", "db.example.com:80"} {
+		if err := serveWith(t, "--listen", listen); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), "--token-file") {
+			t.Errorf("%s: %v", listen, err)
+		}
+		if err := serveWith(t, "--listen", listen, "--token-file", tokens); err != nil {
+			t.Errorf("%s: %v", listen, err)
+		}
+	}
+}
+
+func TestFlagsOfServe(t *testing.T) {
+	for want, args := range map[string][]string{
+		"--timeout 1s":          {"--timeout", "1s"},
+		"--client-timeout":      {"--client-timeout", "10ms"},
+		"--max-connections":     {"--max-connections", "0"},
+		"--count-up-to":         {"--count-up-to", "0"},
+		"--connect-timeout":     {"--connect-timeout", "0"},
+		"go together":           {"--tls-cert", "x"},
+		"needs TLS":             {"--client-ca", "x"},
+		"--token-file":          {"--token-file", "no-such-file"},
+		"--tls-cert, --tls-key": {"--tls-cert", "no-such-file", "--tls-key", "no-such-file"},
+		"--store nowhere":       {"--store", "nowhere"},
+	} {
+		if err := serveWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
+			t.Errorf("%q: %v, want %q", args, err, want)
+		}
+	}
+	for _, args := range [][]string{{}, {"two words"}, {"x", "--allow", "write"}, {"x", "--types", "a["}} {
+		if code, out, errs := runRoot(t, append([]string{"serve", "token"}, args...)...); code != cli.ExitUsage || out != "" {
+			t.Errorf("%q: %d %s", args, code, errs)
+		}
+	}
+}
+
+// It prints its address, answers there within what a token allows, and ends when it is told to, after what is under way.
+func TestServeRuns(t *testing.T) {
+	t.Chdir(t.TempDir())
+	token := makeToken(t, "tokens", "shop", "--types", "orders")
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	out, in := io.Pipe()
+	var log bytes.Buffer
+	cmd := root()
+	cmd.SetArgs([]string{"serve", "--url", "sqlite://fencepost.db", "--listen", "127.0.0.1:0", "--token-file", "tokens"})
+	cmd.SetOut(in)
+	cmd.SetErr(&log)
+	ended := make(chan int, 1)
+	go func() { ended <- cli.Run(ctx, cmd) }()
+	address, err := bufio.NewReader(out).ReadString('\n')
+	if err != nil || !regexp.MustCompile(`^http://127\.0\.0\.1:\d+/\n$`).MatchString(address) {
+		t.Fatalf("printed %q, %v", address, err)
+	}
+	client := http.Client{Timeout: time.Minute}
+	for path, want := range map[string]int{"orders": http.StatusCreated, "audit": http.StatusForbidden} {
+		r, err := http.NewRequest("POST", strings.TrimSpace(address)+"v1/types/"+path+"/messages", strings.NewReader("x"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Authorization", "Bearer "+token)
+		res, err := client.Do(r)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if res.Body.Close(); res.StatusCode != want {
+			t.Errorf("%s: %s", path, res.Status)
+		}
+	}
+	client.CloseIdleConnections()
+	cancel()
+	if code := <-ended; code != cli.ExitOK || strings.Contains(log.String(), token) {
+		t.Errorf("it ended with %d: %s", code, log.String())
+	}
+	if code, out, _ := runRoot(t, "types", "ls", "--url", "sqlite://fencepost.db", "-o", "json"); code != cli.ExitOK || !strings.Contains(out, `"pending": 1,`) {
+		t.Errorf("%d %s", code, out)
+	}
+}

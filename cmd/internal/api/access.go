@@ -1,0 +1,162 @@
+package api
+
+import (
+	"bufio"
+	"bytes"
+	"crypto/rand"
+	"crypto/sha256"
+	"crypto/subtle"
+	"encoding/base64"
+	"encoding/hex"
+	"errors"
+	"fmt"
+	"net/http"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/rs/zerolog"
+)
+
+// scope is what a client may do.
+type scope string
+
+const (
+	scopePublish scope = "publish"
+	scopeRead    scope = "read"
+)
+
+// client is what a request is from.
+type client struct {
+	name   string
+	scopes []scope  // nil: all
+	types  []string // names and globs; nil: all
+}
+
+func (c *client) may(s scope) bool { return c.scopes == nil || slices.Contains(c.scopes, s) }
+
+func (c *client) mayUse(typ string) bool {
+	return c.types == nil || slices.ContainsFunc(c.types, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+}
+
+// token is a client, and the hash of what it has to show.
+type token struct {
+	client
+	hash [sha256.Size]byte
+}
+
+// Tokens are the clients that are answered. Safe for concurrent use.
+type Tokens struct{ file *reloaded[[]token] }
+
+// LoadTokens reads a file of tokens. It is read again when it has changed.
+func LoadTokens(path string) (*Tokens, error) {
+	file, err := load(func(texts [][]byte) ([]token, error) { return parseTokens(texts[0]) }, path)
+	return &Tokens{file}, err
+}
+
+// NewToken returns a new random token, and the line for the file of tokens that lets it in.
+func NewToken(name string, scopes, types []string) (secret, line string, err error) {
+	secret = "fpt_" + base64.RawURLEncoding.EncodeToString(random(32))
+	hash := sha256.Sum256([]byte(secret))
+	fields := []string{name, hex.EncodeToString(hash[:]), strings.Join(scopes, ",")}
+	if len(types) > 0 {
+		fields = append(fields, strings.Join(types, ","))
+	}
+	line = strings.Join(fields, " ")
+	if len(strings.Fields(line)) != len(fields) {
+		return "", "", errors.New("names, scopes and types have no spaces, and are not empty")
+	}
+	_, err = parseTokens([]byte(line))
+	return secret, line, err
+}
+
+func random(n int) []byte {
+	b := make([]byte, n)
+	rand.Read(b)
+	return b
+}
+
+// parseTokens reads lines of name, SHA-256 of the token in hex, scopes, and types if not all are meant.
+func parseTokens(text []byte) (tokens []token, err error) {
+	in := bufio.NewScanner(bytes.NewReader(text))
+	for n := 1; in.Scan(); n++ {
+		fields := strings.Fields(in.Text())
+		if len(fields) == 0 || fields[0][0] == '#' {
+			continue
+		}
+		// rule: no error tells what a line says: it may be a token itself.
+		if len(fields) != 3 && len(fields) != 4 {
+			return nil, fmt.Errorf("line %d does not have 3 or 4 fields: name, SHA-256 of the token, scopes, and types if not all are meant", n)
+		}
+		t := token{client: client{name: fields[0]}}
+		hash, err := hex.DecodeString(fields[1])
+		if err != nil || len(hash) != len(t.hash) {
+			return nil, fmt.Errorf("line %d: the second field is not the SHA-256 of a token, in 64 hex digits", n)
+		}
+		t.hash = [sha256.Size]byte(hash)
+		for _, s := range strings.Split(fields[2], ",") {
+			if s := scope(s); s != scopePublish && s != scopeRead {
+				return nil, fmt.Errorf("line %d: the third field is scopes: publish, read, or both with a comma between", n)
+			}
+			t.scopes = append(t.scopes, scope(s))
+		}
+		if len(fields) == 4 {
+			t.types = strings.Split(fields[3], ",")
+		}
+		for _, glob := range t.types {
+			if _, err := path.Match(glob, ""); err != nil || glob == "" {
+				return nil, fmt.Errorf("line %d: the fourth field is types with commas between, as in orders,audit.*", n)
+			}
+		}
+		if slices.ContainsFunc(tokens, func(o token) bool { return o.name == t.name && o.hash == t.hash }) {
+			return nil, fmt.Errorf("line %d says again what an earlier one says; leave one of them", n)
+		}
+		tokens = append(tokens, t)
+	}
+	if err := in.Err(); err != nil {
+		return nil, err
+	}
+	if len(tokens) == 0 {
+		return nil, errors.New("there is no token in it")
+	}
+	return tokens, nil
+}
+
+// Access says which requests are answered. The zero value answers all.
+type Access struct {
+	Tokens *Tokens // one of these has to be shown; nil: none
+	TLS    *TLS    // nil: plain HTTP
+}
+
+func (a *Access) logTo(log zerolog.Logger) {
+	if a.Tokens != nil {
+		a.Tokens.file.logTo(log)
+	}
+	if a.TLS != nil {
+		a.TLS.logTo(log)
+	}
+}
+
+// client tells what a request is from, nil if that must not be answered.
+func (a *Access) client(r *http.Request) *client {
+	if a.Tokens == nil {
+		c := &client{}
+		if r.TLS != nil && len(r.TLS.PeerCertificates) > 0 {
+			c.name = r.TLS.PeerCertificates[0].Subject.CommonName
+		}
+		return c
+	}
+	scheme, secret, _ := strings.Cut(r.Header.Get("Authorization"), " ")
+	if !strings.EqualFold(scheme, "Bearer") || len(r.Header.Values("Authorization")) != 1 {
+		return nil
+	}
+	hash := sha256.Sum256([]byte(strings.TrimSpace(secret)))
+	var found *client
+	for _, t := range a.Tokens.file.get() {
+		// rule: how long it takes does not tell how much of a token is right: hashes are compared, all of them and each as a whole.
+		if subtle.ConstantTimeCompare(hash[:], t.hash[:]) == 1 {
+			found = &t.client
+		}
+	}
+	return found
+}

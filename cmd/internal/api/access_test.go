@@ -1,0 +1,310 @@
+package api
+
+import (
+	"context"
+	"crypto/ecdsa"
+	"crypto/elliptic"
+	"crypto/rand"
+	"crypto/tls"
+	"crypto/x509"
+	"crypto/x509/pkix"
+	"encoding/pem"
+	"fmt"
+	"math/big"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+)
+
+// tokens makes a file of tokens and returns the tokens by name.
+func tokens(t testing.TB, path string, lines ...[3]string) map[string]string {
+	t.Helper()
+	secrets, text := map[string]string{}, "# clients\n\n"
+	for _, l := range lines {
+		var types []string
+		if l[2] != "" {
+			types = strings.Split(l[2], ",")
+		}
+		secret, line, err := NewToken(l[0], strings.Split(l[1], ","), types)
+		if err != nil {
+			t.Fatal(err)
+		}
+		secrets[l[0]], text = "Bearer "+secret, text+line+"\n"
+	}
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return secrets
+}
+
+// A token lets in for what it is for, and nothing else.
+func TestTokens(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "tokens")
+	secret := tokens(t, path, [3]string{"shop", "publish", "orders,invoices.*"}, [3]string{"reader", "read", "orders"}, [3]string{"ops", "publish,read", ""})
+	file, err := LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(o *Options) { o.Access.Tokens = file })
+	s.writer("orders").put(2)
+	s.writer("audit").put(2)
+	for _, test := range []struct {
+		who, method, path string
+		status            int
+	}{
+		{"shop", "POST", orders, 201},
+		{"shop", "POST", "/v1/types/invoices.eu/messages", 201},
+		{"shop", "POST", "/v1/types/audit/messages", 403},
+		{"shop", "GET", orders, 403},
+		{"shop", "GET", "/v1/types", 403},
+		{"shop", "GET", "/metrics", 403},
+		{"reader", "GET", orders, 200},
+		{"reader", "GET", "/v1/types/orders", 200},
+		{"reader", "GET", orders + "/0", 200},
+		{"reader", "GET", "/v1/types/audit/messages", 403},
+		{"reader", "GET", "/v1/types/audit/tail", 403},
+		{"reader", "POST", orders, 403},
+		{"ops", "POST", "/v1/types/audit/messages", 201},
+		{"ops", "GET", "/v1/types/audit", 200},
+		{"ops", "GET", "/metrics", 200},
+	} {
+		if a := s.do(test.method, test.path, "x", "Authorization", secret[test.who]); a.status != test.status {
+			t.Errorf("%s %s %s: %d %s", test.who, test.method, test.path, a.status, a.body)
+		} else if a.status == 403 {
+			a.want(t, 403, "forbidden")
+		}
+	}
+	if a := s.do("GET", "/v1/types", "", "Authorization", secret["reader"]); a.body != `{"types":[{"type":"orders"}]}`+"\n" {
+		t.Error(a.body)
+	}
+	for name, value := range map[string]string{"none": "", "wrong": "Bearer fpt_wrong", "no token": "Bearer", "cut": secret["ops"][:40], "with the hash": "Bearer " + strings.Fields(readFile(t, path))[3],
+		"password": "Basic " + strings.TrimPrefix(secret["ops"], "Bearer "), "in two headers": secret["ops"]} {
+		headers := []string{"Authorization", value}
+		if name == "in two headers" {
+			headers = append(headers, "Authorization", value)
+		}
+		for _, r := range [][2]string{{"POST", orders}, {"GET", "/v1/types"}, {"GET", "/metrics"}, {"GET", "/nothing"}, {"PUT", orders}} {
+			a := s.do(r[0], r[1], "x", headers...)
+			a.want(t, 401, "unauthorized")
+			if a.header.Get("WWW-Authenticate") == "" {
+				t.Errorf("%s: %q", name, a.header)
+			}
+		}
+	}
+	for _, path := range []string{"/livez", "/readyz"} {
+		if a := s.do("GET", path, ""); a.status != 200 || a.body != "ok\n" {
+			t.Errorf("%s: %d %s", path, a.status, a.body)
+		}
+	}
+	for name, value := range secret {
+		if log := s.log.String(); strings.Contains(log, strings.TrimPrefix(value, "Bearer ")) || !strings.Contains(log, `"client":"`+name+`"`) {
+			t.Errorf("%s in the log:\n%s", name, log)
+		}
+	}
+}
+
+func readFile(t testing.TB, path string) string {
+	t.Helper()
+	b, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// A payload, a header or a secret of a client is in no log line.
+func TestLogHasNoPayloads(t *testing.T) {
+	s := start(t, nil)
+	s.do("POST", orders, "s3cret", "Fencepost-Header-A", "s3cret", "Idempotency-Key", "s3cret", "Authorization", "Bearer s3cret")
+	s.do("GET", "/v1/types?after=s3cret", "")
+	if log := s.log.String(); strings.Contains(log, "s3cret") || strings.Count(log, `"message":"request"`) != 2 || !strings.Contains(log, `"status":201`) {
+		t.Error(log)
+	}
+}
+
+// What cannot be a file of tokens is refused, and no error tells what stands there.
+func TestTokensThatCannotBeRead(t *testing.T) {
+	hash := strings.Repeat("ab", 32)
+	for want, text := range map[string]string{
+		"there is no token":   "# nothing\n",
+		"line 2 does not":     "# s3cret\ns3cret\n",
+		"the second field":    "s3cret s3cret publish\n",
+		"the second field is": "s3cret " + hash[2:] + " publish\n",
+		"the third field":     "s3cret " + hash + " s3cret\n",
+		"the fourth field":    "s3cret " + hash + " read s3cret[\n",
+		"line 1 does not":     "s3cret " + hash + " read a b\n",
+		"line 2 says again":   "s3cret " + hash + " read\ns3cret " + hash + " publish\n",
+	} {
+		path := filepath.Join(t.TempDir(), "tokens")
+		if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		if _, err := LoadTokens(path); err == nil || !strings.Contains(err.Error(), want) || strings.Contains(err.Error(), "s3cret") {
+			t.Errorf("%q: %v", text, err)
+		}
+	}
+	if _, err := LoadTokens(filepath.Join(t.TempDir(), "missing")); err == nil {
+		t.Error("a file that is not there is taken")
+	}
+	for _, name := range []string{"", "two words", "#x"} {
+		if _, _, err := NewToken(name, []string{"read"}, nil); err == nil {
+			t.Errorf("%q is taken as a name", name)
+		}
+	}
+	if _, _, err := NewToken("x", []string{"write"}, nil); err == nil {
+		t.Error("an unknown scope is taken")
+	}
+}
+
+// A token that is revoked is refused soon, and ends the tails that were opened with it. A file that cannot be used changes nothing.
+func TestRevokedToken(t *testing.T) {
+	t.Parallel()
+	path := filepath.Join(t.TempDir(), "tokens")
+	secret := tokens(t, path, [3]string{"shop", "publish,read", ""})
+	file, err := LoadTokens(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(o *Options) { o.Access.Tokens = file })
+	w := s.writer("orders")
+	w.put(1)
+	ask := func(token string) int { return s.do("GET", "/v1/types", "", "Authorization", token).status }
+	tail := s.tail("orders", "?from=0", "Authorization", secret["shop"])
+	if e := tail.next(); e.id != "0" {
+		t.Fatalf("%+v", e)
+	}
+	if err := os.WriteFile(path, []byte("broken\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	until(t, "the log tells of the broken file", func() bool {
+		return ask(secret["shop"]) == 200 && strings.Contains(s.log.String(), "cannot be used; what it said before still holds")
+	})
+	other := tokens(t, path, [3]string{"other", "publish,read", ""})
+	until(t, "the new token is taken", func() bool { return ask(other["other"]) == 200 })
+	if got := ask(secret["shop"]); got != 401 {
+		t.Errorf("the revoked token: %d", got)
+	}
+	if e := tail.next(); e.event != "problem" || !strings.Contains(e.data, "revoked") {
+		t.Errorf("%+v", e)
+	}
+}
+
+// authority signs certificates.
+type authority struct {
+	t    testing.TB
+	cert *x509.Certificate
+	key  *ecdsa.PrivateKey
+	n    int64
+}
+
+func newAuthority(t testing.TB) *authority {
+	a := &authority{t: t}
+	a.cert, a.key, _, _ = a.sign("authority", true)
+	return a
+}
+
+// sign makes a certificate.
+func (a *authority) sign(name string, ca bool) (cert *x509.Certificate, key *ecdsa.PrivateKey, certPEM, keyPEM []byte) {
+	a.t.Helper()
+	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	a.n++
+	template := &x509.Certificate{SerialNumber: big.NewInt(a.n), Subject: pkix.Name{CommonName: name}, NotBefore: time.Now().Add(-time.Hour), NotAfter: time.Now().Add(time.Hour),
+		IsCA: ca, BasicConstraintsValid: true, IPAddresses: []net.IP{net.IPv4(127, 0, 0, 1)}, KeyUsage: x509.KeyUsageDigitalSignature | x509.KeyUsageCertSign,
+		ExtKeyUsage: []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth, x509.ExtKeyUsageClientAuth}}
+	parent, signer := template, key
+	if a.cert != nil {
+		parent, signer = a.cert, a.key
+	}
+	der, errCert := x509.CreateCertificate(rand.Reader, template, parent, &key.PublicKey, signer)
+	keyDER, errKey := x509.MarshalECPrivateKey(key)
+	cert, errParse := x509.ParseCertificate(der)
+	for _, err := range []error{err, errCert, errKey, errParse} {
+		if err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	return cert, key, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: der}), pem.EncodeToMemory(&pem.Block{Type: "EC PRIVATE KEY", Bytes: keyDER})
+}
+
+// files writes certificates to a directory.
+func (a *authority) files(dir, name string) (cert, key string) {
+	a.t.Helper()
+	_, _, certPEM, keyPEM := a.sign(name, false)
+	cert, key = filepath.Join(dir, "tls.crt"), filepath.Join(dir, "tls.key")
+	for path, text := range map[string][]byte{cert: certPEM, key: keyPEM} {
+		if err := os.WriteFile(path, text, 0o600); err != nil {
+			a.t.Fatal(err)
+		}
+	}
+	return cert, key
+}
+
+// Only clients with a certificate of the authority connect, and a certificate that is renewed is used at once.
+func TestTLS(t *testing.T) {
+	t.Parallel()
+	servers, clients := newAuthority(t), newAuthority(t)
+	dir := t.TempDir()
+	ca := filepath.Join(dir, "clients.crt")
+	if err := os.WriteFile(ca, pem.EncodeToMemory(&pem.Block{Type: "CERTIFICATE", Bytes: clients.cert.Raw}), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	cert, key := servers.files(dir, "first")
+	files, err := LoadTLS(cert, key, ca)
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := start(t, func(o *Options) { o.Access.TLS = files })
+	trusted := x509.NewCertPool()
+	trusted.AddCert(servers.cert)
+	ask := func(signer *authority) (status int, server string, err error) {
+		c := &tls.Config{RootCAs: trusted}
+		if signer != nil {
+			_, _, certPEM, keyPEM := signer.sign("client-7", false)
+			pair, err := tls.X509KeyPair(certPEM, keyPEM)
+			if err != nil {
+				t.Fatal(err)
+			}
+			c.Certificates = []tls.Certificate{pair}
+		}
+		transport := &http.Transport{TLSClientConfig: c, ForceAttemptHTTP2: true}
+		defer transport.CloseIdleConnections()
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		res, err := transport.RoundTrip(s.request("POST", orders, "x").WithContext(ctx))
+		if err != nil {
+			return 0, "", err
+		}
+		res.Body.Close()
+		if res.ProtoMajor != 1 {
+			t.Errorf("it speaks %s, where requests of a connection have no bound", res.Proto)
+		}
+		return res.StatusCode, res.TLS.PeerCertificates[0].Subject.CommonName, nil
+	}
+	if status, server, err := ask(clients); status != 201 || server != "first" || err != nil {
+		t.Errorf("%d %s %v", status, server, err)
+	}
+	if !strings.Contains(s.log.String(), `"client":"client-7"`) {
+		t.Error(s.log.String())
+	}
+	for name, signer := range map[string]*authority{"no certificate": nil, "a certificate of another authority": servers} {
+		if status, _, err := ask(signer); err == nil {
+			t.Errorf("%s: %d", name, status)
+		}
+	}
+	if n := len(s.pending("orders")); n != 1 {
+		t.Errorf("%d are stored", n)
+	}
+	servers.files(dir, "renewed")
+	until(t, "the new certificate is used", func() bool { _, server, err := ask(clients); return err == nil && server == "renewed" })
+	for what, paths := range map[string][3]string{"key": {cert, ca, ""}, "ca": {cert, key, key}, "missing": {cert, filepath.Join(dir, "none"), ""}} {
+		if _, err := LoadTLS(paths[0], paths[1], paths[2]); err == nil {
+			t.Errorf("%s: taken", what)
+		} else if strings.Contains(fmt.Sprint(err), "PRIVATE") {
+			t.Error(err)
+		}
+	}
+}

@@ -1,0 +1,289 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	stdlog "log"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/ops"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+	"github.com/rs/zerolog"
+)
+
+// Options of a Server.
+type Options struct {
+	Backend        *fencepost.Backend
+	Files          Files
+	Access         Access
+	Hosts          []string      // names under which it may be asked for, beside those that package ops knows
+	Wait           time.Duration // for the outcome of a message; then it is withdrawn, or unknown
+	ClientTimeout  time.Duration // that a client may keep the server waiting, while it sends or takes
+	Heartbeat      time.Duration // of a tail that has nothing to send: a comment, so that both sides notice when the other one is gone
+	MaxConnections int
+	CountUpTo      int // messages of a type that are counted
+	Log            zerolog.Logger
+}
+
+// Files says where the files are that can be read.
+type Files struct {
+	Until func(context.Context) storage.FS // of a store; nil: the operating system's
+	Dir   string
+	Place string        // as workers tell it to the registry
+	Name  string        // of a store, for people; "" is a directory
+	Poll  time.Duration // how often a tail looks for more
+}
+
+func (f *Files) fs(ctx context.Context) storage.FS {
+	if f.Until == nil {
+		return storage.OS()
+	}
+	return f.Until(ctx)
+}
+
+// Server answers requests. Safe for concurrent use.
+type Server struct {
+	o         Options
+	publisher *queue.Publisher
+	routes    []route
+	metrics   *metrics
+	large     chan struct{} // places for large bodies
+	readers   chan struct{}
+	tails     chan struct{}
+	ready     readiness
+
+	stopped context.Context // ends tails, and the reading of more lines
+	stop    context.CancelFunc
+
+	mu       sync.Mutex
+	stops    bool
+	inFlight sync.WaitGroup
+}
+
+// New returns a server, which has a publisher of its own until Close. ctx bounds only the start.
+func New(ctx context.Context, o Options) (*Server, error) {
+	s := &Server{o: o, metrics: newMetrics(), large: make(chan struct{}, largeBodies), readers: make(chan struct{}, maxReaders), tails: make(chan struct{}, maxTails)}
+	s.o.Access.logTo(o.Log)
+	s.stopped, s.stop = context.WithCancel(context.Background())
+	var err error
+	// A batch is given up before its request times out, so that a certain refusal is reported as one.
+	s.publisher, err = queue.NewPublisher(ctx, o.Backend.Queue, queue.PublisherOptions{RepeatFor: o.Wait / 2, AttemptTimeout: o.Wait / 3, BacklogWait: -1,
+		OnRepeat: func(r queue.Repeat) {
+			o.Log.Warn().Str("type", r.Type).Int("messages", r.Messages).Int("attempt", r.Attempt).Err(r.Err).Msg("messages could not be stored, trying again")
+		}})
+	if err != nil {
+		return nil, err
+	}
+	s.routes = []route{
+		{"POST", "/v1/types/{type}/messages", scopePublish, s.publish},
+		{"GET", "/v1/types", scopeRead, s.types},
+		{"GET", "/v1/types/{type}", scopeRead, s.typ},
+		{"GET", "/v1/types/{type}/messages", scopeRead, s.messages},
+		{"GET", "/v1/types/{type}/messages/{message}", scopeRead, s.message},
+		{"GET", "/v1/types/{type}/tail", scopeRead, s.tail},
+		{"GET", "/metrics", scopeRead, s.metrics.serve},
+		{"GET", "/livez", "", s.alive},
+		{"GET", "/readyz", "", s.isReady},
+	}
+	return s, nil
+}
+
+// HTTP returns the server for a listener that was opened for host, see ops.Open.
+func (s *Server) HTTP(host string) *http.Server {
+	h := ops.NewServer(s.Handler(), host, s.o.Hosts)
+	h.ReadHeaderTimeout, h.IdleTimeout, h.MaxHeaderBytes = headerTimeout, idleTimeout, maxHeader
+	h.ReadTimeout, h.WriteTimeout = s.o.ClientTimeout, 0 // bodies and answers have their own, see limits.go
+	h.ConnState = newConns(s.o.MaxConnections).changed
+	h.Protocols = new(http.Protocols)
+	h.Protocols.SetHTTP1(true) // and not HTTP/2, where a connection can have any number of requests under way
+	h.ErrorLog = stdlog.New(lineLog{s.o.Log}, "", 0)
+	if t := s.o.Access.TLS; t != nil {
+		h.TLSConfig = t.Config()
+	}
+	return h
+}
+
+// lineLog takes the lines that net/http logs.
+type lineLog struct{ log zerolog.Logger }
+
+func (l lineLog) Write(p []byte) (int, error) {
+	event := l.log.Debug() // clients that are gone, handshakes that failed
+	if strings.Contains(string(p), "panic") {
+		event = l.log.Error()
+	}
+	event.Msg(strings.TrimSpace(string(p)))
+	return len(p), nil
+}
+
+// route is one operation.
+type route struct {
+	method, pattern string
+	scope           scope // "" is for everybody
+	handle          func(w *answer, r *http.Request, c *client) error
+}
+
+// Handler answers all requests.
+func (s *Server) Handler() http.Handler {
+	mux := http.NewServeMux()
+	var patterns []string
+	for _, rt := range s.routes {
+		if !slices.Contains(patterns, rt.pattern) {
+			patterns = append(patterns, rt.pattern)
+			mux.Handle(rt.pattern, s.dispatch(rt.pattern))
+		}
+	}
+	mux.Handle("/", s.dispatch(""))
+	return mux
+}
+
+// dispatch answers requests for a pattern, "" for one that nothing answers.
+func (s *Server) dispatch(pattern string) http.HandlerFunc {
+	crossOrigin := http.NewCrossOriginProtection()
+	return func(rw http.ResponseWriter, r *http.Request) {
+		began := time.Now()
+		c := http.NewResponseController(rw)
+		if r.Body == http.NoBody {
+			c.SetReadDeadline(time.Time{}) // or net/http takes it for the end of the client
+		}
+		w := &answer{ResponseWriter: rw, c: c, timeout: s.o.ClientTimeout}
+		h := w.Header()
+		h.Set("X-Content-Type-Options", "nosniff")
+		h.Set("Cross-Origin-Resource-Policy", "same-origin")
+		h.Set("Cache-Control", "no-store")
+		who, err := s.serve(w, r, pattern, crossOrigin)
+		if err != nil && w.status == 0 {
+			s.problem(err).write(w)
+		} else if err != nil {
+			s.o.Log.Warn().Str("path", r.URL.Path).Err(err).Msg("an answer ended early")
+		}
+		s.note(r, w, pattern, who, time.Since(began))
+	}
+}
+
+// serve answers a request, or says why not.
+func (s *Server) serve(w *answer, r *http.Request, pattern string, crossOrigin *http.CrossOriginProtection) (*client, error) {
+	at := slices.IndexFunc(s.routes, func(rt route) bool { return rt.pattern == pattern && rt.method == r.Method })
+	if at >= 0 && s.routes[at].scope == "" {
+		return nil, s.routes[at].handle(w, r, nil)
+	}
+	// rule: a request that came before the stop is finished; one that comes later is refused.
+	if !s.enter() {
+		w.Header().Set("Connection", "close")
+		return nil, stopping()
+	}
+	defer s.inFlight.Done()
+	// rule: a page of another origin must not publish: a browser sends its requests from the inside, and without a token on this machine.
+	if err := crossOrigin.Check(r); err != nil {
+		return nil, newProblem(http.StatusForbidden, "cross_origin", "publish from a program, or from a page of the same origin", "a browser sent this for a page of another origin")
+	}
+	who := s.o.Access.client(r)
+	if who == nil {
+		return nil, newProblem(http.StatusUnauthorized, "unauthorized", "send a token that the server knows, as in Authorization: Bearer fpt_…", "the request has no valid token")
+	}
+	if at < 0 {
+		return who, s.nothing(w, r, pattern)
+	}
+	rt := &s.routes[at]
+	if !who.may(rt.scope) {
+		return who, newProblem(http.StatusForbidden, "forbidden", "use a token that has the scope", "the token is not for %s", rt.scope)
+	}
+	if typ := r.PathValue("type"); strings.Contains(pattern, "{type}") {
+		if err := queue.ValidateType(typ); err != nil {
+			return who, err
+		}
+		if !who.mayUse(typ) {
+			return who, newProblem(http.StatusForbidden, "forbidden", "use a token that is for the type", "the token is not for type %s", typ)
+		}
+	}
+	return who, rt.handle(w, r, who)
+}
+
+// nothing says why no route fits.
+func (s *Server) nothing(w *answer, r *http.Request, pattern string) error {
+	var methods []string
+	for _, rt := range s.routes {
+		if rt.pattern == pattern {
+			methods = append(methods, rt.method)
+		}
+	}
+	if methods == nil {
+		return notFound("no_such_path", "see docs/openapi.yaml for all paths", "nothing is at this path")
+	}
+	w.Header().Set("Allow", strings.Join(methods, ", "))
+	return newProblem(http.StatusMethodNotAllowed, "method_not_allowed", "use "+strings.Join(methods, " or "), "the path does not take %s", printable.Short(r.Method))
+}
+
+// note logs and counts an answer.
+func (s *Server) note(r *http.Request, w *answer, pattern string, who *client, took time.Duration) {
+	s.metrics.answered(pattern, r.Method, w.status, took)
+	event := s.o.Log.Info()
+	if !strings.HasPrefix(pattern, "/v1") && pattern != "" {
+		event = s.o.Log.Debug() // probes and scrapes
+	}
+	if who != nil && who.name != "" {
+		event = event.Str("client", who.name)
+	}
+	// rule: no payload, header or token is logged.
+	event.Str("method", printable.Short(r.Method)).Str("path", r.URL.Path).Int("status", w.status).Int64("bytes", w.bytes).Dur("took", took).Str("from", r.RemoteAddr).Msg("request")
+}
+
+// enter begins a request, unless the server stops. inFlight.Done ends it.
+func (s *Server) enter() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stops {
+		return false
+	}
+	s.inFlight.Add(1)
+	return true
+}
+
+func (s *Server) isStopping() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.stops
+}
+
+// Stop refuses new requests, ends tails, and reads no more lines. Requests under way get their answers: Close waits for them.
+func (s *Server) Stop() {
+	s.mu.Lock()
+	s.stops = true
+	s.mu.Unlock()
+	s.stop()
+}
+
+// Close stops, waits for the requests under way, and then for what the publisher has in hand, until ctx ends.
+func (s *Server) Close(ctx context.Context) error {
+	s.Stop()
+	done := make(chan struct{})
+	go func() { s.inFlight.Wait(); close(done) }()
+	var err error
+	select {
+	case <-done:
+	case <-ctx.Done():
+		err = fmt.Errorf("requests were under way when the time for the stop was over: %w", context.Cause(ctx))
+	}
+	return errors.Join(err, s.publisher.Close(ctx))
+}
+
+// place takes a place among few, and waits for it for a while.
+func (s *Server) place(ctx context.Context, among chan struct{}, what string) (leave func(), err error) {
+	timer := time.NewTimer(placeWait)
+	defer timer.Stop()
+	select {
+	case among <- struct{}{}:
+		return sync.OnceFunc(func() { <-among }), nil
+	case <-ctx.Done():
+		return nil, context.Cause(ctx)
+	case <-timer.C:
+		return nil, busy(what)
+	}
+}

@@ -1,0 +1,113 @@
+package api
+
+import (
+	"context"
+	"errors"
+	"net/http"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/prometheus/client_golang/prometheus"
+	"github.com/prometheus/client_golang/prometheus/collectors"
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+)
+
+const (
+	askAgain    = time.Second     // after the queue was asked for its health
+	healthyIn   = 2 * time.Second // it has to answer
+	maxScrapers = 10
+)
+
+// readiness remembers for a moment whether the queue answers: any number of probes ask it no more often.
+type readiness struct {
+	mu    sync.Mutex
+	asked time.Time
+	err   error
+}
+
+func (s *Server) alive(w *answer, _ *http.Request, _ *client) error { return plain(w, nil) }
+
+// isReady says whether a message that is sent now can be stored, as far as the queue's clock tells.
+func (s *Server) isReady(w *answer, _ *http.Request, _ *client) error {
+	if s.isStopping() {
+		return plain(w, errors.New("stopping"))
+	}
+	s.ready.mu.Lock()
+	defer s.ready.mu.Unlock()
+	if s.ready.asked.IsZero() || time.Since(s.ready.asked) >= askAgain {
+		ctx, cancel := context.WithTimeout(context.Background(), healthyIn)
+		_, s.ready.err = s.o.Backend.Queue.Now(ctx)
+		cancel()
+		s.ready.asked = time.Now()
+	}
+	if err := s.ready.err; err != nil {
+		return plain(w, errors.New(strings.Join(strings.Fields("the queue cannot be used: "+s.clean(err)), " ")))
+	}
+	return plain(w, nil)
+}
+
+// plain says 200 ok, or 503 and why, in one line.
+func plain(w *answer, err error) error {
+	w.Header().Set("Content-Type", "text/plain; charset=utf-8")
+	if err != nil {
+		w.WriteHeader(http.StatusServiceUnavailable)
+		_, err = printable.Fprintf(w, "%s\n", err.Error())
+		return err
+	}
+	_, err = printable.Fprintf(w, "ok\n")
+	return err
+}
+
+// metrics count what was answered.
+type metrics struct {
+	registry *prometheus.Registry
+	handler  http.Handler
+	requests *prometheus.CounterVec
+	seconds  *prometheus.HistogramVec
+	messages *prometheus.CounterVec
+	bytes    prometheus.Counter
+	tails    prometheus.Gauge
+}
+
+func newMetrics() *metrics {
+	m := &metrics{
+		registry: prometheus.NewRegistry(),
+		requests: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fencepost_http_requests_total", Help: "Requests answered, by path, method and status."}, []string{"path", "method", "status"}),
+		seconds: prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: "fencepost_http_request_seconds", Help: "Time from the head of a request to the end of its answer.",
+			Buckets: []float64{.005, .01, .025, .05, .1, .25, .5, 1, 2.5, 5, 10, 30}}, []string{"path"}),
+		messages: prometheus.NewCounterVec(prometheus.CounterOpts{Name: "fencepost_http_messages_total", Help: "Messages that requests brought, by outcome: stored, unknown or rejected. Those refused before the queue was asked do not count."}, []string{"outcome"}),
+		bytes:    prometheus.NewCounter(prometheus.CounterOpts{Name: "fencepost_http_stored_bytes_total", Help: "Payload bytes of the messages that were stored."}),
+		tails:    prometheus.NewGauge(prometheus.GaugeOpts{Name: "fencepost_http_tails", Help: "Open tails."}),
+	}
+	m.registry.MustRegister(m.requests, m.seconds, m.messages, m.bytes, m.tails, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
+	m.handler = promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: maxScrapers})
+	return m
+}
+
+func (m *metrics) serve(w *answer, r *http.Request, _ *client) error {
+	m.handler.ServeHTTP(w, r)
+	return nil
+}
+
+// answered counts a request. Its labels are of few values, whatever clients send.
+func (m *metrics) answered(pattern, method string, status int, took time.Duration) {
+	if pattern == "" {
+		pattern = "other"
+	}
+	if method != http.MethodGet && method != http.MethodPost {
+		method = "other"
+	}
+	m.requests.WithLabelValues(pattern, method, strconv.Itoa(status)).Inc()
+	m.seconds.WithLabelValues(pattern).Observe(took.Seconds())
+}
+
+func (m *metrics) published(status queue.Status, bytes int) {
+	m.messages.WithLabelValues(status.String()).Inc()
+	if status == queue.Stored {
+		m.bytes.Add(float64(bytes))
+	}
+}

@@ -1,0 +1,310 @@
+package api
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"net"
+	"net/http"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
+)
+
+// dial opens a connection and sends a text.
+func (s *service) dial(text string) net.Conn {
+	s.t.Helper()
+	c, err := net.Dial("tcp", strings.TrimPrefix(s.url, "http://"))
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { c.Close() })
+	c.SetDeadline(time.Now().Add(time.Minute))
+	if _, err := io.WriteString(c, text); err != nil {
+		s.t.Fatal(err)
+	}
+	return c
+}
+
+// read returns the answer on a connection, and with it whether the server has closed it.
+func (s *service) read(c net.Conn) reply {
+	s.t.Helper()
+	res, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil {
+		s.t.Errorf("no answer: %v", err)
+		return reply{header: http.Header{}}
+	}
+	defer res.Body.Close()
+	b, err := io.ReadAll(res.Body)
+	if err != nil {
+		s.t.Error(err)
+	}
+	return reply{res.StatusCode, res.Header, string(b)}
+}
+
+const head = "POST /v1/types/orders/messages HTTP/1.1\r\nHost: localhost\r\n"
+
+// What was cut off is no message, even if what is there would be one.
+func TestCutBody(t *testing.T) {
+	s := start(t, nil)
+	for _, request := range []string{
+		head + "Content-Length: 5\r\n\r\n12",
+		head + "Content-Length: 5\r\nContent-Type: " + typeLines + "\r\n\r\n12",
+		head + "Transfer-Encoding: chunked\r\nContent-Type: " + typeLines + "\r\n\r\n2\r\n12\r\n",
+		head + "Transfer-Encoding: chunked\r\nContent-Type: " + typeLines + "\r\n\r\n5\r\n12",
+	} {
+		c := s.dial(request)
+		c.(*net.TCPConn).CloseWrite()
+		if a := s.read(c); a.status != http.StatusBadRequest || !strings.Contains(a.body, `"malformed"`) {
+			t.Errorf("%q: %d %s", request, a.status, a.body)
+		}
+	}
+	c := s.dial(head + "Content-Length: 5\r\nContent-Type: " + typeLines + "\r\n\r\n1\n2")
+	c.Close()
+	until(t, "the whole line is stored", func() bool { return len(s.pending("orders")) == 1 })
+	if err := s.Close(t.Context()); err != nil {
+		t.Error(err)
+	}
+	same(t, "stored", s.payloads("orders"), []string{"1"})
+}
+
+// Heads that are too large, lengths that are none, and requests in one another are refused, and nothing is stored.
+func TestHostileHeads(t *testing.T) {
+	s := start(t, nil)
+	for _, test := range []struct {
+		request string
+		status  int
+	}{
+		{head + strings.Repeat("X-Filler: "+strings.Repeat("x", 1000)+"\r\n", maxHeader/1000+10) + "\r\n", 431},
+		{head + "Content-Length: -1\r\n\r\n", 400},
+		{head + "Content-Length: 1\r\nContent-Length: 2\r\n\r\n12", 400},
+		{head + "Transfer-Encoding: gzip\r\n\r\n12", 501},
+		{head + "Content-Length: 99999999999999999999\r\n\r\n", 400},
+		{head + "Content-Length: 99999999\r\n\r\n", 413},
+		{"POST /v1/types/orders/messages HTTP/1.1\r\n\r\n", 400},
+		{"POST /v1/types/../../orders/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n", 307},
+		{"NONSENSE\r\n\r\n", 400},
+	} {
+		if a := s.read(s.dial(test.request)); a.status != test.status {
+			t.Errorf("%.80q: %d %s", test.request, a.status, a.body)
+		}
+	}
+	if n := len(s.pending("orders")); n != 0 {
+		t.Errorf("%d are stored", n)
+	}
+}
+
+// A client that keeps the server waiting loses its connection; the time that the server takes does not count.
+func TestSlowBody(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(o *Options) { o.ClientTimeout = 250 * time.Millisecond })
+	s.queue.Around = func(op queuetest.Op, _ string) func() {
+		if op == queuetest.OpInsert {
+			time.Sleep(400 * time.Millisecond) // longer than a client may wait
+		}
+		return func() {}
+	}
+	for _, media := range []string{"text/plain", typeLines} {
+		c := s.dial(head + "Content-Type: " + media + "\r\nContent-Length: 10\r\n\r\n1\n")
+		a := s.read(c)
+		described.saw(t, "POST", orders, a)
+		if a.status != http.StatusRequestTimeout || !strings.Contains(a.body, `"too_slow"`) || media == typeLines && !strings.HasPrefix(a.body, `{"line":1,"id":"`) {
+			t.Errorf("%s: %d %s", media, a.status, a.body)
+		}
+	}
+	many := strings.Repeat("1\n", 2*chunkLines)
+	if a := s.do("POST", "/v1/types/patient/messages", many, "Content-Type", typeLines); a.status != http.StatusCreated {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// A client that does not read its answer loses its connection, and others are answered meanwhile.
+func TestClientThatDoesNotRead(t *testing.T) {
+	t.Parallel()
+	s := start(t, func(o *Options) { o.ClientTimeout = 250 * time.Millisecond })
+	large := strings.Repeat("\x00", queue.MaxPayload) // 90 MB as JSON
+	done := s.do("POST", orders, large)
+	if done.status != http.StatusCreated {
+		t.Fatal(done.body)
+	}
+	s.drain("orders")
+	for range maxReaders {
+		s.dial("GET /v1/types/orders/messages HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	}
+	until(t, "all of them hold a place", func() bool { return len(s.readers) == maxReaders })
+	until(t, "they lose it", func() bool { return len(s.readers) == 0 })
+	if a := s.do("GET", "/v1/types/orders", ""); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+}
+
+// Connections have a bound: those without a request make room, and none with a message under way is cut off.
+func TestConnectionsAreBounded(t *testing.T) {
+	const most = 4
+	s := start(t, func(o *Options) { o.MaxConnections = most })
+	inserting, goOn := make(chan struct{}, most), make(chan struct{})
+	s.queue.Around = func(op queuetest.Op, _ string) func() {
+		if op == queuetest.OpInsert {
+			inserting <- struct{}{}
+			<-goOn
+		}
+		return func() {}
+	}
+	var busy []net.Conn
+	for i := range 2 {
+		busy = append(busy, s.dial(fmt.Sprintf("POST /v1/types/t%d/messages HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1\r\n\r\n1", i)))
+		<-inserting
+	}
+	for range 10 {
+		s.dial("")
+	}
+	probe := s.dial("GET /livez HTTP/1.1\r\nHost: localhost\r\n\r\n")
+	if a := s.read(probe); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	close(goOn)
+	for i, c := range busy {
+		if a := s.read(c); a.status != http.StatusCreated {
+			t.Errorf("message %d: %d %s", i, a.status, a.body)
+		}
+	}
+}
+
+// closing notes that it was closed.
+type closing struct {
+	net.Conn
+	closed bool
+}
+
+func (c *closing) Close() error { c.closed = true; return nil }
+
+// Of connections without a request the one idle for longest makes room, and none with a request.
+func TestIdleConnectionsMakeRoom(t *testing.T) {
+	c := newConns(3)
+	var all []*closing
+	open := func() *closing {
+		conn := &closing{}
+		all = append(all, conn)
+		c.changed(conn, http.StateNew)
+		return conn
+	}
+	want := func(when string, closed ...*closing) {
+		t.Helper()
+		for i, conn := range all {
+			if conn.closed != slices.Contains(closed, conn) {
+				t.Errorf("%s: connection %d is closed: %v", when, i, conn.closed)
+			}
+		}
+	}
+	busy, idle, used := open(), open(), open()
+	c.changed(busy, http.StateActive)
+	c.changed(used, http.StateActive)
+	want("three of three")
+	open()
+	want("one more", idle)
+	c.changed(used, http.StateIdle)
+	open()
+	want("the one that was not used at all is older", idle, all[3])
+	c.changed(all[4], http.StateActive)
+	c.changed(used, http.StateActive)
+	last := open()
+	want("all others have requests", idle, all[3], last)
+	c.changed(busy, http.StateClosed)
+	open()
+	want("one has ended", idle, all[3], last)
+}
+
+// Large bodies take turns; small ones do not wait for them.
+func TestLargeBodiesTakeTurns(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	pieces := make([]*io.PipeWriter, largeBodies)
+	var wg sync.WaitGroup
+	for i := range pieces {
+		in, out := io.Pipe()
+		pieces[i] = out
+		wg.Go(func() {
+			r := s.request("POST", orders, "")
+			r.Body, r.ContentLength = in, -1
+			if a := s.send(r); a.status != http.StatusCreated {
+				t.Errorf("%d %s", a.status, a.body)
+			}
+		})
+		fmt.Fprint(out, strings.Repeat("x", largeBody+1))
+	}
+	until(t, "all places are taken", func() bool { return len(s.large) == largeBodies })
+	if a := s.do("POST", "/v1/types/small/messages", "x"); a.status != http.StatusCreated {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	s.do("POST", "/v1/types/large/messages", strings.Repeat("x", largeBody+1)).want(t, 503, "busy")
+	for _, out := range pieces {
+		out.Close()
+	}
+	wg.Wait()
+	if len(s.large) != 0 || len(s.pending("orders")) != largeBodies {
+		t.Errorf("%d places are taken, %d are stored", len(s.large), len(s.pending("orders")))
+	}
+}
+
+// The queue is asked once for many probes.
+func TestHealth(t *testing.T) {
+	t.Parallel()
+	s := start(t, nil)
+	var mu sync.Mutex
+	away := false
+	s.queue.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
+		mu.Lock()
+		defer mu.Unlock()
+		if away {
+			return queuetest.Fault{Kind: queuetest.Unreachable}
+		}
+		return queuetest.Fault{}
+	}
+	for range 20 {
+		if a := s.do("GET", "/readyz", ""); a.status != 200 {
+			t.Errorf("%d %s", a.status, a.body)
+		}
+	}
+	if n := s.queue.Calls(queuetest.OpNow); n > 15 {
+		t.Errorf("the queue was asked %d times", n)
+	}
+	mu.Lock()
+	away = true
+	mu.Unlock()
+	until(t, "it is not ready", func() bool { return s.do("GET", "/readyz", "").status == 503 })
+	if a := s.do("GET", "/livez", ""); a.status != 200 {
+		t.Errorf("%d %s", a.status, a.body)
+	}
+	for _, path := range []string{"/v1/types", "/v1/types/orders", orders, orders + "/1", "/v1/types/orders/tail"} {
+		s.do("GET", path, "").want(t, 503, "unavailable")
+	}
+}
+
+// What is counted is described.
+func TestMetrics(t *testing.T) {
+	s := start(t, nil)
+	s.do("POST", orders, "12345")
+	s.do("BREW", "/coffee", "")
+	s.do("GET", "/v1/types", "")
+	a := s.do("GET", "/metrics", "")
+	for _, want := range []string{
+		`fencepost_http_requests_total{method="POST",path="/v1/types/{type}/messages",status="201"} 1`,
+		`fencepost_http_requests_total{method="other",path="other",status="404"} 1`,
+		`fencepost_http_messages_total{outcome="stored"} 1`, "fencepost_http_stored_bytes_total 5", "fencepost_http_tails 0",
+	} {
+		if !strings.Contains(a.body, want) {
+			t.Errorf("there is no %s in\n%s", want, a.body)
+		}
+	}
+	doc := readFile(t, "../../../docs/http.md")
+	for line := range strings.Lines(a.body) {
+		if name, ok := strings.CutPrefix(line, "# HELP fencepost_"); ok && !strings.Contains(doc, "`fencepost_"+strings.Fields(name)[0]+"`") {
+			t.Errorf("docs/http.md does not describe %s", line)
+		}
+	}
+}

@@ -1,0 +1,271 @@
+package api
+
+import (
+	"bytes"
+	"context"
+	"encoding/base64"
+	"encoding/json"
+	"errors"
+	"io"
+	"maps"
+	"mime"
+	"net/http"
+	"strconv"
+	"strings"
+	"time"
+	"unicode/utf8"
+
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Media types of bodies with a message on each line. Every other body is one message.
+const (
+	typeLines    = "application/x-ndjson"                      // a line is a payload: a JSON value
+	typeMessages = "application/vnd.fencepost.messages+ndjson" // a line is a message, as in the answers of messages
+)
+
+// Headers of requests.
+const (
+	headerPrefix = "Fencepost-Header-" // and the name of a message's header
+	headerKey    = "Idempotency-Key"
+	headerDelay  = "Fencepost-Delay"
+	headerDue    = "Fencepost-Due"
+)
+
+// envelope is what the head of a request says about its messages.
+type envelope struct {
+	typ     string
+	headers map[string]string
+	key     string
+	after   time.Duration
+	due     time.Time
+}
+
+// publish stores the message, or the messages, of a body.
+func (s *Server) publish(w *answer, r *http.Request, _ *client) error {
+	if enc := r.Header.Get("Content-Encoding"); enc != "" && !strings.EqualFold(enc, "identity") {
+		// rule: nothing is unpacked: a few bytes could become any number. What has to be small is packed inside the message.
+		w.Header().Set("Accept-Encoding", "identity")
+		return newProblem(http.StatusUnsupportedMediaType, "unsupported_encoding", "send the body as it is, without Content-Encoding", "the body is encoded")
+	}
+	e, err := envelopeOf(r)
+	if err != nil {
+		return err
+	}
+	switch media, _, _ := mime.ParseMediaType(r.Header.Get("Content-Type")); media {
+	case typeLines:
+		return s.publishLines(w, r, e, payloadLine)
+	case typeMessages:
+		return s.publishLines(w, r, e, messageLine)
+	}
+	return s.publishOne(w, r, e)
+}
+
+// envelopeOf reads the headers of a request.
+func envelopeOf(r *http.Request) (*envelope, error) {
+	e := &envelope{typ: r.PathValue("type"), headers: map[string]string{}}
+	for name, values := range r.Header {
+		key, ok := strings.CutPrefix(name, headerPrefix)
+		one := ok || name == headerKey || name == headerDelay || name == headerDue
+		if one && len(values) > 1 {
+			return nil, malformed("send it once", "the header %s is there %d times", printable.Short(name), len(values))
+		}
+		if ok {
+			e.headers[strings.ToLower(key)] = values[0]
+		}
+	}
+	if _, there := r.Header[headerKey]; there {
+		if e.key = r.Header.Get(headerKey); e.key == "" {
+			return nil, malformed("leave it out, or give each message another one", "%s is empty", headerKey)
+		}
+	}
+	after, due := r.Header.Get(headerDelay), r.Header.Get(headerDue)
+	var err error
+	switch {
+	case after != "" && due != "":
+		return nil, malformed("use one of them", "%s and %s cannot be combined", headerDelay, headerDue)
+	case after != "":
+		if e.after, err = time.ParseDuration(after); err != nil || e.after < 0 {
+			return nil, malformed("write it as in 90s, 10m or 24h", "%s is not a duration", headerDelay)
+		}
+	case due != "":
+		if e.due, err = time.Parse(time.RFC3339Nano, due); err != nil {
+			return nil, malformed("write it as in 2026-01-31T15:04:05Z", "%s is not a time", headerDue)
+		}
+		e.due = notZero(e.due)
+	}
+	return e, nil
+}
+
+// notZero is a time as a due time: the zero time is none.
+func notZero(t time.Time) time.Time {
+	if epoch := time.UnixMilli(0); t.Before(epoch) {
+		return epoch
+	}
+	return t
+}
+
+// newMessage returns a message with what the head of the request says. line is 0 in a request with one message.
+func (s *Server) newMessage(e *envelope, payload []byte, line int) queue.Message {
+	m := queue.Message{Type: e.typ, Payload: payload, Headers: e.headers, Due: e.due}
+	if e.after > 0 {
+		m.Due = s.publisher.Now().Add(e.after)
+	}
+	if e.key != "" {
+		key := e.key
+		if line > 0 { // rule: the lines of a request have different keys, and the same ones when it is repeated
+			key += ":" + strconv.Itoa(line)
+		}
+		m.Headers = maps.Clone(e.headers)
+		m.Headers[queue.KeyHeader] = key
+	}
+	return m
+}
+
+// newBody returns the body of a request, which has to come in time.
+func (s *Server) newBody(w *answer, r *http.Request, most int64) *body {
+	in := io.Reader(r.Body)
+	if most > 0 {
+		in = http.MaxBytesReader(w.ResponseWriter, r.Body, most)
+	}
+	return &body{r: in, c: w.c, most: s.o.ClientTimeout, left: s.o.ClientTimeout}
+}
+
+// publishOne stores a body as one message.
+func (s *Server) publishOne(w *answer, r *http.Request, e *envelope) error {
+	in := s.newBody(w, r, queue.MaxPayload)
+	if r.ContentLength > queue.MaxPayload {
+		w.Header().Set("Connection", "close")
+		return &queue.SizeError{What: "payload", Size: int(r.ContentLength), Max: queue.MaxPayload}
+	}
+	m := s.newMessage(e, nil, 0)
+	if err := m.Validate(); err != nil {
+		return err
+	}
+	payload, leave, err := s.readBody(r.Context(), in)
+	if err != nil {
+		return s.bodyProblem(err)
+	}
+	defer leave()
+	m.Payload = payload
+	ctx, cancel := context.WithTimeout(r.Context(), s.o.Wait)
+	defer cancel()
+	result := s.publisher.PublishAll(ctx, []queue.Message{m})[0]
+	s.metrics.published(result.Status, len(payload))
+	if result.Err != nil {
+		return s.outcome(result)
+	}
+	w.Header().Set("Content-Type", "application/json")
+	w.WriteHeader(http.StatusCreated)
+	return printable.EncodeJSON(w, struct {
+		ID string `json:"id"`
+	}{result.ID.String()}, "")
+}
+
+// outcome is the problem of a message that is not stored for certain.
+func (s *Server) outcome(r queue.Result) *problem {
+	p := s.problem(r.Err)
+	if r.Status == queue.Unknown {
+		p.ID = r.ID.String()
+	}
+	return p
+}
+
+// readBody reads a body whole. Memory for a large one is taken in turn; leave gives it back.
+func (s *Server) readBody(ctx context.Context, in io.Reader) (payload []byte, leave func(), err error) {
+	leave = func() {}
+	var b bytes.Buffer
+	if _, err := io.CopyN(&b, in, largeBody); errors.Is(err, io.EOF) {
+		return b.Bytes(), leave, nil
+	} else if err != nil {
+		return nil, nil, err
+	}
+	if leave, err = s.place(ctx, s.large, "too many large bodies at a time"); err != nil {
+		return nil, nil, err
+	}
+	if _, err := io.Copy(&b, in); err != nil {
+		leave()
+		return nil, nil, err
+	}
+	return b.Bytes(), leave, nil
+}
+
+// lineParser makes a message of a line, whose payload may be a part of it. m has what the head of the request says.
+type lineParser func(line []byte, m *queue.Message) error
+
+// payloadLine takes a line as producer publish --format ndjson does.
+func payloadLine(line []byte, m *queue.Message) error {
+	if !json.Valid(line) {
+		return newProblem(http.StatusUnprocessableEntity, "invalid", "send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
+			"the line is not a JSON value")
+	}
+	m.Payload = line
+	return nil
+}
+
+// lineMessage is a line of fencepost cat --format json, and of what this API answers. What a file gives to a record is not taken over.
+type lineMessage struct {
+	Payload       *string           `json:"payload"`
+	PayloadBase64 *string           `json:"payload_base64"`
+	Headers       map[string]string `json:"headers"`
+	Due           time.Time         `json:"due"`
+
+	Index    any `json:"index"`
+	ID       any `json:"id"`
+	Time     any `json:"time"`
+	Epoch    any `json:"epoch"`
+	AfterGap any `json:"after_gap"`
+}
+
+// messageLine takes a line with headers and a payload.
+func messageLine(line []byte, m *queue.Message) error {
+	wrong := func(remedy, detail string) error {
+		return newProblem(http.StatusUnprocessableEntity, "invalid", remedy, "%s", detail)
+	}
+	var l lineMessage
+	d := json.NewDecoder(bytes.NewReader(line))
+	d.DisallowUnknownFields()
+	if err := d.Decode(&l); err != nil {
+		return wrong(`write it as in {"payload":"text","headers":{"source":"shop"}}`, "the line is not a message: "+strings.TrimPrefix(err.Error(), "json: "))
+	}
+	if _, err := d.Token(); err != io.EOF {
+		return wrong("put each message on a line of its own", "there is something behind the message")
+	}
+	switch {
+	case (l.Payload == nil) == (l.PayloadBase64 == nil):
+		return wrong("give one of them", "a message has either payload or payload_base64")
+	// rule: a payload is stored as it was sent, or not at all: JSON would replace what is not UTF-8.
+	case replaced(line, l.Payload, l.Headers):
+		return wrong("send bytes that are no UTF-8 text as payload_base64", "the line is not UTF-8 text")
+	case l.Payload != nil:
+		m.Payload = []byte(*l.Payload)
+	default:
+		payload, err := base64.StdEncoding.Strict().DecodeString(*l.PayloadBase64)
+		if err != nil {
+			return wrong("use the standard alphabet, with padding", "payload_base64 is not base64")
+		}
+		m.Payload = payload
+	}
+	if len(l.Headers) > 0 {
+		m.Headers = maps.Clone(m.Headers)
+		maps.Copy(m.Headers, l.Headers)
+	}
+	if !l.Due.IsZero() {
+		m.Due = notZero(l.Due)
+	}
+	return nil
+}
+
+// replaced tells whether decoding has replaced something in a line by U+FFFD.
+func replaced(line []byte, payload *string, headers map[string]string) bool {
+	if !utf8.Valid(line) {
+		return true
+	}
+	const mark = "\uFFFD"
+	found := payload != nil && strings.Contains(*payload, mark)
+	for k, v := range headers {
+		found = found || strings.Contains(k, mark) || strings.Contains(v, mark)
+	}
+	return found && !bytes.Contains(line, []byte(mark)) && !bytes.Contains(bytes.ToLower(line), []byte(`\ufffd`))
+}

@@ -1,0 +1,184 @@
+package api
+
+import (
+	"context"
+	"encoding/hex"
+	"errors"
+	"io"
+	"io/fs"
+	"math"
+	"net/http"
+	"slices"
+	"strconv"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/storage"
+)
+
+// files are the files of a type.
+type files struct {
+	storage.Chain
+	durable uint64 // so many records they have at least, as the registry knows
+}
+
+// chain returns the files of a type, if they are here and are the registered ones, and nothing is wrong between them.
+func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
+	entry, registered, err := s.o.Backend.Queue.RegistryEntry(ctx, typ)
+	if err != nil {
+		return c, err
+	}
+	here := s.o.Files
+	chain, err := storage.ReadChain(here.fs(ctx), here.Dir, typ)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return c, err
+	}
+	registeredHere := slices.ContainsFunc(chain, func(l storage.Link) bool { return l.FileID == storage.FileID(entry.FileID) })
+	switch {
+	case !registered && len(chain) == 0:
+		if err := s.known(ctx, typ); err != nil {
+			return c, err
+		}
+		return c, noFile
+	// rule: what is answered is the file in which workers have put the messages, and no other one of its name.
+	case registered && !registeredHere && entry.Place != "" && entry.Place != here.Place:
+		return c, notFound("elsewhere", "ask a server that reads that place", "the file of type %s is at %s, and this server reads %s", typ, entry.Place, here.Place)
+	case registered && !registeredHere:
+		return c, notFound("elsewhere", "tell the operator of this server: fencepost doctor says more", "the registered file of type %s is not in %s", typ, here.Place)
+	}
+	if wrong := chain.Check(); len(wrong) > 0 {
+		return c, wrong[0]
+	}
+	return files{chain, entry.DurableIndex}, nil
+}
+
+// noFile is the error of a type that is known and has no file.
+var noFile = notFound("no_file", "start a worker for the type, or wait until it has appended something", "there is no file of the type yet")
+
+// open opens the file of a chain that has a record, or else the one behind it, and returns its place in the chain.
+func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*storage.Reader, int, error) {
+	at := 0
+	for i, l := range f.Chain { // of several that have it, as after a compaction, the newest
+		if l.Type != "" && l.First <= o.From {
+			at = i
+		}
+	}
+	o.FS, o.Durable = s.o.Files.fs(ctx), true // rule: what is answered is durable, and final
+	r, err := storage.OpenReader(f.Chain[at].Path, o)
+	return r, at, err
+}
+
+// each calls do with durable records from an index on, in order, until it returns false. end: there are no more. Dead letters and what a
+// repair gave up have an index and are passed over.
+func (s *Server) each(ctx context.Context, f files, o storage.ReaderOptions, do func(*storage.Record) bool) (end bool, err error) {
+	r, at, err := s.open(ctx, f, o)
+	if err != nil {
+		return false, err
+	}
+	defer func() { r.Close() }()
+	for {
+		if ctx.Err() != nil {
+			return false, context.Cause(ctx)
+		}
+		rec, err := r.Next()
+		switch {
+		case errors.Is(err, io.EOF) && at+1 < len(f.Chain) && r.Sealed() != nil:
+			at++
+			o.From = max(o.From, r.NextIndex())
+			r.Close()
+			o.FS, o.Durable = s.o.Files.fs(ctx), true
+			if r, err = storage.OpenReader(f.Chain[at].Path, o); err != nil {
+				return false, err
+			}
+		case errors.Is(err, io.EOF):
+			err := f.whole(r)
+			return err == nil, err
+		case err != nil:
+			return false, err
+		case rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost:
+		case !do(&rec):
+			return false, nil
+		}
+	}
+}
+
+// end returns the index behind the last durable record.
+func (s *Server) end(ctx context.Context, f files) (uint64, error) {
+	r, _, err := s.open(ctx, f, storage.ReaderOptions{From: math.MaxUint64})
+	if err != nil {
+		return 0, err
+	}
+	defer r.Close()
+	if _, err = r.Next(); !errors.Is(err, io.EOF) {
+		return 0, err
+	}
+	return r.NextIndex(), f.whole(r)
+}
+
+// whole is an error if a reader has come to the end too early.
+func (f files) whole(r *storage.Reader) error {
+	// rule: an end before the last durable record is damage, and not the end: behind it a client would wait for ever.
+	if next := r.NextIndex(); next < f.durable {
+		return newProblem(http.StatusInternalServerError, "damaged", "tell the operator of this server: fencepost verify and fencepost doctor say more",
+			"the files end at %d, and the registry knows of %d durable records", next, f.durable)
+	}
+	return nil
+}
+
+// place is what from says: an index, an ID, or a time.
+type place struct {
+	index   uint64
+	ids     []string // in bytes, all that the text can stand for
+	since   time.Time
+	isIndex bool
+}
+
+// parsePlace understands an index (1234), an ID (32 characters, or hex digits for one from elsewhere), a time and, as 90m, a time ago.
+func parsePlace(text string) (p place, ok bool) {
+	if i, err := strconv.ParseUint(text, 10, 64); err == nil && len(text) < queue.IDLen {
+		return place{index: i, isIndex: true}, true
+	}
+	if id, err := queue.ParseID(text); err == nil {
+		p.ids = append(p.ids, string(id[:]))
+		p.since = id.Time() // nothing before that can have it
+	}
+	if b, err := hex.DecodeString(text); err == nil && len(b) > 0 {
+		p.ids, p.since = append(p.ids, string(b)), time.Time{}
+	}
+	if p.ids != nil {
+		return p, true
+	}
+	var since cli.Since
+	if since.Set(text) != nil {
+		return p, false
+	}
+	p.since = since.Time
+	return p, true
+}
+
+// find returns the index of a place: of the record with the ID, or the first that is not from before the time. The end of the file is the
+// place of a time that is later than all records.
+func (s *Server) find(ctx context.Context, f files, p place) (uint64, error) {
+	if p.isIndex {
+		return p.index, nil
+	}
+	tooLong := newProblem(http.StatusServiceUnavailable, "search_too_long", "ask for a later time, or for an index", "the file is too long to be searched at once").after(1)
+	ctx, cancel := context.WithTimeoutCause(ctx, findTime, tooLong)
+	defer cancel()
+	found, ok := uint64(0), false
+	_, err := s.each(ctx, f, storage.ReaderOptions{From: f.Chain[0].First, Since: p.since}, func(rec *storage.Record) bool {
+		found = rec.Index
+		ok = p.ids == nil || slices.Contains(p.ids, string(rec.ID))
+		return !ok
+	})
+	switch {
+	case err != nil:
+		return 0, err
+	case ok:
+		return found, nil
+	case p.ids != nil:
+		return 0, notFound("no_such_message", "it may be pending still, be a dead letter, or be in a file that was removed", "no durable message has this ID")
+	}
+	return s.end(ctx, f)
+}

@@ -1,0 +1,228 @@
+package api
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"net/http"
+	"strconv"
+	"time"
+
+	"github.com/fencepost/fencepost/cmd/internal/recordjson"
+	"github.com/fencepost/fencepost/internal/printable"
+	"github.com/fencepost/fencepost/internal/wait"
+	"github.com/fencepost/fencepost/storage"
+)
+
+const (
+	noFilePoll = time.Second     // how often a tail looks for a file that is not there yet
+	retryAfter = 2 * time.Second // for clients, after a connection that ended
+)
+
+// tail sends durable records as they are appended, as server-sent events. The ID of an event is the index of its record, so a client that
+// connects again says with Last-Event-ID where it was. Behind a sealed file it goes on in the next one.
+//
+//	event: message   (the default)  data: the record
+//	event: gap                      data: {"from_index":…,"to_index":…,"reason":…}: these are not in the files any more
+//	event: problem                  data: the problem that ends the answer
+func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
+	from, err := tailFrom(r)
+	if err != nil {
+		return err
+	}
+	select {
+	case s.tails <- struct{}{}:
+	default:
+		return busy("too many tails at a time")
+	}
+	s.metrics.tails.Inc()
+	defer func() { <-s.tails; s.metrics.tails.Dec() }()
+	ctx, cancel := context.WithCancel(r.Context())
+	defer cancel()
+	defer context.AfterFunc(s.stopped, cancel)()
+
+	t := &tailer{s: s, w: w, r: r, out: bufio.NewWriterSize(w, 64<<10), typ: r.PathValue("type"), checked: time.Now()}
+	files, err := s.chain(ctx, t.typ)
+	if err != nil && err != error(noFile) {
+		return err
+	}
+	if err == nil && from != nil {
+		if t.from, err = s.find(ctx, files, *from); err != nil {
+			return err
+		}
+	} else if err == nil {
+		if t.from, err = s.end(ctx, files); err != nil {
+			return err
+		}
+	} else if from != nil && from.isIndex {
+		t.from = from.index
+	}
+	w.Header().Set("Content-Type", "text/event-stream")
+	w.Header().Set("X-Accel-Buffering", "no") // of proxies
+	fmt.Fprintf(t.out, "retry: %d\n\n", retryAfter.Milliseconds())
+	if err := t.flush(); err != nil {
+		return nil
+	}
+	err = t.run(ctx)
+	if err == nil || ctx.Err() != nil || w.failed != nil {
+		return nil // the client, or the server, has ended it
+	}
+	p := s.problem(err)
+	fmt.Fprintf(t.out, "event: problem\ndata: ")
+	printable.EncodeJSON(t.out, p, "")
+	t.out.WriteString("\n")
+	t.flush()
+	return err
+}
+
+// tailFrom says where a tail begins; nil: at the end.
+func tailFrom(r *http.Request) (*place, error) {
+	if last := r.Header.Get("Last-Event-ID"); last != "" {
+		index, err := strconv.ParseUint(last, 10, 64)
+		if err != nil {
+			return nil, malformed("send the id of the last event, or leave it out", "Last-Event-ID is not an index")
+		}
+		return &place{index: index + 1, isIndex: true}, nil
+	}
+	text := r.URL.Query().Get("from")
+	if text == "" {
+		return nil, nil
+	}
+	p, ok := parsePlace(text)
+	if !ok {
+		return nil, malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, or 90m", "from is not a place in a file")
+	}
+	return &p, nil
+}
+
+// tailer sends the records of a type to one client.
+type tailer struct {
+	s    *Server
+	w    *answer
+	r    *http.Request
+	out  *bufio.Writer
+	typ  string
+	from uint64
+
+	beat    time.Time // when something was sent last
+	checked time.Time // when the client was
+}
+
+func (t *tailer) flush() error {
+	if err := t.out.Flush(); err != nil {
+		return err
+	}
+	t.beat = time.Now()
+	return t.w.Flush()
+}
+
+// check looks, from time to time, whether the client still may read.
+func (t *tailer) check() error {
+	if time.Since(t.checked) < t.s.o.Heartbeat {
+		return nil
+	}
+	t.checked = time.Now()
+	// rule: a token that was revoked ends what was begun with it.
+	if c := t.s.o.Access.client(t.r); c == nil || !c.may(scopeRead) || !c.mayUse(t.typ) {
+		return newProblem(http.StatusUnauthorized, "unauthorized", "connect again with a token that the server knows", "the token was revoked")
+	}
+	return nil
+}
+
+// heartbeat says that the tail lives, if nothing else was sent for a while.
+func (t *tailer) heartbeat() error {
+	if time.Since(t.beat) < t.s.o.Heartbeat {
+		return nil
+	}
+	t.out.WriteString(":\n\n")
+	return t.flush()
+}
+
+// run sends until ctx ends.
+func (t *tailer) run(ctx context.Context) error {
+	f, err := t.follow(ctx)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	for {
+		beat, cancel := context.WithDeadline(ctx, t.beat.Add(t.s.o.Heartbeat))
+		recs, err := f.Next(beat)
+		cancel()
+		switch {
+		case err == nil:
+			err = t.send(recs)
+		case errors.Is(err, context.DeadlineExceeded) && ctx.Err() == nil:
+			err = t.heartbeat()
+		}
+		if err := errors.Join(err, t.check()); err != nil {
+			return err
+		}
+	}
+}
+
+// follow opens the file, which may not be there yet.
+func (t *tailer) follow(ctx context.Context) (*storage.Follower, error) {
+	for {
+		files, err := t.s.chain(ctx, t.typ)
+		if err == nil {
+			return t.open(ctx, files)
+		}
+		if err != error(noFile) {
+			return nil, err
+		}
+		if err := wait.For(ctx, noFilePoll); err != nil {
+			return nil, err
+		}
+		if err := errors.Join(t.heartbeat(), t.check()); err != nil {
+			return nil, err
+		}
+	}
+}
+
+func (t *tailer) open(ctx context.Context, f files) (*storage.Follower, error) {
+	if _, err := t.s.end(ctx, f); err != nil {
+		return nil, err
+	}
+	at := f.Chain[0]
+	for _, l := range f.Chain {
+		if l.Type != "" && l.First <= t.from {
+			at = l
+		}
+	}
+	if t.from < at.First { // rule: what a client misses because it came too late is told
+		g := recordjson.Gap{FromIndex: t.from, ToIndex: at.First, Reason: "removed with old files"}
+		data, err := json.Marshal(g)
+		if err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(t.out, "event: gap\nid: %d\ndata: %s\n\n", at.First-1, data)
+		t.from = at.First
+		if err := t.flush(); err != nil {
+			return nil, err
+		}
+	}
+	return storage.Follow(at.Path, storage.FollowOptions{FS: t.s.o.Files.fs(ctx), From: t.from, Poll: t.s.o.Files.Poll})
+}
+
+// send sends records, one event each.
+func (t *tailer) send(recs []storage.Record) error {
+	for i := range recs {
+		rec := &recs[i]
+		if rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
+			continue
+		}
+		fmt.Fprintf(t.out, "id: %d\ndata: ", rec.Index)
+		if err := errors.Join(recordjson.Write(t.out, rec), lineEnd(t.out)); err != nil {
+			return err
+		}
+	}
+	return t.flush()
+}
+
+func lineEnd(w *bufio.Writer) error {
+	_, err := w.WriteString("\n\n")
+	return err
+}

@@ -1,0 +1,70 @@
+package lines
+
+import (
+	"bufio"
+	"errors"
+	"io"
+	"strings"
+	"testing"
+)
+
+// read returns the lines of an input up to the first error, and that.
+func read(r io.Reader, limit int, grow func(int) error) (got []string, err error) {
+	l := Reader{R: bufio.NewReaderSize(r, 16), Max: limit, Grow: grow}
+	for {
+		line, err := l.Next()
+		if err != nil {
+			return got, err
+		}
+		got = append(got, string(line))
+	}
+}
+
+func TestLines(t *testing.T) {
+	long := strings.Repeat("x", 40)
+	for _, test := range []struct {
+		name, in string
+		want     []string
+		err      error
+	}{
+		{"nothing", "", nil, io.EOF},
+		{"the last line needs no newline", "a\nb", []string{"a", "b"}, io.EOF},
+		{"an empty line is one", "a\n\nb\n", []string{"a", "", "b"}, io.EOF},
+		{"longer than the buffer", long + "\nb\n", []string{long, "b"}, io.EOF},
+	} {
+		got, err := read(strings.NewReader(test.in), 40, nil)
+		if strings.Join(got, "|") != strings.Join(test.want, "|") || err != test.err {
+			t.Errorf("%s: %q, %v", test.name, got, err)
+		}
+	}
+	var long2 *TooLongError
+	if _, err := read(strings.NewReader(strings.Repeat("x", 100)), 40, nil); !errors.As(err, &long2) {
+		t.Errorf("a line of 100 bytes: %v", err)
+	}
+}
+
+// An input that breaks off inside a line has not said what the line is.
+func TestCutLineIsNoLine(t *testing.T) {
+	broken := errors.New("connection reset")
+	in := io.MultiReader(strings.NewReader("12\n34"), readerFunc(func([]byte) (int, error) { return 0, broken }))
+	if got, err := read(in, 40, nil); strings.Join(got, "|") != "12" || err != broken {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// Memory for a long line is asked for before it is taken.
+func TestGrow(t *testing.T) {
+	full := errors.New("no memory")
+	if _, err := read(strings.NewReader(strings.Repeat("x", 100)), 1000, func(size int) error {
+		if size > 32 {
+			return full
+		}
+		return nil
+	}); err != full {
+		t.Error(err)
+	}
+}
+
+type readerFunc func([]byte) (int, error)
+
+func (f readerFunc) Read(p []byte) (int, error) { return f(p) }

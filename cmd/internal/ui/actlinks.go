@@ -1,0 +1,79 @@
+package ui
+
+import (
+	"net/http"
+	"net/url"
+	"strings"
+
+	"github.com/fencepost/fencepost/lock"
+)
+
+// actLink is a link to a confirmation page.
+type actLink struct {
+	Name, Link string
+	Label      string // for those that hear it without what stands beside it; "" is Name
+	Danger     bool
+}
+
+// actLinks are links to confirmation pages; nil: the user may not act.
+type actLinks []actLink
+
+func (u *UI) actLink(name, action string, query ...string) actLink {
+	v := url.Values{}
+	for i := 0; i < len(query); i += 2 {
+		if query[i+1] != "" {
+			v.Set(query[i], query[i+1])
+		}
+	}
+	return actLink{Name: name, Link: strings.TrimSuffix(u.link("act", action)+"?"+v.Encode(), "?"), Danger: actions[action].destroys || action == "force"}
+}
+
+// limitForm asks for the limit of a type's backlog.
+type limitForm struct {
+	Action, Type string
+	Now          int
+}
+
+// typeActs adds what can be done with a type.
+func (u *UI) typeActs(r *http.Request, d *typeData, t *typeState) {
+	if u.readOnly(r) != "" {
+		return
+	}
+	turn := func(what string, paused bool) actLink {
+		if paused {
+			return u.actLink("Resume "+what+"…", "resume", "type", t.name, "what", what)
+		}
+		return u.actLink("Pause "+what+"…", "pause", "type", t.name, "what", what)
+	}
+	d.Acts = actLinks{turn("draining", t.settings.DrainPaused), turn("publishing", t.settings.PublishPaused)}
+	switch set := t.settings; {
+	case set.DrainPaused && set.PublishPaused:
+		d.Acts = append(d.Acts, u.actLink("Resume both…", "resume", "type", t.name))
+	case !set.DrainPaused && !set.PublishPaused:
+		d.Acts = append(d.Acts, u.actLink("Pause both…", "pause", "type", t.name))
+	}
+	d.Acts = append(d.Acts, u.actLink("Remove pending messages…", "purge", "type", t.name))
+	if t.backlog.Foreign > 0 {
+		d.Acts = append(d.Acts, u.actLink("Remove foreign keys…", "purge-foreign", "type", t.name))
+	}
+	d.Limit = &limitForm{u.link("act", "limit"), t.name, t.settings.MaxBacklog}
+	d.LockActs = u.lockActs(r, t.lock, false)
+}
+
+// lockActs are what can be done with a lock; nil: nothing, or the user may not. In a list they are short.
+func (u *UI) lockActs(r *http.Request, l lock.Record, list bool) (acts actLinks) {
+	if u.readOnly(r) != "" || len(l.Holds()) == 0 && l.Damaged == nil {
+		return nil
+	}
+	ask, force := "Ask for its release…", "Take it away…"
+	if list {
+		ask, force = "Ask…", "Take away…"
+	}
+	if l.Damaged == nil {
+		acts = append(acts, u.actLink(ask, "ask", "lock", l.Name))
+		acts[0].Label = ask + " for the release of " + l.Name
+	}
+	acts = append(acts, u.actLink(force, "force", "lock", l.Name))
+	acts[len(acts)-1].Label = force + " " + l.Name
+	return acts
+}

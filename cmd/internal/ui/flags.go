@@ -1,0 +1,112 @@
+package ui
+
+import (
+	"net"
+	"net/netip"
+	"os"
+	"regexp"
+	"strings"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/spf13/cobra"
+)
+
+const mostUsersFile = 1 << 20 // bytes
+
+// Flags say who may look at the pages, at what, and under which path. All programs that serve pages have them.
+type Flags struct {
+	BasePath     string
+	HidePayloads bool
+	Access       Access // set by Check
+
+	authFile, header string
+	proxies          []string
+}
+
+// Add adds the flags to a command. with is put in front of their descriptions.
+func (f *Flags) Add(cmd *cobra.Command, with string) {
+	c := cmd.Flags()
+	c.StringVar(&f.BasePath, "base-path", "", with+"path under which a proxy shows the pages, as in /fencepost")
+	c.BoolVar(&f.HidePayloads, "hide-payloads", false, with+"show no payloads and no values of headers")
+	c.StringVar(&f.authFile, "auth-file", "", with+"file of users: lines of name and bcrypt hash, as htpasswd -nB prints them")
+	c.StringVar(&f.header, "user-header", "", with+"header in which a trusted proxy names the user, as in X-Forwarded-User; requests without it are refused")
+	c.StringSliceVar(&f.proxies, "proxy", []string{"127.0.0.1", "::1"}, with+"address or network of a proxy whose --user-header is believed; repeatable")
+}
+
+// Names are the flags that Add adds.
+func (f *Flags) Names() []string {
+	return []string{"base-path", "hide-payloads", "auth-file", "user-header", "proxy"}
+}
+
+// basePath is what a path in front of all others may look like.
+var basePath = regexp.MustCompile(`^(/[A-Za-z0-9_-][A-Za-z0-9._-]*)+$`)
+
+// Check checks the flags for pages at an address, and reads the users.
+func (f *Flags) Check(cmd *cobra.Command, listen string) error {
+	f.BasePath = strings.TrimSuffix(f.BasePath, "/")
+	switch {
+	case f.BasePath != "" && !basePath.MatchString(f.BasePath):
+		return cli.Usagef("--base-path %q is not a path; write it as in /fencepost, of letters, digits, dots and dashes", f.BasePath)
+	case f.authFile != "" && f.header != "":
+		return cli.Usagef("--auth-file and --user-header cannot be combined: either this program asks for the password, or the proxy does")
+	case f.header == "" && cmd.Flags().Changed("proxy"):
+		return cli.Usagef("--proxy goes with --user-header: it says whose header is believed")
+	}
+	if err := f.checkAccess(); err != nil {
+		return err
+	}
+	host, _, err := net.SplitHostPort(listen)
+	if err != nil {
+		return nil // opening it tells what is wrong
+	}
+	// rule: what other machines reach asks for a password: everybody could read every message.
+	if !f.Access.asks() && !cli.Loopback(host) {
+		return cli.Usagef("--listen %s is reached from other machines, and everybody there could read the messages; ask for a password with --auth-file, "+
+			"let a proxy do it with --user-header, or listen on 127.0.0.1", listen)
+	}
+	return nil
+}
+
+func (f *Flags) checkAccess() error {
+	f.Access = Access{Header: f.header}
+	if f.header != "" && !regexp.MustCompile(`^[A-Za-z0-9-]+$`).MatchString(f.header) {
+		return cli.Usagef("--user-header %q is not the name of a header; write it as in X-Forwarded-User", f.header)
+	}
+	for _, p := range f.proxies {
+		prefix, err := netip.ParsePrefix(p)
+		if addr, errAddr := netip.ParseAddr(p); errAddr == nil {
+			prefix, err = netip.PrefixFrom(addr.Unmap(), addr.Unmap().BitLen()), nil
+		}
+		if err != nil {
+			return cli.Usagef("--proxy %q is neither an address nor a network; write it as in 10.1.2.3 or 10.0.0.0/8", p)
+		}
+		f.Access.Proxies = append(f.Access.Proxies, prefix)
+	}
+	if f.authFile == "" {
+		return nil
+	}
+	text, err := os.ReadFile(f.authFile)
+	if err != nil {
+		return cli.Usagef("--auth-file: %w", err)
+	}
+	if len(text) > mostUsersFile {
+		return cli.Usagef("--auth-file %s is larger than %d bytes; is it the right one?", f.authFile, mostUsersFile)
+	}
+	if f.Access.Users, err = ParseUsers(text); err != nil {
+		return cli.Usagef("--auth-file %s: %w", f.authFile, err)
+	}
+	return nil
+}
+
+// CheckWriters checks the names of those that may act. It is called after Check.
+func (f *Flags) CheckWriters(names []string) error {
+	if len(names) > 0 && !f.Access.asks() {
+		return cli.Usagef("--writers goes with --auth-file or --user-header: without them nobody is asked for a name")
+	}
+	for _, name := range names {
+		if f.Access.Users != nil && !f.Access.Users.Has(name) {
+			return cli.Usagef("--writers %q: --auth-file %s has no such user", name, f.authFile)
+		}
+	}
+	return nil
+}

@@ -1,0 +1,181 @@
+package integration
+
+import (
+	"context"
+	"fmt"
+	"net/http"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+)
+
+// serve starts fencepost serve and returns its address.
+func serve(t *testing.T, b backend, args ...string) (p *process, url string) {
+	t.Helper()
+	p = start(t, "serve", "fencepost", append([]string{"serve", "--url", b.url, "--dir", b.dir, "--listen", "127.0.0.1:0"}, args...)...)
+	eventually(t, time.Minute, "it prints its address", func() bool {
+		url = strings.TrimSuffix(strings.TrimSpace(p.stdout.String()), "/")
+		return strings.HasPrefix(url, "http")
+	})
+	return p, url
+}
+
+// client runs a program of clients/http.
+func client(t *testing.T, stdin string, token string, program string, args ...string) result {
+	t.Helper()
+	if _, err := exec.LookPath(program); err != nil {
+		t.Skipf("there is no %s", program)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), runTimeout)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, program, args...)
+	cmd.Dir = "../clients/http"
+	cmd.Env = append(os.Environ(), "FENCEPOST_TOKEN="+token)
+	cmd.Stdin = strings.NewReader(stdin)
+	var out, errs strings.Builder
+	cmd.Stdout, cmd.Stderr = &out, &errs
+	cmd.Run()
+	return result{cmd.ProcessState.ExitCode(), out.String(), errs.String()}
+}
+
+// drain runs a worker until nothing is pending.
+func drainAll(t *testing.T, b backend) {
+	t.Helper()
+	mustRun(t, nil, "worker", "--url", b.url, "--dir", b.dir, "--all-types", "--until-empty")
+}
+
+// inFile returns the payloads in a type's file, after it was verified.
+func inFile(t *testing.T, b backend, typ string) string {
+	t.Helper()
+	file := filepath.Join(b.dir, typ+".fpl")
+	mustRun(t, nil, "fencepost", "verify", file)
+	return mustRun(t, nil, "fencepost", "cat", file).stdout
+}
+
+// What curl has published is in the file once, whatever is repeated; and curl reads what is there.
+func TestPublishWithCurl(t *testing.T) {
+	if _, err := exec.LookPath("curl"); err != nil {
+		t.Skip("there is no curl")
+	}
+	onEachBackend(t, func(t *testing.T, b backend) {
+		tokens := filepath.Join(t.TempDir(), "tokens")
+		made := mustRun(t, nil, "fencepost", "serve", "token", "shop", "--allow", "publish,read", "--types", "orders")
+		if err := os.WriteFile(tokens, []byte(made.stdout), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		_, token, _ := strings.Cut(strings.TrimSpace(made.stderr), "shown only now: ")
+		p, url := serve(t, b, "--token-file", tokens)
+		var lines strings.Builder
+		for i := range 2500 {
+			fmt.Fprintf(&lines, "{\"order\":%d}\n", i)
+		}
+		for range 2 {
+			r := client(t, lines.String(), token, "sh", "publish.sh", url, "orders", "import-1")
+			if r.code != 0 || !strings.HasSuffix(r.stdout, "{\"stored\":2500,\"unknown\":0,\"rejected\":0,\"complete\":true}\n") {
+				t.Fatal(r)
+			}
+		}
+		if r := client(t, "1\n", "", "sh", "publish.sh", url, "orders", "k"); r.code == 0 || !strings.Contains(r.stdout, "unauthorized") {
+			t.Errorf("without a token: %v", r)
+		}
+		if r := client(t, "1\n", token, "sh", "publish.sh", url, "audit", "k"); r.code == 0 || !strings.Contains(r.stdout, "forbidden") {
+			t.Errorf("another type: %v", r)
+		}
+		drainAll(t, b)
+		if got := inFile(t, b, "orders"); got != lines.String() {
+			t.Errorf("%d bytes are in the file, want %d", len(got), lines.Len())
+		}
+		auth := "Authorization: Bearer " + token
+		r := client(t, "", "", "curl", "-sS", "-H", auth, "-H", "Accept: application/x-ndjson", url+"/v1/types/orders/messages?from=2498&limit=1")
+		if want := mustRun(t, nil, "fencepost", "cat", "--format", "json", "--from", "2498", "-n", "1", filepath.Join(b.dir, "orders.fpl")).stdout; r.stdout != want {
+			t.Errorf("%v, cat prints %s", r, want)
+		}
+		r = client(t, "", "", "curl", "-sSN", "--max-time", "2", "-H", auth, "-H", "Last-Event-ID: 2497", url+"/v1/types/orders/tail")
+		if !strings.Contains(r.stdout, "id: 2498\ndata: {") || !strings.Contains(r.stdout, "id: 2499\ndata: {") || strings.Contains(r.stdout, "id: 2497") {
+			t.Error(r)
+		}
+		p.signal(t, syscall.SIGTERM)
+		if code := p.wait(t, time.Minute); code != 0 {
+			t.Errorf("exit code %d", code)
+		}
+		if log := p.stderr.String(); strings.Contains(log, token) || !strings.Contains(log, `"client":"shop"`) {
+			t.Errorf("log:\n%s", tail(log, 20))
+		}
+	})
+}
+
+// A server that is killed while messages come in has confirmed nothing that is lost; the same request to another one adds what is missing.
+func TestKilledServerLosesAndDoublesNothing(t *testing.T) {
+	t.Parallel()
+	b := embedded(t)
+	p, url := serve(t, b)
+	const n = 15_000
+	var lines strings.Builder
+	for i := range n {
+		fmt.Fprintf(&lines, "%d\n", i)
+	}
+	publish := func(url string) (*http.Response, error) {
+		r, err := http.NewRequest("POST", url+"/v1/types/orders/messages", strings.NewReader(lines.String()))
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.Header.Set("Content-Type", "application/x-ndjson")
+		r.Header.Set("Idempotency-Key", "job")
+		return http.DefaultClient.Do(r)
+	}
+	failed := make(chan error, 1)
+	go func() {
+		res, err := publish(url)
+		if err == nil {
+			res.Body.Close()
+		}
+		failed <- err
+	}()
+	eventually(t, time.Minute, "some are stored", func() bool {
+		return strings.Contains(run(t, nil, "fencepost", "types", "ls", "--url", b.url).stdout, "orders ")
+	})
+	p.signal(t, syscall.SIGKILL)
+	p.wait(t, time.Minute)
+	if err := <-failed; err == nil {
+		t.Log("it was killed too late: all were stored before")
+	}
+	_, url = serve(t, b)
+	res, err := publish(url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if res.Body.Close(); res.StatusCode != http.StatusCreated {
+		t.Fatal(res.Status)
+	}
+	drainAll(t, b)
+	if got := inFile(t, b, "orders"); got != lines.String() {
+		t.Errorf("%d lines are in the file, want %d", strings.Count(got, "\n"), n)
+	}
+}
+
+// The example in JavaScript publishes and reads its messages; run again it adds nothing.
+func TestPublishWithNode(t *testing.T) {
+	t.Parallel()
+	if _, err := exec.LookPath("node"); err != nil {
+		t.Skip("there is no node")
+	}
+	b := embedded(t)
+	_, url := serve(t, b)
+	worker := start(t, "worker", "worker", "--url", b.url, "--dir", b.dir, "--all-types")
+	for range 2 {
+		r := client(t, "", "", "node", "example.mjs", url)
+		if want := "0 {\"id\":1,\"item\":\"chair\"}\n1 {\"id\":2,\"item\":\"table\"}\n2 {\"id\":3,\"item\":\"lamp\"}\n"; r.code != 0 || r.stdout != want {
+			t.Fatal(r)
+		}
+	}
+	worker.signal(t, syscall.SIGTERM)
+	worker.wait(t, time.Minute)
+	drainAll(t, b)
+	if got := inFile(t, b, "node-orders"); strings.Count(got, "\n") != 3 {
+		t.Errorf("in the file: %s", got)
+	}
+}
