@@ -114,6 +114,9 @@ func (s *shop) place(ctx context.Context, o order) error {
 		_, err := s.orders.InsertOne(ctx, bson.D{{Key: "item", Value: o.Item}, {Key: "amount", Value: o.Amount}})
 		return nil, err
 	})
+	if err == nil {
+		_ = s.queue.Notify(ctx, []string{"ordered"}) // a hint: a worker finds the event without it, up to 30 s later
+	}
 	return err
 }
 

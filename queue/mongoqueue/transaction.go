@@ -57,9 +57,9 @@ const (
 // lost in a fail-over, the messages with the rest.
 //
 // The messages are not ordered: not among each other, nor with those of a Publisher. A worker has
-// read them within 30 s of the commit, and sooner if it is soon after the call. Headers and the
-// idempotency key are as with a Publisher, whose Middleware does not see the messages. A message
-// cannot be delayed.
+// read them within 30 s of the commit; sooner if the commit is soon after the call and the type has
+// traffic, or if the program calls Notify after the commit. Headers and the idempotency key are as
+// with a Publisher, whose Middleware does not see the messages. A message cannot be delayed.
 //
 // Nothing is sent if a message breaks a limit, if its type is paused (*queue.PausedError) or its
 // backlog is full (*queue.BacklogFullError, at once: a transaction must not wait). Settings of types
