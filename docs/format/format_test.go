@@ -625,28 +625,33 @@ func fencedFile(t testing.TB) []byte {
 	w.must(six.Append(w.messages(2)))
 	w.fails(six.Append(w.messages(4)), "a short write")
 	w.n -= 4
-	seven := w.open(7, nil)
-	w.must(seven.Append(w.messages(1)))
-	_, err = w.tryOpen(3, nil)
+	var eight *storage.Writer // opens between seven's look at the end of the file and its fence
+	_, err = w.tryOpen(7, onAppend(0, func() *storagetest.Fault {
+		if eight == nil {
+			eight = w.open(8, nil)
+			w.must(eight.Append(w.messages(1)))
+		}
+		return nil
+	}))
 	w.fails(err, "opening with a low epoch")
-	w.fails(seven.Append(w.messages(1)), "appending behind a void fence")
+	w.fails(eight.Append(w.messages(1)), "appending behind a void fence")
 	w.n--
 
 	// A torn fence, which its writer repeats, and a torn open record.
-	w.must(w.open(8, onAppend(0, func() *storagetest.Fault { return &storagetest.Fault{Short: 50} })).Close())
-	_, err = w.tryOpen(9, onAppend(1, func() *storagetest.Fault { return &storagetest.Fault{Short: 120} }))
+	w.must(w.open(9, onAppend(0, func() *storagetest.Fault { return &storagetest.Fault{Short: 50} })).Close())
+	_, err = w.tryOpen(10, onAppend(1, func() *storagetest.Fault { return &storagetest.Fault{Short: 120} }))
 	w.fails(err, "a torn open record")
-	ten := w.open(10, nil)
-	w.must(ten.Append(w.messages(2)))
-	w.must(ten.Checkpoint([]byte("state")))
-	w.must(ten.Append(w.messages(2)))
-	w.sync(ten)
-	w.must(ten.Append(w.messages(1)))
+	eleven := w.open(11, nil)
+	w.must(eleven.Append(w.messages(2)))
+	w.must(eleven.Checkpoint([]byte("state")))
+	w.must(eleven.Append(w.messages(2)))
+	w.sync(eleven)
+	w.must(eleven.Append(w.messages(1)))
 
 	// It ends with a fence that nobody has opened yet, and a batch behind it.
-	_, err = w.tryOpen(11, onAppend(1, func() *storagetest.Fault { return &storagetest.Fault{Err: os.ErrDeadlineExceeded} }))
+	_, err = w.tryOpen(12, onAppend(1, func() *storagetest.Fault { return &storagetest.Fault{Err: os.ErrDeadlineExceeded} }))
 	w.fails(err, "opening without an open record")
-	w.fails(ten.Append(w.messages(1)), "appending behind the fence of epoch 11")
+	w.fails(eleven.Append(w.messages(1)), "appending behind the fence of epoch 12")
 	return w.data()
 }
 

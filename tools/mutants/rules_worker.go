@@ -301,7 +301,7 @@ var otherRules = []rule{
 	{file: "cmd/internal/ops/limits.go", rule: "a page of a stranger must not read what is answered here", tests: "TestRequestsForOtherHosts",
 		old: `if !h.allow(r.Host) {`, new: `if false {`},
 	{file: "cmd/internal/ui/flags.go", rule: "what other machines reach asks for a password", in: "cmd/fencepost", tests: "TestOtherMachinesNeedAPassword",
-		old: `&& !loopback(host) {`, new: `&& loopback(host) {`},
+		old: `&& !cli.Loopback(host) {`, new: `&& cli.Loopback(host) {`},
 	{file: "cmd/internal/ui/act.go", rule: "a user that may only look changes nothing", tests: "TestReadOnly",
 		old: `refused != "" { // rule`, new: `refused != "" && false { // rule`},
 	{file: "cmd/internal/ui/act.go", rule: "no level of the log hides a change, or a refusal", tests: "TestAudit",
