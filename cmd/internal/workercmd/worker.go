@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
+	"github.com/fencepost/fencepost/worker/metrics"
 	"github.com/spf13/cobra"
 )
 
@@ -99,6 +100,8 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password: not for open networks")
 	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
+	metricsTypes := ops.NewMetricsTypes()
+	f.Var(metricsTypes, "metrics-types", "with --listen: which types have series of their own in /metrics: all, none, or top and a number, the first and the busiest ones; the others are added up as type=\"_other\"")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -145,6 +148,9 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if len(*listenHosts) > 0 && *listen == "" {
 			return cli.Usagef("--listen-host needs --listen, as in --listen 0.0.0.0:9090")
 		}
+		if flag := f.Lookup("metrics-types"); flag.Changed && *listen == "" {
+			return cli.Usagef("%s needs --listen, as in --listen 127.0.0.1:9090", cli.Where(flag))
+		}
 		for _, name := range *listenHosts {
 			if name == "" || strings.ContainsAny(name, ":/*, ") {
 				return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
@@ -156,7 +162,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		settleLinger(cmd)
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, *address, cfg, files, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
+		return run(cmd.Context(), *url, *address, cfg, files, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, Metrics: []metrics.Option{metricsTypes.Option()}, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
 			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
 	}
 	return cmd
