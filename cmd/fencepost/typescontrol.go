@@ -83,7 +83,7 @@ func wantedTypes(ctx context.Context, b *fencepost.Backend, args []string) ([]st
 	return chooseTypes(ctx, b, args, false)
 }
 
-// checkTypeArgs checks names and globs.
+// checkTypeArgs checks names and globs; there must be one.
 func checkTypeArgs(args []string) error {
 	if len(args) == 0 {
 		return cli.Usagef("name at least one TYPE; fencepost types ls lists them")
@@ -91,7 +91,7 @@ func checkTypeArgs(args []string) error {
 	return checkGlobs(args)
 }
 
-// checkGlobs is checkTypeArgs of a command that does without.
+// checkGlobs checks names and globs; there may be none.
 func checkGlobs(args []string) error {
 	for _, arg := range args {
 		if strings.ContainsAny(arg, `*?[\`) {

@@ -101,7 +101,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
 	metricsTypes := ops.NewMetricsTypes()
-	f.Var(metricsTypes, "metrics-types", "with --listen: which types have series of their own in /metrics: all, none, or top and a number, the first and the busiest ones; the others are added up as type=\"_other\"")
+	f.Var(metricsTypes, "metrics-types", "with --listen: types with series of their own in /metrics: all, none, or N of them as topN; the others are added up as type=\"_other\"")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
