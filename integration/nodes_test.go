@@ -94,7 +94,7 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, options ...s
 		must(t, err)
 		// Its disk is not this machine's.
 		look := startWith(t, node.Start, name, "/bin/fencepost", "cat", file)
-		if code := look.wait(t, runTimeout); code == 0 || !strings.Contains(look.stderr.String(), "no such file") {
+		if code := look.wait(t, runTimeout); code == 0 || !strings.Contains(look.stderr.String(), "does not exist") {
 			t.Fatalf("%s sees a file of this machine: exit code %d: %s", name, code, look.stderr.String())
 		}
 		args := []string{"--url", through(address), "--store", s.seenBy(t, i, node), "--type", "orders", "--lease", lease.String(), "--log-format", "json"}

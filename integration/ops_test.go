@@ -175,7 +175,8 @@ func TestWrongOperationsArgumentsAreUsageErrors(t *testing.T) {
 		{"fencepost types show t --count-up-to 0", usage, []string{"--count-up-to"}},
 		{"fencepost top --refresh 1ms", usage, []string{"--refresh"}},
 		{"fencepost top --count-up-to 0", usage, []string{"--count-up-to"}},
-		{"fencepost top extra", usage, []string{"extra"}},
+		{"fencepost top Extra", usage, []string{`"Extra"`}},
+		{"worker --type t --metrics-types all", usage, []string{"--metrics-types", "--listen"}},
 		{"fencepost top --url sqlite:///nowhere/x.db", nothing, []string{"/nowhere/x.db"}},
 	} {
 		args := strings.Fields(c.args)

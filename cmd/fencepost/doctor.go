@@ -86,28 +86,36 @@ func doctorCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	var dir string
 	var overlay bool
+	var within time.Duration
 	var files fileFlags
 	cmd := &cobra.Command{
-		Use:   "doctor",
+		Use:   "doctor [TYPE]…",
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
 		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits with 1 if something would keep them from working,
 or one of the oldest 100 messages of a type cannot be appended, and with 3 if a file is not the registered one, or a file of a type is
 missing, cut, renamed or a copy. A warning is about something that works, but not as well as it could.
 
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
-Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.`,
+Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.
+
+It looks at the files and messages of all types, or of those that are named, by name or glob. After --within it begins with no other type, and
+warns how many it did not look at.`,
 		Example: `  fencepost doctor --dir /srv/fencepost
   fencepost doctor --url mongodb://db1,db2,db3/shop --dir /srv/fencepost -o json
-  fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:`,
-		Args: cli.NoArgs,
+  fencepost doctor --url mongodb://db1,db2,db3/shop --store mongodb:
+  fencepost doctor --dir /srv/fencepost --within 1h 'customer-*'`,
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().StringVar(&dir, "dir", "data", "directory of the files")
 	files.address, files.url = store.Flag(cmd), url
 	cmd.Flags().BoolVar(&overlay, "allow-overlay", false, "accept a directory on an overlay file system")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.Flags().DurationVar(&within, "within", 5*time.Minute, "look at files for this long, at most, and then at messages for as long")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := errors.Join(cli.Between(cmd, "within", within, 1, 0, "more than 0"), checkGlobs(args)); err != nil {
 			return err
 		}
 		if *files.address != "" {
@@ -115,17 +123,22 @@ Bytes that were damaged in the middle of a file are found by "fencepost verify",
 				return err
 			}
 		}
-		d := &doctor{files: files}
+		d := &doctor{files: files, within: within}
 		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			d.good("server", "%s answers", b.Name)
 			d.examineServer(ctx, b)
+			var unlisted error
+			d.types, unlisted = wantedTypes(ctx, b, args)
 			if *files.address == "" {
 				d.examineDirectory(dir, overlay)
 			} else if !d.examineStore(ctx) {
-				return errors.Join(ctx.Err(), d.examineMessages(ctx, b.Queue))
+				return errors.Join(ctx.Err(), unlisted, d.examineMessages(ctx, b.Queue))
 			} else {
 				dir = d.files.place.Dir
 				defer d.files.close()
+			}
+			if unlisted != nil {
+				return errors.Join(ctx.Err(), unlisted)
 			}
 			// What is found out while everything is called off says nothing.
 			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
@@ -160,6 +173,8 @@ type finding struct {
 
 type doctor struct {
 	files    fileFlags
+	types    []string      // to look at
+	within   time.Duration // of looking at files, and of looking at messages
 	findings []finding
 	code     int // the program's exit code
 }
@@ -320,20 +335,24 @@ func (d *doctor) examineStore(ctx context.Context) bool {
 	return true
 }
 
-// fileLister lists the types and their files.
-type fileLister interface {
-	queue.TypeRegistry
-	queue.FileRegistry
+// late tells that there is no time for the types from next on, and warns about it.
+func (d *doctor) late(what string, began time.Time, next int) bool {
+	if time.Since(began) < d.within {
+		return false
+	}
+	rest := d.types[next:]
+	d.warn(what, "%d of %d types were not looked at, the first one is %s: the time was over; use a longer --within, or name types", len(rest), len(d.types), rest[0])
+	return true
 }
 
 // examineFiles compares the registered files with those in the directory.
-func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) error {
-	types, err := q.Types(ctx)
-	if err != nil {
-		return err
-	}
-	right := 0
-	for _, typ := range types {
+func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir string) error {
+	began, right, all := time.Now(), 0, true
+	for i, typ := range d.types {
+		if d.late("files", began, i) {
+			all = false
+			break
+		}
 		f, ok, err := q.RegistryEntry(ctx, typ)
 		switch {
 		case errors.Is(err, queue.ErrDamaged):
@@ -367,8 +386,8 @@ func (d *doctor) examineFiles(ctx context.Context, q fileLister, dir string) err
 	}
 	if right > 0 {
 		d.good("files", "%d of %d types have their registered files here. Of each file the header and the end, from the last checkpoint on, were read; "+
-			"fencepost verify %s reads all of them", right, len(types), d.files.commandForAll(dir))
-	} else if d.code == 0 {
+			"fencepost verify %s reads all of them", right, len(d.types), d.files.commandForAll(dir))
+	} else if d.code == 0 && all {
 		d.good("files", "none is registered yet")
 	}
 	return nil

@@ -81,7 +81,7 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 	}
 	db := oneFile{entry: queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}}
 	examine := func() *doctor {
-		d := &doctor{files: fileFlags{place: &store.Place{FS: fsys, Dir: fsys.Dir(), Name: "shared:/srv/slots"}}}
+		d := &doctor{types: []string{"orders"}, within: time.Hour, files: fileFlags{place: &store.Place{FS: fsys, Dir: fsys.Dir(), Name: "shared:/srv/slots"}}}
 		if err := d.examineFiles(t.Context(), db, fsys.Dir()); err != nil {
 			t.Fatal(err)
 		}
@@ -96,5 +96,21 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 	if d := examine(); d.code != cli.ExitIntegrity || !strings.Contains(d.findings[0].Text, "somebody removed a slot") ||
 		!strings.Contains(d.findings[0].Text, "fencepost verify --store shared:/srv/slots") {
 		t.Errorf("a slot is missing before the last checkpoint: exit code %d, %+v", d.code, d.findings)
+	}
+}
+
+// Types for which there is no time are counted, and none of them passes for good.
+func TestDoctorSaysWhatItDidNotLookAt(t *testing.T) {
+	q := queuetest.NewMemory()
+	types := []string{"a", "b", "c"}
+	for within, want := range map[time.Duration]string{0: "3 of 3 types were not looked at, the first one is a", time.Hour: "can be appended"} {
+		d := &doctor{types: types, within: within}
+		if err := d.examineMessages(t.Context(), q); err != nil || len(d.findings) != 1 || !strings.Contains(d.findings[0].Text, want) {
+			t.Errorf("messages within %v: %+v, %v; want %q", within, d.findings, err, want)
+		}
+	}
+	d := &doctor{types: types}
+	if err := d.examineFiles(t.Context(), q, t.TempDir()); err != nil || len(d.findings) != 1 || d.findings[0].Verdict != "warning" || !strings.Contains(d.findings[0].Text, "3 of 3 types were not looked at") {
+		t.Errorf("files: %+v, %v", d.findings, err)
 	}
 }

@@ -23,39 +23,47 @@ import (
 )
 
 const (
-	lookTimeout = 10 * time.Second // of looking at everything once
-	lookers     = 4                // questions to the server at a time
-	rateWindow  = 20 * time.Second // workers tell every 5 s how far their files are
+	lookTimeout   = 10 * time.Second // of looking at everything once
+	lookers       = 4                // questions to the server at a time
+	liveRows      = 100              // types on a terminal
+	liveQuestions = 1000             // types whose backlog one refresh of a terminal asks about
+	rateWindow    = 20 * time.Second // workers tell every 5 s how far their files are
 )
 
 func topCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	var once bool
 	var refresh time.Duration
-	var most int
+	var most, rows int
 	cmd := &cobra.Command{
-		Use:   "top",
+		Use:   "top [TYPE]…",
 		Short: "Watch the types: backlog, age, rate, who holds them",
-		Long: `Top shows all types in a table that is refreshed, those with the oldest backlog first; q ends it. Without a terminal, or with --once, it
-prints one plain table.
+		Long: `Top shows the types, or those that are named, by name or glob, in a table that is refreshed, those with the oldest backlog first; q ends it.
+Without a terminal, or with --once, it prints one plain table.
 
 BACKLOG is counted up to --count-up-to. RATE is how fast the file grows, as reported by its worker. RENEWED is when the holder last renewed
 the lock, which a live one does every fifth of its lease. PLACE is where the file is, shown only if not all are in the same. LAST ERROR is what keeps a worker from draining the type now; earlier errors are
 in its log and, with --listen, in its /statusz.
 
-Top costs the server two reads of index entries per type and refresh, a few at a time.`,
+Top costs the server a read of index entries per type and refresh, and a read of the file's entry per type that it shows, a few at a time.
+On a terminal it shows 100 types at most, unless --count says another number, and each refresh asks about 1000 types at most: those that it
+shows, and the others in turn. Types whose backlog is not known yet come last.`,
 		Example: `  fencepost top
   fencepost top --once
+  fencepost top --count 20 'customer-*'
   fencepost top --once -o json --url mongodb://localhost/shop`,
-		Args: cli.NoArgs,
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format; json goes with --once")
 	cmd.Flags().BoolVar(&once, "once", false, "print one table and exit")
 	cmd.Flags().DurationVar(&refresh, "refresh", 2*time.Second, "refresh interval")
 	cmd.Flags().IntVar(&most, "count-up-to", backlog.DefaultMax, "count at most this many messages per type")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.Flags().IntVarP(&rows, "count", "n", 0, "show at most this many types; 0 means all, or 100 on a terminal")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := checkGlobs(args); err != nil {
 			return err
 		}
 		live := !once && cli.IsTerminal(cmd.OutOrStdout())
@@ -68,7 +76,10 @@ Top costs the server two reads of index entries per type and refresh, a few at a
 			return cli.Usagef("-o json goes with --once")
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			v := newView(b, most, refresh)
+			v := newView(b, args, most, refresh)
+			if v.rows = rows; live {
+				v.rows, v.depths.Questions = cmp.Or(rows, liveRows), liveQuestions
+			}
 			defer v.depths.Close()
 			if live {
 				return watchTop(ctx, v, cmd.OutOrStdout().(*os.File), refresh)
@@ -76,6 +87,9 @@ Top costs the server two reads of index entries per type and refresh, a few at a
 			s, err := v.look(ctx)
 			if err != nil {
 				return err
+			}
+			if s.others > 0 {
+				printable.Fprintf(cmd.ErrOrStderr(), "%s\n", s.rest())
 			}
 			if output.Value == "json" {
 				return printJSON(cmd, s.Rows)
@@ -111,6 +125,8 @@ type topRow struct {
 // snapshot is everything as it was at one time.
 type snapshot struct {
 	Rows    []topRow
+	others  int // types without a row
+	unknown int // of all types, those whose backlog is not known
 	workers int
 	at      time.Time
 }
@@ -118,8 +134,11 @@ type snapshot struct {
 // view looks at a backend again and again.
 type view struct {
 	b      *fencepost.Backend
+	args   []string // names and globs of the types; none: all
+	rows   int      // types to show, at most; 0: all
 	depths *backlog.Sampler
-	files  map[string]growth
+	shown  []string          // at the last look
+	files  map[string]growth // of those
 }
 
 // growth is how a file has grown, within the rateWindow. It is seen whenever its worker tells.
@@ -135,16 +154,16 @@ type progress struct {
 	at    time.Time
 }
 
-func newView(b *fencepost.Backend, most int, refresh time.Duration) *view {
-	return &view{b: b, files: map[string]growth{},
+func newView(b *fencepost.Backend, args []string, most int, refresh time.Duration) *view {
+	return &view{b: b, args: args, files: map[string]growth{},
 		depths: &backlog.Sampler{Queue: b.Queue, Max: most, Every: refresh / 2, Patience: lookTimeout / 2}}
 }
 
-// look asks the server about all types, a few at a time.
+// look asks the server about the types, a few at a time, and about the files of those that it shows.
 func (v *view) look(ctx context.Context) (*snapshot, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, lookTimeout, fmt.Errorf("%s did not answer within %v", v.b.Name, lookTimeout))
 	defer cancel()
-	types, err := v.b.Queue.Types(ctx)
+	types, err := wantedTypes(ctx, v.b, v.args)
 	if err != nil {
 		return nil, withCause(ctx, err)
 	}
@@ -154,9 +173,6 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		settings map[string]queue.Settings
 		members  []queue.Member
 		records  []lock.Record
-		files    = make([]queue.RegistryEntry, len(types))
-		damaged  = make([]bool, len(types)) // the entry of the file
-		depths   map[string]backlog.Sample
 	)
 	g.SetLimit(lookers)
 	g.Go(func() (err error) { now, err = v.b.Queue.Now(ctx); return err })
@@ -166,6 +182,21 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	if err := g.Wait(); err != nil {
 		return nil, withCause(ctx, err)
 	}
+	depths := v.backlogs(ctx, types)
+	s := &snapshot{workers: len(members), unknown: len(types) - len(depths)}
+	age := func(typ string) time.Duration {
+		if d, ok := depths[typ]; ok {
+			return d.Age
+		}
+		return -1
+	}
+	slices.SortStableFunc(types, func(a, b string) int { return cmp.Or(cmp.Compare(age(b), age(a)), strings.Compare(a, b)) })
+	if v.rows > 0 && len(types) > v.rows {
+		types, s.others = types[:v.rows], len(types)-v.rows
+	}
+	v.shown = types
+	files := make([]queue.RegistryEntry, len(types))
+	damaged := make([]bool, len(types)) // the entry of the file
 	for i, typ := range types {
 		g.Go(func() (err error) {
 			if files[i], _, err = v.b.Queue.RegistryEntry(ctx, typ); errors.Is(err, queue.ErrDamaged) {
@@ -177,12 +208,11 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	if err := g.Wait(); err != nil {
 		return nil, withCause(ctx, err)
 	}
-	depths = v.depths.Samples(ctx, types)
 	locks := make(map[string]lock.Record, len(records))
 	for _, r := range records {
 		locks[r.Name] = r
 	}
-	s := &snapshot{Rows: make([]topRow, len(types)), workers: len(members), at: time.Now()}
+	s.Rows, s.at = make([]topRow, len(types)), time.Now()
 	kept := make(map[string]growth, len(types))
 	failing := cli.Failures(members, now)
 	for i, typ := range types {
@@ -201,10 +231,34 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 		row.LastError = failing[typ]
 	}
 	v.files = kept
-	slices.SortStableFunc(s.Rows, func(a, b topRow) int {
-		return cmp.Or(cmp.Compare(b.age(), a.age()), strings.Compare(a.Type, b.Type))
-	})
 	return s, nil
+}
+
+// backlogs samples the backlogs of the types, first of those that were shown last.
+func (v *view) backlogs(ctx context.Context, types []string) map[string]backlog.Sample {
+	was := make(map[string]bool, len(v.shown))
+	for _, typ := range v.shown {
+		was[typ] = true
+	}
+	var first, others []string
+	for _, typ := range types {
+		if was[typ] {
+			first = append(first, typ)
+		} else {
+			others = append(others, typ)
+		}
+	}
+	known, _ := v.depths.SamplesOf(ctx, first, others)
+	return known
+}
+
+// rest says how many types have no row.
+func (s *snapshot) rest() string {
+	line := fmt.Sprintf("… and %d more types", s.others)
+	if s.unknown > 0 {
+		line += fmt.Sprintf("; the backlog of %d types is not known yet", s.unknown)
+	}
+	return line
 }
 
 // withCause tells why a context ended, where that is what failed.
@@ -245,13 +299,6 @@ func (g growth) rate(now time.Time) *float64 {
 		perSecond = float64(last.index-first.index) / last.at.Sub(first.at).Seconds()
 	}
 	return &perSecond
-}
-
-func (r *topRow) age() float64 {
-	if r.OldestSeconds == nil {
-		return -1
-	}
-	return *r.OldestSeconds
 }
 
 // describe tells who holds the type, and what state that makes.

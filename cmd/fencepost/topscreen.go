@@ -115,7 +115,7 @@ func screen(name string, s *snapshot, failed error, width, height int, now time.
 	title := fmt.Sprintf("fencepost top  %s  %s", printable.Text(name), now.Format("15:04:05"))
 	var body bytes.Buffer
 	if s != nil {
-		title += fmt.Sprintf("  %d types  %d workers", len(s.Rows), s.workers)
+		title += fmt.Sprintf("  %d types  %d workers", len(s.Rows)+s.others, s.workers)
 		if places := s.places(); len(places) == 1 {
 			title += "  files in " + printable.Short(places[0])
 		}
@@ -134,9 +134,13 @@ func screen(name string, s *snapshot, failed error, width, height int, now time.
 		lines = append(lines, "")
 	}
 	lines = append(lines, strings.Split(strings.TrimRight(body.String(), "\n"), "\n")...)
-	if len(lines) > height {
-		more := len(lines) - height + 1
-		lines = append(lines[:height-1], fmt.Sprintf("… and %d more types", more))
+	var left snapshot
+	if s != nil {
+		left = snapshot{others: s.others, unknown: s.unknown}
+	}
+	if room := height - 1; len(lines) > height || left.others > 0 {
+		left.others += max(len(lines)-room, 0)
+		lines = append(lines[:min(len(lines), room)], left.rest())
 	}
 	var b strings.Builder
 	b.WriteString(home)

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
+	"golang.org/x/sync/errgroup"
 )
 
 // withBackend opens the backend for one command, and ends everything on the first signal.
@@ -77,25 +78,32 @@ type typeRow struct {
 func typesLsCommand() *cobra.Command {
 	output := cli.NewOneOf("text", "json")
 	var most int
+	var pending bool
 	cmd := &cobra.Command{
-		Use:   "ls",
+		Use:   "ls [TYPE]…",
 		Short: "List the types: backlog, age of the oldest message, durable messages in the file, settings",
+		Long: `Ls lists all types, or those that are named, by name or glob; with --pending only those with pending messages. It costs the server a read
+of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only.`,
 		Example: `  fencepost types ls
+  fencepost types ls 'customer-7*' --pending
   fencepost types ls --url mongodb://localhost/shop -o json`,
-		Args: cli.NoArgs,
 	}
 	url := cli.URLFlag(cmd)
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().IntVar(&most, "count-up-to", 100_000, "count at most this many messages per type")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+	cmd.Flags().BoolVar(&pending, "pending", false, "only types with pending messages")
+	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := checkGlobs(args); err != nil {
 			return err
 		}
 		if most < 1 {
 			return cli.Usagef("--count-up-to %d: count at least 1", most)
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			rows, err := typeRows(ctx, b, most)
+			rows, err := typeRows(ctx, b, args, most, pending)
 			if err != nil {
 				return err
 			}
@@ -104,6 +112,9 @@ func typesLsCommand() *cobra.Command {
 			}
 			if output.Value == "json" {
 				return printJSON(cmd, rows)
+			}
+			if len(rows) == 0 && pending {
+				return &cli.Error{Code: cli.ExitNothing, Err: errors.New("none of the types has pending messages; without --pending all are listed")}
 			}
 			if len(rows) == 0 {
 				return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s has no types; publish something with producer publish", b.Name)}
@@ -141,8 +152,9 @@ func typesLsCommand() *cobra.Command {
 	return cmd
 }
 
-func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, error) {
-	types, err := b.Queue.Types(ctx)
+// typeRows looks at the types that args name, a few at a time. pending leaves out those without messages.
+func typeRows(ctx context.Context, b *fencepost.Backend, args []string, most int, pending bool) ([]typeRow, error) {
+	types, err := wantedTypes(ctx, b, args)
 	if err != nil {
 		return nil, err
 	}
@@ -154,22 +166,36 @@ func typeRows(ctx context.Context, b *fencepost.Backend, most int) ([]typeRow, e
 	if err != nil {
 		return nil, err
 	}
-	rows := make([]typeRow, 0, len(types))
-	for _, t := range types {
-		row, err := oneTypeRow(ctx, b, t, most, now, settings[t])
-		if err != nil {
-			return nil, err
+	found := make([]*typeRow, len(types))
+	g, looking := errgroup.WithContext(ctx)
+	g.SetLimit(lookers)
+	for i, typ := range types {
+		if looking.Err() != nil {
+			break
 		}
-		rows = append(rows, row)
+		g.Go(func() error {
+			depth, err := b.Queue.Depth(looking, typ, most)
+			if err != nil || pending && depth.Pending == 0 {
+				return err
+			}
+			row, err := oneTypeRow(looking, b, typ, depth, now, settings[typ])
+			found[i] = &row
+			return err
+		})
 	}
-	return rows, nil
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	rows := make([]typeRow, 0, len(types))
+	for _, row := range found {
+		if row != nil {
+			rows = append(rows, *row)
+		}
+	}
+	return rows, ctx.Err()
 }
 
-func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, most int, now time.Time, set queue.Settings) (typeRow, error) {
-	depth, err := b.Queue.Depth(ctx, typ, most)
-	if err != nil {
-		return typeRow{}, err
-	}
+func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, depth queue.Depth, now time.Time, set queue.Settings) (typeRow, error) {
 	file, known, err := b.Queue.RegistryEntry(ctx, typ)
 	damaged := errors.Is(err, queue.ErrDamaged)
 	if err != nil && !damaged {

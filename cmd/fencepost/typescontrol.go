@@ -56,11 +56,24 @@ func unknownType(b *fencepost.Backend, typ string) error {
 	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("%s knows no type %s; fencepost types ls lists them", b.Name, typ)}
 }
 
-// checkTypeArgs checks names and globs.
+// wantedTypes are the types that args name, or all of them if there are no args.
+func wantedTypes(ctx context.Context, b *fencepost.Backend, args []string) ([]string, error) {
+	if len(args) == 0 {
+		return b.Queue.Types(ctx)
+	}
+	return chooseTypes(ctx, b, args, false)
+}
+
+// checkTypeArgs checks names and globs; there must be one.
 func checkTypeArgs(args []string) error {
 	if len(args) == 0 {
 		return cli.Usagef("name at least one TYPE; fencepost types ls lists them")
 	}
+	return checkGlobs(args)
+}
+
+// checkGlobs checks names and globs; there may be none.
+func checkGlobs(args []string) error {
 	for _, arg := range args {
 		if strings.ContainsAny(arg, `*?[\`) {
 			if _, err := path.Match(arg, ""); err != nil {

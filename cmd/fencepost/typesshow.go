@@ -101,7 +101,11 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 	if err != nil {
 		return nil, err
 	}
-	row, err := oneTypeRow(ctx, b, typ, most, now, set)
+	depth, err := b.Queue.Depth(ctx, typ, most)
+	if err != nil {
+		return nil, err
+	}
+	row, err := oneTypeRow(ctx, b, typ, depth, now, set)
 	if err != nil {
 		return nil, err
 	}

@@ -20,7 +20,8 @@ const (
 	defaultPatience = time.Second
 
 	roundTimeout = 5 * time.Second  // of asking about all types once
-	fresh        = 20 * time.Second // how long an answer is worth telling
+	fresh        = 20 * time.Second // how long an answer is worth telling, if one round asks about all types
+	perRound     = time.Minute      // and how long for each round, if it takes several: scrapes are up to a minute apart
 	parallel     = 4                // questions to the server at a time
 )
 
@@ -38,8 +39,13 @@ type Sampler struct {
 	Every    time.Duration // interval between two queries about a type. Defaults to 5 s
 	Patience time.Duration // how long Samples waits for answers. Defaults to 1 s
 
+	// Questions is the number of types that one round asks about, at most; the next rounds ask about
+	// the others in turn. 0 means no limit.
+	Questions int
+
 	mu      sync.Mutex
-	samples map[string]Sample
+	samples map[string]answer
+	newest  time.Time     // when the server last answered
 	began   time.Time     // when the last round began
 	round   chan struct{} // closed at the end of the round under way; nil: there is none
 	cancel  context.CancelFunc
@@ -53,12 +59,26 @@ type Sample struct {
 	At  time.Time     // time of the query
 }
 
+// answer is what is known of a type.
+type answer struct {
+	Sample
+	asked time.Time // last time, also without an answer
+}
+
 // Samples returns the known samples of types. A type about which the server has not answered recently is missing from the result. It
 // waits for answers for at most Patience, regardless of the number of callers and of the server.
 func (s *Sampler) Samples(ctx context.Context, types []string) map[string]Sample {
+	known, _ := s.SamplesOf(ctx, nil, types)
+	return known
+}
+
+// SamplesOf is Samples of two groups of types: each round asks about the first group before the
+// others. complete tells that every type was asked about, so that a sum is one of all types.
+func (s *Sampler) SamplesOf(ctx context.Context, first, others []string) (known map[string]Sample, complete bool) {
+	types := slices.Concat(first, others)
 	s.mu.Lock()
 	if s.round == nil && !s.closed && len(types) > 0 && (s.began.IsZero() || time.Since(s.began) >= cmp.Or(s.Every, defaultEvery)) {
-		s.start(slices.Clone(types))
+		s.start(first, others)
 	}
 	round := s.round
 	s.mu.Unlock()
@@ -73,25 +93,59 @@ func (s *Sampler) Samples(ctx context.Context, types []string) map[string]Sample
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	known := make(map[string]Sample, len(types))
+	worth := s.worth(len(first), len(others))
+	known, complete = make(map[string]Sample, len(types)), true
+	if time.Since(s.newest) >= fresh { // the server is away: what it said earlier is not the backlog now
+		return known, false
+	}
 	for _, typ := range types {
-		if sample, ok := s.samples[typ]; ok && time.Since(sample.At) < fresh {
-			known[typ] = sample
+		a := s.samples[typ]
+		complete = complete && !a.asked.IsZero()
+		if !a.At.IsZero() && time.Since(a.At) < worth {
+			known[typ] = a.Sample
 		}
 	}
-	return known
+	return known, complete
+}
+
+// share is how many types of each group one round asks about. A quarter is kept for the others.
+func (s *Sampler) share(first, others int) (ofFirst, ofOthers int) {
+	if s.Questions == 0 {
+		return first, others
+	}
+	ofOthers = min(others, max(s.Questions-first, (s.Questions+3)/4))
+	return min(first, s.Questions-ofOthers), ofOthers
+}
+
+// worth is how long an answer is told. If one round does not ask about all types, that is until the
+// next answer.
+func (s *Sampler) worth(first, others int) time.Duration {
+	ofFirst, ofOthers := s.share(first, others)
+	if ofFirst == first && ofOthers == others {
+		return fresh
+	}
+	rounds := max((first+ofFirst-1)/max(ofFirst, 1), (others+ofOthers-1)/max(ofOthers, 1))
+	return time.Duration(rounds) * perRound
 }
 
 // start begins a round; s.mu is held. It forgets types that are not asked about any more.
-func (s *Sampler) start(types []string) {
+func (s *Sampler) start(first, others []string) {
 	// Those asked about longest ago come first: where a round is too short for all of them, none is left out for ever.
-	slices.SortStableFunc(types, func(a, b string) int { return s.samples[a].At.Compare(s.samples[b].At) })
-	kept := make(map[string]Sample, len(types))
-	for _, typ := range types {
-		if sample, ok := s.samples[typ]; ok {
-			kept[typ] = sample
+	inTurn := func(types []string) []string {
+		types = slices.Clone(types)
+		slices.SortStableFunc(types, func(a, b string) int { return s.samples[a].asked.Compare(s.samples[b].asked) })
+		return types
+	}
+	first, others = inTurn(first), inTurn(others)
+	kept := make(map[string]answer, len(first)+len(others))
+	for _, typ := range slices.Concat(first, others) {
+		if a, ok := s.samples[typ]; ok {
+			kept[typ] = a
 		}
 	}
+	// rule: a round asks about at most Questions types, however many there are.
+	ofFirst, ofOthers := s.share(len(first), len(others))
+	types := slices.Concat(first[:ofFirst], others[:ofOthers])
 	s.samples, s.began = kept, time.Now()
 	ctx, cancel := context.WithTimeout(context.Background(), roundTimeout)
 	done := make(chan struct{})
@@ -120,16 +174,20 @@ func (s *Sampler) ask(ctx context.Context, types []string) {
 		}
 		g.Go(func() error {
 			d, err := s.Queue.Depth(ctx, typ, cmp.Or(s.Max, DefaultMax))
-			if err != nil {
-				return nil // unknown, and so told
-			}
-			sample := Sample{Depth: d, At: time.Now()}
-			if d.Pending > 0 {
-				sample.Age = max(now.Add(time.Since(began)).Sub(d.Oldest.Time()), 0)
-			}
 			s.mu.Lock()
 			defer s.mu.Unlock()
-			s.samples[typ] = sample
+			a := s.samples[typ]
+			if ctx.Err() == nil {
+				a.asked = time.Now()
+			}
+			if err == nil { // else it is unknown, and so told
+				a.Sample = Sample{Depth: d, At: time.Now()}
+				if d.Pending > 0 {
+					a.Age = max(now.Add(time.Since(began)).Sub(d.Oldest.Time()), 0)
+				}
+				s.newest = a.At
+			}
+			s.samples[typ] = a
 			return nil
 		})
 	}

@@ -112,3 +112,37 @@ func TestSamplerCloses(t *testing.T) {
 		}
 	})
 }
+
+// With more types than a round asks about, the first group is asked about in each round and the others in turn; a sum is complete when all were
+// asked about, and nothing is told once the server is away.
+func TestSamplerAsksAboutManyTypesInTurn(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		q := &slow{Queue: queuetest.NewMemory(), takes: time.Millisecond}
+		s := &Sampler{Queue: q, Questions: 20}
+		defer s.Close()
+		all := names(1000)
+		first, others := all[:10], all[10:] // 99 rounds
+		for round := 1; round <= 120; round++ {
+			before := q.asked.Load()
+			known, complete := s.SamplesOf(t.Context(), first, others)
+			if n := q.asked.Load() - before; n > 20 {
+				t.Fatalf("%d questions in a round", n)
+			}
+			for _, typ := range first {
+				if time.Since(known[typ].At) > time.Second {
+					t.Fatalf("round %d: %s of the first group is unknown, or old", round, typ)
+				}
+			}
+			if want := min(10+round*10, 1000); len(known) != want || complete != (want == 1000) {
+				t.Fatalf("round %d: %d types known, complete %v; want %d", round, len(known), complete, want)
+			}
+			time.Sleep(15 * time.Second)
+		}
+		q.takes = time.Hour // away
+		s.SamplesOf(t.Context(), first, others)
+		time.Sleep(fresh)
+		if known, complete := s.SamplesOf(t.Context(), first, others); len(known) > 0 || complete {
+			t.Errorf("the server is away: %d types are told, complete %v", len(known), complete)
+		}
+	})
+}

@@ -6,6 +6,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 
@@ -66,6 +67,16 @@ func ExampleNew() {
 	}
 	show(registry, "fencepost_server_up")
 	// Output: fencepost_server_up 1
+}
+
+// A service with a type per customer: 20 types have series of their own, the others are added up under type="_other".
+func ExampleMaxTypes() {
+	registry := prometheus.NewRegistry()
+	m := metrics.New(metrics.MaxTypes(20))
+	registry.MustRegister(m)
+	m.Observe(worker.Observation{Type: "customer-7", Step: worker.StepSync, Took: time.Millisecond})
+	fmt.Println("the others:", metrics.Other)
+	// Output: the others: _other
 }
 
 // Metrics of a publisher.

@@ -11,16 +11,31 @@
 // fencepost_; docs/metrics.md lists them. The only label is type, and cause for lost sessions. A
 // type that the pool does not serve any more is dropped, with what was counted of it.
 //
-// A scrape asks the server for the backlog of the served types, at most once in 5 s, with a few
+// # Many types
+//
+// A type has about 130 series. At most 100 types, or MaxTypes, have series of their own; the others
+// are added up under type="_other", a name that no type can have. While there are no more types than
+// that, there is no "_other". If there are more, types with traffic come first, and one that needs
+// attention or has far more traffic than another takes its place, but only a tenth of the places
+// changes within 10 minutes. No counter jumps or goes back when a type changes its group: "_other"
+// keeps what it has counted of the type, and the type's own counters begin at 0.
+//
+// A type with series of its own takes about 10 KiB, any other one 250 bytes.
+//
+// # What a scrape costs
+//
+// A scrape asks the server for the backlog of at most 500 types, at most once in 5 s, with a few
 // questions at a time, and waits at most one second for the answers; nothing else waits for
-// anything. What is not known is absent, and never 0: backlog and age while the server is away,
-// token and index of a type that is not held.
+// anything. If there are more types, the next scrapes ask about the others in turn. What is not known
+// is absent, and never 0: backlog and age while the server is away, and those of "_other" until all
+// of its types were asked about; token and index of a type that is not held.
 package metrics
 
 import (
 	"context"
 	"errors"
 	"sync"
+	"time"
 
 	"github.com/fencepost/fencepost/internal/backlog"
 	"github.com/fencepost/fencepost/lock"
@@ -57,22 +72,37 @@ var steps = map[worker.Step]struct {
 type Metrics struct {
 	vecs map[worker.Step]*prometheus.HistogramVec // by step, and 0 for the batch size
 
+	counting sync.Mutex // orders scrapes: what a later one counts is not less
+
 	mu     sync.RWMutex
+	groups groups
 	seen   map[series]prometheus.Observer
 	pool   *worker.Pool
 	locker *lock.Locker
 	depths *backlog.Sampler
 }
 
-// series is a histogram of one type; step 0 stands for the batch size.
+// Option is for New.
+type Option func(*Metrics)
+
+// MaxTypes sets how many types have series of their own: DefaultTypes if not given, 0 for none,
+// AllTypes for all of them.
+func MaxTypes(n int) Option {
+	return func(m *Metrics) { m.groups.most = max(n, 0) }
+}
+
+// series is a histogram of one type, or of Other; step 0 stands for the batch size.
 type series struct {
 	typ  string
 	step worker.Step
 }
 
 // New returns Metrics that know of no pool yet.
-func New() *Metrics {
-	m := &Metrics{vecs: map[worker.Step]*prometheus.HistogramVec{}, seen: map[series]prometheus.Observer{}}
+func New(options ...Option) *Metrics {
+	m := &Metrics{vecs: map[worker.Step]*prometheus.HistogramVec{}, seen: map[series]prometheus.Observer{}, groups: newGroups(DefaultTypes)}
+	for _, o := range options {
+		o(m)
+	}
 	vec := func(name, help string, buckets []float64) *prometheus.HistogramVec {
 		return prometheus.NewHistogramVec(prometheus.HistogramOpts{Name: name, Help: help, Buckets: buckets}, []string{"type"})
 	}
@@ -88,7 +118,7 @@ func New() *Metrics {
 func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.pool, m.locker, m.depths = pool, cfg.Locker, &backlog.Sampler{Queue: cfg.Queue}
+	m.pool, m.locker, m.depths = pool, cfg.Locker, &backlog.Sampler{Queue: cfg.Queue, Questions: questions}
 }
 
 // Close ends what a scrape may have left under way. Call it before the queue is closed.
@@ -101,7 +131,8 @@ func (m *Metrics) Close() {
 	}
 }
 
-// Backlog returns the backlog of types as a scrape sees it; one that is not known is missing.
+// Backlog returns the backlog of types as a scrape sees it; one that is not known is missing. Like a
+// scrape it asks about at most 500 types at once.
 func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlog.Sample {
 	m.mu.RLock()
 	depths := m.depths
@@ -118,14 +149,21 @@ func (m *Metrics) Observe(o worker.Observation) {
 	if errors.Is(o.Err, context.Canceled) || m.vecs[o.Step] == nil {
 		return
 	}
-	m.histogram(series{o.Type, o.Step}).Observe(o.Took.Seconds())
+	m.histogram(o.Type, o.Step).Observe(o.Took.Seconds())
 	if o.Step == worker.StepAppend || o.Step == worker.StepHandle {
-		m.histogram(series{o.Type, 0}).Observe(float64(o.Messages))
+		m.histogram(o.Type, 0).Observe(float64(o.Messages))
 	}
 }
 
-func (m *Metrics) histogram(s series) prometheus.Observer {
+func (m *Metrics) histogram(typ string, step worker.Step) prometheus.Observer {
 	m.mu.RLock()
+	if m.groups.mayName(typ) { // it is named below
+		m.mu.RUnlock()
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		return m.makeHistogram(series{m.groups.firstCome(typ), step})
+	}
+	s := series{m.groups.label(typ), step}
 	h := m.seen[s]
 	m.mu.RUnlock()
 	if h != nil {
@@ -133,7 +171,14 @@ func (m *Metrics) histogram(s series) prometheus.Observer {
 	}
 	m.mu.Lock()
 	defer m.mu.Unlock()
-	m.seen[s] = m.vecs[s.step].WithLabelValues(s.typ)
+	return m.makeHistogram(series{m.groups.label(typ), step}) // its group may have changed
+}
+
+// makeHistogram finds or makes a histogram; m.mu is held.
+func (m *Metrics) makeHistogram(s series) prometheus.Observer {
+	if m.seen[s] == nil {
+		m.seen[s] = m.vecs[s.step].WithLabelValues(s.typ)
+	}
 	return m.seen[s]
 }
 
@@ -141,8 +186,8 @@ func desc(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(name, help, labels, nil)
 }
 
-// perType are the samples of a type that come from its status.
-var perType = []perTypeSample{
+// perType are the counters of a type that come from its status.
+var perType = []typeCounter{
 	counter("fencepost_appended_messages_total", "Messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Appended }),
 	counter("fencepost_appended_bytes_total", "Payload bytes of the messages made durable in the file.", func(s *worker.TypeStatus) uint64 { return s.Bytes }),
 	counter("fencepost_handled_messages_total", "Messages that the handler has handled.", func(s *worker.TypeStatus) uint64 { return s.Handled }),
@@ -154,36 +199,49 @@ var perType = []perTypeSample{
 	counter("fencepost_retries_total", "Calls of the handler after one that failed.", func(s *worker.TypeStatus) uint64 { return s.Retries }),
 	counter("fencepost_sessions_total", "Times that a type was held and opened.", func(s *worker.TypeStatus) uint64 { return s.Sessions }),
 	counter("fencepost_fenced_writes_total", "Times that another writer's fence voided this pool's writes.", func(s *worker.TypeStatus) uint64 { return s.Losses[worker.CauseFenced] }),
-	gauge("fencepost_lock_held", "1 while this pool holds the lock of the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.Held), true }),
+}
+
+type typeCounter struct {
+	desc  *prometheus.Desc
+	value func(*worker.TypeStatus) uint64
+}
+
+func counter(name, help string, value func(*worker.TypeStatus) uint64) typeCounter {
+	return typeCounter{desc(name, help, "type"), value}
+}
+
+// states are the gauges of a type that come from its status.
+var states = []typeGauge{
+	gauge("fencepost_lock_held", "1 while this pool holds the lock of the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.Held), true }, sum),
 	gauge("fencepost_lock_token", "Fencing token of the lock that this pool holds; absent while it holds none.", func(s *worker.TypeStatus) (float64, bool) {
 		return float64(s.Token), s.Held
-	}),
+	}, nil),
 	gauge("fencepost_durable_index", "Records of the file below this index are durable; absent while the type is not held.", func(s *worker.TypeStatus) (float64, bool) {
 		return float64(s.Index), s.Held && s.Path != ""
-	}),
+	}, nil),
 	gauge("fencepost_type_blocked", "1 while the type needs attention: something keeps failing, its file cannot be used, or something in the queue cannot be appended.", func(s *worker.TypeStatus) (float64, bool) {
 		return truth(s.State == worker.Blocked || s.State == worker.Refused), true
-	}),
-	gauge("fencepost_type_paused", "1 while an operator has paused the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.State == worker.Paused), true }),
+	}, sum),
+	gauge("fencepost_type_paused", "1 while an operator has paused the type.", func(s *worker.TypeStatus) (float64, bool) { return truth(s.State == worker.Paused), true }, sum),
 	gauge("fencepost_last_commit_timestamp_seconds", "When this pool last made messages durable, or handled some; absent if it never has.", func(s *worker.TypeStatus) (float64, bool) {
 		return float64(s.LastCommit.UnixMilli()) / 1000, !s.LastCommit.IsZero()
-	}),
+	}, latest),
 }
 
-type perTypeSample struct {
+type typeGauge struct {
 	desc *prometheus.Desc
-	kind prometheus.ValueType
 	// value returns ok = false where there is nothing to tell.
 	value func(*worker.TypeStatus) (v float64, ok bool)
+	// combine adds a type to the gauge of Other; nil: Other has none.
+	combine func(all, v float64) float64
 }
 
-func counter(name, help string, value func(*worker.TypeStatus) uint64) perTypeSample {
-	return perTypeSample{desc(name, help, "type"), prometheus.CounterValue, func(s *worker.TypeStatus) (float64, bool) { return float64(value(s)), true }}
+func gauge(name, help string, value func(*worker.TypeStatus) (float64, bool), combine func(all, v float64) float64) typeGauge {
+	return typeGauge{desc(name, help, "type"), value, combine}
 }
 
-func gauge(name, help string, value func(*worker.TypeStatus) (float64, bool)) perTypeSample {
-	return perTypeSample{desc(name, help, "type"), prometheus.GaugeValue, value}
-}
+func sum(all, v float64) float64    { return all + v }
+func latest(all, v float64) float64 { return max(all, v) }
 
 func truth(b bool) float64 {
 	if b {
@@ -218,6 +276,9 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	for _, s := range perType {
 		ch <- s.desc
 	}
+	for _, s := range states {
+		ch <- s.desc
+	}
 	for _, s := range perLocker {
 		ch <- s.desc
 	}
@@ -233,52 +294,101 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 // does.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.RLock()
-	pool, locker := m.pool, m.locker
+	pool, locker, depths := m.pool, m.locker, m.depths
 	m.mu.RUnlock()
 	if pool == nil {
 		return
 	}
-	status := pool.Status()
-	types := make([]string, 0, len(status.Types))
-	for i := range status.Types {
-		s := &status.Types[i]
-		types = append(types, s.Type)
-		for _, p := range perType {
-			if v, ok := p.value(s); ok {
-				ch <- prometheus.MustNewConstMetric(p.desc, p.kind, v, s.Type)
-			}
-		}
-		for _, cause := range causes { // also those at 0, so that the first one is an increase
-			ch <- prometheus.MustNewConstMetric(lossesDesc, prometheus.CounterValue, float64(s.Losses[cause]), s.Type, string(cause))
-		}
+	status, told, others := m.count(pool)
+	for i := range told {
+		told[i].collect(ch)
 	}
+	m.collectStates(ch, status.Types, others)
 	ch <- prometheus.MustNewConstMetric(upDesc, prometheus.GaugeValue, truth(status.Outage == nil))
 	stats := locker.Stats()
 	for _, p := range perLocker {
 		ch <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(p.value(stats)))
 	}
-	m.keepOnly(types)
 	for _, vec := range m.vecs {
 		vec.Collect(ch)
 	}
-	for typ, sample := range m.Backlog(context.Background(), types) {
-		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, sample.Age.Seconds(), typ)
-		ch <- prometheus.MustNewConstMetric(backlogDesc, prometheus.GaugeValue, float64(sample.Pending), typ)
-	}
+	m.collectBacklog(ch, depths, status.Types, others)
 }
 
-// keepOnly drops the histograms of all other types.
-func (m *Metrics) keepOnly(types []string) {
-	served := make(map[string]bool, len(types))
-	for _, typ := range types {
-		served[typ] = true
-	}
+// count takes in what the pool has counted. It returns the counters to tell, and the types that
+// belong to Other.
+func (m *Metrics) count(pool *worker.Pool) (status worker.Status, told []typeCounts, others map[string]bool) {
+	m.counting.Lock()
+	defer m.counting.Unlock()
+	status = pool.Status()
 	m.mu.Lock()
 	defer m.mu.Unlock()
+	told = m.groups.take(status.Types, time.Now())
 	for h := range m.seen {
-		if !served[h.typ] {
+		if m.groups.label(h.typ) != h.typ {
 			delete(m.seen, h)
 			m.vecs[h.step].DeleteLabelValues(h.typ)
 		}
+	}
+	others = map[string]bool{}
+	for i := range status.Types {
+		if typ := status.Types[i].Type; m.groups.label(typ) == Other {
+			others[typ] = true
+		}
+	}
+	return status, told, others
+}
+
+// collectStates tells the gauges of the types.
+func (m *Metrics) collectStates(ch chan<- prometheus.Metric, types []worker.TypeStatus, others map[string]bool) {
+	for _, g := range states {
+		all, any := 0.0, false
+		for i := range types {
+			switch v, ok := g.value(&types[i]); {
+			case !ok:
+			case !others[types[i].Type]:
+				ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, v, types[i].Type)
+			case g.combine != nil:
+				all, any = g.combine(all, v), true
+			}
+		}
+		if any {
+			ch <- prometheus.MustNewConstMetric(g.desc, prometheus.GaugeValue, all, Other)
+		}
+	}
+}
+
+// collectBacklog asks the server, and tells what it has answered in time.
+func (m *Metrics) collectBacklog(ch chan<- prometheus.Metric, depths *backlog.Sampler, types []worker.TypeStatus, others map[string]bool) {
+	var first, rest []string
+	paused := map[string]bool{}
+	for i := range types {
+		typ := types[i].Type
+		if paused[typ] = types[i].State == worker.Paused; others[typ] {
+			rest = append(rest, typ)
+		} else {
+			first = append(first, typ)
+		}
+	}
+	known, complete := depths.SamplesOf(context.Background(), first, rest)
+	tell := func(typ string, age time.Duration, pending int) {
+		ch <- prometheus.MustNewConstMetric(ageDesc, prometheus.GaugeValue, age.Seconds(), typ)
+		ch <- prometheus.MustNewConstMetric(backlogDesc, prometheus.GaugeValue, float64(pending), typ)
+	}
+	var oldest time.Duration
+	pending := 0
+	for typ, sample := range known {
+		if !others[typ] {
+			tell(typ, sample.Age, sample.Pending)
+			continue
+		}
+		pending += sample.Pending
+		if !paused[typ] { // rule: types that are paused on purpose must not make the age of the others look like trouble
+			oldest = max(oldest, sample.Age)
+		}
+	}
+	// rule: a sum of some of the types is not told as one of all.
+	if complete && len(rest) > 0 {
+		tell(Other, oldest, pending)
 	}
 }

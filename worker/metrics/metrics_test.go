@@ -3,6 +3,7 @@ package metrics_test
 import (
 	"context"
 	"errors"
+	"fmt"
 	"slices"
 	"strings"
 	"sync/atomic"
@@ -303,4 +304,87 @@ fencepost_store_requests_total{answer="unclear",request="create"} 1
 			}
 		}
 	}
+}
+
+// Types without series of their own are added up: counters, histograms, states and backlog.
+func TestTypesWithoutSeriesAreAddedUp(t *testing.T) {
+	onWorld(t, func(c *worker.Config) { c.Types = []string{"audit", "billing", "orders", "quiet"}; c.MaxTypes = 1 }, func(t *testing.T, w *world) {
+		few := metrics.New(metrics.MaxTypes(0))
+		few.Attach(w.pool, worker.Config{Queue: w.Queue, Locker: w.Locker})
+		defer few.Close()
+		for _, typ := range []string{"audit", "orders"} {
+			workertest.Publish(t, w.Queue, typ, "one", "two")
+		}
+		if _, err := w.Queue.PatchSettings(t.Context(), "billing", queue.SettingsPatch{DrainPaused: new(true)}); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(2 * time.Minute)
+		workertest.Publish(t, w.Queue, "billing", "three")
+		time.Sleep(time.Minute)
+		few.Observe(worker.Observation{Type: "audit", Step: worker.StepSync, Took: time.Second})
+		few.Observe(worker.Observation{Type: "orders", Step: worker.StepSync, Took: time.Second})
+		registry := prometheus.NewPedanticRegistry()
+		registry.MustRegister(few)
+		if problems, err := testutil.GatherAndLint(registry); err != nil || len(problems) > 0 {
+			t.Errorf("lint: %v %v", err, problems)
+		}
+		if err := testutil.GatherAndCompare(registry, strings.NewReader(`
+# HELP fencepost_appended_messages_total Messages made durable in the file.
+# TYPE fencepost_appended_messages_total counter
+fencepost_appended_messages_total{type="_other"} 4
+# HELP fencepost_backlog_messages Messages in the queue, counted up to 10000; absent when not known.
+# TYPE fencepost_backlog_messages gauge
+fencepost_backlog_messages{type="_other"} 1
+# HELP fencepost_oldest_pending_age_seconds Age of the oldest message in the queue, 0 when it is empty; absent when not known.
+# TYPE fencepost_oldest_pending_age_seconds gauge
+fencepost_oldest_pending_age_seconds{type="_other"} 0
+# HELP fencepost_type_paused 1 while an operator has paused the type.
+# TYPE fencepost_type_paused gauge
+fencepost_type_paused{type="_other"} 1
+`), "fencepost_appended_messages_total", "fencepost_backlog_messages", "fencepost_oldest_pending_age_seconds", "fencepost_type_paused",
+			"fencepost_lock_token", "fencepost_durable_index"); err != nil { // the last two are of one type only
+			t.Error(err)
+		}
+		if n := testutil.CollectAndCount(few, "fencepost_fsync_duration_seconds"); n != 1 {
+			t.Errorf("%d histograms, want one of all", n)
+		}
+	})
+}
+
+// asked counts the types whose backlog a scrape asks about.
+type asked struct {
+	queue.Queue
+	depths atomic.Int32
+}
+
+func (a *asked) Depth(ctx context.Context, typ string, most int) (queue.Depth, error) {
+	if most == metrics.BacklogMax {
+		a.depths.Add(1)
+	}
+	return a.Queue.Depth(ctx, typ, most)
+}
+
+// A scrape asks about 500 types at most; the backlog of the others is told when all of them were asked about.
+func TestScrapeAsksAboutAFewTypes(t *testing.T) {
+	var q *asked
+	types := make([]string, 1200)
+	for i := range types {
+		types[i] = fmt.Sprintf("t%d", i)
+	}
+	onWorld(t, func(c *worker.Config) { q = &asked{Queue: c.Queue}; c.Queue, c.Types = q, types }, func(t *testing.T, w *world) {
+		synctest.Wait()
+		for scrape, want := range []int{0, 0, 1} {
+			before := q.depths.Load()
+			if n := testutil.CollectAndCount(w.Metrics, "fencepost_backlog_messages"); n != want {
+				t.Errorf("scrape %d: %d series of the backlog, want %d", scrape, n, want)
+			}
+			if n := q.depths.Load() - before; n == 0 || n > 500 {
+				t.Errorf("scrape %d asked about %d types", scrape, n)
+			}
+			if n := testutil.CollectAndCount(w.Metrics); n > 100*130 {
+				t.Errorf("%d samples", n)
+			}
+			time.Sleep(15 * time.Second)
+		}
+	})
 }

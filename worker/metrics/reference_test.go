@@ -15,10 +15,9 @@ import (
 // docs/metrics.md lists every metric as it is.
 func TestReference(t *testing.T) {
 	generated.Part(t, "../../docs/metrics.md", "worker", table(New(), func(name string) string {
-		kinds := map[prometheus.ValueType]string{prometheus.CounterValue: "counter", prometheus.GaugeValue: "gauge"}
-		for _, s := range perType {
-			if strings.Contains(s.desc.String(), strconv.Quote(name)) {
-				return kinds[s.kind]
+		for _, g := range states {
+			if strings.Contains(g.desc.String(), strconv.Quote(name)) {
+				return "gauge"
 			}
 		}
 		switch {

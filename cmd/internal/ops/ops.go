@@ -46,9 +46,10 @@ type Options struct {
 	Addr     string   // host:port, without a host 127.0.0.1; port 0 chooses a free one
 	Hosts    []string // host names that requests may use, in addition to those of limits.go
 	Pprof    bool
-	Pages    bool   // all other paths are answered with what Show is given
-	URL      string // of the backend, without secrets
-	Store    string // of the files, without secrets; "" means a directory
+	Pages    bool             // all other paths are answered with what Show is given
+	Metrics  []metrics.Option // none: the defaults of package metrics
+	URL      string           // of the backend, without secrets
+	Store    string           // of the files, without secrets; "" means a directory
 	Settings []cli.Setting
 	Secrets  []string // must not appear in any answer; "" means none
 }
@@ -109,7 +110,7 @@ func NewServer(h http.Handler, host string, names []string) *http.Server {
 
 // serve answers at l, which was opened for host.
 func serve(l net.Listener, host string, o Options) *Server {
-	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(), registry: prometheus.NewRegistry(), started: time.Now()}
+	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(o.Metrics...), registry: prometheus.NewRegistry(), started: time.Now()}
 	s.registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
 	// What can be told is told, whatever else fails; and a scraper that has gone mad does not take all the memory.

@@ -17,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
+	"github.com/fencepost/fencepost/worker/metrics"
 	"github.com/spf13/cobra"
 )
 
@@ -103,6 +104,8 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	var pages pagesFlags
 	pages.add(cmd)
 	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
+	metricsTypes := ops.NewMetricsTypes()
+	f.Var(metricsTypes, "metrics-types", "with --listen: types with series of their own in /metrics: all, none, or N of them as topN; the others are added up as type=\"_other\"")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := cli.FromEnv(cmd); err != nil {
 			return err
@@ -149,6 +152,9 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if len(*listenHosts) > 0 && *listen == "" {
 			return cli.Usagef("--listen-host needs --listen, as in --listen 0.0.0.0:9090")
 		}
+		if flag := f.Lookup("metrics-types"); flag.Changed && *listen == "" {
+			return cli.Usagef("%s needs --listen, as in --listen 127.0.0.1:9090", cli.Where(flag))
+		}
 		for _, name := range *listenHosts {
 			if name == "" || strings.ContainsAny(name, ":/*, ") {
 				return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
@@ -163,7 +169,8 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		settleLinger(cmd)
 		log := logs.Logger(cmd.ErrOrStderr())
 		cfg.Logger = &log
-		return run(cmd.Context(), *url, *address, cfg, files, &pages, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, Pages: pages.on, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
+		return run(cmd.Context(), *url, *address, cfg, files, &pages, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, Pages: pages.on,
+			Metrics: []metrics.Option{metricsTypes.Option()}, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
 			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
 	}
 	return cmd

@@ -1,0 +1,146 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"fmt"
+	"strings"
+	"sync/atomic"
+	"testing"
+
+	"github.com/fencepost/fencepost"
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/workertest"
+)
+
+// entries counts the reads of files' entries.
+type entries struct {
+	queue.Queue
+	read atomic.Int32
+}
+
+func (e *entries) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
+	e.read.Add(1)
+	return e.Queue.RegistryEntry(ctx, typ)
+}
+
+// manyTypes has n types; of every tenth a message is pending.
+func manyTypes(t *testing.T, n int) (*fencepost.Backend, *entries) {
+	t.Helper()
+	b := workertest.Backend(t)
+	for i := range n {
+		typ := fmt.Sprintf("t%04d", i)
+		if err := b.Queue.RegisterType(t.Context(), typ); err != nil {
+			t.Fatal(err)
+		}
+		if i%10 == 5 {
+			workertest.Publish(t, b.Queue, typ, "x")
+		}
+	}
+	e := &entries{Queue: b.Queue}
+	b.Queue = e
+	return b, e
+}
+
+// With --pending only the listed types are looked at closer; a glob chooses types.
+func TestTypesLsOfManyTypes(t *testing.T) {
+	b, e := manyTypes(t, 1000)
+	for _, c := range []struct {
+		args    []string
+		pending bool
+		want    int
+	}{{nil, false, 1000}, {nil, true, 100}, {[]string{"t00*"}, false, 100}, {[]string{"t00*", "t0005"}, true, 10}} {
+		e.read.Store(0)
+		rows, err := typeRows(t.Context(), b, c.args, 10, c.pending)
+		if err != nil || len(rows) != c.want || int(e.read.Load()) != c.want {
+			t.Errorf("%v, pending %v: %d rows, %d entries read, %v; want %d", c.args, c.pending, len(rows), e.read.Load(), err, c.want)
+		}
+		for i := 1; i < len(rows); i++ {
+			if rows[i-1].Type >= rows[i].Type {
+				t.Fatalf("%s stands before %s", rows[i-1].Type, rows[i].Type)
+			}
+		}
+	}
+	if _, err := typeRows(t.Context(), b, []string{"x*"}, 10, false); cli.Code(err) != cli.ExitNothing {
+		t.Errorf("a glob that matches nothing: %v", err)
+	}
+}
+
+// Top reads the entries of the types that it shows, the ones with backlog first, and says how many others there are.
+func TestTopOfManyTypes(t *testing.T) {
+	b, e := manyTypes(t, 1000)
+	v := newView(b, []string{"t0*"}, 10, lookTimeout)
+	defer v.depths.Close()
+	v.rows = 20
+	s, err := v.look(t.Context())
+	if err != nil || len(s.Rows) != 20 || s.others != 980 || s.unknown != 0 || e.read.Load() != 20 {
+		t.Fatalf("%+v, %d entries read, %v", s, e.read.Load(), err)
+	}
+	for _, r := range s.Rows {
+		if r.Backlog == nil || *r.Backlog != 1 {
+			t.Errorf("%s is shown, and others have backlog", r.Type)
+		}
+	}
+	if got := screen("db", s, nil, 100, 10, s.at); !strings.Contains(got, "1000 types") || !strings.Contains(got, "… and 994 more types") || strings.Contains(got, "not known") {
+		t.Errorf("%s", got)
+	}
+	s.unknown = 7
+	if got := screen("db", s, nil, 100, 50, s.at); !strings.Contains(got, "… and 980 more types; the backlog of 7 types is not known yet") {
+		t.Errorf("%s", got)
+	}
+}
+
+// The commands as people call them.
+func TestListsTakeTypes(t *testing.T) {
+	_, url := storeWith(t)
+	for _, c := range []struct {
+		args string
+		code int
+		want string
+	}{
+		{"types ls aud*", 0, `["audit"]`},
+		{"types ls", 0, `["audit","orders"]`},
+		{"types ls --pending", 0, `[]`},
+		{"types ls --pending -o text", cli.ExitNothing, "none of the types has pending messages"},
+		{"types ls x*", cli.ExitNothing, "no type"},
+		{"types ls [", cli.ExitUsage, "glob"},
+		{"top --once orders", 0, `["orders"]`},
+		{"top --once -n 1", 0, `["audit"]`},
+		{"top --once [", cli.ExitUsage, "glob"},
+		{"doctor nosuch", cli.ExitNothing, ""},
+		{"doctor --within 0s", cli.ExitUsage, "--within"},
+	} {
+		code, out, errs := runRoot(t, append(withJSON(c.args), "--url", url)...)
+		if code != c.code {
+			t.Errorf("%s: exit code %d, want %d: %s%s", c.args, code, c.code, out, errs)
+		}
+		if code != 0 {
+			if !strings.Contains(errs, c.want) {
+				t.Errorf("%s: %q, want %q", c.args, errs, c.want)
+			}
+			continue
+		}
+		var rows []struct {
+			Type string `json:"type"`
+		}
+		if err := json.Unmarshal([]byte(out), &rows); err != nil {
+			t.Errorf("%s: %v", c.args, err)
+		}
+		names := []string{}
+		for _, r := range rows {
+			names = append(names, r.Type)
+		}
+		if got, _ := json.Marshal(names); string(got) != c.want {
+			t.Errorf("%s: %s, want %s", c.args, got, c.want)
+		}
+	}
+}
+
+// withJSON are the arguments, for output in json unless they say another.
+func withJSON(args string) []string {
+	if !strings.Contains(args, " -o ") {
+		args += " -o json"
+	}
+	return strings.Fields(args)
+}

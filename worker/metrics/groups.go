@@ -1,0 +1,255 @@
+package metrics
+
+import (
+	"cmp"
+	"math"
+	"slices"
+	"time"
+
+	"github.com/fencepost/fencepost/worker"
+	"github.com/prometheus/client_golang/prometheus"
+)
+
+// Which types have series of their own, and how the others are added up.
+//
+// A counter of a monitoring system must never fall, and what it rises by must be what was counted.
+// So groups adds up increases, scrape by scrape, and never totals: what a type has counted since the
+// last scrape goes to the group that it is in, and stays there when the type leaves.
+
+const (
+	// Other is the label of the types that have no series of their own. No type has such a name.
+	Other = "_other"
+
+	// DefaultTypes is how many types have series of their own, unless MaxTypes says another number.
+	DefaultTypes = 100
+
+	// AllTypes is for MaxTypes: each type has series of its own.
+	AllTypes = math.MaxInt
+
+	questions = 500 // types that a scrape asks the server about, at most
+
+	// When a type takes the place of another one. Each time makes new series in Prometheus, which
+	// keeps those that ended. So few places change, and none for a few messages more.
+	compareEvery = 10 * time.Minute
+	changed      = 10 // a tenth of the places changes within compareEvery, at most
+	busier       = 4  // times as many messages …
+	atLeast      = 10 // … as those of the other type and this many
+)
+
+// counts are the values of perType, and then of causes.
+type counts []uint64
+
+// groups divides the types. Metrics.mu guards it.
+type groups struct {
+	most     int
+	own      map[string]counts // by type with series of its own: what Other has counted of it before
+	tallies  map[string]*tally // by served type
+	previous map[string]counts // by type with series of its own, during take: the counters of the scrape before
+	other    counts            // of all types that are, or were, in Other
+	used     bool              // Other has had a type
+	compared time.Time
+	changes  int // places that may still change before the next comparison
+}
+
+// tally is what was known of a type at the last scrape.
+type tally struct {
+	counts   counts
+	messages uint64 // in total
+	compared uint64 // messages at the last comparison
+	before   uint64 // messages between the last two comparisons
+	blocked  bool   // it needs attention
+}
+
+// busy is the traffic of the last 10 to 20 minutes, messages.
+func (t *tally) busy() uint64 { return t.before + t.messages - t.compared }
+
+// typeCounts are the counters of a type, or of Other.
+type typeCounts struct {
+	typ    string
+	counts counts
+}
+
+func newGroups(most int) groups {
+	return groups{most: most, own: map[string]counts{}, tallies: map[string]*tally{}, other: newCounts()}
+}
+
+func newCounts() counts { return make(counts, len(perType)+len(causes)) }
+
+func countsOf(s *worker.TypeStatus) counts {
+	c := newCounts()
+	for i, p := range perType {
+		c[i] = p.value(s)
+	}
+	for i, cause := range causes {
+		c[len(perType)+i] = s.Losses[cause]
+	}
+	return c
+}
+
+// add adds what now has more than before.
+func (c counts) add(now, before counts) {
+	for i := range c {
+		c[i] += now[i] - before[i]
+	}
+}
+
+func (t *typeCounts) collect(ch chan<- prometheus.Metric) {
+	for i, p := range perType {
+		ch <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(t.counts[i]), t.typ)
+	}
+	for i, cause := range causes { // also those at 0, so that the first one is an increase
+		ch <- prometheus.MustNewConstMetric(lossesDesc, prometheus.CounterValue, float64(t.counts[len(perType)+i]), t.typ, string(cause))
+	}
+}
+
+// label is the label of a type.
+func (g *groups) label(typ string) string {
+	if _, ok := g.own[typ]; ok {
+		return typ
+	}
+	return Other
+}
+
+// mayName tells whether a type that does something for the first time gets series of its own. One
+// that was counted in Other waits for the next scrape: what it did until then belongs there.
+func (g *groups) mayName(typ string) bool {
+	return len(g.own) < g.most && g.tallies[typ] == nil && g.own[typ] == nil
+}
+
+// firstCome is label of a type that does something.
+func (g *groups) firstCome(typ string) string {
+	if g.mayName(typ) {
+		g.own[typ] = newCounts()
+	}
+	return g.label(typ)
+}
+
+// take takes in the state of all served types, chooses those with series of their own, and returns
+// the counters of each.
+func (g *groups) take(types []worker.TypeStatus, now time.Time) []typeCounts {
+	g.keepOnly(types)
+	g.previous = map[string]counts{}
+	var waiting []string // types in Other that do something
+	for i := range types {
+		s := &types[i]
+		active := g.count(s, len(types) <= g.most)
+		if active && g.label(s.Type) == Other {
+			waiting = append(waiting, s.Type)
+		}
+	}
+	g.change(waiting, now)
+	var told []typeCounts
+	for i := range types {
+		if base, ok := g.own[types[i].Type]; ok {
+			c := newCounts()
+			c.add(g.tallies[types[i].Type].counts, base)
+			told = append(told, typeCounts{types[i].Type, c})
+		}
+	}
+	if g.used {
+		told = append(told, typeCounts{Other, slices.Clone(g.other)})
+	}
+	return told
+}
+
+// keepOnly forgets the types that are not served any more.
+func (g *groups) keepOnly(types []worker.TypeStatus) {
+	served := make(map[string]bool, len(types))
+	for i := range types {
+		served[types[i].Type] = true
+	}
+	for typ := range g.own {
+		if !served[typ] {
+			delete(g.own, typ)
+		}
+	}
+	for typ := range g.tallies {
+		if !served[typ] {
+			delete(g.tallies, typ)
+		}
+	}
+}
+
+// count adds what a type has counted since the last scrape to its group. It tells whether the type
+// does something. If there is room for all types, each gets series of its own, with all that it has
+// counted.
+func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
+	now, messages := countsOf(s), s.Appended+s.Handled+s.Dead
+	t := g.tallies[s.Type]
+	active = room || s.Held || s.State == worker.Blocked || s.State == worker.Refused || messages > 0 && (t == nil || messages > t.messages)
+	if t == nil {
+		if active {
+			g.firstCome(s.Type)
+		}
+		t = &tally{counts: newCounts()}
+		g.tallies[s.Type] = t
+	}
+	if g.label(s.Type) == Other {
+		// rule: Other grows by what its types have counted since the last scrape, and never by a total
+		g.other.add(now, t.counts)
+		g.used = true
+	} else {
+		g.previous[s.Type] = t.counts
+	}
+	t.counts, t.messages, t.blocked = now, messages, s.State == worker.Blocked || s.State == worker.Refused
+	return active
+}
+
+// change gives series of their own to types of Other: places that are free to those that do
+// something, and others' places to those that need attention or have far more traffic.
+func (g *groups) change(waiting []string, now time.Time) {
+	first := func(a, b string) int { // those that need attention, then the busiest
+		x, y := g.tallies[a], g.tallies[b]
+		return cmp.Or(compareBools(y.blocked, x.blocked), cmp.Compare(y.busy(), x.busy()), cmp.Compare(a, b))
+	}
+	slices.SortFunc(waiting, first)
+	for len(waiting) > 0 && len(g.own) < g.most {
+		g.name(waiting[0])
+		waiting = waiting[1:]
+	}
+	comparing := now.Sub(g.compared) >= compareEvery
+	if comparing {
+		g.changes = (g.most + changed - 1) / changed
+	}
+	g.replace(waiting, first, comparing && !g.compared.IsZero())
+	if !comparing {
+		return
+	}
+	g.compared = now
+	for _, t := range g.tallies {
+		t.before, t.compared = t.messages-t.compared, t.messages
+	}
+}
+
+// name gives a type of Other series of its own.
+func (g *groups) name(typ string) {
+	// rule: what Other has counted of a type stays there, and the type's own counters begin at 0
+	g.own[typ] = g.tallies[typ].counts
+	g.previous[typ] = g.tallies[typ].counts
+}
+
+// replace lets types of Other take others' places. Without comparing, only those that need attention.
+func (g *groups) replace(waiting []string, first func(a, b string) int, comparing bool) {
+	if len(waiting) == 0 || !comparing && !g.tallies[waiting[0]].blocked {
+		return
+	}
+	var last []string // that have series of their own, the least important ones first
+	for typ := range g.own {
+		last = append(last, typ)
+	}
+	slices.SortFunc(last, func(a, b string) int { return first(b, a) })
+	for i := 0; i < min(len(waiting), len(last)) && g.changes > 0; i++ {
+		in, out := g.tallies[waiting[i]], g.tallies[last[i]]
+		if out.blocked || !in.blocked && (!comparing || in.busy() < busier*(out.busy()+atLeast)) {
+			break
+		}
+		// rule: what a type has counted since its own series were last told goes to Other
+		g.other.add(out.counts, g.previous[last[i]])
+		g.used = true
+		delete(g.own, last[i])
+		g.name(waiting[i])
+		g.changes-- // rule: few places change, as each change makes series that Prometheus keeps
+	}
+}
+
+func compareBools(a, b bool) int { return int(truth(a)) - int(truth(b)) }
