@@ -45,11 +45,9 @@ func TestDoctorComparesClocks(t *testing.T) {
 
 // oneFile is a database in which one type has a file.
 type oneFile struct {
-	fileLister
+	queue.FileRegistry
 	entry queue.RegistryEntry
 }
-
-func (f oneFile) Types(context.Context) ([]string, error) { return []string{"orders"}, nil }
 
 func (f oneFile) RegistryEntry(context.Context, string) (queue.RegistryEntry, bool, error) {
 	return f.entry, true, nil
