@@ -41,7 +41,7 @@ func TestTLS(t *testing.T) {
 		for _, err := range []error{wrapped, topology.ServerSelectionError{Desc: description.Topology{Servers: []description.Server{{}, {LastError: wrapped}}}}} {
 			want := test.want
 			if _, selection := err.(topology.ServerSelectionError); selection && test.err == io.EOF {
-				want = "hung up"
+				want = "closed the connection"
 			}
 			if got := mongoerr.TLS(err); !strings.Contains(got, want) || (got == "") != (want == "") {
 				t.Errorf("%v: %q, want %q", err, got, want)

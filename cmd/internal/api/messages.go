@@ -8,6 +8,7 @@ import (
 	"strings"
 
 	"github.com/fencepost/fencepost/cmd/internal/recordjson"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -116,7 +117,7 @@ func (p *page) finish() error {
 		p.begin()
 	}
 	if !p.lines {
-		fmt.Fprintf(p.out, "],\"next\":%d,\"end\":%t}\n", p.next, p.end)
+		printable.Fprintf(p.out, "],\"next\":%d,\"end\":%t}\n", p.next, p.end)
 	}
 	if p.err != nil {
 		return p.err

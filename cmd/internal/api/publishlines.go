@@ -4,9 +4,9 @@ import (
 	"bufio"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"net/http"
+	"strconv"
 
 	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/internal/printable"
@@ -208,7 +208,7 @@ func (s *Server) answerLines(w *answer, all []outcome, complete bool) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	for _, o := range all {
 		if o.problem == nil { // as most are: the same bytes in less time
-			fmt.Fprintf(out, "{\"line\":%d,\"id\":\"%s\"}\n", o.line, o.id)
+			out.WriteString(`{"line":` + strconv.Itoa(o.line) + `,"id":"` + o.id.String() + "\"}\n")
 			continue
 		}
 		line := outcomeLine{Line: o.line, Problem: o.problem}

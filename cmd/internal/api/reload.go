@@ -89,7 +89,7 @@ func stampOf(paths []string) string {
 		if info, err := os.Stat(path); err != nil {
 			b.WriteString(err.Error() + "\n")
 		} else {
-			fmt.Fprintln(&b, info.ModTime().UnixNano(), info.Size())
+			b.WriteString(fmt.Sprintln(info.ModTime().UnixNano(), info.Size()))
 		}
 	}
 	return b.String()

@@ -5,7 +5,6 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
-	"fmt"
 	"net/http"
 	"strconv"
 	"time"
@@ -61,7 +60,7 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // of proxies
-	fmt.Fprintf(t.out, "retry: %d\n\n", retryAfter.Milliseconds())
+	printable.Fprintf(t.out, "retry: %d\n\n", retryAfter.Milliseconds())
 	if err := t.flush(); err != nil {
 		return nil
 	}
@@ -70,7 +69,7 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 		return nil // the client, or the server, has ended it
 	}
 	p := s.problem(err)
-	fmt.Fprintf(t.out, "event: problem\ndata: ")
+	printable.Fprintf(t.out, "event: problem\ndata: ")
 	printable.EncodeJSON(t.out, p, "")
 	t.out.WriteString("\n")
 	t.flush()
@@ -198,7 +197,7 @@ func (t *tailer) open(ctx context.Context, f files) (*storage.Follower, error) {
 		if err != nil {
 			return nil, err
 		}
-		fmt.Fprintf(t.out, "event: gap\nid: %d\ndata: %s\n\n", at.First-1, data)
+		printable.Fprintf(t.out, "event: gap\nid: %d\ndata: %s\n\n", at.First-1, data)
 		t.from = at.First
 		if err := t.flush(); err != nil {
 			return nil, err
@@ -214,7 +213,7 @@ func (t *tailer) send(recs []storage.Record) error {
 		if rec.Kind == storage.KindSkipped || rec.Kind == storage.KindLost {
 			continue
 		}
-		fmt.Fprintf(t.out, "id: %d\ndata: ", rec.Index)
+		printable.Fprintf(t.out, "id: %d\ndata: ", rec.Index)
 		if err := errors.Join(recordjson.Write(t.out, rec), lineEnd(t.out)); err != nil {
 			return err
 		}
