@@ -366,7 +366,11 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 			return share.TurnNone, nil
 		default:
 			wait = max(poll.Next(), p.rebalancer.Empty(typ))
-			if p.listener.listening.Load() && !p.book.unfitOf(typ).any() {
+			switch {
+			case !p.listener.listening.Load() || p.book.unfitOf(typ).any():
+			case p.rebalancer.BusyElsewhere(typ):
+				wait = max(wait, standbyLook)
+			default:
 				p.awaitNews(ctx, typ)
 				poll.Reset()
 				continue

@@ -16,6 +16,7 @@ const (
 	watchMin     = 5 * time.Millisecond   // polling for backlog, while nobody listens: first interval …
 	watchMax     = 500 * time.Millisecond // … and the longest
 	acquireSlice = time.Second            // a waiting replica looks whether there is still backlog this often
+	standbyLook  = 2 * time.Second        // … and at a busy type of another one: if that dies, its lock has to be watched for a whole lease
 	partingPoll  = 25 * time.Millisecond  // how often a pool that stops looks whether the queue has gone silent
 )
 

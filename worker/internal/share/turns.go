@@ -84,6 +84,14 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	return TurnNone, max(notMine, r.stretch())
 }
 
+// BusyElsewhere tells whether another replica holds a type, and has had messages of it lately.
+func (r *Rebalancer) BusyElsewhere(typ string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	h, held := r.holder(typ, time.Now())
+	return held && !h.idle
+}
+
 // Empty records that a type has no backlog.
 func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	r.mu.Lock()
