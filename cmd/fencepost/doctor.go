@@ -118,10 +118,8 @@ warns how many it did not look at.`,
 		if err := errors.Join(cli.Between(cmd, "within", within, 1, 0, "more than 0"), checkGlobs(args)); err != nil {
 			return err
 		}
-		if *files.address != "" {
-			if err := errors.Join(cli.NoDirWithStore(cmd), store.Check(*files.address, *url)); err != nil {
-				return err
-			}
+		if err := store.CheckFlags(cmd, *files.address, *url); err != nil {
+			return err
 		}
 		d := &doctor{files: files, within: within}
 		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {

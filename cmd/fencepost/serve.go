@@ -118,13 +118,8 @@ func (f *serveFlags) check(cmd *cobra.Command) error {
 	case f.clientCA != "" && f.cert == "":
 		return cli.Usagef("--client-ca needs TLS: name the server's own certificate with --tls-cert and --tls-key")
 	}
-	if err := cli.NoDirWithStore(cmd); err != nil {
+	if err := store.CheckFlags(cmd, *f.store, *f.url); err != nil {
 		return err
-	}
-	if *f.store != "" {
-		if err := store.Check(*f.store, *f.url); err != nil {
-			return err
-		}
 	}
 	host, _, err := net.SplitHostPort(f.listen)
 	f.open = err == nil && !cli.Loopback(host) // opening it tells what is wrong

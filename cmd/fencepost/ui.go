@@ -92,13 +92,8 @@ func (f *uiFlags) check(cmd *cobra.Command) error {
 	case len(f.writers) > 0 && !f.write:
 		return cli.Usagef("--writers goes with --write: it says who may act")
 	}
-	if err := cli.NoDirWithStore(cmd); err != nil {
+	if err := store.CheckFlags(cmd, *f.store, *f.url); err != nil {
 		return err
-	}
-	if *f.store != "" {
-		if err := store.Check(*f.store, *f.url); err != nil {
-			return err
-		}
 	}
 	if err := f.pages.Check(cmd, f.listen); err != nil {
 		return err

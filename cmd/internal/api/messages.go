@@ -7,6 +7,7 @@ import (
 	"net/http"
 	"strings"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/recordjson"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/storage"
@@ -18,29 +19,21 @@ func (s *Server) messages(w *answer, r *http.Request, _ *client) error {
 	if err != nil {
 		return err
 	}
-	var from place
+	var from cli.Place
 	if text := r.URL.Query().Get("from"); text != "" {
 		var ok bool
-		if from, ok = parsePlace(text); !ok {
+		if from, ok = cli.ParsePlace(text); !ok {
 			return malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, or 90m", "from is not a place in a file")
 		}
 	} else {
-		from.isIndex = true
+		from.IsIndex = true
 	}
 	ctx := r.Context()
-	leave, err := s.place(ctx, s.readers, "too many readers at a time")
+	files, index, leave, err := s.locate(ctx, r.PathValue("type"), from)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	files, err := s.chain(ctx, r.PathValue("type"))
-	if err != nil {
-		return err
-	}
-	index, err := s.find(ctx, files, from)
-	if err != nil {
-		return err
-	}
 	switch first := files.Chain[0].First; {
 	case index >= first:
 	case r.URL.Query().Get("from") == "":
@@ -127,24 +120,16 @@ func (p *page) finish() error {
 
 // message answers with one durable record, by index or ID.
 func (s *Server) message(w *answer, r *http.Request, _ *client) error {
-	at, ok := parsePlace(r.PathValue("message"))
-	if !ok || !at.isIndex && at.ids == nil {
+	at, ok := cli.ParsePlace(r.PathValue("message"))
+	if !ok || !at.IsIndex && at.IDs == nil {
 		return malformed("use an index, or an ID", "the message is named by neither")
 	}
 	ctx := r.Context()
-	leave, err := s.place(ctx, s.readers, "too many readers at a time")
+	files, index, leave, err := s.locate(ctx, r.PathValue("type"), at)
 	if err != nil {
 		return err
 	}
 	defer leave()
-	files, err := s.chain(ctx, r.PathValue("type"))
-	if err != nil {
-		return err
-	}
-	index, err := s.find(ctx, files, at)
-	if err != nil {
-		return err
-	}
 	out, found := bufio.NewWriterSize(w, 64<<10), false
 	if _, err = s.each(ctx, files, storage.ReaderOptions{From: index}, func(rec *storage.Record) bool {
 		if found = rec.Index == index; found {

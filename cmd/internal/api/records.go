@@ -2,18 +2,14 @@ package api
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"io"
 	"io/fs"
 	"math"
 	"net/http"
 	"slices"
-	"strconv"
-	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 )
 
@@ -126,50 +122,33 @@ func (f files) whole(r *storage.Reader) error {
 	return nil
 }
 
-// place is what from says: an index, an ID, or a time.
-type place struct {
-	index   uint64
-	ids     []string // in bytes, all that the text can stand for
-	since   time.Time
-	isIndex bool
-}
-
-// parsePlace understands an index (1234), an ID (32 characters, or hex digits for one from elsewhere), a time and, as 90m, a time ago.
-func parsePlace(text string) (p place, ok bool) {
-	if i, err := strconv.ParseUint(text, 10, 64); err == nil && len(text) < queue.IDLen {
-		return place{index: i, isIndex: true}, true
+// locate takes a place among the readers, which leave gives back, and finds a record in the files of a type.
+func (s *Server) locate(ctx context.Context, typ string, at cli.Place) (f files, index uint64, leave func(), err error) {
+	if leave, err = s.place(ctx, s.readers, "too many readers at a time"); err != nil {
+		return f, 0, nil, err
 	}
-	if id, err := queue.ParseID(text); err == nil {
-		p.ids = append(p.ids, string(id[:]))
-		p.since = id.Time() // nothing before that can have it
+	if f, err = s.chain(ctx, typ); err == nil {
+		index, err = s.find(ctx, f, at)
 	}
-	if b, err := hex.DecodeString(text); err == nil && len(b) > 0 {
-		p.ids, p.since = append(p.ids, string(b)), time.Time{}
+	if err != nil {
+		leave()
 	}
-	if p.ids != nil {
-		return p, true
-	}
-	var since cli.Since
-	if since.Set(text) != nil {
-		return p, false
-	}
-	p.since = since.Time
-	return p, true
+	return f, index, leave, err
 }
 
 // find returns the index of a place: of the record with the ID, or the first that is not from before the time. The end of the file is the
 // place of a time that is later than all records.
-func (s *Server) find(ctx context.Context, f files, p place) (uint64, error) {
-	if p.isIndex {
-		return p.index, nil
+func (s *Server) find(ctx context.Context, f files, p cli.Place) (uint64, error) {
+	if p.IsIndex {
+		return p.Index, nil
 	}
 	tooLong := newProblem(http.StatusServiceUnavailable, "search_too_long", "ask for a later time, or for an index", "the file is too long to be searched at once").after(1)
 	ctx, cancel := context.WithTimeoutCause(ctx, findTime, tooLong)
 	defer cancel()
 	found, ok := uint64(0), false
-	_, err := s.each(ctx, f, storage.ReaderOptions{From: f.Chain[0].First, Since: p.since}, func(rec *storage.Record) bool {
+	_, err := s.each(ctx, f, storage.ReaderOptions{From: f.Chain[0].First, Since: p.Since}, func(rec *storage.Record) bool {
 		found = rec.Index
-		ok = p.ids == nil || slices.Contains(p.ids, string(rec.ID))
+		ok = p.IDs == nil || slices.Contains(p.IDs, string(rec.ID))
 		return !ok
 	})
 	switch {
@@ -177,7 +156,7 @@ func (s *Server) find(ctx context.Context, f files, p place) (uint64, error) {
 		return 0, err
 	case ok:
 		return found, nil
-	case p.ids != nil:
+	case p.IDs != nil:
 		return 0, notFound("no_such_message", "it may be pending still, be a dead letter, or be in a file that was removed", "no durable message has this ID")
 	}
 	return s.end(ctx, f)

@@ -9,6 +9,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/cmd/internal/recordjson"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/internal/wait"
@@ -55,8 +56,8 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 		if t.from, err = s.end(ctx, files); err != nil {
 			return err
 		}
-	} else if from != nil && from.isIndex {
-		t.from = from.index
+	} else if from != nil && from.IsIndex {
+		t.from = from.Index
 	}
 	w.Header().Set("Content-Type", "text/event-stream")
 	w.Header().Set("X-Accel-Buffering", "no") // of proxies
@@ -77,19 +78,19 @@ func (s *Server) tail(w *answer, r *http.Request, _ *client) error {
 }
 
 // tailFrom says where a tail begins; nil: at the end.
-func tailFrom(r *http.Request) (*place, error) {
+func tailFrom(r *http.Request) (*cli.Place, error) {
 	if last := r.Header.Get("Last-Event-ID"); last != "" {
 		index, err := strconv.ParseUint(last, 10, 64)
 		if err != nil {
 			return nil, malformed("send the id of the last event, or leave it out", "Last-Event-ID is not an index")
 		}
-		return &place{index: index + 1, isIndex: true}, nil
+		return &cli.Place{Index: index + 1, IsIndex: true}, nil
 	}
 	text := r.URL.Query().Get("from")
 	if text == "" {
 		return nil, nil
 	}
-	p, ok := parsePlace(text)
+	p, ok := cli.ParsePlace(text)
 	if !ok {
 		return nil, malformed("use an index, an ID, a time as in 2026-01-31T15:04:05Z, or 90m", "from is not a place in a file")
 	}

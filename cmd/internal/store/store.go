@@ -66,6 +66,14 @@ func URLFlag(cmd *cobra.Command) *string {
 	return url
 }
 
+// CheckFlags refuses flags that do not go together, and an address that no store has. It asks no server.
+func CheckFlags(cmd *cobra.Command, address, url string) error {
+	if address == "" {
+		return nil // files are in a directory
+	}
+	return errors.Join(cli.NoDirWithStore(cmd), Check(address, url))
+}
+
 // Check refuses an address that no store has. It asks no server.
 func Check(address, url string) error {
 	scheme, rest, _ := strings.Cut(address, ":")

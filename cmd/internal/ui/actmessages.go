@@ -66,13 +66,14 @@ func planPurge(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) e
 		return nil
 	}
 	p.Older = &olderForm{u.link("act", "purge"), t.name, q.Get("older")}
-	counting, cancel := context.WithTimeout(ctx, countTime)
-	defer cancel()
-	found, err := queue.Purge(counting, u.o.Backend.Queue, t.name, before, true)
-	if err != nil && (counting.Err() == nil || ctx.Err() != nil) {
+	var found queue.Purged
+	if err := p.count(ctx, func(ctx context.Context) (err error) {
+		found, err = queue.Purge(ctx, u.o.Backend.Queue, t.name, before, true)
+		p.order.Count = int(found.Messages)
+		return err
+	}); err != nil {
 		return err
 	}
-	p.order.Count, p.order.More = int(found.Messages), err != nil
 	if p.order.Count == 0 && !p.order.More {
 		p.Nothing = "No pending message matches."
 		return nil
@@ -82,6 +83,18 @@ func planPurge(u *UI, ctx context.Context, q url.Values, s *snapshot, p *plan) e
 	if found.Messages > 0 {
 		p.Facts = append(p.Facts, fact{Name: "published from", Value: date(found.First.Time())}, fact{Name: "to", Value: date(found.Last.Time())})
 	}
+	return nil
+}
+
+// count counts what an action is about, for countTime at most. If that is too short, there is more.
+func (p *plan) count(ctx context.Context, count func(context.Context) error) error {
+	counting, cancel := context.WithTimeout(ctx, countTime)
+	defer cancel()
+	err := count(counting)
+	if err != nil && (counting.Err() == nil || ctx.Err() != nil) {
+		return err
+	}
+	p.order.More = err != nil
 	return nil
 }
 
@@ -173,22 +186,20 @@ func planLetters(u *UI, ctx context.Context, q url.Values, _ *snapshot, p *plan)
 	}
 	p.begin(u, q)
 	p.order.Count = 0
-	counting, cancel := context.WithTimeout(ctx, countTime)
-	defer cancel()
 	var types []string
 	n, bytes := map[string]int{}, int64(0)
-	err = letters.Each(counting, u.o.Backend.Queue, func(l queue.DeadLetter) error {
-		if n[l.Type]++; n[l.Type] == 1 {
-			types = append(types, l.Type)
-		}
-		p.order.Count++
-		bytes += int64(len(l.Payload))
-		return nil
-	})
-	if err != nil && (counting.Err() == nil || ctx.Err() != nil) {
+	if err := p.count(ctx, func(ctx context.Context) error {
+		return letters.Each(ctx, u.o.Backend.Queue, func(l queue.DeadLetter) error {
+			if n[l.Type]++; n[l.Type] == 1 {
+				types = append(types, l.Type)
+			}
+			p.order.Count++
+			bytes += int64(len(l.Payload))
+			return nil
+		})
+	}); err != nil {
 		return err
 	}
-	p.order.More = err != nil
 	if p.order.Count == 0 && !p.order.More {
 		p.Nothing = "No dead letter matches. They may have been requeued or removed meanwhile."
 		return nil
@@ -254,20 +265,18 @@ func planDelayed(u *UI, ctx context.Context, q url.Values, _ *snapshot, p *plan)
 	}
 	p.begin(u, q)
 	p.order.Count = 0
-	counting, cancel := context.WithTimeout(ctx, countTime)
-	defer cancel()
 	var first, last time.Time
-	err = chosen.Each(counting, u.o.Backend.Queue, func(m queue.Message) bool {
-		if p.order.Count++; p.order.Count == 1 {
-			first = m.Due
-		}
-		last = m.Due
-		return true
-	})
-	if err != nil && (counting.Err() == nil || ctx.Err() != nil) {
+	if err := p.count(ctx, func(ctx context.Context) error {
+		return chosen.Each(ctx, u.o.Backend.Queue, func(m queue.Message) bool {
+			if p.order.Count++; p.order.Count == 1 {
+				first = m.Due
+			}
+			last = m.Due
+			return true
+		})
+	}); err != nil {
 		return err
 	}
-	p.order.More = err != nil
 	if p.order.Count == 0 && !p.order.More {
 		p.Nothing = "No delayed message matches. They may have been promoted or removed meanwhile."
 		return nil

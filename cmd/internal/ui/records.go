@@ -2,7 +2,6 @@ package ui
 
 import (
 	"context"
-	"encoding/hex"
 	"errors"
 	"fmt"
 	"io"
@@ -185,25 +184,25 @@ func (u *UI) recordsPage(r *http.Request, s *snapshot) (*view, error) {
 	return v, nil
 }
 
+// placeOf is cli.ParsePlace, and understands an index as the pages print it, with commas.
+func placeOf(text string) (cli.Place, bool) {
+	if p, ok := cli.ParsePlace(strings.ReplaceAll(text, ",", "")); ok && p.IsIndex && len(text) < queue.IDLen {
+		return p, true
+	}
+	return cli.ParsePlace(text)
+}
+
 // find returns the index of the record that d.At names: by index, by ID, or the first at a time or later. It searches for a while, and then
 // leaves in d where to go on.
 func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (uint64, error) {
-	if i, err := strconv.ParseUint(strings.ReplaceAll(d.At, ",", ""), 10, 64); err == nil && len(d.At) < queue.IDLen {
-		if i >= f.next {
-			d.Trouble = fmt.Sprintf("There is no record %s yet: the file ends at %s.", count(i), count(f.next))
+	at, ok := placeOf(d.At)
+	switch {
+	case ok && at.IsIndex:
+		if at.Index >= f.next {
+			d.Trouble = fmt.Sprintf("There is no record %s yet: the file ends at %s.", count(at.Index), count(f.next))
 		}
-		return i, nil
-	}
-	var ids []string
-	var since cli.Since
-	if id, err := queue.ParseID(d.At); err == nil {
-		ids = append(ids, string(id[:]))
-		since.Time = id.Time()
-	}
-	if b, err := hex.DecodeString(d.At); err == nil && len(b) > 0 {
-		ids, since.Time = append(ids, string(b)), time.Time{} // it may be of any time
-	}
-	if ids == nil && since.Set(d.At) != nil {
+		return at.Index, nil
+	case !ok:
 		return 0, badRequest("%q is not an index, an ID or a time. Write it as in 1234, as the 32 characters of an ID, as 2026-01-31T15:04:05Z, or as 90m for the last 90 minutes.", d.At)
 	}
 	start, err := strconv.ParseUint(from, 10, 64)
@@ -211,27 +210,27 @@ func (u *UI) find(ctx context.Context, d *recordsData, f files, from string) (ui
 		start = f.Chain[0].First
 	}
 	until := time.Now().Add(searchTime)
-	found, ok, last := uint64(0), false, start
+	found, hit, last := uint64(0), false, start
 	end, err := u.each(ctx, f, start, func(rec *storage.Record, wrong error) bool {
 		if wrong != nil {
 			return true
 		}
 		last = rec.Index + 1
-		ok = ids != nil && slices.Contains(ids, string(rec.ID)) || ids == nil && !rec.When().Before(since.Time)
+		hit = at.IDs != nil && slices.Contains(at.IDs, string(rec.ID)) || at.IDs == nil && !rec.When().Before(at.Since)
 		found = rec.Index
-		return !ok && time.Now().Before(until)
+		return !hit && time.Now().Before(until)
 	})
 	switch {
 	case err != nil:
 		d.Trouble = u.clean(err)
-	case ok && ids != nil:
+	case hit && at.IDs != nil:
 		d.Found = fmt.Sprintf("The message with this ID is record %s.", count(found))
-	case ok:
-		d.Found = fmt.Sprintf("Record %s is the first at %s or later.", count(found), date(since.Time))
-	case end && ids != nil:
+	case hit:
+		d.Found = fmt.Sprintf("Record %s is the first at %s or later.", count(found), date(at.Since))
+	case end && at.IDs != nil:
 		d.Trouble = "No record has this ID. The message may be pending still, or be a dead letter."
 	case end:
-		d.Trouble = fmt.Sprintf("No record is as late as %s.", date(since.Time))
+		d.Trouble = fmt.Sprintf("No record is as late as %s.", date(at.Since))
 	default:
 		d.GoOn = d.Action + "?" + url.Values{"at": {d.At}, "from": {strconv.FormatUint(last, 10)}}.Encode()
 		d.Found = fmt.Sprintf("Not among the records up to %s.", count(last-min(last, 1)))

@@ -139,11 +139,10 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 		if err := worker.ValidateTypes(cfg.Types); err != nil {
 			return err
 		}
-		if *address != "" {
-			if err := errors.Join(cli.NoDirWithStore(cmd), store.Check(*address, *url)); err != nil {
-				return err
-			}
-		} else if files.Dir == "" {
+		if err := store.CheckFlags(cmd, *address, *url); err != nil {
+			return err
+		}
+		if *address == "" && files.Dir == "" {
 			return cli.Usagef("--dir is empty; name the directory of the files, as in --dir data")
 		}
 		if *profile && *listen == "" {
