@@ -159,3 +159,31 @@ func TestCheckerBelievesDeletions(t *testing.T) {
 		}
 	}
 }
+
+// A batch of which nothing was found, as it was applied by half, says nothing of its other half.
+func TestHistoryOfABatchThatIsAppliedByHalf(t *testing.T) {
+	ctx, mem := t.Context(), locktest.NewMemory()
+	defer mem.Stop()
+	var out bytes.Buffer
+	now := int64(0)
+	r := locktest.Record(mem.Open(), "p", func() int64 { now++; return now }, &out)
+	held, gone := lock.Hold{ID: lock.NewHoldID(), Lease: time.Minute}, lock.Hold{ID: lock.NewHoldID(), Lease: time.Minute}
+	if ok, err := r.Create(ctx, "m", held, lock.NewVersion()); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	mem.Inject(func(c locktest.Call) locktest.Fault { return locktest.Fault{Half: c.Op == locktest.RenewMany} })
+	found, err := r.RenewMany(ctx, []lock.Renewal{{Name: "m", Hold: gone, Version: lock.NewVersion()}, {Name: "m", Hold: held, Version: lock.NewVersion()}})
+	if err != nil || found != 0 {
+		t.Fatal(found, err)
+	}
+	if _, ok, err := r.Renew(ctx, "m", held, lock.NewVersion()); err != nil || !ok {
+		t.Fatal(ok, err)
+	}
+	steps, err := locktest.ReadHistory(&out)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := locktest.Check(steps, time.Minute); err != nil {
+		t.Error(err)
+	}
+}

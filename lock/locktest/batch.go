@@ -52,8 +52,8 @@ func addRequests(asked map[lock.HoldID]string, r lock.Record) {
 	}
 }
 
-// RenewMany writes a batch down as one Renew for each of its holds, all at the same time. If the store does not say of which of them it is true
-// that it found them, their answers are unclear. A store that cannot renew many at once renews one after the other.
+// RenewMany writes a batch down as one Renew for each of its holds, all at the same time. If the store found fewer than all, it does not say
+// which, nor why ([Fault.Half]): their answers are unclear then. A store that cannot renew many at once renews one after the other.
 func (r *Recorder) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	b, ok := r.Store.(lock.BatchRenewer)
 	if !ok {
@@ -78,7 +78,7 @@ func (r *Recorder) RenewMany(ctx context.Context, renewals []lock.Renewal) (foun
 	defer r.mu.Unlock()
 	all := found == len(renewals)
 	for i := range renewals {
-		r.write(Step{Process: r.process, N: first + int64(i), Done: true, At: r.clock(), OK: all && err == nil, Unclear: err != nil || !all && found > 0})
+		r.write(Step{Process: r.process, N: first + int64(i), Done: true, At: r.clock(), OK: all && err == nil, Unclear: err != nil || !all})
 	}
 	return found, err
 }
