@@ -9,12 +9,13 @@ import (
 	"time"
 )
 
-// maxRaces bounds how often TryAcquire starts again after somebody else was faster.
+// maxRaces bounds how often in a row TryAcquire starts again after losing a race to somebody else.
 const maxRaces = 8
 
 var errWaited = errors.New("the WithWait timeout elapsed")
 
-// attempt is one logical acquisition.
+// attempt is one acquisition: a loop of steps (run), with what it has learned so far. It runs on the
+// goroutine of its caller; only over, lease and hold.ID are read by others (send), under mu.
 type attempt struct {
 	l     *Locker
 	name  string
@@ -24,33 +25,33 @@ type attempt struct {
 	began time.Duration
 	begin step
 
-	// What became of the writes so far.
-	unclear    bool // one may have been applied without our knowing, or may be yet
+	// The outcome of the writes so far.
+	unclear    bool // one may have been applied, or may yet be, without a clear answer
 	inserted   bool // a record with the present id may have been inserted, or may be yet
 	tokenless  bool // the record is known to be ours, and to have no token yet
-	takingOver bool // the latest one took the lock from a dead holder
-	displacing bool // whose work may still be under way
-	races      int  // how many in a row matched nothing
+	takingOver bool // the latest write was a takeover
+	displacing bool // … from a holder whose requests may still be in flight
+	races      int  // how many writes in a row lost a race
 	race       jitter
 
 	// What is known of the holder.
 	last     observation
 	lastHold HoldID
 	poll     jitter
-	handoff  handoff       // what a handoff brought
-	hinted   time.Duration // when a Watcher last had us look
+	handoff  handoff       // the latest handoff to this attempt
+	hinted   time.Duration // when a hint of a Watcher last ended a pause
 
 	// Our place in the record's queue.
 	fair   bool
 	queued bool
 	place  place
 	beat   time.Duration // when it was last renewed
-	turns  turns         // when it will be ours
-	probes int           // how often in a row we have tried instead of looked
+	turns  turns         // how fast the queue moves
+	probes int           // how many tries in a row, each in place of a read
 
-	// When we are the first in it.
-	ahead   int     // reads since there was a reason to be eager
-	version Version // of the last one
+	// While we are the first in it.
+	ahead   int     // reads since the last reason to poll fast
+	version Version // the record's version at the last read
 
 	// Failures of the store since its last answer.
 	failures     int
@@ -58,10 +59,10 @@ type attempt struct {
 	failure      error
 	retry        jitter
 
-	// For results that come after the attempt.
+	// For results of store operations that arrive after the attempt: see send.
 	mu    sync.Mutex
 	over  bool
-	lease *Lease // what the attempt led to
+	lease *Lease // the result of the attempt; nil if it failed
 }
 
 // grant is the answer of an operation that takes or confirms a lock.
@@ -106,7 +107,8 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 	for {
 		le, err := l.once(ctx, wait, name, &c, try)
 		if errors.Is(err, errWaited) {
-			// It was shorter than the store takes to answer. Who has the lock is still to be told.
+			// The wait was shorter than one answer of the store: ask once more, to say who holds the
+			// lock.
 			wait = open
 			le, err = l.once(ctx, wait, name, &c, true)
 		}
@@ -132,7 +134,8 @@ func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bo
 	}
 }
 
-// once makes one attempt, when it is its turn in the queue of this process.
+// once makes one attempt, when it is its turn in the wait queue of this process. ctx is the caller's;
+// wait ends with it, and earlier because of Close or WithWait.
 func (l *Locker) once(ctx, wait context.Context, name string, c *config, try bool) (*Lease, error) {
 	a := &attempt{
 		l: l, name: name, try: try, began: l.valid(),
@@ -179,8 +182,8 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 	return le, err
 }
 
-// resumeFailure goes on with the failures of the front before: the wait in line was a wait for the
-// same store.
+// resumeFailure takes over the failures of the previous front. While we waited behind it we waited
+// for the same store, so GiveUpAfter counts from then.
 func (a *attempt) resumeFailure() {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if ln.failing {
@@ -189,8 +192,8 @@ func (a *attempt) resumeFailure() {
 	})
 }
 
-// carryFailure is the opposite of resumeFailure. fresh: the lock comes from the store, not from
-// hand to hand.
+// carryFailure leaves our failures to the next front: see resumeFailure. fresh means that we got the
+// lock from the store, not by a handoff.
 func (a *attempt) carryFailure(fresh bool) {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if fresh {
@@ -225,8 +228,8 @@ func (c *config) check(name string) error {
 	return checkText("text of WithWhy", c.why)
 }
 
-// run goes from step to step until the lock is held or given up. wait bounds it; caller is the
-// context of the caller.
+// run goes from step to step until the lock is held or the attempt fails. It ends when wait does.
+// caller is the caller's context: its error, if it has one, is the one to return.
 func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	next := a.begin
 	if r := a.l.seen.look(a.name).record; next == stepFree && (r.Held() || len(r.Queue) > 0 || a.turns.contended()) {
@@ -300,7 +303,8 @@ func (a *attempt) run(wait, caller context.Context) (*Lease, error) {
 	}
 }
 
-// lostRace decides what to do after a write that matched nothing.
+// lostRace decides the next step after a write whose condition was not met: somebody else changed
+// the record first.
 func (a *attempt) lostRace(wait context.Context) (step, error) {
 	a.takingOver, a.displacing, a.tokenless = false, false, false
 	a.races++
@@ -308,18 +312,18 @@ func (a *attempt) lostRace(wait context.Context) (step, error) {
 		return 0, a.held(nil)
 	}
 	if a.races > 1 {
-		// Either others are faster again and again, or reads are stale and keep promising what is
-		// not so.
+		// Either others keep winning, or reads are stale and keep showing a lock as free that is
+		// not. Both need a pause.
 		pause(wait.Done(), a.race.Next())
 	}
 	return stepRead, nil
 }
 
-// minToken is the least token that is granted: 13 January 1970 in microseconds. A record below it
-// has no token yet.
+// minToken is the smallest token that is ever granted: 13 January 1970 in microseconds. A record
+// with a smaller one has no token yet.
 const minToken = 1 << 40
 
-// firstToken is the first token of a record, drawn while we hold it.
+// firstToken chooses the first token of a new record. The caller holds the record.
 //
 // rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, so more slowly than
 // the clock in microseconds that the first of them was taken from. What this Locker has seen bounds
@@ -328,7 +332,8 @@ func (a *attempt) firstToken() int64 {
 	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
 }
 
-// renewID goes on with a new id, after an insert with the present one that had no effect so far.
+// renewID gives the attempt a new id, after an insert with the present one that has shown no effect
+// so far.
 //
 // rule: an id is inserted once at most. Should the insert arrive after all, when the record has been made, granted and
 // deleted again, then nothing else of this attempt that is still under way, a first token in
@@ -342,18 +347,19 @@ func (a *attempt) renewID() {
 }
 
 const (
-	stepDone      step = -1 - iota // there is nothing to do but wait
-	stepHandedOff                  // the lock was handed off, or may have been
+	stepDone      step = -1 - iota // the lock is held: only waiting helps
+	stepHandedOff                  // the lock was handed off to us, or may have been
 )
 
-// read reads the record and decides what to do next; it sleeps when that is to wait.
+// read reads the record and decides the next step. If that is to wait, it sleeps until the next
+// look.
 func (a *attempt) read(wait context.Context) (step, error) {
 	type timed struct {
 		reading
 		at time.Duration
 	}
 	if known := a.l.seen.look(a.name); !a.last.known && a.w != nil && known.record.Hold != nil && a.l.holds(known.record.Hold.ID) {
-		// Somebody in this process has it, and will hand it over: no need to ask.
+		// A lease of this Locker holds it and will hand it off to us: no need to ask the store.
 		a.last = known
 		var handed bool
 		if a.handoff, handed = a.park(wait, a.poll.Next()); handed {
@@ -396,8 +402,8 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	}
 	a.turns.saw(got.record, a.hold.ID, got.at)
 	if a.first() {
-		// Everybody waits for us. Now is when the lock is given up by a holder that waited for
-		// somebody to come, or that has heard of a request, which it does when it renews.
+		// Everybody else waits behind us, so be quick. A holder that was asked to release learns so
+		// when it renews, and probably releases next: poll fast again from then.
 		if renewed := a.version != got.record.Version; renewed && got.record.Hold != nil && got.record.Hold.Asked != "" {
 			a.ahead = 0
 		}
@@ -410,7 +416,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	}
 	if a.lastHold != holder {
 		a.lastHold = holder
-		a.poll.Reset() // the lock changes hands: it may be free soon
+		a.poll.Reset() // a new holder: if holds are short, it may be free soon
 	}
 	a.enqueue(wait)
 	a.l.stats.polls.Add(1)
@@ -425,7 +431,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	return stepRead, nil
 }
 
-// probe waits and has the attempt try again, instead of looking.
+// probe pauses, then makes the attempt try to acquire again without a read before.
 func (a *attempt) probe(wait context.Context) step {
 	a.probes++
 	var handed bool
@@ -435,7 +441,7 @@ func (a *attempt) probe(wait context.Context) step {
 	return stepFree
 }
 
-// write runs the operation of a step that may make the lock ours.
+// write runs the store operation of a step that may grant us the lock, or confirm that it is ours.
 func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	if a.inserted && now != stepConfirm {
 		a.renewID()
@@ -470,9 +476,9 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 	})
 }
 
-// send runs one operation of the attempt. If its result comes after the attempt is over it is
-// undone, unless the attempt got the lock in another way and still has it: both are the same hold
-// then.
+// send runs one operation of the attempt. If it is granted only after the attempt is over, it is
+// undone, unless the attempt got the lock in another way and still has it: then both are the same
+// hold.
 func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int64, bool, error)) (grant, error) {
 	h := a.hold
 	return call(a.l, wait, opTimeout(h.Lease), func(ctx context.Context) (grant, error) {

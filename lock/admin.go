@@ -6,8 +6,8 @@ import (
 	"fmt"
 )
 
-// List returns all locks the store knows, held and free, sorted by name. The dates in it are the
-// server's, for people.
+// List returns the records of all locks, held and free, sorted by name. The dates in them are the
+// server's, and informational only.
 func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	if err := l.enter(); err != nil {
 		return nil, err
@@ -20,8 +20,8 @@ func (l *Locker) List(ctx context.Context) ([]Record, error) {
 	return list, nil
 }
 
-// Inspect returns the record of one lock: who holds it, since when, who waits in the queue, what
-// was done by force. It is [ErrUnknown] for a name that nobody has used. The record may be some
+// Inspect returns the record of one lock: who holds it, since when, who waits in the queue, the last
+// forced release. The error is [ErrUnknown] for a name without a record. The record may be some
 // milliseconds old.
 func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	if err := checkName(name); err != nil {
@@ -41,12 +41,12 @@ func (l *Locker) Inspect(ctx context.Context, name string) (Record, error) {
 	return got.record, nil
 }
 
-// RequestRelease asks the holders of a lock to release it soon, and says why. They see it at their
-// next renewal ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply is
-// up to them. It is ErrNotHeld when nobody holds the lock.
+// RequestRelease asks the holders of a lock to release it soon, and says why. They learn of it at
+// their next renewal ([Lease.ReleaseRequested]), within a fifth of their leases; whether they comply
+// is up to them. The error is [ErrNotHeld] when nobody holds the lock.
 func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
 	if why == "" {
-		why = "no reason given" // a request must not look like none
+		why = "no reason given" // an empty reason would mean that there is no request
 	}
 	// rule: a request leaves the version alone: it is no sign of life of the holder.
 	return l.administer(ctx, "request the release of", name, why, l.store.Ask)
@@ -54,13 +54,12 @@ func (l *Locker) RequestRelease(ctx context.Context, name, why string) error {
 
 // ForceRelease takes a lock away from its holders, and says why. Their leases are lost
 // ([LostForced]) as soon as their next renewals see it, within a fifth of the lease. Until then
-// they may still act, but any later grant has a token greater than theirs, and so has the record: a
-// resource that compares tokens refuses them from the next grant on. It is ErrNotHeld when nobody
-// holds the lock.
+// they may still act, but every later grant has a token greater than theirs: a resource that compares
+// tokens refuses them from the next grant on. The error is [ErrNotHeld] when nobody holds the lock.
 //
-// Use it on a lock whose holder hangs, having asked with RequestRelease before. A holder that is
-// dead loses the lock without it. A record that is damaged ([DamagedError]) is removed; the next
-// token is above those of before as after every removal.
+// Use it when a holder hangs and did not react to RequestRelease. A dead holder loses the lock
+// without it. A damaged record ([DamagedError]) is removed; as after every removal, the next token is
+// still above all earlier ones.
 func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
 	err := l.administer(ctx, "force the release of", name, why,
 		func(ctx context.Context, name string, h Hold, why string) (bool, error) {
@@ -81,7 +80,7 @@ func (l *Locker) ForceRelease(ctx context.Context, name, why string) error {
 	return nil
 }
 
-// administer does op to all holds of a record.
+// administer applies op to all holds of a record, for an operator. doing is for the errors.
 //
 // rule: bound to the holds that were read: one acquired since is not meant.
 func (l *Locker) administer(ctx context.Context, doing, name, why string,
@@ -115,13 +114,14 @@ func (l *Locker) administer(ctx context.Context, doing, name, why string,
 	return nil
 }
 
-// reading is an answer of the store.
+// reading is the answer of the store to a Read.
 type reading struct {
 	record Record
 	found  bool
 }
 
-// look reads a record and remembers what it says. The caller is counted in l.wg.
+// look reads a record, retrying until the store answers, and adds it to the observations. The caller
+// is counted in l.wg.
 func (l *Locker) look(ctx context.Context, name string) (reading, error) {
 	return repeat(l, ctx, func(ctx context.Context) (reading, error) {
 		r, found, err := l.store.Read(ctx, name)
@@ -132,7 +132,7 @@ func (l *Locker) look(ctx context.Context, name string) (reading, error) {
 	})
 }
 
-// repeat runs an operation that may be repeated until the store answers.
+// repeat runs an idempotent operation until the store answers, for GiveUpAfter at most.
 func repeat[T any](l *Locker, ctx context.Context, op func(context.Context) (T, error)) (T, error) {
 	begin, retry := l.valid(), newJitter(maxPoll)
 	for {

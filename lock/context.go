@@ -7,13 +7,12 @@ import (
 	"sync"
 )
 
-// Go has no thread identity, so re-entrancy needs something else to say "this is still me". Here it
-// is the context: a context holds locks, and everything called with it is one and the same user of
-// them.
+// Re-entrant locks need to know that a caller already holds the lock. Goroutines have no identity
+// for that, so here the context holds the locks: all code that is called with it is the same holder.
 
-// From returns what ctx holds: the names of the locks and their fencing tokens. A context gets to
-// hold locks from [Locker.Do], [Locker.AcquireAll] and [Graph]; [Locker.Acquire] leaves contexts
-// alone. Lost locks are not in it. If ctx holds a name in several stores, the token is that of the
+// From returns the locks that ctx holds: their names and fencing tokens. A context holds the locks
+// of the [Locker.Do], [Set] or [Graph] that it comes from; [Locker.Acquire] does not change contexts.
+// Lost locks are left out. If ctx holds the same name in several stores, the token is that of the
 // innermost.
 func From(ctx context.Context) map[string]int64 {
 	tokens := make(map[string]int64)
@@ -25,7 +24,8 @@ func From(ctx context.Context) map[string]int64 {
 	return tokens
 }
 
-// holding is a lease together with the number of those who use it through a context.
+// holding is a lease with the number of its users: the Sets, nested in each other, that hold it
+// through a context.
 type holding struct {
 	lease *Lease
 
@@ -41,8 +41,8 @@ func heldBy(ctx context.Context) []*holding {
 	return held
 }
 
-// find returns the holding of name in l's store that ctx carries, with the caller counted in, or
-// nil. alone: the caller does not want to share the lock.
+// find returns the holding of name by l that ctx carries, and counts the caller as a user of it; or
+// nil if there is none. alone means that the caller wants the lock exclusively.
 func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, error) {
 	for _, h := range heldBy(ctx) {
 		if h.lease.l != l || h.lease.Name() != name {
@@ -59,9 +59,9 @@ func find(ctx context.Context, l *Locker, name string, alone bool) (*holding, er
 	return nil, nil
 }
 
-// join counts a user in, unless the lease is being released. The error may be that of a lost lease:
-// what the context is about has lost its lock, and to acquire another one in its middle would only
-// hide that.
+// join counts one more user, unless the lease is being released. If the lease is lost, join returns
+// that error: the work of this context runs without its lock, and acquiring a new one in the middle
+// would only hide that.
 func (h *holding) join(alone bool) (bool, error) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -79,7 +79,7 @@ func (h *holding) join(alone bool) (bool, error) {
 	return true, nil
 }
 
-// leave is the opposite of join; last tells that it is up to the caller to release the lease.
+// leave is the opposite of join. If last is true, the caller must release the lease.
 func (h *holding) leave() (last bool) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
@@ -87,7 +87,7 @@ func (h *holding) leave() (last bool) {
 	return h.users == 0
 }
 
-// loss is the error of a lost lease, nil of another.
+// loss returns the error of the lease if it is lost, otherwise nil.
 func (h *holding) loss() error {
 	if err := h.lease.Check(0); errors.Is(err, ErrLost) {
 		return err
@@ -95,7 +95,7 @@ func (h *holding) loss() error {
 	return nil
 }
 
-// endOf returns the error of an ended context, and its cause.
+// endOf returns nil, or the error of an ended context with its cause.
 func endOf(ctx context.Context) error {
 	err := ctx.Err()
 	if cause := context.Cause(ctx); cause != err {

@@ -15,11 +15,11 @@ var (
 	ErrHeld = errors.New("lock is held")
 	// ErrLost: the lease ended without a release. See [LostError].
 	ErrLost = errors.New("lock was lost")
-	// ErrReleased: the lease was released. It is the cause of [Lease.Context] then.
+	// ErrReleased: the lease was released. It is then the cause of [Lease.Context].
 	ErrReleased = errors.New("lock was released")
-	// ErrNotHeld: nobody holds the lock that was to be released.
+	// ErrNotHeld: nobody holds the lock that an operator wants released.
 	ErrNotHeld = errors.New("nobody holds the lock")
-	// ErrUnknown: nobody has ever used a lock of this name, or not for weeks.
+	// ErrUnknown: the lock has no record: nobody has used this name, or not for weeks.
 	ErrUnknown = errors.New("there is no lock of this name; check the spelling, or list the locks")
 	// ErrTooShort: the lease is held, but not for as long as [Lease.Check] asked.
 	ErrTooShort = errors.New("lease ends too soon")
@@ -31,21 +31,21 @@ var (
 	ErrDamaged = errors.New("lock record is damaged")
 	// ErrClosed: the Locker was closed.
 	ErrClosed = errors.New("locker is closed")
-	// ErrPermanent is wrapped by a [Store] around errors that no repetition can cure (no
-	// permission, wrong server), and that say for sure that nothing was written.
+	// ErrPermanent is in the chain of a [Store]'s error if a retry cannot help (no permission,
+	// wrong server) and it is certain that nothing was written.
 	ErrPermanent = errors.New("permanent; do not retry")
 
 	errLeft    = errors.New("left behind")
 	errNotSent = errors.New("not sent")
 )
 
-// HeldError tells who holds a lock that was not acquired. It is ErrHeld, and the context's error if
-// that ended the wait.
+// HeldError tells who holds a lock that could not be acquired. It is ErrHeld, and the context's error
+// if that ended the wait. Owner, Why and Lease are those of the holder, or of the first of several.
 type HeldError struct {
 	Name     string
 	Owner    Process
 	Why      string
-	Token    int64         // of the holder's grant; a later raise included
+	Token    int64         // the last token of the record
 	Lease    time.Duration // the holder's
 	Observed time.Duration // how long this Locker has known this acquisition
 	Own      bool          // the holder is this Locker itself
@@ -75,7 +75,7 @@ func (e *HeldError) Error() string {
 	return s
 }
 
-// Unwrap makes the error ErrHeld and its cause.
+// Unwrap returns ErrHeld and the cause, if there is one, for errors.Is.
 func (e *HeldError) Unwrap() []error {
 	if e.Cause == nil {
 		return []error{ErrHeld}
@@ -87,7 +87,7 @@ func (e *HeldError) Unwrap() []error {
 type LostReason string
 
 const (
-	// LostExpired: no renewal was acknowledged in time. Nobody else needs to have the lock.
+	// LostExpired: no renewal was acknowledged in time. Perhaps nobody else has the lock yet.
 	LostExpired LostReason = "expired"
 	// LostGone: the record does not carry this lease any more: somebody took the lock over or
 	// deleted the record.
@@ -103,8 +103,8 @@ type LostError struct {
 	Name   string
 	Token  int64
 	Reason LostReason
-	Why    string // what the one who used force said
-	Cause  error  // the last error of a renewal, if any
+	Why    string // the reason given to ForceRelease
+	Cause  error  // the error of the last renewal, if it failed
 }
 
 func (e *LostError) Error() string {
@@ -132,7 +132,8 @@ func (e *LostError) Unwrap() []error {
 	return []error{ErrLost, e.Cause}
 }
 
-// InvalidError is a bad argument. It is ErrInvalid.
+// InvalidError reports an invalid argument: What it is ("lock name"), its Value, and the Problem with
+// it. It is ErrInvalid.
 type InvalidError struct {
 	What, Value, Problem string
 }
@@ -144,7 +145,8 @@ func (e *InvalidError) Error() string {
 // Unwrap makes the error ErrInvalid.
 func (e *InvalidError) Unwrap() error { return ErrInvalid }
 
-// UnavailableError means that the store gave no usable answer for a while. It is ErrUnavailable.
+// UnavailableError means that the store gave no usable answer until the caller gave up. It is
+// ErrUnavailable.
 type UnavailableError struct {
 	Doing string        // "acquire" or "release"
 	Name  string        // of the lock
@@ -172,8 +174,8 @@ func (e *UnavailableError) Unwrap() []error {
 	return []error{ErrUnavailable, e.Cause}
 }
 
-// DamagedError is the error of a [Store] that cannot read a record: somebody else has written it.
-// It is ErrDamaged, and ErrPermanent.
+// DamagedError is the error of a [Store] that cannot decode a record: some other program has written
+// it. It is ErrDamaged and ErrPermanent. [Locker.ForceRelease] removes such a record.
 type DamagedError struct {
 	Name  string // of the lock
 	Cause error  // what is wrong
@@ -190,12 +192,12 @@ func (e *DamagedError) Unwrap() []error { return []error{ErrDamaged, ErrPermanen
 const (
 	// MaxName is the longest name of a lock.
 	MaxName = 255
-	// MaxWhy is the longest text of [WithWhy], and of each text in [Owner].
+	// MaxWhy is the longest text of [WithWhy], and of each text in a [Process].
 	MaxWhy = 512
 )
 
-// checkName: 1 to MaxName bytes of UTF-8 without control characters, so that a name can be a key of
-// every backend and a word in every message. Names are compared byte by byte.
+// checkName accepts 1 to MaxName bytes of UTF-8 without control characters, so that a name can be a
+// key in every backend and can be printed. Names are compared byte by byte.
 func checkName(name string) error {
 	bad := func(problem string) error {
 		return &InvalidError{What: "lock name", Value: quote(name), Problem: problem}
@@ -216,6 +218,7 @@ func checkName(name string) error {
 	return nil
 }
 
+// checkText checks a text that is stored with a lock for people to read.
 func checkText(what, s string) error {
 	switch {
 	case len(s) > MaxWhy:
@@ -249,6 +252,7 @@ func checkLease(d time.Duration) error {
 	return nil
 }
 
+// quote quotes a text for an error message, and shortens a long one.
 func quote(s string) string {
 	const most = 60
 	if len(s) > most {

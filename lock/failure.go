@@ -7,8 +7,8 @@ import (
 	"time"
 )
 
-// failed decides what to do after the error of a step: which step comes next, or an error to give
-// up with.
+// failed decides what to do after a step failed with err: the next step, or the error to return to
+// the caller. It pauses before a retry.
 func (a *attempt) failed(wait, caller context.Context, now step, sent time.Duration, err error) (step, error) {
 	if now != stepRead && unclearAnswer(err) {
 		if now != stepConfirm {
@@ -39,7 +39,8 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 	return stepConfirm, nil
 }
 
-// ended is the error of an attempt whose wait is over.
+// ended is the error of an attempt whose wait has ended. It says what kept the attempt waiting: the
+// store, a holder, or nothing but the end of the caller's context.
 func (a *attempt) ended(wait, caller context.Context) error {
 	cause := context.Cause(wait)
 	if caller.Err() == nil && errors.Is(cause, ErrClosed) {
@@ -63,7 +64,8 @@ func (a *attempt) ended(wait, caller context.Context) error {
 	return fmt.Errorf("acquire lock %q: %w", a.name, cause)
 }
 
-// held is the error of an attempt that found the lock held, or reserved.
+// held is the error of an attempt that found the lock held, or free but reserved for the first in its
+// queue.
 func (a *attempt) held(cause error) error {
 	r := a.last.record
 	e := &HeldError{Name: a.name, Token: r.Token, Cause: cause}
@@ -83,7 +85,7 @@ func (a *attempt) held(cause error) error {
 	return e
 }
 
-// unclearAnswer tells whether a write that returned err may have been, or may yet be, applied.
+// unclearAnswer tells whether a write that returned err may have been applied, or may yet be.
 func unclearAnswer(err error) bool {
 	return err != nil && !errors.Is(err, ErrPermanent) && !errors.Is(err, errNotSent)
 }

@@ -9,24 +9,24 @@ import (
 	"strings"
 )
 
-// Lockable is anything that can be locked through a [Graph]: an order, an item of it, a job for
-// that item. It may be locked by others, its parents; then whoever locks it locks those instead.
+// Lockable is anything that can be locked through a [Graph]: an order, an item of the order, a job
+// for that item. It may have parents; to lock it is then to lock its parents instead.
 //
 //	JobFlow ──► OrderItem ──► Order      to lock any of them is to lock the Order
 //	        ──► Machine                  and, for a JobFlow, the Machine: both are roots
 type Lockable interface {
-	// LockNode says what this is and what locks it, as of now: it is called when something is
-	// locked, and once more when the lock has been granted. An object that may have changed in
-	// between should look its parents up again.
+	// LockNode describes the object and its present parents. It is called before the lock is
+	// acquired, and again when it has been granted. If the parents may have changed in between,
+	// LockNode should look them up each time.
 	LockNode(ctx context.Context) (Node, error)
 }
 
-// Node is how a [Lockable] describes itself. It is a Lockable itself, for what has nothing to look
-// up.
+// Node is how a [Lockable] describes itself. Node is a Lockable, too, for objects that have nothing
+// to look up.
 type Node struct {
 	Scope   string     // what kind of thing it is, such as "order"; no slash
 	Key     string     // which one
-	Parents []Lockable // what locks it; none: it is a root, and is locked itself
+	Parents []Lockable // what is locked in its place; none: it is a root, and is locked itself
 }
 
 // Name is the name of the node's lock: "order/17".
@@ -35,29 +35,29 @@ func (n Node) Name() string { return n.Scope + "/" + n.Key }
 // LockNode returns n.
 func (n Node) LockNode(context.Context) (Node, error) { return n, nil }
 
-// All is a Lockable that stands for all xs: to lock it is to lock the roots of each. It is how to
-// give an item another parent: under the lock of the item and of the new parent.
+// All is a Lockable that stands for all xs: to lock it is to lock the roots of each. Use it to move
+// an item to another parent: lock the item and the new parent together.
 func All(xs ...Lockable) Lockable { return all(slices.Clone(xs)) }
 
 type all []Lockable
 
 func (a all) LockNode(context.Context) (Node, error) { return Node{Parents: a}, nil }
 
-// Errors about a graph. They come inside of a [*GraphError].
+// Errors about a graph. They are returned wrapped in a [*GraphError].
 var (
 	// ErrCycle: a node is its own parent, directly or through others.
 	ErrCycle = errors.New("its parents form a cycle")
 	// ErrNilParent: a parent, or what was to be locked, is nil.
 	ErrNilParent = errors.New("a parent, or what is to be locked, is nil")
-	// ErrUnsettled: each time the roots were locked, the parents had changed again.
+	// ErrUnsettled: whenever the roots were locked, the parents had changed meanwhile.
 	ErrUnsettled = errors.New("its parents keep changing")
 )
 
-// GraphError is about a node of a graph. It is its cause, which is one of the above, an
-// [*InvalidError] for a scope or a key that cannot be in the name of a lock or a graph that is too
-// large, or the error of a [Lockable].
+// GraphError is an error about a node of a graph. Its cause is one of the errors above, an
+// [*InvalidError] for a graph that is too large or for a scope or key that cannot be in the name of a
+// lock, or the error of a [Lockable].
 type GraphError struct {
-	Path  []string // names from what was to be locked to the node it is about, or to its child if it has no name
+	Path  []string // names from the object to lock to the node with the error, or to its child if it has no name
 	Cause error
 }
 
@@ -72,14 +72,14 @@ func (e *GraphError) Error() string {
 func (e *GraphError) Unwrap() error { return e.Cause }
 
 const (
-	maxNodes  = 10_000 // of a graph: more is a Lockable that makes up parents without end
-	maxRounds = 8      // how often the roots may have changed when they are locked
+	maxNodes  = 10_000 // of a graph: with more, a Lockable probably makes up new parents without end
+	maxRounds = 8      // how often Acquire starts again because the roots have changed
 )
 
-// Graph locks objects that depend on each other. What is locked are the roots: the objects that are
-// reached by going from parent to parent and have none. So two who work on parts of the same whole
-// exclude each other, whichever parts they came by, and the names of the locks are scope and key of
-// the roots: "order/17".
+// Graph locks objects that depend on each other. It locks only roots: it follows the parents of an
+// object until it reaches objects without any. So two workers on parts of the same whole exclude each
+// other, whichever parts they started from. The names of the locks are scope and key of the roots:
+// "order/17".
 //
 //	g := lock.NewGraph(locker, lock.WithWait(10*time.Second))
 //	err := g.Do(ctx, order, func(ctx context.Context) error {
@@ -89,21 +89,21 @@ const (
 //	})
 //
 // Locking is re-entrant through the context, as in [Locker.Do]: a function that saves an item can
-// lock it whether or not its caller has done so already.
+// lock it whether or not its caller has already done so.
 //
-// Parents are looked up when something is locked, and again under the lock. If the roots are not
-// the same any more, what was locked is released and the new roots are locked, up to 8 times; then
-// the error is [ErrUnsettled]. So the locked roots are the right ones as long as everybody who
-// changes a parent holds the old root and the new one: [All].
+// The parents are looked up before the lock is acquired, and again under it. If the roots have
+// changed, the locks are released and the new roots are locked, up to 8 times; then the error is
+// [ErrUnsettled]. So the locked roots are the right ones, provided that everybody who changes a
+// parent holds both the old root and the new one: see [All].
 //
-// A Graph is a view of a Locker; it has nothing to close. Safe for concurrent use.
+// A Graph is a view of a Locker; there is nothing to close. It is safe for concurrent use.
 type Graph struct {
 	l    *Locker
 	opts []Option
 }
 
-// NewGraph returns a Graph on l's locks. opts are those of all acquisitions; WithWait bounds each
-// including its repetitions.
+// NewGraph returns a Graph on l's locks. opts apply to every acquisition. [WithWait] bounds each
+// acquisition as a whole, including the rounds after a change of roots.
 func NewGraph(l *Locker, opts ...Option) *Graph { return &Graph{l, slices.Clone(opts)} }
 
 // Do acquires x, runs fn, and releases. See [Locker.Do].
@@ -115,9 +115,9 @@ func (g *Graph) Do(ctx context.Context, x Lockable, fn func(context.Context) err
 	return s.run(ctx, fn)
 }
 
-// Acquire acquires the roots of x. Errors are a [*GraphError], or those of [Locker.AcquireAll]. A
-// [*HeldError] tells for which node, if not the root itself, the holder wanted the lock; so does
-// [Graph.Held].
+// Acquire acquires the roots of x. Errors are a [*GraphError], or those of [Locker.AcquireAll]. If
+// the holder locked a root for another node, that node is in Why of a [*HeldError], and of the
+// records of [Graph.Held].
 func (g *Graph) Acquire(ctx context.Context, x Lockable, opts ...Option) (*Set, error) {
 	r, err := resolve(ctx, x)
 	if err != nil {
@@ -149,8 +149,8 @@ func (g *Graph) Roots(ctx context.Context, x Lockable) ([]string, error) {
 	return r.roots, err
 }
 
-// Held returns the held locks of a scope: who holds which, since when, and why. "" means all
-// scopes. A holder that has died is shown until somebody takes its lock over.
+// Held returns the held locks of a scope, or of all scopes if it is "". A lock of a dead holder is
+// included until somebody takes it over.
 func (g *Graph) Held(ctx context.Context, scope string) ([]Record, error) {
 	list, err := g.l.List(ctx)
 	if err != nil {
@@ -162,7 +162,8 @@ func (g *Graph) Held(ctx context.Context, scope string) ([]Record, error) {
 	}), nil
 }
 
-// resolve is resolve under the Set.
+// resolve finds the roots of x while the Set is held: LockNode sees a context that holds the locks,
+// and an error says if one of them was lost meanwhile.
 func (s *Set) resolve(ctx context.Context, x Lockable) (resolved, error) {
 	ctx, stop := s.within(ctx)
 	defer stop()
@@ -173,7 +174,8 @@ func (s *Set) resolve(ctx context.Context, x Lockable) (resolved, error) {
 	return r, err
 }
 
-// because adds to the reason for a lock for which node it was wanted.
+// because adds the node that the caller wants to lock, if it is not the root itself, to the text of
+// WithWhy.
 func (p patience) because(r resolved) patience {
 	if slices.Equal(r.start, r.roots) {
 		return p
@@ -192,12 +194,13 @@ func (p patience) because(r resolved) patience {
 	return p
 }
 
-// resolved is what became of a Lockable.
+// resolved has the names that a Lockable resolves to.
 type resolved struct {
-	start []string // what was to be locked: one, unless it was All
-	roots []string // what is locked instead, sorted
+	start []string // of the object itself, or of all objects in an All; sorted
+	roots []string // of the roots, which are locked instead; sorted
 }
 
+// resolve finds the roots of x. The error is a *GraphError.
 func resolve(ctx context.Context, x Lockable) (resolved, error) {
 	w := walk{ctx: ctx, done: make(map[string]bool)}
 	err := w.visit(x)
@@ -211,7 +214,7 @@ func resolve(ctx context.Context, x Lockable) (resolved, error) {
 type walk struct {
 	ctx  context.Context
 	path []string        // names from the start to here
-	done map[string]bool // of the names met: false while on the path
+	done map[string]bool // false: on the path, so meeting it again is a cycle; true: finished
 	r    resolved
 }
 
@@ -274,7 +277,7 @@ func (w *walk) each(xs []Lockable) error {
 
 func (w *walk) fail(err error) error { return &GraphError{Path: slices.Clone(w.path), Cause: err} }
 
-// check: the name is unambiguous and can be that of a lock.
+// check accepts a scope and key whose name is unambiguous and valid for a lock.
 func (n Node) check() error {
 	switch {
 	case n.Scope == "":
@@ -287,7 +290,7 @@ func (n Node) check() error {
 	return checkName(n.Name())
 }
 
-// isNil: a nil pointer in an interface is what a missing parent usually looks like.
+// isNil also finds nil pointers in an interface, which is what a missing parent usually is.
 func isNil(x Lockable) bool {
 	if x == nil {
 		return true

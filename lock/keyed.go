@@ -6,22 +6,21 @@ import (
 	"sync"
 )
 
-// Keyed is a set of mutexes inside one process, one per key, made when a key is first locked and
-// gone when nobody uses it: callers with the same key take turns, in the order in which they came;
-// callers with different keys do not meet. It costs memory only for the keys that are in use. The
-// zero value is ready. Safe for concurrent use; must not be copied.
+// Keyed is a set of mutexes inside one process, one per key. A mutex exists only while its key is in
+// use. Callers with the same key take turns in the order in which they came; callers with different
+// keys do not affect each other. The zero value is ready to use. Safe for concurrent use; must not be
+// copied.
 //
-// It excludes the goroutines of this process only, and is not re-entrant. Across processes use a
-// [Locker]; in front of one, Keyed keeps the goroutines of a process from competing for the same
-// name over the network.
+// It excludes only the goroutines of this process, and is not re-entrant. Across processes use a
+// [Locker].
 type Keyed[K comparable] struct {
 	mu     sync.Mutex
-	locked map[K][]chan struct{} // by key that is locked: who waits for it, in order
+	locked map[K][]chan struct{} // the locked keys, each with its waiters in order; a closed channel grants the key
 	peak   int                   // most keys in use since the map was made
 }
 
-// shrinkAbove is the number of keys from which on the map is made anew once it is empty: Go's maps
-// keep the memory of the most keys they ever held.
+// shrinkAbove: a map that has had more keys than this is dropped once it is empty, because Go's maps
+// keep the memory of the most keys they ever had.
 const shrinkAbove = 1024
 
 // Do locks key, runs fn, and unlocks, also when fn panics. The error is fn's, or ctx's cause if ctx
@@ -72,8 +71,8 @@ func (k *Keyed[K]) Len() int {
 	return len(k.locked)
 }
 
-// enter locks key if it is free. Otherwise it lines the caller up: turn is closed when key has been
-// locked for it.
+// enter locks key and returns nil if it is free. Otherwise it queues the caller: turn is closed when
+// key has been locked for it.
 func (k *Keyed[K]) enter(key K) (turn chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -96,7 +95,7 @@ func (k *Keyed[K]) lock(key K) {
 	k.peak = max(k.peak, len(k.locked))
 }
 
-// pass gives key to who has waited longest, or frees it. k.mu is held.
+// pass hands key off to the caller that has waited longest, or frees it. k.mu is held.
 func (k *Keyed[K]) pass(key K) {
 	if waiters := k.locked[key]; len(waiters) > 0 {
 		close(waiters[0])
@@ -109,7 +108,7 @@ func (k *Keyed[K]) pass(key K) {
 	}
 }
 
-// giveUp leaves the line, or passes key on if the turn came at the same moment.
+// giveUp removes a waiter from the queue of key, or passes key on if its turn has just come.
 func (k *Keyed[K]) giveUp(key K, turn chan struct{}) {
 	k.mu.Lock()
 	defer k.mu.Unlock()
@@ -120,6 +119,7 @@ func (k *Keyed[K]) giveUp(key K, turn chan struct{}) {
 	}
 }
 
+// unlocker returns a function that unlocks key once; further calls do nothing.
 func (k *Keyed[K]) unlocker(key K) func() {
 	locked := true
 	return func() {

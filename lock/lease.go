@@ -8,22 +8,23 @@ import (
 	"time"
 )
 
-// Lease is a lock that is held, until it is released or lost. All methods are safe for concurrent
-// use.
+// Lease is one granted lock. It is held until it is released ([Lease.Release]) or lost, and does not
+// become held again. Run the protected work under [Lease.Context]. All methods are safe for
+// concurrent use.
 type Lease struct {
 	l     *Locker
 	name  string
 	hold  Hold
-	stale bool // a second try of the acquisition may still arrive at the store
+	stale bool // another write of the acquisition may still reach the store
 
-	displaced bool // taken over from a holder whose work may still be under way
+	displaced bool // taken over from a holder whose requests may still be in flight
 
 	due time.Duration // of the next renewal, on l.valid; guarded by l.mu
 
 	ctx      context.Context
 	cancel   context.CancelCauseFunc
 	lost     chan struct{} // closed at loss
-	stop     chan struct{} // closed when the lease ends in either way
+	stop     chan struct{} // closed when the lease ends, released or lost
 	released chan struct{} // closed when the release has its result
 	asked    chan struct{} // closed when somebody asks for the release
 
@@ -31,15 +32,15 @@ type Lease struct {
 	state      leaseState
 	token      int64
 	deadline   time.Duration // on l.valid; no later than last
-	last       time.Duration // of WithMaxHold, on l.valid
+	last       time.Duration // the end set by WithMaxHold, on l.valid
 	suspect    chan struct{} // closed while less than half of the lease is left
-	suspected  bool
-	why        string      // what who asked for the release said
-	timer      *time.Timer // rule: an independent timer notices the deadline, whatever the renewer does
-	renewErr   error       // of the last renewal
+	suspected  bool          // suspect is closed
+	why        string        // the reason of the request to release
+	timer      *time.Timer   // rule: an independent timer notices the deadline, whatever the renewer does
+	renewErr   error         // of the last renewal
 	lostErr    *LostError
-	cleaned    bool // the release after a loss has begun
-	releaseErr error
+	cleaned    bool  // the release after a loss has begun
+	releaseErr error // set before released is closed
 }
 
 type leaseState int
@@ -50,8 +51,8 @@ const (
 	leaseLost
 )
 
-// newLease makes a granted attempt a lease and starts renewing it. sent is when the granting
-// operation was sent.
+// newLease makes a lease of a granted attempt and starts to renew it. sent is when the granting
+// operation was sent. The error is ErrClosed.
 func (l *Locker) newLease(caller context.Context, a *attempt, token int64, sent time.Duration) (*Lease, error) {
 	le := &Lease{
 		l: l, name: a.name, hold: a.hold, stale: a.unclear, displaced: a.displacing, token: token,
@@ -106,9 +107,10 @@ func (le *Lease) Context() context.Context { return le.ctx }
 // Lost is closed when the lease is lost; not when it is released.
 func (le *Lease) Lost() <-chan struct{} { return le.lost }
 
-// Suspect is closed when half of the lease has passed without a renewal: the store does not answer,
-// and unless it does soon, the lease will be lost. A renewal that succeeds after all ends the
-// suspicion: then Suspect returns another channel. Whoever can stop at a good point does so now.
+// Suspect returns a channel that is closed when half of the lease has passed without a renewal: the
+// store does not answer, and the lease will be lost unless it does soon. If your work has points
+// where it can stop safely, stop at the next one. If a renewal succeeds after all, Suspect returns a
+// new channel from then on.
 func (le *Lease) Suspect() <-chan struct{} {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -119,7 +121,7 @@ func (le *Lease) Suspect() <-chan struct{} {
 // ([Locker.RequestRelease]).
 func (le *Lease) ReleaseRequested() <-chan struct{} { return le.asked }
 
-// RequestReason is what they said; empty before.
+// RequestReason is the reason given with that request; empty if there was none.
 func (le *Lease) RequestReason() string {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -139,11 +141,11 @@ func (le *Lease) Remaining() time.Duration {
 }
 
 // Check returns nil if the lease is held and lasts at least need longer, even if no further renewal
-// succeeds. Ask before an effect that takes up to need. Otherwise the error is the [*LostError],
+// succeeds. Call it before an effect that takes up to need. Otherwise the error is the [*LostError],
 // [ErrReleased] or [ErrTooShort].
 //
-// An effect may be delayed after the check, by a pause of the process for example: where that
-// matters the resource must compare tokens.
+// The effect may be delayed after the check, for example by a pause of the process. Where that
+// matters, the resource must compare tokens.
 func (le *Lease) Check(need time.Duration) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -160,10 +162,10 @@ func (le *Lease) Check(need time.Duration) error {
 	return nil
 }
 
-// RaiseToken makes the token greater than floor, if it is not already, and returns it. It is for a
-// resource that has seen a higher token than this one: the lock's record was deleted, restored from
-// a backup or lost by its server. While the store fails it tries again until ctx ends or the lease
-// is lost; the token may then be raised or not, and calling again is safe.
+// RaiseToken makes the token greater than floor, if it is not already, and returns it. Use it when
+// the resource has seen a higher token than [Lease.Token]: then the lock's record was deleted,
+// restored from a backup, or lost by its server. It retries until the store answers, ctx ends or the
+// lease is lost. After an error the token may or may not be raised; calling again is safe.
 func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	if floor > math.MaxInt64/2 {
 		return 0, &InvalidError{What: "token floor", Value: fmt.Sprint(floor), Problem: "no sane resource has seen such a " +
@@ -197,14 +199,14 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 	}
 }
 
-// Release gives the lock back; the token stays in the store. The lease ends at once, the store is
-// told in the background, with repetitions for one lease at most. ctx only bounds how long Release
-// waits for that: it returns ctx's error then and the release goes on. Calling it again returns the
-// same result.
+// Release ends the lease at once and removes it from the store in the background, retrying for at
+// most one lease. ctx only bounds how long Release waits for that: if ctx ends first, Release returns
+// its error and the release continues. Further calls return the same result. The token counter stays
+// in the store.
 //
 // It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last
 // may have been done without the lock. It returns an [*UnavailableError] if the store could not be
-// told; the lock then frees itself after one lease.
+// reached; the lock then becomes free after one lease.
 func (le *Lease) Release(ctx context.Context) error {
 	if lost := le.beginRelease(false); lost != nil {
 		return lost
@@ -222,8 +224,9 @@ func (le *Lease) Release(ctx context.Context) error {
 	}
 }
 
-// beginRelease ends the lease, if it has not ended, and starts to tell the store. It returns the
-// error of a lost lease. counted: the caller is counted in l.wg, so the Locker may be closing.
+// beginRelease ends the lease, if it has not ended, and starts its release in the store. It returns
+// the error of a lost lease. counted: the caller is already in l.wg, so it works even while the
+// Locker is closing.
 func (le *Lease) beginRelease(counted bool) error {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -238,8 +241,8 @@ func (le *Lease) beginRelease(counted bool) error {
 		defer le.l.wg.Done()
 	}
 	if le.state == leaseLost {
-		// The code that used the lease is done with it now: free the lock early if it is still
-		// ours.
+		// A lost lease may still be in the record, if only renewals failed. The code that used it is
+		// done now, so free the lock early.
 		le.cleaned = true
 		le.l.abandon(le.name, le.hold)
 		return le.lossError()
@@ -266,7 +269,8 @@ func (le *Lease) beginRelease(counted bool) error {
 	return nil
 }
 
-// lossError is the error of a lost lease, nil of another. le.mu is held.
+// lossError is lostErr as an error: nil, not a typed nil pointer, if the lease is not lost. le.mu is
+// held.
 func (le *Lease) lossError() error {
 	if le.lostErr == nil {
 		return nil
@@ -274,15 +278,15 @@ func (le *Lease) lossError() error {
 	return le.lostErr
 }
 
-// enough tells that further renewals are not wanted: the lease has ended, or lasts as long as it
-// may.
+// enough tells that the lease needs no further renewal: it has ended, or already lasts until the end
+// set by WithMaxHold.
 func (le *Lease) enough() bool {
 	le.mu.Lock()
 	defer le.mu.Unlock()
 	return le.state != leaseHeld || le.deadline >= le.last
 }
 
-// hear takes note of a request to release.
+// hear reports a request to release to the holder; asked is empty if there is none.
 func (le *Lease) hear(asked string) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -292,8 +296,8 @@ func (le *Lease) hear(asked string) {
 	}
 }
 
-// whyGone finds out why the record does not have the lease any more. It takes no longer than a lost
-// answer may delay the loss.
+// whyGone finds out why the record does not have the lease any more. Its timeout is short, because
+// the holder does not know about the loss before it returns.
 func (le *Lease) whyGone() (reason LostReason, why string) {
 	got, err := call(le.l, le.l.base, min(opTimeout(le.hold.Lease), minMargin), func(ctx context.Context) (reading, error) {
 		r, found, err := le.l.store.Read(ctx, le.name)
@@ -332,13 +336,13 @@ func (le *Lease) extend(sent time.Duration) {
 	}
 }
 
-// half tells whether less than half of the lease is left, and not because it may not last longer.
-// le.mu is held.
+// half tells whether less than half of the lease is left for want of renewals, not because of
+// WithMaxHold. le.mu is held.
 func (le *Lease) half() bool {
 	return le.deadline < le.last && le.deadline-le.l.valid() < le.hold.Lease/2
 }
 
-// raised takes over the answer to RaiseToken.
+// raised applies a granted RaiseToken to the lease. The answer also counts as a renewal.
 func (le *Lease) raised(token int64, sent time.Duration) (int64, error) {
 	le.extend(sent)
 	le.l.seen.granted(le.name, token, le.hold)
@@ -354,7 +358,8 @@ func (le *Lease) raised(token int64, sent time.Duration) (int64, error) {
 	return 0, fmt.Errorf("lock %q: %w", le.name, ErrReleased)
 }
 
-// checkDeadline runs on the timer.
+// checkDeadline runs on the timer. It notices the deadline, and half of the lease, even if every
+// renewal hangs.
 func (le *Lease) checkDeadline() {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -370,8 +375,8 @@ func (le *Lease) checkDeadline() {
 	le.timer.Reset(le.nextCheck(le.l.valid()))
 }
 
-// nextCheck is when the timer looks at the clock again: at the deadline, or earlier because timers
-// stand still while the machine sleeps, and the clock does not.
+// nextCheck is how long until checkDeadline runs again: at the deadline, or earlier, because timers
+// stop while the machine sleeps and the clock does not.
 func (le *Lease) nextCheck(now time.Duration) time.Duration {
 	return min(le.deadline-now, le.hold.Lease/16)
 }
@@ -387,6 +392,7 @@ func (le *Lease) expire() {
 	}
 }
 
+// lose declares the lease lost unless it has ended already.
 func (le *Lease) lose(reason LostReason, why string) {
 	le.mu.Lock()
 	defer le.mu.Unlock()
@@ -408,7 +414,7 @@ func (le *Lease) declareLost(reason LostReason, why string) {
 		le.l.stats.lostGone.Add(1)
 	}
 	if !le.suspected {
-		close(le.suspect) // what is lost is suspect
+		close(le.suspect) // so that whoever watches only Suspect learns of the loss, too
 		le.suspected = true
 	}
 	le.end(leaseLost, le.lostErr)

@@ -1,12 +1,16 @@
 // Package lock is a distributed mutex with fencing tokens over any store that can update one
 // document atomically.
 //
-// A [Locker] acquires named locks; a [Lease] is one lock held for a while. The holder renews the
-// lease in the background; when it cannot, it is told so before anybody else may hold the lock.
+// Start with [New], which makes a [Locker] on a store (lock/mongolock, lock/sqlitelock), and with
+// [Locker.Do], which runs a function under a lock. [Locker.Acquire] returns a [Lease]: one lock,
+// held for a while. The Locker renews the lease in the background. When renewals fail, the lease
+// ends, and the holder learns so, before anybody else can get the lock.
 //
-//	              free                       held by another, renewing
+// # Life of a lock
+//
+//	              free                       held by another, which renews
 //	Acquire ──► Store.Acquire ──► held     ──► wait: read, sleep 5…250 ms, read …
-//	              │ no record               held by another, standing still for its whole lease
+//	              │ no record               held by another, unchanged for its whole lease
 //	              └► Store.Create ─► held   ──► Store.TakeOver(version seen) ──► held
 //
 //	held ──renewed every lease/5──► held   (those of a Locker together: BatchRenewer)
@@ -28,21 +32,21 @@
 // As long as the clock rates of two machines agree within 1/16 and holders honour [Lease.Context],
 // at most one lease of a name is valid at any time. No wall clock matters: nobody compares a stored
 // date with a clock. A waiter takes a lock over only after it has itself watched one record version
-// stand still for the holder's whole lease (and 1/16 and 250 ms more); the holder ends its lease
-// 1/16 (at least 250 ms) early, counted from when it sent the last renewal that was acknowledged.
+// stay unchanged for the holder's whole lease plus 1/16 plus 250 ms. The holder ends its lease 1/16
+// (at least 250 ms) early, counted from when it sent the last renewal that was acknowledged.
 //
-// Goroutines of one process get a lock in the order in which they came; it goes from hand to hand
-// in one round trip. Processes that keep waiting for the same lock take places in its record's
-// queue, and mostly get it in turn. That is promised only if all ask for it ([WithFair]).
+// Goroutines of one process get a lock in the order in which they asked. A handoff between them
+// takes one round trip. Processes that keep waiting for the same lock take places in the queue in
+// its record and usually get it in turn. Turns are guaranteed only if all of them use [WithFair].
 //
-// A lock may be shared ([WithShared], [WithPermits]): each share is a lease of its own, which lives
-// and dies by itself.
+// A lock can be shared ([WithShared], [WithPermits]). Each share is a lease of its own: it is
+// renewed, lost and released independently of the others.
 //
 // # Several locks, nesting
 //
-// [Locker.Do] runs a function under a lock, [Locker.AcquireAll] holds several, [Graph] locks the
-// roots of what depends on each other; these three are re-entrant through the context. [Keyed] is
-// for one process.
+// [Locker.Do] runs a function under a lock, [Locker.AcquireAll] holds several locks, and [Graph]
+// locks objects that depend on each other by locking their roots. These three are re-entrant
+// through the context. [Keyed] is a mutex per key inside one process; it needs no store.
 //
 // # Protocol
 //
@@ -68,8 +72,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Bounds and defaults. They are part of the protocol: every process on one store may use another
-// lease, but all use the same rules about it.
+// Bounds and defaults. Processes on one store may use different leases, but they must agree on
+// these bounds and margins: they are part of the protocol.
 const (
 	// DefaultLease outlives an election of a new MongoDB primary (up to about 12 s) and one renewal
 	// interval.
@@ -85,19 +89,19 @@ const (
 	maxTimeout = 3 * time.Second        // longest single store operation
 	minPoll    = 5 * time.Millisecond   // first pause of a waiter
 	maxPoll    = 250 * time.Millisecond // longest pause of a waiter
-	eagerPoll  = 10 * time.Millisecond  // … of one that has become the first in the record's queue
-	eagerPolls = 100                    // … for so many reads, about a second
+	eagerPoll  = 10 * time.Millisecond  // longest pause of a waiter that is now first in the record's queue …
+	eagerPolls = 100                    // … for this many reads, about a second
 	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
 )
 
-// opTimeout bounds one store operation: several fit into a lease, so that one lost packet is no
-// lost lock.
+// opTimeout bounds one store operation. Several fit into a lease, so that one lost packet does not
+// cost the lock.
 func opTimeout(lease time.Duration) time.Duration { return min(lease/5, maxTimeout) }
 
 // Options configures [New]. The zero value is ready to use.
 type Options struct {
-	// Lease is how long a lock stays held when its holder dies: others wait so long before they
-	// take it over. A holder that cannot reach the store loses the lock after about this time.
+	// Lease is how long others wait before they take over the lock of a dead holder. A holder
+	// that cannot reach the store loses the lock after about this time.
 	// Defaults to [DefaultLease]; at least [MinLease], at most [MaxLease]. [WithLease] overrides it
 	// per lock.
 	Lease time.Duration
@@ -110,8 +114,8 @@ type Options struct {
 	// Owner is shown to those who find the lock held. Defaults to [ThisProcess].
 	Owner Process
 
-	// Clock reads a clock that never jumps and, where the system has one, goes on while the machine
-	// sleeps. It measures leases. Defaults to CLOCK_BOOTTIME on Linux. Meant for tests.
+	// Clock measures leases. It must be monotonic and should keep running while the machine
+	// sleeps. Defaults to CLOCK_BOOTTIME on Linux. Meant for tests.
 	Clock func() time.Duration
 
 	// Wall is the clock that seeds the token of a name that has no record. Defaults to time.Now.
@@ -135,7 +139,7 @@ type Locker struct {
 
 	watchOnce sync.Once
 
-	batches   BatchRenewer  // the store, if it is one
+	batches   BatchRenewer  // the store, if it implements that; nil otherwise
 	renewWake chan struct{} // the schedule of renewals has changed
 
 	open      context.Context // ends when Close begins
@@ -146,11 +150,11 @@ type Locker struct {
 	closeErr  error
 
 	mu     sync.Mutex // guards the fields below; taken after a Lease's
-	closed bool       // nobody new is counted in wg
+	closed bool       // enter adds nobody to wg any more
 	leases map[HoldID]*Lease
 
 	renewing    bool          // the goroutine of the renewals runs
-	nextRenewal time.Duration // until when it sleeps
+	nextRenewal time.Duration // when that goroutine wakes next, on valid
 }
 
 // New returns a Locker on store, which it closes in [Locker.Close]. It does not touch the store
@@ -196,7 +200,8 @@ func New(store Store, opts Options) (*Locker, error) {
 	return l, nil
 }
 
-// Option changes one call of Acquire or TryAcquire.
+// Option changes one call of [Locker.Acquire], [Locker.TryAcquire], [Locker.Do] or
+// [Locker.AcquireAll].
 type Option func(*config)
 
 type config struct {
@@ -215,39 +220,38 @@ type config struct {
 // WithLease sets the lease of this lock instead of [Options.Lease].
 func WithLease(d time.Duration) Option { return func(c *config) { c.lease = d } }
 
-// WithWait bounds how long Acquire waits for a holder: after d it returns a [*HeldError]. When the
-// store has not answered by then, Acquire goes on as TryAcquire: a context bounds that, too. d must
-// be positive; use TryAcquire to not wait.
+// WithWait bounds how long Acquire waits for a holder: after d it returns a [*HeldError]. If the
+// store has not answered once by then, Acquire continues like TryAcquire, so that the error can name
+// the holder; use a context to bound that, too. d must be positive; to not wait use TryAcquire.
 func WithWait(d time.Duration) Option { return func(c *config) { c.wait, c.waitSet = d, true } }
 
-// WithMaxHold bounds how long the lock is held: it is lost ([LostMaxHold]) after d, as nothing
-// renews it beyond. It is a net under holders that hang; a holder that is done releases.
+// WithMaxHold bounds how long the lock is held: after d it is not renewed any more and is lost
+// ([LostMaxHold]). It is a safety net for holders that hang; a holder that is done must release.
 func WithMaxHold(d time.Duration) Option {
 	return func(c *config) { c.maxHold, c.maxHoldSet = d, true }
 }
 
-// WithShared shares the lock with all others who share it, and with nobody else: many readers, or
-// one writer. A writer who waits keeps later readers from overtaking. There may be [MaxEntries]
-// readers.
+// WithShared acquires the lock as one of many readers: it is shared with other callers of WithShared
+// and excludes those without (writers). A waiting writer keeps later readers from overtaking it.
+// There can be up to [MaxEntries] readers.
 func WithShared() Option { return WithPermits(MaxEntries) }
 
-// WithPermits shares the lock with n-1 others at most: a semaphore. All who use the name should
-// agree about n, as each heeds his own. Tokens differ and grow from grant to grant; but as the
-// holders of several permits act at the same time, a resource that refuses lower tokens is of no
-// use to them.
+// WithPermits shares the lock among at most n holders: a semaphore. All users of the name should
+// pass the same n, because each acquisition checks only its own. Every grant still has a greater
+// token than the one before it, but do not fence with these tokens: holders act at the same time,
+// and a resource that refuses lower tokens would refuse all but the newest holder.
 func WithPermits(n int) Option { return func(c *config) { c.permits, c.permitsSet = n, true } }
 
-// WithFair has Acquire wait in the queue with the waiters of other processes, once it has found the
-// lock held: in the line, which is in the lock's record, each gets the lock in turn, and those who
-// do not stand in it wait until it is empty, or take a place after a second. A waiter that dies
-// holds the line up for its place in it, about a second. While it waits it costs a write every
-// fifth of a second.
+// WithFair makes Acquire, once it has found the lock held, wait in the queue in the lock's record
+// together with waiters of other processes. Those in the queue get the lock in turn. Those outside
+// wait until it is empty, or take a place after a second. A waiter that dies blocks the queue until
+// its place expires, about a second. Waiting in the queue costs a write every fifth of a second.
 func WithFair() Option { return func(c *config) { c.fair = true } }
 
-// WithTakeoverDelay has an acquisition that took the lock over from a holder presumed dead wait for
-// d, holding the lock, before it returns: for resources that cannot compare tokens, where what the
-// old holder sent may still be under way. It costs nothing after a release. TryAcquire waits as
-// well.
+// WithTakeoverDelay delays an acquisition that took the lock over from a holder presumed dead: it
+// holds the lock for d before it returns. Use it for resources that cannot compare tokens, where
+// requests of the old holder may still be in flight. An acquisition after a release is not delayed.
+// It applies to TryAcquire as well.
 func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.delay = d } }
 
 // WithWhy says what the lock is held for, in at most 512 bytes. It is shown to those who find it
@@ -255,18 +259,20 @@ func WithTakeoverDelay(d time.Duration) Option { return func(c *config) { c.dela
 func WithWhy(why string) Option { return func(c *config) { c.why = why } }
 
 // Acquire takes the lock, waiting for its holder as long as needed, and returns within milliseconds
-// when ctx ends. While it waits it costs a parked goroutine, and the first of those in this Locker
-// who wait for the same lock a read of one document every 5 to 250 ms. Where many processes wait, it
-// takes a place in the record's queue, and looks rarely until its turn is near: a grant costs some
-// ten commands then, however many wait. A waiter that dies can leave a contended lock unused for
-// two seconds.
+// when ctx ends.
+//
+// A wait costs a parked goroutine. Of the goroutines of this Locker that wait for the same lock, the
+// first reads one document every 5 to 250 ms. Where many processes wait, that one takes a place in
+// the record's queue and reads rarely until its turn is near, so a grant costs about ten commands
+// however many wait. A waiter that dies can leave a contended lock unused for two seconds.
 //
 // Errors: an [*InvalidError] for a bad name or option; a [*HeldError] when ctx or WithWait ended
 // while somebody else held the lock (it wraps ctx's error in the first case); an
 // [*UnavailableError] when the store did not answer; [ErrClosed]. After an error the caller holds
 // nothing: an attempt whose outcome is unclear is undone in the background.
 //
-// It is not re-entrant, as [Locker.Do] is: to acquire a name twice is to wait for oneself.
+// Acquire is not re-entrant: a holder that acquires the same name again waits for itself.
+// [Locker.Do] is re-entrant.
 func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return l.acquire(ctx, name, opts, false)
 }
@@ -279,9 +285,9 @@ func (l *Locker) TryAcquire(ctx context.Context, name string, opts ...Option) (*
 }
 
 // Close releases all leases, ends all waits with [ErrClosed], waits for the background work of this
-// Locker, and closes the store. When ctx ends first, what is left is cut off and the error says so;
-// locks that could not be released free themselves after one lease. Closing again waits for the
-// same result.
+// Locker, and closes the store. If ctx ends first, Close cancels the rest and returns an error;
+// locks that could not be released become free after one lease. Further calls wait for the same
+// result.
 func (l *Locker) Close(ctx context.Context) error {
 	l.closeOnce.Do(func() {
 		l.mu.Lock()
@@ -333,7 +339,8 @@ func (l *Locker) shutdown(ctx context.Context, held []*Lease) {
 	}
 }
 
-// enter counts a caller in, so that Close waits for it. The caller calls l.wg.Done when it leaves.
+// enter adds the caller to l.wg, so that Close waits for it. The caller calls l.wg.Done when it is
+// done. The error is ErrClosed.
 func (l *Locker) enter() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -344,7 +351,7 @@ func (l *Locker) enter() error {
 	return nil
 }
 
-// holds tells whether a hold is one of this Locker's leases.
+// holds tells whether a hold belongs to a live lease of this Locker.
 func (l *Locker) holds(id HoldID) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -353,12 +360,12 @@ func (l *Locker) holds(id HoldID) bool {
 }
 
 // call runs one store operation on its own goroutine and context, bounded by timeout. It returns
-// early, with errLeft, when ctx ends or the operation ignores its timeout; late then gets the
-// result whenever it comes. So no caller ever waits for a store that hangs, and the connection of
-// an operation in flight is not torn down only because a caller lost interest.
+// early, with errLeft, when ctx ends or the operation ignores its timeout; late then receives the
+// result whenever it comes. So no caller waits for a store that hangs. And a caller that stops
+// waiting does not cancel its operation, which would cost the driver the connection.
 //
-// The operation gets nothing of the caller's context: a database session in it must not swallow
-// lock writes.
+// The operation does not see the caller's context: if that carried a database session, the lock's
+// writes would become part of the caller's transaction.
 //
 // The caller must be counted in l.wg.
 func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(context.Context) (T, error),
@@ -405,7 +412,7 @@ func call[T any](l *Locker, ctx context.Context, timeout time.Duration, op func(
 	return zero, fmt.Errorf("%w: %w", errLeft, left)
 }
 
-// pause waits for d, or until stop is closed. It reports whether it waited to the end.
+// pause waits for d, or until stop is closed. It reports whether it waited for all of d.
 var pause = wait.Unless
 
 // jitter spreads waiters: those that started together drift apart.

@@ -6,18 +6,19 @@ import (
 )
 
 const (
-	maxObservations = 10_000 // names; forgetting one only makes a takeover wait anew
-	maxDead         = 1_000  // ids; forgetting one only makes this process wait out its own orphan
+	maxObservations = 10_000 // names; if one is forgotten, a takeover has to watch its record for a whole lease again
+	maxDead         = 1_000  // ids; if one is forgotten, this process has to wait for the lease of its own orphan
 )
 
-// observations is what a Locker has seen of the records it met. Every read feeds it, so a dead
-// lease is found by repeated TryAcquire as well as by one long Acquire. Safe for concurrent use.
+// observations is what a Locker remembers about the records it has read. Every read adds to it, so
+// repeated calls of TryAcquire find a dead holder as soon as one long Acquire does. Safe for
+// concurrent use.
 type observations struct {
 	mu    sync.Mutex
 	names map[string]*observation
-	// dead holds ids of this Locker that no code relies on any more, in the order they died:
-	// attempts given up with an unclear outcome, and lost leases that were released. A hold with
-	// such an id may be replaced at once.
+	// dead has the ids of this Locker's own holds that no code relies on any more: of attempts that
+	// failed with an unclear outcome, and of lost leases that were released. A hold with such an id
+	// may be taken over at once. deadOrder has the same ids, oldest first.
 	dead      map[HoldID]struct{}
 	deadOrder []HoldID
 }
@@ -25,18 +26,18 @@ type observations struct {
 // observation is what is known about one name. Times are readings of the Locker's clock.
 type observation struct {
 	record  Record
-	known   bool          // record is what the last reply showed
+	known   bool          // record is from the last reply; otherwise it has our own hold, or nothing
 	version time.Duration // when a reply first showed record.Version
 	hold    time.Duration // when a reply first showed record.Hold.ID
-	floor   int64         // greatest token ever seen
+	floor   int64         // greatest token ever seen; survives the deletion of the record
 	turns   turns         // how the lock changed hands during the last wait for it
 
-	// entries is when a reply first showed each version of the entries of the record. Never
-	// changed, only replaced.
+	// entries is when a reply first showed each version of the record's shares and queue. The map
+	// is never modified, only replaced: copies of the observation share it.
 	entries map[Version]time.Duration
 }
 
-// saw records a reply that arrived at now, and returns what is known now.
+// saw records a reply of the store that arrived at now, and returns the updated observation.
 //
 // rule: the time that counts is that of the reply that first showed the version: it is later than the write.
 func (o *observations) saw(name string, r Record, found bool, now time.Duration) observation {
@@ -72,8 +73,8 @@ func (o *observations) saw(name string, r Record, found bool, now time.Duration)
 	return *ob
 }
 
-// granted records an own grant, after which the record is not known any more but for its hold,
-// until ended.
+// granted records a grant to this Locker. From then until ended, only the hold of the record is
+// known: the holder renews without reading.
 func (o *observations) granted(name string, token int64, h Hold) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -84,7 +85,7 @@ func (o *observations) granted(name string, token int64, h Hold) {
 	}
 }
 
-// ended records the end of an own hold.
+// ended records the end of a hold of this Locker.
 func (o *observations) ended(name string, id HoldID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -93,14 +94,14 @@ func (o *observations) ended(name string, id HoldID) {
 	}
 }
 
-// keepTurns records what a wait found out.
+// keepTurns keeps what a wait learned, for the next wait for the same name.
 func (o *observations) keepTurns(name string, t turns) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
 	o.get(name).turns = t
 }
 
-// look returns what is known without asking the store.
+// look returns what is known about name, without asking the store.
 func (o *observations) look(name string) observation {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -110,6 +111,7 @@ func (o *observations) look(name string) observation {
 	return observation{}
 }
 
+// get returns the observation of name to modify, making room for a new one if needed. o.mu is held.
 func (o *observations) get(name string) *observation {
 	if ob := o.names[name]; ob != nil {
 		return ob
@@ -128,7 +130,7 @@ func (o *observations) get(name string) *observation {
 	return ob
 }
 
-// markDead marks an own id as one that no code relies on.
+// markDead adds an id of this Locker to dead.
 func (o *observations) markDead(id HoldID) {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -19,9 +19,9 @@ func ThisProcess() Process {
 	return o
 }
 
-// provablyDead tells whether holder was a process of the machine and PID namespace that self runs
-// in, and is gone: its PID is not in use, or in use by a process that started at another time.
-// Anything unknown means false.
+// provablyDead tells whether holder ran on the same boot of the same machine and in the same PID
+// namespace as self, and is gone: its PID is not in use, or is in use by a process that started at
+// another time. If anything is unknown it returns false.
 func provablyDead(self, holder Process) bool {
 	if self.Boot == "" || self.PIDNamespace == "" || holder.Started == "" || holder.PID <= 0 ||
 		holder.Boot != self.Boot || holder.PIDNamespace != self.PIDNamespace {

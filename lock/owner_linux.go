@@ -8,8 +8,8 @@ import (
 	"strings"
 )
 
-// processIdentity returns what identifies pid over the life of this machine, or empty strings where
-// /proc does not tell.
+// processIdentity returns what identifies a process of this machine beyond its PID, which is reused:
+// see [Process]. It returns empty strings if /proc does not have all of it.
 func processIdentity(pid int) (boot, namespace, started string) {
 	b, err := os.ReadFile("/proc/sys/kernel/random/boot_id")
 	if err != nil {
@@ -27,13 +27,13 @@ func processIdentity(pid int) (boot, namespace, started string) {
 }
 
 // processStarted returns field 22 of /proc/<pid>/stat (proc_pid_stat(5)): the start time in clock
-// ticks since boot. known is false when /proc cannot tell, for example where it hides other users'
-// processes.
+// ticks since boot. gone means that the process has ended. known is false when /proc cannot tell, for
+// example because it hides the processes of other users.
 func processStarted(pid int) (started string, gone, known bool) {
 	stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 	if errors.Is(err, os.ErrNotExist) {
-		// With hidepid the processes of others look as if they did not exist; then ours do not tell
-		// either.
+		// With hidepid, processes of other users look as if they did not exist, so a missing entry
+		// proves nothing.
 		return "", true, !procHidden()
 	}
 	if err != nil {
@@ -48,8 +48,8 @@ func processStarted(pid int) (started string, gone, known bool) {
 	if len(f) < 20 {
 		return "", false, false
 	}
-	// A zombie does not run any more, unless only its first thread has ended (field 20 counts the
-	// threads).
+	// A zombie has ended, unless only its main thread has: field 20, the number of threads, is above
+	// 1 then.
 	zombie := (f[0] == "Z" || f[0] == "X") && (f[17] == "0" || f[17] == "1")
 	return f[19], zombie, true
 }

@@ -6,9 +6,9 @@ import (
 	"time"
 )
 
-// abandon undoes an attempt whose outcome is unknown, in the background, on its own context. Should
-// the attempt be applied even later, its hold is an orphan that nobody renews: gone after one
-// lease, and at once for this Locker, which remembers the id.
+// abandon undoes an attempt whose outcome is unknown, in the background and independently of the
+// caller's context. If the attempt is applied even later, its hold is an orphan that nobody renews:
+// others take it over after one lease, and this Locker at once, because it remembers the id as dead.
 //
 // The caller is counted in l.wg.
 func (l *Locker) abandon(name string, h Hold) {
@@ -21,9 +21,9 @@ func (l *Locker) abandon(name string, h Hold) {
 	}()
 }
 
-// release removes the hold, repeating the operation until the first clear answer, for one lease at
-// most. gone tells that the record did not have the hold although no earlier try can have removed
-// it.
+// release removes the hold, retrying until the first clear answer, for one lease at most. gone means
+// that the lease had been taken away: the record did not have the hold at the first try already. (At
+// a later try, an earlier one of our own may have removed it.)
 //
 // rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
 // the lock locked.
@@ -44,8 +44,9 @@ func (l *Locker) release(name string, h Hold) (gone bool, err error) {
 	}
 }
 
-// handOff gives an exclusive hold that nobody in this process uses any more to the front of the
-// queue, in one round trip. unclear: it may have been given away; the front finds out.
+// handOff passes an exclusive hold, which nobody in this process uses any more, to the first waiter
+// of this process, in one round trip. unclear: the store gave no answer, so that waiter finds out
+// whether it has the lock.
 //
 // rule: bound to the id of the hold, as everything a holder does; the new lease has its own id and a token of its own.
 func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {
@@ -71,7 +72,8 @@ func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {
 	return g.ok, unclear
 }
 
-// giveUp hands the hold of an ended lease over, or releases it. gone is as in release.
+// giveUp hands the hold of an ended lease off to a waiter of this process or, if there is none,
+// releases it in the store. gone is as in release.
 func (l *Locker) giveUp(name string, h Hold) (gone bool, err error) {
 	handed, unclear := l.handOff(name, h)
 	if handed {

@@ -9,8 +9,8 @@ import (
 )
 
 // When is a lease renewed? A fifth of it after the last renewal was sent. One goroutine per Locker
-// keeps the schedule of all leases; it sends what is due, and with it what would be due soon, in
-// one command if the store can do that ([BatchRenewer]):
+// (keepRenewing) has the schedule of all leases. It renews those that are due together with those
+// that are due soon, in one command if the store is a [BatchRenewer]:
 //
 //	due ──► a batch: leases of the same length
 //	          ├─ all of them found ──► due again after a fifth of the lease
@@ -19,22 +19,22 @@ import (
 //	                                                 or tried again until its deadline
 //
 // The leases of a batch are equally long, so they have the same interval and timeout. Each batch
-// runs on a goroutine of its own: one that hangs delays its own leases only, by no more than a
-// single renewal that hangs.
+// runs on its own goroutine. If one hangs, it delays its own leases only, and not longer than a
+// single renewal that hangs would.
 
 const (
 	renewalsPerLease = 5
-	batchPart        = 32 // about the root of MaxRenewals, so that one lost lease costs a full batch few commands more
-	notDue           = time.Duration(math.MaxInt64)
+	batchPart        = 32                           // about the root of MaxRenewals, so that one lost lease costs a full batch few commands more
+	notDue           = time.Duration(math.MaxInt64) // of a lease whose renewal is under way
 )
 
-// renewalWindow is how much earlier than it is due a lease may be renewed, to be in a batch. It is
-// half of the interval, so batches with the same leases never drift apart, and two batches of a
-// Locker that are not full are at least that long apart.
+// renewalWindow is how much earlier than due a lease may be renewed to join a batch. It is half of
+// the interval: so leases that were once in one batch stay together, and two batches that are not
+// full are at least that far apart.
 func renewalWindow(lease time.Duration) time.Duration { return lease / renewalsPerLease / 2 }
 
-// renewAfter puts a lease into the schedule. sent is when the operation that granted or renewed it
-// was sent. The caller is counted in l.wg.
+// renewAfter schedules the next renewal of a lease, unless it has ended. sent is when the operation
+// that granted or last renewed it was sent. The caller is counted in l.wg.
 func (l *Locker) renewAfter(le *Lease, sent time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -52,6 +52,7 @@ func (l *Locker) renewAfter(le *Lease, sent time.Duration) {
 	}
 }
 
+// wakeRenewer makes keepRenewing look at the schedule again.
 func (l *Locker) wakeRenewer() {
 	select {
 	case l.renewWake <- struct{}{}:
@@ -59,7 +60,7 @@ func (l *Locker) wakeRenewer() {
 	}
 }
 
-// keepRenewing renews all leases of the Locker. It ends with the last one.
+// keepRenewing renews all leases of the Locker until none is left; renewAfter starts it again.
 func (l *Locker) keepRenewing() {
 	defer l.wg.Done()
 	for {
@@ -71,7 +72,7 @@ func (l *Locker) keepRenewing() {
 			l.inBackground(func() { l.renewBatch(due) })
 			continue
 		}
-		var timer <-chan time.Time // for ever, if all renewals are under way
+		var timer <-chan time.Time // nil, which blocks for ever, if all renewals are under way
 		if next != notDue {
 			timer = time.After(next - l.valid())
 		}
@@ -91,8 +92,8 @@ func (l *Locker) inBackground(f func()) {
 	}()
 }
 
-// takeDue takes the leases of the next batch out of the schedule, those that have waited longest
-// first. next is when there will be one if there is none now; ok is false when no lease is left.
+// takeDue takes the next batch out of the schedule, the most overdue leases first. If none is due,
+// next is when one will be. ok is false when the Locker has no lease.
 func (l *Locker) takeDue() (batch []*Lease, next time.Duration, ok bool) {
 	now := l.valid()
 	l.mu.Lock()
@@ -130,8 +131,8 @@ func (l *Locker) takeDue() (batch []*Lease, next time.Duration, ok bool) {
 	return batch, 0, true
 }
 
-// renewBatch renews leases of the same length, with one command if possible. Where that is not
-// confirmed, it goes on with parts of the batch, and then with each lease by itself.
+// renewBatch renews leases of the same length, with one command if possible. If the answer does not
+// confirm all of them, it continues with parts of the batch, then with each lease by itself.
 func (l *Locker) renewBatch(batch []*Lease) {
 	batch = slices.DeleteFunc(batch, (*Lease).enough)
 	if l.batches == nil || len(batch) < 2 {
@@ -173,15 +174,15 @@ func (l *Locker) renewBatch(batch []*Lease) {
 	}
 }
 
-// renewEach renews leases at the same time, each by itself.
+// renewEach renews leases with one command each, concurrently.
 func (l *Locker) renewEach(leases []*Lease) {
 	for _, le := range leases {
 		l.inBackground(le.renew)
 	}
 }
 
-// hearRequests finds out which of the holders were asked to release. Nothing rests on it: after an
-// error the next batch asks again.
+// hearRequests finds out which of the holders were asked to release. An error does no harm: the next
+// batch asks again.
 func (l *Locker) hearRequests(batch []*Lease) {
 	names := make([]string, len(batch))
 	for i, le := range batch {
@@ -198,7 +199,7 @@ func (l *Locker) hearRequests(batch []*Lease) {
 	}
 }
 
-// renew renews the lease by itself. It returns after a clear answer, or when the lease has ended.
+// renew renews one lease, retrying until a clear answer or the end of the lease.
 func (le *Lease) renew() {
 	retry := newJitter(le.hold.Lease / 20)
 	for {
@@ -233,7 +234,7 @@ type renewed struct {
 	ok    bool
 }
 
-// renewalFailed takes note of an error of the store.
+// renewalFailed counts an error of the store and keeps it, to be the Cause of a later LostError.
 func (le *Lease) renewalFailed(err error) {
 	le.l.stats.renewFailed.Add(1)
 	le.mu.Lock()

@@ -10,34 +10,35 @@ import (
 	"time"
 )
 
-// Set is several locks that are held together. All methods are safe for concurrent use.
+// Set is several locks that are held together. If one of them is lost, the work must stop: see
+// [Set.Context]. All methods are safe for concurrent use.
 type Set struct {
 	held  []*holding // sorted by name
-	all   []*holding // what Context holds: those of the context around it, too
+	all   []*holding // held, and what the caller's context held before
 	ctx   context.Context
 	end   context.CancelCauseFunc
 	stops []func() bool // of watching the leases
 
 	once sync.Once
-	last []*Lease // to be released by this Set, in order
-	lost []error  // of the others
+	last []*Lease // the leases of which this Set was the last user: it releases them, in this order
+	lost []error  // losses among the leases that others still use
 }
 
-// Do acquires name, runs fn, and releases, also when fn panics. fn's context is ctx, holds the lock
-// (see [From]) and ends with ctx or the lease, whichever is first. Do returns fn's error, joined
-// with the [*LostError] if the lock was lost before it was released: what fn did last may have been
-// done without it. Other errors are those of [Locker.Acquire], in which case fn was not called, or
-// of [Lease.Release].
+// Do acquires name, runs fn, and releases the lock, also when fn panics. fn's context is derived from
+// ctx, holds the lock (see [From]) and ends with ctx or the lease, whichever ends first. Do returns
+// fn's error, joined with a [*LostError] if the lock was lost before the release: then the last part
+// of fn may have run without it. Other errors are those of [Locker.Acquire] (fn was not called) or
+// [Lease.Release].
 //
-// Do is re-entrant: if ctx holds name already, fn runs at once under that lock, options do not
-// matter, and the lock is released when the last of all who use it is done. (Only who holds it
-// shared cannot have it alone; that is an error.) All goroutines that share ctx share its locks: Do
-// does not exclude them from each other. Give a goroutine that is to be excluded a context from
-// outside.
+// Do is re-entrant: if ctx already holds name, fn runs at once under that lock, opts are ignored, and
+// the lock is released when its last user is done. One exception: inside a shared lock, acquiring the
+// same name exclusively is an error. All goroutines that share ctx share its locks, so Do does not
+// exclude them from each other. To exclude a goroutine, give it a context that does not hold the
+// lock.
 //
-// Whoever acquires further names while it holds one can meet somebody who does it in the other
-// order; they wait for each other until WithWait or a context ends that. [Locker.AcquireAll] avoids
-// it for names that are known in advance.
+// Nested calls with different names can deadlock with callers that nest them in another order; then
+// they wait until WithWait or a context ends the wait. If you know the names in advance, use
+// [Locker.AcquireAll], which cannot deadlock.
 func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context) error, opts ...Option) error {
 	s, err := l.AcquireAll(ctx, []string{name}, opts...)
 	if err != nil {
@@ -46,10 +47,10 @@ func (l *Locker) Do(ctx context.Context, name string, fn func(context.Context) e
 	return s.run(ctx, fn)
 }
 
-// AcquireAll acquires all names, sorted and each once, so that callers with overlapping names
-// cannot wait for each other in a circle. WithWait bounds the whole. If one cannot be acquired, or
-// one is lost meanwhile, those acquired are released and the error tells about that one; nothing is
-// held then. Names that ctx holds already are counted like in [Locker.Do].
+// AcquireAll acquires all names, in sorted order and each once, so that callers with overlapping
+// names cannot deadlock. [WithWait] bounds the whole. If one cannot be acquired, or one is lost
+// meanwhile, the others are released, nothing is held, and the error is about that one. Names that
+// ctx already holds are re-entered as in [Locker.Do].
 func (l *Locker) AcquireAll(ctx context.Context, names []string, opts ...Option) (*Set, error) {
 	names = slices.Compact(slices.Sorted(slices.Values(names)))
 	if len(names) == 0 {
@@ -63,9 +64,9 @@ func (l *Locker) AcquireAll(ctx context.Context, names []string, opts ...Option)
 	return l.acquireAll(ctx, names, newPatience(opts))
 }
 
-// acquireAll acquires names, which are sorted, valid and not the same.
+// acquireAll acquires names, which must be sorted, valid and distinct.
 func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*Set, error) {
-	if err := endOf(ctx); err != nil { // also if there is nothing to wait for
+	if err := endOf(ctx); err != nil { // even if no lock would have to wait
 		return nil, fmt.Errorf("acquire lock %q: %w", names[0], err)
 	}
 	s := &Set{}
@@ -81,15 +82,14 @@ func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*S
 		if h != nil {
 			s.add(h)
 		}
-		// One may have been lost while the next one was waited for; that is why the wait ended
-		// then.
-		if cause := context.Cause(s.ctx); errors.Is(cause, ErrReleased) { // by nobody else than the Locker
+		// If the wait ended because a lock acquired before was lost, report that loss.
+		if cause := context.Cause(s.ctx); errors.Is(cause, ErrReleased) { // only Close can have released it
 			err = fmt.Errorf("acquire lock %q: %w", name, ErrClosed)
 		} else if cause != nil {
 			err = cause
 		}
 		if err != nil {
-			_ = s.Release(ctx) // goes on in the background; what failed before says more
+			_ = s.Release(ctx) // continues in the background; err says more than its error would
 			return nil, err
 		}
 	}
@@ -103,16 +103,17 @@ func (l *Locker) acquireAll(ctx context.Context, names []string, p patience) (*S
 	return s, nil
 }
 
-// add makes h, in which the Set is counted, part of it.
+// add makes h part of the Set, which is already counted as a user of h. From now on the end of h's
+// lease ends the Set's context.
 func (s *Set) add(h *holding) {
 	s.held = append(s.held, h)
 	ended := h.lease.Context()
 	s.stops = append(s.stops, context.AfterFunc(ended, func() { s.end(context.Cause(ended)) }))
 }
 
-// Context ends when any of the locks is lost, or the Set is released. Its cause ([context.Cause])
-// is that [*LostError], or [ErrReleased]. It holds the locks (see [From]), and carries the values
-// of the context given to AcquireAll, but not its end. Work that the locks protect runs on it.
+// Context ends when any of the locks is lost, or the Set is released. Its cause ([context.Cause]) is
+// that [*LostError], or [ErrReleased]. It holds the locks (see [From]), and carries the values of the
+// context given to AcquireAll, but does not end with it. Run the protected work under it.
 func (s *Set) Context() context.Context { return s.ctx }
 
 // Token is the fencing token of name; 0 if name is not in the Set.
@@ -137,9 +138,9 @@ func (s *Set) Check(need time.Duration) error {
 	return nil
 }
 
-// Release gives the locks back, in reverse order, except for those that others still use through a
-// context. It joins the errors of all; apart from that it is like [Lease.Release]: ctx only bounds
-// how long it waits, and calling it again returns the same result.
+// Release releases the locks in reverse order, except those that others still use through a context.
+// It returns the joined errors of all. Otherwise it is like [Lease.Release]: ctx only bounds how long
+// it waits, and further calls return the same result.
 func (s *Set) Release(ctx context.Context) error { return join(s.release(ctx)) }
 
 func (s *Set) release(ctx context.Context) (errs []error) {
@@ -168,7 +169,7 @@ func (s *Set) release(ctx context.Context) (errs []error) {
 	return errs
 }
 
-// join is errors.Join that leaves a single error as it is.
+// join is errors.Join, but returns a single error unwrapped.
 func join(errs []error) error {
 	if len(errs) == 1 {
 		return errs[0]
@@ -176,8 +177,8 @@ func join(errs []error) error {
 	return errors.Join(errs...)
 }
 
-// within returns ctx such that it holds what the Set holds and ends when the Set does. The caller
-// calls stop when done.
+// within derives a context from ctx that holds the locks of the Set and ends when the Set does. The
+// caller must call stop.
 func (s *Set) within(ctx context.Context) (c context.Context, stop func()) {
 	if s.all != nil {
 		ctx = context.WithValue(ctx, heldKey{}, s.all)
@@ -198,9 +199,9 @@ func (s *Set) run(ctx context.Context, fn func(context.Context) error) (err erro
 			errs = append(errs, err)
 		}
 		for _, e := range s.release(ctx) {
-			told := errors.Is(err, e) // fn returned the cause of its context
-			left := ctx.Err() != nil && !errors.Is(e, ErrLost)
-			if !told && !left { // left: the release goes on in the background, as the caller wants to go
+			told := errors.Is(err, e)                          // fn has returned the cause of its context: do not join it twice
+			left := ctx.Err() != nil && !errors.Is(e, ErrLost) // the caller does not wait for the release, which continues
+			if !told && !left {
 				errs = append(errs, e)
 			}
 		}
@@ -209,11 +210,11 @@ func (s *Set) run(ctx context.Context, fn func(context.Context) error) (err erro
 	return fn(work)
 }
 
-// patience makes one WithWait bound several acquisitions.
+// patience has the options of several acquisitions that share one WithWait.
 type patience struct {
 	opts  []Option
 	until time.Time // zero = no bound
-	alone bool      // the locks are not to be shared
+	alone bool      // the locks are wanted exclusively
 }
 
 func newPatience(opts []Option) patience {
@@ -228,6 +229,8 @@ func newPatience(opts []Option) patience {
 	return p
 }
 
+// acquire acquires one lock within what is left of WithWait. When nothing is left it still tries
+// once, so that names that are free do not fail.
 func (p patience) acquire(ctx context.Context, l *Locker, name string) (*holding, error) {
 	var (
 		le   *Lease

@@ -2,18 +2,18 @@ package lock
 
 import "sync/atomic"
 
-// Stats are counters since the Locker was made.
+// Stats are counters of one [Locker] since [New]. They only grow.
 type Stats struct {
 	Acquired      int64 // leases granted, takeovers included
-	TakenOver     int64 // of those: taken from a holder presumed dead
-	HandedOff     int64 // of the leases granted: handed off inside this process
+	TakenOver     int64 // leases granted by a takeover from a holder presumed dead; also in Acquired
+	HandedOff     int64 // leases granted by a handoff inside this process; also in Acquired
 	Released      int64 // leases released
 	LostExpired   int64 // leases lost at their deadline
 	LostGone      int64 // leases that the store did not have any more, forced releases included
-	LostMaxHold   int64 // leases held too long
-	Suspected     int64 // times that a lease was down to half of itself
+	LostMaxHold   int64 // leases lost because of WithMaxHold
+	Suspected     int64 // times that half of a lease passed without a renewal
 	Renewed       int64 // renewals acknowledged
-	RenewFailed   int64 // renewals that failed or stayed without an answer
+	RenewFailed   int64 // renewals that failed or got no answer
 	Unclear       int64 // acquiring operations whose outcome was unknown at first
 	Abandoned     int64 // attempts undone in the background
 	Polls         int64 // reads while waiting
@@ -26,7 +26,7 @@ type stats struct {
 	storeFailures atomic.Int64
 }
 
-// Stats returns the counters.
+// Stats returns the present counters. They are read one by one, so they may not match exactly.
 func (l *Locker) Stats() Stats {
 	s := &l.stats
 	return Stats{

@@ -9,18 +9,17 @@ import (
 	"time"
 )
 
-// Store is what a backend provides: atomic operations on one document per name. The protocol is not
-// its business; it must only do exactly what each method says. All methods are safe for concurrent
-// use.
+// Store is what a backend implements: atomic operations on one record per name. A backend needs to
+// know nothing about the protocol; each method must do exactly what it says, atomically. All methods
+// must be safe for concurrent use. Package locktest has the conformance tests.
 //
 // A nil error means that the answer is certain and, for a write, that the write will survive every
 // failure the backend is built for (MongoDB: acknowledged by a majority). Any error means that the
-// outcome is unknown, unless it wraps
-// [ErrPermanent]: then nothing was written. ok = false with a nil error means that the filter matched nothing, and
-// nothing was written.
+// outcome is unknown, unless it wraps [ErrPermanent]: then nothing was written. ok = false with a
+// nil error means that the condition was not met, and nothing was written.
 //
-// Every write that has a v sets the version to it (also that of the entry it is about), and the
-// dates of the record as far as the server can.
+// A write with an argument v sets the version of the record to v (and that of the entry it changes),
+// and sets the dates of the record if the server can.
 type Store interface {
 	RecordReader
 	GrantStore
@@ -34,96 +33,98 @@ type Store interface {
 
 // RecordReader reads records.
 type RecordReader interface {
-	// Read returns the record of name; found is false when there is none. It may be stale: it is a
-	// hint.
+	// Read returns the record of name; found is false when there is none. It may be stale: callers
+	// use it as a hint only, and the condition of the next write decides.
 	Read(ctx context.Context, name string) (r Record, found bool, err error)
 
-	// List returns all records, sorted by name. One that cannot be read has its Name, and Damaged
-	// says why.
+	// List returns all records, sorted by name. One that cannot be decoded has only Name and
+	// Damaged, which says why.
 	List(ctx context.Context) ([]Record, error)
 }
 
-// GrantStore makes a hold, or finds out that it was made.
+// GrantStore has the operations that grant a lock, or confirm that it was granted.
 type GrantStore interface {
-	// Create inserts a held record, with token 0, if name has none.
+	// Create inserts a held record, with token 0, if name has none. The caller then gets its
+	// first token from Confirm.
 	Create(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
 
-	// Acquire sets the hold, incrementing the token, which it returns. The record must have no
-	// hold, and no entries; for a shared hold (see [Hold]) fewer entries than h.Permits. Nobody
-	// else may be first in its queue, which h.ID leaves.
+	// Acquire sets the hold, and increments and returns the token. Conditions: the record exists
+	// and has no Hold; it has no Shares or, for a shared hold (see [Hold]), fewer than h.Permits,
+	// and none of them is h.ID; nobody else is first in its queue. h.ID leaves the queue.
 	Acquire(ctx context.Context, name string, h Hold, v Version) (token int64, ok bool, err error)
 
-	// TakeOver replaces the hold (or the absence of one) of a record without entries whose version
-	// is seen. Otherwise it is like Acquire.
+	// TakeOver is Acquire for a record with the version seen and no Shares: whatever Hold the record
+	// has is replaced.
 	TakeOver(ctx context.Context, name string, seen Version, h Hold, v Version) (token int64, ok bool, err error)
 
-	// HandOff replaces the hold of a record held with from. Otherwise it is like Acquire. Both are
-	// exclusive.
+	// HandOff is Acquire for a record whose Hold is from: h replaces it. Both are exclusive.
 	HandOff(ctx context.Context, name string, from HoldID, h Hold, v Version) (token int64, ok bool, err error)
 
 	// Confirm is Renew that also makes the token greater than floor, if it is not yet, and returns
-	// it. For a shared hold it increments the token in any case: the token of the record may be
-	// that of another one by now.
+	// it. For a shared hold it always increments the token: the record's token may belong to
+	// another share by now.
 	Confirm(ctx context.Context, name string, h Hold, floor int64, v Version) (token int64, ok bool, err error)
 }
 
-// HoldStore keeps a hold, and gives it back.
+// HoldStore has the operations of a holder: renew and release.
 type HoldStore interface {
-	// Renew sets a new version if the record is held with h.ID, and returns what the holder was
-	// asked. Like everything that finds a hold by its ID, it looks among the entries if h is
-	// shared.
+	// Renew sets a new version if the record is held with h.ID. asked is the reason of a request to
+	// release ([Hold].Asked). Like every operation that finds a hold by its ID, it looks in Shares
+	// if h is shared.
 	Renew(ctx context.Context, name string, h Hold, v Version) (asked string, ok bool, err error)
 
 	// Release removes the hold if the record is held with h.ID. The record and its token stay.
 	Release(ctx context.Context, name string, h Hold, v Version) (ok bool, err error)
 }
 
-// EntryStore keeps those entries of a record that do not hold the lock alone: the queue, and shares
-// whose holder is dead.
+// EntryStore changes the lists in a record: its queue, and shares whose holder is dead.
 type EntryStore interface {
-	// Enqueue appends e to the queue of an existing record or, if e.ID is there, sets its version.
-	// It may take two steps. It leaves the version of the record alone, as Dequeue does.
+	// Enqueue appends e to the queue of an existing record or, if e.ID is in it, sets the version
+	// of that entry. ok is false if there is no record or the queue is full. It need not be one
+	// atomic step. Neither Enqueue nor Dequeue changes the version of the record: a waiter must not
+	// make a dead holder look alive.
 	Enqueue(ctx context.Context, name string, e Entry) (ok bool, err error)
 
-	// Dequeue removes id from the queue, if its version is seen; any, if that is zero.
+	// Dequeue removes id from the queue if its entry has the version seen. The zero version
+	// matches any.
 	Dequeue(ctx context.Context, name string, id HoldID, seen Version) (ok bool, err error)
 
-	// Expire removes an entry, if its version is still e.Version.
+	// Expire removes the share e.ID if its version is still e.Version.
 	Expire(ctx context.Context, name string, e Entry, v Version) (ok bool, err error)
 }
 
-// AdminStore does what people want from a holder.
+// AdminStore has the operations of an operator on somebody else's hold.
 type AdminStore interface {
-	// Ask notes that the holder should release, if the record is held with h.ID. It leaves the
-	// versions alone.
+	// Ask records a request to release, if the record is held with h.ID. It must not change any
+	// version: the request is no sign of life of the holder.
 	Ask(ctx context.Context, name string, h Hold, why string) (ok bool, err error)
 
-	// Force is Release that also increments the token and notes what happened in Record.Forced.
+	// Force is Release that also increments the token, so that a resource can refuse the old
+	// holder, and sets Record.Forced.
 	Force(ctx context.Context, name string, h Hold, why string, v Version) (ok bool, err error)
 }
 
-// Watcher is what a [Store] may be besides: it tells which records have become free, so that
-// waiters look at once instead of at their next poll. It is a hint: names may be missing, late or
-// wrong.
+// Watcher is an optional interface of a [Store]: it reports which records have become free, so that
+// waiters look at once instead of at their next poll. The names are hints: they may be missing, late
+// or wrong.
 type Watcher interface {
 	// Watch sends the names of records as they become free, from now on until ctx ends or the
-	// connection is lost; then it closes the channel. The error of the first call means that the
-	// server has no such thing; it is not asked again.
+	// connection is lost; then it closes the channel. An error of the first call means that the
+	// server does not support it; Watch is not called again.
 	Watch(ctx context.Context) (<-chan string, error)
 }
 
-// BatchRenewer is what a [Store] may be besides: it renews many holds with one command. A [Locker]
-// that holds many locks costs its server a few commands per fifth of a lease then, whatever their
-// number.
+// BatchRenewer is an optional interface of a [Store]: it renews many holds with one command. With
+// it, a [Locker] sends its server a few commands per fifth of a lease, however many locks it holds.
 type BatchRenewer interface {
-	// RenewMany does what [HoldStore.Renew] does for each of at most [MaxRenewals] holds, each by
-	// itself: one that is not found, or whose record cannot be read, keeps no other one from being
-	// renewed. found is how many were found and renewed. After an error, whichever it is, any of
-	// them may have been.
+	// RenewMany does what [HoldStore.Renew] does for each of at most [MaxRenewals] holds,
+	// independently: a hold that is not found, or whose record cannot be read, does not stop the
+	// others. found is how many were found and renewed. After any error, each of them may or may
+	// not have been renewed.
 	RenewMany(ctx context.Context, renewals []Renewal) (found int, err error)
 
-	// Requests returns what the holders of these records, at most MaxRenewals, were asked, by the
-	// IDs of the holds; those that were asked nothing are left out. It may be stale: it is a hint.
+	// Requests returns the requests to release in these records, at most MaxRenewals, by the ID of
+	// the hold they are for. It may be stale: it is a hint.
 	Requests(ctx context.Context, names []string) (asked map[HoldID]string, err error)
 }
 
@@ -137,23 +138,25 @@ type Renewal struct {
 	Version Version
 }
 
-// Remover is what a [Store] may be besides: it removes what it cannot read.
+// Remover is an optional interface of a [Store]: it removes records that it cannot decode, which no
+// other operation can change.
 type Remover interface {
 	// RemoveDamaged removes the record of name if Read fails with a [DamagedError].
 	RemoveDamaged(ctx context.Context, name string) (ok bool, err error)
 }
 
-// Record is the state of one name in a store.
+// Record is the state of one name in a store. It stays when the lock is released, because it has the
+// token counter.
 type Record struct {
 	Name    string
 	Token   int64   // last granted fencing token; only ever grows, survives release; 0 = none granted yet
 	Version Version // changes with every write of a holder or taker
 	Hold    *Hold   // of the exclusive holder; nil = there is none
 	Shares  []Entry // the shared holders, oldest first; never together with Hold
-	Queue   []Entry // who waits in the queue, oldest first; nobody but the first may acquire
+	Queue   []Entry // the waiters in the queue, oldest first; nobody but the first may acquire
 	Forced  *Forced // the last forced release
 
-	Damaged *DamagedError // why the record cannot be read; in lists only. Everything else but Name is empty then
+	Damaged *DamagedError // why the record cannot be decoded; set by List only. All other fields but Name are empty then
 
 	// Since is when the lock was last acquired, At when the record was last written, on the
 	// server's clock. For people and for garbage collection: no decision of the protocol looks at
@@ -176,33 +179,33 @@ func (r Record) Holds() []Hold {
 	return holds
 }
 
-// Hold says who holds a lock, or wants to.
+// Hold describes one acquisition: who holds the lock, or waits for it.
 type Hold struct {
 	ID      HoldID        // one per acquisition
 	Lease   time.Duration // the holder's lease, in whole milliseconds
 	Owner   Process
 	Why     string // what for; may be empty
-	Permits int    // at most so many share the lock; 0 = exclusive
+	Permits int    // at most this many share the lock; 0 = exclusive
 	Asked   string // why it should be released soon, if somebody asked for that
 }
 
 // Shared tells whether the hold leaves room for others of its kind.
 func (h Hold) Shared() bool { return h.Permits > 0 }
 
-// Entry is one of several holds of a record, with a version of its own: each is renewed, and dies,
-// by itself.
+// Entry is a share or a place in the queue: a hold with a version of its own, so that each is
+// renewed, and presumed dead, independently of the others.
 type Entry struct {
 	Hold
 	Version Version
 }
 
-// Forced tells of a release by force.
+// Forced records a release by force ([Locker.ForceRelease]).
 type Forced struct {
 	ID  HoldID // of the hold that was removed
 	Why string
 }
 
-// MaxEntries bounds the entries of a record, and its queue.
+// MaxEntries bounds the shares of a record, and the places in its queue.
 const MaxEntries = 1000
 
 // HoldID identifies one acquisition: random, never used again, the same over all its retries.
@@ -253,16 +256,17 @@ func NewVersion() (v Version) {
 	return v
 }
 
-// Owner tells people, and processes of the same machine, who holds a lock.
+// Process identifies the process that holds a lock: to people, who read Host, PID and Instance, and
+// to other processes of the same machine, which may find out that it is gone.
 type Process struct {
 	Host     string // host name
 	PID      int    // process id on that host
-	Instance string // random, one per process start (or whatever the application calls itself)
+	Instance string // tells processes with the same Host and PID apart: random per start, or chosen by the application
 
-	// Boot, PIDNamespace and Started make it provable that a process of this machine is gone: the
-	// boot of the machine, the namespace that PID belongs to, and the start of the process in clock
-	// ticks since boot. Empty where the system does not tell; then a dead holder is found by its
-	// lease alone.
+	// Boot, PIDNamespace and Started can prove that a process of this machine is gone: the ID of
+	// the machine's boot, the namespace that PID belongs to, and the start of the process in clock
+	// ticks since boot. They are empty on systems that do not provide them; then only the lease
+	// shows that a holder is dead.
 	Boot         string
 	PIDNamespace string
 	Started      string

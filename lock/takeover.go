@@ -7,19 +7,21 @@ import (
 )
 
 // When is a holder presumed dead, and its lock taken over? Only after this Locker has itself
-// watched one version of the holder's record stand still for the holder's whole lease and a margin
-// for clock rates (decide, patience, standstill). No stored date is compared with a clock: those of
-// two machines differ by any amount, their rates hardly. The takeover itself is a compare-and-swap
-// on that version, see attempt.write, so a renewal that comes at the last moment wins.
+// watched one version of the holder's record stay unchanged for the holder's whole lease plus a
+// margin for clock rates (decide, patience, standstill). It compares no stored date with a clock:
+// the clocks of two machines may differ by any amount, while their rates are nearly equal. The
+// takeover is a compare-and-swap on the observed version (attempt.write), so a renewal at the last
+// moment wins.
 
-// decision is what a record means for an attempt.
+// decision is what an attempt does about the record it has read.
 type decision struct {
 	next     step                        // stepDone: wait
-	patience time.Duration               // how long at most: then somebody may be dead
-	remove   func(context.Context) error // takes a dead one out of the record first
+	patience time.Duration               // look again after this long at the latest: by then a holder or waiter may be dead
+	remove   func(context.Context) error // if set, first remove a dead share or waiter from the record
 }
 
-// decide says what the record that was last seen means.
+// decide decides about the record that was last read: acquire, take over, remove a dead entry, or
+// wait.
 func (a *attempt) decide() decision {
 	ob, now, patience := a.last, a.l.clock(), time.Duration(math.MaxInt64)
 	r := ob.record
@@ -60,6 +62,8 @@ func (a *attempt) decide() decision {
 	return decision{next: stepDone, patience: patience}
 }
 
+// removing makes a decision's remove from a store operation. Whether it removed anything does not
+// matter: the record is read again afterwards.
 func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.Context) error {
 	return func(wait context.Context) error {
 		_, err := call(a.l, wait, opTimeout(a.hold.Lease), op, nil)
@@ -67,22 +71,22 @@ func (a *attempt) removing(op func(context.Context) (bool, error)) func(context.
 	}
 }
 
-// patience is how long a version of hold h must stand still before its holder is presumed dead.
+// patience is how long a version of hold h must stay unchanged before its holder is presumed dead.
 func (l *Locker) patience(h Hold) time.Duration {
 	switch {
 	case l.seen.isDead(h.ID):
-		return 0 // our own, and no code relies on it any more
+		return 0 // our own orphan: no code relies on it any more
 	case provablyDead(l.opts.Owner, h.Owner):
 		return 0 // a process of this machine that is gone
 	}
 	return standstill(h.Lease)
 }
 
-// margin is what the holder gives up at the end of its lease, and what a taker waits beyond it
-// (together with another lease/16): the bound on disagreeing clock rates.
+// margin is how much earlier than its lease a holder stops. Together with the surplus in standstill
+// it covers clocks that run at different rates.
 func margin(lease time.Duration) time.Duration { return max(lease/16, minMargin) }
 
-// standstill is how long a version must stand still before its holder is presumed dead.
+// standstill is how long a version must stay unchanged before its holder is presumed dead.
 //
 // rule: the holder's own lease counts, not the taker's (k8s#114872); ms·17/16 + 250 ms.
 func standstill(lease time.Duration) time.Duration { return lease + lease/16 + minMargin }

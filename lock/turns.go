@@ -5,42 +5,43 @@ import (
 	"time"
 )
 
-// turns is how a lock changes hands while others wait for it. Waiters that see it go from process
-// to process take a place in the record's queue: then they know how many are before them, how long
-// a turn takes, and when it will be theirs. Until shortly before that they have nothing to look at.
+// turns is what a waiter learns about how a lock changes hands. A waiter that sees the lock go from
+// process to process takes a place in the record's queue. From its position and the average length of
+// a turn it estimates when its own turn comes, and reads rarely until shortly before. That saves most
+// reads of a contended lock.
 type turns struct {
 	known   bool
-	since   time.Duration // the first look, on l.clock
-	token   int64         // what the record had then
-	last    time.Duration // the latest look
-	now     int64         // … and its token
-	began   time.Duration // when that was granted, at the earliest
-	seen    time.Duration // when it was first seen
-	by      Process       // the latest holder that was seen
-	changes int           // how often it was another process than before
-	queue   time.Duration // since when others have been in the queue; 0 = they are not
-	evident bool          // the lock is contended, as this wait shows
+	since   time.Duration // the first read of this wait, on l.clock
+	token   int64         // the record's token then
+	last    time.Duration // the latest read
+	now     int64         // the record's token then
+	began   time.Duration // when that token was granted, at the earliest
+	seen    time.Duration // when that token was first read
+	by      Process       // the last holder we have seen
+	changes int           // how often the holder was another process than before
+	queue   time.Duration // since when others have been in the queue all the time; 0 = the last read showed none
+	evident bool          // this wait has shown that the lock is contended
 
-	earlier time.Duration // length of a turn in an earlier wait; 0 = it was not contended then
-	haste   float64       // how much earlier to look than turns of this length suggest: 1 = not at all
+	earlier time.Duration // length of a turn in the wait before this one; 0 = it was not contended then
+	haste   float64       // divides the length of a turn, to look earlier: see granted. Less than 1 counts as 1
 }
 
 const (
 	turnsMemory   = 10 * time.Second      // how long a Locker remembers that a lock was contended
-	turnsPatience = time.Second           // how long a waiter without a place lets others pass that have one
+	turnsPatience = time.Second           // how long a waiter without a place lets those with one go first
 	secondPoll    = 50 * time.Millisecond // longest pause of the second in the queue
-	minProbe      = 4 * time.Millisecond  // pause of the first
-	maxProbe      = 25 * time.Millisecond
-	maxProbes     = 4 // in a row: only a look tells whether the holder is alive
+	minProbe      = 4 * time.Millisecond  // shortest pause between two tries of the first in the queue
+	maxProbe      = 25 * time.Millisecond // longest
+	maxProbes     = 4                     // tries in a row; then a read, which alone shows whether the holder is alive
 )
 
-// saw takes note of a record. own is the hold that waits.
+// saw learns from a record that was read at at. own is the hold that waits.
 //
-// A lock that stays in a process for several turns, from hand to hand, is not contended in this
-// sense: places in the queue would end that.
+// A lock that is handed off inside one process for several turns does not count as contended: places
+// in the record's queue would end these cheap handoffs.
 func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	switch {
-	case !t.known || r.Token < t.token: // the first one, or made anew
+	case !t.known || r.Token < t.token: // the first read, or the record has been deleted and made again
 		*t = turns{known: true, since: at, token: r.Token, began: at, seen: at, earlier: t.earlier, haste: t.haste}
 	case t.now != r.Token:
 		t.began, t.seen = t.last, at
@@ -62,12 +63,12 @@ func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	t.evident = t.evident || t.changes >= 2 && 2*passed <= 3*int64(t.changes) || t.earlier > 0 && passed >= 3 || t.passedBy()
 }
 
-// passedBy tells whether others have been in the queue for so long that it may never be empty.
+// passedBy tells whether others have been in the queue for so long that it may never become empty.
 //
 // rule: nobody waits for ever behind others that have places; then they take one, too.
 func (t *turns) passedBy() bool { return t.queue > 0 && t.last-t.queue >= turnsPatience }
 
-// again is what a wait that begins now knows from this one.
+// again is what a wait that begins now takes over from this one.
 func (t turns) again(now time.Duration) turns {
 	if !t.evident || now-t.last > turnsMemory {
 		return turns{}
@@ -78,8 +79,8 @@ func (t turns) again(now time.Duration) turns {
 // contended tells whether to take a place in the queue.
 func (t turns) contended() bool { return t.evident || t.earlier > 0 }
 
-// length is how long a turn takes, on average; 0 = unknown. It is rather too short than too long:
-// who looks too late leaves the lock unused.
+// length estimates how long a turn takes, on average; 0 = unknown. It errs on the short side: a
+// waiter that looks too early costs a read, one that looks too late leaves the lock unused.
 func (t turns) length() time.Duration {
 	if n := t.now - t.token; n >= 3 || n > 0 && t.earlier == 0 {
 		return (t.seen - t.since) / time.Duration(n+1)
@@ -87,8 +88,9 @@ func (t turns) length() time.Duration {
 	return t.earlier
 }
 
-// granted takes note of how a wait ended: in time, or with a lock that was free already when its
-// turn was noticed. Turns that are often much shorter than others make waiters come late.
+// granted learns from the end of a wait: inTime, or too late, with a lock that had been free for a
+// while. Waiters are late when some turns are much shorter than the average; then they look earlier
+// the next time.
 func (t *turns) granted(inTime bool) {
 	if inTime {
 		t.haste = max(1, t.haste/1.1)
@@ -97,7 +99,8 @@ func (t *turns) granted(inTime bool) {
 	}
 }
 
-// nextPoll is how long to wait before the next look.
+// nextPoll is how long to sleep before the next read: a plain backoff without a place in a contended
+// queue, otherwise until shortly before our turn is expected.
 func (a *attempt) nextPoll(now time.Duration) time.Duration {
 	d, turn := a.poll.Next(), a.turns.length()
 	if a.place != contendedPlace || turn <= 0 {
@@ -105,7 +108,7 @@ func (a *attempt) nextPoll(now time.Duration) time.Duration {
 	}
 	i := a.index()
 	if i < 0 {
-		i = len(a.last.record.Queue) // just now
+		i = len(a.last.record.Queue) // enqueued just now, after the read
 	}
 	turn = time.Duration(float64(turn) / max(1, a.turns.haste))
 	first := turn * 9 / 16
@@ -124,8 +127,9 @@ func (a *attempt) probePause() time.Duration {
 	return min(max(minProbe, turn/16), maxProbe)
 }
 
-// probing tells whether to acquire instead of to look. The first in the queue of a contended lock
-// has nobody to compete with, so its look may as well take the lock.
+// probing tells whether to try to acquire instead of reading. The first in the queue of a contended
+// lock has no competitors, so a try costs no more than a read and saves a round trip when the lock is
+// free.
 func (a *attempt) probing() bool {
 	return a.place == contendedPlace && a.first() && a.last.record.Hold != nil && a.ahead <= eagerPolls
 }

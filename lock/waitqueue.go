@@ -8,47 +8,53 @@ import (
 	"time"
 )
 
-// maxHandoffs is how often in a row a lock goes from hand to hand inside a process: other processes
-// may wait, too.
+// maxHandoffs bounds how many handoffs in a row keep a lock inside this process, because other
+// processes may wait, too.
 const maxHandoffs = 16
 
-// waitQueues are the goroutines of a Locker that wait, by name. In each line they get the lock in
+// waitQueues has the waiting goroutines of a Locker, by the name of the lock. They get the lock in
 // the order in which they came, and only the first of them, the front, asks the store. Safe for
 // concurrent use.
+//
+// This is the queue inside one process. The other queue is in the lock's record ([Record].Queue):
+// there the fronts of different processes take places.
 type waitQueues struct {
 	mu    sync.Mutex
 	names map[string]*waitQueue
 }
 
+// waitQueue is the queue of one name. It exists while it has waiters.
 type waitQueue struct {
 	waiters   []*waiter // the front first
-	handoffs  int       // how often in a row the lock went from hand to hand
+	handoffs  int       // handoffs in a row
 	contested bool      // other Lockers have been seen with the lock
 
-	// What the last front found when it gave up because the store failed.
+	// The failures of the store that the last front met, for the next one: see carryFailure.
 	failing      bool
 	failingSince time.Duration
 	failure      error
 }
 
-// waiter is a goroutine in a line.
+// waiter is one goroutine in a waitQueue.
 type waiter struct {
 	front   chan struct{}   // closed when it becomes the front
 	wake    chan wakeReason // the lock may be free
 	handoff chan handoff    // the lock, handed off
 	ctx     context.Context
 
-	state waiterState // guarded by lines.mu, as is hold
+	state waiterState // guarded by waitQueues.mu, as is hold
 	hold  Hold        // what it wants
 }
 
+// waiterState says whether a waiter can get a handoff. Handing off takes a round trip to the store:
+// the waiter is chosen before, so that it does not acquire or go away meanwhile.
 type waiterState int
 
 const (
-	waiterParked waiterState = iota // sleeps; may be handed the lock when it is the front
+	waiterParked waiterState = iota // sleeps; can get a handoff when it is the front
 	waiterBusy                      // asks the store
-	waiterChosen                    // will get a handoff soon
-	waiterGone
+	waiterChosen                    // a handoff to it is under way
+	waiterGone                      // stopped waiting for that handoff: its context ended
 )
 
 // wakeReason says why the lock may be free.
@@ -56,18 +62,19 @@ type wakeReason int
 
 const (
 	wakeReleased wakeReason = iota // released in this process
-	wakeRest                       // so, too; but it has been in this process for long
-	wakeHint                       // a Watcher says so
+	wakeRest                       // the same, but other processes should get it first: see maxHandoffs
+	wakeHint                       // a Watcher reported it
 )
 
-// hintSpread is how far waiters of different processes spread after a hint that all of them get.
+// hintSpread spreads the reads of waiters of different processes after a hint, which all of them get
+// at the same time.
 const hintSpread = 50 * time.Millisecond
 
-// handoff is the outcome of a handoff.
+// handoff is the outcome of a handoff, for the waiter that it was for.
 type handoff struct {
 	grant
-	sent    time.Duration
-	unclear bool
+	sent    time.Duration // when it was sent, on l.valid: the new lease counts from here
+	unclear bool          // no answer: the waiter may have the lock, and must ask
 }
 
 // join puts a new waiter at the end of the queue.
@@ -88,7 +95,7 @@ func (ls *waitQueues) join(ctx context.Context, name string, hold Hold) *waiter 
 	return w
 }
 
-// leave takes w out of the queue; who comes next is the front then.
+// leave takes w out of the queue. If it was the front, the next waiter becomes the front.
 func (ls *waitQueues) leave(name string, w *waiter) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -118,8 +125,8 @@ func (ls *waitQueues) length(name string) (n int) {
 	return n
 }
 
-// choose picks the front to hand an exclusive lock to; nil if it cannot take it now. Then wake it
-// when the lock is free.
+// choose picks the front for a handoff of an exclusive lock, or returns nil if it cannot take it now.
+// After nil, call wake when the lock is free.
 func (ls *waitQueues) choose(name string) (w *waiter) {
 	ls.with(name, func(ln *waitQueue, front *waiter) {
 		if front.state != waiterParked || front.hold.Shared() || front.ctx.Err() != nil || ln.handoffs >= maxHandoffs {
@@ -145,11 +152,12 @@ func (ls *waitQueues) wake(name string) {
 	})
 }
 
-// hint is what a Watcher says.
+// hint tells the front that a Watcher reported the lock as free.
 func (ls *waitQueues) hint(name string) {
 	ls.with(name, func(_ *waitQueue, front *waiter) { front.tell(wakeHint) })
 }
 
+// tell wakes w, unless a reason is pending already.
 func (w *waiter) tell(r wakeReason) {
 	select {
 	case w.wake <- r:
@@ -157,14 +165,15 @@ func (w *waiter) tell(r wakeReason) {
 	}
 }
 
-// park lets w be handed hold.
+// park allows handoffs to w; hold is what it then gets.
 func (ls *waitQueues) park(w *waiter, hold Hold) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
 	w.state, w.hold = waiterParked, hold
 }
 
-// unpark is the end of it; it tells whether w was not chosen meanwhile.
+// unpark ends park. It returns false if w has been chosen meanwhile: then a handoff is under way, and
+// w must wait for it.
 func (ls *waitQueues) unpark(w *waiter) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -175,7 +184,8 @@ func (ls *waitQueues) unpark(w *waiter) bool {
 	return true
 }
 
-// deliver gives a chosen waiter its handoff; it tells whether w was still there.
+// deliver gives a chosen waiter its handoff. It returns false if w has stopped waiting: then the
+// caller must undo the handoff.
 func (ls *waitQueues) deliver(w *waiter, g handoff) bool {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -187,8 +197,8 @@ func (ls *waitQueues) deliver(w *waiter, g handoff) bool {
 	return true
 }
 
-// withdraw is the end of a chosen waiter whose context ended; it returns the handoff that came at
-// the last moment.
+// withdraw ends the wait of a chosen waiter whose context ended. ok is true if the handoff had just
+// arrived; later ones are refused by deliver.
 func (ls *waitQueues) withdraw(w *waiter) (g handoff, ok bool) {
 	ls.mu.Lock()
 	defer ls.mu.Unlock()
@@ -201,7 +211,7 @@ func (ls *waitQueues) withdraw(w *waiter) (g handoff, ok bool) {
 	}
 }
 
-// awaitTurn waits until we are the front, or somebody hands the lock off, or wait ends.
+// awaitTurn waits until we are the front, we get a handoff, or wait ends.
 func (a *attempt) awaitTurn(wait context.Context) (g handoff, handed bool) {
 	select {
 	case <-a.w.front:
@@ -212,7 +222,7 @@ func (a *attempt) awaitTurn(wait context.Context) (g handoff, handed bool) {
 	return a.unpark(wait)
 }
 
-// unpark is the end of a pause; if we have been chosen meanwhile it waits for the handoff.
+// unpark ends a pause. If we have been chosen meanwhile, it waits for that handoff.
 func (a *attempt) unpark(wait context.Context) (g handoff, handed bool) {
 	if a.l.queues.unpark(a.w) {
 		return g, false
@@ -225,13 +235,13 @@ func (a *attempt) unpark(wait context.Context) (g handoff, handed bool) {
 	}
 }
 
-// nearFirst tells whether the next release makes us the first in the record's queue, if we are not.
+// nearFirst tells whether we are first in the record's queue, or will be after the next grant.
 func (a *attempt) nearFirst() bool { i := a.index(); return i == 0 || i == 1 }
 
 // first tells whether we are first in the record's queue.
 func (a *attempt) first() bool { return a.index() == 0 }
 
-// park sleeps for d, until somebody rings, hands the lock off, or wait ends.
+// park sleeps for d, or until somebody wakes us, hands the lock off to us, or wait ends.
 func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed bool) {
 	w := a.w
 	if w == nil {
@@ -252,7 +262,7 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		select {
 		case <-t.C:
 		case r = <-w.wake:
-			parked = r == wakeHint && a.place == contendedPlace && !a.nearFirst() // it is for others
+			parked = r == wakeHint && a.place == contendedPlace && !a.nearFirst() // it is the turn of others
 		case <-wait.Done():
 		case g = <-w.handoff:
 			return g, true
@@ -272,14 +282,14 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 		})
 		pause(wait.Done(), d)
 	case wakeHint:
-		// The first in the queue need not spread. But a Watcher that cries all the time must not
-		// make anybody spin.
+		// The first in the record's queue has no competitors, so it need not spread. The pauses
+		// below keep a Watcher that sends hints all the time from making a waiter spin.
 		now := a.l.valid()
 		switch again := now - a.hinted; {
 		case a.place == contendedPlace && a.first():
 			pause(wait.Done(), minProbe-again)
 		case a.place == contendedPlace:
-			pause(wait.Done(), minProbe) // then the one before us has it
+			pause(wait.Done(), minProbe) // let the waiter before us take it
 		case !a.first() || again < hintSpread:
 			pause(wait.Done(), rand.N(hintSpread))
 		}
@@ -288,8 +298,9 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	return g, false
 }
 
-// place is a place in the record's queue: how long it lasts, and how often it is renewed. One that
-// is renewed rarely costs less, and more if its waiter dies.
+// place is a kind of place in the record's queue: how long it lasts without a renewal, and how often
+// it is renewed. Rare renewals cost fewer writes, but block the queue for longer when the waiter
+// dies.
 type place struct{ lease, every time.Duration }
 
 var (
@@ -297,8 +308,9 @@ var (
 	contendedPlace = place{2 * time.Second, time.Second}
 )
 
-// wantedPlace is the place to take, if any: if the caller wants one, if shared holders could else
-// follow one another for ever, if many wait, or if those that have a place never let us pass.
+// wantedPlace is the kind of place to take; the zero place means none. We take one if the caller
+// asked for it (WithFair), if otherwise an endless succession of shared holders could keep us out, if
+// those with a place keep passing us, or if the lock is contended.
 func (a *attempt) wantedPlace() place {
 	switch shared := a.hold.Shared(); {
 	case a.fair, !shared && len(a.last.record.Shares) > 0, shared && a.turns.passedBy():
@@ -309,12 +321,13 @@ func (a *attempt) wantedPlace() place {
 	return place{}
 }
 
-// index is our place in the record's queue, counted from 0; -1 = none.
+// index is our position in the record's queue, from 0, when the record was last read; -1 = not in it.
 func (a *attempt) index() int {
 	return slices.IndexFunc(a.last.record.Queue, func(e Entry) bool { return e.ID == a.hold.ID })
 }
 
-// enqueue takes or keeps a place in the record's queue. A failure costs nothing but the place.
+// enqueue takes a place in the record's queue, or renews ours. It ignores failures: they cost only
+// the place.
 func (a *attempt) enqueue(wait context.Context) {
 	now := a.l.valid()
 	if !a.queued {
@@ -338,7 +351,8 @@ func (a *attempt) enqueue(wait context.Context) {
 	}, nil)
 }
 
-// dequeue leaves the queue, in the background.
+// dequeue leaves the record's queue, in the background. If it fails, others remove our place when it
+// expires.
 func (a *attempt) dequeue() {
 	if !a.queued {
 		return

@@ -4,7 +4,8 @@ import (
 	"time"
 )
 
-// startWatching asks the store for hints, when somebody waits for the first time.
+// startWatching asks the store for hints ([Watcher]) when a goroutine of this Locker waits for the
+// first time. The caller is counted in l.wg.
 //
 // rule: nothing depends on hints: every wait has its poll as a floor.
 func (l *Locker) startWatching() {
@@ -13,11 +14,13 @@ func (l *Locker) startWatching() {
 		return
 	}
 	l.watchOnce.Do(func() {
-		l.wg.Add(1) // by somebody who is counted
+		l.wg.Add(1) // safe beside Close: the caller is counted
 		go l.watch(w)
 	})
 }
 
+// watch passes hints on to the waiters, and reconnects with backoff, until the Locker closes or the
+// first connection shows that the server has no hints.
 func (l *Locker) watch(w Watcher) {
 	defer l.wg.Done()
 	retry := newJitter(time.Minute)

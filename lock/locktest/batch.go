@@ -52,8 +52,8 @@ func addRequests(asked map[lock.HoldID]string, r lock.Record) {
 	}
 }
 
-// RenewMany writes a batch down as one Renew for each of its holds, all at the same time. If the store found fewer than all, it does not say
-// which, nor why ([Fault.Half]): their answers are unclear then. A store that cannot renew many at once renews one after the other.
+// RenewMany records a batch as one Renew for each of its holds, all at the same time. If the store found fewer than all, it does not say
+// which, nor why ([Fault.Half]): then all answers count as unclear. On a store without batches it renews one after the other.
 func (r *Recorder) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	b, ok := r.Store.(lock.BatchRenewer)
 	if !ok {

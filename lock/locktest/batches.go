@@ -9,12 +9,13 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// batches is a store that can renew many holds at once; a store need not.
+// batches is a store that implements the optional lock.BatchRenewer.
 type batches interface {
 	lock.Store
 	lock.BatchRenewer
 }
 
+// useBatches is use for the tests of batches. It skips them for stores that do not have any.
 func useBatches(t testing.TB, b Backend) batches {
 	t.Helper()
 	s, ok := use(t, b).(batches)
@@ -28,6 +29,7 @@ func renewal(name string, h lock.Hold) lock.Renewal {
 	return lock.Renewal{Name: name, Hold: h, Version: lock.NewVersion()}
 }
 
+// checkRenewMany: each renewal of a batch does what a single one does, and one that is not found stops no other.
 func checkRenewMany(t testing.TB, b Backend) {
 	s := useBatches(t, b)
 	ctx := t.Context()
@@ -67,7 +69,7 @@ func checkRenewMany(t testing.TB, b Backend) {
 	want(t, "version of the entry", got.Shares[1].Version, all[4].Version)
 	want(t, "entry", got.Shares[1].Hold, second)
 
-	for range 2 { // the version is no condition: its own renewal before, applied without an answer, is in the way of none
+	for range 2 { // the version is no condition: an earlier renewal that was applied without an answer must not block the next
 		found, err = s.RenewMany(ctx, []lock.Renewal{renewal("a", a), renewal("s", second), renewal("s", first)})
 		must(t, err)
 		want(t, "found again", found, 3)
@@ -79,6 +81,7 @@ func checkRenewMany(t testing.TB, b Backend) {
 	}
 }
 
+// checkLargeBatch: a batch of the largest size works, also if most of its holds are not found.
 func checkLargeBatch(t testing.TB, b Backend) {
 	s := useBatches(t, b)
 	ctx := t.Context()
@@ -106,6 +109,7 @@ func checkLargeBatch(t testing.TB, b Backend) {
 	}
 }
 
+// checkRequests: requests are found by the ID of the hold, also those of shares, and only in the records that were asked for.
 func checkRequests(t testing.TB, b Backend) {
 	s := useBatches(t, b)
 	ctx := t.Context()
@@ -140,7 +144,7 @@ func checkRequests(t testing.TB, b Backend) {
 	want(t, "requests after a release", len(asked), 1)
 }
 
-// checkManyLeases: leases that are renewed together last, and the one that is taken away ends.
+// checkManyLeases: leases that are renewed together last. When one of them is taken away, only that one is lost.
 func checkManyLeases(t testing.TB, b Backend) {
 	l := newLocker(t, b.Open(), lock.Options{Lease: 5 * time.Second})
 	var leases []*lock.Lease

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// BenchmarkRenewMany measures a full batch of renewals, and the look at requests that follows it.
+// BenchmarkRenewMany measures a full batch of renewals together with the query for requests that follows each batch.
 func BenchmarkRenewMany(b *testing.B, s lock.Store) {
 	batch := make([]lock.Renewal, lock.MaxRenewals)
 	names := make([]string, len(batch))

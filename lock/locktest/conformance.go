@@ -1,5 +1,8 @@
-// Package locktest proves that a lock store keeps the promises of [lock.Store], and has a store in memory that fails on
-// command ([Memory]).
+// Package locktest tests whether a lock store keeps the contract of [lock.Store], and has test doubles for everything that uses one.
+//
+//   - [Run] is the conformance suite: a new backend calls it from one of its tests. [Damaged] adds a record that cannot be decoded.
+//   - [Memory] is a store in memory that fails on command ([Fault]), in the virtual time of testing/synctest.
+//   - [Record] writes down what is done to any store, and [Check] decides whether working locks can have such a history.
 package locktest
 
 import (
@@ -17,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// Backend is one empty store to test.
+// Backend is one empty store under test, as [Run] gets it from its caller.
 type Backend struct {
 	// Open opens one more handle on it, as another process would. Run closes the handles.
 	Open func() lock.Store
@@ -25,8 +28,8 @@ type Backend struct {
 	Delete func(name string) error
 }
 
-// Run tests a backend. It calls setup for each of its tests; what setup provides lives as long as its t. The tests run in
-// real time and in parallel; together they take some 10 s.
+// Run tests a backend. It calls setup for each of its tests, which must return an empty store that lives as long as t. The tests run in
+// real time and in parallel; together they take about 10 s.
 func Run(t *testing.T, setup func(t testing.TB) Backend) {
 	for _, c := range checks {
 		t.Run(strings.ReplaceAll(c.name, " ", "_"), func(t *testing.T) {
@@ -36,6 +39,7 @@ func Run(t *testing.T, setup func(t testing.TB) Backend) {
 	}
 }
 
+// check is one test of the suite. Its name states the property, and becomes the name of the subtest.
 type check struct {
 	name string
 	run  func(t testing.TB, b Backend)
@@ -74,6 +78,7 @@ var checks = []check{
 	{"close releases", checkClose},
 }
 
+// use opens a handle that is closed with the test.
 func use(t testing.TB, b Backend) lock.Store {
 	t.Helper()
 	s := b.Open()
@@ -95,6 +100,7 @@ func newHold(lease time.Duration) lock.Hold {
 	}
 }
 
+// must fails the test if err is not nil.
 func must(t testing.TB, err error) {
 	t.Helper()
 	if err != nil {
@@ -102,6 +108,7 @@ func must(t testing.TB, err error) {
 	}
 }
 
+// want fails the test unless got == want.
 func want(t testing.TB, what string, got, want any) {
 	t.Helper()
 	if got != want {
@@ -109,6 +116,7 @@ func want(t testing.TB, what string, got, want any) {
 	}
 }
 
+// read returns the record of name, which must exist.
 func read(t testing.TB, s lock.Store, name string) lock.Record {
 	t.Helper()
 	r, found, err := s.Read(t.Context(), name)
@@ -119,7 +127,7 @@ func read(t testing.TB, s lock.Store, name string) lock.Record {
 	return r
 }
 
-// unchanged fails when an operation that matched nothing wrote something.
+// unchanged fails if an operation whose condition was not met has written something.
 func unchanged(t testing.TB, s lock.Store, before lock.Record, what string) {
 	t.Helper()
 	after := read(t, s, before.Name)
@@ -128,6 +136,7 @@ func unchanged(t testing.TB, s lock.Store, before lock.Record, what string) {
 	}
 }
 
+// create makes a held record with the given token.
 func create(t testing.TB, s lock.Store, name string, token int64) (lock.Hold, lock.Record) {
 	t.Helper()
 	h := newHold(20 * time.Second)
@@ -140,6 +149,8 @@ func create(t testing.TB, s lock.Store, name string, token int64) (lock.Hold, lo
 	return h, read(t, s, name)
 }
 
+// checkCreate: a record is created once, with all of its fields, and a second create changes nothing. Otherwise two waiters that find no
+// record would both hold the lock.
 func checkCreate(t testing.TB, b Backend) {
 	s, other := use(t, b), use(t, b)
 	_, found, err := s.Read(t.Context(), "n")
@@ -171,6 +182,7 @@ func checkCreate(t testing.TB, b Backend) {
 	unchanged(t, s, r, "a second create")
 }
 
+// checkAcquire: only a free record can be acquired, and each grant has the next token.
 func checkAcquire(t testing.TB, b Backend) {
 	s, other := use(t, b), use(t, b)
 	_, ok, err := s.Acquire(t.Context(), "n", newHold(time.Second), lock.NewVersion())
@@ -195,6 +207,8 @@ func checkAcquire(t testing.TB, b Backend) {
 	want(t, "hold", *r.Hold, h2)
 }
 
+// checkRelease: a release needs the ID of the hold, and leaves the record with its token. If the token were lost, the next grants would
+// have tokens that a resource has seen before.
 func checkRelease(t testing.TB, b Backend) {
 	s := use(t, b)
 	ok, err := s.Release(t.Context(), "n", newHold(time.Second), lock.NewVersion())
@@ -221,6 +235,8 @@ func checkRelease(t testing.TB, b Backend) {
 	unchanged(t, s, r, "a second release")
 }
 
+// checkRenew: only the holder can renew and confirm, and every renewal changes the version. A renewal that did not would look like a dead
+// holder to those who wait.
 func checkRenew(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -261,6 +277,7 @@ func checkRenew(t testing.TB, b Backend) {
 	unchanged(t, s, r, "a renewal after release")
 }
 
+// checkConfirm: a confirmation raises the token above the floor, and never lowers it.
 func checkConfirm(t testing.TB, b Backend) {
 	s := use(t, b)
 	h, _ := create(t, s, "n", 7)
@@ -279,6 +296,8 @@ func checkConfirm(t testing.TB, b Backend) {
 	}
 }
 
+// checkTakeOver: a takeover needs the version that was observed, so it fails after any renewal; and the old holder can change nothing any
+// more.
 func checkTakeOver(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -315,6 +334,7 @@ func checkTakeOver(t testing.TB, b Backend) {
 	unchanged(t, s, r, "the old holder")
 }
 
+// checkBigTokens: tokens are exact. A backend that keeps them as floating-point numbers would grant the same one twice.
 func checkBigTokens(t testing.TB, b Backend) {
 	s := use(t, b)
 	const big = math.MaxInt64/2 + 1 // no float64 can tell it from its neighbours
@@ -331,6 +351,7 @@ func checkBigTokens(t testing.TB, b Backend) {
 	want(t, "raised token", token, int64(big+2))
 }
 
+// checkNames: no two names are the same lock, whatever collation, normalization or quoting the backend has.
 func checkNames(t testing.TB, b Backend) {
 	s := use(t, b)
 	names := []string{"a", "A", "a ", " a", "a.b", "a$b", "$a", ".", "_scheduler", "é", "e\u0301", "a/b", `a"b'c`, "a%b_", "0", "1e0",
@@ -348,6 +369,7 @@ func checkNames(t testing.TB, b Backend) {
 	want(t, "records", len(list), len(names))
 }
 
+// checkList: the list has all records, free ones too, complete and sorted.
 func checkList(t testing.TB, b Backend) {
 	s := use(t, b)
 	list, err := s.List(t.Context())
@@ -372,7 +394,7 @@ func checkList(t testing.TB, b Backend) {
 	}
 }
 
-// race runs f in n goroutines at once and returns how many of them report success.
+// race runs f in n goroutines that start together, and returns how many of them succeed.
 func race(t testing.TB, n int, f func(i int) (bool, error)) int64 {
 	t.Helper()
 	var wins atomic.Int64
@@ -398,6 +420,7 @@ func race(t testing.TB, n int, f func(i int) (bool, error)) int64 {
 	return wins.Load()
 }
 
+// checkConcurrent: of concurrent operations of one kind, through several handles, exactly one succeeds.
 func checkConcurrent(t testing.TB, b Backend) {
 	const racers, rounds = 8, 15
 	stores := make([]lock.Store, 4)
@@ -431,6 +454,7 @@ func checkConcurrent(t testing.TB, b Backend) {
 	}
 }
 
+// checkContext: every operation returns the error of an ended context. The lock's timeouts rest on that.
 func checkContext(t testing.TB, b Backend) {
 	s := use(t, b)
 	create(t, s, "n", 1)

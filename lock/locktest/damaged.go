@@ -8,7 +8,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// Damaged checks what a store says of a record that it cannot read, and that it can be removed. damage spoils the record of a name.
+// Damaged tests what a store does with a record that it cannot decode: it reports a lock.DamagedError, for that record only; others in the same
+// batch or list are not affected; and an operator can remove it. s must be empty; damage makes the record of a name undecodable.
 func Damaged(t *testing.T, s lock.Store, damage func(name string)) {
 	t.Helper()
 	remover := s.(lock.Remover)

@@ -20,12 +20,12 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// A history is what some processes did to the locks of a store, written down by a Recorder in each of them. Check decides
-// whether it can have happened to locks that work: whether there is an order of all operations, each somewhere between its call
-// and its return, in which every answer is right. Time plays no part in it: a takeover names the hold that it replaced, and is
-// right only if that hold was there; so clocks and pauses may do what they like.
+// A history is what some processes did to the locks of a store, recorded by a Recorder in each of them. Check decides whether it is
+// linearizable: whether there is an order of all operations, each between its call and its return, in which every answer is right for a
+// lock. Durations play no part: a takeover names the hold that it replaced, and is right only if that hold was there. So pauses and clocks
+// cannot make a correct history look wrong.
 
-// Step is one operation that changes who holds a lock, or the end of one.
+// Step is one line of a history: the call of an operation that changes who holds a lock, or its return.
 type Step struct {
 	Process string `json:"p"`
 	N       int64  `json:"n"`            // of this process
@@ -45,10 +45,10 @@ func (s Step) granting() bool {
 	return slices.Contains([]Op{Create, Acquire, TakeOver, HandOver}, s.Op)
 }
 
-// Delete is the operation of somebody who deleted a record: an administrator, a sweep, a restored backup.
+// Delete is the deletion of a record by an administrator, a TTL index or a restored backup.
 const Delete Op = "delete"
 
-// Recorder is a store that writes down what is done to another one. It is safe for concurrent use.
+// Recorder is a store that records what is done to another one. It is safe for concurrent use.
 type Recorder struct {
 	lock.Store
 	process string
@@ -57,16 +57,17 @@ type Recorder struct {
 	mu   sync.Mutex
 	out  *json.Encoder
 	n    int64
-	seen map[lock.Version]string // whose hold a record of this version had
+	seen map[lock.Version]string // the holder in each version that was read, to say whom a takeover replaces
 }
 
-// Record returns store, with everything that is done to it written to out, a line per Step. clock is one that all processes of
-// the history share, such as CLOCK_MONOTONIC on one machine, in nanoseconds.
+// Record returns store with a Recorder around it, which writes a line to out for each Step. clock returns nanoseconds on a clock that all
+// processes of the history share, such as CLOCK_MONOTONIC on one machine.
 func Record(store lock.Store, process string, clock func() int64, out io.Writer) *Recorder {
 	return &Recorder{Store: store, process: process, clock: clock, out: json.NewEncoder(out), seen: map[lock.Version]string{}}
 }
 
-// call writes down an operation before and after it.
+// call runs an operation and records its call and its return. The call is recorded before, so that an operation of a killed process is in
+// the history.
 func (r *Recorder) call(s Step, do func() (token int64, ok bool, err error)) {
 	r.mu.Lock()
 	r.n++
@@ -85,6 +86,7 @@ func (r *Recorder) write(s Step) {
 	}
 }
 
+// id is short, because it is in every line of a history; half of the ID is unique enough.
 func id(h lock.HoldID) string { return h.String()[:12] }
 
 // Read implements lock.Store. It is a hint, and not part of the history.
@@ -188,8 +190,8 @@ func (r *Recorder) Force(ctx context.Context, name string, h lock.Hold, why stri
 	return ok, err
 }
 
-// Deleted writes down that do deletes the record of name; did tells whether it found one. One that is written to at the same instant may
-// not be found: FerretDB on PostgreSQL deletes the version of a record that it has read, or nothing.
+// Deleted records that do deletes the record of name; did tells whether it deleted one. A record that is written at the same moment may not
+// be deleted: FerretDB on PostgreSQL deletes the version of a record that it has read, or nothing.
 func (r *Recorder) Deleted(name string, do func() (did bool, err error)) (err error) {
 	r.call(Step{Op: Delete, Name: name}, func() (_ int64, did bool, _ error) {
 		did, err = do()
@@ -198,7 +200,7 @@ func (r *Recorder) Deleted(name string, do func() (did bool, err error)) (err er
 	return err
 }
 
-// ReadHistory reads what a Recorder wrote. A last line that was cut short is left out: its process was killed.
+// ReadHistory reads what a Recorder wrote. It ignores an incomplete last line, which the kill of its process can leave.
 func ReadHistory(in io.Reader) ([]Step, error) {
 	var steps []Step
 	lines := bufio.NewScanner(in)
@@ -216,16 +218,17 @@ func ReadHistory(in io.Reader) ([]Step, error) {
 	return steps, lines.Err()
 }
 
-// Verdict is what Check found.
+// Verdict has the numbers of what Check has checked: a history with few grants or takeovers proves little.
 type Verdict struct {
 	Operations, Grants, Unclear, TakenOver int
 	Undecided                              []string // names whose histories took too long to decide
 }
 
-// ErrHistory is wrapped by Check's error about a history that no working lock has.
+// ErrHistory is in the chain of Check's error if no working lock can have such a history.
 var ErrHistory = errors.New("the history is not linearizable")
 
-// Check decides about the histories of some processes, taken together, within the given time for each name.
+// Check decides whether the histories of some processes, taken together, are linearizable. It spends at most within on each name; names that
+// take longer are in Verdict.Undecided. The error wraps ErrHistory and shows the operations that fit no order.
 func Check(steps []Step, within time.Duration) (*Verdict, error) {
 	v := &Verdict{}
 	byName := map[string][]porcupine.Operation{}
@@ -239,14 +242,14 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 			done[key{s.Process, s.N}] = s
 		}
 	}
-	// What is known of the holds, by ID: which were met, and how often they may have been granted (again, by a request that
-	// came late) without being known to have ended.
+	// met: the holds, by ID, that some other operation shows to have existed. lives: how often a hold may have been granted (more than once
+	// if a request arrived late) minus how often it is known to have ended.
 	met, lives := map[string]bool{}, map[string]int{}
 	for _, s := range steps {
 		answer := done[key{s.Process, s.N}]
 		if !s.Done && s.granting() && (answer.OK || answer.Unclear || !answer.Done) {
 			lives[s.ID]++
-			met[s.Prev] = true // also by a takeover whose answer was lost: it may be what made its own hold
+			met[s.Prev] = true // also of a takeover whose answer was lost: it may have been applied
 		}
 		if s.Done || !answer.OK {
 			continue
@@ -270,8 +273,8 @@ func Check(steps []Step, within time.Duration) (*Verdict, error) {
 			v.Unclear++
 			// rule: an operation whose answer was lost may take effect at any later time, or never.
 			answer = Step{At: math.MaxInt64, Unclear: true}
-			// These would only make the search longer: what has no effect that the model knows of, a grant that nobody has met
-			// (without it the lock is only more free), the end of a hold that was ended by another operation.
+			// Leave out operations that only make the search longer: those without an effect in the model; a grant that nothing else shows
+			// (without it the lock is only more free); the end of a hold that another operation has ended.
 			switch s.Op {
 			case Renew, Confirm:
 				continue
@@ -326,8 +329,8 @@ func list(ops []porcupine.Operation) string {
 	return b.String()
 }
 
-// impasse tells how far an order can be found, how the lock may be then, and which operations would have to come next. orders
-// are the longest ones of each partition, of which there is one.
+// impasse explains a history without an order: the end of the longest order that was found, the states that the lock may then be in, and
+// the operations of which one would have to come next. orders has the longest ones of each partition, of which there is one.
 func impasse(orders [][][]porcupine.Operation, ops []porcupine.Operation) string {
 	var longest []porcupine.Operation
 	for _, order := range slices.Concat(orders...) {
@@ -362,18 +365,18 @@ func describe(in, out any) string {
 	return fmt.Sprintf("%s %s(%s, was %s) = %v %d unclear %v", s.Process, s.Op, s.ID, s.Prev, a.OK, a.Token, a.Unclear)
 }
 
-// firstToken is the least that is granted (package lock: minToken).
+// firstToken is the smallest token that is granted: minToken of package lock.
 const firstToken = 1 << 40
 
-// lockState is all that the model knows of one lock.
+// lockState is the state of one lock in the model.
 type lockState struct {
 	exists bool
 	hold   string // the exclusive holder
 	shares string // the others, each with a space behind it
-	token  int64  // the highest that was told to anybody; survives the deletion of the record
+	token  int64  // the highest that was ever returned; survives the deletion of the record
 }
 
-// step returns the states that the lock may be in after an operation with a given answer: none if the answer was wrong.
+// step returns the states that the lock may be in after an operation with the given answer: none if the answer is wrong.
 func (s lockState) step(in, out Step) []any {
 	after, can := s.apply(in)
 	if out.Unclear {
@@ -392,7 +395,7 @@ func (s lockState) step(in, out Step) []any {
 			return nil
 		}
 	default:
-		// That it did not work may be due to something that is not modelled: a renewal since, somebody first in line.
+		// It may fail for reasons that are not in the model: a renewal since, or somebody else who is first in the queue.
 		if out.OK && !can {
 			return nil
 		}
@@ -416,7 +419,7 @@ func (s lockState) step(in, out Step) []any {
 	return []any{after}
 }
 
-// apply is the operation without its answer; can is false when the lock is in no state for it.
+// apply returns the state after an operation that succeeds. can is false if the operation cannot succeed in this state.
 func (s lockState) apply(in Step) (after lockState, can bool) {
 	after = s
 	mine := s.hold == in.ID

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// newLocker makes a Locker on a handle of its own, closed with the test.
+// newLocker makes a Locker on s, which is closed with the test.
 func newLocker(t testing.TB, s lock.Store, o lock.Options) *lock.Locker {
 	t.Helper()
 	l, err := lock.New(s, o)
@@ -28,6 +28,8 @@ func newLocker(t testing.TB, s lock.Store, o lock.Options) *lock.Locker {
 	return l
 }
 
+// checkContention: of many contending Lockers one holds the lock at a time, every one gets it in the end, and tokens grow in the order of
+// the grants.
 func checkContention(t testing.TB, b Backend) {
 	const lockers, each = 16, 4
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
@@ -72,7 +74,7 @@ func checkContention(t testing.TB, b Backend) {
 	}
 }
 
-// cut is a connection to a store that can be cut: then nothing gets through, without an answer.
+// cut is a connection to a store that can be cut, by closing dead: then renewals and releases get no answer.
 type cut struct {
 	lock.Store
 	dead chan struct{}
@@ -80,6 +82,7 @@ type cut struct {
 
 func newCut(s lock.Store) *cut { return &cut{Store: s, dead: make(chan struct{})} }
 
+// blocked waits for the end of ctx if the connection is cut.
 func (c *cut) blocked(ctx context.Context) error {
 	select {
 	case <-c.dead:
@@ -104,6 +107,8 @@ func (c *cut) Release(ctx context.Context, name string, h lock.Hold, v lock.Vers
 	return c.Store.Release(ctx, name, h, v)
 }
 
+// checkTakeoverAfterDeath: nobody takes the lock from a holder that renews. When its connection is cut, a waiter takes over, but not
+// before the holder's lease has passed, and by then the holder knows that it lost the lock.
 func checkTakeoverAfterDeath(t testing.TB, b Backend) {
 	const lease = 4 * time.Second // a busy server does not answer for seconds
 	conn := newCut(b.Open())
@@ -115,7 +120,7 @@ func checkTakeoverAfterDeath(t testing.TB, b Backend) {
 
 	// While the holder renews nobody gets the lock, however long they wait.
 	err = lock.ErrUnavailable
-	for errors.Is(err, lock.ErrUnavailable) { // a busy machine: the waiter expects each answer within a fifth of its lease
+	for errors.Is(err, lock.ErrUnavailable) { // on a busy machine an answer may take longer than the waiter's timeout
 		_, err = waiter.Acquire(ctx, "n", lock.WithWait(2*lease))
 	}
 	var held *lock.HeldError
@@ -154,6 +159,7 @@ func checkTakeoverAfterDeath(t testing.TB, b Backend) {
 	must(t, second.Release(ctx))
 }
 
+// checkZombie: a holder that has lost the lock and does not know it cannot change the record of its successor.
 func checkZombie(t testing.TB, b Backend) {
 	a, successor := newLocker(t, b.Open(), lock.Options{}), newLocker(t, b.Open(), lock.Options{})
 	s := use(t, b)
@@ -182,6 +188,7 @@ func checkZombie(t testing.TB, b Backend) {
 	must(t, next.Release(ctx))
 }
 
+// checkDeletion: when the record is deleted, the holder notices, and the next grant still has a greater token.
 func checkDeletion(t testing.TB, b Backend) {
 	a, other := newLocker(t, b.Open(), lock.Options{Lease: 5 * time.Second}), newLocker(t, b.Open(), lock.Options{})
 	ctx := t.Context()
@@ -201,6 +208,7 @@ func checkDeletion(t testing.TB, b Backend) {
 	must(t, second.Release(ctx))
 }
 
+// checkClose: Close releases the leases at once, so that others need not wait for them to expire.
 func checkClose(t testing.TB, b Backend) {
 	a, err := lock.New(b.Open(), lock.Options{})
 	must(t, err)
@@ -220,7 +228,7 @@ func checkClose(t testing.TB, b Backend) {
 	must(t, next.Release(ctx))
 }
 
-// checkAdministration is the life of an operator.
+// checkAdministration: an operator inspects a lock, asks for its release, then releases it by force; the holder learns each.
 func checkAdministration(t testing.TB, b Backend) {
 	ctx := t.Context()
 	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 5 * time.Second}), newLocker(t, b.Open(), lock.Options{})
@@ -263,7 +271,7 @@ func checkAdministration(t testing.TB, b Backend) {
 	}
 }
 
-// checkLine: many goroutines of two lockers take turns; most of the time the lock goes from hand to hand.
+// checkLine: many goroutines of two Lockers take turns, most of them by a handoff inside their Locker.
 func checkLine(t testing.TB, b Backend) {
 	const lockers, goroutines, each = 2, 8, 5
 	ctx, cancel := context.WithTimeout(t.Context(), 50*time.Second)
@@ -314,7 +322,8 @@ func checkLine(t testing.TB, b Backend) {
 	}
 }
 
-// checkSharing: readers, a writer and a semaphore, with Lockers.
+// checkSharing: readers share the lock and keep it by renewals; they exclude a writer and count as permits; and a waiting writer keeps new
+// readers out.
 func checkSharing(t testing.TB, b Backend) {
 	ctx := t.Context()
 	one, two := newLocker(t, b.Open(), lock.Options{Lease: 4 * time.Second}), newLocker(t, b.Open(), lock.Options{})
@@ -367,8 +376,8 @@ func checkSharing(t testing.TB, b Backend) {
 	must(t, w.Release(ctx))
 }
 
-// checkFairness: waiters of several lockers get the lock in the order in which they came. A place in the queue is a lease of a second: on a
-// machine that stands still for that long a waiter may lose its place, and another round is played.
+// checkFairness: waiters of several Lockers get the lock in the order in which they came. A place in the queue expires after a second
+// without a renewal. On a machine that is too busy to renew it, a waiter may lose its place; then another round decides.
 func checkFairness(t testing.TB, b Backend) {
 	const rounds = 20
 	for round := range rounds {
@@ -384,8 +393,8 @@ func checkFairness(t testing.TB, b Backend) {
 	t.Errorf("waiters lost their places in each of %d rounds", rounds)
 }
 
-// waitInTurn lets four lockers wait, one after the other, and returns the order in which they got the lock. lost tells that one of them has
-// taken the place of another one for dead.
+// waitInTurn makes four Lockers wait, one after the other, and returns the order in which they got the lock. lost means that one of them has
+// removed the place of another, presuming it dead.
 func waitInTurn(t testing.TB, b Backend, name string) (order []int, lost bool) {
 	ctx, cancel := context.WithTimeout(t.Context(), 2*time.Minute)
 	defer cancel()
@@ -428,12 +437,13 @@ func waitInTurn(t testing.TB, b Backend, name string) (order []int, lost bool) {
 	return order, removed.Load()
 }
 
-// placeWatcher notes that a waiter removes the place of another one from the queue.
+// placeWatcher records whether a waiter removes the place of another one from the queue.
 type placeWatcher struct {
 	lock.Store
 	removed *atomic.Bool
 }
 
+// watchPlaces wraps s in a placeWatcher. If s is a lock.Watcher, the result is one, too, so that the Locker behaves as it does on s.
 func watchPlaces(s lock.Store, removed *atomic.Bool) lock.Store {
 	p := placeWatcher{s, removed}
 	if w, ok := s.(lock.Watcher); ok {

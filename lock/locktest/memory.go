@@ -13,13 +13,14 @@ import (
 	"github.com/fencepost/fencepost/lock/internal/transition"
 )
 
-// Memory is a lock store in memory that can be told to fail in the ways a database behind a network does. It works in
-// virtual time (testing/synctest). Several [lock.Store] handles, one per simulated process, share its records.
-// All methods are safe for concurrent use.
+// Memory is a lock store in memory that fails on command, in the ways in which a database behind a network does. It works in virtual time
+// (testing/synctest). Several [lock.Store] handles, one per simulated process, share its records. All methods are safe for concurrent use.
+//
+// Only what Read returns can be stale (Rollback); the conditions of writes are always evaluated on the true record.
 type Memory struct {
 	mu      sync.Mutex
 	records map[string]lock.Record
-	ghosts  map[string]ghost
+	ghosts  map[string]ghost // by name: what reads show in place of the record
 	fault   func(Call) Fault
 	observe func(op Op, after lock.Record)
 	around  func(Call) (after func())
@@ -67,28 +68,28 @@ type Call struct {
 	N      int // how many calls of this operation came before, over all handles
 }
 
-// Fault says what happens to a call. The zero value is a call that works at once.
+// Fault is what happens to one call. The zero value is a call that succeeds at once.
 type Fault struct {
 	// Request and Reply delay the way there and the way back. A caller whose context ends meanwhile gets its
 	// error; the operation still happens when the request arrives, if it was sent.
 	Request, Reply time.Duration
 	// Refuse fails the call before it is applied.
 	Refuse bool
-	// LoseRequest: it never arrives; the caller waits until its context ends.
+	// LoseRequest drops the request; the caller waits until its context ends.
 	LoseRequest bool
-	// LoseReply applies the operation and lets the caller wait until its context ends.
+	// LoseReply applies the operation, but the caller waits until its context ends.
 	LoseReply bool
 	// BreakReply applies the operation and returns an error at once, as a broken connection does.
 	BreakReply bool
-	// Late applies the operation so long after the caller has got an error (at once).
+	// Late applies the operation this long after the caller has got an error, which it gets at once.
 	Late time.Duration
-	// Rollback shows the write to readers for so long, then it is gone; the caller gets an error at once. The write was
-	// never acknowledged.
+	// Rollback shows the write to readers for this long, then it is gone, as after a failover to a server that never had it. The caller
+	// gets an error at once: such a write is never acknowledged.
 	Rollback time.Duration
-	// Half applies only the first half of a batch ([RenewMany]). With BreakReply or LoseReply the caller does not hear of it, otherwise
-	// it finds fewer than it asked for.
+	// Half applies only the first half of a batch ([RenewMany]). With BreakReply or LoseReply the caller gets no answer, otherwise one
+	// with fewer found than it asked for.
 	Half bool
-	// Hang blocks the caller whatever its context says, until the Memory is stopped. Nothing is applied.
+	// Hang blocks the caller, even after its context has ended, until Stop. Nothing is applied.
 	Hang bool
 }
 
@@ -114,44 +115,44 @@ func (m *Memory) Open() lock.Store {
 	return h
 }
 
-// Inject sets the function that is asked about every call. nil = no faults. It is called under a lock of the Memory, so
-// it must not use it.
+// Inject sets the function that decides the fault of every call; nil means no faults. It is called under a mutex of the Memory, so it must not
+// call the Memory.
 func (m *Memory) Inject(f func(Call) Fault) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.fault = f
 }
 
-// Around sets a function that is called before each call, in the goroutine of the caller and without any lock held; what it returns
-// is called when the call is about to return. Both may take their time.
+// Around sets a function that is called before each call, on the goroutine of the caller and without any mutex held; the function that it
+// returns is called just before the call returns. Both may block.
 func (m *Memory) Around(f func(Call) (after func())) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.around = f
 }
 
-// Observe sets a function that is told every write in the order in which they are applied. It is called under a lock of the
-// Memory, so it must not use it. An edit is Op "".
+// Observe sets a function that is called for every write, in the order in which they are applied. It is called under a mutex of the Memory, so
+// it must not call the Memory. An Edit has the Op "".
 func (m *Memory) Observe(f func(op Op, after lock.Record)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.observe = f
 }
 
-// Calls tells how often op was called.
+// Calls returns how often op was called, failed calls included.
 func (m *Memory) Calls(op Op) int {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	return m.calls[op]
 }
 
-// Stop ends hanging calls and waits for late ones.
+// Stop ends hanging calls, and cancels and waits for requests that are still to be applied.
 func (m *Memory) Stop() {
 	m.once.Do(func() { close(m.stopped) })
 	m.pending.Wait()
 }
 
-// Get returns the record of name as it really is.
+// Get returns the true record of name, without faults.
 func (m *Memory) Get(name string) (lock.Record, bool) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -159,7 +160,7 @@ func (m *Memory) Get(name string) (lock.Record, bool) {
 	return r, ok
 }
 
-// Edit changes a record as an operator with a database shell would. change returns false to delete it.
+// Edit changes a record behind the protocol's back, as an operator with a database shell would. change returns false to delete it.
 func (m *Memory) Edit(name string, change func(*lock.Record) (keep bool)) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -181,8 +182,7 @@ type memoryHandle struct {
 	number int
 }
 
-// do runs f, which changes *record and returns whether it did, subject to faults. f sees exists = false when there is no
-// record.
+// do runs one operation on the record of name, subject to faults.
 func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.Func) (ok bool, r lock.Record, err error) {
 	type result struct {
 		ok bool
@@ -195,7 +195,7 @@ func (h *memoryHandle) do(ctx context.Context, op Op, name string, f transition.
 	return got.ok, got.r, err
 }
 
-// deliver runs apply as a request to a server, subject to faults. rollBack applies it so that it is gone after a while.
+// deliver runs apply as a request to a server, subject to faults: apply does the work, or rollBack if the write is to be rolled back.
 func deliver[T any](ctx context.Context, h *memoryHandle, op Op, name string, apply func(Fault) T, rollBack func(time.Duration)) (got T, err error) {
 	var none T
 	m := h.m
@@ -281,7 +281,7 @@ func (m *Memory) later(d time.Duration, f func()) {
 	}()
 }
 
-// apply runs f on the record. A write is a real one: what readers saw of a write that was rolled back is gone with it.
+// apply runs f on the true record, or, for Read, on a ghost if there is one. A write ends the ghost: the new primary is in charge.
 func (m *Memory) apply(op Op, name string, f transition.Func) (bool, lock.Record) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -307,6 +307,7 @@ func (m *Memory) apply(op Op, name string, f transition.Func) (bool, lock.Record
 	return true, r
 }
 
+// rollBack shows the result of f to readers for a while, and leaves the true record alone.
 func (m *Memory) rollBack(name string, visible time.Duration, f transition.Func) {
 	m.mu.Lock()
 	defer m.mu.Unlock()

@@ -17,7 +17,7 @@ func share(n int) lock.Hold {
 	return h
 }
 
-// ids shows entries by the beginnings of their ids.
+// ids prints the beginnings of the IDs of entries.
 func ids(entries []lock.Entry) string {
 	var s []string
 	for _, e := range entries {
@@ -26,6 +26,8 @@ func ids(entries []lock.Entry) string {
 	return strings.Join(s, " ")
 }
 
+// checkAsk: a request reaches the hold that it was meant for and no later one, and does not change the version, which would make a dead
+// holder look alive.
 func checkAsk(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -54,6 +56,7 @@ func checkAsk(t testing.TB, b Backend) {
 	want(t, "request to the next holder", asked, "")
 }
 
+// checkForce: a forced release needs the ID of the hold, raises the token and says who was removed and why.
 func checkForce(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -81,6 +84,7 @@ func checkForce(t testing.TB, b Backend) {
 	want(t, "token of the next holder", token, int64(9))
 }
 
+// checkHandOver: a handoff needs the ID of the present hold, and does not pass the first in the queue.
 func checkHandOver(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -114,6 +118,8 @@ func checkHandOver(t testing.TB, b Backend) {
 	want(t, "queue", ids(read(t, s, "n").Queue), "")
 }
 
+// checkShares: shares are at most as many as their permits, exclude an exclusive hold, and are renewed, asked, expired and released each by
+// itself. A share that died must not be kept alive by the renewals of the others.
 func checkShares(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -228,6 +234,8 @@ func checkShares(t testing.TB, b Backend) {
 	}
 }
 
+// checkQueue: places keep their order when they are renewed, do not touch the version of the record, and nobody but the first may acquire
+// or take over.
 func checkQueue(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
@@ -279,6 +287,8 @@ func checkQueue(t testing.TB, b Backend) {
 	want(t, "left twice", ok, false)
 }
 
+// checkConcurrentShares: of concurrent acquisitions as many succeed as there are permits, an entry expires once, and a waiter that enqueues
+// several times at once has one place.
 func checkConcurrentShares(t testing.TB, b Backend) {
 	const racers, permits = 8, 3
 	stores := []lock.Store{use(t, b), use(t, b), use(t, b), use(t, b)}

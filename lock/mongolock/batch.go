@@ -13,8 +13,8 @@ import (
 var _ lock.BatchRenewer = (*store)(nil)
 
 // RenewMany: for each hold, mine → touch; one update command with a statement for each, w:majority.
-// Index: _id. The server counts those that matched and does not say which. Unordered, so that a
-// statement that fails keeps no other from being run; the answer is an error then.
+// Index: _id. The server returns how many matched, not which. The statements are unordered, so that
+// one that fails does not stop the others; the answer is an error then.
 func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	statements := make([]mongo.WriteModel, len(renewals))
 	for i, r := range renewals {
@@ -27,8 +27,8 @@ func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found i
 	return int(res.MatchedCount), nil
 }
 
-// Requests finds {_id: one of names, h.rq or s.rq: present}. Index: _id. Documents that cannot be
-// read are left out.
+// Requests finds {_id: one of names, h.rq or s.rq: present}. Index: _id. It skips documents that
+// cannot be decoded: the single renewal of that lock reports them.
 func (s *store) Requests(ctx context.Context, names []string) (map[lock.HoldID]string, error) {
 	filter := bson.D{
 		{Key: "_id", Value: is("$in", names)},

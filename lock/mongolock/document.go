@@ -11,7 +11,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// document is a record as it is stored.
+// document is a record as it is stored. The package comment describes the fields; names are short
+// because every document has them.
 type document struct {
 	ID      string        `bson:"_id"`
 	Token   int64         `bson:"token"`
@@ -24,7 +25,7 @@ type document struct {
 	At      time.Time     `bson:"at,omitempty"`
 }
 
-// hold is one in h, s or q.
+// hold is the exclusive holder (h), a share (an element of s) or a place in the queue (of q).
 type hold struct {
 	ID      bson.ObjectID  `bson:"id"`
 	Version *bson.ObjectID `bson:"v,omitempty"` // not in h: it has the record's
@@ -49,11 +50,13 @@ type owner struct {
 	Started      string `bson:"started,omitempty"`
 }
 
+// held returns the document of an exclusive hold.
 func held(h lock.Hold) *hold {
 	return &hold{ID: bson.ObjectID(h.ID), MS: h.Lease.Milliseconds(), Owner: owner(h.Owner), Why: h.Why, Permits: h.Permits,
 		Asked: h.Asked}
 }
 
+// entry returns the document of a share or a place in the queue, which have versions of their own.
 func entry(h lock.Hold, v lock.Version) *hold {
 	e := held(h)
 	e.Version = (*bson.ObjectID)(&v)
@@ -90,7 +93,8 @@ func (d document) record() lock.Record {
 	return r
 }
 
-// decode reads a document. The error is a *lock.DamagedError.
+// decode reads a document, which may have been written by another program: it refuses leases that do
+// not fit a time.Duration. The error is a *lock.DamagedError.
 func decode(name string, raw bson.Raw) (lock.Record, error) {
 	var d document
 	if err := bson.Unmarshal(raw, &d); err != nil {

@@ -8,7 +8,9 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// and adds conditions on a name.
+// Filters and updates in classic operators, which all supported servers understand.
+
+// and is the filter of the document of name that meets all conditions.
 func and(name string, conditions ...bson.D) bson.D {
 	d := bson.D{{Key: "_id", Value: name}}
 	for _, c := range conditions {
@@ -21,13 +23,13 @@ func is(key string, value any) bson.D { return bson.D{{Key: key, Value: value}} 
 
 func absent(key string) bson.D { return is(key, is("$exists", false)) }
 
-// turn is the condition that nobody else is first in the queue.
+// turn is the condition that the queue is empty or h is first in it.
 func turn(h lock.Hold) bson.D {
 	return is("$or", bson.A{absent("q.0"), is("q.0.id", bson.ObjectID(h.ID))})
 }
 
-// room is the condition that the entries leave room for h, and that it is not one of them (a
-// request that arrives twice).
+// room is the condition that there are few enough shares to add h, and that h is not one of them: a
+// request may arrive twice.
 func room(h lock.Hold) bson.D {
 	if !h.Shared() {
 		return absent("s.0")
@@ -35,8 +37,8 @@ func room(h lock.Hold) bson.D {
 	return append(absent("s."+strconv.Itoa(h.Permits-1)), is("s.id", is("$ne", bson.ObjectID(h.ID)))...)
 }
 
-// take is the update of an acquisition: the new hold, a token above the last one, the server's
-// dates.
+// take is the update of every grant: the new hold, the next token, the server's dates; h leaves the
+// queue.
 func take(h lock.Hold, v lock.Version) bson.D {
 	set := is("v", bson.ObjectID(v))
 	d := bson.D{
@@ -52,7 +54,7 @@ func take(h lock.Hold, v lock.Version) bson.D {
 	return append(d, bson.E{Key: "$set", Value: set})
 }
 
-// touch is the update of a renewal.
+// touch is the update of a renewal: a new version, which shows others that the holder is alive.
 func touch(h lock.Hold, v lock.Version) bson.D {
 	set := is("v", bson.ObjectID(v))
 	if h.Shared() {
@@ -76,7 +78,7 @@ func remove(h lock.Hold, v lock.Version) bson.D {
 	return append(d, bson.E{Key: "$unset", Value: is("h", "")})
 }
 
-// mine is the filter of everything a holder does.
+// mine is the filter of every operation of a holder.
 //
 // rule: by the id of the acquisition, not by name alone (that would touch a successor), and not by version (a renewal
 // whose answer was lost would end the own lease).
@@ -87,7 +89,7 @@ func mine(name string, h lock.Hold) bson.D {
 	return and(name, is("h.id", bson.ObjectID(h.ID)))
 }
 
-// seen is the condition on an array that it has an entry with this version.
+// seen is the condition on an array that it has the entry id with version v.
 func seen(id lock.HoldID, v lock.Version) bson.D {
 	return is("$elemMatch", bson.D{{Key: "id", Value: bson.ObjectID(id)}, {Key: "v", Value: bson.ObjectID(v)}})
 }

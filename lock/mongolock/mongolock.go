@@ -1,14 +1,14 @@
 // Package mongolock keeps locks in a MongoDB collection, one document per name:
 //
 //	{ _id: name,
-//	  token: int64,                       // last granted fencing token; only ever grows, survives release
+//	  token: int64,                       // last granted fencing token; only grows, survives release
 //	  v: ObjectId,                        // record version: random, new with every write
 //	  h: { id: ObjectId, ms: int64,       // present = held; id is new per acquisition, ms the holder's lease
 //	       owner: {host, pid, instance, boot, pidns, started}, why,
 //	       rq },                          // why somebody asked for the release
-//	  s: [{ …as h, n: int64,              // the shared holders; n permits are there
+//	  s: [{ …as h, n: int64,              // the shared holders; n is the number of permits
 //	       v: ObjectId }],                // version of this entry
-//	  q: [{ …as s }],                     // who waits in the queue; nobody but the first may acquire
+//	  q: [{ …as s }],                     // the waiters in the queue; nobody but the first may acquire
 //	  f: { id: ObjectId, why },           // the last forced release
 //	  since: Date, at: Date }             // last acquired, last written; for people and for garbage collection
 //
@@ -20,10 +20,10 @@
 // All writes are acknowledged by a majority: a grant that could be rolled back is no grant. All
 // reads go to the primary, and are hints only.
 //
-// A TTL index on at removes names that nobody has touched for [Options.Retention]; nothing depends
-// on it. Dates come from the server ($currentDate), except since of the very first acquisition of a
-// name, which an insert cannot ask the server for; at is missing until that lock is first renewed
-// or released, and a record without it is never swept.
+// A TTL index on at removes names that nobody has used for [Options.Retention]; nothing depends on
+// it. Dates come from the server ($currentDate), with one exception: an insert cannot ask for the
+// server's date, so a new record has since from this machine and no at until the lock is first
+// renewed or released. Documents without at are never removed.
 package mongolock
 
 import (
@@ -48,31 +48,31 @@ import (
 const (
 	// DefaultCollection is the name of the collection of locks.
 	DefaultCollection = "locks"
-	// DefaultRetention is how long a name that nobody touches stays.
+	// DefaultRetention is how long a name stays after its last use.
 	DefaultRetention = 30 * 24 * time.Hour
-	// MinRetention keeps the token counters of names in use over a long holiday. Tokens stay
-	// increasing even after a record was swept, as long as the wall clocks of workers are right to
-	// within the retention.
+	// MinRetention keeps the token counter of a name that is unused for a week. Even after a record
+	// was removed its tokens keep growing, as long as the wall clocks of the workers are wrong by
+	// less than the retention.
 	MinRetention = 7 * 24 * time.Hour
 
 	// connectTimeout bounds how long Open waits for the server.
 	connectTimeout = 10 * time.Second
-	// poolSize is the number of connections of Open's own client. A lock operation is one short
-	// round trip; the point
-	// of the pool is that the application cannot use it up (rule: renewals never wait behind the application's work). One
-	// connection more is for the change stream. There are as many as are in use at the same time:
-	// hundreds of leases are renewed every few seconds.
+	// poolSize bounds the connections of Open's own client. A lock operation is one short round
+	// trip, so few are in use. The point of a pool of our own is that the application
+	// cannot use it up (rule: renewals never wait behind the application's work). One
+	// connection more is for the change stream.
 	poolSize = 16 + 1
 )
 
 // Options configures [Open] and [New]. The zero value is ready to use.
 type Options struct {
-	// Collection defaults to [DefaultCollection]. All processes must use the same one.
+	// Collection is the name of the collection. All processes must use the same one. Defaults to
+	// [DefaultCollection].
 	Collection string
-	// Retention is how long a name stays that nobody touches, crashed holders included. Defaults to
-	// [DefaultRetention]; at least [MinRetention].
+	// Retention is how long a name stays after its last use, even if a crashed process still
+	// holds it. Defaults to [DefaultRetention]; at least [MinRetention].
 	Retention time.Duration
-	// Warn, if set, is told what went wrong without doing harm: the TTL index could not be made.
+	// Warn, if set, receives a problem that does not stop Open: the TTL index could not be made.
 	Warn func(error)
 }
 
@@ -90,10 +90,13 @@ func (o *Options) check() error {
 	return nil
 }
 
+// store implements lock.Store. Each method is one command on one document; its comment has the
+// filter, the update (take, touch, remove: see filter.go), the index, and what it means if nothing
+// matched.
 type store struct {
 	locks  *mongo.Collection
-	hosts  string
-	client *mongo.Client // to disconnect at Close; nil = the caller's
+	hosts  string        // for errors
+	client *mongo.Client // to disconnect at Close; nil if the client is the caller's
 }
 
 // Open connects to the server at uri with a small client of its own and keeps the locks in
@@ -104,10 +107,10 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 		return nil, fmt.Errorf("lock store: the MongoDB URL is wrong: %s; it looks like mongodb://host:27017/database", mongoerr.URI(uri))
 	}
 	co.SetMaxPoolSize(poolSize)
-	// The engine repeats what failed and knows what that means; a driver that repeats a release on
-	// a server that does not recognize the repetition would report the second try's answer, "not
-	// yours". It also saves the server the images that it keeps of documents for repeated
-	// findAndModify commands.
+	// Package lock retries itself, and knows which answers of a retry count. If the driver retried
+	// a release on a server that does not recognize retries, it would report the second answer,
+	// "not yours". Without retryable writes the server also need not store an image of the document
+	// for each findAndModify.
 	co.SetRetryWrites(false)
 	if co.AppName == nil {
 		co.SetAppName("fencepost-locks")
@@ -125,9 +128,8 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 	return s, nil
 }
 
-// New keeps the locks in db, on the caller's client, which Close leaves alone. The client's pool
-// must have connections to spare at all times: a renewal that waits for one for too long costs the
-// lock.
+// New keeps the locks in db, on the caller's client, which Close does not disconnect. The client's
+// pool must always have free connections: a renewal that waits too long for one loses the lock.
 func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error) {
 	s, err := open(ctx, db, "the server", o)
 	if err != nil {
@@ -154,16 +156,16 @@ func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*st
 		return nil, fmt.Errorf("lock store: MongoDB at %s does not answer: %w; check that it runs, that host, port and "+
 			"credentials in the URL are right, and that a replica set has a primary", hosts, err)
 	}
-	// Compatible with servers and users that cannot: a missing index is no reason not to lock.
-	// CheckSetup reports it.
+	// Some servers and users cannot create indexes. Locks work without the index, so this is not an
+	// error; CheckSetup reports it.
 	if err := Setup(ctx, db, o); err != nil && o.Warn != nil {
 		o.Warn(fmt.Errorf("%w; idle names will stay", err))
 	}
 	return s, nil
 }
 
-// Read finds {_id: name}. Index: _id. Nothing found = the name has no record. On the primary,
-// possibly a deposed one: a hint.
+// Read finds {_id: name}. Index: _id. Nothing found = the name has no record. It reads from the
+// primary, but a deposed primary may still answer: a hint.
 func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error) {
 	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
@@ -176,8 +178,8 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 	return r, err == nil, err
 }
 
-// RemoveDamaged finds and deletes {_id: name}. Index: _id. The version that was found bounds the
-// deletion.
+// RemoveDamaged finds {_id: name} and deletes it if it cannot be decoded. Index: _id. The filter of
+// the deletion has the version that was found, so that a record written since is not deleted.
 func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
 	if errors.Is(err, mongo.ErrNoDocuments) {
@@ -200,13 +202,13 @@ func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 	return res.DeletedCount == 1, nil
 }
 
-// Create inserts the document. Index: _id, the arbiter: a duplicate key = somebody was first, or an
-// earlier try of the driver was applied (the engine finds its own id then). There is no upsert
-// anywhere: MongoDB can retry one by itself only if the filter is the unique key alone, and
-// compatible servers report the conflict as another error.
+// Create inserts the document. Index: _id, whose uniqueness decides who wins. A duplicate key =
+// somebody was first, or an earlier try of ours was applied (then the next Read shows our id). No
+// operation upserts: MongoDB can retry an upsert by itself only if the filter is the unique key
+// alone, and compatible servers report the conflict as another error.
 func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
-	// No at: an insert cannot ask for the server's date, and a wrong one could have the TTL sweep
-	// the lock.
+	// No at: an insert cannot ask for the server's date, and with a wrong one the TTL index could
+	// remove the lock.
 	d := bson.D{
 		{Key: "_id", Value: name},
 		{Key: "token", Value: int64(0)},
@@ -239,8 +241,8 @@ func (s *store) TakeOver(ctx context.Context, name string, seen lock.Version, h 
 	return s.update(ctx, "take over", and(name, is("v", bson.ObjectID(seen)), absent("s.0"), turn(h)), take(h, v))
 }
 
-// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours, or
-// others are in line.
+// HandOff: {_id: name, "h.id": from}, turn → take. Index: _id. Nothing matched = not ours any more,
+// or somebody else is first in the queue.
 func (s *store) HandOff(ctx context.Context, name string, from lock.HoldID, h lock.Hold, v lock.Version) (int64, bool, error) {
 	return s.update(ctx, "hand over", and(name, is("h.id", bson.ObjectID(from)), turn(h)), take(h, v))
 }
@@ -265,8 +267,9 @@ func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Vers
 
 // Confirm: mine → touch, and $max of token with floor+1. Index: _id. Nothing matched = not ours.
 //
-// The token of a shared record may be that of another entry by now, so an entry gets a new one:
-// floor+1 if that is greater than the present one, the next one otherwise.
+// A share always gets a new token, because the record's token may belong to another share: floor+1 if
+// that is greater than the present token, otherwise the next one. A classic update cannot say "the
+// greater of the two", so that takes two commands, of which one matches.
 func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
 	if !h.Shared() {
 		return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$max", Value: is("token", floor+1)}))
@@ -280,18 +283,19 @@ func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int
 	return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$inc", Value: is("token", int64(1))}))
 }
 
-// Release: mine → $unset h or $pull from s, new v, server's date. Index: _id. Nothing matched =
-// lost before. The document stays, and with it the token.
+// Release: mine → remove. Index: _id. Nothing matched = lost before. The document stays, and with it
+// the token.
 func (s *store) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	return s.write(ctx, "release", mine(name, h), remove(h, v))
 }
 
-// Expire: an entry with id and version in s → $pull it. Index: _id.
+// Expire: a share with this id and version → remove. Index: _id. Nothing matched = it was renewed or
+// released.
 func (s *store) Expire(ctx context.Context, name string, e lock.Entry, v lock.Version) (bool, error) {
 	return s.write(ctx, "expire", and(name, is("s", seen(e.ID, e.Version))), remove(e.Hold, v))
 }
 
-// Ask: mine → $set rq. Index: _id.
+// Ask: mine → $set rq, and no new v. Index: _id. Nothing matched = not held any more.
 func (s *store) Ask(ctx context.Context, name string, h lock.Hold, why string) (bool, error) {
 	key := "h.rq"
 	if h.Shared() {
@@ -300,15 +304,15 @@ func (s *store) Ask(ctx context.Context, name string, h lock.Hold, why string) (
 	return s.write(ctx, "ask for", mine(name, h), is("$set", is(key, why)))
 }
 
-// Force: mine → as Release, token+1, $set f. Index: _id.
+// Force: mine → remove, token+1, $set f. Index: _id. Nothing matched = not held any more.
 func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string, v lock.Version) (bool, error) {
 	up := remove(h, v)
 	up[0].Value = append(up[0].Value.(bson.D), is("f", forced{ID: bson.ObjectID(h.ID), Why: why})...)
 	return s.write(ctx, "release by force", mine(name, h), append(up, bson.E{Key: "$inc", Value: is("token", int64(1))}))
 }
 
-// Enqueue: id in q → $set its v; then not in q, and q not full → $push. Index: _id. One update
-// command with both statements, of which one matches at most.
+// Enqueue: id in q → $set its v; and: id not in q, q not full → $push. Index: _id. One update command
+// with both statements; at most one of them matches. Neither changes the version of the record.
 func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
 	id := bson.ObjectID(e.ID)
 	res, err := s.locks.BulkWrite(ctx, []mongo.WriteModel{
@@ -322,7 +326,7 @@ func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, e
 	return res.MatchedCount > 0, nil
 }
 
-// Dequeue: id (and version) in q → $pull it. Index: _id.
+// Dequeue: id (and version, if not zero) in q → $pull it. Index: _id.
 func (s *store) Dequeue(ctx context.Context, name string, id lock.HoldID, v lock.Version) (bool, error) {
 	filter := is("q.id", bson.ObjectID(id))
 	if v != (lock.Version{}) {
@@ -365,8 +369,8 @@ func (s *store) Close() error {
 	return disconnect(s.client)
 }
 
-// write runs an updateOne, without upsert. It is used where no part of the document is wanted: a
-// findAndModify would make a server keep an image of it.
+// write runs an updateOne, without upsert, for operations that need nothing of the document: it is
+// cheaper for the server than a findAndModify.
 func (s *store) write(ctx context.Context, doing string, filter, update bson.D) (bool, error) {
 	res, err := s.locks.UpdateOne(ctx, filter, update)
 	if err != nil {
@@ -375,14 +379,14 @@ func (s *store) write(ctx context.Context, doing string, filter, update bson.D) 
 	return res.MatchedCount == 1, nil
 }
 
-// update is modify for operations that want the token.
+// update is modify for operations that return the token.
 func (s *store) update(ctx context.Context, doing string, filter, update bson.D) (int64, bool, error) {
 	d, ok, err := s.modify(ctx, doing, filter, update, is("token", 1))
 	return d.Token, ok, err
 }
 
-// modify runs a findOneAndUpdate, without upsert, and returns the wanted parts of the document
-// after it.
+// modify runs a findOneAndUpdate, without upsert, and returns the fields in want of the updated
+// document. ok is false if the filter matched nothing.
 func (s *store) modify(ctx context.Context, doing string, filter, update, want bson.D) (d document, ok bool, err error) {
 	err = s.locks.FindOneAndUpdate(ctx, filter, update, options.FindOneAndUpdate().
 		SetReturnDocument(options.After).SetProjection(want)).Decode(&d)
@@ -395,7 +399,7 @@ func (s *store) modify(ctx context.Context, doing string, filter, update, want b
 	return d, true, nil
 }
 
-// The server's error codes for what no repetition cures. Source: mongodb/mongo,
+// The server's codes of errors that a retry does not cure. Source: mongodb/mongo,
 // src/mongo/base/error_codes.yml.
 const (
 	codeUnauthorized         = 13
@@ -403,7 +407,8 @@ const (
 	codeMechanismUnavailable = 334
 )
 
-// explain says where an error comes from and marks those that no repetition cures.
+// explain adds the operation, the server and, if known, the remedy to an error. It marks an error as
+// lock.ErrPermanent if a retry cannot help and the server has certainly not run the command.
 func (s *store) explain(doing string, err error) error {
 	if err == nil {
 		return nil
@@ -432,6 +437,7 @@ func (s *store) explain(doing string, err error) error {
 	return fmt.Errorf("%s lock on MongoDB at %s: %w", doing, s.hosts, err)
 }
 
+// disconnect has its own timeout: the caller's context may have ended, which is why it disconnects.
 func disconnect(c *mongo.Client) error {
 	ctx, cancel := context.WithTimeout(context.Background(), connectTimeout)
 	defer cancel()

@@ -11,7 +11,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 )
 
-// ttlIndex removes names that nobody touches.
+// ttlIndex removes names that nobody has used for Options.Retention.
 //
 // rule: TTL is garbage collection of idle names, never the way a lock gets free.
 const ttlIndex = "at_ttl"
@@ -19,9 +19,9 @@ const ttlIndex = "at_ttl"
 // ErrSetup: the collection of locks is not set up as [Setup] does it.
 var ErrSetup = errors.New("the lock collection is not set up")
 
-// Setup makes the collection of locks and its TTL index; [Open] and [New] do as well, as far as the
-// server lets them. It is safe to repeat. An index with another retention stays as it is, and is an
-// error that says what to do.
+// Setup makes the collection of locks and its TTL index. [Open] and [New] call it, too, but do not
+// fail if the server refuses. It is safe to repeat. It does not change an index with another
+// retention; the error says what to do.
 func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -39,8 +39,8 @@ func Setup(ctx context.Context, db *mongo.Database, o Options) error {
 	return fmt.Errorf("lock store: no TTL index on %s.%s: %w", db.Name(), o.Collection, err)
 }
 
-// CheckSetup tells what Setup would have to do: nil, or an error that is [ErrSetup] and names the
-// remedy. Locks work without; names that nobody uses any more then stay.
+// CheckSetup checks that Setup has nothing to do. Otherwise the error is [ErrSetup] and names the
+// remedy. Locks work without the index, but names that nobody uses any more stay.
 func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 	if err := o.check(); err != nil {
 		return err
@@ -74,5 +74,5 @@ func CheckSetup(ctx context.Context, db *mongo.Database, o Options) error {
 	return fmt.Errorf("%w: %s has no TTL index on at; run setup with a user who may create indexes", ErrSetup, where)
 }
 
-// seconds is the retention as the server wants it.
+// seconds is the retention in the unit of a TTL index, bounded by its type.
 func (o *Options) seconds() int32 { return int32(min(o.Retention/time.Second, 1<<31-1)) }

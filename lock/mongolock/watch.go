@@ -12,9 +12,8 @@ import (
 
 var _ lock.Watcher = (*store)(nil)
 
-// freed selects the events after which a record may be free: h is unset, entries are removed, the
-// document is deleted. It leaves out renewals (which set s.0.v, not s), which are most of what
-// happens.
+// freed selects the events after which a record may be free: h is unset, shares are removed, the
+// document is deleted. It leaves out renewals, which are most of the events: they set s.0.v, not s.
 var freed = mongo.Pipeline{
 	{{Key: "$match", Value: is("$or", bson.A{
 		is("operationType", "delete"),
@@ -25,7 +24,8 @@ var freed = mongo.Pipeline{
 	{{Key: "$project", Value: is("documentKey", 1)}},
 }
 
-// Watch opens a change stream. Standalone servers and most compatible ones have none: an error.
+// Watch opens a change stream. Standalone servers and most compatible servers do not support it: an
+// error.
 func (s *store) Watch(ctx context.Context) (<-chan string, error) {
 	stream, err := s.locks.Watch(ctx, freed, options.ChangeStream())
 	if err != nil {

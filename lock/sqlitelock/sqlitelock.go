@@ -1,9 +1,9 @@
 // Package sqlitelock keeps locks in the embedded database file, for processes of one machine.
 //
-// It provides the same atomic operations as mongolock, each in one transaction: a grant is synced
-// to disk before it is reported (and so survives a power failure), readers do not wait for writers.
-// Renewals and releases are not synced: a power failure ends every process of the machine, hence
-// every lease, and the tokens it must not take back are those of grants.
+// It has the same atomic operations as mongolock, each in one transaction. A grant is synced to disk
+// before it is reported, so that a power failure cannot take its token back. Renewals and releases
+// are not synced: a power failure also ends every process of the machine, and with it every lease.
+// Readers do not wait for writers.
 package sqlitelock
 
 import (
@@ -34,7 +34,7 @@ const ddl = `CREATE TABLE IF NOT EXISTS locks (
 	more          TEXT              -- JSON: see type more; null when there is nothing of it
 ) STRICT, WITHOUT ROWID`
 
-// more is what few records have.
+// more is the JSON column for what few records have; null in all others keeps their rows small.
 type more struct {
 	Asked  string       `json:",omitempty"` // of the exclusive holder
 	Shares []lock.Entry `json:",omitempty"`
@@ -46,15 +46,16 @@ const columns = `name, token, version, hold_id, coalesce(lease_ms, 0), coalesce(
 	coalesce(instance, ''), coalesce(boot, ''), coalesce(pid_namespace, ''), coalesce(started, ''), coalesce(why, ''),
 	since_us, at_us, coalesce(more, '')`
 
+// store implements lock.Store with the functions of package transition. Each method says whether it
+// is synced; those that are not can be undone by a power failure.
 type store struct {
 	db *sqlitedb.DB
 }
 
 var _ lock.BatchRenewer = (*store)(nil)
 
-// Open opens the database file at path, creating it when it is missing, with a handle of its own:
-// waits of other users of the file in this process do not delay renewals. The error names the
-// remedy.
+// Open opens the database file at path, creating it if it is missing. It uses a handle of its own, so
+// that other users of the file in this process do not delay renewals. The error names the remedy.
 func Open(ctx context.Context, path string) (lock.Store, error) {
 	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
 	if err != nil {
@@ -67,7 +68,7 @@ func Open(ctx context.Context, path string) (lock.Store, error) {
 	return &store{db: db}, nil
 }
 
-// migrate creates the table, and adds the column that the first ones lacked.
+// migrate creates the table, and adds the column that tables of the first version lack.
 func migrate(ctx context.Context, db *sqlitedb.DB) error {
 	if err := db.Migrate(ctx, ddl); err != nil {
 		return err
@@ -106,7 +107,8 @@ func get(tx *sqlitedb.Tx, name string) (r lock.Record, found bool, err error) {
 	return r, found, rows.Err()
 }
 
-// do applies an operation to the row of name in one transaction.
+// do applies an operation to the row of name in one transaction; how is db.Write (synced) or
+// db.WriteRelaxed. ok is false if the condition of the operation was not met.
 func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb.Tx) error) error, name string,
 	f transition.Func) (ok bool, r lock.Record, err error) {
 	err = how(ctx, func(tx *sqlitedb.Tx) (err error) {
@@ -122,7 +124,7 @@ func (s *store) do(ctx context.Context, how func(context.Context, func(*sqlitedb
 	return ok, r, nil
 }
 
-// change applies an operation to the row of name.
+// change is do inside a transaction.
 func change(tx *sqlitedb.Tx, name string, f transition.Func) (ok bool, r lock.Record, err error) {
 	r, exists, err := get(tx, name)
 	if err != nil {
@@ -162,7 +164,7 @@ func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Vers
 	return transition.Asked(r, h), ok, err
 }
 
-// RenewMany is one transaction, and not synced. A damaged record counts as not found.
+// RenewMany is one transaction, not synced. A damaged record counts as not found.
 func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	err = s.db.WriteRelaxed(ctx, func(tx *sqlitedb.Tx) error {
 		found = 0
@@ -180,7 +182,7 @@ func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found i
 	return found, permanent(err)
 }
 
-// Requests selects by primary key, among the records that have anything unusual.
+// Requests selects by primary key, and only rows with a value in more: the others have no request.
 func (s *store) Requests(ctx context.Context, names []string) (asked map[lock.HoldID]string, err error) {
 	list, err := json.Marshal(names)
 	if err != nil {
@@ -349,7 +351,7 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 	return r, nil
 }
 
-// permanent marks the errors that no repetition cures.
+// permanent marks the errors that a retry does not cure, and after which nothing was written.
 func permanent(err error) error {
 	for _, kind := range []error{sqlitedb.ErrClosed, sqlitedb.ErrReplaced, sqlitedb.ErrReadOnly, sqlitedb.ErrPermission, sqlitedb.ErrNotDatabase,
 		sqlitedb.ErrForeign, sqlitedb.ErrNewerSchema, sqlitedb.ErrCorrupt} {

@@ -1,8 +1,9 @@
-// Package transition has the operations of [lock.Store] as functions on one record, for stores that
-// can read and write a record in one transaction. Each reports whether its condition was met; if
-// not, the record is as it was.
+// Package transition implements the operations of [lock.Store] as functions on one record, for
+// stores that read and write a record in one transaction (sqlitelock, locktest.Memory). Each function
+// reports whether its condition was met; if not, it has left the record unchanged.
 //
-// Records share nothing after a transition: what it changes it copies first.
+// A transition copies every slice and hold before it changes it, so the old and the new record share
+// nothing that is modified.
 package transition
 
 import (
@@ -12,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// A Func changes a record; exists is false, and the record empty but for its name, when there is
-// none.
+// Func changes a record, and reports whether its condition was met. If exists is false, there is no
+// record yet, and r has only its name.
 type Func func(r *lock.Record, exists bool) bool
 
 // Create makes a held record without a token.
@@ -27,7 +28,7 @@ func Create(h lock.Hold, v lock.Version, now time.Time) Func {
 	}
 }
 
-// Acquire takes a record that nobody is in the way of.
+// Acquire takes a record that no hold, share or earlier waiter blocks.
 func Acquire(h lock.Hold, v lock.Version, now time.Time) Func {
 	return func(r *lock.Record, exists bool) bool {
 		if !exists || r.Hold != nil || !turn(r, h.ID) || len(r.Shares) > most(h) ||
@@ -39,7 +40,7 @@ func Acquire(h lock.Hold, v lock.Version, now time.Time) Func {
 	}
 }
 
-// TakeOver replaces the hold of a record that stood still.
+// TakeOver replaces the hold of a record that still has the version seen.
 func TakeOver(seen lock.Version, h lock.Hold, v lock.Version, now time.Time) Func {
 	return func(r *lock.Record, exists bool) bool {
 		if !exists || r.Version != seen || len(r.Shares) > 0 || !turn(r, h.ID) {
@@ -50,7 +51,7 @@ func TakeOver(seen lock.Version, h lock.Hold, v lock.Version, now time.Time) Fun
 	}
 }
 
-// HandOff replaces the hold from.
+// HandOff replaces the hold with the ID from.
 func HandOff(from lock.HoldID, h lock.Hold, v lock.Version, now time.Time) Func {
 	return func(r *lock.Record, _ bool) bool {
 		if r.Hold == nil || r.Hold.ID != from || !turn(r, h.ID) {
@@ -66,7 +67,7 @@ func Renew(h lock.Hold, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool { return touch(r, h, v) }
 }
 
-// Asked is what the holder was asked.
+// Asked returns the reason of a request to release h, or "".
 func Asked(r lock.Record, h lock.Hold) string {
 	if mine := find(&r, h); mine != nil {
 		return mine.Asked
@@ -74,7 +75,8 @@ func Asked(r lock.Record, h lock.Hold) string {
 	return ""
 }
 
-// Confirm renews and raises the token: to more than floor and, for an entry, always.
+// Confirm renews and raises the token above floor, if it is not yet. For a share it always raises it:
+// the record's token may belong to another share.
 func Confirm(h lock.Hold, floor int64, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool {
 		if !touch(r, h, v) {
@@ -93,7 +95,7 @@ func Release(h lock.Hold, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool { return remove(r, h, v) }
 }
 
-// Expire removes an entry that stood still.
+// Expire removes a share that still has the version of e.
 func Expire(e lock.Entry, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool {
 		i := slices.IndexFunc(r.Shares, is(e.ID))
@@ -101,7 +103,8 @@ func Expire(e lock.Entry, v lock.Version) Func {
 	}
 }
 
-// Ask notes a request to release.
+// Ask records a request to release. It leaves the version alone, because the version shows that the
+// holder is alive.
 func Ask(h lock.Hold, why string) Func {
 	return func(r *lock.Record, _ bool) bool {
 		mine := find(r, h)
@@ -113,7 +116,7 @@ func Ask(h lock.Hold, why string) Func {
 	}
 }
 
-// Force removes the hold, notes that, and raises the token.
+// Force removes the hold, records that, and raises the token.
 func Force(h lock.Hold, why string, v lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool {
 		if !remove(r, h, v) {
@@ -125,7 +128,7 @@ func Force(h lock.Hold, why string, v lock.Version) Func {
 	}
 }
 
-// Enqueue joins the queue or renews the place in it.
+// Enqueue joins the queue, or renews the place of e.ID in it.
 func Enqueue(e lock.Entry) Func {
 	return func(r *lock.Record, exists bool) bool {
 		if !exists {
@@ -144,7 +147,7 @@ func Enqueue(e lock.Entry) Func {
 	}
 }
 
-// Dequeue leaves the queue, or removes from it what stood still.
+// Dequeue removes id from the queue, if seen is zero or the version of its place.
 func Dequeue(id lock.HoldID, seen lock.Version) Func {
 	return func(r *lock.Record, _ bool) bool {
 		i := slices.IndexFunc(r.Queue, is(id))
@@ -156,7 +159,7 @@ func Dequeue(id lock.HoldID, seen lock.Version) Func {
 	}
 }
 
-// most is the number of entries that h can come on top of.
+// most is how many shares a record may have for h to be added.
 func most(h lock.Hold) int {
 	if h.Shared() {
 		return h.Permits - 1
@@ -169,12 +172,14 @@ func turn(r *lock.Record, id lock.HoldID) bool { return len(r.Queue) == 0 || r.Q
 
 func is(id lock.HoldID) func(lock.Entry) bool { return func(e lock.Entry) bool { return e.ID == id } }
 
+// take grants the record to h: a new token, and h is not in the queue any more.
 func take(r *lock.Record, h lock.Hold, v lock.Version, now time.Time) {
 	r.Token++
 	r.Queue = slices.DeleteFunc(slices.Clone(r.Queue), is(h.ID))
 	hold(r, h, v, now)
 }
 
+// hold makes h the exclusive holder, or one more share.
 func hold(r *lock.Record, h lock.Hold, v lock.Version, now time.Time) {
 	r.Version, r.Since = v, now
 	if h.Shared() {
@@ -184,7 +189,7 @@ func hold(r *lock.Record, h lock.Hold, v lock.Version, now time.Time) {
 	}
 }
 
-// find returns a copy of the hold or entry h that is in the record, or nil.
+// find returns the hold or share with the ID of h, or nil. It has been copied, so it can be modified.
 func find(r *lock.Record, h lock.Hold) *lock.Hold {
 	if !h.Shared() {
 		if r.Hold == nil || r.Hold.ID != h.ID {
