@@ -12,16 +12,15 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// The ack stage, the end of a message's way: what is durable in the file, or handled, leaves the
-// queue.
+// The ack stage is the end of a message's path: what is durable in the file, or handled, is deleted
+// from the queue.
 //
 //	append.go: fsync ──group──▶ registry of files: durable up to here ──▶ deletion from the queue
 
 const maxAckIDs = 5000 // messages per acknowledgement
 
-// ackStage removes settled messages from the queue. It never gives up on its own: an
-// acknowledgement that cannot be delivered holds the pipeline back, and is given up with the lease
-// or the stop's grace.
+// ackStage removes settled messages from the queue. It retries until the lease is lost or the grace
+// of a stop is over; meanwhile a failing acknowledgement blocks the pipeline.
 func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 	var outage outage
 	for {
@@ -35,7 +34,7 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 		case <-ctx.Done():
 			return ctx.Err()
 		}
-		// Groups that are ready share one acknowledgement, as they do one fsync.
+		// Groups that are ready share one acknowledgement, as batches share one fsync.
 		for more := true; more && len(g.ids) < maxAckIDs; {
 			var next group
 			select {
@@ -54,8 +53,8 @@ func (s *session) ackStage(ctx context.Context, in <-chan group) error {
 	}
 }
 
-// acknowledge removes settled messages from the queue, and tries again until it has or the session
-// is over.
+// acknowledge removes settled messages from the queue, retrying until it succeeds, the writer is
+// fenced, or the session is over.
 func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outage) error {
 	retry := wait.Backoff{Min: watchMin, Max: watchMax}
 	for {
@@ -72,7 +71,7 @@ func (s *session) acknowledge(ctx context.Context, ids []queue.ID, outage *outag
 	}
 }
 
-// ack tells the registry of files before how much of the file is durable.
+// ack raises the durable index in the registry of files, then removes the messages from the queue.
 //
 // rule: the registry knows of a record before its message is acknowledged. Otherwise a copy of the file from a moment before would pass for the
 // file, and the message would be gone.
@@ -82,7 +81,7 @@ func (s fileSink) ack(ctx context.Context, ids []queue.ID) error {
 		return err
 	}
 	defer keep()
-	e := s.writer().Entry() // at least up to the last record of these messages, and of those that they are copies of
+	e := s.writer().Entry() // its durable index covers the records of these messages, and of the originals of copies
 	ok, err := s.pool.cfg.Queue.AckFile(ctx, s.typ, queueFile(e), ids)
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: the registry of files does not name %s, file %s, with epoch %d any more; nothing was acknowledged", storage.ErrFenced, s.writer().Path(), e.FileID, e.Epoch)
@@ -90,7 +89,8 @@ func (s fileSink) ack(ctx context.Context, ids []queue.ID) error {
 	return err
 }
 
-// keepFile keeps the file from being replaced until the function that it returns is called.
+// keepFile prevents a rotation of the file until done is called: the ack stage must register the
+// durable index of the file that the registry names.
 func (s *session) keepFile(ctx context.Context) (done func(), err error) {
 	select {
 	case s.filing <- struct{}{}:

@@ -19,11 +19,11 @@ import (
 //
 //	fetch.go ──batch──▶ ledger: is it new? ──▶ filter ──▶ write ──▶ one fsync for all that is ready ──▶ dead letters ──group──▶ ack.go
 //
-// What the ledger refuses, or the filter, takes no message's place in the file, but its number
-// does: see deadletter.go.
+// A message that the ledger or the filter refuses is not in the file, but its number may be, in a
+// skip entry: see deadletter.go.
 
-// stage ends with the checkpoint that spares the next holder the reading; the last messages are
-// being acknowledged meanwhile.
+// stage runs the append stage, then writes a checkpoint, so that the next holder need not replay
+// these records. Meanwhile the ack stage acknowledges the last messages.
 func (s fileSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	if err := s.appendStage(ctx, in, out); err != nil {
 		return err
@@ -108,8 +108,8 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 	return nil
 }
 
-// appendBatch judges every message of one fetched batch and writes those that are due as one record
-// batch. It returns the room of records for the next one.
+// appendBatch asks the ledger about every message of one fetched batch and writes those to append as
+// one record batch, without a sync. It returns records, emptied, to reuse its memory.
 func (s *session) appendBatch(ctx context.Context, batch []queue.Message, records []storage.Record, done *group) ([]storage.Record, error) {
 	// rule: an idle session keeps nothing of its last batch
 	defer func() { clear(records) }()
@@ -155,8 +155,8 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	if len(records) == 0 {
 		return records, nil
 	}
-	// The lease is checked before every write for efficiency's sake only: a write that is late all
-	// the same is void.
+	// Checking the lease saves a useless write, nothing more. A write after the lease has ended is
+	// harmless: the successor's fence makes it void.
 	if err := s.lease.Check(0); err != nil {
 		return records, err
 	}
@@ -175,8 +175,9 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	return records, nil
 }
 
-// admit asks the ledger about one fetched message: ok tells that it is to be appended or handled
-// now, and kind as what. Otherwise it waits, or is a copy, which is acknowledged with done.
+// admit asks the ledger about one fetched message. ok means that it is to be appended (as kind) or
+// handled now. Otherwise it waits in the queue, or is a copy, which is acknowledged with done, or
+// will become a dead letter (s.refused).
 func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bool) {
 	switch s.ledger.Admit(m) {
 	case ledger.Hold:
@@ -213,8 +214,8 @@ func (s *session) admit(m *queue.Message, done *group) (kind storage.Kind, ok bo
 	return storage.KindMessage, true
 }
 
-// skipCopy makes r a skip entry if the file has m under another ID: a message with its key, or the
-// delayed message that became m.
+// skipCopy makes r a skip entry if the file already has m under another ID: a message with the same
+// idempotency key, or an earlier promotion of the same delayed message.
 func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 	if delayed, copied := s.ledger.DelayedCopy(m); copied {
 		ledger.MakeSkipEntry(r, fmt.Sprintf("duplicate: the delayed message %s was promoted before", delayed), true)
@@ -230,7 +231,7 @@ func (s *session) skipCopy(r *storage.Record, m *queue.Message) bool {
 	return true
 }
 
-// filter asks Files.Filter.
+// filter calls Files.Filter. A panic in it becomes a PanicError.
 func (s *session) filter(m *queue.Message) (err error) {
 	f := s.pool.dest.Filter
 	if f == nil {
@@ -244,8 +245,8 @@ func (s *session) filter(m *queue.Message) (err error) {
 	return f(*m)
 }
 
-// write appends records, which stand for msgs, as one batch if it is not too large. What the file
-// cannot take for good is refused.
+// write appends the records of msgs as one batch, or as several if one is too large for the file. A
+// message that the file can never take becomes a skip entry, or with OnError Block an error.
 func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 	for {
 		err := s.writer().Append(records)
@@ -253,7 +254,7 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 		switch {
 		case !errors.As(err, &limit):
 			return err
-		case limit.Record < 0 && len(records) > 1: // headers may make a batch larger than the fetch could know
+		case limit.Record < 0 && len(records) > 1: // the batch is too large: a fetch does not count all that a record needs
 			mid := len(records) / 2
 			if err := s.write(records[:mid], msgs[:mid]); err != nil {
 				return err
@@ -269,7 +270,8 @@ func (s *session) write(records []storage.Record, msgs []*queue.Message) error {
 	}
 }
 
-// trimLedger keeps the ledger from growing beyond what a checkpoint can hold.
+// trimLedger makes the ledger forget old entries when it has more than a checkpoint can hold, and
+// warns once per session if they are forgotten early.
 func (s *session) trimLedger() {
 	early := s.ledger.TrimHistory()
 	if early.Skipped {
@@ -319,10 +321,10 @@ func (s *session) trimLoose() {
 	}
 }
 
-// tellHeld publishes what is held back, so that the fetch stage reads it again.
+// tellHeld tells the fetch stage which messages wait behind a gap, so that it reads them again.
 func (s *session) tellHeld() { s.held.Store(s.ledger.Held()) }
 
-// trace begins with a batch.
+// trace calls Files.Trace for a batch, and keeps the function that it returns for endTrace.
 func (s *session) trace(ctx context.Context, msgs []*queue.Message) {
 	if f := s.pool.dest.Trace; f != nil {
 		if done := f(ctx, s.lease, msgs); done != nil {
@@ -331,7 +333,7 @@ func (s *session) trace(ctx context.Context, msgs []*queue.Message) {
 	}
 }
 
-// endTrace ends with all batches that were begun.
+// endTrace reports the outcome of all batches since the last call: durable (nil), or an error.
 func (s *session) endTrace(err error) {
 	for _, done := range s.traced {
 		done(err)
@@ -339,8 +341,8 @@ func (s *session) endTrace(err error) {
 	s.traced = s.traced[:0]
 }
 
-// recordTime is the time of a message in a record, in ns. One beyond the year 2262, which ns do not
-// reach, is moved there.
+// recordTime is the time of a message for its record, in ns since 1970. Times beyond the year 2262
+// do not fit and become that limit.
 func recordTime(id queue.ID) int64 {
 	return min(id.Time().UnixMilli(), math.MaxInt64/int64(time.Millisecond)) * int64(time.Millisecond)
 }
@@ -369,8 +371,8 @@ func payloads(records []storage.Record) (n, bytes uint64) {
 	return n, bytes
 }
 
-// BlockedError is the error of a type whose next message the file cannot take, where Config.OnError
-// is Block: those behind it wait.
+// BlockedError is the error of a type whose next message the file cannot take while Config.OnError is
+// Block. All later messages of the type wait.
 type BlockedError struct {
 	ID    queue.ID
 	Cause error

@@ -10,19 +10,22 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// Audit checks what a file of messages must keep besides being undamaged: every message once, and
-// each producer's messages in order and without gaps. Feed it every accepted record of a file, in
-// file order, and before them the state that a successor file begins with; the zero value is ready.
-// It holds a few words per producer, not per message, and a few more for each range of delayed
-// messages that were promoted out of order. Loose messages (queue.LooseHeader) have no order, and a
-// copy of one is found among the last 500,000 of them. Not safe for concurrent use.
+// Audit checks what the exactly-once guarantee promises about a file, beyond the integrity that
+// [storage.Verify] checks: every message once, and each producer's messages in order and without
+// undeclared gaps. First call Restore with the state that a successor file begins with, if there is
+// one; then call Record with every accepted record, in file order; then ask Problems.
+//
+// The zero value is ready to use. Memory grows with the number of producers, not of messages. Loose
+// messages ([queue.LooseHeader]) have no order, and a copy of one is found only among the last
+// 500,000 of them. Not safe for concurrent use.
 type Audit struct {
-	// Grow, if not nil, is called with about how many more bytes are going to be held. Its error
-	// becomes that of Restore or Record: a checker of files that others wrote can bound its memory.
+	// Grow, if set, is called with the approximate number of bytes that the Audit grows by. If it
+	// returns an error, Restore or Record returns that: so a checker of untrusted files can bound
+	// its memory.
 	Grow func(bytes int64) error
 
-	told      int64 // to Grow
-	restored  int64 // bytes, of what Restore took in
+	told      int64 // bytes reported to Grow so far
+	restored  int64 // bytes that the state in Restore took
 	ranges    int   // of all producers
 	producers map[uint64]*Producer
 	problems  []error
@@ -30,11 +33,11 @@ type Audit struct {
 	lost      uint64 // records that a repair gave up
 	delayed   ledger.Delayed
 	loose     uint64              // loose messages
-	looseLast map[uint64]struct{} // producer numbers of the last ones …
-	looseOld  map[uint64]struct{} // … and of those before, which are forgotten when the last ones are many
+	looseLast map[uint64]struct{} // producer numbers of the latest loose messages …
+	looseOld  map[uint64]struct{} // … and of those before: dropped when looseLast is full and takes its place
 }
 
-// Producer is what a file holds of one producer.
+// Producer is what a file has of one producer.
 type Producer struct {
 	Number   uint64
 	Messages uint64
@@ -45,8 +48,8 @@ type Producer struct {
 	before   ledger.Producer // what files before this one hold of it
 }
 
-// Contiguous tells whether the file holds one range of the producer's messages, which begins with
-// the first one, or where the file before this one ends.
+// Contiguous tells whether the file has the producer's messages without a gap, from number 1 or from
+// where the file before this one ends.
 func (p *Producer) Contiguous() bool {
 	return len(p.Ranges) == 1 && p.Ranges[0].From == p.before.Last()+1
 }
@@ -60,7 +63,7 @@ const (
 	looseMemory = 40      // bytes that one takes there
 )
 
-// grow tells Grow of what is held, and was not told yet.
+// grow reports growth since the last call to Grow.
 func (a *Audit) grow() error {
 	held := a.restored + int64(len(a.producers))*ledger.ProducerMemory + int64(a.ranges)*ledger.SpanMemory + a.delayed.Memory() +
 		int64(len(a.looseLast)+len(a.looseOld))*looseMemory
@@ -72,8 +75,8 @@ func (a *Audit) grow() error {
 	return a.Grow(more)
 }
 
-// Restore takes in the state that a successor file begins with: the producers' counters in the
-// files before it.
+// Restore loads the state that a successor file begins with, which has the producers' numbers in the
+// files before it. Call it before Record. The error is that of Grow, or ledger.ErrState.
 func (a *Audit) Restore(state []byte) error {
 	l := ledger.New(ledger.Options{})
 	if err := l.RestoreWithin(state, func(spent int) error {
@@ -105,8 +108,8 @@ func (a *Audit) producer(number uint64) *Producer {
 	return p
 }
 
-// Record takes in one accepted record. It returns an error only for a record that is not a
-// worker's, and that of Grow.
+// Record checks one accepted record; violations are added to Problems. It returns an error only for a
+// record that no worker has written, and the error of Grow.
 func (a *Audit) Record(r storage.Record) error {
 	if r.Kind == storage.KindLost {
 		a.lost++ // of an unknown producer
@@ -153,7 +156,8 @@ func (a *Audit) Record(r storage.Record) error {
 	return a.grow()
 }
 
-// seeLoose reports whether a loose message's producer number is new, as far as they are remembered.
+// seeLoose remembers a loose message's producer number, and reports whether it is new, among those
+// that are remembered.
 func (a *Audit) seeLoose(number uint64) bool {
 	if len(a.looseLast) >= looseMost || a.looseLast == nil {
 		a.looseLast, a.looseOld = map[uint64]struct{}{}, a.looseLast
@@ -164,11 +168,11 @@ func (a *Audit) seeLoose(number uint64) bool {
 	return !last && !old
 }
 
-// Loose is how many loose messages there are among the records, also those that were put aside.
+// Loose is the number of loose messages among the records, including skip entries.
 func (a *Audit) Loose() uint64 { return a.loose }
 
-// problem counts a violation and describes the first ones: a file that is wrong from its start
-// would fill the memory.
+// problem counts a violation, and describes it if it is among the first: descriptions of all could
+// fill the memory.
 func (a *Audit) problem(format string, args ...any) {
 	a.nProblems++
 	if len(a.problems) < maxProblems {
@@ -179,7 +183,7 @@ func (a *Audit) problem(format string, args ...any) {
 // Problems returns the violations found so far (the first 20), and how many there are in all.
 func (a *Audit) Problems() ([]error, int) { return a.problems, a.nProblems }
 
-// Producers returns what the file holds of each producer, by number.
+// Producers returns what the file has of each producer, sorted by number.
 func (a *Audit) Producers() []*Producer {
 	ps := make([]*Producer, 0, len(a.producers))
 	for _, p := range a.producers {
@@ -200,8 +204,7 @@ func (p *Producer) has(n uint64) bool {
 	return false
 }
 
-// add puts n into the ranges. Nearly always it is the next number, which only moves the end of the
-// last range.
+// add adds n to the ranges.
 func (p *Producer) add(n uint64) {
 	if last := len(p.Ranges) - 1; last >= 0 && p.Ranges[last].To+1 == n {
 		p.Ranges[last].To = n // the usual case

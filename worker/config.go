@@ -39,44 +39,44 @@ const (
 // ErrConfig is wrapped by every error about a Config that cannot work.
 var ErrConfig = errors.New("worker configuration")
 
-// Config says what a Pool serves and how. Queue, Locker, To, and Types or AllTypes are required;
-// the zero value of everything else means its default.
+// Config configures a [Pool]. Queue, Locker, To, and Types or AllTypes are required; the zero value
+// of every other field means its default.
 type Config struct {
 	Queue  queue.Queue  // where messages come from
 	Locker *lock.Locker // the per-type mutex; usually of the same server
 	To     Target       // where messages go: Files or Handling
 
-	// OnError says what happens to a message that fails again and again, or that the file cannot
-	// take. Defaults to Block.
+	// OnError decides about a message that keeps failing, or that the file cannot take. Defaults to
+	// Block.
 	OnError OnError
-	// MaxAttempts is how often a message is tried, alone or blamed by name, before OnError
-	// DeadLetter puts it aside. Defaults to 5.
+	// MaxAttempts is how often a message may fail by itself, or be named in a BatchError, before it
+	// becomes a dead letter (OnError DeadLetter). Defaults to 5.
 	MaxAttempts int
-	// RetryMin and RetryMax bound the pause before a message that failed is tried again: random,
-	// from nothing up to a bound that doubles each time. The type waits meanwhile. Default to 1 s
-	// and 1 min.
+	// RetryMin and RetryMax bound the pause before a failed message is retried. The pause is random,
+	// between 0 and a bound that starts at RetryMin and doubles up to RetryMax. The type waits
+	// meanwhile. They default to 1 s and 1 min.
 	RetryMin, RetryMax time.Duration
 
-	// Events, if set, is called for what happens, from the pool's goroutines: it must be quick. For
-	// slow consumers there is the channel of Pool.Subscribe.
+	// Events, if set, is called for every event, from the pool's goroutines: it must be quick. Slow
+	// consumers should use Pool.Subscribe.
 	Events func(Event)
 
-	// Observe, if set, receives each step's duration, from the pool's goroutines and
-	// many times a second: it must be quick. It is for metrics, see package worker/metrics; what
-	// has happened so far is in Pool.Status.
+	// Observe, if set, receives each step's duration. It is called from the pool's goroutines,
+	// concurrently and many times a second: it must be quick. It is for metrics, see package
+	// worker/metrics; Pool.Status has the present state.
 	Observe func(Observation)
 
-	// Types are the types to serve: names, or globs such as "audit-*" that are matched against the
-	// types that have messages. A new one is served at once.
+	// Types are the types to serve: names, or globs such as "audit-*" (path.Match), which also match
+	// types that appear later.
 	Types []string
-	// AllTypes serves every type there is, as Types = {"*"} does.
+	// AllTypes serves every type, like Types = {"*"}.
 	AllTypes bool
-	// MaxTypes bounds how many types are held at once. An idle type is given back when another one
+	// MaxTypes bounds how many types are held at once. An idle type is released when another one
 	// waits. Defaults to no bound.
 	MaxTypes int
 
-	// Lease is how long the lock outlives a holder that died. Defaults to 20 s, which outlives a
-	// MongoDB election.
+	// Lease is how long a lock stays held after its holder died. Defaults to 20 s, which is longer
+	// than a MongoDB election.
 	Lease time.Duration
 	// Batch and BatchBytes bound one fetch, and so one record batch of the file. Default to 1000
 	// messages and 4 MiB.
@@ -84,42 +84,42 @@ type Config struct {
 	BatchBytes int64
 	// Prefetch is how many batches are read ahead of the one being appended. Defaults to 2.
 	Prefetch int
-	// Linger is how long a fetch that came back short waits before the next one, so that a trickle
-	// of messages shares an fsync, or a request to a store. Messages wait in the queue meanwhile, where they
-	// are safe. Defaults to 5 ms, or to what the store of the files says (slots.Costly): 20 ms in
-	// MongoDB and shared directories, 1 s in S3. Nothing else waits for it: neither a full batch nor a
-	// stop, a hand-over, or UntilEmpty.
+	// Linger is the pause after a fetch that returned less than a full batch, so that messages of
+	// a slow stream share an fsync, or a request to a store. Meanwhile messages wait in the queue, where they
+	// are safe. Defaults to 5 ms, or to what the store of the files recommends (slots.Costly): 20 ms
+	// in MongoDB and shared directories, 1 s in S3. A full batch, a stop, a handoff and UntilEmpty do
+	// not wait for it.
 	Linger time.Duration
 	// GapTimeout is how long a message waits for a missing earlier one of its producer before it is
-	// appended with a declared gap. Only an operator's deletion or a server that lost confirmed
-	// writes can cause that. Defaults to 30 s.
+	// appended with a declared gap. Messages are missing only if an operator deleted them or the
+	// server lost confirmed writes. Defaults to 30 s.
 	GapTimeout time.Duration
 	// IdleTimeout is how long a session without messages keeps its lock. Defaults to one minute.
 	IdleTimeout time.Duration
-	// HandOver is how long a pool that stops, or is asked to give a type with traffic back, goes on
-	// serving it until another replica has come for it: the type's service is not interrupted then.
-	// Without other replicas it ends at once. Defaults to 5 s; negative for none.
+	// HandOver is how long a pool that stops, or is asked to release a type with traffic, continues
+	// to serve it until a successor waits for its lock, so that service is not interrupted. Without
+	// other replicas the session ends at once. Defaults to 5 s; negative for no wait.
 	HandOver time.Duration
-	// Retention is how long the file remembers a producer that has gone silent, at least, by the
-	// monotonic clock of the pool. Of what a pool has not watched for so long, it forgets what is
-	// that old by the queue's clock, but none of the last 2,000. It remembers loose messages, see
-	// queue.LooseHeader, for as long. Defaults to 24 h.
+	// Retention is how long, at least, the file remembers a silent producer, measured by the
+	// monotonic clock of the pool. A pool that has not run for that long uses the queue's clock
+	// instead, and then always keeps the latest 2,000 producers. Loose messages (see
+	// queue.LooseHeader) are remembered as long. Defaults to 24 h.
 	Retention time.Duration
 
-	// UntilEmpty makes Run return once all types were seen empty. Delayed messages that are not due
-	// are not waited for. What cannot be appended or handled is waited for until the GapTimeout is
-	// over; then Run returns an *UnfitError for its type.
+	// UntilEmpty makes Run return once all types have been seen empty. It does not wait for delayed
+	// messages that are not due. It waits for messages that cannot be appended or handled until
+	// GapTimeout is over; then Run returns an *UnfitError for their type.
 	UntilEmpty bool
 
-	// NoScheduler keeps the pool from promoting delayed messages (of all types, also those that it
-	// does not serve). Some pool has to, or they stay where they are.
+	// NoScheduler stops the pool from promoting delayed messages. A scheduler promotes those of all
+	// types, also types that its pool does not serve; without any, delayed messages stay delayed.
 	NoScheduler bool
 
 	// Logger gets one line per change of state, never one per batch. Defaults to no logging.
 	Logger *zerolog.Logger
 }
 
-// withDefaults returns the configuration that is in force: zero values have become defaults.
+// withDefaults returns c with zero values replaced by defaults, and Types sorted.
 func (c Config) withDefaults() Config {
 	setDefault(&c.Lease, DefaultLease)
 	setDefault(&c.Batch, DefaultBatch)
@@ -160,7 +160,7 @@ func setDefault[T comparable](v *T, d T) {
 	}
 }
 
-// validate refuses what cannot work. Every error says what to do.
+// validate refuses values that cannot work. Every error says what to change.
 func (c Config) validate() error {
 	switch {
 	case c.Queue == nil:
@@ -230,14 +230,14 @@ func isGlob(t string) bool {
 	return false
 }
 
-// OnError says what happens to a message that cannot be handled, or that the file cannot take.
+// OnError decides about a message that cannot be handled, or that the file cannot take.
 type OnError int
 
 const (
-	// Block: it is tried for ever, and holds its type back. Nothing is lost and the order is kept;
-	// somebody has to look.
+	// Block retries it for ever; its type waits. Nothing is lost and the order is kept, but
+	// somebody has to find the cause.
 	Block OnError = iota
-	// DeadLetter: after MaxAttempts it becomes a dead letter (fencepost dead ls), and those behind
-	// it go on.
+	// DeadLetter makes it a dead letter after MaxAttempts (fencepost dead ls), and continues with
+	// the messages after it.
 	DeadLetter
 )

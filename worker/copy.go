@@ -12,29 +12,29 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// CopyOptions of Copy.
+// CopyOptions configures [Copy].
 type CopyOptions struct {
-	FS       storage.FS                           // where to; nil is the operating system's
-	Dir      string                               // a directory there; of a store its address
+	FS       storage.FS                           // the destination; nil is the operating system's file system
+	Dir      string                               // the directory there; for a store its address
 	Wait     time.Duration                        // for the type's lock, as for Rewrite
 	Progress func(path string, done, total int64) // bytes of the file at path, now and then; may be nil
 }
 
-// CopyReport says what Copy did.
+// CopyReport is the result of [Copy].
 type CopyReport struct {
-	Already   bool   // the type's files were there already, and nothing was done
-	Path      string // of the file that workers go on with
-	Files     int    // that were there in the end, without that one
-	Copied    int    // of these
-	NextIndex uint64
+	Already   bool   // the registry already named the destination, and nothing was done
+	Path      string // the new file at the destination, in which workers continue
+	Files     int    // sealed files at the destination in the end, without Path
+	Copied    int    // how many of these this call has copied
+	NextIndex uint64 // of the next record in Path
 }
 
-// Copy moves a type to another directory or store: it copies all files that are here, checks the
-// copies, and has the registry name the new place, where workers go on. Until then workers of the
-// type stand by, except while older files are copied, and go on here if Copy fails. What was copied
-// by then is not copied again. The files that are here stay as they are, but workers refuse them
-// afterwards. Of cfg, Queue, Locker, To (Files, of which
-// Dir and Storage), Lease and Logger are used.
+// Copy moves a type to another directory or store. It copies all files of the type, verifies the
+// copies, and makes the registry name the destination, where workers then continue. Sealed files are
+// copied while workers run; for the rest Copy takes the type's lock, and workers wait. If Copy fails,
+// workers continue at the old place, and the next call does not copy the same files again. The old
+// files stay unchanged, but workers refuse them afterwards. Of cfg, Copy uses Queue, Locker, To (Files:
+// Dir and Storage), Lease and Logger.
 func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyReport, error) {
 	from, err := newRewriter(cfg, typ, func(*Files) {})
 	if err != nil {
@@ -58,11 +58,11 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyRepo
 		m.r.Already, m.r.NextIndex = true, entry.DurableIndex
 		return m.r, nil
 	}
-	// A type whose files are elsewhere is told before anything is copied.
+	// Fail before copying anything if the registered files are somewhere else.
 	if err := storage.CheckRegistered(from.dest.Storage.FS, from.dest.Dir, typ, storageEntry(entry)); err != nil {
 		return nil, err
 	}
-	// Most of it without the lock. Files that are sealed do not change.
+	// Most of the work needs no lock: sealed files do not change.
 	if err := m.copySealed(ctx); err != nil {
 		return nil, err
 	}
@@ -73,16 +73,17 @@ func Copy(ctx context.Context, cfg Config, typ string, o CopyOptions) (*CopyRepo
 	return m.r, nil
 }
 
-// move is one Copy.
+// move is the state of one Copy.
 type move struct {
 	from, to *replica
 	typ      string
 	o        CopyOptions
 	r        *CopyReport
-	done     map[string]bool // paths of files of which there is a good copy
+	done     map[string]bool // paths of files that have a verified copy
 }
 
-// run does what needs the lock.
+// run does the part that needs the lock: it seals the newest file, copies what is left, and registers
+// the destination.
 func (m *move) run(ctx context.Context, lease *lock.Lease) error {
 	// rule: nothing is appended here from now on.
 	if err := m.seal(ctx, lease); err != nil {
@@ -95,14 +96,14 @@ func (m *move) run(ctx context.Context, lease *lock.Lease) error {
 		return err
 	}
 	s := &session{pool: m.to, typ: m.typ, lease: lease, log: m.to.log}
-	if err := s.open(ctx); err != nil { // it makes the successor, and the registry names it
+	if err := s.open(ctx); err != nil { // this creates the successor there and registers it
 		return err
 	}
 	m.r.Path, m.r.NextIndex = s.writer().Path(), s.writer().NextIndex()
 	return s.writer().Close()
 }
 
-// seal ends the newest file, unless somebody who came no further has.
+// seal seals the newest file, unless an earlier Copy that failed afterwards has done so.
 func (m *move) seal(ctx context.Context, lease *lock.Lease) error {
 	chain, err := m.chain(m.from)
 	if err != nil {
@@ -121,12 +122,13 @@ func (m *move) seal(ctx context.Context, lease *lock.Lease) error {
 	}
 	err = s.writer().Seal(ctx, s.ledger.State())
 	if err != nil {
-		_ = s.writer().Close() // why it was not sealed is what counts
+		_ = s.writer().Close() // the error of Seal says more
 	}
 	return err
 }
 
-// chain returns the files of the type at a place, which are checked.
+// chain returns the files of the type at one of the two places. It is an error if there are none, or
+// if one of them is damaged and still needed.
 func (m *move) chain(at *replica) (storage.Chain, error) {
 	chain, err := storage.ReadChain(at.dest.Storage.FS, at.dest.Dir, m.typ)
 	if err != nil {
@@ -147,8 +149,8 @@ func (m *move) chain(at *replica) (storage.Chain, error) {
 	return chain, nil
 }
 
-// replaced returns the paths of files that a compaction or a repair has replaced: damage in them does
-// not count, and one whose end cannot be read stays behind.
+// replaced returns the paths of files that a compaction or a repair has replaced. Damage in them does
+// not matter, and one without a readable end is not copied.
 func replaced(chain storage.Chain) map[string]bool {
 	paths := map[string]bool{}
 	for _, l := range chain.Replaced() {
@@ -157,7 +159,7 @@ func replaced(chain storage.Chain) map[string]bool {
 	return paths
 }
 
-// copySealed copies the files that are sealed, and reads the copies.
+// copySealed copies the sealed files and verifies the copies.
 func (m *move) copySealed(ctx context.Context) error {
 	chain, err := m.chain(m.from)
 	if err != nil {

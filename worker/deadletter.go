@@ -11,32 +11,34 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// Messages that do not get into the file, because Files.Filter or the file refuses them. Each
-// leaves a skip entry in the file, so that its number counts there, and becomes a dead letter:
+// Messages that do not get into the file, because Files.Filter or the file refuses them. Each leaves
+// a skip entry in the file, so that its number is not missing there, and becomes a dead letter:
 //
 //	skip entry ──▶ fsync ──▶ dead letter ──▶ deletion from the queue ──▶ next checkpoint
 //
-// A worker that dies before the dead letter leaves a message whose number is in the file, and a
-// database that is set back brings such messages back. They are no copies of anything in the file:
-// it remembers which numbers it has skipped, in the records and in the checkpoint state, and their
-// messages become dead letters again.
+// If the worker dies before it has stored the dead letter, or the database is restored to a state
+// before, the message is in the queue and its number is in the file. But it is not a copy: the file
+// does not have its content. So the records and the checkpoint state say which numbers were skipped,
+// and such a message becomes a dead letter again.
 
-// A message whose number is in use for another one (ledger.Reused) becomes a dead letter without an
-// entry: the file cannot hold its number a second time. Only its time tells it from a copy.
+// A message whose number the file has for another message (ledger.Reused) becomes a dead letter
+// without a skip entry, because the file cannot have a number twice. Only the time in its ID
+// distinguishes it from a copy.
 
-// reasonReused is the reason of those letters. A producer whose state file was set back has sent
-// again what is in the file.
+// reasonReused is the reason of these dead letters. The message may also be one that the file has:
+// a producer whose state file was set back publishes it again, with a later time.
 const reasonReused = "its number is in use: the file has an earlier message with the same number of the same producer, which happens when the " +
 	"database, or a producer's --resume file, is set back to an earlier state; if the file does not have this message's content, requeue it to publish it under a new number"
 
-const maxBury = 100 // messages that are put aside in one step
+const maxBury = 100 // messages that are moved to the dead letters with one call
 
-// reasonPutAside is the reason of a message that is put aside again and whose first reason is not
-// at hand.
+// reasonPutAside is the reason of a message that becomes a dead letter again when its first reason
+// is not known: it is in a skip entry before the last checkpoint, which is not read.
 const reasonPutAside = "it was put aside before, and is in the queue again: the database was set back to an earlier state, or its publisher has repeated it; " +
 	"it is in the file only if that dead letter was requeued meanwhile"
 
-// refuse makes a skip entry of m's record.
+// refuse makes r, the record of m, a skip entry with the reason why, and queues m to become a dead
+// letter.
 func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	reason := why.Error()
 	reason = reason[:min(len(reason), queue.MaxReason)]
@@ -45,7 +47,7 @@ func (s *session) refuse(r *storage.Record, m *queue.Message, why error) {
 	s.refused = append(s.refused, queue.DeadLetter{Message: *m, Reason: reason, Attempts: 1})
 }
 
-// buryRefused puts aside what was refused. Its skip entries are durable.
+// buryRefused moves the refused messages to the dead letters. Their skip entries are durable by now.
 func (s *session) buryRefused(ctx context.Context) error {
 	if len(s.refused) == 0 {
 		return nil
@@ -59,7 +61,7 @@ func (s *session) buryRefused(ctx context.Context) error {
 	return err
 }
 
-// buryReused puts aside the messages whose numbers are in use.
+// buryReused moves the messages with reused numbers to the dead letters.
 //
 // rule: before anything later of their producers is in the file. Whoever came next would compare their times with that, and take them for copies.
 func (s *session) buryReused(ctx context.Context) error {
@@ -77,7 +79,7 @@ func (s *session) buryReused(ctx context.Context) error {
 	return s.buryAll(ctx, reused)
 }
 
-// buryAll puts messages aside in steps, so that a step that has to be repeated is small.
+// buryAll moves messages to the dead letters in small steps, so that a retry repeats little.
 func (s *session) buryAll(ctx context.Context, letters []queue.DeadLetter) error {
 	for some := range slices.Chunk(letters, maxBury) {
 		if err := s.bury(ctx, some...); err != nil {
@@ -87,8 +89,8 @@ func (s *session) buryAll(ctx context.Context, letters []queue.DeadLetter) error
 	return nil
 }
 
-// bury puts messages aside. It does not give up before the session ends: until the letters are
-// stored the messages stay.
+// bury moves messages to the dead letters, retrying until the session ends. The queue does it in one
+// step: a message is never in neither place.
 func (s *session) bury(ctx context.Context, letters ...queue.DeadLetter) error {
 	for i := range letters {
 		letters[i].Worker = s.pool.name

@@ -1,9 +1,12 @@
 // Package worker drains typed messages from a queue, into one binary file per type or through a
-// [Handler], with as many replicas as you like.
+// [Handler], with any number of replicas.
 //
-// A [Pool] serves a set of types. For each of them it waits for backlog, takes the type's lock,
-// opens the type's file with the lock's fencing token as epoch, and runs a session until the type
-// is idle, the pool stops, or the lock is lost:
+// Start with [New] and [Pool.Run]. [Config] says which types to serve; [Files] and [Handling] are
+// the two targets.
+//
+// A [Pool] serves a set of types. For each of them it waits for backlog, acquires the type's lock,
+// opens the type's file with the lock's fencing token as epoch, and runs a session until the type is
+// idle, the pool stops, or the lock is lost:
 //
 //	           backlog                  token                    fence, scan
 //	watching ───────────▶ acquiring ───────────▶ opening ───────────────────────▶ draining
@@ -15,34 +18,34 @@
 //	fetch ──▶ append ──▶ ack
 //	          contiguity check, encode, one write per batch, one fsync for all that is ready (group commit)
 //
-// Two rules make the pipeline exactly-once. A message is acknowledged only after the file said it
-// is durable and nobody has fenced the writer; and the ledger (last counter per producer, rebuilt
-// from the file at every open) refuses what the file has already. The lock only keeps replicas from
-// wasting each other's time: if it fails, the file decides.
+// Two rules make the pipeline exactly-once. First, a message is acknowledged only after its record is
+// durable and nobody has fenced the writer. Second, the ledger (the last number of each producer,
+// rebuilt from the file at every open) refuses what the file already has. The lock only keeps
+// replicas from working on the same type at the same time: if it fails, the file decides.
 //
 // # Where to read
 //
-// A message's way, in the order of reading:
+// The path of a message:
 //
 //	pipeline.go         a session: three stages and what joins them
-//	fetch.go            reads the queue in the order of IDs, and goes back for what arrives late
-//	append.go           admits, filters, writes, syncs; handle.go in its place with a Handler
-//	internal/ledger     what is new, a copy, late, or has to wait; rebuilt from the file
-//	ack.go              removes from the queue what is durable
+//	fetch.go            reads the queue in the order of IDs, and goes back for late arrivals
+//	append.go           admits, filters, writes, syncs; with a Handler handle.go takes its place
+//	internal/ledger     decides whether a message is new, a copy, late, or has to wait
+//	ack.go              removes durable messages from the queue
 //
 // Around it:
 //
 //	pool.go             watches types, takes locks and slots, runs sessions
-//	listen.go           which types have messages: what publishers tell, and sweeps
-//	file.go, registry.go  the session's file, and what the queue knows of it
-//	deadletter.go       what does not get into the file
-//	retry.go            pauses, attempts, and errors that no retry can help
-//	handoff.go          how a type goes to another replica; internal/share decides to which
-//	scheduler.go        delayed messages that are due
+//	listen.go           finds types with messages: notifications and sweeps
+//	file.go, registry.go  the session's file, and its entry in the registry of files
+//	deadletter.go       messages that the file or the filter refuses
+//	retry.go            pauses, attempts, and errors that a retry cannot cure
+//	handoff.go          passes a type to another replica; internal/share decides to which
+//	scheduler.go        promotes delayed messages that are due
 //	memory.go           bounds what all types have fetched together
 //	poison.go           finds a message that kills the process
-//	unfit.go            what can be neither appended nor handled
-//	replica.go, status.go  what sessions share, and what Status says about them
+//	unfit.go            messages and keys that can be neither appended nor handled
+//	replica.go, status.go  what sessions share, and what Status reports about them
 //
 // # Handlers
 //
@@ -54,10 +57,10 @@
 //		OnError: worker.DeadLetter,
 //	})
 //
-// Order per producer and one holder at a time are kept; exactly once becomes at least once, as
-// there is no file that refuses copies: [Handler] says precisely what holds. A Handler gets
-// batches; [Each] makes one of a function for single messages, [Keyed] handles several keys of a
-// type at the same time. What becomes of a message:
+// Order per producer and one holder at a time still hold. Exactly once becomes at least once, because
+// there is no file that refuses copies: [Handler] has the exact guarantees. A Handler gets batches;
+// [Each] makes one from a function for single messages, [Keyed] handles several keys of a type
+// concurrently. What can happen to a message:
 //
 //	           nil                                      acknowledged
 //	Handle ────────────────────────────────────────────▶ (deleted from the queue)
@@ -67,13 +70,13 @@
 //	  └────────────────────────────────────────────────────┼───────────────────────────────────────────┘
 //	                                                       └──▶ DeadLetter: dead letter (fencepost dead ls)
 //
-// A message that kills the process is found, too (docs/decisions/0003). A handler whose destination
-// refuses an old token returns [ErrFenced], and the session ends without blaming a message;
-// examples/custom-sink has such a destination. Package workertest helps to test handlers.
+// A message that kills the process is detected, too (docs/decisions/0003). A handler whose
+// destination refuses an old token returns [ErrFenced]: the session ends, and no message counts as
+// failed; examples/custom-sink has such a destination. Package workertest helps to test handlers.
 //
 // # Messages that do not get into a file
 //
-// A file takes all that a publisher of ours can publish. What Files.Filter refuses, or a foreign
-// publisher stored beyond the limits, leaves a skip entry in the file and becomes a dead letter, in
-// this order, so that a crash in between is made up for by the next holder.
+// A file can take every message that a [queue.Publisher] accepts. A message that [Files].Filter
+// refuses, or that another program stored beyond the limits, first leaves a skip entry in the file,
+// then becomes a dead letter. After a crash in between the next holder does the second step.
 package worker

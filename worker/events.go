@@ -4,17 +4,17 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// EventKind says what has happened.
+// EventKind is the kind of an [Event].
 type EventKind int
 
 // Kinds of events, for Config.Events.
 const (
 	Acquired  EventKind = iota + 1 // a session of the type has begun
-	Released                       // … and ended in order
-	Lost                           // … or by an error: a lost lease, a failing disk
+	Released                       // … and ended without an error
+	Lost                           // … or with one: a lost lease, a failing disk
 	Committed                      // messages are durable in the file, or were handled
-	Dead                           // a message was put aside
-	Rotated                        // the file reached its size limit and goes on in another one
+	Dead                           // a message has become a dead letter
+	Rotated                        // the file reached its size limit; the type continues in a new one
 )
 
 func (k EventKind) String() string {
@@ -24,8 +24,8 @@ func (k EventKind) String() string {
 	return [...]string{"acquired", "released", "lost", "committed", "dead", "rotated"}[k-Acquired]
 }
 
-// Event is something that has happened to a type in this pool. Those of one type come one at a time
-// and in order.
+// Event is a change in the state of a type in this pool. Events of one type are delivered one at a
+// time and in order.
 type Event struct {
 	Kind     EventKind
 	Type     string

@@ -8,12 +8,13 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sweeps. Fetching walks forward over the pending messages in ID order. Messages of a slow producer
-// may turn up behind the walker, so it goes back: a second's worth of IDs and a minute's worth when
-// it is near the end of the queue, and to the very start whatever its position. Going back far each
-// time would make the server walk over the index entries of everything deleted lately. But one ID
-// of a clock that is ahead says nothing about where the others are: when the newest ID stays the
-// same, the walk goes back to the very start instead of a minute.
+// Sweeps. The fetch stage walks forward over the pending messages in ID order. Messages of a slow
+// producer can appear behind its position, so it regularly goes back: near the end of the queue by a
+// second's and by a minute's worth of IDs, and now and then, from any position, to the very start.
+// Going back far each time would make the server scan the index entries of everything that was
+// deleted lately. The newest ID may come from a clock that is ahead; then a minute before it says
+// nothing about the other messages. So if the newest ID has not changed since the last time, the walk
+// goes back to the very start instead of by a minute.
 //
 // rule: a fetch never begins longer than fullSweepEvery after the start of the last full sweep. A publisher that has to take
 // a new producer number after a failure waits for longer than that, so the messages under its old
@@ -27,14 +28,14 @@ const (
 	heldRetryMax   = 2 * time.Second
 )
 
-// fetcher is the fetch stage.
+// fetcher is the fetch stage: it decides where to read next, and whether the session may end.
 type fetcher struct {
 	*session
 	after   queue.ID // position of the walk
 	newest  queue.ID // highest ID seen since the last full sweep began
-	farMark queue.ID // what newest was when the walk last went far back
-	short   bool     // the last fetch came back short: the walk is near the end of the queue
-	nothing bool     // the last fetch brought nothing
+	farMark queue.ID // newest when the walk last went back by longRewind
+	short   bool     // the last fetch returned less than a full batch: the walk is near the end of the queue
+	nothing bool     // the last fetch returned nothing
 	full    bool     // the current sweep started at the very start …
 	clean   bool     // … and has found nothing pending so far
 
@@ -43,11 +44,11 @@ type fetcher struct {
 
 	lastSeen time.Time // when a message was last fetched
 	heldPoll wait.Backoff
-	heldAt   time.Time // what is held back is not read again before
+	heldAt   time.Time // messages behind a gap are not read again before this
 }
 
-// run fetches until there is a reason to end the session; drained tells that a whole sweep found
-// nothing pending.
+// run fetches until there is a reason to end the session. drained means that a full sweep found
+// nothing that can be appended.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
 	cfg := &f.pool.cfg
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
@@ -55,7 +56,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	f.lastSeen = time.Now()
 	first := true // nothing was fetched yet
 	var outage outage
-	asking, done := f.untilEnded(ctx) // what nothing depends on any more when the session is to end
+	asking, done := f.untilEnded(ctx) // for questions whose answers nobody needs once the session is ending
 	defer done()
 	for !f.ending(ctx) {
 		if err := f.goBack(ctx); err != nil {
@@ -81,7 +82,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			poll.Reset()
 			switch {
 			case first && f.short && cfg.UntilEmpty:
-				f.lastFull = time.Time{} // that may have been all: the next look, from the start, tells
+				f.lastFull = time.Time{} // that may have been all: the next fetch, from the start, shows it
 			case f.short:
 				f.pause(ctx, f.linger())
 			}
@@ -98,7 +99,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			case f.held.Load() != nil:
 				wait = min(wait, max(time.Until(f.heldAt), 0))
 			case cfg.UntilEmpty:
-				wait = 0 // no reason to wait: look once more from the start, and be done if that finds nothing
+				wait = 0 // look once more from the start at once, and end if that finds nothing
 			}
 			f.rest(ctx, wait)
 		}
@@ -106,9 +107,9 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	return false, nil
 }
 
-// rest waits for messages: for d, or, when the type has been quiet for a while, until there is news
-// of it. It never rests for so long that the ledger would keep a silent producer much longer than it
-// has to.
+// rest waits for messages: for d or, when the type has been quiet for a while, until the listener
+// has news of it. Even then it does not wait longer than a part of Retention, so that silent
+// producers are forgotten in time.
 func (f *fetcher) rest(ctx context.Context, d time.Duration) {
 	p := f.pool
 	resting := func() bool {
@@ -133,8 +134,8 @@ func (f *fetcher) rest(ctx context.Context, d time.Duration) {
 	}
 }
 
-// linger is how long messages may wait in the queue for more of them. What was fetched never waits: it takes memory, and a
-// stop would wait for it.
+// linger is how long messages may wait in the queue for more of them to share an fsync. Fetched
+// messages never wait: they take memory, and a stop would have to wait for them.
 func (f *fetcher) linger() time.Duration {
 	if f.pool.cfg.UntilEmpty {
 		return min(f.pool.cfg.Linger, DefaultLinger)
@@ -142,7 +143,7 @@ func (f *fetcher) linger() time.Duration {
 	return f.pool.cfg.Linger
 }
 
-// fetch takes memory for what comes, and fetches. asking may end before ctx, when the session is to
+// fetch reserves memory for a batch and fetches it. asking may end before ctx, when the session is to
 // end.
 func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, error) {
 	cfg, m := &f.pool.cfg, f.pool.memory
@@ -158,7 +159,7 @@ func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, e
 		if memory, err = m.take(asking, m.fetch, f.inflight.zero()); err != nil {
 			return nil, nil, err
 		}
-		if err := f.goBack(ctx); err != nil { // the wait may have been long
+		if err := f.goBack(ctx); err != nil { // the wait may have been long, and a sweep may be due
 			memory.give()
 			return nil, nil, err
 		}
@@ -175,7 +176,7 @@ func (f *fetcher) fetch(ctx, asking context.Context) ([]queue.Message, *grant, e
 	return msgs, memory, nil
 }
 
-// walked moves the walk behind msgs.
+// walked moves the position of the walk behind msgs.
 func (f *fetcher) walked(msgs []queue.Message) {
 	f.lastSeen = time.Now()
 	f.touch()
@@ -187,7 +188,7 @@ func (f *fetcher) walked(msgs []queue.Message) {
 	f.short = len(msgs) < f.pool.cfg.Batch && sizeOf(msgs) < f.pool.cfg.BatchBytes
 }
 
-// sizeOf counts as Config.BatchBytes and the memory of the pool do.
+// sizeOf is the size of messages as Config.BatchBytes and the memory of the pool count it.
 func sizeOf(msgs []queue.Message) (size int64) {
 	for i := range msgs {
 		size += int64(msgs[i].Size())
@@ -196,7 +197,8 @@ func sizeOf(msgs []queue.Message) (size int64) {
 }
 
 // emptied decides, at the end of a sweep with everything acknowledged, whether the session may end:
-// a full sweep has found nothing that can be appended, and there is a reason not to stay.
+// a full sweep has found nothing that can be appended, and the session is idle, in the way of another
+// type, or only there to drain (UntilEmpty).
 func (f *fetcher) emptied(ctx context.Context) bool {
 	held := f.held.Load()
 	nothing := f.full && f.clean
@@ -210,7 +212,7 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	cfg := &f.pool.cfg
 	unwanted := cfg.UntilEmpty || idle > cfg.IdleTimeout || f.pool.waiting.Load() > 0 && idle > watchMax
 	if unwanted && !nothing && !onlyIncomplete {
-		f.lastFull = time.Time{} // so the next sweep is a full one, and may answer the question
+		f.lastFull = time.Time{} // makes the next sweep a full one, which may show that the session can end
 	}
 	ends := unwanted && (nothing || onlyIncomplete)
 	if f.full {
@@ -219,14 +221,14 @@ func (f *fetcher) emptied(ctx context.Context) bool {
 	return ends
 }
 
-// goBack sets the walk back if it is time for that. In-flight batches are acknowledged first, or
-// they would be fetched a second time (which the ledger would refuse: it would only be work for
-// nothing).
+// goBack moves the position of the walk back if that is due. It waits until all batches in flight are
+// acknowledged, because they would be fetched again. (The ledger would refuse them; it only saves
+// work.)
 func (f *fetcher) goBack(ctx context.Context) error {
 	now := time.Now()
 	held := f.held.Load()
 	var to queue.ID
-	again := true // also if the walk is not behind to
+	again := true // start a sweep even if the position is already before to
 	switch {
 	case now.Sub(f.lastFull) > fullSweepEvery, f.sweepNow.Swap(false):
 		f.lastFull, f.lastLong, f.lastShort = now, now, now
@@ -238,7 +240,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 		f.lastLong, f.lastShort = now, now
 		if again = false; f.farMark.Compare(f.newest) < 0 {
 			f.farMark, to = f.newest, earlierBy(f.newest, longRewind)
-		} // else it may be of a clock that is ahead, and nobody knows where the others are
+		} // else newest may come from a clock that is ahead: go to the very start
 	case f.short && now.Sub(f.lastShort) > shortEvery:
 		f.lastShort = now
 		to, again = earlierBy(f.newest, shortRewind), false
@@ -250,8 +252,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	if to = lower(to, f.after); to == f.after && !again {
 		return nil
 	}
-	// What waits behind a missing message is read again less and less often while that stays
-	// missing.
+	// Messages behind a missing one are read again less and less often while it stays missing.
 	if held == nil {
 		f.heldPoll.Reset()
 	}
@@ -270,8 +271,8 @@ func (f *fetcher) goBack(ctx context.Context) error {
 	return nil
 }
 
-// forgetSilent ages the ledger. The append stage is idle: everything in flight is acknowledged and
-// nothing is pending.
+// forgetSilent makes the ledger forget silent producers. It may use the ledger, which the append
+// stage owns, because that is idle: everything in flight is acknowledged and nothing is pending.
 func (f *fetcher) forgetSilent(ctx context.Context) {
 	now, err := f.seenAt(ctx)
 	if err != nil {
@@ -296,7 +297,7 @@ func lower(a, b queue.ID) queue.ID {
 	return b
 }
 
-// earlierBy returns the smallest ID of the time d before id's.
+// earlierBy returns the smallest ID with a time d before that of id.
 func earlierBy(id queue.ID, d time.Duration) queue.ID {
 	t := id.Time()
 	if t.UnixMilli() <= d.Milliseconds() {

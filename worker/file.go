@@ -14,31 +14,31 @@ import (
 
 // The file of a session: opened with the lock's token as epoch, checkpointed, rotated, closed.
 //
-// To open it writes a fence, so from then on no record of an earlier holder counts, and reads what
-// is behind the last checkpoint into the ledger. A checkpoint holds the ledger's state and only
-// saves the next holder that reading. The append stage writes one when the file says that it is
-// time, before the ledger has grown by more than a holder may have to read, and at the end.
+// Opening writes a fence, after which no further record of an earlier holder counts, and replays the
+// records behind the last checkpoint into the ledger. A checkpoint has the ledger's state; it only
+// saves the next holder the replay of earlier records. The append stage writes one when the file asks
+// for it, when the ledger has grown by maxGrowth since the last one, and at the end of the session.
 
-// What a worker adds to its ledger between two checkpoints, see ledger.growth, before a batch of
-// MaxBatch messages at most comes on top, each of which may be a new producer's, delayed, behind a
-// gap and put aside. And what it takes in from behind the last one when it opens a file: earlier
-// versions wrote checkpoints by the size of the file alone.
+// maxGrowth bounds how much the ledger grows between two checkpoints (ledger.Growth). One more batch
+// of up to MaxBatch messages may come on top, each of which may add several entries. maxReplay
+// bounds what a worker accepts behind the last checkpoint when it opens a file. It is larger because
+// earlier versions wrote checkpoints by the size of the file alone.
 const (
 	maxGrowth  = 100_000
 	maxReplay  = 800_000
-	maxReasons = 16 << 20 // bytes of the reasons of messages put aside; a message without one gets reasonPutAside
+	maxReasons = 16 << 20 // bytes of reasons kept from skip entries; beyond it dead letters get reasonPutAside
 )
 
 const (
-	openAttempts    = 5               // how often a token is raised above a file that has seen a higher epoch
-	registryTimeout = 5 * time.Second // for what a session tells the registry of files at its end
+	openAttempts    = 5               // attempts to open a file that has a higher epoch than the lock's token
+	registryTimeout = 5 * time.Second // of the update of the registry of files at the end of a session
 )
 
-// fileSink appends the messages to the type's file.
+// fileSink is the sink of a session that appends the messages to the type's file.
 type fileSink struct{ *session }
 
-// open opens the file with the token as epoch. A file that has seen a higher epoch (the lock's
-// collection was restored or dropped) raises the token: the file is the judge.
+// open opens the file with the token as epoch. If the file has a higher epoch (the lock's collection
+// was restored or dropped), the token is raised above it: the file is right.
 func (s *session) open(ctx context.Context) error {
 	cfg, dest := &s.pool.cfg, &s.pool.dest
 	token := s.lease.Token()
@@ -62,7 +62,7 @@ func (s *session) open(ctx context.Context) error {
 		}
 		o.Replay = func(r storage.Record) error {
 			if r.Kind == storage.KindLost {
-				return nil // a repair gave it up, and its ID with it
+				return nil // a repair gave this record up; its ID is unknown
 			}
 			id, putAside, err := s.ledger.Replay(r)
 			if putAside {
@@ -97,9 +97,8 @@ func (s *session) open(ctx context.Context) error {
 	}
 }
 
-// close syncs what is written, gives the lock back, and only then closes the file and tells the
-// registry how far it came. The next holder waits for the lock and for nothing else, so it can
-// begin while the registry is being told.
+// close syncs the file, releases the lock, and only then closes the file and updates the registry.
+// The next holder waits only for the lock, so it can start while the registry is being updated.
 func (s fileSink) close(err error) error {
 	s.pool.files.remember(s.typ, s.ledger)
 	if err == nil {
@@ -109,15 +108,16 @@ func (s fileSink) close(err error) error {
 		// The next holder may come while the registry is being told how far this one came. rule: nothing is written from here on.
 		begun, cancel := context.WithCancel(context.Background())
 		cancel()
-		_ = s.lease.Release(begun) // hold hears of the outcome
+		_ = s.lease.Release(begun) // hold calls Release again, and gets the outcome
 	}
-	// Close never makes an acknowledged message depend on it: everything acknowledged is durable.
+	// No acknowledged message depends on Close: they are all durable.
 	cerr := s.writer().Close()
 	if dead := (*storage.PoisonedError)(nil); errors.As(cerr, &dead) {
-		// What a dead writer has made durable is durable, and Close has not told the registry.
+		// Close does not update the registry for a writer that has failed, but what the writer had
+		// synced before is durable.
 		ctx, cancel := context.WithTimeout(context.Background(), registryTimeout)
 		defer cancel()
-		_ = s.writer().UpdateRegistry(ctx) // no message depends on it
+		_ = s.writer().UpdateRegistry(ctx) // best effort: no message depends on it
 	}
 	s.pool.files.sawDurable(s.typ, s.writer().Entry())
 	if cerr != nil && err == nil {
@@ -130,10 +130,11 @@ func (s fileSink) describe(e *zerolog.Event) *zerolog.Event {
 	return e.Uint64("index", s.writer().NextIndex()).Str("file", s.writer().Path())
 }
 
-// writer is the file that is written to now.
+// writer is the current file: a rotation replaces it.
 func (s *session) writer() *storage.Writer { return s.file.Load() }
 
-// checkpoint saves the next holder the reading of what is before it.
+// checkpoint writes the ledger's state into the file, so that the next holder replays only the
+// records after it.
 func (s *session) checkpoint() error {
 	if err := s.writer().Checkpoint(s.ledger.State()); err != nil {
 		return err
@@ -142,13 +143,14 @@ func (s *session) checkpoint() error {
 	return nil
 }
 
-// checkpointed begins the counts anew that decide when the next checkpoint is due.
+// checkpointed resets the counts that decide when the next checkpoint is due.
 func (s *session) checkpointed() {
 	s.sinceCheckpoint = 0
 	s.ledger.Checkpointed()
 }
 
-// rotate goes on in a new file if this one has reached its limits. The ledger goes with it.
+// rotate continues in a new file if this one has reached its size limit. The new file begins with
+// the ledger's state.
 func (s *session) rotate(ctx context.Context) error {
 	limit := s.pool.dest.MaxBytes
 	full := limit > 0 && s.writer().Size() >= limit
@@ -171,7 +173,7 @@ func (s *session) rotate(ctx context.Context) error {
 	return nil
 }
 
-// noteFile tells which file a session has opened.
+// noteFile records which file a session has opened, for Status.
 func (s *session) noteFile(path string, durable uint64) {
 	s.pool.book.note(s.typ, func(r *typeRecord) { r.Path, r.Index = path, durable })
 }

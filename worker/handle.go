@@ -13,25 +13,25 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// handlerSink hands the messages to the Handler.
+// handlerSink is the sink of a session that hands the messages to the Handler.
 type handlerSink struct {
 	*session
 	handler Handler
 	retries retries
 	handled uint64
 	poison  poison
-	over    bool // the session is to end, and something is left that was not settled
+	over    bool // the session is to end, and some messages were not settled
 }
 
-// open begins with an empty ledger: without a file nobody knows what earlier sessions have handled.
-// It still keeps the order, and no message is handled twice within the session.
+// open starts with an empty ledger, because without a file nobody knows what earlier sessions have
+// handled. Within the session the ledger keeps the order, and lets no message be handled twice.
 func (h *handlerSink) open(ctx context.Context) error {
 	h.poison = poison{queue: h.pool.cfg.Queue, typ: h.typ, log: &h.log, batch: h.pool.cfg.Batch}
 	h.ledger = ledger.New(ledger.Options{GapTimeout: h.pool.cfg.GapTimeout, Now: time.Now, Sweep: h.sweeps.Load, NoFile: true})
 	return h.poison.begin(ctx)
 }
 
-// ack needs no registry: no file depends on the order of the two.
+// ack needs no registry of files.
 func (h *handlerSink) ack(ctx context.Context, ids []queue.ID) error {
 	return h.pool.cfg.Queue.Ack(ctx, h.typ, ids)
 }
@@ -78,7 +78,7 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 		if err := h.settle(ctx, due, &done, out); err != nil {
 			return err
 		}
-		clear(due) // as the file does
+		clear(due) // as with a file, an idle session keeps nothing of its last batch
 		if err := sendGroup(ctx, out, done); err != nil {
 			return err
 		}
@@ -86,15 +86,15 @@ func (h *handlerSink) stage(ctx context.Context, in <-chan batch, out chan<- gro
 	return nil
 }
 
-// settle hands msgs to the handler until each of them is settled, handled or put aside, and
-// collects them in done. It gives up in between, without an error, when the session is to end: what
-// is not settled stays in the queue.
+// settle hands msgs to the handler until each of them is settled, which means handled or a dead
+// letter, and collects the handled ones in done. When the session is to end it stops without an
+// error: messages that are not settled stay in the queue.
 func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *group, out chan<- group) error {
 	h.retries.pause.Reset()
 	size := len(msgs) // of the next attempt
 	for len(msgs) > 0 && !h.ending(ctx) {
-		// For efficiency's sake only, as for the file: a handler whose effects must not come late
-		// fences them by the token.
+		// This only saves useless work, as for a file. A handler whose effects must not come after
+		// its lease compares tokens at the destination.
 		if err := h.lease.Check(0); err != nil {
 			return err
 		}
@@ -121,7 +121,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 		settled := size - len(left)
 		if h.poison.oneByOne > 0 {
 			h.poison.returned(ctx, settled)
-			if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil { // so that another death does not undo it
+			if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil { // now, so that a killed process does not handle them again
 				return err
 			}
 			done.ids = nil
@@ -134,7 +134,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			h.retries.pause.Reset()
 			size *= 2
 		} else {
-			size = max(size/2, 1) // perhaps they are too many, for the Timeout for example
+			size = max(size/2, 1) // perhaps they are too many at once, for example for the Timeout
 		}
 		if len(msgs) == 0 {
 			return nil
@@ -143,7 +143,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 			continue
 		}
 		h.count(func(st *Stats) { st.Retries++ })
-		// What is handled is acknowledged now: the pause may be long.
+		// Acknowledge what is handled now: the pause may be long.
 		if err := sendGroup(ctx, out, group{ids: done.ids}); err != nil {
 			return err
 		}
@@ -154,7 +154,7 @@ func (h *handlerSink) settle(ctx context.Context, msgs []queue.Message, done *gr
 	return ctx.Err()
 }
 
-// buryKiller puts m aside if it has killed the process often enough.
+// buryKiller makes m a dead letter if it has ended the process often enough: see poison.go.
 func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried bool, err error) {
 	deaths, killer := h.poison.killer(m.ID)
 	if !killer || h.pool.cfg.OnError == Block {
@@ -165,7 +165,8 @@ func (h *handlerSink) buryKiller(ctx context.Context, m *queue.Message) (buried 
 		Reason: fmt.Sprintf("%d times the worker's process ended while it handled this message by itself", deaths)})
 }
 
-// fenced is called when the destination refuses the token; nil means that the token was raised.
+// fenced handles the answer of a destination that refuses the token. nil means that the token was
+// raised, and the messages can be handed over again.
 //
 // rule: as with a file, the token is raised only while the lock is held: the store refuses whoever has a successor.
 func (h *handlerSink) fenced(ctx context.Context, err error) error {
@@ -181,8 +182,8 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 	return nil
 }
 
-// attempt hands msgs to the handler once, and returns those that are not settled, in order, and
-// whether one of them failed.
+// attempt hands msgs to the handler once. It returns those that are not settled, in order, and
+// whether any message failed.
 func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *group) (left []queue.Message, failed bool, _ error) {
 	errs := narrow(ctx, h.handler, h.lease, msgs)
 	if i := slices.IndexFunc(errs, func(err error) bool { return errors.Is(err, storage.ErrFenced) }); i >= 0 {
@@ -212,7 +213,7 @@ func (h *handlerSink) attempt(ctx context.Context, msgs []queue.Message, done *g
 	return left, failed, ctx.Err()
 }
 
-// settled counts m as handled.
+// settled adds m to done, and counts it as handled.
 func (h *handlerSink) settled(m *queue.Message, done *group) {
 	done.ids = append(done.ids, m.ID)
 	h.handled++
@@ -222,7 +223,7 @@ func (h *handlerSink) settled(m *queue.Message, done *group) {
 	}
 }
 
-// failed counts a failure of m by itself, and puts it aside if it is over with it.
+// failed counts a failure of m, and makes m a dead letter if it must not be retried.
 func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (buried bool, _ error) {
 	h.noteFailing(err)
 	n, over := h.retries.failed(m.ID, err)
@@ -240,7 +241,7 @@ func (h *handlerSink) failed(ctx context.Context, m *queue.Message, err error) (
 	return true, h.bury(ctx, queue.DeadLetter{Message: *m, Reason: err.Error(), Attempts: n})
 }
 
-// observed measures every call of h.
+// observed wraps h to report every call to Config.Observe, and to Status while it runs.
 func (s *session) observed(h Handler) Handler {
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 		began := time.Now()

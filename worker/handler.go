@@ -13,33 +13,31 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Handler handles messages of a type, in the place of the file. What holds:
+// Handler handles the messages of a type, in place of a file. The guarantees:
 //
 //   - One pool at a time handles a type, as long as its lease holds. A holder that is paused beyond its lease does not know
-//     that it has a successor: Lease.Token tells them apart wherever the effects go.
-//   - Every message is handled at least once: it is acknowledged after Handle has returned nil for it, or put aside
-//     (OnError). After a crash, a lost lease, a lost acknowledgement, or an error of a batch, messages are handled again. What must not
-//     happen twice the handler has to recognise by the message's ID: within a producer number, N counts
-//     1, 2, 3 … (Each, Keyed: the order holds per producer and, with Keyed, per key). Messages with the same idempotency key are
-//     all handled.
-//   - Messages of a producer are handled in order, and a session handles none of them twice; what it has handled is not
-//     known to the next session, as there is no file to keep it.
-//   - Without a file nobody knows what an earlier session had handled. So a message whose predecessor is missing waits until
-//     another look at the whole backlog has shown that it is not there, and is handled then: one that was lost, by
-//     a server or an operator, is not noticed as it would be with a file. Config.GapTimeout does not apply.
-//   - A stop finishes the batch that is being handled, and does not wait for one that fails.
+//     that it has a successor. Where that matters, the destination must compare Lease.Token.
+//   - Every message is handled at least once: it is acknowledged after Handle has returned nil for it, or becomes a dead letter
+//     (OnError). After a crash, a lost lease, a lost acknowledgement, or an error of a batch, messages are handled again. If an
+//     effect must not happen twice, the handler must recognize the message by its ID: within a producer number, N counts
+//     1, 2, 3 … Messages with the same idempotency key are all handled.
+//   - Messages of a producer are handled in order (with Keyed: those with the same key). A session handles none of them twice,
+//     but the next session does not know what this one has handled, because there is no file that remembers it.
+//   - For the same reason nobody notices a message that a server or an operator has lost. A message whose predecessor is missing
+//     waits until another sweep over the whole backlog has shown that the predecessor is not there; then it is handled.
+//     Config.GapTimeout does not apply.
+//   - A stop waits for the batch that is being handled, but does not retry one that fails.
 type Handler interface {
-	// Handle handles msgs, which are of one type and in order, and returns nil when all of them are
-	// handled: then they are acknowledged. After an error they are handed over again, all of them
-	// or in smaller batches, unless the error is a *BatchError, which tells what became of each.
-	// ctx ends when the lease is lost, with that as cause, and with Handling.Timeout. A panic counts
-	// as an error.
+	// Handle handles msgs, which are of one type and in order. After nil all of them are
+	// acknowledged. After an error they are handed over again, together or in smaller batches; a
+	// *BatchError instead has the outcome of each message. A panic counts as an error. ctx ends when
+	// the lease is lost, with the loss as its cause, and after Handling.Timeout.
 	//
-	// The messages are the handler's; the slice is not, beyond the call.
+	// Handle may keep the messages, but not the slice.
 	Handle(ctx context.Context, lease Lease, msgs []queue.Message) error
 }
 
-// HandlerFunc is a function as a Handler.
+// HandlerFunc is a function that is a Handler.
 type HandlerFunc func(ctx context.Context, lease Lease, msgs []queue.Message) error
 
 // Handle calls f.
@@ -49,10 +47,10 @@ func (f HandlerFunc) Handle(ctx context.Context, lease Lease, msgs []queue.Messa
 
 // Lease is the type's lock as a handler sees it; *lock.Lease is one.
 //
-// Token is the fencing token: a number that is greater than those of all earlier holders of the
-// type. A handler that writes somewhere keeps the greatest token there, refuses what comes with a
-// smaller one, and returns ErrFenced: then a holder that was paused for longer than its lease does
-// no harm. examples/custom-sink does that.
+// Token is the fencing token: a number that is greater than those of all earlier holders of the type.
+// To be safe from a holder that was paused for longer than its lease, store the greatest token at the
+// destination, refuse writes with a smaller one, and return ErrFenced for them.
+// examples/custom-sink does that.
 type Lease interface {
 	Name() string                   // the type
 	Token() int64                   // the fencing token
@@ -61,14 +59,14 @@ type Lease interface {
 
 var _ Lease = (*lock.Lease)(nil)
 
-// Middleware wraps a Handler, see Handling.Use. One that undoes what was done when Handle fails, by
-// rolling a transaction back for example, must not return a *BatchError as it got it, which would
-// say that some messages are handled: it wraps it, as in fmt.Errorf("rolled back: %w", err). The
-// batch is then divided, and every part is a transaction of its own.
+// Middleware wraps a Handler, see Handling.Use. If a middleware undoes the work of a failed Handle,
+// for example by rolling back a transaction, it must not return a *BatchError unchanged, because that
+// says that some messages are handled. It must wrap it, as in fmt.Errorf("rolled back: %w", err).
+// Then the batch is divided, and every part is a transaction of its own.
 type Middleware func(Handler) Handler
 
-// Each makes a Handler of a function for one message at a time. When f fails, the messages before
-// are acknowledged, and only the one that failed counts as failed.
+// Each makes a Handler from a function for one message. When f fails, the messages before are
+// acknowledged, only this one counts as failed, and the messages after it are not tried.
 func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Handler {
 	one := HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error { return f(ctx, lease, msgs[0]) })
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
@@ -85,11 +83,11 @@ func Each(f func(ctx context.Context, lease Lease, msg queue.Message) error) Han
 	})
 }
 
-// Keyed makes a Handler that handles messages with different keys at the same time, concurrency of
-// them at most, and messages with the same key in order: h gets batches of one key each. It is
-// finished with a batch of the type before it begins the next one, so a slow key holds the others
-// back by one batch at most. A message that fails holds back those of its key only, as long as the
-// batch lasts.
+// Keyed makes a Handler that handles messages with different keys concurrently, at most concurrency
+// keys at a time, and messages with the same key in order: h gets batches of one key each. key is
+// called for every message, and h from several goroutines. A batch of the type is finished before the
+// next one begins, so a slow key delays the others by at most one batch. Within a batch, a message
+// that fails blocks only those with the same key.
 func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 	return HandlerFunc(func(ctx context.Context, lease Lease, msgs []queue.Message) error {
 		groups := map[string][]int{}
@@ -128,19 +126,20 @@ func Keyed(key func(queue.Message) string, concurrency int, h Handler) Handler {
 	})
 }
 
-// ErrNotTried stands in a BatchError for a message that was not handled because of another one.
+// ErrNotTried is the entry in a BatchError of a message that was not tried because an earlier one
+// failed. It does not count as an attempt.
 var ErrNotTried = errors.New("not tried")
 
-// ErrFenced is what a handler returns, wrapped, when the destination refuses its token because it
-// has seen a greater one: another holder is at work. The session ends as one that has lost its
-// lock. No message is blamed or put aside: it is the successor's.
+// ErrFenced is the error, wrapped or not, for a handler whose destination refuses the token because
+// it has seen a greater one: another holder is at work. The session ends as after a lost lock. No
+// message counts as failed: the successor handles them.
 var ErrFenced error = fencedError{}
 
-// FencedAbove is ErrFenced for a destination that tells the greatest token it has seen. Usually
-// that is a later holder's, and all is as with ErrFenced. But when the lock's record was restored
-// from a backup, or lost, tokens have gone back: then the lock is still held, its token is raised
-// above seen, and the same messages are handed over again with that. Without it only a person can
-// end this, see docs/operations.md.
+// FencedAbove is ErrFenced for a destination that can tell the greatest token it has seen. Usually
+// that is the token of a later holder, and it works like ErrFenced. But tokens roll back if the
+// lock's record is lost or restored from a backup. If the pool still holds the lock, it then raises
+// its token above seen, and hands the same messages over again. Without FencedAbove an operator must
+// resolve that, see docs/operations.md.
 func FencedAbove(seen int64) error { return &fencedAbove{seen} }
 
 type fencedAbove struct{ seen int64 }
@@ -155,9 +154,9 @@ type fencedError struct{}
 func (fencedError) Error() string        { return "fenced by a later holder" }
 func (fencedError) Is(target error) bool { return target == storage.ErrFenced }
 
-// BatchError tells what became of each message of a batch, if Handle returns it as it is: inside
-// another error it is an error like others. Without it a batch that fails is divided until the
-// message is found that fails.
+// BatchError has the outcome of each message of a batch. Handle must return it unwrapped: inside
+// another error it counts as an ordinary error. After an ordinary error the batch is divided until
+// the failing message is found.
 type BatchError struct {
 	Errs []error // per message: nil = handled, ErrNotTried, or why it failed
 }
@@ -177,8 +176,8 @@ func (e *BatchError) Error() string {
 // Unwrap returns the errors of the messages.
 func (e *BatchError) Unwrap() []error { return e.Errs }
 
-// batchError says that of n messages those before i are handled, i failed with err, and the others
-// were not tried.
+// batchError is the outcome of n messages of which those before i are handled, i failed with err, and
+// the others were not tried.
 func batchError(n, i int, err error) *BatchError {
 	errs := make([]error, n)
 	errs[i] = err
@@ -188,8 +187,8 @@ func batchError(n, i int, err error) *BatchError {
 	return &BatchError{errs}
 }
 
-// Permanent marks err as one that trying again cannot cure: with OnError DeadLetter the message is
-// put aside at once.
+// Permanent marks err as permanent: with OnError DeadLetter the message becomes a dead letter without
+// further attempts. Permanent(nil) is nil.
 func Permanent(err error) error {
 	if err == nil {
 		return nil
@@ -202,7 +201,7 @@ type permanentError struct{ err error }
 func (e *permanentError) Error() string { return e.err.Error() }
 func (e *permanentError) Unwrap() error { return e.err }
 
-// PanicError is the error of a handler that panicked.
+// PanicError is the error of a Handler, or a Files.Filter, that panicked.
 type PanicError struct {
 	Value any
 	Stack []byte
@@ -210,7 +209,7 @@ type PanicError struct {
 
 func (e *PanicError) Error() string { return fmt.Sprintf("panic: %v", e.Value) }
 
-// call calls h; a panic is an error.
+// call calls h, and turns a panic into an error.
 func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (err error) {
 	defer func() {
 		if v := recover(); v != nil {
@@ -220,9 +219,9 @@ func call(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) (er
 	return h.Handle(ctx, lease, msgs)
 }
 
-// narrow hands msgs to h and returns what became of each, as in a BatchError. If they fail as a
-// whole it hands over the first half and, when that is handled, the second one, and so on, so that
-// at most one message is blamed.
+// narrow hands msgs to h and returns the outcome of each, as in a BatchError. If they fail as a
+// whole, it hands over the first half and, if that succeeds, the second half, and so on recursively.
+// So at most one message counts as failed.
 func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) []error {
 	if ctx.Err() != nil {
 		return batchError(len(msgs), 0, ErrNotTried).Errs
@@ -234,7 +233,7 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 	case err == nil:
 		return make([]error, len(msgs))
 	case !ok && errors.Is(err, storage.ErrFenced):
-		return batchError(len(msgs), 0, err).Errs // no smaller batch would be let in
+		return batchError(len(msgs), 0, err).Errs // smaller batches would be refused, too
 	case ok && len(batch.Errs) == len(msgs):
 		return batch.Errs
 	case len(msgs) == 1:
@@ -251,7 +250,7 @@ func narrow(ctx context.Context, h Handler, lease Lease, msgs []queue.Message) [
 	return append(errs, narrow(ctx, h, lease, msgs[mid:])...)
 }
 
-// withTimeout bounds every call of h.
+// withTimeout bounds every call of h by d; 0 means no bound. After a timeout the error says so.
 func withTimeout(h Handler, d time.Duration) Handler {
 	if d == 0 {
 		return h

@@ -12,23 +12,23 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
-// Handoffs. A type goes from one replica to another without an interruption of its service: the
-// next holder waits in the lock's queue before this one ends its session. Package share decides who
-// should hold what; nothing here decides who may write.
+// Handoffs. A type moves from one replica to another without an interruption: the next holder waits
+// in the lock's queue before this one ends its session. Package share decides who should hold which
+// type; nothing here decides who may write.
 //
 //	asked for the type, or the pool stops ──▶ a successor waits in the lock's queue, or HandOver is over ──▶ ended ──▶ lock released
 //	an operator pauses the type ──────────────────────────────────────────────────────────────────────────────┘
 
 const (
-	successorPoll = 100 * time.Millisecond // how often a holder that ends looks for a successor
-	trafficFor    = time.Second            // … if there was a message within this time
+	successorPoll = 100 * time.Millisecond // how often a holder that wants to end looks for a successor
+	trafficFor    = time.Second            // it waits for one only if there was a message within this time
 )
 
-// ErrPaused is what a [PausedError] is.
+// ErrPaused is the sentinel for errors.Is that matches a [PausedError].
 var ErrPaused = errors.New("type is paused")
 
-// PausedError is the error of a pool that was to drain everything (Config.UntilEmpty), and could
-// not, because a type with a backlog is paused.
+// PausedError is the error of a pool with Config.UntilEmpty that could not drain everything because a
+// type with messages is paused.
 type PausedError struct{ Type string }
 
 func (e *PausedError) Error() string {
@@ -38,11 +38,12 @@ func (e *PausedError) Error() string {
 // Is makes the error ErrPaused.
 func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
-// lockReason is what the lock's record says about a holder.
+// lockReason is the reason (lock.WithWhy) in the record of a lock that a worker holds. takeShare
+// compares it.
 func lockReason(instance string) string { return "worker " + instance }
 
-// takeShare asks the holder of a type for it, if it does not leave it anyway, and waits in the
-// lock's queue. It returns ErrHeld if that did not work.
+// takeShare asks the holder of a type to release it, unless that is about to do so anyway, and waits
+// in the lock's queue. It returns ErrHeld if it did not get the lock.
 func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error) {
 	holder, leaving := p.rebalancer.Holder(typ)
 	wait := p.cfg.Lease / 5
@@ -55,7 +56,7 @@ func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error
 		reason := lockReason(p.instance) + " takes its share"
 		switch {
 		case rec.Hold.Why != lockReason(holder):
-			return nil, lock.ErrHeld // it has moved on
+			return nil, lock.ErrHeld // another replica holds it by now
 		case leaving:
 		case rec.Hold.Asked != "" && rec.Hold.Asked != reason:
 			return nil, lock.ErrHeld // another replica was first
@@ -69,7 +70,7 @@ func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error
 	return p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance)), lock.WithFair(), lock.WithWait(wait+3*time.Second))
 }
 
-// watch decides when the session is to end: when somebody asks for the type, an operator pauses it,
+// watch ends the session, by closing s.ended, when somebody asks for the type, an operator pauses it,
 // or the pool stops.
 func (s *session) watch(ctx context.Context) {
 	select {
@@ -85,8 +86,8 @@ func (s *session) watch(ctx context.Context) {
 	close(s.ended)
 }
 
-// awaitSuccessor goes on serving a type with traffic until another replica has come for it, so that
-// its service is not interrupted: for Config.HandOver at most.
+// awaitSuccessor delays the end of a session with traffic until another replica waits for the lock,
+// for Config.HandOver at most. So the type is served without interruption.
 func (s *session) awaitSuccessor(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, s.pool.cfg.HandOver)
 	defer cancel()
@@ -111,10 +112,10 @@ func (s *session) awaitSuccessor(ctx context.Context) {
 	}
 }
 
-// poolView is a pool as its rebalancer sees it.
+// poolView implements share.View: the pool as its rebalancer sees it.
 type poolView struct {
 	*replica
-	outages map[string]*outage // by what fails; owned by the rebalancer
+	outages map[string]*outage // by the operation that fails; owned by the rebalancer's goroutine
 }
 
 func (v poolView) Stopping() <-chan struct{}   { return v.stopping }
@@ -124,8 +125,8 @@ func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Cont
 	return v.parting(ctx, most)
 }
 
-// Report keeps one outage for each thing that can fail, so that each is logged when it begins and
-// when it is over.
+// Report keeps one outage per operation, so that a failure is logged when it begins and when it is
+// over.
 func (v poolView) Report(what string, err error) (failed bool) {
 	o := v.outages[what]
 	if o == nil {

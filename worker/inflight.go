@@ -5,8 +5,9 @@ import (
 	"sync"
 )
 
-// The fetch stage goes back only when nothing is in flight, and a session that has nothing in
-// flight is what may end, forget producers, or have the reserve of the memory.
+// Batches in flight are fetched and not yet acknowledged. Only with none in flight may the fetch
+// stage go back, the session end, the ledger forget producers, or the session get the reserve of the
+// pool's memory.
 
 // inflight counts batches between fetch and ack.
 type inflight struct {
@@ -15,8 +16,8 @@ type inflight struct {
 	idle chan struct{} // closed when n drops to 0; nil when nothing waits
 }
 
-// add is called with 1 by the fetch stage for each batch, and with what it has settled by the ack
-// stage.
+// add is called by the fetch stage with 1 for each batch, and by the ack stage with the negative
+// number of batches that it has settled.
 func (i *inflight) add(n int) {
 	i.mu.Lock()
 	defer i.mu.Unlock()
@@ -27,8 +28,7 @@ func (i *inflight) add(n int) {
 	}
 }
 
-// wait returns when everything that was fetched is acknowledged. Only then may the walk go back:
-// what is in flight would be fetched a second time.
+// wait returns when everything that was fetched is acknowledged.
 func (i *inflight) wait(ctx context.Context) error {
 	select {
 	case <-i.zero():
@@ -51,5 +51,5 @@ func (i *inflight) zero() <-chan struct{} {
 	return i.idle
 }
 
-// closed is for those that need not wait.
+// closed is a channel that never blocks a receiver.
 var closed = func() chan struct{} { c := make(chan struct{}); close(c); return c }()

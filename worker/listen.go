@@ -11,46 +11,47 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
-// Idle types cost nothing each. One listener per pool reads what publishers tell, and sweeps: it
-// lists the types that have messages, with one command when there are none. Both wake the watch
-// over a type, or its idle session.
+// An idle type costs nothing. One listener per pool reads the notifications of publishers, and
+// sweeps: it lists the types that have messages, with one command if there are none. Both wake the
+// goroutine that watches a type, or its idle session.
 //
 //	publisher ──Notify──▶ notifications ──every listenEvery──▶ listener ──▶ watch: look, and take the type
 //	                      messages ─────────────sweep────────▶    │     ──▶ idle session: fetch
 //	                                                              └─────▶ a type that a glob matches: serve it
 //
-// Neither is relied on alone. What is told is a hint, which may be lost. A sweep finds all that is
-// pending, every sweepMost at least. While the listener cannot do both, each type is looked at by
-// itself.
+// Notifications are hints and may be lost. Sweeps find everything that is pending, at least once in
+// sweepMost. While either of them fails, the pool looks at each type by itself.
 const (
 	listenEvery   = 150 * time.Millisecond // how often notifications are read
 	listenTimeout = 5 * time.Second        // of one read
 
-	sweepLeast   = 500 * time.Millisecond // from one sweep to the next: this long, …
-	sweepPerType = 250 * time.Millisecond // … or this long for each type that is pending, as it may be looked at then, …
-	sweepShare   = 20                     // … or this many times as long as the sweep took, …
-	missedShare  = 5                      // … or this many times, if notifications were missed; …
-	sweepMost    = 30 * time.Second       // … but never longer than this
+	// The time between two sweeps is the greatest of the first three, but at most sweepMost.
+	sweepLeast   = 500 * time.Millisecond
+	sweepPerType = 250 * time.Millisecond // times the pending types of this pool: a sweep may make it look at each of them
+	sweepShare   = 20                     // times the duration of the last sweep …
+	missedShare  = 5                      // … or this, if notifications were missed
+	sweepMost    = 30 * time.Second
 
-	restAfter = 5 * time.Second // a session without messages for so long waits for news
+	restAfter = 5 * time.Second // a session without messages for this long stops polling, and waits for the listener
 )
 
-// listener finds out which types of a pool have messages. Its goroutine owns all but listening.
+// listener finds out which types of a pool have messages. Its goroutine owns all fields but
+// listening.
 type listener struct {
 	pool      *Pool
 	serve     func(typ string, pending bool)
-	listening atomic.Bool // what is read is complete: types need not be looked at one by one
+	listening atomic.Bool // notifications and sweeps work: types need not be looked at one by one
 
 	mark      queue.NotificationMark
-	missed    bool      // some notifications were not read: the next sweep is to come soon
-	swept     bool      // the last sweep succeeded; until one has, each round sweeps
-	soonest   time.Time // when the next sweep may begin, …
-	nextSweep time.Time // … and when it has to
+	missed    bool      // some notifications were missed: sweep soon
+	swept     bool      // the last sweep succeeded; otherwise each round sweeps
+	soonest   time.Time // when the next sweep may begin …
+	nextSweep time.Time // … and when it must
 	outage    outage
 }
 
-// start starts the listener, waits for its first round, for share.FirstLook at most, and returns what
-// stops it. A pool that is to drain everything has none: it asks about each type.
+// start starts the listener, waits for its first round (share.FirstLook at most), and returns a
+// function that stops it. A pool with UntilEmpty has no listener: it asks about each type.
 func (l *listener) start(ctx context.Context) (stop func()) {
 	if l.pool.cfg.UntilEmpty {
 		return func() {}
@@ -74,7 +75,7 @@ func (l *listener) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// run does one round after the other, and calls looked after each.
+// run does one round after another, and calls looked after each.
 func (l *listener) run(ctx context.Context, looked func()) {
 	defer l.listening.Store(false)
 	retry := wait.Backoff{Min: listenEvery, Max: discoverEvery}
@@ -98,7 +99,7 @@ func (l *listener) run(ctx context.Context, looked func()) {
 	}
 }
 
-// round reads the notifications, and sweeps if it is time for that, or if they cannot be read.
+// round reads the notifications, and sweeps if a sweep is due or notifications cannot be read.
 func (l *listener) round(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, listenTimeout)
 	n, err := l.pool.cfg.Queue.Notifications(asking, l.mark)
@@ -121,7 +122,7 @@ func (l *listener) round(ctx context.Context) error {
 	return err
 }
 
-// sweep finds the types that have messages, whatever was told.
+// sweep finds all types that have messages, with or without notifications.
 func (l *listener) sweep(ctx context.Context) error {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
@@ -146,7 +147,8 @@ func (l *listener) sweep(ctx context.Context) error {
 	return nil
 }
 
-// news tells that a type has messages, and returns whether it is one of this pool's.
+// news passes on that a type has messages, by tell or by starting to serve it. It returns whether the
+// type is one that this pool serves.
 func (l *listener) news(typ string, tell func(typ string)) bool {
 	switch {
 	case l.pool.isServed(typ):
@@ -159,8 +161,8 @@ func (l *listener) news(typ string, tell func(typ string)) bool {
 	return true
 }
 
-// awaitNews waits until there is news of a type that has no messages. It returns at once if nobody
-// listens, and soon after the listener has failed.
+// awaitNews waits until there is news of a type that has no messages. It returns at once if the
+// listener does not work, and within sweepMost after it has failed.
 func (p *Pool) awaitNews(ctx context.Context, typ string) {
 	for p.listener.listening.Load() && !p.stopped(ctx) {
 		if p.rebalancer.Pause(ctx, typ, wait.AtLeastHalf(sweepMost)) {

@@ -7,16 +7,15 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The memory of a pool. What its types have fetched and not yet appended, together, is bounded, as
-// is what the scheduler promotes at a time: however many types are busy, and however large their
-// messages are. It counts by queue.Message.Size.
+// The memory of a pool bounds what all its types together have fetched and not yet appended, and what
+// the scheduler promotes at a time, however many types are busy and however large their messages are.
+// Sizes are those of queue.Message.Size.
 //
 //	take: the most that a fetch may bring ──▶ fetch ──▶ keep: what it has brought ──▶ append, sync ──▶ give
 //	                                                                             └─▶ a Handler has it ──▶ give
 //
-// Most of the memory is shared: whoever comes first takes it, and those that find too little of it
-// wait in line. The rest, the reserve, is as large as one request. Only a type that has nothing in
-// flight gets it, and one type at a time.
+// Most of the memory is shared, first come, first served. The rest, the reserve, is as large as the
+// largest request. One type at a time may have it, and only a type that has nothing in flight.
 //
 // rule: nobody waits for ever. Whoever has the reserve gives it back without taking anything: it fetches, and then its file appends and syncs, or its
 // handler gets the batch, which counts no longer. It waits for nobody that waits for memory, as it
@@ -26,31 +25,31 @@ import (
 // hold what was fetched ahead, keep nobody else from being served: they keep others from fetching
 // ahead.
 
-// minMemory is what the types of a pool share at least, with the reserve, in bytes. A default fetch
-// brings up to 19 MiB: so three of them run at a time.
+// minMemory is the least memory of a pool, shared part and reserve together, in bytes. A default fetch
+// returns up to 19 MiB, so three can be in memory at a time, and one more in the reserve.
 const minMemory = 80 << 20
 
-// promoteLimit bounds one promotion, so what a scheduler holds in memory.
+// promoteLimit bounds one promotion, and so the memory of a scheduler.
 var promoteLimit = queue.Limit{Messages: 1000, Bytes: 8 << 20}
 
-// memory is the memory of a pool. Safe for concurrent use.
+// memory accounts for the memory of a pool. Safe for concurrent use.
 type memory struct {
-	fetch   int64 // what a fetch takes
-	promote int64 // what a promotion takes, or a look for one
+	fetch   int64 // bytes that a fetch reserves
+	promote int64 // bytes that a promotion reserves, or the query for the next due message
 
 	mu       sync.Mutex
-	free     int64 // of what is shared
-	reserved bool  // the reserve is taken
-	waiting  []*grant
+	free     int64    // bytes of the shared part
+	reserved bool     // somebody has the reserve
+	waiting  []*grant // in the order in which they came
 }
 
-// grant is a part of the memory, or a place in the line for it.
+// grant is a reservation of memory, or a place in the queue for it.
 type grant struct {
 	memory  *memory
-	n       int64
-	alone   bool          // while it waits: it may have the reserve
-	granted chan struct{} // closed when it need not wait any longer
-	reserve bool          // it has the reserve
+	n       int64         // bytes
+	alone   bool          // while it waits: its owner has nothing in flight, so it may get the reserve
+	granted chan struct{} // closed when it is granted
+	reserve bool          // it is the reserve
 }
 
 func newMemory(cfg *Config) *memory {
@@ -60,7 +59,8 @@ func newMemory(cfg *Config) *memory {
 	return m
 }
 
-// try takes n bytes of what is shared if nobody has to wait for it; nil otherwise.
+// try reserves n bytes of the shared part without waiting, or returns nil. It does not pass those who
+// wait.
 func (m *memory) try(n int64) *grant {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -71,7 +71,8 @@ func (m *memory) try(n int64) *grant {
 	return &grant{memory: m, n: n}
 }
 
-// take waits for n bytes. From when idle is closed on, the caller has nothing in flight.
+// take waits for n bytes. idle is closed when the caller has nothing in flight: from then on it may
+// get the reserve. The error is that of ctx.
 func (m *memory) take(ctx context.Context, n int64, idle <-chan struct{}) (*grant, error) {
 	if c := m.try(n); c != nil {
 		return c, nil
@@ -98,7 +99,7 @@ func (m *memory) take(ctx context.Context, n int64, idle <-chan struct{}) (*gran
 	}
 }
 
-// serve grants what can be granted, first come first served. mu is held.
+// serve grants what can be granted, first come, first served. mu is held.
 func (m *memory) serve() {
 	for len(m.waiting) > 0 && m.free >= m.waiting[0].n {
 		m.free -= m.waiting[0].n
@@ -113,13 +114,14 @@ func (m *memory) serve() {
 	}
 }
 
+// pass grants the i-th of those that wait. mu is held.
 func (m *memory) pass(i int) {
 	close(m.waiting[i].granted)
 	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
 }
 
-// keep gives all but n bytes back. If there is room for them in what is shared the reserve is free
-// again.
+// keep gives back all but n bytes, when the size of the batch is known. If the grant is the reserve
+// and the shared part has room for n bytes, they move there, and the reserve is free again.
 func (c *grant) keep(n int64) {
 	m := c.memory
 	m.mu.Lock()
@@ -135,7 +137,7 @@ func (c *grant) keep(n int64) {
 	m.serve()
 }
 
-// give gives everything back, or the place in the line. Later calls do nothing.
+// give gives everything back, or leaves the queue. Later calls do nothing.
 func (c *grant) give() {
 	m := c.memory
 	m.mu.Lock()

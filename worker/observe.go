@@ -7,13 +7,12 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Step is something that a pool does with the messages of a type over and over, and that takes
-// time.
+// Step is a kind of work of a pool whose duration [Config].Observe receives.
 type Step int
 
 // Steps, for Config.Observe.
 const (
-	StepAcquire Step = iota + 1 // took the type's lock; from the first look at it on, however many there were
+	StepAcquire Step = iota + 1 // acquired the type's lock; counted from when the pool first wanted it
 	StepFetch                   // read a batch from the queue
 	StepAppend                  // wrote a record batch to the file, not yet synced
 	StepSync                    // made everything written durable: one fsync
@@ -28,18 +27,17 @@ func (s Step) String() string {
 	return [...]string{"acquire", "fetch", "append", "sync", "ack", "handle"}[s-StepAcquire]
 }
 
-// Observation is one Step that was done, or tried.
+// Observation is one Step that has ended, with or without success.
 type Observation struct {
 	Type     string
 	Step     Step
 	Took     time.Duration
-	Messages int   // how many it was about
-	Err      error // nil: done
+	Messages int   // how many messages it was about; 0 for StepAcquire
+	Err      error // nil: success
 }
 
-// Trace is called for every batch on its way into a file, see Files.Trace: before the
-// batch is written, and what it returns, unless that is nil, when the batch is durable (nil) or may
-// not be, and why: a lost lease, a full disk, another writer's fence. Batches that share an fsync
-// are open at the same time. Of one type there is one call at a time. msgs is for reading, during
-// the call.
+// Trace is called for every batch before it is written to a file, see Files.Trace. The function that
+// it returns, if not nil, is called when the batch is durable, with nil, or when that is not certain,
+// with the reason: a lost lease, a full disk, another writer's fence. Batches that share an fsync
+// overlap. For one type there is one call at a time. Trace must not change or keep msgs.
 type Trace func(ctx context.Context, lease Lease, msgs []*queue.Message) (done func(error))

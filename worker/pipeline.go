@@ -15,12 +15,12 @@ import (
 //
 //	fetch.go ──batch──▶ append.go (or handle.go) ──group──▶ ack.go
 //
-// The stages run at the same time, so that one batch is being fetched while another one is synced
-// and a third one acknowledged. Each channel between them holds a few, so a stage that is slow
-// holds the others back.
+// The stages run concurrently: one batch is fetched while another is synced and a third one
+// acknowledged. The channels between them are short, so a slow stage slows the others down instead
+// of filling the memory.
 
-// newSession prepares a session of a type whose lock is held. Whether messages go to a file or to a
-// Handler is decided here, and only here: the fetch and ack stages do the same for both.
+// newSession prepares a session of a type whose lock is held. Only here is decided whether messages go
+// to a file or to a Handler: the fetch and ack stages are the same for both.
 func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *session {
 	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
@@ -34,19 +34,21 @@ func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *
 	return s
 }
 
-// A session ends in one of three ways. In order: the fetch stage finds a reason to stop, closes its
-// channel, and what is in the pipeline goes through to the end. By an error: the first stage that
-// fails cancels the others, and what was fetched stays in the queue for the next session. By the
-// loss of the lease: its context ends all that the session does, with the loss as the cause. In
-// each case what was synced and not acknowledged is delivered again, and the next ledger knows it.
+// A session ends in one of three ways. In order: the fetch stage finds a reason to stop and closes
+// its channel, and the batches in the pipeline go through to the end. By an error: the first stage
+// that fails cancels the others, and the fetched messages stay in the queue for the next session. By
+// the loss of the lease: its context ends everything in the session, with the loss as the cause.
+// After the last two, messages that were synced and not acknowledged are delivered again, and the
+// next ledger refuses them.
 
-// run opens the file, drains, and closes it. drained tells that the type was seen empty.
+// run opens the file, drains the type, and closes the file. drained means that the session has seen
+// the type empty.
 func (s *session) run(ctx context.Context) (drained bool, err error) {
 	defer func(pool context.Context) { s.noteLoss(pool, err) }(ctx)
 	// The session lives on the lease's context: loss cancels everything with its cause.
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
-	opening, opened := s.pool.untilStop(ctx) // nothing is in hand yet
+	opening, opened := s.pool.untilStop(ctx) // a stop interrupts the opening: no message depends on it yet
 	err = s.sink.open(opening)
 	stopped := ctx.Err() == nil && opening.Err() != nil && errors.Is(err, context.Canceled)
 	opened()
@@ -84,7 +86,7 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 // fails.
 func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 	cfg := &s.pool.cfg
-	fetched := make(chan batch, cfg.Prefetch-1) // one more is in the fetch stage's hands
+	fetched := make(chan batch, cfg.Prefetch-1) // the fetch stage has one more
 	durable := make(chan group, 1)
 	g, ctx := errgroup.WithContext(ctx)
 	f := &fetcher{session: s}

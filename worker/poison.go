@@ -12,15 +12,16 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// A message that kills the process cannot be caught: nobody is left to count its failures. So the
-// handler's session leaves a mark in the queue when it begins: the first pending message, and how
-// many sessions in a row began with it. A session that begins where the one before it began is
-// suspicious: it hands over one message at a time, and notes which one before. If sessions die
-// twice while they have the same message by itself, it is that message. See docs/decisions/0003.
+// A message that kills the process (a crash, an out-of-memory kill) cannot be counted by that
+// process. So a handler's session stores a mark in the queue when it begins: the first pending
+// message, and how many sessions in a row began with it. If a session begins where the one before
+// began, that one has probably been killed. So the new session hands over one message at a time, and
+// stores which one before each. A message with which two sessions died is the culprit. See
+// docs/decisions/0003.
 
 const (
-	aloneDeaths = 2  // how often a message may end the process by itself
-	maxSuspects = 16 // messages that are remembered for having done so
+	aloneDeaths = 2  // after this many deaths of the process with a message by itself, the message is a killer
+	maxSuspects = 16 // messages whose deaths are counted; with more, the count starts anew
 )
 
 // sessionMark is the note from one session to the next, stored as JSON.
@@ -28,17 +29,17 @@ type sessionMark struct {
 	First  queue.ID         `json:"first"`  // the first pending message when the session began
 	Starts int              `json:"starts"` // sessions in a row that began with it
 	Trying queue.ID         `json:"trying"` // the message that is being handled by itself
-	Deaths map[queue.ID]int `json:"deaths"` // how often sessions ended while they tried a message, and no session has seen the end of it
+	Deaths map[queue.ID]int `json:"deaths"` // how often a session ended while it handled a message by itself; messages that returned are removed
 }
 
-// marks is where a session leaves its mark: a part of queue.Queue.
+// marks is the part of queue.Queue that stores the mark.
 type marks interface {
 	HolderNote(ctx context.Context, typ string) ([]byte, error)
 	SetHolderNote(ctx context.Context, typ string, mark []byte) error
 	Depth(ctx context.Context, typ string, most int) (queue.Depth, error)
 }
 
-// poison is the watch of one session for messages that kill the process.
+// poison watches, in one session, for messages that kill the process.
 type poison struct {
 	queue marks
 	typ   string
@@ -46,10 +47,10 @@ type poison struct {
 	batch int // messages that the handler has at a time, at most
 
 	mark     sessionMark
-	oneByOne int // this many more messages are handed over by themselves
+	oneByOne int // how many more messages are handed over one at a time
 }
 
-// begin starts the watch, with one read and one write.
+// begin reads the mark of the previous session and stores that of this one.
 func (p *poison) begin(ctx context.Context) error {
 	stored, err := p.queue.HolderNote(ctx, p.typ)
 	if err != nil {
@@ -61,7 +62,7 @@ func (p *poison) begin(ctx context.Context) error {
 	}
 	var before sessionMark
 	if len(stored) > 0 && json.Unmarshal(stored, &before) != nil {
-		before = sessionMark{} // of a later version, or foreign: only a note
+		before = sessionMark{} // written by a later version or another program: ignore it
 	}
 	now := sessionMark{First: depth.Oldest, Starts: 1, Deaths: before.Deaths}
 	if before.First == now.First {
@@ -74,8 +75,8 @@ func (p *poison) begin(ctx context.Context) error {
 		now.Deaths[before.Trying]++
 	}
 	if now.Starts > 1 || len(now.Deaths) > 0 {
-		// What killed the process was in the batch that the handler had; what was fetched ahead of
-		// it was not.
+		// The killer, if there is one, was in the batch that the handler had: it is within the first
+		// messages.
 		p.oneByOne = 3 * p.batch
 		p.log.Warn().Int("starts", now.Starts).Msg("the previous session made no progress: handling messages one at a time for a while")
 	}
@@ -83,17 +84,17 @@ func (p *poison) begin(ctx context.Context) error {
 	return p.store(ctx)
 }
 
-// killer tells whether a message has ended the process often enough to be put aside, and how often
-// it has.
+// killer tells whether a message has ended the process often enough to become a dead letter, and how
+// often.
 func (p *poison) killer(id queue.ID) (deaths int, killer bool) {
 	deaths = p.mark.Deaths[id]
 	return deaths, deaths >= aloneDeaths
 }
 
-// buried ends the count of a message that was put aside.
+// buried ends the count of a message that becomes a dead letter.
 func (p *poison) buried(id queue.ID) { delete(p.mark.Deaths, id) }
 
-// store writes the mark. Each time it is the whole mark, so writing it twice does no harm.
+// store writes the whole mark, so writing it twice does no harm.
 func (p *poison) store(ctx context.Context) error {
 	b, err := json.Marshal(p.mark)
 	if err != nil {
@@ -102,7 +103,8 @@ func (p *poison) store(ctx context.Context) error {
 	return p.queue.SetHolderNote(ctx, p.typ, b)
 }
 
-// trying records, durably, that a message is handed over by itself.
+// trying stores durably, before a message is handed over by itself, which one it is. It retries until
+// the session ends.
 func (p *poison) trying(ctx context.Context, id queue.ID) error {
 	p.mark.Trying = id
 	retry := wait.Backoff{Min: watchMin, Max: watchMax}
@@ -115,8 +117,8 @@ func (p *poison) trying(ctx context.Context, id queue.ID) error {
 	return nil
 }
 
-// returned records that the handler came back, and settled so many messages. The next mark stores
-// it.
+// returned records that the handler has returned, having settled this many messages. It is stored
+// with the next mark.
 func (p *poison) returned(ctx context.Context, settled int) {
 	delete(p.mark.Deaths, p.mark.Trying)
 	p.mark.Trying = queue.ID{}
@@ -129,8 +131,8 @@ func (p *poison) returned(ctx context.Context, settled int) {
 	}
 }
 
-// end leaves a clean mark. A session that lost its lock leaves it alone: there may be a successor,
-// which has its own.
+// end clears the mark at the end of a session. A session that lost its lock must not: there may be a
+// successor, whose mark that would overwrite.
 func (p *poison) end(err error) {
 	if p.oneByOne == 0 || errors.Is(err, lock.ErrLost) {
 		return

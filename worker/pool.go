@@ -21,23 +21,25 @@ import (
 )
 
 const (
-	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while nobody listens
-	acquireInSlot = 100 * time.Millisecond // … and if it blocks a slot for that, this often
+	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while the listener does not work
+	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
 )
 
-// Pool serves types until it is stopped. Create it with New, run it with Run, once.
+// Pool serves types until it is stopped. Create it with [New] and call [Pool.Run] once. All methods are
+// safe for concurrent use.
 type Pool struct {
 	replica
 	slots    *semaphore.Weighted // nil: no bound
 	stopOnce sync.Once
 
 	mu     sync.Mutex
-	served map[string]bool
+	served map[string]bool // types found so far; a type stays served until Run returns
 }
 
-// New checks the configuration and creates a pool. It does not touch the network or the disk.
+// New checks the configuration and creates a pool. It does not touch the network or the disk. The
+// error wraps [ErrConfig].
 func New(cfg Config) (*Pool, error) {
 	cfg = cfg.withDefaults()
 	if err := cfg.validate(); err != nil {
@@ -75,14 +77,14 @@ func New(cfg Config) (*Pool, error) {
 	return p, nil
 }
 
-// Stop asks a running pool to stop gracefully: fetch no more, append, sync and acknowledge what was
-// fetched (with a Handler: finish the batch that it has), release the locks. Run returns when that
-// is done. It does not wait for a queue that has stopped answering, unless messages in hand depend
-// on the answer; then the release of a lock goes on until the Locker is closed. Safe to call more
-// than once and from any goroutine.
+// Stop makes a running pool stop gracefully: it fetches no more, appends, syncs and acknowledges what
+// was fetched (with a Handler: finishes the present batch), and releases the locks. Stop returns at
+// once; Run returns when all that is done. A queue that does not answer delays that only if fetched
+// messages depend on the answer; the release of a lock then continues in the background until the
+// Locker is closed. Further calls do nothing.
 func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); close(p.stopping) }) }
 
-// Stats returns the counters so far. Safe for concurrent use.
+// Stats returns the counters so far.
 func (p *Pool) Stats() Stats {
 	s := p.book.totals()
 	p.mu.Lock()
@@ -91,8 +93,7 @@ func (p *Pool) Stats() Stats {
 	return s
 }
 
-// Status returns what the pool is doing. It asks neither the server nor the disk. Safe for
-// concurrent use.
+// Status returns what the pool is doing, from memory: it asks neither the server nor the disk.
 func (p *Pool) Status() Status {
 	s := p.book.status(2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger)
 	s.Instance = p.instance
@@ -104,14 +105,14 @@ func (p *Pool) Status() Status {
 	return s
 }
 
-// Subscribe returns a channel of the pool's events: of these kinds, or of all. Those of one type
-// come in order. The channel is closed when Run returns, or by cancel, which may be called more
-// than once.
+// Subscribe returns a channel of the pool's events of the given kinds, or of all kinds if none is
+// given. Events of one type come in order. The channel is closed when Run returns, or by cancel,
+// which may be called more than once.
 //
-// The pool never waits for a subscriber. The channel holds buffer events, 1 at least; when it is
-// full the oldest event in it is dropped for the new one, and Event.Missed counts what was dropped.
-// So the last event always arrives, and a slow subscriber knows that it has gaps; what has to be
-// complete belongs into Config.Events, and counts come from Stats.
+// The pool never waits for a subscriber. The channel holds buffer events, at least 1. When it is
+// full, the oldest event is dropped for the new one, and Event.Missed counts the dropped events. So
+// the last event always arrives, and a slow subscriber can see that it missed some. Use Config.Events
+// to get every event, and Stats for counts.
 func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, cancel func()) {
 	sub := &subscription{events: make(chan Event, max(buffer, 1)), kinds: slices.Clone(kinds)}
 	s := &p.subscriptions
@@ -125,12 +126,14 @@ func (p *Pool) Subscribe(buffer int, kinds ...EventKind) (events <-chan Event, c
 	return sub.events, func() { s.cancel(sub) }
 }
 
-// Run serves the types until Stop is called, until they are empty (Config.UntilEmpty), or until ctx
-// ends, which gives everything up at once; nothing is lost by that either, the next holder goes on.
-// It returns nil after a stop and when all types were drained; an error if ctx ended it, or if
-// files could not be used: with UntilEmpty after all other types were drained, otherwise only when
-// no type is left that can be served. With UntilEmpty it returns an *UnfitError for each type in
-// whose queue something is left that cannot be appended.
+// Run serves the types until Stop is called, all types are empty (Config.UntilEmpty), or ctx ends.
+// The end of ctx aborts everything at once; no message is lost by that, and the next holder continues.
+//
+// It returns nil after Stop, and when all types are drained. It returns the cause of ctx if that has
+// ended. If a file cannot be used, it returns that error: with UntilEmpty after draining all other
+// types, otherwise only when no type is left that can be served. With UntilEmpty it also returns an
+// *UnfitError for each type whose queue still has messages that cannot be appended, and a
+// *PausedError for each paused type with messages.
 func (p *Pool) Run(ctx context.Context) error {
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
@@ -144,7 +147,7 @@ func (p *Pool) Run(ctx context.Context) error {
 		known := p.served[typ]
 		p.served[typ] = true
 		if !known {
-			p.rebalancer.Join(typ) // before anybody can have news of it
+			p.rebalancer.Join(typ) // first: others use what it creates
 		}
 		p.mu.Unlock()
 		p.book.add(typ)
@@ -170,9 +173,8 @@ func (p *Pool) Run(ctx context.Context) error {
 	return err
 }
 
-// discover starts a server for every type that the configuration names or matches. It returns when
-// the pool stops, or, with UntilEmpty, when all servers are done and no new type has appeared
-// meanwhile.
+// discover calls serve for every type that the configuration names or matches. It returns when the
+// pool stops or, with UntilEmpty, when all types are done and no new type has appeared meanwhile.
 func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool), wait func()) error {
 	globs := false
 	for _, t := range p.cfg.Types {
@@ -220,8 +222,8 @@ func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool
 	}
 }
 
-// awaitDiscovery waits until the types are to be listed again; false when the pool stopped
-// meanwhile. While the listener finds those that have messages, the others can wait.
+// awaitDiscovery waits until the types should be listed again; false means that the pool has stopped.
+// It waits longer while the listener works, which finds types with messages by itself.
 func (p *Pool) awaitDiscovery(ctx context.Context) bool {
 	for began := time.Now(); ; {
 		if !p.pause(ctx, discoverEvery) {
@@ -233,25 +235,24 @@ func (p *Pool) awaitDiscovery(ctx context.Context) bool {
 	}
 }
 
-// matches tells whether Config.Types names a type.
+// matches tells whether Config.Types names or matches a type.
 func (p *Pool) matches(typ string) bool { return share.Matches(p.cfg.Types, typ) }
 
-// isServed tells whether a type has been found before. A type that is served once is served for
-// good.
+// isServed tells whether a type has been found before. Once found, it is served until Run returns.
 func (p *Pool) isServed(typ string) bool {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	return p.served[typ]
 }
 
-// errAsked ends a session whose type was asked for. The one that asked comes first: this pool
-// stands back for a while.
+// errAsked ends a session whose type somebody asked for. This pool then waits for standBack before it
+// competes for the lock again.
 var errAsked = errors.New("the type was asked for")
 
 const standBack = 2 * time.Second
 
-// serve is the life of one type in this pool: watch, acquire, run a session, again. pending tells
-// that it has messages; otherwise the listener, if there is one, has found none.
+// serve is the loop of one type in this pool: watch, acquire, run a session, again. pending means that
+// the type is known to have messages. giveUp ends the pool.
 func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp context.CancelCauseFunc) {
 	log := p.log.With().Str("type", typ).Logger()
 	defer p.rebalancer.Drop(typ)
@@ -260,7 +261,7 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 	}
 	retry := wait.Backoff{Min: retryMin, Max: retryMax}
 	for !p.stopped(ctx) {
-		watching, done := p.untilStop(ctx) // nothing is in hand: a stop does not wait for an answer
+		watching, done := p.untilStop(ctx) // no message depends on these answers: a stop does not wait for them
 		t, err := p.awaitTurn(watching, typ, &log)
 		done()
 		drained := false
@@ -294,8 +295,8 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 			p.book.setRefused(typ, err)
 			return
 		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
-			// Another replica is at work, or we were paused for too long. Nothing is wrong with the
-			// type.
+			// Another replica holds the type, or this process was paused for too long. Nothing is wrong
+			// with the type.
 			p.book.countType(typ, func(s *Stats) { s.Lost++ })
 			log.Warn().Err(err).Msg("lock lost; another worker may continue this type")
 			retry.Reset()
@@ -321,9 +322,9 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 	}
 }
 
-// awaitTurn returns when something is to be done about the type: mostly because it has backlog, and
-// falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the
-// type has nothing. The error is one that waiting does not cure.
+// awaitTurn waits until this pool should act on the type, usually because the type has messages and
+// falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
+// has no messages. An error means that waiting does not help.
 func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (share.Turn, error) {
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
@@ -333,7 +334,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		p.book.notePaused(typ, paused)
 		switch {
 		case paused && !p.cfg.UntilEmpty:
-			wait = math.MaxInt64 // it is woken
+			wait = math.MaxInt64 // the rebalancer wakes it when the type is resumed
 		case ask:
 			return share.TurnAsk, nil
 		}
@@ -381,9 +382,9 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 	return share.TurnNone, nil
 }
 
-// hold takes a slot and the type's lock, and runs one session. Without an error the session ended
-// in order, or there was no backlog any more when the lock came free; drained tells that the
-// session saw the type empty.
+// hold takes a slot and the type's lock, and runs one session. It returns nil if the session ended in
+// order, if the lock is held by somebody else, or if there were no messages any more when it became
+// free. drained means that the session has seen the type empty.
 func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.Logger) (drained bool, err error) {
 	defer p.rebalancer.Freed(typ)
 	stopCtx, done := p.untilStop(ctx)
@@ -399,7 +400,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	default:
 		wait = acquireInSlot
 		p.waiting.Add(1)
-		p.rebalancer.WakeSessions() // one that is idle gives its slot back
+		p.rebalancer.WakeSessions() // so that an idle session ends and frees its slot
 		err := p.slots.Acquire(stopCtx, 1)
 		p.waiting.Add(-1)
 		if err != nil {
@@ -411,24 +412,24 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	lease, err := p.acquire(stopCtx, typ, t, wait)
 	switch {
 	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
-		return false, nil // back to watching: the holder may have drained the type meanwhile
+		return false, nil // watch again: the holder may drain the type meanwhile
 	case err != nil:
 		return false, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
 	}
 	p.noteHeld(typ, lease)
 	defer func() {
 		defer p.book.noteHeld(typ, nil)
-		// Released on a context of its own: the session's is over by now, and the next holder must
-		// not wait for the lease.
+		// With a context of its own: the session's has ended, and without a release the next holder
+		// would have to wait for the lease.
 		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
 		defer cancel()
 		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
 			log.Warn().Err(rerr).Msg("lock not released yet; if the server does not answer, it expires")
 		}
 	}()
-	if t != share.TurnAsk { // what was asked for has traffic
+	if t != share.TurnAsk { // a type that this pool asked for has traffic
 		if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
-			return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
+			return false, nil // the previous holder drained it: do not open the file, which would add a fence
 		}
 	}
 	s := newSession(&p.replica, typ, lease, *log)
@@ -441,7 +442,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	return drained, err
 }
 
-// acquire takes the type's lock in the way of a turn.
+// acquire acquires the type's lock, in the way that the turn requires.
 func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration) (*lock.Lease, error) {
 	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
 	switch t {
@@ -453,8 +454,9 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 }
 
-// lookAtForeign is called for each look at a type that has no messages, with how many foreign keys
-// it has come across: the type has no others, so none means that all is well.
+// lookAtForeign reviews the foreign keys of a type without messages. seen is how many of them the
+// query for messages has passed; 0 means that there are none. It lists them at most once in
+// foreignEvery.
 func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zerolog.Logger) error {
 	u := p.book.unfitOf(typ)
 	if seen > 0 {

@@ -12,30 +12,30 @@ import (
 	"github.com/fencepost/fencepost/worker/internal/ledger"
 )
 
-// The registry of files is the queue's memory of which file a type has and how much of it is
-// durable. A session checks its file against that when it opens it, so that an old copy or an empty
-// directory does not pass for the file, and raises it with each acknowledgement.
+// The registry of files, in the queue, says which file a type has and how much of it is durable. A
+// session compares the file that it opens with its registry entry, so that an old copy or an empty
+// directory is not taken for the file. Each acknowledgement raises the entry's durable index.
 
-// knownFiles is what a pool remembers of the files of its types between its sessions. Safe for
-// concurrent use.
+// knownFiles is what a pool remembers about the files of its types from one session to the next. Safe
+// for concurrent use.
 type knownFiles struct {
 	mu      sync.Mutex
-	durable map[string]storage.Entry // per type: its file, and how far that was durable at the end of a session
-	lives   map[string]ledger.Lives  // per type: since when each producer has been silent
+	durable map[string]storage.Entry // by type: its file, and the durable index at the end of the last session
+	lives   map[string]ledger.Lives  // by type: since when each producer has been silent
 }
 
 func newKnownFiles() *knownFiles {
 	return &knownFiles{durable: make(map[string]storage.Entry), lives: make(map[string]ledger.Lives)}
 }
 
-// sawDurable remembers how far a type's file was durable when a session of this pool ended.
+// sawDurable remembers the durable index of a type's file at the end of a session of this pool.
 func (f *knownFiles) sawDurable(typ string, e storage.Entry) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.durable[typ] = e
 }
 
-// atLeast raises what the registry says of a type's file to what this pool has seen itself.
+// atLeast raises a registry entry to the durable index that this pool has itself seen.
 func (f *knownFiles) atLeast(typ string, e storage.Entry) storage.Entry {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -48,62 +48,64 @@ func (f *knownFiles) atLeast(typ string, e storage.Entry) storage.Entry {
 	return e
 }
 
-// recalled returns what is remembered of a type's file between its sessions, and remember sets it.
+// recalled returns what remember has stored for a type.
 func (f *knownFiles) recalled(typ string) ledger.Lives {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	return f.lives[typ]
 }
 
-// remember keeps since when the producers of a type have been silent: a pool whose sessions are
-// short would otherwise never see any of them silent for long.
+// remember stores since when the producers of a type have been silent. Without it a pool with short
+// sessions would never see a producer silent for long enough to be forgotten.
 func (f *knownFiles) remember(typ string, l *ledger.Ledger) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	f.lives[typ] = l.Lives()
 }
 
-// registry lets the file check itself against the queue's registry of files.
+// registry implements storage.Registry with the queue's registry of files.
 type registry struct {
 	q    queue.FileRegistry
 	pool *replica
 }
 
-// Lookup and Register raise what the registry says to what this pool has seen durable itself: the
-// database may have been set back since.
+// Lookup returns the entry of a type, raised to what this pool has itself seen durable: the database
+// may have been restored to an earlier state since.
 func (r registry) Lookup(ctx context.Context, typ string) (storage.Entry, bool, error) {
 	f, ok, err := r.q.RegistryEntry(ctx, typ)
 	return r.pool.files.atLeast(typ, storageEntry(f)), ok, err
 }
 
+// Register registers a file of a type; the result is raised as by Lookup.
 func (r registry) Register(ctx context.Context, typ string, e storage.Entry) (storage.Entry, error) {
 	f, err := r.q.RegisterFile(ctx, typ, r.here(e))
 	return r.pool.files.atLeast(typ, storageEntry(f)), err
 }
 
+// Succeed replaces the file old by its successor.
 func (r registry) Succeed(ctx context.Context, typ string, old storage.FileID, e storage.Entry) (storage.Entry, bool, error) {
 	f, ok, err := r.q.SucceedFile(ctx, typ, old, r.here(e))
 	return storageEntry(f), ok, err
 }
 
-// Update is for the end of a session. No message depends on it, so a pool that stops does not wait
-// for a server that is silent.
+// Update raises the durable index at the end of a session. No message depends on it, so a pool that
+// stops does not wait long for a server that does not answer.
 func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
 	ctx, done := r.pool.parting(ctx, registryTimeout)
 	defer done()
 	return r.q.UpdateFile(ctx, typ, r.here(e))
 }
 
-// here is the entry of a file in the place of this pool.
+// here is the registry entry of a file that is in the pool's directory.
 func (r registry) here(e storage.Entry) queue.RegistryEntry {
 	f := queueFile(e)
 	f.Place = Place(r.pool.dest.Storage.FS, r.pool.dest.Dir)
 	return f
 }
 
-// Place returns what the registry is told about where files are: for the operating system's file
-// system, which nil stands for, this host's name and the whole path of the directory; for any other
-// the directory as it is, which is the address of a store.
+// Place returns where files are, as the registry stores it. For the operating system's file system
+// (also nil) that is this host's name and the absolute path of the directory; for a store it is dir,
+// which is its address.
 func Place(fs storage.FS, dir string) string {
 	p := dir
 	if fs == nil || fs == storage.OS() {
@@ -125,7 +127,7 @@ func queueFile(e storage.Entry) queue.RegistryEntry {
 	return queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}
 }
 
-// fileHolder is what fences say about who wrote them. It is for people: nothing is decided by it.
+// fileHolder says in a fence who wrote it. It is for people; no decision depends on it.
 func fileHolder(instance string) storage.Holder {
 	host, _ := os.Hostname()
 	return storage.Holder{ID: instance, Host: host, PID: os.Getpid(), Version: Version()}

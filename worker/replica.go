@@ -13,15 +13,15 @@ import (
 )
 
 const (
-	watchMin     = 5 * time.Millisecond   // polling for backlog, while nobody listens: first interval …
+	watchMin     = 5 * time.Millisecond   // polling for messages while the listener does not work: first interval …
 	watchMax     = 500 * time.Millisecond // … and the longest
-	acquireSlice = time.Second            // a waiting replica looks whether there is still backlog this often
-	standbyLook  = 2 * time.Second        // … and at a busy type of another one: if that dies, its lock has to be watched for a whole lease
-	partingPoll  = 25 * time.Millisecond  // how often a pool that stops looks whether the queue has gone silent
+	acquireSlice = time.Second            // how often a replica that waits for a lock checks that there are still messages
+	standbyLook  = 2 * time.Second        // how often it looks at a busy type of another replica: a takeover needs a lock observed for a whole lease
+	partingPoll  = 25 * time.Millisecond  // how often a pool that stops checks whether the queue still answers
 )
 
-// replica is what a pool shares with its sessions and its scheduler: who it is, what it was told,
-// what all of them use. Safe for concurrent use.
+// replica is the part of a pool that its sessions and its scheduler share: identity, configuration
+// and common services. Safe for concurrent use.
 type replica struct {
 	cfg       Config
 	log       zerolog.Logger
@@ -38,7 +38,7 @@ type replica struct {
 	memory        *memory
 	book          *book
 	files         *knownFiles
-	dest          Files // where the files are; nothing with a handler
+	dest          Files // where the files are; zero with a handler
 	strays        strays
 	subscriptions subscriptions
 }
@@ -56,6 +56,7 @@ func (p *replica) untilStop(ctx context.Context) (context.Context, func()) {
 	return ctx, cancel
 }
 
+// stopped tells whether the pool was asked to stop, or ctx has ended.
 func (p *replica) stopped(ctx context.Context) bool {
 	select {
 	case <-p.stopping:
@@ -80,10 +81,10 @@ func (p *replica) pause(ctx context.Context, d time.Duration) bool {
 	return false
 }
 
-// parting returns a context, of at most so long, for what a pool says when it has finished a type
-// or all of them: how far the file has come, that the lock is free, that it leaves. Nothing is lost
-// without it. While the pool stops it ends early if the queue is silent: a server that hangs must
-// not hold up the stop of a replica that has nothing in hand.
+// parting returns a context with timeout most for the last writes about a type or the whole pool: the
+// durable index, the release of the lock, the departure from the list of replicas. None of them is
+// needed for safety. While the pool stops, the context ends early if the queue does not answer: a
+// server that hangs must not delay the stop of a replica that has no messages.
 func (p *replica) parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithTimeout(ctx, most)
 	go func() {
@@ -102,7 +103,7 @@ func (p *replica) parting(ctx context.Context, most time.Duration) (context.Cont
 	return ctx, cancel
 }
 
-// observe records that a session is alive, and tells Config.Observe what a step took.
+// observe records that a session makes progress, and calls Config.Observe.
 func (p *replica) observe(o Observation) {
 	p.book.progress(o)
 	if f := p.cfg.Observe; f != nil {
@@ -110,13 +111,13 @@ func (p *replica) observe(o Observation) {
 	}
 }
 
-// noteHeld tells that the lock of a type was acquired.
+// noteHeld records that the lock of a type was acquired, and how long that took.
 func (p *replica) noteHeld(typ string, lease *lock.Lease) {
 	p.book.noteHeld(typ, lease)
 	p.observe(Observation{Type: typ, Step: StepAcquire, Took: time.Since(p.book.wantsNoMore(typ))})
 }
 
-// Version is the module version this program was built from, "devel" if unknown.
+// Version is the version of the main module that this program was built from, or "devel" if unknown.
 func Version() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version

@@ -13,14 +13,14 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// Retries. What fails is tried again after a pause that grows; what no retry can help ends with its
-// error (fatal). The stages wait for the queue with these; a message that a Handler fails is in
-// retries, and Config.RetryMin and RetryMax bound its pauses.
+// Retries. Operations that fail are retried after a growing pause, unless a retry cannot help
+// (fatal). For the queue that is in the stages, with an outage for the log. For messages that a Handler
+// fails it is in retries, with Config.RetryMin and RetryMax as bounds of the pause.
 
-// outage logs the beginning and the end of a failing operation, and nothing in between.
+// outage logs when an operation begins to fail and when it works again, not the failures in between.
 type outage struct{ down bool }
 
-// note reports whether err is an error.
+// note logs a change, and reports whether err is an error. what completes "cannot …".
 func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
 	failed := err != nil && !errors.Is(err, context.Canceled)
 	if failed != o.down {
@@ -34,7 +34,7 @@ func (o *outage) note(log *zerolog.Logger, err error, what string) bool {
 	return err != nil
 }
 
-// fatal reports whether err needs a person: trying again cannot help.
+// fatal reports whether a retry cannot help, because a person has to change something.
 func fatal(err error) bool {
 	for _, sentinel := range []error{storage.ErrIntegrity, storage.ErrRefused, ledger.ErrState, queue.ErrPermission, queue.ErrReplaced, os.ErrPermission,
 		syscall.ENOTDIR, syscall.EISDIR, syscall.EROFS, syscall.ELOOP, syscall.ENAMETOOLONG} {
@@ -45,16 +45,16 @@ func fatal(err error) bool {
 	return false
 }
 
-// retries counts the attempts of the messages of a session that a Handler failed, and decides when
-// each is over.
+// retries counts, in one session, the failures of each message, and decides when a message has failed
+// too often. Its pause is the one before the next attempt.
 type retries struct {
-	attempts map[queue.ID]int // of messages that have failed and are not settled
-	most     int              // before a message becomes a dead letter; 0: no number is enough
+	attempts map[queue.ID]int // failures of messages that are not settled
+	most     int              // failures before a message becomes a dead letter; 0: no bound
 	pause    wait.Backoff
 }
 
-// newRetries takes its bounds from the configuration. With OnError Block no number of attempts is
-// enough, not even after a permanent error: somebody has to look.
+// newRetries takes the bounds from the configuration. With OnError Block a message is retried for
+// ever, even after a permanent error.
 func newRetries(cfg *Config) retries {
 	r := retries{attempts: map[queue.ID]int{}, pause: wait.Backoff{Min: cfg.RetryMin, Max: cfg.RetryMax}}
 	if cfg.OnError == DeadLetter {
@@ -63,7 +63,7 @@ func newRetries(cfg *Config) retries {
 	return r
 }
 
-// failed counts a failure of one message. over tells that it is not to be tried again.
+// failed counts a failure of one message: the n-th. over means that it must not be retried.
 func (r *retries) failed(id queue.ID, err error) (n int, over bool) {
 	r.attempts[id]++
 	n = r.attempts[id]

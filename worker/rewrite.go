@@ -10,22 +10,21 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// RewriteOptions of Rewrite.
+// RewriteOptions configures [Rewrite].
 type RewriteOptions struct {
 	Repair     bool          // the file is damaged: save what can be read
-	AcceptLoss bool          // with Repair: give up what the registry knows to have been there, also the registered file if it is lost
-	Adopt      bool          // only make the newest file the registered one, whichever is registered
-	Wait       time.Duration // for the type's lock, whose holder is asked to give it back; 0 = do not wait
+	AcceptLoss bool          // with Repair: accept that records the registry knows to be durable are lost, even the whole registered file
+	Adopt      bool          // only register the newest file, whichever is registered now
+	Wait       time.Duration // how long to wait for the type's lock, whose holder is asked to release it; 0 = do not wait
 	Compact    storage.CompactOptions
 }
 
-// Rewrite writes the newest file of a type anew, as a compaction or a repair, under the type's
-// lock: workers of the type stand by meanwhile and go on in the new file. The old file is sealed
-// and stays. Of cfg, Queue, Locker, To (Files, of which Dir and Storage), Lease and Logger
-// are used.
+// Rewrite copies the newest file of a type into a new one, as a compaction or a repair, under the
+// type's lock: workers of the type wait meanwhile and continue in the new file. The old file is
+// sealed and stays. Of cfg, Rewrite uses Queue, Locker, To (Files: Dir and Storage), Lease and Logger.
 //
-// With AcceptLoss, if the registered file is not here, a new one takes its place instead, and the
-// report says what is lost. With Adopt nothing is written anew.
+// With AcceptLoss, if the registered file is missing, a new empty one takes its place, and the report
+// says what is lost. With Adopt nothing is rewritten.
 func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (report *storage.CompactReport, err error) {
 	p, err := newRewriter(cfg, typ, func(f *Files) {
 		f.Storage.Salvage, f.Storage.AcceptLoss, f.Storage.Adopt = o.Repair, o.Repair && o.AcceptLoss, o.Adopt
@@ -47,7 +46,8 @@ func Rewrite(ctx context.Context, cfg Config, typ string, o RewriteOptions) (rep
 	return report, nil
 }
 
-// newRewriter returns a replica that never runs, for one type and its files as change leaves them.
+// newRewriter returns a replica that never runs, to open the files of one type with the options that
+// change sets.
 func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) {
 	files, ok := cfg.To.(Files)
 	if !ok {
@@ -62,7 +62,7 @@ func newRewriter(cfg Config, typ string, change func(*Files)) (*replica, error) 
 	return &p.replica, nil
 }
 
-// rewrite does what needs the lock.
+// rewrite does the part of Rewrite that needs the lock.
 func (p *replica) rewrite(ctx context.Context, typ string, lease *lock.Lease, o RewriteOptions) (_ *storage.CompactReport, err error) {
 	s := &session{pool: p, typ: typ, lease: lease, log: p.log}
 	if err := s.open(ctx); err != nil {
@@ -86,8 +86,8 @@ func (p *replica) rewrite(ctx context.Context, typ string, lease *lock.Lease, o 
 	return report, nil
 }
 
-// underLock calls f with the type's lock, for which it waits as askFor does. The context of f ends
-// with the lock; an error of f then names the reason.
+// underLock acquires the type's lock as askFor does, and calls f under it. The context of f ends if
+// the lock is lost; the error then says so.
 func (p *replica) underLock(ctx context.Context, typ, why string, wait time.Duration, f func(context.Context, *lock.Lease) error) (err error) {
 	lease, err := p.askFor(ctx, typ, why, wait)
 	if err != nil {
@@ -108,8 +108,8 @@ func (p *replica) underLock(ctx context.Context, typ, why string, wait time.Dura
 	return nil
 }
 
-// askFor acquires the type's lock within wait. Whoever holds it is asked to give it back: one
-// worker after the other, as long as there is one that was waiting for it.
+// askFor acquires the type's lock within wait. It asks the holder to release it, and the next holder,
+// too, if another worker gets the lock first.
 func (p *replica) askFor(ctx context.Context, typ, why string, wait time.Duration) (*lock.Lease, error) {
 	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(why))
 	for end := time.Now().Add(wait); errors.Is(err, lock.ErrHeld) && time.Now().Before(end); {

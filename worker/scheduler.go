@@ -11,22 +11,22 @@ import (
 )
 
 // The scheduler promotes delayed messages: when they are due, they become normal messages of their
-// types. Every pool looks, with one read of one index entry, when the next one is due. Only when
-// one is, it asks for the lock, so that one pool promotes at a time.
+// types. Every pool regularly asks when the next one is due, which reads one index entry. When one is,
+// the pool acquires the scheduler's lock, so that one pool promotes at a time.
 //
 // rule: the lock saves the others the work, and nothing else rests on it. Queue.Promote is right for any number of callers, and for one
 // that was paused and goes on long after it lost the lock.
 const (
-	schedulerLock = "_scheduler"           // no type has such a name
+	schedulerLock = "_scheduler"           // not a valid name of a type
 	scheduleMin   = 100 * time.Millisecond // pause between two looks: first …
 	scheduleMax   = time.Second            // … and longest
 
-	maxDueLooks    = 10               // with UntilEmpty: so often in a row at messages that are due and are not promoted
-	promoteTimeout = 30 * time.Second // of one promotion, and of one look: without an answer the lock must not be kept
+	maxDueLooks    = 10               // with UntilEmpty: looks in a row at due messages that were not promoted, before it goes on
+	promoteTimeout = 30 * time.Second // of one promotion, and of one look: a scheduler without an answer must not keep the lock
 )
 
-// startScheduler starts the scheduler and returns what stops it. With UntilEmpty it first promotes
-// what is due already: that shall be drained too.
+// startScheduler starts the scheduler and returns a function that stops it. With UntilEmpty it first
+// promotes what is already due, so that it is drained, too.
 func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 	if p.cfg.NoScheduler {
 		return func() {}
@@ -46,9 +46,9 @@ func (p *replica) startScheduler(ctx context.Context) (stop func()) {
 	}
 }
 
-// promoteDue promotes until nothing is due. Like the draining it tries again when the queue is
-// away, or when another pool was faster, which has perhaps not come to the end. What stays due all
-// the same cannot be promoted now.
+// promoteDue promotes until nothing is due. It retries when the queue is unreachable, and when messages
+// are due that it did not promote: another pool may be promoting them. After maxDueLooks it leaves
+// them.
 func (p *replica) promoteDue(ctx context.Context) {
 	retry := wait.Backoff{Min: scheduleMin, Max: scheduleMax}
 	var outage outage
@@ -123,8 +123,8 @@ func (p *replica) nextDue(ctx context.Context) (time.Duration, error) {
 	return due.Sub(now), err
 }
 
-// promoteUnderLock promotes for as long as there is something to promote, or will be shortly. That
-// another pool does is no error.
+// promoteUnderLock promotes until nothing is due now or shortly. If another pool has the lock, it
+// returns 0, nil.
 func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error) {
 	lease, err := p.cfg.Locker.Acquire(ctx, schedulerLock,
 		lock.WithLease(p.cfg.Lease), lock.WithWait(acquireSlice), lock.WithWhy("scheduler of worker "+p.instance))
@@ -148,7 +148,7 @@ func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error
 		done, err := p.promote(ctx)
 		promoted += done.Messages
 		if ctx.Err() != nil {
-			break // lost, or stopped: another one goes on
+			break // the lock is lost, or the pool stops: another pool continues
 		}
 		if err != nil {
 			return promoted, err
@@ -167,7 +167,7 @@ func (p *replica) promoteUnderLock(ctx context.Context) (promoted int, err error
 	return promoted, nil
 }
 
-// promote promotes once and counts.
+// promote promotes one batch, counts it, and notifies the pools that serve its types.
 func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 	ctx, cancel := context.WithTimeout(ctx, promoteTimeout)
 	defer cancel()
@@ -190,8 +190,8 @@ func (p *replica) promote(ctx context.Context) (queue.Promotion, error) {
 	return done, err
 }
 
-// promotesLate reports whether delayed messages have been due for longer than d, or whether that
-// cannot be known.
+// promotesLate reports whether delayed messages have been due for longer than d. If it cannot find
+// out, it returns true, which is the safe answer.
 func (p *replica) promotesLate(ctx context.Context, d time.Duration) bool {
 	memory := p.memory.try(p.memory.promote)
 	if memory == nil {

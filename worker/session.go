@@ -14,53 +14,54 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// session is one holder's time with one type's file: from the grant of the lock to its release.
+// session serves one type from the grant of its lock to the release. Its methods are in the files of
+// the three stages; the comments on the fields say which stage owns them.
 type session struct {
-	pool   *replica // what the sessions of a pool share
+	pool   *replica
 	typ    string
 	lease  *lock.Lease
 	log    zerolog.Logger
 	sink   sink                           // the file, or the handler
 	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
 	filing chan struct{}                  // full while the file is being replaced, and while its durable index is registered
-	ledger *ledger.Ledger                 // owned by the append stage; before and after the pipeline by run
+	ledger *ledger.Ledger                 // owned by the append stage; by run before and after the pipeline
 
-	touched atomic.Int64  // when there was a message, in ns since the pool began
-	halted  chan struct{} // closed by halt: the session is to end
+	touched atomic.Int64  // when the last message was fetched, in ns since the pool began
+	halted  chan struct{} // closed by halt: the session must end without waiting for a successor
 	halt    func()
-	ended   chan struct{} // closed when it ends, for whatever reason of watch
+	ended   chan struct{} // closed by watch: the fetch stage stops, and the session ends in order
 
 	inflight inflight                    // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64               // full sweeps begun; a new one begins only when nothing is in flight
-	held     atomic.Pointer[ledger.Held] // what waits behind a gap, told to the fetch stage
+	held     atomic.Pointer[ledger.Held] // which messages wait behind a gap; the append stage writes, the fetch stage reads
 
-	memory []*grant // append stage: of the batches that it has
+	memory []*grant // append stage: memory of the batches that it has
 
-	refused []queue.DeadLetter  // append stage: what is to be buried; all but those with reasonReused have skip entries in the file
-	reasons map[queue.ID]string // of the skip entries that were behind the last checkpoint when the file was opened
+	refused []queue.DeadLetter  // append stage: dead letters to store; all but those with reasonReused have skip entries in the file
+	reasons map[queue.ID]string // reasons in the skip entries that were replayed when the file was opened
 
-	traced []func(error) // append stage: what Files.Trace has returned, to be called when they end
+	traced []func(error) // append stage: functions returned by Files.Trace, to be called when the batches are durable
 
-	keysFull  bool // append stage: it was said that keys are forgotten early
-	looseFull bool // append stage: it was said that loose messages are forgotten early
+	keysFull  bool // append stage: the warning about keys that are forgotten early was logged
+	looseFull bool // append stage: the same for loose messages
 
-	producersMany, producersFull bool // append stage: it was said that producers are many, and that they are forgotten early
+	producersMany, producersFull bool // append stage: the same for many producers, and for those forgotten early
 
 	sweepNow atomic.Bool // the append stage wants a full sweep
 
 	appended, duplicates, gaps, bytes uint64 // owned by the append stage
 	sinceCheckpoint                   uint64
 
-	unfit *unfit // of the type; outlasts the session
+	unfit *unfit // of the type; belongs to the pool's book
 }
 
-// batch is what the fetch stage hands on.
+// batch is one fetch, on its way from the fetch stage to the append stage.
 type batch struct {
 	msgs   []queue.Message
-	memory *grant // for as long as the pool has them
+	memory *grant // must be given back when the pool does not have the messages any more
 }
 
-// giveMemory gives back what the append stage has, which keeps nothing of the batches.
+// giveMemory gives back the memory of the batches that the append stage is done with.
 func (s *session) giveMemory() {
 	for _, c := range s.memory {
 		c.give()
@@ -68,28 +69,28 @@ func (s *session) giveMemory() {
 	s.memory = s.memory[:0]
 }
 
-// group is what the append stage hands to the ack stage: the messages of some batches that may be
-// acknowledged.
+// group goes from the append stage to the ack stage: messages of some batches that may be
+// acknowledged. batches is how many batches are settled with them.
 type group struct {
 	ids     []queue.ID
 	batches int
 }
 
-// sink is where a session puts the messages of its type.
+// sink is where a session puts the messages of its type: fileSink or handlerSink.
 type sink interface {
 	open(ctx context.Context) error
 	// stage turns fetched batches into groups that may be acknowledged.
 	stage(ctx context.Context, in <-chan batch, out chan<- group) error
 	// ack removes settled messages from the queue.
 	ack(ctx context.Context, ids []queue.ID) error
-	// close ends what open began, after the pipeline. It returns err, how the pipeline ended, or
-	// its own error.
+	// close is called after the pipeline with the pipeline's error. It returns that or, if it is
+	// nil, its own.
 	close(err error) error
 	describe(*zerolog.Event) *zerolog.Event
 }
 
-// asked tells whether the type was asked for (fencepost locks release --request,
-// a compaction).
+// asked tells whether somebody has requested the release of the lock: another replica, an operator, a
+// compaction.
 func (s *session) asked() bool {
 	select {
 	case <-s.lease.ReleaseRequested():
@@ -99,7 +100,7 @@ func (s *session) asked() bool {
 	}
 }
 
-// seenAt is the backend's clock in ms; it only ages ledger entries.
+// seenAt is the queue's clock in ms. It is only used to age ledger entries.
 func (s *session) seenAt(ctx context.Context) (int64, error) {
 	t, err := s.pool.cfg.Queue.Now(ctx)
 	if err != nil {
@@ -115,8 +116,8 @@ func mergeContext(a, b context.Context) (context.Context, context.CancelFunc) {
 	return ctx, func() { stop(); cancel(nil) }
 }
 
-// withCause replaces the bare end of a context, which any operation may have returned, by the
-// reason for it.
+// withCause returns the cause of ctx in place of a bare context.Canceled, which says nothing about
+// the reason.
 func withCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil && (err == nil || errors.Is(err, context.Canceled)) {
 		return cause
@@ -135,18 +136,18 @@ func (s *session) pause(ctx context.Context, d time.Duration) {
 	}
 }
 
-// touch notes that there was a message.
+// touch records that a message was fetched.
 func (s *session) touch() { s.touched.Store(int64(time.Since(s.pool.began))) }
 
-// QuietFor is how long there was no message.
+// QuietFor is how long no message has been fetched.
 func (s *session) QuietFor() time.Duration {
 	return time.Since(s.pool.began) - time.Duration(s.touched.Load())
 }
 
-// Halt ends the session soon.
+// Halt makes the session end soon, without waiting for a successor.
 func (s *session) Halt() { s.halt() }
 
-// emit tells Config.Events.
+// emit passes an event to Config.Events, the subscribers and Status.
 func (s *session) emit(e Event) {
 	e.Type, e.Token = s.typ, s.lease.Token()
 	s.pool.book.noteEvent(e)
@@ -156,12 +157,12 @@ func (s *session) emit(e Event) {
 	}
 }
 
-// observe tells Config.Observe, and that the session is alive. Nothing is allocated.
+// observe passes a step to Config.Observe and Status. It allocates nothing.
 func (s *session) observe(step Step, began time.Time, messages int, err error) {
 	s.pool.observe(Observation{s.typ, step, time.Since(began), messages, err})
 }
 
-// noteUnfit is called each time that a message is fetched that cannot be appended.
+// noteUnfit is called each time a message that cannot be appended is fetched.
 func (s *session) noteUnfit(k unfitKey, why string) {
 	if s.unfit.note(k, why, s.pool.cfg.GapTimeout) {
 		warnUnfit(&s.log, k, why)
@@ -169,10 +170,10 @@ func (s *session) noteUnfit(k unfitKey, why string) {
 	}
 }
 
-// noteForeign is called each time that a fetch passes a foreign key.
+// noteForeign is called each time a fetch passes a foreign key.
 func (s *session) noteForeign(key string) { s.noteUnfit(unfitKey{key: key}, whyForeign) }
 
-// reviewUnfit is called at the end of a full sweep; leave tells that the session ends with it.
+// reviewUnfit is called at the end of a full sweep; leave means that the session ends with it.
 func (s *session) reviewUnfit(leave bool) {
 	for _, k := range s.unfit.end(leave) {
 		warnUnfit(&s.log, k, s.unfit.why(k))
@@ -180,16 +181,17 @@ func (s *session) reviewUnfit(leave bool) {
 	s.pool.book.reviewUnfit(s.typ, s.unfit, &s.log)
 }
 
+// count updates the counters of the type and the pool.
 func (s *session) count(f func(*Stats)) { s.pool.book.countType(s.typ, f) }
 
-// noteLoss counts a session that ended early. That the pool ends is no loss.
+// noteLoss counts a session that ended early by an error, unless the whole pool ends.
 func (s *session) noteLoss(ctx context.Context, err error) {
 	if cause := lossCause(err); cause != "" && ctx.Err() == nil {
 		s.pool.book.note(s.typ, func(r *typeRecord) { r.Losses[cause]++ })
 	}
 }
 
-// ending tells whether the session is to end at the next occasion.
+// ending tells whether the session should end at the next opportunity.
 //
 // rule: an end is final, also when the type is resumed meanwhile. What a stage has given up on because of it is left to the next session:
 // this one's ledger counts it as handled.
@@ -217,7 +219,7 @@ func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
 	return ctx, cancel
 }
 
-// noteFailing tells that a message fails, and is tried again.
+// noteFailing records that a message fails and is retried, for Status.
 func (s *session) noteFailing(err error) {
 	s.pool.book.note(s.typ, func(r *typeRecord) {
 		r.failing = true

@@ -18,22 +18,22 @@ import (
 //
 //	waiting ──lock──▶ held ──▶ waiting
 //	   │               │ ▲
-//	   │        failed ▼ │ done again
-//	   │             blocked: the next attempt is waited for, or a person who repairs a message
-//	   ├─▶ paused: an operator has stopped it; ◀── resumed
-//	   └─▶ refused: its file cannot be used, a person is needed; looked at again now and then
+//	   │        failed ▼ │ works again
+//	   │             blocked: waits for the next attempt, or for a person who repairs a message
+//	   ├─▶ paused: by an operator; ◀── resumed
+//	   └─▶ refused: its file cannot be used, a person is needed; retried now and then
 type State string
 
 // States of a type.
 const (
 	Waiting State = "waiting" // for messages, or for the lock that another replica holds
 	Held    State = "held"    // this pool holds the lock and drains the type
-	Blocked State = "blocked" // a message, the disk or the server fails, and is tried again until it works; or something in the queue cannot be appended
+	Blocked State = "blocked" // a message, the disk or the server fails and is retried; or something in the queue cannot be appended
 	Paused  State = "paused"  // an operator has paused it
 	Refused State = "refused" // its file cannot be used, or an operation is forbidden
 )
 
-// Cause is why a session ended before it was over.
+// Cause is why a session ended early: see [TypeStatus].Losses.
 type Cause string
 
 // Causes.
@@ -46,14 +46,14 @@ const (
 	CauseError   Cause = "error"         // an I/O error, a server that refused
 )
 
-// Status is what a Pool is doing, at one instant.
+// Status is what a [Pool] is doing at one moment: see [Pool.Status].
 type Status struct {
 	Instance string // of this replica, random
 	Started  time.Time
 	Running  bool         // Run was called and has not returned
 	Stopping bool         // Stop was called
 	Types    []TypeStatus // those that this pool serves, sorted by name
-	Outage   error        // why the server cannot be used: set while nothing that was asked of it is answered
+	Outage   error        // why the server cannot be used; nil while it answers
 }
 
 // Stats counts what a Pool has done since it was created.
@@ -63,17 +63,17 @@ type Stats struct {
 	Appended   uint64 // messages made durable and acknowledged
 	Bytes      uint64 // their payload bytes
 	Duplicates uint64 // redelivered messages that the files refused
-	Repeated   uint64 // messages that were not appended because of their idempotency key
+	Repeated   uint64 // copies under another ID that were not appended: the same idempotency key, or a delayed message promoted twice
 	Gaps       uint64 // declared gaps
-	Forgotten  uint64 // producers that were forgotten early, as they were more than a file remembers
+	Forgotten  uint64 // producers that were forgotten early, because a file cannot remember more
 	Lost       uint64 // sessions ended by a lost lease or by another writer's fence
 	Handled    uint64 // messages that a Handler has handled
 	Retries    uint64 // calls of a Handler after one that failed
 	Dead       uint64 // messages put aside as dead letters
-	Promoted   uint64 // delayed messages of any type that this pool made normal ones
+	Promoted   uint64 // delayed messages of all types that this pool has promoted
 }
 
-// TypeStatus is what a Pool is doing with a type. Times are this machine's.
+// TypeStatus is what a [Pool] is doing with one type. Times are by this machine's clock.
 type TypeStatus struct {
 	Type  string
 	State State
@@ -84,56 +84,55 @@ type TypeStatus struct {
 	Index       uint64 // records of the file below it are durable; 0 with a Handler, and before the first session
 	Path        string // of the file, if one was opened
 	LastCommit  time.Time
-	LastError   string // the last failure, over or not; see State
+	LastError   string // the last failure, which may be over: State says what holds now
 	LastErrorAt time.Time
 
-	// Stuck tells that a held type makes no progress: no step of the session, not even one that
-	// failed, ended for minutes. A disk that does not answer is the usual reason. A Handler may
-	// take as long as it likes.
+	// Stuck means that a held type makes no progress: for minutes no step of the session has ended,
+	// not even with an error. The usual reason is a disk that does not answer. A running Handler
+	// does not count as stuck.
 	Stuck bool
 
 	Stats                   // since the pool was created; Types is 0
 	Losses map[Cause]uint64 // sessions that ended early
 }
 
-// typeRecord is what a pool notes about a type. Guarded by book.mu, which is only ever held for
-// moments.
+// typeRecord is what the book has about one type. Guarded by book.mu.
 type typeRecord struct {
 	TypeStatus
-	unfits   *unfit      // what is known of what cannot be appended
-	unfit    *UnfitError // what of it is overdue; nil: nothing
-	failing  bool        // what the type waits for has failed, and is tried again
-	handling bool        // the Handler is at work
-	beat     time.Time   // when the session last got a step done
-	wanted   time.Time   // since when the lock is wanted; zero: it is not
-	asking   time.Time   // since when an answer of the queue is waited for; zero: it is not
+	unfits   *unfit      // the messages and keys that cannot be appended
+	unfit    *UnfitError // the overdue ones of them; nil: none
+	failing  bool        // an operation or message of the type fails and is retried
+	handling bool        // the Handler is running
+	beat     time.Time   // when a step of the session last ended
+	wanted   time.Time   // since when the pool wants the lock; zero: it does not
+	asking   time.Time   // since when a question to the queue has no answer; zero: none is open
 }
 
-// The server counts as away when this pool had no good answer for this long.
+// The server counts as unreachable (Status.Outage) after this long without a good answer.
 const (
 	failing = 2 * time.Second  // if the last answer was an error
-	silence = 10 * time.Second // if there is none to a question
+	silence = 10 * time.Second // if a question has no answer
 )
 
-// The book. Sessions, the watch over types, and the scheduler record here what happens to them,
-// each in a few words under one mutex that is never held for long. Status and Stats read it, the
-// heartbeat takes from it what is wrong, and Run what its error says. Nothing that keeps messages
-// safe depends on it.
+// The book. Sessions, the goroutines that watch types, and the scheduler record here what happens to
+// them, under one mutex that is only held for moments. Status, Stats, the heartbeat and the error of
+// Run read it. No safety rule depends on it.
 
 // book is what a pool records about its types, for Status and Stats. Safe for concurrent use.
 type book struct {
 	mu      sync.Mutex
 	started time.Time
 	running bool
-	types   map[string]*typeRecord // "" for the list of types
+	types   map[string]*typeRecord // "" is for questions about all types
 
 	answered time.Time // when the queue last answered without an error
 	failure  error     // the last answer, if that was an error
 
-	refused map[string]error // types whose file cannot be used, until it can
+	refused map[string]error // types that cannot be served at present, and why
 	stats   Stats
 }
 
+// enter changes the state. Since stays if the state is the same.
 func (r *typeRecord) enter(s State) {
 	if r.State != s {
 		r.State, r.Since = s, time.Now()
@@ -146,7 +145,7 @@ func (r *typeRecord) failed(err error) {
 	}
 }
 
-// lossCause tells why a session ended early; "" for one that did not.
+// lossCause returns why a session with this error ended early; "" if it did not.
 func lossCause(err error) Cause {
 	var lost *lock.LostError
 	switch {
@@ -198,7 +197,7 @@ func (b *book) status(stuckAfter time.Duration) Status {
 	return s
 }
 
-// note changes what is known about a type.
+// note updates the record of a type, then its state.
 func (b *book) note(typ string, f func(*typeRecord)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -206,7 +205,7 @@ func (b *book) note(typ string, f func(*typeRecord)) {
 	b.restate(typ)
 }
 
-// restate finds the state of a type anew; b.mu is held.
+// restate derives the state of a type from its record; b.mu is held.
 func (b *book) restate(typ string) {
 	r, state := b.record(typ), Waiting
 	switch {
@@ -222,7 +221,7 @@ func (b *book) restate(typ string) {
 	r.enter(state)
 }
 
-// record finds the record of a type; b.mu is held.
+// record finds or makes the record of a type; b.mu is held.
 func (b *book) record(typ string) *typeRecord {
 	r := b.types[typ]
 	if r == nil {
@@ -232,7 +231,7 @@ func (b *book) record(typ string) *typeRecord {
 	return r
 }
 
-// notePaused tells whether an operator has paused a type.
+// notePaused records whether an operator has paused a type.
 func (b *book) notePaused(typ string, paused bool) {
 	b.note(typ, func(r *typeRecord) {
 		switch {
@@ -245,7 +244,7 @@ func (b *book) notePaused(typ string, paused bool) {
 	})
 }
 
-// noteRunning tells that Run has begun, and the function that it returns that it has ended.
+// noteRunning records that Run has begun; ended records that it has returned.
 func (b *book) noteRunning() (ended func()) {
 	set := func(running bool) {
 		b.mu.Lock()
@@ -256,7 +255,7 @@ func (b *book) noteRunning() (ended func()) {
 	return func() { set(false) }
 }
 
-// noteHeld tells that the lock of a type was acquired, or given back (nil).
+// noteHeld records that the lock of a type was acquired, or released (nil).
 func (b *book) noteHeld(typ string, lease *lock.Lease) {
 	b.note(typ, func(r *typeRecord) {
 		r.Held, r.Token, r.beat, r.handling = false, 0, time.Now(), false
@@ -266,7 +265,7 @@ func (b *book) noteHeld(typ string, lease *lock.Lease) {
 	})
 }
 
-// wants tells that the lock of a type is wanted from now on, if it was not before.
+// wants records that the pool wants the lock of a type from now on, if it did not before.
 func (b *book) wants(typ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -275,7 +274,7 @@ func (b *book) wants(typ string) {
 	}
 }
 
-// wantsNoMore tells since when the lock was wanted, and that it is not any more.
+// wantsNoMore returns since when the pool wanted the lock, and records that it does not any more.
 func (b *book) wantsNoMore(typ string) (since time.Time) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -284,14 +283,14 @@ func (b *book) wantsNoMore(typ string) (since time.Time) {
 	return since
 }
 
-// noteAnswer tells how a look at the queue has ended; the type is "" where it is about all of them.
+// noteAnswer records the answer of the queue to a question about a type, or about all types ("").
 func (b *book) noteAnswer(typ string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.answer(b.record(typ), err)
 }
 
-// answer is noteAnswer; b.mu is held.
+// answer is noteAnswer with b.mu held. A canceled question says nothing about the server.
 func (b *book) answer(r *typeRecord, err error) {
 	r.asking = time.Time{}
 	switch {
@@ -304,14 +303,14 @@ func (b *book) answer(r *typeRecord, err error) {
 	}
 }
 
-// noteAsking tells that the queue is being asked about a type.
+// noteAsking records that a question to the queue about a type is open.
 func (b *book) noteAsking(typ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record(typ).asking = time.Now()
 }
 
-// noteEnd tells how a session, or the attempt at one, has ended.
+// noteEnd records how a session, or the attempt to start one, has ended.
 func (b *book) noteEnd(typ string, err error) {
 	b.note(typ, func(r *typeRecord) {
 		over := err == nil || errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced) ||
@@ -323,7 +322,7 @@ func (b *book) noteEnd(typ string, err error) {
 	})
 }
 
-// noteEvent keeps what an event of a session tells.
+// noteEvent updates the status of a type from an event.
 func (b *book) noteEvent(e Event) {
 	b.note(e.Type, func(r *typeRecord) {
 		switch e.Kind {
@@ -341,21 +340,21 @@ func (b *book) noteEvent(e Event) {
 	})
 }
 
-// noteAlive tells that a session which has nothing to do waits.
+// noteAlive records that an idle session is alive, so that it does not count as stuck.
 func (b *book) noteAlive(typ string) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record(typ).beat = time.Now()
 }
 
-// handling tells that the Handler is at work.
+// handling records whether the Handler is running.
 func (b *book) handling(typ string, yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.record(typ).handling = yes
 }
 
-// progress notes that a step of a session has ended.
+// progress records that a step of a session has ended.
 func (b *book) progress(o Observation) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -365,12 +364,12 @@ func (b *book) progress(o Observation) {
 	case o.Step == StepFetch:
 		b.answer(r, o.Err)
 	case o.Step == StepAck && o.Err == nil && o.Messages > 0:
-		r.failing = false // nothing goes on but what could be handled, or is in the file
+		r.failing = false // an acknowledgement shows that messages get through
 		b.restate(o.Type)
 	}
 }
 
-// countType counts for the pool and for a type.
+// countType updates the counters of a type and of the pool.
 func (b *book) countType(typ string, f func(*Stats)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -378,7 +377,7 @@ func (b *book) countType(typ string, f func(*Stats)) {
 	f(&b.record(typ).Stats)
 }
 
-// troubles is what keeps this pool from draining types now, by type.
+// troubles returns the errors that keep this pool from draining types now, by type.
 func (b *book) troubles() map[string]string {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -395,8 +394,8 @@ func (b *book) troubles() map[string]string {
 	return errs
 }
 
-// setRefused records that a type's file cannot be used, and why; nil: it can again. A refused type
-// is looked at now and then, as somebody may have repaired it.
+// setRefused records that a type's file cannot be used, and why; nil means that it can again. The pool
+// retries a refused type now and then, because somebody may have repaired it.
 func (b *book) setRefused(typ string, err error) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -408,7 +407,8 @@ func (b *book) setRefused(typ string, err error) {
 	b.restate(typ)
 }
 
-// allRefused returns the refusals if none of the types that the pool serves is left, else nil.
+// allRefused returns the refusals if all types of the configuration are refused, else nil. A glob may
+// still match a new type, so with one there is always something left.
 func (b *book) allRefused(types []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -420,7 +420,7 @@ func (b *book) allRefused(types []string) error {
 	return b.refusalsLocked()
 }
 
-// refusals is what Run returns about types that could not be served.
+// refusals returns the errors of the types that could not be served, joined, for Run.
 func (b *book) refusals() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -435,7 +435,7 @@ func (b *book) refusalsLocked() error {
 	return errors.Join(errs...)
 }
 
-// totals are the counters of all types.
+// totals returns the counters of the pool.
 func (b *book) totals() Stats {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -449,7 +449,7 @@ func (b *book) add(typ string) {
 	b.record(typ)
 }
 
-// count counts for the pool.
+// count updates the counters of the pool only.
 func (b *book) count(f func(*Stats)) {
 	b.mu.Lock()
 	defer b.mu.Unlock()

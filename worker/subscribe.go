@@ -12,13 +12,14 @@ type subscriptions struct {
 	over bool // the pool has stopped
 }
 
+// subscription is one channel. subscriptions.mu guards missed, and is held for every send.
 type subscription struct {
 	events chan Event
 	kinds  []EventKind
 	missed uint64
 }
 
-// cancel may come after close, or a second time: a channel is closed once.
+// cancel ends one subscription. It may be called after close, or twice: it closes the channel once.
 func (s *subscriptions) cancel(sub *subscription) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -28,7 +29,7 @@ func (s *subscriptions) cancel(sub *subscription) {
 	}
 }
 
-// close ends all subscriptions, and those that come later.
+// close ends all subscriptions. Later ones are closed from the start.
 func (s *subscriptions) close() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,7 +40,7 @@ func (s *subscriptions) close() {
 	s.all = nil
 }
 
-// tell hands an event to each subscriber that wants its kind, and waits for none.
+// tell sends an event to each subscriber of its kind, without waiting.
 func (s *subscriptions) tell(e Event) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -50,7 +51,8 @@ func (s *subscriptions) tell(e Event) {
 	}
 }
 
-// tell is called with the lock held: no other goroutine sends.
+// tell sends an event, and makes room for it if necessary. subscriptions.mu is held, so no other
+// goroutine sends.
 func (sub *subscription) tell(e Event) {
 	for {
 		e.Missed = sub.missed

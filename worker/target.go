@@ -7,50 +7,50 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Target is where the messages of a pool go: Files or Handling.
+// Target is where the messages of a pool go: [Files] or [Handling].
 type Target interface{ validate() error }
 
 // Files is the Target that appends each type's messages to a file of its own, exactly once. Dir is
 // required; the zero value of everything else means its default.
 type Files struct {
-	// Dir is the directory of the files, created if missing: the same storage for every replica. Of
-	// a store (Storage.FS) it is the address.
+	// Dir is the directory of the files, created if missing. It must be the same storage for every
+	// replica. For a store (Storage.FS) it is the address.
 	Dir string
 
-	// Filter, if set, is asked about every message before it goes to the file. One that it returns
-	// an error for is put aside: a skip entry with the reason stands in the file in its place, and
-	// the message becomes a dead letter. It is for what must never get into the file, and must
-	// always say the same of the same message.
+	// Filter, if set, is called for every message before it goes to the file. If it returns an
+	// error, the message becomes a dead letter, and the file gets a skip entry with the reason in its
+	// place. It is for messages that must never get into the file. It must be deterministic: the
+	// same message may be checked again.
 	Filter func(queue.Message) error
 
-	// Trace, if set, is called for every batch that goes to a file, for spans of tracing: see
+	// Trace, if set, is called for every batch that goes to a file, to make tracing spans: see
 	// package otelfencepost.
 	Trace Trace
 
-	// MaxBytes is the size at which a file is sealed and its type goes on in a new one,
-	// "orders@0002.fpl" and so on: after the batch that reached it. Defaults to no bound; at least
-	// 1 MiB, as every file begins with what is known about the producers.
+	// MaxBytes is the size at which a file is sealed, after the batch that reached it, and its type
+	// continues in a new one, "orders@0002.fpl" and so on. Defaults to no bound; at least 1 MiB,
+	// because every file begins with what is known about the producers.
 	MaxBytes int64
 
-	// DedupeWindow is for how long the file remembers the idempotency keys of its messages
-	// (queue.KeyHeader): of messages with the same key that were published within it, one is
-	// appended. Defaults to one hour. The last million keys of a type are remembered.
+	// DedupeWindow is how long the file remembers the idempotency keys of its messages
+	// (queue.KeyHeader): of messages with the same key that are published within this time of each
+	// other, one is appended. Defaults to one hour. At most a million keys of a type are remembered.
 	DedupeWindow time.Duration
 
-	// Storage carries options of the files, such as the permission to use an overlay file system.
-	// Registry, Holder, Restore and Replay are set by the pool.
+	// Storage has further options of the files, such as the permission to use an overlay file
+	// system. The pool sets Registry, Holder, Empty, Restore and Replay itself.
 	Storage storage.Options
 }
 
-// Handling is the Target that hands the messages to your code, see Handler for what holds. Handler
-// is required.
+// Handling is the Target that hands the messages to your code; see [Handler] for the guarantees. The
+// field Handler is required.
 type Handling struct {
 	Handler Handler
 	// Use wraps the Handler, for logging, tracing, metrics, transactions. The first is the
-	// outermost. They are called for every attempt.
+	// outermost. They run for every attempt.
 	Use []Middleware
-	// Timeout bounds one call of the Handler. Defaults to no bound. A handler that ignores the end
-	// of its context holds its type back until the process ends.
+	// Timeout bounds one call of the Handler, by the end of its context. Defaults to no bound. A
+	// handler that ignores its context blocks its type until it returns.
 	Timeout time.Duration
 }
 
@@ -76,7 +76,7 @@ func (h Handling) validate() error {
 	return nil
 }
 
-// handler is the Handler with what surrounds it.
+// handler is the Handler with its timeout and all middleware.
 func (h Handling) handler() Handler {
 	wrapped := withTimeout(h.Handler, h.Timeout)
 	for i := range h.Use {

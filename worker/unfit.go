@@ -14,28 +14,28 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// What cannot be appended, or handled: messages that cannot be decoded or have no number, and
-// foreign keys (queue.ForeignKeys). Nothing removes them, and no other message waits for them for
-// longer than the gap timeout. An operator has to repair or remove them, and learns of them by a
-// warning for each, by the state of the type, and with Config.UntilEmpty by the error of Run.
+// Unfit things in the queue can be neither appended nor handled: messages that cannot be decoded or
+// have no number, and foreign keys (queue.ForeignKeys). A pool never removes them, and no other
+// message waits for them longer than the gap timeout. An operator has to repair or remove them. Each
+// causes a warning and makes the type blocked; with Config.UntilEmpty they are also in Run's error.
 //
 //	message: incomplete ──gap timeout──▶ a warning, blocked ──repaired──▶ appended
 //	foreign key: a warning, blocked ──removed──▶
 
 const (
-	unfitTold    = 20               // of a type have a warning of their own; the others are counted
-	unfitMost    = 10_000           // of a type are remembered
+	unfitTold    = 20               // entries of a type with a warning of their own; the others are counted
+	unfitMost    = 10_000           // entries of a type that are remembered
 	foreignEvery = 30 * time.Second // how often the foreign keys of a type without messages are listed …
-	foreignMost  = 1000             // … and how many of them
+	foreignMost  = 1000             // … and at most how many
 )
 
-// UnfitError tells that something in the queue cannot be appended or handled. It stays there until
-// somebody repairs or removes it. Run returns it with Config.UntilEmpty.
+// UnfitError means that something in the queue can be neither appended nor handled. It stays there
+// until somebody repairs or removes it. [Pool.Run] returns the error with Config.UntilEmpty.
 type UnfitError struct {
 	Type     string
-	Messages int    // that cannot be decoded or have no number
-	Foreign  int    // foreign keys, see queue.ForeignKeys
-	Capped   bool   // there are more
+	Messages int    // how many messages cannot be decoded or have no number
+	Foreign  int    // how many foreign keys there are, see queue.ForeignKeys
+	Capped   bool   // there are more of either
 	First    string // the ID or key of one of them …
 	Why      string // … and what is wrong with it
 }
@@ -58,19 +58,19 @@ func (e *UnfitError) Error() string {
 
 const whyForeign = "its key holds no message ID"
 
-// unfit is what a pool knows of a type's messages and keys that cannot be appended. It outlasts
-// sessions, so that what was said is not said again.
+// unfit has the messages and keys of a type that cannot be appended, as far as they were seen. It
+// outlasts sessions, so that a warning is not repeated. Safe for concurrent use.
 type unfit struct {
 	mu      sync.Mutex
 	entries map[unfitKey]*unfitEntry
-	sweep   uint64 // of the queue, begun last
-	told    int    // entries that have had a warning
-	counted int    // how many there were when they were last counted in a warning
-	capped  bool   // there are more
-	listed  time.Time
+	sweep   uint64    // number of the present sweep over the queue
+	told    int       // entries that had a warning of their own
+	counted int       // how many there were at the last warning with a count
+	capped  bool      // there are more than unfitMost
+	listed  time.Time // when foreign keys were last listed
 }
 
-// unfitKey names one of them: a message, or a foreign key.
+// unfitKey identifies an entry: the ID of a message, or a foreign key.
 type unfitKey struct {
 	id  queue.ID
 	key string
@@ -91,8 +91,8 @@ type unfitEntry struct {
 	told  bool
 }
 
-// begin begins a sweep. What was not seen in the last two is gone: a sweep may begin anew before it
-// came to the end.
+// begin begins a sweep, and forgets entries that the last two did not see. One sweep is not enough,
+// because a sweep may start again before it has reached the end.
 func (u *unfit) begin() {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -100,8 +100,7 @@ func (u *unfit) begin() {
 	u.drop(func(e *unfitEntry) bool { return e.sweep+2 < u.sweep })
 }
 
-// any tells whether there are some, or were until a moment ago. Only looks at the type tell that
-// they are gone.
+// any tells whether there are entries. They stay until a sweep has shown that they are gone.
 func (u *unfit) any() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -122,7 +121,8 @@ func (u *unfit) drop(gone func(*unfitEntry) bool) {
 	u.counted = min(u.counted, len(u.entries))
 }
 
-// note says that k was seen. tell tells that it deserves a warning now.
+// note records that k was seen. tell means that it should get a warning now. A foreign key does at
+// once, a message after timeout: it may still become complete.
 func (u *unfit) note(k unfitKey, why string, timeout time.Duration) (tell bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -141,7 +141,7 @@ func (u *unfit) note(k unfitKey, why string, timeout time.Duration) (tell bool) 
 	return (k.key != "" || time.Since(e.since) >= timeout) && u.overdue(e)
 }
 
-// overdue marks an entry, and tells whether it deserves a warning; u.mu is held.
+// overdue marks an entry as overdue, and tells whether it should get a warning; u.mu is held.
 func (u *unfit) overdue(e *unfitEntry) (tell bool) {
 	if tell = !e.late && u.told < unfitTold; tell {
 		e.told = true
@@ -151,8 +151,8 @@ func (u *unfit) overdue(e *unfitEntry) (tell bool) {
 	return tell
 }
 
-// end is called at the end of a sweep: what it has not seen is gone. With leave everything that is
-// left is overdue; told are those that deserve a warning.
+// end ends a sweep: entries that it has not seen are gone. With leave, because the session ends, all
+// that are left are overdue; told are those that should get a warning.
 func (u *unfit) end(leave bool) (told []unfitKey) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -167,8 +167,8 @@ func (u *unfit) end(leave bool) (told []unfitKey) {
 	return told
 }
 
-// error is what is overdue, nil if nothing is. count tells that there are so many more than could
-// be told that it is worth another warning.
+// error describes the overdue entries, or is nil. count means that the number of entries without a
+// warning of their own has doubled since the last warning with a count, so another one is due.
 func (u *unfit) error(typ string) (err *UnfitError, count bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -180,7 +180,7 @@ func (u *unfit) error(typ string) (err *UnfitError, count bool) {
 		case err == nil:
 			err = &UnfitError{Type: typ, Capped: u.capped}
 			first = k
-		case cmp.Or(strings.Compare(k.key, first.key), k.id.Compare(first.id)) < 0: // a message, if there is one
+		case cmp.Or(strings.Compare(k.key, first.key), k.id.Compare(first.id)) < 0: // messages, whose key is empty, come before foreign keys
 			first = k
 		}
 		if k.key != "" {
@@ -199,7 +199,7 @@ func (u *unfit) error(typ string) (err *UnfitError, count bool) {
 	return err, count
 }
 
-// why is what is wrong with k.
+// why returns what is wrong with k.
 func (u *unfit) why(k unfitKey) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -209,7 +209,7 @@ func (u *unfit) why(k unfitKey) string {
 	return ""
 }
 
-// warnUnfit says what is wrong with one of them.
+// warnUnfit logs the warning of one entry.
 func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	if k.key != "" {
 		log.Warn().Str("key", k.key).Msg("a foreign key is among the messages: " + why + "; it is not a message, and stays where it is")
@@ -218,14 +218,14 @@ func warnUnfit(log *zerolog.Logger, k unfitKey, why string) {
 	log.Warn().Stringer("id", k.id).Str("why", why).Msg("a message cannot be appended as it is, and stays in the queue until somebody repairs or removes it")
 }
 
-// strays are the kinds of foreign things in the queue of which there was a warning. Safe for
+// strays remembers for which kinds of foreign documents in the queue a warning was logged. Safe for
 // concurrent use.
 type strays struct {
 	mu   sync.Mutex
 	told map[string]bool
 }
 
-// warn warns of what the queue passes over, once of each kind.
+// warn logs a warning for documents that the queue passes over, once for each kind.
 func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
 	for _, s := range found {
 		t.mu.Lock()
@@ -242,7 +242,7 @@ func (t *strays) warn(found []queue.Strays, log *zerolog.Logger) {
 	}
 }
 
-// unfitOf finds what is known of a type.
+// unfitOf finds or makes the unfit of a type.
 func (b *book) unfitOf(typ string) *unfit {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,7 +253,7 @@ func (b *book) unfitOf(typ string) *unfit {
 	return r.unfits
 }
 
-// setUnfit changes the state of a type by what lies in its queue.
+// setUnfit sets or clears the overdue entries of a type, which make it blocked.
 func (b *book) setUnfit(typ string, err *UnfitError) {
 	b.note(typ, func(r *typeRecord) {
 		if r.unfit = err; err != nil {
@@ -262,8 +262,8 @@ func (b *book) setUnfit(typ string, err *UnfitError) {
 	})
 }
 
-// reviewUnfit makes the state of a type what it is. count tells in the log how many there are if
-// they are many.
+// reviewUnfit updates the state of a type from its unfit, and logs how many entries there are if many
+// have no warning of their own.
 func (b *book) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
 	err, count := u.error(typ)
 	if count {
@@ -278,7 +278,7 @@ func (b *book) reviewUnfit(typ string, u *unfit, log *zerolog.Logger) {
 	}
 }
 
-// leftBehind is what Run returns of what is left when everything else is drained.
+// leftBehind returns the overdue entries of all types, as errors, for Run with Config.UntilEmpty.
 func (b *book) leftBehind() error {
 	b.mu.Lock()
 	defer b.mu.Unlock()

@@ -10,48 +10,49 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// Which types have series of their own, and how the others are added up.
+// Which types have series of their own, and how the others are combined under Other.
 //
-// A counter of a monitoring system must never fall, and what it rises by must be what was counted.
-// So groups adds up increases, scrape by scrape, and never totals: what a type has counted since the
-// last scrape goes to the group that it is in, and stays there when the type leaves.
+// A Prometheus counter must never fall, and must rise by exactly what was counted. So groups adds up
+// increases, scrape by scrape, and never totals: what a type has counted since the last scrape goes to
+// the group that it is in, and stays there when the type moves.
 
 const (
-	// Other is the label of the types that have no series of their own. No type has such a name.
+	// Other is the label of the types that have no series of their own. It is not a valid name of a
+	// type.
 	Other = "_other"
 
-	// DefaultTypes is how many types have series of their own, unless MaxTypes says another number.
+	// DefaultTypes is how many types have series of their own by default.
 	DefaultTypes = 100
 
-	// AllTypes is for MaxTypes: each type has series of its own.
+	// AllTypes, as the argument of MaxTypes, gives every type series of its own.
 	AllTypes = math.MaxInt
 
-	questions = 500 // types that a scrape asks the server about, at most
+	questions = 500 // bound of the types that one scrape asks the server about
 
-	// When a type takes the place of another one. Each time makes new series in Prometheus, which
-	// keeps those that ended. So few places change, and none for a few messages more.
+	// When one type takes the place of another. Each change makes new series in Prometheus, which
+	// also keeps the old ones. So places change rarely, and only for much more traffic.
 	compareEvery = 10 * time.Minute
-	changed      = 10 // a tenth of the places changes within compareEvery, at most
-	busier       = 4  // times as many messages …
-	atLeast      = 10 // … as those of the other type and this many
+	changed      = 10 // within compareEvery at most a tenth of the places changes
+	busier       = 4  // a type needs this many times the messages …
+	atLeast      = 10 // … of the other type plus this many
 )
 
-// counts are the values of perType, and then of causes.
+// counts has the counters of a type: those of perType, then those of causes.
 type counts []uint64
 
-// groups divides the types. Metrics.mu guards it.
+// groups divides the types into those with series of their own and Other. Metrics.mu guards it.
 type groups struct {
 	most     int
-	own      map[string]counts // by type with series of its own: what Other has counted of it before
+	own      map[string]counts // by type with series of its own: the part of its counters that Other has
 	tallies  map[string]*tally // by served type
-	previous map[string]counts // by type with series of its own, during take: the counters of the scrape before
-	other    counts            // of all types that are, or were, in Other
+	previous map[string]counts // by type with series of its own, during take: its counters at the last scrape
+	other    counts            // of Other, including types that have left it
 	used     bool              // Other has had a type
-	compared time.Time
-	changes  int // places that may still change before the next comparison
+	compared time.Time         // when places were last compared
+	changes  int               // places that may still change before the next comparison
 }
 
-// tally is what was known of a type at the last scrape.
+// tally is the state of a type at the last scrape.
 type tally struct {
 	counts   counts
 	messages uint64 // in total
@@ -60,7 +61,7 @@ type tally struct {
 	blocked  bool   // it needs attention
 }
 
-// busy is the traffic of the last 10 to 20 minutes, messages.
+// busy is the number of messages in the last 10 to 20 minutes.
 func (t *tally) busy() uint64 { return t.before + t.messages - t.compared }
 
 // typeCounts are the counters of a type, or of Other.
@@ -75,6 +76,7 @@ func newGroups(most int) groups {
 
 func newCounts() counts { return make(counts, len(perType)+len(causes)) }
 
+// countsOf returns the counters in a status.
 func countsOf(s *worker.TypeStatus) counts {
 	c := newCounts()
 	for i, p := range perType {
@@ -86,13 +88,14 @@ func countsOf(s *worker.TypeStatus) counts {
 	return c
 }
 
-// add adds what now has more than before.
+// add adds the increase from before to now.
 func (c counts) add(now, before counts) {
 	for i := range c {
 		c[i] += now[i] - before[i]
 	}
 }
 
+// collect sends the counters to Prometheus.
 func (t *typeCounts) collect(ch chan<- prometheus.Metric) {
 	for i, p := range perType {
 		ch <- prometheus.MustNewConstMetric(p.desc, prometheus.CounterValue, float64(t.counts[i]), t.typ)
@@ -102,7 +105,7 @@ func (t *typeCounts) collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// label is the label of a type.
+// label is the type itself if it has series of its own, otherwise Other.
 func (g *groups) label(typ string) string {
 	if _, ok := g.own[typ]; ok {
 		return typ
@@ -110,13 +113,13 @@ func (g *groups) label(typ string) string {
 	return Other
 }
 
-// mayName tells whether a type that does something for the first time gets series of its own. One
-// that was counted in Other waits for the next scrape: what it did until then belongs there.
+// mayName tells whether a type that becomes active gets series of its own at once. One that was counted
+// in Other has to wait for the next scrape: what it counted until then belongs to Other.
 func (g *groups) mayName(typ string) bool {
 	return len(g.own) < g.most && g.tallies[typ] == nil && g.own[typ] == nil
 }
 
-// firstCome is label of a type that does something.
+// firstCome returns the label of an active type, giving it series of its own if there is a place.
 func (g *groups) firstCome(typ string) string {
 	if g.mayName(typ) {
 		g.own[typ] = newCounts()
@@ -124,8 +127,8 @@ func (g *groups) firstCome(typ string) string {
 	return g.label(typ)
 }
 
-// take takes in the state of all served types, chooses those with series of their own, and returns
-// the counters of each.
+// take processes the status of all served types, chooses those with series of their own, and returns
+// the counters to report.
 func (g *groups) take(types []worker.TypeStatus, now time.Time) []typeCounts {
 	g.keepOnly(types)
 	g.previous = map[string]counts{}
@@ -170,8 +173,8 @@ func (g *groups) keepOnly(types []worker.TypeStatus) {
 	}
 }
 
-// count adds what a type has counted since the last scrape to its group. It tells whether the type
-// does something. If there is room for all types, each gets series of its own, with all that it has
+// count adds what a type has counted since the last scrape to its group, and tells whether the type is
+// active. If there is room for all types, each gets series of its own, with everything that it has
 // counted.
 func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
 	now, messages := countsOf(s), s.Appended+s.Handled+s.Dead
@@ -195,8 +198,8 @@ func (g *groups) count(s *worker.TypeStatus, room bool) (active bool) {
 	return active
 }
 
-// change gives series of their own to types of Other: places that are free to those that do
-// something, and others' places to those that need attention or have far more traffic.
+// change moves types out of Other: active ones into free places, and those that need attention or have
+// far more traffic into the places of other types.
 func (g *groups) change(waiting []string, now time.Time) {
 	first := func(a, b string) int { // those that need attention, then the busiest
 		x, y := g.tallies[a], g.tallies[b]
@@ -221,14 +224,15 @@ func (g *groups) change(waiting []string, now time.Time) {
 	}
 }
 
-// name gives a type of Other series of its own.
+// name moves a type from Other to series of its own.
 func (g *groups) name(typ string) {
 	// rule: what Other has counted of a type stays there, and the type's own counters begin at 0
 	g.own[typ] = g.tallies[typ].counts
 	g.previous[typ] = g.tallies[typ].counts
 }
 
-// replace lets types of Other take others' places. Without comparing, only those that need attention.
+// replace gives the places of other types to types of Other: to those that need attention and, if
+// comparing, to those with far more traffic.
 func (g *groups) replace(waiting []string, first func(a, b string) int, comparing bool) {
 	if len(waiting) == 0 || !comparing && !g.tallies[waiting[0]].blocked {
 		return

@@ -1,4 +1,4 @@
-// Package metrics tells Prometheus what a worker.Pool does.
+// Package metrics exports what a worker.Pool does to Prometheus.
 //
 //	m := metrics.New()
 //	cfg.Observe = m.Observe // durations and batch sizes
@@ -7,28 +7,28 @@
 //	m.Attach(pool, cfg) // counters, states, backlog
 //	registry.MustRegister(m)
 //
-// The registry, and how it is served, is yours (promhttp.HandlerFor). All names begin with
-// fencepost_; docs/metrics.md lists them. The only label is type, and cause for lost sessions. A
-// type that the pool does not serve any more is dropped, with what was counted of it.
+// You provide the registry and serve it (promhttp.HandlerFor). All names begin with fencepost_;
+// docs/metrics.md lists them. The only label is type, and cause for lost sessions. When the pool does
+// not serve a type any more, its series end.
 //
 // # Many types
 //
-// A type has about 130 series. At most 100 types, or MaxTypes, have series of their own; the others
-// are added up under type="_other", a name that no type can have. While there are no more types than
-// that, there is no "_other". If there are more, types with traffic come first, and one that needs
-// attention or has far more traffic than another takes its place, but only a tenth of the places
-// changes within 10 minutes. No counter jumps or goes back when a type changes its group: "_other"
-// keeps what it has counted of the type, and the type's own counters begin at 0.
+// A type has about 130 series. At most 100 types, or [MaxTypes], have series of their own; the others
+// are added up under type="_other", which is not a valid name of a type. While there are no more types
+// than that, there is no "_other". Otherwise types with traffic come first. A type that needs attention
+// or has far more traffic can take the place of another, but only a tenth of the places changes within
+// 10 minutes. No counter jumps or falls when a type changes its group: "_other" keeps what it has
+// counted of the type, and the type's own counters begin at 0.
 //
 // A type with series of its own takes about 10 KiB, any other one 250 bytes.
 //
 // # What a scrape costs
 //
 // A scrape asks the server for the backlog of at most 500 types, at most once in 5 s, with a few
-// questions at a time, and waits at most one second for the answers; nothing else waits for
-// anything. If there are more types, the next scrapes ask about the others in turn. What is not known
-// is absent, and never 0: backlog and age while the server is away, and those of "_other" until all
-// of its types were asked about; token and index of a type that is not held.
+// requests at a time, and waits at most one second for the answers. Everything else comes from memory.
+// If there are more types, the next scrapes ask about the others in turn. An unknown value is absent,
+// not 0: backlog and age while the server is unreachable, those of "_other" until all of its types
+// were asked about, and token and index of a type that is not held.
 package metrics
 
 import (
@@ -43,8 +43,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// BacklogMax is how many pending messages are counted per type, at most: a greater backlog is told
-// as this.
+// BacklogMax bounds the count of pending messages per type: a larger backlog is reported as this.
 const BacklogMax = backlog.DefaultMax
 
 // Buckets, in seconds and in messages.
@@ -72,7 +71,7 @@ var steps = map[worker.Step]struct {
 type Metrics struct {
 	vecs map[worker.Step]*prometheus.HistogramVec // by step, and 0 for the batch size
 
-	counting sync.Mutex // orders scrapes: what a later one counts is not less
+	counting sync.Mutex // one scrape counts at a time, so that a later one never reports less
 
 	mu     sync.RWMutex
 	groups groups
@@ -82,11 +81,11 @@ type Metrics struct {
 	depths *backlog.Sampler
 }
 
-// Option is for New.
+// Option configures [New].
 type Option func(*Metrics)
 
-// MaxTypes sets how many types have series of their own: DefaultTypes if not given, 0 for none,
-// AllTypes for all of them.
+// MaxTypes sets how many types have series of their own: 0 for none, [AllTypes] for all. Without it the
+// number is [DefaultTypes].
 func MaxTypes(n int) Option {
 	return func(m *Metrics) { m.groups.most = max(n, 0) }
 }
@@ -97,7 +96,7 @@ type series struct {
 	step worker.Step
 }
 
-// New returns Metrics that know of no pool yet.
+// New returns Metrics without a pool: see [Metrics.Attach].
 func New(options ...Option) *Metrics {
 	m := &Metrics{vecs: map[worker.Step]*prometheus.HistogramVec{}, seen: map[series]prometheus.Observer{}, groups: newGroups(DefaultTypes)}
 	for _, o := range options {
@@ -113,15 +112,16 @@ func New(options ...Option) *Metrics {
 	return m
 }
 
-// Attach says which pool to tell about, and the configuration that it was made with. Until then
-// there are no samples.
+// Attach sets the pool to report about, and the configuration that it was made with. Before, there are
+// no samples.
 func (m *Metrics) Attach(pool *worker.Pool, cfg worker.Config) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
 	m.pool, m.locker, m.depths = pool, cfg.Locker, &backlog.Sampler{Queue: cfg.Queue, Questions: questions}
 }
 
-// Close ends what a scrape may have left under way. Call it before the queue is closed.
+// Close ends requests to the server that a scrape may have left running. Call it before you close the
+// queue.
 func (m *Metrics) Close() {
 	m.mu.RLock()
 	depths := m.depths
@@ -131,8 +131,8 @@ func (m *Metrics) Close() {
 	}
 }
 
-// Backlog returns the backlog of types as a scrape sees it; one that is not known is missing. Like a
-// scrape it asks about at most 500 types at once.
+// Backlog returns the backlog of types as a scrape sees it, without those that are not known. Like a
+// scrape it asks about at most 500 types.
 func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlog.Sample {
 	m.mu.RLock()
 	depths := m.depths
@@ -143,8 +143,8 @@ func (m *Metrics) Backlog(ctx context.Context, types []string) map[string]backlo
 	return depths.Samples(ctx, types)
 }
 
-// Observe is for worker.Config.Observe. It allocates nothing but at the first observation of its
-// kind and type.
+// Observe is for worker.Config.Observe. It allocates only for the first observation of a step of a
+// type.
 func (m *Metrics) Observe(o worker.Observation) {
 	if errors.Is(o.Err, context.Canceled) || m.vecs[o.Step] == nil {
 		return
@@ -155,9 +155,10 @@ func (m *Metrics) Observe(o worker.Observation) {
 	}
 }
 
+// histogram returns the histogram of a type, or of Other. The usual case needs only the read lock.
 func (m *Metrics) histogram(typ string, step worker.Step) prometheus.Observer {
 	m.mu.RLock()
-	if m.groups.mayName(typ) { // it is named below
+	if m.groups.mayName(typ) { // firstCome gives it series of its own
 		m.mu.RUnlock()
 		m.mu.Lock()
 		defer m.mu.Unlock()
@@ -230,9 +231,9 @@ var states = []typeGauge{
 
 type typeGauge struct {
 	desc *prometheus.Desc
-	// value returns ok = false where there is nothing to tell.
+	// value returns ok = false if there is no value to report.
 	value func(*worker.TypeStatus) (v float64, ok bool)
-	// combine adds a type to the gauge of Other; nil: Other has none.
+	// combine adds a type to the gauge of Other; nil: Other does not have this gauge.
 	combine func(all, v float64) float64
 }
 
@@ -250,7 +251,7 @@ func truth(b bool) float64 {
 	return 0
 }
 
-// perLocker are the counters of the pool's Locker. Those are not kept by type.
+// perLocker are the counters of the pool's Locker, which does not count by type.
 var perLocker = []struct {
 	desc  *prometheus.Desc
 	value func(lock.Stats) int64
@@ -290,8 +291,8 @@ func (m *Metrics) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect implements prometheus.Collector. It returns within about a second, whatever the server
-// does.
+// Collect implements prometheus.Collector. It returns within about a second, even if the server does
+// not answer.
 func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.mu.RLock()
 	pool, locker, depths := m.pool, m.locker, m.depths
@@ -315,7 +316,7 @@ func (m *Metrics) Collect(ch chan<- prometheus.Metric) {
 	m.collectBacklog(ch, depths, status.Types, others)
 }
 
-// count takes in what the pool has counted. It returns the counters to tell, and the types that
+// count processes what the pool has counted. It returns the counters to report, and the types that
 // belong to Other.
 func (m *Metrics) count(pool *worker.Pool) (status worker.Status, told []typeCounts, others map[string]bool) {
 	m.counting.Lock()
@@ -339,7 +340,7 @@ func (m *Metrics) count(pool *worker.Pool) (status worker.Status, told []typeCou
 	return status, told, others
 }
 
-// collectStates tells the gauges of the types.
+// collectStates reports the gauges of the types.
 func (m *Metrics) collectStates(ch chan<- prometheus.Metric, types []worker.TypeStatus, others map[string]bool) {
 	for _, g := range states {
 		all, any := 0.0, false
@@ -358,7 +359,7 @@ func (m *Metrics) collectStates(ch chan<- prometheus.Metric, types []worker.Type
 	}
 }
 
-// collectBacklog asks the server, and tells what it has answered in time.
+// collectBacklog asks the server, and reports the answers that come in time.
 func (m *Metrics) collectBacklog(ch chan<- prometheus.Metric, depths *backlog.Sampler, types []worker.TypeStatus, others map[string]bool) {
 	var first, rest []string
 	paused := map[string]bool{}

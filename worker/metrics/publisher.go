@@ -5,7 +5,7 @@ import (
 	"github.com/prometheus/client_golang/prometheus"
 )
 
-// publisherSamples are those of a queue.Publisher.
+// publisherSamples are the metrics of a queue.Publisher.
 var publisherSamples = []struct {
 	desc  *prometheus.Desc
 	kind  prometheus.ValueType

@@ -1,5 +1,5 @@
-// Package workertest tests programs that publish messages and that handle them: without a server and, inside a bubble of
-// testing/synctest, without waiting.
+// Package workertest helps to test programs that publish or handle messages, without a server and, inside a bubble of
+// testing/synctest, without real waiting.
 //
 //	b := workertest.Backend(t)
 //	PlaceOrder(ctx, b.Queue, "a chair")                          // your code publishes …
@@ -8,8 +8,8 @@
 //	stats := workertest.Drain(t, b, worker.Config{To: worker.Handling{Handler: ship}}) // your handler gets all there is
 //	workertest.RequireDead(t, b.Queue, "orders")                  // and could handle it
 //
-// Backend is in memory, SQLite on disk. Both are as good as any other that fencepost.Open returns: Publish, Drain and the checks work
-// on those, too. A Lease is for calling a handler by hand.
+// [Backend] is in memory, [SQLite] on disk. [Publish], [Drain] and the Require functions work on every backend, also one that
+// fencepost.Open returns. With a [Lease] you can call a handler directly.
 package workertest
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// Backend returns a queue and a lock service in memory, which end with the test.
+// Backend returns a queue and locks in memory. They are closed at the end of the test.
 func Backend(t testing.TB) *fencepost.Backend {
 	t.Helper()
 	locks := locktest.NewMemory()
@@ -47,8 +47,8 @@ func Backend(t testing.TB) *fencepost.Backend {
 	return b
 }
 
-// SQLite returns the embedded backend on a database of its own, which is gone at the end of the test: what a program gets without a
-// server, with its files, its transactions and its pace. It is not for bubbles of testing/synctest.
+// SQLite returns the embedded backend on a temporary database of its own: what a program gets without a server, with real files,
+// transactions and timing. It does not work in a bubble of testing/synctest.
 func SQLite(t testing.TB) *fencepost.Backend {
 	t.Helper()
 	b, err := fencepost.Open(t.Context(), "sqlite://"+filepath.Join(t.TempDir(), "fencepost.db"))
@@ -63,7 +63,7 @@ func SQLite(t testing.TB) *fencepost.Backend {
 	return b
 }
 
-// Publish publishes messages of a type, in order.
+// Publish publishes messages of a type, in order. The test fails if one cannot be published.
 func Publish(t testing.TB, q queue.PublisherStore, typ string, payloads ...string) {
 	t.Helper()
 	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
@@ -82,9 +82,9 @@ func Publish(t testing.TB, q queue.PublisherStore, typ string, payloads ...strin
 	}
 }
 
-// Drain runs a worker until the queue is empty: of all types, unless cfg names some, into files in a temporary directory,
-// unless cfg.To says otherwise; Files without a Dir are in one, too. What fails is tried again after milliseconds, and becomes a dead letter after
-// cfg.MaxAttempts; set OnError and RetryMin where that is what you test.
+// Drain runs a worker until the queue is empty, and returns its counters. It serves all types, unless cfg names some, and writes files in a
+// temporary directory, unless cfg.To says otherwise. A message that fails is retried after milliseconds, and becomes a dead letter after
+// cfg.MaxAttempts; to test retries themselves, set OnError and RetryMin.
 func Drain(t testing.TB, b *fencepost.Backend, cfg worker.Config) worker.Stats {
 	t.Helper()
 	cfg.Queue, cfg.Locker, cfg.UntilEmpty = b.Queue, b.Locker, true
@@ -109,7 +109,7 @@ func Drain(t testing.TB, b *fencepost.Backend, cfg worker.Config) worker.Stats {
 	return pool.Stats()
 }
 
-// RequirePublished fails the test unless exactly these messages of a type are in the queue, in this order.
+// RequirePublished fails the test unless exactly these messages of a type are in the queue, in this order. It leaves them there.
 func RequirePublished(t testing.TB, q queue.Fetcher, typ string, payloads ...string) {
 	t.Helper()
 	msgs, err := q.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: len(payloads) + 100})
@@ -136,6 +136,7 @@ func RequireDead(t testing.TB, q queue.DeadLetterReader, typ string, payloads ..
 	require(t, "dead letters", typ, got, payloads)
 }
 
+// require compares lists. For long ones it reports only the first difference.
 func require(t testing.TB, what, typ string, got, want []string) {
 	t.Helper()
 	if slices.Equal(got, want) {
@@ -158,7 +159,7 @@ func require(t testing.TB, what, typ string, got, want []string) {
 	t.Fatalf("%d %s of type %s, want %d; the first difference is at [%d]: %s, want %s", len(got), what, typ, len(want), i, at(got, i), at(want, i))
 }
 
-// Lease is a lease for calling a Handler by hand.
+// Lease is a [worker.Lease] with fixed answers, to call a Handler directly.
 type Lease struct {
 	Type   string
 	Number int64 // the fencing token

@@ -6,53 +6,52 @@ import (
 	"slices"
 )
 
-// Bounds. A checkpoint carries everything that a ledger remembers, so each kind of entry has a
-// most. Beyond it the oldest entries are forgotten early, which the worker logs.
+// Bounds. A checkpoint has everything that a ledger remembers, so each kind of entry has a maximum.
+// Beyond it the oldest entries are forgotten early, which the worker logs.
 
 const (
-	// maxProducers bounds what one type's file remembers of producers, a range of missing numbers
-	// counting as one, and so memory (about 15 MB) and checkpoints (3 MB).
+	// maxProducers bounds the producers that one type's file remembers, and so memory (about 15 MB)
+	// and checkpoints (3 MB). A range of missing numbers counts like a producer.
 	maxProducers = 100_000
 
-	// MaxSkipped bounds what one type's file remembers of the messages that were put aside, in
-	// ranges of numbers, and so the checkpoint state (2 MB). Messages that follow each other take
-	// one range.
+	// MaxSkipped bounds the skipped numbers that one type's file remembers, in ranges of
+	// consecutive numbers, and so the checkpoint state (2 MB).
 	MaxSkipped = 150_000
 
-	// MaxDelayed bounds what one type's file remembers of delayed messages, in ranges, and so the
-	// checkpoint state (4 MB). Messages that are promoted in the order of their publishing take one
-	// range for each publisher.
+	// MaxDelayed bounds the promoted delayed messages that one type's file remembers, in ranges of
+	// numbers, and so the checkpoint state (4 MB). Messages that are promoted in the order in which
+	// they were published take one range per publisher.
 	MaxDelayed = 150_000
 
-	// MaxLoose bounds what one type's file remembers of loose messages, and so memory (about 35
+	// MaxLoose bounds the loose messages that one type's file remembers, and so memory (about 35
 	// MB) and checkpoints (6 MB).
 	MaxLoose = 250_000
 
-	// MaxKeys bounds what one type's file remembers of idempotency keys, and so memory (about 60
-	// MB) and checkpoints (22 MB). Each loose message takes the place of a key, and every fourth
-	// one of another, so that both fit into a checkpoint.
+	// MaxKeys bounds the idempotency keys that one type's file remembers, and so memory (about 60
+	// MB) and checkpoints (22 MB). A loose message takes the place of 1¼ keys, so that both fit
+	// into a checkpoint.
 	MaxKeys = 1_000_000
 )
 
-// Growth is how much was added since the last checkpoint, in entries of some ten bytes each.
-// Checkpointed makes it 0.
+// Growth is the number of entries, of about ten bytes each, that were added since the last checkpoint:
+// what a successor would have to replay.
 func (l *Ledger) Growth() int { return l.grown + l.delayed.grown }
 
-// Checkpointed tells the ledger that a checkpoint has its state.
+// Checkpointed resets Growth: a checkpoint has the present state.
 func (l *Ledger) Checkpointed() { l.grown, l.delayed.grown = 0, 0 }
 
-// Forgotten tells what TrimHistory has forgotten early.
+// Forgotten says which kinds of entries TrimHistory has forgotten early.
 type Forgotten struct{ Skipped, Delayed, Keys bool }
 
-// TrimHistory bounds what is remembered about skipped numbers, delayed messages and keys, and drops
-// keys that are over.
+// TrimHistory bounds the skipped numbers, delayed messages and keys, and drops keys whose window is
+// over.
 func (l *Ledger) TrimHistory() (early Forgotten) {
 	l.keys.taken = len(l.loose) + len(l.loose)/4
 	return Forgotten{l.trimSkipped(), l.delayed.trim(), l.keys.forget()}
 }
 
-// trimSkipped forgets a quarter, those of the producers that have been silent for longest, if there
-// are more than the most.
+// trimSkipped forgets a quarter of the skipped ranges if there are too many: those of the producers
+// that have been silent for longest.
 func (l *Ledger) trimSkipped() (early bool) {
 	if l.skipped <= l.mostSkipped {
 		return false
@@ -67,8 +66,8 @@ func (l *Ledger) trimSkipped() (early bool) {
 	return true
 }
 
-// trim forgets a quarter, the producers that have been silent for longest, if there are more than
-// the most.
+// trim forgets a quarter of the ranges if there are too many: those of the producers that have been
+// silent for longest.
 func (d *Delayed) trim() (early bool) {
 	if d.spans <= d.most {
 		return false
@@ -83,13 +82,13 @@ func (d *Delayed) trim() (early bool) {
 	return true
 }
 
-// Load is how many producers and declared gaps the ledger remembers, and the most that
-// TrimProducers leaves.
+// Load is how many producers and declared gaps the ledger remembers, and the maximum that
+// TrimProducers allows.
 func (l *Ledger) Load() (producers, most int) { return len(l.last) + l.missing, l.mostProducers }
 
-// TrimProducers forgets a tenth, the producers that have been silent for longest, if there are more
-// than the most. full tells that there are still too many: something of the others may be pending,
-// and only another full sweep can tell.
+// TrimProducers forgets a tenth of the producers, those that have been silent for longest, if there
+// are too many. full means that there are still too many: the others may have pending messages, and
+// only another full sweep can show that they have none.
 func (l *Ledger) TrimProducers() (forgotten int, full bool) {
 	if len(l.last)+l.missing <= l.mostProducers {
 		return 0, false
@@ -115,7 +114,7 @@ func (l *Ledger) TrimProducers() (forgotten int, full bool) {
 	return forgotten, len(l.last)+l.missing > l.mostProducers
 }
 
-// drop forgets a producer.
+// drop forgets a producer, with its skipped and missing numbers.
 func (l *Ledger) drop(producer uint64) {
 	e := l.last[producer]
 	l.skipped -= len(e.skipped)

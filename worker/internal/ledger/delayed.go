@@ -6,23 +6,21 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Delayed messages that were promoted. A database that is set back to an earlier state promotes
-// once more what it had promoted since, under other IDs, which the check of the numbers cannot tell
-// from new messages. So the file remembers which delayed messages it has: a promoted message names
-// its delayed one in a header (queue.DelayedHeader), and the publisher has numbered the delayed
-// ones, 1, 2, 3 … A copy leaves a skip entry in the file, as a second message with an idempotency
-// key does.
+// Delayed messages that were promoted. If the database is restored to an earlier state, it promotes
+// the same delayed messages again, under new IDs, so their numbers look like those of new messages.
+// So the file remembers which delayed messages it has. A promoted message has the ID of its delayed
+// message in a header (queue.DelayedHeader), with the number 1, 2, 3 … that the publisher gave it. A
+// copy leaves a skip entry in the file, like a second message with the same idempotency key.
 
-// Delayed are the IDs of the delayed messages that a file has. Part of the ledger, and as safe for
-// concurrent use.
+// Delayed is the set of the delayed messages, by ID, that a file has. Not safe for concurrent use.
 type Delayed struct {
 	of    map[uint64]*delayedEntry // by producer number of the delayed messages
-	spans int                      // of all entries
-	most  int
-	grown int // see Ledger.Growth
+	spans int                      // number of ranges in all entries
+	most  int                      // bound of spans
+	grown int                      // see Ledger.Growth
 }
 
-// delayedEntry is what the file has of one producer's delayed messages.
+// delayedEntry has the delayed messages of one producer.
 type delayedEntry struct {
 	ns   []span // their numbers, ascending
 	life        // of the last append; only ages entries
@@ -43,7 +41,7 @@ func (d *Delayed) copied(m *queue.Message) bool {
 	return ok && d.Has(id)
 }
 
-// Has reports whether the file has the delayed message of this ID.
+// Has reports whether the file has the delayed message with this ID.
 func (d *Delayed) Has(id queue.ID) bool {
 	e := d.of[id.Producer()]
 	if e == nil {
@@ -53,12 +51,12 @@ func (d *Delayed) Has(id queue.ID) bool {
 	return has
 }
 
-// Memory is about how many bytes the IDs take.
+// Memory is the approximate memory of the set, in bytes.
 func (d *Delayed) Memory() int64 {
 	return int64(len(d.of))*ProducerMemory + int64(d.spans)*SpanMemory
 }
 
-// Record remembers a delayed message. seenAt is the queue's clock, in ms.
+// Record adds a delayed message. seenAt is the queue's clock, in ms since 1970.
 func (d *Delayed) Record(id queue.ID, seenAt int64) {
 	if d.of == nil {
 		d.of = make(map[uint64]*delayedEntry)
@@ -75,7 +73,7 @@ func (d *Delayed) Record(id queue.ID, seenAt int64) {
 	d.grown += max(len(e.ns)-before, 0)
 }
 
-// drop undoes Record for a message that did not get into the file after all.
+// drop undoes Record for a message that was skipped after it was admitted.
 func (d *Delayed) drop(m *queue.Message) {
 	id, ok := delayedID(m)
 	if e := d.of[id.Producer()]; ok && e != nil {
@@ -85,8 +83,7 @@ func (d *Delayed) drop(m *queue.Message) {
 	}
 }
 
-// forget drops producers that have been silent for longer than retention. Ledger.Forget says when
-// it may be called.
+// forget drops producers that have been silent for longer than retention; see Ledger.Forget.
 func (d *Delayed) forget(now int64, retention time.Duration) {
 	for _, producer := range silent(d.of, now, retention) {
 		d.remove(producer)

@@ -6,26 +6,26 @@ import (
 	"time"
 )
 
-// Forgetting. The file remembers producers, and entries of those that are gone must go some time.
-// Clocks may be wrong: that of a server jumps, and one that was read in a bad second stays wrong
-// for the life of a process. So it takes more than a clock to forget a producer, see silent.
+// Forgetting. The entries of producers that are gone must be dropped some time. But clocks can be
+// wrong: a server's clock jumps, and a time that was read at a bad moment stays wrong in the entry. So
+// a wall clock alone never decides that a producer is forgotten: see silent.
 
-// spareProducers is how many producers a file remembers at least, however old they look. At 25
-// bytes each they are 50 KB of a checkpoint.
+// spareProducers is how many producers a file always remembers, however old they look. At 25 bytes
+// each they take 50 KB of a checkpoint.
 const spareProducers = 2000
 
-// life is when a producer was last heard of. Part of the ledger's entries.
+// life says when a producer was last heard of. It is part of the ledger's entries.
 type life struct {
-	seenAt int64     // by the queue's clock, ms; part of a checkpoint's state
-	since  time.Time // when this pool heard of it, or first read of it, by the monotonic clock of this process
-	read   bool      // this pool knows of it from the file only
+	seenAt int64     // by the queue's clock, in ms; part of a checkpoint's state
+	since  time.Time // when this pool last heard of it, or read its entry, by the monotonic clock of this process
+	read   bool      // this pool knows it only from the file
 }
 
-// heard notes a sign of life.
+// heard records a sign of life.
 func (l *life) heard(seenAt int64) { *l = life{seenAt: max(l.seenAt, seenAt), since: time.Now()} }
 
-// compare is negative if l has been silent for longer than other, as far as this pool knows. What
-// it has heard of itself comes behind what it knows from the file.
+// compare is negative if l has been silent for longer than other, as far as this pool knows. It
+// treats producers that it knows only from the file as silent for longer than those it heard of.
 func (l *life) compare(other *life) int {
 	switch {
 	case l.read && other.read:
@@ -38,21 +38,21 @@ func (l *life) compare(other *life) int {
 	return l.since.Compare(other.since)
 }
 
-// lived makes a life part of an entry, for silent.
+// lived gives silent access to the life in an entry.
 func (l *life) lived() *life { return l }
 
-// readLife is that of an entry in a checkpoint's state.
+// readLife is the life of an entry that was read from a checkpoint's state.
 func readLife(seenAt int64) life { return life{seenAt: seenAt, since: time.Now(), read: true} }
 
-// silent lists the producers of entries that may be forgotten. now is the queue's clock, in ms.
+// silent lists the producers that may be forgotten. now is the queue's clock, in ms.
 //
 // rule: no wall clock forgets a producer. It is silent when this pool has not heard of it for retention, by the monotonic clock of this process. That
 // clock stands still while the machine sleeps, as the clocks of producers on it do, so the time is
 // never too short.
 //
-// A pool that does not run for so long, as one that a timer starts to drain what there is, would
-// forget nobody. What it only knows from the file goes when the queue's clock says so and
-// spareProducers others were heard of later.
+// A pool that never runs for that long, because a timer starts it to drain the queue, would forget
+// nobody by this rule. So a producer that it knows only from the file may also be forgotten when the
+// queue's clock says that it is old and spareProducers others were heard of later.
 func silent[E interface{ lived() *life }](entries map[uint64]E, now int64, retention time.Duration) (producers []uint64) {
 	began := time.Now()
 	var old []uint64
@@ -71,19 +71,19 @@ func silent[E interface{ lived() *life }](entries map[uint64]E, now int64, reten
 	return producers
 }
 
-// Lives is what a pool remembers of a type's file between its sessions: since when each producer
-// has been silent.
+// Lives is what a pool keeps from one session of a type to the next: since when each producer has been
+// silent, by the monotonic clock.
 type Lives struct {
 	producers map[uint64]*producerEntry
 	loose     map[uint64]*looseEntry
 	delayed   map[uint64]*delayedEntry
 }
 
-// Lives returns what the next session is to Recall. The ledger is not used any more then.
+// Lives returns the lives for the Recall of the next session. The ledger must not be used afterwards.
 func (l *Ledger) Lives() Lives { return Lives{l.last, l.loose, l.delayed.of} }
 
-// Recall lets the entries of a file that was opened go on with their ages. An entry that another
-// pool has changed meanwhile begins anew.
+// Recall continues the ages from an earlier session in a ledger that was just read from the file. An
+// entry that another pool has changed since starts anew.
 func (l *Ledger) Recall(before Lives) {
 	for producer, e := range l.last {
 		if b := before.producers[producer]; b != nil && b.n == e.n && e.read {
@@ -103,9 +103,9 @@ func (l *Ledger) Recall(before Lives) {
 }
 
 // Forget drops producers that have been silent for longer than retention, and loose messages that
-// were last pending longer ago. now is the queue's clock, in ms. It may only be called after a
-// sweep over all pending messages that found nothing of these producers, because a lost
-// acknowledgement may still redeliver them.
+// were last pending longer ago, and returns how many producers it has dropped. now is the queue's
+// clock, in ms. It may be called only after a full sweep that found nothing pending: after a lost
+// acknowledgement the queue delivers a message again, and only the entry shows that it is a copy.
 func (l *Ledger) Forget(now int64, retention time.Duration) (dropped int) {
 	producers := silent(l.last, now, retention)
 	for _, producer := range producers {

@@ -7,31 +7,31 @@ import (
 )
 
 // Messages that wait. A message behind a missing one is held back until that arrives or the gap
-// timeout is over. Others cannot be appended however long they wait, because they cannot be decoded
-// or have no number: somebody has to repair or remove them. Nothing of this is persisted. The next
-// holder starts the clocks again, which only makes messages wait longer.
+// timeout is over. Other messages cannot be appended at all, because they cannot be decoded or have no
+// number: somebody has to repair or remove them. Nothing of this is stored. The next holder starts the
+// timeouts again, which only makes messages wait longer.
 
-// heldEntry remembers since when a producer's next message has been missing.
+// heldEntry has the messages of one producer that wait, and since when.
 type heldEntry struct {
 	since time.Time
 	id    queue.ID // the first message that waits behind the gap
 	seen  uint64   // the sweep in which any of them was last seen
-	late  bool     // one that is not complete, or has no number, has outlasted the gap timeout
+	late  bool     // one that cannot be appended has waited for longer than the gap timeout
 
-	incomplete []span // the numbers of those that are not complete
+	incomplete []span // the numbers of the incomplete ones
 
-	next     queue.ID // the first one that is complete; zero: none is
-	nextSeen uint64   // the sweep in which it was last seen
+	next     queue.ID // the first complete one, which ends the gap when the timeout is over; zero: none
+	nextSeen uint64   // the sweep in which next was last seen
 }
 
-// Held is what a reader has to know of messages that wait.
+// Held is what the fetch stage needs to know about messages that wait.
 type Held struct {
 	First     queue.ID // read again from here …
 	FromStart bool     // … or from the very start
-	Overdue   bool     // all of them have outlasted the gap timeout: they cannot be appended until somebody repairs them
+	Overdue   bool     // none of them can be appended until somebody repairs it, and all have waited for the gap timeout
 }
 
-// Held returns what waits, nil if nothing does.
+// Held returns nil if no message waits.
 func (l *Ledger) Held() *Held {
 	first, ok := l.firstHeld()
 	if !ok {
@@ -40,7 +40,8 @@ func (l *Ledger) Held() *Held {
 	return &Held{First: first, FromStart: l.lookAgain(), Overdue: l.overdue()}
 }
 
-// holdBack starts (or keeps) the clock of a producer whose next message is missing, while id waits.
+// holdBack records that id waits behind a missing message of its producer, and starts the gap timeout
+// unless it already runs.
 func (l *Ledger) holdBack(producer uint64, id queue.ID) heldEntry {
 	h := l.holdAny(l.held, producer, id)
 	h.incomplete = without(h.incomplete, id.N()) // it was repaired
@@ -52,7 +53,7 @@ func (l *Ledger) holdBack(producer uint64, id queue.ID) heldEntry {
 	return h
 }
 
-// holdIncomplete is for a message that cannot be appended however long it waits.
+// holdIncomplete records that id, which cannot be appended as it is, waits, and others behind it.
 func (l *Ledger) holdIncomplete(producer uint64, id queue.ID) {
 	h := l.holdAny(l.held, producer, id)
 	h.late = l.Now().Sub(h.since) >= l.GapTimeout
@@ -60,7 +61,7 @@ func (l *Ledger) holdIncomplete(producer uint64, id queue.ID) {
 	l.held[producer] = h
 }
 
-// holdStuck is for one that no other message waits for.
+// holdStuck records that id cannot be appended, while no other message waits for it.
 //
 // rule: it starts no gap's clock. A gap that opens later waits for its own missing messages.
 func (l *Ledger) holdStuck(producer uint64, id queue.ID) {
@@ -69,8 +70,8 @@ func (l *Ledger) holdStuck(producer uint64, id queue.ID) {
 	l.stuck[producer] = h
 }
 
-// holdAny returns the entry of a producer with id in it. Its clock starts with the first message
-// that waits and does not start again while any of them does.
+// holdAny returns the entry of a producer with id added. Its timeout runs from the first message that
+// waits, and does not start again while any of them waits.
 func (l *Ledger) holdAny(held map[uint64]heldEntry, producer uint64, id queue.ID) heldEntry {
 	h, ok := held[producer]
 	if !ok {
@@ -99,7 +100,7 @@ func (l *Ledger) firstHeld() (id queue.ID, ok bool) {
 	return id, ok
 }
 
-// lookAgain reports whether anything that is held back waits for a full sweep.
+// lookAgain reports whether any message waits for a full sweep: see admitUnheard.
 func (l *Ledger) lookAgain() bool {
 	for producer := range l.held {
 		if look, ok := l.looked[producer]; ok && look.n > l.last[producer].number() {
@@ -109,8 +110,8 @@ func (l *Ledger) lookAgain() bool {
 	return false
 }
 
-// overdue reports, at the end of a full sweep, whether all that is held back are messages that
-// never became complete, and have outlasted the gap timeout.
+// overdue reports, at the end of a full sweep, whether all waiting messages are incomplete ones that
+// have waited for longer than the gap timeout.
 func (l *Ledger) overdue() bool {
 	sweep := l.Sweep()
 	for _, h := range l.held {

@@ -9,25 +9,25 @@ import (
 )
 
 // Idempotency keys (queue.KeyHeader). The file remembers the keys of its messages for
-// Options.DedupeWindow: behind the last checkpoint they stand in the records, before it in the
-// checkpoint's state. A second message with a key leaves a skip entry in the file, so that its
-// number counts there, and is acknowledged.
+// Options.DedupeWindow: in the records behind the last checkpoint, and in the checkpoint's state for
+// those before. A second message with a key leaves a skip entry in the file, so that its number is not
+// missing there, and is acknowledged.
 //
-// Two messages are compared by the times in their IDs, when they were published, and not by when
-// they are drained: so it makes no difference how long a backlog has been waiting, or which worker
-// drains it. A message whose ID is of a time to come shows that clocks disagree, that of its
-// publisher and that of the worker: it has two times then, that of its ID and that of the worker's
-// clock, and both count.
+// Two messages are compared by the times in their IDs, which is when they were published, not by when
+// they are drained. So it does not matter how long they waited in a backlog, or which worker drains
+// it. If the time in an ID is in the future, the clocks of publisher and worker disagree, and nobody
+// knows which is wrong. Such a message has two times, that of its ID and that of the worker's clock,
+// and is a copy by either.
 
-// keySlack is for how much longer than the window a key is remembered: a message may be stored that
-// much later than its ID says, as a publisher repeats what is unclear for 10 minutes
+// keySlack is how much longer than the window a key is remembered: a message may be stored that much
+// later than the time in its ID, because a publisher retries for up to 10 minutes
 // (queue.DefaultRepeatFor).
 const keySlack = 15 * time.Minute
 
-// keyHash is what is remembered of a key. 128 bits of SHA-256: collisions cannot be found.
+// keyHash stands for a key: 128 bits of SHA-256, for which nobody can find a collision.
 type keyHash [16]byte
 
-// hashKey makes all keys equally long, so that a million of them have a known size.
+// hashKey makes all keys equally long, so that the memory for them is known.
 func hashKey(key string) keyHash {
 	sum := sha256.Sum256([]byte(key))
 	return keyHash(sum[:])
@@ -39,23 +39,23 @@ type keyEntry struct {
 	at  int64
 }
 
-// keys are those that a file remembers. Part of the ledger, and as safe for concurrent use.
+// keys has the idempotency keys that a file remembers. Not safe for concurrent use.
 type keys struct {
 	window time.Duration // 0: nothing is a copy, nothing is forgotten
-	most   int
-	taken  int   // places of them that loose messages take
-	now    int64 // the queue's clock, in ms, as this worker has read it last
+	most   int           // bound of the entries, with taken
+	taken  int           // places that loose messages take
+	now    int64         // the queue's clock, in ms, when this worker last read it
 
-	at     map[keyHash]int64   // a time of each key …
-	more   map[keyHash][]int64 // … and the others, of the few keys that have several
-	seen   map[keyEntry]int64  // of what was from the future: when it was seen
-	order  []keyEntry          // as they were recorded: about by time
-	ahead  []keyEntry          // those of them that were from the future when they came to the front
-	newest int64               // the latest time recorded that was not from the future
+	at     map[keyHash]int64   // one time of each key …
+	more   map[keyHash][]int64 // … and further times, for the few keys that have several
+	seen   map[keyEntry]int64  // for entries from the future: the worker's clock when they were recorded
+	order  []keyEntry          // in the order in which they were recorded, roughly by time
+	ahead  []keyEntry          // moved here from the front of order, because they were from the future
+	newest int64               // the latest recorded time that was not in the future
 }
 
-// copied reports whether a message with m's key was published within the window before or after m,
-// and is in the file.
+// copied reports whether the file has a message with m's key that was published within the window
+// before or after m.
 func (k *keys) copied(m *queue.Message) bool {
 	key, ok := m.Headers[queue.KeyHeader]
 	if !ok || k.window == 0 {
@@ -77,14 +77,14 @@ func (k *keys) copied(m *queue.Message) bool {
 
 func distance(a, b int64) int64 { return max(a-b, b-a) }
 
-// record remembers the key of a message that gets into the file.
+// record adds the key of a message that is being appended.
 func (k *keys) record(key string, id queue.ID) {
 	e := keyEntry{hashKey(key), ms(id)}
 	k.add(e, min(e.at, k.now))
 }
 
-// add remembers e, which was seen at a time of the worker's clock. A key may have several times:
-// messages with the same key are all published when they are further apart than the window.
+// add adds e, recorded when the worker's clock showed seen. A key may have several times: messages
+// with the same key that are further apart than the window are all in the file.
 func (k *keys) add(e keyEntry, seen int64) {
 	if k.has(e) {
 		return
@@ -132,22 +132,22 @@ func (k *keys) remove(e keyEntry) {
 	}
 }
 
-// drop undoes record for a message that did not get into the file after all.
+// drop undoes record for a message that was skipped after it was admitted.
 func (k *keys) drop(m *queue.Message) {
 	if key, ok := m.Headers[queue.KeyHeader]; ok {
 		k.remove(keyEntry{hashKey(key), ms(m.ID)})
 	}
 }
 
-// forget drops keys that no message to come can be a copy of, and the oldest beyond the most there
-// may be. early tells that some were forgotten before their time.
+// forget drops keys that are too old for any copy, and the oldest ones if there are too many. early
+// means that some were still within the window.
 func (k *keys) forget() (early bool) {
 	if k.window == 0 {
 		return false
 	}
 	// rule: by the newest message in the file and not by the clock alone, as the copies may be in a backlog that is hours old.
 	oldest := k.newest - (k.window + keySlack).Milliseconds()
-	pop := func(list *[]keyEntry) {
+	pop := func(list *[]keyEntry) { // forgets the first entry
 		e := (*list)[0]
 		*list = (*list)[1:]
 		early = early || e.at >= oldest && k.has(e)

@@ -1,24 +1,25 @@
-// Package ledger decides what becomes of each fetched message: whether it is the next one of its
-// producer, a copy of what the file has, or one that has to wait. It makes delivery that may repeat
-// and reorder into a file with every message once and each producer's messages in order.
+// Package ledger decides about each fetched message: whether it is the next one of its producer, a
+// copy of one in the file, or has to wait. The queue may deliver messages again and out of order; with
+// the ledger, the file has every message once and each producer's messages in order.
 //
-// A publisher numbers its messages 1, 2, 3 … under a producer number of its own. For each producer
-// the ledger holds the last number in the file, so most messages take one comparison:
+// A publisher numbers its messages 1, 2, 3 … under a producer number of its own. The ledger has the
+// last number of each producer in the file, so most messages take one comparison:
 //
 //	n == last+1   Append
-//	n <= last     Duplicate, unless the file does not have n: it was missing (AppendLate), it was put aside (PutAside),
-//	              or the number was given out twice (Reused)
+//	n <= last     Duplicate, unless the file does not have this message: n was missing (AppendLate), n was skipped
+//	              (PutAside), or two messages have the number (Reused)
 //	n > last+1    Hold, until the messages before it arrive or the gap timeout is over (AppendAfterGap)
 //
-// A loose message, which was published in a transaction, is numbered 0 and by itself (loose.go).
+// A loose message, which was published in a transaction, has the number 0 and a producer number of its
+// own (loose.go).
 //
-// Two more indexes catch copies that come under other IDs: idempotency keys (keys.go) and delayed
-// messages that were promoted twice (delayed.go).
+// Two more indexes find copies under other IDs: idempotency keys (keys.go) and delayed messages that
+// were promoted twice (delayed.go).
 //
 // A ledger is rebuilt from the file alone: from the state in the last checkpoint (state.go) and the
-// records behind it (replay.go). So it is exactly as durable as the messages it knows. It reads no
-// clock but those it is given, and does no I/O. All that it remembers is bounded (bounds.go,
-// forget.go).
+// records behind it (replay.go). So it is exactly as durable as the messages. It does no I/O, and no
+// wall clock but the queue's, which its caller reads, has a say. Everything that it remembers is
+// bounded (bounds.go, forget.go).
 package ledger
 
 import (
@@ -30,68 +31,68 @@ import (
 // Verdict is the ledger's decision about one fetched message.
 type Verdict uint8
 
-// Verdicts. The first three count the message as appended.
+// Verdicts. After one of the first three the ledger counts the message as appended.
 const (
 	Append         Verdict = iota // the next one of its producer
-	AppendAfterGap                // follows a gap that outlasted the gap timeout
-	AppendLate                    // was inside a declared gap and arrived after all
-	Duplicate                     // is in the file already: acknowledge, do not append
-	Reused                        // its number is in the file for another message: put aside, never acknowledge as a copy
-	PutAside                      // the file has a skip entry in its place: put aside again
-	Hold                          // an earlier one of its producer is missing, or it cannot be appended as it is: read again later
+	AppendAfterGap                // earlier ones are missing, and the gap timeout is over: append, and declare the gap
+	AppendLate                    // it was missing in a declared gap and has arrived after all
+	Duplicate                     // it is in the file: acknowledge, do not append
+	Reused                        // its number is in the file for another message: make it a dead letter, never acknowledge it as a copy
+	PutAside                      // the file has a skip entry in its place: make it a dead letter again
+	Hold                          // an earlier one of its producer is missing, or it cannot be appended as it is: read it again later
 )
 
-// Ledger is the contiguity check: for each producer, the last number that is in the file. It makes
-// the file refuse second copies and keep each producer's order. Not safe for concurrent use.
+// Ledger has the last number of each producer in the file, and what else is needed to refuse copies.
+// [Ledger.Admit] is its core. Not safe for concurrent use.
 type Ledger struct {
 	Options
-	clock int64 // the queue's, ms, as read last
+	clock int64 // the queue's clock, in ms, as last read
 
 	last    map[uint64]*producerEntry // by producer number
-	held    map[uint64]heldEntry      // by producer number; never persisted
-	stuck   map[uint64]heldEntry      // the same for messages that no others wait for, but that cannot be appended as they are
-	loose   map[uint64]*looseEntry    // by producer number; none of these is in last
+	held    map[uint64]heldEntry      // by producer number: messages that wait for a missing one; never stored
+	stuck   map[uint64]heldEntry      // the same for messages that cannot be appended as they are, and that no others wait for
+	loose   map[uint64]*looseEntry    // by producer number; no producer number is both here and in last
 	keys    keys                      // of the messages in the file
 	delayed Delayed                   // of the messages in the file
 
-	skipped     int // spans of all producers
-	mostSkipped int
+	skipped     int // number of skipped spans of all producers
+	mostSkipped int // bound of skipped
 
-	missing       int // spans of all producers
-	mostProducers int // and missing spans
-	mostLoose     int
-	grown         int    // what was added since the last checkpoint: producers, missing and skipped spans
-	walked        int64  // the latest time of an ID that was fetched in the full sweep …
-	walk          uint64 // … of this number, ms
+	missing       int    // number of missing spans of all producers
+	mostProducers int    // bound of producers and missing together
+	mostLoose     int    // bound of loose messages
+	grown         int    // entries added since the last checkpoint: producers, missing and skipped spans
+	walked        int64  // the latest time, in ms, of an ID that was fetched in the full sweep …
+	walk          uint64 // … with this number
 
-	gap    span   // the numbers that the last declared gap has skipped …
-	inGap  uint64 // … and how many of them are pending, but incomplete
-	looked map[uint64]sight
+	gap    span             // the missing numbers of the last declared gap …
+	inGap  uint64           // … and how many of them are pending, but incomplete
+	looked map[uint64]sight // without a file: by producer number, see admitUnheard
 }
 
-// Options of a Ledger.
+// Options configures a [Ledger].
 type Options struct {
 	GapTimeout   time.Duration    // how long a message waits for missing earlier ones
-	DedupeWindow time.Duration    // of idempotency keys; 0: none is a copy
+	DedupeWindow time.Duration    // of idempotency keys; 0: keys are ignored
 	Now          func() time.Time // monotonic, for the gap timeout
-	Sweep        func() uint64    // numbers the full sweeps over what is pending; defaults to one endless sweep
+	Sweep        func() uint64    // the number of the present full sweep over the pending messages; defaults to one endless sweep
 
-	// NoFile: no file tells what came before, so missing messages may have been settled by an
-	// earlier session.
+	// NoFile means that the messages go to a Handler. No file says what earlier sessions have
+	// settled, so a missing message may have been handled by one of them.
 	NoFile bool
 }
 
-// producerEntry is what the file knows of one producer.
+// producerEntry is what the file has of one producer.
 type producerEntry struct {
 	n       uint64 // highest number in the file
-	at      int64  // time in that message's ID, ms; 0: unknown, the state is from an earlier version
+	at      int64  // time in that message's ID, in ms; 0: unknown, because the state is from an earlier version
 	missing []span // declared gaps below n: numbers that were never appended
-	skipped []span // numbers up to n with skip entries: their messages were put aside
-	life           // of its last append or duplicate; only ages entries, see forget.go
+	skipped []span // numbers up to n with skip entries: their messages became dead letters
+	life           // when its last message was admitted; only ages the entry, see forget.go
 	walk    uint64 // the full sweep in which that was
 }
 
-// sight is the highest number of a producer that was seen in a full sweep behind missing ones.
+// sight is the highest number of a producer that a full sweep has seen behind missing ones.
 type sight struct{ n, sweep uint64 }
 
 // New returns an empty ledger.
@@ -115,11 +116,11 @@ func New(o Options) *Ledger {
 	}
 }
 
-// SetClock tells the ledger the queue's clock, in ms since 1970, before each batch.
+// SetClock sets the queue's clock, in ms since 1970. Call it before each batch.
 func (l *Ledger) SetClock(ms int64) { l.clock, l.keys.now = ms, ms }
 
-// Admit decides about a fetched message. For the three append verdicts the ledger has counted the
-// message as appended when Admit returns: a session whose append fails afterwards never uses the
+// Admit decides about a fetched message. With the three append verdicts the ledger already counts the
+// message as appended when Admit returns. So if the append then fails, the session must not use the
 // ledger again.
 func (l *Ledger) Admit(m *queue.Message) Verdict {
 	producer, n := m.ID.Producer(), m.ID.N()
@@ -147,7 +148,7 @@ func (l *Ledger) Admit(m *queue.Message) Verdict {
 	case n == last+1:
 		l.record(m.ID)
 		return Append
-	case l.NoFile && covered(l.held[producer].incomplete, n) == 0: // with those before it pending and incomplete, it waits as with a file
+	case l.NoFile && covered(l.held[producer].incomplete, n) == 0: // if some before it are pending and incomplete, it waits as with a file
 		return l.admitUnheard(m)
 	}
 	// rule: only the first message that waits ends a gap. Those behind it may be read just when the timeout is over, and would overtake it.
@@ -188,8 +189,8 @@ func (l *Ledger) admitPassed(m *queue.Message, entry *producerEntry) Verdict {
 	return Reused
 }
 
-// admitUnheard decides, without a file, about a message behind missing ones: they may be on their
-// way, or settled long ago.
+// admitUnheard decides, without a file, about a message behind missing ones, which may be on their
+// way or settled long ago.
 //
 // rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
 // was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier
@@ -205,11 +206,11 @@ func (l *Ledger) admitUnheard(m *queue.Message) Verdict {
 		l.holdBack(producer, m.ID)
 		return Hold
 	}
-	l.record(m.ID) // those before count as missing: one that arrives after all is handled late and not refused
+	l.record(m.ID) // the numbers before count as missing: a message that arrives after all is handled late, not refused
 	return Append
 }
 
-// record counts id as appended; a jump over last+1 is recorded as missing.
+// record counts id as appended. If it is behind last+1, the numbers between are recorded as missing.
 func (l *Ledger) record(id queue.ID) {
 	producer, n := id.Producer(), id.N()
 	if n == 0 {
@@ -245,15 +246,15 @@ func (l *Ledger) record(id queue.ID) {
 	entry.n, entry.at = n, ms(id)
 }
 
-// fillGap takes n out of the missing ranges.
+// fillGap removes n from the missing ranges.
 func (l *Ledger) fillGap(e *producerEntry, n uint64) {
 	l.missing -= len(e.missing)
 	e.missing = without(e.missing, n)
 	l.missing += len(e.missing)
 }
 
-// recordSkipped remembers that the file has a skip entry for a message that was put aside. record
-// has counted it.
+// recordSkipped records that the file has a skip entry in place of a message that becomes a dead
+// letter. record has counted its number before.
 func (l *Ledger) recordSkipped(id queue.ID) {
 	if e := l.loose[id.Producer()]; id.N() == 0 && e != nil {
 		e.skipped = true
@@ -286,7 +287,7 @@ func (e *producerEntry) isSkipped(n uint64) bool {
 	return skipped
 }
 
-// number is the highest one in the file, 0 if nothing is known.
+// number is the highest number in the file; 0 for a producer without an entry.
 func (e *producerEntry) number() uint64 {
 	if e == nil {
 		return 0
@@ -298,7 +299,7 @@ func (e *producerEntry) number() uint64 {
 // the window.
 func (l *Ledger) KeyCopy(m *queue.Message) bool { return l.keys.copied(m) }
 
-// DelayedCopy reports whether the file has the delayed message that became m, and which that is.
+// DelayedCopy reports whether the file already has the delayed message that became m, and its ID.
 //
 // rule: a delayed message that is promoted once more, by a database that was set back, is a copy
 func (l *Ledger) DelayedCopy(m *queue.Message) (delayed queue.ID, copied bool) {
@@ -306,8 +307,8 @@ func (l *Ledger) DelayedCopy(m *queue.Message) (delayed queue.ID, copied bool) {
 	return delayed, l.delayed.copied(m)
 }
 
-// Remember records what m's headers say: its idempotency key, and the delayed message that became
-// m. Admit has admitted it.
+// Remember records m's idempotency key, and the delayed message that became m. Call it after Admit for
+// a message that is appended.
 func (l *Ledger) Remember(m *queue.Message) {
 	if key, ok := m.Headers[queue.KeyHeader]; ok {
 		l.keys.record(key, m.ID)
@@ -317,28 +318,27 @@ func (l *Ledger) Remember(m *queue.Message) {
 	}
 }
 
-// Skip records that m, which Admit has admitted, is put aside: a skip entry has its number in the
-// file.
+// Skip records that m becomes a dead letter, and the file has a skip entry with its number. Call it
+// after Admit.
 func (l *Ledger) Skip(m *queue.Message) {
 	l.keys.drop(m) // rule: a dead letter does not occupy its key. It may be published again.
 	l.delayed.drop(m)
 	l.recordSkipped(m.ID)
 }
 
-// Producers is how many producers the ledger knows.
+// Producers returns the number of producers.
 func (l *Ledger) Producers() int { return len(l.last) }
 
-// Producer returns what is known of a producer: the last number in the file, and whether a number
-// below it is missing there.
+// Producer is what the ledger has of one producer.
 type Producer struct{ entry *producerEntry }
 
 // Last is the highest number in the file, 0 if nothing is known.
 func (p Producer) Last() uint64 { return p.entry.number() }
 
-// Missing reports whether n is inside a declared gap.
+// Missing reports whether n is in a declared gap.
 func (p Producer) Missing(n uint64) bool { return p.entry != nil && p.entry.isMissing(n) }
 
-// All calls yield with each producer's number.
+// All is an iterator over the producers, by producer number.
 func (l *Ledger) All(yield func(number uint64, p Producer) bool) {
 	for number, e := range l.last {
 		if !yield(number, Producer{e}) {
@@ -347,7 +347,7 @@ func (l *Ledger) All(yield func(number uint64, p Producer) bool) {
 	}
 }
 
-// Loose calls yield with the producer number of each loose message that the file has.
+// Loose is an iterator over the producer numbers of the loose messages in the file.
 func (l *Ledger) Loose(yield func(number uint64) bool) {
 	for number := range l.loose {
 		if !yield(number) {
@@ -359,13 +359,13 @@ func (l *Ledger) Loose(yield func(number uint64) bool) {
 // Delayed returns the delayed messages that the file has.
 func (l *Ledger) Delayed() Delayed { return l.delayed }
 
-// Gap is what is known of the messages in the last declared gap.
+// Gap counts the messages that a declared gap skips.
 type Gap struct {
 	Gone  uint64 // not in the queue
 	Unfit uint64 // in the queue, but not appendable as they are
 }
 
-// LastGap describes the gap of the last AppendAfterGap.
+// LastGap returns the gap of the last AppendAfterGap.
 func (l *Ledger) LastGap() Gap { return Gap{l.gap.to - l.gap.from + 1 - l.inGap, l.inGap} }
 
 func (g Gap) String() string {
@@ -378,6 +378,6 @@ func (g Gap) String() string {
 	return "continuing after a declared gap: some earlier messages of this producer are gone from the queue, others are there, but cannot be appended as they are"
 }
 
-// ms is the time in an ID, in ms since 1970: when its message was published, by its publisher's
+// ms is the time in an ID, in ms since 1970: when the message was published, by its publisher's
 // clock.
 func ms(id queue.ID) int64 { return id.Time().UnixMilli() }

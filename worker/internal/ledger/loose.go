@@ -6,22 +6,22 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Loose messages (queue.LooseHeader) were published in a transaction: each has a producer number of
-// its own and the number 0, so nothing comes before or behind it. Which ones the file has is
-// remembered by their IDs, as a producer of one message is: in the records behind the last
-// checkpoint, and before it in the checkpoint's state, among the producers. Versions that do not
-// know loose messages read and write that, too, and leave pending ones in the queue.
+// Loose messages (queue.LooseHeader) were published in a transaction. Each has a producer number of
+// its own and the number 0, so it has no order. The file remembers them by their IDs, like producers
+// of one message: in the records behind the last checkpoint, and for those before in the checkpoint's
+// state, among the producers. Versions that do not know loose messages keep these entries, and leave
+// pending loose messages in the queue.
 //
 //	unknown                                 Append
 //	in the file                             Duplicate, or PutAside if the file has a skip entry in its place
-//	its producer number is another's        Reused
+//	another message has its producer number Reused
 
-// looseEntry is what the file knows of one loose message.
+// looseEntry is what the file has of one loose message.
 type looseEntry struct {
-	at      int64 // time in its ID, ms; 0: unknown, an earlier version has read its record
-	skipped bool  // the file has a skip entry in its place
-	life          // of its last append or duplicate, see forget.go
-	walk    uint64
+	at      int64  // time in its ID, in ms; 0: unknown, because an earlier version has read its record
+	skipped bool   // the file has a skip entry in its place
+	life           // when it was last pending, see forget.go
+	walk    uint64 // the full sweep in which that was
 }
 
 // admitLoose decides about a message whose number is 0.
@@ -34,8 +34,8 @@ func (l *Ledger) admitLoose(m *queue.Message) Verdict {
 		l.hearLoose(e)
 		return Duplicate
 	case m.Unfit() != "":
-		// No publisher counts from 0. Nothing can be said of its order or its copies: it stays in
-		// the queue.
+		// Its number is 0, but it is not a valid loose message. Nothing is known about its order or
+		// its copies: it stays in the queue.
 		l.holdStuck(producer, m.ID)
 		return Hold
 	case known:
@@ -71,9 +71,9 @@ func (l *Ledger) hearLoose(e *looseEntry) {
 	e.walk = l.Sweep()
 }
 
-// TrimLoose forgets a tenth of the loose messages, those that were pending longest ago, if there
-// are more than the most. full tells that there are still too many: some of the others may be
-// pending, and only another full sweep can tell.
+// TrimLoose forgets a tenth of the loose messages, those that were pending longest ago, if there are
+// too many. full means that there are still too many: the others may be pending, and only another full
+// sweep can show that they are not.
 func (l *Ledger) TrimLoose() (forgotten int, full bool) {
 	if len(l.loose) <= l.mostLoose {
 		return 0, false

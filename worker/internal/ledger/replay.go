@@ -7,17 +7,17 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// What the records of a file tell the ledger. A message's record has its ID and headers. A skip
-// entry stands for a message that is not in the file, so that its number counts there; headers of
-// its own say more about it. They are no message's, as a skip entry is none.
+// Records and the ledger. The record of a message has its ID and headers. A skip entry takes the place
+// of a message that is not in the file, so that its number is not missing. It has the message's ID,
+// but none of its headers; the headers below describe the skip entry itself.
 const (
 	skipWhy       = "fencepost-skip"
-	skipDuplicate = "duplicate" // a second message with an idempotency key; nothing is buried for it
+	skipDuplicate = "duplicate" // a copy under another ID; it does not become a dead letter
 	skipGap       = "after-gap" // messages before it are missing, as with storage.KindAfterGap
 )
 
-// Replay takes in a record of the file. putAside tells that it is the skip entry of a message that
-// became, or is to become, a dead letter.
+// Replay adds a record of the file to the ledger. putAside means that it is the skip entry of a
+// message that became, or has to become, a dead letter.
 func (l *Ledger) Replay(r storage.Record) (id queue.ID, putAside bool, err error) {
 	if id, err = RecordID(r); err != nil {
 		return id, false, err
@@ -33,8 +33,8 @@ func (l *Ledger) Replay(r storage.Record) (id queue.ID, putAside bool, err error
 	return id, putAside, nil
 }
 
-// MakeSkipEntry makes r, the record of a message, a skip entry. duplicate tells that the message is
-// a copy of another one.
+// MakeSkipEntry turns r, the record of a message, into a skip entry. duplicate means that the message
+// is a copy of another one.
 func MakeSkipEntry(r *storage.Record, reason string, duplicate bool) {
 	var hs []storage.Header
 	if duplicate {
@@ -46,12 +46,12 @@ func MakeSkipEntry(r *storage.Record, reason string, duplicate bool) {
 	r.Kind, r.Payload, r.Headers = storage.KindSkipped, []byte(reason), hs
 }
 
-// DeclaresGap tells whether r says that messages before it are missing.
+// DeclaresGap tells whether r declares that messages before it are missing.
 func DeclaresGap(r storage.Record) bool {
 	return r.Kind == storage.KindAfterGap || skippedAs(r, skipGap)
 }
 
-// skippedAs tells whether r is a skip entry that says so.
+// skippedAs tells whether r is a skip entry with what in its skipWhy header.
 func skippedAs(r storage.Record, what string) bool {
 	if r.Kind != storage.KindSkipped {
 		return false
@@ -64,8 +64,7 @@ func skippedAs(r storage.Record, what string) bool {
 	return false
 }
 
-// RecordID reads the message ID of a record. A file of this type that holds other IDs was not
-// written by a worker.
+// RecordID returns the message ID of a record. The error means that no worker has written the file.
 func RecordID(r storage.Record) (queue.ID, error) {
 	if len(r.ID) != len(queue.ID{}) {
 		return queue.ID{}, fmt.Errorf("%w: record %d has an ID of %d bytes, a message ID has %d; this file was not written by a worker",
@@ -74,8 +73,8 @@ func RecordID(r storage.Record) (queue.ID, error) {
 	return queue.ID(r.ID), nil
 }
 
-// RecordDelayedID returns the ID of the delayed message that became the message of a record, whose
-// ID is id; ok is false if it was not delayed. A skip entry does not have its message's headers.
+// RecordDelayedID returns the ID of the delayed message that became the message of r, whose ID is id.
+// ok is false if it was not delayed, and for a skip entry, which does not have its message's headers.
 func RecordDelayedID(r storage.Record, id queue.ID) (delayed queue.ID, ok bool) {
 	for _, h := range r.Headers {
 		if h.Key == queue.DelayedHeader {
@@ -85,7 +84,7 @@ func RecordDelayedID(r storage.Record, id queue.ID) (delayed queue.ID, ok bool) 
 	return queue.ID{}, false
 }
 
-// replay records the key of a record that is in the file.
+// replay adds the idempotency key of a record of the file.
 func (k *keys) replay(r storage.Record, id queue.ID) {
 	// rule: what was skipped does not count as published.
 	if r.Kind == storage.KindSkipped {

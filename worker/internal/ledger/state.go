@@ -16,8 +16,8 @@ import (
 //
 // A loose message is a producer whose n is 0, with a skipped range from 0 to 0 if it was put aside.
 //
-// Earlier versions are read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed
-// messages; 2 has keys; 3 has all but skipped numbers.
+// Earlier versions can be read, too: 1 has neither at, nor skipped numbers, nor keys, nor delayed
+// messages; 2 has keys; 3 has everything but skipped numbers.
 const (
 	stateVersionFirst = 1
 	stateVersionKeys  = 2
@@ -28,7 +28,7 @@ const (
 // ErrState is wrapped by the errors of Restore.
 var ErrState = errors.New("checkpoint state is not readable by this version of the worker")
 
-// State encodes the ledger for a checkpoint.
+// State encodes the ledger for a checkpoint. Equal ledgers give equal bytes.
 func (l *Ledger) State() []byte {
 	b := make([]byte, 0, 1+10+(len(l.last)+len(l.loose))*31+l.skipped*16+len(l.keys.at)*24+l.delayed.spans*24)
 	b = append(b, stateVersion)
@@ -59,7 +59,7 @@ func (l *Ledger) numbers(yield func(uint64) bool) {
 	l.Loose(yield)
 }
 
-// producer is a loose message as it stands in a state.
+// producer is a loose message in the form of an entry of the state.
 func (e *looseEntry) producer() *producerEntry {
 	p := &producerEntry{at: e.at, life: e.life}
 	if e.skipped {
@@ -78,9 +78,9 @@ func appendSpans(b []byte, spans []span) []byte {
 	return b
 }
 
-// appendState encodes the keys behind the producers in a checkpoint's state: uvarint keys · keys ×
-// (hash 16 B · uvarint ms). Behind a hash of zeros, which no key has, come those that were from the
-// future, two for each: the time at which it was noted, and that of its ID.
+// appendState encodes the keys: uvarint keys · keys × (hash 16 B · uvarint ms). After a hash of zeros,
+// which no key has, follow the keys that were from the future, with two entries each: the time at
+// which it was recorded, and the time in its ID.
 func (k *keys) appendState(b []byte) []byte {
 	var all, future []keyEntry
 	for _, e := range slices.Concat(k.ahead, k.order) {
@@ -104,9 +104,8 @@ func (k *keys) appendState(b []byte) []byte {
 	return b
 }
 
-// appendState encodes the IDs for a checkpoint's state: uvarint producers · per producer,
-// ascending: producer u64 · uvarint seenAt (ms) · uvarint spans · spans × (uvarint from, uvarint
-// to).
+// appendState encodes the delayed messages: uvarint producers · per producer, ascending: producer u64
+// · uvarint seenAt (ms) · uvarint spans · spans × (uvarint from, uvarint to).
 func (d *Delayed) appendState(b []byte) []byte {
 	b = binary.AppendUvarint(b, uint64(len(d.of)))
 	for _, producer := range slices.Sorted(maps.Keys(d.of)) {

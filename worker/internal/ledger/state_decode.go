@@ -6,15 +6,16 @@ import (
 	"math"
 )
 
-// A state comes from a file, and a file may be damaged or written by something else. So the decoder
-// believes nothing: counts are compared with the bytes that are left before anything is allocated,
-// memory is counted as it grows, ranges must be what a worker writes, and no byte may be left over.
+// A state comes from a file, which may be damaged or written by another program. So the decoder trusts
+// nothing: it compares counts with the bytes that are left before it allocates, counts the memory as
+// it grows, refuses ranges that no worker writes, and refuses bytes that are left over.
 
-// Restore replaces the ledger by a checkpoint's state.
+// Restore replaces the content of the ledger by a checkpoint's state. The error wraps ErrState; then
+// the ledger must not be used.
 func (l *Ledger) Restore(state []byte) error { return l.RestoreWithin(state, BoundMemory) }
 
-// RestoreWithin is Restore that ends with the error of within, which is called with how much memory
-// the state has taken so far, in bytes.
+// RestoreWithin is Restore with another bound: within is called with the bytes of memory that the
+// state has taken so far, and its error ends the decoding.
 func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error {
 	d := stateDecoder{b: state, within: within}
 	version := d.byte()
@@ -61,8 +62,8 @@ func (l *Ledger) RestoreWithin(state []byte, within func(spent int) error) error
 	return d.err
 }
 
-// restore reads what appendState has written. Behind a hash of zeros keys come in pairs: the time
-// at which one was recorded, and that of its message's ID.
+// restore reads what appendState has written. After a hash of zeros the entries come in pairs: when
+// the key was recorded, and the time in its message's ID.
 func (k *keys) restore(d *stateDecoder) {
 	k.at, k.more, k.seen, k.order, k.ahead, k.newest = nil, nil, nil, nil, nil, 0
 	future := false
@@ -87,8 +88,8 @@ func (k *keys) restore(d *stateDecoder) {
 	}
 }
 
-// restore reads what appendState has written. A delayed message may have any number, so no range is
-// too far.
+// restore reads what appendState has written. A delayed message may have any number, so ranges have no
+// upper bound.
 func (d *Delayed) restore(s *stateDecoder) {
 	d.of, d.spans = make(map[uint64]*delayedEntry), 0
 	for range s.uvarint() {
@@ -103,12 +104,12 @@ func (d *Delayed) restore(s *stateDecoder) {
 	}
 }
 
-// What the parts of a state take in memory when they are decoded, in bytes, and how much they may
-// take together. The bound is more than any worker has ever written in a state that a file takes:
-// the most are a million producers of versions that did not bound them.
+// Bytes of memory that the parts of a state take when they are decoded, and the bound for a whole
+// state. The bound is above that of every state that a worker can have written: the largest have a
+// million producers, from versions that did not bound them.
 const (
 	ProducerMemory = 170
-	SpanMemory     = 32 // and as much when one is added or taken away
+	SpanMemory     = 32 // also right after one was added or removed
 	keyMemory      = 120
 	stateMemory    = 220 << 20
 )
@@ -136,8 +137,8 @@ func BoundMemory(spent int) error {
 	return nil
 }
 
-// take returns the next n bytes. Behind an error, and where the state is too short, they are zeros:
-// the caller goes on and finds the error at the end, instead of asking after every field.
+// take returns the next n bytes. After an error, or if the state is too short, it returns zeros: so
+// callers need to check the error only at the end.
 func (d *stateDecoder) take(n int) []byte {
 	if d.err != nil || n <= 0 || len(d.b) < n {
 		d.cutShort()
@@ -167,7 +168,7 @@ func (d *stateDecoder) uvarint() uint64 {
 	return v
 }
 
-// ms reads a time.
+// ms reads a time in ms.
 func (d *stateDecoder) ms() int64 {
 	v := d.uvarint()
 	if v > math.MaxInt64 && d.err == nil {
@@ -176,14 +177,14 @@ func (d *stateDecoder) ms() int64 {
 	return int64(v)
 }
 
-// once refuses a producer that has been read before: its ranges would count twice.
+// once refuses a producer that occurs twice: its ranges would be counted twice.
 func (d *stateDecoder) once(producer uint64, before bool) {
 	if before && d.err == nil {
 		d.err = fmt.Errorf("%w: producer %016x is in it twice", ErrState, producer)
 	}
 }
 
-// spans reads ranges of numbers up to most.
+// spans reads ranges of numbers that must not exceed most.
 //
 // rule: ranges in a state are ascending, and end where their producer does. One beyond would hide messages to come.
 func (d *stateDecoder) spans(most uint64) []span {

@@ -6,35 +6,35 @@ import (
 	"strings"
 )
 
-// candidate is a member as balance sees it.
+// candidate is a member that balance may give types to.
 type candidate struct {
 	serves func(typ string) bool
-	room   int // the most types that it takes
+	room   int // the most types that it can hold
 }
 
 // claim is an active type: it is held, or it has backlog.
 type claim struct {
 	typ string
-	by  int // index of the candidate that holds it; nobody: free
+	by  int // index of the candidate that holds it; nobody if it is free
 }
 
 const nobody = -1
 
-// imbalanceThreshold is how many types more than another member one has to hold for its types to
-// move.
+// imbalanceThreshold is how many types more than another a member must hold before one of its types
+// moves there.
 //
 // rule: types do not move for a difference of one. They would move for ever where shares cannot be the same.
 const imbalanceThreshold = 2
 
-// balance says who should hold which type: an index of members for each claim, or nobody if there
-// is no room for it.
+// balance decides who should hold which type. The result has an index of members for each claim, or
+// nobody if no member has room.
 //
-// Free types go to the members that hold least. Then types move from one that holds at least
-// imbalanceThreshold more than another does, if need be by way of others, when the first serves
-// nothing that the second serves. As the threshold is 2, members that serve the same types end
-// within one of each other, and a state in which that is so already stays as it is.
+// Free types go to the members that hold the fewest. Then types move from members that hold at least
+// imbalanceThreshold more than another. If the first has no type that the second serves, the move goes
+// by way of other members. Because the threshold is 2, members that serve the same types end with
+// numbers that differ by one at most, and a state that is already even stays as it is.
 //
-// The result is a function of the arguments only: all members that know the same compute the same.
+// The result depends on the arguments only, so all members with the same knowledge compute the same.
 // The work grows with the number of types that move and the square of the number of members.
 func balance(members []candidate, claims []claim) []int {
 	b := balancer{members: members, load: make([]int, len(members)), stacks: make([]map[string][]int, len(members)+1), classes: map[string][]int{}}
@@ -77,16 +77,16 @@ func balance(members []candidate, claims []claim) []int {
 	return owner
 }
 
-// balancer is the state of balance. The index behind the last member stands for nobody: it has what
-// is free.
+// balancer is the state of balance. The index after the last member stands for nobody: it has the free
+// types.
 type balancer struct {
 	members []candidate
-	load    []int
-	stacks  []map[string][]int // by member and class of types: the claims
-	classes map[string][]int   // types that the same members serve are a class: those members
+	load    []int              // by member: how many types it has
+	stacks  []map[string][]int // by member and class: the claims that it has
+	classes map[string][]int   // a class is all types that the same members serve; here are those members
 }
 
-// class returns the name of a type's class.
+// class returns the name of a type's class, and registers the class.
 func (b *balancer) class(typ string) string {
 	key := make([]byte, len(b.members))
 	var who []int
@@ -100,7 +100,7 @@ func (b *balancer) class(typ string) string {
 	return string(key)
 }
 
-// heaviest sorts the members by load, the highest first.
+// heaviest returns the members sorted by load, the highest first.
 func (b *balancer) heaviest() []int {
 	order := make([]int, len(b.members))
 	for i := range order {
@@ -110,8 +110,8 @@ func (b *balancer) heaviest() []int {
 	return order
 }
 
-// path finds the shortest way over which a type of from can go, each member on it passing one on,
-// to the one that holds least.
+// path finds the shortest path from one member to the one with the lowest load, so that each member on
+// it can pass a type to the next. It returns nil if no move would make the loads more even.
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
 	if from < len(b.members) {
@@ -143,7 +143,7 @@ func (b *balancer) path(from int) []int {
 	return path
 }
 
-// reach lists the members that serve a type of at, sorted.
+// reach lists the members, sorted, that serve any type that at has.
 func (b *balancer) reach(at int) []int {
 	var to []int
 	for class, stack := range b.stacks[at] {
@@ -155,14 +155,14 @@ func (b *balancer) reach(at int) []int {
 	return slices.Compact(to)
 }
 
-// follow moves one type along each part of a path.
+// follow moves one type along each edge of a path. It starts at the end, so that every member has room.
 func (b *balancer) follow(path []int, owner []int) {
 	for i := len(path) - 1; i > 0; i-- {
 		b.move(path[i-1], path[i], owner)
 	}
 }
 
-// move passes a type on: of those that it can be the one that came last.
+// move moves one type that to serves: the one that from got last.
 func (b *balancer) move(from, to int, owner []int) {
 	class := ""
 	for c, stack := range b.stacks[from] {

@@ -11,20 +11,20 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Heartbeats. A replica writes one every HeartbeatEvery, or at once when the others should know of
-// something, and reads what the others have written. What they say counts for as long as their
-// beats change.
+// Heartbeats. A replica writes a heartbeat every HeartbeatEvery, or at once when the others should
+// know of a change, and reads those of the others. A heartbeat counts as long as its beat, a number,
+// keeps changing.
 const (
-	lastBeatEvery = 250 * time.Millisecond // while stopping, with types that another replica should take over
-	deadAfter     = 3 * HeartbeatEvery     // a member whose beat stands still for so long is gone
-	silentAfter   = 2 * HeartbeatEvery     // … and others wait for the locks of what it holds
-	busyFor       = 30 * time.Second       // a session that has seen no message for longer does not count
-	leaveWithin   = time.Second
-	silentStop    = 400 * time.Millisecond // a stopping pool takes the queue for silent after this long without an answer
+	lastBeatEvery = 250 * time.Millisecond // between heartbeats of a pool that stops and waits for successors
+	deadAfter     = 3 * HeartbeatEvery     // a member whose beat has not changed for this long is gone
+	silentAfter   = 2 * HeartbeatEvery     // … and after this long others try to take over the types that it holds
+	busyFor       = 30 * time.Second       // a type without messages for longer is idle, and not balanced
+	leaveWithin   = time.Second            // timeout of removing itself from the list
+	silentStop    = 400 * time.Millisecond // for a pool that stops, the queue is unreachable after this long without an answer
 )
 
-// Directory is where replicas tell each other about themselves, and operators pause types: a part
-// of queue.Queue.
+// Directory is the part of queue.Queue through which replicas learn about each other, and about types
+// that an operator has paused.
 type Directory interface {
 	Now(ctx context.Context) (time.Time, error)
 	Heartbeat(ctx context.Context, m queue.Member) error
@@ -41,17 +41,18 @@ type sighting struct {
 
 func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
 
-// holding is a type that a member says to hold.
+// holding is what a member's heartbeat says about a type that it holds.
 type holding struct {
-	by    string
-	since time.Time // as seen here; zero: since before this pool came
-	idle  bool
+	by    string    // the member's Instance
+	since time.Time // when this pool first saw it; zero: it was so when this pool started
+	idle  bool      // no messages lately
 
 	leaving bool // its holder waits for a successor
 }
 
-// Begin starts the heartbeats and waits for the first look at the others. giveUp ends the pool. end
-// stops them and leaves.
+// Begin starts the heartbeats and waits until the others' were read once (FirstLook at most). giveUp
+// ends the pool; it is called if the database was replaced. end stops the heartbeats and removes this
+// pool from the list of members.
 func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) (end func()) {
 	r.giveUp = giveUp
 	var done sync.WaitGroup
@@ -76,8 +77,8 @@ func (r *Rebalancer) Begin(ctx context.Context, giveUp context.CancelCauseFunc) 
 	}
 }
 
-// run does one round after the other, early if the others should know of something. A pool that
-// stops does them more often: it waits for other replicas to take over what it holds.
+// run does one round after another, early if the others should know of a change. A pool that stops
+// does them more often, because it waits for others to take over its types.
 func (r *Rebalancer) run(ctx context.Context) {
 	stopping := r.view.Stopping()
 	every := HeartbeatEvery
@@ -100,7 +101,8 @@ func (r *Rebalancer) run(ctx context.Context) {
 	}
 }
 
-// round writes one heartbeat and reads what there is to know.
+// round writes one heartbeat, reads those of the others and the settings, and decides which types to
+// ask for.
 func (r *Rebalancer) round(ctx context.Context) {
 	defer r.noteRound(time.Now())
 	ctx, cancel := context.WithTimeout(ctx, HeartbeatEvery)
@@ -117,7 +119,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 	if !r.view.Report("read what other workers do", err) {
 		r.learn(members)
 		for _, id := range r.gone(members) {
-			_ = q.Leave(ctx, id) // if it lives after all, it comes back with its next heartbeat
+			_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
 		}
 	}
 	settings, err := q.AllSettings(ctx)
@@ -128,7 +130,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 	r.seek()
 }
 
-// hears notes that the queue answers.
+// hears records an answer of the queue.
 func (r *Rebalancer) hears(err error) {
 	// rule: nothing goes on with a database that was replaced, whatever is in hand: nobody would ever see that it is acknowledged.
 	if errors.Is(err, queue.ErrReplaced) {
@@ -142,8 +144,8 @@ func (r *Rebalancer) hears(err error) {
 	r.heardAt = time.Now()
 }
 
-// Silent tells whether the queue has answered nothing since then for silentStop. While a pool stops
-// there is a round every lastBeatEvery.
+// Silent tells whether the queue has not answered for silentStop, counted from since at the earliest.
+// It is for a pool that stops, which does a round every lastBeatEvery.
 func (r *Rebalancer) Silent(since time.Time) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -153,8 +155,8 @@ func (r *Rebalancer) Silent(since time.Time) bool {
 	return time.Since(since) >= silentStop
 }
 
-// noteRound wakes those that wait in Exchange for a round that began after they did. The time of
-// its beginning counts, as what it read may be as old as that.
+// noteRound wakes those that wait in Exchange. Its start counts, not its end: what the round has read
+// may be as old as that.
 func (r *Rebalancer) noteRound(began time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -163,8 +165,8 @@ func (r *Rebalancer) noteRound(began time.Time) {
 	r.looked = make(chan struct{})
 }
 
-// Exchange tells the others at once what has changed here, and waits until it is known who they are
-// now: for FirstLook at most.
+// Exchange makes a heartbeat round now, and waits for a round that began after the call, for FirstLook
+// at most. So the others can see what has changed here, and this pool knows what they do now.
 //
 // rule: told first, and looked then. Of two replicas that do this at the same time, one sees the other.
 func (r *Rebalancer) Exchange(ctx context.Context) {
@@ -189,7 +191,7 @@ func (r *Rebalancer) Exchange(ctx context.Context) {
 	}
 }
 
-// me describes this pool.
+// me returns the next heartbeat of this pool.
 func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	troubles := r.view.Troubles()
 	r.mu.Lock()
@@ -211,7 +213,7 @@ func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	return m
 }
 
-// learn takes note of the members.
+// learn updates what is known about the others from their heartbeats.
 func (r *Rebalancer) learn(members []queue.Member) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -259,7 +261,7 @@ func (r *Rebalancer) learn(members []queue.Member) {
 	r.nextPlan = now
 }
 
-// gone returns the members that have died long ago, and are to be taken off the list.
+// gone returns the members that died long ago and should be removed from the list.
 //
 // rule: two clocks agree on that: a beat has stood still here, and the queue's clock says that it is MemberRetention old. Or it has stood still here
 // for all that time. A pool whose clock is ahead would drop the living.

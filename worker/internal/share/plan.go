@@ -11,21 +11,21 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// The plan: who should hold which of the active types, and which of them this pool asks for.
+// The plan says who should hold which of the active types, and which of them this pool asks for.
 //
-// A type is active if somebody holds it and it had messages lately, or if it has backlog. Idle
-// types and paused ones count for nobody, so a replica that holds many of them is not spared its
-// share of the others. A type whose holder leaves is free in the plan before it is free in fact:
-// its successor can be waiting for the lock by then.
+// A type is active if it has backlog, or if somebody holds it and it had messages lately. Idle and
+// paused types do not count, so a replica that holds many of them still gets its share of the active
+// ones. A type that its holder is leaving is already free in the plan, so that a successor can wait for
+// the lock in time.
 const (
-	settle    = 5 * time.Second       // types that have changed hands just now are not asked for
-	askAgain  = 30 * time.Second      // … nor those that were asked for in vain
-	maxAsks   = 6                     // … and only so many at a time
-	planEvery = 20 * time.Millisecond // how often the plan is computed, at most
+	settle    = 5 * time.Second       // do not ask for a type that changed hands more recently
+	askAgain  = 30 * time.Second      // pause before asking again for the same type
+	maxAsks   = 6                     // ask for this many types at a time
+	planEvery = 20 * time.Millisecond // least time between two computations of the plan
 )
 
-// candidates are the live members that may take types, this pool among them unless it stops, sorted
-// by ID; alone tells that no other is known. r.mu is held.
+// candidates returns the live members that may take types, including this pool unless it stops, sorted
+// by Instance. alone means that no other member is known to be alive. r.mu is held.
 func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) {
 	alone = true
 	if now.Sub(r.readAt) < deadAfter && !r.readAt.IsZero() {
@@ -51,7 +51,7 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 	return all, alone
 }
 
-// holder returns the known holder of a type; ok is false if there is none. r.mu is held.
+// holder returns the holder of a type, if another live member says that it holds it. r.mu is held.
 func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 	h, ok = r.claims[typ]
 	return h, ok && now.Sub(r.readAt) < deadAfter && r.sights[h.by].lives(now, silentAfter)
@@ -76,7 +76,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	for typ := range r.claims {
 		h, ok := r.holder(typ, now)
 		if it := r.types[typ]; !ok || h.idle || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
-			continue // or it is counted below
+			continue // types with a session here are counted below
 		}
 		by := nobody
 		if !h.leaving {
@@ -103,7 +103,7 @@ func (r *Rebalancer) plan(now time.Time) {
 			r.shares[claims[i].typ] = all[owner].Instance
 		}
 	}
-	// With very many types this takes long; it must not become all that is done.
+	// With very many types this takes long: spend at most about a twentieth of the time on it.
 	done := time.Now()
 	r.nextPlan = done.Add(max(planEvery, 20*done.Sub(now)))
 }
@@ -142,7 +142,7 @@ func (r *Rebalancer) seek() {
 	}
 }
 
-// Matches tells whether a type is one of those that patterns name.
+// Matches tells whether one of the patterns (path.Match) matches a type.
 func Matches(patterns []string, typ string) bool {
 	for _, t := range patterns {
 		if ok, _ := path.Match(t, typ); ok {

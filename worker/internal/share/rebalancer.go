@@ -1,15 +1,15 @@
-// Package share decides which replica serves which type, so that all of them have about as many
-// busy types as the others.
+// Package share decides which replica serves which type, so that all replicas have about the same
+// number of busy types.
 //
-// Every replica tells the others about itself in a heartbeat, and computes from what all say who
-// should hold what:
+// Every replica describes itself in a heartbeat, and computes from the heartbeats of all who should
+// hold which type:
 //
 //	heartbeats ──▶ members ──▶ plan (balance) ──▶ Turn of each type: take it · stand by · ask its holder · leave it alone
 //
-// All replicas that know the same compute the same plan, so nobody has to agree on it. A replica
-// takes free types that fall to it, and asks for types that others hold more than their share of,
-// one lock request each. The holder ends its session, and the replica that asked, which waits in
-// the lock's queue, goes on.
+// Replicas with the same knowledge compute the same plan, so they need not negotiate. A replica takes
+// free types that fall to it. If others hold more than their share, it asks for a type, with a request
+// to release its lock; the holder ends its session, and the replica that asked, which waits in the
+// lock's queue, continues.
 //
 // rule: nothing but evenness rests on this. Who may write is decided by the lock and the file. Without fresh knowledge of others
 // a pool serves whatever it can.
@@ -28,70 +28,71 @@ import (
 // Times of a Rebalancer.
 const (
 	HeartbeatEvery = 2 * time.Second
-	FirstLook      = time.Second     // a pool that starts waits for its first look at the others, so long at most
-	StarveAfter    = 3 * time.Second // any replica may take a type with backlog that was free for so long
+	FirstLook      = time.Second     // how long a pool that starts waits, at most, until it has read the others' heartbeats
+	StarveAfter    = 3 * time.Second // any replica may take a type with backlog that has been free for this long
 )
 
 // View is what a Rebalancer sees of its pool.
 type View interface {
 	// Stopping returns a channel that is closed when the pool stops.
 	Stopping() <-chan struct{}
-	// Troubles returns what keeps the pool from draining types now, by type.
+	// Troubles returns the errors that keep the pool from draining types now, by type.
 	Troubles() map[string]string
-	// Report logs the beginning and the end of failures to do something, and returns whether err is
-	// one.
+	// Report logs when the operation what begins to fail and when it works again, and returns
+	// whether err is an error.
 	Report(what string, err error) (failed bool)
-	// Parting returns a context for what the pool says when it has finished, of at most so long.
+	// Parting returns a context with timeout most for the last writes of a pool, which also ends
+	// early if the pool stops and the queue does not answer.
 	Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc)
 }
 
 // Session is what a Rebalancer sees of a session of its pool.
 type Session interface {
-	QuietFor() time.Duration // for how long there was no message
-	Halt()                   // ends it soon
+	QuietFor() time.Duration // how long no message has been fetched
+	Halt()                   // makes it end soon
 }
 
-// Rebalancer is what a pool knows of the other replicas, and what it does about it. Safe for
-// concurrent use.
+// Rebalancer decides for one pool which of its types to take, stand by for, or ask for, from what it
+// knows about the other replicas. Safe for concurrent use.
 type Rebalancer struct {
 	view   View
 	queue  Directory
 	log    zerolog.Logger
-	self   queue.Member  // of it what does not change
+	self   queue.Member  // the constant part of this pool's heartbeat
 	ready  chan struct{} // closed after the first round
 	giveUp context.CancelCauseFunc
 
 	mu       sync.Mutex
-	types    map[string]*interest
-	beat     int64
-	news     chan struct{}       // the others should know at once
-	heardAt  time.Time           // when the queue last answered a round
-	lookedAt time.Time           // when the last round began that is over …
-	looked   chan struct{}       // … which closes this
-	readAt   time.Time           // when the members were last read; zero: never
-	sights   map[string]sighting // by ID
-	others   []queue.Member      // as last read, without this pool
-	claims   map[string]holding  // by type, as they say
-	paused   map[string]bool
-	shares   map[string]string // who should hold each active type
-	nextPlan time.Time         // not before
+	types    map[string]*interest // the types that this pool serves
+	beat     int64                // number of the last heartbeat
+	news     chan struct{}        // asks for a round now
+	heardAt  time.Time            // when the queue last answered
+	lookedAt time.Time            // when the last finished round began …
+	looked   chan struct{}        // … which has closed this channel and made a new one
+	readAt   time.Time            // when the members were last read; zero: never
+	sights   map[string]sighting  // by Instance: when its beat last changed
+	others   []queue.Member       // as last read, without this pool
+	claims   map[string]holding   // by type: what the others say they hold
+	paused   map[string]bool      // by type
+	shares   map[string]string    // the plan: for each active type the Instance that should hold it
+	nextPlan time.Time            // do not compute the plan again before
 }
 
-// interest is a type that this pool serves.
+// interest is the state of a type that this pool serves.
 type interest struct {
-	wake    chan struct{} // something has changed
-	session Session
-	leaving bool      // session is about to give the type back
-	taking  bool      // on its way to a session
-	free    time.Time // since when it has backlog and no known holder; zero: it has none
-	tryAt   time.Time // when to look next whether its holder is dead
-	wanted  int       // for how many rounds in a row this pool should have had it
-	ask     bool      // ask its holder now
-	asking  bool
-	askedAt time.Time
+	wake    chan struct{} // ends a pause: something has changed
+	session Session       // nil if this pool does not hold the type
+	leaving bool          // session is about to release the type
+	taking  bool          // on its way to a session
+	free    time.Time     // since when it has backlog and no known holder; zero: that is not so
+	tryAt   time.Time     // when to check next whether its holder is dead
+	wanted  int           // for how many rounds in a row the plan gives it to this pool
+	ask     bool          // the pool should ask its holder now
+	asking  bool          // the pool is asking
+	askedAt time.Time     // when it last did
 }
 
-// New returns the Rebalancer of a pool. Of self the fields count that do not change: ID, Host, PID,
+// New returns the Rebalancer of a pool. self needs the fields that do not change: Instance, Host, PID,
 // Version, Types, MaxTypes.
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
@@ -108,14 +109,14 @@ func (r *Rebalancer) Join(typ string) {
 	}
 }
 
-// Drop is the opposite.
+// Drop is the opposite of Join.
 func (r *Rebalancer) Drop(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.types, typ)
 }
 
-// Holds and Freed tell which session serves a type. Freed comes after every turn that was taken.
+// Holds records that a session of this pool serves a type. If the type is paused, it halts the session.
 func (r *Rebalancer) Holds(typ string, s Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -126,7 +127,8 @@ func (r *Rebalancer) Holds(typ string, s Session) {
 	}
 }
 
-// Freed is the opposite of Holds.
+// Freed records that no session of this pool serves a type any more. Call it after every turn, also
+// one that did not lead to a session.
 func (r *Rebalancer) Freed(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -134,7 +136,7 @@ func (r *Rebalancer) Freed(typ string) {
 	it.session, it.leaving, it.taking, it.asking, it.free = nil, false, false, false, time.Time{}
 }
 
-// Leave notes that a type which this pool holds is up for handoff.
+// Leave records that a type that this pool holds is up for handoff.
 func (r *Rebalancer) Leave(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -144,14 +146,14 @@ func (r *Rebalancer) Leave(typ string) {
 	r.nextPlan = time.Time{}
 }
 
-// Wake ends a pause of a type: it has messages.
+// Wake ends a pause of a type, because it has messages.
 func (r *Rebalancer) Wake(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.wakeUp(typ)
 }
 
-// WakeSessions ends the pauses of all types that this pool holds.
+// WakeSessions wakes the sessions of all types that this pool holds.
 func (r *Rebalancer) WakeSessions() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -162,7 +164,7 @@ func (r *Rebalancer) WakeSessions() {
 	}
 }
 
-// Notified is Wake for new messages. What another replica holds is left to that.
+// Notified is Wake for new messages, except that it ignores types that another replica holds.
 func (r *Rebalancer) Notified(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -172,8 +174,8 @@ func (r *Rebalancer) Notified(typ string) {
 	r.wakeUp(typ)
 }
 
-// News returns the channel by which a session that holds a type is woken. It is also that of Pause:
-// a type has a session, or a watch that pauses.
+// News returns the channel that wakes the session of a type. It is the same one that ends a Pause: a
+// type has either a session or a goroutine that pauses.
 func (r *Rebalancer) News(typ string) <-chan struct{} {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -190,8 +192,8 @@ func (r *Rebalancer) wakeUp(typ string) {
 	}
 }
 
-// Pause waits for d, or until something about the type has changed, or the pool stops; woken tells
-// that something has changed.
+// Pause waits for d, or until the type is woken or the pool stops. woken means that something about the
+// type has changed.
 func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) (woken bool) {
 	t := time.NewTimer(d)
 	defer t.Stop()
@@ -207,7 +209,7 @@ func (r *Rebalancer) Pause(ctx context.Context, typ string, d time.Duration) (wo
 
 const leftAlone = "the type is paused; it is left alone until it is resumed"
 
-// setPaused takes in what operators say.
+// setPaused applies the settings: it halts the sessions of newly paused types, and wakes resumed ones.
 func (r *Rebalancer) setPaused(settings map[string]queue.Settings) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -243,5 +245,5 @@ func (r *Rebalancer) Paused(typ string) bool {
 	return r.paused[typ]
 }
 
-// jittered is d, give or take a quarter.
+// jittered is d plus or minus up to a quarter.
 func jittered(d time.Duration) time.Duration { return d*3/4 + rand.N(d/2+1) }

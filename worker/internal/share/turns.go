@@ -4,27 +4,27 @@ import (
 	"time"
 )
 
-// Turns: what a pool does about one of its types, now. It looks at types that it does not hold: at
-// free ones as often as the pool polls, at those of others every standbyEvery; but at all of them
-// together not more often than every lookEvery.
+// A turn is what a pool does now about one of its types. It looks at the types that it does not hold:
+// at free ones as often as it polls, at those of others every standbyEvery. With many types it looks at
+// each of them less often.
 const (
-	standbyEvery = time.Second
-	lookEvery    = 5 * time.Millisecond
-	notMine      = 100 * time.Millisecond // how often a free type that falls to another replica is looked at
+	standbyEvery = time.Second            // between two looks at a type that another replica holds
+	lookEvery    = 5 * time.Millisecond   // least average time between two looks, over all types
+	notMine      = 100 * time.Millisecond // between two looks at a free type that falls to another replica
 )
 
-// Turn is what a pool may do about a type.
+// Turn is what a pool should do about a type.
 type Turn int
 
 // Turns.
 const (
 	TurnNone    Turn = iota // nothing: the pool stops, or there is nothing to do
 	TurnTake                // wait for the lock
-	TurnStandBy             // look whether its holder is dead
+	TurnStandBy             // try the lock, which finds out whether its holder is dead
 	TurnAsk                 // ask its holder for it
 )
 
-// Holder returns who says to hold a type, and whether that holder waits for a successor.
+// Holder returns the replica that says it holds a type, and whether it is leaving the type.
 func (r *Rebalancer) Holder(typ string) (id string, leaving bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -32,8 +32,8 @@ func (r *Rebalancer) Holder(typ string) (id string, leaving bool) {
 	return h.by, h.leaving
 }
 
-// Next tells, before the queue is asked, whether this pool is to ask for the type, or else how long
-// to leave it alone: one with a known holder is looked at less often.
+// Next is called before the queue is asked about a type. It returns whether this pool should ask the
+// holder for the type, or else how long to wait: a type with a known holder is looked at less often.
 func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -49,8 +49,8 @@ func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	return false, 0
 }
 
-// Turn decides what to do about a type that has backlog; for TurnNone: how long to wait before
-// asking again.
+// Turn decides what to do about a type that has backlog. For TurnNone, wait is how long to wait before
+// the next call.
 func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -84,7 +84,7 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	return TurnNone, max(notMine, r.stretch())
 }
 
-// BusyElsewhere tells whether another replica holds a type, and has had messages of it lately.
+// BusyElsewhere tells whether another replica holds a type that had messages lately.
 func (r *Rebalancer) BusyElsewhere(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -92,7 +92,8 @@ func (r *Rebalancer) BusyElsewhere(typ string) bool {
 	return held && !h.idle
 }
 
-// Empty records that a type has no backlog.
+// Empty records that a type has no backlog, and returns how long to wait, at least, before the next
+// look.
 func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -104,10 +105,11 @@ func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	return r.stretch()
 }
 
-// stretch is how often a type may be looked at, given how many there are. r.mu is held.
+// stretch is the least time between two looks at the same type, given how many types there are. r.mu
+// is held.
 func (r *Rebalancer) stretch() time.Duration { return time.Duration(len(r.types)) * lookEvery }
 
-// HasSuccessor tells whether another live member could go on with a type.
+// HasSuccessor tells whether another live member serves a type and has room for it.
 func (r *Rebalancer) HasSuccessor(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -121,8 +123,8 @@ func (r *Rebalancer) HasSuccessor(typ string) bool {
 	return false
 }
 
-// SuccessorPause is how long a session waits before it looks again for a successor, given how many
-// types are held: least or more.
+// SuccessorPause is how long a session waits before it looks again for a successor: least, or more if
+// this pool holds many types.
 func (r *Rebalancer) SuccessorPause(least time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
