@@ -1,8 +1,8 @@
 package queue
 
-// AdminLock is the name of the lock under which people change by hand what is stored for a type:
-// requeueing and removing dead letters, scheduled rm and types purge hold it, so that one of them
-// works on a type at a time. A program that calls [Requeue] holds it, too:
+// AdminLock is the name of the lock for manual changes to the stored messages of a type. The commands
+// that requeue or remove dead letters, remove delayed messages, or purge a type hold it, so that only
+// one of them works on a type at a time. A program that calls [Requeue] should hold it, too:
 //
 //	err := backend.Locker.Do(ctx, queue.AdminLock("orders"), func(ctx context.Context) error {
 //		// choose the letters here, under the lock
@@ -10,6 +10,6 @@ package queue
 //		return err
 //	})
 //
-// Workers and publishers do without it, and so do compact and repair, which hold the lock of the
-// type itself.
+// Workers and publishers do not use this lock. Compactions and repairs hold the lock of the type
+// itself.
 func AdminLock(typ string) string { return "_admin." + typ } // no type has such a name

@@ -8,19 +8,20 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// How a publisher follows what operators say about types, see SettingsStore.
+// Admission: before each batch a publisher checks the settings of its type, which operators change,
+// see SettingsStore. They pause publishing or limit the backlog.
 const (
-	// settingsEvery is how long settings that were read are followed, and how long room in a
-	// backlog that was counted may be used.
+	// settingsEvery is how long a publisher uses settings after reading them, and room in a backlog
+	// after counting it.
 	settingsEvery = 2 * time.Second
-	// settingsTimeout bounds a read of the settings, while which batches wait.
+	// settingsTimeout bounds a read of the settings. Batches wait for it.
 	settingsTimeout = time.Second
 	// countTimeout bounds a count of the backlog.
 	countTimeout = 10 * time.Second
-	// countShare: after a count a publisher waits this many times as long as it took, so that a
-	// large backlog, which costs a server a scan, is not counted all the time.
+	// countShare is how many times as long as a count took a publisher waits before the next count:
+	// counting a large backlog costs the server a scan.
 	countShare = 9
-	// fullWaitMin and fullWaitMax bound the pause between two looks at a full backlog, which
+	// fullWaitMin and fullWaitMax bound the pause between two counts of a full backlog, which
 	// doubles each time and is jittered.
 	fullWaitMin = 50 * time.Millisecond
 	fullWaitMax = time.Second
@@ -29,27 +30,28 @@ const (
 // controls is what a publisher knows about the settings of all types, guarded by Publisher.mu.
 type controls struct {
 	known   map[string]Settings
-	until   time.Time     // then they have to be read again
-	reading chan struct{} // closed when the read that is under way has ended
+	until   time.Time     // when they must be read again
+	reading chan struct{} // closed when the read that is running has ended; nil if none is
 }
 
 // backlog is what a stream knows about the backlog of its type, guarded by Publisher.mu.
 type backlog struct {
-	room      int       // so many messages may be sent …
-	until     time.Time // … before this
-	next      time.Time // no count before this
-	fullSince time.Time // zero: there was room
-	looks     int       // since then
+	room      int       // this many messages may be sent …
+	until     time.Time // … before this time
+	next      time.Time // do not count again before
+	fullSince time.Time // when it was first found full; zero: it had room
+	looks     int       // counts since then
 }
 
-// admission is what the next batch may do.
+// admission is the decision about the next batch. One of the fields room, wait, ask, refused and
+// unsent is set.
 type admission struct {
-	room    int           // send this many
-	wait    time.Duration // or wait
-	ask     func()        // or ask the queue, without Publisher.mu, and try again
-	refused error         // or be refused: the first items
-	items   int           // so many
-	unsent  error         // or what was to be sent again is not: its outcome stays unknown
+	room    int           // send up to this many messages
+	wait    time.Duration // wait this long, then decide again
+	ask     func()        // call this without Publisher.mu, then decide again
+	refused error         // reject the first messages with this error …
+	items   int           // … this many
+	unsent  error         // messages that another process has sent are not sent again: their outcome stays unknown
 }
 
 // admit decides about the next batch, before it is formed. rule: what is refused here was never sent, so it is Rejected for certain, uses no
@@ -78,7 +80,7 @@ func (s *stream) admit() admission {
 	}
 	b := &s.backlog
 	switch {
-	case set.MaxBacklog == 0 || s.delayed: // what is delayed is not pending
+	case set.MaxBacklog == 0 || s.delayed: // delayed messages are not in the backlog
 		*b = backlog{}
 		return admission{room: s.live}
 	case b.room > 0 && now.Before(b.until):
@@ -88,7 +90,7 @@ func (s *stream) admit() admission {
 	if wait <= 0 {
 		return admission{ask: func() { s.count(set.MaxBacklog) }}
 	}
-	if !b.fullSince.IsZero() { // as of a moment ago
+	if !b.fullSince.IsZero() { // the last count found it full: reject messages that have waited for BacklogWait
 		late := 0
 		for late < len(s.waiting) {
 			since := s.waiting[late].since
@@ -111,7 +113,7 @@ func (s *stream) admit() admission {
 // known last holds.
 func (p *Publisher) readSettings() {
 	p.mu.Lock()
-	if time.Now().Before(p.controls.until) { // somebody has, since the caller looked
+	if time.Now().Before(p.controls.until) { // another stream has read them meanwhile
 		p.mu.Unlock()
 		return
 	}
@@ -138,7 +140,7 @@ func (p *Publisher) readSettings() {
 	close(done)
 }
 
-// count finds out how much room there is below the limit.
+// count counts the backlog, and computes how much room there is below the limit.
 func (s *stream) count(limit int) {
 	p := s.p
 	begin := time.Now()
@@ -152,7 +154,7 @@ func (s *stream) count(limit int) {
 	b := &s.backlog
 	b.until, b.next = now.Add(max(settingsEvery, rest)), now.Add(rest)
 	room := limit - d.Pending
-	if err != nil { // as with settings: the last answer holds
+	if err != nil { // as with settings, the last answer stays valid: full, or room for a batch
 		room = 0
 		if b.fullSince.IsZero() {
 			room = p.opt.BatchMessages
@@ -176,8 +178,8 @@ func (s *stream) count(limit int) {
 	}
 }
 
-// refuse takes the first items of the queue, which were never sent, and marks them as Rejected.
-// Called with p.mu held; report follows.
+// refuse removes the first items of the stream's queue, which were never sent, and marks them as
+// Rejected. p.mu is held; the caller then calls report.
 func (s *stream) refuse(items int, err error) []*item {
 	var refused []*item
 	for _, it := range s.waiting[:items] {

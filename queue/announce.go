@@ -6,34 +6,34 @@ import (
 	"time"
 )
 
-// When a publisher notifies workers of what it has stored. Types with steady traffic have a worker
-// that fetches anyway, so they are told seldom; a type that was silent is told at once.
+// When a publisher notifies workers of stored messages. A type with steady traffic has a worker that
+// polls it anyway, so notifications of it are rare. A type that was silent is announced at once.
 const (
-	announceLinger  = 2 * time.Millisecond   // types that are stored at the same moment are told together
+	announceLinger  = 2 * time.Millisecond   // collects types that are stored at the same moment into one notification
 	announceEvery   = 250 * time.Millisecond // between two notifications of a publisher
 	announceAgain   = time.Second            // between two that name the same type
-	announceTimeout = 2 * time.Second
+	announceTimeout = 2 * time.Second        // of one notification
 	announceClosing = 500 * time.Millisecond // how long Close waits for the last one
 )
 
-// announcer notifies workers of the types into which a publisher has stored something. It has a
-// goroutine while there is something to tell. Safe for concurrent use.
+// announcer notifies workers of the types that have new messages of a publisher. It has a goroutine
+// only while there is something to announce. Safe for concurrent use.
 //
 // rule: nothing waits for a notification, and one that failed is not repeated: it is a hint, and workers find messages without.
 type announcer struct {
 	to      Notifier
 	ctx     context.Context // of all notifications
 	cancel  context.CancelFunc
-	closing chan struct{} // closed: what is left to tell is told at once
+	closing chan struct{} // closed by close: announce what is left at once
 	wg      sync.WaitGroup
 
 	mu      sync.Mutex
 	closed  bool
-	running bool
-	untold  map[string]bool      // types that have got messages since they were told
-	told    map[string]time.Time // when, if it was less than announceAgain ago
-	sent    uint64
-	failed  uint64
+	running bool                 // the goroutine runs
+	untold  map[string]bool      // types with messages that were not announced yet
+	told    map[string]time.Time // when a type was announced, if less than announceAgain ago
+	sent    uint64               // notifications that succeeded
+	failed  uint64               // … and that failed
 }
 
 func newAnnouncer(ctx context.Context, to Notifier) *announcer {
@@ -42,7 +42,7 @@ func newAnnouncer(ctx context.Context, to Notifier) *announcer {
 	return a
 }
 
-// note tells that a type has got messages.
+// note records that a type has new messages.
 func (a *announcer) note(typ string) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -53,7 +53,7 @@ func (a *announcer) note(typ string) {
 	}
 }
 
-// run tells what there is to tell, and ends.
+// run sends notifications until nothing is left to announce.
 func (a *announcer) run() {
 	for pause := announceLinger; ; {
 		t := time.NewTimer(pause)
@@ -73,8 +73,8 @@ func (a *announcer) run() {
 	}
 }
 
-// take returns the types that are to be told now. If none are it returns how long to wait for the
-// first one, or 0 if nothing is left: then run ends.
+// take returns the types to announce now. If there are none, next is how long to wait for the first
+// one, or 0 if nothing is left: then run ends.
 func (a *announcer) take(now time.Time) (types []string, next time.Duration) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
@@ -112,8 +112,8 @@ func (a *announcer) tell(types []string) {
 	}
 }
 
-// close tells what is left, and waits for that, for announceClosing at most. Nothing may be noted
-// any more.
+// close announces what is left, and waits for that, for announceClosing at most. note must not be
+// called any more.
 func (a *announcer) close() {
 	a.mu.Lock()
 	if !a.closed {

@@ -10,46 +10,46 @@ import (
 	"time"
 )
 
-// MaxReason is the longest Reason of a letter, in bytes; MoveToDeadLetters cuts off what is longer.
+// MaxReason is the longest DeadLetter.Reason, in bytes; MoveToDeadLetters truncates longer ones.
 const MaxReason = 4 << 10
 
-// DeadLetter is a message that was given up and put aside, so that those behind it can go on. It
-// keeps the message's type and ID.
+// DeadLetter is a message that was given up, so that the messages behind it can continue. It keeps the
+// message's type and ID.
 type DeadLetter struct {
 	Message
 	Reason   string    // why it was given up
 	Attempts int       // how often it was tried
-	Worker   string    // who gave it up
+	Worker   string    // which worker gave it up
 	Time     time.Time // when, by the backend's clock, to the millisecond; set by MoveToDeadLetters
-	Damaged  string    // set by DeadLetters: which of these fields cannot be decoded, if any; the message is as whole as Incomplete says
+	Damaged  string    // set by DeadLetters if one of the fields above cannot be decoded: which; says nothing about the message itself
 }
 
-// Size is what a letter counts for in byte limits: its message, and what it has besides.
+// Size is what a dead letter counts in byte limits: its message and its texts.
 func (l *DeadLetter) Size() int { return l.Message.Size() + len(l.Reason) + len(l.Worker) }
 
-// DeadLetterStore is the part of a Queue that keeps the dead letters. They stay until somebody
-// requeues or removes them.
+// DeadLetterStore is the role of a Queue that keeps dead letters. They stay until somebody requeues or
+// removes them.
 type DeadLetterStore interface {
-	// MoveToDeadLetters moves messages of one type to the dead letters: they are stored there,
-	// durably, and then removed from the messages. It is idempotent by ID, a letter that is there
-	// already stays as it is: after an error, which may be unclear, repeat it with the same
-	// letters. Until then a message may be in both places, never in neither.
+	// MoveToDeadLetters moves messages of one type to the dead letters: it stores them there,
+	// durably, then removes them from the messages. It is idempotent by ID: a dead letter that
+	// already exists stays unchanged. After an error, which may be unclear, call it again with the
+	// same letters. Meanwhile a message may be in both places, but never in neither.
 	MoveToDeadLetters(ctx context.Context, typ string, letters []DeadLetter) error
 
 	// DeadLetters returns dead letters of a type with ID > after (the zero ID = from the start), in
 	// ID order.
 	DeadLetters(ctx context.Context, typ string, after ID, limit Limit) ([]DeadLetter, error)
 
-	// RemoveDeadLetters removes dead letters, durably. IDs that are gone already are no error.
+	// RemoveDeadLetters removes dead letters, durably. IDs that do not exist are no error.
 	RemoveDeadLetters(ctx context.Context, typ string, ids []ID) error
 }
 
-// DeadLetterFilter chooses dead letters. The zero value chooses all.
+// DeadLetterFilter selects dead letters. The zero value selects all.
 type DeadLetterFilter struct {
 	Type   string    // of this type only
 	IDs    []ID      // only these
 	Reason string    // only those whose reason contains this
-	Since  time.Time // only those put aside at this time or later …
+	Since  time.Time // only those that became dead letters at this time or later …
 	Before time.Time // … and before this one
 }
 
@@ -60,19 +60,19 @@ func (f *DeadLetterFilter) matches(l *DeadLetter) bool {
 // deadLetterPage bounds one read of DeadLetters.
 var deadLetterPage = Limit{Messages: 200, Bytes: 8 << 20}
 
-// DeadLetterReader is what DeadLetters needs of a queue.
+// DeadLetterReader is what [DeadLetters] needs of a queue.
 type DeadLetterReader interface {
 	Types(ctx context.Context) ([]string, error)
 	DeadLetters(ctx context.Context, typ string, after ID, limit Limit) ([]DeadLetter, error)
 }
 
-// DeadLetterRemover is what Requeue needs of a queue.
+// DeadLetterRemover is what [Requeue] needs of a queue.
 type DeadLetterRemover interface {
 	RemoveDeadLetters(ctx context.Context, typ string, ids []ID) error
 }
 
-// DeadLetters returns the dead letters that f chooses, by type and ID. They may be removed
-// meanwhile. After an error there are no more.
+// DeadLetters iterates over the dead letters that f selects, in the order of type and ID. It reads
+// them in pages, so it does not see a snapshot. An error ends the iteration.
 func DeadLetters(ctx context.Context, q DeadLetterReader, f DeadLetterFilter) iter.Seq2[DeadLetter, error] {
 	return func(yield func(DeadLetter, error) bool) {
 		types := []string{f.Type}
@@ -91,7 +91,7 @@ func DeadLetters(ctx context.Context, q DeadLetterReader, f DeadLetterFilter) it
 	}
 }
 
-// letters yields those of one type; false ends it all.
+// deadLettersOf yields the dead letters of one type; false ends the whole iteration.
 func deadLettersOf(ctx context.Context, q DeadLetterReader, typ string, f *DeadLetterFilter, yield func(DeadLetter, error) bool) bool {
 	page := func(after ID, limit Limit) (found []DeadLetter, ok bool) {
 		found, err := q.DeadLetters(ctx, typ, after, limit)
@@ -128,24 +128,24 @@ func deadLettersOf(ctx context.Context, q DeadLetterReader, typ string, f *DeadL
 	}
 }
 
-// Bounds of the removal at the end of Requeue, which must not be given up lightly.
+// Bounds of the removal at the end of Requeue. It is retried, because a letter that is not removed may
+// be published twice.
 const (
 	removeAttempts = 5
 	removeTimeout  = 10 * time.Second
 )
 
 // Requeue publishes dead letters as new messages, behind all others of their type, and removes each
-// of them once its publish is confirmed. Letters of a type keep their order. It returns how many
-// were published and removed.
+// dead letter once its message is stored. Letters of a type keep their order. It returns how many were
+// published and removed.
 //
-// Nothing is lost by a crash or an error at any point: a letter is removed only when its new
-// message is stored. Who dies in between, or gets an outcome that is unknown, leaves a letter whose
-// message is stored already: requeueing it once more publishes it a second time, under another ID,
-// which nothing recognises as a copy.
+// No crash or error loses a letter, because it is removed only after its new message is stored. But a
+// crash in between, or an unknown outcome, may leave a letter whose message is already stored.
+// Requeueing it again publishes it a second time, under another ID, and nobody recognizes the copy.
 //
-// It takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from
-// before the letters are read until it returns, and give it a ctx that ends with the lock: then it
-// sends no more, and only what is under way is in doubt.
+// Requeue takes no lock, so two calls with the same letters publish them twice. Hold [AdminLock] from
+// before you read the letters until Requeue returns, and pass a ctx that ends if the lock is lost: then
+// Requeue sends no more messages.
 func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []DeadLetter) (requeued int, err error) {
 	msgs := make([]Message, len(letters))
 	for i := range letters {
@@ -153,7 +153,7 @@ func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []D
 	}
 	stored := map[string][]ID{}
 	var errs []error
-	stays, staysWhy := 0, error(nil) // how many, and of the first why: it is mostly the same for all, and one line says it
+	stays, staysWhy := 0, error(nil) // how many letters stay, and why the first does: the others mostly have the same error
 	for i, r := range p.PublishAll(ctx, msgs) {
 		l := &letters[i]
 		if r.Status == Stored {
@@ -170,7 +170,7 @@ func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []D
 	case stays > 1:
 		errs = append(errs, fmt.Errorf("%d dead letters stay; the first: %w", stays, staysWhy))
 	}
-	// Not bounded by ctx: what is published and not removed would be published twice.
+	// Remove even if ctx has ended: a published letter that stays would be published twice.
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), removeTimeout)
 	defer cancel()
 	for typ, ids := range stored {

@@ -35,8 +35,8 @@ type ID [20]byte
 
 var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
 
-// NewID builds an ID. A time before 1970 or beyond 48 bits of milliseconds is moved to the nearest
-// bound; NewID panics if n exceeds MaxN, because every substitute would be another message's ID.
+// NewID builds an ID. A time before 1970 or beyond 48 bits of milliseconds becomes the nearest bound.
+// NewID panics if n exceeds MaxN, because any other number would make it another message's ID.
 func NewID(t time.Time, producer, n uint64) ID {
 	if n > MaxN {
 		panic(fmt.Sprintf("queue: message counter %d exceeds 48 bits", n))
@@ -56,11 +56,12 @@ func ParseID(s string) (ID, error) {
 	return id, id.UnmarshalText([]byte(s))
 }
 
-// Time is when the message was published, by the queue's clock, to the millisecond. It orders
-// messages of different producers loosely and is not a measurement of real time.
+// Time is when the message was published, by the queue's clock, to the millisecond. It orders messages
+// of different producers loosely; do not use it to measure real time.
 func (id ID) Time() time.Time { return time.UnixMilli(int64(binary.BigEndian.Uint64(id[0:8]) >> 16)) }
 
-// Producer is the producer number: one stream of one publisher for one type.
+// Producer is the producer number, which identifies one stream: of one publisher, for one type, until
+// its first failure.
 func (id ID) Producer() uint64 { return binary.BigEndian.Uint64(id[6:14]) }
 
 // N is the position within the producer number's stream, counted from 1.
@@ -71,11 +72,11 @@ func (id ID) N() uint64 {
 // IsZero reports whether id is the zero ID, which no message has.
 func (id ID) IsZero() bool { return id == ID{} }
 
-// Compare is negative if id sorts before other, positive if behind, 0 if equal.
+// Compare is negative if id sorts before other, positive if after it, 0 if they are equal.
 func (id ID) Compare(other ID) int { return bytes.Compare(id[:], other[:]) }
 
-// Prev is the ID right before id: what is read behind it begins with id. The zero ID has none
-// before it.
+// Prev is the ID right before id, so a read behind id.Prev() begins with id. The zero ID has no
+// predecessor.
 func (id ID) Prev() ID {
 	for i := len(id) - 1; i >= 0; i-- {
 		id[i]--

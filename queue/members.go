@@ -7,7 +7,7 @@ import (
 
 // Member is a running worker replica, as it describes itself in every heartbeat.
 type Member struct {
-	Instance string // the replica's instance
+	Instance string // identifies the replica: random, new with every start
 	Host     string
 	PID      int
 	Version  string
@@ -16,36 +16,36 @@ type Member struct {
 	MaxTypes int       // the most types that it holds at once; 0 = no bound
 	Held     []string  // the types that it holds now
 	Idle     []string  // those of Held that have had no message for a while
-	Leaving  []string  // those of Held that it gives back to whoever comes for them
-	Stopping bool      // it takes no new types, and leaves all that it holds
+	Leaving  []string  // those of Held that are up for handoff
+	Stopping bool      // it takes no new types, and all of Held are up for handoff
 
-	// Errors is what keeps it from draining types now, by type: for people. At most 50 of at most
-	// 500 bytes; Heartbeat leaves out the rest.
+	// Errors says, by type, what keeps the replica from draining the type now. It is for people.
+	// Heartbeat keeps at most 50, of 500 bytes each.
 	Errors map[string]string
 
-	// Beat is another number with every heartbeat. Who watches members counts one as gone when its
-	// Beat has stood still for some heartbeats by the watcher's own monotonic clock: no clocks are
-	// compared.
+	// Beat changes with every heartbeat. A replica takes another one for dead if its Beat has not
+	// changed for the time of some heartbeats, by its own monotonic clock. So clocks of different
+	// machines need not agree.
 	Beat int64
-	// Seen is when the last heartbeat came, by the backend's clock, to the millisecond, set by
-	// Heartbeat. It is for people.
+	// Seen is the time of the last heartbeat by the backend's clock, to the millisecond. Heartbeat
+	// sets it. It is for people.
 	Seen time.Time
 }
 
-// MemberRetention is how long after its last heartbeat a member that did not leave is listed, at
-// least. Other members remove it then, by Leave.
+// MemberRetention is how long, at least, a member that did not leave stays listed after its last
+// heartbeat. Then other members remove it, by Leave.
 const MemberRetention = 10 * time.Minute
 
-// MemberStore is the part of a Queue through which worker replicas see each other, to share the
-// types among them. Nothing rests on it but how evenly types are spread: the lock decides who holds
-// one.
+// MemberStore is the role of a Queue through which worker replicas see each other, to share the types
+// among them. Only the balance depends on it: the lock decides who holds a type.
 type MemberStore interface {
-	// Heartbeat stores m in the place of what m.ID has stored before. It needs no durability.
+	// Heartbeat stores m, replacing the last heartbeat of m.Instance. It need not be durable.
 	Heartbeat(ctx context.Context, m Member) error
 
-	// Members returns all that have not left, sorted by ID, in one read. Some may have died.
+	// Members returns all members that have not left, sorted by Instance, in one read. Some may be
+	// dead.
 	Members(ctx context.Context) ([]Member, error)
 
-	// Leave removes a member. One that is gone already is no error.
+	// Leave removes a member, by Instance. It is no error if there is none.
 	Leave(ctx context.Context, id string) error
 }

@@ -8,30 +8,29 @@ import (
 	"slices"
 )
 
-// Middleware sees the messages of every Publish, PublishAt, PublishAll and Send before the
-// publisher does anything with them: it may add headers, replace payloads, refuse messages, and be
-// told what became of them. See PublisherOptions.Use.
+// Middleware is called with the messages of every Publish, PublishAt, PublishAll and Send before the
+// publisher does anything with them. It may add headers, replace payloads, refuse messages, and learn
+// their outcomes. See [PublisherOptions].Use.
 //
-// It runs in the caller's goroutine, with the caller's context, and at the same time as others.
-// What it cannot do is call the publisher twice, or change the type or the place of a message. So
-// whatever it does, the publisher keeps its promises: a message has no number yet, and one that is
-// refused never gets one and leaves no gap.
+// It runs in the caller's goroutine, with the caller's context, concurrently with other calls. It
+// cannot change the type or the order of messages, or publish them twice. So the publisher's guarantees
+// hold whatever a middleware does: messages have no numbers yet, and a refused message leaves no gap.
 type Middleware func(ctx context.Context, out *Outgoing)
 
-// Outgoing is the messages of one call on their way to the publisher. It belongs to one Middleware
-// at a time, until that returns.
+// Outgoing has the messages of one call on their way to the publisher. A Middleware may use it until it
+// returns. Not safe for concurrent use.
 type Outgoing struct {
 	msgs    []Message
-	cloned  []bool // whose headers are not the caller's any more; nil: none
+	cloned  []bool // by message: the headers are our copy; nil: none is
 	refused []error
 	settled []func([]Result)
 }
 
-// Len is the number of messages, at least 1: those of a PublishAll, or one.
+// Len is the number of messages, at least 1.
 func (o *Outgoing) Len() int { return len(o.msgs) }
 
-// Message returns message i of the call, as the Middlewares before have left it; it has no ID yet.
-// Payload and Headers may be the caller's: they are not to be written to.
+// Message returns message i of the call, as earlier Middlewares have left it. It has no ID yet. Do not
+// modify Payload and Headers: they may be the caller's.
 func (o *Outgoing) Message(i int) Message { return o.msgs[i] }
 
 // SetHeader adds a header to message i, or replaces it. The caller's map stays as it is.
@@ -50,12 +49,11 @@ func (o *Outgoing) SetHeader(i int, key, value string) {
 	m.Headers[key] = value
 }
 
-// SetPayload replaces the payload of message i: compressed, encrypted. The publisher copies it, as
-// always.
+// SetPayload replaces the payload of message i, for example to compress or encrypt it. The publisher
+// copies payload.
 func (o *Outgoing) SetPayload(i int, payload []byte) { o.msgs[i].Payload = payload }
 
-// Refuse settles message i as Rejected, with err as its error, unless it is refused already. It is
-// not published.
+// Refuse settles message i as Rejected with err, unless it is already refused. It is not published.
 func (o *Outgoing) Refuse(i int, err error) {
 	if o.refused == nil {
 		o.refused = make([]error, len(o.msgs))

@@ -10,50 +10,50 @@ import (
 
 // Bounds and defaults of PublisherOptions.
 const (
-	// DefaultBatchMessages is also the largest batch in messages.
+	// DefaultBatchMessages is the batch size in messages, and the largest one allowed.
 	DefaultBatchMessages = 1000
-	// DefaultBatchBytes is the batch size in bytes, see Message.Size. A larger message travels
-	// alone.
+	// DefaultBatchBytes is the batch size in bytes, see Message.Size. A larger message gets a batch
+	// of its own.
 	DefaultBatchBytes = 4 << 20
 	// DefaultBufferBytes bounds what a publisher holds in memory.
 	DefaultBufferBytes = 64 << 20
-	// DefaultRepeatFor is how long an unsettled batch is repeated. A consumer remembers a producer
-	// for 24 h, so a repetition is always recognised.
+	// DefaultRepeatFor is how long an unsettled batch is retried. A consumer remembers a producer
+	// for 24 h, so it recognizes every retry.
 	DefaultRepeatFor = 10 * time.Minute
 	// DefaultAttemptTimeout bounds one attempt to insert a batch.
 	DefaultAttemptTimeout = 30 * time.Second
 	// DefaultBacklogWait is how long messages wait for room in a full backlog.
 	DefaultBacklogWait = 10 * time.Minute
-	// DefaultIdleRotate is how long a type may be idle before its stream ends.
+	// DefaultIdleRotate is how long a type may be idle before its stream, and its producer number,
+	// ends.
 	DefaultIdleRotate = time.Hour
 	// minRepeatWait and maxRepeatWait bound the pause between two attempts, which doubles each time
 	// and is jittered.
 	minRepeatWait = 50 * time.Millisecond
 	maxRepeatWait = 5 * time.Second
-	// MaxRepeatFor, MaxBacklogWait and MaxIdleRotate keep all far below the 24 h for which a
-	// consumer remembers a producer; MinIdleRotate is long enough for a consumer to have read
-	// everything again.
+	// MaxRepeatFor, MaxBacklogWait and MaxIdleRotate are far below the 24 h for which a consumer
+	// remembers a producer. MinIdleRotate is long enough for a consumer to have read everything
+	// again.
 	MaxRepeatFor   = 12 * time.Hour
 	MaxBacklogWait = 12 * time.Hour
 	MaxIdleRotate  = 12 * time.Hour
 	MinIdleRotate  = time.Minute
 
 	// rotationPause is how long after its last stored message a stream waits before it publishes
-	// under a new producer number. A consumer that is reading right now sees the new number without
-	// the contiguity of the old one; before it gets there it has read everything again from the
-	// start, as it does every 30 s.
+	// under a new producer number. A consumer cannot tell that messages of the old number are
+	// missing before those of the new one, so it must have read the old ones first. It reads
+	// everything again from the start every 30 s, which is shorter than this pause.
 	rotationPause = 45 * time.Second
 )
 
-// PublisherOptions adjusts a Publisher. The zero value is good.
+// PublisherOptions configures a [Publisher]. The zero value is ready to use.
 type PublisherOptions struct {
-	// AttemptTimeout bounds one attempt to insert a batch; an attempt that takes longer is unclear
-	// and repeated. Defaults to 30 s.
+	// AttemptTimeout bounds one attempt to insert a batch. An attempt that takes longer is unclear,
+	// and is retried. Defaults to 30 s.
 	AttemptTimeout time.Duration
-	// BacklogWait is how long messages wait for room when as many of their type are pending as its
-	// Settings.MaxBacklog allows; then they are Rejected with ErrBacklogFull. A negative one
-	// refuses them at once. At most 12 h. Defaults to 10 min. Callers who do not want to wait so
-	// long end their ctx.
+	// BacklogWait is how long messages wait when the backlog of their type is full
+	// (Settings.MaxBacklog); then they are Rejected with ErrBacklogFull. If negative, they are
+	// rejected at once. At most 12 h. Defaults to 10 min. A caller can wait less by its ctx.
 	BacklogWait time.Duration
 	// BatchBytes closes a batch at this many bytes (Message.Size). Defaults to 4 MiB.
 	BatchBytes int
@@ -65,33 +65,32 @@ type PublisherOptions struct {
 	// IdleRotate is the idle time after which a type's stream ends; the next message starts a new
 	// one with a new producer number. At least 1 min, at most 12 h. Defaults to 1 h.
 	IdleRotate time.Duration
-	// Linger is how long the first message of a batch waits for company. Even at 0, the default,
-	// concurrent callers share batches: one forms while the previous one is on its way.
+	// Linger is how long the first message of a batch waits for more messages. Even at 0, the
+	// default, concurrent callers share batches: one forms while the previous one is in flight.
 	Linger time.Duration
-	// OnBacklogFull, if set, is called when messages of a type begin to wait because as many are
-	// pending as its limit allows, from the stream's goroutine. It must not block.
+	// OnBacklogFull, if set, is called when messages of a type begin to wait because its backlog is
+	// full. It is called from the type's publishing goroutine, and must not block.
 	OnBacklogFull func(typ string, limit int)
-	// OnRepeat, if set, is called after every attempt that did not settle a batch, from the
-	// stream's goroutine: for a log line and a counter. It must not block.
+	// OnRepeat, if set, is called before every retry of a batch, for a log line or a counter. It is
+	// called from the type's publishing goroutine, and must not block.
 	OnRepeat func(Repeat)
-	// RepeatFor is how long a batch is repeated before its messages are reported as Unknown (or
-	// Rejected, if none of them can have been stored). No attempt starts later. At most 12 h.
+	// RepeatFor is how long a batch is retried before its messages are reported as Unknown, or
+	// Rejected if none of them can have been stored. No attempt starts later. At most 12 h.
 	// Defaults to 10 min.
 	RepeatFor time.Duration
-	// Resume, if set, makes the stream one that another process can continue.
+	// Resume, if set, lets another process continue the stream after this one dies.
 	Resume *Resume
-	// Use is shown the messages of every call before they are published, in this order. Without any
-	// it costs nothing.
+	// Use are the Middlewares, in the order in which they are called.
 	Use []Middleware
 }
 
-// Repeat describes an attempt that is going to be repeated.
+// Repeat describes a failed attempt that will be retried, for PublisherOptions.OnRepeat.
 type Repeat struct {
 	Type     string
-	Attempt  int // 1 = the first one failed
-	Messages int // not settled yet
-	Wait     time.Duration
-	Err      error
+	Attempt  int           // number of the failed attempt, from 1
+	Messages int           // messages that are not settled yet
+	Wait     time.Duration // pause before the next attempt
+	Err      error         // of the failed attempt
 }
 
 func (o PublisherOptions) withDefaults() PublisherOptions {

@@ -5,12 +5,11 @@ import (
 	"time"
 )
 
-// PublishAt is Publish for a message that becomes a normal one at the given time, by the queue's
-// clock: at the end of its type, so its place in the order is that of all messages that are
-// promoted then. What is due at the same time keeps the order in which it was published. A time in
-// the past means: as soon as possible. See Message.Due.
+// PublishAt is Publish for a delayed message: at the given time, by the queue's clock, it is promoted
+// to the end of its type. Messages that are due at the same time are promoted in the order in which
+// they were published. A time in the past means as soon as possible.
 //
-// The ID is that of the delayed message, to find or cancel it; as a normal one it gets another.
+// The ID is that of the delayed message, to find or cancel it; promotion gives it another.
 func (p *Publisher) PublishAt(ctx context.Context, due time.Time, typ string, payload []byte, headers map[string]string) (ID, error) {
 	if due.IsZero() {
 		due = time.UnixMilli(0)
@@ -19,18 +18,18 @@ func (p *Publisher) PublishAt(ctx context.Context, due time.Time, typ string, pa
 	return r.ID, r.Err
 }
 
-// PublishAfter is PublishAt for a time from now.
+// PublishAfter is PublishAt for a time that is delay from now.
 func (p *Publisher) PublishAfter(ctx context.Context, delay time.Duration, typ string, payload []byte, headers map[string]string) (ID, error) {
 	return p.PublishAt(ctx, p.Now().Add(delay), typ, payload, headers)
 }
 
-// Now is the queue's clock, as read by NewPublisher and advanced by what has passed since.
+// Now is the queue's clock, as read by NewPublisher and advanced by the time that has passed since.
 func (p *Publisher) Now() time.Time { return p.clock.now() }
 
-// delayUntil is the due time of an accepted message, zero for a normal one. What is past counts as
-// now: so the due times of a run that was meant for the past are in the order of its messages.
+// delayUntil is the due time of an accepted message, zero for a normal one. A time in the past becomes
+// now: so several messages with past times keep the order in which they were published.
 func (p *Publisher) delayUntil(due time.Time) time.Time {
-	if due.IsZero() { // as most are: reading a clock takes longer than all else that is done here
+	if due.IsZero() { // the usual case: avoid reading the clock
 		return due
 	}
 	if now := p.clock.now(); due.Before(now) {
@@ -39,7 +38,8 @@ func (p *Publisher) delayUntil(due time.Time) time.Time {
 	return due
 }
 
-// streamKey tells the stream of a type's delayed messages from that of the others.
+// streamKey is the key of a stream in Publisher.streams: a type has one stream for normal and one for
+// delayed messages.
 func streamKey(typ string, delayed bool) string {
 	if delayed {
 		return typ + "@" // in no type name

@@ -13,13 +13,13 @@ import (
 	"github.com/fencepost/fencepost/internal/clock"
 )
 
-// Status is what became of a published message.
+// Status is the outcome of a published message.
 type Status int
 
 const (
 	// Stored: durable in the queue, for certain.
 	Stored Status = iota + 1
-	// Unknown: it may or may not be stored, now or later. Result.ID tells under which ID.
+	// Unknown: it may or may not be stored, now or later. If it is, then under Result.ID.
 	Unknown
 	// Rejected: not stored and never will be.
 	Rejected
@@ -44,15 +44,15 @@ type Result struct {
 	Err    error // nil when Stored; wraps ErrUnknown when Unknown
 }
 
-// PublisherStats counts since NewPublisher, except Buffered.
+// PublisherStats are counters since [NewPublisher], except Buffered.
 type PublisherStats struct {
-	Stored, Unknown, Rejected uint64 // messages whose outcome is settled; Rejected without those that were never accepted
+	Stored, Unknown, Rejected uint64 // accepted messages, by outcome
 	Batches                   uint64 // batches settled
 	Repeats                   uint64 // attempts beyond the first of a batch
 	Rotations                 uint64 // new producer numbers taken after a failure
-	Notifications             uint64 // writes that told workers which types have new messages …
-	NotificationsFailed       uint64 // … and those that failed: workers find the messages later
-	Buffered                  int    // messages accepted and not settled
+	Notifications             uint64 // notifications of workers that succeeded …
+	NotificationsFailed       uint64 // … and that failed: workers find the messages later
+	Buffered                  int    // messages that are accepted and not settled, now
 }
 
 // Publisher publishes messages to a Queue. There is one stream per type, and one goroutine per
@@ -65,18 +65,23 @@ type PublisherStats struct {
 //	                                   │          ▼                    ▼
 //	                                   └── new producer number ◀── rest Rejected or Unknown
 //
-// Its guarantees: a message reported as Stored is durable; a message reported as Rejected is not in
-// the queue and never will be; Stored messages of one type are in the queue in the order in which
-// they were passed in, whatever failed in between; a repetition never stores a message twice. One
-// batch per type is in flight at a time, types go in parallel.
+// Guarantees:
 //
-// Before a batch is formed its type's Settings are looked at, which are read every two seconds
-// while there is something to send: when publishing is paused its messages are Rejected with
-// ErrPaused; when the backlog has reached its limit they wait (see BacklogWait). Several publishers
-// together exceed a limit by what they send in two seconds at most.
+//   - A message reported as Stored is durable.
+//   - A message reported as Rejected is not in the queue and never will be.
+//   - Stored messages of one type are in the queue in the order in which they were passed in,
+//     whatever failed in between.
+//   - A retry never stores a message twice.
 //
-// Behind a batch that is stored workers are notified of its type, see Notifier: at once if that was
-// not done lately, and once more within a second after the last batch. No outcome waits for it.
+// One batch per type is in flight at a time; types are independent.
+//
+// Before each batch the publisher checks the type's [Settings], which it reads every two seconds while
+// there is something to send. If publishing is paused, the messages are Rejected with ErrPaused. If the
+// backlog is full, they wait (see BacklogWait). Several publishers together may exceed a limit by what
+// they send in two seconds.
+//
+// After a batch is stored, the publisher notifies workers of the type, see [Notifier]: at once if it
+// has not done so lately, and within a second after the last batch. No outcome waits for that.
 //
 // Payload and headers are copied, so the caller may reuse them as soon as a method returns. All
 // methods are safe for concurrent use.
@@ -90,16 +95,16 @@ type Publisher struct {
 	giveUp    context.CancelCauseFunc
 	accepting context.Context // ends when Close begins
 	refuse    context.CancelFunc
-	asking    context.Context // of requests that no outcome depends on; ends with Stop, too
-	askNoMore context.CancelFunc
+	asking    context.Context    // of requests that no outcome depends on; ends with Stop, too
+	askNoMore context.CancelFunc // ends asking
 	streamsWG sync.WaitGroup
 	announcer *announcer
 
 	mu         sync.Mutex
 	closed     bool
-	stopped    bool // closed, and what was not sent is not going to be
-	streams    map[string]*stream
-	registered map[string]bool
+	stopped    bool               // closed, and messages that were not sent are rejected
+	streams    map[string]*stream // by streamKey
+	registered map[string]bool    // types that this publisher has registered
 	stats      PublisherStats
 	controls   controls
 	resumed    bool // Resume.From was handed to a stream
@@ -113,21 +118,22 @@ type PublisherStore interface {
 	Notifier
 }
 
-// Inserter takes what is published, see MessageStore, DelayedStore and TypeRegistry.
+// Inserter stores what is published, see [MessageStore], [DelayedStore] and [TypeRegistry].
 type Inserter interface {
 	Insert(ctx context.Context, typ string, msgs []Message) error
 	Delay(ctx context.Context, msgs []Message) error
 	RegisterType(ctx context.Context, typ string) error
 }
 
-// AdmissionStore tells whether a type may be published to now, see SettingsStore and MessageStore.
+// AdmissionStore says whether messages of a type may be published now, see [SettingsStore] and
+// [MessageStore].
 type AdmissionStore interface {
 	AllSettings(ctx context.Context) (map[string]Settings, error)
 	Depth(ctx context.Context, typ string, max int) (Depth, error)
 }
 
-// NewPublisher reads the queue's clock and returns a publisher. ctx bounds only that. The queue
-// stays the caller's: close the publisher first.
+// NewPublisher reads the queue's clock, which ctx bounds, and returns a publisher. It does not take
+// over q: close the publisher, then the queue.
 func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (*Publisher, error) {
 	opt = opt.withDefaults()
 	if err := opt.validate(); err != nil {
@@ -156,8 +162,8 @@ func NewPublisher(ctx context.Context, q PublisherStore, opt PublisherOptions) (
 	return p, nil
 }
 
-// queueClock is the queue's clock as read once, advanced by what has passed since: no wall clock of
-// a producer matters.
+// queueClock is the queue's clock as read once, advanced by the time that has passed since. So a
+// producer's wall clock does not matter.
 type queueClock struct {
 	base  time.Time
 	since clock.Watch
@@ -165,20 +171,20 @@ type queueClock struct {
 
 func (c queueClock) now() time.Time { return c.base.Add(c.since.Elapsed()) }
 
-// Publish publishes one message and waits for its outcome. A nil error means it is stored. An error
-// that wraps ErrUnknown means it may be, under the returned ID; any other error means it is not and
-// never will be.
+// Publish publishes one message and waits for its outcome. A nil error means that it is stored. An
+// error that wraps ErrUnknown means that it may be, under the returned ID. Any other error means that
+// it is not and never will be.
 //
-// When ctx ends first, a message that was not yet sent is withdrawn; otherwise the outcome is
-// unknown to the caller, while the publisher goes on settling it.
+// If ctx ends first, a message that was not sent yet is withdrawn. Otherwise the outcome is unknown to
+// the caller, while the publisher continues to retry it.
 func (p *Publisher) Publish(ctx context.Context, typ string, payload []byte, headers map[string]string) (ID, error) {
 	r := p.PublishAll(ctx, []Message{{Type: typ, Payload: payload, Headers: headers}})[0]
 	return r.ID, r.Err
 }
 
-// PublishAll publishes messages, of one or several types, and waits for their outcomes. It returns
-// one Result per message, in the same order. Messages of a type are stored in the order of msgs. ID
-// fields of msgs are ignored. For the end of ctx see Publish.
+// PublishAll publishes messages, of one or several types, and waits for their outcomes. It returns one
+// Result per message, in the same order. Messages of a type are stored in the order of msgs. Their ID
+// fields are ignored. The end of ctx has the same effect as for Publish.
 func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 	if len(p.opt.Use) > 0 && len(msgs) > 0 {
 		return p.publishThrough(ctx, msgs)
@@ -189,7 +195,7 @@ func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 	c := &call{results: make([]Result, len(msgs)), done: make(chan struct{})}
 	items := make([]item, len(msgs))
-	var accepted []*item // space is taken, not yet handed to the streams
+	var accepted []*item // they have space in the buffer, and are not yet in the streams
 	flush := func() {
 		if err := p.push(accepted); err != nil {
 			for _, it := range accepted {
@@ -207,7 +213,7 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 		}
 		it.call, it.index = c, i
 		if !p.space.TryAcquire(it.cost) {
-			flush() // what is accepted must be on its way before we wait for space
+			flush() // send what is accepted before we wait for space, which it may free
 			if err := p.waitForSpace(ctx, it.cost); err != nil {
 				c.reject(i, err)
 				continue
@@ -227,12 +233,12 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 	return c.results
 }
 
-// Send accepts one message and returns; done is called with its outcome later, exactly once. It is
-// the form for streaming millions of messages: it waits only when the buffer is full (BufferBytes),
-// and only that wait ends with ctx. An error means that the message was not accepted and never will
-// be stored; done is not called then.
+// Send accepts one message and returns; done is called later with its outcome, exactly once. Use it to
+// stream many messages: it blocks only while the buffer is full (BufferBytes), and ctx bounds only
+// that. An error means that the message was not accepted and will never be stored; then done is not
+// called.
 //
-// Callbacks of a type run one at a time, in the order of acceptance, on the goroutine that
+// The callbacks of a type run one at a time, in the order of acceptance, on the goroutine that
 // publishes the type: they must be quick, and must not call the publisher.
 func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) error {
 	if len(p.opt.Use) > 0 {
@@ -270,19 +276,18 @@ func (p *Publisher) Stats() PublisherStats {
 	return s
 }
 
-// Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and
-// for the publisher's goroutines. That may take as long as the queue is out of reach (RepeatFor) or
-// a backlog is full (BacklogWait), and 45 s more after a failure (see rotationPause): give it a
-// context with a deadline. When ctx ends first, it gives up: what was sent becomes Unknown, what
-// was not becomes Rejected. The error then says how many. Closing twice is no error. Close leaves
-// the queue open.
+// Close accepts no more messages, publishes those it has accepted, and waits for their outcomes and for
+// the publisher's goroutines. That can take as long as the queue is unreachable (RepeatFor) or a
+// backlog is full (BacklogWait), and 45 s more after a failure: pass a context with a deadline. If ctx
+// ends first, messages that were sent become Unknown, others Rejected, and the error says how many.
+// Closing twice is no error. Close does not close the queue.
 func (p *Publisher) Close(ctx context.Context) error {
 	p.end(false)
 	finished := make(chan struct{})
 	go func() { p.streamsWG.Wait(); p.announcer.close(); close(finished) }()
 	select {
 	case <-finished:
-		p.giveUp(ErrClosed) // nothing is left to give up: frees the context
+		p.giveUp(ErrClosed) // nothing is in flight: this only frees the context
 		return nil
 	case <-ctx.Done():
 	}
@@ -295,16 +300,15 @@ func (p *Publisher) Close(ctx context.Context) error {
 	return fmt.Errorf("publisher: closed with %d messages unsettled: %w", left, context.Cause(ctx))
 }
 
-// Stop is for who does not want to wait as long as Close may take: it accepts no more messages, and
-// those that were accepted and never sent are Rejected, without waiting for what the queue was
-// asked about them (how long the backlog is). What was sent may have landed, so it goes on to be
-// settled: Close waits for that.
+// Stop shortens Close: it accepts no more messages, and rejects those that were accepted and not yet
+// sent, without waiting for settings or room in a backlog. Messages that were sent may be stored, so
+// the publisher continues to retry them: call Close to wait for that.
 func (p *Publisher) Stop() {
 	p.end(true)
 	p.askNoMore()
 }
 
-// end accepts no more messages.
+// end makes the publisher accept no more messages; with stop, it also rejects what was not sent.
 func (p *Publisher) end(stop bool) {
 	p.mu.Lock()
 	p.closed, p.stopped = true, p.stopped || stop
@@ -315,7 +319,7 @@ func (p *Publisher) end(stop bool) {
 	p.refuse()
 }
 
-// prepare validates m and fills it. Nothing is copied before there is space for it.
+// prepare validates m and fills it. It copies nothing: first there must be space in the buffer.
 func (p *Publisher) prepare(ctx context.Context, it *item, m *Message) error {
 	if err := m.Validate(); err != nil {
 		return err
@@ -346,7 +350,7 @@ func (it *item) own() {
 	it.msg.Payload, it.msg.Headers = bytes.Clone(it.msg.Payload), maps.Clone(it.msg.Headers)
 }
 
-// waitForSpace is the back-pressure: it waits, in order of arrival, until the buffer has room.
+// waitForSpace makes callers wait, in order of arrival, while the buffer is full.
 func (p *Publisher) waitForSpace(ctx context.Context, cost int64) error {
 	both, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -360,7 +364,7 @@ func (p *Publisher) waitForSpace(ctx context.Context, cost int64) error {
 	return nil
 }
 
-// push hands items, whose space is taken, to their streams.
+// push passes items, which have space in the buffer, to their streams.
 func (p *Publisher) push(items []*item) error {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -386,7 +390,7 @@ func (p *Publisher) push(items []*item) error {
 	return nil
 }
 
-// abandon settles what the caller of c does not want to wait for any longer.
+// abandon settles the unsettled messages of c for its caller, who stops waiting because ctx has ended.
 func (p *Publisher) abandon(ctx context.Context, c *call, items []item) {
 	cause := context.Cause(ctx)
 	p.mu.Lock()
@@ -403,7 +407,7 @@ func (p *Publisher) abandon(ctx context.Context, c *call, items []item) {
 		case itemWaiting:
 			p.streams[streamKey(it.msg.Type, !it.msg.Due.IsZero())].withdraw(it)
 			c.results[i] = Result{Status: Rejected, Err: fmt.Errorf("publish: withdrawn before it was sent: %w", cause)}
-		case itemSettled: // the stream is about to report it
+		case itemSettled: // the stream has the outcome, and is about to report it
 			c.results[i] = it.result
 		case itemSent:
 			c.results[i] = Result{ID: it.msg.ID, Status: Unknown, Err: unknownError(cause)}
@@ -434,7 +438,7 @@ func (c *call) allExpected() {
 	}
 }
 
-// reject settles a message that no stream has seen.
+// reject settles a message that is not passed to a stream.
 func (c *call) reject(i int, err error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -6,30 +6,29 @@ import (
 	"time"
 )
 
-// purgePage bounds one step of Purge.
+// purgePage bounds one page of Purge.
 var purgePage = Limit{Messages: 1000, Bytes: 8 << 20}
 
-// Fetcher is what Purge needs of a queue: it reads pending messages and removes them, see
-// MessageStore.
+// Fetcher is what [Purge] needs of a queue: to read and remove pending messages, see [MessageStore].
 type Fetcher interface {
 	Fetch(ctx context.Context, typ string, after ID, limit Limit) ([]Message, error)
 	Ack(ctx context.Context, typ string, ids []ID) error
 }
 
-// Purged is what Purge has removed, or would remove.
+// Purged counts what [Purge] has removed, or would remove.
 type Purged struct {
 	Messages    int64
 	Bytes       int64 // of payloads
 	First, Last ID    // of the messages; zero if there were none
 }
 
-// Purge removes the messages of a type that are pending when it begins, or those of them that were
-// published before the given time by the queue's clock, from the oldest on; the zero time is no
-// bound. With dryRun it only counts. After an error some more may be removed than it returns.
+// Purge removes the messages of a type that are pending when it begins, oldest first; if before is not
+// the zero time, only those published before it, by the queue's clock. With dryRun it only counts.
+// After an error, more messages than it returns may be removed.
 //
-// Nothing remembers the messages: when a producer whose messages were purged goes on, the worker
-// waits for what is missing until its gap timeout and declares a gap. What a worker has fetched
-// before it may still append: pause draining first, and give workers a moment.
+// Nobody remembers purged messages. When their producer publishes more, the worker waits for the
+// missing ones until its gap timeout, then declares a gap. A worker may still append messages that it
+// fetched before the purge: pause draining first, and give workers a moment.
 func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun bool) (p Purged, err error) {
 	end, err := pendingEnd(ctx, q, typ)
 	if err != nil {
@@ -70,10 +69,10 @@ func Purge(ctx context.Context, q Fetcher, typ string, before time.Time, dryRun 
 	}
 }
 
-// pendingEnd returns an ID behind everything that is pending, to the millisecond. It searches by
-// halves, reading a message each.
+// pendingEnd returns an ID behind everything that is pending now. It is a binary search over the
+// millisecond in the ID, which reads one message per step.
 func pendingEnd(ctx context.Context, q Fetcher, typ string) (ID, error) {
-	low, high := int64(-1), int64(1)<<48-1 // the last message is later than low, and not later than high
+	low, high := int64(-1), int64(1)<<48-1 // the time of the last message is in (low, high]
 	for low+1 < high {
 		middle := low + (high-low)/2
 		msgs, err := q.Fetch(ctx, typ, NewID(time.UnixMilli(middle+1), 0, 0).Prev(), Limit{Messages: 1})

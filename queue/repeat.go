@@ -10,12 +10,12 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// A batch whose answer is lost is sent again, the same documents under the same IDs, until all of
-// it is settled or RepeatFor is over. What landed is recognised by its ID. What may have landed is
-// Unknown at the end, never Rejected; the rest of the stream goes on under a new producer number,
-// so that the numbers of the lost rest leave no gap.
+// Retries. A batch whose answer is lost is sent again, the same messages under the same IDs, until all
+// of it is settled or RepeatFor is over. The backend recognizes by the ID what is already stored. In
+// the end, a message that may be stored is Unknown, never Rejected. Then the stream continues under a
+// new producer number, so that the numbers of lost messages leave no gap.
 
-// send inserts a batch until every message of it is settled.
+// send inserts a batch, with retries, until every message of it is settled.
 func (s *stream) send(batch []*item) {
 	p := s.p
 	msgs := make([]Message, len(batch))
@@ -25,7 +25,7 @@ func (s *stream) send(batch []*item) {
 	defer s.settledBatch()
 	// rule: time goes on while the machine sleeps. A consumer that has appended these messages may have forgotten them when it wakes up.
 	began := clock.Start()
-	mayHaveLanded := s.repeat > 0 // an attempt with the unsettled messages ended unclear, perhaps in another process
+	mayHaveLanded := s.repeat > 0 // an attempt with these messages was unclear; with Resume perhaps in an earlier process
 	for attempt := 1; ; attempt++ {
 		err := s.attempt(msgs)
 		if err == nil {
@@ -67,7 +67,8 @@ func (s *stream) settledBatch() {
 	s.p.mu.Unlock()
 }
 
-// attempt makes one Insert and reduces its error to the three parts of an InsertError.
+// attempt makes one Insert or Delay. Errors of other types become an InsertError with an unclear
+// outcome.
 func (s *stream) attempt(msgs []Message) *InsertError {
 	if err := context.Cause(s.p.sending); err != nil {
 		return &InsertError{Refused: true, Err: err}
@@ -92,7 +93,7 @@ func (s *stream) attempt(msgs []Message) *InsertError {
 	return ie
 }
 
-// giveUp reports the rest of a batch that could not be stored.
+// giveUp settles the rest of a batch that could not be stored, and changes the producer number.
 func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	if mayHaveLanded { // rule: never Rejected for a message that may have landed, however clear the last answer was
 		s.settle(batch, Unknown, unknownError(err.Err))

@@ -6,42 +6,40 @@ import (
 	"time"
 )
 
-// Resume makes a publisher whose stream another process can continue when this one has died at any
-// point, without storing a message twice or leaving one out. It publishes messages of one type,
-// none of them delayed.
+// Resume makes a publisher whose stream another process can continue when this one dies at any point,
+// without storing a message twice or losing one. It is for messages of one type that are not delayed.
 //
-// Before each batch is sent Save is told its numbers. Who continues passes the last Checkpoint that
-// was saved as From, and publishes first the very same From.InFlight messages in the same order,
-// with the same options, and then those behind them: the first ones are sent under the IDs that
-// they had, so what landed of them is recognised, by the queue or by the consumer's file.
+// Before each batch is sent, Save is called with its numbers. To continue, pass the last saved
+// Checkpoint as From. Then publish the same From.InFlight messages again, in the same order and with
+// the same options, and after them the rest. The first ones are sent under their old IDs, so the queue
+// or the consumer's file recognizes those that were stored.
 //
-// Every message counts: after one that is not Stored the publisher takes no more, as what is behind
-// it must not overtake it. Close it, and continue from the last Checkpoint.
+// After a message that is not Stored, the publisher accepts no more, because later messages must not
+// overtake it. Close it, and continue from the last Checkpoint.
 type Resume struct {
 	Type string
-	From Checkpoint // the zero value begins a new stream
+	From Checkpoint // where to continue; the zero value begins a new stream
 	// Save makes c durable. It is called from the stream's goroutine. After an error the batch is
 	// Rejected and not sent.
 	Save func(c Checkpoint) error
 }
 
-// Checkpoint is where a stream stands right before a batch is sent. Who knows that all messages of
-// the batch are stored may add InFlight to N and set it to 0; who knows that some are stored and
-// the others are not and never will be does the same with their number.
+// Checkpoint is the state of a stream right before a batch is sent. When all messages of the batch are
+// settled, and the first k of them are stored while the others never will be, the caller may add k to N
+// and set InFlight to 0.
 type Checkpoint struct {
 	Producer uint64    // the producer number
-	N        uint64    // all up to this one are stored
-	InFlight int       // so many behind it may be stored
-	Time     time.Time // of their IDs, by the queue's clock, to the millisecond
-	Sent     time.Time // when it was saved before they were sent, by the clock of that machine, to the millisecond; zero: unknown
+	N        uint64    // the messages up to this number are stored
+	InFlight int       // this many messages after N may be stored
+	Time     time.Time // in the IDs of those, by the queue's clock, to the millisecond
+	Sent     time.Time // when the checkpoint was saved, by the clock of that machine, to the millisecond; zero: unknown
 }
 
 // MaxCheckpointAge is how old a Checkpoint with messages in flight may be. A consumer remembers a
-// producer for 24 h, so until then a repetition is recognised.
+// producer for 24 h, so it recognizes retries until then.
 const MaxCheckpointAge = 12 * time.Hour
 
-// ErrCheckpointTooOld: the messages in flight cannot be published again without the risk that they
-// are stored twice.
+// ErrCheckpointTooOld: if the messages in flight were published again, they could be stored twice.
 var ErrCheckpointTooOld = errors.New("the checkpoint is too old")
 
 func (r *Resume) validate() error {
@@ -74,7 +72,7 @@ func (r *Resume) checkAge(now, here time.Time) error {
 	return nil
 }
 
-// accepts tells whether a message belongs to the stream.
+// accepts refuses messages that do not belong to the stream.
 func (r *Resume) accepts(m *Message) error {
 	if r == nil {
 		return nil
@@ -88,8 +86,8 @@ func (r *Resume) accepts(m *Message) error {
 	return nil
 }
 
-// begin lets a new stream go on where the checkpoint ends. Only the first stream of a publisher
-// does: a later one has nothing in flight. Called with p.mu held.
+// begin makes a new stream continue from the checkpoint. Only the first stream of a publisher does: a
+// later one has nothing in flight. p.mu is held.
 func (s *stream) begin() {
 	r := s.p.opt.Resume
 	if r == nil || s.p.resumed {
@@ -102,11 +100,12 @@ func (s *stream) begin() {
 	}
 }
 
-// awaitRepeat tells whether messages that have to be sent together again are not here yet.
+// awaitRepeat tells whether the stream must wait for more of the messages that were in flight: they
+// have to be sent again together.
 func (s *stream) awaitRepeat() bool { return s.live < s.repeat }
 
-// takeRepeat forms the batch that is sent again, as it was, as far as it is here. Called with p.mu
-// held.
+// takeRepeat forms the batch that was in flight again, with the same IDs, from the messages that have
+// arrived. p.mu is held.
 func (s *stream) takeRepeat() []*item {
 	var batch []*item
 	for len(batch) < s.repeat && s.live > 0 {
@@ -125,11 +124,11 @@ func (s *stream) takeRepeat() []*item {
 	return batch
 }
 
-// checkpoint saves where the stream stands before batch is sent. false: it could not, and batch is
-// rejected.
+// checkpoint saves the state of the stream before batch is sent. If that fails, it rejects batch and
+// returns false.
 func (s *stream) checkpoint(batch []*item) bool {
 	r := s.p.opt.Resume
-	if r == nil || s.repeat > 0 { // what is repeated was saved before it was sent the first time
+	if r == nil || s.repeat > 0 { // a repeated batch was saved before it was sent for the first time
 		return true
 	}
 	first := batch[0].msg.ID
@@ -146,14 +145,14 @@ func (s *stream) checkpoint(batch []*item) bool {
 	return false
 }
 
-// sent ends the repetition.
+// sent records that the batch that was in flight has been sent again.
 func (s *stream) sent() {
 	s.p.mu.Lock()
 	s.repeat = 0
 	s.p.mu.Unlock()
 }
 
-// brokenError is what messages behind a lost one get.
+// brokenError is the error of messages behind one that was not stored.
 func brokenError(cause error) error {
 	return fmt.Errorf("publish: not sent: a message before it was not stored for certain: %w", cause)
 }

@@ -5,13 +5,12 @@ import (
 	"time"
 )
 
-// Settings are what operators have said about a type. The zero value is a type about which nothing
-// was said.
+// Settings are what operators have set for a type. The zero value is the default.
 type Settings struct {
-	DrainPaused   bool      // workers leave the type alone
-	PublishPaused bool      // publishers refuse its messages, with ErrPaused
-	MaxBacklog    int       // publishers wait while this many messages are pending, and give up with ErrBacklogFull; 0 = no bound
-	Why           string    // what the last change was for
+	DrainPaused   bool      // workers do not serve the type
+	PublishPaused bool      // publishers reject its messages with ErrPaused
+	MaxBacklog    int       // publishers wait while this many messages are pending, then reject with ErrBacklogFull; 0 = no bound
+	Why           string    // the reason for the last change
 	Changed       time.Time // when, by the backend's clock, to the millisecond
 }
 
@@ -23,23 +22,23 @@ type SettingsPatch struct {
 	DrainPaused   *bool
 	PublishPaused *bool
 	MaxBacklog    *int
-	Why           string // at most MaxReason bytes, the rest is cut off
+	Why           string // longer texts are truncated to MaxReason bytes
 }
 
-// MaxBacklogLimit is the largest MaxBacklog: to see whether more is pending, so many messages are
-// counted.
+// MaxBacklogLimit is the largest MaxBacklog. It is bounded because a publisher has to count that many
+// messages.
 const MaxBacklogLimit = 10_000_000
 
-// SettingsStore is the part of a Queue that keeps what operators say about types. It tells
-// publishers and workers, who look every few seconds; it enforces nothing by itself.
+// SettingsStore is the role of a Queue that keeps the settings of types. It enforces nothing:
+// publishers and workers read the settings every few seconds and follow them.
 type SettingsStore interface {
-	// Settings returns those of one type, the zero value if nothing was ever set.
+	// Settings returns the settings of one type, or the zero value if nothing was set.
 	Settings(ctx context.Context, typ string) (Settings, error)
 
-	// AllSettings returns those of all types for which something is set, in one read.
+	// AllSettings returns the settings of all types for which something is set, in one read.
 	AllSettings(ctx context.Context) (map[string]Settings, error)
 
-	// PatchSettings makes one change, durably and at once, and returns the settings behind it: two
-	// changes of different settings at the same time both hold. It registers the type.
+	// PatchSettings changes some settings, durably and atomically, and returns the result: two
+	// concurrent changes of different settings both take effect. It registers the type.
 	PatchSettings(ctx context.Context, typ string, c SettingsPatch) (Settings, error)
 }

@@ -5,14 +5,14 @@ import (
 	"time"
 )
 
-// item is one accepted message on its way. Fields below the line are guarded by Publisher.mu.
+// item is one accepted message until it is settled. Fields below the line are guarded by Publisher.mu.
 type item struct {
 	msg      Message
-	size     int   // Message.Size
-	cost     int64 // space taken
-	since    time.Time
-	callback func(Result) // Send
-	call     *call        // PublishAll
+	size     int          // Message.Size
+	cost     int64        // space in the buffer that it takes
+	since    time.Time    // when it was accepted
+	callback func(Result) // of Send; else nil
+	call     *call        // of PublishAll; else nil
 	index    int          // in call
 	// ---
 	state  itemState
@@ -22,31 +22,31 @@ type item struct {
 type itemState int8
 
 const (
-	itemWaiting   itemState = iota
-	itemWithdrawn           // its caller gave up before it was sent
-	itemSent                // has an ID, is part of a batch
-	itemSettled
+	itemWaiting   itemState = iota // in stream.waiting
+	itemWithdrawn                  // its caller stopped waiting before it was sent
+	itemSent                       // it has an ID and is part of a batch
+	itemSettled                    // result is set
 )
 
-// stream publishes the messages of one type, batch after batch.
+// stream publishes the messages of one type, batch after batch, on a goroutine of its own.
 type stream struct {
 	p       *Publisher
 	typ     string
-	delayed bool          // of messages with a Due
-	wake    chan struct{} // capacity 1
+	delayed bool          // its messages have a Due
+	wake    chan struct{} // something has changed; capacity 1
 
 	// guarded by p.mu
-	waiting   []*item // may contain withdrawn items
-	live      int     // waiting and not withdrawn
-	liveBytes int
+	waiting   []*item   // in order; may contain withdrawn items
+	live      int       // number of waiting items that are not withdrawn
+	liveBytes int       // their size
 	producer  uint64    // rule: random, and new after every failure
-	n         uint64    // last counter given out under producer
-	notBefore time.Time // earliest next batch
+	n         uint64    // last number given under producer
+	notBefore time.Time // do not send the next batch before
 	stored    time.Time // when messages were last stored
 	backlog   backlog
-	floor     time.Time // ID time must not be before this
-	repeat    int       // the first batch, and its size: it was sent before, see Resume
-	broken    error     // why a stream with Resume takes no more messages
+	floor     time.Time // ID times must not be before this
+	repeat    int       // with Resume: size of the first batch, if an earlier process has sent it; then 0
+	broken    error     // with Resume: why the stream accepts no more messages
 }
 
 func newStream(p *Publisher, typ string, delayed bool) *stream {
@@ -55,6 +55,7 @@ func newStream(p *Publisher, typ string, delayed bool) *stream {
 	return s
 }
 
+// signal wakes the stream's goroutine.
 func (s *stream) signal() {
 	select {
 	case s.wake <- struct{}{}:
@@ -62,7 +63,7 @@ func (s *stream) signal() {
 	}
 }
 
-// withdraw takes an item back that was never sent. Called with p.mu held.
+// withdraw removes an item that was never sent. p.mu is held.
 func (s *stream) withdraw(it *item) {
 	it.state = itemWithdrawn
 	s.live--
@@ -70,7 +71,7 @@ func (s *stream) withdraw(it *item) {
 	s.p.stats.Buffered--
 	s.p.stats.Rejected++
 	s.p.space.Release(it.cost)
-	if len(s.waiting) > 64 && s.live < len(s.waiting)/2 { // during an outage, callers come and go
+	if len(s.waiting) > 64 && s.live < len(s.waiting)/2 { // during an outage many callers may withdraw: free their items
 		kept := make([]*item, 0, s.live)
 		for _, it := range s.waiting {
 			if it.state == itemWaiting {
@@ -81,8 +82,8 @@ func (s *stream) withdraw(it *item) {
 	}
 }
 
-// run is the stream's goroutine. It ends when the publisher is closed and nothing is left, or when
-// the type was idle.
+// run is the stream's goroutine. It ends when the publisher is closed and nothing is left, or when the
+// type has been idle for IdleRotate.
 func (s *stream) run() {
 	for {
 		batch := s.next()
@@ -98,7 +99,7 @@ func (s *stream) run() {
 	}
 }
 
-// next waits for messages and forms a batch. nil means: the stream is over.
+// next waits for messages and forms the next batch. nil means that the stream has ended.
 func (s *stream) next() []*item {
 	p := s.p
 	idleSince := time.Now()
@@ -150,30 +151,29 @@ func (s *stream) next() []*item {
 		select {
 		case <-s.wake:
 		case <-timer.C:
-		case <-p.sending.Done(): // Close gave up: send rejects what waits
+		case <-p.sending.Done(): // Close gave up: admit rejects what waits
 		}
 		timer.Stop()
 	}
 }
 
-// hold tells how long the next batch has to wait. Called with p.mu held.
+// hold returns how long the next batch has to wait. p.mu is held.
 func (s *stream) hold() time.Duration {
 	if s.p.sending.Err() != nil || s.p.stopped {
 		return 0
 	}
 	if s.awaitRepeat() && !s.p.closed {
-		return time.Hour // until they come
+		return time.Hour // until signal
 	}
-	pause := time.Until(s.notBefore) // after a failure: not even Close shortens it, for the sake of order
+	pause := time.Until(s.notBefore) // after a failure; even Close must wait, because it preserves the order
 	if s.live == 0 || s.p.closed || s.live >= s.p.opt.BatchMessages || s.liveBytes >= s.p.opt.BatchBytes {
 		return pause
 	}
-	oldest := s.waiting[0].since // of a withdrawn item perhaps: then the batch leaves a little early
+	oldest := s.waiting[0].since // the item may be withdrawn: then the batch is sent a little early
 	return max(pause, time.Until(oldest.Add(s.p.opt.Linger)))
 }
 
-// take forms the next batch, of at most so many messages, and gives it IDs. Called with p.mu held
-// and s.live > 0.
+// take forms the next batch, of up to most messages, and gives it IDs. p.mu is held and s.live > 0.
 func (s *stream) take(most int) []*item {
 	if s.repeat > 0 {
 		return s.takeRepeat()
@@ -189,7 +189,7 @@ func (s *stream) take(most int) []*item {
 		s.producer, s.n = newProducerNumber(), 0
 	}
 	most = min(most, s.live, s.p.opt.BatchMessages)
-	s.backlog.room -= most // one without a limit has none
+	s.backlog.room -= most // without a limit nobody reads it
 	batch := make([]*item, 0, most)
 	size := 0
 	for len(s.waiting) > 0 && len(batch) < most {
@@ -212,7 +212,7 @@ func (s *stream) take(most int) []*item {
 	return batch
 }
 
-// settle reports the outcome of messages, in order.
+// settle sets and reports the outcome of messages, in order.
 func (s *stream) settle(batch []*item, status Status, err error) {
 	if len(batch) == 0 {
 		return
@@ -226,7 +226,7 @@ func (s *stream) settle(batch []*item, status Status, err error) {
 	}
 }
 
-// mark settles messages. Called with p.mu held; report follows.
+// mark sets the outcome of messages. p.mu is held; the caller then calls report.
 func (s *stream) mark(batch []*item, status Status, err error) {
 	if status == Stored {
 		s.stored = time.Now()
@@ -250,7 +250,7 @@ func (s *stream) mark(batch []*item, status Status, err error) {
 	}
 }
 
-// report tells callers the outcomes that mark has noted.
+// report passes the outcomes that mark has set to the callers, and frees space in the buffer.
 func (s *stream) report(batch []*item) {
 	var space int64
 	for _, it := range batch {
@@ -267,9 +267,9 @@ func (s *stream) report(batch []*item) {
 	}
 }
 
-// register makes the type known, once, after the first stored batch. It is a convenience for Types,
-// which finds types that merely have messages too: a failure is tried again after the next batch
-// and never delays an outcome.
+// register registers the type once, after the first stored batch. It only helps Types, which also
+// finds unregistered types while they have messages. So a failure delays no outcome, and the next batch
+// tries again.
 func (s *stream) register() {
 	p := s.p
 	p.mu.Lock()

@@ -70,8 +70,8 @@ func (m *Message) validateBody() error {
 	return nil
 }
 
-// Size is what a message counts for in all byte limits: what it takes in memory, or a little more.
-// That is its payload, keys and values of its headers, and a fixed number of bytes for itself and
+// Size is what a message counts in all byte limits: an upper estimate of its memory. It is the length
+// of the payload and of all header keys and values, plus a fixed number of bytes for the message and
 // for each header.
 func (m *Message) Size() int {
 	return len(m.Payload) + headerBytes(m.Headers) + len(m.Headers)*headerOverhead + messageOverhead
