@@ -7,39 +7,38 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// Sentinels, to be tested with errors.Is. Messages of the errors that wrap them name the rule and
-// the remedy.
+// Sentinels, for errors.Is. The errors that wrap them name the rule and the remedy.
 var (
 	// ErrInvalidType: a type name breaks the rule. The error is a *TypeError.
 	ErrInvalidType = errors.New("invalid type name")
 	// ErrInvalidHeader: a header cannot be stored. The error is a *HeaderError.
 	ErrInvalidHeader = errors.New("invalid header")
-	// ErrInvalidID: a text is no message ID, or a message to be inserted has none.
+	// ErrInvalidID: a text is not a message ID, or a message to insert has none.
 	ErrInvalidID = errors.New("invalid message ID")
-	// ErrInvalidDue: a message cannot be delayed until then.
+	// ErrInvalidDue: a message cannot be delayed until that time.
 	ErrInvalidDue = errors.New("invalid due time")
 	// ErrTooLarge: a message exceeds a limit. The error is a *SizeError.
 	ErrTooLarge = errors.New("message too large")
 	// ErrInvalidURL: the address of a queue cannot be understood.
 	ErrInvalidURL = errors.New("invalid queue URL")
-	// ErrUnreachable: the server cannot be reached now. It may pass by itself.
+	// ErrUnreachable: the server cannot be reached now. A retry may succeed.
 	ErrUnreachable = errors.New("queue unreachable")
 	// ErrPermission: the server or the file system does not allow it (wrong credentials, missing
 	// role, read-only file).
 	ErrPermission = errors.New("not permitted by the queue")
-	// ErrUnsupported: the server lacks something that is needed, or refuses a message by a rule of
-	// its own.
+	// ErrUnsupported: the server lacks a feature that is needed, or refuses a message by a rule of
+	// its own, such as a validator.
 	ErrUnsupported = errors.New("refused by the queue")
 	// ErrClosed: the queue or the publisher was closed.
 	ErrClosed = errors.New("closed")
 	// ErrReplaced: the database was removed or replaced while the Queue had it open. Every later
 	// call fails with it, too: stop everything that uses the database, put it back, start again.
 	ErrReplaced = errors.New("lost its database")
-	// ErrDamaged: an entry of the registry cannot be decoded; something else has written it. Other
-	// types are not concerned.
+	// ErrDamaged: an entry of the registry of files cannot be decoded, because another program has
+	// written it. Other types are not affected.
 	ErrDamaged = errors.New("damaged entry")
-	// ErrIncomplete: a message that Fetch could not read whole, see Message.Incomplete, is to be
-	// published or stored.
+	// ErrIncomplete: a message that Fetch could not decode, see Message.Incomplete, was passed to
+	// be published or stored.
 	ErrIncomplete = errors.New("it is incomplete and cannot be inserted; fetch it again first")
 	// ErrPaused: an operator has paused publishing for the type.
 	ErrPaused = errors.New("publishing is paused")
@@ -99,16 +98,16 @@ func (e *HeaderError) Error() string {
 // Unwrap returns ErrInvalidHeader.
 func (e *HeaderError) Unwrap() error { return ErrInvalidHeader }
 
-// InsertError is the error of Queue.Insert. It divides the messages into three parts: stored for
-// certain, refused for certain, and unclear.
+// InsertError is the error of Insert and Delay. It divides the messages into those that are certainly
+// stored and the others, which are either certainly refused or unclear.
 type InsertError struct {
-	// Stored counts the messages from the front that are durable for certain.
+	// Stored is how many messages, from the front, are certainly durable.
 	Stored int
-	// Refused: none of the others has been or ever will be stored by this call. Without it some of
-	// them may be stored already, or may still be stored later by a server that received them.
+	// Refused means that this call has not stored any of the others and never will. Otherwise some
+	// may be stored already, or may be stored later by a server that has received them.
 	Refused bool
-	// Temporary goes with Refused: the cause may pass by itself (nothing was sent because no server
-	// could be reached, the database was busy, the disk is full), so repeating makes sense.
+	// Temporary goes with Refused: a retry may succeed, because the cause can go away (no server
+	// was reachable, the database was busy, the disk is full).
 	Temporary bool
 	Err       error
 }
@@ -141,7 +140,7 @@ func (e *PausedError) Error() string {
 // Is makes the error ErrPaused.
 func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 
-// BacklogFullError is the error of a message that waited for room in a full backlog. It is
+// BacklogFullError is the error of a message that waited in vain for room in a full backlog. It is
 // ErrBacklogFull.
 type BacklogFullError struct {
 	Type  string

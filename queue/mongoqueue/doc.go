@@ -4,33 +4,32 @@
 //
 //	{_id: "<type>/<32 characters of the ID>", b: BinData, h?: {…}}
 //
-// '/' occurs in no type name, so the messages of a type are the range ("<type>/", "<type>0"),
-// whatever other types there are. A message is one document. Earlier versions stored messages of
-// more than 8 MiB in several: a document with a field p is one of those, which this version cannot
-// read, so it is an incomplete message.
+// No type name has a '/', so the messages of a type are exactly the keys in ("<type>/", "<type>0"). A
+// message is one document. Earlier versions stored messages of more than 8 MiB in several documents,
+// with a field p; this version cannot decode them, so they are incomplete messages.
 //
-// Headers are a document; if a key contains '.' or starts with '$', which servers treat in
-// different ways, they are an array [key, value, key, value, …] instead. Messages of foreign
-// publishers may have b as a string or not at all.
+// Headers are a document. If a key contains '.' or starts with '$', which servers treat in different
+// ways, they are an array [key, value, key, value, …] instead. Messages of other programs may have b as
+// a string or not at all.
 //
-// What others store in the range of a type's messages, under a key that is no message's, is passed
-// over, see queue.ForeignKeyStore.
+// Documents in the range of a type whose key is not a message ID are skipped, see
+// queue.ForeignKeyStore.
 //
 // A message that a program has inserted in a transaction of its own has n = 0 in its ID and the
 // header queue.LooseHeader, see Queue.PublishInTransaction.
 //
-// dead holds the dead letters in the same form, each with {reason, attempts, worker, at} besides.
+// The other collections:
 //
-// scheduled holds the delayed messages, see schedule.go, and how they are promoted, see promote.go.
+//	dead           the dead letters, in the same form, with {reason, attempts, worker, at} in addition
+//	scheduled      the delayed messages (schedule.go) and the plan of their promotion (promote.go)
+//	types          {_id: "<type>", drain_paused?, publish_paused?, max_backlog?, why?, changed?} per registered type
+//	files          {_id: "<type>", file_id, generation, epoch, durable_index, place?}, the registry of files
+//	marks          {_id: "<type>", mark}, the holder notes
+//	workers        one document per running worker
+//	notifications  {_id: "0" to "7", n, t: [types]}, see Notify
 //
-// types holds {_id: "<type>", drain_paused?, publish_paused?, max_backlog?, why?, changed?} per
-// registered type, files holds {_id: "<type>", file_id, epoch, durable_index}, marks {_id:
-// "<type>", mark}, workers one document per running worker, notifications {_id: "0" to "7", n, t:
-// [types]}, see Notify.
-//
-// Only find, insert, update, delete, count and hello are used, with classic operators, except where
-// a program asks for a transaction: standalone servers, replica sets, sharded clusters (shard key
-// _id) and compatible servers all work. What has to be durable is written with w:majority. The
-// driver's own retries of writes are off: the protocol repeats by itself, and an error means what it
-// says only if nothing was sent twice behind its back.
+// Only find, insert, update, delete, count and hello are used, with classic operators, except when a
+// program asks for a transaction. So standalone servers, replica sets, sharded clusters (shard key _id)
+// and compatible servers all work. Writes that must be durable use w:majority. The driver's own retries
+// of writes are off: callers retry, and an error is only reliable if nothing was sent twice.
 package mongoqueue

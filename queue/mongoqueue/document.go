@@ -43,8 +43,8 @@ type document struct {
 	body    bson.D
 }
 
-// documents lays messages out as documents, one for each: a document may have 16 MiB, and a message
-// within its limits has less. See docs/decisions/0307.
+// documents encodes messages, one document each. A message within the limits fits into the 16 MiB of a
+// document, see docs/decisions/0307.
 func documents(typ string, msgs []queue.Message) []document {
 	docs := make([]document, len(msgs))
 	for i := range msgs {
@@ -59,7 +59,7 @@ func documents(typ string, msgs []queue.Message) []document {
 	return docs
 }
 
-// encodeHeaders sorts by key, so that a repeated document is the same document.
+// encodeHeaders sorts by key, so that a retry sends the same document.
 func encodeHeaders(headers map[string]string) any {
 	keys := slices.Sorted(maps.Keys(headers))
 	if !slices.ContainsFunc(keys, func(k string) bool { return strings.HasPrefix(k, "$") || strings.Contains(k, ".") }) {
@@ -76,9 +76,8 @@ func encodeHeaders(headers map[string]string) any {
 	return list
 }
 
-// decodeHead reads a document of a type's range. ok is false if its _id is no message ID: not ours,
-// and not pending. What a foreign publisher wrote in another form than promised is an incomplete
-// message.
+// decodeHead decodes a document in the range of a type. ok is false if its _id is not a message ID: a
+// foreign key. A message in another form than package mongoqueue documents is Incomplete.
 func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 	var id queue.ID
 	h, ok = decodeDocument(raw, func(key string) bool {
@@ -93,7 +92,7 @@ func decodeHead(typ string, raw bson.Raw) (h queue.Message, ok bool) {
 	return h, ok
 }
 
-// decodeDocument reads a document whose _id isOurs accepts, except for its type and ID.
+// decodeDocument decodes a document whose _id isOurs accepts, all but its type and ID.
 func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message, ok bool) {
 	for e, err := range elements(raw) {
 		if err != nil {
@@ -129,7 +128,7 @@ func decodeDocument(raw bson.Raw, isOurs func(key string) bool) (h queue.Message
 	return h, ok
 }
 
-// setUnfit says of a message that it cannot be decoded, and why.
+// setUnfit makes a message Incomplete; the first reason stays.
 func setUnfit(m *queue.Message, why string, args ...any) {
 	if m.Incomplete = true; m.Why == "" {
 		m.Why = fmt.Sprintf(why, args...)
@@ -185,8 +184,8 @@ func decodeHeaderList(list bson.Raw) (map[string]string, error) {
 	return headers, nil
 }
 
-// countHeaders counts the elements of the headers, each of which has so many. The error says what
-// is wrong with them, or that they are too many.
+// countHeaders counts the elements in headers; each header has each of them. The error says that they
+// are damaged or too many.
 func countHeaders(headers bson.Raw, each int) (n int, err error) {
 	for _, err := range elements(headers) {
 		if err != nil {
@@ -201,8 +200,8 @@ func countHeaders(headers bson.Raw, each int) (n int, err error) {
 	return n, nil
 }
 
-// elements goes over those of a document, or of an array, which has the same form. It does not
-// collect them: somebody may have stored millions. An error is the last one.
+// elements iterates over the elements of a document or an array, which have the same encoding. It does
+// not collect them, because there may be millions. An error ends the iteration.
 func elements(doc bson.Raw) iter.Seq2[bson.RawElement, error] {
 	return func(yield func(bson.RawElement, error) bool) {
 		size, rest, ok := bsoncore.ReadLength(doc)

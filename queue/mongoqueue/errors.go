@@ -40,15 +40,15 @@ const (
 	codeKeyTooLong                = 17280
 )
 
-// verdict is what an error says about the documents that it concerns.
+// verdict is what an error says about the documents of a write.
 type verdict struct {
-	refused   bool // not stored, for certain
-	temporary bool // … but the cause may pass
-	document  bool // … and the cause is this document
-	sentinel  error
+	refused   bool  // they are certainly not stored
+	temporary bool  // … but a retry may succeed
+	document  bool  // … because of this one document
+	sentinel  error // of package queue; nil if none fits
 }
 
-// judge tells what an error means. rule: whatever is not known to be a refusal is unclear.
+// judge classifies an error. rule: whatever is not known to be a refusal is unclear.
 func judge(err error) verdict {
 	if errors.Is(err, mongo.ErrClientDisconnected) {
 		return verdict{refused: true, sentinel: queue.ErrClosed}
@@ -67,7 +67,7 @@ func judge(err error) verdict {
 	return verdict{}
 }
 
-// judgeCode tells what a server's answer means. The codes listed are given before anything is
+// judgeCode classifies a server's error code. The codes listed are only returned before anything is
 // written.
 func judgeCode(code int) verdict {
 	switch code {
@@ -82,8 +82,8 @@ func judgeCode(code int) verdict {
 	return verdict{}
 }
 
-// judgeDocument tells what it means that a server refuses one document of an insert, and has taken
-// those before it.
+// judgeDocument classifies the code with which a server refuses one document of an insert, after it has
+// accepted those before it.
 //
 // rule: only codes that are about the document may make a dead letter of it. What is not permitted, or not possible on this server, is not
 // for any document.
@@ -107,8 +107,8 @@ type documentError struct {
 func (e *documentError) Error() string { return e.err.Error() }
 func (e *documentError) Unwrap() error { return e.err }
 
-// refusedDocument tells whether an insert ended because the server refuses one document: of which
-// message, and why. Those before it are stored, it and those behind it are not.
+// refusedDocument tells whether an insert ended because the server refuses one document: that of which
+// message, and why. The messages before it are stored; it and those after it are not.
 func refusedDocument(err error) (message int, why string, ok bool) {
 	var ie *queue.InsertError
 	var one *documentError

@@ -82,8 +82,8 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 	}
 }
 
-// settled tells whether a majority has the loose messages among these. Numbered ones need not be
-// asked for: their publishers repeat what a fail-over has taken back, under the same ID.
+// settled tells whether a majority has the loose messages among these. Numbered ones need no check: if
+// a failover takes one back, its publisher retries it under the same ID.
 func (q *Queue) settled(ctx context.Context, typ string, msgs []queue.Message) (bool, error) {
 	var keys []string
 	for i := range msgs {
@@ -140,8 +140,8 @@ func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queu
 	return out, read, last, nil
 }
 
-// batchSize asks for about as much as the limit allows in one reply, going by the size of the
-// type's recent messages: more would be read again by the next Fetch.
+// batchSize is how many documents to request per reply, so that they have about the bytes of the limit.
+// It estimates by the size of the type's recent messages. More would be sent again in the next Fetch.
 func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
 	n := int64(min(limit.Messages, maxBatch))
 	if limit.Bytes > 0 {

@@ -16,8 +16,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Promoting delayed messages touches many documents without a transaction. One document holds them
-// together, the plan:
+// Promoting delayed messages changes many documents without a transaction. One document makes it safe,
+// the plan, which says which messages are being promoted under which IDs:
 //
 //	      read the plan ──▶ finish it, if this process has not seen it finished
 //	           │
@@ -150,7 +150,7 @@ type planStore interface {
 	remove(ctx context.Context, slots []queue.ScheduleKey) error
 }
 
-// promoter promotes. Safe for concurrent use.
+// promoter makes and finishes plans. Safe for concurrent use.
 type promoter struct {
 	store planStore
 
@@ -161,7 +161,7 @@ type promoter struct {
 
 func newVersion() string { return crand.Text() }
 
-// head returns the plan, finished, and the moment for the next one.
+// head reads the plan and finishes it if necessary. It also returns the moment for the next plan.
 func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 	for {
 		head, ok, err := p.store.readPlan(ctx)
@@ -229,8 +229,8 @@ func (p *promoter) watched(of *plan) (passed time.Duration, watched bool) {
 	return 0, false
 }
 
-// promote makes and finishes a plan, or more if there was nothing but what is to be removed or
-// buried. It promotes none if nothing is due, and if somebody else was faster.
+// promote makes and finishes plans until one has promoted messages. It promotes none if nothing is due,
+// or if another promoter was faster.
 func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted, buried int, err error) {
 	for {
 		n, letters, more, err := p.promoteOnce(ctx, limit)
@@ -394,8 +394,8 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 // triedMost bounds how many messages of a plan takesOthers tries.
 const triedMost = 20
 
-// takesOthers tells whether the server takes an empty message, or one of some others of the plan: a
-// validator may ask for something that an empty one does not have.
+// takesOthers tells whether the server accepts an empty message, or one of some other messages of the
+// plan: a validator may require something that an empty one does not have.
 func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed, refused queue.ScheduleKey) (bool, error) {
 	try := []queue.Message{{}}
 	for _, i := range rand.Perm(len(plan.items)) {

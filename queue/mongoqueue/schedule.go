@@ -34,8 +34,8 @@ const (
 	// probeKey is behind the keys of all types: nobody fetches it.
 	probeKey = "~probe"
 
-	// keptFor is how long a message that cannot be promoted is passed over before it is looked at
-	// again. Perhaps it was not complete.
+	// keptFor is how long a message that cannot be promoted is skipped before it is read again:
+	// somebody may have repaired it.
 	keptFor  = time.Minute
 	keptMost = 100_000 // messages that are remembered for that
 )
@@ -54,8 +54,8 @@ func slotKeys(slots []queue.ScheduleKey) []string {
 	return keys
 }
 
-// parseSlot reads a key; ok is false if it is no slot's. Whether a message may have the slot is
-// another question, see queuedriver.DecideDue.
+// parseSlot parses the key of a delayed message; ok is false if it is not one. It does not decide
+// whether the message can be promoted, see queuedriver.DecideDue.
 func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 	due, rest, _ := strings.Cut(key, "/")
 	end := max(len(rest)-queue.IDLen-1, 0)
@@ -72,7 +72,7 @@ func parseSlot(key string) (s queue.ScheduleKey, ok bool) {
 //
 //	insert into scheduled, as Insert does into messages: ordered, w: majority; duplicate key: it landed before.
 //
-// What landed before and was promoted meanwhile lands once more. Promote knows it by its note
+// A retry of a message that was promoted meanwhile inserts it again. Promote recognizes it by its note
 // (settled/…) and removes it.
 func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	msgs, err := queuedriver.CheckDelay(msgs)
@@ -131,9 +131,9 @@ func (q *Queue) NextDue(ctx context.Context) (time.Time, bool, error) {
 	return s.Due, ok, nil
 }
 
-// firstDelayed is the slot of the first message that is due and not kept, or that will be due. If
-// others have stored so much before it that this look does not reach it, it is a slot of no type:
-// nothing is due before it, and the next look goes on from here.
+// firstDelayed returns the key of the first delayed message that can be promoted, now or later. If
+// there are too many foreign documents before it for one call, the key has no type: nothing is due
+// before its time, and the next call continues there.
 //
 //	find {_id: {$gt: "0", $lt: "281474976710656"}} → _id only, sort {_id: 1}, limit 1; index: _id, one key. What cannot be promoted is passed over, in
 //	pages of 1000 keys, see walk.
@@ -208,8 +208,8 @@ func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *wa
 	return len(keys), queue.ScheduleKey{}, read, nil
 }
 
-// examine is the index of the first of some messages that are due which can be promoted, buried or
-// removed; len(slots) if there is none. Those before it are kept.
+// examine reads due messages, and returns the index of the first one that can be promoted, buried or
+// removed; len(slots) if there is none. Those before it are skipped from now on (keep).
 func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk) (int, error) {
 	if len(slots) == 0 {
 		return 0, nil
@@ -239,7 +239,7 @@ func (q *Queue) examine(ctx context.Context, slots []queue.ScheduleKey, w *walk)
 	return found, err
 }
 
-// keep passes a key over for a while.
+// keep makes the next looks skip a key, for keptFor.
 func (q *Queue) keep(key string) {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -16,9 +16,9 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// What others have stored in our collections under keys that are not a message's is passed over in
-// pages, never with a round trip for each key. How far one call goes is bounded; the next one goes
-// on from there, so whatever lies behind is reached. See docs/decisions/0117.
+// Documents of other programs in our collections are skipped in pages, not with a round trip for each
+// key. One call skips a bounded number; the next one continues there, so that whatever is behind them
+// is reached in the end. See docs/decisions/0117.
 const (
 	keysFew   = 100 // keys of a page where each kind has many
 	keysPage  = 1000
@@ -122,7 +122,8 @@ func (q *Queue) endScan(c *mongo.Collection, s scan, more bool) {
 	}
 }
 
-// walk is how far the looks for what is due have passed over what cannot be promoted.
+// walk is the position up to which the searches for due messages have skipped those that cannot be
+// promoted.
 type walk struct {
 	from  string    // nothing up to it can be promoted, and all of it is due
 	ended time.Time // when it had come to something else; zero: not yet
@@ -140,7 +141,7 @@ func (w *walk) pass(key string, now time.Time) {
 	}
 }
 
-// beginWalk is where a look begins: behind what was passed over, unless that was some time ago.
+// beginWalk returns where a search begins: behind what was skipped lately, or from the start.
 func (q *Queue) beginWalk() walk {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -184,13 +185,14 @@ const (
 	slotPattern = `^[0-9]{15}\/` + typePattern + `\/(?!0{32})[0-9a-v]{32}$`
 )
 
-// straysOf are none yet.
+// straysOf returns an empty queue.Strays for a collection.
 func straysOf(c *mongo.Collection, what string) queue.Strays {
 	return queue.Strays{In: "the collection " + c.Name(), What: what,
 		Remedy: fmt.Sprintf("in mongosh, db.%s.deleteMany(%s) removes them", c.Name(), strayFilter(c.Name()))}
 }
 
-// strayFilter chooses what is passed over in a collection, and no message, as text for mongosh.
+// strayFilter is a filter for mongosh that matches the foreign documents in a collection, and no
+// message.
 func strayFilter(collection string) string {
 	filter := func(pattern string, bounds string) string {
 		return fmt.Sprintf("{_id: {%s$not: /%s/}}", bounds, pattern)

@@ -12,9 +12,9 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// CheckInsert is what every backend calls first in Insert: the type is valid and every message is
-// within the limits, has an ID and is of that type (an empty Message.Type stands for typ). The
-// error is a refusing *InsertError, and nothing may be stored then.
+// CheckInsert checks the arguments of Insert; every backend calls it first. The type must be valid, and
+// every message within the limits, with an ID, and of that type (an empty Message.Type means typ). The
+// error is an *InsertError with Refused; then the backend must store nothing.
 func CheckInsert(typ string, msgs []queue.Message) error {
 	refuse := func(err error) error { return &queue.InsertError{Refused: true, Err: err} }
 	if err := queue.ValidateType(typ); err != nil {
@@ -48,8 +48,7 @@ func valid(m *queue.Message, typ string) error {
 	return of.Validate()
 }
 
-// CheckFetch is what every backend calls first in Fetch: the type is valid and the limit makes
-// sense.
+// CheckFetch checks the arguments of Fetch; every backend calls it first.
 func CheckFetch(typ string, limit queue.Limit) error {
 	if limit.Messages < 1 || limit.Bytes < 0 {
 		return fmt.Errorf("fetch: limit of %d messages and %d bytes, want at least 1 message and no negative bytes", limit.Messages, limit.Bytes)
@@ -57,7 +56,7 @@ func CheckFetch(typ string, limit queue.Limit) error {
 	return queue.ValidateType(typ)
 }
 
-// CheckDepth is what every backend calls first in Depth: the type is valid and max makes sense.
+// CheckDepth checks the arguments of Depth; every backend calls it first.
 func CheckDepth(typ string, most int) error {
 	if most < 0 {
 		return fmt.Errorf("depth: max is %d, want 0 or more", most)
@@ -65,9 +64,9 @@ func CheckDepth(typ string, most int) error {
 	return queue.ValidateType(typ)
 }
 
-// TooManyHeaders says what is wrong with a stored message that has n headers, "" if they are not
-// too many. A backend asks it before it decodes them: such a message is Incomplete, as what
-// somebody else has stored must not take more memory than Size counts.
+// TooManyHeaders returns what is wrong with a stored message that has n headers, or "" if they are not
+// too many. A backend calls it before it decodes them, and makes such a message Incomplete: a message
+// that another program has stored must not take more memory than Size counts.
 func TooManyHeaders(n int) string {
 	if n <= queue.MaxHeaderCount {
 		return ""
@@ -75,10 +74,10 @@ func TooManyHeaders(n int) string {
 	return fmt.Sprintf("it has %d headers, at most %d are allowed", n, queue.MaxHeaderCount)
 }
 
-// CheckDeadLetters is what every backend calls first in MoveToDeadLetters: the type is valid, and
-// every letter is of that type and complete. It returns the letters as they are to be stored, at
-// the given time. Sizes are not checked: that a message is too large for a file may be why it is
-// one.
+// CheckDeadLetters checks the arguments of MoveToDeadLetters; every backend calls it first. The type
+// must be valid, and every letter of that type and complete. It returns the letters in the form to
+// store, with the time at. It does not check sizes: a message may be a dead letter because it is too
+// large.
 func CheckDeadLetters(typ string, letters []queue.DeadLetter, at time.Time) ([]queue.DeadLetter, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return nil, fmt.Errorf("dead letters: %w", err)
@@ -100,14 +99,14 @@ func CheckDeadLetters(typ string, letters []queue.DeadLetter, at time.Time) ([]q
 	return letters, nil
 }
 
-// storable makes s storable everywhere: valid UTF-8 without NUL, of at most MaxReason bytes.
+// storable makes s storable in every backend: valid UTF-8 without NUL, truncated to MaxReason bytes.
 func storable(s string) string {
 	s = strings.ReplaceAll(s[:min(len(s), queue.MaxReason)], "\x00", " ")
 	return strings.ToValidUTF8(s, "")
 }
 
-// CheckSettingsPatch is what every backend calls first in PatchSettings. It returns c as it is to
-// be stored.
+// CheckSettingsPatch checks the arguments of PatchSettings; every backend calls it first. It returns c
+// in the form to store.
 func CheckSettingsPatch(typ string, c queue.SettingsPatch) (queue.SettingsPatch, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return c, err
@@ -122,7 +121,7 @@ func CheckSettingsPatch(typ string, c queue.SettingsPatch) (queue.SettingsPatch,
 	return c, nil
 }
 
-// Apply returns s as it is after c at the given time.
+// Apply returns s changed by c at the given time.
 func Apply(c queue.SettingsPatch, s queue.Settings, at time.Time) queue.Settings {
 	set(&s.DrainPaused, c.DrainPaused)
 	set(&s.PublishPaused, c.PublishPaused)
@@ -178,7 +177,7 @@ func memberErrors(errs map[string]string) map[string]string {
 	return out
 }
 
-// CheckForeignKeys is what every backend calls first in ForeignKeys.
+// CheckForeignKeys checks the arguments of ForeignKeys; every backend calls it first.
 func CheckForeignKeys(typ string, most int) error {
 	if most < 1 {
 		return fmt.Errorf("foreign keys: at most %d are asked for, want 1 or more", most)
@@ -186,15 +185,15 @@ func CheckForeignKeys(typ string, most int) error {
 	return queue.ValidateType(typ)
 }
 
-// NotForeignKey is the error of RemoveForeignKeys for a key that is a message's, or of another
+// NotForeignKey is the error of RemoveForeignKeys for a key that belongs to a message, or to another
 // type.
 func NotForeignKey(typ, key string) error {
 	return fmt.Errorf("%q is not one of the foreign keys of type %s: nothing was removed", shorten.Text(key), typ)
 }
 
-// CheckDelay is what every backend calls first in Delay: every message is valid, has an ID and a
-// Due, and is complete. It returns the messages as they are to be stored. The error is a refusing
-// *InsertError, and nothing may be stored then.
+// CheckDelay checks the arguments of Delay; every backend calls it first. Every message must be valid
+// and complete, with an ID and a Due. It returns the messages in the form to store. The error is an
+// *InsertError with Refused; then the backend must store nothing.
 func CheckDelay(msgs []queue.Message) ([]queue.Message, error) {
 	out := make([]queue.Message, len(msgs))
 	for i, m := range msgs {
@@ -219,7 +218,7 @@ func CheckDelay(msgs []queue.Message) ([]queue.Message, error) {
 	return out, nil
 }
 
-// CheckPromote is what every backend calls first in Promote and Delayed.
+// CheckPromote checks the arguments of Promote and Delayed; every backend calls it first.
 func CheckPromote(limit queue.Limit) error {
 	if limit.Messages < 1 || limit.Bytes < 0 {
 		return fmt.Errorf("delayed messages: limit of %d messages and %d bytes, want at least 1 message and no negative bytes", limit.Messages, limit.Bytes)

@@ -9,9 +9,9 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// MakeLoose returns messages as they are stored in a transaction: each with an ID of the given time
-// and with queue.LooseHeader. Backends call it before they send anything: the error says which
-// message breaks a limit. The messages themselves stay as they are.
+// MakeLoose returns copies of messages in the form in which they are stored in a transaction: each with
+// an ID of the given time and with queue.LooseHeader. A backend calls it before it sends anything; the
+// error says which message breaks a limit.
 func MakeLoose(msgs []queue.Message, at time.Time) ([]queue.Message, error) {
 	out := make([]queue.Message, len(msgs))
 	for i, m := range msgs {

@@ -9,7 +9,7 @@ import (
 // KeptNotifications is how many notifications a log keeps, at least.
 const KeptNotifications = 128
 
-// CheckNotify is what every backend calls first in Notify.
+// CheckNotify checks the arguments of Notify; every backend calls it first.
 func CheckNotify(types []string) error {
 	for _, typ := range types {
 		if err := queue.ValidateType(typ); err != nil {
@@ -19,15 +19,16 @@ func CheckNotify(types []string) error {
 	return nil
 }
 
-// NotificationReader collects what logs of notifications have behind a mark. Use
-// ReadNotifications.
+// NotificationReader computes the result of Notifications from the logs that a backend has read. Make
+// one with [ReadNotifications].
 type NotificationReader struct {
 	since queue.NotificationMark
 	found map[string]bool
 	out   queue.Notifications
 }
 
-// ReadNotifications begins to collect. Logs that are not added are as they were.
+// ReadNotifications returns a reader for what is new since a mark. Call Log for each log; logs without
+// a call count as unchanged.
 func ReadNotifications(since queue.NotificationMark) *NotificationReader {
 	r := &NotificationReader{since: since, found: map[string]bool{}, out: queue.Notifications{Missed: since == nil, Next: queue.NotificationMark{}}}
 	for log, count := range since {
@@ -36,7 +37,7 @@ func ReadNotifications(since queue.NotificationMark) *NotificationReader {
 	return r
 }
 
-// Log adds a log: how many notifications it ever had, and the latest of them, the last one last.
+// Log adds a log: how many notifications it ever had, and the latest of them, in order.
 //
 // rule: a count below the mark is a database that was set back: all that the log has is new, and more may be missing.
 func (r *NotificationReader) Log(name string, count int64, latest []string) {
@@ -59,10 +60,10 @@ func (r *NotificationReader) Log(name string, count int64, latest []string) {
 	}
 }
 
-// Result returns what was collected.
+// Result returns the result of Notifications.
 func (r *NotificationReader) Result() queue.Notifications { return r.out }
 
-// LatestNotifications is what a log keeps of a notification about types.
+// LatestNotifications returns the types of a notification that a log must keep.
 func LatestNotifications(types []string) []string {
 	return slices.Clone(types[max(len(types)-KeptNotifications, 0):])
 }

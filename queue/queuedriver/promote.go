@@ -12,24 +12,24 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// SettledFor is how long a backend remembers that a delayed message was promoted or cancelled, at
-// least, counted as Moment.Passed is. A Publisher repeats for MaxRepeatFor, and a late repetition
-// must not make it a second message.
+// SettledFor is how long, at least, a backend remembers that a delayed message was promoted or
+// cancelled, measured by Moment.Passed. A Publisher may retry for MaxRepeatFor, and a late retry must
+// not store the message a second time.
 const SettledFor = 24 * time.Hour
 
-// DueAction is what a backend does with a delayed message that is due.
+// DueAction is what to do with a delayed message that is due.
 type DueAction int
 
-// What is done with a delayed message that is due.
+// The actions of [DecideDue].
 const (
 	Promote        DueAction = iota // make it a normal message
 	MakeDeadLetter                  // make it a dead letter
 	Keep                            // leave it where it is
 )
 
-// DecideDue decides about a delayed message as a backend has read it, and says why it is not to be
-// promoted. size is the length of its payload, which need not be read. Delay lets no message in
-// that is not fit; what lies there was perhaps written by another version or another program.
+// DecideDue decides what to do with a delayed message that a backend has read. The error says why it
+// cannot be promoted. size is the length of its payload, which need not be read. Delay stores only
+// messages that can be promoted; others come from another version or another program.
 //
 // rule: what cannot be read whole, or is not ours, is kept: it is not promoted as it is, and a dead letter of it would be damaged too. It
 // can be listed and cancelled.
@@ -49,8 +49,8 @@ func DecideDue(m *queue.Message, size int) (DueAction, error) {
 	return Promote, nil
 }
 
-// fitsPromotion checks a message as it will be when it is promoted. Messages of earlier versions
-// may have more headers than Delay takes: they are promoted without a DelayedHeader.
+// fitsPromotion checks a message in the form that promotion gives it. Messages of earlier versions may
+// have more headers than Delay accepts now: they are promoted without a DelayedHeader.
 func fitsPromotion(m *queue.Message, size int) error {
 	if m.ID.N() == 0 {
 		return fmt.Errorf("%w: its number is 0", queue.ErrInvalidID)
@@ -64,22 +64,22 @@ func fitsPromotion(m *queue.Message, size int) error {
 	return (&queue.Message{Type: m.Type, Headers: m.Headers}).Validate()
 }
 
-// DelayedDeadLetter is the dead letter that a delayed message becomes when it cannot be promoted.
-// Its ID is that of the delayed message, so there is one, however often it is moved.
+// DelayedDeadLetter returns the dead letter of a delayed message that cannot be promoted. It has the ID
+// of the delayed message, so storing it again makes no second one.
 func DelayedDeadLetter(m queue.Message, why string) queue.DeadLetter {
 	m.Due = time.Time{}
 	return queue.DeadLetter{Message: m, Reason: "the delayed message cannot be promoted: " + why, Attempts: 1, Worker: "scheduler"}
 }
 
-// Listable reports whether a delayed message is listed under its key. Foreign programs may have put
-// anything in the place of the type, also what would change the terminal that shows it.
+// Listable reports whether Delayed may return a message with this key. Another program may have stored
+// anything as its type, even control sequences for a terminal.
 func Listable(s queue.ScheduleKey) bool {
 	return s.Type != "" && utf8.ValidString(s.Type) && !strings.ContainsFunc(s.Type, func(r rune) bool { return !strconv.IsPrint(r) })
 }
 
-// PromotedHeaders returns the headers of the delayed message with the given ID for its promotion
-// under another one. Headers that leave no room, which Validate refuses and earlier versions did
-// not, are returned as they are.
+// PromotedHeaders returns headers with a queue.DelayedHeader, for the promotion of the message delayed
+// under the ID as. If there is no room for it, which Validate refuses but earlier versions did not, it
+// returns headers unchanged.
 func PromotedHeaders(headers map[string]string, delayed, as queue.ID) map[string]string {
 	out := maps.Clone(headers)
 	if out == nil {

@@ -8,45 +8,45 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Sequence is the numbers under which the delayed messages of one type are promoted: one for all
-// who promote. A backend keeps it as durably as the messages, and changes it in the same step that
+// Sequence gives the numbers under which the delayed messages of one type are promoted. All promoters
+// share it. A backend stores it as durably as the messages, and changes it in the same step that
 // decides which messages get the numbers.
 //
 // rule: it is stored, and not each promoter's own. A consumer sees a new producer number without the contiguity of the old one
 // (docs/decisions/0304), so a change of promoters would cost the order, or a pause; and a number
 // that was given away in memory only could be given to two messages, or to none.
 type Sequence struct {
-	Producer uint64
-	N        uint64 // given last
-	At       int64  // ID time of that, ms
-	Used     int64  // Moment.Passed of that, ms
+	Producer uint64 // producer number
+	N        uint64 // the last number given
+	At       int64  // time in the ID with that number, in ms
+	Used     int64  // Moment.Passed when it was given, in ms
 }
 
-// Moment is what a promoter knows about time when it gives numbers.
+// Moment is what a promoter knows about time when it assigns numbers.
 type Moment struct {
 	Now time.Time // the backend's clock
-	// Passed is a count of the time that has passed, which a backend keeps with the sequences. Each
-	// promoter adds what it has itself seen pass, by a clock that cannot be set, since it saw that
-	// there was nothing left to do for the one before; compare-and-set decides who adds. So it lags
-	// behind when promoters change or none runs, and is never ahead of the time that has passed.
+	// Passed is a count of elapsed time, which a backend stores with the sequences. Each promoter
+	// adds the time that it has itself measured, by a monotonic clock, since it finished the last
+	// promotion; a compare-and-swap decides who may add. So Passed lags behind when promoters
+	// change or none runs, but is never ahead of real time.
 	Passed time.Duration
-	// Watched: nobody else has promoted since this promoter did, so nothing that has passed since
-	// then is missing in Passed.
+	// Watched means that nobody else has promoted since this promoter did, so that Passed has all of
+	// the time since then.
 	Watched bool
 }
 
 const (
-	// sequenceIdle is how long a Sequence rests before it takes a new producer number: longer than
-	// a consumer's sweep and the pause of docs/decisions/0304 (order across numbers), and far
-	// shorter than the time after which a consumer forgets a producer. It is no longer than that: a
-	// database that is restored from a backup has the numbers of the backup, and gives those again
-	// that were given since, unless the sequence has rested.
+	// sequenceIdle is how long a Sequence must be unused before it takes a new producer number. It
+	// is longer than a consumer's sweep and the pause of docs/decisions/0304 (order across
+	// numbers), and far shorter than the time after which a consumer forgets a producer. It is not
+	// longer, because a database restored from a backup gives the numbers since the backup again,
+	// unless the sequence had been unused for this time.
 	sequenceIdle = time.Minute
-	// sequenceKept is how long a sequence is kept that rests, for its At.
+	// sequenceKept is how long an unused sequence is kept, for its At.
 	sequenceKept = 24 * time.Hour
 )
 
-// rested reports whether the sequence would begin anew.
+// rested reports whether the sequence takes a new producer number next.
 func (s *Sequence) rested(m Moment) bool {
 	return s.N == 0 || s.N >= queue.MaxN || m.Passed.Milliseconds()-s.Used > sequenceIdle.Milliseconds() ||
 		// rule: who has seen how long it has rested does not ask a clock, which may have been set
@@ -58,7 +58,7 @@ func (s *Sequence) Stale(m Moment) bool {
 	return s.rested(m) && m.Now.UnixMilli()-s.At > sequenceKept.Milliseconds()
 }
 
-// Next gives the next ID.
+// Next returns the next ID, and changes s: store it in the same step that uses the ID.
 func (s *Sequence) Next(m Moment) queue.ID {
 	if s.rested(m) {
 		*s = Sequence{Producer: newProducerNumber(), At: s.At + 1} // rule: ID time grows with a new producer number, whatever the clock says

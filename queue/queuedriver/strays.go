@@ -9,14 +9,14 @@ import (
 	"github.com/fencepost/fencepost/queue/internal/shorten"
 )
 
-// StrayRecord is what a backend has passed over last, for its Strays. Its zero value is empty. It
+// StrayRecord remembers what a backend has skipped, for its Strays method. The zero value is empty. It
 // is safe for concurrent use.
 type StrayRecord struct {
 	mu  sync.Mutex
 	all map[string]queue.Strays // by where and what they are
 }
 
-// Set replaces what is known of strays of this kind in this place. A count of 0 removes it.
+// Set replaces the strays with the same In and What. A count of 0 removes them.
 func (b *StrayRecord) Set(s queue.Strays) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -31,7 +31,7 @@ func (b *StrayRecord) Set(s queue.Strays) {
 	b.all[key] = s
 }
 
-// All returns what is known, sorted.
+// All returns all strays, sorted by In and What.
 func (b *StrayRecord) All() []queue.Strays {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -42,7 +42,7 @@ func (b *StrayRecord) All() []queue.Strays {
 	return all
 }
 
-// CountStray counts a key in s.
+// CountStray counts one more key in s; the first becomes the example.
 func CountStray(s *queue.Strays, key string) {
 	if s.Count++; s.Count == 1 {
 		s.Example = shorten.Text(key)

@@ -82,8 +82,8 @@ func (q *Queue) Delay(ctx context.Context, msgs []queue.Message) error {
 	return insertError(ctx, "delay messages", err, written)
 }
 
-// Promote implements queue.Queue: everything in one transaction, synced. So a message is in one
-// place at any time, and nobody but this transaction has seen the numbers that it gives.
+// Promote implements queue.Queue: one transaction, synced. So a message is always in exactly one place,
+// and nobody sees the numbers before the commit.
 func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promotion, err error) {
 	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
@@ -130,7 +130,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	return p, nil
 }
 
-// moment is the moment of a promotion.
+// moment returns the Moment of a promotion: see queuedriver.Moment.
 func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queuedriver.Moment, error) {
 	version, passed, err := readPassed(tx)
 	m := queuedriver.Moment{Now: now, Passed: passed}
@@ -257,7 +257,7 @@ func promotedTypes(msgs []due) (types []string) {
 	return types
 }
 
-// takesOthers tells by an error that the database refuses even an empty message.
+// takesOthers returns an error if the database refuses even an empty message.
 //
 // rule: a refused message becomes a dead letter only if the database takes others. What refuses everything is a mistake of an operator.
 func takesOthers(tx *sqlitedb.Tx) error {
@@ -443,7 +443,8 @@ func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (c
 	return cancelled, nil
 }
 
-// insertError tells what the error of a writing transaction says about its messages.
+// insertError classifies the error of a writing transaction; written means that the error came from the
+// commit.
 func insertError(ctx context.Context, op string, err error, written bool) error {
 	if err == nil {
 		return nil

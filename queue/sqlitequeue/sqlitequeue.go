@@ -1,5 +1,5 @@
 // Package sqlitequeue keeps a queue in an embedded SQLite database that several worker and producer
-// processes of one machine share. It needs no server and keeps the same promises as the queue in
+// processes of one machine share. It needs no server, and has the same guarantees as the queue in
 // MongoDB.
 //
 //	queue_messages  type, id (the 20 bytes), payload, headers (JSON); unique on (type, id)
@@ -12,14 +12,14 @@
 //	queue_notifications  n, type
 //	queue_delayed   due, type, id, payload, headers; unique on (due, type, id); queue_delayed_settled, queue_delayed_passed and queue_sequences go with it
 //
-// Rows of queue_messages whose id is no message ID are passed over, see queue.ForeignKeyStore.
+// Rows of queue_messages whose id is not a message ID are skipped, see queue.ForeignKeyStore.
 //
-// The unique index serves order, range, lookup, depth and the list of types; the payloads lie
-// beside it in the order of insertion, which is also the order of deletion (docs/decisions/0302).
+// The unique index serves order, ranges, lookups, depth and the list of types. The payloads are in the
+// table in the order of insertion, which is also the order of deletion (docs/decisions/0302).
 //
-// A batch is one transaction: it becomes visible as a whole, so a reader never sees a message
-// without those before it. Insert is synced to disk before it returns; Ack is not synced, as a
-// power failure that undoes it only redelivers.
+// A batch is one transaction and becomes visible as a whole, so a reader never sees a message without
+// those before it. Insert is synced to disk before it returns. Ack is not synced: if a power failure
+// undoes it, the messages are delivered again.
 package sqlitequeue
 
 import (
@@ -85,14 +85,14 @@ var ddl = []string{
 	) STRICT, WITHOUT ROWID`,
 }
 
-// These columns came after the others: databases of earlier versions lack them, and those versions
-// work with them.
+// These columns were added later: databases of earlier versions lack them, and earlier versions ignore
+// them.
 const (
 	generationColumn = `generation INTEGER NOT NULL DEFAULT 1`
 	placeColumn      = `place TEXT NOT NULL DEFAULT ''`
 )
 
-// addColumn adds a column, of which the definition begins with the name, where it is missing.
+// addColumn adds a column if it is missing. column is its definition, which begins with its name.
 func addColumn(ctx context.Context, db *sqlitedb.DB, table, column string) error {
 	name, _, _ := strings.Cut(column, " ")
 	has := func(tx *sqlitedb.Tx) (found bool, err error) {
@@ -198,8 +198,8 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 
 func (q *Queue) now() time.Time { return q.clock.Now() }
 
-// readClock reads this machine's clock. There is no second one: what it must agree with is what has
-// passed since it was read before.
+// readClock reads this machine's clock. clock.Server then compares it with the time that has passed
+// since the last reading.
 func (q *Queue) readClock() { q.clock.Read(time.Now(), time.Time{}) }
 
 // Insert implements queue.Queue: one transaction, synced to disk.
@@ -238,8 +238,8 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 	return insertError(ctx, "insert "+typ, err, written)
 }
 
-// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. A page
-// of nothing but foreign keys is no end.
+// Fetch implements queue.Queue: a range of the unique index, in its order, on one snapshot. It continues
+// behind a page that has only foreign keys.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -358,7 +358,7 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	return d, nil
 }
 
-// explain adds the operation and the sentinel of package queue. What to do is in sqlitedb's text.
+// explain adds the operation and a sentinel of package queue. The remedy is in the error of sqlitedb.
 func explain(op string, err error) error {
 	switch {
 	case err == nil:

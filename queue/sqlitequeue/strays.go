@@ -9,8 +9,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// What others have put into our tables under names that no type can have is passed over without a
-// statement for each row. See docs/decisions/0117.
+// Rows of other programs under invalid type names are skipped without a statement for each row, see
+// docs/decisions/0117.
 
 // walkAgain is how long delayed messages that cannot be promoted are not looked at again, so by how
 // much more a message is late that is stored among them after it was due.
@@ -34,7 +34,8 @@ func skipScan(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Stray
 	return strays, addTypes(rows, found, &strays)
 }
 
-// walk is how far the looks for what is due have passed over what cannot be promoted.
+// walk is the position up to which the searches for due messages have skipped those that cannot be
+// promoted.
 type walk struct {
 	from  int64             // nothing up to here can be promoted: the due time …
 	last  queue.ScheduleKey // … and the rest
@@ -43,7 +44,7 @@ type walk struct {
 	foreign, kept queue.Strays
 }
 
-// beginWalk is where a look begins: behind what was passed over, unless that was some time ago.
+// beginWalk returns where a search begins: behind what was skipped lately, or from the start.
 func (q *Queue) beginWalk() walk {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -56,7 +57,7 @@ func (q *Queue) beginWalk() walk {
 	return w
 }
 
-// pass counts a message that cannot be promoted. Everything up to it was passed over.
+// pass skips a message that cannot be promoted, and counts it.
 func (w *walk) pass(m *queue.Message, due int64) {
 	w.from, w.last = due, queue.ScheduleKeyOf(m)
 	if queue.ValidateType(m.Type) != nil || m.ID.IsZero() {
@@ -66,7 +67,7 @@ func (w *walk) pass(m *queue.Message, due int64) {
 	}
 }
 
-// endWalk remembers how far a look has come.
+// endWalk remembers how far a search has come.
 func (q *Queue) endWalk(w walk) {
 	q.strays.Set(w.foreign)
 	q.strays.Set(w.kept)
@@ -78,7 +79,7 @@ func (q *Queue) endWalk(w walk) {
 	q.walk = w
 }
 
-// straysOf are none yet.
+// straysOf returns an empty queue.Strays for a table.
 func straysOf(table, what, where string) queue.Strays {
 	return queue.Strays{In: "the table " + table, What: what, Remedy: "in the shell of SQLite, DELETE FROM " + table + " WHERE " + where + "; removes them"}
 }
