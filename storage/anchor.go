@@ -8,12 +8,12 @@ package storage
 //
 // So opening a file takes as long as reading one checkpoint interval, however large it is.
 
-// startAtLastCheckpoint positions the scanner at the last checkpoint below its limit, or leaves it
-// at the start of the file when there is none. reread is called for each range before it is read.
+// startAtLastCheckpoint positions the scanner at the last checkpoint below its limit, or leaves it at
+// the start of the file if there is none. reread is called for each range before it is read.
 //
-// Walking back it searches for the sync marker. An open record or checkpoint that carries its own
-// position was written by a writer that knew everything before it, so it is part of the view, if
-// nothing is damaged; the scan that follows passes over it and notices when it is not.
+// It walks back and searches for the sync marker. An open record or checkpoint that carries its own
+// position was written by a writer that knew everything before it. So it is part of the view, unless
+// the file is damaged; the scan that follows passes it and notices that.
 func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
 	off, err := s.lastCheckpoint(reread)
 	if err != nil || off == 0 {
@@ -27,11 +27,11 @@ func (s *scanner) startAtLastCheckpoint(reread func(off, n int64) error) error {
 	return err
 }
 
-// walkStep is how much is read at once on the way back, bytes; a multiple of every page size, and
-// with an anchor's header behind it within the scanner's window.
+// walkStep is how many bytes are read at once on the way back. It is a multiple of every page size, and
+// together with the header of an anchor behind it fits into the scanner's window.
 const walkStep = 128 << 10
 
-// lastCheckpoint returns the offset of the last checkpoint below the limit, 0 when there is none.
+// lastCheckpoint returns the offset of the last checkpoint below the limit, or 0.
 func (s *scanner) lastCheckpoint(reread func(off, n int64) error) (int64, error) {
 	hi := s.limit
 	n := int64(0) // of the first range: to the end of the file

@@ -6,14 +6,14 @@ import (
 	"time"
 )
 
-// Bodies of the anchor records: fence, open, checkpoint, seal. They are small, but for a
-// checkpoint's, which has the caller's state, and are decoded whole. A later minor version may append
-// fields to an open record's and a seal's; a reader passes over those that it does not know.
+// Bodies of the anchor records: fence, open, checkpoint, seal. They are decoded whole, because all but
+// a checkpoint's, which has the caller's state, are small. A later minor version may append fields to
+// an open record and a seal; readers skip fields that they do not know.
 
 var errBody = errors.New("its body does not decode")
 
-// Holder describes the writer of a fence, for people: it is in the fence record and in Verify's
-// report. Every text is cut to 255 bytes.
+// Holder describes the writer of a fence, for people: it is in the fence record and in the report of
+// [Verify]. Every text is truncated to 255 bytes.
 type Holder struct {
 	ID      string // the lock's holder or the worker's instance
 	Host    string

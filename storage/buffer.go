@@ -10,7 +10,7 @@ const (
 // buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
 var buffers sync.Pool
 
-// buffer returns n bytes of scratch space, until release.
+// buffer returns n bytes of scratch space; give it back with release.
 func (w *Writer) buffer(n int) []byte {
 	if n > cap(w.buf) && n > keepBuf {
 		if b, ok := buffers.Get().(*[]byte); ok {

@@ -38,7 +38,7 @@ type Link struct {
 	Missing    error        // a *HoleError if a piece of it is missing, see InPieces; else nil
 	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
 	Size       int64        // bytes
-	end        int64        // of its last record that is not a fence; of its seal if it is sealed
+	end        int64        // offset after its last record that is not a fence; after its seal if it is sealed
 }
 
 // ReadChain reads the files of a type in a directory, oldest first: their headers, and their ends
@@ -72,8 +72,8 @@ func (c Chain) From(generation uint64) Chain {
 	return slices.DeleteFunc(slices.Clone(c), func(l Link) bool { return l.nameSays() < generation })
 }
 
-// ReadLink reads the header of the file at path, and its end from the last checkpoint on. A nil
-// fsys stands for OS().
+// ReadLink describes the file at path: it reads the header, and the end from the last checkpoint on. A
+// nil fsys stands for OS().
 func ReadLink(fsys FS, path string) (l Link) {
 	l.Path = path
 	f, err := orOS(fsys).Open(path, ModeRead)
@@ -104,7 +104,7 @@ func ReadLink(fsys FS, path string) (l Link) {
 	return l
 }
 
-// readEnd takes in what the end of the file says, which is at limit.
+// readEnd fills the fields that only the end of the file, at limit, can tell.
 func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 	s := newScanner(l.Path, f, h, limit)
 	if err := s.startBefore(math.MaxUint64, noTime); err != nil {
@@ -136,16 +136,16 @@ func (r *Report) Link() Link {
 		Next: r.NextIndex, Sealed: r.Sealed, Size: r.Size}
 }
 
-// nameSays returns the generation that the file's name says.
+// nameSays returns the generation in the file's name.
 func (l *Link) nameSays() uint64 {
 	_, g, _ := ParseName(filepath.Base(l.Path))
 	return g
 }
 
-// named tells whether the file's name is that of its type and generation.
+// named tells whether the file has the name of its type and generation.
 func (l *Link) named() bool { return filepath.Base(l.Path) == GenerationName(l.Type, l.Generation) }
 
-// continuedBy tells what is wrong between the file and the one that is called its successor.
+// continuedBy returns what is wrong between the file and the one with the name of its successor.
 func (l *Link) continuedBy(next Link) error {
 	k := &chainCheck{typ: l.Type}
 	if l.named() {
@@ -222,7 +222,7 @@ type chainCheck struct {
 	copies map[FileID]string // path of the file with that ID that has the right name
 }
 
-// place puts each file where its header says that it belongs.
+// place sorts the files by the generation in their headers, and finds copies and misnamed files.
 func (c Chain) place() *chainCheck {
 	k := &chainCheck{other: map[uint64]*Link{}, copies: map[FileID]string{}}
 	if len(c) > 0 {
@@ -259,7 +259,7 @@ func (k *chainCheck) add(e *ChainError) {
 	k.wrong = append(k.wrong, e)
 }
 
-// follows checks b against a, the file before it among those that are here.
+// follows checks that b continues a, the file before it among those that are present.
 func (k *chainCheck) follows(a, b *Link) {
 	known := a.Type != "" && b.Type != ""
 	ended := known && a.Err == nil
@@ -300,7 +300,7 @@ func (k *chainCheck) follows(a, b *Link) {
 	k.add(e)
 }
 
-// gap checks b against a, which has generations between them that are not here.
+// gap checks whether the generations between a and b, which are not present, may be missing.
 func (k *chainCheck) gap(a, b *Link, ended bool) {
 	from, to := a.Generation+1, b.Generation-1
 	name := func(g uint64) string { return b.sibling(k.typ, g) }
@@ -333,7 +333,7 @@ func (k *chainCheck) gap(a, b *Link, ended bool) {
 	k.add(e)
 }
 
-// isInstead says what a file is whose name is another's.
+// isInstead describes a file that has the name of another one.
 func (k *chainCheck) isInstead(l *Link) string {
 	name := filepath.Base(l.Path)
 	switch original := k.copies[l.FileID]; {
@@ -346,8 +346,8 @@ func (k *chainCheck) isInstead(l *Link) string {
 	}
 }
 
-// misnamed reports the files that have another's name and were not reported with a generation that
-// is missing.
+// misnamed reports the files with the name of another one that were not yet reported together with a
+// missing generation.
 func (k *chainCheck) misnamed() {
 	var last uint64
 	if len(k.files) > 0 {

@@ -11,10 +11,10 @@ import (
 //
 //	records ──encodeRecords──▶ body ──zstd, where it saves enough──▶ stored body ──CRC──▶ file
 //
-// The checksum is that of the stored body, so a batch is verified without being decompressed; only
-// those who want its records pay for that. A file may come from anywhere, so nothing is allocated
-// by a length that a header claims: memory grows with the bytes that are there, and records leave
-// in pieces of a bounded size.
+// The checksum is that of the stored body, so a batch can be verified without decompression; only
+// readers of its records pay for that. A file may come from anywhere, so no length in a header decides
+// how much is allocated: memory grows with the bytes that are present, and records are returned in
+// pieces of a bounded size.
 
 // Codecs of a batch's body, in the low bits of a record's flags.
 const (
@@ -23,8 +23,8 @@ const (
 )
 
 const (
-	minCompress  = 1 << 10 // a smaller body gains nothing, bytes
-	minGainParts = 10      // compression that saves less than one part in so many is not worth a reader's time
+	minCompress  = 1 << 10 // bytes; compressing a smaller body gains nothing
+	minGainParts = 10      // compression must save at least one part in this many to be worth a reader's time
 )
 
 // packer compresses bodies of batches. It creates its parts on first use, as few files need them,
@@ -34,8 +34,8 @@ type packer struct {
 	buf  []byte
 }
 
-// pack returns the compressed body, valid until the next call; ok is false when storing it as it is
-// costs about as little.
+// pack returns the compressed body, valid until the next call. ok is false if it saves too little:
+// then store the body as it is.
 func (p *packer) pack(body []byte) (stored []byte, ok bool) {
 	if len(body) < minCompress {
 		return nil, false
@@ -90,8 +90,8 @@ const (
 	zstdMostPerByte = 128 << 10 / 4 // of a compressed body: its shortest block has 4 bytes, and a block stands for 128 KiB at most
 )
 
-// begin takes the accepted batch it, whose records next returns. Where one of them does not decode
-// it returns a *CorruptError, and next none.
+// begin starts decoding the accepted batch it; next returns its records. If one of them does not
+// decode, begin returns a *CorruptError, and next returns none.
 func (d *bodyDecoder) begin(path string, it *item) error {
 	d.head, d.at, d.rest, d.recs = it.head, it.head.count, nil, d.recs[:0]
 	body, err := d.body(path, it)
@@ -107,7 +107,7 @@ func (d *bodyDecoder) begin(path string, it *item) error {
 	return nil
 }
 
-// next returns the next records of the batch, none behind the last. They are valid until the next
+// next returns the next records of the batch, or none after the last. They are valid until the next
 // call, begin, or the scanner's next step.
 func (d *bodyDecoder) next() []Record {
 	if len(d.recs) == 0 && d.at < d.head.count {
@@ -118,7 +118,7 @@ func (d *bodyDecoder) next() []Record {
 	return recs
 }
 
-// piece decodes the records that come next, as many as there is room for.
+// piece decodes the next records, as many as fit into a piece.
 //
 // rule: each record and each pair of its headers has a price, so that no body makes much more of itself than it is. A body of 64 MiB can
 // have a million records, or 33 million pairs, in 100 MiB and 1 GiB of memory.
@@ -146,7 +146,7 @@ func (d *bodyDecoder) piece() bool {
 	return true
 }
 
-// restDecodes checks what piece has left of the batch, and keeps nothing of it.
+// restDecodes checks that the records after the present piece decode, without keeping them.
 func (d *bodyDecoder) restDecodes() bool {
 	var r Record
 	var ok bool

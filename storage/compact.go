@@ -6,11 +6,11 @@ import (
 	"fmt"
 )
 
-// Compaction writes a file anew, into its successor. Records keep their indexes; the voids, fences
-// and small batches that crashes, takeovers and slow producers left behind do not come along.
-// Repair is the same for a damaged file: a record of KindLost stands for each one that cannot be
-// read. The bytes of the old file stay as they are, and it is sealed only when the successor is
-// whole: whoever dies in between leaves a temporary file and nothing else.
+// Compaction copies the records of a file into a successor. Records keep their indexes; the voids,
+// fences and small batches that crashes, takeovers and slow producers left behind are not copied.
+// Repair is the same for a damaged file: a record of KindLost replaces each one that cannot be read.
+// The old file is not changed, and is sealed only when the successor is complete. A crash in between
+// leaves a temporary file and nothing else.
 
 // CompactOptions of Compact. The zero value works.
 type CompactOptions struct {
@@ -92,7 +92,7 @@ type compaction struct {
 	synced  int64
 }
 
-// copy adds the records of w's file that are before limit.
+// copy copies the records of w's file below the offset limit.
 func (c *compaction) copy(ctx context.Context, limit int64) error {
 	s := newScanner(c.w.path, c.w.file, c.w.header, limit)
 	s.readsAhead = true
@@ -132,13 +132,13 @@ func (c *compaction) copy(ctx context.Context, limit int64) error {
 	}
 }
 
-// batch adds the records of a batch.
+// batch copies the records of one batch.
 func (c *compaction) batch(it *item) error {
 	c.report.Batches++
 	err := c.bodies.begin(c.w.path, it)
 	if corrupt := (*CorruptError)(nil); errors.As(err, &corrupt) && c.w.opts.Salvage {
 		c.report.Damage = append(c.report.Damage, err)
-		return nil // the next one finds that these are missing
+		return nil // the next batch notices that these are missing
 	}
 	if err != nil {
 		return err
@@ -163,7 +163,7 @@ func (c *compaction) batch(it *item) error {
 // next is the index that the next record added will get.
 func (c *compaction) next() uint64 { return c.to.NextIndex() + uint64(len(c.out)) }
 
-// fill puts records of KindLost in the place of what is missing below index.
+// fill adds records of KindLost in place of missing ones, up to index.
 func (c *compaction) fill(index uint64) error {
 	next := c.next()
 	if next != index && !c.w.opts.Salvage {
@@ -232,7 +232,7 @@ func (c *compaction) flush() error {
 	return err
 }
 
-// finish completes the copy: the successor must come as far as the old file does.
+// finish completes the copy: the successor must have the same next index as the old file.
 func (c *compaction) finish() error {
 	if err := c.fill(c.w.NextIndex()); err != nil {
 		return err
@@ -242,8 +242,8 @@ func (c *compaction) finish() error {
 	return err
 }
 
-// retraction says that records before an offset in the file, from an index on, did not exist for a
-// later writer.
+// retraction says that for a later writer the records before an offset, from an index on, did not
+// exist.
 type retraction struct {
 	off   int64
 	first uint64
@@ -259,9 +259,9 @@ func (w *Writer) retracted(h *recHeader) bool {
 	return false
 }
 
-// salvage is scan for a damaged file: it begins at the start and goes on behind damage. What is
-// retracted is known only at the end, so it reads the file a second time to tell the caller what is
-// in it.
+// salvage is scan for a damaged file: it starts at the beginning, and continues after damage. Only the
+// end shows which records were retracted, so it reads the file a second time to pass the records to the
+// caller.
 func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	if err := w.reread(0, 0); err != nil {
 		return view{}, err

@@ -11,8 +11,8 @@ import (
 	"path/filepath"
 )
 
-// A type moves to another directory or store in this order, which is safe whoever dies or sleeps
-// between any two steps:
+// A type moves to another directory or store in this order. It is safe to die or pause between any two
+// steps:
 //
 //	1. The newest file is sealed, naming a successor that is not made yet (Seal). From here on nothing more can be
 //	   appended to the files that are here by anybody.
@@ -20,8 +20,9 @@ import (
 //	3. Whoever opens the type there finds a sealed file without a successor, makes that one, and the registry's entry
 //	   moves to it.
 //
-// Until 3 somebody may open the type here as well, and make the same successor here: then the
-// registry's epoch and durable index tell which of the two goes on, and the other is refused.
+// Until step 3 somebody may also open the type at the old place, and make the same successor there.
+// Then the epoch and durable index in the registry decide which of the two continues; the other is
+// refused.
 
 const (
 	copyStep = 1 << 20  // bytes that are read at once
@@ -159,7 +160,7 @@ func (c *copying) each(f func(b []byte, off int64) error) error {
 	return nil
 }
 
-// write makes a durable copy with another name.
+// write makes a durable copy under a temporary name.
 func (c *copying) write(to FS, tmp string) error {
 	dst, err := to.Open(tmp, ModeCreate)
 	if err != nil {

@@ -14,8 +14,8 @@ import (
 //
 //	header ──▶ .orders.fpl.….tmp ──fsync──▶ link(2) to orders.fpl ──▶ fsync of the directory ──▶ first fence
 //
-// link(2) fails if the name is taken. So of several processes that create a file at the same time
-// one wins, and all of them go on with that one's file.
+// link(2) fails if the name exists. So of several processes that create a file at the same time one
+// wins, and all of them continue with its file.
 
 // syncNames makes the file's name durable.
 //
@@ -83,8 +83,7 @@ func (w *Writer) checkHeader(generation uint64) error {
 	return nil
 }
 
-// create makes the file appear whole or not at all. When several processes create it at once one of
-// them wins, and all of them go on with its file.
+// create creates the file in these steps. It is no error if another process was first.
 func (w *Writer) create() error {
 	if err := w.mkdirs(w.dir); err != nil {
 		return err
@@ -135,7 +134,7 @@ func (w *Writer) writeTemp(tmp string, header []byte) error {
 	return ioError("write", tmp, err)
 }
 
-// appendWhole appends to a file that nobody else knows yet.
+// appendWhole appends to a file that nobody else knows yet, so a short write is simply an error.
 func appendWhole(f File, b []byte) error {
 	n, _, err := f.Append(b)
 	if err == nil && n < len(b) {

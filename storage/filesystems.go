@@ -5,9 +5,9 @@ import (
 	"path/filepath"
 )
 
-// What a Writer takes for granted of a file system: an append (O_APPEND) lands whole and at the end,
-// also beside another process that appends; fdatasync means that it is on the device; and reads
-// show the device once the page cache was dropped. Network file systems keep the first promise only
+// What a Writer requires of a file system: an append (O_APPEND) lands whole and at the end, even while
+// another process appends; fdatasync means that it is on the device; and reads come from the device
+// after the page cache was dropped. Network file systems keep the first promise only
 // among the processes of one client: there a paused writer overwrites what its successor has
 // written, and nothing in the file could repair that.
 

@@ -5,9 +5,10 @@ import (
 	"io"
 )
 
-// FS is the file system that the package needs: exactly the operations whose failure matters, so
-// that a test can make each of them fail. Errors are those of the operating system (syscall.Errno
-// inside, so that errors.Is works).
+// FS is a file system for this package: exactly the operations whose failure matters, so that a test
+// can make each of them fail. [OS] is the operating system's, slots.New makes one on a store. Errors
+// are those of the operating system (with a syscall.Errno inside, so that errors.Is works). All
+// methods are safe for concurrent use.
 type FS interface {
 	// Open opens a regular file. A symbolic link as the last element is refused (ELOOP).
 	Open(name string, mode Mode) (File, error)
@@ -48,19 +49,19 @@ const (
 // File is an open file. ReadAt and Stat may run concurrently with everything but Close.
 type File interface {
 	io.ReaderAt
-	// Append appends p at the end of the file with one write(2), and returns how many bytes of p
-	// were taken and the file position behind them as the kernel tells it: p[:n] is at [end-n,
-	// end). A short count comes with a nil error; no loop completes it, as foreign bytes could then
-	// come in between.
+	// Append appends p at the end of the file with one write(2). It returns how many bytes of p
+	// were written, and the file position after them as the kernel reports it: p[:n] is at [end-n,
+	// end). A short count comes with a nil error. Append must not complete it with a second write,
+	// because another writer's bytes could come in between.
 	//
 	// A file may buffer appended bytes until Datasync. Then Append always takes all of p, end is
 	// where p will end if it becomes durable, and Datasync reports if it does not.
 	Append(p []byte) (n int, end int64, err error)
-	// Datasync returns after everything that was appended before the call is durable. An error is
-	// reported once per descriptor; unwritten bytes are lost from then on even if they can still be
-	// read. It is a *MovedError if the file buffered appended bytes, and another writer has
-	// appended meanwhile; then none of the buffered bytes is in the file, now or later, and the
-	// buffer is empty.
+	// Datasync returns when everything that was appended before the call is durable. An error is
+	// reported once per descriptor; after it, bytes may be lost even if they can still be read. It
+	// is a *MovedError if the file buffered appended bytes and another writer has appended
+	// meanwhile; then none of the buffered bytes is in the file, now or later, and the buffer is
+	// empty.
 	//
 	// It may run while Append runs.
 	Datasync() error

@@ -12,13 +12,13 @@ import (
 	"time"
 )
 
-// Generations. A file is never truncated, rewritten or renamed; when it is to end (size limit,
-// compaction, repair) it is sealed, and goes on in a successor beside it, the next generation:
+// Generations. A file is never truncated, rewritten or renamed. When it has to end (size limit,
+// compaction, repair), it is sealed, and the type continues in a successor, the next generation:
 //
 //	orders.fpl      … batch │ checkpoint S │ SEAL → id 7f3a…, generation 2
 //	orders@0002.fpl header (id 7f3a…, continues orders.fpl) │ FENCE │ OPEN │ checkpoint S │ batch …
 //
-// The order of the steps is what makes it safe, whoever dies or sleeps between any two of them:
+// The order of the steps makes it safe to die or pause between any two of them:
 //
 //	1. checkpoint S in the old file, durable.
 //	2. The successor is written whole under a temporary name, and synced.
@@ -28,9 +28,9 @@ import (
 //	5. The registry's entry moves from the old identity to the new one. It fails if it names neither.
 //	6. Only now is anything appended to the successor that may be acknowledged.
 //
-// Whoever opens the type after 3 and finds no successor makes one with the identity that the seal
-// names, and the state S. Whoever finds a successor that the registry does not know yet does step
-// 5.
+// A writer that opens the type after step 3 and finds no successor makes one, with the identity that
+// the seal names and the state S. One that finds a successor which the registry does not know yet does
+// step 5.
 
 const fileSuffix = ".fpl"
 
@@ -89,8 +89,8 @@ func isTempName(name, typ string) bool {
 	return ok && t == typ
 }
 
-// newest returns the highest generation of the type in the directory, 0 when there is none, and the
-// temporary files that somebody left behind.
+// newest returns the highest generation of the type in the directory, or 0, and the temporary files
+// that earlier writers left behind.
 func (w *Writer) newest() (generation uint64, temps []string, err error) {
 	names, err := w.fs.List(w.dir, w.typ)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -109,8 +109,8 @@ func (w *Writer) newest() (generation uint64, temps []string, err error) {
 	return generation, temps, nil
 }
 
-// removeTemps removes what died half made. Whoever is still making it is fenced off by now, and
-// finds its name gone.
+// removeTemps removes unfinished files. A writer that is still making one has been fenced off by now,
+// and will find that the name is gone.
 func (w *Writer) removeTemps(names []string) error {
 	for _, name := range names {
 		path := filepath.Join(w.dir, name)
@@ -121,7 +121,7 @@ func (w *Writer) removeTemps(names []string) error {
 	return nil
 }
 
-// entry is what the registry should know of this writer's file.
+// entry is the registry entry of this writer's file.
 func (w *Writer) entry() Entry {
 	return Entry{FileID: w.header.fileID, Generation: w.header.generation, Epoch: w.epoch, DurableIndex: w.DurableIndex()}
 }
@@ -140,8 +140,8 @@ func (w *Writer) Rotate(ctx context.Context, state []byte) (*Writer, error) {
 	return w.succeed(ctx, state, "size limit", w.NextIndex, nil)
 }
 
-// succeed replaces this writer's file by a successor whose first record has the index that first
-// returns; fill writes what the successor begins with besides the state.
+// succeed replaces this writer's file by a successor. first returns the index of its first record; fill
+// writes the records that it begins with, in addition to the state.
 func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first func() uint64, fill func(*Writer) error) (*Writer, error) {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -173,7 +173,7 @@ func (w *Writer) succeed(ctx context.Context, state []byte, reason string, first
 	return next, nil
 }
 
-// seal ends the file. appendMu is held.
+// seal seals the file: nothing can be appended to it any more. appendMu is held.
 func (w *Writer) seal(seal sealBody) error {
 	if err := w.checkBeforeSeal(); err != nil {
 		return err
@@ -187,8 +187,9 @@ func (w *Writer) seal(seal sealBody) error {
 	return err
 }
 
-// checkBeforeSeal is for what happened while the successor was built, which may take minutes: a
-// file that was moved away is not sealed, so that it goes on when it is back. appendMu is held.
+// checkBeforeSeal checks the file again after the successor was built, which may take minutes. If the
+// file was moved away meanwhile, it must not be sealed, so that it can continue when it is back.
+// appendMu is held.
 //
 // rule: what the path does not name is not sealed.
 func (w *Writer) checkBeforeSeal() error {
@@ -215,8 +216,8 @@ func (w *Writer) retire(cause error) {
 	w.closeErr = ioError("close", w.path, w.file.Close())
 }
 
-// build writes the successor that seal names under a temporary name, up to and with the checkpoint
-// that makes it complete. It is durable then, and this writer's own region in it is open.
+// build writes the successor that seal names, under a temporary name, up to and including the
+// checkpoint that makes it complete. Then it is durable, and this writer's region in it is open.
 func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state []byte, fill func(*Writer) error) (_ *Writer, err error) {
 	n := &Writer{typ: w.typ, dir: w.dir, fs: w.fs, slots: w.slots, opts: w.opts, epoch: w.epoch, latest: noTime}
 	n.opts.Salvage = false
@@ -263,7 +264,7 @@ func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state [
 	return n, err
 }
 
-// publish gives a successor that build made its name, and tells the registry.
+// publish gives its name to a successor that build has made, and registers it.
 func (n *Writer) publish(ctx context.Context, old FileID) error {
 	tmp, path := n.path, filepath.Join(n.dir, GenerationName(n.typ, n.header.generation))
 	// rule: link(2), never rename: whoever took over since then may have made the successor already.
@@ -298,8 +299,8 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	return n.overtaken(ctx, err)
 }
 
-// register moves the registry's entry of the type from the file old to e, which stands for this
-// one, and returns what is registered now.
+// register moves the registry's entry of the type from the file old to e, the entry of this file, and
+// returns what is now registered.
 func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, error) {
 	now, ok, err := w.opts.Registry.Succeed(ctx, w.typ, old, e)
 	switch {
@@ -314,7 +315,7 @@ func (w *Writer) register(ctx context.Context, old FileID, e Entry) (Entry, erro
 	return now, nil
 }
 
-// abandon gives up a file that has no name yet.
+// abandon closes and removes a file that has only a temporary name.
 func (n *Writer) abandon() {
 	n.file.Close()
 	if n.isTemp() {
@@ -324,8 +325,8 @@ func (n *Writer) abandon() {
 
 func (n *Writer) isTemp() bool { return isTempName(filepath.Base(n.path), n.typ) }
 
-// continueSealed makes the successor of a file that was sealed by somebody who came no further, and
-// returns its writer.
+// continueSealed makes the successor of a sealed file whose writer died before it made one, and returns
+// the successor's writer.
 func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 	state, err := w.stateAt(v.checkpoint, v.next)
 	if err != nil {
@@ -346,9 +347,8 @@ func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 	return next, nil
 }
 
-// stateAt returns the state of the checkpoint at off, which stands for all records below index
-// next: a seal follows its checkpoint directly, so this is all there is to know about a sealed
-// file.
+// stateAt returns the state of the checkpoint at off, which covers all records below index next. A seal
+// directly follows its checkpoint, so for a sealed file that is the complete state.
 func (w *Writer) stateAt(off int64, next uint64) ([]byte, error) {
 	s := newScanner(w.path, w.file, w.header, w.fenceOff)
 	h, body, v, err := s.recordAt(off)

@@ -7,10 +7,10 @@ import (
 	"path/filepath"
 )
 
-// A registered file that is lost is given up, when somebody asks for it, as one of which a repair
-// could read nothing: its successor is made, of the next generation, with records of KindLost for
-// what was in it, and goes on at the index up to which the registry knows it to have been durable.
-// The lost file is not touched should it turn up, and belongs to nobody.
+// Giving up a lost file. If an operator asks for it (AcceptLoss), a registered file that is missing is
+// treated like one of which a repair could read nothing: Open makes its successor, with records of
+// KindLost for its content, which continues at the durable index in the registry. If the lost file
+// turns up later, nobody uses or changes it.
 //
 //	what is here                      the new file begins with
 //	a sealed earlier generation       that one's next index and its state
@@ -35,10 +35,10 @@ func (w *Writer) GivenUp() (g GivenUp, ok bool) {
 	return *w.given, true
 }
 
-// givesUp tells whether what is missing is to be given up.
+// givesUp tells whether Open should give up a missing registered file.
 func (w *Writer) givesUp() bool { return w.opts.Salvage && w.opts.AcceptLoss }
 
-// giveUp makes the file that takes the place of the registered one, behind this one, which is
+// giveUp makes the file that replaces the registered one. This file, of an earlier generation, is
 // sealed, ends before next, and may be damaged.
 func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool) (*Writer, error) {
 	state, err := w.stateAt(v.checkpoint, next)
@@ -56,8 +56,8 @@ func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool)
 	})
 }
 
-// startAfter begins a file behind others that are kept, with their state, as a compaction keeps it:
-// who checks the file by itself needs it.
+// startAfter begins a file behind others that are kept, with their state: a check of the file by itself
+// needs it.
 func startAfter(state []byte) func(*compaction) error {
 	return func(c *compaction) error {
 		if c.to.NextIndex() == 0 {
@@ -67,7 +67,7 @@ func startAfter(state []byte) func(*compaction) error {
 	}
 }
 
-// giveUpAll makes the file that takes the place of the registered one where no file of the type is.
+// giveUpAll makes the file that replaces the registered one when the directory has no file of the type.
 func (w *Writer) giveUpAll(ctx context.Context, temps []string) (*Writer, error) {
 	// The directory itself is not made: a mistyped name, or a volume that is not mounted, is no
 	// loss.

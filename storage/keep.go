@@ -9,15 +9,15 @@ import (
 	"time"
 )
 
-// Retention. Files that are sealed are needed by nobody but their readers: what a writer has to know of the messages in them is
-// in the first checkpoint of the newest one. So the oldest may be removed, and those that a compaction or repair has replaced.
+// Retention. Sealed files are only needed by their readers: all that a writer needs to know about their messages is in the first
+// checkpoint of the newest file. So the oldest may be removed, and those that a compaction or repair has replaced.
 //
 //	orders.fpl ─▶ orders@0002.fpl ─▶ orders@0003.fpl ─▶ orders@0004.fpl
 //	sealed        sealed             sealed             the newest: never removed, nor one that is not sealed, nor one that the
 //	removed       removed            kept               registry still names, nor anything while the files do not follow one another
 //
-// A writer that slept in a file that is removed meanwhile is told: on a file system the path does not name its file any more,
-// and in a store of slots what it was overtaken by stays, see package slots.
+// A writer that was paused while its file was removed notices: on a file system the path does not name its file any more, and in
+// a store of slots the slots that overtook it stay, see package slots.
 
 // KeepOptions say which files Keep removes.
 type KeepOptions struct {
@@ -87,7 +87,7 @@ type keeping struct {
 	r        *KeepReport
 }
 
-// begun ends what an earlier call has begun.
+// begun finishes removals that an earlier call began.
 func (k *keeping) begun() error {
 	h, ok := k.FS.(HalfRemover)
 	if !ok || k.DryRun {
@@ -158,7 +158,7 @@ func (k *keeping) choose() (old []OldFile, err error) {
 	return old, k.checkReplacing(old)
 }
 
-// removable tells whether the i-th file of the chain may be removed at all.
+// removable tells whether the i-th file of the chain may ever be removed.
 func (k *keeping) removable(chain Chain, i int) bool {
 	l := &chain[i]
 	switch {
@@ -171,7 +171,8 @@ func (k *keeping) removable(chain Chain, i int) bool {
 	return l.Generation < k.Registered.Generation
 }
 
-// why says why a file is removed; "" if it is not. oldest: all files before it are; total: bytes of it and all that stay.
+// why returns the reason to remove a file, or "" to keep it. oldest: all files before it are removed; total: bytes of it and of
+// all files that stay.
 func (k *keeping) why(f *OldFile, oldest bool, total int64, replaced bool) string {
 	switch age := k.Now.Sub(f.SealedAt); {
 	case oldest && k.Age > 0 && age > k.Age: // rule: the oldest first: what stays has no gaps.

@@ -1,22 +1,22 @@
 package storage
 
-// A look before the fence. A fence stays in the file for good. One of a writer that is refused behind it is of no use, and a
-// worker that is restarted again and again with an old copy, a damaged file or a database that was set back would leave one
-// each time. The end of the file tells when that may be so:
+// A look before the fence. A fence stays in the file for ever. The fence of a writer that is then refused is useless, and a
+// worker that restarts again and again with an old copy, a damaged file or a restored database would leave one each time. The
+// end of the file shows when that could happen:
 //
 //	a batch, a checkpoint …, as new as the registry's entry   fence at once: nearly always
 //	a fence: its writer did not get in                        read the file as the scan will, and be refused without a fence
 //	an older epoch or a lower index than registered           the same
 //
-// The look only refuses. Who passes it reads the file again behind the fence, and is checked again: what counts is decided
-// there.
+// The look can only refuse. A writer that passes it reads the file again after its fence, and is checked again: only that
+// decides.
 
 // endWindow is how much of the file's end is read for its last record, bytes. A longer record is not recognized: then no look is taken.
 // A fence takes 160 bytes and the names in it.
 const endWindow = 4 << 10
 
-// look returns the error that this writer would be refused with behind its fence, if the end of the file says that it may
-// be refused.
+// look returns the error with which this writer would be refused after its fence. It reads the file only if the end of the file
+// shows that this is possible.
 func (w *Writer) look(registered Entry) error {
 	if w.opts.Salvage || w.opts.Adopt {
 		return nil // an operator asked for it, once, and accepts more than the check does
@@ -30,7 +30,7 @@ func (w *Writer) look(registered Entry) error {
 	return reader.wouldOpen(registered)
 }
 
-// mayBeRefused tells whether a look is worth its reads, from the last record of the file.
+// mayBeRefused tells from the last record of the file whether a refusal is possible, so that a look is worth its reads.
 func (w *Writer) mayBeRefused(last *recHeader, registered Entry) bool {
 	switch last.kind {
 	case kindNone:

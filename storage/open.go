@@ -233,11 +233,10 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 	return temps, registered, err
 }
 
-// overtaken returns err, or what is behind it. While a writer opens a file or makes a successor, one
-// with a higher epoch may do so too, and go on in another file. What the earlier one then finds
-// looks like a loss. In a store of slots it is none: there all writers have the same files. Nor is it
-// anywhere that files are gone which were there, or registered, a moment ago: they were old ones, see
-// Keep.
+// overtaken returns err, or its real cause. While a writer opens a file or makes a successor, another
+// one with a higher epoch may do the same, and continue in another file. Then the first one finds what
+// looks like a loss. In a store of slots it is not, because all writers there have the same files. And
+// files that existed, or were registered, a moment ago and are gone were old ones, removed by Keep.
 func (w *Writer) overtaken(ctx context.Context, err error) error {
 	var behind *RegistryMismatch
 	gone := errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*ReplacedError)) || errors.As(err, &behind) && behind.Newer != 0

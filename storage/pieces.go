@@ -1,12 +1,12 @@
 package storage
 
-// A file in pieces is opened by listing them, and read piece by piece. So how many there are counts
-// as their bytes do: for what the next Open has to read, and for what it has to list.
+// Files in pieces (slots). To open one, a reader lists its pieces, then reads piece by piece. So not
+// only the bytes but also the number of pieces decides how long the next Open takes.
 
 const (
-	checkpointPieces = 256    // a checkpoint is due after so many pieces …
-	checkpointShare  = 8      // … unless its state would be more than one part in so many of what it spares a reader
-	rotatePieces     = 10_000 // a file with so many goes on in another one: 200 KB of names
+	checkpointPieces = 256    // a checkpoint is due after this many pieces …
+	checkpointShare  = 8      // … unless its state is larger than this part of the bytes that it saves a reader
+	rotatePieces     = 10_000 // a file with this many, 200 KB of names, is rotated
 )
 
 // piecesDue tells whether a checkpoint is due for the number of pieces since the last one. mu is

@@ -91,11 +91,11 @@ func (r *Reader) init(o ReaderOptions) error {
 	return r.start()
 }
 
-// settle makes durable what is in the file.
+// settle makes the content of the file durable.
 func (r *Reader) settle() error { return ioError("sync", r.path, r.file.Datasync()) }
 
-// dropCache makes the next reads come from the device: after a sync of somebody else that failed,
-// the page cache shows data that is not there, and this descriptor is not told.
+// dropCache makes the next reads come from the device. After a failed sync of another process the page
+// cache shows data that the device does not have, and this descriptor gets no error.
 func (r *Reader) dropCache(off, n int64) error {
 	return ioError("drop the page cache of", r.path, r.file.DropCache(off, n))
 }
@@ -111,8 +111,8 @@ func sinceNs(t time.Time) int64 {
 	return t.UnixNano()
 }
 
-// start positions the scanner so that as little as possible is read in vain: at a checkpoint, or at
-// a batch that one names, before the first record that is asked for.
+// start positions the scanner as close as possible before the first requested record: at a checkpoint,
+// or at a batch in the marks of one.
 func (r *Reader) start() error {
 	if r.from <= r.scan.header.firstIndex && r.since == noTime {
 		return nil
@@ -152,8 +152,9 @@ func (s *scanner) startBefore(index uint64, since int64) error {
 	return s.startAtMark(marks, index)
 }
 
-// startAtMark moves the scanner ahead to the last batch at or before index that marks name, if it is
-// there and proved to be part of the view. Otherwise more is read, and what is wrong is told.
+// startAtMark moves the scanner ahead to the last batch at or before index in marks, if that batch is
+// there and proved to be part of the view. Otherwise the scanner stays, reads more, and reports what is
+// wrong.
 func (s *scanner) startAtMark(marks []byte, index uint64) error {
 	m := lastMark(marks, index)
 	if m.offset <= s.pos {
@@ -202,7 +203,7 @@ func (r *Reader) NextBatch() ([]Record, error) {
 	}
 }
 
-// wanted returns those of recs that were asked for.
+// wanted returns the requested records among recs: see ReaderOptions.From and Since.
 func (r *Reader) wanted(recs []Record) []Record {
 	if first := recs[0].Index; r.from > first {
 		recs = recs[min(r.from-first, uint64(len(recs))):]
@@ -213,7 +214,8 @@ func (r *Reader) wanted(recs []Record) []Record {
 	return recs
 }
 
-// step returns the next item. Where the scan ended it goes on only when the file has grown.
+// step returns the next item of the scan. After the end of the scan it continues when the file has
+// grown.
 func (r *Reader) step() (item, error) {
 	for {
 		if r.ended {
@@ -299,7 +301,7 @@ func (r *Reader) BatchEnd() int64 {
 	return r.at.end()
 }
 
-// link returns what is known of the file when the scan is at its end.
+// link returns the description of the file for a Chain, when the scan is at its end.
 func (r *Reader) link() Link {
 	h := r.scan.header
 	return Link{Path: r.path, Type: h.typ, FileID: h.fileID, PrevFileID: h.prevFileID, Generation: h.generation, First: h.firstIndex,

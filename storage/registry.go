@@ -11,9 +11,9 @@ import (
 )
 
 // The registry. A file can prove a lot about itself, but not that it is the right one: an empty
-// directory, an old copy and the volume of another environment all look healthy. So what a type's
-// file is, and up to which index it was durable, is remembered elsewhere (in the queue's database)
-// and compared when a writer opens the file:
+// directory, an old copy and the volume of another environment all look healthy. So the queue's
+// database has, for each type, which file it is and up to which index it was durable. A writer compares
+// that when it opens the file:
 //
 //	registered, and here            go on
 //	registered, not here            *RegistryMismatch: a wrong volume, or a loss
@@ -173,8 +173,8 @@ func (w *Writer) checkIdentity(registered Entry) error {
 	}
 }
 
-// continues tells whether the files that are here lead from this one back to the registered one,
-// which need not be here itself.
+// continues tells whether the files in the directory lead from this one back to the registered one,
+// which may itself be gone.
 func (w *Writer) continues(registered Entry) (bool, error) {
 	if w.header.prevFileID == registered.FileID {
 		return true, nil

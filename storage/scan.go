@@ -6,8 +6,8 @@ import (
 	"io"
 )
 
-// This file decides what is in a log: the view. It is a pure function of the bytes, and the only
-// one: Writer, Reader and Verify all run it.
+// The scan decides which records a file has: the view. It is a pure function of the bytes, and the only
+// one that decides this: Writer, Reader and Verify all run it.
 //
 // A log is a sequence of regions, each begun by the fence of one writer and its open record, and
 // continued by that writer's batches and checkpoints. At each position exactly one record fits:
@@ -16,10 +16,10 @@ import (
 //	  ▲                                                                         └─seal──────────────▶ closed for good
 //	  └──────────────────── anything else (also a higher fence: straight to fenced)
 //
-// The first thing that does not fit ends the region. From there the scanner hunts for the next
-// fence; the bytes between are void. They are void in health: a torn write, a batch that landed
-// behind somebody's fence. They are damage if a record behind them proves that they had been good:
-// a durable end or an accepted end above them.
+// The first thing that does not fit ends the region. From there the scanner searches for the next
+// fence; the bytes between are void. In a healthy file they are a torn write, or a batch that landed
+// behind another writer's fence. They are damage if a later record proves that they had been good, by a
+// durable end or an accepted end above them.
 
 // phase says which record may come next.
 type phase uint8
@@ -30,7 +30,7 @@ const (
 	opened              // a batch, a checkpoint or a seal of the region
 )
 
-// view is all that the rest of the log depends on.
+// view is the state of the scan: everything before a position that decides what fits there.
 type view struct {
 	phase      phase
 	sealed     bool   // no region is opened any more
@@ -65,7 +65,7 @@ const (
 	itemDamage                 // integrity violation; the scan goes on behind it
 )
 
-// verdict is what the bytes at a position are by themselves, without any context.
+// verdict says what the bytes at a position are by themselves, without any context.
 type verdict uint8
 
 const (
@@ -126,8 +126,8 @@ func (s *scanner) setLimit(limit int64) {
 	s.limit = limit
 }
 
-// startAt starts at a checkpoint instead, whose view it takes over. It reports false when there is
-// none at off.
+// startAt starts at a checkpoint instead, with the view that it implies. It reports false if there is no
+// checkpoint at off.
 func (s *scanner) startAt(off int64) (bool, error) {
 	h, _, v, err := s.recordAt(off)
 	if err != nil || v != whole || h.kind != kindCheckpoint {

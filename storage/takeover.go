@@ -18,10 +18,10 @@ import (
 //
 //	FENCE appended ──▶ fdatasync, page cache dropped ──▶ scan up to the fence ──▶ OPEN: "I accepted up to here"
 //
-// From the fence on no record of an earlier writer is accepted by anybody, so what the scan finds is
-// all that there will ever be. It reads what is on the device: the cache may show a record whose
-// writeback failed. And the open record tells later readers where this writer saw the end, so that
-// they can tell a torn tail from damage.
+// After the fence nobody accepts a record of an earlier writer, so the scan finds all records that there
+// will ever be. It reads from the device, because the cache may show a record whose writeback failed.
+// The open record tells later readers where this writer saw the end, so that they can distinguish a torn
+// tail from damage.
 
 // fence appends this writer's fence, whole and exactly at the end it saw, or tries again: several
 // may fence at once, and an old writer may still append. Then it settles what is in the file.
@@ -66,7 +66,7 @@ func (w *Writer) fence(ctx context.Context) error {
 	return &FencedError{Path: w.path, Op: "fence", Expected: want, Found: got}
 }
 
-// settle makes what is in the file up to the fence the truth: on the device, and read from there.
+// settle makes the bytes up to the fence final: on the device, and read from there.
 func (w *Writer) settle() error {
 	// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
 	// records of its that the scan accepts may be acknowledged by this writer without another sync.
@@ -196,7 +196,7 @@ func (w *Writer) replay(it *item) error {
 	return nil
 }
 
-// checkView decides whether this writer may go on behind what the scan found.
+// checkView decides whether this writer may continue after what the scan found.
 func (w *Writer) checkView(v *view, registered Entry) error {
 	if w.givesUp() && (v.next < registered.DurableIndex || v.epoch < registered.Epoch) {
 		w.damage = append(w.damage, &RegistryMismatch{Path: w.path, Registered: registered, Epoch: v.epoch, Next: v.next})

@@ -1,14 +1,14 @@
 package storage
 
-// Where a region ends there may be bytes that are no record of it. What they are is decided by what
-// comes behind them:
+// Torn tails and damage. Behind the last good record of a region there may be bytes that are not a
+// record of it. What comes after them decides what they are:
 //
 //	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted up to ░    torn: nobody ever saw a record there
 //	batch │ batch │ ░░░░░░ │ FENCE e=8 │ OPEN: accepted beyond ░   damaged: the writer of e=8 read good records there
 //	batch │ batch │ ░░░░░░ │ batch with a durable end above ░      damaged: they were durable when it was written
 //	batch │ batch │ ░░░░░░ end of the file                         torn, as far as anybody can tell
 //
-// A torn tail is void and no error. Damage is reported once, with the indexes of what is lost.
+// A torn tail is void, and not an error. Damage is reported once, with the indexes of the lost records.
 
 // judge compares what a new writer says it found before its fence with what the scanner found.
 // There is nothing to say when they agree and nothing is between.
@@ -92,8 +92,8 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 	}
 }
 
-// resume ends the hunt at h, which fits. What has been proved about the bytes before is told with
-// the next open record.
+// resume ends the hunt at h, which fits. Damage that has been proved before h is reported with the next
+// open record.
 func (s *scanner) resume(h *recHeader) {
 	s.pos, s.hunting = h.offset, false
 	if s.proof != nil {
@@ -137,7 +137,7 @@ func (s *scanner) goOn(h *recHeader) (it item, more bool) {
 	return s.damage(&e), true
 }
 
-// untold takes from e what was told already, and reports whether anything is left.
+// untold removes from e what was already reported, and returns whether anything is left.
 func (s *scanner) untold(e *CorruptError) bool {
 	if s.told == nil {
 		return true
@@ -146,7 +146,7 @@ func (s *scanner) untold(e *CorruptError) bool {
 	return e.Offset < e.End || e.LostFirst < e.LostNext
 }
 
-// tell returns the damage that is proved before an open record by which no message is missing.
+// tell returns the damage that is proved before an open record, if no message is missing by it.
 func (s *scanner) tell() item {
 	e := *s.proof
 	e.LostNext = e.LostFirst

@@ -12,11 +12,10 @@ import (
 	"time"
 )
 
-// Verify reads all of a file, and says what is in it and what is wrong with it. It is the scan of
-// every reader once more, from the first byte on; on top of that it decodes what no reader would
-// ask for, counts, and goes on behind each damage, so that one report tells of all of them. It
-// takes no lock and changes nothing: a file that is being written to is verified up to the end that
-// it has at that moment.
+// Verification. Verify reads a whole file, and reports what is in it and what is wrong with it. It runs
+// the same scan as every reader, from the first byte. In addition it decodes every record, counts, and
+// continues after each damage, so that one report has all of them. It takes no lock and changes
+// nothing: a file that is being written to is verified up to its present end.
 
 // VerifyOptions of Verify. The zero value checks everything but duplicate IDs.
 type VerifyOptions struct {
@@ -210,7 +209,7 @@ func (v *verifier) scanner() *scanner {
 	return s
 }
 
-// tellLarge tells the caller of the first large batch.
+// tellLarge calls VerifyOptions.Large for the first large batch.
 func (v *verifier) tellLarge() {
 	if tell := v.o.Large; tell != nil {
 		v.o.Large = nil
@@ -339,7 +338,7 @@ func (v *verifier) region(h *recHeader) *Region {
 	return &r.Regions[len(r.Regions)-1]
 }
 
-// noteBatch takes in the records of a batch, all of them or, if one does not decode, none.
+// noteBatch counts and checks the records of a batch: all of them or, if one does not decode, none.
 func (v *verifier) noteBatch(it *item) error {
 	if err := v.bodies.begin(v.report.Path, it); err != nil {
 		return err

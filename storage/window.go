@@ -5,10 +5,10 @@ import (
 	"io"
 )
 
-// The window of the file that a scanner reads through. It is 256 KiB, and as large as a record where
-// that is larger. Records are looked at in it without a copy, so what a step of the scanner returns
-// is valid until the next one. What the bytes at a position are by themselves is a verdict: no
-// record, a header without its body, the start of something at the end of the file, or whole.
+// The window is the part of the file that a scanner has in memory: 256 KiB, or a whole record if that
+// is larger. Records are used in it without a copy, so what a step of the scanner returns is valid until
+// the next step. A verdict says what the bytes at a position are by themselves: no record, a header
+// without its body, the start of something at the end of the file, or whole.
 
 // recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid
 // for headOnly (no body) and whole.
@@ -135,5 +135,5 @@ func roomFor(n int) int {
 	return max(n, min(room, maxRecord))
 }
 
-// forget drops the window, so that the next bytes are read again.
+// forget empties the window, so that the next bytes are read from the file again.
 func (s *scanner) forget() { s.buf, s.bufOff = s.buf[:0], 0 }

@@ -15,9 +15,9 @@ import (
 //	Append: encode ──▶ reserve room ──▶ one write(2) ──▶ did it land where this writer's end was?
 //	Sync:   fdatasync ──▶ is the file still as long as this writer left it? ──▶ everything before the call is durable
 //
-// Any other answer to either question means that somebody else has appended: a successor. Then the
-// writer is poisoned. It never finds out what became of its last records, and need not: its
-// successor reads the file and decides.
+// If the answer to either question is no, another writer has appended: a successor. Then this writer is
+// poisoned. It does not find out whether its last records count, and need not: the successor reads the
+// file and decides.
 
 // Writer appends to the file of one type. Open returns it.
 //
@@ -67,7 +67,7 @@ type Writer struct {
 	chain           uint64
 	anchor          int64 // last open record or checkpoint
 	checkpoint      int64 // last checkpoint, 0 = none
-	sinceCheckpoint int64 // where the bytes begin that a checkpoint written now would spare a reader
+	sinceCheckpoint int64 // offset from which a reader would have to read without a new checkpoint
 	batches         int   // since then
 	pieces          int   // that the file had then, if it is InPieces
 	stateSize       int64 // of the last checkpoint that was written, bytes
@@ -350,7 +350,7 @@ func (w *Writer) usableLocked() error {
 	return nil
 }
 
-// poison ends this writer for good. mu is held. The descriptor stays open until Close: a sync in
+// poison makes this writer dead. mu is held. The descriptor stays open until Close, because a sync in
 // another goroutine may be using it.
 func (w *Writer) poison(op string, cause error) error {
 	if w.dead == nil {
@@ -367,8 +367,8 @@ func (w *Writer) head(k recKind) recHeader {
 		anchorOff: w.anchor, chain: w.chain}
 }
 
-// land appends the encoded record b, and finds out whether it became real. appendMu is held, or
-// nobody else knows w yet.
+// land appends the encoded record b, and checks that it landed at this writer's end. appendMu is held,
+// or nobody else knows w yet.
 func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	if err := w.reserve(h.offset, len(b)); err != nil {
 		if errors.Is(err, ErrNoSpace) {
