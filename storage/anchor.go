@@ -64,6 +64,7 @@ func (s *scanner) lastCheckpoint(reread func(off, n int64) error) (int64, error)
 	return 0, nil
 }
 
+// rereadBelow makes the bytes in [from, to) be read again, from the source and not from the window.
 func (s *scanner) rereadBelow(from, to int64, reread func(off, n int64) error) error {
 	if from >= to {
 		return nil

@@ -31,6 +31,7 @@ const (
 	tagWall     = 5 // i64, nanoseconds since 1970
 )
 
+// encodeHolder encodes a fence's body as a list of tag, length and value, so that later versions can add tags.
 func encodeHolder(h Holder) []byte {
 	var b []byte
 	text := func(tag byte, s string) {
@@ -48,6 +49,7 @@ func encodeHolder(h Holder) []byte {
 	return b
 }
 
+// decodeHolder decodes a fence's body. It skips unknown tags, and makes texts printable: a file may come from anywhere, and people read them.
 func decodeHolder(b []byte) (h Holder, err error) {
 	for len(b) > 0 {
 		if len(b) < 2 || len(b) < 2+int(b[1]) {
@@ -136,6 +138,7 @@ func appendCheckpoint(b []byte, prev int64, marks []mark, state []byte) []byte {
 	return append(b, state...)
 }
 
+// decodeCheckpoint decodes a checkpoint's body. The result points into b.
 func decodeCheckpoint(b []byte) (checkpointBody, error) {
 	var c checkpointBody
 	if len(b) < 8 {

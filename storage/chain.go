@@ -254,6 +254,7 @@ func (c Chain) place() *chainCheck {
 	return k
 }
 
+// add adds a problem to the result.
 func (k *chainCheck) add(e *ChainError) {
 	e.Type = k.typ
 	k.wrong = append(k.wrong, e)

@@ -182,6 +182,7 @@ func (c *compaction) fill(index uint64) error {
 	return nil
 }
 
+// add copies one record into the next batch, and writes that batch first if the record does not fit.
 func (c *compaction) add(r *Record) error {
 	n := RecordSize(r)
 	if len(c.out) > 0 && (c.size+n > c.o.BatchBytes || len(c.out)*recordBytes+len(c.headers)*pairBytes > compactMemory) {
@@ -211,6 +212,7 @@ func (c *compaction) keep(b []byte) []byte {
 	return c.arena[n-len(b) : n : n]
 }
 
+// flush writes the present batch. Now and then it syncs, so that the sync at the end is short and, in a store, the memory bounded.
 func (c *compaction) flush() error {
 	if len(c.out) == 0 {
 		return nil
@@ -319,6 +321,7 @@ func (w *Writer) checkClaims(registered Entry) error {
 	return nil
 }
 
+// eachItem scans w's file below limit from its start, and calls f for each item. It returns the final view.
 func (w *Writer) eachItem(ctx context.Context, limit int64, f func(*item) error) (view, error) {
 	s := newScanner(w.path, w.file, w.header, limit)
 	s.readsAhead = true

@@ -73,6 +73,7 @@ func readFileHeader(path string, f File) (*fileHeader, error) {
 	return decodeFileHeader(path, b)
 }
 
+// checkHeader checks that the file has the type and generation that its name says, and needs no feature that this writer does not know.
 func (w *Writer) checkHeader(generation uint64) error {
 	if w.header.typ != w.typ || w.header.generation != generation {
 		return &WrongTypeError{Path: w.path, Want: w.typ, Found: w.header.typ, Generation: w.header.generation}
@@ -108,6 +109,7 @@ func (w *Writer) create() error {
 	return ioError("remove", tmp, ignoreNotExist(w.fs.Remove(tmp)))
 }
 
+// newHeader makes the header of a new file, with a random identity and sync marker.
 func (w *Writer) newHeader() (*fileHeader, error) {
 	h := &fileHeader{major: majorVersion, minor: minorVersion, generation: 1, createdNs: time.Now().UnixNano(), typ: w.typ, schema: w.opts.Schema}
 	if _, err := rand.Read(h.fileID[:]); err != nil {
@@ -119,6 +121,7 @@ func (w *Writer) newHeader() (*fileHeader, error) {
 	return h, nil
 }
 
+// writeTemp writes a file that has only a header, durably, under a temporary name.
 func (w *Writer) writeTemp(tmp string, header []byte) error {
 	f, err := w.fs.Open(tmp, ModeCreate)
 	if err != nil {

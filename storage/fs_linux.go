@@ -80,6 +80,7 @@ func (osFS) Type(dir string) (FSType, error) {
 	return typeOf(&st), nil
 }
 
+// osFile is a file descriptor. It is not an os.File: see osFS.
 type osFile struct {
 	fd    int
 	name  string
@@ -197,6 +198,7 @@ func typeOf(st *unix.Statfs_t) FSType {
 	return FSType{Magic: magic, Name: fileSystems[magic].name}
 }
 
+// retryEINTR repeats a system call that a signal has interrupted. It is only for calls of which a repetition is harmless.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()

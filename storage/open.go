@@ -266,6 +266,7 @@ func (w *Writer) checkPlace() error {
 	}
 }
 
+// undecodable is the error of a record whose checksum is good but whose body is not of the format: a writer with a bug, or a forgery.
 func undecodable(path string, h *recHeader) error {
 	return &CorruptError{Path: path, Offset: h.offset, End: h.end(), LostFirst: h.base, LostNext: h.base + uint64(h.count),
 		Reason: "the body of a " + h.kind.String() + " record has a good checksum but does not decode"}

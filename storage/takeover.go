@@ -177,6 +177,7 @@ func (w *Writer) restore(it *item) error {
 	return w.opts.Restore(c.state)
 }
 
+// replay passes the records of an accepted batch to Options.Replay.
 func (w *Writer) replay(it *item) error {
 	if w.opts.Replay == nil {
 		w.latest = timeUnknown

@@ -42,6 +42,7 @@ func (s *scanner) judge(h *recHeader, body []byte) (item, bool) {
 	return item{}, false
 }
 
+// damage makes an item of an error.
 func (s *scanner) damage(e *CorruptError) item {
 	e.Path = s.path
 	return item{kind: itemDamage, err: e}

@@ -188,6 +188,7 @@ func dropCache(path string, f File) error {
 	return ioError("drop the page cache of", path, f.DropCache(0, 0))
 }
 
+// verifier is the state of one Verify.
 type verifier struct {
 	o      VerifyOptions
 	src    io.ReaderAt
@@ -217,6 +218,7 @@ func (v *verifier) tellLarge() {
 	}
 }
 
+// run scans the whole file and fills the report.
 func (v *verifier) run(ctx context.Context) error {
 	if v.o.Deep {
 		v.seed = maphash.MakeSeed()
@@ -271,12 +273,14 @@ func (v *verifier) note(it *item) error {
 	return nil
 }
 
+// damage counts a violation, and keeps the first ones.
 func (v *verifier) damage(err error) {
 	if v.report.CorruptCount++; len(v.report.Corrupt) < maxCorrupt {
 		v.report.Corrupt = append(v.report.Corrupt, err)
 	}
 }
 
+// noteRecord adds an accepted record to the report, and decodes its body.
 func (v *verifier) noteRecord(it *item) error {
 	h := &it.head
 	if h.kind == kindFence {
@@ -310,6 +314,7 @@ func (v *verifier) noteRecord(it *item) error {
 	return nil
 }
 
+// noteFence begins a region in the report, even if the fence's body does not decode.
 func (v *verifier) noteFence(it *item) error {
 	holder, err := decodeHolder(it.body)
 	v.begin(Region{Epoch: it.head.epoch, Session: it.head.session, Holder: holder,
@@ -354,6 +359,7 @@ func (v *verifier) noteBatch(it *item) error {
 	return nil
 }
 
+// noteMessage counts a record of a batch, and passes it to VerifyOptions.Visit.
 func (v *verifier) noteMessage(rec *Record) error {
 	switch rec.Kind {
 	case KindSkipped:

@@ -334,12 +334,14 @@ func (w *Writer) Close() error {
 	return err
 }
 
+// usable returns the error of a dead or closed writer.
 func (w *Writer) usable() error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	return w.usableLocked()
 }
 
+// usableLocked is usable with mu held.
 func (w *Writer) usableLocked() error {
 	switch {
 	case w.dead != nil:
@@ -430,6 +432,7 @@ func (w *Writer) noteTimes(recs []Record) {
 	}
 }
 
+// noteCheckpoint starts the counts for the next checkpoint; end is the offset after the present one. mu is held.
 func (w *Writer) noteCheckpoint(end int64) {
 	w.batches, w.sinceCheckpoint, w.marks = 0, end, w.marks[:0]
 	if f, ok := w.file.(InPieces); ok {

@@ -10,7 +10,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Publishers on several handles, one consumer that fetches and acknowledges: everything arrives once per insert, in order.
+// testConcurrent: publishers on several handles insert while one consumer fetches and acknowledges. Every message arrives, once per
+// insert, and each producer's messages in order.
 func testConcurrent(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const publishers, batches, size = 4, 20, 25
 	var wg sync.WaitGroup
@@ -59,7 +60,8 @@ func testConcurrent(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// While a batch lands, and while it lands again, a reader never sees a message without those before it.
+// testVisibleInOrder: while a batch is inserted, and while a retry of it is, a reader never sees a message without those before it.
+// Otherwise a consumer would declare a gap for a message that is on its way.
 func testVisibleInOrder(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const rounds, size = 8, 200
 	writer, rival, reader := open(t), open(t), open(t)
@@ -112,7 +114,7 @@ func testVisibleInOrder(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// The publisher on this backend, with answers lost on the way.
+// testPublisher: a Publisher on this backend keeps its guarantees when answers are lost.
 func testPublisher(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	rng := rand.New(rand.NewPCG(5, 6))

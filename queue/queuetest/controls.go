@@ -13,6 +13,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
+// testSettings: a patch changes only the settings that it names, registers the type and is durable at once; invalid patches change
+// nothing; and settings alone stop neither Insert nor Fetch, because publishers and workers enforce them.
 func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q, ctx := open(t), t.Context()
 	want := func(typ string, w queue.Settings) {
@@ -106,7 +108,8 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), numbered("orders", 1, 3))
 }
 
-// Several operators change different settings of one new type at the same time: all of it holds.
+// testSettingsRace: several operators change different settings of one new type at the same time, and no change is lost. A backend that
+// reads, changes and writes back in separate steps would lose some.
 func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	changes := []queue.SettingsPatch{{DrainPaused: new(true)}, {PublishPaused: new(true)}, {MaxBacklog: new(5)}}
 	queues := []queue.Queue{open(t), open(t), open(t), open(t)}
@@ -133,6 +136,8 @@ func testSettingsRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
+// testMembers: a heartbeat replaces the last one of its member in all fields, members are sorted, and Leave removes one. The balance of
+// types between replicas depends on it.
 func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q, ctx := open(t), t.Context()
 	now, err := q.Now(ctx)

@@ -22,6 +22,7 @@ func lettersOf(msgs []queue.Message) []queue.DeadLetter {
 	return letters
 }
 
+// mustBury moves letters to the dead letters, and fails the test if that fails.
 func mustBury(t *testing.T, q queue.Queue, typ string, letters []queue.DeadLetter) {
 	t.Helper()
 	if err := q.MoveToDeadLetters(t.Context(), typ, letters); err != nil {
@@ -29,6 +30,7 @@ func mustBury(t *testing.T, q queue.Queue, typ string, letters []queue.DeadLette
 	}
 }
 
+// dead returns all dead letters of a type.
 func dead(t *testing.T, q queue.Queue, typ string) []queue.DeadLetter {
 	t.Helper()
 	letters, err := q.DeadLetters(t.Context(), typ, queue.ID{}, queue.Limit{Messages: 100_000})
@@ -38,6 +40,7 @@ func dead(t *testing.T, q queue.Queue, typ string) []queue.DeadLetter {
 	return letters
 }
 
+// wantLetters compares dead letters, all but their times.
 func wantLetters(t *testing.T, got, want []queue.DeadLetter) {
 	t.Helper()
 	var g, w []queue.Message
@@ -55,6 +58,8 @@ func wantLetters(t *testing.T, got, want []queue.DeadLetter) {
 	}
 }
 
+// testBury: a message is a dead letter and not pending afterwards, unchanged in all its fields; moving it again changes nothing; and a
+// copy that comes back to the queue is removed by moving it once more.
 func testBury(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 10)
 	msgs[2].Headers = map[string]string{"k": "v", "a.b": "dot"}
@@ -127,6 +132,8 @@ func testBury(t *testing.T, q queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), append(slices.Clone(msgs[:1]), msgs[5:]...))
 }
 
+// testBuryInvalid: if one letter of a call is invalid, nothing is moved. Messages beyond the limits are moved, because being too large
+// may be the reason, and so are reasons with any bytes, in a storable form.
 func testBuryInvalid(t *testing.T, q queue.Queue) {
 	good := numbered("orders", 1, 2)
 	mustInsert(t, q, "orders", good)
@@ -157,7 +164,8 @@ func testBuryInvalid(t *testing.T, q queue.Queue) {
 	}
 }
 
-// The largest message is buried, listed and removed as a whole.
+// testBuryLargest: the largest message becomes a dead letter, is listed and removed. A dead letter has more fields than a message, and
+// must still fit.
 func testBuryLargest(t *testing.T, q queue.Queue) {
 	var msgs []queue.Message
 	for n, size := range []int{queue.MaxPayload, 8<<20 + 1, 1} {
@@ -182,8 +190,8 @@ func testBuryLargest(t *testing.T, q queue.Queue) {
 	}
 }
 
-// Whether the answer or the operation was lost: at every instant a message is in one of the two places, and repeating ends
-// with it in one.
+// testBuryFaults: whether the answer or the operation was lost, a message is always in at least one of the two places, and after a retry
+// it is a dead letter only.
 func testBuryFaults(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 50)
 	mustInsert(t, q, "orders", msgs)
@@ -208,6 +216,7 @@ func testBuryFaults(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testLetters: DeadLetters finds exactly what its filter selects, in order and across pages, also while letters are removed.
 func testLetters(t *testing.T, q queue.Queue) {
 	var want []queue.DeadLetter
 	for _, typ := range []string{"audit", "orders"} {
@@ -265,7 +274,7 @@ func testLetters(t *testing.T, q queue.Queue) {
 	}
 }
 
-// Requeued letters become messages, in order; whatever is lost on the way, none of them is.
+// testRequeue: requeued letters become pending messages, in order. Whatever answer is lost meanwhile, no message is lost.
 func testRequeue(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 20)
 	msgs[0].Headers = map[string]string{"k": "v"}
@@ -341,6 +350,7 @@ func testRequeue(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testMarks: a holder note belongs to its type, the last one wins, and it makes no type known.
 func testMarks(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	want := func(typ, mark string) {

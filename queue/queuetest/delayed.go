@@ -18,6 +18,7 @@ import (
 
 var anyLimit = queue.Limit{Messages: 100_000}
 
+// now returns the queue's clock.
 func now(t *testing.T, q queue.Queue) time.Time {
 	t.Helper()
 	at, err := q.Now(t.Context())
@@ -35,6 +36,7 @@ func delayedMessages(typ string, due, published time.Time, producer uint64, from
 	return msgs
 }
 
+// mustDelay delays messages, and fails the test if that fails.
 func mustDelay(t *testing.T, q queue.Queue, msgs []queue.Message) {
 	t.Helper()
 	if err := q.Delay(t.Context(), msgs); err != nil {
@@ -42,6 +44,7 @@ func mustDelay(t *testing.T, q queue.Queue, msgs []queue.Message) {
 	}
 }
 
+// mustPromote promotes once, and fails the test if that fails.
 func mustPromote(t *testing.T, q queue.Queue, limit queue.Limit) queue.Promotion {
 	t.Helper()
 	p, err := q.Promote(t.Context(), limit)
@@ -62,6 +65,7 @@ func promoteAll(t *testing.T, q queue.Queue) (n int) {
 	}
 }
 
+// listDelayed returns all delayed messages.
 func listDelayed(t *testing.T, q queue.Queue) []queue.Message {
 	t.Helper()
 	msgs, err := q.Delayed(t.Context(), queue.ScheduleKey{}, anyLimit)
@@ -71,6 +75,7 @@ func listDelayed(t *testing.T, q queue.Queue) []queue.Message {
 	return msgs
 }
 
+// wantPayloads compares the payloads of messages, in order.
 func wantPayloads(t *testing.T, got []queue.Message, want ...string) {
 	t.Helper()
 	var have []string
@@ -107,6 +112,8 @@ func wantPromoted(t *testing.T, got []queue.Message) {
 	}
 }
 
+// testDelayed: delayed messages are listed in the order of their keys and are not pending; promotion makes those that are due pending, in
+// the same order, behind what is there; and a late retry of their publisher brings none back.
 func testDelayed(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	past, soon, later := at.Add(-2*time.Second), at.Add(-time.Second), at.Add(time.Hour)
@@ -229,6 +236,8 @@ func testDelayedLongAgo(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testDelayInvalid: if one message of a call is invalid, none is stored, and the error is clear: nothing will be stored later. Delay must
+// refuse everything that could not be promoted.
 func testDelayInvalid(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	good := delayedMessages("orders", at, at, 1, 1, 1)[0]
@@ -277,6 +286,8 @@ func testDelayInvalid(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testDelayedLargest: the largest message with the most headers is stored, listed and promoted. Promotion adds a header, for which Delay
+// has kept room.
 func testDelayedLargest(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	msgs := delayedMessages("orders", at, at, 1, 1, 4)
@@ -304,6 +315,7 @@ func testDelayedLargest(t *testing.T, q queue.Queue) {
 	wantMessages(t, got, want)
 }
 
+// testCancelDelayed: a cancelled message is never promoted, not even after a late retry of its publisher.
 func testCancelDelayed(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	msgs := slices.Concat(delayedMessages("orders", at, at, 1, 1, 4), delayedMessages("orders", at.Add(time.Hour), at, 1, 5, 6))
@@ -333,7 +345,8 @@ func testCancelDelayed(t *testing.T, q queue.Queue) {
 	}
 }
 
-// testPromoteConcurrently: several processes delay, cancel and promote at a time.
+// testPromoteConcurrently: several processes delay, cancel and promote at the same time. Every message is promoted once or cancelled, and
+// the numbers of a type have no gaps.
 func testPromoteConcurrently(t *testing.T, open func(t *testing.T) queue.Queue) {
 	const producers, batches, each = 3, 12, 5
 	ctx, cancel := context.WithCancel(t.Context())
@@ -397,7 +410,7 @@ func testPromoteConcurrently(t *testing.T, open func(t *testing.T) queue.Queue) 
 	}
 }
 
-// testDelayedUnderLostAnswers: a publisher repeats what was promoted meanwhile.
+// testDelayedUnderLostAnswers: a publisher whose answers are lost retries messages that were promoted meanwhile. None is stored twice.
 func testDelayedUnderLostAnswers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	rng := rand.New(rand.NewPCG(9, 6))

@@ -10,6 +10,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
+// testFileRegistry: the first file that is registered stays, another file changes nothing, and epoch and durable index only grow. A worker
+// that opens the wrong file is refused because of this.
 func testFileRegistry(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	mine := queue.RegistryEntry{FileID: [16]byte{1, 0, 0xff}, Generation: 1, Epoch: 5, DurableIndex: 100}

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
+// testInsertTwice: inserting messages again, or parts of them, stores nothing twice. Every retry of a publisher rests on it.
 func testInsertTwice(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 10)
 	mustInsert(t, q, "orders", msgs)
@@ -23,7 +24,7 @@ func testInsertTwice(t *testing.T, q queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), msgs)
 }
 
-// A repetition after an attempt that landed in part: in front, at the end, in between.
+// testInsertAfterPrefix: a retry completes a batch of which any part was stored: from the front, at the end, or in between.
 func testInsertAfterPrefix(t *testing.T, q queue.Queue) {
 	for i, landed := range [][]int{{1}, {1, 2, 3, 4, 5}, {10}, {3, 4, 8}, {1, 3, 5, 7, 9}, {1, 2, 3, 4, 5, 6, 7, 8, 9, 10}} {
 		typ := fmt.Sprintf("orders%d", i)
@@ -36,8 +37,8 @@ func testInsertAfterPrefix(t *testing.T, q queue.Queue) {
 	}
 }
 
-// A repetition that finds part of the batch consumed already: whether that part comes back is left open (the consumer's
-// file refuses it), the rest must be there.
+// testInsertAfterAck: a retry finds that a part of the batch has been acknowledged. That part may come back (the consumer's file refuses
+// the copies), but the rest must be there.
 func testInsertAfterAck(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 10)
 	mustInsert(t, q, "orders", msgs[:6])
@@ -50,6 +51,7 @@ func testInsertAfterAck(t *testing.T, q queue.Queue) {
 	wantMessages(t, got[len(got)-6:], msgs[4:])
 }
 
+// testInsertInvalid: if one message of a call is invalid, none is stored, and the error says so for certain.
 func testInsertInvalid(t *testing.T, q queue.Queue) {
 	good := numbered("orders", 1, 1)[0]
 	for name, tc := range map[string]struct {
@@ -79,6 +81,7 @@ func testInsertInvalid(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testInsertNothing: inserting no messages is no error.
 func testInsertNothing(t *testing.T, q queue.Queue) {
 	mustInsert(t, q, "orders", nil)
 	if got := fetchAll(t, q, "orders"); len(got) != 0 {
@@ -86,6 +89,8 @@ func testInsertNothing(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testFetchOrder: messages come in ID order, whatever the order of their insertion, and a fetch starts strictly after the given ID, even
+// if no message has that ID.
 func testFetchOrder(t *testing.T, q queue.Queue) {
 	// Inserted in another order than that of their IDs, with every field of the ID deciding once.
 	want := []queue.Message{
@@ -112,6 +117,7 @@ func testFetchOrder(t *testing.T, q queue.Queue) {
 
 var cousins = []string{"a", "a-b", "a.b", "a0", "a_b", "aa", "a-", "a.", "b", "0", strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a", 63) + "b"}
 
+// testTypesApart: types whose names share a prefix do not see each other's messages, whatever their names are in the backend's sort order.
 func testTypesApart(t *testing.T, q queue.Queue) {
 	for _, typ := range cousins {
 		mustInsert(t, q, typ, numbered(typ, 1, 3))
@@ -136,6 +142,7 @@ func testTypesApart(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testFetchLimits: a fetch respects both limits exactly, returns at least one message, and paging by the last ID returns each message once.
 func testFetchLimits(t *testing.T, q queue.Queue) {
 	var msgs []queue.Message
 	for n := 1; n <= 30; n++ {
@@ -222,6 +229,7 @@ func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testFetchRepeatable: a fetch does not claim messages, and what it returns belongs to the caller: changing it changes nothing stored.
 func testFetchRepeatable(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 3)
 	mustInsert(t, q, "orders", msgs)
@@ -232,6 +240,7 @@ func testFetchRepeatable(t *testing.T, q queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), msgs)
 }
 
+// testPayloads: payloads of any bytes, and empty ones, come back unchanged.
 func testPayloads(t *testing.T, q queue.Queue) {
 	random := make([]byte, 4096)
 	rng := rand.New(rand.NewPCG(3, 4))
@@ -251,7 +260,7 @@ func testPayloads(t *testing.T, q queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), msgs)
 }
 
-// The largest message that is allowed fits, among others, within every limit, and is acknowledged as a whole.
+// testLargest: messages of the largest size are stored, retried, fetched under limits, counted and acknowledged like others.
 func testLargest(t *testing.T, q queue.Queue) {
 	pattern := func(n int, seed byte) []byte {
 		p := make([]byte, n)
@@ -294,6 +303,8 @@ func testLargest(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testHeaders: headers with any valid keys and values come back unchanged, also those that are special in a database, such as "$set" and
+// "a.b", and the largest number of them.
 func testHeaders(t *testing.T, q queue.Queue) {
 	many := map[string]string{}
 	for i := range 200 {
@@ -324,6 +335,7 @@ func testHeaders(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testAck: an acknowledgement removes exactly the given messages of the given type. IDs that do not exist, or are given twice, are no error.
 func testAck(t *testing.T, q queue.Queue) {
 	msgs := numbered("orders", 1, 10)
 	mustInsert(t, q, "orders", msgs)
@@ -341,6 +353,7 @@ func testAck(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testAckThousands: one acknowledgement may have more IDs than a single command of the backend takes.
 func testAckThousands(t *testing.T, q queue.Queue) {
 	const total = 12_000
 	msgs := numbered("orders", 1, total)

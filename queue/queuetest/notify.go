@@ -20,6 +20,7 @@ type listener struct {
 	mark queue.NotificationMark
 }
 
+// read returns what is new, and moves the mark. Notifications must not change the mark that it was given.
 func (l *listener) read() queue.Notifications {
 	l.t.Helper()
 	before := maps.Clone(l.mark)
@@ -37,6 +38,7 @@ func (l *listener) read() queue.Notifications {
 	return n
 }
 
+// want reads, and compares the types and whether some were missed.
 func (l *listener) want(missed bool, types ...string) {
 	l.t.Helper()
 	n := l.read()
@@ -46,6 +48,7 @@ func (l *listener) want(missed bool, types ...string) {
 	}
 }
 
+// mustNotify notifies, and fails the test if that fails.
 func mustNotify(t *testing.T, q queue.Queue, types ...string) {
 	t.Helper()
 	if err := q.Notify(t.Context(), types); err != nil {
@@ -53,6 +56,8 @@ func mustNotify(t *testing.T, q queue.Queue, types ...string) {
 	}
 }
 
+// testNotifications: a reader gets each type that was notified since its mark, once per read, and nothing twice. Its first read says that
+// it may have missed some.
 func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	l := &listener{t: t, q: open(t)}
@@ -145,6 +150,7 @@ func testNotificationsConcurrently(t *testing.T, open func(t *testing.T) queue.Q
 	}
 }
 
+// testPendingTypes: the types that have messages are found without any notification, because notifications may be lost.
 func testPendingTypes(t *testing.T, q queue.Queue) {
 	want := func(types ...string) {
 		t.Helper()

@@ -102,6 +102,7 @@ func (o *Oracle) Check() error {
 	return errors.Join(o.faults...)
 }
 
+// fault records a violation.
 func (o *Oracle) fault(format string, args ...any) {
 	if len(o.faults) < 10 {
 		o.faults = append(o.faults, fmt.Errorf(format, args...))

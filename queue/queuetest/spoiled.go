@@ -53,6 +53,8 @@ func RunSpoiled(t *testing.T, fresh func(t *testing.T) SpoiledStore) {
 	t.Run("RemoveForeign", func(t *testing.T) { testRemoveForeign(t, fresh(t)) })
 }
 
+// testUndecodable: a message that cannot be decoded is still fetched and counted, as Incomplete and with the reason. It affects no other
+// message, and is an ordinary message again after a repair.
 func testUndecodable(t *testing.T, q queue.Queue, s Spoiling) {
 	msgs := numbered("orders", 1, 3)
 	for i := range msgs {
@@ -103,6 +105,7 @@ func testTooManyHeaders(t *testing.T, s SpoiledStore, n int) {
 	}
 }
 
+// testForeignKeys: foreign keys among messages are neither fetched nor counted, are listed, and cannot hide the messages behind them.
 func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	q := s.Open(t)
 	msgs := numbered("orders", 1, total)
@@ -155,6 +158,7 @@ func testForeignKeys(t *testing.T, s SpoiledStore, total int) {
 	}
 }
 
+// testForeignKeysOnly: a type that has nothing but foreign keys has no pending messages, but is listed.
 func testForeignKeysOnly(t *testing.T, s SpoiledStore) {
 	q := s.Open(t)
 	s.PlantForeign(t, "orders", s.Keys...)
@@ -169,6 +173,7 @@ func testForeignKeysOnly(t *testing.T, s SpoiledStore) {
 	}
 }
 
+// testRemoveForeign: only foreign keys can be removed; a key of a message is refused, and then nothing is removed.
 func testRemoveForeign(t *testing.T, s SpoiledStore) {
 	q := s.Open(t)
 	msgs := numbered("orders", 1, 3)

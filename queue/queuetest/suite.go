@@ -90,6 +90,7 @@ func id(ms int, producer, n uint64) queue.ID {
 	return queue.NewID(epoch.Add(time.Duration(ms)*time.Millisecond), producer, n)
 }
 
+// numbered makes the messages from to to of one producer.
 func numbered(typ string, from, to int) []queue.Message {
 	var msgs []queue.Message
 	for n := from; n <= to; n++ {
@@ -98,6 +99,7 @@ func numbered(typ string, from, to int) []queue.Message {
 	return msgs
 }
 
+// ids returns the IDs of messages.
 func ids(msgs []queue.Message) []queue.ID {
 	out := make([]queue.ID, len(msgs))
 	for i, m := range msgs {
@@ -106,6 +108,7 @@ func ids(msgs []queue.Message) []queue.ID {
 	return out
 }
 
+// mustInsert inserts messages, and fails the test if that fails.
 func mustInsert(t *testing.T, q queue.Queue, typ string, msgs []queue.Message) {
 	t.Helper()
 	if err := q.Insert(t.Context(), typ, msgs); err != nil {
@@ -113,6 +116,7 @@ func mustInsert(t *testing.T, q queue.Queue, typ string, msgs []queue.Message) {
 	}
 }
 
+// mustFetch fetches messages, and fails the test if that fails.
 func mustFetch(t *testing.T, q queue.Queue, typ string, after queue.ID, limit queue.Limit) []queue.Message {
 	t.Helper()
 	msgs, err := q.Fetch(t.Context(), typ, after, limit)
@@ -122,11 +126,13 @@ func mustFetch(t *testing.T, q queue.Queue, typ string, after queue.ID, limit qu
 	return msgs
 }
 
+// fetchAll returns all pending messages of a type.
 func fetchAll(t *testing.T, q queue.Queue, typ string) []queue.Message {
 	t.Helper()
 	return mustFetch(t, q, typ, queue.ID{}, queue.Limit{Messages: 100_000})
 }
 
+// mustAck acknowledges messages, and fails the test if that fails.
 func mustAck(t *testing.T, q queue.Queue, typ string, ids []queue.ID) {
 	t.Helper()
 	if err := q.Ack(t.Context(), typ, ids); err != nil {
@@ -156,10 +162,12 @@ func wantMessages(t *testing.T, got, want []queue.Message) {
 	}
 }
 
+// short describes a message for an error.
 func short(m queue.Message) string {
 	return fmt.Sprintf("%d bytes %.40q incomplete=%v", len(m.Payload), m.Payload[:min(len(m.Payload), 40)], m.Incomplete)
 }
 
+// testDepth: the count is exact up to the given maximum, says if there are more, and always names the oldest message.
 func testDepth(t *testing.T, q queue.Queue) {
 	want := func(most int, d queue.Depth) {
 		t.Helper()
@@ -183,6 +191,7 @@ func testDepth(t *testing.T, q queue.Queue) {
 	want(100, queue.Depth{Pending: 15, Oldest: msgs[10].ID})
 }
 
+// testTypes: registered types are listed for ever, others while they have messages. Registering twice is no error.
 func testTypes(t *testing.T, q queue.Queue) {
 	want := func(types ...string) {
 		t.Helper()
@@ -211,6 +220,7 @@ func testTypes(t *testing.T, q queue.Queue) {
 	want("registered")
 }
 
+// testInvalidArguments: every operation refuses invalid type names and limits, with the same errors in all backends.
 func testInvalidArguments(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	for _, limit := range []queue.Limit{{}, {Messages: -1}, {Messages: 1, Bytes: -1}} {
@@ -249,6 +259,7 @@ func testInvalidArguments(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testClock: the queue's clock is near that of this machine, and does not go back between two reads.
 func testClock(t *testing.T, q queue.Queue) {
 	last, err := q.Now(t.Context())
 	if err != nil {
@@ -323,6 +334,7 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 	}
 }
 
+// testEndedContext: every operation returns the error of an ended context at once, whatever the server does.
 func testEndedContext(t *testing.T, q queue.Queue) {
 	for name, op := range operations(q) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -345,6 +357,7 @@ func testEndedContext(t *testing.T, q queue.Queue) {
 	}
 }
 
+// testClosed: after Close every operation returns queue.ErrClosed. Closing twice is no error.
 func testClosed(t *testing.T, q queue.Queue) {
 	if err := q.Close(); err != nil {
 		t.Fatal(err)

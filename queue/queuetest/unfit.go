@@ -114,6 +114,7 @@ func testOthersArePromoted(t *testing.T, s UnfitStore, wantBuried int) {
 	wantPromoted(t, orders)
 }
 
+// testUnfitIsBuried: a delayed message that breaks a limit becomes one dead letter, and the messages behind it are promoted.
 func testUnfitIsBuried(t *testing.T, s UnfitStore, m queue.Message) {
 	s.Plant(t, m)
 	testOthersArePromoted(t, s, 1)
@@ -142,6 +143,7 @@ func testUnfitIsBuried(t *testing.T, s UnfitStore, m queue.Message) {
 	}
 }
 
+// testUnfitIsKept: a delayed message that cannot be decoded, or is not ours, stays where it is, and the messages behind it are promoted.
 func testUnfitIsKept(t *testing.T, s UnfitStore, slot queue.ScheduleKey) {
 	testOthersArePromoted(t, s, 0)
 	q := s.Open(t)
@@ -176,6 +178,7 @@ func testHeadersOfEarlierVersions(t *testing.T, s UnfitStore) {
 	wantMessages(t, got, []queue.Message{m})
 }
 
+// testUnfitIsCancelled: a delayed message that can never be promoted can still be cancelled, so that an operator can remove it.
 func testUnfitIsCancelled(t *testing.T, s UnfitStore) {
 	m := unfit(t, s, func(m *queue.Message) { m.Headers = map[string]string{"": "v"} })
 	s.Plant(t, m)

@@ -22,6 +22,7 @@ const (
 // piece is a known slot: its bytes are at [off, off+size) in the file.
 type piece struct{ off, size int64 }
 
+// end is the offset after the piece.
 func (p piece) end() int64 { return p.off + p.size }
 
 func comparePieces(a, b piece) int { return cmp.Compare(a.off, b.off) }

@@ -58,6 +58,7 @@ func NewMem(block int64) *Mem {
 		diskDirs: map[string]bool{"/": true}, free: 1 << 50, FSType: storage.FSType{Magic: 0xEF53, Name: "ext4"}}
 }
 
+// pathError makes the error of a path in the form of the operating system.
 func pathError(op, name string, err error) error { return &os.PathError{Op: op, Path: name, Err: err} }
 
 // Open implements storage.FS.

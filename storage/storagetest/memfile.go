@@ -9,6 +9,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
+// inode is a file of a Mem, which may have several names and open descriptors. cache is what programs see, disk is what survives a crash.
 type inode struct {
 	ino      uint64
 	nlink    uint64
@@ -43,6 +44,7 @@ func (n *inode) flush(b, size, length int64) {
 	}
 }
 
+// extend makes the surviving length at least size.
 func (n *inode) extend(size int64) {
 	if int64(len(n.disk)) < size {
 		n.disk = append(n.disk, make([]byte, size-int64(len(n.disk)))...)
@@ -105,6 +107,7 @@ func (m *Mem) reserve(n *inode, end int64) {
 	}
 }
 
+// ReadAt implements storage.File: it reads the cache.
 func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	defer f.m.mu.Unlock()
 	if err := f.begin("read"); err != nil {
@@ -120,6 +123,8 @@ func (f *memFile) ReadAt(p []byte, off int64) (int, error) {
 	return k, nil
 }
 
+// Datasync implements storage.File: it writes all dirty blocks to the device. If writing one had failed before, it reports that, once per
+// descriptor, and the bytes stay lost: as in Linux, a second call would report success.
 func (f *memFile) Datasync() error {
 	defer f.m.mu.Unlock()
 	if err := f.begin("fdatasync"); err != nil {
@@ -138,6 +143,7 @@ func (f *memFile) Datasync() error {
 	return pathError("fdatasync", f.name, syscall.EIO)
 }
 
+// Allocate implements storage.File. It fails if the device has too little space left.
 func (f *memFile) Allocate(off, n int64) error {
 	defer f.m.mu.Unlock()
 	if err := f.begin("fallocate"); err != nil {
@@ -171,6 +177,8 @@ func (f *memFile) DropCache(off, n int64) error {
 	return nil
 }
 
+// dropPage drops one page from the cache, so that the next read shows the device: blocks whose writeback failed come back with their old
+// content. A page with a dirty block stays.
 func (f *memFile) dropPage(from, to int64) {
 	if from >= to {
 		return
@@ -190,6 +198,7 @@ func (f *memFile) dropPage(from, to int64) {
 	}
 }
 
+// Stat implements storage.File.
 func (f *memFile) Stat() (storage.Info, error) {
 	defer f.m.mu.Unlock()
 	if err := f.begin("stat"); err != nil {
@@ -198,6 +207,7 @@ func (f *memFile) Stat() (storage.Info, error) {
 	return f.n.info(), nil
 }
 
+// Close implements storage.File. It writes nothing to the device.
 func (f *memFile) Close() error {
 	defer f.m.mu.Unlock()
 	if err := f.begin("close"); err != nil && !errors.Is(err, ErrCrashed) {

@@ -50,6 +50,7 @@ func (m *Mem) Set(name string, data []byte) {
 	m.values[name] = slices.Clone(data)
 }
 
+// pathError makes the error of a name in the form of package fs.
 func pathError(op, name string, err error) error { return &fs.PathError{Op: op, Path: name, Err: err} }
 
 // Create implements slots.Store.

@@ -28,6 +28,7 @@ func Run(t *testing.T, open func(t *testing.T) slots.Store) {
 	}
 }
 
+// must fails the test if err is not nil.
 func must(t *testing.T, err error) {
 	t.Helper()
 	if err != nil {
@@ -35,6 +36,7 @@ func must(t *testing.T, err error) {
 	}
 }
 
+// values: a value of any bytes comes back unchanged, also through another handle, and the store keeps no reference to the caller's buffer.
 func values(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	other := open(t)
@@ -59,6 +61,7 @@ func values(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	}
 }
 
+// firstStays: a second create of the same name fails and changes nothing, even with the same value. The whole protocol rests on this.
 func firstStays(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, "first/a", []byte("one")))
@@ -74,6 +77,7 @@ func firstStays(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) 
 	}
 }
 
+// absent: what does not exist is reported as fs.ErrNotExist, also where a name is a folder or lies below a value; a missing folder is empty.
 func absent(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, "absent/folder/a", []byte("x")))
@@ -93,6 +97,7 @@ func absent(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// large: a value of the largest size is stored and read.
 func large(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	data := bytes.Repeat([]byte("fencepost"), min(s.MaxValue(), 16<<20)/9+1)[:min(s.MaxValue(), 16<<20)]
 	must(t, s.Create(t.Context(), "large/a", data))
@@ -101,6 +106,8 @@ func large(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// race: of many clients that create the same name at the same moment exactly one succeeds, and its value is there. A store that only checks
+// and then writes would let two succeed.
 func race(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	stores := []slots.Store{s, open(t), open(t)}
 	for round := range 5 {
@@ -130,6 +137,7 @@ func race(t *testing.T, s slots.Store, open func(*testing.T) slots.Store) {
 	}
 }
 
+// listings: a listing has exactly the values directly in the folder, sorted by name, with their sizes, whatever similar names there are.
 func listings(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	for i, name := range []string{"list/1/b", "list/1/a", "list/1/a.b", "list/10/a", "list/1/deeper/a", "list/1-/a", "list/1.a/b", "list/1/c"} {
@@ -142,7 +150,7 @@ func listings(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
-// many lists more than stores return at once.
+// many: a listing is complete if there are more values than a store returns at once.
 func many(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	n := 2500
 	if testing.Short() {
@@ -172,6 +180,7 @@ func many(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// folders: the folders directly in a folder are listed once each, sorted, and values are not folders.
 func folders(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	for _, name := range []string{"top/orders/1/a", "top/orders/1/b", "top/orders/2/a", "top/audit/1/a", "top/orders.eu/1/a", "top/file", "top/a-/b"} {
@@ -187,6 +196,7 @@ func folders(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// deletes: a deleted value is gone, deleting it again is no error, and its name can be created again.
 func deletes(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx := t.Context()
 	must(t, s.Create(ctx, "delete/a", []byte("one")))
@@ -204,6 +214,7 @@ func deletes(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// ended: every request fails if its context has ended, with an error that is not a clear answer.
 func ended(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
@@ -219,6 +230,7 @@ func ended(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// probe: the store passes slots.Probe, which leaves nothing behind.
 func probe(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	must(t, slots.Probe(t.Context(), s))
 	if left, err := s.List(t.Context(), ".probe"); err != nil || len(left) != 0 {
