@@ -12,6 +12,7 @@ import (
 // maxRaces bounds how often in a row TryAcquire starts again after losing a race to somebody else.
 const maxRaces = 8
 
+// errWaited is the cause of the end of a wait that WithWait bounds.
 var errWaited = errors.New("the WithWait timeout elapsed")
 
 // attempt is one acquisition: a loop of steps (run), with what it has learned so far. It runs on the
@@ -82,6 +83,8 @@ const (
 	stepConfirm              // an answer was lost: is the lock ours?
 )
 
+// acquire is Acquire and, with try, TryAcquire. It applies the options around the attempts: WithWait, WithTakeoverDelay and
+// WithMaxHold.
 func (l *Locker) acquire(ctx context.Context, name string, opts []Option, try bool) (*Lease, error) {
 	c := config{lease: l.opts.Lease}
 	for _, o := range opts {
@@ -203,6 +206,7 @@ func (a *attempt) carryFailure(fresh bool) {
 	})
 }
 
+// check refuses options out of range. The error is an InvalidError.
 func (c *config) check(name string) error {
 	if err := checkName(name); err != nil {
 		return err

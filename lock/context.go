@@ -33,6 +33,7 @@ type holding struct {
 	users int // the last one to leave releases the lease; nobody joins after that
 }
 
+// heldKey is the key under which a context has its holdings.
 type heldKey struct{}
 
 // heldBy returns the holdings of ctx, outermost first.

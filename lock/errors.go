@@ -230,6 +230,7 @@ func checkText(what, s string) error {
 	return nil
 }
 
+// checkOwner checks the texts of Options.Owner.
 func checkOwner(o Process) error {
 	for _, f := range [][2]string{{"owner host", o.Host}, {"owner instance", o.Instance}, {"owner boot", o.Boot},
 		{"owner pid namespace", o.PIDNamespace}, {"owner start", o.Started}} {
@@ -240,6 +241,7 @@ func checkOwner(o Process) error {
 	return nil
 }
 
+// checkLease refuses leases too short for their safety margins, or so long that a dead holder would block others for days.
 func checkLease(d time.Duration) error {
 	switch {
 	case d < MinLease:

@@ -39,6 +39,7 @@ func (n Node) LockNode(context.Context) (Node, error) { return n, nil }
 // an item to another parent: lock the item and the new parent together.
 func All(xs ...Lockable) Lockable { return all(slices.Clone(xs)) }
 
+// all is a node without a name, which is not locked itself: see All.
 type all []Lockable
 
 func (a all) LockNode(context.Context) (Node, error) { return Node{Parents: a}, nil }
@@ -218,6 +219,7 @@ type walk struct {
 	r    resolved
 }
 
+// visit adds the roots of x. A node that several paths reach is visited once.
 func (w *walk) visit(x Lockable) error {
 	if err := endOf(w.ctx); err != nil {
 		return w.fail(err)
@@ -275,6 +277,7 @@ func (w *walk) each(xs []Lockable) error {
 	return nil
 }
 
+// fail adds the path to an error, so that a caller sees which chain of parents leads to the node.
 func (w *walk) fail(err error) error { return &GraphError{Path: slices.Clone(w.path), Cause: err} }
 
 // check accepts a scope and key whose name is unambiguous and valid for a lock.

@@ -43,6 +43,7 @@ type Lease struct {
 	releaseErr error // set before released is closed
 }
 
+// leaseState only ever changes once, from held to one of the others.
 type leaseState int
 
 const (

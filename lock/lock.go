@@ -48,6 +48,19 @@
 // locks objects that depend on each other by locking their roots. These three are re-entrant
 // through the context. [Keyed] is a mutex per key inside one process; it needs no store.
 //
+// # Where to read
+//
+//	acquire.go    an acquisition, step by step: read, acquire, confirm, take over
+//	takeover.go   when a holder is presumed dead; observe.go: what a Locker has seen of each record
+//	waitqueue.go  the queue inside this process, and places in the record's queue; turns.go: when to look
+//	lease.go      the life of a lease; renew.go: renewals, one by one and in batches
+//	release.go    release, handoff, and undoing an attempt whose outcome is unclear
+//	failure.go    what an acquisition does after an error of the store
+//	admin.go      what operators do: list, inspect, request, force
+//	set.go, context.go, graph.go  several locks, re-entrance, and roots
+//	keyed.go      mutexes of one process
+//	store.go      what a backend implements; package locktest tests it
+//
 // # Protocol
 //
 // The record of a name is the [Record]; the operations on it are those of [Store]. Every write sets
@@ -124,7 +137,11 @@ type Options struct {
 }
 
 // Locker acquires locks in one store. It is safe for concurrent use. Close it to release what it
-// still holds.
+// still holds. One Locker per process and store is enough: its goroutines then wait in one queue, hand
+// locks off to each other, and share the renewals.
+//
+// Mutexes are taken in this order: that of a Lease, then mu. Those of observations and waitQueues are
+// held only inside their methods, which call nothing that takes another one.
 type Locker struct {
 	store  Store
 	opts   Options
@@ -204,6 +221,7 @@ func New(store Store, opts Options) (*Locker, error) {
 // [Locker.AcquireAll].
 type Option func(*config)
 
+// config has the options of one acquisition.
 type config struct {
 	lease      time.Duration
 	wait       time.Duration // Acquire only
@@ -418,4 +436,5 @@ var pause = wait.Unless
 // jitter spreads waiters: those that started together drift apart.
 type jitter = wait.Decorrelated
 
+// newJitter makes the backoff of a wait or of retries: random pauses from minPoll up to ceiling.
 func newJitter(ceiling time.Duration) jitter { return jitter{Min: minPoll, Max: ceiling} }

@@ -55,6 +55,7 @@ func (o *observations) saw(name string, r Record, found bool, now time.Duration)
 	if !ob.known || ob.record.Hold == nil || r.Hold == nil || ob.record.Hold.ID != r.Hold.ID {
 		ob.hold = now
 	}
+	// An entry keeps the time at which its version was first seen. Entries that are gone are forgotten.
 	before := ob.entries
 	ob.entries = nil
 	for _, list := range [][]Entry{r.Shares, r.Queue} {
@@ -148,6 +149,7 @@ func (o *observations) markDead(id HoldID) {
 	o.deadOrder = append(o.deadOrder, id)
 }
 
+// isDead tells whether markDead was called with the id, and it is not yet forgotten.
 func (o *observations) isDead(id HoldID) bool {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -143,6 +143,7 @@ func (s *Set) Check(need time.Duration) error {
 // it waits, and further calls return the same result.
 func (s *Set) Release(ctx context.Context) error { return join(s.release(ctx)) }
 
+// release is Release with all errors. Only the first call decides which leases to release.
 func (s *Set) release(ctx context.Context) (errs []error) {
 	s.once.Do(func() {
 		cause := ErrReleased
@@ -217,6 +218,7 @@ type patience struct {
 	alone bool      // the locks are wanted exclusively
 }
 
+// newPatience evaluates the options; the time for WithWait starts now.
 func newPatience(opts []Option) patience {
 	var c config
 	for _, o := range opts {

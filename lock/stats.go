@@ -21,6 +21,7 @@ type Stats struct {
 	StoreFailures int64 // errors of the store while acquiring
 }
 
+// stats has the counters; see Stats.
 type stats struct {
 	acquired, takenOver, released, lostExpired, lostGone, lostMaxHold, suspected, renewed, renewFailed, unclear, abandoned, polls, hints, handedOff,
 	storeFailures atomic.Int64

@@ -236,6 +236,7 @@ func (v Version) MarshalText() ([]byte, error) { return []byte(v.String()), nil 
 // UnmarshalText reads what MarshalText wrote.
 func (v *Version) UnmarshalText(text []byte) error { return unhex(v[:], text) }
 
+// unhex decodes exactly as many bytes as into has.
 func unhex(into, text []byte) error {
 	if len(text) != hex.EncodedLen(len(into)) {
 		return fmt.Errorf("%d hexadecimal digits, want %d", len(text), hex.EncodedLen(len(into)))

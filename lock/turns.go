@@ -59,6 +59,9 @@ func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	case t.queue == 0:
 		t.queue = at
 	}
+	// passed counts the grants during this wait. The lock counts as contended if it mostly goes from
+	// process to process: at least two changes, and at most 1.5 grants for each. If the wait before
+	// this one showed contention, three grants are enough.
 	passed := t.now - t.token
 	t.evident = t.evident || t.changes >= 2 && 2*passed <= 3*int64(t.changes) || t.earlier > 0 && passed >= 3 || t.passedBy()
 }
@@ -111,6 +114,8 @@ func (a *attempt) nextPoll(now time.Duration) time.Duration {
 		i = len(a.last.record.Queue) // enqueued just now, after the read
 	}
 	turn = time.Duration(float64(turn) / max(1, a.turns.haste))
+	// Be rather early than late: take the present turn for 9/16 as long as the average, and each further
+	// one for 7/8. A look that is too early costs a read; one that is too late leaves the lock unused.
 	first := turn * 9 / 16
 	switch i {
 	case 0:

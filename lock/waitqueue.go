@@ -253,6 +253,7 @@ func (a *attempt) park(wait context.Context, d time.Duration) (g handoff, handed
 	}
 	a.l.startWatching()
 	ls := &a.l.queues
+	// From here until unpark, a goroutine of this process that releases the lock may hand it off to us.
 	ls.park(w, a.hold)
 	t := time.NewTimer(max(d, 0))
 	defer t.Stop()

@@ -36,6 +36,7 @@ type announcer struct {
 	failed  uint64               // … and that failed
 }
 
+// newAnnouncer returns an announcer; the end of ctx cancels its notifications.
 func newAnnouncer(ctx context.Context, to Notifier) *announcer {
 	a := &announcer{to: to, closing: make(chan struct{}), untold: map[string]bool{}, told: map[string]time.Time{}}
 	a.ctx, a.cancel = context.WithCancel(ctx)
@@ -99,6 +100,7 @@ func (a *announcer) take(now time.Time) (types []string, next time.Duration) {
 	return types, next
 }
 
+// tell sends one notification. An error is only counted.
 func (a *announcer) tell(types []string) {
 	ctx, cancel := context.WithTimeout(a.ctx, announceTimeout)
 	defer cancel()

@@ -53,6 +53,7 @@ type DeadLetterFilter struct {
 	Before time.Time // … and before this one
 }
 
+// matches checks the parts of the filter that DeadLetters cannot select by key.
 func (f *DeadLetterFilter) matches(l *DeadLetter) bool {
 	return strings.Contains(l.Reason, f.Reason) && !l.Time.Before(f.Since) && (f.Before.IsZero() || l.Time.Before(f.Before))
 }
@@ -184,6 +185,7 @@ func Requeue(ctx context.Context, q DeadLetterRemover, p *Publisher, letters []D
 	return requeued, errors.Join(errs...)
 }
 
+// removeDeadLetters removes dead letters, with a few retries.
 func removeDeadLetters(ctx context.Context, q DeadLetterRemover, typ string, ids []ID) (err error) {
 	for attempt := range removeAttempts {
 		if err = q.RemoveDeadLetters(ctx, typ, ids); err == nil || ctx.Err() != nil {

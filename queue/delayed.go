@@ -83,6 +83,7 @@ type DelayedStore interface {
 // the headers into another message, it means nothing there.
 const DelayedHeader = "fencepost-delayed"
 
+// delayedHeaderSize is what a DelayedHeader adds to the headers of a message, in bytes.
 const delayedHeaderSize = len(DelayedHeader) + 2*IDLen + 1
 
 // DelayedID parses the value of a DelayedHeader in the message with the ID as, and returns the ID of

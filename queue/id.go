@@ -33,6 +33,7 @@ const MaxN = 1<<48 - 1
 // The zero ID is smaller than every message's ID and means "from the start".
 type ID [20]byte
 
+// idEncoding is base32hex in lower case: its text sorts like the bytes.
 var idEncoding = base32.NewEncoding("0123456789abcdefghijklmnopqrstuv").WithPadding(base32.NoPadding)
 
 // NewID builds an ID. A time before 1970 or beyond 48 bits of milliseconds becomes the nearest bound.

@@ -192,6 +192,7 @@ func (p *Publisher) PublishAll(ctx context.Context, msgs []Message) []Result {
 	return p.publishAll(ctx, msgs)
 }
 
+// publishAll is PublishAll without middleware.
 func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 	c := &call{results: make([]Result, len(msgs)), done: make(chan struct{})}
 	items := make([]item, len(msgs))
@@ -247,6 +248,7 @@ func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) erro
 	return p.send(ctx, m, done)
 }
 
+// send is Send without middleware.
 func (p *Publisher) send(ctx context.Context, m Message, done func(Result)) error {
 	it := &item{callback: done}
 	if err := p.prepare(ctx, it, &m); err != nil {
@@ -427,8 +429,10 @@ type call struct {
 	done     chan struct{}
 }
 
+// expect counts one more message whose outcome a stream will report.
 func (c *call) expect() { c.mu.Lock(); c.left++; c.mu.Unlock() }
 
+// allExpected says that expect will not be called again: from now on the last outcome ends the call.
 func (c *call) allExpected() {
 	c.mu.Lock()
 	defer c.mu.Unlock()
@@ -445,6 +449,7 @@ func (c *call) reject(i int, err error) {
 	c.results[i] = Result{Status: Rejected, Err: err}
 }
 
+// settle records an outcome, unless the caller has returned: then nobody may write to its results.
 func (c *call) settle(i int, r Result) {
 	c.mu.Lock()
 	defer c.mu.Unlock()

@@ -11,6 +11,18 @@
 //	              │   └ Fetch again, until Ack
 //	PublishAt ──▶ delayed ──due──▶ promoted: pending, under a new ID
 //
+// # Where to read
+//
+//	queue.go, id.go      messages and IDs
+//	backend.go           what a backend implements; delayed.go, dead.go, foreign.go, settings.go, members.go, notify.go: its further roles
+//	publisher.go         Publish and Send: validation, buffer, outcomes
+//	stream.go, admit.go  the batches of one type: when, how large, under which numbers
+//	repeat.go            a publish without an answer is retried
+//	resume.go            a publisher that another process continues
+//	loose.go             messages of a transaction, which have no number
+//
+// # How it works
+//
 // A queue is a set of messages per type, sorted by ID. Publishing inserts, fetching reads a range,
 // acknowledging deletes. Messages have no state, and fetching does not claim or hide them. A lock
 // decides who may consume a type. The consumer's own file makes sure that a message is consumed once,

@@ -42,6 +42,7 @@ const MaxCheckpointAge = 12 * time.Hour
 // ErrCheckpointTooOld: if the messages in flight were published again, they could be stored twice.
 var ErrCheckpointTooOld = errors.New("the checkpoint is too old")
 
+// validate refuses a checkpoint that Save can never have been given.
 func (r *Resume) validate() error {
 	if err := ValidateType(r.Type); err != nil {
 		return fmt.Errorf("publisher options: Resume: %w", err)

@@ -19,6 +19,7 @@ type item struct {
 	result Result // once settled
 }
 
+// itemState only moves forward: waiting, then withdrawn, or sent and settled; a refused item is settled without being sent.
 type itemState int8
 
 const (
@@ -49,6 +50,7 @@ type stream struct {
 	broken    error     // with Resume: why the stream accepts no more messages
 }
 
+// newStream returns a stream with a new producer number, or with Resume one that continues. p.mu is held.
 func newStream(p *Publisher, typ string, delayed bool) *stream {
 	s := &stream{p: p, typ: typ, delayed: delayed, wake: make(chan struct{}, 1), producer: newProducerNumber()}
 	s.begin()

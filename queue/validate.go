@@ -39,6 +39,7 @@ func (m *Message) Validate() error {
 	return m.validateBody()
 }
 
+// validateBody checks everything but the type.
 func (m *Message) validateBody() error {
 	if len(m.Payload) > MaxPayload {
 		return &SizeError{"payload", len(m.Payload), MaxPayload}

@@ -13,8 +13,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// Following is reading without an end: at the end of the file it waits for more, and behind a seal
-// it opens the successor, whose name and identity the seal tells.
+// Following. A Follower reads without an end: at the end of the file it waits for more records, and
+// after a seal it opens the successor, whose name and identity are in the seal.
 
 // FollowOptions of Follow. The zero value follows from the first record on.
 type FollowOptions struct {
@@ -54,6 +54,7 @@ func Follow(path string, o FollowOptions) (*Follower, error) {
 	return f, nil
 }
 
+// open opens a file with the options of the Follower.
 func (f *Follower) open(path string, from uint64) (*Reader, error) {
 	return OpenReader(path, ReaderOptions{FS: f.o.FS, From: from, Durable: !f.o.Unsynced})
 }

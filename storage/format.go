@@ -18,8 +18,8 @@ import (
 //
 //	header   kind, lengths, flags │ epoch │ session │ base index │ offset │ durable end │ chain │ … │ two CRCs
 //
-// The CRCs continue CRC32C(file ID), so a record of another file is never one of this file; and a
-// record says at which offset it is, so one that was copied to another place is none either.
+// The CRCs continue CRC32C(file ID), so a record of another file is never valid in this one. And a
+// record contains its own offset, so a record that was copied to another place is not valid there.
 
 // The format's constants; FORMAT.md explains them.
 const (

@@ -31,4 +31,22 @@
 //
 // FORMAT.md specifies the bytes; [Verify], [Reader] and the scan of a new [Writer] share one
 // implementation of the acceptance rules.
+//
+// # Where to start
+//
+// Write with [Open], [Writer.Append] and [Writer.Sync]. Read with [OpenReader], or with [Follow] for records as they
+// are appended. [Verify] checks a file, [ReadChain] and [Chain.Check] all files of a type.
+//
+// # Where to read
+//
+//	record.go, codec.go   the records of a batch, and its compression
+//	format.go, bodies.go  headers, and the bodies of fences, open records, checkpoints and seals
+//	window.go, scan.go    which records count: the view
+//	torn.go               whether the end of a region is torn or damaged
+//	open.go, look.go, takeover.go  how a writer takes over: look, fence, scan, open record
+//	writer.go             append, sync, checkpoint, and what kills a writer
+//	create.go, registry.go  a new file, and whether this is the right file
+//	generation.go         seal, and the successor; compact.go, copy.go, keep.go, giveup.go: why a file ends
+//	anchor.go, reader.go, follow.go, verify.go, chain.go  reading and checking
+//	fs.go, fs_linux.go, filesystems.go, pieces.go  the file system; package slots keeps files in a store
 package storage

@@ -44,6 +44,7 @@ func (h *memoryHandle) Requests(ctx context.Context, names []string) (map[lock.H
 	}, func(time.Duration) {})
 }
 
+// addRequests adds the requests to release in a record, by the ID of the hold.
 func addRequests(asked map[lock.HoldID]string, r lock.Record) {
 	for _, h := range r.Holds() {
 		if h.Asked != "" {

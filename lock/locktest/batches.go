@@ -25,6 +25,7 @@ func useBatches(t testing.TB, b Backend) batches {
 	return s
 }
 
+// renewal makes a renewal with a fresh version.
 func renewal(name string, h lock.Hold) lock.Renewal {
 	return lock.Renewal{Name: name, Hold: h, Version: lock.NewVersion()}
 }

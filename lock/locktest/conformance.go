@@ -45,6 +45,7 @@ type check struct {
 	run  func(t testing.TB, b Backend)
 }
 
+// checks is the suite. The first ones test single operations of the store, the later ones run Lockers on it.
 var checks = []check{
 	{"create inserts a held record once", checkCreate},
 	{"acquire takes a free record only", checkAcquire},

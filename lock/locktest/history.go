@@ -41,6 +41,7 @@ type Step struct {
 	Unclear bool   `json:"unclear,omitempty"` // the answer was an error
 }
 
+// granting tells whether the operation grants a lock if it succeeds.
 func (s Step) granting() bool {
 	return slices.Contains([]Op{Create, Acquire, TakeOver, HandOver}, s.Op)
 }
@@ -80,6 +81,7 @@ func (r *Recorder) call(s Step, do func() (token int64, ok bool, err error)) {
 	r.write(Step{Process: r.process, N: s.N, Done: true, At: r.clock(), OK: ok, Token: token, Unclear: err != nil})
 }
 
+// write appends a line to the history. mu is held, so lines are in the order of their times.
 func (r *Recorder) write(s Step) {
 	if err := r.out.Encode(s); err != nil {
 		panic(fmt.Sprintf("locktest: the history cannot be written: %v", err))
@@ -360,6 +362,7 @@ func impasse(orders [][][]porcupine.Operation, ops []porcupine.Operation) string
 		len(longest), list(longest[max(0, len(longest)-20):]), slices.Collect(maps.Keys(states)), list(left))
 }
 
+// describe prints an operation with its answer.
 func describe(in, out any) string {
 	s, a := in.(Step), out.(Step)
 	return fmt.Sprintf("%s %s(%s, was %s) = %v %d unclear %v", s.Process, s.Op, s.ID, s.Prev, a.OK, a.Token, a.Unclear)
@@ -455,6 +458,7 @@ func (s lockState) apply(in Step) (after lockState, can bool) {
 	}
 }
 
+// taken is the state after a grant to the acting hold.
 func (s lockState) taken(in Step) lockState {
 	if in.Permits > 0 {
 		s.shares += in.ID + " "

@@ -93,6 +93,7 @@ func (c *cut) blocked(ctx context.Context) error {
 	}
 }
 
+// Renew implements lock.Store. On a cut connection it gets no answer.
 func (c *cut) Renew(ctx context.Context, name string, h lock.Hold, v lock.Version) (string, bool, error) {
 	if err := c.blocked(ctx); err != nil {
 		return "", false, err
@@ -100,6 +101,7 @@ func (c *cut) Renew(ctx context.Context, name string, h lock.Hold, v lock.Versio
 	return c.Store.Renew(ctx, name, h, v)
 }
 
+// Release implements lock.Store. On a cut connection it gets no answer.
 func (c *cut) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
 	if err := c.blocked(ctx); err != nil {
 		return false, err
@@ -455,6 +457,7 @@ func watchPlaces(s lock.Store, removed *atomic.Bool) lock.Store {
 	return p
 }
 
+// Dequeue implements lock.Store. A waiter that leaves the queue gives no version; one that removes another, presumed dead, does.
 func (p placeWatcher) Dequeue(ctx context.Context, name string, id lock.HoldID, seen lock.Version) (bool, error) {
 	ok, err := p.Store.Dequeue(ctx, name, id, seen)
 	if seen != (lock.Version{}) && (ok || err != nil) { // who leaves names no version

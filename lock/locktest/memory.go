@@ -177,6 +177,7 @@ func (m *Memory) Edit(name string, change func(*lock.Record) (keep bool)) {
 	}
 }
 
+// memoryHandle is the connection of one simulated process: faults can be injected per handle (Call.Handle).
 type memoryHandle struct {
 	m      *Memory
 	number int
@@ -318,6 +319,7 @@ func (m *Memory) rollBack(name string, visible time.Duration, f transition.Func)
 	}
 }
 
+// Read implements lock.Store. It may show a write that is being rolled back.
 func (h *memoryHandle) Read(ctx context.Context, name string) (lock.Record, bool, error) {
 	found, r, err := h.do(ctx, Read, name, func(_ *lock.Record, exists bool) bool { return exists })
 	if !found {
@@ -386,6 +388,7 @@ func (h *memoryHandle) Dequeue(ctx context.Context, name string, id lock.HoldID,
 	return ok, err
 }
 
+// List implements lock.Store. It shows the true records.
 func (h *memoryHandle) List(ctx context.Context) ([]lock.Record, error) {
 	var list []lock.Record
 	_, _, err := h.do(ctx, List, "", func(*lock.Record, bool) bool {
@@ -398,8 +401,10 @@ func (h *memoryHandle) List(ctx context.Context) ([]lock.Record, error) {
 	return list, err
 }
 
+// Close implements lock.Store. The records stay in the Memory.
 func (h *memoryHandle) Close() error { return nil }
 
+// token is the result of a granting operation: the record's token, if the condition was met.
 func token(ok bool, r lock.Record, err error) (int64, bool, error) {
 	if !ok {
 		return 0, false, err

@@ -36,11 +36,13 @@ type hold struct {
 	Asked   string         `bson:"rq,omitempty"`
 }
 
+// forced is the last forced release, in f.
 type forced struct {
 	ID  bson.ObjectID `bson:"id"`
 	Why string        `bson:"why"`
 }
 
+// owner is a lock.Process; both must have the same fields, because one is converted into the other.
 type owner struct {
 	Host         string `bson:"host,omitempty"`
 	PID          int    `bson:"pid,omitempty"`
@@ -63,11 +65,13 @@ func entry(h lock.Hold, v lock.Version) *hold {
 	return e
 }
 
+// hold returns the hold in the form of package lock.
 func (h hold) hold() lock.Hold {
 	return lock.Hold{ID: lock.HoldID(h.ID), Lease: time.Duration(h.MS) * time.Millisecond, Owner: lock.Process(h.Owner), Why: h.Why,
 		Permits: h.Permits, Asked: h.Asked}
 }
 
+// entries returns the shares or the queue in the form of package lock.
 func entries(list []hold) []lock.Entry {
 	var es []lock.Entry
 	for _, h := range list {
@@ -80,6 +84,7 @@ func entries(list []hold) []lock.Entry {
 	return es
 }
 
+// record returns the record in the form of package lock.
 func (d document) record() lock.Record {
 	r := lock.Record{Name: d.ID, Token: d.Token, Version: lock.Version(d.Version), Since: d.Since, At: d.At,
 		Shares: entries(d.Shares), Queue: entries(d.Queue)}

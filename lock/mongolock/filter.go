@@ -19,8 +19,10 @@ func and(name string, conditions ...bson.D) bson.D {
 	return d
 }
 
+// is makes a filter, or a part of an update, with one field.
 func is(key string, value any) bson.D { return bson.D{{Key: key, Value: value}} }
 
+// absent is the condition that a field, or an element of an array such as "q.0", does not exist.
 func absent(key string) bson.D { return is(key, is("$exists", false)) }
 
 // turn is the condition that the queue is empty or h is first in it.

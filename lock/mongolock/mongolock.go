@@ -76,6 +76,7 @@ type Options struct {
 	Warn func(error)
 }
 
+// check sets the defaults, and refuses a retention that could forget tokens in use.
 func (o *Options) check() error {
 	if o.Collection == "" {
 		o.Collection = DefaultCollection
@@ -138,6 +139,7 @@ func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error)
 	return s, nil
 }
 
+// open prepares the collection on a client, waits until a primary answers, and makes the TTL index.
 func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*store, error) {
 	if err := o.check(); err != nil {
 		return nil, err

@@ -42,6 +42,7 @@ type more struct {
 	Forced *lock.Forced `json:",omitempty"`
 }
 
+// columns are those that scan reads, in its order.
 const columns = `name, token, version, hold_id, coalesce(lease_ms, 0), coalesce(host, ''), coalesce(pid, 0),
 	coalesce(instance, ''), coalesce(boot, ''), coalesce(pid_namespace, ''), coalesce(started, ''), coalesce(why, ''),
 	since_us, at_us, coalesce(more, '')`
@@ -92,6 +93,7 @@ func (s *store) Read(ctx context.Context, name string) (r lock.Record, found boo
 	return r, found, permanent(err)
 }
 
+// get reads the row of name. The error is a lock.DamagedError if it cannot be decoded.
 func get(tx *sqlitedb.Tx, name string) (r lock.Record, found bool, err error) {
 	rows, err := tx.Query("SELECT "+columns+" FROM locks WHERE name = ?", name)
 	if err != nil {
@@ -288,6 +290,7 @@ func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 
 func (s *store) Close() error { return s.db.Close() }
 
+// token is the result of a granting operation: the record's token, if the condition was met.
 func token(ok bool, r lock.Record, err error) (int64, bool, error) {
 	if !ok {
 		return 0, false, err
@@ -321,6 +324,7 @@ func put(tx *sqlitedb.Tx, r lock.Record) error {
 	return err
 }
 
+// scan decodes a row, which another program may have written. Name is set even if the error is a lock.DamagedError.
 func scan(into func(...any) error) (r lock.Record, err error) {
 	var (
 		version, id   []byte

@@ -66,6 +66,7 @@ func (q *Queue) DeadLetters(ctx context.Context, typ string, after queue.ID, lim
 	return letters, nil
 }
 
+// findDead reads dead letters up to limit. Foreign documents do not count towards it.
 func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (letters []queue.DeadLetter, err error) {
 	// Foreign documents do not count, so the limit is kept here and not by the server.
 	cursor, err := q.dead.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(limit.Messages, deadBatch))))

@@ -28,6 +28,19 @@
 //	workers        one document per running worker
 //	notifications  {_id: "0" to "7", n, t: [types]}, see Notify
 //
+// # Where to read
+//
+//	insert.go       Insert: in order, idempotent, and what an error says about each message
+//	fetch.go        Fetch, Ack, Depth
+//	document.go     messages as documents, and documents of other programs
+//	schedule.go     delayed messages; promote.go, plan.go, cancel.go: how they become pending, each under one ID
+//	registry.go     types, and the registry of files
+//	transaction.go  messages in a transaction of the program's own
+//	strays.go       skipping what is not ours
+//	errors.go       what an error of the server means
+//
+// # Servers
+//
 // Only find, insert, update, delete, count and hello are used, with classic operators, except when a
 // program asks for a transaction. So standalone servers, replica sets, sharded clusters (shard key _id)
 // and compatible servers all work. Writes that must be durable use w:majority. The driver's own retries

@@ -25,6 +25,7 @@ const (
 	typesEnd = "{" // behind all keys that begin as a type does: the character behind z
 )
 
+// headKey is the _id of a message or a dead letter.
 func headKey(typ string, id queue.ID) string { return typ + headSeparator + id.String() }
 
 func headKeys(typ string, ids []queue.ID) []string {
@@ -135,6 +136,7 @@ func setUnfit(m *queue.Message, why string, args ...any) {
 	}
 }
 
+// decodeHeaders decodes both forms of headers. The error is the reason why the message is Incomplete.
 func decodeHeaders(v bson.RawValue) (map[string]string, error) {
 	if list, ok := v.ArrayOK(); ok {
 		return decodeHeaderList(bson.Raw(list))
@@ -226,6 +228,7 @@ func elements(doc bson.Raw) iter.Seq2[bson.RawElement, error] {
 	}
 }
 
+// headerError is the reason for a header whose value is not a string.
 func headerError(key string, value bson.RawValue) error {
 	return fmt.Errorf("the header %.80q (in field h) is of the type %v, want string", key, value.Type)
 }

@@ -153,6 +153,7 @@ func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
 	return int32(n)
 }
 
+// learnSize remembers the mean size of a type's messages, for batchSize.
 func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 	if messages == 0 {
 		return
@@ -162,6 +163,7 @@ func (q *Queue) learnSize(typ string, messages int, bytes int64) {
 	q.mu.Unlock()
 }
 
+// in is the filter of documents with one of these keys.
 func in(keys []string) bson.D {
 	return bson.D{{Key: "_id", Value: bson.D{{Key: "$in", Value: keys}}}}
 }
@@ -243,6 +245,7 @@ func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n, foreig
 	return n, foreign, oldest, err
 }
 
+// count counts messages up to limit, without foreign keys.
 func (q *Queue) count(ctx context.Context, typ string, limit int) (int, error) {
 	var reply struct {
 		N int64 `bson:"n"`
@@ -255,6 +258,7 @@ func (q *Queue) count(ctx context.Context, typ string, limit int) (int, error) {
 	return int(reply.N), err
 }
 
+// oldest returns the ID of the first message, skipping foreign keys; zero if there is none.
 func (q *Queue) oldest(ctx context.Context, typ string) (queue.ID, error) {
 	key, err := firstKey(ctx, q.messages, messageKeys(typ))
 	if key == "" || err != nil {

@@ -46,6 +46,8 @@ type inserter interface {
 	present(ctx context.Context, docs []document) (map[string]bool, error)
 }
 
+// insert inserts documents in order, in as few commands as possible. After the first duplicate it reads which documents are there, because
+// an earlier attempt has probably stored more of them. The error, if any, is an *InsertError.
 func insert(ctx context.Context, to inserter, pending []document, explain func(error) error) error {
 	for len(pending) > 0 {
 		command := pending[:commandLen(pending)]

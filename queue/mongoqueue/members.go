@@ -61,6 +61,7 @@ func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	return q.explain(ctx, "heartbeat of "+m.Instance, err)
 }
 
+// encodeMember sorts the errors by type, so that equal members are equal documents.
 func encodeMember(m queue.Member) memberDoc {
 	doc := memberDoc{ID: m.Instance, Host: m.Host, PID: int64(m.PID), Version: m.Version, Started: m.Started, Types: m.Types, MaxTypes: int64(m.MaxTypes),
 		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Seen: m.Seen}
@@ -96,6 +97,7 @@ func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
 	return all, nil
 }
 
+// decodeMembers skips documents that are not members: the others must stay visible.
 func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Member, err error) {
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {

@@ -146,6 +146,7 @@ func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
 // (journal).
 var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 
+// newQueue prepares the collections, each with the write and read concern that its use needs.
 func newQueue(client *mongo.Client, database string) *Queue {
 	db := client.Database(database)
 	must := options.Collection().SetWriteConcern(durable)
@@ -192,6 +193,7 @@ func (q *Queue) hello(ctx context.Context) error {
 	return nil
 }
 
+// helloReply is the part of the answer to hello that matters here.
 type helloReply struct {
 	LocalTime         time.Time `bson:"localTime"`
 	IsWritablePrimary *bool     `bson:"isWritablePrimary"`

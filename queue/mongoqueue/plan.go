@@ -21,12 +21,15 @@ import (
 // planned is the planStore of a server.
 type planned struct{ *Queue }
 
+// now is the clock that decides what is due: the stricter one of clock.Server, so that nothing is promoted early.
 func (q planned) now() time.Time { return q.clock.Agreed() }
 
 var started = clock.Start()
 
+// steady is the time since this process started, by a monotonic clock.
 func (q planned) steady() time.Duration { return started.Elapsed() }
 
+// planDoc is the plan as it is stored. Earlier versions of the program read and replace it, too.
 type planDoc struct {
 	Version string `bson:"v"`
 	Items   []struct {
@@ -49,6 +52,7 @@ type planDoc struct {
 	Passed int64  `bson:"passed"` // ms
 }
 
+// fields are all fields of the document but _id: an update sets them all, so no old part stays.
 func (p plan) fields() bson.D {
 	items, sequences, dead := make(bson.A, 0, len(p.items)), make(bson.A, 0, len(p.sequences)), make(bson.A, 0, len(p.letters))
 	for _, l := range p.letters {
@@ -83,6 +87,7 @@ func (q planned) readPlan(ctx context.Context) (plan, bool, error) {
 	return p, err == nil, err
 }
 
+// decodePlan decodes the plan strictly: promoting by a damaged plan could give one number to two messages.
 func decodePlan(raw bson.Raw) (plan, error) {
 	var doc planDoc
 	if err := bson.Unmarshal(raw, &doc); err != nil {

@@ -105,6 +105,7 @@ func (p *plan) bury(i int, why string, renumber bool) plan {
 // maxWhy bounds what a plan says about each letter, in bytes.
 const maxWhy = 500
 
+// letterOf truncates the reason, so that a plan of many letters fits into a document.
 func letterOf(slot queue.ScheduleKey, why string) planLetter {
 	return planLetter{slot, strings.ToValidUTF8(why[:min(len(why), maxWhy)], "")}
 }
@@ -241,6 +242,7 @@ func (p *promoter) promote(ctx context.Context, limit queue.Limit) (promoted, bu
 	}
 }
 
+// promoteOnce makes one plan and finishes it. more means that there may be further due messages.
 func (p *promoter) promoteOnce(ctx context.Context, limit queue.Limit) (promoted, buried int, more bool, err error) {
 	head, moment, err := p.head(ctx)
 	if err != nil {

@@ -136,6 +136,7 @@ type fileDoc struct {
 	Place        string      `bson:"place,omitempty"`
 }
 
+// encodeFile refuses values that do not fit into the signed integers of BSON.
 func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
 	if max(f.Generation, f.Epoch, f.DurableIndex) > math.MaxInt64 {
 		return fileDoc{}, fmt.Errorf("mongoqueue: file of %s: generation %d, epoch %d or durable index %d exceeds 63 bits", typ, f.Generation, f.Epoch, f.DurableIndex)
@@ -169,6 +170,7 @@ func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEn
 	return f, true, nil
 }
 
+// decodeFile decodes a registry entry. The caller says what to do about an error.
 func decodeFile(raw bson.Raw) (f queue.RegistryEntry, err error) {
 	var doc fileDoc
 	if err := bson.Unmarshal(raw, &doc); err != nil {

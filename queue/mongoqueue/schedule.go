@@ -40,10 +40,12 @@ const (
 	keptMost = 100_000 // messages that are remembered for that
 )
 
+// slotKey is the _id of a delayed message: its ScheduleKey in the order of the messages.
 func slotKey(s queue.ScheduleKey) string {
 	return dueKey(s.Due) + "/" + s.Type + "/" + s.ID.String()
 }
 
+// dueKey is the beginning of the _id of everything that is due at a time. All times have the same number of digits, so they sort as text.
 func dueKey(due time.Time) string { return fmt.Sprintf("%015d", due.UnixMilli()) }
 
 func slotKeys(slots []queue.ScheduleKey) []string {
@@ -249,6 +251,7 @@ func (q *Queue) keep(key string) {
 	q.kept[maphash.String(q.seed, key)] = time.Now()
 }
 
+// isKept tells whether keep was called with the key within keptFor.
 func (q *Queue) isKept(key string) bool {
 	q.mu.Lock()
 	defer q.mu.Unlock()

@@ -102,6 +102,7 @@ func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, found map[str
 	}
 }
 
+// beginScan continues the last scan of a collection if it was cut off, or begins a new one.
 func (q *Queue) beginScan(c *mongo.Collection) scan {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -113,6 +114,7 @@ func (q *Queue) beginScan(c *mongo.Collection) scan {
 	return s
 }
 
+// endScan keeps a scan that was cut off, for the next call.
 func (q *Queue) endScan(c *mongo.Collection, s scan, more bool) {
 	q.strays.Set(s.strays)
 	if more {
@@ -154,6 +156,7 @@ func (q *Queue) beginWalk() walk {
 	return w
 }
 
+// endWalk remembers how far a search has come. ended means that it has skipped all that there is to skip, for now.
 func (q *Queue) endWalk(w walk, ended bool) {
 	all := w.foreign
 	all.Count, all.Example = all.Count+w.future.Count, cmp.Or(all.Example, w.future.Example)

@@ -74,6 +74,7 @@ func (q *Queue) PublishInTransaction(ctx context.Context, msgs ...queue.Message)
 	return ids, nil
 }
 
+// publishInTransaction does everything that can fail without the transaction first: an error of the server inside it aborts it.
 func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) ([]queue.ID, error) {
 	session := mongo.SessionFromContext(ctx)
 	// rule: without a transaction nothing is inserted: it would be visible at once, whatever becomes of the rest

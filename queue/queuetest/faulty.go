@@ -126,6 +126,7 @@ func (f *Faulty) around(op Op, typ string) (after func()) {
 	return f.Around(op, typ)
 }
 
+// next counts the operation, and decides about its fault.
 func (f *Faulty) next(op Op, typ string, n int) Fault {
 	f.mu.Lock()
 	if f.calls == nil {

@@ -480,6 +480,7 @@ func (m *Memory) Leave(ctx context.Context, id string) error {
 	return nil
 }
 
+// cloneMember copies a member with its lists, so that callers and the queue share nothing.
 func cloneMember(m queue.Member) queue.Member {
 	m.Types, m.Held, m.Idle, m.Leaving, m.Errors = slices.Clone(m.Types), slices.Clone(m.Held), slices.Clone(m.Idle), slices.Clone(m.Leaving), maps.Clone(m.Errors)
 	return m

@@ -115,6 +115,7 @@ func testFetchOrder(t *testing.T, q queue.Queue) {
 	wantMessages(t, mustFetch(t, q, "orders", id(0, 1, 3), queue.Limit{Messages: 2}), want[3:5])
 }
 
+// cousins are type names that are easily mixed up: prefixes of each other, and characters next to the separators in the sort order.
 var cousins = []string{"a", "a-b", "a.b", "a0", "a_b", "aa", "a-", "a.", "b", "0", strings.Repeat("a", 63), strings.Repeat("a", 64), strings.Repeat("a", 63) + "b"}
 
 // testTypesApart: types whose names share a prefix do not see each other's messages, whatever their names are in the backend's sort order.

@@ -38,6 +38,7 @@ func (q *Queue) Settings(ctx context.Context, typ string) (s queue.Settings, err
 	return s, explain("read the settings of "+typ, err)
 }
 
+// readSettings returns the zero value for a type without settings.
 func readSettings(tx *sqlitedb.Tx, typ string) (queue.Settings, error) {
 	var row settingsRow
 	found, err := tx.Get(row.into(), `SELECT `+settingsColumns+` FROM queue_settings WHERE type = ?`, typ)

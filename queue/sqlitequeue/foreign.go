@@ -15,6 +15,7 @@ import (
 // Fetch reads the same.
 const isMessage = `length(id) = 20 AND id > zeroblob(20)`
 
+// isForeign is the opposite of isMessage, for a row that was read.
 func isForeign(id []byte) bool { return len(id) != len(queue.ID{}) || queue.ID(id).IsZero() }
 
 // beforeBlobs sorts before every blob, also before the empty one: it is no blob.
@@ -23,6 +24,7 @@ const beforeBlobs = int64(0)
 // foreignKey is a foreign ID as text: a blob literal of SQL.
 func foreignKey(id []byte) string { return "x'" + hex.EncodeToString(id) + "'" }
 
+// parseForeignKey accepts exactly the texts that foreignKey returns.
 func parseForeignKey(key string) ([]byte, bool) {
 	digits, ok := strings.CutPrefix(key, "x'")
 	digits, ok2 := strings.CutSuffix(digits, "'")

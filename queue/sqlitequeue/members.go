@@ -52,6 +52,7 @@ func encodeMember(m queue.Member) ([]byte, error) {
 		Held: m.Held, Idle: m.Idle, Leaving: m.Leaving, Stopping: m.Stopping, Beat: m.Beat, Errors: m.Errors})
 }
 
+// decodeMember returns false for a row that is not a member.
 func decodeMember(id string, member []byte, seen int64) (queue.Member, bool) {
 	var m memberJSON
 	if json.Unmarshal(member, &m) != nil {

@@ -100,6 +100,7 @@ func (q *Queue) RegistryEntry(ctx context.Context, typ string) (f queue.Registry
 	return f, ok, nil
 }
 
+// readFile reads a registry entry. Another program may have written it: an identity of the wrong length is queue.ErrDamaged.
 func readFile(tx *sqlitedb.Tx, typ string) (f queue.RegistryEntry, ok bool, err error) {
 	var id []byte
 	var generation, epoch, index int64
@@ -195,6 +196,7 @@ func (q *Queue) SucceedFile(ctx context.Context, typ string, old [16]byte, f que
 	return now, ok, nil
 }
 
+// checkFile refuses values that do not fit into the signed integers of SQLite.
 func checkFile(typ string, f queue.RegistryEntry) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err

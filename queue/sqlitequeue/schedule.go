@@ -166,6 +166,7 @@ func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	return err
 }
 
+// forgetEvery is how often a process removes notes about settled messages.
 const forgetEvery = time.Hour
 
 // due is a delayed message that is due, without its payload.
@@ -174,6 +175,8 @@ type due struct {
 	unfit error // why it becomes a dead letter; nil: it is promoted
 }
 
+// promote promotes due messages, in order. A message that the database refuses becomes a dead letter, and its number goes to the next one:
+// inside the transaction nobody has seen it.
 func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, buried int, err error) {
 	sequences := map[string]*queuedriver.Sequence{}
 	var refused error
@@ -363,6 +366,7 @@ func (q *Queue) NextDue(ctx context.Context) (due time.Time, ok bool, err error)
 	return due, ok && err == nil, explain("look for delayed messages", err)
 }
 
+// nextDue returns when the first message that can be promoted is due.
 func nextDue(tx *sqlitedb.Tx, w *walk, now time.Time) (next time.Time, ok bool, err error) {
 	err = eachDue(tx, w, now, func(m due, _ int64) bool {
 		next, ok = m.Due, true

@@ -37,6 +37,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
+// ddl creates the tables. A table is never changed here: new columns are added by addColumn.
 var ddl = []string{
 	`CREATE TABLE IF NOT EXISTS queue_messages (
 		type    TEXT NOT NULL,
@@ -132,6 +133,7 @@ func insertRows(n int) string {
 	return `INSERT OR IGNORE INTO queue_messages (type, id, payload, headers) VALUES ` + strings.Repeat(`, (?, ?, ?, ?)`, n)[2:]
 }
 
+// deleteRows deletes n messages of one type.
 func deleteRows(n int) string {
 	return `DELETE FROM queue_messages WHERE type = ? AND id IN (` + strings.Repeat(`, ?`, n)[2:] + `)`
 }
@@ -306,6 +308,7 @@ func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	return explain("ack "+typ, err)
 }
 
+// deleteMessages deletes messages by type and ID, with as few statements as are worthwhile.
 func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	args := make([]any, 1+rowsPerStatement)
 	args[0] = typ

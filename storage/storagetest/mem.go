@@ -149,6 +149,7 @@ func (m *Mem) SyncDir(name string) error {
 	return nil
 }
 
+// syncNames makes the names in one directory survive a crash.
 func syncNames[T any](disk, now map[string]T, dir string) {
 	for name := range disk {
 		if _, ok := now[name]; !ok && filepath.Dir(name) == dir {

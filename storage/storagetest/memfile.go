@@ -74,6 +74,7 @@ func (f *memFile) begin(op string) error {
 	return nil
 }
 
+// Append implements storage.File: it writes to the cache. On a full device it appends what fits, as Linux does.
 func (f *memFile) Append(p []byte) (int, int64, error) {
 	defer f.m.mu.Unlock()
 	if err := f.begin("write"); err != nil {

@@ -136,12 +136,14 @@ func (t *Tap) Type(dir string) (f storage.FSType, err error) {
 	return f, err
 }
 
+// tapFile is an open file of a Tap.
 type tapFile struct {
 	t    *Tap
 	f    storage.File
 	name string
 }
 
+// Append implements storage.File. A Fault with Short makes only the first bytes land.
 func (f *tapFile) Append(p []byte) (n int, end int64, err error) {
 	c := Call{N: int(f.t.n.Add(1)) - 1, Op: OpAppend, Name: f.name, Len: int64(len(p)), Data: p}
 	var fault *Fault

@@ -207,6 +207,7 @@ func find(r *lock.Record, h lock.Hold) *lock.Hold {
 	return &r.Shares[i].Hold
 }
 
+// touch gives the hold h, and the record, a new version: a sign of life. It does nothing if h is not in the record.
 func touch(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	if find(r, h) == nil {
 		return false
@@ -218,6 +219,7 @@ func touch(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	return true
 }
 
+// remove removes the hold h. Others learn from the new version that the record has changed.
 func remove(r *lock.Record, h lock.Hold, v lock.Version) bool {
 	if find(r, h) == nil {
 		return false
