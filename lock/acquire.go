@@ -12,7 +12,6 @@ import (
 // maxRaces bounds how often in a row TryAcquire starts again after losing a race to somebody else.
 const maxRaces = 8
 
-// errWaited is the cause of the end of a wait that WithWait bounds.
 var errWaited = errors.New("the WithWait timeout elapsed")
 
 // attempt is one acquisition: a loop of steps (run), with what it has learned so far. It runs on the
@@ -185,8 +184,7 @@ func (l *Locker) once(ctx, wait context.Context, name string, c *config, try boo
 	return le, err
 }
 
-// resumeFailure takes over the failures of the previous front. While we waited behind it we waited
-// for the same store, so GiveUpAfter counts from then.
+// resumeFailure takes over the failures of the previous front: GiveUpAfter counts from then.
 func (a *attempt) resumeFailure() {
 	a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) {
 		if ln.failing {
@@ -355,8 +353,7 @@ const (
 	stepHandedOff                  // the lock was handed off to us, or may have been
 )
 
-// read reads the record and decides the next step. If that is to wait, it sleeps until the next
-// look.
+// read reads the record and decides the next step. If that is to wait, it sleeps first.
 func (a *attempt) read(wait context.Context) (step, error) {
 	type timed struct {
 		reading

@@ -38,10 +38,10 @@ type file struct {
 
 	mu     sync.Mutex
 	pieces []piece // by offset
-	end    int64   // behind the last of them
-	going  []byte  // being created, at end
-	kept   []byte  // appended behind that
-	broken error   // a create whose outcome is not known: nothing may be created behind it
+	end    int64   // offset after the last of them
+	going  []byte  // bytes that are being created, at end
+	kept   []byte  // bytes appended after those
+	broken error   // a create with an unknown outcome: nothing may be created behind it
 
 	reading sync.Mutex       // taken before mu; it guards what follows, see read.go
 	cache   map[int64][]byte // of slots, by offset
@@ -56,7 +56,8 @@ func (f *file) error(op string, err error) error {
 	return &fs.PathError{Op: op, Path: f.name, Err: err}
 }
 
-// Append implements storage.File: p is kept until Datasync. Who writes has no use for what was read.
+// Append implements storage.File: it keeps p until Datasync. It drops what was read: a writer does not
+// need it.
 func (f *file) Append(p []byte) (int, int64, error) {
 	f.forget()
 	f.mu.Lock()
@@ -71,11 +72,11 @@ func (f *file) Append(p []byte) (int, int64, error) {
 	return len(p), f.tail(), nil
 }
 
-// tail is where the file will end. mu is held.
+// tail is the end of the file with everything that was appended. mu is held.
 func (f *file) tail() int64 { return f.end + int64(len(f.going)+len(f.kept)) }
 
-// Datasync implements storage.File: it creates slots of what was kept. What is appended meanwhile
-// waits for the next one, and all of it becomes one slot then.
+// Datasync implements storage.File: it creates slots from the kept bytes. Bytes that are appended
+// meanwhile wait for the next call, and then become one slot.
 func (f *file) Datasync() error {
 	f.syncing.Lock()
 	defer f.syncing.Unlock()
@@ -101,7 +102,7 @@ func (f *file) Datasync() error {
 	return nil
 }
 
-// stop gives up what could not be created at an offset.
+// stop drops the bytes that could not be created at an offset.
 func (f *file) stop(at int64, err error) error {
 	moved := errors.Is(err, errTaken)
 	f.mu.Lock()
@@ -150,7 +151,7 @@ func (f *file) refresh() error {
 	return f.walk(math.MaxInt64)
 }
 
-// begins tells whether the file has its first slot, with which a file that got its name began.
+// begins tells whether the file has its first slot. Every file that got a name has had one.
 func (f *file) begins() error {
 	if _, _, named := storage.ParseName(filepath.Base(f.name)); !named || len(f.pieces) > 0 && f.pieces[0].off == 0 {
 		return nil
@@ -161,7 +162,7 @@ func (f *file) begins() error {
 		storage.ErrIntegrity, d.slot(0), f.fs.store, generationSlot(d.typ, d.generation))
 }
 
-// walk goes on from the end that is known to where there is no slot, or to an offset.
+// walk moves from the known end to where no slot exists, or to an offset.
 //
 // rule: the end is where there is no slot, and not where a listing ends.
 func (f *file) walk(until int64) error {
@@ -210,8 +211,8 @@ func (f *file) Hole() (off, end int64) {
 	return end, end
 }
 
-// Stat implements storage.File. The end of a file that is being written is where its writer
-// believes it to be: whether that is so the next create tells.
+// Stat implements storage.File. The size of a file that is being written is what its writer believes;
+// the next create shows whether that is right.
 func (f *file) Stat() (storage.Info, error) {
 	if !f.writable {
 		if err := f.walk(math.MaxInt64); err != nil {
@@ -229,7 +230,7 @@ func (f *file) Allocate(int64, int64) error { return errors.ErrUnsupported }
 // DropCache implements storage.File; slots do not change.
 func (f *file) DropCache(int64, int64) error { return nil }
 
-// Close implements storage.File. What was kept is gone.
+// Close implements storage.File. Bytes that were not synced are lost.
 func (f *file) Close() error {
 	f.forget()
 	f.mu.Lock()

@@ -17,8 +17,8 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// FS makes a file system for package storage of a Store. Directories have no meaning in it: the
-// same file is at any of them. It is safe for concurrent use.
+// FS is a file system for package storage on a [Store]; [New] makes one. Directories have no meaning in
+// it: every directory has the same files. It is safe for concurrent use.
 type FS struct {
 	ctx     context.Context
 	store   Store
@@ -28,17 +28,17 @@ type FS struct {
 
 var _ storage.FS = (*FS)(nil)
 
-// New returns the file system of a store. When ctx ends, so do all requests; a writer whose request
-// was ended so is poisoned, as after any failed sync.
+// New returns the file system of a store. The end of ctx ends all requests; a writer whose request is
+// ended by that is poisoned, as after any failed sync.
 func New(ctx context.Context, s Store) *FS {
 	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating), reading: semaphore.NewWeighted(mostReading)}
 }
 
-// Dir returns what to give to functions that take a directory: the store's address, without
-// secrets, so that errors name it.
+// Dir returns the argument for functions that take a directory: the store's address, without secrets,
+// so that errors name it.
 func (f *FS) Dir() string { return f.store.String() }
 
-// Linger returns how long what is to be appended had better wait for more; see [Costly].
+// Linger returns how long data should wait for more data before it is appended; see [Costly].
 func (f *FS) Linger() time.Duration { return LingerOf(f.store) }
 
 const (
@@ -46,7 +46,7 @@ const (
 	oldGenerations    = 3             // how many are looked through for files that were never finished
 )
 
-// folder is where the slots of a file are.
+// folder identifies the folder that has the slots of a file.
 type folder struct {
 	typ        string
 	generation uint64
@@ -60,7 +60,7 @@ func (d folder) String() string {
 // slot returns the name of the slot at an offset.
 func (d folder) slot(off int64) string { return fmt.Sprintf("%s/%020d", d, off) }
 
-// generationSlot is the name of the value that says which folder a generation is.
+// generationSlot is the name of the value that says which folder a generation has.
 func generationSlot(typ string, generation uint64) string {
 	return fmt.Sprintf("%s/%s/%08d", typ, generationsFolder, generation)
 }
@@ -82,7 +82,7 @@ func (f *FS) find(op, name string) (folder, error) {
 	return folder{typ, g, nonce}, nil
 }
 
-// nonce returns that of the folder that is a generation, or was until it was removed.
+// nonce returns the nonce of the folder that a generation has, or had until it was removed.
 func (f *FS) nonce(typ string, generation uint64) (uint64, error) {
 	name := generationSlot(typ, generation)
 	b, err := f.read(name)
@@ -140,8 +140,8 @@ func (f *FS) Link(oldname, newname string) error {
 	return nil
 }
 
-// Remove implements storage.FS. A file with a temporary name stays when it has got the name of its
-// generation, and when nobody has yet, as its writer may still be about to.
+// Remove implements storage.FS. A file with a temporary name stays if it has the name of its generation,
+// and also if no file has that name yet, because its writer may be about to take it.
 func (f *FS) Remove(name string) error {
 	if typ, g, ok := storage.ParseName(filepath.Base(name)); ok {
 		if err := f.removeGeneration(typ, g); err != nil {
@@ -173,8 +173,7 @@ func (f *FS) Remove(name string) error {
 	return nil
 }
 
-// List implements storage.FS. Of the files that were never finished it returns those that can be
-// removed.
+// List implements storage.FS. Of the unfinished files it returns only those that can be removed.
 func (f *FS) List(_, typ string) ([]string, error) {
 	if typ != "" {
 		names, newest, err := f.generations(typ)
@@ -237,8 +236,8 @@ func (f *FS) generations(typ string) (names []string, newest uint64, err error) 
 	}
 }
 
-// unfinished returns the temporary names of files that somebody made in vain, of the newest
-// generations; those of older ones were found when these were new.
+// unfinished returns the temporary names of files that did not get the name of their generation. It
+// looks at the newest generations only; those of older ones were found when these were new.
 func (f *FS) unfinished(typ string, newest uint64) ([]string, error) {
 	var temps []string
 	for g := newest; g > 0 && g+oldGenerations > newest; g-- {
@@ -289,8 +288,8 @@ func (f *FS) Mkdir(string) error { return nil }
 // SyncDir implements storage.FS; what has a name is durable.
 func (f *FS) SyncDir(string) error { return nil }
 
-// offsets returns the slots of a listing of a folder, in the order of their offsets. What has no
-// name of a slot does not belong to the file.
+// offsets returns the slots in the listing of a folder, in the order of their offsets. It skips values
+// without the name of a slot, which do not belong to the file.
 func (d folder) offsets(entries []Entry) []piece {
 	prefix := d.String() + "/"
 	pieces := make([]piece, 0, len(entries))

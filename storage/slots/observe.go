@@ -24,10 +24,10 @@ type observed struct {
 	tell func(Request)
 }
 
-// Linger returns that of the store.
+// Linger returns the Linger of the observed store.
 func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
 
-// done tells of a request that began at a time and was answered with err.
+// done reports a request that began at a time and got the answer err.
 func (o observed) done(kind string, began time.Time, bytes int, err error) {
 	if errors.Is(err, context.Canceled) {
 		return

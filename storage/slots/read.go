@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sync/errgroup"
 )
 
-// Reading. A store has no ranges: a slot is read whole, and kept while the reader goes through it. Who reads one slot after
-// the other has the next ones read ahead. All of that is in the memory of one program, which may open a thousand files at the
-// same moment:
+// Reading. A store has no range requests: a slot is read as a whole, and kept while the reader goes through it. If a reader goes
+// from slot to slot, the next ones are read ahead. All of that takes memory, and a program may open a thousand files at the same
+// time, so the memory is bounded:
 //
 //	room ──▶ slots that are asked for ──▶ slots ahead, if there is room left ──▶ given back: by the next ReadAt, an Append,
 //	         (waits for it, with nothing)                                        or when nobody reads for a while
 //
-// So what all files of an FS keep is bounded, everybody's turn comes, and one file alone is read as fast as the store can.
+// So the memory of all files of an FS is bounded, every reader gets its turn, and a single file is read as fast as the store can.
 
 const (
 	aheadRead = 4 << 20     // bytes that are read ahead of who reads one after the other …
@@ -30,8 +30,8 @@ const (
 	mostReading = 32 << 20
 )
 
-// ReadAt implements storage.File. It also returns what is kept. A slot that is not there, although later ones are, was removed by
-// hand: its bytes are zeros, which nothing takes for records.
+// ReadAt implements storage.File. It includes bytes that are appended and not yet synced. A slot that is missing while later ones
+// exist was removed by hand: its bytes are zeros, which nobody takes for records.
 func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -64,7 +64,7 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	return n, nil
 }
 
-// copyKept copies what is not created yet of the bytes [off, off+len(p)). mu is held.
+// copyKept copies those of the bytes [off, off+len(p)) that are not in slots yet. mu is held.
 func (f *file) copyKept(p []byte, off int64) {
 	at := f.end
 	for _, b := range [][]byte{f.going, f.kept} {
@@ -86,7 +86,7 @@ func endOf(pieces []piece, at int64) int64 {
 	return end
 }
 
-// whyMissing is the error for a slot that was there once. Nil: it was removed by hand.
+// whyMissing is the error for a slot that existed before. nil means that it was removed by hand.
 //
 // rule: a slot that was removed with its file is no damage.
 func (f *file) whyMissing() error {
@@ -97,7 +97,7 @@ func (f *file) whyMissing() error {
 	return err
 }
 
-// keep lets what was read stay for a while. reading is held.
+// keep restarts the time after which the cache is dropped. reading is held.
 func (f *file) keep() {
 	switch {
 	case len(f.cache) == 0:
@@ -113,7 +113,7 @@ func (f *file) keep() {
 	}
 }
 
-// forget gives back what was read.
+// forget drops the cache.
 func (f *file) forget() {
 	f.reading.Lock()
 	defer f.reading.Unlock()
@@ -126,7 +126,7 @@ func (f *file) dropCache() {
 	f.holdAtMost(0)
 }
 
-// holdAtMost gives back the room beyond what so many bytes take. reading is held.
+// holdAtMost gives back the memory beyond that number of bytes. reading is held.
 func (f *file) holdAtMost(bytes int64) {
 	if bytes < f.held {
 		f.fs.reading.Release(f.held - bytes)
@@ -134,8 +134,8 @@ func (f *file) holdAtMost(bytes int64) {
 	}
 }
 
-// makeRoom takes room for the slots that are asked for, and says up to which of those behind them there is room, too. Of what is
-// kept it leaves these slots, or nothing if it has to wait. reading is held.
+// makeRoom reserves memory for the requested slots, and returns up to which of the later slots there is memory, too. In the cache
+// it leaves only these slots, or nothing if it has to wait. reading is held.
 func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 	var has, lacks int64
 	before := f.cache
@@ -203,7 +203,7 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 	return values, nil
 }
 
-// fetch returns the values of slots, those that are not kept from the store. reading is held.
+// fetch returns the values of slots, from the cache or from the store. reading is held.
 func (f *file) fetch(pieces []piece) (map[int64][]byte, error) {
 	values := make(map[int64][]byte, len(pieces))
 	var g errgroup.Group

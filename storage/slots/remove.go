@@ -15,17 +15,17 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// Removing a file that has a name. Its slots are what keeps a writer that slept from appending to it: such a writer asks for
-// the slot at the end that it knows, and is told that somebody else was there. So not all of them go:
+// Removing a file that has a name. Its slots stop a writer that was paused from appending to it: such a writer creates the slot
+// at the end that it knows, and fails because that exists. So some slots must stay:
 //
 //	orders/generations/00000001            stays: nobody makes this generation again
 //	orders/generations/00000001-removed    first: from here on nobody opens the file, or lists it
 //	orders/00000001/3f2a9c0d11e4b7a6/…     all slots but the first one, those that begin with a fence, and the one with the seal
 //	orders/generations/00000001-swept      last: nothing is left to be deleted
 //
-// A writer that has its fence in the file asks for a slot that is its own, or begins with another one's fence: a slot is only
-// created at the end, and behind a fence of its own each writer knows all there is. One that is about to fence asks the
-// registry again behind that, which names another file by then.
+// A writer that has its fence in the file tries to create a slot that is its own, or that begins with another writer's fence: a
+// slot is only created at the end, and after its own fence each writer knows everything before. A writer that is about to fence
+// asks the registry again after that, which by then names another file.
 
 const (
 	removedSuffix = "-removed"
@@ -50,7 +50,7 @@ func (f *FS) isRemoved(typ string, generation uint64) (bool, error) {
 	return err == nil, err
 }
 
-// mark notes something about a generation.
+// mark creates a value that marks a generation, as removed or as swept.
 func (f *FS) mark(typ string, generation uint64, suffix string) error {
 	return f.create(generationSlot(typ, generation)+suffix, []byte(strings.TrimPrefix(suffix, "-")))
 }
@@ -71,7 +71,7 @@ func (f *FS) removeGeneration(typ string, generation uint64) error {
 	return f.mark(typ, generation, sweptSuffix)
 }
 
-// sweep deletes the slots of a removed file that keep nobody from appending.
+// sweep deletes the slots of a removed file that are not needed to stop old writers.
 func (f *FS) sweep(d folder) error {
 	all := &file{fs: f, name: storage.GenerationName(d.typ, d.generation), folder: d}
 	if err := all.refresh(); err != nil {
@@ -138,7 +138,7 @@ func (f *FS) HalfRemoved(typ string) ([]string, error) {
 	return names, nil
 }
 
-// marked returns the names of the generations of a listing that have a mark.
+// marked returns the names of the generations in a listing that have a mark.
 func marked(entries []Entry, suffix string) map[string]bool {
 	names := map[string]bool{}
 	for _, e := range entries {
@@ -149,7 +149,7 @@ func marked(entries []Entry, suffix string) map[string]bool {
 	return names
 }
 
-// generationOf returns which generation of a type the value with a name tells of.
+// generationOf returns the generation that the value with this name is about.
 func generationOf(typ, name string) (generation uint64, ok bool) {
 	generation, err := strconv.ParseUint(path.Base(name), 10, 64)
 	if err != nil || name != generationSlot(typ, generation) {

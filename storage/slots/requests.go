@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/internal/wait"
 )
 
-// A store makes one attempt at what it is asked for. Here is who asks again: as long as the answer
-// is unclear, and for patience at most.
+// Requests. A Store makes one attempt per call. The retries are here: as long as the answer is unclear,
+// and for patience at most.
 
 const (
 	attempt  = 10 * time.Second // for one answer
@@ -29,7 +29,7 @@ const (
 // errTaken says that another value has the name. It matches fs.ErrExist.
 var errTaken = fmt.Errorf("another value has this name: %w", fs.ErrExist)
 
-// retry calls f until its answer is clear.
+// retry calls f until its answer is clear, for patience at most.
 func (f *FS) retry(try func(context.Context) error) error {
 	ctx, cancel := context.WithTimeout(f.ctx, patience)
 	defer cancel()
@@ -47,14 +47,14 @@ func (f *FS) retry(try func(context.Context) error) error {
 	}
 }
 
-// isClear tells whether asking again would give the same answer.
+// isClear tells whether a retry would get the same answer.
 func isClear(err error) bool {
 	var refused *RefusedError
 	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist)
 }
 
-// create creates a value, or finds that it did so before. errTaken: another value is there. After
-// any other error it may be created at any later time.
+// create creates a value, or finds that an earlier attempt of its own has done so. errTaken means that
+// another value has the name. After any other error the value may appear at any later time.
 func (f *FS) create(name string, data []byte) error {
 	err := f.retry(func(ctx context.Context) error {
 		err := f.createOnce(ctx, name, data)
@@ -80,7 +80,7 @@ func (f *FS) create(name string, data []byte) error {
 	return err
 }
 
-// createOnce makes one attempt, when there is room for it.
+// createOnce makes one attempt, when there is memory for it.
 func (f *FS) createOnce(ctx context.Context, name string, data []byte) error {
 	n := min(int64(len(data)), mostCreating)
 	if err := f.room.Acquire(ctx, n); err != nil {

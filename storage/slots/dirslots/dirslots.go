@@ -82,7 +82,7 @@ func (s *Store) refused(reason, remedy string, err error) error {
 	return &slots.RefusedError{Store: s.String(), Reason: reason, Remedy: remedy, Err: err}
 }
 
-// explain puts errors of the operating system into the words of package slots.
+// explain translates errors of the operating system into those of package slots.
 func (s *Store) explain(err error) error {
 	switch {
 	case err == nil, errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist):
@@ -138,7 +138,7 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	return s.explain(hideNames(err))
 }
 
-// unclear tells of an error when the value may be there.
+// unclear makes the error of a Create after which the value may exist.
 //
 // rule: an error behind link(2) is not ErrFull or a refusal, which say that nothing was changed.
 func (s *Store) unclear(name string, err error) error {
@@ -157,7 +157,7 @@ func hasTwoNames(name string) (bool, error) {
 	return err == nil && names(info) > 1, err
 }
 
-// write makes a file that is durable, and has no name that anybody looks for.
+// write makes a durable file under a temporary name.
 func (s *Store) write(ctx context.Context, temp string, data []byte) error {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -179,7 +179,8 @@ func (s *Store) write(ctx context.Context, temp string, data []byte) error {
 	return errors.Join(err, f.Close())
 }
 
-// hideNames keeps what failed with a name of our own from being taken for an answer about a value.
+// hideNames makes errors about our own temporary names and folders unclear, so that they are not taken
+// for an answer about a value.
 func hideNames(err error) error {
 	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) {
 		return errors.New(err.Error())
@@ -372,7 +373,7 @@ func (s *Store) Delete(ctx context.Context, name string) error {
 	return s.explain(err)
 }
 
-// removeLeftovers removes what nobody is writing any more. Which files are old is judged by the
+// removeLeftovers removes temporary files that nobody is writing any more. It judges their age by the
 // clock that gives files their times, which may be another machine's.
 func (s *Store) removeLeftovers() error {
 	found, err := os.ReadDir(s.path(tempFolder))

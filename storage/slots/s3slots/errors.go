@@ -43,8 +43,8 @@ func (s *Store) noBucket(err error) error {
 	return s.refused("there is no such bucket", "create it, or correct the address", err)
 }
 
-// explain puts errors of requests into the words of package slots. What is in none of the classes
-// is unclear: timeouts, lost connections, 409 ConditionalRequestConflict, 500, 503 SlowDown.
+// explain translates errors of requests into those of package slots. All others are unclear: timeouts,
+// lost connections, 409 ConditionalRequestConflict, 500, 503 SlowDown.
 func (s *Store) explain(err error) error {
 	if err == nil {
 		return nil
@@ -64,7 +64,7 @@ func (s *Store) explain(err error) error {
 	return fmt.Errorf("%s: %w", s, err)
 }
 
-// brief leaves of an answer what it says; the whole error names requests and hosts, too.
+// brief returns only the message of an answer; the whole error also has requests and hosts.
 func brief(err error) error {
 	var api smithy.APIError
 	if !errors.As(err, &api) {

@@ -35,8 +35,8 @@ import (
 
 const maxValue = 64 << 20 // S3 takes more in one request, but a request has to end in time
 
-// Linger is what [Store.Linger] returns. Requests are paid for by their number: a type with a
-// message now and then makes one in a second at most, instead of one after the other.
+// Linger is what [Store.Linger] returns. Every request costs money: with Linger, a type with few
+// messages makes at most one per second, instead of one per message.
 const Linger = time.Second
 
 // Store is a bucket, or what is below a prefix in it. It is safe for concurrent use.
