@@ -21,11 +21,11 @@ const (
 
 // Insert implements queue.Queue.
 //
-// The documents go out in order, in one command as a rule, and a duplicate key means: this document
-// landed before. That is a proof of durability too, as the server waits for the write concern after
-// failed writes as well, up to its latest operation (LastOpFixer in its write_ops_exec.cpp). Behind
-// the first duplicate there are more as a rule (an earlier attempt landed), so what is there is
-// read, and only what is missing is inserted.
+// The documents are sent in order, usually in one command. A duplicate key means that this document was
+// stored before. It also proves that it is durable: the server waits for the write concern of its latest
+// operation even after failed writes (LastOpFixer in its write_ops_exec.cpp). After the first duplicate
+// there are usually more, from an earlier attempt, so Insert reads which documents exist, and inserts
+// only the others.
 func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) error {
 	if err := queuedriver.CheckInsert(typ, msgs); err != nil {
 		return err
@@ -38,11 +38,11 @@ func (q *Queue) Insert(ctx context.Context, typ string, msgs []queue.Message) er
 
 // inserter is what Insert needs of a server.
 type inserter interface {
-	// insertOrdered inserts documents in order. landed counts those from the front that are durable
-	// for certain; duplicate says that the next one was there already, durably. Otherwise err tells
-	// why the rest is not.
+	// insertOrdered inserts documents in order. landed is how many from the front are certainly
+	// durable. duplicate means that the next one already existed, durably; otherwise err says why
+	// the rest was not inserted.
 	insertOrdered(ctx context.Context, docs []document) (landed int, duplicate bool, err error)
-	// present tells which of the documents are there durably, as far as it can.
+	// present returns which of the documents exist durably. It may leave some out.
 	present(ctx context.Context, docs []document) (map[string]bool, error)
 }
 
@@ -102,8 +102,8 @@ func commandLen(docs []document) int {
 	return len(docs)
 }
 
-// judgeInsert judges the error of an insert command, which comes in two forms: for the command, or
-// per document.
+// judgeInsert classifies the error of an insert command, which is about the whole command or about one
+// document.
 func judgeInsert(err error) verdict {
 	var bulk mongo.BulkWriteException
 	if !errors.As(err, &bulk) {
@@ -115,7 +115,7 @@ func judgeInsert(err error) verdict {
 	return judgeDocument(bulk.WriteErrors[0].Code)
 }
 
-// firstWriteError is what the server says of the document that it refuses.
+// firstWriteError is the server's message about the document that it refuses.
 func firstWriteError(err error) string {
 	var bulk mongo.BulkWriteException
 	if !errors.As(err, &bulk) || len(bulk.WriteErrors) == 0 {

@@ -27,7 +27,7 @@ type memberDoc struct {
 	Idle     []string  `bson:"idle"`
 	Leaving  []string  `bson:"leaving"`
 	Stopping bool      `bson:"stopping"`
-	// A list, as types may have dots, which names of fields should not.
+	// A list and not a document, because types may have dots, which field names should not.
 	Errors []memberError `bson:"errors"`
 	Beat   int64         `bson:"beat"`
 	Seen   time.Time     `bson:"seen"`

@@ -35,13 +35,13 @@ const (
 	closeTimeout = 5 * time.Second
 )
 
-// Options adjusts Open. The zero value is good.
+// Options configures [Open]. The zero value is ready to use.
 type Options struct {
-	// AppName is what the server's logs call this client. Defaults to the URI's appName, or
+	// AppName is the name of this client in the server's logs. Defaults to the URI's appName, or
 	// "fencepost".
 	AppName string
-	// ConnectTimeout is how long Open and every later operation look for a server before they fail
-	// with ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s.
+	// ConnectTimeout is how long Open and every later operation search for a server before they
+	// fail with ErrUnreachable. Defaults to the URI's serverSelectionTimeoutMS, or 5 s.
 	ConnectTimeout time.Duration
 	// Monitor, if set, sees every command: for tracing and metrics.
 	Monitor *event.CommandMonitor
@@ -53,17 +53,17 @@ type Queue struct {
 	name   string // the URI without credentials and options, for messages
 
 	messages   *mongo.Collection // w:majority
-	relaxed    *mongo.Collection // messages, w:1
-	store      target            // messages, to insert
-	dead       target
-	scheduled  target // of delayed messages, and the plan
+	relaxed    *mongo.Collection // messages, w:1: for deletions, which need not be durable
+	store      target            // messages, for inserts
+	dead       target            // dead letters
+	scheduled  target            // delayed messages, and the plan
 	promoter   *promoter
 	types      *mongo.Collection // w:majority
 	files      *mongo.Collection // w:majority
 	marks      *mongo.Collection // w:majority
 	workers    *mongo.Collection // w:1
-	connectFor time.Duration
-	direct     bool // connected to one member, whatever it is
+	connectFor time.Duration     // Options.ConnectTimeout in force, for errors
+	direct     bool              // the URI has directConnection: the driver does not search for the primary
 
 	notifications *mongo.Collection // w:1
 
@@ -73,14 +73,14 @@ type Queue struct {
 	closed bool
 	size   map[string]int64 // per type, recent mean payload, see Fetch
 
-	registered  map[string]bool // types, by Promote and in transactions
-	gotMessages map[string]bool // from Promote, which has not said so yet
-	forgot      time.Time       // when old notes were removed
+	registered  map[string]bool // types that this process has registered
+	gotMessages map[string]bool // types with promoted messages that no Promotion has named yet: the call failed afterwards
+	forgot      time.Time       // when old notes about settled messages were last removed
 
 	seed     maphash.Seed
-	kept     map[uint64]time.Time // hashes of keys of delayed messages that stay where they are → when that was seen
-	examined string               // key of the latest delayed message that was due and does not
-	walk     walk                 // past what cannot be promoted
+	kept     map[uint64]time.Time // hash of the key of a delayed message that stays where it is: when that was seen
+	examined string               // key of the last due message that was read and can be promoted
+	walk     walk                 // position of the search for due messages
 
 	scans  map[string]scan // by collection: those that have not come to the end
 	strays queuedriver.StrayRecord
@@ -138,7 +138,7 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 // Database is the name of the database, from the URI or DefaultDatabase.
 func (q *Queue) Database() string { return q.messages.Database().Name() }
 
-// DB is the database on this queue's client, for tools that look at the server.
+// DB is the database on this queue's client, for tools that inspect the server.
 func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
 
 // durable is the write concern of everything that must not be lost. rule: a confirmed message survives a fail-over
@@ -224,8 +224,8 @@ func (q *Queue) readClock(ctx context.Context) (reply helloReply, err error) {
 	return reply, nil
 }
 
-// Now implements queue.Queue: the server's clock as read by Open or by the last Heartbeat or
-// Promote, advanced by what has passed since.
+// Now implements queue.Queue: the server's clock as last read by Open, Heartbeat or Promote, advanced by
+// the time that has passed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 	if err := q.enter(ctx); err != nil {
 		return time.Time{}, err
@@ -235,7 +235,7 @@ func (q *Queue) Now(ctx context.Context) (time.Time, error) {
 
 func (q *Queue) now() time.Time { return q.clock.Now() }
 
-// enter refuses to begin an operation on a closed queue or with an ended context.
+// enter refuses an operation on a closed queue, or with an ended context.
 func (q *Queue) enter(ctx context.Context) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -248,8 +248,8 @@ func (q *Queue) enter(ctx context.Context) error {
 	return nil
 }
 
-// Close implements queue.Queue. It waits a few seconds for operations that are under way. Closing
-// twice is no error.
+// Close implements queue.Queue. It waits a few seconds for running operations. Closing twice is no
+// error.
 func (q *Queue) Close() error {
 	q.mu.Lock()
 	closed := q.closed

@@ -14,12 +14,12 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// notificationLogs is how many documents notifications has. Each takes the notifications of
-// publishers that draw it at random, so that a thousand of them do not wait for one document.
+// notificationLogs is how many documents the collection notifications has. Each notification goes to a
+// random one, so that many publishers do not compete for one document.
 const notificationLogs = 8
 
-// firstCount bounds the random count with which a log begins: that of one that was removed and made
-// anew is not what a reader knows of the old one.
+// firstCount bounds the random count with which a log begins. If a log is removed and made again, its
+// count differs from what readers know, so they notice.
 const firstCount = 1 << 40
 
 // Notify implements queue.Queue.

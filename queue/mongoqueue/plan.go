@@ -229,8 +229,7 @@ func (q planned) cancel(ctx context.Context, slots []queue.ScheduleKey) error {
 	return err
 }
 
-// publish implements planStore: Insert, and the type is registered, once per process, as a
-// publisher does.
+// publish implements planStore: it inserts, and registers the type once per process, as a publisher does.
 func (q planned) publish(ctx context.Context, typ string, msgs []queue.Message) error {
 	err := q.Insert(ctx, typ, msgs)
 	if stored, _, refused := refusedDocument(err); err != nil && (!refused || stored == 0) {
@@ -259,8 +258,8 @@ func (q planned) takes(ctx context.Context, m *queue.Message) (bool, error) {
 	return err == nil, err
 }
 
-// bury implements planStore. A refusal of any kind counts as one of the document: what is not
-// buried stays where it is, so it need not be certain which document is meant.
+// bury implements planStore. Any refusal counts as one of a document: a letter that is refused stays
+// where it is, so it need not be certain which document the server means.
 func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLetter) error {
 	letters, err := queuedriver.CheckDeadLetters(typ, letters, q.now())
 	if err != nil {
@@ -286,7 +285,7 @@ func (q planned) remove(ctx context.Context, slots []queue.ScheduleKey) error {
 	return err
 }
 
-// forget implements planStore. An error is no matter: there is a next time.
+// forget implements planStore. It ignores errors: the next call tries again.
 //
 //	deleteMany {_id: {$gt: "settled/", $lt: "settled/<a day ago>"}, passed: {$not: {$gte: before}}} in scheduled; index: _id. The bound of the ID
 //	only spares the server the look at most of them: it is never the reason that one goes.

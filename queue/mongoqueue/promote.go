@@ -48,16 +48,16 @@ import (
 // Finishing is idempotent: a promoter that was paused and goes on later inserts what was inserted
 // before, under the same IDs, and the file of the type refuses what it has.
 
-// plan is the document that says which delayed messages are being promoted.
+// plan says which delayed messages are being promoted, and under which IDs.
 type plan struct {
-	version   string // another one with every replacement
-	items     []planItem
-	letters   []planLetter                    // what is to be buried
+	version   string                          // another one with every replacement
+	items     []planItem                      // to be promoted
+	letters   []planLetter                    // to become dead letters
 	sequences map[string]queuedriver.Sequence // by type: the numbers given so far
 	passed    time.Duration                   // see queuedriver.Moment
 }
 
-// planItem is one delayed message and its ID as a normal one.
+// planItem is a delayed message, and the ID under which it is promoted.
 type planItem struct {
 	slot queue.ScheduleKey
 	as   queue.ID
@@ -69,7 +69,7 @@ type planLetter struct {
 	why  string
 }
 
-// slots are those of all delayed messages in the plan.
+// slots returns the keys of all delayed messages in the plan.
 func (p *plan) slots() []queue.ScheduleKey {
 	slots := make([]queue.ScheduleKey, 0, len(p.items)+len(p.letters))
 	for _, item := range p.items {
@@ -117,37 +117,37 @@ type delayed struct {
 	unfit     error // why it becomes a dead letter; nil: it is promoted
 }
 
-// planStore is what promoting needs of a server. All writes are durable when they return.
+// planStore is what a promoter needs of a server. All writes are durable when they return. Tests have
+// one that fails between any two of them.
 type planStore interface {
 	now() time.Time
-	// steady is a clock that goes on from somewhere and cannot be set.
+	// steady is a monotonic clock.
 	steady() time.Duration
 	readPlan(ctx context.Context) (p plan, ok bool, err error)
 	// createPlan stores the first plan unless there is one.
 	createPlan(ctx context.Context, p plan) error
 	// swapPlan replaces the plan if its version is still the given one.
 	swapPlan(ctx context.Context, version string, p plan) (swapped bool, err error)
-	// dueUntil returns messages that are due, in order of their slots, except for those that are
-	// kept.
+	// dueUntil returns due messages, in order, except for those that stay where they are.
 	dueUntil(ctx context.Context, until time.Time, limit queue.Limit) ([]delayed, error)
-	// delayedAt returns the messages of some slots that are there, in order of their slots.
+	// delayedAt returns those of the messages with these keys that exist, in order.
 	delayedAt(ctx context.Context, slots []queue.ScheduleKey) ([]delayed, error)
-	// settled tells which delayed messages were settled lately; settle notes that they are, and
-	// when: how much time had passed. forget removes, now and then, notes of before then.
+	// settled returns which delayed messages were promoted or cancelled lately. settle notes that
+	// they are, and when, by Moment.Passed. forget removes older notes, now and then.
 	settled(ctx context.Context, ids []queue.ID) (map[queue.ID]bool, error)
 	settle(ctx context.Context, ids []queue.ID, passed time.Duration) error
 	forget(ctx context.Context, before time.Duration)
-	// cancel marks messages.
+	// cancel marks messages as cancelled, which excludes them from later plans.
 	cancel(ctx context.Context, slots []queue.ScheduleKey) error
 	// publish inserts messages of a type, idempotent by ID. See refusedDocument for its errors.
 	publish(ctx context.Context, typ string, msgs []queue.Message) error
-	// takes tells whether the server would take such a message.
+	// takes tells whether the server would accept such a message.
 	takes(ctx context.Context, m *queue.Message) (bool, error)
 	// bury stores dead letters of a type, idempotent by ID.
 	bury(ctx context.Context, typ string, letters []queue.DeadLetter) error
-	// keep passes a delayed message over for a while.
+	// keep skips a delayed message for a while.
 	keep(slot queue.ScheduleKey)
-	// remove removes delayed messages. Those that are gone already are no error.
+	// remove removes delayed messages. It is no error if one does not exist.
 	remove(ctx context.Context, slots []queue.ScheduleKey) error
 }
 
@@ -216,8 +216,8 @@ func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 	}
 }
 
-// watched tells whether this promoter has finished a plan, or seen before that there is nothing to
-// finish in it, and how much time has passed since.
+// watched tells whether this promoter has finished the plan of, or has seen before that it is empty, and
+// how much time has passed since.
 func (p *promoter) watched(of *plan) (passed time.Duration, watched bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
@@ -307,9 +307,9 @@ func idsOf(msgs []delayed) []queue.ID {
 	return ids
 }
 
-// finish publishes and buries what is left of a plan, and removes that and drop. What it comes to
-// in the end is in the plan then. alone says that this promoter has made the plan just now.
-// finished is false if another one has replaced it since.
+// finish does what is left of a plan: it publishes the items, buries the letters, and removes both and
+// drop. It changes the plan if the server refuses messages. alone means that this promoter has just made
+// the plan. finished is false if another promoter has replaced the plan meanwhile.
 func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed, alone bool) (finished bool, err error) {
 	bySlot := make(map[queue.ScheduleKey]*delayed, len(there))
 	for i := range there {
@@ -347,8 +347,8 @@ func (p *promoter) finish(ctx context.Context, plan *plan, there, drop []delayed
 	return true, nil
 }
 
-// publish publishes what is left of a plan in one type. What the server refuses for good becomes
-// one of the plan's letters.
+// publish publishes the items of one type. An item that the server permanently refuses becomes a letter
+// of the plan.
 func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot map[queue.ScheduleKey]*delayed, alone bool) (finished bool, err error) {
 	stored := 0                    // from the front
 	var suspect *queue.ScheduleKey // refused, and others are taken
@@ -413,8 +413,8 @@ func (p *promoter) takesOthers(ctx context.Context, plan *plan, bySlot map[queue
 	return false, nil
 }
 
-// bury stores the dead letters of a plan. What the server refuses as a letter, too, is kept, and
-// leaves the plan, so that it can be cancelled.
+// bury stores the dead letters of a plan. If the server refuses one even as a letter, it stays a delayed
+// message and is removed from the plan, so that an operator can cancel it.
 func (p *promoter) bury(ctx context.Context, plan *plan, bySlot map[queue.ScheduleKey]*delayed) (finished bool, err error) {
 	byType := map[string][]queue.DeadLetter{}
 	slots := map[queue.ID]queue.ScheduleKey{}

@@ -34,8 +34,8 @@ func (q *Queue) RegisterType(ctx context.Context, typ string) error {
 	return nil
 }
 
-// registerOnce registers a type once per process. A failure delays nothing: there is a next time, and
-// a type that has messages is listed without.
+// registerOnce registers a type once per process. It ignores failures: the next call tries again, and a
+// type that has messages is listed anyway.
 func (q *Queue) registerOnce(ctx context.Context, typ string) {
 	q.mu.Lock()
 	known := q.registered[typ]
@@ -47,7 +47,7 @@ func (q *Queue) registerOnce(ctx context.Context, typ string) {
 	}
 }
 
-// isDuplicate reports whether an insertOne failed because the document is there, durably.
+// isDuplicate reports whether an insertOne failed because the document already exists, durably.
 func isDuplicate(err error) bool {
 	var write mongo.WriteException
 	return errors.As(err, &write) && write.WriteConcernError == nil && write.HasErrorCode(codeDuplicateKey)
@@ -93,9 +93,9 @@ func (q *Queue) listed(ctx context.Context, c *mongo.Collection, found map[strin
 	return err
 }
 
-// skip splits a key of messages into its type, if it is a message's, and a key below which
-// everything else is of the same kind. A foreign key has no type, and what follows is the next key
-// that begins otherwise: never is a message walked.
+// skip returns the type in a key of messages, and a later key: all keys between the two are of the same
+// kind, so a scan can continue there. typ is empty if the key belongs to no type. A scan never reads the
+// messages of a type one by one.
 func skip(key string) (typ, next string, stray bool) {
 	n := 0
 	for n < len(key) && isTypeByte(key[n]) {

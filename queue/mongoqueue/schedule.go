@@ -168,9 +168,9 @@ func (q *Queue) firstDelayed(ctx context.Context) (queue.ScheduleKey, bool, erro
 	}
 }
 
-// firstOf is the first of some keys under which a message lies that can be promoted, buried or
-// removed, or that is not due: how many keys are before it, and its slot. All are before it if
-// there is none. It also tells how many messages were read to know that.
+// firstOf finds the first of some keys whose message can be promoted, buried or removed, or is not due
+// yet. It returns how many keys are before it (all if there is none), the key itself, and how many
+// messages had to be read.
 func (q *Queue) firstOf(ctx context.Context, keys []string, now time.Time, w *walk) (n int, first queue.ScheduleKey, read int, err error) {
 	var due []queue.ScheduleKey
 	var at []int // of due in keys
@@ -305,7 +305,8 @@ func (q *Queue) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (c
 	return cancelled, nil
 }
 
-// eachAt calls f with the messages of some slots that are there, in order, until it returns false.
+// eachAt calls f with those of the messages with these keys that exist, in order, until it returns
+// false.
 //
 //	find {_id: {$in: ["<slot>", …], $gte: the first, $lte: the last}}, sort {_id: 1}; index: _id.
 func (q *Queue) eachAt(ctx context.Context, slots []queue.ScheduleKey, f func(delayed) bool) error {
@@ -317,8 +318,8 @@ func (q *Queue) eachAt(ctx context.Context, slots []queue.ScheduleKey, f func(de
 	return q.eachDelayed(ctx, filter, len(keys), func(d delayed, ok bool) bool { return !ok || f(d) })
 }
 
-// eachDelayed calls f with the documents that filter matches, in order, until it returns false. ok
-// is false for those that are no delayed messages.
+// eachDelayed calls f with the documents that filter matches, in order, until it returns false. ok is
+// false for documents that are not delayed messages.
 func (q *Queue) eachDelayed(ctx context.Context, filter bson.D, batch int, f func(d delayed, ok bool) bool) error {
 	cursor, err := q.scheduled.write.Find(ctx, filter, options.Find().SetSort(byKey).SetBatchSize(int32(min(batch, deadBatch))))
 	if err != nil {

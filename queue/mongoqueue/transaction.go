@@ -19,7 +19,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// Messages of a transaction of the program's own: its documents and its messages are stored both, or
+// Messages in a transaction of the program's own: its documents and its messages are both stored, or
 // neither. See docs/decisions/0311.
 //
 //	the program                              the server                     a worker
@@ -29,18 +29,18 @@ import (
 //	  commit                                 majority: both                 fetches the messages
 //	  or abort, or f again                   neither                        has never seen them
 //
-// They are loose messages (queue.LooseHeader): what is aborted leaves no number missing, and f makes
-// new messages each time that it runs.
+// They are loose messages (queue.LooseHeader): an aborted transaction leaves no gap in any numbers, and
+// f may make new messages each time it runs.
 
 const (
-	proofTimeout = 10 * time.Second // of a transaction that is tried
-	provenMost   = 100              // clients that are remembered
+	proofTimeout = 10 * time.Second // of the trial of a client's transactions
+	provenMost   = 100              // clients whose trial is remembered
 )
 
-// PublishInTransaction publishes messages, of any types, in the transaction that ctx has: it is the
-// context that Session.WithTransaction gives to its function, or one of mongo.NewSessionContext. The
-// session may be of any client of the queue's server. Workers see the messages once the transaction
-// is committed, and never if it is aborted. With a URL of MongoDB, the Queue of fencepost.Open is a
+// PublishInTransaction publishes messages, of any types, in the transaction of ctx, which is the context
+// that Session.WithTransaction passes to its function, or one of mongo.NewSessionContext. The session
+// may belong to any client of the same server. Workers see the messages when the transaction is
+// committed, and never if it is aborted. With a MongoDB URL, the Queue of fencepost.Open is a
 // *mongoqueue.Queue.
 //
 //	_, err := session.WithTransaction(ctx, func(ctx context.Context) (any, error) {
@@ -51,21 +51,21 @@ const (
 //		return nil, err
 //	})
 //
-// The IDs that it returns are those of the messages if the transaction is committed. The function
-// must return an error as it is, or wrapped: WithTransaction repeats the function after some. Commit
-// with write concern majority, which is the default of servers: what a smaller one confirms may be
-// lost in a fail-over, the messages with the rest.
+// The returned IDs are valid if the transaction is committed. Your function must return an error
+// unchanged or wrapped, because WithTransaction runs the function again after some errors. Commit with
+// write concern majority, the servers' default: with a weaker one a failover may lose the whole
+// transaction, including the messages.
 //
-// The messages are not ordered: not among each other, nor with those of a Publisher. A worker has
-// read them within 30 s of the commit; sooner if the commit is soon after the call and the type has
-// traffic, or if the program calls Notify after the commit. Headers and the idempotency key are as
-// with a Publisher, whose Middleware does not see the messages. A message cannot be delayed.
+// The messages have no order, neither among each other nor relative to those of a Publisher. A worker
+// reads them within 30 s of the commit; sooner if the commit follows soon and the type has traffic, or
+// if the program calls Notify after the commit. Headers and idempotency keys work as with a Publisher,
+// but its Middleware does not see these messages. They cannot be delayed.
 //
-// Nothing is sent if a message breaks a limit, if its type is paused (*queue.PausedError) or its
-// backlog is full (*queue.BacklogFullError, at once: a transaction must not wait). Settings of types
-// are followed as a Publisher does, within 2 s. The first call with a client of a session tries a
-// transaction of its own, which takes some round trips; a server that has no transactions is
-// queue.ErrUnsupported. Safe for concurrent use, in different sessions.
+// Nothing is sent if a message breaks a limit, its type is paused (*queue.PausedError), or its backlog
+// is full (*queue.BacklogFullError, at once, because a transaction must not wait). Changed settings
+// apply within 2 s, as with a Publisher. The first call with a client makes a trial transaction, which
+// takes some round trips; if the server has no transactions, the error is queue.ErrUnsupported. Safe for
+// concurrent use in different sessions.
 func (q *Queue) PublishInTransaction(ctx context.Context, msgs ...queue.Message) ([]queue.ID, error) {
 	ids, err := q.publishInTransaction(ctx, msgs)
 	if err != nil {
@@ -129,7 +129,7 @@ func (q *Queue) insertInTransaction(ctx context.Context, client *mongo.Client, d
 	return nil
 }
 
-// proveTransactions tries a transaction of a client once, on a document of its own in messages,
+// proveTransactions makes a trial transaction once per client, with a document in messages that is
 // behind the keys of all types:
 //
 //	insert {_id: "~probe/<random>", b} in a transaction  an error: the server has none
@@ -170,10 +170,10 @@ func (q *Queue) proveTransactions(ctx context.Context, client *mongo.Client) err
 	return nil
 }
 
-// errNotIsolated is the error of a server that took an insert of a transaction for any other.
+// errNotIsolated is the error of a server that ignores transactions.
 var errNotIsolated = errors.New("what a transaction inserts is visible before the commit")
 
-// withoutTransactions tells whether err, of a trial, says that the server has no transactions.
+// withoutTransactions tells whether the error of a trial means that the server has no transactions.
 func withoutTransactions(err error) bool {
 	switch errorCode(err) {
 	case codeIllegalOperation, codeCommandNotFound, codeCommandNotSupported, codeFailedToParse, codeNotImplemented:
@@ -217,7 +217,8 @@ func (q *Queue) tryTransaction(ctx context.Context, client *mongo.Client) (there
 	return visible()
 }
 
-// transactions is what a Queue knows of clients and types for those who publish in transactions.
+// transactions is the state of a Queue for PublishInTransaction. Its settings and counts are what a
+// Publisher keeps in its controls and backlogs.
 type transactions struct {
 	mu       sync.Mutex
 	proven   []*mongo.Client // have transactions, the latest ones
@@ -240,7 +241,7 @@ const (
 	countShare      = 9 // and a count that took long for so many times as long
 )
 
-// admitLoose tells whether n messages of a type may be published, by what operators say.
+// admitLoose checks whether the settings of a type allow n more messages.
 //
 // rule: settings that cannot be read, and a backlog that cannot be counted, hold nobody up. What was known last holds.
 func (q *Queue) admitLoose(ctx context.Context, typ string, n int) error {
@@ -282,7 +283,7 @@ func (q *Queue) admitLoose(ctx context.Context, typ string, n int) error {
 	return nil
 }
 
-// settingsOf returns what is set for a type.
+// settingsOf returns the settings of a type, at most settingsEvery old if they can be read.
 func (q *Queue) settingsOf(ctx context.Context, typ string) queue.Settings {
 	t := &q.transactions
 	t.mu.Lock()

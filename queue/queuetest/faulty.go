@@ -47,10 +47,10 @@ const (
 	OpPendingTypes      Op = "pendingTypes"
 )
 
-// Kind is a way in which an operation goes wrong.
+// Kind is a kind of fault of an operation.
 type Kind int
 
-// Kinds of faults. Inserts report them as a server would: everything is unclear unless stated otherwise.
+// Kinds of faults. The errors are those of a real server: an Insert is unclear unless stated otherwise.
 const (
 	// None: the operation works.
 	None Kind = iota
@@ -76,7 +76,7 @@ const (
 // ErrFault is wrapped by every injected error.
 var ErrFault = errors.New("injected fault")
 
-// Fault is one disturbance.
+// Fault is what goes wrong with one operation. The zero value is no fault.
 type Fault struct {
 	Kind  Kind
 	Keep  int
@@ -84,7 +84,7 @@ type Fault struct {
 	Step  time.Duration
 }
 
-// Faulty disturbs the operations of another queue. It is safe for concurrent use.
+// Faulty injects faults into the operations of another queue. It is safe for concurrent use.
 type Faulty struct {
 	queue.Queue
 
@@ -102,7 +102,7 @@ type Faulty struct {
 
 var _ queue.Queue = (*Faulty)(nil)
 
-// Calls tells how many operations of a kind were begun.
+// Calls returns how many operations of a kind have begun.
 func (f *Faulty) Calls(op Op) int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
@@ -194,7 +194,7 @@ func (f *Faulty) Insert(ctx context.Context, typ string, msgs []queue.Message) e
 	return f.Queue.Insert(ctx, typ, msgs)
 }
 
-// disturb performs an operation other than Insert, or not, as the next fault says.
+// disturb performs an operation other than Insert with the next fault.
 func disturb[T any](ctx context.Context, f *Faulty, op Op, typ string, n int, perform func(keep int) (T, error)) (T, error) {
 	var zero T
 	defer f.around(op, typ)()

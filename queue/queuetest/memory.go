@@ -43,8 +43,8 @@ func NewMemory() *Memory {
 		foreign: map[string][]string{}}
 }
 
-// Clone returns a queue with what this one holds now, as a database that is restored from a backup. What is done to either does not concern the
-// other. OnStore is not taken over.
+// Clone returns a copy of the queue, like a database that is restored from a backup. Changes of one do not affect the other. OnStore is not
+// copied.
 func (m *Memory) Clone() *Memory {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -69,7 +69,7 @@ func lists[T any](m map[string][]T) map[string][]T {
 	return c
 }
 
-// enter locks, if the queue is open and ctx has not ended.
+// enter locks m.mu if the queue is open and ctx has not ended. The caller unlocks it.
 func (m *Memory) enter(ctx context.Context) error {
 	if err := ctx.Err(); err != nil {
 		return context.Cause(ctx)

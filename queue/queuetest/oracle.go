@@ -61,7 +61,8 @@ func (o *Oracle) Report(source, typ string, payload []byte, r queue.Result) {
 	o.reported = append(o.reported, report{source, typ, string(payload), r})
 }
 
-// Check tells what was contradicted, at the end, when no insert is under way any more.
+// Check compares the reported outcomes with the messages that were observed, and returns the contradictions. Call it when no insert can
+// still be executed.
 func (o *Oracle) Check() error {
 	o.mu.Lock()
 	defer o.mu.Unlock()

@@ -1,5 +1,10 @@
-// Package queuetest tests queue backends and code that uses a queue: Run is the conformance suite that every backend
-// passes, Memory a queue without a server, Faulty disturbs any queue, and Oracle checks what a publisher promises.
+// Package queuetest tests queue backends, and has test doubles for code that uses a queue.
+//
+//   - [Run] is the conformance suite, which a new backend calls from one of its tests. [RunSpoiled] and [RunUnfit] add messages that
+//     another program has stored or damaged.
+//   - [Memory] is a queue without a server, in the virtual time of testing/synctest.
+//   - [Faulty] injects faults into any queue: lost answers, late requests, refusals.
+//   - [Oracle] checks the guarantees of a publisher against what is in the queue.
 package queuetest
 
 import (
@@ -14,11 +19,11 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// ctxGrace is how long an operation may take to notice that its context has ended.
+// ctxGrace is how long an operation may take to return after its context has ended.
 const ctxGrace = 100 * time.Millisecond
 
-// Run runs the conformance suite. fresh makes an empty store and returns a function that opens a queue on it; the suite
-// opens several of the same store, as several processes would, and closes none. A backend that cannot may return the
+// Run runs the conformance suite. fresh makes an empty store, and returns a function that opens a queue on it. The suite opens several
+// queues on the same store, as several processes would, and does not close them. A backend that cannot be opened twice may return the
 // same queue each time.
 func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Queue)) {
 	one := func(test func(t *testing.T, q queue.Queue)) func(*testing.T) {

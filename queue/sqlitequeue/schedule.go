@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// delayedDDL are the tables of the delayed messages.
+// delayedDDL creates the tables of the delayed messages.
 var delayedDDL = []string{
 	`CREATE TABLE IF NOT EXISTS queue_delayed (
 		due     INTEGER NOT NULL, -- milliseconds since 1970
@@ -44,8 +44,8 @@ var delayedDDL = []string{
 	) STRICT, WITHOUT ROWID`,
 }
 
-// These columns came later: databases of earlier versions lack them, and those versions leave them
-// out.
+// These columns were added later: databases of earlier versions lack them, and earlier versions leave
+// them null.
 const (
 	settledColumn = `passed INTEGER` // milliseconds, as in queue_delayed_passed: when it was settled
 	usedColumn    = `used INTEGER`   // milliseconds, as in queue_delayed_passed: when the number was given
@@ -143,16 +143,16 @@ func (q *Queue) moment(tx *sqlitedb.Tx, now time.Time) (queuedriver.Moment, erro
 	return m, err
 }
 
-// readPassed returns how much time had passed at the last promotion. There was none if version is
-// 0.
+// readPassed returns Moment.Passed of the last promotion, and the version that it wrote; 0 if there was
+// none.
 func readPassed(tx *sqlitedb.Tx) (version int64, passed time.Duration, err error) {
 	var ms int64
 	_, err = tx.Get([]any{&version, &ms}, `SELECT version, passed FROM queue_delayed_passed`)
 	return version, time.Duration(ms) * time.Millisecond, err
 }
 
-// forget removes, now and then, notes that are old enough, counted by time that promoters have seen
-// pass. The bound of the ID only spares a look at most of them.
+// forget removes, now and then, notes about settled messages that are old enough by Moment.Passed. The
+// bound on the ID only saves reading most of them.
 func (q *Queue) forget(tx *sqlitedb.Tx, m queuedriver.Moment) error {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -272,7 +272,7 @@ func takesOthers(tx *sqlitedb.Tx) error {
 	return err
 }
 
-// buryDelayed moves a delayed message to the dead letters.
+// buryDelayed moves a delayed message to the dead letters, inside the database.
 func buryDelayed(tx *sqlitedb.Tx, m *due, now queuedriver.Moment) error {
 	letters, err := queuedriver.CheckDeadLetters(m.Type, []queue.DeadLetter{queuedriver.DelayedDeadLetter(m.Message, m.unfit.Error())}, now.Now)
 	if err != nil {
@@ -288,8 +288,7 @@ func buryDelayed(tx *sqlitedb.Tx, m *due, now queuedriver.Moment) error {
 	return err
 }
 
-// settleDelayed removes a delayed message and remembers that, as long as its publisher may repeat
-// it.
+// settleDelayed removes a delayed message, and notes that, because its publisher may still retry it.
 func settleDelayed(tx *sqlitedb.Tx, s queue.ScheduleKey, passed time.Duration) (removed bool, err error) {
 	n, err := tx.Exec(`DELETE FROM queue_delayed WHERE due = ? AND type = ? AND id = ?`, s.Due.UnixMilli(), s.Type, s.ID[:])
 	if err == nil && n > 0 { // rule: whatever the time of the ID and a clock say
@@ -298,7 +297,8 @@ func settleDelayed(tx *sqlitedb.Tx, s queue.ScheduleKey, passed time.Duration) (
 	return n > 0, err
 }
 
-// readDelayed reads what is due at the given time, except for what stays where it is.
+// readDelayed reads the messages that are due at the given time, except for those that stay where they
+// are.
 func readDelayed(tx *sqlitedb.Tx, behind walk, until time.Time, limit queue.Limit) (out []due, err error) {
 	var size int64
 	err = eachDue(tx, &behind, until, func(m due, length int64) bool {
@@ -343,7 +343,7 @@ func eachDue(tx *sqlitedb.Tx, w *walk, until time.Time, f func(m due, size int64
 	return rows.Err()
 }
 
-// dueOf is the due time of a slot as it is stored; the zero slot lies before all others.
+// dueOf is the due time of a key as it is stored; the zero key is before all others.
 func dueOf(s queue.ScheduleKey) int64 {
 	if s == (queue.ScheduleKey{}) {
 		return math.MinInt64
