@@ -57,8 +57,8 @@ func (l *Locker) handOff(name string, h Hold) (handed, unclear bool) {
 	if w == nil {
 		return false, false
 	}
-	// The waiter chosen by us cannot acquire or leave meanwhile, so its hold does not change. The new lease
-	// counts from here, and so does its first renewal.
+	// A chosen waiter does not acquire by itself meanwhile, so its hold does not change. The new lease counts
+	// from here, and so does its first renewal.
 	to, sent := w.hold, l.valid()
 	g, err := call(l, l.base, opTimeout(min(h.Lease, to.Lease)), func(ctx context.Context) (grant, error) {
 		token, ok, err := l.store.HandOff(ctx, name, h.ID, to, NewVersion())

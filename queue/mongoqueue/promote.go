@@ -117,8 +117,7 @@ type delayed struct {
 	unfit     error // why it becomes a dead letter; nil: it is promoted
 }
 
-// planStore is what a promoter needs of a server. All writes are durable when they return. Tests have
-// one that fails between any two of them.
+// planStore is what a promoter needs of a server. All writes are durable when they return.
 type planStore interface {
 	now() time.Time
 	// steady is a monotonic clock.
