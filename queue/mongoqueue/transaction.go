@@ -50,16 +50,21 @@ const (
 //		_, err := q.PublishInTransaction(ctx, queue.Message{Type: "orders", Payload: payload})
 //		return nil, err
 //	})
+//	if err == nil {
+//		_ = q.Notify(ctx, []string{"orders"}) // workers look now
+//	}
+//
+// It does not notify workers, as the messages are not there before the commit. Notify after it does,
+// and never harms; without, a worker has read the messages within 30 s of the commit.
 //
 // The IDs that it returns are those of the messages if the transaction is committed. The function
 // must return an error as it is, or wrapped: WithTransaction repeats the function after some. Commit
 // with write concern majority, which is the default of servers: what a smaller one confirms may be
 // lost in a fail-over, the messages with the rest.
 //
-// The messages are not ordered: not among each other, nor with those of a Publisher. A worker has
-// read them within 30 s of the commit; sooner if the commit is soon after the call and the type has
-// traffic, or if the program calls Notify after the commit. Headers and the idempotency key are as
-// with a Publisher, whose Middleware does not see the messages. A message cannot be delayed.
+// The messages are not ordered: not among each other, nor with those of a Publisher. Headers and the
+// idempotency key are as with a Publisher, whose Middleware does not see the messages. A message
+// cannot be delayed.
 //
 // Nothing is sent if a message breaks a limit, if its type is paused (*queue.PausedError) or its
 // backlog is full (*queue.BacklogFullError, at once: a transaction must not wait). Settings of types
