@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-var pictures = flag.String("pictures", "", "directory for the pictures of docs, which TestPictures makes anew in a minute and a half; without, it is skipped")
+var pictures = flag.String("pictures", "", "directory for the pictures of docs, which TestPictures makes anew in a minute; without, it is skipped")
 
 // TestPictures makes pictures for docs, in light and dark: go test -run TestPictures -pictures ../../../../docs/images
 func TestPictures(t *testing.T) {
@@ -63,7 +63,7 @@ func TestPictures(t *testing.T) {
 		pages := start(t, program, "ui", "--listen", "127.0.0.1:0", "--refresh", "1s", "--url", url, "--dir", dir)
 		p := newTab(t)
 		p.open(pages.printed(`(http://\S+/)`) + "types")
-		time.Sleep(70 * time.Second) // the curves have a minute
+		time.Sleep(45 * time.Second) // so long the curves are
 		dies.kill()
 		p.is(`[...document.querySelectorAll(".badge")].some((b) => b.textContent.includes("silent"))`, "true")
 		take(p, "ui-draining", 540)
