@@ -80,7 +80,7 @@ func newTab(t *testing.T) *tab {
 	t.Helper()
 	needBrowser(t)
 	ctx, cancel := chromedp.NewContext(browser)
-	ctx, cancelTime := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancelTime := context.WithTimeout(ctx, 5*time.Minute)
 	p := &tab{t: t, ctx: ctx}
 	err := chromedp.Listen(ctx, func(event any) {
 		p.mu.Lock()
