@@ -59,7 +59,11 @@ demo: build ## build, then publish 11,000 files, kill a worker in the middle, an
 # -parallel: the tests that may run beside others wait for most of their time.
 .PHONY: test
 test: ## run all tests, with a MongoDB server of their own
-	$(WITHSERVER) go test -count=1 -parallel 8 -timeout 40m $(ARGS)
+	$(WITHSERVER) $(MAKE) --no-print-directory suites
+
+.PHONY: suites
+suites: # of every module, with the server that test has started
+	go test -count=1 -parallel 8 -timeout 40m $(ARGS)
 	$(call inmodules,go test -count=1 ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all

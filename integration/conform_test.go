@@ -23,10 +23,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-const (
-	envLiar          = "FENCEPOST_TEST_LIAR" // a process that is a publisher which breaks a rule
-	envRequirePython = "FENCEPOST_TEST_REQUIRE_PYTHON"
-)
+const envLiar = "FENCEPOST_TEST_LIAR" // a process that is a publisher which breaks a rule
 
 // conforms has a publisher judged. The bounds are for a machine that is busy with other tests.
 func conforms(t *testing.T, rounds int, command ...string) result {
@@ -63,7 +60,7 @@ func TestOurPublisherConforms(t *testing.T) {
 // TestPythonClientConforms also runs the client's own tests.
 func TestPythonClientConforms(t *testing.T) {
 	t.Parallel()
-	python := pythonWithDriver(t)
+	python := kit.Python(t)
 	tests := exec.Command(python, "-B", "-m", "unittest")
 	tests.Dir = "../clients/python"
 	tests.Env = append(kit.Env(), mongotest.EnvURI+"="+mongotest.URI(t))
@@ -71,21 +68,6 @@ func TestPythonClientConforms(t *testing.T) {
 		t.Errorf("unittest: %v\n%s", err, out)
 	}
 	says(t, conforms(t, everyFault, python, "-B", "../clients/python/conform_adapter.py"), 0, "the publisher conforms")
-}
-
-// pythonWithDriver is a Python that has pymongo. Debian's python3-pymongo is for /usr/bin/python3, which need not be the first in PATH.
-func pythonWithDriver(t *testing.T) string {
-	t.Helper()
-	for _, python := range []string{"python3", "/usr/bin/python3"} {
-		if exec.Command(python, "-c", "import pymongo").Run() == nil {
-			return python
-		}
-	}
-	if os.Getenv(envRequirePython) == "1" {
-		t.Fatalf("no python3 with pymongo, and %s=1; on Debian: apt-get install python3-pymongo", envRequirePython)
-	}
-	t.Skipf("no python3 with pymongo (Debian: python3-pymongo): the Python client is not tested; %s=1 makes this a failure", envRequirePython)
-	return ""
 }
 
 // TestConformFindsLiars: publishers that break a rule are found out, by the rule that they break.

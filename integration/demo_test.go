@@ -2,16 +2,12 @@ package integration
 
 import (
 	"fmt"
-	"io"
-	"net/http"
 	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"regexp"
 	"strings"
-	"syscall"
 	"testing"
-	"time"
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
@@ -32,40 +28,6 @@ func demoWorks(t *testing.T, args ...string) result {
 		}
 	}
 	return r
-}
-
-// TestDemoWithPages: what the demo does can be watched, until Ctrl-C.
-func TestDemoWithPages(t *testing.T) {
-	t.Parallel()
-	source := t.TempDir()
-	for i := range 1500 {
-		must(t, os.WriteFile(filepath.Join(source, fmt.Sprintf("%d.txt", i)), []byte(strings.Repeat("all work and no play\n", 300)), 0o600))
-	}
-	p := start(t, "demo", "fencepost", "demo", "--ui", "--source", source)
-	var address string
-	eventually(t, time.Minute, "it prints the address of the pages", func() bool {
-		if found := regexp.MustCompile(`pages     (http://127\.0\.0\.1:\d+/)\n`).FindStringSubmatch(p.stdout.String()); found != nil {
-			address = found[1]
-		}
-		return address != ""
-	})
-	page := func(path string) string {
-		res, err := http.Get(address + path)
-		must(t, err)
-		defer res.Body.Close()
-		body, err := io.ReadAll(res.Body)
-		must(t, err)
-		return string(body)
-	}
-	eventually(t, 5*time.Minute, "it is done", func() bool { return strings.Contains(p.stdout.String(), "The pages stay until Ctrl-C.") })
-	eventually(t, time.Minute, "two writers are in the picture of the file", func() bool {
-		body := page("types/txt")
-		return strings.Contains(body, "<dt>records</dt><dd>1,500</dd>") && strings.Contains(body, `class="region-b"`)
-	})
-	p.signal(t, syscall.SIGINT)
-	if code := p.wait(t, time.Minute); code != 0 {
-		t.Errorf("it ended with %d: %s", code, p.stderr.String())
-	}
 }
 
 // TestDemoInAStore: the demo keeps its files in a store, apart from those of others, and removes all that it made.

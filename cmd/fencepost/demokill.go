@@ -7,6 +7,7 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"maps"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -19,9 +20,10 @@ import (
 
 // The worker that the demo kills, and what becomes of its type.
 
-// killOne waits until a worker holds a lock with work left to do, and kills it. It freezes the worker first, so that what
-// it saw is still so when the signal arrives.
+// killOne waits until a worker is in the middle of the largest type, and kills it. It looks while the worker is frozen: so what it saw is
+// still so when the signal arrives, and a worker that is quicker than this process is not done meanwhile.
 func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, typ string, err error) {
+	largest := d.largest()
 	for {
 		held, err := b.Locker.List(ctx)
 		if err != nil {
@@ -29,14 +31,17 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 		}
 		for _, h := range held {
 			i := slices.IndexFunc(d.procs, func(c *exec.Cmd) bool { return h.Hold != nil && h.Hold.Owner.PID == c.Process.Pid })
-			if i < 0 || !d.worthKilling(ctx, b, h.Name) {
+			if i < 0 || largest[h.Name] == 0 {
 				continue
 			}
 			proc := d.procs[i].Process
 			if err := proc.Signal(syscall.SIGSTOP); err != nil {
+				if errors.Is(err, os.ErrProcessDone) {
+					continue
+				}
 				return 0, "", err
 			}
-			if d.stillHeldBy(ctx, b, h.Name, proc.Pid) && d.worthKilling(ctx, b, h.Name) {
+			if d.stillHeldBy(ctx, b, h.Name, proc.Pid) && inTheMiddle(ctx, b, h.Name, largest[h.Name]) {
 				return i, h.Name, proc.Signal(syscall.SIGKILL)
 			}
 			if err := proc.Signal(syscall.SIGCONT); err != nil {
@@ -59,21 +64,21 @@ func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, t
 	}
 }
 
-// worthKilling reports whether a type is the largest one and in the middle of being drained: its file has some of its
-// messages, and the queue has others.
-func (d *demo) worthKilling(ctx context.Context, b *fencepost.Backend, typ string) bool {
+// largest returns the types that have the most messages, and how many.
+func (d *demo) largest() map[string]int {
 	counts := make(map[string]int)
 	for _, o := range d.originals {
 		counts[o.typ]++
 	}
-	total := counts[typ]
-	for _, n := range counts {
-		if n > total {
-			return false
-		}
-	}
+	most := slices.Max(slices.Collect(maps.Values(counts)))
+	maps.DeleteFunc(counts, func(_ string, n int) bool { return n < most })
+	return counts
+}
+
+// inTheMiddle reports whether a type's file has some of its messages, and the queue others.
+func inTheMiddle(ctx context.Context, b *fencepost.Backend, typ string, total int) bool {
 	depth, err := b.Queue.Depth(ctx, typ, total)
-	return err == nil && depth.Pending > 0 && (depth.Pending < total*9/10 || total < 10)
+	return err == nil && depth.Pending > 0 && (depth.Pending < total || total < 10)
 }
 
 func (d *demo) stillHeldBy(ctx context.Context, b *fencepost.Backend, name string, pid int) bool {

@@ -59,6 +59,37 @@ func TestHelmChartsOptions(t *testing.T) {
 		}
 	}
 
+	// So is fencepost serve.
+	got = render(t, "{networkPolicy: {enabled: true}, serve: {enabled: true}}")
+	want := decodeAll(t, bytes.ReplaceAll(readFile(t, deployed+"/kubernetes/serve/serve.yaml"), []byte("serve.fencepost.svc"), []byte("serve.default.svc")))
+	want = append(want, decodeAll(t, readFile(t, deployed+"/kubernetes/networkpolicy.yaml"))[1])
+	for _, m := range want {
+		for _, d := range differences(name(m), plain(got[name(m)]), plain(m)) {
+			t.Errorf("unlike kubernetes/serve: %s", d)
+		}
+	}
+	if extra := len(got) - len(render(t, "networkPolicy: {enabled: true}")); extra != len(want) {
+		t.Errorf("serve is %d objects, want %d", extra, len(want))
+	}
+	text, err := yaml.Marshal(render(t, `
+serve: {enabled: true, replicas: 4, tokens: mine, tls: "", hosts: [api.example.com], stopSeconds: 60, args: ["--max-connections=9"], goMemLimit: 1GiB, clientNamespace: clients,
+  resources: {limits: {memory: 2Gi}}}
+store: {credentials: aws}
+networkPolicy: {enabled: true}
+imagePullSecrets: [pull]`)["Deployment fencepost-serve"])
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"replicas: 4", "secretName: mine", "--listen-host=api.example.com", "--stop-timeout=60s", "terminationGracePeriodSeconds: 75", "--max-connections=9", "value: 1GiB", "memory: 2Gi",
+		"scheme: HTTP\n", "name: aws", "name: pull"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("%q is nowhere in\n%s", want, text)
+		}
+	}
+	if strings.Contains(string(text), "tls") {
+		t.Errorf("there is TLS in\n%s", text)
+	}
+
 	// All other settings arrive where they belong.
 	digest := "sha256:" + strings.Repeat("0", 64)
 	got = render(t, `
@@ -81,8 +112,7 @@ priorityClassName: high
 extraVolumes: [{name: ca, secret: {secretName: ca}}]
 extraVolumeMounts: [{name: ca, mountPath: /ca}]
 podDisruptionBudget: {maxUnavailable: 2}`)
-	text, err := yaml.Marshal(got)
-	if err != nil {
+	if text, err = yaml.Marshal(got); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{"image: r/f@" + digest, "imagePullPolicy: Always", "- name: pull", "name: db", "name: files", "key: address", "name: aws",

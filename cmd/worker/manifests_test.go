@@ -94,10 +94,15 @@ type (
 				Name string `yaml:"claimName"`
 			} `yaml:"persistentVolumeClaim"`
 			ConfigMap struct{ Name string } `yaml:"configMap"`
+			Secret    struct {
+				Name string `yaml:"secretName"`
+				Mode int    `yaml:"defaultMode"`
+			}
 		}
 	}
 	kubeContainer struct {
 		Name, Image string
+		Command     []string
 		Args        []string
 		Env         []kubeEnv
 		Ports       []struct {
@@ -113,11 +118,12 @@ type (
 			ReadOnlyRootFilesystem   bool  `yaml:"readOnlyRootFilesystem"`
 			Capabilities             struct{ Drop []string }
 		} `yaml:"securityContext"`
-		VolumeMounts []struct {
-			Name      string
-			MountPath string `yaml:"mountPath"`
-			ReadOnly  bool   `yaml:"readOnly"`
-		} `yaml:"volumeMounts"`
+		VolumeMounts []volumeMount `yaml:"volumeMounts"`
+	}
+	volumeMount struct {
+		Name      string
+		MountPath string `yaml:"mountPath"`
+		ReadOnly  bool   `yaml:"readOnly"`
 	}
 	kubeEnv struct {
 		Name, Value string
@@ -129,10 +135,10 @@ type (
 		} `yaml:"valueFrom"`
 	}
 	probe struct {
-		HTTPGet          struct{ Path, Port string } `yaml:"httpGet"`
-		PeriodSeconds    int                         `yaml:"periodSeconds"`
-		TimeoutSeconds   int                         `yaml:"timeoutSeconds"`
-		FailureThreshold int                         `yaml:"failureThreshold"`
+		HTTPGet          struct{ Path, Port, Scheme string } `yaml:"httpGet"`
+		PeriodSeconds    int                                 `yaml:"periodSeconds"`
+		TimeoutSeconds   int                                 `yaml:"timeoutSeconds"`
+		FailureThreshold int                                 `yaml:"failureThreshold"`
 	}
 	service struct {
 		ClusterIP string `yaml:"clusterIP"`
@@ -235,6 +241,7 @@ type composeFile struct {
 
 type composeService struct {
 	Image           string
+	Profiles        []string
 	Entrypoint      []string
 	Command         []string
 	Environment     map[string]string
@@ -303,6 +310,23 @@ func TestManifestMistakesAreFound(t *testing.T) {
 		{"kubernetes/networkpolicy.yaml", "protocol: UDP, port: 53", "protocol: UDP, port: 54", "DNS"},
 		{"kubernetes/networkpolicy.yaml", "port: 27017", "port: 27018", "MongoDB"},
 		{"kubernetes/networkpolicy.yaml", "podSelector:", "podselector:", "podselector not found"},
+		{"kubernetes/networkpolicy.yaml", "port: 9096", "port: 9097", "--listen"},
+		{"kubernetes/networkpolicy.yaml", "component: serve", "component: worker", "select"},
+		{"kubernetes/networkpolicy.yaml", "kubernetes.io/metadata.name: shop", "", "everybody"},
+		{"kubernetes/serve/serve.yaml", "--listen=0.0.0.0:9096", "--listen=0.0.0.0:9097", "--listen"},
+		{"kubernetes/serve/serve.yaml", "containerPort: 9096", "containerPort: 9097", "--listen"},
+		{"kubernetes/serve/serve.yaml", "targetPort: https", "targetPort: http", "service"},
+		{"kubernetes/serve/serve.yaml", "selector: {app.kubernetes.io/name: fencepost, app.kubernetes.io/component: serve}", "selector: {app.kubernetes.io/component: worker}", "service"},
+		{"kubernetes/serve/serve.yaml", "--stop-timeout=30s", "--stop-timeout=60s", "--stop-timeout"},
+		{"kubernetes/serve/serve.yaml", "scheme: HTTPS", "scheme: HTTP", "TLS"},
+		{"kubernetes/serve/serve.yaml", "--token-file=/tokens/", "--token-file=/etc/", "token-file"},
+		{"kubernetes/serve/serve.yaml", "secretName: fencepost-tokens, defaultMode: 0440", "secretName: fencepost-tokens, defaultMode: 0444", "readable"},
+		{"kubernetes/serve/serve.yaml", "FENCEPOST_STORE", "FENCEPOST_STORES", "no address of a store"},
+		{"kubernetes/serve/serve.yaml", "maxUnavailable: 1", "maxUnavailable: 0", "drain"},
+		{"kubernetes/serve/serve.yaml", "readOnlyRootFilesystem: true", "readOnlyRootFilesystem: false", "read-only"},
+		{"compose.yaml", "profiles: [http]", "profiles: []", "asked for"},
+		{"compose.yaml", "127.0.0.1:9096:9096", "9096:9096", "this machine"},
+		{"compose.yaml", "stop_grace_period: 40s", "stop_grace_period: 20s", "--stop-timeout"},
 		{"compose.yaml", "--all-types,", "--all,", "unknown flag: --all"},
 		{"compose.yaml", "@sha256:4968", "@sha256:", "not pinned by digest"},
 		{"compose.yaml", "FENCEPOST_URL:", "FENCEPOST_URI:", "FENCEPOST_URI"},
@@ -454,7 +478,10 @@ func (f *findings) compose(i image) {
 				f.add("the image has no other program to ask than fencepost healthcheck, not %q", s.Healthcheck.Test)
 			}
 		}
-		if (name == "worker" || name == "producer") && (!s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.Environment["FENCEPOST_URL"] == "") {
+		if name == "serve" {
+			f.composeServe(s)
+		}
+		if (name == "worker" || name == "producer" || name == "serve") && (!s.ReadOnly || !slices.Equal(s.CapDrop, []string{"ALL"}) || s.Environment["FENCEPOST_URL"] == "") {
 			f.add("want read_only, cap_drop ALL and FENCEPOST_URL")
 		}
 		if own := strings.HasPrefix(s.Image, "${FENCEPOST_IMAGE:-"); !own && !pinned.MatchString(s.Image) {
@@ -502,14 +529,24 @@ func (f *findings) kubernetes(i image) {
 	f.checkShared(shared)
 	f.checkShards(shards)
 	f.checkAddons(slices.Concat(slots.pods, shared.pods), all)
+	f.checkServe(f.layout("serve"), i)
 	f.checkNetwork(all, i)
 }
 
-// checkNetwork checks that the policy is about the workers, lets the monitoring in at the port of --listen, and them out to MongoDB and DNS alone.
+// checkNetwork checks that a policy is about all workers, and another one about serve, and that each lets others in at the port of --listen alone, and
+// out to MongoDB and DNS alone.
 func (f *findings) checkNetwork(workers []object[workload], i image) {
-	for _, doc := range f.documents("kubernetes/networkpolicy.yaml") {
-		p := typed[networkPolicy](f, doc, "networking.k8s.io/v1").Spec
-		for _, w := range workers {
+	docs := f.documents("kubernetes/networkpolicy.yaml")
+	if len(docs) != 2 {
+		f.add("%d policies, want 2", len(docs))
+		return
+	}
+	serve := f.layout("serve").pods
+	f.where = "kubernetes/networkpolicy.yaml"
+	for n, of := range [][]object[workload]{workers, serve} {
+		p := typed[networkPolicy](f, docs[n], "networking.k8s.io/v1").Spec
+		port := []string{i.port, servePort}[n]
+		for _, w := range of {
 			if !p.PodSelector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
 				f.add("does not select %s", w.Metadata.Name)
 			}
@@ -524,8 +561,8 @@ func (f *findings) checkNetwork(workers []object[workload], i image) {
 		for _, rule := range p.Egress {
 			out = append(out, f.ports(rule.To, rule.Ports)...)
 		}
-		if !slices.Equal(in, []string{"TCP " + i.port}) {
-			f.add("lets in %v; --listen is at %s", in, i.port)
+		if !slices.Equal(in, []string{"TCP " + port}) {
+			f.add("lets in %v; --listen is at %s", in, port)
 		}
 		if !slices.Equal(out, []string{"UDP 53", "TCP 53", "TCP 27017"}) {
 			f.add("lets out %v; want DNS (53) and MongoDB (27017)", out)
@@ -622,7 +659,28 @@ func (s labels) in(l labels) bool {
 	return len(s) > 0
 }
 
+// workload checks a workload of workers.
 func (f *findings) workload(w object[workload], i image) {
+	c := f.pod(w, i, i.port)
+	if c == nil {
+		return
+	}
+	var env []string
+	for _, e := range c.Env {
+		env = append(env, e.Name)
+	}
+	f.workerArgs(c.Args, env, i, time.Duration(w.Spec.Template.Spec.TerminationGracePeriodSeconds)*time.Second)
+	if address := c.store(); address != "" {
+		if err := store.Check(address, "mongodb://db/shop"); err != nil {
+			f.add("FENCEPOST_STORE: %v", err)
+		}
+	} else if len(c.VolumeMounts) == 0 || c.VolumeMounts[0].MountPath != i.dir {
+		f.add("mounts %v; want the image's FENCEPOST_DIR %s", c.VolumeMounts, i.dir)
+	}
+}
+
+// pod checks what all workloads have in common, and returns the one container, which answers at a port.
+func (f *findings) pod(w object[workload], i image, port string) *kubeContainer {
 	pod := w.Spec.Template.Spec
 	if !w.Spec.Selector.MatchLabels.in(w.Spec.Template.Metadata.Labels) {
 		f.add("does not select its own pods")
@@ -632,20 +690,15 @@ func (f *findings) workload(w object[workload], i image) {
 	}
 	if len(pod.Containers) != 1 {
 		f.add("%d containers, want 1", len(pod.Containers))
-		return
+		return nil
 	}
 	c := pod.Containers[0]
 	if sc := c.SecurityContext; sc.AllowPrivilegeEscalation == nil || *sc.AllowPrivilegeEscalation || !sc.ReadOnlyRootFilesystem || !slices.Equal(sc.Capabilities.Drop, []string{"ALL"}) {
 		f.add("want no privilege escalation, a read-only root file system and no capabilities")
 	}
-	var env []string
-	for _, e := range c.Env {
-		env = append(env, e.Name)
-	}
-	f.workerArgs(c.Args, env, i, time.Duration(pod.TerminationGracePeriodSeconds)*time.Second)
-	if len(c.Ports) != 1 || strconv.Itoa(c.Ports[0].ContainerPort) != i.port {
-		f.add("ports %v; --listen is at %s", c.Ports, i.port)
-		return
+	if len(c.Ports) != 1 || strconv.Itoa(c.Ports[0].ContainerPort) != port {
+		f.add("ports %v; --listen is at %s", c.Ports, port)
+		return nil
 	}
 	for path, p := range map[string]probe{"/livez": c.LivenessProbe, "/readyz": c.ReadinessProbe} {
 		if p.HTTPGet.Path != path || p.HTTPGet.Port != c.Ports[0].Name {
@@ -655,13 +708,7 @@ func (f *findings) workload(w object[workload], i image) {
 	if p := c.StartupProbe; p.HTTPGet != c.LivenessProbe.HTTPGet {
 		f.add("the startup probe asks for something else than the liveness probe")
 	}
-	if address := c.store(); address != "" {
-		if err := store.Check(address, "mongodb://db/shop"); err != nil {
-			f.add("FENCEPOST_STORE: %v", err)
-		}
-	} else if len(c.VolumeMounts) == 0 || c.VolumeMounts[0].MountPath != i.dir {
-		f.add("mounts %v; want the image's FENCEPOST_DIR %s", c.VolumeMounts, i.dir)
-	}
+	return &c
 }
 
 // store returns the address of --store.

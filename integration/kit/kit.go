@@ -10,6 +10,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"testing"
 )
 
 // Build builds worker, producer and fencepost into dir, with the race detector if race is set.
@@ -42,6 +43,23 @@ func Env() []string {
 	// The tests' temporary directory may be a container's own layer. Stores of tests take any key.
 	return append(env, "FENCEPOST_ALLOW_OVERLAY=true", "AWS_ACCESS_KEY_ID=test", "AWS_SECRET_ACCESS_KEY=test", "AWS_EC2_METADATA_DISABLED=true",
 		"AWS_CONFIG_FILE=/nonexistent", "AWS_SHARED_CREDENTIALS_FILE=/nonexistent")
+}
+
+// Python returns a Python that has pymongo. Debian's python3-pymongo is for /usr/bin/python3, which need not be the first in PATH. Without one
+// the test is skipped, or fails if FENCEPOST_TEST_REQUIRE_PYTHON=1.
+func Python(t testing.TB) string {
+	t.Helper()
+	for _, python := range []string{"python3", "/usr/bin/python3"} {
+		if exec.Command(python, "-c", "import pymongo").Run() == nil {
+			return python
+		}
+	}
+	const require, none = "FENCEPOST_TEST_REQUIRE_PYTHON", "there is no python3 with pymongo (Debian: python3-pymongo)"
+	if os.Getenv(require) == "1" {
+		t.Fatalf("%s, and %s=1", none, require)
+	}
+	t.Skip(none)
+	return ""
 }
 
 // Buffer is what a program that runs beside the test prints. It is safe for concurrent use.

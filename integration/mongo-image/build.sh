@@ -123,7 +123,10 @@ if [ -n "$proxy" ] && [ -z "${http_proxy:-}" ]; then export http_proxy=$proxy; f
 
 build_tree() {
   local started=$SECONDS log=$cache/debootstrap.log go_log=$cache/go.log go_pid
-  rm -rf --one-file-system "$cache"/tree-* # an interrupted build, or one of older inputs
+  # An interrupted build, or one of older inputs. debootstrap may have left its /proc mounted in the first.
+  local mounted
+  awk -v tree="$cache/tree-" 'index($2, tree) == 1 { print $2 }' /proc/mounts | sort -r | while read -r mounted; do umount -- "$mounted"; done
+  rm -rf --one-file-system "$cache"/tree-*
   mkdir -p "$cache/debs" "$cache/bin"
 
   # FerretDB compiles while the packages are unpacked. Static, so that Debian's libc does not matter.

@@ -50,16 +50,21 @@ const (
 //		_, err := q.PublishInTransaction(ctx, queue.Message{Type: "orders", Payload: payload})
 //		return nil, err
 //	})
+//	if err == nil {
+//		_ = q.Notify(ctx, []string{"orders"}) // workers look now
+//	}
+//
+// It does not notify workers, as the messages are not there before the commit. Notify after it does,
+// and never harms; without, a worker has read the messages within 30 s of the commit.
 //
 // The returned IDs are valid if the transaction is committed. Your function must return an error
 // unchanged or wrapped, because WithTransaction runs the function again after some errors. Commit with
 // write concern majority, the servers' default: with a weaker one a failover may lose the whole
 // transaction, including the messages.
 //
-// The messages have no order, neither among each other nor relative to those of a Publisher. A worker
-// reads them within 30 s of the commit; sooner if the commit follows soon and the type has traffic, or
-// if the program calls Notify after the commit. Headers and idempotency keys work as with a Publisher,
-// but its Middleware does not see these messages. They cannot be delayed.
+// The messages have no order, neither among each other nor relative to those of a Publisher. Headers
+// and idempotency keys work as with a Publisher, but its Middleware does not see these messages. They
+// cannot be delayed.
 //
 // Nothing is sent if a message breaks a limit, its type is paused (*queue.PausedError), or its backlog
 // is full (*queue.BacklogFullError, at once, because a transaction must not wait). Changed settings

@@ -9,6 +9,7 @@ import (
 	"net/http"
 	"slices"
 
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -26,13 +27,13 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 		return c, err
 	}
 	here := s.o.Files
-	chain, err := storage.ReadChain(here.fs(ctx), here.Dir, typ)
+	all, err := storage.ReadChain(here.fs(ctx), here.Dir, typ)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return c, err
 	}
-	registeredHere := slices.ContainsFunc(chain, func(l storage.Link) bool { return l.FileID == storage.FileID(entry.FileID) })
+	registeredHere := slices.ContainsFunc(all, func(l storage.Link) bool { return l.FileID == storage.FileID(entry.FileID) })
 	switch {
-	case !registered && len(chain) == 0:
+	case !registered && len(all) == 0:
 		if err := s.known(ctx, typ); err != nil {
 			return c, err
 		}
@@ -43,50 +44,35 @@ func (s *Server) chain(ctx context.Context, typ string) (c files, err error) {
 	case registered && !registeredHere:
 		return c, notFound("elsewhere", "tell the operator of this server: fencepost doctor says more", "the registered file of type %s is not in %s", typ, here.Place)
 	}
-	if wrong := chain.Check(); len(wrong) > 0 {
+	if wrong := all.Check(); len(wrong) > 0 {
 		return c, wrong[0]
 	}
-	return files{chain, entry.DurableIndex}, nil
+	return files{all, entry.DurableIndex}, nil
 }
 
 // noFile is the error of a type that is known and has no file.
 var noFile = notFound("no_file", "start a worker for the type, or wait until it has appended something", "there is no file of the type yet")
 
-// open opens the file of a chain that has a record, or else the one behind it, and returns its place in the chain.
-func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*storage.Reader, int, error) {
-	at := 0
-	for i, l := range f.Chain { // of several that have it, as after a compaction, the newest
-		if l.Type != "" && l.First <= o.From {
-			at = i
-		}
-	}
+// open opens the files at a record.
+func (s *Server) open(ctx context.Context, f files, o storage.ReaderOptions) (*chain.Reader, error) {
 	o.FS, o.Durable = s.o.Files.fs(ctx), true // rule: what is answered is durable, and final
-	r, err := storage.OpenReader(f.Chain[at].Path, o)
-	return r, at, err
+	return chain.Open(f.Chain, o)
 }
 
 // each calls do with durable records from an index on, in order, until it returns false. end: there are no more. Dead letters and what a
 // repair gave up have an index and are passed over.
 func (s *Server) each(ctx context.Context, f files, o storage.ReaderOptions, do func(*storage.Record) bool) (end bool, err error) {
-	r, at, err := s.open(ctx, f, o)
+	r, err := s.open(ctx, f, o)
 	if err != nil {
 		return false, err
 	}
-	defer func() { r.Close() }()
+	defer r.Close()
 	for {
 		if ctx.Err() != nil {
 			return false, context.Cause(ctx)
 		}
 		rec, err := r.Next()
 		switch {
-		case errors.Is(err, io.EOF) && at+1 < len(f.Chain) && r.Sealed() != nil:
-			at++
-			o.From = max(o.From, r.NextIndex())
-			r.Close()
-			o.FS, o.Durable = s.o.Files.fs(ctx), true
-			if r, err = storage.OpenReader(f.Chain[at].Path, o); err != nil {
-				return false, err
-			}
 		case errors.Is(err, io.EOF):
 			err := f.whole(r)
 			return err == nil, err
@@ -101,7 +87,7 @@ func (s *Server) each(ctx context.Context, f files, o storage.ReaderOptions, do 
 
 // end returns the index behind the last durable record.
 func (s *Server) end(ctx context.Context, f files) (uint64, error) {
-	r, _, err := s.open(ctx, f, storage.ReaderOptions{From: math.MaxUint64})
+	r, err := s.open(ctx, f, storage.ReaderOptions{From: math.MaxUint64})
 	if err != nil {
 		return 0, err
 	}
@@ -113,7 +99,7 @@ func (s *Server) end(ctx context.Context, f files) (uint64, error) {
 }
 
 // whole is an error if a reader has come to the end too early.
-func (f files) whole(r *storage.Reader) error {
+func (f files) whole(r *chain.Reader) error {
 	// rule: an end before the last durable record is damage, and not the end: behind it a client would wait for ever.
 	if next := r.NextIndex(); next < f.durable {
 		return newProblem(http.StatusInternalServerError, "damaged", "tell the operator of this server: fencepost verify and fencepost doctor say more",

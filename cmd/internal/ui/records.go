@@ -12,6 +12,7 @@ import (
 	"strings"
 	"time"
 
+	"github.com/fencepost/fencepost/cmd/internal/chain"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -34,39 +35,20 @@ type recordList struct {
 	end   bool   // there is nothing behind it
 }
 
-// open opens the file that has a record, or else the one behind it, and returns the file's place in the chain.
-func (u *UI) open(ctx context.Context, f files, index uint64) (*storage.Reader, int, error) {
-	at := 0
-	for i, l := range f.Chain { // of several that have it, as after a compaction, the newest
-		if l.Type != "" && l.First <= index {
-			at = i
-		}
-	}
-	r, err := storage.OpenReader(f.Chain[at].Path, storage.ReaderOptions{FS: u.o.Files.fs(ctx), From: index})
-	return r, at, err
-}
-
 // each calls do with the records from an index on, or with what is wrong in the place of some, until it returns false. end tells whether
 // there are no more.
 func (u *UI) each(ctx context.Context, f files, index uint64, do func(*storage.Record, error) bool) (end bool, err error) {
-	r, at, err := u.open(ctx, f, index)
+	r, err := chain.Open(f.Chain, storage.ReaderOptions{FS: u.o.Files.fs(ctx), From: index})
 	if err != nil {
 		return false, err
 	}
-	defer func() { r.Close() }()
+	defer r.Close()
 	last := ""
 	for {
 		rec, err := r.Next()
 		switch {
 		case ctx.Err() != nil:
 			return false, context.Cause(ctx)
-		case errors.Is(err, io.EOF) && at+1 < len(f.Chain) && r.Sealed() != nil:
-			index = max(index, r.NextIndex())
-			r.Close()
-			at++
-			if r, err = storage.OpenReader(f.Chain[at].Path, storage.ReaderOptions{FS: u.o.Files.fs(ctx), From: index}); err != nil {
-				return false, err
-			}
 		case errors.Is(err, io.EOF):
 			return true, nil
 		case err != nil && (!errors.Is(err, storage.ErrIntegrity) || err.Error() == last): // the same again: there is no way on behind it

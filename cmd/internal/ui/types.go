@@ -85,7 +85,7 @@ func (t *typeState) badges() (all []badge) {
 		add("warn", "nobody drains it", "Messages are pending, and no worker holds the lock of the type.")
 	}
 	if t.silent {
-		add("warn", "holder silent", "The holder has not renewed the lock for a whole lease. Another worker takes over.")
+		add("warn", "holder silent", "The holder has not renewed the lock for a whole lease. Another worker takes over once there are messages to drain.")
 	}
 	switch s := t.settings; {
 	case s.DrainPaused && s.PublishPaused:

@@ -30,3 +30,61 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{ .Values.image.repository }}:{{ .Values.image.tag }}
 {{- end -}}
 {{- end -}}
+
+{{- /* What the pods of workers and of serve have in common. */ -}}
+{{- define "fencepost.pod" -}}
+{{- with .Values.serviceAccount }}
+serviceAccountName: {{ . | quote }}
+{{- end }}
+automountServiceAccountToken: {{ if .Values.serviceAccount }}true{{ else }}false{{ end }}
+{{- with .Values.imagePullSecrets }}
+imagePullSecrets:
+  {{- range . }}
+  - name: {{ . | quote }}
+  {{- end }}
+{{- end }}
+{{- with .Values.priorityClassName }}
+priorityClassName: {{ . | quote }}
+{{- end }}
+{{- with .Values.nodeSelector }}
+nodeSelector:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- with .Values.tolerations }}
+tolerations:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
+{{- define "fencepost.env" -}}
+- name: FENCEPOST_URL
+  valueFrom:
+    secretKeyRef: {name: {{ .Values.url.secret | quote }}, key: {{ .Values.url.key | quote }}}
+{{- if .Values.store.secret }}
+- name: FENCEPOST_STORE
+  valueFrom:
+    secretKeyRef: {name: {{ .Values.store.secret | quote }}, key: {{ .Values.store.key | quote }}}
+{{- else if .Values.store.address }}
+- name: FENCEPOST_STORE
+  value: {{ .Values.store.address | quote }}
+{{- end }}
+{{- with .Values.env }}
+{{- toYaml . | nindent 0 }}
+{{- end }}
+{{- end -}}
+
+{{- define "fencepost.serve" -}}
+{{- printf "%s-serve" .Release.Name | trunc 63 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "fencepost.serve.selector" -}}
+app.kubernetes.io/name: fencepost
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/component: serve
+{{- end -}}
+
+{{- define "fencepost.serve.labels" -}}
+{{ include "fencepost.serve.selector" . }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+{{- end -}}

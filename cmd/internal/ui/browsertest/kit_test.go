@@ -68,14 +68,19 @@ type tab struct {
 	went []string // where it sent requests
 }
 
-// newTab opens a tab.
-func newTab(t *testing.T) *tab {
+func needBrowser(t *testing.T) {
 	t.Helper()
 	if browser == nil {
 		t.Skip("there is no Chromium in PATH; install chromium-headless-shell")
 	}
+}
+
+// newTab opens a tab.
+func newTab(t *testing.T) *tab {
+	t.Helper()
+	needBrowser(t)
 	ctx, cancel := chromedp.NewContext(browser)
-	ctx, cancelTime := context.WithTimeout(ctx, 2*time.Minute)
+	ctx, cancelTime := context.WithTimeout(ctx, 5*time.Minute)
 	p := &tab{t: t, ctx: ctx}
 	err := chromedp.Listen(ctx, func(event any) {
 		p.mu.Lock()

@@ -1,0 +1,48 @@
+// Package chain reads the files of a type as if they were one.
+package chain
+
+import (
+	"errors"
+	"io"
+
+	"github.com/fencepost/fencepost/storage"
+)
+
+// Reader reads the records of a chain in order. It is a reader of the file in which it is.
+type Reader struct {
+	*storage.Reader
+	rest    storage.Chain // behind that file
+	options storage.ReaderOptions
+}
+
+// Open opens the file of a chain that has the record From, or else the one behind it. The chain has at least one file.
+func Open(c storage.Chain, o storage.ReaderOptions) (*Reader, error) {
+	at := 0
+	for i, l := range c { // of several that have it, as after a compaction, the newest
+		if l.Type != "" && l.First <= o.From {
+			at = i
+		}
+	}
+	r, err := storage.OpenReader(c[at].Path, o)
+	return &Reader{r, c[at+1:], o}, err
+}
+
+// Next returns the next record, and io.EOF behind the last one of the last file.
+func (r *Reader) Next() (storage.Record, error) {
+	for {
+		rec, err := r.Reader.Next()
+		if !errors.Is(err, io.EOF) || r.Sealed() == nil || len(r.rest) == 0 {
+			return rec, err
+		}
+		r.options.From = max(r.options.From, r.NextIndex())
+		next, err := storage.OpenReader(r.rest[0].Path, r.options)
+		if err != nil {
+			return storage.Record{}, err
+		}
+		r.Close()
+		r.Reader, r.rest = next, r.rest[1:]
+	}
+}
+
+// Close closes the file in which it is.
+func (r *Reader) Close() error { return r.Reader.Close() }
