@@ -274,16 +274,18 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 	return out, nil
 }
 
-// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one.
+// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one. SQLite reads rows as they are asked for;
+// with LIMIT ? it would prepare the statement anew each time, as the plan might depend on the number.
 func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queue.Message) (read int, last []byte, err error) {
-	rows, err := tx.Query(`SELECT id, payload, `+headersColumn+` FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, from, limit.Messages)
+	rows, err := tx.Query(`SELECT id, payload, `+headersColumn+` FROM queue_messages WHERE type = ? AND id > ? ORDER BY id`, typ, from)
 	if err != nil {
 		return 0, nil, err
 	}
+	defer rows.Close()
 	var size int64
 	var id sql.RawBytes
 	last = make([]byte, 0, len(queue.ID{})) // nil would be NULL
-	for rows.Next() {
+	for read < limit.Messages && rows.Next() {
 		m := queue.Message{Type: typ}
 		var headers *string
 		if err := rows.Scan(&id, &m.Payload, &headers); err != nil {
@@ -347,7 +349,7 @@ func isRange(tx *sqlitedb.Tx, typ string, ids []queue.ID) (bool, error) {
 	if len(ids) < minRange {
 		return false, nil
 	}
-	rows, err := tx.Query(`SELECT id FROM queue_messages WHERE type = ? AND id BETWEEN ? AND ? ORDER BY id LIMIT ?`, typ, ids[0][:], ids[len(ids)-1][:], len(ids)+1)
+	rows, err := tx.Query(`SELECT id FROM queue_messages WHERE type = ? AND id BETWEEN ? AND ? ORDER BY id`, typ, ids[0][:], ids[len(ids)-1][:])
 	if err != nil {
 		return false, err
 	}
@@ -393,8 +395,9 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	var d queue.Depth
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
 		var n, foreign int64
+		// LIMIT ? + 0: see fetch
 		if _, err := tx.Get([]any{&n, &foreign}, `SELECT count(*), coalesce(sum(NOT (`+isMessage+`)), 0) FROM
-			(SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT ?)`, typ, int64(most)+1); err != nil {
+			(SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT ? + 0)`, typ, int64(most)+1); err != nil {
 			return err
 		}
 		// rule: a foreign key is no message: it is not counted, and holds no publisher back
