@@ -92,7 +92,7 @@ func (s *scanner) lastAnchorIn(lo, hi int64) (recHeader, []byte, error) {
 			return recHeader{}, nil, err
 		}
 		if v == whole && (h.kind == kindOpen || h.kind == kindCheckpoint) {
-			return h, body, nil
+			return *h, body, nil
 		}
 	}
 	return recHeader{}, nil, nil

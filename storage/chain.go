@@ -123,7 +123,7 @@ func (l *Link) readEnd(f File, h *fileHeader, limit int64) error {
 		case it.kind == itemRecord && it.head.kind == kindSeal:
 			b, err := decodeSeal(it.body)
 			if err != nil {
-				return undecodable(l.Path, &it.head)
+				return undecodable(l.Path, it.head)
 			}
 			l.Sealed = &SealedError{Path: l.Path, Successor: b.successor, Generation: b.generation}
 		}

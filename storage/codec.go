@@ -93,7 +93,7 @@ const (
 // begin starts decoding the accepted batch it; next returns its records. If one of them does not
 // decode, begin returns a *CorruptError, and next returns none.
 func (d *bodyDecoder) begin(path string, it *item) error {
-	d.head, d.at, d.rest, d.recs = it.head, it.head.count, nil, d.recs[:0]
+	d.head, d.at, d.rest, d.recs = *it.head, it.head.count, nil, d.recs[:0]
 	body, err := d.body(path, it)
 	if err != nil {
 		return err
@@ -102,7 +102,7 @@ func (d *bodyDecoder) begin(path string, it *item) error {
 	// rule: all of a batch decodes before any of it is returned.
 	if !d.piece() || !d.restDecodes() {
 		d.at, d.recs = it.head.count, d.recs[:0]
-		return undecodable(path, &it.head)
+		return undecodable(path, it.head)
 	}
 	return nil
 }
@@ -162,7 +162,7 @@ func (d *bodyDecoder) restDecodes() bool {
 // body returns the body of the accepted batch it as its writer encoded it, valid until the next
 // call or the scanner's next step.
 func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
-	if err := checkCodec(path, &it.head); err != nil {
+	if err := checkCodec(path, it.head); err != nil {
 		return nil, err
 	}
 	if it.head.codec() == codecNone {
@@ -171,7 +171,7 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 	n := int(it.head.rawLen)
 	// rule: a length that is only claimed takes no memory.
 	if n > len(it.body)*zstdMostPerByte {
-		return nil, undecodable(path, &it.head)
+		return nil, undecodable(path, it.head)
 	}
 	if cap(d.raw) < n {
 		if n > largeBatch && d.large != nil {
@@ -193,7 +193,7 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 	}
 	out, err := d.zstd.DecodeAll(it.body, d.raw[:0:n])
 	if err != nil || len(out) != n {
-		return nil, undecodable(path, &it.head)
+		return nil, undecodable(path, it.head)
 	}
 	return out, nil
 }

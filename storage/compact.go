@@ -114,18 +114,18 @@ func (c *compaction) copy(ctx context.Context, limit int64) error {
 			return nil
 		case it.kind == itemDamage && !c.w.opts.Salvage:
 			return it.err
-		case it.kind != itemRecord || c.w.retracted(&it.head):
+		case it.kind != itemRecord || c.w.retracted(it.head):
 		case it.head.kind == kindCheckpoint && it.head.base == c.w.header.firstIndex && it.head.base > 0 && c.next() == it.head.base:
 			// What the file before this one left: a successor begins with it.
 			k, err := decodeCheckpoint(it.body)
 			if err != nil {
-				return undecodable(c.w.path, &it.head)
+				return undecodable(c.w.path, it.head)
 			}
 			if err := c.to.Checkpoint(k.state); err != nil {
 				return err
 			}
 		case it.head.kind == kindBatch:
-			if err := c.batch(&it); err != nil {
+			if err := c.batch(it); err != nil {
 				return err
 			}
 		}
@@ -282,7 +282,7 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	}
 	_, err = w.eachItem(ctx, limit, func(it *item) (err error) {
 		switch {
-		case it.kind != itemRecord || w.retracted(&it.head):
+		case it.kind != itemRecord || w.retracted(it.head):
 		case it.head.kind == kindBatch:
 			err = w.replay(it)
 		case it.head.kind == kindCheckpoint:
@@ -290,7 +290,7 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 			err = w.restore(it)
 		case it.head.kind == kindSeal:
 			if w.sealed, err = decodeSeal(it.body); err != nil {
-				err = undecodable(w.path, &it.head)
+				err = undecodable(w.path, it.head)
 			}
 		}
 		if c := (*CorruptError)(nil); errors.As(err, &c) {
@@ -332,7 +332,7 @@ func (w *Writer) eachItem(ctx context.Context, limit int64, f func(*item) error)
 		}
 		it, err := s.step()
 		if err == nil {
-			err = f(&it)
+			err = f(it)
 		}
 		if err != nil || it.kind == itemEnd {
 			return s.view, err

@@ -182,7 +182,7 @@ func DecodeBodies(b []byte, count uint32, flags uint16) ([]Record, error) {
 		d    bodyDecoder
 		recs []Record
 	)
-	err := d.begin("fuzz.fpl", &item{head: recHeader{kind: kindBatch, count: count, flags: flags &^ flagCodecMask}, body: b})
+	err := d.begin("fuzz.fpl", &item{head: &recHeader{kind: kindBatch, count: count, flags: flags &^ flagCodecMask}, body: b})
 	for piece := d.next(); len(piece) > 0; piece = d.next() {
 		recs = append(recs, slices.Clone(piece)...)
 	}

@@ -55,7 +55,7 @@ func (w *Writer) lastRecord() (recHeader, error) {
 			return recHeader{}, err
 		}
 		if h, _, v, err := s.recordAt(p); err != nil || v == whole && h.end() == s.limit {
-			return h, err
+			return *h, err
 		}
 		p += recAlign
 	}

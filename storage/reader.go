@@ -142,7 +142,7 @@ func (s *scanner) startBefore(index uint64, since int64) error {
 		}
 		c, derr := decodeCheckpoint(body)
 		if derr != nil || c.prevCheckpoint >= off {
-			return undecodable(s.path, &h)
+			return undecodable(s.path, h)
 		}
 		marks, off = append(marks[:0], c.marks...), c.prevCheckpoint
 	}
@@ -192,11 +192,11 @@ func (r *Reader) NextBatch() ([]Record, error) {
 			return nil, it.err
 		case it.kind != itemRecord:
 		case it.head.kind != kindBatch:
-			if err := r.noteAnchor(&it); err != nil {
+			if err := r.noteAnchor(it); err != nil {
 				return nil, err
 			}
 		case it.head.base+uint64(it.head.count) > r.from:
-			if err := r.bodies.begin(r.path, &it); err != nil {
+			if err := r.bodies.begin(r.path, it); err != nil {
 				return nil, err
 			}
 		}
@@ -216,11 +216,11 @@ func (r *Reader) wanted(recs []Record) []Record {
 
 // step returns the next item of the scan. After the end of the scan it continues when the file has
 // grown.
-func (r *Reader) step() (item, error) {
+func (r *Reader) step() (*item, error) {
 	for {
 		if r.ended {
 			if err := r.grow(); err != nil {
-				return item{}, err
+				return nil, err
 			}
 		}
 		it, err := r.scan.step()
@@ -267,7 +267,7 @@ func (r *Reader) noteAnchor(it *item) error {
 		}
 	}
 	if err != nil {
-		return undecodable(r.path, &it.head)
+		return undecodable(r.path, it.head)
 	}
 	return nil
 }

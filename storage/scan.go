@@ -46,12 +46,12 @@ type view struct {
 }
 
 // item is one step of the scanner: an accepted record, a void range before one, or an error in
-// between.
+// between. It, and what it points to, is valid until the next step.
 type item struct {
 	kind itemKind
-	head recHeader // itemRecord
-	body []byte    // itemRecord: the stored body; valid until the next step
-	off  int64     // itemVoid: the range
+	head *recHeader // itemRecord
+	body []byte     // itemRecord: the stored body
+	off  int64      // itemVoid: the range
 	end  int64
 	err  error // itemDamage: *CorruptError or *RetractedError
 }
@@ -87,6 +87,9 @@ type scanner struct {
 	limit  int64 // bytes from here on do not exist for the scanner
 	view   view
 	pos    int64 // of the next record expected
+
+	head recHeader // of the record looked at last: in batches of one, copies of it would take as long as the checksums
+	it   item      // what the last step returned
 
 	buf    []byte // window of the file at bufOff
 	bufOff int64
@@ -133,14 +136,15 @@ func (s *scanner) startAt(off int64) (bool, error) {
 	if err != nil || v != whole || h.kind != kindCheckpoint {
 		return false, err
 	}
-	s.adopt(&h)
+	s.adopt(h)
 	return true, nil
 }
 
 // startAtBatch starts at the batch that a checkpoint names, if exactly that batch is there and proved
 // to be part of the view.
 func (s *scanner) startAtBatch(m *mark) error {
-	h, _, v, err := s.recordAt(m.offset)
+	first, _, v, err := s.recordAt(m.offset)
+	h := *first
 	if err != nil || v != whole || h.kind != kindBatch || h.base != m.index || h.baseTime != m.time {
 		return err
 	}
@@ -156,7 +160,7 @@ func (s *scanner) startAtBatch(m *mark) error {
 			s.adopt(&h)
 			return nil
 		}
-		r = next
+		r = *next
 	}
 }
 
@@ -173,32 +177,37 @@ func (s *scanner) adopt(h *recHeader) {
 
 // step returns the next item. Errors are those of reading; the scan can go on after itemEnd once
 // the limit was moved.
-func (s *scanner) step() (item, error) {
+func (s *scanner) step() (*item, error) {
 	for {
 		if s.hunting {
-			if it, done, err := s.hunt(); done || err != nil {
-				return it, err
+			var done bool
+			var err error
+			if s.it, done, err = s.hunt(); done || err != nil {
+				return &s.it, err
 			}
 		}
 		h, body, v, err := s.recordAt(s.pos)
 		if err != nil {
-			return item{}, err
+			return nil, err
 		}
-		if v != whole || !s.fits(&h, body) {
+		if v != whole || !s.fits(h, body) {
 			s.hunting, s.huntPos, s.stop = true, align8(max(s.pos, s.huntPos)), cmp.Or(s.stop, s.pos)
 			continue
 		}
 		if h.kind == kindOpen && s.judged != h.offset {
 			s.judged = h.offset
-			if it, ok := s.judge(&h, body); ok {
-				return it, nil
+			if it, ok := s.judge(h, body); ok {
+				s.it = it
+				return &s.it, nil
 			}
 		}
 		if h.kind == kindOpen && s.proof != nil && s.told == nil { // a retraction came before it
-			return s.tell(), nil
+			s.it = s.tell()
+			return &s.it, nil
 		}
-		s.accept(&h)
-		return item{kind: itemRecord, head: h, body: body}, nil
+		s.accept(h)
+		s.it = item{kind: itemRecord, head: h, body: body}
+		return &s.it, nil
 	}
 }
 

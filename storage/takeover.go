@@ -117,8 +117,8 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 			return view{}, it.err
 		case it.kind != itemRecord:
 		case it.head.kind == kindBatch:
-			w.noteBatch(&it.head)
-			if err := w.replay(&it); err != nil {
+			w.noteBatch(it.head)
+			if err := w.replay(it); err != nil {
 				return view{}, err
 			}
 		case it.head.kind == kindCheckpoint:
@@ -126,12 +126,12 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 			if it.head.offset == start {
 				w.latest = it.head.baseTime
 			}
-			if err := w.restore(&it); err != nil {
+			if err := w.restore(it); err != nil {
 				return view{}, err
 			}
 		case it.head.kind == kindSeal:
 			if w.sealed, err = decodeSeal(it.body); err != nil {
-				return view{}, undecodable(w.path, &it.head)
+				return view{}, undecodable(w.path, it.head)
 			}
 		}
 	}
@@ -172,7 +172,7 @@ func (w *Writer) restore(it *item) error {
 	w.restored = true
 	c, err := decodeCheckpoint(it.body)
 	if err != nil {
-		return undecodable(w.path, &it.head)
+		return undecodable(w.path, it.head)
 	}
 	return w.opts.Restore(c.state)
 }

@@ -71,18 +71,18 @@ func (s *scanner) hunt() (it item, done bool, err error) {
 		switch {
 		case err != nil:
 			return item{}, true, err
-		case v == whole && h.kind == kindFence && s.fits(&h, body):
-			s.resume(&h)
+		case v == whole && h.kind == kindFence && s.fits(h, body):
+			s.resume(h)
 			return item{}, false, nil
-		case s.proves(&h, v):
-			s.prove(&h)
+		case s.proves(h, v):
+			s.prove(h)
 			if v == whole && h.kind != kindOpen {
-				it, more := s.goOn(&h)
+				it, more := s.goOn(h)
 				return it, more, nil
 			}
 			if o, err := decodeOpen(body); v == whole && err == nil { // its fence is what is damaged; judge says more
 				s.view.phase, s.view.epoch, s.view.session, s.view.fenceOff = fenced, h.epoch, h.session, o.fenceOff
-				s.resume(&h)
+				s.resume(h)
 				return item{}, false, nil
 			}
 		}

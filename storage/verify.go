@@ -232,7 +232,7 @@ func (v *verifier) run(ctx context.Context) error {
 		}
 		it, err := s.step()
 		if err == nil {
-			err = v.note(&it)
+			err = v.note(it)
 		}
 		v.report.NextIndex, v.report.DurableEnd = s.view.next, s.view.durable
 		if err != nil {
@@ -282,7 +282,7 @@ func (v *verifier) damage(err error) {
 
 // noteRecord adds an accepted record to the report, and decodes its body.
 func (v *verifier) noteRecord(it *item) error {
-	h := &it.head
+	h := it.head
 	if h.kind == kindFence {
 		return v.noteFence(it)
 	}
@@ -320,7 +320,7 @@ func (v *verifier) noteFence(it *item) error {
 	v.begin(Region{Epoch: it.head.epoch, Session: it.head.session, Holder: holder,
 		First: v.report.NextIndex, Next: v.report.NextIndex, Offset: it.head.offset, End: it.head.end()})
 	if err != nil {
-		return undecodable(v.report.Path, &it.head)
+		return undecodable(v.report.Path, it.head)
 	}
 	return nil
 }
@@ -412,7 +412,7 @@ func (v *verifier) findDuplicates(ctx context.Context) error {
 		case it.kind == itemEnd:
 			return nil
 		case it.kind == itemRecord && it.head.kind == kindBatch:
-			if v.bodies.begin(v.report.Path, &it) != nil {
+			if v.bodies.begin(v.report.Path, it) != nil {
 				continue
 			}
 			for recs := v.bodies.next(); len(recs) > 0; recs = v.bodies.next() {

@@ -11,39 +11,44 @@ import (
 // without its body, the start of something at the end of the file, or whole.
 
 // recordAt decodes the record at p and judges its bytes by themselves. Body and header are valid
-// for headOnly (no body) and whole.
-func (s *scanner) recordAt(p int64) (h recHeader, body []byte, v verdict, err error) {
+// for headOnly (no body) and whole, until the next call.
+func (s *scanner) recordAt(p int64) (h *recHeader, body []byte, v verdict, err error) {
 	h, v, err = s.headAt(p)
 	if v != headOnly {
 		return h, nil, v, err
 	}
-	return s.bodyOf(h, p)
+	body, v, err = s.bodyOf(h, p)
+	return h, body, v, err
 }
 
 // headAt decodes the header of the record at p. It is good, and of a kind, for headOnly and, if all
-// of it is there, for incomplete; otherwise its kind is kindNone.
-func (s *scanner) headAt(p int64) (h recHeader, v verdict, err error) {
+// of it is there, for incomplete; otherwise its kind is kindNone. It is valid until the next call.
+func (s *scanner) headAt(p int64) (h *recHeader, v verdict, err error) {
+	h = &s.head
+	h.kind = kindNone
 	b, err := s.peek(p, markerSize+recHeaderSize, false)
 	if err != nil {
-		return recHeader{}, notRecord, err
+		return h, notRecord, err
 	}
 	if len(b) < recHeaderSize {
-		return recHeader{}, incomplete, nil
+		return h, incomplete, nil
 	}
 	kind, hb := s.header.kindAt(b)
 	if kind == kindNone {
-		return recHeader{}, notRecord, nil
+		return h, notRecord, nil
 	}
 	if len(hb) < recHeaderSize {
-		return recHeader{}, incomplete, nil
+		return h, incomplete, nil
 	}
-	h = decodeRecHeader(kind, hb)
+	h.decode(kind, hb)
 	// rule: a record that is not where its writer put it is void.
-	if h.headCRC != headCRC(s.header.seed, hb) || h.offset != p {
-		return recHeader{}, notRecord, nil
+	if h.headCRC != s.header.headCRC(kind, hb) || h.offset != p {
+		h.kind = kindNone
+		return h, notRecord, nil
 	}
 	if !h.inRange() {
-		return recHeader{}, notRecord, nil
+		h.kind = kindNone
+		return h, notRecord, nil
 	}
 	if h.end() > s.limit {
 		return h, incomplete, nil
@@ -52,22 +57,22 @@ func (s *scanner) headAt(p int64) (h recHeader, v verdict, err error) {
 }
 
 // bodyOf completes recordAt: it reads and checks what the header covers.
-func (s *scanner) bodyOf(h recHeader, p int64) (recHeader, []byte, verdict, error) {
+func (s *scanner) bodyOf(h *recHeader, p int64) ([]byte, verdict, error) {
 	if s.hunting {
 		if s.budget -= h.size(); s.budget < 0 {
-			return h, nil, headOnly, nil
+			return nil, headOnly, nil
 		}
 	}
 	b, err := s.peek(p, int(h.size()), false)
 	if err != nil {
-		return h, nil, notRecord, err
+		return nil, notRecord, err
 	}
 	b = b[h.lead():]
 	if crc32.Update(s.header.seed, castagnoli, b[recHeaderSize:]) != h.bodyCRC {
-		return h, nil, headOnly, nil
+		return nil, headOnly, nil
 	}
 	n := int(h.headerLen)
-	return h, b[n : n+int(h.storedLen)], whole, nil
+	return b[n : n+int(h.storedLen)], whole, nil
 }
 
 // peek returns the n bytes at p, fewer at the limit; with more set, whatever else the window holds

@@ -23,7 +23,9 @@
 package sqlitequeue
 
 import (
+	"bytes"
 	"context"
+	"database/sql"
 	"errors"
 	"fmt"
 	"slices"
@@ -120,6 +122,14 @@ func addColumn(ctx context.Context, db *sqlitedb.DB, table, column string) error
 // rowsPerStatement is how many rows a statement inserts or deletes. Beyond some ten rows nothing is
 // gained (0302).
 const rowsPerStatement = 20
+
+// Ranges are deleted with one statement, which costs half of what it costs to look each ID up (0312).
+const (
+	minRange = rowsPerStatement + 1 // IDs: fewer are one statement anyway
+	maxRange = 1000                 // so that what arrives late in one range makes the others no slower
+
+	deleteRange = `DELETE FROM queue_messages WHERE type = ? AND id BETWEEN ? AND ?`
+)
 
 var (
 	insertOne  = insertRows(1)
@@ -266,21 +276,24 @@ func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit que
 	return out, nil
 }
 
-// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one.
+// fetch adds the messages of one page. read counts the rows seen, last is the ID of the last one. SQLite reads rows as they are asked for;
+// with LIMIT ? it would prepare the statement anew each time, as the plan might depend on the number.
 func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queue.Message) (read int, last []byte, err error) {
-	rows, err := tx.Query(`SELECT id, payload, `+headersColumn+` FROM queue_messages WHERE type = ? AND id > ? ORDER BY id LIMIT ?`, typ, from, limit.Messages)
+	rows, err := tx.Query(`SELECT id, payload, `+headersColumn+` FROM queue_messages WHERE type = ? AND id > ? ORDER BY id`, typ, from)
 	if err != nil {
 		return 0, nil, err
 	}
+	defer rows.Close()
 	var size int64
-	for rows.Next() {
+	var id sql.RawBytes
+	last = make([]byte, 0, len(queue.ID{})) // nil would be NULL
+	for read < limit.Messages && rows.Next() {
 		m := queue.Message{Type: typ}
-		var id []byte
 		var headers *string
 		if err := rows.Scan(&id, &m.Payload, &headers); err != nil {
 			return 0, nil, err
 		}
-		read, last = read+1, append([]byte{}, id...) // nil would be NULL
+		read, last = read+1, append(last[:0], id...)
 		if isForeign(id) {
 			if limit.Foreign != nil {
 				limit.Foreign(foreignKey(id))
@@ -290,6 +303,9 @@ func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queu
 		if err := decode(&m, id, headers); err != nil {
 			return 0, nil, err
 		}
+		if n := len(*out); n == cap(*out) { // few, or as many as there may be: doubling would copy all of them once more
+			*out = slices.Grow(*out, min(16+7*n, limit.Messages-n))
+		}
 		*out = append(*out, m)
 		if size += int64(m.Size()); limit.Bytes > 0 && size >= limit.Bytes {
 			return read, last, nil
@@ -298,7 +314,7 @@ func fetch(tx *sqlitedb.Tx, typ string, from any, limit queue.Limit, out *[]queu
 	return read, last, rows.Err()
 }
 
-// Ack implements queue.Queue: deletes by (type, id) in one transaction, not synced. rule: a lost acknowledgement only
+// Ack implements queue.Queue: deletes ranges of (type, id), or else by ID, in one transaction, not synced. rule: a lost acknowledgement only
 // redelivers.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
@@ -310,6 +326,51 @@ func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 
 // deleteMessages deletes messages by type and ID, with as few statements as are worthwhile.
 func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
+	for part := range slices.Chunk(ids, maxRange) {
+		whole, err := isRange(tx, typ, part)
+		switch {
+		case err != nil:
+			return err
+		case whole:
+			_, err = tx.Exec(deleteRange, typ, part[0][:], part[len(part)-1][:])
+		default:
+			err = deleteEach(tx, typ, part)
+		}
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// isRange tells whether ids are all that is between the first and the last of them, both included. It
+// reads the index only.
+//
+// rule: a range is deleted only if it was read whole. What arrived late, and a foreign row, was never
+// read. Nobody else writes between this look and the end of the transaction.
+func isRange(tx *sqlitedb.Tx, typ string, ids []queue.ID) (bool, error) {
+	if len(ids) < minRange {
+		return false, nil
+	}
+	rows, err := tx.Query(`SELECT id FROM queue_messages WHERE type = ? AND id BETWEEN ? AND ? ORDER BY id`, typ, ids[0][:], ids[len(ids)-1][:])
+	if err != nil {
+		return false, err
+	}
+	defer rows.Close()
+	var id sql.RawBytes
+	n := 0
+	for ; rows.Next(); n++ {
+		if err := rows.Scan(&id); err != nil {
+			return false, err
+		}
+		if n == len(ids) || !bytes.Equal(id, ids[n][:]) {
+			return false, nil
+		}
+	}
+	return n == len(ids), rows.Err()
+}
+
+func deleteEach(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 	args := make([]any, 1+rowsPerStatement)
 	args[0] = typ
 	for len(ids) > 0 {
@@ -337,8 +398,9 @@ func (q *Queue) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	var d queue.Depth
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
 		var n, foreign int64
+		// LIMIT ? + 0: see fetch
 		if _, err := tx.Get([]any{&n, &foreign}, `SELECT count(*), coalesce(sum(NOT (`+isMessage+`)), 0) FROM
-			(SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT ?)`, typ, int64(most)+1); err != nil {
+			(SELECT id FROM queue_messages WHERE type = ? ORDER BY id LIMIT ? + 0)`, typ, int64(most)+1); err != nil {
 			return err
 		}
 		// rule: a foreign key is no message: it is not counted, and holds no publisher back
