@@ -43,8 +43,9 @@ type MemberStore interface {
 	// Heartbeat stores m in the place of what m.ID has stored before. It needs no durability.
 	Heartbeat(ctx context.Context, m Member) error
 
-	// Members returns all that have not left, sorted by ID, in one read. Some may have died.
-	Members(ctx context.Context) ([]Member, error)
+	// Members returns those that have not left, sorted by ID: the first ones behind the ID after, at
+	// most so many, or all if most is 0. Fewer than most are all that there are. Some may have died.
+	Members(ctx context.Context, after string, most int) ([]Member, error)
 
 	// Leave removes a member. One that is gone already is no error.
 	Leave(ctx context.Context, id string) error

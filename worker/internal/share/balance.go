@@ -2,14 +2,16 @@ package share
 
 import (
 	"math"
+	"path"
 	"slices"
 	"strings"
 )
 
 // candidate is a member as balance sees it.
 type candidate struct {
-	serves func(typ string) bool
-	room   int // the most types that it takes
+	types   []string // the names and globs that it serves, …
+	leaving []string // … but for these
+	room    int      // the most types that it takes
 }
 
 // claim is an active type: it is held, or it has backlog.
@@ -35,11 +37,15 @@ const imbalanceThreshold = 2
 // within one of each other, and a state in which that is so already stays as it is.
 //
 // The result is a function of the arguments only: all members that know the same compute the same.
-// The work grows with the number of types that move and the square of the number of members.
+// The work grows with the number of types, and with that of the types that move times that of the
+// members.
 func balance(members []candidate, claims []claim) []int {
-	b := balancer{members: members, load: make([]int, len(members)), stacks: make([]map[string][]int, len(members)+1), classes: map[string][]int{}}
-	for i := range b.stacks {
-		b.stacks[i] = map[string][]int{}
+	if len(members) == 0 {
+		return slices.Repeat([]int{nobody}, len(claims))
+	}
+	b := &balancer{room: make([]int, len(members)), load: make([]int, len(members)), stacks: make([][][]int, len(members)+1), before: make([]int, len(members)+1)}
+	for i, m := range members {
+		b.room[i] = m.room
 	}
 	order := make([]int, len(claims))
 	for i := range order {
@@ -47,88 +53,177 @@ func balance(members []candidate, claims []claim) []int {
 	}
 	slices.SortFunc(order, func(i, j int) int { return strings.Compare(claims[j].typ, claims[i].typ) }) // the last of a stack moves first
 	owner := make([]int, len(claims))
+	classes := newClassifier(members)
 	for _, i := range order {
 		owner[i] = claims[i].by
-		class := b.class(claims[i].typ)
 		at := len(members)
 		if by := claims[i].by; by != nobody {
 			at = by
 			b.load[by]++
 		}
-		b.stacks[at][class] = append(b.stacks[at][class], i)
+		b.push(at, classes.of(claims[i].typ), i)
 	}
-	for {
-		path := b.path(len(members))
-		if path == nil {
-			break
-		}
+	b.classes, b.expanded = classes.members, make([]bool, len(classes.members))
+	for path := b.path(len(members)); path != nil; path = b.path(len(members)) {
 		b.follow(path, owner)
 	}
-	for moved := len(claims) > 0; moved; {
-		moved = false
-		for _, from := range b.heaviest() {
-			if path := b.path(from); path != nil {
-				b.follow(path, owner)
-				moved = true
-				break
-			}
-		}
+	for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {
+		b.follow(path, owner)
 	}
 	return owner
+}
+
+// classifier divides types into classes: the members that serve a type are its class.
+type classifier struct {
+	groups  []group          // members that name the same types
+	leaving map[string][]int // by type: members that serve it no more
+	index   map[string]int   // of classes, by what groups and members make them
+	members [][]int          // of each class, sorted
+}
+
+// group is the members whose patterns are the same.
+type group struct {
+	names   map[string]bool
+	globs   []string
+	members []int
+}
+
+func (g *group) serves(typ string) bool {
+	return g.names[typ] || slices.ContainsFunc(g.globs, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+}
+
+func newClassifier(members []candidate) *classifier {
+	c := &classifier{leaving: map[string][]int{}, index: map[string]int{}}
+	known := map[string]int{}
+	for i, m := range members {
+		key := strings.Join(m.types, "\n")
+		at, ok := known[key]
+		if !ok {
+			at = len(c.groups)
+			known[key] = at
+			g := group{names: map[string]bool{}}
+			for _, pattern := range m.types {
+				if strings.ContainsAny(pattern, `*?[\`) {
+					g.globs = append(g.globs, pattern)
+				} else {
+					g.names[pattern] = true
+				}
+			}
+			c.groups = append(c.groups, g)
+		}
+		c.groups[at].members = append(c.groups[at].members, i)
+		for _, typ := range m.leaving {
+			c.leaving[typ] = append(c.leaving[typ], i)
+		}
+	}
+	return c
+}
+
+// of returns the class of a type.
+func (c *classifier) of(typ string) int {
+	key := make([]byte, len(c.groups), len(c.groups)+8)
+	for i := range c.groups {
+		if c.groups[i].serves(typ) {
+			key[i] = 1
+		}
+	}
+	left := c.leaving[typ]
+	for _, m := range left {
+		key = append(key, byte(m), byte(m>>8), byte(m>>16), byte(m>>24))
+	}
+	class, ok := c.index[string(key)]
+	if ok {
+		return class
+	}
+	var members []int
+	for i := range c.groups {
+		if key[i] == 1 {
+			members = append(members, c.groups[i].members...)
+		}
+	}
+	members = slices.DeleteFunc(members, func(m int) bool { return slices.Contains(left, m) })
+	slices.Sort(members)
+	c.index[string(key)] = len(c.members)
+	c.members = append(c.members, members)
+	return len(c.members) - 1
 }
 
 // balancer is the state of balance. The index behind the last member stands for nobody: it has what
 // is free.
 type balancer struct {
-	members []candidate
 	load    []int
-	stacks  []map[string][]int // by member and class of types: the claims
-	classes map[string][]int   // types that the same members serve are a class: those members
+	room    []int
+	stacks  [][][]int // by member, and class of types: the claims
+	classes [][]int   // the members of each
+
+	// Of path.
+	before   []int  // from where a member was reached, and one more; 0: it was not
+	expanded []bool // by class: all of its members were reached
+	queue    []int
 }
 
-// class returns the name of a type's class.
-func (b *balancer) class(typ string) string {
-	key := make([]byte, len(b.members))
-	var who []int
-	for i, m := range b.members {
-		if m.serves(typ) {
-			key[i] = 1
-			who = append(who, i)
-		}
+// push adds a claim to those of a member.
+func (b *balancer) push(at, class, claim int) {
+	for len(b.stacks[at]) <= class {
+		b.stacks[at] = append(b.stacks[at], nil)
 	}
-	b.classes[string(key)] = who
-	return string(key)
+	b.stacks[at][class] = append(b.stacks[at][class], claim)
 }
 
-// heaviest sorts the members by load, the highest first.
-func (b *balancer) heaviest() []int {
-	order := make([]int, len(b.members))
+// fromHeaviest finds a way for a type of the member that holds most; of the next one, if there is
+// none for any of its types; and so on.
+func (b *balancer) fromHeaviest() []int {
+	if slices.Max(b.load)-slices.Min(b.load) < imbalanceThreshold {
+		return nil
+	}
+	if path := b.path(slices.Index(b.load, slices.Max(b.load))); path != nil {
+		return path
+	}
+	order := make([]int, len(b.load))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return b.load[j] - b.load[i] })
-	return order
+	for _, from := range order {
+		if path := b.path(from); path != nil {
+			return path
+		}
+	}
+	return nil
 }
 
 // path finds the shortest way over which a type of from can go, each member on it passing one on,
 // to the one that holds least.
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
-	if from < len(b.members) {
+	if from < len(b.load) {
 		most = b.load[from] - imbalanceThreshold
 	}
-	before := map[int]int{from: from}
-	best := -1
-	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
-		at := queue[0]
-		for _, to := range b.reach(at) {
-			if _, seen := before[to]; seen {
+	clear(b.before)
+	b.before[from] = from + 1
+	clear(b.expanded)
+	b.queue = append(b.queue[:0], from)
+	best, least, unexpanded := -1, slices.Min(b.load), len(b.classes)
+search:
+	for i := 0; i < len(b.queue) && unexpanded > 0; i++ {
+		at := b.queue[i]
+		for class, stack := range b.stacks[at] {
+			if len(stack) == 0 || b.expanded[class] {
 				continue
 			}
-			before[to] = at
-			queue = append(queue, to)
-			if b.load[to] <= most && b.load[to] < b.members[to].room && (best < 0 || b.load[to] < b.load[best]) {
-				best = to
+			b.expanded[class] = true
+			unexpanded--
+			for _, to := range b.classes[class] {
+				if b.before[to] != 0 {
+					continue
+				}
+				b.before[to] = at + 1
+				b.queue = append(b.queue, to)
+				if b.load[to] <= most && b.load[to] < b.room[to] && (best < 0 || b.load[to] < b.load[best]) {
+					if best = to; b.load[best] == least {
+						break search // there is no better one
+					}
+				}
 			}
 		}
 	}
@@ -136,23 +231,11 @@ func (b *balancer) path(from int) []int {
 		return nil
 	}
 	path := []int{best}
-	for at := best; at != from; at = before[at] {
-		path = append(path, before[at])
+	for at := best; at != from; at = b.before[at] - 1 {
+		path = append(path, b.before[at]-1)
 	}
 	slices.Reverse(path)
 	return path
-}
-
-// reach lists the members that serve a type of at, sorted.
-func (b *balancer) reach(at int) []int {
-	var to []int
-	for class, stack := range b.stacks[at] {
-		if len(stack) > 0 {
-			to = append(to, b.classes[class]...)
-		}
-	}
-	slices.Sort(to)
-	return slices.Compact(to)
 }
 
 // follow moves one type along each part of a path.
@@ -164,19 +247,22 @@ func (b *balancer) follow(path []int, owner []int) {
 
 // move passes a type on: of those that it can be the one that came last.
 func (b *balancer) move(from, to int, owner []int) {
-	class := ""
-	for c, stack := range b.stacks[from] {
-		if len(stack) > 0 && slices.Contains(b.classes[c], to) && (class == "" || c < class) {
-			class = c
-		}
+	class := slices.IndexFunc(b.stacks[from], func(stack []int) bool { return len(stack) > 0 })
+	for len(b.stacks[from][class]) == 0 || !contains(b.classes[class], to) {
+		class++
 	}
 	stack := b.stacks[from][class]
 	i := stack[len(stack)-1]
 	b.stacks[from][class] = stack[:len(stack)-1]
-	b.stacks[to][class] = append(b.stacks[to][class], i)
+	b.push(to, class, i)
 	owner[i] = to
 	b.load[to]++
-	if from < len(b.members) {
+	if from < len(b.load) {
 		b.load[from]--
 	}
+}
+
+func contains(sorted []int, n int) bool {
+	_, ok := slices.BinarySearch(sorted, n)
+	return ok
 }

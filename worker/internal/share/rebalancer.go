@@ -70,7 +70,8 @@ type Rebalancer struct {
 	looked   chan struct{}       // … which closes this
 	readAt   time.Time           // when the members were last read; zero: never
 	sights   map[string]sighting // by ID
-	others   []queue.Member      // as last read, without this pool
+	window   window              // which members are looked at
+	others   []queue.Member      // those in the window, as last read, without this pool
 	claims   map[string]holding  // by type, as they say
 	paused   map[string]bool
 	shares   map[string]string // who should hold each active type
