@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"slices"
+	"strings"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -79,7 +80,7 @@ func (d *memberDoc) fields() bson.D {
 
 // Members implements queue.Queue.
 //
-//	find {_id: {$gt: "<after>"}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be understood is no member:
+//	find {_id: {$gt: "<after>", $lt: membersEnd}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be understood is no member:
 //	another find replaces it.
 func (q *Queue) Members(ctx context.Context, after string, most int) (all []queue.Member, err error) {
 	if err := q.enter(ctx); err != nil {
@@ -93,11 +94,15 @@ func (q *Queue) Members(ctx context.Context, after string, most int) (all []queu
 	return all, nil
 }
 
+// membersEnd is behind all IDs of members: the highest character, more often than one has room for. A
+// find with one bound alone may read all (decision 0306).
+var membersEnd = strings.Repeat("\U0010ffff", queuedriver.MaxMemberID/4+1)
+
 // moreMembers adds members behind after to all, with one find. last is where to go on, if there may
 // be more.
 func (q *Queue) moreMembers(ctx context.Context, all []queue.Member, after string, most int) (_ []queue.Member, last string, more bool, err error) {
 	missing := max(most-len(all), 0)
-	cursor, err := q.workers.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}}}},
+	cursor, err := q.workers.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: membersEnd}}}},
 		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(missing)))
 	if err != nil {
 		return nil, "", false, err
