@@ -42,9 +42,10 @@ type MemberStore interface {
 	// Heartbeat stores m, replacing the last heartbeat of m.Instance. It need not be durable.
 	Heartbeat(ctx context.Context, m Member) error
 
-	// Members returns all members that have not left, sorted by Instance, in one read. Some may be
-	// dead.
-	Members(ctx context.Context) ([]Member, error)
+	// Members returns members that have not left, sorted by Instance: the first ones after the instance
+	// after, at most most of them, or all if most is 0. Fewer than most means that there are no more. Some
+	// may be dead.
+	Members(ctx context.Context, after string, most int) ([]Member, error)
 
 	// Leave removes a member, by Instance. It is no error if there is none.
 	Leave(ctx context.Context, id string) error

@@ -71,8 +71,8 @@ func (q *farewells) Leave(ctx context.Context, id string) error {
 	return q.Queue.Leave(ctx, id)
 }
 
-func (q *farewells) Members(ctx context.Context) ([]queue.Member, error) {
-	members, err := q.Queue.Members(ctx)
+func (q *farewells) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
+	members, err := q.Queue.Members(ctx, after, most)
 	for i := range members {
 		if id := members[i].Instance; id != "dead" && id != "alive" {
 			members[i].Seen = members[i].Seen.Add(q.ahead)

@@ -360,8 +360,8 @@ type oldLooks struct {
 	looks atomic.Int64
 }
 
-func (q *oldLooks) Members(ctx context.Context) ([]queue.Member, error) {
-	members, err := q.Queue.Members(ctx)
+func (q *oldLooks) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
+	members, err := q.Queue.Members(ctx, after, most)
 	n := q.looks.Add(1)
 	busy, second := queue.Member{Instance: "busy", Types: q.types, Beat: n, Held: q.types}, queue.Member{Instance: "second", Types: q.types, Beat: n}
 	if n > q.old {
@@ -557,9 +557,9 @@ func (q slow) Heartbeat(ctx context.Context, m queue.Member) error {
 	return q.Queue.Heartbeat(ctx, m)
 }
 
-func (q slow) Members(ctx context.Context) ([]queue.Member, error) {
+func (q slow) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
 	time.Sleep(q.by)
-	return q.Queue.Members(ctx)
+	return q.Queue.Members(ctx, after, most)
 }
 
 func (q slow) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
@@ -739,7 +739,7 @@ func TestHeartbeatsTellWhatIsWrong(t *testing.T) {
 		r.publish("audit", 10)
 		p := r.start(func(c *Config) { c.Types = []string{typ, "audit"} })
 		time.Sleep(time.Minute)
-		members, err := r.queue.Members(t.Context())
+		members, err := r.queue.Members(t.Context(), "", 0)
 		if err != nil || len(members) != 1 {
 			t.Fatalf("%+v, %v", members, err)
 		}
@@ -750,7 +750,7 @@ func TestHeartbeatsTellWhatIsWrong(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.Sleep(2 * time.Minute)
-		if members, err = r.queue.Members(t.Context()); err != nil || len(members[0].Errors) != 0 {
+		if members, err = r.queue.Members(t.Context(), "", 0); err != nil || len(members[0].Errors) != 0 {
 			t.Errorf("%+v, %v; it is over", members, err)
 		}
 		p.stop()

@@ -177,7 +177,7 @@ func (v *view) look(ctx context.Context) (*snapshot, error) {
 	g.SetLimit(lookers)
 	g.Go(func() (err error) { now, err = v.b.Queue.Now(ctx); return err })
 	g.Go(func() (err error) { settings, err = v.b.Queue.AllSettings(ctx); return err })
-	g.Go(func() (err error) { members, err = v.b.Queue.Members(ctx); return err })
+	g.Go(func() (err error) { members, err = v.b.Queue.Members(ctx, "", 0); return err })
 	g.Go(func() (err error) { records, err = v.b.Locker.List(ctx); return err })
 	if err := g.Wait(); err != nil {
 		return nil, withCause(ctx, err)

@@ -120,7 +120,7 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 		l := lockRowOf(r)
 		d.Lock = &l
 	}
-	members, err := b.Queue.Members(ctx)
+	members, err := b.Queue.Members(ctx, "", 0)
 	if err != nil {
 		return nil, err
 	}

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
@@ -81,32 +81,42 @@ func (d *memberDoc) fields() bson.D {
 
 // Members implements queue.Queue.
 //
-//	find {} in workers. A document that cannot be understood is no member.
-func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
+//	find {_id: {$gt: "<after>", $lt: membersEnd}} in workers, in the order of _id, limit: most; index: _id. A document that cannot be understood is no member:
+//	another find replaces it.
+func (q *Queue) Members(ctx context.Context, after string, most int) (all []queue.Member, err error) {
 	if err := q.enter(ctx); err != nil {
 		return nil, err
 	}
-	var all []queue.Member
-	cursor, err := q.workers.Find(ctx, bson.D{})
-	if err == nil {
-		all, err = decodeMembers(ctx, cursor)
-	}
-	if err != nil {
-		return nil, q.explain(ctx, "list the members", err)
+	for more := true; more; {
+		if all, after, more, err = q.moreMembers(ctx, all, after, most); err != nil {
+			return nil, q.explain(ctx, "list the members", err)
+		}
 	}
 	return all, nil
 }
 
-// decodeMembers skips documents that are not members: the others must stay visible.
-func decodeMembers(ctx context.Context, cursor *mongo.Cursor) (all []queue.Member, err error) {
+// membersEnd is behind all IDs of members: the highest character, more often than one has room for. A
+// find with one bound alone may read all (decision 0306).
+var membersEnd = strings.Repeat("\U0010ffff", queuedriver.MaxMemberID/4+1)
+
+// moreMembers adds members behind after to all, with one find. last is where to go on, if there may
+// be more.
+func (q *Queue) moreMembers(ctx context.Context, all []queue.Member, after string, most int) (_ []queue.Member, last string, more bool, err error) {
+	missing := max(most-len(all), 0)
+	cursor, err := q.workers.Find(ctx, bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: after}, {Key: "$lt", Value: membersEnd}}}},
+		options.Find().SetSort(bson.D{{Key: "_id", Value: 1}}).SetLimit(int64(missing)))
+	if err != nil {
+		return nil, "", false, err
+	}
 	defer cursor.Close(ctx)
-	for cursor.Next(ctx) {
+	read := 0
+	for ; cursor.Next(ctx); read++ {
+		last = cursor.Current.Lookup("_id").StringValue() // as after is
 		if m, ok := decodeMember(cursor.Current); ok {
 			all = append(all, m)
 		}
 	}
-	slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.Instance, b.Instance) })
-	return all, cursor.Err()
+	return all, last, most > len(all) && read == missing, cursor.Err()
 }
 
 func decodeMember(raw bson.Raw) (m queue.Member, ok bool) {

@@ -210,7 +210,7 @@ func checkWrites(t *testing.T, q queue.Queue, w *wire) (broken []string) {
 		q.RemoveDeadLetters(ctx, "orders", []queue.ID{message("", 2, nil).ID, message("", 5, nil).ID}),
 		second(q.PatchSettings(ctx, "orders", queue.SettingsPatch{DrainPaused: new(true)})), second(q.PatchSettings(ctx, "audit", queue.SettingsPatch{MaxBacklog: new(1)})),
 		second(q.Settings(ctx, "orders")), second(q.AllSettings(ctx)),
-		q.Heartbeat(ctx, queue.Member{Instance: "w"}), q.Heartbeat(ctx, queue.Member{Instance: "w"}), second(q.Members(ctx)), q.Leave(ctx, "w"),
+		q.Heartbeat(ctx, queue.Member{Instance: "w"}), q.Heartbeat(ctx, queue.Member{Instance: "w"}), second(q.Members(ctx, "", 0)), q.Leave(ctx, "w"),
 		q.Notify(ctx, []string{"orders"}), second(q.Notifications(ctx, nil)), second(q.PendingTypes(ctx)),
 	} {
 		if err != nil {
@@ -923,7 +923,7 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 		bson.M{"_id": "young", "seen": now.Add(-queue.MemberRetention + time.Minute), "future": true})
 	want := func(want string) {
 		t.Helper()
-		members, err := q.Members(t.Context())
+		members, err := q.Members(t.Context(), "", 0)
 		var got []string
 		for _, m := range members {
 			got = append(got, m.Instance)
@@ -933,6 +933,9 @@ func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 		}
 	}
 	want("old young")
+	if page, err := q.Members(t.Context(), "", 1); err != nil || len(page) != 1 || page[0].Instance != "old" {
+		t.Errorf("the first member is %+v, %v: what is no member takes no place of one", page, err)
+	}
 	for range 2 {
 		if err := q.Heartbeat(t.Context(), queue.Member{Instance: "me"}); err != nil {
 			t.Fatal(err)

@@ -147,7 +147,7 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 	started := time.UnixMilli(now.UnixMilli())
 	want := func(members ...queue.Member) {
 		t.Helper()
-		got, err := open(t).Members(ctx)
+		got, err := open(t).Members(ctx, "", 0)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -231,6 +231,21 @@ func testMembers(t *testing.T, open func(t *testing.T) queue.Queue) {
 		members = append(members, queue.Member{Instance: fmt.Sprint("m", i), Started: started})
 	}
 	want(members...)
+	for after := -1; after <= len(members); after++ { // behind each of them, before and behind all
+		for most := 1; most <= len(members)+1; most++ {
+			id, from := "", max(after, 0)
+			if after == len(members) {
+				id = "z"
+			} else if after >= 0 {
+				id, from = members[after].Instance, after+1
+			}
+			got, err := q.Members(ctx, id, most)
+			rest := members[min(from, len(members)):]
+			if rest = rest[:min(most, len(rest))]; err != nil || !slices.EqualFunc(got, rest, func(a, b queue.Member) bool { return a.Instance == b.Instance }) {
+				t.Errorf("%d members behind %q: %+v, %v, want %+v", most, id, got, err, rest)
+			}
+		}
+	}
 	if types, err := q.Types(ctx); err != nil || len(types) != 0 {
 		t.Errorf("Types = %v, %v: what members serve is no type yet", types, err)
 	}

@@ -349,8 +349,8 @@ func (f *Faulty) Heartbeat(ctx context.Context, m queue.Member) error {
 }
 
 // Members implements queue.Queue.
-func (f *Faulty) Members(ctx context.Context) ([]queue.Member, error) {
-	return disturb(ctx, f, OpMembers, "", 1, func(int) ([]queue.Member, error) { return f.Queue.Members(ctx) })
+func (f *Faulty) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
+	return disturb(ctx, f, OpMembers, "", 1, func(int) ([]queue.Member, error) { return f.Queue.Members(ctx, after, most) })
 }
 
 // ForeignKeys implements queue.Queue.

@@ -456,16 +456,16 @@ func (m *Memory) Heartbeat(ctx context.Context, member queue.Member) error {
 }
 
 // Members implements queue.Queue.
-func (m *Memory) Members(ctx context.Context) ([]queue.Member, error) {
+func (m *Memory) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
 	if err := m.enter(ctx); err != nil {
 		return nil, err
 	}
 	defer m.mu.Unlock()
 	var all []queue.Member
 	for _, id := range slices.Sorted(maps.Keys(m.members)) {
-		member := m.members[id]
-		member = cloneMember(member)
-		all = append(all, member)
+		if id > after && (most == 0 || len(all) < most) {
+			all = append(all, cloneMember(m.members[id]))
+		}
 	}
 	return all, nil
 }

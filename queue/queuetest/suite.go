@@ -329,7 +329,7 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 			return err
 		},
 		"Heartbeat":     func(ctx context.Context) error { return q.Heartbeat(ctx, queue.Member{Instance: "w"}) },
-		"Members":       func(ctx context.Context) error { _, err := q.Members(ctx); return err },
+		"Members":       func(ctx context.Context) error { _, err := q.Members(ctx, "", 0); return err },
 		"Leave":         func(ctx context.Context) error { return q.Leave(ctx, "w") },
 		"Notify":        func(ctx context.Context) error { return q.Notify(ctx, []string{"orders"}) },
 		"Notifications": func(ctx context.Context) error { _, err := q.Notifications(ctx, nil); return err },

@@ -63,14 +63,14 @@ func decodeMember(id string, member []byte, seen int64) (queue.Member, bool) {
 }
 
 // Members implements queue.Queue. A row that cannot be understood is no member.
-func (q *Queue) Members(ctx context.Context) ([]queue.Member, error) {
+func (q *Queue) Members(ctx context.Context, after string, most int) ([]queue.Member, error) {
 	var all []queue.Member
 	err := q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
-		rows, err := tx.Query(`SELECT id, member, seen FROM queue_members ORDER BY id`)
+		rows, err := tx.Query(`SELECT id, member, seen FROM queue_members WHERE id > ? ORDER BY id`, after)
 		if err != nil {
 			return err
 		}
-		for rows.Next() {
+		for (most == 0 || len(all) < most) && rows.Next() {
 			var id string
 			var b []byte
 			var seen int64

@@ -390,7 +390,7 @@ func TestMembersThatAreDamagedOrGone(t *testing.T) {
 	}
 	want := func(want string) {
 		t.Helper()
-		members, err := q.Members(t.Context())
+		members, err := q.Members(t.Context(), "", 0)
 		var got []string
 		for _, m := range members {
 			got = append(got, m.Instance)

@@ -218,7 +218,7 @@ var workerRules = []rule{
 	{file: "worker/internal/share/members.go", rule: "a member lives while its beat changes", in: "worker", tests: "TestNewTypesDoNotWaitForTheDead",
 		old: `return now.Sub(s.at) < within`, new: `return true`},
 	{file: "worker/internal/share/plan.go", rule: "nobody is asked on the ground of one look", in: "worker", tests: "TestOneLookIsNoGroundToAsk",
-		old: `ripe := it.wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
+		old: `ripe := wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
 	{file: "worker/session.go", rule: "an end is final, also when the type is resumed meanwhile", how: "resuming revives the session", tests: "TestShortPauseWhileAFetchHangs",
 		old: "	case <-s.ended:\n\t\treturn true\n", new: "	case <-s.ended:\n\t\treturn s.pool.rebalancer.Paused(s.typ) || s.pool.stopped(ctx)\n",
 		also: []edit{{"worker/session.go", "		case <-s.ended:\n\t\t\tcancel()\n", "		case <-s.ended:\n"}, {"worker/session.go", "	case <-t.C:\n\tcase <-s.ended:\n", "	case <-t.C:\n"}}},
@@ -228,7 +228,7 @@ var workerRules = []rule{
 		old: `starves := now.Sub(it.free) > StarveAfter`, new: `starves := false`},
 	{file: "worker/internal/share/balance.go", rule: "types do not move for a difference of one", in: "worker", tests: "TestTypesDoNotMoveForADifferenceOfOne",
 		old: `const imbalanceThreshold = 2`, new: `const imbalanceThreshold = 1`,
-		also: []edit{{"worker/internal/share/balance.go", `for moved := len(claims) > 0; moved; {`, `for moved, moves := true, 0; moved && moves < len(claims); moves++ {`}}}, // or it would not end
+		also: []edit{{"worker/internal/share/balance.go", `for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {`, `for path, moves := b.fromHeaviest(), 0; path != nil && moves < len(claims); path, moves = b.fromHeaviest(), moves+1 {`}}}, // or it would not end
 }
 
 var formatRules = []rule{

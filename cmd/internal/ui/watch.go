@@ -232,7 +232,7 @@ func (w *watcher) look(ctx context.Context) (*snapshot, error) {
 	g.Go(func() (err error) { types, err = w.b.Queue.Types(ctx); return err })
 	g.Go(func() (err error) { s.now, err = w.b.Queue.Now(ctx); return err })
 	g.Go(func() (err error) { settings, err = w.b.Queue.AllSettings(ctx); return err })
-	g.Go(func() (err error) { s.members, err = w.b.Queue.Members(ctx); return err })
+	g.Go(func() (err error) { s.members, err = w.b.Queue.Members(ctx, "", 0); return err })
 	g.Go(func() (err error) { s.locks, err = w.b.Locker.List(ctx); return err })
 	if err := g.Wait(); err != nil {
 		if cause := context.Cause(ctx); cause != nil {

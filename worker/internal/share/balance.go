@@ -2,14 +2,16 @@ package share
 
 import (
 	"math"
+	"path"
 	"slices"
 	"strings"
 )
 
 // candidate is a member that balance may give types to.
 type candidate struct {
-	serves func(typ string) bool
-	room   int // the most types that it can hold
+	types   []string // the names and globs that it serves
+	leaving []string // those of them that it no longer serves
+	room    int      // the most types that it can hold
 }
 
 // claim is an active type: it is held, or it has backlog.
@@ -34,12 +36,16 @@ const imbalanceThreshold = 2
 // by way of other members. Because the threshold is 2, members that serve the same types end with
 // numbers that differ by one at most, and a state that is already even stays as it is.
 //
-// The result depends on the arguments only, so all members with the same knowledge compute the same.
-// The work grows with the number of types that move and the square of the number of members.
+// The result is a function of the arguments only: all members that know the same compute the same.
+// The work grows with the number of types, and with that of the types that move times that of the
+// members.
 func balance(members []candidate, claims []claim) []int {
-	b := balancer{members: members, load: make([]int, len(members)), stacks: make([]map[string][]int, len(members)+1), classes: map[string][]int{}}
-	for i := range b.stacks {
-		b.stacks[i] = map[string][]int{}
+	if len(members) == 0 {
+		return slices.Repeat([]int{nobody}, len(claims))
+	}
+	b := &balancer{room: make([]int, len(members)), load: make([]int, len(members)), stacks: make([][][]int, len(members)+1), before: make([]int, len(members)+1)}
+	for i, m := range members {
+		b.room[i] = m.room
 	}
 	order := make([]int, len(claims))
 	for i := range order {
@@ -47,88 +53,177 @@ func balance(members []candidate, claims []claim) []int {
 	}
 	slices.SortFunc(order, func(i, j int) int { return strings.Compare(claims[j].typ, claims[i].typ) }) // the last of a stack moves first
 	owner := make([]int, len(claims))
+	classes := newClassifier(members)
 	for _, i := range order {
 		owner[i] = claims[i].by
-		class := b.class(claims[i].typ)
 		at := len(members)
 		if by := claims[i].by; by != nobody {
 			at = by
 			b.load[by]++
 		}
-		b.stacks[at][class] = append(b.stacks[at][class], i)
+		b.push(at, classes.of(claims[i].typ), i)
 	}
-	for {
-		path := b.path(len(members))
-		if path == nil {
-			break
-		}
+	b.classes, b.expanded = classes.members, make([]bool, len(classes.members))
+	for path := b.path(len(members)); path != nil; path = b.path(len(members)) {
 		b.follow(path, owner)
 	}
-	for moved := len(claims) > 0; moved; {
-		moved = false
-		for _, from := range b.heaviest() {
-			if path := b.path(from); path != nil {
-				b.follow(path, owner)
-				moved = true
-				break
-			}
-		}
+	for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {
+		b.follow(path, owner)
 	}
 	return owner
 }
 
-// balancer is the state of balance. The index after the last member stands for nobody: it has the free
-// types.
-type balancer struct {
-	members []candidate
-	load    []int              // by member: how many types it has
-	stacks  []map[string][]int // by member and class: the claims that it has
-	classes map[string][]int   // a class is all types that the same members serve; here are those members
+// classifier divides types into classes: the members that serve a type are its class.
+type classifier struct {
+	groups  []group          // members that name the same types
+	leaving map[string][]int // by type: members that serve it no more
+	index   map[string]int   // of classes, by what groups and members make them
+	members [][]int          // of each class, sorted
 }
 
-// class returns the name of a type's class, and registers the class.
-func (b *balancer) class(typ string) string {
-	key := make([]byte, len(b.members))
-	var who []int
-	for i, m := range b.members {
-		if m.serves(typ) {
-			key[i] = 1
-			who = append(who, i)
+// group is the members whose patterns are the same.
+type group struct {
+	names   map[string]bool
+	globs   []string
+	members []int
+}
+
+func (g *group) serves(typ string) bool {
+	return g.names[typ] || slices.ContainsFunc(g.globs, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+}
+
+func newClassifier(members []candidate) *classifier {
+	c := &classifier{leaving: map[string][]int{}, index: map[string]int{}}
+	known := map[string]int{}
+	for i, m := range members {
+		key := strings.Join(m.types, "\n")
+		at, ok := known[key]
+		if !ok {
+			at = len(c.groups)
+			known[key] = at
+			g := group{names: map[string]bool{}}
+			for _, pattern := range m.types {
+				if strings.ContainsAny(pattern, `*?[\`) {
+					g.globs = append(g.globs, pattern)
+				} else {
+					g.names[pattern] = true
+				}
+			}
+			c.groups = append(c.groups, g)
+		}
+		c.groups[at].members = append(c.groups[at].members, i)
+		for _, typ := range m.leaving {
+			c.leaving[typ] = append(c.leaving[typ], i)
 		}
 	}
-	b.classes[string(key)] = who
-	return string(key)
+	return c
 }
 
-// heaviest returns the members sorted by load, the highest first.
-func (b *balancer) heaviest() []int {
-	order := make([]int, len(b.members))
+// of returns the class of a type.
+func (c *classifier) of(typ string) int {
+	key := make([]byte, len(c.groups), len(c.groups)+8)
+	for i := range c.groups {
+		if c.groups[i].serves(typ) {
+			key[i] = 1
+		}
+	}
+	left := c.leaving[typ]
+	for _, m := range left {
+		key = append(key, byte(m), byte(m>>8), byte(m>>16), byte(m>>24))
+	}
+	class, ok := c.index[string(key)]
+	if ok {
+		return class
+	}
+	var members []int
+	for i := range c.groups {
+		if key[i] == 1 {
+			members = append(members, c.groups[i].members...)
+		}
+	}
+	members = slices.DeleteFunc(members, func(m int) bool { return slices.Contains(left, m) })
+	slices.Sort(members)
+	c.index[string(key)] = len(c.members)
+	c.members = append(c.members, members)
+	return len(c.members) - 1
+}
+
+// balancer is the state of balance. The index behind the last member stands for nobody: it has what
+// is free.
+type balancer struct {
+	load    []int
+	room    []int
+	stacks  [][][]int // by member, and class of types: the claims
+	classes [][]int   // the members of each
+
+	// Of path.
+	before   []int  // from where a member was reached, and one more; 0: it was not
+	expanded []bool // by class: all of its members were reached
+	queue    []int
+}
+
+// push adds a claim to those of a member.
+func (b *balancer) push(at, class, claim int) {
+	for len(b.stacks[at]) <= class {
+		b.stacks[at] = append(b.stacks[at], nil)
+	}
+	b.stacks[at][class] = append(b.stacks[at][class], claim)
+}
+
+// fromHeaviest finds a way for a type of the member that holds most; of the next one, if there is
+// none for any of its types; and so on.
+func (b *balancer) fromHeaviest() []int {
+	if slices.Max(b.load)-slices.Min(b.load) < imbalanceThreshold {
+		return nil
+	}
+	if path := b.path(slices.Index(b.load, slices.Max(b.load))); path != nil {
+		return path
+	}
+	order := make([]int, len(b.load))
 	for i := range order {
 		order[i] = i
 	}
 	slices.SortStableFunc(order, func(i, j int) int { return b.load[j] - b.load[i] })
-	return order
+	for _, from := range order {
+		if path := b.path(from); path != nil {
+			return path
+		}
+	}
+	return nil
 }
 
 // path finds the shortest path from one member to the one with the lowest load, so that each member on
 // it can pass a type to the next. It returns nil if no move would make the loads more even.
 func (b *balancer) path(from int) []int {
 	most := math.MaxInt
-	if from < len(b.members) {
+	if from < len(b.load) {
 		most = b.load[from] - imbalanceThreshold
 	}
-	before := map[int]int{from: from}
-	best := -1
-	for queue := []int{from}; len(queue) > 0; queue = queue[1:] {
-		at := queue[0]
-		for _, to := range b.reach(at) {
-			if _, seen := before[to]; seen {
+	clear(b.before)
+	b.before[from] = from + 1
+	clear(b.expanded)
+	b.queue = append(b.queue[:0], from)
+	best, least, unexpanded := -1, slices.Min(b.load), len(b.classes)
+search:
+	for i := 0; i < len(b.queue) && unexpanded > 0; i++ {
+		at := b.queue[i]
+		for class, stack := range b.stacks[at] {
+			if len(stack) == 0 || b.expanded[class] {
 				continue
 			}
-			before[to] = at
-			queue = append(queue, to)
-			if b.load[to] <= most && b.load[to] < b.members[to].room && (best < 0 || b.load[to] < b.load[best]) {
-				best = to
+			b.expanded[class] = true
+			unexpanded--
+			for _, to := range b.classes[class] {
+				if b.before[to] != 0 {
+					continue
+				}
+				b.before[to] = at + 1
+				b.queue = append(b.queue, to)
+				if b.load[to] <= most && b.load[to] < b.room[to] && (best < 0 || b.load[to] < b.load[best]) {
+					if best = to; b.load[best] == least {
+						break search // there is no better one
+					}
+				}
 			}
 		}
 	}
@@ -136,26 +231,14 @@ func (b *balancer) path(from int) []int {
 		return nil
 	}
 	path := []int{best}
-	for at := best; at != from; at = before[at] {
-		path = append(path, before[at])
+	for at := best; at != from; at = b.before[at] - 1 {
+		path = append(path, b.before[at]-1)
 	}
 	slices.Reverse(path)
 	return path
 }
 
-// reach lists the members, sorted, that serve any type that at has.
-func (b *balancer) reach(at int) []int {
-	var to []int
-	for class, stack := range b.stacks[at] {
-		if len(stack) > 0 {
-			to = append(to, b.classes[class]...)
-		}
-	}
-	slices.Sort(to)
-	return slices.Compact(to)
-}
-
-// follow moves one type along each edge of a path. It starts at the end, so that every member has room.
+// follow moves one type along each part of a path.
 func (b *balancer) follow(path []int, owner []int) {
 	for i := len(path) - 1; i > 0; i-- {
 		b.move(path[i-1], path[i], owner)
@@ -164,19 +247,22 @@ func (b *balancer) follow(path []int, owner []int) {
 
 // move moves one type that to serves: the one that from got last.
 func (b *balancer) move(from, to int, owner []int) {
-	class := ""
-	for c, stack := range b.stacks[from] {
-		if len(stack) > 0 && slices.Contains(b.classes[c], to) && (class == "" || c < class) {
-			class = c
-		}
+	class := slices.IndexFunc(b.stacks[from], func(stack []int) bool { return len(stack) > 0 })
+	for len(b.stacks[from][class]) == 0 || !contains(b.classes[class], to) {
+		class++
 	}
 	stack := b.stacks[from][class]
 	i := stack[len(stack)-1]
 	b.stacks[from][class] = stack[:len(stack)-1]
-	b.stacks[to][class] = append(b.stacks[to][class], i)
+	b.push(to, class, i)
 	owner[i] = to
 	b.load[to]++
-	if from < len(b.members) {
+	if from < len(b.load) {
 		b.load[from]--
 	}
+}
+
+func contains(sorted []int, n int) bool {
+	_, ok := slices.BinarySearch(sorted, n)
+	return ok
 }

@@ -22,7 +22,20 @@ func TestBalance(t *testing.T) {
 			for _, typ := range names {
 				serves[i][typ] = rnd.IntN(4) > 0
 			}
-			members[i] = candidate{func(typ string) bool { return serves[i][typ] }, 1 + rnd.IntN(20)}
+			members[i] = candidate{room: 1 + rnd.IntN(20)}
+			for _, typ := range names { // as a name, as a glob, or by all but those that it leaves
+				switch {
+				case i%2 == 1:
+					members[i].types = []string{"*"}
+					if !serves[i][typ] {
+						members[i].leaving = append(members[i].leaving, typ)
+					}
+				case serves[i][typ] && rnd.IntN(2) == 0:
+					members[i].types = append(members[i].types, typ)
+				case serves[i][typ]:
+					members[i].types = append(members[i].types, typ[:1]+"["+typ[1:]+"]")
+				}
+			}
 		}
 		load := make([]int, len(members))
 		claims := make([]claim, len(names))

@@ -28,7 +28,7 @@ const (
 type Directory interface {
 	Now(ctx context.Context) (time.Time, error)
 	Heartbeat(ctx context.Context, m queue.Member) error
-	Members(ctx context.Context) ([]queue.Member, error)
+	Members(ctx context.Context, after string, most int) ([]queue.Member, error)
 	Leave(ctx context.Context, id string) error
 	AllSettings(ctx context.Context) (map[string]queue.Settings, error)
 }
@@ -37,11 +37,18 @@ type Directory interface {
 type sighting struct {
 	beat int64
 	at   time.Time
+	read time.Time // when it was last looked at
 }
 
 func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
 
-// holding is what a member's heartbeat says about a type that it holds.
+// recalled is lives for a member that is not looked at now: it lived when it last was, and that
+// still counts.
+func (s sighting) recalled(now time.Time, remembered time.Duration) bool {
+	return s.read.Sub(s.at) < deadAfter && now.Sub(s.read) < remembered
+}
+
+// holding is a type that a member says to hold.
 type holding struct {
 	by    string    // the member's Instance
 	since time.Time // when this pool first saw it; zero: it was so when this pool started
@@ -114,10 +121,11 @@ func (r *Rebalancer) round(ctx context.Context) {
 	err := q.Heartbeat(ctx, r.me(ctx))
 	r.hears(err)
 	r.view.Report("tell the other workers about this one", err)
-	members, err := q.Members(ctx)
+	w := r.window
+	members, err := w.look(ctx, q.Members)
 	r.hears(err)
 	if !r.view.Report("read what other workers do", err) {
-		r.learn(members)
+		r.learn(members, w)
 		for _, id := range r.gone(members) {
 			_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
 		}
@@ -213,12 +221,22 @@ func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	return m
 }
 
-// learn updates what is known about the others from their heartbeats.
-func (r *Rebalancer) learn(members []queue.Member) {
+// learn takes note of the members in the window. What is known of the others stays.
+func (r *Rebalancer) learn(members []queue.Member, w window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
 	sights, claims := map[string]sighting{}, map[string]holding{}
+	for id, s := range r.sights {
+		if !w.covers(id) {
+			sights[id] = s
+		}
+	}
+	for typ, h := range r.claims {
+		if s, ok := sights[h.by]; ok && s.recalled(now, w.remembered(now)) {
+			claims[typ] = h
+		}
+	}
 	r.others = r.others[:0]
 	for _, m := range members {
 		if m.Instance == r.self.Instance {
@@ -227,8 +245,11 @@ func (r *Rebalancer) learn(members []queue.Member) {
 		// rule: a member lives while its beat changes; no clock of another machine is looked at.
 		s, ok := r.sights[m.Instance]
 		if !ok || s.beat != m.Beat {
-			s = sighting{m.Beat, now}
+			s.beat, s.at = m.Beat, now
 		}
+		// When a type came to a member shows only if that was looked at in the round before, too.
+		watched := !r.readAt.IsZero() && (!w.partial || s.read.Equal(r.readAt))
+		s.read = now
 		sights[m.Instance] = s
 		r.others = append(r.others, m)
 		if !s.lives(now, silentAfter) {
@@ -238,7 +259,7 @@ func (r *Rebalancer) learn(members []queue.Member) {
 			h := r.claims[typ]
 			if h.by != m.Instance {
 				h = holding{by: m.Instance}
-				if !r.readAt.IsZero() {
+				if watched {
 					h.since = now
 				}
 			}
@@ -257,7 +278,7 @@ func (r *Rebalancer) learn(members []queue.Member) {
 			r.wakeUp(typ)
 		}
 	}
-	r.sights, r.claims, r.readAt = sights, claims, now
+	r.sights, r.claims, r.readAt, r.window = sights, claims, now, w
 	r.nextPlan = now
 }
 

@@ -1,6 +1,8 @@
 package share
 
 import (
+	"cmp"
+	"hash/crc32"
 	"maps"
 	"math"
 	"path"
@@ -24,10 +26,10 @@ const (
 	planEvery = 20 * time.Millisecond // least time between two computations of the plan
 )
 
-// candidates returns the live members that may take types, including this pool unless it stops, sorted
-// by Instance. alone means that no other member is known to be alive. r.mu is held.
+// candidates are the live members in the window that may take types, this pool among them unless it
+// stops, in an order that is the same everywhere; alone tells that no other is known. r.mu is held.
 func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) {
-	alone = true
+	alone = !r.window.partial
 	if now.Sub(r.readAt) < deadAfter && !r.readAt.IsZero() {
 		for _, m := range r.others {
 			if r.sights[m.Instance].lives(now, deadAfter) {
@@ -47,15 +49,29 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 		}
 		all = append(all, me)
 		slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.Instance, b.Instance) })
+		if r.window.partial {
+			slices.SortFunc(all, byTurn)
+		}
 	}
 	return all, alone
 }
 
-// holder returns the holder of a type, if another live member says that it holds it. r.mu is held.
+// byTurn sorts members in an order that has nothing to do with the windows, which are parts of the
+// list by ID: who comes first gets a type first, and that must not always be the one that plans.
+func byTurn(a, b queue.Member) int {
+	return cmp.Or(cmp.Compare(turnOf(a), turnOf(b)), strings.Compare(a.Instance, b.Instance))
+}
+
+func turnOf(m queue.Member) uint32 { return crc32.ChecksumIEEE([]byte(m.Instance)) }
+
+// holder returns the known holder of a type; ok is false if there is none. r.mu is held.
 func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 	h, ok = r.claims[typ]
-	return h, ok && now.Sub(r.readAt) < deadAfter && r.sights[h.by].lives(now, silentAfter)
+	return h, ok && now.Sub(r.readAt) < deadAfter && (!r.inWindow(h.by) || r.sights[h.by].lives(now, silentAfter))
 }
+
+// inWindow tells whether a member was among those that were looked at last. r.mu is held.
+func (r *Rebalancer) inWindow(id string) bool { return r.sights[id].read.Equal(r.readAt) }
 
 // plan computes who should hold which of the active types. r.mu is held.
 func (r *Rebalancer) plan(now time.Time) {
@@ -66,7 +82,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	members := make([]candidate, len(all))
 	index := map[string]int{}
 	for i, m := range all {
-		members[i] = candidate{func(typ string) bool { return Matches(m.Types, typ) && !slices.Contains(m.Leaving, typ) }, m.MaxTypes}
+		members[i] = candidate{m.Types, m.Leaving, m.MaxTypes}
 		if m.MaxTypes == 0 {
 			members[i].room = math.MaxInt
 		}
@@ -75,8 +91,8 @@ func (r *Rebalancer) plan(now time.Time) {
 	var claims []claim
 	for typ := range r.claims {
 		h, ok := r.holder(typ, now)
-		if it := r.types[typ]; !ok || h.idle || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
-			continue // types with a session here are counted below
+		if it := r.types[typ]; !ok || h.idle || !r.inWindow(h.by) || r.paused[typ] || it != nil && (it.session != nil || it.taking) {
+			continue // or it is counted below
 		}
 		by := nobody
 		if !h.leaving {
@@ -93,13 +109,19 @@ func (r *Rebalancer) plan(now time.Time) {
 			claims = append(claims, claim{typ, nobody})
 		case (it.session != nil || it.taking) && serving:
 			claims = append(claims, claim{typ, me})
-		case !it.free.IsZero():
+		case !it.free.IsZero() && minds(r.self.Instance, typ, now.Sub(it.free), len(r.sights)):
 			claims = append(claims, claim{typ, nobody})
 		}
 	}
 	r.shares = make(map[string]string, len(claims))
+	load := make([]int, len(members))
+	for _, c := range claims {
+		if c.by != nobody {
+			load[c.by]++
+		}
+	}
 	for i, owner := range balance(members, claims) {
-		if owner != nobody {
+		if owner != nobody && (claims[i].by != nobody || !r.window.partial || load[owner] == slices.Min(load)) {
 			r.shares[claims[i].typ] = all[owner].Instance
 		}
 	}
@@ -128,13 +150,7 @@ func (r *Rebalancer) seek() {
 			continue
 		}
 		it.wanted++
-		// rule: nobody is asked on the ground of one look, which may be an old one, …
-		ripe := it.wanted > 1 && asks < maxAsks
-		// … nor for a type that has just moved: with what others know of that, it would move on and
-		// on.
-		ripe = ripe && (h.since.IsZero() || now.Sub(h.since) > settle)
-		ripe = ripe && (it.askedAt.IsZero() || now.Sub(it.askedAt) > askAgain)
-		if (ripe || h.leaving) && !it.ask && !it.asking { // a holder that leaves waits for us: one look is enough
+		if (ripe(it.wanted, asks, h.since, it.askedAt, now) || h.leaving) && !it.ask && !it.asking { // a holder that leaves waits for us: one look is enough
 			it.ask, it.askedAt = true, now
 			asks++
 			r.wakeUp(typ)
@@ -142,7 +158,26 @@ func (r *Rebalancer) seek() {
 	}
 }
 
-// Matches tells whether one of the patterns (path.Match) matches a type.
+// minds tells whether a replica plans with a type that has been free for so long, if the members are
+// so many. All of them see what is free, and each plans as if there were only those in its window:
+// so it minds as much of it as falls to these, and every second twice as much of what is left.
+func minds(instance, typ string, free time.Duration, members int) bool {
+	share := windowSize << min(free/time.Second, 10)
+	return members <= share || int(crc32.ChecksumIEEE([]byte(instance+typ)))%members < share
+}
+
+// ripe tells whether to ask for a type that this pool should have had in so many rounds in a row,
+// which has moved and was asked for at these times (zero: never), while so many others are asked for.
+func ripe(wanted, asks int, moved, asked, now time.Time) bool {
+	// rule: nobody is asked on the ground of one look, which may be an old one, …
+	ripe := wanted > 1 && asks < maxAsks
+	// … nor for a type that has just moved: with what others know of that, it would move on and
+	// on.
+	ripe = ripe && (moved.IsZero() || now.Sub(moved) > settle)
+	return ripe && (asked.IsZero() || now.Sub(asked) > askAgain)
+}
+
+// Matches tells whether a type is one of those that patterns name.
 func Matches(patterns []string, typ string) bool {
 	for _, t := range patterns {
 		if ok, _ := path.Match(t, typ); ok {

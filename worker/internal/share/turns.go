@@ -78,7 +78,7 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	case alone || starves || r.shares[typ] == r.self.Instance:
 		it.taking = true
 		return TurnTake, 0
-	case r.shares[typ] == "":
+	case r.shares[typ] == "" && !r.window.partial:
 		return TurnNone, planEvery
 	}
 	return TurnNone, max(notMine, r.stretch())
