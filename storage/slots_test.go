@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
 	"strings"
 	"testing"
@@ -440,6 +441,28 @@ func TestSlotsRemovedByHand(t *testing.T) {
 	}
 }
 
+// TestSlotFarBehindTheEnd: who puts a slot where no file ends sends no writer behind it, and no reader through the emptiness before it. Somebody is told.
+func TestSlotFarBehindTheEnd(t *testing.T) {
+	x, mem := newSlotsWorld(t)
+	names := mem.Names()
+	folder := names[0][:strings.LastIndexByte(names[0], '/')]
+	for _, off := range []int64{9 << 30, 1 << 50, math.MaxInt64 - 3} {
+		mem.Set(fmt.Sprintf("%s/%020d", folder, off), []byte("foreign"))
+	}
+	fsys := slotsOf(mem)
+	f, err := fsys.Open(x.path(), storage.ModeRead)
+	must(t, err)
+	info, err := f.Stat()
+	if must(t, errors.Join(err, f.Close())); info.Size > 1<<20 {
+		t.Fatalf("the file has %d bytes", info.Size) // readers would go through them
+	}
+	must(t, x.finish(fsys))
+	must(t, x.check(fsys))
+	if l := storage.ReadLink(fsys, x.path()); l.Err != nil || !errors.As(l.Missing, new(*storage.HoleError)) || !strings.Contains(l.Missing.Error(), "9663676416") {
+		t.Errorf("%v, missing: %v", l.Err, l.Missing)
+	}
+}
+
 // TestSlotsNameIsReadWhileASlotIsCreated: a commit takes one round trip, and acknowledges nothing in a file whose name somebody removed
 // or gave to another one.
 func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
@@ -474,5 +497,38 @@ func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
 				t.Errorf("%d were acknowledged", len(x.acked)-acked)
 			}
 		})
+	}
+}
+
+// TestForeignFirstFile: whoever was about to make the first file sleeps while another makes it, and makes its own when the store was set back behind both. That
+// file is refused, and so is giving up what was lost while it is there. Its name is removed, as the error says, and the type goes on.
+func TestForeignFirstFile(t *testing.T) {
+	x, _ := newSlotsWorld(t)
+	back := slotstest.NewMem(700)
+	stranger, err := storage.Open(context.Background(), x.dir, "orders", 1, storage.Options{FS: slotsOf(back)}) // it has asked the registry, before
+	must(t, err)
+	must(t, stranger.Close())
+	_, err = x.open(slotsOf(back))
+	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "if the registered file is lost for good, move this one away")
+	giveUp := func() (*storage.Writer, error) {
+		x.epoch++
+		return storage.Open(context.Background(), x.dir, "orders", x.epoch, storage.Options{FS: slotsOf(back), Registry: x, Salvage: true, AcceptLoss: true})
+	}
+	_, err = giveUp()
+	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "move this one away")
+
+	must(t, back.Delete(context.Background(), "orders/generations/00000001"))
+	w, err := giveUp()
+	must(t, err)
+	if g, ok := w.GivenUp(); !ok || g.Next != 6 || w.NextIndex() != 6 {
+		t.Errorf("given up: %+v, %v; the next index is %d", g, ok, w.NextIndex())
+	}
+	mustAppend(t, w, messages(6, 1))
+	_, err = w.Sync()
+	must(t, errors.Join(err, w.Close()))
+	c, err := storage.ReadChain(slotsOf(back), x.dir, "orders")
+	must(t, err)
+	for _, wrong := range c.Check() {
+		t.Error(wrong)
 	}
 }

@@ -17,6 +17,8 @@ import (
 const (
 	mostSlot = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
 	requests = 16      // at a time, of one reader
+
+	mostMissing = 8 << 30 // bytes of a file that may be missing before a slot that is taken for one of it
 )
 
 // piece is a known slot: its bytes are at [off, off+size) in the file.
@@ -38,6 +40,7 @@ type file struct {
 	mu     sync.Mutex
 	pieces []piece // by offset
 	end    int64   // behind the last of them
+	stray  int64   // offset of a slot that is too far behind to be one of the file; 0 = none
 	going  []byte  // being created, at end
 	kept   []byte  // appended behind that
 	broken error   // a create whose outcome is not known: nothing may be created behind it
@@ -135,14 +138,22 @@ func (f *file) refresh() error {
 			pieces = slices.Insert(pieces, i, p)
 		}
 	}
-	f.pieces, f.end = nil, 0
+	f.pieces, f.end, f.stray = nil, 0, 0
 	f.mu.Unlock()
+	missing := int64(0)
 	for _, p := range pieces {
 		// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
 		if err := f.walk(p.off); err != nil {
 			return err
 		}
 		f.mu.Lock()
+		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
+		// emptiness before it, for years if somebody likes.
+		if missing += max(p.off-f.end, 0); missing > mostMissing {
+			f.stray = p.off
+			f.mu.Unlock()
+			break
+		}
 		f.pieces, f.end = append(f.pieces, p), max(f.end, p.end())
 		f.mu.Unlock()
 	}
@@ -206,7 +217,7 @@ func (f *file) Hole() (off, end int64) {
 		}
 		end = max(end, p.end())
 	}
-	return end, end
+	return end, max(end, f.stray)
 }
 
 // Stat implements storage.File. The end of a file that is being written is where its writer

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // A store makes one attempt at what it is asked for. Here is who asks again: as long as the answer
@@ -50,7 +51,7 @@ func (f *FS) retry(try func(context.Context) error) error {
 // isClear tells whether asking again would give the same answer.
 func isClear(err error) bool {
 	var refused *RefusedError
-	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist)
+	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity)
 }
 
 // create creates a value, or finds that it did so before. errTaken: another value is there. After

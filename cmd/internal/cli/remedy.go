@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -85,6 +86,14 @@ func remedy(err error, store string) string {
 		return "to give up what is lost: " + giveUp
 	case errors.As(err, &mismatch) && elsewhere(mismatch, store) != "":
 		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store)
+	case errors.As(err, &mismatch) && mismatch.FileID != storage.FileID{} && !mismatch.Unregistered:
+		giveUp := "fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
+		if store == "" {
+			return "when this one was moved away: " + giveUp
+		}
+		// As in storage/FORMAT.md, section slots: without its name the file is none.
+		typ, generation, _ := storage.ParseName(filepath.Base(mismatch.Path))
+		return fmt.Sprintf("to move it away, save and remove the value %s/generations/%08d of the store, which is its name; then: %s", typ, generation, giveUp)
 	case errors.As(err, &conflict) && conflict.Removed:
 		return "to remove old files: fencepost keep"
 	}
