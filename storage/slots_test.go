@@ -446,7 +446,7 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	names := mem.Names()
 	folder := names[0][:strings.LastIndexByte(names[0], '/')]
-	for _, off := range []int64{9 << 30, 1 << 50, math.MaxInt64 - 3} {
+	for _, off := range []int64{2 << 30, 1 << 50, math.MaxInt64 - 3} {
 		mem.Set(fmt.Sprintf("%s/%020d", folder, off), []byte("foreign"))
 	}
 	fsys := slotsOf(mem)
@@ -458,8 +458,12 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 	}
 	must(t, x.finish(fsys))
 	must(t, x.check(fsys))
-	if l := storage.ReadLink(fsys, x.path()); l.Err != nil || !errors.As(l.Missing, new(*storage.HoleError)) || !strings.Contains(l.Missing.Error(), "9663676416") {
+	if l := storage.ReadLink(fsys, x.path()); l.Err != nil || !errors.As(l.Missing, new(*storage.HoleError)) || !strings.Contains(l.Missing.Error(), "2147483648") {
 		t.Errorf("%v, missing: %v", l.Err, l.Missing)
+	}
+	r, err := storage.Verify(t.Context(), x.path(), storage.VerifyOptions{FS: fsys})
+	if err != nil || r.CorruptCount != 1 || !errors.As(r.Err(), new(*storage.HoleError)) || r.Messages != 40 {
+		t.Errorf("verify: %v, %v, %d messages", err, r.Err(), r.Messages)
 	}
 }
 

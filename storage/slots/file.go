@@ -18,7 +18,7 @@ const (
 	mostSlot = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
 	requests = 16      // at a time, of one reader
 
-	mostMissing = 8 << 30 // bytes of a file that may be missing before a slot that is taken for one of it
+	mostMissing = 1 << 30 // bytes of a file that may be missing before a slot that is taken for one of it
 )
 
 // piece is a known slot: its bytes are at [off, off+size) in the file.
