@@ -113,7 +113,7 @@ func FuzzStoreName(f *testing.F) {
 			t.Fatalf("the name of %q is %q, whose name is %q", address, name, again)
 		}
 		bucket, settings, _ := strings.Cut(name, "?")
-		if !strings.HasPrefix(name, "s3://") || settings == "" {
+		if !strings.HasPrefix(address, "s3://") || settings == "" {
 			return
 		}
 		for s := range strings.SplitSeq(settings, "&") {
