@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -446,8 +447,10 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	names := mem.Names()
 	folder := names[0][:strings.LastIndexByte(names[0], '/')]
+	var far []string
 	for _, off := range []int64{2 << 30, 1 << 50, math.MaxInt64 - 3} {
-		mem.Set(fmt.Sprintf("%s/%020d", folder, off), []byte("foreign"))
+		far = append(far, fmt.Sprintf("%s/%020d", folder, off))
+		mem.Set(far[len(far)-1], []byte("foreign"))
 	}
 	fsys := slotsOf(mem)
 	f, err := fsys.Open(x.path(), storage.ModeRead)
@@ -456,15 +459,48 @@ func TestSlotFarBehindTheEnd(t *testing.T) {
 	if must(t, errors.Join(err, f.Close())); info.Size > 1<<20 {
 		t.Fatalf("the file has %d bytes", info.Size) // readers would go through them
 	}
-	must(t, x.finish(fsys))
-	must(t, x.check(fsys))
+	h, err := x.open(fsys)
+	must(t, err)
+	must(t, errors.Join(h.append(2), h.ack()))
+	next := h.w.NextIndex()
+	must(t, h.w.Close())
 	if l := storage.ReadLink(fsys, x.path()); l.Err != nil || !errors.As(l.Missing, new(*storage.HoleError)) || !strings.Contains(l.Missing.Error(), "2147483648") {
 		t.Errorf("%v, missing: %v", l.Err, l.Missing)
 	}
 	r, err := storage.Verify(t.Context(), x.path(), storage.VerifyOptions{FS: fsys})
-	if err != nil || r.CorruptCount != 1 || !errors.As(r.Err(), new(*storage.HoleError)) || r.Messages != 40 {
-		t.Errorf("verify: %v, %v, %d messages", err, r.Err(), r.Messages)
+	if err != nil || r.CorruptCount != 1 || !errors.As(r.Err(), new(*storage.HoleError)) || r.NextIndex != next {
+		t.Errorf("verify: %v, %v, up to %d, want %d", err, r.Err(), r.NextIndex, next)
 	}
+	for _, name := range far {
+		must(t, mem.Delete(t.Context(), name))
+	}
+	must(t, x.finish(fsys))
+}
+
+// TestSlotLargerThanOurs: what somebody put where the next slot will be is not read if it is larger than all that writers create: any number of such
+// values could be as large as a store takes. The file goes on behind it.
+func TestSlotLargerThanOurs(t *testing.T) {
+	x, mem := newWorld("memory:"), slotstest.NewMem(64<<20)
+	x.published = 6
+	h, err := x.open(slotsOf(mem))
+	must(t, err)
+	must(t, steps(h.begin, h.w.Close))
+	names := mem.Names()
+	last := names[len(names)-2] // behind it is the name of the generation
+	end, err := strconv.ParseInt(last[strings.LastIndexByte(last, '/')+1:], 10, 64)
+	must(t, err)
+	b, err := mem.Read(t.Context(), last)
+	must(t, err)
+	large := fmt.Sprintf("%s/%020d", last[:strings.LastIndexByte(last, '/')], end+int64(len(b)))
+	mem.Set(large, make([]byte, 8<<20+1))
+	tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
+		if c.Op == slotstest.OpRead && c.Name == large {
+			t.Errorf("%s was read", c.Name)
+		}
+		return nil
+	}}
+	must(t, x.finish(slotsOf(tap)))
+	must(t, x.check(slotsOf(tap)))
 }
 
 // TestSlotsNameIsReadWhileASlotIsCreated: a commit takes one round trip, and acknowledges nothing in a file whose name somebody removed

@@ -26,6 +26,16 @@ type piece struct{ off, size int64 }
 
 func (p piece) end() int64 { return p.off + p.size }
 
+// held returns how many bytes of memory its value takes.
+//
+// rule: a slot that is larger than any of ours has no record of ours. Its bytes count as nothing, and are not read.
+func (p piece) held() int64 {
+	if p.size > mostSlot {
+		return 0
+	}
+	return p.size
+}
+
 func comparePieces(a, b piece) int { return cmp.Compare(a.off, b.off) }
 
 // file is an open file: the slots of one folder.
