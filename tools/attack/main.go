@@ -157,7 +157,7 @@ func (a *attack) run(programs string) (r *result, err error) {
 				return nil, fmt.Errorf("build the tests of %s: %w: %s", dir, err, text)
 			}
 		}
-		cmd := exec.Command("go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=10m", "-test.run=^("+strings.Join(a.tests, "|")+")$")
+		cmd := exec.Command("go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=30m", "-test.run=^("+strings.Join(a.tests, "|")+")$")
 		cmd.Dir, cmd.Stderr = dir, os.Stderr
 		out, err := cmd.Output()
 		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
