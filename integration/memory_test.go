@@ -33,19 +33,22 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 		headers[fmt.Sprintf("%02x", i)] = ""
 	}
 	payload := func(time.Time) queue.Message { return queue.Message{Payload: large} }
+	part := func(time.Time) queue.Message { return queue.Message{Payload: large[:256<<10]} }
 	onEachBackend(t, func(t *testing.T, b backend) {
 		_, server := b.db.(kit.Server)
 		for _, tc := range []struct {
 			name     string
 			types, n int // n messages of each type
 			make     func(due time.Time) queue.Message
-			slow     int64 // what is fetched cannot be removed from the queue until each file has so many bytes
-			store    bool  // the files are in a store: what is sent to it takes memory, too
+			slow     int64  // what is fetched cannot be removed from the queue until each file has so many bytes
+			store    string // the files are in a store of that kind: what is sent to it takes memory, too
 			skip     bool
 		}{
 			{name: "payloads", types: 8, n: 5, make: payload, slow: 2 * queue.MaxPayload, skip: server}, // there the delayed ones become such
 			{name: "headers", types: 20, n: 300, make: func(time.Time) queue.Message { return queue.Message{Headers: headers} }},
-			{name: "stored", types: 20, n: 40, store: true, skip: server, make: func(time.Time) queue.Message { return queue.Message{Payload: large[:256<<10]} }},
+			{name: "shared", types: 20, n: 40, store: "shared", skip: server, make: part},
+			{name: "s3", types: 20, n: 40, store: "s3", skip: server, make: part},
+			{name: "slots", types: 20, n: 40, store: "mongodb", skip: !server, make: part},
 			{name: "delayed", types: 8, n: 1, make: func(due time.Time) queue.Message { return queue.Message{Payload: large, Due: due} }},
 		} {
 			if tc.skip {
@@ -59,8 +62,8 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 					defer slowDown(t, b, tc.name, tc.types, tc.slow)()
 				}
 				args := []string{"--dir", b.dir, "--allow-overlay"}
-				if tc.store {
-					args = []string{"--store", "shared:" + t.TempDir()}
+				if tc.store != "" {
+					args = []string{"--store", newStore(t, tc.store)}
 				}
 				code, peak, stderr := peakOf(t, "worker", append(args, "--url", b.url, "--type", tc.name+"-*", "--until-empty")...)
 				t.Logf("%d MiB, published within %v, drained within %v: the worker took %d MiB", bytes>>20, published.Round(time.Millisecond),
@@ -80,6 +83,23 @@ func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 			})
 		}
 	})
+}
+
+// newStore returns the address of a new store for files: shared, s3 or mongodb.
+func newStore(t *testing.T, kind string) string {
+	t.Helper()
+	switch kind {
+	case "mongodb":
+		return "mongodb:"
+	case "s3":
+		o, err := kit.StartObjects(t.Context(), t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(o.Close)
+		return o.Address(o.Targets[0])
+	}
+	return "shared:" + t.TempDir()
 }
 
 // publishToEach publishes n messages to each of some types, and returns their payload bytes. Delayed ones are due when it returns.

@@ -289,8 +289,9 @@ func (e *RegistryMismatch) Error() string {
 			e.Path, e.Newer, e.FileID, e.Registered.Generation, e.Registered.FileID)
 	case e.FileID != FileID{}:
 		return fmt.Sprintf("%s is file %s, but file %s is registered for this type%s: two replicas use different volumes at the same "+
-			"path, or two databases the same directory; mount the volume that holds the registered file, or use the database of this one", e.Path, e.FileID,
-			e.Registered.FileID, e.kept())
+			"path, or two databases the same directory, or the registered file was lost and somebody who was about to make the first file did so behind that; "+
+			"mount the volume that holds the registered file, or use the database of this one; if the registered file is lost for good, move this one away, "+
+			"and then give up what was in that one", e.Path, e.FileID, e.Registered.FileID, e.kept())
 	case e.Next < e.Registered.DurableIndex:
 		return fmt.Sprintf("%s ends at index %d, but records below index %d were durable: an old copy was restored or the disk "+
 			"lost data; restore the newest copy before anything is appended, or give up what is missing",
@@ -368,7 +369,8 @@ type HoleError struct {
 }
 
 func (e *HoleError) Error() string {
-	return fmt.Sprintf("%s: bytes %d to %d are missing: somebody removed a slot, which none of our programs does; restore it from a backup", e.Path, e.Offset, e.End)
+	return fmt.Sprintf("%s: bytes %d to %d are missing: somebody removed a slot, or put one behind the end, which none of our programs does; restore what is missing from a backup, "+
+		"or remove what does not belong", e.Path, e.Offset, e.End)
 }
 
 // Is makes the error ErrIntegrity.

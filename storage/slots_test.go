@@ -5,7 +5,9 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"slices"
+	"strconv"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -440,6 +442,67 @@ func TestSlotsRemovedByHand(t *testing.T) {
 	}
 }
 
+// TestSlotFarBehindTheEnd: who puts a slot where no file ends sends no writer behind it, and no reader through the emptiness before it. Somebody is told.
+func TestSlotFarBehindTheEnd(t *testing.T) {
+	x, mem := newSlotsWorld(t)
+	names := mem.Names()
+	folder := names[0][:strings.LastIndexByte(names[0], '/')]
+	var far []string
+	for _, off := range []int64{2 << 30, 1 << 50, math.MaxInt64 - 3} {
+		far = append(far, fmt.Sprintf("%s/%020d", folder, off))
+		mem.Set(far[len(far)-1], []byte("foreign"))
+	}
+	fsys := slotsOf(mem)
+	f, err := fsys.Open(x.path(), storage.ModeRead)
+	must(t, err)
+	info, err := f.Stat()
+	if must(t, errors.Join(err, f.Close())); info.Size > 1<<20 {
+		t.Fatalf("the file has %d bytes", info.Size) // readers would go through them
+	}
+	h, err := x.open(fsys)
+	must(t, err)
+	must(t, errors.Join(h.append(2), h.ack()))
+	next := h.w.NextIndex()
+	must(t, h.w.Close())
+	if l := storage.ReadLink(fsys, x.path()); l.Err != nil || !errors.As(l.Missing, new(*storage.HoleError)) || !strings.Contains(l.Missing.Error(), "2147483648") {
+		t.Errorf("%v, missing: %v", l.Err, l.Missing)
+	}
+	r, err := storage.Verify(t.Context(), x.path(), storage.VerifyOptions{FS: fsys})
+	if err != nil || r.CorruptCount != 1 || !errors.As(r.Err(), new(*storage.HoleError)) || r.NextIndex != next {
+		t.Errorf("verify: %v, %v, up to %d, want %d", err, r.Err(), r.NextIndex, next)
+	}
+	for _, name := range far {
+		must(t, mem.Delete(t.Context(), name))
+	}
+	must(t, x.finish(fsys))
+}
+
+// TestSlotLargerThanOurs: what somebody put where the next slot will be is not read if it is larger than all that writers create: any number of such
+// values could be as large as a store takes. The file goes on behind it.
+func TestSlotLargerThanOurs(t *testing.T) {
+	x, mem := newWorld("memory:"), slotstest.NewMem(64<<20)
+	x.published = 6
+	h, err := x.open(slotsOf(mem))
+	must(t, err)
+	must(t, steps(h.begin, h.w.Close))
+	names := mem.Names()
+	last := names[len(names)-2] // behind it is the name of the generation
+	end, err := strconv.ParseInt(last[strings.LastIndexByte(last, '/')+1:], 10, 64)
+	must(t, err)
+	b, err := mem.Read(t.Context(), last)
+	must(t, err)
+	large := fmt.Sprintf("%s/%020d", last[:strings.LastIndexByte(last, '/')], end+int64(len(b)))
+	mem.Set(large, make([]byte, 8<<20+1))
+	tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
+		if c.Op == slotstest.OpRead && c.Name == large {
+			t.Errorf("%s was read", c.Name)
+		}
+		return nil
+	}}
+	must(t, x.finish(slotsOf(tap)))
+	must(t, x.check(slotsOf(tap)))
+}
+
 // TestSlotsNameIsReadWhileASlotIsCreated: a commit takes one round trip, and acknowledges nothing in a file whose name somebody removed
 // or gave to another one.
 func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
@@ -474,5 +537,38 @@ func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
 				t.Errorf("%d were acknowledged", len(x.acked)-acked)
 			}
 		})
+	}
+}
+
+// TestForeignFirstFile: whoever was about to make the first file sleeps while another makes it, and makes its own when the store was set back behind both. That
+// file is refused, and so is giving up what was lost while it is there. Its name is removed, as the error says, and the type goes on.
+func TestForeignFirstFile(t *testing.T) {
+	x, _ := newSlotsWorld(t)
+	back := slotstest.NewMem(700)
+	stranger, err := storage.Open(context.Background(), x.dir, "orders", 1, storage.Options{FS: slotsOf(back)}) // it has asked the registry, before
+	must(t, err)
+	must(t, stranger.Close())
+	_, err = x.open(slotsOf(back))
+	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "if the registered file is lost for good, move this one away")
+	giveUp := func() (*storage.Writer, error) {
+		x.epoch++
+		return storage.Open(context.Background(), x.dir, "orders", x.epoch, storage.Options{FS: slotsOf(back), Registry: x, Salvage: true, AcceptLoss: true})
+	}
+	_, err = giveUp()
+	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "move this one away")
+
+	must(t, back.Delete(context.Background(), "orders/generations/00000001"))
+	w, err := giveUp()
+	must(t, err)
+	if g, ok := w.GivenUp(); !ok || g.Next != 6 || w.NextIndex() != 6 {
+		t.Errorf("given up: %+v, %v; the next index is %d", g, ok, w.NextIndex())
+	}
+	mustAppend(t, w, messages(6, 1))
+	_, err = w.Sync()
+	must(t, errors.Join(err, w.Close()))
+	c, err := storage.ReadChain(slotsOf(back), x.dir, "orders")
+	must(t, err)
+	for _, wrong := range c.Check() {
+		t.Error(wrong)
 	}
 }

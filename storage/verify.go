@@ -78,7 +78,7 @@ type Report struct {
 	Torn      Range   // at the end: a batch that was not completed, or is being written; empty if End is 0
 
 	// Violations.
-	Corrupt        []error     // *CorruptError, *RetractedError, in file order; the first of them
+	Corrupt        []error     // *CorruptError, *RetractedError, *HoleError; the first of them
 	CorruptCount   uint64      // all of them
 	Duplicates     []Duplicate // with Deep: the first of them
 	DuplicateCount uint64      // with Deep: all of them
@@ -172,6 +172,11 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 	v.report = &Report{Path: path, Type: h.typ, Schema: h.schema, FileID: h.fileID, PrevFileID: h.prevFileID,
 		Generation: h.generation,
 		Created:    time.Unix(0, h.createdNs).UTC(), FirstIndex: h.firstIndex, Size: info.Size}
+	if p, ok := f.(InPieces); ok {
+		if off, end := p.Hole(); off >= info.Size && off < end { // a piece that is too far behind the end to be one of the file
+			v.report.Corrupt, v.report.CorruptCount = append(v.report.Corrupt, &HoleError{Path: path, Offset: off, End: end}), 1
+		}
+	}
 	start := time.Now()
 	err = v.run(ctx)
 	v.report.Duration = time.Since(start)

@@ -376,7 +376,7 @@ func (d *doctor) examineFiles(ctx context.Context, q queue.FileRegistry, dir str
 			if errors.As(err, new(*storage.HoleError)) {
 				err = fmt.Errorf("%w; to see which messages were in it: fencepost verify %s", err, d.files.commandForAll(dir))
 			}
-			d.bad(cli.Code(err), "files", "%v", err)
+			d.bad(cli.Code(err), "files", "%v", d.files.remedied(err))
 		}
 		if len(wrong) == 0 {
 			right++

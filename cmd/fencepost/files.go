@@ -50,6 +50,14 @@ func (f *fileFlags) fs() storage.FS {
 	return f.place.FS
 }
 
+// remedied adds to an error the command that helps against it.
+func (f *fileFlags) remedied(err error) error {
+	if f.place == nil {
+		return cli.WithRemedy(err)
+	}
+	return cli.InStore(err, f.place.Name)
+}
+
 // out writes to w what is for people: it calls files of a store by their name and the store's.
 func (f *fileFlags) out(w io.Writer) io.Writer {
 	if f.place == nil {

@@ -80,7 +80,8 @@ func (w *world) mendFiles() {
 				break
 			}
 			w.tell("what is wrong with %s: %v", typ, told)
-			if damaged := (*storage.HeaderError)(nil); errors.As(told, &damaged) || strings.Contains(told.Error(), "the first slot of the file") { // what the error says
+			if damaged := (*storage.HeaderError)(nil); errors.As(told, &damaged) || strings.Contains(told.Error(), "the first slot of the file") || // what the error says
+				strings.Contains(told.Error(), "move this one away") {
 				_ = w.depot.Delete(context.Background(), generationName(typ, f.Generation))
 			}
 			report, err := w.repair(typ, round > 0)

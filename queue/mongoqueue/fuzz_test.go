@@ -5,6 +5,7 @@ import (
 	"errors"
 	"maps"
 	"reflect"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -44,7 +45,7 @@ func mustBSON(t testing.TB, doc any) []byte {
 
 func messageSeeds(key string) (docs []any) {
 	m := queue.Message{ID: fuzzID(1), Payload: []byte("payload")}
-	for _, headers := range []map[string]string{nil, {"a": "b"}, {"a.b": "c", "$d": ""}} {
+	for _, headers := range []map[string]string{nil, {"a": "b"}, {"a.b": "c", "$d": ""}, {queue.LooseHeader: queue.LooseValue}} {
 		m.Headers = headers
 		doc := documents("orders", []queue.Message{m})[0].body
 		doc[0].Value = key
@@ -73,7 +74,7 @@ func checkMessage(t *testing.T, m queue.Message, decodeAgain func(body bson.D) (
 		}
 	}
 	again, ok := decodeAgain(documents(m.Type, []queue.Message{m})[0].body)
-	if !ok || again.Incomplete || again.ID != m.ID || again.Type != m.Type || !again.Due.Equal(m.Due) || !bytes.Equal(again.Payload, m.Payload) ||
+	if !ok || again.Incomplete || again.Loose() != m.Loose() || again.ID != m.ID || again.Type != m.Type || !again.Due.Equal(m.Due) || !bytes.Equal(again.Payload, m.Payload) ||
 		!maps.Equal(again.Headers, m.Headers) {
 		t.Fatalf("%+v became %+v, %v", m, again, ok)
 	}
@@ -82,6 +83,7 @@ func checkMessage(t *testing.T, m queue.Message, decodeAgain func(body bson.D) (
 // FuzzDecodeHead: documents of messages.
 func FuzzDecodeHead(f *testing.F) {
 	seedBSON(f, messageSeeds(headKey("orders", fuzzID(1)))...)
+	seedBSON(f, messageSeeds(headKey("orders", queue.NewLooseID(time.UnixMilli(1_700_000_000_000))))...)
 	seedBSON(f, bson.D{{Key: "_id", Value: headKey("orders", queue.ID{})}})
 	f.Fuzz(func(t *testing.T, raw []byte) {
 		m, ok := decodeHead("orders", raw)
@@ -254,6 +256,30 @@ func FuzzDecodePlan(f *testing.F) {
 		}
 		if again, err := decodePlan(mustBSON(t, p.fields())); err != nil || p.passed < 0 || !reflect.DeepEqual(again, p) {
 			t.Fatalf("%+v became %+v, %v", p, again, err)
+		}
+	})
+}
+
+// FuzzDecodeLog: documents of notifications. What a log has is told by its count and its list, whatever stands in them.
+func FuzzDecodeLog(f *testing.F) {
+	id, long := bson.E{Key: "_id", Value: "3"}, bson.A{}
+	for range 2 * queuedriver.KeptNotifications {
+		long = append(long, "orders")
+	}
+	seedBSON(f, bson.D{id, {Key: "n", Value: int64(7)}, {Key: "t", Value: bson.A{"orders", "audit"}}}, bson.D{id, {Key: "n", Value: int64(-1) << 63}, {Key: "t", Value: long}},
+		bson.D{id, {Key: "n", Value: 7.5}, {Key: "t", Value: bson.A{7, "../x", nil, "a"}}}, bson.D{id, {Key: "t", Value: bson.A{"a"}}}, bson.D{id, {Key: "n", Value: int32(3)}, {Key: "t", Value: "a"}},
+		bson.D{{Key: "_id", Value: 3}, {Key: "n", Value: int64(7)}})
+	f.Fuzz(func(t *testing.T, raw []byte) {
+		log, count, latest, ok := decodeLog(raw)
+		if !ok {
+			return
+		}
+		if len(latest) > queuedriver.KeptNotifications {
+			t.Fatalf("%d types of a log", len(latest))
+		}
+		log2, count2, latest2, ok := decodeLog(mustBSON(t, bson.D{{Key: "_id", Value: log}, {Key: "n", Value: count}, {Key: "t", Value: latest}}))
+		if !ok || log2 != log || count2 != count || !slices.Equal(latest2, latest) {
+			t.Fatalf("%q %d %q became %q %d %q, %v", log, count, latest, log2, count2, latest2, ok)
 		}
 	})
 }

@@ -55,8 +55,7 @@ func notification(types []string) bson.D {
 	return bson.D{{Key: "$inc", Value: bson.D{{Key: "n", Value: int64(len(types))}}}, {Key: "$push", Value: bson.D{{Key: "t", Value: latest}}}}
 }
 
-// Notifications implements queue.Queue. A document without a count is no log, and what is no string
-// in its list is passed over.
+// Notifications implements queue.Queue.
 //
 //	find {$or: [{_id: "0", n: {$ne: <count>}}, … {_id: "7"}]} in notifications; index: _id. Nothing matched: nothing is new.
 func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
@@ -79,14 +78,22 @@ func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark)
 	}
 	defer cursor.Close(ctx)
 	for cursor.Next(ctx) {
-		if count, ok := cursor.Current.Lookup("n").AsInt64OK(); ok {
-			r.Log(cursor.Current.Lookup("_id").StringValue(), count, latestOf(cursor.Current.Lookup("t")))
+		if log, count, latest, ok := decodeLog(cursor.Current); ok {
+			r.Log(log, count, latest)
 		}
 	}
 	if err := cursor.Err(); err != nil {
 		return queue.Notifications{}, q.explain(ctx, "read notifications", err)
 	}
 	return r.Result(), nil
+}
+
+// decodeLog reads a document of notifications. One without a count is no log, and what is no string
+// in its list is passed over.
+func decodeLog(raw bson.Raw) (log string, count int64, latest []string, ok bool) {
+	log, named := raw.Lookup("_id").StringValueOK()
+	count, counts := raw.Lookup("n").AsInt64OK()
+	return log, count, latestOf(raw.Lookup("t")), named && counts
 }
 
 // latestOf returns the last strings of a list.

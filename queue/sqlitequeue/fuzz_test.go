@@ -23,7 +23,7 @@ func FuzzDecodeHeaders(f *testing.F) {
 		many += fmt.Sprintf(`,"%d":""`, i)
 	}
 	many += `}`
-	for _, headers := range []string{`{"a":"b","c.d":"","$e":"\u0001"}`, `{}`, `null`, `["k","v"]`, `{"k":7}`, `{"k":null}`, `{"k":{"l":[1,2]}}`, "k=v", `{"a":"b"`,
+	for _, headers := range []string{`{"a":"b","c.d":"","$e":"\u0001"}`, `{"fencepost-loose":"1"}`, `{}`, `null`, `["k","v"]`, `{"k":7}`, `{"k":null}`, `{"k":{"l":[1,2]}}`, "k=v", `{"a":"b"`,
 		many, many[:len(many)-9], tooLong + "999999", "{\"a\":\"\xff\"}"} {
 		f.Add(id[:], headers)
 	}

@@ -17,6 +17,8 @@ import (
 const (
 	mostSlot = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
 	requests = 16      // at a time, of one reader
+
+	mostMissing = 1 << 30 // bytes of a file that may be missing before a slot that is taken for one of it
 )
 
 // piece is a known slot: its bytes are at [off, off+size) in the file.
@@ -24,6 +26,16 @@ type piece struct{ off, size int64 }
 
 // end is the offset after the piece.
 func (p piece) end() int64 { return p.off + p.size }
+
+// held returns how many bytes of memory its value takes.
+//
+// rule: a slot that is larger than any of ours has no record of ours. Its bytes count as nothing, and are not read.
+func (p piece) held() int64 {
+	if p.size > mostSlot {
+		return 0
+	}
+	return p.size
+}
 
 func comparePieces(a, b piece) int { return cmp.Compare(a.off, b.off) }
 
@@ -39,6 +51,7 @@ type file struct {
 	mu     sync.Mutex
 	pieces []piece // by offset
 	end    int64   // offset after the last of them
+	stray  int64   // offset of a slot too far behind the end to belong to the file; 0: none
 	going  []byte  // bytes that are being created, at end
 	kept   []byte  // bytes appended after those
 	broken error   // a create with an unknown outcome: nothing may be created behind it
@@ -137,14 +150,22 @@ func (f *file) refresh() error {
 			pieces = slices.Insert(pieces, i, p)
 		}
 	}
-	f.pieces, f.end = nil, 0
+	f.pieces, f.end, f.stray = nil, 0, 0
 	f.mu.Unlock()
+	missing := int64(0)
 	for _, p := range pieces {
 		// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
 		if err := f.walk(p.off); err != nil {
 			return err
 		}
 		f.mu.Lock()
+		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
+		// emptiness before it, for years if somebody likes.
+		if missing += max(p.off-f.end, 0); missing > mostMissing {
+			f.stray = p.off
+			f.mu.Unlock()
+			break
+		}
 		f.pieces, f.end = append(f.pieces, p), max(f.end, p.end())
 		f.mu.Unlock()
 	}
@@ -208,7 +229,7 @@ func (f *file) Hole() (off, end int64) {
 		}
 		end = max(end, p.end())
 	}
-	return end, end
+	return end, max(end, f.stray)
 }
 
 // Stat implements storage.File. The size of a file that is being written is what its writer believes;

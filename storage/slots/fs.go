@@ -189,6 +189,9 @@ func (f *FS) List(_, typ string) ([]string, error) {
 	}
 	var all []string
 	for _, typ := range types {
+		if _, _, ok := storage.ParseName(storage.FileName(typ)); !ok {
+			continue // not ours
+		}
 		names, _, err := f.generations(typ)
 		if err != nil {
 			return nil, err

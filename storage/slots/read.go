@@ -143,9 +143,9 @@ func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 	for i, p := range slices.Concat(wanted, ahead) {
 		if b, ok := before[p.off]; ok {
 			f.cache[p.off] = b
-			has += p.size
+			has += p.held()
 		} else if i < len(wanted) {
-			lacks += p.size
+			lacks += p.held()
 		}
 	}
 	f.holdAtMost(has)
@@ -163,10 +163,10 @@ func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 		f.held = all
 	}
 	for _, p := range ahead {
-		if _, ok := f.cache[p.off]; !ok && !f.fs.reading.TryAcquire(p.size) {
+		if _, ok := f.cache[p.off]; !ok && !f.fs.reading.TryAcquire(p.held()) {
 			break
 		} else if !ok {
-			f.held += p.size
+			f.held += p.held()
 		}
 		upTo++
 	}
@@ -210,7 +210,7 @@ func (f *file) fetch(pieces []piece) (map[int64][]byte, error) {
 	g.SetLimit(requests)
 	var mu sync.Mutex
 	for _, p := range pieces {
-		if b, ok := f.cache[p.off]; ok {
+		if b, ok := f.cache[p.off]; ok || p.held() == 0 {
 			mu.Lock()
 			values[p.off] = b
 			mu.Unlock()

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // Requests. A Store makes one attempt per call. The retries are here: as long as the answer is unclear,
@@ -50,7 +51,7 @@ func (f *FS) retry(try func(context.Context) error) error {
 // isClear tells whether a retry would get the same answer.
 func isClear(err error) bool {
 	var refused *RefusedError
-	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist)
+	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity)
 }
 
 // create creates a value, or finds that an earlier attempt of its own has done so. errTaken means that
@@ -63,7 +64,8 @@ func (f *FS) create(name string, data []byte) error {
 		}
 		// rule: what is there is ours only if it has our bytes. They have the random number of this session in them, so
 		// nobody else's are the same.
-		switch there, err := f.store.Read(ctx, name); {
+		there, err := f.readIf(ctx, name, int64(len(data)))
+		switch {
 		case errors.Is(err, fs.ErrNotExist):
 			// A fail-over has taken it back. The name is free again.
 			return fmt.Errorf("%s: %s was there and is gone", f.store, name)
@@ -88,6 +90,14 @@ func (f *FS) createOnce(ctx context.Context, name string, data []byte) error {
 	}
 	defer f.room.Release(n)
 	return f.store.Create(ctx, name, data)
+}
+
+// readIf reads a value of so many bytes. Another one, which may be of any size, is left alone: its bytes are nil.
+func (f *FS) readIf(ctx context.Context, name string, size int64) ([]byte, error) {
+	if n, err := f.store.Size(ctx, name); err != nil || n != size {
+		return nil, err
+	}
+	return f.store.Read(ctx, name)
 }
 
 func (f *FS) read(name string) (b []byte, err error) {

@@ -109,14 +109,19 @@ type result struct {
 	log                     bytes.Buffer // of all
 }
 
-// run runs them, one attack after the other, so that what is measured is not another one's.
+// run runs them, one attack after the other, so that what is measured is not another one's. What is known is told at once on stderr.
 func run(attacks []attack) error {
+	programs, err := os.MkdirTemp("", "fencepost-attack-")
+	if err != nil {
+		return err
+	}
+	defer os.RemoveAll(programs)
 	table := tabwriter.NewWriter(os.Stdout, 0, 0, 2, ' ', 0)
 	printable.Fprintf(table, "ATTACK\tLIMIT\tMEASURED\tTOOK\tOUTCOME\n")
 	var bad []string
 	for _, a := range attacks {
 		began := time.Now()
-		r, err := a.run()
+		r, err := a.run(programs)
 		if err != nil {
 			return err
 		}
@@ -126,7 +131,9 @@ func run(attacks []attack) error {
 			bad = append(bad, a.what)
 			os.Stderr.Write(r.log.Bytes())
 		}
-		printable.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain(a.what), plain(a.limit), strings.Join(r.measured, "; "), time.Since(began).Round(time.Second), outcome)
+		took := time.Since(began).Round(time.Second)
+		printable.Fprintf(table, "%s\t%s\t%s\t%s\t%s\n", plain(a.what), plain(a.limit), strings.Join(r.measured, "; "), took, outcome)
+		printable.Fprintf(os.Stderr, "%s: %s; %s %v\n", plain(a.what), outcome, strings.Join(r.measured, "; "), took)
 	}
 	if err := table.Flush(); err != nil {
 		return err
@@ -140,16 +147,29 @@ func run(attacks []attack) error {
 // plain takes the marks of Markdown out of a cell.
 func plain(cell string) string { return strings.NewReplacer("`", "", "*", "").Replace(cell) }
 
-// run returns an error only if the tests could not be run at all.
-func (a *attack) run() (r *result, err error) {
-	packages := slices.Compact(slices.Sorted(slices.Values(a.packages)))
-	cmd := exec.Command("go", append([]string{"test", "-count=1", "-json", "-run", "^(" + strings.Join(a.tests, "|") + ")$"}, packages...)...)
-	cmd.Stderr = os.Stderr
-	out, err := cmd.Output()
-	if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
-		return nil, err // otherwise the results tell
-	}
+// run runs the tests of an attack with programs that it builds once for all attacks. It returns an error only if they could not be run at all.
+func (a *attack) run(programs string) (r *result, err error) {
 	r = &result{}
+	for _, dir := range slices.Compact(slices.Sorted(slices.Values(a.packages))) {
+		program := filepath.Join(programs, strings.ReplaceAll(dir, "/", "_")+".test")
+		if _, err := os.Stat(program); err != nil {
+			if text, err := exec.Command("go", "test", "-c", "-o", program, dir).CombinedOutput(); err != nil {
+				return nil, fmt.Errorf("build the tests of %s: %w: %s", dir, err, text)
+			}
+		}
+		cmd := exec.Command("go", "tool", "test2json", program, "-test.v=test2json", "-test.timeout=30m", "-test.run=^("+strings.Join(a.tests, "|")+")$")
+		cmd.Dir, cmd.Stderr = dir, os.Stderr
+		out, err := cmd.Output()
+		if exit := (*exec.ExitError)(nil); err != nil && !errors.As(err, &exit) {
+			return nil, err // otherwise the results tell
+		}
+		r.read(out)
+	}
+	return r, nil
+}
+
+// read takes in what test2json prints.
+func (r *result) read(out []byte) {
 	for line := range bytes.Lines(out) {
 		var e struct{ Action, Test, Output string }
 		if json.Unmarshal(line, &e) != nil {
@@ -169,5 +189,4 @@ func (a *attack) run() (r *result, err error) {
 			r.failed++
 		}
 	}
-	return r, nil
 }

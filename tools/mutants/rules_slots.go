@@ -6,6 +6,10 @@ import "time"
 var slotsRules = []rule{
 	{file: "storage/slots/file.go", rule: "the end is where there is no slot", in: "storage", tests: "TestSlotsListingsMayBeOld",
 		old: `return f.walk(math.MaxInt64)`, new: `return nil`, sim: true},
+	{file: "storage/slots/file.go", rule: "what lies far behind the end is not the file's", in: "storage", tests: "TestSlotFarBehindTheEnd",
+		old: `missing > mostMissing {`, new: `missing < 0 {`},
+	{file: "storage/slots/file.go", rule: "a slot that is larger than any of ours has no record of ours", in: "storage", tests: "TestSlotLargerThanOurs",
+		old: `if p.size > mostSlot {`, new: `if p.size < 0 {`},
 	{file: "storage/slots/fs.go", rule: "the name of a generation is created, never replaced", in: "storage", tests: "TestSlotsOfAFileWithoutANameStay",
 		old: `if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil {`,
 		new: `if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil && !errors.Is(err, errTaken) {`},

@@ -67,6 +67,6 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 			}
 		}
 		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
-			"and that the replica set has a majority of its members: %w", name, within, said, cause)
+			"and that a replica set has a majority of its members: %w", name, within, said, cause)
 	}
 }

@@ -5,6 +5,8 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -68,6 +70,56 @@ func FuzzConfig(f *testing.F) {
 		}
 		if len(values) > 0 {
 			t.Fatalf("%q: %v is not there any more in %q", file, values, again)
+		}
+	})
+}
+
+// FuzzPlace: where somebody wants to read a file, as the HTTP API, tail and cat take it. A place is an index, IDs or a time, and is found again by its own text.
+func FuzzPlace(f *testing.F) {
+	for _, s := range []string{"1234", "007", "-1", "+1", "18446744073709551615", "18446744073709551616", "065svpb8000i6hb7h6lsrro000000001", strings.Repeat("0", 32), strings.Repeat("ab", 20), "1234abcd", "AB", "abc",
+		"2026-01-31T15:04:05Z", "0001-01-01T00:00:00Z", "90m", "-90m", "1e3s", "", "9223372036s", "\xff"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		p, ok := ParsePlace(text)
+		switch {
+		case !ok:
+		case p.IsIndex:
+			if again, ok := ParsePlace(strconv.FormatUint(p.Index, 10)); !ok || !again.IsIndex || again.Index != p.Index || p.IDs != nil || !p.Since.IsZero() {
+				t.Fatalf("%q is %+v, and again %+v", text, p, again)
+			}
+		default:
+			for _, id := range p.IDs {
+				again, ok := ParsePlace(IDText([]byte(id)))
+				if !ok || id == "" || !slices.Contains(again.IDs, id) || p.Since.After(again.Since) {
+					t.Fatalf("%q has the ID %x, and again %+v", text, id, again)
+				}
+			}
+		}
+	})
+}
+
+// FuzzStoreName: addresses of stores. The name of one, which logs, errors and the registry have, is the name of itself, and has only settings that say where
+// a bucket is.
+func FuzzStoreName(f *testing.F) {
+	for _, s := range []string{"mongodb:", "mongodb://u:s3cret@h/db?replicaSet=rs0&tls=true", "s3://b/p?region=x&endpoint=http://h:1&path-style=true", "s3://u:s3cret@b/p", "s3://b?endpoint=http://u:s3cret@h",
+		"s3://b?secret=s3cret", "s3://b?", "shared:/a/../b/", "shared:", "shared:x", "ftp://u:s3cret@h", "s3:b", "", "s3://b?region=a?b", "mongodb://h/?a=b?c"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, address string) {
+		name := StoreName(address)
+		known := slices.ContainsFunc([]string{"s3://", "mongodb:", SharedScheme}, func(scheme string) bool { return strings.HasPrefix(address, scheme) })
+		if again := StoreName(name); known && again != name {
+			t.Fatalf("the name of %q is %q, whose name is %q", address, name, again)
+		}
+		bucket, settings, _ := strings.Cut(name, "?")
+		if !strings.HasPrefix(address, "s3://") || settings == "" {
+			return
+		}
+		for s := range strings.SplitSeq(settings, "&") {
+			if key, _, _ := strings.Cut(s, "="); !slices.Contains([]string{"endpoint", "region", "path-style"}, key) || strings.Contains(s, "@") {
+				t.Fatalf("%q of the bucket %q", s, bucket)
+			}
 		}
 	})
 }

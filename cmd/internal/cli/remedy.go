@@ -2,6 +2,7 @@ package cli
 
 import (
 	"errors"
+	"fmt"
 	"path/filepath"
 	"strings"
 
@@ -80,11 +81,19 @@ func remedy(err error, store string) string {
 	case errors.As(err, &mismatch) && mismatch.Lost():
 		giveUp := "fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
 		if where := elsewhere(mismatch, store); where != "" {
-			return "to go on with the file where it was kept, start workers of this type " + where + "; only if it is lost there, give it up: " + giveUp
+			return "to go on with the file where it was kept, start workers of this type " + where + moveHere(mismatch, store) + "; only if it is lost there, give it up: " + giveUp
 		}
 		return "to give up what is lost: " + giveUp
 	case errors.As(err, &mismatch) && elsewhere(mismatch, store) != "":
-		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store)
+		return "to go on with the registered file, start workers of this type " + elsewhere(mismatch, store) + moveHere(mismatch, store)
+	case errors.As(err, &mismatch) && mismatch.FileID != storage.FileID{} && !mismatch.Unregistered:
+		giveUp := "fencepost repair " + fileArguments("--accept-loss", mismatch.Path, store)
+		if store == "" {
+			return "when this one was moved away: " + giveUp
+		}
+		// As in storage/FORMAT.md, section slots: without its name the file is none.
+		typ, generation, _ := storage.ParseName(filepath.Base(mismatch.Path))
+		return fmt.Sprintf("to move it away, save and remove the value %s/generations/%08d of the store, which is its name; then: %s", typ, generation, giveUp)
 	case errors.As(err, &conflict) && conflict.Removed:
 		return "to remove old files: fencepost keep"
 	}
@@ -106,6 +115,22 @@ func elsewhere(m *storage.RegistryMismatch, store string) string {
 		return "on host " + host + " with --dir " + dir
 	}
 	return "with " + StoreArgument(place)
+}
+
+// moveHere says how to copy the type from where its file was kept; "" if that is between directories of two hosts.
+func moveHere(m *storage.RegistryMismatch, store string) string {
+	from, to, on := m.Registered.Place, store, ""
+	if to == "" {
+		to = filepath.Dir(m.Path)
+	}
+	if host, dir, _ := strings.Cut(from, ":"); filepath.IsAbs(dir) && !strings.HasPrefix(dir, "//") && host+":" != SharedScheme {
+		if store == "" {
+			return ""
+		}
+		from, on = dir, "on that host "
+	}
+	typ, _, _ := storage.ParseName(filepath.Base(m.Path))
+	return ", or move the type here: " + on + "fencepost copy " + shellWord(from) + " " + shellWord(to) + " " + typ
 }
 
 // fileArguments are the arguments of a command for a file.

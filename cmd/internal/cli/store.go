@@ -46,11 +46,14 @@ func StoreName(address string) string {
 }
 
 // StoreArgument returns --store with the name of a store, quoted for a shell.
-func StoreArgument(name string) string {
-	if strings.ContainsAny(name, "?&*[]$;()<>|\\\"' \t`!#~{}") {
-		name = "'" + strings.ReplaceAll(name, "'", `'\''`) + "'"
+func StoreArgument(name string) string { return "--" + storeFlag + " " + shellWord(name) }
+
+// shellWord quotes a word for a shell if it needs that.
+func shellWord(word string) string {
+	if strings.ContainsAny(word, "?&*[]$;()<>|\\\"' \t`!#~{}") {
+		return "'" + strings.ReplaceAll(word, "'", `'\''`) + "'"
 	}
-	return "--" + storeFlag + " " + name
+	return word
 }
 
 // StoreText replaces the paths of a store's files in text with the name of the file and of the

@@ -25,8 +25,11 @@ type Access struct {
 	Proxies []netip.Prefix // whose Header is believed
 }
 
-// dearChecks are passwords that are looked at at a time: bcrypt is slow, as it should be.
-const dearChecks = 2
+// bcrypt is slow, as it should be.
+const (
+	dearChecks = 2  // passwords that are looked at at a time
+	mostCost   = 15 // of a hash: seconds for each look. A cost of 31 would take days
+)
 
 // Users are names and the bcrypt hashes of their passwords. Safe for concurrent use.
 type Users struct {
@@ -41,10 +44,20 @@ type Users struct {
 
 // ParseUsers reads lines of name:hash, as htpasswd -B prints them. Empty lines and those that begin with # are passed over.
 func ParseUsers(text []byte) (*Users, error) {
-	u := &Users{hashes: map[string][]byte{}, dear: make(chan struct{}, dearChecks), key: make([]byte, 32), known: map[[sha256.Size]byte]bool{}}
+	hashes, cost, err := parseHashes(text)
+	if err != nil {
+		return nil, err
+	}
+	u := &Users{hashes: hashes, dear: make(chan struct{}, dearChecks), key: make([]byte, 32), known: map[[sha256.Size]byte]bool{}}
 	rand.Read(u.key)
+	u.nobody, err = bcrypt.GenerateFromPassword(u.key[:16], cost)
+	return u, err
+}
+
+// parseHashes returns the hashes by name, and the highest cost of one.
+func parseHashes(text []byte) (hashes map[string][]byte, cost int, err error) {
+	hashes, cost = map[string][]byte{}, bcrypt.MinCost
 	lines := bufio.NewScanner(bytes.NewReader(text))
-	cost := bcrypt.MinCost
 	for n := 1; lines.Scan(); n++ {
 		line := strings.TrimSpace(lines.Text())
 		if line == "" || line[0] == '#' {
@@ -53,26 +66,27 @@ func ParseUsers(text []byte) (*Users, error) {
 		// rule: no error tells what a line says.
 		name, hash, ok := strings.Cut(line, ":")
 		if !ok || name == "" {
-			return nil, fmt.Errorf("line %d is not a user: write lines as in name:$2y$10$…, which htpasswd -nB name prints", n)
+			return nil, 0, fmt.Errorf("line %d is not a user: write lines as in name:$2y$10$…, which htpasswd -nB name prints", n)
 		}
 		c, err := bcrypt.Cost([]byte(hash))
 		if err != nil {
-			return nil, fmt.Errorf("line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)
+			return nil, 0, fmt.Errorf("line %d has no bcrypt hash behind the name; htpasswd -nB name prints a line with one", n)
 		}
-		if u.hashes[name] != nil {
-			return nil, fmt.Errorf("line %d names a user for a second time; leave one line for each user", n)
+		if c > mostCost {
+			return nil, 0, fmt.Errorf("line %d has a hash of cost %d, which takes too long to compare: %d is the most, and htpasswd -nB -C 12 name prints a line with 12", n, c, mostCost)
 		}
-		u.hashes[name], cost = []byte(hash), max(cost, c)
+		if hashes[name] != nil {
+			return nil, 0, fmt.Errorf("line %d names a user for a second time; leave one line for each user", n)
+		}
+		hashes[name], cost = []byte(hash), max(cost, c)
 	}
 	if err := lines.Err(); err != nil {
-		return nil, err
+		return nil, 0, err
 	}
-	if len(u.hashes) == 0 {
-		return nil, fmt.Errorf("it names no user; htpasswd -nB name prints a line for it")
+	if len(hashes) == 0 {
+		return nil, 0, fmt.Errorf("it names no user; htpasswd -nB name prints a line for it")
 	}
-	var err error
-	u.nobody, err = bcrypt.GenerateFromPassword(u.key[:16], cost)
-	return u, err
+	return hashes, cost, nil
 }
 
 // Has tells whether there is a user of a name.

@@ -137,11 +137,16 @@ func (s *Store) appendValues(
 	}
 	defer cur.Close(context.WithoutCancel(ctx))
 	for cur.Next(alone(ctx)) {
-		name, _ := cur.Current.Lookup("_id").StringValueOK()
-		n, ok := cur.Current.Lookup("n").Int64OK()
-		if ok && validName(name) && !strings.Contains(strings.TrimPrefix(name, r.prefix), "/") {
-			list = append(list, slots.Entry{Name: name, Size: n})
+		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
+			list = append(list, e)
 		}
 	}
 	return list, cur.Err()
+}
+
+// decodeEntry returns the entry of a document in a listing of the names with a prefix.
+func decodeEntry(raw bson.Raw, prefix string) (e slots.Entry, ok bool) {
+	name, _ := raw.Lookup("_id").StringValueOK()
+	n, ok := raw.Lookup("n").Int64OK()
+	return slots.Entry{Name: name, Size: n}, ok && validName(name) && !strings.Contains(strings.TrimPrefix(name, prefix), "/")
 }

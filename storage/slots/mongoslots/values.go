@@ -10,6 +10,8 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/storage"
 )
 
 const maxName = 500 // bytes
@@ -105,12 +107,18 @@ func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
-	n, ok := raw.Lookup("n").Int64OK()
-	_, data, isBinary := raw.Lookup("b").BinaryOK()
-	if !ok || !isBinary || int64(len(data)) != n {
+	data, ok := decodeValue(raw)
+	if !ok {
 		return nil, s.foreign(name)
 	}
 	return data, nil
+}
+
+// decodeValue returns the value of a document.
+func decodeValue(raw bson.Raw) ([]byte, bool) {
+	n, ok := raw.Lookup("n").Int64OK()
+	_, data, isBinary := raw.Lookup("b").BinaryOK()
+	return data, ok && isBinary && int64(len(data)) == n
 }
 
 // Size returns the length of a value, see [slots.Store.Size].
@@ -127,8 +135,8 @@ func (s *Store) Size(ctx context.Context, name string) (int64, error) {
 }
 
 func (s *Store) foreign(name string) error {
-	return fmt.Errorf("%s: the document %s was not stored by this package, {_id, n: length of b, b: binary}; "+
-		"find out who wrote it", s.address, name)
+	return fmt.Errorf("%w: %s: the document %s was not stored by this package, {_id, n: length of b, b: binary}; "+
+		"find out who wrote it, and remove it or restore the right one", storage.ErrIntegrity, s.address, name)
 }
 
 // find finds {_id: name}. Index: _id.

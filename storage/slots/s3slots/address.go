@@ -5,6 +5,7 @@ import (
 	"net/url"
 	"strconv"
 	"strings"
+	"unicode"
 )
 
 // address is the place of the values.
@@ -44,6 +45,10 @@ func parse(s string) (address, error) {
 	if strings.Contains(a.prefix, "//") {
 		return address{}, bad("the prefix has two slashes in a row")
 	}
+	// The name of the store, which the registry keeps, has to be its address.
+	if strings.ContainsAny(a.prefix, "?#%") || strings.ContainsFunc(a.prefix, unicode.IsControl) {
+		return address{}, bad("the prefix has a ?, # or %, or a control character")
+	}
 	query, err := url.ParseQuery(u.RawQuery)
 	if err != nil {
 		return address{}, bad("the part after ? cannot be parsed")
@@ -55,8 +60,8 @@ func parse(s string) (address, error) {
 		switch v := values[0]; name {
 		case "endpoint":
 			e, err := url.Parse(v)
-			if err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != "http" || e.User != nil || e.RawQuery != "" || e.Fragment != "" {
-				return address{}, bad("endpoint is an http:// or https:// URL, without credentials")
+			if err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != "http" || e.User != nil || strings.ContainsAny(v, "?#%&+;") {
+				return address{}, bad("endpoint is an http:// or https:// URL, without credentials and without ? # % & + ;")
 			}
 			a.endpoint = v
 		case "region":

@@ -30,6 +30,7 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3"
 	"github.com/aws/smithy-go/logging"
 
+	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 )
 
@@ -156,7 +157,8 @@ func (s *Store) Read(ctx context.Context, name string) ([]byte, error) {
 	case err != nil:
 		return nil, s.explain(err)
 	case len(b) > maxValue:
-		return nil, fmt.Errorf("%s: %s has more than %d bytes", s, name, maxValue)
+		return nil, fmt.Errorf("%w: %s: %s has more than %d bytes, and was not stored by this program; find out who wrote it, and remove it or restore the right one",
+			storage.ErrIntegrity, s, name, maxValue)
 	case out.ContentLength != nil && *out.ContentLength != int64(len(b)):
 		return nil, fmt.Errorf("%s: %s: %d of %d bytes arrived", s, name, len(b), *out.ContentLength)
 	}

@@ -291,3 +291,40 @@ func TestTheClientPrintsNothing(t *testing.T) {
 		t.Errorf("printed: %q, %v", printed, err)
 	}
 }
+
+// TestLifecycle: a bucket that removes or archives values by itself is refused, as far as it tells.
+func TestLifecycle(t *testing.T) {
+	environment(t)
+	const days, archive = "<Expiration><Days>30</Days></Expiration>", "<Transition><Days>1</Days><StorageClass>DEEP_ARCHIVE</StorageClass></Transition>"
+	for _, c := range []struct{ rule, says string }{
+		{"<Filter><Prefix></Prefix></Filter>" + days, "removes objects"},
+		{"<Filter><Prefix>some/prefix/orders/</Prefix></Filter>" + days, "removes objects"},
+		{"<Filter><And><Prefix>some</Prefix><ObjectSizeGreaterThan>5</ObjectSizeGreaterThan></And></Filter>" + days, "removes objects"},
+		{"<Prefix>some/</Prefix><Expiration><Date>2030-01-01T00:00:00Z</Date></Expiration>", "removes objects"},
+		{"<Filter/>" + archive, "archives objects"},
+		{"<Filter><Prefix>other/</Prefix></Filter>" + days, ""},
+		{"<Filter><Tag><Key>a</Key><Value>b</Value></Tag></Filter>" + days, ""},
+		{"<Filter/><Expiration><ExpiredObjectDeleteMarker>true</ExpiredObjectDeleteMarker></Expiration>", ""},
+		{"<Filter/><NoncurrentVersionExpiration><NoncurrentDays>1</NoncurrentDays></NoncurrentVersionExpiration>", ""},
+		{"<Filter/><Transition><Days>30</Days><StorageClass>STANDARD_IA</StorageClass></Transition>", ""},
+	} {
+		for _, status := range []string{"Enabled", "Disabled"} {
+			server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+				if !r.URL.Query().Has("lifecycle") {
+					t.Errorf("asked for %s", r.URL)
+				}
+				fmt.Fprintf(w, "<LifecycleConfiguration><Rule><ID>old</ID><Status>%s</Status>%s</Rule></LifecycleConfiguration>", status, c.rule)
+			}))
+			err := open(t, address(server)).Check(t.Context())
+			server.Close()
+			if want := c.says != "" && status == "Enabled"; (err != nil) != want || want && (!errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), c.says)) {
+				t.Errorf("%s, %s: %v", c.rule, status, err)
+			}
+		}
+	}
+	for code, status := range map[string]int{"AccessDenied": 403, "NoSuchLifecycleConfiguration": 404, "NotImplemented": 501, "InternalError": 500} {
+		if s, _ := answering(t, status, code); s.Check(t.Context()) != nil {
+			t.Errorf("without an answer, %s, it is refused", code)
+		}
+	}
+}

@@ -1,0 +1,54 @@
+package s3slots
+
+import (
+	"context"
+	"fmt"
+	"strings"
+
+	"github.com/aws/aws-sdk-go-v2/aws"
+	"github.com/aws/aws-sdk-go-v2/service/s3"
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
+)
+
+// Check refuses a bucket whose lifecycle rules would remove values, or put them where they cannot be read. [slots.Probe] calls
+// it. Whether there are any only some stores tell, and only to those who may ask (s3:GetLifecycleConfiguration): without an answer
+// nothing is refused.
+func (s *Store) Check(ctx context.Context) error {
+	out, err := s.client.GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: s.bucket()})
+	if err != nil {
+		return ctx.Err()
+	}
+	for _, r := range out.Rules {
+		if does := doesTo(s.addr.prefix, &r); does != "" {
+			return s.refused(fmt.Sprintf("the lifecycle rule %q of its bucket %s", aws.ToString(r.ID), does),
+				"take the prefix out of the rule: what a rule removes is lost; rules for noncurrent versions are allowed", nil)
+		}
+	}
+	return nil
+}
+
+// doesTo says what a lifecycle rule does to current objects below a prefix, "" if nothing that matters.
+func doesTo(prefix string, r *types.LifecycleRule) string {
+	below := aws.ToString(r.Prefix)
+	if f := r.Filter; f != nil {
+		if f.Tag != nil || f.And != nil && len(f.And.Tags) > 0 {
+			return "" // values have no tags
+		}
+		below = aws.ToString(f.Prefix)
+		if f.And != nil {
+			below = aws.ToString(f.And.Prefix)
+		}
+	}
+	if r.Status != types.ExpirationStatusEnabled || !strings.HasPrefix(prefix, below) && !strings.HasPrefix(below, prefix) {
+		return ""
+	}
+	if e := r.Expiration; e != nil && (e.Date != nil || aws.ToInt32(e.Days) > 0) { // or it removes delete markers only
+		return "removes objects by their age"
+	}
+	for _, t := range r.Transitions {
+		if t.StorageClass == types.TransitionStorageClassGlacier || t.StorageClass == types.TransitionStorageClassDeepArchive {
+			return "archives objects, which cannot be read then"
+		}
+	}
+	return ""
+}

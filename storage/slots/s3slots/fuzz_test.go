@@ -1,0 +1,31 @@
+package s3slots
+
+import (
+	"strings"
+	"testing"
+)
+
+// FuzzAddress: addresses of buckets. No error quotes one, and the name of a store, which the registry keeps, is the address of the same place.
+func FuzzAddress(f *testing.F) {
+	for _, s := range []string{"s3://bucket", "s3://bucket/a/b/?region=eu-central-1", "s3://bucket/a?endpoint=http://127.0.0.1:9000&path-style=true", "s3://user:s3cret@bucket/", "s3://host:9000/bucket",
+		"s3://bucket/a%3Fb", "s3://bucket/a%23b%25", "s3://bucket//a", "s3://bucket?endpoint=http://h/a%26region=x", "s3://bucket?endpoint=https://u:p@h", "s3://b?path-style=yes", "s3:///x", "s3://b#x", "http://b",
+		"s3://b/%0a", "s3://b?region=a&region=b", "s3://%41"} {
+		f.Add(s)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		a, err := parse(text)
+		if err != nil {
+			if _, rest, _ := strings.Cut(text, "://"); len(rest) > 7 && strings.Contains(err.Error(), rest) && !strings.Contains(addressHelp, rest) {
+				t.Fatalf("the error quotes %q: %v", text, err)
+			}
+			return
+		}
+		again, err := parse(a.String())
+		if err != nil || again.bucket != a.bucket || again.prefix != a.prefix || again.endpoint != a.endpoint {
+			t.Fatalf("%q is %+v, whose name %q is %+v, %v", text, a, a.String(), again, err)
+		}
+		if strings.HasPrefix(a.prefix, "/") || strings.Contains(a.prefix, "//") || strings.Contains(a.bucket, "/") {
+			t.Fatalf("%q is %+v", text, a)
+		}
+	})
+}
