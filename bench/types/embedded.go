@@ -23,7 +23,9 @@ type embedded struct {
 }
 
 // ofTypes is the name of a contender.
-func ofTypes(types, workers int) string { return fmt.Sprintf("%d types, %d workers", types, workers) }
+func ofTypes(types, workers int) string {
+	return fmt.Sprintf("%d types, workers: %d", types, workers)
+}
 
 // least and most are the contenders that the targets compare.
 func (e *embedded) least() (types, workers int) { return e.counts[0], e.workers[0] }

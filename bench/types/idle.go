@@ -128,12 +128,13 @@ func appended(ctx context.Context, r *process, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
 	for {
-		a, err := r.tell(order{Do: doSample})
+		a, err := r.tell(order{Do: doCount})
 		if err != nil || a.Appended >= n {
 			return err
 		}
-		if err := server.Sleep(ctx, 50*time.Millisecond); err != nil {
-			return fmt.Errorf("waiting for the types to be held, %d of %d are: %w", a.Held, n, err)
+		// Rarely if there are many types: counting takes time.
+		if err := server.Sleep(ctx, 10*time.Millisecond+time.Duration(n)*100*time.Microsecond); err != nil {
+			return fmt.Errorf("waiting for %d messages, %d were appended: %w", n, a.Appended, err)
 		}
 	}
 }

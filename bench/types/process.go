@@ -39,6 +39,7 @@ const (
 	doOpen   = "open"   // connect to the backend
 	doStart  = "start"  // serve types until it is told to stop
 	doSample = "sample" // report what the replica has done so far
+	doCount  = "count"  // report how many messages it has appended
 	doMemory = "memory" // report the memory in use
 	doStop   = "stop"   // end what start began
 	doDrain  = "drain"  // serve types until all are empty
@@ -48,7 +49,7 @@ const (
 // answer has what was asked for.
 type answer struct {
 	Err      string `json:",omitempty"`
-	Appended int    // drain, sample: by the pool
+	Appended int    // drain, count: by the pool
 	Held     int    // sample: types
 	Queue    int64  // sample: commands of the queue's client so far …
 	Lock     int64  // … and of the lock's

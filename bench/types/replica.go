@@ -57,6 +57,8 @@ func (r *replica) obey(ctx context.Context, o order) (a answer, err error) {
 		return answer{Appended: int(r.pool.Stats().Appended)}, err
 	case doSample:
 		return r.sample(), nil
+	case doCount:
+		return answer{Appended: int(r.pool.Stats().Appended)}, nil
 	case doMemory:
 		return answer{Memory: memory()}, nil
 	case doStop:
@@ -110,7 +112,7 @@ func (r *replica) open(ctx context.Context, url string) error {
 }
 
 func (r *replica) sample() answer {
-	a := answer{Appended: int(r.pool.Stats().Appended), Queue: r.ofQueue.Load(), CPU: cpu()}
+	a := answer{Queue: r.ofQueue.Load(), CPU: cpu()}
 	if r.ofLock != nil {
 		a.Lock = r.ofLock.Load()
 	}
