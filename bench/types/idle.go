@@ -24,10 +24,18 @@ type idle struct {
 	state       string
 	queue, lock float64 // commands per second
 	own, server float64 // cores that it and the server keep busy
-	memory      float64 // bytes per type
+	memory      float64 // bytes
 }
 
 func (i *idle) commands() float64 { return i.queue + i.lock }
+
+// perType is the memory of a type, or of one that it holds if it should hold all: some may have been lost.
+func (i *idle) perType() float64 {
+	if i.state == stateHolds {
+		return i.memory / float64(max(i.held, 1))
+	}
+	return i.memory / float64(i.types)
+}
 
 // spans are how long the parts of the measurement of idle replicas take.
 type spans struct {
@@ -95,7 +103,7 @@ func (b *bench) idle(ctx context.Context, n int, s spans) (all []*idle, err erro
 		if err != nil {
 			return err
 		}
-		i.memory = (float64(m.Memory) - float64(before[r].Memory)) / float64(n)
+		i.memory = float64(m.Memory) - float64(before[r].Memory)
 		all = append(all, i)
 		return count(ctx, s.count, g[r], i)
 	}

@@ -118,7 +118,7 @@ func (b *bench) targets() string {
 				report.Verdict(measure.Summarize([]float64{value}), false, most))
 		}
 		single("commands per second of an idle replica", "", i.commands(), idleCommands)
-		single("memory per idle type", " KiB", i.memory/1024, idleMemory)
+		single("memory per idle type", " KiB", i.perType()/1024, idleMemory)
 	}
 	e := &b.embedded
 	least, ofLeast := e.least()
@@ -177,7 +177,7 @@ func (b *bench) idleTable() string {
 			continue
 		}
 		rows = append(rows, []string{fmt.Sprint(i.types), i.state, fmt.Sprint(i.held), fmt.Sprintf("%.1f + %.1f", i.queue, i.lock),
-			fmt.Sprintf("%.1f", i.commands()), percent(i.server), percent(i.own), fmt.Sprintf("%.1f KiB", i.memory/1024)})
+			fmt.Sprintf("%.1f", i.commands()), percent(i.server), percent(i.own), fmt.Sprintf("%.1f KiB", i.perType()/1024)})
 	}
 	return report.Table([]string{"types", "", "it holds", "commands/s: queue + lock", "together", "server", "replica", "memory per type"}, rows)
 }
