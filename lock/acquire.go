@@ -34,12 +34,11 @@ type attempt struct {
 	race       jitter
 
 	// What is known of the holder.
-	last      observation
-	lastHold  HoldID
-	heldSince time.Duration // when that was first seen, on l.clock
-	poll      jitter
-	handoff   handoff       // what a handoff brought
-	hinted    time.Duration // when a Watcher last had us look
+	last     observation
+	lastHold HoldID
+	poll     jitter
+	handoff  handoff       // what a handoff brought
+	hinted   time.Duration // when a Watcher last had us look
 
 	// Our place in the record's queue.
 	fair   bool
@@ -387,9 +386,6 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	}
 	a.races = 0
 	a.poll.Max = maxPoll
-	if a.lastHold != (HoldID{}) && got.at-a.heldSince < freshHold {
-		a.poll.Max = freshPoll
-	}
 	holder := HoldID{}
 	for _, h := range got.record.Holds() {
 		holder = h.ID
@@ -413,7 +409,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	if a.lastHold != holder {
-		a.lastHold, a.heldSince = holder, got.at
+		a.lastHold = holder
 		a.poll.Reset() // the lock changes hands: it may be free soon
 	}
 	a.enqueue(wait)

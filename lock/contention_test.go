@@ -113,11 +113,11 @@ func TestContention(t *testing.T) {
 		free     time.Duration // before a grant, on average, at most. Before: 14, 100, 3.5, 2.5, 15, 5 ms
 	}{
 		{1, 20 * time.Millisecond, 8, 20 * time.Millisecond},
-		{1, 600 * time.Millisecond, 20, 65 * time.Millisecond},
-		{8, 20 * time.Millisecond, 13, 3200 * time.Microsecond},
+		{1, 600 * time.Millisecond, 20, 150 * time.Millisecond},
+		{8, 20 * time.Millisecond, 11, 5 * time.Millisecond},
 		{32, 20 * time.Millisecond, 11, 5 * time.Millisecond},
-		{8, 600 * time.Millisecond, 50, 12 * time.Millisecond},
-		{32, 600 * time.Millisecond, 130, 8 * time.Millisecond},
+		{8, 600 * time.Millisecond, 40, 20 * time.Millisecond},
+		{32, 600 * time.Millisecond, 75, 20 * time.Millisecond},
 	} {
 		t.Run(fmt.Sprintf("%d waiters, held %v", tc.waiters, tc.hold), func(t *testing.T) {
 			virtually(t, func(w *world) {

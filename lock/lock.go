@@ -85,11 +85,9 @@ const (
 	maxTimeout = 3 * time.Second        // longest single store operation
 	minPoll    = 5 * time.Millisecond   // first pause of a waiter
 	maxPoll    = 250 * time.Millisecond // longest pause of a waiter
-	freshPoll  = 100 * time.Millisecond // … while it has not seen the same holder for freshHold
-	freshHold  = 2 * time.Second
-	eagerPoll  = 10 * time.Millisecond // … of one that has become the first in the record's queue
-	eagerPolls = 100                   // … for so many reads, about a second
-	hangGrace  = 50 * time.Millisecond // how long an operation may outlive its timeout before it is left behind
+	eagerPoll  = 10 * time.Millisecond  // … of one that has become the first in the record's queue
+	eagerPolls = 100                    // … for so many reads, about a second
+	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
 )
 
 // opTimeout bounds one store operation: several fit into a lease, so that one lost packet is no

@@ -29,12 +29,9 @@ const (
 	turnsMemory   = 10 * time.Second      // how long a Locker remembers that a lock was contended
 	turnsPatience = time.Second           // how long a waiter without a place lets others pass that have one
 	secondPoll    = 50 * time.Millisecond // longest pause of the second in the queue
-	minProbe      = 2 * time.Millisecond  // pause of the first …
-	manyProbe     = 4 * time.Millisecond  // … if more than manyWaiters wait: looks of all of them cost enough
-	manyWaiters   = 16
+	minProbe      = 4 * time.Millisecond  // pause of the first
 	maxProbe      = 25 * time.Millisecond
-	probeShare    = 150 * time.Millisecond // the first tries as often as if all that wait looked this often, by turns
-	maxProbes     = 4                      // in a row: only a look tells whether the holder is alive
+	maxProbes     = 4 // in a row: only a look tells whether the holder is alive
 )
 
 // saw takes note of a record. own is the hold that waits.
@@ -121,15 +118,10 @@ func (a *attempt) nextPoll(now time.Duration) time.Duration {
 	return min(max(first+turn*time.Duration(i-1)*7/8, minProbe), contendedPlace.every*4/5)
 }
 
-// probePause is the pause between two tries of the first in the queue. The more wait behind it, the more of them lose time if it comes late, and
-// the more commands they save by not looking themselves.
+// probePause is the pause between two tries of the first in the queue.
 func (a *attempt) probePause() time.Duration {
 	turn := time.Duration(float64(a.turns.length()) / max(1, a.turns.haste))
-	least, waiters := minProbe, len(a.last.record.Queue)
-	if waiters > manyWaiters {
-		least = manyProbe
-	}
-	return min(max(least, turn/16), max(least, probeShare/time.Duration(1+waiters)), maxProbe)
+	return min(max(minProbe, turn/16), maxProbe)
 }
 
 // probing tells whether to acquire instead of to look. The first in the queue of a contended lock
