@@ -23,6 +23,7 @@ import (
 	"github.com/fencepost/fencepost/bench/queues"
 	"github.com/fencepost/fencepost/bench/storage"
 	"github.com/fencepost/fencepost/bench/stores"
+	"github.com/fencepost/fencepost/bench/types"
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
@@ -35,11 +36,14 @@ var suites = []struct {
 	{"lock", "Lock", locks.Run},
 	{"queue", "Queue", queues.Run},
 	{"stores", "Stores", stores.Run},
+	{"types", "Types", types.Run},
 }
 
 func main() {
-	if code, ok := locks.Worker(); ok {
-		os.Exit(code)
+	for _, worker := range []func() (int, bool){locks.Worker, types.Worker} {
+		if code, ok := worker(); ok {
+			os.Exit(code)
+		}
 	}
 	// Only the first signal counts: what is mounted must be unmounted.
 	ctx, _ := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
@@ -99,7 +103,7 @@ func bench(ctx context.Context, args []string, stdout, stderr io.Writer) (err er
 	flags.IntVar(&o.Rounds, "rounds", 21, "rounds of each measurement")
 	flags.BoolVar(&o.Quick, "quick", false, "sizes that show that everything works, and measure nothing")
 	flags.BoolVar(&o.Large, "large", true, "also measure with large files: of 10 GiB, if the disk has room; stores: of 1 GiB")
-	flags.StringVar(&o.MongoDB, "mongodb", "", "lock, queue, stores: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
+	flags.StringVar(&o.MongoDB, "mongodb", "", "lock, queue, stores, types: URI of the server (default $"+mongotest.EnvURI+"; without either one is started, if possible)")
 	switch err := flags.Parse(args[1:]); {
 	case errors.Is(err, flag.ErrHelp):
 		flags.SetOutput(stdout)

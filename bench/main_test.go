@@ -28,7 +28,7 @@ func TestBadInput(t *testing.T) {
 		want string
 	}{
 		{nil, exitUsage, "which suite?"},
-		{[]string{"lok"}, exitUsage, `unknown suite "lok"; known: storage, lock, queue, stores`},
+		{[]string{"lok"}, exitUsage, `unknown suite "lok"; known: storage, lock, queue, stores, types`},
 		{[]string{"storage", "--fast"}, exitUsage, "-fast"},
 		{[]string{"storage", "--rounds", "0"}, exitUsage, "--rounds"},
 		{[]string{"storage", "--rounds", "many"}, exitUsage, "many"},
@@ -38,6 +38,7 @@ func TestBadInput(t *testing.T) {
 		{[]string{"storage", "--quick", "--out", file}, exitFailed, "--out"},
 		{[]string{"lock", "--quick", "--mongodb", "http://nowhere"}, exitFailed, "--mongodb"},
 		{[]string{"queue", "--quick", "--mongodb", "http://nowhere"}, exitFailed, "--mongodb"},
+		{[]string{"types", "--quick", "--mongodb", "http://nowhere"}, exitFailed, "--mongodb"},
 	} {
 		code, stdout, stderr := runBench(c.args...)
 		if code != c.code || stdout != "" || !strings.Contains(stderr, c.want) || strings.Count(stderr, "\n") != 1 {

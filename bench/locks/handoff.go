@@ -23,6 +23,9 @@ type hold struct {
 	count int
 }
 
+// shortHold is the name of the short one.
+const shortHold = "20 ms"
+
 // cell is one measurement of hand-offs: what it was with, and what it gave.
 type cell struct {
 	contender string
@@ -59,12 +62,12 @@ func millis(ds []time.Duration) (ms []float64) {
 func (b *bench) measureHandOffs(ctx context.Context) (h handOffs, err error) {
 	h = handOffs{
 		waiters:   []int{1, 8, 32},
-		holds:     []hold{{"20 ms", 20 * time.Millisecond, 14}, {"600 ms", 600 * time.Millisecond, 6}},
+		holds:     []hold{{shortHold, 20 * time.Millisecond, 14}, {"600 ms", 600 * time.Millisecond, 6}},
 		latencies: map[cell][][]time.Duration{}, commands: map[cell][]float64{},
 	}
 	rounds := max(1, b.o.Rounds/3)
 	if b.o.Quick {
-		h.waiters, h.holds, rounds = []int{1, 2}, []hold{{"20 ms", 20 * time.Millisecond, 3}}, 1
+		h.waiters, h.holds, rounds = []int{1, 2}, []hold{{shortHold, 20 * time.Millisecond, 3}}, 1
 	}
 	c, err := b.newCrew(ctx, handOffContenders, make([]terms, 1+slices.Max(h.waiters))...)
 	if err != nil {
@@ -100,8 +103,9 @@ func (b *bench) measureHandOffs(ctx context.Context) (h handOffs, err error) {
 	return h, nil
 }
 
-// notMeasured is how many hand-offs pass before those that count.
-const notMeasured = 2
+// notMeasured returns how many hand-offs pass before those that count: each process has had the lock once. What is measured is a lock that
+// goes round, as its waiters take places in a queue when they have seen that.
+func notMeasured(waiters int) int { return 1 + waiters }
 
 // handOffs has a lock go from worker to worker. It returns the times from the call of Release to the next grant, and how
 // many commands all workers together sent to the server per grant.
@@ -127,8 +131,9 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 		return nil, 0, err
 	}
 	var before int64
-	for i := range notMeasured + h.count {
-		if i == notMeasured {
+	skipped := notMeasured(waiters)
+	for i := range skipped + h.count {
+		if i == skipped {
 			if before, err = c.commands(ctx, 1+waiters); err != nil {
 				return nil, 0, err
 			}
@@ -157,7 +162,7 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 		case contender == nameFencepost && granted.b <= last.b:
 			return nil, 0, fmt.Errorf("token %d after %d", granted.b, last.b)
 		}
-		if i >= notMeasured {
+		if i >= skipped {
 			took = append(took, time.Duration(granted.a-released.a))
 		}
 		if err := acquire(holder); err != nil {

@@ -32,7 +32,7 @@ func TestQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	suitetest.Check(t, o, res, []string{"≥ 1.0", nameInsert, nameUpsert, nameNewNames, nameSQLite, nameStore, nameLeast, "Hand-off", "Idle", "Recovery", "same machine"}, []string{"n/a"})
+	suitetest.Check(t, o, res, []string{"≥ 5", nameInsert, nameUpsert, nameNewNames, nameSQLite, nameStore, nameLeast, "Hand-off", "Idle", "Recovery", "same machine"}, []string{"n/a"})
 	if !strings.HasPrefix(res.Plots[plotFile], "<svg") {
 		t.Error("the plot is missing")
 	}

@@ -39,88 +39,35 @@ func (t *timed) speed(name string) measure.Summary {
 	return measure.Summarize(t.times.Ratios(nameBare, name))
 }
 
-// drainers are the contenders of a drain of n messages of each of the types.
-func (b *bench) drainers(ctx context.Context, name string, n int, types []string, again bool) (list []measure.Contender, places []*place, err error) {
-	contender := func(name string, p *place, drain func(context.Context) error) {
+func (b *bench) measureDrain(ctx context.Context) (t timed, err error) {
+	t.n = b.sized(30_000, 3000)
+	var list []measure.Contender
+	var places []*place
+	contender := func(name string, p *place, drain func() error) {
 		places = append(places, p)
 		list = append(list, measure.Contender{
 			Name:    name,
-			Prepare: func() error { return errors.Join(p.Clear(ctx), p.Load(ctx, n, types...)) },
-			Run:     func() error { return drain(ctx) },
+			Prepare: func() error { return errors.Join(p.Clear(ctx), p.Load(ctx, t.n, oneType)) },
+			Run:     drain,
 			Check:   func() error { return p.Empty(ctx) },
 		})
 	}
-	bare := func(p *place) func(context.Context) error {
-		return func(ctx context.Context) error {
-			for _, typ := range types {
-				if err := p.Bare(ctx, typ, 0, nil); err != nil {
-					return err
-				}
-			}
-			return nil
+	for _, name := range []string{nameBare, nameAgain} {
+		p, err := b.newPlace(fmt.Sprintf("drain%d", len(list)))
+		if err != nil {
+			return t, err
 		}
+		contender(name, p, func() error { return p.Bare(ctx, oneType, 0, nil) })
 	}
-	p, err := b.newPlace(name + "_bare")
-	if err != nil {
-		return nil, nil, err
-	}
-	contender(nameBare, p, bare(p))
-	if again {
-		if p, err = b.newPlace(name + "_again"); err != nil {
-			return nil, nil, err
-		}
-		contender(nameAgain, p, bare(p))
-	}
-	if p, err = b.newBackend(ctx, name+"_fencepost"); err != nil {
-		return nil, nil, err
-	}
-	contender(nameFencepost, p, func(ctx context.Context) error { return p.Drain(ctx, types...) })
-	return list, places, nil
-}
-
-func (b *bench) measureDrain(ctx context.Context) (t timed, err error) {
-	t.n = b.sized(30_000, 3000)
-	list, places, err := b.drainers(ctx, "drain", t.n, []string{oneType}, true)
+	p, err := b.newBackend(ctx, "drain_fencepost")
 	if err != nil {
 		return t, err
 	}
+	contender(nameFencepost, p, func() error { return p.Drain(ctx, oneType) })
 	if t.times, err = measure.Run(ctx, measure.Plan{Rounds: b.o.Rounds, Blocks: 1}, list); err != nil {
 		return t, err
 	}
 	return t, verifyAll(ctx, places...)
-}
-
-// byType is a drain of the same number of messages, of more and more types.
-type byType struct {
-	types int
-	timed
-}
-
-func (b *bench) measureTypes(ctx context.Context) (all []byType, err error) {
-	counts, total := []int{1, 16, 256}, 25_600
-	if b.o.Quick {
-		counts, total = []int{1, 4, 16}, 1600
-	}
-	for _, n := range counts {
-		b.o.Logf("drain: %d types", n)
-		var types []string
-		for i := range n {
-			types = append(types, fmt.Sprintf("t%03d", i))
-		}
-		list, places, err := b.drainers(ctx, fmt.Sprintf("types%d", n), total/n, types, false)
-		if err != nil {
-			return nil, err
-		}
-		times, err := measure.Run(ctx, measure.Plan{Rounds: b.few(), Blocks: 1}, list)
-		if err == nil {
-			err = verifyAll(ctx, places...)
-		}
-		if err != nil {
-			return nil, fmt.Errorf("%d types: %w", n, err)
-		}
-		all = append(all, byType{n, timed{times, total}})
-	}
-	return all, nil
 }
 
 // single is what the articles' way does: one message at a time.

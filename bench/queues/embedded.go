@@ -3,11 +3,9 @@ package queues
 import (
 	"context"
 	"errors"
-	"os"
 	"path/filepath"
 	"time"
 
-	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/bench/internal/measure"
 	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
@@ -20,16 +18,13 @@ type embedded struct {
 }
 
 // newEmbedded makes a place of Fencepost on SQLite.
-func (b *bench) newEmbedded(ctx context.Context, name string) (p *place, err error) {
-	p = &place{&messages.Place{Dir: filepath.Join(b.o.Dir, name), Given: map[string]int{}, Drained: map[string]int{}}}
-	if err := os.Mkdir(p.Dir, 0o755); err != nil {
+func (b *bench) newEmbedded(ctx context.Context, name string) (*place, error) {
+	e, err := messages.OpenEmbedded(ctx, filepath.Join(b.o.Dir, name))
+	if err != nil {
 		return nil, err
 	}
-	if p.Backend, err = fencepost.Open(ctx, "sqlite://"+filepath.Join(p.Dir, "fencepost.db")); err != nil {
-		return nil, err
-	}
-	b.server.Keep(p.Place)
-	return p, nil
+	b.server.Keep(e)
+	return &place{e}, nil
 }
 
 // bareSQLite is the bare loop's table.

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/bench/internal/messages"
 	"github.com/fencepost/fencepost/bench/internal/server"
 	"github.com/fencepost/fencepost/queue"
@@ -66,6 +67,33 @@ func (w *watcher) await(ctx context.Context, replica int) (time.Duration, error)
 	}
 }
 
+// replica is a pool with connections of its own.
+type replica struct {
+	stop func() error // ends the pool, and closes what it has
+}
+
+func startReplica(ctx context.Context, p *place, events func(worker.Event)) (*replica, error) {
+	b, err := fencepost.Open(ctx, p.URI)
+	if err != nil {
+		return nil, err
+	}
+	closeAll := func() error {
+		end, cancel := server.Undisturbed(ctx)
+		defer cancel()
+		return b.Close(end)
+	}
+	pool, err := worker.New(worker.Config{Queue: b.Queue, Locker: b.Locker, To: worker.Files{Dir: p.Dir}, Types: []string{oneType}, Events: events})
+	if err != nil {
+		return nil, errors.Join(err, closeAll())
+	}
+	done := make(chan error, 1)
+	go func() { done <- pool.Run(ctx) }()
+	return &replica{func() error {
+		pool.Stop()
+		return errors.Join(<-done, closeAll())
+	}}, nil
+}
+
 // measureHandOver: one replica serves a type, another one stands by; the first is stopped, or asked to give the type back.
 func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error) {
 	p, err := b.newBackend(ctx, "handover")
@@ -94,7 +122,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 	last := -1
 	start := func() (err error) {
 		last++
-		running[last], err = b.startReplica(ctx, p, []string{oneType}, w.events(last))
+		running[last], err = startReplica(ctx, p, w.events(last))
 		if err != nil {
 			delete(running, last)
 		}

@@ -50,9 +50,9 @@ func TestQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	suitetest.Check(t, o, res, []string{"≥ 0.9", "≥ 20", nameAgain, nameSend, nameOrdered, nameUnordered, "| 16 | 100 |", "control: the same of the bare loop",
-		"### Embedded", namePeerSQLite, "River, 1 worker", "River, 100 workers", "Asynq, 1 worker", "everysec", "### Idle", "the holder is stopped", "asked to give it back"}, []string{"| n/a", "(n/a", "Inf"})
-	for _, plot := range []string{plotTypes, plotBacklog, plotPeers} {
+	suitetest.Check(t, o, res, []string{"≥ 0.9", "≥ 20", nameAgain, nameSend, nameOrdered, nameUnordered, "control: the same of the bare loop",
+		"### Embedded", namePeerSQLite, "River, 1 worker", "River, 100 workers", "Asynq, 1 worker", "everysec", "the holder is stopped", "asked to give it back"}, []string{"| n/a", "(n/a", "Inf"})
+	for _, plot := range []string{plotBacklog, plotPeers} {
 		if !strings.HasPrefix(res.Plots[plot], "<svg") || strings.Contains(res.Plots[plot], "NaN") {
 			t.Errorf("plot %s: %.100q", plot, res.Plots[plot])
 		}
@@ -63,7 +63,7 @@ func TestQuick(t *testing.T) {
 func TestCancelledRunEnds(t *testing.T) {
 	uri := mongotest.URI(t)
 	before := databases(t, uri)
-	for _, at := range []string{"drain", "backlog", "idle", "hand-over"} {
+	for _, at := range []string{"drain", "backlog", "hand-over"} {
 		b := &bench{o: suite.Options{Dir: t.TempDir(), Rounds: 1, Quick: true, Logf: t.Logf, MongoDB: uri}}
 		ctx, cancel := context.WithCancel(t.Context())
 		err := b.with(ctx, []part{{at, func() error {
@@ -71,7 +71,6 @@ func TestCancelledRunEnds(t *testing.T) {
 			return map[string]func(context.Context) error{
 				"drain":     func(ctx context.Context) error { _, err := b.measureDrain(ctx); return err },
 				"backlog":   func(ctx context.Context) error { _, err := b.measureBacklog(ctx); return err },
-				"idle":      func(ctx context.Context) error { _, err := b.measureIdle(ctx); return err },
 				"hand-over": func(ctx context.Context) error { _, err := b.measureHandOver(ctx); return err },
 			}[at](ctx)
 		}}})

@@ -28,11 +28,9 @@ type bench struct {
 	drain     timed
 	single    single
 	publish   timed
-	types     []byType
 	backlog   backlog
 	embedded  embedded
 	peers     peers
-	idles     []idle
 	handOvers []handOver
 }
 
@@ -71,11 +69,9 @@ func (b *bench) measure(ctx context.Context) error {
 		}},
 		{"drain, one by one", func() (err error) { b.single, err = b.measureSingle(ctx); return err }},
 		{"publish", func() (err error) { b.publish, err = b.measurePublish(ctx); return err }},
-		{"types", func() (err error) { b.types, err = b.measureTypes(ctx); return err }},
 		{"backlog", func() (err error) { b.backlog, err = b.measureBacklog(ctx); return err }},
 		{"embedded", func() (err error) { b.embedded, err = b.measureEmbedded(ctx); return err }},
 		{"peers", func() (err error) { b.peers, err = b.measurePeers(ctx); return err }},
-		{"idle", func() (err error) { b.idles, err = b.measureIdle(ctx); return err }},
 		{"hand-over", func() (err error) { b.handOvers, err = b.measureHandOver(ctx); return err }},
 	})
 }
@@ -138,13 +134,11 @@ func (b *bench) result() *suite.Result {
 	fmt.Fprintf(&s, "\n### Drain to a durable file\n\n%d messages of one type. `%s`: find, write, fdatasync, deleteMany; no lock, no framing, no checks. Fencepost's time is that of the whole life of a pool: acquire the lock, open the file, drain, see the type empty, close, release.\n\n%s", b.drain.n, nameBare, b.timedTable(&b.drain, nil, nameBare, nameAgain, nameFencepost))
 	fmt.Fprintf(&s, "\nThe articles' way, with a backlog of %d:\n\n%s", b.single.backlog, b.singleTable())
 	fmt.Fprintf(&s, "\n### Publish\n\n%d messages of one type, in calls of %d; `%s`: insertMany with the same write concern. `%s` is one call per message, which the publisher puts into batches itself.\n\n%s", b.publish.n, messages.BatchSize, nameInsertMany, nameSend, b.timedTable(&b.publish, asInsert, nameBare, nameAgain, nameFencepost, nameSend))
-	fmt.Fprintf(&s, "\n### Types\n\nThe same number of messages, of more types. The bare loop drains one type after the other; a pool all of them at the same time, each with a lock, a file and an fsync of its own.\n\n![Types](plots/%s)\n\n%s", plotTypes, b.typesTable())
 	fmt.Fprintf(&s, "\n### Backlog\n\nRate from the end of the first batch to the end of the %dth message, with nothing behind it and with a million or so (%d at the end) behind it. Both take their windows from the front of the same big backlog, in turns.\n\n![Backlog](plots/%s)\n\n%s", b.backlog.window, b.backlog.left, plotBacklog, b.backlogTable())
 	fmt.Fprintf(&s, "\n### Embedded\n\nThe same on SQLite, in one process. `%s`: a table with an integer key; select, write, fdatasync, delete by range; inserts in synced transactions of %d.\n\n%s", nameBare, messages.BatchSize, b.embeddedTable())
 	fmt.Fprintf(&s, "\n### Beside job queues\n\n%s\n\n%s. %s\n\n![Job queues](plots/%s)\n\n%s", peersDiffer, b.peers.with, "Each round all of them in turns; messages per second, median and quartiles.", plotPeers, b.peersTable())
-	s.WriteString("\n### Idle cost per replica\n\nCommands per second that a replica sends while nothing is published.\n\n" + b.idleTable())
 	fmt.Fprintf(&s, "\n### Handing a type over\n\nA message is published every %v; time from the last commit of one replica to the first of the other, which was standing by.\n\n%s", trickle, b.handOverTable())
-	return &suite.Result{Markdown: s.String(), Plots: map[string]string{plotTypes: b.typesPlot(), plotBacklog: b.backlogPlot(), plotPeers: b.peersPlot()}}
+	return &suite.Result{Markdown: s.String(), Plots: map[string]string{plotBacklog: b.backlogPlot(), plotPeers: b.peersPlot()}}
 }
 
 const peersDiffer = `River and Asynq are job queues: each message is a job of its own with its state, its attempts and its time-out, taken by whatever
@@ -201,14 +195,6 @@ func (b *bench) singleTable() string {
 	return report.Table([]string{"", "messages/s", "Fencepost is so many times as fast"}, rows)
 }
 
-func (b *bench) typesTable() string {
-	var rows [][]string
-	for _, t := range b.types {
-		rows = append(rows, []string{fmt.Sprint(t.types), fmt.Sprint(t.n / t.types), perSec(t.rate(nameBare)), perSec(t.rate(nameFencepost)), report.Spread(t.speed(nameFencepost))})
-	}
-	return report.Table([]string{"types", "messages of each", nameBare + ", messages/s", "fencepost, messages/s", "speed, bare loop = 1"}, rows)
-}
-
 func (b *bench) backlogTable() string {
 	var rows [][]string
 	l := &b.backlog
@@ -241,16 +227,6 @@ func (b *bench) peersTable() string {
 	return report.Table([]string{"", "published", "drained to a durable file", "how"}, rows)
 }
 
-func (b *bench) idleTable() string {
-	var rows [][]string
-	for _, i := range b.idles {
-		rows = append(rows, []string{fmt.Sprint(i.types), i.holds.String(), i.standby.String()})
-	}
-	return report.Table([]string{"types", "holds them: queue + lock", "stands by: queue + lock"}, rows)
-}
-
-func (p perSecond) String() string { return fmt.Sprintf("%.1f + %.1f", p.queue, p.lock) }
-
 func (b *bench) handOverTable() string {
 	var rows [][]string
 	for _, h := range b.handOvers {
@@ -281,21 +257,9 @@ func oneLine(err error) string {
 }
 
 const (
-	plotTypes   = "queue-types.svg"
 	plotBacklog = "queue-backlog.svg"
 	plotPeers   = "queue-peers.svg"
 )
-
-func (b *bench) typesPlot() string {
-	p := report.Plot{Title: "Drain of the same number of messages of more types", XLabel: "types", YLabel: "speed, bare loop = 1", Line: 1, LineName: nameBare}
-	s := report.Series{Name: nameFencepost}
-	for _, t := range b.types {
-		p.X = append(p.X, fmt.Sprint(t.types))
-		s.Values = append(s.Values, t.speed(nameFencepost))
-	}
-	p.Panels = []report.Panel{{Title: "one pool", Series: []report.Series{s}}}
-	return p.SVG()
-}
 
 func (b *bench) backlogPlot() string {
 	l := &b.backlog

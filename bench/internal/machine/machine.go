@@ -3,6 +3,7 @@ package machine
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"runtime"
@@ -89,6 +90,42 @@ func busyElsewhere() float64 {
 	unix.Getrusage(unix.RUSAGE_SELF, &own)
 	ours := time.Duration(own.Utime.Nano() + own.Stime.Nano()).Seconds()
 	return (user+nice+system+irq+soft+steal)*tick - ours
+}
+
+// Busy begins to measure how long processes of these names work; the function that it returns ends it: seconds of processor time of all
+// of them, NaN if there are none.
+func Busy(names ...string) func() float64 {
+	before := processes(names)
+	return func() float64 {
+		sum, after := 0., processes(names)
+		if len(after) == 0 {
+			return math.NaN()
+		}
+		for pid, seconds := range after {
+			sum += seconds - before[pid] // 0 for a new one
+		}
+		return sum
+	}
+}
+
+// processes returns how many seconds each process of these names has worked.
+func processes(names []string) map[string]float64 {
+	const tick = .01 // of /proc/<pid>/stat, seconds
+	seconds := map[string]float64{}
+	paths, _ := filepath.Glob("/proc/[0-9]*/stat") // the pattern is valid
+	for _, path := range paths {
+		b, _ := os.ReadFile(path)
+		before, rest, _ := strings.Cut(string(b), ") ") // behind the name, which is in parentheses
+		_, name, _ := strings.Cut(before, "(")
+		fields := strings.Fields(rest)
+		if len(fields) < 13 || !slices.Contains(names, name) {
+			continue
+		}
+		var user, system float64
+		fmt.Sscan(fields[11]+" "+fields[12], &user, &system)
+		seconds[path] = (user + system) * tick
+	}
+	return seconds
 }
 
 // FileSystem describes what dir is on, for example "ext4 on a virtio disk", and tells whether that is memory.

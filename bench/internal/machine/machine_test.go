@@ -1,6 +1,7 @@
 package machine
 
 import (
+	"math"
 	"os"
 	"runtime"
 	"strings"
@@ -72,5 +73,22 @@ func TestDescribe(t *testing.T) {
 	}
 	if strings.Contains(all, "/") {
 		t.Errorf("a path is in %q", all)
+	}
+}
+
+// TestBusy: a process is found by its name, also one that begins later, and its work is counted.
+func TestBusy(t *testing.T) {
+	b, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Skip(err)
+	}
+	done := Busy(strings.TrimSpace(string(b)))
+	for before := processorTime(t); processorTime(t) < before+100*time.Millisecond; {
+	}
+	if got := done(); got < .05 {
+		t.Errorf("%v s of at least 0.1", got)
+	}
+	if got := Busy("no process has this name")(); !math.IsNaN(got) {
+		t.Errorf("%v s of no process", got)
 	}
 }

@@ -70,7 +70,7 @@ func (s *Server) Keep(p *Place) { s.places = append(s.places, p) }
 
 // Place is a contender's own: a database on the server, a directory, and what it was given so far.
 type Place struct {
-	URI      string // with the database
+	URI      string // of the backend, with the database
 	Dir      string
 	Messages *mongo.Collection // as Fencepost writes: a majority has it, in its journal
 	Relaxed  *mongo.Collection // for deletions
@@ -114,6 +114,17 @@ func (s *Server) NewBackend(ctx context.Context, name string) (*Place, error) {
 	if err == nil {
 		p.Backend, err = fencepost.Open(ctx, p.URI)
 	}
+	return p, err
+}
+
+// OpenEmbedded makes a place without a server, in a new directory: Fencepost's on SQLite. Keep closes it at the end, or the caller does.
+func OpenEmbedded(ctx context.Context, dir string) (*Place, error) {
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	p := &Place{URI: "sqlite://" + filepath.Join(dir, "fencepost.db"), Dir: dir, Given: map[string]int{}, Drained: map[string]int{}}
+	var err error
+	p.Backend, err = fencepost.Open(ctx, p.URI)
 	return p, err
 }
 
@@ -171,12 +182,19 @@ func (p *Place) Documents(from *Source, typ string, n int) []any {
 
 // Load stores n messages of each type with raw inserts, in batches; a type's have one producer.
 func (p *Place) Load(ctx context.Context, n int, types ...string) error {
-	for _, typ := range types {
+	var batch []any
+	for i, typ := range types {
 		from := NewSource()
-		for left := n; left > 0; left -= BatchSize {
-			if _, err := p.Relaxed.InsertMany(ctx, p.Documents(from, typ, min(left, BatchSize))); err != nil {
+		for left := n; left > 0; {
+			docs := p.Documents(from, typ, min(left, BatchSize-len(batch)))
+			batch, left = append(batch, docs...), left-len(docs)
+			if len(batch) < BatchSize && (left > 0 || i < len(types)-1) {
+				continue
+			}
+			if _, err := p.Relaxed.InsertMany(ctx, batch); err != nil {
 				return err
 			}
+			batch = nil
 		}
 	}
 	return nil
