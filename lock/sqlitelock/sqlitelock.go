@@ -47,24 +47,36 @@ const columns = `name, token, version, hold_id, coalesce(lease_ms, 0), coalesce(
 	since_us, at_us, coalesce(more, '')`
 
 type store struct {
-	db *sqlitedb.DB
+	db    *sqlitedb.DB
+	close func() error
 }
 
 var _ lock.BatchRenewer = (*store)(nil)
 
-// Open opens the database file at path, creating it when it is missing, with a handle of its own:
-// waits of other users of the file in this process do not delay renewals. The error names the
-// remedy.
+// Open opens the database file at path, creating it when it is missing. The error names the remedy.
 func Open(ctx context.Context, path string) (lock.Store, error) {
 	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
 	if err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
-	if err := migrate(ctx, db); err != nil {
+	s, err := newStore(ctx, db, db.Close)
+	if err != nil {
 		_ = db.Close()
+	}
+	return s, err
+}
+
+// OpenIn keeps locks in a database that is open, and stays so when the store is closed. Operations that wait at the same
+// time share a transaction with the other writers of that handle, so they do not compete with them for the file.
+func OpenIn(ctx context.Context, db *sqlitedb.DB) (lock.Store, error) {
+	return newStore(ctx, db, func() error { return nil })
+}
+
+func newStore(ctx context.Context, db *sqlitedb.DB, close func() error) (lock.Store, error) {
+	if err := migrate(ctx, db); err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
-	return &store{db: db}, nil
+	return &store{db, close}, nil
 }
 
 // migrate creates the table, and adds the column that the first ones lacked.
@@ -284,7 +296,7 @@ func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 	return list, permanent(err)
 }
 
-func (s *store) Close() error { return s.db.Close() }
+func (s *store) Close() error { return s.close() }
 
 func token(ok bool, r lock.Record, err error) (int64, bool, error) {
 	if !ok {
