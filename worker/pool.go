@@ -23,6 +23,8 @@ import (
 const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while nobody listens
 	acquireInSlot = 100 * time.Millisecond // … and if it blocks a slot for that, this often
+	maxLooks      = 16                     // types that are looked at at the same time …
+	maxOpening    = 64                     // … and that are opened: with more, what is in a hurry would wait behind all of them
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
 )
@@ -31,6 +33,7 @@ const (
 type Pool struct {
 	replica
 	slots    *semaphore.Weighted // nil: no bound
+	looks    *semaphore.Weighted
 	stopOnce sync.Once
 
 	mu     sync.Mutex
@@ -60,12 +63,14 @@ func New(cfg Config) (*Pool, error) {
 			files:    newKnownFiles(),
 		},
 		served: make(map[string]bool),
+		looks:  semaphore.NewWeighted(maxLooks),
 	}
+	p.opening = semaphore.NewWeighted(maxOpening)
 	p.rebalancer = newRebalancer(&p.replica)
 	p.listener = &listener{pool: p}
 	switch to := cfg.To.(type) {
 	case Files:
-		p.dest = to
+		p.dest, p.fs = to, storage.Shared(to.Storage.FS)
 	case Handling:
 		p.handler = to.handler()
 	}
@@ -341,9 +346,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 			p.rebalancer.Pause(ctx, typ, wait)
 			continue
 		}
-		p.book.noteAsking(typ)
-		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-		p.book.noteAnswer(typ, err)
+		d, err := p.depth(ctx, typ)
 		if err == nil && d.Pending == 0 {
 			p.book.wantsNoMore(typ)
 			err = p.lookAtForeign(ctx, typ, d.Foreign, log)
@@ -427,7 +430,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		}
 	}()
 	if t != share.TurnAsk { // what was asked for has traffic
-		if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
+		if d, err := p.depth(stopCtx, typ); err == nil && d.Pending == 0 {
 			return false, nil // drained by the previous holder: do not grow the file by a fence for nothing
 		}
 	}
@@ -439,18 +442,6 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		err = errAsked
 	}
 	return drained, err
-}
-
-// acquire takes the type's lock in the way of a turn.
-func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration) (*lock.Lease, error) {
-	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
-	switch t {
-	case share.TurnAsk:
-		return p.takeShare(ctx, typ)
-	case share.TurnStandBy:
-		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
-	}
-	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 }
 
 // lookAtForeign is called for each look at a type that has no messages, with how many foreign keys

@@ -8,8 +8,10 @@ import (
 
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -32,13 +34,15 @@ type replica struct {
 	stopping  chan struct{}
 	stoppedAt time.Time    // set before stopping is closed
 	waiting   atomic.Int32 // types that wait for a slot
+	opening   *semaphore.Weighted
 
 	rebalancer    *share.Rebalancer
 	listener      *listener
 	memory        *memory
 	book          *book
 	files         *knownFiles
-	dest          Files // where the files are; nothing with a handler
+	dest          Files      // where the files are; nothing with a handler
+	fs            storage.FS // of dest, for all sessions together
 	strays        strays
 	subscriptions subscriptions
 }

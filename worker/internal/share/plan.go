@@ -24,18 +24,25 @@ const (
 	planEvery = 20 * time.Millisecond // how often the plan is computed, at most
 )
 
+// living are the other members that are known to live. r.mu is held.
+func (r *Rebalancer) living(now time.Time) (all []queue.Member) {
+	if now.Sub(r.readAt) >= deadAfter || r.readAt.IsZero() {
+		return nil
+	}
+	for _, m := range r.others {
+		if r.sights[m.Instance].lives(now, deadAfter) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 // candidates are the live members that may take types, this pool among them unless it stops, sorted
-// by ID; alone tells that no other is known. r.mu is held.
-func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) {
-	alone = true
-	if now.Sub(r.readAt) < deadAfter && !r.readAt.IsZero() {
-		for _, m := range r.others {
-			if r.sights[m.Instance].lives(now, deadAfter) {
-				alone = false
-				if !m.Stopping {
-					all = append(all, m)
-				}
-			}
+// by ID. r.mu is held.
+func (r *Rebalancer) candidates(now time.Time) (all []queue.Member) {
+	for _, m := range r.living(now) {
+		if !m.Stopping {
+			all = append(all, m)
 		}
 	}
 	if !r.stopping() {
@@ -48,7 +55,7 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 		all = append(all, me)
 		slices.SortFunc(all, func(a, b queue.Member) int { return strings.Compare(a.Instance, b.Instance) })
 	}
-	return all, alone
+	return all
 }
 
 // holder returns the known holder of a type; ok is false if there is none. r.mu is held.
@@ -62,7 +69,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	if now.Before(r.nextPlan) {
 		return
 	}
-	all, _ := r.candidates(now)
+	all := r.candidates(now)
 	members := make([]candidate, len(all))
 	index := map[string]int{}
 	for i, m := range all {
