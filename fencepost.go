@@ -71,7 +71,7 @@ func openSQLite(ctx context.Context, path string) (*Backend, error) {
 	if err != nil {
 		return nil, err
 	}
-	store, err := sqlitelock.Open(ctx, path)
+	store, err := sqlitelock.OpenIn(ctx, q.Database())
 	if err != nil {
 		return nil, errors.Join(err, q.Close())
 	}

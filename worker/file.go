@@ -51,6 +51,7 @@ func (s *session) open(ctx context.Context) error {
 		}
 		s.ledger.SetClock(seenAt)
 		o := dest.Storage
+		o.FS = s.pool.fs
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = fileHolder(s.pool.instance)
 		o.Empty = s.ledger.State()

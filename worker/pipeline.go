@@ -49,7 +49,10 @@ func (s *session) run(ctx context.Context) (drained bool, err error) {
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
 	opening, opened := s.pool.untilStop(ctx) // a stop interrupts the opening: no message depends on it yet
-	err = s.sink.open(opening)
+	if err = s.pool.opening.Acquire(opening, 1); err == nil {
+		err = s.sink.open(opening)
+		s.pool.opening.Release(1)
+	}
 	stopped := ctx.Err() == nil && opening.Err() != nil && errors.Is(err, context.Canceled)
 	opened()
 	switch {

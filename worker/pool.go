@@ -23,6 +23,8 @@ import (
 const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while the listener does not work
 	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
+	maxLooks      = 16                     // types that a pool looks at at the same time
+	maxOpening    = 64                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
 )
@@ -32,6 +34,7 @@ const (
 type Pool struct {
 	replica
 	slots    *semaphore.Weighted // nil: no bound
+	looks    *semaphore.Weighted // types that are being looked at: maxLooks
 	stopOnce sync.Once
 
 	mu     sync.Mutex
@@ -62,12 +65,14 @@ func New(cfg Config) (*Pool, error) {
 			files:    newKnownFiles(),
 		},
 		served: make(map[string]bool),
+		looks:  semaphore.NewWeighted(maxLooks),
 	}
+	p.opening = semaphore.NewWeighted(maxOpening)
 	p.rebalancer = newRebalancer(&p.replica)
 	p.listener = &listener{pool: p}
 	switch to := cfg.To.(type) {
 	case Files:
-		p.dest = to
+		p.dest, p.fs = to, storage.Shared(to.Storage.FS)
 	case Handling:
 		p.handler = to.handler()
 	}
@@ -342,9 +347,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 			p.rebalancer.Pause(ctx, typ, wait)
 			continue
 		}
-		p.book.noteAsking(typ)
-		d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-		p.book.noteAnswer(typ, err)
+		d, err := p.depth(ctx, typ)
 		if err == nil && d.Pending == 0 {
 			p.book.wantsNoMore(typ)
 			err = p.lookAtForeign(ctx, typ, d.Foreign, log)
@@ -428,7 +431,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		}
 	}()
 	if t != share.TurnAsk { // a type that this pool asked for has traffic
-		if d, err := p.cfg.Queue.Depth(stopCtx, typ, 1); err == nil && d.Pending == 0 {
+		if d, err := p.depth(stopCtx, typ); err == nil && d.Pending == 0 {
 			return false, nil // the previous holder drained it: do not open the file, which would add a fence
 		}
 	}
@@ -440,18 +443,6 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		err = errAsked
 	}
 	return drained, err
-}
-
-// acquire acquires the type's lock, in the way that the turn requires.
-func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration) (*lock.Lease, error) {
-	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
-	switch t {
-	case share.TurnAsk:
-		return p.takeShare(ctx, typ)
-	case share.TurnStandBy:
-		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
-	}
-	return p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 }
 
 // lookAtForeign reviews the foreign keys of a type without messages. seen is how many of them the

@@ -8,8 +8,10 @@ import (
 
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
+	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -30,15 +32,17 @@ type replica struct {
 	name      string // instance, with host and process, for dead letters
 	began     time.Time
 	stopping  chan struct{}
-	stoppedAt time.Time    // set before stopping is closed
-	waiting   atomic.Int32 // types that wait for a slot
+	stoppedAt time.Time           // set before stopping is closed
+	waiting   atomic.Int32        // types that wait for a slot
+	opening   *semaphore.Weighted // types that are being opened: maxOpening
 
 	rebalancer    *share.Rebalancer
 	listener      *listener
 	memory        *memory
 	book          *book
 	files         *knownFiles
-	dest          Files // where the files are; zero with a handler
+	dest          Files      // where the files are; zero with a handler
+	fs            storage.FS // of dest, shared by all sessions
 	strays        strays
 	subscriptions subscriptions
 }

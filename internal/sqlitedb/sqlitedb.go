@@ -7,7 +7,8 @@
 //     or has changed nothing. No transaction of this package can fail with "database is locked" half way.
 //   - SQLite's own busy handler is off: it sleeps where no context can reach it. A handle that finds the lock taken
 //     retries with jitter until its context ends, and then returns within milliseconds (see [ErrBusy]).
-//   - Writers of one handle queue in the process, and only one of them competes with the other processes.
+//   - Writers of one handle queue in the process, and only one of them competes with the other processes. Those that wait
+//     share its transaction, and its sync (see group.go).
 //   - A handle that writes back to back pauses now and then without the lock, more often when other processes wait, so
 //     that it cannot starve them (see courtesy).
 //
@@ -84,10 +85,14 @@ type DB struct {
 	path    string
 	pool    *sql.DB    // opens connections; keeps none idle, so closing a connection really closes it
 	readers chan *conn // connections not in use; nil = not opened yet
-	writer  chan *writer
 	closing chan struct{}
 	once    sync.Once
 	busy    atomic.Int64
+
+	turns   sync.Mutex
+	writing bool    // somebody has the right to write; guarded by turns, as is the next one
+	waiting []*turn // for it, in the order in which they came
+	w       writer  // of whoever has that right
 
 	names    [3]string // of the database and its companions, see replaced.go
 	mu       sync.Mutex
@@ -97,10 +102,10 @@ type DB struct {
 	replaced error     // they stand for other files
 }
 
-// writer is the right to write: the goroutine that took it out of DB.writer may compete for the
-// file's lock.
+// writer belongs to the goroutine that has the right to write, and so may compete for the file's lock.
 type writer struct {
 	full, relaxed *conn
+	group         *group    // that is open
 	since         time.Time // start of the current run of back-to-back writes
 	last          time.Time // end of the last write
 	company       time.Time // when another process last had the lock
@@ -143,13 +148,11 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 		path:    abs,
 		pool:    pool,
 		readers: make(chan *conn, o.Readers),
-		writer:  make(chan *writer, 1),
 		closing: make(chan struct{}),
 	}
 	for range o.Readers {
 		db.readers <- nil
 	}
-	db.writer <- &writer{}
 	if db.names, err = names(abs); err == nil {
 		db.files[0], err = os.Stat(abs)
 	}
@@ -282,12 +285,38 @@ func syncDir(dir string) error {
 // initialize checks whose file this is and switches it to WAL. It is idempotent and safe against other processes that
 // do the same.
 func (db *DB) initialize(ctx context.Context) error {
-	w, err := db.takeWriter(ctx)
-	if err != nil {
+	if err := db.prepare(ctx); err != nil {
 		return err
 	}
-	defer db.returnWriter(w)
-	err = db.retry(ctx, func() (err error) {
+	// A write even when there is nothing to change: a file that we may only read is found out now.
+	return db.Write(ctx, func(tx *Tx) error {
+		id, err := identify(ctx, tx.c)
+		if err != nil {
+			return err
+		}
+		if err := id.check(); err != nil {
+			return err
+		}
+		if id.app == applicationID && id.version >= 1 {
+			// PRAGMA user_version writes the header page even when the value stays.
+			return nil
+		}
+		if _, err := tx.Exec(fmt.Sprintf("PRAGMA application_id=%d", applicationID)); err != nil {
+			return err
+		}
+		_, err = tx.Exec(fmt.Sprintf("PRAGMA user_version=%d", schemaVersion))
+		return err
+	})
+}
+
+// prepare checks whose file this is and switches it to WAL.
+func (db *DB) prepare(ctx context.Context) error {
+	if err := db.takeTurn(ctx, &turn{alone: true}); err != nil {
+		return err
+	}
+	defer db.passOn()
+	w := &db.w
+	err := db.retry(ctx, func() (err error) {
 		if w.full == nil {
 			if w.full, err = db.connect(ctx, "FULL"); err != nil {
 				return err
@@ -312,28 +341,7 @@ func (db *DB) initialize(ctx context.Context) error {
 		}
 		return nil
 	})
-	if err != nil {
-		return db.describe(ctx, "open", err)
-	}
-	// A write even when there is nothing to change: a file that we may only read is found out now.
-	return db.transact(ctx, w, &w.full, "FULL", func(tx *Tx) error {
-		id, err := identify(ctx, tx.c)
-		if err != nil {
-			return err
-		}
-		if err := id.check(); err != nil {
-			return err
-		}
-		if id.app == applicationID && id.version >= 1 {
-			// PRAGMA user_version writes the header page even when the value stays.
-			return nil
-		}
-		if _, err := tx.Exec(fmt.Sprintf("PRAGMA application_id=%d", applicationID)); err != nil {
-			return err
-		}
-		_, err = tx.Exec(fmt.Sprintf("PRAGMA user_version=%d", schemaVersion))
-		return err
-	})
+	return db.describe(ctx, "open", err)
 }
 
 // identity tells whose database a file is.
@@ -367,8 +375,10 @@ func (db *DB) Close() error {
 	var err error
 	db.once.Do(func() {
 		close(db.closing)
-		w := <-db.writer
-		err = errors.Join(w.full.close(), w.relaxed.close())
+		closer := &turn{alone: true}
+		db.enqueue(closer)
+		<-closer.given // and never given back
+		err = errors.Join(db.w.full.close(), db.w.relaxed.close())
 		for range cap(db.readers) {
 			c := <-db.readers
 			err = errors.Join(err, c.close())

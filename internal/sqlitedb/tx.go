@@ -15,18 +15,27 @@ import (
 // use. Statements are prepared once per connection and kept, keyed by their text: use parameters, not text, for
 // values.
 type Tx struct {
-	ctx  context.Context
-	c    *conn
-	rows []*sql.Rows
+	ctx        context.Context
+	statements context.Context // that interrupts a statement
+	c          *conn
+	rows       []*sql.Rows
+}
+
+// prepare returns the statement for query, unless the context has ended.
+func (tx *Tx) prepare(query string) (*sql.Stmt, error) {
+	if err := tx.ctx.Err(); err != nil {
+		return nil, err
+	}
+	return tx.c.prepare(tx.statements, query)
 }
 
 // Exec runs a statement and returns the number of rows it changed.
 func (tx *Tx) Exec(query string, args ...any) (int64, error) {
-	stmt, err := tx.c.prepare(tx.ctx, query)
+	stmt, err := tx.prepare(query)
 	if err != nil {
 		return 0, err
 	}
-	res, err := stmt.ExecContext(tx.ctx, args...)
+	res, err := stmt.ExecContext(tx.statements, args...)
 	if err != nil {
 		return 0, err
 	}
@@ -35,11 +44,11 @@ func (tx *Tx) Exec(query string, args ...any) (int64, error) {
 
 // Query runs a statement that returns rows. They are closed with the transaction at the latest.
 func (tx *Tx) Query(query string, args ...any) (*sql.Rows, error) {
-	stmt, err := tx.c.prepare(tx.ctx, query)
+	stmt, err := tx.prepare(query)
 	if err != nil {
 		return nil, err
 	}
-	rows, err := stmt.QueryContext(tx.ctx, args...)
+	rows, err := stmt.QueryContext(tx.statements, args...)
 	if err != nil {
 		return nil, err
 	}
@@ -49,11 +58,11 @@ func (tx *Tx) Query(query string, args ...any) (*sql.Rows, error) {
 
 // Get runs a statement that returns at most one row and scans it into dest. found is false when there is no row.
 func (tx *Tx) Get(dest []any, query string, args ...any) (found bool, err error) {
-	stmt, err := tx.c.prepare(tx.ctx, query)
+	stmt, err := tx.prepare(query)
 	if err != nil {
 		return false, err
 	}
-	err = stmt.QueryRowContext(tx.ctx, args...).Scan(dest...)
+	err = stmt.QueryRowContext(tx.statements, args...).Scan(dest...)
 	if errors.Is(err, sql.ErrNoRows) {
 		return false, nil
 	}
@@ -69,7 +78,7 @@ func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
 	return db.Write(ctx, func(tx *Tx) error {
 		for _, q := range ddl {
 			// Not through the statement cache: a definition runs once.
-			if _, err := tx.c.c.ExecContext(ctx, q); err != nil {
+			if _, err := tx.c.c.ExecContext(tx.statements, q); err != nil {
 				return fmt.Errorf("create tables: %w", err)
 			}
 		}
@@ -77,29 +86,18 @@ func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
 	})
 }
 
-// Write runs fn in a write transaction and commits it durably; an error of fn rolls back and is returned. fn runs
-// at most once, with the file's write lock held, so it must not wait for anything but the database.
+// Write runs fn in a write transaction and commits it durably; an error of fn undoes what fn has written and is returned. fn
+// runs at most once, with the file's write lock held, so it must not wait for anything but the database. Writers that
+// wait at the same time share a transaction, see group.go: each of them sees what those before it have written.
 //
 // When ctx ends first, the error wraps ctx's error; if it also wraps [ErrBusy], fn did not run. Once fn has returned
 // nil, the commit continues even if ctx ends. An error of the commit itself leaves the outcome unknown until the data is
 // read again, which is the only unclear case.
-func (db *DB) Write(ctx context.Context, fn func(*Tx) error) error {
-	w, err := db.takeWriter(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.returnWriter(w)
-	return db.transact(ctx, w, &w.full, "FULL", fn)
-}
+func (db *DB) Write(ctx context.Context, fn func(*Tx) error) error { return db.write(ctx, true, fn) }
 
-// WriteRelaxed is Write without waiting for the disk: see the package comment.
+// WriteRelaxed is Write without waiting for the disk, unless a Write waits for it: see the package comment.
 func (db *DB) WriteRelaxed(ctx context.Context, fn func(*Tx) error) error {
-	w, err := db.takeWriter(ctx)
-	if err != nil {
-		return err
-	}
-	defer db.returnWriter(w)
-	return db.transact(ctx, w, &w.relaxed, "NORMAL", fn)
+	return db.write(ctx, false, fn)
 }
 
 // Read runs fn on one consistent snapshot of the database. It neither waits for writers nor stops them; changing data
@@ -136,7 +134,7 @@ func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
 	if err != nil {
 		return db.describe(ctx, "begin reading", err)
 	}
-	tx := &Tx{ctx: ctx, c: c}
+	tx := &Tx{ctx: ctx, statements: ctx, c: c}
 	err = runFunc(tx, fn, &c)
 	// Nothing was changed, so the end of the transaction cannot matter to the caller; a connection that cannot end it
 	// is replaced.
@@ -146,32 +144,6 @@ func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
 	return db.describe(ctx, "read", err)
 }
 
-// takeWriter waits for this process's turn to write.
-func (db *DB) takeWriter(ctx context.Context) (*writer, error) {
-	if err := ctx.Err(); err != nil {
-		return nil, fmt.Errorf("embedded database %s: %w: %w", db.path, ErrBusy, context.Cause(ctx))
-	}
-	select {
-	case w := <-db.writer:
-		err := db.lookNowAndThen()
-		if db.isClosing() {
-			err = db.closedError()
-		}
-		if err != nil {
-			db.writer <- w
-			return nil, err
-		}
-		return w, nil
-	case <-ctx.Done():
-		return nil, fmt.Errorf("embedded database %s: %w: waiting for other writers of this process: %w", db.path,
-			ErrBusy, context.Cause(ctx))
-	case <-db.closing:
-		return nil, db.closedError()
-	}
-}
-
-func (db *DB) returnWriter(w *writer) { db.writer <- w }
-
 func (db *DB) isClosing() bool {
 	select {
 	case <-db.closing:
@@ -179,54 +151,6 @@ func (db *DB) isClosing() bool {
 	default:
 		return false
 	}
-}
-
-// transact runs fn between BEGIN IMMEDIATE and COMMIT on the connection in slot, opening it when needed.
-func (db *DB) transact(ctx context.Context, w *writer, slot **conn, sync string, fn func(*Tx) error) error {
-	start := time.Now()
-	if err := w.courtesy(ctx, start); err != nil {
-		return fmt.Errorf("embedded database %s: %w: %w", db.path, ErrBusy, err)
-	}
-	tries := 0
-	err := db.retry(ctx, func() (err error) {
-		tries++
-		if *slot == nil {
-			if *slot, err = db.connect(ctx, sync); err != nil {
-				return err
-			}
-		}
-		return (*slot).begin(beginWrite)
-	})
-	if err != nil {
-		return db.describe(ctx, "begin writing", err)
-	}
-	if tries > 1 {
-		w.since = time.Now() // the lock was somebody else's a moment ago: a new run begins
-		w.company = w.since
-	}
-	c := *slot
-	tx := &Tx{ctx: ctx, c: c}
-	if err := runFunc(tx, fn, slot); err != nil {
-		if e := c.exec("ROLLBACK"); e != nil {
-			// SQLite ends a transaction by itself on an interrupt or a full disk; it then has nothing to roll back. In
-			// any case the connection's state is in doubt, and closing it rolls back for sure.
-			c.discard(slot)
-		}
-		w.last = time.Now()
-		return db.describe(ctx, "write", err)
-	}
-	// The context does not reach the commit: its outcome must be known.
-	if err := c.exec("COMMIT"); err != nil {
-		_ = c.exec("ROLLBACK")
-		c.discard(slot)
-		return db.describe(ctx, "commit", err)
-	}
-	w.last = time.Now()
-	if slot == &w.relaxed {
-		return nil
-	}
-	// rule: a synced commit is reported only if those who open the database now find it.
-	return db.look()
 }
 
 // courtesy lets other processes have the file's lock now and then. Without it a process that writes back to back

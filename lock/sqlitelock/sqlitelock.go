@@ -50,7 +50,8 @@ const columns = `name, token, version, hold_id, coalesce(lease_ms, 0), coalesce(
 // store implements lock.Store with the functions of package transition. Each method says whether it
 // is synced; those that are not can be undone by a power failure.
 type store struct {
-	db *sqlitedb.DB
+	db    *sqlitedb.DB
+	close func() error
 }
 
 var _ lock.BatchRenewer = (*store)(nil)
@@ -62,11 +63,24 @@ func Open(ctx context.Context, path string) (lock.Store, error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
-	if err := migrate(ctx, db); err != nil {
+	s, err := newStore(ctx, db, db.Close)
+	if err != nil {
 		_ = db.Close()
+	}
+	return s, err
+}
+
+// OpenIn keeps locks in a database that is open, and stays so when the store is closed. Operations that wait at the same
+// time share a transaction with the other writers of that handle, so they do not compete with them for the file.
+func OpenIn(ctx context.Context, db *sqlitedb.DB) (lock.Store, error) {
+	return newStore(ctx, db, func() error { return nil })
+}
+
+func newStore(ctx context.Context, db *sqlitedb.DB, close func() error) (lock.Store, error) {
+	if err := migrate(ctx, db); err != nil {
 		return nil, fmt.Errorf("lock store: %w", err)
 	}
-	return &store{db: db}, nil
+	return &store{db, close}, nil
 }
 
 // migrate creates the table, and adds the column that tables of the first version lack.
@@ -288,7 +302,7 @@ func (s *store) List(ctx context.Context) (list []lock.Record, err error) {
 	return list, permanent(err)
 }
 
-func (s *store) Close() error { return s.db.Close() }
+func (s *store) Close() error { return s.close() }
 
 // token is the result of a granting operation: the record's token, if the condition was met.
 func token(ok bool, r lock.Record, err error) (int64, bool, error) {

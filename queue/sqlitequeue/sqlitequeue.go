@@ -168,7 +168,7 @@ var _ queue.Queue = (*Queue)(nil)
 // file may hold the locks of sqlitelock. Errors name the file and the remedy, and wrap
 // queue.ErrPermission where it applies.
 func Open(ctx context.Context, path string) (*Queue, error) {
-	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{})
+	db, err := sqlitedb.Open(ctx, path, sqlitedb.Options{Readers: 8}) // also for the locks, see Database
 	if err != nil {
 		return nil, explain("open", err)
 	}
@@ -197,6 +197,9 @@ func Open(ctx context.Context, path string) (*Queue, error) {
 // Close implements queue.Queue. It waits for transactions that are under way. Closing twice is no
 // error.
 func (q *Queue) Close() error { return explain("close", q.db.Close()) }
+
+// Database returns the open database, for what else is kept in it. It is closed with the queue.
+func (q *Queue) Database() *sqlitedb.DB { return q.db }
 
 // Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or
 // Promote, advanced by what has passed since.

@@ -26,18 +26,25 @@ const (
 	planEvery = 20 * time.Millisecond // least time between two computations of the plan
 )
 
+// living are the other members in the window that are alive. r.mu is held.
+func (r *Rebalancer) living(now time.Time) (all []queue.Member) {
+	if now.Sub(r.readAt) >= deadAfter || r.readAt.IsZero() {
+		return nil
+	}
+	for _, m := range r.others {
+		if r.sights[m.Instance].lives(now, deadAfter) {
+			all = append(all, m)
+		}
+	}
+	return all
+}
+
 // candidates are the live members in the window that may take types, this pool among them unless it
-// stops, in an order that is the same everywhere; alone tells that no other is known. r.mu is held.
-func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) {
-	alone = !r.window.partial
-	if now.Sub(r.readAt) < deadAfter && !r.readAt.IsZero() {
-		for _, m := range r.others {
-			if r.sights[m.Instance].lives(now, deadAfter) {
-				alone = false
-				if !m.Stopping {
-					all = append(all, m)
-				}
-			}
+// stops, in an order that is the same everywhere. r.mu is held.
+func (r *Rebalancer) candidates(now time.Time) (all []queue.Member) {
+	for _, m := range r.living(now) {
+		if !m.Stopping {
+			all = append(all, m)
 		}
 	}
 	if !r.stopping() {
@@ -53,7 +60,7 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member, alone bool) 
 			slices.SortFunc(all, byTurn)
 		}
 	}
-	return all, alone
+	return all
 }
 
 // byTurn sorts members in an order that has nothing to do with the windows, which are parts of the
@@ -78,7 +85,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	if now.Before(r.nextPlan) {
 		return
 	}
-	all, _ := r.candidates(now)
+	all := r.candidates(now)
 	members := make([]candidate, len(all))
 	index := map[string]int{}
 	for i, m := range all {

@@ -68,7 +68,7 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	if it.free.IsZero() {
 		it.free = now
 	}
-	_, alone := r.candidates(now)
+	alone := !r.window.partial && len(r.living(now)) == 0
 	if !alone {
 		r.plan(now)
 	}
@@ -113,7 +113,7 @@ func (r *Rebalancer) stretch() time.Duration { return time.Duration(len(r.types)
 func (r *Rebalancer) HasSuccessor(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	all, _ := r.candidates(time.Now())
+	all := r.candidates(time.Now())
 	for _, m := range all {
 		busy := len(m.Held) - len(m.Idle)
 		if m.Instance != r.self.Instance && (m.MaxTypes == 0 || busy < m.MaxTypes) && Matches(m.Types, typ) {

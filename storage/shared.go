@@ -1,0 +1,112 @@
+package storage
+
+import (
+	"slices"
+	"strings"
+	"sync"
+)
+
+// Shared returns the FS for many writers of one process whose files are in the same directory. To list or sync a directory
+// takes as long as it is large; calls that wait at the same time share one. A store of slots has nothing to share, and is
+// returned as it is.
+func Shared(fsys FS) FS {
+	fsys = orOS(fsys)
+	if _, slots := fsys.(HalfRemover); slots {
+		return fsys
+	}
+	return &sharedFS{FS: fsys, dirs: map[string]*sharedDir{}}
+}
+
+type sharedFS struct {
+	FS
+	mu   sync.Mutex
+	dirs map[string]*sharedDir
+}
+
+type sharedDir struct {
+	list gather[map[string][]string] // names by type
+	sync gather[struct{}]
+}
+
+func (s *sharedFS) dir(name string) *sharedDir {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	d := s.dirs[name]
+	if d == nil {
+		d = &sharedDir{list: newGather[map[string][]string](), sync: newGather[struct{}]()}
+		s.dirs[name] = d
+	}
+	return d
+}
+
+// List returns the names of one type's files only, so that its caller need not go through those of all others.
+func (s *sharedFS) List(dir, typ string) ([]string, error) {
+	if typ == "" {
+		return s.FS.List(dir, typ)
+	}
+	byType, err := s.dir(dir).list.do(func() (map[string][]string, error) {
+		names, err := s.FS.List(dir, "")
+		byType := make(map[string][]string, len(names))
+		for _, name := range names {
+			t := typeOfName(name)
+			byType[t] = append(byType[t], name)
+		}
+		return byType, err
+	})
+	return slices.Clone(byType[typ]), err
+}
+
+func (s *sharedFS) SyncDir(name string) error {
+	_, err := s.dir(name).sync.do(func() (struct{}, error) { return struct{}{}, s.FS.SyncDir(name) })
+	return err
+}
+
+// typeOfName returns the type for which ParseName and ParseTempName may accept name, and anything for a name that both refuse. It
+// is called for each name of a directory, and allocates nothing.
+func typeOfName(name string) string {
+	if temp, ok := strings.CutSuffix(name, ".tmp"); ok && strings.HasPrefix(temp, ".") {
+		name = temp[1:max(strings.LastIndexByte(temp, '.'), 1)]
+	}
+	name = strings.TrimSuffix(name, fileSuffix)
+	typ, _, _ := strings.Cut(name, "@")
+	return typ
+}
+
+// gather lets calls that wait at the same time share one.
+type gather[T any] struct {
+	turn chan struct{} // full while one runs
+	mu   sync.Mutex
+	next *gathered[T] // that has not begun
+}
+
+type gathered[T any] struct {
+	done   chan struct{}
+	result T
+	err    error
+}
+
+func newGather[T any]() gather[T] { return gather[T]{turn: make(chan struct{}, 1)} }
+
+func (g *gather[T]) do(f func() (T, error)) (T, error) {
+	g.mu.Lock()
+	c := g.next
+	first := c == nil
+	if first {
+		c = &gathered[T]{done: make(chan struct{})}
+		g.next = c
+	}
+	g.mu.Unlock()
+	if first {
+		g.turn <- struct{}{}
+		// rule: whoever comes from here on waits for the next one. This one may be past what the caller has just changed, or what
+		// somebody else changed before the caller got its lock.
+		g.mu.Lock()
+		g.next = nil
+		g.mu.Unlock()
+		c.result, c.err = f()
+		close(c.done)
+		<-g.turn
+	}
+	<-c.done
+	return c.result, c.err
+}

@@ -1,0 +1,65 @@
+package worker
+
+import (
+	"context"
+	"fmt"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"github.com/fencepost/fencepost/queue"
+)
+
+// slowQueue takes its time for questions, and counts how many are asked at the same time.
+type slowQueue struct {
+	queue.Queue
+	looks, opens most
+}
+
+// most is a number and the highest that it was.
+type most struct{ now, highest atomic.Int32 }
+
+func (m *most) during(d time.Duration) {
+	n := m.now.Add(1)
+	for high := m.highest.Load(); n > high && !m.highest.CompareAndSwap(high, n); high = m.highest.Load() {
+	}
+	time.Sleep(d)
+	m.now.Add(-1)
+}
+
+func (q *slowQueue) Depth(ctx context.Context, typ string, n int) (queue.Depth, error) {
+	q.looks.during(time.Millisecond)
+	return q.Queue.Depth(ctx, typ, n)
+}
+
+func (q *slowQueue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
+	q.opens.during(20 * time.Millisecond)
+	return q.Queue.RegistryEntry(ctx, typ)
+}
+
+// TestManyTypesAreOpenedAFewAtATime: a pool that finds many types does not ask the queue and the disk for all of them at the same time.
+func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.publishMany(3 * maxOpening)
+		q := slowQueue{Queue: r.queue}
+		if err := r.drain(func(c *Config) { c.Queue, c.Types = &q, types }); err != nil {
+			t.Error(err)
+		}
+		if looks, opens := q.looks.highest.Load(), q.opens.highest.Load(); looks != maxLooks || opens != maxOpening {
+			t.Errorf("%d looks and %d openings at the same time, want %d and %d", looks, opens, maxLooks, maxOpening)
+		}
+		for _, typ := range types {
+			r.complete(typ)
+		}
+	})
+}
+
+// publishMany publishes a message of each of n types.
+func (r *rig) publishMany(n int) (types []string) {
+	for i := range n {
+		typ := fmt.Sprintf("t%04d", i)
+		r.publish(typ, 1)
+		types = append(types, typ)
+	}
+	return types
+}
