@@ -36,9 +36,9 @@ const imbalanceThreshold = 2
 // by way of other members. Because the threshold is 2, members that serve the same types end with
 // numbers that differ by one at most, and a state that is already even stays as it is.
 //
-// The result is a function of the arguments only: all members that know the same compute the same.
-// The work grows with the number of types, and with that of the types that move times that of the
-// members.
+// The result depends on the arguments only, so all members with the same knowledge compute the same.
+// The work grows with the number of types, and with the product of the number of types that move and
+// the number of members.
 func balance(members []candidate, claims []claim) []int {
 	if len(members) == 0 {
 		return slices.Repeat([]int{nobody}, len(claims))
@@ -73,15 +73,15 @@ func balance(members []candidate, claims []claim) []int {
 	return owner
 }
 
-// classifier divides types into classes: the members that serve a type are its class.
+// classifier divides types into classes. A class is all types that the same members serve.
 type classifier struct {
-	groups  []group          // members that name the same types
-	leaving map[string][]int // by type: members that serve it no more
-	index   map[string]int   // of classes, by what groups and members make them
-	members [][]int          // of each class, sorted
+	groups  []group          // the members, grouped by the patterns that they serve
+	leaving map[string][]int // by type: members that no longer serve it
+	index   map[string]int   // of a class, by its groups and leaving members
+	members [][]int          // by class, sorted
 }
 
-// group is the members whose patterns are the same.
+// group is the members that serve the same patterns.
 type group struct {
 	names   map[string]bool
 	globs   []string
@@ -148,18 +148,18 @@ func (c *classifier) of(typ string) int {
 	return len(c.members) - 1
 }
 
-// balancer is the state of balance. The index behind the last member stands for nobody: it has what
-// is free.
+// balancer is the state of balance. The index after the last member stands for nobody: it has the free
+// types.
 type balancer struct {
-	load    []int
-	room    []int
-	stacks  [][][]int // by member, and class of types: the claims
-	classes [][]int   // the members of each
+	load    []int     // by member: how many types it has
+	room    []int     // by member: the most types that it can hold
+	stacks  [][][]int // by member and class: the claims that it has
+	classes [][]int   // by class: its members
 
-	// Of path.
-	before   []int  // from where a member was reached, and one more; 0: it was not
+	// Scratch space of path.
+	before   []int  // by member: 1 + the member from which it was reached; 0: not reached
 	expanded []bool // by class: all of its members were reached
-	queue    []int
+	queue    []int  // members that were reached
 }
 
 // push adds a claim to those of a member.
@@ -170,8 +170,8 @@ func (b *balancer) push(at, class, claim int) {
 	b.stacks[at][class] = append(b.stacks[at][class], claim)
 }
 
-// fromHeaviest finds a way for a type of the member that holds most; of the next one, if there is
-// none for any of its types; and so on.
+// fromHeaviest finds a path for a type of the member with the highest load; if there is none, of the
+// next one, and so on.
 func (b *balancer) fromHeaviest() []int {
 	if slices.Max(b.load)-slices.Min(b.load) < imbalanceThreshold {
 		return nil
@@ -238,7 +238,7 @@ search:
 	return path
 }
 
-// follow moves one type along each part of a path.
+// follow moves one type along each edge of a path. It starts at the end, so that every member has room.
 func (b *balancer) follow(path []int, owner []int) {
 	for i := len(path) - 1; i > 0; i-- {
 		b.move(path[i-1], path[i], owner)

@@ -37,18 +37,18 @@ type Directory interface {
 type sighting struct {
 	beat int64
 	at   time.Time
-	read time.Time // when it was last looked at
+	read time.Time // when its heartbeat was last read
 }
 
 func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
 
-// recalled is lives for a member that is not looked at now: it lived when it last was, and that
-// still counts.
+// recalled is like lives, for a member outside the window: it was alive when it was last read, and
+// that was not too long ago.
 func (s sighting) recalled(now time.Time, remembered time.Duration) bool {
 	return s.read.Sub(s.at) < deadAfter && now.Sub(s.read) < remembered
 }
 
-// holding is a type that a member says to hold.
+// holding is what a member's heartbeat says about a type that it holds.
 type holding struct {
 	by    string    // the member's Instance
 	since time.Time // when this pool first saw it; zero: it was so when this pool started
@@ -221,7 +221,8 @@ func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	return m
 }
 
-// learn takes note of the members in the window. What is known of the others stays.
+// learn updates what is known about the members in the window from their heartbeats. What is known
+// about the others stays.
 func (r *Rebalancer) learn(members []queue.Member, w window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -247,7 +248,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		if !ok || s.beat != m.Beat {
 			s.beat, s.at = m.Beat, now
 		}
-		// When a type came to a member shows only if that was looked at in the round before, too.
+		// When a member got a type is known only if the member was read in the round before, too.
 		watched := !r.readAt.IsZero() && (!w.partial || s.read.Equal(r.readAt))
 		s.read = now
 		sights[m.Instance] = s

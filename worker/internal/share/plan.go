@@ -63,8 +63,8 @@ func (r *Rebalancer) candidates(now time.Time) (all []queue.Member) {
 	return all
 }
 
-// byTurn sorts members in an order that has nothing to do with the windows, which are parts of the
-// list by ID: who comes first gets a type first, and that must not always be the one that plans.
+// byTurn is an order of members that does not depend on the windows, which are ranges of Instances. The
+// first member gets a type first, and that must not always be the one that plans.
 func byTurn(a, b queue.Member) int {
 	return cmp.Or(cmp.Compare(turnOf(a), turnOf(b)), strings.Compare(a.Instance, b.Instance))
 }
@@ -77,7 +77,7 @@ func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 	return h, ok && now.Sub(r.readAt) < deadAfter && (!r.inWindow(h.by) || r.sights[h.by].lives(now, silentAfter))
 }
 
-// inWindow tells whether a member was among those that were looked at last. r.mu is held.
+// inWindow tells whether a member was read in the last round. r.mu is held.
 func (r *Rebalancer) inWindow(id string) bool { return r.sights[id].read.Equal(r.readAt) }
 
 // plan computes who should hold which of the active types. r.mu is held.
@@ -165,16 +165,17 @@ func (r *Rebalancer) seek() {
 	}
 }
 
-// minds tells whether a replica plans with a type that has been free for so long, if the members are
-// so many. All of them see what is free, and each plans as if there were only those in its window:
-// so it minds as much of it as falls to these, and every second twice as much of what is left.
+// minds tells whether a replica includes a free type in its plan. All replicas see the free types, but
+// each plans as if there were no members outside its window. So it includes the share of the free
+// types that falls to its window, and twice as much with every second that they stay free.
 func minds(instance, typ string, free time.Duration, members int) bool {
 	share := windowSize << min(free/time.Second, 10)
 	return members <= share || int(crc32.ChecksumIEEE([]byte(instance+typ)))%members < share
 }
 
-// ripe tells whether to ask for a type that this pool should have had in so many rounds in a row,
-// which has moved and was asked for at these times (zero: never), while so many others are asked for.
+// ripe tells whether to ask the holder of a type that the plan gives to this pool. wanted counts the
+// rounds in a row in which it did, asks the types that are asked for now; the type last moved at moved
+// and was last asked for at asked (zero: never).
 func ripe(wanted, asks int, moved, asked, now time.Time) bool {
 	// rule: nobody is asked on the ground of one look, which may be an old one, …
 	ripe := wanted > 1 && asks < maxAsks

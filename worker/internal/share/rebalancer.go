@@ -63,20 +63,20 @@ type Rebalancer struct {
 	giveUp context.CancelCauseFunc
 
 	mu       sync.Mutex
-	types    map[string]*interest
-	beat     int64
-	news     chan struct{}       // the others should know at once
-	heardAt  time.Time           // when the queue last answered a round
-	lookedAt time.Time           // when the last round began that is over …
-	looked   chan struct{}       // … which closes this
-	readAt   time.Time           // when the members were last read; zero: never
-	sights   map[string]sighting // by ID
-	window   window              // which members are looked at
-	others   []queue.Member      // those in the window, as last read, without this pool
-	claims   map[string]holding  // by type, as they say
-	paused   map[string]bool
-	shares   map[string]string // who should hold each active type
-	nextPlan time.Time         // not before
+	types    map[string]*interest // the types that this pool serves
+	beat     int64                // number of the last heartbeat
+	news     chan struct{}        // asks for a round now
+	heardAt  time.Time            // when the queue last answered
+	lookedAt time.Time            // when the last finished round began …
+	looked   chan struct{}        // … which has closed this channel and made a new one
+	readAt   time.Time            // when the members were last read; zero: never
+	sights   map[string]sighting  // by Instance: when its beat last changed
+	window   window               // which members are read
+	others   []queue.Member       // those in the window, as last read, without this pool
+	claims   map[string]holding   // by type: what the others say they hold
+	paused   map[string]bool      // by type
+	shares   map[string]string    // the plan: for each active type the Instance that should hold it
+	nextPlan time.Time            // do not compute the plan again before
 }
 
 // interest is the state of a type that this pool serves.

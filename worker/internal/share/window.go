@@ -9,33 +9,33 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// Which others a replica looks at. As long as they are few it looks at all of them in every round.
-// If each of a thousand did that, a server would be asked for a million members every two seconds.
-// So if there are more than windowSize, a replica looks at that many, plans as if there were no
-// others, and after windowRounds turns to the next ones:
+// The window is the members that a replica reads. While they are few, it reads all of them in every
+// round. If each of a thousand replicas did that, the server would return a million members every two
+// seconds. So with windowSize members or more, a replica reads that many, plans as if there were no
+// others, and moves on after windowRounds rounds:
 //
 //	members by ID   ├────────┤ window ├────────────────────────────────────────┤
-//	                            └──▶ after windowRounds: the next windowSize, after the last ID the first
+//	                            └──▶ after windowRounds: the next windowSize; after the last ID, the first
 //
-// Each begins somewhere else. What one evens out among its hundred, the next one that overlaps with
-// it sees, so that in the end all are within one of each other. Two looks at the same ones are
-// needed: nobody is asked on the ground of one.
+// Each replica begins at a random place, so windows overlap, and what one replica evens out spreads to
+// the others: in the end all are within one of each other. A window stays for several rounds because
+// no holder is asked for a type on the basis of a single read.
 const (
 	windowSize   = 100
 	windowRounds = 3
 )
 
-// window is the part of the list of members that a replica looks at. Its zero value begins with all
-// of them.
+// window is the part of the sorted list of members that a replica reads. The zero value is all of
+// them.
 type window struct {
-	partial bool         // there are more than windowSize
-	after   string       // it has those behind this ID, …
-	last    string       // … up to this one, if need be from the end of the list on to its beginning
-	rounds  int          // how often it was looked at
+	partial bool         // there are at least windowSize members
+	after   string       // it has the members after this Instance …
+	last    string       // … up to this one; it may wrap around at the end of the list
+	rounds  int          // how often it was read
 	passes  [2]time.Time // when the last two passes over the whole list began
 }
 
-// look reads the members of the window, after it has moved on if it is time for that.
+// look reads the members of the window, and moves it first if it was read windowRounds times.
 func (w *window) look(ctx context.Context, list func(ctx context.Context, after string, most int) ([]queue.Member, error)) ([]queue.Member, error) {
 	if !w.partial {
 		all, err := list(ctx, "", windowSize)
@@ -43,7 +43,7 @@ func (w *window) look(ctx context.Context, list func(ctx context.Context, after 
 			return all, err
 		}
 		now := time.Now()
-		// IDs of replicas are random, and look like this one.
+		// Instances of replicas are random, and have this form.
 		*w = window{partial: true, after: fmt.Sprintf("%012x", rand.N(int64(1)<<48)), passes: [2]time.Time{now, now}}
 	}
 	if w.rounds == windowRounds {
@@ -67,7 +67,7 @@ func (w *window) look(ctx context.Context, list func(ctx context.Context, after 
 			}
 		}
 	}
-	if len(members) < windowSize { // they have become few
+	if len(members) < windowSize { // few members are left
 		*w = window{}
 		return members, nil
 	}
@@ -76,7 +76,7 @@ func (w *window) look(ctx context.Context, list func(ctx context.Context, after 
 	return members, nil
 }
 
-// covers tells whether a member with that ID would have been among those that were looked at last.
+// covers tells whether the window has the place of a member, whether or not there is one.
 func (w *window) covers(id string) bool {
 	switch {
 	case !w.partial:
@@ -87,8 +87,8 @@ func (w *window) covers(id string) bool {
 	return w.after < id || id <= w.last
 }
 
-// remembered is how long what was read of a member counts that the window does not cover now: at
-// least until it is looked at again.
+// remembered is how long the last heartbeat of a member outside the window counts: at least until it is
+// read again.
 func (w *window) remembered(now time.Time) time.Duration {
 	if !w.partial {
 		return 0
