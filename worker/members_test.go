@@ -16,20 +16,22 @@ import (
 func TestDeadMembersGoOffTheList(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 11 * time.Minute, -24 * time.Hour} {
 		onRig(t, func(t *testing.T, r *rig) {
-			ctx, cancel := context.WithCancel(context.Background())
-			defer cancel()
+			ctx, cancel := context.WithCancel(t.Context())
 			beat := func(id string, n int64) {
-				if err := r.queue.Queue.Heartbeat(ctx, queue.Member{Instance: id, Beat: n}); err != nil {
+				if err := r.queue.Queue.Heartbeat(context.WithoutCancel(ctx), queue.Member{Instance: id, Beat: n}); err != nil {
 					t.Error(err)
 				}
 			}
 			beat("dead", 1)
 			beat("alive", 1)
-			go func() {
+			var beating sync.WaitGroup
+			beating.Go(func() {
 				for n := int64(2); wait.For(ctx, share.HeartbeatEvery) == nil; n++ {
 					beat("alive", n)
 				}
-			}()
+			})
+			defer beating.Wait()
+			defer cancel()
 			q := &farewells{Queue: r.queue, ahead: ahead}
 			p := r.start(func(c *Config) { c.Queue = q })
 			time.Sleep(queue.MemberRetention - 2*share.HeartbeatEvery)

@@ -108,7 +108,7 @@ func FuzzStoreName(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, address string) {
 		name := StoreName(address)
-		known := slices.ContainsFunc([]string{"s3://", "mongodb:", SharedScheme}, func(scheme string) bool { return strings.HasPrefix(address, scheme) })
+		known := address == "mongodb:" || slices.ContainsFunc([]string{"s3://", "mongodb://", SharedScheme}, func(scheme string) bool { return strings.HasPrefix(address, scheme) })
 		if again := StoreName(name); known && again != name {
 			t.Fatalf("the name of %q is %q, whose name is %q", address, name, again)
 		}

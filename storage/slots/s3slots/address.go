@@ -35,6 +35,8 @@ func parse(s string) (address, error) {
 		return address{}, bad("it does not begin with s3://")
 	case u.Host == "" || strings.Contains(u.Host, ":"):
 		return address{}, bad("s3:// is followed by a bucket, not by a host: name a gateway with ?endpoint=")
+	case strings.ContainsFunc(u.Host, notInBucket):
+		return address{}, bad("the name of a bucket has letters, digits, '.', '-' and '_' only")
 	case u.Fragment != "":
 		return address{}, bad("it has a #")
 	}
@@ -75,6 +77,11 @@ func parse(s string) (address, error) {
 		}
 	}
 	return a, nil
+}
+
+// notInBucket tells whether a character is in no bucket's name, also not in those of old buckets and of gateways.
+func notInBucket(r rune) bool {
+	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(".-_", r))
 }
 
 // String returns the address without the options that only say how to reach it.
