@@ -147,6 +147,7 @@ ONEATATIME := $(ONEATATIME)|TestCrash|TestGrowingDamage|TestLargeFile|TestKilled
 ONEATATIME := $(ONEATATIME)|TestLimits|TestLargeBatchComesInPieces|TestReportedBytesAreAll|TestChainReadsEnds|TestMemoryIsBounded
 ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveForADifferenceOfOne|TestAStandbyThatHasJustComeGoesOn|TestHistoriesAreLinearizable
 ONEATATIME := $(ONEATATIME)|TestSlotsPausedAtEveryRequest|TestSlotsEndAtEveryRequest|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestKeepWhileOthersSleep|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
+ONEATATIME := $(ONEATATIME)|TestPausedAtEveryStep|TestHolderWorksOnDuringEveryStepOfATakeover|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
 ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
 .PHONY: race
 race: ARGS = . ./internal/backlog ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
