@@ -8,6 +8,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker/internal/share"
+	"golang.org/x/sync/semaphore"
 )
 
 // depth returns whether a type has messages.
@@ -22,8 +23,9 @@ func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 	return d, err
 }
 
-// acquire acquires the type's lock, in the way that the turn requires.
-func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration) (*lock.Lease, error) {
+// acquire acquires the type's lock, in the way that the turn requires. A free lock is acquired with the
+// slot, which the caller releases in any case.
+func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (*lock.Lease, error) {
 	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
 	switch t {
 	case share.TurnAsk:
@@ -31,19 +33,39 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	case share.TurnStandBy:
 		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 	}
-	// A free lock is taken at once: a wait that ends while many other types are being opened would have been for nothing, again
-	// and again.
-	lease, err := p.tryAcquire(ctx, typ, opts)
+	// The slot comes first: with the locks of thousands of types in hand that are not opened yet, renewals would take the time in
+	// which they should be opened, and in the end the leases.
+	if err := slot.take(ctx); err != nil {
+		return nil, err
+	}
+	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 	if errors.Is(err, lock.ErrHeld) {
+		slot.release() // the wait may be long
 		lease, err = p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 	}
 	return lease, err
 }
 
-func (p *Pool) tryAcquire(ctx context.Context, typ string, opts []lock.Option) (*lock.Lease, error) {
-	if err := p.opening.Acquire(ctx, 1); err != nil {
-		return nil, err
+// openingSlot is the right to open a type. A pool has maxOpening of them. Not safe for concurrent use.
+type openingSlot struct {
+	slots *semaphore.Weighted
+	taken bool
+}
+
+// take waits for the slot, unless it is taken already.
+func (s *openingSlot) take(ctx context.Context) error {
+	if s.taken {
+		return nil
 	}
-	defer p.opening.Release(1)
-	return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
+	err := s.slots.Acquire(ctx, 1)
+	s.taken = err == nil
+	return err
+}
+
+// release releases the slot if it is taken.
+func (s *openingSlot) release() {
+	if s.taken {
+		s.slots.Release(1)
+		s.taken = false
+	}
 }

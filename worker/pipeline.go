@@ -41,17 +41,17 @@ func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *
 // After the last two, messages that were synced and not acknowledged are delivered again, and the
 // next ledger refuses them.
 
-// run opens the file, drains the type, and closes the file. drained means that the session has seen
-// the type empty.
-func (s *session) run(ctx context.Context) (drained bool, err error) {
+// run opens the file in the slot, drains the type, and closes the file. drained means that the session
+// has seen the type empty.
+func (s *session) run(ctx context.Context, slot *openingSlot) (drained bool, err error) {
 	defer func(pool context.Context) { s.noteLoss(pool, err) }(ctx)
 	// The session lives on the lease's context: loss cancels everything with its cause.
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
 	opening, opened := s.pool.untilStop(ctx) // a stop interrupts the opening: no message depends on it yet
-	if err = s.pool.opening.Acquire(opening, 1); err == nil {
+	if err = slot.take(opening); err == nil {
 		err = s.sink.open(opening)
-		s.pool.opening.Release(1)
+		slot.release()
 	}
 	stopped := ctx.Err() == nil && opening.Err() != nil && errors.Is(err, context.Canceled)
 	opened()

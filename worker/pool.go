@@ -24,7 +24,7 @@ const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while the listener does not work
 	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
 	maxLooks      = 16                     // types that a pool looks at at the same time
-	maxOpening    = 64                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
+	maxOpening    = 32                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
 )
@@ -35,6 +35,7 @@ type Pool struct {
 	replica
 	slots    *semaphore.Weighted // nil: no bound
 	looks    *semaphore.Weighted // types that are being looked at: maxLooks
+	opening  *semaphore.Weighted // types that are being opened: maxOpening
 	stopOnce sync.Once
 
 	mu     sync.Mutex
@@ -64,10 +65,10 @@ func New(cfg Config) (*Pool, error) {
 			book:     newBook(),
 			files:    newKnownFiles(),
 		},
-		served: make(map[string]bool),
-		looks:  semaphore.NewWeighted(maxLooks),
+		served:  make(map[string]bool),
+		looks:   semaphore.NewWeighted(maxLooks),
+		opening: semaphore.NewWeighted(maxOpening),
 	}
-	p.opening = semaphore.NewWeighted(maxOpening)
 	p.rebalancer = newRebalancer(&p.replica)
 	p.listener = &listener{pool: p}
 	switch to := cfg.To.(type) {
@@ -412,7 +413,9 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 		defer p.slots.Release(1)
 	}
 	p.book.wants(typ)
-	lease, err := p.acquire(stopCtx, typ, t, wait)
+	slot := &openingSlot{slots: p.opening}
+	defer slot.release()
+	lease, err := p.acquire(stopCtx, typ, t, wait, slot)
 	switch {
 	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
 		return false, nil // watch again: the holder may drain the type meanwhile
@@ -437,7 +440,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 	}
 	s := newSession(&p.replica, typ, lease, *log)
 	p.rebalancer.Holds(typ, s)
-	drained, err = s.run(ctx)
+	drained, err = s.run(ctx, slot)
 	if err == nil && s.asked() {
 		log.Info().Str("reason", lease.RequestReason()).Msg("released the type because another replica asked for it")
 		err = errAsked

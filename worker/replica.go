@@ -11,7 +11,6 @@ import (
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
-	"golang.org/x/sync/semaphore"
 )
 
 const (
@@ -32,9 +31,8 @@ type replica struct {
 	name      string // instance, with host and process, for dead letters
 	began     time.Time
 	stopping  chan struct{}
-	stoppedAt time.Time           // set before stopping is closed
-	waiting   atomic.Int32        // types that wait for a slot
-	opening   *semaphore.Weighted // types that are being opened: maxOpening
+	stoppedAt time.Time    // set before stopping is closed
+	waiting   atomic.Int32 // types that wait for a slot
 
 	rebalancer    *share.Rebalancer
 	listener      *listener
