@@ -79,7 +79,7 @@ var workerRules = []rule{
 	{file: "worker/fetch.go", rule: "a fetch never begins longer than fullSweepEvery after the start of the last full sweep", tests: "TestLateArrivalIsFoundWhileOthersKeepPublishing",
 		old: `case now.Sub(f.lastFull) > fullSweepEvery, f.sweepNow.Swap(false):`, new: `case f.lastFull.IsZero():`},
 	{file: "worker/fetch.go", rule: "a fetch never begins longer than fullSweepEvery after the start of the last full sweep", how: "after it has waited for memory", tests: "TestLongWaitForMemoryEndsWithAFullSweep",
-		old: `if err := f.goBack(ctx); err != nil { // the wait may have been long`, new: `if err := ctx.Err(); err != nil {`},
+		old: `if err := f.goBack(ctx); err != nil { // the wait may have been long, and a sweep may be due`, new: `if err := ctx.Err(); err != nil {`},
 	{file: "worker/fetch.go", rule: "a session rests only while somebody listens", tests: "TestWithoutAListenerTypesArePolled",
 		old: `if time.Now().Before(end) && resting() { // rule`, new: `if time.Now().Before(end) { // rule`},
 	{file: "worker/listen.go", rule: "what is pending is found without any notification", tests: "TestMessagesAreFoundWithoutNotifications",
