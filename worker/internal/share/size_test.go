@@ -71,13 +71,25 @@ func newFleet(t *testing.T, seed uint64, replicas, types int) *fleet {
 		f.locks[typ] = &fact{}
 		f.take(typ, f.all[i%replicas])
 	}
+	for _, r := range f.all { // all have sent a heartbeat
+		r.store()
+	}
 	f.moves = 0
 	return f
 }
 
+// store stores a heartbeat.
+func (r *replica) store() {
+	held := slices.Sorted(maps.Keys(r.held))
+	r.stored = queue.Member{Instance: r.id, Types: []string{"*"}, Held: held, Beat: r.stored.Beat + 1, Stopping: !r.leaves.IsZero()}
+}
+
 func (f *fleet) join(n int) {
+	now := time.Now()
 	for range n {
-		f.all = append(f.all, &replica{id: fmt.Sprintf("%012x", f.rnd.Int64N(1<<48)), held: map[string]bool{}, still: map[string]sighting{}, wanted: map[string]int{}, asked: map[string]time.Time{}})
+		// A window begins at a random place. Here it is drawn from the seed, so that each run is the same.
+		w := window{partial: true, after: fmt.Sprintf("%012x", f.rnd.Int64N(1<<48)), passes: [2]time.Time{now, now}}
+		f.all = append(f.all, &replica{id: fmt.Sprintf("%012x", f.rnd.Int64N(1<<48)), window: w, held: map[string]bool{}, still: map[string]sighting{}, wanted: map[string]int{}, asked: map[string]time.Time{}})
 	}
 	slices.SortFunc(f.all, func(a, b *replica) int { return strings.Compare(a.id, b.id) })
 }
@@ -166,8 +178,7 @@ func (r *replica) gone() bool { return !r.dead.IsZero() || !r.leaves.IsZero() }
 // do is a round of one replica.
 func (f *fleet) do(r *replica, now time.Time) {
 	if f.rnd.Float64() >= f.lost || r.stored.Beat == 0 {
-		held := slices.Sorted(maps.Keys(r.held))
-		r.stored = queue.Member{Instance: r.id, Types: []string{"*"}, Held: held, Beat: r.stored.Beat + 1, Stopping: !r.leaves.IsZero()}
+		r.store()
 	}
 	if r.gone() {
 		return
@@ -227,8 +238,8 @@ func (r *replica) seek(f *fleet, now time.Time) {
 			least, most = min(least, len(m.Held)), max(most, len(m.Held))
 		}
 	}
-	for typ, since := range f.free {
-		if minds(r.id, typ, now.Sub(since), len(f.all)) {
+	for _, typ := range slices.Sorted(maps.Keys(f.free)) {
+		if minds(r.id, typ, now.Sub(f.free[typ]), len(f.all)) {
 			unheld = append(unheld, claim{typ, nobody})
 		}
 	}
@@ -237,7 +248,7 @@ func (r *replica) seek(f *fleet, now time.Time) {
 		return
 	}
 	holders := map[string]string{}
-	all := []queue.Member{{Instance: r.id, Types: []string{"*"}, Held: slices.Collect(maps.Keys(r.held))}}
+	all := []queue.Member{{Instance: r.id, Types: []string{"*"}, Held: slices.Sorted(maps.Keys(r.held))}}
 	for i, m := range r.others {
 		if m.Instance == r.id || !r.sights[i].lives(now, deadAfter) {
 			continue
@@ -393,9 +404,9 @@ func TestThousandReplicas(t *testing.T) {
 		f := newFleet(t, 1, 1000, 10_000)
 		f.quiet(6)
 		f.join(1)
-		f.settles("one joins", 40, 120)
+		f.settles("one joins", 80, 120)
 		f.some(1)[0].leaves = time.Now().Add(handOver)
-		f.settles("one leaves", 40, 200)
+		f.settles("one leaves", 80, 200)
 	})
 }
 
@@ -405,15 +416,15 @@ func TestHundredsOfReplicas(t *testing.T) {
 		f := newFleet(t, 1, 300, 3000)
 		f.quiet(12)
 		f.join(3)
-		f.settles("three join", 40, 120)
+		f.settles("three join", 80, 120)
 		for _, r := range f.some(3) {
 			r.leaves = time.Now().Add(handOver)
 		}
-		f.settles("three leave", 60, 200)
+		f.settles("three leave", 80, 200)
 		for _, r := range f.some(3) {
 			r.dead = time.Now().Add(leaseOfFleet)
 		}
-		f.settles("three die", 60, 200)
+		f.settles("three die", 80, 200)
 	})
 }
 
