@@ -40,18 +40,12 @@ type results struct {
 // Run runs the suite.
 func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 	r := &results{opts: o, verify: map[int]verified{}}
-	r.load[0] = machine.Load()
-	if err := r.measure(ctx); err != nil {
-		if ctx.Err() != nil { // rather than what happened to fail because of it
-			err = ctx.Err()
-		}
-		return nil, err
-	}
-	r.load[1] = machine.Load()
-	return r.result(), nil
+	return suite.Run(ctx, r.measure, r.result)
 }
 
 func (r *results) measure(ctx context.Context) error {
+	r.load[0] = machine.Load()
+	defer func() { r.load[1] = machine.Load() }()
 	o := &r.opts
 	var inMemory bool
 	r.fileSystem, inMemory = machine.FileSystem(o.Dir)

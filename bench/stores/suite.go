@@ -43,13 +43,7 @@ type bench struct {
 // Run runs the suite.
 func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 	b := &bench{o: o}
-	if err := b.measure(ctx); err != nil {
-		if ctx.Err() != nil { // rather than what happened to fail because of it
-			err = ctx.Err()
-		}
-		return nil, err
-	}
-	return &suite.Result{Markdown: b.markdown()}, nil
+	return suite.Run(ctx, b.measure, b.result)
 }
 
 // few is the number of rounds of what takes long.
@@ -213,7 +207,7 @@ func (b *bench) find(name string) *kind {
 	return b.drain.kinds[i]
 }
 
-func (b *bench) markdown() string {
+func (b *bench) result() *suite.Result {
 	var s strings.Builder
 	filesystem, _ := machine.FileSystem(b.o.Dir)
 	fmt.Fprintf(&s, "%s; directory on %s; %s, GOMAXPROCS %d; %.1f cores busy with other processes than this one, the servers among them, during the first measurement; load average %s before, %s after.\n\n",
@@ -225,7 +219,7 @@ func (b *bench) markdown() string {
 	fmt.Fprintf(&s, "\nRequests to the store per million messages, in such drains:\n\n%s", b.requestsTable())
 	fmt.Fprintf(&s, "\n### Taking over\n\nOpen with a new epoch, of files that end %d MiB behind their last checkpoint.\n\n%s", tail>>20, b.takeOverTable())
 	fmt.Fprintf(&s, "\n### A trickle\n\nA message every %v, which one worker appends, for %v: requests to the store, and the time from the call of the publisher until the message is durable in the file.\n\n%s", every, time.Duration(b.sized(fullTrickle, quickTrickle))*every, b.trickleTable())
-	return s.String()
+	return &suite.Result{Markdown: s.String()}
 }
 
 func (b *bench) targets() string {

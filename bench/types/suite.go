@@ -31,13 +31,7 @@ type bench struct {
 // Run runs the suite.
 func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 	b := &bench{o: o}
-	if err := b.measure(ctx); err != nil {
-		if ctx.Err() != nil { // rather than what happened to fail because of it
-			err = ctx.Err()
-		}
-		return nil, err
-	}
-	return b.result(), nil
+	return suite.Run(ctx, b.measure, b.result)
 }
 
 // rounds is the number of rounds: all that this suite measures takes long.

@@ -1,6 +1,8 @@
 // Package suite has the input and output of every benchmark suite.
 package suite
 
+import "context"
+
 // Options come from the command line.
 type Options struct {
 	Dir    string // an empty directory of this run; the caller removes it
@@ -16,4 +18,15 @@ type Options struct {
 type Result struct {
 	Markdown string
 	Plots    map[string]string // file name below plots/ → SVG
+}
+
+// Run measures, and makes the section of what was measured.
+func Run(ctx context.Context, measure func(context.Context) error, section func() *Result) (*Result, error) {
+	if err := measure(ctx); err != nil {
+		if ctx.Err() != nil { // rather than what happened to fail because of it
+			err = ctx.Err()
+		}
+		return nil, err
+	}
+	return section(), nil
 }
