@@ -33,8 +33,8 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	case share.TurnStandBy:
 		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 	}
-	// The slot comes first: with the locks of thousands of types in hand that are not opened yet, renewals would take the time in
-	// which they should be opened, and in the end the leases.
+	// rule: a type gets its slot before its lock. A pool that had the locks of thousands of types before it could open them would
+	// spend its time on renewals, and lose the leases.
 	if err := slot.take(ctx); err != nil {
 		return nil, err
 	}

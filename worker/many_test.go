@@ -10,10 +10,12 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// slowQueue takes its time for questions, and counts how many are asked at the same time.
+// slowQueue takes its time for questions, and counts how many are asked at the same time, and how many locks are held then.
 type slowQueue struct {
 	queue.Queue
+	held         func() int
 	looks, opens most
+	locks        atomic.Int32
 }
 
 // most is a number and the highest that it was.
@@ -34,6 +36,9 @@ func (q *slowQueue) Depth(ctx context.Context, typ string, n int) (queue.Depth, 
 
 func (q *slowQueue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	q.opens.during(20 * time.Millisecond)
+	n := int32(q.held())
+	for high := q.locks.Load(); n > high && !q.locks.CompareAndSwap(high, n); high = q.locks.Load() {
+	}
 	return q.Queue.RegistryEntry(ctx, typ)
 }
 
@@ -41,12 +46,23 @@ func (q *slowQueue) RegistryEntry(ctx context.Context, typ string) (queue.Regist
 func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(3 * maxOpening)
-		q := slowQueue{Queue: r.queue}
+		q := slowQueue{Queue: r.queue, held: func() (n int) {
+			for _, typ := range types {
+				if record, _ := r.locks.Get(typ); record.Held() {
+					n++
+				}
+			}
+			return n
+		}}
 		if err := r.drain(func(c *Config) { c.Queue, c.Types = &q, types }); err != nil {
 			t.Error(err)
 		}
 		if looks, opens := q.looks.highest.Load(), q.opens.highest.Load(); looks != maxLooks || opens != maxOpening {
 			t.Errorf("%d looks and %d openings at the same time, want %d and %d", looks, opens, maxLooks, maxOpening)
+		}
+		// Those that are opened, and some that were drained and are about to be released.
+		if held := q.locks.Load(); held > maxOpening*3/2 {
+			t.Errorf("%d locks were held at a time, of %d types", held, len(types))
 		}
 		for _, typ := range types {
 			r.complete(typ)

@@ -209,6 +209,8 @@ var workerRules = []rule{
 		old: `return deaths, deaths >= aloneDeaths`, new: `return deaths, deaths >= 1`},
 
 	// Who does what.
+	{file: "worker/acquire.go", rule: "a type gets its slot before its lock", tests: "TestManyTypesAreOpenedAFewAtATime",
+		old: "	if err := slot.take(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tlease", new: "	lease"},
 	{file: "worker/scheduler.go", rule: "the lock saves the others the work", tests: "TestSchedulersUnderFaults"},
 	{file: "worker/internal/share/members.go", rule: "nothing goes on with a database that was replaced", in: "worker", tests: "TestReplacedDatabaseEndsThePool",
 		old: `		r.giveUp(err)`, new: ``},
