@@ -30,6 +30,7 @@ type bench struct {
 	publish   timed
 	backlog   backlog
 	embedded  embedded
+	http      overHTTP
 	peers     peers
 	handOvers []handOver
 }
@@ -65,6 +66,7 @@ func (b *bench) measure(ctx context.Context) error {
 		{"publish", func() (err error) { b.publish, err = b.measurePublish(ctx); return err }},
 		{"backlog", func() (err error) { b.backlog, err = b.measureBacklog(ctx); return err }},
 		{"embedded", func() (err error) { b.embedded, err = b.measureEmbedded(ctx); return err }},
+		{"over HTTP", func() (err error) { b.http, err = b.measureHTTP(ctx); return err }},
 		{"peers", func() (err error) { b.peers, err = b.measurePeers(ctx); return err }},
 		{"hand-over", func() (err error) { b.handOvers, err = b.measureHandOver(ctx); return err }},
 	})
@@ -130,6 +132,7 @@ func (b *bench) result() *suite.Result {
 	fmt.Fprintf(&s, "\n### Publish\n\n%d messages of one type, in calls of %d; `%s`: insertMany with the same write concern. `%s` is one call per message, which the publisher puts into batches itself.\n\n%s", b.publish.n, messages.BatchSize, nameInsertMany, nameSend, b.timedTable(&b.publish, asInsert, nameBare, nameAgain, nameFencepost, nameSend))
 	fmt.Fprintf(&s, "\n### Backlog\n\nRate from the end of the first batch to the end of the %dth message, with nothing behind it and with a million or so (%d at the end) behind it. Both take their windows from the front of the same big backlog, in turns.\n\n![Backlog](plots/%s)\n\n%s", b.backlog.window, b.backlog.left, plotBacklog, b.backlogTable())
 	fmt.Fprintf(&s, "\n### Embedded\n\nThe same on SQLite, in one process. `%s`: a table with an integer key; select, write, fdatasync, delete by range; inserts in synced transactions of %d.\n\n%s", nameBare, messages.BatchSize, b.embeddedTable())
+	fmt.Fprintf(&s, "\n### Publish over HTTP\n\n%d messages of one type from one caller, %d in each call of Go's publisher or request to `fencepost serve`, a process of its own on this machine.\n\n%s", b.http.embedded.n, messages.BatchSize, b.httpTable())
 	fmt.Fprintf(&s, "\n### Beside job queues\n\n%s\n\n%s. %s\n\n![Job queues](plots/%s)\n\n%s", peersDiffer, b.peers.with, "Each round all of them in turns; messages per second, median and quartiles.", plotPeers, b.peersTable())
 	fmt.Fprintf(&s, "\n### Handing a type over\n\nA message is published every %v; time from the last commit of one replica to the first of the other, which was standing by.\n\n%s", trickle, b.handOverTable())
 	return &suite.Result{Markdown: s.String(), Plots: map[string]string{plotBacklog: b.backlogPlot(), plotPeers: b.peersPlot()}}
@@ -161,6 +164,9 @@ func (b *bench) targets() string {
 	row("drain / one findOneAndDelete, write and fdatasync per message", "≥ 20", measure.Summarize(b.single.ratios[nameOrdered]), 20)
 	row("publish / "+nameInsertMany, "≥ 0.9", b.publish.speed(nameFencepost), .9)
 	row("control: "+nameInsertMany+" / again", "", b.publish.speed(nameAgain), 0)
+	row("publish over HTTP / in Go, embedded", "≥ 0.7", b.http.embedded.speed(nameHTTP), .7)
+	row("control: in Go / again", "", b.http.embedded.speed(nameAgain), 0)
+	row("publish over HTTP / in Go, server", "≥ 0.7", b.http.server.speed(nameHTTP), .7)
 	row("drain rate with 1 M backlog / with 10 k", "≥ 0.9", measure.Summarize(b.backlog.ratios(nameFencepost+big, nameFencepost+small)), .9)
 	row("control: the same of the bare loop", "", measure.Summarize(b.backlog.ratios(nameBare+big, nameBare+small)), 0)
 	row("drain with 1 M backlog / bare loop with the same", "", measure.Summarize(b.backlog.ratios(nameFencepost+big, nameBare+big)), 0)

@@ -3,7 +3,6 @@ package main
 import (
 	"bufio"
 	"encoding/binary"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
@@ -81,7 +80,7 @@ func (s *lineSource) next() ([]byte, string, error) {
 			return nil, s.where(1), err
 		case s.json && lines.Blank(payload):
 			continue
-		case s.json && !json.Valid(payload):
+		case s.json && !lines.IsJSON(payload):
 			return nil, s.where(0), &inputError{s.where(0), errors.New("not a JSON value; use --format lines for plain text")}
 		}
 		return payload, s.where(0), nil

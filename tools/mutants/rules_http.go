@@ -49,7 +49,7 @@ var httpRules = []rule{
 	{file: "cmd/internal/api/publish.go", rule: "a payload is stored as it was sent, or not at all", tests: "TestMessageLines",
 		old: `case replaced(line, l.Payload, l.Headers):`, new: `case false && replaced(line, l.Payload, l.Headers):`},
 	{file: "cmd/internal/api/publishlines.go", rule: "nothing behind a line that cannot be stored is read", tests: "TestBadLineEndsARequest",
-		old: `			return msgs, numbers, &badLine{in.lines.Line, in.s.problem(err)}`, new: `			continue`},
+		old: `			return &badLine{in.lines.Line, in.s.problem(err)}`, new: `			continue`},
 	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "the last line decides", tests: "TestUnknownLineDecides",
 		old: `if o.problem != nil && (first == nil || o.problem.Code == codeUnknown && first.Code != codeUnknown) {`, new: `if first = o.problem; false {`},
 	{file: "cmd/internal/api/publishlines.go", rule: "201 says that every line is stored, and only 504 that nobody knows of one", how: "another problem hides it", tests: "TestUnknownLineDecides",

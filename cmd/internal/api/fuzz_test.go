@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"context"
+	"encoding/json"
 	"fmt"
 	"io"
 	"maps"
@@ -115,13 +116,16 @@ func FuzzPublish(f *testing.F) {
 				t.Fatalf("%s is not stored: %+v", id, all)
 			}
 		}
-		if complete && a.status == http.StatusCreated {
-			count := 0
-			for _, line := range bytes.Split(sent, []byte("\n")) {
-				if !lines.Blank(line) {
-					count++
-				}
+		count := 0
+		for _, line := range bytes.Split(sent, []byte("\n")) {
+			if !lines.Blank(line) {
+				count++
 			}
+			if lines.IsJSON(line) != json.Valid(line) {
+				t.Fatalf("%q: JSON or not", line)
+			}
+		}
+		if complete && a.status == http.StatusCreated {
 			if count != len(all) || cut != nil {
 				t.Fatalf("%d lines of %q, %v, and %d are stored", count, sent, cut, len(all))
 			}

@@ -105,8 +105,9 @@ func (m *metrics) answered(pattern, method string, status int, took time.Duratio
 	m.seconds.WithLabelValues(pattern).Observe(took.Seconds())
 }
 
-func (m *metrics) published(status queue.Status, bytes int) {
-	m.messages.WithLabelValues(status.String()).Inc()
+// published counts messages with the same outcome.
+func (m *metrics) published(status queue.Status, messages, bytes int) {
+	m.messages.WithLabelValues(status.String()).Add(float64(messages))
 	if status == queue.Stored {
 		m.bytes.Add(float64(bytes))
 	}

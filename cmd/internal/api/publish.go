@@ -15,6 +15,7 @@ import (
 	"time"
 	"unicode/utf8"
 
+	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -64,7 +65,7 @@ func (s *Server) publish(w *answer, r *http.Request, _ *client) error {
 
 // envelopeOf reads the headers of a request.
 func envelopeOf(r *http.Request) (*envelope, error) {
-	e := &envelope{typ: r.PathValue("type"), headers: map[string]string{}}
+	e := &envelope{typ: r.PathValue("type")}
 	for name, values := range r.Header {
 		key, ok := strings.CutPrefix(name, headerPrefix)
 		one := ok || name == headerKey || name == headerDelay || name == headerDue
@@ -72,6 +73,9 @@ func envelopeOf(r *http.Request) (*envelope, error) {
 			return nil, malformed("send it once", "the header %s is there %d times", printable.Short(name), len(values))
 		}
 		if ok {
+			if e.headers == nil {
+				e.headers = map[string]string{}
+			}
 			e.headers[strings.ToLower(key)] = values[0]
 		}
 	}
@@ -117,10 +121,22 @@ func (s *Server) newMessage(e *envelope, payload []byte, line int) queue.Message
 		if line > 0 { // rule: the lines of a request have different keys, and the same ones when it is repeated
 			key += ":" + strconv.Itoa(line)
 		}
-		m.Headers = maps.Clone(e.headers)
-		m.Headers[queue.KeyHeader] = key
+		m.Headers = withHeaders(e.headers, map[string]string{queue.KeyHeader: key})
 	}
 	return m
+}
+
+// withHeaders returns headers with others in addition, or in place of those with the same name. It changes neither: messages of a request share the first ones.
+func withHeaders(headers, others map[string]string) map[string]string {
+	switch {
+	case len(headers) == 0:
+		return others
+	case len(others) == 0:
+		return headers
+	}
+	headers = maps.Clone(headers)
+	maps.Copy(headers, others)
+	return headers
 }
 
 // newBody returns the body of a request, which has to come in time.
@@ -152,7 +168,7 @@ func (s *Server) publishOne(w *answer, r *http.Request, e *envelope) error {
 	ctx, cancel := context.WithTimeout(r.Context(), s.o.Wait)
 	defer cancel()
 	result := s.publisher.PublishAll(ctx, []queue.Message{m})[0]
-	s.metrics.published(result.Status, len(payload))
+	s.metrics.published(result.Status, 1, len(payload))
 	if result.Err != nil {
 		return s.outcome(result)
 	}
@@ -196,7 +212,7 @@ type lineParser func(line []byte, m *queue.Message) error
 
 // payloadLine takes a line as producer publish --format ndjson does.
 func payloadLine(line []byte, m *queue.Message) error {
-	if !json.Valid(line) {
+	if !lines.IsJSON(line) {
 		return newProblem(http.StatusUnprocessableEntity, "invalid", "send one JSON value on each line; other payloads go as "+typeMessages+", or one in a request",
 			"the line is not a JSON value")
 	}
@@ -247,10 +263,7 @@ func messageLine(line []byte, m *queue.Message) error {
 		}
 		m.Payload = payload
 	}
-	if len(l.Headers) > 0 {
-		m.Headers = maps.Clone(m.Headers)
-		maps.Copy(m.Headers, l.Headers)
-	}
+	m.Headers = withHeaders(m.Headers, l.Headers)
 	if !l.Due.IsZero() {
 		m.Due = notZero(l.Due)
 	}

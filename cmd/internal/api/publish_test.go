@@ -221,6 +221,39 @@ func TestPausedAndFull(t *testing.T) {
 	same(t, "stored", s.payloads("full"), []string{"1", "2", "3"})
 }
 
+// Requests take turns with the memory for their lines: each stores what it sent, also while others are read and stored, and after one that ended early.
+func TestRequestsShareNoLines(t *testing.T) {
+	s := start(t, nil)
+	var mu sync.Mutex
+	var want []string
+	var wg sync.WaitGroup
+	for client := range 4 {
+		wg.Go(func() {
+			for request := range 8 {
+				var sent []string
+				for line := range 100 {
+					sent = append(sent, fmt.Sprintf(`"%d.%d.%d%s"`, client, request, line, strings.Repeat("x", 1<<(line%12))))
+				}
+				body := strings.Join(sent, "\n")
+				if request%2 == 1 {
+					body += "\nno JSON\n0"
+				}
+				if lines, sum := s.do("POST", orders, body, "Content-Type", typeLines, "Idempotency-Key", fmt.Sprint(client, request)).outcomes(t); sum.Stored != 100 || len(lines) != 100+request%2 {
+					t.Errorf("%+v of %d", sum, len(lines))
+				}
+				mu.Lock()
+				want = append(want, sent...)
+				mu.Unlock()
+			}
+		})
+	}
+	wg.Wait()
+	got := s.payloads("orders")
+	slices.Sort(got)
+	slices.Sort(want)
+	same(t, "stored", got, want)
+}
+
 // Each line has its outcome, in order; blank lines count as lines and are no messages.
 func TestLines(t *testing.T) {
 	s := start(t, nil)

@@ -6,7 +6,9 @@ import (
 	"errors"
 	"io"
 	"net/http"
+	"slices"
 	"strconv"
+	"sync"
 
 	"github.com/fencepost/fencepost/cmd/internal/lines"
 	"github.com/fencepost/fencepost/internal/printable"
@@ -32,19 +34,46 @@ type lineReader struct {
 	parse lineParser
 	lines lines.Reader
 	leave func() // gives back the place of a large line; nil: it has none
-	room  []byte // for the payloads of a chunk: the publisher copies them
+	chunk *chunk // that is read
+}
+
+// chunk is what some lines say that are stored together. The publisher copies it, so the memory serves again.
+type chunk struct {
+	msgs    []queue.Message
+	numbers []int  // of their lines
+	room    []byte // for payloads
+}
+
+// chunks are those that no request uses.
+var chunks = sync.Pool{New: func() any { return new(chunk) }}
+
+// reset empties the chunk.
+func (c *chunk) reset() {
+	clear(c.msgs)
+	c.msgs, c.numbers, c.room = c.msgs[:0], c.numbers[:0], c.room[:0]
+}
+
+// keep copies a payload, which may be a part of a line, to where it stays until the chunk is stored.
+func (c *chunk) keep(payload []byte) []byte {
+	if cap(c.room)-len(c.room) < len(payload) { // payloads before stay where they are
+		c.room = make([]byte, 0, max(len(payload), roomSize, min(2*cap(c.room), chunkBytes)))
+	}
+	at := len(c.room)
+	c.room = append(c.room, payload...)
+	return c.room[at:len(c.room):len(c.room)]
 }
 
 // publishLines stores each line of a body as a message.
 func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lineParser) error {
-	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse}
+	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse, chunk: chunks.Get().(*chunk)}
+	defer chunks.Put(in.chunk)
 	in.lines = lines.Reader{R: bufio.NewReaderSize(s.newBody(w, r, 0), 64<<10), Max: maxLine, Grow: in.grow}
 	var all []outcome
 	for {
-		msgs, numbers, end := in.chunk(len(all))
+		end := in.fill(len(all))
 		// What was read whole is stored, also when the client is gone before the end of the body.
-		settled, failed := s.publishChunk(context.WithoutCancel(r.Context()), msgs, numbers)
-		all = append(all, settled...)
+		var failed bool
+		all, failed = s.publishChunk(context.WithoutCancel(r.Context()), in.chunk, all)
 		in.free()
 		var bad *badLine
 		if !failed && errors.As(end, &bad) {
@@ -68,7 +97,7 @@ func (in *lineReader) grow(size int) (err error) {
 func (in *lineReader) free() {
 	if in.leave != nil {
 		in.lines.Shrink()
-		in.room = nil
+		in.chunk.room = nil
 		in.leave()
 		in.leave = nil
 	}
@@ -82,74 +111,69 @@ type badLine struct {
 
 func (b *badLine) Error() string { return b.problem.Error() }
 
-// chunk reads lines that are stored together. end says why there are no more: io.EOF, or a *badLine.
+// fill reads lines that are stored together. The error says why there are no more: io.EOF, or a *badLine.
 //
 // rule: nothing behind a line that cannot be stored is read: it must not overtake that line.
-func (in *lineReader) chunk(before int) (msgs []queue.Message, numbers []int, end error) {
-	in.room = in.room[:0]
-	for size := 0; len(msgs) < chunkLines && size < chunkBytes; {
+func (in *lineReader) fill(before int) error {
+	c := in.chunk
+	for size := 0; len(c.msgs) < chunkLines && size < chunkBytes; {
 		if in.s.stopped.Err() != nil {
-			return msgs, numbers, &badLine{in.lines.Line + 1, stopping()}
+			return &badLine{in.lines.Line + 1, stopping()}
 		}
 		line, err := in.lines.Next()
 		switch {
 		case err == io.EOF:
-			return msgs, numbers, err
+			return err
 		case err != nil:
-			return msgs, numbers, &badLine{in.lines.Line + 1, in.s.bodyProblem(err)}
+			return &badLine{in.lines.Line + 1, in.s.bodyProblem(err)}
 		case lines.Blank(line):
 			continue
-		case before+len(msgs) == maxLines:
-			return msgs, numbers, &badLine{in.lines.Line, newProblem(http.StatusRequestEntityTooLarge, "too_large", "send the lines from here on in another request",
+		case before+len(c.msgs) == maxLines:
+			return &badLine{in.lines.Line, newProblem(http.StatusRequestEntityTooLarge, "too_large", "send the lines from here on in another request",
 				"a request has at most %d lines", maxLines)}
 		}
-		m, err := in.message(line)
-		if err != nil {
-			return msgs, numbers, &badLine{in.lines.Line, in.s.problem(err)}
+		n := len(c.msgs)
+		c.msgs = append(c.msgs, in.s.newMessage(in.e, nil, in.lines.Line))
+		if err := in.message(line, &c.msgs[n]); err != nil {
+			c.msgs[n] = queue.Message{} // its payload may be a large line
+			c.msgs = c.msgs[:n]
+			return &badLine{in.lines.Line, in.s.problem(err)}
 		}
-		size += len(m.Payload)
-		msgs, numbers = append(msgs, m), append(numbers, in.lines.Line)
+		size += len(c.msgs[n].Payload)
+		c.numbers = append(c.numbers, in.lines.Line)
 	}
-	return msgs, numbers, nil
+	return nil
 }
 
-// message makes a message of a line that can be published.
-func (in *lineReader) message(line []byte) (m queue.Message, err error) {
-	m = in.s.newMessage(in.e, nil, in.lines.Line)
-	if err := in.parse(line, &m); err != nil {
-		return m, err
+// message makes m, which has what the head of the request says, the message of a line. It can be published then.
+func (in *lineReader) message(line []byte, m *queue.Message) error {
+	if err := in.parse(line, m); err != nil {
+		return err
 	}
-	m.Payload = in.keep(m.Payload)
+	m.Payload = in.chunk.keep(m.Payload)
 	if !m.Due.IsZero() {
 		if err := queue.ValidateDue(m.Due); err != nil {
-			return m, err
+			return err
 		}
 	}
-	return m, m.Validate()
+	return m.Validate()
 }
 
-// keep copies a payload, which may be a part of the line, to where it stays until the chunk is stored.
-func (in *lineReader) keep(payload []byte) []byte {
-	if cap(in.room)-len(in.room) < len(payload) {
-		in.room = make([]byte, 0, max(len(payload), roomSize)) // payloads before stay where they are
-	}
-	at := len(in.room)
-	in.room = append(in.room, payload...)
-	return in.room[at:len(in.room):len(in.room)]
-}
-
-// publishChunk stores messages, and returns what became of each. failed: not all are stored.
-func (s *Server) publishChunk(ctx context.Context, msgs []queue.Message, numbers []int) (settled []outcome, failed bool) {
-	if len(msgs) == 0 {
-		return nil, false
+// publishChunk stores the messages of a chunk, and appends what became of each. failed: not all are stored.
+func (s *Server) publishChunk(ctx context.Context, c *chunk, all []outcome) (_ []outcome, failed bool) {
+	if len(c.msgs) == 0 {
+		return all, false
 	}
 	ctx, cancel := context.WithTimeout(ctx, s.o.Wait)
 	defer cancel()
 	var last error // many have the same
 	var p *problem
-	for i, r := range s.publisher.PublishAll(ctx, msgs) {
-		s.metrics.published(r.Status, len(msgs[i].Payload))
-		o := outcome{line: numbers[i], id: r.ID}
+	var count, bytes [queue.Rejected + 1]int // by status
+	all = slices.Grow(all, len(c.msgs))
+	for i, r := range s.publisher.PublishAll(ctx, c.msgs) {
+		count[r.Status]++
+		bytes[r.Status] += len(c.msgs[i].Payload)
+		o := outcome{line: c.numbers[i], id: r.ID}
 		if r.Err != nil {
 			failed = true
 			if r.Err != last {
@@ -157,9 +181,13 @@ func (s *Server) publishChunk(ctx context.Context, msgs []queue.Message, numbers
 			}
 			o.problem = p
 		}
-		settled = append(settled, o)
+		all = append(all, o)
 	}
-	return settled, failed
+	c.reset()
+	for _, status := range []queue.Status{queue.Stored, queue.Unknown, queue.Rejected} {
+		s.metrics.published(status, count[status], bytes[status])
+	}
+	return all, failed
 }
 
 // The lines of an answer.
@@ -176,6 +204,15 @@ type (
 		Complete bool `json:"complete"` // all lines were read; those that were not are not stored
 	}
 )
+
+// appendStored appends the line of the answer for one that is stored.
+func appendStored(b []byte, o outcome) []byte {
+	b = append(b, `{"line":`...)
+	b = strconv.AppendInt(b, int64(o.line), 10)
+	b = append(b, `,"id":"`...)
+	b, _ = o.id.AppendText(b)
+	return append(b, "\"}\n"...)
+}
 
 // answerLines answers for each line that was read, in order, and then for all.
 func (s *Server) answerLines(w *answer, all []outcome, complete bool) error {
@@ -208,7 +245,7 @@ func (s *Server) answerLines(w *answer, all []outcome, complete bool) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	for _, o := range all {
 		if o.problem == nil { // as most are: the same bytes in less time
-			out.WriteString(`{"line":` + strconv.Itoa(o.line) + `,"id":"` + o.id.String() + "\"}\n")
+			out.Write(appendStored(out.AvailableBuffer(), o))
 			continue
 		}
 		line := outcomeLine{Line: o.line, Problem: o.problem}

@@ -2,6 +2,7 @@ package lines
 
 import (
 	"bufio"
+	"encoding/json"
 	"errors"
 	"io"
 	"strings"
@@ -68,3 +69,16 @@ func TestGrow(t *testing.T) {
 type readerFunc func([]byte) (int, error)
 
 func (f readerFunc) Read(p []byte) (int, error) { return f(p) }
+
+// IsJSON says what encoding/json says, in both directions.
+func TestIsJSON(t *testing.T) {
+	deep := func(n int) string { return strings.Repeat("[", n) + strings.Repeat("]", n) }
+	for _, line := range []string{
+		`{"a":1}`, `[]`, `"text"`, `1`, `-0`, `1.5e+10`, `true`, `null`, ` {"a" : [ 1 , 2 ] } `, "\t1\r", `{"a":1,"a":2}`, "\"\xff\"", `"\ud800"`, `"\u00e4"`, "\"\u2028\"", `9999999999999999999999999`, `{"":{}}`, deep(10_000),
+		``, ` `, `{`, `{"a"}`, `{"a":1,}`, `[1,]`, `{a:1}`, `'a'`, `01`, `+1`, `1.`, `.5`, `1e`, `NaN`, `Infinity`, `tru`, `1 2`, `{} x`, "\"\n\"", "\"\x01\"", `"\x41"`, `"\u12g4"`, `"`, "\xff", "\ufeff1", "// 1", deep(10_001), strings.Repeat("[", 1<<20),
+	} {
+		if got, want := IsJSON([]byte(line)), json.Valid([]byte(line)); got != want {
+			t.Errorf("%.60q: %v, and encoding/json says %v", line, got, want)
+		}
+	}
+}
