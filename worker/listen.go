@@ -51,16 +51,19 @@ type listener struct {
 }
 
 // start starts the listener, waits for its first round (share.FirstLook at most), and returns a
-// function that stops it. A pool with UntilEmpty has no listener: it asks about each type.
+// function that stops it. With UntilEmpty it only looks for drained types: the pool asks about each type.
 func (l *listener) start(ctx context.Context) (stop func()) {
-	if l.pool.cfg.UntilEmpty {
-		return func() {}
-	}
 	ctx, cancel := l.pool.untilStop(ctx)
 	ended, looked := make(chan struct{}), make(chan struct{})
+	looking := sync.OnceFunc(func() { close(looked) })
 	go func() {
 		defer close(ended)
-		l.run(ctx, sync.OnceFunc(func() { close(looked) }))
+		if l.pool.cfg.UntilEmpty {
+			looking()
+			l.findDrained(ctx)
+		} else {
+			l.run(ctx, looking)
+		}
 	}()
 	t := time.NewTimer(share.FirstLook)
 	defer t.Stop()
@@ -73,6 +76,34 @@ func (l *listener) start(ctx context.Context) (stop func()) {
 		cancel()
 		<-ended
 	}
+}
+
+// findDrained sweeps for a pool that looks rarely at each of many types which others drain. What a
+// sweep does not find is looked at now, so the pool ends soon after the others. Only the look says that
+// a type is drained: among many foreign keys a sweep may miss types.
+func (l *listener) findDrained(ctx context.Context) {
+	pause := sweepLeast
+	for wait.For(ctx, pause) == nil {
+		if !l.pool.rebalancer.Waits() {
+			continue
+		}
+		began := time.Now()
+		if pending, err := l.pending(ctx); err == nil {
+			l.pool.rebalancer.Drained(pending)
+		}
+		pause = min(max(sweepLeast, sweepShare*time.Since(began)), sweepMost)
+	}
+}
+
+// pending lists the types that have messages, sorted.
+func (l *listener) pending(ctx context.Context) ([]string, error) {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	book := l.pool.book
+	book.noteAsking("")
+	types, err := l.pool.cfg.Queue.PendingTypes(ctx)
+	book.noteAnswer("", err)
+	return types, err
 }
 
 // run does one round after another, and calls looked after each.
@@ -124,13 +155,9 @@ func (l *listener) round(ctx context.Context) error {
 
 // sweep finds all types that have messages, with or without notifications.
 func (l *listener) sweep(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
-	defer cancel()
 	p := l.pool
 	began := time.Now()
-	p.book.noteAsking("")
-	types, err := p.cfg.Queue.PendingTypes(ctx)
-	p.book.noteAnswer("", err)
+	types, err := l.pending(ctx)
 	if l.swept = err == nil; !l.swept {
 		return err
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"sync/atomic"
 	"testing"
@@ -63,6 +64,32 @@ func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 		// Those that are opened, and some that were drained and are about to be released.
 		if held := q.locks.Load(); held > maxOpening*3/2 {
 			t.Errorf("%d locks were held at a time, of %d types", held, len(types))
+		}
+		for _, typ := range types {
+			r.complete(typ)
+		}
+	})
+}
+
+// TestPoolsThatDrainTogetherEndTogether: a pool looks rarely at each of many types, and yet ends soon after the others have drained the last ones.
+func TestPoolsThatDrainTogetherEndTogether(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.publishMany(600)
+		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
+		start := func() *runningPool {
+			return r.start(func(c *Config) { c.Queue, c.Types, c.UntilEmpty = &q, types, true })
+		}
+		one, other := start(), start()
+		select {
+		case <-one.done:
+		case <-other.done:
+		}
+		first := time.Now()
+		if err := errors.Join(one.end(), other.end()); err != nil {
+			t.Error(err)
+		}
+		if behind := time.Since(first); behind > time.Second {
+			t.Errorf("one pool ended %v after the other", behind)
 		}
 		for _, typ := range types {
 			r.complete(typ)

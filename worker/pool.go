@@ -192,6 +192,7 @@ func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool
 	}
 	if !globs {
 		if p.cfg.UntilEmpty {
+			wait()
 			return nil
 		}
 		p.pause(ctx, math.MaxInt64)

@@ -18,6 +18,7 @@ package share
 import (
 	"context"
 	"math/rand/v2"
+	"slices"
 	"sync"
 	"time"
 
@@ -153,6 +154,34 @@ func (r *Rebalancer) Wake(typ string) {
 	defer r.mu.Unlock()
 	r.wakeUp(typ)
 }
+
+// Waits tells whether this pool serves a type that it does not hold, and is not about to.
+func (r *Rebalancer) Waits() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, it := range r.types {
+		if it.waits() {
+			return true
+		}
+	}
+	return false
+}
+
+// Drained ends the pauses of all types that this pool waits for, except of those that have messages.
+// pending is sorted.
+func (r *Rebalancer) Drained(pending []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for typ, it := range r.types {
+		if _, there := slices.BinarySearch(pending, typ); !there && it.waits() {
+			it.tryAt = time.Time{}
+			r.wakeUp(typ)
+		}
+	}
+}
+
+// waits tells whether the pool pauses, or is about to.
+func (it *interest) waits() bool { return it.session == nil && !it.taking && !it.asking }
 
 // WakeSessions wakes the sessions of all types that this pool holds.
 func (r *Rebalancer) WakeSessions() {
