@@ -124,6 +124,10 @@ func (s fileSink) close(err error) error {
 	if cerr != nil && err == nil {
 		err = cerr
 	}
+	// A writer in a store dies of a lack of room, one on a disk does not: what to do about it is the same.
+	if dead := (*storage.PoisonedError)(nil); errors.Is(err, storage.ErrNoSpace) && errors.As(err, &dead) {
+		err = dead.Cause
+	}
 	return err
 }
 
