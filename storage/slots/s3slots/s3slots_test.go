@@ -142,12 +142,15 @@ func TestErrors(t *testing.T) {
 		{400, "AuthorizationHeaderMalformed", refused, "?region="},
 		{301, "PermanentRedirect", refused, "?region="},
 		{501, "NotImplemented", refused, "If-None-Match"},
-		{403, "QuotaExceeded", full, ""},
-		{507, "", full, ""},
+		{403, "QuotaExceeded", full, "no room: the store is full: QuotaExceeded: what it says; free some space in the store, or raise its quota, nothing acknowledged is lost"},
+		{507, "", full, "raise its quota"},
+		{507, "XMinioStorageFull", full, "raise its quota"},
+		{400, "XMinioAdminBucketQuotaExceeded", full, "raise its quota"},
 		{507, "InsufficientStorage", full, ""},
 		{404, "", unclear, ""},
 		{500, "InternalError", unclear, ""},
 		{503, "SlowDown", unclear, ""},
+		{503, "ServiceUnavailable", unclear, ""},
 		{504, "", unclear, ""},
 	} {
 		t.Run(fmt.Sprint(c.status, c.code), func(t *testing.T) {
