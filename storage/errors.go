@@ -398,9 +398,10 @@ func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
 // again. As the cause of a PoisonedError it means that this file system could not reserve the space
 // beforehand.
 type NoSpaceError struct {
-	Path string
-	Need int64 // bytes; 0 when it is about a directory entry
-	Err  error // ENOSPC, EDQUOT or EFBIG
+	Path    string
+	Need    int64 // bytes; 0 when it is about a directory entry, or not known
+	InStore bool  // what is full is the store of slots that Path is in, or is
+	Err     error // ENOSPC, EDQUOT or EFBIG; in a store what the store says
 }
 
 func (e *NoSpaceError) Error() string {
@@ -410,6 +411,8 @@ func (e *NoSpaceError) Error() string {
 		remedy = "raise the disk quota of this user"
 	case errors.Is(e.Err, syscall.EFBIG):
 		remedy = "raise the file size limit (ulimit -f) or use a file system with larger files"
+	case e.InStore:
+		remedy = "free some space in the store, or raise its quota"
 	}
 	need := ""
 	if e.Need > 0 {
@@ -451,7 +454,7 @@ func ioError(op, path string, err error) error {
 	remedy := ""
 	switch {
 	case isNoSpace(err):
-		return &NoSpaceError{Path: path, Err: err}
+		return noSpace(path, 0, err)
 	case errors.Is(err, syscall.EROFS):
 		remedy = "; the file system is read-only (after a disk error ext4 remounts itself so: see the kernel log)"
 	case errors.Is(err, syscall.ELOOP):
@@ -470,7 +473,16 @@ func ioError(op, path string, err error) error {
 }
 
 func isNoSpace(err error) bool {
-	return errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+	return errors.Is(err, ErrNoSpace) || errors.Is(err, syscall.ENOSPC) || errors.Is(err, syscall.EDQUOT) || errors.Is(err, syscall.EFBIG)
+}
+
+// noSpace returns the error of a lack of room for need bytes in the file at path. If err is a store's, it
+// becomes that of the file.
+func noSpace(path string, need int64, err error) *NoSpaceError {
+	if store, ok := errors.AsType[*NoSpaceError](err); ok {
+		return &NoSpaceError{Path: path, Need: need, InStore: store.InStore, Err: store.Err}
+	}
+	return &NoSpaceError{Path: path, Need: need, Err: err}
 }
 
 func hexBytes(b []byte) string {

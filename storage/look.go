@@ -8,6 +8,8 @@ package storage
 //	a fence: its writer did not get in                        read the file as the scan will, and be refused without a fence
 //	an older epoch or a lower index than registered           the same
 //
+// What is read is also passed to the caller, if it can rehearse: a state that it cannot rebuild is refused, too.
+//
 // The look can only refuse. A writer that passes it reads the file again after its fence, and is checked again: only that
 // decides.
 
@@ -27,6 +29,11 @@ func (w *Writer) look(registered Entry) error {
 	}
 	// The file is opened again: in a store, what this writer knows of its end may be older than the registry's entry.
 	reader := &Writer{fs: w.fs, dir: w.dir, typ: w.typ, epoch: w.epoch}
+	if w.opts.Rehearse != nil {
+		// rule: before the fence the caller rebuilds a state that nobody uses. The scan may find an earlier checkpoint, or none, if
+		// the last one was only in the page cache: what it left out would stay in a state that is used.
+		reader.opts.Restore, reader.opts.Replay = w.opts.Rehearse()
+	}
 	return reader.wouldOpen(registered)
 }
 

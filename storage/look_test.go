@@ -2,6 +2,7 @@ package storage_test
 
 import (
 	"errors"
+	"slices"
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
@@ -42,6 +43,34 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 		x.epoch, x.entry.Epoch = 1, 1
 		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.path())) }, starts, 0, storage.ErrFenced)
 	})
+	// What the caller of Open cannot take in, and no checksum tells.
+	for what, spoil := range map[string]func(*holder) error{
+		"a state": func(h *holder) error { return h.w.Checkpoint([]byte("of a later version")) },
+		"a state in the middle of the interval": func(h *holder) error {
+			return errors.Join(h.w.Checkpoint([]byte("of a later version")), h.append(1), h.ack())
+		},
+		"a record": func(h *holder) error { return h.w.Append([]storage.Record{{ID: []byte("of a later version")}}) },
+	} {
+		for where, start := range map[string]func() (*world, func() storage.FS, func() int){
+			"": func() (*world, func() storage.FS, func() int) {
+				x, mem := newMemWorld(t, 4096)
+				return x, func() storage.FS { return mem }, func() int { return len(mem.ReadFile(x.path())) }
+			},
+			" in a store": func() (*world, func() storage.FS, func() int) {
+				x, mem := newSlotsWorld(t)
+				return x, func() storage.FS { return slotsOf(mem) }, func() int { return len(mem.Names()) }
+			},
+		} {
+			t.Run(what+" that cannot be taken in"+where, func(t *testing.T) {
+				x, fsys, size := start()
+				h, err := x.open(fsys())
+				must(t, err)
+				_, err = h.w.Sync()
+				must(t, errors.Join(err, h.append(1), spoil(h), h.w.Close()))
+				refusedEachTime(t, x, fsys(), size, starts, 1, errState)
+			})
+		}
+	}
 	t.Run("damage", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		// Behind the last checkpoint, before the last batch. The end of the file is in order, so the first start cannot tell.
@@ -78,6 +107,48 @@ func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, s
 			t.Errorf("start %d has left something in the file: %d, and %d before", i+1, size(), before)
 		}
 	}
+}
+
+// TestRehearsalIsNotUsed: what is rehearsed before the fence is nobody's state. It is asked for only where a writer did not get in.
+func TestRehearsalIsNotUsed(t *testing.T) {
+	x, mem := newMemWorld(t, 4096)
+	h, err := x.open(mem)
+	must(t, err)
+	must(t, errors.Join(h.append(2), h.checkpoint(), h.append(1), h.ack(), h.w.Close()))
+	var told []string
+	open := func(fsys storage.FS) error {
+		x.epoch++
+		of := func(whose string) (func([]byte) error, func(storage.Record) error) {
+			return func([]byte) error { told = append(told, whose+" state"); return nil }, func(storage.Record) error { told = append(told, whose+" record"); return nil }
+		}
+		o := storage.Options{FS: fsys, Registry: x, Rehearse: func() (func([]byte) error, func(storage.Record) error) { return of("rehearsed") }}
+		o.Restore, o.Replay = of("real")
+		w, err := storage.Open(t.Context(), x.dir, "orders", x.epoch, o)
+		return errors.Join(err, w.Close())
+	}
+	check := func(what string, want ...string) {
+		t.Helper()
+		if !slices.Equal(told, want) {
+			t.Errorf("%s: %q, want %q", what, told, want)
+		}
+		told = nil
+	}
+	must(t, open(mem))
+	check("a file in order", "real state", "real record")
+	dies := errors.New("the process has ended")
+	fenced := false
+	_, err = x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+		if fenced {
+			return &storagetest.Fault{Err: dies}
+		}
+		fenced = c.Op == storagetest.OpAppend
+		return nil
+	}})
+	if !errors.Is(err, dies) {
+		t.Fatal(err)
+	}
+	must(t, open(mem))
+	check("behind the fence of the dead", "rehearsed state", "rehearsed record", "real state", "real record")
 }
 
 // TestFenceOfTheDead: who died behind his fence is no reason to refuse the next one.

@@ -27,6 +27,12 @@ type Options struct {
 	Restore func(state []byte) error
 	Replay  func(Record) error
 
+	// Rehearse returns callbacks like Restore and Replay, for a state of their own that nobody uses. If
+	// the end of the file shows that an earlier writer did not get in, Open calls them before its
+	// fence, so that a state that cannot be rebuilt is refused without another fence at each start.
+	// What they accept is passed to Restore and Replay again behind the fence. Defaults to none.
+	Rehearse func() (restore func(state []byte) error, replay func(Record) error)
+
 	// Salvage opens a damaged file for Compact only: Open reads the whole file instead of its end,
 	// and continues after damage. AcceptLoss also opens an old copy, and gives up records that the
 	// registry has as durable and that are missing from the end of the file. If the registered

@@ -50,6 +50,8 @@ type Reader struct {
 	seal   *SealedError
 
 	ended bool // the scan came to its limit
+
+	restore func(state []byte) error // is called with the state of the next checkpoint, if not nil
 }
 
 // OpenReader opens the file at path for reading. It fails with an error of category ErrRefused or
@@ -259,7 +261,12 @@ func (r *Reader) noteAnchor(it *item) error {
 	case kindFence:
 		_, err = decodeHolder(it.body)
 	case kindCheckpoint:
-		_, err = decodeCheckpoint(it.body)
+		var c checkpointBody
+		if c, err = decodeCheckpoint(it.body); err == nil && r.restore != nil {
+			restore := r.restore
+			r.restore = nil // a later state is what the caller has rebuilt by then
+			return restore(c.state)
+		}
 	case kindSeal:
 		var b sealBody
 		if b, err = decodeSeal(it.body); err == nil {

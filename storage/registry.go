@@ -56,7 +56,7 @@ func CheckRegistered(fsys FS, dir, typ string, registered Entry) error {
 	return w.wouldOpen(registered)
 }
 
-// wouldOpen is CheckRegistered for the epoch of w, which is not open.
+// wouldOpen is CheckRegistered for the epoch and the callbacks of w, which is not open.
 func (w *Writer) wouldOpen(registered Entry) error {
 	generation, _, err := w.newest()
 	if err != nil {
@@ -75,10 +75,32 @@ func (w *Writer) wouldOpen(registered Entry) error {
 	if err := errors.Join(w.checkHeader(generation), w.checkIdentity(registered)); err != nil {
 		return err
 	}
-	if _, err := r.NextBatch(); err != io.EOF {
+	if err := w.passOn(r); err != nil {
 		return err
 	}
 	return w.checkView(&r.scan.view, registered)
+}
+
+// passOn reads to the end, and passes what it reads to the callbacks of w, as the scan does.
+func (w *Writer) passOn(r *Reader) error {
+	r.restore = w.opts.Restore
+	if w.opts.Replay != nil {
+		r.from = 0 // the reader is at the last checkpoint
+	}
+	for {
+		recs, err := r.NextBatch()
+		if err != nil {
+			if err == io.EOF {
+				return nil
+			}
+			return err
+		}
+		for i := range recs {
+			if err := w.opts.Replay(recs[i]); err != nil {
+				return err
+			}
+		}
+	}
 }
 
 // noRegistry is the registry of tools and tests: it knows nothing.

@@ -106,6 +106,10 @@ func (x *world) open(fsys storage.FS) (*holder, error) {
 func (x *world) openEpoch(fsys storage.FS, epoch uint64) (*holder, error) {
 	h := &holder{x: x, index: map[int]uint64{}}
 	o := storage.Options{FS: fsys, Registry: x, CheckpointBatches: 3, Restore: h.restore, Replay: h.replay}
+	o.Rehearse = func() (func([]byte) error, func(storage.Record) error) {
+		nobody := &holder{x: x, index: map[int]uint64{}}
+		return nobody.restore, nobody.replay
+	}
 	w, err := storage.Open(context.Background(), x.dir, "orders", epoch, o)
 	h.w = w
 	return h, err
@@ -125,15 +129,20 @@ func (h *holder) restore(state []byte) error {
 		var n int
 		var index uint64
 		if _, err := fmt.Sscanf(line, "%d %d\n", &n, &index); err != nil {
-			return err
+			return fmt.Errorf("%w: %w", errState, err)
 		}
 		h.index[n] = index
 	}
 	return nil
 }
 
+var errState = errors.New("this is no state")
+
 func (h *holder) replay(r storage.Record) error {
 	h.index[number(r.ID)] = r.Index
+	if number(r.ID) < 0 {
+		return errState
+	}
 	return nil
 }
 

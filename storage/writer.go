@@ -389,7 +389,7 @@ func (w *Writer) land(op string, b []byte, h *recHeader) error {
 	n, end, err := w.file.Append(b)
 	switch {
 	case err != nil && isNoSpace(err):
-		return w.poison(op, &NoSpaceError{Path: w.path, Need: int64(len(b)), Err: err})
+		return w.poison(op, noSpace(w.path, int64(len(b)), err))
 	case err != nil:
 		return w.poison(op, ioError("append to", w.path, err))
 	case end != h.offset+int64(n):
@@ -461,7 +461,7 @@ func (w *Writer) reserve(off int64, n int) error {
 		w.room = math.MaxInt64 // the write itself will tell; a short one is a torn tail, and poisons
 		return nil
 	case isNoSpace(err):
-		return &NoSpaceError{Path: w.path, Need: int64(n), Err: err}
+		return noSpace(w.path, int64(n), err)
 	default:
 		return ioError("reserve room in", w.path, err)
 	}

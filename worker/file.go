@@ -42,42 +42,33 @@ type fileSink struct{ *session }
 func (s *session) open(ctx context.Context) error {
 	cfg, dest := &s.pool.cfg, &s.pool.dest
 	token := s.lease.Token()
-	reasons := 0 // bytes of them
 	for attempt := 1; ; attempt++ {
-		s.ledger = ledger.New(ledger.Options{GapTimeout: cfg.GapTimeout, DedupeWindow: dest.DedupeWindow, Now: time.Now, Sweep: s.sweeps.Load})
 		seenAt, err := s.seenAt(ctx)
 		if err != nil {
 			return err
 		}
-		s.ledger.SetClock(seenAt)
+		fresh := func() *ledger.Ledger {
+			l := ledger.New(ledger.Options{GapTimeout: cfg.GapTimeout, DedupeWindow: dest.DedupeWindow, Now: time.Now, Sweep: s.sweeps.Load})
+			l.SetClock(seenAt)
+			return l
+		}
+		s.ledger = fresh()
 		o := dest.Storage
 		o.FS = s.pool.fs
 		o.Registry = registry{cfg.Queue, s.pool}
 		o.Holder = fileHolder(s.pool.instance)
 		o.Empty = s.ledger.State()
-		o.Restore = func(state []byte) error {
-			if err := s.ledger.Restore(state); err != nil {
-				return fmt.Errorf("the newest file of type %q in %s: %w", s.typ, dest.Dir, err)
+		var reasons int // bytes of them
+		s.reasons = map[queue.ID]string{}
+		o.Restore, o.Replay = s.rebuild(s.ledger, func(id queue.ID, payload []byte) {
+			if reason := string(payload[:min(len(payload), queue.MaxReason)]); reasons+len(reason) <= maxReasons {
+				s.reasons[id], reasons = reason, reasons+len(reason)
 			}
-			return nil
+		})
+		// rule: a writer that is going to be refused leaves no fence each time it is started, also if only its ledger cannot be rebuilt.
+		o.Rehearse = func() (func([]byte) error, func(storage.Record) error) {
+			return s.rebuild(fresh(), func(queue.ID, []byte) {})
 		}
-		o.Replay = func(r storage.Record) error {
-			if r.Kind == storage.KindLost {
-				return nil // a repair gave this record up; its ID is unknown
-			}
-			id, putAside, err := s.ledger.Replay(r)
-			if putAside {
-				if reason := string(r.Payload[:min(len(r.Payload), queue.MaxReason)]); reasons+len(reason) <= maxReasons {
-					s.reasons[id], reasons = reason, reasons+len(reason)
-				}
-			}
-			if err == nil && s.ledger.Growth() > maxReplay { // rule: what no worker writes takes no worker's memory
-				err = fmt.Errorf("%w: type %q: the newest file in %s has more than %d producers and gaps behind its last checkpoint: workers write one for every %d. "+
-					"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, dest.Dir, maxReplay, maxGrowth)
-			}
-			return err
-		}
-		s.reasons, reasons = map[queue.ID]string{}, 0
 		w, err := storage.Open(ctx, dest.Dir, s.typ, uint64(token), o)
 		s.file.Store(w)
 		if err == nil {
@@ -96,6 +87,33 @@ func (s *session) open(ctx context.Context) error {
 			return fmt.Errorf("raise the token of type %q above epoch %d: %w", s.typ, epoch.InFile, err)
 		}
 	}
+}
+
+// rebuild returns the callbacks that rebuild a ledger from the newest file. They pass the skip entries of messages that were put
+// aside to putAside.
+func (s *session) rebuild(l *ledger.Ledger, putAside func(id queue.ID, reason []byte)) (restore func([]byte) error, replay func(storage.Record) error) {
+	dir := s.pool.dest.Dir
+	restore = func(state []byte) error {
+		if err := l.Restore(state); err != nil {
+			return fmt.Errorf("the newest file of type %q in %s: %w", s.typ, dir, err)
+		}
+		return nil
+	}
+	replay = func(r storage.Record) error {
+		if r.Kind == storage.KindLost {
+			return nil // a repair gave this record up; its ID is unknown
+		}
+		id, aside, err := l.Replay(r)
+		if aside {
+			putAside(id, r.Payload)
+		}
+		if err == nil && l.Growth() > maxReplay { // rule: what no worker writes takes no worker's memory
+			err = fmt.Errorf("%w: type %q: the newest file in %s has more than %d producers and gaps behind its last checkpoint: workers write one for every %d. "+
+				"If an earlier version wrote it, let that version open the file and stop; otherwise restore a copy", storage.ErrIntegrity, s.typ, dir, maxReplay, maxGrowth)
+		}
+		return err
+	}
+	return restore, replay
 }
 
 // close syncs the file, releases the lock, and only then closes the file and updates the registry.
@@ -123,6 +141,10 @@ func (s fileSink) close(err error) error {
 	s.pool.files.sawDurable(s.typ, s.writer().Entry())
 	if cerr != nil && err == nil {
 		err = cerr
+	}
+	// A writer in a store dies of a lack of room, one on a disk does not: what to do about it is the same.
+	if dead := (*storage.PoisonedError)(nil); errors.Is(err, storage.ErrNoSpace) && errors.As(err, &dead) {
+		err = dead.Cause
 	}
 	return err
 }

@@ -320,6 +320,8 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 		case p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
 			p.book.setRefused(typ, err)
 			return
+		case errors.Is(err, storage.ErrNoSpace):
+			log.Error().Err(err).Msg("session failed; the type goes on when there is room")
 		default:
 			log.Error().Err(err).Msg("session failed; retrying")
 		}

@@ -50,6 +50,37 @@ func TestFileWithTooMuchToTakeIn(t *testing.T) {
 	})
 }
 
+// TestStateOfALaterVersion: workers that are started again and again, and cannot read the state in the newest file, leave the fence of the
+// first one only, and name the file.
+func TestStateOfALaterVersion(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish(typ, 1)
+		pool := r.start(func(c *Config) { c.UntilEmpty = true })
+		if err := pool.end(); err != nil {
+			t.Fatal(err)
+		}
+		w, err := storage.Open(context.Background(), dir, typ, 1<<50, storage.Options{FS: r.disk, Registry: registry{r.queue, &pool.replica}})
+		if err == nil {
+			err = errors.Join(w.Checkpoint([]byte{99}), w.Close())
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		r.publish(typ, 1)
+		size := 0
+		for i := range 5 {
+			if err := r.drain(nil); !errors.Is(err, ledger.ErrState) || !strings.Contains(err.Error(), `the newest file of type "orders" in `+dir) {
+				t.Fatalf("start %d: %v", i+1, err)
+			}
+			now := len(r.disk.ReadFile(testFile))
+			if i > 0 && now != size {
+				t.Errorf("start %d has left something in the file: %d bytes, and %d before", i+1, now, size)
+			}
+			size = now
+		}
+	})
+}
+
 // TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Whoever opens a file takes in
 // what is behind its last checkpoint, so there is one before that is much, also when every session is killed.
 func TestManyProducersAreDrained(t *testing.T) {

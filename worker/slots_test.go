@@ -2,9 +2,11 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"math/rand/v2"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -214,6 +216,41 @@ func TestAFileOfManySlotsGoesOnInAnother(t *testing.T) {
 		names, err := fsys.List("", typ)
 		if err != nil || len(names) < 2 {
 			t.Errorf("%d slots are in the files %q, %v", len(mem.Names()), names, err)
+		}
+	})
+}
+
+// TestFullStoreIsWaitedOut: a store that is full stops a type until there is room. What the log says is the lack of room, and not what it did to a writer.
+func TestFullStoreIsWaitedOut(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		mem, c := slotstest.NewMem(1<<20), &cluster{}
+		var full atomic.Bool
+		tap := &slotstest.Tap{Store: mem, Before: func(call slotstest.Call) *slotstest.Fault {
+			if call.Op == slotstest.OpCreate && full.Load() {
+				return &slotstest.Fault{Err: slots.Full("mem:", errors.New("QuotaExceeded"))}
+			}
+			return nil
+		}}
+		p := r.start(func(cfg *Config) { c.uses(cfg, tap) })
+		r.publish(typ, 100)
+		time.Sleep(time.Minute)
+		full.Store(true)
+		r.publish(typ, 100)
+		time.Sleep(2 * time.Minute)
+		if n := strings.Count(r.log.String(), "the type goes on when there is room"); n < 2 || n > 30 {
+			t.Errorf("told %d times in 2 minutes", n)
+		}
+		if log := r.log.String(); strings.Contains(log, "dead") || !strings.Contains(log, "orders.fpl: no room: the store is full: QuotaExceeded; free some space in the store") {
+			t.Errorf("the log says: %s", log)
+		}
+		if err := r.drain(func(cfg *Config) { c.uses(cfg, tap) }); !errors.Is(err, storage.ErrNoSpace) || !errors.Is(err, slots.ErrFull) {
+			t.Errorf("with UntilEmpty: %v", err)
+		}
+		full.Store(false)
+		time.Sleep(time.Minute)
+		p.stop()
+		if got := inStore(t, mem, typ); !slices.Equal(got, r.sent[typ]) {
+			t.Errorf("the store holds %d messages, %d were published", len(got), len(r.sent[typ]))
 		}
 	})
 }

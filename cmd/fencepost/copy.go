@@ -66,7 +66,7 @@ func (e *copyEnd) name() string {
 // argument is how workers are told to use it.
 func (e *copyEnd) argument() string {
 	if e.place != nil {
-		return cli.StoreArgument(e.place.Name)
+		return cli.StoreArgument(e.place.Address)
 	}
 	return "--dir " + e.dir
 }
@@ -76,7 +76,7 @@ func (e *copyEnd) tell(err error) error {
 	if e.place == nil || err == nil || !strings.Contains(err.Error(), filepath.Clean(e.dir)+string(filepath.Separator)) {
 		return err
 	}
-	return cli.InStore(err, e.place.Name)
+	return cli.InStore(err, e.place.Address)
 }
 
 // fs returns the file system for requests that end with ctx; nil is the operating system's.

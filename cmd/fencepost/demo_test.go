@@ -20,7 +20,7 @@ func TestDemoRefusesWrongPlaces(t *testing.T) {
 		"--url mongodb://bob:secret@db1/shop":                   "leave the database's name out",
 		"--store gs://bucket/prefix":                            "is no address of a store",
 		"--store s3://":                                         "bucket",
-		"--store s3://bucket/x?zone=secret":                     "endpoint, region and path-style",
+		"--store s3://bucket/x?zone=secret":                     "endpoint, region, path-style, sse",
 		"--store shared:" + shared + "/missing":                 "does not exist",
 		"--store shared:data":                                   "absolute",
 		"--keep --store data":                                   "without --store",

@@ -79,7 +79,7 @@ func TestDoctorFindsMissingSlots(t *testing.T) {
 	}
 	db := oneFile{entry: queue.RegistryEntry{FileID: e.FileID, Generation: e.Generation, Epoch: e.Epoch, DurableIndex: e.DurableIndex}}
 	examine := func() *doctor {
-		d := &doctor{types: []string{"orders"}, within: time.Hour, files: fileFlags{place: &store.Place{FS: fsys, Dir: fsys.Dir(), Name: "shared:/srv/slots"}}}
+		d := &doctor{types: []string{"orders"}, within: time.Hour, files: fileFlags{place: &store.Place{FS: fsys, Dir: fsys.Dir(), Name: "shared:/srv/slots", Address: "shared:/srv/slots"}}}
 		if err := d.examineFiles(t.Context(), db, fsys.Dir()); err != nil {
 			t.Fatal(err)
 		}

@@ -55,7 +55,7 @@ func (f *fileFlags) remedied(err error) error {
 	if f.place == nil {
 		return cli.WithRemedy(err)
 	}
-	return cli.InStore(err, f.place.Name)
+	return cli.InStore(err, f.place.Address)
 }
 
 // out writes to w what is for people: it calls files of a store by their name and the store's.
@@ -71,7 +71,7 @@ func (f *fileFlags) command(path string) string {
 	if f.place == nil {
 		return path
 	}
-	return cli.StoreArgument(f.place.Name) + " " + filepath.Base(path)
+	return cli.StoreArgument(f.place.Address) + " " + filepath.Base(path)
 }
 
 // commandForAll are the arguments of a command for all files of a directory, or of the store.
@@ -79,7 +79,7 @@ func (f *fileFlags) commandForAll(dir string) string {
 	if f.place == nil {
 		return dir
 	}
-	return cli.StoreArgument(f.place.Name)
+	return cli.StoreArgument(f.place.Address)
 }
 
 // whole are directories, or in a store types, all of whose files are there to be looked at.

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"syscall"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
@@ -76,8 +75,8 @@ func (f *FS) create(name string, data []byte) error {
 		}
 		return nil
 	})
-	if errors.Is(err, ErrFull) && !errors.Is(err, syscall.ENOSPC) {
-		return fmt.Errorf("%w (%w)", err, syscall.ENOSPC) // what package storage knows a lack of room by
+	if errors.Is(err, ErrFull) && !errors.Is(err, storage.ErrNoSpace) { // of a Store that does not use Full
+		return &storage.NoSpaceError{Path: f.store.String(), InStore: true, Err: err}
 	}
 	return err
 }

@@ -69,8 +69,14 @@ type Entry struct {
 	Size int64  // bytes
 }
 
-// ErrFull says that the store has no space. Nothing was changed.
+// ErrFull says that the store has no space. Nothing was changed. A Store returns Full.
 var ErrFull = errors.New("the store is full")
+
+// Full returns the error of a store that has no space. where begins with the store's address; answer is
+// what the store said. It matches ErrFull, and is the *storage.NoSpaceError that a full disk causes, too.
+func Full(where string, answer error) error {
+	return &storage.NoSpaceError{Path: where, InStore: true, Err: fmt.Errorf("%w: %w", ErrFull, answer)}
+}
 
 // RefusedError says that a store permanently refuses a request, until a person changes something:
 // credentials, a permission, a setting. Nothing was changed.

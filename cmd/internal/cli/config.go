@@ -60,7 +60,7 @@ func Effective(cmd *cobra.Command) []Setting {
 		case "url":
 			s.Value = fencepost.Redact(s.Value)
 		case storeFlag:
-			s.Value = StoreName(s.Value)
+			s.Value = StoreAddress(s.Value)
 		}
 		switch source := f.Annotations[sourceKey]; {
 		case len(source) > 0:

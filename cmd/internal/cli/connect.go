@@ -9,6 +9,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongoerr"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // ConnectTimeout is the default of --connect-timeout: an election takes 12 s and more.
@@ -19,6 +20,15 @@ const connectEvery = time.Second
 
 // errNoServer ends an attempt to connect.
 var errNoServer = errors.New("no usable server in time")
+
+// passing returns why err may be over soon, "" if only a person can end it.
+func passing(err error) string {
+	if errors.Is(err, storage.ErrNoSpace) {
+		return "there is no room in it"
+	}
+	reason, _ := mongoerr.Passing(err)
+	return reason
+}
 
 // Connect opens the backend, and waits for a usable server if the problem is temporary: an election, a restart, a machine that does not
 // answer. It waits at most this long; 0 means forever. It calls waiting once, when the first attempt has failed.
@@ -44,7 +54,7 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 			return opened, err
 		}
 		over := attempt.Err() != nil
-		reason, _ := mongoerr.Passing(err)
+		reason := passing(err)
 		if reason == "" && (!over || cause == nil) {
 			return none, err
 		}
@@ -65,6 +75,9 @@ func Await[T any](ctx context.Context, name string, within time.Duration, waitin
 			if ctx.Err() != nil {
 				return none, fmt.Errorf("connect: %w", context.Cause(ctx))
 			}
+		}
+		if errors.Is(cause, storage.ErrNoSpace) {
+			return none, fmt.Errorf("there was no room within %v (--connect-timeout): %w", within, cause)
 		}
 		return none, fmt.Errorf("no usable server at %s within %v (--connect-timeout): %s; check that the server runs, that host and port are right, "+
 			"and that a replica set has a majority of its members: %w", name, within, said, cause)

@@ -100,10 +100,11 @@ func FuzzPlace(f *testing.F) {
 }
 
 // FuzzStoreName: addresses of stores. The name of one, which logs, errors and the registry have, is the name of itself, and has only settings that say where
-// a bucket is.
+// a bucket is. The address that is printed for commands has the same name, and no secret either.
 func FuzzStoreName(f *testing.F) {
 	for _, s := range []string{"mongodb:", "mongodb://u:s3cret@h/db?replicaSet=rs0&tls=true", "s3://b/p?region=x&endpoint=http://h:1&path-style=true", "s3://u:s3cret@b/p", "s3://b?endpoint=http://u:s3cret@h",
-		"s3://b?secret=s3cret", "s3://b?", "shared:/a/../b/", "shared:", "shared:x", "ftp://u:s3cret@h", "s3:b", "", "s3://b?region=a?b", "mongodb://h/?a=b?c"} {
+		"s3://b?secret=s3cret", "s3://b?", "shared:/a/../b/", "shared:", "shared:x", "ftp://u:s3cret@h", "s3:b", "", "s3://b?region=a?b", "mongodb://h/?a=b?c",
+		"s3://b/p?sse=aws:kms&region=x&sse-kms-key-id=arn:aws:kms:x:1:key/2", "s3://b?sse=AES256", "s3://b?sse=u:s3cret@h", "s3://b?sse-c-key=s3cret&region=x"} {
 		f.Add(s)
 	}
 	f.Fuzz(func(t *testing.T, address string) {
@@ -112,13 +113,20 @@ func FuzzStoreName(f *testing.F) {
 		if again := StoreName(name); known && again != name {
 			t.Fatalf("the name of %q is %q, whose name is %q", address, name, again)
 		}
-		bucket, settings, _ := strings.Cut(name, "?")
-		if !strings.HasPrefix(address, "s3://") || settings == "" {
+		shown := StoreAddress(address)
+		if known && (StoreName(shown) != name || StoreAddress(shown) != shown) {
+			t.Fatalf("the name of %q is %q, and that of %q is %q", address, name, shown, StoreName(shown))
+		}
+		if !strings.HasPrefix(address, "s3://") {
 			return
 		}
-		for s := range strings.SplitSeq(settings, "&") {
-			if key, _, _ := strings.Cut(s, "="); !slices.Contains([]string{"endpoint", "region", "path-style"}, key) || strings.Contains(s, "@") {
-				t.Fatalf("%q of the bucket %q", s, bucket)
+		place := []string{"endpoint", "region", "path-style"}
+		for text, known := range map[string][]string{name: place, shown: append(place, "sse", "sse-kms-key-id")} {
+			bucket, settings, some := strings.Cut(text, "?")
+			for s := range strings.SplitSeq(settings, "&") {
+				if key, _, _ := strings.Cut(s, "="); some && (!slices.Contains(known, key) || strings.Contains(s, "@")) {
+					t.Fatalf("%q of the bucket %q", s, bucket)
+				}
 			}
 		}
 	})

@@ -16,8 +16,8 @@ import (
 // WithRemedy is withRemedy for files in directories.
 func WithRemedy(err error) error { return withRemedy(err, "") }
 
-// withRemedy adds to an error the command that helps against it. Libraries know no commands: their errors say what is wrong, and what to do in
-// words. What errors.Join has put together gets a remedy part by part.
+// withRemedy adds to an error the command that helps against it; store is the address of the store that files are in. Libraries know no
+// commands: their errors say what is wrong, and what to do in words. What errors.Join has put together gets a remedy part by part.
 func withRemedy(err error, store string) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		parts := make([]error, 0, len(all.Unwrap()))
@@ -103,7 +103,7 @@ func remedy(err error, store string) string {
 // elsewhere says how to start workers where the registered file was kept; "" if that is here, or if
 // it is not known.
 func elsewhere(m *storage.RegistryMismatch, store string) string {
-	place, here := m.Registered.Place, store
+	place, here := m.Registered.Place, StoreName(store)
 	if here == "" {
 		here = worker.Place(nil, filepath.Dir(m.Path))
 	}

@@ -22,9 +22,22 @@ func StoreFlag(cmd *cobra.Command, usage string) *string {
 		"shared:/directory (a directory that is shared by network, NFS for example)")
 }
 
-// StoreName returns the address of a store without secrets. Messages use it as the store's name,
-// and package storage uses it as the directory of its files.
-func StoreName(address string) string {
+// Settings in the address of a bucket. None of them is secret.
+var (
+	placeSettings = []string{"endpoint", "region", "path-style"} // where it is
+	writeSettings = []string{"sse", "sse-kms-key-id"}            // how values are written; they are read without
+)
+
+// StoreName returns the address of a store without secrets, and without what only says how to write
+// there. Messages use it as the store's name, and package storage uses it as the directory of its files.
+func StoreName(address string) string { return storeWith(address, placeSettings) }
+
+// StoreAddress returns the address of a store without secrets, for commands that somebody may run.
+func StoreAddress(address string) string {
+	return storeWith(address, slices.Concat(placeSettings, writeSettings))
+}
+
+func storeWith(address string, known []string) string {
 	if dir, ok := strings.CutPrefix(address, SharedScheme); ok && dir != "" {
 		return SharedScheme + filepath.Clean(dir)
 	}
@@ -35,18 +48,17 @@ func StoreName(address string) string {
 	if name = redact.URL(name); !strings.HasPrefix(name, "s3://") {
 		return redact.URL(address)
 	}
-	// These say where the bucket is, and are none of them secret.
 	sep := "?"
 	for _, s := range strings.Split(settings, "&") {
-		if key, value, _ := strings.Cut(s, "="); slices.Contains([]string{"endpoint", "region", "path-style"}, key) && !strings.Contains(value, "@") {
+		if key, value, _ := strings.Cut(s, "="); slices.Contains(known, key) && !strings.Contains(value, "@") {
 			name, sep = name+sep+s, "&"
 		}
 	}
 	return name
 }
 
-// StoreArgument returns --store with the name of a store, quoted for a shell.
-func StoreArgument(name string) string { return "--" + storeFlag + " " + shellWord(name) }
+// StoreArgument returns --store with the address of a store, quoted for a shell.
+func StoreArgument(address string) string { return "--" + storeFlag + " " + shellWord(address) }
 
 // shellWord quotes a word for a shell if it needs that.
 func shellWord(word string) string {
@@ -62,6 +74,7 @@ func StoreText(text, store string) string {
 	if store == "" {
 		return text
 	}
+	store = StoreName(store)
 	path := regexp.MustCompile(regexp.QuoteMeta(filepath.Clean(store)+string(filepath.Separator)) + `([a-z0-9][a-z0-9._-]*(?:@[0-9]+)?\.fpl)\b`)
 	return path.ReplaceAllString(text, "$1 in "+strings.ReplaceAll(store, "$", "$$"))
 }
@@ -105,11 +118,11 @@ func (s storeWriter) Write(p []byte) (int, error) {
 	return len(p), nil
 }
 
-// storeOf returns the name of the store that a command was told to use, "" if there is none.
+// storeOf returns the address of the store that a command was told to use, "" if there is none.
 func storeOf(cmd *cobra.Command) string {
 	if cmd != nil {
 		if f := cmd.Flags().Lookup(storeFlag); f != nil {
-			return StoreName(f.Value.String())
+			return StoreAddress(f.Value.String())
 		}
 	}
 	return ""

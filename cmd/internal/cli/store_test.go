@@ -31,6 +31,17 @@ func TestStoreName(t *testing.T) {
 	}
 }
 
+// How values are written is in what somebody may run, and not in the name by which a place is known again.
+func TestStoreAddress(t *testing.T) {
+	const address = "s3://bucket/a?sse=aws:kms&region=x&key=secret&sse-kms-key-id=arn:aws:kms:x:1:key/2&sse-c-key=secret"
+	if got, want := StoreAddress(address), "s3://bucket/a?sse=aws:kms&region=x&sse-kms-key-id=arn:aws:kms:x:1:key/2"; got != want {
+		t.Errorf("the address is %q, want %q", got, want)
+	}
+	if got, want := StoreName(address), "s3://bucket/a?region=x"; got != want || StoreName(StoreAddress(address)) != want {
+		t.Errorf("the name is %q, and that of its address %q, want %q", got, StoreName(StoreAddress(address)), want)
+	}
+}
+
 func TestStoreArgument(t *testing.T) {
 	for name, want := range map[string]string{
 		"mongodb:":                          "--store mongodb:",
@@ -52,6 +63,7 @@ func TestStoreText(t *testing.T) {
 		{"mongodb://db2/files", "mongodb:/db2/files/orders.fpl, generation 1", "orders.fpl in mongodb://db2/files, generation 1"},
 		{"s3://b/p?endpoint=http://h:1&path-style=true", "s3:/b/p?endpoint=http:/h:1&path-style=true/orders.fpl: damaged",
 			"orders.fpl in s3://b/p?endpoint=http://h:1&path-style=true: damaged"},
+		{"s3://b/p?sse=AES256&region=x", "s3:/b/p?region=x/orders.fpl: damaged", "orders.fpl in s3://b/p?region=x: damaged"},
 		{"shared:/srv/$1", `"file":"shared:/srv/$1/orders.fpl"`, `"file":"orders.fpl in shared:/srv/$1"`},
 		{"shared:/srv", "shared:/srv/generations/00000001 of shared:/srv", "shared:/srv/generations/00000001 of shared:/srv"},
 		{"shared:/srv", "data/orders.fpl shared:/srv2/orders.fpl", "data/orders.fpl shared:/srv2/orders.fpl"},
@@ -97,6 +109,10 @@ func TestInStore(t *testing.T) {
 	}
 	if again := WithRemedy(got); again.Error() != got.Error() {
 		t.Errorf("a remedy is told twice: %q", again)
+	}
+	err = fmt.Errorf("type orders: %w", &storage.CutError{Path: "s3:/b/p/orders.fpl"})
+	if text := InStore(err, "s3://b/p?sse=AES256").Error(); !strings.Contains(text, "orders.fpl in s3://b/p: ") || !strings.HasSuffix(text, "repair --store 's3://b/p?sse=AES256' --accept-loss orders.fpl") {
+		t.Errorf("the command writes without encryption: %q", text)
 	}
 	if got := InStore(err, ""); got != err {
 		t.Errorf("in a directory: %v", got)

@@ -44,7 +44,10 @@ const (
 type Place struct {
 	FS   storage.FS // of all functions of package storage that take one
 	Dir  string     // what to give them as directory; errors begin with it
-	Name string     // the address, as --store takes it, without secrets
+	Name string     // what people call it: the address without secrets
+
+	// Address is what --store takes, without secrets. It is the name, and how to write there.
+	Address string
 
 	store slots.Store
 }
@@ -157,11 +160,12 @@ func Open(ctx context.Context, address, url string) (*Place, error) {
 	if err != nil {
 		return nil, err
 	}
-	return newPlace(ctx, s, name), nil
+	return newPlace(ctx, s, address), nil
 }
 
-func newPlace(ctx context.Context, s slots.Store, name string) *Place {
-	return &Place{FS: slots.New(ctx, s), Dir: name, Name: name, store: s}
+func newPlace(ctx context.Context, s slots.Store, address string) *Place {
+	name := cli.StoreName(address)
+	return &Place{FS: slots.New(ctx, s), Dir: name, Name: name, Address: cli.StoreAddress(address), store: s}
 }
 
 // Until returns the file system of the place with requests that end with another context.

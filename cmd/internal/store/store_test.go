@@ -49,8 +49,10 @@ func TestAddressesAreChecked(t *testing.T) {
 		{dir, server, []string{dir, "mongodb:", "shared:/directory"}},
 		{"data", server, []string{"data", "without --store"}},
 		{"s3://bob:secret@bucket/x?key=secret", server, []string{"credentials", "AWS_ACCESS_KEY_ID"}},
-		{"s3://bucket/x?zone=1", server, []string{"endpoint, region and path-style"}},
+		{"s3://bucket/x?zone=1", server, []string{"endpoint, region, path-style, sse"}},
+		{"s3://bucket/x?sse-c=AES256&sse-c-key=secret", server, []string{"SSE-C"}},
 		{"s3://bucket/prefix?region=eu-central-1", embedded, nil},
+		{"s3://bucket/prefix?region=eu-central-1&sse=aws:kms&sse-kms-key-id=alias/files", embedded, nil},
 		{"sqlite://data/x", server, []string{"sqlite://data/x"}},
 	} {
 		err := Check(test.address, test.url)

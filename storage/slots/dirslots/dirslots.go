@@ -88,7 +88,7 @@ func (s *Store) explain(err error) error {
 	case err == nil, errors.Is(err, fs.ErrExist), errors.Is(err, fs.ErrNotExist):
 		return err
 	case errors.Is(err, syscall.ENOSPC), errors.Is(err, syscall.EDQUOT):
-		return fmt.Errorf("%s: %w: %w", s, slots.ErrFull, err)
+		return slots.Full(s.String(), err)
 	case errors.Is(err, fs.ErrPermission):
 		return s.refused("the directory cannot be used", "run as the user that owns it, or give that user access", err)
 	case errors.Is(err, syscall.EROFS):

@@ -17,6 +17,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
+	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/mongoslots"
 )
@@ -180,6 +181,7 @@ func TestCreateAnswers(t *testing.T) {
 		"writes are blocked":            {fake.Failed(371), "refused"},
 		"writes are blocked, disk":      {saying(371, "User writes blocked, DiskUseThresholdExceeded"), "full"},
 		"disk is full":                  {insert(14031), "full"},
+		"quota of an older host":        {insert(12501), "full"},
 		"quota of Atlas":                {append(answered(0), bson.E{Key: "writeErrors", Value: bson.A{bson.D{{Key: "index", Value: 0}, {Key: "code", Value: 8000}, {Key: "errmsg", Value: "you are over your space quota, using 513 MB of 512 MB"}}}}), "full"},
 		"no rights in Atlas":            {saying(8000, "user is not allowed to do action [insert] on [db.slots]"), "refused"},
 		"something in Atlas":            {saying(8000, "no"), "unclear"},
@@ -200,6 +202,10 @@ func TestCreateAnswers(t *testing.T) {
 			}
 			if err != nil && !strings.Contains(err.Error(), "mongodb:db.slots: create a/1: ") {
 				t.Errorf("it does not say where: %v", err)
+			}
+			if tc.want == "full" && (!errors.Is(err, storage.ErrNoSpace) || !strings.Contains(err.Error(), "no room: the store is full: ") ||
+				!strings.HasSuffix(err.Error(), "; free some space in the store, or raise its quota, nothing acknowledged is lost")) {
+				t.Errorf("it is not the error of a full store: %v", err)
 			}
 			if e, ok := errors.AsType[*slots.RefusedError](err); ok && (e.Remedy == "" || e.Err == nil) {
 				t.Errorf("no remedy, or no cause: %#v", e)

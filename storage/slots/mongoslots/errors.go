@@ -37,6 +37,7 @@ const (
 	codeUserWritesBlocked           = 371
 	codeAtlas                       = 8000
 	codeBSONObjectTooLarge          = 10334
+	codeQuotaExceeded               = 12501 // of hosts that serve versions before 4.0
 	codeOutOfDiskSpace              = 14031
 )
 
@@ -67,8 +68,7 @@ func (s *Store) explain(ctx context.Context, doing, name string, err error) erro
 		return unclear(reason + ": ")
 	}
 	if isFull(err) {
-		return fmt.Errorf("%s: %s %s: %w: %w; make room, or raise the quota",
-			s.address, doing, name, slots.ErrFull, err)
+		return slots.Full(fmt.Sprintf("%s: %s %s", s.address, doing, name), err)
 	}
 	if reason, remedy := s.refusal(err); reason != "" {
 		return s.refused(doing, name, reason, remedy, err)
@@ -89,7 +89,7 @@ func onlyHere(err error) bool {
 
 // isFull: the codes are given before anything is written.
 func isFull(err error) bool {
-	return hasCode(err, codeOutOfDiskSpace) ||
+	return hasCode(err, codeOutOfDiskSpace) || hasCode(err, codeQuotaExceeded) ||
 		// Atlas gives one code to all that is its own, and blocks writes when a disk is nearly full.
 		hasCode(err, codeAtlas) && strings.Contains(err.Error(), "space quota") ||
 		hasCode(err, codeUserWritesBlocked) && strings.Contains(strings.ToLower(err.Error()), "disk")

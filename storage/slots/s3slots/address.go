@@ -6,15 +6,20 @@ import (
 	"strconv"
 	"strings"
 	"unicode"
+
+	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// address is the place of the values.
+// address is the place of the values, and how to reach it and write there.
 type address struct {
 	bucket    string
 	prefix    string // of all keys: empty, or with a slash at its end
 	endpoint  string // of a gateway; empty for AWS
 	region    string
 	pathStyle bool // the bucket is a part of the path, not of the host's name
+
+	sse    types.ServerSideEncryption // of what is created; empty: what the bucket does by default
+	kmsKey string                     // ID, ARN or alias; empty: the key of AWS for S3
 }
 
 const addressHelp = "; it looks like s3://bucket/prefix?region=eu-central-1 or s3://bucket/prefix?endpoint=https://host:9000&path-style=true"
@@ -59,32 +64,64 @@ func parse(s string) (address, error) {
 		if len(values) != 1 || values[0] == "" {
 			return address{}, bad("each setting has one value")
 		}
-		switch v := values[0]; name {
-		case "endpoint":
-			e, err := url.Parse(v)
-			if err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != "http" || e.User != nil || strings.ContainsAny(v, "?#%&+;") {
-				return address{}, bad("endpoint is an http:// or https:// URL, without credentials and without ? # % & + ;")
-			}
-			a.endpoint = v
-		case "region":
-			a.region = v
-		case "path-style":
-			if a.pathStyle, err = strconv.ParseBool(v); err != nil {
-				return address{}, bad("path-style is true or false")
-			}
-		default:
-			return address{}, bad("the settings are endpoint, region and path-style")
+		if err := a.set(name, values[0]); err != nil {
+			return address{}, err
 		}
+	}
+	if a.kmsKey != "" && !a.usesKMS() {
+		return address{}, bad("sse-kms-key-id needs sse=aws:kms or sse=aws:kms:dsse beside it")
 	}
 	return a, nil
 }
+
+// set takes one setting over.
+func (a *address) set(name, v string) (err error) {
+	switch name {
+	case "endpoint":
+		e, err := url.Parse(v)
+		if err != nil || e.Host == "" || e.Scheme != "https" && e.Scheme != "http" || e.User != nil || strings.ContainsAny(v, "?#%&+;") {
+			return bad("endpoint is an http:// or https:// URL, without credentials and without ? # % & + ;")
+		}
+		a.endpoint = v
+	case "region":
+		a.region = v
+	case "path-style":
+		if a.pathStyle, err = strconv.ParseBool(v); err != nil {
+			return bad("path-style is true or false")
+		}
+	case "sse":
+		a.sse = types.ServerSideEncryption(v)
+		if a.sse != types.ServerSideEncryptionAes256 && !a.usesKMS() {
+			return bad("sse is AES256, aws:kms or aws:kms:dsse")
+		}
+	case "sse-kms-key-id":
+		if strings.ContainsFunc(v, notInKey) {
+			return bad("sse-kms-key-id is the ID, the ARN or the alias of a KMS key")
+		}
+		a.kmsKey = v
+	default:
+		if strings.HasPrefix(name, "sse-c") {
+			return bad("keys of your own (SSE-C) are not supported: an address is printed and stored, which a key must not be, and every reader would need the key; " +
+				"let KMS keep it, with sse=aws:kms&sse-kms-key-id=")
+		}
+		return bad("the settings are endpoint, region, path-style, sse and sse-kms-key-id")
+	}
+	return nil
+}
+
+func (a *address) usesKMS() bool {
+	return a.sse == types.ServerSideEncryptionAwsKms || a.sse == types.ServerSideEncryptionAwsKmsDsse
+}
+
+// notInKey tells whether a character is in no name of a KMS key.
+func notInKey(r rune) bool { return notInBucket(r) && r != ':' && r != '/' }
 
 // notInBucket tells whether a character is in no bucket's name, also not in those of old buckets and of gateways.
 func notInBucket(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(".-_", r))
 }
 
-// String returns the address without the options that only say how to reach it.
+// String returns the address without the settings that only say how to reach it, or how to write there.
 func (a address) String() string {
 	s := strings.TrimSuffix("s3://"+a.bucket+"/"+a.prefix, "/")
 	if a.endpoint != "" {

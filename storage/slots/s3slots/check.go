@@ -2,6 +2,7 @@ package s3slots
 
 import (
 	"context"
+	"crypto/rand"
 	"fmt"
 	"strings"
 
@@ -10,10 +11,40 @@ import (
 	"github.com/aws/aws-sdk-go-v2/service/s3/types"
 )
 
-// Check refuses a bucket whose lifecycle rules would remove values, or put them where they cannot be read. [slots.Probe] calls
-// it. Whether there are any only some stores tell, and only to those who may ask (s3:GetLifecycleConfiguration): without an answer
-// nothing is refused.
+// Check refuses a bucket whose lifecycle rules would remove values, or put them where they cannot be read, and a gateway that does
+// not encrypt as the address says. [slots.Probe] calls it.
 func (s *Store) Check(ctx context.Context) error {
+	if err := s.checkLifecycle(ctx); err != nil {
+		return err
+	}
+	return s.checkEncryption(ctx)
+}
+
+// checkEncryption creates an object, and removes it. S3 answers with the encryption of what was created; many gateways take the
+// header and do nothing.
+func (s *Store) checkEncryption(ctx context.Context) error {
+	if s.addr.sse == "" {
+		return nil
+	}
+	name := ".probe/" + strings.ToLower(rand.Text())
+	out, err := s.client.PutObject(ctx, s.object(name, []byte("is this encrypted?")))
+	if err != nil {
+		return s.explainCreate(err)
+	}
+	if err := s.Delete(ctx, name); err != nil {
+		return err
+	}
+	// rule: a store that does not say that it has encrypted an object as it was told is not used.
+	if out.ServerSideEncryption != s.addr.sse {
+		return s.refused(fmt.Sprintf("it was told to encrypt with sse=%s, and does not answer that it did", s.addr.sse),
+			"leave out sse= if the gateway encrypts by other means, or use a store that knows the header x-amz-server-side-encryption", nil)
+	}
+	return nil
+}
+
+// checkLifecycle: whether there are rules only some stores tell, and only to those who may ask (s3:GetLifecycleConfiguration).
+// Without an answer nothing is refused.
+func (s *Store) checkLifecycle(ctx context.Context) error {
 	out, err := s.client.GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: s.bucket()})
 	if err != nil {
 		return ctx.Err()

@@ -1,8 +1,13 @@
 package s3slots
 
 import (
+	"cmp"
+	"crypto/x509"
 	"errors"
 	"fmt"
+	"net/http"
+	"slices"
+	"strings"
 
 	awshttp "github.com/aws/aws-sdk-go-v2/aws/transport/http"
 	"github.com/aws/smithy-go"
@@ -33,7 +38,11 @@ var refusals = map[string]struct{ reason, remedy string }{
 const (
 	needed      = "allow s3:GetObject, s3:PutObject, s3:DeleteObject and s3:ListBucket to these credentials"
 	otherRegion = "name its region with ?region= in the address"
+	neededOfKey = "allow kms:GenerateDataKey and kms:Decrypt on the key to these credentials, in their policy and in the key's"
 )
+
+// full are the codes of a store without room: of AWS and Ceph, WebDAV's status, MinIO's disks and MinIO's buckets.
+var full = []string{"QuotaExceeded", "InsufficientStorage", "XMinioStorageFull", "XMinioAdminBucketQuotaExceeded"}
 
 func (s *Store) refused(reason, remedy string, err error) error {
 	return &slots.RefusedError{Store: s.String(), Reason: reason, Remedy: remedy, Err: err}
@@ -53,15 +62,58 @@ func (s *Store) explain(err error) error {
 	switch {
 	case code == "NoSuchBucket":
 		return s.noBucket(brief(err))
-	case code == "QuotaExceeded", code == "InsufficientStorage", code == "XMinioStorageFull", status == 507:
-		return fmt.Errorf("%s: %w: %w", s, slots.ErrFull, brief(err))
+	case slices.Contains(full, code), status == 507:
+		return slots.Full(s.String(), brief(err))
 	case status == 301:
 		return s.refused("the bucket is in another region", otherRegion, brief(err))
+	case strings.HasPrefix(code, "KMS."):
+		return s.refused("the KMS key cannot be used", "enable the key, or put the right one into sse-kms-key-id= or into the settings of the bucket; "+neededOfKey, brief(err))
+	// S3 passes on what KMS has said, whose text names the permission.
+	case code == "AccessDenied" && strings.Contains(brief(err).Error(), "kms:"):
+		return s.refused("access to the KMS key is denied", neededOfKey, brief(err))
+	}
+	if reason, remedy := untrusted(err); reason != "" {
+		return s.refused(reason, remedy, nil)
 	}
 	if r, ok := refusals[code]; ok {
 		return s.refused(r.reason, r.remedy, brief(err))
 	}
 	return fmt.Errorf("%s: %w", s, err)
+}
+
+// explainCreate is explain for an object that was to be created, encrypted or not.
+func (s *Store) explainCreate(err error) error {
+	switch code := codeOf(err); {
+	case s.addr.sse == "" && code == "AccessDenied" && !strings.Contains(brief(err).Error(), "kms:"):
+		return s.refused("access is denied", needed+"; if a policy of the bucket wants encryption, ask for it with sse= in the address", brief(err))
+	// These codes are not about encryption alone, but the rest of the request is the same with and without it.
+	case s.addr.sse != "" && slices.Contains([]string{"InvalidArgument", "InvalidRequest", "InvalidEncryptionAlgorithmError", "NotImplemented"}, code):
+		return s.refused(fmt.Sprintf("it does not create an object with sse=%s", s.addr.sse),
+			"correct sse= and sse-kms-key-id= in the address, or leave them out: then it encrypts as the bucket says", brief(err))
+	}
+	return s.explain(err)
+}
+
+// untrusted returns the reason and the remedy if the store's certificate is not accepted, so that nothing was sent to it; "" otherwise.
+func untrusted(err error) (reason, remedy string) {
+	var (
+		unknown x509.UnknownAuthorityError
+		names   x509.HostnameError
+		invalid x509.CertificateInvalidError
+	)
+	switch {
+	case errors.As(err, &unknown):
+		return "this machine does not trust the authority that signed the store's certificate",
+			"name a PEM file with the certificate of its authority in AWS_CA_BUNDLE, or with ca_bundle in the shared configuration file"
+	case errors.As(err, &names):
+		return fmt.Sprintf("the store's certificate is for other names (%s)", cmp.Or(strings.Join(names.Certificate.DNSNames, ", "), "none")),
+			"name the store in endpoint= as its certificate does, use path-style=true if the name of the bucket is in the way, or have the certificate reissued"
+	case errors.As(err, &invalid) && invalid.Reason == x509.Expired:
+		return "the store's certificate has expired or is not valid yet", "renew it, and check this machine's clock"
+	case errors.Is(err, http.ErrSchemeMismatch):
+		return "the store does not speak TLS at this port", "begin the endpoint with http://, or name the port that does"
+	}
+	return "", ""
 }
 
 // brief returns only the message of an answer; the whole error also has requests and hosts.

@@ -12,6 +12,13 @@
 // need s3:GetObject, s3:PutObject and s3:DeleteObject for the keys below the prefix, and
 // s3:ListBucket: without it S3 does not report that a key does not exist.
 //
+// S3 encrypts each object as its bucket says. ?sse=AES256, ?sse=aws:kms or ?sse=aws:kms:dsse, with
+// &sse-kms-key-id= for a key of your own in KMS, ask for an encryption with each object that is created.
+// These settings are not part of the store's name, and whoever reads needs none of them.
+//
+// AWS_CA_BUNDLE, or ca_bundle in the shared configuration file, names the certification authorities of
+// a gateway, in place of those of the machine.
+//
 // Lifecycle rules that expire objects, and tools that remove objects, destroy files.
 package s3slots
 
@@ -129,15 +136,26 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 	if len(data) > maxValue {
 		return fmt.Errorf("%s: a value of %d bytes; the maximum is %d", s, len(data), maxValue)
 	}
-	_, err := s.client.PutObject(ctx, &s3.PutObjectInput{
-		Bucket: s.bucket(), Key: s.key(name), Body: bytes.NewReader(data), ContentLength: aws.Int64(int64(len(data))),
-		// rule: an object is created only where there is none.
-		IfNoneMatch: aws.String("*"),
-	})
+	_, err := s.client.PutObject(ctx, s.object(name, data))
 	if statusOf(err) == 412 {
 		return &fs.PathError{Op: "create", Path: s.String() + ": " + name, Err: fs.ErrExist}
 	}
-	return s.explain(err)
+	return s.explainCreate(err)
+}
+
+// object is the only kind of object that is ever created.
+func (s *Store) object(name string, data []byte) *s3.PutObjectInput {
+	in := &s3.PutObjectInput{
+		Bucket: s.bucket(), Key: s.key(name), Body: bytes.NewReader(data), ContentLength: aws.Int64(int64(len(data))),
+		// rule: an object is created only where there is none.
+		IfNoneMatch: aws.String("*"),
+		// rule: every object is encrypted as the address says.
+		ServerSideEncryption: s.addr.sse,
+	}
+	if s.addr.kmsKey != "" {
+		in.SSEKMSKeyId = aws.String(s.addr.kmsKey)
+	}
+	return in
 }
 
 // Read implements slots.Store.

@@ -32,7 +32,7 @@ func environment(t *testing.T) {
 	for name, value := range map[string]string{
 		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": "", "AWS_REGION": "", "AWS_DEFAULT_REGION": "",
 		"AWS_PROFILE": "", "AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_S3": "", "AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none,
-		"AWS_EC2_METADATA_DISABLED": "true",
+		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CA_BUNDLE": "",
 	} {
 		t.Setenv(name, value)
 	}
@@ -142,12 +142,15 @@ func TestErrors(t *testing.T) {
 		{400, "AuthorizationHeaderMalformed", refused, "?region="},
 		{301, "PermanentRedirect", refused, "?region="},
 		{501, "NotImplemented", refused, "If-None-Match"},
-		{403, "QuotaExceeded", full, ""},
-		{507, "", full, ""},
+		{403, "QuotaExceeded", full, "no room: the store is full: QuotaExceeded: what it says; free some space in the store, or raise its quota, nothing acknowledged is lost"},
+		{507, "", full, "raise its quota"},
+		{507, "XMinioStorageFull", full, "raise its quota"},
+		{400, "XMinioAdminBucketQuotaExceeded", full, "raise its quota"},
 		{507, "InsufficientStorage", full, ""},
 		{404, "", unclear, ""},
 		{500, "InternalError", unclear, ""},
 		{503, "SlowDown", unclear, ""},
+		{503, "ServiceUnavailable", unclear, ""},
 		{504, "", unclear, ""},
 	} {
 		t.Run(fmt.Sprint(c.status, c.code), func(t *testing.T) {
