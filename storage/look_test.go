@@ -16,43 +16,43 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 	t.Run("an old copy", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		old := mem.Clone()
-		must(t, x.finish(mem))
-		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.path())) }, starts, 0, storage.ErrIntegrity)
+		must(t, x.Finish(mem))
+		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, starts, 0, storage.ErrIntegrity)
 	})
 	t.Run("an old copy with as many records", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		x.published = 6
+		x.Published = 6
 		old := mem.Clone()
-		must(t, x.finish(mem))
-		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.path())) }, starts, 0, storage.ErrIntegrity)
+		must(t, x.Finish(mem))
+		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, starts, 0, storage.ErrIntegrity)
 	})
 	t.Run("an old copy in a store", func(t *testing.T) {
 		x, mem := newSlotsWorld(t)
 		old := mem.Clone()
-		must(t, x.finish(slotsOf(mem)))
+		must(t, x.Finish(slotsOf(mem)))
 		refusedEachTime(t, x, slotsOf(old), func() int { return len(old.Names()) }, starts, 0, storage.ErrIntegrity)
 	})
 	t.Run("a database that was set back", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		for range 8 {
-			h, err := x.open(mem)
+			h, err := x.Open(mem)
 			must(t, err)
-			must(t, h.w.Close())
+			must(t, h.Writer.Close())
 		}
-		x.epoch, x.entry.Epoch = 1, 1
-		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.path())) }, starts, 0, storage.ErrFenced)
+		x.Epoch, x.Entry.Epoch = 1, 1
+		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 0, storage.ErrFenced)
 	})
 	t.Run("damage", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		// Behind the last checkpoint, before the last batch. The end of the file is in order, so the first start cannot tell.
-		h, err := x.open(mem)
+		h, err := x.Open(mem)
 		must(t, err)
-		from := len(mem.ReadFile(x.path()))
-		must(t, errors.Join(h.append(1), h.ack(), h.append(1), h.ack(), h.append(1), h.ack(), h.w.Close()))
-		data := mem.ReadFile(x.path())
+		from := len(mem.ReadFile(x.Path()))
+		must(t, errors.Join(h.Append(1), h.Ack(), h.Append(1), h.Ack(), h.Append(1), h.Ack(), h.Writer.Close()))
+		data := mem.ReadFile(x.Path())
 		data[from+10] ^= 1
-		mem.WriteFile(x.path(), data)
-		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.path())) }, starts, 1, storage.ErrIntegrity)
+		mem.WriteFile(x.Path(), data)
+		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 1, storage.ErrIntegrity)
 	})
 }
 
@@ -61,11 +61,11 @@ func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, s
 	t.Helper()
 	before := size()
 	for i := range starts {
-		h, err := x.open(fsys)
+		h, err := x.Open(fsys)
 		if !errors.Is(err, category) {
 			t.Fatalf("start %d: %v", i+1, err)
 		}
-		if h.w != nil {
+		if h.Writer != nil {
 			t.Errorf("start %d: a writer and an error", i+1)
 		}
 		if i < fences {
@@ -87,7 +87,7 @@ func TestFenceOfTheDead(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		for range 3 {
 			fenced := false
-			_, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			_, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 				if fenced {
 					return &storagetest.Fault{Err: dies}
 				}
@@ -98,36 +98,36 @@ func TestFenceOfTheDead(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(t, x.finish(mem))
+		must(t, x.Finish(mem))
 	})
 	t.Run("in a store", func(t *testing.T) {
 		x, mem := newSlotsWorld(t)
 		for range 3 {
-			h, err := x.open(slotsOf(mem)) // its open record is not created yet
+			h, err := x.Open(slotsOf(mem)) // its open record is not created yet
 			must(t, err)
 			_ = h
 		}
-		must(t, x.finish(slotsOf(mem)))
+		must(t, x.Finish(slotsOf(mem)))
 	})
 }
 
 // TestCheckedAgainBehindTheFence: what is written between the look and the fence counts.
 func TestCheckedAgainBehindTheFence(t *testing.T) {
 	x, mem := newSlotsWorld(t)
-	x.epoch++
-	mine := x.epoch
+	x.Epoch++
+	mine := x.Epoch
 	tap := &slotstest.Tap{Store: mem}
 	var other *holder
 	tap.Before = func(c slotstest.Call) *slotstest.Fault {
 		if c.Op == slotstest.OpCreate && other == nil {
 			var err error
-			other, err = x.open(slotsOf(mem))
-			must(t, errors.Join(err, other.append(2), other.ack()))
+			other, err = x.Open(slotsOf(mem))
+			must(t, errors.Join(err, other.Append(2), other.Ack()))
 		}
 		return nil
 	}
-	if _, err := x.openEpoch(slotsOf(tap), mine); !errors.Is(err, storage.ErrFenced) {
+	if _, err := x.OpenEpoch(slotsOf(tap), mine); !errors.Is(err, storage.ErrFenced) {
 		t.Errorf("a lower epoch behind a higher one: %v", err)
 	}
-	must(t, x.finish(slotsOf(mem)))
+	must(t, x.Finish(slotsOf(mem)))
 }

@@ -42,13 +42,13 @@ func places() []place {
 	real := func(dir func(t *testing.T) string) func(t *testing.T) (*world, storage.FS) {
 		return func(t *testing.T) (*world, storage.FS) {
 			x := newWorld(filepath.Join(dir(t), "files"))
-			x.published = 6
-			h, err := x.open(storage.OS())
+			x.Published = 6
+			h, err := x.Open(storage.OS())
 			if err == nil {
-				err = h.work()
+				err = h.Work()
 			}
 			must(t, err)
-			x.published = 40
+			x.Published = 40
 			return x, storage.OS()
 		}
 	}
@@ -77,9 +77,9 @@ func countCalls(t *testing.T, make func(t *testing.T) (*world, storage.FS)) int 
 	t.Helper()
 	x, fsys := make(t)
 	tap := &storagetest.Tap{FS: fsys}
-	h, err := x.open(tap)
+	h, err := x.Open(tap)
 	must(t, err)
-	must(t, h.work())
+	must(t, h.Work())
 	return tap.Calls()
 }
 
@@ -96,16 +96,16 @@ func TestPausedAtEveryStep(t *testing.T) {
 					tap := &storagetest.Tap{FS: fsys}
 					tap.Before = func(c storagetest.Call) *storagetest.Fault {
 						if c.N == k {
-							successor, took = x.open(fsys)
+							successor, took = x.Open(fsys)
 							if took == nil {
-								took = errors.Join(successor.append(2), successor.ack())
+								took = errors.Join(successor.Append(2), successor.Ack())
 							}
 						}
 						return nil
 					}
-					old, err := x.open(tap)
+					old, err := x.Open(tap)
 					if err == nil {
-						err = old.work()
+						err = old.Work()
 					}
 					if err != nil && !errors.Is(err, storage.ErrFenced) {
 						t.Errorf("the paused session: %v", err)
@@ -115,12 +115,12 @@ func TestPausedAtEveryStep(t *testing.T) {
 					}
 					// The paused one may have thrown the successor out, too, by landing where the successor's next record was to
 					// be. It cannot do that a second time.
-					if err := successor.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
+					if err := successor.Work(); err != nil && !errors.Is(err, storage.ErrFenced) {
 						t.Errorf("the successor: %v", err)
 					}
-					old.close()
-					successor.close()
-					if err := x.finish(fsys); err != nil {
+					old.Close()
+					successor.Close()
+					if err := x.Finish(fsys); err != nil {
 						t.Error(err)
 					}
 				})
@@ -137,39 +137,33 @@ func TestHolderWorksOnDuringEveryStepOfATakeover(t *testing.T) {
 			for k := range countCalls(t, p.make) {
 				t.Run(fmt.Sprint(k), func(t *testing.T) {
 					x, fsys := p.make(t)
-					old, err := x.open(fsys)
+					old, err := x.Open(fsys)
 					must(t, err)
-					must(t, old.append(2))
+					must(t, old.Append(2))
 					tap := &storagetest.Tap{FS: fsys}
 					tap.Before = func(c storagetest.Call) *storagetest.Fault {
 						if c.N == k {
-							if err := errors.Join(old.append(1), old.ack()); err != nil && !errors.Is(err, storage.ErrFenced) {
+							if err := errors.Join(old.Append(1), old.Ack()); err != nil && !errors.Is(err, storage.ErrFenced) {
 								t.Errorf("the old holder: %v", err)
 							}
 						}
 						return nil
 					}
-					successor, err := x.open(tap)
+					successor, err := x.Open(tap)
 					if err == nil {
-						err = successor.work()
+						err = successor.Work()
 					}
 					if err != nil && !errors.Is(err, storage.ErrFenced) {
 						t.Errorf("the successor: %v", err)
 					}
-					old.close()
-					successor.close()
-					if err := x.finish(fsys); err != nil {
+					old.Close()
+					successor.Close()
+					if err := x.Finish(fsys); err != nil {
 						t.Error(err)
 					}
 				})
 			}
 		})
-	}
-}
-
-func (h *holder) close() {
-	if h != nil && h.w != nil {
-		h.w.Close()
 	}
 }
 
@@ -184,17 +178,17 @@ func TestCrashAtEveryStep(t *testing.T) {
 				for _, c := range crashes(mem) {
 					after := mem.Clone()
 					after.Crash(c)
-					y := x.clone()
+					y := x.Clone()
 					images++
-					if err := y.finish(after); err != nil {
+					if err := y.Finish(after); err != nil {
 						t.Fatalf("image %d: %v", images, err)
 					}
 				}
 				return nil
 			}
-			h, err := x.open(&storagetest.Tap{FS: mem, Before: try})
+			h, err := x.Open(&storagetest.Tap{FS: mem, Before: try})
 			must(t, err)
-			must(t, h.work())
+			must(t, h.Work())
 			t.Logf("%d crash images", images)
 		})
 	}
@@ -237,7 +231,7 @@ func crashes(mem *storagetest.Mem) []storagetest.Crash {
 func TestCrashWhileCreating(t *testing.T) {
 	mem := storagetest.NewMem(512)
 	x := newWorld("/a/b/c")
-	x.published = 5
+	x.Published = 5
 	try := func(storagetest.Call) *storagetest.Fault {
 		for names := range 16 {
 			for _, c := range crashes(mem) {
@@ -245,17 +239,17 @@ func TestCrashWhileCreating(t *testing.T) {
 				c.KeepName = func(string) bool { i++; return names>>(i%4)&1 == 1 }
 				after := mem.Clone()
 				after.Crash(c)
-				y := x.clone()
-				if err := y.finish(after); err != nil {
+				y := x.Clone()
+				if err := y.Finish(after); err != nil {
 					t.Fatal(err)
 				}
 			}
 		}
 		return nil
 	}
-	h, err := x.open(&storagetest.Tap{FS: mem, Before: try})
+	h, err := x.Open(&storagetest.Tap{FS: mem, Before: try})
 	must(t, err)
-	must(t, h.work())
+	must(t, h.Work())
 }
 
 // TestRandomSchedules runs several workers whose steps interleave, with every fault that the memory file system knows.
@@ -264,23 +258,23 @@ func TestRandomSchedules(t *testing.T) {
 		mem := storagetest.NewMem(rapid.SampledFrom([]int64{512, 4096}).Draw(rt, "block"))
 		mem.NoAllocate = rapid.Bool().Draw(rt, "no fallocate")
 		x := newWorld("/data")
-		x.published = 30
+		x.Published = 30
 		s := &schedule{rt: rt, mem: mem, x: x}
 		rt.Repeat(map[string]func(*rapid.T){
 			"open": func(rt *rapid.T) { s.open(rt) },
 			"append": func(rt *rapid.T) {
-				s.step(rt, func(h *holder) error { return h.append(rapid.IntRange(1, 4).Draw(rt, "k")) })
+				s.step(rt, func(h *holder) error { return h.Append(rapid.IntRange(1, 4).Draw(rt, "k")) })
 			},
-			"ack":        func(rt *rapid.T) { s.step(rt, (*holder).ack) },
-			"checkpoint": func(rt *rapid.T) { s.step(rt, (*holder).checkpoint) },
-			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).rotate) },
-			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).compact) },
-			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.w.Close() }) },
+			"ack":        func(rt *rapid.T) { s.step(rt, (*holder).Ack) },
+			"checkpoint": func(rt *rapid.T) { s.step(rt, (*holder).Checkpoint) },
+			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).Rotate) },
+			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).Compact) },
+			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.Writer.Close() }) },
 			"kill":       func(rt *rapid.T) { s.kill(rt) },
 			"crash":      func(rt *rapid.T) { s.crash(rt) },
 			"writeback":  func(rt *rapid.T) { mem.Writeback(s.anyFile(rt), s.choose(rt)) },
 			"io error":   func(rt *rapid.T) { mem.FailWriteback(s.anyFile(rt), s.choose(rt)) },
-			"publish":    func(rt *rapid.T) { x.published += 3 },
+			"publish":    func(rt *rapid.T) { x.Published += 3 },
 			"full":       func(rt *rapid.T) { mem.SetFree(rapid.Int64Range(0, 3000).Draw(rt, "free")) },
 			"space":      func(rt *rapid.T) { mem.SetFree(1 << 40) },
 			"replace":    func(rt *rapid.T) { s.replace(rt) },
@@ -312,9 +306,9 @@ func (s *schedule) tap() storage.FS {
 		case 1:
 			s.open(s.rt)
 		case 2, 3:
-			s.step(s.rt, func(h *holder) error { return h.append(1) })
+			s.step(s.rt, func(h *holder) error { return h.Append(1) })
 		case 4:
-			s.step(s.rt, (*holder).ack)
+			s.step(s.rt, (*holder).Ack)
 		case 5:
 			s.mem.Writeback(s.anyFile(s.rt), s.choose(s.rt))
 		case 6:
@@ -355,7 +349,7 @@ func (s *schedule) anyFile(rt *rapid.T) string {
 }
 
 func (s *schedule) open(rt *rapid.T) {
-	h, err := s.x.open(s.tap())
+	h, err := s.x.Open(s.tap())
 	if err == nil {
 		s.holders = append(s.holders, h)
 	}
@@ -368,11 +362,11 @@ func (s *schedule) step(rt *rapid.T, do func(*holder) error) {
 		return
 	}
 	h := s.holders[rapid.IntRange(0, len(s.holders)-1).Draw(rt, "who")]
-	if h.busy { // it is in the middle of a call
+	if h.Busy { // it is in the middle of a call
 		return
 	}
-	h.busy = true
-	defer func() { h.busy = false }()
+	h.Busy = true
+	defer func() { h.Busy = false }()
 	s.expected(do(h))
 }
 
@@ -390,9 +384,9 @@ func (s *schedule) expected(err error) {
 // replace removes the file, or moves another one over it, under the workers' feet, and puts a copy back. Nobody acknowledges
 // anything that is only in the removed file, and nobody goes on in another one.
 func (s *schedule) replace(rt *rapid.T) {
-	path := s.x.path()
+	path := s.x.Path()
 	data := s.mem.ReadFile(path)
-	if data == nil || !s.x.registered {
+	if data == nil || !s.x.Registered {
 		return
 	}
 	if rapid.Bool().Draw(rt, "removed") {
@@ -404,10 +398,10 @@ func (s *schedule) replace(rt *rapid.T) {
 	s.depth += 2 // nothing else happens meanwhile
 	defer func() { s.depth -= 2 }()
 	for range s.holders {
-		s.step(rt, func(h *holder) error { return h.append(1) })
-		s.step(rt, (*holder).ack)
+		s.step(rt, func(h *holder) error { return h.Append(1) })
+		s.step(rt, (*holder).Ack)
 	}
-	if _, err := s.x.open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
+	if _, err := s.x.Open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
 		rt.Fatalf("opened in place of the file: %v", err)
 	}
 	s.mem.WriteFile(path, data)
@@ -435,9 +429,9 @@ func (s *schedule) crash(rt *rapid.T) {
 
 // check lets one more worker finish everything on what is there.
 func (s *schedule) check(mem *storagetest.Mem) {
-	y := s.x.clone()
+	y := s.x.Clone()
 	mem.SetFree(1 << 40)
-	if err := y.finish(mem); err != nil {
+	if err := y.Finish(mem); err != nil {
 		s.rt.Fatal(err)
 	}
 }
@@ -445,7 +439,7 @@ func (s *schedule) check(mem *storagetest.Mem) {
 // TestManyWritersAtOnce lets writers take the file from each other as fast as they can, on a real file system.
 func TestManyWritersAtOnce(t *testing.T) {
 	x := newWorld(t.TempDir())
-	x.published = 400
+	x.Published = 400
 	var mu sync.Mutex // the queue and the registry; not the file
 	reg := &lockedRegistry{mu: &mu, x: x}
 	var g errgroup.Group
@@ -453,9 +447,9 @@ func TestManyWritersAtOnce(t *testing.T) {
 		g.Go(func() error {
 			for {
 				mu.Lock()
-				done := len(x.acked) >= x.published
-				x.epoch++
-				epoch := x.epoch
+				done := len(x.Acked) >= x.Published
+				x.Epoch++
+				epoch := x.Epoch
 				mu.Unlock()
 				if done {
 					return nil
@@ -469,7 +463,7 @@ func TestManyWritersAtOnce(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.check(nil); err != nil {
+	if err := x.Check(nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -506,8 +500,8 @@ func (r *lockedRegistry) Update(ctx context.Context, typ string, e storage.Entry
 // session opens the file with the epoch and appends until it is fenced or has done enough, with the sync in another
 // goroutine than the append.
 func (r *lockedRegistry) session(epoch uint64) error {
-	h := &holder{x: r.x, index: map[int]uint64{}}
-	w, err := storage.Open(context.Background(), r.x.dir, "orders", epoch, storage.Options{Registry: r, CheckpointBatches: 5, Restore: h.restore, Replay: h.replay})
+	h := &holder{World: r.x, Index: map[int]uint64{}}
+	w, err := storage.Open(context.Background(), r.x.Dir, "orders", epoch, storage.Options{Registry: r, CheckpointBatches: 5, Restore: h.Restore, Replay: h.Replay})
 	if errors.Is(err, storage.ErrFenced) {
 		return nil
 	}
@@ -515,14 +509,14 @@ func (r *lockedRegistry) session(epoch uint64) error {
 		return err
 	}
 	defer w.Close()
-	h.w = w
+	h.Writer = w
 	landed := make(chan struct{}, 1)
 	var g errgroup.Group
 	g.Go(func() error {
 		defer close(landed)
 		for range 10 {
 			r.mu.Lock()
-			recs := h.fetch(3)
+			recs := h.Fetch(3)
 			r.mu.Unlock()
 			next := w.NextIndex()
 			if err := w.Append(recs); err != nil {
@@ -530,14 +524,14 @@ func (r *lockedRegistry) session(epoch uint64) error {
 			}
 			r.mu.Lock()
 			for i, rec := range recs {
-				h.index[number(rec.ID)] = next + uint64(i)
-				h.tail = append(h.tail, number(rec.ID))
+				h.Index[number(rec.ID)] = next + uint64(i)
+				h.Tail = append(h.Tail, number(rec.ID))
 			}
 			r.mu.Unlock()
 			landed <- struct{}{}
 			if w.CheckpointDue() {
 				r.mu.Lock()
-				state := h.state()
+				state := h.State()
 				r.mu.Unlock()
 				if err := w.Checkpoint(state); err != nil {
 					return err
@@ -555,14 +549,14 @@ func (r *lockedRegistry) session(epoch uint64) error {
 				return err
 			}
 			r.mu.Lock()
-			for _, n := range h.dups {
-				if h.index[n] < next {
-					r.x.acked[n] = h.index[n]
+			for _, n := range h.Dups {
+				if h.Index[n] < next {
+					r.x.Acked[n] = h.Index[n]
 				}
 			}
-			for len(h.tail) > 0 && h.index[h.tail[0]] < next {
-				r.x.acked[h.tail[0]] = h.index[h.tail[0]]
-				h.tail = h.tail[1:]
+			for len(h.Tail) > 0 && h.Index[h.Tail[0]] < next {
+				r.x.Acked[h.Tail[0]] = h.Index[h.Tail[0]]
+				h.Tail = h.Tail[1:]
 			}
 			r.mu.Unlock()
 		}
