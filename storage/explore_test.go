@@ -42,18 +42,20 @@ type moment struct {
 	ends map[string][]int64
 }
 
-func newExploration(t *testing.T, block int64, prepare func(*storagetest.Mem)) *exploration {
+func newExploration(t *testing.T, block int64, r run) *exploration {
 	t.Helper()
 	e := &exploration{x: newWorld("/data/files"), mem: storagetest.NewMem(block), ends: map[string][]int64{}}
-	if prepare != nil {
-		prepare(e.mem)
+	if r.prepare != nil {
+		r.prepare(e.mem)
 	}
-	e.x.Published = 6
-	h, err := e.x.Open(e.mem)
-	if err == nil {
-		err = steps(h.Begin, h.Writer.Close)
+	if !r.first {
+		e.x.Published = 6
+		h, err := e.x.Open(e.mem)
+		if err == nil {
+			err = steps(h.Begin, h.Writer.Close)
+		}
+		must(t, err)
 	}
-	must(t, err)
 	e.x.Published = 16
 	e.tap = &storagetest.Tap{FS: e.mem, Before: e.before, After: func(c storagetest.Call) {
 		if name := e.name(c); c.Op == storagetest.OpAppend {
@@ -95,9 +97,19 @@ func (e *exploration) record(c storagetest.Call) {
 
 func (e *exploration) open() (*holder, error) { return e.x.Open(e.tap) }
 
+// work is a session that does everything.
+func (e *exploration) work() error {
+	h, err := e.open()
+	if err != nil {
+		return err
+	}
+	return h.Work()
+}
+
 // a run lets workers do something. Its error is what it did not expect to happen.
 type run struct {
 	name    string
+	first   bool // there is no file yet
 	prepare func(*storagetest.Mem)
 	do      func(e *exploration) error
 }
@@ -119,6 +131,7 @@ var runs = []run{
 		}
 		return steps(appends(h, 2), appends(h, 1), h.Ack, appends(h, 1), appends(h, 3), h.Ack, h.Writer.Close)
 	}},
+	{name: "a whole session", do: (*exploration).work}, {name: "the first session", first: true, do: (*exploration).work},
 	{name: "checkpoints", do: func(e *exploration) error {
 		h, err := e.open()
 		if err != nil {
@@ -360,7 +373,7 @@ func TestCrashExplorer(t *testing.T) {
 // record runs r.
 func record(t *testing.T, r run, block int64) *exploration {
 	t.Helper()
-	e := newExploration(t, block, r.prepare)
+	e := newExploration(t, block, r)
 	must(t, r.do(e))
 	e.record(storagetest.Call{}) // the end
 	return e

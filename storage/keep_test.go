@@ -7,7 +7,6 @@ import (
 	"hash/crc32"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -309,70 +308,6 @@ func checkSwept(t *testing.T, mem *slotstest.Mem, first storage.Link) {
 			t.Fatalf("left of generation %d: %v", g, entries)
 		}
 	}
-}
-
-// TestKeepWhileOthersSleep pauses a session before each of its requests, lets others take over, go on in other files and remove the old
-// ones, and wakes it up again: it is told that it was overtaken, and whatever it acknowledged is there.
-func TestKeepWhileOthersSleep(t *testing.T) {
-	step := 1
-	if os.Getenv("FENCEPOST_TEST_LONG") != "1" {
-		step = 2 // each request has half of the fates
-	}
-	for i, fate := range fates {
-		for j, first := range []bool{true, false} {
-			t.Run(fmt.Sprintf("slots, %s, before %v", fate.name, first), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					for k := (i + j) % step; pausedAtRequest(t, k, fate, first, (*world).Overtake); k += step {
-					}
-				})
-			})
-		}
-	}
-	t.Run("disk", func(t *testing.T) {
-		for k := 0; sleepsOnDisk(t, k); k++ {
-		}
-	})
-}
-
-func sleepsOnDisk(t *testing.T, k int) bool {
-	t.Helper()
-	x, mem := newMemWorld(t, 512)
-	var others *holder
-	var took error
-	linked, named := false, false
-	tap := &storagetest.Tap{FS: mem}
-	tap.Before = func(c storagetest.Call) *storagetest.Fault {
-		if c.N == k {
-			others, took = x.Overtake(mem)
-			named = linked
-		}
-		linked = c.Op == storagetest.OpLink || linked && c.Op == storagetest.OpRemove
-		return nil
-	}
-	asleep, err := x.Open(tap)
-	if err == nil {
-		err = asleep.Work()
-	}
-	// One that has just named a successor, which is no old file to it, finds that the registry is past that.
-	if err != nil && !errors.Is(err, storage.ErrFenced) && !(named && errors.As(err, new(*storage.RegistryMismatch))) {
-		t.Errorf("call %d: who slept: %v", k, err)
-	}
-	if tap.Calls() <= k {
-		asleep.Close()
-		return false
-	}
-	if took != nil {
-		t.Fatalf("call %d: the others, undisturbed so far: %v", k, took)
-	}
-	if err := others.Work(); err != nil && !errors.Is(err, storage.ErrFenced) {
-		t.Errorf("call %d: the others: %v", k, err)
-	}
-	asleep.Close()
-	others.Close()
-	if err := x.Finish(mem); err != nil {
-		t.Errorf("call %d: %v", k, err)
-	}
-	return true
 }
 
 // TestKeepAndReaders: a reader whose file is removed under it is told so, and not of damage.

@@ -3,7 +3,6 @@ package storage_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -660,31 +659,6 @@ func TestFenceIsTriedAgain(t *testing.T) {
 			t.Error(err)
 		}
 	})
-}
-
-// TestOpenFaults: whatever call fails while opening, the file is none the worse, and the next worker goes on.
-func TestOpenFaults(t *testing.T) {
-	x, mem := newMemWorld(t, 4096)
-	probe := &storagetest.Tap{FS: mem.Clone()}
-	_, err := x.Clone().Open(probe)
-	must(t, err)
-	for k := range probe.Calls() {
-		t.Run(fmt.Sprint(k), func(t *testing.T) {
-			x, mem := x.Clone(), mem.Clone()
-			tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
-				if c.N == k {
-					return &storagetest.Fault{Err: syscall.EIO}
-				}
-				return nil
-			}}
-			if _, err := x.Open(tap); !errors.Is(err, syscall.EIO) {
-				t.Errorf("call %d failed, and Open said %v", k, err)
-			}
-			if err := x.Finish(mem); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 }
 
 // TestFenceInsideATornBatch: the header of a torn batch announces more bytes than there are, and what successors append

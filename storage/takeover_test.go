@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/internal/oracle"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
@@ -32,226 +33,6 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// place is where the takeover tests run: the memory file system, and the real one of the temporary directory.
-type place struct {
-	name string
-	make func(t *testing.T) (*world, storage.FS)
-}
-
-func places() []place {
-	real := func(dir func(t *testing.T) string) func(t *testing.T) (*world, storage.FS) {
-		return func(t *testing.T) (*world, storage.FS) {
-			x := newWorld(filepath.Join(dir(t), "files"))
-			x.Published = 6
-			h, err := x.Open(storage.OS())
-			if err == nil {
-				err = h.Work()
-			}
-			must(t, err)
-			x.Published = 40
-			return x, storage.OS()
-		}
-	}
-	ps := []place{
-		{"memory", func(t *testing.T) (*world, storage.FS) { return newMemWorld(t, 4096) }},
-		{"slots", func(t *testing.T) (*world, storage.FS) {
-			x, mem := newSlotsWorld(t)
-			return x, slotsOf(mem)
-		}},
-		{"temporary directory", real(func(t *testing.T) string { return t.TempDir() })},
-	}
-	if dir, err := os.MkdirTemp("/dev/shm", "fencepost"); err == nil {
-		os.RemoveAll(dir)
-		ps = append(ps, place{"tmpfs", real(func(t *testing.T) string {
-			dir, err := os.MkdirTemp("/dev/shm", "fencepost")
-			must(t, err)
-			t.Cleanup(func() { os.RemoveAll(dir) })
-			return dir
-		})})
-	}
-	return ps
-}
-
-// countCalls returns how many calls of the file system a session makes, from the call of Open on.
-func countCalls(t *testing.T, make func(t *testing.T) (*world, storage.FS)) int {
-	t.Helper()
-	x, fsys := make(t)
-	tap := &storagetest.Tap{FS: fsys}
-	h, err := x.Open(tap)
-	must(t, err)
-	must(t, h.Work())
-	return tap.Calls()
-}
-
-// TestPausedAtEveryStep pauses a session before each of its calls of the file system, lets a successor take over and
-// work, and then lets the paused one go on as if nothing had happened.
-func TestPausedAtEveryStep(t *testing.T) {
-	for _, p := range places() {
-		t.Run(p.name, func(t *testing.T) {
-			for k := range countCalls(t, p.make) {
-				t.Run(fmt.Sprint(k), func(t *testing.T) {
-					x, fsys := p.make(t)
-					var successor *holder
-					var took error
-					tap := &storagetest.Tap{FS: fsys}
-					tap.Before = func(c storagetest.Call) *storagetest.Fault {
-						if c.N == k {
-							successor, took = x.Open(fsys)
-							if took == nil {
-								took = errors.Join(successor.Append(2), successor.Ack())
-							}
-						}
-						return nil
-					}
-					old, err := x.Open(tap)
-					if err == nil {
-						err = old.Work()
-					}
-					if err != nil && !errors.Is(err, storage.ErrFenced) {
-						t.Errorf("the paused session: %v", err)
-					}
-					if took != nil {
-						t.Fatalf("the successor, undisturbed so far: %v", took)
-					}
-					// The paused one may have thrown the successor out, too, by landing where the successor's next record was to
-					// be. It cannot do that a second time.
-					if err := successor.Work(); err != nil && !errors.Is(err, storage.ErrFenced) {
-						t.Errorf("the successor: %v", err)
-					}
-					old.Close()
-					successor.Close()
-					if err := x.Finish(fsys); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		})
-	}
-}
-
-// TestHolderWorksOnDuringEveryStepOfATakeover lets the old holder append and acknowledge before each call that its
-// successor makes.
-func TestHolderWorksOnDuringEveryStepOfATakeover(t *testing.T) {
-	for _, p := range places() {
-		t.Run(p.name, func(t *testing.T) {
-			for k := range countCalls(t, p.make) {
-				t.Run(fmt.Sprint(k), func(t *testing.T) {
-					x, fsys := p.make(t)
-					old, err := x.Open(fsys)
-					must(t, err)
-					must(t, old.Append(2))
-					tap := &storagetest.Tap{FS: fsys}
-					tap.Before = func(c storagetest.Call) *storagetest.Fault {
-						if c.N == k {
-							if err := errors.Join(old.Append(1), old.Ack()); err != nil && !errors.Is(err, storage.ErrFenced) {
-								t.Errorf("the old holder: %v", err)
-							}
-						}
-						return nil
-					}
-					successor, err := x.Open(tap)
-					if err == nil {
-						err = successor.Work()
-					}
-					if err != nil && !errors.Is(err, storage.ErrFenced) {
-						t.Errorf("the successor: %v", err)
-					}
-					old.Close()
-					successor.Close()
-					if err := x.Finish(fsys); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		})
-	}
-}
-
-// TestCrashAtEveryStep cuts the power before each call of a session, with every subset of the dirty blocks surviving,
-// or a good sample of them when there are many.
-func TestCrashAtEveryStep(t *testing.T) {
-	for _, block := range []int64{512, 4096} {
-		t.Run(fmt.Sprint(block), func(t *testing.T) {
-			images := 0
-			x, mem := newMemWorld(t, block)
-			try := func(storagetest.Call) *storagetest.Fault {
-				for _, c := range crashes(mem) {
-					after := mem.Clone()
-					after.Crash(c)
-					y := x.Clone()
-					images++
-					if err := y.Finish(after); err != nil {
-						t.Fatalf("image %d: %v", images, err)
-					}
-				}
-				return nil
-			}
-			h, err := x.Open(&storagetest.Tap{FS: mem, Before: try})
-			must(t, err)
-			must(t, h.Work())
-			t.Logf("%d crash images", images)
-		})
-	}
-}
-
-// crashes returns every crash image's description for at most six dirty blocks, and a sample otherwise.
-func crashes(mem *storagetest.Mem) []storagetest.Crash {
-	type block struct {
-		name string
-		b    int64
-	}
-	var dirty []block
-	position := map[block]int{}
-	for _, name := range mem.Names() {
-		for _, b := range mem.Dirty(name) {
-			position[block{name, b}] = len(dirty)
-			dirty = append(dirty, block{name, b})
-		}
-	}
-	rng := rand.New(rand.NewPCG(1, uint64(len(dirty))))
-	n := 1 << min(len(dirty), 6)
-	var all []storagetest.Crash
-	for i := range n {
-		subset := uint64(i)
-		if len(dirty) > 6 {
-			subset = rng.Uint64()
-		}
-		for _, size := range []bool{false, true} {
-			all = append(all, storagetest.Crash{
-				Keep:     func(name string, b int64) bool { return subset>>(position[block{name, b}]%64)&1 == 1 },
-				KeepSize: func(string) bool { return size },
-			})
-		}
-	}
-	return all
-}
-
-// TestCrashWhileCreating cuts the power before each call of the first session in a new directory: with every
-// combination of new names surviving the file is there and whole, or not there and nothing was acknowledged.
-func TestCrashWhileCreating(t *testing.T) {
-	mem := storagetest.NewMem(512)
-	x := newWorld("/a/b/c")
-	x.Published = 5
-	try := func(storagetest.Call) *storagetest.Fault {
-		for names := range 16 {
-			for _, c := range crashes(mem) {
-				i := 0
-				c.KeepName = func(string) bool { i++; return names>>(i%4)&1 == 1 }
-				after := mem.Clone()
-				after.Crash(c)
-				y := x.Clone()
-				if err := y.Finish(after); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		return nil
-	}
-	h, err := x.Open(&storagetest.Tap{FS: mem, Before: try})
-	must(t, err)
-	must(t, h.Work())
-}
-
 // TestRandomSchedules runs several workers whose steps interleave, with every fault that the memory file system knows.
 func TestRandomSchedules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
@@ -259,9 +40,9 @@ func TestRandomSchedules(t *testing.T) {
 		mem.NoAllocate = rapid.Bool().Draw(rt, "no fallocate")
 		x := newWorld("/data")
 		x.Published = 30
-		s := &schedule{rt: rt, mem: mem, x: x}
+		s := &schedule{rt: rt, mem: mem, Crew: oracle.Crew{World: x}}
 		rt.Repeat(map[string]func(*rapid.T){
-			"open": func(rt *rapid.T) { s.open(rt) },
+			"open": func(*rapid.T) { s.open() },
 			"append": func(rt *rapid.T) {
 				s.step(rt, func(h *holder) error { return h.Append(rapid.IntRange(1, 4).Draw(rt, "k")) })
 			},
@@ -270,7 +51,7 @@ func TestRandomSchedules(t *testing.T) {
 			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).Rotate) },
 			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).Compact) },
 			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.Writer.Close() }) },
-			"kill":       func(rt *rapid.T) { s.kill(rt) },
+			"kill":       func(rt *rapid.T) { s.Kill(who(rt)) },
 			"crash":      func(rt *rapid.T) { s.crash(rt) },
 			"writeback":  func(rt *rapid.T) { mem.Writeback(s.anyFile(rt), s.choose(rt)) },
 			"io error":   func(rt *rapid.T) { mem.FailWriteback(s.anyFile(rt), s.choose(rt)) },
@@ -287,11 +68,10 @@ func TestRandomSchedules(t *testing.T) {
 
 // schedule is the state of one random run.
 type schedule struct {
-	rt      *rapid.T
-	mem     *storagetest.Mem
-	x       *world
-	holders []*holder
-	depth   int
+	oracle.Crew
+	rt    *rapid.T
+	mem   *storagetest.Mem
+	depth int
 }
 
 // tap lets other workers run in the middle of a worker's calls, and injects faults.
@@ -304,7 +84,7 @@ func (s *schedule) tap() storage.FS {
 		defer func() { s.depth-- }()
 		switch rapid.IntRange(0, 60).Draw(s.rt, "in the middle of "+string(c.Op)) {
 		case 1:
-			s.open(s.rt)
+			s.open()
 		case 2, 3:
 			s.step(s.rt, func(h *holder) error { return h.Append(1) })
 		case 4:
@@ -348,26 +128,13 @@ func (s *schedule) anyFile(rt *rapid.T) string {
 	return rapid.SampledFrom(names).Draw(rt, "file")
 }
 
-func (s *schedule) open(rt *rapid.T) {
-	h, err := s.x.Open(s.tap())
-	if err == nil {
-		s.holders = append(s.holders, h)
-	}
-	s.expected(err)
-}
+func (s *schedule) open() { s.expected(s.Open(s.tap())) }
 
-// step lets one of the workers, perhaps one that was fenced long ago, do something.
-func (s *schedule) step(rt *rapid.T, do func(*holder) error) {
-	if len(s.holders) == 0 {
-		return
-	}
-	h := s.holders[rapid.IntRange(0, len(s.holders)-1).Draw(rt, "who")]
-	if h.Busy { // it is in the middle of a call
-		return
-	}
-	h.Busy = true
-	defer func() { h.Busy = false }()
-	s.expected(do(h))
+// step lets one of the workers do something.
+func (s *schedule) step(rt *rapid.T, do func(*holder) error) { s.expected(s.Step(who(rt), do)) }
+
+func who(rt *rapid.T) func(n int) int {
+	return func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "who") }
 }
 
 // expected fails for errors that no fault of this test explains.
@@ -384,9 +151,9 @@ func (s *schedule) expected(err error) {
 // replace removes the file, or moves another one over it, under the workers' feet, and puts a copy back. Nobody acknowledges
 // anything that is only in the removed file, and nobody goes on in another one.
 func (s *schedule) replace(rt *rapid.T) {
-	path := s.x.Path()
+	path := s.World.Path()
 	data := s.mem.ReadFile(path)
-	if data == nil || !s.x.Registered {
+	if data == nil || !s.World.Registered {
 		return
 	}
 	if rapid.Bool().Draw(rt, "removed") {
@@ -397,22 +164,14 @@ func (s *schedule) replace(rt *rapid.T) {
 	}
 	s.depth += 2 // nothing else happens meanwhile
 	defer func() { s.depth -= 2 }()
-	for range s.holders {
+	for range s.Holders {
 		s.step(rt, func(h *holder) error { return h.Append(1) })
 		s.step(rt, (*holder).Ack)
 	}
-	if _, err := s.x.Open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
+	if _, err := s.World.Open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
 		rt.Fatalf("opened in place of the file: %v", err)
 	}
 	s.mem.WriteFile(path, data)
-}
-
-// kill ends a worker's process: what it wrote stays in the page cache.
-func (s *schedule) kill(rt *rapid.T) {
-	if len(s.holders) > 0 {
-		i := rapid.IntRange(0, len(s.holders)-1).Draw(rt, "who")
-		s.holders = append(s.holders[:i], s.holders[i+1:]...)
-	}
 }
 
 func (s *schedule) crash(rt *rapid.T) {
@@ -423,13 +182,13 @@ func (s *schedule) crash(rt *rapid.T) {
 		KeepSize: func(string) bool { return size },
 		KeepName: func(string) bool { return size },
 	})
-	s.holders = nil
+	s.KillAll()
 	s.check(s.mem.Clone())
 }
 
 // check lets one more worker finish everything on what is there.
 func (s *schedule) check(mem *storagetest.Mem) {
-	y := s.x.Clone()
+	y := s.World.Clone()
 	mem.SetFree(1 << 40)
 	if err := y.Finish(mem); err != nil {
 		s.rt.Fatal(err)

@@ -84,12 +84,12 @@ type Operations interface {
 // Run tests a backend. Each New must be able to hold what a few sessions write, about 100 KiB.
 func Run(t *testing.T, b Backend) {
 	t.Run("files", func(t *testing.T) { b.files(t) })
-	t.Run("calls", func(t *testing.T) { b.explore(t, Place.calls) })
+	t.Run("calls", func(t *testing.T) { b.explore(t, Place.calls, false) })
 	t.Run("requests", func(t *testing.T) {
 		if b.New(t).Requests == nil {
 			t.Skip("its calls are all there is to disturb")
 		}
-		b.explore(t, Place.requests)
+		b.explore(t, Place.requests, true)
 	})
 }
 

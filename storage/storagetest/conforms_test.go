@@ -25,7 +25,7 @@ func TestLocalFilesConform(t *testing.T) {
 		}
 	}
 	t.Run("temporary directory", func(t *testing.T) {
-		storagetest.Run(t, storagetest.Backend{Most: 30, New: local((*testing.T).TempDir)})
+		storagetest.Run(t, storagetest.Backend{Most: 10, New: local((*testing.T).TempDir)})
 	})
 	t.Run("tmpfs", func(t *testing.T) {
 		const shm = "/dev/shm"

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"sync/atomic"
 	"syscall"
 	"testing"
@@ -19,7 +20,8 @@ type life struct {
 	clean  storage.FS // of somebody who is not disturbed
 	h      *oracle.Holder
 	opened bool
-	short  bool // without what comes behind the seal
+	short  bool   // without what comes behind the seal
+	keeps  func() // called before the old files are removed
 }
 
 func (l *life) run(fsys storage.FS) (err error) {
@@ -43,29 +45,40 @@ func (l *life) run(fsys storage.FS) (err error) {
 		return err
 	}
 	h = l.h
-	return oracle.Steps(oracle.Appends(h, 1), h.Ack, func() error { return l.x.Keep(fsys, l.clean) }, h.Writer.Close)
+	keep := func() error {
+		if l.keeps != nil {
+			l.keeps()
+		}
+		return l.x.Keep(fsys, l.clean)
+	}
+	return oracle.Steps(oracle.Appends(h, 1), h.Ack, keep, h.Writer.Close)
 }
 
 // explorer disturbs one operation of a life after the other.
 type explorer struct {
 	*Backend
 	lv       level
-	requests bool
-	n, short int // operations of a life, and of a short one
+	requests bool // are disturbed, not calls
+	stores   bool // there are requests
+	n, short int  // operations of a life, and of a short one
+	keeps    int  // the first that removes old files
 }
 
-func (b *Backend) explore(t *testing.T, lv level) {
-	e := &explorer{Backend: b, lv: lv, requests: t.Name()[len(t.Name())-8:] == "requests"}
+func (b *Backend) explore(t *testing.T, lv level, requests bool) {
+	e := &explorer{Backend: b, lv: lv, requests: requests, stores: b.New(t).Requests != nil}
 	if !t.Run("undisturbed", func(t *testing.T) { b.bubble(t, e.undisturbed) }) {
 		return
+	}
+	if e.stores && !requests && b.Most > 0 && !isLong() {
+		return // each takes too long to disturb it on two levels
 	}
 	t.Run("disturbed", func(t *testing.T) {
 		e.pauses(t)
 		e.ends(t)
 		e.faults(t)
-		e.each(t, "a holder works on", 0, 1, e.worksOn)
+		e.each(t, "a holder works on", 1, e.worksOn)
 		if !e.requests && b.New(t).Crash != nil {
-			e.each(t, "power failures", 0, 1, e.crashes)
+			e.each(t, "power failures", 1, e.crashes)
 		}
 		b.run(t, "random schedules", e.schedules)
 	})
@@ -79,6 +92,7 @@ func (e *explorer) count(t *testing.T, short bool) int {
 	x, p := e.world(t)
 	l := &life{x: x, clean: p.fs(), short: short}
 	d := e.lv(p, t.Context(), Hooks{}.orNothing())
+	l.keeps = func() { e.keeps = d.Calls() }
 	if err := l.run(d.FS); err != nil {
 		t.Fatal(err)
 	}
@@ -86,22 +100,36 @@ func (e *explorer) count(t *testing.T, short bool) int {
 	return d.Calls()
 }
 
-// each runs a test that disturbs operation k, for each k or every step-th one, of which the variants of a test take others each.
-func (e *explorer) each(t *testing.T, name string, variant, step int, test func(t *testing.T, k int)) {
-	e.upTo(t, e.n, name, variant, step, test)
+// each runs a test that disturbs operation k, for each k or every step-th one; other tests begin with others. Of
+// the removal of old files, which reads all of them first, it takes a quarter; and of the calls of a file system with requests, as each
+// request is disturbed, too.
+func (e *explorer) each(t *testing.T, name string, step int, test func(t *testing.T, k int)) {
+	e.upTo(t, e.n, name, step, test)
 }
 
 // upTo is each for the first n operations.
-func (e *explorer) upTo(t *testing.T, n int, name string, variant, step int, test func(t *testing.T, k int)) {
+func (e *explorer) upTo(t *testing.T, n int, name string, step int, test func(t *testing.T, k int)) {
+	if e.stores && !e.requests {
+		step *= 4
+	}
 	if e.Most > 0 {
 		step = max(step, (n+e.Most-1)/e.Most)
 	}
+	removal := 4 * step
 	if isLong() {
-		step = 1
+		step, removal = 1, 1
 	}
+	h := fnv.New32a()
+	h.Write([]byte(t.Name() + name))
+	first := int(h.Sum32() % uint32(step))
 	e.run(t, name, func(t *testing.T) {
-		for k := variant % step; k < n && !t.Failed(); k += step {
+		for k := first; k < n && !t.Failed(); {
 			test(t, k)
+			if k < e.keeps {
+				k += step
+			} else {
+				k += removal
+			}
 		}
 	})
 }
@@ -130,8 +158,8 @@ func (e *explorer) pauses(t *testing.T) {
 		if i > 0 {
 			step = 3
 		}
-		e.each(t, "paused "+v.String(), i, step, func(t *testing.T, k int) { e.pausedAt(t, k, v, false) })
-		e.upTo(t, e.short, "paused "+v.String()+", while old files are removed", i+1, step, func(t *testing.T, k int) { e.pausedAt(t, k, v, true) })
+		e.each(t, "paused "+v.String(), step, func(t *testing.T, k int) { e.pausedAt(t, k, v, false) })
+		e.upTo(t, e.short, "paused "+v.String()+", while old files are removed", step, func(t *testing.T, k int) { e.pausedAt(t, k, v, true) })
 	}
 }
 
@@ -208,12 +236,12 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 
 // ends ends a life at an operation, which is lost, made, or made when the next session has begun or ended.
 func (e *explorer) ends(t *testing.T) {
-	for i, fate := range []Fate{Lost, Unanswered, Late} {
+	for _, fate := range []Fate{Lost, Unanswered, Late} {
 		step := 2
 		if fate == Late {
 			step = 3
 		}
-		e.each(t, "ends at an operation that is "+fate.String(), i, step, func(t *testing.T, k int) {
+		e.each(t, "ends at an operation that is "+fate.String(), step, func(t *testing.T, k int) {
 			whens := 1
 			for when := 0; when < whens; when++ {
 				if late := e.endsAt(t, k, fate, when); late {
@@ -282,12 +310,12 @@ func (e *explorer) faults(t *testing.T) {
 	if e.requests {
 		fates = append(fates, Old)
 	}
-	for i, fate := range fates {
+	for _, fate := range fates {
 		step := 3
 		if fate == Lost {
 			step = 1
 		}
-		e.each(t, "an operation is "+fate.String(), i, step, func(t *testing.T, k int) { e.faultAt(t, k, fate) })
+		e.each(t, "an operation is "+fate.String(), step, func(t *testing.T, k int) { e.faultAt(t, k, fate) })
 	}
 }
 

@@ -7,6 +7,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"maps"
 	"path/filepath"
 	"slices"
@@ -47,6 +48,9 @@ func (x *World) Paths(fsys storage.FS) ([]string, error) {
 		fsys = storage.OS()
 	}
 	names, err := fsys.List(x.Dir, Type)
+	if errors.Is(err, fs.ErrNotExist) {
+		return nil, nil
+	}
 	if err != nil {
 		return nil, err
 	}
