@@ -187,3 +187,33 @@ func TestCopyOverAnUnusedSuccessor(t *testing.T) {
 		}
 	}
 }
+
+// lateRegistry lets something happen before an update.
+type lateRegistry struct {
+	*world
+	before func()
+}
+
+func (r *lateRegistry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
+	r.before()
+	return r.world.Update(ctx, typ, e)
+}
+
+// TestSealOvertaken: whoever is overtaken between its seal and the registry is told so, and not that a file is lost.
+func TestSealOvertaken(t *testing.T) {
+	eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
+		r := &lateRegistry{x, func() {}}
+		x.Epoch++
+		w, err := storage.Open(t.Context(), x.Dir, "orders", x.Epoch, storage.Options{FS: fsys, Registry: r})
+		must(t, err)
+		r.before = func() {
+			b, err := x.TakeOver(fsys)
+			must(t, err)
+			must(t, b.Writer.Close())
+		}
+		all := &holder{Index: x.Acked}
+		checkError(t, w.Seal(t.Context(), all.State()), new(*storage.EpochError), storage.ErrFenced)
+		w.Close()
+		must(t, x.Finish(fsys))
+	})
+}
