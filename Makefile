@@ -146,8 +146,8 @@ ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/Bu
 ONEATATIME := $(ONEATATIME)|TestCrash|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
 ONEATATIME := $(ONEATATIME)|TestLimits|TestLargeBatchComesInPieces|TestReportedBytesAreAll|TestChainReadsEnds|TestMemoryIsBounded
 ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveForADifferenceOfOne|TestAStandbyThatHasJustComeGoesOn|TestHistoriesAreLinearizable
-ONEATATIME := $(ONEATATIME)|TestSlotsPausedAtEveryRequest|TestSlotsEndAtEveryRequest|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestKeepWhileOthersSleep|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
-ONEATATIME := $(ONEATATIME)|TestPausedAtEveryStep|TestHolderWorksOnDuringEveryStepOfATakeover|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
+ONEATATIME := $(ONEATATIME)|Conforms/calls|Conforms/requests|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
+ONEATATIME := $(ONEATATIME)|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
 ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
 .PHONY: race
 race: ARGS = . ./internal/backlog ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...

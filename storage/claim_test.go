@@ -34,7 +34,7 @@ func TestRepairOfAClaim(t *testing.T) {
 		must(t, mem.Mkdir("/d"))
 		mem.WriteFile("/d/orders.fpl", b.data)
 		x := newWorld("/d")
-		x.entry, x.registered = storage.Entry{FileID: storage.FileID{1, 2, 3}, Generation: 1, Epoch: 1, DurableIndex: tc.registered}, true
+		x.Entry, x.Registered = storage.Entry{FileID: storage.FileID{1, 2, 3}, Generation: 1, Epoch: 1, DurableIndex: tc.registered}, true
 
 		o := storage.Options{FS: mem, Registry: x, Salvage: true}
 		w, err := storage.Open(context.Background(), "/d", "orders", 2, o)
@@ -42,8 +42,8 @@ func TestRepairOfAClaim(t *testing.T) {
 			if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), "cannot have held as many") {
 				t.Errorf("%d: %v", tc.claims, err)
 			}
-			if x.entry.DurableIndex != tc.registered || len(mem.Names()) != 1 {
-				t.Errorf("%d: registered up to %d, files %q", tc.claims, x.entry.DurableIndex, mem.Names())
+			if x.Entry.DurableIndex != tc.registered || len(mem.Names()) != 1 {
+				t.Errorf("%d: registered up to %d, files %q", tc.claims, x.Entry.DurableIndex, mem.Names())
 			}
 			continue
 		}

@@ -31,14 +31,14 @@ type specimen struct {
 func newSpecimen(t *testing.T) *specimen {
 	t.Helper()
 	x := newWorld(filepath.Join(t.TempDir(), "files"))
-	x.published = 40
-	h, err := x.open(storage.OS())
+	x.Published = 40
+	h, err := x.Open(storage.OS())
 	must(t, err)
-	must(t, h.begin())
-	must(t, steps(appends(h, 2), h.ack, appends(h, 1), appends(h, 3), appends(h, 2)))
-	data, err := os.ReadFile(x.path())
+	must(t, h.Begin())
+	must(t, steps(appends(h, 2), h.Ack, appends(h, 1), appends(h, 3), appends(h, 2)))
+	data, err := os.ReadFile(x.Path())
 	must(t, err)
-	must(t, h.w.Close())
+	must(t, h.Writer.Close())
 	s := &specimen{x: x, data: data, ends: []int64{4096}}
 	rep := verifyBytes(t, data)
 	s.durable, s.records = rep.DurableEnd, rep.Messages
@@ -69,8 +69,8 @@ func (s *specimen) end(n int64) int64 {
 // the cut is within a record: only the registry knows that there was more, and then nobody writes to it.
 func TestTruncated(t *testing.T) {
 	s := newSpecimen(t)
-	registered := s.x.entry
-	must(t, s.x.check(storage.OS()))
+	registered := s.x.Entry
+	must(t, s.x.Check(storage.OS()))
 	for n := range int64(len(s.data)) {
 		if n < s.ends[len(s.ends)-4]-200 && n%61 != 0 {
 			continue
@@ -98,15 +98,15 @@ func TestTruncated(t *testing.T) {
 	}
 	// Closed, the writer has told the registry how many records are durable.
 	for i, n := range s.ends {
-		must(t, os.WriteFile(s.x.path(), s.data[:n], 0o600))
-		x := s.x.clone()
-		x.entry = registered
-		h, err := x.open(storage.OS())
+		must(t, os.WriteFile(s.x.Path(), s.data[:n], 0o600))
+		x := s.x.Clone()
+		x.Entry = registered
+		h, err := x.Open(storage.OS())
 		complete := n == int64(len(s.data))
 		if complete != (err == nil) || err != nil && !errors.Is(err, storage.ErrIntegrity) {
 			t.Errorf("cut behind record %d, at %d of %d: open says %v", i, n, len(s.data), err)
 		}
-		h.close()
+		h.Close()
 	}
 }
 

@@ -30,7 +30,8 @@ const (
 )
 
 // Seal ends the file permanently. The next writer of the type continues in a successor. state is as
-// for Checkpoint. The writer is closed if Seal succeeds.
+// for Checkpoint. The writer is closed if Seal succeeds. An *EpochError says that the file may be sealed,
+// and that another writer has taken over since.
 func (w *Writer) Seal(ctx context.Context, state []byte) error {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
@@ -45,7 +46,7 @@ func (w *Writer) Seal(ctx context.Context, state []byte) error {
 		return err
 	}
 	// rule: the registry knows how far the file came before it can go on elsewhere: an old copy is told by that.
-	err := w.UpdateRegistry(ctx)
+	err := w.overtaken(ctx, w.UpdateRegistry(ctx))
 	w.retire(err)
 	return err
 }

@@ -24,7 +24,7 @@ func TestSealAndCopy(t *testing.T) {
 	}{"directory": {nil, filepath.Join(t.TempDir(), "some", "where")}, "slots": {fsys, fsys.Dir()}} {
 		t.Run(name, func(t *testing.T) {
 			x := newWorld(t.TempDir())
-			w := mustOpen(t, x.dir, 1, storage.Options{Registry: x})
+			w := mustOpen(t, x.Dir, 1, storage.Options{Registry: x})
 			mustAppend(t, w, messages(0, 10))
 			w, err := w.Rotate(ctx, []byte("state at 10"))
 			must(t, err)
@@ -38,11 +38,11 @@ func TestSealAndCopy(t *testing.T) {
 				t.Errorf("append to the sealed file: %v", err)
 			}
 			must(t, w.Close())
-			if x.entry.DurableIndex != 510 || x.entry.Generation != 2 {
-				t.Errorf("registered is %+v", x.entry)
+			if x.Entry.DurableIndex != 510 || x.Entry.Generation != 2 {
+				t.Errorf("registered is %+v", x.Entry)
 			}
 			for round, want := range []bool{true, false} {
-				for _, path := range []string{filepath.Join(x.dir, "orders.fpl"), second} {
+				for _, path := range []string{filepath.Join(x.Dir, "orders.fpl"), second} {
 					told, size := int64(0), int64(0)
 					copied, err := storage.CopyFile(ctx, nil, path, to.fsys, to.dir, func(done, total int64) { told, size = done, total })
 					if copied != want || err != nil || told == 0 || told != size {
@@ -55,12 +55,12 @@ func TestSealAndCopy(t *testing.T) {
 			}
 			third, err := storage.Open(ctx, to.dir, "orders", 2, storage.Options{FS: to.fsys, Registry: x})
 			must(t, err)
-			if third.Generation() != 3 || third.NextIndex() != 510 || x.entry.FileID != third.FileID() {
-				t.Errorf("generation %d begins at %d; registered is %+v", third.Generation(), third.NextIndex(), x.entry)
+			if third.Generation() != 3 || third.NextIndex() != 510 || x.Entry.FileID != third.FileID() {
+				t.Errorf("generation %d begins at %d; registered is %+v", third.Generation(), third.NextIndex(), x.Entry)
 			}
 			mustAppend(t, third, messages(510, 1))
 			must(t, third.Close())
-			_, err = storage.Open(ctx, x.dir, "orders", 3, storage.Options{Registry: x})
+			_, err = storage.Open(ctx, x.Dir, "orders", 3, storage.Options{Registry: x})
 			if mismatch := (*storage.RegistryMismatch)(nil); !errors.As(err, &mismatch) || mismatch.Older != 2 {
 				t.Errorf("a writer in the old place: %v", err)
 			}
@@ -186,4 +186,34 @@ func TestCopyOverAnUnusedSuccessor(t *testing.T) {
 			must(t, w.Close())
 		}
 	}
+}
+
+// lateRegistry lets something happen before an update.
+type lateRegistry struct {
+	*world
+	before func()
+}
+
+func (r *lateRegistry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
+	r.before()
+	return r.world.Update(ctx, typ, e)
+}
+
+// TestSealOvertaken: whoever is overtaken between its seal and the registry is told so, and not that a file is lost.
+func TestSealOvertaken(t *testing.T) {
+	eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
+		r := &lateRegistry{x, func() {}}
+		x.Epoch++
+		w, err := storage.Open(t.Context(), x.Dir, "orders", x.Epoch, storage.Options{FS: fsys, Registry: r})
+		must(t, err)
+		r.before = func() {
+			b, err := x.TakeOver(fsys)
+			must(t, err)
+			must(t, b.Writer.Close())
+		}
+		all := &holder{Index: x.Acked}
+		checkError(t, w.Seal(t.Context(), all.State()), new(*storage.EpochError), storage.ErrFenced)
+		w.Close()
+		must(t, x.Finish(fsys))
+	})
 }

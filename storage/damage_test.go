@@ -27,14 +27,14 @@ func newSample(t testing.TB) *sample {
 	t.Helper()
 	x, mem := newMemWorld(t, 512)
 	if err := errors.Join(func() error {
-		a, err := x.open(mem)
+		a, err := x.Open(mem)
 		if err != nil {
 			return err
 		}
 		recs := messages(6, 3)
 		recs[0].Kind, recs[1].Kind = storage.KindSkipped, storage.KindAfterGap
 		recs[2].Headers = []storage.Header{{Key: "a", Value: "b"}, {Key: "empty"}}
-		if err := errors.Join(a.w.Append(recs), a.ack(), a.checkpoint()); err != nil {
+		if err := errors.Join(a.Writer.Append(recs), a.Ack(), a.Checkpoint()); err != nil {
 			return err
 		}
 		// A dies in the middle of a write; a successor dies between its fence and its open record; A writes once more,
@@ -45,29 +45,29 @@ func newSample(t testing.TB) *sample {
 			}
 			return nil
 		}}
-		x.epoch++
-		if _, err := x.openEpoch(cut, x.epoch); err == nil {
+		x.Epoch++
+		if _, err := x.OpenEpoch(cut, x.Epoch); err == nil {
 			return errors.New("the successor did not die")
 		}
-		if err := a.w.Append(messages(9, 1)); !errors.Is(err, storage.ErrFenced) {
+		if err := a.Writer.Append(messages(9, 1)); !errors.Is(err, storage.ErrFenced) {
 			return fmt.Errorf("A is not fenced: %v", err)
 		}
-		b, err := x.open(mem)
+		b, err := x.Open(mem)
 		if err != nil {
 			return err
 		}
-		if err := errors.Join(b.w.Append(messages(9, 2)), b.w.Append(messages(11, 1)), b.ack(), b.checkpoint(), b.w.Append(messages(12, 2)), b.w.Close()); err != nil {
+		if err := errors.Join(b.Writer.Append(messages(9, 2)), b.Writer.Append(messages(11, 1)), b.Ack(), b.Checkpoint(), b.Writer.Append(messages(12, 2)), b.Writer.Close()); err != nil {
 			return err
 		}
-		c, err := x.open(mem)
+		c, err := x.Open(mem)
 		if err != nil {
 			return err
 		}
-		return c.w.Close()
+		return c.Writer.Close()
 	}()); err != nil {
 		t.Fatal(err)
 	}
-	s := &sample{data: mem.ReadFile(x.path())}
+	s := &sample{data: mem.ReadFile(x.Path())}
 	s.report = verifyBytes(t, s.data)
 	s.records, _ = salvage(t, s.data)
 	s.durable = s.report.DurableEnd
@@ -366,36 +366,36 @@ func TestDuplicates(t *testing.T) {
 // reader says so.
 func TestRetracted(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.ack())
+	must(t, a.Ack())
 	for range 6 {
-		must(t, a.append(3))
+		must(t, a.Append(3))
 	}
-	r, err := storage.OpenReader(x.path(), storage.ReaderOptions{FS: mem})
+	r, err := storage.OpenReader(x.Path(), storage.ReaderOptions{FS: mem})
 	must(t, err)
 	defer r.Close()
 	n := 0
 	for ; err == nil; n++ {
 		_, err = r.Next()
 	}
-	mem.FailWriteback(x.path(), nil)
-	if err := a.ack(); err == nil {
+	mem.FailWriteback(x.Path(), nil)
+	if err := a.Ack(); err == nil {
 		t.Fatal("scenario: A's sync did not fail")
 	}
-	b, err := x.open(mem)
+	b, err := x.Open(mem)
 	must(t, err)
-	must(t, b.append(1))
-	must(t, b.ack())
+	must(t, b.Append(1))
+	must(t, b.Ack())
 	_, err = r.Next()
 	var gone *storage.RetractedError
-	if !errors.As(err, &gone) || gone.First != b.w.NextIndex()-1 || gone.Next != uint64(n-1) {
+	if !errors.As(err, &gone) || gone.First != b.Writer.NextIndex()-1 || gone.Next != uint64(n-1) {
 		t.Fatalf("got %v", err)
 	}
 	if rec, err := r.Next(); err != nil || rec.Index != gone.First {
 		t.Errorf("behind the retraction: %+v, %v", rec, err)
 	}
-	if err := x.finish(mem); err != nil {
+	if err := x.Finish(mem); err != nil {
 		t.Error(err)
 	}
 }
@@ -403,13 +403,13 @@ func TestRetracted(t *testing.T) {
 // TestWriterRefusesDamage: damage in what a new writer has to read keeps it from going on.
 func TestWriterRefusesDamage(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, errors.Join(a.append(3), a.ack(), a.append(3), a.ack(), a.w.Close()))
-	data := mem.ReadFile(x.path())
+	must(t, errors.Join(a.Append(3), a.Ack(), a.Append(3), a.Ack(), a.Writer.Close()))
+	data := mem.ReadFile(x.Path())
 	data[strings.LastIndex(string(data[:strings.LastIndex(string(data), "FPB1")]), "FPB1")+200] ^= 1
-	mem.WriteFile(x.path(), data)
-	_, err = x.open(mem)
+	mem.WriteFile(x.Path(), data)
+	_, err = x.Open(mem)
 	var damage *storage.CorruptError
 	if !errors.As(err, &damage) || !errors.Is(err, storage.ErrIntegrity) || damage.LostNext <= damage.LostFirst {
 		t.Errorf("got %v", err)

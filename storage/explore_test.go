@@ -42,19 +42,21 @@ type moment struct {
 	ends map[string][]int64
 }
 
-func newExploration(t *testing.T, block int64, prepare func(*storagetest.Mem)) *exploration {
+func newExploration(t *testing.T, block int64, r run) *exploration {
 	t.Helper()
 	e := &exploration{x: newWorld("/data/files"), mem: storagetest.NewMem(block), ends: map[string][]int64{}}
-	if prepare != nil {
-		prepare(e.mem)
+	if r.prepare != nil {
+		r.prepare(e.mem)
 	}
-	e.x.published = 6
-	h, err := e.x.open(e.mem)
-	if err == nil {
-		err = steps(h.begin, h.w.Close)
+	if !r.first {
+		e.x.Published = 6
+		h, err := e.x.Open(e.mem)
+		if err == nil {
+			err = steps(h.Begin, h.Writer.Close)
+		}
+		must(t, err)
 	}
-	must(t, err)
-	e.x.published = 16
+	e.x.Published = 16
 	e.tap = &storagetest.Tap{FS: e.mem, Before: e.before, After: func(c storagetest.Call) {
 		if name := e.name(c); c.Op == storagetest.OpAppend {
 			e.ends[name] = append(e.ends[name], int64(len(e.mem.ReadFile(name))))
@@ -66,7 +68,7 @@ func newExploration(t *testing.T, block int64, prepare func(*storagetest.Mem)) *
 // name returns the name that the file of a call has now: a successor is written under a temporary one at first.
 func (e *exploration) name(c storagetest.Call) string {
 	if _, err := e.mem.Stat(c.Name); err != nil {
-		return e.x.path()
+		return e.x.Path()
 	}
 	return c.Name
 }
@@ -85,7 +87,7 @@ func (e *exploration) before(c storagetest.Call) *storagetest.Fault {
 // record keeps the moment before a call.
 func (e *exploration) record(c storagetest.Call) {
 	c.Name = e.name(c)
-	m := moment{x: e.x.clone(), mem: e.mem.Clone(), call: c, data: slices.Clone(c.Data), ends: map[string][]int64{}}
+	m := moment{x: e.x.Clone(), mem: e.mem.Clone(), call: c, data: slices.Clone(c.Data), ends: map[string][]int64{}}
 	for name, ends := range e.ends {
 		m.ends[name] = slices.Clone(ends)
 	}
@@ -93,11 +95,21 @@ func (e *exploration) record(c storagetest.Call) {
 	e.moments = append(e.moments, m)
 }
 
-func (e *exploration) open() (*holder, error) { return e.x.open(e.tap) }
+func (e *exploration) open() (*holder, error) { return e.x.Open(e.tap) }
+
+// work is a session that does everything.
+func (e *exploration) work() error {
+	h, err := e.open()
+	if err != nil {
+		return err
+	}
+	return h.Work()
+}
 
 // a run lets workers do something. Its error is what it did not expect to happen.
 type run struct {
 	name    string
+	first   bool // there is no file yet
 	prepare func(*storagetest.Mem)
 	do      func(e *exploration) error
 }
@@ -111,36 +123,35 @@ func may(err error) error {
 	return err
 }
 
-func appends(h *holder, k int) func() error { return func() error { return h.append(k) } }
-
 var runs = []run{
 	{name: "one writer", do: func(e *exploration) error {
 		h, err := e.open()
 		if err != nil {
 			return err
 		}
-		return steps(appends(h, 2), appends(h, 1), h.ack, appends(h, 1), appends(h, 3), h.ack, h.w.Close)
+		return steps(appends(h, 2), appends(h, 1), h.Ack, appends(h, 1), appends(h, 3), h.Ack, h.Writer.Close)
 	}},
+	{name: "a whole session", do: (*exploration).work}, {name: "the first session", first: true, do: (*exploration).work},
 	{name: "checkpoints", do: func(e *exploration) error {
 		h, err := e.open()
 		if err != nil {
 			return err
 		}
-		return steps(appends(h, 2), h.checkpoint, appends(h, 2), appends(h, 1), h.checkpoint, h.checkpoint, appends(h, 1), h.ack, h.w.Close)
+		return steps(appends(h, 2), h.Checkpoint, appends(h, 2), appends(h, 1), h.Checkpoint, h.Checkpoint, appends(h, 1), h.Ack, h.Writer.Close)
 	}},
 	{name: "takeover", do: func(e *exploration) error {
 		a, err := e.open()
 		if err != nil {
 			return err
 		}
-		if err := steps(appends(a, 1), a.ack, appends(a, 2)); err != nil { // and A's process is killed
+		if err := steps(appends(a, 1), a.Ack, appends(a, 2)); err != nil { // and A's process is killed
 			return err
 		}
 		b, err := e.open()
 		if err != nil {
 			return err
 		}
-		return steps(appends(b, 1), b.ack, appends(b, 1), b.checkpoint, b.w.Close)
+		return steps(appends(b, 1), b.Ack, appends(b, 1), b.Checkpoint, b.Writer.Close)
 	}},
 	zombie(0), zombie(1), zombie(2), zombie(3),
 	failedSync("all blocks", func(int64) bool { return true }), failedSync("odd blocks", func(b int64) bool { return b%2 == 1 }),
@@ -149,12 +160,12 @@ var runs = []run{
 	{name: "the successor's sync takes the error", prepare: func(m *storagetest.Mem) { m.ErrorOnce = true }, do: func(e *exploration) error {
 		a, err := e.open()
 		if err == nil {
-			err = a.append(3)
+			err = a.Append(3)
 		}
 		if err != nil {
 			return err
 		}
-		path := e.x.path()
+		path := e.x.Path()
 		e.during = func(c storagetest.Call) *storagetest.Fault {
 			if c.Op == storagetest.OpDatasync {
 				e.during = nil
@@ -165,7 +176,7 @@ var runs = []run{
 		if _, err := e.open(); !errors.Is(err, syscall.EIO) {
 			return fmt.Errorf("the successor's sync did not fail: %w", err)
 		}
-		return may(a.ack())
+		return may(a.Ack())
 	}},
 	{name: "a short write that a fence completes", do: func(e *exploration) error {
 		a, err := e.open()
@@ -179,7 +190,7 @@ var runs = []run{
 			}
 			return nil
 		}}
-		if _, err := e.x.clone().open(probe); err != nil {
+		if _, err := e.x.Clone().Open(probe); err != nil {
 			return err
 		}
 		e.during = func(c storagetest.Call) *storagetest.Fault {
@@ -189,13 +200,13 @@ var runs = []run{
 			}
 			return nil
 		}
-		if err := may(a.append(3)); err != nil {
+		if err := may(a.Append(3)); err != nil {
 			return err
 		}
 		e.during = func(c storagetest.Call) *storagetest.Fault {
 			if c.Op == storagetest.OpDatasync { // the fence has landed
 				e.during = nil
-				a.ack() // with the rule A is dead
+				a.Ack() // with the rule A is dead
 			}
 			return nil
 		}
@@ -203,19 +214,19 @@ var runs = []run{
 		if err != nil {
 			return err
 		}
-		return may(steps(appends(b, 1), b.ack, b.w.Close))
+		return may(steps(appends(b, 1), b.Ack, b.Writer.Close))
 	}},
 	{name: "a full device without fallocate", prepare: func(m *storagetest.Mem) { m.NoAllocate = true }, do: func(e *exploration) error {
 		a, err := e.open()
 		if err == nil {
-			err = steps(appends(a, 1), a.ack)
+			err = steps(appends(a, 1), a.Ack)
 		}
 		if err != nil {
 			return err
 		}
 		e.mem.SetFree(100)
 		var short *storage.ShortWriteError
-		if err := a.append(3); !errors.As(err, &short) {
+		if err := a.Append(3); !errors.As(err, &short) {
 			return fmt.Errorf("no short write: %w", err)
 		}
 		e.mem.SetFree(1 << 30)
@@ -223,32 +234,32 @@ var runs = []run{
 		if err != nil {
 			return err
 		}
-		return steps(appends(b, 2), b.ack, b.w.Close)
+		return steps(appends(b, 2), b.Ack, b.Writer.Close)
 	}},
 	{name: "rotation", do: func(e *exploration) error {
 		h, err := e.open()
 		if err == nil {
-			err = steps(appends(h, 2), h.rotate)
+			err = steps(appends(h, 2), h.Rotate)
 		}
 		if err != nil {
 			return err
 		}
-		return steps(appends(h, 1), h.ack, h.w.Close)
+		return steps(appends(h, 1), h.Ack, h.Writer.Close)
 	}},
 	{name: "compaction", do: func(e *exploration) error {
 		h, err := e.open()
 		if err == nil {
-			err = steps(appends(h, 2), h.compact)
+			err = steps(appends(h, 2), h.Compact)
 		}
 		if err != nil {
 			return err
 		}
-		return steps(appends(h, 1), h.ack, h.w.Close)
+		return steps(appends(h, 1), h.Ack, h.Writer.Close)
 	}},
 	{name: "takeover of a sealed file", do: func(e *exploration) error {
 		a, err := e.open()
 		if err == nil {
-			err = a.append(2)
+			err = a.Append(2)
 		}
 		if err != nil {
 			return err
@@ -260,14 +271,14 @@ var runs = []run{
 			}
 			return nil
 		}
-		if err := a.rotate(); !errors.Is(err, syscall.EIO) {
+		if err := a.Rotate(); !errors.Is(err, syscall.EIO) {
 			return fmt.Errorf("the rotation did not fail: %w", err)
 		}
 		b, err := e.open()
 		if err != nil {
 			return err
 		}
-		return steps(appends(b, 2), b.ack, b.w.Close)
+		return steps(appends(b, 2), b.Ack, b.Writer.Close)
 	}},
 }
 
@@ -276,7 +287,7 @@ func zombie(k int) run {
 	return run{name: fmt.Sprintf("a zombie works before step %d of its successor", k), do: func(e *exploration) error {
 		a, err := e.open()
 		if err == nil {
-			err = steps(appends(a, 1), a.ack, appends(a, 1))
+			err = steps(appends(a, 1), a.Ack, appends(a, 1))
 		}
 		if err != nil {
 			return err
@@ -288,15 +299,15 @@ func zombie(k int) run {
 			}
 			if n++; n-1 == k {
 				e.during = nil
-				zerr = may(steps(appends(a, 2), a.ack, appends(a, 1), a.ack))
+				zerr = may(steps(appends(a, 2), a.Ack, appends(a, 1), a.Ack))
 			}
 			return nil
 		}
 		b, err := e.open()
 		if err == nil {
-			err = steps(appends(b, 2), b.ack, appends(b, 1), b.ack)
+			err = steps(appends(b, 2), b.Ack, appends(b, 1), b.Ack)
 		}
-		return errors.Join(zerr, may(err), may(steps(appends(a, 1), a.ack)))
+		return errors.Join(zerr, may(err), may(steps(appends(a, 1), a.Ack)))
 	}}
 }
 
@@ -305,10 +316,10 @@ func failedSync(what string, lose func(int64) bool) run {
 	return run{name: "failed sync, losing " + what + ", and takeover", do: func(e *exploration) error {
 		a, err := e.open()
 		if err == nil {
-			err = steps(a.ack, appends(a, 3), appends(a, 3))
+			err = steps(a.Ack, appends(a, 3), appends(a, 3))
 		}
 		if err == nil { // more than a page, or the fence would be written together with it
-			err = a.w.Checkpoint(a.state())
+			err = a.Writer.Checkpoint(a.State())
 		}
 		if err == nil {
 			err = steps(appends(a, 1), appends(a, 2), appends(a, 1))
@@ -316,8 +327,8 @@ func failedSync(what string, lose func(int64) bool) run {
 		if err != nil {
 			return err
 		}
-		e.mem.FailWriteback(e.x.path(), lose)
-		if err := may(a.ack()); err != nil {
+		e.mem.FailWriteback(e.x.Path(), lose)
+		if err := may(a.Ack()); err != nil {
 			return err
 		}
 		b, err := e.open()
@@ -327,10 +338,10 @@ func failedSync(what string, lose func(int64) bool) run {
 		if err != nil {
 			return err
 		}
-		b.fetch(2) // duplicates of what it found, and what it did not find
-		err = b.ack()
-		b.read = 0
-		return may(errors.Join(err, steps(appends(b, 2), b.ack, b.w.Close)))
+		b.Fetch(2) // duplicates of what it found, and what it did not find
+		err = b.Ack()
+		b.Read = 0
+		return may(errors.Join(err, steps(appends(b, 2), b.Ack, b.Writer.Close)))
 	}}
 }
 
@@ -362,7 +373,7 @@ func TestCrashExplorer(t *testing.T) {
 // record runs r.
 func record(t *testing.T, r run, block int64) *exploration {
 	t.Helper()
-	e := newExploration(t, block, r.prepare)
+	e := newExploration(t, block, r)
 	must(t, r.do(e))
 	e.record(storagetest.Call{}) // the end
 	return e
@@ -428,8 +439,8 @@ func appendTo(mem *storagetest.Mem, name string, data []byte) error {
 // be missing or elsewhere, none there twice, no index missing; Verify finds nothing wrong: a crash is not damage (world.check).
 // What is in the image was there before; epochs increase. The next worker goes on, with everything that the image shows.
 func (e *exploration) judge(m *moment, mem *storagetest.Mem, before map[uint64]int) error {
-	x := m.x.clone()
-	if err := x.check(mem); err != nil {
+	x := m.x.Clone()
+	if err := x.Check(mem); err != nil {
 		return err
 	}
 	shown, err := view(mem)
@@ -439,7 +450,7 @@ func (e *exploration) judge(m *moment, mem *storagetest.Mem, before map[uint64]i
 	if err := within(shown, before); err != nil {
 		return violated("what readers saw before the crash: %v", err)
 	}
-	if err := x.finish(mem); err != nil {
+	if err := x.Finish(mem); err != nil {
 		return err
 	}
 	after, err := view(mem)

@@ -21,7 +21,7 @@ import (
 // TestRotate: a file that is rotated is sealed and names its successor, in which indexes go on, and which has the state.
 func TestRotate(t *testing.T) {
 	x := newWorld(t.TempDir())
-	w := mustOpen(t, x.dir, 1, storage.Options{Registry: x, Schema: "text"})
+	w := mustOpen(t, x.Dir, 1, storage.Options{Registry: x, Schema: "text"})
 	mustAppend(t, w, messages(0, 10))
 	second, err := w.Rotate(context.Background(), []byte("state at 10"))
 	must(t, err)
@@ -32,13 +32,13 @@ func TestRotate(t *testing.T) {
 	if second.NextIndex() != 10 || second.DurableIndex() != 10 || second.Generation() != 2 || filepath.Base(second.Path()) != "orders@0002.fpl" {
 		t.Errorf("the successor %s of generation %d begins at %d, durable %d", second.Path(), second.Generation(), second.NextIndex(), second.DurableIndex())
 	}
-	if x.entry.FileID != second.FileID() || x.entry.Generation != 2 {
-		t.Errorf("registered is %+v", x.entry)
+	if x.Entry.FileID != second.FileID() || x.Entry.Generation != 2 {
+		t.Errorf("registered is %+v", x.Entry)
 	}
 	mustAppend(t, second, messages(10, 5))
 	must(t, second.Close())
 
-	names, err := storage.OS().List(x.dir, "orders")
+	names, err := storage.OS().List(x.Dir, "orders")
 	must(t, err)
 	slices.Sort(names)
 	if !slices.Equal(names, []string{"orders.fpl", "orders@0002.fpl"}) {
@@ -57,7 +57,7 @@ func TestRotate(t *testing.T) {
 
 	var state string
 	var replayed []uint64
-	third := mustOpen(t, x.dir, 2, storage.Options{Registry: x, Restore: func(s []byte) error { state = string(s); return nil },
+	third := mustOpen(t, x.Dir, 2, storage.Options{Registry: x, Restore: func(s []byte) error { state = string(s); return nil },
 		Replay: func(r storage.Record) error { replayed = append(replayed, r.Index); return nil }})
 	defer third.Close()
 	if state != "state at 10" || len(replayed) != 5 || replayed[0] != 10 || third.Generation() != 2 {
@@ -100,26 +100,26 @@ func TestWrongGeneration(t *testing.T) {
 func TestLateRotationFindsTheSuccessor(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	slept := false
-	a, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	a, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpLink && !slept {
 			slept = true
 			temp := temporary(mem)
 			must(t, mem.Rename(temp, "/unseen"))
-			b, err := x.open(mem)
+			b, err := x.Open(mem)
 			must(t, err)
 			must(t, mem.Rename("/unseen", temp))
-			must(t, steps(func() error { return b.append(2) }, b.ack, func() error { return b.w.Close() }))
+			must(t, steps(func() error { return b.Append(2) }, b.Ack, func() error { return b.Writer.Close() }))
 		}
 		return nil
 	}})
 	must(t, err)
-	must(t, a.begin())
-	checkError(t, a.rotate(), new(*storage.SupersededError), storage.ErrFenced, "orders@0002.fpl")
+	must(t, a.Begin())
+	checkError(t, a.Rotate(), new(*storage.SupersededError), storage.ErrFenced, "orders@0002.fpl")
 	if !slept {
 		t.Fatal("A never came to give its successor a name")
 	}
-	must(t, x.check(mem))
-	must(t, x.finish(mem))
+	must(t, x.Check(mem))
+	must(t, x.Finish(mem))
 }
 
 // TestCompact: whatever happened to a file, its compaction has the same records at the same indexes, in fewer batches.
@@ -238,7 +238,7 @@ func TestRepair(t *testing.T) {
 		readable, _ := salvage(t, data)
 		// The registry remembers how far the file was.
 		x := newWorld("/d")
-		x.entry, x.registered = storage.Entry{FileID: s.report.FileID, Generation: 1, Epoch: 4, DurableIndex: s.report.NextIndex}, true
+		x.Entry, x.Registered = storage.Entry{FileID: s.report.FileID, Generation: 1, Epoch: 4, DurableIndex: s.report.NextIndex}, true
 
 		var replayed []uint64
 		o := storage.Options{FS: mem, Registry: x, Salvage: true, AcceptLoss: true,
@@ -305,7 +305,7 @@ func TestRepairIsAskedFor(t *testing.T) {
 	must(t, mem.Mkdir("/d"))
 	mem.WriteFile("/d/orders.fpl", s.data[:s.durable])
 	x := newWorld("/d")
-	x.entry, x.registered = storage.Entry{FileID: s.report.FileID, Generation: 1, DurableIndex: 40}, true
+	x.Entry, x.Registered = storage.Entry{FileID: s.report.FileID, Generation: 1, DurableIndex: 40}, true
 	_, err := storage.Open(context.Background(), "/d", "orders", 100, storage.Options{FS: mem, Registry: x, Salvage: true})
 	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "old copy")
 
@@ -313,7 +313,7 @@ func TestRepairIsAskedFor(t *testing.T) {
 	i := bytes.Index(data, []byte("payload of message 1"))
 	data[i] ^= 1
 	mem.WriteFile("/d/orders.fpl", data)
-	x.registered = false
+	x.Registered = false
 	w := mustOpen(t, "/d", 101, storage.Options{FS: mem, Registry: x}) // the damage is before the last checkpoint
 	_, _, err = w.Compact(context.Background(), nil, storage.CompactOptions{})
 	checkError(t, err, new(*storage.CorruptError), storage.ErrIntegrity, "not readable")
@@ -331,11 +331,11 @@ func TestRepairIsAskedFor(t *testing.T) {
 // A rotates, and the power fails: the seal must be there if the successor is.
 func powerFailsAfterRotation(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	h, err := x.open(mem)
+	h, err := x.Open(mem)
 	must(t, err)
-	must(t, steps(h.begin, h.rotate, func() error { return h.append(1) }, h.ack))
+	must(t, steps(h.Begin, h.Rotate, func() error { return h.Append(1) }, h.Ack))
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // A sleeps before it gives its successor a name. Meanwhile B makes the successor, works, goes on in a third file, and the
@@ -343,49 +343,49 @@ func powerFailsAfterRotation(t *testing.T) error {
 func archivedWhileAsleep(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	slept := false
-	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	h, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpLink && !slept {
 			slept = true
 			temp := temporary(mem)
 			must(t, mem.Rename(temp, "/unseen")) // B listed the directory before A made it, and so does not remove it
 			defer func() { must(t, mem.Rename("/unseen", temp)) }()
-			b, err := x.open(mem)
+			b, err := x.Open(mem)
 			must(t, err)
-			must(t, steps(func() error { return b.append(2) }, b.ack, b.rotate, func() error { return b.append(1) }, b.ack, func() error { return b.w.Close() }))
+			must(t, steps(func() error { return b.Append(2) }, b.Ack, b.Rotate, func() error { return b.Append(1) }, b.Ack, func() error { return b.Writer.Close() }))
 			must(t, mem.Rename("/data/files/orders@0002.fpl", "/archive"))
 		}
 		return nil
 	}})
 	must(t, err)
-	must(t, h.begin())
-	if err := h.rotate(); err == nil {
-		must(t, steps(func() error { return h.append(3) }, h.ack)) // as far as it knows these were never seen
+	must(t, h.Begin())
+	if err := h.Rotate(); err == nil {
+		must(t, steps(func() error { return h.Append(3) }, h.Ack)) // as far as it knows these were never seen
 	} else {
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
 	}
 	must(t, ignoreNotExist(mem.Remove("/data/files/orders@0002.fpl")))
 	must(t, mem.Rename("/archive", "/data/files/orders@0002.fpl"))
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // The checkpoint that a successor begins with rots before anything is behind it.
 func firstCheckpointRots(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	h, err := x.open(mem)
+	h, err := x.Open(mem)
 	must(t, err)
-	must(t, steps(h.begin, h.rotate, func() error { return h.w.Close() }))
-	data := mem.ReadFile(h.w.Path())
+	must(t, steps(h.Begin, h.Rotate, func() error { return h.Writer.Close() }))
+	data := mem.ReadFile(h.Writer.Path())
 	data[len(data)-20] ^= 1
-	mem.WriteFile(h.w.Path(), data)
-	x.acked = map[int]uint64{} // the acknowledgements were lost on their way: everything is delivered again
-	x.entry.DurableIndex = 0
-	h, err = x.open(mem)
+	mem.WriteFile(h.Writer.Path(), data)
+	x.Acked = map[int]uint64{} // the acknowledgements were lost on their way: everything is delivered again
+	x.Entry.DurableIndex = 0
+	h, err = x.Open(mem)
 	if err != nil {
 		checkError(t, err, new(*storage.CorruptError), storage.ErrIntegrity, "successor begins with")
 		return nil
 	}
-	must(t, steps(func() error { return h.append(2) }, h.ack, func() error { return h.w.Close() }))
-	return x.check(mem)
+	must(t, steps(func() error { return h.Append(2) }, h.Ack, func() error { return h.Writer.Close() }))
+	return x.Check(mem)
 }
 
 // A has made its successor and sleeps before it gives it a name. B, which takes over, removes what A made, begins to make
@@ -393,11 +393,11 @@ func firstCheckpointRots(t *testing.T) error {
 func halfASuccessorGetsTheName(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
 	slept := false
-	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	h, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpLink && !slept {
 			slept = true
 			died := false
-			_, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			_, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 				if died = died || c.Op == storagetest.OpAppend && strings.HasSuffix(c.Name, ".tmp"); died {
 					return &storagetest.Fault{Err: io.ErrUnexpectedEOF}
 				}
@@ -410,11 +410,11 @@ func halfASuccessorGetsTheName(t *testing.T) error {
 		return nil
 	}})
 	must(t, err)
-	must(t, h.begin())
-	if err := h.rotate(); err != nil && !errors.Is(err, storage.ErrFenced) {
+	must(t, h.Begin())
+	if err := h.Rotate(); err != nil && !errors.Is(err, storage.ErrFenced) {
 		t.Fatalf("scenario: %v", err)
 	}
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // temporary returns the path of the temporary file.
@@ -463,81 +463,81 @@ func TestRegistrySetBack(t *testing.T) {
 	// series makes generations that end in different ways, and returns what was registered when the first of each was opened.
 	series := func(t *testing.T) (x *world, mem *storagetest.Mem, entries []storage.Entry) {
 		x, mem = newMemWorld(t, 512)
-		h, err := x.open(mem)
+		h, err := x.Open(mem)
 		must(t, err)
-		one := func() error { return h.append(1) }
-		for _, end := range []func() error{h.rotate, h.rotate, h.compact, h.compact} {
-			must(t, steps(one, h.ack))
-			entries = append(entries, x.entry)
+		one := func() error { return h.Append(1) }
+		for _, end := range []func() error{h.Rotate, h.Rotate, h.Compact, h.Compact} {
+			must(t, steps(one, h.Ack))
+			entries = append(entries, x.Entry)
 			must(t, end())
 		}
-		must(t, steps(one, h.ack, func() error { return h.w.Close() }))
+		must(t, steps(one, h.Ack, func() error { return h.Writer.Close() }))
 		return x, mem, entries
 	}
 	_, _, entries := series(t)
 	for i := range entries {
 		t.Run(fmt.Sprintf("to generation %d", i+1), func(t *testing.T) {
 			x, mem, entries := series(t)
-			newest := x.entry
-			x.entry = entries[i]
-			must(t, storage.CheckRegistered(mem, x.dir, "orders", x.entry))
-			h, err := x.open(mem)
+			newest := x.Entry
+			x.Entry = entries[i]
+			must(t, storage.CheckRegistered(mem, x.Dir, "orders", x.Entry))
+			h, err := x.Open(mem)
 			must(t, err)
-			if h.w.Generation() != 5 || x.entry.FileID != newest.FileID || x.entry.Generation != 5 || h.w.NextIndex() < newest.DurableIndex {
-				t.Errorf("generation %d from index %d; registered is %+v, before it was set back %+v", h.w.Generation(), h.w.NextIndex(), x.entry, newest)
+			if h.Writer.Generation() != 5 || x.Entry.FileID != newest.FileID || x.Entry.Generation != 5 || h.Writer.NextIndex() < newest.DurableIndex {
+				t.Errorf("generation %d from index %d; registered is %+v, before it was set back %+v", h.Writer.Generation(), h.Writer.NextIndex(), x.Entry, newest)
 			}
-			must(t, h.w.Close())
-			must(t, x.finish(mem))
+			must(t, h.Writer.Close())
+			must(t, x.Finish(mem))
 		})
 		t.Run(fmt.Sprintf("to generation %d, while the file is open", i+1), func(t *testing.T) {
 			x, mem, entries := series(t)
-			h, err := x.open(mem)
+			h, err := x.Open(mem)
 			must(t, err)
-			newest := x.entry
-			x.entry = entries[i]
-			must(t, h.w.UpdateRegistry(context.Background()))
-			if x.entry != newest {
-				t.Errorf("registered is %+v, want %+v", x.entry, newest)
+			newest := x.Entry
+			x.Entry = entries[i]
+			must(t, h.Writer.UpdateRegistry(context.Background()))
+			if x.Entry != newest {
+				t.Errorf("registered is %+v, want %+v", x.Entry, newest)
 			}
-			must(t, h.w.Close())
+			must(t, h.Writer.Close())
 		})
 		t.Run(fmt.Sprintf("to generation %d, whose successor is not here", i+1), func(t *testing.T) {
 			if i == len(entries)-1 {
 				t.Skip("it is the newest file")
 			}
 			x, mem, entries := series(t)
-			x.entry = entries[i]
+			x.Entry = entries[i]
 			must(t, mem.Rename(generationIn(x, uint64(i+2)), "/archive"))
-			_, err := x.open(mem)
-			for _, err := range []error{err, storage.CheckRegistered(mem, x.dir, "orders", x.entry)} {
+			_, err := x.Open(mem)
+			for _, err := range []error{err, storage.CheckRegistered(mem, x.Dir, "orders", x.Entry)} {
 				checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "older than the files", "register this one", "move and remove nothing")
 				if strings.Contains(err.Error(), "move this one away") {
 					t.Errorf("%v", err)
 				}
 			}
-			if x.entry != entries[i] {
-				t.Errorf("registered is %+v", x.entry)
+			if x.Entry != entries[i] {
+				t.Errorf("registered is %+v", x.Entry)
 			}
 		})
 	}
 }
 
 func generationIn(x *world, g uint64) string {
-	return filepath.Join(x.dir, storage.GenerationName("orders", g))
+	return filepath.Join(x.Dir, storage.GenerationName("orders", g))
 }
 
 // TestAdopt: only who asks for it gets a file registered that does not continue the registered one, and never one that lacks what was durable.
 func TestAdopt(t *testing.T) {
 	ctx := context.Background()
 	x, mem := newMemWorld(t, 512)
-	h, err := x.open(mem)
+	h, err := x.Open(mem)
 	must(t, err)
-	must(t, steps(h.rotate, func() error { return h.append(1) }, h.ack, h.rotate, func() error { return h.w.Close() }))
-	newest := x.entry
+	must(t, steps(h.Rotate, func() error { return h.Append(1) }, h.Ack, h.Rotate, func() error { return h.Writer.Close() }))
+	newest := x.Entry
 	o := storage.Options{FS: mem, Registry: x, Adopt: true}
 	adopt := func() error {
-		x.epoch++
-		w, err := storage.Open(ctx, x.dir, "orders", x.epoch, o)
+		x.Epoch++
+		w, err := storage.Open(ctx, x.Dir, "orders", x.Epoch, o)
 		if err == nil {
 			err = w.Close()
 		}
@@ -547,26 +547,26 @@ func TestAdopt(t *testing.T) {
 		{FileID: storage.FileID{1}, Generation: 1, Epoch: 2, DurableIndex: 3},
 		{FileID: storage.FileID{1}, Generation: 3, Epoch: 50, DurableIndex: 7},
 	} {
-		x.entry, x.epoch = other, max(x.epoch, other.Epoch)
-		_, err := x.open(mem)
+		x.Entry, x.Epoch = other, max(x.Epoch, other.Epoch)
+		_, err := x.Open(mem)
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
 		must(t, adopt())
-		if x.entry.FileID != newest.FileID || x.entry.Generation != 3 {
-			t.Errorf("registered is %+v", x.entry)
+		if x.Entry.FileID != newest.FileID || x.Entry.Generation != 3 {
+			t.Errorf("registered is %+v", x.Entry)
 		}
-		must(t, x.finish(mem))
+		must(t, x.Finish(mem))
 	}
-	other := storage.Entry{FileID: storage.FileID{1}, Generation: 3, Epoch: x.epoch, DurableIndex: 41}
-	x.entry = other
+	other := storage.Entry{FileID: storage.FileID{1}, Generation: 3, Epoch: x.Epoch, DurableIndex: 41}
+	x.Entry = other
 	checkError(t, adopt(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "below index 41")
-	if x.entry != other {
-		t.Errorf("registered is %+v", x.entry)
+	if x.Entry != other {
+		t.Errorf("registered is %+v", x.Entry)
 	}
 	other.Generation, other.DurableIndex = 4, 1
-	x.entry = other
+	x.Entry = other
 	checkError(t, adopt(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "generation 4")
-	if x.entry != other {
-		t.Errorf("registered is %+v", x.entry)
+	if x.Entry != other {
+		t.Errorf("registered is %+v", x.Entry)
 	}
 }
 
@@ -575,27 +575,27 @@ func TestAdopt(t *testing.T) {
 func TestSuccessorIsNotMadeTwice(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	died := false
-	h, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	h, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if died = died || c.Op == storagetest.OpLink; died {
 			return &storagetest.Fault{Err: io.ErrUnexpectedEOF} // behind the seal
 		}
 		return nil
 	}})
 	must(t, err)
-	must(t, h.begin())
-	if err := h.rotate(); err == nil {
+	must(t, h.Begin())
+	if err := h.Rotate(); err == nil {
 		t.Fatal("it was to die")
 	}
 	slept := false
-	_, err = x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	_, err = x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpLink && !slept {
 			slept = true
 			temp := temporary(mem)
 			must(t, mem.Rename(temp, "/unseen"))
 			defer func() { must(t, mem.Rename("/unseen", temp)) }()
-			a, err := x.open(mem)
+			a, err := x.Open(mem)
 			must(t, err)
-			must(t, steps(func() error { return a.append(2) }, a.ack, func() error { return a.w.Close() }))
+			must(t, steps(func() error { return a.Append(2) }, a.Ack, func() error { return a.Writer.Close() }))
 			must(t, mem.Rename(generationIn(x, 2), "/moved"))
 		}
 		return nil
@@ -603,18 +603,18 @@ func TestSuccessorIsNotMadeTwice(t *testing.T) {
 	checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "restore the newest copy")
 	must(t, ignoreNotExist(mem.Remove(generationIn(x, 2))))
 	must(t, mem.Rename("/moved", generationIn(x, 2)))
-	must(t, x.finish(mem))
+	must(t, x.Finish(mem))
 }
 
 // TestEntryIsGone: a registry that lost its entry while a file is in use is not another file's.
 func TestEntryIsGone(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
-	h, err := x.open(mem)
+	h, err := x.Open(mem)
 	must(t, err)
-	x.registered, x.entry = false, storage.Entry{}
-	checkError(t, h.w.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
-	checkError(t, h.rotate(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
-	must(t, x.finish(mem))
+	x.Registered, x.Entry = false, storage.Entry{}
+	checkError(t, h.Writer.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
+	checkError(t, h.Rotate(), new(*storage.RegistryMismatch), storage.ErrIntegrity, "no entry", "start the workers again")
+	must(t, x.Finish(mem))
 }
 
 // TestGiveUp: when the registered file is lost, whatever is left of the files before it, nobody goes on until somebody asks for it; then a new
@@ -647,8 +647,8 @@ func TestGiveUp(t *testing.T) {
 		}, "generation 2", 6, 10, 0, 0, 0},
 		{"what took the place of a file that was cut", 1, func(x *world, mem *storagetest.Mem) {
 			mem.WriteFile(generationIn(x, 1), mem.ReadFile("/copy"))
-			x.epoch++
-			w, err := storage.Open(context.Background(), x.dir, "orders", x.epoch, storage.Options{FS: mem, Registry: x, Salvage: true, AcceptLoss: true})
+			x.Epoch++
+			w, err := storage.Open(context.Background(), x.Dir, "orders", x.Epoch, storage.Options{FS: mem, Registry: x, Salvage: true, AcceptLoss: true})
 			must(t, err)
 			n, _, err := w.Compact(context.Background(), []byte("state of what is left"), storage.CompactOptions{})
 			must(t, err)
@@ -670,31 +670,31 @@ func TestGiveUp(t *testing.T) {
 			ctx := context.Background()
 			x, mem := newMemWorld(t, 512) // with 6 messages
 			mem.WriteFile("/copy", mem.ReadFile(generationIn(x, 1)))
-			h, err := x.open(mem)
+			h, err := x.Open(mem)
 			must(t, err)
 			for g := range c.generations {
 				if g > 0 {
-					must(t, h.rotate())
+					must(t, h.Rotate())
 				}
-				must(t, steps(func() error { return h.append(2) }, h.ack))
+				must(t, steps(func() error { return h.Append(2) }, h.Ack))
 			}
-			must(t, h.w.Close())
+			must(t, h.Writer.Close())
 			c.lose(x, mem)
-			was := x.entry
-			_, err = x.open(mem)
+			was := x.Entry
+			_, err = x.Open(mem)
 			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, c.says, "give up what")
 			names := mem.Names()
-			x.epoch++
+			x.Epoch++
 			o := storage.Options{FS: mem, Registry: x, Salvage: true, Empty: []byte("empty")}
-			_, err = storage.Open(ctx, x.dir, "orders", x.epoch, o)
+			_, err = storage.Open(ctx, x.Dir, "orders", x.Epoch, o)
 			checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity)
 			if got := mem.Names(); !slices.Equal(got, names) {
 				t.Fatalf("nobody accepted a loss, and there are %v instead of %v", got, names)
 			}
 
 			o.AcceptLoss = true
-			x.epoch++
-			w, err := storage.Open(ctx, x.dir, "orders", x.epoch, o)
+			x.Epoch++
+			w, err := storage.Open(ctx, x.Dir, "orders", x.Epoch, o)
 			must(t, err)
 			given, ok := w.GivenUp()
 			if !ok {
@@ -705,14 +705,14 @@ func TestGiveUp(t *testing.T) {
 			if given.First != c.first || given.Next != c.last || given.All != (c.kept > 0) {
 				t.Errorf("given up is %+v", given)
 			}
-			if w.Generation() != was.Generation+1 || w.NextIndex() != c.last || x.entry.FileID != w.FileID() || x.entry.Generation != was.Generation+1 ||
-				x.entry.DurableIndex != c.last {
-				t.Errorf("generation %d goes on at %d, registered is %+v", w.Generation(), w.NextIndex(), x.entry)
+			if w.Generation() != was.Generation+1 || w.NextIndex() != c.last || x.Entry.FileID != w.FileID() || x.Entry.Generation != was.Generation+1 ||
+				x.Entry.DurableIndex != c.last {
+				t.Errorf("generation %d goes on at %d, registered is %+v", w.Generation(), w.NextIndex(), x.Entry)
 			}
 			mustAppend(t, w, messages(20, 3))
 			must(t, w.Close())
 
-			chain, err := storage.ReadChain(mem, x.dir, "orders")
+			chain, err := storage.ReadChain(mem, x.Dir, "orders")
 			must(t, err)
 			if wrong := chain.Check(); len(wrong) > 0 {
 				t.Errorf("the series: %v", wrong)
@@ -721,7 +721,7 @@ func TestGiveUp(t *testing.T) {
 				t.Errorf("the new file begins at index %d, want %d", got, c.begins)
 			}
 			must(t, chain.CheckEnd(ctx, mem))
-			must(t, storage.CheckRegistered(mem, x.dir, "orders", x.entry))
+			must(t, storage.CheckRegistered(mem, x.Dir, "orders", x.Entry))
 			starts, next := chain.Starts(), c.kept
 			for _, l := range chain {
 				if starts[l.Path] <= l.First {
@@ -741,7 +741,7 @@ func TestGiveUp(t *testing.T) {
 				t.Errorf("the files end at %d", next)
 			}
 			var state string
-			w = mustOpen(t, x.dir, x.epoch+1, storage.Options{FS: mem, Registry: x, Restore: func(s []byte) error { state = string(s); return nil }})
+			w = mustOpen(t, x.Dir, x.Epoch+1, storage.Options{FS: mem, Registry: x, Restore: func(s []byte) error { state = string(s); return nil }})
 			must(t, w.Close())
 			if (state == "empty") != (c.kept > 0 || c.generations == 1 && c.before == 0) || state == "" {
 				t.Errorf("the state is %q", state)

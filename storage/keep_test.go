@@ -1,14 +1,12 @@
 package storage_test
 
 import (
-	"context"
 	"encoding/binary"
 	"errors"
 	"fmt"
 	"hash/crc32"
 	"io/fs"
 	"maps"
-	"os"
 	"path/filepath"
 	"slices"
 	"syscall"
@@ -21,23 +19,6 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
-
-// keep removes all files but the newest, and remembers what was in them.
-func (x *world) keep(fsys storage.FS) error {
-	at, err := x.contents(fsys)
-	if err != nil {
-		return err
-	}
-	r, err := storage.Keep(context.Background(), x.dir, "orders", storage.KeepOptions{FS: fsys, Registered: x.entry, Size: 1, Replaced: true})
-	if err != nil {
-		return err
-	}
-	if len(r.Old) > 0 {
-		maps.DeleteFunc(at, func(_ int, i uint64) bool { return i >= r.Kept[0].First })
-		x.gone = at
-	}
-	return nil
-}
 
 // keepers are the file systems on which old files are removed.
 var keepers = map[string]func(testing.TB) (*world, storage.FS){
@@ -55,12 +36,12 @@ func eachKeeper(t *testing.T, test func(*testing.T, *world, storage.FS)) {
 	}
 }
 
-// series makes files: 1 (messages 0 to 5) and 2 (6 and 7), which is replaced by 3 (and 8), and 4 (9), which is the newest.
-func (x *world) series(t *testing.T, fsys storage.FS) {
+// fourFiles makes files: 1 (messages 0 to 5) and 2 (6 and 7), which is replaced by 3 (and 8), and 4 (9), which is the newest.
+func fourFiles(t *testing.T, x *world, fsys storage.FS) {
 	t.Helper()
-	h, err := x.open(fsys)
+	h, err := x.Open(fsys)
 	must(t, err)
-	must(t, steps(h.rotate, appends(h, 2), h.ack, h.compact, appends(h, 1), h.ack, h.rotate, appends(h, 1), h.ack, func() error { return h.w.Close() }))
+	must(t, steps(h.Rotate, appends(h, 2), h.Ack, h.Compact, appends(h, 1), h.Ack, h.Rotate, appends(h, 1), h.Ack, func() error { return h.Writer.Close() }))
 }
 
 func generations(c storage.Chain) (g []uint64) {
@@ -80,7 +61,7 @@ func old(r *storage.KeepReport) (g []uint64) {
 // TestKeep: what is removed by age, by size, and because it was replaced.
 func TestKeep(t *testing.T) {
 	sizes := func(x *world, fsys storage.FS) (s []int64) {
-		c, _ := storage.ReadChain(fsys, x.dir, "orders")
+		c, _ := storage.ReadChain(fsys, x.Dir, "orders")
 		for _, l := range c {
 			s = append(s, l.Size)
 		}
@@ -108,18 +89,18 @@ func TestKeep(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
-				x.series(t, fsys)
-				o := storage.KeepOptions{FS: fsys, Registered: x.entry, Now: time.Now(), DryRun: true}
-				o.Registered.Place = x.dir
+				fourFiles(t, x, fsys)
+				o := storage.KeepOptions{FS: fsys, Registered: x.Entry, Now: time.Now(), DryRun: true}
+				o.Registered.Place = x.Dir
 				c.o(&o, sizes(x, fsys))
-				at, err := x.contents(fsys)
+				at, err := x.Contents(fsys)
 				must(t, err)
 				for _, o.DryRun = range []bool{true, false} {
-					r, err := storage.Keep(t.Context(), x.dir, "orders", o)
+					r, err := storage.Keep(t.Context(), x.Dir, "orders", o)
 					if err != nil || !slices.Equal(old(r), c.want) || len(r.Kept)+len(r.Old) != 4 {
 						t.Fatalf("dry run %v: %v of %v is removed, want %v: %v", o.DryRun, old(r), generations(r.Kept), c.want, err)
 					}
-					left, err := storage.ReadChain(fsys, x.dir, "orders")
+					left, err := storage.ReadChain(fsys, x.Dir, "orders")
 					if must(t, err); o.DryRun && len(left) != 4 || !o.DryRun && !slices.Equal(generations(left), generations(r.Kept)) {
 						t.Fatalf("dry run %v: left is %v", o.DryRun, generations(left))
 					}
@@ -132,10 +113,10 @@ func TestKeep(t *testing.T) {
 						}
 					}
 				}
-				left, _ := storage.ReadChain(fsys, x.dir, "orders")
+				left, _ := storage.ReadChain(fsys, x.Dir, "orders")
 				maps.DeleteFunc(at, func(_ int, i uint64) bool { return i >= left[0].First })
-				x.gone = at
-				if err := x.finish(fsys); err != nil {
+				x.Gone = at
+				if err := x.Finish(fsys); err != nil {
 					t.Error(err)
 				}
 			})
@@ -164,20 +145,20 @@ func TestKeepRefuses(t *testing.T) {
 			o.Size, o.Replaced = 0, true
 			flip(fsys, file(x, 3))
 		}, storage.ErrIntegrity},
-		"there are no files": {func(x *world, fsys storage.FS, o *storage.KeepOptions) { x.dir += "/other"; fsys.Mkdir(x.dir) }, storage.ErrIntegrity},
+		"there are no files": {func(x *world, fsys storage.FS, o *storage.KeepOptions) { x.Dir += "/other"; fsys.Mkdir(x.Dir) }, storage.ErrIntegrity},
 	} {
 		t.Run(name, func(t *testing.T) {
 			x, mem := newMemWorld(t, 512)
-			x.series(t, mem)
-			o := storage.KeepOptions{FS: mem, Registered: x.entry, Size: 1}
+			fourFiles(t, x, mem)
+			o := storage.KeepOptions{FS: mem, Registered: x.Entry, Size: 1}
 			c.spoil(x, mem, &o)
-			before, err := mem.List(x.dir, "orders")
+			before, err := mem.List(x.Dir, "orders")
 			must(t, err)
-			r, err := storage.Keep(t.Context(), x.dir, "orders", o)
+			r, err := storage.Keep(t.Context(), x.Dir, "orders", o)
 			if !errors.Is(err, c.want) || len(r.Old) > 0 {
 				t.Errorf("%v is removed: %v", old(r), err)
 			}
-			after, err := mem.List(x.dir, "orders")
+			after, err := mem.List(x.Dir, "orders")
 			if must(t, err); !slices.Equal(before, after) {
 				t.Errorf("there were %q, there are %q", before, after)
 			}
@@ -186,14 +167,14 @@ func TestKeepRefuses(t *testing.T) {
 
 	// A file whose end cannot be read is not known to be sealed, and stays, and with it all behind it.
 	x, mem := newMemWorld(t, 512)
-	x.series(t, mem)
+	fourFiles(t, x, mem)
 	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpRead && c.Name == generationIn(x, 1) && c.Off >= 4096 {
 			return &storagetest.Fault{Err: syscall.EIO}
 		}
 		return nil
 	}}
-	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: tap, Registered: x.entry, Size: 1})
+	r, err := storage.Keep(t.Context(), x.Dir, "orders", storage.KeepOptions{FS: tap, Registered: x.Entry, Size: 1})
 	if err != nil || len(r.Old) > 0 || len(r.Kept) != 4 {
 		t.Errorf("%v is removed of %+v: %v", old(r), r.Kept, err)
 	}
@@ -203,11 +184,11 @@ func TestKeepRefuses(t *testing.T) {
 // in it.
 func TestKeepOfASealedFile(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
-	x.series(t, mem)
-	h, err := x.open(mem)
+	fourFiles(t, x, mem)
+	h, err := x.Open(mem)
 	must(t, err)
-	must(t, h.w.Seal(t.Context(), h.state()))
-	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: mem, Registered: x.entry, Size: 1})
+	must(t, h.Writer.Seal(t.Context(), h.State()))
+	r, err := storage.Keep(t.Context(), x.Dir, "orders", storage.KeepOptions{FS: mem, Registered: x.Entry, Size: 1})
 	if err != nil || !slices.Equal(generations(r.Kept), []uint64{4}) {
 		t.Errorf("kept: %v, %v", generations(r.Kept), err)
 	}
@@ -216,12 +197,12 @@ func TestKeepOfASealedFile(t *testing.T) {
 // TestKeepWithTimesOutOfOrder: files whose clocks were behind stay as long as one before them does.
 func TestKeepWithTimesOutOfOrder(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
-	x.series(t, mem)
+	fourFiles(t, x, mem)
 	setCreated(t, mem, generationIn(x, 1), time.Now())
 	for g := uint64(2); g <= 4; g++ {
 		setCreated(t, mem, generationIn(x, g), time.Unix(0, 0))
 	}
-	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: mem, Registered: x.entry, Age: time.Hour, Now: time.Now()})
+	r, err := storage.Keep(t.Context(), x.Dir, "orders", storage.KeepOptions{FS: mem, Registered: x.Entry, Age: time.Hour, Now: time.Now()})
 	if err != nil || len(r.Old) > 0 {
 		t.Errorf("removed: %v, %v", old(r), err)
 	}
@@ -240,7 +221,7 @@ func setCreated(t *testing.T, mem *storagetest.Mem, path string, at time.Time) {
 // TestKeepOnADiskThatLosesPower: whatever of the removals the disk has, what is there begins with any file, and has no gaps.
 func TestKeepOnADiskThatLosesPower(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
-	x.series(t, mem)
+	fourFiles(t, x, mem)
 	gone := map[string]bool{}
 	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op != storagetest.OpRemove || !storage.IsGeneration(filepath.Base(c.Name), "orders") {
@@ -256,7 +237,7 @@ func TestKeepOnADiskThatLosesPower(t *testing.T) {
 		gone[c.Name] = true
 		return nil
 	}}
-	r, err := storage.Keep(t.Context(), x.dir, "orders", storage.KeepOptions{FS: tap, Registered: x.entry, Size: 1})
+	r, err := storage.Keep(t.Context(), x.Dir, "orders", storage.KeepOptions{FS: tap, Registered: x.Entry, Size: 1})
 	if err != nil || len(r.Old) != 3 {
 		t.Errorf("removed: %v, %v", old(r), err)
 	}
@@ -271,8 +252,8 @@ func TestKeepStopsAtEveryRequest(t *testing.T) {
 				over := errors.New("the process has ended")
 				for k, ended := first(applied), false; !ended; k += 2 {
 					x, mem := newSlotsWorld(t)
-					x.series(t, slotsOf(mem))
-					at, err := x.contents(slotsOf(mem))
+					fourFiles(t, x, slotsOf(mem))
+					at, err := x.Contents(slotsOf(mem))
 					must(t, err)
 					tap := &slotstest.Tap{Store: mem, Before: func(c slotstest.Call) *slotstest.Fault {
 						if c.N < k {
@@ -280,25 +261,25 @@ func TestKeepStopsAtEveryRequest(t *testing.T) {
 						}
 						return &slotstest.Fault{Err: over, Applied: applied && c.N == k}
 					}}
-					o := storage.KeepOptions{FS: slotsOf(tap), Registered: x.entry, Size: 1}
-					_, err = storage.Keep(t.Context(), x.dir, "orders", o)
+					o := storage.KeepOptions{FS: slotsOf(tap), Registered: x.Entry, Size: 1}
+					_, err = storage.Keep(t.Context(), x.Dir, "orders", o)
 					ended = err == nil
-					left, err := storage.ReadChain(slotsOf(mem), x.dir, "orders")
+					left, err := storage.ReadChain(slotsOf(mem), x.Dir, "orders")
 					must(t, err)
-					x.gone = maps.Clone(at)
-					maps.DeleteFunc(x.gone, func(_ int, i uint64) bool { return i >= left[0].First })
-					if err := x.check(slotsOf(mem)); err != nil {
+					x.Gone = maps.Clone(at)
+					maps.DeleteFunc(x.Gone, func(_ int, i uint64) bool { return i >= left[0].First })
+					if err := x.Check(slotsOf(mem)); err != nil {
 						t.Fatalf("request %d: %v", k, err)
 					}
 					o.FS = slotsOf(mem)
-					r, err := storage.Keep(t.Context(), x.dir, "orders", o)
+					r, err := storage.Keep(t.Context(), x.Dir, "orders", o)
 					if err != nil || len(r.Kept) != 1 || ended && len(r.Old)+len(r.Ended) > 0 {
 						t.Fatalf("request %d: again: %+v, %v", k, r, err)
 					}
-					x.gone = maps.Clone(at)
-					maps.DeleteFunc(x.gone, func(_ int, i uint64) bool { return i >= r.Kept[0].First })
+					x.Gone = maps.Clone(at)
+					maps.DeleteFunc(x.Gone, func(_ int, i uint64) bool { return i >= r.Kept[0].First })
 					checkSwept(t, mem, r.Kept[0])
-					if err := x.finish(slotsOf(mem)); err != nil {
+					if err := x.Finish(slotsOf(mem)); err != nil {
 						t.Fatalf("request %d: %v", k, err)
 					}
 				}
@@ -329,90 +310,17 @@ func checkSwept(t *testing.T, mem *slotstest.Mem, first storage.Link) {
 	}
 }
 
-// TestKeepWhileOthersSleep pauses a session before each of its requests, lets others take over, go on in other files and remove the old
-// ones, and wakes it up again: it is told that it was overtaken, and whatever it acknowledged is there.
-func TestKeepWhileOthersSleep(t *testing.T) {
-	step := 1
-	if os.Getenv("FENCEPOST_TEST_LONG") != "1" {
-		step = 2 // each request has half of the fates
-	}
-	for i, fate := range fates {
-		for j, first := range []bool{true, false} {
-			t.Run(fmt.Sprintf("slots, %s, before %v", fate.name, first), func(t *testing.T) {
-				synctest.Test(t, func(t *testing.T) {
-					for k := (i + j) % step; pausedAtRequest(t, k, fate, first, (*world).overtake); k += step {
-					}
-				})
-			})
-		}
-	}
-	t.Run("disk", func(t *testing.T) {
-		for k := 0; sleepsOnDisk(t, k); k++ {
-		}
-	})
-}
-
-// overtake lets another session go on, and removes all files but its last one.
-func (x *world) overtake(fsys storage.FS) (*holder, error) {
-	h, err := x.open(fsys)
-	if err != nil {
-		return h, err
-	}
-	return h, steps(appends(h, 2), h.ack, h.rotate, appends(h, 1), h.ack, h.rotate, appends(h, 1), h.ack, func() error { return x.keep(fsys) })
-}
-
-func sleepsOnDisk(t *testing.T, k int) bool {
-	t.Helper()
-	x, mem := newMemWorld(t, 512)
-	var others *holder
-	var took error
-	linked, named := false, false
-	tap := &storagetest.Tap{FS: mem}
-	tap.Before = func(c storagetest.Call) *storagetest.Fault {
-		if c.N == k {
-			others, took = x.overtake(mem)
-			named = linked
-		}
-		linked = c.Op == storagetest.OpLink || linked && c.Op == storagetest.OpRemove
-		return nil
-	}
-	asleep, err := x.open(tap)
-	if err == nil {
-		err = asleep.work()
-	}
-	// One that has just named a successor, which is no old file to it, finds that the registry is past that.
-	if err != nil && !errors.Is(err, storage.ErrFenced) && !(named && errors.As(err, new(*storage.RegistryMismatch))) {
-		t.Errorf("call %d: who slept: %v", k, err)
-	}
-	if tap.Calls() <= k {
-		asleep.close()
-		return false
-	}
-	if took != nil {
-		t.Fatalf("call %d: the others, undisturbed so far: %v", k, took)
-	}
-	if err := others.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
-		t.Errorf("call %d: the others: %v", k, err)
-	}
-	asleep.close()
-	others.close()
-	if err := x.finish(mem); err != nil {
-		t.Errorf("call %d: %v", k, err)
-	}
-	return true
-}
-
 // TestKeepAndReaders: a reader whose file is removed under it is told so, and not of damage.
 func TestKeepAndReaders(t *testing.T) {
 	x, mem := newSlotsWorld(t)
-	x.series(t, slotsOf(mem))
+	fourFiles(t, x, slotsOf(mem))
 	for k, removed := 0, true; removed; k++ {
 		removed = false
-		y, left := x.clone(), mem.Clone()
+		y, left := x.Clone(), mem.Clone()
 		tap := &slotstest.Tap{Store: left, Before: func(c slotstest.Call) *slotstest.Fault {
 			if c.N == k {
 				removed = true
-				must(t, y.keep(slotsOf(left)))
+				must(t, y.Keep(slotsOf(left), slotsOf(left)))
 			}
 			return nil
 		}}
@@ -432,8 +340,8 @@ func TestKeepAndReaders(t *testing.T) {
 // TestKeepWithOldListings: whatever a listing leaves out, the newest file is found behind those that were removed.
 func TestKeepWithOldListings(t *testing.T) {
 	x, mem := newSlotsWorld(t)
-	x.series(t, slotsOf(mem))
-	must(t, x.keep(slotsOf(mem)))
+	fourFiles(t, x, slotsOf(mem))
+	must(t, x.Keep(slotsOf(mem), slotsOf(mem)))
 	for left := 0; left < 4; left++ {
 		tap := &slotstest.Tap{Store: mem.Clone()}
 		tap.Before = func(c slotstest.Call) *slotstest.Fault {
@@ -444,15 +352,15 @@ func TestKeepWithOldListings(t *testing.T) {
 				return e.Name > fmt.Sprintf("orders/generations/%08d", left) && e.Name < "orders/h"
 			}}
 		}
-		chain, err := storage.ReadChain(slotsOf(tap), x.dir, "orders")
+		chain, err := storage.ReadChain(slotsOf(tap), x.Dir, "orders")
 		if must(t, err); !slices.Equal(generations(chain), []uint64{4}) {
 			t.Errorf("of a listing as old as generation %d: %v", left, generations(chain))
 		}
-		y := x.clone()
-		h, err := y.open(slotsOf(tap))
+		y := x.Clone()
+		h, err := y.Open(slotsOf(tap))
 		must(t, err)
-		must(t, steps(appends(h, 2), h.ack, h.rotate, func() error { return h.w.Close() }))
-		if err := y.finish(slotsOf(tap.Store)); err != nil {
+		must(t, steps(appends(h, 2), h.Ack, h.Rotate, func() error { return h.Writer.Close() }))
+		if err := y.Finish(slotsOf(tap.Store)); err != nil {
 			t.Errorf("of a listing as old as generation %d: %v", left, err)
 		}
 	}

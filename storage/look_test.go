@@ -6,6 +6,7 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/internal/oracle"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
@@ -17,44 +18,44 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 	t.Run("an old copy", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		old := mem.Clone()
-		must(t, x.finish(mem))
-		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.path())) }, starts, 0, storage.ErrIntegrity)
+		must(t, x.Finish(mem))
+		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, starts, 0, storage.ErrIntegrity)
 	})
 	t.Run("an old copy with as many records", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		x.published = 6
+		x.Published = 6
 		old := mem.Clone()
-		must(t, x.finish(mem))
-		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.path())) }, starts, 0, storage.ErrIntegrity)
+		must(t, x.Finish(mem))
+		refusedEachTime(t, x, old, func() int { return len(old.ReadFile(x.Path())) }, starts, 0, storage.ErrIntegrity)
 	})
 	t.Run("an old copy in a store", func(t *testing.T) {
 		x, mem := newSlotsWorld(t)
 		old := mem.Clone()
-		must(t, x.finish(slotsOf(mem)))
+		must(t, x.Finish(slotsOf(mem)))
 		refusedEachTime(t, x, slotsOf(old), func() int { return len(old.Names()) }, starts, 0, storage.ErrIntegrity)
 	})
 	t.Run("a database that was set back", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		for range 8 {
-			h, err := x.open(mem)
+			h, err := x.Open(mem)
 			must(t, err)
-			must(t, h.w.Close())
+			must(t, h.Writer.Close())
 		}
-		x.epoch, x.entry.Epoch = 1, 1
-		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.path())) }, starts, 0, storage.ErrFenced)
+		x.Epoch, x.Entry.Epoch = 1, 1
+		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 0, storage.ErrFenced)
 	})
 	// What the caller of Open cannot take in, and no checksum tells.
 	for what, spoil := range map[string]func(*holder) error{
-		"a state": func(h *holder) error { return h.w.Checkpoint([]byte("of a later version")) },
+		"a state": func(h *holder) error { return h.Writer.Checkpoint([]byte("of a later version")) },
 		"a state in the middle of the interval": func(h *holder) error {
-			return errors.Join(h.w.Checkpoint([]byte("of a later version")), h.append(1), h.ack())
+			return errors.Join(h.Writer.Checkpoint([]byte("of a later version")), h.Append(1), h.Ack())
 		},
-		"a record": func(h *holder) error { return h.w.Append([]storage.Record{{ID: []byte("of a later version")}}) },
+		"a record": func(h *holder) error { return h.Writer.Append([]storage.Record{{ID: []byte("of a later version")}}) },
 	} {
 		for where, start := range map[string]func() (*world, func() storage.FS, func() int){
 			"": func() (*world, func() storage.FS, func() int) {
 				x, mem := newMemWorld(t, 4096)
-				return x, func() storage.FS { return mem }, func() int { return len(mem.ReadFile(x.path())) }
+				return x, func() storage.FS { return mem }, func() int { return len(mem.ReadFile(x.Path())) }
 			},
 			" in a store": func() (*world, func() storage.FS, func() int) {
 				x, mem := newSlotsWorld(t)
@@ -63,25 +64,25 @@ func TestRefusedOpensLeaveNoFence(t *testing.T) {
 		} {
 			t.Run(what+" that cannot be taken in"+where, func(t *testing.T) {
 				x, fsys, size := start()
-				h, err := x.open(fsys())
+				h, err := x.Open(fsys())
 				must(t, err)
-				_, err = h.w.Sync()
-				must(t, errors.Join(err, h.append(1), spoil(h), h.w.Close()))
-				refusedEachTime(t, x, fsys(), size, starts, 1, errState)
+				_, err = h.Writer.Sync()
+				must(t, errors.Join(err, h.Append(1), spoil(h), h.Writer.Close()))
+				refusedEachTime(t, x, fsys(), size, starts, 1, oracle.ErrState)
 			})
 		}
 	}
 	t.Run("damage", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		// Behind the last checkpoint, before the last batch. The end of the file is in order, so the first start cannot tell.
-		h, err := x.open(mem)
+		h, err := x.Open(mem)
 		must(t, err)
-		from := len(mem.ReadFile(x.path()))
-		must(t, errors.Join(h.append(1), h.ack(), h.append(1), h.ack(), h.append(1), h.ack(), h.w.Close()))
-		data := mem.ReadFile(x.path())
+		from := len(mem.ReadFile(x.Path()))
+		must(t, errors.Join(h.Append(1), h.Ack(), h.Append(1), h.Ack(), h.Append(1), h.Ack(), h.Writer.Close()))
+		data := mem.ReadFile(x.Path())
 		data[from+10] ^= 1
-		mem.WriteFile(x.path(), data)
-		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.path())) }, starts, 1, storage.ErrIntegrity)
+		mem.WriteFile(x.Path(), data)
+		refusedEachTime(t, x, mem, func() int { return len(mem.ReadFile(x.Path())) }, starts, 1, storage.ErrIntegrity)
 	})
 }
 
@@ -90,11 +91,11 @@ func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, s
 	t.Helper()
 	before := size()
 	for i := range starts {
-		h, err := x.open(fsys)
+		h, err := x.Open(fsys)
 		if !errors.Is(err, category) {
 			t.Fatalf("start %d: %v", i+1, err)
 		}
-		if h.w != nil {
+		if h.Writer != nil {
 			t.Errorf("start %d: a writer and an error", i+1)
 		}
 		if i < fences {
@@ -158,7 +159,7 @@ func TestFenceOfTheDead(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		for range 3 {
 			fenced := false
-			_, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+			_, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 				if fenced {
 					return &storagetest.Fault{Err: dies}
 				}
@@ -169,36 +170,36 @@ func TestFenceOfTheDead(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		must(t, x.finish(mem))
+		must(t, x.Finish(mem))
 	})
 	t.Run("in a store", func(t *testing.T) {
 		x, mem := newSlotsWorld(t)
 		for range 3 {
-			h, err := x.open(slotsOf(mem)) // its open record is not created yet
+			h, err := x.Open(slotsOf(mem)) // its open record is not created yet
 			must(t, err)
 			_ = h
 		}
-		must(t, x.finish(slotsOf(mem)))
+		must(t, x.Finish(slotsOf(mem)))
 	})
 }
 
 // TestCheckedAgainBehindTheFence: what is written between the look and the fence counts.
 func TestCheckedAgainBehindTheFence(t *testing.T) {
 	x, mem := newSlotsWorld(t)
-	x.epoch++
-	mine := x.epoch
+	x.Epoch++
+	mine := x.Epoch
 	tap := &slotstest.Tap{Store: mem}
 	var other *holder
 	tap.Before = func(c slotstest.Call) *slotstest.Fault {
 		if c.Op == slotstest.OpCreate && other == nil {
 			var err error
-			other, err = x.open(slotsOf(mem))
-			must(t, errors.Join(err, other.append(2), other.ack()))
+			other, err = x.Open(slotsOf(mem))
+			must(t, errors.Join(err, other.Append(2), other.Ack()))
 		}
 		return nil
 	}
-	if _, err := x.openEpoch(slotsOf(tap), mine); !errors.Is(err, storage.ErrFenced) {
+	if _, err := x.OpenEpoch(slotsOf(tap), mine); !errors.Is(err, storage.ErrFenced) {
 		t.Errorf("a lower epoch behind a higher one: %v", err)
 	}
-	must(t, x.finish(slotsOf(mem)))
+	must(t, x.Finish(slotsOf(mem)))
 }

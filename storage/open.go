@@ -245,7 +245,7 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 // files that existed, or were registered, a moment ago and are gone were old ones, removed by Keep.
 func (w *Writer) overtaken(ctx context.Context, err error) error {
 	var behind *RegistryMismatch
-	gone := errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*ReplacedError)) || errors.As(err, &behind) && behind.Newer != 0
+	gone := errors.Is(err, fs.ErrNotExist) || errors.As(err, new(*ReplacedError)) || errors.As(err, &behind) && (behind.Newer != 0 || w.hasSince(behind))
 	if !gone && !(w.slots && errors.Is(err, ErrIntegrity)) {
 		return err
 	}
@@ -254,6 +254,12 @@ func (w *Writer) overtaken(ctx context.Context, err error) error {
 		return err
 	}
 	return &EpochError{Path: w.path, Offered: w.epoch, InFile: now.Epoch}
+}
+
+// hasSince tells whether the file that is registered is here now, although it was not when the error was made.
+func (w *Writer) hasSince(behind *RegistryMismatch) bool {
+	generation, _, err := w.newest()
+	return behind.Older != 0 && err == nil && generation >= behind.Registered.Generation
 }
 
 // checkPlace refuses unsuitable file systems before anything is created on them. A directory that

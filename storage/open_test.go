@@ -172,28 +172,28 @@ func TestRefusedPaths(t *testing.T) {
 func TestRegistry(t *testing.T) {
 	refused := func(t *testing.T, x *world, fsys storage.FS, texts ...string) {
 		t.Helper()
-		checkError(t, storage.CheckRegistered(fsys, x.dir, "orders", x.entry), new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
-		_, err := x.open(fsys)
+		checkError(t, storage.CheckRegistered(fsys, x.Dir, "orders", x.Entry), new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
+		_, err := x.Open(fsys)
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, texts...)
 	}
 	t.Run("the registered file", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		must(t, x.finish(mem))
-		before := mem.ReadFile(x.path())
-		must(t, storage.CheckRegistered(mem, x.dir, "orders", x.entry))
-		if !bytes.Equal(before, mem.ReadFile(x.path())) {
+		must(t, x.Finish(mem))
+		before := mem.ReadFile(x.Path())
+		must(t, storage.CheckRegistered(mem, x.Dir, "orders", x.Entry))
+		if !bytes.Equal(before, mem.ReadFile(x.Path())) {
 			t.Error("looking has changed the file")
 		}
 	})
 	t.Run("a successor that is not registered yet", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		old := x.entry
-		h, err := x.open(mem)
+		old := x.Entry
+		h, err := x.Open(mem)
 		must(t, err)
-		next, err := h.w.Rotate(context.Background(), h.state())
+		next, err := h.Writer.Rotate(context.Background(), h.State())
 		must(t, err)
 		must(t, next.Close())
-		must(t, storage.CheckRegistered(mem, x.dir, "orders", old))
+		must(t, storage.CheckRegistered(mem, x.Dir, "orders", old))
 	})
 	t.Run("the registered file is missing", func(t *testing.T) {
 		x, _ := newMemWorld(t, 4096)
@@ -206,37 +206,37 @@ func TestRegistry(t *testing.T) {
 	t.Run("another file", func(t *testing.T) {
 		x, _ := newMemWorld(t, 4096)
 		_, other := newMemWorld(t, 4096)
-		before := other.ReadFile(x.path())
+		before := other.ReadFile(x.Path())
 		refused(t, x, other, "different volumes")
-		if !bytes.Equal(before, other.ReadFile(x.path())) {
+		if !bytes.Equal(before, other.ReadFile(x.Path())) {
 			t.Error("the other file was changed")
 		}
 	})
 	t.Run("an old copy", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		copied := mem.Clone()
-		must(t, x.finish(mem))
+		must(t, x.Finish(mem))
 		refused(t, x, copied, "ends at index 6", "below index 40", "old copy")
 	})
 	t.Run("an old copy with as many records", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		x.published = 6
+		x.Published = 6
 		copied := mem.Clone()
-		must(t, x.finish(mem))
+		must(t, x.Finish(mem))
 		refused(t, x, copied, "seen epoch 1", "epoch 2 wrote", "old copy")
 	})
 	t.Run("the end is missing, in the epoch that is registered", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		x.entry.DurableIndex = 7
-		_, err := x.open(mem)
+		x.Entry.DurableIndex = 7
+		_, err := x.Open(mem)
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "ends at index 6", "below index 7", "old copy")
 	})
 	t.Run("a newer epoch is registered: not even a fence is written", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		before := mem.ReadFile(x.path())
-		_, err := x.openEpoch(mem, 1)
+		before := mem.ReadFile(x.Path())
+		_, err := x.OpenEpoch(mem, 1)
 		checkError(t, err, new(*storage.EpochError), storage.ErrFenced, "above 1")
-		if !bytes.Equal(before, mem.ReadFile(x.path())) {
+		if !bytes.Equal(before, mem.ReadFile(x.Path())) {
 			t.Error("the file was changed")
 		}
 	})
@@ -245,19 +245,19 @@ func TestRegistry(t *testing.T) {
 		one, two := storagetest.NewMem(4096), storagetest.NewMem(4096)
 		tap := &storagetest.Tap{FS: one, Before: func(c storagetest.Call) *storagetest.Fault {
 			if c.Op == storagetest.OpLink {
-				_, err := x.open(two)
+				_, err := x.Open(two)
 				must(t, err)
 			}
 			return nil
 		}}
-		_, err := x.open(tap)
+		_, err := x.Open(tap)
 		checkError(t, err, new(*storage.RegistryMismatch), storage.ErrIntegrity, "different volumes")
 	})
 	t.Run("errors of the registry", func(t *testing.T) {
 		for _, broken := range []string{"lookup", "register", "update"} {
 			x := newWorld("/data")
 			down := errors.New("the server is down")
-			_, err := storage.Open(context.Background(), x.dir, "orders", 1, storage.Options{FS: storagetest.NewMem(4096), Registry: brokenRegistry{x, broken, down}})
+			_, err := storage.Open(context.Background(), x.Dir, "orders", 1, storage.Options{FS: storagetest.NewMem(4096), Registry: brokenRegistry{x, broken, down}})
 			if !errors.Is(err, down) {
 				t.Errorf("%s: %v", broken, err)
 			}
@@ -265,12 +265,12 @@ func TestRegistry(t *testing.T) {
 	})
 	t.Run("the entry was replaced while open", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		h, err := x.open(mem)
+		h, err := x.Open(mem)
 		must(t, err)
-		x.entry.FileID[0] ^= 1
-		checkError(t, h.w.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity)
-		must(t, h.append(1)) // the file itself is as before
-		checkError(t, h.w.Close(), new(*storage.RegistryMismatch), storage.ErrIntegrity)
+		x.Entry.FileID[0] ^= 1
+		checkError(t, h.Writer.UpdateRegistry(context.Background()), new(*storage.RegistryMismatch), storage.ErrIntegrity)
+		must(t, h.Append(1)) // the file itself is as before
+		checkError(t, h.Writer.Close(), new(*storage.RegistryMismatch), storage.ErrIntegrity)
 	})
 }
 

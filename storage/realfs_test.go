@@ -121,35 +121,35 @@ func (v *volume) afterPowerFailure(t *testing.T) *volume {
 func TestRealTakeover(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
 		x := newWorld(filepath.Join(v.dir, "files"))
-		x.published = 20
-		a, err := x.open(storage.OS())
+		x.Published = 20
+		a, err := x.Open(storage.OS())
 		must(t, err)
-		defer a.close()
-		must(t, steps(a.begin, appends(a, 2)))
-		b, err := x.open(storage.OS())
+		defer a.Close()
+		must(t, steps(a.Begin, appends(a, 2)))
+		b, err := x.Open(storage.OS())
 		must(t, err)
-		defer b.close()
-		if n := b.w.NextIndex(); n != 8 {
+		defer b.Close()
+		if n := b.Writer.NextIndex(); n != 8 {
 			t.Errorf("the successor found %d records, not 8", n)
 		}
-		if err := a.append(1); !errors.Is(err, storage.ErrFenced) {
+		if err := a.Append(1); !errors.Is(err, storage.ErrFenced) {
 			t.Errorf("the old holder: %v", err)
 		}
-		if err := b.append(1); !errors.Is(err, storage.ErrFenced) { // the zombie's record is where b's was to be
+		if err := b.Append(1); !errors.Is(err, storage.ErrFenced) { // the zombie's record is where b's was to be
 			t.Errorf("the successor, behind a zombie's record: %v", err)
 		}
-		if err := x.finish(storage.OS()); err != nil {
+		if err := x.Finish(storage.OS()); err != nil {
 			t.Error(err)
 		}
-		rep := mustVerify(t, nil, x.path())
+		rep := mustVerify(t, nil, x.Path())
 		if rep.Messages != 20 || len(rep.Void) != 1 || rep.Torn.End != 0 {
 			t.Errorf("%+v", rep)
 		}
-		x.published += 10
-		c, err := x.open(storage.OS())
+		x.Published += 10
+		c, err := x.Open(storage.OS())
 		must(t, err)
-		must(t, c.work()) // with a rotation and a compaction
-		if err := x.finish(storage.OS()); err != nil {
+		must(t, c.Work()) // with a rotation and a compaction
+		if err := x.Finish(storage.OS()); err != nil {
 			t.Error(err)
 		}
 	})
@@ -166,46 +166,46 @@ func TestRealPowerFailure(t *testing.T) {
 	onVolumes(t, nil, func(t *testing.T, v *volume) {
 		began := time.Now()
 		x := newWorld(filepath.Join(v.dir, "files"))
-		x.published = 20
+		x.Published = 20
 		var a, b *holder
 		forgot := 0 // copies without records that readers saw before
 		open := func(h **holder) func() error {
-			return func() (err error) { *h, err = x.open(storage.OS()); return err }
+			return func() (err error) { *h, err = x.Open(storage.OS()); return err }
 		}
 		for i, step := range []func() error{
 			open(&a),
-			func() error { return a.append(2) },
-			func() error { return a.ack() },
-			func() error { return a.append(3) },
-			func() error { return a.checkpoint() },
-			func() error { return steps(appends(a, 1), a.ack) },
-			func() error { return a.append(2) },
+			func() error { return a.Append(2) },
+			func() error { return a.Ack() },
+			func() error { return a.Append(3) },
+			func() error { return a.Checkpoint() },
+			func() error { return steps(appends(a, 1), a.Ack) },
+			func() error { return a.Append(2) },
 			open(&b),
-			func() error { return may(a.append(1)) },
-			func() error { b.close(); a.close(); return open(&b)() },
-			func() error { return steps(appends(b, 2), b.ack) },
-			func() error { return b.rotate() },
-			func() error { return steps(appends(b, 1), b.ack) },
+			func() error { return may(a.Append(1)) },
+			func() error { b.Close(); a.Close(); return open(&b)() },
+			func() error { return steps(appends(b, 2), b.Ack) },
+			func() error { return b.Rotate() },
+			func() error { return steps(appends(b, 1), b.Ack) },
 		} {
 			must(t, step())
-			y := x.clone()
+			y := x.Clone()
 			c := v.afterPowerFailure(t)
-			y.dir = filepath.Join(c.dir, "files")
-			if count(y.path()) < count(x.path()) {
+			y.Dir = filepath.Join(c.dir, "files")
+			if count(y.Path()) < count(x.Path()) {
 				forgot++
 			}
-			if err := y.check(storage.OS()); err != nil {
+			if err := y.Check(storage.OS()); err != nil {
 				t.Errorf("power failure behind step %d: %v", i, err)
 			}
-			if err := y.finish(storage.OS()); err != nil {
+			if err := y.Finish(storage.OS()); err != nil {
 				t.Errorf("power failure behind step %d: %v", i, err)
 			}
 			c.unmount(t)
 		}
-		b.close()
+		b.Close()
 		// The kernel writes by itself every few seconds: on a machine that is so slow a failure may cost nothing.
-		if len(x.acked) < 8 || forgot < 3 && time.Since(began) < 4*time.Second {
-			t.Errorf("too easy: %d messages were acknowledged, %d failures cost records that were not", len(x.acked), forgot)
+		if len(x.Acked) < 8 || forgot < 3 && time.Since(began) < 4*time.Second {
+			t.Errorf("too easy: %d messages were acknowledged, %d failures cost records that were not", len(x.Acked), forgot)
 		}
 	})
 }
@@ -224,28 +224,28 @@ func TestRealIOError(t *testing.T) {
 	}
 	onVolumes(t, small, func(t *testing.T, v *volume) {
 		x := newWorld(filepath.Join(v.dir, "files"))
-		x.published = 6
-		a, err := x.open(storage.OS())
+		x.Published = 6
+		a, err := x.Open(storage.OS())
 		must(t, err)
-		defer a.close()
-		must(t, a.begin())
+		defer a.Close()
+		must(t, a.Begin())
 		must(t, command(t, "sync", "-f", v.dir))
-		acked, size := a.w.NextIndex(), a.w.Size()
+		acked, size := a.Writer.NextIndex(), a.Writer.Size()
 
 		ballast := fill(t, tmpfs)
 		var lost []storage.Record
 		for n := range 20 {
 			lost = append(lost, storage.Record{ID: fmt.Appendf(nil, "lost-%d", n), Payload: []byte(strings.Repeat("x", 100<<10))})
 		}
-		must(t, a.w.Append(lost)) // to the page cache
-		_, err = a.w.Sync()
+		must(t, a.Writer.Append(lost)) // to the page cache
+		_, err = a.Writer.Sync()
 		var dead *storage.PoisonedError
 		if !errors.As(err, &dead) || !errors.Is(err, syscall.EIO) && !errors.Is(err, syscall.ENOSPC) {
 			t.Fatalf("the device did not take the bytes, and Sync said %v", err)
 		}
 		t.Logf("Sync: %v", dead.Cause)
-		_, again := a.w.Sync()
-		for i, err := range []error{a.w.Append(messages(0, 1)), again, a.w.Close()} {
+		_, again := a.Writer.Sync()
+		for i, err := range []error{a.Writer.Append(messages(0, 1)), again, a.Writer.Close()} {
 			if err != error(dead) {
 				t.Errorf("later call %d: %v", i, err)
 			}
@@ -253,31 +253,31 @@ func TestRealIOError(t *testing.T) {
 		must(t, os.Remove(ballast))
 
 		// Every reader of the page cache sees the batch; nothing of it is on the device, or not all.
-		info, err := os.Stat(x.path())
+		info, err := os.Stat(x.Path())
 		must(t, err)
-		cached := count(x.path())
+		cached := count(x.Path())
 		t.Logf("%d records acknowledged, %d in the page cache, in %d bytes of which %d were synced", acked, cached, info.Size(), size)
 
 		if cached != acked+20 {
 			t.Errorf("the page cache does not lie, so this shows nothing: it has %d records", cached)
 		}
-		x.published = 20
-		b, err := x.open(storage.OS())
+		x.Published = 20
+		b, err := x.Open(storage.OS())
 		if errors.Is(err, syscall.EIO) { // ext4: the fence came to stand in a block that the device had refused
 			t.Logf("first takeover: %v", err)
-			b, err = x.open(storage.OS())
+			b, err = x.Open(storage.OS())
 		}
 		must(t, err)
-		if n := b.w.NextIndex(); n != acked {
+		if n := b.Writer.NextIndex(); n != acked {
 			t.Errorf("the successor found %d records, and %d are durable", n, acked)
 		}
-		must(t, steps(appends(b, 2), b.ack, b.w.Close))
+		must(t, steps(appends(b, 2), b.Ack, b.Writer.Close))
 		v.unmount(t)
 		must(t, v.mount(t))
-		if err := x.check(storage.OS()); err != nil {
+		if err := x.Check(storage.OS()); err != nil {
 			t.Errorf("after a remount: %v", err)
 		}
-		if err := x.finish(storage.OS()); err != nil {
+		if err := x.Finish(storage.OS()); err != nil {
 			t.Errorf("after a remount: %v", err)
 		}
 	})

@@ -3,7 +3,6 @@ package storage_test
 import (
 	"bytes"
 	"errors"
-	"fmt"
 	"io"
 	"os"
 	"path/filepath"
@@ -67,7 +66,7 @@ func shortWriteFilledUpByAFence(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
 	fence := fenceLength(t, mem, x)
 	tap := &storagetest.Tap{FS: mem}
-	a, err := x.open(tap)
+	a, err := x.Open(tap)
 	must(t, err)
 	cut := false
 	tap.Before = func(c storagetest.Call) *storagetest.Fault {
@@ -77,18 +76,18 @@ func shortWriteFilledUpByAFence(t *testing.T) error {
 		}
 		return nil
 	}
-	fenced(t, a.append(3)) // with the rule A stops here
+	fenced(t, a.Append(3)) // with the rule A stops here
 
 	succ := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpDatasync { // the successor has fenced
-			fenced(t, a.ack())
+			fenced(t, a.Ack())
 		}
 		return nil
 	}}
-	_, err = x.open(succ)
+	_, err = x.Open(succ)
 	must(t, err)
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // fenceLength returns the length of the fence that x's next writer will append.
@@ -101,7 +100,7 @@ func fenceLength(t *testing.T, mem *storagetest.Mem, x *world) int64 {
 		}
 		return nil
 	}}
-	_, err := x.clone().open(probe)
+	_, err := x.Clone().Open(probe)
 	must(t, err)
 	if n%8 != 0 || n == 0 {
 		t.Fatalf("the fence has %d bytes", n)
@@ -112,34 +111,34 @@ func fenceLength(t *testing.T, mem *storagetest.Mem, x *world) int64 {
 // The power fails right after an acknowledgement.
 func powerFailsAfterTheAck(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(3))
-	must(t, a.ack())
+	must(t, a.Append(3))
+	must(t, a.Ack())
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // The device refuses A's blocks once; the page cache marks them clean.
 func syncFailsOnce(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(3))
-	mem.FailWriteback(x.path(), nil)
-	fenced(t, a.ack())
+	must(t, a.Append(3))
+	mem.FailWriteback(x.Path(), nil)
+	fenced(t, a.Ack())
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // A dies before it syncs; B finds A's batch, acknowledges its messages as duplicates; the power fails.
 func successorAcksWhatItFinds(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(3)) // and A's process is killed
+	must(t, a.Append(3)) // and A's process is killed
 	tap := &storagetest.Tap{FS: mem}
-	b, err := x.open(tap)
+	b, err := x.Open(tap)
 	must(t, err)
 	tap.Before = func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpDatasync {
@@ -147,57 +146,57 @@ func successorAcksWhatItFinds(t *testing.T) error {
 		}
 		return nil
 	}
-	b.fetch(2)
-	_ = b.ack()
+	b.Fetch(2)
+	_ = b.Ack()
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // A's sync fails and A stops; its batch is still in the page cache when B takes over.
 func predecessorsSyncFailed(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.ack())
+	must(t, a.Ack())
 	for range 6 {
-		must(t, a.append(3)) // more than a page, or the fence would be written together with it
+		must(t, a.Append(3)) // more than a page, or the fence would be written together with it
 	}
-	mem.FailWriteback(x.path(), nil)
-	if err := a.ack(); err == nil {
+	mem.FailWriteback(x.Path(), nil)
+	if err := a.Ack(); err == nil {
 		t.Fatal("scenario: A's sync did not fail")
 	}
-	b, err := x.open(mem)
+	b, err := x.Open(mem)
 	must(t, err)
-	b.fetch(2)
-	must(t, b.ack())
+	b.Fetch(2)
+	must(t, b.Ack())
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // B's fence is not written, and A's sync takes the error; B's finds nothing to do and succeeds.
 func fenceWasNotWritten(t *testing.T) error {
 	x, mem := newMemWorld(t, 512, func(m *storagetest.Mem) { m.ErrorOnce = true })
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(1))
+	must(t, a.Append(1))
 	failed := false
-	b, err := x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	b, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpDatasync && !failed {
 			failed = true
-			mem.FailWriteback(x.path(), nil)
-			if err := a.ack(); !errors.Is(err, syscall.EIO) {
+			mem.FailWriteback(x.Path(), nil)
+			if err := a.Ack(); !errors.Is(err, syscall.EIO) {
 				t.Fatalf("scenario: A was to be told, got %v", err)
 			}
 		}
 		return nil
 	}})
 	if err == nil {
-		must(t, errors.Join(b.append(2), b.ack()))
+		must(t, errors.Join(b.Append(2), b.Ack()))
 	} else if !errors.Is(err, syscall.EIO) {
 		t.Fatalf("scenario: %v", err)
 	}
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // B's sync of its fence fails and loses A's blocks too, and the error is reported to B only, as after a journal abort
@@ -205,67 +204,67 @@ func fenceWasNotWritten(t *testing.T) error {
 func successorsSyncTookMyError(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
 	mem.ErrorOnce = true
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(3))
+	must(t, a.Append(3))
 	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpDatasync {
-			mem.FailWriteback(x.path(), nil)
+			mem.FailWriteback(x.Path(), nil)
 		}
 		return nil
 	}}
-	if _, err := x.open(tap); err == nil {
+	if _, err := x.Open(tap); err == nil {
 		t.Fatal("scenario: B's sync did not fail")
 	}
-	fenced(t, a.ack())
+	fenced(t, a.Ack())
 	mem.Crash(storagetest.Crash{})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // A appends, syncs and acknowledges while B takes over.
 func holderAppendsDuringTakeover(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
 	tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if c.Op == storagetest.OpAppend && len(c.Data) > 0 {
-			fenced(t, a.append(2)) // lands: B's fence was not there when A looked
-			fenced(t, a.ack())
+			fenced(t, a.Append(2)) // lands: B's fence was not there when A looked
+			fenced(t, a.Ack())
 		}
 		return nil
 	}}
-	b, err := x.open(tap)
+	b, err := x.Open(tap)
 	if err == nil {
-		must(t, b.append(2))
-		must(t, b.ack())
+		must(t, b.Append(2))
+		must(t, b.Ack())
 	}
-	return x.check(mem)
+	return x.Check(mem)
 }
 
 // The lock forgets its token: a new writer comes with an epoch below the holder's, and another one, whose epoch is above that of the
 // first one's fence.
 func lockGivesOutALowerToken(t *testing.T) error {
 	x, mem := newMemWorld(t, 4096)
-	x.epoch = 9
-	a, err := x.open(mem)
+	x.Epoch = 9
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(3))
-	must(t, a.ack())
+	must(t, a.Append(3))
+	must(t, a.Ack())
 	var accepted error
 	for _, epoch := range []uint64{5, 7} {
-		x.registered = false // the registry was rolled back as well
-		b, err := x.openEpoch(mem, epoch)
+		x.Registered = false // the registry was rolled back as well
+		b, err := x.OpenEpoch(mem, epoch)
 		var low *storage.EpochError
 		switch {
 		case err == nil:
 			accepted = violated("epoch %d goes on behind epoch 10", epoch)
-			must(t, b.append(3))
-			must(t, b.ack())
+			must(t, b.Append(3))
+			must(t, b.Ack())
 		case !errors.As(err, &low) || low.InFile != 10:
 			t.Fatalf("scenario: %v", err)
 		}
 	}
-	if err := x.finish(mem); err != nil {
+	if err := x.Finish(mem); err != nil {
 		return err
 	}
 	return accepted
@@ -274,26 +273,26 @@ func lockGivesOutALowerToken(t *testing.T) error {
 // The power fails while a batch is being written: its first block reaches the device, the others do not.
 func blocksOfABatchAreLost(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.ack())
-	must(t, a.append(6))
-	first := mem.Dirty(x.path())[0]
+	must(t, a.Ack())
+	must(t, a.Append(6))
+	first := mem.Dirty(x.Path())[0]
 	mem.Crash(storagetest.Crash{
 		Keep:     func(_ string, b int64) bool { return b <= first+1 },
 		KeepSize: func(string) bool { return true },
 	})
-	return x.check(mem)
+	return x.Check(mem)
 }
 
 // A bit of a batch header flips, in its base time.
 func aBitRotsInAHeader(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	data := mem.ReadFile(x.path())
+	data := mem.ReadFile(x.Path())
 	off := strings.Index(string(data), "FPB1")
 	data[off+80] ^= 4
-	mem.WriteFile(x.path(), data)
-	err := x.check(mem)
+	mem.WriteFile(x.Path(), data)
+	err := x.Check(mem)
 	if err != nil && strings.Contains(err.Error(), "corruption in bytes") {
 		return nil // reported, as it should be
 	}
@@ -304,29 +303,29 @@ func aBitRotsInAHeader(t *testing.T) error {
 // carries it is torn, so that a reader looks for the next fence inside the payload.
 func payloadEmbedsALog(t *testing.T) error {
 	x, mem := newMemWorld(t, 512)
-	twin, twinFS := x.clone(), mem.Clone()
-	twin.epoch = 100
-	h, err := twin.open(twinFS)
+	twin, twinFS := x.Clone(), mem.Clone()
+	twin.Epoch = 100
+	h, err := twin.Open(twinFS)
 	must(t, err)
-	must(t, h.w.Append([]storage.Record{{ID: []byte("from the twin"), Payload: []byte("x")}}))
-	must(t, h.w.Close())
-	twinLog := twinFS.ReadFile(x.path())
+	must(t, h.Writer.Append([]storage.Record{{ID: []byte("from the twin"), Payload: []byte("x")}}))
+	must(t, h.Writer.Close())
+	twinLog := twinFS.ReadFile(x.Path())
 
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.ack())
-	rec := message(x.published)
+	must(t, a.Ack())
+	rec := message(x.Published)
 	for shift := range 8 { // one of them puts the copy's records on aligned positions
 		r := rec
 		r.Payload = append(make([]byte, 8+shift), twinLog...)
-		must(t, a.w.Append([]storage.Record{r}))
+		must(t, a.Writer.Append([]storage.Record{r}))
 	}
-	first := mem.Dirty(x.path())[0]
+	first := mem.Dirty(x.Path())[0]
 	mem.Crash(storagetest.Crash{
 		Keep:     func(_ string, b int64) bool { return b > first+1 },
 		KeepSize: func(string) bool { return true },
 	})
-	return x.finish(mem)
+	return x.Finish(mem)
 }
 
 // TestFaultsPoison: whatever goes wrong in a write or a sync ends the writer, every later call says the same, nothing is
@@ -352,7 +351,7 @@ func TestFaultsPoison(t *testing.T) {
 			x, mem := newMemWorld(t, 4096)
 			calls := map[storagetest.Op]int{}
 			tap := &storagetest.Tap{FS: mem}
-			a, err := x.open(tap)
+			a, err := x.Open(tap)
 			must(t, err)
 			tap.Before = func(call storagetest.Call) *storagetest.Fault {
 				if calls[call.Op]++; call.Op == c.op {
@@ -362,14 +361,14 @@ func TestFaultsPoison(t *testing.T) {
 			}
 			if c.op == storagetest.OpAllocate {
 				for range 5 { // use up the reserved room
-					if err = a.w.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err != nil {
+					if err = a.Writer.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err != nil {
 						break
 					}
 				}
 			} else {
-				err = errors.Join(a.append(3))
+				err = errors.Join(a.Append(3))
 				if err == nil {
-					err = a.ack()
+					err = a.Ack()
 				}
 			}
 			var dead *storage.PoisonedError
@@ -377,8 +376,8 @@ func TestFaultsPoison(t *testing.T) {
 				t.Fatalf("got %v", err)
 			}
 			made := calls[c.op]
-			_, syncErr := a.w.Sync()
-			for i, later := range []error{a.w.Append(messages(0, 1)), syncErr, a.w.Checkpoint(nil), a.w.Close(), a.w.Append(messages(0, 1))} {
+			_, syncErr := a.Writer.Sync()
+			for i, later := range []error{a.Writer.Append(messages(0, 1)), syncErr, a.Writer.Checkpoint(nil), a.Writer.Close(), a.Writer.Append(messages(0, 1))} {
 				if later != error(dead) {
 					t.Errorf("later call %d: %v", i, later)
 				}
@@ -387,7 +386,7 @@ func TestFaultsPoison(t *testing.T) {
 				t.Errorf("%s was tried again", c.op)
 			}
 			if c.op != storagetest.OpAllocate { // whose big records are unknown to the oracle
-				if err := x.finish(mem); err != nil {
+				if err := x.Finish(mem); err != nil {
 					t.Error(err)
 				}
 			}
@@ -402,10 +401,10 @@ func TestNoSpaceBeforeAnyByte(t *testing.T) {
 		t.Run(errno.Error(), func(t *testing.T) {
 			x, mem := newMemWorld(t, 4096)
 			tap := &storagetest.Tap{FS: mem}
-			a, err := x.open(tap)
+			a, err := x.Open(tap)
 			must(t, err)
-			must(t, a.ack())
-			size := a.w.Size()
+			must(t, a.Ack())
+			size := a.Writer.Size()
 			full := true
 			tap.Before = func(c storagetest.Call) *storagetest.Fault {
 				if c.Op == storagetest.OpAllocate && full {
@@ -414,20 +413,20 @@ func TestNoSpaceBeforeAnyByte(t *testing.T) {
 				return nil
 			}
 			big := []storage.Record{{ID: []byte("id-000099"), Payload: make([]byte, 3<<20)}}
-			err = a.w.Append(big)
+			err = a.Writer.Append(big)
 			var ns *storage.NoSpaceError
 			var dead *storage.PoisonedError
-			if !errors.As(err, &ns) || errors.As(err, &dead) || !errors.Is(err, storage.ErrNoSpace) || ns.Need < 3<<20 || !strings.Contains(err.Error(), x.path()) {
+			if !errors.As(err, &ns) || errors.As(err, &dead) || !errors.Is(err, storage.ErrNoSpace) || ns.Need < 3<<20 || !strings.Contains(err.Error(), x.Path()) {
 				t.Fatalf("got %v", err)
 			}
-			if got := len(mem.ReadFile(x.path())); int64(got) != size {
+			if got := len(mem.ReadFile(x.Path())); int64(got) != size {
 				t.Errorf("%d bytes were written", int64(got)-size)
 			}
 			full = false
-			must(t, a.append(3))
-			must(t, a.ack())
-			must(t, a.w.Close())
-			if err := x.finish(mem); err != nil {
+			must(t, a.Append(3))
+			must(t, a.Ack())
+			must(t, a.Writer.Close())
+			if err := x.Finish(mem); err != nil {
 				t.Error(err)
 			}
 		})
@@ -438,21 +437,21 @@ func TestNoSpaceBeforeAnyByte(t *testing.T) {
 // tail and ends the writer, and loses nothing.
 func TestNoFallocate(t *testing.T) {
 	x, mem := newMemWorld(t, 4096, func(m *storagetest.Mem) { m.NoAllocate = true })
-	a, err := x.open(mem)
+	a, err := x.Open(mem)
 	must(t, err)
-	must(t, a.append(3))
-	must(t, a.ack())
+	must(t, a.Append(3))
+	must(t, a.Ack())
 	mem.SetFree(100)
-	err = a.append(30)
+	err = a.Append(30)
 	var short *storage.ShortWriteError
 	if !errors.As(err, &short) {
 		t.Fatalf("got %v", err)
 	}
-	if _, err := x.open(mem); !errors.Is(err, storage.ErrNoSpace) {
+	if _, err := x.Open(mem); !errors.Is(err, storage.ErrNoSpace) {
 		t.Errorf("opening on a full disk: %v", err)
 	}
 	mem.SetFree(1 << 30)
-	if err := x.finish(mem); err != nil {
+	if err := x.Finish(mem); err != nil {
 		t.Error(err)
 	}
 }
@@ -463,17 +462,17 @@ func TestReplacedFile(t *testing.T) {
 	for _, c := range replacements {
 		t.Run(c.how, func(t *testing.T) {
 			x, mem := newMemWorld(t, 4096)
-			a, err := x.open(mem)
+			a, err := x.Open(mem)
 			must(t, err)
-			must(t, a.append(3))
-			must(t, c.do(mem, x.path()))
-			acked := len(x.acked)
-			err = a.ack()
+			must(t, a.Append(3))
+			must(t, c.do(mem, x.Path()))
+			acked := len(x.Acked)
+			err = a.Ack()
 			checkError(t, err, new(*storage.ReplacedError), storage.ErrIntegrity, c.says)
-			if len(x.acked) != acked {
-				t.Errorf("%d were acknowledged", len(x.acked)-acked)
+			if len(x.Acked) != acked {
+				t.Errorf("%d were acknowledged", len(x.Acked)-acked)
 			}
-			if err := a.append(1); !errors.As(err, new(*storage.PoisonedError)) {
+			if err := a.Append(1); !errors.As(err, new(*storage.PoisonedError)) {
 				t.Errorf("the writer goes on: %v", err)
 			}
 		})
@@ -482,12 +481,12 @@ func TestReplacedFile(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 			if c.Op == storagetest.OpDatasync {
-				must(t, mem.Rename(x.path(), x.dir+"/elsewhere"))
+				must(t, mem.Rename(x.Path(), x.Dir+"/elsewhere"))
 			}
 			return nil
 		}}
 		var replaced *storage.ReplacedError
-		if _, err := x.open(tap); !errors.As(err, &replaced) {
+		if _, err := x.Open(tap); !errors.As(err, &replaced) {
 			t.Errorf("got %v", err)
 		}
 	})
@@ -519,10 +518,10 @@ func TestReplacedFileIsNotSealed(t *testing.T) {
 		t.Run(c.how, func(t *testing.T) {
 			x, mem := newMemWorld(t, 4096)
 			tap := &storagetest.Tap{FS: mem}
-			a, err := x.open(tap)
+			a, err := x.Open(tap)
 			must(t, err)
-			must(t, errors.Join(a.append(3), a.ack()))
-			path := x.path()
+			must(t, errors.Join(a.Append(3), a.Ack()))
+			path := x.Path()
 			var content []byte
 			tap.Before = func(call storagetest.Call) *storagetest.Fault {
 				if content == nil && call.Op == storagetest.OpOpen && strings.HasSuffix(call.Name, ".tmp") {
@@ -532,17 +531,17 @@ func TestReplacedFileIsNotSealed(t *testing.T) {
 				}
 				return nil
 			}
-			checkError(t, a.rotate(), new(*storage.ReplacedError), storage.ErrIntegrity)
+			checkError(t, a.Rotate(), new(*storage.ReplacedError), storage.ErrIntegrity)
 			if content == nil {
 				t.Fatal("no successor was begun")
 			}
 			if !bytes.Equal(mem.ReadFile("/kept"), content) {
 				t.Error("something was appended to the file that was moved away")
 			}
-			a.w.Close()
+			a.Writer.Close()
 			must(t, ignoreNotExist(mem.Remove(path)))
 			must(t, mem.Rename("/kept", path))
-			must(t, x.finish(mem))
+			must(t, x.Finish(mem))
 		})
 	}
 }
@@ -550,15 +549,15 @@ func TestReplacedFileIsNotSealed(t *testing.T) {
 // TestRenamedDirectory: as TestReplacedFile, for a directory of the real file system.
 func TestRenamedDirectory(t *testing.T) {
 	x := newWorld(filepath.Join(t.TempDir(), "files"))
-	x.published = 5
-	a, err := x.open(storage.OS())
+	x.Published = 5
+	a, err := x.Open(storage.OS())
 	must(t, err)
-	must(t, errors.Join(a.append(3), a.ack()))
-	must(t, os.Rename(x.dir, x.dir+".old"))
-	must(t, os.Mkdir(x.dir, 0o750))
-	checkError(t, a.rotate(), new(*storage.ReplacedError), storage.ErrIntegrity, "directory was renamed")
-	must(t, errors.Join(os.Remove(x.dir), os.Rename(x.dir+".old", x.dir)))
-	must(t, x.finish(storage.OS()))
+	must(t, errors.Join(a.Append(3), a.Ack()))
+	must(t, os.Rename(x.Dir, x.Dir+".old"))
+	must(t, os.Mkdir(x.Dir, 0o750))
+	checkError(t, a.Rotate(), new(*storage.ReplacedError), storage.ErrIntegrity, "directory was renamed")
+	must(t, errors.Join(os.Remove(x.Dir), os.Rename(x.Dir+".old", x.Dir)))
+	must(t, x.Finish(storage.OS()))
 }
 
 // TestCutFile: a file whose durable end somebody cuts off is no lost race with another writer, after which the indexes of what is lost would be
@@ -578,40 +577,40 @@ func TestCutFile(t *testing.T) {
 		t.Run(c.name, func(t *testing.T) {
 			for _, noticed := range []string{"append", "sync"} {
 				x, mem := newMemWorld(t, 4096) // it has 6 messages
-				a, err := x.open(mem)
+				a, err := x.Open(mem)
 				must(t, err)
-				must(t, steps(func() error { return a.append(2) }, a.ack, func() error { return a.append(2) }, a.ack, func() error { return a.append(1) }, a.ack))
+				must(t, steps(func() error { return a.Append(2) }, a.Ack, func() error { return a.Append(2) }, a.Ack, func() error { return a.Append(1) }, a.Ack))
 				if noticed == "sync" {
-					must(t, a.append(2))
+					must(t, a.Append(2))
 				}
-				all := mem.ReadFile(x.path())
-				durable := all[:a.w.DurableEnd()]
-				mem.WriteFile(x.path(), all[:c.cut(durable)])
-				acked := len(x.acked)
+				all := mem.ReadFile(x.Path())
+				durable := all[:a.Writer.DurableEnd()]
+				mem.WriteFile(x.Path(), all[:c.cut(durable)])
+				acked := len(x.Acked)
 				if noticed == "append" {
-					err = a.append(2)
+					err = a.Append(2)
 				} else {
-					err = a.ack()
+					err = a.Ack()
 				}
 				var cut *storage.CutError
 				checkError(t, err, &cut, storage.ErrIntegrity, noticed, "restore the newest copy", "give up what is missing")
-				if errors.As(err, &cut) && (lost(cut) != [2]uint64{c.first, 11} || cut.Unknown) || len(x.acked) != acked {
-					t.Errorf("noticed in %s: lost %v, want %d to 10; %d acknowledged", noticed, lost(cut), c.first, len(x.acked)-acked)
+				if errors.As(err, &cut) && (lost(cut) != [2]uint64{c.first, 11} || cut.Unknown) || len(x.Acked) != acked {
+					t.Errorf("noticed in %s: lost %v, want %d to 10; %d acknowledged", noticed, lost(cut), c.first, len(x.Acked)-acked)
 				}
-				a.w.Close()
-				mem.WriteFile(x.path(), all) // the newest copy
-				must(t, x.finish(mem))
+				a.Writer.Close()
+				mem.WriteFile(x.Path(), all) // the newest copy
+				must(t, x.Finish(mem))
 			}
 		})
 	}
 	t.Run("what was not durable", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
-		a, err := x.open(mem)
+		a, err := x.Open(mem)
 		must(t, err)
-		must(t, steps(func() error { return a.append(2) }, a.ack, func() error { return a.append(2) }))
-		mem.WriteFile(x.path(), mem.ReadFile(x.path())[:a.w.DurableEnd()])
-		checkError(t, a.ack(), new(*storage.FencedError), storage.ErrFenced, "cut off by somebody else")
-		must(t, x.finish(mem))
+		must(t, steps(func() error { return a.Append(2) }, a.Ack, func() error { return a.Append(2) }))
+		mem.WriteFile(x.Path(), mem.ReadFile(x.Path())[:a.Writer.DurableEnd()])
+		checkError(t, a.Ack(), new(*storage.FencedError), storage.ErrFenced, "cut off by somebody else")
+		must(t, x.Finish(mem))
 	})
 }
 
@@ -620,7 +619,7 @@ func TestFenceIsTriedAgain(t *testing.T) {
 	for _, fault := range []string{"foreign bytes come between", "short write"} {
 		t.Run(fault, func(t *testing.T) {
 			x, mem := newMemWorld(t, 4096)
-			old, err := x.open(mem)
+			old, err := x.Open(mem)
 			must(t, err)
 			n := 0
 			tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
@@ -628,19 +627,19 @@ func TestFenceIsTriedAgain(t *testing.T) {
 					if n++; n == 1 && fault == "short write" {
 						return &storagetest.Fault{Short: 13}
 					} else if n == 1 {
-						must(t, old.append(1))
+						must(t, old.Append(1))
 					}
 				}
 				return nil
 			}}
-			b, err := x.open(tap)
+			b, err := x.Open(tap)
 			must(t, err)
 			if n != 3 { // two fences, one open record
 				t.Errorf("%d appends", n)
 			}
-			must(t, b.append(1))
-			must(t, b.ack())
-			if err := x.finish(mem); err != nil {
+			must(t, b.Append(1))
+			must(t, b.Ack())
+			if err := x.Finish(mem); err != nil {
 				t.Error(err)
 			}
 		})
@@ -653,38 +652,13 @@ func TestFenceIsTriedAgain(t *testing.T) {
 			}
 			return nil
 		}}
-		if _, err := x.open(tap); !errors.Is(err, storage.ErrFenced) {
+		if _, err := x.Open(tap); !errors.Is(err, storage.ErrFenced) {
 			t.Errorf("got %v", err)
 		}
-		if err := x.finish(mem); err != nil {
+		if err := x.Finish(mem); err != nil {
 			t.Error(err)
 		}
 	})
-}
-
-// TestOpenFaults: whatever call fails while opening, the file is none the worse, and the next worker goes on.
-func TestOpenFaults(t *testing.T) {
-	x, mem := newMemWorld(t, 4096)
-	probe := &storagetest.Tap{FS: mem.Clone()}
-	_, err := x.clone().open(probe)
-	must(t, err)
-	for k := range probe.Calls() {
-		t.Run(fmt.Sprint(k), func(t *testing.T) {
-			x, mem := x.clone(), mem.Clone()
-			tap := &storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
-				if c.N == k {
-					return &storagetest.Fault{Err: syscall.EIO}
-				}
-				return nil
-			}}
-			if _, err := x.open(tap); !errors.Is(err, syscall.EIO) {
-				t.Errorf("call %d failed, and Open said %v", k, err)
-			}
-			if err := x.finish(mem); err != nil {
-				t.Error(err)
-			}
-		})
-	}
 }
 
 // TestFenceInsideATornBatch: the header of a torn batch announces more bytes than there are, and what successors append
@@ -692,11 +666,11 @@ func TestOpenFaults(t *testing.T) {
 func TestFenceInsideATornBatch(t *testing.T) {
 	x, mem := newMemWorld(t, 4096)
 	tap := &storagetest.Tap{FS: mem}
-	a, err := x.open(tap)
+	a, err := x.Open(tap)
 	must(t, err)
-	must(t, a.append(1))
-	must(t, a.ack())
-	r, err := storage.OpenReader(x.path(), storage.ReaderOptions{FS: mem})
+	must(t, a.Append(1))
+	must(t, a.Ack())
+	r, err := storage.OpenReader(x.Path(), storage.ReaderOptions{FS: mem})
 	must(t, err)
 	defer r.Close()
 	count := func() (n int) {
@@ -716,23 +690,23 @@ func TestFenceInsideATornBatch(t *testing.T) {
 		}
 		return nil
 	}
-	if err := a.w.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err == nil {
+	if err := a.Writer.Append([]storage.Record{{ID: []byte("big"), Payload: make([]byte, 1<<20)}}); err == nil {
 		t.Fatal("scenario: the write was not short")
 	}
 	if n := count(); n != 0 {
 		t.Errorf("a reader got %d records of a torn batch", n)
 	}
-	b, err := x.open(mem)
+	b, err := x.Open(mem)
 	must(t, err)
-	must(t, b.append(2))
-	must(t, b.ack())
+	must(t, b.Append(2))
+	must(t, b.Ack())
 	if n := count(); n != 2 {
 		t.Errorf("the reader that waited for the torn batch got %d records of the successor, want 2", n)
 	}
-	if all := readAll(t, mem, x.path()); len(all) != before+2 {
+	if all := readAll(t, mem, x.Path()); len(all) != before+2 {
 		t.Errorf("a new reader got %d records, want %d", len(all), before+2)
 	}
-	if err := x.finish(mem); err != nil {
+	if err := x.Finish(mem); err != nil {
 		t.Error(err)
 	}
 }

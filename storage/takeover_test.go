@@ -21,6 +21,7 @@ import (
 	"pgregory.net/rapid"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/internal/oracle"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
@@ -32,255 +33,29 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-// place is where the takeover tests run: the memory file system, and the real one of the temporary directory.
-type place struct {
-	name string
-	make func(t *testing.T) (*world, storage.FS)
-}
-
-func places() []place {
-	real := func(dir func(t *testing.T) string) func(t *testing.T) (*world, storage.FS) {
-		return func(t *testing.T) (*world, storage.FS) {
-			x := newWorld(filepath.Join(dir(t), "files"))
-			x.published = 6
-			h, err := x.open(storage.OS())
-			if err == nil {
-				err = h.work()
-			}
-			must(t, err)
-			x.published = 40
-			return x, storage.OS()
-		}
-	}
-	ps := []place{
-		{"memory", func(t *testing.T) (*world, storage.FS) { return newMemWorld(t, 4096) }},
-		{"slots", func(t *testing.T) (*world, storage.FS) {
-			x, mem := newSlotsWorld(t)
-			return x, slotsOf(mem)
-		}},
-		{"temporary directory", real(func(t *testing.T) string { return t.TempDir() })},
-	}
-	if dir, err := os.MkdirTemp("/dev/shm", "fencepost"); err == nil {
-		os.RemoveAll(dir)
-		ps = append(ps, place{"tmpfs", real(func(t *testing.T) string {
-			dir, err := os.MkdirTemp("/dev/shm", "fencepost")
-			must(t, err)
-			t.Cleanup(func() { os.RemoveAll(dir) })
-			return dir
-		})})
-	}
-	return ps
-}
-
-// countCalls returns how many calls of the file system a session makes, from the call of Open on.
-func countCalls(t *testing.T, make func(t *testing.T) (*world, storage.FS)) int {
-	t.Helper()
-	x, fsys := make(t)
-	tap := &storagetest.Tap{FS: fsys}
-	h, err := x.open(tap)
-	must(t, err)
-	must(t, h.work())
-	return tap.Calls()
-}
-
-// TestPausedAtEveryStep pauses a session before each of its calls of the file system, lets a successor take over and
-// work, and then lets the paused one go on as if nothing had happened.
-func TestPausedAtEveryStep(t *testing.T) {
-	for _, p := range places() {
-		t.Run(p.name, func(t *testing.T) {
-			for k := range countCalls(t, p.make) {
-				t.Run(fmt.Sprint(k), func(t *testing.T) {
-					x, fsys := p.make(t)
-					var successor *holder
-					var took error
-					tap := &storagetest.Tap{FS: fsys}
-					tap.Before = func(c storagetest.Call) *storagetest.Fault {
-						if c.N == k {
-							successor, took = x.open(fsys)
-							if took == nil {
-								took = errors.Join(successor.append(2), successor.ack())
-							}
-						}
-						return nil
-					}
-					old, err := x.open(tap)
-					if err == nil {
-						err = old.work()
-					}
-					if err != nil && !errors.Is(err, storage.ErrFenced) {
-						t.Errorf("the paused session: %v", err)
-					}
-					if took != nil {
-						t.Fatalf("the successor, undisturbed so far: %v", took)
-					}
-					// The paused one may have thrown the successor out, too, by landing where the successor's next record was to
-					// be. It cannot do that a second time.
-					if err := successor.work(); err != nil && !errors.Is(err, storage.ErrFenced) {
-						t.Errorf("the successor: %v", err)
-					}
-					old.close()
-					successor.close()
-					if err := x.finish(fsys); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		})
-	}
-}
-
-// TestHolderWorksOnDuringEveryStepOfATakeover lets the old holder append and acknowledge before each call that its
-// successor makes.
-func TestHolderWorksOnDuringEveryStepOfATakeover(t *testing.T) {
-	for _, p := range places() {
-		t.Run(p.name, func(t *testing.T) {
-			for k := range countCalls(t, p.make) {
-				t.Run(fmt.Sprint(k), func(t *testing.T) {
-					x, fsys := p.make(t)
-					old, err := x.open(fsys)
-					must(t, err)
-					must(t, old.append(2))
-					tap := &storagetest.Tap{FS: fsys}
-					tap.Before = func(c storagetest.Call) *storagetest.Fault {
-						if c.N == k {
-							if err := errors.Join(old.append(1), old.ack()); err != nil && !errors.Is(err, storage.ErrFenced) {
-								t.Errorf("the old holder: %v", err)
-							}
-						}
-						return nil
-					}
-					successor, err := x.open(tap)
-					if err == nil {
-						err = successor.work()
-					}
-					if err != nil && !errors.Is(err, storage.ErrFenced) {
-						t.Errorf("the successor: %v", err)
-					}
-					old.close()
-					successor.close()
-					if err := x.finish(fsys); err != nil {
-						t.Error(err)
-					}
-				})
-			}
-		})
-	}
-}
-
-func (h *holder) close() {
-	if h != nil && h.w != nil {
-		h.w.Close()
-	}
-}
-
-// TestCrashAtEveryStep cuts the power before each call of a session, with every subset of the dirty blocks surviving,
-// or a good sample of them when there are many.
-func TestCrashAtEveryStep(t *testing.T) {
-	for _, block := range []int64{512, 4096} {
-		t.Run(fmt.Sprint(block), func(t *testing.T) {
-			images := 0
-			x, mem := newMemWorld(t, block)
-			try := func(storagetest.Call) *storagetest.Fault {
-				for _, c := range crashes(mem) {
-					after := mem.Clone()
-					after.Crash(c)
-					y := x.clone()
-					images++
-					if err := y.finish(after); err != nil {
-						t.Fatalf("image %d: %v", images, err)
-					}
-				}
-				return nil
-			}
-			h, err := x.open(&storagetest.Tap{FS: mem, Before: try})
-			must(t, err)
-			must(t, h.work())
-			t.Logf("%d crash images", images)
-		})
-	}
-}
-
-// crashes returns every crash image's description for at most six dirty blocks, and a sample otherwise.
-func crashes(mem *storagetest.Mem) []storagetest.Crash {
-	type block struct {
-		name string
-		b    int64
-	}
-	var dirty []block
-	position := map[block]int{}
-	for _, name := range mem.Names() {
-		for _, b := range mem.Dirty(name) {
-			position[block{name, b}] = len(dirty)
-			dirty = append(dirty, block{name, b})
-		}
-	}
-	rng := rand.New(rand.NewPCG(1, uint64(len(dirty))))
-	n := 1 << min(len(dirty), 6)
-	var all []storagetest.Crash
-	for i := range n {
-		subset := uint64(i)
-		if len(dirty) > 6 {
-			subset = rng.Uint64()
-		}
-		for _, size := range []bool{false, true} {
-			all = append(all, storagetest.Crash{
-				Keep:     func(name string, b int64) bool { return subset>>(position[block{name, b}]%64)&1 == 1 },
-				KeepSize: func(string) bool { return size },
-			})
-		}
-	}
-	return all
-}
-
-// TestCrashWhileCreating cuts the power before each call of the first session in a new directory: with every
-// combination of new names surviving the file is there and whole, or not there and nothing was acknowledged.
-func TestCrashWhileCreating(t *testing.T) {
-	mem := storagetest.NewMem(512)
-	x := newWorld("/a/b/c")
-	x.published = 5
-	try := func(storagetest.Call) *storagetest.Fault {
-		for names := range 16 {
-			for _, c := range crashes(mem) {
-				i := 0
-				c.KeepName = func(string) bool { i++; return names>>(i%4)&1 == 1 }
-				after := mem.Clone()
-				after.Crash(c)
-				y := x.clone()
-				if err := y.finish(after); err != nil {
-					t.Fatal(err)
-				}
-			}
-		}
-		return nil
-	}
-	h, err := x.open(&storagetest.Tap{FS: mem, Before: try})
-	must(t, err)
-	must(t, h.work())
-}
-
 // TestRandomSchedules runs several workers whose steps interleave, with every fault that the memory file system knows.
 func TestRandomSchedules(t *testing.T) {
 	rapid.Check(t, func(rt *rapid.T) {
 		mem := storagetest.NewMem(rapid.SampledFrom([]int64{512, 4096}).Draw(rt, "block"))
 		mem.NoAllocate = rapid.Bool().Draw(rt, "no fallocate")
 		x := newWorld("/data")
-		x.published = 30
-		s := &schedule{rt: rt, mem: mem, x: x}
+		x.Published = 30
+		s := &schedule{rt: rt, mem: mem, Crew: oracle.Crew{World: x}}
 		rt.Repeat(map[string]func(*rapid.T){
-			"open": func(rt *rapid.T) { s.open(rt) },
+			"open": func(*rapid.T) { s.open() },
 			"append": func(rt *rapid.T) {
-				s.step(rt, func(h *holder) error { return h.append(rapid.IntRange(1, 4).Draw(rt, "k")) })
+				s.step(rt, func(h *holder) error { return h.Append(rapid.IntRange(1, 4).Draw(rt, "k")) })
 			},
-			"ack":        func(rt *rapid.T) { s.step(rt, (*holder).ack) },
-			"checkpoint": func(rt *rapid.T) { s.step(rt, (*holder).checkpoint) },
-			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).rotate) },
-			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).compact) },
-			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.w.Close() }) },
-			"kill":       func(rt *rapid.T) { s.kill(rt) },
+			"ack":        func(rt *rapid.T) { s.step(rt, (*holder).Ack) },
+			"checkpoint": func(rt *rapid.T) { s.step(rt, (*holder).Checkpoint) },
+			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).Rotate) },
+			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).Compact) },
+			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.Writer.Close() }) },
+			"kill":       func(rt *rapid.T) { s.Kill(who(rt)) },
 			"crash":      func(rt *rapid.T) { s.crash(rt) },
 			"writeback":  func(rt *rapid.T) { mem.Writeback(s.anyFile(rt), s.choose(rt)) },
 			"io error":   func(rt *rapid.T) { mem.FailWriteback(s.anyFile(rt), s.choose(rt)) },
-			"publish":    func(rt *rapid.T) { x.published += 3 },
+			"publish":    func(rt *rapid.T) { x.Published += 3 },
 			"full":       func(rt *rapid.T) { mem.SetFree(rapid.Int64Range(0, 3000).Draw(rt, "free")) },
 			"space":      func(rt *rapid.T) { mem.SetFree(1 << 40) },
 			"replace":    func(rt *rapid.T) { s.replace(rt) },
@@ -293,11 +68,10 @@ func TestRandomSchedules(t *testing.T) {
 
 // schedule is the state of one random run.
 type schedule struct {
-	rt      *rapid.T
-	mem     *storagetest.Mem
-	x       *world
-	holders []*holder
-	depth   int
+	oracle.Crew
+	rt    *rapid.T
+	mem   *storagetest.Mem
+	depth int
 }
 
 // tap lets other workers run in the middle of a worker's calls, and injects faults.
@@ -310,11 +84,11 @@ func (s *schedule) tap() storage.FS {
 		defer func() { s.depth-- }()
 		switch rapid.IntRange(0, 60).Draw(s.rt, "in the middle of "+string(c.Op)) {
 		case 1:
-			s.open(s.rt)
+			s.open()
 		case 2, 3:
-			s.step(s.rt, func(h *holder) error { return h.append(1) })
+			s.step(s.rt, func(h *holder) error { return h.Append(1) })
 		case 4:
-			s.step(s.rt, (*holder).ack)
+			s.step(s.rt, (*holder).Ack)
 		case 5:
 			s.mem.Writeback(s.anyFile(s.rt), s.choose(s.rt))
 		case 6:
@@ -354,26 +128,13 @@ func (s *schedule) anyFile(rt *rapid.T) string {
 	return rapid.SampledFrom(names).Draw(rt, "file")
 }
 
-func (s *schedule) open(rt *rapid.T) {
-	h, err := s.x.open(s.tap())
-	if err == nil {
-		s.holders = append(s.holders, h)
-	}
-	s.expected(err)
-}
+func (s *schedule) open() { s.expected(s.Open(s.tap())) }
 
-// step lets one of the workers, perhaps one that was fenced long ago, do something.
-func (s *schedule) step(rt *rapid.T, do func(*holder) error) {
-	if len(s.holders) == 0 {
-		return
-	}
-	h := s.holders[rapid.IntRange(0, len(s.holders)-1).Draw(rt, "who")]
-	if h.busy { // it is in the middle of a call
-		return
-	}
-	h.busy = true
-	defer func() { h.busy = false }()
-	s.expected(do(h))
+// step lets one of the workers do something.
+func (s *schedule) step(rt *rapid.T, do func(*holder) error) { s.expected(s.Step(who(rt), do)) }
+
+func who(rt *rapid.T) func(n int) int {
+	return func(n int) int { return rapid.IntRange(0, n-1).Draw(rt, "who") }
 }
 
 // expected fails for errors that no fault of this test explains.
@@ -390,9 +151,9 @@ func (s *schedule) expected(err error) {
 // replace removes the file, or moves another one over it, under the workers' feet, and puts a copy back. Nobody acknowledges
 // anything that is only in the removed file, and nobody goes on in another one.
 func (s *schedule) replace(rt *rapid.T) {
-	path := s.x.path()
+	path := s.World.Path()
 	data := s.mem.ReadFile(path)
-	if data == nil || !s.x.registered {
+	if data == nil || !s.World.Registered {
 		return
 	}
 	if rapid.Bool().Draw(rt, "removed") {
@@ -403,22 +164,14 @@ func (s *schedule) replace(rt *rapid.T) {
 	}
 	s.depth += 2 // nothing else happens meanwhile
 	defer func() { s.depth -= 2 }()
-	for range s.holders {
-		s.step(rt, func(h *holder) error { return h.append(1) })
-		s.step(rt, (*holder).ack)
+	for range s.Holders {
+		s.step(rt, func(h *holder) error { return h.Append(1) })
+		s.step(rt, (*holder).Ack)
 	}
-	if _, err := s.x.open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
+	if _, err := s.World.Open(s.mem); !errors.Is(err, storage.ErrIntegrity) && !errors.Is(err, storage.ErrRefused) {
 		rt.Fatalf("opened in place of the file: %v", err)
 	}
 	s.mem.WriteFile(path, data)
-}
-
-// kill ends a worker's process: what it wrote stays in the page cache.
-func (s *schedule) kill(rt *rapid.T) {
-	if len(s.holders) > 0 {
-		i := rapid.IntRange(0, len(s.holders)-1).Draw(rt, "who")
-		s.holders = append(s.holders[:i], s.holders[i+1:]...)
-	}
 }
 
 func (s *schedule) crash(rt *rapid.T) {
@@ -429,15 +182,15 @@ func (s *schedule) crash(rt *rapid.T) {
 		KeepSize: func(string) bool { return size },
 		KeepName: func(string) bool { return size },
 	})
-	s.holders = nil
+	s.KillAll()
 	s.check(s.mem.Clone())
 }
 
 // check lets one more worker finish everything on what is there.
 func (s *schedule) check(mem *storagetest.Mem) {
-	y := s.x.clone()
+	y := s.World.Clone()
 	mem.SetFree(1 << 40)
-	if err := y.finish(mem); err != nil {
+	if err := y.Finish(mem); err != nil {
 		s.rt.Fatal(err)
 	}
 }
@@ -445,7 +198,7 @@ func (s *schedule) check(mem *storagetest.Mem) {
 // TestManyWritersAtOnce lets writers take the file from each other as fast as they can, on a real file system.
 func TestManyWritersAtOnce(t *testing.T) {
 	x := newWorld(t.TempDir())
-	x.published = 400
+	x.Published = 400
 	var mu sync.Mutex // the queue and the registry; not the file
 	reg := &lockedRegistry{mu: &mu, x: x}
 	var g errgroup.Group
@@ -453,9 +206,9 @@ func TestManyWritersAtOnce(t *testing.T) {
 		g.Go(func() error {
 			for {
 				mu.Lock()
-				done := len(x.acked) >= x.published
-				x.epoch++
-				epoch := x.epoch
+				done := len(x.Acked) >= x.Published
+				x.Epoch++
+				epoch := x.Epoch
 				mu.Unlock()
 				if done {
 					return nil
@@ -469,7 +222,7 @@ func TestManyWritersAtOnce(t *testing.T) {
 	if err := g.Wait(); err != nil {
 		t.Fatal(err)
 	}
-	if err := x.check(nil); err != nil {
+	if err := x.Check(nil); err != nil {
 		t.Error(err)
 	}
 }
@@ -506,8 +259,8 @@ func (r *lockedRegistry) Update(ctx context.Context, typ string, e storage.Entry
 // session opens the file with the epoch and appends until it is fenced or has done enough, with the sync in another
 // goroutine than the append.
 func (r *lockedRegistry) session(epoch uint64) error {
-	h := &holder{x: r.x, index: map[int]uint64{}}
-	w, err := storage.Open(context.Background(), r.x.dir, "orders", epoch, storage.Options{Registry: r, CheckpointBatches: 5, Restore: h.restore, Replay: h.replay})
+	h := &holder{World: r.x, Index: map[int]uint64{}}
+	w, err := storage.Open(context.Background(), r.x.Dir, "orders", epoch, storage.Options{Registry: r, CheckpointBatches: 5, Restore: h.Restore, Replay: h.Replay})
 	if errors.Is(err, storage.ErrFenced) {
 		return nil
 	}
@@ -515,14 +268,14 @@ func (r *lockedRegistry) session(epoch uint64) error {
 		return err
 	}
 	defer w.Close()
-	h.w = w
+	h.Writer = w
 	landed := make(chan struct{}, 1)
 	var g errgroup.Group
 	g.Go(func() error {
 		defer close(landed)
 		for range 10 {
 			r.mu.Lock()
-			recs := h.fetch(3)
+			recs := h.Fetch(3)
 			r.mu.Unlock()
 			next := w.NextIndex()
 			if err := w.Append(recs); err != nil {
@@ -530,14 +283,14 @@ func (r *lockedRegistry) session(epoch uint64) error {
 			}
 			r.mu.Lock()
 			for i, rec := range recs {
-				h.index[number(rec.ID)] = next + uint64(i)
-				h.tail = append(h.tail, number(rec.ID))
+				h.Index[number(rec.ID)] = next + uint64(i)
+				h.Tail = append(h.Tail, number(rec.ID))
 			}
 			r.mu.Unlock()
 			landed <- struct{}{}
 			if w.CheckpointDue() {
 				r.mu.Lock()
-				state := h.state()
+				state := h.State()
 				r.mu.Unlock()
 				if err := w.Checkpoint(state); err != nil {
 					return err
@@ -555,14 +308,14 @@ func (r *lockedRegistry) session(epoch uint64) error {
 				return err
 			}
 			r.mu.Lock()
-			for _, n := range h.dups {
-				if h.index[n] < next {
-					r.x.acked[n] = h.index[n]
+			for _, n := range h.Dups {
+				if h.Index[n] < next {
+					r.x.Acked[n] = h.Index[n]
 				}
 			}
-			for len(h.tail) > 0 && h.index[h.tail[0]] < next {
-				r.x.acked[h.tail[0]] = h.index[h.tail[0]]
-				h.tail = h.tail[1:]
+			for len(h.Tail) > 0 && h.Index[h.Tail[0]] < next {
+				r.x.Acked[h.Tail[0]] = h.Index[h.Tail[0]]
+				h.Tail = h.Tail[1:]
 			}
 			r.mu.Unlock()
 		}

@@ -66,7 +66,7 @@ func TestVerifyReadsTheDevice(t *testing.T) {
 			}
 			return nil
 		}}
-		rep, err := storage.Verify(t.Context(), x.path(), storage.VerifyOptions{FS: tap, Device: true})
+		rep, err := storage.Verify(t.Context(), x.Path(), storage.VerifyOptions{FS: tap, Device: true})
 		if (err != nil) != c.fails || !c.fails && rep.Err() != nil {
 			t.Errorf("%v: %v", c, err)
 		}

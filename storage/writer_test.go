@@ -4,7 +4,6 @@ import (
 	"bytes"
 	"context"
 	"errors"
-	"fmt"
 	"io"
 	"math/rand/v2"
 	"path/filepath"
@@ -13,16 +12,6 @@ import (
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
-
-// messages returns n records with IDs and payloads that tell their number, from first on.
-func messages(first, n int) []storage.Record {
-	recs := make([]storage.Record, n)
-	for i := range recs {
-		recs[i] = storage.Record{ID: fmt.Appendf(nil, "id-%06d", first+i), Time: int64(1e18) + int64(first+i)*1000,
-			Payload: fmt.Appendf(nil, "payload of message %d", first+i)}
-	}
-	return recs
-}
 
 func readAll(t testing.TB, fsys storage.FS, path string) []storage.Record {
 	t.Helper()

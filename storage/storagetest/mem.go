@@ -1,6 +1,25 @@
-// Package storagetest has file systems for tests of package storage: an in-memory one that loses unsynced data, as a real
-// one does at a power failure, and a tap that stops before and after every call of any file system to inject a fault or to
-// let another goroutine run.
+// Package storagetest tests file systems of package storage, and has some for tests of what is above.
+//
+// [Run] is the conformance suite. It tests what storage.FS and storage.File promise, and then lets whole lives of files run, from the
+// first append to the removal of old files, of which one operation after the other is disturbed:
+//
+//	                        made, lost, made without an answer, made late, refused, answered with an old listing
+//	session ──▶ operation ──┤
+//	                        before it or after it: another session takes over, works, removes old files; the power fails
+//
+// An operation is a call of the file system, or a request that it makes, if the backend can disturb those. Behind that another session
+// completes everything, and each acknowledged message must be there once, at its index, in files that storage.Verify finds sound. At
+// last many sessions interleave at random. A test of a backend is one call:
+//
+//	storagetest.Run(t, storagetest.Backend{New: func(t *testing.T) storagetest.Place {
+//		dir := t.TempDir()
+//		return storagetest.Place{Dir: dir, FS: func(context.Context) storage.FS { return mine.Open(dir) }}
+//	}})
+//
+// For a store of slots, slotstest.Backend makes the Backend.
+//
+// [Mem] is a file system in memory that loses unsynced data, as a real one does at a power failure. [Tap] stops before and after every
+// call of any file system to inject a fault or to let another goroutine run.
 //
 // Mem keeps two views of each file. Reads and writes go to the page cache; Datasync, Writeback and a failed writeback
 // move blocks to the device, or lose them:

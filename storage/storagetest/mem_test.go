@@ -3,8 +3,6 @@ package storagetest_test
 import (
 	"bytes"
 	"errors"
-	"io"
-	"path/filepath"
 	"syscall"
 	"testing"
 
@@ -29,74 +27,6 @@ func write(t *testing.T, f storage.File, p []byte) {
 }
 
 func block(c byte) []byte { return bytes.Repeat([]byte{c}, 512) }
-
-// TestSameAsTheRealOne: what both can do they do alike.
-func TestSameAsTheRealOne(t *testing.T) {
-	mem := storagetest.NewMem(4096)
-	for name, c := range map[string]struct {
-		fsys storage.FS
-		dir  string
-	}{"memory": {mem, "/"}, "real": {storage.OS(), t.TempDir()}} {
-		t.Run(name, func(t *testing.T) {
-			dir := filepath.Join(c.dir, "d")
-			a, b := filepath.Join(dir, "a"), filepath.Join(dir, "b")
-			check := func(what string, err, want error) {
-				t.Helper()
-				if !errors.Is(err, want) || want == nil && err != nil {
-					t.Errorf("%s: %v, want %v", what, err, want)
-				}
-			}
-			_, err := c.fsys.Type(dir)
-			check("type of a missing directory", err, syscall.ENOENT)
-			_, err = c.fsys.Open(a, storage.ModeCreate)
-			check("create in a missing directory", err, syscall.ENOENT)
-			check("mkdir in a missing directory", c.fsys.Mkdir(filepath.Join(dir, "x", "y")), syscall.ENOENT)
-			check("mkdir", c.fsys.Mkdir(dir), nil)
-			check("mkdir again", c.fsys.Mkdir(dir), syscall.EEXIST)
-			_, err = c.fsys.Open(a, storage.ModeAppend)
-			check("open a missing file", err, syscall.ENOENT)
-			f := create(t, c.fsys, a)
-			_, err = c.fsys.Open(a, storage.ModeCreate)
-			check("create again", err, syscall.EEXIST)
-			check("link", c.fsys.Link(a, b), nil)
-			check("link again", c.fsys.Link(a, b), syscall.EEXIST)
-			check("remove", c.fsys.Remove(a), nil)
-			check("remove again", c.fsys.Remove(a), syscall.ENOENT)
-
-			write(t, f, []byte("hello"))
-			g, err := c.fsys.Open(b, storage.ModeAppend)
-			check("open", err, nil)
-			write(t, g, []byte(", "))
-			n, end, err := f.Append([]byte("world"))
-			if n != 5 || end != 12 || err != nil {
-				t.Errorf("append: %d bytes up to %d, %v", n, end, err)
-			}
-			p := make([]byte, 20)
-			if n, err := g.ReadAt(p, 0); string(p[:n]) != "hello, world" || err != io.EOF {
-				t.Errorf("read %q, %v", p[:n], err)
-			}
-			if n, err := g.ReadAt(p[:5], 7); n != 5 || err != nil {
-				t.Errorf("read %d bytes, %v", n, err)
-			}
-			check("reserve", g.Allocate(12, 5000), nil)
-			check("sync", errors.Join(g.Datasync(), g.DropCache(0, 0), c.fsys.SyncDir(dir)), nil)
-			info, err := g.Stat()
-			named, nerr := c.fsys.Stat(b)
-			if info.Size != 12 || info.Nlink != 1 || named != info || err != nil || nerr != nil {
-				t.Errorf("%+v, %+v, %v, %v", info, named, err, nerr)
-			}
-			r, err := c.fsys.Open(b, storage.ModeRead)
-			check("open for reading", err, nil)
-			_, _, err = r.Append([]byte("x"))
-			check("append while reading", err, syscall.EBADF)
-			check("remove", c.fsys.Remove(b), nil)
-			if info, err := f.Stat(); info.Nlink != 0 || info.Size != 12 || err != nil {
-				t.Errorf("removed: %+v, %v", info, err)
-			}
-			check("close", errors.Join(f.Close(), g.Close(), r.Close()), nil)
-		})
-	}
-}
 
 // TestPowerFailure: what was synced stays, of the rest any subset of blocks.
 func TestPowerFailure(t *testing.T) {

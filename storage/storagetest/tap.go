@@ -1,7 +1,8 @@
 package storagetest
 
 import (
-	"sync/atomic"
+	"slices"
+	"sync"
 
 	"github.com/fencepost/fencepost/storage"
 )
@@ -28,6 +29,11 @@ const (
 	OpClose     Op = "close"
 )
 
+// Changes tells whether such a call changes what others see, or makes it durable. Open does not: who is late with it has no file.
+func (o Op) Changes() bool {
+	return slices.Contains([]Op{OpLink, OpRemove, OpMkdir, OpSyncDir, OpAppend, OpDatasync}, o)
+}
+
 // Call is one call.
 type Call struct {
 	N    int // its number, from 0, over all calls that went through the tap
@@ -41,8 +47,10 @@ type Call struct {
 // Fault is what happens instead of the call: nothing, but for an append of which Short bytes land; then it returns Err.
 // An append with a nil Err returns a short count.
 type Fault struct {
-	Err   error
-	Short int
+	Err     error
+	Short   int
+	Applied bool // the call is made, and its answer is lost: Err is returned all the same
+	Late    bool // of a call that changes something: it is made when Deliver says so
 }
 
 // Tap is a file system around another one. Before, After and Failed, if set, are called around every call, in the goroutine of the
@@ -53,19 +61,76 @@ type Tap struct {
 	After  func(Call)
 	Failed func(Call, error) // after a call that was made and returned an error
 
-	n atomic.Int64
+	mu   sync.Mutex
+	n    int
+	late []lateCall
+}
+
+// lateCall is a call that is made later, of an open file or of none.
+type lateCall struct {
+	of   *tapFile
+	make func()
 }
 
 // Calls returns how many calls went through the tap.
-func (t *Tap) Calls() int { return int(t.n.Load()) }
+func (t *Tap) Calls() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return t.n
+}
+
+// Late returns how many calls are still under way.
+func (t *Tap) Late() int {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	return len(t.late)
+}
+
+// Deliver makes the call with number i of those that are still under way. Nobody waits for its answer any more.
+func (t *Tap) Deliver(i int) {
+	t.mu.Lock()
+	c := t.late[i]
+	t.late = slices.Delete(t.late, i, i+1)
+	closes := c.of != nil && c.of.closed && !t.waits(c.of)
+	t.mu.Unlock()
+	c.make()
+	if closes {
+		_ = c.of.f.Close()
+	}
+}
+
+// waits tells whether a call of f is under way. mu is held.
+func (t *Tap) waits(f *tapFile) bool {
+	return slices.ContainsFunc(t.late, func(c lateCall) bool { return c.of == f })
+}
+
+// begin counts a call, and asks what becomes of it.
+func (t *Tap) begin(c *Call) *Fault {
+	t.mu.Lock()
+	c.N = t.n
+	t.n++
+	t.mu.Unlock()
+	if t.Before == nil {
+		return nil
+	}
+	return t.Before(*c)
+}
+
+// delay keeps a call for Deliver.
+func (t *Tap) delay(of *tapFile, call func()) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	t.late = append(t.late, lateCall{of, call})
+}
 
 // call runs f between the hooks.
-func (t *Tap) call(c Call, f func() error) error {
-	c.N = int(t.n.Add(1)) - 1
-	if t.Before != nil {
-		if fault := t.Before(c); fault != nil {
-			return fault.Err
-		}
+func (t *Tap) call(c Call, of *tapFile, f func() error) error {
+	fault := t.begin(&c)
+	if fault != nil && fault.Late && c.Op.Changes() {
+		t.delay(of, func() { _ = f() })
+	}
+	if fault != nil && !fault.Applied {
+		return fault.Err
 	}
 	err := f()
 	if err != nil && t.Failed != nil {
@@ -74,44 +139,57 @@ func (t *Tap) call(c Call, f func() error) error {
 	if t.After != nil {
 		t.After(c)
 	}
+	if fault != nil {
+		err = fault.Err
+	}
 	return err
 }
 
 // Open implements storage.FS.
 func (t *Tap) Open(name string, mode storage.Mode) (f storage.File, err error) {
-	err = t.call(Call{Op: OpOpen, Name: name}, func() (err error) {
+	err = t.call(Call{Op: OpOpen, Name: name}, nil, func() (err error) {
 		f, err = t.FS.Open(name, mode)
 		return err
 	})
 	if err != nil {
+		if f != nil { // nobody learns of it
+			_ = f.Close()
+		}
 		return nil, err
 	}
-	return &tapFile{t: t, f: f, name: name}, nil
+	tapped := &tapFile{t: t, f: f, name: name}
+	if p, ok := f.(storage.InPieces); ok {
+		return struct {
+			*tapFile
+			pieces
+		}{tapped, p}, nil
+	}
+	return tapped, nil
 }
 
 // Link implements storage.FS.
 func (t *Tap) Link(oldname, newname string) error {
-	return t.call(Call{Op: OpLink, Name: newname}, func() error { return t.FS.Link(oldname, newname) })
+	return t.call(Call{Op: OpLink, Name: newname}, nil, func() error { return t.FS.Link(oldname, newname) })
 }
 
 // Remove implements storage.FS.
 func (t *Tap) Remove(name string) error {
-	return t.call(Call{Op: OpRemove, Name: name}, func() error { return t.FS.Remove(name) })
+	return t.call(Call{Op: OpRemove, Name: name}, nil, func() error { return t.FS.Remove(name) })
 }
 
 // Mkdir implements storage.FS.
 func (t *Tap) Mkdir(name string) error {
-	return t.call(Call{Op: OpMkdir, Name: name}, func() error { return t.FS.Mkdir(name) })
+	return t.call(Call{Op: OpMkdir, Name: name}, nil, func() error { return t.FS.Mkdir(name) })
 }
 
 // SyncDir implements storage.FS.
 func (t *Tap) SyncDir(name string) error {
-	return t.call(Call{Op: OpSyncDir, Name: name}, func() error { return t.FS.SyncDir(name) })
+	return t.call(Call{Op: OpSyncDir, Name: name}, nil, func() error { return t.FS.SyncDir(name) })
 }
 
 // List implements storage.FS.
 func (t *Tap) List(dir, typ string) (names []string, err error) {
-	err = t.call(Call{Op: OpList, Name: dir}, func() (err error) {
+	err = t.call(Call{Op: OpList, Name: dir}, nil, func() (err error) {
 		names, err = t.FS.List(dir, typ)
 		return err
 	})
@@ -120,7 +198,7 @@ func (t *Tap) List(dir, typ string) (names []string, err error) {
 
 // Stat implements storage.FS.
 func (t *Tap) Stat(name string) (i storage.Info, err error) {
-	err = t.call(Call{Op: OpStat, Name: name}, func() (err error) {
+	err = t.call(Call{Op: OpStat, Name: name}, nil, func() (err error) {
 		i, err = t.FS.Stat(name)
 		return err
 	})
@@ -129,32 +207,43 @@ func (t *Tap) Stat(name string) (i storage.Info, err error) {
 
 // Type implements storage.FS.
 func (t *Tap) Type(dir string) (f storage.FSType, err error) {
-	err = t.call(Call{Op: OpType, Name: dir}, func() (err error) {
+	err = t.call(Call{Op: OpType, Name: dir}, nil, func() (err error) {
 		f, err = t.FS.Type(dir)
 		return err
 	})
 	return f, err
 }
 
+// pieces is what a file InPieces has beside other files.
+type pieces interface {
+	Pieces() int
+	Hole() (off, end int64)
+}
+
 // tapFile is an open file of a Tap.
 type tapFile struct {
-	t    *Tap
-	f    storage.File
-	name string
+	t      *Tap
+	f      storage.File
+	name   string
+	closed bool // while calls are under way; Tap.mu guards it
 }
 
 // Append implements storage.File. A Fault with Short makes only the first bytes land.
 func (f *tapFile) Append(p []byte) (n int, end int64, err error) {
-	c := Call{N: int(f.t.n.Add(1)) - 1, Op: OpAppend, Name: f.name, Len: int64(len(p)), Data: p}
-	var fault *Fault
-	if f.t.Before != nil {
-		fault = f.t.Before(c)
-	}
+	c := Call{Op: OpAppend, Name: f.name, Len: int64(len(p)), Data: p}
+	fault := f.t.begin(&c)
 	switch {
 	case fault == nil:
 		if n, end, err = f.f.Append(p); err != nil && f.t.Failed != nil {
 			f.t.Failed(c, err)
 		}
+	case fault.Late:
+		data := slices.Clone(p)
+		f.t.delay(f, func() { _, _, _ = f.f.Append(data) })
+		return 0, 0, fault.Err
+	case fault.Applied:
+		_, _, _ = f.f.Append(p)
+		err = fault.Err
 	case fault.Short == 0 && fault.Err != nil:
 		return 0, 0, fault.Err
 	default:
@@ -170,7 +259,7 @@ func (f *tapFile) Append(p []byte) (n int, end int64, err error) {
 }
 
 func (f *tapFile) ReadAt(p []byte, off int64) (n int, err error) {
-	err = f.t.call(Call{Op: OpRead, Name: f.name, Off: off, Len: int64(len(p))}, func() (err error) {
+	err = f.t.call(Call{Op: OpRead, Name: f.name, Off: off, Len: int64(len(p))}, f, func() (err error) {
 		n, err = f.f.ReadAt(p, off)
 		return err
 	})
@@ -178,19 +267,19 @@ func (f *tapFile) ReadAt(p []byte, off int64) (n int, err error) {
 }
 
 func (f *tapFile) Datasync() error {
-	return f.t.call(Call{Op: OpDatasync, Name: f.name}, f.f.Datasync)
+	return f.t.call(Call{Op: OpDatasync, Name: f.name}, f, f.f.Datasync)
 }
 
 func (f *tapFile) Allocate(off, n int64) error {
-	return f.t.call(Call{Op: OpAllocate, Name: f.name, Off: off, Len: n}, func() error { return f.f.Allocate(off, n) })
+	return f.t.call(Call{Op: OpAllocate, Name: f.name, Off: off, Len: n}, f, func() error { return f.f.Allocate(off, n) })
 }
 
 func (f *tapFile) DropCache(off, n int64) error {
-	return f.t.call(Call{Op: OpDropCache, Name: f.name, Off: off, Len: n}, func() error { return f.f.DropCache(off, n) })
+	return f.t.call(Call{Op: OpDropCache, Name: f.name, Off: off, Len: n}, f, func() error { return f.f.DropCache(off, n) })
 }
 
 func (f *tapFile) Stat() (i storage.Info, err error) {
-	err = f.t.call(Call{Op: OpFileStat, Name: f.name}, func() (err error) {
+	err = f.t.call(Call{Op: OpFileStat, Name: f.name}, f, func() (err error) {
 		i, err = f.f.Stat()
 		return err
 	})
@@ -198,5 +287,14 @@ func (f *tapFile) Stat() (i storage.Info, err error) {
 }
 
 func (f *tapFile) Close() error {
-	return f.t.call(Call{Op: OpClose, Name: f.name}, f.f.Close)
+	return f.t.call(Call{Op: OpClose, Name: f.name}, f, func() error {
+		f.t.mu.Lock()
+		f.closed = true
+		waits := f.t.waits(f)
+		f.t.mu.Unlock()
+		if waits { // Deliver closes it
+			return nil
+		}
+		return f.f.Close()
+	})
 }

@@ -14,6 +14,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 func open(t *testing.T, dir string) *dirslots.Store {
@@ -31,6 +32,13 @@ func TestStore(t *testing.T) {
 	if left, err := os.ReadDir(filepath.Join(dir, ".slots")); err != nil || len(left) != 0 {
 		t.Errorf("left behind: %v, %v", left, err)
 	}
+}
+
+// TestConforms: files in a directory. Each value is synced, so that a few operations of each session are disturbed.
+func TestConforms(t *testing.T) {
+	b := slotstest.Backend(func(t *testing.T) slots.Store { return open(t, t.TempDir()) })
+	b.Most = 2
+	storagetest.Run(t, b)
 }
 
 // TestSharedDirectories does the same in directories that the environment names, which are one directory mounted several

@@ -20,6 +20,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/mongoslots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 func newStore(t *testing.T, db *mongo.Database) *mongoslots.Store {
@@ -54,6 +55,14 @@ func TestStore(t *testing.T) {
 		t.Cleanup(func() { s.Close() })
 		return s
 	})
+}
+
+// TestConforms: files in a collection.
+func TestConforms(t *testing.T) {
+	s := newStore(t, mongotest.Database(t))
+	b := slotstest.Backend(func(*testing.T) slots.Store { return s })
+	b.Most = 1
+	storagetest.Run(t, b)
 }
 
 // What the conformance tests cannot know: documents, and the way they were opened.

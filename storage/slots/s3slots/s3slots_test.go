@@ -21,6 +21,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 const secret = "not-to-be-told"
@@ -67,6 +68,15 @@ func TestStore(t *testing.T) {
 	environment(t)
 	url := bucket(t)
 	slotstest.Run(t, func(t *testing.T) slots.Store { return open(t, url) })
+}
+
+// TestConforms: files in a bucket.
+func TestConforms(t *testing.T) {
+	environment(t)
+	s := open(t, bucket(t))
+	b := slotstest.Backend(func(*testing.T) slots.Store { return s })
+	b.Most = 2
+	storagetest.Run(t, b)
 }
 
 // TestPrefixes: stores in the same bucket do not see each other's values.

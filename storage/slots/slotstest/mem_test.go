@@ -5,9 +5,17 @@ import (
 
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 func TestMem(t *testing.T) {
 	mem := slotstest.NewMem(1 << 20)
 	slotstest.Run(t, func(*testing.T) slots.Store { return mem })
+}
+
+// TestMemConforms has values so small that most batches take more than one.
+func TestMemConforms(t *testing.T) {
+	b := slotstest.Backend(func(*testing.T) slots.Store { return slotstest.NewMem(1500) })
+	b.Virtual = true
+	storagetest.Run(t, b)
 }

@@ -41,11 +41,12 @@ type Fault struct {
 	Leave   func(slots.Entry) bool // OpList: the request is made, and the answer is as old as if it left these out
 }
 
-// Tap is a store around another one. Before, if set, is called before every request, in the goroutine of the caller and
-// without any lock held: it may use the store and let other clients run to any point.
+// Tap is a store around another one. Before and After, if set, are called before every request and after it was made, in the
+// goroutine of the caller and without any lock held: they may use the store and let other clients run to any point.
 type Tap struct {
 	slots.Store
 	Before func(Call) *Fault
+	After  func(Call)
 
 	mu   sync.Mutex
 	n    int
@@ -92,11 +93,14 @@ func (t *Tap) call(c Call, request func() error) (*Fault, error) {
 	if t.Before != nil {
 		f = t.Before(c)
 	}
-	if f == nil || f.Leave != nil {
-		return f, request()
-	}
-	if f.Applied {
-		_ = request() // its answer is lost
+	if f == nil || f.Leave != nil || f.Applied {
+		err := request()
+		if t.After != nil {
+			t.After(c)
+		}
+		if f == nil || f.Leave != nil {
+			return f, err
+		} // else its answer is lost
 	}
 	if f.Late && c.Op == OpCreate {
 		c.Data = slices.Clone(c.Data)
