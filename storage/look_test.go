@@ -113,18 +113,18 @@ func refusedEachTime(t *testing.T, x *world, fsys storage.FS, size func() int, s
 // TestRehearsalIsNotUsed: what is rehearsed before the fence is nobody's state. It is asked for only where a writer did not get in.
 func TestRehearsalIsNotUsed(t *testing.T) {
 	x, mem := newMemWorld(t, 4096)
-	h, err := x.open(mem)
+	h, err := x.Open(mem)
 	must(t, err)
-	must(t, errors.Join(h.append(2), h.checkpoint(), h.append(1), h.ack(), h.w.Close()))
+	must(t, errors.Join(h.Append(2), h.Checkpoint(), h.Append(1), h.Ack(), h.Writer.Close()))
 	var told []string
 	open := func(fsys storage.FS) error {
-		x.epoch++
+		x.Epoch++
 		of := func(whose string) (func([]byte) error, func(storage.Record) error) {
 			return func([]byte) error { told = append(told, whose+" state"); return nil }, func(storage.Record) error { told = append(told, whose+" record"); return nil }
 		}
 		o := storage.Options{FS: fsys, Registry: x, Rehearse: func() (func([]byte) error, func(storage.Record) error) { return of("rehearsed") }}
 		o.Restore, o.Replay = of("real")
-		w, err := storage.Open(t.Context(), x.dir, "orders", x.epoch, o)
+		w, err := storage.Open(t.Context(), x.Dir, "orders", x.Epoch, o)
 		return errors.Join(err, w.Close())
 	}
 	check := func(what string, want ...string) {
@@ -138,7 +138,7 @@ func TestRehearsalIsNotUsed(t *testing.T) {
 	check("a file in order", "real state", "real record")
 	dies := errors.New("the process has ended")
 	fenced := false
-	_, err = x.open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
+	_, err = x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
 		if fenced {
 			return &storagetest.Fault{Err: dies}
 		}
