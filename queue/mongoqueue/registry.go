@@ -155,12 +155,12 @@ func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEn
 	if err := q.enter(ctx); err != nil {
 		return queue.RegistryEntry{}, false, err
 	}
-	raw, err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Raw()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return queue.RegistryEntry{}, false, nil
-	}
+	raw, err := q.shared.entries.Do(ctx, typ)
 	if err != nil {
 		return queue.RegistryEntry{}, false, q.explain(ctx, "read the file entry of "+typ, err)
+	}
+	if raw == nil {
+		return queue.RegistryEntry{}, false, nil
 	}
 	f, err := decodeFile(raw)
 	if err != nil {
@@ -200,13 +200,13 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 	if err != nil {
 		return queue.RegistryEntry{}, err
 	}
-	_, err = q.files.InsertOne(ctx, doc)
-	switch {
-	case err == nil:
+	inserted, err := q.shared.inserts.Do(ctx, doc)
+	if err != nil {
+		return queue.RegistryEntry{}, q.explain(ctx, "register the file of "+typ, err)
+	}
+	if inserted {
 		f.Generation = max(f.Generation, 1)
 		return f, nil
-	case !isDuplicate(err):
-		return queue.RegistryEntry{}, q.explain(ctx, "register the file of "+typ, err)
 	}
 	registered, ok, err := q.RegistryEntry(ctx, typ)
 	if err == nil && !ok {
@@ -240,12 +240,8 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry
 	if doc.Place != "" {
 		update = append(update, bson.E{Key: "$set", Value: bson.D{{Key: "place", Value: doc.Place}}})
 	}
-	result, err := q.files.UpdateOne(ctx,
-		append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), update)
-	if err != nil {
-		return false, q.explain(ctx, "update the file entry of "+typ, err)
-	}
-	return result.MatchedCount == 1, nil
+	found, err = q.shared.updates.Do(ctx, fileUpdate{typ, append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), update})
+	return found, q.explain(ctx, "update the file entry of "+typ, err)
 }
 
 // AckFile implements queue.Queue.
