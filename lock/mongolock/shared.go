@@ -18,8 +18,10 @@ import (
 // statements answers with one number, how many matched. Which ones, the records show afterwards, by their versions: each operation writes one
 // of its own. Renewals have their own batches and wait for none of these.
 const (
-	sharedMost = 32 // operations that share a command
-	gateWidth  = 2  // commands under way before calls gather
+	sharedMost = 32 // reads, or new records, of a command
+	// Updates of a command. A server may carry it out as one transaction, which keeps the records locked for as long as all of them take.
+	sharedUpdates = 8
+	gateWidth     = 2 // commands under way before calls gather
 )
 
 // request is an operation on one lock for an exclusive hold.
@@ -50,9 +52,9 @@ func newShared(s *store) shared {
 	return shared{
 		reads:    combine.New(gate, combine.Options[string, bson.Raw]{One: s.readOne, Many: s.readMany, Most: sharedMost}),
 		creates:  combine.New(gate, combine.Options[request, bool]{One: s.createOne, Many: s.createMany, Most: sharedMost}),
-		acquires: combine.New(gate, combine.Options[request, grant]{One: s.acquireOne, Many: s.acquireMany, Settle: s.confirmOne, Most: sharedMost}),
-		confirms: combine.New(gate, combine.Options[request, grant]{One: s.confirmOne, Many: s.confirmMany, Most: sharedMost}),
-		releases: combine.New(gate, combine.Options[request, bool]{One: s.releaseOne, Many: s.releaseMany, Most: sharedMost}),
+		acquires: combine.New(gate, combine.Options[request, grant]{One: s.acquireOne, Many: s.acquireMany, Settle: s.confirmOne, Most: sharedUpdates}),
+		confirms: combine.New(gate, combine.Options[request, grant]{One: s.confirmOne, Many: s.confirmMany, Most: sharedUpdates}),
+		releases: combine.New(gate, combine.Options[request, bool]{One: s.releaseOne, Many: s.releaseMany, Most: sharedUpdates}),
 	}
 }
 

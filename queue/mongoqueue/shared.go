@@ -18,9 +18,11 @@ import (
 // command does for one of them must not depend on the others, and its answer must tell each what became of its own part. Where
 // that is not certain each repeats its part by itself: all that is shared is idempotent.
 const (
-	sharedMost = 32  // calls that share a command
-	sharedKeys = 200 // keys of an acknowledgement that shares a command; one with more is worth a command of its own
-	gateWidth  = 2   // commands under way before calls gather
+	sharedMost = 32 // calls that share a command
+	// Updates of a command. A server may carry it out as one transaction, which keeps the documents locked for as long as all of them take.
+	sharedUpdates = 8
+	sharedKeys    = 200 // keys of an acknowledgement that shares a command; one with more is worth a command of its own
+	gateWidth     = 2   // commands under way before calls gather
 )
 
 // shared are the calls that share commands.
@@ -46,7 +48,7 @@ func newShared(q *Queue) shared {
 		keys:    combine.New(gate, combine.Options[string, []string]{One: q.fewKeysOf, Many: q.fewKeysOfMany, Most: unionMost}),
 		entries: combine.New(gate, combine.Options[string, bson.Raw]{One: q.readEntry, Many: q.readEntries, Most: sharedMost}),
 		inserts: combine.New(gate, combine.Options[fileDoc, bool]{One: q.insertEntry, Many: q.insertEntries, Most: sharedMost}),
-		updates: combine.New(gate, combine.Options[fileUpdate, bool]{One: q.updateEntry, Many: q.updateEntries, Most: sharedMost}),
+		updates: combine.New(gate, combine.Options[fileUpdate, bool]{One: q.updateEntry, Many: q.updateEntries, Most: sharedUpdates}),
 		deletes: combine.New(gate, combine.Options[[]string, struct{}]{One: q.deleteKeys, Many: q.deleteKeysOfMany, Most: sharedMost}),
 	}
 }

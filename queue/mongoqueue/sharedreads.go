@@ -71,7 +71,9 @@ func gather(ctx context.Context, cursor *mongo.Cursor) (byType map[string][]bson
 	return byType, true, cursor.Err()
 }
 
-// readAsked reads a part for each caller, and answers by answer. A type that two ask for is read by each: its documents are not told apart.
+// readAsked reads a part for each caller, and answers by answer.
+//
+// rule: a type that two ask for is read by each: nothing tells whose document is whose.
 func readAsked[Q, A any](ctx context.Context, q *Queue, asked []Q, partOf func(Q) part, answer func(Q, []bson.Raw) combine.Answer[A]) []combine.Answer[A] {
 	parts, times := make([]part, len(asked)), map[string]int{}
 	for i, a := range asked {
