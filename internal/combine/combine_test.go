@@ -262,3 +262,40 @@ func TestConcurrentCalls(t *testing.T) {
 		t.Errorf("%d answers", answered.Load())
 	}
 }
+
+// TestAServerThatIsFarAway: what waits for the network does not wait for the gate, once that is known. And the gate becomes narrow again.
+func TestAServerThatIsFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const callers, calls = 20, 50
+		gate := NewGate(2)
+		s := &server{takes: 20 * time.Millisecond}
+		var kinds []*Combiner[int, int]
+		for range 10 {
+			kinds = append(kinds, New(gate, Options[int, int]{One: s.one, Many: s.many, Most: 8}))
+		}
+		began := time.Now()
+		var all sync.WaitGroup
+		for i := range callers {
+			all.Go(func() {
+				for n := range calls {
+					if got, err := kinds[(i+n)%len(kinds)].Do(t.Context(), i); got != 2*i || err != nil {
+						t.Errorf("%d: %d, %v", i, got, err)
+					}
+				}
+			})
+		}
+		all.Wait()
+		if took, alone := time.Since(began), calls*s.takes; took > alone*3/2 {
+			t.Errorf("took %v, and %v if nobody waited for others", took, alone)
+		}
+		s.change(func() { s.takes = onTheWay / 2 })
+		for i := range 2 * watched {
+			if _, err := kinds[0].Do(t.Context(), i); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if gate.far != 0 {
+			t.Errorf("wider by %d for a server that is near", gate.far)
+		}
+	})
+}

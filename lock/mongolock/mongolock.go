@@ -225,7 +225,8 @@ func created(name string, h lock.Hold, v lock.Version) bson.D {
 }
 
 // Acquire: {_id: name, h: null}, room, turn → take. Index: _id. Nothing matched = held, not our
-// turn, or no record. One round trip.
+// turn, or no record. One round trip, unless it shares a command with others: see shared.go. That goes for Read, Create, Confirm and
+// Release, too.
 func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
 	if h.Shared() {
 		return s.update(ctx, "acquire", acquiring(name, h), take(h, v))

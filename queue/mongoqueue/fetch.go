@@ -50,7 +50,7 @@ var byKey = bson.D{{Key: "_id", Value: 1}}
 //	find {_id: {$gt: "<type>/<after>", $lt: "<type>0"}}, sort {_id: 1}, limit; index: _id, no sort stage. Nothing matched:
 //	nothing is pending behind after. Not a snapshot: a message that lands behind the cursor's place is seen by the next
 //	sweep. If there are loose messages, find {_id: {$in: their keys}} → _id only, with read concern majority; what is missing
-//	there: again from the start.
+//	there: again from the start. Types that wait at the same time share an aggregate: see sharedreads.go.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -163,7 +163,7 @@ func in(keys []string) bson.D {
 
 // Ack implements queue.Queue.
 //
-//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, w: 1; index: _id. Fewer deleted than asked: they were gone.
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, for types that wait at the same time with the keys of all, w: 1; index: _id. Fewer deleted than asked: they were gone.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err

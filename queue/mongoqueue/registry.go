@@ -147,7 +147,7 @@ func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
 
 // RegistryEntry implements queue.Queue.
 //
-//	find {_id: "<type>"} in files; index: _id. Nothing matched: no file was registered.
+//	find {_id: "<type>"} in files, for types that wait at the same time {_id: {$in: […]}}; index: _id. Nothing matched: no file was registered.
 func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return queue.RegistryEntry{}, false, err
@@ -187,7 +187,7 @@ func decodeFile(raw bson.Raw) (f queue.RegistryEntry, err error) {
 
 // RegisterFile implements queue.Queue.
 //
-//	insertOne into files, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
+//	insertOne into files, for types that wait at the same time insert, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
 //	two processes at the same instant cannot both win.
 func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (queue.RegistryEntry, error) {
 	if err := queue.ValidateType(typ); err != nil {
@@ -218,7 +218,8 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 // UpdateFile implements queue.Queue.
 //
 //	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}, $set: {place}} in files, w: majority;
-//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set.
+//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set. Types that wait at the same time
+//	share an update with a statement for each.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	return q.raiseFile(ctx, typ, f)
 }
