@@ -28,10 +28,10 @@ func (a *jsonArray) add(v any) error {
 }
 
 func (a *jsonArray) end() error {
-	end := "\n]\n"
 	if !a.begun {
-		end = "[]\n"
+		_, err := printable.Fprintf(a.w, "[]\n")
+		return err
 	}
-	_, err := io.WriteString(a.w, end)
+	_, err := printable.Fprintf(a.w, "\n]\n")
 	return err
 }
