@@ -21,6 +21,7 @@ const (
 type drain struct {
 	types, each int
 	times       measure.Times
+	kinds       map[string]map[string]int64 // commands of the last round, by contender and kind
 }
 
 // is reports whether a target was set for this drain.
@@ -33,6 +34,17 @@ func (d *drain) speed(name string) measure.Summary {
 // rate is how many messages per second a contender drains.
 func (d *drain) rate(name string) float64 {
 	return float64(d.types*d.each) / d.times.Median(name).Seconds()
+}
+
+// perType is how many commands of a kind, or of all kinds, a contender sends for a type.
+func (d *drain) perType(name, kind string) float64 {
+	sum := d.kinds[name][kind]
+	if kind == "" {
+		for _, n := range d.kinds[name] {
+			sum += n
+		}
+	}
+	return float64(sum) / float64(d.types)
 }
 
 func (b *bench) measureDrains(ctx context.Context) (all []*drain, err error) {
@@ -51,6 +63,7 @@ func (b *bench) measureDrains(ctx context.Context) (all []*drain, err error) {
 
 func (b *bench) drain(ctx context.Context, d *drain) (err error) {
 	types := names(d.types)
+	d.kinds = map[string]map[string]int64{}
 	var list []measure.Contender
 	var places []*messages.Place
 	contender := func(name string, run func(*messages.Place) error) (*messages.Place, error) {
@@ -88,7 +101,8 @@ func (b *bench) drain(ctx context.Context, d *drain) (err error) {
 		defer func() { err = errors.Join(err, g.end()) }()
 		var p *messages.Place
 		p, err = contender(name, func(p *messages.Place) error {
-			err := g.drain(d.types, d.types*d.each)
+			kinds, err := g.drain(d.types, d.types*d.each)
+			d.kinds[name] = kinds
 			for _, typ := range types {
 				p.Drained[typ] = p.Given[typ]
 			}

@@ -90,7 +90,7 @@ func (b *bench) firstDrain(ctx context.Context, g group, types int) measure.Cont
 			_, err = g.tell(order{Do: doOpen, URL: p.URI, Dir: p.Dir})
 			return err
 		},
-		Run: func() error { return g.drain(types, types*few) },
+		Run: func() error { _, err := g.drain(types, types*few); return err },
 		Check: func() error {
 			for _, typ := range names(types) {
 				p.Drained[typ] = few

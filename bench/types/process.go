@@ -48,11 +48,12 @@ const (
 
 // answer has what was asked for.
 type answer struct {
-	Err      string `json:",omitempty"`
-	Appended int    // drain, count: by the pool
-	Held     int    // sample: types
-	Queue    int64  // sample: commands of the queue's client so far …
-	Lock     int64  // … and of the lock's
+	Err      string           `json:",omitempty"`
+	Appended int              // drain, count: by the pool
+	Kinds    map[string]int64 `json:",omitempty"` // drain: commands by name and collection
+	Held     int              // sample: types
+	Queue    int64            // sample: commands of the queue's client so far …
+	Lock     int64            // … and of the lock's
 	CPU      float64
 	Memory   uint64 // memory: bytes of heap and stacks, after a garbage collection
 }
@@ -167,18 +168,21 @@ func (g group) tell(o order) ([]answer, error) {
 	return answers, err
 }
 
-// drain has the replicas drain the first n types together, of which messages are pending.
-func (g group) drain(types, messages int) error {
+// drain has the replicas drain the first n types together, of which messages are pending. It returns the commands that they have sent.
+func (g group) drain(types, messages int) (kinds map[string]int64, err error) {
 	answers, err := g.tell(order{Do: doDrain, Types: types})
 	if err != nil {
-		return err
+		return nil, err
 	}
-	appended := 0
+	appended, kinds := 0, map[string]int64{}
 	for _, a := range answers {
 		appended += a.Appended
+		for kind, n := range a.Kinds {
+			kinds[kind] += n
+		}
 	}
 	if appended != messages {
-		return fmt.Errorf("the replicas appended %d messages, want %d", appended, messages)
+		return nil, fmt.Errorf("the replicas appended %d messages, want %d", appended, messages)
 	}
-	return nil
+	return kinds, nil
 }

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"runtime"
 	"runtime/debug"
 	"strings"
@@ -50,11 +51,16 @@ func (r *replica) obey(ctx context.Context, o order) (a answer, err error) {
 		// Types must stay held as long as that is measured.
 		return a, r.start(ctx, worker.Config{Types: names(o.Types), IdleTimeout: time.Hour})
 	case doDrain:
+		before := r.kinds()
 		if err := r.start(ctx, worker.Config{Types: names(o.Types), UntilEmpty: true}); err != nil {
 			return a, err
 		}
 		err := <-r.poolsError
-		return answer{Appended: int(r.pool.Stats().Appended)}, err
+		a = answer{Appended: int(r.pool.Stats().Appended), Kinds: r.kinds()}
+		for kind, n := range before {
+			a.Kinds[kind] -= n
+		}
+		return a, err
 	case doSample:
 		return r.sample(), nil
 	case doCount:
@@ -109,6 +115,18 @@ func (r *replica) open(ctx context.Context, url string) error {
 		return errors.Join(r.locker.Close(ctx), q.Close(), client.Disconnect(ctx))
 	}
 	return nil
+}
+
+// kinds are the commands so far by name and collection.
+func (r *replica) kinds() map[string]int64 {
+	kinds := map[string]int64{}
+	maps.Copy(kinds, r.ofQueue.ByKind())
+	if r.ofLock != nil {
+		for kind, n := range r.ofLock.ByKind() {
+			kinds[kind] += n
+		}
+	}
+	return kinds
 }
 
 func (r *replica) sample() answer {

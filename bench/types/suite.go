@@ -2,11 +2,14 @@
 package types
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"math"
 	"runtime"
+	"slices"
 	"strings"
 
 	"github.com/fencepost/fencepost/bench/internal/machine"
@@ -76,6 +79,7 @@ func (b *bench) result() *suite.Result {
 		b.server.Name, machine.Versions("go.mongodb.org/mongo-driver/v2"), b.rounds(), messages.MessageSize, nameAgain)
 	s.WriteString("### Targets\n\n" + b.targets())
 	fmt.Fprintf(&s, "\n### Drain\n\nThe bare loop drains one type after the other: find, write, fdatasync, deleteMany, and a find that is empty. The time of replicas is that of the whole life of their pools.\n\n![Drain](plots/%s)\n\n%s", plotDrain, b.drainTable())
+	fmt.Fprintf(&s, "\n### Commands\n\nCommands per type that replicas send to the server in the last round of a drain. The bare loop sends three.\n\n%s", b.commandsTable())
 	fmt.Fprintf(&s, "\n### Embedded\n\nThe first drain of types with %d messages each, on SQLite: milliseconds per type.\n\n%s", few, b.embeddedTable())
 	fmt.Fprintf(&s, "\n### Idle\n\nWhat one replica costs while nothing is published. Processor time of the server is that of all processes of the names %s on this machine, in percent of one core; the first line is what they use without a replica. Memory is heap and stacks, as far as they grew since the replica connected.\n\n%s",
 		strings.Join(serverProcesses, ", "), b.idleTable())
@@ -138,6 +142,30 @@ func (b *bench) drainTable() string {
 	}
 	return report.Table([]string{"types", "messages of each", nameBare + ", messages/s", nameOne, nameFour,
 		nameAgain + ", speed, " + nameBare + " = 1", nameOne, nameFour}, rows)
+}
+
+func (b *bench) commandsTable() string {
+	kinds := map[string]bool{}
+	head := []string{"command and collection"}
+	for _, d := range b.drains {
+		for _, name := range []string{nameOne, nameFour} {
+			head = append(head, fmt.Sprintf("%d × %d, %s", d.types, d.each, name))
+			for kind := range d.kinds[name] {
+				kinds[kind] = true
+			}
+		}
+	}
+	var rows [][]string
+	for _, kind := range append(slices.Sorted(maps.Keys(kinds)), "") {
+		row := []string{cmp.Or(kind, "together")}
+		for _, d := range b.drains {
+			for _, name := range []string{nameOne, nameFour} {
+				row = append(row, fmt.Sprintf("%.2f", d.perType(name, kind)))
+			}
+		}
+		rows = append(rows, row)
+	}
+	return report.Table(head, rows)
 }
 
 func (b *bench) embeddedTable() string {

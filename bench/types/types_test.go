@@ -38,7 +38,7 @@ func TestQuick(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	suitetest.Check(t, o, res, []string{"≤ 2 ms", "| 16 | 10 |", nameAgain, nameFour, "### Embedded", "workers: 4", "| 16 | " + stateHolds + " | 16 |", "| 16 | " + stateFree + " | 0 |", stateOther, stateNobody},
+	suitetest.Check(t, o, res, []string{"≤ 2 ms", "| 16 | 10 |", nameAgain, nameFour, "### Embedded", "| delete messages |", "| together |", "workers: 4", "| 16 | " + stateHolds + " | 16 |", "| 16 | " + stateFree + " | 0 |", stateOther, stateNobody},
 		[]string{"| n/a", "(n/a", "Inf"})
 	if svg := res.Plots[plotDrain]; !strings.HasPrefix(svg, "<svg") || strings.Contains(svg, "NaN") {
 		t.Errorf("plot: %.100q", svg)
@@ -105,7 +105,7 @@ func TestDrainThatIsIncomplete(t *testing.T) {
 	if _, err := g.tell(order{Do: doOpen, URL: "sqlite://" + dir + "/q.db", Dir: dir}); err != nil {
 		t.Fatal(err)
 	}
-	if err := g.drain(2, 3); err == nil || !strings.Contains(err.Error(), "appended 0 messages, want 3") {
+	if _, err := g.drain(2, 3); err == nil || !strings.Contains(err.Error(), "appended 0 messages, want 3") {
 		t.Errorf("got %v", err)
 	}
 	if _, err := g.tell(order{Do: doClose}); err != nil {

@@ -83,7 +83,8 @@ func typesLsCommand() *cobra.Command {
 		Use:   "ls [TYPE]…",
 		Short: "List the types: backlog, age of the oldest message, durable messages in the file, settings",
 		Long: `Ls lists all types, or those that are named, by name or glob; with --pending only those with pending messages. It costs the server a read
-of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only.`,
+of index entries and a read of the file's entry per type, a few at a time; with --pending the latter for listed types only.
+With -o json the array is written while the types are looked at; if that fails it has no end, and the exit code is not 0.`,
 		Example: `  fencepost types ls
   fencepost types ls 'customer-7*' --pending
   fencepost types ls --url mongodb://localhost/shop -o json`,
@@ -103,15 +104,20 @@ of index entries and a read of the file's entry per type, a few at a time; with 
 			return cli.Usagef("--count-up-to %d: count at least 1", most)
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			rows, err := typeRows(ctx, b, args, most, pending)
-			if err != nil {
+			look := lookAtTypes{args: args, most: most, pending: pending}
+			var rows []typeRow
+			add, list := func(r typeRow) error { rows = append(rows, r); return nil }, jsonArray{w: cmd.OutOrStdout()}
+			if output.Value == "json" {
+				add = func(r typeRow) error { return list.add(r) }
+			}
+			if err := look.each(ctx, b, add); err != nil {
 				return err
 			}
 			for _, s := range b.Queue.Strays() {
 				printable.Fprintf(cmd.ErrOrStderr(), "warning: %v\n", s)
 			}
 			if output.Value == "json" {
-				return printJSON(cmd, rows)
+				return list.end()
 			}
 			if len(rows) == 0 && pending {
 				return &cli.Error{Code: cli.ExitNothing, Err: errors.New("none of the types has pending messages; without --pending all are listed")}
@@ -152,21 +158,50 @@ of index entries and a read of the file's entry per type, a few at a time; with 
 	return cmd
 }
 
-// typeRows looks at the types that args name, a few at a time. pending leaves out those without messages.
-func typeRows(ctx context.Context, b *fencepost.Backend, args []string, most int, pending bool) ([]typeRow, error) {
-	types, err := wantedTypes(ctx, b, args)
+// lookAtTypes says what types ls looks at.
+type lookAtTypes struct {
+	args    []string // names and globs
+	most    int      // messages to count, of each type
+	pending bool     // only types that have some
+}
+
+// rowsPage is how many types are looked at before they are printed: all of them need not fit into memory.
+const rowsPage = 500
+
+// each calls add for each type, in order.
+func (l lookAtTypes) each(ctx context.Context, b *fencepost.Backend, add func(typeRow) error) error {
+	types, err := wantedTypes(ctx, b, l.args)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	now, err := b.Queue.Now(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	settings, err := b.Queue.AllSettings(ctx)
 	if err != nil {
-		return nil, err
+		return err
 	}
-	found := make([]*typeRow, len(types))
+	for page := range slices.Chunk(types, rowsPage) {
+		rows, err := l.page(ctx, b, page, now, settings)
+		if err != nil {
+			return err
+		}
+		for _, row := range rows {
+			if row == nil {
+				continue
+			}
+			if err := add(*row); err != nil {
+				return err
+			}
+		}
+	}
+	return ctx.Err()
+}
+
+// page looks at some types, a few at a time. A row is nil if it is left out.
+func (l lookAtTypes) page(ctx context.Context, b *fencepost.Backend, types []string, now time.Time, settings map[string]queue.Settings) ([]*typeRow, error) {
+	rows := make([]*typeRow, len(types))
 	g, looking := errgroup.WithContext(ctx)
 	g.SetLimit(lookers)
 	for i, typ := range types {
@@ -174,25 +209,16 @@ func typeRows(ctx context.Context, b *fencepost.Backend, args []string, most int
 			break
 		}
 		g.Go(func() error {
-			depth, err := b.Queue.Depth(looking, typ, most)
-			if err != nil || pending && depth.Pending == 0 {
+			depth, err := b.Queue.Depth(looking, typ, l.most)
+			if err != nil || l.pending && depth.Pending == 0 {
 				return err
 			}
 			row, err := oneTypeRow(looking, b, typ, depth, now, settings[typ])
-			found[i] = &row
+			rows[i] = &row
 			return err
 		})
 	}
-	if err := g.Wait(); err != nil {
-		return nil, err
-	}
-	rows := make([]typeRow, 0, len(types))
-	for _, row := range found {
-		if row != nil {
-			rows = append(rows, *row)
-		}
-	}
-	return rows, ctx.Err()
+	return rows, g.Wait()
 }
 
 func oneTypeRow(ctx context.Context, b *fencepost.Backend, typ string, depth queue.Depth, now time.Time, set queue.Settings) (typeRow, error) {

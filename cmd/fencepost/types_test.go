@@ -10,6 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker/workertest"
 )
@@ -43,6 +44,44 @@ func manyTypes(t *testing.T, n int) (*fencepost.Backend, *entries) {
 	return b, e
 }
 
+func typeRows(ctx context.Context, b *fencepost.Backend, look lookAtTypes) (rows []typeRow, err error) {
+	err = look.each(ctx, b, func(r typeRow) error { rows = append(rows, r); return nil })
+	return rows, err
+}
+
+// TestTypesLsWritesPageByPage: rows are there before all types were looked at, and an array written in parts is the one that would be written at once.
+func TestTypesLsWritesPageByPage(t *testing.T) {
+	b, e := manyTypes(t, 2*rowsPage+1)
+	var rows []typeRow
+	var out strings.Builder
+	list := jsonArray{w: &out}
+	err := lookAtTypes{most: 10}.each(t.Context(), b, func(r typeRow) error {
+		if len(rows) == 0 && int(e.read.Load()) > rowsPage {
+			t.Errorf("%d entries were read before the first row", e.read.Load())
+		}
+		rows = append(rows, r)
+		return list.add(r)
+	})
+	if err != nil || list.end() != nil || len(rows) != 2*rowsPage+1 {
+		t.Fatalf("%d rows, %v", len(rows), err)
+	}
+	for _, rows := range [][]typeRow{rows, {}, {{Type: "\u202e"}}} {
+		var all, parts strings.Builder
+		if err := printable.EncodeJSON(&all, rows, "  "); err != nil {
+			t.Fatal(err)
+		}
+		list := jsonArray{w: &parts}
+		for _, r := range rows {
+			if err := list.add(r); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if list.end() != nil || parts.String() != all.String() {
+			t.Errorf("%d rows: in parts %.300q, at once %.300q", len(rows), parts.String(), all.String())
+		}
+	}
+}
+
 // With --pending only the listed types are looked at closer; a glob chooses types.
 func TestTypesLsOfManyTypes(t *testing.T) {
 	b, e := manyTypes(t, 1000)
@@ -52,7 +91,7 @@ func TestTypesLsOfManyTypes(t *testing.T) {
 		want    int
 	}{{nil, false, 1000}, {nil, true, 100}, {[]string{"t00*"}, false, 100}, {[]string{"t00*", "t0005"}, true, 10}} {
 		e.read.Store(0)
-		rows, err := typeRows(t.Context(), b, c.args, 10, c.pending)
+		rows, err := typeRows(t.Context(), b, lookAtTypes{args: c.args, most: 10, pending: c.pending})
 		if err != nil || len(rows) != c.want || int(e.read.Load()) != c.want {
 			t.Errorf("%v, pending %v: %d rows, %d entries read, %v; want %d", c.args, c.pending, len(rows), e.read.Load(), err, c.want)
 		}
@@ -62,7 +101,7 @@ func TestTypesLsOfManyTypes(t *testing.T) {
 			}
 		}
 	}
-	if _, err := typeRows(t.Context(), b, []string{"x*"}, 10, false); cli.Code(err) != cli.ExitNothing {
+	if _, err := typeRows(t.Context(), b, lookAtTypes{args: []string{"x*"}, most: 10}); cli.Code(err) != cli.ExitNothing {
 		t.Errorf("a glob that matches nothing: %v", err)
 	}
 }

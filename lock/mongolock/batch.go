@@ -1,7 +1,9 @@
 package mongolock
 
 import (
+	"cmp"
 	"context"
+	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
@@ -17,7 +19,7 @@ var _ lock.BatchRenewer = (*store)(nil)
 // one that fails does not stop the others; the answer is an error then.
 func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
 	statements := make([]mongo.WriteModel, len(renewals))
-	for i, r := range renewals {
+	for i, r := range slices.SortedFunc(slices.Values(renewals), func(a, b lock.Renewal) int { return cmp.Compare(a.Name, b.Name) }) { // see updateMany
 		statements[i] = mongo.NewUpdateOneModel().SetFilter(mine(r.Name, r.Hold)).SetUpdate(touch(r.Hold, r.Version))
 	}
 	res, err := s.locks.BulkWrite(ctx, statements, options.BulkWrite().SetOrdered(false))

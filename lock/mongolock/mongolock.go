@@ -98,6 +98,7 @@ type store struct {
 	locks  *mongo.Collection
 	hosts  string        // for errors
 	client *mongo.Client // to disconnect at Close; nil if the client is the caller's
+	shared shared
 }
 
 // Open connects to the server at uri with a small client of its own and keeps the locks in
@@ -152,6 +153,7 @@ func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*st
 			// Reads are hints, but a hint from a lagging secondary would be a bad one.
 			SetReadPreference(readpref.Primary())),
 	}
+	s.shared = newShared(s)
 	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
 	defer cancel()
 	if err := db.Client().Ping(ctx, readpref.Primary()); err != nil {
@@ -169,11 +171,8 @@ func open(ctx context.Context, db *mongo.Database, hosts string, o Options) (*st
 // Read finds {_id: name}. Index: _id. Nothing found = the name has no record. It reads from the
 // primary, but a deposed primary may still answer: a hint.
 func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error) {
-	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return lock.Record{}, false, nil
-	}
-	if err != nil {
+	raw, err := s.shared.reads.Do(ctx, name)
+	if err != nil || raw == nil {
 		return lock.Record{}, false, s.explain("read", err)
 	}
 	r, err := decode(name, raw)
@@ -183,11 +182,8 @@ func (s *store) Read(ctx context.Context, name string) (lock.Record, bool, error
 // RemoveDamaged finds {_id: name} and deletes it if it cannot be decoded. Index: _id. The filter of
 // the deletion has the version that was found, so that a record written since is not deleted.
 func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
-	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return false, nil
-	}
-	if err != nil {
+	raw, err := s.readOne(ctx, name)
+	if err != nil || raw == nil {
 		return false, s.explain("read", err)
 	}
 	if _, err := decode(name, raw); err == nil {
@@ -209,8 +205,13 @@ func (s *store) RemoveDamaged(ctx context.Context, name string) (bool, error) {
 // operation upserts: MongoDB can retry an upsert by itself only if the filter is the unique key
 // alone, and compatible servers report the conflict as another error.
 func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
-	// No at: an insert cannot ask for the server's date, and with a wrong one the TTL index could
-	// remove the lock.
+	ok, err := s.shared.creates.Do(ctx, request{name: name, hold: h, v: v})
+	return ok, s.explain("create", err)
+}
+
+// created is the document that Create inserts. No at: an insert cannot ask for the server's date, and with a wrong one the TTL index
+// could remove the lock.
+func created(name string, h lock.Hold, v lock.Version) bson.D {
 	d := bson.D{
 		{Key: "_id", Value: name},
 		{Key: "token", Value: int64(0)},
@@ -218,21 +219,20 @@ func (s *store) Create(ctx context.Context, name string, h lock.Hold, v lock.Ver
 		{Key: "since", Value: time.Now()},
 	}
 	if h.Shared() {
-		d = append(d, is("s", bson.A{entry(h, v)})...)
-	} else {
-		d = append(d, is("h", held(h))...)
+		return append(d, is("s", bson.A{entry(h, v)})...)
 	}
-	_, err := s.locks.InsertOne(ctx, d)
-	if mongo.IsDuplicateKeyError(err) {
-		return false, nil
-	}
-	return err == nil, s.explain("create", err)
+	return append(d, is("h", held(h))...)
 }
 
 // Acquire: {_id: name, h: null}, room, turn → take. Index: _id. Nothing matched = held, not our
-// turn, or no record. One round trip.
+// turn, or no record. One round trip, unless it shares a command with others: see shared.go. That goes for Read, Create, Confirm and
+// Release, too.
 func (s *store) Acquire(ctx context.Context, name string, h lock.Hold, v lock.Version) (int64, bool, error) {
-	return s.update(ctx, "acquire", and(name, is("h", nil), room(h), turn(h)), take(h, v))
+	if h.Shared() {
+		return s.update(ctx, "acquire", acquiring(name, h), take(h, v))
+	}
+	g, err := s.shared.acquires.Do(ctx, request{name: name, hold: h, v: v})
+	return g.token, g.ok, s.explain("acquire", err)
 }
 
 // TakeOver: {_id: name, v: seen}, no entries, turn → take. Index: _id. Nothing matched = somebody
@@ -274,7 +274,8 @@ func (s *store) Renew(ctx context.Context, name string, h lock.Hold, v lock.Vers
 // greater of the two", so that takes two commands, of which one matches.
 func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int64, v lock.Version) (int64, bool, error) {
 	if !h.Shared() {
-		return s.update(ctx, "confirm", mine(name, h), append(touch(h, v), bson.E{Key: "$max", Value: is("token", floor+1)}))
+		g, err := s.shared.confirms.Do(ctx, request{name: name, hold: h, v: v, floor: floor})
+		return g.token, g.ok, s.explain("confirm", err)
 	}
 	up := touch(h, v)
 	up[0].Value = append(up[0].Value.(bson.D), is("token", floor+1)...)
@@ -288,7 +289,11 @@ func (s *store) Confirm(ctx context.Context, name string, h lock.Hold, floor int
 // Release: mine → remove. Index: _id. Nothing matched = lost before. The document stays, and with it
 // the token.
 func (s *store) Release(ctx context.Context, name string, h lock.Hold, v lock.Version) (bool, error) {
-	return s.write(ctx, "release", mine(name, h), remove(h, v))
+	if h.Shared() {
+		return s.write(ctx, "release", mine(name, h), remove(h, v))
+	}
+	ok, err := s.shared.releases.Do(ctx, request{name: name, hold: h, v: v})
+	return ok, s.explain("release", err)
 }
 
 // Expire: a share with this id and version → remove. Index: _id. Nothing matched = it was renewed or
@@ -390,15 +395,18 @@ func (s *store) update(ctx context.Context, doing string, filter, update bson.D)
 // modify runs a findOneAndUpdate, without upsert, and returns the fields in want of the updated
 // document. ok is false if the filter matched nothing.
 func (s *store) modify(ctx context.Context, doing string, filter, update, want bson.D) (d document, ok bool, err error) {
+	d, ok, err = s.found(ctx, filter, update, want)
+	return d, ok, s.explain(doing, err)
+}
+
+// found is modify without the description of errors.
+func (s *store) found(ctx context.Context, filter, update, want bson.D) (d document, ok bool, err error) {
 	err = s.locks.FindOneAndUpdate(ctx, filter, update, options.FindOneAndUpdate().
 		SetReturnDocument(options.After).SetProjection(want)).Decode(&d)
 	if errors.Is(err, mongo.ErrNoDocuments) {
 		return d, false, nil
 	}
-	if err != nil {
-		return d, false, s.explain(doing, err)
-	}
-	return d, true, nil
+	return d, err == nil, err
 }
 
 // The server's codes of errors that a retry does not cure. Source: mongodb/mongo,

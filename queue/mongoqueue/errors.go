@@ -38,6 +38,7 @@ const (
 	codeBSONObjectTooLarge        = 10334
 	codeDuplicateKey              = 11000
 	codeKeyTooLong                = 17280
+	codeUnknownStage              = 40324
 )
 
 // verdict is what an error says about the documents of a write.

@@ -50,7 +50,7 @@ var byKey = bson.D{{Key: "_id", Value: 1}}
 //	find {_id: {$gt: "<type>/<after>", $lt: "<type>0"}}, sort {_id: 1}, limit; index: _id, no sort stage. Nothing matched:
 //	nothing is pending behind after. Not a snapshot: a message that lands behind the cursor's place is seen by the next
 //	sweep. If there are loose messages, find {_id: {$in: their keys}} → _id only, with read concern majority; what is missing
-//	there: again from the start.
+//	there: again from the start. Types that wait at the same time share an aggregate: see sharedreads.go.
 func (q *Queue) Fetch(ctx context.Context, typ string, after queue.ID, limit queue.Limit) ([]queue.Message, error) {
 	if err := queuedriver.CheckFetch(typ, limit); err != nil {
 		return nil, err
@@ -105,39 +105,22 @@ func (q *Queue) settled(ctx context.Context, typ string, msgs []queue.Message) (
 	return found == len(keys), err
 }
 
-// fetch runs one find. read counts the documents seen, last is the key of the last one.
+// fetch runs one find, or shares a command with others. read counts the documents seen, last is the key of the last one.
 func (q *Queue) fetch(ctx context.Context, typ string, filter bson.D, limit queue.Limit) (out []queue.Message, read int, last string, err error) {
-	find := options.Find().SetSort(byKey).SetLimit(int64(limit.Messages)).SetBatchSize(q.batchSize(typ, limit))
-	cursor, err := q.messages.Find(ctx, filter, find)
+	var f fetched
+	if w := (wanted{typ, filter, limit}); q.isLarge(typ) || q.unionless.Load() {
+		f, err = q.fetchOne(ctx, w)
+	} else {
+		f, err = q.shared.fetches.Do(ctx, w)
+	}
 	if err != nil {
 		return nil, 0, "", err
 	}
-	defer cursor.Close(ctx)
-	out = make([]queue.Message, 0, cursor.RemainingBatchLength())
-	var bytes int64
-	for cursor.Next(ctx) {
-		read++
-		last, _ = cursor.Current.Lookup("_id").StringValueOK()
-		h, ok := decodeHead(typ, cursor.Current)
-		if !ok {
-			if limit.Foreign != nil {
-				limit.Foreign(last)
-			}
-			continue
-		}
-		if h.Incomplete {
-			h.Payload, h.Headers = nil, nil
-		}
-		out = append(out, h)
-		if bytes += int64(h.Size()); limit.Bytes > 0 && bytes >= limit.Bytes {
-			break
-		}
+	for _, key := range f.foreign {
+		limit.Foreign(key)
 	}
-	if err := cursor.Err(); err != nil {
-		return nil, 0, "", err
-	}
-	q.learnSize(typ, len(out), bytes)
-	return out, read, last, nil
+	q.learnSize(typ, len(f.msgs), f.bytes)
+	return f.msgs, f.read, f.last, nil
 }
 
 // batchSize is how many documents to request per reply, so that they have about the bytes of the limit.
@@ -153,14 +136,24 @@ func (q *Queue) batchSize(typ string, limit queue.Limit) int32 {
 	return int32(n)
 }
 
-// learnSize remembers the mean size of a type's messages, for batchSize.
+// learnSize remembers the mean size of a type's messages, for batchSize, and whether a fetch of it is worth a command of its own.
 func (q *Queue) learnSize(typ string, messages int, bytes int64) {
-	if messages == 0 {
-		return
-	}
 	q.mu.Lock()
-	q.size[typ] = bytes / int64(messages)
-	q.mu.Unlock()
+	defer q.mu.Unlock()
+	if messages >= unionDocs || bytes >= unionBytes/unionMost {
+		q.large[typ] = true
+	} else {
+		delete(q.large, typ)
+	}
+	if messages > 0 {
+		q.size[typ] = bytes / int64(messages)
+	}
+}
+
+func (q *Queue) isLarge(typ string) bool {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	return q.large[typ]
 }
 
 // in is the filter of documents with one of these keys.
@@ -170,7 +163,7 @@ func in(keys []string) bson.D {
 
 // Ack implements queue.Queue.
 //
-//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, w: 1; index: _id. Fewer deleted than asked: they were gone.
+//	deleteMany {_id: {$in: ["<type>/<ID>", …]}}, for types that wait at the same time with the keys of all, w: 1; index: _id. Fewer deleted than asked: they were gone.
 func (q *Queue) Ack(ctx context.Context, typ string, ids []queue.ID) error {
 	if err := queue.ValidateType(typ); err != nil {
 		return err
@@ -193,7 +186,12 @@ func (q *Queue) delete(ctx context.Context, keys []string) error {
 	if len(keys) == 0 {
 		return nil
 	}
-	_, err := q.relaxed.DeleteMany(ctx, in(keys))
+	var err error
+	if len(keys) <= sharedKeys {
+		_, err = q.shared.deletes.Do(ctx, keys)
+	} else {
+		_, err = q.deleteKeys(ctx, keys)
+	}
 	return err
 }
 
@@ -227,22 +225,33 @@ const depthKeys = 100
 // firstKeys counts the first keys of a type, up to limit, by whether they are messages', and
 // returns the first that is.
 func (q *Queue) firstKeys(ctx context.Context, typ string, limit int) (n, foreign int, oldest queue.ID, err error) {
-	cursor, err := q.messages.Find(ctx, typeRange(typ, queue.ID{}),
-		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(int64(limit)).SetBatchSize(int32(limit)))
-	if err != nil {
-		return 0, 0, queue.ID{}, err
+	var keys []string
+	if limit == fewKeys && !q.unionless.Load() {
+		keys, err = q.shared.keys.Do(ctx, typ)
+	} else {
+		keys, err = q.keysOf(ctx, typ, limit)
 	}
-	err = eachKey(ctx, cursor, func(key string) {
+	for _, key := range keys {
 		id, err := queue.ParseID(key[len(typ)+1:])
 		if err != nil || id.IsZero() { // rule: a foreign key is no message: it is not counted, and holds no publisher back
 			foreign++
-			return
+			continue
 		}
 		if n++; n == 1 {
 			oldest = id
 		}
-	})
+	}
 	return n, foreign, oldest, err
+}
+
+// keysOf reads the first keys of a type.
+func (q *Queue) keysOf(ctx context.Context, typ string, limit int) (keys []string, err error) {
+	cursor, err := q.messages.Find(ctx, typeRange(typ, queue.ID{}),
+		options.Find().SetProjection(idOnly).SetSort(byKey).SetLimit(int64(limit)).SetBatchSize(int32(limit)))
+	if err == nil {
+		err = eachKey(ctx, cursor, func(key string) { keys = append(keys, key) })
+	}
+	return keys, err
 }
 
 // count counts messages up to limit, without foreign keys.

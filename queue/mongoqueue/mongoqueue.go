@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"hash/maphash"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
@@ -72,6 +73,7 @@ type Queue struct {
 	mu     sync.Mutex
 	closed bool
 	size   map[string]int64 // per type, recent mean payload, see Fetch
+	large  map[string]bool  // types with large fetches
 
 	registered  map[string]bool // types that this process has registered
 	gotMessages map[string]bool // types with promoted messages that no Promotion has named yet: the call failed afterwards
@@ -86,6 +88,8 @@ type Queue struct {
 	strays queuedriver.StrayRecord
 
 	transactions transactions
+	shared       shared
+	unionless    atomic.Bool // the server has no $unionWith
 }
 
 var _ queue.Queue = (*Queue)(nil)
@@ -163,6 +167,7 @@ func newQueue(client *mongo.Client, database string) *Queue {
 		marks:     db.Collection("marks", must),
 		workers:   db.Collection("workers", options.Collection().SetWriteConcern(writeconcern.W1())),
 		size:      map[string]int64{},
+		large:     map[string]bool{},
 
 		notifications: db.Collection("notifications", options.Collection().SetWriteConcern(writeconcern.W1())),
 
@@ -173,6 +178,7 @@ func newQueue(client *mongo.Client, database string) *Queue {
 		scans:       map[string]scan{},
 	}
 	q.promoter = &promoter{store: planned{q}}
+	q.shared = newShared(q)
 	return q
 }
 

@@ -147,7 +147,7 @@ func encodeFile(typ string, f queue.RegistryEntry) (fileDoc, error) {
 
 // RegistryEntry implements queue.Queue.
 //
-//	find {_id: "<type>"} in files; index: _id. Nothing matched: no file was registered.
+//	find {_id: "<type>"} in files, for types that wait at the same time {_id: {$in: […]}}; index: _id. Nothing matched: no file was registered.
 func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
 	if err := queue.ValidateType(typ); err != nil {
 		return queue.RegistryEntry{}, false, err
@@ -155,12 +155,12 @@ func (q *Queue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEn
 	if err := q.enter(ctx); err != nil {
 		return queue.RegistryEntry{}, false, err
 	}
-	raw, err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Raw()
-	if errors.Is(err, mongo.ErrNoDocuments) {
-		return queue.RegistryEntry{}, false, nil
-	}
+	raw, err := q.shared.entries.Do(ctx, typ)
 	if err != nil {
 		return queue.RegistryEntry{}, false, q.explain(ctx, "read the file entry of "+typ, err)
+	}
+	if raw == nil {
+		return queue.RegistryEntry{}, false, nil
 	}
 	f, err := decodeFile(raw)
 	if err != nil {
@@ -187,7 +187,7 @@ func decodeFile(raw bson.Raw) (f queue.RegistryEntry, err error) {
 
 // RegisterFile implements queue.Queue.
 //
-//	insertOne into files, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
+//	insertOne into files, for types that wait at the same time insert, w: majority; index: _id. Duplicate key: a file is registered, which is then read. No upsert, so
 //	two processes at the same instant cannot both win.
 func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEntry) (queue.RegistryEntry, error) {
 	if err := queue.ValidateType(typ); err != nil {
@@ -200,13 +200,13 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 	if err != nil {
 		return queue.RegistryEntry{}, err
 	}
-	_, err = q.files.InsertOne(ctx, doc)
-	switch {
-	case err == nil:
+	inserted, err := q.shared.inserts.Do(ctx, doc)
+	if err != nil {
+		return queue.RegistryEntry{}, q.explain(ctx, "register the file of "+typ, err)
+	}
+	if inserted {
 		f.Generation = max(f.Generation, 1)
 		return f, nil
-	case !isDuplicate(err):
-		return queue.RegistryEntry{}, q.explain(ctx, "register the file of "+typ, err)
 	}
 	registered, ok, err := q.RegistryEntry(ctx, typ)
 	if err == nil && !ok {
@@ -218,7 +218,8 @@ func (q *Queue) RegisterFile(ctx context.Context, typ string, f queue.RegistryEn
 // UpdateFile implements queue.Queue.
 //
 //	updateOne {_id: "<type>", file_id: f.FileID} → {$max: {epoch, durable_index}, $set: {place}} in files, w: majority;
-//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set.
+//	index: _id. Nothing matched: none is registered, or another file. Without a place there is no $set. Types that wait at the same time
+//	share an update with a statement for each.
 func (q *Queue) UpdateFile(ctx context.Context, typ string, f queue.RegistryEntry) (bool, error) {
 	return q.raiseFile(ctx, typ, f)
 }
@@ -240,12 +241,8 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry
 	if doc.Place != "" {
 		update = append(update, bson.E{Key: "$set", Value: bson.D{{Key: "place", Value: doc.Place}}})
 	}
-	result, err := q.files.UpdateOne(ctx,
-		append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), update)
-	if err != nil {
-		return false, q.explain(ctx, "update the file entry of "+typ, err)
-	}
-	return result.MatchedCount == 1, nil
+	found, err = q.shared.updates.Do(ctx, fileUpdate{typ, append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), update})
+	return found, q.explain(ctx, "update the file entry of "+typ, err)
 }
 
 // AckFile implements queue.Queue.

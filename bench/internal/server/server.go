@@ -5,8 +5,10 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -45,14 +47,34 @@ func Start(ctx context.Context, uri string, logf func(string, ...any)) (_ string
 }
 
 // Sent counts the commands of a client.
-type Sent struct{ atomic.Int64 }
+type Sent struct {
+	atomic.Int64
+
+	mu     sync.Mutex
+	byKind map[string]int64
+}
+
+// ByKind are the commands so far by name and collection.
+func (s *Sent) ByKind() map[string]int64 {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return maps.Clone(s.byKind)
+}
 
 // Monitor counts.
 func (s *Sent) Monitor() *event.CommandMonitor {
 	return &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
-		if e.CommandName != "endSessions" {
-			s.Add(1)
+		if e.CommandName == "endSessions" {
+			return
 		}
+		s.Add(1)
+		collection, _ := e.Command.Lookup(e.CommandName).StringValueOK()
+		s.mu.Lock()
+		defer s.mu.Unlock()
+		if s.byKind == nil {
+			s.byKind = map[string]int64{}
+		}
+		s.byKind[strings.TrimSpace(e.CommandName+" "+collection)]++
 	}}
 }
 

@@ -18,7 +18,6 @@ import (
 	"net"
 	"net/http"
 	"net/http/pprof"
-	"os"
 	"strings"
 	"sync"
 	"syscall"
@@ -292,87 +291,4 @@ func (s *Server) ready() error {
 		return fmt.Errorf("the server cannot be used: %w", status.Outage)
 	}
 	return nil
-}
-
-// The JSON of /statusz. Unknown values are left out.
-type (
-	statusJSON struct {
-		Version  string        `json:"version"`
-		Instance string        `json:"instance,omitempty"`
-		Host     string        `json:"host"`
-		PID      int           `json:"pid"`
-		Started  time.Time     `json:"started"`
-		Ready    bool          `json:"ready"`
-		Why      string        `json:"why,omitempty"` // it is not ready
-		Stopping bool          `json:"stopping"`
-		URL      string        `json:"url"`
-		Store    string        `json:"store,omitempty"`
-		Types    []typeJSON    `json:"types"`
-		Settings []cli.Setting `json:"settings"`
-	}
-	typeJSON struct {
-		Type          string                  `json:"type"`
-		State         worker.State            `json:"state"`
-		Since         time.Time               `json:"since"`
-		Held          bool                    `json:"held"`
-		Token         int64                   `json:"token,omitempty"`
-		Epoch         int64                   `json:"epoch,omitempty"` // of the file: the token
-		Index         uint64                  `json:"durable_index"`
-		Path          string                  `json:"path,omitempty"`
-		Backlog       *int                    `json:"backlog,omitempty"`
-		BacklogCapped bool                    `json:"backlog_capped,omitempty"` // there is more
-		OldestSeconds *float64                `json:"oldest_seconds,omitempty"`
-		LastCommit    time.Time               `json:"last_commit,omitzero"`
-		LastError     string                  `json:"last_error,omitempty"`
-		LastErrorAt   time.Time               `json:"last_error_at,omitzero"`
-		Stuck         bool                    `json:"stuck,omitempty"`
-		Sessions      uint64                  `json:"sessions"`
-		Appended      uint64                  `json:"appended"`
-		Handled       uint64                  `json:"handled,omitempty"`
-		Duplicates    uint64                  `json:"duplicates"`
-		Gaps          uint64                  `json:"gaps"`
-		Dead          uint64                  `json:"dead"`
-		Retries       uint64                  `json:"retries"`
-		Losses        map[worker.Cause]uint64 `json:"losses,omitempty"`
-	}
-)
-
-func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
-	host, _ := os.Hostname()
-	j := statusJSON{Version: worker.Version(), Host: host, PID: os.Getpid(), Started: s.started, URL: s.opts.URL, Store: s.opts.Store,
-		Types: []typeJSON{}, Settings: s.opts.Settings}
-	err := s.ready()
-	if j.Ready = err == nil; err != nil {
-		j.Why = s.clean(err.Error())
-	}
-	pool, stopping := s.state()
-	j.Stopping = stopping
-	if pool != nil {
-		status := pool.Status()
-		j.Instance, j.Stopping = status.Instance, stopping || status.Stopping
-		for _, t := range status.Types {
-			j.Types = append(j.Types, typeJSON{Type: t.Type, State: t.State, Since: t.Since, Held: t.Held, Token: t.Token, Epoch: t.Token, Index: t.Index,
-				Path: t.Path, LastCommit: t.LastCommit, LastError: s.clean(t.LastError), LastErrorAt: t.LastErrorAt, Stuck: t.Stuck,
-				Sessions: t.Sessions, Appended: t.Appended, Handled: t.Handled, Duplicates: t.Duplicates, Gaps: t.Gaps, Dead: t.Dead,
-				Retries: t.Retries, Losses: t.Losses})
-		}
-		s.addBacklog(r.Context(), j.Types)
-	}
-	w.Header().Set("Content-Type", "application/json")
-	w.Header().Set("Cache-Control", "no-store")
-	printable.EncodeJSON(w, j, "  ") // who asked may have gone
-}
-
-func (s *Server) addBacklog(ctx context.Context, types []typeJSON) {
-	names := make([]string, len(types))
-	for i := range types {
-		names[i] = types[i].Type
-	}
-	known := s.metrics.Backlog(ctx, names)
-	for i := range types {
-		if sample, ok := known[types[i].Type]; ok {
-			age := sample.Age.Seconds()
-			types[i].Backlog, types[i].BacklogCapped, types[i].OldestSeconds = &sample.Pending, sample.Capped, &age
-		}
-	}
 }

@@ -1,0 +1,265 @@
+package mongolock
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/lock"
+)
+
+// Operations on different locks that wait at the same time share a command: see docs/decisions/0020. An update with several
+// statements answers with one number, how many matched. Which ones, the records show afterwards, by their versions: each operation writes one
+// of its own. Renewals have their own batches and wait for none of these.
+const (
+	sharedMost = 32 // reads, or new records, of a command
+	// Updates of a command. A server may carry it out as one transaction, which keeps the records locked for as long as all of them take.
+	sharedUpdates = 8
+	gateWidth     = 2 // commands under way before calls gather
+)
+
+// request is an operation on one lock for an exclusive hold.
+type request struct {
+	name  string
+	hold  lock.Hold
+	v     lock.Version
+	floor int64 // of Confirm
+}
+
+// grant is the answer to a request.
+type grant struct {
+	token int64
+	ok    bool
+}
+
+// shared are the operations that share commands.
+type shared struct {
+	reads    *combine.Combiner[string, bson.Raw]
+	creates  *combine.Combiner[request, bool]
+	acquires *combine.Combiner[request, grant]
+	confirms *combine.Combiner[request, grant]
+	releases *combine.Combiner[request, bool]
+}
+
+func newShared(s *store) shared {
+	gate := combine.NewGate(gateWidth)
+	return shared{
+		reads:    combine.New(gate, combine.Options[string, bson.Raw]{One: s.readOne, Many: s.readMany, Most: sharedMost}),
+		creates:  combine.New(gate, combine.Options[request, bool]{One: s.createOne, Many: s.createMany, Most: sharedMost}),
+		acquires: combine.New(gate, combine.Options[request, grant]{One: s.acquireOne, Many: s.acquireMany, Settle: s.confirmOne, Most: sharedUpdates}),
+		confirms: combine.New(gate, combine.Options[request, grant]{One: s.confirmOne, Many: s.confirmMany, Most: sharedUpdates}),
+		releases: combine.New(gate, combine.Options[request, bool]{One: s.releaseOne, Many: s.releaseMany, Most: sharedUpdates}),
+	}
+}
+
+// readOne returns the document of name, nil if there is none.
+func (s *store) readOne(ctx context.Context, name string) (bson.Raw, error) {
+	raw, err := s.locks.FindOne(ctx, bson.D{{Key: "_id", Value: name}}).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, nil
+	}
+	return raw, err
+}
+
+func (s *store) readMany(ctx context.Context, names []string) []combine.Answer[bson.Raw] {
+	docs, err := s.documents(ctx, names, bson.D{})
+	if err != nil {
+		return combine.All(len(names), combine.Answer[bson.Raw]{Err: err})
+	}
+	answers := make([]combine.Answer[bson.Raw], len(names))
+	for i, name := range names {
+		answers[i].Value = docs[name]
+	}
+	return answers
+}
+
+// documents finds {_id: one of names}. Index: _id.
+func (s *store) documents(ctx context.Context, names []string, fields bson.D) (map[string]bson.Raw, error) {
+	cursor, err := s.locks.Find(ctx, is("_id", is("$in", names)), options.Find().SetProjection(fields).SetBatchSize(int32(len(names)+1)))
+	var docs []bson.Raw
+	if err == nil {
+		err = cursor.All(ctx, &docs)
+	}
+	found := make(map[string]bson.Raw, len(docs))
+	for _, raw := range docs {
+		name, _ := raw.Lookup("_id").StringValueOK()
+		found[name] = raw
+	}
+	return found, err
+}
+
+func (s *store) createOne(ctx context.Context, r request) (bool, error) {
+	_, err := s.locks.InsertOne(ctx, created(r.name, r.hold, r.v))
+	if mongo.IsDuplicateKeyError(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+// createMany: one insert command; the answer names the documents that were not inserted.
+func (s *store) createMany(ctx context.Context, requests []request) []combine.Answer[bool] {
+	docs := make([]any, len(requests))
+	for i, r := range requests {
+		docs[i] = created(r.name, r.hold, r.v)
+	}
+	_, err := s.locks.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
+	answers := combine.All(len(requests), combine.Answer[bool]{Value: true})
+	if err == nil {
+		return answers
+	}
+	var write mongo.BulkWriteException
+	// rule: what a majority may not have is not made, for any of them.
+	if !errors.As(err, &write) || write.WriteConcernError != nil {
+		return combine.All(len(requests), combine.Answer[bool]{Err: err})
+	}
+	for _, e := range write.WriteErrors {
+		if e.Index < 0 || e.Index >= len(requests) {
+			return combine.All(len(requests), combine.Answer[bool]{Err: err})
+		}
+		answers[e.Index] = combine.Answer[bool]{}
+		if !mongo.IsDuplicateKeyError(e.WriteError) {
+			answers[e.Index].Err = e.WriteError
+		}
+	}
+	return answers
+}
+
+func (s *store) acquireOne(ctx context.Context, r request) (grant, error) {
+	return s.granted(ctx, acquiring(r.name, r.hold), take(r.hold, r.v))
+}
+
+func (s *store) acquireMany(ctx context.Context, requests []request) []combine.Answer[grant] {
+	return s.grantMany(ctx, requests, func(r request) (filter, update bson.D) { return acquiring(r.name, r.hold), take(r.hold, r.v) })
+}
+
+func (s *store) confirmOne(ctx context.Context, r request) (grant, error) {
+	return s.granted(ctx, mine(r.name, r.hold), raise(r))
+}
+
+func (s *store) confirmMany(ctx context.Context, requests []request) []combine.Answer[grant] {
+	return s.grantMany(ctx, requests, func(r request) (filter, update bson.D) { return mine(r.name, r.hold), raise(r) })
+}
+
+// acquiring is the filter of Acquire.
+func acquiring(name string, h lock.Hold) bson.D { return and(name, is("h", nil), room(h), turn(h)) }
+
+// raise is the update of Confirm for an exclusive hold.
+func raise(r request) bson.D {
+	return append(touch(r.hold, r.v), bson.E{Key: "$max", Value: is("token", r.floor+1)})
+}
+
+// granted is update without the description of errors.
+func (s *store) granted(ctx context.Context, filter, update bson.D) (grant, error) {
+	d, ok, err := s.found(ctx, filter, update, is("token", 1))
+	return grant{d.Token, ok}, err
+}
+
+// grantMany: one update command with a statement for each; then, unless none matched, find {_id: one of the names} for the tokens.
+func (s *store) grantMany(ctx context.Context, requests []request, statement func(request) (filter, update bson.D)) []combine.Answer[grant] {
+	matched, err := s.updateMany(ctx, requests, statement)
+	if err != nil && !isWriteError(err) {
+		return combine.All(len(requests), combine.Answer[grant]{Err: err})
+	}
+	answers := make([]combine.Answer[grant], len(requests))
+	written, docs := 0, map[string]document(nil)
+	if err == nil && matched > 0 {
+		docs, err = s.written(ctx, requests)
+	}
+	for i, r := range requests {
+		// rule: the token is the hold's only in a record that has this hold.
+		if d := docs[r.name]; isWrittenBy(d, r) && d.Hold != nil && d.Hold.ID == bson.ObjectID(r.hold.ID) && d.Token > r.floor {
+			answers[i].Value = grant{d.Token, true}
+			written++
+		}
+	}
+	// rule: the records tell who was granted only if they show as many grants as the server has counted. Otherwise each finds out by a
+	// write that is bound to its hold.
+	if err != nil || written != matched {
+		return combine.All(len(requests), combine.Answer[grant]{Again: true})
+	}
+	return answers
+}
+
+// written reads the records of requests after a command that has changed some of them: those that have the version of a request were
+// changed by it. One that others have changed since, or a read of a moment before, does not show that.
+func (s *store) written(ctx context.Context, requests []request) (map[string]document, error) {
+	names := make([]string, len(requests))
+	for i, r := range requests {
+		names[i] = r.name
+	}
+	docs, err := s.documents(ctx, names, bson.D{{Key: "v", Value: 1}, {Key: "h.id", Value: 1}, {Key: "token", Value: 1}})
+	found := make(map[string]document, len(docs))
+	for name, raw := range docs {
+		var d document
+		if bson.Unmarshal(raw, &d) == nil {
+			found[name] = d
+		}
+	}
+	return found, err
+}
+
+// isWrittenBy tells whether a record is as a request has left it. rule: by the version, which is new with every request. The hold may be of an
+// earlier attempt.
+func isWrittenBy(d document, r request) bool { return d.Version == bson.ObjectID(r.v) }
+
+// updateMany sends one update command with a statement for each request, and returns how many matched. Each is for another lock or
+// another hold, so each matches one document at most. They are sorted, because a server that carries out the command as one transaction
+// keeps each record locked to the end: two commands in different orders would wait for each other.
+func (s *store) updateMany(ctx context.Context, requests []request, statement func(request) (filter, update bson.D)) (matched int, err error) {
+	models := make([]mongo.WriteModel, len(requests))
+	for i, r := range slices.SortedFunc(slices.Values(requests), func(a, b request) int { return cmp.Compare(a.name, b.name) }) {
+		filter, update := statement(r)
+		models[i] = mongo.NewUpdateOneModel().SetFilter(filter).SetUpdate(update)
+	}
+	res, err := s.locks.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
+	if err != nil {
+		return 0, err
+	}
+	return int(res.MatchedCount), nil
+}
+
+// isWriteError tells whether a server has answered that some of the statements failed, or are not known to a majority.
+func isWriteError(err error) bool {
+	var write mongo.BulkWriteException
+	return errors.As(err, &write)
+}
+
+func (s *store) releaseOne(ctx context.Context, r request) (bool, error) {
+	res, err := s.locks.UpdateOne(ctx, mine(r.name, r.hold), remove(r.hold, r.v))
+	return err == nil && res.MatchedCount == 1, err
+}
+
+var errReleaseUnclear = errors.New("it was released together with others, and the answer does not tell which of them were held")
+
+// releaseMany: one update command with a statement for each; if only some matched, find {_id: one of the names}.
+func (s *store) releaseMany(ctx context.Context, requests []request) []combine.Answer[bool] {
+	matched, err := s.updateMany(ctx, requests, func(r request) (filter, update bson.D) { return mine(r.name, r.hold), remove(r.hold, r.v) })
+	if err != nil {
+		return combine.All(len(requests), combine.Answer[bool]{Err: err})
+	}
+	if matched == len(requests) || matched == 0 {
+		return combine.All(len(requests), combine.Answer[bool]{Value: matched > 0})
+	}
+	answers := combine.All(len(requests), combine.Answer[bool]{})
+	docs, err := s.written(ctx, requests)
+	written := 0
+	for i, r := range requests {
+		if isWrittenBy(docs[r.name], r) {
+			answers[i].Value = true
+			written++
+		}
+	}
+	for i := range answers {
+		// rule: whose release the records do not show was not holding the lock only if they show all others. Else somebody else may have it already.
+		if !answers[i].Value && (err != nil || written != matched) {
+			answers[i].Err = errReleaseUnclear
+		}
+	}
+	return answers
+}

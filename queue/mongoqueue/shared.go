@@ -1,0 +1,164 @@
+package mongoqueue
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"slices"
+
+	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/mongo"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+
+	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/queue"
+)
+
+// Sessions of many types that ask for the same kind of thing at the same time share a command: see docs/decisions/0020. What a
+// command does for one of them must not depend on the others, and its answer must tell each what became of its own part. Where
+// that is not certain each repeats its part by itself: all that is shared is idempotent.
+const (
+	sharedMost = 32 // calls that share a command
+	// Updates of a command. A server may carry it out as one transaction, which keeps the documents locked for as long as all of them take.
+	sharedUpdates = 8
+	sharedKeys    = 200 // keys of an acknowledgement that shares a command; one with more is worth a command of its own
+	gateWidth     = 2   // commands under way before calls gather
+)
+
+// shared are the calls that share commands.
+type shared struct {
+	fetches *combine.Combiner[wanted, fetched]
+	keys    *combine.Combiner[string, []string]
+	entries *combine.Combiner[string, bson.Raw]
+	inserts *combine.Combiner[fileDoc, bool]
+	updates *combine.Combiner[fileUpdate, bool]
+	deletes *combine.Combiner[[]string, struct{}]
+}
+
+// fileUpdate is an update of one entry in files.
+type fileUpdate struct {
+	typ            string
+	filter, update bson.D
+}
+
+func newShared(q *Queue) shared {
+	gate := combine.NewGate(gateWidth)
+	return shared{
+		fetches: combine.New(gate, combine.Options[wanted, fetched]{One: q.fetchOne, Many: q.fetchMany, Most: unionMost}),
+		keys:    combine.New(gate, combine.Options[string, []string]{One: q.fewKeysOf, Many: q.fewKeysOfMany, Most: unionMost}),
+		entries: combine.New(gate, combine.Options[string, bson.Raw]{One: q.readEntry, Many: q.readEntries, Most: sharedMost}),
+		inserts: combine.New(gate, combine.Options[fileDoc, bool]{One: q.insertEntry, Many: q.insertEntries, Most: sharedMost}),
+		updates: combine.New(gate, combine.Options[fileUpdate, bool]{One: q.updateEntry, Many: q.updateEntries, Most: sharedUpdates}),
+		deletes: combine.New(gate, combine.Options[[]string, struct{}]{One: q.deleteKeys, Many: q.deleteKeysOfMany, Most: sharedMost}),
+	}
+}
+
+// failed is the answer to n calls whose command failed. rule: one member's error must not be that of the others, so each tries by itself. A server that
+// does not answer, or refuses the user, does so for all.
+func failed[A any](n int, err error) []combine.Answer[A] {
+	switch judge(err).sentinel {
+	case queue.ErrUnreachable, queue.ErrPermission, queue.ErrClosed:
+		return combine.All(n, combine.Answer[A]{Err: err})
+	}
+	return combine.All(n, combine.Answer[A]{Again: true})
+}
+
+// readEntry reads a type's document of files, nil if there is none.
+func (q *Queue) readEntry(ctx context.Context, typ string) (bson.Raw, error) {
+	raw, err := q.files.FindOne(ctx, bson.D{{Key: "_id", Value: typ}}).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return nil, nil
+	}
+	return raw, err
+}
+
+func (q *Queue) readEntries(ctx context.Context, types []string) []combine.Answer[bson.Raw] {
+	cursor, err := q.files.Find(ctx, in(types), options.Find().SetBatchSize(int32(len(types)+1)))
+	var docs []bson.Raw
+	if err == nil {
+		err = cursor.All(ctx, &docs)
+	}
+	if err != nil {
+		return failed[bson.Raw](len(types), err)
+	}
+	found := make(map[string]bson.Raw, len(docs))
+	for _, raw := range docs {
+		typ, _ := raw.Lookup("_id").StringValueOK()
+		found[typ] = raw
+	}
+	answers := make([]combine.Answer[bson.Raw], len(types))
+	for i, typ := range types {
+		answers[i].Value = found[typ]
+	}
+	return answers
+}
+
+// insertEntry tells whether it was inserted; if not, there is one.
+func (q *Queue) insertEntry(ctx context.Context, doc fileDoc) (bool, error) {
+	_, err := q.files.InsertOne(ctx, doc)
+	if isDuplicate(err) {
+		return false, nil
+	}
+	return err == nil, err
+}
+
+func (q *Queue) insertEntries(ctx context.Context, docs []fileDoc) []combine.Answer[bool] {
+	_, err := q.files.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
+	if err == nil {
+		return combine.All(len(docs), combine.Answer[bool]{Value: true})
+	}
+	var write mongo.BulkWriteException
+	// rule: what a majority may not have is not registered, for any of them.
+	if !errors.As(err, &write) || write.WriteConcernError != nil {
+		return failed[bool](len(docs), err)
+	}
+	answers := combine.All(len(docs), combine.Answer[bool]{Value: true})
+	for _, e := range write.WriteErrors {
+		if e.Index < 0 || e.Index >= len(docs) {
+			return failed[bool](len(docs), err)
+		}
+		answers[e.Index] = combine.Answer[bool]{Again: true}
+	}
+	return answers
+}
+
+// updateEntry tells whether the filter matched.
+func (q *Queue) updateEntry(ctx context.Context, u fileUpdate) (bool, error) {
+	result, err := q.files.UpdateOne(ctx, u.filter, u.update)
+	return err == nil && result.MatchedCount == 1, err
+}
+
+func (q *Queue) updateEntries(ctx context.Context, updates []fileUpdate) []combine.Answer[bool] {
+	statements := make([]mongo.WriteModel, len(updates))
+	// Sorted, because a server that carries out the command as one transaction keeps each document locked to the end: two commands in
+	// different orders would wait for each other.
+	for i, u := range slices.SortedFunc(slices.Values(updates), func(a, b fileUpdate) int { return cmp.Compare(a.typ, b.typ) }) {
+		statements[i] = mongo.NewUpdateOneModel().SetFilter(u.filter).SetUpdate(u.update)
+	}
+	result, err := q.files.BulkWrite(ctx, statements, options.BulkWrite().SetOrdered(false))
+	if err != nil {
+		return failed[bool](len(updates), err)
+	}
+	// rule: the answer has one number. Only if every filter matched it tells each that its own did.
+	if result.MatchedCount != int64(len(updates)) {
+		return combine.All(len(updates), combine.Answer[bool]{Again: true})
+	}
+	return combine.All(len(updates), combine.Answer[bool]{Value: true})
+}
+
+func (q *Queue) deleteKeys(ctx context.Context, keys []string) (struct{}, error) {
+	_, err := q.relaxed.DeleteMany(ctx, in(keys))
+	return struct{}{}, err
+}
+
+func (q *Queue) deleteKeysOfMany(ctx context.Context, asked [][]string) []combine.Answer[struct{}] {
+	var all []string
+	for _, keys := range asked {
+		all = append(all, keys...)
+	}
+	slices.Sort(all) // as in updateEntries
+	if _, err := q.deleteKeys(ctx, all); err != nil {
+		return failed[struct{}](len(asked), err)
+	}
+	return make([]combine.Answer[struct{}], len(asked))
+}
