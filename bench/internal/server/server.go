@@ -121,7 +121,7 @@ func Drop(ctx context.Context, client *mongo.Client, names ...string) error {
 				return err
 			}
 		}
-		if err := Sleep(ctx, 300*time.Millisecond); err != nil {
+		if err := Sleep(ctx, time.Second); err != nil {
 			return err
 		}
 		there, err := client.ListDatabaseNames(ctx, bson.D{})
