@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -15,10 +16,11 @@ import (
 // A start waits for room in a store as it waits for a server.
 func TestAwaitRoom(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		room, said := false, ""
+		var room atomic.Bool
+		said := ""
 		await := func() error {
 			_, err := Await(t.Context(), "s3://b", 30*time.Second, func(reason string) { said = reason }, func(context.Context) (bool, error) {
-				if !room {
+				if !room.Load() {
 					return false, slots.Full("s3://b", errors.New("QuotaExceeded: no"))
 				}
 				return true, nil
@@ -35,7 +37,7 @@ func TestAwaitRoom(t *testing.T) {
 				t.Errorf("it does not say %q: %v", says, err)
 			}
 		}
-		time.AfterFunc(10*time.Second, func() { room = true })
+		time.AfterFunc(10*time.Second, func() { room.Store(true) })
 		if err := await(); err != nil {
 			t.Errorf("when there is room: %v", err)
 		}
