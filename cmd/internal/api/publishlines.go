@@ -205,13 +205,13 @@ type (
 	}
 )
 
-// appendStored appends the line of the answer for one that is stored.
-func appendStored(b []byte, o outcome) []byte {
-	b = append(b, `{"line":`...)
+// writeStored writes the line of the answer for one that is stored, which has nothing of the request.
+func writeStored(to *bufio.Writer, o outcome) {
+	b := append(to.AvailableBuffer(), `{"line":`...)
 	b = strconv.AppendInt(b, int64(o.line), 10)
 	b = append(b, `,"id":"`...)
 	b, _ = o.id.AppendText(b)
-	return append(b, "\"}\n"...)
+	to.Write(append(b, "\"}\n"...)) // an error stays with the writer
 }
 
 // answerLines answers for each line that was read, in order, and then for all.
@@ -245,7 +245,7 @@ func (s *Server) answerLines(w *answer, all []outcome, complete bool) error {
 	out := bufio.NewWriterSize(w, 64<<10)
 	for _, o := range all {
 		if o.problem == nil { // as most are: the same bytes in less time
-			out.Write(appendStored(out.AvailableBuffer(), o))
+			writeStored(out, o)
 			continue
 		}
 		line := outcomeLine{Line: o.line, Problem: o.problem}
