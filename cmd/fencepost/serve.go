@@ -25,6 +25,7 @@ import (
 const (
 	serveShutdown = time.Second            // for answers that are on their way when all requests are settled
 	serveMemory   = 512 << 20              // bytes, see memoryLimit: a server has many clients
+	serveGarbage  = 400                    // percent of what is in use, see debug.SetGCPercent: little is, and each request leaves garbage
 	tailOfDir     = 200 * time.Millisecond // between two looks for more
 	tailOfStore   = time.Second            // the same in a store, where each look is a request
 	tailHeartbeat = 5 * time.Second
@@ -150,6 +151,9 @@ func (f *serveFlags) load() (err error) {
 func (f *serveFlags) run(cmd *cobra.Command) error {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(serveMemory)
+	}
+	if os.Getenv("GOGC") == "" {
+		debug.SetGCPercent(serveGarbage)
 	}
 	ctx, cancel := context.WithCancel(cmd.Context())
 	defer cancel()

@@ -6,6 +6,7 @@ import (
 	"io"
 	"io/fs"
 	"path/filepath"
+	"strconv"
 	"strings"
 	"testing"
 
@@ -50,6 +51,9 @@ func FuzzForeignValues(f *testing.F) {
 		f.Add(name, []byte("0123456789abcdef"))
 	}
 	f.Fuzz(func(t *testing.T, name string, value []byte) {
+		if at, err := strconv.ParseUint(filepath.Base(name), 10, 64); err == nil && 64<<20 < at && at < 2<<30 {
+			t.Skip("what is missing before it is read as zeros: up to a second, which the fuzzer takes for a hang on a busy machine")
+		}
 		mem := mem.Clone()
 		mem.Set(strings.ReplaceAll(name, "FOLDER", folder), value)
 		ctx, cancel := context.WithCancel(context.Background())

@@ -23,6 +23,7 @@ const (
 	chunkLines  = 1000                       // that are stored together
 	chunkBytes  = 512 << 10                  // the same, of payloads
 	roomSize    = 64 << 10                   // bytes for payloads that are taken at once
+	bufferSize  = 64 << 10                   // bytes of a body that are read at once, and of an answer that are written
 	largeBody   = 1 << 20                    // bytes of a body or line that are held without a place among largeBodies
 	largeBodies = 4                          // at a time
 

@@ -1,6 +1,7 @@
 package api
 
 import (
+	"bufio"
 	"context"
 	"encoding/base64"
 	"encoding/json"
@@ -518,7 +519,8 @@ func TestUnknownLineDecides(t *testing.T) {
 	s := start(t, nil)
 	all := []outcome{{line: 1}, {line: 2, problem: s.problem(&queue.BacklogFullError{Type: "orders", Limit: 1})}, {line: 3, problem: s.problem(queue.ErrUnknown)}, {line: 4}}
 	w := httptest.NewRecorder()
-	if err := s.answerLines(&answer{ResponseWriter: w, c: http.NewResponseController(w)}, all, true); err != nil || w.Code != http.StatusGatewayTimeout {
+	to := &answer{ResponseWriter: w, c: http.NewResponseController(w)}
+	if err := s.answerLines(to, bufio.NewWriter(to), all, true); err != nil || w.Code != http.StatusGatewayTimeout {
 		t.Errorf("%d %v: %s", w.Code, err, w.Body)
 	}
 }

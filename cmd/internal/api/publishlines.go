@@ -37,15 +37,35 @@ type lineReader struct {
 	chunk *chunk // that is read
 }
 
+// buffers are the memory of one request, which serves the next ones again.
+type buffers struct {
+	in    *bufio.Reader
+	out   *bufio.Writer
+	chunk chunk
+	all   []outcome
+}
+
+// unused are the buffers that no request uses.
+var unused = sync.Pool{New: func() any {
+	return &buffers{in: bufio.NewReaderSize(nil, bufferSize), out: bufio.NewWriterSize(nil, bufferSize)}
+}}
+
+// release is called when the request has its answer.
+func (b *buffers) release() {
+	b.in.Reset(nil)
+	b.out.Reset(nil)
+	b.chunk.reset() // it may have messages yet, if the request ended in a panic
+	clear(b.all)
+	b.all = b.all[:0]
+	unused.Put(b)
+}
+
 // chunk is what some lines say that are stored together. The publisher copies it, so the memory serves again.
 type chunk struct {
 	msgs    []queue.Message
 	numbers []int  // of their lines
 	room    []byte // for payloads
 }
-
-// chunks are those that no request uses.
-var chunks = sync.Pool{New: func() any { return new(chunk) }}
 
 // reset empties the chunk.
 func (c *chunk) reset() {
@@ -65,22 +85,24 @@ func (c *chunk) keep(payload []byte) []byte {
 
 // publishLines stores each line of a body as a message.
 func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lineParser) error {
-	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse, chunk: chunks.Get().(*chunk)}
-	defer chunks.Put(in.chunk)
-	in.lines = lines.Reader{R: bufio.NewReaderSize(s.newBody(w, r, 0), 64<<10), Max: maxLine, Grow: in.grow}
-	var all []outcome
+	b := unused.Get().(*buffers)
+	defer b.release()
+	b.in.Reset(s.newBody(w, r, 0))
+	in := &lineReader{s: s, ctx: r.Context(), e: e, parse: parse, chunk: &b.chunk}
+	in.lines = lines.Reader{R: b.in, Max: maxLine, Grow: in.grow}
 	for {
-		end := in.fill(len(all))
+		end := in.fill(len(b.all))
 		// What was read whole is stored, also when the client is gone before the end of the body.
 		var failed bool
-		all, failed = s.publishChunk(context.WithoutCancel(r.Context()), in.chunk, all)
+		b.all, failed = s.publishChunk(context.WithoutCancel(r.Context()), in.chunk, b.all)
 		in.free()
 		var bad *badLine
 		if !failed && errors.As(end, &bad) {
-			all = append(all, outcome{line: bad.line, problem: bad.problem})
+			b.all = append(b.all, outcome{line: bad.line, problem: bad.problem})
 		}
 		if end != nil || failed {
-			return s.answerLines(w, all, !failed && end == io.EOF)
+			b.out.Reset(w)
+			return s.answerLines(w, b.out, b.all, !failed && end == io.EOF)
 		}
 	}
 }
@@ -214,8 +236,8 @@ func writeStored(to *bufio.Writer, o outcome) {
 	to.Write(append(b, "\"}\n"...)) // an error stays with the writer
 }
 
-// answerLines answers for each line that was read, in order, and then for all.
-func (s *Server) answerLines(w *answer, all []outcome, complete bool) error {
+// answerLines answers for each line that was read, in order, and then for all. out writes to w.
+func (s *Server) answerLines(w *answer, out *bufio.Writer, all []outcome, complete bool) error {
 	if len(all) == 0 {
 		return malformed("send a message on each line", "the body has no line")
 	}
@@ -242,7 +264,6 @@ func (s *Server) answerLines(w *answer, all []outcome, complete bool) error {
 	}
 	w.Header().Set("Content-Type", typeLines)
 	w.WriteHeader(status)
-	out := bufio.NewWriterSize(w, 64<<10)
 	for _, o := range all {
 		if o.problem == nil { // as most are: the same bytes in less time
 			writeStored(out, o)

@@ -34,8 +34,12 @@ func (r *Reader) Next() ([]byte, error) {
 	r.buf = r.buf[:0]
 	for {
 		part, err := r.R.ReadSlice('\n')
-		r.buf = append(r.buf, part...)
 		r.Offset += int64(len(part))
+		if err == nil && len(r.buf) == 0 { // as most are: nothing has to be joined
+			r.Line++
+			return part[:len(part)-1], nil
+		}
+		r.buf = append(r.buf, part...)
 		switch {
 		case err == nil:
 			r.Line++
