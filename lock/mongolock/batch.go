@@ -1,14 +1,12 @@
 package mongolock
 
 import (
-	"cmp"
 	"context"
-	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
-	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -18,15 +16,14 @@ var _ lock.BatchRenewer = (*store)(nil)
 // Index: _id. The server returns how many matched, not which. The statements are unordered, so that
 // one that fails does not stop the others; the answer is an error then.
 func (s *store) RenewMany(ctx context.Context, renewals []lock.Renewal) (found int, err error) {
-	statements := make([]mongo.WriteModel, len(renewals))
-	for i, r := range slices.SortedFunc(slices.Values(renewals), func(a, b lock.Renewal) int { return cmp.Compare(a.Name, b.Name) }) { // see updateMany
-		statements[i] = mongo.NewUpdateOneModel().SetFilter(mine(r.Name, r.Hold)).SetUpdate(touch(r.Hold, r.Version))
+	updates := make([]mongomany.Update, len(renewals))
+	for i, r := range renewals {
+		updates[i] = mongomany.Update{ID: r.Name, Filter: mine(r.Name, r.Hold), Update: touch(r.Hold, r.Version)}
 	}
-	res, err := s.locks.BulkWrite(ctx, statements, options.BulkWrite().SetOrdered(false))
-	if err != nil {
+	if found, err = mongomany.UpdateAll(ctx, s.locks, updates); err != nil {
 		return 0, s.explain("renew many", err)
 	}
-	return int(res.MatchedCount), nil
+	return found, nil
 }
 
 // Requests finds {_id: one of names, h.rq or s.rq: present}. Index: _id. It skips documents that

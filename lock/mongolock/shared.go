@@ -1,16 +1,14 @@
 package mongolock
 
 import (
-	"cmp"
 	"context"
 	"errors"
-	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/lock"
 )
 
@@ -68,7 +66,7 @@ func (s *store) readOne(ctx context.Context, name string) (bson.Raw, error) {
 }
 
 func (s *store) readMany(ctx context.Context, names []string) []combine.Answer[bson.Raw] {
-	docs, err := s.documents(ctx, names, bson.D{})
+	docs, err := mongomany.Find(ctx, s.locks, names, nil)
 	if err != nil {
 		return combine.All(len(names), combine.Answer[bson.Raw]{Err: err})
 	}
@@ -77,21 +75,6 @@ func (s *store) readMany(ctx context.Context, names []string) []combine.Answer[b
 		answers[i].Value = docs[name]
 	}
 	return answers
-}
-
-// documents finds {_id: one of names}. Index: _id.
-func (s *store) documents(ctx context.Context, names []string, fields bson.D) (map[string]bson.Raw, error) {
-	cursor, err := s.locks.Find(ctx, is("_id", is("$in", names)), options.Find().SetProjection(fields).SetBatchSize(int32(len(names)+1)))
-	var docs []bson.Raw
-	if err == nil {
-		err = cursor.All(ctx, &docs)
-	}
-	found := make(map[string]bson.Raw, len(docs))
-	for _, raw := range docs {
-		name, _ := raw.Lookup("_id").StringValueOK()
-		found[name] = raw
-	}
-	return found, err
 }
 
 func (s *store) createOne(ctx context.Context, r request) (bool, error) {
@@ -108,23 +91,15 @@ func (s *store) createMany(ctx context.Context, requests []request) []combine.An
 	for i, r := range requests {
 		docs[i] = created(r.name, r.hold, r.v)
 	}
-	_, err := s.locks.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
-	answers := combine.All(len(requests), combine.Answer[bool]{Value: true})
-	if err == nil {
-		return answers
-	}
-	var write mongo.BulkWriteException
-	// rule: what a majority may not have is not made, for any of them.
-	if !errors.As(err, &write) || write.WriteConcernError != nil {
+	failed, err := mongomany.Insert(ctx, s.locks, docs)
+	if err != nil {
 		return combine.All(len(requests), combine.Answer[bool]{Err: err})
 	}
-	for _, e := range write.WriteErrors {
-		if e.Index < 0 || e.Index >= len(requests) {
-			return combine.All(len(requests), combine.Answer[bool]{Err: err})
-		}
-		answers[e.Index] = combine.Answer[bool]{}
-		if !mongo.IsDuplicateKeyError(e.WriteError) {
-			answers[e.Index].Err = e.WriteError
+	answers := combine.All(len(requests), combine.Answer[bool]{Value: true})
+	for i, err := range failed {
+		answers[i] = combine.Answer[bool]{}
+		if !mongo.IsDuplicateKeyError(err) {
+			answers[i].Err = err
 		}
 	}
 	return answers
@@ -193,7 +168,7 @@ func (s *store) written(ctx context.Context, requests []request) (map[string]doc
 	for i, r := range requests {
 		names[i] = r.name
 	}
-	docs, err := s.documents(ctx, names, bson.D{{Key: "v", Value: 1}, {Key: "h.id", Value: 1}, {Key: "token", Value: 1}})
+	docs, err := mongomany.Find(ctx, s.locks, names, bson.D{{Key: "v", Value: 1}, {Key: "h.id", Value: 1}, {Key: "token", Value: 1}})
 	found := make(map[string]document, len(docs))
 	for name, raw := range docs {
 		var d document
@@ -209,19 +184,14 @@ func (s *store) written(ctx context.Context, requests []request) (map[string]doc
 func isWrittenBy(d document, r request) bool { return d.Version == bson.ObjectID(r.v) }
 
 // updateMany sends one update command with a statement for each request, and returns how many matched. Each is for another lock or
-// another hold, so each matches one document at most. They are sorted, because a server that carries out the command as one transaction
-// keeps each record locked to the end: two commands in different orders would wait for each other.
+// another hold, so each matches one document at most.
 func (s *store) updateMany(ctx context.Context, requests []request, statement func(request) (filter, update bson.D)) (matched int, err error) {
-	models := make([]mongo.WriteModel, len(requests))
-	for i, r := range slices.SortedFunc(slices.Values(requests), func(a, b request) int { return cmp.Compare(a.name, b.name) }) {
-		filter, update := statement(r)
-		models[i] = mongo.NewUpdateOneModel().SetFilter(filter).SetUpdate(update)
+	updates := make([]mongomany.Update, len(requests))
+	for i, r := range requests {
+		updates[i].ID = r.name
+		updates[i].Filter, updates[i].Update = statement(r)
 	}
-	res, err := s.locks.BulkWrite(ctx, models, options.BulkWrite().SetOrdered(false))
-	if err != nil {
-		return 0, err
-	}
-	return int(res.MatchedCount), nil
+	return mongomany.UpdateAll(ctx, s.locks, updates)
 }
 
 // isWriteError tells whether a server has answered that some of the statements failed, or are not known to a majority.

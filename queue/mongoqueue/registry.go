@@ -13,6 +13,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
+	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
@@ -241,7 +242,7 @@ func (q *Queue) raiseFile(ctx context.Context, typ string, f queue.RegistryEntry
 	if doc.Place != "" {
 		update = append(update, bson.E{Key: "$set", Value: bson.D{{Key: "place", Value: doc.Place}}})
 	}
-	found, err = q.shared.updates.Do(ctx, fileUpdate{typ, append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), update})
+	found, err = q.shared.updates.Do(ctx, mongomany.Update{ID: typ, Filter: append(bson.D{{Key: "_id", Value: typ}, {Key: "file_id", Value: doc.FileID}}, guards...), Update: update})
 	return found, q.explain(ctx, "update the file entry of "+typ, err)
 }
 

@@ -1,16 +1,15 @@
 package mongoqueue
 
 import (
-	"cmp"
 	"context"
 	"errors"
 	"slices"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 	"go.mongodb.org/mongo-driver/v2/mongo"
-	"go.mongodb.org/mongo-driver/v2/mongo/options"
 
 	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -31,14 +30,8 @@ type shared struct {
 	keys    *combine.Combiner[string, []string]
 	entries *combine.Combiner[string, bson.Raw]
 	inserts *combine.Combiner[fileDoc, bool]
-	updates *combine.Combiner[fileUpdate, bool]
+	updates *combine.Combiner[mongomany.Update, bool]
 	deletes *combine.Combiner[[]string, struct{}]
-}
-
-// fileUpdate is an update of one entry in files.
-type fileUpdate struct {
-	typ            string
-	filter, update bson.D
 }
 
 func newShared(q *Queue) shared {
@@ -48,7 +41,7 @@ func newShared(q *Queue) shared {
 		keys:    combine.New(gate, combine.Options[string, []string]{One: q.fewKeysOf, Many: q.fewKeysOfMany, Most: unionMost}),
 		entries: combine.New(gate, combine.Options[string, bson.Raw]{One: q.readEntry, Many: q.readEntries, Most: sharedMost}),
 		inserts: combine.New(gate, combine.Options[fileDoc, bool]{One: q.insertEntry, Many: q.insertEntries, Most: sharedMost}),
-		updates: combine.New(gate, combine.Options[fileUpdate, bool]{One: q.updateEntry, Many: q.updateEntries, Most: sharedUpdates}),
+		updates: combine.New(gate, combine.Options[mongomany.Update, bool]{One: q.updateEntry, Many: q.updateEntries, Most: sharedUpdates}),
 		deletes: combine.New(gate, combine.Options[[]string, struct{}]{One: q.deleteKeys, Many: q.deleteKeysOfMany, Most: sharedMost}),
 	}
 }
@@ -73,18 +66,9 @@ func (q *Queue) readEntry(ctx context.Context, typ string) (bson.Raw, error) {
 }
 
 func (q *Queue) readEntries(ctx context.Context, types []string) []combine.Answer[bson.Raw] {
-	cursor, err := q.files.Find(ctx, in(types), options.Find().SetBatchSize(int32(len(types)+1)))
-	var docs []bson.Raw
-	if err == nil {
-		err = cursor.All(ctx, &docs)
-	}
+	found, err := mongomany.Find(ctx, q.files, types, nil)
 	if err != nil {
 		return failed[bson.Raw](len(types), err)
-	}
-	found := make(map[string]bson.Raw, len(docs))
-	for _, raw := range docs {
-		typ, _ := raw.Lookup("_id").StringValueOK()
-		found[typ] = raw
 	}
 	answers := make([]combine.Answer[bson.Raw], len(types))
 	for i, typ := range types {
@@ -103,44 +87,30 @@ func (q *Queue) insertEntry(ctx context.Context, doc fileDoc) (bool, error) {
 }
 
 func (q *Queue) insertEntries(ctx context.Context, docs []fileDoc) []combine.Answer[bool] {
-	_, err := q.files.InsertMany(ctx, docs, options.InsertMany().SetOrdered(false))
-	if err == nil {
-		return combine.All(len(docs), combine.Answer[bool]{Value: true})
-	}
-	var write mongo.BulkWriteException
-	// rule: what a majority may not have is not registered, for any of them.
-	if !errors.As(err, &write) || write.WriteConcernError != nil {
+	others, err := mongomany.Insert(ctx, q.files, docs)
+	if err != nil {
 		return failed[bool](len(docs), err)
 	}
 	answers := combine.All(len(docs), combine.Answer[bool]{Value: true})
-	for _, e := range write.WriteErrors {
-		if e.Index < 0 || e.Index >= len(docs) {
-			return failed[bool](len(docs), err)
-		}
-		answers[e.Index] = combine.Answer[bool]{Again: true}
+	for i := range others {
+		answers[i] = combine.Answer[bool]{Again: true}
 	}
 	return answers
 }
 
 // updateEntry tells whether the filter matched.
-func (q *Queue) updateEntry(ctx context.Context, u fileUpdate) (bool, error) {
-	result, err := q.files.UpdateOne(ctx, u.filter, u.update)
+func (q *Queue) updateEntry(ctx context.Context, u mongomany.Update) (bool, error) {
+	result, err := q.files.UpdateOne(ctx, u.Filter, u.Update)
 	return err == nil && result.MatchedCount == 1, err
 }
 
-func (q *Queue) updateEntries(ctx context.Context, updates []fileUpdate) []combine.Answer[bool] {
-	statements := make([]mongo.WriteModel, len(updates))
-	// Sorted, because a server that carries out the command as one transaction keeps each document locked to the end: two commands in
-	// different orders would wait for each other.
-	for i, u := range slices.SortedFunc(slices.Values(updates), func(a, b fileUpdate) int { return cmp.Compare(a.typ, b.typ) }) {
-		statements[i] = mongo.NewUpdateOneModel().SetFilter(u.filter).SetUpdate(u.update)
-	}
-	result, err := q.files.BulkWrite(ctx, statements, options.BulkWrite().SetOrdered(false))
+func (q *Queue) updateEntries(ctx context.Context, updates []mongomany.Update) []combine.Answer[bool] {
+	matched, err := mongomany.UpdateAll(ctx, q.files, updates)
 	if err != nil {
 		return failed[bool](len(updates), err)
 	}
 	// rule: the answer has one number. Only if every filter matched it tells each that its own did.
-	if result.MatchedCount != int64(len(updates)) {
+	if matched != len(updates) {
 		return combine.All(len(updates), combine.Answer[bool]{Again: true})
 	}
 	return combine.All(len(updates), combine.Answer[bool]{Value: true})
@@ -156,7 +126,7 @@ func (q *Queue) deleteKeysOfMany(ctx context.Context, asked [][]string) []combin
 	for _, keys := range asked {
 		all = append(all, keys...)
 	}
-	slices.Sort(all) // as in updateEntries
+	slices.Sort(all) // as the updates of mongomany.UpdateAll
 	if _, err := q.deleteKeys(ctx, all); err != nil {
 		return failed[struct{}](len(asked), err)
 	}

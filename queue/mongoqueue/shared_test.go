@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/bson"
 
 	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
 	"github.com/fencepost/fencepost/queue"
@@ -85,7 +86,7 @@ func TestSharedAnswersOfAServer(t *testing.T) {
 			ctx := t.Context()
 			set := bson.D{{Key: "$set", Value: bson.D{{Key: "epoch", Value: 1}}}}
 			if tc.updates != nil {
-				expect(t, "updates", short(q.updateEntries(ctx, []fileUpdate{{"b", bson.D{{Key: "_id", Value: "b"}}, set}, {"a", bson.D{{Key: "_id", Value: "a"}}, set}}), yes), tc.updates...)
+				expect(t, "updates", short(q.updateEntries(ctx, []mongomany.Update{{ID: "b", Filter: bson.D{{Key: "_id", Value: "b"}}, Update: set}, {ID: "a", Filter: bson.D{{Key: "_id", Value: "a"}}, Update: set}}), yes), tc.updates...)
 			}
 			expect(t, "inserts", short(q.insertEntries(ctx, []fileDoc{{Type: "a"}, {Type: "b"}}), yes), tc.inserts...)
 			nothing := func(struct{}) string { return "" }
