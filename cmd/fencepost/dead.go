@@ -36,11 +36,9 @@ are published again (requeue) or removed (rm).`,
 
 // deadSelection is what chooses letters in all four commands.
 type deadSelection struct {
-	url    *string
-	types  []string
+	selection
 	reason string
 	since  cli.Since
-	ids    []queue.ID
 }
 
 func (s *deadSelection) letters() admin.Letters {
@@ -48,30 +46,9 @@ func (s *deadSelection) letters() admin.Letters {
 }
 
 func (s *deadSelection) add(cmd *cobra.Command) {
-	s.url = cli.URLFlag(cmd)
-	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only letters of this type; repeatable")
+	s.selection.add(cmd, "letters")
 	cmd.Flags().StringVar(&s.reason, "reason", "", "only letters whose reason contains this text")
 	cmd.Flags().Var(&s.since, "since", "only letters put aside since this time, or within this duration: 2026-01-31T15:04:05Z, 90m")
-}
-
-// parse takes environment and arguments in.
-func (s *deadSelection) parse(cmd *cobra.Command, args []string) error {
-	if err := cli.FromEnv(cmd); err != nil {
-		return err
-	}
-	for _, t := range s.types {
-		if err := queue.ValidateType(t); err != nil {
-			return err
-		}
-	}
-	for _, arg := range args {
-		id, err := queue.ParseID(arg)
-		if err != nil {
-			return cli.Usagef("%w; fencepost dead ls prints the IDs", err)
-		}
-		s.ids = append(s.ids, id)
-	}
-	return nil
 }
 
 func noDead(name string) error {

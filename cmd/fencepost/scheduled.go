@@ -30,38 +30,9 @@ end of its type. Until then types ls does not count it.`,
 }
 
 // delayedSelection is what chooses delayed messages in both commands.
-type delayedSelection struct {
-	url   *string
-	types []string
-	ids   []queue.ID
-}
+type delayedSelection struct{ selection }
 
 func (s *delayedSelection) delayed() admin.Delayed { return admin.Delayed{Types: s.types, IDs: s.ids} }
-
-func (s *delayedSelection) add(cmd *cobra.Command) {
-	s.url = cli.URLFlag(cmd)
-	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only messages of this type; repeatable")
-}
-
-// parse takes environment and arguments in.
-func (s *delayedSelection) parse(cmd *cobra.Command, args []string) error {
-	if err := cli.FromEnv(cmd); err != nil {
-		return err
-	}
-	for _, t := range s.types {
-		if err := queue.ValidateType(t); err != nil {
-			return err
-		}
-	}
-	for _, arg := range args {
-		id, err := queue.ParseID(arg)
-		if err != nil {
-			return cli.Usagef("%w; fencepost scheduled ls prints the IDs", err)
-		}
-		s.ids = append(s.ids, id)
-	}
-	return nil
-}
 
 func noDelayed(name string) error {
 	return &cli.Error{Code: cli.ExitNothing, Err: fmt.Errorf("no delayed message of %s matches", name)}
@@ -93,7 +64,7 @@ func scheduledLsCommand() *cobra.Command {
   fencepost scheduled ls -o json | jq -r '.[].id'`,
 		Args: cli.NoArgs,
 	}
-	s.add(cmd)
+	s.add(cmd, "messages")
 	cmd.Flags().VarP(output, "output", "o", "output format")
 	cmd.Flags().VarP(&limit, "count", "n", "list at most this many")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
@@ -159,7 +130,7 @@ func scheduledRmCommand() *cobra.Command {
 		Example: `  fencepost scheduled rm 065svpgc20000000000001o00000001a
   fencepost scheduled rm --type orders --dry-run`,
 	}
-	s.add(cmd)
+	s.add(cmd, "messages")
 	turn.add(cmd)
 	cmd.Flags().BoolVar(&all, "all", false, "messages of all types")
 	cmd.Flags().BoolVar(&dryRun, "dry-run", false, "list the messages and do nothing")

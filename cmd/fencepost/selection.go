@@ -1,0 +1,40 @@
+package main
+
+import (
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/queue"
+	"github.com/spf13/cobra"
+)
+
+// selection is what chooses dead letters, or delayed messages: their types, and their IDs as arguments.
+type selection struct {
+	url   *string
+	types []string
+	ids   []queue.ID
+}
+
+// add adds the flags. what is what they choose among.
+func (s *selection) add(cmd *cobra.Command, what string) {
+	s.url = cli.URLFlag(cmd)
+	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable")
+}
+
+// parse takes environment and arguments in.
+func (s *selection) parse(cmd *cobra.Command, args []string) error {
+	if err := cli.FromEnv(cmd); err != nil {
+		return err
+	}
+	for _, t := range s.types {
+		if err := queue.ValidateType(t); err != nil {
+			return err
+		}
+	}
+	for _, arg := range args {
+		id, err := queue.ParseID(arg)
+		if err != nil {
+			return cli.Usagef("%w; %s ls prints the IDs", err, cmd.Parent().CommandPath())
+		}
+		s.ids = append(s.ids, id)
+	}
+	return nil
+}
