@@ -12,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
@@ -243,7 +244,7 @@ func (p *Pool) awaitDiscovery(ctx context.Context) bool {
 }
 
 // matches tells whether Config.Types names or matches a type.
-func (p *Pool) matches(typ string) bool { return share.Matches(p.cfg.Types, typ) }
+func (p *Pool) matches(typ string) bool { return globs.Match(p.cfg.Types, typ) }
 
 // isServed tells whether a type has been found before. Once found, it is served until Run returns.
 func (p *Pool) isServed(typ string) bool {

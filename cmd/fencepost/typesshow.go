@@ -5,13 +5,13 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"path"
 	"slices"
 	"time"
 
 	"github.com/dustin/go-humanize"
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -125,7 +125,7 @@ func showType(ctx context.Context, b *fencepost.Backend, typ string, most int, n
 		return nil, err
 	}
 	for _, m := range members {
-		if slices.ContainsFunc(m.Types, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok }) {
+		if globs.Match(m.Types, typ) {
 			d.Workers = append(d.Workers, workerRow{m.Instance, m.Host, m.PID, m.Version, slices.Contains(m.Held, typ), m.Stopping, m.Seen})
 		}
 	}

@@ -15,6 +15,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/rs/zerolog"
 )
 
@@ -36,7 +37,7 @@ type client struct {
 func (c *client) may(s scope) bool { return c.scopes == nil || slices.Contains(c.scopes, s) }
 
 func (c *client) mayUse(typ string) bool {
-	return c.types == nil || slices.ContainsFunc(c.types, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+	return c.types == nil || globs.Match(c.types, typ)
 }
 
 // token is a client, and the hash of what it has to show.

@@ -7,11 +7,11 @@ import (
 	"net/url"
 	"os"
 	"path"
-	"slices"
 	"strconv"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/worker"
 )
@@ -97,10 +97,7 @@ func chosen(q url.Values) (c choice, err error) {
 }
 
 func (c *choice) matches(typ string) bool {
-	return len(c.patterns) == 0 || slices.ContainsFunc(c.patterns, func(p string) bool {
-		ok, _ := path.Match(p, typ)
-		return ok
-	})
+	return len(c.patterns) == 0 || globs.Match(c.patterns, typ)
 }
 
 // choose returns the types of the answer, and counts all that match.

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -107,7 +107,7 @@ func keys[V any](m map[string]V) func(func(string) bool) {
 
 // serves tells whether a worker would take a type.
 func serves(m queue.Member, typ string) bool {
-	return slices.ContainsFunc(m.Types, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+	return globs.Match(m.Types, typ)
 }
 
 // typeLink is a type, with a link unless its name is one that no type may have.

@@ -2,9 +2,10 @@ package share
 
 import (
 	"math"
-	"path"
 	"slices"
 	"strings"
+
+	"github.com/fencepost/fencepost/internal/globs"
 )
 
 // candidate is a member that balance may give types to.
@@ -89,7 +90,7 @@ type group struct {
 }
 
 func (g *group) serves(typ string) bool {
-	return g.names[typ] || slices.ContainsFunc(g.globs, func(glob string) bool { ok, _ := path.Match(glob, typ); return ok })
+	return g.names[typ] || globs.Match(g.globs, typ)
 }
 
 func newClassifier(members []candidate) *classifier {

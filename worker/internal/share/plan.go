@@ -5,7 +5,6 @@ import (
 	"hash/crc32"
 	"maps"
 	"math"
-	"path"
 	"slices"
 	"strings"
 	"time"
@@ -183,14 +182,4 @@ func ripe(wanted, asks int, moved, asked, now time.Time) bool {
 	// on.
 	ripe = ripe && (moved.IsZero() || now.Sub(moved) > settle)
 	return ripe && (asked.IsZero() || now.Sub(asked) > askAgain)
-}
-
-// Matches tells whether a type is one of those that patterns name.
-func Matches(patterns []string, typ string) bool {
-	for _, t := range patterns {
-		if ok, _ := path.Match(t, typ); ok {
-			return true
-		}
-	}
-	return false
 }

@@ -2,6 +2,8 @@ package share
 
 import (
 	"time"
+
+	"github.com/fencepost/fencepost/internal/globs"
 )
 
 // A turn is what a pool does now about one of its types. It looks at the types that it does not hold:
@@ -116,7 +118,7 @@ func (r *Rebalancer) HasSuccessor(typ string) bool {
 	all := r.candidates(time.Now())
 	for _, m := range all {
 		busy := len(m.Held) - len(m.Idle)
-		if m.Instance != r.self.Instance && (m.MaxTypes == 0 || busy < m.MaxTypes) && Matches(m.Types, typ) {
+		if m.Instance != r.self.Instance && (m.MaxTypes == 0 || busy < m.MaxTypes) && globs.Match(m.Types, typ) {
 			return true
 		}
 	}

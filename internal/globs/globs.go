@@ -1,0 +1,14 @@
+// Package globs matches names with globs, as in --type 'audit-*'.
+package globs
+
+import "path"
+
+// Match tells whether a name is one of those that globs, or names, stand for: see [path.Match]. A malformed one stands for none.
+func Match(globs []string, name string) bool {
+	for _, glob := range globs {
+		if ok, _ := path.Match(glob, name); ok {
+			return true
+		}
+	}
+	return false
+}
