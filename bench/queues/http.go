@@ -10,7 +10,6 @@ import (
 	"net/http"
 	"os/exec"
 	"path/filepath"
-	"strings"
 	"syscall"
 
 	"github.com/fencepost/fencepost/bench/internal/measure"
@@ -41,11 +40,10 @@ func (b *bench) measureHTTP(ctx context.Context) (h overHTTP, err error) {
 
 // buildFencepost builds the product's program.
 func buildFencepost(ctx context.Context, dir string) (string, error) {
-	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	product, err := server.ProductDir(ctx)
 	if err != nil {
-		return "", fmt.Errorf("go env: %w", err)
+		return "", err
 	}
-	product := filepath.Dir(filepath.Dir(strings.TrimSpace(string(mod)))) // this module is below it
 	program := filepath.Join(dir, "fencepost")
 	build := exec.CommandContext(ctx, "go", "build", "-o", program, "./cmd/fencepost")
 	build.Dir = product
@@ -144,7 +142,7 @@ func callHTTP(ctx context.Context, program string, p *place, lines [][]byte) (pu
 	}
 	stop = func() error { process.Stop(syscall.SIGTERM); return nil }
 	client := &http.Client{Transport: &http.Transport{}}
-	if err := process.Await(ctx, func(ctx context.Context) error { return get(ctx, client, "http://"+address+"/readyz") }); err != nil {
+	if err := process.Await(ctx, func(ctx context.Context) error { return ready(ctx, address) }); err != nil {
 		return nil, nil, errors.Join(err, stop())
 	}
 	body := append(bytes.Join(lines, []byte("\n")), '\n')
@@ -179,20 +177,12 @@ func allStored(status int, text []byte, want int) error {
 	return messages.Complete("what a request has stored", sum.Stored, want)
 }
 
-func get(ctx context.Context, client *http.Client, url string) error {
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
-	if err != nil {
-		return err
+func ready(ctx context.Context, address string) error {
+	status, err := server.Get(ctx, "http://"+address+"/readyz")
+	if err == nil && status != http.StatusOK {
+		err = fmt.Errorf("status %d", status)
 	}
-	answer, err := client.Do(request)
-	if err != nil {
-		return err
-	}
-	defer answer.Body.Close()
-	if answer.StatusCode != http.StatusOK {
-		return fmt.Errorf("status %d", answer.StatusCode)
-	}
-	return nil
+	return err
 }
 
 // httpTable shows Go's publisher as 1.

@@ -5,7 +5,6 @@ import (
 	"debug/buildinfo"
 	"errors"
 	"fmt"
-	"net/http"
 	"net/url"
 	"os"
 	"os/exec"
@@ -65,14 +64,7 @@ func startGateway(ctx context.Context, o suite.Options) (*gateway, error) {
 		return nil, fmt.Errorf("%w: %w", errNone, err)
 	}
 	err = g.Await(ctx, func(ctx context.Context) error {
-		request, err := http.NewRequestWithContext(ctx, http.MethodGet, g.endpoint, nil)
-		if err != nil {
-			return err
-		}
-		answer, err := http.DefaultClient.Do(request)
-		if err == nil {
-			err = answer.Body.Close() // that it denies access is an answer
-		}
+		_, err := server.Get(ctx, g.endpoint) // that it denies access is an answer
 		return err
 	})
 	if err != nil {
@@ -112,11 +104,11 @@ func (g *gateway) close() {
 
 // installGateway returns the path of the gateway's program, and builds it if it is not there. A quick run builds nothing.
 func installGateway(ctx context.Context, o suite.Options) (string, error) {
-	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	product, err := server.ProductDir(ctx)
 	if err != nil {
-		return "", fmt.Errorf("go env: %w", err)
+		return "", err
 	}
-	tools := filepath.Join(filepath.Dir(filepath.Dir(strings.TrimSpace(string(mod)))), "bin", "tools") // this module is below the product's
+	tools := filepath.Join(product, "bin", "tools")
 	path := filepath.Join(tools, "versitygw")
 	if info, err := buildinfo.ReadFile(path); err == nil && info.Main.Version == gatewayVersion {
 		return path, nil

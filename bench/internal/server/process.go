@@ -5,6 +5,7 @@ import (
 	"context"
 	"fmt"
 	"net"
+	"net/http"
 	"os/exec"
 	"path/filepath"
 	"strings"
@@ -64,6 +65,28 @@ func (p *Process) Await(ctx context.Context, answers func(context.Context) error
 			return fmt.Errorf("%s does not answer: %w", filepath.Base(p.cmd.Path), err)
 		}
 	}
+}
+
+// Get requests url, and returns the status of the answer, whatever that is.
+func Get(ctx context.Context, url string) (status int, err error) {
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, url, nil)
+	if err != nil {
+		return 0, err
+	}
+	answer, err := http.DefaultClient.Do(request)
+	if err != nil {
+		return 0, err
+	}
+	return answer.StatusCode, answer.Body.Close()
+}
+
+// ProductDir returns the directory of the product's module, which the one of the working directory is below.
+func ProductDir(ctx context.Context) (string, error) {
+	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
+	if err != nil {
+		return "", fmt.Errorf("go env: %w", err)
+	}
+	return filepath.Dir(filepath.Dir(strings.TrimSpace(string(mod)))), nil
 }
 
 // FreePort is a port of the loopback interface that was free just now.
