@@ -95,6 +95,9 @@ all its files, and no argument for all types.
 					errs = append(errs, r.verdict())
 				}
 			}
+			if !asJSON && len(reports) > 1 {
+				printSum(cmd.OutOrStdout(), reports)
+			}
 			if stopped > 0 {
 				err := fmt.Errorf("stopped: %d of %d files were not read to their end", stopped, len(reports))
 				if errors.Join(errs...) == nil {

@@ -64,3 +64,19 @@ func TestVerifyCountsLooseMessages(t *testing.T) {
 		}
 	}
 }
+
+func TestVerifySum(t *testing.T) {
+	reports := []*fileReport{
+		{report: &storage.Report{Messages: 1000, Skipped: 1}},
+		{report: &storage.Report{Messages: 7}},
+		{report: &storage.Report{Messages: 5}, replaced: true, err: storage.ErrIntegrity},
+		{report: &storage.Report{Messages: 2}, err: context.Canceled},
+		{err: storage.ErrIntegrity},
+		{report: &storage.Report{Messages: 3}, chain: []error{storage.ErrIntegrity}},
+	}
+	var out strings.Builder
+	printSum(&out, reports)
+	if want := "6 files  BAD 2  STOPPED 1  REPLACED 1  OK 2  1,011 messages\n"; out.String() != want {
+		t.Errorf("got %q, want %q", out.String(), want)
+	}
+}

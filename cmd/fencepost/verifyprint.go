@@ -20,20 +20,49 @@ func tornBytes(r *storage.Report) int64 { return r.Torn.End - r.Torn.Offset }
 // messages counts what cat prints: of the records, those that a repair could not read and those that were put aside are none.
 func messages(r *storage.Report) uint64 { return r.Messages - r.Skipped - r.Lost }
 
+// The verdicts, as they are printed.
+const (
+	verdictOK       = "OK"
+	verdictReplaced = "REPLACED"
+	verdictBad      = "BAD"
+	verdictStopped  = "STOPPED"
+)
+
+func (r *fileReport) word() string {
+	switch {
+	case r.stopped():
+		return verdictStopped
+	case r.verdict() != nil:
+		return verdictBad
+	case r.passedOver():
+		return verdictReplaced
+	}
+	return verdictOK
+}
+
+// printSum prints what several files are together. Messages of a file that another one replaces count once.
+func printSum(w io.Writer, reports []*fileReport) {
+	count, n := map[string]int{}, uint64(0)
+	for _, r := range reports {
+		count[r.word()]++
+		if r.report != nil && !r.replaced {
+			n += messages(r.report)
+		}
+	}
+	printable.Fprintf(w, "%s files ", humanize.Comma(int64(len(reports))))
+	for _, verdict := range []string{verdictBad, verdictStopped, verdictReplaced, verdictOK} {
+		if count[verdict] > 0 {
+			printable.Fprintf(w, " %s %s ", verdict, humanize.Comma(int64(count[verdict])))
+		}
+	}
+	printable.Fprintf(w, " %s messages\n", humanize.Comma(int64(n)))
+}
+
 // print prints one line per file, and a line for everything unusual.
 func (r *fileReport) print(w io.Writer) {
 	w = r.files.out(w)
 	rep := r.report
-	verdict := "OK"
-	switch {
-	case r.stopped():
-		verdict = "STOPPED"
-	case r.verdict() != nil:
-		verdict = "BAD"
-	case r.passedOver():
-		verdict = "REPLACED"
-	}
-	printable.Fprintf(w, "%s  %s  %s messages", r.path, verdict, humanize.Comma(int64(messages(rep))))
+	printable.Fprintf(w, "%s  %s  %s messages", r.path, r.word(), humanize.Comma(int64(messages(rep))))
 	if rep.Messages > 0 {
 		printable.Fprintf(w, "  index %d..%d", rep.FirstIndex, rep.NextIndex-1)
 	}
