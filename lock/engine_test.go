@@ -257,9 +257,10 @@ func deadlineFromSending(w *world) {
 	w.mem.Inject(func(locktest.Call) locktest.Fault { return locktest.Fault{Reply: slow} })
 	le := w.acquire(w.locker(lock.Options{}))
 	w.between("remaining after a slow acquisition", le.Remaining(), 0, lease-lock.Margin(lease)-slow)
-	for range 5 {
-		time.Sleep(lease / 5) // one renewal is answered in each of these
-		w.between("remaining after a slow renewal", le.Remaining(), lease/2, lease-lock.Margin(lease)-slow)
+	const often = 100 * time.Millisecond
+	for range lease / often { // also just after the answer to a renewal
+		time.Sleep(often)
+		w.between("remaining, with slow renewals", le.Remaining(), lease/2, lease-lock.Margin(lease)-slow)
 	}
 }
 

@@ -105,7 +105,7 @@ var storageRules = []rule{
 		new: "	if !headerCRCGood(b) {\n\t\treturn nil, damaged(\"its checksum is wrong\")\n\t}\n\tif h.major > majorVersion {\n\t\treturn nil, &VersionError{Path: path, Major: h.major, Minor: h.minor}\n\t}\n"},
 	{file: "storage/scan.go", rule: "whole is not enough", tests: "TestMarkIntoVoid",
 		old: `if next.durableEnd > h.offset {`, new: `if true {`},
-	{file: "storage/scan.go", rule: "epochs of accepted fences strictly increase", tests: "TestScenarios/epochs increase",
+	{file: "storage/scan.go", rule: "epochs of accepted fences strictly increase", tests: "TestWhatDoesNotFitIsVoid",
 		old: `return h.epoch > w.epoch`, new: `return true`},
 	{file: "storage/scan.go", rule: "epochs of accepted fences strictly increase", how: "an equal one is accepted", tests: "TestWhatDoesNotFitIsVoid",
 		old: `return h.epoch > w.epoch`, new: `return h.epoch >= w.epoch`},

@@ -1,5 +1,7 @@
 package main
 
+import "time"
+
 var workerRules = []rule{
 	// What gets into the file.
 	{file: "worker/internal/ledger/ledger.go", rule: "the file refuses second copies", how: "whatever comes is appended", sim: true, in: "worker", tests: "TestLostAcknowledgementsAreRefusedByTheFile",
@@ -223,7 +225,7 @@ var workerRules = []rule{
 		old: `return now.Sub(s.at) < within`, new: `return true`},
 	{file: "worker/internal/share/plan.go", rule: "nobody is asked on the ground of one look", in: "worker", tests: "TestOneLookIsNoGroundToAsk",
 		old: `ripe := wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
-	{file: "worker/session.go", rule: "an end is final, also when the type is resumed meanwhile", how: "resuming revives the session", tests: "TestShortPauseWhileAFetchHangs",
+	{file: "worker/session.go", rule: "an end is final, also when the type is resumed meanwhile", how: "resuming revives the session", hangs: true, timeout: 30 * time.Second, tests: "TestShortPauseWhileAFetchHangs",
 		old: "	case <-s.ended:\n\t\treturn true\n", new: "	case <-s.ended:\n\t\treturn s.pool.rebalancer.Paused(s.typ) || s.pool.stopped(ctx)\n",
 		also: []edit{{"worker/session.go", "		case <-s.ended:\n\t\t\tcancel()\n", "		case <-s.ended:\n"}, {"worker/session.go", "	case <-t.C:\n\tcase <-s.ended:\n", "	case <-t.C:\n"}}},
 	{file: "worker/handoff.go", rule: "told first, and looked then", tests: "TestAStandbyThatHasJustComeGoesOn",
