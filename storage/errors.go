@@ -386,6 +386,10 @@ type RetractedError struct {
 }
 
 func (e *RetractedError) Error() string {
+	if e.First == e.Next {
+		return fmt.Sprintf("%s: a record without messages, before index %d, was read before it was durable and was lost in a failed write; read the file again "+
+			"(the writer that says so opened at byte %d)", e.Path, e.Next, e.Offset)
+	}
 	return fmt.Sprintf("%s: records %d to %d were read before they were durable and were lost in a failed write; read the file again "+
 		"(the writer that says so opened at byte %d)", e.Path, e.First, e.Next-1, e.Offset)
 }

@@ -3,6 +3,7 @@ package storage_test
 import (
 	"errors"
 	"slices"
+	"syscall"
 	"testing"
 
 	"github.com/fencepost/fencepost/storage"
@@ -136,39 +137,17 @@ func TestRehearsalIsNotUsed(t *testing.T) {
 	}
 	must(t, open(mem))
 	check("a file in order", "real state", "real record")
-	dies := errors.New("the process has ended")
-	fenced := false
-	_, err = x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
-		if fenced {
-			return &storagetest.Fault{Err: dies}
-		}
-		fenced = c.Op == storagetest.OpAppend
-		return nil
-	}})
-	if !errors.Is(err, dies) {
-		t.Fatal(err)
-	}
+	deadFence(t, x, mem)
 	must(t, open(mem))
 	check("behind the fence of the dead", "rehearsed state", "rehearsed record", "real state", "real record")
 }
 
 // TestFenceOfTheDead: who died behind his fence is no reason to refuse the next one.
 func TestFenceOfTheDead(t *testing.T) {
-	dies := errors.New("the process has ended")
 	t.Run("in a file", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
 		for range 3 {
-			fenced := false
-			_, err := x.Open(&storagetest.Tap{FS: mem, Before: func(c storagetest.Call) *storagetest.Fault {
-				if fenced {
-					return &storagetest.Fault{Err: dies}
-				}
-				fenced = c.Op == storagetest.OpAppend
-				return nil
-			}})
-			if !errors.Is(err, dies) {
-				t.Fatal(err)
-			}
+			deadFence(t, x, mem)
 		}
 		must(t, x.Finish(mem))
 	})
@@ -181,6 +160,72 @@ func TestFenceOfTheDead(t *testing.T) {
 		}
 		must(t, x.Finish(slotsOf(mem)))
 	})
+}
+
+// TestLookBesideALoss: while a worker looks before its fence, what it has read from the page cache is lost in a failed write, and
+// another worker takes over without it. That is no damage, whatever call of the looking worker it falls into.
+func TestLookBesideALoss(t *testing.T) {
+	for what, undurable := range map[string]func(*holder) error{
+		"records":      func(h *holder) error { return h.Append(2) },
+		"a checkpoint": func(h *holder) error { return h.Writer.Checkpoint(h.State()) },
+	} {
+		t.Run(what, func(t *testing.T) {
+			looked, ended := 0, false
+			for n := 0; !ended; n++ {
+				x, mem := newMemWorld(t, 512)
+				h, err := x.Open(mem)
+				must(t, err)
+				must(t, errors.Join(h.Append(2), h.Ack(), undurable(h)))
+				deadFence(t, x, mem)
+				var other *holder
+				calls := 0
+				x.Epoch++
+				mine := x.Epoch
+				_, err = x.OpenEpoch(&storagetest.Tap{FS: mem, Before: func(storagetest.Call) *storagetest.Fault {
+					if calls++; calls-1 == n {
+						mem.FailWriteback(x.Path(), func(int64) bool { return true })
+						_, err := x.Open(mem)
+						if !errors.Is(err, syscall.EIO) { // the first that syncs after the failed write is told
+							t.Fatal(err)
+						}
+						other, err = x.Open(mem)
+						must(t, errors.Join(err, other.Append(1), other.Ack())) // under the index of a lost one
+					}
+					return nil
+				}}, mine)
+				ended = other == nil
+				switch {
+				case ended && err != nil:
+					t.Errorf("undisturbed: %v", err)
+				case !ended && err != nil && !errors.Is(err, storage.ErrFenced) && !errors.Is(err, syscall.EIO):
+					t.Errorf("in the middle of call %d: %v", n, err)
+				case !ended:
+					looked++
+				}
+				must(t, x.Finish(mem))
+			}
+			if looked < 20 {
+				t.Errorf("it was disturbed in %d calls", looked)
+			}
+		})
+	}
+}
+
+// deadFence makes a process that dies behind its fence.
+func deadFence(t *testing.T, x *world, fsys storage.FS) {
+	t.Helper()
+	dies := errors.New("the process has ended")
+	fenced := false
+	_, err := x.Open(&storagetest.Tap{FS: fsys, Before: func(c storagetest.Call) *storagetest.Fault {
+		if fenced {
+			return &storagetest.Fault{Err: dies}
+		}
+		fenced = c.Op == storagetest.OpAppend
+		return nil
+	}})
+	if !errors.Is(err, dies) {
+		t.Fatal(err)
+	}
 }
 
 // TestCheckedAgainBehindTheFence: what is written between the look and the fence counts.

@@ -89,11 +89,18 @@ func (w *Writer) passOn(r *Reader) error {
 	}
 	for {
 		recs, err := r.NextBatch()
-		if err != nil {
-			if err == io.EOF {
-				return nil
-			}
+		switch {
+		case err == io.EOF:
+			return nil
+		case errors.As(err, new(*RetractedError)):
+			// rule: no refusal. The scan behind the fence reads from the device, where those records are not; this reads the page
+			// cache, which may have them as long as the machine runs. The callbacks have taken them in: nothing is passed to them any more.
+			r.restore, w.opts.Replay = nil, nil
+		case err != nil:
 			return err
+		}
+		if w.opts.Replay == nil {
+			continue
 		}
 		for i := range recs {
 			if err := w.opts.Replay(recs[i]); err != nil {

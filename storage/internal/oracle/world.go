@@ -105,6 +105,7 @@ type Holder struct {
 	Read   int            // next message to take from the queue
 	Dups   []int          // redelivered messages that the file has already
 	Busy   bool           // in the middle of a call, in tests where others run then
+	after  uint64         // index that the next record to replay has, at least
 }
 
 // Open opens the file with the next epoch, as a worker that was granted the lock does.
@@ -137,6 +138,7 @@ func (h *Holder) State() []byte {
 
 // Restore is the inverse of State.
 func (h *Holder) Restore(state []byte) error {
+	h.after = 0
 	for line := range strings.Lines(string(state)) {
 		var n int
 		var index uint64
@@ -144,19 +146,22 @@ func (h *Holder) Restore(state []byte) error {
 			return fmt.Errorf("%w: %w", ErrState, err)
 		}
 		h.Index[n] = index
+		h.after = max(h.after, index+1)
 	}
 	return nil
 }
 
-// ErrState is the error of Restore and Replay for what no Holder has written.
+// ErrState is the error of Restore and Replay for what no Holder has written, and for records that do not follow one another.
 var ErrState = errors.New("this is no state")
 
 // Replay adds a message that is behind the checkpoint.
 func (h *Holder) Replay(r storage.Record) error {
-	h.Index[Number(r.ID)] = r.Index
-	if Number(r.ID) < 0 {
-		return ErrState
+	n := Number(r.ID)
+	h.Index[n] = r.Index
+	if n < 0 || r.Index < h.after {
+		return fmt.Errorf("%w: message %d with index %d, expected from %d on", ErrState, n, r.Index, h.after)
 	}
+	h.after = r.Index + 1
 	return nil
 }
 
