@@ -6,6 +6,7 @@ import (
 	"strings"
 	"sync/atomic"
 	"testing"
+	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
@@ -45,7 +46,16 @@ func TestWorkerKeepsFilesInAStore(t *testing.T) {
 			t.Errorf("%s is not logged", want)
 		}
 	}
-	_, body := get(t, "http://"+addr.FindStringSubmatch(log)[1]+"/statusz")
+	url := "http://" + addr.FindStringSubmatch(log)[1]
+	for limit := time.Now().Add(time.Minute); ; time.Sleep(10 * time.Millisecond) {
+		if _, metrics := get(t, url+"/metrics"); strings.Contains(metrics, "\nfencepost_appended_messages_total{type=\"orders\"} 1\n") {
+			break
+		}
+		if time.Now().After(limit) {
+			t.Fatal("the message was not appended")
+		}
+	}
+	_, body := get(t, url+"/statusz")
 	var status struct {
 		Store    string
 		Settings []cli.Setting
