@@ -212,24 +212,10 @@ func (w *Writer) Sync() (next uint64, err error) {
 	if err != nil {
 		return 0, err
 	}
-	var syncErr, named error
-	check := func() { named = w.checkName() }
-	var asked sync.WaitGroup
-	if w.slots {
-		// A store takes a round trip for the name, so it is asked while the slot is created. Somebody may remove the name
-		// between the answer and the acknowledgement either way; the next Sync notices.
-		asked.Go(check)
-	}
-	if pending {
-		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
-		syncErr = w.file.Datasync()
-	}
-	if asked.Wait(); !w.slots && syncErr == nil {
-		check()
-	}
+	syncErr, named := w.datasync(pending)
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if moved := (*MovedError)(nil); errors.As(syncErr, &moved) {
+	if moved, ok := errors.AsType[*MovedError](syncErr); ok {
 		// rule: a file that keeps what is appended says so when it was fenced off.
 		return 0, w.poison("sync", &FencedError{Path: w.path, Op: "sync", Expected: moved.At, Found: moved.End})
 	}
@@ -244,6 +230,25 @@ func (w *Writer) Sync() (next uint64, err error) {
 	}
 	w.durableEnd, w.durableIndex = end, next
 	return next, nil
+}
+
+// datasync makes the file durable, if something is pending, and calls checkName.
+func (w *Writer) datasync(pending bool) (err, named error) {
+	if w.slots {
+		// A store takes a round trip for the name, so it is asked while the slot is created. Somebody may remove the name
+		// between the answer and the acknowledgement either way; the next Sync notices.
+		asked := make(chan error, 1)
+		go func() { asked <- w.checkName() }()
+		defer func() { named = <-asked }()
+	}
+	if pending {
+		// rule: any error is the end. The pages that were not written are marked clean; a second fdatasync would succeed.
+		err = w.file.Datasync()
+	}
+	if !w.slots && err == nil {
+		named = w.checkName()
+	}
+	return err, named
 }
 
 // checkName finds out whether the path still names the open file. In a store that takes a request, so

@@ -3,10 +3,10 @@ package worker
 import (
 	"errors"
 	"fmt"
-	"path"
 	"slices"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
@@ -207,8 +207,8 @@ func bad(format string, args ...any) error {
 // ValidateTypes checks the names and patterns of Config.Types, as New does.
 func ValidateTypes(types []string) error {
 	for _, t := range types {
-		if isGlob(t) {
-			if _, err := path.Match(t, ""); err != nil {
+		if globs.Is(t) {
+			if globs.Check(t) != nil {
 				return fmt.Errorf("%w: type pattern %q is malformed", ErrConfig, t)
 			}
 			continue
@@ -218,16 +218,6 @@ func ValidateTypes(types []string) error {
 		}
 	}
 	return nil
-}
-
-func isGlob(t string) bool {
-	for i := range len(t) {
-		switch t[i] {
-		case '*', '?', '[', '\\':
-			return true
-		}
-	}
-	return false
 }
 
 // OnError decides about a message that cannot be handled, or that the file cannot take.

@@ -183,15 +183,15 @@ func (p *Pool) Run(ctx context.Context) error {
 // discover calls serve for every type that the configuration names or matches. It returns when the
 // pool stops or, with UntilEmpty, when all types are done and no new type has appeared meanwhile.
 func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool), wait func()) error {
-	globs := false
+	patterns := false
 	for _, t := range p.cfg.Types {
-		if isGlob(t) {
-			globs = true
+		if globs.Is(t) {
+			patterns = true
 		} else {
 			serve(t, false)
 		}
 	}
-	if !globs {
+	if !patterns {
 		if p.cfg.UntilEmpty {
 			wait()
 			return nil

@@ -10,6 +10,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/storage"
 )
@@ -413,7 +414,7 @@ func (b *book) allRefused(types []string) error {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	for _, t := range types {
-		if isGlob(t) || b.refused[t] == nil {
+		if globs.Is(t) || b.refused[t] == nil {
 			return nil
 		}
 	}

@@ -76,7 +76,7 @@ func (b *bench) drain(ctx context.Context, d *drain) (err error) {
 			Name:    name,
 			Prepare: func() error { return errors.Join(p.Clear(ctx), p.Load(ctx, d.each, types...)) },
 			Run:     func() error { return run(p) },
-			Check:   func() error { return p.Empty(ctx) },
+			Check:   func() error { return errors.Join(p.Empty(ctx), p.CloseJournals()) }, // ten thousand files each
 		})
 		return p, nil
 	}

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"maps"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
@@ -18,6 +17,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/admin"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/internal/printable"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/spf13/cobra"
@@ -31,7 +31,7 @@ func chooseTypes(ctx context.Context, b *fencepost.Backend, args []string, creat
 	}
 	var chosen []string
 	for _, arg := range args {
-		if !strings.ContainsAny(arg, `*?[\`) {
+		if !globs.Is(arg) {
 			if !create && !slices.Contains(known, arg) {
 				return nil, unknownType(b, arg)
 			}
@@ -40,7 +40,7 @@ func chooseTypes(ctx context.Context, b *fencepost.Backend, args []string, creat
 		}
 		before := len(chosen)
 		for _, typ := range known {
-			if ok, _ := path.Match(arg, typ); ok {
+			if globs.Match([]string{arg}, typ) {
 				chosen = append(chosen, typ)
 			}
 		}
@@ -75,8 +75,8 @@ func checkTypeArgs(args []string) error {
 // checkGlobs checks names and globs; there may be none.
 func checkGlobs(args []string) error {
 	for _, arg := range args {
-		if strings.ContainsAny(arg, `*?[\`) {
-			if _, err := path.Match(arg, ""); err != nil {
+		if globs.Is(arg) {
+			if err := globs.Check(arg); err != nil {
 				return cli.Usagef("%s is not a glob: %w", arg, err)
 			}
 		} else if err := queue.ValidateType(arg); err != nil {

@@ -1,6 +1,23 @@
 package globs
 
-import "testing"
+import (
+	"errors"
+	"path"
+	"testing"
+)
+
+func TestCheck(t *testing.T) {
+	for glob, malformed := range map[string]bool{"orders": false, "orders*": false, "a[b-c]?": false, "": false, "[": true, "orders*[a": true, `orders\\`: false, `*\`: true} {
+		if err := Check(glob); errors.Is(err, path.ErrBadPattern) != malformed || (err != nil) != malformed {
+			t.Errorf("%q: %v", glob, err)
+		}
+	}
+	for text, want := range map[string]bool{"orders.eu-1": false, "orders*": true, "order?": true, "[o]": true, `orders\`: true, "": false} {
+		if Is(text) != want {
+			t.Errorf("%q: %v", text, !want)
+		}
+	}
+}
 
 func TestMatch(t *testing.T) {
 	for _, test := range []struct {

@@ -25,7 +25,7 @@ var slotsRules = []rule{
 	{file: "storage/slots/file.go", rule: "what a listing left out is asked for by its name", in: "storage", tests: "TestSlotsListingsMayBeOld",
 		old: `if err := f.walk(p.off); err != nil {`, new: `if err := error(nil); err != nil {`},
 	{file: "storage/writer.go", rule: "a file that keeps what is appended says so when it was fenced off", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
-		old: `if moved := (*MovedError)(nil); errors.As(syncErr, &moved) {`, new: `if moved := (*MovedError)(nil); errors.As(syncErr, &moved) && false {`},
+		old: `if moved, ok := errors.AsType[*MovedError](syncErr); ok {`, new: `if moved, ok := errors.AsType[*MovedError](syncErr); ok && false {`},
 
 	{file: "storage/slots/remove.go", rule: "no slot is deleted that begins with a fence", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
 		old: `case bytes.HasPrefix(b[min(-p.off&(alignment-1), int64(len(b))):], fence):`, new: `case len(fence)+len(b) == 0:`},

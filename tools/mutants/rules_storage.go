@@ -7,7 +7,7 @@ var storageRules = []rule{
 	{file: "storage/buffer.go", rule: "a writer that has nothing to write keeps no large buffer", tests: "TestWriterThatIsIdleKeepsNoLargeBuffer",
 		old: "		buffers.Put(&b)\n	}\n	w.buf = nil", new: "		buffers.Put(&b)\n	}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "a second fdatasync", sim: true, tests: "TestScenarios/no second fdatasync & TestCrashExplorer/failed sync, losing all blocks, and takeover, blocks of 512",
-		old: `syncErr = w.file.Datasync()`, new: "if syncErr = w.file.Datasync(); syncErr != nil {\n\t\t\tsyncErr = w.file.Datasync()\n\t\t}"},
+		old: `err = w.file.Datasync()`, new: "if err = w.file.Datasync(); err != nil {\n\t\t\terr = w.file.Datasync()\n\t\t}"},
 	{file: "storage/writer.go", rule: "any error is the end", how: "the writer goes on", tests: "TestFaultsPoison",
 		old: `return 0, w.poison("sync", ioError("fdatasync", w.path, syncErr))`, new: `return 0, ioError("fdatasync", w.path, syncErr)`},
 	{file: "storage/writer.go", rule: "nothing is durable before fdatasync said so", sim: true, tests: "TestScenarios/fdatasync before ack & TestCrashExplorer/one writer, blocks of 512",

@@ -72,12 +72,12 @@ func (s *Server) Keep(p *Place) { s.places = append(s.places, p) }
 type Place struct {
 	URI      string // of the backend, with the database
 	Dir      string
-	Messages *mongo.Collection // as Fencepost writes: a majority has it, in its journal
-	Relaxed  *mongo.Collection // for deletions
-	Given    map[string]int    // by type: messages 0 … Given-1 were loaded
-	Drained  map[string]int    // by type: … and 0 … Drained-1 were taken out
-	Journals map[string]*Journal
-	Backend  *fencepost.Backend // of Fencepost
+	Messages *mongo.Collection   // as Fencepost writes: a majority has it, in its journal
+	Relaxed  *mongo.Collection   // for deletions
+	Given    map[string]int      // by type: messages 0 … Given-1 were loaded
+	Drained  map[string]int      // by type: … and 0 … Drained-1 were taken out
+	Journals map[string]*Journal // nil: closed
+	Backend  *fencepost.Backend  // of Fencepost
 
 	Sink Sink       // if set, where Bare puts what it takes out of the only type, instead of a journal
 	FS   storage.FS // where Fencepost's files are; nil: in Dir
@@ -128,10 +128,24 @@ func OpenEmbedded(ctx context.Context, dir string) (*Place, error) {
 	return p, err
 }
 
-func (p *Place) close(ctx context.Context) (err error) {
-	for _, j := range p.Journals {
-		err = errors.Join(err, j.F.Close())
+// CloseJournals closes the files of all types; who asks for one opens it again.
+func (p *Place) CloseJournals() (err error) {
+	for typ := range p.Journals {
+		err = errors.Join(err, p.closeJournal(typ))
 	}
+	return err
+}
+
+func (p *Place) closeJournal(typ string) (err error) {
+	if j := p.Journals[typ]; j != nil {
+		err = j.F.Close()
+	}
+	p.Journals[typ] = nil
+	return err
+}
+
+func (p *Place) close(ctx context.Context) error {
+	err := p.CloseJournals()
 	if p.Backend != nil {
 		err = errors.Join(err, p.Backend.Close(ctx))
 	}
@@ -297,10 +311,13 @@ func (p *Place) Empty(ctx context.Context) error {
 // Verify checks all files: Fencepost's by Verify, and that each has its type's messages in order, each once.
 func (p *Place) Verify(ctx context.Context) error {
 	for typ, n := range p.Drained {
-		if j := p.Journals[typ]; j != nil || p.Sink != nil {
+		if j, bare := p.Journals[typ]; bare || p.Sink != nil {
 			sink, err := p.sink(typ)
 			if err == nil {
 				err = sink.Check(n)
+			}
+			if j == nil && p.Sink == nil {
+				err = errors.Join(err, p.closeJournal(typ))
 			}
 			if err != nil {
 				return err

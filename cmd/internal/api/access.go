@@ -11,7 +11,6 @@ import (
 	"errors"
 	"fmt"
 	"net/http"
-	"path"
 	"slices"
 	"strings"
 
@@ -105,7 +104,7 @@ func parseTokens(text []byte) (tokens []token, err error) {
 			t.types = strings.Split(fields[3], ",")
 		}
 		for _, glob := range t.types {
-			if _, err := path.Match(glob, ""); err != nil || glob == "" {
+			if glob == "" || globs.Check(glob) != nil {
 				return nil, fmt.Errorf("line %d: the fourth field is types with commas between, as in orders,audit.*", n)
 			}
 		}

@@ -110,9 +110,9 @@ func notZero(t time.Time) time.Time {
 	return t
 }
 
-// newMessage returns a message with what the head of the request says. line is 0 in a request with one message.
-func (s *Server) newMessage(e *envelope, payload []byte, line int) queue.Message {
-	m := queue.Message{Type: e.typ, Payload: payload, Headers: e.headers, Due: e.due}
+// newMessage returns a message without payload, with what the head of the request says. line is 0 in a request with one message.
+func (s *Server) newMessage(e *envelope, line int) queue.Message {
+	m := queue.Message{Type: e.typ, Headers: e.headers, Due: e.due}
 	if e.after > 0 {
 		m.Due = s.publisher.Now().Add(e.after)
 	}
@@ -155,7 +155,7 @@ func (s *Server) publishOne(w *answer, r *http.Request, e *envelope) error {
 		w.Header().Set("Connection", "close")
 		return &queue.SizeError{What: "payload", Size: int(r.ContentLength), Max: queue.MaxPayload}
 	}
-	m := s.newMessage(e, nil, 0)
+	m := s.newMessage(e, 0)
 	if err := m.Validate(); err != nil {
 		return err
 	}

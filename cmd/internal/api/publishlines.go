@@ -155,7 +155,7 @@ func (in *lineReader) fill(before int) error {
 				"a request has at most %d lines", maxLines)}
 		}
 		n := len(c.msgs)
-		c.msgs = append(c.msgs, in.s.newMessage(in.e, nil, in.lines.Line))
+		c.msgs = append(c.msgs, in.s.newMessage(in.e, in.lines.Line))
 		if err := in.message(line, &c.msgs[n]); err != nil {
 			c.msgs[n] = queue.Message{} // its payload may be a large line
 			c.msgs = c.msgs[:n]

@@ -6,7 +6,6 @@ import (
 	"net/http"
 	"net/url"
 	"os"
-	"path"
 	"strconv"
 	"time"
 
@@ -84,7 +83,7 @@ type choice struct {
 func chosen(q url.Values) (c choice, err error) {
 	c = choice{patterns: q["type"], after: q.Get("after"), limit: statusTypes}
 	for _, p := range c.patterns {
-		if _, err := path.Match(p, ""); err != nil {
+		if err := globs.Check(p); err != nil {
 			return c, fmt.Errorf("type=%s: not a glob: %w", p, err)
 		}
 	}

@@ -5,13 +5,13 @@ import (
 	"fmt"
 	"net/http"
 	"net/url"
-	"path"
 	"slices"
 	"strconv"
 	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -285,8 +285,8 @@ func matcher(filter string) (func(string) bool, error) {
 	if !strings.ContainsAny(filter, "*?[") {
 		return func(name string) bool { return strings.Contains(name, filter) }, nil
 	}
-	if _, err := path.Match(filter, ""); err != nil {
+	if globs.Check(filter) != nil {
 		return nil, badRequest("The filter %q is not a pattern: write * for any text and ? for one character.", filter)
 	}
-	return func(name string) bool { ok, _ := path.Match(filter, name); return ok }, nil
+	return func(name string) bool { return globs.Match([]string{filter}, name) }, nil
 }

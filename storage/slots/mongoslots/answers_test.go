@@ -339,7 +339,7 @@ func TestTheURLChangesNothing(t *testing.T) {
 			}
 			got = append(got, is)
 		}
-		if want := "insert insert linearizable majority majority linearizable delete majority majority"; strings.Join(got, " ") != want {
+		if want := "insert insert linearizable majority majority linearizable delete majority"; strings.Join(got, " ") != want {
 			t.Errorf("%s, want %s", got, want)
 		}
 	}

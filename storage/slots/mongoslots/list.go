@@ -29,6 +29,9 @@ import (
 // So both bounds of every find are known, and a deeper folder costs the same, however much it
 // holds.
 
+// firstBatch is how many documents the first answer to a listing has at most.
+const firstBatch = 16
+
 // all is the bound of the root: names consist of bytes below it.
 const all = "\x7f"
 
@@ -56,23 +59,15 @@ func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) 
 		}
 	}
 	var list []slots.Entry
-	r := folderSpan(folder)
-	for {
-		part, err := s.firstFolder(ctx, r)
+	for r := folderSpan(folder); ; {
+		next, err := s.appendValues(ctx, &list, r)
 		if err != nil {
 			return nil, s.explain(ctx, "list", folder+"/", err)
 		}
-		until := r
-		if part != nil {
-			until.to = r.prefix + *part + "/"
-		}
-		if list, err = s.appendValues(ctx, list, until); err != nil {
-			return nil, s.explain(ctx, "list", folder+"/", err)
-		}
-		if part == nil {
+		if next == "" {
 			return list, nil
 		}
-		r.from = r.prefix + *part + "0"
+		r.from = next
 	}
 }
 
@@ -117,31 +112,49 @@ func (s *Store) firstFolder(ctx context.Context, r span) (part *string, err erro
 		return nil, err
 	}
 	name, _ := raw.Lookup("_id").StringValueOK()
-	first, _, deeper := strings.Cut(strings.TrimPrefix(name, r.prefix), "/")
-	if !deeper || name < r.from || !strings.HasPrefix(name, r.prefix) {
-		// From here it would go round for ever.
-		return nil, fmt.Errorf("the server found %.600q, which was not asked for", name)
+	first, ok, err := r.deeper(name)
+	if err == nil && !ok {
+		err = errNotAsked(name)
 	}
-	return &first, nil
+	return &first, err
 }
 
-// appendValues finds the values of a span, sorted by _id, projection n. Index: _id. What has come
-// into it since and lies deeper is left out, and so is what is not ours.
-func (s *Store) appendValues(
-	ctx context.Context, list []slots.Entry, r span,
-) ([]slots.Entry, error) {
+// appendValues finds the values of a span, sorted by _id, projection n, up to the first name that goes on with another slash: next is
+// where to go on behind that folder, or empty. Index: _id. Where we list there is no such folder, so one find suffices; of one that is
+// there only the first few documents come along. What is not ours is left out.
+func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span) (next string, err error) {
 	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().
-		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}))
+		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetBatchSize(firstBatch))
 	if err != nil {
-		return nil, err
+		return "", err
 	}
+	cur.SetBatchSize(0) // from now on as many as fit
 	defer cur.Close(context.WithoutCancel(ctx))
 	for cur.Next(alone(ctx)) {
+		name, _ := cur.Current.Lookup("_id").StringValueOK()
+		if part, ok, err := r.deeper(name); err != nil {
+			return "", err
+		} else if ok {
+			return r.prefix + part + "0", nil
+		}
 		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
-			list = append(list, e)
+			*list = append(*list, e)
 		}
 	}
-	return list, cur.Err()
+	return "", cur.Err()
+}
+
+// deeper returns the first part of a name behind the prefix of the span, if the name goes on with another slash.
+func (r span) deeper(name string) (part string, ok bool, err error) {
+	if name < r.from || !strings.HasPrefix(name, r.prefix) { // from here it would go round for ever
+		return "", false, errNotAsked(name)
+	}
+	part, _, ok = strings.Cut(name[len(r.prefix):], "/")
+	return part, ok, nil
+}
+
+func errNotAsked(name string) error {
+	return fmt.Errorf("the server found %.600q, which was not asked for", name)
 }
 
 // decodeEntry returns the entry of a document in a listing of the names with a prefix.

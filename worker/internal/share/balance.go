@@ -104,7 +104,7 @@ func newClassifier(members []candidate) *classifier {
 			known[key] = at
 			g := group{names: map[string]bool{}}
 			for _, pattern := range m.types {
-				if strings.ContainsAny(pattern, `*?[\`) {
+				if globs.Is(pattern) {
 					g.globs = append(g.globs, pattern)
 				} else {
 					g.names[pattern] = true
