@@ -52,6 +52,7 @@ type file struct {
 	pieces []piece // by offset
 	end    int64   // offset after the last of them
 	stray  int64   // offset of a slot too far behind the end to belong to the file; 0: none
+	later  later   // what is to be listed later, if anybody needs it
 	going  []byte  // bytes that are being created, at end
 	kept   []byte  // bytes appended after those
 	broken error   // a create with an unknown outcome: nothing may be created behind it
@@ -101,8 +102,8 @@ func (f *file) Datasync() error {
 		return err
 	}
 	// rule: one create at a time, at the end: no slot is created behind one that may not be there.
-	for most := min(mostSlot, f.fs.store.MaxValue()); len(going) > 0; {
-		n := min(len(going), most)
+	for len(going) > 0 {
+		n := min(len(going), f.fs.mostSlot())
 		if err := f.fs.create(f.folder.slot(at), going[:n]); err != nil {
 			return f.stop(at, err)
 		}
@@ -142,7 +143,11 @@ func (f *file) refresh() error {
 	if err != nil {
 		return err
 	}
-	pieces := f.folder.offsets(entries)
+	return f.take(f.folder.offsets(entries), later{})
+}
+
+// take makes what a listing shows the slots of the file, and finds its end. Of the bytes before l.to some are to be listed later.
+func (f *file) take(pieces []piece, l later) error {
 	f.mu.Lock()
 	// A listing may be older than what is known.
 	for _, p := range f.pieces {
@@ -150,26 +155,44 @@ func (f *file) refresh() error {
 			pieces = slices.Insert(pieces, i, p)
 		}
 	}
-	f.pieces, f.end, f.stray = nil, 0, 0
+	f.pieces, f.end, f.stray, f.later = nil, 0, 0, l
 	f.mu.Unlock()
 	missing := int64(0)
 	for _, p := range pieces {
-		// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
-		if err := f.walk(p.off); err != nil {
-			return err
+		if p.off == l.to {
+			f.putOff(p.off)
+		} else {
+			// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
+			if err := f.walk(p.off); err != nil {
+				return err
+			}
 		}
 		f.mu.Lock()
+		missing += max(p.off-f.end, 0)
 		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
 		// emptiness before it, for years if somebody likes.
-		if missing += max(p.off-f.end, 0); missing > mostMissing {
+		if missing > mostMissing {
 			f.stray = p.off
 			f.mu.Unlock()
+			if l.to > 0 {
+				// rule: what is left for later counts as missing. If the end depends on it, it is listed at once.
+				return f.refresh()
+			}
 			break
 		}
 		f.pieces, f.end = append(f.pieces, p), max(f.end, p.end())
 		f.mu.Unlock()
 	}
 	return f.walk(math.MaxInt64)
+}
+
+// putOff leaves the slots between the end so far and an offset for later, if there is room for any.
+func (f *file) putOff(off int64) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.later.from = f.end; f.end >= off {
+		f.later = later{}
+	}
 }
 
 // begins tells whether the file has its first slot. Every file that got a name has had one.
@@ -194,29 +217,35 @@ func (f *file) walk(until int64) error {
 		if end >= until {
 			return nil
 		}
-		n, err := f.fs.size(f.folder.slot(end))
-		switch {
-		case errors.Is(err, fs.ErrNotExist):
-			return nil
-		case err != nil:
+		p, there, err := f.at(end)
+		if err != nil || !there {
 			return err
-		case n == 0:
-			return fmt.Errorf("%w: %s of %s is empty, and no writer creates such a value; remove it, and find out who created it", storage.ErrIntegrity, f.folder.slot(end), f.fs.store)
 		}
 		f.mu.Lock()
 		if f.end == end {
-			f.pieces = append(f.pieces, piece{end, n})
-			f.end = end + n
+			f.pieces, f.end = append(f.pieces, p), p.end()
 		}
 		f.mu.Unlock()
 	}
+}
+
+// at asks for the slot at an offset by its name.
+func (f *file) at(off int64) (p piece, there bool, err error) {
+	n, err := f.fs.size(f.folder.slot(off))
+	switch {
+	case errors.Is(err, fs.ErrNotExist):
+		return piece{}, false, nil
+	case err == nil && n == 0:
+		err = fmt.Errorf("%w: %s of %s is empty, and no writer creates such a value; remove it, and find out who created it", storage.ErrIntegrity, f.folder.slot(off), f.fs.store)
+	}
+	return piece{off, n}, err == nil, err
 }
 
 // Pieces implements storage.InPieces.
 func (f *file) Pieces() int {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	return len(f.pieces)
+	return len(f.pieces) + f.later.slots
 }
 
 // Hole implements storage.InPieces.
@@ -224,7 +253,7 @@ func (f *file) Hole() (off, end int64) {
 	f.mu.Lock()
 	defer f.mu.Unlock()
 	for _, p := range f.pieces {
-		if p.off > end {
+		if p.off > end && p.off != f.later.to {
 			return end, p.off
 		}
 		end = max(end, p.end())

@@ -34,6 +34,9 @@ func New(ctx context.Context, s Store) *FS {
 	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating), reading: semaphore.NewWeighted(mostReading)}
 }
 
+// mostSlot is the length of the longest slot that a writer creates, bytes.
+func (f *FS) mostSlot() int { return min(mostSlot, f.store.MaxValue()) }
+
 // Dir returns the argument for functions that take a directory: the store's address, without secrets,
 // so that errors name it.
 func (f *FS) Dir() string { return f.store.String() }
@@ -106,7 +109,11 @@ func (f *FS) Open(name string, mode storage.Mode) (storage.File, error) {
 	if mode == storage.ModeCreate {
 		return file, nil
 	}
-	err = file.refresh()
+	if mode == storage.ModeAppend {
+		err = file.refreshEnd()
+	} else {
+		err = file.refresh()
+	}
 	if err == nil {
 		err = file.begins()
 	}

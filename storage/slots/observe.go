@@ -9,7 +9,7 @@ import (
 
 // Request is one request to a Store that was answered or given up.
 type Request struct {
-	Kind   string        // "create", "read", "size", "list", "folders" or "delete"
+	Kind   string        // "create", "read", "size", "list" (all or a part of it), "folders" or "delete"
 	Answer string        // "ok", "exists", "absent", "full", "refused", or "unclear" for all others
 	Took   time.Duration // time until the answer
 	Bytes  int           // size of the created or read value
@@ -29,7 +29,7 @@ func (o observed) Linger() time.Duration { return LingerOf(o.Store) }
 
 // done reports a request that began at a time and got the answer err.
 func (o observed) done(kind string, began time.Time, bytes int, err error) {
-	if errors.Is(err, context.Canceled) {
+	if errors.Is(err, context.Canceled) || errors.Is(err, ErrUnordered) { // the latter takes no request
 		return
 	}
 	r := Request{Kind: kind, Answer: "ok", Took: time.Since(began)}
@@ -75,6 +75,30 @@ func (o observed) Size(ctx context.Context, name string) (int64, error) {
 func (o observed) List(ctx context.Context, folder string) ([]Entry, error) {
 	began := time.Now()
 	entries, err := o.Store.List(ctx, folder)
+	o.done("list", began, 0, err)
+	return entries, err
+}
+
+// Count implements Ordered.
+func (o observed) Count(ctx context.Context, folder string) (int, error) {
+	began := time.Now()
+	n, err := OrderedOf(o.Store).Count(ctx, folder)
+	o.done("list", began, 0, err)
+	return n, err
+}
+
+// Last implements Ordered.
+func (o observed) Last(ctx context.Context, folder string, n int) ([]Entry, error) {
+	began := time.Now()
+	entries, err := OrderedOf(o.Store).Last(ctx, folder, n)
+	o.done("list", began, 0, err)
+	return entries, err
+}
+
+// Between implements Ordered.
+func (o observed) Between(ctx context.Context, folder, from, to string, n int) ([]Entry, error) {
+	began := time.Now()
+	entries, err := OrderedOf(o.Store).Between(ctx, folder, from, to, n)
 	o.done("list", began, 0, err)
 	return entries, err
 }

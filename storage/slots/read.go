@@ -35,6 +35,9 @@ const (
 func (f *file) ReadAt(p []byte, off int64) (int, error) {
 	f.reading.Lock()
 	defer f.reading.Unlock()
+	if err := f.list(off, off+int64(len(p))); err != nil {
+		return 0, f.error("read", err)
+	}
 	f.mu.Lock()
 	end, pieces := f.tail(), f.pieces
 	if off >= end {
@@ -187,6 +190,9 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 	wanted, end := pieces[first:last], last
 	if off == f.next {
 		for ahead := int64(0); end < len(pieces) && end-last < aheadMost && ahead+pieces[end].size <= aheadRead; end++ {
+			if end > 0 && pieces[end].off > pieces[end-1].end() { // something in between is not listed yet, or not there
+				break
+			}
 			ahead += pieces[end].size
 		}
 	}

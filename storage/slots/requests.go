@@ -50,7 +50,7 @@ func (f *FS) retry(try func(context.Context) error) error {
 // isClear tells whether a retry would get the same answer.
 func isClear(err error) bool {
 	var refused *RefusedError
-	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity)
+	return errors.As(err, &refused) || errors.Is(err, ErrFull) || errors.Is(err, ErrUnordered) || errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) || errors.Is(err, storage.ErrIntegrity)
 }
 
 // create creates a value, or finds that an earlier attempt of its own has done so. errTaken means that
@@ -118,6 +118,30 @@ func (f *FS) size(name string) (n int64, err error) {
 func (f *FS) list(folder string) (entries []Entry, err error) {
 	err = f.retry(func(ctx context.Context) error {
 		entries, err = f.store.List(ctx, folder)
+		return err
+	})
+	return entries, err
+}
+
+func (f *FS) count(folder string) (n int, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		n, err = OrderedOf(f.store).Count(ctx, folder)
+		return err
+	})
+	return n, err
+}
+
+func (f *FS) last(folder string, n int) (entries []Entry, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		entries, err = OrderedOf(f.store).Last(ctx, folder, n)
+		return err
+	})
+	return entries, err
+}
+
+func (f *FS) between(folder, from, to string, n int) (entries []Entry, err error) {
+	err = f.retry(func(ctx context.Context) error {
+		entries, err = OrderedOf(f.store).Between(ctx, folder, from, to, n)
 		return err
 	})
 	return entries, err

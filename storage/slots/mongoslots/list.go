@@ -58,17 +58,98 @@ func (s *Store) List(ctx context.Context, folder string) ([]slots.Entry, error) 
 			return nil, err
 		}
 	}
+	return s.list(ctx, folder, folderSpan(folder), 0)
+}
+
+// list returns the values of a folder whose names are in a span, or the first n of them if that is not 0.
+func (s *Store) list(ctx context.Context, folder string, r span, n int) ([]slots.Entry, error) {
 	var list []slots.Entry
-	for r := folderSpan(folder); ; {
-		next, err := s.appendValues(ctx, &list, r)
+	for r.from < r.to && (n == 0 || len(list) < n) {
+		next, err := s.appendValues(ctx, &list, r, max(n-len(list), 0))
 		if err != nil {
 			return nil, s.explain(ctx, "list", folder+"/", err)
 		}
 		if next == "" {
-			return list, nil
+			break
 		}
 		r.from = next
 	}
+	return list, nil
+}
+
+// Between returns a part of the values of a folder, see [slots.Ordered.Between].
+func (s *Store) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {
+	if err := s.checkName(folder); err != nil {
+		return nil, err
+	}
+	r := folderSpan(folder)
+	if r.from = max(r.from, from); to != "" {
+		r.to = min(r.to, to)
+	}
+	return s.list(ctx, folder, r, n)
+}
+
+// Count returns how many documents a folder has, see [slots.Ordered.Count]. The server looks at the index alone.
+//
+//	aggregate $match {_id: {$gte, $lt}}, $group; index: _id
+func (s *Store) Count(ctx context.Context, folder string) (int, error) {
+	if err := s.checkName(folder); err != nil {
+		return 0, err
+	}
+	n, err := s.majority.CountDocuments(alone(ctx), folderSpan(folder).filter())
+	if err != nil {
+		return 0, s.explain(ctx, "count", folder+"/", err)
+	}
+	return int(n), nil
+}
+
+// Last returns the last values of a folder, see [slots.Ordered.Last].
+func (s *Store) Last(ctx context.Context, folder string, n int) ([]slots.Entry, error) {
+	if err := s.checkName(folder); err != nil {
+		return nil, err
+	}
+	var list []slots.Entry // the last one first
+	for r := folderSpan(folder); r.to != "" && len(list) < n; {
+		var err error
+		if r.to, err = s.appendLast(ctx, &list, r, n-len(list)); err != nil {
+			return nil, s.explain(ctx, "list the end of", folder+"/", err)
+		}
+	}
+	slices.Reverse(list)
+	return list, nil
+}
+
+// appendLast finds the last n values of a span, the last one first, down to the first name that goes on with another slash: to is where
+// to go on before that folder, or before what is not ours; it is empty if there are no more.
+//
+//	find {_id: {$gte, $lt}}, sort _id descending, projection n, limit n; index: _id
+func (s *Store) appendLast(ctx context.Context, list *[]slots.Entry, r span, n int) (to string, err error) {
+	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().
+		SetSort(bson.D{{Key: "_id", Value: -1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetLimit(int64(n)))
+	if err != nil {
+		return "", err
+	}
+	defer cur.Close(context.WithoutCancel(ctx))
+	found := 0
+	for ; cur.Next(alone(ctx)); found++ {
+		name, _ := cur.Current.Lookup("_id").StringValueOK()
+		if name >= r.to { // from here it would go round for ever, too
+			return "", errNotAsked(name)
+		}
+		if part, ok, err := r.deeper(name); err != nil {
+			return "", err
+		} else if ok {
+			return r.prefix + part + "/", nil
+		}
+		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
+			*list = append(*list, e)
+		}
+		to = name
+	}
+	if found < n {
+		to = ""
+	}
+	return to, cur.Err()
 }
 
 // Folders returns the folders of a folder, see [slots.Store.Folders].
@@ -119,18 +200,19 @@ func (s *Store) firstFolder(ctx context.Context, r span) (part *string, err erro
 	return &first, err
 }
 
-// appendValues finds the values of a span, sorted by _id, projection n, up to the first name that goes on with another slash: next is
-// where to go on behind that folder, or empty. Index: _id. Where we list there is no such folder, so one find suffices; of one that is
-// there only the first few documents come along. What is not ours is left out.
-func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span) (next string, err error) {
-	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().
-		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetBatchSize(firstBatch))
+// appendValues finds the values of a span, sorted by _id, projection n, limit n, up to the first name that goes on with another slash: next
+// is where to go on behind that folder, or behind what is not ours, or empty. Index: _id. Where we list there is no such folder, so one find
+// suffices; of one that is there only the first few documents come along. What is not ours is left out.
+func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span, n int) (next string, err error) {
+	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().SetLimit(int64(n)).
+		SetSort(bson.D{{Key: "_id", Value: 1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetBatchSize(int32(max(n, firstBatch))))
 	if err != nil {
 		return "", err
 	}
 	cur.SetBatchSize(0) // from now on as many as fit
 	defer cur.Close(context.WithoutCancel(ctx))
-	for cur.Next(alone(ctx)) {
+	found := 0
+	for ; cur.Next(alone(ctx)); found++ {
 		name, _ := cur.Current.Lookup("_id").StringValueOK()
 		if part, ok, err := r.deeper(name); err != nil {
 			return "", err
@@ -140,8 +222,12 @@ func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span) (
 		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
 			*list = append(*list, e)
 		}
+		next = name + "\x00"
 	}
-	return "", cur.Err()
+	if n == 0 || found < n {
+		next = ""
+	}
+	return next, cur.Err()
 }
 
 // deeper returns the first part of a name behind the prefix of the span, if the name goes on with another slash.

@@ -98,8 +98,9 @@ type Store struct {
 }
 
 var (
-	_ slots.Store  = (*Store)(nil)
-	_ slots.Costly = (*Store)(nil)
+	_ slots.Store   = (*Store)(nil)
+	_ slots.Costly  = (*Store)(nil)
+	_ slots.Ordered = (*Store)(nil)
 )
 
 // New keeps slots in db, on the caller's client, which Close leaves open. It sends no request: call

@@ -87,10 +87,32 @@ func (b below) Size(ctx context.Context, name string) (int64, error) {
 
 func (b below) List(ctx context.Context, folder string) ([]slots.Entry, error) {
 	all, err := b.Store.List(ctx, b.prefix+folder)
+	return b.cut(all), err
+}
+
+func (b below) Count(ctx context.Context, folder string) (int, error) {
+	return slots.OrderedOf(b.Store).Count(ctx, b.prefix+folder)
+}
+
+func (b below) Last(ctx context.Context, folder string, n int) ([]slots.Entry, error) {
+	last, err := slots.OrderedOf(b.Store).Last(ctx, b.prefix+folder, n)
+	return b.cut(last), err
+}
+
+func (b below) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {
+	if to != "" {
+		to = b.prefix + to
+	}
+	part, err := slots.OrderedOf(b.Store).Between(ctx, b.prefix+folder, b.prefix+from, to, n)
+	return b.cut(part), err
+}
+
+// cut takes the prefix from the names of entries.
+func (b below) cut(all []slots.Entry) []slots.Entry {
 	for i := range all {
 		all[i].Name = strings.TrimPrefix(all[i].Name, b.prefix)
 	}
-	return all, err
+	return all
 }
 
 func (b below) Folders(ctx context.Context, folder string) ([]string, error) {

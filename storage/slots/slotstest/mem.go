@@ -6,6 +6,7 @@
 package slotstest
 
 import (
+	"cmp"
 	"context"
 	"fmt"
 	"io/fs"
@@ -24,7 +25,10 @@ type Mem struct {
 	max    int
 }
 
-var _ slots.Store = (*Mem)(nil)
+var (
+	_ slots.Store   = (*Mem)(nil)
+	_ slots.Ordered = (*Mem)(nil)
+)
 
 // NewMem returns an empty store whose values have at most the given number of bytes.
 func NewMem(maxValue int) *Mem { return &Mem{values: map[string][]byte{}, max: maxValue} }
@@ -104,6 +108,25 @@ func (m *Mem) List(ctx context.Context, folder string) ([]slots.Entry, error) {
 		}
 	}
 	return all, nil
+}
+
+// Count implements slots.Ordered.
+func (m *Mem) Count(ctx context.Context, folder string) (int, error) {
+	all, err := m.List(ctx, folder)
+	return len(all), err
+}
+
+// Last implements slots.Ordered.
+func (m *Mem) Last(ctx context.Context, folder string, n int) ([]slots.Entry, error) {
+	all, err := m.List(ctx, folder)
+	return all[max(len(all)-n, 0):], err
+}
+
+// Between implements slots.Ordered.
+func (m *Mem) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {
+	all, err := m.List(ctx, folder)
+	all = slices.DeleteFunc(all, func(e slots.Entry) bool { return e.Name < from || to != "" && e.Name >= to })
+	return all[:min(len(all), cmp.Or(n, len(all)))], err
 }
 
 // Folders implements slots.Store.

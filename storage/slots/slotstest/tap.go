@@ -1,6 +1,7 @@
 package slotstest
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"slices"
@@ -17,7 +18,7 @@ const (
 	OpCreate  Op = "create"
 	OpRead    Op = "read"
 	OpSize    Op = "size"
-	OpList    Op = "list"
+	OpList    Op = "list" // also of a part of a folder, or how many there are
 	OpFolders Op = "folders"
 	OpDelete  Op = "delete"
 )
@@ -148,6 +149,47 @@ func (t *Tap) List(ctx context.Context, folder string) (all []slots.Entry, err e
 		all = slices.DeleteFunc(all, f.Leave)
 	}
 	return all, err
+}
+
+// Count implements slots.Ordered.
+func (t *Tap) Count(ctx context.Context, folder string) (n int, err error) {
+	f, err := t.call(Call{Op: OpList, Name: folder}, func() (err error) {
+		n, err = slots.OrderedOf(t.Store).Count(ctx, folder)
+		return err
+	})
+	if f == nil || f.Leave == nil || err != nil {
+		return n, err
+	}
+	all, err := t.Store.List(ctx, folder)
+	return len(slices.DeleteFunc(all, f.Leave)), err
+}
+
+// Last implements slots.Ordered.
+func (t *Tap) Last(ctx context.Context, folder string, n int) (last []slots.Entry, err error) {
+	f, err := t.call(Call{Op: OpList, Name: folder}, func() (err error) {
+		last, err = slots.OrderedOf(t.Store).Last(ctx, folder, n)
+		return err
+	})
+	if f == nil || f.Leave == nil || err != nil {
+		return last, err
+	}
+	all, err := t.Store.List(ctx, folder)
+	all = slices.DeleteFunc(all, f.Leave)
+	return all[max(len(all)-n, 0):], err
+}
+
+// Between implements slots.Ordered.
+func (t *Tap) Between(ctx context.Context, folder, from, to string, n int) (part []slots.Entry, err error) {
+	f, err := t.call(Call{Op: OpList, Name: folder}, func() (err error) {
+		part, err = slots.OrderedOf(t.Store).Between(ctx, folder, from, to, n)
+		return err
+	})
+	if f == nil || f.Leave == nil || err != nil {
+		return part, err
+	}
+	part, err = slots.OrderedOf(t.Store).Between(ctx, folder, from, to, 0)
+	part = slices.DeleteFunc(part, f.Leave)
+	return part[:min(len(part), cmp.Or(n, len(part)))], err
 }
 
 // Folders implements slots.Store.
