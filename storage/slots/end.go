@@ -14,54 +14,55 @@ import (
 // It finds the first slot and the end where those find them who list all slots. It does not look for slots that are missing in between: that
 // is for readers, who list them all.
 
-const (
-	firstSlots = 32 // of which no part is left for later
-	lastSlots  = 8
-)
+const firstSlots = 32 // of which no part is left for later
 
-// later is what a file does not know of itself yet: the slots with the bytes [from, to). The zero value is nothing.
+// later is what a file does not know of itself yet. The zero value is nothing.
 type later struct {
-	from, to int64
-	slots    int // about how many
+	from, to int64 // the slots at these offsets
+	behind   int64 // where the slots before from end
+	slots    int   // about how many
 }
 
 // refreshEnd is refresh for a writer that opens the file.
 func (f *file) refreshEnd() error {
-	name := f.folder.String()
-	first, err := f.fs.between(name, "", "", firstSlots)
+	d := f.folder
+	first, err := f.fs.between(d.String(), "", "", firstSlots)
 	switch {
 	case errors.Is(err, ErrUnordered):
 		return f.refresh()
 	case err != nil:
 		return err
 	case len(first) < firstSlots:
-		return f.take(f.folder.offsets(first), later{})
+		return f.take(d.offsets(first), later{})
 	}
-	last, err := f.fs.last(name, lastSlots)
+	last, err := f.fs.last(d.String())
 	if err != nil {
 		return err
 	}
-	head, tail := f.folder.offsets(first), f.folder.offsets(last)
-	if len(head) == 0 || len(tail) == 0 { // of others, or older than the first ones
+	head, tail := d.offsets(first), d.offsets([]Entry{last})
+	if len(head) == 0 || len(tail) == 0 { // values of others
 		return f.refresh()
 	}
-	// Up to mostMissing it does not matter for the end whether slots are missing. Behind that all are listed; see take.
-	if from := mostMissing - int64(f.fs.mostSlot()); tail[0].off > from {
-		entries, err := f.fs.between(name, f.folder.slot(from), f.folder.slot(tail[0].off), 0)
-		if err != nil {
-			return err
-		}
-		tail = append(f.folder.offsets(entries), tail...)
-	}
-	n, err := f.fs.count(name)
+	next := head[len(head)-1].off + 1
+	// rule: a slot ends behind the last one only if it begins so far before it at most. And if the file has more than mostMissing bytes, what is left
+	// for later must not be more: take has to know how much is missing.
+	from := max(min(tail[0].off-int64(f.fs.store.MaxValue()), mostMissing-int64(f.fs.mostSlot())), next)
+	entries, err := f.fs.between(d.String(), d.slot(from), "", 0)
 	if err != nil {
 		return err
 	}
-	tail = slices.DeleteFunc(tail, func(p piece) bool { return p.off <= head[len(head)-1].off })
-	if len(tail) == 0 {
+	tail = d.offsets(entries)
+	if from == next {
+		return f.take(append(head, tail...), later{})
+	}
+	if len(tail) == 0 { // a listing that is older than the last one
 		return f.refresh()
 	}
-	return f.take(append(head, tail...), later{to: tail[0].off, slots: max(n-len(head)-len(tail), 0)})
+	n, err := f.fs.count(d.String())
+	if err != nil {
+		return err
+	}
+	return f.take(append(head, tail...), later{from: next, to: tail[0].off, slots: max(n-len(head)-len(tail), 0)})
 }
 
 // list makes the slots that have bytes in [off, end) known. reading is held.
@@ -96,7 +97,7 @@ func (f *file) list(off, end int64) error {
 	f.pieces = slices.Concat(f.pieces[:i], pieces, f.pieces[i:]) // a new slice: others read the old one
 	f.later = later{}
 	if from > l.from {
-		f.later = later{l.from, pieces[0].off, max(l.slots-len(pieces), 0)}
+		f.later = later{l.from, pieces[0].off, l.behind, max(l.slots-len(pieces), 0)}
 	}
 	return nil
 }
@@ -109,7 +110,7 @@ func (f *file) between(from int64, l later) (pieces []piece, hole bool, err erro
 		return nil, false, err
 	}
 	listed := append(d.offsets(entries), piece{off: l.to})
-	at := l.from
+	at := l.behind
 	if from > l.from { // of the bytes before nothing is known
 		at = listed[0].off
 	}

@@ -159,15 +159,16 @@ func (f *file) take(pieces []piece, l later) error {
 	f.mu.Unlock()
 	missing := int64(0)
 	for _, p := range pieces {
-		if p.off == l.to {
-			f.putOff(p.off)
-		} else {
+		if p.off != l.to {
 			// rule: what a listing left out is asked for by its name: it may be older than a slot in the middle.
 			if err := f.walk(p.off); err != nil {
 				return err
 			}
 		}
 		f.mu.Lock()
+		if p.off == l.to {
+			f.later.behind = f.end
+		}
 		missing += max(p.off-f.end, 0)
 		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
 		// emptiness before it, for years if somebody likes.
@@ -184,15 +185,6 @@ func (f *file) take(pieces []piece, l later) error {
 		f.mu.Unlock()
 	}
 	return f.walk(math.MaxInt64)
-}
-
-// putOff leaves the slots between the end so far and an offset for later, if there is room for any.
-func (f *file) putOff(off int64) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	if f.later.from = f.end; f.end >= off {
-		f.later = later{}
-	}
 }
 
 // begins tells whether the file has its first slot. Every file that got a name has had one.

@@ -88,11 +88,11 @@ func (o observed) Count(ctx context.Context, folder string) (int, error) {
 }
 
 // Last implements Ordered.
-func (o observed) Last(ctx context.Context, folder string, n int) ([]Entry, error) {
+func (o observed) Last(ctx context.Context, folder string) (Entry, error) {
 	began := time.Now()
-	entries, err := OrderedOf(o.Store).Last(ctx, folder, n)
+	e, err := OrderedOf(o.Store).Last(ctx, folder)
 	o.done("list", began, 0, err)
-	return entries, err
+	return e, err
 }
 
 // Between implements Ordered.

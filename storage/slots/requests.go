@@ -131,12 +131,12 @@ func (f *FS) count(folder string) (n int, err error) {
 	return n, err
 }
 
-func (f *FS) last(folder string, n int) (entries []Entry, err error) {
+func (f *FS) last(folder string) (e Entry, err error) {
 	err = f.retry(func(ctx context.Context) error {
-		entries, err = OrderedOf(f.store).Last(ctx, folder, n)
+		e, err = OrderedOf(f.store).Last(ctx, folder)
 		return err
 	})
-	return entries, err
+	return e, err
 }
 
 func (f *FS) between(folder, from, to string, n int) (entries []Entry, err error) {

@@ -55,19 +55,19 @@ type Costly interface {
 	Linger() time.Duration
 }
 
-// Ordered is implemented by a Store that finds names by their order, so that it can list the end of a folder without a look
-// the rest. The answers are hints, as those of List; ErrUnordered says that there are none, as by a wrapper of another Store.
+// Ordered is implemented by a Store that finds names by their order, so that the end of a folder is listed without a look at
+// the rest. The answers are hints, as those of List.
 type Ordered interface {
 	// Count returns about how many values List would return, without a look at the values.
 	Count(ctx context.Context, folder string) (int, error)
-	// Last returns the last n of the values that List would return, in the same order.
-	Last(ctx context.Context, folder string, n int) ([]Entry, error)
+	// Last returns the last of the values that List would return; one without a name if there is none.
+	Last(ctx context.Context, folder string) (Entry, error)
 	// Between returns those of the values that List would return whose names are not before from, and before to; an empty to is
 	// behind all names. If n is not 0, it returns only the first n of them.
 	Between(ctx context.Context, folder, from, to string, n int) ([]Entry, error)
 }
 
-// ErrUnordered is the answer of an Ordered that has only List.
+// ErrUnordered is the answer of an Ordered around a Store that is none: List has to do.
 var ErrUnordered = errors.New("the store does not find names by their order")
 
 // OrderedOf returns the store as an Ordered. If it is none, no request is made, and every answer is ErrUnordered.
@@ -82,9 +82,7 @@ type unordered struct{}
 
 func (unordered) Count(context.Context, string) (int, error) { return 0, ErrUnordered }
 
-func (unordered) Last(context.Context, string, int) ([]Entry, error) {
-	return nil, ErrUnordered
-}
+func (unordered) Last(context.Context, string) (Entry, error) { return Entry{}, ErrUnordered }
 
 func (unordered) Between(context.Context, string, string, string, int) ([]Entry, error) {
 	return nil, ErrUnordered

@@ -426,13 +426,25 @@ func TestLogin(t *testing.T) {
 // A server that answers something else does not keep anybody going round.
 func TestListingOfNonsense(t *testing.T) {
 	m := startMember(t)
-	m.reply["find"] = fake.Found("db.slots", bson.D{{Key: "_id", Value: "0/1"}, {Key: "n", Value: int64(1)}})
 	s, _ := over(t, m.url(""))
-	for doing, err := range map[string]error{"list": second(s.List(t.Context(), "a")), "folders": second(s.Folders(t.Context(), "a"))} {
-		if meaning(err) != "unclear" {
-			t.Errorf("%s: %v", doing, err)
+	answer := func(name string) {
+		m.mu.Lock()
+		defer m.mu.Unlock()
+		m.reply["find"] = fake.Found("db.slots", bson.D{{Key: "_id", Value: name}, {Key: "n", Value: int64(1)}})
+	}
+	check := func(errs map[string]error) {
+		t.Helper()
+		for doing, err := range errs {
+			if meaning(err) != "unclear" {
+				t.Errorf("%s: %v", doing, err)
+			}
 		}
 	}
+	last, first := func() error { return second(s.Last(t.Context(), "a")) }, func() error { return second(s.Between(t.Context(), "a", "", "", 1)) }
+	answer("0/1") // of another folder
+	check(map[string]error{"list": second(s.List(t.Context(), "a")), "folders": second(s.Folders(t.Context(), "a")), "last": last(), "between": first()})
+	answer("a/X") // no name of ours, and the same one again
+	check(map[string]error{"last": last(), "between": first()})
 }
 
 // The answer is lost. The value is there, or not.

@@ -103,53 +103,51 @@ func (s *Store) Count(ctx context.Context, folder string) (int, error) {
 	return int(n), nil
 }
 
-// Last returns the last values of a folder, see [slots.Ordered.Last].
-func (s *Store) Last(ctx context.Context, folder string, n int) ([]slots.Entry, error) {
+// Last returns the last value of a folder, see [slots.Ordered.Last].
+func (s *Store) Last(ctx context.Context, folder string) (slots.Entry, error) {
 	if err := s.checkName(folder); err != nil {
-		return nil, err
+		return slots.Entry{}, err
 	}
-	var list []slots.Entry // the last one first
-	for r := folderSpan(folder); r.to != "" && len(list) < n; {
-		var err error
-		if r.to, err = s.appendLast(ctx, &list, r, n-len(list)); err != nil {
-			return nil, s.explain(ctx, "list the end of", folder+"/", err)
+	for r := folderSpan(folder); ; {
+		e, before, err := s.lastValue(ctx, r)
+		if err != nil {
+			return slots.Entry{}, s.explain(ctx, "list the end of", folder+"/", err)
 		}
+		if before == "" {
+			return e, nil
+		}
+		r.to = before
 	}
-	slices.Reverse(list)
-	return list, nil
 }
 
-// appendLast finds the last n values of a span, the last one first, down to the first name that goes on with another slash: to is where
-// to go on before that folder, or before what is not ours; it is empty if there are no more.
+// lastValue returns the value with the last name of a span. If that is not ours, or goes on with another slash, before is where to go on
+// before it.
 //
-//	find {_id: {$gte, $lt}}, sort _id descending, projection n, limit n; index: _id
-func (s *Store) appendLast(ctx context.Context, list *[]slots.Entry, r span, n int) (to string, err error) {
-	cur, err := s.majority.Find(alone(ctx), r.filter(), options.Find().
-		SetSort(bson.D{{Key: "_id", Value: -1}}).SetProjection(bson.D{{Key: "n", Value: 1}}).SetLimit(int64(n)))
+//	find {_id: {$gte, $lt}}, sort _id descending, projection n, limit 1; index: _id
+func (s *Store) lastValue(ctx context.Context, r span) (e slots.Entry, before string, err error) {
+	raw, err := s.majority.FindOne(alone(ctx), r.filter(),
+		options.FindOne().SetSort(bson.D{{Key: "_id", Value: -1}}).SetProjection(bson.D{{Key: "n", Value: 1}})).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return slots.Entry{}, "", nil
+	}
 	if err != nil {
-		return "", err
+		return slots.Entry{}, "", err
 	}
-	defer cur.Close(context.WithoutCancel(ctx))
-	found := 0
-	for ; cur.Next(alone(ctx)); found++ {
-		name, _ := cur.Current.Lookup("_id").StringValueOK()
-		if name >= r.to { // from here it would go round for ever, too
-			return "", errNotAsked(name)
-		}
-		if part, ok, err := r.deeper(name); err != nil {
-			return "", err
-		} else if ok {
-			return r.prefix + part + "/", nil
-		}
-		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
-			*list = append(*list, e)
-		}
-		to = name
+	name, _ := raw.Lookup("_id").StringValueOK()
+	part, deeper, err := r.deeper(name)
+	switch {
+	case err != nil:
+		return slots.Entry{}, "", err
+	case name >= r.to: // from here it would go round for ever, too
+		return slots.Entry{}, "", errNotAsked(name)
+	case deeper:
+		return slots.Entry{}, r.prefix + part + "/", nil
 	}
-	if found < n {
-		to = ""
+	e, ok := decodeEntry(raw, r.prefix)
+	if !ok {
+		return slots.Entry{}, name, nil
 	}
-	return to, cur.Err()
+	return e, "", nil
 }
 
 // Folders returns the folders of a folder, see [slots.Store.Folders].
@@ -222,7 +220,7 @@ func (s *Store) appendValues(ctx context.Context, list *[]slots.Entry, r span, n
 		if e, ok := decodeEntry(cur.Current, r.prefix); ok {
 			*list = append(*list, e)
 		}
-		next = name + "\x00"
+		next = name + "!" // all that a valid name can go on with is behind it
 	}
 	if n == 0 || found < n {
 		next = ""

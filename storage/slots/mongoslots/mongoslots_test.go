@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -167,6 +168,17 @@ func TestListing(t *testing.T) {
 		if strings.Join(got, " ") != want || err != nil {
 			t.Errorf("in %q are %q, %v; want %q", folder, got, err, want)
 		}
+		for n := range len(list) + 2 {
+			if folder == "" || n == 0 {
+				continue
+			}
+			if got, err := s.Last(t.Context(), folder); err != nil || got != append([]slots.Entry{{}}, list...)[len(list)] {
+				t.Errorf("the last one in %q: %v, %v", folder, got, err)
+			}
+			if got, err := s.Between(t.Context(), folder, "", "", n); err != nil || !slices.Equal(got, list[:min(n, len(list))]) {
+				t.Errorf("the first %d in %q: %v, %v", n, folder, got, err)
+			}
+		}
 	}
 	for folder, want := range map[string]string{"": "- a a- a.b a0 b zz", "a": "x x0", "a/x": "y", "a/x/y": "", "none": "", "b": "c"} {
 		got, err := s.Folders(t.Context(), folder)
@@ -180,6 +192,12 @@ func TestListing(t *testing.T) {
 		}
 		if _, err := s.Folders(t.Context(), folder); err == nil {
 			t.Errorf("it lists the folders of %q", folder)
+		}
+		for doing, err := range map[string]error{"count": second(s.Count(t.Context(), folder)), "last": second(s.Last(t.Context(), folder)),
+			"between": second(s.Between(t.Context(), folder, "", "", 0))} {
+			if err == nil {
+				t.Errorf("%s of %q", doing, folder)
+			}
 		}
 	}
 }
@@ -211,6 +229,8 @@ func TestListingJumps(t *testing.T) {
 	for doing, list := range map[string]func() (int, error){
 		"List":       func() (int, error) { l, err := s.List(t.Context(), "a"); return len(l) - 1, err },
 		"Folders":    func() (int, error) { l, err := s.Folders(t.Context(), "a"); return len(l), err },
+		"Last":       func() (int, error) { e, err := s.Last(t.Context(), "a"); return len(e.Name) - 2, err },
+		"Between":    func() (int, error) { l, err := s.Between(t.Context(), "a", "", "", 9); return len(l) - 1, err },
 		"of nothing": func() (int, error) { l, err := s.Folders(t.Context(), ""); return len(l), err },
 	} {
 		mu.Lock()
@@ -259,6 +279,7 @@ func TestEndedContext(t *testing.T) {
 	for doing, err := range map[string]error{
 		"create": s.Create(ctx, "a/2", nil), "delete": s.Delete(ctx, "a/1"), "read": second(s.Read(ctx, "a/1")),
 		"size": second(s.Size(ctx, "a/1")), "list": second(s.List(ctx, "a")), "folders": second(s.Folders(ctx, "a")), "check": s.Check(ctx),
+		"count": second(s.Count(ctx, "a")), "last": second(s.Last(ctx, "a")), "between": second(s.Between(ctx, "a", "", "", 0)),
 	} {
 		if !errors.Is(err, why) || errors.Is(err, fs.ErrNotExist) {
 			t.Errorf("%s: %v", doing, err)

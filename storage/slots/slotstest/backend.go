@@ -94,9 +94,10 @@ func (b below) Count(ctx context.Context, folder string) (int, error) {
 	return slots.OrderedOf(b.Store).Count(ctx, b.prefix+folder)
 }
 
-func (b below) Last(ctx context.Context, folder string, n int) ([]slots.Entry, error) {
-	last, err := slots.OrderedOf(b.Store).Last(ctx, b.prefix+folder, n)
-	return b.cut(last), err
+func (b below) Last(ctx context.Context, folder string) (slots.Entry, error) {
+	e, err := slots.OrderedOf(b.Store).Last(ctx, b.prefix+folder)
+	e.Name = strings.TrimPrefix(e.Name, b.prefix)
+	return e, err
 }
 
 func (b below) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {

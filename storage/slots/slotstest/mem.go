@@ -117,9 +117,12 @@ func (m *Mem) Count(ctx context.Context, folder string) (int, error) {
 }
 
 // Last implements slots.Ordered.
-func (m *Mem) Last(ctx context.Context, folder string, n int) ([]slots.Entry, error) {
+func (m *Mem) Last(ctx context.Context, folder string) (e slots.Entry, err error) {
 	all, err := m.List(ctx, folder)
-	return all[max(len(all)-n, 0):], err
+	if len(all) > 0 {
+		e = all[len(all)-1]
+	}
+	return e, err
 }
 
 // Between implements slots.Ordered.

@@ -22,7 +22,7 @@ func Run(t *testing.T, open func(t *testing.T) slots.Store) {
 		run  func(*testing.T, slots.Store, func(*testing.T) slots.Store)
 	}{
 		{"values", values}, {"the first value stays", firstStays}, {"what is not there", absent}, {"large values", large}, {"racers", race},
-		{"listings", listings}, {"many values", many}, {"folders", folders}, {"delete", deletes}, {"a context that ended", ended}, {"probe", probe},
+		{"listings", listings}, {"parts of listings", parts}, {"many values", many}, {"folders", folders}, {"delete", deletes}, {"a context that ended", ended}, {"probe", probe},
 	} {
 		t.Run(c.name, func(t *testing.T) { c.run(t, open(t), open) })
 	}
@@ -150,6 +150,55 @@ func listings(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	}
 }
 
+// parts: a store that is Ordered lists any part of a folder as it lists all of it.
+func parts(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
+	ordered, ok := s.(slots.Ordered)
+	if !ok {
+		t.Skip("the store does not find names by their order")
+	}
+	ctx := t.Context()
+	for i, name := range []string{"parts/1/b", "parts/1/a", "parts/1/d", "parts/1/a.b", "parts/10/a", "parts/1-/a", "parts/1.a/b", "parts/1/c", "parts/1/d-e", "parts/2"} {
+		must(t, s.Create(ctx, name, make([]byte, i+1)))
+	}
+	for _, folder := range []string{"parts/1", "parts/10", "parts/none"} {
+		all, err := s.List(ctx, folder)
+		must(t, err)
+		if n, err := ordered.Count(ctx, folder); err != nil || n != len(all) {
+			t.Errorf("%s: counted %d of %d, %v", folder, n, len(all), err)
+		}
+		var want slots.Entry
+		if len(all) > 0 {
+			want = all[len(all)-1]
+		}
+		if got, err := ordered.Last(ctx, folder); err != nil || got != want {
+			t.Errorf("%s: the last one: %v, %v; want %v", folder, got, err, want)
+		}
+		names := []string{"", "parts/1/", folder + "/a-", folder + "/zz"}
+		for _, e := range all {
+			names = append(names, e.Name)
+		}
+		for _, from := range names {
+			for _, to := range names {
+				var want []slots.Entry
+				for _, e := range all {
+					if e.Name >= from && (to == "" || e.Name < to) {
+						want = append(want, e)
+					}
+				}
+				for n := range len(all) + 2 {
+					want := want
+					if n > 0 {
+						want = want[:min(n, len(want))]
+					}
+					if got, err := ordered.Between(ctx, folder, from, to, n); err != nil || !slices.Equal(got, want) {
+						t.Errorf("%s: the first %d from %q to %q: %v, %v; want %v", folder, n, from, to, got, err, want)
+					}
+				}
+			}
+		}
+	}
+}
+
 // many: a listing is complete if there are more values than a store returns at once.
 func many(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	n := 2500
@@ -222,7 +271,14 @@ func ended(t *testing.T, s slots.Store, _ func(*testing.T) slots.Store) {
 	_, size := s.Size(ctx, "ended/a")
 	_, list := s.List(ctx, "ended")
 	_, folders := s.Folders(ctx, "ended")
-	for i, err := range []error{s.Create(ctx, "ended/a", []byte("x")), read, size, list, folders, s.Delete(ctx, "ended/a")} {
+	all := []error{s.Create(ctx, "ended/a", []byte("x")), read, size, list, folders, s.Delete(ctx, "ended/a")}
+	if o, ok := s.(slots.Ordered); ok {
+		_, count := o.Count(ctx, "ended")
+		_, last := o.Last(ctx, "ended")
+		_, between := o.Between(ctx, "ended", "", "", 0)
+		all = append(all, count, last, between)
+	}
+	for i, err := range all {
 		var refused *slots.RefusedError
 		if err == nil || errors.Is(err, fs.ErrNotExist) || errors.Is(err, fs.ErrExist) || errors.As(err, &refused) {
 			t.Errorf("request %d: %v", i, err)

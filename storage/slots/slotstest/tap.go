@@ -165,17 +165,19 @@ func (t *Tap) Count(ctx context.Context, folder string) (n int, err error) {
 }
 
 // Last implements slots.Ordered.
-func (t *Tap) Last(ctx context.Context, folder string, n int) (last []slots.Entry, err error) {
+func (t *Tap) Last(ctx context.Context, folder string) (e slots.Entry, err error) {
 	f, err := t.call(Call{Op: OpList, Name: folder}, func() (err error) {
-		last, err = slots.OrderedOf(t.Store).Last(ctx, folder, n)
+		e, err = slots.OrderedOf(t.Store).Last(ctx, folder)
 		return err
 	})
 	if f == nil || f.Leave == nil || err != nil {
-		return last, err
+		return e, err
 	}
 	all, err := t.Store.List(ctx, folder)
-	all = slices.DeleteFunc(all, f.Leave)
-	return all[max(len(all)-n, 0):], err
+	if all = slices.DeleteFunc(all, f.Leave); len(all) == 0 {
+		return slots.Entry{}, err
+	}
+	return all[len(all)-1], err
 }
 
 // Between implements slots.Ordered.
