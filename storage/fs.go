@@ -106,10 +106,12 @@ func (e *MovedError) Error() string {
 // their number matters as well as their bytes.
 type InPieces interface {
 	File
-	// Pieces returns the number of pieces that this File knows. It is safe for concurrent use.
+	// Pieces returns the number of pieces, as far as this File knows; it may estimate those that it has not
+	// listed. It is safe for concurrent use.
 	Pieces() int
 	// Hole returns the first bytes [off, end) of the file that are in no piece, although there are
-	// later pieces: somebody removed one. off is end if all are there. It takes no reads.
+	// later pieces: somebody removed one. off is end if all are there. It takes no reads. Only of a File for reading
+	// it is complete: one for appending may not have listed all pieces.
 	Hole() (off, end int64)
 }
 

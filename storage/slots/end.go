@@ -44,9 +44,10 @@ func (f *file) refreshEnd() error {
 		return f.refresh()
 	}
 	next := head[len(head)-1].off + 1
-	// rule: a slot ends behind the last one only if it begins so far before it at most. And if the file has more than mostMissing bytes, what is left
-	// for later must not be more: take has to know how much is missing.
-	from := max(min(tail[0].off-int64(f.fs.store.MaxValue()), mostMissing-int64(f.fs.mostSlot())), next)
+	// rule: all slots are listed that may end behind the last one: somebody may have put one there.
+	from := tail[0].off - int64(f.fs.store.MaxValue())
+	// Of what is more, take has to know how much is missing.
+	from = max(min(from, mostMissing-int64(f.fs.mostSlot())), next)
 	entries, err := f.fs.between(d.String(), d.slot(from), "", 0)
 	if err != nil {
 		return err
@@ -83,6 +84,7 @@ func (f *file) list(off, end int64) error {
 		pieces, hole, err = f.between(from, l)
 	}
 	if err == nil && hole {
+		// rule: slots that were removed with their file, before they were listed, are no damage either.
 		err = f.whyMissing()
 	}
 	if err != nil {
@@ -115,7 +117,7 @@ func (f *file) between(from int64, l later) (pieces []piece, hole bool, err erro
 		at = listed[0].off
 	}
 	for _, p := range listed {
-		// rule: what a part of a listing left out is asked for by its name, too.
+		// rule: what the listing of a part left out is asked for by its name, too.
 		for at < p.off {
 			q, there, err := f.at(at)
 			if err != nil {

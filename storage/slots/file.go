@@ -52,7 +52,7 @@ type file struct {
 	pieces []piece // by offset
 	end    int64   // offset after the last of them
 	stray  int64   // offset of a slot too far behind the end to belong to the file; 0: none
-	later  later   // what is to be listed later, if anybody needs it
+	later  later   // what is not listed yet, see end.go
 	going  []byte  // bytes that are being created, at end
 	kept   []byte  // bytes appended after those
 	broken error   // a create with an unknown outcome: nothing may be created behind it
@@ -146,7 +146,7 @@ func (f *file) refresh() error {
 	return f.take(f.folder.offsets(entries), later{})
 }
 
-// take makes what a listing shows the slots of the file, and finds its end. Of the bytes before l.to some are to be listed later.
+// take makes what a listing shows the slots of the file, except those that are left for later, and finds its end.
 func (f *file) take(pieces []piece, l later) error {
 	f.mu.Lock()
 	// A listing may be older than what is known.
@@ -176,7 +176,7 @@ func (f *file) take(pieces []piece, l later) error {
 			f.stray = p.off
 			f.mu.Unlock()
 			if l.to > 0 {
-				// rule: what is left for later counts as missing. If the end depends on it, it is listed at once.
+				// rule: what is left for later counts as missing. If the end depends on that, it is listed at once.
 				return f.refresh()
 			}
 			break

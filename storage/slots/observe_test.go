@@ -34,12 +34,21 @@ func TestObserve(t *testing.T) {
 		second(s.Size(ctx, "a/1")), second(s.List(ctx, "a")), second(s.Folders(ctx, "")), s.Delete(ctx, "a/1")} {
 		_ = err
 	}
+	for _, store := range []slots.Store{mem, failing{mem, nil}} { // the latter is not Ordered, and takes no request
+		o := slots.OrderedOf(slots.Observe(store, tell))
+		for _, err := range []error{second(o.Count(ctx, "a")), second(o.Last(ctx, "a")), second(o.Between(ctx, "a", "", "", 0))} {
+			if errors.Is(err, slots.ErrUnordered) != (store != slots.Store(mem)) {
+				t.Errorf("%T: %v", store, err)
+			}
+		}
+	}
 	for _, err := range []error{fmt.Errorf("x: %w", slots.ErrFull), fmt.Errorf("x: %w", &slots.RefusedError{}), errors.New("reset"), context.DeadlineExceeded, context.Canceled} {
 		if got := slots.Observe(failing{mem, err}, tell).Create(ctx, "a/3", []byte("xyz")); got != err {
 			t.Errorf("the error is %v, want %v", got, err)
 		}
 	}
 	want := []string{"create ok 3", "create exists 0", "read ok 3", "read absent 0", "size ok 0", "list ok 0", "folders ok 0", "delete ok 0",
+		"list ok 0", "list ok 0", "list ok 0",
 		"create full 0", "create refused 0", "create unclear 0", "create unclear 0"}
 	if !slices.Equal(told, want) {
 		t.Errorf("told %q, want %q", told, want)

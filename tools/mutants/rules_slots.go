@@ -24,6 +24,14 @@ var slotsRules = []rule{
 		new: `if err := f.fs.create(f.folder.slot(at), going[:n]); errors.Is(err, errTaken) {`, sim: true},
 	{file: "storage/slots/file.go", rule: "what a listing left out is asked for by its name", in: "storage", tests: "TestSlotsListingsMayBeOld",
 		old: `if err := f.walk(p.off); err != nil {`, new: `if err := error(nil); err != nil {`},
+	{file: "storage/slots/file.go", rule: "what is left for later counts as missing", tests: "TestALargeFileEndsWhereReadersSay",
+		old: `if l.to > 0 {`, new: `if l.to < 0 {`},
+	{file: "storage/slots/end.go", rule: "all slots are listed that may end behind the last one", tests: "TestAWriterReadsWhatReadersRead",
+		old: `from := tail[0].off - int64(f.fs.store.MaxValue())`, new: `from := tail[0].off`},
+	{file: "storage/slots/end.go", rule: "what the listing of a part left out is asked for by its name", tests: "TestAWriterReadsWhatReadersRead",
+		old: `for at < p.off {`, new: `for at < 0 {`},
+	{file: "storage/slots/end.go", rule: "slots that were removed with their file, before they were listed", tests: "TestAWriterListsARemovedFile",
+		old: `err = f.whyMissing()`, new: `err = nil`},
 	{file: "storage/writer.go", rule: "a file that keeps what is appended says so when it was fenced off", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
 		old: `if moved, ok := errors.AsType[*MovedError](syncErr); ok {`, new: `if moved, ok := errors.AsType[*MovedError](syncErr); ok && false {`},
 
@@ -33,7 +41,7 @@ var slotsRules = []rule{
 		old: "	if err := f.mark(typ, generation, removedSuffix); err != nil {\n\t\treturn err\n\t}\n\tif err := f.sweep(folder{typ, generation, nonce}); err != nil {\n\t\treturn err\n\t}\n",
 		new: "	if err := f.sweep(folder{typ, generation, nonce}); err != nil {\n\t\treturn err\n\t}\n\tif err := f.mark(typ, generation, removedSuffix); err != nil {\n\t\treturn err\n\t}\n"},
 	{file: "storage/slots/fs.go", rule: "asked when the slots are known", in: "storage", tests: "TestKeepAndReaders",
-		old: "	err = file.refresh()\n\tif err == nil {\n\t\terr = file.begins()\n\t}\n\tif err != nil {\n\t\treturn nil, &fs.PathError{Op: \"open\", Path: name, Err: err}\n\t}\n", new: "",
+		old: "	if mode == storage.ModeAppend {\n\t\terr = file.refreshEnd()\n\t} else {\n\t\terr = file.refresh()\n\t}\n\tif err == nil {\n\t\terr = file.begins()\n\t}\n\tif err != nil {\n\t\treturn nil, &fs.PathError{Op: \"open\", Path: name, Err: err}\n\t}\n", new: "",
 		also: []edit{{"storage/slots/fs.go", "Err: errRemoved}\n\t}\n\treturn file, nil", "Err: errRemoved}\n\t}\n\treturn file, file.refresh()"}}},
 	{file: "storage/slots/fs.go", rule: "a generation that was removed is none that is missing", in: "storage", tests: "TestKeepWithOldListings",
 		old: `if errors.Is(err, fs.ErrNotExist) {

@@ -37,8 +37,9 @@
 // Create and Delete are one round trip, and the replication to a majority. Read and Size are one
 // round trip if the value exists, two if not; the second one waits for a write of the primary to
 // reach a majority. List is two round trips for each folder in the folder, and one for some
-// thousand values; the server reads the values to determine their lengths. Folders is one round
-// trip for each folder, from the index alone.
+// thousand values; the server reads the values to determine their lengths. Between is the same for
+// a part of the folder. Last and Count are one round trip each; Count and Folders, which is one round
+// trip for each folder, are from the index alone.
 package mongoslots
 
 import (
