@@ -40,4 +40,9 @@ type NotificationStore interface {
 	// PendingTypes lists, sorted by name, the types that have messages or foreign keys. Its cost
 	// grows only with the number of those types. It skips foreign keys like Types.
 	PendingTypes(ctx context.Context) ([]string, error)
+
+	// Pending returns, sorted by name, up to most of the given types: ones that have messages or
+	// foreign keys. If it returns fewer than most, each of the others had none at some moment during
+	// the call. Its cost grows with what it returns, not with the number of types that have nothing.
+	Pending(ctx context.Context, types []string, most int) ([]string, error)
 }

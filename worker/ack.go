@@ -86,6 +86,9 @@ func (s fileSink) ack(ctx context.Context, ids []queue.ID) error {
 	if err == nil && !ok {
 		err = fmt.Errorf("%w: the registry of files does not name %s, file %s, with epoch %d any more; nothing was acknowledged", storage.ErrFenced, s.writer().Path(), e.FileID, e.Epoch)
 	}
+	if err == nil {
+		s.registered.Store(&e)
+	}
 	return err
 }
 

@@ -23,6 +23,23 @@ func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 	return d, err
 }
 
+// pending returns up to most of the types: ones that have messages or foreign keys.
+func (p *Pool) pending(ctx context.Context, types []string, most int) ([]string, error) {
+	p.book.noteAsking("")
+	found, err := p.cfg.Queue.Pending(ctx, types, most)
+	p.book.noteAnswer("", err)
+	return found, err
+}
+
+// busy tells whether the pool opens as many types as it can.
+func (p *Pool) busy() bool {
+	if !p.opening.TryAcquire(1) {
+		return true
+	}
+	p.opening.Release(1)
+	return false
+}
+
 // acquire acquires the type's lock, in the way that the turn requires. A free lock is acquired with the
 // slot, which the caller releases in any case.
 func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (*lock.Lease, error) {
@@ -38,8 +55,11 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	if err := slot.take(ctx); err != nil {
 		return nil, err
 	}
+	if !p.rebalancer.Take(typ) {
+		return nil, lock.ErrHeld
+	}
 	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, opts...)
-	if errors.Is(err, lock.ErrHeld) {
+	if errors.Is(err, lock.ErrHeld) && !p.rebalancer.Contended(typ) {
 		slot.release() // the wait may be long
 		lease, err = p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 	}

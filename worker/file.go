@@ -55,7 +55,7 @@ func (s *session) open(ctx context.Context) error {
 		s.ledger = fresh()
 		o := dest.Storage
 		o.FS = s.pool.fs
-		o.Registry = registry{cfg.Queue, s.pool}
+		o.Registry = sessionRegistry{registry{cfg.Queue, s.pool}, s}
 		o.Holder = fileHolder(s.pool.instance)
 		o.Empty = s.ledger.State()
 		var reasons int // bytes of them
@@ -116,8 +116,8 @@ func (s *session) rebuild(l *ledger.Ledger, putAside func(id queue.ID, reason []
 	return restore, replay
 }
 
-// close syncs the file, releases the lock, and only then closes the file and updates the registry.
-// The next holder waits only for the lock, so it can start while the registry is being updated.
+// close syncs the file, releases the lock, and only then closes the file, which updates the registry if
+// the last acknowledgement has not. The next holder waits only for the lock, so it can start meanwhile.
 func (s fileSink) close(err error) error {
 	s.pool.files.remember(s.typ, s.ledger)
 	if err == nil {

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -32,6 +33,10 @@ const (
 	missedShare  = 5                      // … or this, if notifications were missed
 	sweepMost    = 30 * time.Second
 
+	leftLeast = 100 * time.Millisecond // like sweepLeast, for looks at what is left to drain
+	leftShare = 5
+	helpEvery = time.Second // … that are also for types to help with
+
 	restAfter = 5 * time.Second // a session without messages for this long stops polling, and waits for the listener
 )
 
@@ -39,7 +44,7 @@ const (
 // listening.
 type listener struct {
 	pool      *Pool
-	serve     func(typ string, pending bool)
+	serve     serveFunc
 	listening atomic.Bool // notifications and sweeps work: types need not be looked at one by one
 
 	mark      queue.NotificationMark
@@ -78,21 +83,50 @@ func (l *listener) start(ctx context.Context) (stop func()) {
 	}
 }
 
-// findDrained sweeps for a pool that looks rarely at each of many types which others drain. What a
-// sweep does not find is looked at now, so the pool ends soon after the others. Only the look says that
-// a type is drained: among many foreign keys a sweep may miss types.
+// findDrained looks for what is left, for a pool that drains many types together with others, and looks
+// rarely at each of those that are not its own. It ends the waits of drained ones, and now and then
+// those of some that are left, so that a pool that is done helps the others.
 func (l *listener) findDrained(ctx context.Context) {
-	pause := sweepLeast
+	p, pause, helped := l.pool, leftLeast, time.Now()
 	for wait.For(ctx, pause) == nil {
-		if !l.pool.rebalancer.Waits() {
+		pause = leftLeast
+		waiting := p.rebalancer.Waiting()
+		if len(waiting) == 0 || p.busy() {
 			continue
 		}
-		began := time.Now()
-		if pending, err := l.pending(ctx); err == nil {
-			l.pool.rebalancer.Drained(pending)
+		began, most := time.Now(), 1 // one is enough to know that others have not ended
+		if began.Sub(helped) >= helpEvery {
+			helped, most = began, maxOpening
 		}
-		pause = min(max(sweepLeast, sweepShare*time.Since(began)), sweepMost)
+		left, err := l.left(ctx, waiting, most)
+		if err == nil {
+			p.rebalancer.Tell(left, 1)
+			// rule: only a look that has found fewer than it may says what is drained. Behind its last one it has not looked.
+			if len(left) < most {
+				p.rebalancer.Tell(slices.DeleteFunc(waiting, func(typ string) bool { return slices.Contains(left, typ) }), 0)
+			}
+		}
+		pause = min(max(leftLeast, leftShare*time.Since(began)), sweepMost)
 	}
+}
+
+// left returns up to most of the types that have messages or foreign keys. Each pool begins at a place
+// of its own, so that those which help do not all help with the same.
+func (l *listener) left(ctx context.Context, types []string, most int) (left []string, err error) {
+	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
+	defer cancel()
+	at := l.pool.placeAmong(len(types))
+	for _, some := range [][]string{types[at:], types[:at]} {
+		if len(left) == most {
+			break
+		}
+		found, err := l.pool.pending(ctx, some, most-len(left))
+		if err != nil {
+			return nil, err
+		}
+		left = append(left, found...)
+	}
+	return left, nil
 }
 
 // pending lists the types that have messages, sorted.
@@ -181,7 +215,7 @@ func (l *listener) news(typ string, tell func(typ string)) bool {
 	case l.pool.isServed(typ):
 		tell(typ)
 	case l.pool.matches(typ):
-		l.serve(typ, true)
+		l.serve(true, typ)
 	default:
 		return false
 	}

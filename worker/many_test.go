@@ -8,6 +8,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -105,4 +106,45 @@ func (r *rig) publishMany(n int) (types []string) {
 		types = append(types, typ)
 	}
 	return types
+}
+
+// TestAPoolWaitsForWhatOthersHold: a pool does not end while types that it does not hold have messages. It takes them when they are free.
+func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.publishMany(300) // so many that it does not wait for locks
+		locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(epoch) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Close(context.Background())
+		var held []*lock.Lease
+		for _, typ := range types[:3] {
+			lease, err := locker.Acquire(t.Context(), typ, lock.WithLease(time.Hour))
+			if err != nil {
+				t.Fatal(err)
+			}
+			held = append(held, lease)
+		}
+		p := r.start(func(c *Config) { c.Types, c.UntilEmpty = types, true })
+		time.Sleep(30 * time.Second)
+		select {
+		case <-p.done:
+			t.Fatal("the pool has ended with messages left")
+		default:
+		}
+		for _, typ := range types[3:] {
+			r.complete(typ)
+		}
+		for _, lease := range held {
+			if err := lease.Release(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+		for _, typ := range types {
+			r.complete(typ)
+		}
+	})
 }

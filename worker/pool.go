@@ -15,6 +15,7 @@ import (
 	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/share"
 	"github.com/rs/zerolog"
@@ -149,16 +150,20 @@ func (p *Pool) Run(ctx context.Context) error {
 	leave := p.rebalancer.Begin(ctx, cancel)
 	defer leave()
 	var types sync.WaitGroup
-	serve := func(typ string, pending bool) {
+	serve := func(pending bool, names ...string) {
 		p.mu.Lock()
-		known := p.served[typ]
-		p.served[typ] = true
-		if !known {
-			p.rebalancer.Join(typ) // first: others use what it creates
+		var fresh []string
+		for _, typ := range names {
+			if !p.served[typ] {
+				p.served[typ] = true
+				fresh = append(fresh, typ)
+			}
 		}
+		p.rebalancer.Join(pending, fresh...) // first: others use what it creates
 		p.mu.Unlock()
-		p.book.add(typ)
-		if !known {
+		at := p.placeAmong(len(fresh))
+		for _, typ := range slices.Concat(fresh[at:], fresh[:at]) {
+			p.book.add(typ)
 			types.Go(func() { p.serve(ctx, typ, pending, cancel) })
 		}
 	}
@@ -182,16 +187,15 @@ func (p *Pool) Run(ctx context.Context) error {
 
 // discover calls serve for every type that the configuration names or matches. It returns when the
 // pool stops or, with UntilEmpty, when all types are done and no new type has appeared meanwhile.
-func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool), wait func()) error {
-	patterns := false
+func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error {
+	var names []string
 	for _, t := range p.cfg.Types {
-		if globs.Is(t) {
-			patterns = true
-		} else {
-			serve(t, false)
+		if !globs.Is(t) {
+			names = append(names, t)
 		}
 	}
-	if !patterns {
+	p.begin(ctx, names, serve)
+	if len(names) == len(p.cfg.Types) {
 		if p.cfg.UntilEmpty {
 			wait()
 			return nil
@@ -210,15 +214,10 @@ func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
 		}
-		fresh := 0
-		for _, t := range known {
-			if p.matches(t) && !p.isServed(t) {
-				fresh++
-				serve(t, false)
-			}
-		}
+		fresh := slices.DeleteFunc(known, func(t string) bool { return !p.matches(t) || p.isServed(t) })
+		p.begin(ctx, fresh, serve)
 		if p.cfg.UntilEmpty && err == nil {
-			if fresh == 0 {
+			if len(fresh) == 0 {
 				return nil
 			}
 			wait()
@@ -227,6 +226,33 @@ func (p *Pool) discover(ctx context.Context, serve func(typ string, pending bool
 		if !p.awaitDiscovery(ctx) {
 			return nil
 		}
+	}
+}
+
+// serveFunc starts to serve types that are not served yet. pending means that they are known to have
+// messages.
+type serveFunc func(pending bool, types ...string)
+
+// begin starts to serve types. With UntilEmpty it asks about all of them at once, and those without
+// messages are done.
+func (p *Pool) begin(ctx context.Context, types []string, serve serveFunc) {
+	if len(types) < 2 || !p.cfg.UntilEmpty {
+		serve(false, types...)
+		return
+	}
+	ctx, done := p.untilStop(ctx)
+	defer done()
+	pending, err := p.pending(ctx, types, len(types))
+	if err != nil {
+		serve(false, types...) // whoever looks at a type by itself tells of the error
+		return
+	}
+	serve(true, pending...)
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	for _, typ := range types {
+		p.served[typ] = true
+		p.book.add(typ)
 	}
 }
 
@@ -335,7 +361,7 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 // awaitTurn waits until this pool should act on the type, usually because the type has messages and
 // falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
 // has no messages. An error means that waiting does not help.
-func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (share.Turn, error) {
+func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (t share.Turn, err error) {
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	for !p.stopped(ctx) {
@@ -352,7 +378,13 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 			p.rebalancer.Pause(ctx, typ, wait)
 			continue
 		}
-		d, err := p.depth(ctx, typ)
+		var d queue.Depth
+		var told bool
+		if d.Pending, told = p.rebalancer.Told(typ); told {
+			err = nil
+		} else {
+			d, err = p.depth(ctx, typ)
+		}
 		if err == nil && d.Pending == 0 {
 			p.book.wantsNoMore(typ)
 			err = p.lookAtForeign(ctx, typ, d.Foreign, log)
@@ -367,8 +399,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		case d.Pending > 0 && paused:
 			return share.TurnNone, &PausedError{typ}
 		case d.Pending > 0:
-			var t share.Turn
-			if t, wait = p.rebalancer.Turn(typ); t != share.TurnNone {
+			if t, wait = p.rebalancer.Turn(typ, p.busy()); t != share.TurnNone {
 				return t, nil
 			}
 		case p.cfg.UntilEmpty:

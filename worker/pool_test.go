@@ -765,8 +765,8 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 // Wrong credentials do not get better by waiting.
 func TestMissingPermissionEndsThePool(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		r.publish(typ, 1)
 		for _, op := range []queuetest.Op{queuetest.OpDepth, queuetest.OpFetch} {
+			r.publish(typ, 1)
 			r.disturb(func(o queuetest.Op, _ int) queuetest.Fault {
 				if o == op {
 					return queuetest.Fault{Kind: queuetest.Refused}

@@ -96,6 +96,25 @@ func (r registry) Update(ctx context.Context, typ string, e storage.Entry) (bool
 	return r.q.UpdateFile(ctx, typ, r.here(e))
 }
 
+// sessionRegistry is the registry for the file of one session.
+type sessionRegistry struct {
+	registry
+	*session
+}
+
+// Update does nothing if the session has registered just this before: usually the last acknowledgement
+// has, and the end of the session need not be told.
+func (r sessionRegistry) Update(ctx context.Context, typ string, e storage.Entry) (bool, error) {
+	if last := r.registered.Load(); last != nil && *last == e {
+		return true, nil
+	}
+	ok, err := r.registry.Update(ctx, typ, e)
+	if ok && err == nil {
+		r.registered.Store(&e)
+	}
+	return ok, err
+}
+
 // here is the registry entry of a file that is in the pool's directory.
 func (r registry) here(e storage.Entry) queue.RegistryEntry {
 	f := queueFile(e)

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"hash/crc32"
 	"runtime/debug"
 	"sync/atomic"
 	"time"
@@ -43,6 +44,14 @@ type replica struct {
 	fs            storage.FS // of dest, shared by all sessions
 	strays        strays
 	subscriptions subscriptions
+}
+
+// placeAmong returns the index of one of n things, where this replica begins. Others begin elsewhere.
+func (p *replica) placeAmong(n int) int {
+	if n == 0 {
+		return 0
+	}
+	return int(crc32.ChecksumIEEE([]byte(p.instance))) % n
 }
 
 // untilStop returns a context that also ends when the pool is asked to stop.

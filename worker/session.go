@@ -17,14 +17,15 @@ import (
 // session serves one type from the grant of its lock to the release. Its methods are in the files of
 // the three stages; the comments on the fields say which stage owns them.
 type session struct {
-	pool   *replica
-	typ    string
-	lease  *lock.Lease
-	log    zerolog.Logger
-	sink   sink                           // the file, or the handler
-	file   atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
-	filing chan struct{}                  // full while the file is being replaced, and while its durable index is registered
-	ledger *ledger.Ledger                 // owned by the append stage; by run before and after the pipeline
+	pool       *replica
+	typ        string
+	lease      *lock.Lease
+	log        zerolog.Logger
+	sink       sink                           // the file, or the handler
+	file       atomic.Pointer[storage.Writer] // the append stage replaces it when the file is rotated
+	registered atomic.Pointer[storage.Entry]  // the file's entry as the session has last written it into the registry
+	filing     chan struct{}                  // full while the file is being replaced, and while its durable index is registered
+	ledger     *ledger.Ledger                 // owned by the append stage; by run before and after the pipeline
 
 	touched atomic.Int64  // when the last message was fetched, in ns since the pool began
 	halted  chan struct{} // closed by halt: the session must end without waiting for a successor

@@ -31,6 +31,11 @@ type part struct {
 	keys   bool // _id only
 }
 
+// keysPart reads the first keys of a type.
+func keysPart(typ string, limit int) part {
+	return part{typ: typ, filter: typeRange(typ, queue.ID{}), limit: limit, keys: true}
+}
+
 func (p part) pipeline() bson.A {
 	stages := bson.A{bson.D{{Key: "$match", Value: p.filter}}, bson.D{{Key: "$sort", Value: byKey}}, bson.D{{Key: "$limit", Value: int64(p.limit)}}}
 	if p.keys {
@@ -180,9 +185,7 @@ func (q *Queue) fewKeysOf(ctx context.Context, typ string) ([]string, error) {
 }
 
 func (q *Queue) fewKeysOfMany(ctx context.Context, types []string) []combine.Answer[[]string] {
-	return readAsked(ctx, q, types, func(typ string) part {
-		return part{typ: typ, filter: typeRange(typ, queue.ID{}), limit: fewKeys, keys: true}
-	},
+	return readAsked(ctx, q, types, func(typ string) part { return keysPart(typ, fewKeys) },
 		func(_ string, docs []bson.Raw) (a combine.Answer[[]string]) {
 			for _, raw := range docs {
 				a.Value = append(a.Value, keyOf(raw))

@@ -64,6 +64,19 @@ func CheckDepth(typ string, most int) error {
 	return queue.ValidateType(typ)
 }
 
+// CheckPending checks the arguments of Pending; every backend calls it first.
+func CheckPending(types []string, most int) error {
+	if most < 1 {
+		return fmt.Errorf("pending: at most %d types, want 1 or more", most)
+	}
+	for _, typ := range types {
+		if err := queue.ValidateType(typ); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
 // TooManyHeaders returns what is wrong with a stored message that has n headers, or "" if they are not
 // too many. A backend calls it before it decodes them, and makes such a message Incomplete: a message
 // that another program has stored must not take more memory than Size counts.

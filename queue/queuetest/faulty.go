@@ -45,6 +45,7 @@ const (
 	OpNotify            Op = "notify"
 	OpNotifications     Op = "notifications"
 	OpPendingTypes      Op = "pendingTypes"
+	OpPending           Op = "pending"
 )
 
 // Kind is a kind of fault of an operation.
@@ -378,6 +379,11 @@ func (f *Faulty) Notify(ctx context.Context, types []string) error {
 // Notifications implements queue.Queue.
 func (f *Faulty) Notifications(ctx context.Context, since queue.NotificationMark) (queue.Notifications, error) {
 	return disturb(ctx, f, OpNotifications, "", 1, func(int) (queue.Notifications, error) { return f.Queue.Notifications(ctx, since) })
+}
+
+// Pending implements queue.Queue.
+func (f *Faulty) Pending(ctx context.Context, types []string, most int) ([]string, error) {
+	return disturb(ctx, f, OpPending, "", len(types), func(int) ([]string, error) { return f.Queue.Pending(ctx, types, most) })
 }
 
 // PendingTypes implements queue.Queue.

@@ -47,6 +47,31 @@ func (m *Memory) PendingTypes(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	defer m.mu.Unlock()
+	return slices.Sorted(maps.Keys(m.pending())), nil
+}
+
+// Pending implements queue.Queue.
+func (m *Memory) Pending(ctx context.Context, types []string, most int) ([]string, error) {
+	if err := queuedriver.CheckPending(types, most); err != nil {
+		return nil, err
+	}
+	if err := m.enter(ctx); err != nil {
+		return nil, err
+	}
+	defer m.mu.Unlock()
+	var found []string
+	for pending := m.pending(); len(types) > 0 && len(found) < most; types = types[1:] {
+		if typ := types[0]; pending[typ] {
+			found = append(found, typ)
+			delete(pending, typ)
+		}
+	}
+	slices.Sort(found)
+	return found, nil
+}
+
+// pending are the types with messages or foreign keys. m.mu is held.
+func (m *Memory) pending() map[string]bool {
 	all := map[string]bool{}
 	for typ, list := range m.msgs {
 		if len(list) > 0 {
@@ -56,5 +81,5 @@ func (m *Memory) PendingTypes(ctx context.Context) ([]string, error) {
 	for typ := range m.foreign {
 		all[typ] = true
 	}
-	return slices.Sorted(maps.Keys(all)), nil
+	return all
 }

@@ -176,6 +176,61 @@ func testPendingTypes(t *testing.T, q queue.Queue) {
 	want(cousins[1:]...)
 }
 
+// testPending: which of some types have messages is found, however many messages and other types there are.
+func testPending(t *testing.T, q queue.Queue) {
+	pending := func(most int, types ...string) []string {
+		t.Helper()
+		got, err := q.Pending(t.Context(), types, most)
+		if err != nil || !slices.IsSorted(got) || len(got) > most {
+			t.Errorf("Pending = %v, %v, want at most %d, sorted", got, err, most)
+		}
+		return got
+	}
+	want := func(got []string, types ...string) {
+		t.Helper()
+		slices.Sort(types)
+		if !slices.Equal(got, types) {
+			t.Errorf("Pending = %v, want %v", got, types)
+		}
+	}
+	want(pending(1))
+	want(pending(9, cousins...))
+	for i := range 40 { // more than fit into a page, with the others between them
+		typ := fmt.Sprintf("many.%02d", i)
+		mustInsert(t, q, typ, numbered(typ, 1, []int{1, 3, 120}[i%3]))
+	}
+	for _, typ := range cousins {
+		mustInsert(t, q, typ, numbered(typ, 1, 150))
+	}
+	var odd, all []string
+	for i := range 45 {
+		all = append(all, fmt.Sprintf("many.%02d", i))
+		if i%2 == 1 && i < 40 {
+			odd = append(odd, all[i])
+		}
+	}
+	want(pending(99, all...), all[:40]...)
+	want(pending(99, odd...), odd...)
+	want(pending(99, all[40:]...))
+	want(pending(99, append(all[38:], cousins...)...), append(cousins, all[38], all[39])...)
+	want(pending(9, all[3], all[3], all[44]), all[3])
+	for most := 1; most <= 12; most++ {
+		if got := pending(most, all...); len(got) != most || slices.ContainsFunc(got, func(typ string) bool { return !slices.Contains(all[:40], typ) }) {
+			t.Errorf("%v, want %d of those that have messages", got, most)
+		}
+	}
+	for _, typ := range all[:39] {
+		mustAck(t, q, typ, ids(numbered(typ, 1, 120)))
+	}
+	want(pending(1, all...), all[39])
+	if _, err := q.Pending(t.Context(), []string{"orders"}, 0); err == nil {
+		t.Error("most is 0")
+	}
+	if _, err := q.Pending(t.Context(), []string{"Orders"}, 1); !errors.Is(err, queue.ErrInvalidType) {
+		t.Errorf("an invalid type: %v", err)
+	}
+}
+
 // A promotion names the types that have got messages.
 func testPromotionTypes(t *testing.T, q queue.Queue) {
 	for i, typ := range []string{"orders", "refunds", "orders"} {

@@ -74,6 +74,7 @@ func Run(t *testing.T, fresh func(t *testing.T) (open func(t *testing.T) queue.Q
 	t.Run("NotificationsMissed", several(testNotificationsMissed))
 	t.Run("NotificationsConcurrently", several(testNotificationsConcurrently))
 	t.Run("PendingTypes", one(testPendingTypes))
+	t.Run("Pending", one(testPending))
 	t.Run("PromotionTypes", one(testPromotionTypes))
 	t.Run("ConcurrentPublishersAndConsumer", several(testConcurrent))
 	t.Run("OrderIsVisibleInOrder", several(testVisibleInOrder))
@@ -334,6 +335,7 @@ func operations(q queue.Queue) map[string]func(ctx context.Context) error {
 		"Notify":        func(ctx context.Context) error { return q.Notify(ctx, []string{"orders"}) },
 		"Notifications": func(ctx context.Context) error { _, err := q.Notifications(ctx, nil); return err },
 		"PendingTypes":  func(ctx context.Context) error { _, err := q.PendingTypes(ctx); return err },
+		"Pending":       func(ctx context.Context) error { _, err := q.Pending(ctx, []string{"orders"}, 1); return err },
 		"Foreign":       func(ctx context.Context) error { _, err := q.ForeignKeys(ctx, "orders", "", 1); return err },
 		"RemoveForeign": func(ctx context.Context) error { _, err := q.RemoveForeignKeys(ctx, "orders", nil); return err },
 	}

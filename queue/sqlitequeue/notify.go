@@ -81,3 +81,32 @@ func (q *Queue) PendingTypes(ctx context.Context) ([]string, error) {
 	}
 	return slices.Sorted(maps.Keys(found)), nil
 }
+
+// Pending implements queue.Queue: an entry of the index for each type, until most have been found.
+func (q *Queue) Pending(ctx context.Context, types []string, most int) (found []string, err error) {
+	if err := queuedriver.CheckPending(types, most); err != nil {
+		return nil, err
+	}
+	types = slices.Clone(types)
+	slices.Sort(types)
+	err = q.db.Read(ctx, func(tx *sqlitedb.Tx) error {
+		found = nil
+		for _, typ := range slices.Compact(types) {
+			var one int
+			there, err := tx.Get([]any{&one}, `SELECT 1 FROM queue_messages WHERE type = ? LIMIT 1`, typ)
+			if err != nil {
+				return err
+			}
+			if there {
+				if found = append(found, typ); len(found) == most {
+					break
+				}
+			}
+		}
+		return nil
+	})
+	if err != nil {
+		return nil, explain("look for types with messages", err)
+	}
+	return found, nil
+}

@@ -247,6 +247,8 @@ var mongoqueueRules = []rule{
 		old: `time.Since(w.ended) >= walkAgain`, new: `true`},
 	{file: "queue/mongoqueue/strays.go", rule: "what was passed over is looked at again", tests: "TestMessageStoredAmongStrays",
 		old: `time.Since(w.ended) >= walkAgain`, new: `false`},
+	{file: "queue/mongoqueue/pending.go", rule: "a page says nothing of what is behind it", tests: "TestMongoDBConforms/Pending",
+		old: `	if !more {`, new: `	{`},
 	{file: "queue/mongoqueue/strays.go", rule: "foreign keys are passed over in pages", tests: "TestTypesPassOverStrays",
 		old: `limit = keysPage`, new: `limit = keysFew`},
 	{file: "queue/mongoqueue/strays.go", rule: "a call of Types is bounded", tests: "TestScansAreBounded",

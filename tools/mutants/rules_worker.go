@@ -88,6 +88,8 @@ var workerRules = []rule{
 		old: `due := !time.Now().Before(l.nextSweep)`, new: `due := l.nextSweep.IsZero()`},
 	{file: "worker/listen.go", rule: "types are left alone only while both notifications and sweeps can be read", tests: "TestWithoutAListenerTypesArePolled",
 		old: `l.listening.Store(err == nil)`, new: `l.listening.Store(true)`},
+	{file: "worker/listen.go", rule: "only a look that has found fewer than it may says what is drained", tests: "TestAPoolWaitsForWhatOthersHold",
+		old: `if len(left) < most {`, new: `{`},
 	{file: "worker/fetch.go", rule: "a type that has nothing does not stand in line", tests: "TestIdleTypeNeedsNoMemory",
 		old: `if memory == nil && f.nothing {`, new: `if false {`},
 	{file: "worker/memory.go", rule: "nobody waits for ever", tests: "TestSlowHandlersStarveNobody",
@@ -214,7 +216,7 @@ var workerRules = []rule{
 
 	// Who does what.
 	{file: "worker/acquire.go", rule: "a type gets its slot before its lock", tests: "TestManyTypesAreOpenedAFewAtATime",
-		old: "	if err := slot.take(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\tlease", new: "	lease"},
+		old: "	if err := slot.take(ctx); err != nil {\n\t\treturn nil, err\n\t}\n", new: ""},
 	{file: "worker/scheduler.go", rule: "the lock saves the others the work", tests: "TestSchedulersUnderFaults"},
 	{file: "worker/internal/share/members.go", rule: "nothing goes on with a database that was replaced", in: "worker", tests: "TestReplacedDatabaseEndsThePool",
 		old: `		r.giveUp(err)`, new: ``},
@@ -231,7 +233,7 @@ var workerRules = []rule{
 	{file: "worker/handoff.go", rule: "told first, and looked then", tests: "TestAStandbyThatHasJustComeGoesOn",
 		old: `		s.pool.rebalancer.Exchange(ctx)`, new: ``},
 	{file: "worker/internal/share/turns.go", rule: "no type with backlog waits for somebody who does not come", in: "worker", tests: "TestNoTypeWaitsForAMemberThatDoesNotCome",
-		old: `starves := now.Sub(it.free) > StarveAfter`, new: `starves := false`},
+		old: `it.helps = !busy && now.Sub(it.free) > StarveAfter`, new: `it.helps = false`},
 	{file: "worker/internal/share/balance.go", rule: "types do not move for a difference of one", in: "worker", tests: "TestTypesDoNotMoveForADifferenceOfOne",
 		old: `const imbalanceThreshold = 2`, new: `const imbalanceThreshold = 1`,
 		also: []edit{{"worker/internal/share/balance.go", `for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {`, `for path, moves := b.fromHeaviest(), 0; path != nil && moves < len(claims); path, moves = b.fromHeaviest(), moves+1 {`}}}, // or it would not end

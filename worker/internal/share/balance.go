@@ -10,9 +10,10 @@ import (
 
 // candidate is a member that balance may give types to.
 type candidate struct {
-	types   []string // the names and globs that it serves
-	leaving []string // those of them that it no longer serves
-	room    int      // the most types that it can hold
+	instance string
+	types    []string // the names and globs that it serves
+	leaving  []string // those of them that it no longer serves
+	room     int      // the most types that it can hold
 }
 
 // claim is an active type: it is held, or it has backlog.

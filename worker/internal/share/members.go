@@ -91,10 +91,12 @@ func (r *Rebalancer) run(ctx context.Context) {
 	every := HeartbeatEvery
 	for first := true; ; first = false {
 		r.round(ctx)
+		pause := every
 		if first {
 			close(r.ready)
+			pause = lastBeatEvery // pools that begin together do not see each other in the first round
 		}
-		t := time.NewTimer(every)
+		t := time.NewTimer(pause)
 		select {
 		case <-t.C:
 		case <-r.news:

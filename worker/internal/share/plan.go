@@ -3,6 +3,7 @@ package share
 import (
 	"cmp"
 	"hash/crc32"
+	"hash/fnv"
 	"maps"
 	"math"
 	"slices"
@@ -23,6 +24,7 @@ const (
 	askAgain  = 30 * time.Second      // pause before asking again for the same type
 	maxAsks   = 6                     // ask for this many types at a time
 	planEvery = 20 * time.Millisecond // least time between two computations of the plan
+	manyFree  = 8                     // free types for each member, from which on they are scattered
 )
 
 // living are the other members in the window that are alive. r.mu is held.
@@ -88,7 +90,7 @@ func (r *Rebalancer) plan(now time.Time) {
 	members := make([]candidate, len(all))
 	index := map[string]int{}
 	for i, m := range all {
-		members[i] = candidate{m.Types, m.Leaving, m.MaxTypes}
+		members[i] = candidate{m.Instance, m.Types, m.Leaving, m.MaxTypes}
 		if m.MaxTypes == 0 {
 			members[i].room = math.MaxInt
 		}
@@ -107,6 +109,7 @@ func (r *Rebalancer) plan(now time.Time) {
 		claims = append(claims, claim{typ, by})
 	}
 	me, serving := index[r.self.Instance]
+	var free []string
 	for typ, it := range r.types {
 		switch {
 		case r.paused[typ]:
@@ -116,6 +119,12 @@ func (r *Rebalancer) plan(now time.Time) {
 		case (it.session != nil || it.taking) && serving:
 			claims = append(claims, claim{typ, me})
 		case !it.free.IsZero() && minds(r.self.Instance, typ, now.Sub(it.free), len(r.sights)):
+			free = append(free, typ)
+		}
+	}
+	scattered := r.scatter(members, free)
+	if scattered == nil {
+		for _, typ := range free {
 			claims = append(claims, claim{typ, nobody})
 		}
 	}
@@ -131,9 +140,52 @@ func (r *Rebalancer) plan(now time.Time) {
 			r.shares[claims[i].typ] = all[owner].Instance
 		}
 	}
+	for i, owner := range scattered {
+		if owner != nobody {
+			r.shares[free[i]] = all[owner].Instance
+		}
+	}
 	// With very many types this takes long: spend at most about a twentieth of the time on it.
 	done := time.Now()
 	r.nextPlan = done.Add(max(planEvery, 20*done.Sub(now)))
+}
+
+// scatter decides, like balance, who should take free types of which there are many. It returns nil if
+// there are not so many.
+//
+// Members learn at different moments which types are free and which are drained by now. Each would count
+// out something else, so that some types fell to two and others to none. By rendezvous hashing (Thaler
+// and Ravishankar 1998) a type falls to the same member, whatever is known of the others; the numbers
+// are even enough if there are many.
+func (r *Rebalancer) scatter(members []candidate, free []string) (owners []int) {
+	bounded := slices.ContainsFunc(members, func(m candidate) bool { return m.room < math.MaxInt })
+	if len(free) < manyFree*len(members) || bounded || r.window.partial {
+		return nil
+	}
+	classes := newClassifier(members)
+	owners = make([]int, len(free))
+	for i, typ := range free {
+		owners[i] = nobody
+		var highest uint64
+		for _, m := range classes.members[classes.of(typ)] {
+			if w := weight(members[m].instance, typ); owners[i] == nobody || w > highest {
+				owners[i], highest = m, w
+			}
+		}
+	}
+	return owners
+}
+
+// weight is the weight of a member for a type in rendezvous hashing: FNV-1a, and the last step of
+// MurmurHash3, as the ends of the names alone would not change the high bits.
+func weight(instance, typ string) uint64 {
+	h := fnv.New64a()
+	h.Write([]byte(instance))
+	h.Write([]byte(typ))
+	w := h.Sum64()
+	w = (w ^ w>>33) * 0xff51afd7ed558ccd
+	w = (w ^ w>>33) * 0xc4ceb9fe1a85ec53
+	return w ^ w>>33
 }
 
 // seek decides which types to ask for.

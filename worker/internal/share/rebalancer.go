@@ -86,8 +86,11 @@ type interest struct {
 	session Session       // nil if this pool does not hold the type
 	leaving bool          // session is about to release the type
 	taking  bool          // on its way to a session
+	helps   bool          // it falls to another pool, which does not come
+	told    told          // what the pool has learned about it since its last look
 	free    time.Time     // since when it has backlog and no known holder; zero: that is not so
 	tryAt   time.Time     // when to check next whether its holder is dead
+	notYet  time.Time     // do not look before: another replica had its lock, which no heartbeat has told yet
 	wanted  int           // for how many rounds in a row the plan gives it to this pool
 	ask     bool          // the pool should ask its holder now
 	asking  bool          // the pool is asking
@@ -101,13 +104,27 @@ func New(view View, directory Directory, self queue.Member, log zerolog.Logger) 
 		looked: make(chan struct{}), types: map[string]*interest{}, sights: map[string]sighting{}}
 }
 
-// Join adds a type to those that this pool serves.
-func (r *Rebalancer) Join(typ string) {
+// told is what is known of the messages of a type without a look at it.
+type told struct {
+	known   bool
+	pending int
+}
+
+// Join adds types to those that this pool serves. pending means that they are known to have messages;
+// so all who join them at about the same time plan with the same.
+func (r *Rebalancer) Join(pending bool, types ...string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.types[typ] = &interest{wake: make(chan struct{}, 1)}
-	if r.paused[typ] {
-		r.log.Info().Str("type", typ).Msg(leftAlone)
+	now := time.Now()
+	for _, typ := range types {
+		it := &interest{wake: make(chan struct{}, 1)}
+		if pending {
+			it.told, it.free = told{true, 1}, now
+		}
+		r.types[typ] = it
+		if r.paused[typ] {
+			r.log.Info().Str("type", typ).Msg(leftAlone)
+		}
 	}
 }
 
@@ -155,29 +172,40 @@ func (r *Rebalancer) Wake(typ string) {
 	r.wakeUp(typ)
 }
 
-// Waits tells whether this pool serves a type that it does not hold, and is not about to.
-func (r *Rebalancer) Waits() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for _, it := range r.types {
-		if it.waits() {
-			return true
-		}
-	}
-	return false
-}
-
-// Drained ends the pauses of all types that this pool waits for, except of those that have messages.
-// pending is sorted.
-func (r *Rebalancer) Drained(pending []string) {
+// Waiting returns the types that this pool serves, but does not hold, and is not about to, sorted.
+func (r *Rebalancer) Waiting() (types []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for typ, it := range r.types {
-		if _, there := slices.BinarySearch(pending, typ); !there && it.waits() {
-			it.tryAt = time.Time{}
+		if it.waits() {
+			types = append(types, typ)
+		}
+	}
+	slices.Sort(types)
+	return types
+}
+
+// Tell ends the pauses of types that this pool waits for. pending is how many messages they are known
+// to have, at least; with 0 they are known to have none.
+func (r *Rebalancer) Tell(types []string, pending int) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for _, typ := range types {
+		if it := r.types[typ]; it != nil && it.waits() {
+			it.told, it.tryAt, it.notYet = told{true, pending}, time.Time{}, time.Time{}
 			r.wakeUp(typ)
 		}
 	}
+}
+
+// Told returns what was told of a type since the last call.
+func (r *Rebalancer) Told(typ string) (pending int, known bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	it := r.types[typ]
+	t := it.told
+	it.told = told{}
+	return t.pending, t.known
 }
 
 // waits tells whether the pool pauses, or is about to.

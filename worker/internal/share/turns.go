@@ -48,12 +48,26 @@ func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 		it.free = time.Time{}
 		return false, it.tryAt.Sub(now)
 	}
-	return false, 0
+	return false, it.notYet.Sub(now)
+}
+
+// Contended records that another replica has the lock of a type, though no heartbeat says so. It
+// returns false if this pool has so few types that it may wait for each lock. With many, waiting would
+// cost more than what it waits for: most of them are drained and released soon.
+func (r *Rebalancer) Contended(typ string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.stretch() < standbyEvery {
+		return false
+	}
+	r.types[typ].notYet = time.Now().Add(jittered(r.stretch()))
+	return true
 }
 
 // Turn decides what to do about a type that has backlog. For TurnNone, wait is how long to wait before
-// the next call.
-func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
+// the next call. busy means that the pool has as much to do as it can. When it goes on with a TurnTake,
+// it calls Take first.
+func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	it, now := r.types[typ], time.Now()
@@ -70,20 +84,38 @@ func (r *Rebalancer) Turn(typ string) (t Turn, wait time.Duration) {
 	if it.free.IsZero() {
 		it.free = now
 	}
-	alone := !r.window.partial && len(r.living(now)) == 0
-	if !alone {
-		r.plan(now)
-	}
-	// rule: no type with backlog waits for somebody who does not come.
-	starves := now.Sub(it.free) > StarveAfter
+	// rule: no type with backlog waits for somebody who does not come. A pool that is busy would not come sooner.
+	it.helps = !busy && now.Sub(it.free) > StarveAfter
 	switch {
-	case alone || starves || r.shares[typ] == r.self.Instance:
-		it.taking = true
+	case it.helps || r.falls(typ, now):
 		return TurnTake, 0
 	case r.shares[typ] == "" && !r.window.partial:
 		return TurnNone, planEvery
 	}
 	return TurnNone, max(notMine, r.stretch())
+}
+
+// falls tells whether a free type falls to this pool. r.mu is held.
+func (r *Rebalancer) falls(typ string, now time.Time) bool {
+	if !r.window.partial && len(r.living(now)) == 0 {
+		return true // it is alone
+	}
+	r.plan(now)
+	return r.shares[typ] == r.self.Instance
+}
+
+// Take is called when the pool can go on with a TurnTake, which may be a while later. It returns false
+// if the type falls to another pool by now.
+func (r *Rebalancer) Take(typ string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	it, now := r.types[typ], time.Now()
+	if _, held := r.holder(typ, now); held || !it.helps && !r.falls(typ, now) {
+		it.told = told{true, 1} // it need not be looked at again
+		return false
+	}
+	it.taking = true
+	return true
 }
 
 // BusyElsewhere tells whether another replica holds a type that had messages lately.
