@@ -33,13 +33,13 @@ func (f *file) refreshEnd() error {
 	case err != nil:
 		return err
 	case len(first) < firstSlots:
-		return f.take(d.offsets(first), later{})
+		return f.take(f.fs.offsets(d, first), later{})
 	}
 	last, err := f.fs.last(d.String())
 	if err != nil {
 		return err
 	}
-	head, tail := d.offsets(first), d.offsets([]Entry{last})
+	head, tail := f.fs.offsets(d, first), f.fs.offsets(d, []Entry{last})
 	if len(head) == 0 || len(tail) == 0 { // values of others
 		return f.refresh()
 	}
@@ -52,7 +52,7 @@ func (f *file) refreshEnd() error {
 	if err != nil {
 		return err
 	}
-	tail = d.offsets(entries)
+	tail = f.fs.offsets(d, entries)
 	if from == next {
 		return f.take(append(head, tail...), later{})
 	}
@@ -111,7 +111,7 @@ func (f *file) between(from int64, l later) (pieces []piece, hole bool, err erro
 	if err != nil {
 		return nil, false, err
 	}
-	listed := append(d.offsets(entries), piece{off: l.to})
+	listed := append(f.fs.offsets(d, entries), piece{off: l.to})
 	at := l.behind
 	if from > l.from { // of the bytes before nothing is known
 		at = listed[0].off

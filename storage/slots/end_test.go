@@ -36,8 +36,8 @@ func newEndFile(rnd *rand.Rand, slots, most int) (mem *slotstest.Mem, content []
 		mem.Set(endSlot(int64(len(content))), b)
 		content = append(content, b...)
 	}
-	for add(100 + rnd.IntN(4000)); len(content) < 4096; {
-		add(100 + rnd.IntN(4000))
+	for len(content) < 4096 {
+		add(1 + rnd.IntN(most))
 	}
 	for range slots {
 		add(1 + rnd.IntN(most))
@@ -124,7 +124,7 @@ func TestAWriterListsTheEnd(t *testing.T) {
 // TestAWriterReadsWhatReadersRead: whatever slots are missing, too long or of others, and however old a listing is, the bytes of a file are those that
 // readers find who list all of it, and so is its end.
 func TestAWriterReadsWhatReadersRead(t *testing.T) {
-	rounds := 3000
+	rounds := 1000
 	if testing.Short() {
 		rounds = 300
 	}
@@ -238,6 +238,41 @@ func (s sparse) Last(ctx context.Context, folder string) (slots.Entry, error) {
 func (s sparse) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {
 	all, err := s.Mem.Between(ctx, folder, from, to, n)
 	return s.sizes(ctx, all, err)
+}
+
+// TestAValueThatClaimsTooMuch: a value that says it is longer than any can be does not move the end of a file, neither for a writer, which may
+// not have listed it, nor for a reader. In the place of a slot it is damage.
+func TestAValueThatClaimsTooMuch(t *testing.T) {
+	const count, size = 100, 1 << 20
+	open := func(claim int64, mode storage.Mode) (int64, error) {
+		s := sparse{slotstest.NewMem(100)}
+		s.Set("orders/generations/00000001", []byte("0123456789abcdef"))
+		for i := range int64(count) {
+			s.Set(endSlot(i*size), fmt.Append(nil, size))
+		}
+		s.Set(endSlot(claim), []byte("1000000000000"))
+		f, err := slots.New(t.Context(), s).Open(endName, mode)
+		if err != nil {
+			return 0, err
+		}
+		defer f.Close()
+		info, err := f.Stat()
+		return info.Size, err
+	}
+	for _, mode := range []storage.Mode{storage.ModeRead, storage.ModeAppend} {
+		if end, err := open(50*size+1, mode); err != nil || end != count*size {
+			t.Errorf("%v: between slots: the file ends at %d, %v; want %d", mode, end, err, count*size)
+		}
+		if end, err := open((count-1)*size, mode); !errors.Is(err, storage.ErrIntegrity) {
+			t.Errorf("%v: in the place of the last slot: the file ends at %d, %v", mode, end, err)
+		}
+	}
+	if end, err := open(50*size, storage.ModeRead); !errors.Is(err, storage.ErrIntegrity) {
+		t.Errorf("in the place of a slot: the file ends at %d, %v", end, err)
+	}
+	if end, err := open(50*size, storage.ModeAppend); err == nil && end != count*size {
+		t.Errorf("in the place of a slot: a writer ends at %d", end)
+	}
 }
 
 // TestALargeFileEndsWhereReadersSay: if more than 1 GiB of a file was removed by hand, or something lies so far behind its end, a writer does not

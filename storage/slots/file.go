@@ -143,7 +143,7 @@ func (f *file) refresh() error {
 	if err != nil {
 		return err
 	}
-	return f.take(f.folder.offsets(entries), later{})
+	return f.take(f.fs.offsets(f.folder, entries), later{})
 }
 
 // take makes what a listing shows the slots of the file, except those that are left for later, and finds its end.
@@ -229,6 +229,8 @@ func (f *file) at(off int64) (p piece, there bool, err error) {
 		return piece{}, false, nil
 	case err == nil && n == 0:
 		err = fmt.Errorf("%w: %s of %s is empty, and no writer creates such a value; remove it, and find out who created it", storage.ErrIntegrity, f.folder.slot(off), f.fs.store)
+	case err == nil && n > int64(f.fs.store.MaxValue()):
+		err = fmt.Errorf("%w: %s of %s says that it has %d bytes, and no value can have more than %d; find out who changed it, and restore a copy", storage.ErrIntegrity, f.folder.slot(off), f.fs.store, n, f.fs.store.MaxValue())
 	}
 	return piece{off, n}, err == nil, err
 }

@@ -300,13 +300,15 @@ func (f *FS) SyncDir(string) error { return nil }
 
 // offsets returns the slots in the listing of a folder, in the order of their offsets. It skips values
 // without the name of a slot, which do not belong to the file.
-func (d folder) offsets(entries []Entry) []piece {
+//
+// rule: a value that says it is longer than any can be is skipped, too. It would be the file's end for whoever has listed it.
+func (f *FS) offsets(d folder, entries []Entry) []piece {
 	prefix := d.String() + "/"
 	pieces := make([]piece, 0, len(entries))
 	for _, e := range entries {
 		digits, ok := strings.CutPrefix(e.Name, prefix)
 		off, err := strconv.ParseInt(digits, 10, 64)
-		if ok && err == nil && e.Name == d.slot(off) && e.Size > 0 {
+		if ok && err == nil && e.Name == d.slot(off) && e.Size > 0 && e.Size <= int64(f.store.MaxValue()) {
 			pieces = append(pieces, piece{off, e.Size})
 		}
 	}
