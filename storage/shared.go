@@ -24,8 +24,8 @@ type sharedFS struct {
 }
 
 type sharedDir struct {
-	list gather[map[string][]string] // names by type
-	sync gather[struct{}]
+	list gather[string, map[string][]string] // of types: their names
+	sync gather[struct{}, struct{}]
 }
 
 func (s *sharedFS) dir(name string) *sharedDir {
@@ -33,7 +33,7 @@ func (s *sharedFS) dir(name string) *sharedDir {
 	defer s.mu.Unlock()
 	d := s.dirs[name]
 	if d == nil {
-		d = &sharedDir{list: newGather[map[string][]string](), sync: newGather[struct{}]()}
+		d = &sharedDir{list: newGather[string, map[string][]string](), sync: newGather[struct{}, struct{}]()}
 		s.dirs[name] = d
 	}
 	return d
@@ -44,20 +44,40 @@ func (s *sharedFS) List(dir, typ string) ([]string, error) {
 	if typ == "" {
 		return s.FS.List(dir, typ)
 	}
-	byType, err := s.dir(dir).list.do(func() (map[string][]string, error) {
-		names, err := s.FS.List(dir, "")
-		byType := make(map[string][]string, len(names))
-		for _, name := range names {
-			t := typeOfName(name)
-			byType[t] = append(byType[t], name)
+	byType, err := s.dir(dir).list.do(typ, func(types []string) (map[string][]string, error) {
+		byType := make(map[string][]string, len(types))
+		for _, t := range types {
+			byType[t] = nil
 		}
-		return byType, err
+		return byType, s.listOf(dir, byType)
 	})
 	return slices.Clone(byType[typ]), err
 }
 
+// selective is an FS that does not make a string of each name of a large directory to find those of a
+// few types.
+type selective interface {
+	// listOf adds the names to those of their types. It leaves out those of types that are not in
+	// byType.
+	listOf(dir string, byType map[string][]string) error
+}
+
+func (s *sharedFS) listOf(dir string, byType map[string][]string) error {
+	if fsys, ok := s.FS.(selective); ok {
+		return fsys.listOf(dir, byType)
+	}
+	names, err := s.FS.List(dir, "")
+	for _, name := range names {
+		t := typeOfName(name)
+		if of, asked := byType[t]; asked {
+			byType[t] = append(of, name)
+		}
+	}
+	return err
+}
+
 func (s *sharedFS) SyncDir(name string) error {
-	_, err := s.dir(name).sync.do(func() (struct{}, error) { return struct{}{}, s.FS.SyncDir(name) })
+	_, err := s.dir(name).sync.do(struct{}{}, func([]struct{}) (struct{}, error) { return struct{}{}, s.FS.SyncDir(name) })
 	return err
 }
 
@@ -72,29 +92,32 @@ func typeOfName(name string) string {
 	return typ
 }
 
-// gather lets calls that wait at the same time share one.
-type gather[T any] struct {
+// gather lets calls that wait at the same time share one. Each has an argument.
+type gather[A, T any] struct {
 	turn chan struct{} // full while one runs
 	mu   sync.Mutex
-	next *gathered[T] // that has not begun
+	next *gathered[A, T] // that has not begun
 }
 
-type gathered[T any] struct {
+type gathered[A, T any] struct {
+	args   []A
 	done   chan struct{}
 	result T
 	err    error
 }
 
-func newGather[T any]() gather[T] { return gather[T]{turn: make(chan struct{}, 1)} }
+func newGather[A, T any]() gather[A, T] { return gather[A, T]{turn: make(chan struct{}, 1)} }
 
-func (g *gather[T]) do(f func() (T, error)) (T, error) {
+// do returns what f returns for the arguments of some calls, arg among them.
+func (g *gather[A, T]) do(arg A, f func(args []A) (T, error)) (T, error) {
 	g.mu.Lock()
 	c := g.next
 	first := c == nil
 	if first {
-		c = &gathered[T]{done: make(chan struct{})}
+		c = &gathered[A, T]{done: make(chan struct{})}
 		g.next = c
 	}
+	c.args = append(c.args, arg)
 	g.mu.Unlock()
 	if first {
 		g.turn <- struct{}{}
@@ -103,7 +126,7 @@ func (g *gather[T]) do(f func() (T, error)) (T, error) {
 		g.mu.Lock()
 		g.next = nil
 		g.mu.Unlock()
-		c.result, c.err = f()
+		c.result, c.err = f(c.args)
 		close(c.done)
 		<-g.turn
 	}

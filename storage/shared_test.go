@@ -1,9 +1,16 @@
 package storage_test
 
 import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
 	"slices"
+	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 
@@ -111,5 +118,45 @@ func TestSharedListing(t *testing.T) {
 	}
 	if all, err := shared.List("dir", ""); err != nil || !slices.Equal(all, d.names) {
 		t.Errorf("all names: %q, %v", all, err)
+	}
+}
+
+// TestSharedListingOfTheSystem: the names of a real directory are those that a listing of all has.
+func TestSharedListingOfTheSystem(t *testing.T) {
+	dir := t.TempDir()
+	long := strings.Repeat("a", 64)
+	types := []string{"a", "a.b", "x.fpl", "x.tmp", long, "nothing"}
+	for i := range 3000 { // several reads of the directory
+		types = append(types, fmt.Sprintf("t%04d", i))
+	}
+	want := map[string][]string{}
+	for _, typ := range types {
+		if typ == "nothing" {
+			continue
+		}
+		for _, name := range []string{storage.FileName(typ), storage.TempName(typ, 3, 1<<63)} {
+			want[typ] = append(want[typ], name)
+			if err := os.WriteFile(filepath.Join(dir, name), nil, 0o600); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	for _, name := range []string{strings.Repeat("é", 127), "\xff", ".", "fencepost.db"} {
+		_ = os.WriteFile(filepath.Join(dir, name), nil, 0o600)
+	}
+	shared := storage.Shared(nil)
+	for _, typ := range types[:20] {
+		got, err := shared.List(dir, typ)
+		slices.Sort(got)
+		slices.Sort(want[typ])
+		if err != nil || !slices.Equal(got, want[typ]) {
+			t.Errorf("%s: %q, %v, want %q", typ, got, err, want[typ])
+		}
+	}
+	if names, err := shared.List(filepath.Join(dir, "missing"), "a"); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("%q, %v", names, err)
+	}
+	if names, err := shared.List(filepath.Join(dir, "a.fpl"), "a"); !errors.Is(err, syscall.ENOTDIR) {
+		t.Errorf("%q, %v", names, err)
 	}
 }
