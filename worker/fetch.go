@@ -126,7 +126,7 @@ func (f *fetcher) rest(ctx context.Context, d time.Duration) {
 				continue
 			}
 		case <-p.rebalancer.News(f.typ):
-		case <-f.ended:
+		case <-f.ended.Done():
 		case <-ctx.Done():
 		}
 		t.Stop()

@@ -70,7 +70,7 @@ func (p *replica) takeShare(ctx context.Context, typ string) (*lock.Lease, error
 	return p.cfg.Locker.Acquire(ctx, typ, lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance)), lock.WithFair(), lock.WithWait(wait+3*time.Second))
 }
 
-// watch ends the session, by closing s.ended, when somebody asks for the type, an operator pauses it,
+// watch ends the session, with s.end, when somebody asks for the type, an operator pauses it,
 // or the pool stops.
 func (s *session) watch(ctx context.Context) {
 	select {
@@ -80,10 +80,10 @@ func (s *session) watch(ctx context.Context) {
 	case <-s.lease.ReleaseRequested():
 		s.pool.rebalancer.Leave(s.typ)
 		s.awaitSuccessor(ctx)
-	case <-s.pool.stopping:
+	case <-s.pool.stopping.Done():
 		s.awaitSuccessor(ctx)
 	}
-	close(s.ended)
+	s.end()
 }
 
 // awaitSuccessor delays the end of a session with traffic until another replica waits for the lock,
@@ -118,7 +118,7 @@ type poolView struct {
 	outages map[string]*outage // by the operation that fails; owned by the rebalancer's goroutine
 }
 
-func (v poolView) Stopping() <-chan struct{}   { return v.stopping }
+func (v poolView) Stopping() <-chan struct{}   { return v.stopping.Done() }
 func (v poolView) Troubles() map[string]string { return v.book.troubles() }
 
 func (v poolView) Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {

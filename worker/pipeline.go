@@ -22,7 +22,8 @@ import (
 // newSession prepares a session of a type whose lock is held. Only here is decided whether messages go
 // to a file or to a Handler: the fetch and ack stages are the same for both.
 func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *session {
-	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{}), ended: make(chan struct{})}
+	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{})}
+	s.ended, s.end = context.WithCancel(context.Background())
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
 	s.unfit = p.book.unfitOf(typ)
 	s.touch()

@@ -62,7 +62,6 @@ func New(cfg Config) (*Pool, error) {
 			instance: instance,
 			name:     fmt.Sprintf("%s, %s pid %d", instance, host, os.Getpid()),
 			began:    time.Now(),
-			stopping: make(chan struct{}),
 			memory:   newMemory(&cfg),
 			book:     newBook(),
 			files:    newKnownFiles(),
@@ -71,6 +70,7 @@ func New(cfg Config) (*Pool, error) {
 		looks:   semaphore.NewWeighted(maxLooks),
 		opening: semaphore.NewWeighted(maxOpening),
 	}
+	p.stopping, p.stop = context.WithCancel(context.Background())
 	p.rebalancer = newRebalancer(&p.replica)
 	p.listener = &listener{pool: p}
 	switch to := cfg.To.(type) {
@@ -90,7 +90,7 @@ func New(cfg Config) (*Pool, error) {
 // once; Run returns when all that is done. A queue that does not answer delays that only if fetched
 // messages depend on the answer; the release of a lock then continues in the background until the
 // Locker is closed. Further calls do nothing.
-func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); close(p.stopping) }) }
+func (p *Pool) Stop() { p.stopOnce.Do(func() { p.stoppedAt = time.Now(); p.stop() }) }
 
 // Stats returns the counters so far.
 func (p *Pool) Stats() Stats {
@@ -106,7 +106,7 @@ func (p *Pool) Status() Status {
 	s := p.book.status(2*time.Minute + 2*p.cfg.Lease + p.cfg.RetryMax + p.cfg.Linger)
 	s.Instance = p.instance
 	select {
-	case <-p.stopping:
+	case <-p.stopping.Done():
 		s.Stopping = true
 	default:
 	}

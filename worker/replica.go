@@ -31,9 +31,10 @@ type replica struct {
 	instance  string
 	name      string // instance, with host and process, for dead letters
 	began     time.Time
-	stopping  chan struct{}
-	stoppedAt time.Time    // set before stopping is closed
-	waiting   atomic.Int32 // types that wait for a slot
+	stopping  context.Context // ends when the pool is asked to stop …
+	stop      func()          // … by this
+	stoppedAt time.Time       // set before
+	waiting   atomic.Int32    // types that wait for a slot
 
 	rebalancer    *share.Rebalancer
 	listener      *listener
@@ -56,21 +57,21 @@ func (p *replica) placeAmong(n int) int {
 
 // untilStop returns a context that also ends when the pool is asked to stop.
 func (p *replica) untilStop(ctx context.Context) (context.Context, func()) {
+	return either(ctx, p.stopping)
+}
+
+// either returns a context that ends with ctx or with other. It takes no goroutine: a pool has
+// thousands of them.
+func either(ctx, other context.Context) (context.Context, func()) {
 	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-p.stopping:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+	stop := context.AfterFunc(other, cancel)
+	return ctx, func() { stop(); cancel() }
 }
 
 // stopped tells whether the pool was asked to stop, or ctx has ended.
 func (p *replica) stopped(ctx context.Context) bool {
 	select {
-	case <-p.stopping:
+	case <-p.stopping.Done():
 		return true
 	case <-ctx.Done():
 		return true
@@ -86,7 +87,7 @@ func (p *replica) pause(ctx context.Context, d time.Duration) bool {
 	select {
 	case <-t.C:
 		return true
-	case <-p.stopping:
+	case <-p.stopping.Done():
 	case <-ctx.Done():
 	}
 	return false
@@ -101,7 +102,7 @@ func (p *replica) parting(ctx context.Context, most time.Duration) (context.Cont
 	go func() {
 		defer cancel()
 		select {
-		case <-p.stopping:
+		case <-p.stopping.Done():
 		case <-ctx.Done():
 			return
 		}

@@ -30,7 +30,8 @@ type session struct {
 	touched atomic.Int64  // when the last message was fetched, in ns since the pool began
 	halted  chan struct{} // closed by halt: the session must end without waiting for a successor
 	halt    func()
-	ended   chan struct{} // closed by watch: the fetch stage stops, and the session ends in order
+	ended   context.Context // the fetch stage stops, and the session ends in order
+	end     func()          // ends that; called by watch
 
 	inflight inflight                    // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64               // full sweeps begun; a new one begins only when nothing is in flight
@@ -132,7 +133,7 @@ func (s *session) pause(ctx context.Context, d time.Duration) {
 	defer t.Stop()
 	select {
 	case <-t.C:
-	case <-s.ended:
+	case <-s.ended.Done():
 	case <-ctx.Done():
 	}
 }
@@ -198,7 +199,7 @@ func (s *session) noteLoss(ctx context.Context, err error) {
 // this one's ledger counts it as handled.
 func (s *session) ending(ctx context.Context) bool {
 	select {
-	case <-s.ended:
+	case <-s.ended.Done():
 		return true
 	case <-ctx.Done():
 		return true
@@ -209,15 +210,7 @@ func (s *session) ending(ctx context.Context) bool {
 
 // untilEnded returns a context that also ends when the session is to end.
 func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-s.ended:
-			cancel()
-		case <-ctx.Done():
-		}
-	}()
-	return ctx, cancel
+	return either(ctx, s.ended)
 }
 
 // noteFailing records that a message fails and is retried, for Status.

@@ -40,7 +40,7 @@ var storageRules = []rule{
 
 	// Directories of many writers.
 	{file: "storage/shared.go", rule: "whoever comes from here on waits for the next one", tests: "TestSharedDirectory",
-		old: "		g.mu.Lock()\n		g.next = nil\n		g.mu.Unlock()\n		c.result, c.err = f()\n", new: "		c.result, c.err = f()\n		g.mu.Lock()\n		g.next = nil\n		g.mu.Unlock()\n"},
+		old: "		g.mu.Lock()\n		g.next = nil\n		g.mu.Unlock()\n		c.result, c.err = f(c.args)\n", new: "		c.result, c.err = f(c.args)\n		g.mu.Lock()\n		g.next = nil\n		g.mu.Unlock()\n"},
 
 	// Taking over.
 	{file: "storage/open.go", rule: "scan after the fence", tests: "TestScenarios/fence before scan & TestCrashExplorer/a zombie works before step 0 of its successor, blocks of 512",
