@@ -59,7 +59,7 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 		return nil, lock.ErrHeld
 	}
 	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, opts...)
-	if errors.Is(err, lock.ErrHeld) && !p.rebalancer.Contended(typ) {
+	if held := (*lock.HeldError)(nil); errors.As(err, &held) && !p.rebalancer.Contended(typ, instanceOf(held.Why)) {
 		slot.release() // the wait may be long
 		lease, err = p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 	}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"strings"
 	"time"
 
 	"github.com/fencepost/fencepost/lock"
@@ -41,6 +42,14 @@ func (e *PausedError) Is(target error) bool { return target == ErrPaused }
 // lockReason is the reason (lock.WithWhy) in the record of a lock that a worker holds. takeShare
 // compares it.
 func lockReason(instance string) string { return "worker " + instance }
+
+// instanceOf returns the instance in the reason of a worker's lock; "" if the reason is another one.
+func instanceOf(why string) string {
+	if instance, ok := strings.CutPrefix(why, lockReason("")); ok {
+		return instance
+	}
+	return ""
+}
 
 // takeShare asks the holder of a type to release it, unless that is about to do so anyway, and waits
 // in the lock's queue. It returns ErrHeld if it did not get the lock.

@@ -117,9 +117,11 @@ func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer locker.Close(context.Background())
+		other := r.start(func(c *Config) { c.Types = []string{"another"} })
+		time.Sleep(time.Second)
 		var held []*lock.Lease
-		for _, typ := range types[:3] {
-			lease, err := locker.Acquire(t.Context(), typ, lock.WithLease(time.Hour))
+		for _, typ := range types[:250] {
+			lease, err := locker.Acquire(t.Context(), typ, lock.WithLease(time.Hour), lock.WithWhy(lockReason(other.instance)))
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -132,7 +134,7 @@ func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
 			t.Fatal("the pool has ended with messages left")
 		default:
 		}
-		for _, typ := range types[3:] {
+		for _, typ := range types[250:] {
 			r.complete(typ)
 		}
 		for _, lease := range held {
@@ -143,8 +145,32 @@ func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
 		if err := p.end(); err != nil {
 			t.Error(err)
 		}
+		other.stop()
 		for _, typ := range types {
 			r.complete(typ)
 		}
+	})
+}
+
+// TestManyTypesOfADeadReplica: a pool that serves many types takes those of a dead replica a lease after it has noticed, also if there is no heartbeat
+// that tells of them.
+func TestManyTypesOfADeadReplica(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.publishMany(2000)
+		const lease = 5 * time.Second
+		for _, typ := range types[:50] {
+			r.locks.Edit(typ, func(rec *lock.Record) bool {
+				rec.Token, rec.Hold = 1, &lock.Hold{ID: lock.HoldID{1}, Lease: lease, Why: lockReason("dead")}
+				return true
+			})
+		}
+		p := r.start(func(c *Config) { c.Types, c.Lease = types, lease })
+		time.Sleep(lease + 4*time.Second)
+		for _, typ := range types {
+			if d, err := r.queue.Depth(t.Context(), typ, 1); err != nil || d.Pending > 0 {
+				t.Errorf("%s has messages after a lease and four seconds: %v", typ, err)
+			}
+		}
+		p.stop()
 	})
 }

@@ -234,6 +234,8 @@ var workerRules = []rule{
 		old: `		s.pool.rebalancer.Exchange(ctx)`, new: ``},
 	{file: "worker/internal/share/turns.go", rule: "no type with backlog waits for somebody who does not come", in: "worker", tests: "TestNoTypeWaitsForAMemberThatDoesNotCome",
 		old: `it.helps = !busy && now.Sub(it.free) > StarveAfter`, new: `it.helps = false`},
+	{file: "worker/internal/share/turns.go", rule: "the lock of a dead holder is waited for, whatever the number of types", in: "worker", tests: "TestManyTypesOfADeadReplica",
+		old: `if r.stretch() < standbyEvery || !r.sights[holder].lives(now, silentAfter) {`, new: `if r.stretch() < standbyEvery {`},
 	{file: "worker/internal/share/balance.go", rule: "types do not move for a difference of one", in: "worker", tests: "TestTypesDoNotMoveForADifferenceOfOne",
 		old: `const imbalanceThreshold = 2`, new: `const imbalanceThreshold = 1`,
 		also: []edit{{"worker/internal/share/balance.go", `for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {`, `for path, moves := b.fromHeaviest(), 0; path != nil && moves < len(claims); path, moves = b.fromHeaviest(), moves+1 {`}}}, // or it would not end

@@ -192,7 +192,7 @@ func (r *Rebalancer) Tell(types []string, pending int) {
 	defer r.mu.Unlock()
 	for _, typ := range types {
 		if it := r.types[typ]; it != nil && it.waits() {
-			it.told, it.tryAt, it.notYet = told{true, pending}, time.Time{}, time.Time{}
+			it.told, it.tryAt = told{true, pending}, time.Time{}
 			r.wakeUp(typ)
 		}
 	}
@@ -243,6 +243,7 @@ func (r *Rebalancer) News(typ string) <-chan struct{} {
 // wakeUp ends a pause of a type. r.mu is held.
 func (r *Rebalancer) wakeUp(typ string) {
 	if it := r.types[typ]; it != nil {
+		it.notYet = time.Time{} // who has the lock may be done
 		select {
 		case it.wake <- struct{}{}:
 		default:

@@ -51,16 +51,18 @@ func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 	return false, it.notYet.Sub(now)
 }
 
-// Contended records that another replica has the lock of a type, though no heartbeat says so. It
-// returns false if this pool has so few types that it may wait for each lock. With many, waiting would
-// cost more than what it waits for: most of them are drained and released soon.
-func (r *Rebalancer) Contended(typ string) bool {
+// Contended records that another replica has the lock of a type, though its heartbeat does not say so
+// yet. It returns false if the pool should wait for the lock: if it has few types, or the holder may be
+// dead. With many, waiting would cost more than what it waits for: most are drained and released soon.
+func (r *Rebalancer) Contended(typ, holder string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.stretch() < standbyEvery {
+	now := time.Now()
+	// rule: the lock of a dead holder is waited for, whatever the number of types
+	if r.stretch() < standbyEvery || !r.sights[holder].lives(now, silentAfter) {
 		return false
 	}
-	r.types[typ].notYet = time.Now().Add(jittered(r.stretch()))
+	r.types[typ].notYet = now.Add(jittered(r.stretch()))
 	return true
 }
 
