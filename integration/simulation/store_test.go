@@ -1,6 +1,7 @@
 package simulation
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -235,6 +236,39 @@ func (r remote) List(ctx context.Context, folder string) (all []slots.Entry, err
 		return err
 	})
 	return slices.DeleteFunc(all, func(e slots.Entry) bool { return r.hides(f, e.Name) }), err
+}
+
+// Count implements slots.Ordered.
+func (r remote) Count(ctx context.Context, folder string) (int, error) {
+	all, err := r.part(ctx, folder, "", "")
+	return len(all), err
+}
+
+// Last implements slots.Ordered.
+func (r remote) Last(ctx context.Context, folder string) (e slots.Entry, err error) {
+	all, err := r.part(ctx, folder, "", "")
+	if len(all) > 0 {
+		e = all[len(all)-1]
+	}
+	return e, err
+}
+
+// Between implements slots.Ordered.
+func (r remote) Between(ctx context.Context, folder, from, to string, n int) ([]slots.Entry, error) {
+	all, err := r.part(ctx, folder, from, to)
+	return all[:min(len(all), cmp.Or(n, len(all)))], err
+}
+
+// part lists a part of a folder. In half of all worlds the store finds names in one direction only.
+func (r remote) part(ctx context.Context, folder, from, to string) (some []slots.Entry, err error) {
+	if r.p.w.seed%2 == 0 {
+		return nil, slots.ErrUnordered
+	}
+	f, err := r.ask(ctx, slotstest.OpList, folder, func(ctx context.Context) (err error) {
+		some, err = r.Mem.Between(ctx, folder, from, to, 0)
+		return err
+	})
+	return slices.DeleteFunc(some, func(e slots.Entry) bool { return r.hides(f, e.Name) }), err
 }
 
 // Folders implements slots.Store.

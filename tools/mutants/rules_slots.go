@@ -10,6 +10,8 @@ var slotsRules = []rule{
 		old: `missing > mostMissing {`, new: `missing < 0 {`},
 	{file: "storage/slots/file.go", rule: "a slot that is larger than any of ours has no record of ours", in: "storage", tests: "TestSlotLargerThanOurs",
 		old: `if p.size > mostSlot {`, new: `if p.size < 0 {`},
+	{file: "storage/slots/fs.go", rule: "a value that says it is longer than any can be is skipped", tests: "TestAValueThatClaimsTooMuch",
+		old: ` && e.Size <= int64(f.store.MaxValue())`, new: ``},
 	{file: "storage/slots/fs.go", rule: "the name of a generation is created, never replaced", in: "storage", tests: "TestSlotsOfAFileWithoutANameStay",
 		old: `if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil {`,
 		new: `if err := f.create(generationSlot(typ, g), fmt.Appendf(nil, "%016x", d.nonce)); err != nil && !errors.Is(err, errTaken) {`},
