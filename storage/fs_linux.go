@@ -1,14 +1,11 @@
 package storage
 
 import (
-	"bytes"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"io"
 	"os"
 	"path/filepath"
-	"strings"
 
 	"golang.org/x/sys/unix"
 )
@@ -64,51 +61,6 @@ func (osFS) List(dir, _ string) ([]string, error) {
 	}
 	names, err := d.Readdirnames(-1)
 	return names, errors.Join(err, d.Close())
-}
-
-// listOf implements selective.
-func (osFS) listOf(dir string, byType map[string][]string) error {
-	fail := func(op string, err error) error { return &os.PathError{Op: op, Path: dir, Err: err} }
-	fd, err := retryEINTR(func() (int, error) { return unix.Open(dir, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0) })
-	if err != nil {
-		return fail("open", err)
-	}
-	defer unix.Close(fd)
-	buf := make([]byte, 128<<10) // not on the stack: a goroutine of a session would keep it
-	for {
-		n, err := retryEINTR(func() (int, error) { return unix.Getdents(fd, buf) })
-		if err != nil {
-			return fail("getdents", err)
-		}
-		if n <= 0 {
-			return nil
-		}
-		for entries := buf[:n]; len(entries) > 0; {
-			entry := entries[:direntLen(entries)]
-			entries = entries[len(entry):]
-			name := direntName(entry)
-			typ := typeOfName(string(name)) // on the stack, if the name is short
-			if of, asked := byType[typ]; asked {
-				byType[strings.Clone(typ)] = append(of, string(name))
-			}
-		}
-	}
-}
-
-// An entry of getdents64(2): inode and offset (8 bytes each), its length (2), the file's type (1), and the
-// name, which ends with a zero.
-const (
-	direntLenAt  = 16
-	direntNameAt = 19
-)
-
-func direntLen(entries []byte) int {
-	return int(binary.NativeEndian.Uint16(entries[direntLenAt:]))
-}
-
-func direntName(entry []byte) []byte {
-	name, _, _ := bytes.Cut(entry[direntNameAt:], []byte{0})
-	return name
 }
 
 func (osFS) Stat(name string) (Info, error) {

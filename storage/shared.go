@@ -49,31 +49,16 @@ func (s *sharedFS) List(dir, typ string) ([]string, error) {
 		for _, t := range types {
 			byType[t] = nil
 		}
-		return byType, s.listOf(dir, byType)
+		names, err := s.FS.List(dir, "")
+		for _, name := range names {
+			t := typeOfName(name)
+			if of, asked := byType[t]; asked {
+				byType[t] = append(of, name)
+			}
+		}
+		return byType, err
 	})
 	return slices.Clone(byType[typ]), err
-}
-
-// selective is an FS that does not make a string of each name of a large directory to find those of a
-// few types.
-type selective interface {
-	// listOf adds the names to those of their types. It leaves out those of types that are not in
-	// byType.
-	listOf(dir string, byType map[string][]string) error
-}
-
-func (s *sharedFS) listOf(dir string, byType map[string][]string) error {
-	if fsys, ok := s.FS.(selective); ok {
-		return fsys.listOf(dir, byType)
-	}
-	names, err := s.FS.List(dir, "")
-	for _, name := range names {
-		t := typeOfName(name)
-		if of, asked := byType[t]; asked {
-			byType[t] = append(of, name)
-		}
-	}
-	return err
 }
 
 func (s *sharedFS) SyncDir(name string) error {

@@ -52,20 +52,12 @@ func (p *replica) placeAmong(n int) int {
 	if n == 0 {
 		return 0
 	}
-	return int(crc32.ChecksumIEEE([]byte(p.instance))) % n
+	return int(crc32.ChecksumIEEE([]byte(p.instance)) % uint32(n))
 }
 
 // untilStop returns a context that also ends when the pool is asked to stop.
 func (p *replica) untilStop(ctx context.Context) (context.Context, func()) {
-	return either(ctx, p.stopping)
-}
-
-// either returns a context that ends with ctx or with other. It takes no goroutine: a pool has
-// thousands of them.
-func either(ctx, other context.Context) (context.Context, func()) {
-	ctx, cancel := context.WithCancel(ctx)
-	stop := context.AfterFunc(other, cancel)
-	return ctx, func() { stop(); cancel() }
+	return mergeContext(ctx, p.stopping)
 }
 
 // stopped tells whether the pool was asked to stop, or ctx has ended.

@@ -111,7 +111,8 @@ func (s *session) seenAt(ctx context.Context) (int64, error) {
 	return t.UnixMilli(), nil
 }
 
-// mergeContext returns a context that ends with a, with a's cause, or with b, with b's cause.
+// mergeContext returns a context that ends with a, with a's cause, or with b, with b's cause. It takes no
+// goroutine: a pool has one for each of thousands of types.
 func mergeContext(a, b context.Context) (context.Context, context.CancelFunc) {
 	ctx, cancel := context.WithCancelCause(a)
 	stop := context.AfterFunc(b, func() { cancel(context.Cause(b)) })
@@ -210,7 +211,7 @@ func (s *session) ending(ctx context.Context) bool {
 
 // untilEnded returns a context that also ends when the session is to end.
 func (s *session) untilEnded(ctx context.Context) (context.Context, func()) {
-	return either(ctx, s.ended)
+	return mergeContext(ctx, s.ended)
 }
 
 // noteFailing records that a message fails and is retried, for Status.

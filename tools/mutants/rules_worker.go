@@ -229,7 +229,7 @@ var workerRules = []rule{
 		old: `ripe := wanted > 1 && asks < maxAsks`, new: `ripe := asks < maxAsks`},
 	{file: "worker/session.go", rule: "an end is final, also when the type is resumed meanwhile", how: "resuming revives the session", hangs: true, timeout: 30 * time.Second, tests: "TestShortPauseWhileAFetchHangs",
 		old: "	case <-s.ended.Done():\n\t\treturn true\n", new: "	case <-s.ended.Done():\n\t\treturn s.pool.rebalancer.Paused(s.typ) || s.pool.stopped(ctx)\n",
-		also: []edit{{"worker/session.go", `return either(ctx, s.ended)`, `return either(ctx, ctx)`}, {"worker/session.go", "	case <-t.C:\n\tcase <-s.ended.Done():\n", "	case <-t.C:\n"}}},
+		also: []edit{{"worker/session.go", `return mergeContext(ctx, s.ended)`, `return mergeContext(ctx, ctx)`}, {"worker/session.go", "	case <-t.C:\n\tcase <-s.ended.Done():\n", "	case <-t.C:\n"}}},
 	{file: "worker/handoff.go", rule: "told first, and looked then", tests: "TestAStandbyThatHasJustComeGoesOn",
 		old: `		s.pool.rebalancer.Exchange(ctx)`, new: ``},
 	{file: "worker/internal/share/turns.go", rule: "no type with backlog waits for somebody who does not come", in: "worker", tests: "TestNoTypeWaitsForAMemberThatDoesNotCome",
