@@ -24,7 +24,7 @@ import (
 
 const (
 	renewalsPerLease = 5
-	batchPart        = 32                           // about the root of MaxRenewals, so that one lost lease costs a full batch few commands more
+	batchPart        = 45                           // about the root of MaxRenewals, so that one lost lease costs a full batch few commands more
 	notDue           = time.Duration(math.MaxInt64) // of a lease whose renewal is under way
 )
 

@@ -129,7 +129,7 @@ type BatchRenewer interface {
 }
 
 // MaxRenewals bounds a batch of renewals.
-const MaxRenewals = 1000
+const MaxRenewals = 2000
 
 // Renewal is one of a batch: the arguments of [HoldStore.Renew].
 type Renewal struct {

@@ -82,7 +82,10 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			poll.Reset()
 			switch {
 			case first && f.short && cfg.UntilEmpty:
-				f.lastFull = time.Time{} // that may have been all: the next fetch, from the start, shows it
+				if all, err := f.wasAll(ctx, asking); all || err != nil {
+					return all, err
+				}
+				f.lastFull = time.Time{} // the next fetch, from the start, shows what is left
 			case f.short:
 				f.pause(ctx, f.linger())
 			}
@@ -194,6 +197,21 @@ func sizeOf(msgs []queue.Message) (size int64) {
 		size += int64(msgs[i].Size())
 	}
 	return size
+}
+
+// wasAll decides whether a session that is only there to drain may end with its first fetch, which was from the very start, has
+// returned less than a full batch, and can be appended as a whole: so there was nothing else when it was sent. That saves many
+// small types one of their reads.
+func (f *fetcher) wasAll(ctx, asking context.Context) (bool, error) {
+	if err := f.inflight.wait(ctx); err != nil {
+		return false, err
+	}
+	// rule: a type with messages that wait, or cannot be appended, is read once more.
+	if !f.full || f.ending(ctx) || f.held.Load() != nil || f.unfit.any() || f.sweepNow.Load() {
+		return false, nil
+	}
+	f.clean = true
+	return f.emptied(asking), nil
 }
 
 // emptied decides, at the end of a sweep with everything acknowledged, whether the session may end:

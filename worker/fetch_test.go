@@ -2,6 +2,7 @@ package worker
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 	"time"
 
@@ -86,4 +87,17 @@ func TestWalkGoesBackAndNeverForward(t *testing.T) {
 			t.Errorf("%s: the walk went from %v to %v (%v)", what, here, f.after, err)
 		}
 	}
+}
+
+// A session that is only there to drain does not end with its first fetch if something of that waits.
+func TestUntilEmptyReadsAgainWhatWaits(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.put(1, 1, 3)
+		if err := r.drain(nil); err != nil {
+			t.Fatal(err)
+		}
+		if got, want := contents(t, r.disk, testFile), []string{"1/1", "1/3"}; !slices.Equal(got, want) {
+			t.Errorf("the file holds %q, want %q", got, want)
+		}
+	})
 }

@@ -27,6 +27,7 @@ const (
 	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
 	maxLooks      = 16                     // types that a pool looks at at the same time
 	maxOpening    = 32                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
+	freshLook     = 50 * time.Millisecond  // a pool that asked so lately whether a type has messages does not ask again under its lock
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
 )
@@ -296,14 +297,14 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 	retry := wait.Backoff{Min: retryMin, Max: retryMax}
 	for !p.stopped(ctx) {
 		watching, done := p.untilStop(ctx) // no message depends on these answers: a stop does not wait for them
-		t, err := p.awaitTurn(watching, typ, &log)
+		t, looked, err := p.awaitTurn(watching, typ, &log)
 		done()
 		drained := false
 		if err == nil && t == share.TurnNone {
 			return
 		}
 		if err == nil {
-			drained, err = p.hold(ctx, typ, t, &log)
+			drained, err = p.hold(ctx, typ, t, looked, &log)
 		}
 		if errors.Is(err, errAsked) {
 			p.book.noteEnd(typ, nil)
@@ -360,8 +361,9 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 
 // awaitTurn waits until this pool should act on the type, usually because the type has messages and
 // falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
-// has no messages. An error means that waiting does not help.
-func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (t share.Turn, err error) {
+// has no messages. looked is when it has last asked whether there are messages, zero if it was told. An
+// error means that waiting does not help.
+func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (t share.Turn, looked time.Time, err error) {
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	for !p.stopped(ctx) {
@@ -372,7 +374,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		case paused && !p.cfg.UntilEmpty:
 			wait = math.MaxInt64 // the rebalancer wakes it when the type is resumed
 		case ask:
-			return share.TurnAsk, nil
+			return share.TurnAsk, looked, nil
 		}
 		if wait > 0 {
 			p.rebalancer.Pause(ctx, typ, wait)
@@ -381,8 +383,9 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		var d queue.Depth
 		var told bool
 		if d.Pending, told = p.rebalancer.Told(typ); told {
-			err = nil
+			looked, err = time.Time{}, nil
 		} else {
+			looked = time.Now()
 			d, err = p.depth(ctx, typ)
 		}
 		if err == nil && d.Pending == 0 {
@@ -391,19 +394,19 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		}
 		switch {
 		case p.stopped(ctx):
-			return share.TurnNone, nil
+			return share.TurnNone, looked, nil
 		case fatal(err):
-			return share.TurnNone, err
+			return share.TurnNone, looked, err
 		case outage.note(log, err, "look for messages"):
 			wait = poll.Next()
 		case d.Pending > 0 && paused:
-			return share.TurnNone, &PausedError{typ}
+			return share.TurnNone, looked, &PausedError{typ}
 		case d.Pending > 0:
 			if t, wait = p.rebalancer.Turn(typ, p.busy()); t != share.TurnNone {
-				return t, nil
+				return t, looked, nil
 			}
 		case p.cfg.UntilEmpty:
-			return share.TurnNone, nil
+			return share.TurnNone, looked, nil
 		default:
 			wait = max(poll.Next(), p.rebalancer.Empty(typ))
 			switch {
@@ -418,13 +421,14 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		}
 		p.rebalancer.Pause(ctx, typ, wait)
 	}
-	return share.TurnNone, nil
+	return share.TurnNone, looked, nil
 }
 
 // hold takes a slot and the type's lock, and runs one session. It returns nil if the session ended in
 // order, if the lock is held by somebody else, or if there were no messages any more when it became
-// free. drained means that the session has seen the type empty.
-func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.Logger) (drained bool, err error) {
+// free. looked is when the pool asked whether there are any. drained means that the session has seen the
+// type empty.
+func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.Time, log *zerolog.Logger) (drained bool, err error) {
 	defer p.rebalancer.Freed(typ)
 	stopCtx, done := p.untilStop(ctx)
 	defer done()
@@ -468,7 +472,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, log *zerolog.
 			log.Warn().Err(rerr).Msg("lock not released yet; if the server does not answer, it expires")
 		}
 	}()
-	if t != share.TurnAsk { // a type that this pool asked for has traffic
+	if t != share.TurnAsk && time.Since(looked) > freshLook { // a type that this pool asked for has traffic
 		if d, err := p.depth(stopCtx, typ); err == nil && d.Pending == 0 {
 			return false, nil // the previous holder drained it: do not open the file, which would add a fence
 		}
