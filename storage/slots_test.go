@@ -264,3 +264,41 @@ func TestForeignFirstFile(t *testing.T) {
 		t.Error(wrong)
 	}
 }
+
+// headless forgets the bytes of what is large: nobody reads it.
+type headless struct{ *slotstest.Mem }
+
+func (s headless) Create(ctx context.Context, name string, data []byte) error {
+	if len(data) > 1<<20 {
+		data = data[:1]
+	}
+	return s.Mem.Create(ctx, name, data)
+}
+
+// TestAFileInAStoreIsRotated: a store may read all of a file to list its slots.
+func TestAFileInAStoreIsRotated(t *testing.T) {
+	for name, test := range map[string]struct {
+		payload int
+		most    int64 // bytes
+		batches int
+	}{
+		"of many slots": {1, 1 << 30, 10_000},
+		"of many bytes": {storage.MaxPayload, 1<<30 + storage.MaxPayload + 1<<20, 65},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w, err := storage.Open(t.Context(), "", "orders", 1, storage.Options{FS: slotsOf(headless{slotstest.NewMem(8 << 20)})})
+			must(t, err)
+			record := storage.Record{ID: make([]byte, 16), Payload: make([]byte, test.payload)}
+			batches := 0
+			for ; !w.RotateDue() && batches < test.batches; batches++ {
+				must(t, w.Append([]storage.Record{record}))
+				_, err := w.Sync()
+				must(t, err)
+			}
+			if !w.RotateDue() || w.Size() > test.most || batches < test.batches*9/10 {
+				t.Errorf("a rotation is due after %d batches and %d bytes: %v", batches, w.Size(), w.RotateDue())
+			}
+		})
+	}
+}
