@@ -99,6 +99,11 @@ func (w *Writer) newest() (generation uint64, temps []string, err error) {
 	if err != nil {
 		return 0, nil, ioError("list directory", w.dir, err)
 	}
+	generation, temps = w.newestOf(names)
+	return generation, temps, nil
+}
+
+func (w *Writer) newestOf(names []string) (generation uint64, temps []string) {
 	for _, name := range names {
 		if typ, g, ok := ParseName(name); ok && typ == w.typ {
 			generation = max(generation, g)
@@ -106,7 +111,36 @@ func (w *Writer) newest() (generation uint64, temps []string, err error) {
 			temps = append(temps, name)
 		}
 	}
-	return generation, temps, nil
+	return generation, temps
+}
+
+// recentLister is an FS that remembers listings for a moment: see Shared.
+type recentLister interface {
+	listRecent(dir, typ string) ([]string, error)
+}
+
+// newestLately is newest by a listing of a moment ago, if that is good enough. What others put into
+// the directory behind a hole in the generations it finds a moment later than newest.
+func (w *Writer) newestLately(registered Entry) (generation uint64, temps []string, ok bool) {
+	l, ok := w.fs.(recentLister)
+	if !ok || w.givesUp() {
+		return 0, nil, false
+	}
+	names, err := l.listRecent(w.dir, w.typ)
+	if err != nil {
+		return 0, nil, false
+	}
+	generation, temps = w.newestOf(names)
+	// rule: the file that an old listing shows must still be there, and its successor must not: since then another holder may have
+	// made it, and the first file as well.
+	ok = generation >= registered.Generation && (generation == 0 || w.has(generation, nil)) && w.has(generation+1, fs.ErrNotExist)
+	return generation, temps, ok
+}
+
+// has tells whether asking for a generation gives this answer.
+func (w *Writer) has(generation uint64, answer error) bool {
+	_, err := w.fs.Stat(filepath.Join(w.dir, GenerationName(w.typ, generation)))
+	return errors.Is(err, answer)
 }
 
 // removeTemps removes unfinished files. A writer that is still making one has been fenced off by now,

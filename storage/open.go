@@ -204,9 +204,11 @@ func (w *Writer) openFile(ctx context.Context) (temps []string, registered Entry
 	if err := w.checkPlace(); err != nil {
 		return nil, Entry{}, err
 	}
-	generation, temps, err := w.newest()
-	if err != nil {
-		return nil, Entry{}, err
+	generation, temps, ok := w.newestLately(registered)
+	if !ok {
+		if generation, temps, err = w.newest(); err != nil {
+			return nil, Entry{}, err
+		}
 	}
 	switch {
 	case generation > 0:

@@ -4,7 +4,11 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"time"
 )
+
+// recentFor is how long a listing is good enough for [sharedFS.listRecent].
+const recentFor = time.Second
 
 // Shared returns the FS for many writers of one process whose files are in the same directory. To list or sync a directory
 // takes as long as it is large; calls that wait at the same time share one. A store of slots has nothing to share, and is
@@ -24,8 +28,13 @@ type sharedFS struct {
 }
 
 type sharedDir struct {
-	list gather[string, map[string][]string] // of types: their names
+	list gather[string, map[string][]string]   // of types: their names
+	all  gather[struct{}, map[string][]string] // the names of all types, listed within the last second
 	sync gather[struct{}, struct{}]
+
+	// Of the call of all that runs.
+	recent map[string][]string
+	listed time.Time // when that listing began
 }
 
 func (s *sharedFS) dir(name string) *sharedDir {
@@ -33,7 +42,7 @@ func (s *sharedFS) dir(name string) *sharedDir {
 	defer s.mu.Unlock()
 	d := s.dirs[name]
 	if d == nil {
-		d = &sharedDir{list: newGather[string, map[string][]string](), sync: newGather[struct{}, struct{}]()}
+		d = &sharedDir{list: newGather[string, map[string][]string](), all: newGather[struct{}, map[string][]string](), sync: newGather[struct{}, struct{}]()}
 		s.dirs[name] = d
 	}
 	return d
@@ -59,6 +68,29 @@ func (s *sharedFS) List(dir, typ string) ([]string, error) {
 		return byType, err
 	})
 	return slices.Clone(byType[typ]), err
+}
+
+// listRecent returns what List has returned, or would have, within the last second. Who opens thousands of types lists their
+// directory once a second, and not for each of them.
+func (s *sharedFS) listRecent(dir, typ string) ([]string, error) {
+	d := s.dir(dir)
+	byType, err := d.all.do(struct{}{}, func([]struct{}) (map[string][]string, error) {
+		if d.recent != nil && time.Since(d.listed) < recentFor {
+			return d.recent, nil
+		}
+		d.recent, d.listed = nil, time.Now()
+		names, err := s.FS.List(dir, "")
+		if err != nil {
+			return nil, err
+		}
+		d.recent = make(map[string][]string, len(names))
+		for _, name := range names {
+			t := typeOfName(name)
+			d.recent[t] = append(d.recent[t], name)
+		}
+		return d.recent, nil
+	})
+	return byType[typ], err
 }
 
 func (s *sharedFS) SyncDir(name string) error {

@@ -1,6 +1,7 @@
 package storage_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"io/fs"
@@ -13,8 +14,10 @@ import (
 	"syscall"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
 // slowDir is a directory whose listing and sync take until released says so. What was there when they began counts.
@@ -159,4 +162,83 @@ func TestSharedListingOfTheSystem(t *testing.T) {
 	if names, err := shared.List(filepath.Join(dir, "a.fpl"), "a"); !errors.Is(err, syscall.ENOTDIR) {
 		t.Errorf("%q, %v", names, err)
 	}
+}
+
+// countedLists counts listings.
+type countedLists struct {
+	storage.FS
+	n int
+}
+
+func (c *countedLists) List(dir, typ string) ([]string, error) {
+	c.n++
+	return c.FS.List(dir, typ)
+}
+
+// deafRegistry does not take in which file succeeds another.
+type deafRegistry struct{ storage.Registry }
+
+func (deafRegistry) Succeed(context.Context, string, storage.FileID, storage.Entry) (storage.Entry, bool, error) {
+	return storage.Entry{}, false, errors.New("no answer")
+}
+
+// TestManyOpensAreOneListing: who opens many types lists their directory once a second. What others have changed since is noticed.
+func TestManyOpensAreOneListing(t *testing.T) {
+	const dir = "/d"
+	synctest.Test(t, func(t *testing.T) {
+		mem, registries := storagetest.NewMem(4096), map[string]storage.Registry{"old": newWorld(dir), "new": newWorld(dir), "foreign": newWorld(dir)}
+		lists := &countedLists{FS: mem}
+		shared := storage.Shared(lists)
+		epoch := uint64(0)
+		open := func(fsys storage.FS, typ string) (*storage.Writer, error) {
+			epoch++
+			return storage.Open(t.Context(), dir, typ, epoch, storage.Options{FS: fsys, Registry: registries[typ]})
+		}
+		// expect opens the type by a listing of a moment ago, and wants a generation.
+		expect := func(what, typ string, generation uint64, listings int) {
+			t.Helper()
+			before := lists.n
+			w, err := open(shared, typ)
+			if err != nil {
+				t.Fatalf("%s: %v", what, err)
+			}
+			defer w.Close()
+			if got := lists.n - before; w.Generation() != generation || got != listings {
+				t.Errorf("%s: generation %d, want %d; %d listings, want %d", what, w.Generation(), generation, got, listings)
+			}
+		}
+		other := func(typ string, rotations int) {
+			t.Helper()
+			w, err := open(mem, typ)
+			for range rotations {
+				must(t, err)
+				w, err = w.Rotate(t.Context(), []byte("state"))
+			}
+			must(t, err)
+			must(t, w.Close())
+		}
+		other("old", 2)
+		expect("the first one", "old", 3, 1)
+		expect("the same again", "old", 3, 0)
+		expect("a new one", "new", 1, 0)
+		expect("a new one again", "new", 1, 1) // the listing does not have it
+		other("foreign", 0)
+		expect("one that somebody else has made", "foreign", 1, 1)
+		other("foreign", 1)
+		expect("one that somebody else has rotated", "foreign", 2, 1)
+		time.Sleep(time.Second)
+		expect("after a second", "old", 3, 1)
+		expect("the others", "foreign", 2, 0)
+		epoch++
+		w, err := storage.Open(t.Context(), dir, "foreign", epoch, storage.Options{FS: mem, Registry: deafRegistry{registries["foreign"]}})
+		must(t, err)
+		if _, err := w.Rotate(t.Context(), []byte("state")); err == nil {
+			t.Fatal("it was registered")
+		}
+		expect("one that somebody else has rotated who died then", "foreign", 3, 1)
+		must(t, mem.Remove(filepath.Join(dir, storage.GenerationName("old", 3))))
+		if _, err := open(shared, "old"); !errors.As(err, new(*storage.RegistryMismatch)) {
+			t.Errorf("a file that was removed: %v", err)
+		}
+	})
 }

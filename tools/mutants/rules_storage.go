@@ -42,6 +42,11 @@ var storageRules = []rule{
 	{file: "storage/shared.go", rule: "whoever comes from here on waits for the next one", tests: "TestSharedDirectory",
 		old: "		g.mu.Lock()\n		g.next = nil\n		g.mu.Unlock()\n		c.result, c.err = f(c.args)\n", new: "		c.result, c.err = f(c.args)\n		g.mu.Lock()\n		g.next = nil\n		g.mu.Unlock()\n"},
 
+	{file: "storage/generation.go", rule: "the file that an old listing shows must still be there", tests: "TestManyOpensAreOneListing",
+		old: `w.has(generation+1, fs.ErrNotExist)`, new: `true`},
+	{file: "storage/generation.go", rule: "the file that an old listing shows must still be there", how: "its own name is not looked at", tests: "TestManyOpensAreOneListing",
+		old: `(generation == 0 || w.has(generation, nil))`, new: `true`},
+
 	// Taking over.
 	{file: "storage/open.go", rule: "scan after the fence", tests: "TestScenarios/fence before scan & TestCrashExplorer/a zombie works before step 0 of its successor, blocks of 512",
 		old: "\tif err := w.fence(ctx); err != nil {\n\t\treturn nil, err\n\t}\n\t// rule: scan after the fence. What was appended between a scan and the fence would be in the file, perhaps\n\t// acknowledged, and unknown to this writer.\n\tscan := w.scan\n\tif w.opts.Salvage {\n\t\tscan = w.salvage\n\t}\n\tv, err := scan(ctx, w.fenceOff)\n", new: "\tscan := w.scan\n\tif w.opts.Salvage {\n\t\tscan = w.salvage\n\t}\n\tinfo, err := w.file.Stat()\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tv, err := scan(ctx, info.Size)\n\tif err != nil {\n\t\treturn nil, err\n\t}\n\tif err := w.fence(ctx); err != nil {\n\t\treturn nil, err\n\t}\n"},

@@ -108,6 +108,8 @@ var workerRules = []rule{
 		old: `clear(due) // as`, new: `// as`},
 	{file: "cmd/internal/workercmd/memory.go", rule: "a limit below what is in use is none", tests: "TestMemoryLimitIsAboveWhatIsInUse",
 		old: `return max(memoryLimit, int64(live+live/4+16<<20))`, new: `return memoryLimit`},
+	{file: "worker/fetch.go", rule: "a type with messages that wait, or cannot be appended, is read once more", tests: "TestUntilEmptyReadsAgainWhatWaits",
+		old: `f.held.Load() != nil || f.unfit.any() ||`, new: `f.unfit.any() ||`},
 	{file: "worker/fetch.go", rule: "back never means forward", tests: "TestWalkGoesBackAndNeverForward",
 		old: `if to = lower(to, f.after); to == f.after && !again {`, new: `if to == f.after && !again {`},
 	{file: "worker/fetch.go", rule: "when the newest ID stays the same, the walk goes back to the very start", tests: "TestMessageFromTheFutureDelaysNobody",
