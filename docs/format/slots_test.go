@@ -3,24 +3,56 @@ package format_test
 import (
 	"bytes"
 	"context"
+	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
+	"github.com/johannesboyne/gofakes3"
+	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
+	"github.com/fencepost/fencepost/storage/slots/s3slots"
 )
 
 // TestPythonReaderReadsSlots: the slots of each generation, one behind the other in the order of their names, are a file that
 // read_fpl.py accepts, and in it are the messages that a reader of the store finds.
 func TestPythonReaderReadsSlots(t *testing.T) {
 	python := findPython(t)
-	store, err := dirslots.Open(t.TempDir())
-	if err != nil {
-		t.Fatal(err)
-	}
+	t.Run("directory", func(t *testing.T) {
+		store, err := dirslots.Open(t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		readsSlots(t, python, store)
+	})
+	t.Run("bucket", func(t *testing.T) {
+		none := filepath.Join(t.TempDir(), "none") // hides the settings of this machine
+		for name, value := range map[string]string{
+			"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "", "AWS_PROFILE": "",
+			"AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_S3": "", "AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none,
+			"AWS_EC2_METADATA_DISABLED": "true", "AWS_CA_BUNDLE": "",
+		} {
+			t.Setenv(name, value)
+		}
+		bucket := s3mem.New()
+		if err := bucket.CreateBucket("types"); err != nil {
+			t.Fatal(err)
+		}
+		server := httptest.NewServer(gofakes3.New(bucket, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
+		t.Cleanup(server.Close)
+		store, err := s3slots.Open(t.Context(), "s3://types/some/prefix?region=us-east-1&path-style=true&endpoint="+server.URL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		readsSlots(t, python, store)
+	})
+}
+
+func readsSlots(t *testing.T, python string, store slots.Store) {
 	fsys := slots.New(t.Context(), store)
 	w := newWorld(t)
 	writer, err := storage.Open(context.Background(), fsys.Dir(), "orders", 1, storage.Options{FS: fsys})

@@ -64,42 +64,57 @@ var (
 	function = regexp.MustCompile(`^([a-z]+)\.(?:\((\*?[A-Za-z]+)\)\.)?([A-Za-z]+)$`)
 )
 
-// TestMappingIsTrue: what README.md's table of steps names exists, in the model and in the file that the table tells. The model of
-// slots has no such table yet, as it has no code.
+// TestMappingIsTrue: what README.md's tables of steps name exists, in the model and in the file that the table names.
 func TestMappingIsTrue(t *testing.T) {
-	readme, model := read(t, "README.md"), read(t, "fencepost.pml")
-	_, section, _ := strings.Cut(readme, "\n## Step by step\n")
-	section, _, _ = strings.Cut(section, "\n## ")
-	rows, functions := 0, 0
+	for _, table := range []struct {
+		model, heading, end string
+		rows, functions     int // at least
+	}{
+		{"fencepost.pml", "\n## Step by step\n", "\n## ", 15, 20},
+		{"slots.pml", "\n### Step by step, slots\n", "\n### ", 15, 20},
+	} {
+		t.Run(table.model, func(t *testing.T) {
+			_, section, _ := strings.Cut(read(t, "README.md"), table.heading)
+			section, _, _ = strings.Cut(section, table.end)
+			rows, functions := checkTable(t, section, table.model)
+			if rows < table.rows || functions < table.functions {
+				t.Errorf("found %d rows with %d functions: README.md's table is not where this test looks for it", rows, functions)
+			}
+		})
+	}
+}
+
+// checkTable compares the rows of a table with the model and with the code.
+func checkTable(t *testing.T, section, model string) (rows, functions int) {
+	text := read(t, model)
 	for line := range strings.Lines(section) {
 		cells := strings.Split(strings.Trim(strings.TrimSpace(line), "|"), "|")
 		if len(cells) != 3 || !strings.Contains(cells[1], "`") {
 			continue
 		}
 		rows++
-		file := strings.TrimSpace(cells[2])
 		for _, m := range quoted.FindAllStringSubmatch(cells[0], -1) {
-			if !regexp.MustCompile(`(?m)^(inline ` + m[1] + `\(|byte ` + m[1] + `;)`).MatchString(model) {
-				t.Errorf("fencepost.pml has no %s", m[1])
+			if !regexp.MustCompile(`(?m)^(inline ` + m[1] + `\(|byte ` + m[1] + `;|#define ` + m[1] + `\()`).MatchString(text) {
+				t.Errorf("%s has no %s", model, m[1])
 			}
 		}
-		declared := functionsOf(t, file)
 		for _, m := range quoted.FindAllStringSubmatch(cells[1], -1) {
 			f := function.FindStringSubmatch(m[1])
-			switch {
-			case f == nil:
+			if f == nil {
 				t.Errorf("%s is not the name of a function", m[1])
+				continue
+			}
+			file := strings.TrimSpace(cells[2])
+			switch {
 			case filepath.Base(filepath.Dir(file)) != f[1]:
 				t.Errorf("%s is not in package %s", file, f[1])
-			case !declared[f[2]+"."+f[3]]:
+			case !functionsOf(t, file)[f[2]+"."+f[3]]:
 				t.Errorf("%s has no function %s", file, m[1])
 			}
 			functions++
 		}
 	}
-	if rows < 15 || functions < 20 {
-		t.Errorf("found %d rows with %d functions: README.md's table is not where this test looks for it", rows, functions)
-	}
+	return rows, functions
 }
 
 // functionsOf returns the functions that a file declares, as "*Writer.Append" or ".Open".
