@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"io/fs"
 	"strings"
+	"sync"
 	"testing"
 	"testing/synctest"
+	"time"
 
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
@@ -22,13 +24,30 @@ type liar struct {
 	forgets  bool // what was created
 	invents  bool // values
 	longer   bool // sizes
+	hurried  bool // turns away creates that come soon after another one
 	check    error
+
+	mu   sync.Mutex
+	last time.Time // create
+}
+
+// tooSoon tells whether a create is turned away.
+func (l *liar) tooSoon() bool {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	soon := l.hurried && time.Since(l.last) < time.Second
+	if !soon {
+		l.last = time.Now()
+	}
+	return soon
 }
 
 func (l *liar) Check(context.Context) error { return l.check }
 
 func (l *liar) Create(ctx context.Context, name string, data []byte) error {
 	switch {
+	case l.tooSoon():
+		return errors.New("too many requests for this name")
 	case l.forgets:
 		return nil
 	case l.refuses:
@@ -58,21 +77,23 @@ func (l *liar) Size(ctx context.Context, name string) (int64, error) {
 func TestProbeRefusesStoresThatDoNotKeepTheirWord(t *testing.T) {
 	for _, c := range []struct {
 		name string
-		liar liar
+		liar *liar
 		says string
 	}{
-		{"honest", liar{}, ""},
-		{"it replaces", liar{replaces: true}, "32 were told that they succeeded"},
-		{"it refuses all", liar{refuses: true}, "did not return what was created"},
-		{"it forgets", liar{forgets: true}, "did not return what was created"},
-		{"it invents", liar{invents: true}, "nobody has created"},
-		{"sizes are wrong", liar{longer: true}, "says that a value of"},
-		{"its settings are wrong", liar{check: &slots.RefusedError{Store: "memory:", Reason: "a setting", Remedy: "change it"}}, "a setting; change it"},
+		{"honest", &liar{}, ""},
+		{"it replaces", &liar{replaces: true}, "32 were told that they succeeded"},
+		{"it replaces, but not so many at a time", &liar{replaces: true, hurried: true}, "replaced a value"},
+		{"it takes not so many at a time", &liar{hurried: true}, ""},
+		{"it refuses all", &liar{refuses: true}, "did not return what was created"},
+		{"it forgets", &liar{forgets: true}, "did not return what was created"},
+		{"it invents", &liar{invents: true}, "nobody has created"},
+		{"sizes are wrong", &liar{longer: true}, "says that a value of"},
+		{"its settings are wrong", &liar{check: &slots.RefusedError{Store: "memory:", Reason: "a setting", Remedy: "change it"}}, "a setting; change it"},
 	} {
 		t.Run(c.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				c.liar.Mem = slotstest.NewMem(1 << 20)
-				err := slots.Probe(t.Context(), &c.liar)
+				err := slots.Probe(t.Context(), c.liar)
 				if c.says == "" {
 					if err != nil {
 						t.Error(err)

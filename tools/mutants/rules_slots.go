@@ -19,6 +19,8 @@ var slotsRules = []rule{
 		old: `case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:`, new: "case errors.Is(err, fs.ErrNotExist):\n\tcase err == nil && other == nonce:"},
 	{file: "storage/slots/fs.go", rule: "slots are deleted only when their generation has a name", how: "and it is another file's", in: "storage/slots/slotstest", tests: "TestMemConforms/requests",
 		old: `case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce:`, new: `case errors.Is(err, fs.ErrNotExist), err == nil && other == nonce && false:`, sim: true},
+	{file: "storage/slots/probe.go", rule: "one that comes later is asked until its answer is clear", tests: "TestProbeRefusesStoresThatDoNotKeepTheirWord",
+		old: `if err := f.create(name, []byte("a latecomer")); err != nil && !errors.Is(err, errTaken) {`, new: `if err := error(nil); err != nil {`},
 	{file: "storage/slots/requests.go", rule: "what is there is ours only if it has our bytes", in: "storage/slots/slotstest", tests: "TestMemConforms/requests & TestMemConforms/requests/disturbed/random schedules",
 		old: `case !bytes.Equal(there, data):`, new: `case bytes.Equal(there, nil):`, sim: true},
 	{file: "storage/slots/file.go", rule: "one create at a time, at the end", how: "behind one whose outcome is not known", in: "storage/slots/slotstest", tests: "TestMemConforms/requests/disturbed/random schedules",
