@@ -3,9 +3,12 @@
 package storage_test
 
 import (
+	"bytes"
+	"context"
 	"errors"
 	"fmt"
 	"io"
+	"io/fs"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -17,6 +20,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots/dirslots"
 )
 
 // Tests on real ext4 and xfs volumes in loop devices. They need root, loop devices, and mkfs of the kind. Without these they
@@ -207,6 +211,53 @@ func TestRealPowerFailure(t *testing.T) {
 		if len(x.Acked) < 8 || forgot < 3 && time.Since(began) < 4*time.Second {
 			t.Errorf("too easy: %d messages were acknowledged, %d failures cost records that were not", len(x.Acked), forgot)
 		}
+	})
+}
+
+// asked is a context in which something happens whenever it is asked whether it has ended: between two steps of an operation.
+type asked struct {
+	context.Context
+	then func()
+}
+
+func (a asked) Err() error {
+	a.then()
+	return a.Context.Err()
+}
+
+// TestRealSharedDirectory: a value that was created, or was in the way of a create, is whole after a power failure.
+func TestRealSharedDirectory(t *testing.T) {
+	onVolumes(t, nil, func(t *testing.T, v *volume) {
+		s, err := dirslots.Open(v.dir)
+		must(t, err)
+		value := []byte(strings.Repeat("value", 100<<10))
+		must(t, s.Create(t.Context(), "orders/1", value))
+		c := v.afterPowerFailure(t)
+		reads := func(name string) {
+			t.Helper()
+			s, err := dirslots.Open(c.dir)
+			must(t, err)
+			if b, err := s.Read(t.Context(), name); err != nil || !bytes.Equal(b, value) {
+				t.Errorf("%s has %d of %d bytes after a power failure: %v", name, len(b), len(value), err)
+			}
+		}
+		reads("orders/1")
+		c.unmount(t)
+
+		// Another machine takes the name at the last moment, and dies before it has synced the folder.
+		other := filepath.Join(v.dir, ".slots", "other")
+		must(t, os.WriteFile(other, value, 0o600))
+		must(t, command(t, "sync", other))
+		ctx := asked{t.Context(), func() {
+			if temps, _ := filepath.Glob(filepath.Join(v.dir, ".slots", "*")); len(temps) > 1 {
+				must(t, os.Link(other, filepath.Join(v.dir, "orders", "2")))
+			}
+		}}
+		if err := s.Create(ctx, "orders/2", []byte("another's")); !errors.Is(err, fs.ErrExist) {
+			t.Fatalf("a name that is taken: %v", err)
+		}
+		c = v.afterPowerFailure(t)
+		reads("orders/2")
 	})
 }
 

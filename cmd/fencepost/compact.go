@@ -132,6 +132,7 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 	err = withBackend(cmd, *f.url, func(ctx context.Context, b *fencepost.Backend) error {
 		files := worker.Files{Dir: f.dir, Storage: storage.Options{Compress: f.compress, AllowOverlay: f.overlay}}
 		if f.files.place != nil {
+			// rule: nothing is written to a store that was not seen to let one of many creates succeed.
 			if err := f.files.place.Probe(ctx); err != nil {
 				return err
 			}

@@ -166,6 +166,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 				return cli.Usagef("%s and %s are the same place", args[0], args[1])
 			}
 			if to.place != nil {
+				// rule: nothing is written to a store that was not seen to let one of many creates succeed.
 				if err := to.place.Probe(ctx); err != nil {
 					return err
 				}

@@ -121,19 +121,28 @@ warns how many it did not look at.`,
 		if err := store.CheckFlags(cmd, *files.address, *url); err != nil {
 			return err
 		}
+		ctx, cancel := context.WithCancel(cmd.Context())
+		defer cancel()
+		defer cli.OnSignals(cancel, cancel)()
 		d := &doctor{files: files, within: within}
+		defer d.files.close()
+		examinePlace := func(ctx context.Context) (usable bool) {
+			if *files.address != "" {
+				return d.examineStore(ctx)
+			}
+			d.examineDirectory(dir, overlay)
+			return true
+		}
 		err := withQueue(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
 			d.good("server", "%s answers", b.Name)
 			d.examineServer(ctx, b)
 			var unlisted error
 			d.types, unlisted = wantedTypes(ctx, b, args)
-			if *files.address == "" {
-				d.examineDirectory(dir, overlay)
-			} else if !d.examineStore(ctx) {
+			if !examinePlace(ctx) {
 				return errors.Join(ctx.Err(), unlisted, d.examineMessages(ctx, b.Queue))
-			} else {
+			}
+			if d.files.place != nil {
 				dir = d.files.place.Dir
-				defer d.files.close()
 			}
 			if unlisted != nil {
 				return errors.Join(ctx.Err(), unlisted)
@@ -141,11 +150,17 @@ warns how many it did not look at.`,
 			// What is found out while everything is called off says nothing.
 			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
 		})
-		if errors.Is(err, context.Canceled) {
+		// The place of the files can be looked at without the queue, unless that is where they are.
+		if len(d.findings) == 0 && *files.address != "mongodb:" {
+			examinePlace(ctx)
+		}
+		if errors.Is(err, context.Canceled) || ctx.Err() != nil {
 			return cli.Stoppedf("stopped before everything was looked at")
 		}
-		if err != nil {
-			d.bad(cli.Code(err), "server", "%v", err)
+		if code := cli.Code(err); code == cli.ExitNothing {
+			d.bad(cmp.Or(d.code, code), "server", "%v", err) // what was found before says more
+		} else if err != nil {
+			d.bad(code, "server", "%v", err)
 		}
 		if output.Value == "json" {
 			if err := printJSON(cmd, d.findings); err != nil {
@@ -325,6 +340,7 @@ func (d *doctor) examineStore(ctx context.Context) bool {
 		d.bad(cli.ExitFailed, "store", "%v", err)
 		return false
 	}
+	// rule: a store that does not keep its word is bad, whatever else is well.
 	if err := d.files.place.Probe(ctx); err != nil {
 		d.bad(cli.ExitFailed, "store", "%v", err)
 	} else {

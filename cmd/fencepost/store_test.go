@@ -3,7 +3,6 @@ package main
 import (
 	"bytes"
 	"encoding/json"
-	"errors"
 	"path/filepath"
 	"strings"
 	"testing"
@@ -18,23 +17,9 @@ import (
 // of audit one message, and of orders three in two generations.
 func storeWith(t *testing.T) (store, url string) {
 	t.Helper()
-	store, db := "shared:"+t.TempDir(), filepath.Join(t.TempDir(), "queue.db")
-	url = "sqlite://" + db
+	store, url = "shared:"+t.TempDir(), "sqlite://"+filepath.Join(t.TempDir(), "queue.db")
 	drain := func(typ string, payloads ...string) {
-		q, err := sqlitequeue.Open(t.Context(), db)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer q.Close()
-		p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
-		for _, payload := range payloads {
-			if err == nil {
-				_, err = p.Publish(t.Context(), typ, []byte(payload), nil)
-			}
-		}
-		if err = errors.Join(err, p.Close(t.Context())); err != nil {
-			t.Fatal(err)
-		}
+		publish(t, url, typ, payloads...)
 		if code, _, errs := runRoot(t, "worker", "--url", url, "--store", store, "--type", typ, "--until-empty"); code != 0 {
 			t.Fatalf("worker: %d, %s", code, errs)
 		}
@@ -46,6 +31,28 @@ func storeWith(t *testing.T) (store, url string) {
 	}
 	drain("orders", "three")
 	return store, url
+}
+
+// publish publishes messages in an embedded database.
+func publish(t *testing.T, url, typ string, payloads ...string) {
+	t.Helper()
+	q, err := sqlitequeue.Open(t.Context(), strings.TrimPrefix(url, "sqlite://"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer q.Close()
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, payload := range payloads {
+		if _, err := p.Publish(t.Context(), typ, []byte(payload), nil); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if err := p.Close(t.Context()); err != nil {
+		t.Fatal(err)
+	}
 }
 
 func runRoot(t *testing.T, args ...string) (code int, stdout, stderr string) {

@@ -286,6 +286,12 @@ var otherRules = []rule{
 		old: `return b.String() + Text(text)`, new: `return b.String() + text`},
 	{file: "cmd/internal/workercmd/store.go", rule: "nothing is written to a store that was not seen to let one of many creates succeed", tests: "TestWorkerRefusesAStoreThatDoesNotKeepItsWord",
 		old: `place.Probe(ctx); err != nil {`, new: `place.Probe(ctx); err != nil && ctx.Err() != nil {`},
+	{file: "cmd/fencepost/copy.go", rule: "nothing is written to a store that was not seen to let one of many creates succeed", tests: "TestNothingIsWrittenToAStoreThatLies",
+		old: `place.Probe(ctx); err != nil {`, new: `place.Probe(ctx); err != nil && ctx.Err() != nil {`},
+	{file: "cmd/fencepost/compact.go", rule: "nothing is written to a store that was not seen to let one of many creates succeed", tests: "TestNothingIsWrittenToAStoreThatLies",
+		old: `place.Probe(ctx); err != nil {`, new: `place.Probe(ctx); err != nil && ctx.Err() != nil {`},
+	{file: "cmd/fencepost/doctor.go", rule: "a store that does not keep its word is bad", tests: "TestDoctorRefusesStores",
+		old: `place.Probe(ctx); err != nil {`, new: `place.Probe(ctx); err != nil && ctx.Err() != nil {`},
 	{file: "cmd/internal/store/store.go", rule: "a shared directory is never made", tests: "TestAddressesAreChecked",
 		old: `	case errors.Is(err, fs.ErrNotExist):`, new: `	case errors.Is(err, fs.ErrNotExist) && os.MkdirAll(dir, 0o750) == nil:
 		return nil

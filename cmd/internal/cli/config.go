@@ -126,11 +126,13 @@ func fromFile(cmd *cobra.Command, path string) error {
 			values[key] = n // a program's own section wins
 		}
 	}
+	var urls []string
 	for _, key := range []string{"url", storeFlag} {
 		if n := values[key]; n != nil {
-			warnOfReaders(cmd, "config file "+path, mode, n.Value)
+			urls = append(urls, n.Value)
 		}
 	}
+	warnOfReaders(cmd, "config file "+path, mode, urls...)
 	var failed error
 	cmd.Flags().VisitAll(func(f *pflag.Flag) {
 		n := values[f.Name]

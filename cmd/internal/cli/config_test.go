@@ -23,6 +23,7 @@ func program(name string) (*cobra.Command, *bytes.Buffer) {
 	root.Flags().Bool("compress", false, "")
 	root.Flags().Int("batch", 1000, "")
 	URLFlag(root)
+	StoreFlag(root, "")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := FromEnv(cmd); err != nil {
 			return err
@@ -64,6 +65,11 @@ func TestConfigFile(t *testing.T) {
 		{name: "nothing in it", file: "# nothing\n", want: ""},
 		{name: "empty", file: "", want: ""},
 		{name: "secrets", file: "url: mongodb://bob:s3cret@h/db?x=s3cret", want: "url=mongodb://h/db (F:1)\n"},
+		{name: "store", file: "store: s3://bucket/prefix?region=eu-central-1&sse=AES256\n", want: "store=s3://bucket/prefix?region=eu-central-1&sse=AES256 (F:1)\n"},
+		{name: "the environment's store wins", file: "store: 'shared:/srv/a'", env: map[string]string{"FENCEPOST_STORE": "shared:/srv/b"}, want: "store=shared:/srv/b (env FENCEPOST_STORE)\n"},
+		{name: "a program's store", file: "store: 'mongodb:'\nworker:\n  store: shared:/srv/a\nfencepost:\n  store: shared:/srv/b", want: "store=shared:/srv/a (F:3)\n"},
+		{name: "the store's secrets", file: "store: mongodb://bob:s3cret@h/files?x=s3cret", want: "store=mongodb://h/files (F:1)\n"},
+		{name: "two stores", file: "store: [shared:/srv/a, shared:/srv/b]", code: ExitUsage, says: []string{"F:1", "store", "one value"}},
 
 		{name: "unknown key", file: "batch: 1\nleese: 3s\nxx: 1", code: ExitUsage, says: []string{"F:2", `"leese"`, `did you mean "lease"?`}},
 		{name: "underscore", file: "worker:\n  ba_tch: 3", code: ExitUsage, says: []string{"F:2", `"batch"`}},

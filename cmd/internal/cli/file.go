@@ -7,6 +7,7 @@ import (
 	"io/fs"
 	"os"
 	"runtime"
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/printable"
@@ -63,9 +64,9 @@ func readNow(path string, most int64) (data []byte, mode fs.FileMode, err error)
 	return data, mode, err
 }
 
-// warnOfReaders says that every user of the machine can read the password of a URL in a file. It is no error: Kubernetes mounts secrets like that.
-func warnOfReaders(cmd *cobra.Command, file string, mode fs.FileMode, url string) {
-	if mode&0o004 != 0 && redact.HasSecret(url) && runtime.GOOS != "windows" { // which has no such modes
+// warnOfReaders says that every user of the machine can read the password of one of the URLs in a file. It is no error: Kubernetes mounts secrets like that.
+func warnOfReaders(cmd *cobra.Command, file string, mode fs.FileMode, urls ...string) {
+	if mode&0o004 != 0 && slices.ContainsFunc(urls, redact.HasSecret) && runtime.GOOS != "windows" { // which has no such modes
 		printable.Fprintf(cmd.ErrOrStderr(), "warning: %s holds a password, and every user of this machine may read it (mode %04o); give it mode 0600 or 0640\n", file, mode.Perm())
 	}
 }

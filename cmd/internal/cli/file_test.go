@@ -50,6 +50,11 @@ func TestPasswordsThatEverybodyMayRead(t *testing.T) {
 		"url file without a password":   {plain, 0o644, "--url-file", false},
 		"configuration":                 {"url: " + secret, 0o604, "--config", true},
 		"a program's section":           {"worker:\n  url: " + secret, 0o644, "--config", true},
+		"a store":                       {"store: " + secret, 0o644, "--config", true},
+		"a store in a section":          {"worker:\n  store: " + secret, 0o604, "--config", true},
+		"a store beside a URL":          {"url: " + secret + "\nstore: " + secret, 0o644, "--config", true},
+		"a store of one":                {"store: " + secret, 0o640, "--config", false},
+		"a store without a password":    {"url: " + plain + "\nstore: s3://bucket/prefix?sse=AES256", 0o644, "--config", false},
 		"configuration of one":          {"url: " + secret, 0o600, "--config", false},
 		"configuration without any URL": {"lease: 3s", 0o644, "--config", false},
 	} {

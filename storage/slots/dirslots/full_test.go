@@ -28,3 +28,25 @@ func TestFull(t *testing.T) {
 		}
 	}
 }
+
+// Errors that only a person can end. cmd/fencepost's TestDoctorRefusesReadOnlyDirectories mounts one.
+func TestRefusals(t *testing.T) {
+	s := &Store{dir: "/srv/files"}
+	for errno, says := range map[syscall.Errno]string{
+		syscall.EROFS:   "the directory is read-only: write /srv/files/.slots/x: read-only file system; mount it for writing",
+		syscall.EACCES:  "run as the user that owns it",
+		syscall.EPERM:   "run as the user that owns it",
+		syscall.ENOTSUP: "the file system has no hard links",
+		syscall.EMLINK:  "the file system has no hard links",
+	} {
+		err := s.explain(&fs.PathError{Op: "write", Path: "/srv/files/.slots/x", Err: errno})
+		if !errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || !errors.Is(err, errno) || !strings.Contains(err.Error(), says) {
+			t.Errorf("%v: %v; want a refusal that says %q", errno, err, says)
+		}
+	}
+	for _, errno := range []syscall.Errno{syscall.EIO, syscall.ESTALE, syscall.ETIMEDOUT, syscall.EMFILE} {
+		if err := s.explain(errno); errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || !errors.Is(err, errno) {
+			t.Errorf("it may end by itself: %v", err)
+		}
+	}
+}

@@ -1,0 +1,73 @@
+package dirslots_test
+
+import (
+	"errors"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strings"
+	"syscall"
+	"testing"
+
+	"github.com/fencepost/fencepost/storage"
+	"github.com/fencepost/fencepost/storage/slots/dirslots"
+)
+
+// asUser runs f without root's power over files. The thread that has given it up ends with f.
+func asUser(t *testing.T, f func()) {
+	t.Helper()
+	ended := make(chan struct{})
+	go func() {
+		defer close(ended)
+		runtime.LockOSThread()
+		if os.Getuid() == 0 {
+			if err := syscall.Setfsuid(65534); err != nil {
+				t.Error(err)
+				return
+			}
+		}
+		f()
+	}()
+	<-ended
+}
+
+// A request without permission is refused, unless it may have changed something. A folder that cannot be opened says nothing of the values in it.
+func TestAccess(t *testing.T) {
+	asUser(t, func() {
+		dir := t.TempDir() // the user's
+		must := func(errs ...error) {
+			t.Helper()
+			if err := errors.Join(errs...); err != nil {
+				t.Error(err)
+			}
+		}
+		must(os.Chmod(dir, 0o500))
+		if _, err := dirslots.Open(dir); !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "run as the user that owns it") {
+			t.Errorf("a directory in which nothing may be made: %v", err)
+		}
+		must(os.Chmod(dir, 0o700))
+		s, err := dirslots.Open(dir)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		folder := filepath.Join(dir, "orders")
+		must(os.Mkdir(folder, 0o500))
+		if err := s.Create(t.Context(), "orders/1", []byte("x")); !errors.Is(err, storage.ErrRefused) {
+			t.Errorf("a folder in which nothing may be made: %v", err)
+		}
+		// Names can be made and looked up in this one, and it cannot be opened.
+		must(os.Chmod(folder, 0o300))
+		if _, err := s.Read(t.Context(), "orders/1"); err == nil || errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("a value in a folder that cannot be opened: %v", err)
+		}
+		if err := s.Create(t.Context(), "orders/1", []byte("x")); err == nil || errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "not known whether orders/1 was created") {
+			t.Errorf("a name that cannot be synced: %v", err)
+		}
+		must(os.Chmod(folder, 0o700))
+		if b, err := s.Read(t.Context(), "orders/1"); err != nil || string(b) != "x" {
+			t.Errorf("it was created: %q, %v", b, err)
+		}
+	})
+}
