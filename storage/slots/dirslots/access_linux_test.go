@@ -69,5 +69,15 @@ func TestAccess(t *testing.T) {
 		if b, err := s.Read(t.Context(), "orders/1"); err != nil || string(b) != "x" {
 			t.Errorf("it was created: %q, %v", b, err)
 		}
+		must(os.WriteFile(filepath.Join(dir, ".slots", "leftover"), nil, 0o600), os.Chmod(filepath.Join(dir, ".slots"), 0o500))
+		s, err = dirslots.Open(dir)
+		if err != nil {
+			t.Errorf("a directory that may be read: %v", err)
+			return
+		}
+		if b, err := s.Read(t.Context(), "orders/1"); err != nil || string(b) != "x" {
+			t.Errorf("it may be read: %q, %v", b, err)
+		}
+		must(os.Chmod(filepath.Join(dir, ".slots"), 0o700))
 	})
 }

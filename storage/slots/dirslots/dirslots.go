@@ -64,7 +64,11 @@ func Open(dir string) (*Store, error) {
 	if err := s.mkdirs(s.path(tempFolder)); err != nil {
 		return nil, s.explain(err)
 	}
-	return s, s.explain(s.removeLeftovers())
+	// Who may not write here may read. A writer finds that out by the probe.
+	if err := s.removeLeftovers(); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
+		return nil, s.explain(err)
+	}
+	return s, nil
 }
 
 // String returns shared: and the directory.
