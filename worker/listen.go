@@ -90,8 +90,11 @@ func (l *listener) findDrained(ctx context.Context) {
 	p, pause, helped := l.pool, leftLeast, time.Now()
 	for wait.For(ctx, pause) == nil {
 		pause = leftLeast
+		if p.busy() {
+			continue
+		}
 		waiting := p.rebalancer.Waiting()
-		if len(waiting) == 0 || p.busy() {
+		if len(waiting) == 0 {
 			continue
 		}
 		began, most := time.Now(), 1 // one is enough to know that others have not ended
