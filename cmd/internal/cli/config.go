@@ -57,7 +57,7 @@ func Effective(cmd *cobra.Command) []Setting {
 			s.Value = strings.Join(list.GetSlice(), ",")
 		}
 		switch f.Name {
-		case "url":
+		case urlFlag:
 			s.Value = fencepost.Redact(s.Value)
 		case storeFlag:
 			s.Value = StoreAddress(s.Value)
@@ -126,7 +126,7 @@ func fromFile(cmd *cobra.Command, path string) error {
 			values[key] = n // a program's own section wins
 		}
 	}
-	for _, key := range []string{"url", storeFlag} {
+	for _, key := range []string{urlFlag, storeFlag} {
 		if n := values[key]; n != nil {
 			warnOfReaders(cmd, "config file "+path, mode, n.Value)
 		}
