@@ -11,6 +11,9 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+	"go.mongodb.org/mongo-driver/v2/bson"
+
+	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
 // TestDemo runs the first command of the README.
@@ -56,6 +59,23 @@ func TestDemoInAStore(t *testing.T) {
 		}
 		t.Cleanup(func() { os.RemoveAll(kept[1]) })
 		mustRun(t, nil, "fencepost", "verify", "--store", kept[2], kept[3])
+	})
+	t.Run("mongodb", func(t *testing.T) {
+		t.Parallel()
+		server := mongotest.URI(t)
+		_, db := mongotest.Fresh(t)
+		for _, store := range []string{"mongodb:", server} {
+			r := demoWorks(t, "--source", source, "--url", server, "--store", store)
+			own := regexp.MustCompile(`fencepost_demo_\w+`).FindAllString(r.stdout, -1)
+			if len(own) == 0 {
+				t.Fatalf("it does not tell the name of its database: %v", r)
+			}
+			for _, name := range own {
+				if left, err := db.Client().Database(name).ListCollectionNames(t.Context(), bson.D{}); err != nil || len(left) > 0 {
+					t.Errorf("--store %s: %s has %v (%v) afterwards", store, name, left, err)
+				}
+			}
+		}
 	})
 	t.Run("s3", func(t *testing.T) {
 		t.Parallel()

@@ -69,6 +69,12 @@ var argumentsOf = map[string]string{
 	"fencepost serve":             "--listen 127.0.0.1:0",
 }
 
+// publishOne makes the embedded database that programs find without --url.
+func publishOne(t *testing.T, dir string) {
+	t.Helper()
+	mustRun(t, nil, "producer", "publish", "--url", "sqlite://"+filepath.Join(dir, "data", "fencepost.db"), "--type", "t", "--message", "x")
+}
+
 // No program tells a password, whatever is wrong: with the server, with the URL, or with where the URL stands.
 func TestNoCommandTellsThePassword(t *testing.T) {
 	t.Parallel() // it waits for most of its time
@@ -174,14 +180,32 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 	}
 	// A store may be in a database with a password of its own.
 	for _, command := range []string{"worker --type t --until-empty --log-level debug", "worker config --type t", "fencepost verify", "fencepost cat t", "fencepost tail t",
-		"fencepost compact t", "fencepost repair t"} {
+		"fencepost compact t", "fencepost repair t", "fencepost doctor", "fencepost keep --size 1GiB --dry-run", "fencepost ui --listen 127.0.0.1:0", "fencepost serve --listen 127.0.0.1:0"} {
 		t.Run(command+", store", func(t *testing.T) {
 			t.Parallel()
 			dir := t.TempDir()
+			file := filepath.Join(dir, "store")
+			publishOne(t, dir)
 			for name, u := range urls {
 				check(t, dir, name, strings.Fields(command), "FENCEPOST_STORE="+u)
 				check(t, dir, name+", by flag", append(strings.Fields(command), "--store", u))
+				write(t, file, []byte(u))
+				check(t, dir, name+", by file", append(strings.Fields(command), "--store-file", file))
+				check(t, dir, name+", as name of a file by mistake", append(strings.Fields(command), "--store-file", u))
 			}
 		})
 	}
+	t.Run("fencepost copy, places", func(t *testing.T) {
+		t.Parallel()
+		dir := t.TempDir()
+		file := filepath.Join(dir, "store")
+		publishOne(t, dir)
+		for name, u := range urls {
+			write(t, file, []byte(u))
+			for what, place := range map[string]string{"": u, ", by file": "@" + file, ", as name of a file by mistake": "@" + u} {
+				check(t, dir, name+what, []string{"fencepost", "copy", place, "data"})
+				check(t, dir, name+what, []string{"fencepost", "copy", "data", place, "t"})
+			}
+		}
+	})
 }

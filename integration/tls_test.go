@@ -14,6 +14,7 @@ import (
 	"net"
 	"net/url"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"strconv"
 	"strings"
@@ -227,22 +228,20 @@ func TestSCRAM(t *testing.T) {
 	b := backend{url: bob(addr), dir: filepath.Join(t.TempDir(), "data")}
 	secretFile := filepath.Join(t.TempDir(), "url")
 	write(t, secretFile, []byte(b.url+"\n"))
-	mustRun(t, nil, "producer", "publish", "--url-file", secretFile, "--type", "t", "--count", "1000", "--size", "64B")
-	w, address := startAnswering(t, "--url-file", secretFile, "--dir", b.dir, "--type", "t", "--lease", "5s", "--pprof", "--log-level", "debug")
-	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["t"] == 0 })
-	for _, page := range []string{"/", "/livez", "/readyz", "/statusz", "/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
-		if code, body := ask(address + page); code == 0 || strings.Contains(body, "secret") {
-			t.Errorf("%s: %d %s", page, code, body)
-		}
+	for _, typ := range []string{"t", "stored"} {
+		mustRun(t, nil, "producer", "publish", "--url-file", secretFile, "--type", typ, "--count", "1000", "--size", "64B")
 	}
-	if line := commandLine(t, w); !strings.Contains(line, "--url-file") || strings.Contains(line, "secret") {
+	w, address := startAnswering(t, "--url-file", secretFile, "--dir", b.dir, "--type", "t", "--lease", "5s", "--pprof", "--log-level", "debug")
+	inStore := startWith(t, func(c *exec.Cmd) error {
+		c.Env = append(c.Env, "FENCEPOST_URL="+b.url, "FENCEPOST_STORE="+b.url)
+		return c.Start()
+	}, "worker with a store", filepath.Join(bin, "worker"), "--listen", "127.0.0.1:0", "--type", "stored", "--lease", "5s", "--pprof", "--log-level", "debug")
+	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["t"]+pending(t, b)["stored"] == 0 })
+	if line := commandLine(t, w); !strings.Contains(line, "--url-file") {
 		t.Errorf("ps shows %q", line)
 	}
-	w.signal(t, syscall.SIGQUIT) // Go's panics and this show the same: all goroutines
-	w.wait(t, time.Minute)
-	if log := w.stderr.String(); !strings.Contains(log, "goroutine ") || strings.Contains(log, "secret") {
-		t.Errorf("the log, with a dump of all goroutines, tells the password, or there is none:\n%s", tail(log, 20))
-	}
+	tellsNoPassword(t, w, address)
+	tellsNoPassword(t, inStore, "http://"+listensAt.FindStringSubmatch(inStore.stderr.String())[1])
 	if got := len(payloads(t, b, "t")); got != 1000 {
 		t.Errorf("%d of 1000 messages in the file", got)
 	}
@@ -258,6 +257,24 @@ func TestSCRAM(t *testing.T) {
 		u := strings.Replace(b.url, "&tlsCertificateKeyFile=", "&appName=", 1)
 		refused(t, run(t, nil, "worker", "--type", "t", "--dir", b.dir, "--url", u), failed, "tlsCertificateKeyFile=")
 	})
+}
+
+// tellsNoPassword looks for the password in all that a worker answers, shows and logs, and ends it.
+func tellsNoPassword(t *testing.T, w *process, address string) {
+	t.Helper()
+	for _, page := range []string{"/", "/livez", "/readyz", "/statusz", "/metrics", "/debug/pprof/", "/debug/pprof/cmdline", "/debug/pprof/goroutine?debug=2"} {
+		if code, body := ask(address + page); code == 0 || strings.Contains(body, "secret") {
+			t.Errorf("%s: %s: %d %s", w.name, page, code, body)
+		}
+	}
+	if line := commandLine(t, w); strings.Contains(line, "secret") {
+		t.Errorf("ps shows %q", line)
+	}
+	w.signal(t, syscall.SIGQUIT) // Go's panics and this show the same: all goroutines
+	w.wait(t, time.Minute)
+	if log := w.stderr.String(); !strings.Contains(log, "goroutine ") || strings.Contains(log, "secret") {
+		t.Errorf("%s: the log, with a dump of all goroutines, tells the password, or there is none:\n%s", w.name, tail(log, 20))
+	}
 }
 
 // commandLine is what ps shows of a process.

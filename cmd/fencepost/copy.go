@@ -110,7 +110,8 @@ func copyCommand() *cobra.Command {
 		Use:   "copy FROM TO [TYPE...]",
 		Short: "Move types to another directory or store: copy their files, check the copies, and have workers go on there",
 		Long: `FROM and TO are directories, or stores as in --store: mongodb: (the database of --url), mongodb://host/database, s3://bucket/prefix,
-shared:/directory. Without TYPE all types in FROM are copied, one after the other.
+shared:/directory. @FILE is a file whose only line is that, or a pipe: everybody can see a password on the command line with ps.
+Without TYPE all types in FROM are copied, one after the other.
 
 The older files of a type are copied while its workers go on. Then its lock is taken, the newest file is sealed and copied as well,
 and the registry names the new place: workers started there go on in a new file, and workers in the old place refuse the type. Start
@@ -121,7 +122,8 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 ` + cli.ExitHelp,
 		Example: `  fencepost copy data mongodb: --url mongodb://db1,db2,db3/shop
   fencepost copy data 's3://bucket/files?region=eu-central-1' orders --wait 1m
-  fencepost copy s3://bucket/files data orders`,
+  fencepost copy s3://bucket/files data orders
+  fencepost copy data @/run/secrets/fencepost-store --url-file /run/secrets/fencepost-url`,
 	}
 	url := cli.URLFlag(cmd)
 	f := cmd.Flags()
@@ -144,26 +146,31 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 				return err
 			}
 		}
-		for _, arg := range args[:2] {
-			if isStore(arg) {
-				if err := store.Check(arg, *url); err != nil {
+		var places [2]string
+		for i := range places {
+			var err error
+			if places[i], err = cli.Address(cmd, args[i]); err != nil {
+				return err
+			}
+			if isStore(places[i]) {
+				if err := store.Check(places[i], *url); err != nil {
 					return err
 				}
 			}
 		}
 		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			from, err := openEnd(ctx, args[0], *url)
+			from, err := openEnd(ctx, places[0], *url)
 			if err != nil {
 				return err
 			}
 			defer from.close()
-			to, err := openEnd(ctx, args[1], *url)
+			to, err := openEnd(ctx, places[1], *url)
 			if err != nil {
 				return err
 			}
 			defer to.close()
 			if worker.Place(from.fs(ctx), from.dir) == worker.Place(to.fs(ctx), to.dir) {
-				return cli.Usagef("%s and %s are the same place", args[0], args[1])
+				return cli.Usagef("%s and %s are the same place", from.name(), to.name())
 			}
 			if to.place != nil {
 				// rule: nothing is written to a store that was not seen to let one of many creates succeed.

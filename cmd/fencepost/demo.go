@@ -329,7 +329,7 @@ func (d *demo) drain(ctx context.Context, b *fencepost.Backend) error {
 		cmd := exec.Command(self, "worker", "--all-types", "--until-empty",
 			"--max-types", "4", "--lease", d.lease.String(), "--log-format", "json")
 		// ps need not show the addresses.
-		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_STORE="+*d.files.address, "FENCEPOST_DIR="+d.dir)
+		cmd.Env = append(os.Environ(), "FENCEPOST_URL="+d.url, "FENCEPOST_URL_FILE=", "FENCEPOST_STORE="+*d.files.address, "FENCEPOST_STORE_FILE=", "FENCEPOST_DIR="+d.dir)
 		cmd.Stderr = log
 		// The workers are in a group of their own: Ctrl-C is for the demo, which ends them.
 		cmd.SysProcAttr = &syscall.SysProcAttr{Setpgid: true}

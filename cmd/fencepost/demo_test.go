@@ -23,7 +23,7 @@ func TestDemoRefusesWrongPlaces(t *testing.T) {
 		"--store s3://bucket/x?zone=secret":                     "endpoint, region, path-style, sse",
 		"--store shared:" + shared + "/missing":                 "does not exist",
 		"--store shared:data":                                   "absolute",
-		"--keep --store data":                                   "without --store",
+		"--keep --store data":                                   "by its path",
 		"--dir " + shared + "/x --store shared:" + shared:       "cannot be combined",
 		"--store shared:" + shared + " --source /no/such/place": "is not a readable directory",
 		"--store shared:" + shared + " --workers 1":             "at least 2",

@@ -51,9 +51,15 @@ func (p *byteProgress) file(path string) func(done, total int64) {
 func (p *byteProgress) more(path string, size int64) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
-	if p.sizes[path] == 0 {
-		p.sizes[path] = size
-		p.bar.AddMax64(size)
+	if p.sizes[path] != 0 {
+		return
+	}
+	p.sizes[path] = size
+	ended, done := p.bar.IsFinished(), p.bar.State().CurrentNum
+	p.bar.AddMax64(size)
+	if ended { // with the files before: a bar that has come to its end shows nothing more
+		p.bar.Reset()
+		p.bar.Add64(done)
 	}
 }
 

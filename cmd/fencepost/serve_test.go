@@ -71,7 +71,7 @@ func TestFlagsOfServe(t *testing.T) {
 		"needs TLS":             {"--client-ca", "x"},
 		"--token-file":          {"--token-file", "no-such-file"},
 		"--tls-cert, --tls-key": {"--tls-cert", "no-such-file", "--tls-key", "no-such-file"},
-		"--store nowhere":       {"--store", "nowhere"},
+		"nowhere is no address": {"--store", "nowhere"},
 	} {
 		if err := serveWith(t, args...); cli.Code(err) != cli.ExitUsage || !strings.Contains(err.Error(), want) {
 			t.Errorf("%q: %v, want %q", args, err, want)

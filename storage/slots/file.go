@@ -60,7 +60,9 @@ type file struct {
 	reading sync.Mutex       // taken before mu; it guards what follows, see read.go
 	cache   map[int64][]byte // of slots, by offset
 	held    int64            // of FS.reading, for the cache
-	next    int64            // where the last ReadAt ended
+	next    int64            // where the slots end that were requested last …
+	took    time.Duration    // … which took so long
+	got     int64            // … for so many bytes
 	idle    *time.Timer      // that gives the cache back
 }
 

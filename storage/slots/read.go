@@ -13,8 +13,8 @@ import (
 )
 
 // Reading. A store has no range requests: a slot is read as a whole, and kept while the reader goes through it. If a reader goes
-// from slot to slot, the next ones are read ahead. All of that takes memory, and a program may open a thousand files at the same
-// time, so the memory is bounded:
+// from slot to slot, the next ones are requested together with the one that it waits for, and more of them each time. All of that
+// takes memory, and a program may open a thousand files at the same time, so the memory is bounded:
 //
 //	room ──▶ slots that are asked for ──▶ slots ahead, if there is room left ──▶ given back: by the next ReadAt, an Append,
 //	         (waits for it, with nothing)                                        or when nobody reads for a while
@@ -22,9 +22,10 @@ import (
 // So the memory of all files of an FS is bounded, every reader gets its turn, and a single file is read as fast as the store can.
 
 const (
-	aheadRead = 4 << 20     // bytes that are read ahead of who reads one after the other …
-	aheadMost = 32          // … in so many slots at most
-	keepFor   = time.Second // after the last ReadAt
+	atFirst  = 4 << 20     // bytes that are requested together of a file that is read in order, then twice as many as before
+	together = 32          // slots at most
+	quick    = attempt / 4 // for all of them: twice as many take less than the time of one attempt
+	keepFor  = time.Second // after the last ReadAt
 
 	// mostReading is how many bytes all files of an FS keep of what they have read.
 	mostReading = 32 << 20
@@ -59,7 +60,6 @@ func (f *file) ReadAt(p []byte, off int64) (int, error) {
 			copy(p[from-off:n], b[from-at:])
 		}
 	}
-	f.next = off + int64(n)
 	f.keep()
 	if n < len(p) {
 		return n, io.EOF
@@ -140,35 +140,34 @@ func (f *file) holdAtMost(bytes int64) {
 // makeRoom reserves memory for the requested slots, and returns up to which of the later slots there is memory, too. In the cache
 // it leaves only these slots, or nothing if it has to wait. reading is held.
 func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
-	var has, lacks int64
+	var has int64
 	before := f.cache
 	f.cache = map[int64][]byte{}
-	for i, p := range slices.Concat(wanted, ahead) {
+	for _, p := range slices.Concat(wanted, ahead) {
 		if b, ok := before[p.off]; ok {
 			f.cache[p.off] = b
 			has += p.held()
-		} else if i < len(wanted) {
-			lacks += p.held()
 		}
 	}
 	f.holdAtMost(has)
-	switch {
+	switch lacks := f.lacks(wanted); {
 	case lacks == 0: // also while others wait
 	case f.fs.reading.TryAcquire(lacks):
 		f.held += lacks
 	default:
 		// rule: who waits for room has none, so somebody always comes to an end.
 		f.dropCache()
-		all := min(has+lacks, mostReading)
+		all := min(f.lacks(wanted), mostReading)
 		if err := f.fs.reading.Acquire(f.fs.ctx, all); err != nil {
 			return 0, fmt.Errorf("%s: other files are being read, which takes long: %w", f.fs.store, err)
 		}
 		f.held = all
 	}
 	for _, p := range ahead {
-		if _, ok := f.cache[p.off]; !ok && !f.fs.reading.TryAcquire(p.held()) {
-			break
-		} else if !ok {
+		if !f.cached(p) {
+			if !f.fs.reading.TryAcquire(p.held()) {
+				break
+			}
 			f.held += p.held()
 		}
 		upTo++
@@ -176,8 +175,8 @@ func (f *file) makeRoom(wanted, ahead []piece) (upTo int, err error) {
 	return upTo, nil
 }
 
-// load returns the values of the slots that have bytes in [off, off+n), by offset. It keeps them,
-// and some behind them if the file is read in order, for the next call. reading is held.
+// load returns the values of the slots that have bytes in [off, off+n), by offset. It keeps them for the next call. If it has to wait
+// for one of them, it reads some behind them, too. reading is held.
 func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 	first, exact := slices.BinarySearchFunc(pieces, piece{off: off}, comparePieces)
 	if !exact && first > 0 {
@@ -187,26 +186,65 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 	for last < len(pieces) && pieces[last].off < off+n {
 		last++
 	}
-	wanted, end := pieces[first:last], last
-	if off == f.next {
-		for ahead := int64(0); end < len(pieces) && end-last < aheadMost && ahead+pieces[end].size <= aheadRead; end++ {
-			if end > 0 && pieces[end].off > pieces[end-1].end() { // something in between is not listed yet, or not there
+	wanted := pieces[first:last]
+	missing := slices.IndexFunc(wanted, func(p piece) bool { return !f.cached(p) })
+	end, bytes, most := last, f.lacks(wanted), int64(0)
+	if missing >= 0 {
+		most = f.atOnce(wanted[missing].off)
+	}
+	for ; end < len(pieces); end++ {
+		if end > 0 && pieces[end].off > pieces[end-1].end() { // something in between is not listed yet, or not there
+			break
+		}
+		if !f.cached(pieces[end]) {
+			if bytes += pieces[end].held(); bytes > most || end-first >= together {
 				break
 			}
-			ahead += pieces[end].size
 		}
 	}
 	upTo, err := f.makeRoom(wanted, pieces[last:end])
 	if err != nil {
 		return nil, err
 	}
-	values, err := f.fetch(pieces[first : last+upTo])
+	all := pieces[first : last+upTo]
+	began := time.Now()
+	values, err := f.fetch(all)
+	if missing >= 0 {
+		f.next, f.took, f.got = all[len(all)-1].end(), time.Since(began), f.lacks(all)
+	}
 	if err != nil {
 		f.dropCache()
 		return nil, err
 	}
 	f.cache = values
 	return values, nil
+}
+
+// atOnce returns how many bytes may be requested together from a slot on that is not cached. reading is held.
+func (f *file) atOnce(off int64) int64 {
+	switch {
+	case off != f.next: // who jumps, as a writer that looks for the end, may not need what is behind
+		return 0
+	case f.took > quick:
+		// rule: no more than the line carries in time. Each request has a deadline, and those that share a slow line would all miss it.
+		return f.got / 2
+	}
+	return min(max(2*f.got, atFirst), mostReading)
+}
+
+func (f *file) cached(p piece) bool {
+	_, ok := f.cache[p.off]
+	return ok
+}
+
+// lacks returns how many bytes of slots are not cached.
+func (f *file) lacks(pieces []piece) (bytes int64) {
+	for _, p := range pieces {
+		if !f.cached(p) {
+			bytes += p.held()
+		}
+	}
+	return bytes
 }
 
 // fetch returns the values of slots, from the cache or from the store. reading is held.

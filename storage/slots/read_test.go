@@ -20,9 +20,11 @@ type library struct {
 	slots, size int
 	takes       time.Duration
 
+	line  chan struct{} // if not nil: it has room for one value at a time
 	value []byte
 	reads atomic.Int64 // in all
 	now   atomic.Int64 // … and under way
+	most  atomic.Int64 // … at a time
 }
 
 func (l *library) MaxValue() int  { return 64 << 20 }
@@ -42,8 +44,14 @@ func (l *library) Read(ctx context.Context, name string) ([]byte, error) {
 		return []byte("0123456789abcdef"), nil
 	}
 	l.reads.Add(1)
-	l.now.Add(1)
+	now := l.now.Add(1)
 	defer l.now.Add(-1)
+	for most := l.most.Load(); now > most && !l.most.CompareAndSwap(most, now); most = l.most.Load() {
+	}
+	if l.line != nil {
+		l.line <- struct{}{}
+		defer func() { <-l.line }()
+	}
 	time.Sleep(l.takes)
 	return l.value, ctx.Err()
 }
@@ -51,7 +59,7 @@ func (l *library) Read(ctx context.Context, name string) ([]byte, error) {
 // openAll opens files of a library of the given shape.
 func openAll(t *testing.T, l *library, files int) []*file {
 	t.Helper()
-	l.value, l.takes = make([]byte, l.size), 50*time.Millisecond
+	l.value = make([]byte, l.size)
 	f := New(t.Context(), l)
 	all := make([]*file, files)
 	for i := range all {
@@ -88,7 +96,7 @@ func TestBytesThatAreKeptAreBounded(t *testing.T) {
 		{300, 40, 2000, 3000},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			l := &library{slots: tc.slots, size: tc.size}
+			l := &library{slots: tc.slots, size: tc.size, takes: 50 * time.Millisecond}
 			files := openAll(t, l, tc.files)
 			most := 0
 			done := make(chan struct{})
@@ -141,7 +149,7 @@ func TestBytesThatAreKeptAreBounded(t *testing.T) {
 // A reader that stands still, such as one whose output nobody reads, keeps nobody waiting for long.
 func TestAReaderThatStandsStillKeepsNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		files := openAll(t, &library{slots: 1, size: 8 << 20}, 2*mostReading/(8<<20))
+		files := openAll(t, &library{slots: 1, size: 8 << 20, takes: 50 * time.Millisecond}, 2*mostReading/(8<<20))
 		began := time.Now()
 		var all sync.WaitGroup
 		for _, f := range files {
@@ -175,4 +183,76 @@ func TestWritersKeepNothing(t *testing.T) {
 			}
 		}
 	})
+}
+
+// A reader that goes through a file has as many requests at a time as there is memory for, up to 16. Each slot is read once.
+func TestSlotsAreReadInParallel(t *testing.T) {
+	const slots = 100
+	for _, tc := range []struct {
+		size, step int
+		most       int64
+		within     int // round trips
+	}{
+		{8 << 20, 512 << 10, 4, 28},
+		{8 << 20, 256 << 10, 4, 28},
+		{8 << 20, 20 << 20, 3, 40}, // one is kept of the step before
+		{3 << 20, 512 << 10, 10, 14},
+		{1 << 20, 1 << 20, requests, 10},
+		{4096, 4096, requests, 8},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &library{slots: slots, size: tc.size, takes: 20 * time.Millisecond}
+			f := openAll(t, l, 1)[0]
+			began := time.Now()
+			readAll(t, f, tc.step)
+			took := time.Since(began)
+			if l.most.Load() != tc.most || l.reads.Load() != slots || took > time.Duration(tc.within)*l.takes {
+				t.Errorf("%+v: %d slots in %v, up to %d at a time", tc, l.reads.Load(), took, l.most.Load())
+			}
+		})
+	}
+}
+
+// readAll reads a file in steps.
+func readAll(t *testing.T, f *file, step int) {
+	t.Helper()
+	p := make([]byte, step)
+	for off := int64(0); ; {
+		n, err := f.ReadAt(p, off)
+		if off += int64(n); err == io.EOF {
+			return
+		} else if err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+// A writer that takes over reads the header and the end of a file, and some checkpoints in between: it reads no slots that it does not need.
+func TestWhoJumpsReadsNothingAhead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &library{slots: 100, size: 8 << 20}
+		f := openAll(t, l, 1)[0]
+		p := make([]byte, 4096)
+		for _, slot := range []int64{0, 99, 97, 50, 70, 96, 98} {
+			if _, err := f.ReadAt(p, slot*8<<20); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if n := l.reads.Load(); n != 7 {
+			t.Errorf("%d slots were read, want 7", n)
+		}
+	})
+}
+
+// On a slow line many requests at a time take too long for their deadline, where each by itself does not.
+func TestSlowLinesAreNotCrowded(t *testing.T) {
+	for _, takes := range []time.Duration{1100 * time.Millisecond, 2 * time.Second, 4 * time.Second} {
+		synctest.Test(t, func(t *testing.T) {
+			l := &library{slots: 20, size: 8 << 20, takes: takes, line: make(chan struct{}, 1)}
+			readAll(t, openAll(t, l, 1)[0], 512<<10)
+			if n := l.reads.Load(); n != 20 {
+				t.Errorf("%v: %d requests for 20 slots", takes, n)
+			}
+		})
+	}
 }

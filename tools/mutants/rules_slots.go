@@ -52,8 +52,10 @@ var slotsRules = []rule{
 			return names, newest, nil`, new: `if gone, _ := f.isRemoved(typ, newest+1); gone || errors.Is(err, fs.ErrNotExist) {
 			return names, newest, nil`},
 	{file: "storage/slots/read.go", rule: "who waits for room has none", hangs: true, timeout: 30 * time.Second, tests: "TestBytesThatAreKeptAreBounded",
-		old: "\t\tf.dropCache()\n\t\tall := min(has+lacks, mostReading)", new: "\t\tall := lacks",
+		old: "\t\tf.dropCache()\n\t\tall := min(f.lacks(wanted), mostReading)", new: "\t\tall := lacks",
 		also: []edit{{"storage/slots/read.go", "f.held = all", "f.held += all"}}},
+	{file: "storage/slots/read.go", rule: "no more than the line carries in time", tests: "TestSlowLinesAreNotCrowded",
+		old: `case f.took > quick:`, new: `case f.took > time.Hour:`},
 	{file: "storage/slots/read.go", rule: "a slot that was removed with its file is no damage", in: "storage", tests: "TestKeepAndReaders",
 		old: `err = f.whyMissing()`, new: `err = nil`},
 

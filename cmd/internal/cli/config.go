@@ -57,7 +57,7 @@ func Effective(cmd *cobra.Command) []Setting {
 			s.Value = strings.Join(list.GetSlice(), ",")
 		}
 		switch f.Name {
-		case "url":
+		case urlFlag:
 			s.Value = fencepost.Redact(s.Value)
 		case storeFlag:
 			s.Value = StoreAddress(s.Value)
@@ -127,7 +127,7 @@ func fromFile(cmd *cobra.Command, path string) error {
 		}
 	}
 	var urls []string
-	for _, key := range []string{"url", storeFlag} {
+	for _, key := range []string{urlFlag, storeFlag} {
 		if n := values[key]; n != nil {
 			urls = append(urls, n.Value)
 		}

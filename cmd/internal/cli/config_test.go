@@ -23,7 +23,7 @@ func program(name string) (*cobra.Command, *bytes.Buffer) {
 	root.Flags().Bool("compress", false, "")
 	root.Flags().Int("batch", 1000, "")
 	URLFlag(root)
-	StoreFlag(root, "")
+	StoreFlag(root, "files")
 	root.RunE = func(cmd *cobra.Command, _ []string) error {
 		if err := FromEnv(cmd); err != nil {
 			return err
@@ -128,7 +128,7 @@ func check(t *testing.T, path string, args []string, want string, code int, says
 	}
 }
 
-// The URL's password may be in a file of its own. Where the URL is given twice the stronger place wins.
+// The passwords of the URL and of the store may be in files of their own. Where one is given twice the stronger place wins.
 func TestURLFile(t *testing.T) {
 	const inFile, url = "mongodb://bob:s3cret@filed/db?x=s3cret\n", "mongodb://bob:s3cret@given/db"
 	for name, test := range map[string]struct {
@@ -149,35 +149,44 @@ func TestURLFile(t *testing.T) {
 		"both by environment":      {content: inFile, env: map[string]string{"FENCEPOST_URL": url, "FENCEPOST_URL_FILE": "F"}, code: ExitUsage, says: []string{"cannot be combined"}},
 		"empty":                    {content: "\n", args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"--url-file F", "only line", "mongodb://"}},
 		"two lines":                {content: inFile + inFile, args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"--url-file F", "only line"}},
-		"far too large":            {content: strings.Repeat("x", maxURLFile+1), args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"larger than"}},
+		"far too large":            {content: strings.Repeat("x", maxAddressFile+1), args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"larger than"}},
 		"nothing there":            {args: []string{"--url-file", "F"}, code: ExitUsage, says: []string{"--url-file F", "no such file"}},
 		"an argument that is none": {content: inFile, args: []string{url}, code: ExitUsage, says: []string{"mongodb://***@given/db"}},
 	} {
-		t.Run(name, func(t *testing.T) {
-			path := filepath.Join(t.TempDir(), "url")
-			if test.content != "" {
-				write(t, path, test.content)
-			}
-			for i, arg := range test.args {
-				if arg == "F" {
-					test.args[i] = path
+		for _, flag := range []string{"url", "store"} {
+			t.Run(name+", "+flag, func(t *testing.T) {
+				path := filepath.Join(t.TempDir(), "address")
+				if test.content != "" {
+					write(t, path, test.content)
 				}
-			}
-			if test.config != "" {
-				config := filepath.Join(t.TempDir(), "c.yaml")
-				write(t, config, strings.ReplaceAll(test.config, "F", path))
-				test.args = append(test.args, "--config", config)
-				test.want = strings.ReplaceAll(test.want, "C:", config+":")
-			}
-			for k, v := range test.env {
-				t.Setenv(k, strings.ReplaceAll(v, "F", path))
-			}
-			// Settings are listed by name: url before url-file.
-			if a, b, ok := strings.Cut(test.want, "\n"); ok {
-				test.want = b + a + "\n"
-			}
-			check(t, path, test.args, test.want, test.code, test.says)
-		})
+				of := strings.NewReplacer("url", flag, "URL", strings.ToUpper(flag))
+				args := make([]string, len(test.args))
+				for i, arg := range test.args {
+					if args[i] = of.Replace(arg); arg == "F" {
+						args[i] = path
+					}
+				}
+				want := of.Replace(test.want)
+				if test.config != "" {
+					config := filepath.Join(t.TempDir(), "c.yaml")
+					write(t, config, strings.ReplaceAll(of.Replace(test.config), "F", path))
+					args = append(args, "--config", config)
+					want = strings.ReplaceAll(want, "C:", config+":")
+				}
+				for k, v := range test.env {
+					t.Setenv(of.Replace(k), strings.ReplaceAll(v, "F", path))
+				}
+				says := make([]string, len(test.says))
+				for i, s := range test.says {
+					says[i] = of.Replace(s)
+				}
+				// Settings are listed by name: url before url-file.
+				if a, b, ok := strings.Cut(want, "\n"); ok {
+					want = b + a + "\n"
+				}
+				check(t, path, args, want, test.code, says)
+			})
+		}
 	}
 }
 

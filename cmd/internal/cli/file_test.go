@@ -48,6 +48,7 @@ func TestPasswordsThatEverybodyMayRead(t *testing.T) {
 		"url file":                      {secret, 0o644, "--url-file", true},
 		"url file of a group":           {secret, 0o640, "--url-file", false},
 		"url file without a password":   {plain, 0o644, "--url-file", false},
+		"store file":                    {secret, 0o644, "--store-file", true},
 		"configuration":                 {"url: " + secret, 0o604, "--config", true},
 		"a program's section":           {"worker:\n  url: " + secret, 0o644, "--config", true},
 		"a store":                       {"store: " + secret, 0o644, "--config", true},

@@ -22,13 +22,13 @@ func pipe(t *testing.T) string {
 
 // A pipe is as good as a file, as in --url-file <(pass show db), also if its writer comes later.
 func TestPipes(t *testing.T) {
-	for flag, content := range map[string]string{"--url-file": "mongodb://bob:s3cret@h/db\n", "--config": "url: mongodb://bob:s3cret@h/db"} {
+	for flag, content := range map[string]string{"--url-file": "mongodb://bob:s3cret@h/db\n", "--store-file": "mongodb://bob:s3cret@h/db\n", "--config": "url: mongodb://bob:s3cret@h/db"} {
 		path := pipe(t)
 		go func() {
 			time.Sleep(50 * time.Millisecond)
 			os.WriteFile(path, []byte(content), 0o600)
 		}()
-		want := map[string]string{"--url-file": "url=mongodb://h/db (file F)\nurl-file=F (flag)\n", "--config": "url=mongodb://h/db (F:1)\n"}[flag]
+		want := map[string]string{"--url-file": "url=mongodb://h/db (file F)\nurl-file=F (flag)\n", "--store-file": "store=mongodb://h/db (file F)\nstore-file=F (flag)\n", "--config": "url=mongodb://h/db (F:1)\n"}[flag]
 		check(t, path, []string{flag, path}, want, ExitOK, nil)
 	}
 }

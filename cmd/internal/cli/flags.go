@@ -30,41 +30,66 @@ func URLFlag(cmd *cobra.Command) *string {
 
 // URLVar is URLFlag with the caller's variable, default and description.
 func URLVar(cmd *cobra.Command, url *string, byDefault, usage string) {
-	cmd.Flags().StringVar(url, "url", byDefault, usage+"; pass a password by --url-file or FENCEPOST_URL, as everybody can see command lines with ps")
-	cmd.Flags().String(urlFile, "", "file whose only line is the URL, or a pipe, as in --url-file <(pass show db)")
+	addressVar(cmd, url, urlFlag, byDefault, usage, "db")
 }
 
 const (
-	urlFile    = "url-file"
-	maxURLFile = 64 << 10 // bytes; more is no URL
+	urlFlag   = "url"
+	storeFlag = "store"
+
+	inFile         = "-file"  // ends the names of the flags for files that have the value of another flag
+	maxAddressFile = 64 << 10 // bytes; more is no address
 )
 
-// fromURLFile sets --url from the file that --url-file names. Where both are given, the command line wins over the environment, and
-// that over the configuration file.
-func fromURLFile(cmd *cobra.Command) error {
-	file := cmd.Flags().Lookup(urlFile)
+// addressVar adds a flag for an address that may have a password, and one for a file that the address is in.
+func addressVar(cmd *cobra.Command, address *string, name, byDefault, usage, example string) {
+	env := EnvPrefix + strings.ToUpper(name)
+	cmd.Flags().StringVar(address, name, byDefault, usage+"; pass a password by --"+name+inFile+" or "+env+", as everybody can see command lines with ps")
+	cmd.Flags().String(name+inFile, "", "file whose only line is the value of --"+name+", or a pipe, as in --"+name+inFile+" <(pass show "+example+")")
+}
+
+// fromAddressFile sets --url or --store from the file that --url-file or --store-file names. Where both are given, the command line wins
+// over the environment, and that over the configuration file.
+func fromAddressFile(cmd *cobra.Command, name string) error {
+	file := cmd.Flags().Lookup(name + inFile)
 	if file == nil || file.Value.String() == "" {
 		return nil
 	}
-	url := cmd.Flags().Lookup("url")
-	switch a, b := rank(url), rank(file); {
+	address, path := cmd.Flags().Lookup(name), file.Value.String()
+	switch a, b := rank(address), rank(file); {
 	case a > b:
 		return nil
 	case a == b:
-		return Usagef("--url and --%s cannot be combined; use one of them", urlFile)
+		return Usagef("--%s and --%s cannot be combined; use one of them", name, file.Name)
 	}
-	path := file.Value.String()
-	text, mode, err := readFile(path, maxURLFile, fileWithin)
+	line, err := addressIn(cmd, "--"+file.Name+" "+path, path)
 	if err != nil {
-		return Usagef("--%s %s: %w", urlFile, path, err)
+		return err
+	}
+	setSource(address, "file "+path)
+	return cmd.Flags().Set(name, line)
+}
+
+// Address returns the address that an argument is or, if it is @FILE, that is in the file.
+func Address(cmd *cobra.Command, arg string) (string, error) {
+	if path, ok := strings.CutPrefix(arg, "@"); ok {
+		return addressIn(cmd, arg, path)
+	}
+	return arg, nil
+}
+
+// addressIn returns the only line of a file, which messages call what.
+func addressIn(cmd *cobra.Command, what, path string) (string, error) {
+	text, mode, err := readFile(path, maxAddressFile, fileWithin)
+	if err != nil {
+		return "", Usagef("%s: %w", what, err)
 	}
 	line := strings.TrimSpace(string(text))
 	if line == "" || strings.ContainsAny(line, "\r\n") {
-		return Usagef("--%s %s: its only line must be the backend's URL, as in mongodb://user:password@host/database", urlFile, path)
+		return "", Usagef("%s: its only line must be an address, as in mongodb://user:password@host/database", what)
 	}
-	warnOfReaders(cmd, "--"+urlFile+" "+path, mode, line)
-	setSource(url, "file "+path)
-	return cmd.Flags().Set("url", line)
+	warnOfReaders(cmd, what, mode, line)
+	return line, nil
 }
 
 const commandLine = 3 // the strongest
@@ -116,7 +141,12 @@ func FromEnv(cmd *cobra.Command) error {
 	if err := notNegative(cmd); err != nil {
 		return err
 	}
-	return fromURLFile(cmd)
+	for _, name := range []string{urlFlag, storeFlag} {
+		if err := fromAddressFile(cmd, name); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // Size is a flag value in bytes: 4096, 64KiB, 4MiB, 1MB.

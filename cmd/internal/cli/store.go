@@ -14,12 +14,12 @@ import (
 // SharedScheme begins the address of a store in a directory.
 const SharedScheme = "shared:"
 
-const storeFlag = "store"
-
-// StoreFlag adds --store.
+// StoreFlag adds --store and --store-file.
 func StoreFlag(cmd *cobra.Command, usage string) *string {
-	return cmd.Flags().String(storeFlag, "", usage+": mongodb: (the database of --url), mongodb://host/database (another one), s3://bucket/prefix, or "+
-		"shared:/directory (a directory that is shared by network, NFS for example)")
+	store := new(string)
+	addressVar(cmd, store, storeFlag, "", usage+": mongodb: (the database of --url), mongodb://host/database (another one), s3://bucket/prefix, or "+
+		"shared:/directory (a directory that is shared by network, NFS for example)", "files")
+	return store
 }
 
 // Settings in the address of a bucket. None of them is secret.

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"path/filepath"
 	"strings"
 	"testing"
 
@@ -122,12 +123,17 @@ func TestInStore(t *testing.T) {
 // A directory on the command line is refused beside a store; one from elsewhere, such as the
 // container image's, does not count.
 func TestNoDirWithStore(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "store")
+	write(t, file, "mongodb:\n")
 	for _, test := range []struct {
 		args, store, dir string
 		says             string
 	}{
 		{args: "--store mongodb: --dir data", says: "--store and --dir"},
 		{args: "--dir data", store: "mongodb:", says: "FENCEPOST_STORE"},
+		{args: "--store-file /no/such --dir data", says: "--store-file /no/such: cannot be read"},
+		{args: "--store-file " + file + " --dir data", says: "--store-file " + file + " and --dir"},
+		{args: "--store-file " + file, store: "shared:/srv", dir: "/data"},
 		{args: "--store mongodb:", dir: "/data"},
 		{store: "mongodb:", dir: "/data"},
 		{args: "--dir data"},

@@ -78,11 +78,14 @@ func notNegative(cmd *cobra.Command) error {
 func Where(f *pflag.Flag) string {
 	source := strings.Join(f.Annotations[sourceKey], "")
 	name, isEnv := strings.CutPrefix(source, "env ")
+	path, isFile := strings.CutPrefix(source, "file ")
 	switch {
 	case source == "":
 		return "--" + f.Name
 	case isEnv:
 		return fmt.Sprintf("environment variable %s (--%s)", name, f.Name)
+	case isFile:
+		return fmt.Sprintf("--%s%s %s", f.Name, inFile, path)
 	}
 	return fmt.Sprintf("config file %s: %s (--%s)", source, f.Name, f.Name)
 }

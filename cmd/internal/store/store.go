@@ -83,7 +83,7 @@ func Check(address, url string) error {
 	switch {
 	case address == "mongodb:":
 		if !IsMongo(url) {
-			return cli.Usagef("--store mongodb: means the database of --url, and %s is an embedded one on this machine; use --url mongodb://host/database, or --store shared:/directory",
+			return cli.Usagef("store mongodb: means the database of --url, and %s is an embedded one on this machine; use --url mongodb://host/database, or the store shared:/directory",
 				fencepost.Redact(url))
 		}
 		return nil
@@ -91,14 +91,14 @@ func Check(address, url string) error {
 		return nil
 	case scheme == "s3":
 		if err := s3slots.CheckAddress(address); err != nil {
-			return cli.Usagef("--store: %w", err)
+			return cli.Usagef("store: %w", err)
 		}
 		return nil
 	case scheme+":" == cli.SharedScheme:
 		return checkShared(rest)
 	}
-	return cli.Usagef("--store %s is no address of a store; use mongodb: for the database of --url, mongodb://host/database, s3://bucket/prefix, or shared:/directory. "+
-		"A directory of this machine is named without --store", cli.StoreName(address))
+	return cli.Usagef("%s is no address of a store; use mongodb: for the database of --url, mongodb://host/database, s3://bucket/prefix, or shared:/directory. "+
+		"A directory of this machine is named by its path, and not as a store", cli.StoreName(address))
 }
 
 // IsMongo tells whether an address or --url names a MongoDB server.
@@ -108,18 +108,18 @@ func IsMongo(url string) bool {
 
 func checkShared(dir string) error {
 	if !filepath.IsAbs(dir) {
-		return cli.Usagef("--store %s%s: the directory must be an absolute path, as in shared:/srv/fencepost", cli.SharedScheme, dir)
+		return cli.Usagef("store %s%s: the directory must be an absolute path, as in shared:/srv/fencepost", cli.SharedScheme, dir)
 	}
 	info, err := os.Stat(dir)
 	switch {
 	case errors.Is(err, fs.ErrNotExist):
 		// rule: a shared directory is never made: what is missing may be the mount, and files on
 		// this machine's disk no other machine sees.
-		return cli.Usagef("--store %s%s: the directory does not exist; mount its file system, or make the directory once", cli.SharedScheme, dir)
+		return cli.Usagef("store %s%s: the directory does not exist; mount its file system, or make the directory once", cli.SharedScheme, dir)
 	case err != nil:
-		return cli.Usagef("--store %s%s: %w", cli.SharedScheme, dir, err)
+		return cli.Usagef("store %s%s: %w", cli.SharedScheme, dir, err)
 	case !info.IsDir():
-		return cli.Usagef("--store %s%s is not a directory; name one", cli.SharedScheme, dir)
+		return cli.Usagef("store %s%s is not a directory; name one", cli.SharedScheme, dir)
 	}
 	return nil
 }

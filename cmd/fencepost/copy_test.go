@@ -1,0 +1,38 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/fencepost/fencepost/cmd/internal/cli"
+)
+
+// Places with a password may be in files: command lines are seen by everybody.
+func TestCopyTakesPlacesFromFiles(t *testing.T) {
+	store, url := storeWith(t)
+	file := filepath.Join(t.TempDir(), "store")
+	if err := os.WriteFile(file, []byte(store+"\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	there := filepath.Join(t.TempDir(), "data")
+	if code, out, errs := runRoot(t, "copy", "--url", url, "@"+file, there, "audit"); code != 0 || !strings.Contains(out, "from "+store+" to "+there) {
+		t.Errorf("copy: %d, %s%s", code, out, errs)
+	}
+	for places, want := range map[string]string{
+		"@" + file + " " + store:                     store + " and " + store + " are the same place",
+		"data @" + file + ".missing":                 "@" + file + ".missing: cannot be read",
+		"data nowhere:secret":                        "is no address of a store",
+		"s3:bucket data":                             "s3://bucket/prefix",
+		"data shared:data":                           "shared:data: the directory must be",
+		"data mongodb:":                              "mongodb: means the database of --url",
+		"s3://bucket/x?zone=1 data":                  "endpoint, region",
+		"data mongodb:/bob:secret@127.0.0.1:1/files": "is no address of a store",
+	} {
+		code, out, errs := runRoot(t, append([]string{"copy", "--url", url}, strings.Fields(places)...)...)
+		if code != cli.ExitUsage || !strings.Contains(errs, want) || out != "" || strings.Contains(errs, "--store") || strings.Contains(errs, "bob") {
+			t.Errorf("copy %s: %d, want %q and no flag that copy does not have: %s%s", places, code, want, out, errs)
+		}
+	}
+}
