@@ -349,6 +349,7 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 			p.book.setRefused(typ, err)
 			return
 		case errors.Is(err, storage.ErrNoSpace):
+			p.book.setRefused(typ, nil) // what was wrong with the file before is not wrong any more
 			log.Error().Err(err).Msg("session failed; the type goes on when there is room")
 		default:
 			log.Error().Err(err).Msg("session failed; retrying")

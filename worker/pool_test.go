@@ -762,6 +762,26 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
+// What a pool says when it ends is what was wrong last: a file that cannot be used, and later can, but finds no room, is no reason to complain.
+func TestARefusalThatIsOver(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.disk.WriteFile(dir+"/bad.fpl", []byte("not one of ours"))
+		r.publish("bad", 1)
+		r.publish("good", 1)
+		p := r.start(func(c *Config) { c.Types = []string{"bad", "good"} })
+		time.Sleep(time.Minute)
+		if s := p.Status().Types[0]; s.State != Refused {
+			t.Errorf("%s is %s", s.Type, s.State)
+		}
+		r.disk.SetFree(0)
+		if err := r.disk.Remove(dir + "/bad.fpl"); err != nil {
+			t.Fatal(err)
+		}
+		time.Sleep(time.Minute)
+		p.stop()
+	})
+}
+
 // Wrong credentials do not get better by waiting.
 func TestMissingPermissionEndsThePool(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
