@@ -90,7 +90,7 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "how long to wait for a missing message of a producer before declaring a gap and appending the next ones")
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "release a type after this long without messages")
 	f.DurationVar(&files.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "append only one of the messages that are published with the same idempotency key within this time")
-	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size, and continue in a new one; 0 means no limit")
+	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size, and continue in a new one; 0 means no limit, or 1 GiB in a store")
 	f.BoolVar(&files.Storage.Compress, "compress", false, "compress batches (zstd) where that saves a tenth or more")
 	onError := cli.NewOneOf("block", "dead")
 	f.Var(onError, "on-error", "a message that the file cannot take blocks its type (block), or becomes a dead letter (dead; see fencepost dead ls)")
