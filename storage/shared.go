@@ -75,15 +75,15 @@ func (s *sharedFS) List(dir, typ string) ([]string, error) {
 func (s *sharedFS) listRecent(dir, typ string) ([]string, error) {
 	d := s.dir(dir)
 	byType, err := d.all.do(struct{}{}, func([]struct{}) (map[string][]string, error) {
-		if d.recent != nil && time.Since(d.listed) < recentFor {
+		if time.Since(d.listed) < recentFor {
 			return d.recent, nil
 		}
-		d.recent, d.listed = nil, time.Now()
+		began := time.Now()
 		names, err := s.FS.List(dir, "")
 		if err != nil {
 			return nil, err
 		}
-		d.recent = make(map[string][]string, len(names))
+		d.recent, d.listed = make(map[string][]string, len(names)), began
 		for _, name := range names {
 			t := typeOfName(name)
 			d.recent[t] = append(d.recent[t], name)

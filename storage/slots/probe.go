@@ -18,8 +18,8 @@ const (
 
 // Probe tests whether a store meets the contract of [Store]: of 32 simultaneous creates of the same
 // fresh name exactly one must succeed, one that comes later must not, and the first value must
-// exist. It leaves nothing behind. If the
-// store has a method Check(context.Context) error, Probe calls it first.
+// exist. It leaves nothing behind. If the store has a method Check(context.Context) error, Probe
+// calls it first.
 //
 // The error is a *RefusedError if the store violates the contract or refuses a request; otherwise
 // it is the error of a request.
@@ -45,8 +45,11 @@ func Probe(ctx context.Context, s Store) error {
 	if err != nil {
 		return err
 	}
-	if _, err := f.read(name); errors.Is(err, fs.ErrNotExist) {
+	switch _, err := f.read(name); {
+	case errors.Is(err, fs.ErrNotExist):
 		return broken("it did not return what was created a moment ago")
+	case err != nil:
+		return err
 	}
 	// rule: one that comes later is asked until its answer is clear. Of the racers a store may turn away all but one for being too many, and then
 	// replace what is there all the same.
