@@ -16,7 +16,6 @@ import (
 	"slices"
 	"strings"
 	"sync"
-	"syscall"
 	"testing"
 	"time"
 	"unicode"
@@ -29,6 +28,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
+	"github.com/fencepost/fencepost/internal/ptytest"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
@@ -82,14 +82,7 @@ type terminal struct{ person, program *os.File }
 
 func openTerminal(t *testing.T) terminal {
 	t.Helper()
-	person, err := os.OpenFile("/dev/ptmx", os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
-	fd := int(person.Fd())
-	must(t, unix.IoctlSetPointerInt(fd, unix.TIOCSPTLCK, 0))
-	number, err := unix.IoctlGetInt(fd, unix.TIOCGPTN)
-	must(t, err)
-	program, err := os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|syscall.O_NOCTTY, 0)
-	must(t, err)
+	person, program := ptytest.Open(t)
 	modes, err := unix.IoctlGetTermios(int(program.Fd()), unix.TCGETS)
 	must(t, err)
 	modes.Oflag &^= unix.OPOST

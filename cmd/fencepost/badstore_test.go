@@ -3,7 +3,6 @@ package main
 import (
 	"fmt"
 	"net/http"
-	"net/http/httptest"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -11,35 +10,15 @@ import (
 	"sync/atomic"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/s3test"
 )
 
-// startBucket starts a store in memory, and returns the address of an empty bucket. fault sees each request first: it changes it, or
-// answers it and returns true.
+// startBucket is s3test.Bucket with credentials.
 func startBucket(t *testing.T, fault func(http.ResponseWriter, *http.Request) bool) string {
 	t.Helper()
-	none := t.TempDir() + "/none"
-	for name, value := range map[string]string{
-		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "", "AWS_REGION": "", "AWS_PROFILE": "", "AWS_CA_BUNDLE": "",
-		"AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none,
-	} {
-		t.Setenv(name, value)
-	}
-	backend := s3mem.New()
-	if err := backend.CreateBucket("types"); err != nil {
-		t.Fatal(err)
-	}
-	honest := gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server()
-	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
-		if !fault(w, r) {
-			honest.ServeHTTP(w, r)
-		}
-	}))
-	t.Cleanup(server.Close)
-	return "s3://types/prefix?path-style=true&endpoint=" + server.URL
+	s3test.Environment(t)
+	return s3test.Bucket(t, fault)
 }
 
 // answer is what a bucket says to the requests with a method, or with "" to all.
@@ -155,8 +134,8 @@ func TestDoctorLooksAtAStoreWithoutADatabase(t *testing.T) {
 		code  int
 		says  string
 	}{
-		{[]string{"--store", store}, false, cli.ExitNothing, "ok       store      s3://types/prefix"},
-		{[]string{"--store", store}, true, cli.ExitFailed, "bad      store      s3://types/prefix"},
+		{[]string{"--store", store}, false, cli.ExitNothing, "ok       store      s3://types/some/prefix"},
+		{[]string{"--store", store}, true, cli.ExitFailed, "bad      store      s3://types/some/prefix"},
 		{[]string{"--dir", t.TempDir()}, false, cli.ExitNothing, "ok       directory  "},
 	} {
 		lies.Store(test.lies)

@@ -2,44 +2,14 @@ package main
 
 import (
 	"bytes"
-	"fmt"
 	"os"
 	"path/filepath"
 	"testing"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/fencepost/fencepost/cmd/internal/cli"
+	"github.com/fencepost/fencepost/internal/ptytest"
 )
-
-// terminal returns a terminal, and what reads what is shown there.
-func terminal(t *testing.T) (shown, screen *os.File) {
-	t.Helper()
-	shown, err := os.OpenFile("/dev/ptmx", os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Skip(err)
-	}
-	t.Cleanup(func() { shown.Close() })
-	conn, err := shown.SyscallConn() // Fd would make reads wait for ever
-	if err != nil {
-		t.Fatal(err)
-	}
-	number := 0
-	if cerr := conn.Control(func(fd uintptr) {
-		if err = unix.IoctlSetPointerInt(int(fd), unix.TIOCSPTLCK, 0); err == nil {
-			number, err = unix.IoctlGetInt(int(fd), unix.TIOCGPTN)
-		}
-	}); cerr != nil || err != nil {
-		t.Fatal(cerr, err)
-	}
-	screen, err = os.OpenFile(fmt.Sprintf("/dev/pts/%d", number), os.O_RDWR|unix.O_NOCTTY, 0)
-	if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() { screen.Close() })
-	return shown, screen
-}
 
 // The bar is for people at a terminal: nothing of it goes to a file, or to a terminal with --quiet.
 func TestProgressIsForTerminals(t *testing.T) {
@@ -61,7 +31,7 @@ func TestProgressIsForTerminals(t *testing.T) {
 			defer errs.Close()
 			var shown *os.File
 			if test.terminal {
-				shown, errs = terminal(t)
+				shown, errs = ptytest.Open(t)
 			}
 			cmd := root()
 			cmd.SetArgs(args)

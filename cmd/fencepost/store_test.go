@@ -8,9 +8,9 @@ import (
 	"testing"
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
+	"github.com/fencepost/fencepost/worker/workertest"
 )
 
 // storeWith returns the address of a store with files, and the database that they were filled from:
@@ -41,18 +41,7 @@ func publish(t *testing.T, url, typ string, payloads ...string) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	for _, payload := range payloads {
-		if _, err := p.Publish(t.Context(), typ, []byte(payload), nil); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	workertest.Publish(t, q, typ, payloads...)
 }
 
 func runRoot(t *testing.T, args ...string) (code int, stdout, stderr string) {

@@ -3,15 +3,12 @@ package format_test
 import (
 	"bytes"
 	"context"
-	"net/http/httptest"
 	"os"
 	"path/filepath"
 	"slices"
 	"testing"
 
-	"github.com/johannesboyne/gofakes3"
-	"github.com/johannesboyne/gofakes3/backend/s3mem"
-
+	"github.com/fencepost/fencepost/internal/s3test"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
@@ -30,21 +27,8 @@ func TestPythonReaderReadsSlots(t *testing.T) {
 		readsSlots(t, python, store)
 	})
 	t.Run("bucket", func(t *testing.T) {
-		none := filepath.Join(t.TempDir(), "none") // hides the settings of this machine
-		for name, value := range map[string]string{
-			"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_SESSION_TOKEN": "", "AWS_PROFILE": "",
-			"AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_S3": "", "AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none,
-			"AWS_EC2_METADATA_DISABLED": "true", "AWS_CA_BUNDLE": "",
-		} {
-			t.Setenv(name, value)
-		}
-		bucket := s3mem.New()
-		if err := bucket.CreateBucket("types"); err != nil {
-			t.Fatal(err)
-		}
-		server := httptest.NewServer(gofakes3.New(bucket, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
-		t.Cleanup(server.Close)
-		store, err := s3slots.Open(t.Context(), "s3://types/some/prefix?region=us-east-1&path-style=true&endpoint="+server.URL)
+		s3test.Environment(t)
+		store, err := s3slots.Open(t.Context(), s3test.Bucket(t, nil)+"&region=us-east-1")
 		if err != nil {
 			t.Fatal(err)
 		}

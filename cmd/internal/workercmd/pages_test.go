@@ -10,7 +10,7 @@ import (
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/cmd/internal/cli"
-	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/worker/workertest"
 )
 
 // A worker with --ui answers with pages beside its probes, asks for passwords for the pages only, and is read-only.
@@ -21,16 +21,7 @@ func TestWorkerWithPages(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer b.Close(t.Context())
-	p, err := queue.NewPublisher(t.Context(), b.Queue, queue.PublisherOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Publish(t.Context(), "orders", []byte("chair"), nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	workertest.Publish(t, b.Queue, "orders", "chair")
 	r := start(t, "--url", url, "--listen", "127.0.0.1:0", "--ui", "--base-path", "/ops", "--user-header", "X-User")
 	address := "http://" + addr.FindStringSubmatch(r.await(t, "answering HTTP"))[1]
 	ask := func(path string, user ...string) (int, string) {

@@ -12,11 +12,11 @@ import (
 
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 	"github.com/fencepost/fencepost/internal/mongotest/fake"
-	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
+	"github.com/fencepost/fencepost/worker/workertest"
 )
 
 // A worker appends to files in a store, says which, and takes no notice of the directory that the
@@ -29,16 +29,7 @@ func TestWorkerKeepsFilesInAStore(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer q.Close()
-	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if _, err := p.Publish(t.Context(), "orders", []byte("order 1"), nil); err != nil {
-		t.Fatal(err)
-	}
-	if err := p.Close(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	workertest.Publish(t, q, "orders", "order 1")
 	w := startAnywhere(t, "--url", "sqlite://"+db, "--store", "shared:"+dir, "--listen", "127.0.0.1:0")
 	log := w.await(t, "holding the type")
 	for _, want := range []string{`"store":"shared:` + dir + `"`, `"file":"orders.fpl in shared:` + dir + `"`} {

@@ -13,6 +13,7 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
+	"github.com/fencepost/fencepost/internal/s3test"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
@@ -73,7 +74,7 @@ func (k *kms) took() []http.Header {
 // TestEverythingIsEncrypted: all that package storage creates in a bucket, and the probe, carry what the address asks for. It is
 // read without these settings, and the store's name does not have them.
 func TestEverythingIsEncrypted(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	for settings, want := range map[string][2]string{
 		"":               {},
 		"&sse=AES256":    {"AES256"},
@@ -84,11 +85,11 @@ func TestEverythingIsEncrypted(t *testing.T) {
 	} {
 		t.Run(settings, func(t *testing.T) {
 			k := startKMS(t)
-			s, plain := open(t, address(k.Server)+settings), open(t, address(k.Server))
+			s, plain := open(t, s3test.Address(k.Server)+settings), open(t, s3test.Address(k.Server))
 			if s.String() != plain.String() {
 				t.Errorf("its name is %s, and %s without encryption", s, plain)
 			}
-			fsys, other := slots.New(t.Context(), s), slots.New(t.Context(), open(t, strings.Replace(address(k.Server), "/prefix", "/copies", 1)+settings))
+			fsys, other := slots.New(t.Context(), s), slots.New(t.Context(), open(t, strings.Replace(s3test.Address(k.Server), "/prefix", "/copies", 1)+settings))
 			did := func(what string, atLeast int, err error) {
 				t.Helper()
 				if err != nil {
@@ -138,15 +139,17 @@ func TestEverythingIsEncrypted(t *testing.T) {
 		})
 	}
 	k := startKMS(t)
-	slotstest.Run(t, func(t *testing.T) slots.Store { return open(t, address(k.Server)+"&sse=aws:kms&sse-kms-key-id="+arn) })
+	slotstest.Run(t, func(t *testing.T) slots.Store {
+		return open(t, s3test.Address(k.Server)+"&sse=aws:kms&sse-kms-key-id="+arn)
+	})
 }
 
 func second[T any](_ T, err error) error { return err }
 
 // TestGatewaysThatDoNotEncrypt: a gateway that takes the header and does nothing is refused.
 func TestGatewaysThatDoNotEncrypt(t *testing.T) {
-	environment(t)
-	url := bucket(t)
+	s3test.Environment(t)
+	url := s3test.Bucket(t, nil)
 	for settings, refused := range map[string]bool{"": false, "&sse=AES256": true, "&sse=aws:kms": true} {
 		s := open(t, url+settings)
 		err := slots.Probe(t.Context(), s)
@@ -161,7 +164,7 @@ func TestGatewaysThatDoNotEncrypt(t *testing.T) {
 
 // TestEncryptionThatIsRefused: what servers answer when they do not encrypt, or may not decrypt.
 func TestEncryptionThatIsRefused(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	const denied = "User: arn:aws:iam::1:user/w is not authorized to perform: kms:GenerateDataKey on resource: arn:aws:kms:x because no policy allows it"
 	for _, c := range []struct {
 		status             int
@@ -184,7 +187,7 @@ func TestEncryptionThatIsRefused(t *testing.T) {
 				fmt.Fprintf(w, "<Error><Code>%s</Code><Message>%s</Message></Error>", c.code, c.message)
 			}))
 			defer server.Close()
-			sse, plain := open(t, address(server)+"&sse=aws:kms&sse-kms-key-id="+arn), open(t, address(server))
+			sse, plain := open(t, s3test.Address(server)+"&sse=aws:kms&sse-kms-key-id="+arn), open(t, s3test.Address(server))
 			for what, test := range map[string]struct {
 				err  error
 				says string

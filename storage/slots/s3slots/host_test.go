@@ -10,6 +10,8 @@ import (
 
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
+
+	"github.com/fencepost/fencepost/internal/s3test"
 )
 
 const envCreate = "FENCEPOST_TEST_CREATE" // the store in which a child process creates a value
@@ -17,7 +19,7 @@ const envCreate = "FENCEPOST_TEST_CREATE" // the store in which a child process 
 // TestBucketInTheHost: without path-style=true the bucket is the first part of the host's name, at a gateway and at AWS. No name server
 // knows these names, so a proxy is asked. Go reads its address once per process, so a child asks.
 func TestBucketInTheHost(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	if url := os.Getenv(envCreate); url != "" {
 		if err := open(t, url).Create(t.Context(), "orders/1", []byte("x")); err != nil {
 			t.Error(err)

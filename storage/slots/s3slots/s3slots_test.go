@@ -17,6 +17,7 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
+	"github.com/fencepost/fencepost/internal/s3test"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
@@ -24,20 +25,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-const secret = "not-to-be-told"
-
-// environment hides the settings of this machine.
-func environment(t *testing.T) {
-	t.Helper()
-	none := t.TempDir() + "/none"
-	for name, value := range map[string]string{
-		"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": secret, "AWS_SESSION_TOKEN": "", "AWS_REGION": "", "AWS_DEFAULT_REGION": "",
-		"AWS_PROFILE": "", "AWS_ENDPOINT_URL": "", "AWS_ENDPOINT_URL_S3": "", "AWS_CONFIG_FILE": none, "AWS_SHARED_CREDENTIALS_FILE": none,
-		"AWS_EC2_METADATA_DISABLED": "true", "AWS_CA_BUNDLE": "",
-	} {
-		t.Setenv(name, value)
-	}
-}
+const secret = s3test.Secret
 
 func open(t *testing.T, url string) *s3slots.Store {
 	t.Helper()
@@ -48,32 +36,16 @@ func open(t *testing.T, url string) *s3slots.Store {
 	return s
 }
 
-// bucket starts a store in memory, and returns the address of an empty bucket.
-func bucket(t *testing.T) string {
-	t.Helper()
-	backend := s3mem.New()
-	if err := backend.CreateBucket("types"); err != nil {
-		t.Fatal(err)
-	}
-	server := httptest.NewServer(gofakes3.New(backend, gofakes3.WithLogger(gofakes3.DiscardLog())).Server())
-	t.Cleanup(server.Close)
-	return address(server)
-}
-
-func address(server *httptest.Server) string {
-	return "s3://types/some/prefix?path-style=true&endpoint=" + server.URL
-}
-
 func TestStore(t *testing.T) {
-	environment(t)
-	url := bucket(t)
+	s3test.Environment(t)
+	url := s3test.Bucket(t, nil)
 	slotstest.Run(t, func(t *testing.T) slots.Store { return open(t, url) })
 }
 
 // TestConforms: files in a bucket.
 func TestConforms(t *testing.T) {
-	environment(t)
-	s := open(t, bucket(t))
+	s3test.Environment(t)
+	s := open(t, s3test.Bucket(t, nil))
 	b := slotstest.Backend(func(*testing.T) slots.Store { return s })
 	b.Most = 2
 	storagetest.Run(t, b)
@@ -81,8 +53,8 @@ func TestConforms(t *testing.T) {
 
 // TestPrefixes: stores in the same bucket do not see each other's values.
 func TestPrefixes(t *testing.T) {
-	environment(t)
-	url := bucket(t)
+	s3test.Environment(t)
+	url := s3test.Bucket(t, nil)
 	whole := open(t, strings.Replace(url, "/some/prefix", "", 1))
 	below := open(t, url)
 	beside := open(t, strings.Replace(url, "/some/prefix", "/some/prefix2", 1))
@@ -129,11 +101,11 @@ func answering(t *testing.T, status int, code string) (*s3slots.Store, *atomic.I
 	server.Config.ErrorLog = log.New(io.Discard, "", 0)
 	server.Start()
 	t.Cleanup(server.Close)
-	return open(t, address(server)), n
+	return open(t, s3test.Address(server)), n
 }
 
 func TestErrors(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	const refused, full, exists, unclear = "refused", "full", "exists", "unclear"
 	for _, c := range []struct {
 		status int
@@ -201,9 +173,9 @@ func TestErrors(t *testing.T) {
 
 // TestNobodyListens: a lost connection is no answer.
 func TestNobodyListens(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	server := httptest.NewServer(http.NotFoundHandler())
-	s := open(t, address(server))
+	s := open(t, s3test.Address(server))
 	server.Close()
 	err := s.Create(t.Context(), "orders/1", []byte("x"))
 	if err == nil || errors.Is(err, storage.ErrRefused) || errors.Is(err, slots.ErrFull) || strings.Contains(err.Error(), secret) {
@@ -213,7 +185,7 @@ func TestNobodyListens(t *testing.T) {
 
 // TestHeaderThatIsIgnored: the probe finds a gateway that replaces what is there.
 func TestHeaderThatIsIgnored(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	backend := s3mem.New()
 	if err := backend.CreateBucket("types"); err != nil {
 		t.Fatal(err)
@@ -224,14 +196,14 @@ func TestHeaderThatIsIgnored(t *testing.T) {
 		honest.ServeHTTP(w, r)
 	}))
 	t.Cleanup(server.Close)
-	err := slots.Probe(t.Context(), open(t, address(server)))
+	err := slots.Probe(t.Context(), open(t, s3test.Address(server)))
 	if !errors.Is(err, storage.ErrRefused) {
 		t.Errorf("the probe: %v", err)
 	}
 }
 
 func TestAddresses(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	for url, says := range map[string]string{
 		"":                                       "s3://",
 		"bucket":                                 "s3://",
@@ -255,7 +227,7 @@ func TestAddresses(t *testing.T) {
 }
 
 func TestNoCredentials(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 	_, err := s3slots.Open(context.Background(), "s3://bucket/a?region=eu-central-1")
@@ -267,7 +239,7 @@ func TestNoCredentials(t *testing.T) {
 // TestTheClientPrintsNothing: credentials of the machine's role, from a metadata service that knows no tokens, of which the client
 // would warn on standard error.
 func TestTheClientPrintsNothing(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	t.Setenv("AWS_ACCESS_KEY_ID", "")
 	t.Setenv("AWS_SECRET_ACCESS_KEY", "")
 	t.Setenv("AWS_EC2_METADATA_DISABLED", "")
@@ -307,7 +279,7 @@ func TestTheClientPrintsNothing(t *testing.T) {
 
 // TestLifecycle: a bucket that removes or archives values by itself is refused, as far as it tells.
 func TestLifecycle(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	const days, archive = "<Expiration><Days>30</Days></Expiration>", "<Transition><Days>1</Days><StorageClass>DEEP_ARCHIVE</StorageClass></Transition>"
 	for _, c := range []struct{ rule, says string }{
 		{"<Filter><Prefix></Prefix></Filter>" + days, "removes objects"},
@@ -328,7 +300,7 @@ func TestLifecycle(t *testing.T) {
 				}
 				fmt.Fprintf(w, "<LifecycleConfiguration><Rule><ID>old</ID><Status>%s</Status>%s</Rule></LifecycleConfiguration>", status, c.rule)
 			}))
-			err := open(t, address(server)).Check(t.Context())
+			err := open(t, s3test.Address(server)).Check(t.Context())
 			server.Close()
 			if want := c.says != "" && status == "Enabled"; (err != nil) != want || want && (!errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), c.says)) {
 				t.Errorf("%s, %s: %v", c.rule, status, err)

@@ -23,6 +23,7 @@ import (
 	"github.com/johannesboyne/gofakes3"
 	"github.com/johannesboyne/gofakes3/backend/s3mem"
 
+	"github.com/fencepost/fencepost/internal/s3test"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/s3slots"
@@ -96,7 +97,7 @@ func (a *authority) serve(t *testing.T, until time.Time) *httptest.Server {
 // TestOwnAuthority: a store with a certificate of the company's own authority is refused, and works when the usual settings of AWS
 // name the authority.
 func TestOwnAuthority(t *testing.T) {
-	environment(t)
+	s3test.Environment(t)
 	company := newAuthority(t)
 	server := company.serve(t, time.Time{})
 	refuses := func(url, says, remedy string) {
@@ -111,19 +112,19 @@ func TestOwnAuthority(t *testing.T) {
 			}
 		}
 	}
-	refuses(address(server), "does not trust the authority", "AWS_CA_BUNDLE")
+	refuses(s3test.Address(server), "does not trust the authority", "AWS_CA_BUNDLE")
 	works := func() {
 		t.Helper()
-		if err := slots.Probe(t.Context(), open(t, address(server))); err != nil {
+		if err := slots.Probe(t.Context(), open(t, s3test.Address(server))); err != nil {
 			t.Errorf("with its authority: %v", err)
 		}
 	}
 	t.Run("AWS_CA_BUNDLE", func(t *testing.T) {
 		t.Setenv("AWS_CA_BUNDLE", company.file(t))
 		works()
-		refuses(strings.Replace(address(server), "127.0.0.1", "localhost", 1), "is for other names (store.example)", "endpoint=")
-		refuses(address(company.serve(t, time.Now().Add(-time.Minute))), "has expired", "renew it")
-		refuses(address(newAuthority(t).serve(t, time.Time{})), "does not trust the authority", "AWS_CA_BUNDLE")
+		refuses(strings.Replace(s3test.Address(server), "127.0.0.1", "localhost", 1), "is for other names (store.example)", "endpoint=")
+		refuses(s3test.Address(company.serve(t, time.Now().Add(-time.Minute))), "has expired", "renew it")
+		refuses(s3test.Address(newAuthority(t).serve(t, time.Time{})), "does not trust the authority", "AWS_CA_BUNDLE")
 	})
 	t.Run("ca_bundle", func(t *testing.T) {
 		config := filepath.Join(t.TempDir(), "config")
@@ -135,7 +136,7 @@ func TestOwnAuthority(t *testing.T) {
 	})
 	t.Run("no such file", func(t *testing.T) {
 		t.Setenv("AWS_CA_BUNDLE", filepath.Join(t.TempDir(), "none.pem"))
-		_, err := s3slots.Open(t.Context(), address(server))
+		_, err := s3slots.Open(t.Context(), s3test.Address(server))
 		if !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "none.pem") || !strings.Contains(err.Error(), "AWS_") {
 			t.Errorf("%v", err)
 		}
@@ -146,9 +147,9 @@ func TestOwnAuthority(t *testing.T) {
 			t.Fatal(err)
 		}
 		t.Setenv("AWS_CA_BUNDLE", empty)
-		if _, err := s3slots.Open(t.Context(), address(server)); !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "AWS_") {
+		if _, err := s3slots.Open(t.Context(), s3test.Address(server)); !errors.Is(err, storage.ErrRefused) || !strings.Contains(err.Error(), "AWS_") {
 			t.Errorf("%v", err)
 		}
 	})
-	refuses(strings.Replace(bucket(t), "http://", "https://", 1), "does not speak TLS", "http://")
+	refuses(strings.Replace(s3test.Bucket(t, nil), "http://", "https://", 1), "does not speak TLS", "http://")
 }

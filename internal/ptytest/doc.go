@@ -1,0 +1,2 @@
+// Package ptytest has terminals for tests, on Linux.
+package ptytest
