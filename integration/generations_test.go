@@ -56,11 +56,18 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		}
 		mustRun(t, nil, "fencepost", "verify", "--deep", b.dir)
 
-		// Compaction: any file of the type names it; the newest is written anew.
+		// Compaction: any file of the type names it; all files but the first are written anew, into one.
 		before := len(files)
-		r := mustRun(t, nil, "fencepost", "compact", "--url", b.url, "--compress", first)
+		r := mustRun(t, nil, "fencepost", "compact", "--url", b.url, "--compress", "--from", "2", first)
 		if !strings.Contains(r.stdout, fmt.Sprintf("t@%04d.fpl", before+1)) {
 			t.Errorf("compact: %v", r)
+		}
+		r = mustRun(t, nil, "fencepost", "keep", "--url", b.url, "--replaced", "--yes", first)
+		if !strings.Contains(r.stdout, fmt.Sprintf("removed=%d", before-1)) {
+			t.Errorf("keep: %v", r)
+		}
+		if got := mustRun(t, nil, "fencepost", "cat", b.dir); got.stdout != want.String() {
+			t.Errorf("cat of the remaining files prints %d bytes, want %d", len(got.stdout), want.Len())
 		}
 		publish(100)
 		if r := drain(t, b); r.code != 0 {

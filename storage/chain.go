@@ -290,8 +290,8 @@ func (k *chainCheck) follows(a, b *Link) {
 		e.Unknown = true
 		e.Reason = fmt.Sprintf("generation %d (%s) continues file %s, and generation %d (%s) is file %s", b.Generation, b.Path, b.PrevFileID, a.Generation, a.Path, a.FileID)
 		e.Remedy = "move the one that does not belong here away and restore the right one from a copy"
-	// rule: the successor begins where its predecessor ends, or, after a compaction or repair, where that begins.
-	case ended && b.First != a.Next && b.First != a.First:
+	// rule: the successor begins where its predecessor ends, or, after a compaction or repair, where that or an earlier file begins.
+	case ended && b.First != a.Next && b.First > a.First:
 		e.LostNext = max(a.Next, b.First)
 		e.Reason = fmt.Sprintf("generation %d (%s) begins at index %d instead of %d, where generation %d (%s) ends", b.Generation, b.Path, b.First, a.Next, a.Generation, a.Path)
 		e.Remedy = "restore the right files from a copy"

@@ -4,18 +4,20 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 )
 
-// Compaction copies the records of a file into a successor. Records keep their indexes; the voids,
-// fences and small batches that crashes, takeovers and slow producers left behind are not copied.
-// Repair is the same for a damaged file: a record of KindLost replaces each one that cannot be read.
-// The old file is not changed, and is sealed only when the successor is complete. A crash in between
-// leaves a temporary file and nothing else.
+// Compaction copies the records of a file, and if asked those of the sealed files before it, into a
+// successor. Records keep their indexes; the voids, fences and small batches that crashes, takeovers
+// and slow producers left behind are not copied. Repair is the same for a damaged file: a record of
+// KindLost replaces each one that cannot be read. The old file is not changed, and is sealed only when
+// the successor is complete. A crash in between leaves a temporary file and nothing else.
 
 // CompactOptions of Compact. The zero value works.
 type CompactOptions struct {
 	BatchBytes int                     // how large the new batches are, uncompressed; defaults to 1 MiB, at most MaxPayload
-	Progress   func(done, total int64) // called now and then with the number of finished bytes of the old file
+	From       uint64                  // also copies the sealed files of the type in the directory, from this generation on; 0 = none. Not with Salvage
+	Progress   func(done, total int64) // called now and then with the number of finished bytes of the old files
 }
 
 // CompactReport says what Compact did.
@@ -23,9 +25,10 @@ type CompactReport struct {
 	Path        string // of the successor
 	Records     uint64 // of any kind, copied
 	Lost        uint64 // records of KindLost that stand in for unreadable ones, old and new
-	Batches     uint64 // in the old file
+	Files       int    // that were copied: 1, and with From the earlier ones that had not been replaced
+	Batches     uint64 // in the old files
 	NewBatches  uint64
-	Size        int64 // of the old file, bytes
+	Size        int64 // of the old files, bytes
 	NewSize     int64
 	Damage      []error // with Salvage: the damage of the old file
 	FirstIndex  uint64
@@ -49,6 +52,9 @@ var lostID = []byte{0}
 // left. Indexes stay. The old file is sealed and no longer needed; Compact does not remove it.
 // state is as for Checkpoint, and the errors are those of Rotate.
 //
+// With From one file takes the place of several: the new one begins with the first record of the
+// earliest. All of them must be here, and follow one another.
+//
 // A damaged file is refused (ErrIntegrity) unless the writer was opened with Salvage. Then records
 // of KindLost replace the unreadable ones, and the report lists the damage: this is how a file is
 // repaired.
@@ -61,12 +67,21 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	if w.opts.Salvage {
 		reason = "repair"
 	}
-	c := &compaction{w: w, o: o, report: &CompactReport{Damage: w.damage, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
-	next, err := w.succeed(ctx, state, reason, func() uint64 { return w.header.firstIndex }, func(n *Writer) error {
+	c := &compaction{w: w, o: o, report: &CompactReport{Files: 1, Damage: w.damage, FirstIndex: w.header.firstIndex, Compression: w.opts.Compress}}
+	if err := c.addEarlier(); err != nil {
+		return nil, nil, err
+	}
+	next, err := w.succeed(ctx, state, reason, func() uint64 { return c.report.FirstIndex }, func(n *Writer) error {
 		// succeed holds w's appendMu, and has written the checkpoint that comes before the seal:
 		// whatever is in the file now is all there will be.
-		c.to, c.report.Size = n, w.Size()
-		if err := c.copy(ctx, c.report.Size); err != nil {
+		size := w.Size()
+		c.to, c.report.Size = n, c.report.Size+size
+		for _, l := range c.earlier {
+			if err := c.copySealed(ctx, l); err != nil {
+				return err
+			}
+		}
+		if err := c.copy(ctx, source{w.path, w.file, w.header}, size); err != nil {
 			return err
 		}
 		return c.finish()
@@ -78,11 +93,13 @@ func (w *Writer) Compact(ctx context.Context, state []byte, o CompactOptions) (*
 	return next, c.report, nil
 }
 
-// compaction copies the records of w's file into another one.
+// compaction copies the records of w's file, and those of earlier ones, into another one.
 type compaction struct {
-	w, to  *Writer
-	o      CompactOptions
-	report *CompactReport
+	w, to   *Writer
+	o       CompactOptions
+	report  *CompactReport
+	earlier Chain // the files before w's that are copied, too, oldest first
+	done    int64 // bytes of the files that are copied
 
 	bodies  bodyDecoder
 	out     []Record // the next batch
@@ -92,9 +109,71 @@ type compaction struct {
 	synced  int64
 }
 
-// copy copies the records of w's file below the offset limit.
-func (c *compaction) copy(ctx context.Context, limit int64) error {
-	s := newScanner(c.w.path, c.w.file, c.w.header, limit)
+// source is a file that is copied.
+type source struct {
+	path   string
+	file   File
+	header *fileHeader
+}
+
+// addEarlier finds the files before w's that are copied, too.
+func (c *compaction) addEarlier() error {
+	if c.o.From == 0 {
+		return nil
+	}
+	if c.w.opts.Salvage {
+		return fmt.Errorf("%w: a repair rewrites one file only", ErrRefused)
+	}
+	all, err := ReadChain(c.w.fs, c.w.dir, c.w.typ)
+	if err != nil {
+		return err
+	}
+	chain := slices.DeleteFunc(all.From(c.o.From), func(l Link) bool { return l.nameSays() > c.w.header.generation })
+	// rule: what is missing, cut or another file is not passed over: the new file would take the place of all of them.
+	if wrong := chain.Check(); len(wrong) > 0 {
+		return wrong[0]
+	}
+	starts := chain.Starts()
+	for _, l := range chain {
+		switch {
+		case l.FileID == c.w.header.fileID:
+			continue
+		case l.Type != "" && starts[l.Path] <= l.First: // rule: what a compaction has copied to a later file is not copied twice.
+			continue
+		case l.Err != nil:
+			return l.Err
+		case l.Missing != nil:
+			return l.Missing
+		}
+		c.earlier = append(c.earlier, l)
+		c.report.Files++
+		c.report.Size += l.Size
+	}
+	if len(c.earlier) > 0 {
+		c.report.FirstIndex = c.earlier[0].First
+	}
+	return nil
+}
+
+// copySealed copies the records of an earlier file.
+func (c *compaction) copySealed(ctx context.Context, l Link) error {
+	f, err := c.w.fs.Open(l.Path, ModeRead)
+	if err != nil {
+		return ioError("open", l.Path, err)
+	}
+	defer f.Close()
+	h, err := readFileHeader(l.Path, f)
+	if err != nil {
+		return err
+	}
+	err = c.copy(ctx, source{l.Path, f, h}, l.Size)
+	c.done += l.Size
+	return err
+}
+
+// copy copies the records of a file below the offset limit.
+func (c *compaction) copy(ctx context.Context, src source, limit int64) error {
+	s := newScanner(src.path, src.file, src.header, limit)
 	s.readsAhead = true
 	defer s.stopAhead()
 	for told := int64(0); ; {
@@ -107,7 +186,7 @@ func (c *compaction) copy(ctx context.Context, limit int64) error {
 		}
 		if c.o.Progress != nil && (s.pos-told >= progressStep || it.kind == itemEnd) {
 			told = s.pos
-			c.o.Progress(min(told, limit), limit)
+			c.o.Progress(c.done+min(told, limit), c.report.Size)
 		}
 		switch {
 		case it.kind == itemEnd:
@@ -115,17 +194,17 @@ func (c *compaction) copy(ctx context.Context, limit int64) error {
 		case it.kind == itemDamage && !c.w.opts.Salvage:
 			return it.err
 		case it.kind != itemRecord || c.w.retracted(it.head):
-		case it.head.kind == kindCheckpoint && it.head.base == c.w.header.firstIndex && it.head.base > 0 && c.next() == it.head.base:
+		case it.head.kind == kindCheckpoint && it.head.base == c.report.FirstIndex && it.head.base > 0 && c.next() == it.head.base:
 			// What the file before this one left: a successor begins with it.
 			k, err := decodeCheckpoint(it.body)
 			if err != nil {
-				return undecodable(c.w.path, it.head)
+				return undecodable(src.path, it.head)
 			}
 			if err := c.to.Checkpoint(k.state); err != nil {
 				return err
 			}
 		case it.head.kind == kindBatch:
-			if err := c.batch(it); err != nil {
+			if err := c.batch(src.path, it); err != nil {
 				return err
 			}
 		}
@@ -133,9 +212,9 @@ func (c *compaction) copy(ctx context.Context, limit int64) error {
 }
 
 // batch copies the records of one batch.
-func (c *compaction) batch(it *item) error {
+func (c *compaction) batch(path string, it *item) error {
 	c.report.Batches++
-	err := c.bodies.begin(c.w.path, it)
+	err := c.bodies.begin(path, it)
 	if corrupt := (*CorruptError)(nil); errors.As(err, &corrupt) && c.w.opts.Salvage {
 		c.report.Damage = append(c.report.Damage, err)
 		return nil // the next batch notices that these are missing
@@ -143,7 +222,7 @@ func (c *compaction) batch(it *item) error {
 	if err != nil {
 		return err
 	}
-	if err := c.fill(it.head.base); err != nil {
+	if err := c.fill(path, it.head.base); err != nil {
 		return err
 	}
 	c.to.opts.Compress = c.w.opts.Compress || it.head.codec() != codecNone
@@ -164,10 +243,10 @@ func (c *compaction) batch(it *item) error {
 func (c *compaction) next() uint64 { return c.to.NextIndex() + uint64(len(c.out)) }
 
 // fill adds records of KindLost in place of missing ones, up to index.
-func (c *compaction) fill(index uint64) error {
+func (c *compaction) fill(path string, index uint64) error {
 	next := c.next()
 	if next != index && !c.w.opts.Salvage {
-		return fmt.Errorf("%w: %s: records %d and %d follow each other", ErrIntegrity, c.w.path, next, index)
+		return fmt.Errorf("%w: %s: records %d and %d follow each other", ErrIntegrity, path, next, index)
 	}
 	for ; next < index; next++ {
 		if len(c.out) >= lostPerBatch {
@@ -236,7 +315,7 @@ func (c *compaction) flush() error {
 
 // finish completes the copy: the successor must have the same next index as the old file.
 func (c *compaction) finish() error {
-	if err := c.fill(c.w.NextIndex()); err != nil {
+	if err := c.fill(c.w.path, c.w.NextIndex()); err != nil {
 		return err
 	}
 	err := c.flush()

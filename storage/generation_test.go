@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"io"
 	"io/fs"
+	"math"
 	"math/rand/v2"
 	"path/filepath"
 	"slices"
@@ -168,6 +169,16 @@ func TestCompact(t *testing.T) {
 					t.Fatal(err)
 				}
 			}
+			if rapid.Bool().Draw(t, "compact") && rapid.Bool().Draw(t, "really compact") {
+				w.Close()
+				epoch++
+				if w, err = storage.Open(context.Background(), "/d", "orders", epoch, o); err != nil {
+					t.Fatal(err)
+				}
+				if w, _, err = w.Compact(context.Background(), fmt.Appendf(nil, "state at %d", len(want)), storage.CompactOptions{}); err != nil {
+					t.Fatal(err)
+				}
+			}
 			w.Close()
 		}
 		epoch++
@@ -175,13 +186,22 @@ func TestCompact(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		first := uint64(len(want)) - (w.NextIndex() - firstIndex(t, mem, w.Path()))
-		n, report, err := w.Compact(context.Background(), []byte("state at the end"), storage.CompactOptions{BatchBytes: rapid.IntRange(1, 2000).Draw(t, "batch")})
+		from, first := rapid.Uint64Range(0, w.Generation()+1).Draw(t, "from"), uint64(math.MaxUint64)
+		chain, err := storage.ReadChain(mem, "/d", "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, l := range chain {
+			if i == len(chain)-1 || from > 0 && l.Generation >= from {
+				first = min(first, l.First)
+			}
+		}
+		n, report, err := w.Compact(context.Background(), []byte("state at the end"), storage.CompactOptions{From: from, BatchBytes: rapid.IntRange(1, 2000).Draw(t, "batch")})
 		if err != nil {
 			t.Fatal(err)
 		}
 		defer n.Close()
-		if n.NextIndex() != uint64(len(want)) || report.Records != uint64(len(want))-first || report.Lost != 0 || report.NextIndex != n.NextIndex() {
+		if n.NextIndex() != uint64(len(want)) || report.Records != uint64(len(want))-first || report.Lost != 0 || report.NextIndex != n.NextIndex() || report.FirstIndex != first {
 			t.Fatalf("%d records from %d on became %+v", len(want), first, report)
 		}
 		r, err := storage.OpenReader(n.Path(), storage.ReaderOptions{FS: mem})
@@ -203,16 +223,85 @@ func TestCompact(t *testing.T) {
 		if err != nil || rep.Err() != nil || len(rep.Void) > 0 || len(rep.Regions) != 1 {
 			t.Fatalf("verify: %v, %+v", err, rep)
 		}
+		if chain, err = storage.ReadChain(mem, "/d", "orders"); err != nil || len(chain.Check()) > 0 {
+			t.Fatalf("the files of the type: %v, %v", err, chain.Check())
+		}
+		for i, l := range chain[:len(chain)-1] {
+			if replaced := chain.Starts()[l.Path] <= l.First; !replaced && l.First >= first {
+				t.Fatalf("file %d of %d is still needed, though the new one has its records", i+1, len(chain))
+			}
+		}
 	})
 }
 
-func firstIndex(t *rapid.T, fsys storage.FS, path string) uint64 {
-	r, err := storage.OpenReader(path, storage.ReaderOptions{FS: fsys})
-	if err != nil {
-		t.Fatal(err)
+// TestCompactSeveralFiles: one file takes the place of several, if all of them are here and whole; otherwise nothing changes.
+func TestCompactSeveralFiles(t *testing.T) {
+	ctx := context.Background()
+	remove := func(g uint64) func(*testing.T, *storagetest.Mem) {
+		return func(t *testing.T, m *storagetest.Mem) { must(t, m.Remove(generation(g))) }
 	}
-	defer r.Close()
-	return r.FirstIndex()
+	for name, c := range map[string]struct {
+		from   uint64
+		change func(t *testing.T, m *storagetest.Mem)
+		says   string // "" = it works …
+		files  int    // … with so many files …
+		first  uint64 // … and begins at this index
+	}{
+		"none":              {from: 0, files: 1, first: 30},
+		"itself":            {from: 4, files: 1, first: 30},
+		"beyond itself":     {from: 9, files: 1, first: 30},
+		"the last two":      {from: 2, files: 3, first: 10},
+		"all":               {from: 1, files: 4, first: 0},
+		"an archived file":  {from: 1, change: remove(1), files: 3, first: 10},
+		"a file is missing": {from: 1, change: remove(2), says: "generation 2 (/d/orders@0002.fpl) is missing"},
+		"a file is cut":     {from: 1, change: func(t *testing.T, m *storagetest.Mem) { cutAfter(t, m, generation(2), 2) }, says: "is cut"},
+		"a file is damaged": {from: 1, change: func(t *testing.T, m *storagetest.Mem) {
+			data := m.ReadFile(generation(2))
+			data[bytes.Index(data, []byte("payload of message 12"))] ^= 1
+			m.WriteFile(generation(2), data)
+		}, says: "not readable"},
+		"one before is missing": {from: 3, change: remove(2), files: 2, first: 20},
+	} {
+		t.Run(name, func(t *testing.T) {
+			mem := chainMem(t, 4)
+			if c.change != nil {
+				c.change(t, mem)
+			}
+			before := mem.Names()
+			w := mustOpen(t, "/d", 100, storage.Options{FS: mem})
+			next := w.NextIndex()
+			n, report, err := w.Compact(ctx, []byte("state at the end"), storage.CompactOptions{From: c.from})
+			if c.says != "" {
+				if !errors.Is(err, storage.ErrIntegrity) || !strings.Contains(err.Error(), c.says) {
+					t.Errorf("%v", err)
+				}
+				mustAppend(t, w, messages(900, 1)) // a compaction that was refused changes nothing
+				must(t, w.Close())
+				if after := mem.Names(); !slices.Equal(before, after) {
+					t.Errorf("%v became %v", before, after)
+				}
+				return
+			}
+			must(t, err)
+			must(t, n.Close())
+			if report.Files != c.files || report.FirstIndex != c.first || report.NextIndex != next {
+				t.Errorf("%+v", report)
+			}
+			for i, r := range readAll(t, mem, n.Path()) {
+				if want := messages(int(c.first)+i, 1)[0]; r.Index != c.first+uint64(i) || string(r.Payload) != string(want.Payload) {
+					t.Fatalf("record %d is %q at %d", i, r.Payload, r.Index)
+				}
+			}
+			if rep := mustVerify(t, mem, n.Path()); rep.Err() != nil || rep.NextIndex != next {
+				t.Errorf("%+v", rep)
+			}
+			chain, err := storage.ReadChain(mem, "/d", "orders")
+			must(t, err)
+			if replaced := len(chain.Replaced()); replaced != c.files {
+				t.Errorf("%d files are replaced", replaced)
+			}
+		})
+	}
 }
 
 // TestRepair damages a file anywhere behind its header. What a reader can still read, and nothing else, is in the repaired

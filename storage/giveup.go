@@ -52,7 +52,7 @@ func (w *Writer) giveUp(ctx context.Context, v *view, next uint64, damaged bool)
 	// rule: what is damaged has a file that took its place. That one is lost, so this file's records are copied once more.
 	return w.takePlace(ctx, state, g, w.header.firstIndex, w.header.schema, func(c *compaction) error {
 		c.w = w
-		return c.copy(ctx, w.fenceOff)
+		return c.copy(ctx, source{w.path, w.file, w.header}, w.fenceOff)
 	})
 }
 
@@ -96,13 +96,13 @@ func (w *Writer) takePlace(ctx context.Context, state []byte, g GivenUp, first u
 		return nil, fmt.Errorf("storage: %w", err)
 	}
 	next, err := lost.build(ctx, seal, first, state, func(n *Writer) error {
-		c := &compaction{w: lost, to: n, o: CompactOptions{BatchBytes: defaultCompactBatch}, report: new(CompactReport)}
+		c := &compaction{w: lost, to: n, o: CompactOptions{BatchBytes: defaultCompactBatch}, report: &CompactReport{FirstIndex: first}}
 		compress := n.opts.Compress
 		if err := fill(c); err != nil {
 			return err
 		}
 		n.opts.Compress = true // they are all alike
-		if err := c.fill(g.Next); err != nil {
+		if err := c.fill(lost.path, g.Next); err != nil {
 			return err
 		}
 		err := c.flush()

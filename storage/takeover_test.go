@@ -50,6 +50,7 @@ func TestRandomSchedules(t *testing.T) {
 			"checkpoint": func(rt *rapid.T) { s.step(rt, (*holder).Checkpoint) },
 			"rotate":     func(rt *rapid.T) { s.step(rt, (*holder).Rotate) },
 			"compact":    func(rt *rapid.T) { s.step(rt, (*holder).Compact) },
+			"merge":      func(rt *rapid.T) { s.step(rt, (*holder).Merge) },
 			"close":      func(rt *rapid.T) { s.step(rt, func(h *holder) error { return h.Writer.Close() }) },
 			"kill":       func(rt *rapid.T) { s.Kill(who(rt)) },
 			"crash":      func(rt *rapid.T) { s.crash(rt) },

@@ -150,25 +150,33 @@ func (f *rewriteFlags) run(cmd *cobra.Command, o worker.RewriteOptions) (report 
 
 func compactCommand() *cobra.Command {
 	var f rewriteFlags
+	var from uint64
 	cmd := &cobra.Command{
 		Use:   "compact FILE | --store ADDRESS TYPE|FILE",
 		Short: "Write a type's file anew, beside the old one: larger batches, compressed if they were or --compress is given, no traces of crashes",
 		Long: `Compact copies all messages of a type's newest file into a new one, "orders@0002.fpl" and so on. It holds the type's lock, so
 workers stand by meanwhile. Indexes do not change. The old file is sealed, and names its successor. It is not removed: do that when
-the new one has been verified and backed up.
+the new one has been verified and backed up, by hand or with keep --replaced.
+
+With --from one new file takes the place of several: it also has the messages of the files from that generation on, which must all be
+here. That makes few large objects of the many small ones that workers write into a store.
 
 ` + cli.ExitHelp,
 		Example: `  fencepost compact --compress data/orders.fpl
   fencepost compact --store mongodb: --url mongodb://db1,db2,db3/shop orders
+  fencepost compact --from 1 data/orders.fpl && fencepost keep --replaced --yes data/orders.fpl
   fencepost verify data && rm data/orders.fpl`,
 	}
 	f.add(cmd)
+	cmd.Flags().Uint64Var(&from, "from", 0, "also copy the files before the newest, from this generation on (orders@0003.fpl is generation 3, orders.fpl 1)")
 	cmd.RunE = func(cmd *cobra.Command, args []string) error {
 		if err := f.parse(cmd, args); err != nil {
 			return err
 		}
 		defer f.files.close()
-		r, err := f.run(cmd, worker.RewriteOptions{})
+		o := worker.RewriteOptions{}
+		o.Compact.From = from
+		r, err := f.run(cmd, o)
 		if err != nil {
 			return err
 		}

@@ -36,10 +36,14 @@ func (p *byteProgress) file(path string) func(done, total int64) {
 	if p == nil {
 		return nil
 	}
-	return func(done, _ int64) {
+	return func(done, total int64) {
 		p.mu.Lock()
 		defer p.mu.Unlock()
-		done = min(done, p.sizes[path]) // it may have grown
+		if grown := total - p.sizes[path]; grown > 0 { // or a compaction reads the files before it, too
+			p.bar.AddMax64(grown)
+			p.sizes[path] = total
+		}
+		done = min(done, p.sizes[path])
 		if more := done - p.done[path]; more > 0 {
 			p.bar.Add64(more)
 			p.done[path] = done

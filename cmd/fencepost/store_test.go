@@ -3,7 +3,10 @@ package main
 import (
 	"bytes"
 	"encoding/json"
+	"fmt"
+	"io/fs"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 
@@ -53,6 +56,60 @@ func runRoot(t *testing.T, args ...string) (code int, stdout, stderr string) {
 	cmd.SetErr(&errs)
 	code = cli.Run(t.Context(), cmd)
 	return code, out.String(), errs.String()
+}
+
+// TestCompactSeveralFilesInAStore: one file takes the place of several, with the same messages in fewer slots.
+func TestCompactSeveralFilesInAStore(t *testing.T) {
+	dir, url := t.TempDir(), "sqlite://"+filepath.Join(t.TempDir(), "queue.db")
+	in := []string{"--url", url, "--store", "shared:" + dir}
+	tool := func(command string, args ...string) string {
+		t.Helper()
+		code, out, errs := runRoot(t, slices.Concat([]string{command}, in, args)...)
+		if code != 0 {
+			t.Fatalf("%s: %d, %s", command, code, errs)
+		}
+		return out
+	}
+	slots := func(generation string) (n int) {
+		t.Helper()
+		err := filepath.WalkDir(filepath.Join(dir, "orders", generation), func(_ string, d fs.DirEntry, err error) error {
+			if err == nil && !d.IsDir() {
+				n++
+			}
+			return err
+		})
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	for i := range 12 {
+		publish(t, url, "orders", fmt.Sprintf("%02d%s", i, strings.Repeat("x", 400_000)))
+		tool("worker", "--type", "orders", "--max-file-size", "1MiB", "--until-empty")
+	}
+	before, want := slots(""), tool("cat", "orders")
+	if out := tool("verify"); !strings.Contains(out, "orders@0003.fpl") {
+		t.Fatalf("there are not three files: %s", out)
+	}
+	if out := tool("compact", "--from", "1", "orders"); !strings.Contains(out, "  12 records  index 0..11  ") {
+		t.Errorf("compact: %s", out)
+	}
+	tool("verify", "--deep")
+	if out := tool("keep", "--replaced", "--yes", "orders"); !strings.Contains(out, "files: 1,") {
+		t.Errorf("keep: %s", out)
+	}
+	if out := tool("cat", "orders"); out != want {
+		t.Errorf("cat prints %d bytes, want %d", len(out), len(want))
+	}
+	tool("verify", "--deep")
+	if after := slots("00000006"); after > before/2 {
+		t.Errorf("%d slots became %d", before, after) // those of removed files are not counted: their fences stay
+	}
+	publish(t, url, "orders", "the next one")
+	tool("worker", "--type", "orders", "--until-empty")
+	if out := tool("tail", "-n", "1", "orders"); out != "the next one\n" {
+		t.Errorf("the last message is %q", out)
+	}
 }
 
 // Types and names of files are arguments for a store, and lines name files and store.

@@ -84,7 +84,11 @@ func (s *schedule) action() {
 	case 10:
 		s.step("rotate", (*oracle.Holder).Rotate)
 	case 11:
-		s.step("compact", (*oracle.Holder).Compact)
+		if s.rng.IntN(2) == 0 {
+			s.step("compact", (*oracle.Holder).Compact)
+		} else {
+			s.step("merge", (*oracle.Holder).Merge)
+		}
 	case 12:
 		s.step("close", func(h *oracle.Holder) error { return h.Writer.Close() })
 	case 13:

@@ -262,8 +262,13 @@ func (h *Holder) Rotate() error {
 }
 
 // Compact writes the file anew.
-func (h *Holder) Compact() error {
-	next, report, err := h.Writer.Compact(context.Background(), h.State(), storage.CompactOptions{BatchBytes: 300})
+func (h *Holder) Compact() error { return h.compact(0) }
+
+// Merge writes the file anew, with all those before it.
+func (h *Holder) Merge() error { return h.compact(1) }
+
+func (h *Holder) compact(from uint64) error {
+	next, report, err := h.Writer.Compact(context.Background(), h.State(), storage.CompactOptions{From: from, BatchBytes: 300})
 	if err == nil {
 		h.Writer = next
 		if report.Lost != 0 || report.Records != report.NextIndex-report.FirstIndex || len(report.Damage) > 0 {
@@ -274,10 +279,10 @@ func (h *Holder) Compact() error {
 }
 
 // Work is a whole session: two batches one behind the other, a checkpoint, another batch, one in a successor file, one behind
-// a compaction, the end.
+// a compaction of both, the end.
 func (h *Holder) Work() error {
 	one := func() error { return h.Append(1) }
-	return Steps(h.Begin, h.Rotate, one, h.Ack, h.Compact, one, h.Ack, func() error { return h.Writer.Close() })
+	return Steps(h.Begin, h.Rotate, one, h.Ack, h.Merge, one, h.Ack, func() error { return h.Writer.Close() })
 }
 
 // Begin is the part of work that is in one file.
