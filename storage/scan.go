@@ -112,7 +112,7 @@ type scanner struct {
 
 // newScanner starts at the first record.
 func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scanner {
-	s := &scanner{path: path, src: src, header: h, pos: headerSize, buf: make([]byte, 0, min(scanWindow, limit))}
+	s := &scanner{path: path, src: src, header: h, pos: headerSize}
 	s.view = view{next: h.firstIndex, end: headerSize, durable: headerSize}
 	s.setLimit(limit)
 	return s
@@ -122,9 +122,6 @@ func newScanner(path string, src io.ReaderAt, h *fileHeader, limit int64) *scann
 //
 // rule: a hunt in any bytes takes linear time. The budget bounds the checksums spent on candidates that turn out to be none.
 func (s *scanner) setLimit(limit int64) {
-	if room := min(scanWindow, limit); int64(cap(s.buf)) < room { // the file was small when the scanner was made
-		s.buf = append(make([]byte, 0, room), s.buf...)
-	}
 	s.budget += 4 * (limit - s.limit)
 	s.limit = limit
 }

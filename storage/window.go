@@ -104,6 +104,10 @@ func (s *scanner) fill(p int64, n int) error {
 	if at := p - s.bufOff; at >= 0 && at < int64(len(s.buf)) {
 		kept = copy(s.buf, s.buf[at:])
 	}
+	// A window is no larger than what is left of the file: who opens one reads little at its end, with several scanners.
+	if room := int(min(scanWindow, s.limit-p)); cap(s.buf) < room {
+		s.buf = append(make([]byte, 0, room), s.buf[:kept]...)
+	}
 	if n > cap(s.buf) { // n is bounded by the file's size and by the limit of a record
 		if n > largeBatch && s.large != nil {
 			s.large()

@@ -180,7 +180,11 @@ here. That makes few large objects of the many small ones that workers write int
 		if err != nil {
 			return err
 		}
-		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  %s records  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)),
+		of := ""
+		if r.Files > 1 {
+			of = fmt.Sprintf("  of %d files", r.Files)
+		}
+		printable.Fprintf(f.files.out(cmd.OutOrStdout()), "%s  %s records%s  index %d..%d  %s to %s batches  %s to %s\n", r.Path, humanize.Comma(int64(r.Records)), of,
 			r.FirstIndex, max(r.NextIndex, 1)-1, humanize.Comma(int64(r.Batches)), humanize.Comma(int64(r.NewBatches)),
 			humanize.IBytes(uint64(r.Size)), humanize.IBytes(uint64(r.NewSize)))
 		return nil

@@ -92,8 +92,9 @@ func doctorCommand() *cobra.Command {
 		Use:   "doctor [TYPE]…",
 		Short: "Check server, indexes, clocks, directory, files and what is pending, and say what to do about what is wrong",
 		Long: `Doctor looks at everything that workers rely on, and changes nothing. It exits with 1 if something would keep them from working,
-or one of the oldest 100 messages of a type cannot be appended, and with 3 if a file is not the registered one, or a file of a type is
-missing, cut, renamed or a copy. A warning is about something that works, but not as well as it could.
+or one of the oldest 100 messages of a type cannot be appended, with 3 if a file is not the registered one, or a file of a type is
+missing, cut, renamed or a copy, and with 4 if no type has a name that is given. A warning is about something that works, but not as well
+as it could.
 
 Of each file it reads the header and the end, from the last checkpoint on. In a store it also finds a slot that is missing anywhere.
 Bytes that were damaged in the middle of a file are found by "fencepost verify", which reads all files.

@@ -91,7 +91,7 @@ func TestCompactSeveralFilesInAStore(t *testing.T) {
 	if out := tool("verify"); !strings.Contains(out, "orders@0003.fpl") {
 		t.Fatalf("there are not three files: %s", out)
 	}
-	if out := tool("compact", "--from", "1", "orders"); !strings.Contains(out, "  12 records  index 0..11  ") {
+	if out := tool("compact", "--from", "1", "orders"); !strings.Contains(out, "  12 records  of 5 files  index 0..11  ") {
 		t.Errorf("compact: %s", out)
 	}
 	tool("verify", "--deep")

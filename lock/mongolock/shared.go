@@ -19,7 +19,7 @@ const (
 	sharedMost = 32 // reads, or new records, of a command
 	// Updates of a command. A server may carry it out as one transaction, which keeps the records locked for as long as all of them take.
 	sharedUpdates = 8
-	gateWidth     = 2 // commands under way before calls gather
+	gateWidth     = 1 // commands under way before calls gather
 )
 
 // request is an operation on one lock for an exclusive hold.

@@ -21,7 +21,7 @@ const (
 	// Updates of a command. A server may carry it out as one transaction, which keeps the documents locked for as long as all of them take.
 	sharedUpdates = 8
 	sharedKeys    = 200 // keys of an acknowledgement that shares a command; one with more is worth a command of its own
-	gateWidth     = 2   // commands under way before calls gather
+	gateWidth     = 1   // commands under way before calls gather
 )
 
 // shared are the calls that share commands.

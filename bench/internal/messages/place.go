@@ -14,6 +14,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/bench/internal/server"
@@ -169,8 +170,45 @@ func (p *Place) Clear(ctx context.Context) error {
 	if err := p.Messages.Drop(ctx); err != nil {
 		return err
 	}
-	return p.Messages.Database().CreateCollection(ctx, p.Messages.Name())
+	if err := p.Messages.Database().CreateCollection(ctx, p.Messages.Name()); err != nil {
+		return err
+	}
+	return p.introduce(ctx)
 }
+
+// introduce uses a new collection with many commands at the same time. A server with a process for each connection (PostgreSQL behind
+// FerretDB) learns in each of them of the collection, which takes 10 ms or more. Otherwise a loop with one connection would pay that once,
+// and who uses several would pay it several times, in each round.
+func (p *Place) introduce(ctx context.Context) error {
+	none := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: "/"}, {Key: "$lt", Value: "0"}}}}
+	g, ctx := errgroup.WithContext(ctx)
+	for range introductions {
+		g.Go(func() error {
+			for range 3 {
+				cursor, err := p.Messages.Aggregate(ctx, bson.A{bson.D{{Key: "$match", Value: none}}})
+				if err == nil {
+					err = cursor.Close(ctx)
+				}
+				if err == nil {
+					cursor, err = p.Messages.Find(ctx, none)
+				}
+				if err == nil {
+					err = cursor.Close(ctx)
+				}
+				if err == nil {
+					_, err = p.Relaxed.DeleteMany(ctx, none)
+				}
+				if err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+const introductions = 16 // commands at the same time
 
 // Source makes documents as a publisher would have stored them.
 type Source struct {
