@@ -66,7 +66,7 @@ func TestSizeLimitCompactRepairTail(t *testing.T) {
 		if !strings.Contains(r.stdout, fmt.Sprintf("removed=%d", before-1)) {
 			t.Errorf("keep: %v", r)
 		}
-		if got := mustRun(t, nil, "fencepost", "cat", b.dir); got.stdout != want.String() {
+		if got := mustRun(t, nil, "fencepost", "cat", first, filepath.Join(b.dir, fmt.Sprintf("t@%04d.fpl", before+1))); got.stdout != want.String() {
 			t.Errorf("cat of the remaining files prints %d bytes, want %d", len(got.stdout), want.Len())
 		}
 		publish(100)

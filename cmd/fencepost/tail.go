@@ -122,7 +122,10 @@ func (t *tailer) last(path string, n uint64) (string, uint64, error) {
 			return "", 0, err
 		}
 		if seal != nil {
-			successor := filepath.Join(filepath.Dir(path), storage.GenerationName(typ, seal.Generation))
+			successor := t.next(path)
+			if successor == "" { // perhaps it has just been made
+				successor = filepath.Join(filepath.Dir(path), storage.GenerationName(typ, seal.Generation))
+			}
 			if r, err := t.open(successor, math.MaxUint64); err == nil {
 				r.Close()
 				path = successor
@@ -152,17 +155,24 @@ func (t *tailer) print(path string, from uint64) error {
 			return errors.Join(err, t.out.Flush())
 		}
 		err = t.printAll(r)
-		seal, next := r.Sealed(), r.NextIndex()
-		successor := ""
-		if seal != nil {
-			successor = filepath.Join(filepath.Dir(path), storage.GenerationName(r.Type(), seal.Generation))
-		}
+		next := r.NextIndex()
 		r.Close()
-		if err != nil || !slices.ContainsFunc(t.files, func(l storage.Link) bool { return filepath.Clean(l.Path) == filepath.Clean(successor) }) {
+		successor := t.next(path)
+		if err != nil || successor == "" {
 			return errors.Join(err, t.out.Flush())
 		}
 		path, from = successor, max(from, next)
 	}
+}
+
+// next returns the path of the file that comes after path, "" if none does. It need not be the one that the seal names: a compaction
+// or repair may have replaced that, and it was removed.
+func (t *tailer) next(path string) string {
+	i := slices.IndexFunc(t.files, func(l storage.Link) bool { return filepath.Clean(l.Path) == filepath.Clean(path) })
+	if i < 0 || i+1 == len(t.files) {
+		return ""
+	}
+	return t.files[i+1].Path
 }
 
 // printAll prints what r reads, to its end.
