@@ -433,15 +433,15 @@ func (c Chain) Starts() map[string]uint64 {
 	return starts
 }
 
-// Replaced returns the files of a chain without problems (see Check) that are no longer needed: a
-// compaction or repair copied all their records to a later file, and marked unreadable ones as lost
-// there.
-func (c Chain) Replaced() (files Chain) {
-	starts := c.Starts()
+// Replaced returns the paths of the files of a chain without problems (see Check) that are no longer
+// needed: a compaction or repair copied all their records to a later file, and marked unreadable ones as
+// lost there. So damage in them does not matter.
+func (c Chain) Replaced() map[string]bool {
+	starts, paths := c.Starts(), map[string]bool{}
 	for _, l := range c {
 		if l.Type != "" && starts[l.Path] <= l.First {
-			files = append(files, l)
+			paths[l.Path] = true
 		}
 	}
-	return files
+	return paths
 }

@@ -133,12 +133,12 @@ func (c *compaction) addEarlier() error {
 	if wrong := chain.Check(); len(wrong) > 0 {
 		return wrong[0]
 	}
-	starts := chain.Starts()
+	replaced := chain.Replaced()
 	for _, l := range chain {
 		switch {
 		case l.FileID == c.w.header.fileID:
 			continue
-		case l.Type != "" && starts[l.Path] <= l.First: // rule: what a compaction has copied to a later file is not copied twice.
+		case replaced[l.Path]: // rule: what a compaction has copied to a later file is not copied twice.
 			continue
 		case l.Err != nil:
 			return l.Err

@@ -234,7 +234,7 @@ type SupersededError struct {
 }
 
 func (e *SupersededError) Error() string {
-	return e.Path + ": another writer took over and made this file; release the lock, acquire it again and open with the new epoch"
+	return e.Path + ": another writer took over before this one had made the file; release the lock, acquire it again and open with the new epoch"
 }
 
 // Is makes the error ErrFenced.

@@ -129,11 +129,7 @@ func (k *keeping) choose() (old []OldFile, err error) {
 	if err := CheckRegistered(k.FS, k.dir, k.typ, k.Registered); err != nil {
 		return nil, err
 	}
-	replaced := map[string]bool{}
-	for _, l := range chain.Replaced() {
-		replaced[l.Path] = true
-	}
-	total := int64(0)
+	replaced, total := chain.Replaced(), int64(0)
 	for _, l := range chain {
 		total += l.Size
 	}

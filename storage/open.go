@@ -113,6 +113,10 @@ func Open(ctx context.Context, dir, typ string, epoch uint64, o Options) (*Write
 		w.path = filepath.Join(w.dir, FileName(typ))
 		w.fs = w.opts.FS
 		next, err := w.open(ctx)
+		if err == nil {
+			// They were for opening, and what they refer to may be large.
+			next.opts.Empty, next.opts.Restore, next.opts.Replay, next.opts.Rehearse = nil, nil, nil, nil
+		}
 		if err == nil && next == w {
 			return w, nil
 		}
@@ -159,7 +163,7 @@ func (w *Writer) open(ctx context.Context) (*Writer, error) {
 		scan = w.salvage
 	}
 	v, err := scan(ctx, w.fenceOff)
-	w.bodies = bodyDecoder{} // it may have become large, and is of no use any more
+	w.bodies = nil // it may have become large, and is of no use any more
 	if err == nil {
 		err = w.checkFence()
 	}

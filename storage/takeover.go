@@ -183,6 +183,9 @@ func (w *Writer) replay(it *item) error {
 		w.latest = timeUnknown
 		return nil
 	}
+	if w.bodies == nil {
+		w.bodies = &bodyDecoder{}
+	}
 	if err := w.bodies.begin(w.path, it); err != nil {
 		return err
 	}

@@ -49,9 +49,9 @@ type Writer struct {
 	room     int64      // bytes below this offset are reserved
 	buf      []byte
 	packer   packer
-	bodies   bodyDecoder
-	marks    []mark // sparse index of the batches since the last checkpoint
-	latest   int64  // the highest time of all records in the file; timeUnknown if an earlier version wrote some of them
+	bodies   *bodyDecoder // while the writer is being opened
+	marks    []mark       // sparse index of the batches since the last checkpoint
+	latest   int64        // the highest time of all records in the file; timeUnknown if an earlier version wrote some of them
 
 	syncMu sync.Mutex // one sync at a time; taken before mu, never held with appendMu taken after it
 
@@ -128,6 +128,14 @@ func (w *Writer) Append(recs []Record) error {
 		}
 	}
 	return w.append(recs)
+}
+
+// Idle gives back the memory that Append and Checkpoint keep for the next call. It is for writers that
+// will have nothing to write for a while: there may be thousands.
+func (w *Writer) Idle() {
+	w.appendMu.Lock()
+	defer w.appendMu.Unlock()
+	w.buf, w.packer = nil, packer{}
 }
 
 // append is Append of records of any kind.
@@ -335,7 +343,7 @@ func (w *Writer) Close() error {
 	if cerr := w.file.Close(); err == nil {
 		err = ioError("close", w.path, cerr)
 	}
-	w.closeErr, w.buf, w.marks, w.packer, w.bodies = err, nil, nil, packer{}, bodyDecoder{}
+	w.closeErr, w.buf, w.marks, w.packer = err, nil, nil, packer{}
 	return err
 }
 

@@ -22,11 +22,15 @@ import (
 // A message that the ledger or the filter refuses is not in the file, but its number may be, in a
 // skip entry: see deadletter.go.
 
-// stage runs the append stage, then writes a checkpoint, so that the next holder need not replay
-// these records. Meanwhile the ack stage acknowledges the last messages.
+// stage runs the append stage. At the end of the session it then writes a checkpoint, so that the next
+// holder need not replay these records. Meanwhile the ack stage acknowledges the last messages.
 func (s fileSink) stage(ctx context.Context, in <-chan batch, out chan<- group) error {
 	if err := s.appendStage(ctx, in, out); err != nil {
 		return err
+	}
+	if s.resting {
+		s.writer().Idle()
+		return ctx.Err()
 	}
 	if s.sinceCheckpoint == 0 || ctx.Err() != nil {
 		return ctx.Err()

@@ -140,7 +140,7 @@ func (m *move) chain(at *replica) (storage.Chain, error) {
 	if wrong := chain.Check(); len(wrong) > 0 {
 		return nil, wrong[0]
 	}
-	needless := replaced(chain)
+	needless := chain.Replaced()
 	for _, l := range chain {
 		if l.Err != nil && !needless[l.Path] {
 			return nil, l.Err
@@ -149,23 +149,13 @@ func (m *move) chain(at *replica) (storage.Chain, error) {
 	return chain, nil
 }
 
-// replaced returns the paths of files that a compaction or a repair has replaced. Damage in them does
-// not matter, and one without a readable end is not copied.
-func replaced(chain storage.Chain) map[string]bool {
-	paths := map[string]bool{}
-	for _, l := range chain.Replaced() {
-		paths[l.Path] = true
-	}
-	return paths
-}
-
 // copySealed copies the sealed files and verifies the copies.
 func (m *move) copySealed(ctx context.Context) error {
 	chain, err := m.chain(m.from)
 	if err != nil {
 		return err
 	}
-	needless := replaced(chain)
+	needless := chain.Replaced()
 	for _, l := range chain {
 		if l.Sealed == nil || m.done[l.Path] {
 			continue

@@ -43,19 +43,26 @@ type fetcher struct {
 	lastAged                      time.Time // when the ledger was last aged
 
 	lastSeen time.Time // when a message was last fetched
+	first    bool      // nothing was fetched yet
+	poll     wait.Backoff
+	outage   outage
 	heldPoll wait.Backoff
 	heldAt   time.Time // messages behind a gap are not read again before this
 }
 
-// run fetches until there is a reason to end the session. drained means that a full sweep found
-// nothing that can be appended.
+func newFetcher(s *session) *fetcher {
+	return &fetcher{
+		session: s, lastSeen: time.Now(), first: true,
+		poll:     wait.Backoff{Min: watchMin, Max: watchMax},
+		heldPoll: wait.Backoff{Min: watchMin, Max: heldRetryMax},
+	}
+}
+
+// run fetches until there is a reason to end the session, or the type has been quiet for so long that
+// the session can rest (session.resting). drained means that a full sweep found nothing that can be
+// appended.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
 	cfg := &f.pool.cfg
-	poll := wait.Backoff{Min: watchMin, Max: watchMax}
-	f.heldPoll = wait.Backoff{Min: watchMin, Max: heldRetryMax}
-	f.lastSeen = time.Now()
-	first := true // nothing was fetched yet
-	var outage outage
 	asking, done := f.untilEnded(ctx) // for questions whose answers nobody needs once the session is ending
 	defer done()
 	for !f.ending(ctx) {
@@ -64,11 +71,11 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 		}
 		msgs, memory, err := f.fetch(ctx, asking)
 		switch {
-		case outage.note(&f.log, err, "fetch"):
+		case f.outage.note(&f.log, err, "fetch"):
 			if fatal(err) || ctx.Err() != nil {
 				return false, err
 			}
-			f.pause(ctx, poll.Next())
+			f.pause(ctx, f.poll.Next())
 		case len(msgs) > 0:
 			f.walked(msgs)
 			f.nothing = false
@@ -79,9 +86,9 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 				memory.give()
 				return false, ctx.Err()
 			}
-			poll.Reset()
+			f.poll.Reset()
 			switch {
-			case first && f.short && cfg.UntilEmpty:
+			case f.first && f.short && cfg.UntilEmpty:
 				if all, err := f.wasAll(ctx, asking); all || err != nil {
 					return all, err
 				}
@@ -89,51 +96,72 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			case f.short:
 				f.pause(ctx, f.linger())
 			}
-			first = false
+			f.first = false
 		default:
 			f.short, f.nothing = true, true
 			if err := f.inflight.wait(ctx); err != nil {
 				return false, err
 			}
-			wait := poll.Next()
+			pause := f.poll.Next()
 			switch {
 			case f.emptied(asking):
 				return true, nil
+			case f.quiet():
+				f.resting = true
+				return false, nil
 			case f.held.Load() != nil:
-				wait = min(wait, max(time.Until(f.heldAt), 0))
+				pause = min(pause, max(time.Until(f.heldAt), 0))
 			case cfg.UntilEmpty:
-				wait = 0 // look once more from the start at once, and end if that finds nothing
+				pause = 0 // look once more from the start at once, and end if that finds nothing
 			}
-			f.rest(ctx, wait)
+			f.awaitNews(ctx, pause)
 		}
 	}
 	return false, nil
 }
 
-// rest waits for messages: for d or, when the type has been quiet for a while, until the listener
-// has news of it. Even then it does not wait longer than a part of Retention, so that silent
-// producers are forgotten in time.
-func (f *fetcher) rest(ctx context.Context, d time.Duration) {
+// quiet tells whether the session can rest: the type has been quiet for a while, and news of it would
+// come from the listener.
+func (f *fetcher) quiet() bool {
 	p := f.pool
-	resting := func() bool {
-		return time.Since(f.lastSeen) >= restAfter && f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
-	}
-	if resting() {
-		d = max(d, min(wait.AtLeastHalf(p.cfg.Retention/4), p.cfg.IdleTimeout-time.Since(f.lastSeen)))
-	}
-	for end := time.Now().Add(d); ; p.book.noteAlive(f.typ) {
+	return time.Since(f.lastSeen) >= restAfter && f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
+}
+
+// rest waits until the listener has news of the type, or the session is to end. It does not wait longer
+// than a part of Retention, so that silent producers are forgotten in time.
+func (f *fetcher) rest(ctx context.Context) {
+	cfg := &f.pool.cfg
+	most := min(wait.AtLeastHalf(cfg.Retention/4), cfg.IdleTimeout-time.Since(f.lastSeen))
+	for end := time.Now().Add(max(most, f.poll.Next())); ; f.pool.book.noteAlive(f.typ) {
 		t := time.NewTimer(min(time.Until(end), sweepMost))
 		select {
 		case <-t.C:
-			if time.Now().Before(end) && resting() { // rule: a session rests only while somebody listens
+			if time.Now().Before(end) && f.quiet() { // rule: a session rests only while somebody listens
 				continue
 			}
-		case <-p.rebalancer.News(f.typ):
-		case <-f.ended.Done():
+		case <-f.pool.rebalancer.News(f.typ):
+		case <-f.halted:
+			f.watch(ctx)
+		case <-f.lease.ReleaseRequested():
+			f.watch(ctx)
+		case <-f.pool.stopping.Done():
+			f.watch(ctx)
 		case <-ctx.Done():
 		}
 		t.Stop()
 		return
+	}
+}
+
+// awaitNews waits for d, until there is news of the type, or until the session is to end.
+func (f *fetcher) awaitNews(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-t.C:
+	case <-f.pool.rebalancer.News(f.typ):
+	case <-f.ended.Done():
+	case <-ctx.Done():
 	}
 }
 

@@ -3,6 +3,7 @@ package worker
 import (
 	"context"
 	"fmt"
+	"runtime"
 	"slices"
 	"strings"
 	"sync"
@@ -11,6 +12,7 @@ import (
 
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/storage"
 )
 
 // hints is a queue whose notifications and lists of pending types are what a test says.
@@ -124,6 +126,52 @@ func TestANotifiedTypeIsServedAtOnce(t *testing.T) {
 		r.complete(types[7])
 		r.complete("unknown")
 	})
+}
+
+// Of a session that rests only the goroutine of its type is left, and the others are there again when there are messages.
+func TestASessionThatRestsIsOneGoroutine(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(100)
+		p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+		time.Sleep(time.Minute)
+		for n := range uint64(2) {
+			for _, typ := range types {
+				r.publish(typ, 1)
+			}
+			for _, typ := range types {
+				p.wantAppended(typ, n+1, 2*soon)
+			}
+			if n := sessionGoroutines(); n < 4*len(types) {
+				t.Errorf("%d goroutines of %d sessions after messages: the stages do not run", n, len(types))
+			}
+			time.Sleep(2 * restAfter)
+			if n := len(held(p)); n != len(types) {
+				t.Fatalf("%d sessions, want %d", n, len(types))
+			}
+			if n := sessionGoroutines(); n != len(types) {
+				t.Errorf("%d goroutines of %d sessions at rest", n, len(types))
+			}
+		}
+		p.stop()
+		for _, typ := range types {
+			r.complete(typ)
+			rep, err := storage.Verify(t.Context(), dir+"/"+storage.FileName(typ), storage.VerifyOptions{FS: r.disk})
+			if err != nil || rep.Checkpoints != 1 {
+				t.Fatalf("%d checkpoints (%v): only the end of a session writes one", rep.Checkpoints, err)
+			}
+		}
+	})
+}
+
+// sessionGoroutines counts the goroutines that run sessions.
+func sessionGoroutines() (n int) {
+	all := make([]byte, 4<<20)
+	for stack := range strings.SplitSeq(string(all[:runtime.Stack(all, true)]), "\n\n") {
+		if strings.Contains(stack, "worker.(*session)") {
+			n++
+		}
+	}
+	return n
 }
 
 // With no notification at all a message is appended within sweepMost, also when so much is pending that sweeps are rare: of an idle

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"slices"
 	"sync"
 
 	"github.com/fencepost/fencepost/queue"
@@ -117,7 +118,7 @@ func (m *memory) serve() {
 // pass grants the i-th of those that wait. mu is held.
 func (m *memory) pass(i int) {
 	close(m.waiting[i].granted)
-	m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
+	m.waiting = slices.Delete(m.waiting, i, i+1)
 }
 
 // keep gives back all but n bytes, when the size of the batch is known. If the grant is the reserve
@@ -144,7 +145,7 @@ func (c *grant) give() {
 	defer m.mu.Unlock()
 	for i, other := range m.waiting {
 		if other == c {
-			m.waiting = append(m.waiting[:i:i], m.waiting[i+1:]...)
+			m.waiting = slices.Delete(m.waiting, i, i+1)
 			c.n = 0
 			break
 		}

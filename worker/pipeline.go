@@ -6,7 +6,6 @@ import (
 	"sync"
 
 	"github.com/fencepost/fencepost/lock"
-	"github.com/rs/zerolog"
 	"golang.org/x/sync/errgroup"
 )
 
@@ -21,8 +20,8 @@ import (
 
 // newSession prepares a session of a type whose lock is held. Only here is decided whether messages go
 // to a file or to a Handler: the fetch and ack stages are the same for both.
-func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *session {
-	s := &session{pool: p, typ: typ, lease: lease, log: log, filing: make(chan struct{}, 1), halted: make(chan struct{})}
+func newSession(p *replica, typ string, lease *lock.Lease) *session {
+	s := &session{pool: p, typ: typ, lease: lease, log: p.logOf(typ), filing: make(chan struct{}, 1), halted: make(chan struct{})}
 	s.ended, s.end = context.WithCancel(context.Background())
 	s.halt = sync.OnceFunc(func() { close(s.halted) })
 	s.unfit = p.book.unfitOf(typ)
@@ -44,11 +43,23 @@ func newSession(p *replica, typ string, lease *lock.Lease, log zerolog.Logger) *
 
 // run opens the file in the slot, drains the type, and closes the file. drained means that the session
 // has seen the type empty.
+//
+// What happens before and after the pipeline has functions of its own: what they need of the stack is
+// not kept for each of thousands of sessions.
 func (s *session) run(ctx context.Context, slot *openingSlot) (drained bool, err error) {
 	defer func(pool context.Context) { s.noteLoss(pool, err) }(ctx)
 	// The session lives on the lease's context: loss cancels everything with its cause.
 	ctx, cancel := mergeContext(s.lease.Context(), ctx)
 	defer cancel()
+	if open, err := s.begin(ctx, slot); !open {
+		return false, err
+	}
+	drained, err = s.pipeline(ctx)
+	return drained, s.finish(withCause(ctx, err))
+}
+
+// begin opens the file in the slot. It returns false with an error, or if the pool stops.
+func (s *session) begin(ctx context.Context, slot *openingSlot) (open bool, err error) {
 	opening, opened := s.pool.untilStop(ctx) // a stop interrupts the opening: no message depends on it yet
 	if err = slot.take(opening); err == nil {
 		err = s.sink.open(opening)
@@ -62,18 +73,16 @@ func (s *session) run(ctx context.Context, slot *openingSlot) (drained bool, err
 	case err != nil:
 		return false, withCause(ctx, err)
 	}
-	s.log = s.log.With().Int64("epoch", s.lease.Token()).Logger()
+	s.log = s.pool.log.With().Str("type", s.typ).Int64("epoch", s.lease.Token()).Logger()
 	s.count(func(st *Stats) { st.Sessions++ })
 	s.sink.describe(s.log.Info()).Int("producers", s.ledger.Producers()).Msg("holding the type")
 	s.emit(Event{Kind: Acquired})
+	return true, nil
+}
 
-	var watching sync.WaitGroup
-	watched, stopWatching := context.WithCancel(ctx)
-	watching.Go(func() { s.watch(watched) })
-	drained, err = s.pipeline(ctx)
-	stopWatching()
-	watching.Wait()
-	err = s.sink.close(withCause(ctx, err))
+// finish closes the file after the pipeline has ended with err. It returns that or, if it is nil, its own error.
+func (s *session) finish(err error) error {
+	err = s.sink.close(err)
 	event := s.log.Info()
 	if err != nil {
 		event = s.log.Warn().Err(err)
@@ -83,17 +92,38 @@ func (s *session) run(ctx context.Context, slot *openingSlot) (drained bool, err
 	}
 	s.sink.describe(event).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
 		Uint64("gaps", s.gaps).Msg("released the type")
-	return drained, err
+	if err == nil && s.asked() {
+		s.log.Info().Str("reason", s.lease.RequestReason()).Msg("another replica had asked for the type")
+	}
+	return err
 }
 
-// pipeline runs the three stages until the type is idle or empty, the pool stops, or something
-// fails.
+// pipeline runs the stages until the type is idle or empty, the pool stops, or something fails. While
+// the type is quiet no stage runs: of a session that rests only this goroutine is left.
 func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
+	f := newFetcher(s)
+	for {
+		drained, err = s.stages(ctx, f)
+		if err != nil || !s.resting {
+			return drained, err
+		}
+		f.rest(ctx)
+		s.resting = false
+	}
+}
+
+// stages runs the three stages until the fetch stage ends, and everything that it has fetched is
+// settled. Meanwhile it watches for reasons to end the session.
+func (s *session) stages(ctx context.Context, f *fetcher) (drained bool, err error) {
 	cfg := &s.pool.cfg
 	fetched := make(chan batch, cfg.Prefetch-1) // the fetch stage has one more
 	durable := make(chan group, 1)
+	watched, stopWatching := context.WithCancel(ctx)
+	var watching sync.WaitGroup
+	watching.Go(func() { s.watch(watched) })
+	defer watching.Wait()
+	defer stopWatching()
 	g, ctx := errgroup.WithContext(ctx)
-	f := &fetcher{session: s}
 	g.Go(func() error {
 		defer close(fetched)
 		var err error

@@ -289,7 +289,6 @@ const standBack = 2 * time.Second
 // serve is the loop of one type in this pool: watch, acquire, run a session, again. pending means that
 // the type is known to have messages. giveUp ends the pool.
 func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp context.CancelCauseFunc) {
-	log := p.log.With().Str("type", typ).Logger()
 	defer p.rebalancer.Drop(typ)
 	if !pending && !p.rebalancer.Paused(typ) {
 		p.awaitNews(ctx, typ)
@@ -297,74 +296,82 @@ func (p *Pool) serve(ctx context.Context, typ string, pending bool, giveUp conte
 	retry := wait.Backoff{Min: retryMin, Max: retryMax}
 	for !p.stopped(ctx) {
 		watching, done := p.untilStop(ctx) // no message depends on these answers: a stop does not wait for them
-		t, looked, err := p.awaitTurn(watching, typ, &log)
+		t, looked, err := p.awaitTurn(watching, typ)
 		done()
 		drained := false
 		if err == nil && t == share.TurnNone {
 			return
 		}
 		if err == nil {
-			drained, err = p.hold(ctx, typ, t, looked, &log)
+			drained, err = p.hold(ctx, typ, t, looked)
 		}
-		if errors.Is(err, errAsked) {
-			p.book.noteEnd(typ, nil)
-		} else {
-			p.book.noteEnd(typ, err)
-		}
-		if !drained {
-			p.book.setUnfit(typ, nil) // it is not held here any more
-		}
-		switch {
-		case drained && p.cfg.UntilEmpty:
-			return
-		case err == nil:
-			p.book.setRefused(typ, nil)
-			retry.Reset()
-			continue
-		case ctx.Err() != nil:
-			return
-		case errors.Is(err, errAsked):
-			p.pause(ctx, standBack)
-			continue
-		case errors.Is(err, ErrPaused):
-			p.book.setRefused(typ, err)
-			return
-		case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
-			// Another replica holds the type, or this process was paused for too long. Nothing is wrong
-			// with the type.
-			p.book.countType(typ, func(s *Stats) { s.Lost++ })
-			log.Warn().Err(err).Msg("lock lost; another worker may continue this type")
-			retry.Reset()
-		case fatal(err):
-			p.book.setRefused(typ, err)
-			log.Error().Err(err).Msg("type cannot be served")
-			if p.cfg.UntilEmpty {
-				return
-			}
-			if all := p.book.allRefused(p.cfg.Types); all != nil {
-				giveUp(all)
-				return
-			}
-		case p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
-			p.book.setRefused(typ, err)
-			return
-		case errors.Is(err, storage.ErrNoSpace):
-			p.book.setRefused(typ, nil) // what was wrong with the file before is not wrong any more
-			log.Error().Err(err).Msg("session failed; the type goes on when there is room")
-		default:
-			log.Error().Err(err).Msg("session failed; retrying")
-		}
-		if !p.pause(ctx, retry.Next()) {
+		if !p.goesOn(ctx, typ, drained, err, &retry, giveUp) {
 			return
 		}
 	}
+}
+
+// goesOn decides whether the pool goes on with a type after a turn that has ended with err, and pauses
+// before it does if that is necessary.
+func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, retry *wait.Backoff, giveUp context.CancelCauseFunc) bool {
+	log := p.logOf(typ)
+	if errors.Is(err, errAsked) {
+		p.book.noteEnd(typ, nil)
+	} else {
+		p.book.noteEnd(typ, err)
+	}
+	if !drained {
+		p.book.setUnfit(typ, nil) // it is not held here any more
+	}
+	switch {
+	case drained && p.cfg.UntilEmpty:
+		return false
+	case err == nil:
+		p.book.setRefused(typ, nil)
+		retry.Reset()
+		return true
+	case ctx.Err() != nil:
+		return false
+	case errors.Is(err, errAsked):
+		p.pause(ctx, standBack)
+		return true
+	case errors.Is(err, ErrPaused):
+		p.book.setRefused(typ, err)
+		return false
+	case errors.Is(err, lock.ErrLost) || errors.Is(err, storage.ErrFenced):
+		// Another replica holds the type, or this process was paused for too long. Nothing is wrong
+		// with the type.
+		p.book.countType(typ, func(s *Stats) { s.Lost++ })
+		log.Warn().Err(err).Msg("lock lost; another worker may continue this type")
+		retry.Reset()
+	case fatal(err):
+		p.book.setRefused(typ, err)
+		log.Error().Err(err).Msg("type cannot be served")
+		if p.cfg.UntilEmpty {
+			return false
+		}
+		if all := p.book.allRefused(p.cfg.Types); all != nil {
+			giveUp(all)
+			return false
+		}
+	case p.cfg.UntilEmpty && errors.Is(err, storage.ErrNoSpace):
+		p.book.setRefused(typ, err)
+		return false
+	case errors.Is(err, storage.ErrNoSpace):
+		p.book.setRefused(typ, nil) // what was wrong with the file before is not wrong any more
+		log.Error().Err(err).Msg("session failed; the type goes on when there is room")
+	default:
+		log.Error().Err(err).Msg("session failed; retrying")
+	}
+	return p.pause(ctx, retry.Next())
 }
 
 // awaitTurn waits until this pool should act on the type, usually because the type has messages and
 // falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
 // has no messages. looked is when it has last asked whether there are messages, zero if it was told. An
 // error means that waiting does not help.
-func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (t share.Turn, looked time.Time, err error) {
+func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked time.Time, err error) {
+	log := p.logOf(typ)
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	for !p.stopped(ctx) {
@@ -391,14 +398,14 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 		}
 		if err == nil && d.Pending == 0 {
 			p.book.wantsNoMore(typ)
-			err = p.lookAtForeign(ctx, typ, d.Foreign, log)
+			err = p.lookAtForeign(ctx, typ, d.Foreign, &log)
 		}
 		switch {
 		case p.stopped(ctx):
 			return share.TurnNone, looked, nil
 		case fatal(err):
 			return share.TurnNone, looked, err
-		case outage.note(log, err, "look for messages"):
+		case outage.note(&log, err, "look for messages"):
 			wait = poll.Next()
 		case d.Pending > 0 && paused:
 			return share.TurnNone, looked, &PausedError{typ}
@@ -429,63 +436,88 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string, log *zerolog.Logger) (
 // order, if the lock is held by somebody else, or if there were no messages any more when it became
 // free. looked is when the pool asked whether there are any. drained means that the session has seen the
 // type empty.
-func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.Time, log *zerolog.Logger) (drained bool, err error) {
+func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.Time) (drained bool, err error) {
 	defer p.rebalancer.Freed(typ)
-	stopCtx, done := p.untilStop(ctx)
-	defer done()
 	wait := acquireSlice
-	switch {
-	case p.slots == nil:
-	case t == share.TurnStandBy:
-		if !p.slots.TryAcquire(1) {
-			return false, nil
-		}
-		defer p.slots.Release(1)
-	default:
-		wait = acquireInSlot
-		p.waiting.Add(1)
-		p.rebalancer.WakeSessions() // so that an idle session ends and frees its slot
-		err := p.slots.Acquire(stopCtx, 1)
-		p.waiting.Add(-1)
-		if err != nil {
+	if p.slots != nil {
+		var ok bool
+		if wait, ok = p.takeSlot(ctx, t); !ok {
 			return false, nil
 		}
 		defer p.slots.Release(1)
 	}
-	p.book.wants(typ)
 	slot := &openingSlot{slots: p.opening}
 	defer slot.release()
-	lease, err := p.acquire(stopCtx, typ, t, wait, slot)
-	switch {
-	case stopCtx.Err() != nil && lease == nil, errors.Is(err, lock.ErrHeld):
-		return false, nil // watch again: the holder may drain the type meanwhile
-	case err != nil:
-		return false, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
+	lease, err := p.lock(ctx, typ, t, wait, slot)
+	if lease == nil {
+		return false, err
 	}
 	p.noteHeld(typ, lease)
-	defer func() {
-		defer p.book.noteHeld(typ, nil)
-		// With a context of its own: the session's has ended, and without a release the next holder
-		// would have to wait for the lease.
-		rctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
-		defer cancel()
-		if rerr := lease.Release(rctx); rerr != nil && err == nil && !errors.Is(rerr, lock.ErrLost) {
-			log.Warn().Err(rerr).Msg("lock not released yet; if the server does not answer, it expires")
-		}
-	}()
-	if t != share.TurnAsk && time.Since(looked) > freshLook { // a type that this pool asked for has traffic
-		if d, err := p.depth(stopCtx, typ); err == nil && d.Pending == 0 {
-			return false, nil // the previous holder drained it: do not open the file, which would add a fence
-		}
+	defer func() { p.unlock(ctx, typ, lease, err == nil) }()
+	if t != share.TurnAsk && p.isDrained(ctx, typ, looked) { // a type that this pool asked for has traffic
+		return false, nil // by the previous holder: do not open the file, which would add a fence
 	}
-	s := newSession(&p.replica, typ, lease, *log)
+	s := newSession(&p.replica, typ, lease)
 	p.rebalancer.Holds(typ, s)
 	drained, err = s.run(ctx, slot)
 	if err == nil && s.asked() {
-		log.Info().Str("reason", lease.RequestReason()).Msg("released the type because another replica asked for it")
 		err = errAsked
 	}
 	return drained, err
+}
+
+// takeSlot takes one of the slots of a pool with Config.MaxTypes. wait is how long to wait for a lock
+// that takes up the slot. ok is false if there is none for this turn, or the pool stops.
+func (p *Pool) takeSlot(ctx context.Context, t share.Turn) (wait time.Duration, ok bool) {
+	if t == share.TurnStandBy {
+		return acquireSlice, p.slots.TryAcquire(1)
+	}
+	ctx, done := p.untilStop(ctx)
+	defer done()
+	p.waiting.Add(1)
+	defer p.waiting.Add(-1)
+	p.rebalancer.WakeSessions() // so that an idle session ends and frees its slot
+	return acquireInSlot, p.slots.Acquire(ctx, 1) == nil
+}
+
+// lock acquires the type's lock. It returns nil if somebody else holds it, or the pool stops.
+func (p *Pool) lock(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (*lock.Lease, error) {
+	ctx, done := p.untilStop(ctx)
+	defer done()
+	p.book.wants(typ)
+	lease, err := p.acquire(ctx, typ, t, wait, slot)
+	switch {
+	case lease != nil:
+		return lease, nil
+	case ctx.Err() != nil, errors.Is(err, lock.ErrHeld):
+		return nil, nil // watch again: the holder may drain the type meanwhile
+	}
+	return nil, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
+}
+
+// unlock releases the type's lock. inOrder tells whether the session has ended without an error, of
+// which the release would be another one.
+func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, inOrder bool) {
+	defer p.book.noteHeld(typ, nil)
+	// With a context of its own: the session's has ended, and without a release the next holder
+	// would have to wait for the lease.
+	ctx, cancel := p.parting(context.WithoutCancel(ctx), p.cfg.Lease/5)
+	defer cancel()
+	if err := lease.Release(ctx); err != nil && inOrder && !errors.Is(err, lock.ErrLost) {
+		log := p.logOf(typ)
+		log.Warn().Err(err).Msg("lock not released yet; if the server does not answer, it expires")
+	}
+}
+
+// isDrained asks whether a type has no messages any more, unless the pool has just looked.
+func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool {
+	if time.Since(looked) <= freshLook {
+		return false
+	}
+	ctx, done := p.untilStop(ctx)
+	defer done()
+	d, err := p.depth(ctx, typ)
+	return err == nil && d.Pending == 0
 }
 
 // lookAtForeign reviews the foreign keys of a type without messages. seen is how many of them the

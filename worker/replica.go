@@ -47,6 +47,9 @@ type replica struct {
 	subscriptions subscriptions
 }
 
+// logOf returns a log whose lines name the type. It is made where lines are written: thousands of types would keep 500 B each.
+func (p *replica) logOf(typ string) zerolog.Logger { return p.log.With().Str("type", typ).Logger() }
+
 // placeAmong returns the index of one of n things, where this replica begins. Others begin elsewhere.
 func (p *replica) placeAmong(n int) int {
 	if n == 0 {

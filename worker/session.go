@@ -33,6 +33,7 @@ type session struct {
 	ended   context.Context // the fetch stage stops, and the session ends in order
 	end     func()          // ends that; called by watch
 
+	resting  bool                        // set by the fetch stage when it ends because the type is quiet; cleared when the stages go on
 	inflight inflight                    // batches fetched and not yet acknowledged
 	sweeps   atomic.Uint64               // full sweeps begun; a new one begins only when nothing is in flight
 	held     atomic.Pointer[ledger.Held] // which messages wait behind a gap; the append stage writes, the fetch stage reads
@@ -68,6 +69,7 @@ func (s *session) giveMemory() {
 	for _, c := range s.memory {
 		c.give()
 	}
+	clear(s.memory)
 	s.memory = s.memory[:0]
 }
 

@@ -451,11 +451,9 @@ func checkChain(fsys storage.FS, dir, typ string) (chain storage.Chain, wrong []
 	for _, e := range chain.Check() {
 		wrong = append(wrong, e)
 	}
-	replaced := map[string]bool{}
+	var replaced map[string]bool
 	if len(wrong) == 0 {
-		for _, l := range chain.Replaced() {
-			replaced[l.Path] = true // damage in it does not matter any more
-		}
+		replaced = chain.Replaced()
 	}
 	for i := range chain {
 		if l := &chain[i]; !replaced[l.Path] {

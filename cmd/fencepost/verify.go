@@ -267,8 +267,8 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 		for _, e := range wrong {
 			byPath[e.Path].chain = append(byPath[e.Path].chain, e)
 		}
-		for _, l := range c.Replaced() {
-			byPath[l.Path].replaced = len(wrong) == 0
+		for path := range c.Replaced() {
+			byPath[path].replaced = len(wrong) == 0
 		}
 		if !all.has(k) {
 			continue

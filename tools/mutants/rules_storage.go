@@ -186,7 +186,7 @@ var storageRules = []rule{
 	{file: "storage/compact.go", rule: "what is missing, cut or another file is not passed over", tests: "TestCompactSeveralFiles",
 		old: `if wrong := chain.Check(); len(wrong) > 0 {`, new: `if wrong := chain.Check(); false {`},
 	{file: "storage/compact.go", rule: "what a compaction has copied to a later file is not copied twice", tests: "TestCompact",
-		old: `case l.Type != "" && starts[l.Path] <= l.First:`, new: `case starts == nil:`},
+		old: `case replaced[l.Path]:`, new: `case replaced == nil:`},
 	{file: "storage/chain.go", rule: "the successor begins where its predecessor ends", tests: "TestForgedChains",
 		old: `case ended && b.First != a.Next && b.First > a.First:`, new: `case false:`},
 	{file: "storage/chain.go", rule: "only what a compaction or repair replaced may be missing", how: "anything may", tests: "TestBrokenChains",

@@ -83,7 +83,7 @@ var workerRules = []rule{
 	{file: "worker/fetch.go", rule: "a fetch never begins longer than fullSweepEvery after the start of the last full sweep", how: "after it has waited for memory", tests: "TestLongWaitForMemoryEndsWithAFullSweep",
 		old: `if err := f.goBack(ctx); err != nil { // the wait may have been long, and a sweep may be due`, new: `if err := ctx.Err(); err != nil {`},
 	{file: "worker/fetch.go", rule: "a session rests only while somebody listens", tests: "TestWithoutAListenerTypesArePolled",
-		old: `if time.Now().Before(end) && resting() { // rule`, new: `if time.Now().Before(end) { // rule`},
+		old: `if time.Now().Before(end) && f.quiet() { // rule`, new: `if time.Now().Before(end) { // rule`},
 	{file: "worker/listen.go", rule: "what is pending is found without any notification", tests: "TestMessagesAreFoundWithoutNotifications",
 		old: `due := !time.Now().Before(l.nextSweep)`, new: `due := l.nextSweep.IsZero()`},
 	{file: "worker/listen.go", rule: "types are left alone only while both notifications and sweeps can be read", tests: "TestWithoutAListenerTypesArePolled",

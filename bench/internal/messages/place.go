@@ -177,28 +177,14 @@ func (p *Place) Clear(ctx context.Context) error {
 }
 
 // introduce uses a new collection with many commands at the same time. A server with a process for each connection (PostgreSQL behind
-// FerretDB) learns in each of them of the collection, which takes 10 ms or more. Otherwise a loop with one connection would pay that once,
-// and who uses several would pay it several times, in each round.
+// FerretDB) learns in each of them of the collection. Otherwise a loop with one connection would pay for that once, and who uses several
+// would pay several times, in each round.
 func (p *Place) introduce(ctx context.Context) error {
-	none := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: "/"}, {Key: "$lt", Value: "0"}}}}
 	g, ctx := errgroup.WithContext(ctx)
 	for range introductions {
 		g.Go(func() error {
 			for range 3 {
-				cursor, err := p.Messages.Aggregate(ctx, bson.A{bson.D{{Key: "$match", Value: none}}})
-				if err == nil {
-					err = cursor.Close(ctx)
-				}
-				if err == nil {
-					cursor, err = p.Messages.Find(ctx, none)
-				}
-				if err == nil {
-					err = cursor.Close(ctx)
-				}
-				if err == nil {
-					_, err = p.Relaxed.DeleteMany(ctx, none)
-				}
-				if err != nil {
+				if err := p.useEmpty(ctx); err != nil {
 					return err
 				}
 			}
@@ -206,6 +192,27 @@ func (p *Place) introduce(ctx context.Context) error {
 		})
 	}
 	return g.Wait()
+}
+
+// useEmpty sends each command that drains send, and finds nothing.
+func (p *Place) useEmpty(ctx context.Context) error {
+	none := bson.D{{Key: "_id", Value: bson.D{{Key: "$gt", Value: "/"}, {Key: "$lt", Value: "0"}}}}
+	for _, ask := range []func() (*mongo.Cursor, error){
+		func() (*mongo.Cursor, error) { return p.Messages.Find(ctx, none) },
+		func() (*mongo.Cursor, error) {
+			return p.Messages.Aggregate(ctx, bson.A{bson.D{{Key: "$match", Value: none}}})
+		},
+	} {
+		cursor, err := ask()
+		if err != nil {
+			return err
+		}
+		if err := cursor.Close(ctx); err != nil {
+			return err
+		}
+	}
+	_, err := p.Relaxed.DeleteMany(ctx, none)
+	return err
 }
 
 const introductions = 16 // commands at the same time
