@@ -391,8 +391,10 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	case v.next != stepDone || a.try:
 		return v.next, nil
 	}
+	a.turns.saw(got.record, a.hold.ID, got.at)
 	a.races = 0
-	a.poll.Max = maxPoll
+	// The longer this holder has the lock, the longer the pauses: who is late then has waited for much longer already.
+	a.poll.Max = min(max(soonPoll, a.turns.present()/16), maxPoll)
 	holder := HoldID{}
 	for _, h := range got.record.Holds() {
 		holder = h.ID
@@ -401,7 +403,6 @@ func (a *attempt) read(wait context.Context) (step, error) {
 			a.l.queues.with(a.name, func(ln *waitQueue, _ *waiter) { ln.contested = true })
 		}
 	}
-	a.turns.saw(got.record, a.hold.ID, got.at)
 	if a.first() {
 		// Everybody else waits behind us, so be quick. A holder that was asked to release learns so
 		// when it renews, and probably releases next: poll fast again from then.

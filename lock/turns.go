@@ -11,9 +11,9 @@ import (
 // reads of a contended lock.
 type turns struct {
 	known   bool
-	since   time.Duration // the first read of this wait, on l.clock
+	since   time.Duration // the first read of this wait
 	token   int64         // the record's token then
-	last    time.Duration // the latest read
+	last    time.Duration // the latest read, on l.clock
 	now     int64         // the record's token then
 	began   time.Duration // when that token was granted, at the earliest
 	seen    time.Duration // when that token was first read
@@ -22,6 +22,7 @@ type turns struct {
 	queue   time.Duration // since when others have been in the queue all the time; 0 = the last read showed none
 	evident bool          // this wait has shown that the lock is contended
 
+	turn    time.Duration // how long the latest turns took; 0 = unknown
 	earlier time.Duration // length of a turn in the wait before this one; 0 = it was not contended then
 	haste   float64       // divides the length of a turn, to look earlier: see granted. Less than 1 counts as 1
 }
@@ -30,8 +31,10 @@ const (
 	turnsMemory   = 10 * time.Second      // how long a Locker remembers that a lock was contended
 	turnsPatience = time.Second           // how long a waiter without a place lets those with one go first
 	secondPoll    = 50 * time.Millisecond // longest pause of the second in the queue
-	minProbe      = 4 * time.Millisecond  // shortest pause between two tries of the first in the queue
+	minProbe      = 3 * time.Millisecond  // shortest pause between two tries of the first in the queue
 	maxProbe      = 25 * time.Millisecond // longest
+	probeForAll   = 64 * time.Millisecond // … divided by the number of waiters: it looks for all of them
+	firstTurn     = 8                     // divides the first turn that a waiter sees end: it may be much longer than the next ones
 	maxProbes     = 4                     // tries in a row; then a read, which alone shows whether the holder is alive
 )
 
@@ -42,8 +45,11 @@ const (
 func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	switch {
 	case !t.known || r.Token < t.token: // the first read, or the record has been deleted and made again
-		*t = turns{known: true, since: at, token: r.Token, began: at, seen: at, earlier: t.earlier, haste: t.haste}
+		*t = turns{known: true, since: at, token: r.Token, began: at, seen: at, earlier: t.earlier, turn: t.earlier, haste: t.haste}
 	case t.now != r.Token:
+		if n := r.Token - t.now; n > 0 { // a read may be older than the one before
+			t.measure(at, n)
+		}
 		t.began, t.seen = t.last, at
 	}
 	t.last, t.now = at, r.Token
@@ -66,6 +72,19 @@ func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	t.evident = t.evident || t.changes >= 2 && 2*passed <= 3*int64(t.changes) || t.earlier > 0 && passed >= 3 || t.passedBy()
 }
 
+// measure learns from n turns that have ended since the last look that saw one end.
+//
+// The last turn is half of the estimate. Otherwise waiters would come late for many turns after a long one, and
+// each turn would be longer for that, too.
+func (t *turns) measure(at time.Duration, n int64) {
+	if t.turn == 0 {
+		t.turn = (at - t.seen) / time.Duration(n+1) / firstTurn
+		return
+	}
+	latest := (at - t.seen) / time.Duration(n)
+	t.turn = latest + (t.turn-latest)>>min(n, 30)
+}
+
 // passedBy tells whether others have been in the queue for so long that it may never become empty.
 //
 // rule: nobody waits for ever behind others that have places; then they take one, too.
@@ -82,14 +101,19 @@ func (t turns) again(now time.Duration) turns {
 // contended tells whether to take a place in the queue.
 func (t turns) contended() bool { return t.evident || t.earlier > 0 }
 
-// length estimates how long a turn takes, on average; 0 = unknown. It errs on the short side: a
-// waiter that looks too early costs a read, one that looks too late leaves the lock unused.
+// length estimates how long a turn takes; 0 = unknown. It is the average of this wait, or what the latest
+// turns took if that is less: a waiter that looks too early costs a read, one that looks too late leaves
+// the lock unused.
 func (t turns) length() time.Duration {
+	mean := t.earlier
 	if n := t.now - t.token; n >= 3 || n > 0 && t.earlier == 0 {
-		return (t.seen - t.since) / time.Duration(n+1)
+		mean = (t.seen - t.since) / time.Duration(n+1)
 	}
-	return t.earlier
+	return min(mean, t.turn)
 }
+
+// present is how long the present turn has lasted, as far as this wait has seen.
+func (t turns) present() time.Duration { return t.last - t.seen }
 
 // granted learns from the end of a wait: inTime, or too late, with a lock that had been free for a
 // while. Waiters are late when some turns are much shorter than the average; then they look earlier
@@ -129,7 +153,7 @@ func (a *attempt) nextPoll(now time.Duration) time.Duration {
 // probePause is the pause between two tries of the first in the queue.
 func (a *attempt) probePause() time.Duration {
 	turn := time.Duration(float64(a.turns.length()) / max(1, a.turns.haste))
-	return min(max(minProbe, turn/16), maxProbe)
+	return max(minProbe, min(turn/16, maxProbe, probeForAll/time.Duration(max(1, len(a.last.record.Queue)))))
 }
 
 // probing tells whether to try to acquire instead of reading. The first in the queue of a contended
