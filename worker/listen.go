@@ -202,7 +202,11 @@ func (l *listener) sweep(ctx context.Context) error {
 	l.missed = false
 	mine := 0
 	for _, typ := range types {
-		if l.news(typ, p.rebalancer.Wake) {
+		tell := p.rebalancer.Found
+		if p.book.unfitOf(typ).any() { // perhaps that is all it has
+			tell = p.rebalancer.Wake
+		}
+		if l.news(typ, tell) {
 			mine++
 		}
 	}

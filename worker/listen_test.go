@@ -22,6 +22,15 @@ type hints struct {
 	mu      sync.Mutex
 	notify  func(ctx context.Context, types []string) error // nil: as the queue does
 	pending func([]string) []string                         // nil: as the queue says
+	stuck   []string                                        // looks at these types end with their context; set before the pool begins
+}
+
+func (q *hints) Depth(ctx context.Context, typ string, n int) (queue.Depth, error) {
+	if slices.Contains(q.stuck, typ) {
+		<-ctx.Done()
+		return queue.Depth{}, ctx.Err()
+	}
+	return q.Queue.Depth(ctx, typ, n)
 }
 
 // say changes what the queue does with notifications, and what it lists.
@@ -160,6 +169,27 @@ func TestASessionThatRestsIsOneGoroutine(t *testing.T) {
 				t.Fatalf("%d checkpoints (%v): only the end of a session writes one", rep.Checkpoints, err)
 			}
 		}
+	})
+}
+
+// A type that a sweep finds is taken although looks at others do not come to an end: it is not looked at before, and stands in no line
+// behind them when its lock is held.
+func TestWhatASweepFindsIsNotLookedAt(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(2 * maxLooks)
+		h.say(nil, blind)
+		h.stuck = types[1:]
+		p := r.start(all)
+		time.Sleep(time.Minute)
+		for _, typ := range types[1:] {
+			r.publish(typ, 1) // and the pool is notified, looks, and gets no answer
+		}
+		time.Sleep(time.Second)
+		h.say(lost, func([]string) []string { return types[:1] })
+		r.publish(types[0], 1)
+		p.wantAppended(types[0], 1, sweepMost+time.Second)
+		p.stop()
+		r.complete(types[0])
 	})
 }
 

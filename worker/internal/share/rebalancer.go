@@ -165,10 +165,23 @@ func (r *Rebalancer) Leave(typ string) {
 	r.nextPlan = time.Time{}
 }
 
-// Wake ends a pause of a type, because it has messages.
+// Wake ends a pause of a type, so that it is looked at.
 func (r *Rebalancer) Wake(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	r.wakeUp(typ)
+}
+
+// Found ends a pause of a type, because a list of all pending types has shown that it has messages. So it
+// need not be looked at, unless another replica holds it, and has perhaps drained it by now.
+func (r *Rebalancer) Found(typ string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if _, held := r.holder(typ, time.Now()); !held {
+		if it := r.types[typ]; it != nil && it.waits() {
+			it.told = told{true, 1}
+		}
+	}
 	r.wakeUp(typ)
 }
 
