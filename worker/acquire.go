@@ -17,6 +17,11 @@ func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 		return queue.Depth{}, err
 	}
 	defer p.looks.Release(1)
+	return p.ask(ctx, typ)
+}
+
+// ask is depth for who does not stand in line with the looks at other types.
+func (p *Pool) ask(ctx context.Context, typ string) (queue.Depth, error) {
 	p.book.noteAsking(typ)
 	d, err := p.cfg.Queue.Depth(ctx, typ, 1)
 	p.book.noteAnswer(typ, err)

@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -23,10 +24,13 @@ type hints struct {
 	notify  func(ctx context.Context, types []string) error // nil: as the queue does
 	pending func([]string) []string                         // nil: as the queue says
 	stuck   []string                                        // looks at these types end with their context; set before the pool begins
+	looks   atomic.Int32                                    // at them
 }
 
 func (q *hints) Depth(ctx context.Context, typ string, n int) (queue.Depth, error) {
 	if slices.Contains(q.stuck, typ) {
+		q.looks.Add(1)
+		defer q.looks.Add(-1)
 		<-ctx.Done()
 		return queue.Depth{}, ctx.Err()
 	}
@@ -185,6 +189,9 @@ func TestWhatASweepFindsIsNotLookedAt(t *testing.T) {
 			r.publish(typ, 1) // and the pool is notified, looks, and gets no answer
 		}
 		time.Sleep(time.Second)
+		if n := h.looks.Load(); n != maxLooks {
+			t.Errorf("%d looks at the same time, want %d", n, maxLooks)
+		}
 		h.say(lost, func([]string) []string { return types[:1] })
 		r.publish(types[0], 1)
 		p.wantAppended(types[0], 1, sweepMost+time.Second)

@@ -517,9 +517,7 @@ func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool
 	ctx, done := p.untilStop(ctx)
 	defer done()
 	// rule: who has a lock does not stand in line with the looks at other types: there may be thousands.
-	p.book.noteAsking(typ)
-	d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-	p.book.noteAnswer(typ, err)
+	d, err := p.ask(ctx, typ)
 	return err == nil && d.Pending == 0
 }
 

@@ -85,10 +85,7 @@ var workerRules = []rule{
 	{file: "worker/fetch.go", rule: "a session rests only while somebody listens", tests: "TestWithoutAListenerTypesArePolled",
 		old: `if time.Now().Before(end) && f.quiet() { // rule`, new: `if time.Now().Before(end) { // rule`},
 	{file: "worker/pool.go", rule: "who has a lock does not stand in line with the looks at other types: there may be thousands", tests: "TestWhatASweepFindsIsNotLookedAt",
-		old: `d, err := p.cfg.Queue.Depth(ctx, typ, 1)
-	p.book.noteAnswer(typ, err)
-	return err == nil && d.Pending == 0`, new: `d, err := p.depth(ctx, typ)
-	return err == nil && d.Pending == 0`},
+		old: `d, err := p.ask(ctx, typ)`, new: `d, err := p.depth(ctx, typ)`},
 	{file: "worker/listen.go", rule: "what is pending is found without any notification", tests: "TestMessagesAreFoundWithoutNotifications",
 		old: `due := !time.Now().Before(l.nextSweep)`, new: `due := l.nextSweep.IsZero()`},
 	{file: "worker/listen.go", rule: "types are left alone only while both notifications and sweeps can be read", tests: "TestWithoutAListenerTypesArePolled",
