@@ -7,15 +7,21 @@ const (
 	lendBuf = 8 << 20 // … and up to this size to whoever needs one next
 )
 
-// buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
-var buffers sync.Pool
+var (
+	// buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
+	buffers sync.Pool
+	// smallBuffers are those of writers that were closed, or have nothing to write: whoever drains many small files needs one for each.
+	smallBuffers sync.Pool
+)
 
 // buffer returns n bytes of scratch space; give it back with release.
 func (w *Writer) buffer(n int) []byte {
-	if n > cap(w.buf) && n > keepBuf {
-		if b, ok := buffers.Get().(*[]byte); ok {
-			w.buf = *b
-		}
+	switch {
+	case n <= cap(w.buf):
+	case n > keepBuf:
+		w.borrow(&buffers)
+	case w.buf == nil:
+		w.borrow(&smallBuffers)
 	}
 	if n > cap(w.buf) {
 		room := n + n/4
@@ -25,6 +31,13 @@ func (w *Writer) buffer(n int) []byte {
 		w.buf = make([]byte, 0, room)
 	}
 	return w.buf[:n]
+}
+
+// borrow takes a buffer that nobody uses, if there is one. It may be too small.
+func (w *Writer) borrow(from *sync.Pool) {
+	if b, ok := from.Get().(*[]byte); ok {
+		w.buf = *b
+	}
 }
 
 // release ends the use of what buffer returned.
@@ -40,4 +53,12 @@ func (w *Writer) release() {
 		buffers.Put(&b)
 	}
 	w.buf = nil
+}
+
+// forgetBuffers gives back what the writer keeps for its next batch. Nobody may use what buffer returned.
+func (w *Writer) forgetBuffers() {
+	if b := w.buf; b != nil {
+		smallBuffers.Put(&b)
+	}
+	w.buf, w.packer = nil, packer{}
 }

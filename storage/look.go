@@ -56,6 +56,7 @@ func (w *Writer) lastRecord() (recHeader, error) {
 		return recHeader{}, ioError("stat", w.path, err)
 	}
 	s := newScanner(w.path, w.file, w.header, info.Size)
+	defer s.borrow()()
 	p := max(headerSize, (info.Size-endWindow)&^(recAlign-1))
 	for {
 		if p, err = s.nextCandidate(p); err != nil || p+recHeaderSize > s.limit {

@@ -98,6 +98,7 @@ func checkNamed(fsys FS, path string, info Info) error {
 // scan reads the valid prefix below limit from the last checkpoint on and hands it to the caller.
 func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 	s := newScanner(w.path, w.file, w.header, limit)
+	defer s.borrow()()
 	if err := s.startAtLastCheckpoint(w.reread); err != nil {
 		return view{}, err
 	}
@@ -144,6 +145,7 @@ func (w *Writer) scan(ctx context.Context, limit int64) (view, error) {
 // reads as zeros once the cache is dropped, although its own fdatasync succeeded.
 func (w *Writer) checkFence() error {
 	s := newScanner(w.path, w.file, w.header, w.end)
+	defer s.borrow()()
 	h, _, v, err := s.recordAt(w.fenceOff)
 	if err != nil {
 		return err

@@ -3,6 +3,7 @@ package storage
 import (
 	"hash/crc32"
 	"io"
+	"sync"
 )
 
 // The window is the part of the file that a scanner has in memory: 256 KiB, or a whole record if that
@@ -142,6 +143,19 @@ func roomFor(n int) int {
 		room *= 4
 	}
 	return max(n, min(room, maxRecord))
+}
+
+// windows are windows that nobody uses. Who opens a file makes three scanners, and may open thousands.
+var windows = sync.Pool{New: func() any { return new([scanWindow]byte) }}
+
+// borrow gives the scanner a window that others have used before. After giveBack nothing may be used that the scanner has returned.
+func (s *scanner) borrow() (giveBack func()) {
+	w := windows.Get().(*[scanWindow]byte)
+	s.buf = w[:0]
+	return func() {
+		s.buf = nil
+		windows.Put(w)
+	}
 }
 
 // forget empties the window, so that the next bytes are read from the file again.

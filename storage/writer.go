@@ -135,7 +135,7 @@ func (w *Writer) Append(recs []Record) error {
 func (w *Writer) Idle() {
 	w.appendMu.Lock()
 	defer w.appendMu.Unlock()
-	w.buf, w.packer = nil, packer{}
+	w.forgetBuffers()
 }
 
 // append is Append of records of any kind.
@@ -343,7 +343,8 @@ func (w *Writer) Close() error {
 	if cerr := w.file.Close(); err == nil {
 		err = ioError("close", w.path, cerr)
 	}
-	w.closeErr, w.buf, w.marks, w.packer = err, nil, nil, packer{}
+	w.closeErr, w.marks = err, nil
+	w.forgetBuffers()
 	return err
 }
 

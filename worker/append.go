@@ -124,6 +124,7 @@ func (s *session) appendBatch(ctx context.Context, batch []queue.Message, record
 	s.ledger.SetClock(seenAt)
 	done.batches++
 	due := make([]*queue.Message, 0, len(batch))
+	records, done.ids = slices.Grow(records, len(batch)), slices.Grow(done.ids, len(batch))
 	for i := range batch {
 		m := &batch[i]
 		kind, ok := s.admit(m, done)

@@ -321,7 +321,7 @@ func (f *fetcher) goBack(ctx context.Context) error {
 // stage owns, because that is idle: everything in flight is acknowledged and nothing is pending.
 func (f *fetcher) forgetSilent(ctx context.Context) {
 	now, err := f.seenAt(ctx)
-	if err != nil {
+	if err != nil || !f.ledger.AnySilent(now, f.pool.cfg.Retention) {
 		return
 	}
 	// rule: a delayed message that is being promoted counts as pending. One that has been due for so long may have been promoted and

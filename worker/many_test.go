@@ -59,11 +59,12 @@ func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 		if err := r.drain(func(c *Config) { c.Queue, c.Types = &q, types }); err != nil {
 			t.Error(err)
 		}
-		if looks, opens := q.looks.highest.Load(), q.opens.highest.Load(); looks != maxOpening || opens != maxOpening { // who opens a type looks at it; nobody else does
-			t.Errorf("%d looks and %d openings at the same time, want %d of each", looks, opens, maxOpening)
+		// Nobody looks: the pool has found all of them with one question, and there is no other that could drain them.
+		if looks, opens := q.looks.highest.Load(), q.opens.highest.Load(); looks != 0 || opens != maxOpening {
+			t.Errorf("%d looks and %d openings at the same time, want 0 and %d", looks, opens, maxOpening)
 		}
-		// Those that are opened, and some that were drained and are about to be released.
-		if held := q.locks.Load(); held > maxOpening*3/2 {
+		// Those that are opened, and those before, which are drained and about to be released.
+		if held := q.locks.Load(); held > 2*maxOpening {
 			t.Errorf("%d locks were held at a time, of %d types", held, len(types))
 		}
 		for _, typ := range types {

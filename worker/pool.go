@@ -509,9 +509,10 @@ func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, inOrde
 	}
 }
 
-// isDrained asks whether a type has no messages any more, unless the pool has just looked.
+// isDrained asks whether a type has no messages any more, unless the pool has just looked, or there is no other pool that can have
+// drained it since this one, which is there to drain, has found it.
 func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool {
-	if time.Since(looked) <= freshLook {
+	if time.Since(looked) <= freshLook || p.cfg.UntilEmpty && p.rebalancer.Alone() {
 		return false
 	}
 	ctx, done := p.untilStop(ctx)

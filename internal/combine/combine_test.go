@@ -15,6 +15,7 @@ import (
 // server doubles what it is asked. Each command takes a while.
 type server struct {
 	takes time.Duration
+	far   time.Duration // how far away it is
 
 	mu       sync.Mutex
 	commands [][]int
@@ -22,13 +23,18 @@ type server struct {
 	unclear  map[int]bool
 	fails    error
 	settled  []int
+	now      int // commands under way …
+	most     int // … and the most so far
 }
 
 func (s *server) command(ctx context.Context, asked ...int) error {
 	s.mu.Lock()
 	s.commands = append(s.commands, asked)
 	takes := s.takes
+	s.now++
+	s.most = max(s.most, s.now)
 	s.mu.Unlock()
+	defer s.change(func() { s.now-- })
 	select {
 	case <-time.After(takes):
 		s.mu.Lock()
@@ -40,6 +46,12 @@ func (s *server) command(ctx context.Context, asked ...int) error {
 		s.mu.Unlock()
 		return ctx.Err()
 	}
+}
+
+func (s *server) distance() time.Duration {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.far
 }
 
 // sent returns the commands so far.
@@ -77,7 +89,7 @@ func (s *server) settle(_ context.Context, q int) (int, error) {
 }
 
 func (s *server) combiner(width, most int) *Combiner[int, int] {
-	return New(NewGate(width), Options[int, int]{One: s.one, Many: s.many, Settle: s.settle, Most: most})
+	return New(NewGate(width, s.distance), Options[int, int]{One: s.one, Many: s.many, Settle: s.settle, Most: most})
 }
 
 // ask makes the calls 1 … n, one after another, and returns the answers.
@@ -221,8 +233,8 @@ func TestACommandWithoutAnAnswer(t *testing.T) {
 // Kinds take turns at a gate.
 func TestKindsShareAGate(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		gate := NewGate(1)
 		a, b := &server{takes: time.Millisecond}, &server{takes: time.Millisecond}
+		gate := NewGate(1, a.distance)
 		ca := New(gate, Options[int, int]{One: a.one, Many: a.many, Most: 2})
 		cb := New(gate, Options[int, int]{One: b.one, Many: b.many, Most: 2})
 		_, _, waitA := ask(t, ca, 7)
@@ -266,37 +278,54 @@ func TestConcurrentCalls(t *testing.T) {
 // TestAServerThatIsFarAway: what waits for the network does not wait for the gate, once that is known. And the gate becomes narrow again.
 func TestAServerThatIsFarAway(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
+		s := &server{takes: 20 * time.Millisecond, far: 20 * time.Millisecond}
+		gate := NewGate(1, s.distance)
+		kinds := s.kinds(gate, 10)
 		const callers, calls = 20, 50
-		gate := NewGate(2)
-		s := &server{takes: 20 * time.Millisecond}
-		var kinds []*Combiner[int, int]
-		for range 10 {
-			kinds = append(kinds, New(gate, Options[int, int]{One: s.one, Many: s.many, Most: 8}))
-		}
-		began := time.Now()
-		var all sync.WaitGroup
-		for i := range callers {
-			all.Go(func() {
-				for n := range calls {
-					if got, err := kinds[(i+n)%len(kinds)].Do(t.Context(), i); got != 2*i || err != nil {
-						t.Errorf("%d: %d, %v", i, got, err)
-					}
-				}
-			})
-		}
-		all.Wait()
-		if took, alone := time.Since(began), calls*s.takes; took > alone*3/2 {
+		if took, alone := askAll(t, kinds, callers, calls), calls*s.takes; took > alone*3/2 {
 			t.Errorf("took %v, and %v if nobody waited for others", took, alone)
 		}
-		s.change(func() { s.takes = onTheWay / 2 })
-		for i := range 2 * watched {
-			if _, err := kinds[0].Do(t.Context(), i); err != nil {
-				t.Fatal(err)
-			}
-		}
-		synctest.Wait() // for the gate, which learns how long a command took after its caller has the answer
-		if gate.far != 0 {
-			t.Errorf("wider by %d for a server that is near", gate.far)
+		s.change(func() { s.takes, s.far = onTheWay/2, onTheWay/2 })
+		if room := gate.room(); room != 1 {
+			t.Errorf("wide %d for a server that is near", room)
 		}
 	})
+}
+
+// TestABusyServerIsNotFarAway: commands that take long do not widen a gate.
+func TestABusyServerIsNotFarAway(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &server{takes: 20 * time.Millisecond}
+		const callers, calls = 20, 5
+		askAll(t, s.kinds(NewGate(1, s.distance), callers), callers, calls)
+		if s.most != 1 {
+			t.Errorf("%d commands at the same time", s.most)
+		}
+	})
+}
+
+// kinds are n kinds of calls that share a gate.
+func (s *server) kinds(gate *Gate, n int) (kinds []*Combiner[int, int]) {
+	for range n {
+		kinds = append(kinds, New(gate, Options[int, int]{One: s.one, Many: s.many, Most: 8}))
+	}
+	return kinds
+}
+
+// askAll has each caller make calls, one after the other, and returns how long that takes.
+func askAll(t *testing.T, kinds []*Combiner[int, int], callers, calls int) time.Duration {
+	t.Helper()
+	began := time.Now()
+	var all sync.WaitGroup
+	for i := range callers {
+		all.Go(func() {
+			for n := range calls {
+				if got, err := kinds[(i+n)%len(kinds)].Do(t.Context(), i); got != 2*i || err != nil {
+					t.Errorf("%d: %d, %v", i, got, err)
+				}
+			}
+		})
+	}
+	all.Wait()
+	return time.Since(began)
 }

@@ -8,6 +8,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/internal/distance"
 	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/lock"
 )
@@ -45,8 +46,8 @@ type shared struct {
 	releases *combine.Combiner[request, bool]
 }
 
-func newShared(s *store) shared {
-	gate := combine.NewGate(gateWidth)
+func newShared(s *store, far *distance.Meter) shared {
+	gate := combine.NewGate(gateWidth, far.RoundTrip)
 	return shared{
 		reads:    combine.New(gate, combine.Options[string, bson.Raw]{One: s.readOne, Many: s.readMany, Most: sharedMost}),
 		creates:  combine.New(gate, combine.Options[request, bool]{One: s.createOne, Many: s.createMany, Most: sharedMost}),

@@ -147,7 +147,7 @@ func answering(t *testing.T, n int, found bson.A, errors ...bson.E) *store {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { _ = client.Disconnect(context.Background()) })
-	s, err := open(t.Context(), client.Database("db"), "the server", Options{})
+	s, err := open(t.Context(), client.Database("db"), nil, "the server", Options{})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -19,6 +19,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/writeconcern"
 
 	"github.com/fencepost/fencepost/internal/clock"
+	"github.com/fencepost/fencepost/internal/distance"
 	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/mongourl"
 	"github.com/fencepost/fencepost/internal/redact"
@@ -123,11 +124,12 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if opt.Monitor != nil {
 		co.SetMonitor(opt.Monitor)
 	}
+	far := distance.Of(co)
 	client, err := mongo.Connect(co)
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, redact.URL(uri), redact.Password(err.Error(), uri))
 	}
-	q := newQueue(client, database)
+	q := newQueue(client, database, far)
 	q.name, q.connectFor = redact.URL(uri), wait
 	q.direct = co.Direct != nil && *co.Direct
 	if err := q.hello(ctx); err != nil {
@@ -151,7 +153,7 @@ func (q *Queue) DB() *mongo.Database { return q.messages.Database() }
 var durable = &writeconcern.WriteConcern{W: "majority", Journal: new(true)}
 
 // newQueue prepares the collections, each with the write and read concern that its use needs.
-func newQueue(client *mongo.Client, database string) *Queue {
+func newQueue(client *mongo.Client, database string, far *distance.Meter) *Queue {
 	db := client.Database(database)
 	must := options.Collection().SetWriteConcern(durable)
 	readMajority := options.Collection().SetReadConcern(readconcern.Majority())
@@ -178,7 +180,7 @@ func newQueue(client *mongo.Client, database string) *Queue {
 		scans:       map[string]scan{},
 	}
 	q.promoter = &promoter{store: planned{q}}
-	q.shared = newShared(q)
+	q.shared = newShared(q, far)
 	return q
 }
 

@@ -9,6 +9,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/internal/combine"
+	"github.com/fencepost/fencepost/internal/distance"
 	"github.com/fencepost/fencepost/internal/mongomany"
 	"github.com/fencepost/fencepost/queue"
 )
@@ -34,8 +35,8 @@ type shared struct {
 	deletes *combine.Combiner[[]string, struct{}]
 }
 
-func newShared(q *Queue) shared {
-	gate := combine.NewGate(gateWidth)
+func newShared(q *Queue, far *distance.Meter) shared {
+	gate := combine.NewGate(gateWidth, far.RoundTrip)
 	return shared{
 		fetches: combine.New(gate, combine.Options[wanted, fetched]{One: q.fetchOne, Many: q.fetchMany, Most: unionMost}),
 		keys:    combine.New(gate, combine.Options[string, []string]{One: q.fewKeysOf, Many: q.fewKeysOfMany, Most: unionMost}),

@@ -149,6 +149,8 @@ var mongoqueueRules = []rule{
 		old: `context.WithCancel(context.WithoutCancel(calls[0].ctx))`, new: `context.WithCancel(calls[0].ctx)`},
 	{file: "internal/combine/gate.go", rule: "nobody waits for long behind a command without an answer", tests: "TestACommandWithoutAnAnswer",
 		old: `time.AfterFunc(patience, g.leave)`, new: `time.AfterFunc(1<<62, g.leave)`},
+	{file: "internal/combine/gate.go", rule: "a server that is busy is not far away", tests: "TestABusyServerIsNotFarAway",
+		old: `min(g.width+int(g.far()/onTheWay), max(g.width, widest))`, new: `widest`},
 	{file: "queue/mongoqueue/registry.go", rule: "the majority has the entry before a message is deleted", how: "deleted first", tests: "TestRegistryNeedsTheMajority",
 		old: "	if err != nil || !ours {\n", new: "	if err != nil {\n\t\t_ = q.Ack(ctx, typ, ids)\n\t}\n\tif err != nil || !ours {\n"},
 	{file: "queue/mongoqueue/registry.go", rule: "nothing is removed for a writer that is not the registered one", tests: "TestMongoDBConforms/AckFile",

@@ -102,6 +102,11 @@ func (l *Ledger) Recall(before Lives) {
 	}
 }
 
+// AnySilent reports whether Forget has anything to drop.
+func (l *Ledger) AnySilent(now int64, retention time.Duration) bool {
+	return len(silent(l.last, now, retention))+len(silent(l.loose, now, retention))+len(silent(l.delayed.of, now, retention)) > 0
+}
+
 // Forget drops producers that have been silent for longer than retention, and loose messages that
 // were last pending longer ago, and returns how many producers it has dropped. now is the queue's
 // clock, in ms. It may be called only after a full sweep that found nothing pending: after a lost

@@ -33,7 +33,13 @@ func TestWhoIsSilent(t *testing.T) {
 		if read.Forget(day, retention); len(read.last) != n {
 			t.Errorf("%d of %d producers are left, and no clock says that any of them is silent", len(read.last), n)
 		}
+		if read.AnySilent(day, retention) || !read.AnySilent(10*day, retention) {
+			t.Error("who is silent and who is forgotten are not the same")
+		}
 		read.Forget(10*day, retention)
+		if read.AnySilent(10*day, retention) {
+			t.Error("somebody is silent and was not forgotten")
+		}
 		if len(read.last) != spareProducers || read.last[99] != nil || read.last[100] == nil {
 			t.Errorf("%d producers are left", len(read.last))
 		}
@@ -63,6 +69,28 @@ func TestWhoIsSilent(t *testing.T) {
 			if want := map[bool]int{true: 0, false: 1}[same]; len(next.last) != want || len(next.delayed.of) != want {
 				t.Errorf("%d and %d producers are left, want %d", len(next.last), len(next.delayed.of), want)
 			}
+		}
+	})
+}
+
+// Each of the lists of a ledger can have somebody who is silent.
+func TestAnySilent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const retention = time.Hour
+		ledgers := map[string]*Ledger{}
+		for _, of := range []string{"nobody", "producers", "delayed", "loose"} {
+			ledgers[of], _ = testLedger()
+		}
+		admit(ledgers["producers"], message(1, 1), 0)
+		ledgers["delayed"].delayed.Record(queue.NewID(epoch, 1, 1), 0)
+		ledgers["loose"].loose[1] = &looseEntry{life: life{since: time.Now()}}
+		for _, later := range []bool{false, true} {
+			for of, l := range ledgers {
+				if got, want := l.AnySilent(0, retention), later && of != "nobody"; got != want {
+					t.Errorf("%s, later %t: %t", of, later, got)
+				}
+			}
+			time.Sleep(retention + time.Second)
 		}
 	})
 }

@@ -99,12 +99,22 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 
 // falls tells whether a free type falls to this pool. r.mu is held.
 func (r *Rebalancer) falls(typ string, now time.Time) bool {
-	if !r.window.partial && len(r.living(now)) == 0 {
-		return true // it is alone
+	if r.alone(now) {
+		return true
 	}
 	r.plan(now)
 	return r.shares[typ] == r.self.Instance
 }
+
+// Alone tells whether there are no other replicas, as far as this one knows.
+func (r *Rebalancer) Alone() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.alone(time.Now())
+}
+
+// alone is Alone with r.mu held.
+func (r *Rebalancer) alone(now time.Time) bool { return !r.window.partial && len(r.living(now)) == 0 }
 
 // Take is called when the pool can go on with a TurnTake, which may be a while later. It returns false
 // if the type falls to another pool by now.

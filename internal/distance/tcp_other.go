@@ -1,0 +1,11 @@
+//go:build !linux
+
+package distance
+
+import (
+	"net"
+	"time"
+)
+
+// roundTrip knows nothing: on these systems a server counts as near.
+func roundTrip(net.Conn) (time.Duration, bool) { return 0, false }
