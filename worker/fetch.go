@@ -120,11 +120,12 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	return false, nil
 }
 
-// quiet tells whether the session can rest: the type has been quiet for a while, and news of it would
-// come from the listener.
+// quiet tells whether the session can rest: the type has been quiet for a while, or others have more to do than to look again, and
+// news of it would come from the listener.
 func (f *fetcher) quiet() bool {
 	p := f.pool
-	return time.Since(f.lastSeen) >= restAfter && f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
+	return (time.Since(f.lastSeen) >= restAfter || p.polling.Load() > maxPolling) &&
+		f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
 }
 
 // rest waits until the listener has news of the type, or the session is to end. It does not wait longer

@@ -24,7 +24,13 @@ import (
 // sweepMost. While either of them fails, the pool looks at each type by itself.
 const (
 	listenEvery   = 150 * time.Millisecond // how often notifications are read
+	listenShare   = 10                     // … or after so many times the duration of the last read, if that is longer, …
+	listenMost    = 2 * time.Second        // … but at most this
 	listenTimeout = 5 * time.Second        // of one read
+
+	// With more new types in one read, those that this pool does not hold are left to a sweep: it finds out with a few commands what
+	// would take a look at each of them.
+	maxNotified = 100
 
 	// The time between two sweeps is the greatest of the first three, but at most sweepMost.
 	sweepLeast   = 500 * time.Millisecond
@@ -37,7 +43,10 @@ const (
 	leftShare = 5
 	helpEvery = time.Second // … that are also for types to help with
 
-	restAfter = 5 * time.Second // a session without messages for this long stops polling, and waits for the listener
+	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if more than maxPolling others
+	// do not: their polls would hold up those that have messages, and news comes as soon as theirs would.
+	restAfter  = 5 * time.Second
+	maxPolling = 32
 )
 
 // listener finds out which types of a pool have messages. Its goroutine owns all fields but
@@ -48,10 +57,11 @@ type listener struct {
 	listening atomic.Bool // notifications and sweeps work: types need not be looked at one by one
 
 	mark      queue.NotificationMark
-	missed    bool      // some notifications were missed: sweep soon
-	swept     bool      // the last sweep succeeded; otherwise each round sweeps
-	soonest   time.Time // when the next sweep may begin …
-	nextSweep time.Time // … and when it must
+	took      time.Duration // how long the last read of notifications took
+	missed    bool          // some notifications were missed: sweep soon
+	swept     bool          // the last sweep succeeded; otherwise each round sweeps
+	soonest   time.Time     // when the next sweep may begin …
+	nextSweep time.Time     // … and when it must
 	outage    outage
 }
 
@@ -155,7 +165,7 @@ func (l *listener) run(ctx context.Context, looked func()) {
 		// rule: types are left alone only while both notifications and sweeps can be read
 		l.listening.Store(err == nil)
 		looked()
-		pause := listenEvery
+		pause := min(max(listenEvery, listenShare*l.took), listenMost) // a server that is busy is asked less often
 		if l.outage.note(&l.pool.log, err, "read which types have new messages, so each type is looked at by itself") {
 			pause = retry.Next()
 		} else {
@@ -170,12 +180,20 @@ func (l *listener) run(ctx context.Context, looked func()) {
 // round reads the notifications, and sweeps if a sweep is due or notifications cannot be read.
 func (l *listener) round(ctx context.Context) error {
 	asking, cancel := context.WithTimeout(ctx, listenTimeout)
+	began := time.Now()
 	n, err := l.pool.cfg.Queue.Notifications(asking, l.mark)
+	l.took = time.Since(began)
 	cancel()
 	if err == nil {
 		l.mark, l.missed = n.Next, l.missed || n.Missed
+		many := len(n.Types) > maxNotified
 		for _, typ := range n.Types {
-			l.news(typ, l.pool.rebalancer.Notified)
+			switch {
+			case !many:
+				l.news(typ, l.pool.rebalancer.Notified)
+			case !l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ):
+				l.missed = true
+			}
 		}
 	}
 	// rule: what is pending is found without any notification

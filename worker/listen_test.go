@@ -25,6 +25,14 @@ type hints struct {
 	pending func([]string) []string                         // nil: as the queue says
 	stuck   []string                                        // looks at these types end with their context; set before the pool begins
 	looks   atomic.Int32                                    // at them
+	slow    atomic.Int64                                    // ns that a read of notifications takes
+	reads   atomic.Int32                                    // of notifications
+}
+
+func (q *hints) Notifications(ctx context.Context, after queue.NotificationMark) (queue.Notifications, error) {
+	q.reads.Add(1)
+	time.Sleep(time.Duration(q.slow.Load()))
+	return q.Queue.Notifications(ctx, after)
 }
 
 func (q *hints) Depth(ctx context.Context, typ string, n int) (queue.Depth, error) {
@@ -197,6 +205,94 @@ func TestWhatASweepFindsIsNotLookedAt(t *testing.T) {
 		p.wantAppended(types[0], 1, sweepMost+time.Second)
 		p.stop()
 		r.complete(types[0])
+	})
+}
+
+// If many types get messages at the same time, a sweep finds out which, with few commands. Those that the pool holds are served at once.
+func TestManyNotificationsAreLeftToASweep(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(maxNotified + 1)
+		publish := func(types []string) {
+			for _, typ := range types {
+				r.publish(typ, 1)
+			}
+		}
+		h.say(nil, blind)
+		p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+		time.Sleep(time.Minute)
+		publish(types)
+		time.Sleep(2 * soon)
+		if n := p.Stats().Appended; n != 0 {
+			t.Fatalf("%d messages are appended, which no sweep has found", n)
+		}
+		h.say(nil, nil)
+		for _, typ := range types {
+			p.wantAppended(typ, 1, 2*sweepLeast)
+		}
+		h.say(nil, blind)
+		time.Sleep(time.Minute)
+		publish(types)
+		for _, typ := range types {
+			p.wantAppended(typ, 2, 2*soon)
+		}
+		publish(types[1:2]) // few are served at once, whoever holds them
+		publish([]string{"unknown"})
+		p.wantAppended("unknown", 1, soon)
+		p.stop()
+		for _, typ := range types {
+			r.complete(typ)
+		}
+	})
+}
+
+// A session that finds nothing rests at once while many others poll. What comes then is served at once.
+func TestManySessionsDoNotPoll(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, _ *hints) {
+		types := r.register(3 * maxPolling)
+		p := r.start(func(c *Config) { all(c); c.IdleTimeout = time.Hour })
+		time.Sleep(time.Minute)
+		for _, typ := range types {
+			r.publish(typ, 1)
+		}
+		for _, typ := range types {
+			p.wantAppended(typ, 1, soon+sweepLeast)
+		}
+		time.Sleep(restAfter / 2)
+		if n := p.polling.Load(); n > maxPolling || n == 0 {
+			t.Errorf("%d sessions poll, want up to %d", n, maxPolling)
+		}
+		for _, typ := range types {
+			r.publish(typ, 1)
+			p.wantAppended(typ, 2, 2*soon)
+		}
+		time.Sleep(2 * restAfter)
+		if n := p.polling.Load(); n != 0 {
+			t.Errorf("%d sessions poll, and nothing has come for a long time", n)
+		}
+		p.stop()
+		for _, typ := range types {
+			r.complete(typ)
+		}
+	})
+}
+
+// A server that takes long to answer is asked for notifications less often.
+func TestABusyServerIsAskedLessOften(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		p := r.start(all)
+		for _, step := range []struct{ takes, pause time.Duration }{
+			{0, listenEvery}, {listenEvery / listenShare, listenEvery}, {100 * time.Millisecond, time.Second}, {time.Second, listenMost}, {time.Millisecond, listenEvery},
+		} {
+			h.slow.Store(int64(step.takes))
+			time.Sleep(2 * listenMost)
+			before := h.reads.Load()
+			time.Sleep(time.Minute)
+			got, want := h.reads.Load()-before, int32(time.Minute/(step.takes+step.pause))
+			if got < want-2 || got > want+2 {
+				t.Errorf("%d reads in a minute if one takes %v, want about %d", got, step.takes, want)
+			}
+		}
+		p.stop()
 	})
 }
 

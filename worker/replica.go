@@ -35,6 +35,7 @@ type replica struct {
 	stop      func()          // … by this
 	stoppedAt time.Time       // set before
 	waiting   atomic.Int32    // types that wait for a slot
+	polling   atomic.Int32    // sessions that do not rest
 
 	rebalancer    *share.Rebalancer
 	listener      *listener

@@ -3,7 +3,6 @@ package share
 import (
 	"context"
 	"errors"
-	"maps"
 	"slices"
 	"sync"
 	"time"
@@ -209,15 +208,19 @@ func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	r.beat++
 	m := r.self
 	m.Beat, m.Stopping, m.Errors = r.beat, r.stopping() || ctx.Err() != nil, troubles
-	for _, typ := range slices.Sorted(maps.Keys(r.types)) {
-		if it := r.types[typ]; it.session != nil {
+	for typ, it := range r.types {
+		if it.session != nil {
 			m.Held = append(m.Held, typ)
-			if it.session.QuietFor() > busyFor {
-				m.Idle = append(m.Idle, typ)
-			}
-			if it.leaving {
-				m.Leaving = append(m.Leaving, typ)
-			}
+		}
+	}
+	slices.Sort(m.Held)
+	for _, typ := range m.Held {
+		it := r.types[typ]
+		if it.session.QuietFor() > busyFor {
+			m.Idle = append(m.Idle, typ)
+		}
+		if it.leaving {
+			m.Leaving = append(m.Leaving, typ)
 		}
 	}
 	return m

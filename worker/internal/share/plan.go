@@ -4,7 +4,6 @@ import (
 	"cmp"
 	"hash/crc32"
 	"hash/fnv"
-	"maps"
 	"math"
 	"slices"
 	"strings"
@@ -195,18 +194,21 @@ func (r *Rebalancer) seek() {
 	now := time.Now()
 	r.plan(now)
 	asks := 0
-	for _, it := range r.types {
+	var mine []string // held by others
+	for typ, it := range r.types {
 		if it.ask || it.asking {
 			asks++
 		}
-	}
-	for _, typ := range slices.Sorted(maps.Keys(r.types)) {
-		it := r.types[typ]
-		h, held := r.holder(typ, now)
-		if !held || r.shares[typ] != r.self.Instance || it.session != nil || it.taking {
+		if _, held := r.holder(typ, now); !held || r.shares[typ] != r.self.Instance || it.session != nil || it.taking {
 			it.wanted = 0
-			continue
+		} else {
+			mine = append(mine, typ)
 		}
+	}
+	slices.Sort(mine)
+	for _, typ := range mine {
+		it := r.types[typ]
+		h, _ := r.holder(typ, now)
 		it.wanted++
 		if (ripe(it.wanted, asks, h.since, it.askedAt, now) || h.leaving) && !it.ask && !it.asking { // a holder that leaves waits for us: one look is enough
 			it.ask, it.askedAt = true, now

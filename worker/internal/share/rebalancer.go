@@ -235,6 +235,17 @@ func (r *Rebalancer) WakeSessions() {
 	}
 }
 
+// WakeSession wakes the session of a type, if this pool holds it.
+func (r *Rebalancer) WakeSession(typ string) (held bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if it := r.types[typ]; it == nil || it.session == nil {
+		return false
+	}
+	r.wakeUp(typ)
+	return true
+}
+
 // Notified is Wake for new messages, except that it ignores types that another replica holds.
 func (r *Rebalancer) Notified(typ string) {
 	r.mu.Lock()
