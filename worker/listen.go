@@ -28,8 +28,8 @@ const (
 	listenMost    = 2 * time.Second        // … but at most this
 	listenTimeout = 5 * time.Second        // of one read
 
-	// With more new types in one read, those that this pool does not hold are left to a sweep: it finds out with a few commands what
-	// would take a look at each of them.
+	// With more new types in one read, those that nobody holds are left to a sweep: it finds out with a few commands what would take a
+	// look at each of them.
 	maxNotified = 100
 
 	// The time between two sweeps is the greatest of the first three, but at most sweepMost.
@@ -191,7 +191,7 @@ func (l *listener) round(ctx context.Context) error {
 			switch {
 			case !many:
 				l.news(typ, l.pool.rebalancer.Notified)
-			case !l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ):
+			case l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ):
 				l.missed = true
 			}
 		}

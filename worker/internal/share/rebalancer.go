@@ -235,25 +235,30 @@ func (r *Rebalancer) WakeSessions() {
 	}
 }
 
-// WakeSession wakes the session of a type, if this pool holds it.
-func (r *Rebalancer) WakeSession(typ string) (held bool) {
+// WakeSession wakes the session of a type, if this pool holds it. free means that no replica does.
+func (r *Rebalancer) WakeSession(typ string) (free bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if it := r.types[typ]; it == nil || it.session == nil {
+	if it := r.types[typ]; it != nil && it.session != nil {
+		r.wakeUp(typ)
 		return false
 	}
-	r.wakeUp(typ)
-	return true
+	return !r.kept(typ)
 }
 
 // Notified is Wake for new messages, except that it ignores types that another replica holds.
 func (r *Rebalancer) Notified(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if h, held := r.holder(typ, time.Now()); held && !h.leaving {
-		return
+	if !r.kept(typ) {
+		r.wakeUp(typ)
 	}
-	r.wakeUp(typ)
+}
+
+// kept tells whether another replica holds a type, and is not about to leave it. r.mu is held.
+func (r *Rebalancer) kept(typ string) bool {
+	h, held := r.holder(typ, time.Now())
+	return held && !h.leaving
 }
 
 // News returns the channel that wakes the session of a type. It is the same one that ends a Pause: a
