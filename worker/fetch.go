@@ -44,6 +44,7 @@ type fetcher struct {
 
 	lastSeen time.Time // when a message was last fetched
 	first    bool      // nothing was fetched yet
+	polls    bool      // has one of the maxPolling places
 	poll     wait.Backoff
 	outage   outage
 	heldPoll wait.Backoff
@@ -65,6 +66,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	cfg := &f.pool.cfg
 	asking, done := f.untilEnded(ctx) // for questions whose answers nobody needs once the session is ending
 	defer done()
+	defer f.stopPolling()
 	for !f.ending(ctx) {
 		if err := f.goBack(ctx); err != nil {
 			return false, err
@@ -106,7 +108,7 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			switch {
 			case f.emptied(asking):
 				return true, nil
-			case f.quiet():
+			case f.canRest() && (time.Since(f.lastSeen) >= restAfter || !f.mayPoll()):
 				f.resting = true
 				return false, nil
 			case f.held.Load() != nil:
@@ -120,12 +122,30 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 	return false, nil
 }
 
-// quiet tells whether the session can rest: the type has been quiet for a while, or others have more to do than to look again, and
-// news of it would come from the listener.
-func (f *fetcher) quiet() bool {
+// canRest tells whether the listener would hear of everything that the session has to do.
+func (f *fetcher) canRest() bool {
 	p := f.pool
-	return (time.Since(f.lastSeen) >= restAfter || p.polling.Load() > maxPolling) &&
-		f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
+	return f.held.Load() == nil && !f.unfit.any() && p.waiting.Load() == 0 && p.listener.listening.Load()
+}
+
+// mayPoll tells whether the session is one of the maxPolling that look again after they have found nothing.
+func (f *fetcher) mayPoll() bool {
+	if !f.polls {
+		select {
+		case f.pool.polling <- struct{}{}:
+			f.polls = true
+		default:
+		}
+	}
+	return f.polls
+}
+
+// stopPolling lets another session poll in place of this one.
+func (f *fetcher) stopPolling() {
+	if f.polls {
+		<-f.pool.polling
+		f.polls = false
+	}
 }
 
 // rest waits until the listener has news of the type, or the session is to end. It does not wait longer
@@ -137,7 +157,7 @@ func (f *fetcher) rest(ctx context.Context) {
 		t := time.NewTimer(min(time.Until(end), sweepMost))
 		select {
 		case <-t.C:
-			if time.Now().Before(end) && f.quiet() { // rule: a session rests only while somebody listens
+			if time.Now().Before(end) && f.canRest() { // rule: a session rests only while somebody listens
 				continue
 			}
 		case <-f.pool.rebalancer.News(f.typ):

@@ -43,8 +43,8 @@ const (
 	leftShare = 5
 	helpEvery = time.Second // … that are also for types to help with
 
-	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if more than maxPolling others
-	// do not: their polls would hold up those that have messages, and news comes as soon as theirs would.
+	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if maxPolling others poll: more
+	// polls would hold up those that have messages, and news comes as soon as polls would find them.
 	restAfter  = 5 * time.Second
 	maxPolling = 32
 )

@@ -115,8 +115,6 @@ func (s *session) pipeline(ctx context.Context) (drained bool, err error) {
 // stages runs the three stages until the fetch stage ends, and everything that it has fetched is
 // settled. Meanwhile it watches for reasons to end the session.
 func (s *session) stages(ctx context.Context, f *fetcher) (drained bool, err error) {
-	s.pool.polling.Add(1)
-	defer s.pool.polling.Add(-1)
 	cfg := &s.pool.cfg
 	fetched := make(chan batch, cfg.Prefetch-1) // the fetch stage has one more
 	durable := make(chan group, 1)

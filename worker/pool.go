@@ -64,6 +64,7 @@ func New(cfg Config) (*Pool, error) {
 			name:     fmt.Sprintf("%s, %s pid %d", instance, host, os.Getpid()),
 			began:    time.Now(),
 			memory:   newMemory(&cfg),
+			polling:  make(chan struct{}, maxPolling),
 			book:     newBook(),
 			files:    newKnownFiles(),
 		},

@@ -35,7 +35,7 @@ type replica struct {
 	stop      func()          // … by this
 	stoppedAt time.Time       // set before
 	waiting   atomic.Int32    // types that wait for a slot
-	polling   atomic.Int32    // sessions that do not rest
+	polling   chan struct{}   // has maxPolling places, for sessions that look again after they have found nothing
 
 	rebalancer    *share.Rebalancer
 	listener      *listener

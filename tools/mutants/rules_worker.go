@@ -83,7 +83,7 @@ var workerRules = []rule{
 	{file: "worker/fetch.go", rule: "a fetch never begins longer than fullSweepEvery after the start of the last full sweep", how: "after it has waited for memory", tests: "TestLongWaitForMemoryEndsWithAFullSweep",
 		old: `if err := f.goBack(ctx); err != nil { // the wait may have been long, and a sweep may be due`, new: `if err := ctx.Err(); err != nil {`},
 	{file: "worker/fetch.go", rule: "a session rests only while somebody listens", tests: "TestWithoutAListenerTypesArePolled",
-		old: `if time.Now().Before(end) && f.quiet() { // rule`, new: `if time.Now().Before(end) { // rule`},
+		old: `if time.Now().Before(end) && f.canRest() { // rule`, new: `if time.Now().Before(end) { // rule`},
 	{file: "worker/pool.go", rule: "who has a lock does not stand in line with the looks at other types: there may be thousands", tests: "TestWhatASweepFindsIsNotLookedAt",
 		old: `d, err := p.ask(ctx, typ)`, new: `d, err := p.depth(ctx, typ)`},
 	{file: "worker/listen.go", rule: "what is pending is found without any notification", tests: "TestMessagesAreFoundWithoutNotifications",
@@ -240,6 +240,8 @@ var workerRules = []rule{
 		old: `it.helps = !busy && now.Sub(it.free) > StarveAfter`, new: `it.helps = false`},
 	{file: "worker/internal/share/turns.go", rule: "the lock of a dead holder is waited for, whatever the number of types", in: "worker", tests: "TestManyTypesOfADeadReplica",
 		old: `if r.stretch() < standbyEvery || !r.sights[holder].lives(now, silentAfter) {`, new: `if r.stretch() < standbyEvery {`},
+	{file: "worker/internal/share/turns.go", rule: "whoever may need the lock of a dead holder looks at it at once", tests: "TestTheLockOfASilentHolderIsLookedAtOnce",
+		old: `	if it.silent {`, new: `	if false {`},
 	{file: "worker/internal/share/balance.go", rule: "types do not move for a difference of one", in: "worker", tests: "TestTypesDoNotMoveForADifferenceOfOne",
 		old: `const imbalanceThreshold = 2`, new: `const imbalanceThreshold = 1`,
 		also: []edit{{"worker/internal/share/balance.go", `for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {`, `for path, moves := b.fromHeaviest(), 0; path != nil && moves < len(claims); path, moves = b.fromHeaviest(), moves+1 {`}}}, // or it would not end

@@ -279,10 +279,15 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			}
 		}
 	}
-	for typ := range r.claims {
-		if _, still := claims[typ]; !still {
-			r.wakeUp(typ)
+	for typ, h := range r.claims {
+		if _, still := claims[typ]; still {
+			continue
 		}
+		if it := r.types[typ]; it != nil {
+			s, listed := sights[h.by]
+			it.silent = listed && !s.lives(now, silentAfter)
+		}
+		r.wakeUp(typ)
 	}
 	r.sights, r.claims, r.readAt, r.window = sights, claims, now, w
 	r.nextPlan = now

@@ -89,6 +89,7 @@ type interest struct {
 	helps   bool          // it falls to another pool, which does not come
 	told    told          // what the pool has learned about it since its last look
 	free    time.Time     // since when it has backlog and no known holder; zero: that is not so
+	silent  bool          // its holder has fallen silent, and this pool has not looked at the lock since
 	tryAt   time.Time     // when to check next whether its holder is dead
 	notYet  time.Time     // do not look before: another replica had its lock, which no heartbeat has told yet
 	wanted  int           // for how many rounds in a row the plan gives it to this pool
@@ -147,12 +148,12 @@ func (r *Rebalancer) Holds(typ string, s Session) {
 }
 
 // Freed records that no session of this pool serves a type any more. Call it after every turn, also
-// one that did not lead to a session.
+// one that did not lead to a session: then the type stays free for as long as it has been.
 func (r *Rebalancer) Freed(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	it := r.types[typ]
-	it.session, it.leaving, it.taking, it.asking, it.free = nil, false, false, false, time.Time{}
+	it.session, it.leaving, it.taking, it.asking = nil, false, false, false
 }
 
 // Leave records that a type that this pool holds is up for handoff.

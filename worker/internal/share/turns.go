@@ -80,11 +80,17 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 				return TurnNone, 0
 			}
 		}
-		it.tryAt = now.Add(jittered(max(standbyEvery, r.stretch())))
+		it.tryAt, it.silent = now.Add(jittered(max(standbyEvery, r.stretch()))), false
 		return TurnStandBy, 0
 	}
 	if it.free.IsZero() {
 		it.free = now
+	}
+	if it.silent {
+		// rule: whoever may need the lock of a dead holder looks at it at once. A lock is taken over only by who has watched it for a
+		// lease, and the type may fall to another pool in the meantime.
+		it.silent = false
+		return TurnStandBy, 0
 	}
 	// rule: no type with backlog waits for somebody who does not come. A pool that is busy would not come sooner.
 	it.helps = !busy && now.Sub(it.free) > StarveAfter
