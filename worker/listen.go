@@ -39,9 +39,10 @@ const (
 	missedShare  = 5                      // … or this, if notifications were missed
 	sweepMost    = 30 * time.Second
 
-	leftLeast = 100 * time.Millisecond // like sweepLeast, for looks at what is left to drain
-	leftShare = 5
-	helpEvery = time.Second // … that are also for types to help with
+	leftLeast  = 100 * time.Millisecond // like sweepLeast, for looks at what is left to drain
+	leftShare  = 5
+	helpEvery  = time.Second // … that are also for types to help with
+	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this
 
 	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if maxPolling others poll: more
 	// polls would hold up those that have messages, and news comes as soon as polls would find them.
@@ -98,6 +99,7 @@ func (l *listener) start(ctx context.Context) (stop func()) {
 // those of some that are left, so that a pool that is done helps the others.
 func (l *listener) findDrained(ctx context.Context) {
 	p, pause, helped := l.pool, leftLeast, time.Now()
+	last := "" // found, and probably still there
 	for wait.For(ctx, pause) == nil {
 		pause = leftLeast
 		if p.busy() {
@@ -111,8 +113,11 @@ func (l *listener) findDrained(ctx context.Context) {
 		if began.Sub(helped) >= helpEvery {
 			helped, most = began, maxOpening
 		}
-		left, err := l.left(ctx, waiting, most)
+		left, err := l.left(ctx, waiting, last, most)
 		if err == nil {
+			if len(left) > 0 {
+				last = left[0]
+			}
 			p.rebalancer.Tell(left, 1)
 			// rule: only a look that has found fewer than it may says what is drained. Behind its last one it has not looked.
 			if len(left) < most {
@@ -123,12 +128,16 @@ func (l *listener) findDrained(ctx context.Context) {
 	}
 }
 
-// left returns up to most of the types that have messages or foreign keys. Each pool begins at a place
-// of its own, so that those which help do not all help with the same.
-func (l *listener) left(ctx context.Context, types []string, most int) (left []string, err error) {
+// left returns up to most of the types that have messages or foreign keys. It begins at a type, or, if
+// that is not among them, at a place of this pool's own, so that those which help do not all help with
+// the same.
+func (l *listener) left(ctx context.Context, types []string, from string, most int) (left []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	at := l.pool.placeAmong(len(types))
+	at, found := slices.BinarySearch(types, from)
+	if !found {
+		at = l.pool.placeAmong(len(types))
+	}
 	for _, some := range [][]string{types[at:], types[:at]} {
 		if len(left) == most {
 			break
@@ -228,8 +237,9 @@ func (l *listener) sweep(ctx context.Context) error {
 			mine++
 		}
 	}
-	l.soonest = began.Add(min(max(sweepLeast, missedShare*took), sweepMost))
-	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*took, time.Duration(mine)*sweepPerType), sweepMost))
+	most := p.rebalancer.Spread(took) // so that a hundred pools that have missed the same notifications do not sweep all the time
+	l.soonest = began.Add(min(max(sweepLeast, missedShare*most), sweepMost))
+	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*most, time.Duration(mine)*sweepPerType), sweepMost))
 	return nil
 }
 

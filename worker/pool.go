@@ -414,6 +414,9 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 			if t, wait = p.rebalancer.Turn(typ, p.busy()); t != share.TurnNone {
 				return t, looked, nil
 			}
+			if p.cfg.UntilEmpty && wait > helpEvery {
+				wait = max(wait, leftSurely) // of so many types: what is drained, or needs help, the listener finds out for all of them
+			}
 		case p.cfg.UntilEmpty:
 			return share.TurnNone, looked, nil
 		default:
@@ -513,7 +516,7 @@ func (p *Pool) unlock(ctx context.Context, typ string, lease *lock.Lease, inOrde
 // isDrained asks whether a type has no messages any more, unless the pool has just looked, or there is no other pool that can have
 // drained it since this one, which is there to drain, has found it.
 func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool {
-	if time.Since(looked) <= freshLook || p.cfg.UntilEmpty && p.rebalancer.Alone() {
+	if time.Since(looked) <= freshLook || p.cfg.UntilEmpty && p.rebalancer.Sole(typ) {
 		return false
 	}
 	ctx, done := p.untilStop(ctx)

@@ -283,13 +283,23 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		if _, still := claims[typ]; still {
 			continue
 		}
+		s, listed := sights[h.by]
+		lives := s.lives(now, silentAfter)
 		if it := r.types[typ]; it != nil {
-			s, listed := sights[h.by]
-			it.silent = listed && !s.lives(now, silentAfter)
+			it.silent = listed && !lives
+		}
+		// Who lives, and has ended without waiting for a successor, has drained the type. Of many types, each would be looked at by all.
+		if lives && !h.leaving && r.stretch() >= standbyEvery {
+			continue
 		}
 		r.wakeUp(typ)
 	}
-	r.sights, r.claims, r.readAt, r.window = sights, claims, now, w
+	r.sights, r.claims, r.readAt, r.window, r.replicas = sights, claims, now, w, 1
+	for _, s := range sights {
+		if s.read.Sub(s.at) < deadAfter {
+			r.replicas++
+		}
+	}
 	r.nextPlan = now
 }
 

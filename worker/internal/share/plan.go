@@ -122,7 +122,7 @@ func (r *Rebalancer) plan(now time.Time) {
 		}
 	}
 	scattered := r.scatter(members, free)
-	if scattered == nil {
+	if r.scattered = scattered != nil; !r.scattered {
 		for _, typ := range free {
 			claims = append(claims, claim{typ, nobody})
 		}
@@ -162,12 +162,16 @@ func (r *Rebalancer) scatter(members []candidate, free []string) (owners []int) 
 		return nil
 	}
 	classes := newClassifier(members)
+	hashes := make([]uint64, len(members))
+	for m := range members {
+		hashes[m] = hashOf(members[m].instance)
+	}
 	owners = make([]int, len(free))
 	for i, typ := range free {
 		owners[i] = nobody
-		var highest uint64
+		hash, highest := hashOf(typ), uint64(0)
 		for _, m := range classes.members[classes.of(typ)] {
-			if w := weight(members[m].instance, typ); owners[i] == nobody || w > highest {
+			if w := weight(hashes[m], hash); owners[i] == nobody || w > highest {
 				owners[i], highest = m, w
 			}
 		}
@@ -175,13 +179,17 @@ func (r *Rebalancer) scatter(members []candidate, free []string) (owners []int) 
 	return owners
 }
 
-// weight is the weight of a member for a type in rendezvous hashing: FNV-1a, and the last step of
-// MurmurHash3, as the ends of the names alone would not change the high bits.
-func weight(instance, typ string) uint64 {
+// hashOf is FNV-1a.
+func hashOf(s string) uint64 {
 	h := fnv.New64a()
-	h.Write([]byte(instance))
-	h.Write([]byte(typ))
-	w := h.Sum64()
+	h.Write([]byte(s))
+	return h.Sum64()
+}
+
+// weight is the weight of a member for a type in rendezvous hashing, by their hashes: the last step of MurmurHash3, as the ends of
+// the names alone would not change the high bits.
+func weight(member, typ uint64) uint64 {
+	w := member ^ typ
 	w = (w ^ w>>33) * 0xff51afd7ed558ccd
 	w = (w ^ w>>33) * 0xc4ceb9fe1a85ec53
 	return w ^ w>>33

@@ -63,21 +63,23 @@ type Rebalancer struct {
 	ready  chan struct{} // closed after the first round
 	giveUp context.CancelCauseFunc
 
-	mu       sync.Mutex
-	types    map[string]*interest // the types that this pool serves
-	beat     int64                // number of the last heartbeat
-	news     chan struct{}        // asks for a round now
-	heardAt  time.Time            // when the queue last answered
-	lookedAt time.Time            // when the last finished round began …
-	looked   chan struct{}        // … which has closed this channel and made a new one
-	readAt   time.Time            // when the members were last read; zero: never
-	sights   map[string]sighting  // by Instance: when its beat last changed
-	window   window               // which members are read
-	others   []queue.Member       // those in the window, as last read, without this pool
-	claims   map[string]holding   // by type: what the others say they hold
-	paused   map[string]bool      // by type
-	shares   map[string]string    // the plan: for each active type the Instance that should hold it
-	nextPlan time.Time            // do not compute the plan again before
+	mu        sync.Mutex
+	types     map[string]*interest // the types that this pool serves
+	beat      int64                // number of the last heartbeat
+	news      chan struct{}        // asks for a round now
+	heardAt   time.Time            // when the queue last answered
+	lookedAt  time.Time            // when the last finished round began …
+	looked    chan struct{}        // … which has closed this channel and made a new one
+	readAt    time.Time            // when the members were last read; zero: never
+	sights    map[string]sighting  // by Instance: when its beat last changed
+	window    window               // which members are read
+	replicas  int                  // that were alive when they were last read, and this one; 0: none was read yet
+	others    []queue.Member       // those in the window, as last read, without this pool
+	claims    map[string]holding   // by type: what the others say they hold
+	paused    map[string]bool      // by type
+	shares    map[string]string    // the plan: for each active type the Instance that should hold it
+	scattered bool                 // free types fall to members by hashing
+	nextPlan  time.Time            // do not compute the plan again before
 }
 
 // interest is the state of a type that this pool serves.
@@ -87,6 +89,7 @@ type interest struct {
 	leaving bool          // session is about to release the type
 	taking  bool          // on its way to a session
 	helps   bool          // it falls to another pool, which does not come
+	sole    bool          // no other pool wanted it when it was taken
 	told    told          // what the pool has learned about it since its last look
 	free    time.Time     // since when it has backlog and no known holder; zero: that is not so
 	silent  bool          // its holder has fallen silent, and this pool has not looked at the lock since
@@ -153,7 +156,7 @@ func (r *Rebalancer) Freed(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	it := r.types[typ]
-	it.session, it.leaving, it.taking, it.asking = nil, false, false, false
+	it.session, it.leaving, it.taking, it.asking, it.sole = nil, false, false, false, false
 }
 
 // Leave records that a type that this pool holds is up for handoff.

@@ -1,6 +1,7 @@
 package share
 
 import (
+	"fmt"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -82,4 +83,101 @@ func TestTheLockOfASilentHolderIsLookedAtOnce(t *testing.T) {
 		r.Freed("busy")
 		turn("busy", TurnTake)
 	})
+}
+
+func woken(r *Rebalancer, typ string) bool {
+	select {
+	case <-r.types[typ].wake:
+		return true
+	default:
+		return false
+	}
+}
+
+// A living holder that no longer has a type has drained it: of many types, the others are not woken. They are if it waits for a
+// successor, or is gone, or if there are few types.
+func TestOfManyTypesThoseThatWereDrainedAreNotLookedAt(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		for _, many := range []bool{false, true} {
+			r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
+			if many {
+				for i := range int(standbyEvery / lookEvery) {
+					r.Join(false, fmt.Sprintf("other-%03d", i))
+				}
+			}
+			r.Join(false, "drained", "left", "lost")
+			members := []queue.Member{
+				{Instance: "a", Types: []string{"*"}, Held: []string{"drained", "left"}, Leaving: []string{"left"}, Beat: 1},
+				{Instance: "b", Types: []string{"*"}, Held: []string{"lost"}, Beat: 1},
+			}
+			r.learn(members, window{})
+			time.Sleep(HeartbeatEvery)
+			members[0].Held, members[0].Leaving, members[0].Beat = nil, nil, 2
+			r.learn(members[:1], window{})
+			for typ, want := range map[string]bool{"drained": !many, "left": true, "lost": true} {
+				if woken(r, typ) != want {
+					t.Errorf("with many types %t: %q is woken: %t", many, typ, !want)
+				}
+			}
+		}
+	})
+}
+
+// Pools that drain many types together know which of them nobody else wants.
+func TestSole(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
+		var types []string
+		for i := range 4 * manyFree {
+			types = append(types, fmt.Sprintf("t%02d", i))
+		}
+		r.Join(true, types...)
+		if !r.Take("t00") || !r.Sole("t00") {
+			t.Error("another one wants a type, though there is nobody else")
+		}
+		members := []queue.Member{{Instance: "a", Types: []string{"*"}, Beat: 1}}
+		r.learn(members, window{})
+		mine := 0
+		for _, typ := range types[1:] {
+			if r.Take(typ) {
+				mine++
+				if sole := r.Sole(typ); sole != (r.shares[typ] == "z") {
+					t.Errorf("%q: nobody else wants it: %t", typ, sole)
+				}
+			}
+		}
+		if mine == 0 || mine == len(types)-1 {
+			t.Fatalf("%d of %d types fall to this pool", mine, len(types))
+		}
+		time.Sleep(StarveAfter + time.Second)
+		members[0].Beat++
+		r.learn(members, window{})
+		helped := false
+		for _, typ := range types {
+			if r.types[typ].taking {
+				continue
+			}
+			r.Turn(typ, false)
+			if helped = r.Take(typ); helped && r.Sole(typ) {
+				t.Errorf("nobody else wants %q, which this pool helps with", typ)
+			}
+		}
+		if !helped {
+			t.Error("this pool does not help")
+		}
+	})
+}
+
+func TestSpread(t *testing.T) {
+	for replicas, want := range map[int]time.Duration{0: time.Second, 1: time.Second, spreadOver: time.Second, 10 * spreadOver: 10 * time.Second} {
+		r := &Rebalancer{replicas: replicas}
+		if got := r.Spread(time.Second); got != want {
+			t.Errorf("%d replicas: %v, want %v", replicas, got, want)
+		}
+	}
+	r := New(awake{}, nil, queue.Member{Instance: "z"}, zerolog.Nop())
+	r.learn([]queue.Member{{Instance: "a", Beat: 1}, {Instance: "z", Beat: 1}, {Instance: "b", Beat: 1}}, window{})
+	if r.replicas != 3 {
+		t.Errorf("%d replicas, want 3", r.replicas)
+	}
 }

@@ -13,6 +13,7 @@ const (
 	standbyEvery = time.Second            // between two looks at a type that another replica holds
 	lookEvery    = 5 * time.Millisecond   // least average time between two looks, over all types
 	notMine      = 100 * time.Millisecond // between two looks at a free type that falls to another replica
+	spreadOver   = 10                     // with more replicas, each looks and sweeps the more rarely
 )
 
 // Turn is what a pool should do about a type.
@@ -112,14 +113,7 @@ func (r *Rebalancer) falls(typ string, now time.Time) bool {
 	return r.shares[typ] == r.self.Instance
 }
 
-// Alone tells whether there are no other replicas, as far as this one knows.
-func (r *Rebalancer) Alone() bool {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	return r.alone(time.Now())
-}
-
-// alone is Alone with r.mu held.
+// alone tells whether there are no other replicas, as far as this one knows. r.mu is held.
 func (r *Rebalancer) alone(now time.Time) bool { return !r.window.partial && len(r.living(now)) == 0 }
 
 // Take is called when the pool can go on with a TurnTake, which may be a while later. It returns false
@@ -132,8 +126,16 @@ func (r *Rebalancer) Take(typ string) bool {
 		it.told = told{true, 1} // it need not be looked at again
 		return false
 	}
-	it.taking = true
+	it.taking, it.sole = true, r.alone(now) || r.scattered && !it.helps
 	return true
+}
+
+// Sole tells whether no other replica can have wanted the type that this pool takes, as far as is
+// known: there is none, or all know that it falls to this one.
+func (r *Rebalancer) Sole(typ string) bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.types[typ].sole
 }
 
 // BusyElsewhere tells whether another replica holds a type that had messages lately.
@@ -157,9 +159,24 @@ func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	return r.stretch()
 }
 
-// stretch is the least time between two looks at the same type, given how many types there are. r.mu
-// is held.
-func (r *Rebalancer) stretch() time.Duration { return time.Duration(len(r.types)) * lookEvery }
+// stretch is the least time between two looks at the same type, given how many types and replicas there
+// are. r.mu is held.
+func (r *Rebalancer) stretch() time.Duration {
+	return r.spread(time.Duration(len(r.types)) * lookEvery)
+}
+
+// Spread is d, the time between two questions of this pool to the queue. With more than spreadOver
+// replicas it is so much longer that all of them together ask as often as spreadOver would.
+func (r *Rebalancer) Spread(d time.Duration) time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.spread(d)
+}
+
+// spread is Spread with r.mu held.
+func (r *Rebalancer) spread(d time.Duration) time.Duration {
+	return max(d, d*time.Duration(r.replicas)/spreadOver)
+}
 
 // HasSuccessor tells whether another live member serves a type and has room for it.
 func (r *Rebalancer) HasSuccessor(typ string) bool {
