@@ -237,9 +237,9 @@ func (l *listener) sweep(ctx context.Context) error {
 			mine++
 		}
 	}
-	most := p.rebalancer.Spread(took) // so that a hundred pools that have missed the same notifications do not sweep all the time
-	l.soonest = began.Add(min(max(sweepLeast, missedShare*most), sweepMost))
-	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*most, time.Duration(mine)*sweepPerType), sweepMost))
+	took = p.rebalancer.Spread(took) // or a hundred pools that have missed the same notifications would sweep all the time
+	l.soonest = began.Add(min(max(sweepLeast, missedShare*took), sweepMost))
+	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*took, time.Duration(mine)*sweepPerType), sweepMost))
 	return nil
 }
 
