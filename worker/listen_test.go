@@ -261,6 +261,9 @@ func TestManySessionsDoNotPoll(t *testing.T) {
 		if n := len(p.polling); n != maxPolling {
 			t.Errorf("%d sessions poll, want %d", n, maxPolling)
 		}
+		if n := sessionGoroutines(); n > len(types)+5*maxPolling {
+			t.Errorf("%d goroutines of %d sessions: those without a place do not rest", n, len(types))
+		}
 		for _, typ := range types {
 			r.publish(typ, 1)
 			p.wantAppended(typ, 2, 2*soon)

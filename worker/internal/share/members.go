@@ -41,10 +41,13 @@ type sighting struct {
 
 func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
 
+// lived tells whether it was alive when it was last read.
+func (s sighting) lived() bool { return s.lives(s.read, deadAfter) }
+
 // recalled is like lives, for a member outside the window: it was alive when it was last read, and
 // that was not too long ago.
 func (s sighting) recalled(now time.Time, remembered time.Duration) bool {
-	return s.read.Sub(s.at) < deadAfter && now.Sub(s.read) < remembered
+	return s.lived() && now.Sub(s.read) < remembered
 }
 
 // holding is what a member's heartbeat says about a type that it holds.
@@ -296,7 +299,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 	}
 	r.sights, r.claims, r.readAt, r.window, r.replicas = sights, claims, now, w, 1
 	for _, s := range sights {
-		if s.read.Sub(s.at) < deadAfter {
+		if s.lived() {
 			r.replicas++
 		}
 	}
