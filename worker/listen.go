@@ -42,7 +42,7 @@ const (
 	leftLeast  = 100 * time.Millisecond // like sweepLeast, for looks at what is left to drain
 	leftShare  = 5
 	helpEvery  = time.Second // … that are also for types to help with
-	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this
+	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this, if they fail
 
 	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if maxPolling others poll: more
 	// polls would hold up those that have messages, and news comes as soon as polls would find them.
@@ -50,12 +50,13 @@ const (
 	maxPolling = 32
 )
 
-// listener finds out which types of a pool have messages. Its goroutine owns all fields but
-// listening.
+// listener finds out which types of a pool have messages. Its goroutine owns all fields but the atomic
+// ones.
 type listener struct {
 	pool      *Pool
 	serve     serveFunc
 	listening atomic.Bool // notifications and sweeps work: types need not be looked at one by one
+	failing   atomic.Bool // the last look of findDrained has failed
 
 	mark      queue.NotificationMark
 	took      time.Duration // how long the last read of notifications took
@@ -99,43 +100,56 @@ func (l *listener) start(ctx context.Context) (stop func()) {
 // those of some that are left, so that a pool that is done helps the others.
 func (l *listener) findDrained(ctx context.Context) {
 	p, pause, helped := l.pool, leftLeast, time.Now()
-	last := "" // found, and probably still there
+	from := ""        // the first that was found: it is probably still there
+	var told []string // the last ones to help with: when all are taken, it is time for more
 	for wait.For(ctx, pause) == nil {
 		pause = leftLeast
 		if p.busy() {
 			continue
 		}
-		waiting := p.rebalancer.Waiting()
-		if len(waiting) == 0 {
+		types := p.rebalancer.Waiting()
+		if len(types) == 0 {
 			continue
 		}
 		began, most := time.Now(), 1 // one is enough to know that others have not ended
-		if began.Sub(helped) >= helpEvery {
-			helped, most = began, maxOpening
+		if began.Sub(helped) >= helpEvery || len(told) == maxOpening && !anyOf(told, types) {
+			helped, told = began, nil
+			if free := p.rebalancer.Free(types); len(free) > 0 { // those that others drain need no help
+				types, most = free, maxOpening
+			}
 		}
-		left, err := l.left(ctx, waiting, last, most)
+		left, err := l.left(ctx, types, from, most)
+		l.failing.Store(err != nil)
 		if err == nil {
 			if len(left) > 0 {
-				last = left[0]
+				from = left[0]
+			}
+			if most == maxOpening {
+				told = left
 			}
 			p.rebalancer.Tell(left, 1)
 			// rule: only a look that has found fewer than it may says what is drained. Behind its last one it has not looked.
 			if len(left) < most {
-				p.rebalancer.Tell(slices.DeleteFunc(waiting, func(typ string) bool { return slices.Contains(left, typ) }), 0)
+				p.rebalancer.Tell(slices.DeleteFunc(types, func(typ string) bool { return slices.Contains(left, typ) }), 0)
 			}
 		}
 		pause = min(max(leftLeast, leftShare*time.Since(began)), sweepMost)
 	}
 }
 
-// left returns up to most of the types that have messages or foreign keys. It begins at a type, or, if
-// that is not among them, at a place of this pool's own, so that those which help do not all help with
-// the same.
+// anyOf tells whether any of some types is among types, which are sorted.
+func anyOf(some, types []string) bool {
+	return slices.ContainsFunc(some, func(typ string) bool { _, in := slices.BinarySearch(types, typ); return in })
+}
+
+// left returns up to most of the types that have messages or foreign keys. It begins at a type, or
+// behind its place if it is not among them. With "" it begins at a place of this pool's own, so that
+// those which help do not all help with the same.
 func (l *listener) left(ctx context.Context, types []string, from string, most int) (left []string, err error) {
 	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
 	defer cancel()
-	at, found := slices.BinarySearch(types, from)
-	if !found {
+	at, _ := slices.BinarySearch(types, from)
+	if from == "" {
 		at = l.pool.placeAmong(len(types))
 	}
 	for _, some := range [][]string{types[at:], types[:at]} {
@@ -149,6 +163,13 @@ func (l *listener) left(ctx context.Context, types []string, from string, most i
 		left = append(left, found...)
 	}
 	return left, nil
+}
+
+// awaitLeft waits until findDrained tells that a type is drained or needs help, or there is other news
+// of it. While the looks of findDrained fail, it ends after leftSurely.
+func (p *Pool) awaitLeft(ctx context.Context, typ string) {
+	for !p.rebalancer.Pause(ctx, typ, leftSurely) && !p.listener.failing.Load() && !p.stopped(ctx) {
+	}
 }
 
 // pending lists the types that have messages, sorted.

@@ -1,6 +1,7 @@
 package worker
 
 import (
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -10,13 +11,16 @@ import (
 
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
+	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
 // slowQueue takes its time for questions, and counts how many are asked at the same time, and how many locks are held then.
 type slowQueue struct {
 	queue.Queue
 	held         func() int
+	opening      time.Duration // how long an opening takes; with 0 it is 20 ms
 	looks, opens most
+	asked        atomic.Int32 // the number of looks
 	locks        atomic.Int32
 }
 
@@ -32,12 +36,13 @@ func (m *most) during(d time.Duration) {
 }
 
 func (q *slowQueue) Depth(ctx context.Context, typ string, n int) (queue.Depth, error) {
+	q.asked.Add(1)
 	q.looks.during(time.Millisecond)
 	return q.Queue.Depth(ctx, typ, n)
 }
 
 func (q *slowQueue) RegistryEntry(ctx context.Context, typ string) (queue.RegistryEntry, bool, error) {
-	q.opens.during(20 * time.Millisecond)
+	q.opens.during(cmp.Or(q.opening, 20*time.Millisecond))
 	n := int32(q.held())
 	for high := q.locks.Load(); n > high && !q.locks.CompareAndSwap(high, n); high = q.locks.Load() {
 	}
@@ -92,6 +97,67 @@ func TestPoolsThatDrainTogetherEndTogether(t *testing.T) {
 		}
 		if behind := time.Since(first); behind > time.Second {
 			t.Errorf("one pool ended %v after the other", behind)
+		}
+		for _, typ := range types {
+			r.complete(typ)
+		}
+	})
+}
+
+// TestPoolsThatDrainForLong: pools that have much to do leave to each other what falls to others, however long that takes. They look at it type by
+// type only if they cannot ask about all types together.
+func TestPoolsThatDrainForLong(t *testing.T) {
+	for name, fails := range map[string]bool{"asks about all": false, "cannot ask about all": true} {
+		t.Run(name, func(t *testing.T) {
+			onRig(t, func(t *testing.T, r *rig) {
+				types := r.publishMany(3000)
+				q := slowQueue{Queue: r.queue, held: func() int { return 0 }, opening: 2 * time.Second}
+				start := func() *runningPool {
+					return r.start(func(c *Config) { c.Queue, c.Types, c.UntilEmpty = &q, types, true })
+				}
+				one, other := start(), start()
+				time.Sleep(time.Second)
+				if fails {
+					r.disturb(func(op queuetest.Op, _ int) (f queuetest.Fault) {
+						if op == queuetest.OpPending {
+							f.Kind = queuetest.Refused
+						}
+						return f
+					})
+				}
+				began := time.Now()
+				if err := errors.Join(one.end(), other.end()); err != nil {
+					t.Error(err)
+				}
+				// Drained after a minute and a half, which those that cannot ask find out within a minute, and others at once.
+				asked, took := q.asked.Load(), time.Since(began)
+				if !fails && (asked > 600 || took > 100*time.Second) || fails && (asked < 2000 || took > 3*time.Minute) {
+					t.Errorf("%d looks at %d types, and the last pool ended after %v", asked, len(types), took)
+				}
+				for _, typ := range types {
+					r.complete(typ)
+				}
+			})
+		})
+	}
+}
+
+// TestAPoolHelpsOneThatIsStuck: a pool soon drains all types that fall to another which does not come to them, also if as many as it asks for at a time
+// are held by that one, which then does not open them.
+func TestAPoolHelpsOneThatIsStuck(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.publishMany(1200)
+		slow := slowQueue{Queue: r.queue, held: func() int { return 0 }, opening: 5 * time.Minute}
+		other := r.start(func(c *Config) { c.Queue, c.Types, c.UntilEmpty = &slow, types, true })
+		time.Sleep(time.Second)
+		p := r.start(func(c *Config) { c.Types, c.UntilEmpty = types, true })
+		time.Sleep(12 * time.Second)
+		left, err := r.queue.Pending(t.Context(), types, len(types))
+		if err != nil || len(left) != maxOpening {
+			t.Errorf("%d types have messages, want the %d that the other pool holds: %v", len(left), maxOpening, err)
+		}
+		if err := errors.Join(p.end(), other.end()); err != nil {
+			t.Error(err)
 		}
 		for _, typ := range types {
 			r.complete(typ)

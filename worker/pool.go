@@ -27,6 +27,7 @@ const (
 	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
 	maxLooks      = 16                     // types that a pool looks at at the same time
 	maxOpening    = 32                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
+	knownFor      = 2 * time.Second        // a pool that has to learn to whom a type falls does not ask again whether it has messages
 	freshLook     = 50 * time.Millisecond  // a pool that asked so lately whether a type has messages does not ask again under its lock
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
@@ -375,6 +376,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 	log := p.logOf(typ)
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
+	var known time.Time // when the type was found to have messages, while this pool waits to learn to whom it falls
 	for !p.stopped(ctx) {
 		ask, wait := p.rebalancer.Next(typ)
 		paused := p.rebalancer.Paused(typ)
@@ -390,9 +392,10 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 			continue
 		}
 		var d queue.Depth
-		var told bool
-		if d.Pending, told = p.rebalancer.Told(typ); told {
-			looked, err = time.Time{}, nil
+		if pending, told := p.rebalancer.Told(typ); told {
+			d.Pending, looked, err = pending, time.Time{}, nil
+		} else if time.Since(known) < knownFor {
+			d.Pending, err = 1, nil
 		} else {
 			looked = time.Now()
 			d, err = p.depth(ctx, typ)
@@ -411,11 +414,19 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 		case d.Pending > 0 && paused:
 			return share.TurnNone, looked, &PausedError{typ}
 		case d.Pending > 0:
-			if t, wait = p.rebalancer.Turn(typ, p.busy()); t != share.TurnNone {
+			switch t, wait = p.rebalancer.Turn(typ, p.busy()); t {
+			case share.TurnUndecided:
+				if time.Since(known) >= knownFor {
+					known = time.Now()
+				}
+			case share.TurnNone:
+				known = time.Time{}
+				if p.cfg.UntilEmpty && wait > helpEvery { // of so many types: the listener finds out for all of them
+					p.awaitLeft(ctx, typ)
+					continue
+				}
+			default:
 				return t, looked, nil
-			}
-			if p.cfg.UntilEmpty && wait > helpEvery {
-				wait = max(wait, leftSurely) // of so many types: what is drained, or needs help, the listener finds out for all of them
 			}
 		case p.cfg.UntilEmpty:
 			return share.TurnNone, looked, nil
@@ -523,7 +534,9 @@ func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool
 	defer done()
 	// rule: who has a lock does not stand in line with the looks at other types: there may be thousands.
 	d, err := p.ask(ctx, typ)
-	return err == nil && d.Pending == 0
+	drained := err == nil && d.Pending == 0
+	p.rebalancer.Asked(drained)
+	return drained
 }
 
 // lookAtForeign reviews the foreign keys of a type without messages. seen is how many of them the

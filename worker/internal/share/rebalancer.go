@@ -79,6 +79,8 @@ type Rebalancer struct {
 	paused    map[string]bool      // by type
 	shares    map[string]string    // the plan: for each active type the Instance that should hold it
 	scattered bool                 // free types fall to members by hashing
+	unasked   int                  // sole types that were taken since the last one that was not, see probeEvery
+	helped    bool                 // the last type that was asked about under its lock was drained
 	nextPlan  time.Time            // do not compute the plan again before
 }
 
@@ -200,6 +202,19 @@ func (r *Rebalancer) Waiting() (types []string) {
 	}
 	slices.Sort(types)
 	return types
+}
+
+// Free returns those of types that no living replica is known to hold.
+func (r *Rebalancer) Free(types []string) (free []string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	for _, typ := range types {
+		if _, held := r.holder(typ, now); !held {
+			free = append(free, typ)
+		}
+	}
+	return free
 }
 
 // Tell ends the pauses of types that this pool waits for. pending is how many messages they are known

@@ -74,7 +74,7 @@ func TestTheLockOfASilentHolderIsLookedAtOnce(t *testing.T) {
 		}
 		turn("busy", TurnStandBy)
 		turn("busy", TurnNone)
-		turn("released", TurnNone)
+		turn("released", TurnUndecided)
 		r.Freed("busy") // after a turn that has found the lock held
 		time.Sleep(StarveAfter + time.Second)
 		members[1].Beat++
@@ -128,7 +128,7 @@ func TestSole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
 		var types []string
-		for i := range 4 * manyFree {
+		for i := range 12 * manyFree {
 			types = append(types, fmt.Sprintf("t%02d", i))
 		}
 		r.Join(true, types...)
@@ -141,12 +141,15 @@ func TestSole(t *testing.T) {
 		for _, typ := range types[1:] {
 			if r.Take(typ) {
 				mine++
-				if sole := r.Sole(typ); sole != (r.shares[typ] == "z") {
+				// Of one in so many, and behind one that was drained, it is not sure.
+				sure := r.shares[typ] == "z" && mine != probeEvery && mine != probeEvery+5 && mine != 2*probeEvery+5
+				if sole := r.Sole(typ); sole != sure {
 					t.Errorf("%q: nobody else wants it: %t", typ, sole)
 				}
+				r.Asked(mine == probeEvery+4)
 			}
 		}
-		if mine == 0 || mine == len(types)-1 {
+		if mine < 2*probeEvery+5 || mine == len(types)-1 {
 			t.Fatalf("%d of %d types fall to this pool", mine, len(types))
 		}
 		time.Sleep(StarveAfter + time.Second)

@@ -13,6 +13,7 @@ const (
 	standbyEvery = time.Second            // between two looks at a type that another replica holds
 	lookEvery    = 5 * time.Millisecond   // least average time between two looks, over all types
 	notMine      = 100 * time.Millisecond // between two looks at a free type that falls to another replica
+	probeEvery   = 16                     // of so many types that fall to this pool alone, it asks about one whether others help
 	spreadOver   = 10                     // with more replicas, each looks and sweeps the more rarely
 )
 
@@ -21,10 +22,11 @@ type Turn int
 
 // Turns.
 const (
-	TurnNone    Turn = iota // nothing: the pool stops, or there is nothing to do
-	TurnTake                // wait for the lock
-	TurnStandBy             // try the lock, which finds out whether its holder is dead
-	TurnAsk                 // ask its holder for it
+	TurnNone      Turn = iota // nothing: the pool stops, or there is nothing to do
+	TurnUndecided             // nothing yet: the next plan says to whom it falls
+	TurnTake                  // wait for the lock
+	TurnStandBy               // try the lock, which finds out whether its holder is dead
+	TurnAsk                   // ask its holder for it
 )
 
 // Holder returns the replica that says it holds a type, and whether it is leaving the type.
@@ -67,8 +69,8 @@ func (r *Rebalancer) Contended(typ, holder string) bool {
 	return true
 }
 
-// Turn decides what to do about a type that has backlog. For TurnNone, wait is how long to wait before
-// the next call. busy means that the pool has as much to do as it can. When it goes on with a TurnTake,
+// Turn decides what to do about a type that has backlog. For TurnNone and TurnUndecided, wait is how
+// long to wait before the next call. busy means that the pool has as much to do as it can. When it goes on with a TurnTake,
 // it calls Take first.
 func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 	r.mu.Lock()
@@ -99,7 +101,7 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 	case it.helps || r.falls(typ, now):
 		return TurnTake, 0
 	case r.shares[typ] == "" && !r.window.partial:
-		return TurnNone, planEvery
+		return TurnUndecided, max(planEvery, r.nextPlan.Sub(now))
 	}
 	return TurnNone, max(notMine, r.stretch())
 }
@@ -126,16 +128,34 @@ func (r *Rebalancer) Take(typ string) bool {
 		it.told = told{true, 1} // it need not be looked at again
 		return false
 	}
-	it.taking, it.sole = true, r.alone(now) || r.scattered && !it.helps
+	it.taking, it.sole = true, r.alone(now) || r.scattered && !it.helps && !r.probe()
 	return true
 }
 
-// Sole tells whether no other replica can have wanted the type that this pool takes, as far as is
-// known: there is none, or all know that it falls to this one.
+// probe decides whether a type that falls to this pool counts as one that others may have wanted, so
+// that the pool asks whether it is drained. Others help if it is slow, and it would open all that they
+// have drained. r.mu is held.
+func (r *Rebalancer) probe() bool {
+	if r.unasked++; r.unasked < probeEvery && !r.helped {
+		return false
+	}
+	r.unasked = 0
+	return true
+}
+
+// Sole tells whether no other replica has wanted the type that this pool takes, as far as is known:
+// there is none, or all know that it falls to this one, and none helps.
 func (r *Rebalancer) Sole(typ string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.types[typ].sole
+}
+
+// Asked records whether a type that was not Sole was drained when this pool had its lock.
+func (r *Rebalancer) Asked(drained bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.helped = drained
 }
 
 // BusyElsewhere tells whether another replica holds a type that had messages lately.
