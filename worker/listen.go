@@ -39,8 +39,9 @@ const (
 	missedShare  = 5                      // … or this, if notifications were missed
 	sweepMost    = 30 * time.Second
 
-	leftLeast  = 100 * time.Millisecond // like sweepLeast, for looks at what is left to drain
-	leftShare  = 5
+	// The time between two looks at what is left to drain is leftLeast, or as long as the last one took, if that is longer: pools that are
+	// done wait for it.
+	leftLeast  = 100 * time.Millisecond
 	helpEvery  = time.Second // … that are also for types to help with
 	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this, if they fail
 
@@ -133,7 +134,7 @@ func (l *listener) findDrained(ctx context.Context) {
 				p.rebalancer.Tell(slices.DeleteFunc(types, func(typ string) bool { return slices.Contains(left, typ) }), 0)
 			}
 		}
-		pause = min(max(leftLeast, leftShare*time.Since(began)), sweepMost)
+		pause = min(p.rebalancer.Spread(max(leftLeast, time.Since(began))), sweepMost)
 	}
 }
 
