@@ -355,10 +355,6 @@ const (
 
 // read reads the record and decides the next step. If that is to wait, it sleeps first.
 func (a *attempt) read(wait context.Context) (step, error) {
-	type timed struct {
-		reading
-		at time.Duration
-	}
 	if known := a.l.seen.look(a.name); !a.last.known && a.w != nil && known.record.Hold != nil && a.l.holds(known.record.Hold.ID) {
 		// A lease of this Locker holds it and will hand it off to us: no need to ask the store.
 		a.last = known
@@ -367,10 +363,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 			return stepHandedOff, nil
 		}
 	}
-	got, err := call(a.l, wait, opTimeout(a.hold.Lease), func(ctx context.Context) (timed, error) {
-		r, found, err := a.l.store.Read(ctx, a.name)
-		return timed{reading{r, found}, a.l.clock()}, err
-	}, nil)
+	got, err := a.look(wait)
 	if err != nil {
 		return 0, err
 	}
@@ -384,6 +377,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		}
 	}
 	a.last = ob
+	a.turns.sawFree(got.record)
 	v := a.decide()
 	switch {
 	case v.remove != nil:
@@ -431,6 +425,30 @@ func (a *attempt) read(wait context.Context) (step, error) {
 		return stepFree, nil
 	}
 	return stepRead, nil
+}
+
+// sight is a reading of the record, and when it was made, on l.clock.
+type sight struct {
+	reading
+	at time.Duration
+}
+
+// look finds out what the record says. Where the lock was contended a moment ago, it takes a place in
+// the queue at the same time.
+func (a *attempt) look(wait context.Context) (sight, error) {
+	a.choosePlace()
+	// Not if a write of ours may have been applied: then the lock may be ours already, and the place would stay in its queue.
+	if !a.queued && a.place == contendedPlace && a.w != nil && !a.last.known && !a.unclear && !a.inserted {
+		got, err := a.join(wait, a.timeout())
+		if err != nil || got.found {
+			return got, err
+		}
+		a.queued = false
+	}
+	return ask(a, wait, a.timeout(), func(ctx context.Context) (sight, error) {
+		r, found, err := a.l.store.Read(ctx, a.name)
+		return sight{reading{r, found}, a.l.clock()}, err
+	}, nil)
 }
 
 // probe pauses, then makes the attempt try to acquire again without a read before.
@@ -483,7 +501,7 @@ func (a *attempt) write(wait context.Context, now step) (grant, error) {
 // hold.
 func (a *attempt) send(wait context.Context, op func(context.Context, Hold) (int64, bool, error)) (grant, error) {
 	h := a.hold
-	return call(a.l, wait, opTimeout(h.Lease), func(ctx context.Context) (grant, error) {
+	return ask(a, wait, a.timeout(), func(ctx context.Context) (grant, error) {
 		token, ok, err := op(ctx, h)
 		return grant{token, ok}, err
 	}, func(g grant, err error) {

@@ -1035,7 +1035,7 @@ func (s hearsIDs) Create(ctx context.Context, name string, h lock.Hold, v lock.V
 	return s.Store.Create(ctx, name, h, v)
 }
 
-func (s hearsIDs) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
+func (s hearsIDs) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.Record, bool, error) {
 	*s.queued = append(*s.queued, e.ID)
 	return s.Store.Enqueue(ctx, name, e)
 }

@@ -56,3 +56,17 @@ func InLine(l *Locker, name string) int { return l.queues.length(name) }
 
 // MaxHandoffs is how often in a row a lock stays in a process.
 const MaxHandoffs = maxHandoffs
+
+// EstimateTurn has a waiter see so many turns of a length, each of which ends with a lock that is free and
+// was held for the given time, and returns how long it expects a turn to take.
+func EstimateTurn(n int, turn, held time.Duration) time.Duration {
+	var t turns
+	granted := time.Now()
+	for i := range n {
+		t.saw(Record{Token: int64(i), Hold: &Hold{}}, HoldID{}, time.Duration(i)*turn)
+		if held < turn {
+			t.sawFree(Record{Since: granted, At: granted.Add(held)})
+		}
+	}
+	return t.length()
+}

@@ -102,7 +102,7 @@ const (
 	maxTimeout = 3 * time.Second        // longest single store operation
 	minPoll    = 5 * time.Millisecond   // first pause of a waiter
 	maxPoll    = 250 * time.Millisecond // longest pause of a waiter …
-	soonPoll   = 100 * time.Millisecond // … until it has waited for long: see attempt.read
+	soonPoll   = 80 * time.Millisecond  // … until it has waited for long: see attempt.read
 	eagerPoll  = 10 * time.Millisecond  // longest pause of a waiter that is now first in the record's queue …
 	eagerPolls = 100                    // … for this many reads, about a second
 	hangGrace  = 50 * time.Millisecond  // how long an operation may outlive its timeout before it is left behind
@@ -154,6 +154,7 @@ type Locker struct {
 
 	seen   observations
 	queues waitQueues
+	pace   pace // of the store's answers
 
 	watchOnce sync.Once
 

@@ -79,11 +79,15 @@ type HoldStore interface {
 
 // EntryStore changes the lists in a record: its queue, and shares whose holder is dead.
 type EntryStore interface {
-	// Enqueue appends e to the queue of an existing record or, if e.ID is in it, sets the version
-	// of that entry. ok is false if there is no record or the queue is full. It need not be one
-	// atomic step. Neither Enqueue nor Dequeue changes the version of the record: a waiter must not
-	// make a dead holder look alive.
-	Enqueue(ctx context.Context, name string, e Entry) (ok bool, err error)
+	// Enqueue appends e to the queue of an existing record, and returns the record with it. ok is
+	// false if there is no record, or if its queue is full or has e.ID already. Operations on the
+	// queue do not change the version of the record: a waiter must not make a dead holder look
+	// alive.
+	Enqueue(ctx context.Context, name string, e Entry) (r Record, ok bool, err error)
+
+	// RenewPlace sets the version of the entry e.ID in the queue to e.Version. ok is false if there
+	// is no such entry.
+	RenewPlace(ctx context.Context, name string, e Entry) (ok bool, err error)
 
 	// Dequeue removes id from the queue if its entry has the version seen. The zero version
 	// matches any.
@@ -159,7 +163,8 @@ type Record struct {
 	Damaged *DamagedError // why the record cannot be decoded; set by List only. All other fields but Name are empty then
 
 	// Since is when the lock was last acquired, At when the record was last written, on the
-	// server's clock. For people and for garbage collection: no decision of the protocol looks at
+	// server's clock. Writes that leave the version alone leave At alone. They are for people, for
+	// garbage collection, and for guessing how long a lock is held; what is safe never depends on
 	// them. At may be zero until the first renewal.
 	Since, At time.Time
 }

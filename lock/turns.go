@@ -25,17 +25,18 @@ type turns struct {
 	turn    time.Duration // how long the latest turns took; 0 = unknown
 	earlier time.Duration // length of a turn in the wait before this one; 0 = it was not contended then
 	haste   float64       // divides the length of a turn, to look earlier: see granted. Less than 1 counts as 1
+	held    time.Duration // how long the lock was held in turns that had ended when we looked; 0 = unknown
 }
 
 const (
 	turnsMemory   = 10 * time.Second      // how long a Locker remembers that a lock was contended
 	turnsPatience = time.Second           // how long a waiter without a place lets those with one go first
 	secondPoll    = 50 * time.Millisecond // longest pause of the second in the queue
-	minProbe      = 3 * time.Millisecond  // shortest pause between two tries of the first in the queue
+	minProbe      = 2 * time.Millisecond  // shortest pause between two tries of the first in the queue
 	maxProbe      = 25 * time.Millisecond // longest
 	probeForAll   = 64 * time.Millisecond // … divided by the number of waiters: it looks for all of them
 	firstTurn     = 8                     // divides the first turn that a waiter sees end: it may be much longer than the next ones
-	maxProbes     = 4                     // tries in a row; then a read, which alone shows whether the holder is alive
+	maxProbes     = 8                     // tries in a row; then a read, which alone shows whether the holder is alive
 )
 
 // saw learns from a record that was read at at. own is the hold that waits.
@@ -45,7 +46,7 @@ const (
 func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 	switch {
 	case !t.known || r.Token < t.token: // the first read, or the record has been deleted and made again
-		*t = turns{known: true, since: at, token: r.Token, began: at, seen: at, earlier: t.earlier, turn: t.earlier, haste: t.haste}
+		*t = turns{known: true, since: at, token: r.Token, began: at, seen: at, earlier: t.earlier, turn: t.earlier, haste: t.haste, held: t.held}
 	case t.now != r.Token:
 		if n := r.Token - t.now; n > 0 { // a read may be older than the one before
 			t.measure(at, n)
@@ -95,21 +96,37 @@ func (t turns) again(now time.Duration) turns {
 	if !t.evident || now-t.last > turnsMemory {
 		return turns{}
 	}
-	return turns{earlier: t.length(), haste: t.haste}
+	return turns{earlier: t.length(), haste: t.haste, held: t.held}
 }
 
 // contended tells whether to take a place in the queue.
 func (t turns) contended() bool { return t.evident || t.earlier > 0 }
 
 // length estimates how long a turn takes; 0 = unknown. It is the average of this wait, or what the latest
-// turns took if that is less: a waiter that looks too early costs a read, one that looks too late leaves
-// the lock unused.
+// turns took if that is less, or for how long the lock was held: a waiter that looks too early costs a read,
+// one that looks too late leaves the lock unused.
 func (t turns) length() time.Duration {
 	mean := t.earlier
 	if n := t.now - t.token; n >= 3 || n > 0 && t.earlier == 0 {
 		mean = (t.seen - t.since) / time.Duration(n+1)
 	}
-	return min(mean, t.turn)
+	turn := min(mean, t.turn)
+	if t.held > 0 {
+		turn = min(turn, max(t.held+2*minProbe, turn/16))
+	}
+	return turn
+}
+
+// sawFree learns from a record if it is free: then it has the dates of the last grant and of the release, both
+// of the server's clock. Who sees that is late, and so were others, perhaps: then turns take much longer than
+// the lock is held, and an estimate from turns alone would make those behind us late, too.
+func (t *turns) sawFree(r Record) {
+	if held := r.At.Sub(r.Since); !r.Held() && held > 0 && !r.Since.IsZero() {
+		if t.held > 0 {
+			held = (held + t.held) / 2
+		}
+		t.held = held
+	}
 }
 
 // present is how long the present turn has lasted, as far as this wait has seen.

@@ -309,17 +309,20 @@ var (
 	contendedPlace = place{2 * time.Second, time.Second}
 )
 
-// wantedPlace is the kind of place to take; the zero place means none. We take one if the caller
+// choosePlace chooses the kind of place to take, unless we have one; the zero place means none. We take one if the caller
 // asked for it (WithFair), if otherwise an endless succession of shared holders could keep us out, if
 // those with a place keep passing us, or if the lock is contended.
-func (a *attempt) wantedPlace() place {
-	switch shared := a.hold.Shared(); {
+func (a *attempt) choosePlace() {
+	shared := a.hold.Shared()
+	switch {
+	case a.queued:
 	case a.fair, !shared && len(a.last.record.Shares) > 0, shared && a.turns.passedBy():
-		return fairPlace
+		a.place = fairPlace
 	case !shared && a.turns.contended():
-		return contendedPlace
+		a.place = contendedPlace
+	default:
+		a.place = place{}
 	}
-	return place{}
 }
 
 // index is our position in the record's queue, from 0, when the record was last read; -1 = not in it.
@@ -331,9 +334,7 @@ func (a *attempt) index() int {
 // the place.
 func (a *attempt) enqueue(wait context.Context) {
 	now := a.l.valid()
-	if !a.queued {
-		a.place = a.wantedPlace()
-	}
+	a.choosePlace()
 	every := a.place.every
 	if a.place == contendedPlace && a.index() < 0 {
 		every /= 4 // the place was lost
@@ -344,12 +345,35 @@ func (a *attempt) enqueue(wait context.Context) {
 	if a.inserted {
 		a.renewID()
 	}
-	a.queued, a.beat = true, now
+	const timeout = time.Second / 2 // a place is not worth more: meanwhile we do not look
+	if a.index() < 0 {
+		if got, err := a.join(wait, timeout); err == nil && got.found {
+			a.last = a.l.seen.saw(a.name, got.record, true, got.at)
+		}
+		return
+	}
+	a.beat = now
+	e := a.entry()
+	_, _ = call(a.l, wait, timeout, func(ctx context.Context) (bool, error) {
+		return a.l.store.RenewPlace(ctx, a.name, e)
+	}, nil)
+}
+
+// join takes a place in the record's queue, and returns the record, if it could.
+func (a *attempt) join(wait context.Context, timeout time.Duration) (sight, error) {
+	a.queued, a.beat = true, a.l.valid()
+	e := a.entry()
+	return ask(a, wait, timeout, func(ctx context.Context) (sight, error) {
+		r, ok, err := a.l.store.Enqueue(ctx, a.name, e)
+		return sight{reading{r, ok}, a.l.clock()}, err
+	}, nil)
+}
+
+// entry is our place in the record's queue.
+func (a *attempt) entry() Entry {
 	e := Entry{Hold: a.hold, Version: NewVersion()}
 	e.Lease = a.place.lease
-	_, _ = call(a.l, wait, fairPlace.lease/2, func(ctx context.Context) (bool, error) {
-		return a.l.store.Enqueue(ctx, a.name, e)
-	}, nil)
+	return e
 }
 
 // dequeue leaves the record's queue, in the background. If it fails, others remove our place when it

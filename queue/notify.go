@@ -38,7 +38,8 @@ type NotificationStore interface {
 	Notifications(ctx context.Context, since NotificationMark) (Notifications, error)
 
 	// PendingTypes lists, sorted by name, the types that have messages or foreign keys. Its cost
-	// grows only with the number of those types. It skips foreign keys like Types.
+	// grows only with the number of those types. It skips foreign keys like Types. If ctx has a
+	// deadline, it may end before that without having seen all types; the next call goes on there.
 	PendingTypes(ctx context.Context) ([]string, error)
 
 	// Pending returns, sorted by name, up to most of the given types: ones that have messages or

@@ -38,12 +38,18 @@ func (p *Pool) pending(ctx context.Context, types []string, most int) ([]string,
 
 // busy tells whether the pool opens as many types as it can.
 func (p *Pool) busy() bool {
-	if !p.opening.TryAcquire(1) {
+	part := p.openingPart()
+	if !p.opening.TryAcquire(part) {
 		return true
 	}
-	p.opening.Release(1)
+	p.opening.Release(part)
 	return false
 }
+
+// openingPart is the part of maxOpening that one type takes. Many pools open fewer types each: what all
+// have sent at the same time waits in the server, and if that takes longer than the timeouts of the
+// lock, it is sent again and again.
+func (p *Pool) openingPart() int64 { return int64(min(p.rebalancer.Crowd(), maxOpening)) }
 
 // acquire acquires the type's lock, in the way that the turn requires. A free lock is acquired with the
 // slot, which the caller releases in any case.
@@ -52,7 +58,11 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	switch t {
 	case share.TurnAsk:
 		return p.takeShare(ctx, typ)
-	case share.TurnStandBy:
+	case share.TurnStandBy: // there may be thousands, as of a replica that has fallen silent
+		if err := p.looks.Acquire(ctx, 1); err != nil {
+			return nil, err
+		}
+		defer p.looks.Release(1)
 		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 	}
 	// rule: a type gets its slot before its lock. A pool that had the locks of thousands of types before it could open them would
@@ -71,9 +81,10 @@ func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.
 	return lease, err
 }
 
-// openingSlot is the right to open a type. A pool has maxOpening of them. Not safe for concurrent use.
+// openingSlot is the right to open a type. Not safe for concurrent use.
 type openingSlot struct {
 	slots *semaphore.Weighted
+	part  int64 // of slots
 	taken bool
 }
 
@@ -82,7 +93,7 @@ func (s *openingSlot) take(ctx context.Context) error {
 	if s.taken {
 		return nil
 	}
-	err := s.slots.Acquire(ctx, 1)
+	err := s.slots.Acquire(ctx, s.part)
 	s.taken = err == nil
 	return err
 }
@@ -90,7 +101,7 @@ func (s *openingSlot) take(ctx context.Context) error {
 // release releases the slot if it is taken.
 func (s *openingSlot) release() {
 	if s.taken {
-		s.slots.Release(1)
+		s.slots.Release(s.part)
 		s.taken = false
 	}
 }

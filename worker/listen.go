@@ -196,7 +196,8 @@ func (l *listener) run(ctx context.Context, looked func()) {
 		// rule: types are left alone only while both notifications and sweeps can be read
 		l.listening.Store(err == nil)
 		looked()
-		pause := min(max(listenEvery, listenShare*l.took), listenMost) // a server that is busy is asked less often
+		// A server that is busy is asked less often, and by all pools together no more often than by ten.
+		pause := min(max(listenEvery, l.pool.rebalancer.Spread(listenShare*l.took)), listenMost)
 		if l.outage.note(&l.pool.log, err, "read which types have new messages, so each type is looked at by itself") {
 			pause = retry.Next()
 		} else {
@@ -249,41 +250,33 @@ func (l *listener) sweep(ctx context.Context) error {
 	}
 	took := time.Since(began)
 	l.missed = false
-	mine := 0
-	for _, typ := range types {
-		tell := p.rebalancer.Found
-		if p.book.unfitOf(typ).any() { // perhaps that is all it has
-			tell = p.rebalancer.Wake
+	fresh, before := l.serve(true, types...)
+	p.rebalancer.Found(slices.DeleteFunc(before, func(typ string) bool {
+		unfit := p.book.unfitOf(typ).any() // perhaps that is all it has
+		if unfit {
+			p.rebalancer.Wake(typ)
 		}
-		if l.news(typ, tell) {
-			mine++
-		}
-	}
+		return unfit
+	}), p.busy())
 	took = p.rebalancer.Spread(took) // or a hundred pools that have missed the same notifications would sweep all the time
 	l.soonest = began.Add(min(max(sweepLeast, missedShare*took), sweepMost))
-	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*took, time.Duration(mine)*sweepPerType), sweepMost))
+	l.nextSweep = began.Add(min(max(sweepLeast, sweepShare*took, time.Duration(len(fresh)+len(before))*sweepPerType), sweepMost))
 	return nil
 }
 
-// news passes on that a type has messages, by tell or by starting to serve it. It returns whether the
-// type is one that this pool serves.
-func (l *listener) news(typ string, tell func(typ string)) bool {
-	switch {
-	case l.pool.isServed(typ):
+// news passes on that a type has messages, by starting to serve it or, if it is served already, by tell.
+func (l *listener) news(typ string, tell func(typ string)) {
+	// rule: only the start itself shows that the type was not served. Discovery may have begun it meanwhile, without this news.
+	if _, served := l.serve(true, typ); len(served) > 0 {
 		tell(typ)
-	case l.pool.matches(typ):
-		l.serve(true, typ)
-	default:
-		return false
 	}
-	return true
 }
 
-// awaitNews waits until there is news of a type that has no messages. It returns at once if the
-// listener does not work, and within sweepMost after it has failed.
+// awaitNews waits until there is news of a type that has no messages. It returns at once if the listener
+// does not work, and within sweepMost, or the time between two looks at a type, after it has failed.
 func (p *Pool) awaitNews(ctx context.Context, typ string) {
 	for p.listener.listening.Load() && !p.stopped(ctx) {
-		if p.rebalancer.Pause(ctx, typ, wait.AtLeastHalf(sweepMost)) {
+		if p.rebalancer.Pause(ctx, typ, wait.AtLeastHalf(max(sweepMost, p.rebalancer.Stretch()))) {
 			return
 		}
 	}

@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"runtime"
 	"slices"
@@ -299,6 +300,39 @@ func TestABusyServerIsAskedLessOften(t *testing.T) {
 	})
 }
 
+// slowLists is a queue without notifications, whose lists of all types take a while.
+type slowLists struct {
+	queue.Queue
+	takes time.Duration
+	lists atomic.Int32
+}
+
+func (q *slowLists) Notifications(context.Context, queue.NotificationMark) (queue.Notifications, error) {
+	return queue.Notifications{}, errors.New("no notifications")
+}
+
+func (q *slowLists) Types(ctx context.Context) ([]string, error) {
+	q.lists.Add(1)
+	time.Sleep(q.takes)
+	return q.Queue.Types(ctx)
+}
+
+// Without notifications all types are listed every discoverEvery, or less often if that takes long.
+func TestABusyServerListsAllTypesLessOften(t *testing.T) {
+	for takes, every := range map[time.Duration]time.Duration{0: discoverEvery, time.Second: time.Second + sweepShare*time.Second, time.Minute: time.Minute + sweepMost} {
+		onRig(t, func(t *testing.T, r *rig) {
+			q := &slowLists{Queue: r.queue, takes: takes}
+			p := r.start(func(c *Config) { all(c); c.Queue = q })
+			const during = 10 * time.Minute
+			time.Sleep(during)
+			if got, want := int(q.lists.Load()), int(during/every); got < want || got > want+1 {
+				t.Errorf("%d lists in %v if each takes %v, want about %d", got, during, takes, want)
+			}
+			p.stop()
+		})
+	}
+}
+
 // sessionGoroutines counts the goroutines that run sessions.
 func sessionGoroutines() (n int) {
 	all := make([]byte, 4<<20)
@@ -332,6 +366,24 @@ func TestMessagesAreFoundWithoutNotifications(t *testing.T) {
 		p.wantAppended(types[8], 1, time.Second)
 		p.stop()
 		r.complete(types[7])
+	})
+}
+
+// News of a type that discovery begins to serve at the same moment, without the news, is passed on.
+func TestNewsOfATypeThatHasJustBeenFound(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, _ *hints) {
+		p, err := New(Config{Queue: r.queue, Locker: r.start(nil).locker, To: Files{Dir: "/other", Storage: storage.Options{FS: r.disk}}, AllTypes: true})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, served := range [][]string{nil, {"unknown"}} {
+			var told []string
+			l := &listener{pool: p, serve: func(bool, ...string) (fresh, before []string) { return nil, served }}
+			l.news("unknown", func(typ string) { told = append(told, typ) })
+			if !slices.Equal(told, served) {
+				t.Errorf("the news of %v is told, want of %v, which were served already", told, served)
+			}
+		}
 	})
 }
 

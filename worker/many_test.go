@@ -12,6 +12,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/queue/queuetest"
+	"github.com/fencepost/fencepost/worker/internal/share"
 )
 
 // slowQueue takes its time for questions, and counts how many are asked at the same time, and how many locks are held then.
@@ -75,6 +76,29 @@ func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 		for _, typ := range types {
 			r.complete(typ)
 		}
+	})
+}
+
+// TestManyPoolsOpenFewerTypesEach: forty pools open as many types at the same time as ten would.
+func TestManyPoolsOpenFewerTypesEach(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		others := make([]queue.Member, 39)
+		for i := range others {
+			others[i] = queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"else"}}
+		}
+		defer r.beat(others...)()
+		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
+		p := r.start(func(c *Config) { all(c); c.Queue = &q })
+		time.Sleep(2*share.HeartbeatEvery + listenEvery/2) // it learns of the others, and no sweep comes in the midst of the publishing
+		types := r.publishMany(3 * maxOpening)
+		time.Sleep(sweepMost)
+		if opens, want := q.opens.highest.Load(), int32(maxOpening/((1+len(others))/10)); opens != want {
+			t.Errorf("%d types were opened at the same time, want %d", opens, want)
+		}
+		for _, typ := range types {
+			r.complete(typ)
+		}
+		p.stop()
 	})
 }
 
@@ -165,6 +189,28 @@ func TestAPoolHelpsOneThatIsStuck(t *testing.T) {
 	})
 }
 
+// TestAPoolHelpsOneThatDoesNotCome: what falls to a pool that lives, but does not come, is drained by another one soon, also if it is much.
+func TestAPoolHelpsOneThatDoesNotCome(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		h.say(lost, nil) // so a sweep finds it
+		defer r.beat(queue.Member{Instance: "other", Types: []string{"*"}})()
+		types := r.register(500)
+		p := r.start(all)
+		time.Sleep(sweepMost + listenEvery/2) // between two rounds: a sweep in the midst of the publishing would leave the rest to the next one
+		for _, typ := range types {
+			r.publish(typ, 1)
+		}
+		began := time.Now()
+		for _, typ := range types {
+			p.wantAppended(typ, 1, sweepMost)
+		}
+		if took := time.Since(began); took > sweepMost-time.Second { // 4 to 20 s; more than sweepMost if only sweeps wake it
+			t.Errorf("the last one waited for %v", took)
+		}
+		p.stop()
+	})
+}
+
 // publishMany publishes a message of each of n types.
 func (r *rig) publishMany(n int) (types []string) {
 	for i := range n {
@@ -215,6 +261,38 @@ func TestAPoolWaitsForWhatOthersHold(t *testing.T) {
 		other.stop()
 		for _, typ := range types {
 			r.complete(typ)
+		}
+	})
+}
+
+// TestWhatOthersHaveDrainedIsNotOpened: a pool that thinks that it is alone, as the others were not listed yet, and waits for a lock that one of them
+// has, does not open the type if that one has drained it.
+func TestWhatOthersHaveDrainedIsNotOpened(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		r.publish("orders", 1)
+		locker, err := lock.New(r.locks.Open(), lock.Options{Clock: func() time.Duration { return time.Since(epoch) }})
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer locker.Close(context.Background())
+		held, err := locker.Acquire(t.Context(), "orders")
+		if err != nil {
+			t.Fatal(err)
+		}
+		p := r.start(func(c *Config) { c.Types, c.UntilEmpty = []string{"orders"}, true })
+		time.Sleep(acquireSlice / 2) // its look is older than freshLook then, and the next one has not come
+		msgs, err := r.queue.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1})
+		if err != nil || len(msgs) != 1 {
+			t.Fatalf("%d messages: %v", len(msgs), err)
+		}
+		if err := errors.Join(r.queue.Ack(t.Context(), "orders", []queue.ID{msgs[0].ID}), held.Release(t.Context())); err != nil {
+			t.Fatal(err)
+		}
+		if err := p.end(); err != nil {
+			t.Error(err)
+		}
+		if n := p.Stats().Sessions; n != 0 {
+			t.Errorf("the type was opened %d times", n)
 		}
 	})
 }

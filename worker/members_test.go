@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/fencepost/fencepost/internal/wait"
+	"github.com/fencepost/fencepost/lock"
+	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/worker/internal/share"
 )
@@ -16,22 +18,10 @@ import (
 func TestDeadMembersGoOffTheList(t *testing.T) {
 	for _, ahead := range []time.Duration{0, 11 * time.Minute, -24 * time.Hour} {
 		onRig(t, func(t *testing.T, r *rig) {
-			ctx, cancel := context.WithCancel(t.Context())
-			beat := func(id string, n int64) {
-				if err := r.queue.Queue.Heartbeat(context.WithoutCancel(ctx), queue.Member{Instance: id, Beat: n}); err != nil {
-					t.Error(err)
-				}
+			if err := r.queue.Queue.Heartbeat(t.Context(), queue.Member{Instance: "dead", Beat: 1}); err != nil {
+				t.Fatal(err)
 			}
-			beat("dead", 1)
-			beat("alive", 1)
-			var beating sync.WaitGroup
-			beating.Go(func() {
-				for n := int64(2); wait.For(ctx, share.HeartbeatEvery) == nil; n++ {
-					beat("alive", n)
-				}
-			})
-			defer beating.Wait()
-			defer cancel()
+			defer r.beat(queue.Member{Instance: "alive"})()
 			q := &farewells{Queue: r.queue, ahead: ahead}
 			p := r.start(func(c *Config) { c.Queue = q })
 			time.Sleep(queue.MemberRetention - 2*share.HeartbeatEvery)
@@ -48,6 +38,30 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 			}
 			p.stop()
 		})
+	}
+}
+
+// beat makes other replicas known, and has them live until it is ended.
+func (r *rig) beat(members ...queue.Member) (end func()) {
+	ctx, cancel := context.WithCancel(context.Background())
+	beatAll := func(n int64) {
+		for _, m := range members {
+			m.Beat = n
+			if err := r.queue.Queue.Heartbeat(context.WithoutCancel(ctx), m); err != nil {
+				r.t.Error(err)
+			}
+		}
+	}
+	beatAll(1)
+	var beating sync.WaitGroup
+	beating.Go(func() {
+		for n := int64(2); wait.For(ctx, share.HeartbeatEvery) == nil; n++ {
+			beatAll(n)
+		}
+	})
+	return func() {
+		cancel()
+		beating.Wait()
 	}
 }
 
@@ -81,4 +95,31 @@ func (q *farewells) Members(ctx context.Context, after string, most int) ([]queu
 		}
 	}
 	return members, err
+}
+
+// A pool looks at a few of the locks that others hold at a time.
+func TestLocksOfOthersAreLookedAtAFewAtATime(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		types := r.publishMany(20 * maxLooks)
+		for _, typ := range types {
+			r.locks.Edit(typ, func(rec *lock.Record) bool {
+				rec.Token, rec.Hold = 1, &lock.Hold{ID: lock.HoldID{1}, Lease: time.Hour, Why: lockReason("other")}
+				return true
+			})
+		}
+		defer r.beat(queue.Member{Instance: "other", Types: types, Held: types, Idle: types})() // nobody asks for idle types
+		var trying most
+		r.locks.Around(func(c locktest.Call) (after func()) {
+			if c.Op == locktest.Read || c.Op == locktest.Acquire {
+				trying.during(10 * time.Millisecond)
+			}
+			return func() {}
+		})
+		p := r.start(func(c *Config) { c.Types = types })
+		time.Sleep(time.Minute)
+		if n := trying.highest.Load(); n != maxLooks {
+			t.Errorf("%d locks were looked at at the same time, want %d", n, maxLooks)
+		}
+		p.stop()
+	})
 }

@@ -25,7 +25,7 @@ import (
 const (
 	discoverEvery = 2 * time.Second        // how often globs are matched against all types, while the listener does not work
 	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
-	maxLooks      = 16                     // types that a pool looks at at the same time
+	maxLooks      = 16                     // types, or locks of other replicas, that a pool looks at at the same time
 	maxOpening    = 32                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
 	knownFor      = 2 * time.Second        // a pool that has to learn to whom a type falls does not ask again whether it has messages
 	freshLook     = 50 * time.Millisecond  // a pool that asked so lately whether a type has messages does not ask again under its lock
@@ -38,8 +38,8 @@ const (
 type Pool struct {
 	replica
 	slots    *semaphore.Weighted // nil: no bound
-	looks    *semaphore.Weighted // types that are being looked at: maxLooks
-	opening  *semaphore.Weighted // types that are being opened: maxOpening
+	looks    *semaphore.Weighted // types that are being looked at, or their locks: maxLooks
+	opening  *semaphore.Weighted // types that are being opened: maxOpening, or fewer, see openingPart
 	stopOnce sync.Once
 
 	mu     sync.Mutex
@@ -153,11 +153,13 @@ func (p *Pool) Run(ctx context.Context) error {
 	leave := p.rebalancer.Begin(ctx, cancel)
 	defer leave()
 	var types sync.WaitGroup
-	serve := func(pending bool, names ...string) {
+	serve := func(pending bool, names ...string) (fresh, served []string) {
 		p.mu.Lock()
-		var fresh []string
 		for _, typ := range names {
-			if !p.served[typ] {
+			switch {
+			case p.served[typ]:
+				served = append(served, typ)
+			case p.matches(typ):
 				p.served[typ] = true
 				fresh = append(fresh, typ)
 			}
@@ -169,6 +171,7 @@ func (p *Pool) Run(ctx context.Context) error {
 			p.book.add(typ)
 			types.Go(func() { p.serve(ctx, typ, pending, cancel) })
 		}
+		return fresh, served
 	}
 	stopScheduler := p.startScheduler(ctx)
 	p.listener.serve = serve
@@ -210,9 +213,11 @@ func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error
 	ctx, done := p.untilStop(ctx)
 	defer done()
 	for {
+		began := time.Now()
 		p.book.noteAsking("")
 		known, err := p.cfg.Queue.Types(ctx)
 		p.book.noteAnswer("", err)
+		took := time.Since(began)
 		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
 		if outage.note(&p.log, err, "list the types") && p.cfg.UntilEmpty && fatal(err) {
 			return err
@@ -226,15 +231,16 @@ func (p *Pool) discover(ctx context.Context, serve serveFunc, wait func()) error
 			wait()
 			continue
 		}
-		if !p.awaitDiscovery(ctx) {
+		if !p.awaitDiscovery(ctx, took) {
 			return nil
 		}
 	}
 }
 
-// serveFunc starts to serve types that are not served yet. pending means that they are known to have
-// messages.
-type serveFunc func(pending bool, types ...string)
+// serveFunc starts to serve those of some types that the configuration names or matches and that are not
+// served yet. It returns them, and those that were served already. pending means that the types are known
+// to have messages.
+type serveFunc func(pending bool, types ...string) (fresh, served []string)
 
 // begin starts to serve types. With UntilEmpty it asks about all of them at once, and those without
 // messages are done.
@@ -260,13 +266,16 @@ func (p *Pool) begin(ctx context.Context, types []string, serve serveFunc) {
 }
 
 // awaitDiscovery waits until the types should be listed again; false means that the pool has stopped.
-// It waits longer while the listener works, which finds types with messages by itself.
-func (p *Pool) awaitDiscovery(ctx context.Context) bool {
+// It waits longer while the listener works, which finds types with messages by itself, and if a list
+// takes long. took is how long the last one took.
+func (p *Pool) awaitDiscovery(ctx context.Context, took time.Duration) bool {
+	alone := max(discoverEvery, p.rebalancer.Spread(sweepShare*took))
 	for began := time.Now(); ; {
 		if !p.pause(ctx, discoverEvery) {
 			return false
 		}
-		if !p.listener.listening.Load() || time.Since(began) >= sweepMost {
+		waited := time.Since(began)
+		if waited >= sweepMost || waited >= alone && !p.listener.listening.Load() {
 			return true
 		}
 	}
@@ -461,7 +470,7 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.T
 		}
 		defer p.slots.Release(1)
 	}
-	slot := &openingSlot{slots: p.opening}
+	slot := &openingSlot{slots: p.opening, part: p.openingPart()}
 	defer slot.release()
 	lease, err := p.lock(ctx, typ, t, wait, slot)
 	if lease == nil {

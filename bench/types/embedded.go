@@ -68,7 +68,7 @@ func (b *bench) measureEmbedded(ctx context.Context) (e embedded, err error) {
 			list = append(list, b.firstDrain(ctx, g, n))
 		}
 	}
-	e.times, err = measure.Run(ctx, measure.Plan{Rounds: b.rounds(), Blocks: 1}, list)
+	e.times, err = measure.Run(ctx, measure.Plan{Rounds: b.half(), Blocks: 1}, list)
 	return e, err
 }
 

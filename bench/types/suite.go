@@ -40,6 +40,9 @@ func Run(ctx context.Context, o suite.Options) (*suite.Result, error) {
 // rounds is the number of rounds: all that this suite measures takes long.
 func (b *bench) rounds() int { return max(b.o.Rounds/5, 1) }
 
+// half is the number of rounds of embedded drains. One takes half a minute, and they differ by a third.
+func (b *bench) half() int { return max(b.o.Rounds/2, 1) }
+
 func (b *bench) measure(ctx context.Context) (err error) {
 	if err := ctx.Err(); err != nil {
 		return err
@@ -75,8 +78,8 @@ func (b *bench) result() *suite.Result {
 	filesystem, _ := machine.FileSystem(b.o.Dir)
 	fmt.Fprintf(&s, "%s; directory on %s; %s, GOMAXPROCS %d; load average %s before, %s after.\n\n",
 		machine.Describe(), filesystem, runtime.Version(), runtime.GOMAXPROCS(0), b.load[0], b.load[1])
-	fmt.Fprintf(&s, "Server: %s; %s. %d rounds. Messages of %d B. Replicas are processes, all on this machine. Ratios are medians of the rounds' ratios, with their quartiles; how far `%s` is from 1 shows what a difference means. Every file was read back: each message is there, whole, once, and in order.\n\n",
-		b.server.Name, machine.Versions("go.mongodb.org/mongo-driver/v2"), b.rounds(), messages.MessageSize, nameAgain)
+	fmt.Fprintf(&s, "Server: %s; %s. %d rounds, %d of embedded drains. Messages of %d B. Replicas are processes, all on this machine. Ratios are medians of the rounds' ratios, with their quartiles; how far `%s` is from 1 shows what a difference means. Every file was read back: each message is there, whole, once, and in order.\n\n",
+		b.server.Name, machine.Versions("go.mongodb.org/mongo-driver/v2"), b.rounds(), b.half(), messages.MessageSize, nameAgain)
 	s.WriteString("### Targets\n\n" + b.targets())
 	fmt.Fprintf(&s, "\n### Drain\n\nThe bare loop drains one type after the other: find, write, fdatasync, deleteMany, and a find that is empty. The time of replicas is that of the whole life of their pools.\n\n![Drain](plots/%s)\n\n%s", plotDrain, b.drainTable())
 	fmt.Fprintf(&s, "\n### Commands\n\nCommands per type that replicas send to the server in the last round of a drain. The bare loop sends three.\n\n%s", b.commandsTable())

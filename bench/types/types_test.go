@@ -66,7 +66,7 @@ func TestEmbedded(t *testing.T) {
 	}
 	for _, n := range e.counts {
 		for _, workers := range e.workers {
-			if ms := e.perType(n, workers); len(ms) != b.rounds() || ms[0] <= 0 {
+			if ms := e.perType(n, workers); len(ms) != b.half() || ms[0] <= 0 {
 				t.Errorf("%d types, %d workers: %v ms", n, workers, ms)
 			}
 		}

@@ -64,7 +64,7 @@ func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 		if after.Token >= firstToken && after.Token <= s.token {
 			l.w.failf("lock %s: token %d was granted after %d", after.Name, after.Token, s.token)
 		}
-	case locktest.Ask, locktest.Enqueue, locktest.Dequeue:
+	case locktest.Ask, locktest.Enqueue, locktest.Place, locktest.Dequeue:
 		return
 	default:
 		if after.Token >= firstToken && after.Token < s.token {

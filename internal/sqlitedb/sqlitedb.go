@@ -67,6 +67,10 @@ const (
 
 	// walLimit is the size in bytes that the write-ahead log is cut back to after a checkpoint.
 	walLimit = 64 << 20
+
+	// checkpointPages is how long the write-ahead log may become, in pages of 4 KiB: the commit that makes it longer copies it into the
+	// database. A page that was written several times is copied once. See docs/decisions/0313.
+	checkpointPages = 4000
 )
 
 // Options configure [Open]. The zero value is ready to use.
@@ -138,7 +142,7 @@ func open(ctx context.Context, abs string, o Options) (*DB, error) {
 	}
 	// mode=rw: create has made the file. One that was removed since is not made anew.
 	dsn := (&url.URL{Scheme: "file", Path: abs, RawQuery: "mode=rw&_pragma=busy_timeout(0)" +
-		fmt.Sprintf("&_pragma=journal_size_limit(%d)", walLimit)}).String()
+		fmt.Sprintf("&_pragma=journal_size_limit(%d)&_pragma=wal_autocheckpoint(%d)", walLimit, checkpointPages)}).String()
 	pool, err := sql.Open("sqlite", dsn)
 	if err != nil {
 		return nil, fmt.Errorf("open embedded database %s: %w", abs, err)

@@ -463,20 +463,21 @@ func checkContext(t testing.TB, b Backend) {
 	cancel()
 	h, v := newHold(time.Second), lock.NewVersion()
 	for what, f := range map[string]func() error{
-		"read":      func() error { _, _, err := s.Read(ctx, "n"); return err },
-		"create":    func() error { _, err := s.Create(ctx, "m", newHold(time.Second), v); return err },
-		"acquire":   func() error { _, _, err := s.Acquire(ctx, "n", newHold(time.Second), v); return err },
-		"take over": func() error { _, _, err := s.TakeOver(ctx, "n", v, newHold(time.Second), v); return err },
-		"hand over": func() error { _, _, err := s.HandOff(ctx, "n", h.ID, h, v); return err },
-		"renew":     func() error { _, _, err := s.Renew(ctx, "n", h, v); return err },
-		"confirm":   func() error { _, _, err := s.Confirm(ctx, "n", h, 0, v); return err },
-		"release":   func() error { _, err := s.Release(ctx, "n", h, v); return err },
-		"expire":    func() error { _, err := s.Expire(ctx, "n", lock.Entry{Hold: h, Version: v}, v); return err },
-		"ask":       func() error { _, err := s.Ask(ctx, "n", h, "why"); return err },
-		"force":     func() error { _, err := s.Force(ctx, "n", h, "why", v); return err },
-		"enqueue":   func() error { _, err := s.Enqueue(ctx, "n", lock.Entry{Hold: h, Version: v}); return err },
-		"dequeue":   func() error { _, err := s.Dequeue(ctx, "n", h.ID, v); return err },
-		"list":      func() error { _, err := s.List(ctx); return err },
+		"read":        func() error { _, _, err := s.Read(ctx, "n"); return err },
+		"create":      func() error { _, err := s.Create(ctx, "m", newHold(time.Second), v); return err },
+		"acquire":     func() error { _, _, err := s.Acquire(ctx, "n", newHold(time.Second), v); return err },
+		"take over":   func() error { _, _, err := s.TakeOver(ctx, "n", v, newHold(time.Second), v); return err },
+		"hand over":   func() error { _, _, err := s.HandOff(ctx, "n", h.ID, h, v); return err },
+		"renew":       func() error { _, _, err := s.Renew(ctx, "n", h, v); return err },
+		"confirm":     func() error { _, _, err := s.Confirm(ctx, "n", h, 0, v); return err },
+		"release":     func() error { _, err := s.Release(ctx, "n", h, v); return err },
+		"expire":      func() error { _, err := s.Expire(ctx, "n", lock.Entry{Hold: h, Version: v}, v); return err },
+		"ask":         func() error { _, err := s.Ask(ctx, "n", h, "why"); return err },
+		"force":       func() error { _, err := s.Force(ctx, "n", h, "why", v); return err },
+		"enqueue":     func() error { _, _, err := s.Enqueue(ctx, "n", lock.Entry{Hold: h, Version: v}); return err },
+		"renew place": func() error { _, err := s.RenewPlace(ctx, "n", lock.Entry{Hold: h, Version: v}); return err },
+		"dequeue":     func() error { _, err := s.Dequeue(ctx, "n", h.ID, v); return err },
+		"list":        func() error { _, err := s.List(ctx); return err },
 	} {
 		if err := f(); !errors.Is(err, context.Canceled) {
 			t.Fatalf("%s on an ended context returned %v", what, err)

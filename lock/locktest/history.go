@@ -94,15 +94,28 @@ func id(h lock.HoldID) string { return h.String()[:12] }
 // Read implements lock.Store. It is a hint, and not part of the history.
 func (r *Recorder) Read(ctx context.Context, name string) (lock.Record, bool, error) {
 	rec, found, err := r.Store.Read(ctx, name)
-	if found && err == nil {
-		r.mu.Lock()
-		defer r.mu.Unlock()
-		r.seen[rec.Version] = ""
-		if rec.Hold != nil {
-			r.seen[rec.Version] = id(rec.Hold.ID)
-		}
-	}
+	r.note(rec, found && err == nil)
 	return rec, found, err
+}
+
+// Enqueue implements lock.Store. What it returns is a hint, too.
+func (r *Recorder) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.Record, bool, error) {
+	rec, ok, err := r.Store.Enqueue(ctx, name, e)
+	r.note(rec, ok && err == nil)
+	return rec, ok, err
+}
+
+// note remembers who has the lock in a record that was read.
+func (r *Recorder) note(rec lock.Record, known bool) {
+	if !known {
+		return
+	}
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.seen[rec.Version] = ""
+	if rec.Hold != nil {
+		r.seen[rec.Version] = id(rec.Hold.ID)
+	}
 }
 
 // Create implements lock.Store.

@@ -54,6 +54,7 @@ const (
 	Force    Op = "force"
 	Enqueue  Op = "enqueue"
 	Dequeue  Op = "dequeue"
+	Place    Op = "renew place"
 	List     Op = "list"
 
 	RenewMany Op = "renew many" // of lock.BatchRenewer, as the next one
@@ -293,13 +294,16 @@ func (m *Memory) apply(op Op, name string, f transition.Func) (bool, lock.Record
 		}
 	}
 	r.Name = name
+	before := r.Version
 	if !f(&r, exists) {
 		return false, r
 	}
 	if op == Read {
 		return true, r
 	}
-	r.At = time.Now()
+	if r.Version != before {
+		r.At = time.Now()
+	}
 	m.records[name] = r
 	delete(m.ghosts, name)
 	if m.observe != nil {
@@ -378,8 +382,16 @@ func (h *memoryHandle) Force(ctx context.Context, name string, hold lock.Hold, w
 	return ok, err
 }
 
-func (h *memoryHandle) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
-	ok, _, err := h.do(ctx, Enqueue, name, transition.Enqueue(e))
+func (h *memoryHandle) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.Record, bool, error) {
+	ok, r, err := h.do(ctx, Enqueue, name, transition.Enqueue(e))
+	if !ok {
+		r = lock.Record{}
+	}
+	return r, ok, err
+}
+
+func (h *memoryHandle) RenewPlace(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	ok, _, err := h.do(ctx, Place, name, transition.RenewPlace(e))
 	return ok, err
 }
 

@@ -106,7 +106,7 @@ func checkHandOver(t testing.TB, b Backend) {
 	want(t, "handed over twice", ok, false)
 	// Somebody waits in the queue: it is his.
 	in := newHold(time.Second)
-	ok, err = s.Enqueue(ctx, "n", lock.Entry{Hold: in, Version: lock.NewVersion()})
+	_, ok, err = s.Enqueue(ctx, "n", lock.Entry{Hold: in, Version: lock.NewVersion()})
 	must(t, err)
 	want(t, "queued", ok, true)
 	_, ok, err = s.HandOff(ctx, "n", next.ID, newHold(time.Second), lock.NewVersion())
@@ -240,20 +240,36 @@ func checkQueue(t testing.TB, b Backend) {
 	s := use(t, b)
 	ctx := t.Context()
 	entry := func() lock.Entry { return lock.Entry{Hold: newHold(time.Second), Version: lock.NewVersion()} }
-	ok, err := s.Enqueue(ctx, "n", entry())
+	x, y, z := entry(), entry(), entry()
+	_, ok, err := s.Enqueue(ctx, "n", x)
 	must(t, err)
 	want(t, "queued for nothing", ok, false)
+	ok, err = s.RenewPlace(ctx, "n", x)
+	must(t, err)
+	want(t, "renewed nothing", ok, false)
 	h, before := create(t, s, "n", 7)
-	x, y, z := entry(), entry(), entry()
-	for _, e := range []lock.Entry{x, y, z, y} { // the last one renews
-		ok, err = s.Enqueue(ctx, "n", e)
+	for i, e := range []lock.Entry{x, y, z} {
+		r, ok, err := s.Enqueue(ctx, "n", e)
 		must(t, err)
 		want(t, "queued", ok, true)
+		if !slices.Equal(r.Queue, []lock.Entry{x, y, z}[:i+1]) || r.Name != "n" || r.Token != 7 || r.Version != before.Version || r.Hold == nil || *r.Hold != h {
+			t.Fatalf("returned: %+v", r)
+		}
 	}
 	y2 := y
 	y2.Version = lock.NewVersion()
-	_, err = s.Enqueue(ctx, "n", y2)
+	_, ok, err = s.Enqueue(ctx, "n", y2)
 	must(t, err)
+	want(t, "queued twice", ok, false)
+	if r := read(t, s, "n"); !slices.Equal(r.Queue, []lock.Entry{x, y, z}) {
+		t.Fatalf("queue: %+v", r.Queue)
+	}
+	ok, err = s.RenewPlace(ctx, "n", y2)
+	must(t, err)
+	want(t, "renewed", ok, true)
+	ok, err = s.RenewPlace(ctx, "n", entry())
+	must(t, err)
+	want(t, "renewed a place that nobody has", ok, false)
 	r := read(t, s, "n")
 	if !slices.Equal(r.Queue, []lock.Entry{x, y2, z}) {
 		t.Fatalf("queue: %+v", r.Queue)
@@ -310,9 +326,11 @@ func checkConcurrentShares(t testing.TB, b Backend) {
 		})
 		want(t, "winners of expire", n, int64(1))
 		id := newHold(time.Second)
-		race(t, racers, func(i int) (bool, error) {
-			return stores[i%4].Enqueue(ctx, name, lock.Entry{Hold: id, Version: lock.NewVersion()})
+		n = race(t, racers, func(i int) (bool, error) {
+			_, ok, err := stores[i%4].Enqueue(ctx, name, lock.Entry{Hold: id, Version: lock.NewVersion()})
+			return ok, err
 		})
+		want(t, "winners of enqueue", n, int64(1))
 		want(t, "places of one waiter", len(read(t, stores[0], name).Queue), 1)
 	}
 }

@@ -321,19 +321,25 @@ func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string,
 	return s.write(ctx, "release by force", mine(name, h), append(up, bson.E{Key: "$inc", Value: is("token", int64(1))}))
 }
 
-// Enqueue: id in q → $set its v; and: id not in q, q not full → $push. Index: _id. One update command
-// with both statements; at most one of them matches. Neither changes the version of the record.
-func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
-	id := bson.ObjectID(e.ID)
-	res, err := s.locks.BulkWrite(ctx, []mongo.WriteModel{
-		mongo.NewUpdateOneModel().SetFilter(and(name, is("q.id", id))).SetUpdate(is("$set", is("q.$.v", bson.ObjectID(e.Version)))),
-		mongo.NewUpdateOneModel().SetFilter(and(name, is("q.id", is("$ne", id)), absent("q."+strconv.Itoa(lock.MaxEntries-1)))).
-			SetUpdate(is("$push", is("q", entry(e.Hold, e.Version)))),
-	})
-	if err != nil {
-		return false, s.explain("queue for", err)
+// Enqueue: id not in q, q not full → $push, and no new v, returning the document. Index: _id. Nothing
+// matched = no record, or id is in q, or q is full.
+func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.Record, bool, error) {
+	filter := and(name, is("q.id", is("$ne", bson.ObjectID(e.ID))), absent("q."+strconv.Itoa(lock.MaxEntries-1)))
+	raw, err := s.locks.FindOneAndUpdate(ctx, filter, is("$push", is("q", entry(e.Hold, e.Version))),
+		options.FindOneAndUpdate().SetReturnDocument(options.After)).Raw()
+	if errors.Is(err, mongo.ErrNoDocuments) {
+		return lock.Record{}, false, nil
 	}
-	return res.MatchedCount > 0, nil
+	if err != nil {
+		return lock.Record{}, false, s.explain("queue for", err)
+	}
+	r, err := decode(name, raw)
+	return r, err == nil, err
+}
+
+// RenewPlace: id in q → $set its v, and no new v. Index: _id. Nothing matched = it was removed.
+func (s *store) RenewPlace(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	return s.write(ctx, "renew the place in the queue for", and(name, is("q.id", bson.ObjectID(e.ID))), is("$set", is("q.$.v", bson.ObjectID(e.Version))))
 }
 
 // Dequeue: id (and version, if not zero) in q → $pull it. Index: _id.

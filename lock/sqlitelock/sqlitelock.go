@@ -146,9 +146,13 @@ func change(tx *sqlitedb.Tx, name string, f transition.Func) (ok bool, r lock.Re
 	if err != nil {
 		return false, r, err
 	}
-	r.Name, r.At = name, time.Now()
+	r.Name = name
+	before := r.Version
 	if !f(&r, exists) {
 		return false, r, nil
+	}
+	if r.Version != before {
+		r.At = time.Now()
 	}
 	return true, r, put(tx, r)
 }
@@ -257,8 +261,17 @@ func (s *store) Force(ctx context.Context, name string, h lock.Hold, why string,
 }
 
 // Enqueue is not synced.
-func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (bool, error) {
-	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Enqueue(e))
+func (s *store) Enqueue(ctx context.Context, name string, e lock.Entry) (lock.Record, bool, error) {
+	ok, r, err := s.do(ctx, s.db.WriteRelaxed, name, transition.Enqueue(e))
+	if !ok {
+		r = lock.Record{}
+	}
+	return r, ok, err
+}
+
+// RenewPlace is not synced.
+func (s *store) RenewPlace(ctx context.Context, name string, e lock.Entry) (bool, error) {
+	ok, _, err := s.do(ctx, s.db.WriteRelaxed, name, transition.RenewPlace(e))
 	return ok, err
 }
 

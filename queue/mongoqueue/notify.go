@@ -115,7 +115,7 @@ func (q *Queue) PendingTypes(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	found := map[string]bool{}
-	if err := q.skipScan(ctx, q.messages, found); err != nil {
+	if err := q.skipScan(ctx, q.messages, true, found); err != nil {
 		return nil, q.explain(ctx, "list types with messages", err)
 	}
 	return slices.Sorted(maps.Keys(found)), nil

@@ -63,10 +63,13 @@ func (q *Queue) Types(ctx context.Context) ([]string, error) {
 		return nil, err
 	}
 	found := map[string]bool{}
+	scan := func(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
+		return q.skipScan(ctx, c, false, found)
+	}
 	for _, look := range []struct {
 		in   *mongo.Collection
 		find func(context.Context, *mongo.Collection, map[string]bool) error
-	}{{q.types, q.listed}, {q.files, q.listed}, {q.messages, q.skipScan}, {q.dead.write, q.skipScan}} {
+	}{{q.types, q.listed}, {q.files, q.listed}, {q.messages, scan}, {q.dead.write, scan}} {
 		if err := look.find(ctx, look.in, found); err != nil {
 			return nil, q.explain(ctx, "list types", err)
 		}

@@ -64,15 +64,20 @@ type scan struct {
 // skipScan adds the types that have a head in c: it reads a page of keys, then the page behind the
 // range of the last type in it, and so on.
 //
-// A call ends after scanMost keys that lead to no type. What it has found is remembered, and the
-// next call goes on.
-func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, found map[string]bool) error {
+// A call ends after scanMost keys that lead to no type. With inTime it also ends before the deadline of
+// ctx, once it has read a page. What it has found is remembered, and the next call goes on, also after an
+// error: on a busy server, calls that each began anew would never come to the end.
+func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, inTime bool, found map[string]bool) error {
 	s := q.beginScan(c)
+	var slowest time.Duration
 	for limit, passed := keysFew, 0; ; {
+		began := time.Now()
 		keys, more, err := readKeys(ctx, c, s.from, typesEnd, limit)
 		if err != nil {
+			q.keepScan(c, s)
 			return err
 		}
+		slowest = max(slowest, time.Since(began))
 		kinds := 0
 		for _, key := range keys {
 			if key <= s.from { // of the same kind as the one before
@@ -90,8 +95,12 @@ func (q *Queue) skipScan(ctx context.Context, c *mongo.Collection, found map[str
 			s.from = next // >= key: always forward
 			kinds++
 		}
-		if !more || passed >= scanMost {
-			q.endScan(c, s, more)
+		end, limited := ctx.Deadline()
+		if !more || passed >= scanMost || inTime && limited && time.Until(end) < 2*slowest {
+			q.strays.Set(s.strays)
+			if more {
+				q.keepScan(c, s)
+			}
 			maps.Copy(found, s.found)
 			return nil
 		}
@@ -114,14 +123,11 @@ func (q *Queue) beginScan(c *mongo.Collection) scan {
 	return s
 }
 
-// endScan keeps a scan that was cut off, for the next call.
-func (q *Queue) endScan(c *mongo.Collection, s scan, more bool) {
-	q.strays.Set(s.strays)
-	if more {
-		q.mu.Lock()
-		q.scans[c.Name()] = s
-		q.mu.Unlock()
-	}
+// keepScan keeps a scan that was cut off, for the next call.
+func (q *Queue) keepScan(c *mongo.Collection, s scan) {
+	q.mu.Lock()
+	defer q.mu.Unlock()
+	q.scans[c.Name()] = s
 }
 
 // walk is the position up to which the searches for due messages have skipped those that cannot be

@@ -1,16 +1,19 @@
 package mongoqueue_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"regexp"
 	"slices"
 	"strconv"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"go.mongodb.org/mongo-driver/v2/bson"
+	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo"
 
 	"github.com/fencepost/fencepost/internal/mongotest"
@@ -202,8 +205,14 @@ func TestMessageStoredAmongStrays(t *testing.T) {
 	if now, err = q.Now(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	delay(1, now.Add(time.Millisecond))
-	time.Sleep(10 * time.Millisecond)
+	due := now.Add(time.Millisecond)
+	delay(1, due)
+	for now.Before(due.Add(50 * time.Millisecond)) { // the queue's clock is an estimate, and may go back by some milliseconds
+		time.Sleep(10 * time.Millisecond)
+		if now, err = q.Now(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	promote(1)
 	delay(2, now.Add(-2*time.Minute))
 	q.ForgetKept()
@@ -394,5 +403,57 @@ func TestScansAreBounded(t *testing.T) {
 		if strays := q.Strays(); len(strays) != 1 || strays[0].Count < want.strays || strays[0].Count > want.strays+1000 {
 			t.Errorf("call %d: told is %v, want %d", call, strays, want.strays)
 		}
+	}
+}
+
+// TestAListThatTakesTooLongGoesOn: no call has the time for all pages. Each goes on where the last one ended, and the calls together come to
+// the end. A call that sees it has no time for another page returns what it has found; one that is cut off in a page fails.
+func TestAListThatTakesTooLongGoesOn(t *testing.T) {
+	for name, c := range map[string]struct {
+		first, more time.Duration // how long the first page of a call takes, and each further one
+		timeout     time.Duration // of a call
+		types       int           // in five pages: of 100 and then 1,000, or of 100 if no call gets further than that
+		fails       bool
+	}{
+		"in time": {first: time.Second / 2, more: time.Second / 2, timeout: 1750 * time.Millisecond, types: 4000},
+		"cut off": {more: time.Second / 2, timeout: 400 * time.Millisecond, types: 450, fails: true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			uri, db := mongotest.Fresh(t)
+			var finds, ofCall atomic.Int32
+			q := open(t, uri, mongoqueue.Options{Monitor: &event.CommandMonitor{Started: func(_ context.Context, e *event.CommandStartedEvent) {
+				if e.CommandName != "find" {
+					return
+				}
+				finds.Add(1)
+				if ofCall.Add(1) == 1 {
+					time.Sleep(c.first)
+				} else {
+					time.Sleep(c.more)
+				}
+			}}})
+			plant(t, db.Collection("messages"), c.types, func(i int) string { return fmt.Sprintf("t%06d/%s", i, message("", i+1, nil).ID) })
+			finds.Store(0)
+			var counts []int
+			for calls := int32(1); ; calls++ {
+				ofCall.Store(0)
+				ctx, cancel := context.WithTimeout(t.Context(), c.timeout)
+				types, err := q.PendingTypes(ctx)
+				cancel()
+				counts = append(counts, len(types))
+				if len(types) == c.types {
+					if n := finds.Load(); n > 5+calls {
+						t.Errorf("%d finds in %d calls (%v types) for five pages", n, calls, counts)
+					}
+					return
+				}
+				if c.fails != (err != nil) && ofCall.Load() > 1 { // where not even the first page was in time, each call fails
+					t.Errorf("call %d, with %d finds: %v", calls, ofCall.Load(), err)
+				}
+				if calls == 50 {
+					t.Fatalf("not at the end: %v types, the last error: %v", counts, err)
+				}
+			}
+		})
 	}
 }

@@ -254,9 +254,9 @@ var mongoqueueRules = []rule{
 	{file: "queue/mongoqueue/strays.go", rule: "foreign keys are passed over in pages", tests: "TestTypesPassOverStrays",
 		old: `limit = keysPage`, new: `limit = keysFew`},
 	{file: "queue/mongoqueue/strays.go", rule: "a call of Types is bounded", tests: "TestScansAreBounded",
-		old: `if !more || passed >= scanMost {`, new: `if !more {`},
+		old: `if !more || passed >= scanMost || `, new: `if !more || `},
 	{file: "queue/mongoqueue/strays.go", rule: "a scan that was cut off goes on", tests: "TestScansAreBounded",
-		old: `		q.scans[c.Name()] = s
+		old: `	q.scans[c.Name()] = s
 `, new: ``},
 	{file: "queue/sqlitequeue/strays.go", rule: "what was passed over is not looked at by each look", in: "queue/sqlitequeue", tests: "TestStraysInSQLite",
 		old: `if w := q.walk; !w.ended.IsZero() && time.Since(w.ended) < walkAgain {`, new: `if w := q.walk; false {`},

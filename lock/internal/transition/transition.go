@@ -128,21 +128,26 @@ func Force(h lock.Hold, why string, v lock.Version) Func {
 	}
 }
 
-// Enqueue joins the queue, or renews the place of e.ID in it.
+// Enqueue joins the queue.
 func Enqueue(e lock.Entry) Func {
 	return func(r *lock.Record, exists bool) bool {
-		if !exists {
+		if !exists || len(r.Queue) >= lock.MaxEntries || slices.ContainsFunc(r.Queue, is(e.ID)) {
+			return false
+		}
+		r.Queue = append(slices.Clone(r.Queue), e)
+		return true
+	}
+}
+
+// RenewPlace renews the place of e.ID in the queue.
+func RenewPlace(e lock.Entry) Func {
+	return func(r *lock.Record, _ bool) bool {
+		i := slices.IndexFunc(r.Queue, is(e.ID))
+		if i < 0 {
 			return false
 		}
 		r.Queue = slices.Clone(r.Queue)
-		if i := slices.IndexFunc(r.Queue, is(e.ID)); i >= 0 {
-			r.Queue[i].Version = e.Version
-			return true
-		}
-		if len(r.Queue) >= lock.MaxEntries {
-			return false
-		}
-		r.Queue = append(r.Queue, e)
+		r.Queue[i].Version = e.Version
 		return true
 	}
 }

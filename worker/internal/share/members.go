@@ -17,6 +17,7 @@ const (
 	lastBeatEvery = 250 * time.Millisecond // between heartbeats of a pool that stops and waits for successors
 	deadAfter     = 3 * HeartbeatEvery     // a member whose beat has not changed for this long is gone
 	silentAfter   = 2 * HeartbeatEvery     // … and after this long others try to take over the types that it holds
+	blindAfter    = 30 * time.Second       // who could not read the others' heartbeats for so long knows nothing of them any more
 	busyFor       = 30 * time.Second       // a type without messages for longer is idle, and not balanced
 	leaveWithin   = time.Second            // timeout of removing itself from the list
 	silentStop    = 400 * time.Millisecond // for a pool that stops, the queue is unreachable after this long without an answer
@@ -39,7 +40,13 @@ type sighting struct {
 	read time.Time // when its heartbeat was last read
 }
 
-func (s sighting) lives(now time.Time, within time.Duration) bool { return now.Sub(s.at) < within }
+// lives tells whether a member has shown a new beat within the last within.
+//
+// rule: a beat stands still only if a later read has shown that. When the queue answers late, reads are rare, and all the
+// others would look dead: each replica would then try to take over what they hold.
+func (s sighting) lives(now time.Time, within time.Duration) bool {
+	return now.Sub(s.at) < within || !s.at.IsZero() && s.read.Sub(s.at) < within-HeartbeatEvery
+}
 
 // lived tells whether it was alive when it was last read.
 func (s sighting) lived() bool { return s.lives(s.read, deadAfter) }
@@ -92,13 +99,15 @@ func (r *Rebalancer) run(ctx context.Context) {
 	stopping := r.view.Stopping()
 	every := HeartbeatEvery
 	for first := true; ; first = false {
+		began := time.Now()
 		r.round(ctx)
 		pause := every
 		if first {
 			close(r.ready)
 			pause = lastBeatEvery // pools that begin together do not see each other in the first round
 		}
-		t := time.NewTimer(pause)
+		// The time between two heartbeats includes the round. But a server that is slow gets a break.
+		t := time.NewTimer(max(pause-time.Since(began), pause/4))
 		select {
 		case <-t.C:
 		case <-r.news:
@@ -112,21 +121,30 @@ func (r *Rebalancer) run(ctx context.Context) {
 	}
 }
 
-// round writes one heartbeat, reads those of the others and the settings, and decides which types to
+// round writes one heartbeat, then reads those of the others and, at the same time, the settings, and decides which types to
 // ask for.
 func (r *Rebalancer) round(ctx context.Context) {
 	defer r.noteRound(time.Now())
-	ctx, cancel := context.WithTimeout(ctx, HeartbeatEvery)
-	defer cancel()
 	q := r.queue
+	telling, cancel := context.WithTimeout(ctx, HeartbeatEvery)
+	defer cancel()
 	if r.self.Started.IsZero() {
-		r.self.Started, _ = q.Now(ctx)
+		r.self.Started, _ = q.Now(telling)
 	}
-	err := q.Heartbeat(ctx, r.me(ctx))
+	err := q.Heartbeat(telling, r.me(ctx))
 	r.hears(err)
 	r.view.Report("tell the other workers about this one", err)
+	reading, done := context.WithTimeout(ctx, 2*HeartbeatEvery)
+	defer done()
+	var settings map[string]queue.Settings
+	var unset error
+	var asked sync.WaitGroup
+	asked.Go(func() {
+		settings, unset = q.AllSettings(reading)
+		r.hears(unset)
+	})
 	w := r.window
-	members, err := w.look(ctx, q.Members)
+	members, err := w.look(reading, q.Members)
 	r.hears(err)
 	if !r.view.Report("read what other workers do", err) {
 		r.learn(members, w)
@@ -134,12 +152,12 @@ func (r *Rebalancer) round(ctx context.Context) {
 			_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
 		}
 	}
-	settings, err := q.AllSettings(ctx)
-	r.hears(err)
-	if !r.view.Report("read which types are paused", err) {
+	asked.Wait()
+	if !r.view.Report("read which types are paused", unset) {
 		r.setPaused(settings)
 	}
 	r.seek()
+	r.wakeSleepers() // rule: no type with backlog waits for somebody who does not come
 }
 
 // hears records an answer of the queue.
@@ -211,14 +229,12 @@ func (r *Rebalancer) me(ctx context.Context) queue.Member {
 	r.beat++
 	m := r.self
 	m.Beat, m.Stopping, m.Errors = r.beat, r.stopping() || ctx.Err() != nil, troubles
-	for typ, it := range r.types {
-		if it.session != nil {
-			m.Held = append(m.Held, typ)
-		}
+	for typ := range r.held {
+		m.Held = append(m.Held, typ)
 	}
 	slices.Sort(m.Held)
 	for _, typ := range m.Held {
-		it := r.types[typ]
+		it := r.held[typ]
 		if it.session.QuietFor() > busyFor {
 			m.Idle = append(m.Idle, typ)
 		}

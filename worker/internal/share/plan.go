@@ -26,30 +26,22 @@ const (
 	manyFree  = 8                     // free types for each member, from which on they are scattered
 )
 
-// living are the other members in the window that are alive. r.mu is held.
-func (r *Rebalancer) living(now time.Time) (all []queue.Member) {
-	if now.Sub(r.readAt) >= deadAfter || r.readAt.IsZero() {
-		return nil
-	}
-	for _, m := range r.others {
-		if r.sights[m.Instance].lives(now, deadAfter) {
-			all = append(all, m)
-		}
-	}
-	return all
+// isLiving tells whether another member in the window is alive. r.mu is held.
+func (r *Rebalancer) isLiving(m queue.Member, now time.Time) bool {
+	return now.Sub(r.readAt) < blindAfter && r.sights[m.Instance].lives(now, deadAfter)
 }
 
 // candidates are the live members in the window that may take types, this pool among them unless it
 // stops, in an order that is the same everywhere. r.mu is held.
 func (r *Rebalancer) candidates(now time.Time) (all []queue.Member) {
-	for _, m := range r.living(now) {
-		if !m.Stopping {
+	for _, m := range r.others {
+		if r.isLiving(m, now) && !m.Stopping {
 			all = append(all, m)
 		}
 	}
 	if !r.stopping() {
 		me := queue.Member{Instance: r.self.Instance, Types: r.self.Types, MaxTypes: r.self.MaxTypes}
-		for typ, it := range r.types {
+		for typ, it := range r.held {
 			if it.leaving {
 				me.Leaving = append(me.Leaving, typ)
 			}
@@ -74,7 +66,7 @@ func turnOf(m queue.Member) uint32 { return crc32.ChecksumIEEE([]byte(m.Instance
 // holder returns the known holder of a type; ok is false if there is none. r.mu is held.
 func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 	h, ok = r.claims[typ]
-	return h, ok && now.Sub(r.readAt) < deadAfter && (!r.inWindow(h.by) || r.sights[h.by].lives(now, silentAfter))
+	return h, ok && now.Sub(r.readAt) < blindAfter && (!r.inWindow(h.by) || r.sights[h.by].lives(now, silentAfter))
 }
 
 // inWindow tells whether a member was read in the last round. r.mu is held.
@@ -144,9 +136,10 @@ func (r *Rebalancer) plan(now time.Time) {
 			r.shares[free[i]] = all[owner].Instance
 		}
 	}
-	// With very many types this takes long: spend at most about a twentieth of the time on it.
+	// With very many types this takes long: spend at most about a twentieth of the time on it, or less
+	// with many replicas, which may share a machine.
 	done := time.Now()
-	r.nextPlan = done.Add(max(planEvery, 20*done.Sub(now)))
+	r.nextPlan = done.Add(max(planEvery, r.spread(20*done.Sub(now))))
 }
 
 // scatter decides, like balance, who should take free types of which there are many. It returns nil if

@@ -17,6 +17,7 @@ package share
 
 import (
 	"context"
+	"maps"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -64,7 +65,8 @@ type Rebalancer struct {
 	giveUp context.CancelCauseFunc
 
 	mu        sync.Mutex
-	types     map[string]*interest // the types that this pool serves
+	types     map[string]*interest // the types that this pool serves …
+	held      map[string]*interest // … and those of them with a session
 	beat      int64                // number of the last heartbeat
 	news      chan struct{}        // asks for a round now
 	heardAt   time.Time            // when the queue last answered
@@ -79,9 +81,10 @@ type Rebalancer struct {
 	paused    map[string]bool      // by type
 	shares    map[string]string    // the plan: for each active type the Instance that should hold it
 	scattered bool                 // free types fall to members by hashing
-	unasked   int                  // sole types that were taken since the last one that was not, see probeEvery
-	helped    bool                 // the last type that was asked about under its lock was drained
-	nextPlan  time.Time            // do not compute the plan again before
+	asleep    sleepers
+	unasked   int       // sole types that were taken since the last one that was not, see probeEvery
+	helped    bool      // the last type that was asked about under its lock was drained
+	nextPlan  time.Time // do not compute the plan again before
 }
 
 // interest is the state of a type that this pool serves.
@@ -93,7 +96,8 @@ type interest struct {
 	helps   bool          // it falls to another pool, which does not come
 	sole    bool          // no other pool wanted it when it was taken
 	told    told          // what the pool has learned about it since its last look
-	free    time.Time     // since when it has backlog and no known holder; zero: that is not so
+	free    time.Time     // since when it has backlog and no known holder; zero: that is not so …
+	freeAt  time.Time     // … and when that was last seen
 	silent  bool          // its holder has fallen silent, and this pool has not looked at the lock since
 	tryAt   time.Time     // when to check next whether its holder is dead
 	notYet  time.Time     // do not look before: another replica had its lock, which no heartbeat has told yet
@@ -107,7 +111,13 @@ type interest struct {
 // Version, Types, MaxTypes.
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
-		looked: make(chan struct{}), types: map[string]*interest{}, sights: map[string]sighting{}}
+		looked: make(chan struct{}), types: map[string]*interest{}, held: map[string]*interest{}, sights: map[string]sighting{}}
+}
+
+// sleepers are the free types that the last list of pending ones has shown, and that fall to others.
+type sleepers struct {
+	types []string
+	since time.Time // when the list was read
 }
 
 // told is what is known of the messages of a type without a look at it.
@@ -125,7 +135,8 @@ func (r *Rebalancer) Join(pending bool, types ...string) {
 	for _, typ := range types {
 		it := &interest{wake: make(chan struct{}, 1)}
 		if pending {
-			it.told, it.free = told{true, 1}, now
+			it.told = told{true, 1}
+			it.isFree(now)
 		}
 		r.types[typ] = it
 		if r.paused[typ] {
@@ -139,6 +150,7 @@ func (r *Rebalancer) Drop(typ string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.types, typ)
+	delete(r.held, typ)
 }
 
 // Holds records that a session of this pool serves a type. If the type is paused, it halts the session.
@@ -147,6 +159,7 @@ func (r *Rebalancer) Holds(typ string, s Session) {
 	defer r.mu.Unlock()
 	it := r.types[typ]
 	it.session, it.leaving, it.asking, it.free = s, false, false, time.Time{}
+	r.held[typ] = it
 	if r.paused[typ] {
 		s.Halt()
 	}
@@ -159,6 +172,7 @@ func (r *Rebalancer) Freed(typ string) {
 	defer r.mu.Unlock()
 	it := r.types[typ]
 	it.session, it.leaving, it.taking, it.asking, it.sole = nil, false, false, false, false
+	delete(r.held, typ)
 }
 
 // Leave records that a type that this pool holds is up for handoff.
@@ -178,17 +192,64 @@ func (r *Rebalancer) Wake(typ string) {
 	r.wakeUp(typ)
 }
 
-// Found ends a pause of a type, because a list of all pending types has shown that it has messages. So it
-// need not be looked at, unless another replica holds it, and has perhaps drained it by now.
-func (r *Rebalancer) Found(typ string) {
+// Found tells of types that have messages, as a list of all pending types has shown, and ends their pauses.
+// So they need not be looked at, unless another replica holds them, and has perhaps drained them by now.
+// busy is as in Turn.
+//
+// If they are many, those that fall to other replicas sleep on: see wakeSleepers. Otherwise each replica would
+// wake for all types, to find out that most are not its own.
+func (r *Rebalancer) Found(types []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if _, held := r.holder(typ, time.Now()); !held {
-		if it := r.types[typ]; it != nil && it.waits() {
+	now := time.Now()
+	few := r.stretch() < standbyEvery || r.alone(now)
+	var free []string
+	for _, typ := range types {
+		it := r.types[typ]
+		if it == nil {
+			continue
+		}
+		if _, held := r.holder(typ, now); !held && it.waits() {
 			it.told = told{true, 1}
+			if !few {
+				it.isFree(now)
+				free = append(free, typ)
+				continue
+			}
+		}
+		r.wakeUp(typ)
+	}
+	if len(free) > 0 {
+		r.nextPlan = now // it must know of all of them
+		r.plan(now)
+	}
+	r.asleep = sleepers{r.asleep.types[:0], now}
+	for _, typ := range free {
+		it := r.types[typ]
+		if r.shares[typ] == r.self.Instance || r.undecided(typ) || it.silent || it.starves(now, busy) {
+			r.wakeUp(typ)
+		} else {
+			r.asleep.types = append(r.asleep.types, typ)
 		}
 	}
-	r.wakeUp(typ)
+}
+
+// wakeSleepers wakes for the types that Found has let sleep, once, when they have waited for so long that this
+// pool helps, if they are still free.
+func (r *Rebalancer) wakeSleepers() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	if now.Sub(r.asleep.since) <= max(StarveAfter, r.stretch()) {
+		return
+	}
+	for _, typ := range r.asleep.types {
+		it := r.types[typ]
+		if _, held := r.holder(typ, now); it != nil && it.waits() && !held {
+			r.wakeUp(typ)
+		}
+	}
+	r.asleep.types = nil
 }
 
 // Waiting returns the types that this pool serves, but does not hold, and is not about to, sorted.
@@ -247,10 +308,8 @@ func (it *interest) waits() bool { return it.session == nil && !it.taking && !it
 func (r *Rebalancer) WakeSessions() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	for typ, it := range r.types {
-		if it.session != nil {
-			r.wakeUp(typ)
-		}
+	for typ := range r.held {
+		r.wakeUp(typ)
 	}
 }
 
@@ -328,6 +387,9 @@ func (r *Rebalancer) setPaused(settings map[string]queue.Settings) {
 	}
 	before := r.paused
 	r.paused = paused
+	if maps.Equal(paused, before) {
+		return
+	}
 	for typ, it := range r.types {
 		if paused[typ] == before[typ] {
 			continue

@@ -1,6 +1,7 @@
 package share
 
 import (
+	"context"
 	"fmt"
 	"testing"
 	"testing/synctest"
@@ -123,6 +124,174 @@ func TestOfManyTypesThoseThatWereDrainedAreNotLookedAt(t *testing.T) {
 	})
 }
 
+// Of many types that a sweep has found, a pool wakes for those that fall to it, and for those whose pool does not come, unless it is
+// busy itself. Of few, for all.
+func TestOfManyTypesThatAreFoundItsOwnAreWoken(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
+		members := []queue.Member{{Instance: "a", Types: []string{"*"}, Held: []string{"theirs"}}}
+		beat := func() {
+			members[0].Beat++
+			r.learn(members, window{})
+		}
+		beat()
+		r.Join(false, "theirs")
+		var types []string
+		found := func(busy bool) (mine, others int) {
+			r.Found(append(types, "theirs"), busy)
+			for _, typ := range types {
+				if !woken(r, typ) {
+					continue
+				}
+				if r.shares[typ] == "z" {
+					mine++
+				} else {
+					others++
+				}
+				if n, known := r.Told(typ); n != 1 || !known {
+					t.Errorf("%d messages of %s are told, want 1", n, typ)
+				}
+			}
+			if !woken(r, "theirs") {
+				t.Error("the pool does not look at a type that another one holds")
+			}
+			return mine, others
+		}
+		for _, n := range []int{10, 1000} {
+			for i := len(types); i < n; i++ {
+				types = append(types, fmt.Sprintf("t%04d", i))
+				r.Join(false, types[i])
+			}
+			mine, others := found(false)
+			if few := n == 10; few && mine+others != n || !few && (mine < n/3 || others > 0) {
+				t.Errorf("of %d types %d and %d of the other pool are woken", n, mine, others)
+			}
+		}
+		for range 2 {
+			time.Sleep(HeartbeatEvery)
+			beat()
+		}
+		mine, others := found(true)
+		if mine < len(types)/3 || others > 0 {
+			t.Errorf("a busy pool wakes for %d types and %d of the other pool", mine, others)
+		}
+		if mine, others = found(false); mine+others != len(types) {
+			t.Errorf("%d types starve, %d of them are woken", len(types), mine+others)
+		}
+		// After a long time the same types are news: whoever they fall to drained them in between.
+		for range int(forgetFree/HeartbeatEvery) + 1 {
+			time.Sleep(HeartbeatEvery)
+			beat()
+		}
+		if mine, others = found(false); mine < len(types)/3 || others > 0 {
+			t.Errorf("%d types and %d of the other pool are woken", mine, others)
+		}
+		awake := func() (n int) {
+			r.wakeSleepers()
+			for _, typ := range types {
+				if woken(r, typ) {
+					n++
+				}
+			}
+			return n
+		}
+		if n := awake(); n > 0 {
+			t.Errorf("%d types are woken at once", n)
+		}
+		time.Sleep(r.Stretch() + time.Second)
+		beat()
+		if n := awake(); n != len(types)-mine {
+			t.Errorf("%d types are woken after a while, want %d", n, len(types)-mine)
+		}
+		if n := awake(); n > 0 {
+			t.Errorf("%d types are woken again", n)
+		}
+	})
+}
+
+// Who reads the others' heartbeats rarely, because the queue is slow, does not take them for dead in between. Who cannot read them for long
+// knows nothing of them.
+func TestASlowQueueMakesNobodyLookDead(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		r := New(awake{}, nil, queue.Member{Instance: "z", Types: []string{"*"}}, zerolog.Nop())
+		members := []queue.Member{{Instance: "a", Types: []string{"*"}, Held: []string{"theirs"}, Beat: 1}}
+		r.Join(false, "theirs")
+		r.learn(members, window{})
+		lives := func(want bool) {
+			t.Helper()
+			_, held := r.holder("theirs", time.Now())
+			if alone := r.alone(time.Now()); held != want || alone == want {
+				t.Errorf("the type is held: %t, this pool is alone: %t", held, alone)
+			}
+		}
+		for range 3 {
+			time.Sleep(2 * deadAfter)
+			lives(true)
+			members[0].Beat++
+			r.learn(members, window{})
+			lives(true)
+		}
+		time.Sleep(2 * deadAfter)
+		r.learn(members, window{}) // its beat stands still
+		lives(false)
+		members[0].Beat++
+		r.learn(members, window{})
+		time.Sleep(blindAfter)
+		lives(false)
+	})
+}
+
+// slowReads is a directory that takes long to tell of members and settings, and notes when heartbeats come.
+type slowReads struct {
+	Directory
+	takes time.Duration
+	beats []time.Time
+}
+
+func (d *slowReads) Now(context.Context) (time.Time, error) { return time.Now(), nil }
+func (d *slowReads) Leave(context.Context, string) error    { return nil }
+
+func (d *slowReads) Heartbeat(context.Context, queue.Member) error {
+	d.beats = append(d.beats, time.Now())
+	return nil
+}
+
+func (d *slowReads) Members(context.Context, string, int) ([]queue.Member, error) {
+	time.Sleep(d.takes)
+	return nil, nil
+}
+
+func (d *slowReads) AllSettings(context.Context) (map[string]queue.Settings, error) {
+	time.Sleep(d.takes)
+	return nil, nil
+}
+
+func (awake) Troubles() map[string]string              { return nil }
+func (awake) Report(_ string, err error) (failed bool) { return err != nil }
+func (awake) Parting(ctx context.Context, most time.Duration) (context.Context, context.CancelFunc) {
+	return context.WithTimeout(ctx, most)
+}
+
+// A heartbeat comes every HeartbeatEvery, or soon after a round that takes longer.
+func TestSlowReadsDelayHeartbeatsLittle(t *testing.T) {
+	for takes, every := range map[time.Duration]time.Duration{
+		0: HeartbeatEvery, HeartbeatEvery / 2: HeartbeatEvery, HeartbeatEvery: HeartbeatEvery * 5 / 4, 2 * HeartbeatEvery: HeartbeatEvery * 9 / 4,
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			d := &slowReads{takes: takes}
+			r := New(awake{}, d, queue.Member{Instance: "z"}, zerolog.Nop())
+			end := r.Begin(t.Context(), func(error) {})
+			time.Sleep(time.Minute)
+			end()
+			for i, at := range d.beats[2:] {
+				if got := at.Sub(d.beats[i+1]); got != every {
+					t.Errorf("if reads take %v, a heartbeat came after %v, want %v", takes, got, every)
+				}
+			}
+		})
+	}
+}
+
 // Pools that drain many types together know which of them nobody else wants.
 func TestSole(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
@@ -134,6 +303,9 @@ func TestSole(t *testing.T) {
 		r.Join(true, types...)
 		if !r.Take("t00") || !r.Sole("t00") {
 			t.Error("another one wants a type, though there is nobody else")
+		}
+		if r.Contended("t00", "unknown"); r.Sole("t00") {
+			t.Error("nobody else wants a type that somebody else has")
 		}
 		members := []queue.Member{{Instance: "a", Types: []string{"*"}, Beat: 1}}
 		r.learn(members, window{})
@@ -172,10 +344,13 @@ func TestSole(t *testing.T) {
 }
 
 func TestSpread(t *testing.T) {
-	for replicas, want := range map[int]time.Duration{0: time.Second, 1: time.Second, spreadOver: time.Second, 10 * spreadOver: 10 * time.Second} {
+	for replicas, times := range map[int]int{0: 1, 1: 1, spreadOver: 1, 10 * spreadOver: 10} {
 		r := &Rebalancer{replicas: replicas}
-		if got := r.Spread(time.Second); got != want {
+		if got, want := r.Spread(time.Second), time.Duration(times)*time.Second; got != want {
 			t.Errorf("%d replicas: %v, want %v", replicas, got, want)
+		}
+		if got := r.Crowd(); got != times {
+			t.Errorf("%d replicas are a crowd of %d, want %d", replicas, got, times)
 		}
 	}
 	r := New(awake{}, nil, queue.Member{Instance: "z"}, zerolog.Nop())

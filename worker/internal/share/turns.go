@@ -1,9 +1,11 @@
 package share
 
 import (
+	"slices"
 	"time"
 
 	"github.com/fencepost/fencepost/internal/globs"
+	"github.com/fencepost/fencepost/queue"
 )
 
 // A turn is what a pool does now about one of its types. It looks at the types that it does not hold:
@@ -14,6 +16,7 @@ const (
 	lookEvery    = 5 * time.Millisecond   // least average time between two looks, over all types
 	notMine      = 100 * time.Millisecond // between two looks at a free type that falls to another replica
 	probeEvery   = 16                     // of so many types that fall to this pool alone, it asks about one whether others help
+	forgetFree   = 2 * time.Minute        // a type that was not seen free for this long was not free all the time
 	spreadOver   = 10                     // with more replicas, each looks and sweeps the more rarely
 )
 
@@ -55,14 +58,16 @@ func (r *Rebalancer) Next(typ string) (ask bool, wait time.Duration) {
 }
 
 // Contended records that another replica has the lock of a type, though its heartbeat does not say so
-// yet. It returns false if the pool should wait for the lock: if it has few types, or the holder may be
-// dead. With many, waiting would cost more than what it waits for: most are drained and released soon.
+// yet, so that the type is not Sole. It returns false if the pool should wait for the lock: if it has few
+// types, or the holder may be dead. With many, waiting would cost more than what it waits for: most are
+// drained and released soon.
 func (r *Rebalancer) Contended(typ, holder string) bool {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
+	r.types[typ].sole = false
 	// rule: the lock of a dead holder is waited for, whatever the number of types
-	if r.stretch() < standbyEvery || !r.sights[holder].lives(now, silentAfter) {
+	if r.stretch() < standbyEvery || now.Sub(r.readAt) >= blindAfter || !r.sights[holder].lives(now, silentAfter) {
 		return false
 	}
 	r.types[typ].notYet = now.Add(jittered(r.stretch()))
@@ -86,9 +91,7 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 		it.tryAt, it.silent = now.Add(jittered(max(standbyEvery, r.stretch()))), false
 		return TurnStandBy, 0
 	}
-	if it.free.IsZero() {
-		it.free = now
-	}
+	it.isFree(now)
 	if it.silent {
 		// rule: whoever may need the lock of a dead holder looks at it at once. A lock is taken over only by who has watched it for a
 		// lease, and the type may fall to another pool in the meantime.
@@ -96,15 +99,33 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 		return TurnStandBy, 0
 	}
 	// rule: no type with backlog waits for somebody who does not come. A pool that is busy would not come sooner.
-	it.helps = !busy && now.Sub(it.free) > StarveAfter
+	it.helps = it.starves(now, busy)
 	switch {
 	case it.helps || r.falls(typ, now):
 		return TurnTake, 0
-	case r.shares[typ] == "" && !r.window.partial:
+	case r.undecided(typ):
 		return TurnUndecided, max(planEvery, r.nextPlan.Sub(now))
 	}
 	return TurnNone, max(notMine, r.stretch())
 }
+
+// isFree notes that a type has backlog and no known holder. If that was long ago, it begins anew: others
+// have drained the type since.
+func (it *interest) isFree(now time.Time) {
+	if it.free.IsZero() || now.Sub(it.freeAt) > forgetFree {
+		it.free = now
+	}
+	it.freeAt = now
+}
+
+// starves tells whether a free type has waited for too long for the pool that it falls to, so that this
+// one takes it. busy is as in Turn.
+func (it *interest) starves(now time.Time, busy bool) bool {
+	return !busy && now.Sub(it.free) > StarveAfter
+}
+
+// undecided tells whether the plan does not know of a free type yet. r.mu is held.
+func (r *Rebalancer) undecided(typ string) bool { return r.shares[typ] == "" && !r.window.partial }
 
 // falls tells whether a free type falls to this pool. r.mu is held.
 func (r *Rebalancer) falls(typ string, now time.Time) bool {
@@ -116,7 +137,9 @@ func (r *Rebalancer) falls(typ string, now time.Time) bool {
 }
 
 // alone tells whether there are no other replicas, as far as this one knows. r.mu is held.
-func (r *Rebalancer) alone(now time.Time) bool { return !r.window.partial && len(r.living(now)) == 0 }
+func (r *Rebalancer) alone(now time.Time) bool {
+	return !r.window.partial && !slices.ContainsFunc(r.others, func(m queue.Member) bool { return r.isLiving(m, now) })
+}
 
 // Take is called when the pool can go on with a TurnTake, which may be a while later. It returns false
 // if the type falls to another pool by now.
@@ -179,8 +202,15 @@ func (r *Rebalancer) Empty(typ string) (wait time.Duration) {
 	return r.stretch()
 }
 
-// stretch is the least time between two looks at the same type, given how many types and replicas there
-// are. r.mu is held.
+// Stretch is the least time between two looks at the same type, given how many types and replicas there
+// are.
+func (r *Rebalancer) Stretch() time.Duration {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.stretch()
+}
+
+// stretch is Stretch with r.mu held.
 func (r *Rebalancer) stretch() time.Duration {
 	return r.spread(time.Duration(len(r.types)) * lookEvery)
 }
@@ -191,6 +221,14 @@ func (r *Rebalancer) Spread(d time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.spread(d)
+}
+
+// Crowd is how many times as many replicas as spreadOver there are, at least 1. When each of them does
+// so many times fewer things at the same time, all together do as many as spreadOver would.
+func (r *Rebalancer) Crowd() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return max(1, r.replicas/spreadOver)
 }
 
 // spread is Spread with r.mu held.
@@ -217,11 +255,5 @@ func (r *Rebalancer) HasSuccessor(typ string) bool {
 func (r *Rebalancer) SuccessorPause(least time.Duration) time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	n := 0
-	for _, it := range r.types {
-		if it.session != nil {
-			n++
-		}
-	}
-	return jittered(max(least, time.Duration(n)*lookEvery))
+	return jittered(max(least, time.Duration(len(r.held))*lookEvery))
 }
