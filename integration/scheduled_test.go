@@ -78,8 +78,12 @@ func TestDelayedMessagesSurviveAKilledScheduler(t *testing.T) {
 		first.signal(t, syscall.SIGKILL)
 		second := worker("second worker")
 		eventually(t, 2*time.Minute, "everything that is due is promoted and appended", func() bool {
+			// In this order: messages are pending before they are no longer delayed.
+			if len(delayedLines(t, b)) != 1 {
+				return false
+			}
 			p := pending(t, b)
-			return len(delayedLines(t, b)) == 1 && p["orders"] == 0 && p["past"] == 0
+			return p["orders"] == 0 && p["past"] == 0
 		})
 		second.signal(t, syscall.SIGTERM)
 		second.wait(t, time.Minute)
