@@ -80,12 +80,14 @@ func (s *session) open(ctx context.Context) error {
 		if !errors.As(err, &epoch) || attempt == openAttempts {
 			return err
 		}
-		s.log.Warn().Uint64("file_epoch", epoch.InFile).Int64("token", token).
-			Msg("the file has seen a higher epoch than the lock grants, raising the lock's token: the database was set back, or workers of another " +
-				"database use this directory, too")
+		// Who has lost the lock learns it here: its successor's epoch is no fault of the database.
+		granted := token
 		if token, err = s.lease.RaiseToken(ctx, int64(epoch.InFile)); err != nil {
 			return fmt.Errorf("raise the token of type %q above epoch %d: %w", s.typ, epoch.InFile, err)
 		}
+		s.log.Warn().Uint64("file_epoch", epoch.InFile).Int64("token", granted).Int64("raised", token).
+			Msg("the file has a higher epoch than the lock granted, so the lock's token was raised: the database was set back, or workers of another " +
+				"database use this directory, too")
 	}
 }
 

@@ -174,11 +174,13 @@ func (h *handlerSink) fenced(ctx context.Context, err error) error {
 	if !errors.As(err, &above) || above.seen < h.lease.Token() {
 		return fmt.Errorf("the handler: %w", err)
 	}
-	h.log.Warn().Int64("seen", above.seen).Int64("token", h.lease.Token()).
-		Msg("the handler's destination has seen a higher token than the lock grants, raising the lock's token")
-	if _, err := h.lease.RaiseToken(ctx, above.seen); err != nil {
+	granted := h.lease.Token()
+	raised, err := h.lease.RaiseToken(ctx, above.seen)
+	if err != nil {
 		return fmt.Errorf("raise the token of type %q above %d: %w", h.typ, above.seen, err)
 	}
+	h.log.Warn().Int64("seen", above.seen).Int64("token", granted).Int64("raised", raised).
+		Msg("the handler's destination has seen a higher token than the lock granted, so the lock's token was raised")
 	return nil
 }
 

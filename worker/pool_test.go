@@ -516,16 +516,27 @@ func TestLostLockEndsTheSessionAndNothingIsLost(t *testing.T) {
 	})
 }
 
-// Crash row: the holder is paused for longer than its lease in the middle of an append, and goes on afterwards. Its write
-// lands behind the successor's fence and is void.
+// Crash row: the holder is paused for longer than its lease, and goes on afterwards. In the middle of an append: its write lands behind the
+// successor's fence and is void. Before it opens the file: the file's epoch is its successor's, which is no fault of the database.
 func TestPausedHolderIsFencedByTheFile(t *testing.T) {
+	for name, here := range map[string]func(c storagetest.Call) bool{
+		"append": func(c storagetest.Call) bool {
+			return c.Op == storagetest.OpAppend && bytes.Contains(c.Data, []byte("orders 50"))
+		},
+		"open": func(c storagetest.Call) bool { return c.Op == storagetest.OpOpen },
+	} {
+		t.Run(name, func(t *testing.T) { testPausedHolder(t, here) })
+	}
+}
+
+func testPausedHolder(t *testing.T, here func(c storagetest.Call) bool) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 100)
 		paused := make(chan struct{})
 		resume := make(chan struct{})
 		var once sync.Once
 		tap := &storagetest.Tap{FS: r.disk, Before: func(c storagetest.Call) *storagetest.Fault {
-			if c.Op == storagetest.OpAppend && bytes.Contains(c.Data, []byte("orders 50")) {
+			if here(c) {
 				once.Do(func() { close(paused); <-resume })
 			}
 			return nil
@@ -560,6 +571,8 @@ func TestPausedHolderIsFencedByTheFile(t *testing.T) {
 		}
 		if log := r.log.String(); !strings.Contains(log, "lock lost") {
 			t.Error("the zombie's fencing is not in the log")
+		} else if strings.Contains(log, "set back") {
+			t.Error("the log says that the database was set back")
 		}
 	})
 }
@@ -816,6 +829,9 @@ func TestTokenIsRaisedAboveTheFilesEpoch(t *testing.T) {
 		r.complete(typ)
 		if after, _ := r.locks.Get(typ); after.Token <= before.Token {
 			t.Errorf("the lock's token is %d, the file had seen %d", after.Token, before.Token)
+		}
+		if !strings.Contains(r.log.String(), "the database was set back") {
+			t.Error("the log does not say what happened")
 		}
 	})
 }
