@@ -64,7 +64,7 @@ test: ## run all tests, with a MongoDB server of their own
 .PHONY: suites
 suites: # of every module, with the server that test has started
 	go test -count=1 -parallel 8 -timeout 40m $(ARGS)
-	$(call inmodules,go test -count=1 ./...)
+	$(call inmodules,go test -count=1 -timeout 40m ./...)
 
 # N schedules from SEED on, and then four rules dropped, which the schedules must notice; all of those: make sim ARGS=-mutants=all
 # One schedule, with everything that happens in it: make sim ARGS=-seed=47

@@ -124,6 +124,7 @@ func fullStore(t *testing.T, store, remedy string, fill, empty func()) {
 	w := start(t, "worker", "worker", work...)
 	drainable(t, b, 10)
 	eventually(t, time.Minute, "the first messages are drained", func() bool { return pending(t, b)["t"] == 0 })
+	began := time.Now()
 	fill()
 	drainable(t, b, 10_000) // 10 MB
 	failures := func() (n int) {
@@ -142,12 +143,11 @@ func fullStore(t *testing.T, store, remedy string, fill, empty func()) {
 		}
 		return n
 	}
-	began := time.Now()
 	eventually(t, time.Minute, "the worker has failed twice", func() bool { return failures() >= 2 })
 	if n, most := failures(), 5+int(time.Since(began)/time.Second); n > most {
 		t.Errorf("%d lines in %v", n, time.Since(began))
 	}
-	until := run(t, nil, "worker", append(work, "--until-empty", "--connect-timeout", "1s")...)
+	until := run(t, nil, "worker", append(work, "--until-empty", "--connect-timeout", "10s")...)
 	refused(t, until, failed, "the store is full", remedy, "nothing acknowledged is lost")
 	empty()
 	eventually(t, time.Minute, "everything drained", func() bool { return pending(t, b)["t"] == 0 })

@@ -199,7 +199,7 @@ func TestKilledProducerLeavesAContiguousPrefix(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		lines := filepath.Join(t.TempDir(), "lines")
 		writeLines(t, lines, 0, 100_000)
-		p := start(t, "producer", "producer", "publish", "--url", b.url, "--type", "orders", lines)
+		p := start(t, "producer", "producer", "publish", "--url", b.url, "--type", "orders", "--rate", "10k", lines)
 		eventually(t, time.Minute, "some messages are published", func() bool {
 			r := run(t, nil, "fencepost", "types", "ls", "--url", b.url, "--count-up-to", "5000", "-o", "json")
 			return r.code == 0 && strings.Contains(r.stdout, `"pending": 5000`)

@@ -10,6 +10,7 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
+	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -100,9 +101,17 @@ func TestPublishWithCurl(t *testing.T) {
 		if want := mustRun(t, nil, "fencepost", "cat", "--format", "json", "--from", "2498", "-n", "1", filepath.Join(b.dir, "orders.fpl")).stdout; r.stdout != want {
 			t.Errorf("%v, cat prints %s", r, want)
 		}
-		r = client(t, "", "", "curl", "-sSN", "--max-time", "2", "-H", auth, "-H", "Last-Event-ID: 2497", url+"/v1/types/orders/tail")
-		if !strings.Contains(r.stdout, "id: 2498\ndata: {") || !strings.Contains(r.stdout, "id: 2499\ndata: {") || strings.Contains(r.stdout, "id: 2497") {
-			t.Error(r)
+		for seconds := 1; ; seconds *= 2 { // a tail has no end
+			r = client(t, "", "", "curl", "-sSN", "--max-time", strconv.Itoa(seconds), "-H", auth, "-H", "Last-Event-ID: 2497", url+"/v1/types/orders/tail")
+			if strings.Contains(r.stdout, "id: 2497") {
+				t.Error(r)
+			}
+			if strings.Contains(r.stdout, "id: 2498\ndata: {") && strings.Contains(r.stdout, "id: 2499\ndata: {") {
+				break
+			}
+			if seconds > 60 {
+				t.Fatal(r)
+			}
 		}
 		p.signal(t, syscall.SIGTERM)
 		if code := p.wait(t, time.Minute); code != 0 {

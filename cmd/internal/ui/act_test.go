@@ -130,8 +130,22 @@ func pairs(all []string) url.Values {
 	return v
 }
 
-// send sends a form, and follows to the page of the outcome.
-func (s *shop) send(action string, fields ...string) (*http.Response, string) {
+// send sends a form, follows to the page of the outcome, and waits for the end of the action.
+func (s *shop) send(action string, fields ...string) (res *http.Response, body string) {
+	s.t.Helper()
+	res, body = s.post(action, fields...)
+	uitest.Until(s.t, "the action ends", func() bool {
+		if !strings.Contains(body, ">under way<") {
+			return true
+		}
+		body = page(s.t, s.Server, res.Request.URL.Path)
+		return false
+	})
+	return res, body
+}
+
+// post sends a form, and follows to the page of the outcome, or that says that the action is under way.
+func (s *shop) post(action string, fields ...string) (*http.Response, string) {
 	s.t.Helper()
 	client := http.Client{Timeout: time.Minute}
 	res, err := client.PostForm(s.URL+"/act/"+action, pairs(fields))
@@ -153,10 +167,6 @@ func (s *shop) do(action string, query []string, fields ...string) (confirm, don
 	if res.StatusCode != 200 || !strings.HasPrefix(res.Request.URL.Path, "/done/") {
 		s.t.Fatalf("%s %q: %s %s\n%s", action, query, res.Status, res.Request.URL, done)
 	}
-	uitest.Until(s.t, "the action ends", func() bool {
-		done = page(s.t, s.Server, res.Request.URL.Path)
-		return !strings.Contains(done, ">under way<")
-	})
 	return confirm, done
 }
 
@@ -454,9 +464,13 @@ func TestReadOnly(t *testing.T) {
 		if res, _ := get(t, s.Server, done, as("bob")); res.StatusCode != http.StatusNotFound {
 			t.Errorf("another user's outcome: %s", res.Status)
 		}
-		if _, body := get(t, s.Server, done, as("anna")); !strings.Contains(body, "<dt>by</dt><dd>anna") {
-			t.Error(body)
-		}
+		uitest.Until(t, "the action ends", func() bool {
+			_, body := get(t, s.Server, done, as("anna"))
+			if !strings.Contains(body, "<dt>by</dt><dd>anna") {
+				t.Fatal(body)
+			}
+			return !strings.Contains(body, ">under way<")
+		})
 		if ended := s.log.lines(t, "an action has ended"); len(ended) != 1 || ended[0]["user"] != "anna" {
 			t.Errorf("the log says %v", ended)
 		}
@@ -520,7 +534,7 @@ func TestActionUnderWay(t *testing.T) {
 	lease, err := s.b.Locker.Acquire(t.Context(), queue.AdminLock("orders"), lock.WithWhy("another program"))
 	must(t, err)
 	_, form := s.confirm("remove-letters", "type", "orders")
-	res, body := s.send("remove-letters", "form", form, "why", "test", "name", "orders")
+	res, body := s.post("remove-letters", "form", form, "why", "test", "name", "orders")
 	has(t, "under way", body, ">under way<", "It goes on when this page is closed.")
 	if s.letters(admin.Letters{}) != 4 {
 		t.Error("it did not wait")
@@ -542,7 +556,7 @@ func TestEndOfTheProgram(t *testing.T) {
 	defer lease.Release(context.Background())
 	_, form := s.confirm("remove-letters", "type", "orders")
 	_, later := s.confirm("resume", "type", "orders")
-	s.send("remove-letters", "form", form, "why", "test", "name", "orders")
+	s.post("remove-letters", "form", form, "why", "test", "name", "orders")
 	u.Close()
 	ended := s.log.lines(t, "an action has ended")
 	if len(ended) != 1 || ended[0]["result"] != "failed" || ended[0]["done"] != 0.0 {

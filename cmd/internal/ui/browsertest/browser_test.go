@@ -193,9 +193,10 @@ func TestRestart(t *testing.T) {
 	}
 	uitest.Until(t, "the proxy has answered without its server", func() bool { return refused.Load() > 0 })
 	ack(t, e.Backend.Queue, "invoices", 15)
-	if l, err = net.Listen("tcp", addr); err != nil {
-		t.Fatal(err)
-	}
+	uitest.Until(t, "the address is free", func() bool { // somebody's connection may have got it meanwhile
+		l, err = net.Listen("tcp", addr)
+		return err == nil
+	})
 	stop = start(l)
 	for _, p := range []*tab{direct, behind} {
 		p.is(backlog, "25")

@@ -116,6 +116,9 @@ func newTab(t *testing.T) *tab {
 	return p
 }
 
+// leave leaves the page, before its server stops: it would complain that it cannot connect again.
+func (p *tab) leave() { p.run(chromedp.Navigate("about:blank")) }
+
 // forgive forgets complaints that contain a text: those that the test has brought about.
 func (p *tab) forgive(text string) {
 	p.mu.Lock()

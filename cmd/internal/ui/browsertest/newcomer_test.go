@@ -84,6 +84,7 @@ func demo(t *testing.T, fencepost string) {
 	dead, heir := name(`kill -9 +worker (\d+), which held`), name(`take over worker (\d+) got the lock`)
 	p.is(fmt.Sprintf(`(%s).match(/%s\b.*,%s\b/) !== null`, writers, dead, heir), "true")
 	demo.printed(`(The pages stay until Ctrl-C)`)
+	p.leave()
 	demo.stop(syscall.SIGINT)
 }
 
@@ -146,8 +147,8 @@ func programs(t *testing.T, fencepost string) {
 	for _, w := range workers {
 		w.stop(syscall.SIGTERM)
 	}
+	p.leave()
 	pages.stop(syscall.SIGTERM)
-	p.forgive("ERR_") // the page notices it
 	api.stop(syscall.SIGTERM)
 
 	file := filepath.Join(dir, "orders.fpl")
