@@ -324,7 +324,7 @@ func playLockHistory(t *testing.T, b backend, server *mongotest.Server, deletion
 	if len(v.Undecided) > 1 {
 		t.Errorf("it took too long to decide about %v", v.Undecided)
 	}
-	return v.Grants >= 30 && v.Unclear > 0 && kills+stops > 0
+	return v.Grants >= 30 && v.Unclear > 0 && kills+stops > 0 && (!deletions || deleted.n > 0)
 }
 
 // deleter deletes records of locks, as an administrator does, a sweep, or a restored backup.
@@ -369,7 +369,7 @@ func (d *deleter) delete(name string) {
 		d.n += int(result.DeletedCount)
 		return result.DeletedCount > 0, nil
 	})
-	if err != nil {
-		d.t.Fatal(err)
+	if err != nil { // on a busy server; the history says that it is unclear
+		d.t.Log(err)
 	}
 }

@@ -50,7 +50,7 @@ func TestHistoriesAreLinearizable(t *testing.T) {
 	var total locktest.Verdict
 	for _, skew := range []float64{1.0 / 16, 0.9} {
 		for seed := range min(*schedules, 15) {
-			v, err := locktest.Check(recorded(t, schedule{seed: seed, skew: skew}), 20*time.Second)
+			v, err := locktest.Check(recorded(t, schedule{seed: seed, skew: skew}), 2*time.Minute)
 			if err != nil {
 				t.Fatalf("seed %d, clocks %.0f %% apart: %v", seed, skew*100, err)
 			}

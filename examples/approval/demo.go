@@ -21,7 +21,7 @@ type demonstration struct {
 }
 
 func demonstrate(ctx context.Context, out io.Writer, url, dir string) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	d := &demonstration{out, []string{"--url", url, "--dir", dir, "--duration", "10s"}}
 	for _, step := range []struct {
@@ -31,7 +31,7 @@ func demonstrate(ctx context.Context, out io.Writer, url, dir string) error {
 		{"Two users approve transaction 100 at the same time, a third one 101:", d.together},
 		{"Once more, later:", func(ctx context.Context) error { return d.expect(ctx, 0, "--transaction", "100") }},
 		{"A caller is killed in the middle; the next one takes the lock over:", d.killed},
-		{"A caller is frozen for longer than the duration of the lock, 1 s:", d.frozen},
+		{"A caller is frozen for longer than the duration of the lock, 2 s:", d.frozen},
 	} {
 		fmt.Fprintln(out, step.title)
 		if err := step.run(ctx); err != nil {
@@ -42,7 +42,7 @@ func demonstrate(ctx context.Context, out io.Writer, url, dir string) error {
 }
 
 func (d *demonstration) together(ctx context.Context) error {
-	first, err := d.start(ctx, "--transaction", "100", "--work", "2s")
+	first, err := d.start(ctx, "--transaction", "100", "--work", "5s")
 	if err != nil {
 		return err
 	}
@@ -65,7 +65,7 @@ func (d *demonstration) killed(ctx context.Context) error {
 }
 
 func (d *demonstration) frozen(ctx context.Context) error {
-	c, err := d.start(ctx, "--transaction", "103", "--duration", "1s", "--work", "5s")
+	c, err := d.start(ctx, "--transaction", "103", "--duration", "2s", "--work", "6s")
 	if err != nil {
 		return err
 	}

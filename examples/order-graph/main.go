@@ -75,7 +75,7 @@ var (
 // locking is a way to run fn under the lock of an object.
 type locking func(ctx context.Context, l *lock.Locker, x lock.Lockable, fn func(context.Context) error) error
 
-const wait = 2 * time.Second // for a lock
+const wait = 10 * time.Second // for a lock
 
 func without(ctx context.Context, _ *lock.Locker, _ lock.Lockable, fn func(context.Context) error) error {
 	return fn(ctx)
@@ -126,7 +126,7 @@ func (t *total) change(context.Context) error {
 	t.mu.Unlock()
 	select {
 	case <-t.met:
-	case <-time.After(250 * time.Millisecond):
+	case <-time.After(500 * time.Millisecond):
 	}
 	t.mu.Lock()
 	t.n = n + 1

@@ -24,7 +24,7 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m)
 }
 
-const testTimeout = 2 * time.Minute
+const testTimeout = 10 * time.Minute
 
 func testContext(t *testing.T) context.Context {
 	t.Helper()

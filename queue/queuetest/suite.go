@@ -20,7 +20,7 @@ import (
 )
 
 // ctxGrace is how long an operation may take to return after its context has ended.
-const ctxGrace = 100 * time.Millisecond
+const ctxGrace = 2 * time.Second
 
 // Run runs the conformance suite. fresh makes an empty store, and returns a function that opens a queue on it. The suite opens several
 // queues on the same store, as several processes would, and does not close them. A backend that cannot be opened twice may return the

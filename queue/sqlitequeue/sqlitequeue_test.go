@@ -103,7 +103,7 @@ func TestInsertWhileLocked(t *testing.T) {
 	if err := q.Ack(ctx, "orders", []queue.ID{message(1, nil).ID}); !errors.Is(err, context.DeadlineExceeded) {
 		t.Errorf("ack: %v", err)
 	}
-	if d := time.Since(begin); d > 2*time.Second { // a busy machine; without the context it is the wait for the lock
+	if d := time.Since(begin); d > 10*time.Second { // a busy machine; without the context it is the wait for the lock
 		t.Errorf("took %v", d)
 	}
 	if got, err := q.Fetch(t.Context(), "orders", queue.ID{}, queue.Limit{Messages: 1}); err != nil || len(got) != 0 {
