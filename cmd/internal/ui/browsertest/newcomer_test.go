@@ -82,7 +82,7 @@ func demo(t *testing.T, fencepost string) {
 		return "pid " + pids[n-1]
 	}
 	dead, heir := name(`kill -9 +worker (\d+), which held`), name(`take over worker (\d+) got the lock`)
-	p.is(fmt.Sprintf(`(%s).match(/%s\b.*,%s\b/) !== null`, writers, dead, heir), "true")
+	p.is(fmt.Sprintf(`(%s).match(/%s,.* %s\b/) !== null`, writers, dead, heir), "true")
 	demo.printed(`(The pages stay until Ctrl-C)`)
 	p.leave()
 	demo.stop(syscall.SIGINT)
