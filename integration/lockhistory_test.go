@@ -315,7 +315,7 @@ func playLockHistory(t *testing.T, b backend, server *mongotest.Server, deletion
 		}
 		steps = append(steps, s...)
 	}
-	v, err := locktest.Check(steps, 3*time.Minute)
+	v, err := locktest.Check(steps, time.Minute)
 	if err != nil {
 		t.Fatal(err)
 	}
