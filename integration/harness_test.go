@@ -193,15 +193,19 @@ func tail(s string, lines int) string {
 	return strings.Join(l[max(0, len(l)-lines):], "\n")
 }
 
-// eventually polls until f is true.
+// eventually polls until f is true. The pause between two polls grows with what one takes: the programs that tests start to look at something
+// would leave a busy machine no time for what they look at.
 func eventually(t *testing.T, within time.Duration, what string, f func() bool) {
 	t.Helper()
-	deadline := time.Now().Add(within)
-	for !f() {
+	for deadline := time.Now().Add(within); ; {
+		began := time.Now()
+		if f() {
+			return
+		}
 		if time.Now().After(deadline) {
 			t.Fatalf("not within %v: %s", within, what)
 		}
-		time.Sleep(20 * time.Millisecond)
+		time.Sleep(min(max(20*time.Millisecond, 8*time.Since(began)), 3*time.Second))
 	}
 }
 
