@@ -118,7 +118,7 @@ func (c *cut) Release(ctx context.Context, name string, h lock.Hold, v lock.Vers
 // checkTakeoverAfterDeath: nobody takes the lock from a holder that renews. When its connection is cut, a waiter takes over, but not
 // before the holder's lease has passed, and by then the holder knows that it lost the lock.
 func checkTakeoverAfterDeath(t testing.TB, b Backend) {
-	const lease = 4 * time.Second // a busy server does not answer for seconds
+	const lease = 8 * time.Second // a busy server does not answer for seconds
 	conn := newCut(b.Open())
 	holder := newLocker(t, conn, lock.Options{Lease: lease})
 	waiter := newLocker(t, b.Open(), lock.Options{Lease: lease / 2}) // its own lease must not matter
