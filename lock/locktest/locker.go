@@ -197,7 +197,7 @@ func checkZombie(t testing.TB, b Backend) {
 
 // checkDeletion: when the record is deleted, the holder notices, and the next grant still has a greater token.
 func checkDeletion(t testing.TB, b Backend) {
-	a, other := newLocker(t, b.Open(), lock.Options{Lease: 5 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	a, other := newLocker(t, b.Open(), lock.Options{Lease: 10 * time.Second}), newLocker(t, b.Open(), lock.Options{})
 	ctx := t.Context()
 	first, err := a.Acquire(ctx, "n")
 	must(t, err)
@@ -238,7 +238,7 @@ func checkClose(t testing.TB, b Backend) {
 // checkAdministration: an operator inspects a lock, asks for its release, then releases it by force; the holder learns each.
 func checkAdministration(t testing.TB, b Backend) {
 	ctx := t.Context()
-	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 5 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	holder, admin := newLocker(t, b.Open(), lock.Options{Lease: 10 * time.Second}), newLocker(t, b.Open(), lock.Options{})
 	if _, err := admin.Inspect(ctx, "n"); !errors.Is(err, lock.ErrUnknown) {
 		t.Fatalf("inspecting nothing: %v", err)
 	}
@@ -333,7 +333,7 @@ func checkLine(t testing.TB, b Backend) {
 // readers out.
 func checkSharing(t testing.TB, b Backend) {
 	ctx := t.Context()
-	one, two := newLocker(t, b.Open(), lock.Options{Lease: 4 * time.Second}), newLocker(t, b.Open(), lock.Options{})
+	one, two := newLocker(t, b.Open(), lock.Options{Lease: 8 * time.Second}), newLocker(t, b.Open(), lock.Options{})
 	r1, err := one.Acquire(ctx, "n", lock.WithShared())
 	must(t, err)
 	r2, err := two.TryAcquire(ctx, "n", lock.WithShared())
@@ -347,7 +347,7 @@ func checkSharing(t testing.TB, b Backend) {
 	if _, err := two.TryAcquire(ctx, "n", lock.WithPermits(2)); !errors.Is(err, lock.ErrHeld) {
 		t.Fatalf("a third of two: %v", err)
 	}
-	time.Sleep(4500 * time.Millisecond) // renewals keep both
+	time.Sleep(9 * time.Second) // renewals keep both
 	must(t, r1.Check(time.Second))
 	writer := make(chan *lock.Lease, 1)
 	go func() {
