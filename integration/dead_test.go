@@ -1,7 +1,6 @@
 package integration
 
 import (
-	"context"
 	"encoding/json"
 	"fmt"
 	"os"
@@ -13,7 +12,6 @@ import (
 
 	"go.mongodb.org/mongo-driver/v2/bson"
 
-	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/queue"
@@ -27,11 +25,8 @@ func bury(t *testing.T, b backend, typ string, n int, reason string) {
 		fmt.Fprintf(&lines, "%s %d\n", typ, i)
 	}
 	mustRun(t, strings.NewReader(lines.String()), "producer", "publish", "--url", b.url, "--type", typ)
-	be, err := fencepost.Open(t.Context(), b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer be.Close(context.Background())
+	be, closeIt := open(t, b)
+	defer closeIt()
 	msgs, err := be.Queue.Fetch(t.Context(), typ, queue.ID{}, queue.Limit{Messages: n + 1})
 	if err != nil || len(msgs) != n {
 		t.Fatalf("%d messages, %v", len(msgs), err)
@@ -147,11 +142,8 @@ func TestOneCommandAtATime(t *testing.T) {
 		bury(t, b, "orders", 1, "connection refused")
 		mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "orders", "--message", "m")
 		mustRun(t, nil, "producer", "publish", "--url", b.url, "--type", "orders", "--message", "m", "--delay", "1h")
-		be, err := fencepost.Open(t.Context(), b.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer be.Close(context.Background())
+		be, closeIt := open(t, b)
+		defer closeIt()
 		lease, err := be.Locker.Acquire(t.Context(), queue.AdminLock("orders"), lock.WithWhy("a program of ours"))
 		if err != nil {
 			t.Fatal(err)
@@ -181,11 +173,8 @@ func TestWorkerPutsAsideWhatTheFileCannotTake(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	b := backend{url: uri, dir: filepath.Join(t.TempDir(), "data")}
 	drainable(t, b, 10)
-	be, err := fencepost.Open(t.Context(), b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer be.Close(context.Background())
+	be, closeIt := open(t, b)
+	defer closeIt()
 	now, err := be.Queue.Now(t.Context())
 	if err != nil {
 		t.Fatal(err)

@@ -3,7 +3,6 @@ package integration
 import (
 	"bytes"
 	"context"
-	"encoding/json"
 	"errors"
 	"flag"
 	"fmt"
@@ -16,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/storage"
@@ -209,30 +209,38 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 	}
 }
 
-// heldLock is one line of fencepost locks ls -o json.
-type heldLock struct {
-	Name  string `json:"name"`
-	PID   int    `json:"-"` // of the first holder
-	Token int64  `json:"token"`
+// open opens a backend in the test's own process: a program that only looks would take a hundred times the processor time.
+func open(t *testing.T, b backend) (be *fencepost.Backend, closeIt func()) {
+	t.Helper()
+	be, err := fencepost.Open(t.Context(), b.url)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return be, func() { be.Close(context.Background()) }
 }
 
-func heldLocks(t *testing.T, b backend) []heldLock {
+// heldLock is a lock that is held, with the process of its first holder.
+type heldLock struct {
+	Name string
+	PID  int
+}
+
+// heldLocks returns none while the server does not answer.
+func heldLocks(t *testing.T, b backend) (locks []heldLock) {
 	t.Helper()
-	r := run(t, nil, "fencepost", "locks", "ls", "--url", b.url, "-o", "json")
-	if r.code != 0 {
-		return nil // the server is paused, or so
+	be, err := fencepost.Open(t.Context(), b.url)
+	if err != nil {
+		return nil
 	}
-	var rows []struct {
-		heldLock
-		Holders []struct{ PID int }
+	defer be.Close(context.Background())
+	records, err := be.Locker.List(t.Context())
+	if err != nil {
+		return nil
 	}
-	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
-		t.Fatalf("locks ls: %v\n%s", err, r.stdout)
-	}
-	var locks []heldLock
-	for _, row := range rows {
-		row.PID = row.Holders[0].PID
-		locks = append(locks, row.heldLock)
+	for _, r := range records {
+		if r.Held() {
+			locks = append(locks, heldLock{r.Name, r.Holds()[0].Owner.PID})
+		}
 	}
 	return locks
 }
@@ -240,17 +248,19 @@ func heldLocks(t *testing.T, b backend) []heldLock {
 // pending returns the backlog of every type.
 func pending(t *testing.T, b backend) map[string]int {
 	t.Helper()
-	r := mustRun(t, nil, "fencepost", "types", "ls", "--url", b.url, "-o", "json")
-	var rows []struct {
-		Type    string `json:"type"`
-		Pending int    `json:"pending"`
-	}
-	if err := json.Unmarshal([]byte(r.stdout), &rows); err != nil {
-		t.Fatalf("types ls: %v\n%s", err, r.stdout)
+	be, closeIt := open(t, b)
+	defer closeIt()
+	types, err := be.Queue.Types(t.Context())
+	if err != nil {
+		t.Fatal(err)
 	}
 	m := make(map[string]int)
-	for _, row := range rows {
-		m[row.Type] = row.Pending
+	for _, typ := range types {
+		depth, err := be.Queue.Depth(t.Context(), typ, 100_000)
+		if err != nil {
+			t.Fatal(err)
+		}
+		m[typ] = depth.Pending
 	}
 	return m
 }

@@ -108,6 +108,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 		"bad option":        "mongodb://bob:secret-47xi@127.0.0.1:1/?w=-5&proxyPassword=secret-option",
 		"wrong scheme":      "sqlite://bob:secret-47xi@127.0.0.1:1/" + options,
 	}
+	few := []string{"nobody listens", "hangs up", "percent sign"} // a server that fails in two ways, and no URL
 	var commands []string
 	for _, program := range []string{"worker", "producer", "fencepost"} {
 		commands = append(commands, commandsWithURL(t, program)...)
@@ -152,6 +153,9 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			dir := t.TempDir()
 			url := filepath.Join(dir, "url")
 			for name, text := range noConfigs {
+				if command != "worker" && name != "shadow" {
+					continue
+				}
 				if err := os.WriteFile(url, []byte(text), 0o600); err != nil {
 					t.Fatal(err)
 				}
@@ -163,9 +167,12 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 				}
 			}
 			for name, u := range urls {
+				if command != "worker" && !slices.Contains(few, name) {
+					continue // one command is enough for the others, …
+				}
 				check(t, dir, name, args, "FENCEPOST_URL="+u)
 				if command != "worker" && name != "nobody listens" {
-					continue // one command is enough for the other ways to give it
+					continue // … and for the other ways to give them
 				}
 				check(t, dir, name+", by flag", append(slices.Clone(args), "--url", u))
 				check(t, dir, name+", as argument by mistake", append(slices.Clone(args), u, u))
@@ -187,6 +194,9 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			file := filepath.Join(dir, "store")
 			publishOne(t, dir)
 			for name, u := range urls {
+				if !strings.HasPrefix(command, "worker --type") && !slices.Contains(few, name) {
+					continue
+				}
 				check(t, dir, name, strings.Fields(command), "FENCEPOST_STORE="+u)
 				check(t, dir, name+", by flag", append(strings.Fields(command), "--store", u))
 				write(t, file, []byte(u))

@@ -8,7 +8,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/queue"
 )
 
@@ -22,11 +21,8 @@ func TestWorkersShareTypes(t *testing.T) {
 	for i := range types {
 		names = append(names, fmt.Sprintf("t%02d", i))
 	}
-	be, err := fencepost.Open(t.Context(), b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer be.Close(context.Background())
+	be, closeIt := open(t, b)
+	defer closeIt()
 	pub, err := queue.NewPublisher(t.Context(), be.Queue, queue.PublisherOptions{})
 	if err != nil {
 		t.Fatal(err)

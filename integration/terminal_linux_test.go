@@ -26,7 +26,6 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
 	"golang.org/x/sys/unix"
 
-	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/ptytest"
 	"github.com/fencepost/fencepost/lock"
@@ -315,9 +314,8 @@ func storeEvil(t *testing.T, b backend) (letter string) {
 	publish("--type", "orders", "-m", evilKey)
 	publish("--type", "orders", "-m", evilKey, "--delay", "1h")
 	publish("--type", "spoiled", "-m", "x")
-	be, err := fencepost.Open(t.Context(), b.url)
-	must(t, err)
-	defer be.Close(context.Background())
+	be, closeIt := open(t, b)
+	defer closeIt()
 	q := be.Queue
 	msgs, err := q.Fetch(t.Context(), "dead", queue.ID{}, queue.Limit{Messages: 1})
 	must(t, err)

@@ -52,33 +52,36 @@ func (p *Pool) busy() bool {
 func (p *Pool) openingPart() int64 { return int64(min(p.rebalancer.Crowd(), maxOpening)) }
 
 // acquire acquires the type's lock, in the way that the turn requires. A free lock is acquired with the
-// slot, which the caller releases in any case.
-func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (*lock.Lease, error) {
+// slot, which the caller releases in any case. waited is as in lock.
+func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (lease *lock.Lease, waited bool, err error) {
 	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
 	switch t {
 	case share.TurnAsk:
-		return p.takeShare(ctx, typ)
+		lease, err = p.takeShare(ctx, typ)
+		return lease, true, err
 	case share.TurnStandBy: // there may be thousands, as of a replica that has fallen silent
 		if err := p.looks.Acquire(ctx, 1); err != nil {
-			return nil, err
+			return nil, false, err
 		}
 		defer p.looks.Release(1)
-		return p.cfg.Locker.TryAcquire(ctx, typ, opts...)
+		lease, err = p.cfg.Locker.TryAcquire(ctx, typ, opts...)
+		return lease, false, err
 	}
 	// rule: a type gets its slot before its lock. A pool that had the locks of thousands of types before it could open them would
 	// spend its time on renewals, and lose the leases.
 	if err := slot.take(ctx); err != nil {
-		return nil, err
+		return nil, false, err
 	}
 	if !p.rebalancer.Take(typ) {
-		return nil, lock.ErrHeld
+		return nil, false, lock.ErrHeld
 	}
-	lease, err := p.cfg.Locker.TryAcquire(ctx, typ, opts...)
+	lease, err = p.cfg.Locker.TryAcquire(ctx, typ, opts...)
 	if held := (*lock.HeldError)(nil); errors.As(err, &held) && !p.rebalancer.Contended(typ, instanceOf(held.Why)) {
 		slot.release() // the wait may be long
+		waited = true
 		lease, err = p.cfg.Locker.Acquire(ctx, typ, append(opts, lock.WithWait(wait))...)
 	}
-	return lease, err
+	return lease, waited, err
 }
 
 // openingSlot is the right to open a type. Not safe for concurrent use.

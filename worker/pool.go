@@ -472,9 +472,12 @@ func (p *Pool) hold(ctx context.Context, typ string, t share.Turn, looked time.T
 	}
 	slot := &openingSlot{slots: p.opening, part: p.openingPart()}
 	defer slot.release()
-	lease, err := p.lock(ctx, typ, t, wait, slot)
+	lease, waited, err := p.lock(ctx, typ, t, wait, slot)
 	if lease == nil {
 		return false, err
+	}
+	if waited {
+		looked = time.Time{} // what the last holder has drained meanwhile is not known
 	}
 	p.noteHeld(typ, lease)
 	defer func() { p.unlock(ctx, typ, lease, err == nil) }()
@@ -504,19 +507,20 @@ func (p *Pool) takeSlot(ctx context.Context, t share.Turn) (wait time.Duration, 
 	return acquireInSlot, p.slots.Acquire(ctx, 1) == nil
 }
 
-// lock acquires the type's lock. It returns nil if somebody else holds it, or the pool stops.
-func (p *Pool) lock(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (*lock.Lease, error) {
+// lock acquires the type's lock. It returns nil if somebody else holds it, or the pool stops. waited means that somebody else
+// had it when the pool first tried.
+func (p *Pool) lock(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (lease *lock.Lease, waited bool, err error) {
 	ctx, done := p.untilStop(ctx)
 	defer done()
 	p.book.wants(typ)
-	lease, err := p.acquire(ctx, typ, t, wait, slot)
+	lease, waited, err = p.acquire(ctx, typ, t, wait, slot)
 	switch {
 	case lease != nil:
-		return lease, nil
+		return lease, waited, nil
 	case ctx.Err() != nil, errors.Is(err, lock.ErrHeld):
-		return nil, nil // watch again: the holder may drain the type meanwhile
+		return nil, waited, nil // watch again: the holder may drain the type meanwhile
 	}
-	return nil, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
+	return nil, waited, fmt.Errorf("acquire the lock of type %q: %w", typ, err)
 }
 
 // unlock releases the type's lock. inOrder tells whether the session has ended without an error, of
