@@ -46,8 +46,8 @@ func (p *pace) patience() time.Duration {
 	return p.mean + 4*p.deviation
 }
 
-// timeout bounds one operation of this attempt. A lease has time for two. Renewals and releases wait no longer for a
-// slow store: only an acquisition has nothing to lose.
+// timeout bounds one operation of this attempt. A lease has time for two. A release waits no longer for a slow store:
+// if its request is lost, others wait for the lock.
 func (a *attempt) timeout() time.Duration {
 	return max(opTimeout(a.hold.Lease), min(a.l.pace.patience(), a.hold.Lease/2))
 }

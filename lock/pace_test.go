@@ -1,6 +1,7 @@
 package lock_test
 
 import (
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -71,4 +72,27 @@ func TestAStoreThatIsGoneIsNotSlow(t *testing.T) {
 			w.between("an attempt", w.now()-began, lock.OpTimeout(lease), 2*lock.OpTimeout(lease)+time.Second)
 		}
 	})
+}
+
+// A store that becomes so slow that it answers everything later than calls wait at first loses no lease, and acquisitions
+// learn from renewals how slow it is.
+func TestASlowStoreLosesNoLease(t *testing.T) {
+	for _, n := range []int{1, 100} {
+		t.Run(strconv.Itoa(n), func(t *testing.T) {
+			virtually(t, func(w *world) {
+				l := w.locker(lock.Options{})
+				leases := w.holdMany(l, n, time.Second)
+				w.mem.Inject(func(locktest.Call) locktest.Fault {
+					return locktest.Fault{Reply: lock.OpTimeout(lease) + 2*time.Second}
+				})
+				for range 60 {
+					time.Sleep(5 * time.Second)
+					w.last(leases, time.Second)
+				}
+				_, err := l.TryAcquire(w.Context(), "other")
+				w.must(err)
+				w.mem.Inject(nil)
+			})
+		})
+	}
 }

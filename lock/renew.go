@@ -145,9 +145,9 @@ func (l *Locker) renewBatch(batch []*Lease) {
 	}
 	// rule: the deadline of every lease in a batch counts from the sending of the batch.
 	sent := l.valid()
-	found, err := call(l, l.base, opTimeout(batch[0].hold.Lease), func(ctx context.Context) (int, error) {
+	found, err := renewal(l, shortestTimeout(batch), func(ctx context.Context) (int, error) {
 		return l.batches.RenewMany(ctx, renewals)
-	}, nil)
+	})
 	// rule: a batch extends its leases only if all of them were found: it does not say which one was not.
 	if err == nil && found == len(batch) {
 		for _, le := range batch {
@@ -205,11 +205,11 @@ func (le *Lease) renew() {
 	for {
 		// rule: the deadline counts from the sending: the store may have applied the renewal right then.
 		sent := le.l.valid()
-		r, err := call(le.l, le.l.base, opTimeout(le.hold.Lease), func(ctx context.Context) (renewed, error) {
+		r, err := renewal(le.l, le.renewalTimeout(), func(ctx context.Context) (renewed, error) {
 			// rule: bound to the id, not to a version: the own earlier renewal, its answer lost, must not end the lease.
 			asked, ok, err := le.l.store.Renew(ctx, le.name, le.hold, NewVersion())
 			return renewed{asked, ok}, err
-		}, nil)
+		})
 		if err == nil && !r.ok {
 			le.lose(le.whyGone())
 			return
@@ -226,6 +226,40 @@ func (le *Lease) renew() {
 			return
 		}
 	}
+}
+
+// renewal calls the store. If the store has become slow, acquisitions learn that from an answer: they give up earlier
+// than a renewal, and would never see one. Quick answers tell them nothing, as they may wait for what renewals do not.
+func renewal[T any](l *Locker, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
+	began := l.clock()
+	v, err := call(l, l.base, timeout, op, nil)
+	if end := l.clock(); err == nil && end-began > maxTimeout {
+		l.pace.saw(began, end, true)
+	}
+	return v, err
+}
+
+// renewalTimeout bounds the next renewal of a lease.
+//
+// rule: one that follows a failed renewal has half of the time that is left. A slow store would answer all of them too
+// late, one after another, until the lease is lost.
+func (le *Lease) renewalTimeout() time.Duration {
+	least := opTimeout(le.hold.Lease)
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	if le.renewErr == nil {
+		return least
+	}
+	return max(least, (le.deadline-le.l.valid())/2)
+}
+
+// shortestTimeout bounds a renewal of some leases.
+func shortestTimeout(batch []*Lease) time.Duration {
+	least := batch[0].renewalTimeout()
+	for _, le := range batch[1:] {
+		least = min(least, le.renewalTimeout())
+	}
+	return least
 }
 
 // renewed is the answer to a renewal.

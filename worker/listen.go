@@ -26,7 +26,8 @@ const (
 	listenEvery   = 150 * time.Millisecond // how often notifications are read
 	listenShare   = 10                     // … or after so many times the duration of the last read, if that is longer, …
 	listenMost    = 2 * time.Second        // … but at most this
-	listenTimeout = 5 * time.Second        // of one read
+	listenTimeout = 5 * time.Second        // of one read …
+	listenLongest = 30 * time.Second       // … and the longest, after reads that were not answered in time
 
 	// With more new types in one read, those that nobody holds are left to a sweep: it finds out with a few commands what would take a
 	// look at each of them.
@@ -58,6 +59,8 @@ type listener struct {
 	serve     serveFunc
 	listening atomic.Bool // notifications and sweeps work: types need not be looked at one by one
 	failing   atomic.Bool // the last look of findDrained has failed
+
+	reads, lists wait.Patience // of notifications, and of types with messages
 
 	mark      queue.NotificationMark
 	took      time.Duration // how long the last read of notifications took
@@ -147,8 +150,6 @@ func anyOf(some, types []string) bool {
 // behind its place if it is not among them. With "" it begins at a place of this pool's own, so that
 // those which help do not all help with the same.
 func (l *listener) left(ctx context.Context, types []string, from string, most int) (left []string, err error) {
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
-	defer cancel()
 	at, _ := slices.BinarySearch(types, from)
 	if from == "" {
 		at = l.pool.placeAmong(len(types))
@@ -157,11 +158,14 @@ func (l *listener) left(ctx context.Context, types []string, from string, most i
 		if len(left) == most {
 			break
 		}
-		found, err := l.pool.pending(ctx, some, most-len(left))
+		err := l.lists.Ask(ctx, func(ctx context.Context) error {
+			found, err := l.pool.pending(ctx, some, most-len(left))
+			left = append(left, found...)
+			return err
+		})
 		if err != nil {
 			return nil, err
 		}
-		left = append(left, found...)
 	}
 	return left, nil
 }
@@ -174,12 +178,13 @@ func (p *Pool) awaitLeft(ctx context.Context, typ string) {
 }
 
 // pending lists the types that have messages, sorted.
-func (l *listener) pending(ctx context.Context) ([]string, error) {
-	ctx, cancel := context.WithTimeout(ctx, listenTimeout)
-	defer cancel()
+func (l *listener) pending(ctx context.Context) (types []string, err error) {
 	book := l.pool.book
 	book.noteAsking("")
-	types, err := l.pool.cfg.Queue.PendingTypes(ctx)
+	err = l.lists.Ask(ctx, func(ctx context.Context) (err error) {
+		types, err = l.pool.cfg.Queue.PendingTypes(ctx)
+		return err
+	})
 	book.noteAnswer("", err)
 	return types, err
 }
@@ -211,11 +216,13 @@ func (l *listener) run(ctx context.Context, looked func()) {
 
 // round reads the notifications, and sweeps if a sweep is due or notifications cannot be read.
 func (l *listener) round(ctx context.Context) error {
-	asking, cancel := context.WithTimeout(ctx, listenTimeout)
 	began := time.Now()
-	n, err := l.pool.cfg.Queue.Notifications(asking, l.mark)
+	var n queue.Notifications
+	err := l.reads.Ask(ctx, func(ctx context.Context) (err error) {
+		n, err = l.pool.cfg.Queue.Notifications(ctx, l.mark)
+		return err
+	})
 	l.took = time.Since(began)
-	cancel()
 	if err == nil {
 		l.mark, l.missed = n.Next, l.missed || n.Missed
 		many := len(n.Types) > maxNotified

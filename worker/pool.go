@@ -75,7 +75,8 @@ func New(cfg Config) (*Pool, error) {
 	}
 	p.stopping, p.stop = context.WithCancel(context.Background())
 	p.rebalancer = newRebalancer(&p.replica)
-	p.listener = &listener{pool: p}
+	patience := wait.Patience{Min: listenTimeout, Max: listenLongest}
+	p.listener = &listener{pool: p, reads: patience, lists: patience}
 	switch to := cfg.To.(type) {
 	case Files:
 		p.dest, p.fs = to, storage.Shared(to.Storage.FS)

@@ -2,7 +2,7 @@
 //
 // There are two rules for their length. [Backoff] is for one caller that retries after a failure: pauses double up to a bound.
 // [Decorrelated] is for many callers that compete for the same resource: pauses are random, so that callers that began together drift
-// apart.
+// apart. [Patience] is how long one attempt may take.
 package wait
 
 import (
@@ -72,3 +72,26 @@ func (j *Decorrelated) Next() time.Duration {
 
 // Reset restarts at Min.
 func (j *Decorrelated) Reset() { j.last = 0 }
+
+// Patience bounds the time of a question that is asked again and again: Min and, while answers come too late, twice as long with each
+// attempt, up to Max. A server that is slow answers in the end. If every question were given up shortly before its answer, it would work for
+// nothing, and each time the driver closes a connection. It is not safe for concurrent use.
+type Patience struct {
+	Min, Max time.Duration
+	bound    time.Duration
+}
+
+// Ask calls ask with a context that ends in time.
+func (p *Patience) Ask(ctx context.Context, ask func(context.Context) error) error {
+	p.bound = max(p.bound, p.Min)
+	asking, cancel := context.WithTimeout(ctx, p.bound)
+	defer cancel()
+	began := time.Now()
+	err := ask(asking)
+	if err != nil && asking.Err() != nil && ctx.Err() == nil {
+		p.bound = min(2*p.bound, p.Max)
+	} else {
+		p.bound = min(p.bound, 2*time.Since(began))
+	}
+	return err
+}

@@ -72,3 +72,39 @@ func TestDecorrelated(t *testing.T) {
 		t.Errorf("a pause of %v without a bound", d)
 	}
 }
+
+func TestPatience(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		p := wait.Patience{Min: 5 * time.Second, Max: 30 * time.Second}
+		takes := time.Second
+		ask := func(ctx context.Context) error { return wait.For(ctx, takes) }
+		waits := func(want time.Duration) {
+			t.Helper()
+			begin := time.Now()
+			err := p.Ask(t.Context(), ask)
+			if took := time.Since(begin); took != want || errors.Is(err, context.DeadlineExceeded) != (takes > want) {
+				t.Errorf("waited %v for an answer after %v: %v, want %v", took, takes, err, want)
+			}
+		}
+		waits(time.Second)
+		takes = time.Minute
+		for _, want := range []time.Duration{5, 10, 20, 30, 30} {
+			waits(want * time.Second)
+		}
+		takes = 12 * time.Second // it stays patient …
+		waits(takes)
+		takes = time.Minute
+		waits(24 * time.Second)
+		takes = time.Second // … until an answer is quick
+		waits(takes)
+		takes = time.Minute
+		waits(5 * time.Second)
+
+		ctx, cancel := context.WithTimeout(t.Context(), time.Second) // the caller's end says nothing about the server
+		defer cancel()
+		if err := p.Ask(ctx, ask); !errors.Is(err, context.DeadlineExceeded) {
+			t.Error(err)
+		}
+		waits(5 * time.Second)
+	})
+}

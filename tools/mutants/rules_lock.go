@@ -55,6 +55,8 @@ var lockRules = []rule{
 		old: `if le.displaced && c.delay > 0 {`, new: `if false {`},
 	{file: "lock/pace.go", rule: "a call without an answer counts only if others were answered", tests: "TestAStoreThatIsGoneIsNotSlow",
 		old: `case !answered && p.answered <= began:`, new: `case false:`},
+	{file: "lock/renew.go", rule: "one that follows a failed renewal has half of the time", tests: "TestASlowStoreLosesNoLease",
+		old: `return max(least, (le.deadline-le.l.valid())/2)`, new: `return least`},
 	{file: "lock/acquire.go", rule: "read first", untested: "it spares the server work; a write that is bound to fail does no harm"},
 	{file: "lock/acquire.go", rule: "a lease counts from the sending", tests: "TestTheDeadlineCountsFromTheSending",
 		old: `case g.token < minToken:`, new: "case func() bool { sent = a.l.valid(); return false }():\n\t\tcase g.token < minToken:"},

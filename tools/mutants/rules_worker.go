@@ -222,7 +222,7 @@ var workerRules = []rule{
 
 	// Who does what.
 	{file: "worker/acquire.go", rule: "a type gets its slot before its lock", tests: "TestManyTypesAreOpenedAFewAtATime",
-		old: "	if err := slot.take(ctx); err != nil {\n\t\treturn nil, err\n\t}\n", new: ""},
+		old: "	if err := slot.take(ctx); err != nil {\n\t\treturn nil, false, err\n\t}\n", new: ""},
 	{file: "worker/scheduler.go", rule: "the lock saves the others the work", tests: "TestSchedulersUnderFaults"},
 	{file: "worker/internal/share/members.go", rule: "nothing goes on with a database that was replaced", in: "worker", tests: "TestReplacedDatabaseEndsThePool",
 		old: `		r.giveUp(err)`, new: ``},

@@ -20,6 +20,7 @@ const (
 	blindAfter    = 30 * time.Second       // who could not read the others' heartbeats for so long knows nothing of them any more
 	busyFor       = 30 * time.Second       // a type without messages for longer is idle, and not balanced
 	leaveWithin   = time.Second            // timeout of removing itself from the list
+	mostPatience  = blindAfter / 2         // longest timeout of a heartbeat, and of reading those of others
 	silentStop    = 400 * time.Millisecond // for a pool that stops, the queue is unreachable after this long without an answer
 )
 
@@ -126,33 +127,34 @@ func (r *Rebalancer) run(ctx context.Context) {
 func (r *Rebalancer) round(ctx context.Context) {
 	defer r.noteRound(time.Now())
 	q := r.queue
-	telling, cancel := context.WithTimeout(ctx, HeartbeatEvery)
-	defer cancel()
-	if r.self.Started.IsZero() {
-		r.self.Started, _ = q.Now(telling)
-	}
-	err := q.Heartbeat(telling, r.me(ctx))
+	err := r.telling.Ask(ctx, func(ctx context.Context) error {
+		if r.self.Started.IsZero() {
+			r.self.Started, _ = q.Now(ctx)
+		}
+		return q.Heartbeat(ctx, r.me(ctx))
+	})
 	r.hears(err)
 	r.view.Report("tell the other workers about this one", err)
-	reading, done := context.WithTimeout(ctx, 2*HeartbeatEvery)
-	defer done()
 	var settings map[string]queue.Settings
 	var unset error
-	var asked sync.WaitGroup
-	asked.Go(func() {
-		settings, unset = q.AllSettings(reading)
-		r.hears(unset)
-	})
-	w := r.window
-	members, err := w.look(reading, q.Members)
-	r.hears(err)
-	if !r.view.Report("read what other workers do", err) {
-		r.learn(members, w)
-		for _, id := range r.gone(members) {
-			_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
+	_ = r.reading.Ask(ctx, func(reading context.Context) error {
+		var asked sync.WaitGroup
+		asked.Go(func() {
+			settings, unset = q.AllSettings(reading)
+			r.hears(unset)
+		})
+		w := r.window
+		members, err := w.look(reading, q.Members)
+		r.hears(err)
+		if !r.view.Report("read what other workers do", err) {
+			r.learn(members, w)
+			for _, id := range r.gone(members) {
+				_ = q.Leave(ctx, id) // if it is alive after all, its next heartbeat adds it again
+			}
 		}
-	}
-	asked.Wait()
+		asked.Wait()
+		return errors.Join(err, unset)
+	})
 	if !r.view.Report("read which types are paused", unset) {
 		r.setPaused(settings)
 	}

@@ -23,6 +23,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
 )
@@ -63,6 +64,8 @@ type Rebalancer struct {
 	self   queue.Member  // the constant part of this pool's heartbeat
 	ready  chan struct{} // closed after the first round
 	giveUp context.CancelCauseFunc
+
+	telling, reading wait.Patience // of a round
 
 	mu        sync.Mutex
 	types     map[string]*interest // the types that this pool serves …
@@ -111,6 +114,7 @@ type interest struct {
 // Version, Types, MaxTypes.
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
+		telling: wait.Patience{Min: HeartbeatEvery, Max: mostPatience}, reading: wait.Patience{Min: 2 * HeartbeatEvery, Max: mostPatience},
 		looked: make(chan struct{}), types: map[string]*interest{}, held: map[string]*interest{}, sights: map[string]sighting{}}
 }
 
