@@ -122,7 +122,7 @@ func (w *world) checkType(typ string) {
 		w.readFiles(typ, f, c)
 	}
 	w.readSink(typ, c)
-	dead := map[string]int{}
+	dead, killers := map[string]int{}, map[string]bool{}
 	letters, err := w.queue().DeadLetters(ctx, typ, queue.ID{}, queue.Limit{Messages: 10_000})
 	if err != nil {
 		panic(err)
@@ -132,6 +132,9 @@ func (w *world) checkType(typ string) {
 		w.seen.Dead++
 		if strings.Contains(l.Reason, "its number is in use") {
 			w.seen.Reused++
+		}
+		if w.handlers && w.seen.Crashes >= l.Attempts && strings.Contains(l.Reason, "times the worker's process ended") { // decision 0003
+			killers[string(l.Payload)] = true
 		}
 	}
 
@@ -153,6 +156,8 @@ func (w *world) checkType(typ string) {
 		switch {
 		case m.bad:
 			want, wantDead, sort = 0, 1, "message that the filter refuses"
+		case killers[payload]: // its handler may have stored it before its process died
+			want, wantDead, sort = min(found, 1), 1, "message that counts as a killer"
 		case m.key != "":
 			k := keys[m.key]
 			if k == nil {
