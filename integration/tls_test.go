@@ -185,12 +185,11 @@ func TestTLS(t *testing.T) {
 		t.Errorf("%d of 1000 messages in the file", got)
 	}
 
-	type attempt struct {
+	for name, c := range map[string]struct {
 		url   string
 		code  int
 		words []string
-	}
-	attempts := map[string]attempt{
+	}{
 		"no authority":                     {urlOf(right, "&tls=true"+client), failed, []string{"does not trust", "tlsCAFile="}},
 		"another authority":                {urlOf(right, "&tls=true&tlsCAFile="+others.file(t, false)+client), failed, []string{"does not trust", "tlsCAFile="}},
 		"no client certificate":            {urlOf(right, "&tls=true"+ca), failed, []string{"wants a client certificate", "tlsCertificateKeyFile="}},
@@ -202,16 +201,10 @@ func TestTLS(t *testing.T) {
 		"plain with a server that has TLS": {urlOf(right, ""), failed, []string{"uses TLS", "tls=true"}},
 		"no such file":                     {urlOf(right, "&tls=true&tlsCAFile=/nowhere.pem"), usage, []string{"/nowhere.pem"}},
 		"not a certificate":                {urlOf(right, "&tls=true&tlsCAFile=/etc/hostname"), usage, []string{"certificate"}},
-	}
-	workers := map[string]*process{} // they wait for a server all at the same time
-	for name, a := range attempts {
-		workers[name] = start(t, name, "worker", "--type", "t", "--dir", b.dir, "--url", a.url+longSelection)
-	}
-	for name, a := range attempts {
+	} {
 		t.Run(name, func(t *testing.T) {
-			w := workers[name]
-			code := w.wait(t, runTimeout)
-			refused(t, result{code, w.stdout.String(), w.stderr.String()}, a.code, a.words...)
+			t.Parallel()
+			refused(t, run(t, nil, "worker", "--type", "t", "--dir", b.dir, "--url", c.url+longSelection), c.code, c.words...)
 		})
 	}
 }
