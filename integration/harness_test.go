@@ -209,7 +209,7 @@ func eventually(t *testing.T, within time.Duration, what string, f func() bool) 
 	}
 }
 
-// open opens a backend in the test's own process: a program that only looks would take a hundred times the processor time.
+// open opens a backend in the test's own process. The start of a program that only looks takes up to 60 ms of processor time.
 func open(t *testing.T, b backend) (be *fencepost.Backend, closeIt func()) {
 	t.Helper()
 	be, err := fencepost.Open(t.Context(), b.url)

@@ -10,7 +10,6 @@ import (
 	"testing"
 	"time"
 
-	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
 	"github.com/fencepost/fencepost/internal/sqlitedb"
@@ -107,11 +106,8 @@ func newStore(t *testing.T, kind string) string {
 func publishToEach(t *testing.T, b backend, name string, types, n int, message func(due time.Time) queue.Message) (size int64) {
 	t.Helper()
 	ctx := context.Background()
-	opened, err := fencepost.Open(ctx, b.url)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer opened.Close(ctx)
+	opened, closeIt := open(t, b)
+	defer closeIt()
 	pub, err := queue.NewPublisher(ctx, opened.Queue, queue.PublisherOptions{})
 	if err != nil {
 		t.Fatal(err)

@@ -7,6 +7,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/queue"
 	"github.com/rs/zerolog"
 )
@@ -290,6 +291,38 @@ func TestSlowReadsDelayHeartbeatsLittle(t *testing.T) {
 			}
 		})
 	}
+}
+
+// lateAnswers is slowReads that takes as long for a heartbeat, and gives up with its caller.
+type lateAnswers struct{ slowReads }
+
+func (d *lateAnswers) Heartbeat(ctx context.Context, m queue.Member) error {
+	if err := wait.For(ctx, d.takes); err != nil {
+		return err
+	}
+	return d.slowReads.Heartbeat(ctx, m)
+}
+
+func (d *lateAnswers) Members(ctx context.Context, _ string, _ int) ([]queue.Member, error) {
+	return nil, wait.For(ctx, d.takes)
+}
+
+func (d *lateAnswers) AllSettings(ctx context.Context) (map[string]queue.Settings, error) {
+	return nil, wait.For(ctx, d.takes)
+}
+
+// A queue that answers later than a round waits at first gets more time.
+func TestLateAnswersAreWaitedFor(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		d := &lateAnswers{slowReads{takes: 2*HeartbeatEvery + time.Second}}
+		r := New(awake{}, d, queue.Member{Instance: "z"}, zerolog.Nop())
+		end := r.Begin(t.Context(), func(error) {})
+		time.Sleep(time.Minute)
+		end()
+		if len(d.beats) < 3 || time.Since(r.readAt) > blindAfter/2 {
+			t.Errorf("%d heartbeats in a minute, and the members were last read at %v", len(d.beats), r.readAt)
+		}
+	})
 }
 
 // Pools that drain many types together know which of them nobody else wants.
