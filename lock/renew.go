@@ -14,9 +14,10 @@ import (
 //
 //	due ──► a batch: leases of the same length
 //	          ├─ all of them found ──► due again after a fifth of the lease
-//	          └─ fewer, or no clear answer ──► parts of it, in the same way
-//	                └─ fewer, or no clear answer ──► each by itself: renewed, lost,
-//	                                                 or tried again until its deadline
+//	          ├─ no clear answer ──► the same again, with more time
+//	          │     └─ no clear answer ──► each by itself
+//	          └─ fewer ──► parts of it, in the same way
+//	                └─ fewer ──► each by itself: renewed, lost, or tried again until its deadline
 //
 // The leases of a batch are equally long, so they have the same interval and timeout. Each batch
 // runs on its own goroutine. If one hangs, it delays its own leases only, and not longer than a
@@ -132,7 +133,7 @@ func (l *Locker) takeDue() (batch []*Lease, next time.Duration, ok bool) {
 }
 
 // renewBatch renews leases of the same length, with one command if possible. If the answer does not
-// confirm all of them, it continues with parts of the batch, then with each lease by itself.
+// confirm all of them, it continues with parts of the batch, then with each lease by itself. Without a clear answer it tries once more.
 func (l *Locker) renewBatch(batch []*Lease) {
 	batch = slices.DeleteFunc(batch, (*Lease).enough)
 	if l.batches == nil || len(batch) < 2 {
@@ -158,11 +159,18 @@ func (l *Locker) renewBatch(batch []*Lease) {
 		return
 	}
 	if err != nil {
+		late := slices.ContainsFunc(batch, (*Lease).isLate)
 		for _, le := range batch {
 			le.renewalFailed(err)
 		}
+		if late { // there is no time for parts
+			l.renewEach(batch)
+			return
+		}
 		retry := newJitter(batch[0].hold.Lease / 20)
 		pause(l.base.Done(), retry.Next())
+		l.renewBatch(batch) // with more time: a slow store would be slower still with many commands
+		return
 	}
 	// rule: what a batch did not confirm is renewed by smaller ones, and by single renewals in the end.
 	if len(batch) <= batchPart {
@@ -172,6 +180,13 @@ func (l *Locker) renewBatch(batch []*Lease) {
 	for part := range slices.Chunk(batch, batchPart) {
 		l.inBackground(func() { l.renewBatch(part) })
 	}
+}
+
+// isLate tells whether the last renewal of the lease has failed.
+func (le *Lease) isLate() bool {
+	le.mu.Lock()
+	defer le.mu.Unlock()
+	return le.renewErr != nil
 }
 
 // renewEach renews leases with one command each, concurrently.

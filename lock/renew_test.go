@@ -173,7 +173,7 @@ func TestBatchesThatFail(t *testing.T) {
 				w.mem.Inject(only(locktest.RenewMany, fault))
 				for range 60 {
 					time.Sleep(time.Second)
-					w.last(leases, lease/4)
+					w.last(leases, lease/6) // enough for a single renewal
 				}
 				if fault.Hang {
 					w.mem.Stop()
@@ -239,5 +239,18 @@ func TestReleasesDuringABatch(t *testing.T) {
 		if n := l.Stats().LostGone; n != 0 {
 			t.Errorf("%d leases lost", n)
 		}
+	})
+}
+
+// A batch without an answer is sent once more before it is divided: with a hundred commands instead of one, a slow store would be slower still.
+func TestASlowStoreGetsNoMoreRenewals(t *testing.T) {
+	virtually(t, func(w *world) {
+		leases := w.holdMany(w.locker(lock.Options{}), 100, 0)
+		w.mem.Inject(only(locktest.RenewMany, locktest.Fault{Reply: 4 * time.Second})) // longer than a first attempt
+		for range 60 {
+			time.Sleep(time.Second)
+			w.last(leases, lease/4)
+		}
+		w.between("single renewals", time.Duration(w.mem.Calls(locktest.Renew)), 0, 0)
 	})
 }

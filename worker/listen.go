@@ -43,8 +43,9 @@ const (
 	// The time between two looks at what is left to drain is leftLeast, or as long as the last one took, if that is longer: pools that are
 	// done wait for it.
 	leftLeast  = 100 * time.Millisecond
-	helpEvery  = time.Second // … that are also for types to help with
-	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this, if they fail
+	helpEvery  = time.Second      // … that are also for types to help with
+	blindAfter = 30 * time.Second // who could read neither for so long looks at each of many types
+	leftSurely = time.Minute      // a type that waits for such a look is looked at by itself after this, if they fail
 
 	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if maxPolling others poll: more
 	// polls would hold up those that have messages, and news comes as soon as polls would find them.
@@ -193,13 +194,18 @@ func (l *listener) pending(ctx context.Context) (types []string, err error) {
 func (l *listener) run(ctx context.Context, looked func()) {
 	defer l.listening.Store(false)
 	retry := wait.Backoff{Min: listenEvery, Max: discoverEvery}
+	var worked time.Time // when the last round without an error ended
 	for ctx.Err() == nil {
 		err := l.round(ctx)
 		if ctx.Err() != nil {
 			return
 		}
-		// rule: types are left alone only while both notifications and sweeps can be read
-		l.listening.Store(err == nil)
+		if err == nil {
+			worked = time.Now()
+		}
+		// rule: types are left alone only while both notifications and sweeps can be read. With many types and replicas looks at each of them
+		// are for a server that has not answered for long: one that is slow would have the more to do.
+		l.listening.Store(err == nil || l.pool.rebalancer.Many() && time.Since(worked) < blindAfter)
 		looked()
 		// A server that is busy is asked less often, and by all pools together no more often than by ten.
 		pause := min(max(listenEvery, l.pool.rebalancer.Spread(listenShare*l.took)), listenMost)
@@ -226,10 +232,12 @@ func (l *listener) round(ctx context.Context) error {
 	if err == nil {
 		l.mark, l.missed = n.Next, l.missed || n.Missed
 		many := len(n.Types) > maxNotified
+		if !many {
+			l.news(n.Types, l.pool.rebalancer.Notified)
+		}
 		for _, typ := range n.Types {
 			switch {
 			case !many:
-				l.news(typ, l.pool.rebalancer.Notified)
 			case l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ):
 				l.missed = true
 			}
@@ -271,11 +279,11 @@ func (l *listener) sweep(ctx context.Context) error {
 	return nil
 }
 
-// news passes on that a type has messages, by starting to serve it or, if it is served already, by tell.
-func (l *listener) news(typ string, tell func(typ string)) {
-	// rule: only the start itself shows that the type was not served. Discovery may have begun it meanwhile, without this news.
-	if _, served := l.serve(true, typ); len(served) > 0 {
-		tell(typ)
+// news passes on that types have messages, by starting to serve them or, if they are served already, by tell.
+func (l *listener) news(types []string, tell func(types []string)) {
+	// rule: only the start itself shows that a type was not served. Discovery may have begun it meanwhile, without this news.
+	if _, served := l.serve(true, types...); len(served) > 0 {
+		tell(served)
 	}
 }
 

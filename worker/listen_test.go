@@ -379,7 +379,7 @@ func TestNewsOfATypeThatHasJustBeenFound(t *testing.T) {
 		for _, served := range [][]string{nil, {"unknown"}} {
 			var told []string
 			l := &listener{pool: p, serve: func(bool, ...string) (fresh, before []string) { return nil, served }}
-			l.news("unknown", func(typ string) { told = append(told, typ) })
+			l.news([]string{"unknown"}, func(types []string) { told = append(told, types...) })
 			if !slices.Equal(told, served) {
 				t.Errorf("the news of %v is told, want of %v, which were served already", told, served)
 			}

@@ -211,6 +211,63 @@ func TestAPoolHelpsOneThatDoesNotCome(t *testing.T) {
 	})
 }
 
+// TestOneOfManyPoolsLooksAtNews: of thirty pools, one looks at types that fall to others neither when there is news of them nor later,
+// until it takes them, as those do not come.
+func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		others := make([]queue.Member, 29)
+		for i := range others {
+			others[i] = queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"*"}}
+		}
+		defer r.beat(others...)()
+		types := r.register(300)
+		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
+		p := r.start(func(c *Config) { all(c); c.Queue = &q })
+		time.Sleep(sweepMost + listenEvery/2)
+		if n := q.asked.Load(); n > 0 {
+			t.Errorf("%d looks at idle types", n)
+		}
+		for _, typ := range types[:90] {
+			r.publish(typ, 1)
+		}
+		time.Sleep(share.StarveAfter - time.Second)
+		// Of ninety, about three fall to this pool.
+		if n := q.asked.Load(); n > 20 {
+			t.Errorf("%d looks at once, want about 3", n)
+		}
+		for _, typ := range types[:90] {
+			p.wantAppended(typ, 1, 2*sweepMost)
+		}
+		p.stop()
+	})
+}
+
+// TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow: if notifications cannot be read for a while, the pool does not look at each of its
+// many types instead. It does after a long time.
+func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(1000)
+		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
+		p := r.start(func(c *Config) { all(c); c.Queue = &q })
+		time.Sleep(time.Minute)
+		r.disturb(func(o queuetest.Op, _ int) queuetest.Fault {
+			if o == queuetest.OpNotifications || o == queuetest.OpPendingTypes {
+				return queuetest.Fault{Kind: queuetest.Refused}
+			}
+			return queuetest.Fault{}
+		})
+		time.Sleep(blindAfter - time.Second)
+		if n := q.asked.Load(); n > 0 {
+			t.Errorf("%d looks", n)
+		}
+		time.Sleep(2*time.Second + sweepMost)
+		if n := q.asked.Load(); n < int32(len(types)) {
+			t.Errorf("%d looks after a long time, want one at each of %d types", n, len(types))
+		}
+		p.stop()
+	})
+}
+
 // publishMany publishes a message of each of n types.
 func (r *rig) publishMany(n int) (types []string) {
 	for i := range n {

@@ -387,6 +387,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 	poll := wait.Backoff{Min: watchMin, Max: watchMax}
 	var outage outage
 	var known time.Time // when the type was found to have messages, while this pool waits to learn to whom it falls
+	news := true        // something may have changed since the last look
 	for !p.stopped(ctx) {
 		ask, wait := p.rebalancer.Next(typ)
 		paused := p.rebalancer.Paused(typ)
@@ -398,7 +399,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 			return share.TurnAsk, looked, nil
 		}
 		if wait > 0 {
-			p.rebalancer.Pause(ctx, typ, wait)
+			news = p.rebalancer.Pause(ctx, typ, wait)
 			continue
 		}
 		var d queue.Depth
@@ -406,6 +407,14 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 			d.Pending, looked, err = pending, time.Time{}, nil
 		} else if time.Since(known) < knownFor {
 			d.Pending, err = 1, nil
+		} else if free, alone := p.rebalancer.LeavesAlone(typ, p.busy(), news); alone && !p.cfg.UntilEmpty && p.listener.listening.Load() {
+			if free {
+				news = p.rebalancer.Pause(ctx, typ, p.rebalancer.Stretch())
+			} else {
+				p.awaitNews(ctx, typ)
+				news = true
+			}
+			continue
 		} else {
 			looked = time.Now()
 			d, err = p.depth(ctx, typ)
@@ -444,7 +453,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 			wait = max(poll.Next(), p.rebalancer.Empty(typ))
 			switch {
 			case !p.listener.listening.Load() || p.book.unfitOf(typ).any():
-			case p.rebalancer.BusyElsewhere(typ):
+			case p.rebalancer.BusyElsewhere(typ) && !p.rebalancer.Crowded():
 				wait = max(wait, standbyLook)
 			default:
 				p.awaitNews(ctx, typ)
@@ -452,7 +461,7 @@ func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked 
 				continue
 			}
 		}
-		p.rebalancer.Pause(ctx, typ, wait)
+		news = p.rebalancer.Pause(ctx, typ, wait) || err != nil || p.book.unfitOf(typ).any()
 	}
 	return share.TurnNone, looked, nil
 }

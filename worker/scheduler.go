@@ -19,7 +19,8 @@ import (
 const (
 	schedulerLock = "_scheduler"           // not a valid name of a type
 	scheduleMin   = 100 * time.Millisecond // pause between two looks: first …
-	scheduleMax   = time.Second            // … and longest
+	scheduleMax   = time.Second            // … and longest, but with many replicas, which look for each other, …
+	scheduleMost  = 5 * time.Second        // … up to this
 
 	maxDueLooks    = 10               // with UntilEmpty: looks in a row at due messages that were not promoted, before it goes on
 	promoteTimeout = 30 * time.Second // of one promotion, and of one look: a scheduler without an answer must not keep the lock
@@ -91,7 +92,7 @@ func (p *replica) schedule(ctx context.Context) {
 		}
 		p.strays.warn(p.cfg.Queue.Strays(), &p.log)
 		outage.note(&p.log, err, "promote delayed messages")
-		pause := poll.Next()
+		pause := min(p.rebalancer.Spread(poll.Next()), scheduleMost)
 		if wait > 0 {
 			pause = min(pause, wait)
 		}

@@ -48,6 +48,30 @@ func TestStoppingSchedulerDoesNotLookAgain(t *testing.T) {
 	})
 }
 
+// TestManyPoolsLookRarelyForDelayedMessages: forty pools together look as often as ten would.
+func TestManyPoolsLookRarelyForDelayedMessages(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		others := make([]queue.Member, 39)
+		for i := range others {
+			others[i] = queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"else"}}
+		}
+		defer r.beat(others...)()
+		p := r.start(nil)
+		time.Sleep(time.Minute)
+		before := r.queue.Calls(queuetest.OpNextDue)
+		time.Sleep(time.Minute)
+		if n := r.queue.Calls(queuetest.OpNextDue) - before; n < 15 || n > 30 {
+			t.Errorf("%d looks for delayed messages in a minute, want 15 to 30", n)
+		}
+		r.delay(typ, 1, 3500*time.Millisecond)
+		time.Sleep(scheduleMost + time.Second)
+		if s := p.Stats(); s.Promoted != 1 {
+			t.Errorf("%d messages were promoted", s.Promoted)
+		}
+		p.stop()
+	})
+}
+
 func TestDelayedMessagesComeWhenTheyAreDue(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.delay(typ, 3, 20*time.Second)

@@ -27,7 +27,6 @@ func TLS(err error) string {
 				return "the server closed the connection during the handshake; perhaps only one side uses TLS: add tls=true to the URL, or leave it out"
 			}
 		}
-		return ""
 	}
 	var (
 		unknown x509.UnknownAuthorityError

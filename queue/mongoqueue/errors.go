@@ -150,6 +150,7 @@ func (q *Queue) explain(ctx context.Context, op string, err error) error {
 	case nil:
 		return fmt.Errorf("mongoqueue: %s: %w", op, err)
 	case queue.ErrUnreachable:
+		err = q.failures.Recall(err)
 		if remedy := mongoerr.TLS(err); remedy != "" {
 			return fmt.Errorf("mongoqueue: %s: %w: no connection to %s: %s: %w", op, sentinel, q.name, remedy, err)
 		}

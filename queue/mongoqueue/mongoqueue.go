@@ -60,12 +60,13 @@ type Queue struct {
 	dead       target            // dead letters
 	scheduled  target            // delayed messages, and the plan
 	promoter   *promoter
-	types      *mongo.Collection // w:majority
-	files      *mongo.Collection // w:majority
-	marks      *mongo.Collection // w:majority
-	workers    *mongo.Collection // w:1
-	connectFor time.Duration     // Options.ConnectTimeout in force, for errors
-	direct     bool              // the URI has directConnection: the driver does not search for the primary
+	types      *mongo.Collection  // w:majority
+	files      *mongo.Collection  // w:majority
+	marks      *mongo.Collection  // w:majority
+	workers    *mongo.Collection  // w:1
+	connectFor time.Duration      // Options.ConnectTimeout in force, for errors
+	failures   *mongoerr.Failures // nil: not known
+	direct     bool               // the URI has directConnection: the driver does not search for the primary
 
 	notifications *mongo.Collection // w:1
 
@@ -124,13 +125,13 @@ func Open(ctx context.Context, uri string, opt Options) (*Queue, error) {
 	if opt.Monitor != nil {
 		co.SetMonitor(opt.Monitor)
 	}
-	far := distance.Of(co)
+	far, failures := distance.Of(co), mongoerr.Watch(co)
 	client, err := mongo.Connect(co)
 	if err != nil {
 		return nil, fmt.Errorf("%w %s: %s", queue.ErrInvalidURL, redact.URL(uri), redact.Password(err.Error(), uri))
 	}
 	q := newQueue(client, database, far)
-	q.name, q.connectFor = redact.URL(uri), wait
+	q.name, q.connectFor, q.failures = redact.URL(uri), wait, failures
 	q.direct = co.Direct != nil && *co.Direct
 	if err := q.hello(ctx); err != nil {
 		closing, cancel := context.WithTimeout(context.WithoutCancel(ctx), closeTimeout)

@@ -22,7 +22,7 @@ var lockRules = []rule{
 		old: `if err == nil && found == len(batch) {`, new: "sent = l.valid()\n\tif err == nil && found == len(batch) {"},
 	{file: "lock/renew.go", rule: "a batch extends its leases only if all of them were found", tests: "TestALostLeaseIsFoundInItsBatch",
 		old: `if err == nil && found == len(batch) {`, new: `if err == nil && found >= 0 {`},
-	{file: "lock/renew.go", rule: "what a batch did not confirm is renewed by smaller ones", tests: "TestBatchesThatFail/refused",
+	{file: "lock/renew.go", rule: "what a batch did not confirm is renewed by smaller ones", tests: "TestBatchesThatFail/partly_applied$",
 		old: "	if len(batch) <= batchPart {\n\t\tl.renewEach(batch)\n\t\treturn\n\t}\n", new: ""},
 	{file: "lock/lease.go", rule: "an answer that comes after the deadline revives nothing", tests: "TestAnAnswerAfterTheDeadlineRevivesNothing",
 		old: `le.expire() // rule`, new: `// rule`},

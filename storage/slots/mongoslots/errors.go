@@ -59,6 +59,7 @@ func (s *Store) explain(ctx context.Context, doing, name string, err error) erro
 	case onlyHere(err):
 		return unclear("written, but it may not be durable: ")
 	}
+	err = s.failures.Recall(err)
 	if remedy := mongoerr.TLS(err); remedy != "" {
 		return unclear(remedy + ": ")
 	}

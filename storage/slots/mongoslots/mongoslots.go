@@ -55,6 +55,7 @@ import (
 	"go.mongodb.org/mongo-driver/v2/mongo/readconcern"
 	"go.mongodb.org/mongo-driver/v2/mongo/readpref"
 
+	"github.com/fencepost/fencepost/internal/mongoerr"
 	"github.com/fencepost/fencepost/internal/mongourl"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/storage/slots"
@@ -93,9 +94,10 @@ type Store struct {
 	address    string
 	db         *mongo.Database
 	collection string
-	majority   *mongo.Collection // reads what a majority has
-	certain    *mongo.Collection // reads linearizably
-	client     *mongo.Client     // to disconnect at Close; nil: the caller's
+	majority   *mongo.Collection  // reads what a majority has
+	certain    *mongo.Collection  // reads linearizably
+	client     *mongo.Client      // to disconnect at Close; nil: the caller's
+	failures   *mongoerr.Failures // of client; nil: not known
 }
 
 var (
@@ -163,13 +165,14 @@ func Open(ctx context.Context, url string, o Options) (*Store, error) {
 	if co.AppName == nil {
 		co.SetAppName("fencepost-slots")
 	}
+	failures := mongoerr.Watch(co)
 	client, err := mongo.Connect(co)
 	if err != nil {
 		return nil, fmt.Errorf("%s: %s", o.Address, redact.Password(err.Error(), url))
 	}
 	s, err := New(client.Database(database), o)
 	if err == nil {
-		s.client = client
+		s.client, s.failures = client, failures
 		within, cancel := context.WithTimeout(ctx, openTimeout)
 		defer cancel()
 		err = s.Check(within)

@@ -159,6 +159,7 @@ func (r *Rebalancer) round(ctx context.Context) {
 		r.setPaused(settings)
 	}
 	r.seek()
+	r.wakeReserves()
 	r.wakeSleepers() // rule: no type with backlog waits for somebody who does not come
 }
 
@@ -292,6 +293,9 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			}
 			h.idle, h.leaving = false, m.Stopping || slices.Contains(m.Leaving, typ)
 			claims[typ] = h
+			if it := r.types[typ]; it != nil {
+				it.free = time.Time{}
+			}
 		}
 		for _, typ := range m.Idle {
 			if h := claims[typ]; h.by == m.Instance {
@@ -300,6 +304,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			}
 		}
 	}
+	var lost []string // have no holder any more
 	for typ, h := range r.claims {
 		if _, still := claims[typ]; still {
 			continue
@@ -310,10 +315,10 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			it.silent = listed && !lives
 		}
 		// Who lives, and has ended without waiting for a successor, has drained the type. Of many types, each would be looked at by all.
-		if lives && !h.leaving && r.stretch() >= standbyEvery {
+		if lives && !h.leaving && r.many() {
 			continue
 		}
-		r.wakeUp(typ)
+		lost = append(lost, typ)
 	}
 	r.sights, r.claims, r.readAt, r.window, r.replicas = sights, claims, now, w, 1
 	for _, s := range sights {
@@ -322,6 +327,13 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		}
 	}
 	r.nextPlan = now
+	for typ, before := range r.ranks(lost, now) {
+		if before < heirs {
+			r.wakeUp(typ)
+		} else {
+			r.types[typ].silent = false
+		}
+	}
 }
 
 // gone returns the members that died long ago and should be removed from the list.

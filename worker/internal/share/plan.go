@@ -4,6 +4,7 @@ import (
 	"cmp"
 	"hash/crc32"
 	"hash/fnv"
+	"iter"
 	"math"
 	"slices"
 	"strings"
@@ -72,19 +73,27 @@ func (r *Rebalancer) holder(typ string, now time.Time) (h holding, ok bool) {
 // inWindow tells whether a member was read in the last round. r.mu is held.
 func (r *Rebalancer) inWindow(id string) bool { return r.sights[id].read.Equal(r.readAt) }
 
-// plan computes who should hold which of the active types. r.mu is held.
-func (r *Rebalancer) plan(now time.Time) {
-	if now.Before(r.nextPlan) {
-		return
-	}
-	all := r.candidates(now)
-	members := make([]candidate, len(all))
-	index := map[string]int{}
+// planners are the candidates, and what balance and scatter need to know of them. r.mu is held.
+func (r *Rebalancer) planners(now time.Time) (all []queue.Member, members []candidate) {
+	all = r.candidates(now)
+	members = make([]candidate, len(all))
 	for i, m := range all {
 		members[i] = candidate{m.Instance, m.Types, m.Leaving, m.MaxTypes}
 		if m.MaxTypes == 0 {
 			members[i].room = math.MaxInt
 		}
+	}
+	return all, members
+}
+
+// plan computes who should hold which of the active types. r.mu is held.
+func (r *Rebalancer) plan(now time.Time) {
+	if now.Before(r.nextPlan) {
+		return
+	}
+	all, members := r.planners(now)
+	index := map[string]int{}
+	for i, m := range all {
 		index[m.Instance] = i
 	}
 	var claims []claim
@@ -142,34 +151,88 @@ func (r *Rebalancer) plan(now time.Time) {
 	r.nextPlan = done.Add(max(planEvery, r.spread(20*done.Sub(now))))
 }
 
-// scatter decides, like balance, who should take free types of which there are many. It returns nil if
-// there are not so many.
+// scatter decides, like balance, who should take free types. It returns nil if there are few of them, unless it is crowded, or if members
+// have bounds.
 //
 // Members learn at different moments which types are free and which are drained by now. Each would count
 // out something else, so that some types fell to two and others to none. By rendezvous hashing (Thaler
 // and Ravishankar 1998) a type falls to the same member, whatever is known of the others; the numbers
 // are even enough if there are many.
 func (r *Rebalancer) scatter(members []candidate, free []string) (owners []int) {
-	bounded := slices.ContainsFunc(members, func(m candidate) bool { return m.room < math.MaxInt })
-	if len(free) < manyFree*len(members) || bounded || r.window.partial {
+	few := len(free) < manyFree*len(members) && !r.crowded()
+	if few || !r.hashable(members) {
 		return nil
 	}
-	classes := newClassifier(members)
-	hashes := make([]uint64, len(members))
-	for m := range members {
-		hashes[m] = hashOf(members[m].instance)
-	}
+	ranks := newRendezvous(members)
 	owners = make([]int, len(free))
 	for i, typ := range free {
-		owners[i] = nobody
-		hash, highest := hashOf(typ), uint64(0)
-		for _, m := range classes.members[classes.of(typ)] {
-			if w := weight(hashes[m], hash); owners[i] == nobody || w > highest {
-				owners[i], highest = m, w
+		owners[i] = ranks.first(typ)
+	}
+	return owners
+}
+
+// hashable tells whether types may fall to members by hashing: each has room for all, and knows the others. r.mu is held.
+func (r *Rebalancer) hashable(members []candidate) bool {
+	return !r.window.partial && !slices.ContainsFunc(members, func(m candidate) bool { return m.room < math.MaxInt })
+}
+
+// rendezvous ranks members for a type, by rendezvous hashing.
+type rendezvous struct {
+	classes *classifier
+	hashes  []uint64
+}
+
+func newRendezvous(members []candidate) *rendezvous {
+	r := &rendezvous{newClassifier(members), make([]uint64, len(members))}
+	for m := range members {
+		r.hashes[m] = hashOf(members[m].instance)
+	}
+	return r
+}
+
+// first returns the member to which a type falls, nobody if no member serves it.
+func (r *rendezvous) first(typ string) (owner int) {
+	owner = nobody
+	hash, highest := hashOf(typ), uint64(0)
+	for _, m := range r.classes.members[r.classes.of(typ)] {
+		if w := weight(r.hashes[m], hash); owner == nobody || w > highest {
+			owner, highest = m, w
+		}
+	}
+	return owner
+}
+
+// rank returns how many members come before one that serves the type.
+func (r *rendezvous) rank(member int, typ string) (before int) {
+	hash := hashOf(typ)
+	own := weight(r.hashes[member], hash)
+	for _, m := range r.classes.members[r.classes.of(typ)] {
+		if m != member && weight(r.hashes[m], hash) > own {
+			before++
+		}
+	}
+	return before
+}
+
+// ranks yields those of types that this pool serves, with the number of members that come before it when they fall to somebody by
+// hashing. That is 0 for all if it is not crowded. r.mu is held.
+func (r *Rebalancer) ranks(types []string, now time.Time) iter.Seq2[string, int] {
+	rank := func(string) int { return 0 }
+	if len(types) > 0 && r.crowded() {
+		all, members := r.planners(now)
+		me := slices.IndexFunc(all, func(m queue.Member) bool { return m.Instance == r.self.Instance })
+		if me >= 0 && r.hashable(members) {
+			order := newRendezvous(members)
+			rank = func(typ string) int { return order.rank(me, typ) }
+		}
+	}
+	return func(yield func(string, int) bool) {
+		for _, typ := range types {
+			if r.types[typ] != nil && !yield(typ, rank(typ)) {
+				return
 			}
 		}
 	}
-	return owners
 }
 
 // hashOf is FNV-1a.

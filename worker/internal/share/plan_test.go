@@ -51,6 +51,13 @@ func TestScattered(t *testing.T) {
 	if r.scatter(members, free[:4*manyFree-1]) != nil {
 		t.Error("few types are scattered, which is less even than a plan")
 	}
+	r.types, r.replicas = map[string]*interest{}, spreadOver+1
+	for _, typ := range free {
+		r.types[typ] = &interest{}
+	}
+	if r.scatter(members, free[:1]) == nil {
+		t.Error("where it is crowded, few types are not scattered: each replica would plan with others")
+	}
 	members[3].room = 10
 	if r.scatter(members, free) != nil {
 		t.Error("a member with a bound gets more types than it takes")

@@ -18,6 +18,7 @@ package share
 import (
 	"context"
 	"maps"
+	"math/bits"
 	"math/rand/v2"
 	"slices"
 	"sync"
@@ -85,6 +86,7 @@ type Rebalancer struct {
 	shares    map[string]string    // the plan: for each active type the Instance that should hold it
 	scattered bool                 // free types fall to members by hashing
 	asleep    sleepers
+	reserve   []reserve
 	unasked   int       // sole types that were taken since the last one that was not, see probeEvery
 	helped    bool      // the last type that was asked about under its lock was drained
 	nextPlan  time.Time // do not compute the plan again before
@@ -201,19 +203,23 @@ func (r *Rebalancer) Wake(typ string) {
 // busy is as in Turn.
 //
 // If they are many, those that fall to other replicas sleep on: see wakeSleepers. Otherwise each replica would
-// wake for all types, to find out that most are not its own.
+// wake for all types, to find out that most are not its own. Where it is crowded, those that others hold sleep on, too.
 func (r *Rebalancer) Found(types []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	few := r.stretch() < standbyEvery || r.alone(now)
+	few := !r.many() || r.alone(now)
 	var free []string
 	for _, typ := range types {
 		it := r.types[typ]
 		if it == nil {
 			continue
 		}
-		if _, held := r.holder(typ, now); !held && it.waits() {
+		_, held := r.holder(typ, now)
+		switch {
+		case held && r.crowded() && it.session == nil: // when its holder is lost, this pool wakes for it, or another one
+			continue
+		case !held && it.waits():
 			it.told = told{true, 1}
 			if !few {
 				it.isFree(now)
@@ -328,13 +334,60 @@ func (r *Rebalancer) WakeSession(typ string) (free bool) {
 	return !r.kept(typ)
 }
 
-// Notified is Wake for new messages, except that it ignores types that another replica holds.
-func (r *Rebalancer) Notified(typ string) {
+// Notified is Wake for types that have new messages, except that it ignores those that another replica holds. All replicas are told of
+// them. If it is crowded, one looks at each type at once. As long as no heartbeat tells that somebody holds it, another one looks after
+// StarveAfter, then two more, then four: see wakeReserves. What they miss a sweep finds.
+func (r *Rebalancer) Notified(types []string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if !r.kept(typ) {
-		r.wakeUp(typ)
+	now := time.Now()
+	var free []string
+	for _, typ := range types {
+		switch it := r.types[typ]; {
+		case it == nil || r.kept(typ):
+		case it.waits():
+			free = append(free, typ)
+		default:
+			r.wakeUp(typ)
+		}
 	}
+	for typ, before := range r.ranks(free, now) {
+		switch {
+		case before == 0:
+			r.wakeUp(typ)
+		case before < reserves:
+			r.reserve = append(r.reserve, reserve{typ, now, now.Add(time.Duration(bits.Len(uint(before))) * StarveAfter)})
+		}
+	}
+}
+
+// reserve is a type with news, at which this pool looks if nobody else takes it.
+type reserve struct {
+	typ   string
+	since time.Time // when the news came
+	until time.Time // when this pool looks
+}
+
+// wakeReserves wakes for the types that nobody has taken in time.
+func (r *Rebalancer) wakeReserves() {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.reserve = slices.DeleteFunc(r.reserve, func(e reserve) bool {
+		it := r.types[e.typ]
+		if it == nil || !it.waits() || r.kept(e.typ) {
+			return true
+		}
+		if now.Before(e.until) {
+			return false
+		}
+		if it.free.IsZero() {
+			it.free = e.since // so it starves
+		}
+		it.freeAt = now
+		r.wakeUp(e.typ)
+		return true
+	})
 }
 
 // kept tells whether another replica holds a type, and is not about to leave it. r.mu is held.

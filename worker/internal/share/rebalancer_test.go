@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"fmt"
+	"slices"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -120,6 +121,120 @@ func TestOfManyTypesThoseThatWereDrainedAreNotLookedAt(t *testing.T) {
 				if woken(r, typ) != want {
 					t.Errorf("with many types %t: %q is woken: %t", many, typ, !want)
 				}
+			}
+		}
+	})
+}
+
+// crowd is replicas that know each other, each of which serves the types.
+func crowd(replicas int, types ...string) (all []*Rebalancer, beat func(others ...queue.Member)) {
+	var members []queue.Member
+	for i := range replicas {
+		members = append(members, queue.Member{Instance: fmt.Sprintf("%012x", i*i), Types: []string{"*"}})
+		all = append(all, New(awake{}, nil, members[i], zerolog.Nop()))
+		all[i].Join(false, types...)
+	}
+	return all, func(others ...queue.Member) {
+		for i := range members {
+			members[i].Beat++
+		}
+		for _, r := range all {
+			r.learn(append(members, others...), window{})
+		}
+	}
+}
+
+// wokenOf is how many of the replicas are woken for each type.
+func wokenOf(all []*Rebalancer, types []string) (n map[string]int) {
+	n = map[string]int{}
+	for _, typ := range types {
+		for _, r := range all {
+			if woken(r, typ) {
+				n[typ]++
+			}
+		}
+	}
+	return n
+}
+
+// Of many replicas one looks at each of many types that have news, and others only as long as nobody takes it. Of few replicas, or with
+// few types, all look.
+func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var types []string
+		for i := range 500 {
+			types = append(types, fmt.Sprintf("t%04d", i))
+		}
+		for _, tc := range []struct{ replicas, types, one int }{{30, 500, 1}, {spreadOver, 500, spreadOver}, {30, 5, 30}} {
+			all, beat := crowd(tc.replicas, types[:tc.types]...)
+			beat()
+			news := types[:tc.types/2]
+			for _, r := range all {
+				r.Notified(slices.Concat(news, []string{"unknown"}))
+			}
+			now := wokenOf(all, news)
+			for _, typ := range news {
+				if now[typ] != tc.one {
+					t.Errorf("%d of %d replicas look at one of %d types, want %d", now[typ], tc.replicas, tc.types, tc.one)
+				}
+			}
+		}
+
+		all, beat := crowd(30, types...)
+		beat()
+		for _, r := range all {
+			r.Notified(types)
+		}
+		first := wokenOf(all, types)
+		holder := queue.Member{Instance: "holder", Types: []string{"else"}, Held: types[:100]}
+		total := map[string]int{}
+		for i := 1; i <= 5; i++ {
+			time.Sleep(StarveAfter)
+			holder.Beat++
+			beat(holder)
+			for _, r := range all {
+				r.wakeReserves()
+			}
+			now := wokenOf(all, types)
+			want := 0
+			if i <= 3 {
+				want = 1 << (i - 1)
+			}
+			for at, typ := range types {
+				total[typ] += now[typ]
+				if at < 100 && now[typ] != 0 || at >= 100 && now[typ] != want {
+					t.Fatalf("after %v, %d replicas look at %s, want %d, or 0 of those that somebody holds (%d)", time.Duration(i)*StarveAfter, now[typ], typ, want, at)
+				}
+			}
+		}
+		if n := total[types[100]] + first[types[100]]; n != reserves {
+			t.Errorf("%d replicas have looked, want %d", n, reserves)
+		}
+	})
+}
+
+// When the holder of many types falls silent, a few of many replicas look at each of them.
+func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var types []string
+		for i := range 500 {
+			types = append(types, fmt.Sprintf("t%04d", i))
+		}
+		all, beat := crowd(30, types...)
+		holder := queue.Member{Instance: "holder", Types: []string{"*"}, Held: types}
+		for range 4 {
+			beat(holder) // always the same
+			time.Sleep(HeartbeatEvery)
+		}
+		for typ, n := range wokenOf(all, types) {
+			silent := 0
+			for _, r := range all {
+				if r.types[typ].silent {
+					silent++
+				}
+			}
+			if n < heirs-1 || n > heirs || silent != n { // the dead one may be among the first
+				t.Fatalf("%d replicas look at %s, and %d at its lock, want %d", n, typ, silent, heirs)
 			}
 		}
 	})

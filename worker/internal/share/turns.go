@@ -20,6 +20,13 @@ const (
 	spreadOver   = 10                     // with more replicas, each looks and sweeps the more rarely
 )
 
+// If it is crowded, only the first replicas for a type look at it: so many if its holder is lost, and so many, one after the other, if it has
+// news and those before do not take it.
+const (
+	heirs    = 3
+	reserves = 8
+)
+
 // Turn is what a pool should do about a type.
 type Turn int
 
@@ -67,7 +74,7 @@ func (r *Rebalancer) Contended(typ, holder string) bool {
 	now := time.Now()
 	r.types[typ].sole = false
 	// rule: the lock of a dead holder is waited for, whatever the number of types
-	if r.stretch() < standbyEvery || now.Sub(r.readAt) >= blindAfter || !r.sights[holder].lives(now, silentAfter) {
+	if !r.many() || now.Sub(r.readAt) >= blindAfter || !r.sights[holder].lives(now, silentAfter) {
 		return false
 	}
 	r.types[typ].notYet = now.Add(jittered(r.stretch()))
@@ -208,6 +215,45 @@ func (r *Rebalancer) Stretch() time.Duration {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.stretch()
+}
+
+// Many tells whether there are so many types, and replicas, that this pool looks at each type once a second at most.
+func (r *Rebalancer) Many() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.many()
+}
+
+// many is Many with r.mu held.
+func (r *Rebalancer) many() bool { return r.stretch() >= standbyEvery }
+
+// Crowded tells whether there are many types and more than spreadOver replicas. If each of them looked at a type that has news, a message
+// would cost as many looks as there are replicas.
+func (r *Rebalancer) Crowded() bool {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.crowded()
+}
+
+// crowded is Crowded with r.mu held.
+func (r *Rebalancer) crowded() bool { return r.many() && r.replicas > spreadOver }
+
+// LeavesAlone tells whether there is nothing to do about a type where it is crowded, so that this pool need not ask whether it has messages:
+// a living replica holds it; or nothing is known of it, and there is no news; or it is free and is known to have messages, but falls to
+// another replica, and has not waited for long. In the last case, free, that may change without news. busy is as in Turn.
+func (r *Rebalancer) LeavesAlone(typ string, busy, news bool) (free, alone bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	it, now := r.types[typ], time.Now()
+	switch {
+	case !r.crowded() || it.silent:
+		return false, false
+	case r.kept(typ):
+		return false, true
+	case it.free.IsZero():
+		return false, !news
+	}
+	return true, !it.starves(now, busy) && !r.falls(typ, now) && !r.undecided(typ)
 }
 
 // stretch is Stretch with r.mu held.

@@ -21,7 +21,7 @@ import (
 // the others: in the end all are within one of each other. A window stays for several rounds because
 // no holder is asked for a type on the basis of a single read.
 const (
-	windowSize   = 100
+	windowSize   = 128
 	windowRounds = 3
 )
 

@@ -1,0 +1,61 @@
+package mongoerr_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"strings"
+	"testing"
+
+	"go.mongodb.org/mongo-driver/v2/event"
+	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
+
+	"github.com/fencepost/fencepost/internal/mongoerr"
+)
+
+// The driver gave its last attempt up, and its error tells nothing of the refusal before.
+func TestARefusalIsNotForgotten(t *testing.T) {
+	refused := errors.New("remote error: tls: certificate required")
+	canceled := fmt.Errorf("connection(127.0.0.1:27017): %w", context.Canceled)
+	selection := func(last error) error {
+		return topology.ServerSelectionError{Desc: description.Topology{Servers: []description.Server{{LastError: last}}}}
+	}
+	answered := error(nil)
+	for _, test := range []struct {
+		name     string
+		attempts []error
+		err      error
+		want     string // in the remedy; "" for none
+	}{
+		{"refused, then given up", []error{refused, canceled}, selection(canceled), "tlsCertificateKeyFile="},
+		{"refused, then given up before it began", []error{refused, canceled}, selection(nil), "tlsCertificateKeyFile="},
+		{"refused, then gone", []error{refused, canceled, io.EOF}, selection(errors.New("connection refused")), ""},
+		{"refused, then answered", []error{refused, answered}, selection(canceled), ""},
+		{"given up only", []error{canceled}, selection(canceled), ""},
+	} {
+		t.Run(test.name, func(t *testing.T) {
+			o := options.Client()
+			f := mongoerr.Watch(o)
+			for _, err := range test.attempts {
+				if err == nil {
+					o.ServerMonitor.ServerHeartbeatSucceeded(&event.ServerHeartbeatSucceededEvent{})
+				} else {
+					o.ServerMonitor.ServerHeartbeatFailed(&event.ServerHeartbeatFailedEvent{Failure: err})
+				}
+			}
+			got := f.Recall(test.err)
+			if !errors.As(got, new(topology.ServerSelectionError)) {
+				t.Errorf("%v: the error of the client is lost", got)
+			}
+			if remedy := mongoerr.TLS(got); !strings.Contains(remedy, test.want) || (remedy == "") != (test.want == "") {
+				t.Errorf("%v: remedy %q, want %q", got, remedy, test.want)
+			}
+		})
+	}
+	if err := (*mongoerr.Failures)(nil).Recall(canceled); err != canceled {
+		t.Errorf("without a monitor: %v", err)
+	}
+}
