@@ -268,6 +268,48 @@ func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {
 	})
 }
 
+// TestTypesOfADeadReplicaInACrowd: of thirty pools, the first for a type that does not hold it takes it over from a dead holder as soon as
+// its lease is over. Here all others but this one do not come, so it is about those types for which it is among the first.
+func TestTypesOfADeadReplicaInACrowd(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		var others []queue.Member
+		for i := range 28 {
+			others = append(others, queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"*"}})
+		}
+		defer r.beat(others...)()
+		types := r.register(3000)[:600]
+		dead := queue.Member{Instance: "dead", Types: []string{"*"}, Held: types}
+		stop := r.beat(dead)
+		const lease = 10 * time.Second
+		hold := func() {
+			for _, typ := range types {
+				r.locks.Edit(typ, func(rec *lock.Record) bool {
+					rec.Token, rec.Hold, rec.Version = 1, &lock.Hold{ID: lock.HoldID{1}, Lease: lease, Why: lockReason("dead")}, lock.NewVersion()
+					return true
+				})
+			}
+		}
+		hold()
+		for _, typ := range types {
+			r.publish(typ, 1)
+		}
+		p := r.start(func(c *Config) { all(c); c.Lease = lease })
+		time.Sleep(sweepMost + time.Second) // so that no sweep helps
+		hold()
+		stop()
+		time.Sleep(4*time.Second + lease*7/6 + 3*time.Second) // silent, watched, taken
+		n := 0
+		for _, typ := range types {
+			n += int(p.appended(typ))
+		}
+		// Three of thirty look at each, so about 60 of 600 are this pool's, and some more that a sweep has shown.
+		if n < 33 {
+			t.Errorf("%d types of the dead replica are taken over within the lease, want about 70", n)
+		}
+		p.stop()
+	})
+}
+
 // publishMany publishes a message of each of n types.
 func (r *rig) publishMany(n int) (types []string) {
 	for i := range n {

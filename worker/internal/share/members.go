@@ -328,10 +328,14 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 	}
 	r.nextPlan = now
 	for typ, before := range r.ranks(lost, now) {
-		if before < heirs {
-			r.wakeUp(typ)
-		} else {
-			r.types[typ].silent = false
+		it := r.types[typ]
+		if before >= heirs {
+			it.silent = false
+			continue
+		}
+		r.wakeUp(typ)
+		if it.silent && r.crowded() { // the dead one still is a member, and usually the type falls to it
+			r.reserve = append(r.reserve, reserve{typ, now, now.Add(max(StarveAfter, deadAfter) + time.Duration(before)*HeartbeatEvery)})
 		}
 	}
 }

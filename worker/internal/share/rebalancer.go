@@ -361,10 +361,10 @@ func (r *Rebalancer) Notified(types []string) {
 	}
 }
 
-// reserve is a type with news, at which this pool looks if nobody else takes it.
+// reserve is a type with news, or whose holder is lost, at which this pool looks if nobody else takes it.
 type reserve struct {
 	typ   string
-	since time.Time // when the news came
+	since time.Time // when that was learned
 	until time.Time // when this pool looks
 }
 
