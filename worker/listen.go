@@ -40,12 +40,13 @@ const (
 	missedShare  = 5                      // … or this, if notifications were missed
 	sweepMost    = 30 * time.Second
 
+	blindAfter = 30 * time.Second // who could read neither notifications nor sweeps for so long looks at each of many types
+
 	// The time between two looks at what is left to drain is leftLeast, or as long as the last one took, if that is longer: pools that are
 	// done wait for it.
 	leftLeast  = 100 * time.Millisecond
-	helpEvery  = time.Second      // … that are also for types to help with
-	blindAfter = 30 * time.Second // who could read neither for so long looks at each of many types
-	leftSurely = time.Minute      // a type that waits for such a look is looked at by itself after this, if they fail
+	helpEvery  = time.Second // … that are also for types to help with
+	leftSurely = time.Minute // a type that waits for such a look is looked at by itself after this, if they fail
 
 	// A session without messages stops polling, and waits for the listener, after restAfter, or at once if maxPolling others poll: more
 	// polls would hold up those that have messages, and news comes as soon as polls would find them.
@@ -231,15 +232,13 @@ func (l *listener) round(ctx context.Context) error {
 	l.took = time.Since(began)
 	if err == nil {
 		l.mark, l.missed = n.Next, l.missed || n.Missed
-		many := len(n.Types) > maxNotified
-		if !many {
+		if len(n.Types) <= maxNotified {
 			l.news(n.Types, l.pool.rebalancer.Notified)
-		}
-		for _, typ := range n.Types {
-			switch {
-			case !many:
-			case l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ):
-				l.missed = true
+		} else {
+			for _, typ := range n.Types {
+				if l.pool.rebalancer.WakeSession(typ) && l.pool.matches(typ) {
+					l.missed = true
+				}
 			}
 		}
 	}

@@ -82,17 +82,13 @@ func TestManyTypesAreOpenedAFewAtATime(t *testing.T) {
 // TestManyPoolsOpenFewerTypesEach: forty pools open as many types at the same time as ten would.
 func TestManyPoolsOpenFewerTypesEach(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		others := make([]queue.Member, 39)
-		for i := range others {
-			others[i] = queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"else"}}
-		}
-		defer r.beat(others...)()
+		defer r.beat(others(39, "else")...)()
 		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
 		p := r.start(func(c *Config) { all(c); c.Queue = &q })
 		time.Sleep(2*share.HeartbeatEvery + listenEvery/2) // it learns of the others, and no sweep comes in the midst of the publishing
 		types := r.publishMany(3 * maxOpening)
 		time.Sleep(sweepMost)
-		if opens, want := q.opens.highest.Load(), int32(maxOpening/((1+len(others))/10)); opens != want {
+		if opens, want := q.opens.highest.Load(), int32(maxOpening/((1+39)/10)); opens != want {
 			t.Errorf("%d types were opened at the same time, want %d", opens, want)
 		}
 		for _, typ := range types {
@@ -211,15 +207,11 @@ func TestAPoolHelpsOneThatDoesNotCome(t *testing.T) {
 	})
 }
 
-// TestOneOfManyPoolsLooksAtNews: of thirty pools, one looks at types that fall to others neither when there is news of them nor later,
-// until it takes them, as those do not come.
+// TestOneOfManyPoolsLooksAtNews: of thirty pools, this one looks at once only at news of types that fall to it. It takes those of the others
+// later, as they do not come.
 func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
-		others := make([]queue.Member, 29)
-		for i := range others {
-			others[i] = queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"*"}}
-		}
-		defer r.beat(others...)()
+		defer r.beat(others(29, "*")...)()
 		types := r.register(300)
 		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
 		p := r.start(func(c *Config) { all(c); c.Queue = &q })
@@ -237,6 +229,28 @@ func TestOneOfManyPoolsLooksAtNews(t *testing.T) {
 		}
 		for _, typ := range types[:90] {
 			p.wantAppended(typ, 1, 2*sweepMost)
+		}
+		p.stop()
+	})
+}
+
+// TestTypesThatOthersHoldAreLeftAlone: of thirty pools, this one does not look at types that a living one holds, though they have messages.
+func TestTypesThatOthersHoldAreLeftAlone(t *testing.T) {
+	onHints(t, func(t *testing.T, r *rig, h *hints) {
+		types := r.register(300)
+		holder := queue.Member{Instance: "holder", Types: []string{"*"}, Held: types}
+		defer r.beat(append(others(28, "*"), holder)...)()
+		r.hold("holder", time.Hour, types...)
+		for _, typ := range types {
+			r.publish(typ, 1)
+		}
+		q := slowQueue{Queue: r.queue, held: func() int { return 0 }}
+		p := r.start(func(c *Config) { all(c); c.Queue = &q })
+		time.Sleep(sweepMost)
+		before := q.asked.Load()
+		time.Sleep(5 * time.Minute)
+		if n := q.asked.Load() - before; n > 0 {
+			t.Errorf("%d looks in five minutes", n)
 		}
 		p.stop()
 	})
@@ -272,30 +286,18 @@ func TestAPoolWithManyTypesDoesNotLookWhileTheQueueIsSlow(t *testing.T) {
 // its lease is over. Here all others but this one do not come, so it is about those types for which it is among the first.
 func TestTypesOfADeadReplicaInACrowd(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
-		var others []queue.Member
-		for i := range 28 {
-			others = append(others, queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"*"}})
-		}
-		defer r.beat(others...)()
+		defer r.beat(others(28, "*")...)()
 		types := r.register(3000)[:600]
 		dead := queue.Member{Instance: "dead", Types: []string{"*"}, Held: types}
 		stop := r.beat(dead)
 		const lease = 10 * time.Second
-		hold := func() {
-			for _, typ := range types {
-				r.locks.Edit(typ, func(rec *lock.Record) bool {
-					rec.Token, rec.Hold, rec.Version = 1, &lock.Hold{ID: lock.HoldID{1}, Lease: lease, Why: lockReason("dead")}, lock.NewVersion()
-					return true
-				})
-			}
-		}
-		hold()
+		r.hold("dead", lease, types...)
 		for _, typ := range types {
 			r.publish(typ, 1)
 		}
 		p := r.start(func(c *Config) { all(c); c.Lease = lease })
 		time.Sleep(sweepMost + time.Second) // so that no sweep helps
-		hold()
+		r.hold("dead", lease, types...)
 		stop()
 		time.Sleep(4*time.Second + lease*7/6 + 3*time.Second) // silent, watched, taken
 		n := 0
@@ -308,6 +310,16 @@ func TestTypesOfADeadReplicaInACrowd(t *testing.T) {
 		}
 		p.stop()
 	})
+}
+
+// hold makes another replica the holder of locks, or renews them.
+func (r *rig) hold(instance string, lease time.Duration, types ...string) {
+	for _, typ := range types {
+		r.locks.Edit(typ, func(rec *lock.Record) bool {
+			rec.Token, rec.Hold, rec.Version = 1, &lock.Hold{ID: lock.HoldID{1}, Lease: lease, Why: lockReason(instance)}, lock.NewVersion()
+			return true
+		})
+	}
 }
 
 // publishMany publishes a message of each of n types.
@@ -404,12 +416,7 @@ func TestManyTypesOfADeadReplica(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		types := r.publishMany(2000)
 		const lease = 5 * time.Second
-		for _, typ := range types[:50] {
-			r.locks.Edit(typ, func(rec *lock.Record) bool {
-				rec.Token, rec.Hold = 1, &lock.Hold{ID: lock.HoldID{1}, Lease: lease, Why: lockReason("dead")}
-				return true
-			})
-		}
+		r.hold("dead", lease, types[:50]...)
 		p := r.start(func(c *Config) { c.Types, c.Lease = types, lease })
 		time.Sleep(lease + 4*time.Second)
 		for _, typ := range types {

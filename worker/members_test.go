@@ -2,6 +2,7 @@ package worker
 
 import (
 	"context"
+	"fmt"
 	"strings"
 	"sync"
 	"testing"
@@ -39,6 +40,14 @@ func TestDeadMembersGoOffTheList(t *testing.T) {
 			p.stop()
 		})
 	}
+}
+
+// others are n replicas that beat, and do nothing, and serve the types of a pattern.
+func others(n int, pattern string) (all []queue.Member) {
+	for i := range n {
+		all = append(all, queue.Member{Instance: fmt.Sprint("other", i), Types: []string{pattern}})
+	}
+	return all
 }
 
 // beat makes other replicas known, and has them live until it is ended.

@@ -51,11 +51,7 @@ func TestStoppingSchedulerDoesNotLookAgain(t *testing.T) {
 // TestManyPoolsLookRarelyForDelayedMessages: forty pools together look as often as ten would.
 func TestManyPoolsLookRarelyForDelayedMessages(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
-		others := make([]queue.Member, 39)
-		for i := range others {
-			others[i] = queue.Member{Instance: fmt.Sprint("other", i), Types: []string{"else"}}
-		}
-		defer r.beat(others...)()
+		defer r.beat(others(39, "else")...)()
 		p := r.start(nil)
 		time.Sleep(time.Minute)
 		before := r.queue.Calls(queuetest.OpNextDue)

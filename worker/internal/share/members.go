@@ -335,7 +335,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		}
 		r.wakeUp(typ)
 		if it.silent && r.crowded() { // the dead one still is a member, and usually the type falls to it
-			r.reserve = append(r.reserve, reserve{typ, now, now.Add(max(StarveAfter, deadAfter) + time.Duration(before)*HeartbeatEvery)})
+			r.reserve = append(r.reserve, reserve{typ, now, now.Add(deadAfter + time.Duration(before)*HeartbeatEvery)})
 		}
 	}
 }

@@ -203,7 +203,7 @@ func (r *Rebalancer) Wake(typ string) {
 // busy is as in Turn.
 //
 // If they are many, those that fall to other replicas sleep on: see wakeSleepers. Otherwise each replica would
-// wake for all types, to find out that most are not its own. Where it is crowded, those that others hold sleep on, too.
+// wake for all types, to find out that most are not its own.
 func (r *Rebalancer) Found(types []string, busy bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -215,11 +215,7 @@ func (r *Rebalancer) Found(types []string, busy bool) {
 		if it == nil {
 			continue
 		}
-		_, held := r.holder(typ, now)
-		switch {
-		case held && r.crowded() && it.session == nil: // when its holder is lost, this pool wakes for it, or another one
-			continue
-		case !held && it.waits():
+		if _, held := r.holder(typ, now); !held && it.waits() {
 			it.told = told{true, 1}
 			if !few {
 				it.isFree(now)
