@@ -44,7 +44,7 @@ func closeBackend(ctx context.Context, closes, ask func(context.Context) error) 
 	}
 }
 
-// answers asks the server something. An error that tells of an election or of a restart is an answer.
+// answers asks the server something. An error about an election or a restart is an answer.
 func answers(ctx context.Context, ask func(context.Context) error) bool {
 	ctx, cancel := context.WithTimeout(ctx, answerWithin)
 	defer cancel()
@@ -63,7 +63,7 @@ func answers(ctx context.Context, ask func(context.Context) error) bool {
 	return heard || ctx.Err() == nil
 }
 
-// closeBy is when the backend has to be closed: after a signal, at the latest when the grace is over.
+// closeBy is when the backend has to be closed: after a signal, no later than the end of the grace.
 func closeBy(stopped *time.Time, grace time.Duration) time.Time {
 	by := time.Now().Add(closeTimeout)
 	if stopped != nil && by.Before(stopped.Add(grace)) {

@@ -14,8 +14,8 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// After an election a worker gives back the lock that it lost meanwhile, also if it is stopped before the election is over. What a successor
-// holds is left alone.
+// After an election a worker gives back the lock that it lost meanwhile, also if it is stopped before the election is over. A lock that a
+// successor holds is left alone.
 func TestLockThatWasLostInAnElectionIsReleasedOnStop(t *testing.T) {
 	const grace = 20 * time.Second
 	notPrimary := error(mongo.CommandError{Code: 10107})

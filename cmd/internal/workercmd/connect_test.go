@@ -129,7 +129,7 @@ func get(t *testing.T, url string) (code int, body string) {
 
 var addr = regexp.MustCompile(`"addr":"([^"]+)"`)
 
-// electing is a member of a replica set that has no primary before elect is called. What hits it before is answered with code.
+// electing is a member of a replica set that has no primary before elect is called. Requests before are answered with code.
 func electing(t *testing.T, code int) (s *fake.Server, url string, elect func()) {
 	var elected atomic.Bool
 	s = fake.Start(t, func(command string) bson.D {
@@ -191,7 +191,7 @@ func TestConnectTimeout(t *testing.T) {
 	}
 }
 
-// What does not pass by itself is not waited for.
+// Permanent errors are not waited out.
 func TestWorkerWaitsForNothingThatAPersonHasToCorrect(t *testing.T) {
 	for name, tc := range map[string]struct {
 		answer func(s *fake.Server, command string) bson.D

@@ -9,20 +9,21 @@ import (
 )
 
 const (
-	// memoryLimit is where the garbage collector begins to work harder, bytes: what a worker has done with is not to add up to 300 MiB (docs/limits.md).
+	// memoryLimit, in bytes, is where the garbage collector begins to work harder: a worker's garbage must not add up to 300 MiB (docs/limits.md).
 	memoryLimit = 176 << 20
 
 	memoryEvery = time.Second // how often the limit is compared with what is in use
 )
 
-// limitFor is the limit for a worker that has so much in use, bytes.
+// limitFor returns the limit for a worker that has live bytes in its heap, and other bytes that the limit counts, too.
 //
-// rule: a limit below what is in use is none: the collector would run all the time. Files that remember millions of keys take more than memoryLimit.
-func limitFor(live uint64) int64 {
-	return max(memoryLimit, int64(live+live/4+16<<20))
+// rule: a limit below what is in use is none: the collector would run all the time. Files that remember millions of keys, and the stacks of ten
+// thousand types, take more than memoryLimit.
+func limitFor(live, other uint64) int64 {
+	return max(memoryLimit, int64(live+max(live/4+16<<20, 48<<20)+other))
 }
 
-// limitMemory tells the garbage collector of a limit, unless the user has set one, until stop is called.
+// limitMemory sets a limit for the garbage collector, unless the user has set one, until stop is called.
 func limitMemory() (stop func()) {
 	if os.Getenv("GOMEMLIMIT") != "" {
 		return func() {}
@@ -50,12 +51,23 @@ func limitMemory() (stop func()) {
 	}
 }
 
-// adjustLimit sets the limit for what the last garbage collection has left, if it is another one: setting it stops everything for a moment.
+// adjustLimit sets the limit for what the last garbage collection has left, if it differs: setting it stops everything for a moment.
 func adjustLimit() {
-	live := []metrics.Sample{{Name: "/gc/heap/live:bytes"}}
-	metrics.Read(live)
-	now, want := debug.SetMemoryLimit(-1), limitFor(live[0].Value.Uint64())
+	now, want := debug.SetMemoryLimit(-1), limitFor(inUse())
 	if want > now+now/16 || want < now-now/16 {
 		debug.SetMemoryLimit(want)
 	}
+}
+
+// inUse returns the bytes of the heap that were in use after the last garbage collection, and the other bytes that count towards the
+// collector's limit and that it cannot free: stacks, holes between the heap's objects, the runtime's own data.
+func inUse() (live, other uint64) {
+	const heap = "/memory/classes/heap/"
+	s := []metrics.Sample{{Name: "/gc/heap/live:bytes"}, {Name: "/memory/classes/total:bytes"}, {Name: heap + "objects:bytes"}, {Name: heap + "free:bytes"}, {Name: heap + "released:bytes"}}
+	metrics.Read(s)
+	other = s[1].Value.Uint64()
+	for _, rest := range s[2:] {
+		other -= rest.Value.Uint64()
+	}
+	return s[0].Value.Uint64(), other
 }

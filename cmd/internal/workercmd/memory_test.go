@@ -3,6 +3,7 @@ package workercmd
 import (
 	"runtime"
 	"runtime/debug"
+	"sync"
 	"testing"
 )
 
@@ -31,6 +32,38 @@ func TestMemoryLimitIsAboveWhatIsInUse(t *testing.T) {
 	if now := debug.SetMemoryLimit(-1); now != before {
 		t.Errorf("the limit is %d afterwards, was %d", now, before)
 	}
+}
+
+// A limit that stacks alone exceed would leave the heap nothing but what is in use: the collector would run all the time.
+func TestMemoryLimitIsAboveStacks(t *testing.T) {
+	t.Setenv("GOMEMLIMIT", "")
+	defer limitMemory()()
+	const goroutines, stack = 5000, 32 << 10
+	var deep sync.WaitGroup
+	up, down := make(chan struct{}), make(chan struct{})
+	for range goroutines {
+		deep.Go(func() { wait(up, down) })
+	}
+	for range goroutines {
+		<-up
+	}
+	runtime.GC()
+	adjustLimit()
+	if now := debug.SetMemoryLimit(-1); now < memoryLimit+goroutines*stack/4 {
+		t.Errorf("a worker with %d stacks of %d bytes has a limit of %d", goroutines, stack, now)
+	}
+	close(down)
+	deep.Wait()
+}
+
+// wait needs a stack of 32 KiB.
+//
+//go:noinline
+func wait(up chan<- struct{}, down <-chan struct{}) {
+	var frame [17 << 10]byte
+	up <- struct{}{}
+	<-down
+	runtime.KeepAlive(&frame)
 }
 
 func TestMemoryLimitOfTheUserStays(t *testing.T) {

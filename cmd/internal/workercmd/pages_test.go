@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/worker/workertest"
 )
 
-// A worker with --ui answers with pages beside its probes, asks for passwords for the pages only, and is read-only.
+// A worker with --ui answers with pages and probes, asks for passwords for the pages only, and is read-only.
 func TestWorkerWithPages(t *testing.T) {
 	url := "sqlite://" + filepath.Join(t.TempDir(), "fencepost.db")
 	b, err := fencepost.Open(t.Context(), url)

@@ -13,7 +13,7 @@ func TestWrongFlagValues(t *testing.T) {
 	clitest.WrongValues(t, New, map[string]string{"worker": "--type t", "worker config": "--type t"})
 }
 
-// What is out of range or makes no sense together is refused before the server is looked for.
+// Values out of range, or that contradict each other, are refused before the server is looked for.
 func TestValuesOutOfRange(t *testing.T) {
 	t.Chdir(t.TempDir())
 	for args, says := range map[string][]string{
