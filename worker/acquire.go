@@ -20,7 +20,7 @@ func (p *Pool) depth(ctx context.Context, typ string) (queue.Depth, error) {
 	return p.ask(ctx, typ)
 }
 
-// ask is depth for who does not stand in line with the looks at other types.
+// ask is depth without standing in line with the looks at other types.
 func (p *Pool) ask(ctx context.Context, typ string) (queue.Depth, error) {
 	p.book.noteAsking(typ)
 	d, err := p.cfg.Queue.Depth(ctx, typ, 1)
@@ -52,7 +52,7 @@ func (p *Pool) busy() bool {
 func (p *Pool) openingPart() int64 { return int64(min(p.rebalancer.Crowd(), maxOpening)) }
 
 // acquire acquires the type's lock, in the way that the turn requires. A free lock is acquired with the
-// slot, which the caller releases in any case. waited is as in lock.
+// slot, which the caller always releases. waited is as in lock.
 func (p *Pool) acquire(ctx context.Context, typ string, t share.Turn, wait time.Duration, slot *openingSlot) (lease *lock.Lease, waited bool, err error) {
 	opts := []lock.Option{lock.WithLease(p.cfg.Lease), lock.WithWhy(lockReason(p.instance))}
 	switch t {

@@ -73,7 +73,7 @@ func TestAuditAcrossGenerations(t *testing.T) {
 	}
 }
 
-// What a repair gave up may have been anybody's: a hole behind it is nobody's fault, a hole later is.
+// Records that a repair gave up may have been anybody's: a hole behind them is nobody's fault, a hole later is.
 func TestAuditBehindLostRecords(t *testing.T) {
 	var a Audit
 	for _, err := range []error{

@@ -68,7 +68,7 @@ func TestFilteredMessagesAreSkippedAndBuried(t *testing.T) {
 	})
 }
 
-// Crash row: between the skip entry and the dead letter. The next holder buries the message, for the same reason; it needs no filter for that.
+// Crash row: between the skip entry and the dead letter. The next holder buries the message for the same reason, without a filter.
 func TestSkippedMessageIsBuriedByTheNextHolder(t *testing.T) { onRig(t, dieBeforeBurying) }
 
 func dieBeforeBurying(t *testing.T, r *rig) {
@@ -122,7 +122,7 @@ func TestSkippedMessageIsBuriedByTheNextHolderBehindACheckpoint(t *testing.T) {
 }
 
 // A database that is set back to before a message was put aside brings it back: it becomes a dead letter again, and not a copy of what is in
-// the file. Whoever has skipped it: this session, an earlier one whose records are read, or one before the last checkpoint.
+// the file. It was skipped by this session, by an earlier one whose records are read, or by one before the last checkpoint.
 func TestMessageThatWasPutAsideIsPutAsideAgain(t *testing.T) {
 	for name, between := range map[string]func(r *rig){
 		"the same session":    func(*rig) {},

@@ -109,7 +109,7 @@ func ExamplePool_Subscribe() {
 	// orders released 0
 }
 
-// What a pool is doing with each type, for a status page.
+// Show what a pool is doing with each type, for a status page.
 func ExamplePool_Status() {
 	ctx := context.Background()
 	b, dir, remove := open(ctx)

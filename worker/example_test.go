@@ -123,7 +123,7 @@ func ExampleKeyed() {
 	// Output: [ann:chair ann:table] [bob:lamp]
 }
 
-// What cannot be handled is put aside, and those behind it go on.
+// A message that cannot be handled is put aside, and those behind it go on.
 func ExamplePermanent() {
 	ship := worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {
 		if len(m.Payload) == 0 {
@@ -156,7 +156,7 @@ func ExampleMiddleware() {
 	// Output: 2 messages of type orders handled, error: <nil>
 }
 
-// What fails is tried again, with growing pauses, and the messages behind it wait. After MaxAttempts it becomes a dead letter.
+// A message that fails is tried again, with growing pauses, and those behind it wait. After MaxAttempts it becomes a dead letter.
 func ExampleOnError() {
 	attempts := map[string]int{}
 	ship := worker.Each(func(_ context.Context, _ worker.Lease, m queue.Message) error {

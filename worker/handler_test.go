@@ -496,7 +496,7 @@ func TestStopDoesNotWaitForABlockedMessage(t *testing.T) {
 	})
 }
 
-// What a handler returns because its session is over is no failure of a message: nothing is logged against it, counted, or put aside.
+// An error that a handler returns because its session is over is no failure of a message: nothing is logged, counted, or put aside.
 func TestStoppedHandlerAccusesNoMessage(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 5)
@@ -883,7 +883,7 @@ func TestPausesGrowAndAreJittered(t *testing.T) {
 	})
 }
 
-// What was handled before a message that fails is acknowledged while that one is waited for.
+// Messages handled before one that fails are acknowledged while that one is waited for.
 func TestHandledMessagesDoNotWaitForTheAcknowledgementOfOthers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 10)

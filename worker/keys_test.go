@@ -171,7 +171,7 @@ func TestSecondMessageLeavesNoGap(t *testing.T) {
 	})
 }
 
-// What is put aside is not in the file: the key is free for a message that is published again.
+// A message that is put aside is not in the file: its key is free for one that is published again.
 func TestDeadLetterDoesNotOccupyItsKey(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publishKeyed("ends in", "7")

@@ -40,7 +40,7 @@ const (
 	missedShare  = 5                      // … or this, if notifications were missed
 	sweepMost    = 30 * time.Second
 
-	blindAfter = 30 * time.Second // who could read neither notifications nor sweeps for so long looks at each of many types
+	blindAfter = 30 * time.Second // a pool with many types that could not read notifications or sweeps for this long looks at each type
 
 	// The time between two looks at what is left to drain is leftLeast, or as long as the last one took, if that is longer: pools that are
 	// done wait for it.

@@ -246,7 +246,7 @@ func TestManyNotificationsAreLeftToASweep(t *testing.T) {
 	})
 }
 
-// A session that finds nothing rests at once while many others poll. What comes then is served at once.
+// A session that finds nothing rests at once while many others poll. Messages that come then are served at once.
 func TestManySessionsDoNotPoll(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, _ *hints) {
 		types := r.register(3 * maxPolling)
@@ -387,7 +387,7 @@ func TestNewsOfATypeThatHasJustBeenFound(t *testing.T) {
 	})
 }
 
-// Whoever has missed notifications sweeps at once, however rare sweeps are.
+// A pool that has missed notifications sweeps at once, however rare sweeps are.
 func TestMissedNotificationsCauseASweep(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(300)
@@ -413,7 +413,7 @@ func TestMissedNotificationsCauseASweep(t *testing.T) {
 	})
 }
 
-// What is told may be wrong in any way. It costs a look, and nothing else.
+// Notifications may be wrong in any way. They cost a look, and nothing else.
 func TestNotificationsThatAreWrong(t *testing.T) {
 	onHints(t, func(t *testing.T, r *rig, h *hints) {
 		types := r.register(3)
@@ -490,7 +490,7 @@ func commands(counts map[queuetest.Op]int) (n int) {
 	return n
 }
 
-// What a minute costs in which nothing happens does not depend on the number of types, neither free nor held.
+// The cost of a minute in which nothing happens does not depend on the number of types, neither free nor held.
 func TestIdleTypesCostNothing(t *testing.T) {
 	for name, n := range map[string]int{"free": 0, "held": 200} {
 		t.Run(name, func(t *testing.T) {

@@ -208,7 +208,7 @@ func TestLooseMessageWithAKeyIsAppendedOnce(t *testing.T) {
 	})
 }
 
-// What the filter refuses becomes a dead letter, and again if it comes back. Requeued it is a numbered message, which the header does not make loose.
+// A message that the filter refuses becomes a dead letter, and again if it comes back. Requeued it is numbered, and the header does not make it loose.
 func TestLooseMessageThatIsRefused(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		msgs := r.inTransaction(nil, "number 7", "number 8") // at the same time, so in any order

@@ -327,7 +327,7 @@ func (q *fetchLog) Fetch(ctx context.Context, typ string, after queue.ID, limit 
 	return q.Queue.Fetch(ctx, typ, after, limit)
 }
 
-// Who has waited for memory for longer than a walk may go on from where it was begins from the very start.
+// A session that has waited for memory for too long to go on from where its walk was begins from the very start.
 func TestLongWaitForMemoryEndsWithAFullSweep(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		q := &fetchLog{Queue: r.queue}

@@ -254,7 +254,7 @@ func (p *Pool) begin(ctx context.Context, types []string, serve serveFunc) {
 	defer done()
 	pending, err := p.pending(ctx, types, len(types))
 	if err != nil {
-		serve(false, types...) // whoever looks at a type by itself tells of the error
+		serve(false, types...) // the look at each type reports the error
 		return
 	}
 	serve(true, pending...)

@@ -279,7 +279,7 @@ func TestPoolDrainsATypeInOrder(t *testing.T) {
 	})
 }
 
-// What draining a small type asks of the queue: with many small types nothing else matters.
+// The requests that draining a small type takes: with many small types nothing else matters.
 func TestASmallTypeCostsFewOperations(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		for range 2 { // also when the file exists
@@ -437,7 +437,7 @@ func (w ackWatch) AckFile(ctx context.Context, typ string, f queue.RegistryEntry
 	return w.Queue.AckFile(ctx, typ, f, ids)
 }
 
-// Crash row: the power fails at any moment. What was acknowledged is on the disk.
+// Crash row: the power fails at any moment. Acknowledged messages are on the disk.
 func TestEveryAcknowledgedMessageSurvivesAPowerLoss(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.publish(typ, 1000)
@@ -775,7 +775,7 @@ func TestRefusedTypeDoesNotStopTheOthers(t *testing.T) {
 	})
 }
 
-// What a pool says when it ends is what was wrong last: a file that cannot be used, and later can, but finds no room, is no reason to complain.
+// A pool that ends reports what was wrong last: a file that cannot be used, and later can, but finds no room, is no reason to complain.
 func TestARefusalThatIsOver(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disk.WriteFile(dir+"/bad.fpl", []byte("not one of ours"))
@@ -998,7 +998,7 @@ func (q *replacedQueue) AllSettings(ctx context.Context) (map[string]queue.Setti
 	return s, cmp.Or(q.err(), err)
 }
 
-// Nobody goes on with a database that was replaced, also not one who has an acknowledgement to deliver, or looks for types for ever.
+// No pool goes on with a database that was replaced, even if it has an acknowledgement to deliver, or looks for types for ever.
 func TestReplacedDatabaseEndsThePool(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		q := &replacedQueue{Queue: r.queue}

@@ -81,8 +81,8 @@ func TestStateOfALaterVersion(t *testing.T) {
 	})
 }
 
-// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Whoever opens a file takes in
-// what is behind its last checkpoint, so there is one before that is much, also when every session is killed.
+// TestManyProducersAreDrained: each message is of another producer, as of a program that makes a publisher for each. Opening a file takes in
+// what is behind its last checkpoint, so a checkpoint comes before that is much, even if every session is killed.
 func TestManyProducersAreDrained(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")

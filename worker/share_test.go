@@ -406,7 +406,7 @@ func TestOneLookIsNoGroundToAsk(t *testing.T) {
 	}
 }
 
-// Who cannot see the others serves everything that it can.
+// A replica that cannot see the others serves everything that it can.
 func TestAPoolThatCannotReadTheMembersServesEverything(t *testing.T) {
 	for _, kind := range []queuetest.Kind{queuetest.Unreachable, queuetest.Hang} {
 		onRig(t, func(t *testing.T, r *rig) {
@@ -432,7 +432,7 @@ func TestAPoolThatCannotReadTheMembersServesEverything(t *testing.T) {
 	}
 }
 
-// Types go only to those who serve them, and to nobody more than it has room for.
+// Types go only to pools that serve them, and to none more than it has room for.
 func TestTypesAreSharedAmongUnequalMembers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		f := newFleet(r, 40)
@@ -458,7 +458,7 @@ func TestTypesAreSharedAmongUnequalMembers(t *testing.T) {
 	})
 }
 
-// Pools that are to drain everything do that, and end, whoever else is at work.
+// Pools with UntilEmpty drain everything, and end, whoever else is at work.
 func TestUntilEmptyBesideOthers(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		f := newFleet(r, 30)
@@ -500,7 +500,7 @@ func TestAPausedTypeIsLeftAlone(t *testing.T) {
 		pause(true)
 		f.traffic(5 * time.Second)
 		before := pending()
-		// What cannot be read changes nothing.
+		// Settings that cannot be read change nothing.
 		r.disturb(func(op queuetest.Op, _ int) queuetest.Fault {
 			if op == queuetest.OpAllSettings {
 				return queuetest.Fault{Kind: queuetest.Unreachable}
@@ -692,7 +692,7 @@ func TestAStandbyThatHasJustComeGoesOn(t *testing.T) {
 	}
 }
 
-// What the last acknowledgement has registered is not written again when the session ends.
+// The end of a session does not write again what the last acknowledgement has registered.
 func TestTheEndOfASessionIsRegisteredOnce(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		counted := countedRegistry{Queue: r.queue}
@@ -728,7 +728,7 @@ func (q *countedRegistry) UpdateFile(ctx context.Context, typ string, f queue.Re
 	return q.Queue.UpdateFile(ctx, typ, f)
 }
 
-// What keeps a replica from draining a type is in its heartbeats, until it is over.
+// A replica's heartbeats report what keeps it from draining a type, until that is over.
 func TestHeartbeatsTellWhatIsWrong(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		r.disk.WriteFile(testFile, []byte("not one of ours"))

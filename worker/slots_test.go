@@ -220,7 +220,7 @@ func TestAFileOfManySlotsGoesOnInAnother(t *testing.T) {
 	})
 }
 
-// TestFullStoreIsWaitedOut: a store that is full stops a type until there is room. What the log says is the lack of room, and not what it did to a writer.
+// TestFullStoreIsWaitedOut: a store that is full stops a type until there is room. The log reports the lack of room, and not what it did to a writer.
 func TestFullStoreIsWaitedOut(t *testing.T) {
 	onRig(t, func(t *testing.T, r *rig) {
 		mem, c := slotstest.NewMem(1<<20), &cluster{}

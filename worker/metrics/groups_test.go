@@ -93,7 +93,7 @@ func TestCountersOfGroupsNeverJump(t *testing.T) {
 	}
 }
 
-// The types of a small installation are told as they always were: each from its own total on, and no Other.
+// The types of a small installation are reported as they always were: each from its own total on, and no Other.
 func TestFewTypesHaveNoOther(t *testing.T) {
 	g, types := newGroups(100), fakeTypes(100)
 	types[7].Appended = 5
@@ -163,7 +163,7 @@ func TestPlacesChangeSlowly(t *testing.T) {
 	}
 }
 
-// What is kept of a type is bounded, and goes with it.
+// The state of a type is bounded, and goes with it.
 func TestGroupsForgetTypesThatAreNotServed(t *testing.T) {
 	g, types := newGroups(10), fakeTypes(1000)
 	types[3].Appended, types[500].Appended = 7, 9

@@ -364,7 +364,7 @@ func (a *asked) Depth(ctx context.Context, typ string, most int) (queue.Depth, e
 	return a.Queue.Depth(ctx, typ, most)
 }
 
-// A scrape asks about 500 types at most; the backlog of the others is told when all of them were asked about.
+// A scrape asks about 500 types at most; the backlog of the others is reported when all of them were asked about.
 func TestScrapeAsksAboutAFewTypes(t *testing.T) {
 	var q *asked
 	types := make([]string, 1200)

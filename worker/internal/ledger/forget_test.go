@@ -8,8 +8,8 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// What a pool knows from the file only goes when the queue's clock says so and enough others were heard of later. What it has heard of itself, or has
-// watched for as long, goes by no clock but its own.
+// A producer known only from the file goes when the queue's clock says so and enough others were heard of later. One that the pool has heard of, or
+// has watched for as long, goes by no clock but the pool's own.
 func TestWhoIsSilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const n, retention = spareProducers + 100, 24 * time.Hour
@@ -73,7 +73,7 @@ func TestWhoIsSilent(t *testing.T) {
 	})
 }
 
-// Each of the lists of a ledger can have somebody who is silent.
+// Each of the lists of a ledger can have a silent producer.
 func TestAnySilent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const retention = time.Hour

@@ -55,8 +55,8 @@ func stateSeeds() (states [][]byte) {
 		[]byte{stateVersionFirst, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 1})
 }
 
-// FuzzLedgerState: checkpoint states of all versions. What is taken is written and read again as the same, takes memory in proportion to its
-// size, and the ledger that comes of it counts right and goes on.
+// FuzzLedgerState: checkpoint states of all versions. One that is accepted is written and read again as the same, takes memory in proportion
+// to its size, and its ledger counts right and goes on.
 func FuzzLedgerState(f *testing.F) {
 	for _, state := range stateSeeds() {
 		f.Add(state)

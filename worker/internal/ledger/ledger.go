@@ -193,7 +193,7 @@ func (l *Ledger) admitPassed(m *queue.Message, entry *producerEntry) Verdict {
 // way or settled long ago.
 //
 // rule: a reader may pass the place of n-1 right before that is stored, and then find n. A full sweep that began after n
-// was seen does see n-1, if it is pending, before n. What is not pending was settled by an earlier
+// was seen does see n-1, if it is pending, before n. If it is not, it was settled by an earlier
 // session, or is lost.
 func (l *Ledger) admitUnheard(m *queue.Message) Verdict {
 	producer, n := m.ID.Producer(), m.ID.N()

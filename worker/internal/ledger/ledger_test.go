@@ -153,7 +153,7 @@ func TestLedgerNeverAppendsIncompleteMessages(t *testing.T) {
 	expect(t, l, missing, Duplicate)
 }
 
-// What is said of a gap has to be true: messages that are there, but cannot be decoded, are not gone.
+// The report of a gap has to be true: messages that are there, but cannot be decoded, are not gone.
 func TestLedgerTellsWhatIsGoneFromWhatIsIncomplete(t *testing.T) {
 	spoiled := func(n uint64) *queue.Message {
 		m := message(1, n)
@@ -256,7 +256,7 @@ func TestLedgerWithoutAFileWaitsForIncompleteMessages(t *testing.T) {
 	expect(t, l, message(2, 7), Append)
 }
 
-// What is younger than the last message of its producer is none of those before, so it may not be acknowledged when it is not complete, either.
+// A message younger than its producer's last one is none of those before, so it may not be acknowledged when it is incomplete, either.
 func TestLedgerHoldsAReusedNumberThatIsNotComplete(t *testing.T) {
 	l, _ := testLedger()
 	expect(t, l, message(1, 1), Append)
@@ -294,7 +294,7 @@ func TestLedgerForgetsOnlySilentProducers(t *testing.T) {
 	})
 }
 
-// What was skipped has no copy in the file; it is put aside however often it comes. One that somebody has spoiled is held until it is
+// A skipped message has no copy in the file; it is put aside however often it comes. One that somebody has spoiled is held until it is
 // repaired: it is neither in the file nor, perhaps, among the dead letters.
 func TestLedgerPutsAsideAgainWhatWasSkipped(t *testing.T) {
 	l, _ := testLedger()

@@ -187,7 +187,7 @@ func TestLooseMessagesAreAppendedOnce(t *testing.T) {
 	})
 }
 
-// What may be pending is remembered, however much that is. What a later full sweep has not met is forgotten, the oldest first.
+// Messages that may be pending are remembered, however many. Those that a later full sweep has not met are forgotten, the oldest first.
 func TestLooseMessagesAreBounded(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		l, _ := testLedger()

@@ -72,7 +72,7 @@ func TestFullStateFits(t *testing.T) {
 	}
 }
 
-// What no worker writes is refused by the memory that it would take, whatever it is made of. What earlier versions have written is read.
+// A state that no worker writes is refused by the memory that it would take, whatever is in it. States of earlier versions are read.
 func TestStateThatNoWorkerWrites(t *testing.T) {
 	if testing.Short() {
 		t.Skip("much computation and no concurrency")

@@ -17,7 +17,7 @@ const (
 	lastBeatEvery = 250 * time.Millisecond // between heartbeats of a pool that stops and waits for successors
 	deadAfter     = 3 * HeartbeatEvery     // a member whose beat has not changed for this long is gone
 	silentAfter   = 2 * HeartbeatEvery     // … and after this long others try to take over the types that it holds
-	blindAfter    = 30 * time.Second       // who could not read the others' heartbeats for so long knows nothing of them any more
+	blindAfter    = 30 * time.Second       // a pool that could not read the others' heartbeats for this long knows nothing about them
 	busyFor       = 30 * time.Second       // a type without messages for longer is idle, and not balanced
 	leaveWithin   = time.Second            // timeout of removing itself from the list
 	mostPatience  = blindAfter / 2         // longest timeout of a heartbeat, and of reading those of others
@@ -314,7 +314,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		if it := r.types[typ]; it != nil {
 			it.silent = listed && !lives
 		}
-		// Who lives, and has ended without waiting for a successor, has drained the type. Of many types, each would be looked at by all.
+		// A living holder that ended without waiting for a successor has drained the type. With many types, a look by each replica is too much.
 		if lives && !h.leaving && r.many() {
 			continue
 		}
@@ -334,8 +334,8 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			continue
 		}
 		r.wakeUp(typ)
-		if it.silent && r.crowded() { // the dead one still is a member, and usually the type falls to it
-			r.reserve = append(r.reserve, reserve{typ, now, now.Add(deadAfter + time.Duration(before)*HeartbeatEvery)})
+		if it.silent && r.crowded() { // the silent holder still is a member, and usually the type falls to it
+			r.lookLater(typ, now, deadAfter-silentAfter+time.Duration(before)*HeartbeatEvery-HeartbeatEvery/2) // in the middle between two rounds
 		}
 	}
 }

@@ -24,7 +24,7 @@ const (
 	askAgain  = 30 * time.Second      // pause before asking again for the same type
 	maxAsks   = 6                     // ask for this many types at a time
 	planEvery = 20 * time.Millisecond // least time between two computations of the plan
-	manyFree  = 8                     // free types for each member, from which on they are scattered
+	manyFree  = 8                     // with this many free types per member, or more, they are scattered
 )
 
 // isLiving tells whether another member in the window is alive. r.mu is held.

@@ -86,10 +86,10 @@ type Rebalancer struct {
 	shares    map[string]string    // the plan: for each active type the Instance that should hold it
 	scattered bool                 // free types fall to members by hashing
 	asleep    sleepers
-	reserve   []reserve
-	unasked   int       // sole types that were taken since the last one that was not, see probeEvery
-	helped    bool      // the last type that was asked about under its lock was drained
-	nextPlan  time.Time // do not compute the plan again before
+	reserve   map[string]reserve // by type
+	unasked   int                // sole types that were taken since the last one that was not, see probeEvery
+	helped    bool               // the last type that was asked about under its lock was drained
+	nextPlan  time.Time          // do not compute the plan again before
 }
 
 // interest is the state of a type that this pool serves.
@@ -117,7 +117,7 @@ type interest struct {
 func New(view View, directory Directory, self queue.Member, log zerolog.Logger) *Rebalancer {
 	return &Rebalancer{view: view, queue: directory, self: self, log: log, ready: make(chan struct{}), news: make(chan struct{}, 1),
 		telling: wait.Patience{Min: HeartbeatEvery, Max: mostPatience}, reading: wait.Patience{Min: 2 * HeartbeatEvery, Max: mostPatience},
-		looked: make(chan struct{}), types: map[string]*interest{}, held: map[string]*interest{}, sights: map[string]sighting{}}
+		looked: make(chan struct{}), types: map[string]*interest{}, held: map[string]*interest{}, sights: map[string]sighting{}, reserve: map[string]reserve{}}
 }
 
 // sleepers are the free types that the last list of pending ones has shown, and that fall to others.
@@ -352,16 +352,22 @@ func (r *Rebalancer) Notified(types []string) {
 		case before == 0:
 			r.wakeUp(typ)
 		case before < reserves:
-			r.reserve = append(r.reserve, reserve{typ, now, now.Add(time.Duration(bits.Len(uint(before))) * StarveAfter)})
+			r.lookLater(typ, now, time.Duration(bits.Len(uint(before)))*StarveAfter)
 		}
 	}
 }
 
 // reserve is a type with news, or whose holder is lost, at which this pool looks if nobody else takes it.
 type reserve struct {
-	typ   string
 	since time.Time // when that was learned
 	until time.Time // when this pool looks
+}
+
+// lookLater makes this pool look at a type after d if nobody else takes it by then. r.mu is held.
+func (r *Rebalancer) lookLater(typ string, now time.Time, d time.Duration) {
+	if e, known := r.reserve[typ]; !known || now.Add(d).Before(e.until) {
+		r.reserve[typ] = reserve{now, now.Add(d)}
+	}
 }
 
 // wakeReserves wakes for the types that nobody has taken in time.
@@ -369,21 +375,20 @@ func (r *Rebalancer) wakeReserves() {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.reserve = slices.DeleteFunc(r.reserve, func(e reserve) bool {
-		it := r.types[e.typ]
-		if it == nil || !it.waits() || r.kept(e.typ) {
-			return true
+	for typ, e := range r.reserve {
+		switch it := r.types[typ]; {
+		case it == nil || !it.waits() || r.kept(typ):
+		case now.Before(e.until):
+			continue
+		default:
+			if it.free.IsZero() {
+				it.free = e.since // so it starves
+			}
+			it.freeAt = now
+			r.wakeUp(typ)
 		}
-		if now.Before(e.until) {
-			return false
-		}
-		if it.free.IsZero() {
-			it.free = e.since // so it starves
-		}
-		it.freeAt = now
-		r.wakeUp(e.typ)
-		return true
-	})
+		delete(r.reserve, typ)
+	}
 }
 
 // kept tells whether another replica holds a type, and is not about to leave it. r.mu is held.

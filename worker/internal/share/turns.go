@@ -15,16 +15,15 @@ const (
 	standbyEvery = time.Second            // between two looks at a type that another replica holds
 	lookEvery    = 5 * time.Millisecond   // least average time between two looks, over all types
 	notMine      = 100 * time.Millisecond // between two looks at a free type that falls to another replica
-	probeEvery   = 16                     // of so many types that fall to this pool alone, it asks about one whether others help
+	probeEvery   = 16                     // of this many types that fall to this pool alone, it asks about one whether others help
 	forgetFree   = 2 * time.Minute        // a type that was not seen free for this long was not free all the time
-	spreadOver   = 10                     // with more replicas, each looks and sweeps the more rarely
+	spreadOver   = 10                     // with more replicas than this, each looks and sweeps less often
 )
 
-// If it is crowded, only the first replicas for a type look at it: so many if its holder is lost, and so many, one after the other, if it has
-// news and those before do not take it.
+// If it is crowded, only the replicas that rank first for a type look at it.
 const (
-	heirs    = 3
-	reserves = 8
+	heirs    = 3 // look at a type whose holder is lost
+	reserves = 8 // look at a type with news, one after the other, until one of them takes it
 )
 
 // Turn is what a pool should do about a type.
