@@ -78,7 +78,7 @@ func Example() {
 	// 1: one pear
 }
 
-// The URL chooses the backend. What is wrong with one is said at once, and never with its password.
+// The URL chooses the backend. An error about one comes at once, and never has its password.
 func ExampleOpen() {
 	ctx := context.Background()
 	_, err := fencepost.Open(ctx, "postgres://user:secret@db/shop")

@@ -37,7 +37,7 @@ func startBucket(t *testing.T, refuse func(r *http.Request) (status int, code, m
 	return "s3://files/some/prefix?path-style=true&endpoint=" + server.URL
 }
 
-// Given a bucket whose policy wants encryption with a key, when workers and commands that write ask for it, then it works; who reads asks for nothing, and
+// Given a bucket whose policy wants encryption with a key, when workers and commands that write ask for it, then it works; readers ask for nothing, and
 // the type is in the same place with and without.
 func TestEncryptedBucket(t *testing.T) {
 	t.Parallel()
@@ -113,7 +113,7 @@ func TestFullStore(t *testing.T) {
 	t.Run("shared", func(t *testing.T) {
 		t.Parallel()
 		dir := mountTmpfs(t, "64m")
-		// What was written stays; 20 MB more do not fit.
+		// Existing data stays; 20 MB more do not fit.
 		fullStore(t, "shared:"+dir, "free some space in the store, or raise its quota", func() { remount(t, dir, "size=2m") }, func() { remount(t, dir, "size=64m") })
 	})
 }

@@ -89,7 +89,7 @@ func TestConformFindsLiars(t *testing.T) {
 	}
 }
 
-// TestConformWithoutAPublisher: what is no publisher gets an answer, too, and what is no call of the command.
+// TestConformWithoutAPublisher: a program that is no publisher gets an answer, too, and so does a wrong call.
 func TestConformWithoutAPublisher(t *testing.T) {
 	t.Parallel()
 	says(t, conforms(t, 1, "sh", "-c", "echo hello; exec >&2; echo 'no such host'; exit 7"), 3, `it printed "hello"`, "exit status 7", "no such host")

@@ -136,7 +136,7 @@ func TestRequeueAtOnce(t *testing.T) {
 	})
 }
 
-// TestOneCommandAtATime: whoever is to change what somebody else is changing right now is told who that is.
+// TestOneCommandAtATime: a command that would change what another one is changing names that one.
 func TestOneCommandAtATime(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		bury(t, b, "orders", 1, "connection refused")

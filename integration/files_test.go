@@ -217,7 +217,7 @@ func TestVerifyDetails(t *testing.T) {
 		reports[0].Sealed == nil || reports[0].Sealed.File != second || reports[0].Torn != nil || reports[0].Void == nil || reports[1].Generation != 2 || reports[1].Sealed != nil {
 		t.Errorf("%+v\n%s", reports, r.stdout)
 	}
-	// A torn tail is told with its place, and stays healthy.
+	// A torn tail is reported with its place, and stays healthy.
 	f, err := os.OpenFile(second, os.O_APPEND|os.O_WRONLY, 0)
 	if err != nil {
 		t.Fatal(err)

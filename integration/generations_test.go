@@ -270,7 +270,7 @@ func TestBrokenChains(t *testing.T) {
 		t.Errorf("cat prints %d bytes", len(got))
 	}
 
-	// What was compacted is printed once.
+	// Compacted messages are printed once.
 	mustRun(t, nil, "fencepost", "compact", "--url", b.url, files[0])
 	mustRun(t, nil, "fencepost", "compact", "--url", b.url, files[0])
 	mustRun(t, nil, "fencepost", "verify", b.dir)

@@ -72,7 +72,7 @@ type backend struct {
 	server *mongotest.Server // nil for the embedded backend and for a shared server
 }
 
-// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server, beside each other, and not before
+// onEachBackend runs f once on the embedded backend and once on a MongoDB-compatible server, concurrently, and not before
 // its caller has returned.
 func onEachBackend(t *testing.T, f func(t *testing.T, b backend)) {
 	t.Run("sqlite", func(t *testing.T) {
@@ -134,7 +134,7 @@ func mustRun(t *testing.T, stdin io.Reader, program string, args ...string) resu
 	return r
 }
 
-// process is a program that runs beside the test.
+// process is a program that runs alongside the test.
 type process struct {
 	*exec.Cmd
 	name   string

@@ -83,7 +83,7 @@ func TestLockCommands(t *testing.T) {
 	})
 }
 
-// TestDamagedLock: a record that nobody can read is told from a server that does not answer, and does not hide the other locks.
+// TestDamagedLock: an unreadable record is distinguished from a server that does not answer, and does not hide the other locks.
 func TestDamagedLock(t *testing.T) {
 	for name, b := range map[string]backend{"sqlite": embedded(t), "mongodb": {}} {
 		t.Run(name, func(t *testing.T) {

@@ -103,7 +103,7 @@ func TestDatabaseSetBackBehindSeveralFiles(t *testing.T) {
 			t.Errorf("doctor: %v", r)
 		}
 		refused(t, run(t, nil, "fencepost", "repair", "--adopt", "--accept-loss", "--url", b.url, newest), usage, "--adopt")
-		// What is archived with all before it leaves a sound series.
+		// Archiving a file with all before it leaves a sound series.
 		must(t, os.Remove(before[0]))
 		refused(t, run(t, nil, "fencepost", "repair", "--adopt", "--dry-run", "--url", b.url, newest), integrity, "older than the files")
 		if r := mustRun(t, nil, "fencepost", "repair", "--adopt", "--url", b.url, newest); !strings.Contains(r.stdout, "is the registered file now") {

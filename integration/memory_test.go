@@ -20,7 +20,7 @@ import (
 const maxBusyWorker = 300 << 20
 
 // TestMessagesTakeNoWorkerBeyondItsMemory runs the real worker, with its default flags, on many types that are busy at the same time with the messages that
-// take most. It is not parallel: beside other tests a server takes ten times as long for messages of this size, and is slow for all of them.
+// take most. It is not parallel: alongside other tests a server takes ten times as long for messages of this size, and is slow for all of them.
 func TestMessagesTakeNoWorkerBeyondItsMemory(t *testing.T) {
 	if raceEnabled {
 		t.Skip("the race detector takes memory of its own")

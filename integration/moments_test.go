@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// What a restore of a store with the database, or without it, comes to: docs/operations.md, "Restore a store".
+// The results of restoring a store with the database, or without it: docs/operations.md, "Restore a store".
 
 // part is a database or a store that is set back to an earlier moment. No program may run meanwhile.
 type part interface {
@@ -105,7 +105,7 @@ func backUp(t *testing.T, p part) (restore func()) {
 }
 
 // TestPointInTimeRestore: the files are in the database of the queue, or are restored to the same moment, which is one in the middle of a
-// drain. What was confirmed before the moment is in the file once; what came later is gone together with its file.
+// drain. Messages confirmed before the moment are in the file once; later ones are gone together with their file.
 func TestPointInTimeRestore(t *testing.T) {
 	t.Parallel()
 	moment := func(t *testing.T, e estate) {
@@ -153,8 +153,8 @@ func TestPointInTimeRestore(t *testing.T) {
 	})
 }
 
-// TestStoreAndQueueOfDifferentMoments: one of them is set back and the other is not. What is missing is told, by the worker, by doctor and
-// by the repair, and nothing is doubled.
+// TestStoreAndQueueOfDifferentMoments: one of them is set back and the other is not. The worker, doctor and the repair report what is
+// missing, and nothing is doubled.
 func TestStoreAndQueueOfDifferentMoments(t *testing.T) {
 	t.Parallel()
 	onEachStore(t, func(t *testing.T, e estate) {
@@ -222,7 +222,7 @@ func TestStoreAndQueueOfDifferentMoments(t *testing.T) {
 	})
 }
 
-// TestASlotIsRemoved: what verify tells of the file that misses one, and that putting it back is enough.
+// TestASlotIsRemoved: what verify says about a file without it, and that putting it back is enough.
 func TestASlotIsRemoved(t *testing.T) {
 	t.Parallel()
 	dir := t.TempDir()
@@ -245,7 +245,7 @@ func TestASlotIsRemoved(t *testing.T) {
 	}
 	e.holds(t, 1, 30)
 
-	// What is no slot, in the folders of the slots and beside them, does no harm.
+	// Anything else, in the folders of the slots and beside them, does no harm.
 	for _, name := range []string{"README", "orders/notes.txt", filepath.Join("orders", filepath.Base(filepath.Dir(filepath.Dir(slots[0]))), filepath.Base(filepath.Dir(slots[0])), "notes.txt"), "Other Things/file"} {
 		must(t, os.MkdirAll(filepath.Dir(filepath.Join(dir, name)), 0o700))
 		must(t, os.WriteFile(filepath.Join(dir, name), []byte("not a slot"), 0o600))

@@ -225,7 +225,7 @@ func openNodeStore(t *testing.T, kind, uri string) nodeStore {
 		o, err := kit.StartObjects(t.Context(), t.TempDir())
 		must(t, err)
 		t.Cleanup(o.Close)
-		// This process reads the store, too; T.Setenv is not for tests that run beside others.
+		// This process reads the store, too; T.Setenv is not for tests that run in parallel.
 		for _, e := range kit.Env() {
 			if name, value, _ := strings.Cut(e, "="); strings.HasPrefix(name, "AWS_") {
 				must(t, os.Setenv(name, value))

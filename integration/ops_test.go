@@ -100,7 +100,7 @@ func TestWorkerAnswersBeforeItIsConnected(t *testing.T) {
 	}
 }
 
-// TestTopAndTypesShow: what workers and operators do is to be seen.
+// TestTopAndTypesShow: what workers and operators do is visible.
 func TestTopAndTypesShow(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		bury(t, b, "audit", 3, "bad format")

@@ -129,7 +129,7 @@ func TestForeignTypesLeadNowhere(t *testing.T) {
 	})
 }
 
-// TestStraysAreReported: who lists the types, looks after the installation or reads the log of a worker is told of what has a name that no type has.
+// TestStraysAreReported: the list of types, doctor and a worker's log report what has a name that no type may have.
 func TestStraysAreReported(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		drainable(t, b, 10)

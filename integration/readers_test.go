@@ -25,7 +25,7 @@ const maxReaderRSS = 256 << 20
 
 const envPeak = "FENCEPOST_TEST_PEAK" // a process that runs its arguments, and writes their peak memory to this file
 
-// peakProcess runs a program. What the kernel counts for a process begins with what the one that started it has, so that is a small one.
+// peakProcess runs a program. The kernel's peak for a process begins with that of its parent, so the parent is a small one.
 func peakProcess(file string) int {
 	cmd := exec.Command(os.Args[1], os.Args[2:]...)
 	cmd.Stdout, cmd.Stderr = os.Stdout, os.Stderr

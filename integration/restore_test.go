@@ -100,8 +100,8 @@ func must(t *testing.T, err error) {
 	}
 }
 
-// TestRestoredDatabaseLosesAndDoublesNothing: the backup is older than a promotion and older than messages that were promoted since. What was
-// confirmed after the restore is in the file or a dead letter, and nothing is in the file twice.
+// TestRestoredDatabaseLosesAndDoublesNothing: the backup is older than a promotion and older than messages that were promoted since. Messages
+// confirmed after the restore are in the file or dead letters, and nothing is in the file twice.
 func TestRestoredDatabaseLosesAndDoublesNothing(t *testing.T) {
 	onEachBackend(t, func(t *testing.T, b backend) {
 		publish := func(messages ...string) {

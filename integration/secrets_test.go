@@ -31,7 +31,7 @@ func commandsWithURL(t *testing.T, program string, words ...string) (found []str
 	return found
 }
 
-// argumentsOf are what commands need beside the URL to come so far as to open it.
+// argumentsOf are what commands need in addition to the URL to get as far as opening it.
 var argumentsOf = map[string]string{
 	"worker":                      "--type t --until-empty --log-level debug",
 	"worker config":               "--type t",
@@ -135,7 +135,7 @@ func TestNoCommandTellsThePassword(t *testing.T) {
 			t.Errorf("%s: %q succeeded:\n%s", what, args, out)
 		}
 	}
-	// What stands in a file that is no configuration, and may be one of passwords.
+	// Contents of files that are no configuration, and may be full of passwords.
 	noConfigs := map[string]string{
 		"unknown anchor": "url: *secret-47xi\n",
 		"shadow":         "root:$6$secret$47xi:19000:0:99999:7:::\ndaemon:*:19000:0:99999:7:::\n",

@@ -63,7 +63,7 @@ func inFile(t *testing.T, b backend, typ string) string {
 	return mustRun(t, nil, "fencepost", "cat", file).stdout
 }
 
-// What curl has published is in the file once, whatever is repeated; and curl reads what is there.
+// Messages that curl has published are in the file once, whatever is repeated; and curl reads what is there.
 func TestPublishWithCurl(t *testing.T) {
 	if _, err := exec.LookPath("curl"); err != nil {
 		t.Skip("there is no curl")

@@ -184,7 +184,7 @@ func filesInAStore(t *testing.T, b backend, store string, damage func(*testing.T
 		t.Errorf("repair: %v", r)
 	}
 	publish(10)
-	// Who looks for the file in another place is told where it is.
+	// A program that looks for the file in another place is told where it is.
 	elsewhere := t.TempDir()
 	refused(t, run(t, nil, "worker", "--url", b.url, "--dir", elsewhere, "--type", "orders", "--until-empty"), integrity, "last kept in "+store,
 		"start workers of this type with --store ", store)

@@ -33,7 +33,7 @@ import (
 	"github.com/fencepost/fencepost/storage"
 )
 
-// evil is what somebody writes who wants to speak to the operator's terminal: sequences of ESC and of C1, bidi, zero width, NUL, DEL, all that
+// evil is what an attacker of the operator's terminal writes: sequences of ESC and of C1, bidi, zero width, NUL, DEL, all that
 // ends a line somewhere. evilKey is the same for places that cannot have a NUL, evilBytes for those that can have what is not UTF-8.
 const (
 	evil      = "\x1b[2J\u0085FORGED\u2028FORGED\x1b]0;title\x07\x1b[5m\u009b5m\u202etxt\u2066\u200b\U000e0041\x7f\r\nFORGED line\n\tX\v\f\u009d0;t\u009c\x00"

@@ -328,8 +328,7 @@ const minToken = 1 << 40
 // firstToken chooses the first token of a new record. The caller holds the record.
 //
 // rule: it is above every token of an earlier, deleted record: tokens grow by one per acquisition, so more slowly than
-// the clock in microseconds that the first of them was taken from. What this Locker has seen bounds
-// it as well.
+// the clock in microseconds that the first of them was taken from. It is above all that this Locker saw, too.
 func (a *attempt) firstToken() int64 {
 	return max(a.l.opts.Wall().UnixMicro(), a.l.seen.look(a.name).floor+1, minToken)
 }
@@ -387,7 +386,7 @@ func (a *attempt) read(wait context.Context) (step, error) {
 	}
 	a.turns.saw(got.record, a.hold.ID, got.at)
 	a.races = 0
-	// The longer this holder has the lock, the longer the pauses: who is late then has waited for much longer already.
+	// The longer this holder has the lock, the longer the pauses: a late waiter has already waited much longer.
 	a.poll.Max = min(max(soonPoll, a.turns.present()/16), maxPoll)
 	holder := HoldID{}
 	for _, h := range got.record.Holds() {

@@ -61,7 +61,7 @@ func forced(w *world) {
 	w.must(next.Check(0))
 }
 
-// Whoever releases before noticing is told, too.
+// A holder that releases before noticing learns it, too.
 func TestReleaseAfterForce(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

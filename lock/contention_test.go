@@ -104,7 +104,7 @@ func (r *relay) end() {
 	r.wg.Wait()
 }
 
-// What a grant costs hardly depends on how many wait for it, and the lock is not free for longer than if all of them looked all the time.
+// A grant's cost hardly depends on how many wait for it, and the lock is not free for longer than if all of them looked all the time.
 func TestContention(t *testing.T) {
 	for _, tc := range []struct {
 		waiters  int

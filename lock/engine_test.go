@@ -842,7 +842,7 @@ func TestWallClockJumpsDoNotMatter(t *testing.T) {
 			w.mem.Edit("n", func(*lock.Record) bool { return false })
 			_ = le.Release(w.Context())
 		}
-		// One that has not must be told by whoever remembers, for example the file.
+		// One that has not must learn it from something that remembers, such as the file.
 		fresh := w.acquire(w.locker(o))
 		token, err := fresh.RaiseToken(w.Context(), last)
 		w.must(err)
@@ -1091,7 +1091,7 @@ func TestClocksMayDisagreeByAnEighth(t *testing.T) {
 	})
 }
 
-// What an attempt that was given up has left behind is undone before the store is closed.
+// Whatever an abandoned attempt has left behind is undone before the store is closed.
 func TestCloseWaitsForWhatIsUndone(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

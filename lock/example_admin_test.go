@@ -75,7 +75,7 @@ func ExampleLocker_ForceRelease() {
 	// Output: true true
 }
 
-// Whoever writes under a lock checks it right before, and hands its token over: a store that keeps the greatest one refuses late writers.
+// Check a lock right before you write under it, and pass its token along: a store that keeps the greatest one refuses late writers.
 func ExampleLease_Token() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)

@@ -34,7 +34,7 @@ func openExample(ctx context.Context) (l *lock.Locker, closeAll func()) {
 	}
 }
 
-// Run something under a lock. What it calls can lock the same name again.
+// Run something under a lock. Functions that it calls can lock the same name again.
 func ExampleLocker_Do() {
 	ctx := context.Background()
 	locker, closeAll := openExample(ctx)

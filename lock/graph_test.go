@@ -328,7 +328,7 @@ func TestGraphTellsWhatIsHeld(t *testing.T) {
 	})
 }
 
-// A reason that the user gave is never lost, also when there is no room to add to it.
+// A reason that the user gave is never lost, even if there is no room to add to it.
 func TestGraphKeepsALongReason(t *testing.T) {
 	virtually(t, func(w *world) {
 		g := lock.NewGraph(w.locker(lock.Options{}))
@@ -342,7 +342,7 @@ func TestGraphKeepsALongReason(t *testing.T) {
 	})
 }
 
-// Options are those of the locks: who only reads the order shares it.
+// Options are those of the locks: callers that only read the order share it.
 func TestGraphSharesWithReaders(t *testing.T) {
 	virtually(t, func(w *world) {
 		s := newShop()

@@ -25,7 +25,7 @@ func recorded(t *testing.T, s schedule) []locktest.Step {
 		n++
 		return locktest.Record(st, fmt.Sprint("process ", n), func() int64 { return int64(time.Since(w.start)) }, &lockedWriter{mu: &mu, w: &out})
 	}
-	s.run(t) // what the schedule's own oracle says is not the matter here
+	s.run(t) // the schedule's own oracle does not matter here
 	steps, err := locktest.ReadHistory(&out)
 	if err != nil {
 		t.Fatal(err)
@@ -98,7 +98,7 @@ func inTurn(steps []locktest.Step) []locktest.Step {
 	return steps
 }
 
-// What nobody was told of may have happened all the same, and more may rest on it.
+// An operation without an answer may have happened all the same, and others may rest on it.
 func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	const token = 1 << 50
 	var steps []locktest.Step
@@ -130,7 +130,7 @@ func TestCheckerAllowsTakeoversOfUnknownHolds(t *testing.T) {
 	}
 }
 
-// A record may be made by somebody who is gone before it has a token. Who acquires it then, and finds out by a Confirm, draws one by another.
+// A record may lose its maker before it has a token. A hold that acquires it then, and finds out by a Confirm, draws one by another.
 func TestCheckerKnowsRecordsWithoutToken(t *testing.T) {
 	const token = 1 << 50
 	history := func(drawn int64) []locktest.Step {
@@ -150,7 +150,7 @@ func TestCheckerKnowsRecordsWithoutToken(t *testing.T) {
 	}
 }
 
-// A deletion that found nothing is none: the record goes on, also if it was there.
+// A deletion that found nothing is none: the record goes on, even if it was there.
 func TestCheckerBelievesDeletions(t *testing.T) {
 	for _, deleted := range []bool{false, true} {
 		steps := []locktest.Step{{Op: locktest.Create, ID: "a"}, {OK: true}, {Op: locktest.Delete}, {OK: deleted}, {Op: locktest.Renew, ID: "a"}, {OK: true}}
@@ -160,7 +160,7 @@ func TestCheckerBelievesDeletions(t *testing.T) {
 	}
 }
 
-// A batch of which nothing was found, as it was applied by half, says nothing of its other half.
+// A batch that was half applied, and found nothing, says nothing about its other half.
 func TestHistoryOfABatchThatIsAppliedByHalf(t *testing.T) {
 	ctx, mem := t.Context(), locktest.NewMemory()
 	defer mem.Stop()

@@ -148,7 +148,7 @@ func TestKeyedDoesNotLeak(t *testing.T) {
 	runtime.KeepAlive(&k)
 }
 
-// Those who give up leave the line without disturbing it, also when their turn comes at that moment.
+// Those who give up leave the line without disturbing it, even when their turn comes at that moment.
 func TestKeyedSurvivesThoseWhoGiveUp(t *testing.T) {
 	var k lock.Keyed[int]
 	var inside atomic.Int32
@@ -182,7 +182,7 @@ func TestKeyedSurvivesThoseWhoGiveUp(t *testing.T) {
 	}
 }
 
-// Who gives up when the turn has come already, and nobody has noticed yet, must pass the key on.
+// A caller that gives up when its turn has come unnoticed must pass the key on.
 func TestKeyedIsNotLostWithThoseWhoGiveUp(t *testing.T) {
 	var k lock.Keyed[int]
 	for range 1000 {

@@ -415,7 +415,7 @@ func (le *Lease) declareLost(reason LostReason, why string) {
 		le.l.stats.lostGone.Add(1)
 	}
 	if !le.suspected {
-		close(le.suspect) // so that whoever watches only Suspect learns of the loss, too
+		close(le.suspect) // so that code that watches only Suspect learns of the loss, too
 		le.suspected = true
 	}
 	le.end(leaseLost, le.lostErr)

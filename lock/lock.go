@@ -298,7 +298,7 @@ func (l *Locker) Acquire(ctx context.Context, name string, opts ...Option) (*Lea
 }
 
 // TryAcquire takes the lock if it is free, or held by a dead holder; otherwise it returns a
-// [*HeldError] at once. What it saw of the holder is remembered: repeated calls take a dead lease
+// [*HeldError] at once. It remembers what it saw of the holder: repeated calls take a dead lease
 // over as soon as a waiting Acquire would.
 func (l *Locker) TryAcquire(ctx context.Context, name string, opts ...Option) (*Lease, error) {
 	return l.acquire(ctx, name, opts, true)

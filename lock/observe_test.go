@@ -7,7 +7,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// What a Locker remembers is bounded, however many names and failures it meets.
+// A Locker's memory is bounded, however many names and failures it meets.
 func TestMemoryOfALockerIsBounded(t *testing.T) {
 	var o lock.Observations
 	for i := range 2 * lock.MaxObservations {

@@ -19,8 +19,8 @@ type pace struct {
 
 // saw records a call that began at began and ended at end, with an answer or without.
 //
-// rule: a call without an answer counts only if others were answered meanwhile. A store that is gone is not slow: who
-// waits for it waits no longer than before.
+// rule: a call without an answer counts only if others were answered meanwhile. A store that is gone is not slow:
+// waiting for it takes no longer than before.
 func (p *pace) saw(began, end time.Duration, answered bool) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

@@ -443,7 +443,7 @@ func (s askByVersion) Ask(ctx context.Context, name string, h lock.Hold, why str
 	return ok, err
 }
 
-// forceWithoutToken releases somebody else's hold, as if he had done it himself.
+// forceWithoutToken releases a hold as its holder would.
 type forceWithoutToken struct{ lock.Store }
 
 func (s forceWithoutToken) Force(ctx context.Context, name string, h lock.Hold, _ string, v lock.Version) (bool, error) {

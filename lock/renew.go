@@ -244,7 +244,7 @@ func (le *Lease) renew() {
 }
 
 // renewal calls the store. If the store has become slow, acquisitions learn that from an answer: they give up earlier
-// than a renewal, and would never see one. Quick answers tell them nothing, as they may wait for what renewals do not.
+// than a renewal, and would never see one. Quick answers tell them nothing: acquisitions may wait for more.
 func renewal[T any](l *Locker, timeout time.Duration, op func(context.Context) (T, error)) (T, error) {
 	began := l.clock()
 	v, err := call(l, l.base, timeout, op, nil)

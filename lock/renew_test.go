@@ -49,7 +49,7 @@ func commands(w *world, ops ...locktest.Op) func() int {
 	}
 }
 
-// What a holder of many locks costs does not depend on how many there are, nor on when each was acquired.
+// The cost of a holder of many locks depends neither on how many there are nor on when each was acquired.
 func TestAThousandLeasesCostWhatOneBatchCosts(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

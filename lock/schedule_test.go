@@ -336,7 +336,7 @@ func (o *oracle) name(n string) *history1 {
 	return o.names[n]
 }
 
-// saw is told every write of the store.
+// saw gets every write of the store.
 func (o *oracle) saw(op locktest.Op, r lock.Record) {
 	o.log.Lock()
 	defer o.log.Unlock()

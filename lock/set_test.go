@@ -239,7 +239,7 @@ func TestAStaleContextAcquiresAnew(t *testing.T) {
 	})
 }
 
-// What runs under a lost lock must not go on as if nothing had happened by acquiring it anew.
+// Work under a lost lock must not acquire it anew, and go on as if nothing had happened.
 func TestNestedDoFailsAfterALoss(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

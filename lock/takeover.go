@@ -16,7 +16,7 @@ import (
 // decision is what an attempt does about the record it has read.
 type decision struct {
 	next     step                        // stepDone: wait
-	patience time.Duration               // look again after this long at the latest: by then a holder or waiter may be dead
+	patience time.Duration               // look again after at most this long: by then a holder or waiter may be dead
 	remove   func(context.Context) error // if set, first remove a dead share or waiter from the record
 }
 

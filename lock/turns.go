@@ -75,8 +75,8 @@ func (t *turns) saw(r Record, own HoldID, at time.Duration) {
 
 // measure learns from n turns that have ended since the last look that saw one end.
 //
-// The last turn is half of the estimate. Otherwise waiters would come late for many turns after a long one, and
-// each turn would be longer for that, too.
+// The last turn is half of the estimate. Otherwise waiters would come late for many turns after a long one,
+// which would make each turn longer, too.
 func (t *turns) measure(at time.Duration, n int64) {
 	if t.turn == 0 {
 		t.turn = (at - t.seen) / time.Duration(n+1) / firstTurn
@@ -118,8 +118,8 @@ func (t turns) length() time.Duration {
 }
 
 // sawFree learns from a record if it is free: then it has the dates of the last grant and of the release, both
-// of the server's clock. Who sees that is late, and so were others, perhaps: then turns take much longer than
-// the lock is held, and an estimate from turns alone would make those behind us late, too.
+// of the server's clock. A look that sees that is late, and perhaps others were, too: then turns take much
+// longer than the lock is held, and an estimate from turns alone would make those behind us late, too.
 func (t *turns) sawFree(r Record) {
 	if held := r.At.Sub(r.Since); !r.Held() && held > 0 && !r.Since.IsZero() {
 		if t.held > 0 {

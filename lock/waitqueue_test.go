@@ -321,7 +321,7 @@ func TestWaitsInLineEndWithTheirContext(t *testing.T) {
 	})
 }
 
-// When the store does not answer, nobody waits longer because others wait before him.
+// When the store does not answer, no waiter waits longer because of others before it.
 func TestALineAtAnUnavailableStore(t *testing.T) {
 	virtually(t, func(w *world) {
 		l := w.locker(lock.Options{})

@@ -14,7 +14,7 @@ func (l *Locker) startWatching() {
 		return
 	}
 	l.watchOnce.Do(func() {
-		l.wg.Add(1) // safe beside Close: the caller is counted
+		l.wg.Add(1) // safe during Close: the caller is counted
 		go l.watch(w)
 	})
 }

@@ -88,7 +88,7 @@ func (t *Tracing) Publish(ctx context.Context, out *queue.Outgoing) {
 		}
 	}
 	ctx, span := t.start(ctx, trace.SpanKindProducer, "publish", "send", typ, out.Len())
-	// Also if nobody records it: whoever gets the messages has to know that they belong to a trace that is not sampled.
+	// Even if nobody records it: readers of the messages have to know that they belong to a trace that is not sampled.
 	if trace.SpanContextFromContext(ctx).IsValid() {
 		carrier := propagation.MapCarrier{}
 		t.propagator.Inject(ctx, carrier)
@@ -199,7 +199,7 @@ func (t *Tracing) batch(ctx context.Context, operation string, lease worker.Leas
 	return ctx, span
 }
 
-// publishes returns the spans that have published a batch, each once; one tells that it is a single one for all messages.
+// publishes returns the spans that have published a batch, each once; one means that all messages come from a single span.
 func (t *Tracing) publishes(n int, msg func(i int) *queue.Message) (spans []trace.SpanContext, one bool) {
 	fields := t.propagator.Fields()
 	seen := map[string]bool{}

@@ -127,7 +127,7 @@ func TestFromPublishToAppend(t *testing.T) {
 		t.Error("the append does not tell the token")
 	}
 
-	// What reads the file finds its way back.
+	// A reader of the file finds its way back.
 	r, err := storage.OpenReader(filepath.Join(dir, "orders.fpl"), storage.ReaderOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -225,7 +225,7 @@ func TestFromPublishToHandler(t *testing.T) {
 	}
 }
 
-// What is not stored is an error of the publish.
+// A message that is not stored is an error of the publish.
 func TestPublishThatFails(t *testing.T) {
 	x := newTraced(t)
 	x.publish("checkout", "Orders", "chair", "table")

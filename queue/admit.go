@@ -18,7 +18,7 @@ const (
 	settingsTimeout = time.Second
 	// countTimeout bounds a count of the backlog.
 	countTimeout = 10 * time.Second
-	// countShare is how many times as long as a count took a publisher waits before the next count:
+	// countShare is the pause before the next count, as a multiple of how long the last one took:
 	// counting a large backlog costs the server a scan.
 	countShare = 9
 	// fullWaitMin and fullWaitMax bound the pause between two counts of a full backlog, which
@@ -109,7 +109,7 @@ func (s *stream) admit() admission {
 	return admission{wait: wait}
 }
 
-// readSettings reads the settings of all types, or waits for the one who does. rule: settings that cannot be read hold nobody up, what was
+// readSettings reads the settings of all types, or waits for a running read. rule: settings that cannot be read hold nobody up, what was
 // known last holds.
 func (p *Publisher) readSettings() {
 	p.mu.Lock()

@@ -37,7 +37,7 @@ func (b *bench) drain(t *testing.T, typ string, n int) {
 	}
 }
 
-// failSwitch makes calls of an operation go wrong when it is told so. Call it before the first message.
+// failSwitch makes calls of an operation fail on demand. Call it before the first message.
 func (b *bench) failSwitch(op queuetest.Op) (fail func(queuetest.Kind)) {
 	var kind atomic.Int64
 	b.faulty.Next = func(is queuetest.Op, _ string, _ int) queuetest.Fault {
@@ -82,7 +82,7 @@ func TestPausedTypeRefuses(t *testing.T) {
 	})
 }
 
-// What was sent before the pause is not touched by it: it may have landed.
+// A pause does not affect what was sent before it: that may have landed.
 func TestPauseDoesNotTouchWhatWasSent(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, time.Second, func(t *testing.T, b *bench) {
 		b.failInserts(queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost}, queuetest.Fault{Kind: queuetest.Lost})
@@ -122,7 +122,7 @@ func TestBacklogLimitHoldsPublishersBack(t *testing.T) {
 		if fmt.Sprint(full) != "[orders 10 orders 10 orders 10]" {
 			t.Errorf("told about %q", full)
 		}
-		// A limit that is taken away holds nobody.
+		// A limit that was removed blocks nobody.
 		publishing.Go(func() { results = b.PublishAll(t.Context(), messages("orders", 25)) })
 		time.Sleep(time.Minute)
 		b.change(t, "orders", queue.SettingsPatch{MaxBacklog: new(0)})
@@ -198,7 +198,7 @@ func TestContextEndsTheWaitForRoom(t *testing.T) {
 	})
 }
 
-// Settings and counts that cannot be had hold nobody up; what was known last holds.
+// Settings and counts that cannot be read block nobody; the last known ones hold.
 func TestUnreadableSettingsHoldNobodyUp(t *testing.T) {
 	for _, kind := range []queuetest.Kind{queuetest.Hang, queuetest.Lost, queuetest.Refused} {
 		onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
@@ -379,7 +379,7 @@ func TestStopDoesNotWaitForAQuestion(t *testing.T) {
 	}
 }
 
-// What was sent is settled after a stop, however long that takes.
+// Sent messages are settled after a stop, however long that takes.
 func TestStopWaitsForWhatWasSent(t *testing.T) {
 	onVirtualTime(t, queue.PublisherOptions{}, 0, func(t *testing.T, b *bench) {
 		fail := b.failSwitch(queuetest.OpInsert)

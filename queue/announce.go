@@ -114,7 +114,7 @@ func (a *announcer) tell(types []string) {
 	}
 }
 
-// close announces what is left, and waits for that, for announceClosing at most. note must not be
+// close announces what is left, and waits for at most announceClosing. note must not be
 // called any more.
 func (a *announcer) close() {
 	a.mu.Lock()

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// told is a queue that records when which types are told.
+// told is a queue that records announcements of types.
 type told struct {
 	queue.Queue
 	fail func(ctx context.Context) error
@@ -37,7 +37,7 @@ func (q *told) Notify(ctx context.Context, types []string) error {
 	return q.Queue.Notify(ctx, types)
 }
 
-// times are when a type was told.
+// times are when a type was announced.
 func (q *told) times(typ string) (at []time.Time) {
 	q.mu.Lock()
 	defer q.mu.Unlock()
@@ -90,7 +90,7 @@ func TestAStoredTypeIsToldAtOnce(t *testing.T) {
 	})
 }
 
-// A type with steady traffic is told once a second, and always after its last message.
+// A type with steady traffic is announced every second, and after its last message.
 func TestSteadyTrafficIsToldSeldomAndAtTheEnd(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 		var last time.Time
@@ -110,7 +110,7 @@ func TestSteadyTrafficIsToldSeldomAndAtTheEnd(t *testing.T) {
 	})
 }
 
-// A second message right behind the first is told, too, although the type was told a moment ago.
+// A second message right behind the first is announced, too, although its type just was.
 func TestAMessageBehindANotificationIsToldLater(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 		mustPublish(t, p, "orders")
@@ -148,7 +148,7 @@ func TestManyTypesAreToldTogether(t *testing.T) {
 	})
 }
 
-// A notification that fails or hangs holds nobody up, and is not repeated.
+// A notification that fails or hangs blocks nobody, and is not repeated.
 func TestANotificationThatFailsIsDropped(t *testing.T) {
 	for name, fail := range map[string]func(context.Context) error{
 		"fails": func(context.Context) error { return errors.New("no room") },
@@ -177,7 +177,7 @@ func TestANotificationThatFailsIsDropped(t *testing.T) {
 	}
 }
 
-// Close tells what is left, also a type that was told a moment ago.
+// Close announces what is left, even a type that just was.
 func TestCloseTellsWhatIsLeft(t *testing.T) {
 	onTold(t, func(t *testing.T, q *told, p *queue.Publisher) {
 		mustPublish(t, p, "orders")

@@ -11,7 +11,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuetest"
 )
 
-// What keeps all letters back is said once.
+// A reason that keeps all letters back is reported once.
 func TestRequeueSaysOnceWhyLettersStay(t *testing.T) {
 	ctx := context.Background()
 	q := queuetest.NewMemory()

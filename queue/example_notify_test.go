@@ -27,7 +27,7 @@ func ExampleNotificationStore() {
 		log.Fatal(err)
 	}
 	fmt.Println("new messages:", news.Types)
-	// What was not told is found by a look at all types.
+	// A look at all types finds what was not announced.
 	pending, err := b.Queue.PendingTypes(ctx)
 	fmt.Println("pending:", pending, err)
 	// Output:

@@ -30,7 +30,7 @@ func open(ctx context.Context) (b *fencepost.Backend, remove func()) {
 	}
 }
 
-// What Publish says is what became of the message: stored, not stored, or, after ten minutes without an answer of the server,
+// Publish says what became of the message: stored, not stored, or, after ten minutes without an answer of the server,
 // unknown.
 func ExamplePublisher_Publish() {
 	ctx := context.Background()

@@ -118,7 +118,7 @@ func TestMiddlewareAroundSend(t *testing.T) {
 	})
 }
 
-// What middleware adds counts: a header that makes a message too large is refused like any other.
+// Headers of middleware count: one that makes a message too large is refused like any other.
 func TestMiddlewareCannotBreakTheLimits(t *testing.T) {
 	opt := queue.PublisherOptions{Use: []queue.Middleware{func(_ context.Context, out *queue.Outgoing) {
 		out.SetHeader(0, "k", strings.Repeat("x", queue.MaxHeaders))

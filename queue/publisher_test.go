@@ -93,7 +93,7 @@ func onVirtualTime(t *testing.T, opt queue.PublisherOptions, latency time.Durati
 	})
 }
 
-// failInserts lets the first inserts go wrong, one fault each.
+// failInserts makes the first inserts fail, one fault each.
 func (b *bench) failInserts(faults ...queuetest.Fault) {
 	var mu sync.Mutex
 	b.faulty.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
@@ -108,7 +108,7 @@ func (b *bench) failInserts(faults ...queuetest.Fault) {
 	}
 }
 
-// failAllInserts lets every insert go wrong.
+// failAllInserts makes every insert fail.
 func (b *bench) failAllInserts(f queuetest.Fault) {
 	b.faulty.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
 		if op != queuetest.OpInsert {
@@ -413,7 +413,7 @@ func TestUnclearBatchIsRepeatedUnchanged(t *testing.T) {
 		if got := stored(t, b.mem, "orders"); len(got) != 6 {
 			t.Errorf("%d messages are stored", len(got))
 		}
-		synctest.Wait() // a batch counts when its stream is done with it, after the outcomes are told
+		synctest.Wait() // a batch counts when its stream is done with it, after reporting its outcomes
 		if st := b.Stats(); st.Stored != 6 || st.Repeats != 4 || st.Rotations != 0 || st.Batches != 2 {
 			t.Errorf("stats %+v", st)
 		}

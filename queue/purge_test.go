@@ -64,7 +64,7 @@ func TestPurge(t *testing.T) {
 		p, err := queue.Purge(t.Context(), q, "orders", begin, false)
 		want(p, err, 0, 2500)
 
-		// An error: what is removed by then is told.
+		// After an error the result counts what was removed.
 		faulty.Next = func(op queuetest.Op, _ string, _ int) queuetest.Fault {
 			if op == queuetest.OpAck && faulty.Calls(op) == 5 {
 				return queuetest.Fault{Kind: queuetest.Lost}

@@ -26,8 +26,8 @@
 // A queue is a set of messages per type, sorted by ID. Publishing inserts, fetching reads a range,
 // acknowledging deletes. Messages have no state, and fetching does not claim or hide them. A lock
 // decides who may consume a type. The consumer's own file makes sure that a message is consumed once,
-// because it refuses a second copy. What the queue guarantees for that is in [Publisher] and
-// [MessageStore].
+// because it refuses a second copy. [Publisher] and [MessageStore] say what the queue guarantees for
+// that.
 package queue
 
 import (

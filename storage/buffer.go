@@ -4,13 +4,13 @@ import "sync"
 
 const (
 	keepBuf = 1 << 20 // a larger encoding buffer is given back after use …
-	lendBuf = 8 << 20 // … and up to this size to whoever needs one next
+	lendBuf = 8 << 20 // … and up to this size to the next writer that needs one
 )
 
 var (
 	// buffers are the larger encoding buffers that nobody uses. rule: a writer that has nothing to write keeps no large buffer: there may be hundreds.
 	buffers sync.Pool
-	// smallBuffers are those of writers that were closed, or have nothing to write: whoever drains many small files needs one for each.
+	// smallBuffers are those of writers that were closed, or have nothing to write: draining many small files takes one for each.
 	smallBuffers sync.Pool
 )
 

@@ -36,7 +36,7 @@ type Link struct {
 	Sealed     *SealedError // names its successor; nil if it is not sealed
 	Err        error        // why its header or its end cannot be read; what is not known is not checked
 	Missing    error        // a *HoleError if a piece of it is missing, see InPieces; else nil
-	Created    time.Time    // as its header says, by the clock of who made it; zero if that is not known
+	Created    time.Time    // from its header, by the clock of its creator; zero if that is not known
 	Size       int64        // bytes
 	end        int64        // offset after its last record that is not a fence; after its seal if it is sealed
 }
@@ -361,7 +361,7 @@ func (k *chainCheck) misnamed() {
 		switch other := k.other[l.Generation]; {
 		case l.Type == k.typ && other != nil && other.Type == k.typ && other.Generation == g:
 			if g > l.Generation {
-				continue // told with the other one
+				continue // reported with the other one
 			}
 			e.Reason = fmt.Sprintf("%s and %s have swapped names: they hold generations %d and %d", l.Path, filepath.Base(other.Path), l.Generation, g)
 			e.Remedy = "rename each to what the other one is called"

@@ -347,7 +347,7 @@ func TestNewestIsMissing(t *testing.T) {
 	})
 }
 
-// TestChainReadsEnds: who asks for a chain reads of an old file its header and its end, not all of it.
+// TestChainReadsEnds: reading a chain reads the header and the end of an old file, not all of it.
 func TestChainReadsEnds(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	w := mustOpen(t, "/d", 1, storage.Options{FS: mem})

@@ -182,8 +182,8 @@ func (d *bodyDecoder) body(path string, it *item) ([]byte, error) {
 	}
 	if d.zstd == nil {
 		// The output is bounded by the capacity of the buffer it is given: the record's raw_len.
-		// What came before in it is what later blocks refer to, so that a frame's window, however
-		// large it says it is, takes no memory of its own.
+		// Later blocks refer to what is already in it, so a frame's window takes no memory of its
+		// own, however large it claims to be.
 		z, err := zstd.NewReader(nil, zstd.WithDecodeAllCapLimit(true), zstd.WithDecoderMaxWindow(MaxBatchBytes), zstd.WithDecoderMaxMemory(MaxBatchBytes),
 			zstd.WithDecoderLowmem(true), zstd.WithDecoderConcurrency(1))
 		if err != nil {

@@ -195,7 +195,7 @@ func (c *compaction) copy(ctx context.Context, src source, limit int64) error {
 			return it.err
 		case it.kind != itemRecord || c.w.retracted(it.head):
 		case it.head.kind == kindCheckpoint && it.head.base == c.report.FirstIndex && it.head.base > 0 && c.next() == it.head.base:
-			// What the file before this one left: a successor begins with it.
+			// A successor begins with what the file before it left.
 			k, err := decodeCheckpoint(it.body)
 			if err != nil {
 				return undecodable(src.path, it.head)
@@ -381,8 +381,8 @@ func (w *Writer) salvage(ctx context.Context, limit int64) (view, error) {
 	return v, err
 }
 
-// checkClaims refuses to repair damage that cannot be what it says. A repair writes a record for each one that is lost, and how many
-// that are the record behind the damage tells. Its checksum is good, but whoever can write to the file can make such a record.
+// checkClaims refuses to repair damage that cannot be what it says. A repair writes a record for each one that is lost, as many as
+// the record behind the damage says. Its checksum is good, but anybody who can write to the file can make such a record.
 //
 // rule: no more is marked as lost than the damaged bytes can have held, or the registry knows to have been there.
 func (w *Writer) checkClaims(registered Entry) error {
@@ -391,7 +391,7 @@ func (w *Writer) checkClaims(registered Entry) error {
 		if !errors.As(err, &c) || c.LostNext <= registered.DurableIndex {
 			continue
 		}
-		batches := uint64(c.End-c.Offset)/recHeaderSize + 2 // where damage is told in parts, one at each end may be in another part
+		batches := uint64(c.End-c.Offset)/recHeaderSize + 2 // where damage is reported in parts, one at each end may be in another part
 		if lost := c.LostNext - c.LostFirst; lost > batches*MaxBatchRecords {
 			return fmt.Errorf("%w: %s: what follows byte %d says that %d records are lost in %d bytes, which cannot have held as many: no writer of ours wrote that. "+
 				"Restore the file from a copy; if there is none, move it away, and give up what the registry knows of it", ErrIntegrity, c.Path, c.End, lost, c.End-c.Offset)

@@ -191,8 +191,8 @@ func (c *copying) write(to FS, tmp string) error {
 	return err
 }
 
-// compare tells whether a file is a copy. Behind their seals, which are where both end for readers, each may have fences of its own of
-// those who opened it since it was copied.
+// compare tells whether a file is a copy. For readers both end at their seals. Behind its seal each may have fences of its own, of
+// writers that opened it since it was copied.
 func (c *copying) compare(there File, to FS, target string) error {
 	conflict := &CopyConflict{Path: c.path, Target: target}
 	link := ReadLink(to, target)

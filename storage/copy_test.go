@@ -199,7 +199,7 @@ func (r *lateRegistry) Update(ctx context.Context, typ string, e storage.Entry) 
 	return r.world.Update(ctx, typ, e)
 }
 
-// TestSealOvertaken: whoever is overtaken between its seal and the registry is told so, and not that a file is lost.
+// TestSealOvertaken: a writer overtaken between its seal and the registry learns that, and not that a file is lost.
 func TestSealOvertaken(t *testing.T) {
 	eachKeeper(t, func(t *testing.T, x *world, fsys storage.FS) {
 		r := &lateRegistry{x, func() {}}

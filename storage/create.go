@@ -19,8 +19,8 @@ import (
 
 // syncNames makes the file's name durable.
 //
-// rule: names come before content. Whoever created the file, or a directory above it, may have died before it synced
-// the directory, or be about to: so every opener syncs the file's directory, and who finds no fence
+// rule: names come before content. The process that created the file, or a directory above it, may have died before
+// it synced the directory, or be about to. So every opener syncs the file's directory, and one that finds no fence
 // in the file yet syncs all directories above. A fence therefore proves that they are durable.
 func (w *Writer) syncNames() error {
 	if err := w.fs.SyncDir(w.dir); err != nil {
@@ -100,7 +100,7 @@ func (w *Writer) create() error {
 	}
 	// rule: link(2), never rename: it fails when somebody else was first, and never replaces a file.
 	err = w.fs.Link(tmp, w.path)
-	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // or who was first has removed the temporary file
+	if errors.Is(err, fs.ErrExist) || errors.Is(err, fs.ErrNotExist) { // or the first one has removed the temporary file
 		err = nil
 	}
 	if err != nil {

@@ -416,7 +416,7 @@ func TestWriterRefusesDamage(t *testing.T) {
 	}
 }
 
-// TestReportedBytesAreAll: whoever restores the bytes that are reported as damaged, as the report says, has restored all of them,
+// TestReportedBytesAreAll: restoring the bytes that are reported as damaged, as the report says, restores all of them,
 // however many places are damaged, and also where the records that prove it are damaged themselves.
 func TestReportedBytesAreAll(t *testing.T) {
 	s := newSample(t)

@@ -361,8 +361,8 @@ func (e *CorruptError) Error() string {
 // Is makes the error ErrIntegrity.
 func (e *CorruptError) Is(target error) bool { return target == ErrIntegrity }
 
-// HoleError says that a piece of a file InPieces is missing, although there are later ones. Which
-// records were in it only Verify tells.
+// HoleError says that a piece of a file InPieces is missing, although there are later ones. Only
+// Verify tells which records were in it.
 type HoleError struct {
 	Path        string
 	Offset, End int64 // bytes of the file that are not there
@@ -377,8 +377,8 @@ func (e *HoleError) Error() string {
 func (e *HoleError) Is(target error) bool { return target == ErrIntegrity }
 
 // RetractedError says that records which a reader has accepted were not there for the writer that
-// took over: they were never durable, and their indexes were used again. Whoever only read the file
-// reads it again from the start; a verification of a file at rest that reports it has found damage.
+// took over: they were never durable, and their indexes were used again. A plain reader reads the
+// file again from the start; a verification of a file at rest that reports it has found damage.
 type RetractedError struct {
 	Path        string
 	Offset      int64 // of the open record that retracts
@@ -404,7 +404,7 @@ func (e *RetractedError) Is(target error) bool { return target == ErrIntegrity }
 type NoSpaceError struct {
 	Path    string
 	Need    int64 // bytes; 0 when it is about a directory entry, or not known
-	InStore bool  // what is full is the store of slots that Path is in, or is
+	InStore bool  // the store of slots is full, not a file system
 	Err     error // ENOSPC, EDQUOT or EFBIG; in a store what the store says
 }
 

@@ -68,7 +68,7 @@ func ExampleOpen() {
 	// Output: 2 records are durable in orders.fpl
 }
 
-// Whoever opens the file with a greater epoch fences the writer before: what that appends afterwards counts for no reader.
+// Opening the file with a greater epoch fences the previous writer: no reader counts what that one appends afterwards.
 func ExampleWriter_Sync() {
 	dir, remove := tempDir()
 	defer remove()

@@ -83,7 +83,7 @@ func TestFollow(t *testing.T) {
 }
 
 // TestFollowReturnsWhatIsDurable: a batch whose writeback failed is in the page cache and not on the device. A follower does
-// not return it, whoever is told of the error.
+// not return it, whoever gets the error.
 func TestFollowReturnsWhatIsDurable(t *testing.T) {
 	for _, durable := range []bool{true, false} {
 		synctest.Test(t, func(t *testing.T) {

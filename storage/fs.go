@@ -110,8 +110,8 @@ type InPieces interface {
 	// listed. It is safe for concurrent use.
 	Pieces() int
 	// Hole returns the first bytes [off, end) of the file that are in no piece, although there are
-	// later pieces: somebody removed one. off is end if all are there. It takes no reads. Only of a File for reading
-	// it is complete: one for appending may not have listed all pieces.
+	// later pieces: somebody removed one. off is end if all are there. It takes no reads. It is complete only for a
+	// File opened for reading: one for appending may not have listed all pieces.
 	Hole() (off, end int64)
 }
 

@@ -198,7 +198,7 @@ func typeOf(st *unix.Statfs_t) FSType {
 	return FSType{Magic: magic, Name: fileSystems[magic].name}
 }
 
-// retryEINTR repeats a system call that a signal has interrupted. It is only for calls of which a repetition is harmless.
+// retryEINTR repeats a system call that a signal has interrupted. It is only for calls that are harmless to repeat.
 func retryEINTR(f func() (int, error)) (int, error) {
 	for {
 		n, err := f()

@@ -119,8 +119,8 @@ type recentLister interface {
 	listRecent(dir, typ string) ([]string, error)
 }
 
-// newestLately is newest by a listing of a moment ago, if that is good enough. What others put into
-// the directory behind a hole in the generations it finds a moment later than newest.
+// newestLately is newest by a listing of a moment ago, if that is good enough. It finds files that
+// others put behind a hole in the generations a moment later than newest does.
 func (w *Writer) newestLately(registered Entry) (generation uint64, temps []string, ok bool) {
 	l, ok := w.fs.(recentLister)
 	if !ok || w.givesUp() {
@@ -273,7 +273,7 @@ func (w *Writer) build(ctx context.Context, seal sealBody, first uint64, state [
 			return
 		}
 		n.abandon()
-		if replaced := (*ReplacedError)(nil); errors.As(err, &replaced) { // removeTemps, by who took over
+		if replaced := (*ReplacedError)(nil); errors.As(err, &replaced) { // removeTemps, by the writer that took over
 			err = &SupersededError{Path: filepath.Join(n.dir, GenerationName(n.typ, seal.generation))}
 		}
 	}()
@@ -319,9 +319,8 @@ func (n *Writer) publish(ctx context.Context, old FileID) error {
 	e := n.entry()
 	now, err := n.register(ctx, old, e)
 	if err == nil && now.FileID == e.FileID && (now.Epoch > e.Epoch || now.DurableIndex > e.DurableIndex) {
-		// rule: a successor that was in use already is not made a second time. Who makes the successor of a sealed file gives it the identity
-		// that the seal names, so the registry may name it since others made it, filled it, and it
-		// was moved away.
+		// rule: a successor that was in use already is not made a second time. The maker of the successor of a sealed file gives it the
+		// identity that the seal names. So the registry may already name it: others made it, filled it, and it was moved away.
 		err = &RegistryMismatch{Path: n.path, Registered: now, Epoch: e.Epoch, Next: e.DurableIndex}
 		named := n.checkName()
 		n.mu.Lock()
@@ -371,7 +370,7 @@ func (w *Writer) continueSealed(ctx context.Context, v *view) (*Writer, error) {
 		return nil, err
 	}
 	old := w.header.fileID
-	if w.instead != nil { // who repaired it came no further
+	if w.instead != nil { // its repair came no further
 		old = w.instead.FileID
 	}
 	if err := next.publish(ctx, old); err != nil {

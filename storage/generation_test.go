@@ -546,7 +546,7 @@ func TestCompactKeepsCompression(t *testing.T) {
 	must(t, n.Close())
 }
 
-// TestRegistrySetBack: a registry that was set back by any number of generations is told the newest file again, if the files lead from that
+// TestRegistrySetBack: a registry that was set back by any number of generations gets the newest file again, if the files lead from that
 // back to the one it names. Nothing is lost, and no index is used twice. Otherwise the file is refused, and adopted only when asked.
 func TestRegistrySetBack(t *testing.T) {
 	// series makes generations that end in different ways, and returns what was registered when the first of each was opened.

@@ -310,7 +310,7 @@ func checkSwept(t *testing.T, mem *slotstest.Mem, first storage.Link) {
 	}
 }
 
-// TestKeepAndReaders: a reader whose file is removed under it is told so, and not of damage.
+// TestKeepAndReaders: a reader whose file is removed under it reports that, and no damage.
 func TestKeepAndReaders(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	fourFiles(t, x, slotsOf(mem))

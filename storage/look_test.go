@@ -142,7 +142,7 @@ func TestRehearsalIsNotUsed(t *testing.T) {
 	check("behind the fence of the dead", "rehearsed state", "rehearsed record", "real state", "real record")
 }
 
-// TestFenceOfTheDead: who died behind his fence is no reason to refuse the next one.
+// TestFenceOfTheDead: a writer that died behind its fence is no reason to refuse the next one.
 func TestFenceOfTheDead(t *testing.T) {
 	t.Run("in a file", func(t *testing.T) {
 		x, mem := newMemWorld(t, 4096)
@@ -185,7 +185,7 @@ func TestLookBesideALoss(t *testing.T) {
 					if calls++; calls-1 == n {
 						mem.FailWriteback(x.Path(), func(int64) bool { return true })
 						_, err := x.Open(mem)
-						if !errors.Is(err, syscall.EIO) { // the first that syncs after the failed write is told
+						if !errors.Is(err, syscall.EIO) { // the first sync after the failed write gets it
 							t.Fatal(err)
 						}
 						other, err = x.Open(mem)

@@ -90,7 +90,7 @@ func (s *scanner) fillAhead(p int64, n int) bool {
 	}
 	c, ok := <-s.ahead.full
 	if !ok || c.err != nil || c.off != p+int64(len(kept)) || len(kept) > aheadSpare || len(kept)+c.n < n {
-		s.direct = p + aheadPause // an error, for instance, is met again there, and told
+		s.direct = p + aheadPause // an error, for instance, is met again and reported there
 		s.stopAhead()
 		return false
 	}

@@ -84,8 +84,8 @@ func (r *Reader) init(o ReaderOptions) error {
 		if err := r.settle(); err != nil {
 			return err
 		}
-		// What is before a checkpoint was durable when that was written; what is behind it is read
-		// again on the way.
+		// Everything before a checkpoint was durable when that was written; the rest is read again
+		// on the way.
 		if _, err := r.scan.lastCheckpoint(r.dropCache); err != nil {
 			return err
 		}
@@ -102,7 +102,7 @@ func (r *Reader) dropCache(off, n int64) error {
 	return ioError("drop the page cache of", r.path, r.file.DropCache(off, n))
 }
 
-// sinceNs is t in nanoseconds since 1970, or the nearest that there is.
+// sinceNs is t in nanoseconds since 1970, or the nearest value that fits.
 func sinceNs(t time.Time) int64 {
 	switch {
 	case t.IsZero() || t.Before(time.Unix(0, math.MinInt64)):

@@ -175,7 +175,7 @@ func (w *Writer) checkRegistered(ctx context.Context, registered Entry, known bo
 			return Entry{}, err
 		}
 	}
-	if registered.FileID != w.header.fileID { // who made this successor came no further, or the registry was set back
+	if registered.FileID != w.header.fileID { // the maker of this successor came no further, or the registry was set back
 		return w.register(ctx, registered.FileID, e)
 	}
 	return registered, nil

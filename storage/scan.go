@@ -105,7 +105,7 @@ type scanner struct {
 	hunting bool          // the region ended at pos
 	huntPos int64         // where the hunt goes on
 	stop    int64         // where the first hunt behind the last accepted record that is not a fence began, 0 = none did
-	proof   *CorruptError // of damage that was not returned yet, or is told
+	proof   *CorruptError // damage that was found and not returned yet, or only as told
 	told    *CorruptError // what was returned of proof, when nothing was there to go on with
 	budget  int64
 }
@@ -146,8 +146,7 @@ func (s *scanner) startAtBatch(m *mark) error {
 		return err
 	}
 	// rule: whole is not enough. Behind a batch that was torn by a power failure there may be one that is whole, and void. Its
-	// writer tells, in a later record of the chain, that the batch was durable; a checkpoint tells
-	// it at the latest.
+	// writer tells in a later record of the chain that the batch was durable, in a checkpoint if not earlier.
 	for r := h; ; {
 		next, _, err := s.headAt(r.end())
 		if err != nil || next.kind == kindNone || next.kind == kindFence || next.epoch != h.epoch || next.session != h.session || next.chain != r.link() {

@@ -10,8 +10,8 @@ import (
 // recentFor is how long a listing is good enough for [sharedFS.listRecent].
 const recentFor = time.Second
 
-// Shared returns the FS for many writers of one process whose files are in the same directory. To list or sync a directory
-// takes as long as it is large; calls that wait at the same time share one. A store of slots has nothing to share, and is
+// Shared returns the FS for many writers of one process whose files are in the same directory. Listing or syncing a large
+// directory takes long, so calls that wait at the same time share one. A store of slots has nothing to share, and is
 // returned as it is.
 func Shared(fsys FS) FS {
 	fsys = orOS(fsys)
@@ -70,8 +70,8 @@ func (s *sharedFS) List(dir, typ string) ([]string, error) {
 	return slices.Clone(byType[typ]), err
 }
 
-// listRecent returns what List has returned, or would have, within the last second. Who opens thousands of types lists their
-// directory once a second, and not for each of them.
+// listRecent returns what List has returned, or would have, within the last second. A process that opens thousands of types
+// lists their directory once a second, not once for each.
 func (s *sharedFS) listRecent(dir, typ string) ([]string, error) {
 	d := s.dir(dir)
 	byType, err := d.all.do(struct{}{}, func([]struct{}) (map[string][]string, error) {

@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/storage/storagetest"
 )
 
-// slowDir is a directory whose listing and sync take until released says so. What was there when they began counts.
+// slowDir is a directory whose listing and sync take until released says so. They see the names at their start.
 type slowDir struct {
 	storage.FS
 	mu       sync.Mutex
@@ -182,7 +182,7 @@ func (deafRegistry) Succeed(context.Context, string, storage.FileID, storage.Ent
 	return storage.Entry{}, false, errors.New("no answer")
 }
 
-// TestManyOpensAreOneListing: who opens many types lists their directory once a second. What others have changed since is noticed.
+// TestManyOpensAreOneListing: opening many types lists their directory once a second. Later changes of others are noticed.
 func TestManyOpensAreOneListing(t *testing.T) {
 	const dir = "/d"
 	synctest.Test(t, func(t *testing.T) {

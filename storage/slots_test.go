@@ -36,8 +36,8 @@ func newSlotsWorld(t testing.TB) (*world, *slotstest.Mem) {
 	return x, mem
 }
 
-// TestSlotsOfAFileWithoutANameStay: who made a successor and did not get to give it its name may still be about to. Nobody takes its slots
-// away from under it.
+// TestSlotsOfAFileWithoutANameStay: a writer that made a successor but has not named it may still be about to. Nobody takes its slots away
+// from under it.
 func TestSlotsOfAFileWithoutANameStay(t *testing.T) {
 	mem := slotstest.NewMem(1 << 20)
 	fsys := slotsOf(mem)
@@ -134,7 +134,7 @@ func TestSlotsRemovedByHand(t *testing.T) {
 	}
 }
 
-// TestSlotFarBehindTheEnd: who puts a slot where no file ends sends no writer behind it, and no reader through the emptiness before it. Somebody is told.
+// TestSlotFarBehindTheEnd: a slot put where no file ends sends no writer behind it, and no reader through the emptiness before it. It is reported.
 func TestSlotFarBehindTheEnd(t *testing.T) {
 	x, mem := newSlotsWorld(t)
 	names := mem.Names()
@@ -232,8 +232,8 @@ func TestSlotsNameIsReadWhileASlotIsCreated(t *testing.T) {
 	}
 }
 
-// TestForeignFirstFile: whoever was about to make the first file sleeps while another makes it, and makes its own when the store was set back behind both. That
-// file is refused, and so is giving up what was lost while it is there. Its name is removed, as the error says, and the type goes on.
+// TestForeignFirstFile: a writer that is about to make the first file sleeps while another makes it, and makes its own when the store was set back behind both.
+// That file is refused, and so is giving up what was lost while it is there. Its name is removed, as the error says, and the type goes on.
 func TestForeignFirstFile(t *testing.T) {
 	x, _ := newSlotsWorld(t)
 	back := slotstest.NewMem(700)

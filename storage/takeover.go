@@ -69,7 +69,7 @@ func (w *Writer) fence(ctx context.Context) error {
 // settle makes the bytes up to the fence final: on the device, and read from there.
 func (w *Writer) settle() error {
 	// rule: fdatasync before the scan. It makes the fence durable, and whatever the writer before left in the cache;
-	// records of its that the scan accepts may be acknowledged by this writer without another sync.
+	// this writer may acknowledge those of its records that the scan accepts without another sync.
 	if err := w.file.Datasync(); err != nil {
 		return ioError("sync the fence of", w.path, err)
 	}

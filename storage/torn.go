@@ -124,7 +124,7 @@ func (s *scanner) prove(h *recHeader) {
 }
 
 // goOn ends the hunt at h, a whole record of a region that proves the damage before it, and returns
-// the damage. There is nothing to return if it was told before the file had grown.
+// the damage. There is nothing to return if it was reported before the file had grown.
 func (s *scanner) goOn(h *recHeader) (it item, more bool) {
 	e := *s.proof
 	// rule: without its open record nothing tells what was good before a region: also what was passed over before its fence may be
@@ -147,7 +147,7 @@ func (s *scanner) untold(e *CorruptError) bool {
 	return e.Offset < e.End || e.LostFirst < e.LostNext
 }
 
-// tell returns the damage that is proved before an open record, if no message is missing by it.
+// tell returns the damage that is proved before an open record, if it costs no message.
 func (s *scanner) tell() item {
 	e := *s.proof
 	e.LostNext = e.LostFirst

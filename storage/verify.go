@@ -186,7 +186,7 @@ func Verify(ctx context.Context, path string, o VerifyOptions) (*Report, error) 
 // dropCache makes the next reads of the file come from the device.
 func dropCache(path string, f File) error {
 	// Pages that are not written yet cannot be dropped. A descriptor for reading may sync, but not
-	// everything that comes with it everywhere, as the probe of the journal on ext4.
+	// everywhere do all that comes with it, such as the probe of the journal on ext4.
 	if err := f.Datasync(); err != nil && !errors.Is(err, syscall.EBADF) && !errors.Is(err, syscall.EINVAL) && !errors.Is(err, syscall.EROFS) {
 		return ioError("fdatasync", path, err)
 	}

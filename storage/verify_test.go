@@ -49,8 +49,8 @@ func TestVerifyListsGaps(t *testing.T) {
 	}
 }
 
-// TestVerifyReadsTheDevice: the cache is dropped before anything is read, after what is dirty was written; what fails there
-// is told, unless it only says that a descriptor for reading may not sync.
+// TestVerifyReadsTheDevice: the cache is dropped before anything is read, after what is dirty was written; a failure there
+// is reported, unless it only says that a descriptor for reading may not sync.
 func TestVerifyReadsTheDevice(t *testing.T) {
 	x, mem := newMemWorld(t, 512)
 	for _, c := range []struct {

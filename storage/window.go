@@ -105,7 +105,7 @@ func (s *scanner) fill(p int64, n int) error {
 	if at := p - s.bufOff; at >= 0 && at < int64(len(s.buf)) {
 		kept = copy(s.buf, s.buf[at:])
 	}
-	// A window is no larger than what is left of the file: who opens one reads little at its end, with several scanners.
+	// A window is no larger than what is left of the file: opening one reads little at its end, with several scanners.
 	if room := int(min(scanWindow, s.limit-p)); cap(s.buf) < room {
 		s.buf = append(make([]byte, 0, room), s.buf[:kept]...)
 	}
@@ -145,7 +145,7 @@ func roomFor(n int) int {
 	return max(n, min(room, maxRecord))
 }
 
-// windows are windows that nobody uses. Who opens a file makes three scanners, and may open thousands.
+// windows are unused windows. Opening a file takes three scanners, and a process may open thousands.
 var windows = sync.Pool{New: func() any { return new([scanWindow]byte) }}
 
 // borrow gives the scanner a window that others have used before. After giveBack nothing may be used that the scanner has returned.

@@ -270,7 +270,7 @@ func (w *Writer) checkName() error {
 }
 
 // checkFile finds out whether the file is still this writer's: whether somebody fenced it off, cut
-// it, or put another file in its place, as named, the answer of checkName, says. mu is held.
+// it, or put another file in its place (named, the answer of checkName). mu is held.
 func (w *Writer) checkFile(op string, named error) error {
 	info, err := w.file.Stat()
 	switch {

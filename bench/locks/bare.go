@@ -14,8 +14,8 @@ import (
 	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
-// bareStore is Fencepost's store without the engine: no renewal, no deadline, nobody to take over from the dead. What it
-// lacks to a Locker is what the engine costs.
+// bareStore is Fencepost's store without the engine: no renewal, no deadline, no takeover from a dead holder. The
+// difference from a Locker is the cost of the engine.
 type bareStore struct {
 	s     lock.Store
 	owner lock.Process

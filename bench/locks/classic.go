@@ -22,7 +22,7 @@ import (
 //   - A lock whose holder died stays until the server's sweeper comes by, which is up to a minute after the expiry.
 //   - The expiry is the holder's wall clock. A clock that is behind frees the lock under its holder's hands.
 //   - A holder that has outlived its expiry is not told, and its Release frees the lock of whoever holds it then.
-//   - The document is gone after a release, and a counter in it begins again: there is no fencing token to be had.
+//   - The document is gone after a release, and a counter in it begins again: there is no fencing token.
 //   - When the answer to an acquisition is lost the lock is held by nobody, until the expiry.
 //
 // The Locker of package lock over the store of package mongolock has none of these failures, and is no slower.

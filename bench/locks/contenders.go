@@ -41,7 +41,7 @@ type held interface {
 // terms are what a holder gets.
 type terms struct {
 	Lease     time.Duration // of Fencepost; expiry of Classic. 0: the defaults of both
-	Elsewhere bool          // say that this process is one of another machine, so that nobody can prove its death
+	Elsewhere bool          // claim to be on another machine, so that nobody can prove this process dead
 }
 
 func (t terms) owner() lock.Process {
@@ -51,7 +51,7 @@ func (t terms) owner() lock.Process {
 	return lock.Process{Host: "another-host", PID: 1, Instance: "bench", Boot: "another-boot", PIDNamespace: "another", Started: "1"}
 }
 
-// pollOnly hides what a store can besides: change streams.
+// pollOnly hides what else a store can do: change streams.
 type pollOnly struct{ lock.Store }
 
 // openLocker opens a contender on db.

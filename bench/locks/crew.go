@@ -119,7 +119,7 @@ func (c *crew) tell(i int, format string, args ...any) error {
 const anyone = -1
 
 // hear returns the next message with this verb, from the given worker or anyone, and keeps others for later. It fails when a
-// worker reports an error, or has gone while nobody asked for that.
+// worker reports an error, or has ended without being asked to.
 func (c *crew) hear(ctx context.Context, from int, verb string, patience time.Duration) (message, error) {
 	fits := func(m message) bool { return m.verb == verb && (from == anyone || m.from == from) }
 	for i, m := range c.backlog {

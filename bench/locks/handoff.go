@@ -103,14 +103,14 @@ func (b *bench) measureHandOffs(ctx context.Context) (h handOffs, err error) {
 	return h, nil
 }
 
-// notMeasured returns how many hand-offs pass before those that count: each process has had the lock once. What is measured is a lock that
-// goes round, as its waiters take places in a queue when they have seen that.
+// notMeasured returns how many hand-offs pass before those that count: each process has had the lock once. The measured lock goes
+// round, because its waiters take places in a queue when they have seen that.
 func notMeasured(waiters int) int { return 1 + waiters }
 
 // handOffs has a lock go from worker to worker. It returns the times from the call of Release to the next grant, and how
 // many commands all workers together sent to the server per grant.
 //
-// Who has passed the lock on waits for it again at once, so that there are always so many waiters.
+// A worker that has passed the lock on waits for it again at once, so the number of waiters is constant.
 func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int, h hold) (took []time.Duration, commands float64, err error) {
 	acquire := func(i int) error { return c.tell(i, "acquire %s %s", name, contender) }
 	if err := acquire(0); err != nil {
@@ -120,7 +120,7 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 	if err != nil {
 		return nil, 0, err
 	}
-	// They come at times of their own, so that those who poll at a fixed interval do not do it all at the same time.
+	// They start at random times, so that contenders that poll at a fixed interval do not all poll at the same time.
 	const spread = 200 * time.Millisecond
 	for i := 1; i <= waiters; i++ {
 		if err := errors.Join(server.Sleep(ctx, rand.N(2*spread/time.Duration(waiters))), acquire(i)); err != nil {
@@ -192,7 +192,7 @@ func (c *crew) handOffs(ctx context.Context, contender, name string, waiters int
 	return took, float64(after-before) / float64(h.count), c.quiet()
 }
 
-// quiet fails if somebody said what was not to be expected: got the lock while another one had it.
+// quiet fails on an unexpected message: a worker got the lock while another one had it.
 func (c *crew) quiet() error {
 	for {
 		select {

@@ -19,7 +19,7 @@ type idle struct {
 	perSecond float64
 }
 
-// measureIdle counts the commands of those who wait for a lock that stays held, and of the one who holds it.
+// measureIdle counts the commands of the waiters for a lock that stays held, and of its holder.
 func (b *bench) measureIdle(ctx context.Context) ([]idle, error) {
 	settle, span := time.Second, 10*time.Second
 	if b.o.Quick {

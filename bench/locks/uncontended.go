@@ -17,7 +17,7 @@ import (
 // uncontended are the contenders, the yardstick first.
 var uncontended = []string{nameInsert, nameAgain, nameUpsert, nameLeast, nameStore, nameFencepost, nameNewNames, nameSQLite}
 
-// alone is what acquiring and releasing a lock costs that nobody else wants.
+// alone is the cost of acquiring and releasing a lock that nobody else wants.
 type alone struct {
 	times    measure.Times // of blocks
 	perBlock int

@@ -21,12 +21,12 @@ const workerEnv = "FENCEPOST_BENCH_LOCK_WORKER"
 // workerConfig is what a worker process is told at its start.
 type workerConfig struct {
 	URI, Database string
-	Referee       string // a file; who holds the lock has it locked, so that the kernel notices two holders
+	Referee       string // a file that the holder locks, so that the kernel notices two holders
 	Contenders    []string
 	Terms         terms
 }
 
-// Worker tells whether this process was started to be a worker of this suite; then it has been one, and is to exit with code.
+// Worker reports whether this process was started as a worker of this suite. If so, it has been one, and must exit with code.
 func Worker() (code int, ok bool) {
 	text := os.Getenv(workerEnv)
 	if text == "" {

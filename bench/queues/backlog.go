@@ -60,7 +60,7 @@ func (c *clocked) note(n int) {
 	}
 }
 
-// fencepostWindow drains at least a window and stops. What it took is counted in drained.
+// fencepostWindow drains at least a window and stops. It counts what it took in drained.
 func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
 	pool, err := worker.New(worker.Config{Queue: p.Backend.Queue, Locker: p.Backend.Locker, To: worker.Files{Dir: p.Dir}, Types: []string{typ}, Events: func(e worker.Event) {
@@ -84,15 +84,15 @@ func (p *place) fencepostWindow(ctx context.Context, typ string, window int) (fl
 	return c.rate, err
 }
 
-// bareWindow is the same of the bare loop.
+// bareWindow is the same for the bare loop.
 func (p *place) bareWindow(ctx context.Context, typ string, window int) (float64, error) {
 	c := newClocked(window)
 	err := p.Bare(ctx, typ, window, c.note)
 	return c.rate, err
 }
 
-// loadBatches is load with a producer of its own for each batch, so that whoever takes out whole batches leaves nothing behind
-// that misses its predecessor. A batch begins in a millisecond of its own, as producer numbers are random.
+// loadBatches is load with a producer of its own for each batch, so that taking out whole batches leaves no message
+// without its predecessor. Each batch begins in a millisecond of its own, because producer numbers are random.
 func (p *place) loadBatches(ctx context.Context, n int, typ string) error {
 	for ; n > 0; n -= messages.BatchSize {
 		begin := time.Now()
@@ -157,7 +157,7 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 	if err := errors.Join(bare.Empty(ctx), ours.Empty(ctx), verifyAll(ctx, bare, ours)); err != nil {
 		return l, err
 	}
-	// What both took from the big one: together the first of what was given, each once.
+	// Together both took the first messages of the big backlog, each once.
 	seen := map[int]bool{}
 	if err := shared.Journals[oneType].Each(messages.AsSet(seen)); err != nil {
 		return l, err

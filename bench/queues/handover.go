@@ -31,7 +31,7 @@ type watcher struct {
 	mu   sync.Mutex
 	by   int // the replica that committed last
 	at   time.Time
-	gap  time.Duration // at the latest change of the replica
+	gap  time.Duration // at the last change of the replica
 	turn chan int      // the replica that took over
 }
 
@@ -157,7 +157,7 @@ func (b *bench) measureHandOver(ctx context.Context) (all []handOver, err error)
 	}
 	holder, other := last-1, last
 	for range max(times/2, 2) {
-		// Who has given a type back stands back for two seconds, and must be waiting again.
+		// A replica that has given a type back stands back for two seconds, and must be waiting again.
 		if err := server.Sleep(ctx, 2500*time.Millisecond+rand.N(settle)); err != nil {
 			return nil, err
 		}

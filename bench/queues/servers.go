@@ -17,7 +17,7 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/server"
 )
 
-// errNone says that a server cannot be had on this machine: its rows say so, and the run goes on.
+// errNone says that a server is not available on this machine: its rows say so, and the run goes on.
 var errNone = errors.New("not measured")
 
 func none(format string, args ...any) error {
@@ -57,7 +57,7 @@ func versionOf(bin string) int {
 	return v
 }
 
-// unprivileged is whom servers run as that refuse to run as root; nil if this process is not root.
+// unprivileged is the user for servers that refuse to run as root; nil if this process is not root.
 func unprivileged() (*syscall.Credential, error) {
 	if os.Geteuid() != 0 {
 		return nil, nil
@@ -183,5 +183,5 @@ func startRedis(ctx context.Context, parent string, answers func(context.Context
 
 func (r *redisServer) stop() { r.Process.Stop(syscall.SIGTERM) }
 
-// pauseBriefly is how often something is asked that cannot be waited for.
+// pauseBriefly is the pause between polls for what cannot be waited for.
 func pauseBriefly(ctx context.Context) error { return server.Sleep(ctx, 2*time.Millisecond) }

@@ -32,7 +32,7 @@ func (a *allocCount) perMessage() float64 {
 	return float64(a.mallocs-min(a.mallocs, a.syncs)) / float64(a.messages)
 }
 
-// measureAllocs counts allocations on the ways that every message goes.
+// measureAllocs counts allocations on the paths that every message takes.
 func measureAllocs(ctx context.Context, o suite.Options) ([]allocCount, error) {
 	dir, err := os.MkdirTemp(o.Dir, "allocs")
 	if err != nil {

@@ -27,7 +27,7 @@ type contender interface {
 	readBack(check func(entry []byte) error) error
 }
 
-// setup says how a contender is to be opened.
+// setup says how to open a contender.
 type setup struct {
 	dir     string // empty, of its own
 	durable bool   // every append is on the device when it returns

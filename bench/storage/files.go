@@ -154,7 +154,7 @@ func (f *file) scan() error {
 	return nil
 }
 
-// What a file was before somebody takes it over.
+// Files before a takeover.
 const (
 	nameSmall   = "10 MiB"
 	nameLarge   = "10 GiB"
@@ -162,7 +162,7 @@ const (
 )
 
 // measureOpen takes over files of different lengths, again and again. The small and the large one end at the same distance
-// from their last checkpoint, so that only their length differs; a third one ends at the greatest distance there is.
+// from their last checkpoint, so that only their length differs; a third one ends at the greatest possible distance.
 func measureOpen(ctx context.Context, o suite.Options) (measure.Times, error) {
 	dir, err := os.MkdirTemp(o.Dir, "open")
 	if err != nil {

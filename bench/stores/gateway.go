@@ -27,7 +27,7 @@ const (
 	bucket         = "bench"
 )
 
-// errNone says that the gateway cannot be had on this machine: its rows say so, and the run goes on.
+// errNone says that the gateway is not available on this machine: its rows say so, and the run goes on.
 var errNone = errors.New("not measured")
 
 type gateway struct {

@@ -18,7 +18,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// TestQuick runs the whole suite on tiny sizes. What is measured is checked by the suite itself: every message, once, in order.
+// TestQuick runs the whole suite on tiny sizes. The suite itself checks what it measures: every message, once, in order.
 func TestQuick(t *testing.T) {
 	uri := mongotest.URI(t)
 	before, err := server.Databases(t.Context(), uri, "stores")

@@ -28,7 +28,7 @@ type bench struct {
 	o       suite.Options
 	server  *messages.Server
 	gateway *gateway
-	all     []*kind // those that cannot be had, too
+	all     []*kind // including those that are not available
 	closers []io.Closer
 	places  int // made so far
 

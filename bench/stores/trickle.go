@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// trickle is what a message every 10 ms costs, and how long each takes to its file.
+// trickle is the cost of a message every 10 ms, and how long each takes to reach its file.
 type trickle struct {
 	*kind
 	linger  time.Duration

@@ -29,7 +29,7 @@ func databases(t *testing.T, uri string) []string {
 	return names
 }
 
-// TestQuick runs the whole suite on tiny sizes. What is measured is checked by the suite itself: every message, once, in order.
+// TestQuick runs the whole suite on tiny sizes. The suite itself checks what it measures: every message, once, in order.
 func TestQuick(t *testing.T) {
 	uri := mongotest.URI(t)
 	before := databases(t, uri)

@@ -116,9 +116,9 @@ type catter struct {
 	notes   io.Writer // stderr
 	damage  error     // the first
 	damages int
-	last    string // damage that was told
+	last    string // damage that was reported
 
-	until  map[string]uint64  // for each of several files of a type: the index from which on later files have the messages
+	until  map[string]uint64  // for each of several files of a type: the index from which later files have the messages
 	broken map[string][]error // what is wrong between a file and those before and after it, with --salvage
 }
 
@@ -295,7 +295,7 @@ func (t retractions) has(rec *storage.Record, end int64) bool {
 	})
 }
 
-// gap tells of damage if it is to be passed over; otherwise it returns err.
+// gap reports damage that may be passed over; otherwise it returns err.
 func (c *catter) gap(err error) error {
 	var (
 		corrupt   *storage.CorruptError
@@ -332,7 +332,7 @@ func (c *catter) gap(err error) error {
 	return err
 }
 
-// verdict returns what is to be said of all files in the end.
+// verdict returns the error about all files together, at the end.
 func (c *catter) verdict() error {
 	switch c.damages {
 	case 0:

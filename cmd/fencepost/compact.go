@@ -69,7 +69,7 @@ func (f *rewriteFlags) parse(cmd *cobra.Command, args []string) (err error) {
 	if err := f.locate(args[0]); err != nil {
 		return err
 	}
-	// Nothing may be created by a mistyped name.
+	// A mistyped name must not create anything.
 	r, err := storage.OpenReader(f.path, storage.ReaderOptions{FS: f.files.fs()})
 	if errors.Is(err, fs.ErrNotExist) && f.maybeLost {
 		return f.checkDir() // the database knows the type, or it is refused
@@ -107,7 +107,7 @@ func (f *rewriteFlags) locate(arg string) (err error) {
 	return nil
 }
 
-// checkDir tells of a directory that does not exist.
+// checkDir reports a directory that does not exist.
 func (f *rewriteFlags) checkDir() error {
 	if f.files.place != nil {
 		return nil
@@ -299,13 +299,13 @@ func (f *rewriteFlags) registered(cmd *cobra.Command) (wrong *storage.RegistryMi
 	return wrong, err
 }
 
-// lost returns what says that the registered file is not here, nil if it is.
+// lost returns the mismatch if the registered file is not here, nil if it is.
 func (f *rewriteFlags) lost(cmd *cobra.Command) (*storage.RegistryMismatch, error) {
 	wrong, err := f.registered(cmd)
 	switch {
 	case wrong != nil && (wrong.Missing || wrong.Older != 0):
 		return wrong, nil
-	case err == nil, errors.Is(err, storage.ErrIntegrity): // damage is told in more words by who repairs it
+	case err == nil, errors.Is(err, storage.ErrIntegrity): // the repair describes damage in more detail
 		return nil, nil
 	}
 	if f.files.exists(f.path) == nil && cli.Code(err) == cli.ExitNothing { // what is not registered is repaired, too

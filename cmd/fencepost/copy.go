@@ -224,7 +224,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 	return cmd
 }
 
-// copyError adds to the error of a copy what helps.
+// copyError adds the remedy to the error of a copy.
 func copyError(typ string, err error) error {
 	switch {
 	case errors.Is(err, lock.ErrHeld):
@@ -235,7 +235,7 @@ func copyError(typ string, err error) error {
 	return err
 }
 
-// printCopied says what came of the copy of a type.
+// printCopied prints the result of copying a type.
 func printCopied(out io.Writer, typ string, r *worker.CopyReport, from, to *copyEnd) {
 	if r.Already {
 		printable.Fprintf(out, "%s  is in %s already\n", typ, to.name())

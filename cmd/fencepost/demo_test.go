@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
-// What the demo cannot use is a mistake on the command line, told before anything is published; nothing is left behind.
+// Arguments that the demo cannot use are usage errors, reported before anything is published; nothing is left behind.
 func TestDemoRefusesWrongPlaces(t *testing.T) {
 	temp := t.TempDir()
 	t.Setenv("TMPDIR", temp)

@@ -20,8 +20,8 @@ import (
 
 // The worker that the demo kills, and what becomes of its type.
 
-// killOne waits until a worker is in the middle of the largest type, and kills it. It looks while the worker is frozen: so what it saw is
-// still so when the signal arrives, and a worker that is quicker than this process is not done meanwhile.
+// killOne waits until a worker is in the middle of the largest type, and kills it. It looks while the worker is frozen, so what it saw
+// still holds when the signal arrives, and a worker that is quicker than this process cannot finish in between.
 func (d *demo) killOne(ctx context.Context, b *fencepost.Backend) (victim int, typ string, err error) {
 	largest := d.largest()
 	for {
@@ -132,7 +132,7 @@ func (d *demo) logTail(i int) (tail []error) {
 	return tail
 }
 
-// heir finds out of the logs which worker got the dead one's type, and how long after the kill.
+// heir finds out from the logs which worker took over the dead one's type, and how long after the kill.
 func (d *demo) heir(victim int, typ string, killed time.Time) (worker int, after time.Duration, ok bool) {
 	for i := range d.procs {
 		if i == victim {

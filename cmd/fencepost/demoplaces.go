@@ -113,8 +113,8 @@ func (d *demo) ownStore() (drop func() error, err error) {
 	return d.clearStore, nil
 }
 
-// openStore opens the store of --store, and asks it something: that there is no such bucket should be told before anything
-// is published. The workers make sure that it keeps its word.
+// openStore opens the store of --store, and asks it something, so that a missing bucket is reported before anything is
+// published. The workers make sure that it keeps its word.
 func (d *demo) openStore(ctx context.Context) error {
 	if err := d.files.open(ctx); err != nil || d.files.place == nil {
 		return err

@@ -10,7 +10,7 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// The files in deploy start fencepost serve with flags and variables that it has. What else is in them is tested in cmd/worker.
+// The files in deploy start fencepost serve with flags and variables that it has. The rest of them is tested in cmd/worker.
 func TestDeployedServe(t *testing.T) {
 	found := 0
 	check := func(where string, args []string, env []string) {

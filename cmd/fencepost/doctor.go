@@ -148,10 +148,10 @@ warns how many it did not look at.`,
 			if unlisted != nil {
 				return errors.Join(ctx.Err(), unlisted)
 			}
-			// What is found out while everything is called off says nothing.
+			// What is found during a cancellation means nothing.
 			return errors.Join(ctx.Err(), d.examineFiles(ctx, b.Queue, dir), d.examineMessages(ctx, b.Queue))
 		})
-		// The place of the files can be looked at without the queue, unless that is where they are.
+		// The place of the files can be examined without the queue, unless the files are in its database.
 		if len(d.findings) == 0 && *files.address != "mongodb:" {
 			examinePlace(ctx)
 		}
@@ -178,7 +178,7 @@ warns how many it did not look at.`,
 	return cmd
 }
 
-// finding is one line of the doctor's.
+// finding is one line of the doctor's report.
 type finding struct {
 	Verdict string `json:"verdict"` // ok, warning, bad
 	What    string `json:"what"`
@@ -273,7 +273,7 @@ func (d *doctor) examineMongo(ctx context.Context, db *mongo.Database) {
 	}
 }
 
-// examineMajority looks whether a majority of the replica set can acknowledge writes, and one more could fail.
+// examineMajority checks whether a majority of the replica set can acknowledge writes, even if one more member fails.
 func (d *doctor) examineMajority(ctx context.Context, db *mongo.Database) {
 	var status struct {
 		Majority int `bson:"writeMajorityCount"`
@@ -335,7 +335,7 @@ func (d *doctor) examineDirectory(dir string, overlay bool) {
 	}
 }
 
-// examineStore opens the store of the files, and tries whether it keeps its word. It returns whether files can be looked for in it.
+// examineStore opens the store of the files, and tests whether it keeps its word. It returns whether files can be looked for in it.
 func (d *doctor) examineStore(ctx context.Context) bool {
 	if err := d.files.open(ctx); err != nil {
 		d.bad(cli.ExitFailed, "store", "%v", err)
@@ -350,7 +350,7 @@ func (d *doctor) examineStore(ctx context.Context) bool {
 	return true
 }
 
-// late tells that there is no time for the types from next on, and warns about it.
+// late reports whether there is no time left for the types from next on, and warns about it.
 func (d *doctor) late(what string, began time.Time, next int) bool {
 	if time.Since(began) < d.within {
 		return false
@@ -441,8 +441,8 @@ func (d *doctor) compareNewest(ctx context.Context, q queue.FileRegistry, typ st
 	return nil
 }
 
-// checkChain looks whether the files of a type follow one another and miss no slot, and returns them. It reads their headers and ends. That the newest is
-// here was checked before: the registry names it.
+// checkChain checks whether the files of a type follow one another and miss no slot, and returns them. It reads their headers and ends. That the
+// newest is here was checked before: the registry names it.
 func checkChain(fsys storage.FS, dir, typ string) (chain storage.Chain, wrong []error) {
 	chain, err := storage.ReadChain(fsys, dir, typ)
 	if err != nil {

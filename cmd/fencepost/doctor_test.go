@@ -53,7 +53,7 @@ func (f oneFile) RegistryEntry(context.Context, string) (queue.RegistryEntry, bo
 	return f.entry, true, nil
 }
 
-// TestDoctorFindsMissingSlots: one that is missing in the middle of a file is found, and what was not read is told.
+// TestDoctorFindsMissingSlots: one that is missing in the middle of a file is found, and what was not read is reported.
 func TestDoctorFindsMissingSlots(t *testing.T) {
 	mem := slotstest.NewMem(1 << 20)
 	fsys := slots.New(t.Context(), mem)

@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/queue/sqlitequeue"
 )
 
-// What keep removes of types in a store and in a directory, and how it is asked.
+// The files that keep removes in a store and in a directory, and its arguments.
 func TestKeep(t *testing.T) {
 	store, url := storeWith(t)
 	data := t.TempDir()

@@ -280,7 +280,7 @@ poll. Several changes between two polls are one line; the token shows how many g
 	return cmd
 }
 
-// sameHolders tells whether nothing but renewals was between two looks at a lock.
+// sameHolders tells whether only renewals happened between two looks at a lock.
 func sameHolders(a, b lock.Record) bool {
 	return a.Token == b.Token && (a.Damaged == nil) == (b.Damaged == nil) && slices.EqualFunc(a.Holds(), b.Holds(), func(x, y lock.Hold) bool { return x.ID == y.ID && x.Asked == y.Asked })
 }

@@ -12,8 +12,8 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// memoryLimit is where the garbage collector begins to work harder, bytes: what commands keep of any file is well below it, and what they have
-// done with is not to add up to 256 MiB (docs/limits.md).
+// memoryLimit, in bytes, is where the garbage collector begins to work harder: commands keep far less than that of any file, and their
+// garbage must not add up to 256 MiB (docs/limits.md).
 const memoryLimit = 192 << 20
 
 func main() {

@@ -13,7 +13,7 @@ type selection struct {
 	ids   []queue.ID
 }
 
-// add adds the flags. what is what they choose among.
+// add adds the flags. what names the things to choose from.
 func (s *selection) add(cmd *cobra.Command, what string) {
 	s.url = cli.URLFlag(cmd)
 	cmd.Flags().StringSliceVarP(&s.types, "type", "t", nil, "only "+what+" of this type; repeatable")

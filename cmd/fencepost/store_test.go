@@ -155,7 +155,7 @@ func TestToolsReadAStore(t *testing.T) {
 			}
 		}
 	}
-	// What the json form calls a file is an argument, too.
+	// The name of a file in the json form is an argument, too.
 	code, out, _ := runRoot(t, "verify", "--store", store, "--json", "audit")
 	var row struct {
 		File string
@@ -194,7 +194,7 @@ func TestVerifyMissesTheNewestFileInAStore(t *testing.T) {
 	}
 }
 
-// A store that is not there, or cannot be, is told before anything is looked at.
+// A store that is not there, or cannot be, is reported before anything is looked at.
 func TestToolsRefuseWrongStores(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "missing")
 	for _, command := range []string{"verify", "cat orders", "tail orders", "compact orders", "repair orders", "doctor"} {

@@ -82,7 +82,7 @@ type tailer struct {
 	out      *messageWriter
 	unsynced bool
 	fs       storage.FS    // nil: the operating system's
-	files    storage.Chain // from the one that was named on
+	files    storage.Chain // from the named one on
 }
 
 // chain checks the files from path on against each other. A file under another name is looked at alone.

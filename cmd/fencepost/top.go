@@ -103,7 +103,7 @@ shows, and the others in turn. Types whose backlog is not known yet come last.`,
 	return cmd
 }
 
-// topRow is one type. What is not known is left out.
+// topRow is one type. Unknown values are left out.
 type topRow struct {
 	Type          string   `json:"type"`
 	Backlog       *int     `json:"backlog,omitempty"`
@@ -261,7 +261,7 @@ func (s *snapshot) rest() string {
 	return line
 }
 
-// withCause tells why a context ended, where that is what failed.
+// withCause returns why ctx ended, or err if it has not.
 func withCause(ctx context.Context, err error) error {
 	if cause := context.Cause(ctx); cause != nil {
 		return cause
@@ -301,7 +301,7 @@ func (g growth) rate(now time.Time) *float64 {
 	return &perSecond
 }
 
-// describe tells who holds the type, and what state that makes.
+// describe returns who holds the type, and the resulting state.
 func (r *topRow) describe(l lock.Record, s queue.Settings, now time.Time) {
 	var notes []string
 	if set := admin.State(s); set != "-" {

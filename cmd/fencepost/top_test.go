@@ -119,7 +119,7 @@ func TestTopLastError(t *testing.T) {
 	}
 }
 
-// Where files are is told once, and type by type only if they are not all in the same place.
+// The place of files is shown once, and type by type only if they are not all in one place.
 func TestTopTellsPlaces(t *testing.T) {
 	rows := func(places ...string) *snapshot {
 		s := &snapshot{}

@@ -15,7 +15,7 @@ import (
 
 // top on a terminal: a table that is refreshed, never larger than the screen.
 
-// What the terminal understands.
+// Control sequences of a terminal.
 const (
 	enterScreen = "\x1b[?1049h\x1b[?25l\x1b[?7l" // a screen of its own, without a cursor, that cuts lines: some characters are wider than one column
 	leaveScreen = "\x1b[?7h\x1b[?25h\x1b[?1049l"
@@ -35,7 +35,7 @@ func watchTop(ctx context.Context, v *view, out *os.File, refresh time.Duration)
 			return fmt.Errorf("set up the terminal: %w", err)
 		}
 		defer term.Restore(in, before)
-		go readKeys(ctx, keys) // it ends with the program: a read of a terminal cannot be called off
+		go readKeys(ctx, keys) // it ends with the program: a read of a terminal cannot be cancelled
 	}
 	io.WriteString(out, enterScreen)
 	defer io.WriteString(out, leaveScreen)

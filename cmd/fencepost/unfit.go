@@ -93,10 +93,10 @@ func (u *unfit) lines(typ string) (lines []string) {
 	return lines
 }
 
-// doctorLook bounds what doctor reads of each type. What cannot be appended is the oldest, when the rest is drained.
+// doctorLook bounds what doctor reads of each type. Once the rest is drained, what cannot be appended is the oldest.
 var doctorLook = queue.Limit{Messages: 100, Bytes: 1 << 20}
 
-// examineMessages looks whether what is pending can be appended.
+// examineMessages checks whether what is pending can be appended.
 func (d *doctor) examineMessages(ctx context.Context, q queue.Queue) error {
 	began, found := time.Now(), false // something that is not as it should be
 	for i, typ := range d.types {

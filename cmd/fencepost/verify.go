@@ -126,7 +126,7 @@ type verifyOptions struct {
 
 	files fileFlags
 
-	large *sync.Mutex   // of several files that are verified at once, one only has large batches in memory
+	large *sync.Mutex   // of several files that are verified at once, only one has large batches in memory
 	kept  *atomic.Int64 // bytes, for the producers of all files and the messages of those that are being read
 }
 
@@ -149,7 +149,7 @@ type fileReport struct {
 	replaced bool // a compaction or repair replaced it: all that it had is in a later file
 }
 
-// verdict returns what is wrong with the file and around it. Damage in a file that nobody needs any more is told and does not count.
+// verdict returns what is wrong with the file and around it. Damage in a file that nobody needs any more is shown but does not count.
 func (r *fileReport) verdict() error {
 	if r.passedOver() {
 		return errors.Join(r.chain...)
@@ -159,7 +159,7 @@ func (r *fileReport) verdict() error {
 
 func (r *fileReport) passedOver() bool { return r.replaced && errors.Is(r.err, storage.ErrIntegrity) }
 
-// stopped tells that the file was not read to its end, as somebody called it off.
+// stopped reports whether the file was not read to its end because of a cancellation.
 func (r *fileReport) stopped() bool { return errors.Is(r.err, context.Canceled) }
 
 // verifyFiles verifies several files at once; the reports are in the order of paths.
@@ -290,7 +290,7 @@ func verifyChains(ctx context.Context, reports []*fileReport, all whole, fsys st
 	g.Wait()
 }
 
-// link returns what the files beside it are checked against.
+// link returns what the file's neighbours are checked against.
 func (r *fileReport) link(path string) storage.Link {
 	if r.report == nil {
 		return storage.Link{Path: path, Err: r.err}

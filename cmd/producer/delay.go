@@ -64,7 +64,7 @@ func (t *atTime) Set(v string) error {
 	return nil
 }
 
-// check is told --resume.
+// check receives --resume.
 func (d *delay) check(resume string) error {
 	delayed := d.after > 0 || !d.at.IsZero()
 	switch {

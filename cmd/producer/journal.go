@@ -115,7 +115,7 @@ type journal struct {
 
 // openJournal locks and reads the state file, and refuses one of another input. Without one it begins anew.
 func (f *publishFlags) openJournal(ins []input, headers map[string]string) (*journal, error) {
-	// A pipe would be waited for, for ever, and what is read of a device is no state.
+	// A pipe would be waited for, for ever, and a device holds no state.
 	if info, err := os.Stat(f.resume); err == nil && !info.Mode().IsRegular() {
 		return nil, cli.Usagef("--resume: %s is not a regular file; name one, or a new file", f.resume)
 	}
@@ -272,7 +272,7 @@ func (j *journal) finish() error {
 	return j.write()
 }
 
-// write replaces the state file, durably and at once: whoever reads it finds the old state or the new one.
+// write replaces the state file, durably and at once: a reader finds the old state or the new one.
 func (j *journal) write() error {
 	j.state.Updated = time.Now().UTC()
 	b, err := json.MarshalIndent(j.state, "", "  ")
@@ -287,7 +287,7 @@ func (j *journal) write() error {
 
 func replaceFile(path string, content []byte) error {
 	temp := path + ".tmp"
-	// Never through a link that somebody else has put there. What a killed process left there goes.
+	// Never through a link that somebody else has put there. What a killed process left there is removed.
 	if err := os.Remove(temp); err != nil && !errors.Is(err, os.ErrNotExist) {
 		return err
 	}

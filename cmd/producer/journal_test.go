@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// TestJournalOfAnUnclearOutcome: whoever goes on has to send the batch again, as it was.
+// TestJournalOfAnUnclearOutcome: a resumed run has to send the batch again, as it was.
 func TestJournalOfAnUnclearOutcome(t *testing.T) {
 	for last, changed := range map[queue.Status]bool{queue.Stored: true, queue.Unknown: false} {
 		j := &journal{path: filepath.Join(t.TempDir(), "state"), input: filepath.Join(t.TempDir(), "input"), unlock: func() {}}
@@ -45,8 +45,8 @@ func TestJournalOfAnUnclearOutcome(t *testing.T) {
 	}
 }
 
-// TestChangedFlightIsRefused: what may be stored is sent again under the numbers that it had, so an input that has other messages there now is not
-// gone on with, although its size, its beginning and its end are the same. What is behind that may have been changed.
+// TestChangedFlightIsRefused: messages that may be stored are sent again under their old numbers, so an input that has other messages there now
+// is refused, although its size, its beginning and its end are the same. Messages behind them may have been changed.
 func TestChangedFlightIsRefused(t *testing.T) {
 	dir := t.TempDir()
 	f := &publishFlags{typ: "t", resume: filepath.Join(dir, "state"), format: cli.NewOneOf("lines")}

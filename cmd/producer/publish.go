@@ -19,7 +19,7 @@ import (
 const (
 	// readerTimeout bounds the wait for a reader that was told to stop.
 	readerTimeout = time.Second
-	// flushTimeout is how long what was read already goes on to be sent.
+	// flushTimeout is how long sending goes on for what was read already.
 	flushTimeout = time.Second
 	// silenceTimeout is how long a server may say nothing before what was sent to it is reported as unknown.
 	silenceTimeout = 10 * time.Second

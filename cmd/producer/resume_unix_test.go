@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/cli"
 )
 
-// What --resume reads again later, and what it keeps its progress in, are files. A pipe would be waited for without a word.
+// The input of --resume and the state file have to be files. A pipe would be waited for without a word.
 func TestResumeNeedsFiles(t *testing.T) {
 	dir := t.TempDir()
 	pipe, file, state := filepath.Join(dir, "pipe"), filepath.Join(dir, "file"), filepath.Join(dir, "state")

@@ -16,7 +16,7 @@ import (
 
 // From the input to the publisher: where messages go, how fast, and how it ends.
 
-// awaitReader waits until everything is handed over, or reading has ended. A read of a pipe cannot be called off, so it is not waited for
+// awaitReader waits until everything is handed over, or reading has ended. A read of a pipe cannot be cancelled, so it is not waited for
 // long: after the end of reading nothing more is handed over.
 func awaitReader(reading context.Context, sent <-chan error) error {
 	select {

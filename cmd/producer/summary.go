@@ -15,7 +15,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// What became of the messages, and what is printed of it.
+// The outcomes of the messages, and what is printed of them.
 
 // tally counts outcomes. Its methods are called from the publisher's goroutines.
 type tally struct {

@@ -49,7 +49,7 @@ func TestHelmChartIsTheManifests(t *testing.T) {
 	}
 }
 
-// What is optional is as in the other files of kubernetes.
+// Optional parts are as in the other files of kubernetes.
 func TestHelmChartsOptions(t *testing.T) {
 	got := render(t, "{networkPolicy: {enabled: true}, podMonitor: {enabled: true, interval: 15s}}")
 	for kind, file := range map[string]string{"NetworkPolicy": "networkpolicy.yaml", "PodMonitor": "addons/podmonitor.yaml"} {

@@ -446,7 +446,7 @@ func (f *findings) workerArgs(args []string, env []string, i image, killedAfter 
 	if grace, err := w.Flags().GetDuration("grace"); err != nil || killedAfter < grace+5*time.Second {
 		f.add("killed after %v, which should be 5 s more than --grace %v", killedAfter, grace)
 	}
-	if want := "--listen=0.0.0.0:" + i.port; !slices.Contains(args, want) { // who asks is outside the container
+	if want := "--listen=0.0.0.0:" + i.port; !slices.Contains(args, want) { // clients are outside the container
 		f.add("worker %q: want %s, the image's port", args, want)
 	}
 	return w.Flags()
@@ -509,7 +509,7 @@ func (f *findings) compose(i image) {
 	}
 }
 
-// cluster is everything that is to be in a cluster with one of the layouts.
+// cluster is everything in a cluster with one of the layouts.
 type cluster struct {
 	claims  []object[claimSpec]
 	pods    []object[workload]

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/store"
 )
 
-// What is deployed of fencepost serve. Whether it has these flags a test of cmd/fencepost tells.
+// The deployment of fencepost serve. A test of cmd/fencepost checks that it has these flags.
 
 const servePort = "9096"
 

@@ -82,7 +82,7 @@ func (d *demonstration) frozen(ctx context.Context) error {
 	return errors.Join(err, thaw(c.Process), d.end(c, 1))
 }
 
-// count counts what has come of it all.
+// count counts the results.
 func (d *demonstration) count(dir string) error {
 	approvals, _ := filepath.Glob(filepath.Join(dir, "approval-*")) // the pattern is good
 	mails, _ := filepath.Glob(filepath.Join(dir, "mail-*"))

@@ -4,7 +4,7 @@
 //	approval --transaction 100 --url … --dir …
 //
 // The lock "TranApproval_100" is held for the approval of that transaction, so approvals of other transactions continue.
-// A caller that finds it held does not wait, as the approval is already in progress. It exits at once and names the
+// A caller that finds it held does not wait, because the approval is in progress. It exits at once and names the
 // holder.
 //
 //	exit code 0   the transaction is approved, by this call or by an earlier one
@@ -111,7 +111,7 @@ func (a *approval) run(ctx context.Context, l *lock.Locker, out io.Writer) (err 
 		}
 	}()
 
-	// Under the lock: who held it before us may have approved the transaction.
+	// Under the lock: its previous holder may have approved the transaction.
 	if a.approved() {
 		fmt.Fprintf(out, "transaction %d is approved already\n", a.transaction)
 		return a.mail() // in case that caller died before it

@@ -199,7 +199,7 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 	late := make(chan error, 1)
 	note := func(next worker.Handler) worker.Handler { // a middleware that tells how the second batch ended
 		return worker.HandlerFunc(func(ctx context.Context, lease worker.Lease, msgs []queue.Message) error {
-			err := next.Handle(context.WithoutCancel(ctx), lease, msgs) // who is suspended does not see that the lease is lost
+			err := next.Handle(context.WithoutCancel(ctx), lease, msgs) // a suspended holder does not see that the lease is lost
 			if batches == 2 {
 				late <- err
 			}
@@ -219,7 +219,7 @@ func demonstrate(ctx context.Context, out io.Writer, st *store, b [2]*fencepost.
 	}
 	fmt.Fprintln(out, "the first worker is suspended, right before it writes its second batch")
 
-	// What the end of its lease would do 20 s later.
+	// As the end of its lease would, 20 s later.
 	if err := b[1].Locker.ForceRelease(ctx, typ, "the holder is suspended"); err != nil {
 		return err
 	}

@@ -112,7 +112,7 @@ func TestCopiesCountOnce(t *testing.T) {
 	}
 }
 
-// What is no sale becomes a dead letter, and the sales around it count.
+// A message that is no sale becomes a dead letter, and the sales around it count.
 func TestMalformedSalesAreDeadLetters(t *testing.T) {
 	b := workertest.Backend(t)
 	s := newSink(t, filepath.Join(t.TempDir(), "totals.db"))

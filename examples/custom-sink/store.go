@@ -18,7 +18,7 @@ var errFenced = fmt.Errorf("refused by the store: %w", worker.ErrFenced)
 //
 //	state: type | token | document
 //
-// Whatever can compare and write in one step will do: a row of any database, a key of etcd, an object in a bucket that takes conditional
+// A store that compares and writes in one step will do: a row of any database, a key of etcd, an object in a bucket that takes conditional
 // writes (claim with the condition that nothing has changed since it was read, write on the condition that it is still the one that was
 // claimed).
 type store struct {
@@ -38,7 +38,7 @@ func openStore(ctx context.Context, path string) (*store, error) {
 }
 
 // claim makes token the one that may write, and reads the document. rule: both in one step, and before anything is computed from the
-// document. Who only read it, and left its token behind with the first write, would not see what the holder before writes in between.
+// document. A holder that only read it, and left its token with the first write, would not see what the holder before writes in between.
 func (s *store) claim(ctx context.Context, typ string, token int64) (*totals, error) {
 	const claim = `INSERT INTO state (type, token, document) VALUES (?, ?, '{}')
 		ON CONFLICT (type) DO UPDATE SET token = excluded.token WHERE token <= excluded.token RETURNING document`

@@ -124,7 +124,7 @@ func drain(ctx context.Context, b *fencepost.Backend, dir string, out io.Writer)
 	if err != nil {
 		return err
 	}
-	// The pool does not wait for this: who is too slow for the 100 misses the oldest, and is told how many.
+	// The pool does not wait for this: a reader too slow for the 100 misses the oldest, and learns how many.
 	events, cancel := pool.Subscribe(100, worker.Acquired, worker.Lost, worker.Dead)
 	defer cancel()
 	ended := make(chan error, 1)

@@ -245,7 +245,7 @@ func fail(w http.ResponseWriter, err error, a *Acquisition) {
 func reply(w http.ResponseWriter, status int, a Answer) {
 	w.Header().Set("Content-Type", "application/json")
 	w.WriteHeader(status)
-	_ = json.NewEncoder(w).Encode(a) // who does not read the answer does not miss it
+	_ = json.NewEncoder(w).Encode(a) // a client that does not read the answer does not miss it
 }
 
 var validID = regexp.MustCompile(`^[A-Za-z0-9_-]{1,64}$`)

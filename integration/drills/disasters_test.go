@@ -253,8 +253,8 @@ func (e *estate) setBackFiles() bool {
 	return true
 }
 
-// setBackBoth goes back to a backup of everything, or to two of different times. What was published after the older database was made is
-// lost, and the operator knows. What was published before is in the files, or in the database, or has to be told.
+// setBackBoth goes back to a backup of everything, or to two of different times. Messages published after the older database was made are
+// lost, and the operator knows. Earlier ones are in the files, or in the database, or have to be reported.
 func (e *estate) setBackBoth() bool {
 	if len(e.databases) == 0 || len(e.files) == 0 || len(e.owed) > 0 {
 		return false

@@ -185,7 +185,7 @@ func (e *estate) confirm(lines []string) {
 	}
 }
 
-// began is a program that runs beside the drill.
+// began is a program that runs alongside the drill.
 type began struct {
 	*exec.Cmd
 	e              *estate
@@ -297,7 +297,7 @@ func (e *estate) readFiles() []string {
 	if len(paths) == 0 {
 		return nil
 	}
-	// What is missing has to be told by the commands that an operator is sent to; here it is what can be read that counts.
+	// The commands that an operator is sent to have to report what is missing; here only what can be read counts.
 	r := e.command(context.Background(), "fencepost", append([]string{"cat", "--salvage"}, paths...)...)
 	out, err := r.Output()
 	var exit *exec.ExitError
@@ -336,8 +336,8 @@ func (e *estate) keep(after string) {
 	}
 }
 
-// change does something to the database or the files while nothing runs. What was only in the database, and is not any more, was
-// lost by the operator, who knows; what was acknowledged, and is not in the files any more, a command has to tell.
+// change does something to the database or the files while nothing runs. Messages that were only in the database, and are gone, were
+// lost by the operator, who knows; acknowledged ones that are gone from the files, a command has to report.
 func (e *estate) change(what string, f func()) {
 	e.t.Helper()
 	e.logf("# %s", what)

@@ -26,7 +26,7 @@ type Embedded struct{ Path string }
 
 func (d Embedded) BackUp() (restore func() error, err error) {
 	saved := map[string][]byte{}
-	for _, suffix := range []string{"", "-wal"} { // who was killed leaves the second
+	for _, suffix := range []string{"", "-wal"} { // a killed process leaves the second
 		data, err := os.ReadFile(d.Path + suffix)
 		if errors.Is(err, os.ErrNotExist) {
 			continue

@@ -62,7 +62,7 @@ func Python(t testing.TB) string {
 	return ""
 }
 
-// Buffer is what a program that runs beside the test prints. It is safe for concurrent use.
+// Buffer is the output of a program that runs alongside the test. It is safe for concurrent use.
 type Buffer struct {
 	mu sync.Mutex
 	b  bytes.Buffer

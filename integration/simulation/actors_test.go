@@ -326,7 +326,7 @@ func (w *world) play() {
 				w.failf("drained in calm weather: %v", err)
 				break
 			}
-			// What became due while they were about to end is promoted by them perhaps, and not drained.
+			// Messages that became due while they were ending may have been promoted, and not drained.
 			if n := w.left(); n > 0 && w.delayed == 0 {
 				w.failf("two workers with UntilEmpty have ended, and %d messages are left", n)
 				break
@@ -352,7 +352,7 @@ func (w *world) play() {
 		workers.Wait()
 	}
 	if w.disasters {
-		w.mendFiles() // who held a file all the time has noticed nothing
+		w.mendFiles() // a holder of the file all the time has noticed nothing
 	}
 	w.mu.Lock()
 	for _, p := range w.processes {

@@ -79,7 +79,7 @@ func (l *lockRules) saw(op locktest.Op, after lock.Record) {
 	}
 }
 
-// check looks at what is left when all is over: first at that nothing depends on what was not synced.
+// check looks at what is left at the end. First it makes sure that nothing depends on unsynced data.
 func (w *world) check() {
 	if w.slots {
 		w.deliver()
@@ -175,7 +175,7 @@ func (w *world) checkType(typ string) {
 				want, wantDead = 0, 1
 			}
 		}
-		// What was confirmed behind the backup may be lost with the database.
+		// Messages confirmed after the backup may be lost with the database.
 		stored = stored && (!w.restored || m.safe)
 		if w.disasters && stored && m.key == "" && found < want {
 			missing, want = missing+1, found

@@ -22,9 +22,9 @@ type kept struct {
 	body string
 }
 
-// damage flips bits of one byte of a type's newest file when all is over, or takes slots of it away, and repairs it. Whatever had happened to the file: what is
-// before the damage, and what later writers wrote behind it, is kept at its index; what cannot be read is told, and marked as lost, and a worker
-// goes on behind it.
+// damage flips bits of one byte of a type's newest file at the end, or takes slots of it away, and repairs it. Whatever had happened to the file, what is
+// before the damage, and what later writers wrote after it, keeps its index; what cannot be read is reported and marked as lost, and a worker
+// goes on after it.
 func (w *world) damage() {
 	d := newDice(w.seed, number("damage"))
 	if len(w.failures) > 0 || w.handlers || !d.chance(3000) {
@@ -47,7 +47,7 @@ func (w *world) damage() {
 		return
 	}
 	before, whole := w.records(w.files(), path)
-	if whole == nil || whole.Sealed != nil { // who sealed it was killed: the next worker goes on in another file, and this one stays as it is
+	if whole == nil || whole.Sealed != nil { // its sealer was killed: the next worker goes on in another file, and this one stays as it is
 		return
 	}
 	if w.restored && f.DurableIndex < whole.NextIndex { // nobody has opened the file since: the end of it looks as if it had never been written
@@ -148,7 +148,7 @@ func (w *world) content(typ string, generation uint64) ([]byte, error) {
 	return w.disk.ReadFile(dir + "/" + storage.GenerationName(typ, generation)), nil
 }
 
-// wrong returns what operators and workers are told about the newest file of a type; nil if nothing is wrong.
+// wrong returns what the programs say about the newest file of a type; nil if nothing is wrong.
 func (w *world) wrong(typ string, f queue.RegistryEntry, registered bool) error {
 	path := w.dir() + "/" + storage.GenerationName(typ, f.Generation)
 	r, err := storage.Verify(context.Background(), path, storage.VerifyOptions{FS: w.files(), Type: typ, Deep: true})

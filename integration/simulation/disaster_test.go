@@ -13,7 +13,7 @@ import (
 )
 
 // disaster is what an administrator does to the store while workers use it: a slot is removed by hand, or the store is set back to what it
-// was some seconds before. What was in it may be gone then. But somebody is told, and everything else is as always.
+// was some seconds before. Messages in it may be gone then. But that is reported, and everything else is as always.
 func (w *world) disaster(storm context.Context) {
 	d := newDice(w.seed, number("disaster"))
 	select {
@@ -64,7 +64,7 @@ func (w *world) expected(err error) bool {
 	return refused(err) || w.disasters && (errors.Is(err, storage.ErrIntegrity) || errors.Is(err, storage.ErrRefused))
 }
 
-// mendFiles is what an operator does behind a disaster: repairs what is told to be wrong, and accepts the loss.
+// mendFiles is what an operator does after a disaster: repairs what is reported as wrong, and accepts the loss.
 func (w *world) mendFiles() {
 	for _, typ := range w.types {
 		var told error

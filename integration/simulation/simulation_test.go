@@ -73,7 +73,7 @@ func again(seed uint64) string {
 	return fmt.Sprintf("to see almost the same again (see the package's documentation):\n  go test ./integration/simulation -run TestSimulation -seed=%d", seed)
 }
 
-// A schedule is its seed: whoever plays it, whatever was played before, and whoever looks on, the same happens, to the nanosecond. It is the
+// A schedule is its seed: whoever plays or watches it, and whatever was played before, the same happens, to the nanosecond. It is the
 // first test here, so that at first nothing was played before.
 func TestSameSeedSameHistory(t *testing.T) {
 	if !patched {

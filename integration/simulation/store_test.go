@@ -16,7 +16,7 @@ import (
 	"github.com/fencepost/fencepost/storage/slots/slotstest"
 )
 
-// What a store does to all who use it, as names of servers in world.outage.
+// Faults of a store for all its users, as names of servers in world.outage.
 const (
 	storeAway    = "store"
 	storeFull    = "store that is full"

@@ -8,7 +8,7 @@ import (
 	"github.com/fencepost/fencepost/lock"
 )
 
-// rooms are locks that visitors take, beside those of the workers. Of each: how many may be inside at the same time.
+// rooms are locks that visitors take, in addition to those of the workers. Of each: how many may be inside at the same time.
 const (
 	hall  = "hall" // one, or as many as share it
 	desk  = "desk" // two

@@ -69,7 +69,7 @@ func newWeather(seed uint64) weather {
 		w.calls, w.perCall = min(w.calls, 4), 3
 	}
 	if w.setBack = !w.large && d.chance(1000); w.setBack {
-		// Delayed messages, as their numbers go back. What became of keys behind the backup is not promised.
+		// Delayed messages, because their numbers go back. What becomes of keys after the backup is not promised.
 		w.delayed, w.keyed = 5000, 0
 	}
 	if w.handlers = !w.large && !w.setBack && d.chance(1500); w.handlers {

@@ -235,7 +235,7 @@ func (p *process) wait() {
 	}
 }
 
-// idle are the operations of those who have nothing to do. They are so many that all else would drown in crashes during them.
+// idle are the operations of processes that have nothing to do. They are so many that all else would drown in crashes during them.
 var idle = []string{"depth", "heartbeat", "members", "allSettings", "settings", "nextDue", "types", "now", "fetch", "lock read"}
 
 // longest is how long a process is stopped at most.

@@ -117,7 +117,7 @@ func (s *Sampler) share(first, others int) (ofFirst, ofOthers int) {
 	return min(first, s.Questions-ofOthers), ofOthers
 }
 
-// worth is how long an answer is told. If one round does not ask about all types, that is until the
+// worth is how long an answer is valid. If one round does not ask about all types, that is until the
 // next answer.
 func (s *Sampler) worth(first, others int) time.Duration {
 	ofFirst, ofOthers := s.share(first, others)

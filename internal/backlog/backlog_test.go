@@ -54,7 +54,7 @@ func TestSamplerIsBounded(t *testing.T) {
 		q := &slow{Queue: queuetest.NewMemory(), takes: 100 * time.Millisecond}
 		s := &Sampler{Queue: q}
 		defer s.Close()
-		for range 3 { // those who ask while a round is under way share it, and its result for 5 s
+		for range 3 { // callers that ask while a round is under way share it, and its result for 5 s
 			if got := s.Samples(t.Context(), names(20)); len(got) != 20 {
 				t.Errorf("%d samples of 20", len(got))
 			}
@@ -114,7 +114,7 @@ func TestSamplerCloses(t *testing.T) {
 }
 
 // With more types than a round asks about, the first group is asked about in each round and the others in turn; a sum is complete when all were
-// asked about, and nothing is told once the server is away.
+// asked about, and nothing is reported once the server is away.
 func TestSamplerAsksAboutManyTypesInTurn(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		q := &slow{Queue: queuetest.NewMemory(), takes: time.Millisecond}

@@ -9,7 +9,7 @@ const (
 	// patience is how long a command keeps others from being sent. On a busy server even a short one may take some hundred milliseconds.
 	patience = time.Second
 
-	// A command that travels takes nothing of the server. So a gate is wider by one for each onTheWay that a packet takes to it and back.
+	// A command in transit takes nothing from the server. So a gate is wider by one for each onTheWay that a packet takes to it and back.
 	onTheWay = time.Millisecond
 	widest   = 16
 )
@@ -35,7 +35,7 @@ func (g *Gate) enter(f func()) {
 	g.open()
 }
 
-// open lets those through for whom there is room. g.mu is held.
+// open lets calls through while there is room. g.mu is held.
 func (g *Gate) open() {
 	for g.through < g.room() && len(g.line) > 0 {
 		f := g.line[0]

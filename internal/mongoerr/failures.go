@@ -13,7 +13,7 @@ import (
 // Failures keeps why a client last failed to greet a server, if that has to do with TLS. Create it with [Watch]. The nil Failures keeps
 // nothing. Safe for concurrent use.
 //
-// The driver's error tells how its last attempt ended. If it was called off, that says nothing, and the one before it knew why.
+// The driver's error tells how its last attempt ended. If it was cancelled, that says nothing, and the one before it knew why.
 type Failures struct {
 	mu   sync.Mutex
 	last error

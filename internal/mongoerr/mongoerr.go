@@ -47,7 +47,7 @@ func TLS(err error) string {
 	case errors.As(err, &record):
 		return "the server does not speak TLS at this port; leave tls=true and the other tls options out of the URL, or name the port that does"
 	}
-	// What the server does not like about us it tells by an alert, for which crypto/tls has no public type.
+	// The server reports what it does not like about us by an alert, for which crypto/tls has no public type.
 	_, alert, ok := strings.Cut(err.Error(), "remote error: tls: ")
 	switch {
 	case !ok:

@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongoerr"
 )
 
-// What a start waits for, and what a person has to correct. The tests of the programs see some of it on the wire.
+// Errors that a start waits out or a person has to correct. The tests of the programs see some of them on the wire.
 func TestPassing(t *testing.T) {
 	down := func(err error) description.Server { return description.Server{Addr: "db1:27017", LastError: err} }
 	member := func(kind description.ServerKind) description.Server {

@@ -69,7 +69,7 @@ func (e *chrootEngine) unpause(ctx context.Context) error {
 	return e.signalAll(ctx, syscall.SIGCONT, "")
 }
 
-// signalAll signals every process of the server. Stopping goes on until all are in state want, as one that was not
+// signalAll signals every process of the server. Stopping goes on until all are in state want, because one that was not
 // stopped yet may have forked in between.
 func (e *chrootEngine) signalAll(ctx context.Context, sig syscall.Signal, want string) error {
 	for {

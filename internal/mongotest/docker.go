@@ -73,7 +73,7 @@ func newDocker(ctx context.Context) (*docker, error) {
 	}
 	d := &docker{api: provider.Client()}
 	if want := os.Getenv(client.EnvOverrideHost); want != "" && d.api.DaemonHost() != want {
-		// testcontainers-go goes on to the usual places then. But who names a daemon means that one.
+		// testcontainers-go goes on to the usual places then. But a named daemon is the one meant.
 		return nil, fmt.Errorf("%s=%s does not answer", client.EnvOverrideHost, want)
 	}
 	defer d.idle()

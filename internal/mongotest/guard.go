@@ -15,8 +15,8 @@ type guard struct {
 	held *os.File // its being open is the message
 }
 
-// guards keeps the guards on duty reachable. The garbage collector closes an *os.File that nobody refers to, and whoever
-// has a server's URI need not have the server: that guard would act on a process that is well alive.
+// guards keeps the guards on duty reachable. The garbage collector closes an *os.File that nobody refers to, and a test
+// that has a server's URI need not have the server: its guard would act although this process is alive.
 var guards sync.Map // of *guard to nothing
 
 // newGuard returns nil, which is a guard that does nothing, if there is no command or no shell.

@@ -134,7 +134,7 @@ func TestServerKeepsWhatItConfirmedOverKill(t *testing.T) {
 			db := s.Database(t)
 			uri := s.URI()
 
-			// Twice, as what recovery leaves behind is a start of its own kind.
+			// Twice, because what recovery leaves behind is a start of its own kind.
 			for round := range 2 {
 				id := fmt.Sprint("round ", round)
 				insert(ctx, t, db, document{id, round})
@@ -189,7 +189,7 @@ func TestGuardRemovesTheServerOfADeadProcess(t *testing.T) {
 		select {}
 	}
 	ctx := testContext(t)
-	probe := NewServer(t) // skips where there is none to be had
+	probe := NewServer(t) // skips where none is available
 	if probe.engine.removeCommand() == "" {
 		t.Skip("no docker command: the next process that starts a server removes it")
 	}

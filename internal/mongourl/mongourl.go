@@ -53,8 +53,8 @@ func Parse(uri string) (*options.ClientOptions, string, error) {
 var fileOptions = []string{"tlscafile", "sslcertificateauthorityfile", "tlscertificatekeyfile", "sslclientcertificatekeyfile", "tlscertificatefile",
 	"tlsprivatekeyfile"}
 
-// checkFiles refuses pipes and devices: reading one may never end. What cannot be looked at the
-// driver reports.
+// checkFiles refuses pipes and devices: reading one may never end. The driver reports files that
+// cannot be examined.
 func checkFiles(uri string) error {
 	_, query, _ := strings.Cut(uri, "?")
 	for _, pair := range strings.FieldsFunc(query, func(r rune) bool { return r == '&' || r == ';' }) {

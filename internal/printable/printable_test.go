@@ -11,7 +11,7 @@ import (
 	"unicode/utf8"
 )
 
-// What is ordinary text in some language is printed as it is.
+// Ordinary text in any language is printed as it is.
 func TestOrdinaryTextStaysAsItIs(t *testing.T) {
 	for _, s := range []string{
 		"", "orders", `C:\temp\x1b`, "a \"quoted\" word", "Grüße, Ærø, žluťoučký kůň", "prix :\u00a05\u202f€", "Ελληνικά", "Привет, мир",
@@ -26,7 +26,7 @@ func TestOrdinaryTextStaysAsItIs(t *testing.T) {
 	}
 }
 
-// What a terminal would obey, or not show, is shown as in a Go string.
+// Characters that a terminal would obey, or not show, are shown as in a Go string.
 func TestTextIsEscaped(t *testing.T) {
 	for s, want := range map[string]string{
 		"a\nb\rc\td\x00\x07\x1b[31m\x7f":                 `a\nb\rc\td\x00\a\x1b[31m\x7f`,
@@ -110,7 +110,7 @@ func TestLines(t *testing.T) {
 	}
 }
 
-// What is printed in the place of a verb is escaped, whatever kind of value it is; the format is not.
+// The value of a verb is escaped, whatever its kind; the format is not.
 func TestFprintf(t *testing.T) {
 	var b bytes.Buffer
 	n, err := Fprintf(&b, "%s|%v|%q|%-6s|%v|%06.2f|%x|%d%%|%s\n\n", evil, errors.New(evil), "ü\n", "ab", []string{"\x1b"}, 1.5, "\n", 7, Lines("x\ny\x1b", "  "))

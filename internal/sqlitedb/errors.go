@@ -78,7 +78,7 @@ func (db *DB) describe(ctx context.Context, doing string, err error) error {
 		}
 		return err
 	}
-	// Any error may come of that, as the names lead nowhere, or to something else.
+	// That may cause any error, because the names lead nowhere, or to something else.
 	if replaced := db.look(); errors.Is(replaced, ErrReplaced) {
 		return fmt.Errorf("%s: %w (%w)", doing, replaced, err)
 	}

@@ -16,10 +16,10 @@ import (
 //	writer 2                               └─ SAVEPOINT ─ function ─ RELEASE ──┐
 //	writer 3                                                                   └─ SAVEPOINT ─ function ─ RELEASE ─ COMMIT ──▶ all three return
 //
-// Whoever finds nobody else waiting commits, so a writer that is alone waits for nobody. While a group is being committed
+// A writer that finds nobody else waiting commits, so a writer that is alone waits for nobody. While a group is being committed
 // those of the next one gather.
 
-// groupSize is how many writers share a transaction, at most. It has the file's lock meanwhile, and other processes wait for that.
+// groupSize is how many writers share a transaction, at most. It has the file's lock meanwhile, and other processes wait for it.
 const groupSize = 64
 
 const (
@@ -46,7 +46,7 @@ type group struct {
 	slot    **conn
 	durable bool
 	members int           // that wait for its end
-	lost    bool          // it is to be rolled back, or SQLite has done that
+	lost    bool          // it has to be rolled back, or SQLite has done that
 	doubted bool          // and so is the state of the connection
 	ended   chan struct{} // closed when err is known
 	err     error
@@ -129,7 +129,7 @@ func (db *DB) passOn() {
 	}
 }
 
-// giveTurn gives the right to write to the first who waits. db.turns is held.
+// giveTurn gives the right to write to the first waiter. db.turns is held.
 func (db *DB) giveTurn() {
 	close(db.waiting[0].given)
 	db.waiting[0] = nil
@@ -157,7 +157,7 @@ func (db *DB) write(ctx context.Context, durable bool, fn func(*Tx) error) error
 	return cmp.Or(err, g.err)
 }
 
-// beginGroup begins a transaction, durable if one of those who wait needs that.
+// beginGroup begins a transaction, durable if one of the waiters needs that.
 func (db *DB) beginGroup(ctx context.Context, durable bool) (*group, error) {
 	w := &db.w
 	if err := w.courtesy(ctx, time.Now()); err != nil {
@@ -253,8 +253,8 @@ func (db *DB) commit(g *group) {
 	defer func() { w.group, w.last = nil, time.Now() }()
 	if g.lost {
 		if g.doubted || g.c.exec("ROLLBACK") != nil {
-			// SQLite ends a transaction by itself on an interrupt or a full disk; it then has nothing to roll back. In
-			// any case the connection's state is in doubt, and closing it rolls back for sure.
+			// SQLite ends a transaction by itself on an interrupt or a full disk; it then has nothing to roll back. Either
+			// way the connection's state is in doubt, and closing it rolls back for sure.
 			g.c.discard(g.slot)
 		}
 		return

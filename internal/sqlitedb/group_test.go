@@ -160,7 +160,7 @@ func TestAContextEndsNoGroup(t *testing.T) {
 	}
 }
 
-// TestALostGroup: when SQLite has ended the transaction, or a function panics in it, nobody is told that it was kept. The handle goes on.
+// TestALostGroup: when SQLite has ended the transaction, or a function panics in it, nobody reports that it was kept. The handle goes on.
 func TestALostGroup(t *testing.T) {
 	for name, end := range map[string]func(*sqlitedb.Tx) error{
 		"rolled back": func(tx *sqlitedb.Tx) error { _, err := tx.Exec("ROLLBACK"); return err },

@@ -9,7 +9,7 @@ import (
 )
 
 // SQLite opens its files by name and goes on with what it has opened, whatever becomes of the names. When the database is removed or
-// replaced, those who have the old file and those who open the new one never see each other's writes, and what is committed
+// replaced, processes with the old file and those that open the new one never see each other's writes, and what is committed
 // to a file without a name is gone with the last program that has it open. SQLite does not look in WAL mode, so this package does.
 //
 // The log and the shared memory count as well: programs that have different ones exclude each other no more. SQLite itself makes and

@@ -77,7 +77,7 @@ func TestReplacedUnderAWriter(t *testing.T) {
 	}
 }
 
-// TestReplacedUnderAReader: who reads, or writes without waiting for the disk, finds out shortly.
+// TestReplacedUnderAReader: a reader, or a writer that does not wait for the disk, finds out shortly.
 func TestReplacedUnderAReader(t *testing.T) {
 	for how := range 2 {
 		t.Run([]string{"read", "relaxed write"}[how], func(t *testing.T) {

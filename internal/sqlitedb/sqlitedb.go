@@ -53,7 +53,7 @@ const (
 
 	// courtesy: after uninterrupted writing a handle lets the lock rest for courtesyPause, longer than a waiter's longest
 	// pause between two tries, so every waiting process finds it free once. It does so often for a while after it
-	// met others, which use the pause, and rarely when it seems to be alone, as the pause is lost then.
+	// met others, which use the pause, and rarely when it seems to be alone, because the pause is lost then.
 	courtesyPause   = maxBusyPause + time.Millisecond
 	courtesyAlone   = 200 * time.Millisecond
 	courtesyAmong   = 5 * time.Millisecond

@@ -42,7 +42,7 @@ func (tx *Tx) Exec(query string, args ...any) (int64, error) {
 	return res.RowsAffected()
 }
 
-// Query runs a statement that returns rows. They are closed with the transaction at the latest.
+// Query runs a statement that returns rows. They are closed with the transaction, if not before.
 func (tx *Tx) Query(query string, args ...any) (*sql.Rows, error) {
 	stmt, err := tx.prepare(query)
 	if err != nil {
@@ -154,7 +154,7 @@ func (db *DB) isClosing() bool {
 }
 
 // courtesy lets other processes have the file's lock now and then. Without it a process that writes back to back
-// leaves it free for some 20 µs at a time, which those who try every few milliseconds hardly ever hit.
+// leaves it free for some 20 µs at a time, which others that try every few milliseconds hardly ever hit.
 func (w *writer) courtesy(ctx context.Context, now time.Time) error {
 	if now.Sub(w.last) >= courtesyPause {
 		w.since = now

@@ -82,7 +82,7 @@ func checkRenewMany(t testing.TB, b Backend) {
 	}
 }
 
-// checkLargeBatch: a batch of the largest size works, also if most of its holds are not found.
+// checkLargeBatch: a batch of the largest size works, even if most of its holds are not found.
 func checkLargeBatch(t testing.TB, b Backend) {
 	s := useBatches(t, b)
 	ctx := t.Context()

@@ -366,7 +366,7 @@ func impasse(orders [][][]porcupine.Operation, ops []porcupine.Operation) string
 		states = next
 	}
 	left := slices.DeleteFunc(slices.Clone(ops), func(op porcupine.Operation) bool { return placed[op] })
-	until := int64(math.MaxInt64) // what was called later comes later
+	until := int64(math.MaxInt64) // later calls come later
 	for _, op := range left {
 		until = min(until, op.Return)
 	}
@@ -419,8 +419,8 @@ func (s lockState) step(in, out Step) []any {
 	if !out.OK {
 		return []any{s}
 	}
-	// rule: each grant has a greater token than all before. A record that was just made has none to give yet: who acquires
-	// it then draws one by Confirm, and so does who finds by a Confirm that an acquisition without an answer was one.
+	// rule: each grant has a greater token than all before. A record that was just made has none to give yet: the hold
+	// that acquires it then draws one by Confirm, as does one that learns by a Confirm that its acquisition succeeded.
 	switch in.Op {
 	case Acquire, TakeOver, HandOver, Confirm:
 		again := in.Op == Confirm && in.Permits == 0 // it may be told the token that it has

@@ -465,7 +465,7 @@ func watchPlaces(s lock.Store, removed *atomic.Bool) lock.Store {
 // Dequeue implements lock.Store. A waiter that leaves the queue gives no version; one that removes another, presumed dead, does.
 func (p placeWatcher) Dequeue(ctx context.Context, name string, id lock.HoldID, seen lock.Version) (bool, error) {
 	ok, err := p.Store.Dequeue(ctx, name, id, seen)
-	if seen != (lock.Version{}) && (ok || err != nil) { // who leaves names no version
+	if seen != (lock.Version{}) && (ok || err != nil) { // a waiter that leaves names no version
 		p.removed.Store(true)
 	}
 	return ok, err

@@ -104,7 +104,7 @@ func checkHandOver(t testing.TB, b Backend) {
 	_, ok, err = s.HandOff(ctx, "n", h.ID, newHold(time.Second), lock.NewVersion())
 	must(t, err)
 	want(t, "handed over twice", ok, false)
-	// Somebody waits in the queue: it is his.
+	// Somebody waits in the queue: the lock is theirs.
 	in := newHold(time.Second)
 	_, ok, err = s.Enqueue(ctx, "n", lock.Entry{Hold: in, Version: lock.NewVersion()})
 	must(t, err)
@@ -118,7 +118,7 @@ func checkHandOver(t testing.TB, b Backend) {
 	want(t, "queue", ids(read(t, s, "n").Queue), "")
 }
 
-// checkShares: shares are at most as many as their permits, exclude an exclusive hold, and are renewed, asked, expired and released each by
+// checkShares: there are at most as many shares as permits; they exclude an exclusive hold; each is renewed, asked, expired and released by
 // itself. A share that died must not be kept alive by the renewals of the others.
 func checkShares(t testing.TB, b Backend) {
 	s := use(t, b)
@@ -216,7 +216,7 @@ func checkShares(t testing.TB, b Backend) {
 	if r.Held() {
 		t.Fatalf("held by nobody: %+v", r)
 	}
-	// And now for one alone; then a share takes over from him.
+	// Now an exclusive hold; then a share takes over from it.
 	alone := newHold(time.Second)
 	_, ok, err = s.Acquire(ctx, "n", alone, lock.NewVersion())
 	must(t, err)

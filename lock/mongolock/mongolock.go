@@ -133,8 +133,8 @@ func Open(ctx context.Context, uri, database string, o Options) (lock.Store, err
 }
 
 // New keeps the locks in db, on the caller's client, which Close does not disconnect. The client's
-// pool must always have free connections: a renewal that waits too long for one loses the lock. The server counts as near: if it
-// is some milliseconds away, [Open] handles many locks at the same time sooner.
+// pool must always have free connections: a renewal that waits too long for one loses the lock. The server is assumed to be
+// near: if it is some milliseconds away, [Open] is faster with many locks at the same time.
 func New(ctx context.Context, db *mongo.Database, o Options) (lock.Store, error) {
 	s, err := open(ctx, db, nil, "the server", o)
 	if err != nil {
@@ -418,7 +418,7 @@ func (s *store) found(ctx context.Context, filter, update, want bson.D) (d docum
 	return d, err == nil, err
 }
 
-// The server's codes of errors that a retry does not cure. Source: mongodb/mongo,
+// The server's codes of errors that a retry cannot fix. Source: mongodb/mongo,
 // src/mongo/base/error_codes.yml.
 const (
 	codeUnauthorized         = 13

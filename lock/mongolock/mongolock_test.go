@@ -93,7 +93,7 @@ func TestNewUsesTheCallersClient(t *testing.T) {
 	}
 }
 
-// A grant that a fail-over takes back would be none: every write waits for the majority, whatever the client was told.
+// A grant that a fail-over takes back would be none: every write waits for the majority, whatever client settings say.
 func TestWritesWaitForTheMajority(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	var mu sync.Mutex

@@ -14,8 +14,8 @@ import (
 )
 
 // Operations on different locks that wait at the same time share a command: see docs/decisions/0020. An update with several
-// statements answers with one number, how many matched. Which ones, the records show afterwards, by their versions: each operation writes one
-// of its own. Renewals have their own batches and wait for none of these.
+// statements answers with one number, how many matched. The records show afterwards which ones, by their versions: each operation writes its
+// own. Renewals have their own batches and wait for none of these.
 const (
 	sharedMost = 32 // reads, or new records, of a command
 	// Updates of a command. A server may carry it out as one transaction, which keeps the records locked for as long as all of them take.
@@ -163,7 +163,7 @@ func (s *store) grantMany(ctx context.Context, requests []request, statement fun
 }
 
 // written reads the records of requests after a command that has changed some of them: those that have the version of a request were
-// changed by it. One that others have changed since, or a read of a moment before, does not show that.
+// changed by it. A record that others have changed since does not show that, nor does an older read.
 func (s *store) written(ctx context.Context, requests []request) (map[string]document, error) {
 	names := make([]string, len(requests))
 	for i, r := range requests {

@@ -382,7 +382,7 @@ func scan(into func(...any) error) (r lock.Record, err error) {
 	return r, nil
 }
 
-// permanent marks the errors that a retry does not cure, and after which nothing was written.
+// permanent marks the errors that a retry cannot fix, and after which nothing was written.
 func permanent(err error) error {
 	for _, kind := range []error{sqlitedb.ErrClosed, sqlitedb.ErrReplaced, sqlitedb.ErrReadOnly, sqlitedb.ErrPermission, sqlitedb.ErrNotDatabase,
 		sqlitedb.ErrForeign, sqlitedb.ErrNewerSchema, sqlitedb.ErrCorrupt} {

@@ -166,7 +166,7 @@ func ExampleOpen() {
 	// Output: orders true <nil>
 }
 
-// TestReplacedDatabase: a grant that may be written, in the old file, is unclear. What comes after it is not written for certain.
+// TestReplacedDatabase: a grant that may be written, in the old file, is unclear. Later ones are certainly not written.
 func TestReplacedDatabase(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "fencepost.db")
 	s := openAt(t, path)

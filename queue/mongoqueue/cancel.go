@@ -32,7 +32,7 @@ func (p *promoter) cancel(ctx context.Context, slots []queue.ScheduleKey) (cance
 		return 0, err
 	}
 	for i := range there {
-		if !known[there[i].ID] { // else it is a late repetition of what was promoted or cancelled before
+		if !known[there[i].ID] { // else it is a late retry of a message promoted or cancelled before
 			cancelled++
 		}
 	}

@@ -12,8 +12,8 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// decodeSettings reads a document of types. A field that somebody set to what makes no sense counts
-// as not set: one type's document must not hold up the others.
+// decodeSettings reads a document of types. A field with a value that makes no sense counts as not
+// set: one type's document must not hold up the others.
 func decodeSettings(raw bson.Raw) (typ string, s queue.Settings) {
 	elements, err := raw.Elements()
 	if err != nil {
@@ -63,7 +63,7 @@ func (q *Queue) Settings(ctx context.Context, typ string) (queue.Settings, error
 	return s, nil
 }
 
-// somethingSet chooses the types about which something is said.
+// somethingSet selects the types with at least one setting.
 var somethingSet = bson.D{{Key: "$or", Value: bson.A{
 	bson.D{{Key: "drain_paused", Value: true}},
 	bson.D{{Key: "publish_paused", Value: true}},

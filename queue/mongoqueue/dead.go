@@ -93,8 +93,8 @@ func (q *Queue) findDead(ctx context.Context, typ string, filter bson.D, limit q
 	return letters, cursor.Err()
 }
 
-// decodeLetter adds what a dead letter has besides the message's fields. What has another type is
-// left out and said: whoever may write here must not hide the other letters.
+// decodeLetter adds what a dead letter has besides the message's fields. A field of another type
+// is left out and reported: one damaged letter must not hide the others.
 func decodeLetter(doc bson.Raw, l *queue.DeadLetter) {
 	field := func(name, want string, as func(bson.RawValue) bool) {
 		v, err := doc.LookupErr(name)

@@ -108,7 +108,7 @@ type documentError struct {
 func (e *documentError) Error() string { return e.err.Error() }
 func (e *documentError) Unwrap() error { return e.err }
 
-// refusedDocument tells whether an insert ended because the server refuses one document: that of which
+// refusedDocument tells whether an insert ended because the server refuses one document: of which
 // message, and why. The messages before it are stored; it and those after it are not.
 func refusedDocument(err error) (message int, why string, ok bool) {
 	var ie *queue.InsertError

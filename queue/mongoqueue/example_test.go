@@ -15,7 +15,7 @@ import (
 	"github.com/fencepost/fencepost/queue/mongoqueue"
 )
 
-// A queue in MongoDB. What publishers and workers do with it is the same as with any other.
+// A queue in MongoDB. Publishers and workers use it like any other.
 func ExampleOpen() {
 	ctx := context.Background()
 	q, err := mongoqueue.Open(ctx, "mongodb://db1,db2,db3/shop?replicaSet=rs0", mongoqueue.Options{AppName: "shop"})
@@ -60,7 +60,7 @@ func ExampleQueue_PublishInTransaction() {
 	fmt.Println(err) // nil: a majority has both
 }
 
-// A program that starts before its server waits for it. What a person has to correct, such as a wrong URL, fails at once.
+// A program that starts before its server waits for it. A permanent error, such as a wrong URL, is reported at once.
 func ExampleOpen_unreachable() {
 	_, err := mongoqueue.Open(context.Background(), "mongodb://127.0.0.1:1/shop", mongoqueue.Options{ConnectTimeout: 100 * time.Millisecond})
 	fmt.Println("try again:", errors.Is(err, queue.ErrUnreachable))

@@ -120,7 +120,7 @@ func FuzzDecodeDelayed(f *testing.F) {
 	})
 }
 
-// FuzzDecodeLetter: documents of dead. What is damaged beside the message is left out and named.
+// FuzzDecodeLetter: documents of dead. Damage outside the message is left out and named.
 func FuzzDecodeLetter(f *testing.F) {
 	seeds := messageSeeds(headKey("orders", fuzzID(1)))
 	whole := append(seeds[1].(bson.D), bson.D{{Key: "reason", Value: "why"}, {Key: "attempts", Value: int64(3)}, {Key: "worker", Value: "w1"},

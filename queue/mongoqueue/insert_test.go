@@ -360,7 +360,7 @@ func TestDocumentsAreDeterministic(t *testing.T) {
 	}
 }
 
-// Whatever the limits allow is one document: the largest payload, with headers that take the most room beside it, promoted, and then a dead
+// Any message within the limits is one document: the largest payload, with the headers that take the most room, promoted, and then a dead
 // letter with the longest reason.
 func TestLargestMessageIsOneDocument(t *testing.T) {
 	m := queue.Message{Type: strings.Repeat("x", queue.MaxTypeLen), Payload: make([]byte, queue.MaxPayload), Headers: map[string]string{}}

@@ -41,7 +41,7 @@ type memberError struct {
 // Heartbeat implements queue.Queue.
 //
 //	updateOne {_id: "<ID>"} → {$set: {all fields}} in workers, w: 1; index: _id. Nothing matched: it is the first one, and insertOne. Then
-//	hello, for the server's clock; an error of that is no matter, the next heartbeat reads it again.
+//	hello, for the server's clock; an error there is harmless: the next heartbeat reads it again.
 func (q *Queue) Heartbeat(ctx context.Context, m queue.Member) error {
 	m, err := queuedriver.CheckHeartbeat(m, q.now())
 	if err != nil {
@@ -95,8 +95,8 @@ func (q *Queue) Members(ctx context.Context, after string, most int) (all []queu
 	return all, nil
 }
 
-// membersEnd is behind all IDs of members: the highest character, more often than one has room for. A
-// find with one bound alone may read all (decision 0306).
+// membersEnd is behind all IDs of members: the highest character, more often than an ID has room for.
+// A find with one bound alone may read all (decision 0306).
 var membersEnd = strings.Repeat("\U0010ffff", queuedriver.MaxMemberID/4+1)
 
 // moreMembers adds members behind after to all, with one find. last is where to go on, if there may

@@ -533,7 +533,7 @@ func TestClockIsReadAgain(t *testing.T) {
 	}
 }
 
-// What others put into the collection neither blocks a type nor disappears.
+// Foreign documents in the collection neither block a type nor disappear.
 func TestForeignDocuments(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -898,7 +898,7 @@ func TestFileEntryWithoutGeneration(t *testing.T) {
 	}
 }
 
-// What somebody else wrote, or an earlier version, holds up nobody; members that are gone for long are forgotten.
+// Foreign documents, or an earlier version's, block nobody; members that are gone for long are forgotten.
 func TestSettingsAndMembersThatAreDamagedOrGone(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})

@@ -88,8 +88,8 @@ func (q *Queue) Notifications(ctx context.Context, since queue.NotificationMark)
 	return r.Result(), nil
 }
 
-// decodeLog reads a document of notifications. One without a count is no log, and what is no string
-// in its list is passed over.
+// decodeLog reads a document of notifications. One without a count is no log; list entries that are
+// not strings are skipped.
 func decodeLog(raw bson.Raw) (log string, count int64, latest []string, ok bool) {
 	log, named := raw.Lookup("_id").StringValueOK()
 	count, counts := raw.Lookup("n").AsInt64OK()

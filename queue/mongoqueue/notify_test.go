@@ -46,7 +46,7 @@ func TestNotificationsCostACommand(t *testing.T) {
 	}
 }
 
-// After the database was set back, or the collection was dropped, whoever reads starts anew.
+// After the database was set back, or the collection was dropped, readers start anew.
 func TestNotificationsOfADatabaseThatWasSetBack(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q, logs := open(t, uri, mongoqueue.Options{}), db.Collection("notifications")
@@ -90,7 +90,7 @@ func TestNotificationsOfADatabaseThatWasSetBack(t *testing.T) {
 	}
 }
 
-// What others have stored among the notifications does no harm.
+// Foreign documents among the notifications do no harm.
 func TestForeignNotifications(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})

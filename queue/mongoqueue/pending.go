@@ -27,7 +27,7 @@ func (q *Queue) Pending(ctx context.Context, types []string, most int) ([]string
 			return nil, q.explain(ctx, "look for types with messages", err)
 		}
 		l.learn(keys, more)
-		// Where a page tells of few types, a union tells of more.
+		// Where a page covers few types, a union covers more.
 		if len(l.found)-before >= keysFew/10 {
 			limit = keysPage
 			continue
@@ -74,8 +74,8 @@ func (l *pendingLook) learn(keys []string, more bool) {
 	}
 }
 
-// unionLook looks at the next few types with one aggregate. all tells that each of them has
-// something, so that pages of keys would tell less.
+// unionLook looks at the next few types with one aggregate. all means that each of them has
+// something, so pages of keys would tell less.
 func (q *Queue) unionLook(ctx context.Context, l *pendingLook) (all bool, err error) {
 	next := l.rest[:min(len(l.rest), unionMost)]
 	parts := make([]part, len(next))
@@ -87,7 +87,7 @@ func (q *Queue) unionLook(ctx context.Context, l *pendingLook) (all bool, err er
 		return false, err
 	}
 	if err != nil || !whole {
-		return false, nil // pages tell, too
+		return false, nil // pages work, too
 	}
 	all = true
 	for _, typ := range next {

@@ -103,7 +103,7 @@ func decodePlan(raw bson.Raw) (plan, error) {
 		p.items = append(p.items, planItem{slot, id})
 	}
 	for _, s := range doc.Sequences {
-		if s.Used == nil { // an earlier version has used it: just now, perhaps
+		if s.Used == nil { // an earlier version has used it, perhaps just now
 			s.Used = &doc.Passed
 		}
 		p.sequences[s.Type] = queuedriver.Sequence{Producer: uint64(s.Producer), N: uint64(s.N), At: s.At, Used: *s.Used}
@@ -275,7 +275,7 @@ func (q planned) bury(ctx context.Context, typ string, letters []queue.DeadLette
 
 // remove implements planStore.
 //
-//	deleteMany {_id: {$in: ["<slot>", …]}} in scheduled, w: majority; index: _id. Whatever is left when that is cut off is removed later: it is
+//	deleteMany {_id: {$in: ["<slot>", …]}} in scheduled, w: majority; index: _id. If it is cut off, the rest is removed later: it is
 //	in the plan still, or marked as cancelled.
 func (q planned) remove(ctx context.Context, slots []queue.ScheduleKey) error {
 	if len(slots) == 0 {
@@ -288,7 +288,7 @@ func (q planned) remove(ctx context.Context, slots []queue.ScheduleKey) error {
 // forget implements planStore. It ignores errors: the next call tries again.
 //
 //	deleteMany {_id: {$gt: "settled/", $lt: "settled/<a day ago>"}, passed: {$not: {$gte: before}}} in scheduled; index: _id. The bound of the ID
-//	only spares the server the look at most of them: it is never the reason that one goes.
+//	only saves the server reading most of them; it is never a reason to remove one.
 func (q planned) forget(ctx context.Context, before time.Duration) {
 	q.mu.Lock()
 	due := before > 0 && time.Since(q.forgot) > forgetEvery

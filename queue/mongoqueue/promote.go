@@ -32,18 +32,17 @@ import (
 //
 // rule: a message gets its number by the replacement and by nothing else, so each gets one, and the numbers are dense, whoever dies where.
 // rule: a plan is replaced only by who knows that it is finished.
-// rule: what is removed without being promoted is marked first, and removed only after the plan was replaced. Who has read it unmarked
-// has read an older plan and cannot put it into the next one.
+// rule: what is removed without being promoted is marked first, and removed only after the plan was replaced. A promoter that read it
+// unmarked read an older plan and cannot put it into the next one.
 //
-// What cannot be promoted is in the plan too, without a number: it is to be buried, under the ID of
-// the delayed message, whoever finishes the plan. If the server refuses a message that has a
+// A message that cannot be promoted is in the plan, too, without a number: whoever finishes the
+// plan buries it under the ID of the delayed message. If the server refuses a message that has a
 // number, the number goes to the next one of its type, and so on, as long as it is certain that
 // nobody has inserted anything behind it:
 //
-// rule: only the promoter that has made a plan, and has had clear answers since, gives a number a second time. Whoever finishes somebody else's
-// plan has replaced it by itself before, under another version, so the maker's own replacement
-// tells whether it was alone. The others leave the number out: a consumer waits for it, and
-// declares a gap, but no number has two messages.
+// rule: only the promoter that has made a plan, and has had clear answers since, gives a number a second time. A promoter that finishes
+// another's plan first replaces it by the same plan under another version, so the maker's own replacement tells whether it was alone. The
+// others leave the number out: a consumer waits for it, and declares a gap, but no number has two messages.
 //
 // Finishing is idempotent: a promoter that was paused and goes on later inserts what was inserted
 // before, under the same IDs, and the file of the type refuses what it has.
@@ -208,8 +207,7 @@ func (p *promoter) head(ctx context.Context) (plan, queuedriver.Moment, error) {
 		head.letters = slices.DeleteFunc(head.letters, func(l planLetter) bool { return buried[l.slot.ID] })
 		gone := slices.DeleteFunc(letters, func(d delayed) bool { return !buried[d.ID] })
 		if finished, err := p.finish(ctx, &head, there, gone, false); finished || err != nil {
-			// Who has finished somebody else's plan has not seen how long the sequences had rested
-			// before
+			// A promoter that finished another's plan has not seen how long the sequences had rested
 			return head, queuedriver.Moment{Now: p.store.now(), Passed: head.passed}, err
 		}
 	}
@@ -355,7 +353,7 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 		var msgs []queue.Message
 		var items []int
 		for i, item := range plan.items {
-			// One that is not there was removed already, so all of the plan were inserted before.
+			// A missing one was removed already, so all of the plan were inserted before.
 			if d := bySlot[item.slot]; d != nil && !d.Incomplete && item.slot.Type == typ {
 				msgs = append(msgs, queue.Message{Type: typ, ID: item.as, Payload: d.Payload, Headers: queuedriver.PromotedHeaders(d.Headers, d.ID, item.as)})
 				items = append(items, i)
@@ -371,7 +369,7 @@ func (p *promoter) publish(ctx context.Context, plan *plan, typ string, bySlot m
 		}
 		stored += n
 		slot := plan.items[items[stored]].slot
-		// rule: a dead letter only of what is refused while others are taken, before and after it was seen that they are. What refuses
+		// rule: a dead letter only of what is refused while others are taken, before and after it was seen that they are. Refusing
 		// everything is a mistake of an operator, and passes.
 		if suspect == nil || *suspect != slot {
 			takes, takesErr := p.takesOthers(ctx, plan, bySlot, slot)

@@ -209,7 +209,7 @@ func (w *planWorld) step(n int) (keep int, err error) {
 	return n, nil
 }
 
-// write is step for what changes something. What is not acknowledged may be taken back, until something later is.
+// write is step for changes. One that is not acknowledged may be rolled back until a later one is.
 func (w *planWorld) write(n int) (keep int, err error) {
 	keep, err = w.step(n)
 	switch {

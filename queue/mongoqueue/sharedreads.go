@@ -44,7 +44,7 @@ func (p part) pipeline() bson.A {
 	return stages
 }
 
-// readParts reads several parts. What has more than unionBytes is not whole.
+// readParts reads several parts. An answer of more than unionBytes is not whole.
 func (q *Queue) readParts(ctx context.Context, parts []part) (byType map[string][]bson.Raw, whole bool, err error) {
 	pipeline, most := parts[0].pipeline(), parts[0].limit
 	for _, p := range parts[1:] {
@@ -163,7 +163,7 @@ func (q *Queue) fetchMany(ctx context.Context, asked []wanted) []combine.Answer[
 	limit := func(w wanted) int { return min(w.limit.Messages, unionDocs) }
 	return readAsked(ctx, q, asked, func(w wanted) part { return part{typ: w.typ, filter: w.filter, limit: limit(w)} },
 		func(w wanted, docs []bson.Raw) combine.Answer[fetched] {
-			// rule: an answer that ends at the limit of a shared read says nothing of what is behind it. Whoever wants more reads by himself.
+			// rule: an answer that ends at the limit of a shared read says nothing of what is behind it. To read more, a caller reads alone.
 			if len(docs) == unionDocs && w.limit.Messages > unionDocs {
 				return combine.Answer[fetched]{Again: true}
 			}

@@ -28,8 +28,8 @@ const (
 	walkMost = 100_000   // delayed messages and foreign keys that one look for what is due passes over …
 	readCost = 10        // … counting so many for one that has to be read
 
-	// walkAgain is how long what was passed over is not looked at again, so by how much more a
-	// message is late that is stored among it after it was due.
+	// walkAgain is how long what was passed over is not looked at again. A message that is
+	// stored among it after it was due is late by that much more.
 	walkAgain = 5 * time.Second
 )
 
@@ -162,7 +162,7 @@ func (q *Queue) beginWalk() walk {
 	return w
 }
 
-// endWalk remembers how far a search has come. ended means that it has skipped all that there is to skip, for now.
+// endWalk remembers how far a search has come. ended means that nothing is left to skip, for now.
 func (q *Queue) endWalk(w walk, ended bool) {
 	all := w.foreign
 	all.Count, all.Example = all.Count+w.future.Count, cmp.Or(all.Example, w.future.Example)

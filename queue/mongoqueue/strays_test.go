@@ -277,7 +277,7 @@ func mongosh(t *testing.T, s queue.Strays) (collection string, filter bson.D) {
 	return command[1], filter
 }
 
-// TestStraysAreNamed: who looks is told what is there, and what it is told to do removes that, and nothing else.
+// TestStraysAreNamed: an operator learns what is there, and the remedy removes that and nothing else.
 func TestStraysAreNamed(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})

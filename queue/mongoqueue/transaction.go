@@ -54,8 +54,8 @@ const (
 //		_ = q.Notify(ctx, []string{"orders"}) // workers look now
 //	}
 //
-// It does not notify workers, as the messages are not there before the commit. Notify after it does,
-// and never harms; without, a worker has read the messages within 30 s of the commit.
+// It does not notify workers, because the messages are not there before the commit. Call Notify
+// after it, which never harms. Without it, workers read the messages within 30 s of the commit.
 //
 // The returned IDs are valid if the transaction is committed. Your function must return an error
 // unchanged or wrapped, because WithTransaction runs the function again after some errors. Commit with
@@ -94,7 +94,7 @@ func (q *Queue) publishInTransaction(ctx context.Context, msgs []queue.Message) 
 	if err != nil {
 		return nil, fmt.Errorf("mongoqueue: %w", err)
 	}
-	outside := mongo.NewSessionContext(ctx, nil) // what is no part of the transaction
+	outside := mongo.NewSessionContext(ctx, nil) // for requests outside the transaction
 	if err := q.proveTransactions(outside, session.Client()); err != nil {
 		return nil, err
 	}
@@ -188,8 +188,8 @@ func withoutTransactions(err error) bool {
 }
 
 // tryTransaction inserts a document in a transaction of client, which it commits. there tells
-// whether the queue's client finds it then. What a trial leaves behind that is cut off is small, and
-// nobody reads it.
+// whether the queue's client finds it then. A trial that is cut off leaves little behind, and nobody
+// reads it.
 func (q *Queue) tryTransaction(ctx context.Context, client *mongo.Client) (there bool, err error) {
 	session, err := client.StartSession()
 	if err != nil {
@@ -243,7 +243,7 @@ const (
 	settingsEvery   = 2 * time.Second // how long settings that were read, and a count, are followed
 	settingsTimeout = time.Second
 	countTimeout    = 10 * time.Second
-	countShare      = 9 // and a count that took long for so many times as long
+	countShare      = 9 // and a slow count, for this many times its duration
 )
 
 // admitLoose checks whether the settings of a type allow n more messages.

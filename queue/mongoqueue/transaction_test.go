@@ -262,7 +262,7 @@ func TestCommitWithoutAnAnswer(t *testing.T) {
 	s.want("orders", "chair")
 }
 
-// What cannot be right is refused before anything is sent.
+// Calls that cannot be right are refused before anything is sent.
 func TestPublishInTransactionRefuses(t *testing.T) {
 	server, uri := startTxServer(t)
 	s := newShop(t, uri, uri)
@@ -346,7 +346,7 @@ func TestPublishInTransactionFollowsSettings(t *testing.T) {
 	if n := len(s.orders()); n != 2 {
 		t.Errorf("%d orders, want those whose messages were taken", n)
 	}
-	// Settings that cannot be read hold nobody up.
+	// Unreadable settings block nobody.
 	blind, uri := startTxServer(t)
 	s = newShop(t, uri, uri)
 	blind.failing(func(command, in string) bson.D {
@@ -465,7 +465,7 @@ func TestTransactionsAreTriedOnce(t *testing.T) {
 	}
 }
 
-// What the primary has and a majority has not may be taken back. Fetch waits, or finds that it was.
+// A message that no majority has may be rolled back. Fetch waits, or finds that it was.
 func TestFetchWaitsForTheMajorityOfLooseMessages(t *testing.T) {
 	for name, c := range map[string]struct {
 		after string // what becomes of the message when it has been missing twice

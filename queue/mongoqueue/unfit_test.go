@@ -145,7 +145,7 @@ func TestSpoiledInMongoDB(t *testing.T) {
 	})
 }
 
-// TestKeptMessagesAreLookedAtAgain: who wrote it may correct it.
+// TestKeptMessagesAreLookedAtAgain: their author may correct them.
 func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	uri, db := mongotest.Fresh(t)
 	q := open(t, uri, mongoqueue.Options{})
@@ -169,7 +169,7 @@ func TestKeptMessagesAreLookedAtAgain(t *testing.T) {
 	promote(1)
 }
 
-// TestNoRoomForADeadLetter: it has a reason besides, which is more than a document can hold. The message stays where it is, and holds no
+// TestNoRoomForADeadLetter: with its reason it is more than a document can hold. The message stays where it is, and holds no
 // other up.
 func TestNoRoomForADeadLetter(t *testing.T) {
 	uri, db := mongotest.Fresh(t)

@@ -77,7 +77,7 @@ func (v *vectorMessage) message(t *testing.T) (queue.Message, []byte) {
 	return queue.Message{Type: v.Type, ID: id, Payload: v.Payload, Headers: v.Headers}, raw
 }
 
-// What docs/protocol.md tells the authors of clients is what this package writes, byte for byte, and what it reads.
+// This package writes, byte for byte, and reads what docs/protocol.md tells the authors of clients.
 func TestProtocolVectors(t *testing.T) {
 	text, err := os.ReadFile("../../docs/protocol/vectors.json")
 	if err != nil {

@@ -102,7 +102,7 @@ func testSettings(t *testing.T, open func(t *testing.T) queue.Queue) {
 	want("orders", queue.Settings{Why: "done", Changed: some})
 	wantAll("audit")
 
-	// What is set says nothing to the queue itself.
+	// Settings mean nothing to the queue itself.
 	change("orders", queue.SettingsPatch{DrainPaused: new(true), PublishPaused: new(true), MaxBacklog: new(1)})
 	mustInsert(t, q, "orders", numbered("orders", 1, 3))
 	wantMessages(t, fetchAll(t, q, "orders"), numbered("orders", 1, 3))

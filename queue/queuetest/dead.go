@@ -149,13 +149,13 @@ func testBuryInvalid(t *testing.T, q queue.Queue) {
 	wantMessages(t, fetchAll(t, q, "orders"), good)
 	wantLetters(t, dead(t, q, "orders"), nil)
 
-	// What the file cannot take, as a foreign publisher may have stored it.
+	// Messages that the file cannot take, as a foreign publisher may have stored them.
 	large := queue.DeadLetter{Message: queue.Message{Type: "audit", ID: id(1, 1, 1), Headers: map[string]string{"k": strings.Repeat("v", queue.MaxHeaders+1)}}}
 	nameless := queue.DeadLetter{Message: queue.Message{Type: "audit", ID: id(1, 1, 2), Headers: map[string]string{"": "v"}}}
 	mustBury(t, q, "audit", []queue.DeadLetter{large, nameless})
 	wantLetters(t, dead(t, q, "audit"), []queue.DeadLetter{large, nameless})
 
-	// What a handler says may be anything.
+	// A handler may give any reason.
 	l := lettersOf(good)
 	l[0].Reason, l[1].Reason = "zero \x00, not \xff text", strings.Repeat("ü", queue.MaxReason)
 	mustBury(t, q, "orders", l)

@@ -19,7 +19,7 @@ import (
 var anyLimit = queue.Limit{Messages: 100_000}
 
 // now returns the queue's clock. It may be ahead of the clocks that decide what is due, by half of the
-// time that it took to read it: what is to be due now is due a second before.
+// time that reading it took. So tests that need a message due now make it due a second before.
 func now(t *testing.T, q queue.Queue) time.Time {
 	t.Helper()
 	at, err := q.Now(t.Context())
@@ -216,7 +216,7 @@ func testDelayedNeverEarly(t *testing.T, q queue.Queue) {
 	}
 }
 
-// Whether a late repetition is recognised is no matter of how old the ID is: that compares the clocks of two processes.
+// Recognizing a late retry does not depend on the age of its ID, which would compare the clocks of two processes.
 func testDelayedLongAgo(t *testing.T, q queue.Queue) {
 	at := now(t, q)
 	for producer, age := range map[uint64]time.Duration{1: 0, 2: 48 * time.Hour, 3: -48 * time.Hour, 4: 1000 * time.Hour} {

@@ -92,8 +92,8 @@ type Faulty struct {
 	// Next decides about each operation; n is the number of messages or IDs. nil means no faults. It may be called
 	// concurrently.
 	Next func(op Op, typ string, n int) Fault
-	// Around, if set, is called before Next, and what it returns when the operation is about to return: in the goroutine of the
-	// caller and without any lock held, so both may take their time.
+	// Around, if set, is called before Next, and the function that it returns when the operation is about to return. Both run
+	// in the caller's goroutine without any lock held, so they may take their time.
 	Around func(op Op, typ string) (after func())
 
 	mu    sync.Mutex

@@ -125,7 +125,7 @@ func testFileRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// What the registry learns of a file, and the removal of messages from the queue, are one step, and that of the registered writer only.
+// Raising the registry entry and removing messages from the queue are one step, which only the registered writer may take.
 func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 	ctx, q, other := t.Context(), open(t), open(t)
 	file := func(id byte, epoch, index uint64) queue.RegistryEntry {
@@ -150,7 +150,7 @@ func testAckFile(t *testing.T, open func(t *testing.T) queue.Queue) {
 			t.Errorf("File = %+v, %v after AckFile(%+v), want %+v", got, err, f, want)
 		}
 	}
-	ack(q, file(1, 5, 10), 10, false, queue.RegistryEntry{}) // none is registered, and none is by that
+	ack(q, file(1, 5, 10), 10, false, queue.RegistryEntry{}) // none is registered before or after
 	register(t, q, file(1, 5, 0))
 	ack(q, file(1, 5, 10), 10, true, file(1, 5, 10))
 	ack(q, file(1, 5, 20), 25, true, file(1, 5, 20))
@@ -261,7 +261,7 @@ func testFileSuccessionRace(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// Whether the answer or the operation was lost: repeating it finds out.
+// Whether the answer or the operation was lost, repeating it finds out.
 func testFileSuccessionFaults(t *testing.T, q queue.Queue) {
 	ctx := t.Context()
 	last := queue.RegistryEntry{Generation: 1}

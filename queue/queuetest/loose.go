@@ -9,7 +9,7 @@ import (
 	"github.com/fencepost/fencepost/queue/queuedriver"
 )
 
-// testLoose checks that a backend treats loose messages as it treats others: a worker tells them by their number and header.
+// testLoose checks that a backend treats loose messages as it treats others: a worker recognizes them by number and header.
 func testLoose(t *testing.T, q queue.Queue) {
 	const typ = "orders"
 	loose, err := queuedriver.MakeLoose([]queue.Message{{Type: typ, Payload: []byte("loose a"), Headers: map[string]string{"k": "v"}}, {Type: typ}, {Type: typ, Payload: []byte("loose c")}}, epoch)

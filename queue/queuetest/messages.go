@@ -194,7 +194,7 @@ func headersOf(n int, text string) map[string]string {
 	return headers
 }
 
-// testLimitsCountHeaders: whoever reads messages asks for bytes because of its memory, and headers take most of it if they are many.
+// testLimitsCountHeaders: readers limit bytes because of their memory, and many headers take most of it.
 func testLimitsCountHeaders(t *testing.T, q queue.Queue) {
 	headers := headersOf(queue.MaxHeaderCount-1, "") // a delayed message has one less
 	at := now(t, q)

@@ -61,7 +61,7 @@ func mustNotify(t *testing.T, q queue.Queue, types ...string) {
 func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	l := &listener{t: t, q: open(t)}
-	l.want(true) // what was before nobody knows
+	l.want(true) // nobody knows what was before
 	l.want(false)
 	mustNotify(t, q)
 	l.want(false)
@@ -86,7 +86,7 @@ func testNotifications(t *testing.T, open func(t *testing.T) queue.Queue) {
 	}
 }
 
-// Whoever comes too late sees that.
+// A late reader sees that.
 func testNotificationsMissed(t *testing.T, open func(t *testing.T) queue.Queue) {
 	q := open(t)
 	l := &listener{t: t, q: q}

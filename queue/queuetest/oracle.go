@@ -28,7 +28,7 @@ type report struct {
 	result               queue.Result
 }
 
-// Observe is told of every message that becomes visible, in that order: Memory.OnStore.
+// Observe gets every message that becomes visible, in that order: Memory.OnStore.
 func (o *Oracle) Observe(m queue.Message) {
 	o.mu.Lock()
 	defer o.mu.Unlock()
@@ -53,7 +53,7 @@ func (o *Oracle) Observe(m queue.Message) {
 	o.visible[name] = append(o.visible[name], m.ID)
 }
 
-// Report is told the outcome of every message. For each source, a goroutine that publishes, the calls are in the order in
+// Report gets the outcome of every message. For each source, a goroutine that publishes, the calls are in the order in
 // which it passed the messages in.
 func (o *Oracle) Report(source, typ string, payload []byte, r queue.Result) {
 	o.mu.Lock()

@@ -184,7 +184,7 @@ func (m *Memory) CancelDelayed(ctx context.Context, slots []queue.ScheduleKey) (
 	return n, nil
 }
 
-// Delay implements queue.Queue. It goes wrong as Insert does, except that what is Late is lost.
+// Delay implements queue.Queue. It fails as Insert does, except that a Late one is lost.
 func (f *Faulty) Delay(ctx context.Context, msgs []queue.Message) error {
 	defer f.around(OpDelay, "")()
 	fault := f.next(OpDelay, "", len(msgs))

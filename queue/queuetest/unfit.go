@@ -18,9 +18,9 @@ type UnfitStore struct {
 	Open  func(t *testing.T) queue.Queue
 	Plant func(t *testing.T, msgs ...queue.Message) // stores those that were not settled
 
-	// Foreign puts into the place of a delayed message what cannot be read whole. By what is wrong with it.
+	// Foreign stores something that cannot be read whole as a delayed message; the key says what is wrong.
 	Foreign map[string]func(t *testing.T, at queue.ScheduleKey)
-	// Unnamed puts, beside the first delayed messages, what no ScheduleKey can name.
+	// Unnamed puts something that no ScheduleKey can name among the first delayed messages.
 	Unnamed map[string]func(t *testing.T)
 }
 

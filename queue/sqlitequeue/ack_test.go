@@ -14,7 +14,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// What was acknowledged is removed, in whole ranges where it can be. Whatever came into the range since it was read stays.
+// Acknowledged messages are removed, in whole ranges where possible. Whatever came into a range since it was read stays.
 func TestAckRemovesOnlyWhatWasRead(t *testing.T) {
 	const n = 100 // several times what one statement deletes by ID
 	at := func(ms int64, producer, n uint64) queue.ID { return queue.NewID(time.UnixMilli(ms), producer, n) }

@@ -24,10 +24,10 @@ func encodeHeaders(headers map[string]string) (any, error) {
 // take six, as \u0001.
 const maxHeaderText = 6*queue.MaxHeaders + 6*queue.MaxHeaderCount + 2
 
-// headersColumn reads headers, and not more than maxHeaderText of them: instead of what is longer
-// it reads tooLong, which is no JSON, and the length.
-const tooLong = "more: "
+const tooLong = "more: " // begins what headersColumn reads instead of long headers
 
+// headersColumn reads headers of up to maxHeaderText bytes. Instead of longer ones it reads
+// tooLong, which is not JSON, and the length.
 var headersColumn = fmt.Sprintf(`CASE WHEN octet_length(headers) > %d THEN '%s' || octet_length(headers) ELSE headers END`, maxHeaderText, tooLong)
 
 // decode completes a message that was read.
@@ -56,8 +56,7 @@ func decode(m *queue.Message, id []byte, headers *string) error {
 	return nil
 }
 
-// countHeaders counts the members of a JSON object up to where it is damaged, if it is; 0 for what
-// is none.
+// countHeaders counts the members of a JSON object up to any damage; 0 for anything else.
 func countHeaders(headers string) (n int) {
 	d := json.NewDecoder(strings.NewReader(headers))
 	depth, key := 0, false // key: the next token at depth 1 is one

@@ -67,8 +67,8 @@ func listed(tx *sqlitedb.Tx, table string, found map[string]bool) (queue.Strays,
 	return strays, addTypes(rows, found, &strays)
 }
 
-// addTypes adds those that are types. What others have put there under names that no type can have
-// is nothing that anybody could serve.
+// addTypes adds those that are types. Nobody could serve what others have put there under names
+// that no type can have.
 func addTypes(rows *sql.Rows, found map[string]bool, strays *queue.Strays) error {
 	defer rows.Close()
 	for rows.Next() {

@@ -88,7 +88,7 @@ func (q *Queue) Promote(ctx context.Context, limit queue.Limit) (p queue.Promoti
 	if err := queuedriver.CheckPromote(limit); err != nil {
 		return queue.Promotion{}, err
 	}
-	// Who looks often must not write: the file has one writer at a time.
+	// Frequent looks must not write: the file has one writer at a time.
 	q.readClock() // rule: now, not once and for all: it may have been wrong when this process began
 	next, ok, err := q.NextDue(ctx)
 	if now := q.clock.Agreed(); err != nil || !ok || next.After(now) {
@@ -189,7 +189,7 @@ func promote(tx *sqlitedb.Tx, msgs []due, now queuedriver.Moment) (promoted, bur
 		if s == nil {
 			s = &queuedriver.Sequence{}
 			var producer, n int64
-			var used *int64 // null: an earlier version has used it: just now, perhaps
+			var used *int64 // null: an earlier version has used it, perhaps just now
 			if _, err := tx.Get([]any{&producer, &n, &s.At, &used}, `SELECT producer, n, at, used FROM queue_sequences WHERE type = ?`, m.Type); err != nil {
 				return 0, 0, err
 			}
@@ -262,7 +262,7 @@ func promotedTypes(msgs []due) (types []string) {
 
 // takesOthers returns an error if the database refuses even an empty message.
 //
-// rule: a refused message becomes a dead letter only if the database takes others. What refuses everything is a mistake of an operator.
+// rule: a refused message becomes a dead letter only if the database takes others. Refusing everything is a mistake of an operator.
 func takesOthers(tx *sqlitedb.Tx) error {
 	const probe = "~probe" // no type has such a name
 	if _, err := tx.Exec(`INSERT INTO queue_messages (type, id, payload) VALUES (?, ?, ?)`, probe, make([]byte, len(queue.ID{})), []byte{}); err != nil {

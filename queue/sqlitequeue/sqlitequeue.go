@@ -349,8 +349,8 @@ func deleteMessages(tx *sqlitedb.Tx, typ string, ids []queue.ID) error {
 // isRange tells whether ids are all that is between the first and the last of them, both included. It
 // reads the index only.
 //
-// rule: a range is deleted only if it was read whole. What arrived late, and a foreign row, was never
-// read. Nobody else writes between this look and the end of the transaction.
+// rule: a range is deleted only if it was read whole. A late row, or a foreign one, was never read.
+// Nobody else writes between this look and the end of the transaction.
 func isRange(tx *sqlitedb.Tx, typ string, ids []queue.ID) (bool, error) {
 	if len(ids) < minRange {
 		return false, nil

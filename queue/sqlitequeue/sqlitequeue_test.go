@@ -365,7 +365,7 @@ func TestProcessesShareTheFile(t *testing.T) {
 	}
 }
 
-// What somebody else wrote, or an earlier version, holds up nobody; whom no heartbeat has come from for long is for the other members to take off.
+// Rows of other programs or earlier versions block nobody; the other members remove a member without a heartbeat for long.
 func TestMembersThatAreDamagedOrGone(t *testing.T) {
 	path := filepath.Join(t.TempDir(), "queue.db")
 	q := open(t, path)

@@ -12,8 +12,8 @@ import (
 // Rows of other programs under invalid type names are skipped without a statement for each row, see
 // docs/decisions/0117.
 
-// walkAgain is how long delayed messages that cannot be promoted are not looked at again, so by how
-// much more a message is late that is stored among them after it was due.
+// walkAgain is how long delayed messages that cannot be promoted are not looked at again. A message
+// that is stored among them after it was due is late by that much more.
 const walkAgain = 5 * time.Second
 
 // noType chooses rows whose type no type can have.

@@ -13,7 +13,7 @@ import (
 )
 
 // TestStraysInSQLite: types and due messages among thousands of rows that no type of ours can have are found; the next looks do not pass over those
-// rows again; who looks is told what is there; and what it is told to do removes that, and nothing else.
+// rows again; an operator learns what is there; and the remedy removes that and nothing else.
 func TestStraysInSQLite(t *testing.T) {
 	q, err := Open(t.Context(), filepath.Join(t.TempDir(), "q.db"))
 	if err != nil {
@@ -89,7 +89,7 @@ func TestStraysInSQLite(t *testing.T) {
 		t.Errorf("looks begin at %d, want %d: all before cannot be promoted", from, want)
 	}
 
-	// What is stored among them late is found when they are looked at again.
+	// A message stored among them late is found when they are looked at again.
 	late := queue.Message{Type: "audit", ID: queue.NewID(at, 7, 99), Payload: []byte("x"), Due: at.Add(-90 * time.Minute)}
 	if err := q.Delay(t.Context(), []queue.Message{late}); err != nil {
 		t.Fatal(err)

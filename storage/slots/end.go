@@ -5,14 +5,14 @@ import (
 	"slices"
 )
 
-// The end of a file. There are servers that read all bytes of a file to list its slots, and a writer needs its end only. If the store is
+// The end of a file. Some servers read all bytes of a file to list its slots, and a writer needs only its end. If the store is
 // Ordered, a writer that opens a file of many slots lists the first and the last ones, and others when it reads them:
 //
 //	│ first slots │          later          │ last slots │ ──▶ asked for by their names, to where there is none
 //	0             from                      to
 //
-// It finds the first slot and the end where those find them who list all slots. It does not look for slots that are missing in between: that
-// is for readers, who list them all.
+// It finds the same first slot and end as a listing of all slots. It does not look for slots that are missing in between: readers do,
+// because they list them all.
 
 const firstSlots = 32 // of which no part is left for later
 
@@ -113,7 +113,7 @@ func (f *file) between(from int64, l later) (pieces []piece, hole bool, err erro
 	}
 	listed := append(f.fs.offsets(d, entries), piece{off: l.to})
 	at := l.behind
-	if from > l.from { // of the bytes before nothing is known
+	if from > l.from { // nothing is known of the bytes before
 		at = listed[0].off
 	}
 	for _, p := range listed {

@@ -18,7 +18,7 @@ const (
 	mostSlot = 8 << 20 // bytes in a slot that this package creates, or fewer if the store says so
 	requests = 16      // at a time, of one reader
 
-	mostMissing = 1 << 30 // bytes of a file that may be missing before a slot that is taken for one of it
+	mostMissing = 1 << 30 // bytes of a file that may be missing before a slot that still counts as its own
 )
 
 // piece is a known slot: its bytes are at [off, off+size) in the file.
@@ -173,7 +173,7 @@ func (f *file) take(pieces []piece, l later) error {
 		}
 		missing += max(p.off-f.end, 0)
 		// rule: what lies far behind the end is not the file's. A writer would go on behind it, and every reader would look for records in the
-		// emptiness before it, for years if somebody likes.
+		// emptiness before it, possibly for years.
 		if missing > mostMissing {
 			f.stray = p.off
 			f.mu.Unlock()

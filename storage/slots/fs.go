@@ -28,8 +28,8 @@ type FS struct {
 
 var _ storage.FS = (*FS)(nil)
 
-// New returns the file system of a store. The end of ctx ends all requests; a writer whose request is
-// ended by that is poisoned, as after any failed sync.
+// New returns the file system of a store. The end of ctx ends all requests; a writer whose request
+// ends that way is poisoned, as after any failed sync.
 func New(ctx context.Context, s Store) *FS {
 	return &FS{ctx: ctx, store: s, room: semaphore.NewWeighted(mostCreating), reading: semaphore.NewWeighted(mostReading)}
 }
@@ -225,7 +225,7 @@ func (f *FS) generations(typ string) (names []string, newest uint64, err error) 
 			names = append(names, storage.GenerationName(typ, g))
 		}
 	}
-	// The listing may be old. Where a writer has to be right about what is newest it is asked for.
+	// The listing may be old. A writer must know the newest generation, so it is asked for by name.
 	//
 	// rule: a generation that was removed is none that is missing: there are later ones.
 	for {

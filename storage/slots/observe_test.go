@@ -19,7 +19,7 @@ type failing struct {
 
 func (f failing) Create(context.Context, string, []byte) error { return f.err }
 
-// TestObserve: an observed store is the store, and every answer is told.
+// TestObserve: an observed store is the store, and reports every answer.
 func TestObserve(t *testing.T) {
 	var told []string
 	tell := func(r slots.Request) {

@@ -223,7 +223,7 @@ func (f *file) load(pieces []piece, off, n int64) (map[int64][]byte, error) {
 // atOnce returns how many bytes may be requested together from a slot on that is not cached. reading is held.
 func (f *file) atOnce(off int64) int64 {
 	switch {
-	case off != f.next: // who jumps, as a writer that looks for the end, may not need what is behind
+	case off != f.next: // a reader that jumps, such as a writer that looks for the end, may not need what is behind
 		return 0
 	case f.took > quick:
 		// rule: no more than the line carries in time. Each request has a deadline, and those that share a slow line would all miss it.

@@ -166,7 +166,7 @@ func TestAReaderThatStandsStillKeepsNothing(t *testing.T) {
 	})
 }
 
-// Who writes, and who has closed a file, keeps nothing either.
+// Files that are written to or closed keep nothing either.
 func TestWritersKeepNothing(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		for what, do := range map[string]func(*file) error{

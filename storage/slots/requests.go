@@ -22,7 +22,7 @@ const (
 	longest  = 2 * time.Second // between two attempts
 
 	// mostCreating is how many bytes are being created at a time in all files of an FS together. A client copies what it sends, some two or three
-	// times; without a bound those copies are as many as there are types.
+	// times; without a bound there are as many copies as types.
 	mostCreating = 16 << 20
 )
 

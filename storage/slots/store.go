@@ -67,7 +67,7 @@ type Ordered interface {
 	Between(ctx context.Context, folder, from, to string, n int) ([]Entry, error)
 }
 
-// ErrUnordered is the answer of an Ordered around a Store that is none: List has to do.
+// ErrUnordered is the answer of an Ordered around a Store that is not: use List instead.
 var ErrUnordered = errors.New("the store does not find names by their order")
 
 // OrderedOf returns the store as an Ordered. If it is none, no request is made, and every answer is ErrUnordered.

@@ -47,7 +47,7 @@ type Operation struct {
 	Name    string // such as "append"; of calls an [Op]
 	Changes bool   // it may change what others see
 	Lists   bool   // its answer is a listing, and may be old
-	Reads   bool   // it may run in another goroutine beside one that changes something
+	Reads   bool   // it may run while another goroutine changes something
 }
 
 // Fate is what becomes of an operation.
@@ -95,7 +95,7 @@ func Run(t *testing.T, b Backend) {
 
 func isLong() bool { return os.Getenv("FENCEPOST_TEST_LONG") == "1" }
 
-// run runs a test of the backend beside others.
+// run runs a test of the backend in parallel with others.
 func (b *Backend) run(t *testing.T, name string, test func(t *testing.T)) {
 	t.Run(name, func(t *testing.T) {
 		t.Parallel()

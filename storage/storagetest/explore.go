@@ -177,9 +177,9 @@ func (v pause) String() string {
 	return when + " an operation that is " + v.fate.String()
 }
 
-// pausedAt pauses a life at operation k while others take over. If they remove the old files, too, it is a short life. For on a disk
-// the name of a removed file is free: who sleeps between looking at a sealed file and naming its successor gives that name to a file
-// that nobody needs, is told so by the registry, and leaves the file to an operator.
+// pausedAt pauses a life at operation k while others take over. If they remove the old files, too, it is a short life. On a disk the
+// name of a removed file is free: a session that sleeps between looking at a sealed file and naming its successor gives that name to
+// a file that nobody needs, learns that from the registry, and leaves the file to an operator.
 func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	t.Helper()
 	others := (*oracle.World).TakeOver
@@ -214,7 +214,7 @@ func (e *explorer) pausedAt(t *testing.T, k int, v pause, remove bool) {
 	}})
 	err := l.run(d.FS)
 	ok := err == nil || errors.Is(err, storage.ErrFenced) || !e.requests && v.fate != Made && errors.Is(err, syscall.EIO)
-	// Who has just named a successor, which is no old file to it, finds that the registry is past that.
+	// A session that has just named a successor, no old file to it, finds the registry past that.
 	if !ok && !(named && errors.As(err, new(*storage.RegistryMismatch))) {
 		t.Errorf("operation %d, %s: the paused session: %v", k, at.Name, err)
 	}

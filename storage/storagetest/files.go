@@ -178,8 +178,8 @@ func largeAppends(t *testing.T, b *Backend) {
 	}
 }
 
-// overtaken: what a writer appends behind its back does not become damage. It is at the end that the writer is told, or it is told that
-// nothing of it is there.
+// overtaken: what a writer appends after it was overtaken does not become damage. It ends where the writer was told, or the writer
+// learns that nothing of it is there.
 func overtaken(t *testing.T, b *Backend) {
 	p := b.place(t)
 	a, name := p.newFile(t, "start,")
@@ -299,7 +299,7 @@ func readersBesideAWriter(t *testing.T, b *Backend) {
 	all.Wait()
 }
 
-// modes: who reads cannot append, and a closed file cannot be used. What was not synced before is not confirmed, and may be lost.
+// modes: readers cannot append, and a closed file cannot be used. What was not synced before is not confirmed, and may be lost.
 func modes(t *testing.T, b *Backend) {
 	p := b.place(t)
 	f, name := p.newFile(t, "start")

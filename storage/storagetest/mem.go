@@ -95,7 +95,7 @@ func (m *Mem) Open(name string, mode storage.Mode) (storage.File, error) {
 		m.inodes = append(m.inodes, n)
 		m.names[name] = n
 	}
-	// An error that nobody has seen yet is reported to who opens now, too.
+	// A new descriptor reports an error that nobody has seen yet, too.
 	return &memFile{m: m, n: n, name: name, life: m.life, writable: mode != storage.ModeRead, seen: n.seen}, nil
 }
 

@@ -74,8 +74,8 @@ func TestPowerFailure(t *testing.T) {
 	}
 }
 
-// TestFailedWriteback: the pages are clean, readable and not on the device; every descriptor from before is told once,
-// one from after is not.
+// TestFailedWriteback: the pages are clean, readable and not on the device; every descriptor from before reports that
+// once, one from after does not.
 func TestFailedWriteback(t *testing.T) {
 	mem := storagetest.NewMem(4096)
 	f := create(t, mem, "/f")

@@ -141,7 +141,7 @@ func identity(t *testing.T, b *Backend) {
 	}
 }
 
-// localDisk: what a file system with directories and a kernel's cache promises besides.
+// localDisk: what a file system with directories and a kernel's cache promises in addition.
 func localDisk(t *testing.T, b *Backend) {
 	place := b.place(t)
 	fsys := place.fs()

@@ -69,7 +69,7 @@ func (s *schedule) run() error {
 	return err
 }
 
-// action lets something happen: what sessions do most often most often.
+// action lets something happen, most often what sessions do most often.
 func (s *schedule) action() {
 	switch s.rng.IntN(16) {
 	case 0, 1:

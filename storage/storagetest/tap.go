@@ -29,7 +29,7 @@ const (
 	OpClose     Op = "close"
 )
 
-// Changes tells whether such a call changes what others see, or makes it durable. Open does not: who is late with it has no file.
+// Changes tells whether such a call changes what others see, or makes it durable. Open does not: a late one returns no file.
 func (o Op) Changes() bool {
 	return slices.Contains([]Op{OpLink, OpRemove, OpMkdir, OpSyncDir, OpAppend, OpDatasync}, o)
 }
@@ -214,7 +214,7 @@ func (t *Tap) Type(dir string) (f storage.FSType, err error) {
 	return f, err
 }
 
-// pieces is what a file InPieces has beside other files.
+// pieces is what only a file InPieces has.
 type pieces interface {
 	Pieces() int
 	Hole() (off, end int64)

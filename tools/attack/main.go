@@ -109,7 +109,7 @@ type result struct {
 	log                     bytes.Buffer // of all
 }
 
-// run runs them, one attack after the other, so that what is measured is not another one's. What is known is told at once on stderr.
+// run runs them one after the other, so that no attack disturbs the measurement of another. It prints results at once on stderr.
 func run(attacks []attack) error {
 	programs, err := os.MkdirTemp("", "fencepost-attack-")
 	if err != nil {

@@ -35,7 +35,7 @@ func readEntries(out []byte) ([]entry, error) {
 	}
 }
 
-// most bounds how many violations of one kind are told one by one.
+// most bounds how many violations of one kind are listed one by one.
 const most = 5
 
 // violations collects what is wrong, some of each kind in full.

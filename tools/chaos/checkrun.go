@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/lock/locktest"
 )
 
-// What is checked when a run has healed: files, locks, registry, processes.
+// The checks when a run has healed: files, locks, registry, processes.
 
 // check compares files, journals and registry, with the product's own tools and with a reader that is none of them.
 func (r *run) check(ctx context.Context) {
@@ -184,8 +184,8 @@ type shownType struct {
 	} `json:"lock"`
 }
 
-// ahead tells what the registry says that the files do not hold. It may be behind them, by messages, by an epoch, by a file: it is told after
-// the file is durable, and not at all by a worker that an election keeps from it and that has to stop. The next holder catches up. Were it
+// ahead returns what the registry says that the files do not hold. It may be behind them, by messages, by an epoch, by a file: it is updated
+// after the file is durable, and not at all by a worker that has to stop during an election. The next holder catches up. Were it
 // ahead, a worker would refuse the file as an old copy.
 func (s shownType) ahead(files []verified) string {
 	for _, f := range files {

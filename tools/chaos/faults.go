@@ -17,20 +17,20 @@ import (
 type fault struct {
 	name    string
 	mongodb bool     // there is nothing like it with the embedded backend
-	stores  []string // there is something like it only with files in these; nil: wherever they are
+	stores  []string // makes sense only with files in these; nil: wherever they are
 	// do does the harm, and undoes it before it returns: after for, or earlier when ctx ends. It says what it did; "" means that
 	// there was nothing to do it to.
 	do func(ctx context.Context, r *run, rng *rand.Rand) (what string, err error)
 }
 
-// Whom a fault is done to.
+// The targets of faults.
 const (
 	holder    = "holder"
 	standby   = "standby"
 	producing = "producer"
 )
 
-// pick chooses a member for a role. Who holds a type is looked up; when nobody tells in time, any worker is taken.
+// pick chooses a member for a role. It looks up the holder of a type; without an answer in time it takes any worker.
 func (r *run) pick(ctx context.Context, rng *rand.Rand) (m *member, role string) {
 	role = []string{holder, holder, standby, producing}[rng.IntN(4)]
 	typ, any := r.types[rng.IntN(len(r.types))], r.workers[rng.IntN(len(r.workers))]
@@ -164,7 +164,7 @@ var (
 		if r.server == nil {
 			return "", nil
 		}
-		// One at a time. What was begun is undone, whatever ctx says.
+		// One at a time. What was begun is undone, even if ctx has ended.
 		if !r.harming.TryLock() {
 			return "", nil
 		}

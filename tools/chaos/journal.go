@@ -14,7 +14,7 @@ import (
 )
 
 // A producer writes down in a journal what it is going to send, before it sends it, and then what it was told about it. A line
-// is one write(2), which outlives the process: what a journal does not tell the end of was in flight when the producer was killed.
+// is one write(2), which outlives the process: messages without an outcome in it were in flight when the producer was killed.
 //
 //	sent orders 17 40         it was going to send its messages 17 to 40 of the type
 //	confirmed orders 17 30    these are stored, it was told
@@ -22,7 +22,7 @@ import (
 //	refused orders 41 41      these are not, and never will be
 //
 // A journal's name is the producer's. Its messages are numbered from 1 for each type, and their payloads follow from producer,
-// type and number alone, so that whoever reads one can tell whose it is and whether each byte is right.
+// type and number alone, so that a reader of one can tell whose it is and whether each byte is right.
 
 // outcome is what a producer knows about one of its messages.
 type outcome byte

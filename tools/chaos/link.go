@@ -103,7 +103,7 @@ func (l *link) set(change func(*link)) {
 	l.changed = make(chan struct{})
 }
 
-// heal makes it a good link again. What it held back arrives now.
+// heal makes it a good link again, and delivers what it held back.
 func (l *link) heal() {
 	l.set(func(l *link) {
 		l.cut, l.stalled, l.delay, l.linger, l.drops, l.lates, l.late = false, [2]bool{}, 0, 0, 0, 0, 0

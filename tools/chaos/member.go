@@ -46,7 +46,7 @@ type member struct {
 	mu     sync.Mutex
 	body   body          // nil: not running
 	gone   chan struct{} // closed when body has ended, and nobody remembers it
-	wanted bool          // it is to run
+	wanted bool          // it should be running
 	frozen int           // who wants it to stand still
 	starts int
 }
@@ -133,7 +133,7 @@ func (m *member) unplug() (plug func() error, err error) {
 
 func (m *member) kill() (bool, error) { return m.with(body.kill) }
 
-// freeze lets the member, and whoever takes its place, stand still until thaw.
+// freeze lets the member, and its replacement, stand still until thaw.
 func (m *member) freeze() (did bool, err error) {
 	m.mu.Lock()
 	defer m.mu.Unlock()
@@ -154,7 +154,7 @@ func (m *member) thaw() error {
 	return m.body.thaw()
 }
 
-// stop lets the member end cleanly and returns its exit code; ok is false when it did not run, or had to be killed for it. Who calls up
+// stop lets the member end cleanly and returns its exit code; ok is false when it did not run, or had to be killed for it. A call of up
 // meanwhile starts it again.
 func (m *member) stop(within time.Duration) (code int, ok bool) {
 	m.mu.Lock()

@@ -43,8 +43,8 @@ type producer struct {
 	rng *rand.Rand
 }
 
-// run publishes until ctx ends. After a failure it goes on with a new Publisher and a new journal: the order across the two is
-// nobody's promise, and the old one would wait for 45 s first.
+// run publishes until ctx ends. After a failure it goes on with a new Publisher and a new journal: nobody promises the order across
+// the two, and the old one would wait for 45 s first.
 func (p *producer) run(ctx context.Context) error {
 	p.rng = rand.New(rand.NewPCG(p.seed, 0))
 	for life := 1; ctx.Err() == nil; life++ {
@@ -119,7 +119,7 @@ func (p *producer) stream(ctx context.Context, publisher *queue.Publisher, patie
 				return err
 			}
 		}
-		// What is in flight when ctx ends gets its answer first.
+		// Messages in flight when ctx ends get their answers first.
 		waiting := patience
 		if p.rng.IntN(20) == 0 { // or hardly any
 			waiting = time.Duration(p.rng.IntN(int(200 * time.Millisecond)))

@@ -117,7 +117,7 @@ func (objectProtocol) read(w *wire, direction int) ([]byte, error) {
 		err = r.Write(&out)
 		return out.Bytes(), err
 	}
-	// What it answers decides how long the answer is; it is known as soon as there is a byte of it.
+	// The length of an answer depends on its request, which is known as soon as there is a byte of the answer.
 	if _, err := w.from[toClient].Peek(1); err != nil {
 		return nil, err
 	}

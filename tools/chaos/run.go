@@ -27,8 +27,8 @@ import (
 	"github.com/fencepost/fencepost/lock/mongolock"
 )
 
-// Bounds of a run. They are no measurements: a machine may be busy with other things, and only what never ends is a violation. What a run
-// really took is in its result.
+// Bounds of a run, not measurements: a machine may be busy with other things, and only what never ends is a violation. The real times
+// of a run are in its result.
 const (
 	startWithin   = 3 * time.Minute
 	endWithin     = 2 * time.Minute // producers, once there are no faults any more
@@ -410,8 +410,8 @@ func (r *run) await(ctx context.Context, within time.Duration, f func(context.Co
 	return true
 }
 
-// end lets everything come to an end without faults: the producers first, then the backlog, then the workers. Then it looks at
-// what there is.
+// end lets everything come to an end without faults: the producers first, then the backlog, then the workers. Then it checks
+// the result.
 func (r *run) end(ctx context.Context) {
 	healed := time.Now()
 	wait(ctx, r.lease/4)

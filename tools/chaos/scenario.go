@@ -79,8 +79,8 @@ type event struct {
 	fault
 }
 
-// plan is what a seed means: which faults, when, and each with a seed of its own. What they hit depends on who holds what then, and
-// when exactly on the machine: the same seed is the same plan, not the same history.
+// plan is what a seed means: which faults, when, and each with a seed of its own. Their targets depend on who holds what then, and
+// on the machine's exact timing: the same seed is the same plan, not the same history.
 func (s scenario) plan(backend, store string, lease time.Duration, rng *rand.Rand) []event {
 	faults := slices.DeleteFunc(slices.Clone(s.faults), func(f fault) bool {
 		return f.mongodb && backend != "mongodb" || f.stores != nil && !slices.Contains(f.stores, store)

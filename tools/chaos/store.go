@@ -88,7 +88,7 @@ func (r *run) node(m *member) (err error) {
 		}
 	})
 	if r.backend == "sqlite" {
-		// The queue has no server: this one directory is everybody's, in place of it.
+		// The queue has no server: all share this one directory in its place.
 		if err := m.node.Mount(r.queueDir()); err != nil {
 			return err
 		}

@@ -120,7 +120,7 @@ func (r result) row(t target) string {
 
 // fuzz runs a target.
 func fuzz(t target, each time.Duration, progress io.Writer) (r result, err error) {
-	// In its directory, as it may be in a module of its own. Go would take up to a minute to make each interesting input smaller, and a slow target
+	// In its directory, because it may be in a module of its own. Go would take up to a minute to make each interesting input smaller, and a slow target
 	// would do nothing else.
 	cmd := exec.Command("go", "test", "-run", "^$", "-fuzz", "^"+t.name+"$", "-fuzztime", each.String(), "-fuzzminimizetime", "5s", ".")
 	cmd.Dir = filepath.FromSlash(t.dir)

@@ -46,7 +46,7 @@ func TestSoak(t *testing.T) {
 	}
 }
 
-// What grows is told from what goes up and down.
+// Growth is distinguished from fluctuation.
 func TestGrowth(t *testing.T) {
 	run := func(value func(i int) float64) []sample {
 		samples := make([]sample, 100)

@@ -74,13 +74,13 @@ func Load() string {
 	return one
 }
 
-// Elsewhere begins to measure how many cores something else than this process keeps busy; the function that it returns ends it.
+// Elsewhere begins to measure how many cores other processes keep busy; the function that it returns ends the measurement.
 func Elsewhere() func() float64 {
 	start, before := time.Now(), busyElsewhere()
 	return func() float64 { return max(0, busyElsewhere()-before) / time.Since(start).Seconds() }
 }
 
-// busyElsewhere returns the seconds that all cores together have worked since the machine started, for others.
+// busyElsewhere returns the seconds that all cores together have worked for others since the machine started.
 func busyElsewhere() float64 {
 	const tick = .01 // of /proc/stat, seconds
 	b, _ := os.ReadFile("/proc/stat")
@@ -128,7 +128,7 @@ func processes(names []string) map[string]float64 {
 	return seconds
 }
 
-// FileSystem describes what dir is on, for example "ext4 on a virtio disk", and tells whether that is memory.
+// FileSystem describes what dir is on, for example "ext4 on a virtio disk", and reports whether that is memory.
 func FileSystem(dir string) (description string, inMemory bool) {
 	b, _ := os.ReadFile("/proc/self/mountinfo")
 	dir, err := filepath.Abs(dir)
@@ -188,7 +188,7 @@ func device(block string) string {
 	return what
 }
 
-// Versions returns the versions of the modules that this program was built with, as far as they are asked for.
+// Versions returns the versions of the named modules, as this program was built with them.
 func Versions(modules ...string) string {
 	var found []string
 	info, _ := debug.ReadBuildInfo()

@@ -71,7 +71,7 @@ func once(ctx context.Context, c *Contender) (time.Duration, error) {
 			return 0, fmt.Errorf("prepare %s: %w", c.Name, err)
 		}
 	}
-	runtime.GC() // nobody is to pay for another one's garbage
+	runtime.GC() // no contender pays for another's garbage
 	start := time.Now()
 	if err := c.Run(); err != nil {
 		return 0, fmt.Errorf("%s: %w", c.Name, err)
@@ -96,7 +96,7 @@ func (t Times) Ratios(a, b string) []float64 {
 }
 
 // Whole returns the same ratio for the sums of all blocks. It counts what a median hides, such as a new segment every
-// thousand batches, and everything that somebody else did to the machine, too.
+// thousand batches, but also all other load on the machine.
 func (t Times) Whole(a, b string) float64 { return t.sum(a) / t.sum(b) }
 
 func (t Times) sum(name string) (s float64) {

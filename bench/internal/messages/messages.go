@@ -29,7 +29,7 @@ var filler = func() []byte {
 	return b
 }()
 
-// Payload is the i-th message of a type. Whoever has drained it can be asked whether it is that one, whole.
+// Payload is the i-th message of a type. What was drained can be compared with it.
 func Payload(i int) []byte {
 	p := make([]byte, 0, MessageSize)
 	p = binary.LittleEndian.AppendUint64(p, uint64(i))
@@ -49,7 +49,7 @@ func Number(p []byte) (int, error) {
 	return i, nil
 }
 
-// Journal is the durable file of those who bring none of their own: payload after payload.
+// Journal is the durable file of contenders that have none of their own: payload after payload.
 type Journal struct{ F *os.File }
 
 // OpenJournal opens or makes a journal.
@@ -115,7 +115,7 @@ func InOrder(next *int) func(int) error {
 	}
 }
 
-// Complete is an error if something has not as many messages as it should.
+// Complete returns an error if something does not have as many messages as it should.
 func Complete(what string, got, want int) error {
 	if got != want {
 		return fmt.Errorf("%s has %d messages, want %d", what, got, want)

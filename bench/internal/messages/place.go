@@ -129,7 +129,7 @@ func OpenEmbedded(ctx context.Context, dir string) (*Place, error) {
 	return p, err
 }
 
-// CloseJournals closes the files of all types; who asks for one opens it again.
+// CloseJournals closes the files of all types; Journal opens them again.
 func (p *Place) CloseJournals() (err error) {
 	for typ := range p.Journals {
 		err = errors.Join(err, p.closeJournal(typ))
@@ -153,7 +153,7 @@ func (p *Place) close(ctx context.Context) error {
 	return err
 }
 
-// WithDatabase puts a database's name into a URI. By hand, as a list of hosts is no proper URL.
+// WithDatabase puts a database's name into a URI. By hand, because a list of hosts is not a valid URL.
 func WithDatabase(uri, name string) string {
 	scheme, rest, _ := strings.Cut(uri, "://")
 	rest, query, asks := strings.Cut(rest, "?")
@@ -165,7 +165,7 @@ func WithDatabase(uri, name string) string {
 	return uri
 }
 
-// Clear begins with a new collection, so that nobody pays for what others have deleted.
+// Clear starts with a new collection, so that no contender pays for what others have deleted.
 func (p *Place) Clear(ctx context.Context) error {
 	if err := p.Messages.Drop(ctx); err != nil {
 		return err
@@ -177,8 +177,8 @@ func (p *Place) Clear(ctx context.Context) error {
 }
 
 // introduce uses a new collection with many commands at the same time. A server with a process for each connection (PostgreSQL behind
-// FerretDB) learns in each of them of the collection. Otherwise a loop with one connection would pay for that once, and who uses several
-// would pay several times, in each round.
+// FerretDB) learns of the collection in each of them. Otherwise a loop with one connection would pay for that once, and a contender
+// with several connections several times, in each round.
 func (p *Place) introduce(ctx context.Context) error {
 	g, ctx := errgroup.WithContext(ctx)
 	for range introductions {

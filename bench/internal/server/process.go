@@ -20,7 +20,7 @@ type Process struct {
 	said bytes.Buffer // to be read when done
 }
 
-// StartProcess starts a server, as the given user if there is one. It ends with this program, whatever happens to that.
+// StartProcess starts a server, as the given user if there is one. It ends with this program, however that ends.
 func StartProcess(as *syscall.Credential, dir, path string, args ...string) (*Process, error) {
 	p := &Process{cmd: exec.Command(path, args...), done: make(chan struct{})}
 	p.cmd.Dir = dir
@@ -36,7 +36,7 @@ func StartProcess(as *syscall.Credential, dir, path string, args ...string) (*Pr
 	return p, nil
 }
 
-// Stop asks the server to end, by the signal that makes it do so soon, and sees to it.
+// Stop asks the server to end, by the signal for a fast end, and makes sure of it.
 func (p *Process) Stop(s syscall.Signal) {
 	_ = p.cmd.Process.Signal(s) // it may have ended
 	select {
@@ -80,7 +80,7 @@ func Get(ctx context.Context, url string) (status int, err error) {
 	return answer.StatusCode, answer.Body.Close()
 }
 
-// ProductDir returns the directory of the product's module, which the one of the working directory is below.
+// ProductDir returns the directory of the product's module, which contains the working directory's module.
 func ProductDir(ctx context.Context) (string, error) {
 	mod, err := exec.CommandContext(ctx, "go", "env", "GOMOD").Output()
 	if err != nil {

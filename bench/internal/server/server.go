@@ -20,7 +20,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// NewDatabase is a name for a database of a suite's run. What else the run makes begins with it, and the names of all
+// NewDatabase names the database of a suite's run. Names of what else the run makes begin with it, and the names of all
 // of the suite's runs with Prefix(suite).
 func NewDatabase(suite string) string {
 	return Prefix(suite) + bson.NewObjectID().Hex()[8:] // without the time: a name has at most 63 bytes
@@ -113,7 +113,7 @@ func Describe(ctx context.Context, client *mongo.Client) (string, error) {
 }
 
 // Drop drops databases until they stay away: what a killed worker, or an operation whose context ended, has sent to the
-// server may arrive after a drop and make one anew.
+// server may arrive after a drop and create one again.
 func Drop(ctx context.Context, client *mongo.Client, names ...string) error {
 	for len(names) > 0 {
 		for _, name := range names {

@@ -20,7 +20,7 @@ type Result struct {
 	Plots    map[string]string // file name below plots/ → SVG
 }
 
-// Run measures, and makes the section of what was measured.
+// Run measures, and returns the section with the results.
 func Run(ctx context.Context, measure func(context.Context) error, section func() *Result) (*Result, error) {
 	if err := measure(ctx); err != nil {
 		if ctx.Err() != nil { // rather than what happened to fail because of it

@@ -1,8 +1,8 @@
 // Package admin changes by hand what is stored: dead letters, delayed messages, pending messages, settings, locks. The commands of
 // fencepost and its pages both call it, so they cannot differ in what they do.
 //
-// What a change is about is chosen by a value (Letters, Delayed), which also lists it before anything is done. A change of messages or
-// letters waits for its Turn, so that no two of them work on the same type. What it did is an Outcome, also after an error.
+// A value (Letters, Delayed) chooses what a change is about, and lists it before anything is done. A change of messages or letters
+// waits for its Turn, so that no two of them work on the same type. Its result is an Outcome, also after an error.
 package admin
 
 import (

@@ -45,7 +45,7 @@ func (m morgue) bury(n int) {
 
 const somePortions = 1200 // letters
 
-// TestDeadActionIsAboutWhatWasThere: what dies while letters are requeued is not requeued, or one that dies each time would be for ever.
+// TestDeadActionIsAboutWhatWasThere: letters that die during a requeue are not requeued, or one that dies each time would be for ever.
 func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
 	m := newMorgue(t, somePortions)
 	done := 0
@@ -63,7 +63,7 @@ func TestDeadActionIsAboutWhatWasThere(t *testing.T) {
 	}
 }
 
-// TestDeadActionsTakeTurns: whoever waited for another one chooses among what that one has left.
+// TestDeadActionsTakeTurns: a command that waited for another one chooses among what that one has left.
 func TestDeadActionsTakeTurns(t *testing.T) {
 	m := newMorgue(t, somePortions)
 	var wg sync.WaitGroup

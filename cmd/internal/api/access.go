@@ -26,7 +26,7 @@ const (
 	scopeRead    scope = "read"
 )
 
-// client is what a request is from.
+// client is the sender of a request.
 type client struct {
 	name   string
 	scopes []scope  // nil: all
@@ -137,7 +137,7 @@ func (a *Access) logTo(log zerolog.Logger) {
 	}
 }
 
-// client tells what a request is from, nil if that must not be answered.
+// client returns the sender of a request, nil if the request must not be answered.
 func (a *Access) client(r *http.Request) *client {
 	if a.Tokens == nil {
 		c := &client{}

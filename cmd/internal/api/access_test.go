@@ -126,7 +126,7 @@ func TestLogHasNoPayloads(t *testing.T) {
 	}
 }
 
-// What cannot be a file of tokens is refused, and no error tells what stands there.
+// A file that cannot hold tokens is refused, and no error quotes it.
 func TestTokensThatCannotBeRead(t *testing.T) {
 	hash := strings.Repeat("ab", 32)
 	for want, text := range map[string]string{

@@ -24,7 +24,7 @@ type Options struct {
 	Backend        *fencepost.Backend
 	Files          Files
 	Access         Access
-	Hosts          []string      // names under which it may be asked for, beside those that package ops knows
+	Hosts          []string      // names under which it may be asked for, in addition to those that package ops knows
 	Wait           time.Duration // for the outcome of a message; then it is withdrawn, or unknown
 	ClientTimeout  time.Duration // that a client may keep the server waiting, while it sends or takes
 	Heartbeat      time.Duration // of a tail that has nothing to send: a comment, so that both sides notice when the other one is gone

@@ -14,5 +14,5 @@
 // with the code unknown_outcome when nobody knows; any other status means that the message is not stored and never will be. A request with
 // many lines answers for each.
 //
-// What a client can take from others is bounded: bytes of a body and the time it may take, lines, connections, readers, tails. See limits.go.
+// All that a client can take from others is bounded: bytes of a body, the time it may take, lines, connections, readers, tails. See limits.go.
 package api

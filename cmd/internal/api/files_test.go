@@ -159,7 +159,7 @@ func TestMessages(t *testing.T) {
 	if a.header.Get("Content-Type") != typeLines || strings.Count(a.body, "\n") != 2 || !strings.HasPrefix(a.body, `{"index":7,"id":"`) {
 		t.Errorf("%q %s", a.header, a.body)
 	}
-	// What is read can be published again as it is.
+	// Records can be published again as they were read.
 	if again := s.do("POST", "/v1/types/copy/messages", a.body, "Content-Type", typeMessages); again.status != http.StatusCreated {
 		t.Errorf("%d %s", again.status, again.body)
 	}
@@ -263,7 +263,7 @@ func TestOtherFiles(t *testing.T) {
 
 }
 
-// Damage is told, and never taken for the end.
+// Damage is reported, and never taken for the end.
 func TestDamagedFiles(t *testing.T) {
 	s := start(t, nil)
 	for _, typ := range []string{"fenced", "newest"} {

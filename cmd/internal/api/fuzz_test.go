@@ -24,7 +24,7 @@ import (
 	"github.com/rs/zerolog"
 )
 
-// FuzzPublish: heads and bodies of requests that publish. What is stored is what the answer says, and nothing that breaks a limit.
+// FuzzPublish: heads and bodies of requests that publish. The queue stores what the answer says, and nothing that breaks a limit.
 func FuzzPublish(f *testing.F) {
 	const payloads, messages = "Content-Type: " + typeLines + "\r\n", "Content-Type: " + typeMessages + "\r\n"
 	for head, bodies := range map[string][]string{
@@ -161,7 +161,7 @@ func sameAgain(t *testing.T, m *queue.Message) {
 	}
 }
 
-// FuzzTokens: files of tokens. No error tells what stands there, and what is taken says the same when it is written again.
+// FuzzTokens: files of tokens. No error quotes them, and one that is accepted means the same when it is written again.
 func FuzzTokens(f *testing.F) {
 	_, line, err := NewToken("shop", []string{"publish", "read"}, []string{"orders", "audit.*"})
 	if err != nil {

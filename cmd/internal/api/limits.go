@@ -10,7 +10,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// What one client can take from the others, and all clients together from the machine, is bounded.
+// Bounds on what one client can take from the others, and all clients together from the machine.
 const (
 	headerTimeout = 5 * time.Second // to send the head of a request
 	idleTimeout   = 2 * time.Minute // between two requests of a connection
@@ -84,7 +84,7 @@ func (c *conns) changed(conn net.Conn, state http.ConnState) {
 	oldest.Close()
 }
 
-// body is the body of a request that has to come in time.
+// body is the body of a request, which has to arrive in time.
 type body struct {
 	r    io.Reader
 	c    *http.ResponseController
@@ -93,7 +93,7 @@ type body struct {
 	n    int64         // bytes read
 }
 
-// Read counts only the time in which the client is waited for, and not what the server takes between two reads.
+// Read counts only the time spent waiting for the client, and not what the server takes between two reads.
 func (b *body) Read(p []byte) (int, error) {
 	began := time.Now()
 	// rule: a client that sends too slowly loses its connection.

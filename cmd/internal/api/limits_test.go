@@ -49,7 +49,7 @@ func (s *service) read(c net.Conn) reply {
 
 const head = "POST /v1/types/orders/messages HTTP/1.1\r\nHost: localhost\r\n"
 
-// What was cut off is no message, even if what is there would be one.
+// A body that was cut off is no message, even if its beginning would be one.
 func TestCutBody(t *testing.T) {
 	s := start(t, nil)
 	for _, request := range []string{

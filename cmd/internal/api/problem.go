@@ -25,7 +25,7 @@ type problem struct {
 	Code   string `json:"code"`
 	Detail string `json:"detail"`
 	Remedy string `json:"remedy"`
-	ID     string `json:"id,omitempty"`                  // with unknown_outcome: what the message is called if it is stored
+	ID     string `json:"id,omitempty"`                  // with unknown_outcome: the message's ID if it is stored
 	Retry  int    `json:"retry_after_seconds,omitempty"` // when a repetition makes sense
 }
 

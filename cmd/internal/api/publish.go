@@ -139,7 +139,7 @@ func withHeaders(headers, others map[string]string) map[string]string {
 	return headers
 }
 
-// newBody returns the body of a request, which has to come in time.
+// newBody returns the body of a request, which has to arrive in time.
 func (s *Server) newBody(w *answer, r *http.Request, most int64) *body {
 	in := io.Reader(r.Body)
 	if most > 0 {
@@ -220,7 +220,7 @@ func payloadLine(line []byte, m *queue.Message) error {
 	return nil
 }
 
-// lineMessage is a line of fencepost cat --format json, and of what this API answers. What a file gives to a record is not taken over.
+// lineMessage is a line of fencepost cat --format json, and of this API's answers. What a file adds to a record is ignored.
 type lineMessage struct {
 	Payload       *string           `json:"payload"`
 	PayloadBase64 *string           `json:"payload_base64"`

@@ -83,7 +83,7 @@ func TestDelays(t *testing.T) {
 	}
 }
 
-// What breaks a rule is refused, and nothing of it is stored.
+// A request that breaks a rule is refused, and nothing of it is stored.
 func TestRefusedRequests(t *testing.T) {
 	s := start(t, nil)
 	for _, test := range []struct {
@@ -130,7 +130,7 @@ func TestRefusedRequests(t *testing.T) {
 	}
 }
 
-// What the queue says about a message is what the answer says: stored, refused for certain, or unknown.
+// The answer says what the queue says about a message: stored, refused for certain, or unknown.
 func TestOutcomes(t *testing.T) {
 	for name, test := range map[string]struct {
 		fault  queuetest.Fault
@@ -277,7 +277,7 @@ func TestLines(t *testing.T) {
 	s.do("POST", orders, "\n\n", "Content-Type", typeLines).want(t, 400, "malformed")
 }
 
-// What is behind a line that cannot be stored must not overtake it.
+// Lines behind one that cannot be stored must not overtake it.
 func TestBadLineEndsARequest(t *testing.T) {
 	s := start(t, nil)
 	for media, bad := range map[string]string{typeLines: "{oops", typeMessages: `{"payload":"x","header":{}}`} {

@@ -92,7 +92,7 @@ func (s *Server) publishLines(w *answer, r *http.Request, e *envelope, parse lin
 	in.lines = lines.Reader{R: b.in, Max: maxLine, Grow: in.grow}
 	for {
 		end := in.fill(len(b.all))
-		// What was read whole is stored, also when the client is gone before the end of the body.
+		// Lines that were read whole are stored, even if the client is gone before the end of the body.
 		var failed bool
 		b.all, failed = s.publishChunk(context.WithoutCancel(r.Context()), in.chunk, b.all)
 		in.free()

@@ -82,7 +82,7 @@ func (r *reloaded[T]) logTo(log zerolog.Logger) {
 	r.log = log
 }
 
-// stampOf is another text after most changes of files.
+// stampOf returns a text that differs after most changes of files.
 func stampOf(paths []string) string {
 	var b strings.Builder
 	for _, path := range paths {

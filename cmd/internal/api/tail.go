@@ -118,7 +118,7 @@ func (t *tailer) flush() error {
 	return t.w.Flush()
 }
 
-// check looks, from time to time, whether the client still may read.
+// check checks from time to time whether the client may still read.
 func (t *tailer) check() error {
 	if time.Since(t.checked) < t.s.o.Heartbeat {
 		return nil

@@ -173,7 +173,7 @@ func parseConfig(path string, data []byte) (*yaml.Node, error) {
 	return root, nil
 }
 
-// yamlError is how the parser begins its errors. What is wrong with the syntax alone starts with one of these words; its other errors quote the file.
+// yamlError matches the beginning of the parser's errors. Errors of syntax alone start with one of these words; other errors quote the file.
 var yamlError = regexp.MustCompile(`^yaml: (?:line (\d+): )?((?:did not|could not|found|mapping|block|control) .*)?`)
 
 // syntaxError is an error of the parser. rule: what a line says is not told. --config may name another file by mistake, one with passwords, say.
@@ -288,7 +288,7 @@ func nearest(key string, known map[string]bool) string {
 	return best
 }
 
-// distance is Levenshtein's: how many letters are to be inserted, removed or replaced.
+// distance is Levenshtein's: how many letters to insert, remove or replace.
 func distance(a, b string) int {
 	row := make([]int, len(b)+1)
 	for j := range row {

@@ -36,7 +36,7 @@ func TestErrorsTellNoLine(t *testing.T) {
 	}
 }
 
-// What everybody may read is said once, and used: Kubernetes mounts secrets like that. A file without a password is nobody's business.
+// A file that everybody may read gets one warning, and is used: Kubernetes mounts secrets like that. One without a password gets none.
 func TestPasswordsThatEverybodyMayRead(t *testing.T) {
 	const secret, plain = "mongodb://bob:s3cret@h/db", "mongodb://h/db"
 	for name, test := range map[string]struct {

@@ -61,7 +61,7 @@ func TestPipesThatNobodyWritesTo(t *testing.T) {
 	}
 }
 
-// What is no file and has no end is not read to its end.
+// A device without an end is not read to its end.
 func TestDevices(t *testing.T) {
 	for path, says := range map[string]string{"/dev/zero": "larger than", "/dev/null": "only line"} {
 		check(t, path, []string{"--url-file", path}, "", ExitUsage, []string{"--url-file F", says})

@@ -45,7 +45,7 @@ func (l *LogFlags) Logger(stderr io.Writer) zerolog.Logger {
 	return zerolog.New(out).Level(level).With().Timestamp().Logger()
 }
 
-// console is for logs as people read them. What it prints itself, colours among that, is added to texts that are printable already.
+// console is for logs as people read them. Its own output, such as colours, is added to texts that are printable already.
 func console(out io.Writer, noColor bool) io.Writer {
 	value := func(v any) string { return printable.Text(fmt.Sprintf("%s", v)) }
 	return zerolog.ConsoleWriter{Out: out, TimeFormat: "15:04:05.000", NoColor: noColor, FormatFieldValue: value, FormatErrFieldValue: value,

@@ -17,7 +17,7 @@ import (
 func WithRemedy(err error) error { return withRemedy(err, "") }
 
 // withRemedy adds to an error the command that helps against it; store is the address of the store that files are in. Libraries know no
-// commands: their errors say what is wrong, and what to do in words. What errors.Join has put together gets a remedy part by part.
+// commands: their errors say what is wrong, and what to do in words. Errors joined by errors.Join get a remedy each.
 func withRemedy(err error, store string) error {
 	if all, ok := err.(interface{ Unwrap() []error }); ok {
 		parts := make([]error, 0, len(all.Unwrap()))

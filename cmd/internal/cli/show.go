@@ -1,6 +1,6 @@
 package cli
 
-// What commands and pages show in the same way.
+// Output that commands and pages share.
 
 import (
 	"fmt"

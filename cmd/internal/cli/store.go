@@ -128,7 +128,7 @@ func storeOf(cmd *cobra.Command) string {
 	return ""
 }
 
-// NoDirWithStore refuses --dir on the command line beside --store. It ignores a directory from
+// NoDirWithStore refuses --dir on the command line together with --store. It ignores a directory from
 // another source: the container image sets FENCEPOST_DIR.
 func NoDirWithStore(cmd *cobra.Command) error {
 	store, dir := cmd.Flags().Lookup(storeFlag), cmd.Flags().Lookup("dir")

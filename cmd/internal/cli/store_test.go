@@ -120,7 +120,7 @@ func TestInStore(t *testing.T) {
 	}
 }
 
-// A directory on the command line is refused beside a store; one from elsewhere, such as the
+// A directory on the command line is refused together with a store; one from elsewhere, such as the
 // container image's, does not count.
 func TestNoDirWithStore(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "store")

@@ -90,7 +90,7 @@ func documented(cmd *cobra.Command) (all []*cobra.Command) {
 	return all
 }
 
-// prose makes Markdown of the text of a --help. Exit codes are told once for all programs.
+// prose makes Markdown of the text of a --help. Exit codes are explained once for all programs.
 func prose(help string) string {
 	text, codes, found := strings.Cut(help, cli.ExitHelp)
 	var b strings.Builder

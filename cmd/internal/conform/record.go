@@ -22,7 +22,7 @@ type violations struct {
 	count int
 }
 
-const maxOfRule = 3 // violations of a rule that are told; the others are counted
+const maxOfRule = 3 // reported violations of a rule; the others are counted
 
 func (v *violations) add(format string, args ...any) {
 	v.mu.Lock()
@@ -183,7 +183,7 @@ func (r *record) newNumber(at stream, now time.Time) {
 	r.current[r.run][at.typ] = at
 }
 
-// stored notes that the program was told of documents that they are stored.
+// stored notes that the program was told that documents are stored.
 func (r *record) stored(keys []string, now time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()

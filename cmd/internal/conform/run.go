@@ -226,7 +226,7 @@ func cause(err error) any {
 	return err
 }
 
-// settings sees that the program obeys what operators say about types.
+// settings checks that the program obeys what operators say about types.
 func (r *runner) settings(ctx context.Context, dir string) error {
 	most, paused := limit, true
 	if _, err := r.Backend.Queue.PatchSettings(ctx, typeLimited, queue.SettingsPatch{MaxBacklog: &most}); err != nil {
@@ -282,7 +282,7 @@ func (r *runner) settings(ctx context.Context, dir string) error {
 	return err
 }
 
-// full waits until as many messages are pending as the limit allows, and sees that no more are sent.
+// full waits until as many messages are pending as the limit allows, and checks that no more are sent.
 func (r *runner) full(ctx context.Context, lines []*line) error {
 	timeout := time.NewTimer(r.Timeout)
 	defer timeout.Stop()
@@ -302,7 +302,7 @@ func (r *runner) full(ctx context.Context, lines []*line) error {
 			return context.Cause(ctx)
 		}
 	}
-	sleep(max(lookAgain, 3*time.Since(began)), ctx.Done()) // what does not stop sends more in that time
+	sleep(max(lookAgain, 3*time.Since(began)), ctx.Done()) // a program that does not stop sends more in that time
 	if n, _ := r.record.count(typeLimited); n > limit {
 		r.add("%d messages of type %s were sent while its backlog limit was %d and nothing was drained", n, typeLimited, limit)
 	}
@@ -314,7 +314,7 @@ func (r *runner) pool(dir string, untilEmpty bool) (*worker.Pool, error) {
 	return worker.New(worker.Config{
 		Queue: r.Backend.Queue, Locker: r.Backend.Locker, AllTypes: true, UntilEmpty: untilEmpty,
 		To:      worker.Files{Dir: dir, Storage: storage.Options{AllowOverlay: true}}, // the files live as long as the judgement
-		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond,        // what the file cannot take is told, and holds nothing up
+		OnError: worker.DeadLetter, MaxAttempts: 1, RetryMin: time.Millisecond,        // what the file cannot take is reported and holds nothing up
 		GapTimeout: 2 * time.Second, HandOver: -1, NoScheduler: true,
 	})
 }

@@ -60,7 +60,7 @@ func section(b []byte) (first, rest []byte, ok bool) {
 	return b[:n], b[n:], true
 }
 
-// parseRequest tells what is to be known of a request when it is answered.
+// parseRequest returns what must be known about a request when it is answered.
 func parseRequest(m wireMessage) request {
 	body, _ := m.body()
 	find, _ := body.Lookup("find").StringValueOK()

@@ -23,7 +23,7 @@ type Reader struct {
 	buf []byte
 }
 
-// TooLongError is the error of a line that is longer than Max. What is behind its beginning was not read.
+// TooLongError is the error of a line that is longer than Max. Only its beginning was read.
 type TooLongError struct{ Read int }
 
 func (e *TooLongError) Error() string { return "the line is too long" }

@@ -112,7 +112,7 @@ func serve(l net.Listener, host string, o Options) *Server {
 	s := &Server{opts: o, listener: l, served: make(chan struct{}), metrics: metrics.New(o.Metrics...), registry: prometheus.NewRegistry(), started: time.Now()}
 	s.registry.MustRegister(s.metrics, collectors.NewGoCollector(), collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}))
 	mux := http.NewServeMux()
-	// What can be told is told, whatever else fails; and a scraper that has gone mad does not take all the memory.
+	// One failing metric does not hide the others, and a scraper that has gone mad does not take all the memory.
 	mux.Handle("GET /metrics", promhttp.HandlerFor(s.registry, promhttp.HandlerOpts{ErrorHandling: promhttp.ContinueOnError, MaxRequestsInFlight: 10}))
 	mux.HandleFunc("GET /livez", s.answer(s.alive))
 	mux.HandleFunc("GET /readyz", s.answer(s.ready))
@@ -171,7 +171,7 @@ func (s *Server) Waiting(address, reason string) {
 	s.waiting = fmt.Sprintf("waiting for a usable server at %s: %s", address, reason)
 }
 
-// Show tells what answers all paths that are not of this package. Until then they are answered with 503.
+// Show sets the handler of all paths that are not of this package. Until then they are answered with 503.
 func (s *Server) Show(pages http.Handler) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -189,7 +189,7 @@ func (s *Server) page(w http.ResponseWriter, r *http.Request) {
 	pages.ServeHTTP(w, r)
 }
 
-// Attach tells which pool the answers are about: it is about to run.
+// Attach sets the pool that the answers are about, which is about to run.
 func (s *Server) Attach(pool *worker.Pool, cfg worker.Config) {
 	s.metrics.Attach(pool, cfg)
 	s.mu.Lock()
@@ -235,7 +235,7 @@ func (s *Server) answer(check func() error) http.HandlerFunc {
 	}
 }
 
-// clean makes one line of a text, without what must not be told.
+// clean makes one line of a text, without secrets.
 func (s *Server) clean(text string) string {
 	text = redact.Text(cli.StoreText(strings.Join(strings.Fields(text), " "), s.opts.Store))
 	for _, secret := range s.opts.Secrets {
@@ -246,7 +246,7 @@ func (s *Server) clean(text string) string {
 	return text
 }
 
-// alive says whether a restart may help. A server that is away is no reason for one.
+// alive says whether a restart may help. An unreachable server is no reason for one.
 func (s *Server) alive() error {
 	pool, _ := s.state()
 	if pool == nil {

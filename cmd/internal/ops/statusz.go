@@ -154,7 +154,7 @@ func (s *Server) statusz(w http.ResponseWriter, r *http.Request) {
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Cache-Control", "no-store")
-	printable.EncodeJSON(w, j, "  ") // who asked may have gone
+	printable.EncodeJSON(w, j, "  ") // the client may have gone
 }
 
 func (s *Server) addBacklog(ctx context.Context, types []typeJSON) {

@@ -3,7 +3,7 @@
 //
 //	{"index":7,"id":"065s…","time":"2026-01-31T15:04:05Z","epoch":3,"headers":{"source":"shop"},"payload":"…"}
 //
-// A payload that is not UTF-8 text is payload_base64 instead. What others wrote is printable.
+// A payload that is not UTF-8 text is payload_base64 instead. Text from others is made printable.
 package recordjson
 
 import (

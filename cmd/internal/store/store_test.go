@@ -21,8 +21,7 @@ import (
 	"github.com/fencepost/fencepost/worker"
 )
 
-// What is no address of a store is a mistake on the command line, told in one line, without
-// secrets.
+// An address that no store has is a usage error, in one line and without secrets.
 func TestAddressesAreChecked(t *testing.T) {
 	dir := t.TempDir()
 	file := filepath.Join(dir, "file")
@@ -135,7 +134,7 @@ func TestFilesAndArguments(t *testing.T) {
 	}
 }
 
-// Requests end with the context of the place, and not with that of who opened it.
+// Requests end with the context of the place, and not with that of its opener.
 func TestUntil(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	opened := newPlace(ctx, slotstest.NewMem(1<<20), "mongodb:")
@@ -156,7 +155,7 @@ func TestUntil(t *testing.T) {
 	}
 }
 
-// Everything is removed, however deep it is; a request that fails is told.
+// Everything is removed, however deep it is; a request that fails is reported.
 func TestClear(t *testing.T) {
 	p := place(t, "mongodb:", "b.fpl", "orders.fpl", "orders@0002.fpl")
 	p.store.(*slotstest.Mem).Set("orders/00000001/3f2a9c0d11e4b7a6/00000000000000000000", []byte("header"))

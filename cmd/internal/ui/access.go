@@ -34,7 +34,7 @@ const (
 // Users are names and the bcrypt hashes of their passwords. Safe for concurrent use.
 type Users struct {
 	hashes map[string][]byte
-	nobody []byte // compared for a name that there is not, so that it takes as long
+	nobody []byte // compared for an unknown name, so that it takes as long
 	dear   chan struct{}
 	key    []byte
 
@@ -113,7 +113,7 @@ func (u *Users) right(ctx context.Context, name, password string) bool {
 	if !there {
 		hash = u.nobody
 	}
-	// bcrypt takes 72 bytes; a longer password is none that was hashed whole.
+	// bcrypt takes 72 bytes; a longer password was never hashed whole.
 	if len(password) > 72 || bcrypt.CompareHashAndPassword(hash, []byte(password)) != nil || !there {
 		return false
 	}

@@ -252,7 +252,7 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// What came after the confirmation page is not meant, and what went meanwhile is told.
+// Messages after the confirmation page are not meant, and those that went meanwhile are reported.
 func TestWhatWasConfirmedIsDone(t *testing.T) {
 	s := openShop(t)
 	_, purge := s.confirm("purge", "type", "orders")
@@ -338,7 +338,7 @@ func TestLockActions(t *testing.T) {
 	has(t, "free", page(t, s.Server, "/act/force?lock=report"), "Nobody holds this lock")
 }
 
-// What was not confirmed is not done: each refusal says why, and is in the log.
+// Unconfirmed actions are not carried out: each refusal says why, and is in the log.
 func TestRefusals(t *testing.T) {
 	s := openShop(t)
 	_, purge := s.confirm("purge", "type", "orders")
@@ -377,7 +377,7 @@ func TestRefusals(t *testing.T) {
 	if n := s.pending("orders"); n != 5 {
 		t.Errorf("%d messages are pending, want 5", n)
 	}
-	// What was typed is there again, and the form that is sent with the right name is carried out.
+	// The form shows again what was typed, and is carried out once it has the right name.
 	_, again := s.send("purge", "form", purge, "why", uitest.Hostile, "name", "x")
 	has(t, "again", again, `name="why" value="&#34;&gt;&lt;script&gt;`, `role="alert"`)
 	_, done := s.send("purge", "form", purge, "why", uitest.Hostile, "name", "orders")
@@ -511,7 +511,7 @@ func TestSentTwice(t *testing.T) {
 	}
 }
 
-// What was done in part is told exactly.
+// An action done in part reports exactly that.
 func TestPartlyDone(t *testing.T) {
 	s := openShop(t)
 	pause := true
@@ -545,7 +545,7 @@ func TestActionUnderWay(t *testing.T) {
 	})
 }
 
-// The end of the program ends what waits for its turn, and the log says so. What is sent then is refused.
+// The end of the program ends actions that wait for their turn, and the log says so. Later forms are refused.
 func TestEndOfTheProgram(t *testing.T) {
 	s := openShop(t)
 	u := ui.New(ui.Options{Backend: s.b, Write: true, Refresh: 500 * time.Millisecond, CountUpTo: 1000, Log: zerolog.New(s.log)})
@@ -570,7 +570,7 @@ func TestEndOfTheProgram(t *testing.T) {
 	}
 }
 
-// What other programs have stored among the messages of a type can be removed, and no message with it.
+// Documents that other programs have stored among the messages of a type can be removed, and no message with them.
 func TestForeignKeysAreRemoved(t *testing.T) {
 	e := uitest.New(t)
 	o := e.Options()

@@ -178,7 +178,7 @@ func lettersOf(q url.Values, before time.Time) (admin.Letters, error) {
 }
 
 func planLetters(u *UI, ctx context.Context, q url.Values, _ *snapshot, p *plan) error {
-	// A letter's time is one of this millisecond at the latest.
+	// A letter's time is no later than this millisecond.
 	p.order.Before = p.order.Before.Add(time.Millisecond)
 	letters, err := lettersOf(q, p.order.Before)
 	if err != nil {

@@ -13,7 +13,7 @@ import (
 	"github.com/fencepost/fencepost/queue"
 )
 
-// FuzzUsers: files of users. No error tells what stands there, and comparing a password takes a time that is bounded.
+// FuzzUsers: files of users. No error quotes them, and comparing a password takes a time that is bounded.
 func FuzzUsers(f *testing.F) {
 	const hash = "$2y$04$7tKdpIcrFxpx16SLTFvcZuOXQXfIXzrUJVTI5WVrcQDAUcJBrS1Ri"
 	for _, text := range []string{"# people\n\nanna:" + hash + "\n", "anna:" + hash + "\nanna:" + hash, ":" + hash, "anna", "anna:s3cret-s3cret", "anna:" + strings.Replace(hash, "04", "31", 1),
@@ -105,7 +105,7 @@ func FuzzPayload(f *testing.F) {
 	})
 }
 
-// FuzzListPlace: addresses that continue a list. What is taken is a place that a link of ours names.
+// FuzzListPlace: addresses that continue a list. One that is accepted is a place that a link of ours names.
 func FuzzListPlace(f *testing.F) {
 	id := queue.NewLooseID(queue.ID{1}.Time()).String()
 	for _, s := range []string{"", "1700000000000." + id + ".orders", "-1." + id + ".", "9223372036854775807." + id + ".a.b", "1..orders", id + ".orders", id, ".orders"} {

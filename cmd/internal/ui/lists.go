@@ -435,7 +435,7 @@ func (u *UI) deadPage(r *http.Request, s *snapshot) (*view, error) {
 		for {
 			letters, err := u.o.Backend.Queue.DeadLetters(ctx, typ, after, pageLimit)
 			switch {
-			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // what was not looked at is told, and not taken for empty
+			case err != nil && ctx.Err() != nil && r.Context().Err() == nil: // what was not looked at is reported, not taken for empty
 				d.Looked, d.Next = "Looking takes long: type "+typ+" and those behind it were not looked at yet.", link(typ, after)
 				return &view{template: "dead", Title: "Dead letters", Data: d}, nil
 			case err != nil:

@@ -21,7 +21,7 @@ type ring struct {
 	grown [ringSteps]float32
 }
 
-// add notes how far the file is now. What came since the last look is spread evenly over the time since.
+// add notes how far the file is now. Records since the last look are spread evenly over the time since.
 func (r *ring) add(now time.Time, index uint64) {
 	if r.at.IsZero() || index < r.index || now.Sub(r.at) > ringSteps*ringStep || now.Before(r.at) { // a database that was set back goes back
 		*r = ring{began: now, at: now, index: index, step: stepOf(now)}

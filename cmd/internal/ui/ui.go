@@ -44,7 +44,7 @@ type Options struct {
 	Write        bool     // there are actions on the pages
 	Writers      []string // users that may act; nil: all
 	ReadOnly     string   // why there are no actions, and what to do about it; "" is the remedy of a program with --write
-	Frugal       bool     // a worker works beside: one page at a time reads payloads or files, and no file is read whole unless somebody asks
+	Frugal       bool     // a worker runs beside it: one page at a time reads payloads or files, and no file is read whole unless somebody asks
 	Refresh      time.Duration
 	CountUpTo    int
 	Access       Access
@@ -116,7 +116,7 @@ func (u *UI) Close() {
 	}
 }
 
-// link returns the path of a page or asset. What it is made of may be anything.
+// link returns the path of a page or asset. Its parts may be any text.
 func (u *UI) link(parts ...string) string {
 	var b strings.Builder
 	b.WriteString(u.o.BasePath)
@@ -270,7 +270,7 @@ func (u *UI) events(w http.ResponseWriter, r *http.Request, nav string, make mak
 	defer cancel()
 	defer context.AfterFunc(u.stopped, cancel)()
 	send := func(event []byte) bool {
-		// Who does not read is given up. Nothing else ends a connection whose other side has gone without a word.
+		// A client that does not read is given up. Nothing else ends a connection whose other side has gone silently.
 		c.SetWriteDeadline(time.Now().Add(sendTimeout))
 		_, err := w.Write(event)
 		return err == nil && c.Flush() == nil

@@ -22,7 +22,7 @@ const (
 	nobodyLooks = time.Minute      // after the last request nothing is asked any more
 )
 
-// snapshot is what there was at one time. It is not changed once it is made.
+// snapshot is the state at one time. It is not changed once it is made.
 type snapshot struct {
 	at      time.Time // by this machine's clock
 	now     time.Time // by the server's
@@ -194,7 +194,7 @@ func (w *watcher) idle() bool {
 	return time.Since(w.wanted) > nobodyLooks
 }
 
-// current returns what was seen last, nil if nothing was, and why it is not fresher, if it is not. next is closed when there is something newer.
+// current returns the last snapshot, nil if there is none, and why it is not fresher, if it is not. next is closed when there is something newer.
 // It waits for the first look, and for a fresh one where nobody has looked for a while.
 func (w *watcher) current(ctx context.Context) (s *snapshot, next <-chan struct{}, failed error) {
 	stale := max(3*w.every, lookTimeout)

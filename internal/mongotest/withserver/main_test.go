@@ -12,7 +12,7 @@ import (
 	"github.com/fencepost/fencepost/internal/mongotest"
 )
 
-// sh is absolute, as one test takes PATH away.
+// sh is absolute, because one test takes PATH away.
 func sh(script string) []string { return []string{"/bin/sh", "-c", script} }
 
 func TestRunReturnsTheCodeOfTheCommand(t *testing.T) {
@@ -44,7 +44,7 @@ func TestRunForwardsSignals(t *testing.T) {
 }
 
 func TestRunStartsAServerAndEndsIt(t *testing.T) {
-	mongotest.NewServer(t) // skips where none can be had: run would build one, and this test is no reason to
+	mongotest.NewServer(t) // skips where none is available: run would build one, and this test is no reason to
 	t.Setenv(mongotest.EnvURI, "")
 	file := filepath.Join(t.TempDir(), "uri")
 

@@ -432,7 +432,7 @@ func (x *World) checkFile(fsys storage.FS, path string, seal *storage.SealedErro
 func (x *World) Finish(fsys storage.FS) error {
 	h, err := x.Open(fsys)
 	for tries := 0; err != nil && errors.Is(err, syscall.EIO) && tries < 3; tries++ {
-		h, err = x.Open(fsys) // an I/O error that nobody was told of yet is told once
+		h, err = x.Open(fsys) // an I/O error that nobody has seen yet is reported once
 	}
 	if err != nil {
 		return Violated("the last worker cannot open: %v", err)

@@ -64,7 +64,7 @@ func Open(dir string) (*Store, error) {
 	if err := s.mkdirs(s.path(tempFolder)); err != nil {
 		return nil, s.explain(err)
 	}
-	// Who may not write here may read. A writer finds that out by the probe.
+	// A process that may not write here may read. A writer finds that out by the probe.
 	if err := s.removeLeftovers(); err != nil && !errors.Is(err, fs.ErrPermission) && !errors.Is(err, syscall.EROFS) {
 		return nil, s.explain(err)
 	}
@@ -149,7 +149,7 @@ func (s *Store) unclear(name string, err error) error {
 	return fmt.Errorf("%s: it is not known whether %s was created: %v", s, name, err)
 }
 
-// hasTwoNames tells whether a file has a name besides this one. It opens the file by name, as that
+// hasTwoNames tells whether a file has a name besides this one. It opens the file by name, which
 // makes a client of NFS ask the server; fstat would show what it remembers.
 func hasTwoNames(name string) (bool, error) {
 	f, err := os.OpenFile(name, os.O_RDONLY|openFlags, 0)
@@ -206,7 +206,7 @@ func (s *Store) mkdirs(dir string) error {
 	}
 	switch {
 	case errors.Is(err, fs.ErrExist):
-		return nil // who made it syncs its name, and so does whoever creates a value in it
+		return nil // its creator syncs its name, and so does every creator of a value in it
 	case err != nil:
 		return hideNames(err)
 	}
@@ -272,8 +272,8 @@ func (s *Store) open(ctx context.Context, name string) (*os.File, error) {
 	}
 }
 
-// openFolders opens the directory of the store and the folders below it, down to dir. It is no
-// answer about a value if one of them is not there: the next look for the value is.
+// openFolders opens the directory of the store and the folders below it, down to dir. A
+// missing folder is no answer about a value: the next look for the value is.
 func (s *Store) openFolders(dir string) error {
 	if len(dir) > len(s.dir) {
 		if err := s.openFolders(filepath.Dir(dir)); err != nil {

@@ -91,7 +91,7 @@ func onlyHere(err error) bool {
 // isFull: the codes are given before anything is written.
 func isFull(err error) bool {
 	return hasCode(err, codeOutOfDiskSpace) || hasCode(err, codeQuotaExceeded) ||
-		// Atlas gives one code to all that is its own, and blocks writes when a disk is nearly full.
+		// Atlas has one code for all its own errors, and blocks writes when a disk is nearly full.
 		hasCode(err, codeAtlas) && strings.Contains(err.Error(), "space quota") ||
 		hasCode(err, codeUserWritesBlocked) && strings.Contains(strings.ToLower(err.Error()), "disk")
 }

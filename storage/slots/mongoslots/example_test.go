@@ -52,8 +52,8 @@ func ExampleNew() {
 	fmt.Println(list, err)
 }
 
-// What a person has to correct is a [*slots.RefusedError] with the remedy. What it tells is no
-// secret.
+// A mistake that a person has to correct is a [*slots.RefusedError] with the remedy. It
+// contains no secret.
 func ExampleOpen_refused() {
 	_, err := mongoslots.Open(context.Background(), "mongodb://bob:s3cret@db1/local", mongoslots.Options{})
 	fmt.Println(err)

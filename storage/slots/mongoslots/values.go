@@ -55,8 +55,8 @@ func (s *Store) Create(ctx context.Context, name string, data []byte) error {
 // exists is what Create returns after E11000. Our document is not the one that is there: it was
 // sent once, and refused.
 //
-// rule: "exists" counts when a majority has the value. The server says it also of what the next
-// fail-over takes back, and the name is free again then.
+// rule: "exists" counts when a majority has the value. The server also says it of values that
+// the next fail-over takes back, which frees the name again.
 func (s *Store) exists(ctx context.Context, name string) error {
 	_, err := s.findCertainly(ctx, name, bson.D{{Key: "_id", Value: 1}})
 	switch {
@@ -162,8 +162,8 @@ func (s *Store) findIn(
 	return c.FindOne(alone(ctx), byName(name), options.FindOne().SetProjection(want)).Raw()
 }
 
-// findCertainly finds {_id: name} linearizably: what it returns a majority has, and what was
-// created before it began it finds.
+// findCertainly finds {_id: name} linearizably: a majority has what it returns, and it finds
+// what was created before it began.
 func (s *Store) findCertainly(ctx context.Context, name string, want bson.D) (bson.Raw, error) {
 	// The deadline is what the driver makes the server's maxTimeMS of.
 	bounded, cancel := context.WithTimeout(ctx, certainTimeout)
@@ -173,7 +173,7 @@ func (s *Store) findCertainly(ctx context.Context, name string, want bson.D) (bs
 		return raw, err
 	}
 	// A standalone server refuses to read linearizably. It need not: nobody else takes writes, and
-	// what it said of this name it said with its journal written, as the insert had asked for.
+	// its answer about this name came with its journal written, as the insert had asked for.
 	//
 	// rule: any read is certain where there is one server, and nowhere else
 	if alone, asked := s.standsAlone(bounded); asked != nil || !alone {

@@ -116,7 +116,7 @@ func (a *address) usesKMS() bool {
 // notInKey tells whether a character is in no name of a KMS key.
 func notInKey(r rune) bool { return notInBucket(r) && r != ':' && r != '/' }
 
-// notInBucket tells whether a character is in no bucket's name, also not in those of old buckets and of gateways.
+// notInBucket tells whether a character is in no bucket's name, not even in those of old buckets and of gateways.
 func notInBucket(r rune) bool {
 	return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || strings.ContainsRune(".-_", r))
 }

@@ -42,7 +42,7 @@ func (s *Store) checkEncryption(ctx context.Context) error {
 	return nil
 }
 
-// checkLifecycle: whether there are rules only some stores tell, and only to those who may ask (s3:GetLifecycleConfiguration).
+// checkLifecycle: only some stores tell whether there are rules, and only to users who may ask (s3:GetLifecycleConfiguration).
 // Without an answer nothing is refused.
 func (s *Store) checkLifecycle(ctx context.Context) error {
 	out, err := s.client.GetBucketLifecycleConfiguration(ctx, &s3.GetBucketLifecycleConfigurationInput{Bucket: s.bucket()})

@@ -14,7 +14,7 @@
 //
 // S3 encrypts each object as its bucket says. ?sse=AES256, ?sse=aws:kms or ?sse=aws:kms:dsse, with
 // &sse-kms-key-id= for a key of your own in KMS, ask for an encryption with each object that is created.
-// These settings are not part of the store's name, and whoever reads needs none of them.
+// These settings are not part of the store's name, and readers need none of them.
 //
 // AWS_CA_BUNDLE, or ca_bundle in the shared configuration file, names the certification authorities of
 // a gateway, in place of those of the machine.
@@ -76,7 +76,7 @@ func Open(ctx context.Context, url string) (*Store, error) {
 	}
 	s := &Store{addr: addr}
 	// The client would print warnings of its own to standard error, such as one about the metadata service of the machine, in
-	// the middle of the program's log or of what a command prints. What keeps a request from success is in its error.
+	// the middle of the program's log or of what a command prints. The error of a request says why it failed.
 	cfg, err := config.LoadDefaultConfig(ctx, config.WithLogger(logging.Nop{}))
 	if err != nil {
 		return nil, s.refused("the settings of AWS cannot be read", "correct the shared configuration files or the variables AWS_*", err)

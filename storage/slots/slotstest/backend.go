@@ -32,7 +32,7 @@ func Backend(open func(t *testing.T) slots.Store) storagetest.Backend {
 	}}
 }
 
-// operation describes a request. Deletions run beside each other.
+// operation describes a request. Deletions run concurrently.
 func (c Call) operation() storagetest.Operation {
 	return storagetest.Operation{N: c.N, Name: string(c.Op), Changes: c.Op == OpCreate || c.Op == OpDelete, Lists: c.Op == OpList,
 		Reads: c.Op == OpRead || c.Op == OpDelete}

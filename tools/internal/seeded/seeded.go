@@ -40,7 +40,7 @@ func (b *synctestBubble) roll() uint64 {
 }
 `},
 	{"runtime/synctest.go", "		root:    gp,\n	}\n", "		root:    gp,\n		dice:    diceSeed,\n	}\n"},
-	// The order of maps, math/rand. A map that is made takes no die, only who goes through it: what a process remembers for ever, such as how to
+	// The order of maps, math/rand. Making a map takes no die, only iterating over it: what a process remembers for ever, such as how to
 	// encode a type of JSON, it makes in the first schedule that needs it, and in no other.
 	{"runtime/rand.go", "	mp := getg().m\n	c := &mp.chacha8\n", "	if getg().bubble != nil {\n		return 1\n	}\n	mp := getg().m\n	c := &mp.chacha8\n"},
 	{"runtime/rand.go", "//go:linkname maps_rand internal/runtime/maps.rand\n", `//go:linkname diceRand
@@ -71,7 +71,7 @@ func diceRand() uint64 {
 	{"runtime/time.go", "			t.rand = cheaprand()\n", "			t.rand = uint32(getg().bubble.roll())\n"},
 	// Time slices: 10 s instead of 10 ms.
 	{"runtime/proc.go", "const forcePreemptNS = 10 * 1000 * 1000 // 10ms\n", "const forcePreemptNS = 10 * 1000 * 1000 * 1000\n"},
-	// Who waits for a mutex waits for its holder, which may wait for time: a writer of package storage that is stopped in the middle of a
+	// Waiting for a mutex is waiting for its holder, which may wait for time: a writer of package storage that is stopped in the middle of a
 	// write. And no waiter becomes impatient by the real clock.
 	{"runtime/runtime2.go", "	waitReasonSyncCondWait:          true,\n", `	waitReasonSyncCondWait:          true,
 	waitReasonSyncMutexLock:         true,

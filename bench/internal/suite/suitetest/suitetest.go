@@ -8,8 +8,8 @@ import (
 	"github.com/fencepost/fencepost/bench/internal/suite"
 )
 
-// Check looks for what has to be in a suite's section, and for what must not be there: nothing that a number was not made of, and
-// neither the directory nor the server of the run.
+// Check checks that a suite's section contains the wanted texts, and none of the unwanted: no NaN, and neither the directory nor
+// the server of the run.
 func Check(t *testing.T, o suite.Options, res *suite.Result, wanted, unwanted []string) {
 	t.Helper()
 	for _, want := range wanted {

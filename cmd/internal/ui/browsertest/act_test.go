@@ -99,8 +99,8 @@ func TestActions(t *testing.T) {
 	}
 }
 
-// What is not confirmed is refused, with a page that says so and keeps what was written. It works without JavaScript, and a button that is
-// pressed twice acts once.
+// An unconfirmed action is refused, with a page that says so and keeps what was written. It works without JavaScript, and a button that
+// is pressed twice acts once.
 func TestRefusalsAndRepeats(t *testing.T) {
 	e, o := acting(t)
 	s := serve(t, o)

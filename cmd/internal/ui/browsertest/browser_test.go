@@ -56,7 +56,7 @@ func TestEveryPageIsLegible(t *testing.T) {
 	p.forgive("404")
 }
 
-// Everything can be reached with the keyboard alone, and one sees where one is.
+// Everything can be reached with the keyboard alone, and the focus is visible.
 func TestKeyboardAlone(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())
@@ -117,7 +117,7 @@ func ack(t *testing.T, q queue.Queue, typ string, n int) {
 
 const backlog = `document.querySelector('[data-key=invoices] [data-label=Backlog]').textContent`
 
-// An open page changes under its reader, and takes nothing from him: focus, a text that he is writing, a row that he looks at.
+// An open page changes under its readers, and takes nothing from them: focus, a text they write, a row they look at.
 func TestAnOpenPageStaysTrue(t *testing.T) {
 	e := uitest.New(t)
 	o := e.Options()
@@ -207,7 +207,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-// What others have written is text, and nothing of it runs, also when a page changes under its reader.
+// Text of others is shown as text, and nothing of it runs, even when a page changes under its reader.
 func TestHostileTextsAreShownHarmlessly(t *testing.T) {
 	e := uitest.New(t)
 	s := serve(t, e.Options())

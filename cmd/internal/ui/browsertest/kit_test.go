@@ -59,7 +59,7 @@ func TestMain(m *testing.M) {
 	os.Exit(code)
 }
 
-// tab is a page of the browser. What it complains about fails the test when it ends.
+// tab is a page of the browser. Errors that it reports fail the test when it ends.
 type tab struct {
 	t    *testing.T
 	ctx  context.Context

@@ -31,8 +31,8 @@ const (
 
 var pidOf = regexp.MustCompile(` pid (\d+)`)
 
-// A newcomer watches the demo, and then has programs of his own: he publishes with curl and with the Python file, kills the worker that the
-// page names, sees another one take over, and finds each message in the file once.
+// A newcomer watches the demo, and then runs programs: publishes with curl and with the Python file, kills the worker that the page
+// names, sees another one take over, and finds each message in the file once.
 func TestNewcomer(t *testing.T) {
 	needBrowser(t)
 	fencepost := build(t)
