@@ -3,6 +3,7 @@ package share
 import (
 	"context"
 	"fmt"
+	"maps"
 	"slices"
 	"testing"
 	"testing/synctest"
@@ -186,10 +187,16 @@ func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 			r.Notified(types)
 		}
 		first := wokenOf(all, types)
+		began := time.Now()
+		time.Sleep(StarveAfter / 2)
+		for _, r := range all {
+			r.Notified(types) // more news delays nobody
+		}
+		wokenOf(all, types)
 		holder := queue.Member{Instance: "holder", Types: []string{"else"}, Held: types[:100]}
 		total := map[string]int{}
 		for i := 1; i <= 5; i++ {
-			time.Sleep(StarveAfter)
+			time.Sleep(time.Duration(i)*StarveAfter - time.Since(began))
 			holder.Beat++
 			beat(holder)
 			for _, r := range all {
@@ -213,7 +220,7 @@ func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 	})
 }
 
-// When the holder of many types falls silent, a few of many replicas look at each of them.
+// When the holder of many types falls silent, a few of many replicas look at each of them, and again, one after the other, once it counts as dead.
 func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var types []string
@@ -222,11 +229,12 @@ func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
 		}
 		all, beat := crowd(30, types...)
 		holder := queue.Member{Instance: "holder", Types: []string{"*"}, Held: types}
-		for range 4 {
+		for range 3 {
 			beat(holder) // always the same
 			time.Sleep(HeartbeatEvery)
 		}
-		for typ, n := range wokenOf(all, types) {
+		first := wokenOf(all, types)
+		for typ, n := range first {
 			silent := 0
 			for _, r := range all {
 				if r.types[typ].silent {
@@ -236,6 +244,22 @@ func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
 			if n < heirs-1 || n > heirs || silent != n { // the dead one may be among the first
 				t.Fatalf("%d replicas look at %s, and %d at its lock, want %d", n, typ, silent, heirs)
 			}
+		}
+		again := map[string]int{}
+		for range heirs {
+			beat(holder)
+			for _, r := range all {
+				r.wakeReserves()
+			}
+			time.Sleep(HeartbeatEvery)
+			for typ, n := range wokenOf(all, types) {
+				if again[typ] += n; n > 1 {
+					t.Errorf("%d replicas look at %s at the same time", n, typ)
+				}
+			}
+		}
+		if !maps.Equal(again, first) {
+			t.Errorf("%d types are looked at again by all of their replicas, want %d", len(again), len(first))
 		}
 	})
 }
