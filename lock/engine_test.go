@@ -966,6 +966,21 @@ func TestAnAnswerAfterTheDeadlineRevivesNothing(t *testing.T) {
 	})
 }
 
+// The machine sleeps for an hour while a request is under way, and then the connection is broken. That is one failure, not an hour of them.
+func TestASuspensionIsNoOutage(t *testing.T) {
+	virtually(t, func(w *world) {
+		var suspended atomic.Int64
+		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(suspended.Load()) }})
+		w.mem.Inject(func(locktest.Call) locktest.Fault {
+			return locktest.Fault{LoseRequest: suspended.CompareAndSwap(0, int64(time.Hour))}
+		})
+		w.must(w.acquire(l).Check(0))
+		if suspended.Load() == 0 {
+			t.Fatal("nothing was asked")
+		}
+	})
+}
+
 // The answer to an acquisition is so old when it is looked at that the lease may be over.
 func TestAStaleGrantIsConfirmedFirst(t *testing.T) {
 	for _, op := range []locktest.Op{locktest.Create, locktest.Acquire} {

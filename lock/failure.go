@@ -28,6 +28,8 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 		a.failingSince = sent
 		a.retry.Reset()
 	}
+	// rule: what a call took beyond its timeout is no failure of the store: this process was stopped, or its machine suspended.
+	a.failingSince += max(0, a.l.valid()-sent-opTimeout(a.hold.Lease)-hangGrace)
 	failing := a.l.valid() - a.failingSince
 	if failing >= a.l.opts.GiveUpAfter || a.try && a.failures >= 2 {
 		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}

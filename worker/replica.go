@@ -4,6 +4,7 @@ import (
 	"context"
 	"hash/crc32"
 	"runtime/debug"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -126,9 +127,12 @@ func (p *replica) noteHeld(typ string, lease *lock.Lease) {
 }
 
 // Version is the version of the main module that this program was built from, or "devel" if unknown.
-func Version() string {
+func Version() string { return version() }
+
+// The build information is a text that takes 4 KB to parse, and each session names the version in its file.
+var version = sync.OnceValue(func() string {
 	if info, ok := debug.ReadBuildInfo(); ok && info.Main.Version != "" && info.Main.Version != "(devel)" {
 		return info.Main.Version
 	}
 	return "devel"
-}
+})

@@ -123,7 +123,7 @@ func (b *bench) measureBacklog(ctx context.Context) (l backlog, err error) {
 	}
 	rounds := b.few()
 	begin := time.Now()
-	// More than is called big by what is going to be taken, so that it never is less.
+	// So many more than l.big that the drains below leave at least that many.
 	if err := errors.Join(shared.Clear(ctx), shared.loadBatches(ctx, l.big+rounds*3*l.window, oneType)); err != nil {
 		return l, err
 	}

@@ -36,9 +36,9 @@ func writeRecord(path string, began time.Time) error {
 	var b strings.Builder
 	b.WriteString(`# What the drills have shown
 
-Made by ` + "`make drills`" + `. A sequence is an estate, one database and one directory with real programs, to which steps happen at random: traffic,
-routine, and disasters; the operator does what [operations.md](operations.md) and the programs say. After every step: each confirmed message is in
-the file exactly once, or in the queue, or a dead letter, or a command has said that it is missing.
+` + "`make drills`" + ` writes this page. A sequence takes one database, one directory of files and real programs through random steps: traffic, routine work
+and disasters. After a disaster, the operator does what [operations.md](operations.md) and the programs say. After every step, each confirmed
+message must be exactly once in the file, in the queue, or a dead letter, or a command must have said that it is missing.
 
 `)
 	fmt.Fprintf(&b, "%s, %s/%s, %d CPUs, seeds %d–%d, %d steps each.\n\n", began.UTC().Format("2006-01-02 15:04 UTC"), runtime.GOOS, runtime.GOARCH,

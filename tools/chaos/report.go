@@ -103,8 +103,8 @@ func writeReport(out io.Writer, path string) error {
 
 const reportHead = `# What chaos has shown
 
-Made by ` + "`make chaos ARGS='--report FILE'`" + ` from what ` + "`--record FILE`" + ` wrote down, a line for each run that was not interrupted.
-` + "`make chaos`" + ` makes more runs, on any machine; ` + "`--help`" + ` says what a run does and checks, ` + "`--list`" + ` what the scenarios are.
+` + "`make chaos ARGS='--report FILE'`" + ` writes this page from the results of earlier runs, which ` + "`--record FILE`" + ` keeps: one line for each run that was not interrupted.
+` + "`make chaos`" + ` does more runs, on any machine. ` + "`--help`" + ` describes what a run does and checks; ` + "`--list`" + ` describes the scenarios.
 
 `
 

@@ -48,6 +48,8 @@ var lockRules = []rule{
 	{file: "lock/store.go", rule: "not the host, the process or a session", tests: "TestAnOrphan",
 		old: `_, _ = rand.Read(id[:]) // never fails`, new: `copy(id[:], "this process") // never fails`},
 	{file: "lock/store.go", rule: "random, never a counter", tests: "TestStoreRulesAreNeeded"},
+	{file: "lock/failure.go", rule: "what a call took beyond its timeout is no failure of the store", tests: "TestASuspensionIsNoOutage",
+		old: "	a.failingSince += max(0, a.l.valid()-sent-opTimeout(a.hold.Lease)-hangGrace)\n", new: ""},
 	{file: "lock/failure.go", rule: "the id stays over all tries", tests: "TestScenarios/lost_reply",
 		old: "	if now == stepRead {\n\t\treturn stepRead, nil\n\t}\n\treturn stepConfirm, nil",
 		new: "	a.mu.Lock()\n\ta.hold.ID = NewHoldID()\n\ta.mu.Unlock()\n\treturn now, nil"},
