@@ -7,7 +7,6 @@ import (
 	"context"
 	"flag"
 	"fmt"
-	"io"
 	"net/url"
 	"os"
 	"os/exec"
@@ -20,6 +19,7 @@ import (
 	"github.com/fencepost/fencepost"
 	"github.com/fencepost/fencepost/integration/kit"
 	"github.com/fencepost/fencepost/internal/mongotest"
+	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage/slots"
 	"github.com/fencepost/fencepost/storage/slots/dirslots"
 	"github.com/fencepost/fencepost/storage/slots/mongoslots"
@@ -109,7 +109,7 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 	defer b.Close(context.WithoutCancel(t.Context()))
 	// Nothing is known while the server does not answer.
 	pending := func() (n int, known bool) {
-		d, err := b.Queue.Depth(t.Context(), "orders", messages+1)
+		d, err := b.Queue.Depth(t.Context(), "orders", 10*messages)
 		return d.Pending, err == nil
 	}
 	below := func(most int) bool {
@@ -129,21 +129,21 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 		return first != "" && below(messages-messages/10)
 	})
 	// More comes until the host is off, so that even the fastest one is switched off in the middle of a drain.
-	more := trickle(t, uri)
+	more := trickle(t, b.Queue)
 	gone := hosts[first]
 	must(t, gone.node.Unplug())
 	gone.worker.signal(t, syscall.SIGKILL)
 	off := time.Now()
-	left := 0
-	eventually(t, runTimeout, "something is left to another host", func() (known bool) {
-		left, known = pending()
-		return known && left > 0
-	})
 	want.WriteString(more())
+	left := 0
+	eventually(t, runTimeout, "it is known what is left to another host", func() (known bool) {
+		left, known = pending()
+		return known
+	})
 	var next string
 	eventually(t, runTimeout, "another host goes on", func() bool {
 		next = holder()
-		return next != first && next != "" && below(left)
+		return next != first && next != "" && below(max(left, 1))
 	})
 	took := time.Since(off)
 	t.Logf("%s: %s was switched off with %d messages pending; %s went on after %v", s.what, first, left, next, took.Round(10*time.Millisecond))
@@ -201,40 +201,37 @@ func hostsThatShareNothing(t *testing.T, kind string, messages int, late time.Du
 	}
 }
 
-// trickle starts a producer that publishes a line at a time. What it returns ends it, and returns its lines.
-func trickle(t *testing.T, uri string) (end func() (lines string)) {
-	var to io.WriteCloser
-	p := startWith(t, func(cmd *exec.Cmd) (err error) {
-		if to, err = cmd.StdinPipe(); err != nil {
-			return err
-		}
-		return cmd.Start()
-	}, "second producer", filepath.Join(bin, "producer"), "publish", "--quiet", "--url", uri, "--type", "orders")
-	stop, written := make(chan struct{}), make(chan string, 1)
+// trickle publishes a line at a time. What it returns ends that after one more line, and returns all of them.
+func trickle(t *testing.T, q queue.Queue) (end func() (lines string)) {
+	p, err := queue.NewPublisher(t.Context(), q, queue.PublisherOptions{})
+	must(t, err)
+	var lines strings.Builder
+	publish := func(i int) error {
+		line := fmt.Sprintf("%07d and more\n", i)
+		lines.WriteString(line)
+		_, err := p.Publish(t.Context(), "orders", []byte(strings.TrimSuffix(line, "\n")), nil)
+		return err
+	}
+	stop, stopped := make(chan struct{}), make(chan error, 1)
 	go func() {
-		defer to.Close()
-		var lines strings.Builder
-		defer func() { written <- lines.String() }()
 		for i := 0; ; i++ {
-			line := fmt.Sprintf("%07d and more\n", i)
-			if _, err := io.WriteString(to, line); err != nil {
-				return // it has ended, and its exit code tells
-			}
-			lines.WriteString(line)
 			select {
 			case <-stop:
+				stopped <- publish(i)
 				return
-			case <-time.After(time.Millisecond):
+			default:
+			}
+			if err := publish(i); err != nil {
+				stopped <- err
+				return
 			}
 		}
 	}()
 	return func() string {
 		close(stop)
-		lines := <-written
-		if code := p.wait(t, runTimeout); code != 0 {
-			t.Fatalf("the second producer ended with %d", code)
-		}
-		return lines
+		must(t, <-stopped)
+		must(t, p.Close(t.Context()))
+		return lines.String()
 	}
 }
 

@@ -121,7 +121,8 @@ type Options struct {
 	Lease time.Duration
 
 	// GiveUpAfter is how long [Locker.Acquire] goes on while every answer of the store is an error,
-	// before it returns an [*UnavailableError]. Defaults to [DefaultGiveUpAfter]. TryAcquire gives
+	// before it returns an [*UnavailableError]. Time in which the process was stopped, or its machine
+	// suspended, during a request does not count. Defaults to [DefaultGiveUpAfter]. TryAcquire gives
 	// up after two failed operations.
 	GiveUpAfter time.Duration
 

@@ -16,6 +16,8 @@ const (
 	settingsEvery = 2 * time.Second
 	// settingsTimeout bounds a read of the settings. Batches wait for it.
 	settingsTimeout = time.Second
+	// firstSettingsTimeout bounds the first read: before it nothing is known that could hold.
+	firstSettingsTimeout = 10 * time.Second
 	// countTimeout bounds a count of the backlog.
 	countTimeout = 10 * time.Second
 	// countShare is the pause before the next count, as a multiple of how long the last one took:
@@ -119,14 +121,17 @@ func (p *Publisher) readSettings() {
 	}
 	if done := p.controls.reading; done != nil {
 		p.mu.Unlock()
-		<-done // bounded by settingsTimeout
+		<-done // bounded by the timeout of that read
 		return
 	}
-	done := make(chan struct{})
+	done, timeout := make(chan struct{}), settingsTimeout
+	if p.controls.until.IsZero() { // rule: a slow server is no reason to ignore a pause
+		timeout = firstSettingsTimeout
+	}
 	p.controls.reading = done
 	p.mu.Unlock()
 
-	ctx, cancel := context.WithTimeout(p.asking, settingsTimeout)
+	ctx, cancel := context.WithTimeout(p.asking, timeout)
 	all, err := p.q.AllSettings(ctx)
 	cancel()
 

@@ -62,6 +62,7 @@ IDLE_ROTATE = 3600.0
 ROTATION_PAUSE = 45.0
 SETTINGS_EVERY = 2.0
 SETTINGS_TIMEOUT = 1.0        # of a read of them
+FIRST_SETTINGS_TIMEOUT = 10.0  # of the first one
 COUNT_SHARE = 9               # times as long as a count of the backlog took, until the next one
 MAX_BACKLOG = 10_000_000
 _REPEAT_WAIT = (0.05, 5.0)
@@ -584,7 +585,7 @@ class Publisher:
         with self._settings_lock:
             if _now() >= self._settings_until:
                 try:
-                    found = self._types.find({"$or": [{"publish_paused": True}, {"max_backlog": {"$gt": 0}}]}, max_time_ms=int(SETTINGS_TIMEOUT * 1000))
+                    found = self._types.find({"$or": [{"publish_paused": True}, {"max_backlog": {"$gt": 0}}]}, max_time_ms=int((SETTINGS_TIMEOUT if self._settings_until else FIRST_SETTINGS_TIMEOUT) * 1000))
                     self._settings = {d["_id"]: _decode_setting(d) for d in found if isinstance(d["_id"], str)}
                 except mongo.PyMongoError:
                     pass

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"sync"
 
 	"go.mongodb.org/mongo-driver/v2/event"
 	"go.mongodb.org/mongo-driver/v2/mongo/options"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/description"
+	"go.mongodb.org/mongo-driver/v2/x/mongo/driver/topology"
 )
 
 // Failures keeps why a client last failed to greet a server, if that has to do with TLS. Create it with [Watch]. The nil Failures keeps
@@ -15,43 +18,61 @@ import (
 //
 // The driver's error tells how its last attempt ended. If it was cancelled, that says nothing, and the one before it knew why.
 type Failures struct {
-	mu   sync.Mutex
-	last error
+	mu      sync.Mutex
+	last    error
+	greeted bool // a server has answered once
 }
 
 // Watch returns the Failures of a client that is made from these options, to which it adds a server monitor.
 func Watch(o *options.ClientOptions) *Failures {
 	f := new(Failures)
 	o.SetServerMonitor(&event.ServerMonitor{
-		ServerHeartbeatSucceeded: func(*event.ServerHeartbeatSucceededEvent) { f.set(nil) },
-		ServerHeartbeatFailed: func(e *event.ServerHeartbeatFailedEvent) {
-			switch {
-			case errors.Is(e.Failure, context.Canceled):
-			case TLS(e.Failure) != "":
-				f.set(e.Failure)
-			default:
-				f.set(nil)
-			}
-		},
+		ServerHeartbeatSucceeded: func(*event.ServerHeartbeatSucceededEvent) { f.answered() },
+		ServerHeartbeatFailed:    func(e *event.ServerHeartbeatFailedEvent) { f.failed(e.Failure) },
 	})
 	return f
 }
 
-func (f *Failures) set(err error) {
+func (f *Failures) answered() {
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	f.last = err
+	f.last, f.greeted = nil, true
 }
 
-// Recall returns err, an error of the client, with the failure that explains it if err has nothing to do with TLS itself.
+func (f *Failures) failed(err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	switch {
+	case errors.Is(err, context.Canceled):
+	case TLS(err) != "", hungUp(err) && !f.greeted: // later, a server that hangs up has gone
+		f.last = err
+	default:
+		f.last = nil
+	}
+}
+
+// Recall returns err, an error of the client, with the failure that explains it if err does not tell how the last attempt ended.
 func (f *Failures) Recall(err error) error {
 	if f == nil {
 		return err
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	if err == nil || f.last == nil || TLS(err) != "" {
+	if err == nil || f.last == nil || TLS(err) != "" || tells(err) {
 		return err
 	}
-	return fmt.Errorf("%w; an attempt before: %w", err, f.last)
+	return fmt.Errorf("%w; an attempt before: %w", err, attempt{f.last})
 }
+
+// tells returns whether the driver knows how an attempt ended that was not cancelled.
+func tells(err error) bool {
+	var selection topology.ServerSelectionError
+	return errors.As(err, &selection) && slices.ContainsFunc(selection.Desc.Servers, func(s description.Server) bool {
+		return s.LastError != nil && !errors.Is(s.LastError, context.Canceled)
+	})
+}
+
+// attempt is why an attempt to greet a server failed.
+type attempt struct{ error }
+
+func (a attempt) Unwrap() error { return a.error }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"syscall"
 	"testing"
 
 	"go.mongodb.org/mongo-driver/v2/event"
@@ -34,6 +35,9 @@ func TestARefusalIsNotForgotten(t *testing.T) {
 		{"refused, then given up before it began", []error{refused, canceled}, selection(nil), "tlsCertificateKeyFile="},
 		{"refused, then gone", []error{refused, canceled, io.EOF}, selection(errors.New("connection refused")), ""},
 		{"refused, then answered", []error{refused, answered}, selection(canceled), ""},
+		{"hung up on, then given up", []error{io.EOF, canceled}, selection(canceled), "only one side uses TLS"},
+		{"reset, then given up", []error{syscall.ECONNRESET, canceled}, selection(canceled), "only one side uses TLS"},
+		{"answered, then hung up on, then given up", []error{answered, io.EOF, canceled}, selection(canceled), ""},
 		{"given up only", []error{canceled}, selection(canceled), ""},
 	} {
 		t.Run(test.name, func(t *testing.T) {

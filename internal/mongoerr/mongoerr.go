@@ -20,13 +20,14 @@ func TLS(err error) string {
 	var selection topology.ServerSelectionError
 	if errors.As(err, &selection) {
 		for _, server := range selection.Desc.Servers { // why the search found none
-			if remedy := TLS(server.LastError); remedy != "" {
+			if remedy := ofAttempt(server.LastError); remedy != "" {
 				return remedy
 			}
-			if errors.Is(server.LastError, io.EOF) || errors.Is(server.LastError, syscall.ECONNRESET) {
-				return "the server closed the connection during the handshake; perhaps only one side uses TLS: add tls=true to the URL, or leave it out"
-			}
 		}
+	}
+	var before attempt
+	if errors.As(err, &before) {
+		return ofAttempt(before.error)
 	}
 	var (
 		unknown x509.UnknownAuthorityError
@@ -59,3 +60,13 @@ func TLS(err error) string {
 	}
 	return "the server refuses to speak TLS with this client; compare versions and settings of both"
 }
+
+// ofAttempt returns the remedy for a failed attempt to greet a server, "" if it is not about TLS.
+func ofAttempt(err error) string {
+	if hungUp(err) {
+		return "the server closed the connection during the handshake; perhaps only one side uses TLS: add tls=true to the URL, or leave it out"
+	}
+	return TLS(err)
+}
+
+func hungUp(err error) bool { return errors.Is(err, io.EOF) || errors.Is(err, syscall.ECONNRESET) }

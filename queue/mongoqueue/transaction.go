@@ -240,10 +240,11 @@ type room struct {
 
 // As a Publisher does, see queue.Settings.
 const (
-	settingsEvery   = 2 * time.Second // how long settings that were read, and a count, are followed
-	settingsTimeout = time.Second
-	countTimeout    = 10 * time.Second
-	countShare      = 9 // and a slow count, for this many times its duration
+	settingsEvery        = 2 * time.Second // how long settings that were read, and a count, are followed
+	settingsTimeout      = time.Second
+	firstSettingsTimeout = 10 * time.Second
+	countTimeout         = 10 * time.Second
+	countShare           = 9 // and a slow count, for this many times its duration
 )
 
 // admitLoose checks whether the settings of a type allow n more messages.
@@ -292,10 +293,13 @@ func (q *Queue) admitLoose(ctx context.Context, typ string, n int) error {
 func (q *Queue) settingsOf(ctx context.Context, typ string) queue.Settings {
 	t := &q.transactions
 	t.mu.Lock()
-	old := !time.Now().Before(t.until)
+	old, timeout := !time.Now().Before(t.until), settingsTimeout
+	if t.until.IsZero() {
+		timeout = firstSettingsTimeout
+	}
 	t.mu.Unlock()
 	if old {
-		reading, cancel := context.WithTimeout(ctx, settingsTimeout)
+		reading, cancel := context.WithTimeout(ctx, timeout)
 		all, err := q.AllSettings(reading)
 		cancel()
 		t.mu.Lock()

@@ -81,6 +81,8 @@ var queueRules = []rule{
 		old: `case s.repeat > 0: // rule`, new: `case false: // rule`},
 	{file: "queue/admit.go", rule: "settings that cannot be read hold nobody up", tests: "TestUnreadableSettingsHoldNobodyUp",
 		old: "	if err == nil {\n\t\tc.known = all\n\t}", new: "	_, c.known = err, all"},
+	{file: "queue/admit.go", rule: "a slow server is no reason to ignore a pause", tests: "TestASlowServerIsNoReasonToIgnoreAPause",
+		old: `timeout = firstSettingsTimeout`, new: `timeout = settingsTimeout`},
 	{file: "queue/admit.go", rule: "a pause is kept", tests: "TestPausedTypeRefuses",
 		old: `if set.PublishPaused {`, new: `if false {`},
 	{file: "queue/admit.go", rule: "a limit of the backlog is kept", tests: "TestBacklogLimitHoldsPublishersBack",
