@@ -134,9 +134,11 @@ func (l *Locker) look(ctx context.Context, name string) (reading, error) {
 
 // repeat runs an idempotent operation until the store answers, for GiveUpAfter at most.
 func repeat[T any](l *Locker, ctx context.Context, op func(context.Context) (T, error)) (T, error) {
-	begin, retry := l.valid(), newJitter(maxPoll)
+	begin, retry, timeout := l.valid(), newJitter(maxPoll), opTimeout(l.opts.Lease)
 	for {
-		v, err := call(l, ctx, opTimeout(l.opts.Lease), op, nil)
+		sent := l.valid()
+		v, err := call(l, ctx, timeout, op, nil)
+		begin += l.stopped(sent, timeout)
 		if err == nil || errors.Is(err, ErrPermanent) || ctx.Err() != nil || l.valid()-begin >= l.opts.GiveUpAfter ||
 			!pause(ctx.Done(), retry.Next()) {
 			return v, err

@@ -969,14 +969,26 @@ func TestAnAnswerAfterTheDeadlineRevivesNothing(t *testing.T) {
 // The machine sleeps for an hour while a request is under way, and then the connection is broken. That is one failure, not an hour of them.
 func TestASuspensionIsNoOutage(t *testing.T) {
 	virtually(t, func(w *world) {
-		var suspended atomic.Int64
+		var (
+			suspended atomic.Int64
+			sleeps    atomic.Bool // during the next request
+		)
 		l := w.locker(lock.Options{Clock: func() time.Duration { return w.now() + time.Duration(suspended.Load()) }})
 		w.mem.Inject(func(locktest.Call) locktest.Fault {
-			return locktest.Fault{LoseRequest: suspended.CompareAndSwap(0, int64(time.Hour))}
+			lost := sleeps.CompareAndSwap(true, false)
+			if lost {
+				suspended.Add(int64(time.Hour))
+			}
+			return locktest.Fault{LoseRequest: lost}
 		})
+		sleeps.Store(true)
 		w.must(w.acquire(l).Check(0))
-		if suspended.Load() == 0 {
-			t.Fatal("nothing was asked")
+		sleeps.Store(true)
+		if _, err := l.Inspect(w.Context(), "n"); err != nil {
+			t.Error(err)
+		}
+		if n := time.Duration(suspended.Load()); n != 2*time.Hour {
+			t.Errorf("slept for %v, want one hour for each of both", n)
 		}
 	})
 }

@@ -28,8 +28,7 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 		a.failingSince = sent
 		a.retry.Reset()
 	}
-	// rule: what a call took beyond its timeout is no failure of the store: this process was stopped, or its machine suspended.
-	a.failingSince += max(0, a.l.valid()-sent-opTimeout(a.hold.Lease)-hangGrace)
+	a.failingSince += a.l.stopped(sent, a.timeout())
 	failing := a.l.valid() - a.failingSince
 	if failing >= a.l.opts.GiveUpAfter || a.try && a.failures >= 2 {
 		return 0, &UnavailableError{Doing: "acquire", Name: a.name, For: failing, Cause: err}
@@ -39,6 +38,14 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 		return stepRead, nil
 	}
 	return stepConfirm, nil
+}
+
+// stopped returns how long this process was stopped, or its machine suspended, during a call that began at sent and has ended: what it took
+// beyond its timeout.
+//
+// rule: that is no failure of the store, and does not count into GiveUpAfter
+func (l *Locker) stopped(sent, timeout time.Duration) time.Duration {
+	return max(0, l.valid()-sent-timeout-hangGrace)
 }
 
 // ended is the error of an attempt whose wait has ended. It says what kept the attempt waiting: the
