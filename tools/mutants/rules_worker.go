@@ -251,6 +251,8 @@ var workerRules = []rule{
 		old: `if !r.many() || now.Sub(r.readAt) >= blindAfter || !r.sights[holder].lives(now, silentAfter) {`, new: `if !r.many() {`},
 	{file: "worker/internal/share/turns.go", rule: "whoever may need the lock of a dead holder looks at it at once", tests: "TestTheLockOfASilentHolderIsLookedAtOnce",
 		old: `	if it.silent {`, new: `	if false {`},
+	{file: "worker/internal/share/turns.go", rule: "a pool whose turn it is to take the type of a lost holder takes it, also when it is busy", tests: "TestOfManyReplicasAFewTakeWhatIsLost",
+		old: `return it.heir || `, new: `return `},
 	{file: "worker/internal/share/balance.go", rule: "types do not move for a difference of one", in: "worker", tests: "TestTypesDoNotMoveForADifferenceOfOne",
 		old: `const imbalanceThreshold = 2`, new: `const imbalanceThreshold = 1`,
 		also: []edit{{"worker/internal/share/balance.go", `for path := b.fromHeaviest(); path != nil; path = b.fromHeaviest() {`, `for path, moves := b.fromHeaviest(), 0; path != nil && moves < len(claims); path, moves = b.fromHeaviest(), moves+1 {`}}}, // or it would not end

@@ -294,7 +294,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			h.idle, h.leaving = false, m.Stopping || slices.Contains(m.Leaving, typ)
 			claims[typ] = h
 			if it := r.types[typ]; it != nil {
-				it.free = time.Time{}
+				it.heir, it.free = false, time.Time{}
 			}
 		}
 		for _, typ := range m.Idle {
@@ -335,7 +335,7 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		}
 		r.wakeUp(typ)
 		if it.silent && r.crowded() { // the silent holder still is a member, and usually the type falls to it
-			r.lookLater(typ, now, deadAfter-silentAfter+time.Duration(before)*HeartbeatEvery-HeartbeatEvery/2) // in the middle between two rounds
+			r.lookLater(typ, now, deadAfter-silentAfter+time.Duration(before)*HeartbeatEvery-HeartbeatEvery/2, true) // in the middle between two rounds
 		}
 	}
 }

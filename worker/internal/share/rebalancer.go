@@ -104,6 +104,7 @@ type interest struct {
 	free    time.Time     // since when it has backlog and no known holder; zero: that is not so …
 	freeAt  time.Time     // … and when that was last seen
 	silent  bool          // its holder has fallen silent, and this pool has not looked at the lock since
+	heir    bool          // its holder is lost, and it is the turn of this pool, one of few, to take it
 	tryAt   time.Time     // when to check next whether its holder is dead
 	notYet  time.Time     // do not look before: another replica had its lock, which no heartbeat has told yet
 	wanted  int           // for how many rounds in a row the plan gives it to this pool
@@ -164,7 +165,7 @@ func (r *Rebalancer) Holds(typ string, s Session) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	it := r.types[typ]
-	it.session, it.leaving, it.asking, it.free = s, false, false, time.Time{}
+	it.session, it.leaving, it.asking, it.heir, it.free = s, false, false, false, time.Time{}
 	r.held[typ] = it
 	if r.paused[typ] {
 		s.Halt()
@@ -352,7 +353,7 @@ func (r *Rebalancer) Notified(types []string) {
 		case before == 0:
 			r.wakeUp(typ)
 		case before < reserves:
-			r.lookLater(typ, now, time.Duration(bits.Len(uint(before)))*StarveAfter)
+			r.lookLater(typ, now, time.Duration(bits.Len(uint(before)))*StarveAfter, false)
 		}
 	}
 }
@@ -361,13 +362,17 @@ func (r *Rebalancer) Notified(types []string) {
 type reserve struct {
 	since time.Time // when that was learned
 	until time.Time // when this pool looks
+	heir  bool      // its holder is lost
 }
 
-// lookLater makes this pool look at a type after d if nobody else takes it by then. r.mu is held.
-func (r *Rebalancer) lookLater(typ string, now time.Time, d time.Duration) {
-	if e, known := r.reserve[typ]; !known || now.Add(d).Before(e.until) {
-		r.reserve[typ] = reserve{now, now.Add(d)}
+// lookLater makes this pool look at a type after d if nobody else takes it by then. heir tells that its holder is lost. r.mu is held.
+func (r *Rebalancer) lookLater(typ string, now time.Time, d time.Duration, heir bool) {
+	e, known := r.reserve[typ]
+	if !known || now.Add(d).Before(e.until) {
+		e.since, e.until = now, now.Add(d)
 	}
+	e.heir = e.heir || heir
+	r.reserve[typ] = e
 }
 
 // wakeReserves wakes for the types that nobody has taken in time.
@@ -384,7 +389,7 @@ func (r *Rebalancer) wakeReserves() {
 			if it.free.IsZero() {
 				it.free = e.since // so it starves
 			}
-			it.freeAt = now
+			it.freeAt, it.heir = now, it.heir || e.heir
 			r.wakeUp(typ)
 		}
 		delete(r.reserve, typ)

@@ -220,8 +220,9 @@ func TestOfManyReplicasOneLooksAtNews(t *testing.T) {
 	})
 }
 
-// When the holder of many types falls silent, a few of many replicas look at each of them, and again, one after the other, once it counts as dead.
-func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
+// When the holder of many types falls silent, a few of many replicas look at each of them. Once it counts as dead, they take them, one after
+// the other, also if they are busy.
+func TestOfManyReplicasAFewTakeWhatIsLost(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var types []string
 		for i := range 500 {
@@ -239,6 +240,9 @@ func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
 			for _, r := range all {
 				if r.types[typ].silent {
 					silent++
+					if turn, _ := r.Turn(typ, true); turn != TurnStandBy {
+						t.Errorf("turn %d for %s, want a look at its lock", turn, typ)
+					}
 				}
 			}
 			if n < heirs-1 || n > heirs || silent != n { // the dead one may be among the first
@@ -252,14 +256,24 @@ func TestOfManyReplicasAFewLookAtWhatIsLost(t *testing.T) {
 				r.wakeReserves()
 			}
 			time.Sleep(HeartbeatEvery)
-			for typ, n := range wokenOf(all, types) {
+			for _, typ := range types {
+				n := 0
+				for _, r := range all {
+					if !woken(r, typ) {
+						continue
+					}
+					n++
+					if turn, _ := r.Turn(typ, true); turn != TurnTake {
+						t.Errorf("turn %d for %s, want that it is taken", turn, typ)
+					}
+				}
 				if again[typ] += n; n > 1 {
-					t.Errorf("%d replicas look at %s at the same time", n, typ)
+					t.Errorf("%d replicas take %s at the same time", n, typ)
 				}
 			}
 		}
 		if !maps.Equal(again, first) {
-			t.Errorf("%d types are looked at again by all of their replicas, want %d", len(again), len(first))
+			t.Errorf("%d types are taken by all of their replicas, want %d", len(again), len(first))
 		}
 	})
 }

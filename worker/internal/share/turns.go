@@ -119,15 +119,17 @@ func (r *Rebalancer) Turn(typ string, busy bool) (t Turn, wait time.Duration) {
 // have drained the type since.
 func (it *interest) isFree(now time.Time) {
 	if it.free.IsZero() || now.Sub(it.freeAt) > forgetFree {
-		it.free = now
+		it.free, it.heir = now, false
 	}
 	it.freeAt = now
 }
 
 // starves tells whether a free type has waited for too long for the pool that it falls to, so that this
 // one takes it. busy is as in Turn.
+//
+// rule: a pool whose turn it is to take the type of a lost holder takes it, also when it is busy. Few come for it.
 func (it *interest) starves(now time.Time, busy bool) bool {
-	return !busy && now.Sub(it.free) > StarveAfter
+	return it.heir || !busy && now.Sub(it.free) > StarveAfter
 }
 
 // undecided tells whether the plan does not know of a free type yet. r.mu is held.
