@@ -141,7 +141,8 @@ staticcheck:
 
 # The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. Nor does it see more in the tests of
-# ONEATATIME, where one goroutine computes at a time. SQLite is not ours, and has no race detector inside: it took a third of the time. GORACE: without the second that every process otherwise sleeps before it exits.
+# ONEATATIME, where one goroutine computes at a time. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
+# GORACE: without the second that every process otherwise sleeps before it exits.
 ONEATATIME := SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
 ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/BuryLargest|TestPromotingSurvivesEveryInterruption
 ONEATATIME := $(ONEATATIME)|TestCrash|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
