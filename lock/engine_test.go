@@ -982,13 +982,16 @@ func TestASuspensionIsNoOutage(t *testing.T) {
 			return locktest.Fault{LoseRequest: lost}
 		})
 		sleeps.Store(true)
-		w.must(w.acquire(l).Check(0))
+		le := w.acquire(l)
+		w.must(le.Check(0))
+		sleeps.Store(true)
+		w.must(le.Release(w.Context()))
 		sleeps.Store(true)
 		if _, err := l.Inspect(w.Context(), "n"); err != nil {
 			t.Error(err)
 		}
-		if n := time.Duration(suspended.Load()); n != 2*time.Hour {
-			t.Errorf("slept for %v, want one hour for each of both", n)
+		if n := time.Duration(suspended.Load()); n != 3*time.Hour {
+			t.Errorf("slept for %v, want one hour for each of the three", n)
 		}
 	})
 }

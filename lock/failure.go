@@ -43,7 +43,7 @@ func (a *attempt) failed(wait, caller context.Context, now step, sent time.Durat
 // stopped returns how long this process was stopped, or its machine suspended, during a call that began at sent and has ended: what it took
 // beyond its timeout.
 //
-// rule: that is no failure of the store, and does not count into GiveUpAfter
+// rule: that is no failure of the store, and does not count into GiveUpAfter.
 func (l *Locker) stopped(sent, timeout time.Duration) time.Duration {
 	return max(0, l.valid()-sent-timeout-hangGrace)
 }

@@ -201,9 +201,9 @@ func (le *Lease) RaiseToken(ctx context.Context, floor int64) (int64, error) {
 }
 
 // Release ends the lease at once and removes it from the store in the background, retrying for at
-// most one lease. ctx only bounds how long Release waits for that: if ctx ends first, Release returns
-// its error and the release continues. Further calls return the same result. The token counter stays
-// in the store.
+// most one lease. (Time in which the process was stopped during a request does not count.) ctx only
+// bounds how long Release waits for that: if ctx ends first, Release returns its error and the
+// release continues. Further calls return the same result. The token counter stays in the store.
 //
 // It returns a [*LostError] (which is [ErrLost]) if the lease was lost before: what was done last
 // may have been done without the lock. It returns an [*UnavailableError] if the store could not be

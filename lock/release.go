@@ -21,19 +21,20 @@ func (l *Locker) abandon(name string, h Hold) {
 	}()
 }
 
-// release removes the hold, retrying until the first clear answer, for one lease at most. gone means
-// that the lease had been taken away: the record did not have the hold at the first try already. (At
-// a later try, an earlier one of our own may have removed it.)
+// release removes the hold, retrying until the first clear answer, for one lease at most (in which
+// this process was not stopped). gone means that the lease had been taken away: the record did not
+// have the hold at the first try already. (At a later try, an earlier one of our own may have removed it.)
 //
 // rule: bound to the id, so it never touches a successor; on its own context, so the end of the caller's does not keep
 // the lock locked.
 func (l *Locker) release(name string, h Hold) (gone bool, err error) {
-	begin := l.valid()
-	retry := newJitter(min(time.Second, h.Lease/20))
+	begin, retry, timeout := l.valid(), newJitter(min(time.Second, h.Lease/20)), opTimeout(h.Lease)
 	for try := 1; ; try++ {
-		ok, err := call(l, l.base, opTimeout(h.Lease), func(ctx context.Context) (bool, error) {
+		sent := l.valid()
+		ok, err := call(l, l.base, timeout, func(ctx context.Context) (bool, error) {
 			return l.store.Release(ctx, name, h, NewVersion())
 		}, nil)
+		begin += l.stopped(sent, timeout) // rule: a suspension does not end the tries to release
 		if err == nil {
 			return !ok && try == 1, nil
 		}

@@ -52,6 +52,8 @@ var lockRules = []rule{
 		old: "	a.failingSince += a.l.stopped(sent, a.timeout())\n", new: ""},
 	{file: "lock/admin.go", rule: "a suspension is no failure of the store for operators either", tests: "TestASuspensionIsNoOutage",
 		old: "		begin += l.stopped(sent, timeout)\n", new: "		_ = sent\n"},
+	{file: "lock/release.go", rule: "a suspension does not end the tries to release", tests: "TestASuspensionIsNoOutage",
+		old: "		begin += l.stopped(sent, timeout) // rule", new: "		_ = sent // rule"},
 	{file: "lock/failure.go", rule: "the id stays over all tries", tests: "TestScenarios/lost_reply",
 		old: "	if now == stepRead {\n\t\treturn stepRead, nil\n\t}\n\treturn stepConfirm, nil",
 		new: "	a.mu.Lock()\n\ta.hold.ID = NewHoldID()\n\ta.mu.Unlock()\n\treturn now, nil"},
