@@ -51,8 +51,8 @@ func (e *FencedError) Error() string {
 			"durable; open it again with a new epoch, and find out who cuts it", e.Path, e.Op, e.Found, e.Expected)
 	}
 	return fmt.Sprintf("%s: %s: the file ends at byte %d where this writer expected %d: another writer took over; "+
-		"release the lock, acquire it again and open with the new epoch (again and again, while nobody else holds the lock: workers of another database "+
-		"use this directory, too)", e.Path, e.Op, e.Found, e.Expected)
+		"release the lock, acquire it again and open with the new epoch; if this happens again and again while nobody else holds the lock, "+
+		"workers of another database use this directory, too", e.Path, e.Op, e.Found, e.Expected)
 }
 
 // Is makes the error ErrFenced.
@@ -113,8 +113,11 @@ type PoisonedError struct {
 }
 
 func (e *PoisonedError) Error() string {
-	return fmt.Sprintf("%s: writer is dead since %s failed: %v; close it, release the lock and open again with a new epoch",
-		e.Path, e.Op, e.Cause)
+	remedy := "; close it, release the lock and open again with a new epoch"
+	if errors.Is(e.Cause, ErrFenced) || errors.Is(e.Cause, ErrIntegrity) {
+		remedy = "" // these causes name their own
+	}
+	return fmt.Sprintf("%s: writer is dead since %s failed: %v%s", e.Path, e.Op, e.Cause, remedy)
 }
 
 // Unwrap returns the cause.

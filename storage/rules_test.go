@@ -394,6 +394,27 @@ func TestFaultsPoison(t *testing.T) {
 	}
 }
 
+// TestDeadWritersNameOneRemedy: the cause names its own where it has one, and opening again does not help against a file that was cut.
+func TestDeadWritersNameOneRemedy(t *testing.T) {
+	const path, again = "/data/a.fpl", "new epoch"
+	for _, tc := range []struct {
+		cause  error
+		remedy string
+		n      int // how often opening again is recommended
+	}{
+		{&storage.FencedError{Path: path, Op: "append", Expected: 10, Found: 20}, again, 1},
+		{&storage.CutError{Path: path, Op: "sync", Durable: 10, Found: 5}, "restore the newest copy", 0},
+		{&storage.ReplacedError{Path: path}, "restore the file", 0},
+		{&storage.ShortWriteError{Offset: 10, Want: 10, Wrote: 5}, again, 1},
+		{syscall.EIO, again, 1},
+	} {
+		text := (&storage.PoisonedError{Path: path, Op: "append", Cause: tc.cause}).Error()
+		if !strings.Contains(text, tc.remedy) || strings.Count(text, again) != tc.n {
+			t.Errorf("%T: %s", tc.cause, text)
+		}
+	}
+}
+
 // TestNoSpaceBeforeAnyByte: a full disk refuses a batch as a whole, leaves the writer alive, and work goes on when
 // there is room.
 func TestNoSpaceBeforeAnyByte(t *testing.T) {

@@ -83,15 +83,15 @@ func (s *session) begin(ctx context.Context, slot *openingSlot) (open bool, err 
 // finish closes the file after the pipeline has ended with err. It returns that or, if it is nil, its own error.
 func (s *session) finish(err error) error {
 	err = s.sink.close(err)
-	event := s.log.Info()
+	outcome := "released the type"
 	if err != nil {
-		event = s.log.Warn().Err(err)
+		outcome = "stopped serving the type after an error" // which the pool logs, see goesOn
 		s.emit(Event{Kind: Lost, Err: err})
 	} else {
 		s.emit(Event{Kind: Released})
 	}
-	s.sink.describe(event).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
-		Uint64("gaps", s.gaps).Msg("released the type")
+	s.sink.describe(s.log.Info()).Uint64("appended", s.appended).Uint64("duplicates", s.duplicates).
+		Uint64("gaps", s.gaps).Msg(outcome)
 	if err == nil && s.asked() {
 		s.log.Info().Str("reason", s.lease.RequestReason()).Msg("another replica had asked for the type")
 	}

@@ -37,6 +37,7 @@ const (
 // safe for concurrent use.
 type Pool struct {
 	replica
+	types    globs.Set           // Config.Types
 	slots    *semaphore.Weighted // nil: no bound
 	looks    *semaphore.Weighted // types that are being looked at, or their locks: maxLooks
 	opening  *semaphore.Weighted // types that are being opened: maxOpening, or fewer, see openingPart
@@ -69,6 +70,7 @@ func New(cfg Config) (*Pool, error) {
 			book:     newBook(),
 			files:    newKnownFiles(),
 		},
+		types:   globs.NewSet(cfg.Types),
 		served:  make(map[string]bool),
 		looks:   semaphore.NewWeighted(maxLooks),
 		opening: semaphore.NewWeighted(maxOpening),
@@ -283,7 +285,7 @@ func (p *Pool) awaitDiscovery(ctx context.Context, took time.Duration) bool {
 }
 
 // matches tells whether Config.Types names or matches a type.
-func (p *Pool) matches(typ string) bool { return globs.Match(p.cfg.Types, typ) }
+func (p *Pool) matches(typ string) bool { return p.types.Match(typ) }
 
 // isServed tells whether a type has been found before. Once found, it is served until Run returns.
 func (p *Pool) isServed(typ string) bool {

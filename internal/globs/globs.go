@@ -15,6 +15,28 @@ func Check(glob string) error {
 	return err
 }
 
+// Set is names and globs. It is not changed, and is safe for concurrent use.
+type Set struct {
+	names map[string]bool
+	globs []string
+}
+
+// NewSet makes the set of what is in a list.
+func NewSet(list []string) Set {
+	s := Set{names: map[string]bool{}}
+	for _, text := range list {
+		if Is(text) {
+			s.globs = append(s.globs, text)
+		} else {
+			s.names[text] = true
+		}
+	}
+	return s
+}
+
+// Match is [Match] for a set. It takes no longer if there are many names.
+func (s Set) Match(name string) bool { return s.names[name] || Match(s.globs, name) }
+
 // Match tells whether a name is one of those that globs, or names, stand for: see [path.Match]. A malformed one stands for none.
 func Match(globs []string, name string) bool {
 	for _, glob := range globs {

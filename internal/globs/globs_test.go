@@ -36,5 +36,8 @@ func TestMatch(t *testing.T) {
 		if got := Match(test.globs, test.name); got != test.want {
 			t.Errorf("%q %q: %v", test.globs, test.name, got)
 		}
+		if got := NewSet(test.globs).Match(test.name); got != test.want {
+			t.Errorf("set of %q, %q: %v", test.globs, test.name, got)
+		}
 	}
 }

@@ -100,6 +100,18 @@ func (db *DB) WriteRelaxed(ctx context.Context, fn func(*Tx) error) error {
 	return db.write(ctx, false, fn)
 }
 
+// Usable returns the error with which a Read would fail before it asks SQLite for anything: ctx has ended, the handle is closed, or
+// its files were replaced.
+func (db *DB) Usable(ctx context.Context) error {
+	if err := ctx.Err(); err != nil {
+		return fmt.Errorf("embedded database %s: %w", db.path, context.Cause(ctx))
+	}
+	if db.isClosing() {
+		return db.closedError()
+	}
+	return db.lookNowAndThen()
+}
+
 // Read runs fn on one consistent snapshot of the database. It neither waits for writers nor stops them; changing data
 // in it fails. fn runs at most once.
 func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
@@ -113,10 +125,7 @@ func (db *DB) Read(ctx context.Context, fn func(*Tx) error) error {
 		return db.closedError()
 	}
 	defer func() { db.readers <- c }()
-	if db.isClosing() {
-		return db.closedError()
-	}
-	if err := db.lookNowAndThen(); err != nil {
+	if err := db.Usable(ctx); err != nil {
 		return err
 	}
 	err := db.retry(ctx, func() (err error) {

@@ -204,8 +204,7 @@ func (q *Queue) Database() *sqlitedb.DB { return q.db }
 // Now implements queue.Queue: this machine's clock as read by Open or by the last Heartbeat or
 // Promote, advanced by what has passed since.
 func (q *Queue) Now(ctx context.Context) (time.Time, error) {
-	// A read, so that an ended context and a closed database answer as everywhere.
-	if err := q.db.Read(ctx, func(*sqlitedb.Tx) error { return nil }); err != nil {
+	if err := q.db.Usable(ctx); err != nil {
 		return time.Time{}, explain("read the clock", err)
 	}
 	return q.now(), nil

@@ -85,13 +85,8 @@ type classifier struct {
 
 // group is the members that serve the same patterns.
 type group struct {
-	names   map[string]bool
-	globs   []string
+	types   globs.Set
 	members []int
-}
-
-func (g *group) serves(typ string) bool {
-	return g.names[typ] || globs.Match(g.globs, typ)
 }
 
 func newClassifier(members []candidate) *classifier {
@@ -103,15 +98,7 @@ func newClassifier(members []candidate) *classifier {
 		if !ok {
 			at = len(c.groups)
 			known[key] = at
-			g := group{names: map[string]bool{}}
-			for _, pattern := range m.types {
-				if globs.Is(pattern) {
-					g.globs = append(g.globs, pattern)
-				} else {
-					g.names[pattern] = true
-				}
-			}
-			c.groups = append(c.groups, g)
+			c.groups = append(c.groups, group{types: globs.NewSet(m.types)})
 		}
 		c.groups[at].members = append(c.groups[at].members, i)
 		for _, typ := range m.leaving {
@@ -125,7 +112,7 @@ func newClassifier(members []candidate) *classifier {
 func (c *classifier) of(typ string) int {
 	key := make([]byte, len(c.groups), len(c.groups)+8)
 	for i := range c.groups {
-		if c.groups[i].serves(typ) {
+		if c.groups[i].types.Match(typ) {
 			key[i] = 1
 		}
 	}
