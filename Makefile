@@ -141,8 +141,8 @@ staticcheck:
 
 # The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. Nor does it see more in the tests of
-# ONEATATIME, where one goroutine computes at a time. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
-# GORACE: without the second that every process otherwise sleeps before it exits.
+# ONEATATIME, where one goroutine computes at a time, or the same is done more often than in other tests. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
+# GORACE: without the second that every process otherwise sleeps before it exits. The packages that take longest are the first: the last one runs alone.
 ONEATATIME := SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
 ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/BuryLargest|TestPromotingSurvivesEveryInterruption
 ONEATATIME := $(ONEATATIME)|TestCrash|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
@@ -151,10 +151,11 @@ ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveFo
 ONEATATIME := $(ONEATATIME)|Conforms/calls|Conforms/requests|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
 ONEATATIME := $(ONEATATIME)|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
 ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
+ONEATATIME := $(ONEATATIME)|TestPoolsThatDrainForLong|TestAPoolHelpsOneThatIsStuck|TestHundredsOfReplicas|TestContention$$|TestALargeFileEndsWhereReadersSay
 .PHONY: race
-race: ARGS = . ./internal/backlog ./internal/combine ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
+race: ARGS = ./worker ./queue/mongoqueue . ./internal/backlog ./internal/combine ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:
-	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off '-gcflags=modernc.org/...=-race=false' -short -skip '$(ONEATATIME)' -count=1 -timeout 20m $(ARGS)
+	$(WITHSERVER) env CGO_ENABLED=1 GORACE=atexit_sleep_ms=0 go test -race -vet=off '-gcflags=modernc.org/...=-race=false' -short -skip '$(ONEATATIME)' -count=1 -parallel 4 -timeout 20m $(ARGS)
 	cd otelfencepost && CGO_ENABLED=1 go test -race -vet=off -count=1 ./...
 
 # go run itself exits with 1 whatever its program does, so govulncheck is built first. Findings end it with 3; anything else that is not

@@ -512,6 +512,8 @@ func TestLostLockEndsTheSessionAndNothingIsLost(t *testing.T) {
 		r.complete(typ)
 		if s := p.Stats(); s.Lost < 5 {
 			t.Errorf("%d sessions noticed the loss, want 5", s.Lost)
+		} else if n := strings.Count(r.log.String(), `"error":`); uint64(n) != s.Lost {
+			t.Errorf("%d losses are told of %d times", s.Lost, n)
 		}
 	})
 }

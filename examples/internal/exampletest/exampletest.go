@@ -26,10 +26,15 @@ func Main(m *testing.M, main func()) {
 	goleak.VerifyTestMain(m)
 }
 
-// Backends runs f with the embedded backend and, if the environment names a server, with MongoDB.
+// Backends runs f with the embedded backend and, if the environment names a server, with MongoDB; both at the same time, as the examples
+// mostly wait.
 func Backends(t *testing.T, f func(t *testing.T, url string)) {
-	t.Run("embedded", func(t *testing.T) { f(t, "sqlite://"+filepath.Join(t.TempDir(), "locks.db")) })
+	t.Run("embedded", func(t *testing.T) {
+		t.Parallel()
+		f(t, "sqlite://"+filepath.Join(t.TempDir(), "locks.db"))
+	})
 	t.Run("mongodb", func(t *testing.T) {
+		t.Parallel()
 		if os.Getenv(mongotest.EnvURI) == "" {
 			t.Skip(mongotest.EnvURI + " names no server")
 		}
