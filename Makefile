@@ -141,8 +141,9 @@ staticcheck:
 
 # The packages whose goroutines share memory. ARGS=./integration builds the programs with the race detector and runs them all: eight minutes.
 # -short: the race detector is about interleavings, which the long fault tests repeat rather than widen. Nor does it see more in the tests of
-# ONEATATIME, where one goroutine computes at a time, or the same is done more often than in other tests. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
-# GORACE: without the second that every process otherwise sleeps before it exits. The packages that take longest are the first: the last one runs alone.
+# ONEATATIME, where one goroutine computes at a time. -gcflags: SQLite is not ours, and took a third of the time with the race detector inside.
+# GORACE: without the second that every process otherwise sleeps before it exits. ARGS: the packages that take longest come first, so that none
+# of them runs alone at the end.
 ONEATATIME := SchedulesCatchMissingRules|HistoriesCatchMissingRules|RulesAreNeeded
 ONEATATIME := $(ONEATATIME)|Conforms/Largest|Conforms/DelayedLargest|Conforms/BuryLargest|TestPromotingSurvivesEveryInterruption
 ONEATATIME := $(ONEATATIME)|TestCrash|TestGrowingDamage|TestLargeFile|TestKilledInTheMiddleOfAWrite|TestEveryBit
@@ -151,7 +152,7 @@ ONEATATIME := $(ONEATATIME)|TestTypesAreSharedEvenlyAndStay|TestTypesDoNotMoveFo
 ONEATATIME := $(ONEATATIME)|Conforms/calls|Conforms/requests|TestCopyStopsAtEveryRequest|TestKeepStopsAtEveryRequest|TestUnfitIn|TestSpoiledIn|TestStraysIn|TestFilesShareTheMemory|TestTypesPassOverStrays|TestManyTypesAreListed|TestScansAreBounded|TestDueMessagesAmongStrays|TestLooksAreBounded
 ONEATATIME := $(ONEATATIME)|TestRealPowerFailure|TestReadersStartAnywhere|TestRepairOfAClaim
 ONEATATIME := $(ONEATATIME)|TestLargePages|TestClientThatDoesNotRead|TestIdleTypesCostNothing
-ONEATATIME := $(ONEATATIME)|TestPoolsThatDrainForLong|TestAPoolHelpsOneThatIsStuck|TestHundredsOfReplicas|TestContention$$|TestALargeFileEndsWhereReadersSay
+ONEATATIME := $(ONEATATIME)|TestHundredsOfReplicas|TestALargeFileEndsWhereReadersSay
 .PHONY: race
 race: ARGS = ./worker ./queue/mongoqueue . ./internal/backlog ./internal/combine ./cmd/internal/... ./internal/sqlitedb ./lock/... ./queue/... ./storage/... ./worker/...
 race:

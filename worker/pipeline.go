@@ -85,7 +85,7 @@ func (s *session) finish(err error) error {
 	err = s.sink.close(err)
 	outcome := "released the type"
 	if err != nil {
-		outcome = "stopped serving the type after an error" // which the pool logs, see goesOn
+		outcome = "stopped serving the type after an error" // which goesOn logs, or Run returns
 		s.emit(Event{Kind: Lost, Err: err})
 	} else {
 		s.emit(Event{Kind: Released})

@@ -345,6 +345,9 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 		retry.Reset()
 		return true
 	case ctx.Err() != nil:
+		if !errors.Is(err, context.Cause(ctx)) {
+			log.Warn().Err(err).Msg("session failed while the pool was ending")
+		}
 		return false
 	case errors.Is(err, errAsked):
 		p.pause(ctx, standBack)

@@ -11,10 +11,12 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
 
+	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
 	"github.com/fencepost/fencepost/lock/locktest"
 	"github.com/fencepost/fencepost/queue"
@@ -1014,6 +1016,23 @@ func TestReplacedDatabaseEndsThePool(t *testing.T) {
 		}
 		if took := time.Since(began); took > 10*time.Second {
 			t.Errorf("it went on for %v", took)
+		}
+	})
+}
+
+// A pool that is cancelled says why a session failed meanwhile, unless that is the cancellation.
+func TestFailureDuringACancellationIsLogged(t *testing.T) {
+	onRig(t, func(t *testing.T, r *rig) {
+		p := r.start(nil)
+		ctx, cancel := context.WithCancelCause(t.Context())
+		cancel(errors.New("given up"))
+		for _, err := range []error{fmt.Errorf("fetch: %w", context.Cause(ctx)), syscall.EIO} {
+			if p.goesOn(ctx, typ, false, err, &wait.Backoff{}, nil) {
+				t.Errorf("it goes on after %v", err)
+			}
+		}
+		if log := r.log.String(); strings.Count(log, `"error":`) != 1 || !strings.Contains(log, syscall.EIO.Error()) {
+			t.Errorf("logged:\n%s", log)
 		}
 	})
 }
