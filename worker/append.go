@@ -45,71 +45,82 @@ func (s *session) appendStage(ctx context.Context, in <-chan batch, out chan<- g
 	defer func() { s.endTrace(withCause(ctx, err)) }()
 	var records []storage.Record
 	for next := range in {
+		index, appended := s.writer().NextIndex(), s.appended
 		var done group
-		appended := s.appended
-		var err error
-		before := s.writer().NextIndex()
-		for more := true; more; {
-			s.memory = append(s.memory, next.memory)
-			// rule: nothing is appended that a worker could not take in when it opens the file.
-			if s.ledger.Growth() >= maxGrowth {
-				if err := s.checkpoint(); err != nil {
-					return err
-				}
-			}
-			if records, err = s.appendBatch(ctx, next.msgs, records[:0], &done); err != nil {
-				return err
-			}
-			if len(done.ids) >= maxAckIDs {
-				break
-			}
-			select {
-			case next, more = <-in:
-			default:
-				more = false
-			}
+		if records, err = s.appendReady(ctx, next, in, records, &done); err != nil {
+			return err
 		}
 		s.tellHeld()
-		if s.writer().NextIndex() != before {
-			// rule: fsync before ack.
-			// rule: a duplicate waits for the fsync too: its first copy may be in this group.
-			began := time.Now()
-			durable, err := s.writer().Sync()
-			s.observe(StepSync, began, int(s.writer().NextIndex()-before), err)
-			if err != nil {
-				return err
-			}
-			s.endTrace(nil)
-			if s.appended > appended {
-				s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
-			}
-			if s.writer().CheckpointDue() {
-				if err := s.checkpoint(); err != nil {
-					return err
-				}
-			}
-			if err := s.rotate(ctx); err != nil {
-				return err
-			}
-		} else if len(done.ids) > 0 {
-			// rule: copies, too, are acknowledged only while the path names the file that has the first ones. Nothing is synced here.
-			if _, err := s.writer().Sync(); err != nil {
-				return err
-			}
+		if err := s.makeDurable(ctx, index, appended, &done); err != nil {
+			return err
 		}
-		next = batch{}
 		s.giveMemory()
 		// rule: buried before they are acknowledged, and behind their skip entries.
 		if err := s.buryRefused(ctx); err != nil {
 			return err
 		}
-		select {
-		case out <- done:
-		case <-ctx.Done():
-			return ctx.Err()
+		if err := sendGroup(ctx, out, done); err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// appendReady appends the batch next, and those behind it that are ready. done is what they settle. It
+// returns records, emptied, to reuse its memory.
+func (s *session) appendReady(ctx context.Context, next batch, in <-chan batch, records []storage.Record, done *group) (_ []storage.Record, err error) {
+	for {
+		s.memory = append(s.memory, next.memory)
+		// rule: nothing is appended that a worker could not take in when it opens the file.
+		if s.ledger.Growth() >= maxGrowth {
+			if err := s.checkpoint(); err != nil {
+				return records, err
+			}
+		}
+		if records, err = s.appendBatch(ctx, next.msgs, records[:0], done); err != nil || len(done.ids) >= maxAckIDs {
+			return records, err
+		}
+		select {
+		case another, open := <-in:
+			if !open {
+				return records, nil
+			}
+			next = another
+		default:
+			return records, nil
+		}
+	}
+}
+
+// makeDurable syncs what was appended since the next index of the file was index, and s.appended was
+// appended. Then it writes a checkpoint and goes on in another file, if that is due.
+func (s *session) makeDurable(ctx context.Context, index, appended uint64, done *group) error {
+	if s.writer().NextIndex() == index {
+		if len(done.ids) == 0 {
+			return nil
+		}
+		// rule: copies, too, are acknowledged only while the path names the file that has the first ones. Nothing is synced here.
+		_, err := s.writer().Sync()
+		return err
+	}
+	// rule: fsync before ack.
+	// rule: a duplicate waits for the fsync too: its first copy may be in this group.
+	began := time.Now()
+	durable, err := s.writer().Sync()
+	s.observe(StepSync, began, int(s.writer().NextIndex()-index), err)
+	if err != nil {
+		return err
+	}
+	s.endTrace(nil)
+	if s.appended > appended {
+		s.emit(Event{Kind: Committed, Messages: int(s.appended - appended), Index: durable})
+	}
+	if s.writer().CheckpointDue() {
+		if err := s.checkpoint(); err != nil {
+			return err
+		}
+	}
+	return s.rotate(ctx)
 }
 
 // appendBatch asks the ledger about every message of one fetched batch and writes those to append as

@@ -35,7 +35,8 @@
 //
 // Around it:
 //
-//	pool.go             watches types, takes locks and slots, runs sessions
+//	watch.go            waits until a type has messages that fall to this pool
+//	pool.go             takes locks and slots, runs sessions
 //	listen.go           finds types with messages: notifications and sweeps
 //	file.go, registry.go  the session's file, and its entry in the registry of files
 //	deadletter.go       messages that the file or the filter refuses

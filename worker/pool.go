@@ -15,10 +15,8 @@ import (
 	"github.com/fencepost/fencepost/internal/globs"
 	"github.com/fencepost/fencepost/internal/wait"
 	"github.com/fencepost/fencepost/lock"
-	"github.com/fencepost/fencepost/queue"
 	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker/internal/share"
-	"github.com/rs/zerolog"
 	"golang.org/x/sync/semaphore"
 )
 
@@ -27,7 +25,6 @@ const (
 	acquireInSlot = 100 * time.Millisecond // like acquireSlice, but for a replica whose wait takes a slot (MaxTypes)
 	maxLooks      = 16                     // types, or locks of other replicas, that a pool looks at at the same time
 	maxOpening    = 32                     // types that a pool opens at the same time: with more, an urgent one would wait behind all others
-	knownFor      = 2 * time.Second        // a pool that has to learn to whom a type falls does not ask again whether it has messages
 	freshLook     = 50 * time.Millisecond  // a pool that asked so lately whether a type has messages does not ask again under its lock
 	retryMin      = 100 * time.Millisecond // pause after a session that failed: first …
 	retryMax      = 30 * time.Second       // … and longest
@@ -383,94 +380,6 @@ func (p *Pool) goesOn(ctx context.Context, typ string, drained bool, err error, 
 	return p.pause(ctx, retry.Next())
 }
 
-// awaitTurn waits until this pool should act on the type, usually because the type has messages and
-// falls to this pool. It returns share.TurnNone when the pool stops or, with UntilEmpty, when the type
-// has no messages. looked is when it has last asked whether there are messages, zero if it was told. An
-// error means that waiting does not help.
-func (p *Pool) awaitTurn(ctx context.Context, typ string) (t share.Turn, looked time.Time, err error) {
-	log := p.logOf(typ)
-	poll := wait.Backoff{Min: watchMin, Max: watchMax}
-	var outage outage
-	var known time.Time // when the type was found to have messages, while this pool waits to learn to whom it falls
-	news := true        // something may have changed since the last look
-	for !p.stopped(ctx) {
-		ask, wait := p.rebalancer.Next(typ)
-		paused := p.rebalancer.Paused(typ)
-		p.book.notePaused(typ, paused)
-		switch {
-		case paused && !p.cfg.UntilEmpty:
-			wait = math.MaxInt64 // the rebalancer wakes it when the type is resumed
-		case ask:
-			return share.TurnAsk, looked, nil
-		}
-		if wait > 0 {
-			news = p.rebalancer.Pause(ctx, typ, wait)
-			continue
-		}
-		var d queue.Depth
-		if pending, told := p.rebalancer.Told(typ); told {
-			d.Pending, looked, err = pending, time.Time{}, nil
-		} else if time.Since(known) < knownFor {
-			d.Pending, err = 1, nil
-		} else if free, alone := p.rebalancer.LeavesAlone(typ, p.busy(), news); alone && !p.cfg.UntilEmpty && p.listener.listening.Load() {
-			if free {
-				news = p.rebalancer.Pause(ctx, typ, p.rebalancer.Stretch())
-			} else {
-				p.awaitNews(ctx, typ)
-				news = true
-			}
-			continue
-		} else {
-			looked = time.Now()
-			d, err = p.depth(ctx, typ)
-		}
-		if err == nil && d.Pending == 0 {
-			p.book.wantsNoMore(typ)
-			err = p.lookAtForeign(ctx, typ, d.Foreign, &log)
-		}
-		switch {
-		case p.stopped(ctx):
-			return share.TurnNone, looked, nil
-		case fatal(err):
-			return share.TurnNone, looked, err
-		case outage.note(&log, err, "look for messages"):
-			wait = poll.Next()
-		case d.Pending > 0 && paused:
-			return share.TurnNone, looked, &PausedError{typ}
-		case d.Pending > 0:
-			switch t, wait = p.rebalancer.Turn(typ, p.busy()); t {
-			case share.TurnUndecided:
-				if time.Since(known) >= knownFor {
-					known = time.Now()
-				}
-			case share.TurnNone:
-				known = time.Time{}
-				if p.cfg.UntilEmpty && wait > helpEvery { // of so many types: the listener finds out for all of them
-					p.awaitLeft(ctx, typ)
-					continue
-				}
-			default:
-				return t, looked, nil
-			}
-		case p.cfg.UntilEmpty:
-			return share.TurnNone, looked, nil
-		default:
-			wait = max(poll.Next(), p.rebalancer.Empty(typ))
-			switch {
-			case !p.listener.listening.Load() || p.book.unfitOf(typ).any():
-			case p.rebalancer.BusyElsewhere(typ) && !p.rebalancer.Crowded():
-				wait = max(wait, standbyLook)
-			default:
-				p.awaitNews(ctx, typ)
-				poll.Reset()
-				continue
-			}
-		}
-		news = p.rebalancer.Pause(ctx, typ, wait) || err != nil || p.book.unfitOf(typ).any()
-	}
-	return share.TurnNone, looked, nil
-}
-
 // hold takes a slot and the type's lock, and runs one session. It returns nil if the session ended in
 // order, if the lock is held by somebody else, or if there were no messages any more when it became
 // free. looked is when the pool asked whether there are any. drained means that the session has seen the
@@ -565,37 +474,4 @@ func (p *Pool) isDrained(ctx context.Context, typ string, looked time.Time) bool
 	drained := err == nil && d.Pending == 0
 	p.rebalancer.Asked(drained)
 	return drained
-}
-
-// lookAtForeign reviews the foreign keys of a type without messages. seen is how many of them the
-// query for messages has passed; 0 means that there are none. It lists them at most once in
-// foreignEvery.
-func (p *Pool) lookAtForeign(ctx context.Context, typ string, seen int, log *zerolog.Logger) error {
-	u := p.book.unfitOf(typ)
-	if seen > 0 {
-		u.mu.Lock()
-		due := u.listed.IsZero() || time.Since(u.listed) >= foreignEvery
-		u.mu.Unlock()
-		if !due {
-			return nil
-		}
-	}
-	u.begin()
-	if seen > 0 {
-		keys, err := p.cfg.Queue.ForeignKeys(ctx, typ, "", foreignMost)
-		if err != nil {
-			return err
-		}
-		for _, key := range keys {
-			if k := (unfitKey{key: key}); u.note(k, whyForeign, 0) {
-				warnUnfit(log, k, whyForeign)
-			}
-		}
-		u.mu.Lock()
-		u.listed = time.Now()
-		u.mu.Unlock()
-	}
-	u.end(false)
-	p.book.reviewUnfit(typ, u, log)
-	return nil
 }

@@ -60,23 +60,30 @@ func noneLeft(t *testing.T, uri string, before []string) {
 func TestCancelledRunEnds(t *testing.T) {
 	uri := mongotest.URI(t)
 	before := databases(t, uri)
-	for _, at := range []string{"uncontended", "hand-off", "idle", "recovery"} {
-		ctx, cancel := context.WithCancel(t.Context())
-		o := suite.Options{Dir: t.TempDir(), Rounds: 1, Quick: true, MongoDB: uri}
-		o.Logf = func(format string, _ ...any) {
-			if strings.HasPrefix(format, at) {
-				time.AfterFunc(20*time.Millisecond, cancel)
-			}
+	t.Run("during", func(t *testing.T) {
+		for _, at := range []string{"uncontended", "hand-off", "idle", "recovery"} {
+			t.Run(at, func(t *testing.T) {
+				t.Parallel() // all of them wait for much of their time
+				ctx, cancel := context.WithCancel(t.Context())
+				defer cancel()
+				o := suite.Options{Dir: t.TempDir(), Rounds: 1, Quick: true, MongoDB: uri}
+				reached := false
+				o.Logf = func(format string, _ ...any) {
+					if strings.HasPrefix(format, at) {
+						reached = true
+						time.AfterFunc(20*time.Millisecond, cancel)
+					}
+				}
+				start := time.Now()
+				if _, err := Run(ctx, o); !errors.Is(err, context.Canceled) || !reached {
+					t.Errorf("got %v", err)
+				}
+				if took := time.Since(start); took > 30*time.Second {
+					t.Errorf("ended after %v", took)
+				}
+			})
 		}
-		start := time.Now()
-		if _, err := Run(ctx, o); !errors.Is(err, context.Canceled) {
-			t.Errorf("%s: got %v", at, err)
-		}
-		if took := time.Since(start); took > 30*time.Second {
-			t.Errorf("%s: ended after %v", at, took)
-		}
-		cancel()
-	}
+	})
 	noneLeft(t, uri, before)
 }
 

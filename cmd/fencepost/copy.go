@@ -101,11 +101,16 @@ func (e *copyEnd) files(typ string) (paths []string, err error) {
 	return paths, err
 }
 
+// copying is a run of the command copy.
+type copying struct {
+	cmd            *cobra.Command
+	wait, lease    time.Duration
+	overlay, quiet bool
+	from, to       *copyEnd
+}
+
 func copyCommand() *cobra.Command {
-	var o struct {
-		wait, lease    time.Duration
-		overlay, quiet bool
-	}
+	var o copying
 	cmd := &cobra.Command{
 		Use:   "copy FROM TO [TYPE...]",
 		Short: "Move types to another directory or store: copy their files, check the copies, and have workers go on there",
@@ -125,6 +130,7 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
   fencepost copy s3://bucket/files data orders
   fencepost copy data @/run/secrets/fencepost-store --url-file /run/secrets/fencepost-url`,
 	}
+	o.cmd = cmd
 	url := cli.URLFlag(cmd)
 	f := cmd.Flags()
 	f.DurationVar(&o.wait, "wait", 0, "ask the holder to release the type, and wait this long for it; 0 means do not wait")
@@ -141,7 +147,8 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 		case o.lease < lock.MinLease || o.wait < 0:
 			return cli.Usagef("use a --lease of at least %v, and a --wait that is not negative", lock.MinLease)
 		}
-		for _, typ := range args[2:] {
+		types := args[2:]
+		for _, typ := range types {
 			if err := queue.ValidateType(typ); err != nil {
 				return err
 			}
@@ -149,79 +156,88 @@ If it is interrupted, workers in the old place go on. Run it again: what was cop
 		var places [2]string
 		for i := range places {
 			var err error
-			if places[i], err = cli.Address(cmd, args[i]); err != nil {
+			if places[i], err = copyPlace(cmd, args[i], *url); err != nil {
 				return err
-			}
-			if isStore(places[i]) {
-				if err := store.Check(places[i], *url); err != nil {
-					return err
-				}
 			}
 		}
-		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) error {
-			from, err := openEnd(ctx, places[0], *url)
-			if err != nil {
+		return withBackend(cmd, *url, func(ctx context.Context, b *fencepost.Backend) (err error) {
+			if o.from, err = openEnd(ctx, places[0], *url); err != nil {
 				return err
 			}
-			defer from.close()
-			to, err := openEnd(ctx, places[1], *url)
-			if err != nil {
+			defer o.from.close()
+			if o.to, err = openEnd(ctx, places[1], *url); err != nil {
 				return err
 			}
-			defer to.close()
-			if worker.Place(from.fs(ctx), from.dir) == worker.Place(to.fs(ctx), to.dir) {
-				return cli.Usagef("%s and %s are the same place", from.name(), to.name())
-			}
-			if to.place != nil {
-				// rule: nothing is written to a store that was not seen to let one of many creates succeed.
-				if err := to.place.Probe(ctx); err != nil {
-					return err
-				}
-			}
-			types := args[2:]
-			if len(types) == 0 {
-				if types, err = typesIn(from); err != nil {
-					return err
-				}
-			}
-			var errs []error
-			turn := admin.Turn{Why: cmd.CommandPath(), Wait: admin.Wait}
-			for _, typ := range types {
-				fsys := from.fs(ctx)
-				cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Lease: o.lease,
-					To: worker.Files{Dir: from.dir, Storage: storage.Options{FS: fsys, AllowOverlay: o.overlay}}}
-				opts := worker.CopyOptions{FS: to.fs(ctx), Dir: to.dir, Wait: o.wait}
-				var bar *byteProgress
-				if !o.quiet && cli.IsTerminal(cmd.ErrOrStderr()) {
-					paths, err := from.files(typ)
-					if err != nil {
-						return err
-					}
-					bar = newByteProgress(cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(fsys, path) })
-					opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
-				}
-				// Files that are being copied are not removed meanwhile.
-				var r *worker.CopyReport
-				err := turn.Take(ctx, b, typ, func(ctx context.Context) (err error) {
-					r, err = worker.Copy(ctx, cfg, typ, opts)
-					return err
-				})
-				bar.clear()
-				if err == nil {
-					printCopied(cmd.OutOrStdout(), typ, r, from, to)
-				}
-				if ctx.Err() != nil {
-					return errors.Join(append(errs, err)...)
-				}
-				for _, e := range []*copyEnd{from, to} {
-					err = e.tell(err)
-				}
-				errs = append(errs, copyError(typ, err))
-			}
-			return errors.Join(errs...)
+			defer o.to.close()
+			return o.run(ctx, b, types)
 		})
 	}
 	return cmd
+}
+
+// copyPlace returns the directory, or the address of the store, that an argument stands for.
+func copyPlace(cmd *cobra.Command, arg, url string) (string, error) {
+	place, err := cli.Address(cmd, arg)
+	if err == nil && isStore(place) {
+		err = store.Check(place, url)
+	}
+	return place, err
+}
+
+// run copies the types, or all types if there are none.
+func (o *copying) run(ctx context.Context, b *fencepost.Backend, types []string) (err error) {
+	from, to := o.from, o.to
+	if worker.Place(from.fs(ctx), from.dir) == worker.Place(to.fs(ctx), to.dir) {
+		return cli.Usagef("%s and %s are the same place", from.name(), to.name())
+	}
+	if to.place != nil {
+		// rule: nothing is written to a store that was not seen to let one of many creates succeed.
+		if err := to.place.Probe(ctx); err != nil {
+			return err
+		}
+	}
+	if len(types) == 0 {
+		if types, err = typesIn(from); err != nil {
+			return err
+		}
+	}
+	var errs []error
+	for _, typ := range types {
+		err := o.copyType(ctx, b, typ)
+		if ctx.Err() != nil {
+			return errors.Join(append(errs, err)...)
+		}
+		errs = append(errs, copyError(typ, to.tell(from.tell(err))))
+	}
+	return errors.Join(errs...)
+}
+
+// copyType copies a type, and prints what was done.
+func (o *copying) copyType(ctx context.Context, b *fencepost.Backend, typ string) error {
+	fsys := o.from.fs(ctx)
+	cfg := worker.Config{Queue: b.Queue, Locker: b.Locker, Lease: o.lease,
+		To: worker.Files{Dir: o.from.dir, Storage: storage.Options{FS: fsys, AllowOverlay: o.overlay}}}
+	opts := worker.CopyOptions{FS: o.to.fs(ctx), Dir: o.to.dir, Wait: o.wait}
+	var bar *byteProgress
+	if !o.quiet && cli.IsTerminal(o.cmd.ErrOrStderr()) {
+		paths, err := o.from.files(typ)
+		if err != nil {
+			return err
+		}
+		bar = newByteProgress(o.cmd.ErrOrStderr(), "copy "+typ, paths, func(path string) (int64, error) { return sizeIn(fsys, path) })
+		opts.Progress = func(path string, done, total int64) { bar.file(path)(done, total) }
+	}
+	var r *worker.CopyReport
+	turn := admin.Turn{Why: o.cmd.CommandPath(), Wait: admin.Wait} // files that are being copied are not removed meanwhile
+	err := turn.Take(ctx, b, typ, func(ctx context.Context) (err error) {
+		r, err = worker.Copy(ctx, cfg, typ, opts)
+		return err
+	})
+	bar.clear()
+	if err == nil {
+		printCopied(o.cmd.OutOrStdout(), typ, r, o.from, o.to)
+	}
+	return err
 }
 
 // copyError adds the remedy to the error of a copy.

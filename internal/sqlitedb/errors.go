@@ -13,9 +13,8 @@ import (
 
 // The errors that need a person. Use errors.Is; the message around them names the file and the remedy.
 var (
-	// ErrBusy means that the context ended before the handle got the write lock: nothing was
-	// changed.
-	ErrBusy = errors.New("embedded database is busy")
+	// ErrNotBegun means that the context ended before the transaction could begin: nothing was changed.
+	ErrNotBegun = errors.New("transaction did not begin")
 	// ErrClosed means that the handle was closed.
 	ErrClosed = errors.New("embedded database is closed")
 	// ErrNotDatabase means that the file is not a SQLite database, or is encrypted.
@@ -71,7 +70,7 @@ func (db *DB) describe(ctx context.Context, doing string, err error) error {
 	}
 	c := code(err)
 	if c == 0 {
-		for _, known := range []error{ErrBusy, ErrForeign, ErrNewerSchema, ErrUnsafeFileSystem} {
+		for _, known := range []error{ErrNotBegun, ErrForeign, ErrNewerSchema, ErrUnsafeFileSystem} {
 			if errors.Is(err, known) {
 				return fmt.Errorf("%s %s: %w", doing, db.path, err)
 			}

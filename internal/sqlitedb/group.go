@@ -60,7 +60,7 @@ func (g *group) takes(t *turn) bool {
 // takeTurn waits for the right to write.
 func (db *DB) takeTurn(ctx context.Context, t *turn) error {
 	if err := ctx.Err(); err != nil {
-		return fmt.Errorf("%w: %s: %w", ErrBusy, db.path, context.Cause(ctx))
+		return fmt.Errorf("%w: embedded database %s: %w", ErrNotBegun, db.path, context.Cause(ctx))
 	}
 	db.enqueue(t)
 	var err error
@@ -70,7 +70,7 @@ func (db *DB) takeTurn(ctx context.Context, t *turn) error {
 			err = db.closedError()
 		}
 	case <-ctx.Done():
-		err = fmt.Errorf("%w: %s: waiting for other writers of this process: %w", ErrBusy, db.path, context.Cause(ctx))
+		err = fmt.Errorf("%w: embedded database %s: waiting for other writers of this process: %w", ErrNotBegun, db.path, context.Cause(ctx))
 	case <-db.closing:
 		err = db.closedError()
 	}
@@ -161,7 +161,7 @@ func (db *DB) write(ctx context.Context, durable bool, fn func(*Tx) error) error
 func (db *DB) beginGroup(ctx context.Context, durable bool) (*group, error) {
 	w := &db.w
 	if err := w.courtesy(ctx, time.Now()); err != nil {
-		return nil, fmt.Errorf("%w: %s: %w", ErrBusy, db.path, err)
+		return nil, fmt.Errorf("%w: embedded database %s: %w", ErrNotBegun, db.path, err)
 	}
 	db.turns.Lock()
 	durable = durable || slices.ContainsFunc(db.waiting, func(t *turn) bool { return t.durable })

@@ -6,7 +6,7 @@
 //   - Every write transaction starts with BEGIN IMMEDIATE, so it either owns the write lock before its first statement
 //     or has changed nothing. No transaction of this package can fail with "database is locked" half way.
 //   - SQLite's own busy handler is off: it sleeps where no context can reach it. A handle that finds the lock taken
-//     retries with jitter until its context ends, and then returns within milliseconds (see [ErrBusy]).
+//     retries with jitter until its context ends, and then returns within milliseconds (see [ErrNotBegun]).
 //   - Writers of one handle queue in the process, and only one of them competes with the other processes. Those that wait
 //     share its transaction, and its sync (see group.go).
 //   - A handle that writes back to back pauses now and then without the lock, more often when other processes wait, so

@@ -326,8 +326,8 @@ func TestAWaitEndsWithItsContext(t *testing.T) {
 			defer cancel()
 			err := f(ctx)
 			late := time.Since(deadline(ctx))
-			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sqlitedb.ErrBusy) {
-				t.Errorf("got %v, want ErrBusy and the context's error", err)
+			if !errors.Is(err, context.DeadlineExceeded) || !errors.Is(err, sqlitedb.ErrNotBegun) {
+				t.Errorf("got %v, want ErrNotBegun and the context's error", err)
 			}
 			if late > soon {
 				t.Errorf("returned %v after the context's end", late)

@@ -90,7 +90,7 @@ func (db *DB) Migrate(ctx context.Context, ddl ...string) error {
 // runs at most once, with the file's write lock held, so it must not wait for anything but the database. Writers that
 // wait at the same time share a transaction, see group.go: each of them sees what those before it have written.
 //
-// When ctx ends first, the error wraps ctx's error; if it also wraps [ErrBusy], fn did not run. Once fn has returned
+// When ctx ends first, the error wraps ctx's error; if it also wraps [ErrNotBegun], fn did not run. Once fn has returned
 // nil, the commit continues even if ctx ends. An error of the commit itself leaves the outcome unknown until the data is
 // read again, which is the only unclear case.
 func (db *DB) Write(ctx context.Context, fn func(*Tx) error) error { return db.write(ctx, true, fn) }
@@ -210,7 +210,7 @@ func runFunc(tx *Tx, fn func(*Tx) error, slot **conn) error {
 func (db *DB) retry(ctx context.Context, f func() error) error {
 	for {
 		if err := ctx.Err(); err != nil {
-			return fmt.Errorf("%w: %w", ErrBusy, context.Cause(ctx))
+			return fmt.Errorf("%w: %w", ErrNotBegun, context.Cause(ctx))
 		}
 		err := f()
 		if err == nil || !isBusy(err) {
@@ -223,7 +223,7 @@ func (db *DB) retry(ctx context.Context, f func() error) error {
 		case <-timer.C:
 		case <-ctx.Done():
 			timer.Stop()
-			return fmt.Errorf("%w by another process: %w", ErrBusy, context.Cause(ctx))
+			return fmt.Errorf("%w: waiting for another process: %w", ErrNotBegun, context.Cause(ctx))
 		case <-db.closing:
 			timer.Stop()
 			return db.closedError()

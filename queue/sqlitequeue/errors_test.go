@@ -27,7 +27,7 @@ func TestInsertErrors(t *testing.T) {
 	}{
 		"rolled back":             {t.Context(), broken, false, true, false},
 		"rolled back, in a hurry": {ended, broken, false, true, true},
-		"never begun":             {t.Context(), sqlitedb.ErrBusy, false, true, true},
+		"never begun":             {t.Context(), sqlitedb.ErrNotBegun, false, true, true},
 		"no room for the commit":  {t.Context(), sqlitedb.ErrDiskFull, true, true, true},
 		"the commit failed":       {t.Context(), broken, true, false, false},
 		"replaced before":         {t.Context(), sqlitedb.ErrReplaced, false, true, false},

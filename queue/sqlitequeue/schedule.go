@@ -455,7 +455,7 @@ func insertError(ctx context.Context, op string, err error, written bool) error 
 	}
 	ie := &queue.InsertError{Err: explain(op, err)}
 	switch {
-	case errors.Is(err, sqlitedb.ErrBusy), errors.Is(err, sqlitedb.ErrDiskFull): // rolled back, or never begun
+	case errors.Is(err, sqlitedb.ErrNotBegun), errors.Is(err, sqlitedb.ErrDiskFull): // rolled back, or never begun
 		ie.Refused, ie.Temporary = true, true
 	case !written: // the transaction was rolled back
 		ie.Refused, ie.Temporary = true, ctx.Err() != nil

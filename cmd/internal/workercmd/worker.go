@@ -2,11 +2,8 @@
 package workercmd
 
 import (
-	"context"
-	"errors"
-	"fmt"
+	"cmp"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/fencepost/fencepost"
@@ -15,21 +12,10 @@ import (
 	"github.com/fencepost/fencepost/cmd/internal/store"
 	"github.com/fencepost/fencepost/internal/redact"
 	"github.com/fencepost/fencepost/lock"
-	"github.com/fencepost/fencepost/storage"
 	"github.com/fencepost/fencepost/worker"
 	"github.com/fencepost/fencepost/worker/metrics"
 	"github.com/spf13/cobra"
 )
-
-// closeTimeout bounds the closing of the backend, unless more of the grace is left; hurryTimeout bounds it once the grace is over, or after
-// a second signal.
-const (
-	closeTimeout = 5 * time.Second
-	hurryTimeout = time.Second
-)
-
-// errGrace is the cause of a session that was still busy when the grace was over.
-var errGrace = errors.New("stopped before everything fetched was appended; the next worker continues from there")
 
 // New returns the worker command.
 func New() *cobra.Command {
@@ -70,109 +56,145 @@ file (--config, FENCEPOST_CONFIG). 'worker config' prints what is in force, and 
 			return nil
 		},
 	}
-	var cfg worker.Config
-	var files worker.Files
-	batchBytes := cli.Size(worker.DefaultBatchBytes)
-	var maxFile cli.Size
-	url := cli.URLFlag(cmd)
-	logs := cli.AddLogFlags(cmd)
+	p := &program{batchBytes: worker.DefaultBatchBytes, onError: cli.NewOneOf("block", "dead"), metricsTypes: ops.NewMetricsTypes()}
+	p.addFlags(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		if err := cli.FromEnv(cmd); err != nil {
+			return err
+		}
+		if err := p.check(cmd); err != nil {
+			return err
+		}
+		p.settle(cmd)
+		return p.run(cmd.Context(), ops.Options{Addr: p.listen, Hosts: p.listenHosts, Pprof: p.profile, Pages: p.pages.on,
+			Metrics: []metrics.Option{p.metricsTypes.Option()}, URL: fencepost.Redact(*p.url), Store: cli.StoreName(*p.address),
+			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*p.url), redact.Userinfo(*p.address)}})
+	}
+	return cmd
+}
+
+// program is a worker with its flags. cfg and files have those that are the pool's own.
+type program struct {
+	cfg            worker.Config
+	files          worker.Files
+	url, address   *string // of the queue and of the store
+	batchBytes     cli.Size
+	maxFile        cli.Size
+	onError        *cli.OneOf
+	grace          time.Duration
+	connectTimeout time.Duration
+	logs           *cli.LogFlags
+
+	listen       string
+	listenHosts  []string
+	profile      bool
+	metricsTypes *ops.MetricsTypes
+	pages        pagesFlags
+}
+
+func (p *program) addFlags(cmd *cobra.Command) {
+	p.url = cli.URLFlag(cmd)
+	p.logs = cli.AddLogFlags(cmd)
 	f := cmd.Flags()
+	cfg, files := &p.cfg, &p.files
 	f.StringSliceVarP(&cfg.Types, "type", "t", nil, "type to serve, or a glob such as 'audit-*'; repeatable")
 	f.BoolVar(&cfg.AllTypes, "all-types", false, "serve every type there is")
 	f.StringVar(&files.Dir, "dir", "data", "directory of the files; created if missing")
-	address := store.Flag(cmd)
+	p.address = store.Flag(cmd)
 	f.IntVar(&cfg.MaxTypes, "max-types", 0, "hold at most this many types at once; 0 means no limit")
 	f.DurationVar(&cfg.Lease, "lease", worker.DefaultLease, "how long a type stays locked after its holder died")
 	f.IntVar(&cfg.Batch, "batch", worker.DefaultBatch, "messages per batch, at most")
-	f.Var(&batchBytes, "batch-bytes", "payload bytes per batch, at most (one message may be larger)")
+	f.Var(&p.batchBytes, "batch-bytes", "payload bytes per batch, at most (one message may be larger)")
 	f.IntVar(&cfg.Prefetch, "prefetch", worker.DefaultPrefetch, "batches read ahead per type")
 	f.DurationVar(&cfg.Linger, "linger", worker.DefaultLinger, "when a fetch brought less than a batch, wait this long for more. If not set: 20ms with --store, 1s with --store s3:, where each write is a request that is paid for")
 	f.DurationVar(&cfg.GapTimeout, "gap-timeout", worker.DefaultGapTimeout, "how long to wait for a missing message of a producer before declaring a gap and appending the next ones")
 	f.DurationVar(&cfg.IdleTimeout, "idle-timeout", worker.DefaultIdleTimeout, "release a type after this long without messages")
 	f.DurationVar(&files.DedupeWindow, "dedupe-window", worker.DefaultDedupe, "append only one of the messages that are published with the same idempotency key within this time")
-	f.Var(&maxFile, "max-file-size", "seal a file that has reached this size, and continue in a new one; 0 means no limit, or 1 GiB in a store")
+	f.Var(&p.maxFile, "max-file-size", "seal a file that has reached this size, and continue in a new one; 0 means no limit, or 1 GiB in a store")
 	f.BoolVar(&files.Storage.Compress, "compress", false, "compress batches (zstd) where that saves a tenth or more")
-	onError := cli.NewOneOf("block", "dead")
-	f.Var(onError, "on-error", "a message that the file cannot take blocks its type (block), or becomes a dead letter (dead; see fencepost dead ls)")
+	f.Var(p.onError, "on-error", "a message that the file cannot take blocks its type (block), or becomes a dead letter (dead; see fencepost dead ls)")
 	f.BoolVar(&cfg.NoScheduler, "no-scheduler", false, "do not promote delayed messages, of any type; if no worker does, they stay delayed")
 	f.BoolVar(&cfg.UntilEmpty, "until-empty", false, "exit when all types are drained: with 0, or with 7 if messages remain that cannot be appended")
 	f.BoolVar(&files.Storage.AllowOverlay, "allow-overlay", false, "accept a directory on an overlay file system (a container's own layer, which is lost with the container)")
-	grace := f.Duration("grace", 20*time.Second, "after a signal, finish within this long")
-	connectTimeout := f.Duration("connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary; 0 means forever")
-	listen := f.String("listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz, and pages with --ui. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password but for the pages: not for open networks")
-	listenHosts := f.StringSlice("listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
-	var pages pagesFlags
-	pages.add(cmd)
-	profile := f.Bool("pprof", false, "with --listen: profiles at /debug/pprof/")
-	metricsTypes := ops.NewMetricsTypes()
-	f.Var(metricsTypes, "metrics-types", "with --listen: types with series of their own in /metrics: all, none, or N of them as topN; the others are added up as type=\"_other\"")
-	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
-		if err := cli.FromEnv(cmd); err != nil {
-			return err
-		}
-		cfg.BatchBytes, files.MaxBytes = int64(batchBytes), int64(maxFile)
-		if maxFile != 0 && maxFile < 1<<20 {
-			return cli.Usagef("--max-file-size %s is too small; use at least 1MiB, or 0 for no bound", maxFile.String())
-		}
-		switch {
-		case len(cfg.Types) == 0 && !cfg.AllTypes:
-			return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
-		case len(cfg.Types) > 0 && cfg.AllTypes:
-			return cli.Usagef("--type and --all-types cannot be combined; leave out --all-types to serve only %s", strings.Join(cfg.Types, ", "))
-		}
-		// A zero in worker.Config means the default; a zero on the command line is a mistake. All is checked before anything is waited for.
-		for _, err := range []error{
-			cli.Between(cmd, "batch", cfg.Batch, 1, worker.MaxBatch, "1 to 100000 messages"),
-			cli.Between(cmd, "batch-bytes", batchBytes, 1, worker.MaxBatchBytes, "1 B to 32 MiB"),
-			cli.Between(cmd, "prefetch", cfg.Prefetch, 1, worker.MaxPrefetch, "1 to 64 batches"),
-			cli.Between(cmd, "lease", cfg.Lease, lock.MinLease, lock.MaxLease, "1s to 24h"),
-			cli.Between(cmd, "linger", cfg.Linger, 1, 0, "more than 0"),
-			cli.Between(cmd, "gap-timeout", cfg.GapTimeout, 1, 0, "more than 0"),
-			cli.Between(cmd, "idle-timeout", cfg.IdleTimeout, 1, 0, "more than 0"),
-			cli.Between(cmd, "dedupe-window", files.DedupeWindow, 1, 0, "more than 0"),
-			cli.Between(cmd, "grace", *grace, 1, 0, "more than 0"),
-		} {
-			if err != nil {
-				return err
-			}
-		}
-		if err := worker.ValidateTypes(cfg.Types); err != nil {
-			return err
-		}
-		if err := store.CheckFlags(cmd, *address, *url); err != nil {
-			return err
-		}
-		if *address == "" && files.Dir == "" {
-			return cli.Usagef("--dir is empty; name the directory of the files, as in --dir data")
-		}
-		if *profile && *listen == "" {
-			return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")
-		}
-		if len(*listenHosts) > 0 && *listen == "" {
-			return cli.Usagef("--listen-host needs --listen, as in --listen 0.0.0.0:9090")
-		}
-		if flag := f.Lookup("metrics-types"); flag.Changed && *listen == "" {
-			return cli.Usagef("%s needs --listen, as in --listen 127.0.0.1:9090", cli.Where(flag))
-		}
-		for _, name := range *listenHosts {
-			if name == "" || strings.ContainsAny(name, ":/*, ") {
-				return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
-			}
-		}
-		if err := pages.check(cmd, *listen); err != nil {
-			return err
-		}
-		if onError.Value == "dead" {
-			cfg.OnError = worker.DeadLetter
-		}
-		settleLinger(cmd)
-		log := logs.Logger(cmd.ErrOrStderr())
-		cfg.Logger = &log
-		return run(cmd.Context(), *url, *address, cfg, files, &pages, *grace, *connectTimeout, ops.Options{Addr: *listen, Hosts: *listenHosts, Pprof: *profile, Pages: pages.on,
-			Metrics: []metrics.Option{metricsTypes.Option()}, URL: fencepost.Redact(*url), Store: cli.StoreName(*address),
-			Settings: cli.Effective(cmd), Secrets: []string{redact.Userinfo(*url), redact.Userinfo(*address)}})
+	f.DurationVar(&p.grace, "grace", 20*time.Second, "after a signal, finish within this long")
+	f.DurationVar(&p.connectTimeout, "connect-timeout", cli.ConnectTimeout, "at startup, wait this long for a usable server, for example while it restarts or elects a primary; 0 means forever")
+	f.StringVar(&p.listen, "listen", "", "serve HTTP here: /metrics, /livez, /readyz, /statusz, and pages with --ui. :9090 answers this machine only, 0.0.0.0:9090 any. There is no password but for the pages: not for open networks")
+	f.StringSliceVar(&p.listenHosts, "listen-host", nil, "with --listen: a host name with a dot that clients use, as in worker.example.com; repeatable. Not needed for IP addresses, names without a dot and this machine's name")
+	p.pages.add(cmd)
+	f.BoolVar(&p.profile, "pprof", false, "with --listen: profiles at /debug/pprof/")
+	f.Var(p.metricsTypes, "metrics-types", "with --listen: types with series of their own in /metrics: all, none, or N of them as topN; the others are added up as type=\"_other\"")
+}
+
+// check refuses wrong flags, before anything is waited for.
+func (p *program) check(cmd *cobra.Command) error {
+	if p.maxFile != 0 && p.maxFile < 1<<20 {
+		return cli.Usagef("--max-file-size %s is too small; use at least 1MiB, or 0 for no bound", p.maxFile.String())
 	}
-	return cmd
+	types := p.cfg.Types
+	switch {
+	case len(types) == 0 && !p.cfg.AllTypes:
+		return cli.Usagef("no type to serve; name at least one with --type, or give --all-types")
+	case len(types) > 0 && p.cfg.AllTypes:
+		return cli.Usagef("--type and --all-types cannot be combined; leave out --all-types to serve only %s", strings.Join(types, ", "))
+	}
+	if err := p.checkNumbers(cmd); err != nil {
+		return err
+	}
+	if err := worker.ValidateTypes(types); err != nil {
+		return err
+	}
+	if err := store.CheckFlags(cmd, *p.address, *p.url); err != nil {
+		return err
+	}
+	if *p.address == "" && p.files.Dir == "" {
+		return cli.Usagef("--dir is empty; name the directory of the files, as in --dir data")
+	}
+	return p.checkListen(cmd)
+}
+
+// checkNumbers refuses numbers out of range. A zero in worker.Config means the default; a zero on the command line is a mistake.
+func (p *program) checkNumbers(cmd *cobra.Command) error {
+	return cmp.Or(
+		cli.Between(cmd, "batch", p.cfg.Batch, 1, worker.MaxBatch, "1 to 100000 messages"),
+		cli.Between(cmd, "batch-bytes", p.batchBytes, 1, worker.MaxBatchBytes, "1 B to 32 MiB"),
+		cli.Between(cmd, "prefetch", p.cfg.Prefetch, 1, worker.MaxPrefetch, "1 to 64 batches"),
+		cli.Between(cmd, "lease", p.cfg.Lease, lock.MinLease, lock.MaxLease, "1s to 24h"),
+		cli.Between(cmd, "linger", p.cfg.Linger, 1, 0, "more than 0"),
+		cli.Between(cmd, "gap-timeout", p.cfg.GapTimeout, 1, 0, "more than 0"),
+		cli.Between(cmd, "idle-timeout", p.cfg.IdleTimeout, 1, 0, "more than 0"),
+		cli.Between(cmd, "dedupe-window", p.files.DedupeWindow, 1, 0, "more than 0"),
+		cli.Between(cmd, "grace", p.grace, 1, 0, "more than 0"),
+	)
+}
+
+// checkListen checks --listen, and the flags that need it.
+func (p *program) checkListen(cmd *cobra.Command) error {
+	if p.profile && p.listen == "" {
+		return cli.Usagef("--pprof needs --listen, as in --listen 127.0.0.1:9090")
+	}
+	if len(p.listenHosts) > 0 && p.listen == "" {
+		return cli.Usagef("--listen-host needs --listen, as in --listen 0.0.0.0:9090")
+	}
+	if flag := cmd.Flags().Lookup("metrics-types"); flag.Changed && p.listen == "" {
+		return cli.Usagef("%s needs --listen, as in --listen 127.0.0.1:9090", cli.Where(flag))
+	}
+	for _, name := range p.listenHosts {
+		if name == "" || strings.ContainsAny(name, ":/*, ") {
+			return cli.Usagef("--listen-host %q is not a host name; write it without port, as in --listen-host worker.example.com", name)
+		}
+	}
+	return p.pages.check(cmd, p.listen)
+}
+
+// settle completes cfg and files from the flags that are not in their form.
+func (p *program) settle(cmd *cobra.Command) {
+	p.cfg.BatchBytes, p.files.MaxBytes = int64(p.batchBytes), int64(p.maxFile)
+	if p.onError.Value == "dead" {
+		p.cfg.OnError = worker.DeadLetter
+	}
+	settleLinger(cmd)
+	log := p.logs.Logger(cmd.ErrOrStderr())
+	p.cfg.Logger = &log
 }
 
 // settleLinger makes the default of --linger that of the store, if there is one. It stays a default.
@@ -181,142 +203,4 @@ func settleLinger(cmd *cobra.Command) {
 	if linger := cmd.Flags().Lookup("linger"); address != "" && !linger.Changed {
 		_ = linger.Value.Set(store.Linger(address).String()) // a duration is valid
 	}
-}
-
-func run(ctx context.Context, url, address string, cfg worker.Config, files worker.Files, pages *pagesFlags, grace, connectTimeout time.Duration, o ops.Options) (err error) {
-	defer limitMemory()()
-	ctx, cancel := context.WithCancelCause(ctx)
-	defer cancel(nil)
-	// Until the pool runs, the first signal already ends the program.
-	var pool *worker.Pool
-	stop := make(chan struct{})
-	var stoppedAt atomic.Pointer[time.Time]
-	done := cli.OnSignals(func() { stoppedAt.Store(new(time.Now())); close(stop) }, func() { cancel(context.Canceled) })
-	defer done()
-
-	var answers *ops.Server // nil: nobody asked for it
-	if o.Addr != "" {
-		if answers, err = ops.Listen(o); err != nil {
-			return err
-		}
-		defer answers.Close()
-		cfg.Observe = answers.Observe
-		cfg.Logger.Info().Str("addr", answers.Addr()).Bool("pprof", o.Pprof).Bool("ui", o.Pages).Msg("answering HTTP: /metrics, /livez, /readyz, /statusz")
-	}
-	openCtx, opened := context.WithCancel(ctx)
-	go func() {
-		select {
-		case <-stop:
-			opened()
-		case <-openCtx.Done():
-		}
-	}()
-	defer opened()
-	unopened := func(err error) error {
-		select {
-		case <-stop: // asked to stop before there was anything to stop
-			if !cfg.UntilEmpty && ctx.Err() == nil {
-				return nil
-			}
-			return &cli.Error{Code: cli.ExitStopped, Err: context.Canceled}
-		default:
-			return err
-		}
-	}
-	waited := false
-	waiting := func(name, reason string) {
-		waited = true
-		if answers != nil {
-			answers.Waiting(name, reason)
-		}
-		cfg.Logger.Warn().Str("url", name).Str("reason", reason).Stringer("connect_timeout", connectTimeout).Msg("waiting for a usable server")
-	}
-	b, err := cli.Connect(openCtx, url, connectTimeout, func(reason string) { waiting(fencepost.Redact(url), reason) })
-	if err != nil {
-		return unopened(err)
-	}
-	defer func() {
-		closing, cancel := context.WithDeadline(context.Background(), closeBy(stoppedAt.Load(), grace))
-		defer cancel()
-		defer context.AfterFunc(ctx, func() { time.AfterFunc(hurryTimeout, cancel) })()
-		ask := func(ctx context.Context) error {
-			_, err := b.Queue.AllSettings(ctx)
-			return err
-		}
-		if cerr := closeBackend(closing, b.Close, ask); cerr != nil && err == nil {
-			if ctx.Err() != nil { // a second signal
-				err = &cli.Error{Code: cli.ExitStopped, Err: context.Canceled}
-			}
-			cfg.Logger.Warn().Err(cerr).Msg("not closed cleanly; a lock that was not released expires by itself")
-		}
-	}()
-	var place *store.Place
-	if address != "" {
-		name := cli.StoreName(address)
-		place, err = cli.Await(openCtx, name, connectTimeout, func(reason string) { waiting(name, reason) },
-			func(ctx context.Context) (*store.Place, error) { return openStore(ctx, address, url) })
-		if err != nil {
-			return unopened(err)
-		}
-		defer place.Close()
-		files.Storage.FS, files.Dir = place.Until(ctx), place.Dir
-		if answers != nil {
-			files.Storage.FS = place.Observed(ctx, answers.ObserveStore())
-		}
-	}
-	if pages.on {
-		defer pages.open(answers, b, files.Dir, place, *cfg.Logger)() // before the backend is closed
-	}
-	opened()
-	cfg.Queue, cfg.Locker, cfg.To = b.Queue, b.Locker, files
-	cfg.HandOver = min(worker.DefaultHandOver, grace/4)
-	if pool, err = worker.New(cfg); err != nil {
-		return err
-	}
-	if answers != nil {
-		answers.Attach(pool, cfg)
-	}
-	log := *cfg.Logger
-	if waited {
-		log.Info().Msg("the server is usable now")
-	}
-	where := "dir"
-	if address != "" {
-		where = "store"
-	}
-	log.Info().Str("url", b.Name).Str(where, files.Dir).Strs("types", cfg.Types).Bool("all_types", cfg.AllTypes).
-		Str("version", worker.Version()).Msg("worker started; SIGTERM or SIGINT: finish and exit, again: exit at once")
-	stopped := make(chan struct{})
-	defer close(stopped)
-	go func() {
-		select {
-		case <-stop:
-		case <-stopped:
-			return
-		}
-		log.Info().Dur("grace", grace).Msg("stopping: finishing what was fetched")
-		if answers != nil {
-			answers.Stopping()
-		}
-		pool.Stop()
-		t := time.NewTimer(grace)
-		defer t.Stop()
-		select {
-		case <-t.C:
-			cancel(errGrace)
-		case <-stopped:
-		}
-	}()
-	err = pool.Run(ctx)
-	if answers != nil {
-		answers.Close() // before the queue is closed
-	}
-	s := pool.Stats()
-	log.Info().Int("types", s.Types).Uint64("sessions", s.Sessions).Uint64("appended", s.Appended).Uint64("bytes", s.Bytes).
-		Uint64("duplicates", s.Duplicates).Uint64("repeated", s.Repeated).Uint64("gaps", s.Gaps).Uint64("dead", s.Dead).Uint64("lost", s.Lost).Msg("worker done")
-	var needSpace *storage.NoSpaceError
-	if errors.As(err, &needSpace) {
-		return fmt.Errorf("%w (nothing is lost: what is not in the file is still in the queue)", err)
-	}
-	return err
 }

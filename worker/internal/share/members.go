@@ -254,7 +254,32 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	sights, claims := map[string]sighting{}, map[string]holding{}
+	sights, claims := r.recall(now, w)
+	r.others = r.others[:0]
+	for _, m := range members {
+		if m.Instance == r.self.Instance {
+			continue
+		}
+		r.others = append(r.others, m)
+		s, watched := r.sight(m, now, w)
+		sights[m.Instance] = s
+		if s.lives(now, silentAfter) {
+			r.claim(m, now, watched, claims)
+		}
+	}
+	lost := r.lost(now, sights, claims)
+	r.sights, r.claims, r.readAt, r.window, r.replicas, r.nextPlan = sights, claims, now, w, 1, now
+	for _, s := range sights {
+		if s.lived() {
+			r.replicas++
+		}
+	}
+	r.wakeHeirs(lost, now)
+}
+
+// recall returns what is known about the members outside the window. r.mu is held.
+func (r *Rebalancer) recall(now time.Time, w window) (sights map[string]sighting, claims map[string]holding) {
+	sights, claims = map[string]sighting{}, map[string]holding{}
 	for id, s := range r.sights {
 		if !w.covers(id) {
 			sights[id] = s
@@ -265,46 +290,49 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 			claims[typ] = h
 		}
 	}
-	r.others = r.others[:0]
-	for _, m := range members {
-		if m.Instance == r.self.Instance {
-			continue
-		}
-		// rule: a member lives while its beat changes; no clock of another machine is looked at.
-		s, ok := r.sights[m.Instance]
-		if !ok || s.beat != m.Beat {
-			s.beat, s.at = m.Beat, now
-		}
-		// When a member got a type is known only if the member was read in the round before, too.
-		watched := !r.readAt.IsZero() && (!w.partial || s.read.Equal(r.readAt))
-		s.read = now
-		sights[m.Instance] = s
-		r.others = append(r.others, m)
-		if !s.lives(now, silentAfter) {
-			continue
-		}
-		for _, typ := range m.Held {
-			h := r.claims[typ]
-			if h.by != m.Instance {
-				h = holding{by: m.Instance}
-				if watched {
-					h.since = now
-				}
-			}
-			h.idle, h.leaving = false, m.Stopping || slices.Contains(m.Leaving, typ)
-			claims[typ] = h
-			if it := r.types[typ]; it != nil {
-				it.heir, it.free = false, time.Time{}
+	return sights, claims
+}
+
+// sight notes that the heartbeat m was read. watched means that it was read in the round before, too: only then is it known when the
+// member got a type. r.mu is held.
+//
+// rule: a member lives while its beat changes; no clock of another machine is looked at.
+func (r *Rebalancer) sight(m queue.Member, now time.Time, w window) (s sighting, watched bool) {
+	s, ok := r.sights[m.Instance]
+	if !ok || s.beat != m.Beat {
+		s.beat, s.at = m.Beat, now
+	}
+	watched = !r.readAt.IsZero() && (!w.partial || s.read.Equal(r.readAt))
+	s.read = now
+	return s, watched
+}
+
+// claim adds the types that the living member m holds. r.mu is held.
+func (r *Rebalancer) claim(m queue.Member, now time.Time, watched bool, claims map[string]holding) {
+	for _, typ := range m.Held {
+		h := r.claims[typ]
+		if h.by != m.Instance {
+			h = holding{by: m.Instance}
+			if watched {
+				h.since = now
 			}
 		}
-		for _, typ := range m.Idle {
-			if h := claims[typ]; h.by == m.Instance {
-				h.idle = true
-				claims[typ] = h
-			}
+		h.idle, h.leaving = false, m.Stopping || slices.Contains(m.Leaving, typ)
+		claims[typ] = h
+		if it := r.types[typ]; it != nil {
+			it.heir, it.free = false, time.Time{}
 		}
 	}
-	var lost []string // have no holder any more
+	for _, typ := range m.Idle {
+		if h := claims[typ]; h.by == m.Instance {
+			h.idle = true
+			claims[typ] = h
+		}
+	}
+}
+
+// lost returns the types that had a holder, have none by claims, and should be looked at. r.mu is held.
+func (r *Rebalancer) lost(now time.Time, sights map[string]sighting, claims map[string]holding) (types []string) {
 	for typ, h := range r.claims {
 		if _, still := claims[typ]; still {
 			continue
@@ -318,15 +346,13 @@ func (r *Rebalancer) learn(members []queue.Member, w window) {
 		if lives && !h.leaving && r.many() {
 			continue
 		}
-		lost = append(lost, typ)
+		types = append(types, typ)
 	}
-	r.sights, r.claims, r.readAt, r.window, r.replicas = sights, claims, now, w, 1
-	for _, s := range sights {
-		if s.lived() {
-			r.replicas++
-		}
-	}
-	r.nextPlan = now
+	return types
+}
+
+// wakeHeirs has this pool look at those of the lost types that it is among the first to take. r.mu is held.
+func (r *Rebalancer) wakeHeirs(lost []string, now time.Time) {
 	for typ, before := range r.ranks(lost, now) {
 		it := r.types[typ]
 		if before >= heirs {
