@@ -168,7 +168,7 @@ func (r *replica) work(ctx context.Context, cancel context.CancelCauseFunc, b *f
 	}
 	r.tellEnd(pool.Stats())
 	if _, ok := errors.AsType[*storage.NoSpaceError](err); ok {
-		return fmt.Errorf("%w (nothing is lost: what is not in the file is still in the queue)", err)
+		return fmt.Errorf("%w; what is not in the file is still in the queue", err)
 	}
 	return err
 }
