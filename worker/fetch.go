@@ -63,7 +63,6 @@ func newFetcher(s *session) *fetcher {
 // the session can rest (session.resting). drained means that a full sweep found nothing that can be
 // appended.
 func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err error) {
-	cfg := &f.pool.cfg
 	asking, done := f.untilEnded(ctx) // for questions whose answers nobody needs once the session is ending
 	defer done()
 	defer f.stopPolling()
@@ -79,46 +78,64 @@ func (f *fetcher) run(ctx context.Context, out chan<- batch) (drained bool, err 
 			}
 			f.pause(ctx, f.poll.Next())
 		case len(msgs) > 0:
-			f.walked(msgs)
-			f.nothing = false
-			f.inflight.add(1)
-			select {
-			case out <- batch{msgs, memory}:
-			case <-ctx.Done():
-				memory.give()
-				return false, ctx.Err()
+			if all, err := f.passOn(ctx, asking, batch{msgs, memory}, out); all || err != nil {
+				return all, err
 			}
-			f.poll.Reset()
-			switch {
-			case f.first && f.short && cfg.UntilEmpty:
-				if all, err := f.wasAll(ctx, asking); all || err != nil {
-					return all, err
-				}
-				f.lastFull = time.Time{} // the next fetch, from the start, shows what is left
-			case f.short:
-				f.pause(ctx, f.linger())
-			}
-			f.first = false
 		default:
-			f.short, f.nothing = true, true
-			if err := f.inflight.wait(ctx); err != nil {
-				return false, err
+			if drained, err := f.foundNothing(ctx, asking); drained || err != nil || f.resting {
+				return drained, err
 			}
-			pause := f.poll.Next()
-			switch {
-			case f.emptied(asking):
-				return true, nil
-			case f.canRest() && (time.Since(f.lastSeen) >= restAfter || !f.mayPoll()):
-				f.resting = true
-				return false, nil
-			case f.held.Load() != nil:
-				pause = min(pause, max(time.Until(f.heldAt), 0))
-			case cfg.UntilEmpty:
-				pause = 0 // look once more from the start at once, and end if that finds nothing
-			}
-			f.awaitNews(ctx, pause)
 		}
 	}
+	return false, nil
+}
+
+// passOn gives a batch to the append stage, and waits for more messages where that is worthwhile. all
+// means that the batch had all messages of the type.
+func (f *fetcher) passOn(ctx, asking context.Context, b batch, out chan<- batch) (all bool, err error) {
+	f.walked(b.msgs)
+	f.nothing = false
+	f.inflight.add(1)
+	select {
+	case out <- b:
+	case <-ctx.Done():
+		b.memory.give()
+		return false, ctx.Err()
+	}
+	f.poll.Reset()
+	switch {
+	case f.first && f.short && f.pool.cfg.UntilEmpty:
+		if all, err := f.wasAll(ctx, asking); all || err != nil {
+			return all, err
+		}
+		f.lastFull = time.Time{} // the next fetch, from the start, shows what is left
+	case f.short:
+		f.pause(ctx, f.linger())
+	}
+	f.first = false
+	return false, nil
+}
+
+// foundNothing waits until what was fetched is settled, and then until it is time to fetch again. The
+// session may rest instead (session.resting), or end: drained.
+func (f *fetcher) foundNothing(ctx, asking context.Context) (drained bool, err error) {
+	f.short, f.nothing = true, true
+	if err := f.inflight.wait(ctx); err != nil {
+		return false, err
+	}
+	pause := f.poll.Next()
+	switch {
+	case f.emptied(asking):
+		return true, nil
+	case f.canRest() && (time.Since(f.lastSeen) >= restAfter || !f.mayPoll()):
+		f.resting = true
+		return false, nil
+	case f.held.Load() != nil:
+		pause = min(pause, max(time.Until(f.heldAt), 0))
+	case f.pool.cfg.UntilEmpty:
+		pause = 0 // look once more from the start at once, and end if that finds nothing
+	}
+	f.awaitNews(ctx, pause)
 	return false, nil
 }
 

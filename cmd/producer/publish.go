@@ -207,56 +207,76 @@ func (f *publishFlags) headerMap() (map[string]string, error) {
 	return m, nil
 }
 
-func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
+// job is what is to be published.
+type job struct {
+	ins     []input
+	headers map[string]string
+	key     keyFunc
+}
+
+// job checks flags and arguments, before anything is published.
+func (f *publishFlags) job(cmd *cobra.Command, args []string) (j job, err error) {
 	if f.typ == "" {
-		return cli.Usagef("no type; name it with --type")
+		return j, cli.Usagef("no type; name it with --type")
 	}
 	if err := queue.ValidateType(f.typ); err != nil {
-		return err
+		return j, err
 	}
-	headers, err := f.headerMap()
-	if err != nil {
-		return err
+	if j.headers, err = f.headerMap(); err != nil {
+		return j, err
 	}
-	key, err := keyFrom(f.keyFrom)
-	if err != nil {
-		return err
+	if j.key, err = keyFrom(f.keyFrom); err != nil {
+		return j, err
 	}
-	ins, err := f.inputs(cmd, args)
-	if err != nil {
-		return err
+	if j.ins, err = f.inputs(cmd, args); err != nil {
+		return j, err
 	}
-	if err := (&queue.Message{Type: f.typ, Headers: headers}).Validate(); err != nil {
-		return cli.Usagef("%w", err)
+	if err := (&queue.Message{Type: f.typ, Headers: j.headers}).Validate(); err != nil {
+		return j, cli.Usagef("%w", err)
 	}
-
 	if err := f.delay.check(f.resume); err != nil {
-		return err
+		return j, err
 	}
 	if f.backlogWait < 0 || f.backlogWait > queue.MaxBacklogWait {
-		return cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.MaxBacklogWait)
+		return j, cli.Usagef("--backlog-wait %v: use 0 to %v", f.backlogWait, queue.MaxBacklogWait)
 	}
-
 	if f.connectTimeout <= 0 {
-		return cli.Usagef("--connect-timeout %v: a producer does not wait for ever; give it a time, as in 30s or 10m", f.connectTimeout)
+		return j, cli.Usagef("--connect-timeout %v: a producer does not wait for ever; give it a time, as in 30s or 10m", f.connectTimeout)
 	}
+	return j, nil
+}
 
-	var j *journal
+// resumed makes the job go on where the state of --resume says. done means that there is nothing left to publish.
+func (f *publishFlags) resumed(cmd *cobra.Command, j *job, state *journal) (done bool) {
+	s := &state.state
+	if s.Done {
+		printable.Fprintf(cmd.ErrOrStderr(), "%s is published already, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
+		f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
+		return true
+	}
+	if s.Offset > 0 {
+		printable.Fprintf(cmd.ErrOrStderr(), "going on behind line %d of %s\n", s.Line, s.Input.Path)
+	}
+	file := &j.ins[0]
+	file.size -= s.Offset
+	file.open = func() (source, io.Closer, error) { return state.openAt(file.name, f.format.Value) }
+	return false
+}
+
+func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
+	j, err := f.job(cmd, args)
+	if err != nil {
+		return err
+	}
+	var state *journal // nil without --resume
 	if f.resume != "" {
-		if j, err = f.openJournal(ins, headers); err != nil {
+		if state, err = f.openJournal(j.ins, j.headers); err != nil {
 			return err
 		}
-		defer j.unlock()
-		if s := &j.state; s.Done {
-			printable.Fprintf(cmd.ErrOrStderr(), "%s is published already, all of its %d messages; remove %s to publish it again\n", s.Input.Path, s.Messages, f.resume)
-			f.printSummary(cmd.OutOrStdout(), &tally{}, 0)
+		defer state.unlock()
+		if f.resumed(cmd, &j, state) {
 			return nil
-		} else if s.Offset > 0 {
-			printable.Fprintf(cmd.ErrOrStderr(), "going on behind line %d of %s\n", s.Line, s.Input.Path)
 		}
-		name := ins[0].name
-		ins[0].size -= j.state.Offset
-		ins[0].open = func() (source, io.Closer, error) { return j.openAt(name, f.format.Value) }
 	}
 
 	ctx, cancel := context.WithCancel(cmd.Context())
@@ -270,7 +290,7 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 
 	reading, stop := context.WithCancel(ctx)
 	defer stop()
-	t := &tally{progress: f.progressBar(cmd, ins), stop: stop, journal: j, heard: time.Now()}
+	t := &tally{progress: f.progressBar(cmd, j.ins), stop: stop, journal: state, heard: time.Now()}
 	to := dryRun()
 	if !f.dryRun {
 		if to, err = f.openQueue(ctx, patient, cmd.ErrOrStderr(), t); err != nil {
@@ -280,11 +300,11 @@ func publish(cmd *cobra.Command, f *publishFlags, args []string) error {
 
 	start := time.Now()
 	sent := make(chan error, 1)
-	go func() { sent <- f.sendAll(reading, ins, headers, key, to, t) }()
+	go func() { sent <- f.sendAll(reading, j, to, t) }()
 	readErr := awaitReader(reading, sent)
 	closeErr := to.finish()
-	if j != nil {
-		closeErr = errors.Join(closeErr, j.finish())
+	if state != nil {
+		closeErr = errors.Join(closeErr, state.finish())
 	}
 	if t.progress != nil {
 		t.progress.Finish()

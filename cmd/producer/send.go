@@ -135,56 +135,59 @@ func (t *tally) windDown(closing context.Context, p *queue.Publisher, log io.Wri
 
 // sendAll reads all inputs and hands their messages over. It stops at the first one that cannot be published: what comes
 // after it must not overtake it.
-func (f *publishFlags) sendAll(ctx context.Context, ins []input, headers map[string]string, key keyFunc, to target, t *tally) error {
+func (f *publishFlags) sendAll(ctx context.Context, j job, to target, t *tally) error {
 	pace := pacer{rate: int64(f.rate)}
-	for _, in := range ins {
+	for _, in := range j.ins {
 		src, closer, err := in.open()
 		if err != nil {
 			return err
 		}
-		for {
-			payload, where, err := src.next()
-			if errors.Is(err, io.EOF) {
-				if t.journal != nil {
-					t.journal.readAll(src.(positioned).position())
-				}
-				break
-			}
-			var bad *inputError
-			if errors.As(err, &bad) {
-				closer.Close()
-				return cli.Usagef("%s, %w", in.name, err)
-			} else if err != nil {
-				closer.Close()
-				return fmt.Errorf("read %s: %w", in.name, err)
-			}
-			if err := pace.wait(ctx); err != nil {
-				closer.Close()
-				return err
-			}
-			if t.journal != nil {
-				t.journal.handOver(src.(positioned).position())
-			}
-			size, where := len(payload), in.name+", "+where
-			m := queue.Message{Type: f.typ, Payload: payload, Headers: headers}
-			if key != nil {
-				k, err := key(payload)
-				if err != nil {
-					closer.Close()
-					return cli.Usagef("%s: --key-from %s: %w", where, f.keyFrom, err)
-				}
-				m.Headers = withKey(headers, k)
-			}
-			if err := to.send(ctx, m, func(r queue.Result) { t.note(r, size, where) }); err != nil {
-				closer.Close()
-				return fmt.Errorf("%s: %w", where, err)
-			}
+		err = f.sendInput(ctx, in.name, src, j, &pace, to, t)
+		if closed := closer.Close(); err == nil && closed != nil {
+			err = fmt.Errorf("read %s: %w", in.name, closed)
 		}
-		if err := closer.Close(); err != nil {
-			return fmt.Errorf("read %s: %w", in.name, err)
+		if err != nil {
+			return err
 		}
 	}
 	return nil
+}
+
+// sendInput is sendAll for one input.
+func (f *publishFlags) sendInput(ctx context.Context, name string, src source, j job, pace *pacer, to target, t *tally) error {
+	for {
+		payload, where, err := src.next()
+		var bad *inputError
+		switch {
+		case errors.Is(err, io.EOF):
+			if t.journal != nil {
+				t.journal.readAll(src.(positioned).position())
+			}
+			return nil
+		case errors.As(err, &bad):
+			return cli.Usagef("%s, %w", name, err)
+		case err != nil:
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if err := pace.wait(ctx); err != nil {
+			return err
+		}
+		if t.journal != nil {
+			t.journal.handOver(src.(positioned).position())
+		}
+		size, where := len(payload), name+", "+where
+		m := queue.Message{Type: f.typ, Payload: payload, Headers: j.headers}
+		if j.key != nil {
+			k, err := j.key(payload)
+			if err != nil {
+				return cli.Usagef("%s: --key-from %s: %w", where, f.keyFrom, err)
+			}
+			m.Headers = withKey(j.headers, k)
+		}
+		if err := to.send(ctx, m, func(r queue.Result) { t.note(r, size, where) }); err != nil {
+			return fmt.Errorf("%s: %w", where, err)
+		}
+	}
 }
 
 // pacer keeps a rate: it sends the n-th message no earlier than n/rate seconds after the first.

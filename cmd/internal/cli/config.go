@@ -83,48 +83,9 @@ func fromFile(cmd *cobra.Command, path string) error {
 	if err != nil || doc == nil {
 		return err
 	}
-	known := knownFlags(cmd.Root())
-	read := func(section string, node *yaml.Node) (map[string]*yaml.Node, error) {
-		values, err := pairs(path, node)
-		if err != nil {
-			return nil, err
-		}
-		// In the order of the file, so that the same file always gives the same error.
-		for _, key := range slices.SortedFunc(maps.Keys(values), func(a, b string) int { return values[a].Line - values[b].Line }) {
-			n := values[key]
-			switch {
-			case section == "" && slices.Contains(programs, key):
-				continue
-			case slices.Contains(notInFiles, key):
-				return nil, Usagef("config file %s:%d: %q cannot be set in a file", path, n.Line, key)
-			case !known[key]:
-				hint := ""
-				if near := nearest(key, known); near != "" {
-					hint = fmt.Sprintf("; did you mean %q?", near)
-				} else if section == "" {
-					hint = fmt.Sprintf("; what only another program knows belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
-				}
-				return nil, Usagef("config file %s:%d: unknown key%s%s", path, n.Line, quoted(key), hint)
-			}
-		}
-		return values, nil
-	}
-	values, err := read("", doc)
+	values, err := settingsIn(cmd, path, doc)
 	if err != nil {
 		return err
-	}
-	for _, section := range programs {
-		node := values[section]
-		if node == nil || section != cmd.Root().Name() && section != cmd.Name() {
-			continue
-		}
-		own, err := read(section, node)
-		if err != nil {
-			return err
-		}
-		for key, n := range own {
-			values[key] = n // a program's own section wins
-		}
 	}
 	var urls []string
 	for _, key := range []string{urlFlag, storeFlag} {
@@ -147,6 +108,54 @@ func fromFile(cmd *cobra.Command, path string) error {
 		setSource(f, where)
 	})
 	return failed
+}
+
+// settingsIn returns what the file says about the flags of cmd, by their names.
+func settingsIn(cmd *cobra.Command, path string, doc *yaml.Node) (map[string]*yaml.Node, error) {
+	known := knownFlags(cmd.Root())
+	values, err := readSection(cmd, path, "", doc, known)
+	if err != nil {
+		return nil, err
+	}
+	for _, section := range programs {
+		node := values[section]
+		if node == nil || section != cmd.Root().Name() && section != cmd.Name() {
+			continue
+		}
+		own, err := readSection(cmd, path, section, node, known)
+		if err != nil {
+			return nil, err
+		}
+		maps.Copy(values, own) // a program's own section wins
+	}
+	return values, nil
+}
+
+// readSection returns the keys and values of a section, "" is the whole file. A key that is not the name of a known flag is an error.
+func readSection(cmd *cobra.Command, path, section string, node *yaml.Node, known map[string]bool) (map[string]*yaml.Node, error) {
+	values, err := pairs(path, node)
+	if err != nil {
+		return nil, err
+	}
+	// In the order of the file, so that the same file always gives the same error.
+	for _, key := range slices.SortedFunc(maps.Keys(values), func(a, b string) int { return values[a].Line - values[b].Line }) {
+		n := values[key]
+		switch {
+		case section == "" && slices.Contains(programs, key):
+			continue
+		case slices.Contains(notInFiles, key):
+			return nil, Usagef("config file %s:%d: %q cannot be set in a file", path, n.Line, key)
+		case !known[key]:
+			hint := ""
+			if near := nearest(key, known); near != "" {
+				hint = fmt.Sprintf("; did you mean %q?", near)
+			} else if section == "" {
+				hint = fmt.Sprintf("; what only another program knows belongs under '%s:'", strings.Join(others(cmd), ":' or '"))
+			}
+			return nil, Usagef("config file %s:%d: unknown key%s%s", path, n.Line, quoted(key), hint)
+		}
+	}
+	return values, nil
 }
 
 // parseConfig returns the mapping in a file; nil if there is none.

@@ -153,11 +153,10 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 	if err != nil {
 		return nil, err
 	}
-	page, err := strconv.Atoi(q.Get("page"))
-	if err != nil && q.Get("page") != "" || page < 0 {
-		return nil, badRequest("This address asks for a page of the list that there is not.")
+	page, err := pageNumber(q)
+	if err != nil {
+		return nil, err
 	}
-	page = max(page, 1)
 	var found []lock.Record
 	held, free := 0, 0
 	for _, l := range s.locks {
@@ -189,23 +188,12 @@ func (u *UI) locksPage(r *http.Request, s *snapshot) (*view, error) {
 		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
 	}
 	d.HeldLink, d.AllLink = link(false, 1), link(true, 1)
-	last := max((len(found)+pageRows-1)/pageRows, 1)
-	page = min(page, last)
-	from := (page - 1) * pageRows
-	shown := found[from:min(from+pageRows, len(found))]
+	var shown []lock.Record
+	shown, d.Pager = pageOf(found, page, func(page int) string { return link(d.All, page) })
 	for _, l := range shown {
 		row := u.lockRow(l, s)
 		row.Acts = u.lockActs(r, l, true)
 		d.Rows = append(d.Rows, row)
-	}
-	if last > 1 {
-		d.Pager.Text = fmt.Sprintf("%s–%s of %s", count(from+1), count(from+len(shown)), count(len(found)))
-		if page > 1 {
-			d.Pager.First, d.Pager.Previous = link(d.All, 1), link(d.All, page-1)
-		}
-		if page < last {
-			d.Pager.Next = link(d.All, page+1)
-		}
 	}
 	return &view{template: "locks", Title: "Locks", Data: d}, nil
 }

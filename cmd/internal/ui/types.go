@@ -189,85 +189,135 @@ type pager struct {
 	First, Previous, Next string // links; "" where there is none
 }
 
-func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
-	q := r.URL.Query()
-	d := &typesData{Action: u.link("types"), Query: q.Get("q"), State: q.Get("state"), All: len(s.types), Seen: clock(s.at)}
-	state := slices.IndexFunc(typeStates, func(f typeFilter) bool { return f.value == d.State })
-	sorted := slices.IndexFunc(typeSorts, func(f typeOrder) bool { return f.value == q.Get("sort") })
+// pageOf returns the rows on a page of a list, and what leads to the other pages. A page behind the last stands for the last.
+func pageOf[T any](rows []T, page int, link func(page int) string) (shown []T, p pager) {
+	n := len(rows)
+	last := max((n+pageRows-1)/pageRows, 1)
+	page = min(page, last)
+	from := (page - 1) * pageRows
+	shown = rows[from:min(from+pageRows, n)]
+	if last == 1 {
+		return shown, p
+	}
+	p.Text = fmt.Sprintf("%s–%s of %s", count(from+1), count(from+len(shown)), count(n))
+	if page > 1 {
+		p.First, p.Previous = link(1), link(page-1)
+	}
+	if page < last {
+		p.Next = link(page + 1)
+	}
+	return shown, p
+}
+
+// pageNumber returns the page that an address asks for, from 1.
+func pageNumber(q url.Values) (int, error) {
 	page, err := strconv.Atoi(cmp.Or(q.Get("page"), "1"))
-	if state < 0 || sorted < 0 || err != nil || page < 1 {
-		return nil, badRequest("This address asks for a state, an order or a page of the list that there is not.")
+	if err != nil || page < 1 {
+		return 0, badRequest("This address asks for a page of the list that there is not.")
 	}
-	match, err := matcher(d.Query)
-	if err != nil {
-		return nil, err
-	}
-	var found []*typeState
-	counts := make([]int, len(typeStates))
-	pending, oldest, rate, capped, unknown := 0, time.Duration(0), 0.0, false, 0
+	return page, nil
+}
+
+// typesFound is what the page of all types tells about those that match.
+type typesFound struct {
+	types   []*typeState // in the state that was asked for
+	counts  []int        // by state
+	pending int          // messages …
+	more    bool         // … at least
+	oldest  time.Duration
+	rate    float64
+}
+
+// find returns the types that match. state is the index of the state that is asked for.
+func (s *snapshot) find(match func(typ string) bool, state int) *typesFound {
+	f := &typesFound{counts: make([]int, len(typeStates))}
 	for i := range s.types {
 		t := &s.types[i]
 		if !match(t.name) {
 			continue
 		}
-		for k, f := range typeStates {
-			if f.is(t) {
-				counts[k]++
+		for k, filter := range typeStates {
+			if filter.is(t) {
+				f.counts[k]++
 				if k == state {
-					found = append(found, t)
+					f.types = append(f.types, t)
 				}
 			}
 		}
-		pending, oldest, rate, capped = pending+t.backlog.Pending, max(oldest, t.backlog.Age), rate+t.rate, capped || t.backlog.Capped
-		if !t.counted {
-			unknown++
-		}
+		f.pending, f.oldest, f.rate = f.pending+t.backlog.Pending, max(f.oldest, t.backlog.Age), f.rate+t.rate
+		f.more = f.more || t.backlog.Capped || !t.counted
 	}
-	slices.SortStableFunc(found, typeSorts[sorted].compare)
-	link := func(key, value string) string {
-		v := url.Values{}
-		for _, k := range []string{"q", "state", "sort"} {
-			if q.Get(k) != "" {
-				v.Set(k, q.Get(k))
-			}
-		}
-		if v.Set(key, value); value == "" {
-			v.Del(key)
-		}
-		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	return f
+}
+
+// totals are the sums over the types found.
+func (f *typesFound) totals(workers int) []total {
+	pending, oldest := count(f.pending), "–"
+	if f.more {
+		pending += "+"
 	}
+	if f.pending > 0 {
+		oldest = span(f.oldest)
+	}
+	return []total{{"types", count(f.counts[0])}, {"pending", pending}, {"oldest", oldest}, {"into files", perSecond(f.rate)}, {"workers", count(workers)}}
+}
+
+func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
+	q := r.URL.Query()
+	d := &typesData{Action: u.link("types"), Query: q.Get("q"), State: q.Get("state"), All: len(s.types), Seen: clock(s.at)}
+	state := slices.IndexFunc(typeStates, func(f typeFilter) bool { return f.value == d.State })
+	sorted := slices.IndexFunc(typeSorts, func(f typeOrder) bool { return f.value == q.Get("sort") })
+	if state < 0 || sorted < 0 {
+		return nil, badRequest("This address asks for a state or an order of the list that there is not.")
+	}
+	page, err := pageNumber(q)
+	if err != nil {
+		return nil, err
+	}
+	match, err := matcher(d.Query)
+	if err != nil {
+		return nil, err
+	}
+	found := s.find(match, state)
+	slices.SortStableFunc(found.types, typeSorts[sorted].compare)
+	link := func(key, value string) string { return d.Action + queryWith(q, key, value) }
 	for k, f := range typeStates {
-		d.States = append(d.States, option{f.value, f.name, link("state", f.value), count(counts[k]), k == state, counts[k] == 0, f.alarm && counts[k] > 0})
+		n := found.counts[k]
+		d.States = append(d.States, option{f.value, f.name, link("state", f.value), count(n), k == state, n == 0, f.alarm && n > 0})
 	}
 	for k, f := range typeSorts {
 		d.Sorts = append(d.Sorts, option{Value: f.value, Name: f.name, Chosen: k == sorted})
 	}
-	d.Found = len(found)
-	last := max((len(found)+pageRows-1)/pageRows, 1)
-	page = min(page, last)
-	from := (page - 1) * pageRows
-	shown := found[from:min(from+pageRows, len(found))]
+	d.Found = len(found.types)
+	var shown []*typeState
+	shown, d.Pager = pageOf(found.types, page, func(page int) string {
+		if page == 1 {
+			return link("page", "")
+		}
+		return link("page", strconv.Itoa(page))
+	})
 	for _, t := range shown {
 		d.Rows = append(d.Rows, u.typeRow(t))
 	}
-	if last > 1 {
-		d.Pager.Text = fmt.Sprintf("%s–%s of %s", count(from+1), count(from+len(shown)), count(len(found)))
-		if page > 1 {
-			d.Pager.First, d.Pager.Previous = link("page", ""), link("page", strconv.Itoa(page-1))
-		}
-		if page < last {
-			d.Pager.Next = link("page", strconv.Itoa(page+1))
-		}
-	}
-	plus := ""
-	if capped || unknown > 0 {
-		plus = "+"
-	}
-	d.Totals = []total{{"types", count(counts[0])}, {"pending", count(pending) + plus}, {"oldest", "–"}, {"into files", perSecond(rate)}, {"workers", count(living(s))}}
-	if pending > 0 {
-		d.Totals[2].Value = span(oldest)
-	}
+	d.Totals = found.totals(living(s))
 	return &view{template: "types", Title: "Types", Data: d}, nil
+}
+
+// queryWith returns the query of a link to the list of types: as q is, from the first page on, but for one value. "" is the default.
+func queryWith(q url.Values, key, value string) string {
+	v := url.Values{}
+	for _, k := range []string{"q", "state", "sort"} {
+		if q.Get(k) != "" {
+			v.Set(k, q.Get(k))
+		}
+	}
+	if v.Set(key, value); value == "" {
+		v.Del(key)
+	}
+	if len(v) == 0 {
+		return ""
+	}
+	return "?" + v.Encode()
 }
 
 // living counts the workers that were seen lately.
