@@ -280,7 +280,18 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	}
 	found := s.find(match, state)
 	slices.SortStableFunc(found.types, typeSorts[sorted].compare)
-	link := func(key, value string) string { return d.Action + queryWith(q, key, value) }
+	link := func(key, value string) string {
+		v := url.Values{}
+		for _, k := range []string{"q", "state", "sort"} {
+			if q.Get(k) != "" {
+				v.Set(k, q.Get(k))
+			}
+		}
+		if v.Set(key, value); value == "" {
+			v.Del(key)
+		}
+		return strings.TrimSuffix(d.Action+"?"+v.Encode(), "?")
+	}
 	for k, f := range typeStates {
 		n := found.counts[k]
 		d.States = append(d.States, option{f.value, f.name, link("state", f.value), count(n), k == state, n == 0, f.alarm && n > 0})
@@ -301,23 +312,6 @@ func (u *UI) typesPage(r *http.Request, s *snapshot) (*view, error) {
 	}
 	d.Totals = found.totals(living(s))
 	return &view{template: "types", Title: "Types", Data: d}, nil
-}
-
-// queryWith returns the query of a link to the list of types: as q is, from the first page on, but for one value. "" is the default.
-func queryWith(q url.Values, key, value string) string {
-	v := url.Values{}
-	for _, k := range []string{"q", "state", "sort"} {
-		if q.Get(k) != "" {
-			v.Set(k, q.Get(k))
-		}
-	}
-	if v.Set(key, value); value == "" {
-		v.Del(key)
-	}
-	if len(v) == 0 {
-		return ""
-	}
-	return "?" + v.Encode()
 }
 
 // living counts the workers that were seen lately.

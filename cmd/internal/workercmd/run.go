@@ -51,7 +51,7 @@ func (p *program) run(ctx context.Context, o ops.Options) (err error) {
 	}
 	b, place, err := r.open(ctx)
 	if b != nil {
-		defer func() { err = r.closeBackend(ctx, b, err) }()
+		defer func() { err = r.close(ctx, b, err) }()
 	}
 	if place != nil {
 		defer place.Close()
@@ -129,8 +129,8 @@ func (r *replica) unopened(ctx context.Context, err error) error {
 	}
 }
 
-// closeBackend closes the queue and the locks, and returns the program's error, which was err before.
-func (r *replica) closeBackend(ctx context.Context, b *fencepost.Backend, err error) error {
+// close closes the queue and the locks, and returns the program's error, which was err before.
+func (r *replica) close(ctx context.Context, b *fencepost.Backend, err error) error {
 	closing, cancel := context.WithDeadline(context.Background(), closeBy(r.stoppedAt.Load(), r.grace))
 	defer cancel()
 	defer context.AfterFunc(ctx, func() { time.AfterFunc(hurryTimeout, cancel) })()
