@@ -59,8 +59,8 @@ type PublisherOptions struct {
 	BatchBytes int
 	// BatchMessages closes a batch at this many messages. Defaults to, and is at most, 1000.
 	BatchMessages int
-	// BufferBytes bounds the messages held in memory, with an overhead of 256 bytes each. When it
-	// is reached, publishing waits. Defaults to 64 MiB.
+	// BufferBytes bounds the messages held in memory, with an overhead of 384 bytes for each and 100
+	// for each of its headers. When it is reached, publishing waits. Defaults to 64 MiB.
 	BufferBytes int64
 	// IdleRotate is the idle time after which a type's stream ends; the next message starts a new
 	// one with a new producer number. At least 1 min, at most 12 h. Defaults to 1 h.
@@ -69,10 +69,11 @@ type PublisherOptions struct {
 	// default, concurrent callers share batches: one forms while the previous one is in flight.
 	Linger time.Duration
 	// OnBacklogFull, if set, is called when messages of a type begin to wait because its backlog is
-	// full. It is called from the type's publishing goroutine, and must not block.
+	// full. It must not block, and is called concurrently for several types, and for the delayed
+	// messages of a type and its others.
 	OnBacklogFull func(typ string, limit int)
-	// OnRepeat, if set, is called before every retry of a batch, for a log line or a counter. It is
-	// called from the type's publishing goroutine, and must not block.
+	// OnRepeat, if set, is called before every retry of a batch, for a log line or a counter. It must
+	// not block, and is called concurrently as OnBacklogFull is.
 	OnRepeat func(Repeat)
 	// RepeatFor is how long a batch is retried before its messages are reported as Unknown, or
 	// Rejected if none of them can have been stored. No attempt starts later. At most 12 h.

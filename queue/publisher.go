@@ -73,7 +73,7 @@ type PublisherStats struct {
 //     whatever failed in between.
 //   - A retry never stores a message twice.
 //
-// One batch per type is in flight at a time; types are independent.
+// One batch per type is in flight at a time, and one of its delayed messages; types are independent.
 //
 // Before each batch the publisher checks the type's [Settings], which it reads every two seconds while
 // there is something to send. If publishing is paused, the messages are Rejected with ErrPaused. If the
@@ -240,7 +240,8 @@ func (p *Publisher) publishAll(ctx context.Context, msgs []Message) []Result {
 // called.
 //
 // The callbacks of a type run one at a time, in the order of acceptance, on the goroutine that
-// publishes the type: they must be quick, and must not call the publisher.
+// publishes the type: they must be quick, and must not call the publisher. Delayed messages, those with
+// a Due, are published by another goroutine: their callbacks run beside those of the type's others.
 func (p *Publisher) Send(ctx context.Context, m Message, done func(Result)) error {
 	if len(p.opt.Use) > 0 {
 		return p.sendThrough(ctx, m, done)

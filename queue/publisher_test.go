@@ -420,6 +420,20 @@ func TestUnclearBatchIsRepeatedUnchanged(t *testing.T) {
 	})
 }
 
+// The process is stopped between two attempts, for longer than a consumer remembers what was sent first.
+func TestNoAttemptStartsLate(t *testing.T) {
+	stopped := func(queue.Repeat) { time.Sleep(48 * time.Hour) }
+	onVirtualTime(t, queue.PublisherOptions{OnRepeat: stopped}, 0, func(t *testing.T, b *bench) {
+		b.failInserts(queuetest.Fault{Kind: queuetest.Lost})
+		if _, err := b.Publish(t.Context(), "orders", nil, nil); !errors.Is(err, queue.ErrUnknown) {
+			t.Errorf("got %v", err)
+		}
+		if n := b.faulty.Calls(queuetest.OpInsert); n != 1 {
+			t.Errorf("%d attempts, want one", n)
+		}
+	})
+}
+
 func TestRepeatsAreSpacedJitteredReportedAndBounded(t *testing.T) {
 	var repeats []queue.Repeat
 	opt := queue.PublisherOptions{OnRepeat: func(r queue.Repeat) { repeats = append(repeats, r) }}

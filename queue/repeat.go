@@ -57,6 +57,11 @@ func (s *stream) send(batch []*item) {
 		case <-p.sending.Done():
 		}
 		timer.Stop()
+		// rule: no attempt starts late, however long the pause was: the process, too, can be stopped in it.
+		if began.Elapsed() >= p.opt.RepeatFor {
+			s.giveUp(batch, mayHaveLanded, err)
+			return
+		}
 		// rule: the repetition carries the same documents with the same IDs, so what landed before is recognised
 	}
 }
@@ -111,12 +116,12 @@ func (s *stream) giveUp(batch []*item, mayHaveLanded bool, err *InsertError) {
 	// rule: order across the change of numbers, see rotationPause; also, a later time is what makes the IDs of the new
 	// number sort behind those of the old one
 	switch {
-	case s.stored.IsZero():
+	case s.stored == clock.Watch{}:
 	case errors.Is(err.Err, ErrReplaced): // nothing follows: what is published from now on is refused, and nobody need wait for that
 	case s.delayed: // nobody reads them before they are promoted: it is enough that the new IDs sort behind the old ones
 		s.notBefore = time.Now().Add(2 * time.Millisecond)
 	default:
-		s.notBefore = s.stored.Add(rotationPause)
+		s.notBefore = time.Now().Add(rotationPause - s.stored.Elapsed())
 	}
 	s.p.stats.Rotations++
 }

@@ -4,6 +4,8 @@ import (
 	"errors"
 	"fmt"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/clock"
 )
 
 // Resume makes a publisher whose stream another process can continue when this one dies at any point,
@@ -97,7 +99,7 @@ func (s *stream) begin() {
 	s.p.resumed = true
 	if c := r.From; c.Producer != 0 {
 		s.producer, s.n, s.repeat, s.floor = c.Producer, c.N, c.InFlight, c.Time
-		s.stored = time.Now().Add(-max(s.p.clock.now().Sub(c.Time), 0))
+		s.stored = clock.StartAgo(max(s.p.clock.now().Sub(c.Time), 0))
 	}
 }
 

@@ -3,6 +3,8 @@ package queue
 import (
 	"context"
 	"time"
+
+	"github.com/fencepost/fencepost/internal/clock"
 )
 
 // item is one accepted message until it is settled. Fields below the line are guarded by Publisher.mu.
@@ -37,13 +39,13 @@ type stream struct {
 	wake    chan struct{} // something has changed; capacity 1
 
 	// guarded by p.mu
-	waiting   []*item   // in order; may contain withdrawn items
-	live      int       // number of waiting items that are not withdrawn
-	liveBytes int       // their size
-	producer  uint64    // rule: random, and new after every failure
-	n         uint64    // last number given under producer
-	notBefore time.Time // do not send the next batch before
-	stored    time.Time // when messages were last stored
+	waiting   []*item     // in order; may contain withdrawn items
+	live      int         // number of waiting items that are not withdrawn
+	liveBytes int         // their size
+	producer  uint64      // rule: random, and new after every failure
+	n         uint64      // last number given under producer
+	notBefore time.Time   // do not send the next batch before
+	stored    clock.Watch // since messages were last stored; zero: none were
 	backlog   backlog
 	floor     time.Time // ID times must not be before this
 	repeat    int       // with Resume: size of the first batch, if an earlier process has sent it; then 0
@@ -140,6 +142,8 @@ func (s *stream) next() []*item {
 			delete(p.streams, streamKey(s.typ, s.delayed))
 			p.mu.Unlock()
 			return nil
+		case s.broken != nil: // rule: a stream that accepts nothing more stays, so that no other one of its type begins behind the lost messages
+			wait = time.Hour // until signal
 		default:
 			// rule: an idle stream ends, and with it its producer number, long before a consumer forgets the number
 			if wait = max(p.opt.IdleRotate-time.Since(idleSince), s.hold()); wait <= 0 {
@@ -187,7 +191,7 @@ func (s *stream) take(most int) []*item {
 	s.floor = now
 	// rule: nor does a stream that could not send for long keep its number, see next. No pause is needed: everybody has read
 	// what it stored.
-	if s.n > 0 && time.Since(s.stored) >= s.p.opt.IdleRotate {
+	if s.n > 0 && s.stored.Elapsed() >= s.p.opt.IdleRotate {
 		s.producer, s.n = newProducerNumber(), 0
 	}
 	most = min(most, s.live, s.p.opt.BatchMessages)
@@ -231,7 +235,7 @@ func (s *stream) settle(batch []*item, status Status, err error) {
 // mark sets the outcome of messages. p.mu is held; the caller then calls report.
 func (s *stream) mark(batch []*item, status Status, err error) {
 	if status == Stored {
-		s.stored = time.Now()
+		s.stored = clock.Start()
 	}
 	for _, it := range batch {
 		it.state = itemSettled

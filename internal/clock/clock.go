@@ -19,6 +19,13 @@ const inaccuracy = 20 * time.Millisecond
 // Start starts a Watch.
 func Start() Watch { return Watch{mono: time.Now(), asleep: asleep()} }
 
+// StartAgo returns a Watch that was started when d had still to pass until now.
+func StartAgo(d time.Duration) Watch {
+	w := Start()
+	w.mono = w.mono.Add(-d)
+	return w
+}
+
 // Elapsed is the time since the start.
 func (w Watch) Elapsed() time.Duration {
 	elapsed := time.Since(w.mono) // by a clock that stands still while the machine sleeps
